@@ -1,0 +1,467 @@
+#!/usr/bin/env python3
+"""Writes every generated file of the project from the manifest, bindings/abi.toml.
+
+    bindings/generate.py            writes the files
+    bindings/generate.py --check    writes nothing; fails and shows the difference where a file is out of date
+
+One emitter per file: a function that takes the manifest and returns the text. OUTPUTS, at the end, lists them.
+"""
+
+import argparse
+import difflib
+import re
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WIDTH = 100
+NOTE = "Generated from bindings/abi.toml by bindings/generate.py. Do not edit."
+SIZES = {"int32_t": 4, "uint32_t": 4, "float": 4, "int64_t": 8, "uint64_t": 8, "double": 8, "char": 1}
+
+
+class Manifest:
+    """The manifest with its items sorted by kind and its structs laid out."""
+
+    def __init__(self, path):
+        data = tomllib.loads(path.read_text())
+        self.library, self.items = data["library"], data["item"]
+        self.aliases = {i["alias"]: i["type"] for i in self.items if "alias" in i}
+        self.constants = [i for i in self.items if "constants" in i]
+        self.structs = [i for i in self.items if "struct" in i]
+        self.functions = [i for i in self.items if "function" in i]
+        self.callbacks = {i["callback"] for i in self.items if "callback" in i}
+        self.opaque = {i["opaque"] for i in self.items if "opaque" in i}
+        self.layouts = {}
+        for struct in self.structs:
+            self.layouts[struct["struct"]] = self._layout(struct)
+
+    def base(self, type_):
+        """The fixed-width type behind an alias."""
+        return self.aliases.get(type_, type_)
+
+    def size_of(self, type_):
+        if type_.endswith("*"):
+            return 8
+        return self.layouts[type_][1] if type_ in self.layouts else SIZES[self.base(type_)]
+
+    def _layout(self, struct):
+        """({field: offset}, size) as a C compiler for a 64-bit target lays it out; size ends with the last field."""
+        offsets, end = {}, 0
+        for field in struct["fields"]:
+            size = self.size_of(field["type"])
+            alignment = min(size, 8)
+            end = (end + alignment - 1) // alignment * alignment
+            offsets[field["name"]] = end
+            end += size * field.get("array", 1)
+        if struct.get("size", end) != end:
+            sys.exit(f"{struct['struct']}: the fields take {end} bytes, the manifest says {struct['size']}")
+        return offsets, end
+
+
+def declare(type_, name):
+    return f"{type_}{'' if type_.endswith('*') else ' '}{name}"
+
+
+def paragraphs(text, width, indent=""):
+    """Wrapped lines of a doc; lines that start with four spaces or `- ` keep their place."""
+    lines, pending = [], []
+
+    def flush():
+        if pending:
+            lines.extend(textwrap.wrap(" ".join(pending), width - len(indent), break_on_hyphens=False))
+            pending.clear()
+
+    for line in text.strip().split("\n"):
+        if not line or line.startswith("    "):
+            flush()
+            lines.append(line)
+        elif line.startswith("- "):
+            flush()
+            wrap = {"break_on_hyphens": False, "subsequent_indent": "  "}
+            lines.extend(textwrap.wrap(line, width - len(indent), **wrap))
+        else:
+            pending.append(line)
+    flush()
+    return [(indent + line).rstrip() for line in lines]
+
+
+def comment(lines, indent=""):
+    if len(lines) == 1 and len(lines[0]) + len(indent) + 6 <= WIDTH:
+        return [f"{indent}/* {lines[0]} */"]
+    return [f"{indent}/*", *(f"{indent} * {line}".rstrip() for line in lines), f"{indent} */"]
+
+
+def function_doc(function):
+    """The contract of a function: what, each argument that needs a word, errors, threads."""
+    lines = paragraphs(function["doc"], WIDTH - 3)
+    notes = []
+    for arg in function["args"]:
+        if arg["name"] in ("on", "err"):
+            continue
+        words = [arg["unit"]] if "unit" in arg else []
+        if "null" in arg:
+            words.append(f"NULL: {arg['null']}")
+        elif "count" in arg and not arg.get("required"):
+            words.append(f"NULL only with {arg['count']} = 0")
+        if arg.get("inout"):
+            words.append("read and written")
+        if words:
+            notes.append((arg["name"], "; ".join(words)))
+    if notes:
+        column = max(len(name) for name, _ in notes)
+        lines += ["", *(f"    {name:<{column}}  {words}" for name, words in notes)]
+    errors = [f"GSC_ERROR_{name}" for name in function.get("errors", [])]
+    threads = "any, at the same time"
+    if function.get("blocks"):
+        threads += "; the time is that of reading and writing the tensors once"
+    if function.get("capture"):
+        threads += "; may be captured in a CUDA graph"
+    lines.append("")
+    if errors:
+        lines += textwrap.wrap(f"Errors: {', '.join(errors)}.", WIDTH - 3, subsequent_indent="  ")
+    return lines + textwrap.wrap(f"Threads: {threads}.", WIDTH - 3)
+
+
+def prototype(function):
+    """The C declaration, wrapped as clang-format would."""
+    args = [declare(arg["type"], arg["name"]) for arg in function["args"]] or ["void"]
+    lines = [f"GSC_API {declare(function['returns'], function['function'])}("]
+    indent = " " * len(lines[0])
+    for number, arg in enumerate(args):
+        piece = arg + (");" if number + 1 == len(args) else ",")
+        if len(lines[-1]) + 1 + len(piece) > WIDTH:
+            lines.append(indent + piece)
+        else:
+            lines[-1] += piece if number == 0 else " " + piece
+    return lines
+
+
+def literal(type_, value):
+    if type_ == "macro":
+        return value
+    suffix = {"uint32_t": "u", "uint64_t": "ull"}.get(type_, "")
+    return f"({value})" if value < 0 else f"{value}{suffix}"
+
+
+def emit_constants(manifest, item):
+    rows = [
+        (item["constants"] + v["name"], literal(manifest.base(item["type"]), v["value"]), v["doc"])
+        for v in item["values"]
+    ]
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = comment(paragraphs(item["doc"], WIDTH - 3)) if "doc" in item else []
+    return lines + [f"#define {name:<{first}} {value:<{second}} /* {doc} */" for name, value, doc in rows]
+
+
+def emit_struct(manifest, item):
+    name, offsets = item["struct"], manifest.layouts[item["struct"]][0]
+    lines = comment(paragraphs(item["doc"], WIDTH - 3))
+    rows = []
+    for field in item["fields"]:
+        array = f"[{field['array']}]" if "array" in field else ""
+        rows.append((f"{declare(field['type'], field['name'])}{array};", field["doc"]))
+    column = max(len(declaration) for declaration, _ in rows)
+    lines.append(f"typedef struct {name} {{")
+    for declaration, doc in rows:
+        texts = textwrap.wrap(doc, WIDTH - column - 11, break_on_hyphens=False)
+        lines.append(f"    {declaration:<{column}} /* {texts[0]}" + (" */" if len(texts) == 1 else ""))
+        for number, text in enumerate(texts[1:], 2):
+            lines.append(f"    {'':<{column}}    {text}" + (" */" if len(texts) == number else ""))
+    lines.append(f"}} {name};")
+    if item["kind"] == "grows":
+        size = manifest.layouts[name][1]
+        zeros = ["0.0" if field["type"] == "double" else "0" for field in item["fields"][1:]]
+        macro = name.upper()
+        values = textwrap.wrap(", ".join([f"{macro}_SIZE", *zeros]), WIDTH - 8)
+        lines += ["", f"#define {macro}_SIZE {size}u /* to the end of {list(offsets)[-1]} */"]
+        lines.append(f"#define {macro}_INIT \\")
+        lines += [f"    {'{' if n == 0 else ' '}{value}" for n, value in enumerate(values)]
+        lines = lines[: -len(values)] + [
+            line + (" \\" if n + 1 < len(values) else "}") for n, line in enumerate(lines[-len(values) :])
+        ]
+    return lines
+
+
+def header(manifest):
+    library = manifest.library
+    major, minor, patch = library["version"].split(".")
+    lines = [
+        "/* SPDX-License-Identifier: MIT */",
+        f"/* {NOTE} */",
+        "",
+        *comment(paragraphs(library["doc"], WIDTH - 3)),
+        "#ifndef GRADSCALER_H",
+        "#define GRADSCALER_H",
+        "",
+        "#include <stdint.h>",
+        "",
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        "#if defined(__GNUC__)",
+        '#define GSC_API __attribute__((visibility("default")))',
+        "#else",
+        "#define GSC_API",
+        "#endif",
+        "",
+        f"#define GSC_VERSION_MAJOR {major}",
+        f"#define GSC_VERSION_MINOR {minor}",
+        f"#define GSC_VERSION_PATCH {patch}",
+        "#define GSC_VERSION (GSC_VERSION_MAJOR << 16 | GSC_VERSION_MINOR << 8 | GSC_VERSION_PATCH)",
+    ]
+    for item in manifest.items:
+        lines.append("")
+        if "section" in item:
+            lines.append(f"/* ---- {item['section']} ".ljust(WIDTH - 3, "-") + " */")
+            if "doc" in item:
+                lines += ["", *comment(paragraphs(item["doc"], WIDTH - 3))]
+        elif "constants" in item:
+            lines += emit_constants(manifest, item)
+        elif "alias" in item:
+            lines += [*comment([item["doc"]]), f"typedef {item['type']} {item['alias']};"]
+        elif "opaque" in item:
+            lines += [*comment([item["doc"]]), f"typedef struct {item['opaque']} {item['opaque']};"]
+        elif "callback" in item:
+            args = ", ".join(declare(arg["type"], arg["name"]) for arg in item["args"])
+            lines += comment(paragraphs(item["doc"], WIDTH - 3))
+            lines.append(f"typedef {item['returns']} {item['callback']}({args});")
+        elif "struct" in item:
+            lines += emit_struct(manifest, item)
+        else:
+            lines += [*comment(function_doc(item)), *prototype(item)]
+    lines += ["", "#ifdef __cplusplus", "}", "#endif", "#endif", ""]
+    return "\n".join(lines)
+
+
+def version_script(manifest):
+    names = "".join(f"    {function['function']};\n" for function in manifest.functions)
+    return f"# {NOTE}\n{manifest.library['node']} {{\nglobal:\n{names}local:\n    *;\n}};\n"
+
+
+def layout_assertions(manifest):
+    lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */", "#include <stddef.h>", ""]
+    lines += ['#include "gradscaler.h"', ""]
+    for name, (offsets, size) in manifest.layouts.items():
+        rounded = (size + 7) // 8 * 8
+        lines.append(f'_Static_assert(sizeof({name}) == {rounded}, "{name}");')
+        for field, offset in offsets.items():
+            lines.append(f'_Static_assert(offsetof({name}, {field}) == {offset}, "{name}.{field}");')
+    return "\n".join(lines) + "\n"
+
+
+def ffi_table(manifest):
+    """X-macros: what a client that never saw the header can know."""
+
+    def kind(type_):
+        if type_.endswith("*"):
+            return "POINTER"
+        base = manifest.base(type_)
+        return {"int32_t": "S32", "uint32_t": "U32", "int64_t": "S64", "uint64_t": "U64"}.get(base, base.upper())
+
+    lines = [
+        "/* SPDX-License-Identifier: MIT */",
+        f"/* {NOTE} */",
+        "/* FUNCTION(name, result) ARGUMENT(kind, C type, name, may be NULL, count) ... END()",
+        " * NULL: 0 never, 1 always, 2 where argument `count` is 0 (-1: no count) */",
+        "/* STRUCT(name, size) FIELD(name, kind, count, offset) ... END_STRUCT() */",
+    ]
+    for struct in manifest.structs:
+        offsets, size = manifest.layouts[struct["struct"]]
+        lines.append(f"STRUCT({struct['struct']}, {size})")
+        for field in struct["fields"]:
+            type_, count = field["type"], field.get("array", 1)
+            nested = type_ in manifest.layouts
+            what = type_ if nested else kind(type_)
+            macro = "NESTED" if nested else "FIELD"
+            lines.append(f"{macro}({field['name']}, {what}, {count}, {offsets[field['name']]})")
+        lines.append("END_STRUCT()")
+    for function in manifest.functions:
+        lines.append(f"FUNCTION({function['function']}, {kind(function['returns'])})")
+        names = [arg["name"] for arg in function["args"]]
+        for arg in function["args"]:
+            count = names.index(arg["count"]) if "count" in arg else -1
+            null = 2 if count >= 0 and not arg.get("required") else int("null" in arg)
+            lines.append(f'ARGUMENT({kind(arg["type"])}, "{arg["type"]}", {arg["name"]}, {null}, {count})')
+        lines.append("END()")
+    return "\n".join(lines) + "\n"
+
+
+# ---- Python: structs as ctypes (values with named fields that any buffer consumer reads), functions through SWIG ----
+
+
+def python_class(name):
+    return name.removeprefix("gsc_").removesuffix("_").lower().title().replace("_", "")
+
+
+def python_words(text):
+    """A doc in Python's names: GSC_EVENT_STOPPED is Event.STOPPED, GSC_WANT_* is Want."""
+    text = re.sub(r"GSC_([A-Z]+)_\*", lambda match: match[1].title(), text)
+    text = re.sub(r"\bGSC_([A-Z]+?)_([A-Z_]+)\b", lambda match: f"{match[1].title()}.{match[2]}", text)
+    return text.replace("NULL", "None")
+
+
+# Structs that Python code sees: not those that the binding itself fills.
+PYTHON_STRUCTS = ("gsc_policy", "gsc_info", "gsc_factor", "gsc_report", "gsc_state")
+
+
+def python_structs(manifest):
+    """ctypes structures and enumerations: what Python code reads and writes."""
+    kinds = {"float": "c_float", "double": "c_double", "char": "c_char", "const char *": "c_char_p"}
+    lines = ['"""The structs and constants of the library.', "", NOTE, '"""', ""]
+    lines += ["import ctypes as c", "import enum"]
+    for item in manifest.items:
+        if item.get("struct") in PYTHON_STRUCTS:
+            lines += ["", "", f"class {python_class(item['struct'])}(c.Structure):"]
+            doc = paragraphs(python_words(item["doc"]), WIDTH - 8) + [""]
+            for field in item["fields"]:
+                row = f"{field['name']}: {python_words(field['doc'])}"
+                doc += textwrap.wrap(row, WIDTH - 4, subsequent_indent="    ", break_on_hyphens=False)
+            lines += [f'    """{doc[0]}', *(f"    {line}".rstrip() for line in doc[1:])]
+            lines += ['    """', "", "    _fields_ = ["]
+            for field in item["fields"]:
+                type_ = field["type"]
+                kind = kinds.get(type_) or "c_" + manifest.base(type_).removesuffix("_t")
+                kind = python_class(type_) if type_ in manifest.layouts else f"c.{kind}"
+                array = f" * {field['array']}" if "array" in field else ""
+                lines.append(f'        ("{field["name"]}", {kind}{array}),')
+            lines.append("    ]")
+        elif "constants" in item and item["constants"] != "GSC_" and item["type"] != "macro":
+            kind = "IntFlag" if item.get("bits") else "IntEnum"
+            lines += ["", "", f"class {python_class(item['constants'].removeprefix('GSC_'))}(enum.{kind}):"]
+            lines += [f'    """{python_words(item["doc"])}"""', ""]
+            lines += [f"    {v['name']} = {v['value']}  # {python_words(v['doc'])}" for v in item["values"]]
+    return "\n".join(lines) + "\n"
+
+
+def python_functions(manifest):
+    """Functions that Python can call: contexts, callbacks and sizes of structs are for C."""
+    for function in manifest.functions:
+        types = {arg["type"].removeprefix("const ").rstrip(" *") for arg in function["args"]}
+        sized = any(arg["name"] == "struct_size" for arg in function["args"])
+        if not sized and not types & (manifest.opaque | manifest.callbacks):
+            yield function
+
+
+def python_arguments(manifest, function):
+    """(name, type) of the arguments as Python passes them: what typemaps.i makes of the C ones."""
+    names = [arg["name"] for arg in function["args"]]
+    for arg in function["args"]:
+        name, type_ = arg["name"], arg["type"]
+        struct = type_.removeprefix("const ").rstrip(" *")
+        if name in ("on", "err", "n", "capacity") or (name == "size" and "bytes" in names):
+            continue
+        if type_ == "const gsc_tensor *":
+            if name == "tensors":
+                yield ("tensors_and_out", "tuple[Arrays, Arrays]") if "out" in names else (name, "Arrays")
+        elif type_ in ("void *", "uint64_t *"):
+            continue  # returned
+        elif struct in manifest.layouts:
+            yield name, "Buffer | None" if "null" in arg else "Buffer"
+        else:
+            kinds = {"const char *": "str", "const void *": "Buffer", "double": "float", "const double *": "float"}
+            yield name, kinds.get(type_, "int")
+
+
+def python_result(function):
+    types = {arg["type"] for arg in function["args"]}
+    if "void *" in types:
+        return "bytes"
+    if "uint64_t *" in types:
+        return "int"
+    return {"gsc_status": "None", "const char *": "str | None"}.get(function["returns"], "int")
+
+
+def python_stub(manifest):
+    lines = ['"""The C functions, one to one; a status that is not GSC_OK is raised as Error.', "", NOTE, '"""', ""]
+    lines += [
+        "from collections.abc import Sequence",
+        "from typing import Any",
+        "",
+        "Buffer = Any",
+        "Arrays = Sequence[Any]",
+    ]
+    lines += [
+        "",
+        "class Error(ValueError):",
+        "    status: int",
+        "    argument: int",
+        "    index: int",
+        "    name: str",
+        "",
+    ]
+    for item in manifest.constants:
+        if item["type"] != "macro":
+            lines += [f"{item['constants']}{value['name']}: int" for value in item["values"]]
+    lines.append("")
+    for function in python_functions(manifest):
+        args = ", ".join(f"{name}: {kind}" for name, kind in python_arguments(manifest, function))
+        slash = ", /" if args else ""
+        lines.append(f"def {function['function']}({args}{slash}) -> {python_result(function)}: ...")
+    return "\n".join(lines) + "\n"
+
+
+def swig_interface(manifest):
+    lines = [f"/* {NOTE} */", "%module _gradscaler", "%{", '#include "arrays.h"', "%}", '%include "typemaps.i"', ""]
+    for struct in manifest.structs:
+        if struct["struct"] in PYTHON_STRUCTS:
+            lines.append(f"GSC_STRUCT({struct['struct']}, {int(struct['kind'] == 'grows')})")
+    lines.append("")
+    callable_ = [function["function"] for function in python_functions(manifest)]
+    for function in manifest.functions:
+        name = function["function"]
+        if name not in callable_:
+            lines.append(f"%ignore {name};")
+            continue
+        args = ", ".join(arg for arg, _ in python_arguments(manifest, function))
+        doc = [f"{name}({args})", "", *paragraphs(python_words(function["doc"]), WIDTH)]
+        text = "\\n".join(doc).replace('"', '\\"')
+        lines.append(f'%feature("docstring") {name} "{text}";')
+        if function.get("blocks"):
+            position = [arg["name"] for arg in function["args"]].index("tensors") + 1
+            lines.append(f"GSC_BY_SIZE({name}, lists{position})")
+    lines += [f"%ignore {struct['struct']};" for struct in manifest.structs]
+    lines += ["", '%include "gradscaler.h"', ""]
+    return "\n".join(lines)
+
+
+OUTPUTS = {
+    "include/gradscaler.h": header,
+    "core/gradscaler.map": version_script,
+    "core/layout.h": layout_assertions,
+    "tests/abi/signatures.inc": ffi_table,
+    "bindings/python/gradscaler.i": swig_interface,
+    "bindings/python/src/gradscaler/_structs.py": python_structs,
+    "bindings/python/src/gradscaler/_gradscaler.pyi": python_stub,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing, fail where a file is out of date")
+    check = parser.parse_args().check
+    manifest = Manifest(ROOT / "bindings" / "abi.toml")
+    stale = 0
+    for name, emit in OUTPUTS.items():
+        path, text = ROOT / name, emit(manifest)
+        old = path.read_text() if path.exists() else ""
+        if old == text:
+            continue
+        stale += 1
+        if check:
+            sys.stdout.writelines(
+                difflib.unified_diff(old.splitlines(True), text.splitlines(True), name, f"{name} (from the manifest)")
+            )
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"wrote {name}")
+    if check and stale:
+        sys.exit(f"{stale} of {len(OUTPUTS)} generated files differ from bindings/abi.toml: run ci/generate")
+    print(f"{len(OUTPUTS)} generated files are up to date")
+
+
+if __name__ == "__main__":
+    main()

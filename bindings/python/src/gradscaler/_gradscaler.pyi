@@ -1,0 +1,96 @@
+"""The C functions, one to one; a status that is not GSC_OK is raised as Error.
+
+Generated from bindings/abi.toml by bindings/generate.py. Do not edit.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+Buffer = Any
+Arrays = Sequence[Any]
+
+class Error(ValueError):
+    status: int
+    argument: int
+    index: int
+    name: str
+
+GSC_OK: int
+GSC_ERROR_NULL: int
+GSC_ERROR_STRUCT_SIZE: int
+GSC_ERROR_PRESET: int
+GSC_ERROR_POLICY: int
+GSC_ERROR_STATE: int
+GSC_ERROR_REPORT: int
+GSC_ERROR_FACTOR: int
+GSC_ERROR_VALUE: int
+GSC_ERROR_DTYPE: int
+GSC_ERROR_COUNT: int
+GSC_ERROR_OVERLAP: int
+GSC_ERROR_WANT: int
+GSC_ERROR_CAPACITY: int
+GSC_ERROR_CORRUPT: int
+GSC_ERROR_VERSION: int
+GSC_ERROR_UNAVAILABLE: int
+GSC_ERROR_MEMORY: int
+GSC_GROWTH_REACHED: int
+GSC_GROWTH_EXACT: int
+GSC_GROWTH_EVERY: int
+GSC_GROWTH_STEPS: int
+GSC_LIMIT_CLAMP: int
+GSC_LIMIT_ALWAYS: int
+GSC_LIMIT_KEEP: int
+GSC_LIMIT_STOP: int
+GSC_RESET_ON_GROWTH: int
+GSC_RESET_ON_GOOD_STEP: int
+GSC_RESET_ON_BACKOFF: int
+GSC_ARITHMETIC_F64: int
+GSC_ARITHMETIC_F32_ONCE: int
+GSC_ARITHMETIC_F32: int
+GSC_ARITHMETIC_F32_FLUSH: int
+GSC_OVERFLOW_ELEMENT: int
+GSC_OVERFLOW_NORM: int
+GSC_QUIRK_TOLERATE_BELOW: int
+GSC_QUIRK_OVERFLOW_COUNTS: int
+GSC_WANT_COUNTS: int
+GSC_WANT_FIRST_BAD: int
+GSC_WANT_NORM: int
+GSC_WANT_AMAX: int
+GSC_WANT_UNDERFLOW: int
+GSC_EVENT_GREW: int
+GSC_EVENT_BACKED_OFF: int
+GSC_EVENT_SKIPPED: int
+GSC_EVENT_ABSORBED: int
+GSC_EVENT_AT_CEILING: int
+GSC_EVENT_AT_FLOOR: int
+GSC_EVENT_STALLED: int
+GSC_EVENT_STOPPED: int
+GSC_SAVED_SIZE: int
+GSC_F32: int
+GSC_F64: int
+GSC_F16: int
+GSC_BF16: int
+
+def gsc_status_string(status: int, /) -> str | None: ...
+def gsc_version() -> int: ...
+def gsc_policy_preset(name: str, out: Buffer, /) -> None: ...
+def gsc_policy_check(policy: Buffer, /) -> None: ...
+def gsc_preset_count() -> int: ...
+def gsc_preset_name(index: int, /) -> str | None: ...
+def gsc_preset_summary(index: int, /) -> str | None: ...
+def gsc_prepare() -> None: ...
+def gsc_get_info(out: Buffer, /) -> None: ...
+def gsc_factor_init(scale: float, out: Buffer, /) -> None: ...
+def gsc_factor_multiply(factor: Buffer, by: float, out: Buffer, /) -> None: ...
+def gsc_merge(a: Buffer, b: Buffer, out: Buffer, /) -> None: ...
+def gsc_state_init(policy: Buffer, out: Buffer, /) -> None: ...
+def gsc_update(policy: Buffer, state: Buffer, report: Buffer, out: Buffer, /) -> None: ...
+def gsc_set_scale(policy: Buffer, state: Buffer, scale: float, out: Buffer, /) -> None: ...
+def gsc_state_save(policy: Buffer, state: Buffer, /) -> bytes: ...
+def gsc_state_load(bytes: Buffer, policy: Buffer | None, state: Buffer, /) -> None: ...
+def gsc_dtype_size(dtype: int, /) -> int: ...
+def gsc_scale(factor: Buffer, tensors_and_out: tuple[Arrays, Arrays], /) -> None: ...
+def gsc_check(factor: Buffer | None, tensors: Arrays, want: int, report: Buffer, /) -> None: ...
+def gsc_unscale(factor: Buffer, tensors_and_out: tuple[Arrays, Arrays], want: int, report: Buffer | None, /) -> None: ...
+def gsc_clip_factor(report: Buffer, factor: Buffer | None, max_norm: float, out: Buffer, /) -> None: ...
+def gsc_workspace_size(tensors: Arrays, want: int, /) -> int: ...

@@ -1,0 +1,65 @@
+# What the commands share; sourced, never run. Everything they make is under build/.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+say() { printf '\n== %s\n' "$*"; }
+die() { printf '%s\n' "$*" >&2; exit 1; }
+
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+  die "python3 must be 3.11 or newer; this is $(python3 --version 2>&1 || echo 'not installed')"
+
+# packages NAME...: installs the Debian packages that are missing.
+packages() {
+  local missing=() name
+  for name; do
+    dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null | grep -qx installed || missing+=("$name")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  local root=()
+  [ "$(id -u)" = 0 ] || root=(sudo)
+  say "installing Debian packages: ${missing[*]}"
+  "${root[@]}" apt-get update -qq || die "apt-get update failed: are you root, and is there a network?"
+  DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" \
+    >build/apt.log 2>&1 || { tail -5 build/apt.log >&2; die "could not install: ${missing[*]} (build/apt.log)"; }
+}
+
+# venv NAME...: a private virtual environment with these packages; `python` is then its interpreter.
+python=build/venv/bin/python
+venv() {
+  local name missing=()
+  [ -x $python ] || { packages python3-venv; python3 -m venv build/venv; }
+  for name; do
+    [ -e "build/venv/.has-$name" ] || missing+=("$name")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  say "installing Python packages: ${missing[*]}"
+  $python -m pip install --quiet --disable-pip-version-check "${missing[@]}"
+  for name in "${missing[@]}"; do touch "build/venv/.has-$name"; done
+}
+
+# The Python binding, built from this tree into the virtual environment; again only when a source changed.
+python_binding() {
+  packages python3-dev
+  venv
+  local sum
+  sum=$(find core include bindings/python CMakeLists.txt -type f -not -path '*/__pycache__/*' -not -path '*/tests/*' \
+    -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+  [ "$(cat build/venv/.gradscaler 2>/dev/null)" = "$sum" ] && return
+  say "building the Python binding"
+  rm -rf build/wheel
+  $python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build/wheel ./bindings/python
+  $python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps build/wheel/*.whl
+  echo "$sum" >build/venv/.gradscaler
+}
+
+# build PRESET [TARGET...]: configures and builds a preset of CMakePresets.json.
+build() {
+  local preset=$1
+  shift
+  packages g++ catch2 libffi-dev
+  say "building ($preset)"
+  cmake --preset "$preset" >build/"$preset".log 2>&1 || { cat build/"$preset".log; return 1; }
+  cmake --build build/"$preset" ${1:+--target "$@"} -- --quiet
+}
+
+mkdir -p build

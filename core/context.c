@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/* Where a call runs: contexts, gsc_exec, and what is available on this machine. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/kernels.h"
+#include "internal.h"
+
+static const char cuda_absent[] = "this library was built without CUDA support";
+
+gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_for, void *pool,
+                                  gsc_context **out, gsc_error *err)
+{
+    GSC_REQUIRE(out, 3);
+    if (threads == 0)
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "threads", "threads is 0: 1 is the least");
+    if (threads > 1)
+        GSC_REQUIRE(parallel_for, 1);
+    gsc_context *context = malloc(sizeof *context);
+    if (!context)
+        return gsc_fail(err, GSC_ERROR_MEMORY, -1, -1, "context", "out of memory");
+    *context = (gsc_context){threads, parallel_for, pool};
+    *out = context;
+    return GSC_OK;
+}
+
+gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err)
+{
+    GSC_REQUIRE(out, 1);
+    return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "device", "CUDA device %d: %s", device,
+                    cuda_absent);
+}
+
+void gsc_context_destroy(gsc_context *context)
+{
+    free(context);
+}
+
+gsc_status gsc_exec_read(const gsc_exec *on, gsc_context **context, gsc_error *err)
+{
+    gsc_exec full;
+    *context = NULL;
+    if (!on)
+        return GSC_OK;
+    GSC_TRY(gsc_struct_read(on, &full, GSC_EXEC_SIZE, 0, "on", err));
+    if (full.reserved != 0)
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.reserved", "on.reserved is %u, not 0",
+                        full.reserved);
+    if (full.stream)
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.stream",
+                        "on.stream is set, but a CPU has no streams: leave it NULL");
+    *context = full.context;
+    return GSC_OK;
+}
+
+gsc_status gsc_prepare(const gsc_exec *on, gsc_error *err)
+{
+    gsc_context *context;
+    GSC_TRY(gsc_exec_read(on, &context, err));
+    gsc_kernels_best();
+    return GSC_OK;
+}
+
+gsc_status gsc_get_info(gsc_info *out, gsc_error *err)
+{
+    GSC_REQUIRE(out, 0);
+    gsc_info info = {.version = GSC_VERSION,
+                     .cpu = gsc_kernels_best()->name,
+                     .cpu_available = gsc_cpu_available(),
+                     .cpu_note = gsc_cpu_note(),
+                     .cuda = cuda_absent};
+    return gsc_struct_write(&info, GSC_INFO_SIZE, out, true, 0, "out", err);
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of the core share: errors, growing structs, and the argument checks. */
+#ifndef GSC_INTERNAL_H
+#define GSC_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "gradscaler.h"
+
+#if defined(__GNUC__)
+#define GSC_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#define GSC_NOINLINE            __attribute__((noinline))
+#else
+#define GSC_PRINTF(text, first)
+#define GSC_NOINLINE
+#endif
+
+/* Fills *err (NULL: nothing) and returns status, so that a check is one return statement. */
+gsc_status gsc_fail(gsc_error *err, gsc_status status, int argument, int64_t index,
+                    const char *name, const char *format, ...) GSC_PRINTF(6, 7);
+gsc_status gsc_fail_null(gsc_error *err, int argument, const char *name);
+
+#define GSC_REQUIRE(pointer, argument)                                                             \
+    do {                                                                                           \
+        if (!(pointer))                                                                            \
+            return gsc_fail_null(err, argument, #pointer);                                         \
+    } while (0)
+
+#define GSC_TRY(call)                                                                              \
+    do {                                                                                           \
+        gsc_status status_ = (call);                                                               \
+        if (status_ != GSC_OK)                                                                     \
+            return status_;                                                                        \
+    } while (0)
+
+/*
+ * Growing structs, all of which start with struct_size. read: the caller's struct in this
+ * library's size, zero-extended; refused if it sets fields that the library does not know.
+ * write: the other way; refused if fields that the caller's struct lacks are not zero, unless
+ * `truncate` says that they may be left out.
+ */
+gsc_status gsc_struct_read(const void *from, void *full, uint32_t size, int argument,
+                           const char *name, gsc_error *err);
+gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool truncate, int argument,
+                            const char *name, gsc_error *err);
+
+/* The caller's policy in full, checked. */
+gsc_status gsc_policy_read(const gsc_policy *from, gsc_policy *full, int argument, gsc_error *err);
+gsc_status gsc_policy_check_full(const gsc_policy *full, int argument, gsc_error *err);
+/* The context of a call, NULL for the calling thread; argument 0. */
+gsc_status gsc_exec_read(const gsc_exec *on, gsc_context **context, gsc_error *err);
+/* Whether a factor can multiply: refused with a sentence on how it got there. */
+gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err);
+/* Whether x can be a scale: finite and above 0, as its inverse. */
+bool gsc_usable(double x);
+gsc_factor gsc_factor_of(double scale, uint64_t serial);
+
+struct gsc_context {
+    uint32_t threads;
+    gsc_parallel_for *parallel_for;
+    void *pool;
+};
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT */
+/* Policies: the table of presets, and which values a field may have. */
+#include <string.h>
+
+#include "internal.h"
+#include "policy.h"
+
+#define RESET_BITS (GSC_RESET_ON_GROWTH | GSC_RESET_ON_GOOD_STEP | GSC_RESET_ON_BACKOFF)
+#define QUIRK_BITS (GSC_QUIRK_TOLERATE_BELOW | GSC_QUIRK_OVERFLOW_COUNTS)
+#define MAX_F32    0x1.fffffep127
+
+/* Doubled every `interval` good steps, halved by an overflow. */
+#define TWO_FACTORS(init, interval)                                                                \
+    .init_scale = init, .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = interval
+/* The same with one factor: a backoff divides by growth_factor. */
+#define ONE_FACTOR(init) .init_scale = init, .growth_factor = 2, .growth_interval = 2000
+#define USUAL            TWO_FACTORS(0x1p16, 2000)
+#define TORCH                                                                                      \
+    USUAL, .growth_rule = GSC_GROWTH_EXACT, .ceiling_rule = GSC_LIMIT_KEEP,                        \
+           .arithmetic = GSC_ARITHMETIC_F32_ONCE
+#define JMP(init, format)                                                                          \
+    ONE_FACTOR(init), .growth_rule = GSC_GROWTH_EVERY, .ceiling_rule = GSC_LIMIT_KEEP,             \
+                      .min_scale = 1, .arithmetic = GSC_ARITHMETIC_##format
+#define FAIRSEQ                                                                                    \
+    ONE_FACTOR(0x1p15), .growth_rule = GSC_GROWTH_EVERY, .min_scale = 0.0001,                      \
+                        .floor_rule = GSC_LIMIT_STOP, .overflow_reset = GSC_RESET_ON_BACKOFF,      \
+                        .overflow_test = GSC_OVERFLOW_NORM
+#define CEREBRAS(limit)                                                                            \
+    TWO_FACTORS(limit, 2000), .growth_rule = GSC_GROWTH_STEPS, .growth_lag = 1,                    \
+                              .max_scale = limit, .ceiling_rule = GSC_LIMIT_ALWAYS,                \
+                              .min_scale = 0x1p-14, .floor_rule = GSC_LIMIT_ALWAYS,                \
+                              .overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF,        \
+                              .overflow_test = GSC_OVERFLOW_NORM, .arithmetic = GSC_ARITHMETIC_F32
+
+static const struct preset {
+    const char *name, *summary;
+    gsc_policy policy;
+} presets[] = {
+    {"recommended",
+     "For new work: torch's numbers, held between 2^-14 and 2^24, and a stop event after ten "
+     "overflows in a row at the floor.",
+     {USUAL, .max_scale = 0x1p24, .min_scale = 0x1p-14, .stall_limit = 10,
+      .arithmetic = GSC_ARITHMETIC_F32_ONCE}},
+    {"none", "A scale of 1 that never moves; gradients are still checked and reported.", {0}},
+    {"static",
+     "A given scale that never moves; set init_scale. Overflows are still skipped.",
+     {.init_scale = 0x1p16}},
+    {"torch",
+     "torch.amp.GradScaler 2.15: no floor; a growth past the largest float is dropped; a count "
+     "already past growth_interval never grows until an overflow.",
+     {TORCH}},
+    {"roundpipe",
+     "RoundPipe 0.1 GradScaler: the torch rule, in force one step later (asynchronous optimizer).",
+     {TORCH, .apply_delay = 1}},
+    {"nemo",
+     "NeMo GradScaler: the torch rule with hysteresis that any good step refills.",
+     {TORCH, .hysteresis = 1, .overflow_reset = GSC_RESET_ON_GOOD_STEP}},
+    {"jmp",
+     "jmp.DynamicLossScale 0.0.4: one factor for both directions, floor 1.",
+     {JMP(0x1p15, F32_FLUSH)}},
+    {"eformer", "eFormer DynamicLossScale 0.0.101: the jmp rule.", {JMP(0x1p15, F32_FLUSH)}},
+    {"axon",
+     "Axon.LossScale.dynamic: the jmp rule, with subnormal scales kept.",
+     {JMP(0x1p15, F32)}},
+    {"mindspore", "MindSpore 2.10 DynamicLossScaler: the jmp rule from 2^16.", {JMP(0x1p16, F32)}},
+    {"oneflow",
+     "OneFlow 0.9 amp.GradScaler: one factor, floor 1, growth clamped to the largest float.",
+     {ONE_FACTOR(0x1p16), .max_scale = MAX_F32, .min_scale = 1, .arithmetic = GSC_ARITHMETIC_F32}},
+    {"emily",
+     "Emily.MixedPrecision: floor 1 and no ceiling in doubles; stops where the scale would pass "
+     "the largest double.",
+     {USUAL, .ceiling_rule = GSC_LIMIT_STOP, .min_scale = 1}},
+    {"flax",
+     "flax DynamicScale 0.12: grows after growth_interval + 1 good steps; floor 2^-126.",
+     {USUAL, .growth_rule = GSC_GROWTH_EXACT, .growth_lag = 1, .max_scale = MAX_F32,
+      .min_scale = 0x1p-126, .arithmetic = GSC_ARITHMETIC_F32}},
+    {"keras",
+     "keras 3.15 LossScaleOptimizer: no floor and no ceiling; an infinite scale stays.",
+     {TWO_FACTORS(0x1p15, 2000), .arithmetic = GSC_ARITHMETIC_F32}},
+    {"tf_keras",
+     "tf_keras 2.21 LossScaleOptimizer: floor 1; a growth past the largest float is dropped.",
+     {TWO_FACTORS(0x1p15, 2000), .ceiling_rule = GSC_LIMIT_KEEP, .min_scale = 1,
+      .arithmetic = GSC_ARITHMETIC_F32}},
+    {"megatron",
+     "Megatron-LM 0.16 DynamicGradScaler: hysteresis 2, refilled by a growth; floor 1.",
+     {TWO_FACTORS(0x1p32, 1000), .growth_rule = GSC_GROWTH_EXACT, .min_scale = 1, .hysteresis = 2,
+      .overflow_reset = GSC_RESET_ON_GROWTH, .arithmetic = GSC_ARITHMETIC_F32}},
+    {"colossalai",
+     "ColossalAI DynamicGradScaler: hysteresis 2, refilled by a growth; optional floor and cap.",
+     {TWO_FACTORS(0x1p16, 1000), .hysteresis = 2, .overflow_reset = GSC_RESET_ON_GROWTH,
+      .arithmetic = GSC_ARITHMETIC_F32}},
+    {"deepspeed",
+     "DeepSpeed 0.19 DynamicLossScaler: hysteresis 2; an overflow at the floor 1 stops.",
+     {TWO_FACTORS(0x1p16, 1000), .growth_rule = GSC_GROWTH_EVERY, .growth_lag = 1, .min_scale = 1,
+      .hysteresis = 2, .overflow_reset = GSC_RESET_ON_GROWTH, .stall_limit = 1}},
+    {"paddle",
+     "PaddlePaddle 3.3 update_loss_scaling: backs off after `hysteresis` overflows in a row, "
+     "floor 1.",
+     {USUAL, .growth_rule = GSC_GROWTH_EXACT, .ceiling_rule = GSC_LIMIT_KEEP, .min_scale = 1,
+      .hysteresis = 1, .overflow_reset = GSC_RESET_ON_GOOD_STEP | GSC_RESET_ON_BACKOFF,
+      .arithmetic = GSC_ARITHMETIC_F32}},
+    {"paddle_dygraph",
+     "PaddlePaddle 3.3 amp.GradScaler: as paddle, without floor and ceiling.",
+     {USUAL, .growth_rule = GSC_GROWTH_EXACT, .hysteresis = 1,
+      .overflow_reset = GSC_RESET_ON_GOOD_STEP | GSC_RESET_ON_BACKOFF,
+      .arithmetic = GSC_ARITHMETIC_F32}},
+    {"apex",
+     "apex amp LossScaler: cap 2^24, also for the start; no floor.",
+     {USUAL, .max_scale = 0x1p24, .ceiling_rule = GSC_LIMIT_ALWAYS}},
+    {"mxnet",
+     "MXNet 1.9 amp LossScaler: cap 2^24 on growth; a new scale is in force one step later.",
+     {USUAL, .max_scale = 0x1p24, .apply_delay = 1}},
+    {"fairseq",
+     "fairseq 0.12 DynamicLossScaler: tolerates a share of overflows; stops at 1e-4.",
+     {FAIRSEQ, .quirks = GSC_QUIRK_TOLERATE_BELOW}},
+    {"fairscale",
+     "fairscale 0.4 DynamicLossScaler: fairseq's, but a skipped step counts once more as good.",
+     {FAIRSEQ, .quirks = GSC_QUIRK_TOLERATE_BELOW | GSC_QUIRK_OVERFLOW_COUNTS}},
+    {"cerebras",
+     "Cerebras 2.10 amp.GradScaler for fp16: counts all steps, kept within 2^-14 and 2^15.",
+     {CEREBRAS(0x1p15)}},
+    {"cerebras_cb16",
+     "Cerebras 2.10 amp.GradScaler for cb16: the same within 2^-14 and 2^31.",
+     {CEREBRAS(0x1p31)}},
+    {"guided_diffusion",
+     "guided-diffusion MixedPrecisionTrainer: grows by 2^0.001 every good step.",
+     {.init_scale = 0x1p20,
+      .growth_factor = 0x1.002d711c79a96p0,
+      .backoff_factor = 0.5,
+      .growth_interval = 1}},
+    {"openseq2seq_logmax",
+     "OpenSeq2Seq LogMaxScaler: predicts the scale from running means of log2(amax).",
+     {.max_scale = 0x1p14,
+      .ceiling_rule = GSC_LIMIT_ALWAYS,
+      .min_scale = 1,
+      .floor_rule = GSC_LIMIT_ALWAYS,
+      .arithmetic = GSC_ARITHMETIC_F32,
+      .target_amax = 0x1p16,
+      .mean_decay = 0.99,
+      .variance_decay = 0.999,
+      .margin_sigmas = 3.09,
+      .overflow_log2 = 0x1p16}},
+};
+
+#define PRESET_COUNT (sizeof presets / sizeof *presets)
+
+uint32_t gsc_preset_count(void)
+{
+    return PRESET_COUNT;
+}
+
+const char *gsc_preset_name(uint32_t index)
+{
+    return index < PRESET_COUNT ? presets[index].name : NULL;
+}
+
+const char *gsc_preset_summary(uint32_t index)
+{
+    return index < PRESET_COUNT ? presets[index].summary : NULL;
+}
+
+gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
+{
+    GSC_REQUIRE(name, 0);
+    GSC_REQUIRE(out, 1);
+    for (uint32_t i = 0; i < PRESET_COUNT; i++)
+        if (strcmp(name, presets[i].name) == 0)
+            return gsc_struct_write(&presets[i].policy, GSC_POLICY_SIZE, out, false, 1, "out", err);
+    return gsc_fail(err, GSC_ERROR_PRESET, 0, -1, "name",
+                    "no preset is named \"%.40s\"; gsc_preset_name lists them", name);
+}
+
+static bool within(double x, double low, double high)
+{
+    return x >= low && x <= high; /* false for NaN */
+}
+
+gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *err)
+{
+#define CHECK(field, holds, range)                                                                 \
+    if (!(holds))                                                                                  \
+    return gsc_fail(err, GSC_ERROR_POLICY, argument, -1, "policy." #field,                         \
+                    "policy." #field " is %.17g: it must be " range, (double)p->field)
+    const double most = 0x1.fffffffffffffp1023;
+    CHECK(arithmetic, p->arithmetic <= GSC_ARITHMETIC_F32_FLUSH, "a GSC_ARITHMETIC_* value");
+    CHECK(init_scale, p->init_scale == 0 || gsc_usable(gsc_format(p, p->init_scale)),
+          "above 0 and finite in the policy's arithmetic, as its inverse, or 0");
+    CHECK(growth_factor, p->growth_factor == 0 || within(p->growth_factor, 1, most),
+          "finite and at least 1, or 0");
+    CHECK(backoff_factor, within(p->backoff_factor, 0, 1), "from 0 to 1");
+    CHECK(growth_rule, p->growth_rule <= GSC_GROWTH_STEPS, "a GSC_GROWTH_* value");
+    CHECK(max_scale, p->max_scale >= 0, "at least 0");
+    CHECK(min_scale, within(p->min_scale, 0, gsc_max_scale(p)) && p->min_scale <= most,
+          "finite, at least 0 and at most max_scale");
+    CHECK(ceiling_rule, p->ceiling_rule <= GSC_LIMIT_STOP, "a GSC_LIMIT_* value");
+    CHECK(floor_rule, p->floor_rule <= GSC_LIMIT_STOP, "a GSC_LIMIT_* value");
+    CHECK(overflow_test, p->overflow_test <= GSC_OVERFLOW_NORM, "a GSC_OVERFLOW_* value");
+    CHECK(overflow_reset, (p->overflow_reset & ~RESET_BITS) == 0, "a union of GSC_RESET_* bits");
+    CHECK(apply_delay, p->apply_delay <= 1, "0 or 1");
+    CHECK(overflow_tolerance, within(p->overflow_tolerance, 0, 1), "from 0 to 1");
+    CHECK(quirks, (p->quirks & ~QUIRK_BITS) == 0, "a union of GSC_QUIRK_* bits");
+    CHECK(reserved, p->reserved == 0, "0");
+    CHECK(target_amax, within(p->target_amax, 0, most), "finite and not negative");
+    CHECK(mean_decay, p->mean_decay >= 0 && gsc_format_factor(p, p->mean_decay) < 1,
+          "at least 0 and below 1");
+    CHECK(variance_decay, p->variance_decay >= 0 && gsc_format_factor(p, p->variance_decay) < 1,
+          "at least 0 and below 1");
+    CHECK(margin_sigmas, within(p->margin_sigmas, 0, 0x1p20), "from 0 to 2^20");
+    CHECK(overflow_log2, within(p->overflow_log2, -0x1p20, 0x1p20), "from -2^20 to 2^20");
+#undef CHECK
+    return GSC_OK;
+}
+
+gsc_status gsc_policy_read(const gsc_policy *from, gsc_policy *full, int argument, gsc_error *err)
+{
+    if (!from)
+        return gsc_fail_null(err, argument, "policy");
+    GSC_TRY(gsc_struct_read(from, full, GSC_POLICY_SIZE, argument, "policy", err));
+    return gsc_policy_check_full(full, argument, err);
+}
+
+gsc_status gsc_policy_check(const gsc_policy *policy, gsc_error *err)
+{
+    gsc_policy full;
+    return gsc_policy_read(policy, &full, 0, err);
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The policy step: how a scale moves, for every framework's rules. One source for the CPU and the
+ * GPU, without memory, errors or names of frameworks: those rules are values of the fields.
+ *
+ * Four ideas: three counts (good, steps, overflows), each with one question what sets it to 0; a
+ * change is computed in a number format, then held by a limit; an overflow is absorbed or backs
+ * off; a stall is an overflow that left the scale where it was.
+ */
+#ifndef GSC_POLICY_H
+#define GSC_POLICY_H
+
+#include <math.h>
+
+#include "gradscaler.h"
+
+/* x in the policy's number format. */
+static inline double gsc_format(const gsc_policy *p, double x)
+{
+    if (p->arithmetic == GSC_ARITHMETIC_F64)
+        return x;
+    double rounded = (double)(float)x;
+    int flushed = p->arithmetic == GSC_ARITHMETIC_F32_FLUSH && fabs(rounded) < 0x1p-126;
+    return flushed ? 0.0 : rounded;
+}
+
+/* A factor as the policy's arithmetic sees it: rounded first, or not. */
+static inline double gsc_format_factor(const gsc_policy *p, double y)
+{
+    return p->arithmetic >= GSC_ARITHMETIC_F32 ? gsc_format(p, y) : y;
+}
+
+/* A change from `old` to `moved` that reaches `bound`. */
+static inline double gsc_limit(gsc_state *s, uint32_t rule, double old, double bound,
+                               uint32_t event)
+{
+    s->events |= event | (rule == GSC_LIMIT_STOP ? GSC_EVENT_STOPPED : 0u);
+    return rule == GSC_LIMIT_KEEP || rule == GSC_LIMIT_STOP ? old : bound;
+}
+
+static inline double gsc_max_scale(const gsc_policy *p)
+{
+    return p->max_scale == 0.0 ? (double)INFINITY : p->max_scale;
+}
+
+static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
+{
+    double growth = p->growth_factor == 0.0 ? 1.0 : p->growth_factor;
+    double moved = p->backoff_factor == 0.0
+                       ? gsc_format(p, old / gsc_format_factor(p, growth))
+                       : gsc_format(p, old * gsc_format_factor(p, p->backoff_factor));
+    s->events |= GSC_EVENT_BACKED_OFF;
+    s->backoffs++;
+    s->steps = 0;
+    if (p->overflow_reset & GSC_RESET_ON_BACKOFF)
+        s->overflows = 0;
+    return moved > p->min_scale
+               ? moved
+               : gsc_limit(s, p->floor_rule, old, p->min_scale, GSC_EVENT_AT_FLOOR);
+}
+
+static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
+{
+    double growth = p->growth_factor == 0.0 ? 1.0 : p->growth_factor;
+    double moved = gsc_format(p, old * gsc_format_factor(p, growth));
+    double ceiling = gsc_max_scale(p);
+    s->events |= GSC_EVENT_GREW;
+    s->growths++;
+    s->steps = 0;
+    if (p->growth_rule != GSC_GROWTH_EVERY)
+        s->good = 0;
+    if (p->overflow_reset & GSC_RESET_ON_GROWTH)
+        s->overflows = 0;
+    return moved < ceiling ? moved
+                           : gsc_limit(s, p->ceiling_rule, old, ceiling, GSC_EVENT_AT_CEILING);
+}
+
+/* Whether this overflow is one of those that do not lower the scale. */
+static inline int gsc_absorbs(const gsc_policy *p, const gsc_state *s)
+{
+    double share = (double)s->overflows / (double)s->steps;
+    int tolerated = p->quirks & GSC_QUIRK_TOLERATE_BELOW ? share < p->overflow_tolerance
+                                                         : share <= p->overflow_tolerance;
+    return tolerated || s->overflows < (int64_t)p->hysteresis;
+}
+
+static inline int gsc_growth_due(const gsc_policy *p, const gsc_state *s)
+{
+    int64_t count = p->growth_rule == GSC_GROWTH_STEPS ? s->steps : s->good;
+    int64_t n = count - (int64_t)p->growth_lag;
+    if (n <= 0 || p->growth_interval == 0)
+        return 0;
+    switch (p->growth_rule) {
+    case GSC_GROWTH_EXACT:
+        return (uint64_t)n == p->growth_interval;
+    case GSC_GROWTH_EVERY:
+        return (uint64_t)n % p->growth_interval == 0;
+    default:
+        return (uint64_t)n >= p->growth_interval;
+    }
+}
+
+/*
+ * Adds a sample x = log2(amax) to the running means and predicts the scale from them. A decay is
+ * rounded as a factor, its complement is not: the peer computes that one in doubles.
+ */
+static inline double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
+{
+    double fast = gsc_format_factor(p, p->mean_decay);
+    double slow = gsc_format_factor(p, p->variance_decay);
+    s->mean = fast * s->mean + (1.0 - p->mean_decay) * x;
+    s->mean_start = gsc_format(p, fast * s->mean_start);
+    s->slow_mean = slow * s->slow_mean + (1.0 - p->variance_decay) * x;
+    s->slow_start = gsc_format(p, slow * s->slow_start);
+    s->mean_square = slow * s->mean_square + (1.0 - p->variance_decay) * (x * x);
+    double mean = s->mean / (1.0 - s->mean_start);
+    double slow_mean = s->slow_mean / (1.0 - s->slow_start);
+    double variance = s->mean_square / (1.0 - s->slow_start) - slow_mean * slow_mean;
+    double sigma = sqrt(variance > 0.0 ? variance : 0.0);
+    return p->target_amax * exp2(-(mean + p->margin_sigmas * sigma));
+}
+
+static inline double gsc_count(const gsc_policy *p, gsc_state *s, int overflow, double scale)
+{
+    if (overflow) {
+        s->good = 0;
+        s->overflows++;
+        if (gsc_absorbs(p, s))
+            s->events |= GSC_EVENT_ABSORBED;
+        else
+            scale = gsc_back_off(p, s, scale);
+        if (p->quirks & GSC_QUIRK_OVERFLOW_COUNTS) {
+            s->good++;
+            s->steps++;
+        }
+    } else if (p->overflow_reset & GSC_RESET_ON_GOOD_STEP) {
+        s->overflows = 0;
+    }
+    /* After an overflow too: only policies that count overflow steps are due then. */
+    return gsc_growth_due(p, s) ? gsc_grow(p, s, scale) : scale;
+}
+
+/*
+ * The newest scale after one optimizer step; amax is read by predictive policies only. Leaves
+ * s->factor and s->next to the caller.
+ */
+static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overflow, double amax)
+{
+    double old = s->next.scale, scale = old;
+    s->events = overflow ? GSC_EVENT_SKIPPED : 0u;
+    s->skipped += overflow;
+    s->good++;
+    s->steps++;
+    if (p->target_amax == 0.0)
+        scale = gsc_count(p, s, overflow, old);
+    else if (overflow || amax > 0.0)
+        scale = gsc_predict(p, s, overflow ? p->overflow_log2 : log2(amax));
+    if (p->ceiling_rule == GSC_LIMIT_ALWAYS && scale > gsc_max_scale(p))
+        scale = gsc_max_scale(p);
+    if (p->floor_rule == GSC_LIMIT_ALWAYS && scale < p->min_scale)
+        scale = p->min_scale;
+    scale = gsc_format(p, scale);
+
+    if (!overflow)
+        s->stalled = 0;
+    else if (!(s->events & GSC_EVENT_ABSORBED))
+        s->stalled = scale == old ? s->stalled + 1 : 0;
+    if (overflow && s->stalled > 0)
+        s->events |= GSC_EVENT_STALLED;
+    if (p->stall_limit && (uint64_t)s->stalled >= p->stall_limit)
+        s->events |= GSC_EVENT_STOPPED;
+    return scale;
+}
+
+#endif

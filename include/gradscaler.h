@@ -1,0 +1,688 @@
+/* SPDX-License-Identifier: MIT */
+/* Generated from bindings/abi.toml by bindings/generate.py. Do not edit. */
+
+/*
+ * gradscaler: loss scaling for mixed-precision training.
+ *
+ * A training step in fp16, bf16 or fp8 multiplies its loss by a scale so that small gradients
+ * survive, divides the gradients by it before the optimizer sees them, and when a gradient
+ * overflowed skips the step and lowers the scale.
+ *
+ *     gsc_policy policy = GSC_POLICY_INIT;
+ *     gsc_state state;
+ *     gsc_report report;
+ *     gsc_policy_preset("recommended", &policy, NULL);
+ *     gsc_state_init(NULL, &policy, &state, NULL);
+ *     for (;;) {
+ *         ... gradients of loss * state.factor.scale ...
+ *         gsc_unscale(NULL, &state.factor, gradients, gradients, count, 0, &report, NULL);
+ *         if (!report.overflow) ... optimizer step ...
+ *         gsc_update(NULL, &policy, &state, &report, &state, NULL);
+ *     }
+ *
+ * Rules that hold for every function:
+ * - Structs belong to the caller; nothing is kept after a call returns, but for a gsc_context.
+ * - Functions return GSC_OK (0) or a negative GSC_ERROR_*. On an error nothing was written except
+ *   *err, which, always last, may be NULL.
+ * - A pointer may be NULL only where its function says so. Data pointers may have any alignment.
+ * - Functions may be called from any thread at the same time, as long as no two calls write, or one
+ *   writes and one reads, the same memory. None prints, changes the floating-point environment, or
+ *   allocates, but for gsc_context_create_*.
+ * - `on` says where the memory is: NULL is the calling thread and host memory.
+ */
+#ifndef GRADSCALER_H
+#define GRADSCALER_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define GSC_API __attribute__((visibility("default")))
+#else
+#define GSC_API
+#endif
+
+#define GSC_VERSION_MAJOR 0
+#define GSC_VERSION_MINOR 1
+#define GSC_VERSION_PATCH 0
+#define GSC_VERSION (GSC_VERSION_MAJOR << 16 | GSC_VERSION_MINOR << 8 | GSC_VERSION_PATCH)
+
+/* ---- Status ---------------------------------------------------------------------------------- */
+
+/* GSC_OK, or why a call did nothing. */
+typedef int32_t gsc_status;
+
+#define GSC_OK                0     /* done */
+#define GSC_ERROR_NULL        (-1)  /* a pointer is NULL that may not be */
+#define GSC_ERROR_STRUCT_SIZE (-2)  /* struct_size is not set or impossible, or fields of a newer version are set */
+#define GSC_ERROR_PRESET      (-3)  /* no preset has this name */
+#define GSC_ERROR_POLICY      (-4)  /* a field of the policy is out of range */
+#define GSC_ERROR_STATE       (-5)  /* the state was not made by this library */
+#define GSC_ERROR_REPORT      (-6)  /* the report failed, or lacks what the policy judges by */
+#define GSC_ERROR_FACTOR      (-7)  /* a factor is zero, infinite or not a number */
+#define GSC_ERROR_VALUE       (-8)  /* a number is out of range */
+#define GSC_ERROR_DTYPE       (-9)  /* unknown dtype */
+#define GSC_ERROR_COUNT       (-10) /* counts differ, or the byte size does not fit in 64 bits */
+#define GSC_ERROR_OVERLAP     (-11) /* input and output overlap without being the same */
+#define GSC_ERROR_WANT        (-12) /* unknown GSC_WANT_* bits */
+#define GSC_ERROR_CAPACITY    (-13) /* the buffer is too small */
+#define GSC_ERROR_CORRUPT     (-14) /* saved bytes are truncated, damaged or something else */
+#define GSC_ERROR_VERSION     (-15) /* saved bytes need a newer version of the library */
+#define GSC_ERROR_UNAVAILABLE (-16) /* this build or machine cannot do it */
+#define GSC_ERROR_MEMORY      (-17) /* out of memory or threads */
+
+/* What exactly was wrong. Written only when a call fails; pass NULL where the status is enough. */
+typedef struct gsc_error {
+    gsc_status status; /* what the call returned */
+    int32_t argument;  /* position of the argument in the call, from 0; -1: none */
+    int64_t index;     /* index of the tensor in its list; -1: no tensor */
+    char name[48];     /* what was wrong, such as "policy.min_scale" or "out[3].count" */
+    char message[192]; /* one sentence: what, and how to mend it */
+} gsc_error;
+
+/*
+ * The meaning of a status in a few words; "unknown status" for a number that is none. Never NULL,
+ * never freed.
+ *
+ * Threads: any, at the same time.
+ */
+GSC_API const char *gsc_status_string(gsc_status status);
+
+/*
+ * Version of the library that runs, as GSC_VERSION is that of this header.
+ *
+ * Threads: any, at the same time.
+ */
+GSC_API uint32_t gsc_version(void);
+
+/* ---- Policy: the rules ----------------------------------------------------------------------- */
+
+/*
+ * A policy says when the scale grows, when it backs off and where it stops. Zero in a field
+ * switches it off, so a policy of zeros is a scale of 1 that never moves. Start from a preset and
+ * change what you need.
+ */
+
+/* growth_rule: when `good`, less growth_lag, makes a growth due. */
+#define GSC_GROWTH_REACHED 0u /* at the interval or past it */
+#define GSC_GROWTH_EXACT   1u /* at the interval only; a count already past it waits for an overflow */
+#define GSC_GROWTH_EVERY   2u /* at each multiple; the count runs on over a growth */
+#define GSC_GROWTH_STEPS   3u /* as REACHED, but counting `steps`, overflows included */
+
+/* ceiling_rule, floor_rule: what a change does that would reach the limit. */
+#define GSC_LIMIT_CLAMP  0u /* ends at the limit */
+#define GSC_LIMIT_ALWAYS 1u /* as CLAMP, and every update enforces the limit */
+#define GSC_LIMIT_KEEP   2u /* is dropped */
+#define GSC_LIMIT_STOP   3u /* is dropped, with GSC_EVENT_STOPPED */
+
+/* overflow_reset, bits: what sets the count of overflows to 0. */
+#define GSC_RESET_ON_GROWTH    1u /* a growth */
+#define GSC_RESET_ON_GOOD_STEP 2u /* a step without overflow */
+#define GSC_RESET_ON_BACKOFF   4u /* a backoff */
+
+/* arithmetic: the number format in which a new scale is computed. */
+#define GSC_ARITHMETIC_F64       0u /* double */
+#define GSC_ARITHMETIC_F32_ONCE  1u /* double product, rounded once to float */
+#define GSC_ARITHMETIC_F32       2u /* factors rounded to float first, then a float operation */
+#define GSC_ARITHMETIC_F32_FLUSH 3u /* as F32; a result below 2^-126 becomes 0 */
+
+/* overflow_test: what of a report is an overflow. */
+#define GSC_OVERFLOW_ELEMENT 0u /* an element that is not finite */
+#define GSC_OVERFLOW_NORM    1u /* that, or a sum of squares above the largest float; needs GSC_WANT_NORM */
+
+/* quirks, bits: what a peer does and no new policy should. */
+#define GSC_QUIRK_TOLERATE_BELOW  1u /* a share equal to overflow_tolerance is not tolerated */
+#define GSC_QUIRK_OVERFLOW_COUNTS 2u /* an overflow counts once more, as a good step */
+
+/* The rules of one scaler. Initialise it, then fill it with gsc_policy_preset. */
+typedef struct gsc_policy {
+    uint32_t struct_size;      /* set by the initialiser */
+    uint32_t arithmetic;       /* GSC_ARITHMETIC_* */
+    double init_scale;         /* first scale; 0 is 1 */
+    double growth_factor;      /* a growth multiplies by it; at least 1, 0 is 1 */
+    double backoff_factor;     /* a backoff multiplies by it; in (0, 1]. 0: divides by
+                                  growth_factor */
+    uint64_t growth_interval;  /* good steps from one growth to the next; 0 never grows */
+    uint32_t growth_rule;      /* GSC_GROWTH_* */
+    uint32_t growth_lag;       /* steps a count needs beyond the interval */
+    double max_scale;          /* ceiling; 0 is none (infinity) */
+    double min_scale;          /* floor; 0 is none */
+    uint32_t ceiling_rule;     /* GSC_LIMIT_* at max_scale; ALWAYS holds for the start, too */
+    uint32_t floor_rule;       /* GSC_LIMIT_* at min_scale; the start itself is never raised */
+    uint32_t overflow_test;    /* GSC_OVERFLOW_* */
+    uint32_t hysteresis;       /* overflows that make a backoff, the ones before are absorbed; 0
+                                  is 1 */
+    uint32_t overflow_reset;   /* GSC_RESET_* bits: what refills the hysteresis */
+    uint32_t apply_delay;      /* 1: a new scale is in force one update later */
+    double overflow_tolerance; /* overflows up to this share of the steps since the last change
+                                  are absorbed; 0 to 1 */
+    uint64_t stall_limit;      /* GSC_EVENT_STOPPED at this many overflows in a row that could
+                                  not lower the scale; 0 never */
+    uint32_t quirks;           /* GSC_QUIRK_* bits; 0 in any new policy */
+    uint32_t reserved;         /* 0 */
+    double target_amax;        /* not 0: the scale is predicted so that amax lands here, and
+                                  nothing is counted; needs GSC_WANT_AMAX */
+    double mean_decay;         /* decay of the running mean of log2(amax); 0 up to, not
+                                  including, 1 */
+    double variance_decay;     /* decay of its slower mean and of its square; likewise */
+    double margin_sigmas;      /* standard deviations kept free above the mean */
+    double overflow_log2;      /* the sample of log2(amax) that an overflow stands for */
+} gsc_policy;
+
+#define GSC_POLICY_SIZE 152u /* to the end of overflow_log2 */
+#define GSC_POLICY_INIT \
+    {GSC_POLICY_SIZE, 0, 0.0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0.0, \
+     0.0, 0.0, 0.0, 0.0}
+
+/*
+ * What GSC_POLICY_INIT does, for languages without macros: zeros, and struct_size.
+ *
+ *     struct_size  bytes of *out
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_policy_init(uint32_t struct_size, gsc_policy *out, gsc_error *err);
+
+/*
+ * Fills *out with a named set of rules: "recommended" for new work, "none", "static", or the exact
+ * rules of a framework, such as "torch" or "megatron" (gsc_preset_name lists them).
+ * out->struct_size must be set; a struct of an older version that lacks a field the preset needs is
+ * refused.
+ *
+ *     out  read and written
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_PRESET.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err);
+
+/*
+ * Whether the policy can be used; the error names the field that cannot. Every call that takes a
+ * policy checks it so.
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_policy_check(const gsc_policy *policy, gsc_error *err);
+
+/*
+ * Number of presets.
+ *
+ * Threads: any, at the same time.
+ */
+GSC_API uint32_t gsc_preset_count(void);
+
+/*
+ * Name of preset `index`, from 0; NULL past the last. Never freed.
+ *
+ * Threads: any, at the same time.
+ */
+GSC_API const char *gsc_preset_name(uint32_t index);
+
+/*
+ * What preset `index` does and where its rules come from, in a sentence; NULL past the last. Never
+ * freed.
+ *
+ * Threads: any, at the same time.
+ */
+GSC_API const char *gsc_preset_summary(uint32_t index);
+
+/* ---- Where a call runs ----------------------------------------------------------------------- */
+
+/*
+ * Threads or a CUDA device. Made by gsc_context_create_*; any number of calls may use it at a time.
+ */
+typedef struct gsc_context gsc_context;
+
+/* One piece of a call's work. */
+typedef void gsc_task(void *data, uint64_t index);
+
+/*
+ * The caller's thread pool: runs task(data, i) once for every i below count, in any order and on
+ * any threads, and returns when all have returned. The tasks neither block nor call back.
+ */
+typedef void gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
+
+/*
+ * Where the memory of a call is and what computes. Initialise with GSC_EXEC_INIT or gsc_exec_init.
+ * A NULL gsc_exec, or one without context, is the calling thread and host memory. With a CUDA
+ * context the data of tensors, factors, states, reports and the scale of gsc_set_scale are memory
+ * of that device, while `on`, policies and the lists themselves are host memory that the call reads
+ * before it returns; the call enqueues on `stream` and returns at once. The workspace is in use
+ * until the stream has done the call, or as long as a graph that captured it lives; calls in the
+ * order of one stream may share one.
+ */
+typedef struct gsc_exec {
+    uint32_t struct_size;    /* set by the initialiser */
+    uint32_t reserved;       /* 0 */
+    gsc_context *context;    /* NULL: the calling thread */
+    void *stream;            /* CUstream of a CUDA context; otherwise NULL */
+    void *workspace;         /* scratch of a CUDA context; otherwise ignored */
+    uint64_t workspace_size; /* its bytes; gsc_workspace_size says how many are needed */
+} gsc_exec;
+
+#define GSC_EXEC_SIZE 40u /* to the end of workspace_size */
+#define GSC_EXEC_INIT \
+    {GSC_EXEC_SIZE, 0, 0, 0, 0, 0}
+
+/*
+ * What GSC_EXEC_INIT does, for languages without macros.
+ *
+ *     struct_size  bytes of *out
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_exec_init(uint32_t struct_size, gsc_exec *out, gsc_error *err);
+
+/*
+ * A context that shares the work of a call among `threads` threads, the calling one included,
+ * through the caller's pool. The results have the same bits as with one thread. Lists below 1 MiB
+ * stay on the calling thread.
+ *
+ *     threads       1 or more
+ *     parallel_for  NULL: only with threads = 1
+ *     pool          NULL: handed to parallel_for as it is
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_MEMORY.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_for,
+                                          void *pool, gsc_context **out, gsc_error *err);
+
+/*
+ * A context on a CUDA device. A library without CUDA support answers GSC_ERROR_UNAVAILABLE;
+ * gsc_info.cuda says why it is not there.
+ *
+ *     device  CUDA ordinal
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err);
+
+/*
+ * Frees a context that no call uses any more.
+ *
+ *     context  NULL: does nothing
+ *
+ * Threads: any, at the same time.
+ */
+GSC_API void gsc_context_destroy(gsc_context *context);
+
+/*
+ * Loads everything that calls on `on` need, so that none of them is slow the first time or breaks a
+ * stream capture.
+ *
+ * Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_prepare(const gsc_exec *on, gsc_error *err);
+
+/* What runs here. The strings belong to the library and are never freed. */
+typedef struct gsc_info {
+    uint32_t struct_size;      /* set by the initialiser */
+    uint32_t version;          /* as gsc_version */
+    const char *cpu;           /* instruction set in use: "scalar" or "avx2"; GSC_CPU in the
+                                  environment chooses */
+    const char *cpu_available; /* those that this machine can run, separated by spaces */
+    const char *cpu_note;      /* empty, or why GSC_CPU was not followed */
+    const char *cuda;          /* "available", or why there is no CUDA */
+} gsc_info;
+
+#define GSC_INFO_SIZE 40u /* to the end of cuda */
+#define GSC_INFO_INIT \
+    {GSC_INFO_SIZE, 0, 0, 0, 0, 0}
+
+/*
+ * What GSC_INFO_INIT does, for languages without macros.
+ *
+ *     struct_size  bytes of *out
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_info_init(uint32_t struct_size, gsc_info *out, gsc_error *err);
+
+/*
+ * Fills *out, whose struct_size must be set.
+ *
+ *     out  read and written
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_get_info(gsc_info *out, gsc_error *err);
+
+/* ---- Factor: what one loss was multiplied by ------------------------------------------------- */
+
+/*
+ * The gradients of a loss are unscaled by the factor that the loss was scaled by, whatever update
+ * ran in between. Where gradients arrive late (pipelines, an optimizer thread, offloading), copy
+ * state.factor when the loss is scaled and keep it with them.
+ */
+
+/*
+ * A snapshot of a scale. Copy it freely, to device memory too; fused optimizers read the float
+ * members in place.
+ */
+typedef struct gsc_factor {
+    double scale;      /* the loss is multiplied by this */
+    double inverse;    /* the gradients are multiplied by this */
+    float scale_f32;   /* scale, rounded */
+    float inverse_f32; /* inverse, rounded */
+    uint64_t serial;   /* updates and gsc_set_scale calls that led to it */
+} gsc_factor;
+
+/*
+ * The factor of a given scale, with serial 0.
+ *
+ *     scale  finite, above 0, as its inverse must be
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err);
+
+/*
+ * *out is *factor with its scale multiplied by `by` and its inverse divided by it. The mean over k
+ * micro-batches, or ranks, whose gradients were added, is what unscaling by k times the factor
+ * gives. *out may be *factor.
+ *
+ *     by  finite, above 0
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_VALUE.
+ * Threads: any, at the same time; may be captured in a CUDA graph.
+ */
+GSC_API gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, double by,
+                                       gsc_factor *out, gsc_error *err);
+
+/* ---- Report: what the gradients were like ---------------------------------------------------- */
+
+/* Bits: what a report is to hold beside found_inf. What is not wanted costs nothing. */
+#define GSC_WANT_COUNTS    1u  /* nan_count, inf_count */
+#define GSC_WANT_FIRST_BAD 2u  /* first_bad */
+#define GSC_WANT_NORM      4u  /* sum_squares */
+#define GSC_WANT_AMAX      8u  /* amax */
+#define GSC_WANT_UNDERFLOW 16u /* zeros_made, subnormals_made */
+
+/*
+ * Overwritten by the call that fills it. All zeros is the report of an empty list, and adds nothing
+ * in a merge. The members stand in groups of 64-bit words that one collective each can reduce over
+ * ranks that hold different gradients and want the same: words 0-3 as int64 MAX, 4-7 as int64 MIN,
+ * 8-9 as double SUM, 10-31 as int64 SUM. gsc_merge does the same for two reports. A rank whose call
+ * failed contributes zeros and the error in `status`; the update is then refused everywhere.
+ */
+typedef struct gsc_report {
+    float found_inf;            /* 1 if an element is Inf or NaN, or became so by unscaling; else
+                                   0 */
+    int32_t overflow;           /* the same as an integer */
+    double amax;                /* largest finite magnitude after unscaling, before rounding to
+                                   the output's dtype */
+    uint32_t absent;            /* GSC_WANT_* bits that were not asked for */
+    uint32_t max_reserved[3];   /* 0 */
+    int64_t first_bad;          /* 0: none, else GSC_BAD_TENSOR and GSC_BAD_ELEMENT of it say
+                                   where */
+    int64_t status;             /* GSC_OK, or the GSC_ERROR_* of a device or rank that failed */
+    int64_t min_reserved[2];    /* 0 */
+    double sum_squares;         /* of the finite elements after unscaling; its root is the global
+                                   norm */
+    double sum_reserved;        /* 0 */
+    int64_t elements;           /* elements seen */
+    int64_t nan_count;          /* elements that are NaN */
+    int64_t inf_count;          /* elements that are Inf, or became so by unscaling */
+    int64_t zeros_made;         /* outputs that are zero while their input was not */
+    int64_t subnormals_made;    /* outputs that are subnormal while their input was not */
+    int64_t count_reserved[17]; /* 0 */
+} gsc_report;
+
+/*
+ * Where report.first_bad points; a tensor past 2^23 - 2 or an element past 2^40 - 2 is given as
+ * that limit.
+ */
+#define GSC_BAD_TENSOR(first_bad)  ((int64_t)((uint64_t)(first_bad) >> 40 & 0x7FFFFF)) /* index in the list */
+#define GSC_BAD_ELEMENT(first_bad) ((int64_t)((uint64_t)(first_bad) & 0xFFFFFFFFFF))   /* index in the tensor */
+
+/*
+ * One report of two: of micro-batches, of optimizers that share a scale, of ranks. *out may be *a
+ * or *b. first_bad is the earlier one, so it points into the right list only when both reports are
+ * of the same list.
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE.
+ * Threads: any, at the same time; may be captured in a CUDA graph.
+ */
+GSC_API gsc_status gsc_merge(const gsc_exec *on, const gsc_report *a, const gsc_report *b,
+                             gsc_report *out, gsc_error *err);
+
+/* ---- State: the scale and its counts --------------------------------------------------------- */
+
+/* Bits of state.events: what the last update did. */
+#define GSC_EVENT_GREW       1u   /* a growth was due */
+#define GSC_EVENT_BACKED_OFF 2u   /* an overflow led to a backoff */
+#define GSC_EVENT_SKIPPED    4u   /* an overflow: leave the parameters alone */
+#define GSC_EVENT_ABSORBED   8u   /* the overflow was absorbed by hysteresis or tolerance */
+#define GSC_EVENT_AT_CEILING 16u  /* max_scale held a growth */
+#define GSC_EVENT_AT_FLOOR   32u  /* min_scale held a backoff */
+#define GSC_EVENT_STALLED    64u  /* the overflow could not lower the scale */
+#define GSC_EVENT_STOPPED    128u /* the policy gives up: training on would only skip */
+
+/*
+ * One scaler. A value without pointers: copy it, store it, send it. Made by gsc_state_init; the
+ * fields are for reading.
+ */
+typedef struct gsc_state {
+    gsc_factor factor;     /* the scale in force */
+    gsc_factor next;       /* the newest scale; another one only with apply_delay: what the next
+                              loss is scaled by while the update for this one is still under way */
+    double mean;           /* predictive policies: running mean of log2(amax) */
+    double slow_mean;      /* with variance_decay */
+    double mean_square;    /* of its square */
+    double mean_start;     /* weight of the zero that mean began with */
+    double slow_start;     /* likewise of slow_mean */
+    int64_t good;          /* good steps since the last overflow or growth */
+    int64_t steps;         /* all steps since the last change */
+    int64_t overflows;     /* overflows not reset yet */
+    int64_t stalled;       /* overflows in a row that could not lower the scale */
+    uint32_t events;       /* GSC_EVENT_* of the last update */
+    gsc_status status;     /* GSC_OK, or the error of the last update on a device */
+    int64_t skipped;       /* overflows since the start */
+    int64_t growths;       /* growths since the start */
+    int64_t backoffs;      /* backoffs since the start */
+    uint64_t reserved[11]; /* 0 */
+} gsc_state;
+
+/*
+ * The state before the first step.
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE.
+ * Threads: any, at the same time; may be captured in a CUDA graph.
+ */
+GSC_API gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy, gsc_state *out,
+                                  gsc_error *err);
+
+/*
+ * One step of the policy: *out is the state after the gradients of one optimizer step, whose report
+ * is merged over all of them. *out may be *state. What happened is out->events. An overflow is not
+ * an error.
+ *
+ * A report that lacks what the policy judges by (GSC_OVERFLOW_NORM, target_amax) is refused. A
+ * predictive policy takes a report with amax 0 and no overflow as no sample: the scale stays.
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
+ *   GSC_ERROR_REPORT, GSC_ERROR_VALUE.
+ * Threads: any, at the same time; may be captured in a CUDA graph.
+ */
+GSC_API gsc_status gsc_update(const gsc_exec *on, const gsc_policy *policy, const gsc_state *state,
+                              const gsc_report *report, gsc_state *out, gsc_error *err);
+
+/*
+ * *out is the state with another scale in force at once; the counts start anew, the totals stay.
+ * *out may be *state.
+ *
+ *     scale  one value, above 0
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
+ *   GSC_ERROR_VALUE.
+ * Threads: any, at the same time; may be captured in a CUDA graph.
+ */
+GSC_API gsc_status gsc_set_scale(const gsc_exec *on, const gsc_policy *policy,
+                                 const gsc_state *state, const double *scale, gsc_state *out,
+                                 gsc_error *err);
+
+/*
+ * Writes policy and state as bytes that any later version on any machine reads: little-endian,
+ * versioned, with a checksum. *size becomes the number of bytes needed or written; with bytes NULL
+ * and capacity 0 only that. GSC_SAVED_SIZE always suffices. The state must be host memory.
+ *
+ *     bytes     NULL: with capacity 0: only the size
+ *     capacity  bytes
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
+ *   GSC_ERROR_CAPACITY.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *state, void *bytes,
+                                  uint64_t capacity, uint64_t *size, gsc_error *err);
+
+/*
+ * Reads what gsc_state_save wrote. policy->struct_size must be set; fields that its struct lacks
+ * must be 0 in the bytes.
+ *
+ *     size    bytes
+ *     policy  NULL: the saved policy is not wanted; read and written
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
+ *   GSC_ERROR_CORRUPT, GSC_ERROR_VERSION.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy,
+                                  gsc_state *state, gsc_error *err);
+
+#define GSC_SAVED_SIZE 1024ull /* bytes that hold any saved state of this major version */
+
+/* ---- Tensors --------------------------------------------------------------------------------- */
+
+/*
+ * A call takes a whole list, of mixed dtypes and sizes, in any layout that is dense: elements are
+ * independent. In each pair of entries, input and output have equal counts, and either the same
+ * address and element size (in place) or no byte in common; outputs do not overlap other entries. A
+ * count of 0 is legal, with a NULL data pointer too.
+ *
+ * Values are multiplied in float, doubles in double; where the factor is no normal float, all in
+ * double. Half types are widened exactly and rounded to nearest even; NaN stays NaN; a multiplier
+ * of exactly 1 copies the bits.
+ */
+
+/* dtype of a tensor. */
+#define GSC_F32  1u /* IEEE binary32 */
+#define GSC_F64  2u /* IEEE binary64 */
+#define GSC_F16  3u /* IEEE binary16 */
+#define GSC_BF16 4u /* bfloat16: the upper half of a binary32 */
+
+/* A run of elements. An input is only read, although `data` is not const. */
+typedef struct gsc_tensor {
+    void *data;        /* first element, any alignment */
+    uint64_t count;    /* elements */
+    uint32_t dtype;    /* GSC_F32 ... */
+    uint32_t reserved; /* 0 */
+} gsc_tensor;
+
+/*
+ * Bytes of one element of a dtype; 0 for a number that is none.
+ *
+ * Threads: any, at the same time.
+ */
+GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
+
+/*
+ * out = tensors * factor.scale: the loss, or the gradient that a backward pass starts from. No
+ * check: what overflows here is found when the gradients are unscaled. `out` may be `tensors`.
+ *
+ *     tensors  NULL only with n = 0
+ *     out      NULL only with n = 0
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
+ *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE.
+ * Threads: any, at the same time; the time is that of reading and writing the tensors once; may be
+ * captured in a CUDA graph.
+ */
+GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
+                             const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
+                             gsc_error *err);
+
+/*
+ * Reports on tensors * factor.inverse without writing it: what gsc_unscale in place would report.
+ *
+ *     factor   NULL: 1
+ *     tensors  NULL only with n = 0
+ *     want     GSC_WANT_* bits
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
+ *   GSC_ERROR_COUNT, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+ * Threads: any, at the same time; the time is that of reading and writing the tensors once; may be
+ * captured in a CUDA graph.
+ */
+GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
+                             const gsc_tensor *tensors, uint64_t n, uint32_t want,
+                             gsc_report *report, gsc_error *err);
+
+/*
+ * out = tensors * factor.inverse, in one pass with the check and whatever `want` asks for. `out`
+ * may be `tensors`. All elements are written, also when report->overflow says not to use them.
+ * float16 gradients are best unscaled into float32: in place most of what scaling saved is lost
+ * again.
+ *
+ *     tensors  NULL only with n = 0
+ *     out      NULL only with n = 0
+ *     want     GSC_WANT_* bits
+ *     report   NULL: not wanted
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
+ *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+ * Threads: any, at the same time; the time is that of reading and writing the tensors once; may be
+ * captured in a CUDA graph.
+ */
+GSC_API gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor,
+                               const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
+                               uint32_t want, gsc_report *report, gsc_error *err);
+
+/*
+ * *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), the clip
+ * coefficient of torch.nn.utils.clip_grad_norm_, where norm is the root of report->sum_squares.
+ * After gsc_check, unscaling by *out unscales and clips in one pass; after gsc_unscale, pass factor
+ * NULL and multiply by out->inverse, or hand it to the optimizer.
+ *
+ *     report    with GSC_WANT_NORM
+ *     factor    NULL: 1
+ *     max_norm  finite, above 0
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_REPORT, GSC_ERROR_FACTOR,
+ *   GSC_ERROR_VALUE.
+ * Threads: any, at the same time; may be captured in a CUDA graph.
+ */
+GSC_API gsc_status gsc_clip_factor(const gsc_exec *on, const gsc_report *report,
+                                   const gsc_factor *factor, double max_norm, gsc_factor *out,
+                                   gsc_error *err);
+
+/*
+ * Bytes of gsc_exec.workspace that a call over this list needs: 0 on the CPU. It depends on counts
+ * and dtypes, not on data.
+ *
+ *     tensors  NULL only with n = 0
+ *     want     GSC_WANT_* bits
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_WANT,
+ *   GSC_ERROR_VALUE.
+ * Threads: any, at the same time.
+ */
+GSC_API gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uint64_t n,
+                                      uint32_t want, uint64_t *size, gsc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Good arguments, built from the C type names: what a call reads is made by the library itself,
+ * what it writes is poison, so that a forbidden write shows.
+ */
+#include "arguments.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LIST = 2,     /* tensors in a list */
+    ELEMENTS = 4, /* float32 in a tensor */
+    SAVED = 1024, /* bytes for a saved state */
+    POISON = 0x5A
+};
+
+static void *new_block(attempt *a, const char *argument, enum role role, size_t size)
+{
+    block *b = &a->blocks[a->used++];
+    if (a->used > MOST_BLOCKS)
+        foreign_die("too much memory is needed for", a->function->name);
+    *b = (block){malloc(size), malloc(size), size, role, argument};
+    memset(b->bytes, role == READ ? 0 : POISON, size);
+    return b->bytes;
+}
+
+static bool is_struct(const char *type, const char **name)
+{
+    static char buffer[64];
+    const char *start = strncmp(type, "const ", 6) == 0 ? type + 6 : type;
+    size_t length = strcspn(start, " ");
+    if (length >= sizeof buffer || strcmp(start + length, " *") != 0)
+        return false;
+    memcpy(buffer, start, length);
+    buffer[length] = 0;
+    *name = buffer;
+    return find_structure(buffer) != NULL;
+}
+
+/* Growing structs are the ones with an initialiser of their own that takes their size. */
+static void set_struct_size(const char *name, void *object)
+{
+    char initialiser[64];
+    snprintf(initialiser, sizeof initialiser, "%s_init", name);
+    const function *f = find_function(initialiser);
+    if (!f || strcmp(f->arguments[0].name, "struct_size") != 0)
+        return;
+    foreign_call(f, (value[]){{.u32 = find_structure(name)->size}, {.pointer = object}, {0}});
+}
+
+static void fill_policy(void *policy)
+{
+    set_struct_size("gsc_policy", policy);
+    foreign_do("gsc_policy_preset", (value[]){{.constant = "torch"}, {.pointer = policy}, {0}});
+}
+
+static void fill_state(void *state)
+{
+    void *policy = malloc(find_structure("gsc_policy")->size);
+    fill_policy(policy);
+    foreign_do("gsc_state_init", (value[]){{0}, {.pointer = policy}, {.pointer = state}, {0}});
+    free(policy);
+}
+
+static void fill_tensors(attempt *a, const argument *at, char *list)
+{
+    const enum role role = strcmp(at->name, "out") == 0 ? WRITTEN : READ;
+    for (int i = 0; i < LIST; i++, list += find_structure("gsc_tensor")->size) {
+        void *data = new_block(a, at->name, role, ELEMENTS * sizeof(float));
+        memcpy(field_of(list, "gsc_tensor", "data"), &data, sizeof data);
+        memcpy(field_of(list, "gsc_tensor", "count"), &(uint64_t){ELEMENTS}, 8);
+        memcpy(field_of(list, "gsc_tensor", "dtype"), &(uint32_t){1}, 4);
+    }
+}
+
+/* What a call reads; all zeros is a report, and an exec once its size is set. */
+static void *new_input(attempt *a, const argument *at, const char *name)
+{
+    bool list = at->count >= 0;
+    void *object = new_block(a, at->name, READ, find_structure(name)->size * (list ? LIST : 1u));
+    set_struct_size(name, object);
+    if (strcmp(name, "gsc_policy") == 0)
+        fill_policy(object);
+    else if (strcmp(name, "gsc_state") == 0)
+        fill_state(object);
+    else if (strcmp(name, "gsc_factor") == 0)
+        foreign_do("gsc_factor_init", (value[]){{.number = 1024}, {.pointer = object}, {0}});
+    else if (strcmp(name, "gsc_tensor") == 0)
+        fill_tensors(a, at, object);
+    return object;
+}
+
+/* What a call writes: poison, and the size where the struct has one. */
+static void *new_output(attempt *a, const argument *at, const char *name)
+{
+    const uint32_t size = find_structure(name)->size;
+    enum role role = strcmp(name, "gsc_error") == 0 ? ERROR : WRITTEN;
+    unsigned char *object = new_block(a, at->name, role, size);
+    set_struct_size(name, object);
+    if (find_field(name, "struct_size"))
+        memset(object + sizeof(uint32_t), POISON, size - sizeof(uint32_t));
+    return object;
+}
+
+/* A saved state; bytes NULL: only its size. */
+static uint64_t save(void *bytes)
+{
+    uint64_t size = 0;
+    void *policy = malloc(find_structure("gsc_policy")->size);
+    void *state = malloc(find_structure("gsc_state")->size);
+    fill_policy(policy);
+    fill_state(state);
+    foreign_do("gsc_state_save", (value[]){{.pointer = policy},
+                                           {.pointer = state},
+                                           {.pointer = bytes},
+                                           {.u64 = bytes ? SAVED : 0},
+                                           {.pointer = &size},
+                                           {0}});
+    free(policy);
+    free(state);
+    return size;
+}
+
+static void parallel_for(void *pool, void (*task)(void *, uint64_t), void *data, uint64_t count)
+{
+    (void)pool;
+    for (uint64_t i = 0; i < count; i++)
+        task(data, i);
+}
+
+static void *new_context(void)
+{
+    void *context = NULL;
+    foreign_do("gsc_context_create_cpu",
+               (value[]){{.u32 = 1}, {0}, {0}, {.pointer = &context}, {0}});
+    return context;
+}
+
+static void *good_pointer(attempt *a, const argument *at)
+{
+    const char *name;
+    void *result = NULL;
+    if (is_struct(at->type, &name))
+        return (strncmp(at->type, "const ", 6) == 0 ? new_input : new_output)(a, at, name);
+    if (strcmp(at->type, "const char *") == 0) {
+        result = strcpy(new_block(a, at->name, READ, sizeof "torch"), "torch");
+    } else if (strcmp(at->type, "const void *") == 0) {
+        save(result = new_block(a, at->name, READ, SAVED));
+    } else if (strcmp(at->type, "const double *") == 0) {
+        memcpy(result = new_block(a, at->name, READ, 8), &(double){1024}, 8);
+    } else if (strcmp(at->type, "gsc_parallel_for *") == 0) {
+        void (*code)(void *, void (*)(void *, uint64_t), void *, uint64_t) = parallel_for;
+        memcpy(&result, &code, sizeof result); /* ISO C has no such cast */
+    } else if (strcmp(at->type, "gsc_context *") == 0) {
+        result = new_context();
+    } else if (strcmp(at->type, "void *") == 0) {
+        result = new_block(a, at->name, at->count >= 0 ? WRITTEN : READ, SAVED); /* or a pool */
+    } else if (strcmp(at->type, "uint64_t *") == 0 || strcmp(at->type, "gsc_context **") == 0) {
+        result = new_block(a, at->name, WRITTEN, 8);
+    } else {
+        foreign_die("no good argument is known of type", at->type);
+    }
+    return result;
+}
+
+/* The length of what a pointer of this type points to here. */
+static uint64_t length_of(const char *type)
+{
+    if (strcmp(type, "const void *") == 0)
+        return save(NULL);
+    return strcmp(type, "void *") == 0 ? SAVED : LIST;
+}
+
+static value good_number(const function *f, const argument *at)
+{
+    const char *name;
+    if (strcmp(at->name, "struct_size") == 0 && is_struct(at[1].type, &name))
+        return (value){.u32 = find_structure(name)->size};
+    if (strcmp(at->name, "threads") == 0 || strcmp(at->name, "dtype") == 0)
+        return (value){.u32 = 1};
+    if (at->kind == DOUBLE)
+        return (value){.number = 1024};
+    for (const argument *other = f->arguments; other->name; other++)
+        if (other->count >= 0 && &f->arguments[other->count] == at)
+            return (value){.u64 = length_of(other->type)};
+    return (value){0}; /* an index, a device, bits */
+}
+
+void prepare(attempt *a, const function *f, int null_at, bool empty)
+{
+    *a = (attempt){.function = f};
+    for (int i = 0; f->arguments[i].name; i++) {
+        const argument *at = &f->arguments[i];
+        if (i == null_at)
+            a->arguments[i].pointer = NULL;
+        else if (at->kind == POINTER)
+            a->arguments[i].pointer = good_pointer(a, at);
+        else
+            a->arguments[i] = good_number(f, at);
+    }
+    if (empty)
+        a->arguments[f->arguments[null_at].count].u64 = 0;
+    for (int i = 0; i < a->used; i++)
+        memcpy(a->blocks[i].before, a->blocks[i].bytes, a->blocks[i].size);
+}
+
+void release(attempt *a, bool succeeded)
+{
+    const argument *at = a->function->arguments;
+    for (int i = 0; at[i].name && succeeded; i++)
+        if (strcmp(at[i].type, "gsc_context **") == 0)
+            foreign_call(find_function("gsc_context_destroy"),
+                         &(value){.pointer = *(void **)a->arguments[i].pointer});
+    for (int i = 0; i < a->used; i++) {
+        free(a->blocks[i].bytes);
+        free(a->blocks[i].before);
+    }
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A foreign client of the shared library that knows the signature table and nothing else: every
+ * struct's layout by libffi's own opinion, then every function with good arguments and with NULL in
+ * each place. `ffi LIB --replay` steps policies instead, as the replayers of all languages do.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "arguments.h"
+
+int replay(void);
+
+enum { OK = 0, ERROR_NULL = -1, ERROR_UNAVAILABLE = -16 };
+
+static int passed, failed;
+static bool failing; /* the line under way has failed already */
+
+static void complain(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    failing = true;
+    printf("     ");
+    vprintf(format, arguments);
+    printf("\n");
+    va_end(arguments);
+}
+
+static void end_line(const char *name, int checks, const char *unit)
+{
+    printf("%s %s: %d %s\n", failing ? "FAIL" : "ok  ", name, checks, unit);
+    *(failing ? &failed : &passed) += 1;
+    failing = false;
+}
+
+/* ---- layouts ---- */
+
+enum { MOST_MEMBERS = 256, MOST_STRUCTS = 16 };
+
+static struct layout {
+    ffi_type type, *members[MOST_MEMBERS + 1]; /* arrays are repeated members */
+    size_t offsets[MOST_MEMBERS];
+} layouts[MOST_STRUCTS];
+
+static void describe(const structure *s, struct layout *layout)
+{
+    int n = 0;
+    if (s - structures >= MOST_STRUCTS || s->size > MOST_MEMBERS)
+        foreign_die("too small a table for", s->name);
+    layout->type = (ffi_type){.type = FFI_TYPE_STRUCT, .elements = layout->members};
+    for (const field *f = s->fields; f->name; f++)
+        for (uint32_t i = 0; i < f->count; i++)
+            layout->members[n++] = f->kind == NESTED
+                                       ? &layouts[find_structure(f->nested) - structures].type
+                                       : primitive(f->kind);
+}
+
+static void check_layout(const structure *s)
+{
+    struct layout *layout = &layouts[s - structures];
+    int members = 0, first = 0;
+    describe(s, layout);
+    if (ffi_get_struct_offsets(FFI_DEFAULT_ABI, &layout->type, layout->offsets) != FFI_OK)
+        complain("libffi refuses it");
+    for (const field *f = s->fields; f->name; f++, members++, first += (int)f[-1].count)
+        if (layout->offsets[first] != f->offset)
+            complain("%s: at %zu for libffi, at %u in the table", f->name, layout->offsets[first],
+                     f->offset);
+    if (layout->type.size != s->size)
+        complain("%zu bytes for libffi, %u in the table", layout->type.size, s->size);
+    end_line(s->name, members, "members");
+}
+
+/* ---- calls ---- */
+
+/* What a call answers when nothing is wrong with its pointers. */
+static bool acceptable(const function *f, int32_t status)
+{
+    if (strcmp(f->name, "gsc_context_create_cuda") == 0)
+        return status == OK || status == ERROR_UNAVAILABLE; /* no device here */
+    return status == OK;
+}
+
+static void check_unwritten(const attempt *a, enum role role, const char *when)
+{
+    for (int i = 0; i < a->used; i++) {
+        const block *b = &a->blocks[i];
+        if (b->role == role && memcmp(b->bytes, b->before, b->size) != 0)
+            complain("%s: the memory of %s changed", when, b->argument);
+    }
+}
+
+/* Without a NULL: with one, a call may have nothing to write. */
+static void check_written(const attempt *a)
+{
+    for (int i = 0; i < a->used; i++) {
+        const block *b = &a->blocks[i];
+        if (b->role == WRITTEN && memcmp(b->bytes, b->before, b->size) == 0)
+            complain("good arguments: nothing was written to %s", b->argument);
+    }
+}
+
+/* *err is always the last argument. */
+static int error_position(const function *f)
+{
+    int last = 0;
+    while (f->arguments[last + 1].name)
+        last++;
+    return last;
+}
+
+static void check_error(const attempt *a, const char *when, int32_t status, int null_at)
+{
+    void *error = a->arguments[error_position(a->function)].pointer;
+    int32_t in_error, argument;
+    if (!error)
+        return;
+    memcpy(&in_error, field_of(error, "gsc_error", "status"), 4);
+    memcpy(&argument, field_of(error, "gsc_error", "argument"), 4);
+    const char *message = field_of(error, "gsc_error", "message");
+    if (in_error != status)
+        complain("%s: error.status is %d, %d was returned", when, in_error, status);
+    if (status == ERROR_NULL && argument != null_at)
+        complain("%s: error.argument is %d, not %d", when, argument, null_at);
+    if (!*message || !memchr(message, 0, find_field("gsc_error", "message")->count))
+        complain("%s: error.message is no sentence", when);
+}
+
+/* A call that failed fails alike for a caller who wants no details. */
+static void check_without_error(attempt *a, const char *when, int32_t status)
+{
+    a->arguments[error_position(a->function)].pointer = NULL;
+    const int32_t again = foreign_call(a->function, a->arguments).s32;
+    if (again != status)
+        complain("%s: status %d, without error %d", when, status, again);
+}
+
+/* One call; `refused`: that it is for the NULL is what is expected. */
+static void check_status_call(const function *f, int null_at, bool empty, bool refused)
+{
+    attempt a;
+    char when[80] = "good arguments";
+    if (null_at >= 0)
+        snprintf(when, sizeof when, "%s = NULL%s", f->arguments[null_at].name,
+                 empty ? " with a count of 0" : "");
+    prepare(&a, f, null_at, empty);
+    const int32_t status = foreign_call(f, a.arguments).s32;
+    if (refused ? status != ERROR_NULL : !acceptable(f, status))
+        complain("%s: status %d", when, status);
+    if (status == OK) {
+        check_unwritten(&a, ERROR, when);
+        if (null_at < 0)
+            check_written(&a);
+    } else {
+        check_error(&a, when, status, null_at);
+        check_without_error(&a, when, status);
+        check_unwritten(&a, WRITTEN, when);
+    }
+    check_unwritten(&a, READ, when);
+    release(&a, status == OK);
+}
+
+static int check_status_function(const function *f)
+{
+    int calls = 1;
+    check_status_call(f, -1, false, false);
+    for (int i = 0; f->arguments[i].name; i++) {
+        const argument *at = &f->arguments[i];
+        if (at->kind != POINTER)
+            continue;
+        check_status_call(f, i, false, at->nullable != ALWAYS);
+        calls++;
+        if (at->nullable != WITHOUT_COUNT)
+            continue;
+        check_status_call(f, i, true, false);
+        calls++;
+    }
+    return calls;
+}
+
+/* A function that returns no status but a string, a number or nothing. */
+static int check_plain_function(const function *f)
+{
+    attempt a;
+    int calls = 1;
+    prepare(&a, f, -1, false);
+    const value result = foreign_call(f, a.arguments);
+    release(&a, false);
+    if (f->result == POINTER && (!result.pointer || !*(const char *)result.pointer))
+        complain("returned no string");
+    if (f->result == U32 && result.u32 == 0)
+        complain("returned 0");
+    for (int i = 0; f->arguments[i].name; i++)
+        if (f->arguments[i].kind == POINTER && f->arguments[i].nullable == ALWAYS) {
+            prepare(&a, f, i, false);
+            foreign_call(f, a.arguments);
+            release(&a, false);
+            calls++;
+        }
+    return calls;
+}
+
+static void check_function(const function *f)
+{
+    const int calls = f->result == S32 ? check_status_function(f) : check_plain_function(f);
+    end_line(f->name, calls, "calls");
+}
+
+int main(int count, char **arguments)
+{
+    if (count < 2 || count > 3 || (count == 3 && strcmp(arguments[2], "--replay") != 0)) {
+        fprintf(stderr, "usage: ffi LIBRARY [--replay]\n");
+        return 255;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 1 << 12); /* what a crash leaves behind says where it was */
+    foreign_open(arguments[1]);
+    if (count == 3)
+        return replay();
+    for (const structure *s = structures; s->name; s++)
+        check_layout(s);
+    for (const function *f = functions; f->name; f++)
+        check_function(f);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed < 255 ? failed : 255;
+}

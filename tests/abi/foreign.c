@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+/* Expands the signature table into arrays, and calls what they describe. */
+#include "foreign.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Off, because the braces open in one macro and close in another. */
+/* clang-format off */
+const structure structures[] = {
+#define STRUCT(name, size)                 {#name, size, (const field[]){
+#define FIELD(name, kind, count, offset)   {#name, kind, NULL, count, offset},
+#define NESTED(name, nest, count, offset)  {#name, NESTED, #nest, count, offset},
+#define END_STRUCT()                       {0}}},
+#define FUNCTION(name, result)
+#define ARGUMENT(kind, type, name, nullable, count)
+#define END()
+#include "signatures.inc"
+#undef STRUCT
+#undef FIELD
+#undef NESTED
+#undef END_STRUCT
+#undef FUNCTION
+#undef ARGUMENT
+#undef END
+    {0},
+};
+
+const function functions[] = {
+#define STRUCT(name, size)
+#define FIELD(name, kind, count, offset)
+#define NESTED(name, nest, count, offset)
+#define END_STRUCT()
+#define FUNCTION(name, result)                       {#name, result, (const argument[]){
+#define ARGUMENT(kind, type, name, nullable, count)  {kind, type, #name, nullable, count},
+#define END()                                        {0}}},
+#include "signatures.inc"
+    {0},
+};
+/* clang-format on */
+
+static void *library;
+
+void foreign_die(const char *what, const char *detail)
+{
+    fprintf(stderr, "%s: %s\n", what, detail);
+    exit(255);
+}
+
+void foreign_open(const char *path)
+{
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        foreign_die("cannot load the library", dlerror());
+}
+
+ffi_type *primitive(kind kind)
+{
+    switch (kind) {
+    case S32:
+        return &ffi_type_sint32;
+    case U32:
+        return &ffi_type_uint32;
+    case S64:
+        return &ffi_type_sint64;
+    case U64:
+        return &ffi_type_uint64;
+    case FLOAT:
+        return &ffi_type_float;
+    case DOUBLE:
+        return &ffi_type_double;
+    case CHAR:
+        return &ffi_type_schar;
+    case POINTER:
+        return &ffi_type_pointer;
+    default:
+        return &ffi_type_void;
+    }
+}
+
+value foreign_call(const function *f, const value *arguments)
+{
+    ffi_cif cif;
+    ffi_type *types[MAX_ARGUMENTS];
+    void *pointers[MAX_ARGUMENTS], *symbol = dlsym(library, f->name);
+    void (*code)(void);
+    value result = {0};
+    unsigned n = 0;
+    if (!symbol)
+        foreign_die("the library lacks", f->name);
+    memcpy(&code, &symbol, sizeof code); /* ISO C has no such cast */
+    for (; f->arguments[n].name; n++) {
+        types[n] = primitive(f->arguments[n].kind);
+        pointers[n] = (void *)&arguments[n];
+    }
+    if (ffi_prep_cif(&cif, FFI_DEFAULT_ABI, n, primitive(f->result), types) != FFI_OK)
+        foreign_die("libffi refuses the signature of", f->name);
+    ffi_call(&cif, code, &result, pointers);
+    if (f->result == S32 || f->result == U32)
+        result.u32 = (uint32_t)result.widened;
+    return result;
+}
+
+int32_t foreign_do(const char *name, const value *arguments)
+{
+    const function *f = find_function(name);
+    if (!f)
+        foreign_die("the table lacks", name);
+    return foreign_call(f, arguments).s32;
+}
+
+const structure *find_structure(const char *name)
+{
+    for (const structure *s = structures; s->name; s++)
+        if (strcmp(s->name, name) == 0)
+            return s;
+    return NULL;
+}
+
+const function *find_function(const char *name)
+{
+    for (const function *f = functions; f->name; f++)
+        if (strcmp(f->name, name) == 0)
+            return f;
+    return NULL;
+}
+
+const field *find_field(const char *structure_name, const char *name)
+{
+    const structure *s = find_structure(structure_name);
+    for (const field *f = s ? s->fields : NULL; f && f->name; f++)
+        if (strcmp(f->name, name) == 0)
+            return f;
+    return NULL;
+}
+
+void *field_of(void *object, const char *structure_name, const char *name)
+{
+    const field *f = find_field(structure_name, name);
+    if (!f)
+        foreign_die("the table lacks the field", name);
+    return (char *)object + f->offset;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The library as a foreign language sees it: the signature table as data, and calls by name through
+ * libffi. Nothing here knows gradscaler.h, so what works does so by the table alone.
+ */
+#ifndef GSC_FOREIGN_H
+#define GSC_FOREIGN_H
+
+#include <ffi.h>
+#include <stdint.h>
+
+typedef enum kind { S32, U32, S64, U64, FLOAT, DOUBLE, CHAR, POINTER, NESTED, VOID } kind;
+
+typedef struct field {
+    const char *name;
+    kind kind;
+    const char *nested; /* the struct of a NESTED field */
+    uint32_t count, offset;
+} field;
+
+typedef struct structure {
+    const char *name;
+    uint32_t size;
+    const field *fields; /* ended by one without name */
+} structure;
+
+enum nullable { NEVER, ALWAYS, WITHOUT_COUNT };
+
+typedef struct argument {
+    kind kind;
+    const char *type, *name;
+    int nullable;
+    int count; /* index of the argument that holds the length, or -1 */
+} argument;
+
+typedef struct function {
+    const char *name;
+    kind result;
+    const argument *arguments; /* ended by one without name */
+} function;
+
+extern const structure structures[]; /* both ended by one without name */
+extern const function functions[];
+
+enum { MAX_ARGUMENTS = 12 };
+
+typedef union value {
+    void *pointer; /* first, so that {0} is NULL */
+    int32_t s32;
+    uint32_t u32;
+    uint64_t u64;
+    double number;
+    const void *constant;
+    ffi_arg widened; /* libffi returns narrow integers so */
+} value;
+
+void foreign_die(const char *what, const char *detail);
+/* These end the program with a message where the library or the table lacks what is asked for. */
+void foreign_open(const char *path);
+value foreign_call(const function *f, const value *arguments);
+/* The same by name, for functions that return a status. */
+int32_t foreign_do(const char *name, const value *arguments);
+
+/* NULL where the table has none of the name. */
+const structure *find_structure(const char *name);
+const function *find_function(const char *name);
+const field *find_field(const char *structure_name, const char *name);
+
+/* Address of a field in an object of that struct. */
+void *field_of(void *object, const char *structure_name, const char *name);
+ffi_type *primitive(kind kind);
+
+#endif
