@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Python objects as the library's arguments: structs from buffers, lists of tensors from lists of
+ * arrays, errors as exceptions. Included by the generated interface only.
+ */
+#include <Python.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "gradscaler.h"
+
+/* gradscaler.Error, a ValueError; made by the module's initialisation. */
+static PyObject *gsc_py_error;
+
+static void gsc_py_set(PyObject *object, const char *name, PyObject *value)
+{
+    if (value) {
+        PyObject_SetAttrString(object, name, value);
+        Py_DECREF(value);
+    }
+}
+
+static void gsc_py_raise(const gsc_error *err)
+{
+    PyObject *error = PyObject_CallFunction(gsc_py_error, "s", err->message);
+    if (!error)
+        return;
+    gsc_py_set(error, "status", PyLong_FromLong(err->status));
+    gsc_py_set(error, "argument", PyLong_FromLong(err->argument));
+    gsc_py_set(error, "index", PyLong_FromLongLong(err->index));
+    gsc_py_set(error, "name", PyUnicode_FromString(err->name));
+    PyErr_SetObject(gsc_py_error, error);
+    Py_DECREF(error);
+}
+
+/* Raises Error for tensor `index` of a list. */
+static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t index, PyObject *text)
+{
+    gsc_error err = {.status = status, .argument = -1, .index = index};
+    const char *message = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    PyOS_snprintf(err.name, sizeof err.name, "%s[%lld]", list, (long long)index);
+    PyOS_snprintf(err.message, sizeof err.message, "%s[%lld]: %.150s", list, (long long)index,
+                  message ? message : "not usable");
+    Py_XDECREF(text);
+    gsc_py_raise(&err);
+    return false;
+}
+
+/* ---- structs ---- */
+
+/* The bytes of a struct; None is NULL. A struct that grows says its own size, which must fit. */
+static bool gsc_py_struct(PyObject *object, Py_buffer *view, size_t size, bool grows, bool writable,
+                          const char *name)
+{
+    if (object == Py_None)
+        return true;
+    if (PyObject_GetBuffer(object, view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) {
+        PyErr_Format(PyExc_TypeError, "%s must be a gradscaler struct, not %R", name,
+                     (PyObject *)Py_TYPE(object));
+        return false;
+    }
+    uint32_t own_size = 0;
+    if (grows && view->len >= 4)
+        memcpy(&own_size, view->buf, sizeof own_size);
+    if ((size_t)view->len != size || own_size > size) {
+        PyErr_Format(PyExc_ValueError, "%s has %zd bytes (struct_size %u), %zu are needed", name,
+                     view->len, (unsigned)own_size, size);
+        return false;
+    }
+    return true;
+}
+
+static void gsc_py_release(Py_buffer *view)
+{
+    if (view->obj)
+        PyBuffer_Release(view);
+}
+
+/* ---- tensors ---- */
+
+typedef struct gsc_py_list {
+    Py_ssize_t n;
+    gsc_tensor *tensors;
+    Py_buffer *views;
+} gsc_py_list;
+
+/* What one call takes: a list, and the list it writes to, which may be the same. */
+typedef struct gsc_py_lists {
+    gsc_py_list in, out;
+    uint64_t bytes;
+} gsc_py_lists;
+
+static const struct {
+    const char *name;
+    uint32_t dtype;
+    char format;
+} gsc_py_dtypes[] = {
+    {"float32", GSC_F32, 'f'},
+    {"float64", GSC_F64, 'd'},
+    {"float16", GSC_F16, 'e'},
+    {"bfloat16", GSC_BF16, 0},
+};
+enum { GSC_PY_DTYPES = sizeof gsc_py_dtypes / sizeof *gsc_py_dtypes };
+
+/* The dtype that an array says it has, by its name; dtype objects seen are found by identity. */
+static uint32_t gsc_py_dtype(PyObject *dtype)
+{
+    static PyObject *seen[32];
+    static uint32_t codes[32];
+    static int count;
+    for (int i = 0; i < count; i++)
+        if (seen[i] == dtype)
+            return codes[i];
+    PyObject *text = PyObject_Str(dtype);
+    const char *name = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    uint32_t code = 0;
+    for (int i = 0; name && i < GSC_PY_DTYPES; i++)
+        if (strcmp(name, gsc_py_dtypes[i].name) == 0)
+            code = gsc_py_dtypes[i].dtype;
+    Py_XDECREF(text);
+    PyErr_Clear();
+    if (code && count < 32) {
+        Py_INCREF(dtype);
+        seen[count] = dtype;
+        codes[count++] = code;
+    }
+    return code;
+}
+
+/* One array: its buffer, and its dtype by attribute (NumPy and its kin) or by format. */
+static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, bool writable,
+                          const char *list, Py_ssize_t index)
+{
+    static PyObject *dtype_name;
+    if (!dtype_name && !(dtype_name = PyUnicode_InternFromString("dtype")))
+        return false;
+    PyObject *dtype = PyObject_GetAttr(array, dtype_name);
+    int flags = PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
+    if (!dtype) {
+        PyErr_Clear();
+        flags |= PyBUF_FORMAT;
+    }
+    if (PyObject_GetBuffer(array, view, flags) != 0) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        gsc_py_raise_at(GSC_ERROR_VALUE, list, index, value ? PyObject_Str(value) : NULL);
+        Py_XDECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+        Py_XDECREF(dtype);
+        return false;
+    }
+    uint32_t code = dtype ? gsc_py_dtype(dtype) : 0;
+    for (int i = 0; !dtype && i < GSC_PY_DTYPES; i++)
+        if (view->format && view->format[0] == gsc_py_dtypes[i].format && !view->format[1])
+            code = gsc_py_dtypes[i].dtype;
+    if (!code) {
+        const char *format = view->format ? view->format : "?";
+        PyObject *text = dtype ? PyUnicode_FromFormat("dtype %S is not supported", dtype)
+                               : PyUnicode_FromFormat("format %s is not supported", format);
+        Py_XDECREF(dtype);
+        return gsc_py_raise_at(GSC_ERROR_DTYPE, list, index, text);
+    }
+    Py_XDECREF(dtype);
+    uint64_t count = view->itemsize ? (uint64_t)(view->len / view->itemsize) : 0;
+    *tensor = (gsc_tensor){view->buf, count, code, 0};
+    return true;
+}
+
+static void gsc_py_list_release(gsc_py_list *list)
+{
+    for (Py_ssize_t i = 0; i < list->n; i++)
+        PyBuffer_Release(&list->views[i]);
+    PyMem_Free(list->tensors);
+    PyMem_Free(list->views);
+    memset(list, 0, sizeof *list);
+}
+
+static bool gsc_py_list_of(PyObject *object, gsc_py_list *list, bool writable, const char *name)
+{
+    PyObject *items = PySequence_List(object); /* also keeps the arrays alive meanwhile */
+    if (!items) {
+        PyErr_Format(PyExc_TypeError, "%s must be a list of arrays, not %R", name,
+                     (PyObject *)Py_TYPE(object));
+        return false;
+    }
+    Py_ssize_t n = PyList_Size(items);
+    list->tensors = PyMem_Calloc((size_t)n + 1, sizeof *list->tensors);
+    list->views = PyMem_Calloc((size_t)n + 1, sizeof *list->views);
+    bool ok = list->tensors && list->views;
+    if (!ok)
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0; ok && i < n; i++, list->n += ok)
+        ok = gsc_py_tensor(PyList_GetItem(items, i), &list->views[i], &list->tensors[i], writable,
+                           name, i);
+    /* A view that was filled before its dtype was refused is not counted in list->n yet. */
+    if (!ok && list->views && list->n < n && list->views[list->n].obj)
+        PyBuffer_Release(&list->views[list->n]);
+    Py_DECREF(items);
+    return ok;
+}
+
+/* Input and output must agree in shape and order, or elements would change places. */
+static bool gsc_py_same_layout(const Py_buffer *a, const Py_buffer *b)
+{
+    if (a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0)
+        return false;
+    return (PyBuffer_IsContiguous(a, 'C') && PyBuffer_IsContiguous(b, 'C')) ||
+           (PyBuffer_IsContiguous(a, 'F') && PyBuffer_IsContiguous(b, 'F'));
+}
+
+static uint64_t gsc_py_bytes(const gsc_py_list *list)
+{
+    uint64_t bytes = 0;
+    for (Py_ssize_t i = 0; i < list->n; i++)
+        bytes += (uint64_t)list->views[i].len;
+    return bytes;
+}
+
+/* `pair` is (tensors, out); out is tensors itself for a call in place. */
+static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists)
+{
+    if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
+        PyErr_SetString(PyExc_TypeError, "expected a tuple (tensors, out)");
+        return false;
+    }
+    PyObject *tensors = PyTuple_GetItem(pair, 0), *out = PyTuple_GetItem(pair, 1);
+    bool in_place = tensors == out;
+    if (!gsc_py_list_of(tensors, &lists->in, in_place, "tensors"))
+        return false;
+    lists->bytes = gsc_py_bytes(&lists->in);
+    if (in_place)
+        return true;
+    if (!gsc_py_list_of(out, &lists->out, true, "out"))
+        return false;
+    if (lists->in.n != lists->out.n) {
+        PyErr_Format(PyExc_ValueError, "%zd tensors and %zd outputs", lists->in.n, lists->out.n);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < lists->in.n; i++)
+        if (!gsc_py_same_layout(&lists->in.views[i], &lists->out.views[i]))
+            return gsc_py_raise_at(GSC_ERROR_COUNT, "out", i,
+                                   PyUnicode_FromString("shape or memory order differs"));
+    return true;
+}
+
+/* ---- module ---- */
+
+static bool gsc_py_init(PyObject *module)
+{
+    gsc_py_error = PyErr_NewExceptionWithDoc(
+        "gradscaler.Error",
+        "What a call refused: `status` (GSC_ERROR_*), `argument` (position in the C call), `index` "
+        "of the tensor or -1, `name` of what was wrong. Nothing was changed.",
+        PyExc_ValueError, NULL);
+    if (!gsc_py_error)
+        return false;
+    Py_INCREF(gsc_py_error);
+    return PyModule_AddObject(module, "Error", gsc_py_error) == 0;
+}

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: MIT
+"""What loss scaling does, on real data: a small network learns to read handwritten digits.
+
+It trains three times from the same start: in float32; with float16 weights, activations and
+gradients; and in float16 with gradscaler. The loss is weighted 1e-4, as for an auxiliary head, so
+most gradients are too small for float16, which rounds them to zero. gradscaler multiplies the loss
+by a large factor, the scale, and divides the gradients by it again in float32. When a gradient
+overflows, the step is skipped and the scale backs off; after enough good steps in a row it grows.
+A fourth run, float16 with weight 1, shows that it is the small loss that needs the scaling.
+
+    python demo.py [--out DIR]      writes demo.png and demo.json to DIR (build/demo)
+
+The exit status is 1 if float16 does not fail without scaling or does not match float32 with it.
+For a training loop of your own, read `gradients` and `scaled_step`; the rest is network and report.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MultipleLocator
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+import gradscaler
+from gradscaler import Event
+
+SEED = 0
+LAYERS = (64, 64, 64, 10)  # 8x8 pixels, two hidden layers, ten digits
+EPOCHS, BATCH, LEARNING_RATE = 80, 256, 0.01
+LOSS_WEIGHT = 1e-4
+
+# The start is too high on purpose and the interval short (2000 is usual), so that a few hundred
+# steps show the scale back off and grow many times.
+INIT_SCALE, GROWTH_INTERVAL = 2.0**40, 25
+
+# The range of float16 in powers of two: up to FLUSHED values round to zero, below SUBNORMAL they
+# have fewer than 11 significant bits, from OVERFLOW on (65520 rounds up to it) they become inf.
+FLUSHED, SUBNORMAL, OVERFLOW = -25, -14, 16
+OCTAVES = np.arange(-52, 23)
+
+
+@dataclass
+class Run:
+    """What happened in one training; the lists stay empty where no scaler is used."""
+
+    name: str
+    accuracy: float = math.nan
+    final_scale: float = 1.0
+    elements: int = 0
+    zeros: int = 0
+    octaves: np.ndarray = field(default_factory=lambda: np.zeros(len(OCTAVES) - 1))
+    scales: list = field(default_factory=list)  # in force at each step
+    events: list = field(default_factory=list)  # of the update at each step
+    overflowed: Counter = field(default_factory=Counter)  # steps, by parameter name
+
+    def observe(self, gradients):
+        """Counts the zeros and sorts the magnitudes, as backpropagation left them."""
+        values = np.concatenate([g.ravel() for g in gradients]).astype(np.float32)
+        magnitudes = np.abs(values[np.isfinite(values) & (values != 0)])
+        self.elements += values.size
+        self.zeros += np.count_nonzero(values == 0)
+        self.octaves += np.histogram(np.log2(magnitudes), OCTAVES)[0]
+
+    def steps(self, event):
+        return [step for step, events in enumerate(self.events) if event in events]
+
+    def facts(self):
+        """The row of the table and of demo.json."""
+        counted = {"skipped": Event.SKIPPED, "backoffs": Event.BACKED_OFF, "growths": Event.GREW}
+        return {
+            "name": self.name,
+            "accuracy": self.accuracy,
+            "zero_share": self.zeros / self.elements,
+            **{k: len(self.steps(e)) for k, e in counted.items()},
+            "final_scale": self.final_scale,
+        }
+
+
+class Adam:
+    """Adam on the float32 master weights, which it changes in place."""
+
+    def __init__(self, master, weight):
+        # Adam divides gradients by their size, so the loss weight cancels out; an epsilon that
+        # carries the weight too leaves float16's rounding as the only difference between runs.
+        self.master, self.epsilon, self.count = master, 1e-8 * weight, 0
+        self.mean = {name: np.zeros_like(w) for name, w in master.items()}
+        self.square = {name: np.zeros_like(w) for name, w in master.items()}
+
+    def step(self, grads):
+        self.count += 1
+        for name, g in grads.items():
+            mean, square = self.mean[name], self.square[name]
+            mean += 0.1 * (g - mean)
+            square += 0.001 * (g * g - square)
+            root = np.sqrt(square / (1 - 0.999**self.count)) + self.epsilon
+            self.master[name] -= LEARNING_RATE * mean / (1 - 0.9**self.count) / root
+
+
+def cast(arrays, dtype):
+    return {name: array.astype(dtype) for name, array in arrays.items()}
+
+
+def matmul(a, b):
+    """Sums in float32 and rounds the result, as the matrix units of accelerators do."""
+    return (a.astype(np.float32) @ b.astype(np.float32)).astype(a.dtype)
+
+
+def init_weights(rng):
+    weights = {}
+    for i, (fan_in, fan_out) in enumerate(pairwise(LAYERS), start=1):
+        limit = math.sqrt(6 / (fan_in + fan_out))
+        weights[f"weight{i}"] = rng.uniform(-limit, limit, (fan_in, fan_out)).astype(np.float32)
+        weights[f"bias{i}"] = np.zeros(fan_out, np.float32)
+    return weights
+
+
+def forward(weights, images):
+    """The activations of every layer: the images first, the logits last."""
+    activations = [images]
+    for i in range(1, len(LAYERS)):
+        z = matmul(activations[-1], weights[f"weight{i}"]) + weights[f"bias{i}"]
+        last = i == len(LAYERS) - 1
+        # The sigmoid as a tanh: exp(-z) would overflow float16 from z = -11.1 on.
+        activations.append(z if last else (np.tanh(z / 2) + 1) / 2)
+    return activations
+
+
+def backward(weights, activations, delta):
+    """Gradients of the parameters, and those of the layers (per image) that they are summed from.
+
+    `delta` is the one of the last layer, d loss / d logits.
+    """
+    grads, deltas = {}, [delta]
+    for i in range(len(LAYERS) - 1, 0, -1):
+        inputs = activations[i - 1]
+        grads[f"weight{i}"] = matmul(inputs.T, delta)
+        grads[f"bias{i}"] = delta.sum(axis=0, dtype=np.float32).astype(delta.dtype)
+        if i > 1:
+            delta = matmul(delta, weights[f"weight{i}"].T) * inputs * (1 - inputs)
+            deltas.append(delta)
+    return grads, deltas
+
+
+def loss_gradient(logits, labels, weight):
+    """d loss / d logits in float32, for loss = weight * mean cross-entropy."""
+    logits = logits.astype(np.float32)
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    p[np.arange(len(labels)), labels] -= 1
+    return p * np.float32(weight / len(labels))
+
+
+def gradients(weights, images, labels, weight, scaler):
+    activations = forward(weights, images)
+    delta = loss_gradient(activations[-1], labels, weight)
+    # Overflowing to inf is no accident here: it tells the scaler that the scale is too high.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if scaler:
+            delta = scaler.scale(delta, dtype=images.dtype)
+        return backward(weights, activations, delta.astype(images.dtype, copy=False))
+
+
+def scaled_step(scaler, optimizer, grads, unscaled, run):
+    run.scales.append(scaler.loss_scale)
+    report = scaler.unscale(grads, out=unscaled)
+    run.events.append(scaler.update(report))
+    run.overflowed.update(report.bad)
+    if not report.found_inf:
+        optimizer.step(unscaled)
+
+
+def train(name, dtype, data, scaler=None, weight=LOSS_WEIGHT):
+    print(f"{name:<20}", end=" ", flush=True)
+    start = time.perf_counter()
+    train_images, test_images, train_labels, test_labels = data
+    rng = np.random.default_rng(SEED)
+    master = init_weights(rng)
+    optimizer = Adam(master, weight)
+    unscaled = {name: np.empty_like(w) for name, w in master.items()}
+    run = Run(name)
+    for epoch in range(EPOCHS):
+        for batch in rng.permutation(len(train_labels)).reshape(-1, BATCH):
+            images, labels = train_images[batch].astype(dtype), train_labels[batch]
+            grads, deltas = gradients(cast(master, dtype), images, labels, weight, scaler)
+            run.observe([*grads.values(), *deltas])
+            if scaler:
+                scaled_step(scaler, optimizer, grads, unscaled, run)
+            else:
+                optimizer.step(cast(grads, np.float32))
+        if epoch % 4 == 3:
+            print(".", end="", flush=True)
+    predicted = forward(cast(master, dtype), test_images.astype(dtype))[-1].argmax(axis=1)
+    run.accuracy = float(np.mean(predicted == test_labels))
+    if scaler:
+        run.final_scale = scaler.loss_scale
+    print(f" {run.accuracy:6.1%} in {time.perf_counter() - start:.1f} s")
+    return run
+
+
+def print_table(runs):
+    heads = "run", "accuracy", "zero gradients", "skipped", "backoffs", "growths", "final scale"
+    line = "{:<20}{:>10}{:>16}{:>9}{:>10}{:>9}{:>13}".format
+    print("", line(*heads), sep="\n")
+    for run in runs:
+        name, accuracy, zero_share, *counts, scale = run.facts().values()
+        counts = [*counts, f"2^{math.log2(scale):g}"] if run.scales else ["-"] * 4
+        print(line(name, f"{accuracy:.1%}", f"{zero_share:.1%}", *counts))
+
+
+def explain(float32, scaled, control):
+    blank = float32.zeros / float32.elements
+    flushed = float32.octaves[OCTAVES[:-1] < FLUSHED].sum() / float32.elements
+    overflowed = ", ".join(f"{name} {steps}" for name, steps in scaled.overflowed.most_common(3))
+    print(f"""
+Zero gradients: the share of all gradient elements that backpropagation computed, of layers and
+parameters, that are exactly 0 ({blank:.1%} in float32: weights of pixels blank in a whole batch).
+
+What made the difference: {flushed:.0%} of the gradient elements of the float32 run are below 2^-25,
+where float16 rounds to zero. Multiplied by the scale they fit; apart from the skipped steps
+nothing else differs.
+The loss weight of {LOSS_WEIGHT:g} was chosen to show this effect: with weight 1 this small network
+trains in float16 without scaling ({control.accuracy:.1%}, the last run above).
+
+Most frequent overflows, in steps: {overflowed}.
+Instruction set that gradscaler used: {gradscaler.info().cpu}.""")
+
+
+def draw_scale(ax, run):
+    exponents = np.log2(run.scales)
+    ax.step(range(len(exponents)), exponents, where="post", color="0.35", label="scale")
+    for event, marker, colour, text in (
+        (Event.BACKED_OFF, "v", "tab:red", "overflow: step skipped, scale halved"),
+        (Event.GREW, "^", "tab:green", f"{GROWTH_INTERVAL} good steps in a row: scale doubled"),
+    ):
+        steps = run.steps(event)
+        ax.plot(steps, exponents[steps], marker, color=colour, label=f"{text} ({len(steps)} times)")
+    ax.annotate("starts too high, on purpose", (8, exponents[0]), va="center")
+    ax.set_title("The scale finds the largest value that fits, and follows the gradients", pad=30)
+    ax.set(xlabel="training step", ylabel="scale (what the loss is multiplied by)")
+    ax.yaxis.set_major_locator(MultipleLocator(2))
+
+
+def draw_gradients(ax, float32, scaled):
+    edges = OCTAVES[0], FLUSHED, SUBNORMAL, OVERFLOW, OCTAVES[-1]
+    colours = "tab:red", "tab:orange", "tab:green", "tab:purple"
+    texts = "becomes zero", "fewer digits", "full precision", "overflow"
+    for (left, right), colour, text in zip(pairwise(edges), colours, texts, strict=True):
+        ax.axvspan(left, right, color=colour, alpha=0.12, lw=0)
+        middle = (left + right) / 2, 0.95
+        ax.annotate(text, middle, xycoords=("data", "axes fraction"), ha="center", va="center")
+    for run, colour, text in (
+        (float32, "tab:red", "without scaling (exact values, from the float32 run)"),
+        (scaled, "tab:blue", "with gradscaler (as stored in float16)"),
+    ):
+        share = 100 * run.octaves / run.octaves.sum()
+        ax.stairs(share, OCTAVES, fill=True, color=colour, alpha=0.5, label=text)
+    ax.set_title("Where the gradients fall in the range of float16", pad=30)
+    ax.set_xlabel("magnitude of a gradient element (layers and parameters, all steps)")
+    ax.set_ylabel("share of finite, nonzero elements (%)")
+    ax.set(xlim=(OCTAVES[0], OCTAVES[-1]), xticks=(-45, -35, FLUSHED, SUBNORMAL, -5, 5, OVERFLOW))
+    ax.margins(y=0.15)  # room for the names of the ranges
+
+
+def draw(path, float32, float16, scaled):
+    figure = Figure(figsize=(10, 9), layout="constrained")
+    top, bottom = figure.subplots(2)
+    draw_scale(top, scaled)
+    draw_gradients(bottom, float32, scaled)
+    for ax, log2_axis in ((top, top.yaxis), (bottom, bottom.xaxis)):
+        log2_axis.set_major_formatter("$2^{{{x:.0f}}}$")
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
+    figure.suptitle("In float16 small gradients become zero, unless the loss is scaled", size=15)
+    figure.supxlabel(
+        f"Test accuracy: float32 {float32.accuracy:.1%}, float16 without scaling "
+        f"{float16.accuracy:.1%}, float16 with gradscaler {scaled.accuracy:.1%}",
+        size="medium",
+    )
+    figure.savefig(path, dpi=120)
+
+
+def broken_promises(float32, float16, scaled, control):
+    if float16.accuracy > float32.accuracy - 0.10:
+        yield "float16 without scaling is not 10 points below float32"
+    if abs(scaled.accuracy - float32.accuracy) > 0.005:
+        yield "float16 with gradscaler is not within 0.5 points of float32"
+    if control.accuracy < float32.accuracy - 0.02:
+        yield "float16 with loss weight 1 is more than 2 points below float32"
+    if min(len(scaled.steps(e)) for e in (Event.BACKED_OFF, Event.GREW)) < 3:
+        yield "the scale did not back off and grow at least three times each"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default="build/demo", metavar="DIR")
+    out = parser.parse_args().out
+
+    digits = load_digits()
+    images = (digits.data / 16).astype(np.float32)
+    data = train_test_split(images, digits.target, train_size=5 * BATCH, random_state=SEED)
+    scaler = gradscaler.Scaler("torch", init_scale=INIT_SCALE, growth_interval=GROWTH_INTERVAL)
+    runs = (
+        train("float32", np.float32, data),
+        train("float16", np.float16, data),
+        train("float16+gradscaler", np.float16, data, scaler),
+    )
+    control = train("float16, weight 1", np.float16, data, weight=1)
+    print_table(runs)
+    explain(runs[0], runs[2], control)
+    out.mkdir(parents=True, exist_ok=True)
+    facts = {"cpu": gradscaler.info().cpu, "runs": [run.facts() for run in runs]}
+    facts["control"] = control.facts()
+    (out / "demo.json").write_text(json.dumps(facts, indent=2) + "\n")
+    draw(out / "demo.png", *runs)
+    print(f"Picture and figures: {out / 'demo.png'}, {out / 'demo.json'}")
+    if broken := list(broken_promises(*runs, control)):
+        sys.exit("The demo failed: " + "; ".join(broken) + ".")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,330 @@
+"""The friendly layer: a Scaler that owns a policy and a state, and reports that name parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from . import _gradscaler as c
+from . import _structs
+from ._structs import Event, Factor, Overflow, State, Want
+
+Arrays = Mapping[str, Any] | Sequence[Any]
+_FIELDS = [name for name, *_ in _structs.Policy._fields_ if name not in ("struct_size", "reserved")]
+# Cost nothing while all gradients are finite, so they are always asked for.
+_ALWAYS = Want.COUNTS | Want.FIRST_BAD
+
+
+def presets() -> dict[str, str]:
+    """The names of all presets with a sentence each on what they do and where their rules come from."""
+    return {c.gsc_preset_name(i): c.gsc_preset_summary(i) for i in range(c.gsc_preset_count())}
+
+
+class Info:
+    """What runs here: `version`, `cpu` (instruction set in use), `cpu_available`, `cpu_note`, `cuda`."""
+
+    def __init__(self) -> None:
+        raw = _structs.Info(struct_size=_structs.Info.cuda.offset + _structs.Info.cuda.size)
+        c.gsc_get_info(raw)
+        self.version = f"{raw.version >> 16}.{raw.version >> 8 & 255}.{raw.version & 255}"
+        self.cpu = raw.cpu.decode()
+        self.cpu_available = raw.cpu_available.decode().split()
+        self.cpu_note = raw.cpu_note.decode()
+        self.cuda = raw.cuda.decode()
+
+    def __repr__(self) -> str:
+        return "Info(" + ", ".join(f"{name}={value!r}" for name, value in vars(self).items()) + ")"
+
+
+def info() -> Info:
+    """What runs here: the instruction set in use, those available, and whether there is CUDA."""
+    return Info()
+
+
+class Policy(_structs.Policy):
+    """The rules of a scaler: a preset by name, with fields replaced.
+
+    >>> Policy("torch", growth_interval=100).growth_interval
+    100
+    """
+
+    def __init__(self, preset: str = "recommended", **fields: float) -> None:
+        super().__init__(struct_size=_structs.Policy.overflow_log2.offset + 8)
+        c.gsc_policy_preset(preset, self)
+        for name, value in fields.items():
+            if name not in _FIELDS:
+                raise TypeError(f"a policy has no field {name!r}; it has {', '.join(_FIELDS)}")
+            try:
+                setattr(self, name, value)
+            except TypeError as error:
+                raise TypeError(f"{name}={value!r}: {error}") from None
+            if getattr(self, name) != value and not (value is True or value is False):
+                raise ValueError(f"{name}={value!r} does not fit into its field")
+        c.gsc_policy_check(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _structs.Policy) and bytes(self) == bytes(other)
+
+    __hash__ = None
+
+    def differences(self, preset: str) -> dict[str, float]:
+        """The fields in which this policy is not the preset."""
+        base = Policy(preset)
+        return {name: getattr(self, name) for name in _FIELDS if getattr(self, name) != getattr(base, name)}
+
+
+class Report(_structs.Report):
+    """What the gradients of one call were like.
+
+    found_inf: whether any element is Inf or NaN, or became so by unscaling
+    bad: names (of a dict) or indices (of a list) of the arrays in which such elements are
+    grads: the container with the results
+    scale: the loss scale that the gradients were divided by
+    norm, amax, zeros_made, ...: where `want` asked for them
+    """
+
+    bad: tuple = ()
+    grads: Any = None
+    scale: float = 1.0
+
+    @property
+    def found_inf(self) -> bool:
+        return bool(self.overflow)
+
+    @property
+    def norm(self) -> float:
+        """Global L2 norm of the finite elements after unscaling."""
+        if self.absent & Want.NORM:
+            raise ValueError("the report has no norm: pass want=gradscaler.Want.NORM")
+        return math.sqrt(self.sum_squares)
+
+    def __repr__(self) -> str:
+        parts = [f"found_inf={self.found_inf}", f"elements={self.elements}"]
+        if self.found_inf:
+            parts += [f"bad={self.bad!r}", f"nan_count={self.nan_count}", f"inf_count={self.inf_count}"]
+        for want, names in (
+            (Want.NORM, ["norm"]),
+            (Want.AMAX, ["amax"]),
+            (Want.UNDERFLOW, ["zeros_made", "subnormals_made"]),
+        ):
+            if not self.absent & want:
+                parts += [f"{name}={getattr(self, name)!r}" for name in names]
+        return f"Report({', '.join(parts)})"
+
+
+class Scaler:
+    """A loss scale and the rules by which it moves.
+
+    Scaler("torch", growth_interval=100) follows a preset with some fields replaced; see `presets()` and `Policy`. The
+    arrays may be of any kind that has a buffer: NumPy in float16, float32 and float64, bfloat16 through ml_dtypes.
+    One thread at a time may update a scaler; large calls release the interpreter's lock.
+    """
+
+    def __init__(self, preset: str = "recommended", **fields: float) -> None:
+        self.preset = preset
+        self.policy = Policy(preset, **fields)
+        self.state = State()
+        c.gsc_state_init(self.policy, self.state)
+
+    # ---- what it is ----
+
+    @property
+    def loss_scale(self) -> float:
+        """The scale in force."""
+        return self.state.factor.scale
+
+    @property
+    def factor(self) -> Factor:
+        """A snapshot of the scale in force, to keep with gradients that are unscaled after a later update."""
+        return Factor.from_buffer_copy(self.state.factor)
+
+    @property
+    def next_factor(self) -> Factor:
+        """What the next loss is scaled by while the update of this one is still under way (apply_delay=1)."""
+        return Factor.from_buffer_copy(self.state.next)
+
+    @property
+    def events(self) -> Event:
+        """What the last update did."""
+        return Event(self.state.events)
+
+    @property
+    def skipped(self) -> int:
+        """Steps with an overflow since the start."""
+        return self.state.skipped
+
+    @property
+    def growths(self) -> int:
+        return self.state.growths
+
+    @property
+    def backoffs(self) -> int:
+        return self.state.backoffs
+
+    def __repr__(self) -> str:
+        fields = self.policy.differences(self.preset)
+        arguments = ", ".join([repr(self.preset), *(f"{name}={value:g}" for name, value in fields.items())])
+        mantissa, exponent = math.frexp(self.loss_scale)
+        scale = f"2^{exponent - 1}" if mantissa == 0.5 else f"{self.loss_scale:g}"
+        interval = f" of {self.policy.growth_interval}" if self.policy.growth_interval else ""
+        events = f", last update: {self.events.name.lower()}" if self.events else ""
+        return (
+            f"<Scaler({arguments}): scale {scale}, {self.state.good}{interval} good steps, {self.skipped} skipped, "
+            f"{self.growths} growths, {self.backoffs} backoffs{events}>"
+        )
+
+    # ---- the step ----
+
+    def scale(self, loss: Any, dtype: Any = None) -> Any:
+        """`loss` times the scale: a number, or an array of any shape as a new array, of `dtype` if given.
+
+        A scaled float16 loss is easily infinite: keep it in float32 until it is scaled, then cast (dtype=numpy.float16
+        does both).
+        """
+        if isinstance(loss, int | float) and dtype is None:
+            return loss * self.loss_scale
+        import numpy as np
+
+        array = np.asarray(loss, order="C")
+        out = np.empty(array.shape, dtype or array.dtype)
+        c.gsc_scale(self.state.factor, ([array], [out]))
+        return out if isinstance(loss, np.ndarray) else out[()]
+
+    def unscale(
+        self,
+        grads: Arrays,
+        out: Arrays | None = None,
+        *,
+        dtype: Any = None,
+        want: int = 0,
+        factor: Factor | None = None,
+    ) -> Report:
+        """Divides gradients by the scale, checks them, and reports: one C call for a list or dict of arrays.
+
+        In place by default. float16 gradients are better unscaled into float32, where what scaling saved survives:
+        `out` takes arrays of the same shapes (by the same names), `dtype` makes new ones; they are `report.grads`.
+        `factor` is the snapshot that the loss was scaled by, where an update ran since.
+        """
+        names, arrays = _named(grads)
+        if out is not None:
+            results = [_look_up(out, name) for name in names] if isinstance(grads, Mapping) else _named(out)[1]
+        elif dtype is not None:
+            import numpy as np
+
+            results = [np.empty(array.shape, dtype) for array in arrays]
+            out = dict(zip(names, results, strict=True)) if isinstance(grads, Mapping) else results
+        else:
+            results, out = arrays, grads
+        report, factor = Report(grads=out), factor or self.state.factor
+        report.scale = factor.scale
+        _call(names, c.gsc_unscale, factor, (arrays, results), self._want(want), report)
+        return _find_bad(report, names, results, None)
+
+    def check(self, grads: Arrays, *, want: int = 0, factor: Factor | None = None) -> Report:
+        """Reports what `unscale` in place would, and writes nothing."""
+        names, arrays = _named(grads)
+        report, factor = Report(grads=grads), factor or self.state.factor
+        report.scale = factor.scale
+        _call(names, c.gsc_check, factor, arrays, self._want(want), report)
+        return _find_bad(report, names, arrays, factor)
+
+    def update(self, report: Report | Iterable[Report]) -> Event:
+        """Moves the scale after an optimizer step, or one that was skipped because of `report.found_inf`.
+
+        Several reports, of micro-batches or of optimizers that share this scale, count as one step.
+        """
+        if not isinstance(report, _structs.Report):
+            if not isinstance(report, Iterable):
+                raise TypeError(f"update takes the report of unscale, or several, not {type(report).__name__}")
+            merged = Report()
+            for part in report:
+                c.gsc_merge(merged, part, merged)
+            report = merged
+        c.gsc_update(self.policy, self.state, report, self.state)
+        return self.events
+
+    def set_scale(self, scale: float) -> None:
+        """Puts another scale in force at once; the counts start anew."""
+        c.gsc_set_scale(self.policy, self.state, scale, self.state)
+
+    def clip_factor(self, report: Report, max_norm: float, *, unscaled: bool = False) -> Factor:
+        """The factor that unscales and clips to a global norm in one pass: `unscale(grads, factor=...)`.
+
+        `report` is of `check(grads, want=Want.NORM)`, or with `unscaled=True` of `unscale`; then multiply by
+        `.inverse`. The coefficient is that of torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
+        """
+        out = Factor()
+        c.gsc_clip_factor(report, None if unscaled else self.state.factor, max_norm, out)
+        return out
+
+    def _want(self, want: int) -> int:
+        needed = Want.NORM if self.policy.overflow_test == Overflow.NORM else Want(0)
+        if self.policy.target_amax:
+            needed |= Want.AMAX
+        return int(want | needed | _ALWAYS)
+
+    # ---- to and from a checkpoint ----
+
+    def state_dict(self) -> dict[str, Any]:
+        """Policy and state, for JSON or a checkpoint; `saved` holds all, with a checksum, the rest is for reading."""
+        saved = c.gsc_state_save(self.policy, self.state)
+        return {"preset": self.preset, "loss_scale": self.loss_scale, "skipped": self.skipped, "saved": saved.hex()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state_dict` returned, the policy included; nothing is changed on an error."""
+        for key in ("preset", "saved"):
+            if key not in state:
+                raise KeyError(f"the state has no {key!r}: it is not from Scaler.state_dict")
+        policy, loaded = Policy(state["preset"]), State()
+        c.gsc_state_load(bytes.fromhex(state["saved"]), policy, loaded)
+        self.preset, self.policy, self.state = state["preset"], policy, loaded
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.state_dict()
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.load_state_dict(state)
+
+
+def _named(grads: Arrays) -> tuple[Sequence[Any], list[Any]]:
+    """Names and arrays of a dict, indices and arrays of a list, or of one array."""
+    if isinstance(grads, Mapping):
+        return list(grads), list(grads.values())
+    if hasattr(grads, "dtype"):
+        return range(1), [grads]
+    if not isinstance(grads, Iterable):
+        raise TypeError(f"expected a list or dict of arrays, not {type(grads).__name__}")
+    arrays = list(grads)
+    return range(len(arrays)), arrays
+
+
+def _look_up(out: Arrays, name: str) -> Any:
+    if not isinstance(out, Mapping):
+        raise TypeError("grads is a dict: out must be one, too")
+    if name not in out:
+        raise KeyError(f"out has no array {name!r}")
+    return out[name]
+
+
+def _call(names: Sequence[Any], function: Any, *arguments: Any) -> None:
+    """Calls C; an error about a tensor tells its name, too."""
+    try:
+        function(*arguments)
+    except c.Error as error:
+        if error.index >= 0 and isinstance(names, list):
+            error.args = (f"{names[error.index]!r}: {error}",)
+        raise
+
+
+def _find_bad(report: Report, names: Sequence[Any], arrays: list[Any], factor: Factor | None) -> Report:
+    """Looks, on an overflow only, which arrays hold the bad elements."""
+    if report.overflow:
+        one = _structs.Report()
+        bad = []
+        for name, array in zip(names, arrays, strict=True):
+            c.gsc_check(factor, [array], 0, one)
+            if one.overflow:
+                bad.append(name)
+        report.bad = tuple(bad)
+    return report
