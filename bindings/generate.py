@@ -299,8 +299,8 @@ def python_class(name):
 def python_words(text):
     """A doc in Python's names: GSC_EVENT_STOPPED is Event.STOPPED, GSC_WANT_* is Want."""
     text = re.sub(r"GSC_([A-Z]+)_\*", lambda match: match[1].title(), text)
-    text = re.sub(r"\bGSC_([A-Z]+?)_([A-Z_]+)\b", lambda match: f"{match[1].title()}.{match[2]}", text)
-    return text.replace("NULL", "None")
+    text = re.sub(r"\bGSC_(?!BAD)([A-Z]+?)_([A-Z_]+)\b", lambda match: f"{match[1].title()}.{match[2]}", text)
+    return re.sub(r"\*(?=[a-z])", "", text).replace("NULL", "None")
 
 
 # Structs that Python code sees: not those that the binding itself fills.
@@ -312,9 +312,13 @@ def python_structs(manifest):
     kinds = {"float": "c_float", "double": "c_double", "char": "c_char", "const char *": "c_char_p"}
     lines = ['"""The structs and constants of the library.', "", NOTE, '"""', ""]
     lines += ["import ctypes as c", "import enum"]
+    lines += ["", "", "class Struct(c.Structure):", '    """A struct whose repr tells its fields."""', ""]
+    lines += ["    def __repr__(self):"]
+    lines += ['        names = [name for name, *_ in self._fields_ if "reserved" not in name]']
+    lines += ["        return f\"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})\""]
     for item in manifest.items:
         if item.get("struct") in PYTHON_STRUCTS:
-            lines += ["", "", f"class {python_class(item['struct'])}(c.Structure):"]
+            lines += ["", "", f"class {python_class(item['struct'])}(Struct):"]
             doc = paragraphs(python_words(item["doc"]), WIDTH - 8) + [""]
             for field in item["fields"]:
                 row = f"{field['name']}: {python_words(field['doc'])}"

@@ -52,8 +52,7 @@ gsc_status gsc_policy_check_full(const gsc_policy *full, int argument, gsc_error
 gsc_status gsc_exec_read(const gsc_exec *on, gsc_context **context, gsc_error *err);
 /* Whether a factor can multiply: refused with a sentence on how it got there. */
 gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err);
-/* Whether x can be a scale: finite and above 0, as its inverse. */
-bool gsc_usable(double x);
+gsc_status gsc_state_check(const gsc_state *state, int argument, gsc_error *err);
 gsc_factor gsc_factor_of(double scale, uint64_t serial);
 
 struct gsc_context {

@@ -461,8 +461,8 @@ GSC_API gsc_status gsc_merge(const gsc_exec *on, const gsc_report *a, const gsc_
 /* ---- State: the scale and its counts --------------------------------------------------------- */
 
 /* Bits of state.events: what the last update did. */
-#define GSC_EVENT_GREW       1u   /* a growth was due */
-#define GSC_EVENT_BACKED_OFF 2u   /* an overflow led to a backoff */
+#define GSC_EVENT_GREW       1u   /* the scale became larger */
+#define GSC_EVENT_BACKED_OFF 2u   /* the scale became smaller */
 #define GSC_EVENT_SKIPPED    4u   /* an overflow: leave the parameters alone */
 #define GSC_EVENT_ABSORBED   8u   /* the overflow was absorbed by hysteresis or tolerance */
 #define GSC_EVENT_AT_CEILING 16u  /* max_scale held a growth */
@@ -490,8 +490,8 @@ typedef struct gsc_state {
     uint32_t events;       /* GSC_EVENT_* of the last update */
     gsc_status status;     /* GSC_OK, or the error of the last update on a device */
     int64_t skipped;       /* overflows since the start */
-    int64_t growths;       /* growths since the start */
-    int64_t backoffs;      /* backoffs since the start */
+    int64_t growths;       /* updates since the start that made the scale larger */
+    int64_t backoffs;      /* updates since the start that made it smaller */
     uint64_t reserved[11]; /* 0 */
 } gsc_state;
 
