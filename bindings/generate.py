@@ -575,8 +575,9 @@ def nif_function(manifest, function):
         terms.insert(0, "call.results")
     lines = [f"static ERL_NIF_TERM nif_{name}(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])", "{"]
     if function.get("blocks"):
-        position = [arg["name"] for arg in passed].index("tensors")
-        lines += [f"    if (takes_long(env, argv[{position}]))"]
+        names = [arg["name"] for arg in passed]
+        want = f"peek_want(env, argv[{names.index('want')}])" if "want" in names else "0"
+        lines += [f"    if (takes_long(env, argv[{names.index('tensors')}], {want}))"]
         arguments = f'env, "{name}", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_{name}, argc, argv);'
         lines += nif_wrap("        return enif_schedule_nif(", arguments)
     else:

@@ -244,7 +244,7 @@ static ERL_NIF_TERM nif_dtype_size(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
 
 static ERL_NIF_TERM nif_scale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (takes_long(env, argv[1]))
+    if (takes_long(env, argv[1], 0))
         return enif_schedule_nif(env, "scale", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_scale, argc, argv);
     struct call call = {.env = env};
     gsc_factor factor;
@@ -259,7 +259,7 @@ static ERL_NIF_TERM nif_scale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
 
 static ERL_NIF_TERM nif_check(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (takes_long(env, argv[1]))
+    if (takes_long(env, argv[1], peek_want(env, argv[2])))
         return enif_schedule_nif(env, "check", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_check, argc, argv);
     struct call call = {.env = env};
     gsc_factor factor;
@@ -277,7 +277,7 @@ static ERL_NIF_TERM nif_check(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
 
 static ERL_NIF_TERM nif_unscale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (takes_long(env, argv[1]))
+    if (takes_long(env, argv[1], peek_want(env, argv[3])))
         return enif_schedule_nif(env, "unscale", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_unscale, argc,
                                  argv);
     struct call call = {.env = env};

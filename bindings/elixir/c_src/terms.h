@@ -19,12 +19,18 @@
 
 #include <gradscaler.h>
 
+/*
+ * What a call may take on a normal scheduler, whose limit is 1 ms, and what its parts cost at
+ * worst, in nanoseconds: an element that is NaN or subnormal, with everything looked at that is
+ * asked for. Usual elements take a twentieth of that; but a dirty scheduler costs only 10 us more.
+ */
 enum {
-    /* What a normal scheduler can do well within its millisecond, whatever is asked of it: moving
-     * to a dirty one and back costs 10 us. */
-    NORMAL_BYTES = 512 * 1024,
-    /* A tensor costs about as much as this many bytes, however small it is. */
-    TENSOR_BYTES = 512,
+    NORMAL_NS = 600 * 1000,
+    TENSOR_NS = 500,
+    ELEMENT_NS = 8,
+    ELEMENT_NORM_NS = 16,
+    ELEMENT_UNDERFLOW_NS = 32,
+    PLAIN_C_FACTOR = 4, /* without vector units */
     MOST_RESULTS = 4
 };
 
@@ -41,6 +47,7 @@ struct call {
 static struct {
     ERL_NIF_TERM ok, error, nil, infinity, neg_infinity, nan;
 } atoms;
+static unsigned slowness = 1; /* of this machine: PLAIN_C_FACTOR or 1 */
 
 /* ---- errors and results ---- */
 
@@ -280,31 +287,49 @@ static inline bool get_outputs(struct call *call, ERL_NIF_TERM list, int argumen
 
 /* ---- schedulers ---- */
 
+static unsigned element_ns(uint32_t want)
+{
+    unsigned ns = want & GSC_WANT_UNDERFLOW                ? ELEMENT_UNDERFLOW_NS
+                  : want & (GSC_WANT_NORM | GSC_WANT_AMAX) ? ELEMENT_NORM_NS
+                                                           : ELEMENT_NS;
+    return ns * slowness;
+}
+
 /*
  * Whether a call over these tensors would hold up a normal scheduler; if not, tells that scheduler
- * how much of its time the call takes. What is no list of tensors is refused by the call itself.
+ * how much of its time the call may take. What is no list of tensors is refused by the call itself.
  */
-static bool takes_long(ErlNifEnv *env, ERL_NIF_TERM list)
+static bool takes_long(ErlNifEnv *env, ERL_NIF_TERM list, uint32_t want)
 {
     unsigned n;
-    size_t bytes = 0;
     ERL_NIF_TERM head;
     if (enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER || !enif_get_list_length(env, list, &n))
         return false;
-    if (n > NORMAL_BYTES / TENSOR_BYTES)
+    if (n > NORMAL_NS / TENSOR_NS)
         return true; /* without looking at each */
+    uint64_t elements = 0, ns;
     while (enif_get_list_cell(env, list, &head, &list)) {
         const ERL_NIF_TERM *pair;
         int arity;
+        unsigned dtype;
         ErlNifBinary binary;
         if (enif_get_tuple(env, head, &arity, &pair) && arity == 2 &&
+            enif_get_uint(env, pair[0], &dtype) && gsc_dtype_size(dtype) &&
             enif_inspect_binary(env, pair[1], &binary))
-            bytes += TENSOR_BYTES + binary.size;
+            elements += binary.size / gsc_dtype_size(dtype);
     }
-    if (bytes > NORMAL_BYTES)
+    ns = (uint64_t)n * TENSOR_NS + elements * element_ns(want);
+    if (ns > NORMAL_NS)
         return true;
-    enif_consume_timeslice(env, 1 + (int)(bytes / (NORMAL_BYTES / 50)));
+    enif_consume_timeslice(env, 1 + (int)(ns * 99 / NORMAL_NS));
     return false;
+}
+
+/* The bits of a want argument that may not be one. */
+static uint32_t peek_want(ErlNifEnv *env, ERL_NIF_TERM term)
+{
+    unsigned want;
+    return enif_get_uint(env, term, &want) ? want : 0;
 }
 
 /* ---- the library's life ---- */
@@ -326,7 +351,11 @@ static int load(ErlNifEnv *env, void **private_data, ERL_NIF_TERM version)
     atoms.infinity = enif_make_atom(env, "infinity");
     atoms.neg_infinity = enif_make_atom(env, "neg_infinity");
     atoms.nan = enif_make_atom(env, "nan");
-    return gsc_prepare(NULL, NULL);
+    gsc_info info = GSC_INFO_INIT;
+    if (gsc_get_info(&info, NULL) != GSC_OK)
+        return -1;
+    slowness = strcmp(info.cpu, "scalar") == 0 ? PLAIN_C_FACTOR : 1;
+    return 0;
 }
 
 static int upgrade(ErlNifEnv *env, void **private_data, void **old_private_data,

@@ -1,20 +1,23 @@
 # Tests of Nx and Axon run where ERL_LIBS or a dependency provides them; where not, that is said and not passed over.
 excluded =
-  for {application, module, tag} <- [{:nx, Nx, :nx}, {:axon, Axon, :axon}],
-      not Code.ensure_loaded?(module) do
+  for {application, module} <- [nx: Nx, axon: Axon], not Code.ensure_loaded?(module) do
     IO.puts(:stderr, """
 
     ************************************************************************
-    * #{module |> inspect() |> String.pad_trailing(4)} WAS NOT FOUND: the tests tagged :#{tag} DID NOT RUN.
+    * #{inspect(module)} WAS NOT FOUND: the tests tagged :#{application} DID NOT RUN.
     * Name its compiled application in ERL_LIBS, or Nx's checkout in NX_PATH.
     ************************************************************************
     """)
 
-    {application, tag}
+    application
   end
 
-for application <- [:nx, :axon], not List.keymember?(excluded, application, 0) do
-  {:ok, _} = Application.ensure_all_started(application)
-end
+for application <- [:nx, :axon] -- excluded,
+    do: {:ok, _} = Application.ensure_all_started(application)
 
-ExUnit.start(exclude: [:measure | Keyword.values(excluded)])
+for file <- ["hex_float.exs", "settings.exs"],
+    do: Code.require_file("../examples/#{file}", __DIR__)
+
+Code.require_file("support/recordings.ex", __DIR__)
+
+ExUnit.start(exclude: excluded)

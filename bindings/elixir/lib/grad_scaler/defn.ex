@@ -24,7 +24,7 @@ defmodule GradScaler.Defn do
   """
   alias GradScaler.{Leaf, Policy, Tree}
 
-  @compile {:no_warn_undefined, [Nx, Nx.Constants]}
+  @compile {:no_warn_undefined, Nx}
 
   @max_double 1.7976931348623157e308
   @smallest_normal_float 1.1754943508222875e-38
@@ -58,7 +58,7 @@ defmodule GradScaler.Defn do
   scalar, 1 where a gradient is Inf or NaN.
   """
   def unscale(grads, %{scale: scale}) do
-    inverse = Nx.divide(1.0, scale)
+    inverse = Nx.divide(f64(1.0), scale)
     unscaled = map(grads, &multiply(&1, inverse))
     {unscaled, overflow(unscaled)}
   end
@@ -121,8 +121,8 @@ defmodule GradScaler.Defn do
 
     tolerated =
       if :tolerate_below in policy.quirks,
-        do: Nx.less(share, policy.overflow_tolerance),
-        else: Nx.less_equal(share, policy.overflow_tolerance)
+        do: Nx.less(share, f64(policy.overflow_tolerance)),
+        else: Nx.less_equal(share, f64(policy.overflow_tolerance))
 
     Nx.logical_or(tolerated, Nx.less(state.overflows, policy.hysteresis))
   end
@@ -134,9 +134,10 @@ defmodule GradScaler.Defn do
         else: Nx.multiply(state.next, factor(policy, policy.backoff_factor))
 
     moved = format(moved, policy)
-    bound = limit(policy.floor_rule, state.next, policy.min_scale)
+    floor = f64(policy.min_scale)
+    bound = limit(policy.floor_rule, state.next, floor)
     reset = if :on_backoff in policy.overflow_reset, do: [:steps, :overflows], else: [:steps]
-    zero(%{state | next: Nx.select(Nx.greater(moved, policy.min_scale), moved, bound)}, reset)
+    zero(%{state | next: Nx.select(Nx.greater(moved, floor), moved, bound)}, reset)
   end
 
   defp grow_if_due(state, %Policy{growth_interval: 0}), do: state
@@ -170,7 +171,7 @@ defmodule GradScaler.Defn do
   defp hold(state, policy) do
     next = state.next
     next = if policy.ceiling_rule == :always, do: Nx.min(next, max_scale(policy)), else: next
-    next = if policy.floor_rule == :always, do: Nx.max(next, policy.min_scale), else: next
+    next = if policy.floor_rule == :always, do: Nx.max(next, f64(policy.min_scale)), else: next
     %{state | next: format(next, policy)}
   end
 
@@ -181,8 +182,8 @@ defmodule GradScaler.Defn do
 
   # Not a plain product: the binary backend raises where a double overflows.
   defp product(x, factor) do
-    most = @max_double / factor
-    Nx.select(Nx.greater(x, most), infinity(), Nx.multiply(Nx.min(x, most), factor))
+    most = Nx.divide(f64(@max_double), factor)
+    Nx.select(Nx.greater(x, most), f64(:infinity), Nx.multiply(Nx.min(x, most), factor))
   end
 
   defp format(x, %Policy{arithmetic: :f64}), do: x
@@ -191,25 +192,26 @@ defmodule GradScaler.Defn do
     rounded = double(Nx.as_type(x, {:f, 32}))
 
     if policy.arithmetic == :f32_flush,
-      do: Nx.select(Nx.less(rounded, @smallest_normal_float), 0.0, rounded),
+      do: Nx.select(Nx.less(rounded, f64(@smallest_normal_float)), f64(0.0), rounded),
       else: rounded
   end
 
   # A factor as the policy's arithmetic sees it.
   defp factor(%Policy{arithmetic: arithmetic}, y) when arithmetic in [:f32, :f32_flush] do
     <<rounded::float-32>> = <<y::float-32>>
-    rounded
+    f64(rounded)
   end
 
-  defp factor(_policy, y), do: y
+  defp factor(_policy, y), do: f64(y)
 
   defp growth_factor(policy),
     do: if(policy.growth_factor == 0, do: 1.0, else: policy.growth_factor)
 
-  defp max_scale(policy),
-    do: if(policy.max_scale in [0.0, :infinity], do: infinity(), else: policy.max_scale)
+  defp max_scale(%Policy{max_scale: max_scale}),
+    do: f64(if max_scale == 0, do: :infinity, else: max_scale)
 
-  defp infinity, do: Nx.Constants.infinity({:f, 64})
+  # A bare number would be a float32 constant.
+  defp f64(x), do: Nx.tensor(x, type: {:f, 64})
   defp double(x), do: Nx.as_type(x, {:f, 64})
 
   # ---- trees and states ----
