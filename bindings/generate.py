@@ -485,14 +485,20 @@ def nif_parameter(manifest, function, arg, number):
         reader = f"get_{'growing' if kinds[struct] == 'grows' else 'struct'}(&call, {where}, &{name}, sizeof {name})"
         if "null" not in arg:
             return f"{struct} {name};", reader, {name: f"&{name}"}
-        return f"{struct} {name};", f"(is_nil(argv[{number}]) || {reader})", {
-            name: f"is_nil(argv[{number}]) ? NULL : &{name}"
-        }
+        return (
+            f"{struct} {name};",
+            f"(is_nil(argv[{number}]) || {reader})",
+            {name: f"is_nil(argv[{number}]) ? NULL : &{name}"},
+        )
     if type_ == "const void *":
-        return f"ErlNifBinary {name};", f"get_bytes(&call, {where}, &{name})", {
-            name: f"{name}.data",
-            arg["count"]: f"{name}.size",
-        }
+        return (
+            f"ErlNifBinary {name};",
+            f"get_bytes(&call, {where}, &{name})",
+            {
+                name: f"{name}.data",
+                arg["count"]: f"{name}.size",
+            },
+        )
     if type_ == "const char *":
         return f"char {name}[64];", f"get_string(&call, {where}, {name}, sizeof {name})", {name: name}
     scalar = manifest.base(struct)
@@ -506,7 +512,11 @@ def nif_result(manifest, arg):
     struct = type_.rstrip(" *")
     if type_ == "void *":
         expressions = {name: name, arg["count"]: f"sizeof {name}", "size": "&size"}
-        return f"unsigned char {name}[GSC_SAVED_SIZE];\n    uint64_t size;", f"make_bytes(env, {name}, size)", expressions
+        return (
+            f"unsigned char {name}[GSC_SAVED_SIZE];\n    uint64_t size;",
+            f"make_bytes(env, {name}, size)",
+            expressions,
+        )
     if type_ == "uint64_t *":
         return f"uint64_t {name};", f"enif_make_uint64(env, {name})", {name: f"&{name}"}
     item = next(item for item in manifest.structs if item["struct"] == struct)
@@ -556,50 +566,49 @@ def nif_wrap(start, arguments):
     return [start + lines[0], *(" " * len(start) + line for line in lines[1:])]
 
 
+def nif_reschedule(function, passed):
+    """The start of a function that moves itself to a dirty scheduler where its tensors are many."""
+    name, names = function["function"].removeprefix("gsc_"), [arg["name"] for arg in passed]
+    want = f"peek_want(env, argv[{names.index('want')}])" if "want" in names else "0"
+    arguments = f'env, "{name}", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_{name}, argc, argv);'
+    lines = [f"    if (takes_long(env, argv[{names.index('tensors')}], {want}))"]
+    return lines + nif_wrap("        return enif_schedule_nif(", arguments)
+
+
+def nif_body(function, readers, terms, expressions):
+    """Read the arguments, call, return what the C function returned or wrote."""
+    if function["returns"] != "gsc_status":
+        lines = [f"    if (!{reader})\n        return failed(&call);" for reader in readers]
+        maker = {"const char *": "make_string(env, ", "uint32_t": "enif_make_uint(env, "}[function["returns"]]
+        return lines + nif_call(function, expressions, f"    return {maker}", "));")
+    lines = [("    if (" if number == 0 else "        ") + f"!{reader} ||" for number, reader in enumerate(readers)]
+    lines += nif_call(function, expressions, "        " if readers else "    if (", ") != GSC_OK)")
+    lines.append("        return failed(&call);")
+    if not terms:
+        return [*lines, "    return done(&call, NULL, 0);"]
+    lines += nif_wrap("    const ERL_NIF_TERM terms[] = {", ", ".join(terms) + "};")
+    return [*lines, f"    return done(&call, terms, {len(terms)});"]
+
+
 def nif_function(manifest, function):
     name = function["function"].removeprefix("gsc_")
     passed, returned = nif_split(function)
+    parameters = [nif_parameter(manifest, function, arg, number) for number, arg in enumerate(passed)]
+    results = [nif_result(manifest, arg) for arg in returned]
     expressions = {"on": "NULL", "err": "&call.err"}
-    declarations, readers, terms = [], [], []
-    for number, arg in enumerate(passed):
-        declaration, reader, named = nif_parameter(manifest, function, arg, number)
+    for _, _, named in parameters + results:
         expressions |= named
-        readers.append(reader)
-        declarations += [declaration] if declaration else []
-    for arg in returned:
-        declaration, term, named = nif_result(manifest, arg)
-        declarations.append(declaration)
-        terms.append(term)
-        expressions |= named
-    if "out" in [arg["name"] for arg in passed]:
-        terms.insert(0, "call.results")
+    terms = ["call.results"] if "out" in [arg["name"] for arg in passed] else []
+    terms += [term for _, term, _ in results]
     lines = [f"static ERL_NIF_TERM nif_{name}(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])", "{"]
-    if function.get("blocks"):
-        names = [arg["name"] for arg in passed]
-        want = f"peek_want(env, argv[{names.index('want')}])" if "want" in names else "0"
-        lines += [f"    if (takes_long(env, argv[{names.index('tensors')}], {want}))"]
-        arguments = f'env, "{name}", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_{name}, argc, argv);'
-        lines += nif_wrap("        return enif_schedule_nif(", arguments)
-    else:
-        lines.append("    (void)argc;")
+    lines += nif_reschedule(function, passed) if function.get("blocks") else ["    (void)argc;"]
     if not passed:
         lines.append("    (void)argv;")
     if passed or function["returns"] == "gsc_status":
         lines.append("    struct call call = {.env = env};")
-    lines += [f"    {declaration}" for declaration in declarations]
-    if function["returns"] != "gsc_status":
-        if readers:
-            lines += [f"    if (!{' && '.join(readers)})", "        return failed(&call);"]
-        maker = {"const char *": "make_string(env, ", "uint32_t": "enif_make_uint(env, "}[function["returns"]]
-        return [*lines, *nif_call(function, expressions, f"    return {maker}", "));"), "}"]
-    for number, reader in enumerate(readers):
-        lines.append(("    if (" if number == 0 else "        ") + f"!{reader} ||")
-    call = nif_call(function, expressions, "        " if readers else "    if (", ") != GSC_OK)")
-    lines += [*call, "        return failed(&call);"]
-    if terms:
-        lines += nif_wrap("    const ERL_NIF_TERM terms[] = {", ", ".join(terms) + "};")
-        return [*lines, f"    return done(&call, terms, {len(terms)});", "}"]
-    return [*lines, "    return done(&call, NULL, 0);", "}"]
+    lines += [f"    {declaration}" for declaration, _, _ in parameters + results if declaration]
+    readers = [reader for _, reader, _ in parameters]
+    return [*lines, *nif_body(function, readers, terms, expressions), "}"]
 
 
 def nif_source(manifest):
@@ -625,7 +634,8 @@ def elixir_spec(manifest, function):
         if arg["type"] == "const gsc_tensor *" and arg["name"] == "out":
             return "[dtype]"
         base = manifest.base(arg["type"].removeprefix("const ").rstrip(" *"))
-        known = kinds.get(arg["type"]) or {"double": "real"}.get(base, "binary" if base in manifest.layouts else "integer")
+        kinds_by_base = {"double": "real"} | dict.fromkeys(manifest.layouts, "binary")
+        known = kinds.get(arg["type"]) or kinds_by_base.get(base, "integer")
         return f"{known} | nil" if "null" in arg else known
 
     passed, returned = nif_split(function)
@@ -714,38 +724,50 @@ def elixir_field(manifest, struct, field):
     return match, decode, f"Fields.named(:{group}, {at}, {label})::binary", default
 
 
+def elixir_struct_doc(manifest, item, fields):
+    lines = ['  @moduledoc """', *elixir_doc(item["doc"].strip(), "  "), ""]
+    layout = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
+    for field, decode in fields:
+        text = f"* `{field['name']}` - {elixir_words(field['doc'])}"
+        if group := re.match(r"Constants\.names?\(:(\w+),", decode):
+            text += ": " + ", ".join(f"`:{name}`" for name, _ in elixir_atoms(elixir_groups(manifest)[group[1]]))
+        lines += textwrap.wrap(text, ELIXIR_WIDTH, **layout)
+    return [*lines, '  """']
+
+
+def elixir_rows(rows, indent):
+    """Rows with commas between them."""
+    return [f"{indent}{row}," for row in rows[:-1]] + [indent + rows[-1]]
+
+
+OLDER_STRUCT = """
+  # Of an older version: the fields that it lacks are 0.
+  def decode(older) when byte_size(older) < @size do
+    decode(older <> <<0::size((@size - byte_size(older)) * 8)>>)
+  end
+"""
+
+
 def elixir_struct(manifest, item):
-    struct = item["struct"]
-    fields = [(field, elixir_field(manifest, struct, field)) for field in item["fields"]]
-    visible = [(field["name"], parts) for field, parts in fields if parts[1]]
-    lines = [f"defmodule {elixir_module(struct)} do", '  @moduledoc """', *elixir_doc(item["doc"].strip(), "  "), ""]
-    for field, parts in fields:
-        if parts[1]:
-            text = f"* `{field['name']}` - {elixir_words(field['doc'])}"
-            group = re.match(r"(?:Constants\.name)s?\(:(\w+),", parts[1])
-            if group:
-                names = ", ".join(f"`:{name}`" for name, _ in elixir_atoms(elixir_groups(manifest)[group[1]]))
-                text += f": {names}"
-            lines += textwrap.wrap(text, ELIXIR_WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
-    lines += ['  """', "  alias GradScaler.{Constants, Fields}" if "Constants." in str(fields) else "  alias GradScaler.Fields", ""]
-    if item["kind"] == "grows":
+    struct, grows = item["struct"], item["kind"] == "grows"
+    fields = [(field, *elixir_field(manifest, struct, field)) for field in item["fields"]]
+    visible = [field for field in fields if field[2]]
+    named = any("Constants." in decode for _, _, decode, _, _ in visible)
+    lines = [f"defmodule {elixir_module(struct)} do"]
+    lines += elixir_struct_doc(manifest, item, [(field, decode) for field, _, decode, _, _ in visible])
+    lines += ["  alias GradScaler.{Constants, Fields}" if named else "  alias GradScaler.Fields", ""]
+    if grows:
         lines += [f"  @size {manifest.layouts[struct][1]}", ""]
-    pairs = [f"{name}: {parts[3]}" for name, parts in visible]
-    lines += ["  defstruct " + ",\n            ".join(pairs), "", "  @type t :: %__MODULE__{}", ""]
+    defaults = [f"{field['name']}: {default}" for field, _, _, _, default in visible]
+    lines += ["  defstruct " + ",\n            ".join(defaults), "", "  @type t :: %__MODULE__{}", ""]
     lines += ['  @doc "The struct that a binary of the library holds."', "  def decode(<<"]
-    lines += [f"        {parts[0]}," for _, parts in fields]
-    lines[-1] = lines[-1].removesuffix(",")
+    lines += elixir_rows([match for _, match, _, _, _ in fields], "        ")
     lines += ["      >>) do", "    %__MODULE__{"]
-    lines += [f"      {name}: {parts[1]}," for name, parts in visible]
-    lines[-1] = lines[-1].removesuffix(",")
-    lines += ["    }", "  end", ""]
-    if item["kind"] == "grows":
-        lines += ["  # Of an older version: the fields that it lacks are 0.", "  def decode(older) when byte_size(older) < @size do"]
-        lines += ["    decode(older <> <<0::size((@size - byte_size(older)) * 8)>>)", "  end", ""]
+    lines += elixir_rows([f"{field['name']}: {decode}" for field, _, decode, _, _ in visible], "      ")
+    lines += ["    }", "  end", *(OLDER_STRUCT.rstrip().split("\n") if grows else []), ""]
     lines += ['  @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."']
     lines += ["  def encode(%__MODULE__{} = s) do", "    <<"]
-    lines += [f"      {parts[2]}," for _, parts in fields]
-    lines[-1] = lines[-1].removesuffix(",")
+    lines += elixir_rows([encode for _, _, _, encode, _ in fields], "      ")
     return [*lines, "    >>", "  end", "end"]
 
 

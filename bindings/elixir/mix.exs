@@ -41,6 +41,9 @@ defmodule GradScaler.MixProject do
       compilers: [:gradscaler | Mix.compilers()],
       # An Nx of ERL_LIBS is no dependency; newer Mix would hide it.
       prune_code_paths: false,
+      # Tests define containers of their own.
+      consolidate_protocols: Mix.env() != :test,
+      xref: [exclude: [Nx, Nx.BinaryBackend, Nx.Container]],
       deps: nx()
     ]
   end

@@ -52,8 +52,6 @@ defmodule GradScaler do
     Tree
   }
 
-  @compile {:no_warn_undefined, Nx}
-
   @enforce_keys [:policy, :state, :judges]
   defstruct [:policy, :state, :judges]
 

@@ -23,8 +23,6 @@ defmodule GradScaler.Axon do
   """
   alias GradScaler.{Defn, Tree}
 
-  @compile {:no_warn_undefined, Nx}
-
   @doc "The `:loss_scale` of `Axon.Loop.trainer/4` by the rules of a scaler with a counting policy."
   def loss_scale(%GradScaler{} = scaler) do
     unscale = fn grads, state ->

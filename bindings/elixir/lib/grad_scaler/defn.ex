@@ -24,8 +24,6 @@ defmodule GradScaler.Defn do
   """
   alias GradScaler.{Leaf, Policy, Tree}
 
-  @compile {:no_warn_undefined, Nx}
-
   @max_double 1.7976931348623157e308
   @smallest_normal_float 1.1754943508222875e-38
   @most_steps 0x7FFFFFFFFFFFFFFF

@@ -3,8 +3,6 @@ defmodule GradScaler.Leaf do
   # What stands at the ends of a tree: an Nx tensor or a {dtype, binary} pair. Nx is matched by its struct's name, so
   # that this compiles and runs without it.
 
-  @compile {:no_warn_undefined, [Nx, Nx.BinaryBackend]}
-
   @dtypes GradScaler.Binaries.dtypes()
   @types %{f32: {:f, 32}, f64: {:f, 64}, f16: {:f, 16}, bf16: {:bf, 16}}
   @names Map.new(@types, fn {name, type} -> {type, name} end)

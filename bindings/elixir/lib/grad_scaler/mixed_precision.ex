@@ -31,7 +31,6 @@ defmodule GradScaler.MixedPrecision do
       above 0 raise `ArgumentError`.
     * The scale is a float after an update, also where it was given as an integer.
   """
-  @compile {:no_warn_undefined, Nx}
 
   alias GradScaler.State
 

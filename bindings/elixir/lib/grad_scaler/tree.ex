@@ -5,8 +5,6 @@ defmodule GradScaler.Tree do
 
   import GradScaler.Leaf, only: [is_tensor: 1, is_pair: 1]
 
-  @compile {:no_warn_undefined, Nx.Container}
-
   @doc "The tree with `fun.(leaf, path, acc)` at its leaves; a path is a list of keys and indices, reversed."
   def map_reduce(tree, acc, fun), do: walk(tree, [], acc, fun)
 
