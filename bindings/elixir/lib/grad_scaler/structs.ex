@@ -462,8 +462,8 @@ defmodule GradScaler.State do
     `:at_ceiling`, `:at_floor`, `:stalled`, `:stopped`
   * `status` - `:ok`, or the error of the last update on a device
   * `skipped` - overflows since the start
-  * `growths` - growths since the start
-  * `backoffs` - backoffs since the start
+  * `growths` - updates since the start that made the scale larger
+  * `backoffs` - updates since the start that made it smaller
   """
   alias GradScaler.{Constants, Fields}
 
