@@ -40,6 +40,7 @@ gsc_status gsc_fail_null(gsc_error *err, int argument, const char *name);
  * write: the other way; refused if fields that the caller's struct lacks are not zero, unless
  * `truncate` says that they may be left out.
  */
+bool gsc_struct_size_possible(uint32_t size);
 gsc_status gsc_struct_read(const void *from, void *full, uint32_t size, int argument,
                            const char *name, gsc_error *err);
 gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool truncate, int argument,

@@ -171,12 +171,10 @@ static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int over
     s->growths += scale > old;
     s->backoffs += scale < old;
 
-    if (!overflow)
-        s->stalled = 0;
-    else if (!(s->events & GSC_EVENT_ABSORBED))
-        s->stalled = scale == old ? s->stalled + 1 : 0;
-    if (overflow && s->stalled > 0)
-        s->events |= GSC_EVENT_STALLED;
+    if (!(s->events & GSC_EVENT_ABSORBED)) {
+        s->stalled = overflow && scale == old ? s->stalled + 1 : 0;
+        s->events |= s->stalled > 0 ? GSC_EVENT_STALLED : 0u;
+    }
     if (p->stall_limit && (uint64_t)s->stalled >= p->stall_limit)
         s->events |= GSC_EVENT_STOPPED;
     return scale;

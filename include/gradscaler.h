@@ -602,6 +602,7 @@ GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
  * out = tensors * factor.scale: the loss, or the gradient that a backward pass starts from. No
  * check: what overflows here is found when the gradients are unscaled. `out` may be `tensors`.
  *
+ *     factor   NULL: 1: a cast, or a copy
  *     tensors  NULL only with n = 0
  *     out      NULL only with n = 0
  *
@@ -636,6 +637,7 @@ GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
  * float16 gradients are best unscaled into float32: in place most of what scaling saved is lost
  * again.
  *
+ *     factor   NULL: 1
  *     tensors  NULL only with n = 0
  *     out      NULL only with n = 0
  *     want     GSC_WANT_* bits

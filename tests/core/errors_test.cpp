@@ -378,7 +378,7 @@ TEST_CASE("numbers out of range", "[errors]")
     for (Call call : {update, set_scale, scale, check, unscale, clip, multiply, merge, state_init,
                       workspace_size, prepare}) {
         check_row({[](World &w) { w.exec.reserved = 1; }, call, GSC_ERROR_VALUE, 0, -1,
-                   "on.reserved", "not 0"});
+                   "on.reserved", "must be 0"});
         check_row({[](World &w) { w.exec.stream = &w; }, call, GSC_ERROR_VALUE, 0, -1, "on.stream",
                    "leave it NULL"});
     }

@@ -531,6 +531,14 @@ TEST_CASE("growths and backoffs are the updates that moved the scale", "[policy]
     CHECK(s.skipped == 3);
 }
 
+TEST_CASE("an absorbed overflow does not stall, as it tried nothing", "[policy]")
+{
+    const gsc_policy p =
+        usual.init_scale(8).min_scale(8).hysteresis(2).overflow_reset(GSC_RESET_ON_BACKOFF);
+    CHECK(states(p, start(p), "xx").back().events == (skipped | at_floor | stalled));
+    CHECK(states(p, start(p), "xxx").back().events == (skipped | absorbed));
+}
+
 TEST_CASE("an overflow that lowers the scale ends a row of stalls", "[policy]")
 {
     const gsc_policy stuck = usual.backoff_factor(1);

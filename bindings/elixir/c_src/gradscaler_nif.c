@@ -248,10 +248,11 @@ static ERL_NIF_TERM nif_scale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
         return enif_schedule_nif(env, "scale", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_scale, argc, argv);
     struct call call = {.env = env};
     gsc_factor factor;
-    if (!get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor) ||
+    if (!(is_nil(argv[0]) || get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor)) ||
         !get_tensors(&call, argv[1], 2, "tensors") ||
         !get_outputs(&call, argv[2], 3, "out") ||
-        gsc_scale(NULL, &factor, call.in, call.out, call.n, &call.err) != GSC_OK)
+        gsc_scale(NULL, is_nil(argv[0]) ? NULL : &factor, call.in, call.out, call.n, &call.err) !=
+                  GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {call.results};
     return done(&call, terms, 1);
@@ -284,11 +285,12 @@ static ERL_NIF_TERM nif_unscale(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
     gsc_factor factor;
     uint32_t want;
     gsc_report report;
-    if (!get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor) ||
+    if (!(is_nil(argv[0]) || get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor)) ||
         !get_tensors(&call, argv[1], 2, "tensors") ||
         !get_outputs(&call, argv[2], 3, "out") ||
         !get_uint32(&call, argv[3], 5, "want", &want) ||
-        gsc_unscale(NULL, &factor, call.in, call.out, call.n, want, &report, &call.err) != GSC_OK)
+        gsc_unscale(NULL, is_nil(argv[0]) ? NULL : &factor, call.in, call.out, call.n, want,
+                    &report, &call.err) != GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {call.results, make_bytes(env, &report, sizeof report)};
     return done(&call, terms, 2);

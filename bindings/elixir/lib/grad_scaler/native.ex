@@ -160,7 +160,7 @@ defmodule GradScaler.Native do
   out = tensors * factor.scale: the loss, or the gradient that a backward pass starts from. No
   check: what overflows here is found when the gradients are unscaled. `out` may be `tensors`.
   """
-  @spec scale(binary, [tensor], [dtype]) :: {:ok, [binary]} | error
+  @spec scale(binary | nil, [tensor], [dtype]) :: {:ok, [binary]} | error
   def scale(_factor, _tensors, _out), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
@@ -175,7 +175,7 @@ defmodule GradScaler.Native do
   float16 gradients are best unscaled into float32: in place most of what scaling saved is lost
   again.
   """
-  @spec unscale(binary, [tensor], [dtype], integer) :: {:ok, [binary], binary} | error
+  @spec unscale(binary | nil, [tensor], [dtype], integer) :: {:ok, [binary], binary} | error
   def unscale(_factor, _tensors, _out, _want), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
