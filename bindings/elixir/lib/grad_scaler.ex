@@ -264,6 +264,24 @@ defmodule GradScaler do
   end
 
   @doc """
+  The first overflow of a report: index of the float leaf, in the order of the walk, and of the
+  element in it; nil without one.
+
+      iex> grads = [{:f32, <<0::32>>}, {:f16, <<0::16, 0x7C00::little-16>>}]
+      iex> {_grads, report} = GradScaler.unscale(grads, GradScaler.new())
+      iex> GradScaler.first_overflow(report)
+      {1, 1}
+  """
+  @spec first_overflow(Report.t()) :: {non_neg_integer, non_neg_integer} | nil
+  def first_overflow(%Report{first_bad: 0}), do: nil
+
+  # GSC_BAD_TENSOR and GSC_BAD_ELEMENT of the header, which are C macros.
+  def first_overflow(%Report{first_bad: first_bad}) do
+    <<_sign::1, tensor::23, element::40>> = <<first_bad::64>>
+    {tensor, element}
+  end
+
+  @doc """
   The scaler after a step. Takes the report of `unscale/3` or `check/3`, several of them (of
   micro-batches, or of optimizers that share this scale: they count as one step), or whether there
   was an overflow.
