@@ -837,6 +837,21 @@ TEST_CASE("lists below 1 MiB stay on the calling thread", "[tensors][threads]")
     }
 }
 
+TEST_CASE("without a factor gsc_scale and gsc_unscale cast", "[tensors]")
+{
+    float values[] = {1, -2.5f, 70000, 0};
+    uint16_t halves[4] = {}, again[4] = {};
+    const gsc_tensor in = {values, 4, GSC_F32, 0}, out = {halves, 4, GSC_F16, 0},
+                     second = {again, 4, GSC_F16, 0};
+    gsc_report report;
+    REQUIRE(gsc_scale(nullptr, nullptr, &in, &out, 1, nullptr) == GSC_OK);
+    REQUIRE(gsc_unscale(nullptr, nullptr, &in, &second, 1, 0, &report, nullptr) == GSC_OK);
+    const uint16_t expected[] = {0x3c00, 0xc100, 0x7c00, 0};
+    CHECK(std::memcmp(halves, expected, sizeof expected) == 0);
+    CHECK(std::memcmp(again, expected, sizeof expected) == 0);
+    CHECK(report.overflow == 1);
+}
+
 TEST_CASE("a context of one thread needs no pool", "[tensors]")
 {
     const Context context(1, nullptr);

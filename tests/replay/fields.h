@@ -29,16 +29,13 @@ static int set_field(gsc_policy *policy, const char *name, const char *value)
     for (field++; *field->kind; field++) {
         if (strcmp(field->name, name) != 0)
             continue;
-        double number = strtod(value, NULL);
-        uint32_t u32 = (uint32_t)number;
-        uint64_t u64 = (uint64_t)number;
         char *at = (char *)policy + field->offset;
         if (strcmp(field->kind, "DOUBLE") == 0)
-            memcpy(at, &number, sizeof number);
+            memcpy(at, &(double){strtod(value, NULL)}, 8);
         else if (strcmp(field->kind, "U64") == 0)
-            memcpy(at, &u64, sizeof u64);
+            memcpy(at, &(uint64_t){strtoull(value, NULL, 10)}, 8);
         else
-            memcpy(at, &u32, sizeof u32);
+            memcpy(at, &(uint32_t){(uint32_t)strtoul(value, NULL, 10)}, 4);
         return 1;
     }
     printf("error no field %s\n", name);
