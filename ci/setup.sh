@@ -70,4 +70,48 @@ build() {
   cmake --build build/"$preset" ${1:+--target "$@"} -- --quiet
 }
 
+# The Rust binding's programs: build/rust/release/examples.
+rust_binding() {
+  command -v cargo >/dev/null || packages cargo
+  say "building the Rust binding"
+  CARGO_TARGET_DIR=$PWD/build/rust cargo build --quiet --offline --release --examples \
+    --manifest-path bindings/rust/Cargo.toml
+}
+
+# clients KIND: builds the KIND program (replay, parity) of every language and lists them as NAME=COMMAND in $clients.
+clients() {
+  build release "$1"
+  python_binding
+  elixir_binding
+  rust_binding
+  clients=(
+    "C=build/release/tests/$1/$1"
+    "Python=$python bindings/python/tests/$1.py"
+    "Elixir=elixir -pa build/elixir/lib/gradscaler/ebin bindings/elixir/examples/$1.exs"
+    "Rust=build/rust/release/examples/$1"
+  )
+}
+
+# Recorded gradients through every language: parity [--json FILE] prints their digests, which must be equal.
+parity() {
+  venv numpy scikit-learn matplotlib ml_dtypes
+  clients parity
+  mkdir -p build/parity
+  say "recording 200 steps of scaled gradients"
+  $python tests/parity/record.py build/parity/steps.bin
+  say "the same gradients in every language"
+  python3 tests/parity/parity.py build/parity/steps.bin "$@" "${clients[@]}"
+}
+
+# The digits as the small examples read them, 64 bytes of pixels and one of label each: build/digits.bin.
+digits() {
+  [ -e build/digits.bin ] && return
+  venv scikit-learn
+  $python -c '
+from sklearn.datasets import load_digits
+d = load_digits()
+rows = zip(d.data.astype("uint8"), d.target)
+open("build/digits.bin", "wb").write(b"".join(bytes(pixels) + bytes([label]) for pixels, label in rows))'
+}
+
 mkdir -p build
