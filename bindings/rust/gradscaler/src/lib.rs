@@ -59,3 +59,8 @@ pub use policy::{presets, Policy, PolicyBuilder, Preset};
 pub use report::Report;
 pub use scaler::{Scaler, State};
 pub use tensor::{Bf16, Element, Tensor, TensorMut, F16};
+
+/// The example of the README is compiled and run, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
