@@ -458,18 +458,24 @@ def rust_paragraphs(text, indent=""):
     return [indent + line for line in rust_doc(paragraphs(text, WIDTH - 4 - len(indent)))]
 
 
-def rust_function(manifest, item):
+def rust_notes(function):
+    """A list of what the arguments are, where their names do not say it."""
     notes = []
-    for arg in item["args"]:
+    for arg in function["args"]:
         words = [arg["unit"]] if "unit" in arg else []
         if "null" in arg and arg["name"] != "err":
             words.append(f"NULL: {arg['null']}")
         words += ["read and written"] if arg.get("inout") else []
         if words:
             notes += paragraphs(f"- `{arg['name']}`: {'; '.join(words)}", WIDTH - 8)
-    lines = ["    " + line for line in rust_doc([*paragraphs(item["doc"], WIDTH - 8), *([""] if notes else []), *notes])]
+    return ["", *notes] if notes else []
+
+
+def rust_function(manifest, item):
+    doc = [*paragraphs(item["doc"], WIDTH - 8), *rust_notes(item)]
     if "errors" in item:
-        lines += ["    ///", *rust_paragraphs("Errors: " + ", ".join(f"GSC_ERROR_{e}" for e in item["errors"]) + ".", "    ")]
+        doc += ["", *paragraphs("Errors: " + ", ".join(f"GSC_ERROR_{e}" for e in item["errors"]) + ".", WIDTH - 8)]
+    lines = ["    " + line for line in rust_doc(doc)]
     args = [f"{arg['name']}: {rust_type(manifest, arg['type'], 'null' in arg)}" for arg in item["args"]]
     result = "" if item["returns"] == "void" else f" -> {rust_type(manifest, item['returns'])}"
     line = f"    pub fn {item['function']}({', '.join(args)}){result};"
@@ -561,9 +567,9 @@ def rust_item(manifest, item):
         lines += ["#[repr(C)]", f"pub struct {item['opaque']} {{", "    _opaque: [u8; 0],"]
         return [*lines, "    _not_send: core::marker::PhantomData<*mut u8>,", "}"]
     args = [f"{arg['name']}: {rust_type(manifest, arg['type'])}" for arg in item["args"]]
-    line = f"pub type {item['callback']} = unsafe extern \"C\" fn({', '.join(args)});"
+    line = f'pub type {item["callback"]} = unsafe extern "C" fn({", ".join(args)});'
     if len(line) > WIDTH:
-        line = f"pub type {item['callback']} =\n    unsafe extern \"C\" fn({', '.join(args)});"
+        line = f'pub type {item["callback"]} =\n    unsafe extern "C" fn({", ".join(args)});'
     return [*lines, line]
 
 

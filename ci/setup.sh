@@ -52,6 +52,23 @@ python_binding() {
   echo "$sum" >build/venv/.gradscaler
 }
 
+# The Rust binding's programs, which ci/replay and ci/test run: build/rust/release/examples.
+rust_examples() {
+  say "building the Rust binding"
+  CARGO_TARGET_DIR=$PWD/build/rust cargo build --quiet --offline --release --examples --manifest-path bindings/rust/Cargo.toml
+}
+
+# The 1,797 digits as the Rust examples read them, 64 bytes of pixels and one of label each: build/digits.bin.
+digits() {
+  [ -e build/digits.bin ] && return
+  venv scikit-learn
+  $python -c '
+from sklearn.datasets import load_digits
+d = load_digits()
+rows = zip(d.data.astype("uint8"), d.target)
+open("build/digits.bin", "wb").write(b"".join(bytes(pixels) + bytes([label]) for pixels, label in rows))'
+}
+
 # build PRESET [TARGET...]: configures and builds a preset of CMakePresets.json.
 build() {
   local preset=$1

@@ -68,12 +68,17 @@ impl Elements {
 /// The memory of elements, for a file and a digest that are little-endian as every target is.
 fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
     // SAFETY: the elements are plain numbers without padding.
-    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), std::mem::size_of_val(elements)) }
 }
 
 fn bytes_of_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
     // SAFETY: as in `bytes_of`; every bit pattern is a number.
-    unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
+    unsafe {
+        std::slice::from_raw_parts_mut(
+            elements.as_mut_ptr().cast(),
+            std::mem::size_of_val(elements),
+        )
+    }
 }
 
 fn report_bytes(report: &Report) -> [u8; 256] {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 //! A network of candle, trained in f16 on handwritten digits, with and without loss scaling.
 //!
-//!     cargo run --release --example digits FILE
+//!     cargo run --example digits FILE
 //!
 //! FILE holds the 1,797 digits of scikit-learn's load_digits: 64 bytes of pixels (0 to 16) and a
-//! byte of label each. The loss is weighted 1e-4, as for an auxiliary head, so most gradients are
+//! byte of label each. The loss is weighted 1e-5, as for an auxiliary head, so most gradients are
 //! too small for f16. The exit status is 1 if f16 does not fail without scaling, or does not match
 //! f32 with it.
 
@@ -16,11 +16,11 @@ use candle_nn::{loss::cross_entropy, ops::sigmoid};
 use gradscaler::{Policy, Scaler};
 use gradscaler_candle::backward_step;
 
-const LAYERS: [usize; 4] = [64, 64, 64, 10];
-const EPOCHS: usize = 80;
+const LAYERS: [usize; 3] = [64, 32, 10];
+const EPOCHS: usize = 50;
 const BATCH: usize = 256;
 const TRAINING_SET: usize = 5 * BATCH;
-const LOSS_WEIGHT: f64 = 1e-4;
+const LOSS_WEIGHT: f64 = 1e-5;
 
 struct Digits {
     images: Tensor,
@@ -127,7 +127,7 @@ fn main() -> Result<ExitCode> {
     let f32_alone = train("f32", DType::F32, none.clone(), &digits)?;
     let f16_alone = train("f16", DType::F16, none, &digits)?;
     let f16_scaled = train("f16, scaled", DType::F16, scaler, &digits)?;
-    let kept = f16_alone < f32_alone - 0.10 && (f16_scaled - f32_alone).abs() < 0.01;
+    let kept = f16_alone < f32_alone - 0.10 && (f16_scaled - f32_alone).abs() < 0.02;
     Ok(if kept {
         ExitCode::SUCCESS
     } else {

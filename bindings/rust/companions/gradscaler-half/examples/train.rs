@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //! A regression trained with the arithmetic of the half crate, with and without loss scaling.
 //!
-//!     cargo run --release --example train
+//!     cargo run --example train
 //!
 //! Sixteen weights are learned from samples of a linear rule. The loss is weighted 1e-6, as a rare
 //! term of a larger loss may be, so the gradients are too small for f16. The exit status is 1 if
