@@ -299,8 +299,8 @@ def python_class(name):
 def python_words(text):
     """A doc in Python's names: GSC_EVENT_STOPPED is Event.STOPPED, GSC_WANT_* is Want."""
     text = re.sub(r"GSC_([A-Z]+)_\*", lambda match: match[1].title(), text)
-    text = re.sub(r"\bGSC_([A-Z]+?)_([A-Z_]+)\b", lambda match: f"{match[1].title()}.{match[2]}", text)
-    return text.replace("NULL", "None")
+    text = re.sub(r"\bGSC_(?!BAD)([A-Z]+?)_([A-Z_]+)\b", lambda match: f"{match[1].title()}.{match[2]}", text)
+    return re.sub(r"\*(?=[a-z])", "", text).replace("NULL", "None")
 
 
 # Structs that Python code sees: not those that the binding itself fills.
@@ -312,9 +312,13 @@ def python_structs(manifest):
     kinds = {"float": "c_float", "double": "c_double", "char": "c_char", "const char *": "c_char_p"}
     lines = ['"""The structs and constants of the library.', "", NOTE, '"""', ""]
     lines += ["import ctypes as c", "import enum"]
+    lines += ["", "", "class Struct(c.Structure):", '    """A struct whose repr tells its fields."""', ""]
+    lines += ["    def __repr__(self):"]
+    lines += ['        names = [name for name, *_ in self._fields_ if "reserved" not in name]']
+    lines += ["        return f\"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})\""]
     for item in manifest.items:
         if item.get("struct") in PYTHON_STRUCTS:
-            lines += ["", "", f"class {python_class(item['struct'])}(c.Structure):"]
+            lines += ["", "", f"class {python_class(item['struct'])}(Struct):"]
             doc = paragraphs(python_words(item["doc"]), WIDTH - 8) + [""]
             for field in item["fields"]:
                 row = f"{field['name']}: {python_words(field['doc'])}"
@@ -425,6 +429,395 @@ def swig_interface(manifest):
     lines += [f"%ignore {struct['struct']};" for struct in manifest.structs]
     lines += ["", '%include "gradscaler.h"', ""]
     return "\n".join(lines)
+
+
+# ---- Elixir: a NIF with one function per C function, its stubs, and the structs as Elixir structs ----
+
+# Structs that Elixir code sees as structs of its own; gsc_info has pointers and becomes a map.
+ELIXIR_STRUCTS = ("gsc_policy", "gsc_factor", "gsc_report", "gsc_state")
+ELIXIR_WIDTH = 98
+
+
+def elixir_module(struct):
+    return "GradScaler." + python_class(struct)
+
+
+def elixir_groups(manifest):
+    """{group: item} of the constants that Elixir code names as atoms."""
+    groups = {}
+    for item in manifest.constants:
+        if item["constants"] != "GSC_":
+            groups[item["constants"].removeprefix("GSC_").removesuffix("_").lower()] = item
+        elif item["type"] == "gsc_status":
+            groups["status"] = item
+        elif any(value["name"] == "F32" for value in item["values"]):
+            groups["dtype"] = item
+    return {name: item for name, item in groups.items() if item["type"] != "macro"}
+
+
+def elixir_atoms(item):
+    return [(value["name"].removeprefix("ERROR_").lower(), value["value"]) for value in item["values"]]
+
+
+def elixir_words(text):
+    """A doc in Elixir's names: GSC_EVENT_STOPPED is `:stopped`; the names for GSC_WANT_* follow the doc."""
+    text = text.replace("GSC_ERROR_*", "error")
+    text = re.sub(r"GSC_[A-Z]+_\* bits", "any of these", text)
+    text = re.sub(r"GSC_[A-Z]+_\*", "one of these", text)
+    text = re.sub(r"\bGSC_(?:[A-Z]+_)?([A-Z0-9_]+)\b", lambda match: f"`:{match[1].lower()}`", text)
+    return text.replace("NULL", "nil").replace("*out", "the result").replace('"', "`")
+
+
+def elixir_doc(text, indent):
+    lines = []
+    for line in elixir_words(text).split("\n\n"):
+        lines += [*textwrap.wrap(line, ELIXIR_WIDTH - len(indent), break_on_hyphens=False), ""]
+    return [(indent + line).rstrip() for line in lines[:-1]]
+
+
+def nif_parameter(manifest, function, arg, number):
+    """(declaration, reader, C expressions by name) of an argument that the caller passes."""
+    name, type_ = arg["name"], arg["type"]
+    struct = type_.removeprefix("const ").rstrip(" *")
+    position = [a["name"] for a in function["args"]].index(name)
+    where = f'argv[{number}], {position}, "{name}"'
+    if type_ == "const gsc_tensor *":
+        kind, side = ("outputs", "out") if name == "out" else ("tensors", "in")
+        return None, f"get_{kind}(&call, {where})", {name: f"call.{side}", "n": "call.n"}
+    if struct in manifest.layouts:
+        kinds = {item["struct"]: item["kind"] for item in manifest.structs}
+        reader = f"get_{'growing' if kinds[struct] == 'grows' else 'struct'}(&call, {where}, &{name}, sizeof {name})"
+        if "null" not in arg:
+            return f"{struct} {name};", reader, {name: f"&{name}"}
+        return (
+            f"{struct} {name};",
+            f"(is_nil(argv[{number}]) || {reader})",
+            {name: f"is_nil(argv[{number}]) ? NULL : &{name}"},
+        )
+    if type_ == "const void *":
+        return (
+            f"ErlNifBinary {name};",
+            f"get_bytes(&call, {where}, &{name})",
+            {
+                name: f"{name}.data",
+                arg["count"]: f"{name}.size",
+            },
+        )
+    if type_ == "const char *":
+        return f"char {name}[64];", f"get_string(&call, {where}, {name}, sizeof {name})", {name: name}
+    scalar = manifest.base(struct)
+    expression = f"&{name}" if type_.endswith("*") else name
+    return f"{scalar} {name};", f"get_{scalar.removesuffix('_t')}(&call, {where}, &{name})", {name: expression}
+
+
+def nif_result(manifest, arg):
+    """(declaration, term, C expressions by name) of an argument that is a result."""
+    name, type_ = arg["name"], arg["type"]
+    struct = type_.rstrip(" *")
+    if type_ == "void *":
+        expressions = {name: name, arg["count"]: f"sizeof {name}", "size": "&size"}
+        return (
+            f"unsigned char {name}[GSC_SAVED_SIZE];\n    uint64_t size;",
+            f"make_bytes(env, {name}, size)",
+            expressions,
+        )
+    if type_ == "uint64_t *":
+        return f"uint64_t {name};", f"enif_make_uint64(env, {name})", {name: f"&{name}"}
+    item = next(item for item in manifest.structs if item["struct"] == struct)
+    initial = f" = {struct.upper()}_INIT" if item["kind"] == "grows" else ""
+    if struct in ELIXIR_STRUCTS:
+        return f"{struct} {name}{initial};", f"make_bytes(env, &{name}, sizeof {name})", {name: f"&{name}"}
+    return f"{struct} {name}{initial};", f"make_{struct.removeprefix('gsc_')}(env, &{name})", {name: f"&{name}"}
+
+
+def nif_split(function):
+    """The arguments that Elixir passes, and those that it gets back."""
+    types = {arg["type"] for arg in function["args"]}
+    passed, returned = [], []
+    for arg in function["args"]:
+        type_ = arg["type"]
+        if arg["name"] in ("on", "err", "n", "capacity"):
+            continue
+        if arg["name"] == "size" and types & {"void *", "const void *"}:
+            continue
+        pointer = type_.endswith("*") and not type_.startswith("const ")
+        (returned if pointer else passed).append(arg)
+    return passed, returned
+
+
+def nif_make_struct(manifest, item):
+    """A C function that turns a struct with pointers into a map."""
+    makers = {"uint32_t": "enif_make_uint", "const char *": "make_string"}
+    fields = [field for field in item["fields"] if field["name"] != "struct_size"]
+    short = item["struct"].removeprefix("gsc_")
+    lines = [f"static ERL_NIF_TERM make_{short}(ErlNifEnv *env, const {item['struct']} *from)", "{"]
+    lines += ["    ERL_NIF_TERM keys[] = {"]
+    lines += [f'        enif_make_atom(env, "{field["name"]}"),' for field in fields]
+    lines += ["    };", "    ERL_NIF_TERM values[] = {"]
+    lines += [f"        {makers[field['type']]}(env, from->{field['name']})," for field in fields]
+    return [*lines, "    };", f"    return make_map(env, keys, values, {len(fields)});", "}"]
+
+
+def nif_call(function, expressions, before, after):
+    """The C call between two pieces of text, wrapped."""
+    arguments = ", ".join(expressions[arg["name"]] for arg in function["args"])
+    return nif_wrap(f"{before}{function['function']}(", arguments + after)
+
+
+def nif_wrap(start, arguments):
+    """One line, or several with the arguments below each other."""
+    lines = textwrap.wrap(arguments, WIDTH - len(start), break_long_words=False)
+    return [start + lines[0], *(" " * len(start) + line for line in lines[1:])]
+
+
+def nif_reschedule(function, passed):
+    """The start of a function that moves itself to a dirty scheduler where its tensors are many."""
+    name, names = function["function"].removeprefix("gsc_"), [arg["name"] for arg in passed]
+    want = f"peek_want(env, argv[{names.index('want')}])" if "want" in names else "0"
+    arguments = f'env, "{name}", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_{name}, argc, argv);'
+    lines = [f"    if (takes_long(env, argv[{names.index('tensors')}], {want}))"]
+    return lines + nif_wrap("        return enif_schedule_nif(", arguments)
+
+
+def nif_body(function, readers, terms, expressions):
+    """Read the arguments, call, return what the C function returned or wrote."""
+    if function["returns"] != "gsc_status":
+        lines = [f"    if (!{reader})\n        return failed(&call);" for reader in readers]
+        maker = {"const char *": "make_string(env, ", "uint32_t": "enif_make_uint(env, "}[function["returns"]]
+        return lines + nif_call(function, expressions, f"    return {maker}", "));")
+    lines = [("    if (" if number == 0 else "        ") + f"!{reader} ||" for number, reader in enumerate(readers)]
+    lines += nif_call(function, expressions, "        " if readers else "    if (", ") != GSC_OK)")
+    lines.append("        return failed(&call);")
+    if not terms:
+        return [*lines, "    return done(&call, NULL, 0);"]
+    lines += nif_wrap("    const ERL_NIF_TERM terms[] = {", ", ".join(terms) + "};")
+    return [*lines, f"    return done(&call, terms, {len(terms)});"]
+
+
+def nif_function(manifest, function):
+    name = function["function"].removeprefix("gsc_")
+    passed, returned = nif_split(function)
+    parameters = [nif_parameter(manifest, function, arg, number) for number, arg in enumerate(passed)]
+    results = [nif_result(manifest, arg) for arg in returned]
+    expressions = {"on": "NULL", "err": "&call.err"}
+    for _, _, named in parameters + results:
+        expressions |= named
+    terms = ["call.results"] if "out" in [arg["name"] for arg in passed] else []
+    terms += [term for _, term, _ in results]
+    lines = [f"static ERL_NIF_TERM nif_{name}(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])", "{"]
+    lines += nif_reschedule(function, passed) if function.get("blocks") else ["    (void)argc;"]
+    if not passed:
+        lines.append("    (void)argv;")
+    if passed or function["returns"] == "gsc_status":
+        lines.append("    struct call call = {.env = env};")
+    lines += [f"    {declaration}" for declaration, _, _ in parameters + results if declaration]
+    readers = [reader for _, reader, _ in parameters]
+    return [*lines, *nif_body(function, readers, terms, expressions), "}"]
+
+
+def nif_source(manifest):
+    functions = list(python_functions(manifest))
+    lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */", '#include "terms.h"', ""]
+    for item in manifest.structs:
+        if any(field["type"].startswith("const char") for field in item["fields"]):
+            lines += [*nif_make_struct(manifest, item), ""]
+    for function in functions:
+        lines += [*nif_function(manifest, function), ""]
+    lines += ["static ErlNifFunc functions[] = {"]
+    for function in functions:
+        name = function["function"].removeprefix("gsc_")
+        lines.append(f'    {{"{name}", {len(nif_split(function)[0])}, nif_{name}, 0}},')
+    lines += ["};", "", "ERL_NIF_INIT(Elixir.GradScaler.Native, functions, load, NULL, upgrade, unload)"]
+    return "\n".join(lines) + "\n"
+
+
+def elixir_spec(manifest, function):
+    kinds = {"const gsc_tensor *": "[tensor]", "const char *": "binary", "const void *": "binary"}
+
+    def kind(arg):
+        if arg["type"] == "const gsc_tensor *" and arg["name"] == "out":
+            return "[dtype]"
+        base = manifest.base(arg["type"].removeprefix("const ").rstrip(" *"))
+        kinds_by_base = {"double": "real"} | dict.fromkeys(manifest.layouts, "binary")
+        known = kinds.get(arg["type"]) or kinds_by_base.get(base, "integer")
+        return f"{known} | nil" if "null" in arg else known
+
+    passed, returned = nif_split(function)
+    results = ["[binary]"] if "out" in [arg["name"] for arg in passed] else []
+    for arg in returned:
+        struct = arg["type"].rstrip(" *")
+        binary = arg["type"] == "void *" or struct in ELIXIR_STRUCTS
+        results.append("binary" if binary else "map" if struct in manifest.layouts else "integer")
+    ok = f"{{:ok, {', '.join(results)}}}" if results else ":ok"
+    result = {"gsc_status": f"{ok} | error", "uint32_t": "integer"}.get(function["returns"], "binary | nil")
+    return f"({', '.join(kind(arg) for arg in passed)}) :: {result}"
+
+
+def elixir_stubs(manifest):
+    major, minor, patch = manifest.library["version"].split(".")
+    lines = [
+        f"# {NOTE}",
+        "defmodule GradScaler.Native do",
+        '  @moduledoc """',
+        "  The C functions, one to one; the first of three layers.",
+        "",
+        "  Structs are binaries of their exact size (`GradScaler.Policy` and its siblings encode and decode",
+        "  them), tensors are `{dtype, binary}` with the dtype's number, and results are new binaries. What",
+        "  the caller passes is never written. A refusal is `{:error, {status, argument, index, name,",
+        "  message}}`, the members of `gsc_error`; nothing here raises.",
+        "",
+        "  Functions over tensors go to a dirty CPU scheduler by themselves where a normal one would be",
+        "  held up.",
+        '  """',
+        "",
+        "  # Loaded by the first call, not by the compiler, which runs before the library is there.",
+        "  @compile {:autoload, false}",
+        "  @on_load :load",
+        f"  @version {int(major) << 16 | int(minor) << 8 | int(patch)}",
+        "",
+        "  @type dtype :: integer",
+        "  @type tensor :: {dtype, binary}",
+        "  @type real :: float | integer | :infinity | :neg_infinity | :nan",
+        "  @type error :: {:error, {neg_integer, integer, integer, binary, binary}}",
+        "",
+        "  @doc false",
+        "  def load do",
+        '    path = Path.join(:code.priv_dir(:gradscaler), "gradscaler_nif")',
+        "    :erlang.load_nif(String.to_charlist(path), @version)",
+        "  end",
+    ]
+    for function in python_functions(manifest):
+        name = function["function"].removeprefix("gsc_")
+        args = ", ".join(f"_{arg['name']}" for arg in nif_split(function)[0])
+        call = f"{name}({args})" if args else name
+        spec = f"  @spec {name}{elixir_spec(manifest, function)}"
+        if len(spec) > ELIXIR_WIDTH:
+            spec = spec.replace(" :: ", " ::\n          ")
+        doc = elixir_doc(function["doc"].strip(), "  ")
+        lines += ["", '  @doc """', *doc, '  """', spec, f"  def {call}, do: :erlang.nif_error(:nif_not_loaded)"]
+    return "\n".join([*lines, "end", ""])
+
+
+def elixir_field(manifest, struct, field):
+    """(match, decode, encode, default) of a field; None to leave it out of the Elixir struct."""
+    name, type_ = field["name"], field["type"]
+    base, at = manifest.base(type_), f"s.{field['name']}"
+    if "reserved" in name or name == "struct_size":
+        size = manifest.size_of(type_) * field.get("array", 1)
+        value = manifest.layouts[struct][1] if name == "struct_size" else 0
+        return f"_::binary-size({size})", None, f"{value}::little-{8 * size}", None
+    if type_ in manifest.layouts:
+        module, size = elixir_module(type_), manifest.layouts[type_][1]
+        match = f"{name}::binary-size({size})"
+        return match, f"{module}.decode({name})", f"{module}.encode({at})::binary", f"%{module}{{}}"
+    label = f'"{struct.removeprefix("gsc_")}.{name}"'
+    if base in ("float", "double"):
+        bits = 8 * SIZES[base]
+        match = f"{name}::binary-size({SIZES[base]})"
+        return match, f"Fields.real({name})", f"Fields.f{bits}({at}, {label})::binary", "0.0"
+    kind = {"int32_t": "s32", "uint32_t": "u32", "int64_t": "s64", "uint64_t": "u64"}[base]
+    match = f"{name}::little-{'signed' if kind[0] == 's' else 'unsigned'}-{kind[1:]}"
+    group = re.search(r"GSC_([A-Z]+)_\*", field["doc"])
+    groups = elixir_groups(manifest)
+    if not group or group[1].lower() not in groups:
+        return match, name, f"Fields.{kind}({at}, {label})::binary", "0"
+    group = group[1].lower()
+    bits = groups[group].get("bits", False)
+    default = "[]" if bits else f":{elixir_atoms(groups[group])[0][0]}"
+    decode = f"Constants.name{'s' if bits else ''}(:{group}, {name})"
+    return match, decode, f"Fields.named(:{group}, {at}, {label})::binary", default
+
+
+def elixir_struct_doc(manifest, item, fields):
+    lines = ['  @moduledoc """', *elixir_doc(item["doc"].strip(), "  "), ""]
+    layout = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
+    for field, decode in fields:
+        text = f"* `{field['name']}` - {elixir_words(field['doc'])}"
+        if group := re.match(r"Constants\.names?\(:(\w+),", decode):
+            text += ": " + ", ".join(f"`:{name}`" for name, _ in elixir_atoms(elixir_groups(manifest)[group[1]]))
+        lines += textwrap.wrap(text, ELIXIR_WIDTH, **layout)
+    return [*lines, '  """']
+
+
+def elixir_rows(rows, indent):
+    """Rows with commas between them."""
+    return [f"{indent}{row}," for row in rows[:-1]] + [indent + rows[-1]]
+
+
+OLDER_STRUCT = """
+  # Of an older version: the fields that it lacks are 0.
+  def decode(older) when byte_size(older) < @size do
+    decode(older <> <<0::size((@size - byte_size(older)) * 8)>>)
+  end
+"""
+
+
+def elixir_struct(manifest, item):
+    struct, grows = item["struct"], item["kind"] == "grows"
+    fields = [(field, *elixir_field(manifest, struct, field)) for field in item["fields"]]
+    visible = [field for field in fields if field[2]]
+    named = any("Constants." in decode for _, _, decode, _, _ in visible)
+    lines = [f"defmodule {elixir_module(struct)} do"]
+    lines += elixir_struct_doc(manifest, item, [(field, decode) for field, _, decode, _, _ in visible])
+    lines += ["  alias GradScaler.{Constants, Fields}" if named else "  alias GradScaler.Fields", ""]
+    if grows:
+        lines += [f"  @size {manifest.layouts[struct][1]}", ""]
+    defaults = [f"{field['name']}: {default}" for field, _, _, _, default in visible]
+    lines += ["  defstruct " + ",\n            ".join(defaults), "", "  @type t :: %__MODULE__{}", ""]
+    lines += ['  @doc "The struct that a binary of the library holds."', "  def decode(<<"]
+    lines += elixir_rows([match for _, match, _, _, _ in fields], "        ")
+    lines += ["      >>) do", "    %__MODULE__{"]
+    lines += elixir_rows([f"{field['name']}: {decode}" for field, _, decode, _, _ in visible], "      ")
+    lines += ["    }", "  end", *(OLDER_STRUCT.rstrip().split("\n") if grows else []), ""]
+    lines += ['  @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."']
+    lines += ["  def encode(%__MODULE__{} = s) do", "    <<"]
+    lines += elixir_rows([encode for _, _, _, encode, _ in fields], "      ")
+    return [*lines, "    >>", "  end", "end"]
+
+
+def elixir_structs(manifest):
+    lines = [f"# {NOTE}", "defmodule GradScaler.Constants do", "  @moduledoc false", ""]
+    lines.append('  @doc "The names of a group with their numbers."')
+    for group, item in elixir_groups(manifest).items():
+        pairs = [f"{name}: {value}" for name, value in elixir_atoms(item)]
+        lines += [f"  def all(:{group}) do", "    [", *(f"      {pair}," for pair in pairs)]
+        lines[-1] = lines[-1].removesuffix(",")
+        lines += ["    ]", "  end", ""]
+    lines += [
+        '  @doc "The number of a name, of a list of names (their union), or a number as it is."',
+        "  def number(_group, number, _label) when is_integer(number), do: number",
+        "  def number(_group, [], _label), do: 0",
+        "",
+        "  def number(group, [name | names], label) do",
+        "    Bitwise.bor(number(group, name, label), number(group, names, label))",
+        "  end",
+        "",
+        "  def number(group, name, label) do",
+        "    all(group)[name] ||",
+        "      raise ArgumentError,",
+        '            "#{label} is #{inspect(name)}, not one of #{inspect(Keyword.keys(all(group)))}"',
+        "  end",
+        "",
+        '  @doc "The name of a number; the number itself where it has none."',
+        "  def name(group, number) do",
+        "    case List.keyfind(all(group), number, 1) do",
+        "      {name, _} -> name",
+        "      nil -> number",
+        "    end",
+        "  end",
+        "",
+        '  @doc "The names of the bits that are set."',
+        "  def names(_group, 0), do: []",
+        "",
+        "  def names(group, bits) do",
+        "    for {name, bit} <- all(group), Bitwise.band(bits, bit) != 0, do: name",
+        "  end",
+        "end",
+    ]
+    structs = {item["struct"]: item for item in manifest.structs}
+    for struct in ELIXIR_STRUCTS:
+        lines += ["", *elixir_struct(manifest, structs[struct])]
+    return "\n".join(lines) + "\n"
 
 
 # ---- Rust: the sys crate one to one; of the safe crate the constants and the fields of a policy ----
@@ -642,6 +1035,9 @@ OUTPUTS = {
     "bindings/python/gradscaler.i": swig_interface,
     "bindings/python/src/gradscaler/_structs.py": python_structs,
     "bindings/python/src/gradscaler/_gradscaler.pyi": python_stub,
+    "bindings/elixir/c_src/gradscaler_nif.c": nif_source,
+    "bindings/elixir/lib/grad_scaler/native.ex": elixir_stubs,
+    "bindings/elixir/lib/grad_scaler/structs.ex": elixir_structs,
     "bindings/rust/gradscaler-sys/src/lib.rs": rust_sys,
     "bindings/rust/gradscaler/src/generated.rs": rust_safe,
 }

@@ -52,6 +52,14 @@ python_binding() {
   echo "$sum" >build/venv/.gradscaler
 }
 
+# The Elixir binding, built from this tree to build/elixir; make and mix see what changed.
+elixir_binding() {
+  packages elixir erlang-dev make gcc
+  export ELIXIR_ERL_OPTIONS=+fnu # file names and output are UTF-8 whatever the locale
+  say "building the Elixir binding"
+  (cd bindings/elixir && MIX_ENV=prod MIX_BUILD_PATH="$OLDPWD/build/elixir" mix compile --warnings-as-errors)
+}
+
 # The Rust binding's programs, which ci/replay and ci/test run: build/rust/release/examples.
 rust_examples() {
   say "building the Rust binding"

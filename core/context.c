@@ -44,8 +44,8 @@ gsc_status gsc_exec_read(const gsc_exec *on, gsc_context **context, gsc_error *e
         return GSC_OK;
     GSC_TRY(gsc_struct_read(on, &full, GSC_EXEC_SIZE, 0, "on", err));
     if (full.reserved != 0)
-        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.reserved", "on.reserved is %u, not 0",
-                        full.reserved);
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.reserved",
+                        "on.reserved is %u: it must be 0", full.reserved);
     if (full.stream)
         return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.stream",
                         "on.stream is set, but a CPU has no streams: leave it NULL");

@@ -64,14 +64,15 @@ gsc_status gsc_fail(gsc_error *err, gsc_status status, int argument, int64_t ind
 
 gsc_status gsc_fail_null(gsc_error *err, int argument, const char *name)
 {
-    return gsc_fail(err, GSC_ERROR_NULL, argument, -1, name, "%s is NULL", name);
+    return gsc_fail(err, GSC_ERROR_NULL, argument, -1, name,
+                    "%s is NULL: it must point to something here", name);
 }
 
 /* Sizes beyond this are dirt, not a future version. */
 #define STRUCT_SIZE_LIMIT 4096u
 
 /* Structs grow by 8 bytes, so that no size ends inside a field. */
-static bool possible_size(uint32_t size)
+bool gsc_struct_size_possible(uint32_t size)
 {
     return size >= 8 && size <= STRUCT_SIZE_LIMIT && size % 8 == 0;
 }
@@ -80,7 +81,7 @@ static gsc_status struct_size_of(const void *from, uint32_t *size, int argument,
                                  gsc_error *err)
 {
     memcpy(size, from, sizeof *size);
-    if (!possible_size(*size))
+    if (!gsc_struct_size_possible(*size))
         return gsc_fail(err, GSC_ERROR_STRUCT_SIZE, argument, -1, name,
                         "%s.struct_size is %u: initialise the struct first", name, *size);
     return GSC_OK;
@@ -129,7 +130,7 @@ gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool trun
 static gsc_status struct_init(uint32_t struct_size, void *out, gsc_error *err)
 {
     GSC_REQUIRE(out, 1);
-    if (!possible_size(struct_size))
+    if (!gsc_struct_size_possible(struct_size))
         return gsc_fail(err, GSC_ERROR_STRUCT_SIZE, 0, -1, "struct_size",
                         "struct_size is %u, not the size of a struct", struct_size);
     memset(out, 0, struct_size);

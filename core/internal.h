@@ -40,6 +40,7 @@ gsc_status gsc_fail_null(gsc_error *err, int argument, const char *name);
  * write: the other way; refused if fields that the caller's struct lacks are not zero, unless
  * `truncate` says that they may be left out.
  */
+bool gsc_struct_size_possible(uint32_t size);
 gsc_status gsc_struct_read(const void *from, void *full, uint32_t size, int argument,
                            const char *name, gsc_error *err);
 gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool truncate, int argument,
@@ -52,8 +53,7 @@ gsc_status gsc_policy_check_full(const gsc_policy *full, int argument, gsc_error
 gsc_status gsc_exec_read(const gsc_exec *on, gsc_context **context, gsc_error *err);
 /* Whether a factor can multiply: refused with a sentence on how it got there. */
 gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err);
-/* Whether x can be a scale: finite and above 0, as its inverse. */
-bool gsc_usable(double x);
+gsc_status gsc_state_check(const gsc_state *state, int argument, gsc_error *err);
 gsc_factor gsc_factor_of(double scale, uint64_t serial);
 
 struct gsc_context {

@@ -14,6 +14,17 @@
 
 #include "gradscaler.h"
 
+static inline int gsc_positive(double x)
+{
+    return x > 0 && isfinite(x);
+}
+
+/* Whether x can be a scale: it and its inverse are finite and above 0. */
+static inline int gsc_usable(double x)
+{
+    return gsc_positive(x) && gsc_positive(1.0 / x);
+}
+
 /* x in the policy's number format. */
 static inline double gsc_format(const gsc_policy *p, double x)
 {
@@ -49,8 +60,6 @@ static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
     double moved = p->backoff_factor == 0.0
                        ? gsc_format(p, old / gsc_format_factor(p, growth))
                        : gsc_format(p, old * gsc_format_factor(p, p->backoff_factor));
-    s->events |= GSC_EVENT_BACKED_OFF;
-    s->backoffs++;
     s->steps = 0;
     if (p->overflow_reset & GSC_RESET_ON_BACKOFF)
         s->overflows = 0;
@@ -64,8 +73,6 @@ static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
     double growth = p->growth_factor == 0.0 ? 1.0 : p->growth_factor;
     double moved = gsc_format(p, old * gsc_format_factor(p, growth));
     double ceiling = gsc_max_scale(p);
-    s->events |= GSC_EVENT_GREW;
-    s->growths++;
     s->steps = 0;
     if (p->growth_rule != GSC_GROWTH_EVERY)
         s->good = 0;
@@ -160,13 +167,14 @@ static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int over
     if (p->floor_rule == GSC_LIMIT_ALWAYS && scale < p->min_scale)
         scale = p->min_scale;
     scale = gsc_format(p, scale);
+    s->events |= scale > old ? GSC_EVENT_GREW : scale < old ? GSC_EVENT_BACKED_OFF : 0u;
+    s->growths += scale > old;
+    s->backoffs += scale < old;
 
-    if (!overflow)
-        s->stalled = 0;
-    else if (!(s->events & GSC_EVENT_ABSORBED))
-        s->stalled = scale == old ? s->stalled + 1 : 0;
-    if (overflow && s->stalled > 0)
-        s->events |= GSC_EVENT_STALLED;
+    if (!(s->events & GSC_EVENT_ABSORBED)) {
+        s->stalled = overflow && scale == old ? s->stalled + 1 : 0;
+        s->events |= s->stalled > 0 ? GSC_EVENT_STALLED : 0u;
+    }
     if (p->stall_limit && (uint64_t)s->stalled >= p->stall_limit)
         s->events |= GSC_EVENT_STOPPED;
     return scale;

@@ -420,17 +420,18 @@ static gsc_status tensor_check(const gsc_tensor *t, int argument, uint64_t index
     return (strcat(strcpy(name, list), "." field),                                                 \
             gsc_fail(err, status, argument, (int64_t)index, name, __VA_ARGS__))
     if (t->dtype - 1 >= gsc_dtypes)
-        FAIL(GSC_ERROR_DTYPE, "dtype", "tensor %llu of %s has dtype %u, which is none",
+        FAIL(GSC_ERROR_DTYPE, "dtype", "tensor %llu of %s has dtype %u, which is none: see GSC_F32",
              (unsigned long long)index, list, t->dtype);
     if (t->reserved != 0)
         FAIL(GSC_ERROR_VALUE, "reserved", "tensor %llu of %s has reserved = %u: it must be 0",
              (unsigned long long)index, list, t->reserved);
     uint64_t size = dtypes[t->dtype - 1].size;
     if (t->count > UINT64_MAX / size || t->count * size > UINTPTR_MAX - (uintptr_t)t->data)
-        FAIL(GSC_ERROR_COUNT, "count", "tensor %llu of %s has %llu elements, more than memory",
+        FAIL(GSC_ERROR_COUNT, "count",
+             "tensor %llu of %s has %llu elements, more than memory: is it a byte count?",
              (unsigned long long)index, list, (unsigned long long)t->count);
     if (!t->data && t->count > 0)
-        FAIL(GSC_ERROR_NULL, "data", "tensor %llu of %s has %llu elements and no data",
+        FAIL(GSC_ERROR_NULL, "data", "tensor %llu of %s has %llu elements and no data: set either",
              (unsigned long long)index, list, (unsigned long long)t->count);
 #undef FAIL
     return GSC_OK;
@@ -441,8 +442,9 @@ static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, int ar
 {
     if (in->count != out->count)
         return gsc_fail(err, GSC_ERROR_COUNT, argument, (int64_t)index, "out.count",
-                        "tensor %llu has %llu elements, its output %llu", (unsigned long long)index,
-                        (unsigned long long)in->count, (unsigned long long)out->count);
+                        "tensor %llu has %llu elements, its output %llu: make them equal",
+                        (unsigned long long)index, (unsigned long long)in->count,
+                        (unsigned long long)out->count);
     uint64_t in_size = dtypes[in->dtype - 1].size, out_size = dtypes[out->dtype - 1].size;
     if (in->count == 0 || (in->data == out->data && in_size == out_size))
         return GSC_OK;
@@ -515,13 +517,13 @@ static gsc_status run(const gsc_exec *on, job *job, gsc_report *report, gsc_erro
 gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *tensors,
                      const gsc_tensor *out, uint64_t n, gsc_error *err)
 {
-    GSC_REQUIRE(factor, 1);
     if (n > 0) {
         GSC_REQUIRE(tensors, 2);
         GSC_REQUIRE(out, 3);
     }
-    GSC_TRY(gsc_factor_check(factor, 1, err));
-    job job = {.in = tensors, .out = out, .n = n, .multiplier = factor->scale};
+    if (factor)
+        GSC_TRY(gsc_factor_check(factor, 1, err));
+    job job = {.in = tensors, .out = out, .n = n, .multiplier = factor ? factor->scale : 1};
     return run(on, &job, NULL, err);
 }
 
@@ -542,14 +544,14 @@ gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor, const gsc_t
                        const gsc_tensor *out, uint64_t n, uint32_t want, gsc_report *report,
                        gsc_error *err)
 {
-    GSC_REQUIRE(factor, 1);
     if (n > 0) {
         GSC_REQUIRE(tensors, 2);
         GSC_REQUIRE(out, 3);
     }
-    GSC_TRY(gsc_factor_check(factor, 1, err));
+    if (factor)
+        GSC_TRY(gsc_factor_check(factor, 1, err));
     GSC_TRY(want_check(want, 5, err));
-    job job = {.in = tensors, .out = out, .n = n, .multiplier = factor->inverse};
+    job job = {.in = tensors, .out = out, .n = n, .multiplier = factor ? factor->inverse : 1};
     job.want = report ? want : 0;
     return run(on, &job, report, err);
 }

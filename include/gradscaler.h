@@ -461,8 +461,8 @@ GSC_API gsc_status gsc_merge(const gsc_exec *on, const gsc_report *a, const gsc_
 /* ---- State: the scale and its counts --------------------------------------------------------- */
 
 /* Bits of state.events: what the last update did. */
-#define GSC_EVENT_GREW       1u   /* a growth was due */
-#define GSC_EVENT_BACKED_OFF 2u   /* an overflow led to a backoff */
+#define GSC_EVENT_GREW       1u   /* the scale became larger */
+#define GSC_EVENT_BACKED_OFF 2u   /* the scale became smaller */
 #define GSC_EVENT_SKIPPED    4u   /* an overflow: leave the parameters alone */
 #define GSC_EVENT_ABSORBED   8u   /* the overflow was absorbed by hysteresis or tolerance */
 #define GSC_EVENT_AT_CEILING 16u  /* max_scale held a growth */
@@ -490,8 +490,8 @@ typedef struct gsc_state {
     uint32_t events;       /* GSC_EVENT_* of the last update */
     gsc_status status;     /* GSC_OK, or the error of the last update on a device */
     int64_t skipped;       /* overflows since the start */
-    int64_t growths;       /* growths since the start */
-    int64_t backoffs;      /* backoffs since the start */
+    int64_t growths;       /* updates since the start that made the scale larger */
+    int64_t backoffs;      /* updates since the start that made it smaller */
     uint64_t reserved[11]; /* 0 */
 } gsc_state;
 
@@ -602,6 +602,7 @@ GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
  * out = tensors * factor.scale: the loss, or the gradient that a backward pass starts from. No
  * check: what overflows here is found when the gradients are unscaled. `out` may be `tensors`.
  *
+ *     factor   NULL: 1: a cast, or a copy
  *     tensors  NULL only with n = 0
  *     out      NULL only with n = 0
  *
@@ -636,6 +637,7 @@ GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
  * float16 gradients are best unscaled into float32: in place most of what scaling saved is lost
  * again.
  *
+ *     factor   NULL: 1
  *     tensors  NULL only with n = 0
  *     out      NULL only with n = 0
  *     want     GSC_WANT_* bits

@@ -22,13 +22,18 @@ static void gsc_py_set(PyObject *object, const char *name, PyObject *value)
 
 static void gsc_py_raise(const gsc_error *err)
 {
-    PyObject *error = PyObject_CallFunction(gsc_py_error, "s", err->message);
+    /* A message may have been cut inside a character. */
+    PyObject *text =
+        PyUnicode_DecodeUTF8(err->message, (Py_ssize_t)strlen(err->message), "replace");
+    PyObject *error = text ? PyObject_CallFunctionObjArgs(gsc_py_error, text, NULL) : NULL;
+    Py_XDECREF(text);
     if (!error)
         return;
     gsc_py_set(error, "status", PyLong_FromLong(err->status));
     gsc_py_set(error, "argument", PyLong_FromLong(err->argument));
     gsc_py_set(error, "index", PyLong_FromLongLong(err->index));
-    gsc_py_set(error, "name", PyUnicode_FromString(err->name));
+    gsc_py_set(error, "name",
+               PyUnicode_DecodeUTF8(err->name, (Py_ssize_t)strlen(err->name), "replace"));
     PyErr_SetObject(gsc_py_error, error);
     Py_DECREF(error);
 }
@@ -38,6 +43,7 @@ static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t inde
 {
     gsc_error err = {.status = status, .argument = -1, .index = index};
     const char *message = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    PyErr_Clear(); /* of a text that is none */
     PyOS_snprintf(err.name, sizeof err.name, "%s[%lld]", list, (long long)index);
     PyOS_snprintf(err.message, sizeof err.message, "%s[%lld]: %.150s", list, (long long)index,
                   message ? message : "not usable");
@@ -48,9 +54,12 @@ static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t inde
 
 /* ---- structs ---- */
 
-/* The bytes of a struct; None is NULL. A struct that grows says its own size, which must fit. */
-static bool gsc_py_struct(PyObject *object, Py_buffer *view, size_t size, bool grows, bool writable,
-                          const char *name)
+/*
+ * A struct from any buffer of its size, as an aligned copy that no Python code can change during
+ * the call; None is NULL. A struct that grows says its own size, which must be this one.
+ */
+static bool gsc_py_struct(PyObject *object, Py_buffer *view, void *copy, size_t size, bool grows,
+                          bool writable, const char *name)
 {
     if (object == Py_None)
         return true;
@@ -59,14 +68,15 @@ static bool gsc_py_struct(PyObject *object, Py_buffer *view, size_t size, bool g
                      (PyObject *)Py_TYPE(object));
         return false;
     }
-    uint32_t own_size = 0;
+    uint32_t own_size = (uint32_t)size;
     if (grows && view->len >= 4)
         memcpy(&own_size, view->buf, sizeof own_size);
-    if ((size_t)view->len != size || own_size > size) {
+    if ((size_t)view->len != size || own_size != size) {
         PyErr_Format(PyExc_ValueError, "%s has %zd bytes (struct_size %u), %zu are needed", name,
                      view->len, (unsigned)own_size, size);
         return false;
     }
+    memcpy(copy, view->buf, size);
     return true;
 }
 
@@ -114,17 +124,50 @@ static uint32_t gsc_py_dtype(PyObject *dtype)
     PyObject *text = PyObject_Str(dtype);
     const char *name = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
     uint32_t code = 0;
+    PyErr_Clear();
     for (int i = 0; name && i < GSC_PY_DTYPES; i++)
         if (strcmp(name, gsc_py_dtypes[i].name) == 0)
             code = gsc_py_dtypes[i].dtype;
     Py_XDECREF(text);
-    PyErr_Clear();
     if (code && count < 32) {
         Py_INCREF(dtype);
         seen[count] = dtype;
         codes[count++] = code;
     }
     return code;
+}
+
+static uint32_t gsc_py_format(const char *format)
+{
+    if (format && format[0] && strchr("<=@", format[0]))
+        format++;
+    for (int i = 0; format && i < GSC_PY_DTYPES; i++)
+        if (format[0] && format[0] == gsc_py_dtypes[i].format && !format[1])
+            return gsc_py_dtypes[i].dtype;
+    return 0;
+}
+
+/* Raises Error with the text of the exception that is set. */
+static bool gsc_py_reraise_at(const char *list, Py_ssize_t index)
+{
+    PyObject *type, *value, *trace;
+    if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_TypeError) &&
+        !PyErr_ExceptionMatches(PyExc_ValueError))
+        return false;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *text = value ? PyObject_Str(value) : NULL;
+    PyErr_Clear();
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return gsc_py_raise_at(GSC_ERROR_VALUE, list, index, text);
+}
+
+static PyObject *gsc_py_unsupported(PyObject *dtype, const Py_buffer *view)
+{
+    if (dtype)
+        return PyUnicode_FromFormat("dtype %S is not supported", dtype);
+    return PyUnicode_FromFormat("format %s is not supported", view->format ? view->format : "B");
 }
 
 /* One array: its buffer, and its dtype by attribute (NumPy and its kin) or by format. */
@@ -135,35 +178,25 @@ static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
     if (!dtype_name && !(dtype_name = PyUnicode_InternFromString("dtype")))
         return false;
     PyObject *dtype = PyObject_GetAttr(array, dtype_name);
-    int flags = PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
     if (!dtype) {
+        if (!PyErr_ExceptionMatches(PyExc_AttributeError))
+            return false;
         PyErr_Clear();
-        flags |= PyBUF_FORMAT;
     }
+    int flags = PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0) | (dtype ? 0 : PyBUF_FORMAT);
     if (PyObject_GetBuffer(array, view, flags) != 0) {
-        PyObject *type, *value, *trace;
-        PyErr_Fetch(&type, &value, &trace);
-        gsc_py_raise_at(GSC_ERROR_VALUE, list, index, value ? PyObject_Str(value) : NULL);
-        Py_XDECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
         Py_XDECREF(dtype);
-        return false;
+        return gsc_py_reraise_at(list, index);
     }
-    uint32_t code = dtype ? gsc_py_dtype(dtype) : 0;
-    for (int i = 0; !dtype && i < GSC_PY_DTYPES; i++)
-        if (view->format && view->format[0] == gsc_py_dtypes[i].format && !view->format[1])
-            code = gsc_py_dtypes[i].dtype;
-    if (!code) {
-        const char *format = view->format ? view->format : "?";
-        PyObject *text = dtype ? PyUnicode_FromFormat("dtype %S is not supported", dtype)
-                               : PyUnicode_FromFormat("format %s is not supported", format);
+    uint32_t code = dtype ? gsc_py_dtype(dtype) : gsc_py_format(view->format);
+    if (!code || gsc_dtype_size(code) != (uint64_t)view->itemsize) {
+        PyObject *text = gsc_py_unsupported(dtype, view);
+        PyErr_Clear();
         Py_XDECREF(dtype);
         return gsc_py_raise_at(GSC_ERROR_DTYPE, list, index, text);
     }
     Py_XDECREF(dtype);
-    uint64_t count = view->itemsize ? (uint64_t)(view->len / view->itemsize) : 0;
-    *tensor = (gsc_tensor){view->buf, count, code, 0};
+    *tensor = (gsc_tensor){view->buf, (uint64_t)(view->len / view->itemsize), code, 0};
     return true;
 }
 
@@ -180,8 +213,9 @@ static bool gsc_py_list_of(PyObject *object, gsc_py_list *list, bool writable, c
 {
     PyObject *items = PySequence_List(object); /* also keeps the arrays alive meanwhile */
     if (!items) {
-        PyErr_Format(PyExc_TypeError, "%s must be a list of arrays, not %R", name,
-                     (PyObject *)Py_TYPE(object));
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "%s must be a list of arrays, not %R", name,
+                         (PyObject *)Py_TYPE(object));
         return false;
     }
     Py_ssize_t n = PyList_Size(items);
@@ -203,10 +237,43 @@ static bool gsc_py_list_of(PyObject *object, gsc_py_list *list, bool writable, c
 /* Input and output must agree in shape and order, or elements would change places. */
 static bool gsc_py_same_layout(const Py_buffer *a, const Py_buffer *b)
 {
+    if (a->ndim == 0 && b->ndim == 0)
+        return true;
     if (a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0)
         return false;
     return (PyBuffer_IsContiguous(a, 'C') && PyBuffer_IsContiguous(b, 'C')) ||
            (PyBuffer_IsContiguous(a, 'F') && PyBuffer_IsContiguous(b, 'F'));
+}
+
+/* Refuses a list that would write to the same array twice; a hash set of the addresses. */
+static bool gsc_py_distinct(const gsc_py_list *list, const char *name)
+{
+    size_t slots = 8;
+    while (slots < 2 * (size_t)list->n)
+        slots *= 2;
+    Py_ssize_t *first = PyMem_Malloc(slots * sizeof *first); /* index + 1, 0 is free */
+    if (!first) {
+        PyErr_NoMemory();
+        return false;
+    }
+    memset(first, 0, slots * sizeof *first);
+    bool ok = true;
+    for (Py_ssize_t i = 0; ok && i < list->n; i++) {
+        const char *at = list->tensors[i].data;
+        size_t slot = ((uintptr_t)at >> 4) * 0x9E3779B97F4A7C15u & (slots - 1);
+        if (list->tensors[i].count == 0)
+            continue;
+        while (first[slot] && list->tensors[first[slot] - 1].data != at)
+            slot = (slot + 1) & (slots - 1);
+        if (first[slot])
+            ok = gsc_py_raise_at(GSC_ERROR_OVERLAP, name, i,
+                                 PyUnicode_FromFormat("the same array as %s[%zd]: it would be "
+                                                      "written twice",
+                                                      name, first[slot] - 1));
+        first[slot] = i + 1;
+    }
+    PyMem_Free(first);
+    return ok;
 }
 
 static uint64_t gsc_py_bytes(const gsc_py_list *list)
@@ -230,7 +297,7 @@ static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists)
         return false;
     lists->bytes = gsc_py_bytes(&lists->in);
     if (in_place)
-        return true;
+        return gsc_py_distinct(&lists->in, "tensors");
     if (!gsc_py_list_of(out, &lists->out, true, "out"))
         return false;
     if (lists->in.n != lists->out.n) {
@@ -241,18 +308,19 @@ static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists)
         if (!gsc_py_same_layout(&lists->in.views[i], &lists->out.views[i]))
             return gsc_py_raise_at(GSC_ERROR_COUNT, "out", i,
                                    PyUnicode_FromString("shape or memory order differs"));
-    return true;
+    return gsc_py_distinct(&lists->out, "out");
 }
 
 /* ---- module ---- */
 
 static bool gsc_py_init(PyObject *module)
 {
-    gsc_py_error = PyErr_NewExceptionWithDoc(
-        "gradscaler.Error",
-        "What a call refused: `status` (GSC_ERROR_*), `argument` (position in the C call), `index` "
-        "of the tensor or -1, `name` of what was wrong. Nothing was changed.",
-        PyExc_ValueError, NULL);
+    if (!gsc_py_error) /* a second import keeps the class that handlers know */
+        gsc_py_error = PyErr_NewExceptionWithDoc(
+            "gradscaler.Error",
+            "What a call refused: `status` (GSC_ERROR_*), `argument` (position in the C call), "
+            "`index` of the tensor or -1, `name` of what was wrong. Nothing was changed.",
+            PyExc_ValueError, NULL);
     if (!gsc_py_error)
         return false;
     Py_INCREF(gsc_py_error);

@@ -18,18 +18,36 @@
   $result = SWIG_Py_Void();
 }
 %typemap(in) gsc_status status {
-  $1 = (gsc_status)PyLong_AsLong($input);
+  long value = PyLong_AsLong($input);
   if (PyErr_Occurred()) SWIG_fail;
+  $1 = (gsc_status)value;
+  if (value != $1) {
+    PyErr_SetString(PyExc_OverflowError, "status does not fit in 32 bits");
+    SWIG_fail;
+  }
 }
+%typemap(in) const char *name {
+  Py_ssize_t length;
+  $1 = (char *)PyUnicode_AsUTF8AndSize($input, &length);
+  if (!$1) SWIG_fail;
+  if (strlen($1) != (size_t)length) {
+    PyErr_SetString(PyExc_ValueError, "name: embedded null character");
+    SWIG_fail;
+  }
+}
+%typemap(freearg) const char *name ""
 
 %define GSC_STRUCT(type, grows)
-%typemap(in) const type * (Py_buffer view = {0}) {
-  if (!gsc_py_struct($input, &view, sizeof(type), grows, false, "$1_name")) SWIG_fail;
-  $1 = (type *)view.buf;
+%typemap(in) const type * (Py_buffer view = {0}, type copy) {
+  if (!gsc_py_struct($input, &view, &copy, sizeof copy, grows, false, "$1_name")) SWIG_fail;
+  $1 = view.obj ? &copy : NULL;
 }
-%typemap(in) type * (Py_buffer view = {0}) {
-  if (!gsc_py_struct($input, &view, sizeof(type), grows, true, "$1_name")) SWIG_fail;
-  $1 = (type *)view.buf;
+%typemap(in) type * (Py_buffer view = {0}, type copy) {
+  if (!gsc_py_struct($input, &view, &copy, sizeof copy, grows, true, "$1_name")) SWIG_fail;
+  $1 = view.obj ? &copy : NULL;
+}
+%typemap(argout) type * {
+  if ($1) memcpy(view$argnum.buf, $1, sizeof *$1);
 }
 %typemap(freearg) const type *, type * "gsc_py_release(&view$argnum);"
 %enddef

@@ -2,65 +2,8 @@
 /* The C client of replay.py, which says what is read and written: one line per recording. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <gradscaler.h>
-
-/* The fields of all structs in a row; those of gsc_policy follow the entry with its name. */
-static const struct field {
-    const char *name, *kind;
-    size_t offset;
-} fields[] = {
-#define STRUCT(name, size)               {#name, "", 0},
-#define FIELD(name, kind, count, offset) {#name, #kind, offset},
-#define NESTED                           FIELD
-#define END_STRUCT()
-#define FUNCTION(name, result)
-#define ARGUMENT(kind, type, name, null, count)
-#define END()
-#include "../abi/signatures.inc"
-};
-
-static int set_field(gsc_policy *policy, const char *name, const char *value)
-{
-    const struct field *field = fields;
-    while (strcmp(field->name, "gsc_policy") != 0)
-        field++;
-    for (field++; *field->kind; field++) {
-        if (strcmp(field->name, name) != 0)
-            continue;
-        double number = strtod(value, NULL);
-        uint32_t u32 = (uint32_t)number;
-        uint64_t u64 = (uint64_t)number;
-        char *at = (char *)policy + field->offset;
-        if (strcmp(field->kind, "DOUBLE") == 0)
-            memcpy(at, &number, sizeof number);
-        else if (strcmp(field->kind, "U64") == 0)
-            memcpy(at, &u64, sizeof u64);
-        else
-            memcpy(at, &u32, sizeof u32);
-        return 1;
-    }
-    printf("error no field %s\n", name);
-    return 0;
-}
-
-static int set_fields(gsc_policy *policy, char *settings)
-{
-    if (strcmp(settings, "-") == 0)
-        return 1;
-    for (char *rest, *item = strtok_r(settings, ",", &rest); item;
-         item = strtok_r(NULL, ",", &rest)) {
-        char *value = strchr(item, '=');
-        if (!value)
-            return 0;
-        *value++ = '\0';
-        if (!set_field(policy, item, value))
-            return 0;
-    }
-    return 1;
-}
+#include "fields.h"
 
 static gsc_status replay(const gsc_policy *policy, char *steps, gsc_error *err)
 {

@@ -206,6 +206,12 @@ def train(name, dtype, data, scaler=None, weight=LOSS_WEIGHT):
     return run
 
 
+def load_data():
+    digits = load_digits()
+    images = (digits.data / 16).astype(np.float32)
+    return train_test_split(images, digits.target, train_size=5 * BATCH, random_state=SEED)
+
+
 def print_table(runs):
     heads = "run", "accuracy", "zero gradients", "skipped", "backoffs", "growths", "final scale"
     line = "{:<20}{:>10}{:>16}{:>9}{:>10}{:>9}{:>13}".format
@@ -303,9 +309,7 @@ def main():
     parser.add_argument("--out", type=Path, default="build/demo", metavar="DIR")
     out = parser.parse_args().out
 
-    digits = load_digits()
-    images = (digits.data / 16).astype(np.float32)
-    data = train_test_split(images, digits.target, train_size=5 * BATCH, random_state=SEED)
+    data = load_data()
     scaler = gradscaler.Scaler("torch", init_scale=INIT_SCALE, growth_interval=GROWTH_INTERVAL)
     runs = (
         train("float32", np.float32, data),

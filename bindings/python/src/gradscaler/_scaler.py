@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -50,18 +51,25 @@ class Policy(_structs.Policy):
     """
 
     def __init__(self, preset: str = "recommended", **fields: float) -> None:
-        super().__init__(struct_size=_structs.Policy.overflow_log2.offset + 8)
-        c.gsc_policy_preset(preset, self)
+        if not isinstance(preset, str):
+            raise TypeError(f"preset must be a name, not {_short(preset)}")
+        _structs.Policy.struct_size.__set__(self, _structs.Policy.overflow_log2.offset + 8)
+        c.gsc_policy_preset(preset.encode(errors="replace").decode().replace("\0", "\\0"), self)
         for name, value in fields.items():
-            if name not in _FIELDS:
-                raise TypeError(f"a policy has no field {name!r}; it has {', '.join(_FIELDS)}")
-            try:
-                setattr(self, name, value)
-            except TypeError as error:
-                raise TypeError(f"{name}={value!r}: {error}") from None
-            if getattr(self, name) != value and not (value is True or value is False):
-                raise ValueError(f"{name}={value!r} does not fit into its field")
+            setattr(self, name, value)
         c.gsc_policy_check(self)
+
+    def __setattr__(self, name: str, value: float) -> None:
+        if name not in _FIELDS:
+            raise TypeError(f"a policy has no field {name!r}; it has {', '.join(_FIELDS)}")
+        old = getattr(self, name)
+        try:
+            super().__setattr__(name, value)
+        except (TypeError, OverflowError) as error:
+            raise type(error)(f"{name}={value!r}: {error}") from None
+        if getattr(self, name) != value:
+            super().__setattr__(name, old)
+            raise ValueError(f"{name}={value!r} does not fit into its field")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _structs.Policy) and bytes(self) == bytes(other)
@@ -78,6 +86,7 @@ class Report(_structs.Report):
     """What the gradients of one call were like.
 
     found_inf: whether any element is Inf or NaN, or became so by unscaling
+    first_bad: (name, element) of the first such element, or None; the array's index in a list or a merged report
     bad: names (of a dict) or indices (of a list) of the arrays in which such elements are
     grads: the container with the results
     scale: the loss scale that the gradients were divided by
@@ -85,12 +94,21 @@ class Report(_structs.Report):
     """
 
     bad: tuple = ()
+    names: Sequence = ()
     grads: Any = None
     scale: float = 1.0
 
     @property
     def found_inf(self) -> bool:
         return bool(self.overflow)
+
+    @property
+    def first_bad(self) -> tuple | None:
+        key = _structs.Report.first_bad.__get__(self)
+        if not key:
+            return None
+        tensor = key >> 40 & 0x7FFFFF
+        return (self.names[tensor] if tensor < len(self.names) else tensor, key & 0xFFFFFFFFFF)
 
     @property
     def norm(self) -> float:
@@ -102,7 +120,7 @@ class Report(_structs.Report):
     def __repr__(self) -> str:
         parts = [f"found_inf={self.found_inf}", f"elements={self.elements}"]
         if self.found_inf:
-            parts += [f"bad={self.bad!r}", f"nan_count={self.nan_count}", f"inf_count={self.inf_count}"]
+            parts += [f"{name}={getattr(self, name)!r}" for name in ("bad", "first_bad", "nan_count", "inf_count")]
         for want, names in (
             (Want.NORM, ["norm"]),
             (Want.AMAX, ["amax"]),
@@ -117,7 +135,8 @@ class Scaler:
     """A loss scale and the rules by which it moves.
 
     Scaler("torch", growth_interval=100) follows a preset with some fields replaced; see `presets()` and `Policy`. The
-    arrays may be of any kind that has a buffer: NumPy in float16, float32 and float64, bfloat16 through ml_dtypes.
+    arrays may be of any kind that has a buffer: NumPy in float16, float32 and float64, bfloat16 through ml_dtypes. A
+    masked array is taken with its masked elements.
     One thread at a time may update a scaler; large calls release the interpreter's lock.
     """
 
@@ -168,10 +187,10 @@ class Scaler:
         mantissa, exponent = math.frexp(self.loss_scale)
         scale = f"2^{exponent - 1}" if mantissa == 0.5 else f"{self.loss_scale:g}"
         interval = f" of {self.policy.growth_interval}" if self.policy.growth_interval else ""
-        events = f", last update: {self.events.name.lower()}" if self.events else ""
+        events = f"; last update: {self.events.name.lower()}" if self.events else ""
         return (
-            f"<Scaler({arguments}): scale {scale}, {self.state.good}{interval} good steps, {self.skipped} skipped, "
-            f"{self.growths} growths, {self.backoffs} backoffs{events}>"
+            f"<Scaler({arguments}): scale {scale}; good steps {self.state.good}{interval}, skipped {self.skipped}, "
+            f"growths {self.growths}, backoffs {self.backoffs}{events}>"
         )
 
     # ---- the step ----
@@ -183,7 +202,9 @@ class Scaler:
         does both).
         """
         if isinstance(loss, int | float) and dtype is None:
-            return loss * self.loss_scale
+            value = ctypes.c_double(loss)
+            c.gsc_scale(self.state.factor, ([value], [value]))
+            return type(loss)(value.value) if isinstance(loss, float) else value.value
         import numpy as np
 
         array = np.asarray(loss, order="C")
@@ -204,30 +225,29 @@ class Scaler:
 
         In place by default. float16 gradients are better unscaled into float32, where what scaling saved survives:
         `out` takes arrays of the same shapes (by the same names), `dtype` makes new ones; they are `report.grads`.
-        `factor` is the snapshot that the loss was scaled by, where an update ran since.
+        `want` (a union of Want) asks for more in the report. `factor` is the snapshot that the loss was scaled by,
+        where an update ran since. No array may stand in the list twice.
         """
         names, arrays = _named(grads)
-        if out is not None:
-            results = [_look_up(out, name) for name in names] if isinstance(grads, Mapping) else _named(out)[1]
-        elif dtype is not None:
-            import numpy as np
-
-            results = [np.empty(array.shape, dtype) for array in arrays]
-            out = dict(zip(names, results, strict=True)) if isinstance(grads, Mapping) else results
-        else:
-            results, out = arrays, grads
-        report, factor = Report(grads=out), factor or self.state.factor
-        report.scale = factor.scale
+        if dtype is not None:
+            if out is not None:
+                raise TypeError("pass out or dtype, not both")
+            out = _new_like(grads, arrays, dtype)
+        elif out is None:
+            out = grads
+        results = arrays if out is grads else _matching(out, grads, names)
+        factor = _factor(factor) or self.factor
+        report = Report(grads=out, names=names, scale=factor.scale)
         _call(names, c.gsc_unscale, factor, (arrays, results), self._want(want), report)
-        return _find_bad(report, names, results, None)
+        return _find_bad(report, results, None)
 
     def check(self, grads: Arrays, *, want: int = 0, factor: Factor | None = None) -> Report:
         """Reports what `unscale` in place would, and writes nothing."""
         names, arrays = _named(grads)
-        report, factor = Report(grads=grads), factor or self.state.factor
-        report.scale = factor.scale
+        factor = _factor(factor) or self.factor
+        report = Report(grads=grads, names=names, scale=factor.scale)
         _call(names, c.gsc_check, factor, arrays, self._want(want), report)
-        return _find_bad(report, names, arrays, factor)
+        return _find_bad(report, arrays, factor)
 
     def update(self, report: Report | Iterable[Report]) -> Event:
         """Moves the scale after an optimizer step, or one that was skipped because of `report.found_inf`.
@@ -235,18 +255,13 @@ class Scaler:
         Several reports, of micro-batches or of optimizers that share this scale, count as one step.
         """
         if not isinstance(report, _structs.Report):
-            if not isinstance(report, Iterable):
-                raise TypeError(f"update takes the report of unscale, or several, not {type(report).__name__}")
-            merged = Report()
-            for part in report:
-                c.gsc_merge(merged, part, merged)
-            report = merged
+            report = _merged(report)
         c.gsc_update(self.policy, self.state, report, self.state)
         return self.events
 
     def set_scale(self, scale: float) -> None:
         """Puts another scale in force at once; the counts start anew."""
-        c.gsc_set_scale(self.policy, self.state, scale, self.state)
+        c.gsc_set_scale(self.policy, self.state, _number("scale", scale), self.state)
 
     def clip_factor(self, report: Report, max_norm: float, *, unscaled: bool = False) -> Factor:
         """The factor that unscales and clips to a global norm in one pass: `unscale(grads, factor=...)`.
@@ -255,10 +270,13 @@ class Scaler:
         `.inverse`. The coefficient is that of torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
         """
         out = Factor()
-        c.gsc_clip_factor(report, None if unscaled else self.state.factor, max_norm, out)
+        factor = None if unscaled else self.state.factor
+        c.gsc_clip_factor(report, factor, _number("max_norm", max_norm), out)
         return out
 
     def _want(self, want: int) -> int:
+        if not isinstance(want, int) or not 0 <= want < 2**32:
+            raise TypeError(f"want={want!r}: expected a union of gradscaler.Want")
         needed = Want.NORM if self.policy.overflow_test == Overflow.NORM else Want(0)
         if self.policy.target_amax:
             needed |= Want.AMAX
@@ -273,25 +291,43 @@ class Scaler:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores what `state_dict` returned, the policy included; nothing is changed on an error."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"expected what Scaler.state_dict returned, not {type(state).__name__}")
         for key in ("preset", "saved"):
-            if key not in state:
-                raise KeyError(f"the state has no {key!r}: it is not from Scaler.state_dict")
+            if not isinstance(state.get(key), str):
+                raise KeyError(f"the state has no text {key!r}: it is not from Scaler.state_dict")
+        try:
+            saved = bytes.fromhex(state["saved"])
+        except ValueError:
+            raise ValueError("state['saved'] is damaged: it is not hexadecimal") from None
         policy, loaded = Policy(state["preset"]), State()
-        c.gsc_state_load(bytes.fromhex(state["saved"]), policy, loaded)
+        c.gsc_state_load(saved, policy, loaded)
         self.preset, self.policy, self.state = state["preset"], policy, loaded
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.state_dict()
+        return vars(self) | {"policy": None, "state": self.state_dict()}
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.load_state_dict(state)
+    def __setstate__(self, attributes: Mapping[str, Any]) -> None:
+        vars(self).update(attributes)
+        self.load_state_dict(attributes["state"])
+
+
+def _is_array(grads: Any) -> bool:
+    """Whether this is one array, not a list of them."""
+    if hasattr(grads, "dtype"):
+        return True
+    try:
+        memoryview(grads)
+    except TypeError:
+        return False
+    return True
 
 
 def _named(grads: Arrays) -> tuple[Sequence[Any], list[Any]]:
     """Names and arrays of a dict, indices and arrays of a list, or of one array."""
     if isinstance(grads, Mapping):
         return list(grads), list(grads.values())
-    if hasattr(grads, "dtype"):
+    if _is_array(grads):
         return range(1), [grads]
     if not isinstance(grads, Iterable):
         raise TypeError(f"expected a list or dict of arrays, not {type(grads).__name__}")
@@ -299,12 +335,57 @@ def _named(grads: Arrays) -> tuple[Sequence[Any], list[Any]]:
     return range(len(arrays)), arrays
 
 
-def _look_up(out: Arrays, name: str) -> Any:
+def _matching(out: Arrays, grads: Arrays, names: Sequence[Any]) -> list[Any]:
+    """The arrays of `out` in the order of `grads`."""
+    if isinstance(out, Mapping) != isinstance(grads, Mapping):
+        raise TypeError("grads and out must both be dicts, or both lists")
     if not isinstance(out, Mapping):
-        raise TypeError("grads is a dict: out must be one, too")
-    if name not in out:
-        raise KeyError(f"out has no array {name!r}")
-    return out[name]
+        return _named(out)[1]
+    for name in names:
+        if name not in out:
+            raise KeyError(f"out has no array {name!r}")
+    return [out[name] for name in names]
+
+
+def _new_like(grads: Arrays, arrays: list[Any], dtype: Any) -> Any:
+    """New arrays of another dtype, in the same kind of container and memory order."""
+    import numpy as np
+
+    new = [np.empty_like(np.asarray(array), dtype=dtype, subok=False) for array in arrays]
+    if isinstance(grads, Mapping):
+        return dict(zip(grads, new, strict=True))
+    return new[0] if _is_array(grads) else new
+
+
+def _factor(factor: Any) -> Factor | None:
+    if factor is not None and not isinstance(factor, Factor):
+        raise TypeError(f"factor must be a gradscaler.Factor such as scaler.factor, not {type(factor).__name__}")
+    return factor
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:40]
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, str | bytes):
+        raise TypeError(f"{name}={_short(value)}: expected a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise type(error)(f"{name}={_short(value)}: {error}") from None
+
+
+def _merged(reports: Any) -> Report:
+    reports = list(reports) if isinstance(reports, Iterable) else [reports]
+    if not reports:
+        raise ValueError("update takes at least one report")
+    merged = Report()
+    for report in reports:
+        if not isinstance(report, _structs.Report):
+            raise TypeError(f"update takes the report of unscale, or several, not {type(report).__name__}")
+        c.gsc_merge(merged, report, merged)
+    return merged
 
 
 def _call(names: Sequence[Any], function: Any, *arguments: Any) -> None:
@@ -317,12 +398,12 @@ def _call(names: Sequence[Any], function: Any, *arguments: Any) -> None:
         raise
 
 
-def _find_bad(report: Report, names: Sequence[Any], arrays: list[Any], factor: Factor | None) -> Report:
+def _find_bad(report: Report, arrays: list[Any], factor: Factor | None) -> Report:
     """Looks, on an overflow only, which arrays hold the bad elements."""
     if report.overflow:
         one = _structs.Report()
         bad = []
-        for name, array in zip(names, arrays, strict=True):
+        for name, array in zip(report.names, arrays, strict=True):
             c.gsc_check(factor, [array], 0, one)
             if one.overflow:
                 bad.append(name)

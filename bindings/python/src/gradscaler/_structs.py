@@ -7,6 +7,14 @@ import ctypes as c
 import enum
 
 
+class Struct(c.Structure):
+    """A struct whose repr tells its fields."""
+
+    def __repr__(self):
+        names = [name for name, *_ in self._fields_ if "reserved" not in name]
+        return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
+
+
 class Growth(enum.IntEnum):
     """growth_rule: when `good`, less growth_lag, makes a growth due."""
 
@@ -56,7 +64,7 @@ class Quirk(enum.IntFlag):
     OVERFLOW_COUNTS = 2  # an overflow counts once more, as a good step
 
 
-class Policy(c.Structure):
+class Policy(Struct):
     """The rules of one scaler. Initialise it, then fill it with gsc_policy_preset.
 
     struct_size: set by the initialiser
@@ -118,7 +126,7 @@ class Policy(c.Structure):
     ]
 
 
-class Info(c.Structure):
+class Info(Struct):
     """What runs here. The strings belong to the library and are never freed.
 
     struct_size: set by the initialiser
@@ -139,7 +147,7 @@ class Info(c.Structure):
     ]
 
 
-class Factor(c.Structure):
+class Factor(Struct):
     """A snapshot of a scale. Copy it freely, to device memory too; fused optimizers read the float
     members in place.
 
@@ -169,7 +177,7 @@ class Want(enum.IntFlag):
     UNDERFLOW = 16  # zeros_made, subnormals_made
 
 
-class Report(c.Structure):
+class Report(Struct):
     """Overwritten by the call that fills it. All zeros is the report of an empty list, and adds
     nothing in a merge. The members stand in groups of 64-bit words that one collective each can
     reduce over ranks that hold different gradients and want the same: words 0-3 as int64 MAX,
@@ -182,7 +190,7 @@ class Report(c.Structure):
     amax: largest finite magnitude after unscaling, before rounding to the output's dtype
     absent: Want bits that were not asked for
     max_reserved: 0
-    first_bad: 0: none, else Bad.TENSOR and Bad.ELEMENT of it say where
+    first_bad: 0: none, else GSC_BAD_TENSOR and GSC_BAD_ELEMENT of it say where
     status: GSC_OK, or the Error of a device or rank that failed
     min_reserved: 0
     sum_squares: of the finite elements after unscaling; its root is the global norm
@@ -218,8 +226,8 @@ class Report(c.Structure):
 class Event(enum.IntFlag):
     """Bits of state.events: what the last update did."""
 
-    GREW = 1  # a growth was due
-    BACKED_OFF = 2  # an overflow led to a backoff
+    GREW = 1  # the scale became larger
+    BACKED_OFF = 2  # the scale became smaller
     SKIPPED = 4  # an overflow: leave the parameters alone
     ABSORBED = 8  # the overflow was absorbed by hysteresis or tolerance
     AT_CEILING = 16  # max_scale held a growth
@@ -228,7 +236,7 @@ class Event(enum.IntFlag):
     STOPPED = 128  # the policy gives up: training on would only skip
 
 
-class State(c.Structure):
+class State(Struct):
     """One scaler. A value without pointers: copy it, store it, send it. Made by gsc_state_init;
     the fields are for reading.
 
@@ -247,8 +255,8 @@ class State(c.Structure):
     events: Event of the last update
     status: GSC_OK, or the error of the last update on a device
     skipped: overflows since the start
-    growths: growths since the start
-    backoffs: backoffs since the start
+    growths: updates since the start that made the scale larger
+    backoffs: updates since the start that made it smaller
     reserved: 0
     """
 

@@ -559,10 +559,10 @@ pub const fn GSC_BAD_ELEMENT(first_bad: i64) -> i64 {
 
 // Bits of state.events: what the last update did.
 
-/// a growth was due
+/// the scale became larger
 pub const GSC_EVENT_GREW: u32 = 1;
 
-/// an overflow led to a backoff
+/// the scale became smaller
 pub const GSC_EVENT_BACKED_OFF: u32 = 2;
 
 /// an overflow: leave the parameters alone
@@ -617,9 +617,9 @@ pub struct gsc_state {
     pub status: gsc_status,
     /// overflows since the start
     pub skipped: i64,
-    /// growths since the start
+    /// updates since the start that made the scale larger
     pub growths: i64,
-    /// backoffs since the start
+    /// updates since the start that made it smaller
     pub backoffs: i64,
     /// 0
     pub reserved: [u64; 11],
@@ -928,6 +928,7 @@ extern "C" {
     /// check: what overflows here is found when the gradients are unscaled. `out` may be `tensors`.
     ///
     /// - `on`: NULL: this thread, host memory
+    /// - `factor`: NULL: 1: a cast, or a copy
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
     /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE.
@@ -965,6 +966,7 @@ extern "C" {
     /// is lost again.
     ///
     /// - `on`: NULL: this thread, host memory
+    /// - `factor`: NULL: 1
     /// - `want`: GSC_WANT_* bits
     /// - `report`: NULL: not wanted
     ///

@@ -140,9 +140,9 @@ flags! {
 flags! {
     /// Bits of state.events: what the last update did.
     Event: u32 {
-        /// A growth was due.
+        /// The scale became larger.
         GREW = sys::GSC_EVENT_GREW;
-        /// An overflow led to a backoff.
+        /// The scale became smaller.
         BACKED_OFF = sys::GSC_EVENT_BACKED_OFF;
         /// An overflow: leave the parameters alone.
         SKIPPED = sys::GSC_EVENT_SKIPPED;

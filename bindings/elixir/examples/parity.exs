@@ -1,0 +1,66 @@
+# The Elixir client of tests/parity: a digest over everything that a training computes, which must be the same in every
+# language. Argument: the file, which starts with "<preset> <field=value,...>" and a line feed.
+for file <- ["hex_float.exs", "settings.exs"], do: Code.require_file(file, __DIR__)
+
+defmodule Parity do
+  alias GradScaler.{Binaries, Constants, Native, Report, State}
+
+  @want Keyword.keys(Constants.all(:want))
+
+  def run(path) do
+    [head, body] = path |> File.read!() |> :binary.split("\n")
+    [preset, settings] = String.split(head)
+    <<steps::little-32, tensors::little-32, rest::binary>> = body
+    {shapes, data} = shapes(rest, tensors, [])
+    %{policy: policy, state: state} = Settings.scaler(preset, settings)
+    start = {policy, state, data, :crypto.hash_init(:sha256)}
+
+    {_policy, state, <<>>, hash} =
+      Enum.reduce(0..(steps - 1), start, &step(&1, &2, shapes, steps))
+
+    state = State.decode(state)
+    digest = Base.encode16(:crypto.hash_final(hash), case: :lower)
+    "#{digest} #{state.skipped} #{HexFloat.decimal(state.factor.scale)}"
+  end
+
+  defp shapes(rest, 0, shapes), do: {Enum.reverse(shapes), rest}
+
+  defp shapes(<<dtype::little-32, 0::32, count::little-64, rest::binary>>, left, shapes) do
+    shape = {Constants.name(:dtype, dtype), count * Native.dtype_size(dtype)}
+    shapes(rest, left - 1, [shape | shapes])
+  end
+
+  defp step(number, {policy, state, data, hash}, shapes, steps) do
+    {tensors, data} = Enum.map_reduce(shapes, data, &take/2)
+    factor = binary_part(state, 0, 32)
+
+    {results, report} =
+      Binaries.unscale(factor, tensors, Enum.map(tensors, fn _ -> :f32 end), @want)
+
+    [{dtype, _} | _] = tensors
+    back = Binaries.scale(factor, Enum.take(results, 1), [dtype])
+    report = Report.encode(report)
+    {:ok, state} = Native.update(policy, state, report)
+    hash = :crypto.hash_update(hash, [binaries(results), binaries(back), report, state])
+    half_way(number == div(steps, 2) - 1, {policy, state, data, hash})
+  end
+
+  defp take({dtype, size}, data) do
+    <<tensor::binary-size(size), rest::binary>> = data
+    {{dtype, tensor}, rest}
+  end
+
+  defp binaries(tensors), do: for({_dtype, binary} <- tensors, do: binary)
+
+  # Goes on from what was saved.
+  defp half_way(false, acc), do: acc
+
+  defp half_way(true, {policy, state, data, hash}) do
+    {:ok, bytes} = Native.state_save(policy, state)
+    {:ok, policy, state} = Native.state_load(bytes)
+    {policy, state, data, :crypto.hash_update(hash, bytes)}
+  end
+end
+
+[path] = System.argv()
+IO.puts(Parity.run(path))

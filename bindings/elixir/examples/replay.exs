@@ -1,0 +1,39 @@
+# The Elixir client of tests/replay/replay.py, which says what is read and written: one line per recording.
+for file <- ["hex_float.exs", "settings.exs"], do: Code.require_file(file, __DIR__)
+
+defmodule Replay do
+  alias GradScaler.Report
+
+  def run do
+    for line <- IO.stream(:stdio, :line), do: line |> answer() |> IO.puts()
+  end
+
+  def answer(line) do
+    [preset, settings, steps] = String.split(line)
+    replay(Settings.scaler(preset, settings), String.split(steps, ","))
+  rescue
+    error -> "error #{error |> Exception.message() |> String.replace("\n", " ")}"
+  end
+
+  defp replay(scaler, steps) do
+    {scaler, answers} =
+      Enum.reduce(steps, {scaler, []}, fn step, {scaler, answers} ->
+        updated = GradScaler.update(scaler, report(step))
+        {updated, ["#{scale(scaler)}/#{events(updated)} " | answers]}
+      end)
+
+    IO.iodata_to_binary([Enum.reverse(answers), scale(scaler)])
+  end
+
+  defp report("0"), do: %Report{}
+  defp report("1"), do: %Report{found_inf: 1.0, overflow: 1}
+  defp report("a" <> amax), do: %Report{amax: HexFloat.parse(amax)}
+
+  defp scale(scaler), do: scaler |> GradScaler.loss_scale() |> HexFloat.format()
+
+  defp events(scaler) do
+    GradScaler.Constants.number(:event, GradScaler.events(scaler), "events")
+  end
+end
+
+if System.argv() != ["--load"], do: Replay.run()

@@ -1,0 +1,55 @@
+defmodule GradScaler.Axon do
+  @moduledoc """
+  A recipe for Axon whose step really skips on an overflow.
+
+  Axon's own loss scaling moves the scale, but hands the overflowed gradients to the optimizer all
+  the same. Here the optimizer is wrapped, too:
+
+      scaler = GradScaler.new("axon")
+      optimizer = Polaris.Optimizers.adam(learning_rate: 1.0e-3)
+
+      model
+      |> Axon.MixedPrecision.apply_policy(Axon.MixedPrecision.create_policy(compute: {:f, 16}))
+      |> Axon.Loop.trainer(loss, GradScaler.Axon.skip_overflow(optimizer),
+        loss_scale: GradScaler.Axon.loss_scale(scaler))
+      |> Axon.Loop.run(data)
+
+  Where a gradient is Inf or NaN, the parameters and the optimizer's state stay as they were; the
+  running statistics of layers, which come from the forward pass, move on. With
+  `gradient_accumulation_steps` one overflow skips all the steps that are summed. Unlike
+  Axon.LossScale, a NaN counts as an overflow.
+
+  Nothing here needs Axon to compile: these are the tuples of functions that it takes.
+  """
+  alias GradScaler.{Defn, Tree}
+
+  @doc "The `:loss_scale` of `Axon.Loop.trainer/4` by the rules of a scaler with a counting policy."
+  def loss_scale(%GradScaler{} = scaler) do
+    unscale = fn grads, state ->
+      {unscaled, overflow} = Defn.unscale(grads, state)
+      {unscaled, Defn.update(state, overflow, scaler)}
+    end
+
+    {fn -> Defn.init(scaler) end, &Defn.scale_loss/2, unscale}
+  end
+
+  @doc "An optimizer, as Polaris makes them, that leaves everything alone where gradients are not finite."
+  def skip_overflow({init, update}) do
+    skipping = fn grads, state, params ->
+      overflow = Defn.overflow(grads)
+      {updates, new_state} = update.(grads, state, params)
+      {Defn.skip(overflow, updates, zeros(updates)), Defn.skip(overflow, new_state, state)}
+    end
+
+    {init, skipping}
+  end
+
+  defp zeros(tree) do
+    {zeros, nil} =
+      Tree.map_reduce(tree, nil, fn leaf, _path, nil ->
+        {Nx.broadcast(Nx.tensor(0, type: leaf.type), leaf), nil}
+      end)
+
+    zeros
+  end
+end

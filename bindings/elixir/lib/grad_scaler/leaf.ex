@@ -1,0 +1,55 @@
+defmodule GradScaler.Leaf do
+  @moduledoc false
+  # What stands at the ends of a tree: an Nx tensor or a {dtype, binary} pair. Nx is matched by its struct's name, so
+  # that this compiles and runs without it.
+
+  @dtypes GradScaler.Binaries.dtypes()
+  @types %{f32: {:f, 32}, f64: {:f, 64}, f16: {:f, 16}, bf16: {:bf, 16}}
+  @names Map.new(@types, fn {name, type} -> {type, name} end)
+  @integers [:u, :s, :pred]
+
+  defguard is_tensor(term) when is_struct(term, :"Elixir.Nx.Tensor")
+
+  defguard is_pair(term)
+           when is_tuple(term) and tuple_size(term) == 2 and is_atom(elem(term, 0)) and
+                  is_binary(elem(term, 1))
+
+  @doc "Whether a tensor stands for a value of a graph that is being traced."
+  def traced?(%{data: %{__struct__: :"Elixir.Nx.Defn.Expr"}}), do: true
+  def traced?(_leaf), do: false
+
+  @doc "The dtype; nil for integers, which loss scaling leaves alone; an error text otherwise."
+  def dtype({name, _binary}) when name in @dtypes, do: name
+
+  def dtype({name, _binary}),
+    do: {:error, "has the dtype #{inspect(name)}, not one of #{inspect(@dtypes)}"}
+
+  def dtype(%{type: type}) when is_map_key(@names, type), do: Map.fetch!(@names, type)
+  def dtype(%{type: {kind, _bits}}) when kind in @integers, do: nil
+
+  def dtype(%{type: type}),
+    do: {:error, "has the type #{inspect(type)}, which the library does not know"}
+
+  @doc "The dtype that a caller names: `:f16`, or Nx's `{:f, 16}`."
+  def dtype_of_type(name) when name in @dtypes, do: name
+  def dtype_of_type(type) when is_map_key(@names, type), do: Map.fetch!(@names, type)
+
+  def dtype_of_type(type),
+    do: raise(ArgumentError, "type is #{inspect(type)}, not one of #{inspect(@dtypes)}")
+
+  @doc "Nx's name of a dtype."
+  def type(dtype), do: Map.fetch!(@types, dtype)
+
+  @doc "The elements."
+  def binary({_dtype, binary}), do: binary
+  def binary(%{data: %{__struct__: :"Elixir.Nx.BinaryBackend", state: binary}}), do: binary
+  def binary(tensor), do: Nx.to_binary(tensor)
+
+  @doc "The same leaf, with its shape and names and on its backend, with other elements."
+  def put({_dtype, _binary}, dtype, binary), do: {dtype, binary}
+
+  def put(%{data: %{__struct__: backend}} = tensor, dtype, binary) do
+    result = Nx.BinaryBackend.from_binary(%{tensor | type: type(dtype)}, binary, [])
+    if backend == Nx.BinaryBackend, do: result, else: Nx.backend_transfer(result, backend)
+  end
+end

@@ -1,0 +1,125 @@
+defmodule GradScaler.MixedPrecision do
+  @moduledoc """
+  The functions of `Emily.MixedPrecision`: replace the alias, and training code runs as it is.
+
+      alias GradScaler.MixedPrecision, as: MP
+      alias GradScaler.MixedPrecision.LossScaler
+
+      scaler = MP.loss_scale()
+
+      grads =
+        Nx.Defn.grad(params, fn p ->
+          p |> MP.cast_params({:f, 16}) |> forward(x, y) |> MP.scale_loss(scaler)
+        end)
+
+      {grads, overflow?} = MP.unscale(grads, scaler)
+      scaler = MP.update(scaler, overflow?)
+      params = if overflow?, do: params, else: step(params, MP.accumulate_grad(grads, {:f, 32}))
+
+  The scale moves as recorded from the original. What differs, and why:
+
+    * `unscale/2` returns float32 for float16 and bfloat16 gradients. The original divides in the
+      gradients' own type, where most of what scaling saved is lost again.
+    * Structs are walked if they implement `Nx.Container`; they, numbers and anything else passed
+      the original unchecked, so that `Axon.ModelState` was never unscaled. What is neither tensor
+      nor container raises `ArgumentError`.
+    * fp8 and complex tensors raise, where the original left some of them alone.
+    * At the top the scale stays as it is, where the original raised `ArithmeticError` for passing
+      the largest double.
+    * `cast_params/2` rounds to nearest even, where `Nx.BinaryBackend` cuts bits off for bfloat16.
+    * A `growth_factor` below 1, a `backoff_factor` that is not in (0, 1] and a scale that is not
+      above 0 raise `ArgumentError`.
+    * The scale is a float after an update, also where it was given as an integer.
+  """
+
+  alias GradScaler.State
+
+  defmodule LossScaler do
+    @moduledoc "The scaler of `GradScaler.MixedPrecision`: rules, scale, and the good steps so far."
+
+    @enforce_keys [:scale]
+    defstruct scale: 65_536.0,
+              growth_factor: 2.0,
+              backoff_factor: 0.5,
+              growth_interval: 2000,
+              min_scale: 1.0,
+              counter: 0
+
+    @type t :: %__MODULE__{}
+
+    @doc "As `GradScaler.MixedPrecision.loss_scale/1`."
+    def new(options \\ []) do
+      known = [:scale, :growth_factor, :backoff_factor, :growth_interval, :min_scale]
+      scaler = struct!(%__MODULE__{scale: 65_536.0}, Keyword.validate!(options, known))
+      _checked = GradScaler.MixedPrecision.to_grad_scaler(scaler)
+      scaler
+    end
+  end
+
+  @doc """
+  A new scaler. Options: `:scale` (65536.0), `:growth_factor` (2.0), `:backoff_factor` (0.5),
+  `:growth_interval` (2000), `:min_scale` (1.0).
+
+      iex> GradScaler.MixedPrecision.loss_scale(growth_interval: 100).scale
+      65536.0
+  """
+  @spec loss_scale(keyword) :: LossScaler.t()
+  def loss_scale(options \\ []), do: LossScaler.new(options)
+
+  @doc "The loss times the scale; on traced tensors, as inside `Nx.Defn.grad`, a plain `Nx.multiply`."
+  def scale_loss(loss, %LossScaler{scale: scale}) when is_number(loss),
+    do: Nx.multiply(loss, scale)
+
+  def scale_loss(loss, %LossScaler{} = scaler),
+    do: GradScaler.scale_loss(loss, to_grad_scaler(scaler))
+
+  @doc "`{gradients divided by the scale, whether one of them is Inf or NaN}`."
+  def unscale(grads, %LossScaler{} = scaler) do
+    {grads, report} = GradScaler.unscale(grads, to_grad_scaler(scaler))
+    {grads, GradScaler.has_overflow?(report)}
+  end
+
+  @doc """
+  The scaler after a step.
+
+      iex> alias GradScaler.MixedPrecision, as: MP
+      iex> MP.loss_scale() |> MP.update(true) |> Map.fetch!(:scale)
+      32768.0
+  """
+  def update(%LossScaler{} = scaler, overflow) when is_boolean(overflow) do
+    updated = scaler |> to_grad_scaler() |> GradScaler.update(overflow)
+    %{scaler | scale: GradScaler.loss_scale(updated), counter: GradScaler.state(updated).good}
+  end
+
+  @doc "Whether a tree of tensors holds Inf or NaN."
+  def has_overflow?(tree), do: GradScaler.has_overflow?(tree)
+
+  @doc "All floats of a tree as another type; on traced tensors a plain `Nx.as_type`."
+  def cast_params(params, type), do: GradScaler.cast_params(params, type)
+
+  @doc "`cast_params/2` under the name for the way back."
+  def accumulate_grad(grads, type), do: GradScaler.accumulate_grad(grads, type)
+
+  @doc "The same scaler as a `GradScaler`, to go on with its functions."
+  @spec to_grad_scaler(LossScaler.t()) :: GradScaler.t()
+  def to_grad_scaler(%LossScaler{counter: counter} = scaler) do
+    fields = [
+      init_scale: positive(scaler.scale, :scale),
+      growth_factor: positive(scaler.growth_factor, :growth_factor),
+      backoff_factor: positive(scaler.backoff_factor, :backoff_factor),
+      # The original grows at every step for 0 as for 1; for the library 0 is never.
+      growth_interval: max(scaler.growth_interval, 1),
+      min_scale: scaler.min_scale
+    ]
+
+    fresh = GradScaler.new("emily", fields)
+    state = %{GradScaler.state(fresh) | good: counter, steps: counter}
+    %{fresh | state: State.encode(state)}
+  end
+
+  # 0 is a default in a policy.
+  defp positive(x, _name) when is_number(x) and x > 0, do: x
+
+  defp positive(x, name),
+    do: raise(ArgumentError, "#{name} is #{inspect(x)}: it must be a number above 0")
+end

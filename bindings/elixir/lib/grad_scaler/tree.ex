@@ -1,0 +1,72 @@
+defmodule GradScaler.Tree do
+  @moduledoc false
+  # Walks tensors, pairs, lists, tuples, maps and structs that implement Nx.Container. Anything else raises and tells
+  # where it is: what passes through unchecked is how an overflow gets into the parameters.
+
+  import GradScaler.Leaf, only: [is_tensor: 1, is_pair: 1]
+
+  @doc "The tree with `fun.(leaf, path, acc)` at its leaves; a path is a list of keys and indices, reversed."
+  def map_reduce(tree, acc, fun), do: walk(tree, [], acc, fun)
+
+  defp walk(leaf, path, acc, fun) when is_tensor(leaf) or is_pair(leaf), do: fun.(leaf, path, acc)
+
+  defp walk(list, path, acc, fun) when is_list(list), do: walk_list(list, 0, path, acc, fun)
+
+  defp walk(tuple, path, acc, fun) when is_tuple(tuple) do
+    {list, acc} = walk_list(Tuple.to_list(tuple), 0, path, acc, fun)
+    {List.to_tuple(list), acc}
+  end
+
+  defp walk(struct, path, acc, fun) when is_struct(struct),
+    do: walk_struct(struct, path, acc, fun)
+
+  defp walk(map, path, acc, fun) when is_map(map) do
+    {pairs, acc} =
+      Enum.map_reduce(map, acc, fn {key, value}, acc ->
+        {value, acc} = walk(value, [key | path], acc, fun)
+        {{key, value}, acc}
+      end)
+
+    {Map.new(pairs), acc}
+  end
+
+  defp walk(other, path, _acc, _fun), do: refuse(other, path)
+
+  defp walk_list([head | tail], index, path, acc, fun) do
+    {head, acc} = walk(head, [index | path], acc, fun)
+    {tail, acc} = walk_list(tail, index + 1, path, acc, fun)
+    {[head | tail], acc}
+  end
+
+  defp walk_list([], _index, _path, acc, _fun), do: {[], acc}
+  defp walk_list(tail, _index, path, _acc, _fun), do: refuse(tail, path)
+
+  # A container names its parts in no way that is public; they are counted.
+  defp walk_struct(struct, path, acc, fun) do
+    unless container?(struct), do: refuse(struct, path)
+
+    {struct, {_index, acc}} =
+      Nx.Container.traverse(struct, {0, acc}, fn part, {index, acc} ->
+        {part, acc} = walk(part, [index | path], acc, fun)
+        {part, {index + 1, acc}}
+      end)
+
+    {struct, acc}
+  end
+
+  defp container?(struct) do
+    Code.ensure_loaded?(Nx.Container) and
+      Nx.Container.impl_for(struct) not in [nil, Nx.Container.Any]
+  end
+
+  defp refuse(other, path) do
+    raise ArgumentError,
+          "#{where(path)} is #{inspect(other, limit: 5, printable_limit: 50)}: expected a tensor, " <>
+            "a {dtype, binary} pair, or a list, tuple, map or Nx.Container of them"
+  end
+
+  @doc "A path for a message."
+  def where(path, name \\ "the tree")
+  def where([], name), do: name
+  def where(path, _name), do: Enum.map_join(Enum.reverse(path), &"[#{inspect(&1)}]")
+end

@@ -1,0 +1,115 @@
+defmodule GradScaler.ConcurrencyTest do
+  # Many processes on the same binaries, small and large calls, while the module is exchanged under them.
+  use ExUnit.Case, async: false
+
+  alias GradScaler.Native
+
+  defp shared do
+    small = for i <- 1..20, do: {:f16, :binary.copy(<<i * 1.0::little-float-16>>, 64)}
+    large = {:bf16, :binary.copy(<<0x3F80::little-16>>, 100_000)}
+    %{small: small, large: large, nan: {:f32, :binary.copy(<<0x7FC00000::little-32>>, 50_000)}}
+  end
+
+  defp digest(scaler, tree) do
+    {grads, report} = GradScaler.unscale(tree, scaler, want: [:norm, :amax, :underflow])
+    :erlang.md5(:erlang.term_to_binary({grads, report, GradScaler.update(scaler, report)}))
+  end
+
+  test "32 processes get the same bits from shared binaries" do
+    scaler = GradScaler.new("torch")
+    trees = Map.values(shared())
+    expected = Enum.map(trees, &digest(scaler, &1))
+
+    1..32
+    |> Task.async_stream(fn _ -> for(_ <- 1..3, do: Enum.map(trees, &digest(scaler, &1))) end,
+      max_concurrency: 32,
+      timeout: 60_000
+    )
+    |> Enum.each(fn {:ok, results} -> assert Enum.uniq(results) == [expected] end)
+  end
+
+  test "results outlive the process that made them, and garbage collection" do
+    tree = shared()
+    scaler = GradScaler.new("torch")
+    {grads, _} = Task.await(Task.async(fn -> GradScaler.unscale(tree, scaler) end))
+    for _ <- 1..50, do: spawn(fn -> GradScaler.unscale(tree, scaler) end)
+    :erlang.garbage_collect()
+    assert grads == elem(GradScaler.unscale(tree, scaler), 0)
+  end
+
+  test "a process that is killed in a dirty call harms nobody" do
+    large = {:f32, :binary.copy(<<1.0::little-float-32>>, 2_000_000)}
+    scaler = GradScaler.new("torch")
+
+    for delay <- 0..10 do
+      victim = spawn(fn -> GradScaler.unscale(large, scaler) end)
+      Process.sleep(div(delay, 3))
+      Process.exit(victim, :kill)
+    end
+
+    assert {_, %{overflow: 0}} = GradScaler.unscale(large, scaler)
+  end
+
+  test "the library is upgraded while others call it" do
+    scaler = GradScaler.new("torch")
+    trees = Map.values(shared())
+    expected = Enum.map(trees, &digest(scaler, &1))
+
+    callers =
+      for _ <- 1..8, do: Task.async(fn -> call_until_stopped(scaler, trees, expected, 0) end)
+
+    for round <- 1..5, directory <- [copy_of_application(round), original()] do
+      assert upgrade(directory) =~ directory
+      Process.sleep(20)
+    end
+
+    for caller <- callers, do: send(caller.pid, :stop)
+    assert Enum.all?(Task.await_many(callers, 60_000), &(&1 > 0))
+    assert Native.version() > 0
+  end
+
+  defp call_until_stopped(scaler, trees, expected, calls) do
+    ^expected = Enum.map(trees, &digest(scaler, &1))
+
+    receive do
+      :stop -> calls + 1
+    after
+      0 -> call_until_stopped(scaler, trees, expected, calls + 1)
+    end
+  end
+
+  defp original, do: Path.dirname(Mix.Project.compile_path())
+
+  # Another file is another library to the system's loader: its own code and its own data. A file of its own each time:
+  # one that is loaded must not be written into.
+  defp copy_of_application(round) do
+    directory =
+      Path.join([System.tmp_dir!(), "gradscaler-#{System.pid()}-#{round}", "gradscaler-9.9.9"])
+
+    on_exit(fn -> File.rm_rf!(Path.dirname(directory)) end)
+    File.mkdir_p!(directory)
+
+    for part <- ["ebin", "priv"],
+        do: File.cp_r!(Path.join(original(), part), Path.join(directory, part))
+
+    directory
+  end
+
+  # As a release does it: the path first, then the code; callers move over at their next call. Returns where priv is.
+  defp upgrade(directory) do
+    true = :code.replace_path(:gradscaler, to_charlist(Path.join(directory, "ebin")))
+    soft_purge(100)
+    {:module, Native} = :code.load_file(Native)
+    to_string(:code.priv_dir(:gradscaler))
+  end
+
+  # Waits for processes in the old code, instead of killing them.
+  defp soft_purge(0), do: flunk("the old code stays in use")
+
+  defp soft_purge(left) do
+    unless :code.soft_purge(Native) do
+      Process.sleep(10)
+      soft_purge(left - 1)
+    end
+  end
+end

@@ -1,0 +1,163 @@
+defmodule GradScaler.EmilyTest do
+  # GradScaler.MixedPrecision in the place of Emily.MixedPrecision: the recordings, and what its users call.
+  use ExUnit.Case, async: true
+
+  alias GradScaler.MixedPrecision, as: MP
+  alias GradScaler.MixedPrecision.LossScaler
+  alias GradScaler.Recordings
+
+  test "the scale moves as recorded" do
+    recordings = Recordings.of("emily")
+    assert length(recordings) > 10
+
+    for recording <- recordings do
+      policy = GradScaler.policy(recording.scaler)
+
+      scaler =
+        MP.loss_scale(
+          scale: policy.init_scale,
+          growth_factor: policy.growth_factor,
+          backoff_factor: policy.backoff_factor,
+          growth_interval: policy.growth_interval,
+          min_scale: policy.min_scale
+        )
+
+      scales =
+        recording.steps |> Enum.scan(scaler, &MP.update(&2, &1 == "1")) |> Enum.map(& &1.scale)
+
+      # Where the original raised at the top, its recording ends one scale earlier.
+      recorded = recording.scales
+      assert Enum.take([scaler.scale | scales], length(recorded)) == recorded, recording.name
+    end
+  end
+
+  test "the surface is the original's" do
+    surface = [
+      accumulate_grad: 2,
+      cast_params: 2,
+      has_overflow?: 1,
+      loss_scale: 0,
+      loss_scale: 1,
+      scale_loss: 2,
+      unscale: 2,
+      update: 2
+    ]
+
+    assert surface -- MP.__info__(:functions) == []
+
+    assert %LossScaler{
+             scale: 65_536.0,
+             growth_factor: 2.0,
+             backoff_factor: 0.5,
+             growth_interval: 2000,
+             min_scale: 1.0,
+             counter: 0
+           } = LossScaler.new()
+  end
+
+  test "counter and scale move together, and overflow resets the counter" do
+    scaler = MP.loss_scale(growth_interval: 2) |> MP.update(false)
+    assert {scaler.counter, scaler.scale} == {1, 65_536.0}
+    assert %{counter: 0, scale: 131_072.0} = MP.update(scaler, false)
+    assert %{counter: 0, scale: 32_768.0} = MP.update(scaler, true)
+    assert %{scale: 1.0} = MP.update(MP.loss_scale(scale: 1), true)
+  end
+
+  test "at the top the scale stays, where the original raised" do
+    scaler = MP.loss_scale(scale: 1.0e308, growth_interval: 1)
+    assert MP.update(scaler, false).scale == 1.0e308
+  end
+
+  test "wrong arguments raise ArgumentError" do
+    assert_raise ArgumentError, ~r/unknown keys \[:init_scale\]/, fn ->
+      MP.loss_scale(init_scale: 1.0)
+    end
+
+    assert_raise ArgumentError, ~r/scale is 0: it must be/, fn -> MP.loss_scale(scale: 0) end
+
+    assert_raise ArgumentError, ~r/growth_factor is 0.5/, fn ->
+      MP.loss_scale(growth_factor: 0.5)
+    end
+
+    assert_raise ArgumentError, ~r/min_scale is -1/, fn -> MP.loss_scale(min_scale: -1) end
+    assert_raise FunctionClauseError, fn -> MP.update(MP.loss_scale(), 1) end
+  end
+
+  test "half gradients come back in float32" do
+    scaler = MP.loss_scale(scale: 2.0 ** 15)
+    smallest = {:f16, <<1::little-16>>}
+    {{:f32, <<x::little-float-32>>}, false} = MP.unscale(smallest, scaler)
+    assert x == 2.0 ** -39
+    assert {_, true} = MP.unscale([{:bf16, <<0xFF80::little-16>>}], scaler)
+  end
+
+  describe "with Nx" do
+    @describetag :nx
+    @compile {:no_warn_undefined, [Complex, Nx, Nx.Defn]}
+
+    test "the worked example trains" do
+      x = Nx.tensor([[1.0], [2.0], [3.0]])
+      y = Nx.tensor([[2.0], [4.0], [6.0]])
+      params = %{w: Nx.tensor([[0.0]]), b: Nx.tensor([0.0])}
+
+      forward = fn p -> x |> Nx.as_type({:f, 16}) |> Nx.dot(p.w) |> Nx.add(p.b) end
+
+      {params, scaler} =
+        for _ <- 1..60, reduce: {params, MP.loss_scale(scale: 2.0 ** 12, growth_interval: 20)} do
+          {params, scaler} ->
+            grads =
+              Nx.Defn.grad(params, fn p ->
+                p
+                |> MP.cast_params({:f, 16})
+                |> forward.()
+                |> Nx.as_type({:f, 32})
+                |> Nx.subtract(y)
+                |> Nx.pow(2)
+                |> Nx.mean()
+                |> MP.scale_loss(scaler)
+              end)
+
+            {grads, overflow?} = MP.unscale(grads, scaler)
+            scaler = MP.update(scaler, overflow?)
+
+            if overflow? do
+              {params, scaler}
+            else
+              grads = MP.accumulate_grad(grads, {:f, 32})
+              step = &Nx.subtract(params[&1], Nx.multiply(grads[&1], 0.1))
+              {%{w: step.(:w), b: step.(:b)}, scaler}
+            end
+        end
+
+      assert_in_delta Nx.to_number(Nx.squeeze(params.w)), 2.0, 0.2
+      assert scaler.scale >= 2.0 ** 12
+    end
+
+    test "numbers become tensors, integers are left alone, containers of any kind keep their shape" do
+      scaler = MP.loss_scale(scale: 4.0)
+      assert MP.scale_loss(1.5, scaler) == Nx.tensor(6.0)
+
+      assert MP.scale_loss(Nx.tensor(1.5, type: {:f, 16}), scaler) ==
+               Nx.tensor(6.0, type: {:f, 16})
+
+      integer = Nx.tensor([1, 2])
+      tree = {[Nx.tensor([2.0])], %{a: integer, b: {}}}
+      half = Nx.tensor([0.5])
+      assert {{[^half], %{a: ^integer, b: {}}}, false} = MP.unscale(tree, scaler)
+
+      assert MP.cast_params(tree, {:bf, 16}) ==
+               {[Nx.tensor([2.0], type: {:bf, 16})], %{a: integer, b: {}}}
+
+      assert MP.has_overflow?({integer, Nx.tensor([1.0, :neg_infinity])})
+    end
+
+    test "what passed the original unchecked raises" do
+      scaler = MP.loss_scale()
+      assert_raise ArgumentError, ~r/\[:a\] is nil/, fn -> MP.unscale(%{a: nil}, scaler) end
+
+      assert_raise ArgumentError, ~r/\[0\] has the type {:c, 64}/, fn ->
+        MP.unscale([Nx.tensor(Complex.new(1, 2))], scaler)
+      end
+    end
+  end
+end

@@ -1,0 +1,565 @@
+"""What is refused: the error names the argument, the field, the parameter or the key, and nothing has changed.
+
+Every table has the bad input and the words that the message must contain.
+"""
+
+import copy
+import ctypes
+import itertools
+import math
+from array import array
+
+import numpy as np
+import pytest
+
+import gradscaler
+from gradscaler import Error, Factor, Policy, Report, Scaler, Want
+from gradscaler import _gradscaler as c
+
+F32 = np.float32
+REFUSALS = (TypeError, ValueError, KeyError, OverflowError)
+
+
+def scaler_of(scale=8.0):
+    return Scaler("static", init_scale=scale)
+
+
+def contents(thing):
+    """The bytes of scalers, structs and containers of arrays, to see whether one has changed."""
+    match thing:
+        case Scaler():
+            return thing.preset, bytes(thing.policy), bytes(thing.state)
+        case dict():
+            return [contents(item) for item in thing.values()]
+        case list() | tuple():
+            return [contents(item) for item in thing]
+        case np.ndarray() if thing.dtype != object:
+            return thing.tobytes()
+        case ctypes.Structure():
+            return bytes(thing)
+        case _:
+            return repr(thing)
+
+
+def refusal(action, *watched, of=REFUSALS):
+    """The message of a call that must fail and leave what it was given as it was."""
+    before = contents(watched)
+    with pytest.raises(of) as refused:
+        action()
+    assert contents(watched) == before
+    return str(refused.value)
+
+
+def short(value):
+    return repr(value)[:24]
+
+
+def ones(*shape, dtype=F32, **kwargs):
+    return np.ones(shape or 3, dtype, **kwargs)
+
+
+def read_only(dense):
+    dense.flags.writeable = False
+    return dense
+
+
+# ---- arrays ----
+
+NO_GRADIENTS = {
+    "int32": (ones(dtype=np.int32), "int32"),
+    "uint8": (ones(dtype=np.uint8), "uint8"),
+    "bool": (ones(dtype=bool), "bool"),
+    "complex64": (ones(dtype=np.complex64), "complex64"),
+    "longdouble": (ones(dtype=np.longdouble), np.dtype(np.longdouble).name),
+    "byte-swapped": (ones(dtype=np.dtype(F32).newbyteorder()), "f4"),
+    "object": (ones(dtype=object), "object"),
+    "text": (np.array(["a"]), "U1"),
+    "fields": (np.zeros(3, [("x", F32)]), "x"),
+    "array of int": (array("i", [1]), "format i"),
+    "bytearray": (bytearray(12), "format B"),
+    "step": (ones(8)[::2], "contiguous"),
+    "reversed": (ones(8)[::-1], "contiguous"),
+    "columns": (ones(4, 4)[:, :2], "contiguous"),
+    "permuted": (ones(2, 3, 4).transpose(1, 0, 2), "contiguous"),
+    "broadcast": (np.broadcast_to(ones(1), (4,)), "contiguous"),
+    "zero stride": (np.lib.stride_tricks.as_strided(ones(4), (2, 2), (0, 4)), "contiguous"),
+    "None": (None, "NoneType"),
+    "number": (1.0, "float"),
+    "list": ([1.0], "list"),
+    "string": ("abc", "str"),
+}
+NOT_WRITABLE = {
+    "read-only": (read_only(ones()), "read-only"),
+    "scalar": (F32(1), "read"),
+    "bytes": (memoryview(bytes(12)).cast("f"), "not writable"),
+    "broadcast to one": (np.broadcast_to(ones(1), (1,)), "read-only"),
+}
+
+
+@pytest.mark.parametrize("method", ["check", "unscale"])
+@pytest.mark.parametrize(("bad", "reason"), NO_GRADIENTS.values(), ids=NO_GRADIENTS)
+def test_what_is_no_gradient_is_refused_by_name(method, bad, reason):
+    scaler, grads = scaler_of(), {"w": ones(), "bad": bad, "b": ones()}
+    message = refusal(lambda: getattr(scaler, method)(grads), scaler, grads)
+    assert message.startswith("'bad': tensors[1]: ") and reason in message
+
+
+@pytest.mark.parametrize(("bad", "reason"), NO_GRADIENTS.values(), ids=NO_GRADIENTS)
+def test_what_is_no_result_is_refused_by_name(bad, reason):
+    scaler, grads = scaler_of(), {"w": ones(), "bad": ones(), "b": ones()}
+    out = {"w": ones(), "bad": bad, "b": ones()}
+    message = refusal(lambda: scaler.unscale(grads, out=out), scaler, grads, out)
+    assert message.startswith("'bad': out[1]: ")
+
+
+@pytest.mark.parametrize(("bad", "reason"), NOT_WRITABLE.values(), ids=NOT_WRITABLE)
+def test_what_cannot_be_written_is_refused_in_place_and_as_out(bad, reason):
+    scaler, grads, out = scaler_of(), [ones(), bad], [ones(), ones(*np.shape(bad))]
+    in_place = refusal(lambda: scaler.unscale(grads), scaler, grads)
+    as_out = refusal(lambda: scaler.unscale(out, out=grads), scaler, grads, out)
+    assert (in_place.split(":")[0], as_out.split(":")[0], reason in in_place) == ("tensors[1]", "out[1]", True)
+
+
+@pytest.mark.parametrize(("readable", "_"), NOT_WRITABLE.values(), ids=NOT_WRITABLE)
+def test_what_cannot_be_written_can_be_checked(readable, _):
+    assert not scaler_of().check([readable]).found_inf
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ({"w": ones(2, 3)}, ["'b'"]),
+        ({"w": ones(2, 3), "b": ones(4)}, ["'b'", "out[1]", "shape"]),
+        ({"w": ones(3, 2), "b": ones(3)}, ["'w'", "out[0]", "shape"]),
+        ({"w": ones(6), "b": ones(3)}, ["'w'", "out[0]", "shape"]),
+        ({"w": ones(2, 3, order="F"), "b": ones(3)}, ["'w'", "out[0]", "order"]),
+        ([ones(2, 3), ones(3)], ["out", "dict"]),
+        (3, ["out", "dict"]),
+    ],
+)
+def test_an_out_that_does_not_match_is_refused(out, words):
+    scaler, grads = scaler_of(), {"w": ones(2, 3), "b": ones(3)}
+    message = refusal(lambda: scaler.unscale(grads, out=out), scaler, grads, out)
+    assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize("out", [[], [ones()], [ones()] * 3])
+def test_an_out_of_another_length_is_refused(out):
+    scaler, grads = scaler_of(), [ones(), ones()]
+    message = refusal(lambda: scaler.unscale(grads, out=out), scaler, grads, out)
+    assert message == f"2 tensors and {len(out)} outputs"
+
+
+def test_results_that_overlap_their_gradients_are_refused():
+    storage = np.arange(5, dtype=F32)
+    message = refusal(lambda: scaler_of().unscale([storage[:4]], out=[storage[1:]]), storage)
+    assert "overlap" in message
+
+
+def test_a_wider_result_at_the_same_address_is_refused():
+    storage = np.arange(8, dtype=F32)
+    message = refusal(lambda: scaler_of().unscale([storage[:4]], out=[storage.view(np.float64)]), storage)
+    assert "overlap" in message
+
+
+@pytest.mark.parametrize("grads", [None, 3, 1.5, object()])
+def test_what_is_no_container_is_refused(grads):
+    message = refusal(lambda: scaler_of().unscale(grads))
+    assert type(grads).__name__ in message
+
+
+@pytest.mark.parametrize("dtype", ["int32", bool, np.complex64, ">f4", "no dtype"])
+@pytest.mark.parametrize("call", [lambda s, d: s.scale(ones(), d), lambda s, d: s.unscale([ones()], dtype=d)])
+def test_a_dtype_that_is_not_supported_is_named(dtype, call):
+    message = refusal(lambda: call(scaler_of(), dtype))
+    assert (dtype if isinstance(dtype, str) else np.dtype(dtype).name) in message
+
+
+@pytest.mark.parametrize("loss", ["1", None, b"1", 1j, [[1.0], ["x"]], np.int64(3), object(), {}])
+def test_a_loss_that_is_no_float_is_refused(loss):
+    scaler = scaler_of()
+    assert "not supported" in refusal(lambda: scaler.scale(loss), scaler)
+
+
+def test_an_array_whose_dtype_is_not_that_of_its_buffer_is_refused():
+    class Liar(np.ndarray):
+        @property
+        def dtype(self):
+            return np.dtype(F32)
+
+    inside_a_larger_one = np.zeros(64, np.int8)[:8].view(Liar)
+    assert "dtype" in refusal(lambda: scaler_of().check([inside_a_larger_one]))
+
+
+class Dtype:
+    """A dtype whose text is what `describe` returns."""
+
+    def __init__(self, describe):
+        self.describe = describe
+
+    def __str__(self):
+        return self.describe()
+
+
+def array_with(dtype):
+    class Strange(np.ndarray):
+        pass
+
+    Strange.dtype = property(lambda self: dtype)
+    return np.zeros(3, F32).view(Strange)
+
+
+@pytest.mark.parametrize(
+    "text", ["\ud800", "é" * 200, "x" * 10_000, ""], ids=["surrogate", "long and not ASCII", "long", "empty"]
+)
+def test_a_dtype_with_a_strange_name_is_refused(text):
+    strange = array_with(Dtype(lambda: text))
+    assert "tensors[0]" in refusal(lambda: scaler_of().check([strange]))
+
+
+@pytest.mark.parametrize("describe", [lambda: 1 // 0, lambda: 3], ids=["raises", "no string"])
+def test_a_dtype_without_a_name_is_refused(describe):
+    strange = array_with(Dtype(describe))
+    refusal(lambda: scaler_of().check([strange]), of=(ZeroDivisionError, *REFUSALS))
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, MemoryError])
+def test_an_interrupt_while_arrays_are_read_is_not_swallowed(interrupt):
+    class Interrupting(np.ndarray):
+        @property
+        def dtype(self):
+            raise interrupt
+
+    with pytest.raises(interrupt):
+        scaler_of().check([np.zeros(3, F32).view(Interrupting)])
+
+
+# ---- policies ----
+
+OUT_OF_RANGE = {
+    "arithmetic": [4, -1, 2**32, "F32", 1.0],
+    "init_scale": [-1.0, math.nan, math.inf, "1", None, 10**400],
+    "growth_factor": [0.5, -2.0, math.nan, math.inf],
+    "backoff_factor": [1.5, -0.5, math.nan],
+    "growth_interval": [-1, 2**64, 1.5, "2000", None, math.nan],
+    "growth_rule": [4, -1],
+    "growth_lag": [-1, 2**32, 0.5],
+    "max_scale": [-1.0, math.nan],
+    "min_scale": [-1.0, math.nan, math.inf, 2.0**30],
+    "ceiling_rule": [4, -1],
+    "floor_rule": [4, -1],
+    "overflow_test": [2, -1],
+    "hysteresis": [-1, 2**32, None],
+    "overflow_reset": [8, -1],
+    "apply_delay": [2, -1],
+    "overflow_tolerance": [1.5, -0.5, math.nan],
+    "stall_limit": [-1, 2**64],
+    "quirks": [4, -1],
+    "target_amax": [-1.0, math.nan, math.inf],
+    "mean_decay": [1.0, -0.5, math.nan],
+    "variance_decay": [1.0, -0.5, math.nan],
+    "margin_sigmas": [-1.0, math.nan, math.inf],
+    "overflow_log2": [math.nan, math.inf, -math.inf],
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in OUT_OF_RANGE.items() for value in values], ids=short
+)
+@pytest.mark.parametrize("of", [Policy, Scaler])
+def test_a_field_out_of_range_is_named(field, value, of):
+    assert field in refusal(lambda: of("recommended", **{field: value}))
+
+
+def test_every_field_of_a_policy_is_in_the_table():
+    assert set(OUT_OF_RANGE) == {name for name, *_ in Policy._fields_} - {"struct_size", "reserved"}
+
+
+@pytest.mark.parametrize("field", ["interval", "struct_size", "reserved", "Init_scale"])
+def test_an_unknown_field_is_named(field):
+    assert repr(field) in refusal(lambda: Scaler("torch", **{field: 1}))
+
+
+@pytest.mark.parametrize(
+    "preset", ["pytorch", "", "Torch", "torch ", "torch\0", "a" + "é" * 100, "x" * 10_000], ids=short
+)
+def test_an_unknown_preset_is_refused_by_name(preset):
+    message = refusal(lambda: Scaler(preset), of=Error)
+    shown = preset.replace("\0", "\\0")[:20]
+    assert message.startswith(f'no preset is named "{shown}')
+
+
+@pytest.mark.parametrize("preset", [None, 3, b"torch", ["torch"], "\ud800"])
+def test_a_preset_that_is_no_name_is_refused(preset):
+    message = refusal(lambda: Scaler(preset))
+    assert "preset" in message or "name" in message
+
+
+@pytest.mark.parametrize("size", [0, 4, 7, 153, 4096, 4097, 2**32 - 1])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: s.update(Report()),
+        lambda s: s.set_scale(2.0),
+        lambda s: s.state_dict(),
+        lambda s: c.gsc_policy_check(s.policy),
+        lambda s: c.gsc_policy_preset("torch", s.policy),
+        lambda s: c.gsc_state_init(s.policy, s.state),
+        lambda s: c.gsc_state_load(bytes.fromhex(scaler_of().state_dict()["saved"]), s.policy, s.state),
+    ],
+)
+def test_a_struct_size_that_is_none_is_refused(size, call):
+    scaler = Scaler("torch")
+    ctypes.c_uint32.from_buffer(scaler.policy).value = size
+    refusal(lambda: call(scaler), scaler, of=ValueError)
+
+
+@pytest.mark.parametrize("size", [4096, 2**32 - 1])
+def test_a_struct_size_that_changes_during_the_call_is_refused(size):
+    class Changing:
+        def __float__(self):
+            ctypes.c_uint32.from_buffer(scaler.policy).value = size
+            return 2.0
+
+    scaler = Scaler("torch")
+    message = refusal(lambda: scaler.set_scale(Changing()), scaler.state, of=ValueError)
+    assert "struct_size" in message
+
+
+def test_a_policy_that_became_invalid_is_refused_by_every_call_that_uses_it():
+    scaler = Scaler("torch")
+    scaler.policy.backoff_factor = 2.0
+    calls = (lambda: scaler.update(Report()), lambda: scaler.set_scale(2.0), lambda: scaler.state_dict())
+    messages = [refusal(call, scaler, of=Error) for call in calls]
+    assert [message.split()[0] for message in messages] == ["policy.backoff_factor"] * 3
+
+
+# ---- scales and factors ----
+
+
+@pytest.mark.parametrize("scale", [0, 0.0, -1.0, math.nan, math.inf, None, "1", [1.0], 1j, 10**400], ids=short)
+def test_a_scale_that_is_none_is_refused(scale):
+    scaler = Scaler("torch")
+    assert "scale" in refusal(lambda: scaler.set_scale(scale), scaler)
+
+
+@pytest.mark.parametrize("max_norm", [0, -1.0, math.nan, math.inf, None, "1", 1j, 10**400], ids=short)
+def test_a_max_norm_that_is_none_is_refused(max_norm):
+    scaler = scaler_of()
+    report = scaler.check([ones()], want=Want.NORM)
+    assert "max_norm" in refusal(lambda: scaler.clip_factor(report, max_norm), scaler, report)
+
+
+def test_a_clip_factor_needs_the_norm():
+    report = scaler_of().check([ones()])
+    assert "norm" in refusal(lambda: scaler_of().clip_factor(report, 1.0))
+
+
+@pytest.mark.parametrize("report", [None, 1.0, "report", Factor(), bytes(3)])
+def test_a_clip_factor_needs_a_report(report):
+    assert "report" in refusal(lambda: scaler_of().clip_factor(report, 1.0))
+
+
+@pytest.mark.parametrize("factor", [Factor(), Factor(scale=2.0), Factor(scale=-1.0, inverse=-1.0), 2.0, "x", Report()])
+@pytest.mark.parametrize("method", ["check", "unscale"])
+def test_a_factor_that_is_none_is_refused(factor, method):
+    scaler, grads = scaler_of(), [ones()]
+    message = refusal(lambda: getattr(scaler, method)(grads, factor=factor), scaler, grads)
+    assert "factor" in message
+
+
+@pytest.mark.parametrize("want", [32, 2**31, 2**32, 2**64, None, "norm", 1.5])
+@pytest.mark.parametrize("method", ["check", "unscale"])
+def test_a_want_that_is_none_is_refused(want, method):
+    scaler, grads = scaler_of(), [ones()]
+    message = refusal(lambda: getattr(scaler, method)(grads, want=want), scaler, grads)
+    assert "want" in message.lower()
+
+
+@pytest.mark.parametrize(("overflow", "advice"), [(1, "policy.min_scale"), (0, "policy.max_scale")])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda s: s.scale(1.0),
+        lambda s: s.scale(ones()),
+        lambda s: s.unscale([ones()]),
+        lambda s: s.check([ones()]),
+        lambda s: s.clip_factor(Report(), 1.0),
+    ],
+    ids=["scale a number", "scale", "unscale", "check", "clip_factor"],
+)
+def test_a_scale_that_ran_to_zero_or_infinity_is_refused_with_advice(overflow, advice, call):
+    scaler = Scaler("keras", growth_interval=1)
+    for _ in range(300):
+        scaler.update(Report(overflow=overflow))
+    assert advice in refusal(lambda: call(scaler), scaler)
+
+
+# ---- reports and updates ----
+
+
+@pytest.mark.parametrize("report", [None, 3, True, "no", Factor(), [Report(), None], [3], {"a": Report()}, object()])
+def test_what_is_no_report_is_refused(report):
+    scaler = Scaler("torch")
+    assert "report" in refusal(lambda: scaler.update(report), scaler).lower()
+
+
+@pytest.mark.parametrize(
+    ("preset", "word"), [("cerebras", "norm"), ("fairseq", "norm"), ("openseq2seq_logmax", "amax")]
+)
+def test_a_report_that_lacks_what_the_policy_judges_by_is_refused(preset, word):
+    scaler, report = Scaler(preset), Scaler("torch").check([ones()])
+    assert word in refusal(lambda: scaler.update(report), scaler, report, of=Error)
+
+
+# ---- saved states ----
+
+
+def changed(**keys):
+    state = scaler_of().state_dict()
+    saved = state["saved"]
+    for key, value in keys.items():
+        state[key] = value(saved) if callable(value) else value
+    return state
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        ({}, "preset"),
+        ({"preset": "torch"}, "saved"),
+        ({"saved": "00"}, "preset"),
+        ({"scale": 65536.0, "growth_factor": 2.0, "_growth_tracker": 0}, "preset"),
+        (changed(preset="no such"), "no such"),
+        (changed(preset=None), "preset"),
+        (changed(saved=""), "saved"),
+        (changed(saved=None), "saved"),
+        (changed(saved=b"00"), "saved"),
+        (changed(saved="zz"), "saved"),
+        (changed(saved=lambda s: s[:-2]), "saved"),
+        (changed(saved=lambda s: s + "00"), "saved"),
+        (changed(saved=lambda s: "00" + s[2:]), "saved"),
+        (changed(saved=lambda s: s[:100] + f"{int(s[100], 16) ^ 1:x}" + s[101:]), "damaged"),
+        (changed(saved=lambda s: s[:-1] + f"{int(s[-1], 16) ^ 1:x}"), "damaged"),
+        (None, "state"),
+        (3, "state"),
+        ([], "state_dict"),
+        ("torch", "state_dict"),
+    ],
+)
+def test_a_state_dict_that_is_damaged_or_foreign_is_refused(state, word):
+    scaler = Scaler("torch")
+    assert word in refusal(lambda: scaler.load_state_dict(state), scaler)
+
+
+def test_every_flipped_bit_of_a_saved_state_is_found():
+    saved = bytes.fromhex(scaler_of().state_dict()["saved"])
+    scaler, accepted = Scaler("torch"), []
+    for bit in range(8 * len(saved)):
+        damaged = bytearray(saved)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            scaler.load_state_dict({"preset": "torch", "saved": damaged.hex()})
+            accepted.append(bit)
+        except Error:
+            pass
+    assert accepted == []
+
+
+# ---- the functions of C ----
+
+ANYTHING = [
+    None,
+    0,
+    -1,
+    2**70,
+    1.5,
+    math.nan,
+    "torch",
+    "\ud800",
+    b"",
+    bytes(256),
+    bytearray(3),
+    bytearray(256),
+    memoryview(bytearray(512))[::2],
+    [],
+    [None],
+    ([], []),
+    ([None], [np.ones(2)]),
+    ((), (), ()),
+    np.ones(4),
+    object(),
+]
+FUNCTIONS = [name for name in dir(c) if name.startswith("gsc_")]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("count", range(5))
+def test_a_function_of_c_refuses_wrong_arguments_with_an_exception(name, count):
+    things = ANYTHING if count < 3 else ANYTHING[::2] if count == 3 else ANYTHING[::3]
+    unexpected = []
+    for arguments in itertools.product(things, repeat=count):
+        try:
+            getattr(c, name)(*arguments)
+        except (TypeError, ValueError, OverflowError, BufferError):
+            pass
+        except BaseException as error:
+            unexpected.append((arguments, error))
+    assert unexpected == []
+
+
+GOOD = {
+    "policy": Policy("torch"),
+    "state": Scaler("torch").state,
+    "report": Report(),
+    "factor": scaler_of().factor,
+    "a": Report(),
+    "b": Report(),
+    "out": bytearray(256),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("gsc_policy_check", ["policy"]),
+        ("gsc_state_save", ["policy", "state"]),
+        ("gsc_update", ["policy", "state", "report", "out"]),
+        ("gsc_merge", ["a", "b", "out"]),
+    ],
+)
+@pytest.mark.parametrize("bad", [None, bytearray(), bytearray(7), bytearray(255), bytearray(257), 3, "x"])
+def test_a_struct_of_the_wrong_size_or_type_is_named(name, arguments, bad):
+    for position, argument in enumerate(arguments):
+        good = [copy.copy(GOOD[each]) for each in arguments]
+        good[position] = bad
+        message = refusal(lambda good=good: getattr(c, name)(*good), good)
+        assert message.startswith(argument)
+
+
+@pytest.mark.parametrize("status", [1, -18, 2**31 - 1, -(2**31)])
+def test_a_status_that_is_none_is_unknown(status):
+    assert c.gsc_status_string(status) == "unknown status"
+
+
+@pytest.mark.parametrize("status", [2**31, 2**32, -(2**32), 2**64, 1.5, None, "0"])
+def test_a_status_that_is_no_32_bit_integer_is_refused(status):
+    refusal(lambda: c.gsc_status_string(status))
+
+
+@pytest.mark.parametrize(
+    ("call", "attributes"),
+    [
+        (lambda: Policy("x"), (c.GSC_ERROR_PRESET, -1, "name")),
+        (lambda: Policy("torch", init_scale=-1), (c.GSC_ERROR_POLICY, -1, "policy.init_scale")),
+        (lambda: scaler_of().check([ones(), None]), (c.GSC_ERROR_VALUE, 1, "tensors[1]")),
+        (lambda: scaler_of().check([ones(), ones(dtype=int)]), (c.GSC_ERROR_DTYPE, 1, "tensors[1]")),
+        (lambda: scaler_of().unscale([ones()], out=[ones(4)]), (c.GSC_ERROR_COUNT, 0, "out[0]")),
+        (lambda: scaler_of().check([ones()], want=32), (c.GSC_ERROR_WANT, -1, "want")),
+        (lambda: c.gsc_policy_check(None), (c.GSC_ERROR_NULL, -1, "policy")),
+    ],
+)
+def test_an_error_has_the_status_the_index_and_the_name(call, attributes):
+    with pytest.raises(gradscaler.Error) as refused:
+        call()
+    assert (refused.value.status, refused.value.index, refused.value.name) == attributes

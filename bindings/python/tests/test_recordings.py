@@ -1,0 +1,70 @@
+"""The scales, skips and stops that real loss scalers were recorded to give, replayed through the package.
+
+Requests and comparisons are those of tests/replay/replay.py, the driver of all languages; replay.py is its client here.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import replay
+
+import gradscaler
+
+TESTS = Path(__file__).resolve().parents[3] / "tests"
+RECORDINGS = {
+    recording["preset"]: recording
+    for path in sorted((TESTS / "traces").glob("*.json"))
+    if "preset" in (recording := json.loads(path.read_text()))
+}
+OUR_OWN = {"recommended", "none", "static"}
+
+
+def load_driver():
+    spec = importlib.util.spec_from_file_location("replay_driver", TESTS / "replay" / "replay.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+driver = load_driver()
+
+
+@pytest.mark.parametrize("preset", RECORDINGS)
+def test_a_scaler_moves_as_its_peer_was_recorded(preset):
+    recording = RECORDINGS[preset]
+    differences = {
+        trace["name"]: driver.difference(
+            trace, replay.answer(driver.request(preset, trace)), recording.get("tolerance", 0)
+        )
+        for trace in recording["traces"]
+    }
+    assert differences == {trace["name"]: None for trace in recording["traces"]} != {}
+
+
+@pytest.mark.parametrize("preset", RECORDINGS)
+def test_a_preset_has_the_defaults_of_its_peer(preset):
+    expected = driver.policy_fields(RECORDINGS[preset]["defaults"])
+    policy = gradscaler.Policy(preset)
+    assert {name: getattr(policy, name) for name in expected} == expected != {}
+
+
+def test_every_preset_but_our_own_has_a_recording():
+    assert set(gradscaler.presets()) == set(RECORDINGS) | OUR_OWN
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("torch init_scale=0x1p3 0,1", "0x1.0000000000000p+3/0 0x1.0000000000000p+3/6 0x1.0000000000000p+2"),
+        ("nothing - 0", 'error no preset is named "nothing"; gsc_preset_name lists them'),
+        ("torch wrong=1 0", "error a policy has no field 'wrong'"),
+        ("torch", "error not enough values to unpack"),
+    ],
+)
+def test_the_client_answers_line_by_line(line, expected):
+    client = subprocess.run([sys.executable, replay.__file__], input=line, text=True, capture_output=True, check=True)
+    assert client.stdout.startswith(expected), client.stderr

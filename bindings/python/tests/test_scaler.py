@@ -1,0 +1,686 @@
+"""What a training loop does with a Scaler, and the values it gets.
+
+Values are compared bit by bit with NumPy: a float32 product, a double one for doubles, and one rounding.
+"""
+
+import copy
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+
+import gradscaler
+from gradscaler import Event, Policy, Report, Scaler, Want
+from gradscaler import _gradscaler as c
+
+F16, F32, F64 = np.float16, np.float32, np.float64
+
+
+def scaler_of(scale):
+    return Scaler("static", init_scale=scale)
+
+
+def values(dtype, shape=1000):
+    """Values over the range of a dtype, with zeros and subnormals."""
+    limits = {F16: (-24, 15), bfloat16: (-130, 120), F32: (-145, 120), F64: (-1070, 1000)}
+    rng = np.random.default_rng(0)
+    array = np.ldexp(rng.normal(size=shape), rng.integers(*limits[dtype], size=shape))
+    array.flat[:3] = 0.0, -0.0, 1.0
+    return array.astype(dtype)
+
+
+def times(array, factor, dtype):
+    """NumPy's product, computed in double where float32 has no normal number for the factor."""
+    with np.errstate(over="ignore", under="ignore"):
+        narrow = np.float32(factor)
+        is_normal = np.finfo(F32).tiny <= narrow <= np.finfo(F32).max
+        if array.dtype == F64 or not is_normal:
+            return (array.astype(F64) * factor).astype(dtype)
+        return (array.astype(F32) * narrow).astype(dtype)
+
+
+def bits(array):
+    return array.dtype.name, array.shape, array.tobytes()
+
+
+def contents(scaler):
+    return scaler.preset, bytes(scaler.policy), bytes(scaler.state)
+
+
+def found(overflow=1):
+    """The report of gradients with an overflow, or without."""
+    return Report(overflow=overflow)
+
+
+def used_scaler():
+    """A scaler whose every part differs from a new one's."""
+    scaler = Scaler("megatron", init_scale=2.0**20, growth_interval=3, hysteresis=3)
+    for overflow in (0, 0, 0, 1, 0, 1, 0, 1, 0, 0):
+        scaler.update(found(overflow))
+    return scaler
+
+
+# ---- the training step ----
+
+
+def test_a_training_step_scales_the_loss_and_unscales_the_gradients():
+    scaler = Scaler("torch")
+    weights = np.array([1.0, 2.0], F32)
+    gradient = weights.astype(F16) * scaler.scale(F16(2**-20))
+    report = scaler.unscale({"weights": gradient}, dtype=F32)
+    scaler.update(report)
+    assert (report.found_inf, report.grads["weights"].tolist()) == (False, [2**-20, 2**-19])
+
+
+def test_a_step_with_an_overflow_names_the_parameter_and_halves_the_scale():
+    scaler = Scaler("torch")
+    report = scaler.unscale({"w": np.ones(2, F32), "b": np.array([1, np.inf], F32)})
+    scaler.update(report)
+    assert (report.found_inf, report.bad, scaler.loss_scale, scaler.skipped) == (True, ("b",), 2.0**15, 1)
+
+
+def test_the_scale_doubles_after_growth_interval_good_steps():
+    scaler = Scaler("torch", growth_interval=3)
+    scales = []
+    for _ in range(4):
+        scales.append(scaler.loss_scale)
+        scaler.update(scaler.unscale([np.ones(2, F32)]))
+    assert (scales, scaler.growths) == ([2.0**16] * 3 + [2.0**17], 1)
+
+
+# ---- the values ----
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 1000.0, 2.0**16, 2.0**-10])
+@pytest.mark.parametrize(
+    ("dtype", "result"),
+    [
+        (F16, F16),
+        (F16, F32),
+        (F16, F64),
+        (bfloat16, bfloat16),
+        (bfloat16, F32),
+        (F32, F16),
+        (F32, bfloat16),
+        (F32, F32),
+        (F32, F64),
+        (F64, F16),
+        (F64, F32),
+        (F64, F64),
+    ],
+)
+def test_unscaled_gradients_have_the_bits_of_numpys_product(dtype, result, scale):
+    gradients = values(dtype)
+    report = scaler_of(scale).unscale([gradients], dtype=result)
+    assert bits(report.grads[0]) == bits(times(gradients, 1 / scale, result))
+
+
+@pytest.mark.parametrize("scale", [2.0**130, 3 * 2.0**140, 2.0**-140])
+@pytest.mark.parametrize(("dtype", "result"), [(F16, F16), (F16, F32), (bfloat16, F32), (F32, F32), (F64, F64)])
+def test_an_inverse_that_is_no_normal_float_is_multiplied_in_double(dtype, result, scale):
+    gradients = values(dtype)
+    report = scaler_of(scale).unscale([gradients], dtype=result)
+    assert bits(report.grads[0]) == bits(times(gradients, 1 / scale, result))
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 2.0**16])
+@pytest.mark.parametrize("dtype", [F16, bfloat16, F32, F64])
+def test_in_place_gives_the_bits_of_out_of_place(dtype, scale):
+    scaler, gradients = scaler_of(scale), values(dtype)
+    expected = scaler.unscale([gradients], dtype=dtype).grads[0]
+    scaler.unscale([gradients])
+    assert bits(gradients) == bits(expected)
+
+
+def test_a_scale_of_1_copies_the_bits_of_any_nan():
+    payloads = np.array([0x7F800001, 0xFFC12345, 0x7F800000], np.uint32).view(F32)
+    expected = bits(payloads)
+    Scaler("none").unscale([payloads])
+    assert bits(payloads) == expected
+
+
+@pytest.mark.parametrize("cpu", gradscaler.info().cpu_available)
+def test_every_instruction_set_gives_the_same_bits(cpu):
+    program = (
+        "import hashlib, numpy, gradscaler\n"
+        "a = numpy.random.default_rng(0).normal(size=9999).astype(numpy.float16)\n"
+        "r = gradscaler.Scaler('static', init_scale=3.0).unscale([a], dtype=numpy.float32, want=gradscaler.Want.NORM)\n"
+        "print(gradscaler.info().cpu, hashlib.sha256(r.grads[0]).hexdigest(), r.sum_squares.hex())"
+    )
+    gradients = np.random.default_rng(0).normal(size=9999).astype(F16)
+    report = scaler_of(3.0).unscale([gradients], dtype=F32, want=Want.NORM)
+    expected = [cpu, hashlib.sha256(report.grads[0]).hexdigest(), report.sum_squares.hex()]
+    environment = {**os.environ, "GSC_CPU": cpu}
+    output = subprocess.run([sys.executable, "-c", program], env=environment, text=True, capture_output=True).stdout
+    assert output.split() == expected
+
+
+# ---- containers and arrays ----
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        lambda a, b: [a, b],
+        lambda a, b: (a, b),
+        lambda a, b: {"a": a, "b": b},
+        lambda a, b: {1: a, ("b", 2): b},
+    ],
+    ids=["list", "tuple", "dict", "dict with keys of any kind"],
+)
+def test_a_container_is_unscaled_in_place(container):
+    a, b = np.array([8, 16], F32), np.array([[24]], F16)
+    grads = container(a, b)
+    report = scaler_of(8.0).unscale(grads)
+    assert (report.grads is grads, a.tolist(), b.tolist(), report.elements) == (True, [1, 2], [[3]], 3)
+
+
+def test_one_array_is_unscaled_in_place():
+    gradient = np.array([8, 16], F32)
+    report = scaler_of(8.0).unscale(gradient)
+    assert (report.grads is gradient, gradient.tolist()) == (True, [1, 2])
+
+
+def test_one_array_with_a_dtype_gives_one_array():
+    report = scaler_of(8.0).unscale(np.array([8, 16], F16), dtype=F32)
+    assert bits(report.grads) == bits(np.array([1, 2], F32))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (4097,), (2, 3, 4), (1,) * 64])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_of_any_shape_and_dense_order_is_unscaled(shape, order):
+    gradient = np.full(shape, 8, F32, order=order)
+    result = np.empty(shape, F32, order=order)
+    report = scaler_of(8.0).unscale([gradient], out=[result])
+    assert (report.elements, bits(result)) == (gradient.size, bits(np.ones(shape, F32)))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_an_array_of_any_dense_order_is_unscaled_to_a_dtype(order):
+    gradient = np.asarray([[8, 16], [24, 32]], F16, order=order)
+    report = scaler_of(8.0).unscale([gradient], dtype=F32)
+    assert report.grads[0].tolist() == [[1, 2], [3, 4]]
+
+
+def test_an_f_ordered_array_is_unscaled_in_place():
+    gradient = np.asfortranarray(np.arange(6, dtype=F64).reshape(2, 3))
+    scaler_of(4.0).unscale([gradient])
+    assert gradient.tolist() == [[0, 0.25, 0.5], [0.75, 1, 1.25]]
+
+
+def test_an_unaligned_array_is_unscaled():
+    gradient = np.frombuffer(bytearray(1 + 8 * 100), F64, offset=1)
+    gradient[:] = 8
+    scaler_of(8.0).unscale([gradient])
+    assert gradient.tolist() == [1] * 100
+
+
+def test_dtypes_mix_in_one_list():
+    grads = [np.array([8, 16], dtype) for dtype in (F16, bfloat16, F32, F64)]
+    scaler_of(8.0).unscale(grads)
+    assert [(g.dtype.name, g.tolist()) for g in grads] == [
+        ("float16", [1, 2]),
+        ("bfloat16", [1, 2]),
+        ("float32", [1, 2]),
+        ("float64", [1, 2]),
+    ]
+
+
+@pytest.mark.parametrize("empty", [[], (), {}])
+def test_an_empty_container_is_a_good_step(empty):
+    report = Scaler().unscale(empty)
+    assert (report.elements, report.found_inf, report.grads) == (0, False, empty)
+
+
+def test_out_of_a_dict_is_found_by_name():
+    grads = {"w": np.array([8], F16), "b": np.array([16], F16)}
+    out = {"b": np.zeros(1, F32), "w": np.zeros(1, F32), "not used": None}
+    report = scaler_of(8.0).unscale(grads, out=out)
+    assert (report.grads is out, out["w"][0], out["b"][0], grads["w"][0]) == (True, 1, 2, 8)
+
+
+def test_out_of_a_list_is_found_by_position():
+    out = [np.zeros(1, F32), np.zeros(1, F64)]
+    scaler_of(8.0).unscale([np.array([8], F16), np.array([16], F16)], out=out)
+    assert [array.tolist() for array in out] == [[1], [2]]
+
+
+def test_dtype_makes_new_arrays_and_leaves_the_gradients():
+    grads = {"w": np.array([8, 16], F16)}
+    report = scaler_of(8.0).unscale(grads, dtype=F32)
+    assert (bits(report.grads["w"]), grads["w"].tolist()) == (bits(np.array([1, 2], F32)), [8, 16])
+
+
+def test_float32_keeps_what_float16_in_place_loses():
+    small = np.array([2.0**-24], F16)
+    in_float32 = scaler_of(1024.0).unscale([small], dtype=F32).grads[0][0]
+    scaler_of(1024.0).unscale([small])
+    assert (in_float32, small[0]) == (2.0**-34, 0)
+
+
+def test_check_writes_nothing_and_reports_what_unscale_would():
+    gradients = np.array([1, np.inf, 2.0**-24], F16)
+    before, everything = bits(gradients), Want.NORM | Want.AMAX | Want.UNDERFLOW
+    checked = scaler_of(1024.0).check([gradients], want=everything)
+    after = bits(gradients)
+    unscaled = scaler_of(1024.0).unscale([gradients], want=everything)
+    assert (after, bytes(checked), checked.bad) == (before, bytes(unscaled), unscaled.bad)
+
+
+def test_an_array_that_is_listed_twice_is_checked_twice():
+    gradient = np.array([3, 4], F32)
+    report = scaler_of(1.0).check([gradient, gradient], want=Want.NORM)
+    assert (report.elements, report.norm) == (4, math.sqrt(50))
+
+
+# ---- scale ----
+
+
+@pytest.mark.parametrize(
+    ("loss", "dtype", "expected"),
+    [
+        (1.5, None, 4.5),
+        (2, None, 6.0),
+        (F64(1.5), None, F64(4.5)),
+        (F32(1.5), None, F32(4.5)),
+        (F16(1.5), None, F16(4.5)),
+        (1.5, F32, F32(4.5)),
+        (F32(1.5), F16, F16(4.5)),
+        (F32(1.5), "float64", F64(4.5)),
+        (np.array(1.5, F32), None, np.array(4.5, F32)),
+        (np.array([1.5, 2], F32), None, np.array([4.5, 6], F32)),
+        (np.array([1.5, 2], F32), F16, np.array([4.5, 6], F16)),
+        (np.array([1.5, 2], bfloat16), F32, np.array([4.5, 6], F32)),
+        (np.arange(8, dtype=F32)[::2], None, np.array([0, 6, 12, 18], F32)),
+        (np.zeros((2, 0), F32), None, np.zeros((2, 0), F32)),
+        (F32(40000), F16, F16(np.inf)),
+    ],
+)
+def test_a_scaled_loss_has_the_type_of_the_loss_or_the_dtype(loss, dtype, expected):
+    result = scaler_of(3.0).scale(loss, dtype)
+    assert (type(result), bits(np.asarray(result))) == (type(expected), bits(np.asarray(expected)))
+
+
+@pytest.mark.parametrize("scale", [3.0, 1000.0, 2.0**130, 2.0**-140])
+@pytest.mark.parametrize(("dtype", "result"), [(F16, F16), (F32, F16), (bfloat16, F32), (F32, F32), (F64, F64)])
+def test_a_scaled_array_has_the_bits_of_numpys_product(dtype, result, scale):
+    array = values(dtype, (10, 100))
+    assert bits(scaler_of(scale).scale(array, result)) == bits(times(array, scale, result))
+
+
+def test_scale_leaves_the_loss():
+    loss = np.array([1.5], F32)
+    scaler_of(3.0).scale(loss)
+    assert loss[0] == 1.5
+
+
+# ---- reports ----
+
+
+@pytest.mark.parametrize(
+    ("grads", "expected"),
+    [
+        ([[1, 2], [3]], {"found_inf": False, "bad": (), "elements": 3, "nan_count": 0, "inf_count": 0}),
+        ([[1], [np.inf]], {"found_inf": True, "bad": (1,), "elements": 2, "nan_count": 0, "inf_count": 1}),
+        ([[np.nan, -np.inf, 1], [np.nan]], {"found_inf": True, "bad": (0, 1), "nan_count": 2, "inf_count": 1}),
+        ([[np.nan], [], [1], [np.inf]], {"found_inf": True, "bad": (0, 3), "nan_count": 1, "inf_count": 1}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [F16, bfloat16, F32, F64])
+def test_a_report_counts_and_names_what_is_not_finite(grads, expected, dtype):
+    report = scaler_of(2.0).unscale([np.array(elements, dtype) for elements in grads])
+    assert {name: getattr(report, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(("dtype", "finite"), [(F16, 40000.0), (F32, 3e38), (F64, 1e308), (bfloat16, 3e38)])
+@pytest.mark.parametrize("method", ["check", "unscale"])
+def test_an_element_that_becomes_infinite_by_unscaling_is_an_overflow(dtype, finite, method):
+    grads = {"good": np.ones(3, dtype), "bad": np.array([1, finite], dtype)}
+    report = getattr(scaler_of(0.25), method)(grads)
+    assert (report.found_inf, report.bad, report.inf_count) == (True, ("bad",), 1)
+
+
+def test_an_element_that_is_too_large_for_the_result_is_an_overflow():
+    report = scaler_of(1.0).unscale({"good": np.ones(3, F32), "bad": np.array([1e5], F32)}, dtype=F16)
+    assert (report.found_inf, report.bad, report.inf_count) == (True, ("bad",), 1)
+
+
+def test_finite_gradients_whose_sum_overflows_are_no_overflow():
+    assert not scaler_of(1.0).check([np.full(100, 3e38, F32)]).found_inf
+
+
+@pytest.mark.parametrize(
+    ("want", "name", "expected"),
+    [
+        (Want.NORM, "norm", 5.0),
+        (Want.NORM, "sum_squares", 25.0),
+        (Want.AMAX, "amax", 4.0),
+        (Want.UNDERFLOW, "zeros_made", 1),
+        (Want.UNDERFLOW, "subnormals_made", 1),
+    ],
+)
+def test_a_report_holds_what_was_wanted(want, name, expected):
+    tiny = np.finfo(F32).smallest_subnormal, np.finfo(F32).tiny
+    report = scaler_of(2.0).unscale({"w": np.array([6, np.nan], F32), "b": np.array([-8, *tiny], F32)}, want=want)
+    assert getattr(report, name) == expected
+
+
+def test_the_norm_is_numpys():
+    gradients = np.random.default_rng(0).normal(size=300_000).astype(F32)
+    report = scaler_of(8.0).check([gradients[:100_000], gradients[100_000:]], want=Want.NORM)
+    assert report.norm == pytest.approx(np.linalg.norm(gradients.astype(F64)) / 8, rel=1e-7)
+
+
+def test_a_norm_that_was_not_wanted_is_refused():
+    report = scaler_of(2.0).check([np.ones(3, F32)])
+    with pytest.raises(ValueError, match="norm"):
+        _ = report.norm
+
+
+@pytest.mark.parametrize(
+    ("preset", "fields", "bit"),
+    [("torch", {}, Want(0)), ("cerebras", {}, Want.NORM), ("openseq2seq_logmax", {}, Want.AMAX)],
+)
+def test_a_scaler_asks_for_what_its_policy_judges_by(preset, fields, bit):
+    report = Scaler(preset, **fields).check([np.ones(3, F32)])
+    assert (Want.NORM | Want.AMAX) & ~Want(report.absent) == bit
+
+
+def test_a_report_tells_the_scale_of_the_gradients():
+    assert scaler_of(8.0).check([np.ones(3, F32)]).scale == 8.0
+
+
+# ---- update ----
+
+
+@pytest.mark.parametrize(
+    ("overflows", "skipped", "scale"), [([0, 0], 0, 4.0), ([0, 1, 0], 1, 2.0), ([1, 1], 1, 2.0), ([1], 1, 2.0)]
+)
+@pytest.mark.parametrize("container", [list, tuple, iter])
+def test_reports_of_one_step_count_as_one(overflows, skipped, scale, container):
+    scaler = Scaler("torch", init_scale=4.0)
+    scaler.update(container([found(overflow) for overflow in overflows]))
+    assert (scaler.skipped, scaler.loss_scale, scaler.factor.serial) == (skipped, scale, 1)
+
+
+def test_reports_of_one_step_add_up_for_a_policy_that_judges_by_the_norm():
+    scaler = Scaler("cerebras", overflow_tolerance=0.0)
+    half = np.full(1, 1.5e19, F32)
+    reports = [scaler_of(1.0).check([half], want=Want.NORM) for _ in range(2)]
+    one = [scaler.update(report) & Event.SKIPPED for report in reports]
+    assert (one, scaler.update(reports)) == ([0, 0], Event.SKIPPED | Event.BACKED_OFF)
+
+
+@pytest.mark.parametrize(
+    ("preset", "fields", "overflows", "events"),
+    [
+        ("torch", {}, [0], Event(0)),
+        ("torch", {}, [1], Event.SKIPPED | Event.BACKED_OFF),
+        ("torch", {"growth_interval": 2}, [0, 0], Event.GREW),
+        ("megatron", {}, [1], Event.SKIPPED | Event.ABSORBED),
+        ("recommended", {"init_scale": 2.0**24, "growth_interval": 1}, [0], Event.AT_CEILING),
+        ("deepspeed", {"init_scale": 1.0, "hysteresis": 1}, [1], Event.SKIPPED | Event.STOPPED),
+    ],
+)
+def test_update_returns_what_it_did(preset, fields, overflows, events):
+    scaler = Scaler(preset, **fields)
+    last = [scaler.update(found(overflow)) for overflow in overflows][-1]
+    assert (last & events, last) == (events, scaler.events)
+
+
+def test_the_scaler_is_not_moved_by_scale_check_and_unscale():
+    scaler = used_scaler()
+    before = contents(scaler)
+    scaler.scale(1.0)
+    scaler.check([np.array([np.inf], F32)])
+    scaler.unscale([np.ones(3, F32)])
+    assert contents(scaler) == before
+
+
+def test_set_scale_is_in_force_at_once_and_restarts_the_counts():
+    scaler = Scaler("torch")
+    scaler.update(found(0))
+    scaler.set_scale(3.0)
+    assert (scaler.loss_scale, scaler.scale(2.0), scaler.state.good, scaler.growths) == (3.0, 6.0, 0, 0)
+
+
+# ---- factors ----
+
+
+def test_a_factor_unscales_by_the_scale_of_its_loss_after_an_update():
+    scaler = Scaler("torch", init_scale=8.0)
+    factor = scaler.factor
+    scaler.update(found())
+    gradient = np.array([8], F32)
+    report = scaler.unscale([gradient], factor=factor)
+    assert (gradient[0], report.scale, factor.scale, scaler.loss_scale) == (1, 8.0, 8.0, 4.0)
+
+
+def test_an_overflow_is_found_by_the_factor_of_its_loss():
+    scaler = Scaler("torch", init_scale=0.25)
+    factor = scaler.factor
+    scaler.set_scale(8.0)
+    report = scaler.check({"w": np.array([40000], F16)}, factor=factor)
+    assert (report.found_inf, report.bad) == (True, ("w",))
+
+
+def test_a_factor_has_the_inverse_and_both_as_float32():
+    factor = scaler_of(1000.0).factor
+    assert (factor.inverse, factor.scale_f32, factor.inverse_f32) == (1 / 1000.0, 1000.0, F32(1 / 1000.0))
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 5.0, 100.0])
+def test_a_clip_factor_unscales_and_clips_as_torch_does(max_norm):
+    scaler = scaler_of(1024.0)
+    grads = [np.array([3 * 1024], F32), np.array([4 * 1024], F32)]
+    coefficient = min(1.0, max_norm / (5.0 + 1e-6))
+    factor = scaler.clip_factor(scaler.check(grads, want=Want.NORM), max_norm)
+    report = scaler.unscale(grads, factor=factor)
+    expected = [[F32(value * 1024) * F32(coefficient / 1024)] for value in (3, 4)]
+    assert (factor.scale, report.scale, [g.tolist() for g in grads]) == (1024.0, 1024.0, expected)
+
+
+def test_a_clip_factor_of_unscaled_gradients_is_the_coefficient():
+    scaler = scaler_of(1024.0)
+    report = scaler.unscale([np.array([3 * 1024, 4 * 1024], F32)], want=Want.NORM)
+    assert scaler.clip_factor(report, 1.0, unscaled=True).inverse == 1.0 / (5.0 + 1e-6)
+
+
+# ---- policies and presets ----
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"init_scale": 8}, 8.0),
+        ({"init_scale": np.float32(8)}, 8.0),
+        ({"growth_interval": np.int64(8)}, 8),
+        ({"growth_rule": gradscaler.Growth.EVERY}, 2),
+        ({"overflow_reset": gradscaler.Reset.ON_GROWTH | gradscaler.Reset.ON_BACKOFF}, 5),
+        ({"max_scale": math.inf}, math.inf),
+        ({"apply_delay": True}, 1),
+    ],
+)
+def test_a_field_replaces_that_of_the_preset(fields, expected):
+    policy = Policy("torch", **fields)
+    assert [getattr(policy, name) for name in fields] == [expected]
+
+
+def test_the_differences_of_a_policy_are_the_fields_that_were_replaced():
+    policy = Policy("torch", growth_interval=100, init_scale=2.0**16)
+    assert policy.differences("torch") == {"growth_interval": 100}
+
+
+def test_policies_are_equal_by_their_fields():
+    assert (Policy("jmp") == Policy("eformer"), Policy("jmp") == Policy("axon")) == (True, False)
+
+
+@pytest.mark.parametrize("preset", gradscaler.presets())
+def test_every_preset_has_a_sentence_and_makes_a_scaler(preset):
+    scaler = Scaler(preset)
+    sentence = gradscaler.presets()[preset]
+    assert (scaler.loss_scale >= 1, sentence.endswith("."), len(sentence) > 20) == (True, True, True)
+
+
+def test_recommended_is_the_default():
+    assert contents(Scaler()) == contents(Scaler("recommended"))
+
+
+# ---- to and from a checkpoint ----
+
+
+def through_state_dict(scaler, encode=lambda state: state):
+    restored = Scaler("none")
+    restored.load_state_dict(encode(scaler.state_dict()))
+    return restored
+
+
+@pytest.mark.parametrize(
+    "restore",
+    [
+        through_state_dict,
+        lambda scaler: through_state_dict(scaler, lambda state: json.loads(json.dumps(state))),
+        lambda scaler: pickle.loads(pickle.dumps(scaler)),
+        copy.copy,
+        copy.deepcopy,
+    ],
+    ids=["state_dict", "json", "pickle", "copy", "deepcopy"],
+)
+class TestCopies:
+    def test_a_copy_has_the_policy_and_the_state(self, restore):
+        scaler = used_scaler()
+        assert contents(restore(scaler)) == contents(scaler)
+
+    def test_a_copy_goes_on_as_the_original(self, restore):
+        scaler = used_scaler()
+        copied = restore(scaler)
+        trajectories = [
+            [int(each.update(found(step % 5 == 0))) for step in range(40)] + [each.loss_scale]
+            for each in (scaler, copied)
+        ]
+        assert trajectories[0] == trajectories[1]
+
+    def test_a_copy_moves_alone(self, restore):
+        scaler = used_scaler()
+        before = contents(scaler)
+        copied = restore(scaler)
+        copied.update(found())
+        copied.policy.growth_interval = 77
+        assert (contents(scaler), contents(copied) == before) == (before, False)
+
+
+@pytest.mark.parametrize("preset", gradscaler.presets())
+def test_a_scaler_of_every_preset_is_restored(preset):
+    scaler = Scaler(preset, growth_interval=2)
+    for overflow in (0, 0, 0, 1, 0):
+        scaler.update(Report(overflow=overflow, amax=3.0))
+    assert contents(through_state_dict(scaler)) == contents(scaler)
+
+
+@pytest.mark.parametrize("overflow", [0, 1])
+def test_a_scale_of_zero_or_infinity_is_restored(overflow):
+    scaler = Scaler("keras", growth_interval=1)
+    for _ in range(300):
+        scaler.update(found(overflow))
+    assert (through_state_dict(scaler).loss_scale, contents(through_state_dict(scaler))) == (
+        0.0 if overflow else math.inf,
+        contents(scaler),
+    )
+
+
+def test_a_state_dict_can_be_read():
+    state = used_scaler().state_dict()
+    assert {name: state[name] for name in ("preset", "loss_scale", "skipped")} == {
+        "preset": "megatron",
+        "loss_scale": 2.0**20,
+        "skipped": 3,
+    }
+
+
+@pytest.mark.parametrize(
+    ("original", "name"),
+    [(Policy("torch", growth_interval=7), "growth_interval"), (used_scaler().factor, "serial"), (found(), "overflow")],
+)
+def test_policies_factors_and_reports_are_pickled(original, name):
+    copied = pickle.loads(pickle.dumps(original))
+    assert (type(copied), getattr(copied, name)) == (type(original), getattr(original, name))
+
+
+# ---- what a person reads ----
+
+
+@pytest.mark.parametrize(
+    ("scaler", "expected"),
+    [
+        (Scaler("torch"), "<Scaler('torch'): scale 2^16; good steps 0 of 2000, skipped 0, growths 0, backoffs 0>"),
+        (
+            Scaler("static", init_scale=1000.0),
+            "<Scaler('static', init_scale=1000): scale 1000; good steps 0, skipped 0, growths 0, backoffs 0>",
+        ),
+        (
+            used_scaler(),
+            "<Scaler('megatron', init_scale=1.04858e+06, growth_interval=3, hysteresis=3): scale 2^20; "
+            "good steps 2 of 3, skipped 3, growths 1, backoffs 1>",
+        ),
+    ],
+    ids=["torch", "static", "used"],
+)
+def test_a_scaler_says_what_it_is_and_where_it_stands(scaler, expected):
+    assert repr(scaler) == expected
+
+
+def test_a_scaler_says_what_the_last_update_did():
+    scaler = Scaler("torch")
+    scaler.update(found())
+    assert repr(scaler).endswith("skipped 1, growths 0, backoffs 1; last update: backed_off|skipped>")
+
+
+@pytest.mark.parametrize(
+    ("grads", "want", "expected"),
+    [
+        ({"w": [1, 2]}, Want(0), "Report(found_inf=False, elements=2)"),
+        (
+            {"w": [1, np.inf]},
+            Want(0),
+            "Report(found_inf=True, elements=2, bad=('w',), first_bad=('w', 1), nan_count=0, inf_count=1)",
+        ),
+        ({"w": [3, 4]}, Want.NORM | Want.AMAX, "Report(found_inf=False, elements=2, norm=5.0, amax=4.0)"),
+        ({"w": [0]}, Want.UNDERFLOW, "Report(found_inf=False, elements=1, zeros_made=0, subnormals_made=0)"),
+    ],
+)
+def test_a_report_says_what_was_found_and_wanted(grads, want, expected):
+    grads = {name: np.array(elements, F32) for name, elements in grads.items()}
+    assert repr(scaler_of(1.0).check(grads, want=want)) == expected
+
+
+def test_info_tells_the_version_and_the_instruction_set():
+    info = gradscaler.info()
+    assert (info.version, info.cpu in info.cpu_available, info.cpu_note) == (gradscaler.__version__, True, "")
+
+
+def test_the_version_is_that_of_the_package():
+    assert gradscaler.__version__ == importlib.metadata.version("gradscaler")
+
+
+def test_info_says_why_an_unknown_instruction_set_was_not_followed():
+    program = "import gradscaler; print(gradscaler.info().cpu_note)"
+    environment = {**os.environ, "GSC_CPU": "abacus"}
+    output = subprocess.run([sys.executable, "-c", program], env=environment, text=True, capture_output=True).stdout
+    assert "abacus" in output
+
+
+def test_a_merged_report_tells_the_first_bad_array_by_its_index():
+    scaler = scaler_of(1.0)
+    good, bad = ({"a": np.ones(2, F32), "b": np.array([1, x], F32)} for x in (2, np.inf))
+    merged = Report()
+    for report in (scaler.check(good), scaler.check(bad)):
+        c.gsc_merge(merged, report, merged)
+    assert merged.first_bad == (1, 1)

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+/* Factors: the snapshot of a scale that one loss was multiplied by, and what is folded into it. */
+#include <math.h>
+
+#include "internal.h"
+#include "policy.h"
+
+gsc_factor gsc_factor_of(double scale, uint64_t serial)
+{
+    double inverse = 1.0 / scale;
+    return (gsc_factor){scale, inverse, (float)scale, (float)inverse, serial};
+}
+
+gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err)
+{
+    GSC_REQUIRE(out, 1);
+    if (!gsc_usable(scale))
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "scale",
+                        "scale is %g: it and its inverse must be finite and above 0", scale);
+    *out = gsc_factor_of(scale, 0);
+    return GSC_OK;
+}
+
+gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err)
+{
+    if (!gsc_positive(factor->scale)) {
+        const char *how = "no gsc_state_init or gsc_factor_init made it";
+        if (factor->scale == 0 && factor->serial)
+            how = "overflows lowered it without a floor; set policy.min_scale";
+        else if (factor->scale > 0 && factor->serial)
+            how = "it grew without a ceiling; set policy.max_scale";
+        return gsc_fail(err, GSC_ERROR_FACTOR, argument, -1, "factor.scale",
+                        "factor.scale is %g after %llu updates: %s", factor->scale,
+                        (unsigned long long)factor->serial, how);
+    }
+    if (!gsc_positive(factor->inverse))
+        return gsc_fail(err, GSC_ERROR_FACTOR, argument, -1, "factor.inverse",
+                        "factor.inverse is %g (factor.scale %g): it must be finite and above 0",
+                        factor->inverse, factor->scale);
+    return GSC_OK;
+}
+
+gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, double by,
+                               gsc_factor *out, gsc_error *err)
+{
+    gsc_context *context;
+    GSC_TRY(gsc_exec_read(on, &context, err));
+    GSC_REQUIRE(factor, 1);
+    GSC_REQUIRE(out, 3);
+    GSC_TRY(gsc_factor_check(factor, 1, err));
+    gsc_factor product = {
+        .scale = factor->scale * by, .inverse = factor->inverse / by, .serial = factor->serial};
+    if (!gsc_positive(product.scale) || !gsc_positive(product.inverse))
+        return gsc_fail(err, GSC_ERROR_VALUE, 2, -1, "by",
+                        "by is %g: it, the scale and its inverse must stay finite and above 0", by);
+    product.scale_f32 = (float)product.scale;
+    product.inverse_f32 = (float)product.inverse;
+    *out = product;
+    return GSC_OK;
+}
+
+gsc_status gsc_clip_factor(const gsc_exec *on, const gsc_report *report, const gsc_factor *factor,
+                           double max_norm, gsc_factor *out, gsc_error *err)
+{
+    gsc_context *context;
+    GSC_TRY(gsc_exec_read(on, &context, err));
+    GSC_REQUIRE(report, 1);
+    GSC_REQUIRE(out, 4);
+    gsc_factor clipped = factor ? *factor : gsc_factor_of(1, 0);
+    GSC_TRY(gsc_factor_check(&clipped, 2, err));
+    if (report->absent & GSC_WANT_NORM)
+        return gsc_fail(err, GSC_ERROR_REPORT, 1, -1, "report.sum_squares",
+                        "the report has no norm: ask for GSC_WANT_NORM");
+    if (report->status != GSC_OK || !(report->sum_squares >= 0) || !isfinite(report->sum_squares))
+        return gsc_fail(err, GSC_ERROR_REPORT, 1, -1, "report.sum_squares",
+                        "report.sum_squares is %g (status %lld): there is no norm to clip to",
+                        report->sum_squares, (long long)report->status);
+    if (!gsc_positive(max_norm))
+        return gsc_fail(err, GSC_ERROR_VALUE, 3, -1, "max_norm",
+                        "max_norm is %g: it must be finite and above 0", max_norm);
+    double coefficient = max_norm / (sqrt(report->sum_squares) + 1e-6);
+    if (coefficient < 1.0)
+        clipped.inverse *= coefficient;
+    clipped.inverse_f32 = (float)clipped.inverse;
+    *out = clipped;
+    return GSC_OK;
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: MIT
+// The conversions of plain C, with a multiplier of 1, against arithmetic that shares nothing with
+// them: exact values by ldexp, the nearest half by looking for it among all halves, and F16C.
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+#include "support.hpp"
+
+namespace {
+
+/* Bits of one dtype in another, by the kernel of plain C that multiplies by 1. */
+std::vector<uint64_t> converted(const Dtype &in, const Dtype &out,
+                                const std::vector<uint64_t> &values)
+{
+    bool runs;
+    gsc_kernel *kernel = gsc_kernels_rung(0, &runs)->unscale[in.dtype - 1][out.dtype - 1];
+    Bytes from(values.size() * in.size), to(values.size() * out.size);
+    for (uint64_t i = 0; i < values.size(); i++)
+        write_bits(in, from.data(), i, values[i]);
+    for (uint64_t i = 0; i < values.size(); i += GSC_BLOCK)
+        kernel(&from[i * in.size], &to[i * out.size],
+               std::min<uint64_t>(GSC_BLOCK, values.size() - i), 1.0, nullptr);
+    std::vector<uint64_t> results;
+    for (uint64_t i = 0; i < values.size(); i++)
+        results.push_back(read_bits(out, to.data(), i));
+    return results;
+}
+
+/* The first conversion that is not the expected one, in words; empty if all are. */
+template <class Expected>
+std::string first_wrong(const Dtype &in, const Dtype &out, const std::vector<uint64_t> &values,
+                        Expected expected)
+{
+    const std::vector<uint64_t> results = converted(in, out, values);
+    for (uint64_t i = 0; i < values.size(); i++)
+        if (results[i] != expected(values[i]))
+            return std::string(in.name) + " " + hex(values[i]) + " to " + out.name + ": " +
+                   hex(results[i]) + ", not " + hex(expected(values[i]));
+    return "";
+}
+
+std::vector<uint64_t> all_halves()
+{
+    std::vector<uint64_t> all;
+    for (uint64_t bits = 0; bits < 65536; bits++)
+        all.push_back(bits);
+    return all;
+}
+
+/* What any conversion gives: the nearest value, or the NaN with the same sign and upper payload. */
+std::string wrong_conversion(const Dtype &in, const Dtype &out, const std::vector<uint64_t> &values)
+{
+    return first_wrong(in, out, values, [&](uint64_t bits) {
+        return is_nan(in, bits) ? convert_nan(in, out, bits) : encode(out, decode(in, bits));
+    });
+}
+
+constexpr Dtype halves[] = {f16, bf16}, wides[] = {f32, f64};
+
+} // namespace
+
+TEST_CASE("a half is widened exactly", "[convert]")
+{
+    for (const Dtype &half : halves)
+        for (const Dtype &wide : wides)
+            CHECK(wrong_conversion(half, wide, all_halves()) == "");
+}
+
+TEST_CASE("a half survives the way to float and to double and back", "[convert]")
+{
+    for (const Dtype &half : halves)
+        for (const Dtype &wide : wides) {
+            const std::vector<uint64_t> there = converted(half, wide, all_halves());
+            const std::vector<uint64_t> back = converted(wide, half, there);
+            uint64_t changed = 0, quieted = 0;
+            for (uint64_t bits = 0; bits < 65536; bits++) {
+                const bool signalling = is_nan(half, bits) && !(bits & half.normal() >> 1);
+                quieted += signalling && back[bits] == (bits | half.normal() >> 1);
+                changed += !signalling && back[bits] != bits;
+            }
+            CHECK(changed == 0);
+            CHECK(quieted == half.normal() - 2); // of both signs, payload 0 is Inf
+        }
+}
+
+TEST_CASE("rounding is to nearest even at, below and above every midpoint of two halves",
+          "[convert]")
+{
+    for (const Dtype &half : halves)
+        for (const Dtype &wide : wides) {
+            std::vector<uint64_t> values;
+            const std::vector<double> &exact = half_values(half);
+            for (uint64_t i = 0; i + 1 < exact.size(); i++) {
+                const double middle = (exact[i] + exact[i + 1]) / 2;
+                for (double x : {exact[i], middle})
+                    for (uint64_t sign : {uint64_t{0}, wide.sign()}) {
+                        const uint64_t bits = encode(wide, x);
+                        values.push_back(bits | sign);
+                        values.push_back((bits + 1) | sign);
+                        if (bits > 0)
+                            values.push_back((bits - 1) | sign);
+                    }
+            }
+            CHECK(wrong_conversion(wide, half, values) == "");
+        }
+}
+
+TEST_CASE("random floats and doubles, and those near midpoints, become the nearest half",
+          "[convert]")
+{
+    for (const Dtype &half : halves)
+        for (const Dtype &wide : wides) {
+            Random random = {half.size + wide.size};
+            const std::vector<double> &exact = half_values(half);
+            std::vector<uint64_t> values;
+            for (int i = 0; i < 400000; i++) {
+                values.push_back(random.next() & (wide.sign() | (wide.sign() - 1)));
+                const uint64_t below = random.next() % (exact.size() - 1);
+                const double middle = (exact[below] + exact[below + 1]) / 2;
+                const double error = std::exp2(-60 * random.unit()) * (random.unit() - 0.5);
+                values.push_back(encode(wide, middle * (1 + error)));
+            }
+            CHECK(wrong_conversion(wide, half, values) == "");
+        }
+}
+
+TEST_CASE("known conversions", "[convert]")
+{
+    struct Row {
+        const char *what;
+        Dtype in, out;
+        uint64_t bits, expected;
+    };
+    const auto of_double = [](double x) { return bit_cast<uint64_t>(x); };
+    const auto of_float = [](float x) { return uint64_t{bit_cast<uint32_t>(x)}; };
+    const Row rows[] = {
+        {"the largest half", f32, f16, of_float(65504.0f), 0x7bff},
+        {"the last float that does not overflow", f32, f16, of_float(65519.996f), 0x7bff},
+        {"a tie with 2^16 overflows", f32, f16, of_float(65520.0f), 0x7c00},
+        {"a tie with 2^16 overflows, negative", f64, f16, of_double(-65520.0), 0xfc00},
+        {"the last double that does not overflow", f64, f16, of_double(65519.99999999999), 0x7bff},
+        {"the smallest subnormal", f32, f16, of_float(0x1p-24f), 0x0001},
+        {"a subnormal tie goes to zero", f32, f16, of_float(0x1p-25f), 0x0000},
+        {"a subnormal tie goes to -0", f32, f16, of_float(-0x1p-25f), 0x8000},
+        {"past that tie", f32, f16, of_float(0x1.000002p-25f), 0x0001},
+        {"past that tie, as only a double can", f64, f16, of_double(0x1.0000000000001p-25), 0x0001},
+        {"a subnormal tie goes to even", f32, f16, of_float(0x1.8p-24f), 0x0002},
+        {"the largest subnormal rounds up to a normal", f32, f16, of_float(0x1.ffep-15f), 0x0400},
+        {"a tie between normals goes to even", f32, f16, of_float(0x1.002p0f), 0x3c00},
+        {"the next tie does, too", f32, f16, of_float(0x1.006p0f), 0x3c02},
+        {"the largest float", f32, bf16, 0x7f7fffff, 0x7f80},
+        {"the largest bf16", f32, bf16, 0x7f7f0000, 0x7f7f},
+        {"the last float that does not overflow", f32, bf16, 0x7f7f7fff, 0x7f7f},
+        {"the largest double", f64, bf16, 0x7fefffffffffffff, 0x7f80},
+        {"the smallest double", f64, bf16, 1, 0x0000},
+        {"a false tie after rounding to float, above", f64, bf16, of_double(0x1.0100000000001p0),
+         0x3f81},
+        {"a false tie after rounding to float, below", f64, bf16, of_double(0x1.02fffffffffffp0),
+         0x3f81},
+        {"a true tie", f64, bf16, of_double(0x1.01p0), 0x3f80},
+        {"a false subnormal tie", f64, bf16, of_double(0x1.0000000000001p-134), 0x0001},
+        {"a true subnormal tie", f64, bf16, of_double(0x1p-134), 0x0000},
+        {"a NaN that naive rounding turns into -0", f32, bf16, 0x7fffffff, 0x7fff},
+        {"a signalling NaN becomes quiet", f32, bf16, 0x7f800001, 0x7fc0},
+        {"a signalling NaN becomes quiet", f32, f16, 0xff800001, 0xfe00},
+        {"a NaN keeps its upper payload", f32, f16, 0x7fd23fff, 0x7e91},
+        {"a NaN keeps its upper payload", f64, f16, 0xfffa8fffffffffff, 0xfea3},
+        {"a NaN keeps its upper payload", f64, f32, 0x7ff7ffffe0000001, 0x7fffffff},
+        {"a NaN keeps its payload", f16, f32, 0x7d55, 0x7feaa000},
+        {"a NaN keeps its payload", bf16, f64, 0xff81, 0xfff8200000000000},
+        {"a double above the floats", f64, f32, of_double(3.5e38), 0x7f800000},
+    };
+    for (const Row &row : rows) {
+        CAPTURE(row.what);
+        CHECK(hex(converted(row.in, row.out, {row.bits})[0]) == hex(row.expected));
+    }
+}
+
+TEST_CASE("a NaN stays a NaN, quiet, with its sign and upper payload", "[convert]")
+{
+    for (const Dtype &in : dtypes)
+        for (const Dtype &out : dtypes) {
+            Random random = {in.size * 8 + out.size};
+            std::vector<uint64_t> values;
+            for (int i = 0; i < 5000; i++) {
+                const uint64_t payload = random.next() >> random.next() % 64 & (in.normal() - 1);
+                const uint64_t sign = random.next() & in.sign();
+                values.push_back(sign | in.infinity() | std::max<uint64_t>(payload, 1));
+            }
+            CHECK(wrong_conversion(in, out, values) == "");
+        }
+}
+
+#if defined(__x86_64__)
+namespace {
+__attribute__((target("f16c"))) uint64_t f16_by_f16c(uint64_t bits)
+{
+    const __m128 x = _mm_castsi128_ps(_mm_cvtsi32_si128(static_cast<int>(bits)));
+    const __m128i half = _mm_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return static_cast<uint64_t>(_mm_extract_epi16(half, 0));
+}
+
+bool has_f16c()
+{
+    unsigned a, b, c, d;
+    return __builtin_cpu_supports("avx") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+} // namespace
+
+TEST_CASE("float to f16 is what F16C gives", "[convert]")
+{
+    if (!has_f16c()) {
+        WARN("NOT RUN: this machine has no F16C");
+        return;
+    }
+    std::vector<uint64_t> values;
+    for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 2039)
+        values.push_back(bits);
+    CHECK(first_wrong(f32, f16, values, f16_by_f16c) == "");
+}
+#endif

@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: MIT
+// Every rung against plain C, for every kernel of the list: output, largest magnitude and lanes
+// have the same bits wherever the data lies, and no byte beside it is read or written.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cfloat>
+#include <utility>
+
+#include "support.hpp"
+
+namespace {
+
+/* ---- the kernels ---- */
+
+struct Operation {
+    std::string name;
+    Dtype in, out; // out.size is 0 for a kernel that only reads
+    bool norm;
+    gsc_kernel *(*of)(const gsc_kernels &);
+};
+
+std::vector<Operation> all_operations()
+{
+    constexpr Dtype none = {0, "none", 0, 0, 0};
+    std::vector<Operation> all;
+#define READERS(in)                                                                                \
+    all.push_back(                                                                                 \
+        {"check " #in, in, none, false, [](const gsc_kernels &k) { return k.check[gsc_##in]; }});  \
+    all.push_back(                                                                                 \
+        {"norm " #in, in, none, true, [](const gsc_kernels &k) { return k.norm[gsc_##in]; }});
+#define WRITERS(in, out)                                                                           \
+    all.push_back({"unscale " #in " " #out, in, out, false,                                        \
+                   [](const gsc_kernels &k) { return k.unscale[gsc_##in][gsc_##out]; }});          \
+    all.push_back({"unscale_norm " #in " " #out, in, out, true,                                    \
+                   [](const gsc_kernels &k) { return k.unscale_norm[gsc_##in][gsc_##out]; }});
+    GSC_FOR_DTYPES(READERS)
+    GSC_FOR_PAIRS(WRITERS)
+    return all;
+}
+
+std::vector<const gsc_kernels *> rungs_that_run()
+{
+    std::vector<const gsc_kernels *> rungs;
+    bool runs;
+    for (uint32_t i = 0; const gsc_kernels *rung = gsc_kernels_rung(i, &runs); i++) {
+        if (runs)
+            rungs.push_back(rung);
+        else
+            WARN("NOT RUN: " << rung->name << " (this machine cannot)");
+    }
+    return rungs;
+}
+
+/* Multipliers as the kernels get them: rounded to float, unless the input is f64. */
+std::vector<double> multipliers(const Dtype &in)
+{
+    const double largest = static_cast<double>(FLT_MAX);
+    std::vector<double> all = {0x1p-16,
+                               0x1p16,
+                               1.0,
+                               static_cast<double>(0.1f),
+                               0x1p-126,
+                               0x1.000002p-126,
+                               static_cast<double>(1e30f),
+                               largest};
+    if (in.dtype == GSC_F64)
+        for (double m : {0.1, 1e-300, 4e-310, 1e300})
+            all.push_back(m);
+    return all;
+}
+
+/* ---- where the data lies ---- */
+
+enum class Place { aligned, unaligned, page_end, page_start, in_place };
+
+/* Memory between two pages that nobody may touch. */
+class Fenced {
+  public:
+    explicit Fenced(size_t bytes) : page(static_cast<size_t>(sysconf(_SC_PAGESIZE)))
+    {
+        size = (bytes + page - 1) / page * page;
+        void *at = mmap(nullptr, size + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        REQUIRE(at != MAP_FAILED);
+        start = static_cast<unsigned char *>(at) + page;
+        REQUIRE(mprotect(start, size, PROT_READ | PROT_WRITE) == 0);
+    }
+    Fenced(const Fenced &) = delete;
+    Fenced &operator=(const Fenced &) = delete;
+    ~Fenced()
+    {
+        munmap(start - page, size + 2 * page);
+    }
+    /* Room for `bytes`, all else filled with a mark. */
+    unsigned char *room(Place place, size_t bytes)
+    {
+        std::memset(start, mark, size);
+        if (place == Place::page_end)
+            return start + size - bytes;
+        if (place == Place::page_start)
+            return start;
+        return start + 64 + (place == Place::unaligned);
+    }
+    bool marked_outside(const unsigned char *at, size_t bytes) const
+    {
+        return marked(start, at) && marked(at + bytes, start + size);
+    }
+
+  private:
+    static bool marked(const unsigned char *first, const unsigned char *last)
+    {
+        const size_t n = static_cast<size_t>(last - first);
+        return n == 0 || (*first == mark && std::memcmp(first, first + 1, n - 1) == 0);
+    }
+    static constexpr unsigned char mark = 0xa5;
+    size_t page, size;
+    unsigned char *start;
+};
+
+/* ---- one call ---- */
+
+/* All that a kernel says and does. */
+struct Outcome {
+    uint64_t most;
+    Bytes out, lanes;
+    bool stayed_inside; // nothing but the output and the lanes was written
+    bool operator==(const Outcome &other) const
+    {
+        return most == other.most && out == other.out && lanes == other.lanes &&
+               stayed_inside == other.stayed_inside;
+    }
+};
+
+Outcome call(const gsc_kernels &rung, const Operation &op, const Bytes &data, uint64_t n, double m,
+             Place place)
+{
+    static Fenced from(GSC_BLOCK * 8 + 128), to(GSC_BLOCK * 8 + 128), sums(GSC_LANES * 8 + 128);
+    const size_t in_bytes = n * op.in.size, out_bytes = n * op.out.size;
+    const size_t lane_bytes = op.norm ? GSC_LANES * (op.in.dtype == GSC_F64 ? 8u : 4u) : 0;
+    const bool in_place = place == Place::in_place;
+
+    unsigned char *in = from.room(place, in_bytes);
+    unsigned char *apart = to.room(place, out_bytes), *out = in_place ? in : apart;
+    const Place lanes_place = place == Place::unaligned ? Place::aligned : place;
+    unsigned char *lanes = sums.room(lanes_place, lane_bytes);
+    if (in_bytes)
+        std::memcpy(in, data.data(), in_bytes);
+
+    Outcome o;
+    o.most = op.of(rung)(in, op.out.size ? out : nullptr, n, m, op.norm ? lanes : nullptr);
+    o.out.assign(out, out + out_bytes);
+    o.lanes.assign(lanes, lanes + lane_bytes);
+    o.stayed_inside = from.marked_outside(in, in_bytes) && sums.marked_outside(lanes, lane_bytes) &&
+                      to.marked_outside(apart, in_place ? 0 : out_bytes) &&
+                      (in_place || in_bytes == 0 || std::memcmp(in, data.data(), in_bytes) == 0);
+    return o;
+}
+
+/* ---- the comparison ---- */
+
+using Fill = void (*)(const Dtype &, Random &, uint64_t n, unsigned char *to);
+
+Bytes filled(Fill fill, const Dtype &d, uint64_t n, uint64_t seed)
+{
+    Random random = {seed};
+    Bytes data(n * d.size);
+    fill(d, random, n, data.data());
+    return data;
+}
+
+void random_bits(const Dtype &d, Random &random, uint64_t n, unsigned char *to)
+{
+    for (uint64_t i = 0; i < n; i++)
+        write_bits(d, to, i, random.next());
+}
+
+/* Exponents around 1: sums of squares and products that stay finite. */
+void moderate_values(const Dtype &d, Random &random, uint64_t n, unsigned char *to)
+{
+    for (uint64_t i = 0; i < n; i++)
+        write_bits(d, to, i, encode(d, (random.unit() - 0.5) * std::exp2(8 * random.unit())));
+}
+
+void special_values(const Dtype &d, Random &random, uint64_t n, unsigned char *to)
+{
+    const std::vector<uint64_t> special = special_bits(d);
+    for (uint64_t i = 0; i < n; i++)
+        write_bits(d, to, i, special[random.next() % special.size()]);
+}
+
+std::vector<uint64_t> sizes_up_to(uint64_t last)
+{
+    std::vector<uint64_t> sizes;
+    for (uint64_t n = 0; n <= last; n++)
+        sizes.push_back(n);
+    for (uint64_t n = GSC_BLOCK - 5; n <= GSC_BLOCK; n++)
+        sizes.push_back(n);
+    return sizes;
+}
+
+/* The first call that differs from plain C on aligned data, in words; empty if none does. */
+std::string first_difference(Fill fill, const std::vector<uint64_t> &sizes,
+                             const std::vector<Place> &places)
+{
+    const std::vector<const gsc_kernels *> rungs = rungs_that_run();
+    for (const Operation &op : all_operations()) {
+        for (uint64_t n : sizes) {
+            const Bytes data = filled(fill, op.in, n, n);
+            for (double m : multipliers(op.in)) {
+                const Outcome expected = call(*rungs[0], op, data, n, m, Place::aligned);
+                for (const gsc_kernels *rung : rungs)
+                    for (Place place : places) {
+                        if (place == Place::in_place && op.in.size != op.out.size)
+                            continue;
+                        if (call(*rung, op, data, n, m, place) == expected)
+                            continue;
+                        std::ostringstream text;
+                        text << rung->name << ": " << op.name << ", n " << n << ", multiplier " << m
+                             << ", place " << static_cast<int>(place);
+                        return text.str();
+                    }
+            }
+        }
+    }
+    return "";
+}
+
+} // namespace
+
+TEST_CASE("every rung gives the bits of plain C for random bits", "[kernels]")
+{
+    CHECK(first_difference(random_bits, sizes_up_to(300), {Place::aligned}) == "");
+}
+
+TEST_CASE("every rung gives the bits of plain C for moderate values", "[kernels]")
+{
+    CHECK(first_difference(moderate_values, sizes_up_to(300), {Place::aligned}) == "");
+}
+
+TEST_CASE("every rung gives the bits of plain C for zeros, limits, Inf and NaN", "[kernels]")
+{
+    CHECK(first_difference(special_values, sizes_up_to(130), {Place::aligned}) == "");
+}
+
+TEST_CASE("every rung gives the bits of plain C for all half-precision values", "[kernels]")
+{
+    const std::vector<const gsc_kernels *> rungs = rungs_that_run();
+    std::string difference;
+    for (const Operation &op : all_operations()) {
+        if (op.in.size != 2)
+            continue;
+        for (uint64_t first = 0; first < 65536; first += GSC_BLOCK) {
+            Bytes data(GSC_BLOCK * 2);
+            for (uint64_t i = 0; i < GSC_BLOCK; i++)
+                write_bits(op.in, data.data(), i, first + i);
+            for (double m : multipliers(op.in)) {
+                const Outcome expected = call(*rungs[0], op, data, GSC_BLOCK, m, Place::aligned);
+                for (const gsc_kernels *rung : rungs)
+                    if (!(call(*rung, op, data, GSC_BLOCK, m, Place::aligned) == expected))
+                        difference = rung->name + (": " + op.name) + " from " + hex(first);
+            }
+        }
+    }
+    CHECK(difference == "");
+}
+
+TEST_CASE("the place of the data does not matter, and nothing beside it is touched", "[kernels]")
+{
+    const std::vector<Place> places = {Place::unaligned, Place::page_end, Place::page_start};
+    CHECK(first_difference(random_bits, sizes_up_to(70), places) == "");
+}
+
+TEST_CASE("in place equals out of place", "[kernels]")
+{
+    CHECK(first_difference(random_bits, sizes_up_to(130), {Place::in_place}) == "");
+}
+
+TEST_CASE("the largest magnitude and the lanes of plain C are those of a definition", "[kernels]")
+{
+    bool runs;
+    const gsc_kernels &plain = *gsc_kernels_rung(0, &runs);
+    std::string wrong;
+    for (const Operation &op : all_operations()) {
+        const uint64_t n = 1000;
+        const Bytes data = filled(moderate_values, op.in, n, 7);
+        const Outcome o = call(plain, op, data, n, 3.0, Place::aligned);
+        uint64_t most = 0;
+        double lanes[GSC_LANES] = {0};
+        for (uint64_t i = 0; i < n; i++) {
+            const uint64_t bits = read_bits(op.in, data.data(), i);
+            const double value = decode(op.in, bits);
+            double &lane = lanes[i % GSC_LANES];
+            most = std::max(most, bits & ~op.in.sign());
+            if (op.in.dtype == GSC_F64) {
+                lane = std::fma(value * 3.0, value * 3.0, lane);
+            } else {
+                const float x = static_cast<float>(value) * 3.0f;
+                lane = static_cast<double>(std::fma(x, x, static_cast<float>(lane)));
+            }
+        }
+        const Dtype &lane_type = op.in.dtype == GSC_F64 ? f64 : f32;
+        for (uint64_t j = 0; op.norm && j < GSC_LANES; j++)
+            if (decode(lane_type, read_bits(lane_type, o.lanes.data(), j)) != lanes[j])
+                wrong = op.name + ": a lane";
+        if (o.most != most)
+            wrong = op.name + ": the largest magnitude";
+    }
+    CHECK(wrong == "");
+}

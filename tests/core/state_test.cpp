@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: MIT
+// Saved states: the bytes are those of a golden, any damage is refused and changes nothing, older
+// and newer policies are read as far as they can be, and a loaded scaler goes on as if never saved.
+#include "support.hpp"
+
+namespace {
+
+/* A policy with a different value in every field, and the state after "..x.x.." with it. */
+gsc_policy golden_policy()
+{
+    gsc_policy p = GSC_POLICY_INIT;
+    p.arithmetic = GSC_ARITHMETIC_F32;
+    p.init_scale = 1024;
+    p.growth_factor = 4;
+    p.backoff_factor = 0.25;
+    p.growth_interval = 2;
+    p.growth_rule = GSC_GROWTH_EVERY;
+    p.growth_lag = 1;
+    p.max_scale = 0x1p24;
+    p.min_scale = 0x1p-14;
+    p.ceiling_rule = GSC_LIMIT_KEEP;
+    p.floor_rule = GSC_LIMIT_STOP;
+    p.overflow_test = GSC_OVERFLOW_NORM;
+    p.hysteresis = 2;
+    p.overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF;
+    p.apply_delay = 1;
+    p.overflow_tolerance = 0.125;
+    p.stall_limit = 10;
+    p.quirks = GSC_QUIRK_TOLERATE_BELOW;
+    p.mean_decay = 0.5;
+    p.variance_decay = 0.75;
+    p.margin_sigmas = 3;
+    p.overflow_log2 = 16;
+    return p;
+}
+
+gsc_report report_of(char step)
+{
+    gsc_report report = {};
+    report.overflow = step == 'x';
+    report.found_inf = static_cast<float>(report.overflow);
+    report.amax = 1.5;
+    return report;
+}
+
+gsc_state after(const gsc_policy &p, gsc_state state, const std::string &steps)
+{
+    for (char step : steps) {
+        const gsc_report report = report_of(step);
+        REQUIRE(gsc_update(nullptr, &p, &state, &report, &state, nullptr) == GSC_OK);
+    }
+    return state;
+}
+
+gsc_state start(const gsc_policy &p)
+{
+    gsc_state state;
+    REQUIRE(gsc_state_init(nullptr, &p, &state, nullptr) == GSC_OK);
+    return state;
+}
+
+Bytes saved(const gsc_policy &p, const gsc_state &s)
+{
+    Bytes bytes(GSC_SAVED_SIZE);
+    uint64_t size = 0;
+    REQUIRE(gsc_state_save(&p, &s, bytes.data(), bytes.size(), &size, nullptr) == GSC_OK);
+    bytes.resize(size);
+    return bytes;
+}
+
+Bytes golden_bytes()
+{
+    const gsc_policy p = golden_policy();
+    return saved(p, after(p, start(p), "..x.x.."));
+}
+
+std::string in_hex(const Bytes &bytes)
+{
+    std::string text;
+    for (unsigned char byte : bytes) {
+        text += "0123456789abcdef"[byte >> 4];
+        text += "0123456789abcdef"[byte & 15];
+    }
+    return text;
+}
+
+/* The CRC-32 of zlib and PNG, of which "123456789" has 0xcbf43926. */
+uint32_t crc32(const unsigned char *bytes, size_t size)
+{
+    uint32_t crc = 0xffffffff;
+    for (size_t i = 0; i < size; i++)
+        for (unsigned bit = 0; bit < 8; bit++) {
+            const uint32_t out = (crc ^ bytes[i] >> bit) & 1;
+            crc = crc >> 1 ^ (out ? 0xedb88320 : 0);
+        }
+    return ~crc;
+}
+
+/* The bytes with another value at an offset, and a checksum that fits. */
+template <class T> Bytes changed(Bytes bytes, size_t offset, T value)
+{
+    std::memcpy(&bytes[offset], &value, sizeof value);
+    const uint32_t crc = crc32(bytes.data(), bytes.size() - 4);
+    std::memcpy(&bytes[bytes.size() - 4], &crc, 4);
+    return bytes;
+}
+
+struct Loaded {
+    gsc_policy policy;
+    gsc_state state;
+    gsc_status status;
+    bool untouched;
+};
+
+/* Loads into marked structs. */
+Loaded load(const Bytes &bytes, uint64_t size)
+{
+    Loaded l, marked;
+    std::memset(&marked, 0x5a, sizeof marked);
+    marked.policy.struct_size = GSC_POLICY_SIZE;
+    l = marked;
+    l.status = gsc_state_load(bytes.data(), size, &l.policy, &l.state, nullptr);
+    l.untouched = same(l.policy, marked.policy) && same(l.state, marked.state);
+    return l;
+}
+
+Loaded load(const Bytes &bytes)
+{
+    return load(bytes, bytes.size());
+}
+
+constexpr size_t format_at = 8, size_at = 12, policy_size_at = 16, state_size_at = 20,
+                 policy_at = 24, state_at = policy_at + GSC_POLICY_SIZE;
+
+} // namespace
+
+TEST_CASE("the saved bytes are those of the format", "[state]")
+{
+    CHECK(in_hex(golden_bytes()) ==
+          // magic, format, sizes
+          "475343535441544501000000b40100009800000000010000"
+          // policy
+          "980000000200000000000000000090400000000000001040000000000000d03f"
+          "020000000000000002000000010000000000000000007041000000000000103f"
+          "020000000300000001000000020000000500000001000000000000000000c03f"
+          "0a0000000000000001000000000000000000000000000000000000000000e03f"
+          "000000000000e83f00000000000008400000000000003040"
+          // state
+          "0000000000007040000000000000703f000080430000803b0600000000000000"
+          "0000000000007040000000000000703f000080430000803b0700000000000000"
+          "000000000000000000000000000000000000000000000000000000000000f03f"
+          "000000000000f03f020000000000000002000000000000000000000000000000"
+          "0000000000000000000000000000000002000000000000000000000000000000"
+          "0100000000000000000000000000000000000000000000000000000000000000"
+          "0000000000000000000000000000000000000000000000000000000000000000"
+          "0000000000000000000000000000000000000000000000000000000000000000"
+          // CRC-32
+          "06c03656");
+}
+
+TEST_CASE("the golden bytes load as what was saved", "[state]")
+{
+    const gsc_policy p = golden_policy();
+    const Loaded l = load(golden_bytes());
+    CHECK(l.status == GSC_OK);
+    CHECK(same(l.policy, p));
+    CHECK(same(l.state, after(p, start(p), "..x.x..")));
+    gsc_state alone;
+    const Bytes bytes = golden_bytes();
+    CHECK(gsc_state_load(bytes.data(), bytes.size(), nullptr, &alone, nullptr) == GSC_OK);
+    CHECK(same(alone, l.state));
+}
+
+/* ---- damage ---- */
+
+TEST_CASE("no byte can change unnoticed", "[state]")
+{
+    const Bytes bytes = golden_bytes();
+    std::string accepted;
+    for (size_t i = 0; i < bytes.size(); i++)
+        for (unsigned flip = 1; flip < 256; flip++) {
+            Bytes damaged = bytes;
+            damaged[i] = static_cast<unsigned char>(damaged[i] ^ flip);
+            const Loaded l = load(damaged);
+            if (!(l.status == GSC_ERROR_CORRUPT || l.status == GSC_ERROR_VERSION) || !l.untouched)
+                accepted = "byte " + std::to_string(i) + " flipped by " + hex(flip);
+        }
+    CHECK(accepted == "");
+}
+
+TEST_CASE("no truncation goes unnoticed, and no byte too many", "[state]")
+{
+    Bytes bytes = golden_bytes();
+    for (size_t size = 0; size < bytes.size(); size++) {
+        Bytes part(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
+        part.reserve(1); // not NULL, even if empty
+        const Loaded l = load(part);
+        CAPTURE(size);
+        CHECK(l.status == GSC_ERROR_CORRUPT);
+        CHECK(l.untouched);
+    }
+    bytes.push_back(0);
+    CHECK(load(bytes).status == GSC_ERROR_CORRUPT);
+    CHECK(load(Bytes(GSC_SAVED_SIZE)).status == GSC_ERROR_CORRUPT);
+}
+
+TEST_CASE("absurd values with a checksum that fits are refused", "[state]")
+{
+    REQUIRE(crc32(reinterpret_cast<const unsigned char *>("123456789"), 9) == 0xcbf43926);
+    const Bytes bytes = golden_bytes();
+    REQUIRE(load(changed(bytes, 0, 'G')).status == GSC_OK); // so that the rows fail for their value
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const std::pair<Bytes, gsc_status> rows[] = {
+        {changed(bytes, 0, 'g'), GSC_ERROR_CORRUPT},
+        {changed(bytes, format_at, 2u), GSC_ERROR_VERSION},
+        {changed(bytes, format_at, 0u), GSC_ERROR_VERSION},
+        {changed(bytes, size_at, 300u), GSC_ERROR_CORRUPT},
+        {changed(bytes, policy_size_at, GSC_POLICY_SIZE - 8), GSC_ERROR_CORRUPT},
+        {changed(bytes, policy_size_at, 0u), GSC_ERROR_CORRUPT},
+        {changed(bytes, policy_size_at, 0xffffff00u), GSC_ERROR_CORRUPT},
+        {changed(bytes, state_size_at, 248u), GSC_ERROR_CORRUPT},
+        {changed(changed(bytes, policy_size_at, GSC_POLICY_SIZE - 8), state_size_at, 264u),
+         GSC_ERROR_CORRUPT},
+        {changed(bytes, policy_at, 7u), GSC_ERROR_CORRUPT},
+        {changed(bytes, policy_at + offsetof(gsc_policy, init_scale), -1.0), GSC_ERROR_POLICY},
+        {changed(bytes, policy_at + offsetof(gsc_policy, quirks), 64u), GSC_ERROR_POLICY},
+        {changed(bytes, state_at + offsetof(gsc_state, next.scale), nan), GSC_ERROR_STATE},
+        {changed(bytes, state_at + offsetof(gsc_state, good), int64_t{-1}), GSC_ERROR_STATE},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const Loaded l = load(rows[i].first);
+        CAPTURE(i);
+        CHECK(l.status == rows[i].second);
+        CHECK(l.untouched);
+    }
+}
+
+/* ---- capacity ---- */
+
+TEST_CASE("the size can be asked for, and a small buffer is refused", "[state]")
+{
+    const gsc_policy p = golden_policy();
+    const gsc_state s = start(p);
+    uint64_t size = 0;
+    REQUIRE(gsc_state_save(&p, &s, nullptr, 0, &size, nullptr) == GSC_OK);
+    CHECK(size == golden_bytes().size());
+    CHECK(size <= GSC_SAVED_SIZE);
+    for (uint64_t capacity : {uint64_t{0}, uint64_t{1}, size - 1}) {
+        Bytes buffer(size, 0x5a);
+        uint64_t untouched = 77;
+        CAPTURE(capacity);
+        CHECK(gsc_state_save(&p, &s, buffer.data(), capacity, &untouched, nullptr) ==
+              GSC_ERROR_CAPACITY);
+        CHECK(untouched == 77);
+        CHECK(buffer == Bytes(size, 0x5a));
+    }
+    Bytes exact(size + 1, 0x5a);
+    CHECK(gsc_state_save(&p, &s, exact.data(), size, &size, nullptr) == GSC_OK);
+    CHECK(exact.back() == 0x5a);
+    exact.pop_back();
+    CHECK(exact == saved(p, s));
+}
+
+/* ---- older and newer policies ---- */
+
+TEST_CASE("a smaller policy struct is filled as far as it goes, or refused", "[state]")
+{
+    constexpr uint32_t old_size = offsetof(gsc_policy, target_amax);
+    gsc_policy p = golden_policy();
+    const auto load_old = [](const Bytes &bytes, gsc_policy *old) {
+        gsc_state state;
+        std::memset(old, 0x5a, sizeof *old);
+        old->struct_size = old_size;
+        return gsc_state_load(bytes.data(), bytes.size(), old, &state, nullptr);
+    };
+    gsc_policy old;
+    CHECK(load_old(saved(p, start(p)), &old) == GSC_ERROR_STRUCT_SIZE); // lacks mean_decay ...
+    p.mean_decay = p.variance_decay = p.margin_sigmas = p.overflow_log2 = 0;
+    CHECK(load_old(saved(p, start(p)), &old) == GSC_OK);
+    p.struct_size = old_size;
+    CHECK(std::memcmp(&old, &p, old_size) == 0);
+    gsc_policy beyond;
+    std::memset(&beyond, 0x5a, sizeof beyond);
+    CHECK(std::memcmp(reinterpret_cast<const char *>(&old) + old_size, &beyond,
+                      sizeof old - old_size) == 0);
+}
+
+TEST_CASE("a policy saved by an older client is zero-extended", "[state]")
+{
+    gsc_policy p = golden_policy();
+    p.struct_size = offsetof(gsc_policy, target_amax); // the rest is none of the library's business
+    const Loaded l = load(saved(p, start(p)));
+    gsc_policy expected = golden_policy();
+    expected.mean_decay = expected.variance_decay = 0;
+    expected.margin_sigmas = expected.overflow_log2 = 0;
+    CHECK(l.status == GSC_OK);
+    CHECK(same(l.policy, expected));
+}
+
+TEST_CASE("a policy of a newer library is read if it sets nothing new", "[state]")
+{
+    Bytes bytes = golden_bytes();
+    constexpr uint32_t new_size = GSC_POLICY_SIZE + 8;
+    bytes.insert(bytes.begin() + state_at, 8, 0);
+    bytes = changed(bytes, size_at, static_cast<uint32_t>(bytes.size()));
+    bytes = changed(changed(bytes, policy_size_at, new_size), policy_at, new_size);
+    CHECK(load(bytes).status == GSC_OK);
+    CHECK(same(load(bytes).state, load(golden_bytes()).state));
+    CHECK(same(load(bytes).policy, golden_policy()));
+    bytes = changed(bytes, state_at, uint64_t{1});
+    CHECK(load(bytes).status == GSC_ERROR_VERSION);
+    CHECK(load(bytes).untouched);
+}
+
+/* ---- going on ---- */
+
+TEST_CASE("a loaded scaler goes on as if it had never been saved", "[state]")
+{
+    Random random = {1};
+    std::string steps;
+    for (int i = 0; i < 300; i++)
+        steps += random.next() % 5 ? '.' : 'x';
+    for (uint32_t i = 0; i < gsc_preset_count(); i++) {
+        gsc_policy p = GSC_POLICY_INIT;
+        REQUIRE(gsc_policy_preset(gsc_preset_name(i), &p, nullptr) == GSC_OK);
+        p.growth_interval = std::min<uint64_t>(p.growth_interval, 5);
+        const gsc_state uninterrupted = after(p, start(p), steps);
+        for (size_t cut : {size_t{0}, size_t{1}, size_t{100}, steps.size()}) {
+            const Loaded l = load(saved(p, after(p, start(p), steps.substr(0, cut))));
+            CAPTURE(gsc_preset_name(i), cut);
+            REQUIRE(l.status == GSC_OK);
+            CHECK(same(after(l.policy, l.state, steps.substr(cut)), uninterrupted));
+        }
+    }
+}

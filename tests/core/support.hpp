@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: MIT
+// What the tests of the core share: Catch2 of either major version, bits, random numbers, and the
+// dtypes as exact numbers, by arithmetic that has nothing in common with that of the core.
+#ifndef GSC_TESTS_CORE_SUPPORT_HPP
+#define GSC_TESTS_CORE_SUPPORT_HPP
+
+#if __has_include(<catch2/catch_all.hpp>)
+#include <catch2/catch_all.hpp>
+#else
+#include <catch2/catch.hpp>
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <vector>
+
+extern "C" {
+#include "cpu/kernels.h"
+}
+
+using Bytes = std::vector<unsigned char>;
+
+template <class T> bool same(const T &a, const T &b)
+{
+    return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+template <class To, class From> To bit_cast(From from)
+{
+    static_assert(sizeof(To) == sizeof(From), "other sizes are no cast");
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+inline std::string hex(uint64_t bits)
+{
+    std::ostringstream text;
+    text << "0x" << std::hex << bits;
+    return text.str();
+}
+
+/* splitmix64: the same numbers everywhere. */
+struct Random {
+    uint64_t state;
+    uint64_t next()
+    {
+        uint64_t x = state += 0x9e3779b97f4a7c15u;
+        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+        x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+        return x ^ x >> 31;
+    }
+    double unit()
+    {
+        return static_cast<double>(next() >> 11) * 0x1p-53;
+    }
+};
+
+/* ---- dtypes ---- */
+
+/* Bytes, bits of the mantissa, and |bits| of infinity, of the smallest normal, of the sign. */
+struct Dtype {
+    uint32_t dtype;
+    const char *name;
+    uint64_t size;
+    int mantissa, bias;
+    uint64_t infinity() const
+    {
+        return (sign() - 1) & ~(normal() - 1);
+    }
+    uint64_t normal() const
+    {
+        return uint64_t{1} << mantissa;
+    }
+    uint64_t sign() const
+    {
+        return uint64_t{1} << (8 * size - 1);
+    }
+};
+
+constexpr Dtype f32 = {GSC_F32, "f32", 4, 23, 127}, f64 = {GSC_F64, "f64", 8, 52, 1023},
+                f16 = {GSC_F16, "f16", 2, 10, 15}, bf16 = {GSC_BF16, "bf16", 2, 7, 127};
+
+/* By GSC_* - 1, which is also the index in the tables of kernels. */
+constexpr Dtype dtypes[] = {f32, f64, f16, bf16};
+
+inline uint64_t read_bits(const Dtype &d, const unsigned char *data, uint64_t i)
+{
+    uint64_t bits = 0;
+    std::memcpy(&bits, data + i * d.size, d.size);
+    return bits;
+}
+
+inline void write_bits(const Dtype &d, unsigned char *data, uint64_t i, uint64_t bits)
+{
+    std::memcpy(data + i * d.size, &bits, d.size);
+}
+
+inline bool is_nan(const Dtype &d, uint64_t bits)
+{
+    return (bits & ~d.sign()) > d.infinity();
+}
+
+/* ---- the value of bits, and the bits of a value ---- */
+
+/* (-1)^s 2^(e - bias) 1.m, which for the bits of infinity is the power of two past the largest. */
+inline double half_value(const Dtype &half, uint64_t bits)
+{
+    const uint64_t magnitude = bits & ~half.sign(), fraction = magnitude & (half.normal() - 1);
+    const int exponent = static_cast<int>(magnitude >> half.mantissa);
+    const double significand = static_cast<double>(exponent ? fraction + half.normal() : fraction);
+    const double value = std::ldexp(significand, std::max(exponent, 1) - half.bias - half.mantissa);
+    return bits & half.sign() ? -value : value;
+}
+
+/* Every value that is not negative, in order, which is that of the bits. */
+inline const std::vector<double> &half_values(const Dtype &half)
+{
+    const auto list = [](const Dtype &d) {
+        std::vector<double> values;
+        for (uint64_t bits = 0; bits <= d.infinity(); bits++)
+            values.push_back(half_value(d, bits));
+        return values;
+    };
+    static const std::vector<double> of_f16 = list(f16), of_bf16 = list(bf16);
+    return half.dtype == GSC_F16 ? of_f16 : of_bf16;
+}
+
+/* The nearest half, of two the even one, by looking for it among all of them. x is no NaN. */
+inline uint64_t nearest_half(const Dtype &half, double x)
+{
+    const std::vector<double> &values = half_values(half);
+    const double magnitude = std::fabs(x);
+    const auto above = std::lower_bound(values.begin(), values.end() - 1, magnitude);
+    uint64_t bits = static_cast<uint64_t>(above - values.begin());
+    if (bits > 0) {
+        const double up = values[bits] - magnitude, down = magnitude - values[bits - 1];
+        if (down < up || (down == up && bits % 2 == 1))
+            bits--;
+    }
+    return bits | (std::signbit(x) ? half.sign() : 0);
+}
+
+/* The exact value; for a NaN, some NaN. */
+inline double decode(const Dtype &d, uint64_t bits)
+{
+    if (d.dtype == GSC_F64)
+        return bit_cast<double>(bits);
+    if (d.dtype == GSC_F32)
+        return static_cast<double>(bit_cast<float>(static_cast<uint32_t>(bits)));
+    if (is_nan(d, bits))
+        return std::numeric_limits<double>::quiet_NaN();
+    if ((bits & ~d.sign()) == d.infinity())
+        return bits & d.sign() ? -HUGE_VAL : HUGE_VAL;
+    return half_value(d, bits);
+}
+
+/* The nearest bits; x is no NaN. */
+inline uint64_t encode(const Dtype &d, double x)
+{
+    if (d.dtype == GSC_F64)
+        return bit_cast<uint64_t>(x);
+    if (d.dtype == GSC_F32)
+        return bit_cast<uint32_t>(static_cast<float>(x));
+    return nearest_half(d, x);
+}
+
+/* A NaN in another dtype: quiet, sign and upper payload kept. */
+inline uint64_t convert_nan(const Dtype &from, const Dtype &to, uint64_t bits)
+{
+    const uint64_t payload = (bits & (from.normal() - 1)) << (52 - from.mantissa);
+    return (bits & from.sign() ? to.sign() : 0) | to.infinity() | to.normal() >> 1 |
+           payload >> (52 - to.mantissa);
+}
+
+/* Bits of a dtype that are worth a test: what stands at an end of something, of both signs. */
+inline std::vector<uint64_t> special_bits(const Dtype &d)
+{
+    const uint64_t quiet = d.normal() >> 1, one = static_cast<uint64_t>(d.bias) << d.mantissa;
+    std::vector<uint64_t> all;
+    for (uint64_t bits :
+         {uint64_t{0}, uint64_t{1}, d.normal() - 1, d.normal(), d.normal() + 1, one,
+          d.infinity() - 1, d.infinity(), d.infinity() + 1, d.infinity() + quiet - 1,
+          d.infinity() + quiet, d.infinity() + quiet + quiet / 2 + 1}) {
+        all.push_back(bits);
+        all.push_back(bits | d.sign());
+    }
+    return all;
+}
+
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT */
+/* The C client of the parity test; README.md says what every client reads and prints. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <gradscaler.h>
+
+#include "../replay/fields.h"
+#include "sha256.h"
+
+#define WANT                                                                                       \
+    (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD | GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW)
+
+static void check(gsc_status status, const gsc_error *err)
+{
+    if (status == GSC_OK)
+        return;
+    fprintf(stderr, "%s: %s\n", err->name, err->message);
+    exit(1);
+}
+
+static void read_exactly(void *to, uint64_t size, FILE *file)
+{
+    if (fread(to, 1, size, file) == size)
+        return;
+    fprintf(stderr, "the file ends too early\n");
+    exit(1);
+}
+
+static void *allocate(uint64_t size)
+{
+    void *memory = calloc(1, size + 1);
+    if (!memory)
+        exit(1);
+    return memory;
+}
+
+/* One step; `back` receives the first tensor, scaled again. */
+static void step(const gsc_policy *policy, gsc_state *state, const gsc_tensor *in,
+                 const gsc_tensor *out, const gsc_tensor *back, uint32_t n, sha256 *digest)
+{
+    gsc_report report;
+    gsc_error err;
+    check(gsc_unscale(NULL, &state->factor, in, out, n, WANT, &report, &err), &err);
+    check(gsc_scale(NULL, &state->factor, out, back, 1, &err), &err);
+    check(gsc_update(NULL, policy, state, &report, state, &err), &err);
+    for (uint32_t i = 0; i < n; i++)
+        sha256_add(digest, out[i].data, out[i].count * 4);
+    sha256_add(digest, back->data, back->count * gsc_dtype_size(back->dtype));
+    sha256_add(digest, &report, sizeof report);
+    sha256_add(digest, state, sizeof *state);
+}
+
+static void save_and_reload(gsc_policy *policy, gsc_state *state, sha256 *digest)
+{
+    unsigned char bytes[GSC_SAVED_SIZE];
+    uint64_t size;
+    gsc_error err;
+    check(gsc_state_save(policy, state, bytes, sizeof bytes, &size, &err), &err);
+    sha256_add(digest, bytes, size);
+    memset(state, 0, sizeof *state);
+    check(gsc_policy_init(GSC_POLICY_SIZE, policy, &err), &err);
+    check(gsc_state_load(bytes, size, policy, state, &err), &err);
+}
+
+int main(int count, char **arguments)
+{
+    char line[512], preset[64], settings[400], text[65];
+    uint32_t sizes[2];
+    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_state state;
+    gsc_error err;
+    FILE *file = count == 2 ? fopen(arguments[1], "rb") : NULL;
+    if (!file || !fgets(line, sizeof line, file) ||
+        sscanf(line, "%63s %399s", preset, settings) != 2) {
+        fprintf(stderr, "usage: parity FILE, as tests/parity/README.md describes it\n");
+        return 1;
+    }
+    check(gsc_policy_preset(preset, &policy, &err), &err);
+    if (!set_fields(&policy, settings))
+        return 1;
+    check(gsc_state_init(NULL, &policy, &state, &err), &err);
+
+    read_exactly(sizes, sizeof sizes, file);
+    gsc_tensor *in = allocate(sizes[1] * sizeof *in), *out = allocate(sizes[1] * sizeof *out);
+    for (uint32_t i = 0; i < sizes[1]; i++) {
+        read_exactly(&in[i].dtype, 8, file); /* and reserved */
+        read_exactly(&in[i].count, 8, file);
+        in[i].data = allocate(in[i].count * gsc_dtype_size(in[i].dtype));
+        out[i] = (gsc_tensor){allocate(in[i].count * 4), in[i].count, GSC_F32, 0};
+    }
+    sha256 digest;
+    sha256_start(&digest);
+    for (uint32_t i = 0; i < sizes[0]; i++) {
+        for (uint32_t j = 0; j < sizes[1]; j++)
+            read_exactly(in[j].data, in[j].count * gsc_dtype_size(in[j].dtype), file);
+        step(&policy, &state, in, out, &in[0], sizes[1], &digest);
+        if (i + 1 == sizes[0] / 2)
+            save_and_reload(&policy, &state, &digest);
+    }
+    sha256_finish(&digest, text);
+    printf("%s %lld %.17g\n", text, (long long)state.skipped, state.factor.scale);
+    for (uint32_t i = 0; i < sizes[1]; i++) {
+        free(in[i].data);
+        free(out[i].data);
+    }
+    free(in);
+    free(out);
+    return fclose(file);
+}
