@@ -820,6 +820,213 @@ def elixir_structs(manifest):
     return "\n".join(lines) + "\n"
 
 
+# ---- Rust: the sys crate one to one; of the safe crate the constants and the fields of a policy ----
+
+
+def rust_type(manifest, type_, null=False):
+    stem, stars = type_.removeprefix("const ").rstrip(" *"), type_.count("*")
+    if stem in manifest.callbacks:
+        return f"Option<{stem}>" if null else stem
+    names = {"void": "c_void", "char": "c_char", "float": "f32", "double": "f64"}
+    sized = re.fullmatch(r"(u?)int(\d+)_t", stem)
+    name = (sized[1] or "i") + sized[2] if sized else names.get(stem, stem)
+    pointers = ["*const " if type_.startswith("const ") else "*mut "] * stars
+    return "".join(pointers) + name
+
+
+def rust_doc(lines, mark="///"):
+    """A doc comment; an indented block of the manifest is C code."""
+    fenced = []
+    for line in lines:
+        if line.startswith("    ") and not (fenced and fenced[-1].startswith("    ")):
+            fenced.append("```c")
+        elif fenced and fenced[-1].startswith("    ") and not line.startswith("    "):
+            fenced.append("```")
+        fenced.append(line)
+    escaped = [re.sub(r"\[(\d+)\]", r"\\[\1\\]", line.removeprefix("    ")) for line in fenced]  # no link
+    return [f"{mark} {line}".rstrip() for line in escaped]
+
+
+def rust_paragraphs(text, indent=""):
+    return [indent + line for line in rust_doc(paragraphs(text, WIDTH - 4 - len(indent)))]
+
+
+def rust_notes(function):
+    """A list of what the arguments are, where their names do not say it."""
+    notes = []
+    for arg in function["args"]:
+        words = [arg["unit"]] if "unit" in arg else []
+        if "null" in arg and arg["name"] != "err":
+            words.append(f"NULL: {arg['null']}")
+        words += ["read and written"] if arg.get("inout") else []
+        if words:
+            notes += paragraphs(f"- `{arg['name']}`: {'; '.join(words)}", WIDTH - 8)
+    return ["", *notes] if notes else []
+
+
+def rust_function(manifest, item):
+    doc = [*paragraphs(item["doc"], WIDTH - 8), *rust_notes(item)]
+    if "errors" in item:
+        doc += ["", *paragraphs("Errors: " + ", ".join(f"GSC_ERROR_{e}" for e in item["errors"]) + ".", WIDTH - 8)]
+    lines = ["    " + line for line in rust_doc(doc)]
+    args = [f"{arg['name']}: {rust_type(manifest, arg['type'], 'null' in arg)}" for arg in item["args"]]
+    result = "" if item["returns"] == "void" else f" -> {rust_type(manifest, item['returns'])}"
+    line = f"    pub fn {item['function']}({', '.join(args)}){result};"
+    if len(line) <= WIDTH:
+        return [*lines, line]
+    return [*lines, f"    pub fn {item['function']}(", *(f"        {arg}," for arg in args), f"    ){result};"]
+
+
+def rust_init(manifest, struct):
+    """What the _INIT macro is in C."""
+    name, size = struct["struct"].upper(), manifest.layouts[struct["struct"]][1]
+    lines = ["", f"/// Bytes of [`{struct['struct']}`].", f"pub const {name}_SIZE: u32 = {size};"]
+    lines += ["", f"/// Zeros, and the size: where every [`{struct['struct']}`] starts."]
+    lines.append(f"pub const {name}_INIT: {struct['struct']} = {struct['struct']} {{")
+    for field in struct["fields"]:
+        type_ = field["type"]
+        null = "core::ptr::null()" if type_.startswith("const ") else "core::ptr::null_mut()"
+        zero = null if type_.endswith("*") else "0.0" if type_ == "double" else "0"
+        lines.append(f"    {field['name']}: {f'{name}_SIZE' if field['name'] == 'struct_size' else zero},")
+    return [*lines, "};"]
+
+
+def rust_struct(manifest, item):
+    offsets, size = manifest.layouts[item["struct"]]
+    zeros = all("*" not in f["type"] and f.get("array", 0) <= 32 for f in item["fields"])  # what Default can do
+    lines = rust_paragraphs(item["doc"])
+    lines += ["#[repr(C)]", f"#[derive(Clone, Copy, Debug, {'Default, ' if zeros else ''}PartialEq)]"]
+    lines.append(f"pub struct {item['struct']} {{")
+    for field in item["fields"]:
+        type_ = rust_type(manifest, field["type"])
+        type_ = f"[{type_}; {field['array']}]" if "array" in field else type_
+        lines += [*rust_paragraphs(field["doc"], "    "), f"    pub {field['name']}: {type_},"]
+    lines += ["}", "", f"layout! {{ {item['struct']}, {(size + 7) // 8 * 8},"]
+    lines += [f"    {name} {offset}," for name, offset in offsets.items()] + ["}"]
+    return lines + (rust_init(manifest, item) if item["kind"] == "grows" else [])
+
+
+def rust_constants(manifest, item):
+    lines = rust_doc(paragraphs(item["doc"], WIDTH - 3), "//") if "doc" in item else []
+    for value in item["values"]:
+        name, number, type_ = item["constants"] + value["name"], value["value"], rust_type(manifest, item["type"])
+        lines += ["", *rust_paragraphs(value["doc"])]
+        if item["type"] == "macro":
+            name = name.replace(")", ": i64) -> i64")
+            body = re.sub(r"\(uint64_t\)\((\w+)\)", r"(\1 as u64)", number)
+            body = re.sub(r"^\(\(int64_t\)(.*)\)$", r"\1 as i64", body)
+            lines += [f"pub const fn {name} {{", f"    {body}", "}"]
+        else:
+            number = f"{type_}({number})" if item["type"] in manifest.aliases else number
+            lines.append(f"pub const {name}: {type_} = {number};")
+    return lines if "doc" in item else lines[1:]
+
+
+RUST_LAYOUT = """
+/// Compares a struct with the layout that the manifest states, at compile time.
+macro_rules! layout {
+    ($name:ident, $size:literal, $($field:ident $offset:literal,)*) => {
+        const _: () = {
+            assert!(core::mem::size_of::<$name>() == $size);
+            let it = core::mem::MaybeUninit::<$name>::uninit();
+            let start = it.as_ptr();
+            // SAFETY: the fields are not read, and lie in the same object as its start.
+            unsafe {
+                $(assert!(
+                    core::ptr::addr_of!((*start).$field)
+                        .cast::<u8>()
+                        .offset_from(start.cast::<u8>())
+                        == $offset
+                );)*
+            }
+        };
+    };
+}
+"""
+
+
+def rust_item(manifest, item):
+    if "section" in item:
+        return [f"// ---- {item['section']} ".ljust(WIDTH, "-")]
+    if "constants" in item:
+        return rust_constants(manifest, item)
+    if "struct" in item:
+        return rust_struct(manifest, item)
+    lines = rust_paragraphs(item["doc"])
+    if "alias" in item:
+        lines += ["#[repr(transparent)]", "#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]"]
+        return [*lines, f"pub struct {item['alias']}(pub {rust_type(manifest, item['type'])});"]
+    if "opaque" in item:
+        lines += ["#[repr(C)]", f"pub struct {item['opaque']} {{", "    _opaque: [u8; 0],"]
+        return [*lines, "    _not_send: core::marker::PhantomData<*mut u8>,", "}"]
+    args = [f"{arg['name']}: {rust_type(manifest, arg['type'])}" for arg in item["args"]]
+    line = f'pub type {item["callback"]} = unsafe extern "C" fn({", ".join(args)});'
+    if len(line) > WIDTH:
+        line = f'pub type {item["callback"]} =\n    unsafe extern "C" fn({", ".join(args)});'
+    return [*lines, line]
+
+
+def rust_sys(manifest):
+    major, minor, patch = map(int, manifest.library["version"].split("."))
+    lines = ["// SPDX-License-Identifier: MIT", f"// {NOTE}"]
+    lines += rust_doc(paragraphs(manifest.library["doc"], WIDTH - 4), "//!")
+    lines += ["#![no_std]", "#![allow(non_camel_case_types, non_snake_case)]", "", "use core::ffi::{c_char, c_void};"]
+    lines += RUST_LAYOUT.rstrip().split("\n")
+    lines += ["", "/// Version of the C interface that this crate declares: major, minor and patch, a byte each."]
+    lines.append(f"pub const GSC_VERSION: u32 = {major << 16 | minor << 8 | patch:#08x};")
+    for item in manifest.items:
+        if "function" not in item:
+            lines += ["", *rust_item(manifest, item)]
+    lines += ["", "// ---- Functions ".ljust(WIDTH, "-"), "", 'extern "C" {']
+    for number, function in enumerate(manifest.functions):
+        lines += ([""] if number else []) + rust_function(manifest, function)
+    return "\n".join(lines) + "\n}\n"
+
+
+def rust_words(text):
+    """A doc in the names of the safe crate, as a sentence."""
+    text = re.sub(r"GSC_([A-Z]+)_\*(?: bits)?", lambda match: f"[`{match[1].title()}`]", text)
+    text = re.sub(r"\bGSC_([A-Z]+?)_([A-Z_]+)\b", lambda match: f"[`{match[1].title()}::{match[2]}`]", text)
+    text = re.sub(r"^[a-z]+(_\w+)+", r"`\g<0>`", text)
+    return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def rust_choices(item):
+    """A group of constants as a type: any of `choice!`, a union of `flags!`."""
+    name = item["constants"].removeprefix("GSC_").removesuffix("_").title()
+    name = name or ("Status" if item["type"] == "gsc_status" else "Dtype")
+    raw = "sys::gsc_status" if name == "Status" else "u32"
+    doc = item.get("doc", "GSC_OK, or why a call did nothing.").replace("GSC_OK", "Ok")
+    lines = ["", f"{'flags' if item.get('bits') else 'choice'}! {{"]
+    lines += [*rust_paragraphs(rust_words(doc), "    "), f"    {name}: {raw} {{"]
+    for value in item["values"]:
+        constant = f"{value['name'].removeprefix('ERROR_')} = sys::{item['constants']}{value['name']}"
+        lines += [*rust_paragraphs(rust_words(value["doc"]), "        "), f"        {constant};"]
+    return [*lines, "    }", "}"]
+
+
+def rust_fields(struct):
+    lines = ["", "fields! {"]
+    for field in struct["fields"]:
+        if field["name"] in ("struct_size", "reserved"):
+            continue
+        named = re.search(r"GSC_([A-Z]+)_\*", field["doc"])
+        type_ = named[1].title() if named else {"double": "f64", "uint32_t": "u32", "uint64_t": "u64"}[field["type"]]
+        lines += [*rust_paragraphs(rust_words(field["doc"]), "    "), f"    {field['name']}: {type_};"]
+    return [*lines, "}"]
+
+
+def rust_safe(manifest):
+    lines = ["// SPDX-License-Identifier: MIT", f"// {NOTE}"]
+    lines.append("//! The constants as types, and the fields of a policy; `macros.rs` says what becomes of them.")
+    lines += ["", "use crate::policy::{Policy, PolicyBuilder};", "use crate::sys;"]
+    for item in manifest.constants:
+        if item["type"] in ("gsc_status", "uint32_t"):
+            lines += rust_choices(item)
+    policy = next(struct for struct in manifest.structs if struct["struct"] == "gsc_policy")
+    return "\n".join(lines + rust_fields(policy)) + "\n"
+
+
 OUTPUTS = {
     "include/gradscaler.h": header,
     "core/gradscaler.map": version_script,
@@ -831,6 +1038,8 @@ OUTPUTS = {
     "bindings/elixir/c_src/gradscaler_nif.c": nif_source,
     "bindings/elixir/lib/grad_scaler/native.ex": elixir_stubs,
     "bindings/elixir/lib/grad_scaler/structs.ex": elixir_structs,
+    "bindings/rust/gradscaler-sys/src/lib.rs": rust_sys,
+    "bindings/rust/gradscaler/src/generated.rs": rust_safe,
 }
 
 

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+//! Loss scaling for candle: [`backward_step`] scales a loss, goes backward, unscales all gradients
+//! in one call, and skips the optimizer's step when one of them overflowed.
+//!
+//! ```
+//! use candle_core::{DType, Device, Tensor, Var};
+//! use gradscaler::Scaler;
+//!
+//! let weight = Var::new(&[[0.1f32, 0.2]], &Device::Cpu)?; // the master weights, in f32
+//! let input = Tensor::new(&[[0.3f32], [0.4]], &Device::Cpu)?.to_dtype(DType::F16)?;
+//! let mut scaler = Scaler::preset("recommended").map_err(candle_core::Error::wrap)?;
+//!
+//! // The network runs in half precision, its loss is f32: scaled, it would not fit into f16.
+//! let output = weight.to_dtype(DType::F16)?.matmul(&input)?;
+//! let loss = output.to_dtype(DType::F32)?.sqr()?.mean_all()?;
+//! let step = gradscaler_candle::backward_step(&mut scaler, &loss, &[weight.clone()], |grads| {
+//!     let Some(grad) = grads.get(&weight) else { return Ok(()) };
+//!     weight.set(&(weight.as_tensor() - (grad * 0.01)?)?) // or optimizer.step(grads)
+//! })?;
+//! assert!(!step.report.found_inf());
+//! # Ok::<(), candle_core::Error>(())
+//! ```
+//!
+//! Keep the master weights in f32 variables and cast them in the network: their gradients are then
+//! f32, too. Gradients must be in host memory.
+
+use candle_core::backprop::GradStore;
+use candle_core::{
+    bail, CpuStorage, Device, Error, Layout, Result, Shape, Storage, StorageRef, Tensor, Var,
+};
+use gradscaler::{Dtype, Event, Factor, Report, Scaler, TensorMut, Want};
+use gradscaler_half::{tensor, tensor_mut};
+use half::{bf16, f16};
+
+/// What [`backward_step`] did.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Step {
+    /// What the gradients were like. `first_bad` names the variable by its index.
+    pub report: Report,
+    /// What the update of the scale did.
+    pub events: Event,
+}
+
+/// One training step: scales the loss, goes backward, unscales the gradients of `variables`, calls
+/// `step` with them unless one is Inf or NaN, and updates the scale.
+///
+/// `loss` is a scalar, best in f32.
+///
+/// # Errors
+///
+/// What candle or `step` answers; the scale is then as it was.
+pub fn backward_step(
+    scaler: &mut Scaler,
+    loss: &Tensor,
+    variables: &[Var],
+    step: impl FnOnce(&GradStore) -> Result<()>,
+) -> Result<Step> {
+    let mut grads = (loss * scaler.loss_scale())?.backward()?;
+    let report = unscale(
+        &scaler.factor(),
+        &mut grads,
+        variables,
+        scaler.needs() | Want::FIRST_BAD,
+    )?;
+    if !report.found_inf() {
+        step(&grads)?;
+    }
+    let events = scaler.update(&report).map_err(Error::wrap)?;
+    Ok(Step { report, events })
+}
+
+/// Divides the gradients of `variables` by the scale that their loss was multiplied by, in one call,
+/// and reports on them; for loops that do more than [`backward_step`], such as clipping or
+/// accumulating.
+///
+/// A gradient becomes a new tensor of the same dtype: candle's tensors may share their memory. A
+/// variable without gradient is left without.
+///
+/// # Errors
+///
+/// A gradient that is not a float of 16, 32 or 64 bits, or not in host memory; a factor that cannot
+/// divide. The gradients are then as they were.
+pub fn unscale(
+    factor: &Factor,
+    grads: &mut GradStore,
+    variables: &[Var],
+    want: Want,
+) -> Result<Report> {
+    let held = variables
+        .iter()
+        .map(|variable| grads.get(variable).map(Tensor::contiguous));
+    let held: Vec<Option<Tensor>> = held.map(Option::transpose).collect::<Result<_>>()?;
+    let memory: Vec<_> = held
+        .iter()
+        .map(|grad| grad.as_ref().map(Tensor::storage_and_layout))
+        .collect();
+    let inputs: Vec<_> = memory
+        .iter()
+        .enumerate()
+        .map(input)
+        .collect::<Result<_>>()?;
+    let mut results: Vec<_> = inputs.iter().map(Elements::like).collect::<Result<_>>()?;
+    let mut out: Vec<_> = results.iter_mut().map(Elements::view_mut).collect();
+    let report = factor
+        .unscale_into(&inputs, &mut out, want)
+        .map_err(Error::wrap)?;
+    for ((variable, grad), result) in variables.iter().zip(&held).zip(results) {
+        if let Some(grad) = grad {
+            grads.insert(variable, result.into_tensor(grad.shape())?);
+        }
+    }
+    Ok(report)
+}
+
+/// The memory of the gradient of a variable; empty where there is none, so that the indices in a
+/// report are those of the variables.
+fn input<'a>(
+    (index, memory): (usize, &'a Option<(StorageRef<'_>, &Layout)>),
+) -> Result<gradscaler::Tensor<'a>> {
+    let Some((storage, layout)) = memory else {
+        return Ok(gradscaler::Tensor::new::<f32>(&[]));
+    };
+    let Some((start, end)) = layout.contiguous_offsets() else {
+        bail!("the gradient of variable {index} is not contiguous");
+    };
+    match &**storage {
+        Storage::Cpu(CpuStorage::F32(data)) => Ok(gradscaler::Tensor::new(&data[start..end])),
+        Storage::Cpu(CpuStorage::F64(data)) => Ok(gradscaler::Tensor::new(&data[start..end])),
+        Storage::Cpu(CpuStorage::F16(data)) => Ok(tensor(&data[start..end])),
+        Storage::Cpu(CpuStorage::BF16(data)) => Ok(tensor(&data[start..end])),
+        Storage::Cpu(_) => {
+            bail!(
+                "the gradient of variable {index} is {:?}, not a float of 16, 32 or 64 bits",
+                storage.dtype()
+            )
+        }
+        _ => bail!("the gradient of variable {index} is on a device, not in host memory"),
+    }
+}
+
+/// The elements of a result, in new memory.
+enum Elements {
+    F32(Vec<f32>),
+    F64(Vec<f64>),
+    F16(Vec<f16>),
+    BF16(Vec<bf16>),
+}
+
+impl Elements {
+    fn like(view: &gradscaler::Tensor<'_>) -> Result<Self> {
+        let count = view.len();
+        match view.dtype() {
+            Dtype::F32 => Ok(Self::F32(vec![0.0; count])),
+            Dtype::F64 => Ok(Self::F64(vec![0.0; count])),
+            Dtype::F16 => Ok(Self::F16(vec![f16::ZERO; count])),
+            Dtype::BF16 => Ok(Self::BF16(vec![bf16::ZERO; count])),
+            other => bail!("no elements of {other:?} in candle"),
+        }
+    }
+
+    fn view_mut(&mut self) -> TensorMut<'_> {
+        match self {
+            Self::F32(data) => TensorMut::new(data),
+            Self::F64(data) => TensorMut::new(data),
+            Self::F16(data) => tensor_mut(data),
+            Self::BF16(data) => tensor_mut(data),
+        }
+    }
+
+    fn into_tensor(self, shape: &Shape) -> Result<Tensor> {
+        match self {
+            Self::F32(data) => Tensor::from_vec(data, shape, &Device::Cpu),
+            Self::F64(data) => Tensor::from_vec(data, shape, &Device::Cpu),
+            Self::F16(data) => Tensor::from_vec(data, shape, &Device::Cpu),
+            Self::BF16(data) => Tensor::from_vec(data, shape, &Device::Cpu),
+        }
+    }
+}

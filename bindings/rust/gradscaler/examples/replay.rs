@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+//! The Rust client of tests/replay/replay.py, which says what is read and written: one line per
+//! recording.
+
+mod clients;
+
+use std::fmt::Write;
+use std::io::BufRead;
+
+use clients::{parse_number, parse_policy};
+use gradscaler::{Report, Result, Scaler};
+
+/// A number that Python's float.fromhex reads back exactly.
+fn hex(value: f64) -> String {
+    if !value.is_finite() {
+        return value.to_string();
+    }
+    let (fraction, exponent) = (
+        value.to_bits() & ((1 << 52) - 1),
+        (value.to_bits() >> 52) as i32,
+    );
+    let (fraction, exponent) = if exponent == 0 {
+        (fraction, 1)
+    } else {
+        (fraction | 1 << 52, exponent)
+    };
+    format!("0x{fraction:x}p{}", exponent - 1075)
+}
+
+fn report(step: &str) -> Report {
+    let amax = step.strip_prefix('a').and_then(parse_number).unwrap_or(0.0);
+    Report::of(step == "1").with_amax(amax).with_norm(0.0)
+}
+
+fn replay(preset: &str, settings: &str, steps: &str) -> Result<String> {
+    let mut scaler = Scaler::new(parse_policy(preset, settings)?)?;
+    let mut answer = String::new();
+    for step in steps.split(',') {
+        let scale = scaler.loss_scale();
+        let events = scaler.update(&report(step))?;
+        let _ = write!(answer, "{}/{} ", hex(scale), events.raw());
+    }
+    Ok(answer + &hex(scaler.loss_scale()))
+}
+
+fn main() {
+    for line in std::io::stdin()
+        .lock()
+        .lines()
+        .map_while(std::result::Result::ok)
+    {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [preset, settings, steps] => match replay(preset, settings, steps) {
+                Ok(answer) => println!("{answer}"),
+                Err(error) => println!("error {error}"),
+            },
+            _ => println!("error three words expected"),
+        }
+    }
+}

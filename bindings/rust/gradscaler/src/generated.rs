@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT
+// Generated from bindings/abi.toml by bindings/generate.py. Do not edit.
+//! The constants as types, and the fields of a policy; `macros.rs` says what becomes of them.
+
+use crate::policy::{Policy, PolicyBuilder};
+use crate::sys;
+
+choice! {
+    /// Ok, or why a call did nothing.
+    Status: sys::gsc_status {
+        /// Done.
+        OK = sys::GSC_OK;
+        /// A pointer is NULL that may not be.
+        NULL = sys::GSC_ERROR_NULL;
+        /// `struct_size` is not set or impossible, or fields of a newer version are set.
+        STRUCT_SIZE = sys::GSC_ERROR_STRUCT_SIZE;
+        /// No preset has this name.
+        PRESET = sys::GSC_ERROR_PRESET;
+        /// A field of the policy is out of range.
+        POLICY = sys::GSC_ERROR_POLICY;
+        /// The state was not made by this library.
+        STATE = sys::GSC_ERROR_STATE;
+        /// The report failed, or lacks what the policy judges by.
+        REPORT = sys::GSC_ERROR_REPORT;
+        /// A factor is zero, infinite or not a number.
+        FACTOR = sys::GSC_ERROR_FACTOR;
+        /// A number is out of range.
+        VALUE = sys::GSC_ERROR_VALUE;
+        /// Unknown dtype.
+        DTYPE = sys::GSC_ERROR_DTYPE;
+        /// Counts differ, or the byte size does not fit in 64 bits.
+        COUNT = sys::GSC_ERROR_COUNT;
+        /// Input and output overlap without being the same.
+        OVERLAP = sys::GSC_ERROR_OVERLAP;
+        /// Unknown [`Want`].
+        WANT = sys::GSC_ERROR_WANT;
+        /// The buffer is too small.
+        CAPACITY = sys::GSC_ERROR_CAPACITY;
+        /// Saved bytes are truncated, damaged or something else.
+        CORRUPT = sys::GSC_ERROR_CORRUPT;
+        /// Saved bytes need a newer version of the library.
+        VERSION = sys::GSC_ERROR_VERSION;
+        /// This build or machine cannot do it.
+        UNAVAILABLE = sys::GSC_ERROR_UNAVAILABLE;
+        /// Out of memory or threads.
+        MEMORY = sys::GSC_ERROR_MEMORY;
+    }
+}
+
+choice! {
+    /// `growth_rule`: when `good`, less growth_lag, makes a growth due.
+    Growth: u32 {
+        /// At the interval or past it.
+        REACHED = sys::GSC_GROWTH_REACHED;
+        /// At the interval only; a count already past it waits for an overflow.
+        EXACT = sys::GSC_GROWTH_EXACT;
+        /// At each multiple; the count runs on over a growth.
+        EVERY = sys::GSC_GROWTH_EVERY;
+        /// As REACHED, but counting `steps`, overflows included.
+        STEPS = sys::GSC_GROWTH_STEPS;
+    }
+}
+
+choice! {
+    /// `ceiling_rule`, floor_rule: what a change does that would reach the limit.
+    Limit: u32 {
+        /// Ends at the limit.
+        CLAMP = sys::GSC_LIMIT_CLAMP;
+        /// As CLAMP, and every update enforces the limit.
+        ALWAYS = sys::GSC_LIMIT_ALWAYS;
+        /// Is dropped.
+        KEEP = sys::GSC_LIMIT_KEEP;
+        /// Is dropped, with [`Event::STOPPED`].
+        STOP = sys::GSC_LIMIT_STOP;
+    }
+}
+
+flags! {
+    /// `overflow_reset`, bits: what sets the count of overflows to 0.
+    Reset: u32 {
+        /// A growth.
+        ON_GROWTH = sys::GSC_RESET_ON_GROWTH;
+        /// A step without overflow.
+        ON_GOOD_STEP = sys::GSC_RESET_ON_GOOD_STEP;
+        /// A backoff.
+        ON_BACKOFF = sys::GSC_RESET_ON_BACKOFF;
+    }
+}
+
+choice! {
+    /// Arithmetic: the number format in which a new scale is computed.
+    Arithmetic: u32 {
+        /// Double.
+        F64 = sys::GSC_ARITHMETIC_F64;
+        /// Double product, rounded once to float.
+        F32_ONCE = sys::GSC_ARITHMETIC_F32_ONCE;
+        /// Factors rounded to float first, then a float operation.
+        F32 = sys::GSC_ARITHMETIC_F32;
+        /// As F32; a result below 2^-126 becomes 0.
+        F32_FLUSH = sys::GSC_ARITHMETIC_F32_FLUSH;
+    }
+}
+
+choice! {
+    /// `overflow_test`: what of a report is an overflow.
+    Overflow: u32 {
+        /// An element that is not finite.
+        ELEMENT = sys::GSC_OVERFLOW_ELEMENT;
+        /// That, or a sum of squares above the largest float; needs [`Want::NORM`].
+        NORM = sys::GSC_OVERFLOW_NORM;
+    }
+}
+
+flags! {
+    /// Quirks, bits: what a peer does and no new policy should.
+    Quirk: u32 {
+        /// A share equal to overflow_tolerance is not tolerated.
+        TOLERATE_BELOW = sys::GSC_QUIRK_TOLERATE_BELOW;
+        /// An overflow counts once more, as a good step.
+        OVERFLOW_COUNTS = sys::GSC_QUIRK_OVERFLOW_COUNTS;
+    }
+}
+
+flags! {
+    /// Bits: what a report is to hold beside found_inf. What is not wanted costs nothing.
+    Want: u32 {
+        /// `nan_count`, inf_count.
+        COUNTS = sys::GSC_WANT_COUNTS;
+        /// `first_bad`.
+        FIRST_BAD = sys::GSC_WANT_FIRST_BAD;
+        /// `sum_squares`.
+        NORM = sys::GSC_WANT_NORM;
+        /// Amax.
+        AMAX = sys::GSC_WANT_AMAX;
+        /// `zeros_made`, subnormals_made.
+        UNDERFLOW = sys::GSC_WANT_UNDERFLOW;
+    }
+}
+
+flags! {
+    /// Bits of state.events: what the last update did.
+    Event: u32 {
+        /// The scale became larger.
+        GREW = sys::GSC_EVENT_GREW;
+        /// The scale became smaller.
+        BACKED_OFF = sys::GSC_EVENT_BACKED_OFF;
+        /// An overflow: leave the parameters alone.
+        SKIPPED = sys::GSC_EVENT_SKIPPED;
+        /// The overflow was absorbed by hysteresis or tolerance.
+        ABSORBED = sys::GSC_EVENT_ABSORBED;
+        /// `max_scale` held a growth.
+        AT_CEILING = sys::GSC_EVENT_AT_CEILING;
+        /// `min_scale` held a backoff.
+        AT_FLOOR = sys::GSC_EVENT_AT_FLOOR;
+        /// The overflow could not lower the scale.
+        STALLED = sys::GSC_EVENT_STALLED;
+        /// The policy gives up: training on would only skip.
+        STOPPED = sys::GSC_EVENT_STOPPED;
+    }
+}
+
+choice! {
+    /// Dtype of a tensor.
+    Dtype: u32 {
+        /// IEEE binary32.
+        F32 = sys::GSC_F32;
+        /// IEEE binary64.
+        F64 = sys::GSC_F64;
+        /// IEEE binary16.
+        F16 = sys::GSC_F16;
+        /// Bfloat16: the upper half of a binary32.
+        BF16 = sys::GSC_BF16;
+    }
+}
+
+fields! {
+    /// [`Arithmetic`].
+    arithmetic: Arithmetic;
+    /// First scale; 0 is 1.
+    init_scale: f64;
+    /// A growth multiplies by it; at least 1, 0 is 1.
+    growth_factor: f64;
+    /// A backoff multiplies by it; in (0, 1]. 0: divides by growth_factor.
+    backoff_factor: f64;
+    /// Good steps from one growth to the next; 0 never grows.
+    growth_interval: u64;
+    /// [`Growth`].
+    growth_rule: Growth;
+    /// Steps a count needs beyond the interval.
+    growth_lag: u32;
+    /// Ceiling; 0 is none (infinity).
+    max_scale: f64;
+    /// Floor; 0 is none.
+    min_scale: f64;
+    /// [`Limit`] at max_scale; ALWAYS holds for the start, too.
+    ceiling_rule: Limit;
+    /// [`Limit`] at min_scale; the start itself is never raised.
+    floor_rule: Limit;
+    /// [`Overflow`].
+    overflow_test: Overflow;
+    /// Overflows that make a backoff, the ones before are absorbed; 0 is 1.
+    hysteresis: u32;
+    /// [`Reset`]: what refills the hysteresis.
+    overflow_reset: Reset;
+    /// 1: a new scale is in force one update later.
+    apply_delay: u32;
+    /// Overflows up to this share of the steps since the last change are absorbed; 0 to 1.
+    overflow_tolerance: f64;
+    /// [`Event::STOPPED`] at this many overflows in a row that could not lower the scale; 0 never.
+    stall_limit: u64;
+    /// [`Quirk`]; 0 in any new policy.
+    quirks: Quirk;
+    /// Not 0: the scale is predicted so that amax lands here, and nothing is counted; needs
+    /// [`Want::AMAX`].
+    target_amax: f64;
+    /// Decay of the running mean of log2(amax); 0 up to, not including, 1.
+    mean_decay: f64;
+    /// Decay of its slower mean and of its square; likewise.
+    variance_decay: f64;
+    /// Standard deviations kept free above the mean.
+    margin_sigmas: f64;
+    /// The sample of log2(amax) that an overflow stands for.
+    overflow_log2: f64;
+}

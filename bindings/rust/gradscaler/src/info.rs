@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+//! What runs here.
+
+use crate::error::{check, static_str, Result};
+use crate::sys;
+
+/// What runs here; see [`info`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Info {
+    /// Version of the C library: major, minor, patch.
+    pub version: (u32, u32, u32),
+    /// Instruction set in use; `GSC_CPU` in the environment chooses.
+    pub cpu: &'static str,
+    /// Those that this machine can run.
+    pub cpu_available: Vec<&'static str>,
+    /// Empty, or why `GSC_CPU` was not followed.
+    pub cpu_note: &'static str,
+    /// `"available"`, or why there is no CUDA.
+    pub cuda: &'static str,
+}
+
+/// What runs here: the version of the library, the instruction set in use, whether there is CUDA.
+///
+/// ```
+/// println!("{:?}", gradscaler::info()?);
+/// # Ok::<(), gradscaler::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// [`Status::STRUCT_SIZE`](crate::Status::STRUCT_SIZE): a system library that is too old.
+pub fn info() -> Result<Info> {
+    let mut raw = sys::GSC_INFO_INIT;
+    // SAFETY: the struct has its size set.
+    check(|err| unsafe { sys::gsc_get_info(&mut raw, err) })?;
+    // SAFETY: the call filled the strings, which live as long as the library.
+    let [cpu, available, cpu_note, cuda] = [raw.cpu, raw.cpu_available, raw.cpu_note, raw.cuda]
+        .map(|text| unsafe { static_str(text) });
+    Ok(Info {
+        version: (
+            raw.version >> 16,
+            raw.version >> 8 & 0xff,
+            raw.version & 0xff,
+        ),
+        cpu,
+        cpu_available: available.split(' ').collect(),
+        cpu_note,
+        cuda,
+    })
+}

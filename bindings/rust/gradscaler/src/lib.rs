@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+//! Loss scaling for mixed-precision training.
+//!
+//! Training in fp16 or bf16 multiplies its loss by a scale, so that small gradients survive, and
+//! divides the gradients by it before the optimizer sees them; when one overflows, the step is
+//! skipped and the scale backs off, and later it grows again. A [`Scaler`] does this by the rules
+//! of torch, Megatron-LM, DeepSpeed and others ([`presets`]), bit for bit, in one pass over lists
+//! of slices:
+//!
+//! ```
+//! use gradscaler::{Policy, Scaler, Tensor, TensorMut, Want, F16};
+//!
+//! let policy = Policy::preset("recommended")?.growth_interval(1000).build()?;
+//! let mut scaler = Scaler::new(policy)?;
+//!
+//! let half_grads = vec![vec![F16(0x3c00); 64], vec![F16(0x3c00); 10]]; // of loss * loss_scale()
+//! let mut grads = vec![vec![0f32; 64], vec![0f32; 10]];
+//!
+//! let tensors: Vec<Tensor> = half_grads.iter().map(|grad| Tensor::new(grad)).collect();
+//! let mut out: Vec<TensorMut> = grads.iter_mut().map(|grad| TensorMut::new(grad)).collect();
+//! let report = scaler.unscale_into(&tensors, &mut out, Want::NORM)?;
+//! if report.found_inf() {
+//!     eprintln!("skipped because of {:?}", report.first_bad());
+//! } else {
+//!     println!("norm {:?}", report.norm()); // the optimizer's step, with `grads`
+//! }
+//! scaler.update(&report)?;
+//! # Ok::<(), gradscaler::Error>(())
+//! ```
+//!
+//! A [`Factor`] is the scale of one loss, for gradients that are unscaled after a later update, and
+//! has the operations on tensors; a [`Report`] says what the gradients were like; an [`Event`] what
+//! an update did. `examples/digits.rs` is a whole training loop.
+//!
+//! The memory is the host's and the calling thread computes; calls allocate nothing. The crate has
+//! no dependencies but [`sys`], the C interface, which is there for what is not wrapped yet
+//! (contexts of threads).
+
+#[macro_use]
+mod macros;
+
+mod error;
+mod factor;
+mod generated;
+mod info;
+mod policy;
+mod report;
+mod scaler;
+mod tensor;
+
+pub use error::{Error, Result};
+pub use factor::Factor;
+pub use generated::{
+    Arithmetic, Dtype, Event, Growth, Limit, Overflow, Quirk, Reset, Status, Want,
+};
+pub use gradscaler_sys as sys;
+pub use info::{info, Info};
+pub use policy::{presets, Policy, PolicyBuilder, Preset};
+pub use report::Report;
+pub use scaler::{Scaler, State};
+pub use tensor::{Bf16, Element, Tensor, TensorMut, F16};
+
+/// The example of the README is compiled and run, too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: MIT
+//! Slices as the C interface takes them: views that a list can mix, with no conversion on the way.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::{sys, Dtype};
+
+/// An IEEE binary16 number as its bits; `half::f16` has the same layout.
+///
+/// For arithmetic use a crate such as `half`, whose slices the `gradscaler-half` crate views at no
+/// cost. A list is converted by [`Factor::ONE`](crate::Factor::ONE), whose `scale_into` casts.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct F16(pub u16);
+
+/// A bfloat16 number, the upper half of an f32, as its bits; `half::bf16` has the same layout.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Bf16(pub u16);
+
+impl fmt::Debug for F16 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "F16({:#06x})", self.0)
+    }
+}
+
+impl fmt::Debug for Bf16 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bf16({:#06x})", self.0)
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// What a tensor can hold: `f32`, `f64`, [`F16`] and [`Bf16`].
+///
+/// Sealed: the library decides by the dtype how memory is read, so that a wrong one would be
+/// unsound.
+pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
+    /// The dtype of the C interface.
+    const DTYPE: Dtype;
+}
+
+macro_rules! elements {
+    ($($element:ty: $dtype:ident,)*) => {
+        $(
+            impl sealed::Sealed for $element {}
+            impl Element for $element {
+                const DTYPE: Dtype = Dtype::$dtype;
+            }
+        )*
+    };
+}
+
+elements! {
+    f32: F32,
+    f64: F64,
+    F16: F16,
+    Bf16: BF16,
+}
+
+/// A slice that a call reads, of any dtype: the entries of a list may differ.
+///
+/// ```
+/// use gradscaler::{Factor, Tensor, Want};
+///
+/// let (weights, bias) = (vec![1.0f32, -2.0], [f64::INFINITY]);
+/// let report = Factor::ONE.check(&[Tensor::new(&weights), Tensor::new(&bias)], Want::FIRST_BAD)?;
+/// assert_eq!(report.first_bad(), Some((1, 0)));
+/// # Ok::<(), gradscaler::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Tensor<'a>(sys::gsc_tensor, PhantomData<&'a [u8]>);
+
+/// A slice that a call writes, or changes in place, of any dtype.
+///
+/// ```
+/// use gradscaler::{Factor, TensorMut, Want};
+///
+/// let mut layers = vec![vec![8.0f32; 3], vec![4.0f32; 2]];
+/// let mut grads: Vec<TensorMut> = layers.iter_mut().map(|layer| TensorMut::new(layer)).collect();
+/// Factor::new(4.0)?.unscale(&mut grads, Want::NONE)?;
+/// assert_eq!(layers, [vec![2.0; 3], vec![1.0; 2]]);
+/// # Ok::<(), gradscaler::Error>(())
+/// ```
+#[repr(transparent)]
+pub struct TensorMut<'a>(sys::gsc_tensor, PhantomData<&'a mut [u8]>);
+
+// SAFETY: they are slices of elements that are Send and Sync, borrowed as their lifetimes say.
+unsafe impl Send for Tensor<'_> {}
+// SAFETY: likewise.
+unsafe impl Sync for Tensor<'_> {}
+// SAFETY: likewise.
+unsafe impl Send for TensorMut<'_> {}
+// SAFETY: likewise; through a shared reference they are only read.
+unsafe impl Sync for TensorMut<'_> {}
+
+fn raw(data: *mut std::ffi::c_void, count: usize, dtype: Dtype) -> sys::gsc_tensor {
+    sys::gsc_tensor {
+        data,
+        count: count as u64,
+        dtype: dtype.raw(),
+        reserved: 0,
+    }
+}
+
+impl<'a> Tensor<'a> {
+    /// A view of a slice.
+    pub fn new<T: Element>(slice: &'a [T]) -> Self {
+        Self(
+            raw(slice.as_ptr() as *mut _, slice.len(), T::DTYPE),
+            PhantomData,
+        )
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.0.count as usize
+    }
+
+    /// Whether there is no element, which is legal.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the elements are.
+    pub fn dtype(&self) -> Dtype {
+        Dtype::from_raw(self.0.dtype)
+    }
+}
+
+impl<'a> TensorMut<'a> {
+    /// A view of a slice.
+    pub fn new<T: Element>(slice: &'a mut [T]) -> Self {
+        Self(
+            raw(slice.as_mut_ptr().cast(), slice.len(), T::DTYPE),
+            PhantomData,
+        )
+    }
+
+    /// A list of writable tensors where one to read is asked for.
+    pub fn as_inputs<'s>(list: &'s [TensorMut<'_>]) -> &'s [Tensor<'s>] {
+        // SAFETY: both are a gsc_tensor, and the borrow of the list outlives the result.
+        unsafe { &*(list as *const [TensorMut<'_>] as *const [Tensor<'s>]) }
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.0.count as usize
+    }
+
+    /// Whether there is no element, which is legal.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the elements are.
+    pub fn dtype(&self) -> Dtype {
+        Dtype::from_raw(self.0.dtype)
+    }
+}
+
+impl<'a, T: Element> From<&'a [T]> for Tensor<'a> {
+    fn from(slice: &'a [T]) -> Self {
+        Self::new(slice)
+    }
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for TensorMut<'a> {
+    fn from(slice: &'a mut [T]) -> Self {
+        Self::new(slice)
+    }
+}
+
+impl fmt::Debug for Tensor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({:?}, {} elements)", self.dtype(), self.len())
+    }
+}
+
+impl fmt::Debug for TensorMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TensorMut({:?}, {} elements)", self.dtype(), self.len())
+    }
+}
