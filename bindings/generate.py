@@ -923,23 +923,21 @@ def rust_constants(manifest, item):
 
 
 RUST_LAYOUT = """
-/// Compares a struct with the layout that the manifest states, at compile time.
+/// Compares a struct with the layout that the manifest states: its size at compile time, its fields in a test, as the
+/// compiler of Debian 12 cannot subtract pointers in a constant.
 macro_rules! layout {
     ($name:ident, $size:literal, $($field:ident $offset:literal,)*) => {
-        const _: () = {
-            assert!(core::mem::size_of::<$name>() == $size);
+        const _: () = assert!(core::mem::size_of::<$name>() == $size);
+
+        #[test]
+        fn $name() {
             let it = core::mem::MaybeUninit::<$name>::uninit();
             let start = it.as_ptr();
             // SAFETY: the fields are not read, and lie in the same object as its start.
             unsafe {
-                $(assert!(
-                    core::ptr::addr_of!((*start).$field)
-                        .cast::<u8>()
-                        .offset_from(start.cast::<u8>())
-                        == $offset
-                );)*
+                $(assert_eq!(core::ptr::addr_of!((*start).$field) as usize - start as usize, $offset);)*
             }
-        };
+        }
     };
 }
 """
@@ -970,7 +968,11 @@ def rust_sys(manifest):
     major, minor, patch = map(int, manifest.library["version"].split("."))
     lines = ["// SPDX-License-Identifier: MIT", f"// {NOTE}"]
     lines += rust_doc(paragraphs(manifest.library["doc"], WIDTH - 4), "//!")
-    lines += ["#![no_std]", "#![allow(non_camel_case_types, non_snake_case)]", "", "use core::ffi::{c_char, c_void};"]
+    lines += ["#![no_std]", "#![allow(non_camel_case_types, non_snake_case)]", "", "use core::ffi::c_void;", ""]
+    lines += ["/// C's `char`; core has it only since Rust 1.64."]
+    lines += ['#[cfg(all(target_arch = "aarch64", not(target_vendor = "apple")))]', "pub type c_char = u8;"]
+    lines += ["/// C's `char`; core has it only since Rust 1.64."]
+    lines += ['#[cfg(not(all(target_arch = "aarch64", not(target_vendor = "apple"))))]', "pub type c_char = i8;"]
     lines += RUST_LAYOUT.rstrip().split("\n")
     lines += ["", "/// Version of the C interface that this crate declares: major, minor and patch, a byte each."]
     lines.append(f"pub const GSC_VERSION: u32 = {major << 16 | minor << 8 | patch:#08x};")

@@ -21,7 +21,7 @@
 #include <gradscaler.h>
 
 enum { PIXELS = 64, WIDTH = 64, CLASSES = 10, LAYERS = 3, SEED = 1 };
-enum { EPOCHS = 80, BATCH = 256, DIGITS = 1797, TRAINING_SET = 5 * BATCH };
+enum { STEPS = 400, BATCH = 256, DIGITS = 1797, TRAINING_SET = 1280 };
 enum { TEST_SET = DIGITS - TRAINING_SET, TENSORS = 2 * LAYERS, LARGEST = WIDTH * WIDTH };
 static const float LEARNING_RATE = 0.01f, LOSS_WEIGHT = 1e-4f;
 static const size_t SIZES[LAYERS + 1] = {PIXELS, WIDTH, WIDTH, CLASSES};
@@ -34,12 +34,12 @@ typedef struct digit {
 } digit;
 
 typedef struct network {
-    uint32_t dtype;                                 /* of everything but the master weights */
-    parameters master, rounded, gradients;          /* float32; rounded to dtype; float32 */
-    parameters mean, square;                        /* Adam's moments */
-    uint16_t half[TENSORS][LARGEST];                /* the gradients as float16 */
+    uint32_t dtype;                                  /* of everything but the master weights */
+    parameters master, rounded;                      /* float32, and as dtype holds them */
+    parameters gradients, mean, square;              /* float32, and Adam's moments */
+    uint16_t half[TENSORS][LARGEST];                 /* the gradients as float16 */
     float activations[LAYERS + 1][TEST_SET * WIDTH]; /* the images first, the logits last */
-    float delta[BATCH * WIDTH];                     /* gradient of a layer's output */
+    float delta[BATCH * WIDTH];                      /* gradient of a layer's output */
     int updates;
     uint64_t random;
 } network;
@@ -57,15 +57,17 @@ static size_t tensor_size(size_t t)
     return t % 2 ? SIZES[t / 2 + 1] : SIZES[t / 2] * SIZES[t / 2 + 1];
 }
 
-/* Multiplies by the factor and rounds to dtype. C has no float16 to compute with: the values are
- * float again afterwards, but only such as float16 can hold. */
-static void round_to(uint32_t dtype, const gsc_factor *factor, float *values, size_t count)
+/*
+ * Multiplies by the factor and rounds to dtype. C has no float16 to compute with: the results are
+ * floats again, but only such as float16 can hold. `to` may be `from`.
+ */
+static void round_to(uint32_t dtype, const gsc_factor *factor, float *from, float *to, size_t count)
 {
     uint16_t half[TEST_SET * WIDTH];
-    const gsc_tensor wide = {values, count, GSC_F32, 0};
-    const gsc_tensor stored = dtype == GSC_F16 ? (gsc_tensor){half, count, GSC_F16, 0} : wide;
-    must(gsc_scale(NULL, factor, &wide, &stored, 1, NULL));
-    must(gsc_scale(NULL, NULL, &stored, &wide, 1, NULL));
+    const gsc_tensor in = {from, count, GSC_F32, 0}, out = {to, count, GSC_F32, 0};
+    const gsc_tensor stored = dtype == GSC_F16 ? (gsc_tensor){half, count, GSC_F16, 0} : out;
+    must(gsc_scale(NULL, factor, &in, &stored, 1, NULL));
+    must(gsc_scale(NULL, NULL, &stored, &out, 1, NULL));
 }
 
 /* ---- The network ---- */
@@ -88,14 +90,12 @@ static void transpose(const float *a, size_t rows, size_t columns, float *restri
             out[c * rows + r] = a[r * columns + c];
 }
 
-static void forward(network *net, const digit *digits, const size_t *order, size_t rows)
+static void forward(network *net, const digit *digits, size_t rows)
 {
-    for (size_t t = 0; t < TENSORS; t++) {
-        memcpy(net->rounded[t], net->master[t], tensor_size(t) * sizeof(float));
-        round_to(net->dtype, NULL, net->rounded[t], tensor_size(t));
-    }
+    for (size_t t = 0; t < TENSORS; t++)
+        round_to(net->dtype, NULL, net->master[t], net->rounded[t], tensor_size(t));
     for (size_t i = 0; i < rows * PIXELS; i++) /* exact in float16, too */
-        net->activations[0][i] = (float)digits[order[i / PIXELS]].pixels[i % PIXELS] / 16;
+        net->activations[0][i] = (float)digits[i / PIXELS].pixels[i % PIXELS] / 16;
     for (size_t l = 0; l < LAYERS; l++) {
         const size_t columns = SIZES[l + 1];
         float *out = net->activations[l + 1];
@@ -104,22 +104,22 @@ static void forward(network *net, const digit *digits, const size_t *order, size
             const float z = out[i] + net->rounded[2 * l + 1][i % columns];
             out[i] = l + 1 < LAYERS ? 0.5f * tanhf(0.5f * z) + 0.5f : z; /* the sigmoid */
         }
-        round_to(net->dtype, NULL, out, rows * columns);
+        round_to(net->dtype, NULL, out, out, rows * columns);
     }
 }
 
 /* d loss / d logits of the weighted mean cross-entropy. */
-static void loss_gradient(network *net, const digit *digits, const size_t *order)
+static void loss_gradient(network *net, const digit *digits)
 {
     for (size_t r = 0; r < BATCH; r++) {
         const float *logits = &net->activations[LAYERS][r * CLASSES];
-        float most = logits[0], sum = 0;
-        for (size_t c = 1; c < CLASSES; c++)
+        float most = -INFINITY, sum = 0;
+        for (size_t c = 0; c < CLASSES; c++)
             most = fmaxf(most, logits[c]);
         for (size_t c = 0; c < CLASSES; c++)
             sum += expf(logits[c] - most);
         for (size_t c = 0; c < CLASSES; c++) {
-            const float target = c == digits[order[r]].label ? 1 : 0;
+            const float target = c == digits[r].label ? 1 : 0;
             net->delta[r * CLASSES + c] =
                 (expf(logits[c] - most) / sum - target) * LOSS_WEIGHT / BATCH;
         }
@@ -141,18 +141,20 @@ static void backward(network *net)
         transpose(net->rounded[2 * l], in, out, turned);
         matmul(net->delta, turned, BATCH, out, in, next);
         for (size_t i = 0; i < BATCH * in; i++)
-            net->delta[i] = next[i] * net->activations[l][i] * (1 - net->activations[l][i]);
-        round_to(net->dtype, NULL, net->delta, BATCH * in);
+            next[i] *= net->activations[l][i] * (1 - net->activations[l][i]);
+        round_to(net->dtype, NULL, next, net->delta, BATCH * in);
     }
 }
 
 static void adam(network *net)
 {
     net->updates++;
-    const float mean_share = 1 - powf(0.9f, (float)net->updates);
-    const float square_share = 1 - powf(0.999f, (float)net->updates);
-    /* Adam divides by the size of gradients: an epsilon with the loss's weight in it leaves
-     * float16's rounding as the only difference between the runs. */
+    const float mean_share = 1 - powf(0.9f, (float)net->updates),
+                square_share = 1 - powf(0.999f, (float)net->updates);
+    /*
+     * Adam divides by the size of gradients: an epsilon with the loss's weight in it leaves
+     * float16's rounding as the only difference between the runs.
+     */
     const float epsilon = 1e-8f * LOSS_WEIGHT;
     for (size_t t = 0; t < TENSORS; t++)
         for (size_t i = 0; i < tensor_size(t); i++) {
@@ -176,21 +178,8 @@ static uint64_t next_random(network *net)
     return net->random;
 }
 
-static void start(network *net, uint32_t dtype)
-{
-    memset(net, 0, sizeof *net);
-    net->dtype = dtype;
-    net->random = SEED;
-    for (size_t l = 0; l < LAYERS; l++) {
-        const float limit = sqrtf(6 / (float)(SIZES[l] + SIZES[l + 1]));
-        for (size_t i = 0; i < tensor_size(2 * l); i++)
-            net->master[2 * l][i] = limit * ((float)(next_random(net) >> 40) / 0x1p23f - 1);
-    }
-}
-
 /* One step of training: the place where a scaler works. */
-static void step(network *net, const gsc_policy *policy, gsc_state *state, const digit *digits,
-                 const size_t *batch)
+static void step(network *net, const gsc_policy *policy, gsc_state *state, const digit *batch)
 {
     gsc_report report;
     gsc_tensor wide[TENSORS], stored[TENSORS];
@@ -201,9 +190,9 @@ static void step(network *net, const gsc_policy *policy, gsc_state *state, const
             stored[t] = (gsc_tensor){net->half[t], tensor_size(t), GSC_F16, 0};
     }
     /* Forward and backward in dtype, from the loss's gradient times the scale. */
-    forward(net, digits, batch, BATCH);
-    loss_gradient(net, digits, batch);
-    round_to(net->dtype, &state->factor, net->delta, BATCH * CLASSES);
+    forward(net, batch, BATCH);
+    loss_gradient(net, batch);
+    round_to(net->dtype, &state->factor, net->delta, net->delta, BATCH * CLASSES);
     backward(net);
     must(gsc_scale(NULL, NULL, wide, stored, TENSORS, NULL));
 
@@ -214,19 +203,17 @@ static void step(network *net, const gsc_policy *policy, gsc_state *state, const
     must(gsc_update(NULL, policy, state, &report, state, NULL));
 }
 
-/* Percent of the digits right that were not trained on. */
+/* The share of the test digits, in percent, that are read right. */
 static double accuracy(network *net, const digit *digits)
 {
-    size_t order[TEST_SET], right = 0;
-    for (size_t i = 0; i < TEST_SET; i++)
-        order[i] = TRAINING_SET + i;
-    forward(net, digits, order, TEST_SET);
+    size_t right = 0;
+    forward(net, digits, TEST_SET);
     for (size_t i = 0; i < TEST_SET; i++) {
         const float *logits = &net->activations[LAYERS][i * CLASSES];
         size_t best = 0;
         for (size_t c = 1; c < CLASSES; c++)
             best = logits[c] > logits[best] ? c : best;
-        right += best == digits[order[i]].label;
+        right += best == digits[i].label;
     }
     return 100 * (double)right / TEST_SET;
 }
@@ -234,22 +221,23 @@ static double accuracy(network *net, const digit *digits)
 static double train(const char *name, uint32_t dtype, const gsc_policy *policy, const digit *digits)
 {
     static network net; /* too large for the stack */
+    digit batch[BATCH];
     gsc_state state;
-    size_t order[TRAINING_SET];
-    start(&net, dtype);
-    must(gsc_state_init(NULL, policy, &state, NULL));
-    for (size_t i = 0; i < TRAINING_SET; i++)
-        order[i] = i;
-    for (int epoch = 0; epoch < EPOCHS; epoch++) {
-        for (size_t i = TRAINING_SET - 1; i > 0; i--) {
-            const size_t other = (size_t)(next_random(&net) % (i + 1)), kept = order[i];
-            order[i] = order[other];
-            order[other] = kept;
-        }
-        for (size_t i = 0; i < TRAINING_SET; i += BATCH)
-            step(&net, policy, &state, digits, &order[i]);
+    memset(&net, 0, sizeof net);
+    net.dtype = dtype;
+    net.random = SEED;
+    for (size_t l = 0; l < LAYERS; l++) {
+        const float limit = sqrtf(6 / (float)(SIZES[l] + SIZES[l + 1]));
+        for (size_t i = 0; i < tensor_size(2 * l); i++)
+            net.master[2 * l][i] = limit * ((float)(next_random(&net) >> 40) / 0x1p23f - 1);
     }
-    const double percent = accuracy(&net, digits);
+    must(gsc_state_init(NULL, policy, &state, NULL));
+    for (int i = 0; i < STEPS; i++) {
+        for (size_t r = 0; r < BATCH; r++)
+            batch[r] = digits[next_random(&net) % TRAINING_SET];
+        step(&net, policy, &state, batch);
+    }
+    const double percent = accuracy(&net, digits + TRAINING_SET);
     printf("%-16s %7.1f%% %9lld %9lld %13.0f\n", name, percent, (long long)state.skipped,
            (long long)state.growths, state.factor.scale);
     return percent;

@@ -130,7 +130,7 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
     for path in paths {
         if path.is_dir() {
             found.extend(sources(&path));
-        } else if path.extension().is_some_and(|extension| extension == "c") {
+        } else if path.extension().map_or(false, |extension| extension == "c") {
             found.push(path);
         }
     }
@@ -156,7 +156,7 @@ fn accepts(compiler: &str, flag: &str, out: &Path) -> bool {
         .arg("-o")
         .arg(out.join("empty.o"))
         .output()
-        .is_ok_and(|output| output.status.success())
+        .map_or(false, |output| output.status.success())
 }
 
 /// CC may carry arguments, as in "ccache gcc".

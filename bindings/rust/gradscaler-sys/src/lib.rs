@@ -32,25 +32,30 @@
 #![no_std]
 #![allow(non_camel_case_types, non_snake_case)]
 
-use core::ffi::{c_char, c_void};
+use core::ffi::c_void;
 
-/// Compares a struct with the layout that the manifest states, at compile time.
+/// C's `char`; core has it only since Rust 1.64.
+#[cfg(all(target_arch = "aarch64", not(target_vendor = "apple")))]
+pub type c_char = u8;
+/// C's `char`; core has it only since Rust 1.64.
+#[cfg(not(all(target_arch = "aarch64", not(target_vendor = "apple"))))]
+pub type c_char = i8;
+
+/// Compares a struct with the layout that the manifest states: its size at compile time, its fields in a test, as the
+/// compiler of Debian 12 cannot subtract pointers in a constant.
 macro_rules! layout {
     ($name:ident, $size:literal, $($field:ident $offset:literal,)*) => {
-        const _: () = {
-            assert!(core::mem::size_of::<$name>() == $size);
+        const _: () = assert!(core::mem::size_of::<$name>() == $size);
+
+        #[test]
+        fn $name() {
             let it = core::mem::MaybeUninit::<$name>::uninit();
             let start = it.as_ptr();
             // SAFETY: the fields are not read, and lie in the same object as its start.
             unsafe {
-                $(assert!(
-                    core::ptr::addr_of!((*start).$field)
-                        .cast::<u8>()
-                        .offset_from(start.cast::<u8>())
-                        == $offset
-                );)*
+                $(assert_eq!(core::ptr::addr_of!((*start).$field) as usize - start as usize, $offset);)*
             }
-        };
+        }
     };
 }
 

@@ -192,16 +192,18 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
 /// SHA-256 (FIPS 180-4), here so that a test needs no dependency.
 struct Sha256 {
     hash: [u32; 8],
+    constants: [u32; 64],
     pending: Vec<u8>,
     length: u64,
 }
 
 impl Sha256 {
-    /// The hash starts with the fractions of the square roots of the first primes.
+    /// The hash starts with the fractions of the square roots of the first primes, the constants of the rounds are
+    /// those of the cube roots.
     fn new() -> Self {
-        let hash = std::array::from_fn(|i| root_bits(f64::sqrt, i));
         Self {
-            hash,
+            hash: std::array::from_fn(|i| root_bits(f64::sqrt, i)),
+            constants: std::array::from_fn(|i| root_bits(f64::cbrt, i)),
             pending: Vec::new(),
             length: 0,
         }
@@ -212,7 +214,7 @@ impl Sha256 {
         self.pending.extend_from_slice(bytes);
         let whole = self.pending.len() / 64 * 64;
         for block in self.pending[..whole].chunks_exact(64) {
-            compress(&mut self.hash, block);
+            compress(&mut self.hash, &self.constants, block);
         }
         self.pending.drain(..whole);
     }
@@ -235,7 +237,7 @@ fn root_bits(root: fn(f64) -> f64, index: usize) -> u32 {
     (root(prime).fract() * 2f64.powi(32)) as u32
 }
 
-fn compress(hash: &mut [u32; 8], block: &[u8]) {
+fn compress(hash: &mut [u32; 8], constants: &[u32; 64], block: &[u8]) {
     let mut w = [0u32; 64];
     for (word, bytes) in w.iter_mut().zip(block.chunks_exact(4)) {
         *word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -250,7 +252,7 @@ fn compress(hash: &mut [u32; 8], block: &[u8]) {
             .wrapping_add(small1);
     }
     let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *hash;
-    for (word, constant) in w.iter().zip(round_constants()) {
+    for (word, constant) in w.iter().zip(constants) {
         let big1 = e.rotate_right(6) ^ e.rotate_right(11) ^ e.rotate_right(25);
         let choice = e & f ^ !e & g;
         let t1 = [big1, choice, *constant, *word]
@@ -264,10 +266,4 @@ fn compress(hash: &mut [u32; 8], block: &[u8]) {
     for (sum, value) in hash.iter_mut().zip([a, b, c, d, e, f, g, h]) {
         *sum = sum.wrapping_add(value);
     }
-}
-
-/// The fractions of the cube roots of the first 64 primes.
-fn round_constants() -> &'static [u32; 64] {
-    static CONSTANTS: std::sync::OnceLock<[u32; 64]> = std::sync::OnceLock::new();
-    CONSTANTS.get_or_init(|| std::array::from_fn(|i| root_bits(f64::cbrt, i)))
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 //! The one place where a status of the C interface becomes a Rust error.
 
-use std::ffi::{c_char, CStr};
+use std::ffi::CStr;
 use std::fmt;
 use std::mem::MaybeUninit;
 
+use crate::sys::c_char;
 use crate::{sys, Status};
 
 /// Why a call did nothing: nothing was written, and the scaler is as it was.

@@ -5,8 +5,9 @@ use gradscaler::{Policy, Result};
 
 /// A number as C's %a and Python's float.hex() write it, or as decimals.
 pub fn parse_number(text: &str) -> Option<f64> {
-    let Some(digits) = text.strip_prefix("0x") else {
-        return text.parse().ok();
+    let digits = match text.strip_prefix("0x") {
+        Some(digits) => digits,
+        None => return text.parse().ok(),
     };
     let (mantissa, exponent) = digits.split_once('p').unwrap_or((digits, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
