@@ -10,7 +10,7 @@ cmake --install "$build" --prefix "$prefix" >/dev/null
 for kind in shared static; do
   cmake -G Ninja -S $example -B "$prefix/$kind" -DCMAKE_PREFIX_PATH="$prefix" -Dkind=$kind >/dev/null
   cmake --build "$prefix/$kind" -- --quiet
-  printf 'find_package, %-7s ' $kind
+  printf '%-24s' "find_package, $kind"
   "$prefix/$kind/train_step"
 done
 
@@ -18,9 +18,18 @@ PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name gradscaler.pc)")
 export PKG_CONFIG_PATH
 flags() { pkg-config "$@" gradscaler; }
 libdir=$(flags --variable=libdir)
-gcc -std=c11 $(flags --cflags) $example/train_step.c -o "$prefix/c11" $(flags --libs) "-Wl,-rpath,$libdir"
-printf 'pkg-config, C11       ' && "$prefix/c11"
-g++ -std=c++17 $(flags --cflags) -x c++ $example/train_step.c -o "$prefix/cpp17" $(flags --libs) "-Wl,-rpath,$libdir"
-printf 'pkg-config, C++17     ' && "$prefix/cpp17"
-gcc -std=c11 $(flags --cflags) $example/train_step.c -o "$prefix/static11" "$libdir/libgradscaler.a" -lm -pthread
-printf 'libgradscaler.a       ' && "$prefix/static11"
+compile() { # NAME COMPILER [FLAG...]: the example, run; flags may hold libraries
+  local name=$1
+  shift
+  "$@" $(flags --cflags) -o "$prefix/program"
+  printf '%-24s' "$name"
+  "$prefix/program"
+}
+shared=($(flags --libs) "-Wl,-rpath,$libdir")
+static=("$libdir/libgradscaler.a" -lm -pthread)
+c=(gcc -std=c11 $example/train_step.c)
+cpp=(g++ -std=c++17 -x c++ $example/train_step.c -x none)
+compile 'pkg-config, C11' "${c[@]}" "${shared[@]}"
+compile 'pkg-config, C++17' "${cpp[@]}" "${shared[@]}"
+compile 'static, C11' "${c[@]}" "${static[@]}"
+compile 'static, C++17' "${cpp[@]}" "${static[@]}"
