@@ -227,7 +227,7 @@ static GSC_NOINLINE void underflow_of_check(const job *job, const plan *plan,
     count_underflow(in, plan->in, results, plan->out, n, part);
 }
 
-/* Whether a block in place must be kept aside to answer what is wanted after it is overwritten. */
+/* Whether what is wanted needs the input of a block in place after its output is known. */
 static bool needs_input(const job *job, const plan *plan)
 {
     bool results_are_products = plan->in == plan->out && plan->source == plan->in &&
@@ -241,34 +241,24 @@ static bool needs_input(const job *job, const plan *plan)
 static double run_block(const job *job, const plan *plan, const unsigned char *in,
                         unsigned char *out, uint64_t n, position at, partial *part)
 {
-    union {
-        unsigned char bytes[GSC_BLOCK * sizeof(double)];
-        double values[GSC_BLOCK];
-    } kept;
-    unsigned char original[GSC_BLOCK * sizeof(float)];
+    double widened[GSC_BLOCK];
+    unsigned char aside[GSC_BLOCK * sizeof(double)]; /* results, while the input is needed */
     union {
         float narrow[GSC_LANES];
         double wide[GSC_LANES];
     } lanes;
-    const unsigned char *source = in;
-    const uint64_t in_bytes = n * dtypes[plan->in].size;
     const bool norm = job->want & GSC_WANT_NORM, in_place = in == out;
-    bool is_product = false;
+    const bool waits = in_place && needs_input(job, plan);
+    const unsigned char *source = in;
+    unsigned char *to = waits ? aside : out;
 
-    if (plan->source != plan->in) { /* widened: exact, and a copy */
-        job->kernels->unscale[plan->in][gsc_f64](in, kept.values, n, 1.0, NULL);
-        source = kept.bytes;
-        if (in_place && (job->want & GSC_WANT_UNDERFLOW))
-            in = memcpy(original, in, in_bytes);
-    } else if (in_place && needs_input(job, plan)) {
-        source = in = memcpy(kept.bytes, in, in_bytes);
-    } else {
-        is_product = in_place;
+    if (plan->source != plan->in) { /* exact */
+        job->kernels->unscale[plan->in][gsc_f64](in, widened, n, 1.0, NULL);
+        source = (const unsigned char *)widened;
     }
-
-    const uint64_t most = plan->kernel(source, out, n, plan->multiplier, norm ? &lanes : NULL);
+    const uint64_t most = plan->kernel(source, to, n, plan->multiplier, norm ? &lanes : NULL);
     if (plan->copies && out && !in_place)
-        memcpy(out, in, in_bytes);
+        memcpy(out, in, n * dtypes[plan->in].size);
 
     double sum = 0;
     bool bad =
@@ -277,17 +267,19 @@ static double run_block(const job *job, const plan *plan, const unsigned char *i
     if (norm && !bad)
         sum = sum_lanes(plan, &lanes);
     if (bad || (norm && most && plan->source != gsc_f64 && !trusted(sum)))
-        sum = examine_block(job, plan, source, is_product, out, n, at, bad, part);
+        sum = examine_block(job, plan, source, source == to, to, n, at, bad, part);
     if (!bad && (job->want & GSC_WANT_AMAX)) {
         double amax = gsc_double(convert_one(job, plan, most, gsc_f64));
         part->amax = amax > part->amax ? amax : part->amax;
     }
     if ((job->want & GSC_WANT_UNDERFLOW) && !plan->copies) {
         if (out)
-            count_underflow(in, plan->in, out, plan->out, n, part);
+            count_underflow(in, plan->in, to, plan->out, n, part);
         else
             underflow_of_check(job, plan, source, in, n, part);
     }
+    if (waits)
+        memcpy(out, aside, n * dtypes[plan->out].size);
     return norm ? sum : 0;
 }
 
