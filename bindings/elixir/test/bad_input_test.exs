@@ -87,7 +87,7 @@ defmodule GradScaler.BadInputTest do
       {{-2, 0, -1, "policy"}, Native.policy_check("short")},
       {{-2, 0, -1, "policy"}, Native.policy_check(<<152::little-32, 0::size(160 * 8)>>)},
       {{-2, 1, -1, "factor"}, Native.unscale("", [], [], 0)},
-      {{-8, 1, -1, "factor"}, Native.unscale(nil, [], [], 0)},
+      {{-8, 1, -1, "factor"}, Native.factor_multiply(nil, 2.0)},
       {{-8, 2, -1, "tensors"}, Native.unscale(one(), tensor, [1], 0)},
       {{-8, 2, -1, "tensors"}, Native.unscale(one(), [tensor | tensor], [1], 0)},
       {{-8, 2, 1, "tensors[1]"}, Native.unscale(one(), [tensor, {1, :x}], [1, 1], 0)},
