@@ -35,6 +35,7 @@
 //! The memory is the host's and the calling thread computes; calls allocate nothing. The crate has
 //! no dependencies but [`sys`], the C interface, which is there for what is not wrapped yet
 //! (contexts of threads).
+#![warn(unsafe_op_in_unsafe_fn)] // here, too: the compiler of Debian 12 does not read [lints]
 
 #[macro_use]
 mod macros;
