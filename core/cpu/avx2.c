@@ -273,8 +273,10 @@ AVX2 void f64_write_f32(void *at, __m256d x)
 #define WRITERS(in, out)                                                                           \
     UNSCALE(unscale_##in##_##out, in, sizeof(out##_bits), out##_write)                             \
     UNSCALE_NORM(unscale_norm_##in##_##out, in, sizeof(out##_bits), out##_write)
+/* The pairs that this rung has; a dtype that is not here stays in plain C. */
 #define FOR_INPUTS(X)      X(f32) X(f16) X(bf16)
-#define FOR_FLOAT_PAIRS(X) GSC_FOR_OUTPUTS(X, f32) GSC_FOR_OUTPUTS(X, f16) GSC_FOR_OUTPUTS(X, bf16)
+#define FOR_OUTPUTS(X, in) X(in, f32) X(in, f64) X(in, f16) X(in, bf16)
+#define FOR_FLOAT_PAIRS(X) FOR_OUTPUTS(X, f32) FOR_OUTPUTS(X, f16) FOR_OUTPUTS(X, bf16)
 FOR_INPUTS(READERS)
 FOR_FLOAT_PAIRS(WRITERS)
 
