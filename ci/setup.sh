@@ -17,9 +17,10 @@ packages() {
   [ ${#missing[@]} -eq 0 ] && return
   local root=()
   [ "$(id -u)" = 0 ] || root=(sudo)
+  [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "as root, install the Debian packages: ${missing[*]}"
   say "installing Debian packages: ${missing[*]}"
   "${root[@]}" apt-get update -qq || die "apt-get update failed: are you root, and is there a network?"
-  DEBIAN_FRONTEND=noninteractive "${root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" \
+  "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
     >build/apt.log 2>&1 || { tail -5 build/apt.log >&2; die "could not install: ${missing[*]} (build/apt.log)"; }
 }
 
@@ -27,7 +28,7 @@ packages() {
 python=build/venv/bin/python
 venv() {
   local name missing=()
-  [ -x $python ] || { packages python3-venv; python3 -m venv build/venv; }
+  $python -m pip --version >/dev/null 2>&1 || { packages python3-venv; python3 -m venv --clear build/venv; }
   for name; do
     [ -e "build/venv/.has-$name" ] || missing+=("$name")
   done
@@ -47,7 +48,8 @@ python_binding() {
   [ "$(cat build/venv/.gradscaler 2>/dev/null)" = "$sum" ] && return
   say "building the Python binding"
   rm -rf build/wheel
-  $python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build/wheel ./bindings/python
+  $python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build/wheel \
+    --config-settings=cmake.define.GSC_WERROR=ON ./bindings/python
   $python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps build/wheel/*.whl
   echo "$sum" >build/venv/.gradscaler
 }
@@ -57,7 +59,11 @@ elixir_binding() {
   packages elixir erlang-dev make gcc
   export ELIXIR_ERL_OPTIONS=+fnu # file names and output are UTF-8 whatever the locale
   say "building the Elixir binding"
-  (cd bindings/elixir && MIX_ENV=prod MIX_BUILD_PATH="$OLDPWD/build/elixir" mix compile --warnings-as-errors)
+  (
+    export MIX_ENV=prod MIX_BUILD_PATH=$PWD/build/elixir
+    cd bindings/elixir
+    mix deps.get >/dev/null && mix compile --warnings-as-errors
+  )
 }
 
 # build PRESET [TARGET...]: configures and builds a preset of CMakePresets.json.

@@ -82,6 +82,7 @@ gsc_status gsc_clip_factor(const gsc_exec *on, const gsc_report *report, const g
     if (coefficient < 1.0)
         clipped.inverse *= coefficient;
     clipped.inverse_f32 = (float)clipped.inverse;
+    GSC_TRY(gsc_factor_check(&clipped, 2, err));
     *out = clipped;
     return GSC_OK;
 }

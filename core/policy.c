@@ -40,6 +40,7 @@ static const struct preset {
      "For new work: torch's numbers, held between 2^-14 and 2^24, and a stop event after ten "
      "overflows in a row at the floor.",
      {USUAL, .max_scale = 0x1p24, .min_scale = 0x1p-14, .stall_limit = 10,
+      .overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF,
       .arithmetic = GSC_ARITHMETIC_F32_ONCE}},
     {"none", "A scale of 1 that never moves; gradients are still checked and reported.", {0}},
     {"static",
@@ -185,15 +186,29 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     CHECK(arithmetic, p->arithmetic <= GSC_ARITHMETIC_F32_FLUSH, "a GSC_ARITHMETIC_* value");
     CHECK(init_scale, p->init_scale == 0 || gsc_usable(gsc_format(p, p->init_scale)),
           "above 0 and finite in the policy's arithmetic, as its inverse, or 0");
-    CHECK(growth_factor, p->growth_factor == 0 || within(p->growth_factor, 1, most),
+    CHECK(growth_factor,
+          p->growth_factor == 0 || (within(p->growth_factor, 1, most) &&
+                                    gsc_usable(gsc_format_factor(p, p->growth_factor))),
           "finite and at least 1, or 0");
-    CHECK(backoff_factor, within(p->backoff_factor, 0, 1), "from 0 to 1");
+    CHECK(backoff_factor,
+          p->backoff_factor == 0 || (within(p->backoff_factor, 0, 1) &&
+                                     gsc_usable(gsc_format_factor(p, p->backoff_factor))),
+          "from 0 to 1, and not 0 in the policy's arithmetic");
     CHECK(growth_rule, p->growth_rule <= GSC_GROWTH_STEPS, "a GSC_GROWTH_* value");
-    CHECK(max_scale, p->max_scale >= 0, "at least 0");
-    CHECK(min_scale, within(p->min_scale, 0, gsc_max_scale(p)) && p->min_scale <= most,
-          "finite, at least 0 and at most max_scale");
+    const bool unlimited = gsc_max_scale(p) > most;
+    CHECK(max_scale, unlimited || gsc_usable(gsc_format(p, p->max_scale)),
+          "above 0 and finite in the policy's arithmetic, as its inverse, or 0 or infinity");
+    CHECK(min_scale,
+          p->min_scale == 0 || (p->min_scale <= gsc_max_scale(p) && p->min_scale <= most &&
+                                gsc_usable(gsc_format(p, p->min_scale))),
+          "above 0, finite and at most max_scale, or 0");
     CHECK(ceiling_rule, p->ceiling_rule <= GSC_LIMIT_STOP, "a GSC_LIMIT_* value");
     CHECK(floor_rule, p->floor_rule <= GSC_LIMIT_STOP, "a GSC_LIMIT_* value");
+    const bool predicts = p->target_amax != 0;
+    CHECK(ceiling_rule, !predicts || unlimited || p->ceiling_rule == GSC_LIMIT_ALWAYS,
+          "GSC_LIMIT_ALWAYS where target_amax is set");
+    CHECK(floor_rule, !predicts || p->min_scale == 0 || p->floor_rule == GSC_LIMIT_ALWAYS,
+          "GSC_LIMIT_ALWAYS where target_amax is set");
     CHECK(overflow_test, p->overflow_test <= GSC_OVERFLOW_NORM, "a GSC_OVERFLOW_* value");
     CHECK(overflow_reset, (p->overflow_reset & ~RESET_BITS) == 0, "a union of GSC_RESET_* bits");
     CHECK(apply_delay, p->apply_delay <= 1, "0 or 1");

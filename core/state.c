@@ -26,7 +26,7 @@ gsc_status gsc_merge(const gsc_exec *on, const gsc_report *a, const gsc_report *
     memset(&r, 0, sizeof r);
     r.overflow = a->overflow || a->found_inf != 0 || b->overflow || b->found_inf != 0;
     r.found_inf = (float)r.overflow;
-    r.amax = a->amax > b->amax ? a->amax : b->amax;
+    r.amax = a->amax > b->amax || isnan(a->amax) ? a->amax : b->amax;
     r.absent = a->absent | b->absent;
     r.first_bad = a->first_bad < b->first_bad ? a->first_bad : b->first_bad;
     r.status = a->status < b->status ? a->status : b->status;
@@ -64,6 +64,8 @@ gsc_status gsc_state_check(const gsc_state *s, int argument, gsc_error *err)
 #define COUNT(field) CHECK(field, s->field >= 0 && s->field < INT64_MAX / 2)
     CHECK(factor.scale, s->factor.scale >= 0 && (s->factor.scale > 0 || s->factor.serial > 0));
     CHECK(next.scale, s->next.scale >= 0 && (s->next.scale > 0 || s->next.serial > 0));
+    CHECK(factor.inverse, s->factor.inverse == 1.0 / s->factor.scale);
+    CHECK(next.inverse, s->next.inverse == 1.0 / s->next.scale);
     COUNT(good);
     COUNT(steps);
     COUNT(overflows);

@@ -242,7 +242,7 @@ static double run_block(const job *job, const plan *plan, const unsigned char *i
                         unsigned char *out, uint64_t n, position at, partial *part)
 {
     double widened[GSC_BLOCK];
-    unsigned char aside[GSC_BLOCK * sizeof(double)]; /* results, while the input is needed */
+    float narrow_results[GSC_BLOCK];
     union {
         float narrow[GSC_LANES];
         double wide[GSC_LANES];
@@ -250,6 +250,9 @@ static double run_block(const job *job, const plan *plan, const unsigned char *i
     const bool norm = job->want & GSC_WANT_NORM, in_place = in == out;
     const bool waits = in_place && needs_input(job, plan);
     const unsigned char *source = in;
+    /* Results wait aside while the input is needed; doubles, which are not widened, in `widened`.
+     */
+    void *aside = plan->in == gsc_f64 ? (void *)widened : narrow_results;
     unsigned char *to = waits ? aside : out;
 
     if (plan->source != plan->in) { /* exact */
@@ -456,7 +459,12 @@ static gsc_status list_check(job *job, int tensors_argument, uint64_t *bytes, gs
     for (uint64_t i = 0; i < job->n; i++) {
         GSC_TRY(tensor_check(&job->in[i], tensors_argument, i, "tensors", err));
         job->chunks += chunks_of(&job->in[i]);
-        *bytes += job->in[i].count * dtypes[job->in[i].dtype - 1].size;
+        uint64_t size = job->in[i].count * dtypes[job->in[i].dtype - 1].size;
+        if (size > (uint64_t)INT64_MAX - *bytes)
+            return gsc_fail(err, GSC_ERROR_COUNT, tensors_argument, (int64_t)i, "tensors.count",
+                            "the list up to tensor %llu has more bytes than memory",
+                            (unsigned long long)i);
+        *bytes += size;
         if (!job->out || job->out == job->in)
             continue;
         GSC_TRY(tensor_check(&job->out[i], tensors_argument + 1, i, "out", err));

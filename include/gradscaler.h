@@ -4,9 +4,9 @@
 /*
  * gradscaler: loss scaling for mixed-precision training.
  *
- * A training step in fp16, bf16 or fp8 multiplies its loss by a scale so that small gradients
- * survive, divides the gradients by it before the optimizer sees them, and when a gradient
- * overflowed skips the step and lowers the scale.
+ * A training step in fp16 or bf16 multiplies its loss by a scale so that small gradients survive,
+ * divides the gradients by it before the optimizer sees them, and when a gradient overflowed skips
+ * the step and lowers the scale.
  *
  *     gsc_policy policy = GSC_POLICY_INIT;
  *     gsc_state state;
@@ -27,7 +27,8 @@
  * - A pointer may be NULL only where its function says so. Data pointers may have any alignment.
  * - Functions may be called from any thread at the same time, as long as no two calls write, or one
  *   writes and one reads, the same memory. None prints, changes the floating-point environment, or
- *   allocates, but for gsc_context_create_*.
+ *   allocates, but for gsc_context_create_*; gsc_scale, gsc_check and gsc_unscale need up to 112
+ *   KiB of stack.
  * - `on` says where the memory is: NULL is the calling thread and host memory.
  */
 #ifndef GRADSCALER_H
@@ -153,12 +154,12 @@ typedef struct gsc_policy {
     uint32_t ceiling_rule;     /* GSC_LIMIT_* at max_scale; ALWAYS holds for the start, too */
     uint32_t floor_rule;       /* GSC_LIMIT_* at min_scale; the start itself is never raised */
     uint32_t overflow_test;    /* GSC_OVERFLOW_* */
-    uint32_t hysteresis;       /* overflows that make a backoff, the ones before are absorbed; 0
-                                  is 1 */
+    uint32_t hysteresis;       /* overflows, counted until overflow_reset, that make a backoff;
+                                  the ones before are absorbed; 0 is 1 */
     uint32_t overflow_reset;   /* GSC_RESET_* bits: what refills the hysteresis */
     uint32_t apply_delay;      /* 1: a new scale is in force one update later */
-    double overflow_tolerance; /* overflows up to this share of the steps since the last change
-                                  are absorbed; 0 to 1 */
+    double overflow_tolerance; /* overflows, counted until overflow_reset, up to this share of
+                                  the steps since the last change are absorbed; 0 to 1 */
     uint64_t stall_limit;      /* GSC_EVENT_STOPPED at this many overflows in a row that could
                                   not lower the scale; 0 never */
     uint32_t quirks;           /* GSC_QUIRK_* bits; 0 in any new policy */
@@ -243,7 +244,8 @@ typedef void gsc_task(void *data, uint64_t index);
 
 /*
  * The caller's thread pool: runs task(data, i) once for every i below count, in any order and on
- * any threads, and returns when all have returned. The tasks neither block nor call back.
+ * any threads, and returns when all have returned. The tasks neither block nor call back, and need
+ * up to 112 KiB of stack.
  */
 typedef void gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
 
@@ -483,7 +485,8 @@ typedef struct gsc_state {
     double mean_square;    /* of its square */
     double mean_start;     /* weight of the zero that mean began with */
     double slow_start;     /* likewise of slow_mean */
-    int64_t good;          /* good steps since the last overflow or growth */
+    int64_t good;          /* good steps since the last overflow or, but for GSC_GROWTH_EVERY,
+                              growth */
     int64_t steps;         /* all steps since the last change */
     int64_t overflows;     /* overflows not reset yet */
     int64_t stalled;       /* overflows in a row that could not lower the scale */
@@ -574,7 +577,7 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
  *
  * Values are multiplied in float, doubles in double; where the factor is no normal float, all in
  * double. Half types are widened exactly and rounded to nearest even; NaN stays NaN; a multiplier
- * of exactly 1 copies the bits.
+ * of exactly 1 into the same dtype copies the bits.
  */
 
 /* dtype of a tensor. */
@@ -608,8 +611,8 @@ GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
  *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE.
- * Threads: any, at the same time; the time is that of reading and writing the tensors once; may be
- * captured in a CUDA graph.
+ * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
+ * a CUDA graph.
  */
 GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
                              const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
@@ -624,8 +627,8 @@ GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
  *   GSC_ERROR_COUNT, GSC_ERROR_WANT, GSC_ERROR_VALUE.
- * Threads: any, at the same time; the time is that of reading and writing the tensors once; may be
- * captured in a CUDA graph.
+ * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
+ * a CUDA graph.
  */
 GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
                              const gsc_tensor *tensors, uint64_t n, uint32_t want,
@@ -645,8 +648,8 @@ GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
  *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
- * Threads: any, at the same time; the time is that of reading and writing the tensors once; may be
- * captured in a CUDA graph.
+ * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
+ * a CUDA graph.
  */
 GSC_API gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor,
                                const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,

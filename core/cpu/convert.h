@@ -2,7 +2,7 @@
 /*
  * What a dtype is: its bits, and the way to and from the type that multiplies it. Halves widen
  * exactly and round to nearest even; a NaN becomes quiet and keeps its sign and upper payload.
- * In integer arithmetic, so that the bits do not depend on the host's floating-point environment.
+ * f16 in integer arithmetic, so that its bits do not depend on the host's floating-point settings.
  */
 #ifndef GSC_CONVERT_H
 #define GSC_CONVERT_H

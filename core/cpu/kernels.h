@@ -11,7 +11,7 @@
 
 #include "gradscaler.h"
 
-/* X(dtype) for every dtype, and X(in, out) for every pair: a new dtype is one word in each. */
+/* X(dtype) for every dtype, X(in, out) for every pair: a new dtype goes into all three lists. */
 #define GSC_FOR_DTYPES(X)      X(f32) X(f64) X(f16) X(bf16)
 #define GSC_FOR_OUTPUTS(X, in) X(in, f32) X(in, f64) X(in, f16) X(in, bf16)
 #define GSC_FOR_PAIRS(X)                                                                           \
@@ -26,7 +26,7 @@ enum gsc_dtype {
 };
 
 enum {
-    GSC_BLOCK = 4096,  /* elements of a kernel call: fits in L1 with its output */
+    GSC_BLOCK = 4096,  /* elements of a kernel call: f32 fits in L1 with its output */
     GSC_CHUNK = 65536, /* elements that are summed, and shared among threads, as one */
     GSC_LANES = 64,    /* element i of a block belongs to lane i mod 64 */
 };

@@ -2,6 +2,7 @@
 // What bad input gets: a status, the argument, the name of the culprit and a sentence on how to
 // mend it; and nothing is written, which a copy of all that a call could write shows.
 #include "support.hpp"
+#include <cmath>
 
 namespace {
 
@@ -577,6 +578,52 @@ TEST_CASE("the ends of each range are within it", "[errors]")
     }
 }
 
+TEST_CASE("limits and factors must hold in the policy's arithmetic", "[errors]")
+{
+    const struct {
+        Spoil spoil;
+        const char *name;
+    } rows[] = {
+        {[](World &w) { w.policy.max_scale = 1e39; }, "policy.max_scale"},
+        {[](World &w) { w.policy.min_scale = 1e-60; }, "policy.min_scale"},
+        {[](World &w) { w.policy.growth_factor = 1e39; }, "policy.growth_factor"},
+        {[](World &w) { w.policy.backoff_factor = 1e-60; }, "policy.backoff_factor"},
+        {[](World &w) { w.policy.target_amax = w.policy.max_scale = 64; }, "policy.ceiling_rule"},
+        {[](World &w) { w.policy.target_amax = w.policy.min_scale = 2; }, "policy.floor_rule"},
+    };
+    for (const auto &row : rows) {
+        World w;
+        gsc_error err;
+        make(w);
+        w.policy.arithmetic = GSC_ARITHMETIC_F32;
+        w.policy.max_scale = w.policy.min_scale = 0;
+        REQUIRE(policy_check(w, nullptr) == GSC_OK);
+        row.spoil(w);
+        CHECK(policy_check(w, &err) == GSC_ERROR_POLICY);
+        CHECK(err.name == std::string(row.name));
+    }
+}
+
+TEST_CASE("a list whose bytes together exceed memory", "[errors]")
+{
+    const gsc_tensor half = {reinterpret_cast<void *>(16), UINT64_C(1) << 60, GSC_F32, 0};
+    const gsc_tensor list[] = {half, half, half};
+    uint64_t size = 0;
+    gsc_error err;
+    CHECK(gsc_workspace_size(nullptr, list, 3, 0, &size, &err) == GSC_ERROR_COUNT);
+    CHECK(err.index == 1);
+}
+
+TEST_CASE("an amax that is not a number survives a merge from either side", "[errors]")
+{
+    gsc_report bad = {}, good = {}, merged;
+    bad.amax = nan_value;
+    REQUIRE(gsc_merge(nullptr, &bad, &good, &merged, nullptr) == GSC_OK);
+    CHECK(std::isnan(merged.amax));
+    REQUIRE(gsc_merge(nullptr, &good, &bad, &merged, nullptr) == GSC_OK);
+    CHECK(std::isnan(merged.amax));
+}
+
 TEST_CASE("a state that no update leads to", "[errors]")
 {
 #define FIELD(field, value)                                                                        \
@@ -588,6 +635,8 @@ TEST_CASE("a state that no update leads to", "[errors]")
         FIELD(factor.scale, -1),
         FIELD(factor.scale, nan_value),
         FIELD(factor.scale, 0),
+        FIELD(factor.inverse, 3),
+        FIELD(next.inverse, 3),
         FIELD(next.scale, -1),
         FIELD(next.scale, nan_value),
         FIELD(good, -1),

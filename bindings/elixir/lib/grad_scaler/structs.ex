@@ -155,12 +155,13 @@ defmodule GradScaler.Policy do
   * `floor_rule` - one of these at min_scale; the start itself is never raised: `:clamp`,
     `:always`, `:keep`, `:stop`
   * `overflow_test` - one of these: `:element`, `:norm`
-  * `hysteresis` - overflows that make a backoff, the ones before are absorbed; 0 is 1
+  * `hysteresis` - overflows, counted until overflow_reset, that make a backoff; the ones before
+    are absorbed; 0 is 1
   * `overflow_reset` - any of these: what refills the hysteresis: `:on_growth`, `:on_good_step`,
     `:on_backoff`
   * `apply_delay` - 1: a new scale is in force one update later
-  * `overflow_tolerance` - overflows up to this share of the steps since the last change are
-    absorbed; 0 to 1
+  * `overflow_tolerance` - overflows, counted until overflow_reset, up to this share of the steps
+    since the last change are absorbed; 0 to 1
   * `stall_limit` - `:stopped` at this many overflows in a row that could not lower the scale; 0
     never
   * `quirks` - any of these; 0 in any new policy: `:tolerate_below`, `:overflow_counts`
@@ -454,7 +455,7 @@ defmodule GradScaler.State do
   * `mean_square` - of its square
   * `mean_start` - weight of the zero that mean began with
   * `slow_start` - likewise of slow_mean
-  * `good` - good steps since the last overflow or growth
+  * `good` - good steps since the last overflow or, but for `:every`, growth
   * `steps` - all steps since the last change
   * `overflows` - overflows not reset yet
   * `stalled` - overflows in a row that could not lower the scale

@@ -11,8 +11,8 @@ The rules of torch, Megatron-LM, DeepSpeed and others are presets: `gradscaler.p
 """
 
 from ._gradscaler import Error
-from ._scaler import Policy, Report, Scaler, info, presets
-from ._structs import Arithmetic, Event, Factor, Growth, Info, Limit, Overflow, Quirk, Reset, State, Want
+from ._scaler import Info, Policy, Report, Scaler, info, presets
+from ._structs import Arithmetic, Event, Factor, Growth, Limit, Overflow, Quirk, Reset, State, Want
 
 __version__ = "0.1.0"
 __all__ = [

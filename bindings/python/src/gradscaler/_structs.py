@@ -80,11 +80,12 @@ class Policy(Struct):
     ceiling_rule: Limit at max_scale; ALWAYS holds for the start, too
     floor_rule: Limit at min_scale; the start itself is never raised
     overflow_test: Overflow
-    hysteresis: overflows that make a backoff, the ones before are absorbed; 0 is 1
+    hysteresis: overflows, counted until overflow_reset, that make a backoff; the ones before are
+        absorbed; 0 is 1
     overflow_reset: Reset bits: what refills the hysteresis
     apply_delay: 1: a new scale is in force one update later
-    overflow_tolerance: overflows up to this share of the steps since the last change are absorbed;
-        0 to 1
+    overflow_tolerance: overflows, counted until overflow_reset, up to this share of the steps since
+        the last change are absorbed; 0 to 1
     stall_limit: Event.STOPPED at this many overflows in a row that could not lower the scale; 0
         never
     quirks: Quirk bits; 0 in any new policy
@@ -248,7 +249,7 @@ class State(Struct):
     mean_square: of its square
     mean_start: weight of the zero that mean began with
     slow_start: likewise of slow_mean
-    good: good steps since the last overflow or growth
+    good: good steps since the last overflow or, but for Growth.EVERY, growth
     steps: all steps since the last change
     overflows: overflows not reset yet
     stalled: overflows in a row that could not lower the scale

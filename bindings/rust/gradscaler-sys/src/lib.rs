@@ -2,9 +2,9 @@
 // Generated from bindings/abi.toml by bindings/generate.py. Do not edit.
 //! gradscaler: loss scaling for mixed-precision training.
 //!
-//! A training step in fp16, bf16 or fp8 multiplies its loss by a scale so that small gradients
-//! survive, divides the gradients by it before the optimizer sees them, and when a gradient
-//! overflowed skips the step and lowers the scale.
+//! A training step in fp16 or bf16 multiplies its loss by a scale so that small gradients survive,
+//! divides the gradients by it before the optimizer sees them, and when a gradient overflowed skips
+//! the step and lowers the scale.
 //!
 //! ```c
 //! gsc_policy policy = GSC_POLICY_INIT;
@@ -27,7 +27,8 @@
 //! - A pointer may be NULL only where its function says so. Data pointers may have any alignment.
 //! - Functions may be called from any thread at the same time, as long as no two calls write, or
 //!   one writes and one reads, the same memory. None prints, changes the floating-point
-//!   environment, or allocates, but for gsc_context_create_*.
+//!   environment, or allocates, but for gsc_context_create_*; gsc_scale, gsc_check and gsc_unscale
+//!   need up to 112 KiB of stack.
 //! - `on` says where the memory is: NULL is the calling thread and host memory.
 #![no_std]
 #![allow(non_camel_case_types, non_snake_case)]
@@ -248,13 +249,15 @@ pub struct gsc_policy {
     pub floor_rule: u32,
     /// GSC_OVERFLOW_*
     pub overflow_test: u32,
-    /// overflows that make a backoff, the ones before are absorbed; 0 is 1
+    /// overflows, counted until overflow_reset, that make a backoff; the ones before are absorbed;
+    /// 0 is 1
     pub hysteresis: u32,
     /// GSC_RESET_* bits: what refills the hysteresis
     pub overflow_reset: u32,
     /// 1: a new scale is in force one update later
     pub apply_delay: u32,
-    /// overflows up to this share of the steps since the last change are absorbed; 0 to 1
+    /// overflows, counted until overflow_reset, up to this share of the steps since the last change
+    /// are absorbed; 0 to 1
     pub overflow_tolerance: f64,
     /// GSC_EVENT_STOPPED at this many overflows in a row that could not lower the scale; 0 never
     pub stall_limit: u64,
@@ -349,7 +352,8 @@ pub struct gsc_context {
 pub type gsc_task = unsafe extern "C" fn(data: *mut c_void, index: u64);
 
 /// The caller's thread pool: runs task(data, i) once for every i below count, in any order and on
-/// any threads, and returns when all have returned. The tasks neither block nor call back.
+/// any threads, and returns when all have returned. The tasks neither block nor call back, and need
+/// up to 112 KiB of stack.
 pub type gsc_parallel_for =
     unsafe extern "C" fn(pool: *mut c_void, task: gsc_task, data: *mut c_void, count: u64);
 
@@ -608,7 +612,7 @@ pub struct gsc_state {
     pub mean_start: f64,
     /// likewise of slow_mean
     pub slow_start: f64,
-    /// good steps since the last overflow or growth
+    /// good steps since the last overflow or, but for GSC_GROWTH_EVERY, growth
     pub good: i64,
     /// all steps since the last change
     pub steps: i64,

@@ -198,13 +198,15 @@ fields! {
     floor_rule: Limit;
     /// [`Overflow`].
     overflow_test: Overflow;
-    /// Overflows that make a backoff, the ones before are absorbed; 0 is 1.
+    /// Overflows, counted until overflow_reset, that make a backoff; the ones before are absorbed;
+    /// 0 is 1.
     hysteresis: u32;
     /// [`Reset`]: what refills the hysteresis.
     overflow_reset: Reset;
     /// 1: a new scale is in force one update later.
     apply_delay: u32;
-    /// Overflows up to this share of the steps since the last change are absorbed; 0 to 1.
+    /// Overflows, counted until overflow_reset, up to this share of the steps since the last change
+    /// are absorbed; 0 to 1.
     overflow_tolerance: f64;
     /// [`Event::STOPPED`] at this many overflows in a row that could not lower the scale; 0 never.
     stall_limit: u64;
