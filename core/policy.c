@@ -190,10 +190,10 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
           p->growth_factor == 0 || (within(p->growth_factor, 1, most) &&
                                     gsc_usable(gsc_format_factor(p, p->growth_factor))),
           "finite and at least 1, or 0");
+    CHECK(backoff_factor, within(p->backoff_factor, 0, 1), "from 0 to 1");
     CHECK(backoff_factor,
-          p->backoff_factor == 0 || (within(p->backoff_factor, 0, 1) &&
-                                     gsc_usable(gsc_format_factor(p, p->backoff_factor))),
-          "from 0 to 1, and not 0 in the policy's arithmetic");
+          p->backoff_factor == 0 || gsc_usable(gsc_format_factor(p, p->backoff_factor)),
+          "above 0 in the policy's arithmetic, or 0");
     CHECK(growth_rule, p->growth_rule <= GSC_GROWTH_STEPS, "a GSC_GROWTH_* value");
     const bool unlimited = gsc_max_scale(p) > most;
     CHECK(max_scale, unlimited || gsc_usable(gsc_format(p, p->max_scale)),
