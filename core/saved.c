@@ -86,8 +86,8 @@ static gsc_status saved_head_check(const unsigned char *bytes, uint64_t size,
                         "the bytes have format %u, this version (0x%x) reads 1", head->format,
                         GSC_VERSION);
     uint64_t parts = sizeof *head + (uint64_t)head->policy_size + head->state_size + 4;
-    bool possible = gsc_struct_size_possible(head->policy_size);
-    if (!possible || head->state_size != sizeof(gsc_state) || parts != size)
+    if (!gsc_struct_size_possible(head->policy_size) || head->state_size != sizeof(gsc_state) ||
+        parts != size)
         return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes", "the sizes inside do not add up");
     return GSC_OK;
 }
