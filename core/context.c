@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cpu/kernels.h"
+#include "cpu/pool.h"
 #include "internal.h"
 
 static const char cuda_absent[] = "this library was built without CUDA support";
@@ -14,12 +15,22 @@ gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_f
     GSC_REQUIRE(out, 3);
     if (threads == 0)
         return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "threads", "threads is 0: 1 is the least");
-    if (threads > 1)
-        GSC_REQUIRE(parallel_for, 1);
+    if (pool && !parallel_for)
+        return gsc_fail(err, GSC_ERROR_VALUE, 2, -1, "pool",
+                        "pool is set, but parallel_for, which would run on it, is NULL");
     gsc_context *context = malloc(sizeof *context);
     if (!context)
         return gsc_fail(err, GSC_ERROR_MEMORY, -1, -1, "context", "out of memory");
     *context = (gsc_context){threads, parallel_for, pool};
+    if (threads > 1 && !parallel_for) {
+        context->parallel_for = gsc_pool_run;
+        context->pool = gsc_pool_create(threads);
+        if (!context->pool) {
+            free(context);
+            return gsc_fail(err, GSC_ERROR_MEMORY, 0, -1, "threads",
+                            "out of memory or threads: %u were asked for", threads);
+        }
+    }
     *out = context;
     return GSC_OK;
 }
@@ -33,6 +44,8 @@ gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error 
 
 void gsc_context_destroy(gsc_context *context)
 {
+    if (context && context->parallel_for == gsc_pool_run)
+        gsc_pool_destroy(context->pool);
     free(context);
 }
 

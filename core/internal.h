@@ -56,6 +56,8 @@ gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *e
 gsc_status gsc_state_check(const gsc_state *state, int argument, gsc_error *err);
 gsc_factor gsc_factor_of(double scale, uint64_t serial);
 
+enum { GSC_BINS = sizeof((gsc_report *)0)->histogram / sizeof(int64_t) };
+
 struct gsc_context {
     uint32_t threads;
     gsc_parallel_for *parallel_for;

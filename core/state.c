@@ -36,6 +36,9 @@ gsc_status gsc_merge(const gsc_exec *on, const gsc_report *a, const gsc_report *
     r.inf_count = add(a->inf_count, b->inf_count);
     r.zeros_made = add(a->zeros_made, b->zeros_made);
     r.subnormals_made = add(a->subnormals_made, b->subnormals_made);
+    r.histogram_elements = add(a->histogram_elements, b->histogram_elements);
+    for (int bin = 0; bin < GSC_BINS; bin++)
+        r.histogram[bin] = add(a->histogram[bin], b->histogram[bin]);
     *out = r;
     return GSC_OK;
 }

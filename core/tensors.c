@@ -2,80 +2,154 @@
 /*
  * Tensor operations: validate the list, cut it into chunks and blocks, run a kernel on each block,
  * and fold what the blocks say into one report in a fixed order, so that the bits do not depend on
- * who ran which chunk. A block is read and written once, in L1; what a kernel cannot tell (where a
- * NaN is, a sum out of float's range) is found on that block alone.
+ * who ran which chunk. A block is read and written once, in L1. Rounding keeps the order of
+ * magnitudes, so that whatever a report counts is a count of inputs whose |bits| reach some limit.
  */
 #include <math.h>
 #include <string.h>
 
-#include "cpu/convert.h"
+#include "cpu/kernels.h"
 #include "internal.h"
 
 #define WANT_BITS                                                                                  \
-    (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD | GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW)
+    (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD | GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW |   \
+     GSC_WANT_HISTOGRAM)
 
 enum {
-    BATCH = 1024,            /* chunks whose sums wait to be folded */
+    BATCH = 512,             /* chunks whose sums wait to be folded */
     TASKS = 64,              /* shares of a batch */
-    PARALLEL_BYTES = 1 << 20 /* below this, sharing costs more than it saves */
+    PARALLEL_BYTES = 4 << 20 /* below this, waking threads costs more than they save */
 };
 
-static const struct dtype {
-    uint64_t size, infinity, normal; /* bytes; |bits| of infinity and of the smallest normal */
-} dtypes[] = {
-#define DTYPE(name) {sizeof(name##_bits), name##_INF, name##_NORMAL},
-    GSC_FOR_DTYPES(DTYPE)
-#undef DTYPE
+static const struct format {
+    uint64_t size, infinity, nan, normal; /* bytes; least |bits| not finite, NaN, normal */
+} formats[] = {
+#define FORMAT(name) {sizeof(name##_bits), name##_INF, name##_NAN, GSC_NORMAL(name)},
+    GSC_FOR_DTYPES(FORMAT)
+#undef FORMAT
 };
+
+/* A dtype, by its GSC_* constant, as real numbers of a dtype of the tables. */
+static uint32_t real_of(uint32_t dtype)
+{
+    return dtype == GSC_COMPLEX64 ? gsc_f32 : dtype == GSC_COMPLEX128 ? gsc_f64 : dtype - 1;
+}
+
+static uint64_t parts_of(uint32_t dtype)
+{
+    return dtype == GSC_COMPLEX64 || dtype == GSC_COMPLEX128 ? 2 : 1;
+}
 
 /* ---- plan: what to run on the blocks of a pair of dtypes ---- */
 
-typedef struct plan {
-    gsc_kernel *kernel;
-    uint32_t in, out; /* dtypes in the tables; out is in for a call that only reads */
-    uint32_t source;  /* dtype that the kernel reads: f64 where `in` is widened first, else in */
-    double multiplier;
-    bool copies;       /* multiplied by 1: the kernel reads, the bits are copied */
-    bool may_overflow; /* a finite input may become infinite */
-} plan;
+enum operation { CHECK, UNSCALE, CLIP, ADD };
 
 typedef struct job {
-    const gsc_kernels *kernels;
-    const gsc_tensor *in, *out; /* out is NULL for a call that only reads */
+    const gsc_tensor *in, *out; /* out is NULL for a check that judges as in place */
     uint64_t n, chunks;
-    double multiplier;
+    const gsc_kernels *kernels;
+    double multiplier, limit;
     uint32_t want;
+    enum operation operation;
 } job;
 
-/* One element with these |bits| through the kernel that writes `out`. */
-static uint64_t convert_one(const job *job, const plan *plan, uint64_t bits, uint32_t out)
+typedef struct plan {
+    gsc_kernel *kernel, *last; /* last, if any, makes the output of the products */
+    uint32_t in, out;          /* dtypes in the tables; out is in for a call without */
+    uint32_t source;           /* what is multiplied: f64 where `in` is widened first, else in */
+    uint32_t wide;             /* its multiplying type */
+    uint32_t judged;           /* an element is bad if it is not finite in this dtype */
+    double multiplier;
+    bool copies;       /* multiplied by 1: the kernel reads, the bits are copied */
+    bool may_overflow; /* a finite input may become bad */
+    /* Least |bits| of the source whose output is not zero, or not subnormal; whose input was not */
+    uint64_t not_zero, normal, was_normal;
+    /* ... and whose product belongs to bin k or a later one, or to none. */
+    uint64_t bins[GSC_BINS + 1];
+} plan;
+
+/* To another dtype: direct, or through n floats of scratch, which changes no bit. */
+static void convert(const gsc_kernels *kernels, uint32_t from, const void *in, uint32_t to,
+                    void *out, uint64_t n, double multiplier, void *floats)
+{
+    if (kernels->unscale[from][to]) {
+        kernels->unscale[from][to](in, out, n, multiplier, NULL);
+    } else {
+        kernels->unscale[from][gsc_f32](in, floats, n, multiplier, NULL);
+        kernels->unscale[gsc_f32][to](floats, out, n, 1.0, NULL);
+    }
+}
+
+static uint64_t convert_one(const gsc_kernels *kernels, uint32_t from, uint64_t bits, uint32_t to,
+                            double multiplier)
 {
     uint64_t result = 0;
-    job->kernels->unscale[plan->source][out](&bits, &result, 1, plan->multiplier, NULL);
+    float wide;
+    convert(kernels, from, &bits, to, &result, 1, multiplier, &wide);
     return result;
 }
 
-static bool overflows(const job *job, const plan *plan, uint64_t magnitude)
+/* The least |bits| of `from` that become `target` or more; at most the first that is not finite. */
+static uint64_t least(const gsc_kernels *kernels, uint32_t from, uint32_t to, uint64_t target,
+                      double multiplier)
 {
-    return convert_one(job, plan, magnitude, plan->out) >= dtypes[plan->out].infinity;
+    uint64_t low = 0, high = formats[from].infinity;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (convert_one(kernels, from, middle, to, multiplier) < target)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool is_bad(const job *job, const plan *plan, uint64_t most)
+{
+    if (most >= formats[plan->source].infinity)
+        return true;
+    return plan->may_overflow && convert_one(job->kernels, plan->source, most, plan->judged,
+                                             plan->multiplier) >= formats[plan->judged].infinity;
 }
 
 static plan plan_for(const job *job, uint32_t in, uint32_t out)
 {
     const gsc_kernels *k = job->kernels;
-    bool norm = job->want & GSC_WANT_NORM;
-    float rounded = (float)job->multiplier;
+    gsc_kernel *const(*unscale)[gsc_dtypes] =
+        job->want & GSC_WANT_NORM ? k->unscale_norm : k->unscale;
+    const float rounded = (float)job->multiplier;
     plan p = {.in = in, .out = out, .source = in, .multiplier = job->multiplier};
     if (in != gsc_f64 && !isnormal(rounded))
         p.source = gsc_f64; /* the host may flush subnormal floats to zero */
     else if (in != gsc_f64)
         p.multiplier = (double)rounded;
-    p.copies = in == out && p.multiplier == 1.0;
-    if (!job->out || p.copies)
-        p.kernel = norm ? k->norm[p.source] : k->check[p.source];
-    else
-        p.kernel = norm ? k->unscale_norm[p.source][out] : k->unscale[p.source][out];
-    p.may_overflow = overflows(job, &p, dtypes[p.source].infinity - 1);
+    p.wide = p.source == gsc_f64 ? gsc_f64 : gsc_f32;
+    p.judged = job->operation == CLIP ? p.wide : out;
+    p.copies = job->operation == UNSCALE && in == out && p.multiplier == 1.0;
+    if (job->operation == CHECK || p.copies) {
+        p.kernel = job->want & GSC_WANT_NORM ? k->norm[p.source] : k->check[p.source];
+    } else if (job->operation == ADD && p.source == p.wide) {
+        p.kernel = k->add[p.source][out];
+    } else if (job->operation == UNSCALE && unscale[p.source][out]) {
+        p.kernel = unscale[p.source][out];
+    } else {
+        p.kernel = unscale[p.source][p.wide];
+        p.last = job->operation == ADD ? k->add[p.wide][out] : k->unscale[p.wide][out];
+    }
+    p.may_overflow = true;
+    p.may_overflow = is_bad(job, &p, formats[p.source].infinity - 1);
+    if (job->want & GSC_WANT_UNDERFLOW) {
+        p.not_zero = least(k, p.source, out, 1, p.multiplier);
+        p.normal = least(k, p.source, out, formats[out].normal, p.multiplier);
+        p.was_normal = convert_one(k, in, formats[in].normal, p.source, 1.0);
+    }
+    if (job->want & GSC_WANT_HISTOGRAM) {
+        p.bins[0] = least(k, p.source, p.wide, 1, p.multiplier);
+        for (int bin = 1; bin < GSC_BINS; bin++)
+            p.bins[bin] =
+                least(k, p.source, gsc_f64, gsc_double_bits(ldexp(1, 4 * bin - 48)), p.multiplier);
+        p.bins[GSC_BINS] = least(k, p.source, p.wide, formats[p.wide].infinity, p.multiplier);
+    }
     return p;
 }
 
@@ -86,211 +160,214 @@ typedef struct partial {
     bool overflow;
     double amax;
     int64_t first_bad, nan_count, inf_count, zeros_made, subnormals_made;
+    int64_t histogram_elements, histogram[GSC_BINS];
 } partial;
 
-typedef struct position {
-    uint64_t tensor, element;
-} position;
+/* A run of real numbers of the list: `parts` of them are an element. */
+typedef struct block {
+    uint64_t n, tensor, first, parts;
+} block;
 
 /* first_bad of a report: the smaller, the earlier; negative, so that 0 is none. */
-static int64_t bad_key(position at)
+static int64_t bad_key(uint64_t tensor, uint64_t element)
 {
-    uint64_t tensor = at.tensor < 0x7ffffe ? at.tensor : 0x7ffffe;
-    uint64_t element = at.element < 0xfffffffffe ? at.element : 0xfffffffffe;
+    tensor = tensor < 0x7ffffe ? tensor : 0x7ffffe;
+    element = element < 0xfffffffffe ? element : 0xfffffffffe;
     return INT64_MIN + (int64_t)(tensor << 40 | element);
 }
 
-static uint64_t magnitude_at(const unsigned char *data, uint32_t dtype, uint64_t i)
+static uint64_t magnitude_at(const void *data, uint32_t dtype, uint64_t i)
 {
-    uint64_t bits = 0, size = dtypes[dtype].size;
-    memcpy(&bits, data + i * size, size);
+    uint64_t bits = 0, size = formats[dtype].size;
+    memcpy(&bits, (const unsigned char *)data + i * size, size);
     return bits & ~(uint64_t)0 >> (65 - 8 * size);
 }
 
-static void count_bad(const unsigned char *results, uint32_t dtype, uint64_t n, position at,
-                      partial *part)
+/* The elements of a block: itself, or of complex ones the larger parts, written to `scratch`. */
+static const void *elements_of(const block *b, const void *data, uint32_t dtype, void *scratch)
 {
-    uint64_t infinity = dtypes[dtype].infinity;
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t magnitude = magnitude_at(results, dtype, i);
-        if (magnitude < infinity)
-            continue;
-        int64_t key = bad_key((position){at.tensor, at.element + i});
-        part->first_bad = key < part->first_bad ? key : part->first_bad;
-        part->nan_count += magnitude > infinity;
-        part->inf_count += magnitude == infinity;
+    if (b->parts == 1)
+        return data;
+    for (uint64_t i = 0; i < b->n / 2; i++) {
+        uint64_t x = magnitude_at(data, dtype, 2 * i), y = magnitude_at(data, dtype, 2 * i + 1);
+        x = x > y ? x : y;
+        memcpy((unsigned char *)scratch + i * formats[dtype].size, &x, formats[dtype].size);
     }
+    return scratch;
 }
 
-static void count_underflow(const unsigned char *source, uint32_t in, const unsigned char *results,
-                            uint32_t out, uint64_t n, partial *part)
+static void count_small(const job *job, const plan *plan, const block *b, const void *source,
+                        void *scratch, partial *part)
 {
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t before = magnitude_at(source, in, i), after = magnitude_at(results, out, i);
-        bool was_subnormal = before > 0 && before < dtypes[in].normal;
-        part->zeros_made += after == 0 && before != 0;
-        part->subnormals_made += after != 0 && after < dtypes[out].normal && !was_subnormal;
+    gsc_counter *count = job->kernels->count[plan->source];
+    const uint64_t n = b->n / b->parts;
+    const void *data = elements_of(b, source, plan->source, scratch);
+    if ((job->want & GSC_WANT_UNDERFLOW) && !plan->copies) {
+        uint64_t first = plan->not_zero > plan->was_normal ? plan->not_zero : plan->was_normal;
+        if (plan->not_zero > 1)
+            part->zeros_made += (int64_t)(count(data, n, 1) - count(data, n, plan->not_zero));
+        if (first < plan->normal)
+            part->subnormals_made +=
+                (int64_t)(count(data, n, first) - count(data, n, plan->normal));
     }
-}
-
-/* The lanes as a balanced tree: lane j takes lane j + 32, then j + 16, ... */
-static double fold_lanes(double *lanes)
-{
-    for (int half = GSC_LANES / 2; half > 0; half /= 2)
-        for (int j = 0; j < half; j++)
-            lanes[j] += lanes[j + half];
-    return lanes[0];
+    if ((job->want & GSC_WANT_HISTOGRAM) && b->first % GSC_CHUNK == 0) {
+        uint64_t above = count(data, n, plan->bins[0]);
+        for (int bin = 0; bin < GSC_BINS; bin++) {
+            uint64_t next = above ? count(data, n, plan->bins[bin + 1]) : 0;
+            part->histogram[bin] += (int64_t)(above - next);
+            above = next;
+        }
+        part->histogram_elements += (int64_t)n;
+    }
 }
 
 /* A float sum below this may have lost squares to underflow. */
 #define TRUSTED_SUM 0x1p-80
 
-static bool trusted(double sum)
+static bool is_trusted(double sum)
 {
     return sum >= TRUSTED_SUM && isfinite(sum);
 }
 
-/* The lanes that a kernel wrote, as a sum. */
-static double sum_lanes(const plan *plan, const void *lanes)
-{
-    double wide[GSC_LANES];
-    if (plan->source == gsc_f64) {
-        memcpy(wide, lanes, sizeof wide);
-    } else {
-        for (int j = 0; j < GSC_LANES; j++)
-            wide[j] = (double)((const float *)lanes)[j];
-    }
-    return fold_lanes(wide);
-}
+/* Of what a kernel could not settle: numbers to multiply, and those that tell bad from good. */
+typedef struct view {
+    const unsigned char *data;
+    uint32_t dtype;
+    double multiplier;
+} view;
 
-/* The sum over the finite products, in float lanes where the type and their range allow. */
-static double sum_products(const double *products, uint64_t n, bool in_double)
+/* Counts the elements that are not finite in `judged`, and finds the first. */
+static void count_bad(const job *job, const block *b, view v, uint32_t judged, void *scratch,
+                      partial *part)
 {
-    double lanes[GSC_LANES] = {0};
-    float narrow[GSC_LANES] = {0};
-    if (!in_double) {
-        for (uint64_t i = 0; i < n; i++)
-            if (isfinite(products[i]))
-                narrow[i % GSC_LANES] =
-                    fmaf((float)products[i], (float)products[i], narrow[i % GSC_LANES]);
-        for (int j = 0; j < GSC_LANES; j++)
-            lanes[j] = (double)narrow[j];
-        double sum = fold_lanes(lanes);
-        if (trusted(sum))
-            return sum;
-        memset(lanes, 0, sizeof lanes);
-    }
-    for (uint64_t i = 0; i < n; i++)
-        if (isfinite(products[i]))
-            lanes[i % GSC_LANES] = fma(products[i], products[i], lanes[i % GSC_LANES]);
-    return fold_lanes(lanes);
+    const gsc_kernels *k = job->kernels;
+    const uint64_t n = b->n / b->parts;
+    const uint64_t limit = least(k, v.dtype, judged, formats[judged].infinity, v.multiplier);
+    const void *data = elements_of(b, v.data, v.dtype, scratch);
+    const uint64_t nans = k->count[v.dtype](data, n, formats[v.dtype].nan);
+    part->nan_count += (int64_t)nans;
+    part->inf_count += (int64_t)(k->count[v.dtype](data, n, limit) - nans);
+    if (part->first_bad)
+        return; /* an earlier one */
+    uint64_t i = 0;
+    while (magnitude_at(data, v.dtype, i) < limit)
+        i++;
+    part->first_bad = bad_key(b->tensor, b->first / b->parts + i);
 }
 
 /*
- * A block that its kernel could not settle. `source` is what the kernel read, or its products if
- * `is_product`; `results` what it wrote, NULL for a call that only reads. Returns the sum of
- * squares.
+ * A block that its kernel could not settle: what is bad, and the sum of squares and the largest of
+ * the others. `wide` is scratch where the numbers are not doubles.
  */
-static GSC_NOINLINE double examine_block(const job *job, const plan *plan,
-                                         const unsigned char *source, bool is_product,
-                                         const unsigned char *results, uint64_t n, position at,
-                                         bool bad, partial *part)
+static GSC_NOINLINE double examine(const job *job, const plan *plan, const block *b, view numbers,
+                                   view outputs, bool bad, double *wide, partial *part)
 {
-    union {
-        unsigned char bytes[GSC_BLOCK * sizeof(double)];
-        double products[GSC_BLOCK];
-    } scratch;
-    gsc_kernel *const *kernels = job->kernels->unscale[plan->source];
-    if (bad && (job->want & (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD))) {
-        if (!results)
-            kernels[plan->out](source, scratch.bytes, n, plan->multiplier, NULL);
-        count_bad(results ? results : scratch.bytes, plan->out, n, at, part);
-    }
+    unsigned char scratch[GSC_BLOCK * sizeof(double)];
+    const gsc_kernels *k = job->kernels;
+    const uint64_t size = formats[numbers.dtype].size;
+    double sum = 0;
+    if (bad && (job->want & (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD)))
+        count_bad(job, b, outputs, plan->judged, scratch, part);
     if (!(job->want & (GSC_WANT_NORM | GSC_WANT_AMAX)))
         return 0;
-    double *products = scratch.products;
-    kernels[gsc_f64](source, products, n, is_product ? 1.0 : plan->multiplier, NULL);
-    if (bad && (job->want & GSC_WANT_AMAX))
-        for (uint64_t i = 0; i < n; i++)
-            if (isfinite(products[i]) && fabs(products[i]) > part->amax)
-                part->amax = fabs(products[i]);
-    return sum_products(products, n, plan->source == gsc_f64);
+    if (bad) {
+        const uint64_t limit =
+            least(k, numbers.dtype, plan->wide, formats[plan->wide].infinity, numbers.multiplier);
+        for (uint64_t i = 0; i < b->n; i++) {
+            const bool counts = magnitude_at(numbers.data, numbers.dtype, i) < limit;
+            const uint64_t zero = 0;
+            memcpy(scratch + i * size, counts ? numbers.data + i * size : (void *)&zero, size);
+        }
+        numbers.data = scratch;
+    }
+    const uint64_t most =
+        k->norm[numbers.dtype](numbers.data, NULL, b->n, numbers.multiplier, &sum);
+    if (most && plan->wide == gsc_f32 && !is_trusted(sum)) {
+        convert(k, numbers.dtype, numbers.data, gsc_f64, wide, b->n, numbers.multiplier,
+                scratch + sizeof scratch / 2); /* free, as the numbers are floats at most */
+        k->norm[gsc_f64](wide, NULL, b->n, 1.0, &sum);
+    }
+    if (job->want & GSC_WANT_AMAX) {
+        double amax = gsc_double(convert_one(k, numbers.dtype, most, gsc_f64, numbers.multiplier));
+        part->amax = amax > part->amax ? amax : part->amax;
+    }
+    return sum;
 }
 
-/* Underflow in a call that only reads: what unscaling in place would have made. */
-static GSC_NOINLINE void underflow_of_check(const job *job, const plan *plan,
-                                            const unsigned char *source, const unsigned char *in,
-                                            uint64_t n, partial *part)
+/* Whether a sum of squares up to that of `most` will be trusted for certain. */
+static bool will_be_trusted(const job *job, const plan *plan, uint64_t most)
 {
-    unsigned char results[GSC_BLOCK * sizeof(double)];
-    job->kernels->unscale[plan->source][plan->out](source, results, n, plan->multiplier, NULL);
-    count_underflow(in, plan->in, results, plan->out, n, part);
-}
-
-/* Whether what is wanted needs the input of a block in place after its output is known. */
-static bool needs_input(const job *job, const plan *plan)
-{
-    bool results_are_products = plan->in == plan->out && plan->source == plan->in &&
-                                (plan->in == gsc_f32 || plan->in == gsc_f64);
-    return !plan->copies &&
-           ((job->want & GSC_WANT_UNDERFLOW) ||
-            (!results_are_products && (job->want & (GSC_WANT_NORM | GSC_WANT_AMAX))));
+    double x = gsc_double(convert_one(job->kernels, plan->source, most, gsc_f64, plan->multiplier));
+    return x >= 0x1p-40 && x <= 0x1p+57;
 }
 
 /* One block; out is NULL for a call that only reads. Returns its sum of squares, if wanted. */
-static double run_block(const job *job, const plan *plan, const unsigned char *in,
-                        unsigned char *out, uint64_t n, position at, partial *part)
+static double run_block(const job *job, const plan *plan, const block *b, const unsigned char *in,
+                        unsigned char *out, partial *part)
 {
-    double widened[GSC_BLOCK];
-    float narrow_results[GSC_BLOCK];
-    union {
-        float narrow[GSC_LANES];
-        double wide[GSC_LANES];
-    } lanes;
-    const bool norm = job->want & GSC_WANT_NORM, in_place = in == out;
-    const bool waits = in_place && needs_input(job, plan);
-    const unsigned char *source = in;
-    /* Results wait aside while the input is needed; doubles, which are not widened, in `widened`.
-     */
-    void *aside = plan->in == gsc_f64 ? (void *)widened : narrow_results;
-    unsigned char *to = waits ? aside : out;
+    double wide[GSC_BLOCK], sum = 0;
+    float narrow[GSC_BLOCK];
+    const uint64_t n = b->n;
+    const bool norm = job->want & GSC_WANT_NORM;
+    const bool widened = plan->source != plan->in;
+    void *products = plan->wide == gsc_f64 ? (void *)wide : narrow;
+    unsigned char *to = plan->last ? products : plan->copies ? NULL : out;
+    view numbers = {in, plan->source, plan->multiplier}, outputs;
 
-    if (plan->source != plan->in) { /* exact */
-        job->kernels->unscale[plan->in][gsc_f64](in, widened, n, 1.0, NULL);
-        source = (const unsigned char *)widened;
+    if (widened) { /* exact */
+        convert(job->kernels, plan->in, in, gsc_f64, wide, n, 1.0, narrow);
+        numbers.data = (const unsigned char *)wide;
     }
-    const uint64_t most = plan->kernel(source, to, n, plan->multiplier, norm ? &lanes : NULL);
-    if (plan->copies && out && !in_place)
-        memcpy(out, in, n * dtypes[plan->in].size);
+    const unsigned char *const source = numbers.data;
+    if (job->want & (GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM))
+        count_small(job, plan, b, source, narrow, part);
 
-    double sum = 0;
-    bool bad =
-        most >= dtypes[plan->source].infinity || (plan->may_overflow && overflows(job, plan, most));
-    part->overflow |= bad;
-    if (norm && !bad)
-        sum = sum_lanes(plan, &lanes);
-    if (bad || (norm && most && plan->source != gsc_f64 && !trusted(sum)))
-        sum = examine_block(job, plan, source, source == to, to, n, at, bad, part);
-    if (!bad && (job->want & GSC_WANT_AMAX)) {
-        double amax = gsc_double(convert_one(job, plan, most, gsc_f64));
-        part->amax = amax > part->amax ? amax : part->amax;
+    outputs = numbers;
+    if (to == products || (to && plan->out == plan->wide)) {
+        numbers = (view){to, plan->wide, 1.0};
+        outputs = numbers;
+    } else if (to == source) {
+        /* Written over, while it may still be needed. F8_E4M3FN has no Inf to count. */
+        const bool has_infinity = formats[plan->out].nan > formats[plan->out].infinity;
+        if (has_infinity)
+            outputs = (view){to, plan->out, 1.0};
+        if ((job->want & (GSC_WANT_NORM | GSC_WANT_AMAX)) || !has_infinity) {
+            uint64_t most = job->kernels->check[plan->source](source, NULL, n, 0, NULL);
+            if (most && (is_bad(job, plan, most) || (norm && !will_be_trusted(job, plan, most)))) {
+                memcpy(narrow, source, n * formats[plan->in].size);
+                numbers.data = (const unsigned char *)narrow;
+                if (!has_infinity)
+                    outputs = numbers;
+            }
+        }
     }
-    if ((job->want & GSC_WANT_UNDERFLOW) && !plan->copies) {
-        if (out)
-            count_underflow(in, plan->in, to, plan->out, n, part);
-        else
-            underflow_of_check(job, plan, source, in, n, part);
+
+    const uint64_t most = plan->kernel(source, to, n, plan->multiplier, norm ? &sum : NULL);
+    if (job->operation != ADD) {
+        const bool bad = is_bad(job, plan, most);
+        part->overflow |= bad;
+        if (bad || (norm && most && plan->wide == gsc_f32 && !is_trusted(sum))) {
+            sum = examine(job, plan, b, numbers, outputs, bad, wide, part);
+        } else if (job->want & GSC_WANT_AMAX) {
+            double amax = gsc_double(
+                convert_one(job->kernels, plan->source, most, gsc_f64, plan->multiplier));
+            part->amax = amax > part->amax ? amax : part->amax;
+        }
     }
-    if (waits)
-        memcpy(out, aside, n * dtypes[plan->out].size);
-    return norm ? sum : 0;
+    if (plan->copies && out != in)
+        memcpy(out, in, n * formats[plan->in].size);
+    if (job->operation == CLIP)
+        job->kernels->clamp[plan->wide](products, products, n, job->limit, NULL);
+    if (plan->last)
+        plan->last(products, out, n, 1.0, NULL);
+    return sum;
 }
 
 /* ---- chunks: the list as one row of them, in batches, shared among threads or not ---- */
 
 static uint64_t chunks_of(const gsc_tensor *tensor)
 {
-    return tensor->count / GSC_CHUNK + (tensor->count % GSC_CHUNK != 0);
+    return (tensor->count * parts_of(tensor->dtype) + GSC_CHUNK - 1) / GSC_CHUNK;
 }
 
 /* Chunk `chunk` of tensor `tensor`. */
@@ -313,14 +390,17 @@ static cursor skip_chunks(const job *job, cursor at, uint64_t count)
 static double run_chunk(const job *job, const plan *plan, cursor at, partial *part)
 {
     const gsc_tensor *in = &job->in[at.tensor];
-    unsigned char *from = in->data, *to = job->out ? job->out[at.tensor].data : NULL;
-    const uint64_t from_size = dtypes[plan->in].size, to_size = dtypes[plan->out].size;
-    uint64_t i = at.chunk * GSC_CHUNK, end = i + GSC_CHUNK < in->count ? i + GSC_CHUNK : in->count;
+    const bool writes = job->operation != CHECK;
+    unsigned char *from = in->data, *to = writes ? job->out[at.tensor].data : NULL;
+    const uint64_t from_size = formats[plan->in].size, to_size = formats[plan->out].size;
+    block b = {.tensor = at.tensor, .first = at.chunk * GSC_CHUNK, .parts = parts_of(in->dtype)};
+    const uint64_t left = in->count * b.parts - b.first;
+    const uint64_t end = b.first + (left < GSC_CHUNK ? left : GSC_CHUNK);
     double sum = 0;
-    for (; i < end; i += GSC_BLOCK) {
-        uint64_t n = end - i < GSC_BLOCK ? end - i : GSC_BLOCK;
-        sum += run_block(job, plan, from + i * from_size, to ? to + i * to_size : NULL, n,
-                         (position){at.tensor, i}, part);
+    for (; b.first < end; b.first += GSC_BLOCK) {
+        b.n = end - b.first < GSC_BLOCK ? end - b.first : GSC_BLOCK;
+        sum += run_block(job, plan, &b, from + b.first * from_size,
+                         writes ? to + b.first * to_size : NULL, part);
     }
     return sum;
 }
@@ -328,13 +408,16 @@ static double run_chunk(const job *job, const plan *plan, cursor at, partial *pa
 /* `count` chunks from `at`; their sums go to sums[0..]. */
 static void run_chunks(const job *job, cursor at, uint64_t count, double *sums, partial *part)
 {
-    plan current = {.kernel = NULL};
+    plan plans[gsc_dtypes]; /* by input dtype: lists mix few pairs */
+    for (int dtype = 0; dtype < gsc_dtypes; dtype++)
+        plans[dtype].kernel = NULL;
     for (uint64_t done = 0; done < count; at = skip_chunks(job, at, 1)) {
-        uint32_t in = job->in[at.tensor].dtype - 1;
-        uint32_t out = job->out ? job->out[at.tensor].dtype - 1 : in;
-        if (!current.kernel || current.in != in || current.out != out)
-            current = plan_for(job, in, out);
-        sums[done++] = run_chunk(job, &current, at, part);
+        uint32_t in = real_of(job->in[at.tensor].dtype);
+        uint32_t out = job->out ? real_of(job->out[at.tensor].dtype) : in;
+        plan *plan = &plans[in];
+        if (!plan->kernel || plan->out != out)
+            *plan = plan_for(job, in, out);
+        sums[done++] = run_chunk(job, plan, at, part);
     }
 }
 
@@ -363,6 +446,9 @@ static void add_partial(gsc_report *report, const partial *part)
     report->inf_count += part->inf_count;
     report->zeros_made += part->zeros_made;
     report->subnormals_made += part->subnormals_made;
+    report->histogram_elements += part->histogram_elements;
+    for (int bin = 0; bin < GSC_BINS; bin++)
+        report->histogram[bin] += part->histogram[bin];
 }
 
 /* Adds the sums of a batch: chunks within a tensor, then tensors, each in order. */
@@ -414,14 +500,14 @@ static gsc_status tensor_check(const gsc_tensor *t, int argument, uint64_t index
 #define FAIL(status, field, ...)                                                                   \
     return (strcat(strcpy(name, list), "." field),                                                 \
             gsc_fail(err, status, argument, (int64_t)index, name, __VA_ARGS__))
-    if (t->dtype - 1 >= gsc_dtypes)
+    const uint64_t size = gsc_dtype_size(t->dtype);
+    if (size == 0)
         FAIL(GSC_ERROR_DTYPE, "dtype", "tensor %llu of %s has dtype %u, which is none: see GSC_F32",
              (unsigned long long)index, list, t->dtype);
     if (t->reserved != 0)
         FAIL(GSC_ERROR_VALUE, "reserved", "tensor %llu of %s has reserved = %u: it must be 0",
              (unsigned long long)index, list, t->reserved);
-    uint64_t size = dtypes[t->dtype - 1].size;
-    if (t->count > UINT64_MAX / size || t->count * size > UINTPTR_MAX - (uintptr_t)t->data)
+    if (t->count > UINTPTR_MAX / 16 || t->count * size > UINTPTR_MAX - (uintptr_t)t->data)
         FAIL(GSC_ERROR_COUNT, "count",
              "tensor %llu of %s has %llu elements, more than memory: is it a byte count?",
              (unsigned long long)index, list, (unsigned long long)t->count);
@@ -432,43 +518,48 @@ static gsc_status tensor_check(const gsc_tensor *t, int argument, uint64_t index
     return GSC_OK;
 }
 
-static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, int argument,
-                             uint64_t index, gsc_error *err)
+static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool may_be_same,
+                             int argument, uint64_t index, gsc_error *err)
 {
     if (in->count != out->count)
         return gsc_fail(err, GSC_ERROR_COUNT, argument, (int64_t)index, "out.count",
                         "tensor %llu has %llu elements, its output %llu: make them equal",
                         (unsigned long long)index, (unsigned long long)in->count,
                         (unsigned long long)out->count);
-    uint64_t in_size = dtypes[in->dtype - 1].size, out_size = dtypes[out->dtype - 1].size;
-    if (in->count == 0 || (in->data == out->data && in_size == out_size))
+    if (parts_of(in->dtype) != parts_of(out->dtype))
+        return gsc_fail(err, GSC_ERROR_DTYPE, argument, (int64_t)index, "out.dtype",
+                        "of tensor %llu and its output one is complex: make both or none",
+                        (unsigned long long)index);
+    uint64_t in_size = gsc_dtype_size(in->dtype), out_size = gsc_dtype_size(out->dtype);
+    if (in->count == 0 || (may_be_same && in->data == out->data && in_size == out_size))
         return GSC_OK;
     uintptr_t from = (uintptr_t)in->data, to = (uintptr_t)out->data;
     if (from < to + out->count * out_size && to < from + in->count * in_size)
         return gsc_fail(err, GSC_ERROR_OVERLAP, argument, (int64_t)index, "out.data",
-                        "tensor %llu and its output overlap: in place needs the same address and "
-                        "element size",
-                        (unsigned long long)index);
+                        "tensor %llu and its output overlap: %s", (unsigned long long)index,
+                        may_be_same ? "in place needs the same address and element size"
+                                    : "what is added to must be other memory");
     return GSC_OK;
 }
 
 /* The whole list; out may be NULL or the same list. Sums up the chunks and bytes. */
 static gsc_status list_check(job *job, int tensors_argument, uint64_t *bytes, gsc_error *err)
 {
+    const bool may_be_same = job->operation != ADD;
     *bytes = 0;
     for (uint64_t i = 0; i < job->n; i++) {
         GSC_TRY(tensor_check(&job->in[i], tensors_argument, i, "tensors", err));
         job->chunks += chunks_of(&job->in[i]);
-        uint64_t size = job->in[i].count * dtypes[job->in[i].dtype - 1].size;
+        uint64_t size = job->in[i].count * gsc_dtype_size(job->in[i].dtype);
         if (size > (uint64_t)INT64_MAX - *bytes)
             return gsc_fail(err, GSC_ERROR_COUNT, tensors_argument, (int64_t)i, "tensors.count",
                             "the list up to tensor %llu has more bytes than memory",
                             (unsigned long long)i);
         *bytes += size;
-        if (!job->out || job->out == job->in)
+        if (!job->out || (job->out == job->in && may_be_same))
             continue;
         GSC_TRY(tensor_check(&job->out[i], tensors_argument + 1, i, "out", err));
-        GSC_TRY(pair_check(&job->in[i], &job->out[i], tensors_argument + 1, i, err));
+        GSC_TRY(pair_check(&job->in[i], &job->out[i], may_be_same, tensors_argument + 1, i, err));
     }
     return GSC_OK;
 }
@@ -486,20 +577,41 @@ static gsc_status want_check(uint32_t want, int argument, gsc_error *err)
 
 uint32_t gsc_dtype_size(uint32_t dtype)
 {
-    return dtype - 1 < gsc_dtypes ? (uint32_t)dtypes[dtype - 1].size : 0;
+    if (dtype - 1 >= GSC_COMPLEX128)
+        return 0;
+    return (uint32_t)(formats[real_of(dtype)].size * parts_of(dtype));
 }
 
-/* What is the same for the three operations; `tensors` is argument 2 of each. */
-static gsc_status run(const gsc_exec *on, job *job, gsc_report *report, gsc_error *err)
+/* What is the same for all operations; `list` is the position of the argument `tensors`. */
+static gsc_status run(const gsc_exec *on, const gsc_factor *factor, int list, job *job,
+                      gsc_report *report, gsc_error *err)
 {
     gsc_context *context;
     gsc_report result;
     uint64_t bytes;
+    if (job->n > 0) {
+        if (!job->in)
+            return gsc_fail_null(err, list, "tensors");
+        if (!job->out && job->operation != CHECK)
+            return gsc_fail_null(err, list + 1, "out");
+    }
+    if (factor)
+        GSC_TRY(gsc_factor_check(factor, 1, err));
     GSC_TRY(gsc_exec_read(on, &context, err));
-    GSC_TRY(list_check(job, 2, &bytes, err));
+    GSC_TRY(list_check(job, list, &bytes, err));
     job->kernels = gsc_kernels_best();
     memset(&result, 0, sizeof result);
-    run_job(job, context, bytes, &result);
+    if (job->operation == ADD) { /* nothing is added before all of it is known to be good */
+        struct job judge = *job;
+        judge.operation = CHECK;
+        job->want = 0;
+        run_job(&judge, context, bytes, &result);
+        if (!result.overflow)
+            run_job(job, context, bytes, &result);
+        job->want = judge.want;
+    } else {
+        run_job(job, context, bytes, &result);
+    }
     if (!report)
         return GSC_OK;
     result.found_inf = (float)result.overflow;
@@ -517,43 +629,68 @@ static gsc_status run(const gsc_exec *on, job *job, gsc_report *report, gsc_erro
 gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *tensors,
                      const gsc_tensor *out, uint64_t n, gsc_error *err)
 {
-    if (n > 0) {
-        GSC_REQUIRE(tensors, 2);
-        GSC_REQUIRE(out, 3);
-    }
-    if (factor)
-        GSC_TRY(gsc_factor_check(factor, 1, err));
-    job job = {.in = tensors, .out = out, .n = n, .multiplier = factor ? factor->scale : 1};
-    return run(on, &job, NULL, err);
+    job job = {.in = tensors,
+               .out = out,
+               .n = n,
+               .multiplier = factor ? factor->scale : 1,
+               .operation = UNSCALE};
+    return run(on, factor, 2, &job, NULL, err);
 }
 
 gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *tensors,
                      uint64_t n, uint32_t want, gsc_report *report, gsc_error *err)
 {
-    if (n > 0)
-        GSC_REQUIRE(tensors, 2);
     GSC_REQUIRE(report, 5);
-    if (factor)
-        GSC_TRY(gsc_factor_check(factor, 1, err));
     GSC_TRY(want_check(want, 4, err));
     job job = {.in = tensors, .n = n, .multiplier = factor ? factor->inverse : 1, .want = want};
-    return run(on, &job, report, err);
+    return run(on, factor, 2, &job, report, err);
 }
 
 gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *tensors,
                        const gsc_tensor *out, uint64_t n, uint32_t want, gsc_report *report,
                        gsc_error *err)
 {
-    if (n > 0) {
-        GSC_REQUIRE(tensors, 2);
-        GSC_REQUIRE(out, 3);
-    }
-    if (factor)
-        GSC_TRY(gsc_factor_check(factor, 1, err));
     GSC_TRY(want_check(want, 5, err));
-    job job = {.in = tensors, .out = out, .n = n, .multiplier = factor ? factor->inverse : 1};
+    job job = {.in = tensors,
+               .out = out,
+               .n = n,
+               .multiplier = factor ? factor->inverse : 1,
+               .operation = UNSCALE};
     job.want = report ? want : 0;
-    return run(on, &job, report, err);
+    return run(on, factor, 2, &job, report, err);
+}
+
+gsc_status gsc_clip_value(const gsc_exec *on, const gsc_factor *factor, double limit,
+                          const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
+                          uint32_t want, gsc_report *report, gsc_error *err)
+{
+    if (!(limit > 0) || !isfinite(limit))
+        return gsc_fail(err, GSC_ERROR_VALUE, 2, -1, "limit",
+                        "limit is %g: it must be finite and above 0", limit);
+    GSC_TRY(want_check(want, 6, err));
+    job job = {.in = tensors,
+               .out = out,
+               .n = n,
+               .multiplier = factor ? factor->inverse : 1,
+               .operation = CLIP};
+    job.limit = limit;
+    job.want = report ? want : 0;
+    return run(on, factor, 3, &job, report, err);
+}
+
+gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *tensors,
+                          const gsc_tensor *out, uint64_t n, uint32_t want, gsc_report *report,
+                          gsc_error *err)
+{
+    GSC_REQUIRE(report, 6);
+    GSC_TRY(want_check(want, 5, err));
+    job job = {.in = tensors,
+               .out = out,
+               .n = n,
+               .multiplier = factor ? factor->inverse : 1,
+               .operation = ADD};
+    job.want = want;
+    return run(on, factor, 2, &job, report, err);
 }
 
 gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uint64_t n,

@@ -27,7 +27,7 @@
  * - A pointer may be NULL only where its function says so. Data pointers may have any alignment.
  * - Functions may be called from any thread at the same time, as long as no two calls write, or one
  *   writes and one reads, the same memory. None prints, changes the floating-point environment, or
- *   allocates, but for gsc_context_create_*; gsc_scale, gsc_check and gsc_unscale need up to 112
+ *   allocates, but for gsc_context_create_*; the functions of the section Tensors need up to 112
  *   KiB of stack.
  * - `on` says where the memory is: NULL is the calling thread and host memory.
  */
@@ -74,6 +74,7 @@ typedef int32_t gsc_status;
 #define GSC_ERROR_VERSION     (-15) /* saved bytes need a newer version of the library */
 #define GSC_ERROR_UNAVAILABLE (-16) /* this build or machine cannot do it */
 #define GSC_ERROR_MEMORY      (-17) /* out of memory or threads */
+#define GSC_ERROR_DEVICE      (-18) /* the CUDA driver failed, or the context is of another process */
 
 /* What exactly was wrong. Written only when a call fails; pass NULL where the status is enough. */
 typedef struct gsc_error {
@@ -282,13 +283,14 @@ typedef struct gsc_exec {
 GSC_API gsc_status gsc_exec_init(uint32_t struct_size, gsc_exec *out, gsc_error *err);
 
 /*
- * A context that shares the work of a call among `threads` threads, the calling one included,
- * through the caller's pool. The results have the same bits as with one thread. Lists below 1 MiB
- * stay on the calling thread.
+ * A context that shares the work of a call among `threads` threads, the calling one included:
+ * through the caller's pool, or threads of its own that sleep between calls and are made anew in a
+ * forked process. The results have the same bits as with one thread. Lists below 4 MiB stay on the
+ * calling thread, as does a call while another one has the context's own threads.
  *
  *     threads       1 or more
- *     parallel_for  NULL: only with threads = 1
- *     pool          NULL: handed to parallel_for as it is
+ *     parallel_for  NULL: the context makes threads - 1 of its own
+ *     pool          NULL: handed to parallel_for as it is; without one, it must be NULL
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_MEMORY.
  * Threads: any, at the same time.
@@ -297,12 +299,15 @@ GSC_API gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *pa
                                           void *pool, gsc_context **out, gsc_error *err);
 
 /*
- * A context on a CUDA device. A library without CUDA support answers GSC_ERROR_UNAVAILABLE;
- * gsc_info.cuda says why it is not there.
+ * A context on a CUDA device, through the driver that is found at run time. Where there is none, or
+ * it cannot be used, the answer is GSC_ERROR_UNAVAILABLE and gsc_info.cuda says why. The context is
+ * the device's primary one, which frameworks share; the caller's current context stays as it was. A
+ * forked process must make its own.
  *
  *     device  CUDA ordinal
  *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY.
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_DEVICE,
+ *   GSC_ERROR_MEMORY.
  * Threads: any, at the same time.
  */
 GSC_API gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err);
@@ -329,8 +334,8 @@ GSC_API gsc_status gsc_prepare(const gsc_exec *on, gsc_error *err);
 typedef struct gsc_info {
     uint32_t struct_size;      /* set by the initialiser */
     uint32_t version;          /* as gsc_version */
-    const char *cpu;           /* instruction set in use: "scalar" or "avx2"; GSC_CPU in the
-                                  environment chooses */
+    const char *cpu;           /* instruction set in use: "scalar", "avx2", "avx512" or "neon";
+                                  GSC_CPU in the environment chooses */
     const char *cpu_available; /* those that this machine can run, separated by spaces */
     const char *cpu_note;      /* empty, or why GSC_CPU was not followed */
     const char *cuda;          /* "available", or why there is no CUDA */
@@ -411,6 +416,7 @@ GSC_API gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *fac
 #define GSC_WANT_NORM      4u  /* sum_squares */
 #define GSC_WANT_AMAX      8u  /* amax */
 #define GSC_WANT_UNDERFLOW 16u /* zeros_made, subnormals_made */
+#define GSC_WANT_HISTOGRAM 32u /* histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor */
 
 /*
  * Overwritten by the call that fills it. All zeros is the report of an empty list, and adds nothing
@@ -424,7 +430,7 @@ typedef struct gsc_report {
                                    0 */
     int32_t overflow;           /* the same as an integer */
     double amax;                /* largest finite magnitude after unscaling, before rounding to
-                                   the output's dtype */
+                                   the output's dtype; of a complex value its larger part */
     uint32_t absent;            /* GSC_WANT_* bits that were not asked for */
     uint32_t max_reserved[3];   /* 0 */
     int64_t first_bad;          /* 0: none, else GSC_BAD_TENSOR and GSC_BAD_ELEMENT of it say
@@ -439,7 +445,10 @@ typedef struct gsc_report {
     int64_t inf_count;          /* elements that are Inf, or became so by unscaling */
     int64_t zeros_made;         /* outputs that are zero while their input was not */
     int64_t subnormals_made;    /* outputs that are subnormal while their input was not */
-    int64_t count_reserved[17]; /* 0 */
+    int64_t histogram_elements; /* elements that the histogram looked at */
+    int64_t histogram[16];      /* of them by magnitude after unscaling: [k] those from 2^(4k-48)
+                                   up to 2^(4k-44); [0] all smaller ones but zeros, [15] all
+                                   finite larger ones */
 } gsc_report;
 
 /*
@@ -576,15 +585,22 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
  * count of 0 is legal, with a NULL data pointer too.
  *
  * Values are multiplied in float, doubles in double; where the factor is no normal float, all in
- * double. Half types are widened exactly and rounded to nearest even; NaN stays NaN; a multiplier
- * of exactly 1 into the same dtype copies the bits.
+ * double. Narrow types are widened exactly and rounded to nearest even; NaN stays NaN; a multiplier
+ * of exactly 1 into the same dtype copies the bits. A finite value beyond the range of its output
+ * becomes Inf, in F8_E4M3FN, which has none, NaN; it counts as Inf. A complex value goes with
+ * complex ones only; it is two real ones, but counts once, as its larger part does.
  */
 
 /* dtype of a tensor. */
-#define GSC_F32  1u /* IEEE binary32 */
-#define GSC_F64  2u /* IEEE binary64 */
-#define GSC_F16  3u /* IEEE binary16 */
-#define GSC_BF16 4u /* bfloat16: the upper half of a binary32 */
+#define GSC_F32        1u /* IEEE binary32 */
+#define GSC_F64        2u /* IEEE binary64 */
+#define GSC_F16        3u /* IEEE binary16 */
+#define GSC_BF16       4u /* bfloat16: the upper half of a binary32 */
+#define GSC_F8_E4M3FN  5u /* 4 bits of exponent, 3 of mantissa, bias 7, no Inf; up to 448 (OCP FP8) */
+#define GSC_F8_E5M2    6u /* 5 bits of exponent, 2 of mantissa, bias 15; the upper half of a binary16 (OCP FP8) */
+#define GSC_CB16       7u /* Cerebras' 16 bits: 6 of exponent, 9 of mantissa, bias 42 */
+#define GSC_COMPLEX64  8u /* two binary32: real, imaginary */
+#define GSC_COMPLEX128 9u /* two binary64 */
 
 /* A run of elements. An input is only read, although `data` is not const. */
 typedef struct gsc_tensor {
@@ -604,6 +620,7 @@ GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
 /*
  * out = tensors * factor.scale: the loss, or the gradient that a backward pass starts from. No
  * check: what overflows here is found when the gradients are unscaled. `out` may be `tensors`.
+ * Without factor it is a cast; gsc_clip_value casts with saturation.
  *
  *     factor   NULL: 1: a cast, or a copy
  *     tensors  NULL only with n = 0
@@ -654,6 +671,49 @@ GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
 GSC_API gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor,
                                const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
                                uint32_t want, gsc_report *report, gsc_error *err);
+
+/*
+ * gsc_unscale with each product clamped to [-limit, limit] before it is rounded to its output, in
+ * the same pass: what torch.nn.utils.clip_grad_value_ does after unscaling. The report is of the
+ * products before they are clamped, so that an overflow is not hidden: Inf is clamped and counted,
+ * NaN stays. A finite product is never bad, however narrow its output: with the largest value of a
+ * dtype as limit this is a cast with saturation. Both parts of a complex value are clamped.
+ *
+ *     factor   NULL: 1
+ *     limit    finite, above 0; rounded to the type that multiplies
+ *     tensors  NULL only with n = 0
+ *     out      NULL only with n = 0
+ *     want     GSC_WANT_* bits
+ *     report   NULL: not wanted
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
+ *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+ * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
+ * a CUDA graph.
+ */
+GSC_API gsc_status gsc_clip_value(const gsc_exec *on, const gsc_factor *factor, double limit,
+                                  const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
+                                  uint32_t want, gsc_report *report, gsc_error *err);
+
+/*
+ * out += tensors * factor.inverse if every product is finite in the dtype of its output, else
+ * nothing at all: a micro-batch that overflowed adds nothing to the good ones. Each sum is rounded
+ * once; that it is finite is for the unscaling or check of the accumulated gradients to find. The
+ * report is of the products. Reads the list twice. `out` and `tensors` have no byte in common.
+ *
+ *     factor   NULL: 1
+ *     tensors  NULL only with n = 0
+ *     out      NULL only with n = 0; read and written
+ *     want     GSC_WANT_* bits
+ *
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
+ *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+ * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
+ * a CUDA graph.
+ */
+GSC_API gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor,
+                                  const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
+                                  uint32_t want, gsc_report *report, gsc_error *err);
 
 /*
  * *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), the clip

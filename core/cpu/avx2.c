@@ -1,299 +1,423 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * AVX2, F16C and FMA. A vector holds 8 elements that are multiplied in float, or 4 doubles. Each
- * dtype has read (its bits), widen (to the multiplying type), most (largest |bits| so far) and
- * write (from the multiplying type); the loops are the same for all.
- */
+/* AVX2, F16C and FMA. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include "convert.h"
+#include "kernels.h"
+#include "parts.h"
 
-/* Per function, so that no build system needs a flag for this file. */
-#define AVX2 static inline __attribute__((target("avx2,f16c,fma")))
+#define W      8
+#define TARGET __attribute__((target("avx2,f16c,fma,popcnt")))
+#define OP     static inline TARGET
 
-/* ---- dtypes that are multiplied in float ---- */
+typedef __m256i ints;
+typedef __m256 floats;
+typedef __m256d doubles;
+typedef __m128i raw2;
+typedef __m128i raw1; /* its lower half */
 
-typedef __m256i f32_vector;
-typedef __m128i f16_vector;
-typedef __m128i bf16_vector;
+/* ---- memory ---- */
 
-AVX2 __m256i f32_read(const void *at)
+OP __m128i load_part(const void *at, uint64_t bytes)
+{
+    const gsc_part x = gsc_load_part(at, bytes);
+    return _mm_set_epi64x((long long)x.high, (long long)x.low);
+}
+
+OP void store_part(void *at, __m128i x, uint64_t bytes)
+{
+    const gsc_part part = {(uint64_t)_mm_cvtsi128_si64(x), (uint64_t)_mm_extract_epi64(x, 1)};
+    gsc_store_part(at, part, bytes);
+}
+
+/* Ones for the first left < 8 ints. */
+OP ints first(uint64_t left)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)left),
+                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+OP ints read4(const void *at)
 {
     return _mm256_loadu_si256(at);
 }
 
-AVX2 __m128i f16_read(const void *at)
+OP void write4(void *at, ints x)
+{
+    _mm256_storeu_si256(at, x);
+}
+
+OP ints read_first4(const void *at, uint64_t left)
+{
+    return left >= 8 ? read4(at) : _mm256_maskload_epi32(at, first(left));
+}
+
+OP void write_first4(void *at, ints x, uint64_t left)
+{
+    if (left >= 8)
+        write4(at, x);
+    else
+        _mm256_maskstore_epi32(at, first(left), x);
+}
+
+OP ints read_bytes(const void *at, uint64_t bytes)
+{
+    if (bytes >= 32)
+        return read4(at);
+    const uint64_t low = bytes < 16 ? bytes : 16;
+    return _mm256_setr_m128i(load_part(at, low), load_part((const char *)at + low, bytes - low));
+}
+
+OP void write_bytes(void *at, ints x, uint64_t bytes)
+{
+    const uint64_t low = bytes < 16 ? bytes : 16, high = bytes < 32 ? bytes - low : 16;
+    store_part(at, _mm256_castsi256_si128(x), low);
+    store_part((char *)at + low, _mm256_extracti128_si256(x, 1), high);
+}
+
+OP raw2 read2(const void *at)
 {
     return _mm_loadu_si128(at);
 }
 
-AVX2 __m128i bf16_read(const void *at)
+OP void write2(void *at, raw2 x)
 {
-    return _mm_loadu_si128(at);
+    _mm_storeu_si128(at, x);
 }
 
-AVX2 __m256 f32_widen(__m256i bits)
+OP raw2 read_first2(const void *at, uint64_t left)
 {
-    return _mm256_castsi256_ps(bits);
+    return left >= 8 ? read2(at) : load_part(at, 2 * left);
 }
 
-AVX2 __m256 f16_widen(__m128i bits)
+OP void write_first2(void *at, raw2 x, uint64_t left)
 {
-    return _mm256_cvtph_ps(bits);
+    if (left >= 8)
+        write2(at, x);
+    else
+        store_part(at, x, 2 * left);
 }
 
-AVX2 __m256 bf16_widen(__m128i bits)
+OP raw1 read1(const void *at)
 {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+    return _mm_loadl_epi64(at);
 }
 
-AVX2 __m256i f32_most(__m256i most, __m256i bits)
+OP void write1(void *at, raw1 x)
 {
-    return _mm256_max_epu32(most, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
+    _mm_storel_epi64(at, x);
 }
 
-AVX2 __m128i f16_most(__m128i most, __m128i bits)
+OP raw1 read_first1(const void *at, uint64_t left)
 {
-    return _mm_max_epu16(most, _mm_and_si128(bits, _mm_set1_epi16(0x7fff)));
+    return left >= 8 ? read1(at) : load_part(at, left);
 }
 
-AVX2 __m128i bf16_most(__m128i most, __m128i bits)
+OP void write_first1(void *at, raw1 x, uint64_t left)
 {
-    return f16_most(most, bits);
+    store_part(at, x, left < 8 ? left : 8);
 }
 
-AVX2 void f32_write(void *at, __m256 x)
+OP doubles read8(const void *at)
 {
-    _mm256_storeu_ps(at, x);
+    return _mm256_loadu_pd(at);
 }
 
-AVX2 void f64_write(void *at, __m256 x)
-{
-    _mm256_storeu_pd(at, _mm256_cvtps_pd(_mm256_castps256_ps128(x)));
-    _mm256_storeu_pd((double *)at + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)));
-}
-
-AVX2 void f16_write(void *at, __m256 x)
-{
-    _mm_storeu_si128(at, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-
-AVX2 void bf16_write(void *at, __m256 x)
-{
-    __m256i bits = _mm256_castps_si256(x);
-    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-    __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-    __m256i upper = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, is_nan), 16);
-    __m128i packed =
-        _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
-    _mm_storeu_si128(at, packed);
-}
-
-/* ---- doubles ---- */
-
-typedef __m256i f64_vector;
-
-/* No unsigned 64-bit maximum before AVX-512: |bits| have no sign, so the signed one does. */
-AVX2 __m256i f64_most(__m256i most, __m256i bits)
-{
-    __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi64x(INT64_MAX));
-    return _mm256_blendv_epi8(most, magnitude, _mm256_cmpgt_epi64(magnitude, most));
-}
-
-AVX2 void f64_write_f64(void *at, __m256d x)
+OP void write8(void *at, doubles x)
 {
     _mm256_storeu_pd(at, x);
 }
 
-AVX2 void f64_write_f32(void *at, __m256d x)
+OP doubles read_first8(const void *at, uint64_t left)
+{
+    return left >= 4 ? read8(at) : _mm256_castsi256_pd(_mm256_maskload_epi32(at, first(2 * left)));
+}
+
+OP void write_first8(void *at, doubles x, uint64_t left)
+{
+    if (left >= 4)
+        write8(at, x);
+    else
+        _mm256_maskstore_epi32(at, first(2 * left), _mm256_castpd_si256(x));
+}
+
+/* ---- integers ---- */
+
+OP ints ints_set(uint32_t x)
+{
+    return _mm256_set1_epi32((int)x);
+}
+
+#define BINARY(name, intrinsic)                                                                    \
+    OP ints name(ints a, ints b)                                                                   \
+    {                                                                                              \
+        return intrinsic(a, b);                                                                    \
+    }
+BINARY(ints_add, _mm256_add_epi32)
+BINARY(ints_sub, _mm256_sub_epi32)
+BINARY(ints_and, _mm256_and_si256)
+BINARY(ints_or, _mm256_or_si256)
+BINARY(ints_min, _mm256_min_epu32)
+BINARY(max1, _mm256_max_epu8)
+BINARY(max2, _mm256_max_epu16)
+BINARY(max4, _mm256_max_epu32)
+BINARY(min2, _mm256_min_epu16)
+#define ints_shl(a, count) _mm256_slli_epi32(a, count)
+#define ints_shr(a, count) _mm256_srli_epi32(a, count)
+
+OP ints max8(ints a, ints b) /* magnitudes: no sign to mistake */
+{
+    return _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(b, a));
+}
+
+/* a >= b ? x : y, of magnitudes */
+OP ints ints_select_ge(ints a, ints b, ints x, ints y)
+{
+    return _mm256_blendv_epi8(x, y, _mm256_cmpgt_epi32(b, a));
+}
+
+OP ints magnitudes1(ints bits)
+{
+    return _mm256_and_si256(bits, _mm256_set1_epi8(0x7f));
+}
+
+OP ints magnitudes2(ints bits)
+{
+    return _mm256_and_si256(bits, _mm256_set1_epi16(0x7fff));
+}
+
+OP ints magnitudes4(ints bits)
+{
+    return _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+}
+
+OP ints magnitudes8(ints bits)
+{
+    return _mm256_and_si256(bits, _mm256_set1_epi64x(INT64_MAX));
+}
+
+OP uint64_t largest2(ints x)
+{
+    const __m128i most = _mm_max_epu16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    const __m128i least = _mm_minpos_epu16(_mm_xor_si128(most, _mm_set1_epi16(-1)));
+    return 0xffff ^ (uint64_t)_mm_extract_epi16(least, 0);
+}
+
+OP uint64_t largest1(ints x)
+{
+    return largest2(
+        _mm256_max_epu8(_mm256_srli_epi16(x, 8), _mm256_and_si256(x, _mm256_set1_epi16(0xff))));
+}
+
+OP uint64_t largest4(ints x)
+{
+    __m128i most = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0x4e));
+    most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0xb1));
+    return (uint32_t)_mm_cvtsi128_si32(most);
+}
+
+OP uint64_t largest8(ints x)
+{
+    const ints pairs = max8(x, _mm256_permute4x64_epi64(x, 0x4e));
+    const ints all = max8(pairs, _mm256_permute4x64_epi64(pairs, 0xb1));
+    return (uint64_t)_mm_cvtsi128_si64(_mm256_castsi256_si128(all));
+}
+
+/* Bytes of the elements that are at least `least`, by those that are below. */
+#define AT_LEAST(size, type, set, greater)                                                         \
+    OP uint64_t at_least##size(ints x, uint64_t least)                                             \
+    {                                                                                              \
+        const int below = _mm256_movemask_epi8(greater(set((type)least), x));                      \
+        return (uint64_t)(32 - _mm_popcnt_u32((unsigned)below)) / size;                            \
+    }
+AT_LEAST(1, char, _mm256_set1_epi8, _mm256_cmpgt_epi8)
+AT_LEAST(2, short, _mm256_set1_epi16, _mm256_cmpgt_epi16)
+AT_LEAST(4, int, _mm256_set1_epi32, _mm256_cmpgt_epi32)
+AT_LEAST(8, long long, _mm256_set1_epi64x, _mm256_cmpgt_epi64)
+
+OP ints sub2(ints a, uint16_t b)
+{
+    return _mm256_sub_epi16(a, _mm256_set1_epi16((short)b));
+}
+
+OP ints add_where_not_zero2(ints bits, uint16_t b)
+{
+    const ints zero = _mm256_cmpeq_epi16(magnitudes2(bits), _mm256_setzero_si256());
+    return _mm256_add_epi16(bits, _mm256_andnot_si256(zero, _mm256_set1_epi16((short)b)));
+}
+
+OP bool any_below2(ints x, uint16_t limit)
+{
+    const ints under = _mm256_subs_epu16(_mm256_set1_epi16((short)limit), x);
+    return !_mm256_testz_si256(under, under);
+}
+
+OP bool any_above2(ints x, uint16_t limit)
+{
+    const ints over = _mm256_subs_epu16(x, _mm256_set1_epi16((short)limit));
+    return !_mm256_testz_si256(over, over);
+}
+
+/* The upper halves of both, a float's width each: of `even` into the lower place. */
+OP ints merge_upper(ints even, ints odd)
+{
+    return _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa);
+}
+
+/* ---- widths ---- */
+
+OP ints whole4(ints x)
+{
+    return x;
+}
+
+OP ints whole2(raw2 x)
+{
+    return _mm256_zextsi128_si256(x);
+}
+
+OP ints whole1(raw1 x)
+{
+    return _mm256_zextsi128_si256(x);
+}
+
+OP ints widen2(raw2 x)
+{
+    return _mm256_cvtepu16_epi32(x);
+}
+
+OP ints widen1(raw1 x)
+{
+    return _mm256_cvtepu8_epi32(x);
+}
+
+OP raw2 narrow2(ints x)
+{
+    return _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+}
+
+OP raw1 narrow1(ints x)
+{
+    return _mm_packus_epi16(narrow2(x), _mm_setzero_si128());
+}
+
+/* ---- floats ---- */
+
+OP floats floats_of(ints bits)
+{
+    return _mm256_castsi256_ps(bits);
+}
+
+OP ints bits_of(floats x)
+{
+    return _mm256_castps_si256(x);
+}
+
+OP floats floats_set(float x)
+{
+    return _mm256_set1_ps(x);
+}
+
+OP floats floats_add(floats a, floats b)
+{
+    return _mm256_add_ps(a, b);
+}
+
+OP floats floats_sub(floats a, floats b)
+{
+    return _mm256_sub_ps(a, b);
+}
+
+OP floats floats_mul(floats a, floats b)
+{
+    return _mm256_mul_ps(a, b);
+}
+
+OP floats floats_fma(floats a, floats b, floats c)
+{
+    return _mm256_fmadd_ps(a, b, c);
+}
+
+OP floats floats_clamp(floats x, floats low, floats high)
+{
+    return _mm256_max_ps(low, _mm256_min_ps(high, x)); /* a NaN is the second operand, and stays */
+}
+
+OP floats f16_widen(raw2 bits)
+{
+    return _mm256_cvtph_ps(bits);
+}
+
+OP raw2 f16_narrow(floats x)
+{
+    return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+/* ---- doubles ---- */
+
+OP doubles doubles_of(ints bits)
+{
+    return _mm256_castsi256_pd(bits);
+}
+
+OP doubles doubles_set(double x)
+{
+    return _mm256_set1_pd(x);
+}
+
+OP doubles doubles_add(doubles a, doubles b)
+{
+    return _mm256_add_pd(a, b);
+}
+
+OP doubles doubles_mul(doubles a, doubles b)
+{
+    return _mm256_mul_pd(a, b);
+}
+
+OP doubles doubles_fma(doubles a, doubles b, doubles c)
+{
+    return _mm256_fmadd_pd(a, b, c);
+}
+
+OP doubles doubles_clamp(doubles x, doubles low, doubles high)
+{
+    return _mm256_max_pd(low, _mm256_min_pd(high, x));
+}
+
+OP doubles doubles_low(floats x)
+{
+    return _mm256_cvtps_pd(_mm256_castps256_ps128(x));
+}
+
+OP doubles doubles_high(floats x)
+{
+    return _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+}
+
+OP void write_half4(void *at, doubles x)
 {
     _mm_storeu_ps(at, _mm256_cvtpd_ps(x));
 }
 
-/* ---- loops ---- */
+OP void write_first_half4(void *at, doubles x, uint64_t left)
+{
+    store_part(at, _mm_castps_si128(_mm256_cvtpd_ps(x)), 4 * left);
+}
 
-/*
- * Asks for the bytes that the loop reads a little later. Where a loop computes much per cache line,
- * too few lines are under way to hide the latency of DRAM. It costs nothing in cache.
- */
-#define AHEAD 3072
-#define PREFETCH(in, elements)                                                                     \
-    for (uint64_t ahead = 0; ahead < elements * sizeof(in##_bits); ahead += 64)                    \
-        _mm_prefetch((const void *)((uintptr_t)from + i * sizeof(in##_bits) + AHEAD + ahead),      \
-                     _MM_HINT_T0);
+/* The sum of lanes j and j + 2, of these both. */
+OP double doubles_fold(doubles x)
+{
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
 
-/* The largest of the |bits| in a vector. */
-#define REDUCE(in, most)                                                                           \
-    in##_bits parts[sizeof(in##_vector) / sizeof(in##_bits)], largest = 0;                         \
-    memcpy(parts, &most, sizeof parts);                                                            \
-    for (unsigned j = 0; j < sizeof parts / sizeof *parts; j++)                                    \
-        largest = parts[j] > largest ? parts[j] : largest;
+#include "simd.h"
 
-#define NO_WRITE(at, x) (void)(x) /* `at` is not evaluated: a reader's `to` is NULL */
-
-/* One vector at element i + k of the pointers `a` and `b`; product in x##k. */
-#define VECTOR(in, k, a, b, osize, WRITE)                                                          \
-    in##_vector bits##k = in##_read((const char *)(a) + (i + k) * sizeof(in##_bits));              \
-    most = in##_most(most, bits##k);                                                               \
-    __m256 x##k = _mm256_mul_ps(in##_widen(bits##k), m);                                           \
-    WRITE((char *)(b) + (i + k) * osize, x##k);
-
-/* The last n - i < 8 elements, padded with zeros, which change neither `most` nor a sum. */
-#define TAIL(in, osize, WRITE, add)                                                                \
-    if (i < n) {                                                                                   \
-        char padded[8 * sizeof(in##_bits)] = {0}, results[8 * sizeof(double)];                     \
-        const uint64_t first = i, rest = n - i;                                                    \
-        memcpy(padded, (const char *)from + first * sizeof(in##_bits), rest * sizeof(in##_bits));  \
-        i = 0;                                                                                     \
-        VECTOR(in, 0, padded, results, osize, WRITE)                                               \
-        add(first);                                                                                \
-        if (osize)                                                                                 \
-            memcpy((char *)to + first * osize, results, rest * osize);                             \
-    }
-
-#define NO_SUM(first) (void)x0
-#define LANE_SUM(first)                                                                            \
-    float *lane = sums + (first) % GSC_LANES;                                                      \
-    _mm256_storeu_ps(lane, _mm256_fmadd_ps(x0, x0, _mm256_loadu_ps(lane)))
-
-#define UNSCALE(name, in, osize, WRITE)                                                            \
-    __attribute__((target("avx2,f16c,fma"))) static uint64_t name(                                 \
-        const void *from, void *to, uint64_t n, double multiplier, void *lanes)                    \
-    {                                                                                              \
-        const __m256 m = _mm256_set1_ps((float)multiplier);                                        \
-        in##_vector most = {0};                                                                    \
-        uint64_t i = 0;                                                                            \
-        (void)lanes;                                                                               \
-        for (; i + 32 <= n; i += 32) {                                                             \
-            PREFETCH(in, 32)                                                                       \
-            VECTOR(in, 0, from, to, osize, WRITE)                                                  \
-            VECTOR(in, 8, from, to, osize, WRITE)                                                  \
-            VECTOR(in, 16, from, to, osize, WRITE)                                                 \
-            VECTOR(in, 24, from, to, osize, WRITE)                                                 \
-        }                                                                                          \
-        for (; i + 8 <= n; i += 8) {                                                               \
-            VECTOR(in, 0, from, to, osize, WRITE)                                                  \
-        }                                                                                          \
-        TAIL(in, osize, WRITE, NO_SUM)                                                             \
-        REDUCE(in, most)                                                                           \
-        return largest;                                                                            \
-    }
-
-#define SUMMED(in, k, osize, WRITE)                                                                \
-    VECTOR(in, k, from, to, osize, WRITE)                                                          \
-    sum##k = _mm256_fmadd_ps(x##k, x##k, sum##k);
-
-#define UNSCALE_NORM(name, in, osize, WRITE)                                                       \
-    __attribute__((target("avx2,f16c,fma"))) static uint64_t name(                                 \
-        const void *from, void *to, uint64_t n, double multiplier, void *lanes)                    \
-    {                                                                                              \
-        const __m256 m = _mm256_set1_ps((float)multiplier);                                        \
-        __m256 sum0 = _mm256_setzero_ps(), sum8 = sum0, sum16 = sum0, sum24 = sum0;                \
-        __m256 sum32 = sum0, sum40 = sum0, sum48 = sum0, sum56 = sum0;                             \
-        in##_vector most = {0};                                                                    \
-        float *sums = lanes;                                                                       \
-        uint64_t i = 0;                                                                            \
-        for (; i + 64 <= n; i += 64) {                                                             \
-            PREFETCH(in, 64)                                                                       \
-            SUMMED(in, 0, osize, WRITE)                                                            \
-            SUMMED(in, 8, osize, WRITE)                                                            \
-            SUMMED(in, 16, osize, WRITE)                                                           \
-            SUMMED(in, 24, osize, WRITE)                                                           \
-            SUMMED(in, 32, osize, WRITE)                                                           \
-            SUMMED(in, 40, osize, WRITE)                                                           \
-            SUMMED(in, 48, osize, WRITE)                                                           \
-            SUMMED(in, 56, osize, WRITE)                                                           \
-        }                                                                                          \
-        _mm256_storeu_ps(sums, sum0);                                                              \
-        _mm256_storeu_ps(sums + 8, sum8);                                                          \
-        _mm256_storeu_ps(sums + 16, sum16);                                                        \
-        _mm256_storeu_ps(sums + 24, sum24);                                                        \
-        _mm256_storeu_ps(sums + 32, sum32);                                                        \
-        _mm256_storeu_ps(sums + 40, sum40);                                                        \
-        _mm256_storeu_ps(sums + 48, sum48);                                                        \
-        _mm256_storeu_ps(sums + 56, sum56);                                                        \
-        for (; i + 8 <= n; i += 8) {                                                               \
-            VECTOR(in, 0, from, to, osize, WRITE)                                                  \
-            LANE_SUM(i);                                                                           \
-        }                                                                                          \
-        TAIL(in, osize, WRITE, LANE_SUM)                                                           \
-        REDUCE(in, most)                                                                           \
-        return largest;                                                                            \
-    }
-
-/* Doubles: 64 lanes do not fit in registers; they stay in L1. */
-#define VECTOR_F64(a, b, osize, WRITE, add, first)                                                 \
-    {                                                                                              \
-        __m256i bits = _mm256_loadu_si256((const void *)((const char *)(a) + i * 8));              \
-        most = f64_most(most, bits);                                                               \
-        __m256d x = _mm256_mul_pd(_mm256_castsi256_pd(bits), m);                                   \
-        WRITE((char *)(b) + i * osize, x);                                                         \
-        add(first);                                                                                \
-    }
-
-#define NO_SUM_F64(first) (void)x
-#define LANE_SUM_F64(first)                                                                        \
-    double *lane = sums + (first) % GSC_LANES;                                                     \
-    _mm256_storeu_pd(lane, _mm256_fmadd_pd(x, x, _mm256_loadu_pd(lane)))
-
-#define KERNEL_F64(name, osize, WRITE, add)                                                        \
-    __attribute__((target("avx2,f16c,fma"))) static uint64_t name(                                 \
-        const void *from, void *to, uint64_t n, double multiplier, void *lanes)                    \
-    {                                                                                              \
-        const __m256d m = _mm256_set1_pd(multiplier);                                              \
-        f64_vector most = {0};                                                                     \
-        double *sums = lanes;                                                                      \
-        uint64_t i = 0;                                                                            \
-        if (sums)                                                                                  \
-            memset(sums, 0, GSC_LANES * sizeof *sums);                                             \
-        for (; i + 4 <= n; i += 4) {                                                               \
-            PREFETCH(f64, 4)                                                                       \
-            VECTOR_F64(from, to, osize, WRITE, add, i)                                             \
-        }                                                                                          \
-        if (i < n) {                                                                               \
-            double padded[4] = {0}, results[4];                                                    \
-            const uint64_t first = i, rest = n - i;                                                \
-            memcpy(padded, (const double *)from + first, rest * sizeof(double));                   \
-            i = 0;                                                                                 \
-            VECTOR_F64(padded, results, osize, WRITE, add, first)                                  \
-            if (osize)                                                                             \
-                memcpy((char *)to + first * osize, results, rest * osize);                         \
-        }                                                                                          \
-        REDUCE(f64, most)                                                                          \
-        return largest;                                                                            \
-    }
-
-#define READERS(in)                                                                                \
-    UNSCALE(check_##in, in, 0, NO_WRITE)                                                           \
-    UNSCALE_NORM(norm_##in, in, 0, NO_WRITE)
-#define WRITERS(in, out)                                                                           \
-    UNSCALE(unscale_##in##_##out, in, sizeof(out##_bits), out##_write)                             \
-    UNSCALE_NORM(unscale_norm_##in##_##out, in, sizeof(out##_bits), out##_write)
-/* The pairs that this rung has; a dtype that is not here stays in plain C. */
-#define FOR_INPUTS(X)      X(f32) X(f16) X(bf16)
-#define FOR_OUTPUTS(X, in) X(in, f32) X(in, f64) X(in, f16) X(in, bf16)
-#define FOR_FLOAT_PAIRS(X) FOR_OUTPUTS(X, f32) FOR_OUTPUTS(X, f16) FOR_OUTPUTS(X, bf16)
-FOR_INPUTS(READERS)
-FOR_FLOAT_PAIRS(WRITERS)
-
-KERNEL_F64(check_f64, 0, NO_WRITE, NO_SUM_F64)
-KERNEL_F64(norm_f64, 0, NO_WRITE, LANE_SUM_F64)
-KERNEL_F64(unscale_f64_f64, 8, f64_write_f64, NO_SUM_F64)
-KERNEL_F64(unscale_norm_f64_f64, 8, f64_write_f64, LANE_SUM_F64)
-KERNEL_F64(unscale_f64_f32, 4, f64_write_f32, NO_SUM_F64)
-KERNEL_F64(unscale_norm_f64_f32, 4, f64_write_f32, LANE_SUM_F64)
-
-/* Doubles to halves stay in plain C: nobody trains that way. */
 void gsc_install_avx2(gsc_kernels *kernels)
 {
-    FOR_INPUTS(GSC_INSTALL_READERS)
-    GSC_INSTALL_READERS(f64)
-    FOR_FLOAT_PAIRS(GSC_INSTALL_WRITERS)
-    GSC_INSTALL_WRITERS(f64, f64)
-    GSC_INSTALL_WRITERS(f64, f32)
+    INSTALL(kernels)
 }
 #else
 typedef int gsc_no_avx2; /* an empty translation unit is not C */

@@ -28,17 +28,33 @@ static bool has_avx2(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("bmi2");
+}
+
+/* The first CPUs with AVX-512 clock down under it; those that followed know VBMI. */
+static bool prefers_avx512(void)
+{
+    return has_avx512() && __builtin_cpu_supports("avx512vbmi");
+}
 #endif
 
 /* From plain C upwards: each rung overrides the one before it. */
 static const struct rung {
     const char *name;
-    bool (*runs)(void);
+    bool (*runs)(void), (*is_preferred)(void);
     void (*install)(gsc_kernels *);
 } rungs[] = {
-    {"scalar", always, gsc_install_scalar},
+    {"scalar", always, always, gsc_install_scalar},
 #if defined(__x86_64__)
-    {"avx2", has_avx2, gsc_install_avx2},
+    {"avx2", has_avx2, has_avx2, gsc_install_avx2},
+    {"avx512", has_avx512, prefers_avx512, gsc_install_avx512},
+#elif defined(__aarch64__)
+    {"neon", always, always, gsc_install_neon},
 #endif
 };
 
@@ -57,7 +73,8 @@ static void choose(void)
         tables[i].name = rungs[i].name;
         if (!rungs[i].runs())
             continue;
-        best = i;
+        if (rungs[i].is_preferred())
+            best = i;
         size_t length = strlen(available);
         snprintf(available + length, sizeof available - length, "%s%s", length ? " " : "",
                  rungs[i].name);

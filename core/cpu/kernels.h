@@ -7,23 +7,25 @@
 #define GSC_KERNELS_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
-#include "gradscaler.h"
+#include "convert.h"
 
-/* X(dtype) for every dtype, X(in, out) for every pair: a new dtype goes into all three lists. */
-#define GSC_FOR_DTYPES(X)      X(f32) X(f64) X(f16) X(bf16)
-#define GSC_FOR_OUTPUTS(X, in) X(in, f32) X(in, f64) X(in, f16) X(in, bf16)
+/* X(in, out) for the pairs that have kernels; all others go through float, which changes no bit. */
 #define GSC_FOR_PAIRS(X)                                                                           \
-    GSC_FOR_OUTPUTS(X, f32) GSC_FOR_OUTPUTS(X, f64) GSC_FOR_OUTPUTS(X, f16) GSC_FOR_OUTPUTS(X, bf16)
+    X(f32, f32)                                                                                    \
+    X(f32, f64)                                                                                    \
+    X(f64, f32)                                                                                    \
+    X(f64, f64) GSC_PAIRS_OF(X, f16) GSC_PAIRS_OF(X, bf16) GSC_PAIRS_OF(X, f8_e4m3fn)              \
+        GSC_PAIRS_OF(X, f8_e5m2) GSC_PAIRS_OF(X, cb16)
+#define GSC_PAIRS_OF(X, d) X(d, d) X(d, f32) X(f32, d) X(f64, d)
 
-/* Index of a dtype in the tables, in the order of GSC_FOR_DTYPES; its GSC_* constant less 1. */
-enum gsc_dtype {
-#define GSC_INDEX(dtype) gsc_##dtype,
-    GSC_FOR_DTYPES(GSC_INDEX)
-#undef GSC_INDEX
-        gsc_dtypes
-};
+/* X(in, out) for the sums: products in the multiplying type to any accumulator. */
+#define GSC_FOR_SUMS(X)                                                                            \
+    GSC_SUMS_OF(X, f32)                                                                            \
+    GSC_SUMS_OF(X, f64)                                                                            \
+    GSC_SUMS_OF(X, f16)                                                                            \
+    GSC_SUMS_OF(X, bf16) GSC_SUMS_OF(X, f8_e4m3fn) GSC_SUMS_OF(X, f8_e5m2) GSC_SUMS_OF(X, cb16)
+#define GSC_SUMS_OF(X, out) X(f32, out) X(f64, out)
 
 enum {
     GSC_BLOCK = 4096,  /* elements of a kernel call: f32 fits in L1 with its output */
@@ -33,32 +35,42 @@ enum {
 
 /*
  * One block of n <= GSC_BLOCK elements, in == out or disjoint, any alignment. Elements are
- * multiplied in double if `in` is f64, else in float, to which `multiplier` is then already
- * rounded. Kernels with a norm write GSC_LANES sums of squares, of that type, to `lanes`: lane by
- * lane fma(x, x, lane) from +0 in the order of the elements, x the product before it is rounded to
- * the output. Returns the largest |bits| of the input, by which the caller knows whether all of
- * it, and of its product, is finite.
+ * multiplied in double if `in` is f64, else in float, to which `number` is then already rounded.
+ * Kernels with a norm write the folded sum of squares to *sum, which says nothing if the input is
+ * not all finite. Returns the largest |bits| of the input, by which the caller knows whether all
+ * of it, and of its product, is finite; `add` and `clamp` return 0.
  */
-typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double multiplier, void *lanes);
+typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number, double *sum);
+
+/* How many elements have |bits| of `least` or more, from 1 to the least that is NaN. */
+typedef uint64_t gsc_counter(const void *in, uint64_t n, uint64_t least);
 
 typedef struct gsc_kernels {
     const char *name;
-    gsc_kernel *check[gsc_dtypes]; /* reads only; out and lanes are NULL */
-    gsc_kernel *norm[gsc_dtypes];  /* reads only; out is NULL */
+    gsc_counter *count[gsc_dtypes];
+    gsc_kernel *check[gsc_dtypes]; /* reads only: out is NULL; multiplies nothing */
+    gsc_kernel *norm[gsc_dtypes];  /* reads only: out is NULL */
     gsc_kernel *unscale[gsc_dtypes][gsc_dtypes];
     gsc_kernel *unscale_norm[gsc_dtypes][gsc_dtypes];
+    gsc_kernel *add[gsc_f64 + 1][gsc_dtypes]; /* out += in * number, which is finite */
+    gsc_kernel *clamp[gsc_f64 + 1];           /* to [-number, number]; NaN stays */
 } gsc_kernels;
 
 /* In an install function: the kernels of a dtype, or of a pair, that this rung has. */
 #define GSC_INSTALL_READERS(in)                                                                    \
+    kernels->count[gsc_##in] = count_##in;                                                         \
     kernels->check[gsc_##in] = check_##in;                                                         \
     kernels->norm[gsc_##in] = norm_##in;
 #define GSC_INSTALL_WRITERS(in, out)                                                               \
     kernels->unscale[gsc_##in][gsc_##out] = unscale_##in##_##out;                                  \
     kernels->unscale_norm[gsc_##in][gsc_##out] = unscale_norm_##in##_##out;
+#define GSC_INSTALL_SUM(in, out) kernels->add[gsc_##in][gsc_##out] = add_##in##_##out;
+#define GSC_INSTALL_CLAMP(in)    kernels->clamp[gsc_##in] = clamp_##in;
 
 void gsc_install_scalar(gsc_kernels *kernels);
 void gsc_install_avx2(gsc_kernels *kernels);
+void gsc_install_avx512(gsc_kernels *kernels);
+void gsc_install_neon(gsc_kernels *kernels);
 
 /* The rung of this machine, or the one that GSC_CPU names; chosen at the first call. */
 const gsc_kernels *gsc_kernels_best(void);

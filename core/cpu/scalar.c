@@ -2,56 +2,131 @@
 /* Plain C: every kernel, as the numerics are defined. All other rungs are compared with it. */
 #include <math.h>
 
-#include "convert.h"
+#include "kernels.h"
 
+/* What the two multiplying types, as f32 and f64 inputs have them, do. */
 #define f32_fma        fmaf
 #define f64_fma        fma
-#define f16_fma        fmaf
-#define bf16_fma       fmaf
+#define f32_round(out) out##_from_float
+#define f64_round(out) out##_from_double
 
-#define f32_from(out)  out##_from_float
-#define f64_from(out)  out##_from_double
-#define f16_from(out)  out##_from_float
-#define bf16_from(out) out##_from_float
-
-#define STORE(in, out)                                                                             \
-    out##_bits stored = in##_from(out)(x);                                                         \
+#define LOAD(dtype, at)                                                                            \
+    dtype##_bits bits;                                                                             \
+    memcpy(&bits, (const char *)(at) + i * sizeof bits, sizeof bits);
+#define STORE(out, value)                                                                          \
+    const out##_bits stored = (value);                                                             \
     memcpy((char *)to + i * sizeof stored, &stored, sizeof stored);
 
-#define ADD_SQUARE(in) sums[i % GSC_LANES] = in##_fma(x, x, sums[i % GSC_LANES]);
+/* The lanes as a balanced tree: lane j takes lane j + 32, then j + 16, ... */
+static double fold(double *lanes)
+{
+    for (int half = GSC_LANES / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++)
+            lanes[j] += lanes[j + half];
+    return lanes[0];
+}
 
-/* The loop of every kernel; `body` sees element i and its product x. */
-#define KERNEL(name, in, body)                                                                     \
-    static uint64_t name(const void *from, void *to, uint64_t n, double multiplier, void *lanes)   \
+/* The loop of most kernels; `body` sees element i and its product x, which `wide` multiplies. */
+#define KERNEL(name, in, wide, body, end)                                                          \
+    static uint64_t name(const void *from, void *to, uint64_t n, double number, double *sum)       \
     {                                                                                              \
-        const in##_wide m = (in##_wide)multiplier;                                                 \
-        in##_wide *sums = lanes;                                                                   \
-        in##_bits bits, most = 0;                                                                  \
-        (void)to;                                                                                  \
-        if (sums)                                                                                  \
-            memset(sums, 0, GSC_LANES * sizeof *sums);                                             \
+        const in##_wide m = (in##_wide)number;                                                     \
+        in##_wide lanes[GSC_LANES] = {0};                                                          \
+        in##_bits most = 0;                                                                        \
+        (void)to, (void)sum, (void)lanes;                                                          \
         for (uint64_t i = 0; i < n; i++) {                                                         \
-            memcpy(&bits, (const char *)from + i * sizeof bits, sizeof bits);                      \
+            LOAD(in, from)                                                                         \
             const in##_wide x = in##_load(bits) * m;                                               \
             (void)x;                                                                               \
             body;                                                                                  \
             bits = GSC_MAGNITUDE(in, bits);                                                        \
             most = bits > most ? bits : most;                                                      \
         }                                                                                          \
+        end;                                                                                       \
         return most;                                                                               \
     }
+#define ADD_SQUARE(wide) lanes[i % GSC_LANES] = wide##_fma(x, x, lanes[i % GSC_LANES]);
+#define FOLD                                                                                       \
+    double widened[GSC_LANES];                                                                     \
+    for (int j = 0; j < GSC_LANES; j++)                                                            \
+        widened[j] = (double)lanes[j];                                                             \
+    *sum = fold(widened)
 
-#define READERS(in)                                                                                \
-    KERNEL(check_##in, in, )                                                                       \
-    KERNEL(norm_##in, in, ADD_SQUARE(in))
-#define WRITERS(in, out)                                                                           \
-    KERNEL(unscale_##in##_##out, in, STORE(in, out))                                               \
-    KERNEL(unscale_norm_##in##_##out, in, STORE(in, out) ADD_SQUARE(in))
+#define COUNT(in)                                                                                  \
+    static uint64_t count_##in(const void *from, uint64_t n, uint64_t least)                       \
+    {                                                                                              \
+        uint64_t count = 0;                                                                        \
+        for (uint64_t i = 0; i < n; i++) {                                                         \
+            LOAD(in, from)                                                                         \
+            count += GSC_MAGNITUDE(in, bits) >= least;                                             \
+        }                                                                                          \
+        return count;                                                                              \
+    }
+
+#define READERS_OF(in, wide)                                                                       \
+    COUNT(in)                                                                                      \
+    KERNEL(check_##in, in, wide, , )                                                               \
+    KERNEL(norm_##in, in, wide, ADD_SQUARE(wide), FOLD)
+#define WRITERS_OF(in, out, wide)                                                                  \
+    KERNEL(unscale_##in##_##out, in, wide, STORE(out, wide##_round(out)(x)), )                     \
+    KERNEL(unscale_norm_##in##_##out, in, wide, STORE(out, wide##_round(out)(x)) ADD_SQUARE(wide), \
+           FOLD)
+
+/* out += in * number in `wide`, the wider of the multiplying types of both. */
+#define SUM_OF(in, out, wide)                                                                      \
+    static uint64_t add_##in##_##out(const void *from, void *to, uint64_t n, double number,        \
+                                     double *sum)                                                  \
+    {                                                                                              \
+        (void)sum;                                                                                 \
+        for (uint64_t i = 0; i < n; i++) {                                                         \
+            in##_wide x;                                                                           \
+            memcpy(&x, (const char *)from + i * sizeof x, sizeof x);                               \
+            x *= (in##_wide)number;                                                                \
+            LOAD(out, to)                                                                          \
+            STORE(out, wide##_round(out)((wide##_wide)out##_load(bits) + (wide##_wide)x))          \
+        }                                                                                          \
+        return 0;                                                                                  \
+    }
+
+#define CLAMP(in)                                                                                  \
+    static uint64_t clamp_##in(const void *from, void *to, uint64_t n, double number, double *sum) \
+    {                                                                                              \
+        const in##_wide limit = (in##_wide)number;                                                 \
+        (void)sum;                                                                                 \
+        for (uint64_t i = 0; i < n; i++) {                                                         \
+            in##_wide x;                                                                           \
+            memcpy(&x, (const char *)from + i * sizeof x, sizeof x);                               \
+            x = x > limit ? limit : x < -limit ? -limit : x;                                       \
+            memcpy((char *)to + i * sizeof x, &x, sizeof x);                                       \
+        }                                                                                          \
+        return 0;                                                                                  \
+    }
+
+/* The type that multiplies a dtype. */
+#define f32_TYPE           f32
+#define f64_TYPE           f64
+#define f16_TYPE           f32
+#define bf16_TYPE          f32
+#define f8_e4m3fn_TYPE     f32
+#define f8_e5m2_TYPE       f32
+#define cb16_TYPE          f32
+#define EXPAND(macro, ...) macro(__VA_ARGS__)
+#define f32_AND(out)       out##_TYPE
+#define f64_AND(out)       f64
+#define READERS(in)        EXPAND(READERS_OF, in, in##_TYPE)
+#define WRITERS(in, out)   EXPAND(WRITERS_OF, in, out, in##_TYPE)
+#define SUM(in, out)       EXPAND(SUM_OF, in, out, in##_AND(out))
 GSC_FOR_DTYPES(READERS)
 GSC_FOR_PAIRS(WRITERS)
+GSC_FOR_SUMS(SUM)
+CLAMP(f32)
+CLAMP(f64)
 
 void gsc_install_scalar(gsc_kernels *kernels)
 {
     GSC_FOR_DTYPES(GSC_INSTALL_READERS)
     GSC_FOR_PAIRS(GSC_INSTALL_WRITERS)
+    GSC_FOR_SUMS(GSC_INSTALL_SUM)
+    GSC_INSTALL_CLAMP(f32)
+    GSC_INSTALL_CLAMP(f64)
 }

@@ -69,6 +69,8 @@ static void fill_tensors(attempt *a, const argument *at, char *list)
     const enum role role = strcmp(at->name, "out") == 0 ? WRITTEN : READ;
     for (int i = 0; i < LIST; i++, list += find_structure("gsc_tensor")->size) {
         void *data = new_block(a, at->name, role, ELEMENTS * sizeof(float));
+        if (role == READ)
+            memset(data, 0x6e, ELEMENTS * sizeof(float)); /* large: its sum with poison shows */
         memcpy(field_of(list, "gsc_tensor", "data"), &data, sizeof data);
         memcpy(field_of(list, "gsc_tensor", "count"), &(uint64_t){ELEMENTS}, 8);
         memcpy(field_of(list, "gsc_tensor", "dtype"), &(uint32_t){1}, 4);
@@ -156,7 +158,8 @@ static void *good_pointer(attempt *a, const argument *at)
     } else if (strcmp(at->type, "gsc_context *") == 0) {
         result = new_context();
     } else if (strcmp(at->type, "void *") == 0) {
-        result = new_block(a, at->name, at->count >= 0 ? WRITTEN : READ, SAVED); /* or a pool */
+        if (at->count >= 0) /* else a pool, which stays NULL for a call without parallel_for */
+            result = new_block(a, at->name, WRITTEN, SAVED);
     } else if (strcmp(at->type, "uint64_t *") == 0 || strcmp(at->type, "gsc_context **") == 0) {
         result = new_block(a, at->name, WRITTEN, 8);
     } else {

@@ -81,6 +81,10 @@ gsc_status unscale(World &w, gsc_error *err)
 {
     return gsc_unscale(&w.exec, &w.factor, w.tensors, w.out, 4, 31, &w.out_report, err);
 }
+gsc_status clip_value(World &w, gsc_error *err)
+{
+    return gsc_clip_value(&w.exec, &w.factor, w.scale, w.tensors, w.out, 4, 31, &w.out_report, err);
+}
 gsc_status clip(World &w, gsc_error *err)
 {
     return gsc_clip_factor(&w.exec, &w.report, &w.factor, w.scale, &w.out_factor, err);
@@ -168,8 +172,9 @@ const Spoil nothing = [](World &) {};
 
 TEST_CASE("what the tables spoil is valid before", "[errors]")
 {
-    for (Call call : {update, set_scale, save, load, scale, check, unscale, clip, multiply, merge,
-                      state_init, workspace_size, prepare, policy_check, torch, get_info}) {
+    for (Call call :
+         {update, set_scale, save, load, scale, check, unscale, clip_value, clip, multiply, merge,
+          state_init, workspace_size, prepare, policy_check, torch, get_info}) {
         World w;
         make(w);
         gsc_error err, mark;
@@ -197,7 +202,6 @@ TEST_CASE("NULL where it may not be", "[errors]")
         ROW(0, "name", gsc_policy_preset(nullptr, &w.policy, err)),
         ROW(1, "out", gsc_policy_preset("torch", nullptr, err)),
         ROW(0, "policy", gsc_policy_check(nullptr, err)),
-        ROW(1, "parallel_for", gsc_context_create_cpu(2, nullptr, nullptr, &w.context, err)),
         ROW(3, "out", gsc_context_create_cpu(1, nullptr, nullptr, nullptr, err)),
         ROW(1, "out", gsc_context_create_cuda(0, nullptr, err)),
         ROW(0, "out", gsc_get_info(nullptr, err)),
@@ -232,6 +236,15 @@ TEST_CASE("NULL where it may not be", "[errors]")
             gsc_unscale(nullptr, &w.factor, nullptr, w.out, 4, 0, &w.out_report, err)),
         ROW(3, "out",
             gsc_unscale(nullptr, &w.factor, w.tensors, nullptr, 4, 0, &w.out_report, err)),
+        ROW(3, "tensors",
+            gsc_clip_value(nullptr, &w.factor, 1, nullptr, w.out, 4, 0, &w.out_report, err)),
+        ROW(4, "out",
+            gsc_clip_value(nullptr, &w.factor, 1, w.tensors, nullptr, 4, 0, &w.out_report, err)),
+        ROW(2, "tensors",
+            gsc_accumulate(nullptr, &w.factor, nullptr, w.out, 4, 0, &w.out_report, err)),
+        ROW(3, "out",
+            gsc_accumulate(nullptr, &w.factor, w.tensors, nullptr, 4, 0, &w.out_report, err)),
+        ROW(6, "report", gsc_accumulate(nullptr, &w.factor, w.tensors, w.out, 4, 0, nullptr, err)),
         ROW(1, "report", gsc_clip_factor(nullptr, nullptr, &w.factor, 1, &w.out_factor, err)),
         ROW(4, "out", gsc_clip_factor(nullptr, &w.report, &w.factor, 1, nullptr, err)),
         ROW(1, "tensors", gsc_workspace_size(nullptr, nullptr, 4, 0, &w.size, err)),
@@ -256,14 +269,17 @@ TEST_CASE("tensors that are none", "[errors]")
          "dtype 0"},
         {[](World &w) { w.tensors[0].dtype = 77; }, GSC_ERROR_DTYPE, false, 0, "tensors[0].dtype",
          "dtype 77"},
-        {[](World &w) { w.out[3].dtype = 5; }, GSC_ERROR_DTYPE, true, 3, "out[3].dtype", "dtype 5"},
+        {[](World &w) { w.out[3].dtype = 10; }, GSC_ERROR_DTYPE, true, 3, "out[3].dtype",
+         "dtype 10"},
+        {[](World &w) { w.out[3].dtype = GSC_COMPLEX64; }, GSC_ERROR_DTYPE, true, 3, "out[3].dtype",
+         "complex"},
         {[](World &w) { w.tensors[1].data = nullptr; }, GSC_ERROR_NULL, false, 1, "tensors[1].data",
          "no data"},
         {[](World &w) { w.out[1].data = nullptr; }, GSC_ERROR_NULL, true, 1, "out[1].data",
          "no data"},
         {[](World &w) { w.tensors[3].count = UINT64_C(1) << 62; }, GSC_ERROR_COUNT, false, 3,
          "tensors[3].count", "4611686018427387904"},
-        {[](World &w) { w.tensors[3].count = (UINT64_C(1) << 62) - 1; }, GSC_ERROR_COUNT, false, 3,
+        {[](World &w) { w.tensors[3].count = UINT64_C(1) << 60; }, GSC_ERROR_COUNT, false, 3,
          "tensors[3].count", "more than memory"},
         {[](World &w) { w.out[3].count = UINT64_MAX; }, GSC_ERROR_COUNT, true, 3, "out[3].count",
          "more than memory"},
@@ -290,6 +306,7 @@ TEST_CASE("tensors that are none", "[errors]")
         const int tensors_argument = c.output ? 3 : 2;
         check_row({c.spoil, scale, c.status, tensors_argument, c.index, c.name, c.hint});
         check_row({c.spoil, unscale, c.status, tensors_argument, c.index, c.name, c.hint});
+        check_row({c.spoil, clip_value, c.status, tensors_argument + 1, c.index, c.name, c.hint});
         if (c.output)
             continue;
         check_row({c.spoil, check, c.status, 2, c.index, c.name, c.hint});
@@ -321,6 +338,21 @@ TEST_CASE("neighbours, the same address, and empty tensors do not overlap", "[er
     }
 }
 
+TEST_CASE("what is added to is other memory", "[errors]")
+{
+    const Call accumulate = [](World &w, gsc_error *err) {
+        const gsc_tensor list[] = {{w.values, 4, GSC_F32, 0}},
+                         out[] = {{&w.values[3], 4, GSC_F32, 0}};
+        return gsc_accumulate(&w.exec, &w.factor, list, out, 1, 0, &w.out_report, err);
+    };
+    const Call onto_itself = [](World &w, gsc_error *err) {
+        const gsc_tensor list[] = {{w.values, 4, GSC_F32, 0}};
+        return gsc_accumulate(&w.exec, &w.factor, list, list, 1, 0, &w.out_report, err);
+    };
+    for (Call call : {accumulate, onto_itself})
+        check_row({nothing, call, GSC_ERROR_OVERLAP, 3, 0, "out[0].data", "other memory"});
+}
+
 TEST_CASE("a factor that cannot multiply", "[errors]")
 {
     struct Case {
@@ -340,7 +372,7 @@ TEST_CASE("a factor that cannot multiply", "[errors]")
         {[](World &w) { w.factor.inverse = -2; }, "factor.inverse", "above 0"},
     };
     for (const Case &c : cases)
-        for (Call call : {scale, check, unscale, multiply, clip})
+        for (Call call : {scale, check, unscale, clip_value, multiply, clip})
             check_row({c.spoil, call, GSC_ERROR_FACTOR, call == clip ? 2 : 1, -1, c.name, c.hint});
 }
 
@@ -363,6 +395,7 @@ TEST_CASE("numbers out of range", "[errors]")
     for (const Spoil spoil : spoils) {
         check_row({spoil, set_scale, GSC_ERROR_VALUE, 3, -1, "scale", "above 0"});
         check_row({spoil, clip, GSC_ERROR_VALUE, 3, -1, "max_norm", "above 0"});
+        check_row({spoil, clip_value, GSC_ERROR_VALUE, 2, -1, "limit", "above 0"});
         check_row({spoil, multiply, GSC_ERROR_VALUE, 2, -1, "by", "above 0"});
     }
     const Spoil too_small = [](World &w) {
@@ -373,9 +406,13 @@ TEST_CASE("numbers out of range", "[errors]")
     const Call no_threads = [](World &w, gsc_error *err) {
         return gsc_context_create_cpu(0, nullptr, nullptr, &w.context, err);
     };
+    const Call pool_alone = [](World &w, gsc_error *err) {
+        return gsc_context_create_cpu(1, nullptr, &w, &w.context, err);
+    };
     check_row({nothing, no_threads, GSC_ERROR_VALUE, 0, -1, "threads", "1 is the least"});
-    for (Call call : {update, set_scale, scale, check, unscale, clip, multiply, merge, state_init,
-                      workspace_size, prepare}) {
+    check_row({nothing, pool_alone, GSC_ERROR_VALUE, 2, -1, "pool", "parallel_for"});
+    for (Call call : {update, set_scale, scale, check, unscale, clip_value, clip, multiply, merge,
+                      state_init, workspace_size, prepare}) {
         check_row({[](World &w) { w.exec.reserved = 1; }, call, GSC_ERROR_VALUE, 0, -1,
                    "on.reserved", "must be 0"});
         check_row({[](World &w) { w.exec.stream = &w; }, call, GSC_ERROR_VALUE, 0, -1, "on.stream",
@@ -388,9 +425,9 @@ TEST_CASE("unknown want bits", "[errors]")
     const Row rows[] = {
         {nothing,
          [](World &w, gsc_error *err) {
-             return gsc_check(nullptr, &w.factor, w.tensors, 4, 32, &w.out_report, err);
+             return gsc_check(nullptr, &w.factor, w.tensors, 4, 64, &w.out_report, err);
          },
-         GSC_ERROR_WANT, 4, -1, "want", "0x20"},
+         GSC_ERROR_WANT, 4, -1, "want", "0x40"},
         {nothing,
          [](World &w, gsc_error *err) {
              return gsc_unscale(nullptr, &w.factor, w.tensors, w.out, 4, 0x80000001, &w.out_report,
@@ -606,7 +643,7 @@ TEST_CASE("limits and factors must hold in the policy's arithmetic", "[errors]")
 
 TEST_CASE("a list whose bytes together exceed memory", "[errors]")
 {
-    const gsc_tensor half = {reinterpret_cast<void *>(16), UINT64_C(1) << 60, GSC_F32, 0};
+    const gsc_tensor half = {reinterpret_cast<void *>(16), UINT64_C(1) << 59, GSC_F64, 0};
     const gsc_tensor list[] = {half, half, half};
     uint64_t size = 0;
     gsc_error err;
@@ -754,7 +791,9 @@ TEST_CASE("every status has words of its own", "[errors]")
 TEST_CASE("the size of a dtype, 0 for none", "[errors]")
 {
     const std::pair<uint32_t, uint32_t> rows[] = {
-        {GSC_F32, 4}, {GSC_F64, 8}, {GSC_F16, 2}, {GSC_BF16, 2}, {0, 0}, {5, 0}, {UINT32_MAX, 0}};
+        {GSC_F32, 4},         {GSC_F64, 8},     {GSC_F16, 2},  {GSC_BF16, 2},
+        {GSC_F8_E4M3FN, 1},   {GSC_F8_E5M2, 1}, {GSC_CB16, 2}, {GSC_COMPLEX64, 8},
+        {GSC_COMPLEX128, 16}, {0, 0},           {10, 0},       {UINT32_MAX, 0}};
     for (const auto &[dtype, size] : rows)
         CHECK(gsc_dtype_size(dtype) == size);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Every rung against plain C, for every kernel of the list: output, largest magnitude and lanes
-// have the same bits wherever the data lies, and no byte beside it is read or written.
+// Every rung against plain C, for every kernel of the list: output, largest magnitude and sum of
+// squares have the same bits wherever the data lies, and no byte beside it is read or written.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ namespace {
 struct Operation {
     std::string name;
     Dtype in, out; // out.size is 0 for a kernel that only reads
-    bool norm;
+    bool norm, adds;
     gsc_kernel *(*of)(const gsc_kernels &);
 };
 
@@ -25,17 +25,26 @@ std::vector<Operation> all_operations()
     constexpr Dtype none = {0, "none", 0, 0, 0};
     std::vector<Operation> all;
 #define READERS(in)                                                                                \
-    all.push_back(                                                                                 \
-        {"check " #in, in, none, false, [](const gsc_kernels &k) { return k.check[gsc_##in]; }});  \
-    all.push_back(                                                                                 \
-        {"norm " #in, in, none, true, [](const gsc_kernels &k) { return k.norm[gsc_##in]; }});
+    all.push_back({"check " #in, in, none, false, false,                                           \
+                   [](const gsc_kernels &k) { return k.check[gsc_##in]; }});                       \
+    all.push_back({"norm " #in, in, none, true, false,                                             \
+                   [](const gsc_kernels &k) { return k.norm[gsc_##in]; }});
 #define WRITERS(in, out)                                                                           \
-    all.push_back({"unscale " #in " " #out, in, out, false,                                        \
+    all.push_back({"unscale " #in " " #out, in, out, false, false,                                 \
                    [](const gsc_kernels &k) { return k.unscale[gsc_##in][gsc_##out]; }});          \
-    all.push_back({"unscale_norm " #in " " #out, in, out, true,                                    \
+    all.push_back({"unscale_norm " #in " " #out, in, out, true, false,                             \
                    [](const gsc_kernels &k) { return k.unscale_norm[gsc_##in][gsc_##out]; }});
+#define SUM(in, out)                                                                               \
+    all.push_back({"add " #in " " #out, in, out, false, true,                                      \
+                   [](const gsc_kernels &k) { return k.add[gsc_##in][gsc_##out]; }});
+#define CLAMP(in)                                                                                  \
+    all.push_back({"clamp " #in, in, in, false, false,                                             \
+                   [](const gsc_kernels &k) { return k.clamp[gsc_##in]; }});
     GSC_FOR_DTYPES(READERS)
     GSC_FOR_PAIRS(WRITERS)
+    GSC_FOR_SUMS(SUM)
+    CLAMP(f32)
+    CLAMP(f64)
     return all;
 }
 
@@ -122,11 +131,12 @@ class Fenced {
 /* All that a kernel says and does. */
 struct Outcome {
     uint64_t most;
-    Bytes out, lanes;
-    bool stayed_inside; // nothing but the output and the lanes was written
+    Bytes out;
+    double sum;         // 0 where the input is not all finite: then it says nothing
+    bool stayed_inside; // nothing but the output was written
     bool operator==(const Outcome &other) const
     {
-        return most == other.most && out == other.out && lanes == other.lanes &&
+        return most == other.most && out == other.out && same(sum, other.sum) &&
                stayed_inside == other.stayed_inside;
     }
 };
@@ -134,23 +144,27 @@ struct Outcome {
 Outcome call(const gsc_kernels &rung, const Operation &op, const Bytes &data, uint64_t n, double m,
              Place place)
 {
-    static Fenced from(GSC_BLOCK * 8 + 128), to(GSC_BLOCK * 8 + 128), sums(GSC_LANES * 8 + 128);
+    static Fenced from(GSC_BLOCK * 8 + 128), to(GSC_BLOCK * 8 + 128);
     const size_t in_bytes = n * op.in.size, out_bytes = n * op.out.size;
-    const size_t lane_bytes = op.norm ? GSC_LANES * (op.in.dtype == GSC_F64 ? 8u : 4u) : 0;
     const bool in_place = place == Place::in_place;
 
     unsigned char *in = from.room(place, in_bytes);
     unsigned char *apart = to.room(place, out_bytes), *out = in_place ? in : apart;
-    const Place lanes_place = place == Place::unaligned ? Place::aligned : place;
-    unsigned char *lanes = sums.room(lanes_place, lane_bytes);
     if (in_bytes)
         std::memcpy(in, data.data(), in_bytes);
+    if (op.adds && out_bytes) { // to something else, of all kinds
+        Random random = {n};
+        for (uint64_t i = 0; i < n; i++)
+            write_bits(op.out, out, i, random.next());
+    }
 
     Outcome o;
-    o.most = op.of(rung)(in, op.out.size ? out : nullptr, n, m, op.norm ? lanes : nullptr);
+    o.sum = 0;
+    o.most = op.of(rung)(in, op.out.size ? out : nullptr, n, m, op.norm ? &o.sum : nullptr);
+    if (o.most >= op.in.infinity())
+        o.sum = 0;
     o.out.assign(out, out + out_bytes);
-    o.lanes.assign(lanes, lanes + lane_bytes);
-    o.stayed_inside = from.marked_outside(in, in_bytes) && sums.marked_outside(lanes, lane_bytes) &&
+    o.stayed_inside = from.marked_outside(in, in_bytes) &&
                       to.marked_outside(apart, in_place ? 0 : out_bytes) &&
                       (in_place || in_bytes == 0 || std::memcmp(in, data.data(), in_bytes) == 0);
     return o;
@@ -205,12 +219,19 @@ std::string first_difference(Fill fill, const std::vector<uint64_t> &sizes,
     const std::vector<const gsc_kernels *> rungs = rungs_that_run();
     for (const Operation &op : all_operations()) {
         for (uint64_t n : sizes) {
-            const Bytes data = filled(fill, op.in, n, n);
+            Bytes data = filled(fill, op.in, n, n);
+            for (uint64_t i = 0; op.adds && i < n; i++) { // which of two NaNs stays is not defined
+                const uint64_t bits = read_bits(op.in, data.data(), i);
+                if ((bits & ~op.in.sign()) >= op.in.infinity())
+                    write_bits(op.in, data.data(), i, bits ^ op.in.infinity());
+            }
             for (double m : multipliers(op.in)) {
+                if (op.adds && m > 1)
+                    continue;
                 const Outcome expected = call(*rungs[0], op, data, n, m, Place::aligned);
                 for (const gsc_kernels *rung : rungs)
                     for (Place place : places) {
-                        if (place == Place::in_place && op.in.size != op.out.size)
+                        if (place == Place::in_place && (op.in.size != op.out.size || op.adds))
                             continue;
                         if (call(*rung, op, data, n, m, place) == expected)
                             continue;
@@ -242,15 +263,13 @@ TEST_CASE("every rung gives the bits of plain C for zeros, limits, Inf and NaN",
     CHECK(first_difference(special_values, sizes_up_to(130), {Place::aligned}) == "");
 }
 
-TEST_CASE("every rung gives the bits of plain C for all half-precision values", "[kernels]")
+TEST_CASE("every rung gives the bits of plain C for all narrow values", "[kernels]")
 {
     const std::vector<const gsc_kernels *> rungs = rungs_that_run();
     std::string difference;
     for (const Operation &op : all_operations()) {
-        if (op.in.size != 2)
-            continue;
-        for (uint64_t first = 0; first < 65536; first += GSC_BLOCK) {
-            Bytes data(GSC_BLOCK * 2);
+        for (uint64_t first = 0; op.in.size <= 2 && first < 65536; first += GSC_BLOCK) {
+            Bytes data(GSC_BLOCK * op.in.size);
             for (uint64_t i = 0; i < GSC_BLOCK; i++)
                 write_bits(op.in, data.data(), i, first + i);
             for (double m : multipliers(op.in)) {
@@ -275,7 +294,7 @@ TEST_CASE("in place equals out of place", "[kernels]")
     CHECK(first_difference(random_bits, sizes_up_to(130), {Place::in_place}) == "");
 }
 
-TEST_CASE("the largest magnitude and the lanes of plain C are those of a definition", "[kernels]")
+TEST_CASE("the largest magnitude and the sum of plain C are those of a definition", "[kernels]")
 {
     bool runs;
     const gsc_kernels &plain = *gsc_kernels_rung(0, &runs);
@@ -298,12 +317,39 @@ TEST_CASE("the largest magnitude and the lanes of plain C are those of a definit
                 lane = static_cast<double>(std::fma(x, x, static_cast<float>(lane)));
             }
         }
-        const Dtype &lane_type = op.in.dtype == GSC_F64 ? f64 : f32;
-        for (uint64_t j = 0; op.norm && j < GSC_LANES; j++)
-            if (decode(lane_type, read_bits(lane_type, o.lanes.data(), j)) != lanes[j])
-                wrong = op.name + ": a lane";
-        if (o.most != most)
+        for (int left = GSC_LANES; left > 1; left /= 2) // lane j takes lane j + half of those left
+            for (int j = 0; j < left / 2; j++)
+                lanes[j] += lanes[j + left / 2];
+        if (op.norm && !same(o.sum, lanes[0]))
+            wrong = op.name + ": the sum";
+        if (o.most != (op.adds || op.name.find("clamp") == 0 ? 0 : most))
             wrong = op.name + ": the largest magnitude";
     }
+    CHECK(wrong == "");
+}
+
+TEST_CASE("every rung counts as a definition does", "[kernels]")
+{
+    std::string wrong;
+    for (const Dtype &d : dtypes)
+        for (Fill fill : {random_bits, special_values})
+            for (uint64_t n : sizes_up_to(140)) {
+                const Bytes data = filled(fill, d, n, n);
+                for (uint64_t least : {uint64_t{1}, d.normal(), d.infinity() - 1, d.nan()}) {
+                    uint64_t expected = 0;
+                    for (uint64_t i = 0; i < n; i++)
+                        expected += (read_bits(d, data.data(), i) & ~d.sign()) >= least;
+                    for (const gsc_kernels *rung : rungs_that_run())
+                        for (Place place : {Place::unaligned, Place::page_end}) {
+                            static Fenced fenced(GSC_BLOCK * 8 + 128);
+                            unsigned char *at = fenced.room(place, data.size());
+                            if (n > 0)
+                                std::memcpy(at, data.data(), data.size());
+                            if (rung->count[d.dtype - 1](at, n, least) != expected)
+                                wrong = std::string(rung->name) + ": count " + d.name + ", n " +
+                                        std::to_string(n);
+                        }
+                }
+            }
     CHECK(wrong == "");
 }

@@ -21,6 +21,7 @@
 
 extern "C" {
 #include "cpu/kernels.h"
+#include "gradscaler.h"
 }
 
 using Bytes = std::vector<unsigned char>;
@@ -63,15 +64,26 @@ struct Random {
 
 /* ---- dtypes ---- */
 
-/* Bytes, bits of the mantissa, and |bits| of infinity, of the smallest normal, of the sign. */
+/*
+ * Bytes, bits of the mantissa, and |bits| of infinity (or what is not finite), of the smallest
+ * normal, of the sign.
+ */
 struct Dtype {
     uint32_t dtype;
     const char *name;
     uint64_t size;
     int mantissa, bias;
+    bool has_infinity() const
+    {
+        return dtype != GSC_F8_E4M3FN;
+    }
     uint64_t infinity() const
     {
-        return (sign() - 1) & ~(normal() - 1);
+        return has_infinity() ? (sign() - 1) & ~(normal() - 1) : sign() - 1;
+    }
+    uint64_t nan() const
+    {
+        return infinity() + has_infinity();
     }
     uint64_t normal() const
     {
@@ -84,10 +96,12 @@ struct Dtype {
 };
 
 constexpr Dtype f32 = {GSC_F32, "f32", 4, 23, 127}, f64 = {GSC_F64, "f64", 8, 52, 1023},
-                f16 = {GSC_F16, "f16", 2, 10, 15}, bf16 = {GSC_BF16, "bf16", 2, 7, 127};
+                f16 = {GSC_F16, "f16", 2, 10, 15}, bf16 = {GSC_BF16, "bf16", 2, 7, 127},
+                f8_e4m3fn = {GSC_F8_E4M3FN, "f8_e4m3fn", 1, 3, 7},
+                f8_e5m2 = {GSC_F8_E5M2, "f8_e5m2", 1, 2, 15}, cb16 = {GSC_CB16, "cb16", 2, 9, 42};
 
 /* By GSC_* - 1, which is also the index in the tables of kernels. */
-constexpr Dtype dtypes[] = {f32, f64, f16, bf16};
+constexpr Dtype dtypes[] = {f32, f64, f16, bf16, f8_e4m3fn, f8_e5m2, cb16};
 
 inline uint64_t read_bits(const Dtype &d, const unsigned char *data, uint64_t i)
 {
@@ -103,38 +117,40 @@ inline void write_bits(const Dtype &d, unsigned char *data, uint64_t i, uint64_t
 
 inline bool is_nan(const Dtype &d, uint64_t bits)
 {
-    return (bits & ~d.sign()) > d.infinity();
+    return (bits & ~d.sign()) >= d.nan();
 }
 
 /* ---- the value of bits, and the bits of a value ---- */
 
-/* (-1)^s 2^(e - bias) 1.m, which for the bits of infinity is the power of two past the largest. */
-inline double half_value(const Dtype &half, uint64_t bits)
+/* (-1)^s 2^(e - bias) 1.m, which for the first bits that are not finite is what would be next. */
+inline double narrow_value(const Dtype &d, uint64_t bits)
 {
-    const uint64_t magnitude = bits & ~half.sign(), fraction = magnitude & (half.normal() - 1);
-    const int exponent = static_cast<int>(magnitude >> half.mantissa);
-    const double significand = static_cast<double>(exponent ? fraction + half.normal() : fraction);
-    const double value = std::ldexp(significand, std::max(exponent, 1) - half.bias - half.mantissa);
-    return bits & half.sign() ? -value : value;
+    const uint64_t magnitude = bits & ~d.sign(), fraction = magnitude & (d.normal() - 1);
+    const int exponent = static_cast<int>(magnitude >> d.mantissa);
+    const double significand = static_cast<double>(exponent ? fraction + d.normal() : fraction);
+    const double value = std::ldexp(significand, std::max(exponent, 1) - d.bias - d.mantissa);
+    return bits & d.sign() ? -value : value;
 }
 
 /* Every value that is not negative, in order, which is that of the bits. */
-inline const std::vector<double> &half_values(const Dtype &half)
+inline const std::vector<double> &narrow_values(const Dtype &narrow)
 {
-    const auto list = [](const Dtype &d) {
-        std::vector<double> values;
-        for (uint64_t bits = 0; bits <= d.infinity(); bits++)
-            values.push_back(half_value(d, bits));
-        return values;
-    };
-    static const std::vector<double> of_f16 = list(f16), of_bf16 = list(bf16);
-    return half.dtype == GSC_F16 ? of_f16 : of_bf16;
+    static const std::vector<std::vector<double>> of_all = [] {
+        std::vector<std::vector<double>> all;
+        for (const Dtype &d : dtypes) {
+            all.emplace_back();
+            for (uint64_t bits = 0; d.size <= 2 && bits <= d.infinity(); bits++)
+                all.back().push_back(narrow_value(d, bits));
+        }
+        return all;
+    }();
+    return of_all[narrow.dtype - 1];
 }
 
-/* The nearest half, of two the even one, by looking for it among all of them. x is no NaN. */
-inline uint64_t nearest_half(const Dtype &half, double x)
+/* The nearest value, of two the even one, by looking for it among all of them. x is no NaN. */
+inline uint64_t nearest(const Dtype &narrow, double x)
 {
-    const std::vector<double> &values = half_values(half);
+    const std::vector<double> &values = narrow_values(narrow);
     const double magnitude = std::fabs(x);
     const auto above = std::lower_bound(values.begin(), values.end() - 1, magnitude);
     uint64_t bits = static_cast<uint64_t>(above - values.begin());
@@ -143,7 +159,7 @@ inline uint64_t nearest_half(const Dtype &half, double x)
         if (down < up || (down == up && bits % 2 == 1))
             bits--;
     }
-    return bits | (std::signbit(x) ? half.sign() : 0);
+    return bits | (std::signbit(x) ? narrow.sign() : 0);
 }
 
 /* The exact value; for a NaN, some NaN. */
@@ -157,7 +173,7 @@ inline double decode(const Dtype &d, uint64_t bits)
         return std::numeric_limits<double>::quiet_NaN();
     if ((bits & ~d.sign()) == d.infinity())
         return bits & d.sign() ? -HUGE_VAL : HUGE_VAL;
-    return half_value(d, bits);
+    return narrow_value(d, bits);
 }
 
 /* The nearest bits; x is no NaN. */
@@ -167,7 +183,7 @@ inline uint64_t encode(const Dtype &d, double x)
         return bit_cast<uint64_t>(x);
     if (d.dtype == GSC_F32)
         return bit_cast<uint32_t>(static_cast<float>(x));
-    return nearest_half(d, x);
+    return nearest(d, x);
 }
 
 /* A NaN in another dtype: quiet, sign and upper payload kept. */
@@ -175,7 +191,7 @@ inline uint64_t convert_nan(const Dtype &from, const Dtype &to, uint64_t bits)
 {
     const uint64_t payload = (bits & (from.normal() - 1)) << (52 - from.mantissa);
     return (bits & from.sign() ? to.sign() : 0) | to.infinity() | to.normal() >> 1 |
-           payload >> (52 - to.mantissa);
+           (to.has_infinity() ? payload >> (52 - to.mantissa) : 0);
 }
 
 /* Bits of a dtype that are worth a test: what stands at an end of something, of both signs. */
@@ -187,6 +203,8 @@ inline std::vector<uint64_t> special_bits(const Dtype &d)
          {uint64_t{0}, uint64_t{1}, d.normal() - 1, d.normal(), d.normal() + 1, one,
           d.infinity() - 1, d.infinity(), d.infinity() + 1, d.infinity() + quiet - 1,
           d.infinity() + quiet, d.infinity() + quiet + quiet / 2 + 1}) {
+        if (bits >= d.sign()) /* no room for so many NaNs */
+            continue;
         all.push_back(bits);
         all.push_back(bits | d.sign());
     }

@@ -296,6 +296,48 @@ static ERL_NIF_TERM nif_unscale(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
     return done(&call, terms, 2);
 }
 
+static ERL_NIF_TERM nif_clip_value(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    if (takes_long(env, argv[2], peek_want(env, argv[4])))
+        return enif_schedule_nif(env, "clip_value", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_clip_value,
+                                 argc, argv);
+    struct call call = {.env = env};
+    gsc_factor factor;
+    double limit;
+    uint32_t want;
+    gsc_report report;
+    if (!(is_nil(argv[0]) || get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor)) ||
+        !get_double(&call, argv[1], 2, "limit", &limit) ||
+        !get_tensors(&call, argv[2], 3, "tensors") ||
+        !get_outputs(&call, argv[3], 4, "out") ||
+        !get_uint32(&call, argv[4], 6, "want", &want) ||
+        gsc_clip_value(NULL, is_nil(argv[0]) ? NULL : &factor, limit, call.in, call.out, call.n,
+                       want, &report, &call.err) != GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {call.results, make_bytes(env, &report, sizeof report)};
+    return done(&call, terms, 2);
+}
+
+static ERL_NIF_TERM nif_accumulate(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    if (takes_long(env, argv[1], peek_want(env, argv[3])))
+        return enif_schedule_nif(env, "accumulate", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_accumulate,
+                                 argc, argv);
+    struct call call = {.env = env};
+    gsc_factor factor;
+    uint32_t want;
+    gsc_report report;
+    if (!(is_nil(argv[0]) || get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor)) ||
+        !get_tensors(&call, argv[1], 2, "tensors") ||
+        !get_outputs(&call, argv[2], 3, "out") ||
+        !get_uint32(&call, argv[3], 5, "want", &want) ||
+        gsc_accumulate(NULL, is_nil(argv[0]) ? NULL : &factor, call.in, call.out, call.n, want,
+                       &report, &call.err) != GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {call.results, make_bytes(env, &report, sizeof report)};
+    return done(&call, terms, 2);
+}
+
 static ERL_NIF_TERM nif_clip_factor(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
@@ -350,6 +392,8 @@ static ErlNifFunc functions[] = {
     {"scale", 3, nif_scale, 0},
     {"check", 3, nif_check, 0},
     {"unscale", 4, nif_unscale, 0},
+    {"clip_value", 5, nif_clip_value, 0},
+    {"accumulate", 4, nif_accumulate, 0},
     {"clip_factor", 3, nif_clip_factor, 0},
     {"workspace_size", 2, nif_workspace_size, 0},
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Threads: the caller has a pool already and lends it to the library, which starts none of its own;
- * the results have the same bits as on one thread. */
+/* Threads: the library's own, or a pool that the caller has already and lends to it; the results
+ * have the same bits as on one thread. */
 #include <gradscaler.h>
 #include <stddef.h>
 
@@ -20,6 +20,8 @@ gsc_status open_context(struct pool *pool, gsc_exec *on, gsc_error *err)
     gsc_status status = gsc_exec_init(GSC_EXEC_SIZE, on, err);
     if (status != GSC_OK)
         return status;
+    if (!pool)
+        return gsc_context_create_cpu(4, NULL, NULL, &on->context, err);
     return gsc_context_create_cpu(pool->threads, run_on_pool, pool, &on->context, err);
 }
 

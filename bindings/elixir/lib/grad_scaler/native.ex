@@ -159,6 +159,7 @@ defmodule GradScaler.Native do
   @doc """
   out = tensors * factor.scale: the loss, or the gradient that a backward pass starts from. No
   check: what overflows here is found when the gradients are unscaled. `out` may be `tensors`.
+  Without factor it is a cast; gsc_clip_value casts with saturation.
   """
   @spec scale(binary | nil, [tensor], [dtype]) :: {:ok, [binary]} | error
   def scale(_factor, _tensors, _out), do: :erlang.nif_error(:nif_not_loaded)
@@ -177,6 +178,26 @@ defmodule GradScaler.Native do
   """
   @spec unscale(binary | nil, [tensor], [dtype], integer) :: {:ok, [binary], binary} | error
   def unscale(_factor, _tensors, _out, _want), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  gsc_unscale with each product clamped to [-limit, limit] before it is rounded to its output, in
+  the same pass: what torch.nn.utils.clip_grad_value_ does after unscaling. The report is of the
+  products before they are clamped, so that an overflow is not hidden: Inf is clamped and counted,
+  NaN stays. A finite product is never bad, however narrow its output: with the largest value of a
+  dtype as limit this is a cast with saturation. Both parts of a complex value are clamped.
+  """
+  @spec clip_value(binary | nil, real, [tensor], [dtype], integer) ::
+          {:ok, [binary], binary} | error
+  def clip_value(_factor, _limit, _tensors, _out, _want), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  out += tensors * factor.inverse if every product is finite in the dtype of its output, else
+  nothing at all: a micro-batch that overflowed adds nothing to the good ones. Each sum is rounded
+  once; that it is finite is for the unscaling or check of the accumulated gradients to find. The
+  report is of the products. Reads the list twice. `out` and `tensors` have no byte in common.
+  """
+  @spec accumulate(binary | nil, [tensor], [dtype], integer) :: {:ok, [binary], binary} | error
+  def accumulate(_factor, _tensors, _out, _want), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   the result is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), the clip

@@ -22,7 +22,8 @@ defmodule GradScaler.Constants do
       corrupt: -14,
       version: -15,
       unavailable: -16,
-      memory: -17
+      memory: -17,
+      device: -18
     ]
   end
 
@@ -81,7 +82,8 @@ defmodule GradScaler.Constants do
       first_bad: 2,
       norm: 4,
       amax: 8,
-      underflow: 16
+      underflow: 16,
+      histogram: 32
     ]
   end
 
@@ -103,7 +105,12 @@ defmodule GradScaler.Constants do
       f32: 1,
       f64: 2,
       f16: 3,
-      bf16: 4
+      bf16: 4,
+      f8_e4m3fn: 5,
+      f8_e5m2: 6,
+      cb16: 7,
+      complex64: 8,
+      complex128: 9
     ]
   end
 
@@ -355,9 +362,10 @@ defmodule GradScaler.Report do
 
   * `found_inf` - 1 if an element is Inf or NaN, or became so by unscaling; else 0
   * `overflow` - the same as an integer
-  * `amax` - largest finite magnitude after unscaling, before rounding to the output's dtype
+  * `amax` - largest finite magnitude after unscaling, before rounding to the output's dtype; of a
+    complex value its larger part
   * `absent` - any of these that were not asked for: `:counts`, `:first_bad`, `:norm`, `:amax`,
-    `:underflow`
+    `:underflow`, `:histogram`
   * `first_bad` - 0: none, else `:tensor` and `:element` of it say where
   * `status` - `:ok`, or the error of a device or rank that failed
   * `sum_squares` - of the finite elements after unscaling; its root is the global norm
@@ -366,6 +374,9 @@ defmodule GradScaler.Report do
   * `inf_count` - elements that are Inf, or became so by unscaling
   * `zeros_made` - outputs that are zero while their input was not
   * `subnormals_made` - outputs that are subnormal while their input was not
+  * `histogram_elements` - elements that the histogram looked at
+  * `histogram` - of them by magnitude after unscaling: [k] those from 2^(4k-48) up to 2^(4k-44);
+    [0] all smaller ones but zeros, [15] all finite larger ones
   """
   alias GradScaler.{Constants, Fields}
 
@@ -380,7 +391,9 @@ defmodule GradScaler.Report do
             nan_count: 0,
             inf_count: 0,
             zeros_made: 0,
-            subnormals_made: 0
+            subnormals_made: 0,
+            histogram_elements: 0,
+            histogram: 0
 
   @type t :: %__MODULE__{}
 
@@ -401,7 +414,8 @@ defmodule GradScaler.Report do
         inf_count::little-signed-64,
         zeros_made::little-signed-64,
         subnormals_made::little-signed-64,
-        _::binary-size(136)
+        histogram_elements::little-signed-64,
+        histogram::little-signed-64
       >>) do
     %__MODULE__{
       found_inf: Fields.real(found_inf),
@@ -415,7 +429,9 @@ defmodule GradScaler.Report do
       nan_count: nan_count,
       inf_count: inf_count,
       zeros_made: zeros_made,
-      subnormals_made: subnormals_made
+      subnormals_made: subnormals_made,
+      histogram_elements: histogram_elements,
+      histogram: histogram
     }
   end
 
@@ -437,7 +453,8 @@ defmodule GradScaler.Report do
       Fields.s64(s.inf_count, "report.inf_count")::binary,
       Fields.s64(s.zeros_made, "report.zeros_made")::binary,
       Fields.s64(s.subnormals_made, "report.subnormals_made")::binary,
-      0::little-1088
+      Fields.s64(s.histogram_elements, "report.histogram_elements")::binary,
+      Fields.s64(s.histogram, "report.histogram")::binary
     >>
   end
 end

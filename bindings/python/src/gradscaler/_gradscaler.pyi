@@ -33,6 +33,7 @@ GSC_ERROR_CORRUPT: int
 GSC_ERROR_VERSION: int
 GSC_ERROR_UNAVAILABLE: int
 GSC_ERROR_MEMORY: int
+GSC_ERROR_DEVICE: int
 GSC_GROWTH_REACHED: int
 GSC_GROWTH_EXACT: int
 GSC_GROWTH_EVERY: int
@@ -57,6 +58,7 @@ GSC_WANT_FIRST_BAD: int
 GSC_WANT_NORM: int
 GSC_WANT_AMAX: int
 GSC_WANT_UNDERFLOW: int
+GSC_WANT_HISTOGRAM: int
 GSC_EVENT_GREW: int
 GSC_EVENT_BACKED_OFF: int
 GSC_EVENT_SKIPPED: int
@@ -70,6 +72,11 @@ GSC_F32: int
 GSC_F64: int
 GSC_F16: int
 GSC_BF16: int
+GSC_F8_E4M3FN: int
+GSC_F8_E5M2: int
+GSC_CB16: int
+GSC_COMPLEX64: int
+GSC_COMPLEX128: int
 
 def gsc_status_string(status: int, /) -> str | None: ...
 def gsc_version() -> int: ...
@@ -92,5 +99,7 @@ def gsc_dtype_size(dtype: int, /) -> int: ...
 def gsc_scale(factor: Buffer | None, tensors_and_out: tuple[Arrays, Arrays], /) -> None: ...
 def gsc_check(factor: Buffer | None, tensors: Arrays, want: int, report: Buffer, /) -> None: ...
 def gsc_unscale(factor: Buffer | None, tensors_and_out: tuple[Arrays, Arrays], want: int, report: Buffer | None, /) -> None: ...
+def gsc_clip_value(factor: Buffer | None, limit: float, tensors_and_out: tuple[Arrays, Arrays], want: int, report: Buffer | None, /) -> None: ...
+def gsc_accumulate(factor: Buffer | None, tensors_and_out: tuple[Arrays, Arrays], want: int, report: Buffer, /) -> None: ...
 def gsc_clip_factor(report: Buffer, factor: Buffer | None, max_norm: float, out: Buffer, /) -> None: ...
 def gsc_workspace_size(tensors: Arrays, want: int, /) -> int: ...

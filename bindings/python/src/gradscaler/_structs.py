@@ -132,7 +132,8 @@ class Info(Struct):
 
     struct_size: set by the initialiser
     version: as gsc_version
-    cpu: instruction set in use: "scalar" or "avx2"; GSC_CPU in the environment chooses
+    cpu: instruction set in use: "scalar", "avx2", "avx512" or "neon"; GSC_CPU in the environment
+        chooses
     cpu_available: those that this machine can run, separated by spaces
     cpu_note: empty, or why GSC_CPU was not followed
     cuda: "available", or why there is no CUDA
@@ -176,6 +177,7 @@ class Want(enum.IntFlag):
     NORM = 4  # sum_squares
     AMAX = 8  # amax
     UNDERFLOW = 16  # zeros_made, subnormals_made
+    HISTOGRAM = 32  # histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor
 
 
 class Report(Struct):
@@ -188,7 +190,8 @@ class Report(Struct):
 
     found_inf: 1 if an element is Inf or NaN, or became so by unscaling; else 0
     overflow: the same as an integer
-    amax: largest finite magnitude after unscaling, before rounding to the output's dtype
+    amax: largest finite magnitude after unscaling, before rounding to the output's dtype; of a
+        complex value its larger part
     absent: Want bits that were not asked for
     max_reserved: 0
     first_bad: 0: none, else GSC_BAD_TENSOR and GSC_BAD_ELEMENT of it say where
@@ -201,7 +204,9 @@ class Report(Struct):
     inf_count: elements that are Inf, or became so by unscaling
     zeros_made: outputs that are zero while their input was not
     subnormals_made: outputs that are subnormal while their input was not
-    count_reserved: 0
+    histogram_elements: elements that the histogram looked at
+    histogram: of them by magnitude after unscaling: [k] those from 2^(4k-48) up to 2^(4k-44); [0]
+        all smaller ones but zeros, [15] all finite larger ones
     """
 
     _fields_ = [
@@ -220,7 +225,8 @@ class Report(Struct):
         ("inf_count", c.c_int64),
         ("zeros_made", c.c_int64),
         ("subnormals_made", c.c_int64),
-        ("count_reserved", c.c_int64 * 17),
+        ("histogram_elements", c.c_int64),
+        ("histogram", c.c_int64 * 16),
     ]
 
 

@@ -27,7 +27,7 @@
 //! - A pointer may be NULL only where its function says so. Data pointers may have any alignment.
 //! - Functions may be called from any thread at the same time, as long as no two calls write, or
 //!   one writes and one reads, the same memory. None prints, changes the floating-point
-//!   environment, or allocates, but for gsc_context_create_*; gsc_scale, gsc_check and gsc_unscale
+//!   environment, or allocates, but for gsc_context_create_*; the functions of the section Tensors
 //!   need up to 112 KiB of stack.
 //! - `on` says where the memory is: NULL is the calling thread and host memory.
 #![no_std]
@@ -123,6 +123,9 @@ pub const GSC_ERROR_UNAVAILABLE: gsc_status = gsc_status(-16);
 
 /// out of memory or threads
 pub const GSC_ERROR_MEMORY: gsc_status = gsc_status(-17);
+
+/// the CUDA driver failed, or the context is of another process
+pub const GSC_ERROR_DEVICE: gsc_status = gsc_status(-18);
 
 /// What exactly was wrong. Written only when a call fails; pass NULL where the status is enough.
 #[repr(C)]
@@ -411,7 +414,8 @@ pub struct gsc_info {
     pub struct_size: u32,
     /// as gsc_version
     pub version: u32,
-    /// instruction set in use: "scalar" or "avx2"; GSC_CPU in the environment chooses
+    /// instruction set in use: "scalar", "avx2", "avx512" or "neon"; GSC_CPU in the environment
+    /// chooses
     pub cpu: *const c_char,
     /// those that this machine can run, separated by spaces
     pub cpu_available: *const c_char,
@@ -489,6 +493,9 @@ pub const GSC_WANT_AMAX: u32 = 8;
 /// zeros_made, subnormals_made
 pub const GSC_WANT_UNDERFLOW: u32 = 16;
 
+/// histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor
+pub const GSC_WANT_HISTOGRAM: u32 = 32;
+
 /// Overwritten by the call that fills it. All zeros is the report of an empty list, and adds
 /// nothing in a merge. The members stand in groups of 64-bit words that one collective each can
 /// reduce over ranks that hold different gradients and want the same: words 0-3 as int64 MAX, 4-7
@@ -502,7 +509,8 @@ pub struct gsc_report {
     pub found_inf: f32,
     /// the same as an integer
     pub overflow: i32,
-    /// largest finite magnitude after unscaling, before rounding to the output's dtype
+    /// largest finite magnitude after unscaling, before rounding to the output's dtype; of a
+    /// complex value its larger part
     pub amax: f64,
     /// GSC_WANT_* bits that were not asked for
     pub absent: u32,
@@ -528,8 +536,11 @@ pub struct gsc_report {
     pub zeros_made: i64,
     /// outputs that are subnormal while their input was not
     pub subnormals_made: i64,
-    /// 0
-    pub count_reserved: [i64; 17],
+    /// elements that the histogram looked at
+    pub histogram_elements: i64,
+    /// of them by magnitude after unscaling: [k] those from 2^(4k-48) up to 2^(4k-44); \[0\] all
+    /// smaller ones but zeros, \[15\] all finite larger ones
+    pub histogram: [i64; 16],
 }
 
 layout! { gsc_report, 256,
@@ -548,7 +559,8 @@ layout! { gsc_report, 256,
     inf_count 96,
     zeros_made 104,
     subnormals_made 112,
-    count_reserved 120,
+    histogram_elements 120,
+    histogram 128,
 }
 
 // Where report.first_bad points; a tensor past 2^23 - 2 or an element past 2^40 - 2 is given as
@@ -673,6 +685,21 @@ pub const GSC_F16: u32 = 3;
 /// bfloat16: the upper half of a binary32
 pub const GSC_BF16: u32 = 4;
 
+/// 4 bits of exponent, 3 of mantissa, bias 7, no Inf; up to 448 (OCP FP8)
+pub const GSC_F8_E4M3FN: u32 = 5;
+
+/// 5 bits of exponent, 2 of mantissa, bias 15; the upper half of a binary16 (OCP FP8)
+pub const GSC_F8_E5M2: u32 = 6;
+
+/// Cerebras' 16 bits: 6 of exponent, 9 of mantissa, bias 42
+pub const GSC_CB16: u32 = 7;
+
+/// two binary32: real, imaginary
+pub const GSC_COMPLEX64: u32 = 8;
+
+/// two binary64
+pub const GSC_COMPLEX128: u32 = 9;
+
 /// A run of elements. An input is only read, although `data` is not const.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -752,13 +779,14 @@ extern "C" {
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
     pub fn gsc_exec_init(struct_size: u32, out: *mut gsc_exec, err: *mut gsc_error) -> gsc_status;
 
-    /// A context that shares the work of a call among `threads` threads, the calling one included,
-    /// through the caller's pool. The results have the same bits as with one thread. Lists below 1
-    /// MiB stay on the calling thread.
+    /// A context that shares the work of a call among `threads` threads, the calling one included:
+    /// through the caller's pool, or threads of its own that sleep between calls and are made anew
+    /// in a forked process. The results have the same bits as with one thread. Lists below 4 MiB
+    /// stay on the calling thread, as does a call while another one has the context's own threads.
     ///
     /// - `threads`: 1 or more
-    /// - `parallel_for`: NULL: only with threads = 1
-    /// - `pool`: NULL: handed to parallel_for as it is
+    /// - `parallel_for`: NULL: the context makes threads - 1 of its own
+    /// - `pool`: NULL: handed to parallel_for as it is; without one, it must be NULL
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_MEMORY.
     pub fn gsc_context_create_cpu(
@@ -769,12 +797,15 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// A context on a CUDA device. A library without CUDA support answers GSC_ERROR_UNAVAILABLE;
-    /// gsc_info.cuda says why it is not there.
+    /// A context on a CUDA device, through the driver that is found at run time. Where there is
+    /// none, or it cannot be used, the answer is GSC_ERROR_UNAVAILABLE and gsc_info.cuda says why.
+    /// The context is the device's primary one, which frameworks share; the caller's current
+    /// context stays as it was. A forked process must make its own.
     ///
     /// - `device`: CUDA ordinal
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY.
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_DEVICE,
+    /// GSC_ERROR_MEMORY.
     pub fn gsc_context_create_cuda(
         device: i32,
         out: *mut *mut gsc_context,
@@ -935,6 +966,7 @@ extern "C" {
 
     /// out = tensors * factor.scale: the loss, or the gradient that a backward pass starts from. No
     /// check: what overflows here is found when the gradients are unscaled. `out` may be `tensors`.
+    /// Without factor it is a cast; gsc_clip_value casts with saturation.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `factor`: NULL: 1: a cast, or a copy
@@ -982,6 +1014,57 @@ extern "C" {
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
     /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
     pub fn gsc_unscale(
+        on: *const gsc_exec,
+        factor: *const gsc_factor,
+        tensors: *const gsc_tensor,
+        out: *const gsc_tensor,
+        n: u64,
+        want: u32,
+        report: *mut gsc_report,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// gsc_unscale with each product clamped to [-limit, limit] before it is rounded to its output,
+    /// in the same pass: what torch.nn.utils.clip_grad_value_ does after unscaling. The report is
+    /// of the products before they are clamped, so that an overflow is not hidden: Inf is clamped
+    /// and counted, NaN stays. A finite product is never bad, however narrow its output: with the
+    /// largest value of a dtype as limit this is a cast with saturation. Both parts of a complex
+    /// value are clamped.
+    ///
+    /// - `on`: NULL: this thread, host memory
+    /// - `factor`: NULL: 1
+    /// - `limit`: finite, above 0; rounded to the type that multiplies
+    /// - `want`: GSC_WANT_* bits
+    /// - `report`: NULL: not wanted
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
+    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+    pub fn gsc_clip_value(
+        on: *const gsc_exec,
+        factor: *const gsc_factor,
+        limit: f64,
+        tensors: *const gsc_tensor,
+        out: *const gsc_tensor,
+        n: u64,
+        want: u32,
+        report: *mut gsc_report,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// out += tensors * factor.inverse if every product is finite in the dtype of its output, else
+    /// nothing at all: a micro-batch that overflowed adds nothing to the good ones. Each sum is
+    /// rounded once; that it is finite is for the unscaling or check of the accumulated gradients
+    /// to find. The report is of the products. Reads the list twice. `out` and `tensors` have no
+    /// byte in common.
+    ///
+    /// - `on`: NULL: this thread, host memory
+    /// - `factor`: NULL: 1
+    /// - `out`: read and written
+    /// - `want`: GSC_WANT_* bits
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
+    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+    pub fn gsc_accumulate(
         on: *const gsc_exec,
         factor: *const gsc_factor,
         tensors: *const gsc_tensor,

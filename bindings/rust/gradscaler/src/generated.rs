@@ -44,6 +44,8 @@ choice! {
         UNAVAILABLE = sys::GSC_ERROR_UNAVAILABLE;
         /// Out of memory or threads.
         MEMORY = sys::GSC_ERROR_MEMORY;
+        /// The CUDA driver failed, or the context is of another process.
+        DEVICE = sys::GSC_ERROR_DEVICE;
     }
 }
 
@@ -134,6 +136,8 @@ flags! {
         AMAX = sys::GSC_WANT_AMAX;
         /// `zeros_made`, subnormals_made.
         UNDERFLOW = sys::GSC_WANT_UNDERFLOW;
+        /// Histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor.
+        HISTOGRAM = sys::GSC_WANT_HISTOGRAM;
     }
 }
 
@@ -170,6 +174,16 @@ choice! {
         F16 = sys::GSC_F16;
         /// Bfloat16: the upper half of a binary32.
         BF16 = sys::GSC_BF16;
+        /// 4 bits of exponent, 3 of mantissa, bias 7, no Inf; up to 448 (OCP FP8).
+        F8_E4M3FN = sys::GSC_F8_E4M3FN;
+        /// 5 bits of exponent, 2 of mantissa, bias 15; the upper half of a binary16 (OCP FP8).
+        F8_E5M2 = sys::GSC_F8_E5M2;
+        /// Cerebras' 16 bits: 6 of exponent, 9 of mantissa, bias 42.
+        CB16 = sys::GSC_CB16;
+        /// Two binary32: real, imaginary.
+        COMPLEX64 = sys::GSC_COMPLEX64;
+        /// Two binary64.
+        COMPLEX128 = sys::GSC_COMPLEX128;
     }
 }
 

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The library's own threads. They sleep on a condition; a call posts its work, takes part, and
+ * waits only for threads that woke in time to join. A fork leaves the child the pool without its
+ * threads, in whatever state it was: the child's first call makes all of it anew.
+ */
+#include <fenv.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#if defined(__linux__)
+#include <sys/prctl.h>
+#endif
+
+#include "pool.h"
+
+/* What a task needs several times over: sanitizers and thread-local storage take from it, too. */
+#define STACK_BYTES ((size_t)512 << 10)
+
+/* On the stack of the call. */
+struct work {
+    gsc_task *task;
+    void *data;
+    uint64_t count;
+    _Atomic uint64_t next;
+    fenv_t environment; /* of the caller, or else the bits would depend on who runs a task */
+};
+
+struct gsc_pool {
+    _Atomic uint64_t holder; /* generation of the process whose call has the threads; 0: none */
+    uint64_t generation;     /* of the process that made the threads */
+    pthread_mutex_t mutex;   /* guards work, active, stopping */
+    pthread_cond_t posted, finished;
+    struct work *work; /* NULL: nothing left to join */
+    uint32_t active;   /* workers that joined */
+    bool stopping;
+    uint32_t wanted, made;
+    pthread_t workers[];
+};
+
+/* One more in each child, so that what a fork froze is told from what runs here. */
+static _Atomic uint64_t generation = 1;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int watch_error;
+
+static void forked(void)
+{
+    generation++;
+}
+
+static void watch_forks(void)
+{
+    watch_error = pthread_atfork(NULL, NULL, forked);
+}
+
+static void run_tasks(struct work *work)
+{
+    for (uint64_t i; (i = work->next++) < work->count;)
+        work->task(work->data, i);
+}
+
+static void *worker(void *argument)
+{
+    gsc_pool *pool = argument;
+#if defined(__linux__)
+    prctl(PR_SET_NAME, "gradscaler");
+#endif
+    pthread_mutex_lock(&pool->mutex);
+    for (;;) {
+        while (!pool->work && !pool->stopping)
+            pthread_cond_wait(&pool->posted, &pool->mutex);
+        if (pool->stopping)
+            break;
+        struct work *work = pool->work;
+        pool->active++;
+        pthread_mutex_unlock(&pool->mutex);
+        fesetenv(&work->environment);
+        run_tasks(work);
+        pthread_mutex_lock(&pool->mutex);
+        pool->work = NULL; /* still this call's: it waits for `active` */
+        if (--pool->active == 0)
+            pthread_cond_signal(&pool->finished);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return NULL;
+}
+
+/* Makes the workers, or as many as can be, whatever the state of the pool. */
+static void make_workers(gsc_pool *pool)
+{
+    static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+    pthread_attr_t attributes;
+    sigset_t signals, before;
+    pool->generation = generation;
+    pool->work = NULL;
+    pool->active = pool->made = 0;
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->posted, NULL);
+    pthread_cond_init(&pool->finished, NULL);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    /* Signals are for the host's threads; but its crash handler should see a fault in a worker. */
+    sigfillset(&signals);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&signals, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &signals, &before);
+    while (pool->made < pool->wanted &&
+           pthread_create(&pool->workers[pool->made], &attributes, worker, pool) == 0)
+        pool->made++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+gsc_pool *gsc_pool_create(uint32_t threads)
+{
+    pthread_once(&once, watch_forks);
+    gsc_pool *pool = calloc(1, sizeof *pool + (threads - 1) * sizeof *pool->workers);
+    if (!pool)
+        return NULL;
+    pool->wanted = threads - 1;
+    make_workers(pool);
+    if (pool->made == pool->wanted && watch_error == 0)
+        return pool;
+    gsc_pool_destroy(pool);
+    return NULL;
+}
+
+void gsc_pool_destroy(gsc_pool *pool)
+{
+    if (pool->generation == generation) { /* else its threads are the parent's */
+        pthread_mutex_lock(&pool->mutex);
+        pool->stopping = true;
+        pthread_mutex_unlock(&pool->mutex);
+        pthread_cond_broadcast(&pool->posted);
+        for (uint32_t i = 0; i < pool->made; i++)
+            pthread_join(pool->workers[i], NULL);
+        pthread_cond_destroy(&pool->finished);
+        pthread_cond_destroy(&pool->posted);
+        pthread_mutex_destroy(&pool->mutex);
+    }
+    free(pool);
+}
+
+void gsc_pool_run(void *context_pool, gsc_task *task, void *data, uint64_t count)
+{
+    gsc_pool *pool = context_pool;
+    struct work work = {.task = task, .data = data, .count = count};
+    uint64_t here = generation, holder = pool->holder;
+    if (count < 2 || holder == here ||
+        !atomic_compare_exchange_strong(&pool->holder, &holder, here)) {
+        run_tasks(&work);
+        return;
+    }
+    if (pool->generation != here)
+        make_workers(pool);
+    fegetenv(&work.environment);
+    pthread_mutex_lock(&pool->mutex);
+    pool->work = &work;
+    pthread_mutex_unlock(&pool->mutex);
+    pthread_cond_broadcast(&pool->posted);
+    run_tasks(&work);
+    pthread_mutex_lock(&pool->mutex);
+    pool->work = NULL;
+    while (pool->active > 0)
+        pthread_cond_wait(&pool->finished, &pool->mutex);
+    pthread_mutex_unlock(&pool->mutex);
+    pool->holder = 0;
+}

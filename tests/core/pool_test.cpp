@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: MIT
+// A context's own threads: every task once, the bits of one thread, whoever calls or forks
+// meanwhile, and nothing left behind.
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cfenv>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "support.hpp"
+
+extern "C" {
+#include "cpu/pool.h"
+}
+
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Destroy {
+    void operator()(gsc_pool *pool) const
+    {
+        gsc_pool_destroy(pool);
+    }
+    void operator()(gsc_context *context) const
+    {
+        gsc_context_destroy(context);
+    }
+};
+using Pool = std::unique_ptr<gsc_pool, Destroy>;
+
+using Body = std::function<void(uint64_t)>;
+
+void run_on(gsc_pool *pool, uint64_t count, const Body &body)
+{
+    const auto task = [](void *data, uint64_t i) { (*static_cast<const Body *>(data))(i); };
+    gsc_pool_run(pool, task, const_cast<Body *>(&body), count);
+}
+
+/* Runs body once on each of the pool's threads; false if they do not all come within seconds. */
+bool run_on_each(gsc_pool *pool, uint32_t threads, const std::function<void()> &body)
+{
+    std::mutex mutex;
+    std::condition_variable all;
+    uint32_t here = 0;
+    run_on(pool, threads, [&](uint64_t) {
+        body();
+        std::unique_lock<std::mutex> lock(mutex);
+        if (++here == threads)
+            all.notify_all();
+        all.wait_for(lock, std::chrono::seconds(10), [&] { return here == threads; });
+    });
+    return here == threads;
+}
+
+/* f32 of any bits, one seventh more than what is shared, in tensors of which many are small. */
+class Gradients {
+  public:
+    explicit Gradients(uint64_t count = 300000) : values(count), results(count), expected(count)
+    {
+        Random random = {count};
+        for (uint32_t &bits : values)
+            bits = static_cast<uint32_t>(random.next());
+        for (uint64_t at = 0, size; at < count; at += size) {
+            size = std::min(count - at, random.next() % 8 ? random.next() % 100 : 90000);
+            in.push_back({&values[at], size, GSC_F32, 0});
+            out.push_back({&results[at], size, GSC_F32, 0});
+        }
+        REQUIRE(gsc_factor_init(3, &factor, nullptr) == GSC_OK);
+        unscale(nullptr, report);
+        expected.swap(results);
+        for (gsc_tensor &tensor : out)
+            tensor.data = results.data() + (static_cast<uint32_t *>(tensor.data) - expected.data());
+    }
+    /* Whether a call gives the bytes of one thread. Allocates nothing: children of a fork call. */
+    bool right(const gsc_exec *on)
+    {
+        gsc_report other;
+        std::fill(results.begin(), results.end(), 0);
+        return unscale(on, other) == GSC_OK && same(other, report) && results == expected;
+    }
+
+  private:
+    gsc_status unscale(const gsc_exec *on, gsc_report &to)
+    {
+        return gsc_unscale(on, &factor, in.data(), out.data(), in.size(), 31, &to, nullptr);
+    }
+    std::vector<uint32_t> values, results, expected;
+    std::vector<gsc_tensor> in, out;
+    gsc_factor factor;
+    gsc_report report;
+};
+
+struct Context {
+    explicit Context(uint32_t threads)
+    {
+        REQUIRE(gsc_context_create_cpu(threads, nullptr, nullptr, &on.context, nullptr) == GSC_OK);
+        owner.reset(on.context);
+    }
+    gsc_exec on = GSC_EXEC_INIT;
+    std::unique_ptr<gsc_context, Destroy> owner;
+};
+
+/* Whether body is true in a forked process, which has seconds for it. */
+template <class Check> bool in_child(Check body)
+{
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        alarm(20);
+        _exit(body() ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    return status == 0;
+}
+
+std::ptrdiff_t count_threads()
+{
+    using std::filesystem::directory_iterator;
+    return std::distance(directory_iterator("/proc/self/task"), directory_iterator());
+}
+
+/* A joined thread may still be listed for a moment. */
+bool threads_become(std::ptrdiff_t count)
+{
+    for (int tries = 0; tries < 1000 && count_threads() != count; tries++)
+        std::this_thread::sleep_for(milliseconds(1));
+    return count_threads() == count;
+}
+
+} // namespace
+
+TEST_CASE("every task runs once, on however many threads", "[pool][threads]")
+{
+    for (uint32_t threads : {2u, 3u, 16u}) {
+        const Pool pool(gsc_pool_create(threads));
+        REQUIRE(pool);
+        for (uint64_t count : {0u, 1u, 2u, 3u, 64u, 10000u}) {
+            std::vector<std::atomic<int>> runs(count);
+            run_on(pool.get(), count, [&](uint64_t i) { runs[i]++; });
+            CAPTURE(threads, count);
+            CHECK(std::all_of(runs.begin(), runs.end(), [](int n) { return n == 1; }));
+        }
+    }
+}
+
+TEST_CASE("all threads take part, again and again", "[pool][threads]")
+{
+    const Pool pool(gsc_pool_create(4));
+    for (int call = 0; call < 100; call++)
+        REQUIRE(run_on_each(pool.get(), 4, [] {}));
+}
+
+TEST_CASE("a thread of a pool has the caller's floating-point environment, stack enough, no "
+          "signals, and a name",
+          "[pool][threads]")
+{
+    const Pool pool(gsc_pool_create(3));
+    const pthread_t caller = pthread_self();
+    std::atomic<int> same_bits{0}, deep{0}, blocks_signals{0}, sees_faults{0}, named{0};
+    const volatile float subnormal = 1e-39f, one = 1;
+    const auto arithmetic = [&] {
+        return bit_cast<uint64_t>(std::array<float, 2>{subnormal * 0.5f, one + subnormal});
+    };
+    const uint64_t usual = arithmetic();
+    std::fenv_t before;
+    std::fegetenv(&before);
+    std::fesetround(FE_UPWARD);
+#if defined(__x86_64__)
+    _mm_setcsr(_mm_getcsr() | 0x8000); // flush to zero
+#endif
+    const uint64_t unusual = arithmetic();
+    const bool all = run_on_each(pool.get(), 3, [&] {
+        volatile char stack[112 << 10];
+        for (size_t i = 0; i < sizeof stack; i += 1024)
+            stack[i] = 1;
+        deep += stack[0];
+        same_bits += arithmetic() == unusual;
+        if (pthread_equal(pthread_self(), caller))
+            return;
+        sigset_t blocked;
+        char name[16];
+        pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+        blocks_signals += sigismember(&blocked, SIGINT) && sigismember(&blocked, SIGCHLD);
+        sees_faults += !sigismember(&blocked, SIGSEGV);
+        pthread_getname_np(pthread_self(), name, sizeof name);
+        named += std::string(name) == "gradscaler";
+    });
+    std::fesetenv(&before);
+    REQUIRE(all);
+    CHECK(unusual != usual);
+    CHECK(same_bits == 3);
+    CHECK(deep == 3);
+    CHECK(blocks_signals == 2);
+    CHECK(sees_faults == 2);
+    CHECK(named == 2);
+}
+
+TEST_CASE("who calls while a pool is busy runs the tasks itself", "[pool][threads]")
+{
+    const Pool pool(gsc_pool_create(3)); // one of them idle
+    std::atomic<int> own{0};
+    const auto call = [&] {
+        const auto self = std::this_thread::get_id();
+        run_on(pool.get(), 10, [&](uint64_t) {
+            own += std::this_thread::get_id() == self;
+            std::this_thread::sleep_for(milliseconds(1));
+        });
+    };
+    run_on(pool.get(), 2, [&](uint64_t) {
+        call();
+        std::thread(call).join();
+    });
+    CHECK(own == 40);
+    CHECK(run_on_each(pool.get(), 3, [] {}));
+}
+
+TEST_CASE("a context's own threads give the bytes of one thread", "[pool][threads]")
+{
+    for (uint32_t threads : {1u, 2u, 3u, 8u, 100u}) {
+        const Context context(threads);
+        for (uint64_t count : {0u, 1u, (1u << 18) - 1, 1u << 18, (1u << 18) + 1, 700000u}) {
+            CAPTURE(threads, count);
+            CHECK(Gradients(count).right(&context.on));
+        }
+    }
+}
+
+TEST_CASE("many threads may call on a context with threads of its own", "[pool][threads]")
+{
+    const Context context(3);
+    std::vector<Gradients> gradients(4);
+    std::vector<std::thread> callers;
+    std::atomic<int> right{0};
+    for (Gradients &g : gradients)
+        callers.emplace_back([&] {
+            for (int call = 0; call < 20; call++)
+                right += g.right(&context.on);
+        });
+    for (std::thread &caller : callers)
+        caller.join();
+    CHECK(right == 80);
+}
+
+TEST_CASE("a destroyed context leaves no threads, and one just made can be destroyed",
+          "[pool][threads]")
+{
+    const std::ptrdiff_t before = count_threads();
+    for (int i = 0; i < 1000; i++)
+        Context(3);
+    CHECK(threads_become(before));
+    const Context serial(1);
+    CHECK(count_threads() == before);
+}
+
+TEST_CASE("threads without work use no time", "[pool]")
+{
+    const auto cpu_ms = [] {
+        rusage used;
+        getrusage(RUSAGE_SELF, &used);
+        const auto ms = [](timeval t) { return 1000 * t.tv_sec + t.tv_usec / 1000; };
+        return ms(used.ru_utime) + ms(used.ru_stime);
+    };
+    const Context context(4);
+    CHECK(Gradients().right(&context.on));
+    const auto before = cpu_ms();
+    std::this_thread::sleep_for(milliseconds(50));
+    CHECK(cpu_ms() - before < 25);
+}
+
+/* ---- forks: not for the thread sanitizer, which knows no threads in a forked process ---- */
+
+TEST_CASE("threads that cannot all be made are an error, and none stay", "[pool]")
+{
+    CHECK(in_child([] {
+        const std::ptrdiff_t before = count_threads();
+        rlim_t pages;
+        std::ifstream("/proc/self/statm") >> pages;
+        const rlim_t bytes = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (64 << 20);
+        const rlimit some = {bytes, bytes};
+        gsc_context *context = nullptr;
+        gsc_error err;
+        const bool refused =
+            setrlimit(RLIMIT_AS, &some) == 0 &&
+            gsc_context_create_cpu(1000, nullptr, nullptr, &context, &err) == GSC_ERROR_MEMORY;
+        return refused && !context && std::string(err.name) == "threads" && threads_become(before);
+    }));
+}
+
+TEST_CASE("a forked process has threads of its own", "[pool]")
+{
+    Pool pool(gsc_pool_create(3));
+    REQUIRE(run_on_each(pool.get(), 3, [] {}));
+    CHECK(in_child([&] {
+        const bool parents = run_on_each(pool.get(), 3, [] {}) && run_on_each(pool.get(), 3, [] {});
+        const pid_t grandchild = fork();
+        if (grandchild == 0)
+            _exit(run_on_each(pool.get(), 3, [] {}) ? 0 : 1);
+        int status = -1;
+        waitpid(grandchild, &status, 0);
+        pool.reset();
+        return parents && status == 0 && threads_become(1);
+    }));
+    CHECK(in_child([&] {
+        pool.reset(); // unused in this process
+        return true;
+    }));
+    CHECK(run_on_each(pool.get(), 3, [] {}));
+}
+
+TEST_CASE("a forked process that may have no threads calls all the same", "[pool]")
+{
+    const Context context(3);
+    Gradients gradients;
+    CHECK(in_child([&] {
+        const rlimit none = {0, 0};
+        pthread_t thread;
+        // Only ordinary users are held to the limit.
+        return setrlimit(RLIMIT_NPROC, &none) == 0 && (getuid() || setuid(65534) == 0) &&
+               pthread_create(
+                   &thread, nullptr, [](void *p) { return p; }, nullptr) != 0 &&
+               gradients.right(&context.on) && gradients.right(&context.on);
+    }));
+}
+
+TEST_CASE("a fork in the middle of a call leaves the child a context that works", "[pool]")
+{
+    Context context(3);
+    Gradients parents, childs;
+    std::atomic<bool> stop{false};
+    std::atomic<int> wrong{0};
+    std::thread caller([&] {
+        while (!stop)
+            wrong += !parents.right(&context.on);
+    });
+    int good = 0;
+    for (int i = 0; i < 200; i++)
+        good += in_child([&] {
+            const bool same = childs.right(&context.on) && childs.right(&context.on);
+            context.owner.reset();
+            return same;
+        });
+    stop = true;
+    caller.join();
+    CHECK(good == 200);
+    CHECK(wrong == 0);
+}
