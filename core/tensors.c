@@ -60,8 +60,10 @@ typedef struct plan {
     uint32_t wide;             /* its multiplying type */
     uint32_t judged;           /* an element is bad if it is not finite in this dtype */
     double multiplier;
-    bool copies;       /* multiplied by 1: the kernel reads, the bits are copied */
-    bool may_overflow; /* a finite input may become bad */
+    gsc_kernel *keeping; /* in place: the kernel, or the one that keeps its input, if needed */
+    bool copies;         /* multiplied by 1: the kernel reads, the bits are copied */
+    bool may_overflow;   /* a finite input may become bad */
+    bool sums_floats;    /* its sums of squares may lack range */
     /* Least |bits| of the source whose output is not zero, or not subnormal; whose input was not */
     uint64_t not_zero, normal, was_normal;
     /* ... and whose product belongs to bin k or a later one, or to none. */
@@ -136,6 +138,12 @@ static plan plan_for(const job *job, uint32_t in, uint32_t out)
         p.kernel = unscale[p.source][p.wide];
         p.last = job->operation == ADD ? k->add[p.wide][out] : k->unscale[p.wide][out];
     }
+    const bool has_infinity = formats[out].infinity < formats[out].nan;
+    const uint32_t needs_input =
+        GSC_WANT_NORM | GSC_WANT_AMAX |
+        (has_infinity ? 0 : GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD); /* whose NaN counts as Inf? */
+    p.keeping = job->want & needs_input ? k->unscale_norm[in][out] : p.kernel;
+    p.sums_floats = (job->want & GSC_WANT_NORM) && p.wide == gsc_f32;
     p.may_overflow = true;
     p.may_overflow = is_bad(job, &p, formats[p.source].infinity - 1);
     if (job->want & GSC_WANT_UNDERFLOW) {
@@ -260,12 +268,12 @@ static void count_bad(const job *job, const block *b, view v, uint32_t judged, v
  * the others. `wide` is scratch where the numbers are not doubles.
  */
 static GSC_NOINLINE double examine(const job *job, const plan *plan, const block *b, view numbers,
-                                   view outputs, bool bad, double *wide, partial *part)
+                                   view outputs, bool bad, double *wide, gsc_norm *norm,
+                                   partial *part)
 {
     unsigned char scratch[GSC_BLOCK * sizeof(double)];
     const gsc_kernels *k = job->kernels;
     const uint64_t size = formats[numbers.dtype].size;
-    double sum = 0;
     if (bad && (job->want & (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD)))
         count_bad(job, b, outputs, plan->judged, scratch, part);
     if (!(job->want & (GSC_WANT_NORM | GSC_WANT_AMAX)))
@@ -281,40 +289,33 @@ static GSC_NOINLINE double examine(const job *job, const plan *plan, const block
         numbers.data = scratch;
     }
     const uint64_t most =
-        k->norm[numbers.dtype](numbers.data, NULL, b->n, numbers.multiplier, &sum);
-    if (most && plan->wide == gsc_f32 && !is_trusted(sum)) {
+        k->norm[numbers.dtype](numbers.data, NULL, b->n, numbers.multiplier, norm);
+    if (most && plan->wide == gsc_f32 && !is_trusted(norm->sum)) {
         convert(k, numbers.dtype, numbers.data, gsc_f64, wide, b->n, numbers.multiplier,
                 scratch + sizeof scratch / 2); /* free, as the numbers are floats at most */
-        k->norm[gsc_f64](wide, NULL, b->n, 1.0, &sum);
+        k->norm[gsc_f64](wide, NULL, b->n, 1.0, norm);
     }
     if (job->want & GSC_WANT_AMAX) {
         double amax = gsc_double(convert_one(k, numbers.dtype, most, gsc_f64, numbers.multiplier));
         part->amax = amax > part->amax ? amax : part->amax;
     }
-    return sum;
-}
-
-/* Whether a sum of squares up to that of `most` will be trusted for certain. */
-static bool will_be_trusted(const job *job, const plan *plan, uint64_t most)
-{
-    double x = gsc_double(convert_one(job->kernels, plan->source, most, gsc_f64, plan->multiplier));
-    return x >= 0x1p-40 && x <= 0x1p+57;
+    return norm->sum;
 }
 
 /* One block; out is NULL for a call that only reads. Returns its sum of squares, if wanted. */
 static double run_block(const job *job, const plan *plan, const block *b, const unsigned char *in,
                         unsigned char *out, partial *part)
 {
-    double wide[GSC_BLOCK], sum = 0;
+    double wide[GSC_BLOCK];
     float narrow[GSC_BLOCK];
+    gsc_norm norm;
     const uint64_t n = b->n;
-    const bool norm = job->want & GSC_WANT_NORM;
-    const bool widened = plan->source != plan->in;
     void *products = plan->wide == gsc_f64 ? (void *)wide : narrow;
     unsigned char *to = plan->last ? products : plan->copies ? NULL : out;
+    gsc_kernel *kernel = plan->kernel;
     view numbers = {in, plan->source, plan->multiplier}, outputs;
 
-    if (widened) { /* exact */
+    if (plan->source != plan->in) { /* exact */
         convert(job->kernels, plan->in, in, gsc_f64, wide, n, 1.0, narrow);
         numbers.data = (const unsigned char *)wide;
     }
@@ -324,30 +325,21 @@ static double run_block(const job *job, const plan *plan, const block *b, const 
 
     outputs = numbers;
     if (to == products || (to && plan->out == plan->wide)) {
-        numbers = (view){to, plan->wide, 1.0};
-        outputs = numbers;
+        outputs = numbers = (view){to, plan->wide, 1.0};
     } else if (to == source) {
-        /* Written over, while it may still be needed. F8_E4M3FN has no Inf to count. */
-        const bool has_infinity = formats[plan->out].nan > formats[plan->out].infinity;
-        if (has_infinity)
-            outputs = (view){to, plan->out, 1.0};
-        if ((job->want & (GSC_WANT_NORM | GSC_WANT_AMAX)) || !has_infinity) {
-            uint64_t most = job->kernels->check[plan->source](source, NULL, n, 0, NULL);
-            if (most && (is_bad(job, plan, most) || (norm && !will_be_trusted(job, plan, most)))) {
-                memcpy(narrow, source, n * formats[plan->in].size);
-                numbers.data = (const unsigned char *)narrow;
-                if (!has_infinity)
-                    outputs = numbers;
-            }
-        }
+        kernel = plan->keeping;
+        numbers.data = norm.input;
+        const bool has_infinity = formats[plan->out].infinity < formats[plan->out].nan;
+        outputs = has_infinity ? (view){to, plan->out, 1.0} : numbers;
     }
 
-    const uint64_t most = plan->kernel(source, to, n, plan->multiplier, norm ? &sum : NULL);
+    const uint64_t most = kernel(source, to, n, plan->multiplier, &norm);
+    double sum = job->want & GSC_WANT_NORM ? norm.sum : 0;
     if (job->operation != ADD) {
         const bool bad = is_bad(job, plan, most);
         part->overflow |= bad;
-        if (bad || (norm && most && plan->wide == gsc_f32 && !is_trusted(sum))) {
-            sum = examine(job, plan, b, numbers, outputs, bad, wide, part);
+        if (bad || (most && plan->sums_floats && !is_trusted(sum))) {
+            sum = examine(job, plan, b, numbers, outputs, bad, wide, &norm, part);
         } else if (job->want & GSC_WANT_AMAX) {
             double amax = gsc_double(
                 convert_one(job->kernels, plan->source, most, gsc_f64, plan->multiplier));

@@ -176,6 +176,12 @@ OP ints ints_select_ge(ints a, ints b, ints x, ints y)
     return _mm256_blendv_epi8(x, y, _mm256_cmpgt_epi32(b, a));
 }
 
+/* x + bit 16 of x */
+OP ints add_bit16(ints x)
+{
+    return _mm256_add_epi32(x, _mm256_and_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(1)));
+}
+
 OP ints magnitudes1(ints bits)
 {
     return _mm256_and_si256(bits, _mm256_set1_epi8(0x7f));
@@ -417,7 +423,7 @@ OP double doubles_fold(doubles x)
 
 void gsc_install_avx2(gsc_kernels *kernels)
 {
-    INSTALL(kernels)
+    INSTALL
 }
 #else
 typedef int gsc_no_avx2; /* an empty translation unit is not C */

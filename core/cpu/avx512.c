@@ -90,6 +90,13 @@ OP ints ints_select_ge(ints a, ints b, ints x, ints y)
     return _mm512_mask_blend_epi32(_mm512_cmpge_epu32_mask(a, b), y, x);
 }
 
+/* x + bit 16 of x */
+OP ints add_bit16(ints x)
+{
+    return _mm512_mask_add_epi32(x, _mm512_test_epi32_mask(x, _mm512_set1_epi32(0x10000)), x,
+                                 _mm512_set1_epi32(1));
+}
+
 OP ints magnitudes1(ints bits)
 {
     return _mm512_and_si512(bits, _mm512_set1_epi8(0x7f));
@@ -326,7 +333,7 @@ OP double doubles_fold(doubles x)
 
 void gsc_install_avx512(gsc_kernels *kernels)
 {
-    INSTALL(kernels)
+    INSTALL
 }
 #else
 typedef int gsc_no_avx512; /* an empty translation unit is not C */

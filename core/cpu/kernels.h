@@ -15,8 +15,9 @@
     X(f32, f32)                                                                                    \
     X(f32, f64)                                                                                    \
     X(f64, f32)                                                                                    \
-    X(f64, f64) GSC_PAIRS_OF(X, f16) GSC_PAIRS_OF(X, bf16) GSC_PAIRS_OF(X, f8_e4m3fn)              \
-        GSC_PAIRS_OF(X, f8_e5m2) GSC_PAIRS_OF(X, cb16)
+    X(f64, f64)                                                                                    \
+    GSC_PAIRS_OF(X, f16) GSC_PAIRS_OF(X, bf16) GSC_PAIRS_OF(X, f8_e4m3fn) GSC_PAIRS_OF(X, f8_e5m2) \
+        GSC_PAIRS_OF(X, cb16)
 #define GSC_PAIRS_OF(X, d) X(d, d) X(d, f32) X(f32, d) X(f64, d)
 
 /* X(in, out) for the sums: products in the multiplying type to any accumulator. */
@@ -36,11 +37,15 @@ enum {
 /*
  * One block of n <= GSC_BLOCK elements, in == out or disjoint, any alignment. Elements are
  * multiplied in double if `in` is f64, else in float, to which `number` is then already rounded.
- * Kernels with a norm write the folded sum of squares to *sum, which says nothing if the input is
- * not all finite. Returns the largest |bits| of the input, by which the caller knows whether all
- * of it, and of its product, is finite; `add` and `clamp` return 0.
+ * Returns the largest |bits| of the input, by which the caller knows whether all of it, and of its
+ * product, is finite; `add` and `clamp` return 0. Only kernels with a norm look at `norm`.
  */
-typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number, double *sum);
+typedef struct gsc_norm {
+    double sum; /* of squares, folded; says nothing if the input is not all finite */
+    /* The input of unscale_norm of a narrow dtype to itself, which in place is gone. */
+    unsigned char input[GSC_BLOCK * sizeof(uint16_t)];
+} gsc_norm;
+typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number, gsc_norm *norm);
 
 /* How many elements have |bits| of `least` or more, from 1 to the least that is NaN. */
 typedef uint64_t gsc_counter(const void *in, uint64_t n, uint64_t least);

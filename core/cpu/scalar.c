@@ -28,12 +28,12 @@ static double fold(double *lanes)
 
 /* The loop of most kernels; `body` sees element i and its product x, which `wide` multiplies. */
 #define KERNEL(name, in, wide, body, end)                                                          \
-    static uint64_t name(const void *from, void *to, uint64_t n, double number, double *sum)       \
+    static uint64_t name(const void *from, void *to, uint64_t n, double number, gsc_norm *norm)    \
     {                                                                                              \
         const in##_wide m = (in##_wide)number;                                                     \
         in##_wide lanes[GSC_LANES] = {0};                                                          \
         in##_bits most = 0;                                                                        \
-        (void)to, (void)sum, (void)lanes;                                                          \
+        (void)to, (void)norm, (void)lanes;                                                         \
         for (uint64_t i = 0; i < n; i++) {                                                         \
             LOAD(in, from)                                                                         \
             const in##_wide x = in##_load(bits) * m;                                               \
@@ -50,7 +50,11 @@ static double fold(double *lanes)
     double widened[GSC_LANES];                                                                     \
     for (int j = 0; j < GSC_LANES; j++)                                                            \
         widened[j] = (double)lanes[j];                                                             \
-    *sum = fold(widened)
+    norm->sum = fold(widened)
+
+#define KEEP(in, out)                                                                              \
+    if (gsc_##in == gsc_##out && sizeof bits <= 2)                                                 \
+        memcpy(norm->input + i * sizeof bits, &bits, sizeof bits);
 
 #define COUNT(in)                                                                                  \
     static uint64_t count_##in(const void *from, uint64_t n, uint64_t least)                       \
@@ -69,15 +73,15 @@ static double fold(double *lanes)
     KERNEL(norm_##in, in, wide, ADD_SQUARE(wide), FOLD)
 #define WRITERS_OF(in, out, wide)                                                                  \
     KERNEL(unscale_##in##_##out, in, wide, STORE(out, wide##_round(out)(x)), )                     \
-    KERNEL(unscale_norm_##in##_##out, in, wide, STORE(out, wide##_round(out)(x)) ADD_SQUARE(wide), \
-           FOLD)
+    KERNEL(unscale_norm_##in##_##out, in, wide,                                                    \
+           KEEP(in, out) STORE(out, wide##_round(out)(x)) ADD_SQUARE(wide), FOLD)
 
 /* out += in * number in `wide`, the wider of the multiplying types of both. */
 #define SUM_OF(in, out, wide)                                                                      \
     static uint64_t add_##in##_##out(const void *from, void *to, uint64_t n, double number,        \
-                                     double *sum)                                                  \
+                                     gsc_norm *norm)                                               \
     {                                                                                              \
-        (void)sum;                                                                                 \
+        (void)norm;                                                                                \
         for (uint64_t i = 0; i < n; i++) {                                                         \
             in##_wide x;                                                                           \
             memcpy(&x, (const char *)from + i * sizeof x, sizeof x);                               \
@@ -89,10 +93,11 @@ static double fold(double *lanes)
     }
 
 #define CLAMP(in)                                                                                  \
-    static uint64_t clamp_##in(const void *from, void *to, uint64_t n, double number, double *sum) \
+    static uint64_t clamp_##in(const void *from, void *to, uint64_t n, double number,              \
+                               gsc_norm *norm)                                                     \
     {                                                                                              \
         const in##_wide limit = (in##_wide)number;                                                 \
-        (void)sum;                                                                                 \
+        (void)norm;                                                                                \
         for (uint64_t i = 0; i < n; i++) {                                                         \
             in##_wide x;                                                                           \
             memcpy(&x, (const char *)from + i * sizeof x, sizeof x);                               \

@@ -30,8 +30,9 @@ enum { LINE = 64, AHEAD = 3072 /* bytes; measured: what hides DRAM and costs L1 
 #define EACH16(X, ...)                                                                             \
     EACH8(X, __VA_ARGS__)                                                                          \
     X(8, __VA_ARGS__)                                                                              \
-    X(9, __VA_ARGS__) X(10, __VA_ARGS__) X(11, __VA_ARGS__) X(12, __VA_ARGS__) X(13, __VA_ARGS__)  \
-        X(14, __VA_ARGS__) X(15, __VA_ARGS__)
+    X(9, __VA_ARGS__)                                                                              \
+    X(10, __VA_ARGS__)                                                                             \
+    X(11, __VA_ARGS__) X(12, __VA_ARGS__) X(13, __VA_ARGS__) X(14, __VA_ARGS__) X(15, __VA_ARGS__)
 #if W == 16
 #define EACH       EACH4
 #define EACH_PAIR  EACH2
@@ -69,8 +70,7 @@ OP ints f32_narrow(floats x)
 /* NaN apart, one rounding to the upper half; the lower one is left as it comes. */
 OP ints round_upper(floats x)
 {
-    const ints bits = bits_of(x);
-    return ints_add(bits, ints_add(ints_and(ints_shr(bits, 16), ints_set(1)), ints_set(0x7fff)));
+    return ints_add(add_bit16(bits_of(x)), ints_set(0x7fff));
 }
 
 OP floats bf16_widen(raw2 bits)
@@ -145,6 +145,10 @@ NARROW(cb16, 2)
     {                                                                                              \
         return max##size(most, magnitudes##size(whole##size(bits)));                               \
     }                                                                                              \
+    OP void d##_keep(void *at, raw bits)                                                           \
+    {                                                                                              \
+        write##size(at, bits);                                                                     \
+    }                                                                                              \
     OP void d##_write(void *at, floats x)                                                          \
     {                                                                                              \
         write##size(at, d##_narrow(x));                                                            \
@@ -179,30 +183,30 @@ OP void f64_write_first(void *at, floats x, uint64_t left)
 
 /* ---- kernels that multiply in float ---- */
 
-#define FULL(k, in, out, WRITE, SQUARE)                                                            \
+#define STEP(k, in, out, READ, WRITE, SQUARE, KEEP)                                                \
     {                                                                                              \
-        const __typeof__(in##_read(from)) bits =                                                   \
-            in##_read(AT(from, i + k * W, sizeof(in##_bits)));                                     \
+        const __typeof__(in##_read(from)) bits = READ;                                             \
         most = in##_most(most, bits);                                                              \
         const floats x = floats_mul(in##_widen(bits), m);                                          \
         (void)x;                                                                                   \
+        KEEP(k, in)                                                                                \
         WRITE(k, out)                                                                              \
         SQUARE(k)                                                                                  \
     }
-#define PART(k, in, out, WRITE, SQUARE)                                                            \
+#define FULL(k, in, out, WRITE, SQUARE, KEEP)                                                      \
+    STEP(k, in, out, in##_read(AT(from, i + k * W, sizeof(in##_bits))), WRITE, SQUARE, KEEP)
+#define PART(k, in, out, WRITE, SQUARE, KEEP)                                                      \
     if (n - i > k * W) {                                                                           \
         const uint64_t left = n - i - k * W;                                                       \
-        const __typeof__(in##_read(from)) bits =                                                   \
-            in##_read_first(AT(from, i + k * W, sizeof(in##_bits)), left);                         \
-        most = in##_most(most, bits);                                                              \
-        const floats x = floats_mul(in##_widen(bits), m);                                          \
-        (void)x;                                                                                   \
-        WRITE##_FIRST(k, out) SQUARE(k)                                                            \
+        STEP(k, in, out, in##_read_first(AT(from, i + k * W, sizeof(in##_bits)), left),            \
+             WRITE##_FIRST, SQUARE, KEEP)                                                          \
     }
 #define NO_WRITE(k, out)
 #define NO_WRITE_FIRST(k, out)
 #define WRITE(k, out)       out##_write(AT(to, i + k * W, sizeof(out##_bits)), x);
 #define WRITE_FIRST(k, out) out##_write_first(AT(to, i + k * W, sizeof(out##_bits)), x, left);
+#define NO_KEEP(k, in)
+#define KEEP(k, in) in##_keep(AT(norm->input, i + k * W, sizeof(in##_bits)), bits);
 #define NO_SQUARE(k)
 #define SQUARE(k)    sum##k = floats_fma(x, x, sum##k);
 #define ZERO(k, ...) floats sum##k = floats_set(0);
@@ -210,12 +214,12 @@ OP void f64_write_first(void *at, floats x, uint64_t left)
 #define ZEROS   EACH(ZERO, )
 #define LOW(k)  doubles_low(sum##k)
 #define HIGH(k) doubles_high(sum##k)
-#define NO_FOLD (void)sum
-#define FOLD    *sum = doubles_fold(doubles_add(TREE(LOW), TREE(HIGH)))
+#define NO_FOLD (void)norm
+#define FOLD    norm->sum = doubles_fold(doubles_add(TREE(LOW), TREE(HIGH)))
 
-#define KERNEL(name, in, out, WRITE, SQUARE, ZEROS, FOLD)                                          \
+#define KERNEL(name, in, out, WRITE, SQUARE, KEEP, ZEROS, FOLD)                                    \
     TARGET static uint64_t name(const void *from, void *to, uint64_t n, double number,             \
-                                double *sum)                                                       \
+                                gsc_norm *norm)                                                    \
     {                                                                                              \
         const floats m = floats_set((float)number);                                                \
         ints most = ints_set(0);                                                                   \
@@ -223,22 +227,19 @@ OP void f64_write_first(void *at, floats x, uint64_t left)
         ZEROS(void) to;                                                                            \
         for (; i + 64 <= n; i += 64) {                                                             \
             PREFETCH(AT(from, i, sizeof(in##_bits)), 64 * sizeof(in##_bits))                       \
-            EACH(FULL, in, out, WRITE, SQUARE)                                                     \
+            EACH(FULL, in, out, WRITE, SQUARE, KEEP)                                               \
         }                                                                                          \
-        EACH(PART, in, out, WRITE, SQUARE)                                                         \
+        EACH(PART, in, out, WRITE, SQUARE, KEEP)                                                   \
         FOLD;                                                                                      \
         return in##_largest(most);                                                                 \
     }
 
-#define NORM(in) KERNEL(norm_##in, in, none, NO_WRITE, SQUARE, ZEROS, FOLD)
-#define WRITERS(in, out)                                                                           \
-    KERNEL(unscale_##in##_##out, in, out, WRITE, NO_SQUARE, NO_ZEROS, NO_FOLD)                     \
-    KERNEL(unscale_norm_##in##_##out, in, out, WRITE, SQUARE, ZEROS, FOLD)
-#define FOR_NARROW_PAIRS(X)                                                                        \
-    X(f16, f16)                                                                                    \
-    X(f16, f32) X(f32, f16) X(bf16, f32) X(f32, bf16) X(f8_e4m3fn, f8_e4m3fn) X(f8_e4m3fn, f32)    \
-        X(f32, f8_e4m3fn) X(f8_e5m2, f8_e5m2) X(f8_e5m2, f32) X(f32, f8_e5m2) X(cb16, cb16)        \
-            X(cb16, f32) X(f32, cb16)
+#define NORM(in) KERNEL(norm_##in, in, none, NO_WRITE, SQUARE, NO_KEEP, ZEROS, FOLD)
+#define WRITERS_AND(in, out, KEEP)                                                                 \
+    KERNEL(unscale_##in##_##out, in, out, WRITE, NO_SQUARE, NO_KEEP, NO_ZEROS, NO_FOLD)            \
+    KERNEL(unscale_norm_##in##_##out, in, out, WRITE, SQUARE, KEEP, ZEROS, FOLD)
+#define WRITERS(in, out) WRITERS_AND(in, out, NO_KEEP)
+#define WRITERS_TO(d)    WRITERS_AND(d, d, KEEP) WRITERS(d, f32) WRITERS(f32, d)
 NORM(f32)
 NORM(f16)
 NORM(f8_e4m3fn)
@@ -246,28 +247,36 @@ NORM(f8_e5m2)
 NORM(cb16)
 WRITERS(f32, f32)
 WRITERS(f32, f64)
-FOR_NARROW_PAIRS(WRITERS)
+WRITERS(bf16, f32)
+WRITERS(f32, bf16)
+WRITERS_TO(f16)
+WRITERS_TO(f8_e4m3fn)
+WRITERS_TO(f8_e5m2)
+WRITERS_TO(cb16)
 
 /* ---- bf16 to itself: two elements of a float's width, the even and the odd ---- */
 
-KERNEL(contiguous_bf16, bf16, bf16, WRITE, NO_SQUARE, NO_ZEROS, NO_FOLD)
+KERNEL(contiguous_bf16, bf16, bf16, WRITE, NO_SQUARE, NO_KEEP, NO_ZEROS, NO_FOLD)
 
 #define EVEN(v) floats_of(ints_shl(v, 16))
 #define ODD(v)  floats_of(ints_and(v, ints_set(0xffff0000)))
-#define WHOLE(k, ...)                                                                              \
-    const ints v##k = read4(AT(from, i + 2 * k * W, 2));                                           \
-    most = max2(most, magnitudes2(v##k));                                                          \
-    least = min2(least, sub2(magnitudes2(v##k), 1));
-#define SOME(k, ...)                                                                               \
+#define WHOLE(k, KEEP)                                                                             \
+    const ints v##k = read4(AT(from, i + 2 * k * W, 2)), absolute##k = magnitudes2(v##k);          \
+    KEEP(k, v##k)                                                                                  \
+    most = max2(most, absolute##k);
+#define SOME(k, KEEP)                                                                              \
     const uint64_t left##k = n - i > 2 * k * W ? n - i - 2 * k * W : 0;                            \
     const uint64_t bytes##k = left##k < 2 * W ? 2 * left##k : 4 * W;                               \
     const ints v##k = read_bytes(AT(from, i + 2 * k * W, 2), bytes##k);                            \
-    most = max2(most, magnitudes2(v##k));                                                          \
-    least = min2(least, sub2(magnitudes2(v##k), 1));
+    const ints absolute##k = magnitudes2(v##k);                                                    \
+    KEEP(k, v##k)                                                                                  \
+    most = max2(most, absolute##k);
+#define LEAST(k, ...)         least = min2(least, sub2(absolute##k, 1)); /* zero is no least */
 #define PAIR_WRITE(k, v)      write4(AT(to, i + 2 * k * W, 2), v);
 #define PAIR_WRITE_SOME(k, v) write_bytes(AT(to, i + 2 * k * W, 2), v, bytes##k);
 #define PAIR_NO_WRITE(k, v)
 #define PAIR_NO_WRITE_SOME(k, v)
+#define PAIR_KEEP(k, v) write4(AT(norm->input, i + 2 * k * W, 2), v);
 #define PAIR_SQUARE(k, e, o)                                                                       \
     even##k = floats_fma(e, e, even##k);                                                           \
     odd##k = floats_fma(o, o, odd##k);
@@ -279,9 +288,8 @@ KERNEL(contiguous_bf16, bf16, bf16, WRITE, NO_SQUARE, NO_ZEROS, NO_FOLD)
 #define ODD_LOW(k)        doubles_low(odd##k)
 #define ODD_HIGH(k)       doubles_high(odd##k)
 #define PAIR_FOLD                                                                                  \
-    *sum = doubles_fold(doubles_add(TREE_PAIRS(EVEN_LOW), TREE_PAIRS(EVEN_HIGH))) +                \
-           doubles_fold(doubles_add(TREE_PAIRS(ODD_LOW), TREE_PAIRS(ODD_HIGH)))
-/* By a power of two, where every result is normal or zero: the exponents only. */
+    norm->sum = doubles_fold(doubles_add(TREE_PAIRS(EVEN_LOW), TREE_PAIRS(EVEN_HIGH))) +           \
+                doubles_fold(doubles_add(TREE_PAIRS(ODD_LOW), TREE_PAIRS(ODD_HIGH)))
 #define SHIFTED(k, WRITE, SQUARE)                                                                  \
     {                                                                                              \
         const ints r = add_where_not_zero2(v##k, shift);                                           \
@@ -296,52 +304,60 @@ KERNEL(contiguous_bf16, bf16, bf16, WRITE, NO_SQUARE, NO_ZEROS, NO_FOLD)
         WRITE(k, merge_upper(round_upper(e), round_upper(o)))                                      \
         SQUARE(k, e, o)                                                                            \
     }
-#define GROUP(READ, WRITE, SQUARE)                                                                 \
-    ints least = ints_set(0xffffffff);                                                             \
-    EACH_PAIR(READ, )                                                                              \
-    if (!any_below2(least, smallest) && !any_above2(most, largest)) {                              \
-        EACH_PAIR(SHIFTED, WRITE, SQUARE)                                                          \
-    } else if (!any_above2(most, bf16_INF)) {                                                      \
+/* Rounding as it is for all but NaN. */
+#define ROUNDED_GROUP(WRITE, SQUARE)                                                               \
+    if (!any_above2(most, bf16_INF)) {                                                             \
         EACH_PAIR(ROUNDED, WRITE, SQUARE)                                                          \
     } else if (to) {                                                                               \
         contiguous_bf16(AT(from, i, 2), AT(to, i, 2), n - i < 64 ? n - i : 64, number, NULL);      \
     }
+#define GROUP(READ, WRITE, SQUARE, KEEP)                                                           \
+    EACH_PAIR(READ, KEEP)                                                                          \
+    ROUNDED_GROUP(WRITE, SQUARE)
+/* By a power of two, where every result is normal or zero: the exponents only. */
+#define SHIFTED_GROUP(READ, WRITE, SQUARE, KEEP)                                                   \
+    ints least = ints_set(0xffffffff);                                                             \
+    EACH_PAIR(READ, KEEP)                                                                          \
+    EACH_PAIR(LEAST, )                                                                             \
+    if (!any_below2(least, smallest) && !any_above2(most, largest)) {                              \
+        EACH_PAIR(SHIFTED, WRITE, SQUARE)                                                          \
+    } else {                                                                                       \
+        ROUNDED_GROUP(WRITE, SQUARE)                                                               \
+    }
+#define BF16_LOOP(GROUP, WRITE, SQUARE, KEEP)                                                      \
+    for (; i + 64 <= n; i += 64) {                                                                 \
+        PREFETCH(AT(from, i, 2), 128)                                                              \
+        GROUP(WHOLE, WRITE, SQUARE, KEEP)                                                          \
+    }                                                                                              \
+    if (i < n) {                                                                                   \
+        GROUP(SOME, WRITE##_SOME, SQUARE, KEEP)                                                    \
+    }
 
-/*
- * The exponent by which m multiplies, if it is a power of two, and the range of |bits| - 1 that it
- * leaves normal; else a range that has only zero.
- */
-#define EXPONENT                                                                                   \
-    const uint32_t m_bits = gsc_float_bits((float)number);                                         \
-    const int exponent = (int)(m_bits >> 23) - 127;                                                \
-    const bool shifts = !(m_bits & 0x7fffff);                                                      \
-    const int down = exponent < 0 ? -exponent : 0, up = exponent > 0 ? exponent : 0;               \
-    const uint16_t shift = (uint16_t)((unsigned)exponent << 7);                                    \
-    const uint16_t smallest = (uint16_t)(shifts ? ((down + 1) << 7) - 1 : 0xffff);                 \
-    const uint16_t largest = (uint16_t)(bf16_INF - 1 - ((unsigned)up << 7));
-
-#define BF16_KERNEL(name, WRITE, SQUARE, ZEROS, FOLD)                                              \
+#define BF16_KERNEL(name, WRITE, SQUARE, KEEP, ZEROS, FOLD)                                        \
     TARGET static uint64_t name(const void *from, void *to, uint64_t n, double number,             \
-                                double *sum)                                                       \
+                                gsc_norm *norm)                                                    \
     {                                                                                              \
         const floats m = floats_set((float)number);                                                \
+        const uint32_t m_bits = gsc_float_bits((float)number);                                     \
+        const int exponent = (int)(m_bits >> 23) - 127;                                            \
         ints most = ints_set(0);                                                                   \
         uint64_t i = 0;                                                                            \
-        EXPONENT                                                                                   \
-        ZEROS                                                                                      \
-        for (; i + 64 <= n; i += 64) {                                                             \
-            PREFETCH(AT(from, i, 2), 128)                                                          \
-            GROUP(WHOLE, WRITE, SQUARE)                                                            \
-        }                                                                                          \
-        if (i < n) {                                                                               \
-            GROUP(SOME, WRITE##_SOME, SQUARE)                                                      \
+        ZEROS(void) to;                                                                            \
+        if (m_bits & 0x7fffff) {                                                                   \
+            BF16_LOOP(GROUP, WRITE, SQUARE, KEEP)                                                  \
+        } else {                                                                                   \
+            const int down = exponent < 0 ? -exponent : 0, up = exponent > 0 ? exponent : 0;       \
+            const uint16_t shift = (uint16_t)((unsigned)exponent << 7);                            \
+            const uint16_t smallest = (uint16_t)(((down + 1) << 7) - 1); /* of |bits| - 1 */       \
+            const uint16_t largest = (uint16_t)(bf16_INF - 1 - ((unsigned)up << 7));               \
+            BF16_LOOP(SHIFTED_GROUP, WRITE, SQUARE, KEEP)                                          \
         }                                                                                          \
         FOLD;                                                                                      \
         return largest2(most);                                                                     \
     }
-BF16_KERNEL(norm_bf16, PAIR_NO_WRITE, PAIR_SQUARE, PAIR_ZEROS, PAIR_FOLD)
-BF16_KERNEL(unscale_bf16_bf16, PAIR_WRITE, PAIR_NO_SQUARE, NO_ZEROS, NO_FOLD)
-BF16_KERNEL(unscale_norm_bf16_bf16, PAIR_WRITE, PAIR_SQUARE, PAIR_ZEROS, PAIR_FOLD)
+BF16_KERNEL(norm_bf16, PAIR_NO_WRITE, PAIR_SQUARE, NO_KEEP, PAIR_ZEROS, PAIR_FOLD)
+BF16_KERNEL(unscale_bf16_bf16, PAIR_WRITE, PAIR_NO_SQUARE, NO_KEEP, NO_ZEROS, NO_FOLD)
+BF16_KERNEL(unscale_norm_bf16_bf16, PAIR_WRITE, PAIR_SQUARE, PAIR_KEEP, PAIR_ZEROS, PAIR_FOLD)
 
 /* ---- doubles: 64 lanes of them do not fit into registers, they stay in L1 ---- */
 
@@ -357,11 +373,11 @@ BF16_KERNEL(unscale_norm_bf16_bf16, PAIR_WRITE, PAIR_SQUARE, PAIR_ZEROS, PAIR_FO
     for (int half = GSC_LANES / 2; half >= W / 2; half /= 2)                                       \
         for (int j = 0; j < half; j += W / 2)                                                      \
             write8(lanes + j, doubles_add(read8(lanes + j), read8(lanes + j + half)));             \
-    *sum = doubles_fold(read8(lanes))
+    norm->sum = doubles_fold(read8(lanes))
 
 #define WIDE_KERNEL(name, WRITE, WRITE_FIRST, SQUARE, ZEROS, FOLD)                                 \
     TARGET static uint64_t name(const void *from, void *to, uint64_t n, double number,             \
-                                double *sum)                                                       \
+                                gsc_norm *norm)                                                    \
     {                                                                                              \
         const doubles m = doubles_set(number);                                                     \
         ints most = ints_set(0);                                                                   \
@@ -400,12 +416,12 @@ WIDE_WRITERS(f32)
 
 #define BITS_KERNELS(d, size)                                                                      \
     TARGET static uint64_t check_##d(const void *from, void *to, uint64_t n, double number,        \
-                                     double *sum)                                                  \
+                                     gsc_norm *norm)                                               \
     {                                                                                              \
         const uint64_t bytes = n * size;                                                           \
         ints most = ints_set(0);                                                                   \
         uint64_t i = 0;                                                                            \
-        (void)to, (void)number, (void)sum;                                                         \
+        (void)to, (void)number, (void)norm;                                                        \
         for (; i + 4 * W <= bytes; i += 4 * W) {                                                   \
             PREFETCH(AT(from, i, 1), 4 * W)                                                        \
             most = max##size(most, magnitudes##size(read4(AT(from, i, 1))));                       \
@@ -437,10 +453,10 @@ BITS_KERNELS(cb16, 2)
 
 #define SUM(in, out)                                                                               \
     TARGET static uint64_t add_##in##_##out(const void *from, void *to, uint64_t n, double number, \
-                                            double *sum)                                           \
+                                            gsc_norm *norm)                                        \
     {                                                                                              \
         const floats m = floats_set((float)number);                                                \
-        (void)sum;                                                                                 \
+        (void)norm;                                                                                \
         for (uint64_t i = 0; i < n; i += W) {                                                      \
             const uint64_t left = n - i;                                                           \
             const floats x = floats_mul(f32_widen(f32_read_first(AT(from, i, 4), left)), m);       \
@@ -457,10 +473,10 @@ SUM(f32, f8_e5m2)
 SUM(f32, cb16)
 
 TARGET static uint64_t add_f64_f64(const void *from, void *to, uint64_t n, double number,
-                                   double *sum)
+                                   gsc_norm *norm)
 {
     const doubles m = doubles_set(number);
-    (void)sum;
+    (void)norm;
     for (uint64_t i = 0; i < n; i += W / 2) {
         const doubles x = doubles_mul(read_first8(AT(from, i, 8), n - i), m);
         write_first8(AT(to, i, 8), doubles_add(read_first8(AT(to, i, 8), n - i), x), n - i);
@@ -469,10 +485,10 @@ TARGET static uint64_t add_f64_f64(const void *from, void *to, uint64_t n, doubl
 }
 
 TARGET static uint64_t add_f32_f64(const void *from, void *to, uint64_t n, double number,
-                                   double *sum)
+                                   gsc_norm *norm)
 {
     const floats m = floats_set((float)number);
-    (void)sum;
+    (void)norm;
     for (uint64_t i = 0; i < n; i += W) {
         const floats x = floats_mul(f32_widen(f32_read_first(AT(from, i, 4), n - i)), m);
         void *low = AT(to, i, 8), *high = AT(to, i + W / 2, 8);
@@ -485,10 +501,11 @@ TARGET static uint64_t add_f32_f64(const void *from, void *to, uint64_t n, doubl
     return 0;
 }
 
-TARGET static uint64_t clamp_f32(const void *from, void *to, uint64_t n, double number, double *sum)
+TARGET static uint64_t clamp_f32(const void *from, void *to, uint64_t n, double number,
+                                 gsc_norm *norm)
 {
     const float limit = (float)number;
-    (void)sum;
+    (void)norm;
     for (uint64_t i = 0; i < n; i += W) {
         const floats x = f32_widen(f32_read_first(AT(from, i, 4), n - i));
         f32_write_first(AT(to, i, 4), floats_clamp(x, floats_set(-limit), floats_set(limit)),
@@ -497,9 +514,10 @@ TARGET static uint64_t clamp_f32(const void *from, void *to, uint64_t n, double 
     return 0;
 }
 
-TARGET static uint64_t clamp_f64(const void *from, void *to, uint64_t n, double number, double *sum)
+TARGET static uint64_t clamp_f64(const void *from, void *to, uint64_t n, double number,
+                                 gsc_norm *norm)
 {
-    (void)sum;
+    (void)norm;
     for (uint64_t i = 0; i < n; i += W / 2) {
         const doubles x = read_first8(AT(from, i, 8), n - i);
         write_first8(AT(to, i, 8), doubles_clamp(x, doubles_set(-number), doubles_set(number)),
@@ -509,21 +527,18 @@ TARGET static uint64_t clamp_f64(const void *from, void *to, uint64_t n, double 
 }
 
 /* All but doubles to narrow types, which stay in plain C: nobody trains that way. */
-#define INSTALL(kernels)                                                                           \
+#define INSTALL_WRITERS_OF(d)                                                                      \
+    GSC_INSTALL_WRITERS(d, d)                                                                      \
+    GSC_INSTALL_WRITERS(d, f32) GSC_INSTALL_WRITERS(f32, d) GSC_INSTALL_SUM(f32, d)
+#define INSTALL                                                                                    \
     GSC_FOR_DTYPES(GSC_INSTALL_READERS)                                                            \
-    GSC_INSTALL_WRITERS(f32, f32)                                                                  \
-    GSC_INSTALL_WRITERS(f32, f64)                                                                  \
-    GSC_INSTALL_WRITERS(f64, f32)                                                                  \
-    GSC_INSTALL_WRITERS(f64, f64)                                                                  \
-    GSC_INSTALL_WRITERS(bf16, bf16)                                                                \
-    FOR_NARROW_PAIRS(GSC_INSTALL_WRITERS)                                                          \
-    GSC_INSTALL_SUM(f32, f32)                                                                      \
-    GSC_INSTALL_SUM(f32, f64)                                                                      \
+    INSTALL_WRITERS_OF(f32)                                                                        \
+    INSTALL_WRITERS_OF(f64)                                                                        \
+    INSTALL_WRITERS_OF(f16)                                                                        \
+    INSTALL_WRITERS_OF(bf16)                                                                       \
+    INSTALL_WRITERS_OF(f8_e4m3fn)                                                                  \
+    INSTALL_WRITERS_OF(f8_e5m2)                                                                    \
+    INSTALL_WRITERS_OF(cb16)                                                                       \
     GSC_INSTALL_SUM(f64, f64)                                                                      \
-    GSC_INSTALL_SUM(f32, f16)                                                                      \
-    GSC_INSTALL_SUM(f32, bf16)                                                                     \
-    GSC_INSTALL_SUM(f32, f8_e4m3fn)                                                                \
-    GSC_INSTALL_SUM(f32, f8_e5m2)                                                                  \
-    GSC_INSTALL_SUM(f32, cb16)                                                                     \
     GSC_INSTALL_CLAMP(f32)                                                                         \
     GSC_INSTALL_CLAMP(f64)

@@ -134,10 +134,11 @@ struct Outcome {
     Bytes out;
     double sum;         // 0 where the input is not all finite: then it says nothing
     bool stayed_inside; // nothing but the output was written
+    bool kept;          // the input, by a kernel that does
     bool operator==(const Outcome &other) const
     {
         return most == other.most && out == other.out && same(sum, other.sum) &&
-               stayed_inside == other.stayed_inside;
+               stayed_inside == other.stayed_inside && kept == other.kept;
     }
 };
 
@@ -159,10 +160,11 @@ Outcome call(const gsc_kernels &rung, const Operation &op, const Bytes &data, ui
     }
 
     Outcome o;
-    o.sum = 0;
-    o.most = op.of(rung)(in, op.out.size ? out : nullptr, n, m, op.norm ? &o.sum : nullptr);
-    if (o.most >= op.in.infinity())
-        o.sum = 0;
+    gsc_norm norm = {};
+    o.most = op.of(rung)(in, op.out.size ? out : nullptr, n, m, op.norm ? &norm : nullptr);
+    o.sum = o.most < op.in.infinity() ? norm.sum : 0;
+    const bool keeps = op.norm && op.in.dtype == op.out.dtype && op.in.size <= 2;
+    o.kept = !keeps || n == 0 || std::memcmp(norm.input, data.data(), in_bytes) == 0;
     o.out.assign(out, out + out_bytes);
     o.stayed_inside = from.marked_outside(in, in_bytes) &&
                       to.marked_outside(apart, in_place ? 0 : out_bytes) &&
