@@ -29,15 +29,20 @@ static const struct format {
 #undef FORMAT
 };
 
-/* A dtype, by its GSC_* constant, as real numbers of a dtype of the tables. */
-static uint32_t real_of(uint32_t dtype)
-{
-    return dtype == GSC_COMPLEX64 ? gsc_f32 : dtype == GSC_COMPLEX128 ? gsc_f64 : dtype - 1;
-}
+/* A dtype, by its GSC_* constant, as real numbers of a dtype of the tables; 0 parts: it is none. */
+static const struct dtype {
+    uint8_t real, parts, size;
+} dtypes[] = {
+#define REAL(name) [gsc_##name + 1] = {gsc_##name, 1, sizeof(name##_bits)},
+    GSC_FOR_DTYPES(REAL)
+#undef REAL
+        [GSC_COMPLEX64] = {gsc_f32, 2, 8},
+    [GSC_COMPLEX128] = {gsc_f64, 2, 16},
+};
 
-static uint64_t parts_of(uint32_t dtype)
+static bool is_dtype(uint32_t dtype)
 {
-    return dtype == GSC_COMPLEX64 || dtype == GSC_COMPLEX128 ? 2 : 1;
+    return dtype - 1 < GSC_COMPLEX128;
 }
 
 /* ---- plan: what to run on the blocks of a pair of dtypes ---- */
@@ -64,6 +69,8 @@ typedef struct plan {
     bool copies;         /* multiplied by 1: the kernel reads, the bits are copied */
     bool may_overflow;   /* a finite input may become bad */
     bool sums_floats;    /* its sums of squares may lack range */
+    bool is_direct;      /* one kernel does it all, if |bits| stay below `safe` */
+    uint64_t safe;
     /* Least |bits| of the source whose output is not zero, or not subnormal; whose input was not */
     uint64_t not_zero, normal, was_normal;
     /* ... and whose product belongs to bin k or a later one, or to none. */
@@ -142,10 +149,14 @@ static plan plan_for(const job *job, uint32_t in, uint32_t out)
     const uint32_t needs_input =
         GSC_WANT_NORM | GSC_WANT_AMAX |
         (has_infinity ? 0 : GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD); /* whose NaN counts as Inf? */
-    p.keeping = job->want & needs_input ? k->unscale_norm[in][out] : p.kernel;
+    const bool keeps = job->operation == UNSCALE && (job->want & needs_input);
+    p.keeping = keeps ? k->unscale_norm[in][out] : p.kernel;
     p.sums_floats = (job->want & GSC_WANT_NORM) && p.wide == gsc_f32;
     p.may_overflow = true;
     p.may_overflow = is_bad(job, &p, formats[p.source].infinity - 1);
+    p.is_direct = job->operation <= UNSCALE && !p.last && !p.copies && p.source == in &&
+                  !(job->want & (GSC_WANT_AMAX | GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM));
+    p.safe = p.may_overflow ? 0 : formats[in].infinity;
     if (job->want & GSC_WANT_UNDERFLOW) {
         p.not_zero = least(k, p.source, out, 1, p.multiplier);
         p.normal = least(k, p.source, out, formats[out].normal, p.multiplier);
@@ -299,16 +310,16 @@ static GSC_NOINLINE double examine(const job *job, const plan *plan, const block
         double amax = gsc_double(convert_one(k, numbers.dtype, most, gsc_f64, numbers.multiplier));
         part->amax = amax > part->amax ? amax : part->amax;
     }
-    return norm->sum;
+    return job->want & GSC_WANT_NORM ? norm->sum : 0;
 }
 
-/* One block; out is NULL for a call that only reads. Returns its sum of squares, if wanted. */
-static double run_block(const job *job, const plan *plan, const block *b, const unsigned char *in,
-                        unsigned char *out, partial *part)
+/* A block that takes more than a kernel, or whose kernel, if it `ran`, found something. */
+static GSC_NOINLINE double run_steps(const job *job, const plan *plan, const block *b,
+                                     const unsigned char *in, unsigned char *out, bool ran,
+                                     uint64_t most, gsc_norm *norm, partial *part)
 {
     double wide[GSC_BLOCK];
     float narrow[GSC_BLOCK];
-    gsc_norm norm;
     const uint64_t n = b->n;
     void *products = plan->wide == gsc_f64 ? (void *)wide : narrow;
     unsigned char *to = plan->last ? products : plan->copies ? NULL : out;
@@ -327,19 +338,20 @@ static double run_block(const job *job, const plan *plan, const block *b, const 
     if (to == products || (to && plan->out == plan->wide)) {
         outputs = numbers = (view){to, plan->wide, 1.0};
     } else if (to == source) {
-        kernel = plan->keeping;
-        numbers.data = norm.input;
         const bool has_infinity = formats[plan->out].infinity < formats[plan->out].nan;
+        kernel = plan->keeping;
+        numbers.data = norm->input;
         outputs = has_infinity ? (view){to, plan->out, 1.0} : numbers;
     }
 
-    const uint64_t most = kernel(source, to, n, plan->multiplier, &norm);
-    double sum = job->want & GSC_WANT_NORM ? norm.sum : 0;
+    if (!ran)
+        most = kernel(source, to, n, plan->multiplier, norm);
+    double sum = job->want & GSC_WANT_NORM ? norm->sum : 0;
     if (job->operation != ADD) {
         const bool bad = is_bad(job, plan, most);
         part->overflow |= bad;
         if (bad || (most && plan->sums_floats && !is_trusted(sum))) {
-            sum = examine(job, plan, b, numbers, outputs, bad, wide, &norm, part);
+            sum = examine(job, plan, b, numbers, outputs, bad, wide, norm, part);
         } else if (job->want & GSC_WANT_AMAX) {
             double amax = gsc_double(
                 convert_one(job->kernels, plan->source, most, gsc_f64, plan->multiplier));
@@ -355,11 +367,25 @@ static double run_block(const job *job, const plan *plan, const block *b, const 
     return sum;
 }
 
+/* One block; out is NULL for a call that only reads. Returns its sum of squares, if wanted. */
+static inline double run_block(const job *job, const plan *plan, block b, const unsigned char *in,
+                               unsigned char *out, partial *part)
+{
+    gsc_norm norm;
+    if (!plan->is_direct)
+        return run_steps(job, plan, &b, in, out, false, 0, &norm, part);
+    gsc_kernel *kernel = in == out ? plan->keeping : plan->kernel;
+    const uint64_t most = kernel(in, out, b.n, plan->multiplier, &norm);
+    if (most >= plan->safe || (most && plan->sums_floats && !is_trusted(norm.sum)))
+        return run_steps(job, plan, &b, in, out, true, most, &norm, part);
+    return job->want & GSC_WANT_NORM ? norm.sum : 0;
+}
+
 /* ---- chunks: the list as one row of them, in batches, shared among threads or not ---- */
 
 static uint64_t chunks_of(const gsc_tensor *tensor)
 {
-    return (tensor->count * parts_of(tensor->dtype) + GSC_CHUNK - 1) / GSC_CHUNK;
+    return (tensor->count * dtypes[tensor->dtype].parts + GSC_CHUNK - 1) / GSC_CHUNK;
 }
 
 /* Chunk `chunk` of tensor `tensor`. */
@@ -382,19 +408,50 @@ static cursor skip_chunks(const job *job, cursor at, uint64_t count)
 static double run_chunk(const job *job, const plan *plan, cursor at, partial *part)
 {
     const gsc_tensor *in = &job->in[at.tensor];
-    const bool writes = job->operation != CHECK;
-    unsigned char *from = in->data, *to = writes ? job->out[at.tensor].data : NULL;
-    const uint64_t from_size = formats[plan->in].size, to_size = formats[plan->out].size;
-    block b = {.tensor = at.tensor, .first = at.chunk * GSC_CHUNK, .parts = parts_of(in->dtype)};
-    const uint64_t left = in->count * b.parts - b.first;
-    const uint64_t end = b.first + (left < GSC_CHUNK ? left : GSC_CHUNK);
+    const uint64_t parts = dtypes[in->dtype].parts, all = in->count * parts;
+    uint64_t i = at.chunk * GSC_CHUNK;
+    const uint64_t end = all - i < GSC_CHUNK ? all : i + GSC_CHUNK;
+    const unsigned char *from = (const unsigned char *)in->data + i * formats[plan->in].size;
+    unsigned char *to = NULL;
     double sum = 0;
-    for (; b.first < end; b.first += GSC_BLOCK) {
-        b.n = end - b.first < GSC_BLOCK ? end - b.first : GSC_BLOCK;
-        sum += run_block(job, plan, &b, from + b.first * from_size,
-                         writes ? to + b.first * to_size : NULL, part);
+    if (job->operation != CHECK)
+        to = (unsigned char *)job->out[at.tensor].data + i * formats[plan->out].size;
+    while (end - i > GSC_BLOCK) {
+        sum += run_block(job, plan, (block){GSC_BLOCK, at.tensor, i, parts}, from, to, part);
+        i += GSC_BLOCK;
+        from += GSC_BLOCK * formats[plan->in].size;
+        to = to ? to + GSC_BLOCK * formats[plan->out].size : NULL;
     }
-    return sum;
+    return sum + run_block(job, plan, (block){end - i, at.tensor, i, parts}, from, to, part);
+}
+
+/*
+ * Lists of small tensors, in few instructions: as many of the next `count` as are one block each,
+ * with the dtypes of the first. Returns their number.
+ */
+static uint64_t run_small(const job *job, const plan *plan, uint64_t tensor, uint64_t count,
+                          double *sums, partial *part)
+{
+    gsc_norm norm = {.sum = 0};
+    const gsc_tensor *in = &job->in[tensor], *out = job->out ? &job->out[tensor] : in;
+    const uint32_t from = in->dtype, to = out->dtype;
+    const uint64_t parts = dtypes[from].parts;
+    const bool reads = job->operation == CHECK;
+    uint64_t done = 0;
+    for (; done < count; done++, in++, out++) {
+        const uint64_t n = in->count * parts;
+        if (n - 1 >= GSC_BLOCK || in->dtype != from || out->dtype != to)
+            break;
+        gsc_kernel *kernel = in->data == out->data ? plan->keeping : plan->kernel;
+        unsigned char *results = reads ? NULL : out->data;
+        const uint64_t most = kernel(in->data, results, n, plan->multiplier, &norm);
+        sums[done] = norm.sum;
+        if (most >= plan->safe || (most && plan->sums_floats && !is_trusted(norm.sum))) {
+            const block b = {n, tensor + done, 0, parts};
+            sums[done] = run_steps(job, plan, &b, in->data, results, true, most, &norm, part);
+        }
+    }
+    return done;
 }
 
 /* `count` chunks from `at`; their sums go to sums[0..]. */
@@ -403,13 +460,24 @@ static void run_chunks(const job *job, cursor at, uint64_t count, double *sums, 
     plan plans[gsc_dtypes]; /* by input dtype: lists mix few pairs */
     for (int dtype = 0; dtype < gsc_dtypes; dtype++)
         plans[dtype].kernel = NULL;
-    for (uint64_t done = 0; done < count; at = skip_chunks(job, at, 1)) {
-        uint32_t in = real_of(job->in[at.tensor].dtype);
-        uint32_t out = job->out ? real_of(job->out[at.tensor].dtype) : in;
-        plan *plan = &plans[in];
-        if (!plan->kernel || plan->out != out)
-            *plan = plan_for(job, in, out);
-        sums[done++] = run_chunk(job, plan, at, part);
+    for (uint64_t done = 0; done < count;) {
+        const gsc_tensor *in = &job->in[at.tensor];
+        const uint64_t left = chunks_of(in) - at.chunk;
+        const uint64_t end = at.chunk + (left < count - done ? left : count - done);
+        uint64_t small = 0;
+        if (left > 0) {
+            const uint32_t from = dtypes[in->dtype].real;
+            const uint32_t to = job->out ? dtypes[job->out[at.tensor].dtype].real : from;
+            plan *plan = &plans[from];
+            if (!plan->kernel || plan->out != to)
+                *plan = plan_for(job, from, to);
+            if (left == 1 && at.chunk == 0 && plan->is_direct)
+                small = run_small(job, plan, at.tensor, count - done, sums + done, part);
+            for (; small == 0 && at.chunk < end; at.chunk++)
+                sums[done++] = run_chunk(job, plan, at, part);
+        }
+        done += small;
+        at = (cursor){at.tensor + (small ? small : 1), 0};
     }
 }
 
@@ -443,19 +511,22 @@ static void add_partial(gsc_report *report, const partial *part)
         report->histogram[bin] += part->histogram[bin];
 }
 
-/* Adds the sums of a batch: chunks within a tensor, then tensors, each in order. */
-static void fold_sums(const job *job, const batch *b, double *tensor_sum, gsc_report *report)
+/* Adds the sums of a batch: chunks within a tensor, then tensors, each in order. Returns its end.
+ */
+static cursor fold_sums(const batch *b, double *tensor_sum, gsc_report *report)
 {
     cursor at = b->start;
-    for (uint64_t i = 0; i < b->count; i++) {
-        *tensor_sum += b->sums[i];
-        cursor next = skip_chunks(job, at, 1);
-        if (next.tensor != at.tensor) {
-            report->sum_squares += *tensor_sum;
-            *tensor_sum = 0;
+    for (uint64_t i = 0; i < b->count; at = (cursor){at.tensor + 1, 0}) {
+        const uint64_t chunks = chunks_of(&b->job->in[at.tensor]);
+        for (; at.chunk < chunks; at.chunk++) {
+            if (i == b->count)
+                return at;
+            *tensor_sum += b->sums[i++];
         }
-        at = next;
+        report->sum_squares += *tensor_sum;
+        *tensor_sum = 0;
     }
+    return at;
 }
 
 static void run_job(const job *job, const gsc_context *context, uint64_t bytes, gsc_report *report)
@@ -463,7 +534,7 @@ static void run_job(const job *job, const gsc_context *context, uint64_t bytes, 
     batch b;
     double tensor_sum = 0;
     b.job = job;
-    b.start = skip_chunks(job, (cursor){0, 0}, 0);
+    b.start = (cursor){0, 0};
     bool shared = context && context->threads > 1 && bytes >= PARALLEL_BYTES;
     for (uint64_t done = 0; done < job->chunks; done += b.count) {
         b.count = job->chunks - done < BATCH ? job->chunks - done : BATCH;
@@ -478,36 +549,43 @@ static void run_job(const job *job, const gsc_context *context, uint64_t bytes, 
         for (uint64_t task = 0; task < b.tasks; task++)
             add_partial(report, &b.parts[task]);
         if (job->want & GSC_WANT_NORM)
-            fold_sums(job, &b, &tensor_sum, report);
-        b.start = skip_chunks(job, b.start, b.count);
+            b.start = fold_sums(&b, &tensor_sum, report);
+        else
+            b.start = skip_chunks(job, b.start, b.count);
     }
 }
 
 /* ---- validation ---- */
 
-static gsc_status tensor_check(const gsc_tensor *t, int argument, uint64_t index, const char *list,
-                               gsc_error *err)
+static bool tensor_is_good(const gsc_tensor *t)
+{
+    const uint64_t kind = t->dtype | (uint64_t)t->reserved << 32;
+    return kind - 1 < GSC_COMPLEX128 && t->count <= UINTPTR_MAX / 16 &&
+           t->count * dtypes[kind].size <= UINTPTR_MAX - (uintptr_t)t->data &&
+           (t->data || t->count == 0);
+}
+
+/* What is wrong with a tensor that is not good. */
+static gsc_status tensor_fail(const gsc_tensor *t, int argument, uint64_t index, const char *list,
+                              gsc_error *err)
 {
     char name[32];
 #define FAIL(status, field, ...)                                                                   \
     return (strcat(strcpy(name, list), "." field),                                                 \
             gsc_fail(err, status, argument, (int64_t)index, name, __VA_ARGS__))
-    const uint64_t size = gsc_dtype_size(t->dtype);
-    if (size == 0)
+    if (!is_dtype(t->dtype))
         FAIL(GSC_ERROR_DTYPE, "dtype", "tensor %llu of %s has dtype %u, which is none: see GSC_F32",
              (unsigned long long)index, list, t->dtype);
     if (t->reserved != 0)
         FAIL(GSC_ERROR_VALUE, "reserved", "tensor %llu of %s has reserved = %u: it must be 0",
              (unsigned long long)index, list, t->reserved);
-    if (t->count > UINTPTR_MAX / 16 || t->count * size > UINTPTR_MAX - (uintptr_t)t->data)
-        FAIL(GSC_ERROR_COUNT, "count",
-             "tensor %llu of %s has %llu elements, more than memory: is it a byte count?",
-             (unsigned long long)index, list, (unsigned long long)t->count);
     if (!t->data && t->count > 0)
         FAIL(GSC_ERROR_NULL, "data", "tensor %llu of %s has %llu elements and no data: set either",
              (unsigned long long)index, list, (unsigned long long)t->count);
+    FAIL(GSC_ERROR_COUNT, "count",
+         "tensor %llu of %s has %llu elements, more than memory: is it a byte count?",
+         (unsigned long long)index, list, (unsigned long long)t->count);
 #undef FAIL
-    return GSC_OK;
 }
 
 static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool may_be_same,
@@ -518,11 +596,11 @@ static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool m
                         "tensor %llu has %llu elements, its output %llu: make them equal",
                         (unsigned long long)index, (unsigned long long)in->count,
                         (unsigned long long)out->count);
-    if (parts_of(in->dtype) != parts_of(out->dtype))
+    if (dtypes[in->dtype].parts != dtypes[out->dtype].parts)
         return gsc_fail(err, GSC_ERROR_DTYPE, argument, (int64_t)index, "out.dtype",
                         "of tensor %llu and its output one is complex: make both or none",
                         (unsigned long long)index);
-    uint64_t in_size = gsc_dtype_size(in->dtype), out_size = gsc_dtype_size(out->dtype);
+    const uint64_t in_size = dtypes[in->dtype].size, out_size = dtypes[out->dtype].size;
     if (in->count == 0 || (may_be_same && in->data == out->data && in_size == out_size))
         return GSC_OK;
     uintptr_t from = (uintptr_t)in->data, to = (uintptr_t)out->data;
@@ -540,9 +618,10 @@ static gsc_status list_check(job *job, int tensors_argument, uint64_t *bytes, gs
     const bool may_be_same = job->operation != ADD;
     *bytes = 0;
     for (uint64_t i = 0; i < job->n; i++) {
-        GSC_TRY(tensor_check(&job->in[i], tensors_argument, i, "tensors", err));
+        if (!tensor_is_good(&job->in[i]))
+            return tensor_fail(&job->in[i], tensors_argument, i, "tensors", err);
         job->chunks += chunks_of(&job->in[i]);
-        uint64_t size = job->in[i].count * gsc_dtype_size(job->in[i].dtype);
+        const uint64_t size = job->in[i].count * dtypes[job->in[i].dtype].size;
         if (size > (uint64_t)INT64_MAX - *bytes)
             return gsc_fail(err, GSC_ERROR_COUNT, tensors_argument, (int64_t)i, "tensors.count",
                             "the list up to tensor %llu has more bytes than memory",
@@ -550,7 +629,8 @@ static gsc_status list_check(job *job, int tensors_argument, uint64_t *bytes, gs
         *bytes += size;
         if (!job->out || (job->out == job->in && may_be_same))
             continue;
-        GSC_TRY(tensor_check(&job->out[i], tensors_argument + 1, i, "out", err));
+        if (!tensor_is_good(&job->out[i]))
+            return tensor_fail(&job->out[i], tensors_argument + 1, i, "out", err);
         GSC_TRY(pair_check(&job->in[i], &job->out[i], may_be_same, tensors_argument + 1, i, err));
     }
     return GSC_OK;
@@ -569,9 +649,7 @@ static gsc_status want_check(uint32_t want, int argument, gsc_error *err)
 
 uint32_t gsc_dtype_size(uint32_t dtype)
 {
-    if (dtype - 1 >= GSC_COMPLEX128)
-        return 0;
-    return (uint32_t)(formats[real_of(dtype)].size * parts_of(dtype));
+    return is_dtype(dtype) ? dtypes[dtype].size : 0;
 }
 
 /* What is the same for all operations; `list` is the position of the argument `tensors`. */
