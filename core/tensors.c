@@ -18,6 +18,7 @@
 enum {
     BATCH = 512,             /* chunks whose sums wait to be folded */
     TASKS = 64,              /* shares of a batch */
+    STREAM_BYTES = 16 << 20, /* from here on, other output would only pass through the caches */
     PARALLEL_BYTES = 4 << 20 /* below this, waking threads costs more than they save */
 };
 
@@ -51,11 +52,12 @@ enum operation { CHECK, UNSCALE, CLIP, ADD };
 
 typedef struct job {
     const gsc_tensor *in, *out; /* out is NULL for a check that judges as in place */
-    uint64_t n, chunks;
+    uint64_t n, chunks, bytes;  /* bytes of `in` */
     const gsc_kernels *kernels;
     double multiplier, limit;
     uint32_t want;
     enum operation operation;
+    bool streams; /* output that is not in place goes past the caches */
 } job;
 
 typedef struct plan {
@@ -321,8 +323,10 @@ static GSC_NOINLINE double run_steps(const job *job, const plan *plan, const blo
     double wide[GSC_BLOCK];
     float narrow[GSC_BLOCK];
     const uint64_t n = b->n;
-    void *products = plan->wide == gsc_f64 ? (void *)wide : narrow;
-    unsigned char *to = plan->last ? products : plan->copies ? NULL : out;
+    const bool streams =
+        job->streams && out != in && !plan->last && !plan->copies && plan->out != gsc_f64;
+    void *products = plan->wide == gsc_f64 && !streams ? (void *)wide : narrow;
+    unsigned char *to = plan->last || streams ? products : plan->copies ? NULL : out;
     gsc_kernel *kernel = plan->kernel;
     view numbers = {in, plan->source, plan->multiplier}, outputs;
 
@@ -335,7 +339,7 @@ static GSC_NOINLINE double run_steps(const job *job, const plan *plan, const blo
         count_small(job, plan, b, source, narrow, part);
 
     outputs = numbers;
-    if (to == products || (to && plan->out == plan->wide)) {
+    if (plan->last || (to && plan->out == plan->wide)) {
         outputs = numbers = (view){to, plan->wide, 1.0};
     } else if (to == source) {
         const bool has_infinity = formats[plan->out].infinity < formats[plan->out].nan;
@@ -358,12 +362,16 @@ static GSC_NOINLINE double run_steps(const job *job, const plan *plan, const blo
             part->amax = amax > part->amax ? amax : part->amax;
         }
     }
-    if (plan->copies && out != in)
+    if (plan->copies && out != in && job->streams)
+        job->kernels->stream(in, out, n * formats[plan->in].size);
+    else if (plan->copies && out != in)
         memcpy(out, in, n * formats[plan->in].size);
     if (job->operation == CLIP)
         job->kernels->clamp[plan->wide](products, products, n, job->limit, NULL);
     if (plan->last)
         plan->last(products, out, n, 1.0, NULL);
+    else if (streams)
+        job->kernels->stream(products, out, n * formats[plan->out].size);
     return sum;
 }
 
@@ -372,7 +380,7 @@ static inline double run_block(const job *job, const plan *plan, block b, const 
                                unsigned char *out, partial *part)
 {
     gsc_norm norm;
-    if (!plan->is_direct)
+    if (!plan->is_direct || (job->streams && in != out))
         return run_steps(job, plan, &b, in, out, false, 0, &norm, part);
     gsc_kernel *kernel = in == out ? plan->keeping : plan->kernel;
     const uint64_t most = kernel(in, out, b.n, plan->multiplier, &norm);
@@ -529,13 +537,13 @@ static cursor fold_sums(const batch *b, double *tensor_sum, gsc_report *report)
     return at;
 }
 
-static void run_job(const job *job, const gsc_context *context, uint64_t bytes, gsc_report *report)
+static void run_job(const job *job, const gsc_context *context, gsc_report *report)
 {
     batch b;
     double tensor_sum = 0;
     b.job = job;
     b.start = (cursor){0, 0};
-    bool shared = context && context->threads > 1 && bytes >= PARALLEL_BYTES;
+    bool shared = context && context->threads > 1 && job->bytes >= PARALLEL_BYTES;
     for (uint64_t done = 0; done < job->chunks; done += b.count) {
         b.count = job->chunks - done < BATCH ? job->chunks - done : BATCH;
         b.tasks = shared ? 4 * (uint64_t)context->threads : 1;
@@ -613,20 +621,19 @@ static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool m
 }
 
 /* The whole list; out may be NULL or the same list. Sums up the chunks and bytes. */
-static gsc_status list_check(job *job, int tensors_argument, uint64_t *bytes, gsc_error *err)
+static gsc_status list_check(job *job, int tensors_argument, gsc_error *err)
 {
     const bool may_be_same = job->operation != ADD;
-    *bytes = 0;
     for (uint64_t i = 0; i < job->n; i++) {
         if (!tensor_is_good(&job->in[i]))
             return tensor_fail(&job->in[i], tensors_argument, i, "tensors", err);
         job->chunks += chunks_of(&job->in[i]);
         const uint64_t size = job->in[i].count * dtypes[job->in[i].dtype].size;
-        if (size > (uint64_t)INT64_MAX - *bytes)
+        if (size > (uint64_t)INT64_MAX - job->bytes)
             return gsc_fail(err, GSC_ERROR_COUNT, tensors_argument, (int64_t)i, "tensors.count",
                             "the list up to tensor %llu has more bytes than memory",
                             (unsigned long long)i);
-        *bytes += size;
+        job->bytes += size;
         if (!job->out || (job->out == job->in && may_be_same))
             continue;
         if (!tensor_is_good(&job->out[i]))
@@ -658,7 +665,6 @@ static gsc_status run(const gsc_exec *on, const gsc_factor *factor, int list, jo
 {
     gsc_context *context;
     gsc_report result;
-    uint64_t bytes;
     if (job->n > 0) {
         if (!job->in)
             return gsc_fail_null(err, list, "tensors");
@@ -668,19 +674,20 @@ static gsc_status run(const gsc_exec *on, const gsc_factor *factor, int list, jo
     if (factor)
         GSC_TRY(gsc_factor_check(factor, 1, err));
     GSC_TRY(gsc_exec_read(on, &context, err));
-    GSC_TRY(list_check(job, list, &bytes, err));
+    GSC_TRY(list_check(job, list, err));
     job->kernels = gsc_kernels_best();
+    job->streams = job->operation == UNSCALE && job->bytes >= STREAM_BYTES;
     memset(&result, 0, sizeof result);
     if (job->operation == ADD) { /* nothing is added before all of it is known to be good */
         struct job judge = *job;
         judge.operation = CHECK;
         job->want = 0;
-        run_job(&judge, context, bytes, &result);
+        run_job(&judge, context, &result);
         if (!result.overflow)
-            run_job(job, context, bytes, &result);
+            run_job(job, context, &result);
         job->want = judge.want;
     } else {
-        run_job(job, context, bytes, &result);
+        run_job(job, context, &result);
     }
     if (!report)
         return GSC_OK;
@@ -767,14 +774,13 @@ gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uin
                               uint32_t want, uint64_t *size, gsc_error *err)
 {
     gsc_context *context;
-    uint64_t bytes;
     GSC_TRY(gsc_exec_read(on, &context, err));
     if (n > 0)
         GSC_REQUIRE(tensors, 1);
     GSC_REQUIRE(size, 4);
     GSC_TRY(want_check(want, 3, err));
     job job = {.in = tensors, .n = n};
-    GSC_TRY(list_check(&job, 1, &bytes, err));
+    GSC_TRY(list_check(&job, 1, err));
     *size = 0;
     return GSC_OK;
 }

@@ -141,6 +141,17 @@ OP void write_first8(void *at, doubles x, uint64_t left)
         _mm256_maskstore_epi32(at, first(2 * left), _mm256_castpd_si256(x));
 }
 
+/* At a multiple of a register's bytes. */
+OP void stream4(void *at, ints x)
+{
+    _mm256_stream_si256(at, x);
+}
+
+OP void stream_end(void)
+{
+    _mm_sfence();
+}
+
 /* ---- integers ---- */
 
 OP ints ints_set(uint32_t x)

@@ -59,6 +59,17 @@ OP void write_bytes(void *at, ints x, uint64_t bytes)
     _mm512_mask_storeu_epi8(at, first(bytes), x);
 }
 
+/* At a multiple of a register's bytes. */
+OP void stream4(void *at, ints x)
+{
+    _mm512_stream_si512(at, x);
+}
+
+OP void stream_end(void)
+{
+    _mm_sfence();
+}
+
 /* ---- integers ---- */
 
 OP ints ints_set(uint32_t x)

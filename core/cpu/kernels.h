@@ -16,7 +16,8 @@
     X(f32, f64)                                                                                    \
     X(f64, f32)                                                                                    \
     X(f64, f64)                                                                                    \
-    GSC_PAIRS_OF(X, f16) GSC_PAIRS_OF(X, bf16) GSC_PAIRS_OF(X, f8_e4m3fn) GSC_PAIRS_OF(X, f8_e5m2) \
+    GSC_PAIRS_OF(X, f16)                                                                           \
+    GSC_PAIRS_OF(X, bf16) GSC_PAIRS_OF(X, f8_e4m3fn) GSC_PAIRS_OF(X, f8_e5m2)                      \
         GSC_PAIRS_OF(X, cb16)
 #define GSC_PAIRS_OF(X, d) X(d, d) X(d, f32) X(f32, d) X(f64, d)
 
@@ -50,6 +51,10 @@ typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number
 /* How many elements have |bits| of `least` or more, from 1 to the least that is NaN. */
 typedef uint64_t gsc_counter(const void *in, uint64_t n, uint64_t least);
 
+/* memcpy of bytes that nobody reads soon: past the caches, to which a plain store fetches a line.
+ */
+typedef void gsc_streamer(const void *in, void *out, uint64_t bytes);
+
 typedef struct gsc_kernels {
     const char *name;
     gsc_counter *count[gsc_dtypes];
@@ -59,6 +64,7 @@ typedef struct gsc_kernels {
     gsc_kernel *unscale_norm[gsc_dtypes][gsc_dtypes];
     gsc_kernel *add[gsc_f64 + 1][gsc_dtypes]; /* out += in * number, which is finite */
     gsc_kernel *clamp[gsc_f64 + 1];           /* to [-number, number]; NaN stays */
+    gsc_streamer *stream;
 } gsc_kernels;
 
 /* In an install function: the kernels of a dtype, or of a pair, that this rung has. */

@@ -127,6 +127,11 @@ GSC_FOR_SUMS(SUM)
 CLAMP(f32)
 CLAMP(f64)
 
+static void stream(const void *in, void *out, uint64_t bytes)
+{
+    memcpy(out, in, bytes);
+}
+
 void gsc_install_scalar(gsc_kernels *kernels)
 {
     GSC_FOR_DTYPES(GSC_INSTALL_READERS)
@@ -134,4 +139,5 @@ void gsc_install_scalar(gsc_kernels *kernels)
     GSC_FOR_SUMS(GSC_INSTALL_SUM)
     GSC_INSTALL_CLAMP(f32)
     GSC_INSTALL_CLAMP(f64)
+    kernels->stream = stream;
 }

@@ -526,6 +526,17 @@ TARGET static uint64_t clamp_f64(const void *from, void *to, uint64_t n, double 
     return 0;
 }
 
+TARGET static void stream(const void *from, void *to, uint64_t bytes)
+{
+    const uint64_t past = (uintptr_t)to % (4 * W), head = past ? 4 * W - past : 0;
+    uint64_t i = head < bytes ? head : bytes;
+    memcpy(to, from, i);
+    for (; i + 4 * W <= bytes; i += 4 * W)
+        stream4(AT(to, i, 1), read4(AT(from, i, 1)));
+    stream_end();
+    memcpy(AT(to, i, 1), AT(from, i, 1), bytes - i);
+}
+
 /* All but doubles to narrow types, which stay in plain C: nobody trains that way. */
 #define INSTALL_WRITERS_OF(d)                                                                      \
     GSC_INSTALL_WRITERS(d, d)                                                                      \
@@ -541,4 +552,5 @@ TARGET static uint64_t clamp_f64(const void *from, void *to, uint64_t n, double 
     INSTALL_WRITERS_OF(cb16)                                                                       \
     GSC_INSTALL_SUM(f64, f64)                                                                      \
     GSC_INSTALL_CLAMP(f32)                                                                         \
-    GSC_INSTALL_CLAMP(f64)
+    GSC_INSTALL_CLAMP(f64)                                                                         \
+    kernels->stream = stream;

@@ -761,6 +761,38 @@ TEST_CASE("a check without a factor is one of the values as they are", "[tensors
     CHECK(text(report) == text(check(nullptr, 1, in)));
 }
 
+TEST_CASE("a large list, whose output goes past the caches, gives the bytes of its pieces",
+          "[tensors]")
+{
+    const uint64_t n = (16u << 20) / 4 + 4099, piece = 37 * 4096;
+    for (const Dtype &to : {f32, f16, f64}) {
+        Tensors in;
+        in.add(f32, 3); // the next one lies at an odd address
+        add_random(in, f32, n, Kind::any, 5);
+        for (double scale : {65536.0, 1.0}) {
+            const Tensors out = in.like({to}), pieces = in.like({to});
+            const gsc_report whole = unscale(nullptr, scale, in, out.data());
+            gsc_report merged = {};
+            const gsc_factor factor = factor_of(scale);
+            for (uint64_t i = 0; i < n; i += piece) {
+                const uint64_t count = std::min(piece, n - i);
+                const gsc_tensor part = {in.at(1) + i * 4, count, GSC_F32, 0},
+                                 result = {pieces.at(1) + i * to.size, count, to.dtype, 0};
+                gsc_report report;
+                REQUIRE(gsc_unscale(nullptr, &factor, &part, &result, 1, want_all, &report,
+                                    nullptr) == GSC_OK);
+                gsc_merge(nullptr, &merged, &report, &merged, nullptr);
+            }
+            CAPTURE(to.name, scale);
+            CHECK(difference(out, pieces) == "");
+            CHECK(whole.nan_count == merged.nan_count);
+            CHECK(whole.inf_count == merged.inf_count);
+            CHECK(whole.zeros_made == merged.zeros_made);
+            CHECK(whole.amax == merged.amax);
+        }
+    }
+}
+
 /* ---- limits and sums ---- */
 
 /* The product of one element of a list in the multiplying type, as `expected` has it. */
