@@ -224,12 +224,14 @@ static void count_small(const job *job, const plan *plan, const block *b, const 
     const uint64_t n = b->n / b->parts;
     const void *data = elements_of(b, source, plan->source, scratch);
     if ((job->want & GSC_WANT_UNDERFLOW) && !plan->copies) {
-        uint64_t first = plan->not_zero > plan->was_normal ? plan->not_zero : plan->was_normal;
-        if (plan->not_zero > 1)
-            part->zeros_made += (int64_t)(count(data, n, 1) - count(data, n, plan->not_zero));
-        if (first < plan->normal)
-            part->subnormals_made +=
-                (int64_t)(count(data, n, first) - count(data, n, plan->normal));
+        const uint64_t first =
+            plan->not_zero > plan->was_normal ? plan->not_zero : plan->was_normal;
+        const uint64_t normal = count(data, n, plan->normal);
+        const uint64_t not_zero = normal < n && plan->normal > 1 ? count(data, n, 1) : normal;
+        if (normal < not_zero && plan->not_zero > 1)
+            part->zeros_made += (int64_t)(not_zero - count(data, n, plan->not_zero));
+        if (normal < not_zero && first < plan->normal)
+            part->subnormals_made += (int64_t)(count(data, n, first) - normal);
     }
     if ((job->want & GSC_WANT_HISTOGRAM) && b->first % GSC_CHUNK == 0) {
         uint64_t above = count(data, n, plan->bins[0]);
@@ -286,7 +288,6 @@ static GSC_NOINLINE double examine(const job *job, const plan *plan, const block
 {
     unsigned char scratch[GSC_BLOCK * sizeof(double)];
     const gsc_kernels *k = job->kernels;
-    const uint64_t size = formats[numbers.dtype].size;
     if (bad && (job->want & (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD)))
         count_bad(job, b, outputs, plan->judged, scratch, part);
     if (!(job->want & (GSC_WANT_NORM | GSC_WANT_AMAX)))
@@ -294,11 +295,7 @@ static GSC_NOINLINE double examine(const job *job, const plan *plan, const block
     if (bad) {
         const uint64_t limit =
             least(k, numbers.dtype, plan->wide, formats[plan->wide].infinity, numbers.multiplier);
-        for (uint64_t i = 0; i < b->n; i++) {
-            const bool counts = magnitude_at(numbers.data, numbers.dtype, i) < limit;
-            const uint64_t zero = 0;
-            memcpy(scratch + i * size, counts ? numbers.data + i * size : (void *)&zero, size);
-        }
+        k->clean[numbers.dtype](numbers.data, scratch, b->n, limit);
         numbers.data = scratch;
     }
     const uint64_t most =

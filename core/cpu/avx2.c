@@ -253,6 +253,16 @@ AT_LEAST(2, short, _mm256_set1_epi16, _mm256_cmpgt_epi16)
 AT_LEAST(4, int, _mm256_set1_epi32, _mm256_cmpgt_epi32)
 AT_LEAST(8, long long, _mm256_set1_epi64x, _mm256_cmpgt_epi64)
 
+#define KEEP_BELOW(size, type, set, greater)                                                       \
+    OP ints keep_below##size(ints x, uint64_t limit)                                               \
+    {                                                                                              \
+        return _mm256_and_si256(x, greater(set((type)limit), magnitudes##size(x)));                \
+    }
+KEEP_BELOW(1, char, _mm256_set1_epi8, _mm256_cmpgt_epi8)
+KEEP_BELOW(2, short, _mm256_set1_epi16, _mm256_cmpgt_epi16)
+KEEP_BELOW(4, int, _mm256_set1_epi32, _mm256_cmpgt_epi32)
+KEEP_BELOW(8, long long, _mm256_set1_epi64x, _mm256_cmpgt_epi64)
+
 OP ints sub2(ints a, uint16_t b)
 {
     return _mm256_sub_epi16(a, _mm256_set1_epi16((short)b));

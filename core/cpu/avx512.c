@@ -164,6 +164,16 @@ AT_LEAST(2, short, _mm512_set1_epi16, _mm512_cmpge_epu16_mask)
 AT_LEAST(4, int, _mm512_set1_epi32, _mm512_cmpge_epu32_mask)
 AT_LEAST(8, long long, _mm512_set1_epi64, _mm512_cmpge_epu64_mask)
 
+#define KEEP_BELOW(size, type, set, compare, keep)                                                 \
+    OP ints keep_below##size(ints x, uint64_t limit)                                               \
+    {                                                                                              \
+        return keep(compare(magnitudes##size(x), set((type)limit)), x);                            \
+    }
+KEEP_BELOW(1, char, _mm512_set1_epi8, _mm512_cmplt_epu8_mask, _mm512_maskz_mov_epi8)
+KEEP_BELOW(2, short, _mm512_set1_epi16, _mm512_cmplt_epu16_mask, _mm512_maskz_mov_epi16)
+KEEP_BELOW(4, int, _mm512_set1_epi32, _mm512_cmplt_epu32_mask, _mm512_maskz_mov_epi32)
+KEEP_BELOW(8, long long, _mm512_set1_epi64, _mm512_cmplt_epu64_mask, _mm512_maskz_mov_epi64)
+
 OP ints sub2(ints a, uint16_t b)
 {
     return _mm512_sub_epi16(a, _mm512_set1_epi16((short)b));

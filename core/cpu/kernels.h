@@ -17,8 +17,7 @@
     X(f64, f32)                                                                                    \
     X(f64, f64)                                                                                    \
     GSC_PAIRS_OF(X, f16)                                                                           \
-    GSC_PAIRS_OF(X, bf16) GSC_PAIRS_OF(X, f8_e4m3fn) GSC_PAIRS_OF(X, f8_e5m2)                      \
-        GSC_PAIRS_OF(X, cb16)
+    GSC_PAIRS_OF(X, bf16) GSC_PAIRS_OF(X, f8_e4m3fn) GSC_PAIRS_OF(X, f8_e5m2) GSC_PAIRS_OF(X, cb16)
 #define GSC_PAIRS_OF(X, d) X(d, d) X(d, f32) X(f32, d) X(f64, d)
 
 /* X(in, out) for the sums: products in the multiplying type to any accumulator. */
@@ -51,6 +50,9 @@ typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number
 /* How many elements have |bits| of `least` or more, from 1 to the least that is NaN. */
 typedef uint64_t gsc_counter(const void *in, uint64_t n, uint64_t least);
 
+/* A copy with zero in place of what has |bits| of `limit` or more, from 1 to the least NaN. */
+typedef void gsc_cleaner(const void *in, void *out, uint64_t n, uint64_t limit);
+
 /* memcpy of bytes that nobody reads soon: past the caches, to which a plain store fetches a line.
  */
 typedef void gsc_streamer(const void *in, void *out, uint64_t bytes);
@@ -58,6 +60,7 @@ typedef void gsc_streamer(const void *in, void *out, uint64_t bytes);
 typedef struct gsc_kernels {
     const char *name;
     gsc_counter *count[gsc_dtypes];
+    gsc_cleaner *clean[gsc_dtypes];
     gsc_kernel *check[gsc_dtypes]; /* reads only: out is NULL; multiplies nothing */
     gsc_kernel *norm[gsc_dtypes];  /* reads only: out is NULL */
     gsc_kernel *unscale[gsc_dtypes][gsc_dtypes];
@@ -70,6 +73,7 @@ typedef struct gsc_kernels {
 /* In an install function: the kernels of a dtype, or of a pair, that this rung has. */
 #define GSC_INSTALL_READERS(in)                                                                    \
     kernels->count[gsc_##in] = count_##in;                                                         \
+    kernels->clean[gsc_##in] = clean_##in;                                                         \
     kernels->check[gsc_##in] = check_##in;                                                         \
     kernels->norm[gsc_##in] = norm_##in;
 #define GSC_INSTALL_WRITERS(in, out)                                                               \

@@ -67,8 +67,18 @@ static double fold(double *lanes)
         return count;                                                                              \
     }
 
+#define CLEAN(in)                                                                                  \
+    static void clean_##in(const void *from, void *to, uint64_t n, uint64_t limit)                 \
+    {                                                                                              \
+        for (uint64_t i = 0; i < n; i++) {                                                         \
+            LOAD(in, from)                                                                         \
+            STORE(in, GSC_MAGNITUDE(in, bits) < limit ? bits : 0)                                  \
+        }                                                                                          \
+    }
+
 #define READERS_OF(in, wide)                                                                       \
     COUNT(in)                                                                                      \
+    CLEAN(in)                                                                                      \
     KERNEL(check_##in, in, wide, , )                                                               \
     KERNEL(norm_##in, in, wide, ADD_SQUARE(wide), FOLD)
 #define WRITERS_OF(in, out, wide)                                                                  \

@@ -440,6 +440,17 @@ WIDE_WRITERS(f32)
             count +=                                                                               \
                 at_least##size(magnitudes##size(read_bytes(AT(from, i, 1), bytes - i)), least);    \
         return count;                                                                              \
+    }                                                                                              \
+    TARGET static void clean_##d(const void *from, void *to, uint64_t n, uint64_t limit)           \
+    {                                                                                              \
+        const uint64_t bytes = n * size;                                                           \
+        uint64_t i = 0;                                                                            \
+        for (; i + 4 * W <= bytes; i += 4 * W)                                                     \
+            write4(AT(to, i, 1), keep_below##size(read4(AT(from, i, 1)), limit));                  \
+        if (i < bytes)                                                                             \
+            write_bytes(AT(to, i, 1),                                                              \
+                        keep_below##size(read_bytes(AT(from, i, 1), bytes - i), limit),            \
+                        bytes - i);                                                                \
     }
 BITS_KERNELS(f32, 4)
 BITS_KERNELS(f64, 8)

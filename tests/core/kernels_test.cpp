@@ -330,7 +330,7 @@ TEST_CASE("the largest magnitude and the sum of plain C are those of a definitio
     CHECK(wrong == "");
 }
 
-TEST_CASE("every rung counts as a definition does", "[kernels]")
+TEST_CASE("every rung counts and cleans as a definition does", "[kernels]")
 {
     std::string wrong;
     for (const Dtype &d : dtypes)
@@ -350,6 +350,16 @@ TEST_CASE("every rung counts as a definition does", "[kernels]")
                             if (rung->count[d.dtype - 1](at, n, least) != expected)
                                 wrong = std::string(rung->name) + ": count " + d.name + ", n " +
                                         std::to_string(n);
+                            rung->clean[d.dtype - 1](at, at, n, least);
+                            for (uint64_t i = 0; i < n; i++) {
+                                const uint64_t bits = read_bits(d, data.data(), i);
+                                const bool stays = (bits & ~d.sign()) < least;
+                                if (read_bits(d, at, i) != (stays ? bits : 0))
+                                    wrong = std::string(rung->name) + ": clean " + d.name + ", n " +
+                                            std::to_string(n);
+                            }
+                            if (!fenced.marked_outside(at, data.size()))
+                                wrong = std::string(rung->name) + ": clean wrote beside";
                         }
                 }
             }
