@@ -34,7 +34,7 @@ venv() {
   done
   [ ${#missing[@]} -eq 0 ] && return
   say "installing Python packages: ${missing[*]}"
-  $python -m pip install --quiet --disable-pip-version-check "${missing[@]}"
+  $python -m pip install --quiet --disable-pip-version-check "${missing[@]}" || return
   for name in "${missing[@]}"; do touch "build/venv/.has-$name"; done
 }
 

@@ -1,0 +1,654 @@
+# SPDX-License-Identifier: MIT
+"""Time of gradscaler against the memory, torch, NumPy and JAX.
+
+All run in one process, in alternating rounds and, but for JAX, on the same memory. Only times of one round are divided,
+so that a busy machine slows both, and a short time is the least of several, so that an interruption is no part of it.
+The quartiles of these ratios are shown: for "limit" the time of gradscaler over that of the limit (a plain loop over
+the same bytes), for the others their time over that of gradscaler. What was asked is compared with the lower quartile.
+"""
+
+import argparse
+import ctypes
+import json
+import mmap
+import os
+import sys
+import textwrap
+import time
+from functools import cache, cached_property, lru_cache, partial
+from itertools import groupby, product
+from pathlib import Path
+
+# One thread everywhere but where a row says two.
+os.environ |= {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
+import ml_dtypes  # noqa: E402
+import numpy as np  # noqa: E402
+
+import gradscaler  # noqa: E402
+from gradscaler import Want  # noqa: E402
+from gradscaler import _gradscaler as core  # noqa: E402
+
+try:
+    import torch
+except ImportError:
+    torch = None
+try:
+    import jax
+    import jax.numpy as jnp
+except ImportError:
+    jax = None
+
+
+def gpt2():
+    d = 768
+    block = [d, d, 3 * d * d, 3 * d, d * d, d, d, d, 4 * d * d, 4 * d, 4 * d * d, d]
+    return [50257 * d, 1024 * d, *block * 12, d, d]
+
+
+def resnet50():
+    counts, inputs = [64 * 3 * 49, 64, 64], 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            outputs = 4 * width
+            counts += [inputs * width, width, width, 9 * width * width, width, width, outputs * width, outputs, outputs]
+            if block == 0:
+                counts += [inputs * outputs, outputs, outputs]
+            inputs = outputs
+    return [*counts, 2048 * 1000, 1000]
+
+
+LISTS = {  # name: elements of each tensor
+    "GPT-2": gpt2(),
+    "ResNet-50": resnet50(),
+    "256 Ki": [256 << 10],  # stays in a large L2 cache
+    "32 Ki": [32 << 10],  # in any L2
+    "4 Ki": [4 << 10],  # in L1
+    "1,000 of 32": [32] * 1000,
+    "161 of 64": [64] * 161,
+    "MLP of 6": [64 * 64, 64, 64 * 64, 64, 64 * 10, 10],
+}
+DTYPES = {  # name: GSC_*, the type in NumPy
+    "f32": (core.GSC_F32, np.float32),
+    "f16": (core.GSC_F16, np.float16),
+    "bf16": (core.GSC_BF16, ml_dtypes.bfloat16),
+    "f8_e4m3fn": (core.GSC_F8_E4M3FN, ml_dtypes.float8_e4m3fn),
+    "f8_e5m2": (core.GSC_F8_E5M2, ml_dtypes.float8_e5m2),
+    "f64": (core.GSC_F64, np.float64),
+    "cb16": (core.GSC_CB16, np.uint16),
+    "complex64": (core.GSC_COMPLEX64, np.complex64),
+}
+START = time.monotonic()
+MIXED = ("f32", "f16", "bf16")
+BACK = (0.25, 4.0)  # unscaling by one, then by the other, leaves the values as they were
+# Unscaling by it always makes the norm four times as large, and clipping brings it back.
+ALWAYS_CLIPPED = (0.25, 0.25)
+
+build = Path(__file__).parents[2] / "build/release"
+library, limits = ctypes.CDLL(build / "libgradscaler.so"), ctypes.CDLL(build / "tests/bench/liblimits.so")
+pointer, u64, f64 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double
+for function, arguments in (
+    (limits.multiply_seconds, (pointer, u64, u64)),
+    (limits.widen_seconds, (pointer, pointer, u64, u64)),
+    (limits.unscale_seconds, (pointer, pointer, pointer, u64, ctypes.c_uint32, f64, f64, f64, ctypes.c_int32, u64)),
+):
+    function.argtypes, function.restype = arguments, f64
+library.gsc_status_string.restype = ctypes.c_char_p
+# Private pages as malloc gives them; NumPy's own would be huge ones.
+memory = np.frombuffer(mmap.mmap(-1, 8 * sum(LISTS["GPT-2"]) + (1 << 20), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), "u1")
+
+
+class NotRunError(Exception):
+    """Why a competitor has no time."""
+
+
+class Gradients:
+    """A list of tensors at the start of `memory`, with normal values."""
+
+    def __init__(self, counts, dtype):
+        self.code, self.type = DTYPES[dtype]
+        size = np.dtype(self.type).itemsize
+        # At multiples of 32 bytes, as allocators do at least, and where the limit sees them as one.
+        starts = np.cumsum([0, *(-(-count * size // 32) * 32 for count in counts)]).tolist()
+        self.bytes = starts[-1]
+        self.arrays = [memory[a : a + n * size].view(self.type) for a, n in zip(starts, counts, strict=False)]
+        self.tensors = self.described(self.arrays, self.code)
+        self.elements = sum(counts)
+        random = np.random.default_rng(0)
+        values = (random.uniform(1, 2, 1 << 18) * 2.0 ** random.integers(-6, 1, 1 << 18)).astype(np.float32)
+        values *= random.choice([-1, 1], values.size)
+        if dtype == "complex64":
+            values = values.view(self.type)
+        elif dtype == "cb16":  # float16 has one bit of exponent less and one of mantissa more
+            half = values.astype(np.float16).view(np.uint16)
+            values = (half & 0x8000) | ((half & 0x7FFF) >> 1) + ((42 - 15) << 9)
+        else:
+            values = values.astype(self.type)
+        tile = values.view(np.uint8)
+        for start in range(0, self.bytes, tile.size):
+            memory[start : min(start + tile.size, self.bytes)] = tile[: self.bytes - start]
+
+    @staticmethod
+    def described(arrays, code):
+        """gsc_tensor[]"""
+        rows = [(array.ctypes.data, array.size, code, 0) for array in arrays]
+        return np.array(rows, dtype="u8,u8,u4,u4")
+
+    @cached_property
+    def widened(self):
+        """float32 outputs behind the list."""
+        at, out = self.bytes, []
+        for array in self.arrays:
+            out.append(memory[at : at + 4 * array.size].view(np.float32))
+            at += -(-4 * array.size // 32) * 32
+        memory[self.bytes : at] = 0
+        return self.described(out, core.GSC_F32)
+
+    @cached_property
+    def torch(self):
+        """Parameters whose gradients are these arrays."""
+        if torch is None:
+            raise NotRunError("torch is not installed")
+        if self.type is ml_dtypes.bfloat16:
+            views = [torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) for array in self.arrays]
+        elif self.type in (np.float32, np.float16, np.float64, np.complex64):
+            views = [torch.from_numpy(array) for array in self.arrays]
+        else:
+            raise NotRunError("torch does not unscale this dtype")
+        parameters = [torch.nn.Parameter(view) for view in views]
+        for parameter, view in zip(parameters, views, strict=True):
+            parameter.grad = view
+        return parameters
+
+    @property
+    def max_norm(self):
+        """About the norm that the values have."""
+        return 0.5 * self.elements**0.5
+
+
+# ---- competitors: each takes Gradients and returns a function of `pairs` that returns seconds ----
+
+
+def repeated(call):
+    """The loop for what is called from Python: call(0), call(1), call(0) ..."""
+
+    def run(pairs):
+        start = time.perf_counter()
+        for _ in range(pairs):
+            call(0)
+            call(1)
+        return time.perf_counter() - start
+
+    return run
+
+
+def limit(grads):
+    return partial(limits.multiply_seconds, memory.ctypes.data, grads.bytes)
+
+
+def limit_widening(grads):
+    return partial(limits.widen_seconds, memory.ctypes.data, memory.ctypes.data + grads.bytes, grads.elements)
+
+
+@cache
+def context(threads):
+    made = ctypes.c_void_p()
+    status = library.gsc_context_create_cpu(threads, None, None, ctypes.byref(made), None)
+    if status < 0:
+        raise NotRunError(library.gsc_status_string(status).decode())
+    return made
+
+
+def ours(grads, want=0, scales=BACK, clip=None, applied=False, threads=1, widening=False):
+    """From C. `clip`: the norm to clip to, as a multiple of grads.max_norm."""
+    tensors = grads.tensors.ctypes.data
+    out = grads.widened.ctypes.data if widening else tensors
+    where = context(threads) if threads > 1 else None
+    max_norm = clip * grads.max_norm if clip else 0
+
+    def run(pairs):
+        seconds = limits.unscale_seconds(
+            where, tensors, out, len(grads.tensors), want, *scales, max_norm, applied, pairs
+        )
+        if seconds < 0:
+            raise NotRunError(library.gsc_status_string(int(seconds)).decode())
+        return seconds
+
+    return run
+
+
+def of_torch(grads, norm=False, scales=BACK, clip=None):
+    parameters = grads.torch
+    views = [parameter.grad for parameter in parameters]
+    found, inverses = torch.zeros(1), [torch.full((1,), 1 / scale) for scale in scales]
+    max_norm = clip and clip * grads.max_norm
+
+    def call(i):
+        torch._amp_foreach_non_finite_check_and_unscale_(views, found, inverses[i])
+        if norm:
+            torch.nn.utils.get_total_norm(views)
+        elif clip:
+            torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        found.item()
+
+    return repeated(call)
+
+
+def of_numpy(grads, norm=False, scales=BACK, clip=None):
+    inverses = [grads.type(1 / scale) for scale in scales]
+
+    def call(i):
+        finite, total = True, 0.0
+        for x in grads.arrays:
+            x *= inverses[i]
+            finite &= bool(np.isfinite(x).all())
+            if norm or clip:
+                wide = x.astype(np.float32, copy=False)
+                total += float(np.vdot(wide, wide))
+        if clip and total**0.5 > clip * grads.max_norm:
+            for x in grads.arrays:
+                x *= grads.type(clip * grads.max_norm / (total**0.5 + 1e-6))
+
+    return repeated(call)
+
+
+def of_jax(grads, norm=False, scales=BACK, clip=None):
+    if jax is None:
+        raise NotRunError("JAX is not installed")
+    inverses = [jnp.float32(1 / scale) for scale in scales]
+
+    @partial(jax.jit, donate_argnums=0)
+    def step(arrays, inverse):
+        arrays = [(x.astype(jnp.float32) * inverse).astype(x.dtype) for x in arrays]
+        finite = jnp.all(jnp.array([jnp.isfinite(x).all() for x in arrays]))
+        total = 0.0
+        if norm or clip:
+            total = jnp.sqrt(sum(jnp.square(x.astype(jnp.float32)).sum() for x in arrays))
+        if clip:
+            coefficient = jnp.minimum(1.0, clip * grads.max_norm / (total + 1e-6))
+            arrays = [(x * coefficient).astype(x.dtype) for x in arrays]
+        return arrays, finite, total
+
+    state = [[jnp.array(x) for x in grads.arrays]]
+
+    def call(i):
+        state[0], finite, _ = step(state[0], inverses[i])
+        jax.block_until_ready((state[0], finite))
+
+    return repeated(call)
+
+
+def python_step(grads, built=False):
+    """A whole step: unscale, clip to a norm that is not reached, skip or step, update."""
+    scalers = [gradscaler.Scaler("torch", init_scale=scale, growth_interval=10**9) for scale in BACK]
+    factors = [scaler.factor for scaler in scalers]
+    lists, max_norm = (grads.arrays, grads.arrays), 1e9 * grads.max_norm
+    report, clip, want = gradscaler.Report(), gradscaler.Factor(), int(Want.COUNTS | Want.FIRST_BAD | Want.NORM)
+
+    def friendly(i):
+        report = scalers[i].unscale(grads.arrays, want=Want.NORM)
+        inverse = scalers[i].clip_factor(report, max_norm, unscaled=True).inverse
+        if report.found_inf or inverse < 1:
+            raise NotRunError("the gradients are not what they were")
+        scalers[i].update(report)
+
+    def from_list(i):
+        core.gsc_unscale(factors[i], lists, want, report)
+        core.gsc_clip_factor(report, None, max_norm, clip)
+        if report.overflow or clip.inverse < 1:
+            raise NotRunError("the gradients are not what they were")
+        core.gsc_update(scalers[i].policy, scalers[i].state, report, scalers[i].state)
+
+    return repeated(from_list if built else friendly)
+
+
+def torch_step(grads):
+    parameters, max_norm = grads.torch, 1e9 * grads.max_norm
+
+    class Nothing(torch.optim.Optimizer):
+        def step(self):
+            pass
+
+    optimizer = Nothing(parameters, {})
+    scalers = [torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=10**9) for scale in BACK]
+    for scaler in scalers:
+        scaler.scale(torch.zeros(()))
+
+    def call(i):
+        scalers[i].unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        scalers[i].step(optimizer)
+        scalers[i].update()
+
+    return repeated(call)
+
+
+def against(options, limit=limit, **peers):
+    return {"ours": partial(ours, **options), **({"limit": limit} if limit else {}), **peers}
+
+
+def peers(**options):
+    return {who: partial(run, **options) for who, run in {"torch": of_torch, "NumPy": of_numpy, "JAX": of_jax}.items()}
+
+
+def cost(want):
+    return against({"want": want}, plain=ours)
+
+
+OPERATIONS = {  # name: competitors; ours first
+    "check": against({}, **peers()),
+    "check + norm": against({"want": Want.NORM}, **peers(norm=True)),
+    "alone": against({}),
+    "alone, + norm": against({"want": Want.NORM}),
+    "by 1.25": against({"scales": (1.25, 0.8)}, torch=partial(of_torch, scales=(1.25, 0.8))),
+    "by 1.25, + norm": against({"want": Want.NORM, "scales": (1.25, 0.8)}),
+    "clip, not reached": against({"want": Want.NORM, "clip": 1e9, "applied": True}, **peers(clip=1e9)),
+    "clip, reached": against(
+        {"want": Want.NORM, "clip": 1, "applied": True, "scales": ALWAYS_CLIPPED},
+        **peers(clip=1, scales=ALWAYS_CLIPPED),
+    ),
+    # Not multiplied, so the way back is by the scale; what torch does is the same.
+    "clip, as a factor": against(
+        {"want": Want.NORM, "clip": 1e-3}, torch=partial(of_torch, clip=1, scales=ALWAYS_CLIPPED)
+    ),
+    "into f32": against({"widening": True}, limit_widening),
+    "into f32, + norm": against({"widening": True, "want": Want.NORM}, limit_widening),
+    "counts": cost(Want.COUNTS),
+    "first bad": cost(Want.FIRST_BAD),
+    "amax": cost(Want.AMAX),
+    "underflow": cost(Want.UNDERFLOW),
+    "histogram": cost(Want.HISTOGRAM),
+    "check, 2 threads": against({"threads": 2}, None, torch=of_torch, one=ours),
+    "norm, 2 threads": against(
+        {"threads": 2, "want": Want.NORM}, None, torch=partial(of_torch, norm=True), one=partial(ours, want=Want.NORM)
+    ),
+    "friendly": {"ours": python_step, "torch": torch_step},
+    "list built": {"ours": partial(python_step, built=True), "torch": torch_step},
+}
+CASES = [  # title, lists, dtypes, operations
+    ("Unscale in place", list(LISTS)[:5], (*MIXED, "f8_e4m3fn"), ("check", "check + norm")),
+    ("Tiny tensors", ("1,000 of 32",), (*MIXED, "f8_e4m3fn"), ("check", "check + norm")),
+    ("By a scale that is no power of two", ("GPT-2", "256 Ki"), MIXED, ("by 1.25", "by 1.25, + norm")),
+    (
+        "Unscale and clip",
+        ("GPT-2", "256 Ki", "32 Ki"),
+        MIXED,
+        ("clip, not reached", "clip, reached", "clip, as a factor"),
+    ),
+    ("Other dtypes", ("GPT-2", "256 Ki"), ("f64", "complex64", "cb16", "f8_e5m2"), ("alone", "alone, + norm")),
+    ("Into float32", ("GPT-2", "256 Ki"), ("f16", "bf16"), ("into f32", "into f32, + norm")),
+    ("What more of a report costs", ("256 Ki",), MIXED, ("counts", "first bad", "amax", "underflow", "histogram")),
+    ("Two threads", ("GPT-2", "ResNet-50"), MIXED, ("check, 2 threads", "norm, 2 threads")),
+    ("A whole step from Python", ("161 of 64", "MLP of 6", "GPT-2"), ("f32",), ("friendly", "list built")),
+]
+ASKED = {  # list, operation: against whom, and the bound of the lower quartile in f32, f16, bf16
+    ("GPT-2", "check"): ("limit", 1.05, 1.10, 1.10),
+    ("GPT-2", "check + norm"): ("limit", 1.08, 1.12, 1.15),
+    ("256 Ki", "check"): ("limit", 1.10, 2.3, 1.2),
+    ("256 Ki", "check + norm"): ("limit", 1.2, 2.5, 2.2),
+    ("256 Ki", "by 1.25"): ("limit", None, None, 2.5),
+    ("256 Ki", "by 1.25, + norm"): ("limit", None, None, 3.0),
+    ("GPT-2", "clip, not reached"): ("torch", 2.8, 10, 4.5),
+    ("32 Ki", "clip, not reached"): ("torch", 20, 20, 20),
+    ("1,000 of 32", "check"): ("ns", 10, None, None),
+    ("161 of 64", "friendly"): ("torch", 20, None, None),
+    ("161 of 64", "list built"): ("torch", 50, None, None),
+    ("MLP of 6", "friendly"): ("torch", 20, None, None),
+    ("MLP of 6", "list built"): ("torch", 50, None, None),
+    ("GPT-2", "check, 2 threads"): ("one", 1.6, 1.6, 1.6),
+    ("GPT-2", "norm, 2 threads"): ("one", 1.6, 1.6, 1.6),
+    ("ResNet-50", "check, 2 threads"): ("one", 1.6, 1.6, 1.6),
+    ("ResNet-50", "norm, 2 threads"): ("one", 1.6, 1.6, 1.6),
+}
+QUICK = {  # lists that --quick uses for these operations only
+    "GPT-2": ("check", "check + norm", "clip, not reached"),
+    "ResNet-50": ("check, 2 threads", "norm, 2 threads"),
+    "4 Ki": (),
+}
+AT_MOST = ("limit", "plain", "ns")  # less is better
+HEADINGS = {
+    "limit": "time over the limit's",
+    "plain": "over that of check",
+    "torch": "torch's time over ours",
+    "one": "one thread over two",
+    "ns": "ns per tensor",
+    "NumPy": "NumPy",
+    "JAX": "JAX",
+}
+
+
+# ---- measuring ----
+
+
+@lru_cache(maxsize=1)
+def gradients(name, dtype):
+    """The list of the last row again, or another one in its memory."""
+    return Gradients(LISTS[name], dtype)
+
+
+def progress(text):
+    print(f"\r\033[K{time.monotonic() - START:4.0f} s  {text}", end="", file=sys.stderr, flush=True)
+
+
+def measure(label, name, dtype, operation, quick):
+    """One row: the samples of all competitors, alternating, and their ratios."""
+    grads = gradients(name, dtype)
+    if torch:
+        torch.set_num_threads(2 if "2 threads" in operation else 1)
+    runs, not_run = {}, {}
+    for who, competitor in OPERATIONS[operation].items():
+        if quick and who in ("NumPy", "JAX") and (dtype != "f32" or len(grads.arrays) > 1):
+            continue
+        progress(f"{label}: {who}, for the first time")
+        try:
+            run = competitor(grads)
+            run(1)  # warms up, compiles
+            once = min(run(1), run(1))
+            pairs = max(1, int(0.001 / once))
+            tries = 1 if once > 0.005 else 3 if quick else 7
+            runs[who] = run, pairs, tries, tries * once * pairs
+        except NotRunError as reason:
+            not_run[who] = str(reason)
+    row = {"list": name, "dtype": dtype, "operation": operation, "not_run": not_run, "ratios": {}}
+    if "ours" not in runs:
+        return row
+    budget, least, most = (0.1, 3, 7) if quick else (2.0, 3, 31)
+    quickly = [who for who in runs if runs[who][3] < 0.5]  # the slow ones run in the first rounds only
+    rounds = min(max(least, int(budget / (sum(runs[who][3] for who in quickly) or 1))), most)
+    times = {who: [] for who in runs}
+    for i in range(rounds):
+        for who in list(runs)[:: 1 - 2 * (i % 2)]:
+            if i < least or who in quickly:
+                progress(f"{label}: round {i + 1} of {rounds}, {who}")
+                if "2 threads" in operation:
+                    time.sleep(0.02)  # OpenMP's threads, which wait busily for more work, have then given up
+                run, pairs, tries, _ = runs[who]
+                times[who].append(min(run(pairs) for _ in range(tries)) / (2 * pairs))
+    row |= {"bytes": grads.bytes, "seconds": {who: float(np.median(values)) for who, values in times.items()}}
+    mine = np.array(times.pop("ours"))
+    ratios = {"ns": 1e9 * mine / len(grads.arrays)} if name == "1,000 of 32" else {}
+    for who, values in times.items():
+        ratio = mine[: len(values)] / values
+        ratios[who] = ratio if who in AT_MOST else 1 / ratio
+    row["ratios"] = {who: np.quantile(values, (0.25, 0.5, 0.75)).tolist() for who, values in ratios.items()}
+    return row
+
+
+def machine():
+    with open("/proc/cpuinfo") as file:
+        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown CPU")
+    info, cores = gradscaler.info(), len(os.sched_getaffinity(0))
+    versions = {
+        "numpy": np.__version__,
+        "torch": torch and torch.__version__.split("+")[0],
+        "jax": jax and jax.__version__,
+    }
+    return {"cpu": model, "cores": cores, "instructions": info.cpu, "note": info.cpu_note, **versions}
+
+
+# ---- showing ----
+
+
+def asked(row):
+    """Against whom what was asked, and whether that is met; None, None, None: nothing."""
+    who, *bounds = ASKED.get((row["list"], row["operation"]), (None,))
+    bound = dict(zip(MIXED, bounds, strict=False)).get(row["dtype"])
+    if bound is None:
+        return None, None, None
+    lower = row["ratios"].get(who, [float("nan")])[0]
+    return who, bound, lower <= bound if who in AT_MOST else lower >= bound
+
+
+def number(value):
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def cell(row, who, width):
+    if who not in row["ratios"]:
+        return f"{'NOT RUN' if who in row['not_run'] else '':>{width}}"
+    if who in ("NumPy", "JAX"):
+        return f"{number(row['ratios'][who][1]):>{width}}"
+    text = "".join(f"{number(value):>6}" for value in row["ratios"][who])
+    whom, bound, met = asked(row)
+    if whom == who:
+        text += f"  {'<=' if who in AT_MOST else '>='} {bound:<4g} {'met' if met else 'NOT MET'}"
+    return f"{text:<{width}}"
+
+
+def print_section(title, rows):
+    columns = [who for who in HEADINGS if any(who in row["ratios"] or who in row["not_run"] for row in rows)]
+    widths = {who: 8 if who in ("NumPy", "JAX") else 36 for who in columns}
+    headings = (f"{HEADINGS[who]:>8}" if widths[who] == 8 else f"  {HEADINGS[who]:<34}" for who in columns)
+    print(f"\n{title}\n{'ours':>66}{''.join(headings)}")
+    reasons = set()
+    for row in rows:
+        text = f"{row['list']:<12} {row['dtype']:<10} {row['operation']:<20}"
+        if "seconds" in row:
+            seconds = row["seconds"]["ours"]
+            text += f"{1e6 * seconds:9.1f} us {row['bytes'] / seconds / 1e9:5.1f} GB/s"
+            text += "".join(cell(row, who, widths[who]) for who in columns)
+        print(text if "seconds" in row else f"{text}   NOT RUN")
+        reasons |= {f"  {who}, {row['dtype']}: NOT RUN, {reason}" for who, reason in row["not_run"].items()}
+    for reason in sorted(reasons):
+        print(reason)
+    sys.stdout.flush()
+
+
+def picture(rows, path):
+    """Bytes per second against the size of the list, of every competitor."""
+    from matplotlib.figure import Figure
+
+    lines = [  # in the colours of Okabe and Ito, and by their markers
+        ("limit: multiply in place", "check", "limit", "#000000", "--", ""),
+        ("gradscaler: check", "check", "ours", "#0072B2", "-", "o"),
+        ("gradscaler: check + norm", "check + norm", "ours", "#56B4E9", "-", "s"),
+        ("torch: check", "check", "torch", "#D55E00", "-", "^"),
+        ("torch: check + norm", "check + norm", "torch", "#E69F00", "-", "v"),
+        ("JAX: check", "check", "JAX", "#009E73", "-", "D"),
+        ("NumPy: check", "check", "NumPy", "#CC79A7", "-", "P"),
+    ]
+    rows = [row for row in rows if row["operation"] in ("check", "check + norm") and "seconds" in row]
+    names = sorted({row["list"] for row in rows}, key=lambda name: sum(LISTS[name]))
+    dtypes = [dtype for dtype in DTYPES if any(row["dtype"] == dtype for row in rows)]
+    if not rows:
+        return
+    figure = Figure(figsize=(4 * len(dtypes), 5), layout="constrained")
+    axes = figure.subplots(1, len(dtypes), sharey=True, squeeze=False)[0]
+    for axis, dtype in zip(axes, dtypes, strict=True):
+        for label, operation, who, colour, style, marker in lines:
+            speed = {
+                row["list"]: row["bytes"] / row["seconds"][who] / 1e9
+                for row in rows
+                if row["dtype"] == dtype and row["operation"] == operation and who in row["seconds"]
+            }
+            heights = [speed.get(name, np.nan) for name in names]
+            axis.plot(names, heights, color=colour, linestyle=style, marker=marker, label=label)
+        axis.set(title=dtype, yscale="log", xlabel="list of gradients, from small to large")
+        axis.tick_params(axis="x", rotation=30)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("gradients unscaled, GB/s (more is better)")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.suptitle("Unscaling a list of gradients in place, one thread")
+    figure.savefig(path, dpi=120)
+
+
+def write_readme(results):
+    """The table between the two markers in README.md."""
+    rows = {(row["list"], row["dtype"], row["operation"]): row["ratios"] for row in results["rows"]}
+
+    def ratio(name, dtype, operation, who):
+        found = rows.get((name, dtype, operation), {}).get(who)
+        return f"{number(found[0])}" if found else "not run"
+
+    lines = [
+        "| | check / limit | with norm / limit | torch, unscale | torch, unscale and clip | JAX, unscale and clip |",
+        "|---|---|---|---|---|---|",
+    ]
+    columns = [("check", "limit"), ("check + norm", "limit"), ("check", "torch")]
+    columns += [("clip, not reached", "torch"), ("clip, not reached", "JAX")]
+    for name, about in (("GPT-2", "GPT-2, 148 tensors"), ("256 Ki", "256 Ki values, in the L2 cache")):
+        for dtype in MIXED:
+            cells = " | ".join(ratio(name, dtype, *column) for column in columns)
+            lines.append(f"| {about}, {dtype} | {cells} |")
+    machine = results["machine"]
+    kind = f"{machine['cpu']}, {machine['cores']} cores, {machine['instructions']}"
+    step, built = (ratio("161 of 64", "f32", operation, "torch") for operation in ("friendly", "list built"))
+    about = f"""In place, one thread, on {kind}; lower quartiles of alternating rounds. The limit multiplies the same
+        bytes in place and checks nothing. For torch {machine["torch"]} and JAX {machine["jax"]} it is their time over
+        ours. A whole step from Python (unscale, clip, skip or not, update; 161 small arrays) takes torch {step} times
+        as long, {built} times without the friendly layer."""
+    lines += ["", textwrap.fill(" ".join(about.split()), 120)]
+    readme = Path(__file__).parents[2] / "README.md"
+    before, rest = readme.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    readme.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after)
+
+
+BEGIN, END = "<!-- written by ci/bench --readme -->", "<!-- to here -->"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="ci/bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds, under a minute")
+    parser.add_argument("--only", default="", metavar="WORD", help="rows with this in title, list, dtype, operation")
+    parser.add_argument("--json", type=Path, default="build/bench.json", metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--picture", type=Path, default="build/bench.png", metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="only write README.md's table, from this JSON file")
+    options = parser.parse_args()
+    if options.readme:
+        return write_readme(json.loads(options.readme.read_text()))
+
+    cases = [
+        (title, name, dtype, operation)
+        for title, names, dtypes, operations in CASES
+        for name, dtype, operation in product(names, dtypes, operations)
+        if options.only in f"{title}, {name}, {dtype}, {operation}"
+        if not options.quick or operation in QUICK.get(name, [operation])
+    ]
+    if not cases:
+        parser.error(f"no row has {options.only!r}")
+    about, rows = machine(), []
+    print(", ".join(f"{key} {value}" for key, value in about.items() if value))
+    for title, group in groupby(enumerate(cases), lambda case: case[1][0]):
+        section = []
+        for i, (_, *case) in group:
+            section.append(measure(f"row {i + 1} of {len(cases)}, {', '.join(case)}", *case, options.quick))
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        print_section(title, section)
+        rows += section
+    for row in rows:
+        row["asked"], row["bound"], row["met"] = asked(row)
+    bounds = [row for row in rows if row["asked"]]
+    print(f"\n{time.monotonic() - START:.0f} s; of {len(bounds)} bounds met: {sum(row['met'] for row in bounds)}")
+    for row in bounds:
+        if not row["met"]:
+            print(f"  NOT MET: {row['list']}, {row['dtype']}, {row['operation']}: {HEADINGS[row['asked']]}")
+    options.json.write_text(json.dumps({"machine": about, "quick": options.quick, "rows": rows}, indent=1) + "\n")
+    picture(rows, options.picture)
+    print(f"{options.json} {options.picture}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
