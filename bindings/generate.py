@@ -340,13 +340,19 @@ def python_structs(manifest):
     return "\n".join(lines) + "\n"
 
 
-def python_functions(manifest):
-    """Functions that Python can call: contexts, callbacks and sizes of structs are for C."""
+def value_functions(manifest):
+    """Functions of values alone: contexts, callbacks and sizes of structs are for C."""
     for function in manifest.functions:
         types = {arg["type"].removeprefix("const ").rstrip(" *") for arg in function["args"]}
         sized = any(arg["name"] == "struct_size" for arg in function["args"])
         if not sized and not types & (manifest.opaque | manifest.callbacks):
             yield function
+
+
+def python_functions(manifest):
+    """Those that Python can call: a context of threads is an object that frees itself."""
+    known = [*value_functions(manifest)]
+    return [f for f in manifest.functions if f in known or f["function"] == "gsc_context_create_cpu"]
 
 
 def python_arguments(manifest, function):
@@ -355,13 +361,15 @@ def python_arguments(manifest, function):
     for arg in function["args"]:
         name, type_ = arg["name"], arg["type"]
         struct = type_.removeprefix("const ").rstrip(" *")
-        if name in ("on", "err", "n", "capacity") or (name == "size" and "bytes" in names):
+        if name in ("err", "n", "capacity") or (name == "size" and "bytes" in names):
             continue
         if type_ == "const gsc_tensor *":
             if name == "tensors":
                 yield ("tensors_and_out", "tuple[Arrays, Arrays]") if "out" in names else (name, "Arrays")
-        elif type_ in ("void *", "uint64_t *"):
-            continue  # returned
+        elif type_ in ("void *", "uint64_t *") or struct in manifest.opaque | manifest.callbacks:
+            continue  # returned, or not for Python
+        elif name == "on":
+            yield name, "Context | None"
         elif struct in manifest.layouts:
             yield name, "Buffer | None" if "null" in arg else "Buffer"
         else:
@@ -371,6 +379,8 @@ def python_arguments(manifest, function):
 
 def python_result(function):
     types = {arg["type"] for arg in function["args"]}
+    if "gsc_context **" in types:
+        return "Context"
     if "void *" in types:
         return "bytes"
     if "uint64_t *" in types:
@@ -386,6 +396,7 @@ def python_stub(manifest):
         "",
         "Buffer = Any",
         "Arrays = Sequence[Any]",
+        "Context = Any",
     ]
     lines += [
         "",
@@ -616,7 +627,7 @@ def nif_function(manifest, function):
 
 
 def nif_source(manifest):
-    functions = list(python_functions(manifest))
+    functions = list(value_functions(manifest))
     lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */", '#include "terms.h"', ""]
     for item in manifest.structs:
         if any(field["type"].startswith("const char") for field in item["fields"]):
@@ -686,7 +697,7 @@ def elixir_stubs(manifest):
         "    :erlang.load_nif(String.to_charlist(path), @version)",
         "  end",
     ]
-    for function in python_functions(manifest):
+    for function in value_functions(manifest):
         name = function["function"].removeprefix("gsc_")
         args = ", ".join(f"_{arg['name']}" for arg in nif_split(function)[0])
         call = f"{name}({args})" if args else name

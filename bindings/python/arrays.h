@@ -86,6 +86,36 @@ static void gsc_py_release(Py_buffer *view)
         PyBuffer_Release(view);
 }
 
+/* ---- contexts ---- */
+
+static const char gsc_py_context_name[] = "gsc_context";
+
+static void gsc_py_context_end(PyObject *capsule)
+{
+    gsc_context_destroy(PyCapsule_GetPointer(capsule, gsc_py_context_name));
+}
+
+static PyObject *gsc_py_context(gsc_context *context)
+{
+    PyObject *capsule = PyCapsule_New(context, gsc_py_context_name, gsc_py_context_end);
+    if (!capsule)
+        gsc_context_destroy(context);
+    return capsule;
+}
+
+static bool gsc_py_exec(PyObject *object, gsc_exec *exec)
+{
+    if (object == Py_None)
+        return true;
+    if (!PyCapsule_IsValid(object, gsc_py_context_name)) {
+        PyErr_Format(PyExc_TypeError, "on must be a context or None, not %R",
+                     (PyObject *)Py_TYPE(object));
+        return false;
+    }
+    exec->context = PyCapsule_GetPointer(object, gsc_py_context_name);
+    return true;
+}
+
 /* ---- tensors ---- */
 
 typedef struct gsc_py_list {
@@ -100,25 +130,32 @@ typedef struct gsc_py_lists {
     uint64_t bytes;
 } gsc_py_lists;
 
+/* Names as NumPy and ml_dtypes have them, and formats of buffers; cb16 is gradscaler.cb16. */
 static const struct {
     const char *name;
     uint32_t dtype;
-    char format;
+    const char *format;
 } gsc_py_dtypes[] = {
-    {"float32", GSC_F32, 'f'},
-    {"float64", GSC_F64, 'd'},
-    {"float16", GSC_F16, 'e'},
-    {"bfloat16", GSC_BF16, 0},
+    {"float32", GSC_F32, "f"},
+    {"float64", GSC_F64, "d"},
+    {"float16", GSC_F16, "e"},
+    {"bfloat16", GSC_BF16, ""},
+    {"float8_e4m3fn", GSC_F8_E4M3FN, ""},
+    {"float8_e5m2", GSC_F8_E5M2, ""},
+    {"[('cb16', '<u2')]", GSC_CB16, "T{H:cb16:}"},
+    {"complex64", GSC_COMPLEX64, "Zf"},
+    {"complex128", GSC_COMPLEX128, "Zd"},
 };
 enum { GSC_PY_DTYPES = sizeof gsc_py_dtypes / sizeof *gsc_py_dtypes };
 
-/* The dtype that an array says it has, by its name; dtype objects seen are found by identity. */
+/* The dtype that an array names; the last dtype objects are found by identity. */
 static uint32_t gsc_py_dtype(PyObject *dtype)
 {
-    static PyObject *seen[32];
-    static uint32_t codes[32];
-    static int count;
-    for (int i = 0; i < count; i++)
+    enum { SLOTS = 32 };
+    static PyObject *seen[SLOTS];
+    static uint32_t codes[SLOTS];
+    static unsigned count;
+    for (int i = 0; i < SLOTS && seen[i]; i++)
         if (seen[i] == dtype)
             return codes[i];
     PyObject *text = PyObject_Str(dtype);
@@ -129,10 +166,12 @@ static uint32_t gsc_py_dtype(PyObject *dtype)
         if (strcmp(name, gsc_py_dtypes[i].name) == 0)
             code = gsc_py_dtypes[i].dtype;
     Py_XDECREF(text);
-    if (code && count < 32) {
+    if (code) { /* unpickled ones of cb16 are new each time */
+        PyObject *last = seen[count % SLOTS];
         Py_INCREF(dtype);
-        seen[count] = dtype;
-        codes[count++] = code;
+        seen[count % SLOTS] = dtype;
+        codes[count++ % SLOTS] = code;
+        Py_XDECREF(last);
     }
     return code;
 }
@@ -141,8 +180,8 @@ static uint32_t gsc_py_format(const char *format)
 {
     if (format && format[0] && strchr("<=@", format[0]))
         format++;
-    for (int i = 0; format && i < GSC_PY_DTYPES; i++)
-        if (format[0] && format[0] == gsc_py_dtypes[i].format && !format[1])
+    for (int i = 0; format && format[0] && i < GSC_PY_DTYPES; i++)
+        if (strcmp(format, gsc_py_dtypes[i].format) == 0)
             return gsc_py_dtypes[i].dtype;
     return 0;
 }

@@ -1,11 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * How the C arguments look in Python: a struct is any buffer of its size, a list of tensors is a
- * list of arrays, an error status is an exception. The calls run on the calling thread.
+ * list of arrays, an error status is an exception, a context is a capsule that frees it.
  */
 %include <stdint.i>
 
-%typemap(in, numinputs=0) const gsc_exec *on "$1 = NULL;"
+%typemap(in) const gsc_exec *on (gsc_exec exec = GSC_EXEC_INIT) {
+  if (!gsc_py_exec($input, &exec)) SWIG_fail;
+  $1 = exec.context ? &exec : NULL;
+}
+%typemap(in, numinputs=0) (gsc_parallel_for *parallel_for, void *pool) "$1 = NULL; $2 = NULL;"
+%typemap(in, numinputs=0) gsc_context **out (gsc_context *context) "$1 = &context;"
+%typemap(argout) gsc_context **out {
+  Py_DECREF($result);
+  $result = gsc_py_context(*$1);
+}
 %typemap(in, numinputs=0, noblock=1) gsc_error *err {
   gsc_error gsc_err;
   $1 = &gsc_err;

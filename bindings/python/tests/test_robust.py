@@ -5,9 +5,12 @@ Each error path is walked as often as the good one.
 
 import ast
 import contextlib
+import copy
 import gc
 import mmap
 import os
+import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -42,6 +45,7 @@ def refused(function, *arguments, **keywords):
 
 GOOD = {name: np.full(10, 3, F32) for name in "abc"}
 LAST_BAD = {**GOOD, "bad": None}
+OTHERS = {name: np.zeros(10, F32) for name in "abc"}
 OTHER_SHAPE = {**GOOD, "c": np.zeros(11, F32)}
 SCALER = Scaler("torch")
 SAVED = SCALER.state_dict()
@@ -49,6 +53,10 @@ CALLS = {
     "scale": lambda: SCALER.scale(GOOD["a"]),
     "check": lambda: SCALER.check(GOOD, want=Want.NORM),
     "unscale": lambda: SCALER.unscale(GOOD, dtype=np.float64),
+    "clip": lambda: SCALER.unscale(GOOD, dtype="cb16", clip_value=1.0),
+    "accumulate": lambda: SCALER.accumulate(GOOD, OTHERS, want=Want.HISTOGRAM).histogram,
+    "accumulate an overflow": lambda: SCALER.accumulate([np.array([np.inf])], [np.zeros(1)]),
+    "threads": lambda: setattr(SCALER, "threads", 3 - SCALER.threads),
     "overflow": lambda: SCALER.check([np.array([np.inf])]),
     "update": lambda: SCALER.update([Report(overflow=1), Report()]) and SCALER.set_scale(8.0),
     "factors": lambda: SCALER.clip_factor(Report(sum_squares=4.0), 1.0),
@@ -62,16 +70,20 @@ CALLS = {
     "bad out": lambda: refused(SCALER.unscale, GOOD, out={**GOOD, "c": None}),
     "other shape": lambda: refused(SCALER.unscale, GOOD, out=OTHER_SHAPE),
     "overlap": lambda: refused(SCALER.unscale, [GOOD["a"][1:]], out=[GOOD["a"][:-1]]),
-    "bad want": lambda: refused(SCALER.check, GOOD, want=32),
+    "bad want": lambda: refused(SCALER.check, GOOD, want=64),
     "large want": lambda: refused(SCALER.check, GOOD, want=2**32),
+    "bad clip_value": lambda: refused(SCALER.unscale, GOOD, clip_value=-1),
+    "bad sum": lambda: refused(SCALER.accumulate, GOOD, GOOD),
+    "bad threads": lambda: refused(Scaler, threads=0),
     "bad factor": lambda: refused(SCALER.unscale, GOOD, factor=Factor()),
-    "bad report": lambda: refused(c.gsc_check, None, [GOOD["a"]], 0, bytes(3)),
+    "bad report": lambda: refused(c.gsc_check, None, None, [GOOD["a"]], 0, bytes(3)),
+    "bad context": lambda: refused(c.gsc_check, SCALER, None, [GOOD["a"]], 0, Report()),
     "bad scale": lambda: refused(SCALER.set_scale, 0),
     "no number": lambda: refused(SCALER.set_scale, "x"),
     "bad max_norm": lambda: refused(SCALER.clip_factor, Report(), None),
     "bad saved": lambda: refused(SCALER.load_state_dict, {**SAVED, "saved": "00"}),
-    "no tuple": lambda: refused(c.gsc_scale, SCALER.factor, [GOOD["a"]]),
-    "no list": lambda: refused(c.gsc_workspace_size, 3, 0),
+    "no tuple": lambda: refused(c.gsc_scale, None, SCALER.factor, [GOOD["a"]]),
+    "no list": lambda: refused(c.gsc_workspace_size, None, 3, 0),
 }
 
 
@@ -126,6 +138,9 @@ def test_the_process_does_not_grow():
         lambda a, b: scaler_of().check([a, b]),
         lambda a, b: scaler_of().unscale([a, b]),
         lambda a, b: scaler_of().unscale([a], out=[b]),
+        lambda a, b: scaler_of().accumulate([a], [b]),
+        lambda a, b: scaler_of().unscale([a, b], clip_value=1.0),
+        lambda a, b: refused(scaler_of().accumulate, [a], [a]),
         lambda a, b: refused(scaler_of().check, [a, b, None]),
         lambda a, b: refused(scaler_of().check, [None, a, b]),
         lambda a, b: refused(scaler_of().check, [a, b, array("i", [1])]),
@@ -133,11 +148,11 @@ def test_the_process_does_not_grow():
         lambda a, b: refused(scaler_of().unscale, [a, b], out=[b, None]),
         lambda a, b: refused(scaler_of().unscale, [a, b], out=[b]),
         lambda a, b: refused(scaler_of().unscale, [a], out=[array("f", [1])]),
-        lambda a, b: refused(scaler_of().check, [a, b], want=32),
+        lambda a, b: refused(scaler_of().check, [a, b], want=64),
         lambda a, b: refused(scaler_of().check, [a, b], want=2**32),
         lambda a, b: refused(scaler_of().check, [a, b], factor=Factor()),
-        lambda a, b: refused(c.gsc_check, None, [a, b], 0, None),
-        lambda a, b: refused(c.gsc_check, None, [a, b], 0, bytes(3)),
+        lambda a, b: refused(c.gsc_check, None, None, [a, b], 0, None),
+        lambda a, b: refused(c.gsc_check, None, None, [a, b], 0, bytes(3)),
     ],
 )
 def test_no_buffer_is_held_after_a_call(call):
@@ -164,7 +179,7 @@ def test_the_buffer_of_a_refused_array_is_not_held(position):
 def test_no_struct_is_held_after_a_call(last):
     structs = [bytearray(bytes(each)) for each in (SCALER.policy, SCALER.state, Report())]
     with contextlib.suppress(*REFUSALS):
-        c.gsc_update(*structs, last)
+        c.gsc_update(None, *structs, last)
     for struct in structs:
         struct.append(0)
     assert [len(struct) for struct in structs] == [153, 257, 257]
@@ -182,12 +197,12 @@ def test_no_struct_is_held_after_a_call(last):
         (lambda: c.gsc_preset_name(2**32 - 1), type(None)),
         (lambda: c.gsc_preset_summary(0), str),
         (lambda: c.gsc_status_string(c.GSC_OK), str),
-        (lambda: c.gsc_workspace_size([np.ones(3)], 0), int),
+        (lambda: c.gsc_workspace_size(None, [np.ones(3)], 0), int),
         (lambda: c.gsc_state_save(SCALER.policy, SCALER.state), bytes),
-        (lambda: c.gsc_prepare(), type(None)),
+        (lambda: c.gsc_prepare(None), type(None)),
         (lambda: c.gsc_policy_check(SCALER.policy), type(None)),
-        (lambda: c.gsc_merge(Report(), Report(), Report()), type(None)),
-        (lambda: c.gsc_check(None, [], 0, Report()), type(None)),
+        (lambda: c.gsc_merge(None, Report(), Report(), Report()), type(None)),
+        (lambda: c.gsc_check(None, None, [], 0, Report()), type(None)),
     ],
 )
 def test_a_function_of_c_returns_a_plain_object(call, expected):
@@ -255,8 +270,15 @@ def beside(action):
 )
 @pytest.mark.parametrize(
     "call",
-    [lambda a: SCALER.scale(a), lambda a: SCALER.check([a]), lambda a: SCALER.unscale([a])],
-    ids=["scale", "check", "unscale"],
+    [
+        lambda a: SCALER.scale(a),
+        lambda a: SCALER.check([a]),
+        lambda a: SCALER.unscale([a]),
+        lambda a: SCALER.unscale([a], clip_value=1.0),
+        lambda a: SCALER.accumulate([a], [np.empty_like(a)]),
+        lambda a: THREADED.unscale([a]),
+    ],
+    ids=["scale", "check", "unscale", "clip_value", "accumulate", "threads"],
 )
 def test_the_lock_is_released_for(call, elements, calls, released):
     gradients, turns = np.ones(elements, F32), []
@@ -278,7 +300,7 @@ def test_arrays_that_another_thread_drops_live_until_the_call_returns():
         results, alive, started = list(out), [weakref.ref(array) for array in grads], []
         with beside(lambda: started and (grads.clear(), out.clear())):
             started.append(True)
-            c.gsc_unscale(scaler_of(8.0).factor, (grads, out), 0, Report())
+            c.gsc_unscale(None, scaler_of(8.0).factor, (grads, out), 0, Report())
             dropped = not grads
         return dropped, [ref() for ref in alive], {float(value) for result in results for value in result[::1000]}
 
@@ -301,6 +323,87 @@ def test_an_update_during_a_call_does_not_change_what_gradients_are_divided_by()
     assert (report.scale, gradient.tolist()) == (8.0, [1, 1, 1])
 
 
+# ---- threads of the library's own ----
+
+THREADED = Scaler("static", init_scale=8.0, threads=3)
+
+
+def threads_become(expected):
+    """Whether this process has so many threads, soon: the system counts one that has ended a moment longer."""
+    deadline = time.monotonic() + 10
+    while len(os.listdir("/proc/self/task")) != expected and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return len(os.listdir("/proc/self/task")) == expected
+
+
+def large(last=1.0):
+    """8 MiB of gradients: enough to be shared."""
+    rng = np.random.default_rng(0)
+    grads = [rng.normal(size=size).astype(dtype) for size, dtype in ((1 << 20, F32), (7, F32), (1 << 21, np.float16))]
+    grads[-1][-1] = last
+    return grads
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda scaler, grads, want: scaler.check(grads, want=want),
+        lambda scaler, grads, want: scaler.unscale(grads, dtype=F32, want=want),
+        lambda scaler, grads, want: scaler.unscale(grads, dtype=F32, clip_value=0.01, want=want),
+        lambda scaler, grads, want: scaler.accumulate(grads, [np.ones(g.shape, F32) for g in grads], want=want),
+    ],
+    ids=["check", "unscale", "clip_value", "accumulate"],
+)
+def test_more_threads_give_the_bits_of_one(call):
+    def answers(scaler):
+        reports = [call(scaler, large(last), sum(Want)) for last in (1.0, np.inf)]
+        return [(bytes(report), report.bad, [array.tobytes() for array in report.grads]) for report in reports]
+
+    assert answers(THREADED) == answers(scaler_of(8.0))
+
+
+def test_more_threads_scale_to_the_bits_of_one():
+    loss = np.random.default_rng(0).normal(size=1 << 20)
+    assert THREADED.scale(loss).tobytes() == scaler_of(8.0).scale(loss).tobytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+def test_a_scaler_holds_its_threads_as_long_as_it_lives():
+    before, scaler, as_many = len(os.listdir("/proc/self/task")), Scaler(threads=4), []
+    for threads in (4, 2, 1, 3):
+        scaler.threads = threads
+        as_many.append(threads_become(before + threads - 1))
+    del scaler
+    assert (as_many, threads_become(before)) == ([True] * 4, True)
+
+
+@pytest.mark.parametrize("restore", [copy.copy, copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))])
+def test_a_copy_has_as_many_threads_of_its_own(restore):
+    copied = restore(THREADED)
+    assert (copied.threads, copied._on is THREADED._on, THREADED._on is None) == (3, False, False)
+
+
+def test_a_context_that_is_dropped_during_a_call_lives_until_it_returns():
+    class Dropping(np.ndarray):
+        @property
+        def dtype(self):
+            scaler.threads = 1
+            return np.dtype(F32)
+
+    scaler, gradient = Scaler("static", init_scale=8.0, threads=2), np.full(1 << 21, 8, F32)
+    scaler.unscale([gradient.view(Dropping)])
+    assert (set(gradient.tolist()), scaler.threads) == ({1.0}, 1)
+
+
+def test_calls_at_the_same_time_share_the_threads():
+    def unscaled(seed):
+        gradient = np.random.default_rng(seed).normal(size=1 << 20).astype(F32)
+        return THREADED.unscale([gradient], want=Want.NORM).sum_squares
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(unscaled, range(8))) == [unscaled(seed) for seed in range(8)]
+
+
 def train(seed):
     """Fifty steps of a scaler of its own: the bytes of every result, and the last state."""
     rng, scaler, results = np.random.default_rng(seed), Scaler("torch", init_scale=1024.0, growth_interval=4), []
@@ -318,12 +421,14 @@ def test_threads_with_scalers_of_their_own_give_the_bits_of_one_thread():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_gives_the_bits_of_its_parent():
+@pytest.mark.parametrize("work", [lambda: train(0), lambda: bytes(THREADED.check(large(), want=Want.NORM))])
+def test_a_forked_child_gives_the_bits_of_its_parent(work):
     reading, writing = os.pipe()
-    expected = repr(train(0)).encode()
+    expected = repr(work()).encode()
     child = os.fork()
     if child == 0:
-        os.write(writing, repr(train(0)).encode()[-1000:])
+        signal.alarm(60)  # rather than wait for threads that stayed in the parent
+        os.write(writing, repr(work()).encode()[-1000:])
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
@@ -367,7 +472,7 @@ def test_a_list_that_is_emptied_while_it_is_read_is_read_to_its_end():
 
     grads = [np.full(3, 8, F32).view(Emptying) for _ in range(100)]
     report = Report()
-    c.gsc_check(None, grads, 0, report)
+    c.gsc_check(None, None, grads, 0, report)
     assert (report.elements, grads) == (300, [])
 
 
@@ -448,6 +553,16 @@ def test_an_iterator_that_is_interrupted_is_not_swallowed():
 
 def run(program):
     return subprocess.run([sys.executable, "-c", program], text=True, capture_output=True)
+
+
+def test_threads_that_cannot_be_made_are_refused():
+    program = (
+        "import resource, gradscaler\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
+        "try: gradscaler.Scaler(threads=10_000)\n"
+        "except gradscaler.Error as error: print(error.status, error)"
+    )
+    assert run(program).stdout == f"{c.GSC_ERROR_MEMORY} out of memory or threads: 10000 were asked for\n"
 
 
 def test_numpy_is_not_needed():

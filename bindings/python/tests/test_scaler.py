@@ -15,13 +15,15 @@ import sys
 
 import numpy as np
 import pytest
-from ml_dtypes import bfloat16
+from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 
 import gradscaler
 from gradscaler import Event, Policy, Report, Scaler, Want
 from gradscaler import _gradscaler as c
 
 F16, F32, F64 = np.float16, np.float32, np.float64
+E4M3, E5M2, CB16 = float8_e4m3fn, float8_e5m2, gradscaler.cb16
+C64, C128 = np.complex64, np.complex128
 
 
 def scaler_of(scale):
@@ -30,7 +32,11 @@ def scaler_of(scale):
 
 def values(dtype, shape=1000):
     """Values over the range of a dtype, with zeros and subnormals."""
-    limits = {F16: (-24, 15), bfloat16: (-130, 120), F32: (-145, 120), F64: (-1070, 1000)}
+    if dtype in (C64, C128):
+        parts = values(F32 if dtype == C64 else F64, (*np.atleast_1d(shape), 2))
+        return parts.view(dtype)[..., 0]
+    limits = {F16: (-24, 15), bfloat16: (-130, 120), F32: (-145, 120), F64: (-1070, 1000), E4M3: (-9, 8)}
+    limits[E5M2] = limits[F16]
     rng = np.random.default_rng(0)
     array = np.ldexp(rng.normal(size=shape), rng.integers(*limits[dtype], size=shape))
     array.flat[:3] = 0.0, -0.0, 1.0
@@ -39,6 +45,9 @@ def values(dtype, shape=1000):
 
 def times(array, factor, dtype):
     """NumPy's product, computed in double where float32 has no normal number for the factor."""
+    if np.iscomplexobj(array):
+        parts = times(array.view(array.real.dtype), factor, np.dtype(dtype).type().real.dtype)
+        return parts.view(dtype).reshape(array.shape)
     with np.errstate(over="ignore", under="ignore"):
         narrow = np.float32(factor)
         is_normal = np.finfo(F32).tiny <= narrow <= np.finfo(F32).max
@@ -115,6 +124,17 @@ def test_the_scale_doubles_after_growth_interval_good_steps():
         (F64, F16),
         (F64, F32),
         (F64, F64),
+        (E4M3, E4M3),
+        (E4M3, F32),
+        (E5M2, E5M2),
+        (E5M2, F16),
+        (E5M2, F64),
+        (F32, E4M3),
+        (F16, E5M2),
+        (C64, C64),
+        (C64, C128),
+        (C128, C64),
+        (C128, C128),
     ],
 )
 def test_unscaled_gradients_have_the_bits_of_numpys_product(dtype, result, scale):
@@ -124,7 +144,9 @@ def test_unscaled_gradients_have_the_bits_of_numpys_product(dtype, result, scale
 
 
 @pytest.mark.parametrize("scale", [2.0**130, 3 * 2.0**140, 2.0**-140])
-@pytest.mark.parametrize(("dtype", "result"), [(F16, F16), (F16, F32), (bfloat16, F32), (F32, F32), (F64, F64)])
+@pytest.mark.parametrize(
+    ("dtype", "result"), [(F16, F16), (F16, F32), (bfloat16, F32), (F32, F32), (F64, F64), (E5M2, F32), (C64, C64)]
+)
 def test_an_inverse_that_is_no_normal_float_is_multiplied_in_double(dtype, result, scale):
     gradients = values(dtype)
     report = scaler_of(scale).unscale([gradients], dtype=result)
@@ -132,7 +154,7 @@ def test_an_inverse_that_is_no_normal_float_is_multiplied_in_double(dtype, resul
 
 
 @pytest.mark.parametrize("scale", [1.0, 3.0, 2.0**16])
-@pytest.mark.parametrize("dtype", [F16, bfloat16, F32, F64])
+@pytest.mark.parametrize("dtype", [F16, bfloat16, F32, F64, E4M3, E5M2, C64, C128])
 def test_in_place_gives_the_bits_of_out_of_place(dtype, scale):
     scaler, gradients = scaler_of(scale), values(dtype)
     expected = scaler.unscale([gradients], dtype=dtype).grads[0]
@@ -224,14 +246,10 @@ def test_an_unaligned_array_is_unscaled():
 
 
 def test_dtypes_mix_in_one_list():
-    grads = [np.array([8, 16], dtype) for dtype in (F16, bfloat16, F32, F64)]
-    scaler_of(8.0).unscale(grads)
-    assert [(g.dtype.name, g.tolist()) for g in grads] == [
-        ("float16", [1, 2]),
-        ("bfloat16", [1, 2]),
-        ("float32", [1, 2]),
-        ("float64", [1, 2]),
-    ]
+    dtypes = (F16, bfloat16, F32, F64, E4M3, E5M2, C64, C128)
+    grads = [np.array([8, 16], dtype) for dtype in dtypes] + [np.array([0x5A00, 0x5C00], np.uint16).view(CB16)]
+    report = scaler_of(8.0).unscale(grads)
+    assert [g.tolist() for g in grads] == [[1, 2]] * 8 + [[(0x5400,), (0x5600,)]] and report.elements == 18
 
 
 @pytest.mark.parametrize("empty", [[], (), {}])
@@ -302,6 +320,11 @@ def test_an_array_that_is_listed_twice_is_checked_twice():
         (np.arange(8, dtype=F32)[::2], None, np.array([0, 6, 12, 18], F32)),
         (np.zeros((2, 0), F32), None, np.zeros((2, 0), F32)),
         (F32(40000), F16, F16(np.inf)),
+        (F32(400), E5M2, E5M2(1280)),
+        (F32(400), E4M3, E4M3(np.nan)),
+        (1.5 + 2j, None, C128(4.5 + 6j)),
+        (C64(1.5 + 2j), None, C64(4.5 + 6j)),
+        (np.array([1.5 + 2j], C64), C128, np.array([4.5 + 6j])),
     ],
 )
 def test_a_scaled_loss_has_the_type_of_the_loss_or_the_dtype(loss, dtype, expected):
@@ -310,7 +333,20 @@ def test_a_scaled_loss_has_the_type_of_the_loss_or_the_dtype(loss, dtype, expect
 
 
 @pytest.mark.parametrize("scale", [3.0, 1000.0, 2.0**130, 2.0**-140])
-@pytest.mark.parametrize(("dtype", "result"), [(F16, F16), (F32, F16), (bfloat16, F32), (F32, F32), (F64, F64)])
+@pytest.mark.parametrize(
+    ("dtype", "result"),
+    [
+        (F16, F16),
+        (F32, F16),
+        (bfloat16, F32),
+        (F32, F32),
+        (F64, F64),
+        (F32, E5M2),
+        (E4M3, F32),
+        (C64, C64),
+        (C64, C128),
+    ],
+)
 def test_a_scaled_array_has_the_bits_of_numpys_product(dtype, result, scale):
     array = values(dtype, (10, 100))
     assert bits(scaler_of(scale).scale(array, result)) == bits(times(array, scale, result))
@@ -334,13 +370,16 @@ def test_scale_leaves_the_loss():
         ([[np.nan], [], [1], [np.inf]], {"found_inf": True, "bad": (0, 3), "nan_count": 1, "inf_count": 1}),
     ],
 )
-@pytest.mark.parametrize("dtype", [F16, bfloat16, F32, F64])
+@pytest.mark.parametrize("dtype", [F16, bfloat16, F32, F64, E5M2, C64, C128])
 def test_a_report_counts_and_names_what_is_not_finite(grads, expected, dtype):
     report = scaler_of(2.0).unscale([np.array(elements, dtype) for elements in grads])
     assert {name: getattr(report, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize(("dtype", "finite"), [(F16, 40000.0), (F32, 3e38), (F64, 1e308), (bfloat16, 3e38)])
+@pytest.mark.parametrize(
+    ("dtype", "finite"),
+    [(F16, 40000.0), (F32, 3e38), (F64, 1e308), (bfloat16, 3e38), (E4M3, 256.0), (E5M2, 40960.0), (C64, 3e38j)],
+)
 @pytest.mark.parametrize("method", ["check", "unscale"])
 def test_an_element_that_becomes_infinite_by_unscaling_is_an_overflow(dtype, finite, method):
     grads = {"good": np.ones(3, dtype), "bad": np.array([1, finite], dtype)}
@@ -379,12 +418,6 @@ def test_the_norm_is_numpys():
     assert report.norm == pytest.approx(np.linalg.norm(gradients.astype(F64)) / 8, rel=1e-7)
 
 
-def test_a_norm_that_was_not_wanted_is_refused():
-    report = scaler_of(2.0).check([np.ones(3, F32)])
-    with pytest.raises(ValueError, match="norm"):
-        _ = report.norm
-
-
 @pytest.mark.parametrize(
     ("preset", "fields", "bit"),
     [("torch", {}, Want(0)), ("cerebras", {}, Want.NORM), ("openseq2seq_logmax", {}, Want.AMAX)],
@@ -396,6 +429,219 @@ def test_a_scaler_asks_for_what_its_policy_judges_by(preset, fields, bit):
 
 def test_a_report_tells_the_scale_of_the_gradients():
     assert scaler_of(8.0).check([np.ones(3, F32)]).scale == 8.0
+
+
+def test_a_histogram_counts_magnitudes_between_its_edges():
+    gradients = np.ldexp(np.random.default_rng(0).normal(size=4096), np.arange(4096) % 90 - 60).astype(F32)
+    gradients[:6] = 0, -0.0, np.inf, -np.inf, np.nan, 2.0**-44
+    expected = np.histogram(np.abs(gradients[5:] / F32(8)), Report.histogram_edges)[0]
+    report = scaler_of(8.0).check([gradients], want=Want.HISTOGRAM)
+    assert (type(report.histogram), report.histogram) == (list, expected.tolist())
+
+
+def test_the_edges_of_a_histogram_are_those_of_its_bins():
+    edges = Report.histogram_edges
+    inside = [np.array([low or 2.0**-60, np.nextafter(high, 0)]) for low, high in zip(edges, edges[1:], strict=False)]
+    counts = [scaler_of(1.0).check([both], want=Want.HISTOGRAM).histogram for both in inside]
+    assert counts == (2 * np.eye(16, dtype=int)).tolist()
+
+
+def test_a_histogram_is_of_the_first_4096_of_65536_elements():
+    gradients = np.ones(2 * 65536, F32)
+    gradients[4096:65536] = 16
+    report = scaler_of(1.0).check([gradients, np.full(5, 256, F32)], want=Want.HISTOGRAM)
+    assert report.histogram_elements == 2 * 4096 + 5
+    assert report.histogram == [0] * 12 + [8192, 0, 5, 0]
+
+
+@pytest.mark.parametrize(("name", "want"), [("norm", Want.HISTOGRAM), ("histogram", Want.NORM)])
+def test_what_was_not_wanted_is_refused_by_name(name, want):
+    report = scaler_of(2.0).check([np.ones(3, F32)], want=want)
+    with pytest.raises(ValueError, match=rf"no {name}: pass want=gradscaler.Want.{name.upper()}"):
+        getattr(report, name)
+
+
+def test_a_complex_element_counts_once():
+    gradients = np.array([1, complex(np.inf, np.nan), complex(3, np.inf), 2j], C64)
+    report = scaler_of(1.0).check({"w": np.ones(2, C128), "b": gradients}, want=Want.AMAX)
+    assert (report.elements, report.nan_count, report.inf_count, report.amax) == (6, 1, 1, 3.0)
+    assert (report.first_bad, report.bad) == (("b", 1), ("b",))
+
+
+# ---- cb16 ----
+
+
+def cb16_values(bits):
+    """6 bits of exponent, 9 of mantissa, bias 42."""
+    exponents, mantissas = bits >> 9 & 63, (bits & 511).astype(F64)
+    sizes = np.where(
+        exponents == 0, np.ldexp(mantissas, -50), np.ldexp(mantissas + 512, exponents.astype(np.int32) - 51)
+    )
+    sizes[exponents == 63] = np.where(mantissas[exponents == 63] == 0, np.inf, np.nan)
+    return np.where(bits >> 15, -sizes, sizes)
+
+
+def test_every_cb16_is_unscaled_to_numpys_product():
+    bits = np.arange(65536, dtype=np.uint16)
+    report = scaler_of(3.0).unscale([bits.view(CB16)], dtype=F32)
+    with np.errstate(invalid="ignore"):
+        expected = cb16_values(bits).astype(F32) * F32(1 / 3)
+    assert np.array_equal(report.grads[0], expected, equal_nan=True)
+    assert (report.nan_count, report.inf_count) == (2 * 511, 2)
+
+
+@pytest.mark.parametrize("dtype", ["cb16", CB16])
+def test_a_float_becomes_the_nearest_cb16(dtype):
+    with np.errstate(over="ignore"):
+        floats = np.ldexp(np.random.default_rng(0).normal(size=10_000), np.arange(10_000) % 70 - 52).astype(F32)
+    quantum = np.ldexp(1.0, np.maximum(np.frexp(floats.astype(F64))[1] - 1, -41) - 9)
+    expected = np.rint(floats / quantum) * quantum
+    scaled = scaler_of(1.0).scale(floats, dtype)
+    assert scaled.dtype is CB16 and np.array_equal(cb16_values(scaled.view(np.uint16)), expected)
+
+
+def test_unscaled_cb16_gradients_are_unscaled_again():
+    grads = scaler_of(8.0).unscale({"w": np.array([96, 192], F32)}, dtype="cb16").grads
+    again = scaler_of(2.0).unscale(pickle.loads(pickle.dumps(grads)), dtype=F32).grads
+    assert again["w"].tolist() == [6, 12]
+
+
+def test_cb16_is_known_by_its_buffer():
+    gradient = np.array([0x5A00], np.uint16)
+    scaler_of(8.0).unscale([memoryview(gradient.view(CB16))])
+    assert gradient[0] == 0x5400
+
+
+@pytest.mark.parametrize("dtype", [C64, C128])
+def test_complex_is_known_by_its_buffer(dtype):
+    gradient = np.array([8 + 16j], dtype)
+    scaler_of(8.0).unscale([memoryview(gradient)])
+    assert gradient[0] == 1 + 2j
+
+
+# ---- clipping by value ----
+
+
+@pytest.mark.parametrize(
+    ("dtype", "result"),
+    [(F16, F32), (F32, F32), (F64, F32), (bfloat16, bfloat16), (F16, E5M2), (F32, E4M3), (C64, C64)],
+)
+@pytest.mark.parametrize("scale", [3.0, 1024.0])
+def test_clipped_gradients_have_the_bits_of_numpys_clip(dtype, result, scale):
+    gradients = values(dtype)
+    report = scaler_of(scale).unscale([gradients], dtype=result, clip_value=0.1)
+    wide = {F64: F64, C64: C64}.get(dtype, F32)
+    products = times(gradients, 1 / scale, wide)
+    parts = products.view(F32) if dtype == C64 else products
+    expected = np.clip(parts, -wide(0.1).real, wide(0.1).real)
+    expected = expected.view(C64) if dtype == C64 else expected.astype(result)
+    assert bits(report.grads[0]) == bits(expected) and not report.found_inf
+
+
+def test_clipping_in_place_gives_the_bits_of_out_of_place():
+    gradients = {"w": values(F32), "b": values(F64)}
+    expected = scaler_of(8.0).unscale(gradients, out=copy.deepcopy(gradients), clip_value=1.0).grads
+    scaler_of(8.0).unscale(gradients, clip_value=1.0)
+    assert [bits(gradients[name]) for name in gradients] == [bits(expected[name]) for name in gradients]
+
+
+@pytest.mark.parametrize("number", [2, F32(2), F64(2)])
+def test_a_clip_value_is_any_number(number):
+    assert scaler_of(8.0).unscale([np.array([8, 64], F32)], clip_value=number).grads[0].tolist() == [1, 2]
+
+
+def test_a_clip_value_does_not_hide_an_overflow():
+    grads = {"a": np.array([1, -np.inf], F16), "b": np.ones(1, F16), "c": np.array([np.inf, np.nan], F16)}
+    report = scaler_of(1.0).unscale(grads, dtype=F32, clip_value=2.0, want=Want.NORM | Want.AMAX)
+    assert (report.bad, report.first_bad, report.inf_count, report.nan_count) == (("a", "c"), ("a", 1), 2, 1)
+    assert (report.grads["a"].tolist(), report.norm, report.amax) == ([1, -2], math.sqrt(2), 1.0)
+
+
+def test_in_place_the_first_bad_array_is_named_though_its_inf_was_clamped():
+    grads = {"a": np.ones(1, F32), "b": np.array([1, np.inf], F32), "c": np.array([np.nan], F32)}
+    report = scaler_of(1.0).unscale(grads, clip_value=2.0)
+    assert (report.bad, grads["b"].tolist(), report.inf_count, report.nan_count) == (("b", "c"), [1, 2], 1, 1)
+
+
+def test_a_large_clip_value_is_a_cast_with_saturation():
+    report = scaler_of(1.0).unscale([np.array([1e6, -1e6, 1], F32)], dtype=E4M3, clip_value=448)
+    assert (report.grads[0].tolist(), report.found_inf) == ([448, -448, 1], False)
+
+
+# ---- micro-batches ----
+
+
+def sums(out, array, factor):
+    """NumPy's sum, in double if one of both is double, rounded once."""
+    wide = F64 if F64 in (array.dtype, out.dtype) else F32
+    return (out.astype(wide) + times(array, factor, F64 if array.dtype == F64 else F32)).astype(out.dtype)
+
+
+@pytest.mark.parametrize("scale", [3.0, 2.0**10])
+@pytest.mark.parametrize(
+    ("dtype", "result"),
+    [
+        (F16, F32),
+        (bfloat16, F32),
+        (F32, F32),
+        (F32, F64),
+        (F64, F32),
+        (F64, F64),
+        (F16, F16),
+        (E5M2, F32),
+        (F32, bfloat16),
+    ],
+)
+def test_accumulated_gradients_have_the_bits_of_numpys_sum(dtype, result, scale):
+    gradients, out = values(dtype), np.linspace(-1, 1, 1000).astype(result)
+    gradients[np.abs(gradients.astype(F64)) > 1e30] = 1  # float32 cannot hold all doubles
+    first = sums(out, gradients, 1 / scale)
+    second = sums(first, gradients, 1 / scale)
+    scaler = scaler_of(scale)
+    reports = [scaler.accumulate([gradients], [out]) for _ in range(2)]
+    assert bits(out) == bits(second) and [report.found_inf for report in reports] == [False, False]
+
+
+def test_complex_gradients_are_accumulated():
+    out = np.array([1 + 1j], C128)
+    scaler_of(2.0).accumulate(np.array([2 + 4j], C64), out)
+    assert out[0] == 2 + 3j
+
+
+@pytest.mark.parametrize("container", [list, lambda arrays: dict(zip("abc", arrays, strict=True))])
+def test_a_micro_batch_with_an_overflow_adds_nothing(container):
+    grads = container([np.ones(3, F16), np.array([1, np.inf], F16), np.array([np.nan], F16)])
+    out = container([np.ones(3, F32), np.ones(2, F32), np.ones(1, F32)])
+    report = scaler_of(8.0).accumulate(grads, out, want=Want.AMAX)
+    totals = list(out.values()) if isinstance(out, dict) else out
+    assert (report.bad, report.inf_count, report.nan_count) == (tuple(report.names)[1:], 1, 1)
+    assert (report.grads is out, report.amax, [total.tolist() for total in totals]) == (
+        True,
+        1 / 8,
+        [[1, 1, 1], [1, 1], [1]],
+    )
+
+
+def test_what_a_narrower_sum_cannot_hold_is_an_overflow_of_its_array_alone():
+    out = {"a": np.zeros(1, F32), "b": np.zeros(1, F16), "c": np.zeros(1, F16)}
+    report = scaler_of(1.0).accumulate({name: np.array([1e5 if name < "c" else 1], F32) for name in "abc"}, out)
+    assert (report.bad, [total[0] for total in out.values()]) == (("b",), [0, 0, 0])
+
+
+def test_micro_batches_with_one_overflow_are_one_skipped_step():
+    scaler, total = Scaler("torch", init_scale=8.0), {"w": np.zeros(2, F32)}
+    batches = [np.array([8, 16], F16), np.array([np.inf, 8], F16), np.array([24, 32], F16)]
+    reports = [scaler.accumulate({"w": batch}, total) for batch in batches]
+    scaler.update(reports)
+    assert (total["w"].tolist(), scaler.skipped, scaler.loss_scale) == ([4, 6], 1, 4.0)
+
+
+def test_gradients_of_an_older_loss_are_accumulated_by_their_factor():
+    scaler, out = scaler_of(8.0), np.zeros(1, F32)
+    factor = scaler.factor
+    scaler.set_scale(2.0)
+    report = scaler.accumulate(np.array([8], F32), out, factor=factor)
+    assert (out[0], report.scale) == (1, 8.0)
 
 
 # ---- update ----
@@ -630,8 +876,12 @@ def test_policies_factors_and_reports_are_pickled(original, name):
             "<Scaler('megatron', init_scale=1.04858e+06, growth_interval=3, hysteresis=3): scale 2^20; "
             "good steps 2 of 3, skipped 3, growths 1, backoffs 1>",
         ),
+        (
+            Scaler("torch", threads=2),
+            "<Scaler('torch', threads=2): scale 2^16; good steps 0 of 2000, skipped 0, growths 0, backoffs 0>",
+        ),
     ],
-    ids=["torch", "static", "used"],
+    ids=["torch", "static", "used", "threads"],
 )
 def test_a_scaler_says_what_it_is_and_where_it_stands(scaler, expected):
     assert repr(scaler) == expected
@@ -654,6 +904,11 @@ def test_a_scaler_says_what_the_last_update_did():
         ),
         ({"w": [3, 4]}, Want.NORM | Want.AMAX, "Report(found_inf=False, elements=2, norm=5.0, amax=4.0)"),
         ({"w": [0]}, Want.UNDERFLOW, "Report(found_inf=False, elements=1, zeros_made=0, subnormals_made=0)"),
+        (
+            {"w": [0, 1e-20, 1, -1.5, 20, 1e9]},
+            Want.HISTOGRAM,
+            "Report(found_inf=False, elements=6, histogram={<2^-44: 1, 2^0: 2, 2^4: 1, 2^12: 1} of 6)",
+        ),
     ],
 )
 def test_a_report_says_what_was_found_and_wanted(grads, want, expected):
@@ -682,5 +937,5 @@ def test_a_merged_report_tells_the_first_bad_array_by_its_index():
     good, bad = ({"a": np.ones(2, F32), "b": np.array([1, x], F32)} for x in (2, np.inf))
     merged = Report()
     for report in (scaler.check(good), scaler.check(bad)):
-        c.gsc_merge(merged, report, merged)
+        c.gsc_merge(None, merged, report, merged)
     assert merged.first_bad == (1, 1)

@@ -8,8 +8,12 @@
     scaler.update(report)
 
 The rules of torch, Megatron-LM, DeepSpeed and others are presets: `gradscaler.presets()` lists them.
+`gradscaler.cb16` is a NumPy dtype for Cerebras' 16 bits: `array.view(gradscaler.cb16)` of a uint16 array.
 """
 
+from typing import Any
+
+from . import _scaler
 from ._gradscaler import Error
 from ._scaler import Info, Policy, Report, Scaler, info, presets
 from ._structs import Arithmetic, Event, Factor, Growth, Limit, Overflow, Quirk, Reset, State, Want
@@ -34,3 +38,10 @@ __all__ = [
     "info",
     "presets",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`cb16` only when it is asked for: it needs NumPy, nothing else here does."""
+    if name == "cb16":
+        return _scaler.cb16()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

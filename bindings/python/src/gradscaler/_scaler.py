@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _gradscaler as c
@@ -90,9 +91,11 @@ class Report(_structs.Report):
     bad: names (of a dict) or indices (of a list) of the arrays in which such elements are
     grads: the container with the results
     scale: the loss scale that the gradients were divided by
-    norm, amax, zeros_made, ...: where `want` asked for them
+    norm, amax, zeros_made, histogram, ...: where `want` asked for them
+    histogram_edges: 17 magnitudes, those of bin k from [k] up to, not including, [k + 1]
     """
 
+    histogram_edges = (0.0, *(2.0 ** (4 * k - 48) for k in range(1, 16)), math.inf)
     bad: tuple = ()
     names: Sequence = ()
     grads: Any = None
@@ -113,9 +116,21 @@ class Report(_structs.Report):
     @property
     def norm(self) -> float:
         """Global L2 norm of the finite elements after unscaling."""
-        if self.absent & Want.NORM:
-            raise ValueError("the report has no norm: pass want=gradscaler.Want.NORM")
+        self._needs(Want.NORM)
         return math.sqrt(self.sum_squares)
+
+    @property
+    def histogram(self) -> list[int]:
+        """How many finite elements after unscaling, but for zeros, have a magnitude in each of the 16 bins.
+
+        Of a sample: of every 65,536 elements of an array the first 4,096; `histogram_elements` were looked at.
+        """
+        self._needs(Want.HISTOGRAM)
+        return list(_structs.Report.histogram.__get__(self))
+
+    def _needs(self, want: Want) -> None:
+        if self.absent & want:
+            raise ValueError(f"the report has no {want.name.lower()}: pass want=gradscaler.Want.{want.name}")
 
     def __repr__(self) -> str:
         parts = [f"found_inf={self.found_inf}", f"elements={self.elements}"]
@@ -128,6 +143,9 @@ class Report(_structs.Report):
         ):
             if not self.absent & want:
                 parts += [f"{name}={getattr(self, name)!r}" for name in names]
+        if not self.absent & Want.HISTOGRAM:
+            bins = [(f"2^{4 * k - 48}" if k else "<2^-44", n) for k, n in enumerate(self.histogram) if n]
+            parts += [f"histogram={{{', '.join(f'{low}: {n}' for low, n in bins)}}} of {self.histogram_elements}"]
         return f"Report({', '.join(parts)})"
 
 
@@ -135,18 +153,36 @@ class Scaler:
     """A loss scale and the rules by which it moves.
 
     Scaler("torch", growth_interval=100) follows a preset with some fields replaced; see `presets()` and `Policy`. The
-    arrays may be of any kind that has a buffer: NumPy in float16, float32 and float64, bfloat16 through ml_dtypes. A
-    masked array is taken with its masked elements.
-    One thread at a time may update a scaler; large calls release the interpreter's lock.
+    arrays may be of any kind that has a buffer: NumPy in float16, float32, float64, complex64 and complex128, through
+    ml_dtypes bfloat16, float8_e4m3fn and float8_e5m2; Cerebras' 16 bits are uint16 arrays seen as
+    `array.view(gradscaler.cb16)`. A masked array is taken with its masked elements.
+    One thread at a time may update a scaler; large calls release the interpreter's lock. With `threads` above 1 they
+    are shared among that many, this one included, where a list has 4 MiB or more; the bits are the same. The threads
+    are this scaler's own, sleep between calls, end with it, and are made anew in a forked process; of several calls at
+    a time one has them. They are no part of `state_dict`.
+    What is refused raises Error, another ValueError, TypeError or KeyError that names it; then nothing has changed.
     """
 
-    def __init__(self, preset: str = "recommended", **fields: float) -> None:
+    def __init__(self, preset: str = "recommended", *, threads: int = 1, **fields: float) -> None:
         self.preset = preset
         self.policy = Policy(preset, **fields)
         self.state = State()
-        c.gsc_state_init(self.policy, self.state)
+        self.threads = threads
+        c.gsc_state_init(None, self.policy, self.state)
 
     # ---- what it is ----
+
+    @property
+    def threads(self) -> int:
+        """How many threads share a large call; another number may be set between calls."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        if not isinstance(threads, int) or not 1 <= threads < 2**32:
+            raise ValueError(f"threads={_short(threads)}: expected a whole number from 1 on")
+        self._on = c.gsc_context_create_cpu(threads) if threads > 1 else None
+        self._threads = threads
 
     @property
     def loss_scale(self) -> float:
@@ -183,6 +219,7 @@ class Scaler:
 
     def __repr__(self) -> str:
         fields = self.policy.differences(self.preset)
+        fields |= {"threads": self.threads} if self.threads > 1 else {}
         arguments = ", ".join([repr(self.preset), *(f"{name}={value:g}" for name, value in fields.items())])
         mantissa, exponent = math.frexp(self.loss_scale)
         scale = f"2^{exponent - 1}" if mantissa == 0.5 else f"{self.loss_scale:g}"
@@ -199,17 +236,17 @@ class Scaler:
         """`loss` times the scale: a number, or an array of any shape as a new array, of `dtype` if given.
 
         A scaled float16 loss is easily infinite: keep it in float32 until it is scaled, then cast (dtype=numpy.float16
-        does both).
+        does both). `dtype` is NumPy's or ml_dtypes', or "cb16"; a complex loss stays complex.
         """
         if isinstance(loss, int | float) and dtype is None:
             value = ctypes.c_double(loss)
-            c.gsc_scale(self.state.factor, ([value], [value]))
+            c.gsc_scale(None, self.state.factor, ([value], [value]))
             return type(loss)(value.value) if isinstance(loss, float) else value.value
         import numpy as np
 
         array = np.asarray(loss, order="C")
-        out = np.empty(array.shape, dtype or array.dtype)
-        c.gsc_scale(self.state.factor, ([array], [out]))
+        out = np.empty(array.shape, _dtype(dtype) or array.dtype)
+        c.gsc_scale(self._on, self.state.factor, ([array], [out]))
         return out if isinstance(loss, np.ndarray) else out[()]
 
     def unscale(
@@ -218,13 +255,19 @@ class Scaler:
         out: Arrays | None = None,
         *,
         dtype: Any = None,
+        clip_value: float | None = None,
         want: int = 0,
         factor: Factor | None = None,
     ) -> Report:
         """Divides gradients by the scale, checks them, and reports: one C call for a list or dict of arrays.
 
         In place by default. float16 gradients are better unscaled into float32, where what scaling saved survives:
-        `out` takes arrays of the same shapes (by the same names), `dtype` makes new ones; they are `report.grads`.
+        `out` takes arrays of the same shapes (by the same names), `dtype` makes new ones, as in `scale`; they are
+        `report.grads`. Complex gradients go with complex results only.
+        `clip_value`, a finite number above 0 in the unit of unscaled gradients, also clamps each to [-clip_value,
+        clip_value], both parts of a complex one, before it is rounded to its result. The report is of the gradients
+        before they are clamped, so that an overflow is found; but Inf that was clamped in place is gone, so that
+        `report.bad` then has, of the arrays without NaN, only the first.
         `want` (a union of Want) asks for more in the report. `factor` is the snapshot that the loss was scaled by,
         where an update ran since. No array may stand in the list twice.
         """
@@ -238,16 +281,52 @@ class Scaler:
         results = arrays if out is grads else _matching(out, grads, names)
         factor = _factor(factor) or self.factor
         report = Report(grads=out, names=names, scale=factor.scale)
-        _call(names, c.gsc_unscale, factor, (arrays, results), self._want(want), report)
-        return _find_bad(report, results, None)
+        if clip_value is None:
+            judged = results
+            _call(names, c.gsc_unscale, self._on, factor, (arrays, results), self._want(want), report)
+        else:
+            judged = arrays  # no Inf is left in the results
+            limit = _number("clip_value", clip_value)
+            if not 0 < limit < math.inf:
+                raise ValueError(f"clip_value={limit!r}: it must be finite and above 0")
+            _call(names, c.gsc_clip_value, self._on, factor, limit, (arrays, results), self._want(want), report)
+        if report.overflow:
+            _find_bad(report, lambda i, one: c.gsc_check(self._on, None, [judged[i]], 0, one))
+        return report
+
+    def accumulate(self, grads: Arrays, out: Arrays, *, want: int = 0, factor: Factor | None = None) -> Report:
+        """Adds gradients divided by the scale to `out` if all of them are finite, else nothing: of micro-batches.
+
+        `out` has arrays of the same shapes (by the same names) and other memory, of any dtypes, float32 at best;
+        complex ones for complex gradients. `report.found_inf` tells that nothing was added; the report is of these
+        gradients divided by the scale, in the dtypes of `out`. Give `update` the reports of all micro-batches. `want`
+        and `factor` are as in `unscale`. An error adds nothing.
+        """
+        names, arrays = _named(grads)
+        results = arrays if out is grads else _matching(out, grads, names)
+        factor = _factor(factor) or self.factor
+        report = Report(grads=out, names=names, scale=factor.scale)
+        _call(names, c.gsc_accumulate, self._on, factor, (arrays, results), self._want(want), report)
+        if report.overflow:
+            inf, none = ctypes.c_float(math.inf), ctypes.c_float()
+
+            def judge(i: int, one: _structs.Report) -> None:
+                """With an Inf behind it, an array is judged, but never added."""
+                c.gsc_accumulate(self._on, factor, ([arrays[i], inf], [results[i], none]), Want.COUNTS, one)
+                one.overflow = one.nan_count + one.inf_count > 1
+
+            _find_bad(report, judge)
+        return report
 
     def check(self, grads: Arrays, *, want: int = 0, factor: Factor | None = None) -> Report:
         """Reports what `unscale` in place would, and writes nothing."""
         names, arrays = _named(grads)
         factor = _factor(factor) or self.factor
         report = Report(grads=grads, names=names, scale=factor.scale)
-        _call(names, c.gsc_check, factor, arrays, self._want(want), report)
-        return _find_bad(report, arrays, factor)
+        _call(names, c.gsc_check, self._on, factor, arrays, self._want(want), report)
+        if report.overflow:
+            _find_bad(report, lambda i, one: c.gsc_check(self._on, factor, [arrays[i]], 0, one))
+        return report
 
     def update(self, report: Report | Iterable[Report]) -> Event:
         """Moves the scale after an optimizer step, or one that was skipped because of `report.found_inf`.
@@ -256,12 +335,12 @@ class Scaler:
         """
         if not isinstance(report, _structs.Report):
             report = _merged(report)
-        c.gsc_update(self.policy, self.state, report, self.state)
+        c.gsc_update(None, self.policy, self.state, report, self.state)
         return self.events
 
     def set_scale(self, scale: float) -> None:
         """Puts another scale in force at once; the counts start anew."""
-        c.gsc_set_scale(self.policy, self.state, _number("scale", scale), self.state)
+        c.gsc_set_scale(None, self.policy, self.state, _number("scale", scale), self.state)
 
     def clip_factor(self, report: Report, max_norm: float, *, unscaled: bool = False) -> Factor:
         """The factor that unscales and clips to a global norm in one pass: `unscale(grads, factor=...)`.
@@ -271,7 +350,7 @@ class Scaler:
         """
         out = Factor()
         factor = None if unscaled else self.state.factor
-        c.gsc_clip_factor(report, factor, _number("max_norm", max_norm), out)
+        c.gsc_clip_factor(None, report, factor, _number("max_norm", max_norm), out)
         return out
 
     def _want(self, want: int) -> int:
@@ -305,10 +384,11 @@ class Scaler:
         self.preset, self.policy, self.state = state["preset"], policy, loaded
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"policy": None, "state": self.state_dict()}
+        return vars(self) | {"policy": None, "state": self.state_dict(), "_on": None}
 
     def __setstate__(self, attributes: Mapping[str, Any]) -> None:
         vars(self).update(attributes)
+        self.threads = attributes["_threads"]
         self.load_state_dict(attributes["state"])
 
 
@@ -323,14 +403,14 @@ def _is_array(grads: Any) -> bool:
     return True
 
 
-def _named(grads: Arrays) -> tuple[Sequence[Any], list[Any]]:
+def _named(grads: Arrays, argument: str = "grads") -> tuple[Sequence[Any], list[Any]]:
     """Names and arrays of a dict, indices and arrays of a list, or of one array."""
     if isinstance(grads, Mapping):
         return list(grads), list(grads.values())
     if _is_array(grads):
         return range(1), [grads]
     if not isinstance(grads, Iterable):
-        raise TypeError(f"expected a list or dict of arrays, not {type(grads).__name__}")
+        raise TypeError(f"{argument}: expected a list or dict of arrays, not {type(grads).__name__}")
     arrays = list(grads)
     return range(len(arrays)), arrays
 
@@ -340,7 +420,7 @@ def _matching(out: Arrays, grads: Arrays, names: Sequence[Any]) -> list[Any]:
     if isinstance(out, Mapping) != isinstance(grads, Mapping):
         raise TypeError("grads and out must both be dicts, or both lists")
     if not isinstance(out, Mapping):
-        return _named(out)[1]
+        return _named(out, "out")[1]
     for name in names:
         if name not in out:
             raise KeyError(f"out has no array {name!r}")
@@ -351,10 +431,22 @@ def _new_like(grads: Arrays, arrays: list[Any], dtype: Any) -> Any:
     """New arrays of another dtype, in the same kind of container and memory order."""
     import numpy as np
 
-    new = [np.empty_like(np.asarray(array), dtype=dtype, subok=False) for array in arrays]
+    new = [np.empty_like(np.asarray(array), dtype=_dtype(dtype), subok=False) for array in arrays]
     if isinstance(grads, Mapping):
         return dict(zip(grads, new, strict=True))
     return new[0] if _is_array(grads) else new
+
+
+@functools.cache
+def cb16() -> Any:
+    """Cerebras' 16 bits as a dtype that NumPy can carry, though not compute with."""
+    import numpy as np
+
+    return np.dtype([("cb16", "<u2")])
+
+
+def _dtype(dtype: Any) -> Any:
+    return cb16() if isinstance(dtype, str) and dtype == "cb16" else dtype
 
 
 def _factor(factor: Any) -> Factor | None:
@@ -384,7 +476,7 @@ def _merged(reports: Any) -> Report:
     for report in reports:
         if not isinstance(report, _structs.Report):
             raise TypeError(f"update takes the report of unscale, or several, not {type(report).__name__}")
-        c.gsc_merge(merged, report, merged)
+        c.gsc_merge(None, merged, report, merged)
     return merged
 
 
@@ -398,14 +490,12 @@ def _call(names: Sequence[Any], function: Any, *arguments: Any) -> None:
         raise
 
 
-def _find_bad(report: Report, arrays: list[Any], factor: Factor | None) -> Report:
-    """Looks, on an overflow only, which arrays hold the bad elements."""
-    if report.overflow:
-        one = _structs.Report()
-        bad = []
-        for name, array in zip(report.names, arrays, strict=True):
-            c.gsc_check(factor, [array], 0, one)
-            if one.overflow:
-                bad.append(name)
-        report.bad = tuple(bad)
-    return report
+def _find_bad(report: Report, judge: Callable[[int, _structs.Report], None]) -> None:
+    """Looks which arrays hold the bad elements: `judge` reports on one of them."""
+    one = _structs.Report()
+    bad = {report.first_bad[0]}
+    for i, name in enumerate(report.names):
+        judge(i, one)
+        if one.overflow:
+            bad.add(name)
+    report.bad = tuple(name for name in report.names if name in bad)
