@@ -493,7 +493,7 @@ def nif_parameter(manifest, function, arg, number):
     position = [a["name"] for a in function["args"]].index(name)
     where = f'argv[{number}], {position}, "{name}"'
     if type_ == "const gsc_tensor *":
-        kind, side = ("outputs", "out") if name == "out" else ("tensors", "in")
+        kind, side = ("tensors", "in") if name != "out" else ("sums" if arg.get("inout") else "outputs", "out")
         return None, f"get_{kind}(&call, {where})", {name: f"call.{side}", "n": "call.n"}
     if struct in manifest.layouts:
         kinds = {item["struct"]: item["kind"] for item in manifest.structs}
@@ -646,7 +646,7 @@ def elixir_spec(manifest, function):
     kinds = {"const gsc_tensor *": "[tensor]", "const char *": "binary", "const void *": "binary"}
 
     def kind(arg):
-        if arg["type"] == "const gsc_tensor *" and arg["name"] == "out":
+        if arg["type"] == "const gsc_tensor *" and arg["name"] == "out" and "inout" not in arg:
             return "[dtype]"
         base = manifest.base(arg["type"].removeprefix("const ").rstrip(" *"))
         kinds_by_base = {"double": "real"} | dict.fromkeys(manifest.layouts, "binary")
@@ -709,6 +709,10 @@ def elixir_stubs(manifest):
     return "\n".join([*lines, "end", ""])
 
 
+def elixir_integer(kind):
+    return f"little-{'signed' if kind[0] == 's' else 'unsigned'}-{kind[1:]}"
+
+
 def elixir_field(manifest, struct, field):
     """(match, decode, encode, default) of a field; None to leave it out of the Elixir struct."""
     name, type_ = field["name"], field["type"]
@@ -727,7 +731,11 @@ def elixir_field(manifest, struct, field):
         match = f"{name}::binary-size({SIZES[base]})"
         return match, f"Fields.real({name})", f"Fields.f{bits}({at}, {label})::binary", "0.0"
     kind = {"int32_t": "s32", "uint32_t": "u32", "int64_t": "s64", "uint64_t": "u64"}[base]
-    match = f"{name}::little-{'signed' if kind[0] == 's' else 'unsigned'}-{kind[1:]}"
+    if array := field.get("array"):
+        match = f"{name}::binary-size({array * SIZES[base]})"
+        encode = f"Fields.list(&Fields.{kind}/2, {at}, {array}, {label})::binary"
+        return match, f"for(<<x::{elixir_integer(kind)} <- {name}>>, do: x)", encode, f"List.duplicate(0, {array})"
+    match = f"{name}::{elixir_integer(kind)}"
     group = re.search(r"GSC_([A-Z]+)_\*", field["doc"])
     groups = elixir_groups(manifest)
     if not group or group[1].lower() not in groups:
@@ -854,7 +862,7 @@ def rust_doc(lines, mark="///"):
         elif fenced and fenced[-1].startswith("    ") and not line.startswith("    "):
             fenced.append("```")
         fenced.append(line)
-    escaped = [re.sub(r"\[(\d+)\]", r"\\[\1\\]", line.removeprefix("    ")) for line in fenced]  # no link
+    escaped = [re.sub(r"\[(\w+)\]", r"\\[\1\\]", line.removeprefix("    ")) for line in fenced]  # no link
     return [f"{mark} {line}".rstrip() for line in escaped]
 
 

@@ -43,7 +43,7 @@ defmodule GradScaler.MixProject do
       prune_code_paths: false,
       # Tests define containers of their own.
       consolidate_protocols: Mix.env() != :test,
-      xref: [exclude: [Nx, Nx.BinaryBackend, Nx.Container]],
+      xref: [exclude: [Nx, Nx.BinaryBackend, Nx.Container, Nx.Type]],
       deps: nx()
     ]
   end

@@ -9,7 +9,8 @@
 #include "sha256.h"
 
 #define WANT                                                                                       \
-    (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD | GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW)
+    (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD | GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW |   \
+     GSC_WANT_HISTOGRAM)
 
 static void check(gsc_status status, const gsc_error *err)
 {

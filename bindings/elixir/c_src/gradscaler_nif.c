@@ -329,7 +329,7 @@ static ERL_NIF_TERM nif_accumulate(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     gsc_report report;
     if (!(is_nil(argv[0]) || get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor)) ||
         !get_tensors(&call, argv[1], 2, "tensors") ||
-        !get_outputs(&call, argv[2], 3, "out") ||
+        !get_sums(&call, argv[2], 3, "out") ||
         !get_uint32(&call, argv[3], 5, "want", &want) ||
         gsc_accumulate(NULL, is_nil(argv[0]) ? NULL : &factor, call.in, call.out, call.n, want,
                        &report, &call.err) != GSC_OK)

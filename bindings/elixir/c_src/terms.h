@@ -21,16 +21,16 @@
 
 /*
  * What a call may take on a normal scheduler, whose limit is 1 ms, and what its parts cost at
- * worst, in nanoseconds: an element that is NaN or subnormal, with everything looked at that is
- * asked for. Usual elements take a twentieth of that; but a dirty scheduler costs only 10 us more.
+ * worst, in nanoseconds: a subnormal element that is accumulated, with everything looked at. Usual
+ * elements take a fiftieth of that; but a dirty scheduler costs only 10 us more.
  */
 enum {
-    NORMAL_NS = 600 * 1000,
+    NORMAL_NS = 900 * 1000,
     TENSOR_NS = 500,
-    ELEMENT_NS = 8,
-    ELEMENT_NORM_NS = 16,
-    ELEMENT_UNDERFLOW_NS = 32,
-    PLAIN_C_FACTOR = 4, /* without vector units */
+    TENSOR_LIMITS_NS = 20 * 1000, /* finds the limits between what is counted apart */
+    ELEMENT_NS = 24,
+    ELEMENT_WIDE_NS = 72, /* a double, or two parts */
+    PLAIN_C_FACTOR = 12,  /* without vector units */
     SLAB_BYTES = 1024 * 1024,
     MOST_RESULTS = 4
 };
@@ -276,8 +276,9 @@ static uint64_t bytes_of(const gsc_tensor *tensor)
 }
 
 /*
- * Memory for the outputs: small neighbours share a binary, which is several times faster than one
- * each; a result that is kept alone keeps at most SLAB_BYTES with it.
+ * Memory for the outputs, with a copy of what they hold so far, if anything: small neighbours share
+ * a binary, which is several times faster than one each; a result that is kept alone keeps at most
+ * SLAB_BYTES with it.
  */
 static void make_outputs(struct call *call)
 {
@@ -295,42 +296,67 @@ static void make_outputs(struct call *call)
         unsigned char *data = enif_make_new_binary(call->env, total, &slab);
         for (uint64_t i = first; i < end; i++) {
             size_t size = (size_t)bytes_of(&call->out[i]);
+            if (call->out[i].data && size)
+                memcpy(data + at, call->out[i].data, size);
             call->out[i].data = data + at;
             call->binaries[i] =
                 size == total ? slab : enif_make_sub_binary(call->env, slab, at, size);
             at += padded(size);
         }
     }
+    call->results = enif_make_list_from_array(call->env, call->binaries, (unsigned)call->n);
+}
+
+static bool get_length(struct call *call, ERL_NIF_TERM list, int argument, const char *name)
+{
+    unsigned n;
+    if (!enif_get_list_length(call->env, list, &n))
+        return refuse(call, GSC_ERROR_VALUE, argument, -1, name, "is not a list");
+    return n == call->n ||
+           refuse(call, GSC_ERROR_COUNT, argument, -1, name, "has %u entries for %llu tensors", n,
+                  (unsigned long long)call->n);
 }
 
 /* [dtype], one per tensor: the results, in new binaries, of as many elements. */
 static inline bool get_outputs(struct call *call, ERL_NIF_TERM list, int argument, const char *name)
 {
-    unsigned n, dtype;
+    unsigned dtype;
     ERL_NIF_TERM head;
-    if (!enif_get_list_length(call->env, list, &n))
-        return refuse(call, GSC_ERROR_VALUE, argument, -1, name, "is not a list");
-    if (n != call->n)
-        return refuse(call, GSC_ERROR_COUNT, argument, -1, name, "has %u dtypes for %llu tensors",
-                      n, (unsigned long long)call->n);
+    if (!get_length(call, list, argument, name))
+        return false;
     for (unsigned i = 0; enif_get_list_cell(call->env, list, &head, &list); i++) {
         if (!enif_get_uint(call->env, head, &dtype) || !gsc_dtype_size(dtype))
             return refuse(call, GSC_ERROR_DTYPE, argument, i, name, "is not a dtype");
         call->out[i] = (gsc_tensor){NULL, call->in[i].count, dtype, 0};
     }
     make_outputs(call);
-    call->results = enif_make_list_from_array(call->env, call->binaries, n);
+    return true;
+}
+
+/* [{dtype, binary}], one per tensor: what the results, in new binaries, are before the call. */
+static inline bool get_sums(struct call *call, ERL_NIF_TERM list, int argument, const char *name)
+{
+    ERL_NIF_TERM head;
+    if (!get_length(call, list, argument, name))
+        return false;
+    for (unsigned i = 0; enif_get_list_cell(call->env, list, &head, &list); i++) {
+        if (!get_tensor(call, head, argument, name, i, &call->out[i]))
+            return false;
+        if (call->out[i].count != call->in[i].count) /* before they are copied */
+            return refuse(
+                call, GSC_ERROR_COUNT, argument, i, name, "has %llu elements, its tensor %llu",
+                (unsigned long long)call->out[i].count, (unsigned long long)call->in[i].count);
+    }
+    make_outputs(call);
     return true;
 }
 
 /* ---- schedulers ---- */
 
-static unsigned element_ns(uint32_t want)
+static uint64_t element_ns(uint32_t dtype)
 {
-    unsigned ns = want & GSC_WANT_UNDERFLOW                ? ELEMENT_UNDERFLOW_NS
-                  : want & (GSC_WANT_NORM | GSC_WANT_AMAX) ? ELEMENT_NORM_NS
-                                                           : ELEMENT_NS;
-    return ns * slowness;
+    bool wide = dtype == GSC_F64 || dtype == GSC_COMPLEX64 || dtype == GSC_COMPLEX128;
+    return (wide ? ELEMENT_WIDE_NS : ELEMENT_NS) * slowness;
 }
 
 /*
@@ -343,9 +369,10 @@ static bool takes_long(ErlNifEnv *env, ERL_NIF_TERM list, uint32_t want)
     ERL_NIF_TERM head;
     if (enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER || !enif_get_list_length(env, list, &n))
         return false;
-    if (n > NORMAL_NS / TENSOR_NS)
+    bool limits = want & (GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM);
+    uint64_t ns = (uint64_t)n * (limits ? TENSOR_LIMITS_NS : TENSOR_NS);
+    if (ns > NORMAL_NS)
         return true; /* without looking at each */
-    uint64_t elements = 0, ns;
     while (enif_get_list_cell(env, list, &head, &list)) {
         const ERL_NIF_TERM *pair;
         int arity;
@@ -354,9 +381,8 @@ static bool takes_long(ErlNifEnv *env, ERL_NIF_TERM list, uint32_t want)
         if (enif_get_tuple(env, head, &arity, &pair) && arity == 2 &&
             enif_get_uint(env, pair[0], &dtype) && gsc_dtype_size(dtype) &&
             enif_inspect_binary(env, pair[1], &binary))
-            elements += binary.size / gsc_dtype_size(dtype);
+            ns += binary.size / gsc_dtype_size(dtype) * element_ns(dtype);
     }
-    ns = (uint64_t)n * TENSOR_NS + elements * element_ns(want);
     if (ns > NORMAL_NS)
         return true;
     enif_consume_timeslice(env, 1 + (int)(ns * 99 / NORMAL_NS));

@@ -15,10 +15,13 @@ defmodule GradScaler do
   ## Trees
 
   Gradients are a tree: lists, tuples, maps and structs that implement `Nx.Container`, with Nx
-  tensors or `{dtype, binary}` pairs at its ends, where a dtype is `:f16`, `:bf16`, `:f32` or
-  `:f64`. Nx is not needed for pairs. A whole tree is one call of the library, on a dirty scheduler
-  where it is large. Integer tensors are left alone; anything else raises `ArgumentError` and tells
-  where it is, complex and fp8 tensors, too.
+  tensors or `{dtype, binary}` pairs at its ends, where a dtype is `:f16`, `:bf16`, `:f32`, `:f64`,
+  `:f8_e4m3fn`, `:f8_e5m2` (Nx's `{:f, 8}`), `:cb16`, `:complex64` or `:complex128`. Nx is not
+  needed for pairs, and has no tensors of `:cb16`. A whole tree is one call of the library, on a
+  dirty scheduler where it is large. Integer tensors are left alone; anything else raises
+  `ArgumentError` and tells where it is.
+
+  A complex element counts once, as its larger part does, and cannot become a real one.
 
   Results have the shape and the names of what they replace. They are on its backend, too: the
   elements are fetched from it, and the result is transferred to it with the backend's default
@@ -202,11 +205,11 @@ defmodule GradScaler do
   @doc """
   Divides gradients by the scale and checks them. Returns the gradients and a `GradScaler.Report`.
 
-  Half types become `:f32`, where what scaling saved survives; `:f64` stays. All gradients are
-  divided, also where the report says not to use them.
+  Narrow types become `:f32`, where what scaling saved survives; `:f64` and complex ones stay. All
+  gradients are divided, also where the report says not to use them.
 
     * `:type` - the type of all results: a dtype, Nx's `{:f, 32}`, or `:same`
-    * `:want` - what the report is to hold: `:norm`, `:amax`, `:underflow`
+    * `:want` - what the report is to hold: `:norm`, `:amax`, `:underflow`, `:histogram`
     * `:factor` - the snapshot that the loss was scaled by, where an update ran since
 
       iex> scaler = GradScaler.new("static", init_scale: 4.0)
@@ -216,14 +219,70 @@ defmodule GradScaler do
   """
   @spec unscale(term, t, keyword) :: {term, Report.t()}
   def unscale(grads, %__MODULE__{} = scaler, options \\ []) do
+    unscale_by(&Binaries.unscale/4, grads, scaler, options)
+  end
+
+  @doc """
+  `unscale/3` with each gradient clamped to -limit..limit, in the same pass: what
+  torch.nn.utils.clip_grad_value_ does. Takes its options.
+
+  The report is of the gradients before they are clamped, so that an overflow is not hidden. With
+  the largest number of a narrow type as limit this is a cast that saturates:
+
+      iex> one = GradScaler.new("none")
+      iex> {fp8, report} = GradScaler.clip_value({:f32, <<1000.0::little-float-32>>}, one, 448, type: :f8_e4m3fn)
+      iex> {fp8, GradScaler.has_overflow?(report)}
+      {{:f8_e4m3fn, <<0x7E>>}, false}
+  """
+  @spec clip_value(term, t, number, keyword) :: {term, Report.t()}
+  def clip_value(grads, %__MODULE__{} = scaler, limit, options \\ []) do
+    unscale_by(&Binaries.clip_value(&1, limit, &2, &3, &4), grads, scaler, options)
+  end
+
+  defp unscale_by(operation, grads, scaler, options) do
     options = options(options, type: nil, want: [], factor: nil)
     {leaves, _paths} = leaves(grads, &refuse_traced/1)
     dtypes = result_dtypes(leaves, options[:type])
 
     {results, report} =
-      Binaries.unscale(factor_option(options, scaler), leaves, dtypes, wanted(options, scaler))
+      operation.(factor_option(options, scaler), leaves, dtypes, wanted(options, scaler))
 
     {rebuild(grads, results, & &1), report}
+  end
+
+  @doc """
+  Adds gradients of a micro-batch, divided by the scale, to `sums`, a tree like that of the
+  gradients. Returns the new sums, in their own types, and a report on what was to be added.
+
+  Where one of the gradients is Inf or NaN, nothing is added, and the sums are what they were: the
+  good micro-batches still count. Takes `:want` and `:factor` as `unscale/3`.
+
+      iex> scaler = GradScaler.new("static", init_scale: 4.0)
+      iex> sums = {:f32, <<1.0::little-float-32>>}
+      iex> {sums, _report} = GradScaler.accumulate(sums, {:f16, <<2.0::little-float-16>>}, scaler)
+      iex> {sums, report} = GradScaler.accumulate(sums, {:f16, <<0x7C00::little-16>>}, scaler)
+      iex> {sums, GradScaler.has_overflow?(report)}
+      {{:f32, <<1.5::little-float-32>>}, true}
+  """
+  @spec accumulate(term, term, t, keyword) :: {term, Report.t()}
+  def accumulate(sums, grads, %__MODULE__{} = scaler, options \\ []) do
+    options = options(options, want: [], factor: nil)
+    {leaves, paths} = leaves(grads, &refuse_traced/1)
+    {sum_leaves, sum_paths} = leaves(sums, &refuse_traced/1)
+
+    if paths != sum_paths do
+      raise ArgumentError, "sums is a tree of another shape than that of the gradients"
+    end
+
+    {results, report} =
+      Binaries.accumulate(
+        factor_option(options, scaler),
+        leaves,
+        sum_leaves,
+        wanted(options, scaler)
+      )
+
+    {rebuild(sums, results, & &1), report}
   end
 
   @doc "What `unscale(grads, scaler, type: :same)` would report, without the gradients."
@@ -448,8 +507,8 @@ defmodule GradScaler do
     for _ <- leaves, do: dtype
   end
 
-  defp wide(:f64), do: :f64
-  defp wide(_half_or_single), do: :f32
+  defp wide(dtype) when dtype in [:f64, :complex64, :complex128], do: dtype
+  defp wide(_narrow_or_single), do: :f32
 
   defp wanted(options, scaler), do: scaler.judges ++ List.wrap(options[:want])
 

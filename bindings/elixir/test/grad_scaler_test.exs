@@ -18,7 +18,7 @@ defmodule GradScalerTest do
       {:ok, policy} = Native.policy_preset("fairscale")
       {:ok, state} = Native.state_init(policy)
       {:ok, factor} = Native.factor_init(3.0)
-      {:ok, report} = Native.check(factor, [{1, <<0x7F800000::little-32, 5::32>>}], 31)
+      {:ok, report} = Native.check(factor, [{1, <<0x7F800000::little-32, 5::32>>}], 63)
 
       for {module, binary} <- [
             {Policy, policy},
@@ -106,6 +106,81 @@ defmodule GradScalerTest do
       factor = GradScaler.clip_factor(report, scaler, 1.0)
       {_, clipped} = GradScaler.unscale(grads, scaler, factor: factor, want: [:norm])
       assert_in_delta GradScaler.norm(clipped), 1.0, 1.0e-6
+    end
+
+    test "every dtype is unscaled, narrow ones into float32 and complex ones into themselves" do
+      scaler = GradScaler.new("static", init_scale: 2.0)
+      three = f32([3.0])
+
+      narrow = %{
+        f8_e4m3fn: <<0x4C>>,
+        f8_e5m2: <<0x46>>,
+        cb16: <<0x5900::little-16>>,
+        f16: <<6.0::little-float-16>>,
+        bf16: <<0x40C0::little-16>>
+      }
+
+      for {_dtype, _binary} = pair <- narrow do
+        assert {^three, _} = GradScaler.unscale(pair, scaler)
+        assert GradScaler.cast_params(f32([6.0]), elem(pair, 0)) == pair
+      end
+
+      for {dtype, bits} <- [complex64: 32, complex128: 64] do
+        pair = &{dtype, <<&1::little-float-size(bits), &2::little-float-size(bits)>>}
+        expected = pair.(3.0, -1.0)
+        assert {^expected, report} = GradScaler.unscale(pair.(6.0, -2.0), scaler, want: [:amax])
+        assert {report.elements, report.amax} == {1, 3.0}
+      end
+    end
+
+    test "the histogram counts magnitudes after unscaling, where it is wanted" do
+      scaler = GradScaler.new("static", init_scale: 2.0)
+      grads = f32([2.0, -2.0, 0.0, 2.0e-30, 1.0e30])
+      report = GradScaler.check(grads, scaler, want: :histogram)
+      assert report.histogram == [1 | List.duplicate(0, 11)] ++ [2, 0, 0, 1]
+      assert {report.histogram_elements, :histogram in report.absent} == {5, false}
+      merged = GradScaler.merge([report, report])
+      assert Enum.at(merged.histogram, 12) == 4
+      assert :histogram in GradScaler.check(grads, scaler).absent
+    end
+
+    test "clipping by value clamps what overflows, and tells it" do
+      scaler = GradScaler.new("static", init_scale: 2.0)
+      grads = [f32([8.0, -8.0, 1.0]), @infinite_f16]
+      {clipped, report} = GradScaler.clip_value(grads, scaler, 2.0, want: :amax)
+      assert clipped == [f32([2.0, -2.0, 0.5]), f32([2.0])]
+      assert {GradScaler.has_overflow?(report), report.amax} == {true, 4.0}
+    end
+
+    test "a micro-batch is added as a whole or not at all, whatever the sums are made of" do
+      scaler = GradScaler.new("static", init_scale: 2.0)
+      small = for i <- 1..3, do: f32([i * 1.0])
+      <<_::24, part::binary>> = <<0::24, 1.0::little-float-32>>
+
+      sums = %{
+        small: small,
+        double: {:f64, <<1.0::little-float-64>>},
+        part: {:f32, part},
+        none: f32([])
+      }
+
+      one = f16([2.0])
+      grads = %{small: [one, one, one], double: one, part: one, none: f16([])}
+      copy = :erlang.term_to_binary(sums)
+
+      {added, report} = GradScaler.accumulate(sums, grads, scaler, want: :norm)
+
+      assert added == %{
+               small: [f32([2.0]), f32([3.0]), f32([4.0])],
+               double: {:f64, <<2.0::little-float-64>>},
+               part: f32([2.0]),
+               none: f32([])
+             }
+
+      assert GradScaler.norm(report) == :math.sqrt(5)
+      {kept, report} = GradScaler.accumulate(added, %{grads | part: @nan_f32}, scaler)
+      assert {kept, GradScaler.has_overflow?(report)} == {added, true}
+      assert :erlang.term_to_binary(sums) == copy
     end
 
     test "reports of micro-batches count as one step" do

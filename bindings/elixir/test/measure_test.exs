@@ -39,27 +39,42 @@ defmodule GradScaler.MeasureTest do
   # The largest lists that stay on a normal scheduler (terms.h), of the worst contents.
   defp longest_normal_call do
     {:ok, factor} = Native.factor_init(2.0 ** 10)
-    slowness = if GradScaler.info().cpu == "scalar", do: 4, else: 1
+    slowness = if GradScaler.info().cpu == "scalar", do: 12, else: 1
+    dtypes = Constants.all(:dtype)
+    complex = [:complex64, :complex128]
 
     cases =
-      for {wanted, ns} <- [{3, 8}, {15, 16}, {31, 32}],
-          {name, dtype} <- Constants.all(:dtype),
+      for {name, dtype} <- dtypes,
           {what, bits} <- [nan: -1, tiny: 1],
-          out <- [1, dtype] do
+          out <- Enum.uniq([if(name in complex, do: dtypes[:complex64], else: 1), dtype]),
+          operation <- [:unscale, :clip_value, :accumulate] do
+        count = div(879_000, slowness * if(name in [:f64 | complex], do: 72, else: 24))
         size = Native.dtype_size(dtype)
-        data = :binary.copy(<<bits::little-size(size)-unit(8)>>, div(599_000, ns * slowness))
-        {"#{what} #{name} into #{out}, want #{wanted}", [{dtype, data}], [out], wanted}
+        data = :binary.copy(<<bits::little-size(size)-unit(8)>>, count)
+        sums = <<0::size(Native.dtype_size(out) * count)-unit(8)>>
+
+        call =
+          case operation do
+            :unscale -> fn -> Native.unscale(factor, [{dtype, data}], [out], 63) end
+            :clip_value -> fn -> Native.clip_value(factor, 1.0, [{dtype, data}], [out], 63) end
+            :accumulate -> fn -> Native.accumulate(factor, [{dtype, data}], [{out, sums}], 63) end
+          end
+
+        {"#{operation} of #{what} #{name} into #{out}", call}
       end
 
-    many = {"1,200 empty tensors", List.duplicate({1, ""}, 1200), List.duplicate(1, 1200), 31}
+    # Neighbours of other dtypes, for each of which the limits of the histogram are found anew.
+    mixed = for i <- 1..44, do: {1 + rem(i, 2), <<i::64>>}
+    outs = for i <- 1..44, do: 1 + rem(div(i, 2), 7)
+    empty = {List.duplicate({1, ""}, 1800), List.duplicate(1, 1800)}
 
-    {time, name} =
-      Enum.max(
-        for {name, tensors, out, want} <- [many | cases] do
-          {best(1, fn -> Native.unscale(factor, tensors, out, want) end), name}
-        end
-      )
+    lists = [
+      {"44 tensors", fn -> Native.unscale(factor, mixed, outs, 63) end},
+      {"1,800 empty tensors",
+       fn -> Native.unscale(factor, elem(empty, 0), elem(empty, 1), 15) end}
+    ]
 
+    {time, name} = Enum.max(for {name, call} <- lists ++ cases, do: {best(1, call), name})
     say("longest call on a normal scheduler (#{name})", time)
   end
 

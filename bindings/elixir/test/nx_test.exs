@@ -1,7 +1,7 @@
 defmodule GradScaler.NxTest do
   use ExUnit.Case, async: true
   @moduletag :nx
-  @compile {:no_warn_undefined, [Nx, Nx.Container, Nx.Defn]}
+  @compile {:no_warn_undefined, [Complex, Nx, Nx.Container, Nx.Defn, Nx.Type]}
 
   alias GradScaler.Recordings
 
@@ -42,6 +42,37 @@ defmodule GradScaler.NxTest do
       tensor = Nx.tensor([2.0])
       {unscaled, _} = GradScaler.unscale(tensor, GradScaler.new())
       assert unscaled.data.__struct__ == tensor.data.__struct__
+    end
+
+    test "every float that this Nx knows is unscaled; a type that it does not know is refused" do
+      scaler = GradScaler.new("static", init_scale: 2.0)
+      complex = Nx.tensor([Complex.new(6, -2)])
+      assert {unscaled, _} = GradScaler.unscale(complex, scaler)
+      assert unscaled == Nx.tensor([Complex.new(3, -1)])
+
+      for {type, six} <- [{{:f, 8}, <<0x46>>}, {{:f8_e4m3fn, 8}, <<0x4C>>}] do
+        if knows?(type) do
+          assert {unscaled, _} = GradScaler.unscale(Nx.from_binary(six, type), scaler)
+          assert unscaled == Nx.tensor([3.0])
+          assert Nx.to_binary(GradScaler.cast_params(Nx.tensor([6.0]), type)) == six
+        else
+          message = ~r/type is :f8_e\w+, which this Nx has no tensors of/
+
+          assert_raise ArgumentError, message, fn ->
+            GradScaler.cast_params(Nx.tensor(6.0), type)
+          end
+        end
+      end
+
+      assert_raise ArgumentError, ~r/type is :cb16, which this Nx has no tensors of/, fn ->
+        GradScaler.cast_params(Nx.tensor(6.0), :cb16)
+      end
+    end
+
+    defp knows?(type) do
+      Nx.Type.normalize!(type) == type
+    rescue
+      ArgumentError -> false
     end
 
     test "traced tensors are multiplied and cast, and unscale says where to look" do
@@ -127,6 +158,12 @@ defmodule GradScaler.NxTest do
       {unscaled, overflow} = Defn.unscale(tree, state)
       assert unscaled == {Nx.tensor([1.0]), Nx.tensor([1.0], type: {:f, 64}), Nx.tensor([2])}
       assert Nx.to_number(overflow) == 0
+    end
+
+    test "complex gradients are refused" do
+      state = Defn.init(GradScaler.new("torch"))
+      gradient = Nx.tensor(Complex.new(1, 2))
+      assert_raise ArgumentError, ~r/a tensor is complex/, fn -> Defn.unscale(gradient, state) end
     end
 
     test "a predictive policy is refused" do

@@ -10,7 +10,7 @@ from ml_dtypes import bfloat16
 from gradscaler import Scaler, Want
 
 DTYPES = {1: np.float32, 2: np.float64, 3: np.float16, 4: bfloat16}
-WANT = Want.COUNTS | Want.FIRST_BAD | Want.NORM | Want.AMAX | Want.UNDERFLOW
+WANT = Want.COUNTS | Want.FIRST_BAD | Want.NORM | Want.AMAX | Want.UNDERFLOW | Want.HISTOGRAM
 
 
 def number(text):

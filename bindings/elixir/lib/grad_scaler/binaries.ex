@@ -2,8 +2,8 @@ defmodule GradScaler.Binaries do
   @moduledoc """
   The second layer: lists of `{dtype, binary}` and structs; refusals raise `ArgumentError`.
 
-  A dtype is `:f32`, `:f64`, `:f16` or `:bf16`, the binary holds its elements in little-endian
-  order. `GradScaler` calls this with the leaves of a tree.
+  A dtype is a name of `t:dtype/0`, the binary holds its elements in little-endian order.
+  `GradScaler` calls this with the leaves of a tree.
 
       iex> {:ok, factor} = GradScaler.Native.factor_init(2.0)
       iex> {[half], report} = GradScaler.Binaries.unscale(factor, [{:f32, <<3.0::little-float-32>>}], [:f32], [:norm])
@@ -12,7 +12,7 @@ defmodule GradScaler.Binaries do
   """
   alias GradScaler.{Constants, Native, Report}
 
-  @type dtype :: :f32 | :f64 | :f16 | :bf16
+  @type dtype :: unquote(Enum.reduce(Keyword.keys(Constants.all(:dtype)), &{:|, [], [&1, &2]}))
   @type tensor :: {dtype, binary}
 
   @doc "The names of all dtypes."
@@ -30,6 +30,23 @@ defmodule GradScaler.Binaries do
       check!(Native.unscale(factor, encode(tensors), numbers(dtypes), want(want)))
 
     {Enum.zip(dtypes, results), Report.decode(report)}
+  end
+
+  @doc "`unscale/4` with each product clamped to -limit..limit before it is rounded."
+  def clip_value(factor, limit, tensors, dtypes, want) do
+    {:ok, results, report} =
+      check!(Native.clip_value(factor, limit, encode(tensors), numbers(dtypes), want(want)))
+
+    {Enum.zip(dtypes, results), Report.decode(report)}
+  end
+
+  @doc "`sums` plus `tensors` divided by the factor's scale, if all of that is finite, and a report."
+  def accumulate(factor, tensors, sums, want) do
+    {:ok, results, report} =
+      check!(Native.accumulate(factor, encode(tensors), encode(sums), want(want)))
+
+    {for({{dtype, _}, result} <- Enum.zip(sums, results), do: {dtype, result}),
+     Report.decode(report)}
   end
 
   @doc "The report of `unscale/4` into the tensors' own dtypes, without the results."

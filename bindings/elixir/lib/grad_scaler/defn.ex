@@ -246,8 +246,14 @@ defmodule GradScaler.Defn do
 
   defp float?(leaf) do
     case Leaf.dtype(leaf) do
-      {:error, text} -> raise ArgumentError, "a tensor #{text}"
-      dtype -> dtype != nil
+      {:error, text} ->
+        raise ArgumentError, "a tensor #{text}"
+
+      complex when complex in [:complex64, :complex128] ->
+        raise ArgumentError, "a tensor is complex"
+
+      dtype ->
+        dtype != nil
     end
   end
 end

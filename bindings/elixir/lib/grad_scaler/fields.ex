@@ -54,6 +54,12 @@ defmodule GradScaler.Fields do
   def s32(x, label), do: integer(x, -0x80000000, 0x7FFFFFFF, 32, label)
   def s64(x, label), do: integer(x, -0x8000000000000000, 0x7FFFFFFFFFFFFFFF, 64, label)
 
+  @doc "The bytes of a list of so many numbers."
+  def list(encode, list, count, label) when is_list(list) and length(list) == count,
+    do: for(x <- list, into: <<>>, do: encode.(x, label))
+
+  def list(_encode, other, count, label), do: refuse(label, other, "a list of #{count} numbers")
+
   @doc "A name, names, or a number of a group of constants, as 4 bytes."
   def named(group, value, label), do: u32(Constants.number(group, value, label), label)
 

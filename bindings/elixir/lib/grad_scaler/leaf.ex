@@ -4,7 +4,17 @@ defmodule GradScaler.Leaf do
   # that this compiles and runs without it.
 
   @dtypes GradScaler.Binaries.dtypes()
-  @types %{f32: {:f, 32}, f64: {:f, 64}, f16: {:f, 16}, bf16: {:bf, 16}}
+  # Those that Nx names; each version of it knows more of them.
+  @types %{
+    f32: {:f, 32},
+    f64: {:f, 64},
+    f16: {:f, 16},
+    bf16: {:bf, 16},
+    f8_e4m3fn: {:f8_e4m3fn, 8},
+    f8_e5m2: {:f, 8},
+    complex64: {:c, 64},
+    complex128: {:c, 128}
+  }
   @names Map.new(@types, fn {name, type} -> {type, name} end)
   @integers [:u, :s, :pred]
 
@@ -37,8 +47,15 @@ defmodule GradScaler.Leaf do
   def dtype_of_type(type),
     do: raise(ArgumentError, "type is #{inspect(type)}, not one of #{inspect(@dtypes)}")
 
-  @doc "Nx's name of a dtype."
-  def type(dtype), do: Map.fetch!(@types, dtype)
+  @doc "Nx's name of a dtype, for a tensor."
+  def type(dtype) do
+    Nx.Type.normalize!(@types[dtype])
+  rescue
+    ArgumentError ->
+      reraise ArgumentError,
+              [message: "type is #{inspect(dtype)}, which this Nx has no tensors of"],
+              __STACKTRACE__
+  end
 
   @doc "The elements."
   def binary({_dtype, binary}), do: binary

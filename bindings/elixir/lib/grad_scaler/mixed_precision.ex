@@ -18,12 +18,13 @@ defmodule GradScaler.MixedPrecision do
 
   The scale moves as recorded from the original. What differs, and why:
 
-    * `unscale/2` returns float32 for float16 and bfloat16 gradients. The original divides in the
-      gradients' own type, where most of what scaling saved is lost again.
+    * `unscale/2` returns float32 for float16, bfloat16 and fp8 gradients. The original divides in
+      the gradients' own type, where most of what scaling saved is lost again.
     * Structs are walked if they implement `Nx.Container`; they, numbers and anything else passed
       the original unchecked, so that `Axon.ModelState` was never unscaled. What is neither tensor
       nor container raises `ArgumentError`.
-    * fp8 and complex tensors raise, where the original left some of them alone.
+    * fp8 and complex tensors are scaled and unscaled, where the original left some of them alone;
+      `cast_params/2` raises where it would make a complex tensor real.
     * At the top the scale stays as it is, where the original raised `ArithmeticError` for passing
       the largest double.
     * `cast_params/2` rounds to nearest even, where `Nx.BinaryBackend` cuts bits off for bfloat16.

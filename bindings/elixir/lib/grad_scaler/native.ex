@@ -196,7 +196,7 @@ defmodule GradScaler.Native do
   once; that it is finite is for the unscaling or check of the accumulated gradients to find. The
   report is of the products. Reads the list twice. `out` and `tensors` have no byte in common.
   """
-  @spec accumulate(binary | nil, [tensor], [dtype], integer) :: {:ok, [binary], binary} | error
+  @spec accumulate(binary | nil, [tensor], [tensor], integer) :: {:ok, [binary], binary} | error
   def accumulate(_factor, _tensors, _out, _want), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """

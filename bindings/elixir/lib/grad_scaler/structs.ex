@@ -393,7 +393,7 @@ defmodule GradScaler.Report do
             zeros_made: 0,
             subnormals_made: 0,
             histogram_elements: 0,
-            histogram: 0
+            histogram: List.duplicate(0, 16)
 
   @type t :: %__MODULE__{}
 
@@ -415,7 +415,7 @@ defmodule GradScaler.Report do
         zeros_made::little-signed-64,
         subnormals_made::little-signed-64,
         histogram_elements::little-signed-64,
-        histogram::little-signed-64
+        histogram::binary-size(128)
       >>) do
     %__MODULE__{
       found_inf: Fields.real(found_inf),
@@ -431,7 +431,7 @@ defmodule GradScaler.Report do
       zeros_made: zeros_made,
       subnormals_made: subnormals_made,
       histogram_elements: histogram_elements,
-      histogram: histogram
+      histogram: for(<<x::little-signed-64 <- histogram>>, do: x)
     }
   end
 
@@ -454,7 +454,7 @@ defmodule GradScaler.Report do
       Fields.s64(s.zeros_made, "report.zeros_made")::binary,
       Fields.s64(s.subnormals_made, "report.subnormals_made")::binary,
       Fields.s64(s.histogram_elements, "report.histogram_elements")::binary,
-      Fields.s64(s.histogram, "report.histogram")::binary
+      Fields.list(&Fields.s64/2, s.histogram, 16, "report.histogram")::binary
     >>
   end
 end

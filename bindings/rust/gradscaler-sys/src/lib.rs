@@ -538,7 +538,7 @@ pub struct gsc_report {
     pub subnormals_made: i64,
     /// elements that the histogram looked at
     pub histogram_elements: i64,
-    /// of them by magnitude after unscaling: [k] those from 2^(4k-48) up to 2^(4k-44); \[0\] all
+    /// of them by magnitude after unscaling: \[k\] those from 2^(4k-48) up to 2^(4k-44); \[0\] all
     /// smaller ones but zeros, \[15\] all finite larger ones
     pub histogram: [i64; 16],
 }

@@ -11,12 +11,6 @@ use gradscaler::{
     Bf16, Dtype, Element, Report, Result, Scaler, State, Tensor, TensorMut, Want, F16,
 };
 
-const WANT: Want = Want::COUNTS
-    .union(Want::FIRST_BAD)
-    .union(Want::NORM)
-    .union(Want::AMAX)
-    .union(Want::UNDERFLOW);
-
 /// The elements of a tensor, in their own dtype.
 enum Elements {
     F32(Vec<f32>),
@@ -137,7 +131,7 @@ fn step(
         .iter_mut()
         .map(|result| TensorMut::new(result))
         .collect();
-    let report = scaler.unscale_into(&inputs, &mut out, WANT)?;
+    let report = scaler.unscale_into(&inputs, &mut out, Want::ALL)?;
     scaler.scale_into(&[Tensor::new(&results[0])], &mut [back.view_mut()])?;
     scaler.update(&report)?;
     for result in &results {

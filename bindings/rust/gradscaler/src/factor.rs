@@ -4,7 +4,7 @@
 use std::ptr;
 
 use crate::error::{check, Error, Result};
-use crate::{sys, Report, Status, Tensor, TensorMut, Want};
+use crate::{sys, How, Report, Status, Tensor, TensorMut};
 
 /// A snapshot of a scale: what one loss was multiplied by, and its gradients are divided by.
 ///
@@ -12,7 +12,7 @@ use crate::{sys, Report, Status, Tensor, TensorMut, Want};
 /// their loss with them, whatever updates run in between.
 ///
 /// Its operations take lists of slices, of mixed dtypes and sizes, in one call. Values are
-/// multiplied in f32, f64 in f64; half types are widened exactly and rounded to nearest even.
+/// multiplied in f32, f64 in f64; narrow types are widened exactly and rounded to nearest even.
 /// Nothing is allocated, and nothing is written when a call fails.
 ///
 /// ```
@@ -88,11 +88,11 @@ impl Factor {
     /// The factor that unscales and clips to a global norm in one pass: this one with its inverse
     /// multiplied by min(1, max_norm / (norm + 1e-6)), the coefficient of torch.
     ///
-    /// `report` is of [`check`](Self::check) with this factor and [`Want::NORM`].
+    /// `report` is of [`check`](Self::check) with this factor and [`Want::NORM`](crate::Want::NORM).
     ///
     /// # Errors
     ///
-    /// [`Status::REPORT`]: the report was made without [`Want::NORM`]; [`Status::VALUE`]:
+    /// [`Status::REPORT`]: the report was made without [`Want::NORM`](crate::Want::NORM); [`Status::VALUE`]:
     /// `max_norm` is not finite and above 0; [`Status::FACTOR`].
     pub fn clip(&self, report: &Report, max_norm: f64) -> Result<Self> {
         Self::clipped(Some(self), report, max_norm)
@@ -128,11 +128,7 @@ impl Factor {
     /// [`Status::COUNT`]: the lists or a pair of entries differ in length; [`Status::FACTOR`].
     pub fn scale_into(&self, tensors: &[Tensor<'_>], out: &mut [TensorMut<'_>]) -> Result<()> {
         same_length(tensors, out)?;
-        let (list, out, n) = (
-            tensors.as_ptr().cast(),
-            out.as_ptr().cast(),
-            tensors.len() as u64,
-        );
+        let (list, out, n) = lists(tensors, out);
         // SAFETY: as in `scale`; the outputs are borrowed mutably and so apart from the inputs.
         check(|err| unsafe { sys::gsc_scale(ptr::null(), &self.0, list, out, n, err) })
     }
@@ -143,26 +139,21 @@ impl Factor {
     /// gradients are better unscaled [into](Self::unscale_into) f32: in place most of what scaling
     /// saved is lost again.
     ///
+    /// `how` is a [`Want`](crate::Want), or one [on threads](crate::Want::on).
+    ///
     /// # Errors
     ///
     /// [`Status::FACTOR`]: the scale is 0, infinite or not a number; [`Status::WANT`].
-    pub fn unscale(&self, tensors: &mut [TensorMut<'_>], want: Want) -> Result<Report> {
-        let mut report = Report::default();
+    pub fn unscale<'a>(
+        &self,
+        tensors: &mut [TensorMut<'_>],
+        how: impl Into<How<'a>>,
+    ) -> Result<Report> {
         let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
-        // SAFETY: as in `scale`.
-        check(|err| unsafe {
-            sys::gsc_unscale(
-                ptr::null(),
-                &self.0,
-                list,
-                list,
-                n,
-                want.raw(),
-                &mut report.0,
-                err,
-            )
-        })?;
-        Ok(report)
+        reported(how.into(), |on, want, report, err| {
+            // SAFETY: as in `scale`.
+            unsafe { sys::gsc_unscale(on, &self.0, list, list, n, want, report, err) }
+        })
     }
 
     /// Divides gradients by the scale into other slices, which may have other dtypes, and reports
@@ -170,35 +161,109 @@ impl Factor {
     ///
     /// # Errors
     ///
-    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; [`Status::FACTOR`];
-    /// [`Status::WANT`].
-    pub fn unscale_into(
+    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; [`Status::DTYPE`]: of a
+    /// pair one is complex; [`Status::FACTOR`]; [`Status::WANT`].
+    pub fn unscale_into<'a>(
         &self,
         tensors: &[Tensor<'_>],
         out: &mut [TensorMut<'_>],
-        want: Want,
+        how: impl Into<How<'a>>,
     ) -> Result<Report> {
         same_length(tensors, out)?;
-        let mut report = Report::default();
-        let (list, out, n) = (
-            tensors.as_ptr().cast(),
-            out.as_ptr().cast(),
-            tensors.len() as u64,
-        );
-        // SAFETY: as in `scale_into`.
-        check(|err| unsafe {
-            sys::gsc_unscale(
-                ptr::null(),
-                &self.0,
-                list,
-                out,
-                n,
-                want.raw(),
-                &mut report.0,
-                err,
-            )
-        })?;
-        Ok(report)
+        let (list, out, n) = lists(tensors, out);
+        reported(how.into(), |on, want, report, err| {
+            // SAFETY: as in `scale_into`.
+            unsafe { sys::gsc_unscale(on, &self.0, list, out, n, want, report, err) }
+        })
+    }
+
+    /// [`unscale`](Self::unscale) with each gradient clamped to -limit..limit, in the same pass:
+    /// what torch.nn.utils.clip_grad_value_ does.
+    ///
+    /// The report is of the gradients before they are clamped, so that an overflow is not hidden.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::VALUE`]: `limit` is not finite and above 0; otherwise as [`unscale`](Self::unscale).
+    pub fn clip_value<'a>(
+        &self,
+        tensors: &mut [TensorMut<'_>],
+        limit: f64,
+        how: impl Into<How<'a>>,
+    ) -> Result<Report> {
+        let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
+        reported(how.into(), |on, want, report, err| {
+            // SAFETY: as in `scale`.
+            unsafe { sys::gsc_clip_value(on, &self.0, limit, list, list, n, want, report, err) }
+        })
+    }
+
+    /// [`unscale_into`](Self::unscale_into) with each gradient clamped to -limit..limit before it is
+    /// rounded: with the largest number of a dtype as limit, a cast that saturates.
+    ///
+    /// ```
+    /// use gradscaler::{Factor, Tensor, TensorMut, Want, F8E4M3FN};
+    ///
+    /// let (wide, mut narrow) = ([1000f32, -0.5], [F8E4M3FN(0); 2]);
+    /// let (tensors, mut out) = ([Tensor::new(&wide)], [TensorMut::new(&mut narrow)]);
+    /// let report = Factor::ONE.clip_value_into(&tensors, &mut out, 448.0, Want::NONE)?;
+    /// assert!(!report.found_inf());
+    /// assert_eq!(narrow, [F8E4M3FN(0x7e), F8E4M3FN(0xb0)]);
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Status::VALUE`]: `limit` is not finite and above 0; otherwise as
+    /// [`unscale_into`](Self::unscale_into).
+    pub fn clip_value_into<'a>(
+        &self,
+        tensors: &[Tensor<'_>],
+        out: &mut [TensorMut<'_>],
+        limit: f64,
+        how: impl Into<How<'a>>,
+    ) -> Result<Report> {
+        same_length(tensors, out)?;
+        let (list, out, n) = lists(tensors, out);
+        reported(how.into(), |on, want, report, err| {
+            // SAFETY: as in `scale_into`.
+            unsafe { sys::gsc_clip_value(on, &self.0, limit, list, out, n, want, report, err) }
+        })
+    }
+
+    /// Adds gradients of a micro-batch, divided by the scale, to `sums`, and reports on what was to
+    /// be added.
+    ///
+    /// Where one of them is Inf or NaN, nothing is added: the good micro-batches still count. Each
+    /// sum is rounded once; whether the sums are finite is for a [`check`](Self::check) of them by
+    /// [`Factor::ONE`] to find. The gradients are read twice.
+    ///
+    /// ```
+    /// use gradscaler::{Factor, Tensor, TensorMut, Want};
+    ///
+    /// let (factor, mut sum) = (Factor::new(4.0)?, [0f32; 2]);
+    /// for scaled in [[4f32, 8.0], [f32::INFINITY, 0.0], [4.0, 4.0]] {
+    ///     factor.accumulate(&[Tensor::new(&scaled)], &mut [TensorMut::new(&mut sum)], Want::NONE)?;
+    /// }
+    /// assert_eq!(sum, [2.0, 3.0]);
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`unscale_into`](Self::unscale_into).
+    pub fn accumulate<'a>(
+        &self,
+        tensors: &[Tensor<'_>],
+        sums: &mut [TensorMut<'_>],
+        how: impl Into<How<'a>>,
+    ) -> Result<Report> {
+        same_length(tensors, sums)?;
+        let (list, out, n) = lists(tensors, sums);
+        reported(how.into(), |on, want, report, err| {
+            // SAFETY: as in `scale_into`.
+            unsafe { sys::gsc_accumulate(on, &self.0, list, out, n, want, report, err) }
+        })
     }
 
     /// Reports what [`unscale`](Self::unscale) in place would, and writes nothing.
@@ -206,28 +271,45 @@ impl Factor {
     /// # Errors
     ///
     /// [`Status::FACTOR`], [`Status::WANT`].
-    pub fn check(&self, tensors: &[Tensor<'_>], want: Want) -> Result<Report> {
-        let mut report = Report::default();
+    pub fn check<'a>(&self, tensors: &[Tensor<'_>], how: impl Into<How<'a>>) -> Result<Report> {
         let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
-        // SAFETY: a view is a gsc_tensor; n of them, which are only read.
-        check(|err| unsafe {
-            sys::gsc_check(
-                ptr::null(),
-                &self.0,
-                list,
-                n,
-                want.raw(),
-                &mut report.0,
-                err,
-            )
-        })?;
-        Ok(report)
+        reported(how.into(), |on, want, report, err| {
+            // SAFETY: a view is a gsc_tensor; n of them, which are only read.
+            unsafe { sys::gsc_check(on, &self.0, list, n, want, report, err) }
+        })
     }
 
     /// The struct of the C interface.
     pub fn as_raw(&self) -> &sys::gsc_factor {
         &self.0
     }
+}
+
+/// Makes a call that fills a report.
+fn reported(
+    how: How<'_>,
+    call: impl FnOnce(
+        *const sys::gsc_exec,
+        u32,
+        *mut sys::gsc_report,
+        *mut sys::gsc_error,
+    ) -> sys::gsc_status,
+) -> Result<Report> {
+    let (on, mut report) = (how.exec(), Report::default());
+    check(|err| call(&on, how.want.raw(), &mut report.0, err))?;
+    Ok(report)
+}
+
+/// Both lists and their length as C takes them.
+fn lists(
+    tensors: &[Tensor<'_>],
+    out: &mut [TensorMut<'_>],
+) -> (*const sys::gsc_tensor, *const sys::gsc_tensor, u64) {
+    (
+        tensors.as_ptr().cast(),
+        out.as_ptr().cast(),
+        tensors.len() as u64,
+    )
 }
 
 /// C takes one length for both lists.

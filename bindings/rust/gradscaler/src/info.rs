@@ -10,7 +10,8 @@ use crate::sys;
 pub struct Info {
     /// Version of the C library: major, minor, patch.
     pub version: (u32, u32, u32),
-    /// Instruction set in use; `GSC_CPU` in the environment chooses.
+    /// Instruction set in use: `"scalar"`, `"avx2"`, `"avx512"` or `"neon"`; `GSC_CPU` in the
+    /// environment chooses.
     pub cpu: &'static str,
     /// Those that this machine can run.
     pub cpu_available: Vec<&'static str>,

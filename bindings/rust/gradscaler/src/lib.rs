@@ -32,9 +32,8 @@
 //! has the operations on tensors; a [`Report`] says what the gradients were like; an [`Event`] what
 //! an update did. `examples/digits.rs` is a whole training loop.
 //!
-//! The memory is the host's and the calling thread computes; calls allocate nothing. The crate has
-//! no dependencies but [`sys`], the C interface, which is there for what is not wrapped yet
-//! (contexts of threads).
+//! The memory is the host's; the calling thread computes, or [`Threads`] do. Calls allocate nothing.
+//! The crate has no dependencies but [`sys`], the C interface.
 #![warn(unsafe_op_in_unsafe_fn)] // here, too: the compiler of Debian 12 does not read [lints]
 
 #[macro_use]
@@ -48,6 +47,7 @@ mod policy;
 mod report;
 mod scaler;
 mod tensor;
+mod threads;
 
 pub use error::{Error, Result};
 pub use factor::Factor;
@@ -59,7 +59,8 @@ pub use info::{info, Info};
 pub use policy::{presets, Policy, PolicyBuilder, Preset};
 pub use report::Report;
 pub use scaler::{Scaler, State};
-pub use tensor::{Bf16, Element, Tensor, TensorMut, F16};
+pub use tensor::{Bf16, Cb16, Element, Tensor, TensorMut, F16, F8E4M3FN, F8E5M2};
+pub use threads::{How, Threads};
 
 /// The example of the README is compiled and run, too.
 #[cfg(doctest)]

@@ -54,6 +54,16 @@ macro_rules! flags {
             /// No bit.
             pub const NONE: Self = Self(0);
 
+            /// Every bit that has a name.
+            pub const ALL: Self = {
+                let (mut all, mut i) = (0, 0);
+                while i < Self::NAMES.len() {
+                    all |= Self::NAMES[i].1 .0;
+                    i += 1;
+                }
+                Self(all)
+            };
+
             /// Whether all bits of `other` are set.
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0

@@ -7,7 +7,7 @@ use std::ptr;
 use crate::error::{check, Result};
 use crate::{sys, Factor, Want};
 
-/// What the gradients were like; made by `unscale` and `check`, read by
+/// What the gradients were like; made by `unscale`, `check` and others, read by
 /// [`Scaler::update`](crate::Scaler::update).
 ///
 /// A value without pointers: copy it, send it to another thread or rank, [`merge`](Self::merge) it.
@@ -23,8 +23,7 @@ impl Report {
         Self(sys::gsc_report {
             found_inf: f32::from(u8::from(found_inf)),
             overflow: i32::from(found_inf),
-            absent: (Want::COUNTS | Want::FIRST_BAD | Want::NORM | Want::AMAX | Want::UNDERFLOW)
-                .raw(),
+            absent: Want::ALL.raw(),
             ..Default::default()
         })
     }
@@ -104,6 +103,18 @@ impl Report {
         self.wanted(Want::UNDERFLOW, self.0.subnormals_made as u64)
     }
 
+    /// Elements that the histogram looked at; with [`Want::HISTOGRAM`].
+    pub fn histogram_elements(&self) -> Option<u64> {
+        self.wanted(Want::HISTOGRAM, self.0.histogram_elements as u64)
+    }
+
+    /// How many of them have which magnitude after unscaling: `[k]` those from 2^(4k-48) up to
+    /// 2^(4k-44), `[0]` all smaller ones but zeros, `[15]` all finite larger ones; with
+    /// [`Want::HISTOGRAM`].
+    pub fn histogram(&self) -> Option<[u64; 16]> {
+        self.wanted(Want::HISTOGRAM, self.0.histogram.map(|count| count as u64))
+    }
+
     fn wanted<T>(&self, want: Want, value: T) -> Option<T> {
         (self.0.absent & want.raw() == 0).then_some(value)
     }
@@ -169,6 +180,7 @@ impl fmt::Debug for Report {
         for (name, value) in [("norm", self.norm()), ("amax", self.amax())] {
             value.map(|value| debug.field(name, &value));
         }
+        self.histogram().map(|bins| debug.field("histogram", &bins));
         debug.finish()
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ptr;
 
 use crate::error::{check, Result};
-use crate::{sys, Event, Factor, Overflow, Policy, Report, Tensor, TensorMut, Want};
+use crate::{sys, Event, Factor, How, Overflow, Policy, Report, Tensor, TensorMut, Want};
 
 /// A scale and its counts, as [`Scaler::state`] gives it: a value of 256 bytes without pointers.
 #[derive(Clone, Copy, PartialEq)]
@@ -187,13 +187,17 @@ impl Scaler {
 
     /// Divides gradients by the scale in place, and reports, in one pass; see [`Factor::unscale`].
     ///
-    /// The report has what `want` asks for and the policy [`needs`](Self::needs).
+    /// The report has what `how` asks for and the policy [`needs`](Self::needs).
     ///
     /// # Errors
     ///
     /// As [`Factor::unscale`].
-    pub fn unscale(&self, tensors: &mut [TensorMut<'_>], want: Want) -> Result<Report> {
-        self.factor().unscale(tensors, want | self.needs())
+    pub fn unscale<'a>(
+        &self,
+        tensors: &mut [TensorMut<'_>],
+        how: impl Into<How<'a>>,
+    ) -> Result<Report> {
+        self.factor().unscale(tensors, self.with_needs(how))
     }
 
     /// Divides gradients by the scale into other slices, and reports, in one pass; see
@@ -202,14 +206,62 @@ impl Scaler {
     /// # Errors
     ///
     /// As [`Factor::unscale_into`].
-    pub fn unscale_into(
+    pub fn unscale_into<'a>(
         &self,
         tensors: &[Tensor<'_>],
         out: &mut [TensorMut<'_>],
-        want: Want,
+        how: impl Into<How<'a>>,
     ) -> Result<Report> {
         self.factor()
-            .unscale_into(tensors, out, want | self.needs())
+            .unscale_into(tensors, out, self.with_needs(how))
+    }
+
+    /// Divides gradients by the scale, clamps them to -limit..limit and reports, in one pass; see
+    /// [`Factor::clip_value`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Factor::clip_value`].
+    pub fn clip_value<'a>(
+        &self,
+        tensors: &mut [TensorMut<'_>],
+        limit: f64,
+        how: impl Into<How<'a>>,
+    ) -> Result<Report> {
+        self.factor()
+            .clip_value(tensors, limit, self.with_needs(how))
+    }
+
+    /// Likewise into other slices; see [`Factor::clip_value_into`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Factor::clip_value_into`].
+    pub fn clip_value_into<'a>(
+        &self,
+        tensors: &[Tensor<'_>],
+        out: &mut [TensorMut<'_>],
+        limit: f64,
+        how: impl Into<How<'a>>,
+    ) -> Result<Report> {
+        self.factor()
+            .clip_value_into(tensors, out, limit, self.with_needs(how))
+    }
+
+    /// Adds gradients of a micro-batch, divided by the scale, to `sums` if all of them are finite;
+    /// see [`Factor::accumulate`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Factor::accumulate`].
+    pub fn accumulate<'a>(
+        &self,
+        tensors: &[Tensor<'_>],
+        sums: &mut [TensorMut<'_>],
+        how: impl Into<How<'a>>,
+    ) -> Result<Report> {
+        self.factor()
+            .accumulate(tensors, sums, self.with_needs(how))
     }
 
     /// Reports what [`unscale`](Self::unscale) would, and writes nothing.
@@ -217,8 +269,12 @@ impl Scaler {
     /// # Errors
     ///
     /// As [`Factor::check`].
-    pub fn check(&self, tensors: &[Tensor<'_>], want: Want) -> Result<Report> {
-        self.factor().check(tensors, want | self.needs())
+    pub fn check<'a>(&self, tensors: &[Tensor<'_>], how: impl Into<How<'a>>) -> Result<Report> {
+        self.factor().check(tensors, self.with_needs(how))
+    }
+
+    fn with_needs<'a>(&self, how: impl Into<How<'a>>) -> How<'a> {
+        how.into().and(self.needs())
     }
 
     /// Moves the scale after a step of the optimizer, or one that was skipped because of

@@ -6,36 +6,59 @@ use std::marker::PhantomData;
 
 use crate::{sys, Dtype};
 
-/// An IEEE binary16 number as its bits; `half::f16` has the same layout.
-///
-/// For arithmetic use a crate such as `half`, whose slices the `gradscaler-half` crate views at no
-/// cost. A list is converted by [`Factor::ONE`](crate::Factor::ONE), whose `scale_into` casts.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[repr(transparent)]
-pub struct F16(pub u16);
+macro_rules! bit_patterns {
+    ($($(#[$doc:meta])* $name:ident($bits:ty);)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+            #[repr(transparent)]
+            pub struct $name(pub $bits);
 
-/// A bfloat16 number, the upper half of an f32, as its bits; `half::bf16` has the same layout.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[repr(transparent)]
-pub struct Bf16(pub u16);
-
-impl fmt::Debug for F16 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "F16({:#06x})", self.0)
-    }
+            impl fmt::Debug for $name {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    let width = 2 + <$bits>::BITS as usize / 4;
+                    write!(f, concat!(stringify!($name), "({:#0width$x})"), self.0, width = width)
+                }
+            }
+        )*
+    };
 }
 
-impl fmt::Debug for Bf16 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bf16({:#06x})", self.0)
-    }
+bit_patterns! {
+    /// An IEEE binary16 number as its bits; `half::f16` has the same layout.
+    ///
+    /// For arithmetic use a crate such as `half`, whose slices the `gradscaler-half` crate views at
+    /// no cost. A list is converted by [`Factor::ONE`](crate::Factor::ONE), whose `scale_into` casts.
+    F16(u16);
+
+    /// A bfloat16 number, the upper half of an f32, as its bits; `half::bf16` has the same layout.
+    Bf16(u16);
+
+    /// An fp8 number of 4 bits of exponent and 3 of mantissa as its bits: up to 448, with NaN and
+    /// without Inf.
+    ///
+    /// What is too large becomes NaN; [`Factor::clip_value_into`](crate::Factor::clip_value_into)
+    /// with a limit of 448 saturates.
+    F8E4M3FN(u8);
+
+    /// An fp8 number of 5 bits of exponent and 2 of mantissa, the upper half of a binary16, as its
+    /// bits.
+    F8E5M2(u8);
+
+    /// Cerebras' 16-bit float as its bits: 6 of exponent, 9 of mantissa, bias 42.
+    Cb16(u16);
 }
 
 mod sealed {
     pub trait Sealed {}
 }
 
-/// What a tensor can hold: `f32`, `f64`, [`F16`] and [`Bf16`].
+/// What a tensor can hold: `f32`, `f64`, [`F16`], [`Bf16`], [`F8E4M3FN`], [`F8E5M2`], [`Cb16`], and
+/// complex numbers as `[f32; 2]` and `[f64; 2]`, real and imaginary part, as those of `num_complex`
+/// lie in memory.
+///
+/// Complex tensors are written to complex ones only; an element counts once, as its larger part
+/// does.
 ///
 /// Sealed: the library decides by the dtype how memory is read, so that a wrong one would be
 /// unsound.
@@ -60,6 +83,11 @@ elements! {
     f64: F64,
     F16: F16,
     Bf16: BF16,
+    F8E4M3FN: F8_E4M3FN,
+    F8E5M2: F8_E5M2,
+    Cb16: CB16,
+    [f32; 2]: COMPLEX64,
+    [f64; 2]: COMPLEX128,
 }
 
 /// A slice that a call reads, of any dtype: the entries of a list may differ.

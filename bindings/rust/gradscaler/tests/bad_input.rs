@@ -6,7 +6,7 @@ use std::fmt::Debug;
 
 use gradscaler::{
     sys, Factor, Growth, Policy, PolicyBuilder, Report, Result, Scaler, Status, Tensor, TensorMut,
-    Want,
+    Threads, Want,
 };
 
 #[track_caller]
@@ -139,6 +139,26 @@ fn lists_and_entries_of_different_lengths() {
         (Status::COUNT, Some(1), Some(3))
     );
     assert_eq!(error.name, "out[1].count");
+}
+
+#[test]
+fn limits_that_cannot_clamp_and_sums_of_another_kind() {
+    for limit in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let result = Factor::ONE.clip_value(&mut [], limit, Want::NONE);
+        refused(result, Status::VALUE, "limit");
+    }
+    let (grads, mut sums) = ([1f32; 2], [[1f32; 2]; 2]);
+    let mut out = [TensorMut::new(&mut sums)];
+    let result = Factor::ONE.accumulate(&[Tensor::new(&grads)], &mut out, Want::NONE);
+    refused(result, Status::DTYPE, "out[0].dtype");
+    assert_eq!(sums, [[1.0; 2]; 2]);
+    let result = Factor::ONE.accumulate(&[Tensor::new(&grads)], &mut [], Want::NONE);
+    refused(result, Status::COUNT, "out");
+}
+
+#[test]
+fn no_threads() {
+    refused(Threads::new(0), Status::VALUE, "threads");
 }
 
 #[test]

@@ -159,4 +159,5 @@ fn values_can_move_between_threads() {
     is_send_and_sync::<gradscaler::Error>();
     is_send_and_sync::<gradscaler::Tensor>();
     is_send_and_sync::<gradscaler::TensorMut>();
+    is_send_and_sync::<gradscaler::Threads>();
 }

@@ -2,13 +2,12 @@
 //! Lists of slices: the same bits in place and elsewhere, in one call and in many, on any thread.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use gradscaler::{Bf16, Dtype, Element, Factor, Report, Scaler, Tensor, TensorMut, Want, F16};
+use gradscaler::{
+    Bf16, Cb16, Dtype, Element, Factor, Report, Scaler, Tensor, TensorMut, Threads, Want, F16,
+    F8E4M3FN, F8E5M2,
+};
 
-const ALL: Want = Want::COUNTS
-    .union(Want::FIRST_BAD)
-    .union(Want::NORM)
-    .union(Want::AMAX)
-    .union(Want::UNDERFLOW);
+const ALL: Want = Want::ALL;
 
 /// Bit patterns without order, with the odd Inf and NaN among them.
 fn patterns(count: usize, seed: u64) -> Vec<u64> {
@@ -29,68 +28,73 @@ struct Gradients {
     f64: Vec<f64>,
     f16: Vec<F16>,
     bf16: Vec<Bf16>,
+    f8_e4m3fn: Vec<F8E4M3FN>,
+    f8_e5m2: Vec<F8E5M2>,
+    cb16: Vec<Cb16>,
+    complex64: Vec<[f32; 2]>,
+    complex128: Vec<[f64; 2]>,
 }
 
 impl Gradients {
     fn new(count: usize) -> Self {
+        fn of<T>(count: usize, seed: u64, from_bits: impl Fn(u64) -> T) -> Vec<T> {
+            patterns(count, seed).into_iter().map(from_bits).collect()
+        }
+        let f32 = |bits: u64| f32::from_bits(bits as u32);
         Self {
-            f32: patterns(count, 1)
-                .iter()
-                .map(|&bits| f32::from_bits(bits as u32))
-                .collect(),
-            f64: patterns(count, 2)
-                .iter()
-                .map(|&bits| f64::from_bits(bits))
-                .collect(),
-            f16: patterns(count, 3)
-                .iter()
-                .map(|&bits| F16(bits as u16))
-                .collect(),
-            bf16: patterns(count, 4)
-                .iter()
-                .map(|&bits| Bf16(bits as u16))
-                .collect(),
+            f32: of(count, 1, f32),
+            f64: of(count, 2, f64::from_bits),
+            f16: of(count, 3, |bits| F16(bits as u16)),
+            bf16: of(count, 4, |bits| Bf16(bits as u16)),
+            f8_e4m3fn: of(count, 5, |bits| F8E4M3FN(bits as u8)),
+            f8_e5m2: of(count, 6, |bits| F8E5M2(bits as u8)),
+            cb16: of(count, 7, |bits| Cb16(bits as u16)),
+            complex64: of(count, 8, |bits| [f32(bits), f32(bits >> 32)]),
+            complex128: of(count, 9, |bits| [f64::from_bits(bits), 1.0]),
         }
     }
 
-    fn views(&self) -> [Tensor<'_>; 4] {
-        let Self {
-            f32,
-            f64,
-            f16,
-            bf16,
-        } = self;
+    fn views(&self) -> [Tensor<'_>; 9] {
         [
-            Tensor::new(f32),
-            Tensor::new(f64),
-            Tensor::new(f16),
-            Tensor::new(bf16),
+            Tensor::new(&self.f32),
+            Tensor::new(&self.f64),
+            Tensor::new(&self.f16),
+            Tensor::new(&self.bf16),
+            Tensor::new(&self.f8_e4m3fn),
+            Tensor::new(&self.f8_e5m2),
+            Tensor::new(&self.cb16),
+            Tensor::new(&self.complex64),
+            Tensor::new(&self.complex128),
         ]
     }
 
-    fn views_mut(&mut self) -> [TensorMut<'_>; 4] {
-        let Self {
-            f32,
-            f64,
-            f16,
-            bf16,
-        } = self;
+    fn views_mut(&mut self) -> [TensorMut<'_>; 9] {
         [
-            TensorMut::new(f32),
-            TensorMut::new(f64),
-            TensorMut::new(f16),
-            TensorMut::new(bf16),
+            TensorMut::new(&mut self.f32),
+            TensorMut::new(&mut self.f64),
+            TensorMut::new(&mut self.f16),
+            TensorMut::new(&mut self.bf16),
+            TensorMut::new(&mut self.f8_e4m3fn),
+            TensorMut::new(&mut self.f8_e5m2),
+            TensorMut::new(&mut self.cb16),
+            TensorMut::new(&mut self.complex64),
+            TensorMut::new(&mut self.complex128),
         ]
     }
 
-    fn bits(&self) -> (Vec<u32>, Vec<u64>, &[F16], &[Bf16]) {
-        let f32 = self.f32.iter().map(|x| x.to_bits()).collect();
-        (
-            f32,
-            self.f64.iter().map(|x| x.to_bits()).collect(),
-            &self.f16,
-            &self.bf16,
-        )
+    /// All elements as numbers that equal themselves.
+    fn bits(&self) -> Vec<u64> {
+        let f32 = |x: &f32| u64::from(x.to_bits());
+        let mut bits: Vec<u64> = self.f32.iter().map(f32).collect();
+        bits.extend(self.f64.iter().map(|x| x.to_bits()));
+        bits.extend(self.f16.iter().map(|x| u64::from(x.0)));
+        bits.extend(self.bf16.iter().map(|x| u64::from(x.0)));
+        bits.extend(self.f8_e4m3fn.iter().map(|x| u64::from(x.0)));
+        bits.extend(self.f8_e5m2.iter().map(|x| u64::from(x.0)));
+        bits.extend(self.cb16.iter().map(|x| u64::from(x.0)));
+        bits.extend(self.complex64.iter().flatten().map(f32));
+        bits.extend(self.complex128.iter().flatten().map(|x| x.to_bits()));
+        bits
     }
 }
 
@@ -134,7 +138,8 @@ fn one_call_reports_what_many_do() {
     assert_eq!(merged.inf_count(), together.inf_count());
     assert_eq!(merged.zeros_made(), together.zeros_made());
     assert_eq!(merged.amax(), together.amax());
-    assert_eq!(merged.elements(), 4000);
+    assert_eq!(merged.histogram(), together.histogram());
+    assert_eq!(merged.elements(), 9000);
 }
 
 #[test]
@@ -154,7 +159,8 @@ fn a_report_has_what_was_asked_for() {
     assert_eq!(
         format!("{report:?}"),
         "Report { found_inf: true, elements: 4, first_bad: (1, 1), nan_count: 1, inf_count: 1, \
-         zeros_made: 0, subnormals_made: 0, norm: 5.0, amax: 4.0 }"
+         zeros_made: 0, subnormals_made: 0, norm: 5.0, amax: 4.0, \
+         histogram: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0] }"
     );
 
     let report = Factor::ONE
@@ -168,6 +174,10 @@ fn a_report_has_what_was_asked_for() {
     assert_eq!(
         (report.norm(), report.amax(), report.zeros_made()),
         (None, None, None)
+    );
+    assert_eq!(
+        (report.histogram(), report.histogram_elements()),
+        (None, None)
     );
 }
 
@@ -201,15 +211,29 @@ fn a_view_knows_its_dtype_and_length() {
         );
         (view.dtype(), view.len())
     }
-    assert_eq!(
-        [of::<f32>(), of::<f64>(), of::<F16>(), of::<Bf16>()],
-        [
-            (Dtype::F32, 5),
-            (Dtype::F64, 5),
-            (Dtype::F16, 5),
-            (Dtype::BF16, 5)
-        ]
-    );
+    let views = [
+        of::<f32>(),
+        of::<f64>(),
+        of::<F16>(),
+        of::<Bf16>(),
+        of::<F8E4M3FN>(),
+        of::<F8E5M2>(),
+        of::<Cb16>(),
+        of::<[f32; 2]>(),
+        of::<[f64; 2]>(),
+    ];
+    let dtypes = [
+        Dtype::F32,
+        Dtype::F64,
+        Dtype::F16,
+        Dtype::BF16,
+        Dtype::F8_E4M3FN,
+        Dtype::F8_E5M2,
+        Dtype::CB16,
+        Dtype::COMPLEX64,
+        Dtype::COMPLEX128,
+    ];
+    assert_eq!(views, dtypes.map(|dtype| (dtype, 5)));
 }
 
 #[test]
@@ -220,6 +244,102 @@ fn a_factor_of_one_casts() {
     Factor::ONE.scale_into(&inputs, &mut out).unwrap();
     assert_eq!(half, [F16(0x3c00), F16(0xc000), F16(0x7c00)]);
     assert_eq!(upper, [Bf16(0x3f80), Bf16(0xc000), Bf16(0x4780)]);
+}
+
+#[test]
+fn narrow_types_are_what_their_bits_say() {
+    let six = [6.0f32];
+    let (mut e4m3fn, mut e5m2, mut cb16) = ([F8E4M3FN(0)], [F8E5M2(0)], [Cb16(0)]);
+    let mut out = [
+        TensorMut::new(&mut e4m3fn),
+        TensorMut::new(&mut e5m2),
+        TensorMut::new(&mut cb16),
+    ];
+    Factor::ONE
+        .scale_into(&[Tensor::new(&six); 3], &mut out)
+        .unwrap();
+    assert_eq!(
+        (e4m3fn, e5m2, cb16),
+        ([F8E4M3FN(0x4c)], [F8E5M2(0x46)], [Cb16(0x5900)])
+    );
+    assert_eq!(
+        format!("{e4m3fn:?} {cb16:?}"),
+        "[F8E4M3FN(0x4c)] [Cb16(0x5900)]"
+    );
+}
+
+#[test]
+fn a_complex_element_counts_once_as_its_larger_part() {
+    let mut grads = [[6.0f32, -8.0], [f32::NAN, f32::INFINITY], [0.0, 2.0]];
+    let report = Factor::new(2.0)
+        .unwrap()
+        .unscale(&mut [TensorMut::new(&mut grads)], ALL)
+        .unwrap();
+    assert_eq!((grads[0], grads[2]), ([3.0, -4.0], [0.0, 1.0]));
+    assert_eq!((report.elements(), report.first_bad()), (3, Some((0, 1))));
+    assert_eq!((report.nan_count(), report.inf_count()), (Some(1), Some(0)));
+    assert_eq!(
+        (report.norm(), report.amax()),
+        (Some(26f64.sqrt()), Some(4.0))
+    );
+    assert_eq!(report.histogram_elements(), Some(3));
+}
+
+#[test]
+fn clipping_by_value_clamps_in_place_and_elsewhere_and_tells_what_overflowed() {
+    let scaler = Scaler::preset("static").unwrap();
+    let scale = scaler.loss_scale() as f32;
+    let scaled = [scale, -3.0 * scale, f32::INFINITY];
+    let (mut in_place, mut elsewhere) = (scaled, [0f64; 3]);
+    let report = scaler
+        .clip_value(&mut [TensorMut::new(&mut in_place)], 2.0, Want::AMAX)
+        .unwrap();
+    let (list, mut out) = ([Tensor::new(&scaled)], [TensorMut::new(&mut elsewhere)]);
+    let other = scaler
+        .clip_value_into(&list, &mut out, 2.0, Want::AMAX)
+        .unwrap();
+    assert_eq!((in_place, elsewhere), ([1.0, -2.0, 2.0], [1.0, -2.0, 2.0]));
+    assert_eq!(report, other);
+    assert_eq!((report.found_inf(), report.amax()), (true, Some(3.0)));
+}
+
+#[test]
+fn a_micro_batch_is_added_as_a_whole_or_not_at_all() {
+    let mut scaler = Scaler::preset("torch").unwrap();
+    scaler.set_scale(2.0).unwrap();
+    let (mut weight, mut bias) = ([1f32; 3], [1f64; 2]);
+    for (last, bad) in [(F16(0x4000), false), (F16(0x7c00), true)] {
+        let (a, b) = ([F16(0x4000); 3], [F16(0x4000), last]);
+        let mut sums = [TensorMut::new(&mut weight), TensorMut::new(&mut bias)];
+        let report = scaler
+            .accumulate(&[Tensor::new(&a), Tensor::new(&b)], &mut sums, Want::COUNTS)
+            .unwrap();
+        assert_eq!((report.found_inf(), report.elements()), (bad, 5));
+        assert_eq!((weight, bias), ([2.0; 3], [2.0; 2]));
+    }
+}
+
+#[test]
+fn threads_give_the_same_bits_to_any_number_of_callers() {
+    let factor = Factor::new(3.0).unwrap();
+    let (mut alone, threads) = (Gradients::new(100_000), Threads::new(3).unwrap());
+    let before = alone.clone();
+    let report = factor.unscale(&mut alone.views_mut(), ALL).unwrap();
+    let same = |mut shared: Gradients, how: gradscaler::How| {
+        let checked = factor.check(&shared.views(), how).unwrap();
+        assert_eq!(
+            factor.unscale(&mut shared.views_mut(), how).unwrap(),
+            checked
+        );
+        assert_eq!(checked, report);
+        assert_eq!(shared.bits(), alone.bits());
+    };
+    same(before.clone(), ALL.on(&Threads::new(1).unwrap()));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| same(before.clone(), ALL.on(&threads)));
+        }
+    });
 }
 
 #[test]
