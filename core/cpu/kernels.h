@@ -17,7 +17,10 @@
     X(f64, f32)                                                                                    \
     X(f64, f64)                                                                                    \
     GSC_PAIRS_OF(X, f16)                                                                           \
-    GSC_PAIRS_OF(X, bf16) GSC_PAIRS_OF(X, f8_e4m3fn) GSC_PAIRS_OF(X, f8_e5m2) GSC_PAIRS_OF(X, cb16)
+    GSC_PAIRS_OF(X, bf16)                                                                          \
+    GSC_PAIRS_OF(X, f8_e4m3fn)                                                                     \
+    GSC_PAIRS_OF(X, f8_e5m2)                                                                       \
+    GSC_PAIRS_OF(X, cb16)
 #define GSC_PAIRS_OF(X, d) X(d, d) X(d, f32) X(f32, d) X(f64, d)
 
 /* X(in, out) for the sums: products in the multiplying type to any accumulator. */
@@ -25,7 +28,10 @@
     GSC_SUMS_OF(X, f32)                                                                            \
     GSC_SUMS_OF(X, f64)                                                                            \
     GSC_SUMS_OF(X, f16)                                                                            \
-    GSC_SUMS_OF(X, bf16) GSC_SUMS_OF(X, f8_e4m3fn) GSC_SUMS_OF(X, f8_e5m2) GSC_SUMS_OF(X, cb16)
+    GSC_SUMS_OF(X, bf16)                                                                           \
+    GSC_SUMS_OF(X, f8_e4m3fn)                                                                      \
+    GSC_SUMS_OF(X, f8_e5m2)                                                                        \
+    GSC_SUMS_OF(X, cb16)
 #define GSC_SUMS_OF(X, out) X(f32, out) X(f64, out)
 
 enum {

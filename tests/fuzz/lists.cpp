@@ -1,0 +1,648 @@
+// SPDX-License-Identifier: MIT
+// Lists of tensors of any dtypes, sizes, alignments and data. The same bits must come out on every
+// rung and context, in place and apart, whole and in halves, and as a model of the numerics has
+// them; nothing else may be touched; and a list that is wrong is refused untouched.
+#include <cfenv>
+
+#include "fuzz.hpp"
+
+/* The linker hands the library's calls of gsc_kernels_best to the first of these. */
+extern "C" const gsc_kernels *__wrap_gsc_kernels_best();
+extern "C" const gsc_kernels *__real_gsc_kernels_best();
+
+namespace {
+
+const gsc_kernels *kernels; /* NULL: the best */
+
+constexpr uint32_t want_all = 63;
+#ifdef GSC_SEES_BOUNDS
+constexpr uint64_t guard = 0; /* the sanitizer has its own behind each block */
+#else
+constexpr uint64_t guard = 64;
+#endif
+
+std::vector<const gsc_kernels *> rungs_here()
+{
+    std::vector<const gsc_kernels *> all;
+    bool runs;
+    for (uint32_t i = 0; const gsc_kernels *rung = gsc_kernels_rung(i, &runs); i++)
+        if (runs)
+            all.push_back(rung);
+    return all;
+}
+
+/* ---- a call ---- */
+
+enum Operation { SCALE, CHECK, UNSCALE, CLIP, ACCUMULATE };
+const char *const names[] = {"scale", "check", "unscale", "clip_value", "accumulate"};
+
+uint64_t parts(uint32_t dtype)
+{
+    return dtype >= GSC_COMPLEX64 ? 2 : 1;
+}
+
+const Dtype &real(uint32_t dtype)
+{
+    return dtype == GSC_COMPLEX64 ? f32 : dtype == GSC_COMPLEX128 ? f64 : dtypes[dtype - 1];
+}
+
+struct Entry {
+    uint32_t in, out; /* dtypes */
+    uint64_t count;
+    bool in_place;
+    uint64_t shift, out_shift; /* from an aligned address */
+    Bytes data, before;        /* of the input, of an output apart */
+};
+
+struct Call {
+    Operation operation;
+    bool has_factor;
+    gsc_factor factor;
+    double limit;
+    uint32_t want;
+    std::vector<Entry> entries;
+
+    double multiplier() const
+    {
+        return !has_factor ? 1 : operation == SCALE ? factor.scale : factor.inverse;
+    }
+    bool writes() const
+    {
+        return operation != CHECK;
+    }
+    std::string words() const
+    {
+        std::ostringstream s;
+        s << std::hexfloat << names[operation] << " by " << multiplier() << " limit " << limit
+          << " want " << want << "\n";
+        for (const Entry &e : entries)
+            s << "  " << e.count << " of dtype " << e.in << (e.in_place ? " in place" : "")
+              << " to " << e.out << ", at " << e.shift << " and " << e.out_shift << "\n";
+        return s.str();
+    }
+};
+
+/* A call's memory: a block for each input and for each output apart, of its size to the byte. */
+class Image {
+  public:
+    Image(const Call &call, bool apart)
+    {
+        for (const Entry &e : call.entries) {
+            in.push_back({add(e.data, e.shift, e.count % 2), e.count, e.in, 0});
+            out.push_back({in.back().data, e.count, e.out, 0});
+            if (call.writes() && (apart || !e.in_place))
+                out.back().data = add(e.before, e.out_shift, e.count % 2);
+        }
+    }
+    Image(const Image &) = delete;
+    Image &operator=(const Image &) = delete;
+
+    std::vector<gsc_tensor> in, out;
+    std::vector<Bytes> blocks;
+
+  private:
+    void *add(const Bytes &data, uint64_t shift, bool may_be_null)
+    {
+        blocks.emplace_back(shift + data.size() + guard, 0xa5);
+        if (data.empty())
+            return may_be_null ? nullptr : blocks.back().data();
+        std::memcpy(blocks.back().data() + shift, data.data(), data.size());
+        return blocks.back().data() + shift;
+    }
+};
+
+Bytes result(const gsc_tensor &t)
+{
+    const auto *at = static_cast<const unsigned char *>(t.data);
+    return Bytes(at, at + t.count * gsc_dtype_size(t.dtype));
+}
+
+gsc_status run(const Call &c, const gsc_exec *on, const gsc_tensor *in, const gsc_tensor *out,
+               uint64_t n, uint32_t want, gsc_report *report, gsc_error *err)
+{
+    const gsc_factor *factor = c.has_factor ? &c.factor : nullptr;
+    switch (c.operation) {
+    case SCALE:
+        return gsc_scale(on, factor, in, out, n, err);
+    case CHECK:
+        return gsc_check(on, factor, in, n, want, report, err);
+    case UNSCALE:
+        return gsc_unscale(on, factor, in, out, n, want, report, err);
+    case CLIP:
+        return gsc_clip_value(on, factor, c.limit, in, out, n, want, report, err);
+    default:
+        return gsc_accumulate(on, factor, in, out, n, want, report, err);
+    }
+}
+
+struct Outcome {
+    std::vector<Bytes> outputs;
+    gsc_report report;
+
+    bool operator==(const Outcome &other) const
+    {
+        return same(report, other.report) && outputs == other.outputs;
+    }
+};
+
+std::string difference(const Outcome &a, const Outcome &b)
+{
+    std::ostringstream s;
+    if (!same(a.report, b.report))
+        s << text(a.report) << text(b.report);
+    for (uint64_t i = 0; i < a.outputs.size(); i++)
+        for (uint64_t j = 0; j < a.outputs[i].size(); j++)
+            if (a.outputs[i][j] != b.outputs[i][j]) {
+                s << "tensor " << i << " byte " << j << ": " << unsigned{a.outputs[i][j]} << ", "
+                  << unsigned{b.outputs[i][j]} << "\n";
+                break;
+            }
+    return s.str();
+}
+
+/* Runs a valid call on fresh memory, in halves where `split` is not 0. */
+Outcome outcome(const Call &c, const gsc_kernels *rung, const gsc_exec *on, bool apart,
+                uint32_t want, uint64_t split = 0)
+{
+    Image image(c, apart), fresh(c, apart);
+    Outcome o;
+    gsc_error err = {};
+    const uint64_t n = c.entries.size();
+    const int rounding = std::fegetround();
+    kernels = rung;
+    std::memset(&o.report, c.operation == SCALE ? 0 : 0x5a, sizeof o.report);
+    if (split == 0) {
+        claim(run(c, on, image.in.data(), image.out.data(), n, want, &o.report, &err) == GSC_OK,
+              "a valid call succeeds", err.message);
+    } else {
+        gsc_report halves[2] = {};
+        run(c, on, image.in.data(), image.out.data(), split, want, &halves[0], nullptr);
+        run(c, on, image.in.data() + split, image.out.data() + split, n - split, want, &halves[1],
+            nullptr);
+        if (halves[1].first_bad)
+            halves[1].first_bad += static_cast<int64_t>(split << 40);
+        claim(gsc_merge(on, &halves[0], &halves[1], &o.report, nullptr) == GSC_OK, "reports merge");
+    }
+    kernels = nullptr;
+    claim(std::fegetround() == rounding, "the rounding mode stays");
+    for (uint64_t i = 0; i < n && c.writes(); i++) {
+        o.outputs.push_back(result(image.out[i]));
+        if (!o.outputs[i].empty())
+            std::memcpy(fresh.out[i].data, o.outputs[i].data(), o.outputs[i].size());
+    }
+    claim(image.blocks == fresh.blocks, "nothing but the outputs is written");
+    return o;
+}
+
+/* ---- what the numerics say ---- */
+
+/* A report where less was wanted. */
+gsc_report only(uint32_t want, gsc_report r)
+{
+    r.absent = want_all & ~want;
+    if (r.absent & GSC_WANT_COUNTS)
+        r.nan_count = r.inf_count = 0;
+    if (r.absent & GSC_WANT_FIRST_BAD)
+        r.first_bad = 0;
+    if (r.absent & GSC_WANT_NORM)
+        r.sum_squares = 0;
+    if (r.absent & GSC_WANT_AMAX)
+        r.amax = 0;
+    if (r.absent & GSC_WANT_UNDERFLOW)
+        r.zeros_made = r.subnormals_made = 0;
+    if (r.absent & GSC_WANT_HISTOGRAM) {
+        r.histogram_elements = 0;
+        std::fill(std::begin(r.histogram), std::end(r.histogram), 0);
+    }
+    return r;
+}
+
+/* One real number of an entry on its way. */
+struct Value {
+    uint64_t before, after; /* bits; after: the rounded product, not clamped, not added */
+    double product, sum;    /* in the type that multiplies; `sum` of accumulate */
+    bool bad, nan;
+};
+
+class Numbers {
+  public:
+    Numbers(const Call &c, const Entry &entry)
+        : call(c), e(entry), from(real(e.in)), to(real(e.out)),
+          in_float(from.dtype != GSC_F64 && std::isnormal(static_cast<float>(c.multiplier()))),
+          multiplier(in_float ? static_cast<float>(c.multiplier()) : c.multiplier()),
+          limit(in_float ? static_cast<float>(c.limit) : c.limit)
+    {
+    }
+    const Call &call;
+    const Entry &e;
+    const Dtype &from, &to;
+    const bool in_float;
+    const double multiplier, limit;
+
+    Value at(uint64_t i) const
+    {
+        Value v = {};
+        v.before = read_bits(from, e.data.data(), i);
+        v.nan = is_nan(from, v.before);
+        const double x = decode(from, v.before);
+        v.product =
+            in_float ? static_cast<float>(x) * static_cast<float>(multiplier) : x * multiplier;
+        const bool copied = call.operation < CLIP && e.in == e.out && multiplier == 1.0;
+        v.after = copied  ? v.before
+                  : v.nan ? convert_nan(from, to, v.before)
+                          : encode(to, v.product);
+        v.bad = !std::isfinite(call.operation == CLIP ? v.product : decode(to, v.after));
+        return v;
+    }
+    uint64_t written(uint64_t i, const Value &v, bool overflow) const
+    {
+        if (call.operation == CLIP && !v.nan)
+            return encode(to, std::clamp(v.product, -limit, limit));
+        if (call.operation != ACCUMULATE)
+            return v.after;
+        const uint64_t old = read_bits(to, e.before.data(), i);
+        if (overflow)
+            return old;
+        if (is_nan(to, old))
+            return convert_nan(to, to, old);
+        const double y = decode(to, old);
+        return encode(to, in_float && to.dtype != GSC_F64
+                              ? static_cast<float>(y) + static_cast<float>(v.product)
+                              : y + v.product);
+    }
+};
+
+/* sum_squares is an ordinary sum here: near enough. */
+Outcome model(const Call &c)
+{
+    Outcome o = {};
+    gsc_report &r = o.report;
+    for (uint64_t t = 0; t < c.entries.size(); t++) {
+        const Entry &e = c.entries[t];
+        const Numbers numbers(c, e);
+        const Dtype &from = numbers.from, &to = numbers.to;
+        const uint64_t k = parts(e.in);
+        r.elements += static_cast<int64_t>(e.count);
+        for (uint64_t i = 0; i < e.count; i++) {
+            Value v = {};
+            for (uint64_t part = 0; part < k; part++) {
+                const Value each = numbers.at(i * k + part);
+                if (std::isfinite(each.product)) {
+                    r.amax = std::max(r.amax, std::fabs(each.product));
+                    r.sum_squares += each.product * each.product;
+                }
+                if (part == 0 || (each.before & ~from.sign()) > (v.before & ~from.sign()))
+                    v = each;
+            }
+            const uint64_t before = v.before & ~from.sign(), after = v.after & ~to.sign();
+            r.nan_count += v.nan;
+            r.inf_count += v.bad && !v.nan;
+            r.zeros_made += before != 0 && after == 0;
+            r.subnormals_made += before >= from.normal() && after != 0 && after < to.normal();
+            if (v.bad && r.first_bad == 0)
+                r.first_bad = INT64_MIN + static_cast<int64_t>(t << 40 | i);
+            if (i * k % 65536 >= 4096)
+                continue;
+            r.histogram_elements++;
+            if (std::isfinite(v.product) && v.product != 0)
+                r.histogram[std::clamp((std::ilogb(v.product) + 48) >> 2, 0, 15)]++;
+        }
+    }
+    r.overflow = r.nan_count + r.inf_count > 0;
+    r.found_inf = static_cast<float>(r.overflow);
+    for (const Entry &e : c.entries) {
+        if (!c.writes())
+            break;
+        const Numbers numbers(c, e);
+        o.outputs.emplace_back(e.count * gsc_dtype_size(e.out));
+        for (uint64_t i = 0; i < e.count * parts(e.in); i++)
+            write_bits(numbers.to, o.outputs.back().data(), i,
+                       numbers.written(i, numbers.at(i), r.overflow));
+    }
+    r = c.operation == SCALE ? gsc_report{} : only(c.want, r);
+    return o;
+}
+
+/* ---- from bytes ---- */
+
+/* A run of magnitudes, with bits of all kinds among them. */
+Bytes random_data(uint32_t dtype, uint64_t count, bool good, Source &source)
+{
+    const Dtype &d = real(dtype);
+    const uint64_t n = count * parts(dtype), low = d.infinity() / 256 * source.below(256),
+                   spans[] = {1, d.normal(), 16 * d.normal(), d.infinity()},
+                   lows[] = {0, low, d.infinity() - d.normal(),
+                             static_cast<uint64_t>(d.bias - 3) << d.mantissa};
+    const uint64_t span = spans[source.below(4)], first = lows[source.below(4)];
+    const uint64_t specials = good ? 0 : source.below(4); /* none, none, one, one in 16 */
+    const std::vector<uint64_t> special = special_bits(d);
+    const bool of_one_sign = source.one_in(4);
+    Random random = {source.bits(4)};
+    Bytes data(n * d.size);
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t r = random.next(), at = first + (r >> 8) % span;
+        uint64_t bits = std::min(at, d.infinity() - 1) | (r & 1 && !of_one_sign ? d.sign() : 0);
+        if (specials == 3 && (r >> 1) % 16 == 0)
+            bits = random.next() % 2 ? special[random.next() % special.size()]
+                                     : random.next() & (d.sign() | (d.sign() - 1));
+        write_bits(d, data.data(), i, bits);
+    }
+    if (specials == 2 && n > 0)
+        write_bits(d, data.data(), source.bits(4) % n, special[source.below(special.size())]);
+    return data;
+}
+
+uint64_t random_count(Source &source, bool large)
+{
+    static const uint64_t ends[] = {3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127};
+    if (large)
+        return source.one_in(4) ? source.below(600000)
+                                : 65536 * (1 + source.below(4)) - 1 + source.below(3);
+    switch (source.below(8)) {
+    case 0:
+        return source.below(2);
+    case 1:
+        return 4096 * (1 + source.below(3)) - 1 + source.below(3);
+    case 2:
+    case 3:
+        return ends[source.below(16)];
+    case 4:
+        return source.below(2200);
+    default:
+        return source.below(80);
+    }
+}
+
+uint32_t random_dtype(Source &source, bool complex)
+{
+    return static_cast<uint32_t>(complex ? GSC_COMPLEX64 + source.below(2)
+                                         : GSC_F32 + source.below(std::size(dtypes)));
+}
+
+gsc_factor random_factor(Source &source)
+{
+    gsc_factor factor, product;
+    static const double limits[] = {0x1p-149, 0x1p-126, 0x1p126}; /* of normal and any floats */
+    double scale = std::ldexp(1, static_cast<int>(source.below(64)) - 24);
+    if (source.one_in(4))
+        scale = limits[source.below(3)] * std::ldexp(1 + static_cast<double>(source.below(2)) / 3,
+                                                     static_cast<int>(source.below(24)));
+    else if (source.one_in(2))
+        scale = source.number();
+    if (gsc_factor_init(scale, &factor, nullptr) != GSC_OK)
+        gsc_factor_init(65536, &factor, nullptr);
+    /* Others are not the inverse of each other to the bit. */
+    if (source.one_in(4) &&
+        gsc_factor_multiply(nullptr, &factor, source.number(), &product, nullptr) == GSC_OK)
+        return product;
+    return factor;
+}
+
+Call random_call(Source &source, bool large)
+{
+    Call c = {};
+    c.operation = static_cast<Operation>(source.below(5));
+    c.has_factor = !source.one_in(8);
+    c.factor = random_factor(source);
+    c.limit = std::fabs(source.number());
+    if (!(c.limit > 0) || !std::isfinite(c.limit))
+        c.limit = 1;
+    c.want = static_cast<uint32_t>(source.one_in(4) ? want_all : source.below(64));
+    const bool one_dtype = source.one_in(4), castless = source.one_in(3),
+               good =
+                   source.one_in(2); /* most of it: the first bad one is then far from the start */
+    uint64_t bytes = 0;
+    /* Enough for threads, and for output past the caches. */
+    const uint64_t most = large ? (source.one_in(4) ? 17u : 5u) << 20 : 100000,
+                   n = large ? 80 : source.below(source.one_in(2) ? 4 : 41);
+    for (uint64_t i = 0; i < n && bytes < most; i++) {
+        Entry e = {};
+        const bool complex = source.one_in(6);
+        e.in = one_dtype && i ? c.entries[0].in : random_dtype(source, complex);
+        e.out = random_dtype(source, parts(e.in) == 2);
+        if (castless || c.operation == CHECK)
+            e.out = e.in;
+        e.count = random_count(source, large && i % 4 != 3);
+        e.in_place = c.operation != ACCUMULATE && source.one_in(2) &&
+                     gsc_dtype_size(e.in) == gsc_dtype_size(e.out);
+        e.shift = source.below(64);
+        e.out_shift = source.below(64);
+        e.data = random_data(e.in, e.count, good && !source.one_in(4), source);
+        e.before = random_data(e.out, e.count, good, source);
+        bytes += e.data.size();
+        c.entries.push_back(std::move(e));
+    }
+    return c;
+}
+
+/* ---- contexts ---- */
+
+/* Shares of the work in an odd order: a stride that meets all of them. */
+void run_in_odd_order(void *, gsc_task *task, void *data, uint64_t count)
+{
+    const uint64_t stride = count % 7 ? 7 : 1;
+    for (uint64_t i = 0; i < count; i++)
+        task(data, (count - 1 - i) * stride % count);
+}
+
+gsc_exec exec_of(uint32_t threads, gsc_parallel_for *parallel_for)
+{
+    gsc_exec exec = GSC_EXEC_INIT;
+    claim(gsc_context_create_cpu(threads, parallel_for, nullptr, &exec.context, nullptr) == GSC_OK,
+          "there are threads");
+    return exec;
+}
+
+} // namespace
+
+const gsc_kernels *__wrap_gsc_kernels_best()
+{
+    return kernels ? kernels : __real_gsc_kernels_best();
+}
+
+void fuzz_lists(Source &source, bool rare)
+{
+    static const std::vector<const gsc_kernels *> rungs = rungs_here();
+    static const gsc_exec own = exec_of(3, nullptr), foreign = exec_of(2, run_in_odd_order);
+    const Call c = random_call(source, rare);
+    describe = [&] { return c.words(); };
+    const gsc_kernels *any_rung = rungs[source.below(rungs.size())];
+    const auto same_as = [](const Outcome &expected, const Outcome &o, const char *text) {
+        claim(o == expected, text, difference(o, expected));
+    };
+
+    const Outcome first = outcome(c, rungs[0], nullptr, false, c.want);
+    for (uint64_t i = 1; i < rungs.size(); i++)
+        same_as(first, outcome(c, rungs[i], nullptr, false, c.want),
+                "every rung gives the same bits");
+    same_as(first, outcome(c, any_rung, nullptr, true, c.want), "in place and apart are the same");
+    same_as(first, outcome(c, any_rung, source.one_in(2) ? &own : &foreign, false, c.want),
+            "threads change nothing");
+
+    Outcome all = outcome(c, any_rung, nullptr, false, want_all);
+    if (c.operation != SCALE)
+        all.report = only(c.want, all.report);
+    same_as(first, all, "what else is wanted changes nothing");
+
+    bool in_kind = true;
+    uint64_t elements = 0;
+    for (const Entry &e : c.entries) {
+        in_kind &= e.in == e.out;
+        elements += e.count;
+    }
+    if (c.operation == UNSCALE && in_kind) {
+        Call check = c;
+        check.operation = CHECK;
+        const gsc_report report = outcome(check, any_rung, nullptr, false, c.want).report;
+        claim(same(report, first.report), "check reports what unscaling in place does",
+              text(report) + text(first.report));
+    }
+
+    const auto nearly = [&](double a, double b, double share) {
+        return !(std::fabs(b) < 1e300) || std::fabs(a - b) <= share * std::fabs(b) + 1e-318;
+    };
+    if (c.entries.size() > 1 && (c.operation != ACCUMULATE || !first.report.overflow)) {
+        const uint64_t split = 1 + source.below(c.entries.size() - 1);
+        Outcome halves = outcome(c, any_rung, nullptr, false, c.want, split);
+        claim(nearly(halves.report.sum_squares, first.report.sum_squares, 1e-12),
+              "halves have the sum of the whole", text(halves.report) + text(first.report));
+        halves.report.sum_squares = first.report.sum_squares;
+        same_as(first, halves, "halves merge to the whole");
+    }
+    if (elements < 2000 || (!rare && source.one_in(2))) {
+        Outcome expected = model(c);
+        claim(nearly(first.report.sum_squares, expected.report.sum_squares, 1e-5),
+              "the sum of squares is one", text(first.report) + text(expected.report));
+        expected.report.sum_squares = first.report.sum_squares;
+        same_as(expected, first, "the bits are those of the numerics");
+    }
+
+    gsc_factor clipped;
+    const double max_norm = std::fabs(source.number());
+    gsc_error err = {};
+    const gsc_status status = gsc_clip_factor(
+        nullptr, &first.report, c.has_factor ? &c.factor : nullptr, max_norm, &clipped, &err);
+    claim(status == GSC_OK || status == err.status, "a refusal says why");
+    if (status == GSC_OK)
+        claim(clipped.inverse > 0 && clipped.inverse <= (c.has_factor ? c.factor.inverse : 1),
+              "clipping makes gradients smaller, but not zero");
+
+    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_state state;
+    gsc_policy_preset("recommended", &policy, nullptr);
+    gsc_state_init(nullptr, &policy, &state, nullptr);
+    claim(gsc_update(nullptr, &policy, &state, &first.report, &state, &err) == GSC_OK,
+          "a report leads to an update", err.message);
+    claim(state.skipped == first.report.overflow, "an overflow is skipped");
+}
+
+void fuzz_invalid_lists(Source &source)
+{
+    Call c = random_call(source, false);
+    if (c.entries.empty())
+        return;
+    describe = [&] { return c.words(); };
+    const uint64_t n = c.entries.size(), i = source.below(n);
+    Image image(c, c.operation == ACCUMULATE);
+    const Image fresh(c, c.operation == ACCUMULATE);
+    gsc_tensor *const in = &image.in[i], *const out = c.writes() ? &image.out[i] : in,
+                      *const either = source.one_in(2) ? out : in;
+    const gsc_tensor *ins = image.in.data(), *outs = image.out.data();
+    gsc_exec on = GSC_EXEC_INIT;
+    uint32_t want = c.want;
+    gsc_report report, marked;
+    std::memset(&marked, 0x5a, sizeof marked);
+    report = marked;
+    gsc_report *to = &report;
+    gsc_status expected = GSC_ERROR_DTYPE;
+    const bool reports = c.operation != SCALE;
+    const uint64_t bytes = in->count * gsc_dtype_size(in->dtype), kind = source.below(13);
+    switch (kind) {
+    case 0:
+        either->dtype = static_cast<uint32_t>(source.one_in(2) ? source.bits(4) : 10);
+        if (gsc_dtype_size(either->dtype))
+            either->dtype = 0;
+        break;
+    case 1:
+        either->reserved = static_cast<uint32_t>(source.bits(4)) | 1;
+        expected = GSC_ERROR_VALUE;
+        break;
+    case 2:
+        either->data = nullptr;
+        if (either->count == 0)
+            return;
+        expected = GSC_ERROR_NULL;
+        break;
+    case 3:
+        either->count = (uint64_t{1} << (60 + source.below(4))) + source.below(256);
+        if (source.one_in(2))
+            either->count = UINT64_MAX - source.below(256);
+        expected = GSC_ERROR_COUNT;
+        break;
+    case 4:
+        if (!c.writes() || out->count == 0)
+            return;
+        out->count -= 1 + source.below(out->count);
+        expected = GSC_ERROR_COUNT;
+        break;
+    case 5:
+        if (!c.writes())
+            return;
+        out->dtype = parts(in->dtype) == 2 ? GSC_F32 : GSC_COMPLEX64;
+        break;
+    case 6: {
+        const uint64_t distance = bytes ? source.below(bytes) : 0;
+        const bool is_same =
+            distance == 0 && gsc_dtype_size(in->dtype) == gsc_dtype_size(out->dtype);
+        if (!c.writes() || bytes == 0 || (is_same && c.operation != ACCUMULATE))
+            return;
+        out->data = static_cast<unsigned char *>(in->data) + distance;
+        expected = GSC_ERROR_OVERLAP;
+        break;
+    }
+    case 7:
+        want = static_cast<uint32_t>(source.bits(4)) | 64;
+        expected = GSC_ERROR_WANT;
+        if (!reports)
+            return;
+        break;
+    case 8: {
+        const double wrong[] = {0, -1, HUGE_VAL, nan("")};
+        c.has_factor = true;
+        (source.one_in(2) ? c.factor.scale : c.factor.inverse) = wrong[source.below(4)];
+        expected = GSC_ERROR_FACTOR;
+        break;
+    }
+    case 9:
+        (source.one_in(2) && c.writes() ? outs : ins) = nullptr;
+        expected = GSC_ERROR_NULL;
+        break;
+    case 10:
+        on.struct_size = static_cast<uint32_t>(source.one_in(2) ? 0 : source.bits(4) | 1);
+        expected = GSC_ERROR_STRUCT_SIZE;
+        break;
+    case 11:
+        on.reserved = source.one_in(2);
+        on.stream = on.reserved ? nullptr : &on;
+        expected = GSC_ERROR_VALUE;
+        break;
+    default:
+        if (c.operation == CLIP) {
+            const double wrong[] = {0, -1, HUGE_VAL, nan("")};
+            c.limit = wrong[source.below(4)];
+            expected = GSC_ERROR_VALUE;
+        } else if (c.operation == CHECK || c.operation == ACCUMULATE) {
+            to = nullptr;
+            expected = GSC_ERROR_NULL;
+        } else {
+            return;
+        }
+    }
+    gsc_error err = {};
+    const gsc_status status = run(c, &on, ins, outs, n, want, to, &err);
+    claim(status == expected && err.status == status && err.name[0] && err.message[0],
+          "what is wrong is refused by its name",
+          "kind " + std::to_string(kind) + ": status " + std::to_string(status) + ", not " +
+              std::to_string(expected) + ": " + err.message);
+    claim(image.blocks == fresh.blocks && same(report, marked), "a refused call writes nothing");
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: MIT
+// Policies of random fields, the scales that they lead to, and what was saved of them: a policy
+// that is accepted keeps its promises over any reports, and bytes that were damaged are refused or
+// load to a state that can be used.
+#include <iomanip>
+
+#include "fuzz.hpp"
+
+namespace {
+
+constexpr uint64_t head_size = 24;
+
+double gsc_policy::*const doubles[] = {
+    &gsc_policy::init_scale,    &gsc_policy::growth_factor, &gsc_policy::backoff_factor,
+    &gsc_policy::max_scale,     &gsc_policy::min_scale,     &gsc_policy::overflow_tolerance,
+    &gsc_policy::target_amax,   &gsc_policy::mean_decay,    &gsc_policy::variance_decay,
+    &gsc_policy::margin_sigmas, &gsc_policy::overflow_log2,
+};
+uint32_t gsc_policy::*const words[] = {
+    &gsc_policy::arithmetic,   &gsc_policy::growth_rule,    &gsc_policy::growth_lag,
+    &gsc_policy::ceiling_rule, &gsc_policy::floor_rule,     &gsc_policy::overflow_test,
+    &gsc_policy::hysteresis,   &gsc_policy::overflow_reset, &gsc_policy::apply_delay,
+    &gsc_policy::quirks,       &gsc_policy::reserved,
+};
+
+gsc_policy random_policy(Source &source)
+{
+    gsc_policy p = GSC_POLICY_INIT;
+    const char *name = gsc_preset_name(static_cast<uint32_t>(source.below(gsc_preset_count())));
+    if (source.one_in(4))
+        name = "openseq2seq_logmax"; /* the one that predicts */
+    if (!source.one_in(4))
+        gsc_policy_preset(name, &p, nullptr);
+    for (uint64_t changes = source.below(8); changes > 0; changes--)
+        switch (source.below(3)) {
+        case 0:
+            p.*words[source.below(std::size(words))] =
+                static_cast<uint32_t>(source.one_in(16) ? source.bits(4) : source.below(5));
+            break;
+        case 1:
+            p.growth_interval = source.one_in(8) ? source.bits(8) : source.below(20);
+            p.stall_limit = source.below(20);
+            break;
+        default:
+            p.*doubles[source.below(std::size(doubles))] = source.number();
+        }
+    return p;
+}
+
+std::string words_of(const gsc_policy &p)
+{
+    std::ostringstream s;
+    s << std::hexfloat;
+    for (const auto field : doubles)
+        s << p.*field << " ";
+    for (const auto field : words)
+        s << p.*field << " ";
+    s << p.growth_interval << " " << p.stall_limit;
+    return "policy (doubles, words, interval, stall limit): " + s.str() + "\n";
+}
+
+std::string words_of(const gsc_state &s)
+{
+    std::ostringstream t;
+    t << std::hexfloat << "scale " << s.factor.scale << " next " << s.next.scale << " serial "
+      << s.next.serial << " means " << s.mean << " " << s.slow_mean << " " << s.mean_square
+      << " starts " << s.mean_start << " " << s.slow_start << " good " << s.good << " steps "
+      << s.steps << " overflows " << s.overflows << " stalled " << s.stalled << " events "
+      << s.events << "\n";
+    return t.str();
+}
+
+/* A double in the policy's arithmetic. */
+double rounded(const gsc_policy &p, double x)
+{
+    return p.arithmetic == GSC_ARITHMETIC_F64 ? x : static_cast<double>(static_cast<float>(x));
+}
+
+/* What a policy promises of its scales, of which `start` was the last one that was given. */
+void check_scale(const gsc_policy &p, double scale, double start)
+{
+    const bool predicts = p.target_amax != 0;
+    const bool has_ceiling = p.max_scale != 0 && std::isfinite(p.max_scale),
+               has_floor = p.min_scale != 0,
+               keeps_ceiling = !predicts && p.ceiling_rule >= GSC_LIMIT_KEEP,
+               keeps_floor = !predicts && p.floor_rule >= GSC_LIMIT_KEEP;
+    claim(scale >= 0, "a scale is a number");
+    claim(std::isfinite(scale) || !(has_ceiling || keeps_ceiling),
+          "a ceiling keeps the scale finite");
+    claim(scale > 0 || !(has_floor || keeps_floor), "a floor keeps the scale above 0");
+    claim(!has_ceiling || scale <= std::max(start, rounded(p, p.max_scale)), "the ceiling holds");
+    claim(!has_floor || scale >= std::min(start, rounded(p, p.min_scale)), "the floor holds");
+}
+
+/* What must hold of any update of a state. */
+void check_update(const gsc_policy &p, const gsc_state &before, const gsc_state &after,
+                  bool overflow)
+{
+    const double old = before.next.scale, scale = after.next.scale;
+    const uint32_t moves = after.events & (GSC_EVENT_GREW | GSC_EVENT_BACKED_OFF);
+    claim(moves == (scale > old   ? GSC_EVENT_GREW
+                    : scale < old ? GSC_EVENT_BACKED_OFF
+                                  : 0),
+          "events say how the scale moved");
+    claim(!(after.events & GSC_EVENT_SKIPPED) == !overflow,
+          "an overflow, and no other step, is skipped");
+    claim(after.next.serial == before.next.serial + 1, "serials count updates");
+    claim(same(after.factor, p.apply_delay ? before.next : after.next),
+          "the scale is in force in time");
+    claim(after.skipped == before.skipped + overflow &&
+              after.growths == before.growths + (scale > old) &&
+              after.backoffs == before.backoffs + (scale < old),
+          "the totals count");
+}
+
+gsc_report random_report(Random &random, uint64_t overflows_in_256, int kind)
+{
+    gsc_report r = {};
+    r.overflow = random.next() % 256 < overflows_in_256;
+    r.found_inf = static_cast<float>(r.overflow);
+    const double any = std::ldexp(1 + random.unit(), static_cast<int>(random.next() % 2000) - 1000);
+    r.amax = kind == 0 ? any : kind == 1 ? 3.25 : random.unit() * 1e-3;
+    if (random.next() % 16 == 0)
+        r.amax = 0;
+    r.sum_squares = random.next() % 64 ? r.amax : HUGE_VAL;
+    return r;
+}
+
+bool is_overflow(const gsc_policy &p, const gsc_report &r)
+{
+    return r.overflow || (p.overflow_test == GSC_OVERFLOW_NORM &&
+                          r.sum_squares > std::numeric_limits<float>::max());
+}
+
+std::string words_of(const gsc_error &err)
+{
+    return std::to_string(err.status) + " " + err.name + ": " + err.message;
+}
+
+uint32_t crc32(const Bytes &bytes, uint64_t size)
+{
+    uint32_t crc = ~0u;
+    for (uint64_t i = 0; i < size; i++) {
+        crc ^= bytes[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ 0xedb88320 : crc >> 1;
+    }
+    return ~crc;
+}
+
+void damage(Bytes &bytes, Source &source)
+{
+    for (uint64_t changes = source.below(8); changes > 0; changes--) {
+        const uint64_t at = source.below(bytes.size());
+        const double number = source.number();
+        const uint64_t word = bit_cast<uint64_t>(number) + source.below(3) - 1;
+        switch (source.below(4)) {
+        case 0:
+            bytes[at] ^= static_cast<unsigned char>(1u << source.below(8));
+            break;
+        case 1:
+            bytes.resize(std::max<uint64_t>(at, 8));
+            break;
+        case 2:
+            bytes.resize(bytes.size() + 8 * source.below(40));
+            if (bytes.size() >= head_size) { /* the sizes, as a later version might have them */
+                const auto size = static_cast<uint32_t>(bytes.size());
+                const uint32_t policy_size = size - uint32_t{head_size} - 256 - 4;
+                std::memcpy(&bytes[12], &size, 4);
+                std::memcpy(&bytes[16], &policy_size, 4);
+                std::memcpy(&bytes[head_size], &policy_size,
+                            std::min<uint64_t>(4, size - head_size));
+            }
+            break;
+        default:
+            if (at / 8 * 8 + 8 <= bytes.size())
+                std::memcpy(&bytes[at / 8 * 8], &word, 8);
+        }
+    }
+    if (bytes.size() >= 4 && !source.one_in(4)) {
+        const uint32_t crc = crc32(bytes, bytes.size() - 4);
+        std::memcpy(&bytes[bytes.size() - 4], &crc, 4);
+    }
+}
+
+/* A policy struct of an older or newer client, which ends where its block does. */
+Bytes sized_policy(uint64_t size)
+{
+    Bytes bytes(size);
+    const auto struct_size = static_cast<uint32_t>(size);
+    std::memcpy(bytes.data(), &struct_size, 4);
+    return bytes;
+}
+
+void load_damaged(Bytes bytes, Source &source)
+{
+    damage(bytes, source);
+    Bytes policy = sized_policy(source.one_in(2) ? GSC_POLICY_SIZE : 8 * (1 + source.below(40)));
+    const Bytes policy_before = policy;
+    gsc_state state, marked;
+    std::memset(&marked, 0x5a, sizeof marked);
+    state = marked;
+    gsc_error err = {};
+    auto *const loaded = reinterpret_cast<gsc_policy *>(policy.data());
+    const gsc_status status = gsc_state_load(bytes.data(), bytes.size(), loaded, &state, &err);
+    if (status != GSC_OK) {
+        claim(status == err.status && err.name[0] && err.message[0], "a refusal says why");
+        claim(same(state, marked) && policy == policy_before, "a refused load writes nothing");
+        return;
+    }
+    describe = [&] { return words_of(state); };
+    claim(gsc_policy_check(loaded, &err) == GSC_OK, "a loaded policy can be used", words_of(err));
+    unsigned char again[GSC_SAVED_SIZE];
+    uint64_t size;
+    claim(gsc_state_save(loaded, &state, again, sizeof again, &size, &err) == GSC_OK,
+          "a loaded state can be saved", words_of(err));
+    uint32_t policy_size;
+    std::memcpy(&policy_size, &bytes[16], 4);
+    if (policy_size == GSC_POLICY_SIZE)
+        claim(size == bytes.size() && std::memcmp(again, bytes.data(), size) == 0,
+              "what was loaded is saved as the same bytes");
+    Random random = {source.bits(4)};
+    for (int i = 0; i < 20; i++) { /* absurd counts may end it */
+        const gsc_report report = random_report(random, 64, 0);
+        const gsc_state before = state;
+        const gsc_status updated = gsc_update(nullptr, loaded, &state, &report, &state, nullptr);
+        claim(updated == GSC_OK || updated == GSC_ERROR_STATE, "a loaded state can be updated");
+        if (updated == GSC_OK) {
+            claim(!std::isnan(state.next.scale), "a scale is a number", words_of(before));
+        } else {
+            claim(same(before, state), "a refused update writes nothing");
+            break;
+        }
+    }
+}
+
+} // namespace
+
+void fuzz_states(Source &source)
+{
+    gsc_policy p = random_policy(source);
+    gsc_state state, marked;
+    gsc_error err = {};
+    std::memset(&marked, 0x5a, sizeof marked);
+    state = marked;
+    describe = [&] { return words_of(p) + words_of(state); };
+    const gsc_status status = gsc_policy_check(&p, &err);
+    claim(gsc_state_init(nullptr, &p, &state, nullptr) == status, "init and check agree");
+    if (status != GSC_OK) {
+        claim(status == GSC_ERROR_POLICY && std::strncmp(err.name, "policy.", 7) == 0,
+              "a bad policy is refused by its field", words_of(err));
+        claim(same(state, marked), "a refused init writes nothing");
+        return;
+    }
+
+    double start = state.next.scale;
+    check_scale(p, start, start);
+    Random random = {source.bits(4)};
+    const uint64_t shares[] = {0, 1, 16, 128, 250, 256}, share = shares[source.below(6)];
+    const int kind = static_cast<int>(source.below(3)), steps = source.one_in(4) ? 1000 : 100;
+    for (int i = 0; i < steps; i++) {
+        const gsc_report report = random_report(random, share, kind);
+        const gsc_state before = state;
+        claim(gsc_update(nullptr, &p, &state, &report, &state, &err) == GSC_OK,
+              "a state of updates can be updated", words_of(err));
+        check_update(p, before, state, is_overflow(p, report));
+        check_scale(p, state.next.scale, start);
+        const double scale = source.at < source.end && source.one_in(16) ? source.number() : 0;
+        if (scale != 0 && gsc_set_scale(nullptr, &p, &state, &scale, &state, nullptr) == GSC_OK)
+            start = state.next.scale;
+    }
+
+    Bytes bytes(GSC_SAVED_SIZE);
+    uint64_t size = 0, needed = 0;
+    claim(gsc_state_save(&p, &state, bytes.data(), bytes.size(), &size, &err) == GSC_OK,
+          "a state of updates can be saved", words_of(err));
+    claim(gsc_state_save(&p, &state, nullptr, 0, &needed, nullptr) == GSC_OK && needed == size,
+          "the size is known before");
+    bytes.resize(size);
+    gsc_policy loaded_policy = GSC_POLICY_INIT;
+    gsc_state loaded;
+    claim(gsc_state_load(bytes.data(), size, &loaded_policy, &loaded, &err) == GSC_OK &&
+              same(loaded, state) && same(loaded_policy, p),
+          "what was saved is loaded", words_of(err));
+    load_damaged(std::move(bytes), source);
+}
