@@ -250,7 +250,7 @@ std::string first_difference(Fill fill, const std::vector<uint64_t> &sizes,
 
 } // namespace
 
-TEST_CASE("every rung gives the bits of plain C for random bits", "[kernels]")
+TEST_CASE("every rung gives the bits of plain C for random bits", "[kernels][long]")
 {
     CHECK(first_difference(random_bits, sizes_up_to(300), {Place::aligned}) == "");
 }

@@ -588,7 +588,7 @@ TEST_CASE("unscale gives the bits of the numerics for every pair of dtypes and s
 }
 
 TEST_CASE("unscale gives the bits of the numerics around the ends of blocks and chunks",
-          "[tensors]")
+          "[tensors][long]")
 {
     const double scales[] = {65536, 3, 0x1p-10, 1e39};
     uint64_t round = 0;
@@ -601,7 +601,7 @@ TEST_CASE("unscale gives the bits of the numerics around the ends of blocks and 
     CHECK(wrong_unscale(every_pair(65537, Kind::any), all_outputs, scales[3], want_all) == "");
 }
 
-TEST_CASE("in place and check give the same as out of place", "[tensors]")
+TEST_CASE("in place and check give the same as out of place", "[tensors][long]")
 {
     for (double scale : {65536.0, 1.0, 0.5, 3.0, 1e39})
         for (Kind kind : {Kind::moderate, Kind::tiny, Kind::huge, Kind::any}) {
