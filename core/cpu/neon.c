@@ -250,6 +250,22 @@ OP uint64_t at_least8(ints x, uint64_t least)
     return vaddvq_u64(vshrq_n_u64(vcgeq_u64(AS(u64, x), vdupq_n_u64(least)), 63));
 }
 
+#define KEEP_BELOW(size, bits)                                                                     \
+    OP ints keep_below##size(ints x, uint64_t limit)                                               \
+    {                                                                                              \
+        return vandq_u32(x,                                                                        \
+                         INTS_OF(u##bits, vcltq_u##bits(AS(u##bits, magnitudes##size(x)),          \
+                                                        vdupq_n_u##bits((uint##bits##_t)limit)))); \
+    }
+KEEP_BELOW(1, 8)
+KEEP_BELOW(2, 16)
+KEEP_BELOW(8, 64)
+
+OP ints keep_below4(ints x, uint64_t limit)
+{
+    return vandq_u32(x, vcltq_u32(magnitudes4(x), vdupq_n_u32((uint32_t)limit)));
+}
+
 OP ints sub2(ints a, uint16_t b)
 {
     return INTS_OF(u16, vsubq_u16(AS(u16, a), vdupq_n_u16(b)));
