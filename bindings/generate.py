@@ -415,6 +415,13 @@ def python_stub(manifest):
         args = ", ".join(f"{name}: {kind}" for name, kind in python_arguments(manifest, function))
         slash = ", /" if args else ""
         lines.append(f"def {function['function']}({args}{slash}) -> {python_result(function)}: ...")
+    lines += [
+        "def cuda_open(ordinal: int, /) -> int: ...",
+        "def cuda_call(",
+        "    function: str, context: int, device: int, stream: int, order: int, workspace: int, size: int,",
+        "    factor: int, limit: float, tensors: Arrays | tuple[Arrays, Arrays], want: int, report: int, /,",
+        ") -> int: ...",
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -5,9 +5,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/pool.h"
-#include "internal.h"
-
-static const char cuda_absent[] = "this library was built without CUDA support";
+#include "cuda/driver.h"
 
 gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_for, void *pool,
                                   gsc_context **out, gsc_error *err)
@@ -21,7 +19,7 @@ gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_f
     gsc_context *context = malloc(sizeof *context);
     if (!context)
         return gsc_fail(err, GSC_ERROR_MEMORY, -1, -1, "context", "out of memory");
-    *context = (gsc_context){threads, parallel_for, pool};
+    *context = (gsc_context){.threads = threads, .parallel_for = parallel_for, .pool = pool};
     if (threads > 1 && !parallel_for) {
         context->parallel_for = gsc_pool_run;
         context->pool = gsc_pool_create(threads);
@@ -38,14 +36,24 @@ gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_f
 gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err)
 {
     GSC_REQUIRE(out, 1);
-    return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "device", "CUDA device %d: %s", device,
-                    cuda_absent);
+    gsc_cuda *cuda;
+    GSC_TRY(gsc_cuda_open(device, &cuda, err));
+    gsc_context *context = calloc(1, sizeof *context);
+    if (!context) {
+        gsc_cuda_close(cuda);
+        return gsc_fail(err, GSC_ERROR_MEMORY, -1, -1, "context", "out of memory");
+    }
+    context->cuda = cuda;
+    *out = context;
+    return GSC_OK;
 }
 
 void gsc_context_destroy(gsc_context *context)
 {
     if (context && context->parallel_for == gsc_pool_run)
         gsc_pool_destroy(context->pool);
+    if (context && context->cuda)
+        gsc_cuda_close(context->cuda);
     free(context);
 }
 
@@ -59,7 +67,9 @@ gsc_status gsc_exec_read(const gsc_exec *on, gsc_context **context, gsc_error *e
     if (full.reserved != 0)
         return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.reserved",
                         "on.reserved is %u: it must be 0", full.reserved);
-    if (full.stream)
+    if (full.context && full.context->cuda)
+        GSC_TRY(gsc_cuda_check(full.context->cuda, err));
+    else if (full.stream)
         return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.stream",
                         "on.stream is set, but a CPU has no streams: leave it NULL");
     *context = full.context;
@@ -81,6 +91,6 @@ gsc_status gsc_get_info(gsc_info *out, gsc_error *err)
                      .cpu = gsc_kernels_best()->name,
                      .cpu_available = gsc_cpu_available(),
                      .cpu_note = gsc_cpu_note(),
-                     .cuda = cuda_absent};
+                     .cuda = gsc_cuda_note()};
     return gsc_struct_write(&info, GSC_INFO_SIZE, out, true, 0, "out", err);
 }

@@ -33,6 +33,7 @@ const char *gsc_status_string(gsc_status status)
         "saved bytes are of a newer version",
         "not available in this build or on this machine",
         "out of memory or threads",
+        "the CUDA driver failed, or the context is of another process",
     };
     int64_t index = -(int64_t)status;
     bool known = index >= 0 && index < (int64_t)(sizeof strings / sizeof *strings);

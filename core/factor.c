@@ -1,15 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Factors: the snapshot of a scale that one loss was multiplied by, and what is folded into it. */
-#include <math.h>
-
-#include "internal.h"
-#include "policy.h"
-
-gsc_factor gsc_factor_of(double scale, uint64_t serial)
-{
-    double inverse = 1.0 / scale;
-    return (gsc_factor){scale, inverse, (float)scale, (float)inverse, serial};
-}
+#include "cuda/enqueue.h"
+#include "step.h"
 
 gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err)
 {
@@ -44,17 +36,20 @@ gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, dou
                                gsc_factor *out, gsc_error *err)
 {
     gsc_context *context;
+    gsc_factor product;
     GSC_TRY(gsc_exec_read(on, &context, err));
     GSC_REQUIRE(factor, 1);
     GSC_REQUIRE(out, 3);
+    if (context && context->cuda) {
+        if (!gsc_positive(by))
+            return gsc_fail(err, GSC_ERROR_VALUE, 2, -1, "by",
+                            "by is %g: it must be finite and above 0", by);
+        return gsc_cuda_step(on, GSC_CUDA_FACTOR_MULTIPLY, NULL, factor, NULL, by, out, err);
+    }
     GSC_TRY(gsc_factor_check(factor, 1, err));
-    gsc_factor product = {
-        .scale = factor->scale * by, .inverse = factor->inverse / by, .serial = factor->serial};
-    if (!gsc_positive(product.scale) || !gsc_positive(product.inverse))
+    if (gsc_factor_times(factor, by, &product) != GSC_OK)
         return gsc_fail(err, GSC_ERROR_VALUE, 2, -1, "by",
                         "by is %g: it, the scale and its inverse must stay finite and above 0", by);
-    product.scale_f32 = (float)product.scale;
-    product.inverse_f32 = (float)product.inverse;
     *out = product;
     return GSC_OK;
 }
@@ -66,22 +61,21 @@ gsc_status gsc_clip_factor(const gsc_exec *on, const gsc_report *report, const g
     GSC_TRY(gsc_exec_read(on, &context, err));
     GSC_REQUIRE(report, 1);
     GSC_REQUIRE(out, 4);
+    if (!gsc_positive(max_norm))
+        return gsc_fail(err, GSC_ERROR_VALUE, 3, -1, "max_norm",
+                        "max_norm is %g: it must be finite and above 0", max_norm);
+    if (context && context->cuda)
+        return gsc_cuda_step(on, GSC_CUDA_CLIP_FACTOR, NULL, report, factor, max_norm, out, err);
     gsc_factor clipped = factor ? *factor : gsc_factor_of(1, 0);
     GSC_TRY(gsc_factor_check(&clipped, 2, err));
     if (report->absent & GSC_WANT_NORM)
         return gsc_fail(err, GSC_ERROR_REPORT, 1, -1, "report.sum_squares",
                         "the report has no norm: ask for GSC_WANT_NORM");
-    if (report->status != GSC_OK || !(report->sum_squares >= 0) || !isfinite(report->sum_squares))
+    if (gsc_norm_status(report) != GSC_OK)
         return gsc_fail(err, GSC_ERROR_REPORT, 1, -1, "report.sum_squares",
                         "report.sum_squares is %g (status %lld): there is no norm to clip to",
                         report->sum_squares, (long long)report->status);
-    if (!gsc_positive(max_norm))
-        return gsc_fail(err, GSC_ERROR_VALUE, 3, -1, "max_norm",
-                        "max_norm is %g: it must be finite and above 0", max_norm);
-    double coefficient = max_norm / (sqrt(report->sum_squares) + 1e-6);
-    if (coefficient < 1.0)
-        clipped.inverse *= coefficient;
-    clipped.inverse_f32 = (float)clipped.inverse;
+    clipped = gsc_factor_clipped(&clipped, report, max_norm);
     GSC_TRY(gsc_factor_check(&clipped, 2, err));
     *out = clipped;
     return GSC_OK;

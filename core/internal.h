@@ -54,7 +54,6 @@ gsc_status gsc_exec_read(const gsc_exec *on, gsc_context **context, gsc_error *e
 /* Whether a factor can multiply: refused with a sentence on how it got there. */
 gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err);
 gsc_status gsc_state_check(const gsc_state *state, int argument, gsc_error *err);
-gsc_factor gsc_factor_of(double scale, uint64_t serial);
 
 enum { GSC_BINS = sizeof((gsc_report *)0)->histogram / sizeof(int64_t) };
 
@@ -62,6 +61,7 @@ struct gsc_context {
     uint32_t threads;
     gsc_parallel_for *parallel_for;
     void *pool;
+    struct gsc_cuda *cuda; /* NULL: threads and host memory */
 };
 
 #endif

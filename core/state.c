@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Reports and states: the merge of what was seen, and the update that it leads to. */
-#include <math.h>
-#include <string.h>
-
-#include "internal.h"
-#include "policy.h"
+#include "cuda/enqueue.h"
+#include "step.h"
 
 /* ---- reports ---- */
-
-/* Wraps where a foreign report is absurd, instead of undefined behaviour. */
-static int64_t add(int64_t a, int64_t b)
-{
-    return (int64_t)((uint64_t)a + (uint64_t)b);
-}
 
 gsc_status gsc_merge(const gsc_exec *on, const gsc_report *a, const gsc_report *b, gsc_report *out,
                      gsc_error *err)
@@ -22,66 +13,22 @@ gsc_status gsc_merge(const gsc_exec *on, const gsc_report *a, const gsc_report *
     GSC_REQUIRE(a, 1);
     GSC_REQUIRE(b, 2);
     GSC_REQUIRE(out, 3);
-    gsc_report r;
-    memset(&r, 0, sizeof r);
-    r.overflow = a->overflow || a->found_inf != 0 || b->overflow || b->found_inf != 0;
-    r.found_inf = (float)r.overflow;
-    r.amax = a->amax > b->amax || isnan(a->amax) ? a->amax : b->amax;
-    r.absent = a->absent | b->absent;
-    r.first_bad = a->first_bad < b->first_bad ? a->first_bad : b->first_bad;
-    r.status = a->status < b->status ? a->status : b->status;
-    r.sum_squares = a->sum_squares + b->sum_squares;
-    r.elements = add(a->elements, b->elements);
-    r.nan_count = add(a->nan_count, b->nan_count);
-    r.inf_count = add(a->inf_count, b->inf_count);
-    r.zeros_made = add(a->zeros_made, b->zeros_made);
-    r.subnormals_made = add(a->subnormals_made, b->subnormals_made);
-    r.histogram_elements = add(a->histogram_elements, b->histogram_elements);
-    for (int bin = 0; bin < GSC_BINS; bin++)
-        r.histogram[bin] = add(a->histogram[bin], b->histogram[bin]);
-    *out = r;
+    if (context && context->cuda)
+        return gsc_cuda_step(on, GSC_CUDA_MERGE, NULL, a, b, 0, out, err);
+    *out = gsc_merged(a, b);
     return GSC_OK;
 }
 
 /* ---- the state ---- */
 
-static gsc_state initial_state(const gsc_policy *policy)
-{
-    gsc_state s;
-    memset(&s, 0, sizeof s);
-    double scale = policy->init_scale == 0 ? 1.0 : policy->init_scale;
-    if (policy->ceiling_rule == GSC_LIMIT_ALWAYS && scale > gsc_max_scale(policy))
-        scale = gsc_max_scale(policy);
-    s.factor = s.next = gsc_factor_of(gsc_format(policy, scale), 0);
-    s.mean_start = s.slow_start = 1;
-    return s;
-}
-
 gsc_status gsc_state_check(const gsc_state *s, int argument, gsc_error *err)
 {
 #define CHECK(field, holds)                                                                        \
     if (!(holds))                                                                                  \
-    return gsc_fail(err, GSC_ERROR_STATE, argument, -1, "state." #field,                           \
-                    "state." #field " is %.17g, which no update leads to: use gsc_state_init",     \
-                    (double)s->field)
-#define COUNT(field) CHECK(field, s->field >= 0 && s->field < INT64_MAX / 2)
-    CHECK(factor.scale, s->factor.scale >= 0 && (s->factor.scale > 0 || s->factor.serial > 0));
-    CHECK(next.scale, s->next.scale >= 0 && (s->next.scale > 0 || s->next.serial > 0));
-    CHECK(factor.inverse, s->factor.inverse == 1.0 / s->factor.scale);
-    CHECK(next.inverse, s->next.inverse == 1.0 / s->next.scale);
-    COUNT(good);
-    COUNT(steps);
-    COUNT(overflows);
-    COUNT(stalled);
-    COUNT(skipped);
-    COUNT(growths);
-    COUNT(backoffs);
-    CHECK(mean, isfinite(s->mean));
-    CHECK(slow_mean, isfinite(s->slow_mean));
-    CHECK(mean_square, isfinite(s->mean_square));
-    CHECK(mean_start, s->mean_start >= 0 && s->mean_start <= 1);
-    CHECK(slow_start, s->slow_start >= 0 && s->slow_start <= 1);
-#undef COUNT
+        return gsc_fail(err, GSC_ERROR_STATE, argument, -1, "state." #field,                       \
+                        "state." #field " is %.17g, which no update leads to: use gsc_state_init", \
+                        (double)s->field);
+    GSC_FOR_STATE_CHECKS(CHECK)
 #undef CHECK
     return GSC_OK;
 }
@@ -94,11 +41,13 @@ gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy, gsc_stat
     GSC_TRY(gsc_exec_read(on, &context, err));
     GSC_TRY(gsc_policy_read(policy, &full, 1, err));
     GSC_REQUIRE(out, 2);
-    *out = initial_state(&full);
+    if (context && context->cuda)
+        return gsc_cuda_step(on, GSC_CUDA_STATE_INIT, &full, NULL, NULL, 0, out, err);
+    *out = gsc_initial_state(&full);
     return GSC_OK;
 }
 
-/* Whether the report tells what the policy judges by. */
+/* gsc_report_status in words. */
 static gsc_status report_check(const gsc_policy *policy, const gsc_report *report, gsc_error *err)
 {
     if (report->status != GSC_OK)
@@ -118,14 +67,6 @@ static gsc_status report_check(const gsc_policy *policy, const gsc_report *repor
     return GSC_OK;
 }
 
-static bool overflowed(const gsc_policy *policy, const gsc_report *report)
-{
-    if (report->overflow || report->found_inf != 0)
-        return true;
-    /* Not `>`: a sum of squares that is NaN is an overflow, too. */
-    return policy->overflow_test == GSC_OVERFLOW_NORM && !(report->sum_squares <= 0x1.fffffep127);
-}
-
 gsc_status gsc_update(const gsc_exec *on, const gsc_policy *policy, const gsc_state *state,
                       const gsc_report *report, gsc_state *out, gsc_error *err)
 {
@@ -136,13 +77,11 @@ gsc_status gsc_update(const gsc_exec *on, const gsc_policy *policy, const gsc_st
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(report, 3);
     GSC_REQUIRE(out, 4);
+    if (context && context->cuda)
+        return gsc_cuda_step(on, GSC_CUDA_UPDATE, &full, state, report, 0, out, err);
     GSC_TRY(gsc_state_check(state, 2, err));
     GSC_TRY(report_check(&full, report, err));
-    gsc_state s = *state;
-    double newest = gsc_policy_step(&full, &s, overflowed(&full, report), report->amax);
-    s.next = gsc_factor_of(newest, state->next.serial + 1);
-    s.factor = full.apply_delay ? state->next : s.next;
-    *out = s;
+    *out = gsc_updated(&full, state, report);
     return GSC_OK;
 }
 
@@ -156,16 +95,13 @@ gsc_status gsc_set_scale(const gsc_exec *on, const gsc_policy *policy, const gsc
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(scale, 3);
     GSC_REQUIRE(out, 4);
+    if (context && context->cuda)
+        return gsc_cuda_step(on, GSC_CUDA_SET_SCALE, &full, state, scale, 0, out, err);
     GSC_TRY(gsc_state_check(state, 2, err));
     double rounded = gsc_format(&full, *scale);
     if (!gsc_usable(rounded))
         return gsc_fail(err, GSC_ERROR_VALUE, 3, -1, "scale",
                         "scale is %g: it and its inverse must be finite and above 0", *scale);
-    gsc_state s = initial_state(&full);
-    s.factor = s.next = gsc_factor_of(rounded, state->next.serial + 1);
-    s.skipped = state->skipped;
-    s.growths = state->growths;
-    s.backoffs = state->backoffs;
-    *out = s;
+    *out = gsc_rescaled(&full, state, rounded);
     return GSC_OK;
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "cpu/kernels.h"
-#include "internal.h"
+#include "cuda/enqueue.h"
 
 #define WANT_BITS                                                                                  \
     (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD | GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW |   \
@@ -57,7 +57,8 @@ typedef struct job {
     double multiplier, limit;
     uint32_t want;
     enum operation operation;
-    bool streams; /* output that is not in place goes past the caches */
+    bool streams;  /* output that is not in place goes past the caches */
+    bool by_scale; /* multiplies by the factor's scale instead of its inverse */
 } job;
 
 typedef struct plan {
@@ -656,6 +657,24 @@ uint32_t gsc_dtype_size(uint32_t dtype)
     return is_dtype(dtype) ? dtypes[dtype].size : 0;
 }
 
+/* The same on a device, which reads the factor and writes the report. */
+static gsc_status enqueue(const gsc_exec *on, const gsc_factor *factor, const job *job,
+                          gsc_report *report, gsc_error *err)
+{
+    const gsc_cuda_job on_device = {.op = job->operation == CLIP  ? GSC_CUDA_CLIP
+                                          : job->operation == ADD ? GSC_CUDA_ADD
+                                                                  : GSC_CUDA_STORE,
+                                    .by_scale = job->by_scale,
+                                    .factor = factor,
+                                    .tensors = job->in,
+                                    .out = job->out,
+                                    .n = job->n,
+                                    .limit = job->limit,
+                                    .want = job->want,
+                                    .report = report};
+    return gsc_cuda_tensors(on, &on_device, err);
+}
+
 /* What is the same for all operations; `list` is the position of the argument `tensors`. */
 static gsc_status run(const gsc_exec *on, const gsc_factor *factor, int list, job *job,
                       gsc_report *report, gsc_error *err)
@@ -668,10 +687,13 @@ static gsc_status run(const gsc_exec *on, const gsc_factor *factor, int list, jo
         if (!job->out && job->operation != CHECK)
             return gsc_fail_null(err, list + 1, "out");
     }
-    if (factor)
-        GSC_TRY(gsc_factor_check(factor, 1, err));
     GSC_TRY(gsc_exec_read(on, &context, err));
     GSC_TRY(list_check(job, list, err));
+    if (context && context->cuda)
+        return enqueue(on, factor, job, report, err);
+    if (factor)
+        GSC_TRY(gsc_factor_check(factor, 1, err));
+    job->multiplier = !factor ? 1 : job->by_scale ? factor->scale : factor->inverse;
     job->kernels = gsc_kernels_best();
     job->streams = job->operation == UNSCALE && job->bytes >= STREAM_BYTES;
     memset(&result, 0, sizeof result);
@@ -703,11 +725,7 @@ static gsc_status run(const gsc_exec *on, const gsc_factor *factor, int list, jo
 gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *tensors,
                      const gsc_tensor *out, uint64_t n, gsc_error *err)
 {
-    job job = {.in = tensors,
-               .out = out,
-               .n = n,
-               .multiplier = factor ? factor->scale : 1,
-               .operation = UNSCALE};
+    job job = {.in = tensors, .out = out, .n = n, .operation = UNSCALE, .by_scale = true};
     return run(on, factor, 2, &job, NULL, err);
 }
 
@@ -716,7 +734,7 @@ gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor, const gsc_ten
 {
     GSC_REQUIRE(report, 5);
     GSC_TRY(want_check(want, 4, err));
-    job job = {.in = tensors, .n = n, .multiplier = factor ? factor->inverse : 1, .want = want};
+    job job = {.in = tensors, .n = n, .want = want};
     return run(on, factor, 2, &job, report, err);
 }
 
@@ -725,11 +743,7 @@ gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor, const gsc_t
                        gsc_error *err)
 {
     GSC_TRY(want_check(want, 5, err));
-    job job = {.in = tensors,
-               .out = out,
-               .n = n,
-               .multiplier = factor ? factor->inverse : 1,
-               .operation = UNSCALE};
+    job job = {.in = tensors, .out = out, .n = n, .operation = UNSCALE};
     job.want = report ? want : 0;
     return run(on, factor, 2, &job, report, err);
 }
@@ -742,11 +756,7 @@ gsc_status gsc_clip_value(const gsc_exec *on, const gsc_factor *factor, double l
         return gsc_fail(err, GSC_ERROR_VALUE, 2, -1, "limit",
                         "limit is %g: it must be finite and above 0", limit);
     GSC_TRY(want_check(want, 6, err));
-    job job = {.in = tensors,
-               .out = out,
-               .n = n,
-               .multiplier = factor ? factor->inverse : 1,
-               .operation = CLIP};
+    job job = {.in = tensors, .out = out, .n = n, .operation = CLIP};
     job.limit = limit;
     job.want = report ? want : 0;
     return run(on, factor, 3, &job, report, err);
@@ -758,11 +768,7 @@ gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor, const gs
 {
     GSC_REQUIRE(report, 6);
     GSC_TRY(want_check(want, 5, err));
-    job job = {.in = tensors,
-               .out = out,
-               .n = n,
-               .multiplier = factor ? factor->inverse : 1,
-               .operation = ADD};
+    job job = {.in = tensors, .out = out, .n = n, .operation = ADD};
     job.want = want;
     return run(on, factor, 2, &job, report, err);
 }
@@ -778,6 +784,8 @@ gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uin
     GSC_TRY(want_check(want, 3, err));
     job job = {.in = tensors, .n = n};
     GSC_TRY(list_check(&job, 1, err));
+    if (context && context->cuda)
+        return gsc_cuda_workspace_size(tensors, n, want, size, err);
     *size = 0;
     return GSC_OK;
 }

@@ -258,13 +258,17 @@ typedef void gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t c
  * before it returns; the call enqueues on `stream` and returns at once. The workspace is in use
  * until the stream has done the call, or as long as a graph that captured it lives; calls in the
  * order of one stream may share one.
+ *
+ * What is wrong in the memory of a device is found there: it is said in report.status or
+ * state.status, and all else stays as it was; where a factor cannot be made, it is all zeros, which
+ * every call refuses. A predictive policy needs the host.
  */
 typedef struct gsc_exec {
     uint32_t struct_size;    /* set by the initialiser */
     uint32_t reserved;       /* 0 */
     gsc_context *context;    /* NULL: the calling thread */
     void *stream;            /* CUstream of a CUDA context; otherwise NULL */
-    void *workspace;         /* scratch of a CUDA context; otherwise ignored */
+    void *workspace;         /* scratch of a CUDA context, a multiple of 8; otherwise ignored */
     uint64_t workspace_size; /* its bytes; gsc_workspace_size says how many are needed */
 } gsc_exec;
 
@@ -301,8 +305,9 @@ GSC_API gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *pa
 /*
  * A context on a CUDA device, through the driver that is found at run time. Where there is none, or
  * it cannot be used, the answer is GSC_ERROR_UNAVAILABLE and gsc_info.cuda says why. The context is
- * the device's primary one, which frameworks share; the caller's current context stays as it was. A
- * forked process must make its own.
+ * the device's primary one, which frameworks share; the caller's current context stays as it was.
+ * Make it before a stream capture, and in a process that was not forked after CUDA was used: there
+ * it has ceased to work.
  *
  *     device  CUDA ordinal
  *
@@ -325,7 +330,7 @@ GSC_API void gsc_context_destroy(gsc_context *context);
  * Loads everything that calls on `on` need, so that none of them is slow the first time or breaks a
  * stream capture.
  *
- * Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE.
+ * Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
  * Threads: any, at the same time.
  */
 GSC_API gsc_status gsc_prepare(const gsc_exec *on, gsc_error *err);
@@ -338,7 +343,8 @@ typedef struct gsc_info {
                                   GSC_CPU in the environment chooses */
     const char *cpu_available; /* those that this machine can run, separated by spaces */
     const char *cpu_note;      /* empty, or why GSC_CPU was not followed */
-    const char *cuda;          /* "available", or why there is no CUDA */
+    const char *cuda;          /* "available", or why there is no CUDA; finding out starts the
+                                  driver, which a process forked later cannot use */
 } gsc_info;
 
 #define GSC_INFO_SIZE 40u /* to the end of cuda */
@@ -402,7 +408,8 @@ GSC_API gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err
  *
  *     by  finite, above 0
  *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_VALUE.
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_VALUE,
+ *   GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
  * Threads: any, at the same time; may be captured in a CUDA graph.
  */
 GSC_API gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, double by,
@@ -463,7 +470,8 @@ typedef struct gsc_report {
  * or *b. first_bad is the earlier one, so it points into the right list only when both reports are
  * of the same list.
  *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE.
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_MEMORY,
+ *   GSC_ERROR_DEVICE.
  * Threads: any, at the same time; may be captured in a CUDA graph.
  */
 GSC_API gsc_status gsc_merge(const gsc_exec *on, const gsc_report *a, const gsc_report *b,
@@ -510,7 +518,8 @@ typedef struct gsc_state {
 /*
  * The state before the first step.
  *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE.
+ * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
+ *   GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
  * Threads: any, at the same time; may be captured in a CUDA graph.
  */
 GSC_API gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy, gsc_state *out,
@@ -525,7 +534,7 @@ GSC_API gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy, 
  * predictive policy takes a report with amax 0 and no overflow as no sample: the scale stays.
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
- *   GSC_ERROR_REPORT, GSC_ERROR_VALUE.
+ *   GSC_ERROR_REPORT, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
  * Threads: any, at the same time; may be captured in a CUDA graph.
  */
 GSC_API gsc_status gsc_update(const gsc_exec *on, const gsc_policy *policy, const gsc_state *state,
@@ -538,7 +547,7 @@ GSC_API gsc_status gsc_update(const gsc_exec *on, const gsc_policy *policy, cons
  *     scale  one value, above 0
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
- *   GSC_ERROR_VALUE.
+ *   GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
  * Threads: any, at the same time; may be captured in a CUDA graph.
  */
 GSC_API gsc_status gsc_set_scale(const gsc_exec *on, const gsc_policy *policy,
@@ -627,7 +636,8 @@ GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
  *     out      NULL only with n = 0
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
- *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE.
+ *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
+ *   GSC_ERROR_DEVICE.
  * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
  * a CUDA graph.
  */
@@ -643,7 +653,8 @@ GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
  *     want     GSC_WANT_* bits
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
- *   GSC_ERROR_COUNT, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+ *   GSC_ERROR_COUNT, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
+ *   GSC_ERROR_DEVICE.
  * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
  * a CUDA graph.
  */
@@ -664,7 +675,8 @@ GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
  *     report   NULL: not wanted
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
- *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+ *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
+ *   GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
  * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
  * a CUDA graph.
  */
@@ -687,7 +699,8 @@ GSC_API gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor,
  *     report   NULL: not wanted
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
- *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+ *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
+ *   GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
  * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
  * a CUDA graph.
  */
@@ -707,7 +720,8 @@ GSC_API gsc_status gsc_clip_value(const gsc_exec *on, const gsc_factor *factor, 
  *     want     GSC_WANT_* bits
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
- *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+ *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
+ *   GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
  * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
  * a CUDA graph.
  */
@@ -726,7 +740,7 @@ GSC_API gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor,
  *     max_norm  finite, above 0
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_REPORT, GSC_ERROR_FACTOR,
- *   GSC_ERROR_VALUE.
+ *   GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
  * Threads: any, at the same time; may be captured in a CUDA graph.
  */
 GSC_API gsc_status gsc_clip_factor(const gsc_exec *on, const gsc_report *report,
@@ -741,7 +755,7 @@ GSC_API gsc_status gsc_clip_factor(const gsc_exec *on, const gsc_report *report,
  *     want     GSC_WANT_* bits
  *
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_WANT,
- *   GSC_ERROR_VALUE.
+ *   GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
  * Threads: any, at the same time.
  */
 GSC_API gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uint64_t n,

@@ -9,6 +9,8 @@
 
 #include "gradscaler.h"
 
+#include "dlpack.h"
+
 /* gradscaler.Error, a ValueError; made by the module's initialisation. */
 static PyObject *gsc_py_error;
 
@@ -209,13 +211,37 @@ static PyObject *gsc_py_unsupported(PyObject *dtype, const Py_buffer *view)
     return PyUnicode_FromFormat("format %s is not supported", view->format ? view->format : "B");
 }
 
+/* An array without a buffer, or one that a device call takes. */
+static bool gsc_py_dlpack(PyObject *array, Py_buffer *view, gsc_tensor *tensor, bool writable,
+                          const gsc_py_place *place, const char *list, Py_ssize_t index)
+{
+    gsc_status status;
+    PyObject *why, *capsule = gsc_py_export(array, place);
+    if (!capsule && (why = gsc_py_why_elsewhere(array, place)))
+        return gsc_py_raise_at(GSC_ERROR_VALUE, list, index, why);
+    if (!capsule)
+        return gsc_py_reraise_at(list, index);
+    if (!gsc_py_from_capsule(capsule, view, tensor, writable, place, &status, &why)) {
+        Py_DECREF(capsule);
+        return gsc_py_raise_at(status, list, index, why);
+    }
+    view->obj = capsule;
+    return true;
+}
+
 /* One array: its buffer, and its dtype by attribute (NumPy and its kin) or by format. */
 static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, bool writable,
-                          const char *list, Py_ssize_t index)
+                          const gsc_py_place *place, const char *list, Py_ssize_t index)
 {
     static PyObject *dtype_name;
     if (!dtype_name && !(dtype_name = PyUnicode_InternFromString("dtype")))
         return false;
+    bool on_host = PyObject_CheckBuffer(array);
+    if (!on_host && PyObject_HasAttrString(array, "__dlpack__"))
+        return gsc_py_dlpack(array, view, tensor, writable, place, list, index);
+    if (on_host && place->device >= 0)
+        return gsc_py_raise_at(GSC_ERROR_VALUE, list, index,
+                               gsc_py_misplaced(place, GSC_DL_CPU, 0));
     PyObject *dtype = PyObject_GetAttr(array, dtype_name);
     if (!dtype) {
         if (!PyErr_ExceptionMatches(PyExc_AttributeError))
@@ -239,6 +265,8 @@ static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
     return true;
 }
 
+static const gsc_py_place gsc_py_host = {-1, NULL};
+
 static void gsc_py_list_release(gsc_py_list *list)
 {
     for (Py_ssize_t i = 0; i < list->n; i++)
@@ -248,7 +276,8 @@ static void gsc_py_list_release(gsc_py_list *list)
     memset(list, 0, sizeof *list);
 }
 
-static bool gsc_py_list_of(PyObject *object, gsc_py_list *list, bool writable, const char *name)
+static bool gsc_py_list_of(PyObject *object, gsc_py_list *list, bool writable,
+                           const gsc_py_place *place, const char *name)
 {
     PyObject *items = PySequence_List(object); /* also keeps the arrays alive meanwhile */
     if (!items) {
@@ -265,7 +294,7 @@ static bool gsc_py_list_of(PyObject *object, gsc_py_list *list, bool writable, c
         PyErr_NoMemory();
     for (Py_ssize_t i = 0; ok && i < n; i++, list->n += ok)
         ok = gsc_py_tensor(PyList_GetItem(items, i), &list->views[i], &list->tensors[i], writable,
-                           name, i);
+                           place, name, i);
     /* A view that was filled before its dtype was refused is not counted in list->n yet. */
     if (!ok && list->views && list->n < n && list->views[list->n].obj)
         PyBuffer_Release(&list->views[list->n]);
@@ -324,7 +353,7 @@ static uint64_t gsc_py_bytes(const gsc_py_list *list)
 }
 
 /* `pair` is (tensors, out); out is tensors itself for a call in place. */
-static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists)
+static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists, const gsc_py_place *place)
 {
     if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
         PyErr_SetString(PyExc_TypeError, "expected a tuple (tensors, out)");
@@ -332,12 +361,12 @@ static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists)
     }
     PyObject *tensors = PyTuple_GetItem(pair, 0), *out = PyTuple_GetItem(pair, 1);
     bool in_place = tensors == out;
-    if (!gsc_py_list_of(tensors, &lists->in, in_place, "tensors"))
+    if (!gsc_py_list_of(tensors, &lists->in, in_place, place, "tensors"))
         return false;
     lists->bytes = gsc_py_bytes(&lists->in);
     if (in_place)
         return gsc_py_distinct(&lists->in, "tensors");
-    if (!gsc_py_list_of(out, &lists->out, true, "out"))
+    if (!gsc_py_list_of(out, &lists->out, true, place, "out"))
         return false;
     if (lists->in.n != lists->out.n) {
         PyErr_Format(PyExc_ValueError, "%zd tensors and %zd outputs", lists->in.n, lists->out.n);
@@ -348,6 +377,90 @@ static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists)
             return gsc_py_raise_at(GSC_ERROR_COUNT, "out", i,
                                    PyUnicode_FromString("shape or memory order differs"));
     return gsc_py_distinct(&lists->out, "out");
+}
+
+/* ---- CUDA ---- */
+
+/*
+ * cuda_open(ordinal): a context on a device, as a number; it lives as long as the process.
+ * cuda_call(function, context, device, stream, order, workspace, size, factor, limit, tensors,
+ *     want, report): gsc_<function> on that device.
+ * `tensors` is a list, or a pair of lists, of arrays there; workspace, factor and report are
+ * addresses there; `order` is what DLPack is told of the stream. Returns the bytes of workspace
+ * that are needed if `size` is less, and then did nothing; else 0.
+ */
+static PyObject *gsc_py_cuda_open(PyObject *self, PyObject *args)
+{
+    int ordinal;
+    gsc_context *context;
+    gsc_error err;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "i", &ordinal))
+        return NULL;
+    if (gsc_context_create_cuda(ordinal, &context, &err) != GSC_OK)
+        return gsc_py_raise(&err), NULL;
+    return PyLong_FromVoidPtr(context);
+}
+
+static gsc_status gsc_py_cuda_run(const char *function, gsc_exec *on, const gsc_factor *factor,
+                                  double limit, const gsc_py_lists *lists, uint32_t want,
+                                  gsc_report *report, uint64_t *needed, gsc_error *err)
+{
+    const gsc_tensor *in = lists->in.tensors;
+    const gsc_tensor *out = lists->out.tensors ? lists->out.tensors : in;
+    uint64_t n = (uint64_t)lists->in.n;
+    gsc_status status = gsc_workspace_size(on, in, n, want, needed, err);
+    if (status != GSC_OK || *needed > on->workspace_size)
+        return status;
+    *needed = 0;
+    if (strcmp(function, "check") == 0)
+        return gsc_check(on, factor, in, n, want, report, err);
+    if (strcmp(function, "clip_value") == 0)
+        return gsc_clip_value(on, factor, limit, in, out, n, want, report, err);
+    if (strcmp(function, "accumulate") == 0)
+        return gsc_accumulate(on, factor, in, out, n, want, report, err);
+    return gsc_unscale(on, factor, in, out, n, want, report, err);
+}
+
+static PyObject *gsc_py_cuda_call(PyObject *self, PyObject *args)
+{
+    const char *function;
+    unsigned long long context, stream, workspace, size, factor, report;
+    unsigned want;
+    int order;
+    double limit;
+    PyObject *tensors;
+    gsc_py_place place;
+    gsc_py_lists lists = {.bytes = 0};
+    gsc_error err;
+    uint64_t needed = 0;
+    gsc_status status = GSC_OK;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sKiKiKKKdOIK", &function, &context, &place.device, &stream, &order,
+                          &workspace, &size, &factor, &limit, &tensors, &want, &report))
+        return NULL;
+    gsc_exec on = GSC_EXEC_INIT;
+    on.context = (gsc_context *)(uintptr_t)context;
+    on.stream = (void *)(uintptr_t)stream;
+    on.workspace = (void *)(uintptr_t)workspace;
+    on.workspace_size = size;
+    place.stream = PyLong_FromLong(order);
+    bool ok = place.stream != NULL;
+    if (ok)
+        ok = PyTuple_Check(tensors) ? gsc_py_pair(tensors, &lists, &place)
+                                    : gsc_py_list_of(tensors, &lists.in, false, &place, "tensors");
+    if (ok) {
+        PyThreadState *thread = PyEval_SaveThread();
+        status = gsc_py_cuda_run(function, &on, (const gsc_factor *)(uintptr_t)factor, limit,
+                                 &lists, want, (gsc_report *)(uintptr_t)report, &needed, &err);
+        PyEval_RestoreThread(thread);
+        if (status != GSC_OK)
+            gsc_py_raise(&err);
+    }
+    gsc_py_list_release(&lists.in);
+    gsc_py_list_release(&lists.out);
+    Py_XDECREF(place.stream);
+    return ok && status == GSC_OK ? PyLong_FromUnsignedLongLong(needed) : NULL;
 }
 
 /* ---- module ---- */

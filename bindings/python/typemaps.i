@@ -91,13 +91,13 @@
 }
 
 %typemap(in) (const gsc_tensor *tensors, uint64_t n) (gsc_py_lists lists = {.bytes = 0}) {
-  if (!gsc_py_list_of($input, &lists.in, false, "tensors")) SWIG_fail;
+  if (!gsc_py_list_of($input, &lists.in, false, &gsc_py_host, "tensors")) SWIG_fail;
   lists.bytes = gsc_py_bytes(&lists.in);
   $1 = lists.in.tensors;
   $2 = (uint64_t)lists.in.n;
 }
 %typemap(in) (const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n) (gsc_py_lists lists = {.bytes = 0}) {
-  if (!gsc_py_pair($input, &lists)) SWIG_fail;
+  if (!gsc_py_pair($input, &lists, &gsc_py_host)) SWIG_fail;
   $1 = lists.in.tensors;
   $2 = lists.out.tensors ? lists.out.tensors : lists.in.tensors;
   $3 = (uint64_t)lists.in.n;
@@ -116,6 +116,9 @@
   if (gsc_thread) PyEval_RestoreThread(gsc_thread);
 }
 %enddef
+
+%native(cuda_open) PyObject *gsc_py_cuda_open(PyObject *self, PyObject *args);
+%native(cuda_call) PyObject *gsc_py_cuda_call(PyObject *self, PyObject *args);
 
 %init %{
   if (!gsc_py_init(m)) return -1;

@@ -10,7 +10,10 @@
 
 typedef struct gsc_cuda gsc_cuda;
 
-/* "available", or why there is no CUDA in this process; looked up at the first call. Never freed. */
+/*
+ * "available", or why there is no CUDA in this process. Never freed. The first call starts the
+ * driver; a process that is forked afterwards has no CUDA.
+ */
 const char *gsc_cuda_note(void);
 
 /*
@@ -18,11 +21,16 @@ const char *gsc_cuda_note(void);
  * does: what a stream capture forbids is done here.
  */
 gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err);
+/* In a forked process it frees the memory and leaves the driver alone. */
 void gsc_cuda_close(gsc_cuda *cuda);
 
+/* Whether this process made `cuda`; before any other use of it. */
+gsc_status gsc_cuda_check(const gsc_cuda *cuda, gsc_error *err);
+
 /*
- * Enqueues kernel number `kernel` of kernels.h with one parameter: a struct of `size` bytes, copied
- * before the call returns. The caller's current context is the same afterwards.
+ * Enqueues kernel number `kernel` of kernels.h with one parameter: a struct of `size` bytes, all
+ * that the kernel declares, copied before the call returns. The caller's current context is the
+ * same afterwards.
  */
 gsc_status gsc_cuda_launch(gsc_cuda *cuda, void *stream, int kernel, uint32_t blocks,
                            uint32_t threads, const void *parameter, uint64_t size, gsc_error *err);

@@ -617,7 +617,7 @@ def test_a_struct_of_the_wrong_size_or_type_is_named(function, arguments, bad):
         assert message.startswith(argument)
 
 
-@pytest.mark.parametrize("status", [1, -18, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("status", [1, -19, 2**31 - 1, -(2**31)])
 def test_a_status_that_is_none_is_unknown(status):
     assert c.gsc_status_string(status) == "unknown status"
 

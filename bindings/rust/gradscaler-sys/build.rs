@@ -58,10 +58,11 @@ fn link_system(directory: &Path) {
     link_dependencies();
 }
 
-/// What the core itself needs: the C library's mathematics and threads.
+/// What the core itself needs: the C library's mathematics, threads, and loading of libraries.
 fn link_dependencies() {
     println!("cargo:rustc-link-lib=m");
     println!("cargo:rustc-link-lib=pthread");
+    println!("cargo:rustc-link-lib=dl");
 }
 
 fn build_core(out: &Path) {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from . import _cuda, _structs
 from . import _gradscaler as c
-from . import _structs
 from ._structs import Event, Factor, Overflow, State, Want
 
 Arrays = Mapping[str, Any] | Sequence[Any]
@@ -155,7 +156,8 @@ class Scaler:
     Scaler("torch", growth_interval=100) follows a preset with some fields replaced; see `presets()` and `Policy`. The
     arrays may be of any kind that has a buffer: NumPy in float16, float32, float64, complex64 and complex128, through
     ml_dtypes bfloat16, float8_e4m3fn and float8_e5m2; Cerebras' 16 bits are uint16 arrays seen as
-    `array.view(gradscaler.cb16)`. A masked array is taken with its masked elements.
+    `array.view(gradscaler.cb16)`. Or DLPack: torch, CuPy and others, in CUDA memory too, where a call runs on the
+    stream that their framework uses and waits for it. A masked array is taken with its masked elements.
     One thread at a time may update a scaler; large calls release the interpreter's lock. With `threads` above 1 they
     are shared among that many, this one included, where a list has 4 MiB or more; the bits are the same. The threads
     are this scaler's own, sleep between calls, end with it, and are made anew in a forked process; of several calls at
@@ -236,8 +238,13 @@ class Scaler:
         """`loss` times the scale: a number, or an array of any shape as a new array, of `dtype` if given.
 
         A scaled float16 loss is easily infinite: keep it in float32 until it is scaled, then cast (dtype=numpy.float16
-        does both). `dtype` is NumPy's or ml_dtypes', or "cb16"; a complex loss stays complex.
+        does both). `dtype` is NumPy's or ml_dtypes', or "cb16"; a complex loss stays complex. A tensor of a framework
+        is multiplied by the framework, which is to differentiate it.
         """
+        if _cuda.elsewhere(type(loss)):
+            if dtype is not None:
+                raise TypeError(f"dtype={_short(dtype)}: cast the scaled {type(loss).__name__} instead")
+            return loss * self.loss_scale
         if isinstance(loss, int | float) and dtype is None:
             value = ctypes.c_double(loss)
             c.gsc_scale(None, self.state.factor, ([value], [value]))
@@ -283,15 +290,15 @@ class Scaler:
         report = Report(grads=out, names=names, scale=factor.scale)
         if clip_value is None:
             judged = results
-            _call(names, c.gsc_unscale, self._on, factor, (arrays, results), self._want(want), report)
+            self._run(names, "unscale", factor, arrays, results, self._want(want), report)
         else:
             judged = arrays  # no Inf is left in the results
             limit = _number("clip_value", clip_value)
             if not 0 < limit < math.inf:
                 raise ValueError(f"clip_value={limit!r}: it must be finite and above 0")
-            _call(names, c.gsc_clip_value, self._on, factor, limit, (arrays, results), self._want(want), report)
+            self._run(names, "clip_value", factor, arrays, results, self._want(want), report, limit)
         if report.overflow:
-            _find_bad(report, lambda i, one: c.gsc_check(self._on, None, [judged[i]], 0, one))
+            _find_bad(report, lambda i, one: self._run(range(1), "check", None, [judged[i]], None, 0, one))
         return report
 
     def accumulate(self, grads: Arrays, out: Arrays, *, want: int = 0, factor: Factor | None = None) -> Report:
@@ -306,12 +313,14 @@ class Scaler:
         results = arrays if out is grads else _matching(out, grads, names)
         factor = _factor(factor) or self.factor
         report = Report(grads=out, names=names, scale=factor.scale)
-        _call(names, c.gsc_accumulate, self._on, factor, (arrays, results), self._want(want), report)
+        self._run(names, "accumulate", factor, arrays, results, self._want(want), report)
         if report.overflow:
             inf, none = ctypes.c_float(math.inf), ctypes.c_float()
 
             def judge(i: int, one: _structs.Report) -> None:
-                """With an Inf behind it, an array is judged, but never added."""
+                """With an Inf behind it, an array is judged, but never added; one on a device by itself."""
+                if _cuda.device_of(arrays[i]) is not None:
+                    return self._run(range(1), "check", factor, [arrays[i]], None, 0, one)
                 c.gsc_accumulate(self._on, factor, ([arrays[i], inf], [results[i], none]), Want.COUNTS, one)
                 one.overflow = one.nan_count + one.inf_count > 1
 
@@ -323,9 +332,9 @@ class Scaler:
         names, arrays = _named(grads)
         factor = _factor(factor) or self.factor
         report = Report(grads=grads, names=names, scale=factor.scale)
-        _call(names, c.gsc_check, self._on, factor, arrays, self._want(want), report)
+        self._run(names, "check", factor, arrays, None, self._want(want), report)
         if report.overflow:
-            _find_bad(report, lambda i, one: c.gsc_check(self._on, factor, [arrays[i]], 0, one))
+            _find_bad(report, lambda i, one: self._run(range(1), "check", factor, [arrays[i]], None, 0, one))
         return report
 
     def update(self, report: Report | Iterable[Report]) -> Event:
@@ -352,6 +361,50 @@ class Scaler:
         factor = None if unscaled else self.state.factor
         c.gsc_clip_factor(None, report, factor, _number("max_norm", max_norm), out)
         return out
+
+    def _run(
+        self,
+        names: Sequence[Any],
+        function: str,
+        factor: Factor | None,
+        arrays: list[Any],
+        results: list[Any] | None,
+        want: int,
+        report: _structs.Report,
+        *limit: float,
+    ) -> None:
+        """One C call for the host's arrays, and one for those of each device; `results` is None if nothing is written.
+
+        An error about a tensor tells its name, too.
+        """
+        groups = _cuda.groups(arrays)
+        several = len(groups) > 1
+        if several and results is not None:  # before anything is written
+            if function == "accumulate":
+                raise ValueError("accumulate, which adds all or nothing, takes arrays of one device")
+            for name, array, result in zip(names, arrays, results, strict=True):
+                if _cuda.device_of(array) != _cuda.device_of(result):
+                    raise ValueError(f"{name!r}: its output is on another device than its input")
+        for ordinal, indices in groups.items():
+            ins = [arrays[i] for i in indices] if several else arrays
+            outs = ins if results is arrays else [results[i] for i in indices] if several and results else results
+            part = _structs.Report() if several else report
+            tensors = ins if outs is None else (ins, outs)
+            try:
+                if ordinal is None:
+                    getattr(c, f"gsc_{function}")(self._on, factor, *limit, tensors, want, part)
+                else:
+                    _cuda.call(function, factor, *(limit or (0.0,)), ordinal, tensors, want, part)
+            except c.Error as error:
+                if error.index >= 0 and (several or isinstance(names, list)):
+                    error.index = indices[error.index]
+                    error.args = (f"{names[error.index]!r}: {error}",)
+                raise
+            if several:
+                if part.first_bad:
+                    tensor = part.first_bad >> 40 & 0x7FFFFF
+                    part.first_bad += indices[tensor] - tensor << 40
+                c.gsc_merge(None, report, part, report)
 
     def _want(self, want: int) -> int:
         if not isinstance(want, int) or not 0 <= want < 2**32:
@@ -429,12 +482,21 @@ def _matching(out: Arrays, grads: Arrays, names: Sequence[Any]) -> list[Any]:
 
 def _new_like(grads: Arrays, arrays: list[Any], dtype: Any) -> Any:
     """New arrays of another dtype, in the same kind of container and memory order."""
-    import numpy as np
-
-    new = [np.empty_like(np.asarray(array), dtype=_dtype(dtype), subok=False) for array in arrays]
+    new = [_empty_like(array, dtype) for array in arrays]
     if isinstance(grads, Mapping):
         return dict(zip(grads, new, strict=True))
     return new[0] if _is_array(grads) else new
+
+
+def _empty_like(array: Any, dtype: Any) -> Any:
+    if _cuda.elsewhere(type(array)):  # its framework makes another, where it is
+        framework = sys.modules[type(array).__module__.partition(".")[0]]
+        if not hasattr(framework, "empty_like"):
+            raise TypeError(f"dtype={_short(dtype)}: {framework.__name__} has no empty_like; pass out instead")
+        return framework.empty_like(array, dtype=getattr(framework, dtype) if isinstance(dtype, str) else dtype)
+    import numpy as np
+
+    return np.empty_like(np.asarray(array), dtype=_dtype(dtype), subok=False)
 
 
 @functools.cache
@@ -478,16 +540,6 @@ def _merged(reports: Any) -> Report:
             raise TypeError(f"update takes the report of unscale, or several, not {type(report).__name__}")
         c.gsc_merge(None, merged, report, merged)
     return merged
-
-
-def _call(names: Sequence[Any], function: Any, *arguments: Any) -> None:
-    """Calls C; an error about a tensor tells its name, too."""
-    try:
-        function(*arguments)
-    except c.Error as error:
-        if error.index >= 0 and isinstance(names, list):
-            error.args = (f"{names[error.index]!r}: {error}",)
-        raise
 
 
 def _find_bad(report: Report, judge: Callable[[int, _structs.Report], None]) -> None:

@@ -136,7 +136,8 @@ class Info(Struct):
         chooses
     cpu_available: those that this machine can run, separated by spaces
     cpu_note: empty, or why GSC_CPU was not followed
-    cuda: "available", or why there is no CUDA
+    cuda: "available", or why there is no CUDA; finding out starts the driver, which a process
+        forked later cannot use
     """
 
     _fields_ = [

@@ -367,6 +367,10 @@ pub type gsc_parallel_for =
 /// reads before it returns; the call enqueues on `stream` and returns at once. The workspace is in
 /// use until the stream has done the call, or as long as a graph that captured it lives; calls in
 /// the order of one stream may share one.
+///
+/// What is wrong in the memory of a device is found there: it is said in report.status or
+/// state.status, and all else stays as it was; where a factor cannot be made, it is all zeros,
+/// which every call refuses. A predictive policy needs the host.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_exec {
@@ -378,7 +382,7 @@ pub struct gsc_exec {
     pub context: *mut gsc_context,
     /// CUstream of a CUDA context; otherwise NULL
     pub stream: *mut c_void,
-    /// scratch of a CUDA context; otherwise ignored
+    /// scratch of a CUDA context, a multiple of 8; otherwise ignored
     pub workspace: *mut c_void,
     /// its bytes; gsc_workspace_size says how many are needed
     pub workspace_size: u64,
@@ -421,7 +425,8 @@ pub struct gsc_info {
     pub cpu_available: *const c_char,
     /// empty, or why GSC_CPU was not followed
     pub cpu_note: *const c_char,
-    /// "available", or why there is no CUDA
+    /// "available", or why there is no CUDA; finding out starts the driver, which a process forked
+    /// later cannot use
     pub cuda: *const c_char,
 }
 
@@ -800,7 +805,8 @@ extern "C" {
     /// A context on a CUDA device, through the driver that is found at run time. Where there is
     /// none, or it cannot be used, the answer is GSC_ERROR_UNAVAILABLE and gsc_info.cuda says why.
     /// The context is the device's primary one, which frameworks share; the caller's current
-    /// context stays as it was. A forked process must make its own.
+    /// context stays as it was. Make it before a stream capture, and in a process that was not
+    /// forked after CUDA was used: there it has ceased to work.
     ///
     /// - `device`: CUDA ordinal
     ///
@@ -822,7 +828,7 @@ extern "C" {
     ///
     /// - `on`: NULL: this thread, host memory
     ///
-    /// Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE.
+    /// Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
     pub fn gsc_prepare(on: *const gsc_exec, err: *mut gsc_error) -> gsc_status;
 
     /// What GSC_INFO_INIT does, for languages without macros.
@@ -853,7 +859,8 @@ extern "C" {
     /// - `on`: NULL: this thread, host memory
     /// - `by`: finite, above 0
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_VALUE.
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_VALUE,
+    /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_factor_multiply(
         on: *const gsc_exec,
         factor: *const gsc_factor,
@@ -868,7 +875,8 @@ extern "C" {
     ///
     /// - `on`: NULL: this thread, host memory
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE.
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_MEMORY,
+    /// GSC_ERROR_DEVICE.
     pub fn gsc_merge(
         on: *const gsc_exec,
         a: *const gsc_report,
@@ -881,7 +889,8 @@ extern "C" {
     ///
     /// - `on`: NULL: this thread, host memory
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE.
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
+    /// GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_state_init(
         on: *const gsc_exec,
         policy: *const gsc_policy,
@@ -899,7 +908,8 @@ extern "C" {
     /// - `on`: NULL: this thread, host memory
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_REPORT, GSC_ERROR_VALUE.
+    /// GSC_ERROR_REPORT, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY,
+    /// GSC_ERROR_DEVICE.
     pub fn gsc_update(
         on: *const gsc_exec,
         policy: *const gsc_policy,
@@ -916,7 +926,7 @@ extern "C" {
     /// - `scale`: one value, above 0
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_VALUE.
+    /// GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_set_scale(
         on: *const gsc_exec,
         policy: *const gsc_policy,
@@ -972,7 +982,8 @@ extern "C" {
     /// - `factor`: NULL: 1: a cast, or a copy
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE.
+    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
+    /// GSC_ERROR_DEVICE.
     pub fn gsc_scale(
         on: *const gsc_exec,
         factor: *const gsc_factor,
@@ -990,7 +1001,8 @@ extern "C" {
     /// - `want`: GSC_WANT_* bits
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+    /// GSC_ERROR_COUNT, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
+    /// GSC_ERROR_DEVICE.
     pub fn gsc_check(
         on: *const gsc_exec,
         factor: *const gsc_factor,
@@ -1012,7 +1024,8 @@ extern "C" {
     /// - `report`: NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
+    /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_unscale(
         on: *const gsc_exec,
         factor: *const gsc_factor,
@@ -1038,7 +1051,8 @@ extern "C" {
     /// - `report`: NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
+    /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_clip_value(
         on: *const gsc_exec,
         factor: *const gsc_factor,
@@ -1063,7 +1077,8 @@ extern "C" {
     /// - `want`: GSC_WANT_* bits
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE.
+    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
+    /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_accumulate(
         on: *const gsc_exec,
         factor: *const gsc_factor,
@@ -1087,7 +1102,7 @@ extern "C" {
     /// - `max_norm`: finite, above 0
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_REPORT, GSC_ERROR_FACTOR,
-    /// GSC_ERROR_VALUE.
+    /// GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_clip_factor(
         on: *const gsc_exec,
         report: *const gsc_report,
@@ -1104,7 +1119,7 @@ extern "C" {
     /// - `want`: GSC_WANT_* bits
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_DTYPE, GSC_ERROR_COUNT,
-    /// GSC_ERROR_WANT, GSC_ERROR_VALUE.
+    /// GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
     pub fn gsc_workspace_size(
         on: *const gsc_exec,
         tensors: *const gsc_tensor,

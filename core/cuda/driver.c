@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The CUDA driver, loaded at run time and never unloaded: what of CUDA is still in use when the
+ * process ends is the driver's own to clear away.
+ */
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels.h"
+
+/* As the driver counts: 1000 * major + 10 * minor. The first to have all of driver.def. */
+#define LEAST_VERSION 11000
+
+/* Results of the driver, and options of its loader, that this file tells apart. */
+enum {
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    NO_DEVICE = 100,
+    INVALID_IMAGE = 200, /* this and the next five: the device cannot run the kernels */
+    NO_BINARY_FOR_GPU = 209,
+    INVALID_PTX = 218,
+    JIT_COMPILER_NOT_FOUND = 221,
+    UNSUPPORTED_PTX_VERSION = 222,
+    JIT_COMPILATION_DISABLED = 223,
+    CAPTURE_UNSUPPORTED = 900,
+    OPTION_ERROR_LOG = 5,
+    OPTION_ERROR_LOG_SIZE = 6,
+};
+
+static struct {
+#define X(name, symbol, signature) int32_t(*name) signature;
+#include "driver.def"
+#undef X
+    int32_t devices;
+    pid_t process; /* where the driver was started */
+    bool available;
+    char note[256];
+} driver;
+
+static const char *const kernel_names[] = {
+#define NAME(kernel) "gsc_cuda_" #kernel,
+    GSC_FOR_CUDA_KERNELS(NAME)
+#undef NAME
+};
+enum { KERNELS = sizeof kernel_names / sizeof *kernel_names };
+
+struct gsc_cuda {
+    int32_t device;
+    pid_t process;
+    void *context, *module;
+    void *functions[KERNELS];
+};
+
+/* ---- what is wrong ---- */
+
+static const char *name_of(int32_t result)
+{
+    const char *name = NULL;
+    return driver.error_name(result, &name) == 0 && name ? name : "unknown CUresult";
+}
+
+static const char *text_of(int32_t result)
+{
+    const char *text = NULL;
+    return driver.error_string(result, &text) == 0 && text ? text : "unknown error";
+}
+
+/* A call that the driver did not do: `what` and `detail` end "the driver could not". */
+static gsc_status fail(gsc_error *err, int32_t result, const char *name, int32_t device,
+                       const char *what, const char *detail)
+{
+    return gsc_fail(err, result == OUT_OF_MEMORY ? GSC_ERROR_MEMORY : GSC_ERROR_DEVICE, 0, -1, name,
+                    "CUDA device %d: the driver could not %s%s: %s (%s)%s", device, what, detail,
+                    text_of(result), name_of(result),
+                    result == CAPTURE_UNSUPPORTED ? "; make the context before the capture" : "");
+}
+
+/* ---- the driver library ---- */
+
+/* The name of a function that the library lacks; NULL if it has all that are needed. */
+static const char *find_functions(void *library)
+{
+    const char *missing = NULL;
+    void *symbol;
+#define OPTIONAL(name, function, signature)                                                        \
+    symbol = dlsym(library, #function);                                                            \
+    memcpy(&driver.name, &symbol, sizeof symbol);
+#define X(name, function, signature)                                                               \
+    OPTIONAL(name, function, signature)                                                            \
+    if (!symbol && !missing)                                                                       \
+        missing = #function;
+#include "driver.def"
+#undef X
+    return missing;
+}
+
+#define NOTE(...) (void)snprintf(driver.note, sizeof driver.note, __VA_ARGS__)
+
+static void start_driver(void)
+{
+    int32_t version = 0;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        const char *why = dlerror();
+        NOTE("no CUDA driver: %s", why ? why : "libcuda.so.1 cannot be loaded");
+        return;
+    }
+    const char *missing = find_functions(library);
+    /* Before what is missing: an old driver lacks functions because it is old. */
+    if (driver.driver_version && driver.driver_version(&version) == 0 && version < LEAST_VERSION) {
+        NOTE("the CUDA driver is too old: it is of CUDA %d.%d, %d.%d is needed", version / 1000,
+             version / 10 % 100, LEAST_VERSION / 1000, LEAST_VERSION / 10 % 100);
+        return;
+    }
+    if (missing) {
+        NOTE("the CUDA driver lacks %s: libcuda.so.1 is damaged or not NVIDIA's", missing);
+        return;
+    }
+    int32_t result = driver.init(0);
+    if (result == 0)
+        result = driver.device_count(&driver.devices);
+    if (result == NO_DEVICE || (result == 0 && driver.devices == 0)) {
+        NOTE("no CUDA device: there is none, or CUDA_VISIBLE_DEVICES hides it");
+        return;
+    }
+    if (result != 0) {
+        NOTE("the CUDA driver does not start: %s (%s)%s", text_of(result), name_of(result),
+             result == NOT_INITIALIZED ? "; was CUDA used before this process was forked?" : "");
+        return;
+    }
+    NOTE("available");
+    driver.process = getpid();
+    driver.available = true;
+}
+
+/* The first device that refused the kernels, and why; empty until then. */
+static pthread_mutex_t refusal_lock = PTHREAD_MUTEX_INITIALIZER;
+static char refusal[1024];
+static _Atomic(const char *) refused;
+
+static const char *driver_note(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    (void)pthread_once(&once, start_driver);
+    if (driver.available && driver.process != getpid())
+        return "this process was forked after CUDA was used, and CUDA does not survive that: "
+               "start it anew (in Python, multiprocessing's \"spawn\")";
+    return driver.note;
+}
+
+const char *gsc_cuda_note(void)
+{
+    const char *why = atomic_load(&refused);
+    return why ? why : driver_note();
+}
+
+/* ---- a device ---- */
+
+static bool is_refusal(int32_t result)
+{
+    switch (result) {
+    case INVALID_IMAGE:
+    case NO_BINARY_FOR_GPU:
+    case INVALID_PTX:
+    case JIT_COMPILER_NOT_FOUND:
+    case UNSUPPORTED_PTX_VERSION:
+    case JIT_COMPILATION_DISABLED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static gsc_status refuse(gsc_error *err, int32_t result, int32_t device, char *log)
+{
+    char text[sizeof refusal];
+    for (char *at = log; (at = strchr(at, '\n')); at++)
+        *at = ' ';
+    snprintf(text, sizeof text, "CUDA device %d refused the kernels: %s (%s)%s%s", device,
+             text_of(result), name_of(result), *log ? ": " : "", log);
+    pthread_mutex_lock(&refusal_lock);
+    if (!atomic_load(&refused)) {
+        memcpy(refusal, text, sizeof text);
+        atomic_store(&refused, refusal);
+    }
+    pthread_mutex_unlock(&refusal_lock);
+    return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "device", "%s", text);
+}
+
+/* With the context of `cuda` current. */
+static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
+{
+    char log[512] = "";
+    int32_t options[] = {OPTION_ERROR_LOG, OPTION_ERROR_LOG_SIZE};
+    void *values[] = {log, (void *)(uintptr_t)(sizeof log - 1)};
+    const char *kernel = "the module";
+    int32_t result = driver.module_load(&cuda->module, gsc_cuda_ptx, 2, options, values);
+    for (int i = 0; i < KERNELS && result == 0; i++) {
+        kernel = kernel_names[i];
+        result = driver.module_function(&cuda->functions[i], cuda->module, kernel);
+        /* Newer drivers put off the loading of each function, at most until here. */
+        if (result == 0 && driver.function_load)
+            result = driver.function_load(cuda->functions[i]);
+    }
+    if (is_refusal(result))
+        return refuse(err, result, cuda->device, log);
+    if (result != 0)
+        return fail(err, result, "device", cuda->device, "load ", kernel);
+    return GSC_OK;
+}
+
+static gsc_status open_device(gsc_cuda *cuda, gsc_error *err)
+{
+    int32_t device;
+    void *popped;
+    int32_t result = driver.device_get(&device, cuda->device);
+    if (result == 0)
+        result = driver.context_retain(&cuda->context, device);
+    if (result != 0)
+        return fail(err, result, "device", cuda->device, "open the device", "");
+    result = driver.context_push(cuda->context);
+    if (result != 0)
+        return fail(err, result, "device", cuda->device, "enter its context", "");
+    gsc_status status = load_kernels(cuda, err);
+    (void)driver.context_pop(&popped);
+    return status;
+}
+
+gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err)
+{
+    const char *note = driver_note();
+    if (!driver.available || driver.process != getpid())
+        return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "device", "CUDA device %d: %s", device,
+                        note);
+    if (device < 0 || device >= driver.devices)
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "device",
+                        "device is %d: CUDA has %d here, counted from 0", device, driver.devices);
+    gsc_cuda *cuda = calloc(1, sizeof *cuda);
+    if (!cuda)
+        return gsc_fail(err, GSC_ERROR_MEMORY, -1, -1, "context", "out of memory");
+    cuda->device = device;
+    cuda->process = driver.process;
+    gsc_status status = open_device(cuda, err);
+    if (status == GSC_OK)
+        *out = cuda;
+    else
+        gsc_cuda_close(cuda);
+    return status;
+}
+
+void gsc_cuda_close(gsc_cuda *cuda)
+{
+    void *popped;
+    int32_t device;
+    /* In a forked process the driver has nothing to give back. */
+    if (cuda->context && cuda->process == getpid()) {
+        if (cuda->module && driver.context_push(cuda->context) == 0) {
+            (void)driver.module_unload(cuda->module);
+            (void)driver.context_pop(&popped);
+        }
+        if (driver.device_get(&device, cuda->device) == 0)
+            (void)driver.context_release(device);
+    }
+    free(cuda);
+}
+
+gsc_status gsc_cuda_check(const gsc_cuda *cuda, gsc_error *err)
+{
+    if (cuda->process != getpid())
+        return gsc_fail(err, GSC_ERROR_DEVICE, 0, -1, "on.context",
+                        "on.context was made before this process was forked, and CUDA does not "
+                        "survive that: start it anew");
+    return GSC_OK;
+}
+
+gsc_status gsc_cuda_launch(gsc_cuda *cuda, void *stream, int kernel, uint32_t blocks,
+                           uint32_t threads, const void *parameter, uint64_t size, gsc_error *err)
+{
+    /* CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE and _END; the driver copies from the buffer. */
+    size_t bytes = size;
+    void *extra[] = {(void *)1, (void *)(uintptr_t)parameter, (void *)2, &bytes, NULL};
+    void *popped;
+    int32_t result = driver.context_push(cuda->context);
+    if (result != 0)
+        return fail(err, result, "on", cuda->device, "enter its context", "");
+    result =
+        driver.launch(cuda->functions[kernel], blocks, 1, 1, threads, 1, 1, 0, stream, NULL, extra);
+    (void)driver.context_pop(&popped);
+    if (result != 0)
+        return fail(err, result, "on", cuda->device, "launch ", kernel_names[kernel]);
+    return GSC_OK;
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+/* What is launched for a call, and with which parameters. */
+#include "enqueue.h"
+
+#include <string.h>
+
+#include "convert.h"
+#include "driver.h"
+
+static bool is_complex(const gsc_tensor *tensor)
+{
+    return tensor->dtype == GSC_COMPLEX64 || tensor->dtype == GSC_COMPLEX128;
+}
+
+/* The dtype of an element, or of a part. */
+static uint8_t real_dtype(const gsc_tensor *tensor)
+{
+    uint32_t dtype = tensor->dtype;
+    return (uint8_t)((dtype == GSC_COMPLEX64    ? GSC_F32
+                      : dtype == GSC_COMPLEX128 ? GSC_F64
+                                                : dtype) -
+                     1);
+}
+
+static uint64_t parts_of(const gsc_tensor *tensor)
+{
+    return tensor->count << is_complex(tensor);
+}
+
+static uint64_t chunks_of(const gsc_tensor *tensor)
+{
+    uint64_t parts = parts_of(tensor);
+    return parts / GSC_CUDA_CHUNK + (parts % GSC_CUDA_CHUNK != 0);
+}
+
+/* The chunks of the list, which a device counts in 31 bits. */
+static gsc_status count_chunks(const gsc_tensor *tensors, uint64_t n, uint64_t *chunks,
+                               gsc_error *err)
+{
+    *chunks = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        *chunks += chunks_of(&tensors[i]);
+        if (*chunks > INT32_MAX || i >= UINT32_MAX)
+            return gsc_fail(err, GSC_ERROR_COUNT, -1, (int64_t)i, "tensors.count",
+                            "the list up to tensor %llu has more elements than the memory of a "
+                            "device",
+                            (unsigned long long)i);
+    }
+    return GSC_OK;
+}
+
+static uint64_t workspace_size(uint64_t n, uint64_t chunks, uint32_t want)
+{
+    uint64_t sums = n * sizeof(double) + chunks * sizeof(gsc_cuda_sum);
+    return sizeof(gsc_cuda_workspace) + (want & GSC_WANT_NORM ? sums : 0);
+}
+
+gsc_status gsc_cuda_workspace_size(const gsc_tensor *tensors, uint64_t n, uint32_t want,
+                                   uint64_t *size, gsc_error *err)
+{
+    uint64_t chunks;
+    GSC_TRY(count_chunks(tensors, n, &chunks, err));
+    *size = workspace_size(n, chunks, want);
+    return GSC_OK;
+}
+
+static gsc_status workspace_check(const gsc_exec *on, uint64_t size, gsc_error *err)
+{
+    if ((uintptr_t)on->workspace % 8 != 0)
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.workspace",
+                        "on.workspace is %p: it must be a multiple of 8", on->workspace);
+    if (!on->workspace || on->workspace_size < size)
+        return gsc_fail(err, GSC_ERROR_CAPACITY, 0, -1, "on.workspace",
+                        "on.workspace has %llu bytes, this call needs %llu: ask "
+                        "gsc_workspace_size",
+                        (unsigned long long)(on->workspace ? on->workspace_size : 0),
+                        (unsigned long long)size);
+    return GSC_OK;
+}
+
+/* Elements of the first block of each chunk. */
+static uint64_t sampled(const gsc_tensor *tensor)
+{
+    uint64_t parts = parts_of(tensor), rest = parts % GSC_CUDA_CHUNK;
+    uint64_t looked_at =
+        parts / GSC_CUDA_CHUNK * GSC_CUDA_BLOCK + (rest < GSC_CUDA_BLOCK ? rest : GSC_CUDA_BLOCK);
+    return looked_at >> is_complex(tensor);
+}
+
+static gsc_status launch(const gsc_exec *on, int kernel, uint32_t blocks, uint32_t threads,
+                         const void *parameter, uint64_t size, gsc_error *err)
+{
+    return gsc_cuda_launch(on->context->cuda, on->stream, kernel, blocks, threads, parameter, size,
+                           err);
+}
+
+/* Returns its chunks. */
+static uint32_t describe(const gsc_cuda_job *job, uint64_t i, bool writes, gsc_cuda_tensor *to)
+{
+    const gsc_tensor *in = &job->tensors[i], *out = job->out ? &job->out[i] : in;
+    to->in = in->data;
+    to->out = job->out && writes ? out->data : NULL;
+    to->last = (uint16_t)((parts_of(in) - 1) % GSC_CUDA_CHUNK);
+    to->in_dtype = (uint8_t)(real_dtype(in) | (is_complex(in) ? GSC_CUDA_COMPLEX : 0));
+    to->out_dtype = real_dtype(out);
+    return (uint32_t)chunks_of(in);
+}
+
+/* One launch over the list for every GSC_CUDA_TENSORS tensors. */
+static gsc_status launch_chunks(const gsc_exec *on, const gsc_cuda_job *job,
+                                const gsc_cuda_call *call, bool writes, gsc_error *err)
+{
+    gsc_cuda_chunks_parameter p = {.call = call};
+    for (uint64_t first = 0; first < job->n; first += GSC_CUDA_TENSORS) {
+        uint32_t end = 0;
+        memset(p.tensors, 0, sizeof p.tensors);
+        for (uint64_t i = 0; i < GSC_CUDA_TENSORS; i++) {
+            if (first + i < job->n)
+                end += describe(job, first + i, writes, &p.tensors[i]);
+            p.tensors[i].end = end; /* which never falls, for the search */
+        }
+        p.first_tensor = (uint32_t)first;
+        if (end > 0)
+            GSC_TRY(launch(on, GSC_CUDA_chunks, end, GSC_CUDA_THREADS, &p, sizeof p, err));
+        p.first_chunk += end;
+    }
+    return GSC_OK;
+}
+
+gsc_status gsc_cuda_tensors(const gsc_exec *on, const gsc_cuda_job *job, gsc_error *err)
+{
+    gsc_exec full;
+    uint64_t chunks;
+    GSC_TRY(gsc_struct_read(on, &full, GSC_EXEC_SIZE, 0, "on", err));
+    GSC_TRY(count_chunks(job->tensors, job->n, &chunks, err));
+    GSC_TRY(workspace_check(&full, workspace_size(job->n, chunks, job->want), err));
+    gsc_cuda_workspace *workspace = full.workspace;
+    double *tensor_sums = (double *)(void *)(workspace + 1);
+    gsc_cuda_begin_parameter begin = {
+        .workspace = workspace,
+        .factor = job->factor,
+        .by_scale = job->by_scale,
+        .call = {.total = &workspace->total,
+                 .report = job->report,
+                 .tensor_sums = tensor_sums,
+                 .chunk_sums = (gsc_cuda_sum *)(void *)(tensor_sums + job->n),
+                 .tensors = job->n,
+                 .chunks = chunks,
+                 .limit = job->limit,
+                 .op = job->op == GSC_CUDA_CLIP ? GSC_CUDA_CLIP : GSC_CUDA_STORE,
+                 .want = job->want},
+    };
+    for (uint64_t i = 0; i < job->n; i++) {
+        begin.call.elements += (int64_t)job->tensors[i].count;
+        begin.call.histogram_elements += (int64_t)sampled(&job->tensors[i]);
+    }
+    gsc_cuda_finish_parameter finish = {.call = &workspace->call};
+    GSC_TRY(launch(&full, GSC_CUDA_begin, 1, GSC_CUDA_THREADS, &begin, sizeof begin, err));
+    const bool adds = job->op == GSC_CUDA_ADD;
+    GSC_TRY(launch_chunks(&full, job, &workspace->call, !adds, err));
+    if (adds)
+        GSC_TRY(launch_chunks(&full, job, &workspace->add, true, err));
+    return job->report
+               ? launch(&full, GSC_CUDA_finish, 1, GSC_CUDA_THREADS, &finish, sizeof finish, err)
+               : GSC_OK;
+}
+
+gsc_status gsc_cuda_step(const gsc_exec *on, enum gsc_cuda_step step, const gsc_policy *policy,
+                         const void *a, const void *b, double number, void *out, gsc_error *err)
+{
+    gsc_exec full;
+    GSC_TRY(gsc_struct_read(on, &full, GSC_EXEC_SIZE, 0, "on", err));
+    gsc_cuda_step_parameter p = {.step = step, .a = a, .b = b, .number = number, .out = out};
+    if (policy) {
+        p.policy = *policy;
+        if (policy->target_amax != 0)
+            return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 1, -1, "policy.target_amax",
+                            "the policy predicts, which a device does not: log2 and exp2 of host "
+                            "and device differ; update on the host");
+    }
+    return launch(&full, GSC_CUDA_step, 1, 1, &p, sizeof p, err);
+}

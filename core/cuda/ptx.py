@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Compiles kernels.cu to PTX and writes it as ptx.c, which any C compiler puts into the library.
+
+    core/cuda/ptx.py            writes ptx.c where its sources have changed
+    core/cuda/ptx.py --check    writes nothing; fails where ptx.c is not of these sources
+
+Compilers differ in the PTX that they make of the same source, so ptx.c says which one made it, and names its sources
+by a hash. The check compiles again where the same compiler is at hand, and elsewhere trusts the hash.
+"""
+
+import argparse
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+CORE = HERE.parent
+INCLUDE = CORE.parent / "include"
+SOURCES = [
+    HERE / "kernels.cu",
+    HERE / "kernels.h",
+    CORE / "convert.h",
+    CORE / "policy.h",
+    CORE / "step.h",
+    INCLUDE / "gradscaler.h",
+    HERE / "ptx.py",
+]
+# sm_75 is the oldest that current drivers run, and code for it runs on all later ones.
+COMPILE = "clang -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_75 -O3 -ffp-contract=off -Wall -S"
+HEAD = """/* SPDX-License-Identifier: MIT */
+/*
+ * Generated from kernels.cu by ptx.py. Do not edit.
+ * compiler: {compiler}
+ * sources: {sources}
+ */
+#include "kernels.h"
+
+#pragma GCC diagnostic ignored "-Woverlength-strings"
+
+/* clang-format off */
+const char gsc_cuda_ptx[] =
+"""
+
+
+def sources_hash():
+    """Of the code alone: a comment or a line break changes nothing."""
+    text = "".join(re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S) for path in SOURCES)
+    return hashlib.sha256("".join(text.split()).encode()).hexdigest()
+
+
+def compiler():
+    try:
+        version = subprocess.run(["clang", "--version"], capture_output=True, text=True, check=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+    return version.splitlines()[0]
+
+
+def compile_ptx():
+    command = [*COMPILE.split(), f"-I{CORE}", f"-I{INCLUDE}", "-o", "-", HERE / "kernels.cu"]
+    ptx = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    lines = (re.sub(r"\s+", " ", line.split("//")[0]).strip() for line in ptx.splitlines())
+    return "".join('"{}\\n"\n'.format(line.replace('"', '\\"')) for line in lines if line)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing, fail where ptx.c is out of date")
+    check = parser.parse_args().check
+    path = HERE / "ptx.c"
+    old = path.read_text() if path.exists() else ""
+    recorded = dict(re.findall(r"^ \* (compiler|sources): (.*)$", old, flags=re.M))
+    here, sources = compiler(), sources_hash()
+    fresh = recorded.get("sources") == sources
+    if check and not fresh:
+        sys.exit(f"{path.name} is not of these sources: run ci/generate")
+    if fresh and (not check or here != recorded["compiler"]):
+        print(f"{path.name} is of these sources")
+        return
+    if not here:
+        sys.exit(f"{path.name} is not of these sources: install clang, and run ci/generate again")
+    text = HEAD.format(compiler=here, sources=sources) + compile_ptx().rstrip("\n") + ";\n"
+    if check and text != old:
+        sys.exit(f"{path.name} is not what {here} makes of these sources: run ci/generate")
+    if not check:
+        path.write_text(text)
+    print(f"{path.name} is what {here} makes of these sources")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+/* What the tests of CUDA in C share: a check that says where it failed, and a CPU that works. */
+#ifndef GSC_TESTS_CUDA_CHECK_H
+#define GSC_TESTS_CUDA_CHECK_H
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "gradscaler.h"
+
+static int check_failures;
+
+#define CHECK(holds) check_that(holds, #holds, __FILE__, __LINE__)
+
+static inline bool check_that(bool holds, const char *text, const char *file, int line)
+{
+    if (!holds) {
+        check_failures++;
+        printf("%s:%d: %s\n", file, line, text);
+    }
+    return holds;
+}
+
+/* `text` has each of `words`, which are separated by '|'. */
+#define CHECK_TEXT(text, words) check_text(text, words, __FILE__, __LINE__)
+
+static inline void check_text(const char *text, const char *words, const char *file, int line)
+{
+    char word[256];
+    for (size_t length; *words; words += length + (words[length] == '|')) {
+        length = strcspn(words, "|");
+        snprintf(word, sizeof word, "%.*s", (int)length, words);
+        if (!strstr(text, word)) {
+            check_failures++;
+            printf("%s:%d: \"%s\" has no \"%s\"\n", file, line, text, word);
+        }
+    }
+}
+
+static inline const char *cuda_note(void)
+{
+    gsc_info info = GSC_INFO_INIT;
+    return CHECK(gsc_get_info(&info, NULL) == GSC_OK) ? info.cuda : "";
+}
+
+/* Whatever CUDA does, the CPU unscales. */
+static inline void check_cpu(void)
+{
+    float gradients[] = {8, -2};
+    const gsc_tensor tensor = {gradients, 2, GSC_F32, 0};
+    gsc_factor factor;
+    gsc_report report;
+    CHECK(gsc_factor_init(4, &factor, NULL) == GSC_OK);
+    CHECK(gsc_unscale(NULL, &factor, &tensor, &tensor, 1, 0, &report, NULL) == GSC_OK);
+    CHECK(gradients[0] == 2 && gradients[1] == -0.5f && !report.overflow);
+}
+
+#endif

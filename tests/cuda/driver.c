@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The driver layer on the stand-in: every failure has a status and a sentence, nothing leaks, and
+ * the CPU works on. The library starts the driver once in a process, so each test has its own.
+ */
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "cuda/driver.h"
+#include "cuda/kernels.h"
+#include "standin.h"
+
+#define X(name, symbol, signature) int32_t symbol signature;
+#include "cuda/driver.def"
+#include "device.def"
+#undef X
+
+/* ---- what the tests share ---- */
+
+static standin *driver;
+
+static gsc_status create(int32_t device, gsc_context **out, gsc_error *err)
+{
+    *out = NULL;
+    memset(err, 0, sizeof *err);
+    gsc_status status = gsc_context_create_cuda(device, out, err);
+    CHECK(err->status == status);
+    CHECK((status == GSC_OK) == (*out != NULL));
+    return status;
+}
+
+static gsc_context *created(int32_t device)
+{
+    gsc_context *context;
+    gsc_error err;
+    if (create(device, &context, &err) != GSC_OK) {
+        printf("no context: %s\n", err.message);
+        exit(1);
+    }
+    return context;
+}
+
+#define COUNT(kernel) +1
+enum { LAST_KERNEL = -1 GSC_FOR_CUDA_KERNELS(COUNT) };
+
+static gsc_status launch_bytes(gsc_context *context, void *stream, uint64_t bytes, gsc_error *err)
+{
+    static const unsigned char parameter[1 << 15];
+    memset(err, 0, sizeof *err);
+    return gsc_cuda_launch(context->cuda, stream, LAST_KERNEL, 3, 32, parameter, bytes, err);
+}
+
+static gsc_status launch(gsc_context *context, void *stream, gsc_error *err)
+{
+    return launch_bytes(context, stream, driver->parameter_bytes, err);
+}
+
+static void fail_at(const char *symbol, int32_t result, int32_t good_calls)
+{
+    driver->failing = symbol;
+    driver->failure = result;
+    driver->good_calls = good_calls;
+}
+
+static void check_nothing_held(void)
+{
+    CHECK(driver->retained == 0);
+    CHECK(driver->loaded == 0);
+    CHECK(standin_depth() == 0);
+}
+
+/* No context can be had, and gsc_info.cuda says why. */
+static void check_unavailable(const char *words)
+{
+    gsc_context *context;
+    gsc_error err;
+    CHECK_TEXT(cuda_note(), words);
+    CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
+    CHECK(err.argument == 0 && strcmp(err.name, "device") == 0);
+    CHECK_TEXT(err.message, cuda_note());
+    check_nothing_held();
+}
+
+/* ---- the driver ---- */
+
+static void available(void)
+{
+    CHECK(strcmp(cuda_note(), "available") == 0);
+    gsc_context *context = created(0);
+    CHECK(driver->retained == 1 && driver->loaded == 1 && driver->loads == 1);
+    gsc_context_destroy(context);
+    check_nothing_held();
+}
+
+static void too_old(void)
+{
+    driver->version = 10020;
+    check_unavailable("too old|10.2|11.0");
+}
+
+static void no_device(void)
+{
+    driver->devices = 0;
+    check_unavailable("no CUDA device|CUDA_VISIBLE_DEVICES");
+}
+
+static void does_not_start(void)
+{
+    fail_at("cuInit", 3, 0);
+    check_unavailable("does not start|initialization error|CUDA_ERROR_NOT_INITIALIZED|forked");
+}
+
+static void cannot_count_devices(void)
+{
+    fail_at("cuDeviceGetCount", 719, 0);
+    check_unavailable("does not start|unspecified launch failure|CUDA_ERROR_LAUNCH_FAILED");
+}
+
+static void unknown_result(void)
+{
+    fail_at("cuInit", 12345, 0);
+    check_unavailable("does not start|unknown error|unknown CUresult");
+}
+
+/* ---- devices ---- */
+
+static void device_out_of_range(void)
+{
+    gsc_context *context;
+    gsc_error err;
+    driver->devices = 2;
+    for (int32_t device = -1; device <= 2; device += 3) {
+        CHECK(create(device, &context, &err) == GSC_ERROR_VALUE);
+        CHECK(err.argument == 0 && strcmp(err.name, "device") == 0);
+        CHECK_TEXT(err.message, device < 0 ? "device is -1|has 2" : "device is 2|has 2");
+    }
+    check_nothing_held();
+}
+
+static void several_devices(void)
+{
+    gsc_error err;
+    driver->devices = 2;
+    gsc_context *first = created(0), *second = created(1), *again = created(0);
+    CHECK(driver->retained == 3 && driver->loaded == 3);
+    /* The stand-in refuses a kernel of another device's context. */
+    CHECK(launch(first, NULL, &err) == GSC_OK);
+    CHECK(launch(second, NULL, &err) == GSC_OK);
+    CHECK(launch(again, NULL, &err) == GSC_OK);
+    gsc_context_destroy(first);
+    CHECK(launch(again, NULL, &err) == GSC_OK);
+    gsc_context_destroy(second);
+    gsc_context_destroy(again);
+    check_nothing_held();
+}
+
+/* Whatever fails while a context is made: a status, the driver's words, nothing held. */
+static void creation_fails(void)
+{
+    static const char *const symbols[] = {"cuDeviceGet",         "cuDevicePrimaryCtxRetain",
+                                          "cuCtxPushCurrent_v2", "cuModuleLoadDataEx",
+                                          "cuModuleGetFunction", "cuFuncLoad"};
+    gsc_context *context;
+    gsc_error err;
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        fail_at(symbols[i], 2, 0);
+        CHECK(create(0, &context, &err) == GSC_ERROR_MEMORY);
+        CHECK_TEXT(err.message, "device 0|could not|out of memory (CUDA_ERROR_OUT_OF_MEMORY)");
+        fail_at(symbols[i], 719, 0);
+        CHECK(create(0, &context, &err) == GSC_ERROR_DEVICE);
+        CHECK_TEXT(err.message, "unspecified launch failure (CUDA_ERROR_LAUNCH_FAILED)");
+        CHECK(err.argument == 0 && strcmp(err.name, "device") == 0);
+        check_nothing_held();
+        check_cpu();
+    }
+    fail_at("cuModuleGetFunction", 719, 1); /* the second one */
+    CHECK(create(0, &context, &err) == GSC_ERROR_DEVICE);
+    CHECK_TEXT(err.message, "could not load gsc_cuda_");
+    check_nothing_held();
+    driver->failing = NULL;
+    CHECK(strcmp(cuda_note(), "available") == 0);
+    gsc_context_destroy(created(0));
+    check_nothing_held();
+}
+
+static void kernels_refused(void)
+{
+    gsc_context *context;
+    gsc_error err;
+    driver->devices = 2;
+    CHECK(strcmp(cuda_note(), "available") == 0);
+    fail_at("cuModuleLoadDataEx", 218, 0);
+    driver->log = "line 7: fatal\nUnsupported .version";
+    CHECK(create(1, &context, &err) == GSC_ERROR_UNAVAILABLE);
+    CHECK_TEXT(err.message, "device 1 refused the kernels|(CUDA_ERROR_INVALID_PTX)");
+    CHECK_TEXT(cuda_note(), "device 1|a PTX JIT compilation failed|line 7: fatal Unsupported");
+    driver->log = NULL;
+    CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
+    CHECK_TEXT(err.message, "device 0 refused the kernels");
+    CHECK_TEXT(cuda_note(), "device 1"); /* the first stays */
+    /* A driver that compiles late. */
+    fail_at("cuFuncLoad", 222, 0);
+    CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
+    CHECK_TEXT(err.message, "device 0 refused the kernels");
+    check_nothing_held();
+}
+
+static void current_context_stays(void)
+{
+    void *mine, *popped;
+    gsc_error err;
+    driver->devices = 2;
+    CHECK(strcmp(cuda_note(), "available") == 0);
+    CHECK(cuDevicePrimaryCtxRetain(&mine, 1) == 0 && cuCtxPushCurrent_v2(mine) == 0);
+    gsc_context *context = created(0);
+    CHECK(standin_current() == mine && standin_depth() == 1);
+    CHECK(launch(context, NULL, &err) == GSC_OK);
+    CHECK(standin_current() == mine && standin_depth() == 1);
+    fail_at("cuLaunchKernel", 719, 0);
+    CHECK(launch(context, NULL, &err) == GSC_ERROR_DEVICE);
+    CHECK(standin_current() == mine && standin_depth() == 1);
+    gsc_context_destroy(context);
+    CHECK(standin_current() == mine && standin_depth() == 1);
+    CHECK(cuCtxPopCurrent_v2(&popped) == 0 && cuDevicePrimaryCtxRelease_v2(1) == 0);
+    check_nothing_held();
+}
+
+/* ---- launches ---- */
+
+static void launch_is_as_asked(void)
+{
+    gsc_error err;
+    void *stream;
+    gsc_context *context = created(0);
+    int loads = driver->loads;
+    CHECK(cuStreamCreate(&stream, 0) == 0);
+    gsc_exec on = GSC_EXEC_INIT;
+    on.context = context;
+    on.stream = stream;
+    CHECK(gsc_prepare(&on, &err) == GSC_OK);
+    CHECK(launch(context, stream, &err) == GSC_OK);
+    CHECK(driver->launches == 1 && driver->blocks == 3 && driver->threads == 32);
+    CHECK(driver->stream == stream);
+    CHECK(driver->loads == loads && driver->copies == 0);
+    /* The size of the parameter is the one that the PTX declares. */
+    CHECK(launch_bytes(context, stream, driver->parameter_bytes - 1, &err) == GSC_ERROR_DEVICE);
+    CHECK_TEXT(err.message,
+               "could not launch gsc_cuda_|invalid argument (CUDA_ERROR_INVALID_VALUE)");
+    CHECK(cuStreamDestroy_v2(stream) == 0);
+    gsc_context_destroy(context);
+    check_nothing_held();
+}
+
+static void launch_fails(void)
+{
+    static const struct {
+        int32_t result;
+        gsc_status status;
+        const char *words;
+    } rows[] = {
+        {2, GSC_ERROR_MEMORY, "out of memory (CUDA_ERROR_OUT_OF_MEMORY)"},
+        {719, GSC_ERROR_DEVICE, "unspecified launch failure (CUDA_ERROR_LAUNCH_FAILED)"},
+        {901, GSC_ERROR_DEVICE, "during capture (CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)"},
+    };
+    gsc_error err;
+    gsc_context *context = created(0);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fail_at("cuLaunchKernel", rows[i].result, 0);
+        CHECK(launch(context, NULL, &err) == rows[i].status);
+        CHECK_TEXT(err.message, "CUDA device 0: the driver could not launch gsc_cuda_");
+        CHECK_TEXT(err.message, rows[i].words);
+        CHECK(strcmp(err.name, "on") == 0 && standin_depth() == 0);
+    }
+    fail_at("cuCtxPushCurrent_v2", 201, 0);
+    CHECK(launch(context, NULL, &err) == GSC_ERROR_DEVICE);
+    CHECK_TEXT(err.message, "enter its context|CUDA_ERROR_INVALID_CONTEXT");
+    driver->failing = NULL;
+    CHECK(launch(context, NULL, &err) == GSC_OK);
+    check_cpu();
+    gsc_context_destroy(context);
+    check_nothing_held();
+}
+
+static void capture(void)
+{
+    gsc_error err;
+    void *stream, *graph = NULL;
+    uint64_t nodes = 0;
+    gsc_context *context = created(0), *late;
+    CHECK(cuStreamCreate(&stream, 0) == 0);
+    CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
+    CHECK(launch(context, stream, &err) == GSC_OK);
+    CHECK(launch(context, stream, &err) == GSC_OK);
+    CHECK(cuStreamEndCapture(stream, &graph) == 0);
+    CHECK(cuGraphGetNodes(graph, NULL, &nodes) == 0 && nodes == 2);
+    CHECK(cuGraphDestroy(graph) == 0);
+
+    CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
+    CHECK(launch(context, NULL, &err) == GSC_ERROR_DEVICE);
+    CHECK_TEXT(err.message, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT");
+    CHECK(create(0, &late, &err) == GSC_ERROR_DEVICE);
+    CHECK_TEXT(err.message, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED|before the capture");
+    CHECK(cuStreamEndCapture(stream, &graph) == 901); /* which the creation broke, as it would */
+    CHECK(driver->retained == 1 && driver->loaded == 1);
+    CHECK(cuStreamDestroy_v2(stream) == 0);
+    gsc_context_destroy(context);
+    check_nothing_held();
+}
+
+/* ---- fork ---- */
+
+static int status_of(pid_t child)
+{
+    int status;
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+}
+
+static void forked(void)
+{
+    gsc_error err;
+    gsc_context *context = created(0);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        gsc_exec on = GSC_EXEC_INIT;
+        gsc_context *own;
+        on.context = context;
+        CHECK(gsc_prepare(&on, &err) == GSC_ERROR_DEVICE);
+        CHECK(err.argument == 0 && strcmp(err.name, "on.context") == 0);
+        CHECK_TEXT(err.message, "before this process was forked");
+        CHECK_TEXT(cuda_note(), "forked after CUDA was used");
+        CHECK(create(0, &own, &err) == GSC_ERROR_UNAVAILABLE);
+        CHECK_TEXT(err.message, "forked after CUDA was used");
+        check_cpu();
+        gsc_context_destroy(context);
+        CHECK(driver->after_fork == 0);
+        exit(check_failures > 0);
+    }
+    CHECK(status_of(child) == 0);
+    CHECK(launch(context, NULL, &err) == GSC_OK);
+    gsc_context_destroy(context);
+    check_nothing_held();
+}
+
+/* A process that forks first has CUDA in the child. */
+static void forked_before(void)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        available();
+        exit(check_failures > 0);
+    }
+    CHECK(status_of(child) == 0);
+    available();
+}
+
+int main(void)
+{
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = {
+#define TEST(name) {#name, name}
+        TEST(available),
+        TEST(too_old),
+        TEST(no_device),
+        TEST(does_not_start),
+        TEST(unknown_result),
+        TEST(cannot_count_devices),
+        TEST(device_out_of_range),
+        TEST(several_devices),
+        TEST(creation_fails),
+        TEST(kernels_refused),
+        TEST(launch_is_as_asked),
+        TEST(current_context_stays),
+        TEST(launch_fails),
+        TEST(capture),
+        TEST(forked),
+        TEST(forked_before),
+#undef TEST
+    };
+    driver = standin_state();
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            check_failures = 0;
+            tests[i].run();
+            check_cpu();
+            exit(check_failures > 0);
+        }
+        int status = status_of(child);
+        printf("%-24s %s\n", tests[i].name, status == 0 ? "ok" : "FAILED");
+        check_failures += status != 0;
+    }
+    return check_failures > 0;
+}

@@ -1,0 +1,51 @@
+# The driver layer on a stand-in for the driver: libcuda.so.1 in a directory of its own, found through the run path of a
+# program that is linked with it. Three more libraries, for a program that is not: none that can be loaded, one without
+# a function that is needed, one without a function that is not.
+function(gsc_standin directory)
+  add_library(cuda_${directory} SHARED standin.c)
+  target_compile_definitions(cuda_${directory} PRIVATE _POSIX_C_SOURCE=200809L ${ARGN})
+  target_include_directories(cuda_${directory} PRIVATE ${PROJECT_SOURCE_DIR}/core)
+  target_link_libraries(cuda_${directory} PRIVATE gsc_options)
+  set_target_properties(cuda_${directory} PROPERTIES OUTPUT_NAME cuda SOVERSION 1
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/${directory})
+endfunction()
+gsc_standin(standin)
+gsc_standin(emulated)
+gsc_standin(without_launch cuLaunchKernel=cuOther)
+gsc_standin(without_load cuFuncLoad=cuOther)
+# One whose launches compute: the emulated device. Of the library it needs gsc_fail only.
+target_sources(cuda_emulated PRIVATE emulated.c emulation.c ${PROJECT_SOURCE_DIR}/core/error.c)
+target_include_directories(cuda_emulated PRIVATE . ${PROJECT_SOURCE_DIR}/include)
+target_compile_options(cuda_emulated PRIVATE -ffp-contract=off -fvisibility=hidden)
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/missing/libcuda.so.1 "")
+
+find_package(Python 3.11 REQUIRED COMPONENTS Interpreter)
+foreach(name driver absent gpu)
+  add_executable(cuda_${name} ${name}.c)
+  target_compile_definitions(cuda_${name} PRIVATE _POSIX_C_SOURCE=200809L)
+  target_include_directories(cuda_${name} PRIVATE ${PROJECT_SOURCE_DIR}/core)
+  target_link_libraries(cuda_${name} PRIVATE gradscaler_static gsc_options)
+endforeach()
+target_link_libraries(cuda_driver PRIVATE cuda_standin)
+add_dependencies(cuda_absent cuda_without_launch cuda_without_load)
+add_dependencies(cuda_gpu cuda_emulated)
+
+add_test(NAME cuda.driver COMMAND cuda_driver)
+add_test(NAME cuda.missing COMMAND cuda_absent "no CUDA driver|libcuda.so.1")
+add_test(NAME cuda.without_launch COMMAND cuda_absent "lacks cuLaunchKernel")
+add_test(NAME cuda.without_load COMMAND cuda_absent "available")
+# Without CUDA the program for a GPU claims nothing.
+add_test(NAME cuda.no_gpu COMMAND cuda_gpu)
+set_tests_properties(cuda.no_gpu PROPERTIES LABELS cuda PASS_REGULAR_EXPRESSION "^NOT RUN: no CUDA driver"
+  ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/missing)
+# The public calls on the emulated device against the CPU; states by the recordings.
+add_test(NAME cuda.gpu COMMAND cuda_gpu)
+add_test(NAME cuda.replay COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/replay/replay.py
+  ${PROJECT_SOURCE_DIR}/tests/traces "CUDA=$<TARGET_FILE:cuda_gpu> --replay")
+set_tests_properties(cuda.gpu cuda.replay PROPERTIES LABELS cuda
+  ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/emulated)
+foreach(name missing without_launch without_load)
+  set_tests_properties(cuda.${name} PROPERTIES LABELS cuda
+    ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/${name})
+endforeach()
+set_tests_properties(cuda.driver PROPERTIES LABELS cuda)

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A CUDA device in C, one thread after the other: what a kernel says for EACH_THREAD is run for all
+ * threads of a block before anything that follows, as the barrier at its end demands; in between,
+ * threads may come in any order, and are made to. Device memory is out of the host's reach while no
+ * kernel runs.
+ */
+#ifndef GSC_EMULATION_H
+#define GSC_EMULATION_H
+
+#include <stdbool.h>
+
+#include "convert.h"
+#include "cuda/kernels.h"
+#include "step.h"
+
+enum emulated_order { EMULATED_FORWARD, EMULATED_BACKWARD, EMULATED_SHUFFLED };
+
+/* The next launches run so. */
+void emulated_run(enum emulated_order blocks, enum emulated_order threads);
+/* Launches since the start. */
+uint64_t emulated_launches(void);
+/* The device's memory, new at each call, and whether the host reaches it, as a test does. */
+unsigned char *emulated_memory(uint64_t size);
+void emulated_reach(bool reached);
+
+/* ---- what a kernel sees ---- */
+
+uint32_t block_index(void);
+uint32_t emulated_threads(void);
+uint32_t emulated_thread(uint32_t k);
+
+#define DEVICE   static inline
+#define SLOW     static
+#define CONSTANT static const
+#define SHARED   static
+#define ONE_BY_ONE
+#define UNROLLED
+#define BRANCH
+#define EACH_THREAD(t)                                                                             \
+    for (uint32_t k_ = 0, t = emulated_thread(0); k_ < emulated_threads();                         \
+         t = emulated_thread(++k_))
+
+#define KERNEL(name)  void emulated_##name(const gsc_cuda_##name##_parameter p)
+#define DECLARE(name) KERNEL(name);
+GSC_FOR_CUDA_KERNELS(DECLARE)
+#undef DECLARE
+
+DEVICE void atomic_add(int64_t *to, int64_t x)
+{
+    *to += x;
+}
+
+DEVICE void atomic_min(int64_t *to, int64_t x)
+{
+    *to = x < *to ? x : *to;
+}
+
+DEVICE void atomic_max(double *to, double x)
+{
+    *to = x > *to ? x : *to;
+}
+
+#define f16_quick_load       f16_load
+#define f16_quick_from_float f16_from_float
+
+#endif

@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: MIT
+// A CUDA device, emulated, gives the bits of the CPU: all public functions that take a gsc_exec.
+#include "support.hpp"
+
+extern "C" {
+#include "emulation.h"
+}
+
+namespace {
+
+constexpr uint32_t all_wants = 63;
+
+/* The device, and memory on it that the host reaches through this alone. */
+struct Device {
+    const uint64_t size;
+    unsigned char *const memory;
+    uint64_t used = 0;
+    gsc_exec on = GSC_EXEC_INIT;
+
+    explicit Device(uint64_t bytes = 1 << 20) : size(bytes), memory(emulated_memory(bytes))
+    {
+        REQUIRE(memory);
+        emulated_reach(false);
+        REQUIRE(gsc_context_create_cuda(0, &on.context, nullptr) == GSC_OK);
+    }
+    ~Device()
+    {
+        gsc_context_destroy(on.context);
+    }
+    Device(const Device &) = delete;
+    Device &operator=(const Device &) = delete;
+
+    /* `offset` bytes past a multiple of 256. */
+    unsigned char *allocate(uint64_t bytes, uint64_t offset = 0)
+    {
+        unsigned char *at = memory + used + offset;
+        used += (bytes + offset + 255) / 256 * 256;
+        REQUIRE(used <= size);
+        return at;
+    }
+    void write(void *to, const void *from, uint64_t bytes)
+    {
+        emulated_reach(true);
+        if (bytes)
+            std::memcpy(to, from, bytes);
+        emulated_reach(false);
+    }
+    Bytes read(const void *from, uint64_t bytes)
+    {
+        emulated_reach(true);
+        Bytes copy(static_cast<const unsigned char *>(from),
+                   static_cast<const unsigned char *>(from) + bytes);
+        emulated_reach(false);
+        return copy;
+    }
+    template <class T> T *put(const T &value)
+    {
+        T *at = reinterpret_cast<T *>(allocate(sizeof value));
+        write(at, &value, sizeof value);
+        return at;
+    }
+    template <class T> T get(const T *from)
+    {
+        T value;
+        std::memcpy(&value, read(from, sizeof value).data(), sizeof value);
+        return value;
+    }
+    /* A workspace of what the call says it needs, and not a byte more. */
+    void reserve(const std::vector<gsc_tensor> &list, uint32_t want)
+    {
+        REQUIRE(gsc_workspace_size(&on, list.data(), list.size(), want, &on.workspace_size,
+                                   nullptr) == GSC_OK);
+        on.workspace = allocate(on.workspace_size);
+        const Bytes garbage(on.workspace_size, 0xa5);
+        write(on.workspace, garbage.data(), garbage.size());
+    }
+};
+
+/* ---- operations ---- */
+
+enum Operation { SCALE, CHECK, UNSCALE, CLIP, ACCUMULATE };
+
+struct Call {
+    Operation operation;
+    const gsc_factor *factor;
+    double limit;
+    uint32_t want;
+    gsc_report *report; // NULL: not wanted
+};
+
+gsc_status run(const gsc_exec *on, const Call &c, const std::vector<gsc_tensor> &in,
+               const std::vector<gsc_tensor> &out, gsc_error *err)
+{
+    const uint64_t n = in.size();
+    switch (c.operation) {
+    case SCALE:
+        return gsc_scale(on, c.factor, in.data(), out.data(), n, err);
+    case CHECK:
+        return gsc_check(on, c.factor, in.data(), n, c.want, c.report, err);
+    case UNSCALE:
+        return gsc_unscale(on, c.factor, in.data(), out.data(), n, c.want, c.report, err);
+    case CLIP:
+        return gsc_clip_value(on, c.factor, c.limit, in.data(), out.data(), n, c.want, c.report,
+                              err);
+    default:
+        return gsc_accumulate(on, c.factor, in.data(), out.data(), n, c.want, c.report, err);
+    }
+}
+
+bool is_complex(uint32_t dtype)
+{
+    return dtype == GSC_COMPLEX64 || dtype == GSC_COMPLEX128;
+}
+
+const Dtype &real(uint32_t dtype)
+{
+    return dtypes[dtype == GSC_COMPLEX64 ? 0 : dtype == GSC_COMPLEX128 ? 1 : dtype - 1];
+}
+
+/* What the numbers of a tensor are like. */
+enum Kind { ANY_BITS, GRADIENTS, RARELY_BAD, TINY, HUGE_ONES, MOSTLY_ZERO, KINDS };
+
+Bytes numbers(Random &random, Kind kind, uint32_t dtype, uint64_t count)
+{
+    const Dtype &d = real(dtype);
+    const uint64_t parts = count << is_complex(dtype);
+    Bytes bytes(parts * d.size);
+    std::vector<double> values(parts);
+    const std::vector<uint64_t> special = special_bits(d);
+    for (double &x : values) {
+        const double unit = 2 * random.unit() - 1;
+        x = kind == TINY        ? std::ldexp(unit, -d.bias / 2 - 20)
+            : kind == HUGE_ONES ? std::ldexp(unit, d.bias / 2 + 3)
+                                : std::ldexp(unit, static_cast<int>(random.next() % 12) - 6);
+        if (kind == MOSTLY_ZERO && random.next() % 64)
+            x = 0;
+    }
+    const gsc_tensor from = {values.data(), parts, GSC_F64, 0};
+    const gsc_tensor to = {bytes.data(), parts, d.dtype, 0};
+    REQUIRE(gsc_scale(nullptr, nullptr, &from, &to, 1, nullptr) == GSC_OK);
+    for (uint64_t i = 0; i < parts; i++)
+        if (kind == ANY_BITS)
+            write_bits(d, bytes.data(), i,
+                       random.next() % 4 ? random.next() : special[random.next() % special.size()]);
+        else if (kind == RARELY_BAD && random.next() % 3000 == 0)
+            write_bits(d, bytes.data(), i, special[random.next() % special.size()]);
+    return bytes;
+}
+
+/* Where two runs of bytes differ; -1: nowhere. */
+int64_t difference(const Bytes &a, const Bytes &b)
+{
+    const auto at = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
+    return at == a.end() && a.size() == b.size() ? -1 : at - a.begin();
+}
+
+struct Shape {
+    uint32_t in, out;
+    uint64_t count;
+    bool in_place;
+    uint64_t in_offset, out_offset; // from an aligned address
+};
+
+/* The same call on host and device; all bytes of it, with some around the outputs, compared. */
+void compare(Random &random, Call call, const std::vector<Shape> &shapes)
+{
+    constexpr uint64_t margin = 32;
+    uint64_t bytes = 1 << 20;
+    for (const Shape &s : shapes)
+        bytes += 1024 + s.count * (gsc_dtype_size(s.in) + gsc_dtype_size(s.out) + 1);
+    Device d(bytes);
+    std::vector<Bytes> in_data, out_data;
+    std::vector<gsc_tensor> in, out, device_in, device_out;
+    for (const Shape &s : shapes) {
+        const auto kind = static_cast<Kind>(random.next() % KINDS);
+        const uint64_t size = s.count * gsc_dtype_size(s.out);
+        in_data.push_back(numbers(random, kind, s.in, s.count));
+        in_data.back().resize(in_data.back().size() + margin, 0x5a);
+        out_data.push_back(numbers(random, RARELY_BAD, s.out, s.count));
+        out_data.back().resize(size + margin, 0x5a);
+    }
+    for (uint64_t i = 0; i < shapes.size(); i++) {
+        const Shape &s = shapes[i];
+        unsigned char *from = d.allocate(in_data[i].size(), s.in_offset);
+        unsigned char *to = d.allocate(out_data[i].size(), s.out_offset);
+        d.write(from, in_data[i].data(), in_data[i].size());
+        d.write(to, out_data[i].data(), out_data[i].size());
+        in.push_back({in_data[i].data(), s.count, s.in, 0});
+        out.push_back({s.in_place ? in_data[i].data() : out_data[i].data(), s.count, s.out, 0});
+        device_in.push_back({from, s.count, s.in, 0});
+        device_out.push_back({s.in_place ? from : to, s.count, s.out, 0});
+    }
+    gsc_report expected, garbage;
+    std::memset(&expected, 0xa5, sizeof expected);
+    std::memset(&garbage, 0xa5, sizeof garbage);
+    Call on_device = call;
+    call.report = call.report ? &expected : nullptr;
+    on_device.report = call.report ? d.put(garbage) : nullptr;
+    on_device.factor = call.factor ? d.put(*call.factor) : nullptr;
+    d.reserve(device_in, call.want);
+    emulated_run(static_cast<emulated_order>(random.next() % 3),
+                 static_cast<emulated_order>(random.next() % 3));
+    gsc_error err;
+    const uint64_t before = emulated_launches();
+    REQUIRE(run(nullptr, call, in, out, &err) == GSC_OK);
+    const gsc_status status = run(&d.on, on_device, device_in, device_out, &err);
+    if (status != GSC_OK)
+        FAIL(err.message);
+    const uint64_t passes = call.operation == ACCUMULATE ? 2 : 1;
+    CHECK(emulated_launches() - before <= 2 + passes * ((shapes.size() + 169) / 170));
+
+    std::ostringstream text;
+    text << "operation " << call.operation << " want " << call.want << " scale "
+         << (call.factor ? call.factor->scale : 0) << " limit " << call.limit << " tensors "
+         << shapes.size() << " first: " << shapes[0].in << " to " << shapes[0].out << " count "
+         << shapes[0].count << " in place " << shapes[0].in_place << " offsets "
+         << shapes[0].in_offset << " " << shapes[0].out_offset;
+    INFO(text.str());
+    if (call.report) {
+        const gsc_report got = d.get(on_device.report);
+        uint64_t words[2][32];
+        std::memcpy(words[0], &expected, sizeof expected);
+        std::memcpy(words[1], &got, sizeof got);
+        for (int i = 0; i < 32; i++) {
+            INFO("word " << i << " of the report");
+            CHECK(hex(words[1][i]) == hex(words[0][i]));
+        }
+    }
+    for (uint64_t i = 0; i < shapes.size(); i++) {
+        INFO("tensor " << i);
+        CHECK(difference(d.read(device_in[i].data, in_data[i].size()), in_data[i]) == -1);
+        if (!shapes[i].in_place)
+            CHECK(difference(d.read(device_out[i].data, out_data[i].size()), out_data[i]) == -1);
+    }
+}
+
+const double scales[] = {65536, 1, 3.7, 0x1p-8, 1e-39, 1e40, 3e-37, 0x1p60};
+
+Shape shape(Random &random, Operation operation, uint32_t in, uint32_t out, uint64_t count)
+{
+    const bool in_place =
+        operation != ACCUMULATE && gsc_dtype_size(in) == gsc_dtype_size(out) && random.next() % 2;
+    const auto offset = [&] { return random.next() % 2 ? 0 : random.next() % 17; };
+    return {in, out, count, in_place, offset(), offset()};
+}
+
+Call any_call(Random &random, Operation operation, const gsc_factor *factor, gsc_report *report)
+{
+    const double limits[] = {1, 1e-3, 448, 1e300, 1e-60};
+    const bool reports = operation == ::CHECK || operation == ACCUMULATE || random.next() % 4;
+    const uint32_t want = random.next() % 2 ? GSC_WANT_NORM | GSC_WANT_AMAX
+                                            : static_cast<uint32_t>(random.next()) & all_wants;
+    return {operation, random.next() % 8 ? factor : nullptr, limits[random.next() % 5],
+            operation == SCALE ? 0 : want, operation != SCALE && reports ? report : nullptr};
+}
+
+} // namespace
+
+TEST_CASE("an emulated device gives the bits of the CPU: every operation, pair and size")
+{
+    Random random = {1};
+    gsc_report report;
+    const uint64_t counts[] = {0,   1,    2,    3,    5,     63,    64,   65,
+                               300, 4095, 4096, 4097, 65535, 65536, 65537};
+    for (int operation = SCALE; operation <= ACCUMULATE; operation++)
+        for (uint32_t in = GSC_F32; in <= GSC_COMPLEX128; in++)
+            for (uint32_t out = GSC_F32; out <= GSC_COMPLEX128; out++) {
+                if (is_complex(in) != is_complex(out))
+                    continue;
+                for (uint64_t count : counts) {
+                    gsc_factor factor;
+                    REQUIRE(gsc_factor_init(scales[random.next() % 8], &factor, nullptr) == GSC_OK);
+                    const auto o = static_cast<Operation>(operation);
+                    const uint32_t to = o == ::CHECK ? in : out;
+                    compare(random, any_call(random, o, &factor, &report),
+                            {shape(random, o, in, to, count)});
+                }
+            }
+}
+
+TEST_CASE("lists of many tensors, of mixed dtypes and sizes, and of several chunks")
+{
+    Random random = {2};
+    gsc_report report;
+    for (int round = 0; round < 60; round++) {
+        const auto operation = static_cast<Operation>(random.next() % 5);
+        const uint64_t tensors = round < 8 ? 169 + static_cast<uint64_t>(round) / 2
+                                           : 1 + random.next() % (round % 8 ? 12 : 400);
+        std::vector<Shape> shapes;
+        for (uint64_t i = 0; i < tensors; i++) {
+            const bool complex = random.next() % 5 == 0;
+            const uint32_t in = complex ? GSC_COMPLEX64 + random.next() % 2 : 1 + random.next() % 7;
+            const uint32_t out =
+                complex ? GSC_COMPLEX64 + random.next() % 2 : 1 + random.next() % 7;
+            const uint64_t count = random.next() % (tensors > 12 ? 300 : 200000);
+            shapes.push_back(shape(random, operation, in, operation == ::CHECK ? in : out,
+                                   random.next() % 9 ? count : 0));
+        }
+        gsc_factor factor;
+        REQUIRE(gsc_factor_init(scales[random.next() % 8], &factor, nullptr) == GSC_OK);
+        compare(random, any_call(random, operation, &factor, &report), shapes);
+    }
+}
+
+TEST_CASE("an empty list")
+{
+    gsc_report report = {};
+    Device d;
+    gsc_report *on_device = d.put(report);
+    d.reserve({}, all_wants);
+    REQUIRE(gsc_check(nullptr, nullptr, nullptr, 0, all_wants, &report, nullptr) == GSC_OK);
+    REQUIRE(gsc_check(&d.on, nullptr, nullptr, 0, all_wants, on_device, nullptr) == GSC_OK);
+    CHECK(same(d.get(on_device), report));
+}
+
+TEST_CASE("more chunks and tensors than the device folds at a time")
+{
+    Device d(uint64_t{80} << 20);
+    Bytes data(1030 * 65536);
+    for (uint64_t i = 0; i < data.size(); i++)
+        data[i] = static_cast<unsigned char>(i * i >> 5 & 0x7b); /* finite */
+    unsigned char *at = d.allocate(data.size());
+    d.write(at, data.data(), data.size());
+    std::vector<gsc_tensor> host, there;
+    for (uint64_t i = 0; i < 3000; i++) {
+        const uint64_t count = i == 1500 ? data.size() : i % 5;
+        host.push_back({data.data(), count, GSC_F8_E5M2, 0});
+        there.push_back({at, count, GSC_F8_E5M2, 0});
+    }
+    gsc_report report;
+    gsc_report *on_device = d.put(gsc_report{});
+    d.reserve(there, GSC_WANT_NORM);
+    REQUIRE(gsc_check(nullptr, nullptr, host.data(), 3000, GSC_WANT_NORM, &report, nullptr) ==
+            GSC_OK);
+    REQUIRE(gsc_check(&d.on, nullptr, there.data(), 3000, GSC_WANT_NORM, on_device, nullptr) ==
+            GSC_OK);
+    CHECK(same(d.get(on_device), report));
+}
+
+TEST_CASE("what is wrong on the device is said there, and nothing else is written")
+{
+    Random random = {5};
+    Device d;
+    const Bytes data = numbers(random, GRADIENTS, GSC_F32, 100);
+    unsigned char *at = d.allocate(data.size());
+    d.write(at, data.data(), data.size());
+    const std::vector<gsc_tensor> list = {{at, 100, GSC_F32, 0}};
+    gsc_factor zero = {};
+    gsc_factor *factor = d.put(zero);
+    gsc_report *report = d.put(gsc_report{});
+    d.reserve(list, all_wants);
+    REQUIRE(gsc_unscale(&d.on, factor, list.data(), list.data(), 1, all_wants, report, nullptr) ==
+            GSC_OK);
+    gsc_report expected = {};
+    expected.status = GSC_ERROR_FACTOR;
+    CHECK(same(d.get(report), expected));
+    CHECK(d.read(at, data.size()) == data);
+
+    gsc_policy policy = GSC_POLICY_INIT;
+    REQUIRE(gsc_policy_preset("recommended", &policy, nullptr) == GSC_OK);
+    gsc_state state;
+    REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
+    gsc_state *there = d.put(state), *out = d.put(gsc_state{});
+    REQUIRE(gsc_update(&d.on, &policy, there, report, out, nullptr) == GSC_OK);
+    state.status = GSC_ERROR_REPORT;
+    CHECK(same(d.get(out), state));
+    REQUIRE(gsc_set_scale(&d.on, &policy, there, d.put(-1.0), out, nullptr) == GSC_OK);
+    state.status = GSC_ERROR_VALUE;
+    CHECK(same(d.get(out), state));
+    state.good = -1;
+    d.write(there, &state, sizeof state);
+    REQUIRE(gsc_update(&d.on, &policy, there, d.put(gsc_report{}), there, nullptr) == GSC_OK);
+    state.status = GSC_ERROR_STATE;
+    CHECK(same(d.get(there), state));
+
+    gsc_factor *product = d.put(gsc_factor{1, 1, 1, 1, 1});
+    REQUIRE(gsc_factor_multiply(&d.on, factor, 2, product, nullptr) == GSC_OK);
+    CHECK(same(d.get(product), zero));
+    product = d.put(gsc_factor{1, 1, 1, 1, 1});
+    REQUIRE(gsc_clip_factor(&d.on, report, nullptr, 1, product, nullptr) == GSC_OK);
+    CHECK(same(d.get(product), zero));
+}
+
+TEST_CASE("what the host can see is refused before anything is launched")
+{
+    Device d;
+    unsigned char *at = d.allocate(64);
+    const std::vector<gsc_tensor> list = {{at, 16, GSC_F32, 0}};
+    gsc_report *report = d.put(gsc_report{});
+    d.reserve(list, GSC_WANT_NORM);
+    const uint64_t before = emulated_launches();
+    gsc_error err;
+    const auto check = [&](gsc_exec on) {
+        return gsc_check(&on, nullptr, list.data(), 1, GSC_WANT_NORM, report, &err);
+    };
+    gsc_exec on = d.on;
+    on.workspace_size--;
+    CHECK(check(on) == GSC_ERROR_CAPACITY);
+    on = d.on;
+    on.workspace = nullptr;
+    CHECK(check(on) == GSC_ERROR_CAPACITY);
+    on = d.on;
+    on.workspace = at + 4;
+    CHECK(check(on) == GSC_ERROR_VALUE);
+    CHECK(std::string(err.name) == "on.workspace");
+    const gsc_tensor large = {at, uint64_t{1} << 50, GSC_F8_E5M2, 0};
+    uint64_t size;
+    CHECK(gsc_workspace_size(&d.on, &large, 1, 0, &size, &err) == GSC_ERROR_COUNT);
+    gsc_policy policy = GSC_POLICY_INIT;
+    policy.target_amax = 1;
+    CHECK(gsc_state_init(&d.on, &policy, reinterpret_cast<gsc_state *>(at), &err) ==
+          GSC_ERROR_UNAVAILABLE);
+    CHECK(std::string(err.name) == "policy.target_amax");
+    CHECK(emulated_launches() == before);
+}
+
+TEST_CASE("states move on the device as on the CPU, with the policy of every preset")
+{
+    Random random = {6};
+    for (uint32_t i = 0; i < gsc_preset_count(); i++) {
+        gsc_policy policy = GSC_POLICY_INIT;
+        REQUIRE(gsc_policy_preset(gsc_preset_name(i), &policy, nullptr) == GSC_OK);
+        if (policy.target_amax != 0)
+            continue;
+        policy.growth_interval = policy.growth_interval ? 3 : 0;
+        Device d;
+        gsc_state state;
+        gsc_state *there = d.put(gsc_state{});
+        gsc_report *report_there = d.put(gsc_report{});
+        REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_init(&d.on, &policy, there, nullptr) == GSC_OK);
+        INFO(gsc_preset_name(i));
+        for (int step = 0; step < 500 && same(d.get(there), state); step++) {
+            const uint64_t luck = step < 150 ? 8 : step < 300 ? 1 : 0;
+            gsc_report report = {};
+            report.overflow = luck ? random.next() % luck == 0 : random.next() % 50 == 0;
+            report.sum_squares = random.next() % 9 ? 1 : 1e300;
+            d.write(report_there, &report, sizeof report);
+            REQUIRE(gsc_update(nullptr, &policy, &state, &report, &state, nullptr) == GSC_OK);
+            REQUIRE(gsc_update(&d.on, &policy, there, report_there, there, nullptr) == GSC_OK);
+        }
+        CHECK(same(d.get(there), state));
+        const double scale = 384.3;
+        REQUIRE(gsc_set_scale(nullptr, &policy, &state, &scale, &state, nullptr) == GSC_OK);
+        REQUIRE(gsc_set_scale(&d.on, &policy, there, d.put(scale), there, nullptr) == GSC_OK);
+        CHECK(same(d.get(there), state));
+    }
+}
+
+TEST_CASE("factors and reports on the device as on the CPU")
+{
+    Random random = {7};
+    for (int round = 0; round < 200; round++) {
+        Device d;
+        gsc_factor factor, expected;
+        REQUIRE(gsc_factor_init(std::ldexp(random.unit() + 1, 20), &factor, nullptr) == GSC_OK);
+        gsc_factor *there = d.put(factor), *out = d.put(gsc_factor{});
+        const double by = 10 * random.unit() + 0.1;
+        REQUIRE(gsc_factor_multiply(nullptr, &factor, by, &expected, nullptr) == GSC_OK);
+        REQUIRE(gsc_factor_multiply(&d.on, there, by, out, nullptr) == GSC_OK);
+        CHECK(same(d.get(out), expected));
+
+        gsc_report a = {}, b = {}, merged;
+        for (gsc_report *r : {&a, &b}) {
+            r->overflow = random.next() % 2;
+            r->found_inf = static_cast<float>(r->overflow);
+            r->amax = random.unit();
+            r->sum_squares = 1e6 * random.unit();
+            r->first_bad = -static_cast<int64_t>(random.next() % 1000);
+            r->absent = random.next() % 8 & ~GSC_WANT_NORM;
+            for (int64_t *count = &r->elements; count < &r->histogram[16]; count++)
+                *count = static_cast<int64_t>(random.next() % 100);
+        }
+        gsc_report *a_there = d.put(a), *b_there = d.put(b);
+        REQUIRE(gsc_merge(nullptr, &a, &b, &merged, nullptr) == GSC_OK);
+        REQUIRE(gsc_merge(&d.on, a_there, b_there, a_there, nullptr) == GSC_OK);
+        CHECK(same(d.get(a_there), merged));
+
+        const gsc_factor *of = round % 2 ? &factor : nullptr;
+        REQUIRE(gsc_clip_factor(nullptr, &merged, of, 1.5, &expected, nullptr) == GSC_OK);
+        REQUIRE(gsc_clip_factor(&d.on, a_there, of ? there : nullptr, 1.5, out, nullptr) == GSC_OK);
+        CHECK(same(d.get(out), expected));
+    }
+}

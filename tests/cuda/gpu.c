@@ -1,0 +1,963 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The public calls on a CUDA device against the same calls on the CPU, bit for bit: every operation
+ * and pair of dtypes, states and factors, graphs whose list is gone and whose gradients change, two
+ * streams, a training step in one graph. Then, for a real device, how fast.
+ *
+ *     gpu             conformance
+ *     gpu --json      conformance and benchmark, as JSON
+ *     gpu --replay    a client of tests/replay/replay.py, with its states on the device
+ *
+ * Without CUDA it says so and does nothing.
+ */
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "../replay/fields.h"
+#include "check.h"
+
+/* ---- the driver ---- */
+
+static struct {
+#define X(name, symbol, signature) int32_t(*name) signature;
+#include "cuda/driver.def"
+#include "device.def"
+#undef X
+} cu;
+
+static void die(const char *what, const char *detail)
+{
+    fprintf(stderr, "%s: %s\n", what, detail);
+    exit(1);
+}
+
+static void cu_check(int32_t result, const char *call)
+{
+    const char *text = NULL;
+    if (result != 0) {
+        (void)cu.error_string(result, &text);
+        die(call, text ? text : "unknown error");
+    }
+}
+#define CU(call) cu_check(cu.call, #call)
+
+static void gsc_must(gsc_status status, const gsc_error *err, const char *call)
+{
+    if (status != GSC_OK)
+        die(call, err->message);
+}
+#define GSC(call)                                                                                  \
+    do {                                                                                           \
+        gsc_error err;                                                                             \
+        gsc_must(call, &err, #call);                                                               \
+    } while (0)
+
+/* The device as this program sees it: a context of the library and the primary one, current. */
+static gsc_context *context;
+
+static void open_device(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW), *symbol, *primary;
+    int32_t device;
+    if (!library)
+        die("libcuda.so.1", dlerror());
+#define X(name, function, signature)                                                               \
+    if (!(symbol = dlsym(library, #function)) && strcmp(#function, "cuFuncLoad") != 0)             \
+        die("libcuda.so.1 lacks", #function);                                                      \
+    memcpy(&cu.name, &symbol, sizeof symbol);
+#include "cuda/driver.def"
+#include "device.def"
+#undef X
+    GSC(gsc_context_create_cuda(0, &context, &err));
+    CU(device_get(&device, 0));
+    CU(context_retain(&primary, device));
+    CU(context_push(primary));
+}
+
+static void close_device(void)
+{
+    void *popped;
+    CU(context_pop(&popped));
+    CU(context_release(0));
+    gsc_context_destroy(context);
+}
+
+/* Device memory as the pointer that the library takes. */
+static void *device_memory(uint64_t bytes)
+{
+    uint64_t address;
+    CU(allocate(&address, bytes ? bytes : 1));
+    return (void *)(uintptr_t)address;
+}
+
+static void device_free(void *memory)
+{
+    CU(deallocate((uintptr_t)memory));
+}
+
+/* The copy may end after the call does, unless the legacy stream is waited for. */
+static void upload(void *to, const void *from, uint64_t bytes)
+{
+    if (bytes)
+        CU(to_device((uintptr_t)to, from, bytes));
+    CU(stream_synchronize(NULL));
+}
+
+static void download(void *to, const void *from, uint64_t bytes)
+{
+    if (bytes)
+        CU(to_host(to, (uintptr_t)from, bytes));
+}
+
+static void *allocated(uint64_t bytes)
+{
+    void *memory = calloc(1, bytes ? bytes : 1);
+    if (!memory)
+        die("out of memory", "host");
+    return memory;
+}
+
+/* A stream with a workspace, for lists up to that size. */
+static gsc_exec stream_exec(const gsc_tensor *largest, uint64_t n)
+{
+    gsc_exec on = GSC_EXEC_INIT;
+    on.context = context;
+    CU(stream_create(&on.stream, 1)); /* not waiting for the legacy stream */
+    GSC(gsc_workspace_size(&on, largest, n, 63, &on.workspace_size, &err));
+    on.workspace = device_memory(on.workspace_size);
+    GSC(gsc_prepare(&on, &err));
+    return on;
+}
+
+static void stream_free(gsc_exec *on)
+{
+    CU(stream_synchronize(on->stream));
+    CU(stream_destroy(on->stream));
+    device_free(on->workspace);
+}
+
+/* ---- numbers ---- */
+
+static uint64_t random_state = 1;
+
+static uint64_t random_bits(void) /* xorshift64* */
+{
+    random_state ^= random_state >> 12;
+    random_state ^= random_state << 25;
+    random_state ^= random_state >> 27;
+    return random_state * 0x2545f4914f6cdd1dull;
+}
+
+/* Of magnitude 2^-12 to 2^3, and zeros. */
+static float random_float(void)
+{
+    uint64_t bits = random_bits();
+    float value = (float)(1 << (bits & 15)) * 0x1p-12f * (1 + (float)(bits >> 40) * 0x1p-24f);
+    return bits >> 4 & 31 ? bits >> 9 & 1 ? value : -value : 0;
+}
+
+/* ---- lists, on both sides ---- */
+
+static const char *const dtype_names[] = {
+    "none", "f32", "f64", "f16", "bf16", "f8_e4m3fn", "f8_e5m2", "cb16", "complex64", "complex128"};
+
+static bool is_complex(uint32_t dtype)
+{
+    return dtype >= GSC_COMPLEX64;
+}
+
+/* Inputs and outputs in one piece of memory each, on the host and on the device. */
+typedef struct lists {
+    uint64_t n, bytes[2];
+    gsc_tensor *host[2], *device[2]; /* [0] the inputs, [1] the outputs */
+    unsigned char *host_memory[2], *device_memory[2], *start[2];
+} lists;
+
+static void lists_add(lists *l, uint64_t count, uint32_t in, uint32_t out)
+{
+    const uint32_t dtypes[] = {in, out};
+    for (int side = 0; side < 2; side++) {
+        l->host[side] = realloc(l->host[side], (l->n + 1) * sizeof(gsc_tensor));
+        if (!l->host[side])
+            die("out of memory", "host");
+        /* At any address, mostly at one that suits the dtype. */
+        uint64_t gap = random_bits() % 4 ? 16 - l->bytes[side] % 16 : random_bits() % 32;
+        l->bytes[side] += gap;
+        l->host[side][l->n] =
+            (gsc_tensor){(void *)(uintptr_t)l->bytes[side], count, dtypes[side], 0};
+        l->bytes[side] += count * gsc_dtype_size(dtypes[side]);
+    }
+    l->n++;
+}
+
+static void lists_allocate(lists *l)
+{
+    for (int side = 0; side < 2; side++) {
+        l->host_memory[side] = allocated(l->bytes[side]);
+        l->start[side] = allocated(l->bytes[side]);
+        l->device_memory[side] = device_memory(l->bytes[side]);
+        l->device[side] = allocated(l->n * sizeof(gsc_tensor));
+        for (uint64_t i = 0; i < l->n; i++) {
+            uint64_t offset = (uint64_t)(uintptr_t)l->host[side][i].data;
+            l->device[side][i] = l->host[side][i];
+            l->device[side][i].data = l->device_memory[side] + offset;
+            l->host[side][i].data = l->host_memory[side] + offset;
+        }
+    }
+}
+
+static void lists_free(lists *l)
+{
+    for (int side = 0; side < 2; side++) {
+        free(l->host[side]);
+        free(l->device[side]);
+        free(l->host_memory[side]);
+        free(l->start[side]);
+        device_free(l->device_memory[side]);
+    }
+    memset(l, 0, sizeof *l);
+}
+
+/* Wild: any bits, NaN and Inf among them. Tame: ordinary values, cast to each dtype. */
+static void lists_fill(lists *l, bool wild)
+{
+    for (int side = 0; side < 2; side++) {
+        for (uint64_t i = 0; wild && i < l->bytes[side]; i++)
+            l->host_memory[side][i] = (unsigned char)(random_bits() >> 32);
+        for (uint64_t i = 0; !wild && i < l->n; i++) {
+            const gsc_tensor *t = &l->host[side][i];
+            uint64_t parts = is_complex(t->dtype) ? 2 * t->count : t->count;
+            float *values = allocated(parts * sizeof *values);
+            for (uint64_t j = 0; j < parts; j++)
+                values[j] = random_float();
+            gsc_tensor from = {values, t->count, is_complex(t->dtype) ? GSC_COMPLEX64 : GSC_F32, 0};
+            GSC(gsc_scale(NULL, NULL, &from, t, 1, &err));
+            free(values);
+        }
+        memcpy(l->start[side], l->host_memory[side], l->bytes[side]);
+        upload(l->device_memory[side], l->start[side], l->bytes[side]);
+    }
+}
+
+static void lists_restart(lists *l)
+{
+    for (int side = 0; side < 2; side++) {
+        memcpy(l->host_memory[side], l->start[side], l->bytes[side]);
+        upload(l->device_memory[side], l->start[side], l->bytes[side]);
+    }
+}
+
+static long checks;
+
+static bool same(const char *what, const void *cpu, const void *gpu, uint64_t bytes)
+{
+    checks++;
+    if (memcmp(cpu, gpu, bytes) == 0)
+        return true;
+    uint64_t at = 0;
+    while (((const unsigned char *)cpu)[at] == ((const unsigned char *)gpu)[at])
+        at++;
+    printf("%s: byte %" PRIu64 " of %" PRIu64 " differs\n", what, at, bytes);
+    check_failures++;
+    return false;
+}
+
+static void same_report(const char *what, const gsc_report *cpu, const void *device_report)
+{
+    gsc_report gpu;
+    download(&gpu, device_report, sizeof gpu);
+    if (!same(what, cpu, &gpu, sizeof gpu))
+        printf("  cpu, gpu: overflow %d %d, amax %a %a, squares %a %a, nan %" PRId64 " %" PRId64
+               ", inf %" PRId64 " %" PRId64 ", status %" PRId64 " %" PRId64 "\n",
+               cpu->overflow, gpu.overflow, cpu->amax, gpu.amax, cpu->sum_squares, gpu.sum_squares,
+               cpu->nan_count, gpu.nan_count, cpu->inf_count, gpu.inf_count, cpu->status,
+               gpu.status);
+}
+
+/* The memory of one side; names the tensor that differs. */
+static void same_memory(const char *what, const lists *l, int side)
+{
+    unsigned char *gpu = allocated(l->bytes[side]);
+    download(gpu, l->device_memory[side], l->bytes[side]);
+    if (!same(what, l->host_memory[side], gpu, l->bytes[side]))
+        for (uint64_t i = 0; i < l->n; i++) {
+            const gsc_tensor *t = &l->host[side][i];
+            uint32_t size = gsc_dtype_size(t->dtype);
+            const unsigned char *mine = t->data;
+            const unsigned char *its = gpu + (mine - l->host_memory[side]);
+            if (memcmp(mine, its, t->count * size) == 0)
+                continue;
+            uint64_t at = 0;
+            while (memcmp(mine + at * size, its + at * size, size) == 0)
+                at++;
+            printf("  tensor %" PRIu64 ", %s to %s, %" PRIu64 " elements: element %" PRIu64 "\n", i,
+                   dtype_names[l->host[0][i].dtype], dtype_names[l->host[1][i].dtype], t->count,
+                   at);
+            break;
+        }
+    free(gpu);
+}
+
+/* ---- conformance: the tensors ---- */
+
+enum operation { SCALE, CHECK_ONLY, UNSCALE, CLIP_VALUE, ACCUMULATE, OPERATIONS };
+static const char *const operation_names[] = {"scale", "check", "unscale", "clip_value",
+                                              "accumulate"};
+enum { WANT_ALL = 63 };
+
+static gsc_status run_operation(enum operation operation, const gsc_exec *on,
+                                const gsc_factor *factor, const gsc_tensor *in,
+                                const gsc_tensor *out, uint64_t n, gsc_report *report,
+                                gsc_error *err)
+{
+    switch (operation) {
+    case SCALE:
+        return gsc_scale(on, factor, in, out, n, err);
+    case CHECK_ONLY:
+        return gsc_check(on, factor, in, n, WANT_ALL, report, err);
+    case UNSCALE:
+        return gsc_unscale(on, factor, in, out, n, WANT_ALL, report, err);
+    case CLIP_VALUE:
+        return gsc_clip_value(on, factor, 0.75, in, out, n, WANT_ALL, report, err);
+    default:
+        return gsc_accumulate(on, factor, in, out, n, WANT_ALL, report, err);
+    }
+}
+
+/* One operation over the list on both sides; `side` 0 is in place. */
+static void compare_operation(const gsc_exec *on, lists *l, enum operation operation, int side,
+                              double scale, const char *data)
+{
+    struct {
+        gsc_factor factor;
+        gsc_report report;
+    } *device = device_memory(sizeof *device);
+    gsc_factor factor;
+    gsc_report report = {0};
+    char what[128];
+    snprintf(what, sizeof what, "%s%s, scale %a, %s", operation_names[operation],
+             side ? "" : " in place", scale, data);
+    GSC(gsc_factor_init(scale, &factor, &err));
+    lists_restart(l);
+    upload(&device->factor, &factor, sizeof factor);
+    upload(&device->report, &report, sizeof report);
+    GSC(run_operation(operation, NULL, &factor, l->host[0], l->host[side], l->n, &report, &err));
+    GSC(run_operation(operation, on, &device->factor, l->device[0], l->device[side], l->n,
+                      &device->report, &err));
+    CU(stream_synchronize(on->stream));
+    same_report(what, &report, &device->report);
+    same_memory(what, l, 0);
+    if (side)
+        same_memory(what, l, 1);
+    device_free(device);
+}
+
+static void compare_tensors(void)
+{
+    /* A power of two, one that rounds, one whose float form is subnormal. */
+    static const double scales[] = {65536, 3, 0x1.8p130};
+    static const uint64_t counts[] = {0, 1, 63, 65, 4097};
+    lists all = {0}, same_dtypes = {0};
+    for (uint32_t in = GSC_F32; in <= GSC_COMPLEX128; in++)
+        for (uint32_t out = GSC_F32; out <= GSC_COMPLEX128; out++)
+            if (is_complex(in) == is_complex(out)) {
+                for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+                    lists_add(&all, counts[i], in, out);
+                if (in == out)
+                    lists_add(&all, 131072 + 4096 + 65, in, out);
+            }
+    for (uint32_t dtype = GSC_F32; dtype <= GSC_COMPLEX128; dtype++)
+        for (uint64_t count = 1; count <= 70000; count = 3 * count + random_bits() % 7)
+            lists_add(&same_dtypes, count, dtype, dtype);
+    lists_allocate(&all);
+    lists_allocate(&same_dtypes);
+    gsc_exec on = stream_exec(all.device[0], all.n),
+             on_same = stream_exec(same_dtypes.device[0], same_dtypes.n);
+    for (int wild = 0; wild < 2; wild++) {
+        const char *data = wild ? "any bits" : "ordinary values";
+        lists_fill(&all, wild);
+        lists_fill(&same_dtypes, wild);
+        for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
+            for (enum operation operation = 0; operation < OPERATIONS; operation++) {
+                compare_operation(&on, &all, operation, 1, scales[i], data);
+                if (operation != ACCUMULATE)
+                    compare_operation(&on_same, &same_dtypes, operation, 0, scales[i], data);
+            }
+    }
+    stream_free(&on);
+    stream_free(&on_same);
+    lists_free(&all);
+    lists_free(&same_dtypes);
+}
+
+/* Long lists of small tensors, which take several launches. */
+static void compare_long_lists(void)
+{
+    static const uint64_t lengths[] = {1, 169, 170, 171, 400};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        lists l = {0};
+        for (uint64_t j = 0; j < lengths[i]; j++)
+            lists_add(&l, random_bits() % 90, GSC_F16, j % 3 ? GSC_F32 : GSC_F16);
+        lists_allocate(&l);
+        gsc_exec on = stream_exec(l.device[0], l.n);
+        lists_fill(&l, true);
+        compare_operation(&on, &l, UNSCALE, 1, 1024, "a long list");
+        compare_operation(&on, &l, ACCUMULATE, 1, 1024, "a long list");
+        stream_free(&on);
+        lists_free(&l);
+    }
+}
+
+/* ---- conformance: reports, factors, states ---- */
+
+/* What the calls below read and write, all in device memory. */
+typedef struct record {
+    gsc_factor factor;
+    gsc_report report, other;
+    gsc_state state;
+    double scale;
+} record;
+
+static gsc_report random_report(void)
+{
+    gsc_report r = {0};
+    r.overflow = random_bits() % 4 == 0;
+    r.found_inf = (float)r.overflow;
+    r.amax = (double)random_float() * (double)random_float();
+    r.amax = r.amax < 0 ? -r.amax : r.amax;
+    r.sum_squares = (double)(random_bits() >> 40);
+    r.elements = (int64_t)(random_bits() >> 20);
+    r.nan_count = (int64_t)(random_bits() >> 50);
+    r.first_bad = r.overflow ? INT64_MIN + (int64_t)(random_bits() >> 2) : 0;
+    for (int i = 0; i < 16; i++)
+        r.histogram[i] = (int64_t)(random_bits() >> 50);
+    return r;
+}
+
+static void same_record(const char *what, const record *host, const record *device)
+{
+    record copy;
+    download(&copy, device, sizeof copy);
+    same(what, host, &copy, sizeof copy);
+}
+
+static void compare_small_calls(const gsc_exec *on)
+{
+    record host = {0}, *device = device_memory(sizeof *device);
+    for (int i = 0; i < 50; i++) {
+        host.report = random_report();
+        host.other = random_report();
+        GSC(gsc_factor_init(1 + (double)(random_bits() >> 50), &host.factor, &err));
+        upload(device, &host, sizeof host);
+        GSC(gsc_merge(NULL, &host.report, &host.other, &host.other, &err));
+        GSC(gsc_merge(on, &device->report, &device->other, &device->other, &err));
+        GSC(gsc_factor_multiply(NULL, &host.factor, 0.3, &host.factor, &err));
+        GSC(gsc_factor_multiply(on, &device->factor, 0.3, &device->factor, &err));
+        GSC(gsc_clip_factor(NULL, &host.other, &host.factor, 0.7, &host.factor, &err));
+        GSC(gsc_clip_factor(on, &device->other, &device->factor, 0.7, &device->factor, &err));
+        CU(stream_synchronize(on->stream));
+        same_record("merge, factor_multiply, clip_factor", &host, device);
+    }
+    device_free(device);
+}
+
+/* Every preset over random steps, and a scale that is set in between. */
+static void compare_policies(const gsc_exec *on)
+{
+    record host = {0}, *device = device_memory(sizeof *device);
+    gsc_error err;
+    for (uint32_t preset = 0; preset < gsc_preset_count(); preset++) {
+        const char *name = gsc_preset_name(preset);
+        gsc_policy policy = GSC_POLICY_INIT;
+        GSC(gsc_policy_preset(name, &policy, &err));
+        if (policy.target_amax != 0) { /* its logarithms are the host's */
+            CHECK(gsc_update(on, &policy, &device->state, &device->report, &device->state, &err) !=
+                  GSC_OK);
+            continue;
+        }
+        policy.growth_interval = policy.growth_interval > 5 ? 5 : policy.growth_interval;
+        GSC(gsc_state_init(NULL, &policy, &host.state, &err));
+        GSC(gsc_state_init(on, &policy, &device->state, &err));
+        for (int step = 0; step < 60; step++) {
+            host.report = random_report();
+            upload(&device->report, &host.report, sizeof host.report);
+            GSC(gsc_update(NULL, &policy, &host.state, &host.report, &host.state, &err));
+            GSC(gsc_update(on, &policy, &device->state, &device->report, &device->state, &err));
+            if (step % 20 == 19) {
+                host.scale = (double)(1 + random_bits() % 1000);
+                upload(&device->scale, &host.scale, sizeof host.scale);
+                GSC(gsc_set_scale(NULL, &policy, &host.state, &host.scale, &host.state, &err));
+                GSC(gsc_set_scale(on, &policy, &device->state, &device->scale, &device->state,
+                                  &err));
+            }
+            CU(stream_synchronize(on->stream));
+            gsc_state state;
+            download(&state, &device->state, sizeof state);
+            same(name, &host.state, &state, sizeof state);
+        }
+    }
+    device_free(device);
+}
+
+/* What only the device can find out is said in the report and the state, and nothing is changed. */
+static void errors_on_the_device(const gsc_exec *on)
+{
+    record host = {0}, *device = device_memory(sizeof *device);
+    gsc_state before;
+    gsc_policy policy = GSC_POLICY_INIT;
+    float value = 1;
+    const gsc_tensor tensor = {device_memory(sizeof value), 1, GSC_F32, 0};
+    GSC(gsc_policy_preset("recommended", &policy, &err));
+    upload(device, &host, sizeof host); /* a factor of zeros */
+    upload(tensor.data, &value, sizeof value);
+    GSC(gsc_state_init(on, &policy, &device->state, &err));
+    CU(stream_synchronize(on->stream));
+    download(&before, &device->state, sizeof before);
+    GSC(gsc_unscale(on, &device->factor, &tensor, &tensor, 1, 0, &device->report, &err));
+    GSC(gsc_update(on, &policy, &device->state, &device->report, &device->state, &err));
+    CU(stream_synchronize(on->stream));
+    download(&host, device, sizeof host);
+    download(&value, tensor.data, sizeof value);
+    CHECK(host.report.status == GSC_ERROR_FACTOR);
+    CHECK(host.state.status == GSC_ERROR_REPORT);
+    CHECK(value == 1);
+    before.status = host.state.status;
+    same("a state that was refused", &before, &host.state, sizeof before);
+    device_free(tensor.data);
+    device_free(device);
+}
+
+/* ---- graphs and streams ---- */
+
+/* Of what was captured: kernels, and nothing but kernels. */
+static uint64_t launches_in(void *graph)
+{
+    void *nodes[64];
+    uint64_t count = 64;
+    CU(graph_nodes(graph, nodes, &count));
+    for (uint64_t i = 0; i < count; i++) {
+        int32_t type = -1;
+        CU(node_type(nodes[i], &type));
+        CHECK(type == 0);
+    }
+    return count;
+}
+
+static void *instantiate(void *graph)
+{
+    void *executable;
+    CHECK(launches_in(graph) > 0);
+    CU(graph_instantiate(&executable, graph, 0));
+    CU(graph_destroy(graph));
+    return executable;
+}
+
+/* At most one for every 170 tensors and each time that the list is read, and two. */
+static void few_launches(void)
+{
+    static const uint64_t lengths[] = {1, 170, 171, 400};
+    struct {
+        gsc_factor factor;
+        gsc_report report;
+    } *device = device_memory(sizeof *device);
+    lists l = {0};
+    for (int i = 0; i < 400; i++)
+        lists_add(&l, 10, GSC_F16, GSC_F32);
+    lists_allocate(&l);
+    gsc_exec on = stream_exec(l.device[0], l.n);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (enum operation operation = 0; operation < OPERATIONS; operation++) {
+            void *graph;
+            CU(capture_begin(on.stream, 0));
+            GSC(run_operation(operation, &on, &device->factor, l.device[0], l.device[1], lengths[i],
+                              &device->report, &err));
+            CU(capture_end(on.stream, &graph));
+            uint64_t parts = (lengths[i] + 169) / 170;
+            CHECK(launches_in(graph) <= (operation == ACCUMULATE ? 2 * parts : parts) + 2);
+            CU(graph_destroy(graph));
+        }
+    stream_free(&on);
+    lists_free(&l);
+    device_free(device);
+}
+
+/* The list on the host is overwritten and freed after the capture; the gradients change. */
+static void replay_graph(void)
+{
+    lists l = {0};
+    record host = {0}, *device = device_memory(sizeof *device);
+    for (int i = 0; i < 200; i++)
+        lists_add(&l, 1000 + random_bits() % 900, GSC_F16, GSC_F32);
+    lists_allocate(&l);
+    gsc_exec on = stream_exec(l.device[0], l.n);
+    GSC(gsc_factor_init(8, &host.factor, &err));
+    upload(&device->factor, &host.factor, sizeof host.factor);
+    void *graph, *executable;
+    CU(capture_begin(on.stream, 0));
+    GSC(gsc_unscale(&on, &device->factor, l.device[0], l.device[1], l.n, WANT_ALL, &device->report,
+                    &err));
+    CU(capture_end(on.stream, &graph));
+    executable = instantiate(graph);
+    for (int side = 0; side < 2; side++) {
+        memset(l.device[side], 0xa5, l.n * sizeof(gsc_tensor));
+        free(l.device[side]);
+        l.device[side] = NULL;
+    }
+    for (int round = 0; round < 3; round++) {
+        lists_fill(&l, round == 1);
+        CU(graph_launch(executable, on.stream));
+        CU(stream_synchronize(on.stream));
+        GSC(gsc_unscale(NULL, &host.factor, l.host[0], l.host[1], l.n, WANT_ALL, &host.report,
+                        &err));
+        same_report("graph, report", &host.report, &device->report);
+        same_memory("graph, gradients", &l, 1);
+    }
+    CU(executable_destroy(executable));
+    stream_free(&on);
+    lists_free(&l);
+    device_free(device);
+}
+
+/* Two streams with a workspace each, interleaved. */
+static void two_streams(void)
+{
+    lists l[2] = {{0}, {0}};
+    record host[2], *device[2];
+    gsc_exec on[2];
+    memset(host, 0, sizeof host);
+    for (int i = 0; i < 2; i++) {
+        for (int j = 0; j < 40; j++)
+            lists_add(&l[i], 3000 + random_bits() % 9000, i ? GSC_BF16 : GSC_F32, GSC_F32);
+        lists_allocate(&l[i]);
+        lists_fill(&l[i], false);
+        on[i] = stream_exec(l[i].device[0], l[i].n);
+        device[i] = device_memory(sizeof **device);
+        GSC(gsc_factor_init(i + 2, &host[i].factor, &err));
+        upload(&device[i]->factor, &host[i].factor, sizeof host[i].factor);
+    }
+    for (int round = 0; round < 4; round++)
+        for (int i = 0; i < 2; i++)
+            GSC(gsc_unscale(&on[i], &device[i]->factor, l[i].device[0], l[i].device[1], l[i].n,
+                            WANT_ALL, &device[i]->report, &err));
+    for (int i = 0; i < 2; i++) {
+        CU(stream_synchronize(on[i].stream));
+        GSC(gsc_unscale(NULL, &host[i].factor, l[i].host[0], l[i].host[1], l[i].n, WANT_ALL,
+                        &host[i].report, &err));
+        same_report("two streams, report", &host[i].report, &device[i]->report);
+        same_memory("two streams, gradients", &l[i], 1);
+        stream_free(&on[i]);
+        lists_free(&l[i]);
+        device_free(device[i]);
+    }
+}
+
+/* Scale, unscale and update in one graph; every eighth step overflows. */
+static void training_step(void)
+{
+    lists l = {0};
+    record host = {0}, *device = device_memory(sizeof *device);
+    gsc_policy policy = GSC_POLICY_INIT;
+    GSC(gsc_policy_preset("recommended", &policy, &err));
+    policy.growth_interval = 3;
+    for (int i = 0; i < 20; i++)
+        lists_add(&l, 500, GSC_F32, GSC_F16);
+    lists_allocate(&l);
+    gsc_exec on = stream_exec(l.device[0], l.n);
+    GSC(gsc_state_init(NULL, &policy, &host.state, &err));
+    GSC(gsc_state_init(&on, &policy, &device->state, &err));
+    void *graph, *executable;
+    CU(capture_begin(on.stream, 0));
+    GSC(gsc_scale(&on, &device->state.factor, l.device[0], l.device[1], l.n, &err));
+    GSC(gsc_unscale(&on, &device->state.factor, l.device[1], l.device[0], l.n, WANT_ALL,
+                    &device->report, &err));
+    GSC(gsc_update(&on, &policy, &device->state, &device->report, &device->state, &err));
+    CU(capture_end(on.stream, &graph));
+    executable = instantiate(graph);
+    for (int step = 0; step < 40; step++) {
+        lists_fill(&l, step % 8 == 7);
+        CU(graph_launch(executable, on.stream));
+        CU(stream_synchronize(on.stream));
+        GSC(gsc_scale(NULL, &host.state.factor, l.host[0], l.host[1], l.n, &err));
+        GSC(gsc_unscale(NULL, &host.state.factor, l.host[1], l.host[0], l.n, WANT_ALL, &host.report,
+                        &err));
+        GSC(gsc_update(NULL, &policy, &host.state, &host.report, &host.state, &err));
+        gsc_state state;
+        download(&state, &device->state, sizeof state);
+        same("training step, state", &host.state, &state, sizeof state);
+        same_report("training step, report", &host.report, &device->report);
+        same_memory("training step, gradients", &l, 0);
+    }
+    CHECK(host.state.growths > 0 && host.state.backoffs > 0);
+    CU(executable_destroy(executable));
+    stream_free(&on);
+    lists_free(&l);
+    device_free(device);
+}
+
+static void conformance(void)
+{
+    const gsc_tensor none = {0};
+    gsc_exec on = stream_exec(&none, 0);
+    compare_tensors();
+    compare_long_lists();
+    compare_small_calls(&on);
+    compare_policies(&on);
+    errors_on_the_device(&on);
+    few_launches();
+    replay_graph();
+    two_streams();
+    training_step();
+    stream_free(&on);
+}
+
+/* ---- recordings ---- */
+
+static gsc_status replay(const gsc_policy *policy, char *steps, gsc_error *err)
+{
+    gsc_exec device_exec = GSC_EXEC_INIT;
+    record host = {0}, *device = device_memory(sizeof *device);
+    device_exec.context = context;
+    /* Predictive policies, which a device refuses, are replayed by the host. */
+    const gsc_exec *on = policy->target_amax == 0 ? &device_exec : NULL;
+    record *at = on ? device : &host;
+    gsc_status status = gsc_state_init(on, policy, &at->state, err);
+    char *rest, *step = strtok_r(steps, ",", &rest);
+    for (; status == GSC_OK; step = strtok_r(NULL, ",", &rest)) {
+        if (on)
+            download(&host.state, &device->state, sizeof host.state);
+        printf("%a", host.state.factor.scale);
+        if (!step)
+            break;
+        memset(&host.report, 0, sizeof host.report);
+        host.report.overflow = *step == '1';
+        host.report.found_inf = (float)host.report.overflow;
+        host.report.amax = *step == 'a' ? strtod(step + 1, NULL) : 0;
+        if (on)
+            upload(&device->report, &host.report, sizeof host.report);
+        status = gsc_update(on, policy, &at->state, &at->report, &at->state, err);
+        if (on)
+            download(&host.state, &device->state, sizeof host.state);
+        printf("/%" PRIu32 " ", host.state.events);
+    }
+    printf("\n");
+    device_free(device);
+    return status;
+}
+
+static void replay_recordings(void)
+{
+    static char line[1 << 16], preset[64], settings[4096], steps[1 << 16];
+    while (fgets(line, sizeof line, stdin)) {
+        gsc_policy policy = GSC_POLICY_INIT;
+        gsc_error err = {0};
+        if (sscanf(line, "%63s %4095s %65535s", preset, settings, steps) != 3)
+            puts("error three words expected");
+        else if (gsc_policy_preset(preset, &policy, &err) != GSC_OK)
+            printf("error %d %s\n", err.status, err.message);
+        else if (set_fields(&policy, settings) && replay(&policy, steps, &err) != GSC_OK)
+            printf("error %d %s\n", err.status, err.message);
+    }
+}
+
+/* ---- benchmark ---- */
+
+enum { GPT2_TENSORS = 148, TINY_TENSORS = 1000, REPEATS = 20, BATCHES = 7 };
+
+static void gpt2_counts(uint64_t *counts)
+{
+    const uint64_t d = 768, block[] = {d, d, 3 * d * d, 3 * d, d * d,     d,
+                                       d, d, 4 * d * d, 4 * d, 4 * d * d, d};
+    *counts++ = 50257 * d;
+    *counts++ = 1024 * d;
+    for (int layer = 0; layer < 12; layer++)
+        for (int i = 0; i < 12; i++)
+            *counts++ = block[i];
+    *counts++ = d;
+    *counts++ = d;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+typedef struct bench {
+    gsc_exec on;
+    gsc_factor *factor;
+    gsc_report *report;
+    const gsc_tensor *in, *out; /* out NULL: only checked */
+    uint64_t n, bytes;          /* of the first `in`, in one piece */
+    unsigned char *fresh;       /* ordinary values that each batch starts with */
+    uint32_t want;
+} bench;
+
+static void enqueue(const bench *b)
+{
+    if (b->out)
+        GSC(gsc_unscale(&b->on, b->factor, b->in, b->out, b->n, b->want, b->report, &err));
+    else
+        GSC(gsc_check(&b->on, b->factor, b->in, b->n, b->want, b->report, &err));
+}
+
+/* Milliseconds of one call by events, median of batches; as calls, or as a graph of one call. */
+static double milliseconds(const bench *b, void *executable, bool copies)
+{
+    void *start, *end;
+    double times[BATCHES];
+    CU(event_create(&start, 0));
+    CU(event_create(&end, 0));
+    for (int batch = -1; batch < BATCHES; batch++) { /* -1 warms up */
+        float elapsed;
+        CU(copy((uintptr_t)b->in->data, (uintptr_t)b->fresh, b->bytes, b->on.stream));
+        CU(event_record(start, b->on.stream));
+        for (int i = 0; i < REPEATS; i++)
+            if (copies)
+                CU(copy((uintptr_t)b->in->data, (uintptr_t)b->fresh, b->bytes, b->on.stream));
+            else if (executable)
+                CU(graph_launch(executable, b->on.stream));
+            else
+                enqueue(b);
+        CU(event_record(end, b->on.stream));
+        CU(event_synchronize(end));
+        CU(event_elapsed(&elapsed, start, end));
+        if (batch >= 0)
+            times[batch] = (double)elapsed / REPEATS;
+    }
+    CU(event_destroy(start));
+    CU(event_destroy(end));
+    qsort(times, BATCHES, sizeof *times, ascending);
+    return times[BATCHES / 2];
+}
+
+/* One line of the report. `moved` is what a call reads and writes. */
+static void measure(const char *name, bench *b, uint64_t moved, bool last)
+{
+    void *graph, *executable;
+    GSC(gsc_workspace_size(&b->on, b->in, b->n, b->want, &b->on.workspace_size, &err));
+    b->on.workspace = device_memory(b->on.workspace_size);
+    enqueue(b);
+    CU(stream_synchronize(b->on.stream));
+    CU(capture_begin(b->on.stream, 0));
+    enqueue(b);
+    CU(capture_end(b->on.stream, &graph));
+    CU(graph_instantiate(&executable, graph, 0));
+    CU(graph_destroy(graph));
+    double copied = milliseconds(b, NULL, true), called = milliseconds(b, NULL, false);
+    double replayed = milliseconds(b, executable, false);
+    double copy_rate = 2 * (double)b->bytes / copied;
+    CU(executable_destroy(executable));
+    device_free(b->on.workspace);
+    printf("  {\"name\": \"%s\", \"tensors\": %" PRIu64 ", \"moved_bytes\": %" PRIu64
+           ", \"calls_ms\": %.6f, \"graph_ms\": %.6f, \"copy_ms\": %.6f, \"of_copy_bandwidth\": "
+           "%.4f}%s\n",
+           name, b->n, moved, called, replayed, copied, (double)moved / replayed / copy_rate,
+           last ? "" : ",");
+}
+
+/* A list of `n` tensors one behind another in device memory; returns their bytes. */
+static uint64_t lay_out(gsc_tensor *list, const uint64_t *counts, uint64_t n, uint32_t dtype,
+                        unsigned char *memory)
+{
+    uint64_t used = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        list[i] = (gsc_tensor){memory + used, counts[i], dtype, 0};
+        used += counts[i] * gsc_dtype_size(dtype);
+    }
+    return used;
+}
+
+static void benchmark(void)
+{
+    static const uint32_t dtypes[] = {GSC_F32, GSC_F16, GSC_BF16};
+    static gsc_tensor in[TINY_TENSORS], out[TINY_TENSORS];
+    uint64_t gpt2[GPT2_TENSORS], tiny[TINY_TENSORS], total = 0;
+    char name[64];
+    gsc_factor factor;
+    bench b = {0};
+    gpt2_counts(gpt2);
+    for (int i = 0; i < GPT2_TENSORS; i++)
+        total += gpt2[i];
+    for (int i = 0; i < TINY_TENSORS; i++)
+        tiny[i] = 32;
+    unsigned char *memory = device_memory(4 * total), *to = device_memory(4 * total);
+    b.fresh = device_memory(4 * total);
+    b.factor = device_memory(sizeof *b.factor);
+    b.report = device_memory(sizeof *b.report);
+    b.on = (gsc_exec)GSC_EXEC_INIT;
+    b.on.context = context;
+    CU(stream_create(&b.on.stream, 1));
+    GSC(gsc_factor_init(1.25, &factor, &err));
+    upload(b.factor, &factor, sizeof factor);
+    unsigned char *ordinary = allocated(4 * total);
+    memset(ordinary, 0x3c, 4 * total); /* a normal value in every dtype */
+    upload(b.fresh, ordinary, 4 * total);
+    upload(memory, ordinary, 4 * total);
+    free(ordinary);
+    b.in = in;
+    b.n = GPT2_TENSORS;
+    for (int i = 0; i < 3; i++) {
+        const char *dtype = dtype_names[dtypes[i]];
+        b.bytes = lay_out(in, gpt2, GPT2_TENSORS, dtypes[i], memory);
+        b.out = in;
+        snprintf(name, sizeof name, "GPT-2 %s, unscale + check", dtype);
+        measure(name, &b, 2 * b.bytes, false);
+        b.want = GSC_WANT_NORM;
+        snprintf(name, sizeof name, "GPT-2 %s, unscale + check + norm", dtype);
+        measure(name, &b, 2 * b.bytes, false);
+        b.out = NULL;
+        snprintf(name, sizeof name, "GPT-2 %s, check + norm", dtype);
+        measure(name, &b, b.bytes, false);
+        if (dtypes[i] != GSC_F32) {
+            b.out = out;
+            uint64_t written = lay_out(out, gpt2, GPT2_TENSORS, GSC_F32, to);
+            snprintf(name, sizeof name, "GPT-2 %s to f32, unscale + check + norm", dtype);
+            measure(name, &b, b.bytes + written, false);
+        }
+        b.want = 0;
+    }
+    b.n = TINY_TENSORS;
+    b.out = in;
+    b.bytes = lay_out(in, tiny, TINY_TENSORS, GSC_F32, memory);
+    measure("1000 tensors of 32, f32, unscale + check", &b, 2 * b.bytes, true);
+    CU(stream_destroy(b.on.stream));
+    device_free(memory);
+    device_free(to);
+    device_free(b.fresh);
+    device_free(b.factor);
+    device_free(b.report);
+}
+
+int main(int count, char **arguments)
+{
+    const char *mode = count > 1 ? arguments[1] : "", *note = cuda_note();
+    char device[256];
+    int32_t version = 0;
+    if (strcmp(note, "available") != 0) {
+        printf("NOT RUN: %s\n", note);
+        return 0;
+    }
+    open_device();
+    if (strcmp(mode, "--replay") == 0) {
+        replay_recordings();
+        close_device();
+        return 0;
+    }
+    CU(device_name(device, sizeof device, 0));
+    CU(driver_version(&version));
+    bool json = strcmp(mode, "--json") == 0;
+    conformance();
+    if (json && check_failures == 0) {
+        printf("{\"device\": \"%s\",\n \"driver\": \"%d.%d\",\n \"gradscaler\": \"%d.%d.%d\",\n "
+               "\"compared\": %ld,\n \"bench\": [\n",
+               device, version / 1000, version / 10 % 100, GSC_VERSION_MAJOR, GSC_VERSION_MINOR,
+               GSC_VERSION_PATCH, checks);
+        benchmark();
+        printf(" ]}\n");
+    } else {
+        printf("%s: %ld comparisons with the CPU, %d failures\n", device, checks, check_failures);
+    }
+    close_device();
+    return check_failures > 0;
+}

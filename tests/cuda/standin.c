@@ -1,0 +1,613 @@
+/* SPDX-License-Identifier: MIT */
+#include "standin.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Declares every function that is defined below, so that the lists and the definitions agree. */
+#define EXPORT                     __attribute__((visibility("default")))
+#define X(name, symbol, signature) EXPORT int32_t symbol signature;
+#include "cuda/driver.def"
+#include "device.def"
+#undef X
+
+enum {
+    OK = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    INVALID_PTX = 218,
+    INVALID_HANDLE = 400,
+    NOT_FOUND = 500,
+    LAUNCH_FAILED = 719,
+    CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    CAPTURE_IMPLICIT = 906,
+    MAX_DEVICES = 4,
+    MAX_DEPTH = 16,
+};
+
+static const struct {
+    int32_t result;
+    const char *name, *text;
+} errors[] = {
+    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {INVALID_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+     "operation not permitted when stream is capturing"},
+    {CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+     "operation failed due to a previous error during capture"},
+    {CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+};
+enum { ERRORS = sizeof errors / sizeof *errors };
+
+typedef struct context {
+    int32_t retained;
+} context;
+
+typedef struct module {
+    const context *context;
+    const char *image;
+} module;
+
+typedef struct function {
+    struct function *next; /* of all, so that they stay reachable */
+    const module *module;
+    char name[64];
+    uint64_t size; /* of its parameter */
+} function;
+
+typedef struct node {
+    struct node *next;
+    const function *function;
+    uint32_t blocks, threads;
+    unsigned char parameter[]; /* as it was when captured */
+} node;
+
+typedef struct graph {
+    node *first, *last;
+    bool broken;
+} graph;
+
+typedef struct stream {
+    graph *captured; /* NULL: none */
+} stream;
+
+static standin state = {.version = 12040, .devices = 1};
+static context contexts[MAX_DEVICES];
+static function *functions;
+static pid_t process;         /* that started the driver */
+static graph *capture;        /* that is under way; one at a time is enough here */
+static _Thread_local struct { /* the contexts that were pushed */
+    context *contexts[MAX_DEPTH];
+    int depth;
+} stack;
+
+EXPORT standin *standin_state(void)
+{
+    return &state;
+}
+
+EXPORT void standin_devices(int32_t devices)
+{
+    state.devices = devices;
+}
+
+EXPORT int32_t standin_allocated(void)
+{
+    return state.allocated;
+}
+
+EXPORT uint64_t standin_stream(void)
+{
+    return (uint64_t)(uintptr_t)state.stream;
+}
+
+EXPORT void *standin_current(void)
+{
+    return stack.depth ? stack.contexts[stack.depth - 1] : NULL;
+}
+
+EXPORT int standin_depth(void)
+{
+    return stack.depth;
+}
+
+static int32_t told_to_fail(const char *symbol)
+{
+    if (!state.failing || strcmp(state.failing, symbol) != 0)
+        return OK;
+    return state.good_calls-- > 0 ? OK : state.failure;
+}
+
+/* What every function but the first three begins with. */
+static int32_t enter(const char *symbol)
+{
+    if (process != getpid()) {
+        state.after_fork += process != 0;
+        return NOT_INITIALIZED;
+    }
+    return told_to_fail(symbol);
+}
+
+#define ENTER(...)                                                                                 \
+    do {                                                                                           \
+        int32_t result_ = enter(__func__);                                                         \
+        if (result_ != OK)                                                                         \
+            return result_;                                                                        \
+        if (!(__VA_ARGS__))                                                                        \
+            return INVALID_VALUE;                                                                  \
+    } while (0)
+
+/* What may not be done while a stream is captured breaks the capture, too. */
+#define FORBID_CAPTURE()                                                                           \
+    do {                                                                                           \
+        if (capture) {                                                                             \
+            capture->broken = true;                                                                \
+            return CAPTURE_UNSUPPORTED;                                                            \
+        }                                                                                          \
+    } while (0)
+
+static int32_t make(void **out, uint64_t bytes)
+{
+    *out = calloc(1, bytes);
+    return *out ? OK : OUT_OF_MEMORY;
+}
+
+/* ---- the driver and its devices ---- */
+
+int32_t cuGetErrorName(int32_t result, const char **name)
+{
+    for (int i = 0; i < ERRORS; i++)
+        if (errors[i].result == result)
+            return *name = errors[i].name, OK;
+    return INVALID_VALUE;
+}
+
+int32_t cuGetErrorString(int32_t result, const char **text)
+{
+    for (int i = 0; i < ERRORS; i++)
+        if (errors[i].result == result)
+            return *text = errors[i].text, OK;
+    return INVALID_VALUE;
+}
+
+int32_t cuDriverGetVersion(int32_t *version)
+{
+    *version = state.version;
+    return told_to_fail(__func__);
+}
+
+int32_t cuInit(uint32_t flags)
+{
+    int32_t result = process && process != getpid() ? NOT_INITIALIZED : told_to_fail(__func__);
+    if (result == OK)
+        result = flags ? INVALID_VALUE : state.devices == 0 ? NO_DEVICE : OK;
+    if (result == OK)
+        process = getpid();
+    return result;
+}
+
+int32_t cuDeviceGetCount(int32_t *count)
+{
+    ENTER(count);
+    *count = state.devices;
+    return OK;
+}
+
+int32_t cuDeviceGet(int32_t *device, int32_t ordinal)
+{
+    ENTER(device);
+    if (ordinal < 0 || ordinal >= state.devices)
+        return INVALID_DEVICE;
+    *device = ordinal;
+    return OK;
+}
+
+int32_t cuDeviceGetName(char *name, int32_t bytes, int32_t device)
+{
+    ENTER(device >= 0 && device < state.devices);
+    snprintf(name, (size_t)bytes, "stand-in");
+    return OK;
+}
+
+int32_t cuDevicePrimaryCtxRetain(void **out, int32_t device)
+{
+    ENTER(device >= 0 && device < state.devices);
+    contexts[device].retained++;
+    state.retained++;
+    *out = &contexts[device];
+    return OK;
+}
+
+int32_t cuDevicePrimaryCtxRelease_v2(int32_t device)
+{
+    ENTER(device >= 0 && device < state.devices);
+    if (contexts[device].retained == 0)
+        return INVALID_CONTEXT;
+    contexts[device].retained--;
+    state.retained--;
+    return OK;
+}
+
+int32_t cuCtxPushCurrent_v2(void *pushed)
+{
+    ENTER(pushed && stack.depth < MAX_DEPTH);
+    context *c = pushed;
+    if (c->retained == 0)
+        return INVALID_CONTEXT;
+    stack.contexts[stack.depth++] = c;
+    return OK;
+}
+
+int32_t cuCtxPopCurrent_v2(void **popped)
+{
+    ENTER(popped);
+    if (stack.depth == 0)
+        return INVALID_CONTEXT;
+    *popped = stack.contexts[--stack.depth];
+    return OK;
+}
+
+/* ---- modules ---- */
+
+int32_t cuModuleLoadDataEx(void **out, const void *image, uint32_t options, int32_t *option,
+                           void **value)
+{
+    int32_t told = enter(__func__);
+    if (told != OK) {
+        for (uint32_t i = 0; state.log && i + 1 < options; i++)
+            if (option[i] == 5 && option[i + 1] == 6) /* the log for errors and its size */
+                snprintf(value[i], (size_t)(uintptr_t)value[i + 1], "%s", state.log);
+        return told;
+    }
+    FORBID_CAPTURE();
+    if (!standin_current())
+        return INVALID_CONTEXT;
+    const char *text = image;
+    if (!strstr(text, ".version"))
+        return INVALID_PTX;
+    module *m;
+    if (make((void **)&m, sizeof *m) != OK)
+        return OUT_OF_MEMORY;
+    *m = (module){standin_current(), text};
+    state.loaded++;
+    state.loads++;
+    *out = m;
+    return OK;
+}
+
+int32_t cuModuleUnload(void *unloaded)
+{
+    ENTER(unloaded);
+    FORBID_CAPTURE();
+    const module *m = unloaded;
+    if (m->context != standin_current())
+        return INVALID_CONTEXT;
+    for (function **at = &functions; *at;) {
+        function *f = *at;
+        if (f->module == m) {
+            *at = f->next;
+            free(f);
+        } else {
+            at = &f->next;
+        }
+    }
+    state.loaded--;
+    free(unloaded);
+    return OK;
+}
+
+/* The text behind the name of an entry; NULL if the PTX has none of this name. */
+static const char *find_entry(const char *text, const char *name)
+{
+    size_t length = strlen(name);
+    while ((text = strstr(text, ".entry"))) {
+        text += strlen(".entry");
+        text += strspn(text, " \t\n");
+        if (strncmp(text, name, length) == 0 && strchr(" \t\n(", text[length]))
+            return text + length;
+    }
+    return NULL;
+}
+
+int32_t cuModuleGetFunction(void **out, void *from, const char *name)
+{
+    ENTER(from && name);
+    const module *m = from;
+    const char *parameters = find_entry(m->image, name);
+    if (!parameters || strlen(name) >= sizeof functions->name)
+        return NOT_FOUND;
+    const char *size = strchr(parameters, '['), *end = strchr(parameters, ')');
+    function *f;
+    if (make((void **)&f, sizeof *f) != OK)
+        return OUT_OF_MEMORY;
+    *f = (function){.next = functions, .module = m};
+    f->size = size && size < end ? strtoull(size + 1, NULL, 10) : 8;
+    snprintf(f->name, sizeof f->name, "%s", name);
+    state.parameter_bytes = f->size;
+    functions = f;
+    *out = f;
+    return OK;
+}
+
+int32_t cuFuncLoad(void *loaded)
+{
+    ENTER(loaded);
+    FORBID_CAPTURE();
+    return OK;
+}
+
+/* ---- work ---- */
+
+/* The legacy stream is NULL or 1, that of each thread 2. */
+static stream *stream_of(void *handle)
+{
+    return (uintptr_t)handle <= 2 ? NULL : handle;
+}
+
+static void run(const function *f, uint32_t blocks, uint32_t threads, const void *parameter)
+{
+    if (state.execute)
+        state.execute(f->name, blocks, threads, parameter);
+}
+
+static int32_t record(graph *to, const function *f, uint32_t blocks, uint32_t threads,
+                      const void *parameter)
+{
+    node *n;
+    if (to->broken)
+        return CAPTURE_INVALIDATED;
+    if (make((void **)&n, sizeof *n + f->size) != OK)
+        return OUT_OF_MEMORY;
+    n->function = f;
+    n->blocks = blocks;
+    n->threads = threads;
+    memcpy(n->parameter, parameter, f->size);
+    *(to->first ? &to->last->next : &to->first) = n;
+    to->last = n;
+    return OK;
+}
+
+int32_t cuLaunchKernel(void *launched, uint32_t grid_x, uint32_t grid_y, uint32_t grid_z,
+                       uint32_t block_x, uint32_t block_y, uint32_t block_z, uint32_t shared_bytes,
+                       void *on, void **parameters, void **extra)
+{
+    ENTER(launched && grid_x && grid_y == 1 && grid_z == 1 && block_x && block_x <= 1024 &&
+          block_y == 1 && block_z == 1 && shared_bytes <= 48 << 10 && !parameters && extra);
+    const function *f = launched;
+    if (f->module->context != standin_current())
+        return INVALID_HANDLE;
+    /* Keys 1 and 2: the buffer, and where its size is. */
+    if ((uintptr_t)extra[0] != 1 || (uintptr_t)extra[2] != 2 || extra[4] ||
+        *(size_t *)extra[3] != f->size)
+        return INVALID_VALUE;
+    state.launches++;
+    snprintf(state.kernel, sizeof state.kernel, "%s", f->name);
+    state.blocks = grid_x;
+    state.threads = block_x;
+    state.stream = on;
+    stream *s = stream_of(on);
+    if (s && s->captured)
+        return record(s->captured, f, grid_x, block_x, extra[1]);
+    if (!s && capture)
+        return CAPTURE_IMPLICIT;
+    run(f, grid_x, block_x, extra[1]);
+    return OK;
+}
+
+int32_t cuMemAlloc_v2(uint64_t *address, uint64_t bytes)
+{
+    ENTER(address && bytes);
+    FORBID_CAPTURE();
+    void *memory = malloc(bytes);
+    if (!memory)
+        return OUT_OF_MEMORY;
+    state.allocated++;
+    *address = (uint64_t)(uintptr_t)memory;
+    return OK;
+}
+
+int32_t cuMemHostAlloc(void **memory, uint64_t bytes, uint32_t flags)
+{
+    ENTER(memory && bytes && flags <= 7);
+    FORBID_CAPTURE();
+    *memory = malloc(bytes);
+    return *memory ? OK : OUT_OF_MEMORY;
+}
+
+int32_t cuMemFree_v2(uint64_t address)
+{
+    ENTER(address);
+    FORBID_CAPTURE();
+    state.allocated--;
+    free((void *)(uintptr_t)address);
+    return OK;
+}
+
+int32_t cuMemcpyHtoD_v2(uint64_t to, const void *from, uint64_t bytes)
+{
+    ENTER(to && from);
+    FORBID_CAPTURE();
+    state.copies++;
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return OK;
+}
+
+int32_t cuMemcpyDtoH_v2(void *to, uint64_t from, uint64_t bytes)
+{
+    ENTER(to && from);
+    FORBID_CAPTURE();
+    state.copies++;
+    memcpy(to, (void *)(uintptr_t)from, bytes);
+    return OK;
+}
+
+int32_t cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, uint64_t bytes, void *on)
+{
+    ENTER(to && from);
+    FORBID_CAPTURE();
+    (void)on;
+    state.copies++;
+    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+    return OK;
+}
+
+int32_t cuStreamCreate(void **out, uint32_t flags)
+{
+    ENTER(out && flags <= 1);
+    return make(out, sizeof(stream));
+}
+
+int32_t cuStreamDestroy_v2(void *on)
+{
+    ENTER(on);
+    free(on);
+    return OK;
+}
+
+int32_t cuStreamSynchronize(void *on)
+{
+    ENTER(true);
+    (void)on;
+    FORBID_CAPTURE();
+    return OK;
+}
+
+/* ---- graphs ---- */
+
+int32_t cuStreamBeginCapture_v2(void *on, int32_t mode)
+{
+    ENTER(on && mode >= 0 && mode <= 2);
+    FORBID_CAPTURE();
+    stream *s = on;
+    if (make((void **)&s->captured, sizeof *s->captured) != OK)
+        return OUT_OF_MEMORY;
+    capture = s->captured;
+    return OK;
+}
+
+int32_t cuStreamEndCapture(void *on, void **out)
+{
+    ENTER(on && out);
+    stream *s = on;
+    if (!s->captured)
+        return INVALID_VALUE;
+    graph *g = s->captured;
+    s->captured = capture = NULL;
+    if (g->broken) {
+        *out = NULL;
+        (void)cuGraphDestroy(g);
+        return CAPTURE_INVALIDATED;
+    }
+    *out = g;
+    return OK;
+}
+
+int32_t cuGraphGetNodes(void *of, void **nodes, uint64_t *count)
+{
+    ENTER(of && count);
+    uint64_t n = 0;
+    for (node *at = ((graph *)of)->first; at; at = at->next, n++)
+        if (nodes && n < *count)
+            nodes[n] = at;
+    *count = n;
+    return OK;
+}
+
+int32_t cuGraphNodeGetType(void *of, int32_t *type)
+{
+    ENTER(of && type);
+    *type = 0; /* CU_GRAPH_NODE_TYPE_KERNEL: nothing else is recorded */
+    return OK;
+}
+
+/* An executable graph is a copy: the graph may be destroyed first. */
+int32_t cuGraphInstantiateWithFlags(void **out, void *from, uint64_t flags)
+{
+    ENTER(out && from && flags == 0);
+    graph *g;
+    int32_t result = make((void **)&g, sizeof *g);
+    for (node *at = ((graph *)from)->first; at && result == OK; at = at->next)
+        result = record(g, at->function, at->blocks, at->threads, at->parameter);
+    *out = g;
+    return result;
+}
+
+int32_t cuGraphLaunch(void *executable, void *on)
+{
+    ENTER(executable);
+    (void)on;
+    for (node *at = ((graph *)executable)->first; at; at = at->next)
+        run(at->function, at->blocks, at->threads, at->parameter);
+    return OK;
+}
+
+int32_t cuGraphDestroy(void *destroyed)
+{
+    ENTER(destroyed);
+    for (node *at = ((graph *)destroyed)->first, *next; at; at = next) {
+        next = at->next;
+        free(at);
+    }
+    free(destroyed);
+    return OK;
+}
+
+int32_t cuGraphExecDestroy(void *executable)
+{
+    return cuGraphDestroy(executable);
+}
+
+/* ---- events ---- */
+
+int32_t cuEventCreate(void **out, uint32_t flags)
+{
+    ENTER(out && flags == 0);
+    return make(out, sizeof(struct timespec));
+}
+
+int32_t cuEventRecord(void *event, void *on)
+{
+    ENTER(event);
+    (void)on;
+    return clock_gettime(CLOCK_MONOTONIC, event) == 0 ? OK : LAUNCH_FAILED;
+}
+
+int32_t cuEventSynchronize(void *event)
+{
+    ENTER(event);
+    return OK;
+}
+
+int32_t cuEventElapsedTime(float *milliseconds, void *start, void *end)
+{
+    ENTER(milliseconds && start && end);
+    const struct timespec *a = start, *b = end;
+    *milliseconds =
+        (float)((double)(b->tv_sec - a->tv_sec) * 1e3 + (double)(b->tv_nsec - a->tv_nsec) * 1e-6);
+    return OK;
+}
+
+int32_t cuEventDestroy_v2(void *event)
+{
+    ENTER(event);
+    free(event);
+    return OK;
+}

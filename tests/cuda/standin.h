@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A CUDA driver whose devices are host memory, built as libcuda.so.1: it counts what it is asked,
+ * fails where it is told to, and refuses what a real one refuses: kernels that the PTX lacks,
+ * parameters of another size than declared, foreign contexts, loading while a stream is captured.
+ */
+#ifndef GSC_TESTS_CUDA_STANDIN_H
+#define GSC_TESTS_CUDA_STANDIN_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/* Computes what a launch would. */
+typedef void standin_kernel(const char *name, uint32_t blocks, uint32_t threads,
+                            const void *parameter);
+
+typedef struct standin {
+    /* Set by a test. */
+    int32_t version, devices;
+    const char *failing;     /* the function that fails, by its symbol; NULL: none */
+    int32_t failure;         /* with this result, */
+    int32_t good_calls;      /* but for so many calls before */
+    const char *log;         /* of the loader, when it fails */
+    standin_kernel *execute; /* NULL: launches are only counted */
+    /* Counted. */
+    atomic_int retained, loaded;        /* contexts and modules in use */
+    atomic_int allocated;               /* blocks of memory in use */
+    atomic_int launches, loads, copies; /* calls */
+    atomic_int after_fork;              /* calls of a process that did not start the driver */
+    uint64_t parameter_bytes;           /* of the function that was looked up last */
+    char kernel[64];                    /* the last launch */
+    uint32_t blocks, threads;
+    void *stream;
+} standin;
+
+standin *standin_state(void);
+/* The same for a language without the struct. */
+void standin_devices(int32_t devices);
+int32_t standin_allocated(void);
+uint64_t standin_stream(void);
+/* The current context of this thread and how many are pushed. */
+void *standin_current(void);
+int standin_depth(void);
+
+#endif
