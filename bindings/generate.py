@@ -115,7 +115,7 @@ def function_doc(function):
     errors = [f"GSC_ERROR_{name}" for name in function.get("errors", [])]
     threads = "any, at the same time"
     if function.get("blocks"):
-        threads += "; the time is that of one pass over the tensors"
+        threads += "; the time grows with the bytes of the tensors"
     if function.get("capture"):
         threads += "; may be captured in a CUDA graph"
     lines.append("")

@@ -11,8 +11,9 @@ gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_f
                                   gsc_context **out, gsc_error *err)
 {
     GSC_REQUIRE(out, 3);
-    if (threads == 0)
-        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "threads", "threads is 0: 1 is the least");
+    if (threads == 0 || threads > 1024)
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "threads", "threads is %u: from 1 to 1024",
+                        threads);
     if (pool && !parallel_for)
         return gsc_fail(err, GSC_ERROR_VALUE, 2, -1, "pool",
                         "pool is set, but parallel_for, which would run on it, is NULL");

@@ -11,6 +11,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __FAST_MATH__
+#error "compile without -ffast-math: NaN, Inf and roundings are what this library is about"
+#endif
+
 /*
  * X(dtype) for every dtype of real numbers, in the order of the GSC_* constants; a complex one is
  * two of them.

@@ -2,7 +2,7 @@
 /*
  * Tensor operations: validate the list, cut it into chunks and blocks, run a kernel on each block,
  * and fold what the blocks say into one report in a fixed order, so that the bits do not depend on
- * who ran which chunk. A block is read and written once, in L1. Rounding keeps the order of
+ * who ran which chunk. A block comes from memory once. Rounding keeps the order of
  * magnitudes, so that whatever a report counts is a count of inputs whose |bits| reach some limit.
  */
 #include <math.h>
@@ -18,7 +18,7 @@
 enum {
     BATCH = 512,             /* chunks whose sums wait to be folded */
     TASKS = 64,              /* shares of a batch */
-    STREAM_BYTES = 16 << 20, /* from here on, other output would only pass through the caches */
+    STREAM_BYTES = 16 << 20, /* of input; output elsewhere would only pass through the caches */
     PARALLEL_BYTES = 4 << 20 /* below this, waking threads costs more than they save */
 };
 
@@ -102,8 +102,8 @@ static uint64_t convert_one(const gsc_kernels *kernels, uint32_t from, uint64_t 
 }
 
 /* The least |bits| of `from` that become `target` or more; at most the first that is not finite. */
-static uint64_t least(const gsc_kernels *kernels, uint32_t from, uint32_t to, uint64_t target,
-                      double multiplier)
+static uint64_t threshold(const gsc_kernels *kernels, uint32_t from, uint32_t to, uint64_t target,
+                          double multiplier)
 {
     uint64_t low = 0, high = formats[from].infinity;
     while (low < high) {
@@ -124,7 +124,7 @@ static bool is_bad(const job *job, const plan *plan, uint64_t most)
                                              plan->multiplier) >= formats[plan->judged].infinity;
 }
 
-static plan plan_for(const job *job, uint32_t in, uint32_t out)
+static plan plan_for(const job *job, uint32_t in, uint32_t out, const plan *before)
 {
     const gsc_kernels *k = job->kernels;
     gsc_kernel *const(*unscale)[gsc_dtypes] =
@@ -161,16 +161,18 @@ static plan plan_for(const job *job, uint32_t in, uint32_t out)
                   !(job->want & (GSC_WANT_AMAX | GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM));
     p.safe = p.may_overflow ? 0 : formats[in].infinity;
     if (job->want & GSC_WANT_UNDERFLOW) {
-        p.not_zero = least(k, p.source, out, 1, p.multiplier);
-        p.normal = least(k, p.source, out, formats[out].normal, p.multiplier);
+        p.not_zero = threshold(k, p.source, out, 1, p.multiplier);
+        p.normal = threshold(k, p.source, out, formats[out].normal, p.multiplier);
         p.was_normal = convert_one(k, in, formats[in].normal, p.source, 1.0);
     }
-    if (job->want & GSC_WANT_HISTOGRAM) {
-        p.bins[0] = least(k, p.source, p.wide, 1, p.multiplier);
+    if (before->kernel) {
+        memcpy(p.bins, before->bins, sizeof p.bins); /* the same for every output */
+    } else if (job->want & GSC_WANT_HISTOGRAM) {
+        p.bins[0] = threshold(k, p.source, p.wide, 1, p.multiplier);
         for (int bin = 1; bin < GSC_BINS; bin++)
-            p.bins[bin] =
-                least(k, p.source, gsc_f64, gsc_double_bits(ldexp(1, 4 * bin - 48)), p.multiplier);
-        p.bins[GSC_BINS] = least(k, p.source, p.wide, formats[p.wide].infinity, p.multiplier);
+            p.bins[bin] = threshold(k, p.source, gsc_f64, gsc_double_bits(ldexp(1, 4 * bin - 48)),
+                                    p.multiplier);
+        p.bins[GSC_BINS] = threshold(k, p.source, p.wide, formats[p.wide].infinity, p.multiplier);
     }
     return p;
 }
@@ -266,7 +268,7 @@ static void count_bad(const job *job, const block *b, view v, uint32_t judged, v
 {
     const gsc_kernels *k = job->kernels;
     const uint64_t n = b->n / b->parts;
-    const uint64_t limit = least(k, v.dtype, judged, formats[judged].infinity, v.multiplier);
+    const uint64_t limit = threshold(k, v.dtype, judged, formats[judged].infinity, v.multiplier);
     const void *data = elements_of(b, v.data, v.dtype, scratch);
     const uint64_t nans = k->count[v.dtype](data, n, formats[v.dtype].nan);
     part->nan_count += (int64_t)nans;
@@ -274,9 +276,10 @@ static void count_bad(const job *job, const block *b, view v, uint32_t judged, v
     if (part->first_bad)
         return; /* an earlier one */
     uint64_t i = 0;
-    while (magnitude_at(data, v.dtype, i) < limit)
+    while (i < n && magnitude_at(data, v.dtype, i) < limit)
         i++;
-    part->first_bad = bad_key(b->tensor, b->first / b->parts + i);
+    if (i < n) /* not so, if the host rounds negative numbers otherwise */
+        part->first_bad = bad_key(b->tensor, b->first / b->parts + i);
 }
 
 /*
@@ -294,8 +297,8 @@ static GSC_NOINLINE double examine(const job *job, const plan *plan, const block
     if (!(job->want & (GSC_WANT_NORM | GSC_WANT_AMAX)))
         return 0;
     if (bad) {
-        const uint64_t limit =
-            least(k, numbers.dtype, plan->wide, formats[plan->wide].infinity, numbers.multiplier);
+        const uint64_t limit = threshold(k, numbers.dtype, plan->wide, formats[plan->wide].infinity,
+                                         numbers.multiplier);
         k->clean[numbers.dtype](numbers.data, scratch, b->n, limit);
         numbers.data = scratch;
     }
@@ -322,7 +325,7 @@ static GSC_NOINLINE double run_steps(const job *job, const plan *plan, const blo
     float narrow[GSC_BLOCK];
     const uint64_t n = b->n;
     const bool streams =
-        job->streams && out != in && !plan->last && !plan->copies && plan->out != gsc_f64;
+        !ran && job->streams && out != in && !plan->last && !plan->copies && plan->out != gsc_f64;
     void *products = plan->wide == gsc_f64 && !streams ? (void *)wide : narrow;
     unsigned char *to = plan->last || streams ? products : plan->copies ? NULL : out;
     gsc_kernel *kernel = plan->kernel;
@@ -375,16 +378,15 @@ static GSC_NOINLINE double run_steps(const job *job, const plan *plan, const blo
 
 /* One block; out is NULL for a call that only reads. Returns its sum of squares, if wanted. */
 static inline double run_block(const job *job, const plan *plan, block b, const unsigned char *in,
-                               unsigned char *out, partial *part)
+                               unsigned char *out, gsc_norm *norm, partial *part)
 {
-    gsc_norm norm;
     if (!plan->is_direct || (job->streams && in != out))
-        return run_steps(job, plan, &b, in, out, false, 0, &norm, part);
+        return run_steps(job, plan, &b, in, out, false, 0, norm, part);
     gsc_kernel *kernel = in == out ? plan->keeping : plan->kernel;
-    const uint64_t most = kernel(in, out, b.n, plan->multiplier, &norm);
-    if (most >= plan->safe || (most && plan->sums_floats && !is_trusted(norm.sum)))
-        return run_steps(job, plan, &b, in, out, true, most, &norm, part);
-    return job->want & GSC_WANT_NORM ? norm.sum : 0;
+    const uint64_t most = kernel(in, out, b.n, plan->multiplier, norm);
+    if (most >= plan->safe || (most && plan->sums_floats && !is_trusted(norm->sum)))
+        return run_steps(job, plan, &b, in, out, true, most, norm, part);
+    return job->want & GSC_WANT_NORM ? norm->sum : 0;
 }
 
 /* ---- chunks: the list as one row of them, in batches, shared among threads or not ---- */
@@ -411,7 +413,7 @@ static cursor skip_chunks(const job *job, cursor at, uint64_t count)
     return at;
 }
 
-static double run_chunk(const job *job, const plan *plan, cursor at, partial *part)
+static double run_chunk(const job *job, const plan *plan, cursor at, gsc_norm *norm, partial *part)
 {
     const gsc_tensor *in = &job->in[at.tensor];
     const uint64_t parts = dtypes[in->dtype].parts, all = in->count * parts;
@@ -423,12 +425,12 @@ static double run_chunk(const job *job, const plan *plan, cursor at, partial *pa
     if (job->operation != CHECK)
         to = (unsigned char *)job->out[at.tensor].data + i * formats[plan->out].size;
     while (end - i > GSC_BLOCK) {
-        sum += run_block(job, plan, (block){GSC_BLOCK, at.tensor, i, parts}, from, to, part);
+        sum += run_block(job, plan, (block){GSC_BLOCK, at.tensor, i, parts}, from, to, norm, part);
         i += GSC_BLOCK;
         from += GSC_BLOCK * formats[plan->in].size;
         to = to ? to + GSC_BLOCK * formats[plan->out].size : NULL;
     }
-    return sum + run_block(job, plan, (block){end - i, at.tensor, i, parts}, from, to, part);
+    return sum + run_block(job, plan, (block){end - i, at.tensor, i, parts}, from, to, norm, part);
 }
 
 /*
@@ -436,9 +438,8 @@ static double run_chunk(const job *job, const plan *plan, cursor at, partial *pa
  * with the dtypes of the first. Returns their number.
  */
 static uint64_t run_small(const job *job, const plan *plan, uint64_t tensor, uint64_t count,
-                          double *sums, partial *part)
+                          double *sums, gsc_norm *norm, partial *part)
 {
-    gsc_norm norm = {.sum = 0};
     const gsc_tensor *in = &job->in[tensor], *out = job->out ? &job->out[tensor] : in;
     const uint32_t from = in->dtype, to = out->dtype;
     const uint64_t parts = dtypes[from].parts;
@@ -450,11 +451,11 @@ static uint64_t run_small(const job *job, const plan *plan, uint64_t tensor, uin
             break;
         gsc_kernel *kernel = in->data == out->data ? plan->keeping : plan->kernel;
         unsigned char *results = reads ? NULL : out->data;
-        const uint64_t most = kernel(in->data, results, n, plan->multiplier, &norm);
-        sums[done] = norm.sum;
-        if (most >= plan->safe || (most && plan->sums_floats && !is_trusted(norm.sum))) {
+        const uint64_t most = kernel(in->data, results, n, plan->multiplier, norm);
+        sums[done] = norm->sum;
+        if (most >= plan->safe || (most && plan->sums_floats && !is_trusted(norm->sum))) {
             const block b = {n, tensor + done, 0, parts};
-            sums[done] = run_steps(job, plan, &b, in->data, results, true, most, &norm, part);
+            sums[done] = run_steps(job, plan, &b, in->data, results, true, most, norm, part);
         }
     }
     return done;
@@ -464,6 +465,8 @@ static uint64_t run_small(const job *job, const plan *plan, uint64_t tensor, uin
 static void run_chunks(const job *job, cursor at, uint64_t count, double *sums, partial *part)
 {
     plan plans[gsc_dtypes]; /* by input dtype: lists mix few pairs */
+    gsc_norm norm;
+    norm.sum = 0;
     for (int dtype = 0; dtype < gsc_dtypes; dtype++)
         plans[dtype].kernel = NULL;
     for (uint64_t done = 0; done < count;) {
@@ -476,11 +479,11 @@ static void run_chunks(const job *job, cursor at, uint64_t count, double *sums, 
             const uint32_t to = job->out ? dtypes[job->out[at.tensor].dtype].real : from;
             plan *plan = &plans[from];
             if (!plan->kernel || plan->out != to)
-                *plan = plan_for(job, from, to);
+                *plan = plan_for(job, from, to, plan);
             if (left == 1 && at.chunk == 0 && plan->is_direct)
-                small = run_small(job, plan, at.tensor, count - done, sums + done, part);
+                small = run_small(job, plan, at.tensor, count - done, sums + done, &norm, part);
             for (; small == 0 && at.chunk < end; at.chunk++)
-                sums[done++] = run_chunk(job, plan, at, part);
+                sums[done++] = run_chunk(job, plan, at, &norm, part);
         }
         done += small;
         at = (cursor){at.tensor + (small ? small : 1), 0};
@@ -541,11 +544,11 @@ static void run_job(const job *job, const gsc_context *context, gsc_report *repo
     double tensor_sum = 0;
     b.job = job;
     b.start = (cursor){0, 0};
-    bool shared = context && context->threads > 1 && job->bytes >= PARALLEL_BYTES;
+    const bool shared = context && context->threads > 1 && job->bytes >= PARALLEL_BYTES;
+    const uint64_t threads = shared && context->threads < TASKS ? context->threads : TASKS;
     for (uint64_t done = 0; done < job->chunks; done += b.count) {
         b.count = job->chunks - done < BATCH ? job->chunks - done : BATCH;
-        b.tasks = shared ? 4 * (uint64_t)context->threads : 1;
-        b.tasks = b.tasks < TASKS ? b.tasks : TASKS;
+        b.tasks = shared ? threads * (4 * threads <= TASKS ? 4 : TASKS / threads) : 1;
         b.tasks = b.tasks < b.count ? b.tasks : b.count;
         memset(b.parts, 0, b.tasks * sizeof *b.parts);
         if (b.tasks > 1)

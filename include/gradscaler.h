@@ -26,9 +26,9 @@
  *   *err, which, always last, may be NULL.
  * - A pointer may be NULL only where its function says so. Data pointers may have any alignment.
  * - Functions may be called from any thread at the same time, as long as no two calls write, or one
- *   writes and one reads, the same memory. None prints, changes the floating-point environment, or
- *   allocates, but for gsc_context_create_*; the functions of the section Tensors need up to 112
- *   KiB of stack.
+ *   writes and one reads, the same memory. Results hold in the default rounding mode. None prints,
+ *   changes the floating-point environment, or allocates, but for gsc_context_create_*; the
+ *   functions of the section Tensors need up to 120 KiB of stack.
  * - `on` says where the memory is: NULL is the calling thread and host memory.
  */
 #ifndef GRADSCALER_H
@@ -246,7 +246,7 @@ typedef void gsc_task(void *data, uint64_t index);
 /*
  * The caller's thread pool: runs task(data, i) once for every i below count, in any order and on
  * any threads, and returns when all have returned. The tasks neither block nor call back, and need
- * up to 112 KiB of stack.
+ * up to 120 KiB of stack.
  */
 typedef void gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
 
@@ -290,9 +290,10 @@ GSC_API gsc_status gsc_exec_init(uint32_t struct_size, gsc_exec *out, gsc_error 
  * A context that shares the work of a call among `threads` threads, the calling one included:
  * through the caller's pool, or threads of its own that sleep between calls and are made anew in a
  * forked process. The results have the same bits as with one thread. Lists below 4 MiB stay on the
- * calling thread, as does a call while another one has the context's own threads.
+ * calling thread, as does a call while another one has the context's own threads. More than 64
+ * threads share no better.
  *
- *     threads       1 or more
+ *     threads       1 to 1,024
  *     parallel_for  NULL: the context makes threads - 1 of its own
  *     pool          NULL: handed to parallel_for as it is; without one, it must be NULL
  *
@@ -423,7 +424,7 @@ GSC_API gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *fac
 #define GSC_WANT_NORM      4u  /* sum_squares */
 #define GSC_WANT_AMAX      8u  /* amax */
 #define GSC_WANT_UNDERFLOW 16u /* zeros_made, subnormals_made */
-#define GSC_WANT_HISTOGRAM 32u /* histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor */
+#define GSC_WANT_HISTOGRAM 32u /* histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor, of complex ones half as many */
 
 /*
  * Overwritten by the call that fills it. All zeros is the report of an empty list, and adds nothing
@@ -590,8 +591,8 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
 /*
  * A call takes a whole list, of mixed dtypes and sizes, in any layout that is dense: elements are
  * independent. In each pair of entries, input and output have equal counts, and either the same
- * address and element size (in place) or no byte in common; outputs do not overlap other entries. A
- * count of 0 is legal, with a NULL data pointer too.
+ * address and element size (in place) or no byte in common; outputs do not overlap other entries,
+ * which is not checked. A count of 0 is legal, with a NULL data pointer too.
  *
  * Values are multiplied in float, doubles in double; where the factor is no normal float, all in
  * double. Narrow types are widened exactly and rounded to nearest even; NaN stays NaN; a multiplier
@@ -638,7 +639,7 @@ GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
  *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
  *   GSC_ERROR_DEVICE.
- * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
+ * Threads: any, at the same time; the time grows with the bytes of the tensors; may be captured in
  * a CUDA graph.
  */
 GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
@@ -655,7 +656,7 @@ GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
  *   GSC_ERROR_COUNT, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
  *   GSC_ERROR_DEVICE.
- * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
+ * Threads: any, at the same time; the time grows with the bytes of the tensors; may be captured in
  * a CUDA graph.
  */
 GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
@@ -677,7 +678,7 @@ GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
  *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
  *   GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
- * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
+ * Threads: any, at the same time; the time grows with the bytes of the tensors; may be captured in
  * a CUDA graph.
  */
 GSC_API gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor,
@@ -692,7 +693,7 @@ GSC_API gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor,
  * dtype as limit this is a cast with saturation. Both parts of a complex value are clamped.
  *
  *     factor   NULL: 1
- *     limit    finite, above 0; rounded to the type that multiplies
+ *     limit    finite, above 0; rounded to the type that multiplies: past the largest float it clamps doubles only, below the smallest it is 0
  *     tensors  NULL only with n = 0
  *     out      NULL only with n = 0
  *     want     GSC_WANT_* bits
@@ -701,7 +702,7 @@ GSC_API gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor,
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
  *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
  *   GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
- * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
+ * Threads: any, at the same time; the time grows with the bytes of the tensors; may be captured in
  * a CUDA graph.
  */
 GSC_API gsc_status gsc_clip_value(const gsc_exec *on, const gsc_factor *factor, double limit,
@@ -722,7 +723,7 @@ GSC_API gsc_status gsc_clip_value(const gsc_exec *on, const gsc_factor *factor, 
  * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
  *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
  *   GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
- * Threads: any, at the same time; the time is that of one pass over the tensors; may be captured in
+ * Threads: any, at the same time; the time grows with the bytes of the tensors; may be captured in
  * a CUDA graph.
  */
 GSC_API gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor,

@@ -20,7 +20,7 @@ GSC_STRUCT(gsc_state, 0)
 %feature("docstring") gsc_preset_name "gsc_preset_name(index)\n\nName of preset `index`, from 0; None past the last. Never freed.";
 %feature("docstring") gsc_preset_summary "gsc_preset_summary(index)\n\nWhat preset `index` does and where its rules come from, in a sentence; None past the last. Never\nfreed.";
 %ignore gsc_exec_init;
-%feature("docstring") gsc_context_create_cpu "gsc_context_create_cpu(threads)\n\nA context that shares the work of a call among `threads` threads, the calling one included: through\nthe caller's pool, or threads of its own that sleep between calls and are made anew in a forked\nprocess. The results have the same bits as with one thread. Lists below 4 MiB stay on the calling\nthread, as does a call while another one has the context's own threads.";
+%feature("docstring") gsc_context_create_cpu "gsc_context_create_cpu(threads)\n\nA context that shares the work of a call among `threads` threads, the calling one included: through\nthe caller's pool, or threads of its own that sleep between calls and are made anew in a forked\nprocess. The results have the same bits as with one thread. Lists below 4 MiB stay on the calling\nthread, as does a call while another one has the context's own threads. More than 64 threads share\nno better.";
 %ignore gsc_context_create_cuda;
 %ignore gsc_context_destroy;
 %feature("docstring") gsc_prepare "gsc_prepare(on)\n\nLoads everything that calls on `on` need, so that none of them is slow the first time or breaks a\nstream capture.";

@@ -42,9 +42,9 @@ OP uint64_t first(uint64_t left)
     }
 MEMORY(4, ints, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_maskz_loadu_epi32,
        _mm512_mask_storeu_epi32, __mmask16)
-MEMORY(2, raw2, _mm256_loadu_epi16, _mm256_storeu_epi16, _mm256_maskz_loadu_epi16,
+MEMORY(2, raw2, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_maskz_loadu_epi16,
        _mm256_mask_storeu_epi16, __mmask16)
-MEMORY(1, raw1, _mm_loadu_epi8, _mm_storeu_epi8, _mm_maskz_loadu_epi8, _mm_mask_storeu_epi8,
+MEMORY(1, raw1, _mm_loadu_si128, _mm_storeu_si128, _mm_maskz_loadu_epi8, _mm_mask_storeu_epi8,
        __mmask16)
 MEMORY(8, doubles, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd,
        __mmask8)

@@ -26,7 +26,7 @@ static bool has_avx2(void)
     unsigned a, b, c, d;
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+           __builtin_cpu_supports("popcnt") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
 static bool has_avx512(void)

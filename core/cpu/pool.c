@@ -90,7 +90,7 @@ static void *worker(void *argument)
 /* Makes the workers, or as many as can be, whatever the state of the pool. */
 static void make_workers(gsc_pool *pool)
 {
-    static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+    static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
     pthread_attr_t attributes;
     sigset_t signals, before;
     pool->generation = generation;

@@ -4,8 +4,8 @@
  * function needs to be compiled for it), OP (the same for a function to be inlined), the vector
  * types and operations that are used here, and includes this. `ints` is a whole register of any
  * integers; raw2 and raw1 are W integers of 2 and 1 bytes. What ends in a digit treats elements of
- * so many bytes. A `_first` operation has only the first min(left, elements) elements in memory,
- * the others are zero.
+ * so many bytes. Compiled with -ffp-contract=off: only what is named fma is one. A `_first`
+ * operation has only the first min(left, elements) elements in memory, the others are zero.
  */
 #include "kernels.h"
 

@@ -409,7 +409,11 @@ TEST_CASE("numbers out of range", "[errors]")
     const Call pool_alone = [](World &w, gsc_error *err) {
         return gsc_context_create_cpu(1, nullptr, &w, &w.context, err);
     };
-    check_row({nothing, no_threads, GSC_ERROR_VALUE, 0, -1, "threads", "1 is the least"});
+    const Call too_many = [](World &w, gsc_error *err) {
+        return gsc_context_create_cpu(1025, nullptr, nullptr, &w.context, err);
+    };
+    check_row({nothing, no_threads, GSC_ERROR_VALUE, 0, -1, "threads", "from 1 to 1024"});
+    check_row({nothing, too_many, GSC_ERROR_VALUE, 0, -1, "threads", "1025"});
     check_row({nothing, pool_alone, GSC_ERROR_VALUE, 2, -1, "pool", "parallel_for"});
     for (Call call : {update, set_scale, scale, check, unscale, clip_value, clip, multiply, merge,
                       state_init, workspace_size, prepare}) {

@@ -188,7 +188,7 @@ TEST_CASE("a thread of a pool has the caller's floating-point environment, stack
 #endif
     const uint64_t unusual = arithmetic();
     const bool all = run_on_each(pool.get(), 3, [&] {
-        volatile char stack[112 << 10];
+        volatile char stack[120 << 10];
         for (size_t i = 0; i < sizeof stack; i += 1024)
             stack[i] = 1;
         deep += stack[0];

@@ -797,6 +797,38 @@ TEST_CASE("a large list, whose output goes past the caches, gives the bytes of i
     }
 }
 
+TEST_CASE("small tensors of a large list are as they are alone", "[tensors]")
+{
+    for (const Dtype &to : {f32, f16})
+        for (uint32_t want : {0u, GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD, GSC_WANT_NORM + 0u})
+            for (double scale : {65536.0, 0x1p-16, 0.75}) {
+                Tensors in;
+                in.add(f32, 17u << 18);
+                for (uint64_t i = 0; i < 40; i++)
+                    add_random(in, f32, 1 + i * i * 2, i % 3 ? Kind::any : Kind::tiny, i);
+                const Tensors out = in.like({to}), alone = in.like({to});
+                const gsc_report report = unscale(nullptr, scale, in, out.data(), want);
+                const gsc_factor factor = factor_of(scale);
+                gsc_report merged = {};
+                double squares = 0;
+                for (uint64_t i = 0; i < in.size(); i++) {
+                    gsc_report one;
+                    REQUIRE(gsc_unscale(nullptr, &factor, in.data() + i, alone.data() + i, 1, want,
+                                        &one, nullptr) == GSC_OK);
+                    if (one.first_bad)
+                        one.first_bad += static_cast<int64_t>(i << 40);
+                    gsc_merge(nullptr, &merged, &one, &merged, nullptr);
+                    squares += one.sum_squares;
+                }
+                merged.sum_squares = squares;
+                merged.absent = report.absent;
+                CAPTURE(to.name, want, scale);
+                CHECK(difference(report, merged) == "");
+                for (uint64_t i = 0; i < in.size(); i++)
+                    CHECK(std::memcmp(out.at(i), alone.at(i), in.data()[i].count * to.size) == 0);
+            }
+}
+
 /* ---- limits and sums ---- */
 
 /* The product of one element of a list in the multiplying type, as `expected` has it. */
@@ -1064,6 +1096,43 @@ TEST_CASE("lists below 4 MiB stay on the calling thread", "[tensors][threads]")
         CHECK(context.calls() == (count == 1u << 20));
     }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(NDEBUG)
+TEST_CASE("a call needs no more stack than the header says", "[tensors]")
+{
+    Tensors in;
+    for (const Dtype &d : {f32, f32, f64})
+        add_random(in, d, 70000, Kind::any, 1);
+    for (double scale : {65536.0, 1e39}) {
+        Bytes stack(512 << 10, 0xa5);
+        size_t free = 0;
+        const auto call = [&] {
+            const gsc_factor factor = factor_of(scale);
+            const Tensors half = in.like({f16, f32, f64}), sums = in.like({f64});
+            gsc_report report;
+            gsc_unscale(nullptr, &factor, in.data(), half.data(), 3, want_all, &report, nullptr);
+            gsc_unscale(nullptr, &factor, in.data(), in.data(), 3, want_all, &report, nullptr);
+            gsc_unscale(nullptr, &factor, in.data(), in.data(), 3, 7, &report, nullptr);
+            gsc_accumulate(nullptr, &factor, in.data(), sums.data(), 3, want_all, &report, nullptr);
+        };
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        pthread_attr_setstack(&attributes, stack.data(), stack.size());
+        pthread_t thread;
+        const auto run = [](void *data) -> void * {
+            (*static_cast<decltype(call) *>(data))();
+            return nullptr;
+        };
+        REQUIRE(pthread_create(&thread, &attributes, run,
+                               const_cast<void *>(static_cast<const void *>(&call))) == 0);
+        pthread_join(thread, nullptr);
+        while (stack[free] == 0xa5)
+            free++;
+        const size_t start = 4096; // of the thread itself
+        CHECK(stack.size() - free < (120 << 10) + start);
+    }
+}
+#endif
 
 TEST_CASE("without a factor gsc_scale and gsc_unscale cast", "[tensors]")
 {

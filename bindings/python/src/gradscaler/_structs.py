@@ -178,7 +178,7 @@ class Want(enum.IntFlag):
     NORM = 4  # sum_squares
     AMAX = 8  # amax
     UNDERFLOW = 16  # zeros_made, subnormals_made
-    HISTOGRAM = 32  # histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor
+    HISTOGRAM = 32  # histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor, of complex ones half as many
 
 
 class Report(Struct):

@@ -26,9 +26,9 @@
 //!   *err, which, always last, may be NULL.
 //! - A pointer may be NULL only where its function says so. Data pointers may have any alignment.
 //! - Functions may be called from any thread at the same time, as long as no two calls write, or
-//!   one writes and one reads, the same memory. None prints, changes the floating-point
-//!   environment, or allocates, but for gsc_context_create_*; the functions of the section Tensors
-//!   need up to 112 KiB of stack.
+//!   one writes and one reads, the same memory. Results hold in the default rounding mode. None
+//!   prints, changes the floating-point environment, or allocates, but for gsc_context_create_*;
+//!   the functions of the section Tensors need up to 120 KiB of stack.
 //! - `on` says where the memory is: NULL is the calling thread and host memory.
 #![no_std]
 #![allow(non_camel_case_types, non_snake_case)]
@@ -356,7 +356,7 @@ pub type gsc_task = unsafe extern "C" fn(data: *mut c_void, index: u64);
 
 /// The caller's thread pool: runs task(data, i) once for every i below count, in any order and on
 /// any threads, and returns when all have returned. The tasks neither block nor call back, and need
-/// up to 112 KiB of stack.
+/// up to 120 KiB of stack.
 pub type gsc_parallel_for =
     unsafe extern "C" fn(pool: *mut c_void, task: gsc_task, data: *mut c_void, count: u64);
 
@@ -498,7 +498,8 @@ pub const GSC_WANT_AMAX: u32 = 8;
 /// zeros_made, subnormals_made
 pub const GSC_WANT_UNDERFLOW: u32 = 16;
 
-/// histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor
+/// histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor, of complex ones
+/// half as many
 pub const GSC_WANT_HISTOGRAM: u32 = 32;
 
 /// Overwritten by the call that fills it. All zeros is the report of an empty list, and adds
@@ -788,8 +789,9 @@ extern "C" {
     /// through the caller's pool, or threads of its own that sleep between calls and are made anew
     /// in a forked process. The results have the same bits as with one thread. Lists below 4 MiB
     /// stay on the calling thread, as does a call while another one has the context's own threads.
+    /// More than 64 threads share no better.
     ///
-    /// - `threads`: 1 or more
+    /// - `threads`: 1 to 1,024
     /// - `parallel_for`: NULL: the context makes threads - 1 of its own
     /// - `pool`: NULL: handed to parallel_for as it is; without one, it must be NULL
     ///
@@ -1046,7 +1048,8 @@ extern "C" {
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
-    /// - `limit`: finite, above 0; rounded to the type that multiplies
+    /// - `limit`: finite, above 0; rounded to the type that multiplies: past the largest float it
+    ///   clamps doubles only, below the smallest it is 0
     /// - `want`: GSC_WANT_* bits
     /// - `report`: NULL: not wanted
     ///

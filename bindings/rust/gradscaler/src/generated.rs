@@ -136,7 +136,8 @@ flags! {
         AMAX = sys::GSC_WANT_AMAX;
         /// `zeros_made`, subnormals_made.
         UNDERFLOW = sys::GSC_WANT_UNDERFLOW;
-        /// Histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor.
+        /// Histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor, of complex
+        /// ones half as many.
         HISTOGRAM = sys::GSC_WANT_HISTOGRAM;
     }
 }
