@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: ee0fadf09b599b1480242e6091dc749ca590bc37f90c338f0a931f56c433eb8f
+ * sources: 7f07f644602210d8458c57de9b2996fa639d970487c240b7e61cd6b8c4acda59
  */
 #include "kernels.h"
 
