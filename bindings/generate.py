@@ -365,7 +365,7 @@ def python_arguments(manifest, function):
             continue
         if type_ == "const gsc_tensor *":
             if name == "tensors":
-                yield ("tensors_and_out", "tuple[Arrays, Arrays]") if "out" in names else (name, "Arrays")
+                yield ("tensors_and_out", "Pair | Held") if "out" in names else (name, "Arrays | Held")
         elif type_ in ("void *", "uint64_t *") or struct in manifest.opaque | manifest.callbacks:
             continue  # returned, or not for Python
         elif name == "on":
@@ -396,6 +396,8 @@ def python_stub(manifest):
         "",
         "Buffer = Any",
         "Arrays = Sequence[Any]",
+        "Pair = tuple[Arrays, Arrays]",
+        "Held = Any",
         "Context = Any",
     ]
     lines += [
@@ -416,10 +418,11 @@ def python_stub(manifest):
         slash = ", /" if args else ""
         lines.append(f"def {function['function']}({args}{slash}) -> {python_result(function)}: ...")
     lines += [
+        "def hold(tensors: Arrays, out: Arrays, /) -> Held: ...",
         "def cuda_open(ordinal: int, /) -> int: ...",
         "def cuda_call(",
         "    function: str, context: int, device: int, stream: int, order: int, workspace: int, size: int,",
-        "    factor: int, limit: float, tensors: Arrays | tuple[Arrays, Arrays], want: int, report: int, /,",
+        "    factor: int, limit: float, tensors: Arrays | Pair, want: int, report: int, /,",
         ") -> int: ...",
     ]
     return "\n".join(lines) + "\n"

@@ -130,6 +130,7 @@ typedef struct gsc_py_list {
 typedef struct gsc_py_lists {
     gsc_py_list in, out;
     uint64_t bytes;
+    bool borrowed; /* of a capsule, which the caller's arguments keep alive */
 } gsc_py_lists;
 
 /* Names as NumPy and ml_dtypes have them, and formats of buffers; cb16 is gradscaler.cb16. */
@@ -276,6 +277,14 @@ static void gsc_py_list_release(gsc_py_list *list)
     memset(list, 0, sizeof *list);
 }
 
+static void gsc_py_lists_release(gsc_py_lists *lists)
+{
+    if (lists->borrowed)
+        return;
+    gsc_py_list_release(&lists->in);
+    gsc_py_list_release(&lists->out);
+}
+
 static bool gsc_py_list_of(PyObject *object, gsc_py_list *list, bool writable,
                            const gsc_py_place *place, const char *name)
 {
@@ -379,6 +388,48 @@ static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists, const gsc_py_place 
     return gsc_py_distinct(&lists->out, "out");
 }
 
+/* ---- lists that are held ---- */
+
+static const char gsc_py_held_name[] = "gradscaler.Arrays";
+
+static void gsc_py_held_end(PyObject *capsule)
+{
+    gsc_py_lists *lists = PyCapsule_GetPointer(capsule, gsc_py_held_name);
+    gsc_py_lists_release(lists);
+    PyMem_Free(lists);
+}
+
+/*
+ * hold(tensors, out): the pair as a capsule, which every call takes in its place, and in place of
+ * the list `tensors`. The arrays' buffers stay exported as long as it lives.
+ */
+static PyObject *gsc_py_hold(PyObject *self, PyObject *args)
+{
+    PyObject *tensors, *out, *capsule = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OO", &tensors, &out))
+        return NULL;
+    gsc_py_lists *lists = PyMem_Calloc(1, sizeof *lists);
+    if (!lists)
+        return PyErr_NoMemory();
+    if (gsc_py_pair(args, lists, &gsc_py_host))
+        capsule = PyCapsule_New(lists, gsc_py_held_name, gsc_py_held_end);
+    if (!capsule) {
+        gsc_py_lists_release(lists);
+        PyMem_Free(lists);
+    }
+    return capsule;
+}
+
+static bool gsc_py_held(PyObject *object, gsc_py_lists *lists)
+{
+    if (!PyCapsule_IsValid(object, gsc_py_held_name))
+        return false;
+    *lists = *(const gsc_py_lists *)PyCapsule_GetPointer(object, gsc_py_held_name);
+    lists->borrowed = true;
+    return true;
+}
+
 /* ---- CUDA ---- */
 
 /*
@@ -457,8 +508,7 @@ static PyObject *gsc_py_cuda_call(PyObject *self, PyObject *args)
         if (status != GSC_OK)
             gsc_py_raise(&err);
     }
-    gsc_py_list_release(&lists.in);
-    gsc_py_list_release(&lists.out);
+    gsc_py_lists_release(&lists);
     Py_XDECREF(place.stream);
     return ok && status == GSC_OK ? PyLong_FromUnsignedLongLong(needed) : NULL;
 }

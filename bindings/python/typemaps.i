@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * How the C arguments look in Python: a struct is any buffer of its size, a list of tensors is a
- * list of arrays, an error status is an exception, a context is a capsule that frees it.
+ * list of arrays or what hold() made of it, an error status is an exception, a context is a capsule
+ * that frees it.
  */
 %include <stdint.i>
 
@@ -91,21 +92,22 @@
 }
 
 %typemap(in) (const gsc_tensor *tensors, uint64_t n) (gsc_py_lists lists = {.bytes = 0}) {
-  if (!gsc_py_list_of($input, &lists.in, false, &gsc_py_host, "tensors")) SWIG_fail;
-  lists.bytes = gsc_py_bytes(&lists.in);
+  if (!gsc_py_held($input, &lists)) {
+    if (!gsc_py_list_of($input, &lists.in, false, &gsc_py_host, "tensors")) SWIG_fail;
+    lists.bytes = gsc_py_bytes(&lists.in);
+  }
   $1 = lists.in.tensors;
   $2 = (uint64_t)lists.in.n;
 }
 %typemap(in) (const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n) (gsc_py_lists lists = {.bytes = 0}) {
-  if (!gsc_py_pair($input, &lists, &gsc_py_host)) SWIG_fail;
+  if (!gsc_py_held($input, &lists) && !gsc_py_pair($input, &lists, &gsc_py_host)) SWIG_fail;
   $1 = lists.in.tensors;
   $2 = lists.out.tensors ? lists.out.tensors : lists.in.tensors;
   $3 = (uint64_t)lists.in.n;
 }
 %typemap(freearg) (const gsc_tensor *tensors, uint64_t n),
                   (const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n) {
-  gsc_py_list_release(&lists$argnum.in);
-  gsc_py_list_release(&lists$argnum.out);
+  gsc_py_lists_release(&lists$argnum);
 }
 
 /* Above 64 KiB the lock is released: below, taking it back may cost more than the work. */
@@ -117,6 +119,7 @@
 }
 %enddef
 
+%native(hold) PyObject *gsc_py_hold(PyObject *self, PyObject *args);
 %native(cuda_open) PyObject *gsc_py_cuda_open(PyObject *self, PyObject *args);
 %native(cuda_call) PyObject *gsc_py_cuda_call(PyObject *self, PyObject *args);
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import gradscaler
-from gradscaler import Error, Factor, Scaler, Want
+from gradscaler import Arrays, Error, Factor, Scaler, Want
 from gradscaler import _gradscaler as c
 
 F32 = np.float32
@@ -218,6 +218,14 @@ def test_a_wrong_device_names_the_tensor(out, words):
         scaler_of().unscale({"a": Tensor([1]), "b": Tensor([1])}, out={"a": Tensor([0]), "b": out})
     assert all(word in str(refused.value) for word in words), refused.value
     assert refused.value.index == 1
+
+
+def test_only_arrays_of_the_host_are_held():
+    with pytest.raises(Error, match="'b': tensors\\[1\\]: it is on cuda:1"):
+        Arrays({"a": np.ones(1, F32), "b": Tensor([1], 1)})
+    tensor = Tensor([8, 16], kind=1)
+    scaler_of().unscale(Arrays([tensor]))
+    assert tensor.array.tolist() == [1, 2]
 
 
 def test_over_several_devices_nothing_is_written_on_an_error():

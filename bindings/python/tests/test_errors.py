@@ -8,6 +8,7 @@ import ctypes
 import functools
 import itertools
 import math
+import pickle
 from array import array
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from ml_dtypes import float8_e4m3b11fnuz
 
 import gradscaler
-from gradscaler import Error, Factor, Policy, Report, Scaler, Want
+from gradscaler import Arrays, Error, Factor, Policy, Report, Scaler, Want
 from gradscaler import _gradscaler as c
 
 F32 = np.float32
@@ -107,13 +108,17 @@ NOT_WRITABLE = {
     "bytes": (memoryview(bytes(12)).cast("f"), "not writable"),
     "broadcast to one": (np.broadcast_to(ones(1), (1,)), "read-only"),
 }
+SHARED = ones()
 
 
-@pytest.mark.parametrize("method", ["check", "unscale"])
+METHODS = {"check": Scaler.check, "unscale": Scaler.unscale, "held": lambda _, grads: Arrays(grads)}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 @pytest.mark.parametrize(("bad", "reason"), NO_GRADIENTS.values(), ids=NO_GRADIENTS)
 def test_what_is_no_gradient_is_refused_by_name(method, bad, reason):
     scaler, grads = scaler_of(), {"w": ones(), "bad": bad, "b": ones()}
-    message = refusal(lambda: getattr(scaler, method)(grads), scaler, grads)
+    message = refusal(lambda: method(scaler, grads), scaler, grads)
     assert message.startswith("'bad': tensors[1]: ") and reason in message
 
 
@@ -292,6 +297,54 @@ def test_complex_gradients_and_real_results_are_refused(dtype, result):
     grads = {"w": ones(), "b": ones(dtype=dtype)}
     message = refusal(lambda: scaler_of().unscale(grads, out={"w": ones(), "b": ones(dtype=result)}), grads)
     assert message.startswith("'b': ") and "complex" in message
+
+
+# ---- arrays that are held ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (({"w": ones(), "b": read_only(ones())},), ["'b'", "tensors[1]", "read-only"]),
+        (({"w": SHARED, "b": SHARED},), ["'b'", "tensors[0]", "twice"]),
+        (({"w": ones()}, {"b": ones()}), ["out", "'w'"]),
+        (({"w": ones()}, {"w": ones(4)}), ["'w'", "out[0]", "shape"]),
+        (({"w": ones()}, {"w": None}), ["'w'", "out[0]", "NoneType"]),
+        (([ones()], [ones(), ones()]), ["1 tensors and 2 outputs"]),
+        ((3,), ["grads: ", "int"]),
+        ((Arrays([ones()]),), ["grads: ", "Arrays"]),
+        (([ones()], Arrays([ones()])), ["out: ", "Arrays"]),
+    ],
+)
+def test_what_cannot_be_held_is_refused_by_name(arguments, words):
+    message = refusal(lambda: Arrays(*arguments), *arguments)
+    assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda s, held: s.unscale(held, [ones()]), ["gradscaler.Arrays"]),
+        (lambda s, held: s.unscale(held, dtype="float16"), ["gradscaler.Arrays"]),
+        (lambda s, held: s.accumulate(held, [ones()]), ["gradscaler.Arrays"]),
+        (lambda s, held: s.unscale({"w": ones()}, held), ["out", "dict"]),
+        (lambda s, held: s.accumulate(held), ["'w': ", "overlap"]),
+        (lambda s, held: s.unscale(held, factor=Factor()), ["factor"]),
+        (lambda s, held: s.unscale(held, clip_value=-1), ["clip_value"]),
+        (lambda s, held: s.check(held, want=64), ["want"]),
+        (lambda s, held: s.scale(held), ["dtype"]),
+        (lambda s, held: pickle.dumps(held), ["pickle", "grads"]),
+        (lambda s, held: copy.copy(held), ["copy", "grads"]),
+        (lambda s, held: c.gsc_unscale(None, None, (held._held, held._held), 0, None), ["tensors", "PyCapsule"]),
+        (lambda s, held: c.gsc_unscale(None, None, c.gsc_context_create_cpu(2), 0, None), ["tuple"]),
+        (lambda s, held: c.cuda_call("check", 0, 0, 0, 0, 0, 0, 0, 0.0, held._held, 0, 0), ["tensors", "PyCapsule"]),
+        (lambda s, held: c.gsc_prepare(held._held), ["PyCapsule"]),
+    ],
+)
+def test_what_held_arrays_cannot_do_is_refused(call, words):
+    scaler, grads = scaler_of(), {"w": ones(), "b": ones()}
+    message = refusal(lambda: call(scaler, Arrays(grads)), scaler, grads)
+    assert [word for word in words if word not in message] == []
 
 
 # ---- policies ----

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 import gradscaler
-from gradscaler import Factor, Policy, Report, Scaler, Want
+from gradscaler import Arrays, Factor, Policy, Report, Scaler, Want
 from gradscaler import _gradscaler as c
 
 F32 = np.float32
@@ -48,6 +48,7 @@ LAST_BAD = {**GOOD, "bad": None}
 OTHERS = {name: np.zeros(10, F32) for name in "abc"}
 OTHER_SHAPE = {**GOOD, "c": np.zeros(11, F32)}
 SCALER = Scaler("torch")
+HELD = Arrays(OTHERS)
 SAVED = SCALER.state_dict()
 CALLS = {
     "scale": lambda: SCALER.scale(GOOD["a"]),
@@ -57,6 +58,11 @@ CALLS = {
     "accumulate": lambda: SCALER.accumulate(GOOD, OTHERS, want=Want.HISTOGRAM).histogram,
     "accumulate an overflow": lambda: SCALER.accumulate([np.array([np.inf])], [np.zeros(1)]),
     "threads": lambda: setattr(SCALER, "threads", 3 - SCALER.threads),
+    "held": lambda: SCALER.unscale(Arrays(GOOD, OTHERS)),
+    "held call": lambda: SCALER.unscale(HELD, want=Want.NORM).norm,
+    "held overflow": lambda: SCALER.check(Arrays(np.array([np.inf]))),
+    "not held": lambda: refused(Arrays, GOOD, OTHER_SHAPE),
+    "held bad report": lambda: refused(c.gsc_unscale, None, None, HELD._held, 0, bytes(3)),
     "overflow": lambda: SCALER.check([np.array([np.inf])]),
     "update": lambda: SCALER.update([Report(overflow=1), Report()]) and SCALER.set_scale(8.0),
     "factors": lambda: SCALER.clip_factor(Report(sum_squares=4.0), 1.0),
@@ -151,6 +157,10 @@ def test_the_process_does_not_grow():
         lambda a, b: refused(scaler_of().check, [a, b], want=64),
         lambda a, b: refused(scaler_of().check, [a, b], want=2**32),
         lambda a, b: refused(scaler_of().check, [a, b], factor=Factor()),
+        lambda a, b: scaler_of().unscale(Arrays([a], [b])),
+        lambda a, b: refused(scaler_of().accumulate, Arrays([a, b])),
+        lambda a, b: refused(Arrays, [a, b, None]),
+        lambda a, b: refused(Arrays, [a], [b, None]),
         lambda a, b: refused(c.gsc_check, None, None, [a, b], 0, None),
         lambda a, b: refused(c.gsc_check, None, None, [a, b], 0, bytes(3)),
     ],
@@ -161,6 +171,19 @@ def test_no_buffer_is_held_after_a_call(call):
     a.append(5)  # BufferError while a buffer is held
     b.append(6)
     assert (len(a), len(b)) == (3, 3)
+
+
+def test_held_arrays_keep_their_memory_until_they_end():
+    a, b = array("f", [8]), np.full(1, 8, F32)
+    arrays, alive = Arrays([a, b]), weakref.ref(b)
+    del b
+    with pytest.raises(BufferError):
+        a.append(1)
+    kept = alive() is not None
+    scaler_of(8.0).unscale(arrays)
+    del arrays
+    a.append(2)
+    assert (kept, alive(), a.tolist()) == (True, None, [1, 2])
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
@@ -203,6 +226,7 @@ def test_no_struct_is_held_after_a_call(last):
         (lambda: c.gsc_policy_check(SCALER.policy), type(None)),
         (lambda: c.gsc_merge(None, Report(), Report(), Report()), type(None)),
         (lambda: c.gsc_check(None, None, [], 0, Report()), type(None)),
+        (lambda: c.gsc_unscale(None, None, HELD._held, 0, None), type(None)),
     ],
 )
 def test_a_function_of_c_returns_a_plain_object(call, expected):
@@ -277,8 +301,9 @@ def beside(action):
         lambda a: SCALER.unscale([a], clip_value=1.0),
         lambda a: SCALER.accumulate([a], [np.empty_like(a)]),
         lambda a: THREADED.unscale([a]),
+        lambda a: SCALER.unscale(Arrays([a])),
     ],
-    ids=["scale", "check", "unscale", "clip_value", "accumulate", "threads"],
+    ids=["scale", "check", "unscale", "clip_value", "accumulate", "threads", "held"],
 )
 def test_the_lock_is_released_for(call, elements, calls, released):
     gradients, turns = np.ones(elements, F32), []
@@ -309,6 +334,26 @@ def test_arrays_that_another_thread_drops_live_until_the_call_returns():
         if dropped:
             break
     assert (dropped, alive, values) == (True, [None] * 4, {1.0})
+
+
+def test_held_arrays_that_another_thread_drops_live_until_the_call_returns():
+    def attempt():
+        gradient, held = np.full(1 << 21, 8, F32), []
+        out, alive = np.empty(1 << 21, F32), weakref.ref(gradient)
+        held.append(c.hold([gradient], [out]))
+        del gradient
+        started = []
+        with beside(lambda: started and held.clear()):
+            started.append(True)
+            c.gsc_unscale(None, scaler_of(8.0).factor, held[0], 0, Report())
+            dropped = not held
+        return dropped, alive(), set(out[::1000].tolist())
+
+    for _ in range(200):
+        dropped, alive, values = attempt()
+        if dropped:
+            break
+    assert (dropped, alive, values) == (True, None, {1.0})
 
 
 def test_an_update_during_a_call_does_not_change_what_gradients_are_divided_by():

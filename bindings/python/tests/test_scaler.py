@@ -18,7 +18,7 @@ import pytest
 from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 
 import gradscaler
-from gradscaler import Event, Policy, Report, Scaler, Want
+from gradscaler import Arrays, Event, Policy, Report, Scaler, Want
 from gradscaler import _gradscaler as c
 
 F16, F32, F64 = np.float16, np.float32, np.float64
@@ -642,6 +642,105 @@ def test_gradients_of_an_older_loss_are_accumulated_by_their_factor():
     scaler.set_scale(2.0)
     report = scaler.accumulate(np.array([8], F32), out, factor=factor)
     assert (out[0], report.scale) == (1, 8.0)
+
+
+# ---- arrays that are held ----
+
+CONTAINERS = {
+    "list": list,
+    "dict": lambda arrays: dict(zip("abc", arrays, strict=True)),
+    "one array": lambda arrays: arrays[0],
+}
+
+
+def flat(grads):
+    """The arrays of a container as a list."""
+    return [grads] if isinstance(grads, np.ndarray) else list(grads.values() if isinstance(grads, dict) else grads)
+
+
+@pytest.mark.parametrize("last", [24.0, np.inf])
+@pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
+@pytest.mark.parametrize(
+    ("method", "result", "keywords"),
+    [
+        (Scaler.unscale, None, {"want": Want.NORM}),
+        (Scaler.unscale, F64, {"clip_value": 0.5}),
+        (Scaler.unscale, None, {"factor": scaler_of(3.0).factor}),
+        (Scaler.check, None, {"want": Want.AMAX}),
+        (Scaler.accumulate, F32, {"want": Want.HISTOGRAM}),
+    ],
+    ids=["in place", "clip_value and out", "factor", "check", "accumulate"],
+)
+def test_held_arrays_give_the_bits_and_the_report_of_their_container(method, result, keywords, container, last):
+    def outcome(hold):
+        grads = container([np.array([8, last], F16), np.array([[16]], F32), np.array([last], F32)])
+        out = (container([np.ones(2, result), np.ones((1, 1), result), np.ones(1, result)]),) if result else ()
+        arguments = (Arrays(grads, *out),) if hold else (grads, *out)
+        report = method(scaler_of(8.0), *arguments, **keywords)
+        return (
+            (bytes(report), report.bad, report.first_bad, report.scale, type(report.grads)),
+            [bits(array) for each in (grads, *out, report.grads) for array in flat(each)],
+        )
+
+    assert outcome(hold=True) == outcome(hold=False)
+
+
+def test_held_arrays_see_what_is_written_into_them():
+    gradient, out = np.zeros(2, F16), np.zeros(2, F32)
+    arrays, reports = Arrays({"w": gradient}, {"w": out}), []
+    for step in ([8, 16], [np.nan, 8], [24, 32]):
+        gradient[:] = step
+        reports.append((scaler_of(8.0).unscale(arrays).bad, out.tolist()))
+    assert reports[::2] == [((), [1, 2]), ((), [3, 4])] and reports[1][0] == ("w",)
+
+
+def test_held_arrays_are_read_once():
+    class Counting(np.ndarray):
+        @property
+        def dtype(self):
+            read.append(1)
+            return np.dtype(F32)
+
+    read, gradient = [], np.full(3, 64, F32)
+    arrays = Arrays([gradient.view(Counting)])
+    before = len(read)
+    scaler_of(8.0).unscale(arrays)
+    scaler_of(8.0).check(arrays)
+    assert (before > 0, len(read) - before, gradient.tolist()) == (True, 0, [8, 8, 8])
+
+
+def test_held_arrays_are_those_of_the_container_as_it_was():
+    gradient, other = np.full(1, 8, F32), np.full(1, 8, F32)
+    grads = {"w": gradient}
+    arrays = Arrays(grads)
+    grads["w"] = grads["more"] = other
+    report = scaler_of(8.0).unscale(arrays)
+    assert (report.grads, report.grads["w"] is gradient, gradient[0], other[0]) == ({"w": [1]}, True, 1, 8)
+
+
+def test_held_arrays_have_results_of_a_dtype():
+    arrays = Arrays([np.array([8, 16], F16)], dtype=F32)
+    first = scaler_of(8.0).unscale(arrays).grads[0]
+    assert scaler_of(4.0).unscale(arrays).grads[0] is first
+    assert bits(first) == bits(np.array([2, 4], F32))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        (Arrays([]), "<Arrays: 0 in place>"),
+        (Arrays(np.ones(3)), "<Arrays: 1 in place>"),
+        (Arrays({"a": np.ones(3), "b": np.ones(4)}, dtype=F32), "<Arrays: 2 with results elsewhere>"),
+    ],
+)
+def test_held_arrays_say_how_many_they_are(arrays, expected):
+    assert (repr(arrays), str(len(arrays))) == (expected, expected.split()[1])
+
+
+def test_a_scaled_list_may_be_held():
+    arrays = c.hold([np.array([1, 2], F32)], [out := np.zeros(2, F16)])
+    c.gsc_scale(None, scaler_of(8.0).factor, arrays)
+    assert (out.tolist(), c.gsc_workspace_size(None, arrays, 0)) == ([8, 16], 0)
 
 
 # ---- update ----

@@ -15,12 +15,13 @@ from typing import Any
 
 from . import _scaler
 from ._gradscaler import Error
-from ._scaler import Info, Policy, Report, Scaler, info, presets
+from ._scaler import Arrays, Info, Policy, Report, Scaler, info, presets
 from ._structs import Arithmetic, Event, Factor, Growth, Limit, Overflow, Quirk, Reset, State, Want
 
 __version__ = "0.1.0"
 __all__ = [
     "Arithmetic",
+    "Arrays",
     "Error",
     "Event",
     "Factor",

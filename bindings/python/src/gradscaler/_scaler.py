@@ -13,10 +13,10 @@ from . import _cuda, _structs
 from . import _gradscaler as c
 from ._structs import Event, Factor, Overflow, State, Want
 
-Arrays = Mapping[str, Any] | Sequence[Any]
+Container = Mapping[str, Any] | Sequence[Any]
 _FIELDS = [name for name, *_ in _structs.Policy._fields_ if name not in ("struct_size", "reserved")]
 # Cost nothing while all gradients are finite, so they are always asked for.
-_ALWAYS = Want.COUNTS | Want.FIRST_BAD
+_ALWAYS = int(Want.COUNTS | Want.FIRST_BAD)
 
 
 def presets() -> dict[str, str]:
@@ -150,6 +150,40 @@ class Report(_structs.Report):
         return f"Report({', '.join(parts)})"
 
 
+class Arrays:
+    """Gradients, and the arrays for their results, read once: a call on many small ones costs little more than in C.
+
+    arrays = Arrays(grads)           # in place; or Arrays(grads, out), Arrays(grads, dtype="float32"), as in `unscale`
+    report = scaler.unscale(arrays)  # likewise check and accumulate; report.grads is arrays.out
+
+    This is for arrays that stay where they are from step to step: what is written into them is seen, an array that
+    takes the place of another is not. `grads` and `out` are containers of its own with the arrays, `names` their names
+    or indices. The arrays live as long as this does. Meanwhile those that count who uses their memory, as a bytearray
+    does, refuse to be resized; others must not be, neither by `resize_` of torch nor by NumPy's with refcheck=False.
+    Any number of threads may use it, as they may use the arrays. In host memory only, and not to be pickled.
+    """
+
+    def __init__(self, grads: Container, out: Container | None = None, *, dtype: Any = None) -> None:
+        names, self._ins, self._outs, results = _paired(grads, out, dtype)
+        try:
+            self._held = c.hold(self._ins, self._outs)
+        except c.Error as error:
+            _add_name(error, names)
+            raise
+        self.names = tuple(names) if isinstance(grads, Mapping) else names
+        self.grads = _like(grads, self._ins)
+        self.out = self.grads if results is grads else _like(grads, self._outs)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"<Arrays: {len(self)} {'in place' if self.out is self.grads else 'with results elsewhere'}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("Arrays hold memory of this process: pickle or copy their grads and out instead")
+
+
 class Scaler:
     """A loss scale and the rules by which it moves.
 
@@ -158,6 +192,7 @@ class Scaler:
     ml_dtypes bfloat16, float8_e4m3fn and float8_e5m2; Cerebras' 16 bits are uint16 arrays seen as
     `array.view(gradscaler.cb16)`. Or DLPack: torch, CuPy and others, in CUDA memory too, where a call runs on the
     stream that their framework uses and waits for it. A masked array is taken with its masked elements.
+    `Arrays` read many small ones once.
     One thread at a time may update a scaler; large calls release the interpreter's lock. With `threads` above 1 they
     are shared among that many, this one included, where a list has 4 MiB or more; the bits are the same. The threads
     are this scaler's own, sleep between calls, end with it, and are made anew in a forked process; of several calls at
@@ -258,8 +293,8 @@ class Scaler:
 
     def unscale(
         self,
-        grads: Arrays,
-        out: Arrays | None = None,
+        grads: Container | Arrays,
+        out: Container | None = None,
         *,
         dtype: Any = None,
         clip_value: float | None = None,
@@ -278,42 +313,41 @@ class Scaler:
         `want` (a union of Want) asks for more in the report. `factor` is the snapshot that the loss was scaled by,
         where an update ran since. No array may stand in the list twice.
         """
-        names, arrays = _named(grads)
-        if dtype is not None:
-            if out is not None:
-                raise TypeError("pass out or dtype, not both")
-            out = _new_like(grads, arrays, dtype)
-        elif out is None:
-            out = grads
-        results = arrays if out is grads else _matching(out, grads, names)
+        names, arrays, results, out, held = _taken(grads, out, dtype)
         factor = _factor(factor) or self.factor
         report = Report(grads=out, names=names, scale=factor.scale)
         if clip_value is None:
             judged = results
-            self._run(names, "unscale", factor, arrays, results, self._want(want), report)
+            self._run(names, "unscale", factor, arrays, results, self._want(want), report, held=held)
         else:
             judged = arrays  # no Inf is left in the results
             limit = _number("clip_value", clip_value)
             if not 0 < limit < math.inf:
                 raise ValueError(f"clip_value={limit!r}: it must be finite and above 0")
-            self._run(names, "clip_value", factor, arrays, results, self._want(want), report, limit)
+            self._run(names, "clip_value", factor, arrays, results, self._want(want), report, limit, held=held)
         if report.overflow:
             _find_bad(report, lambda i, one: self._run(range(1), "check", None, [judged[i]], None, 0, one))
         return report
 
-    def accumulate(self, grads: Arrays, out: Arrays, *, want: int = 0, factor: Factor | None = None) -> Report:
+    def accumulate(
+        self,
+        grads: Container | Arrays,
+        out: Container | None = None,
+        *,
+        want: int = 0,
+        factor: Factor | None = None,
+    ) -> Report:
         """Adds gradients divided by the scale to `out` if all of them are finite, else nothing: of micro-batches.
 
         `out` has arrays of the same shapes (by the same names) and other memory, of any dtypes, float32 at best;
         complex ones for complex gradients. `report.found_inf` tells that nothing was added; the report is of these
         gradients divided by the scale, in the dtypes of `out`. Give `update` the reports of all micro-batches. `want`
-        and `factor` are as in `unscale`. An error adds nothing.
+        and `factor` are as in `unscale`. An error adds nothing. Only `Arrays`, which have it, go without `out`.
         """
-        names, arrays = _named(grads)
-        results = arrays if out is grads else _matching(out, grads, names)
+        names, arrays, results, out, held = _taken(grads, out)
         factor = _factor(factor) or self.factor
         report = Report(grads=out, names=names, scale=factor.scale)
-        self._run(names, "accumulate", factor, arrays, results, self._want(want), report)
+        self._run(names, "accumulate", factor, arrays, results, self._want(want), report, held=held)
         if report.overflow:
             inf, none = ctypes.c_float(math.inf), ctypes.c_float()
 
@@ -327,12 +361,12 @@ class Scaler:
             _find_bad(report, judge)
         return report
 
-    def check(self, grads: Arrays, *, want: int = 0, factor: Factor | None = None) -> Report:
+    def check(self, grads: Container | Arrays, *, want: int = 0, factor: Factor | None = None) -> Report:
         """Reports what `unscale` in place would, and writes nothing."""
-        names, arrays = _named(grads)
+        names, arrays, _, _, held = _taken(grads)
         factor = _factor(factor) or self.factor
-        report = Report(grads=grads, names=names, scale=factor.scale)
-        self._run(names, "check", factor, arrays, None, self._want(want), report)
+        report = Report(grads=grads.grads if held else grads, names=names, scale=factor.scale)
+        self._run(names, "check", factor, arrays, None, self._want(want), report, held=held)
         if report.overflow:
             _find_bad(report, lambda i, one: self._run(range(1), "check", factor, [arrays[i]], None, 0, one))
         return report
@@ -372,12 +406,13 @@ class Scaler:
         want: int,
         report: _structs.Report,
         *limit: float,
+        held: Any = None,
     ) -> None:
         """One C call for the host's arrays, and one for those of each device; `results` is None if nothing is written.
 
-        An error about a tensor tells its name, too.
+        `held` is what C holds of both, all on the host.
         """
-        groups = _cuda.groups(arrays)
+        groups = {None: range(len(arrays))} if held else _cuda.groups(arrays)
         several = len(groups) > 1
         if several and results is not None:  # before anything is written
             if function == "accumulate":
@@ -389,16 +424,14 @@ class Scaler:
             ins = [arrays[i] for i in indices] if several else arrays
             outs = ins if results is arrays else [results[i] for i in indices] if several and results else results
             part = _structs.Report() if several else report
-            tensors = ins if outs is None else (ins, outs)
+            tensors = held or (ins if outs is None else (ins, outs))
             try:
                 if ordinal is None:
                     getattr(c, f"gsc_{function}")(self._on, factor, *limit, tensors, want, part)
                 else:
                     _cuda.call(function, factor, *(limit or (0.0,)), ordinal, tensors, want, part)
             except c.Error as error:
-                if error.index >= 0 and (several or isinstance(names, list)):
-                    error.index = indices[error.index]
-                    error.args = (f"{names[error.index]!r}: {error}",)
+                _add_name(error, names, indices if several else None)
                 raise
             if several:
                 if part.first_bad:
@@ -409,10 +442,12 @@ class Scaler:
     def _want(self, want: int) -> int:
         if not isinstance(want, int) or not 0 <= want < 2**32:
             raise TypeError(f"want={want!r}: expected a union of gradscaler.Want")
-        needed = Want.NORM if self.policy.overflow_test == Overflow.NORM else Want(0)
+        needed = _ALWAYS  # plain integers: a union of flags takes as long as 20 small arrays
+        if self.policy.overflow_test == Overflow.NORM:
+            needed |= c.GSC_WANT_NORM
         if self.policy.target_amax:
-            needed |= Want.AMAX
-        return int(want | needed | _ALWAYS)
+            needed |= c.GSC_WANT_AMAX
+        return int(want) | needed
 
     # ---- to and from a checkpoint ----
 
@@ -456,7 +491,7 @@ def _is_array(grads: Any) -> bool:
     return True
 
 
-def _named(grads: Arrays, argument: str = "grads") -> tuple[Sequence[Any], list[Any]]:
+def _named(grads: Container, argument: str = "grads") -> tuple[Sequence[Any], list[Any]]:
     """Names and arrays of a dict, indices and arrays of a list, or of one array."""
     if isinstance(grads, Mapping):
         return list(grads), list(grads.values())
@@ -468,7 +503,37 @@ def _named(grads: Arrays, argument: str = "grads") -> tuple[Sequence[Any], list[
     return range(len(arrays)), arrays
 
 
-def _matching(out: Arrays, grads: Arrays, names: Sequence[Any]) -> list[Any]:
+def _paired(grads: Container, out: Container | None, dtype: Any) -> tuple[Sequence[Any], list[Any], list[Any], Any]:
+    """Names, gradients, results, which are the same list in place, and the container of the results."""
+    names, arrays = _named(grads)
+    if dtype is not None:
+        if out is not None:
+            raise TypeError("pass out or dtype, not both")
+        out = _like(grads, [_empty_like(array, dtype) for array in arrays])
+    elif out is None:
+        out = grads
+    return names, arrays, arrays if out is grads else _matching(out, grads, names), out
+
+
+def _taken(
+    grads: Container | Arrays, out: Container | None = None, dtype: Any = None
+) -> tuple[Sequence[Any], list[Any], list[Any], Any, Any]:
+    """As `_paired`, and what C holds of them, if anything."""
+    if not isinstance(grads, Arrays):
+        return *_paired(grads, out, dtype), None
+    if out is not None or dtype is not None:
+        raise TypeError("out or dtype: pass it to gradscaler.Arrays, which hold gradients and results")
+    return grads.names, grads._ins, grads._outs, grads.out, grads._held
+
+
+def _add_name(error: c.Error, names: Sequence[Any], indices: Sequence[int] | None = None) -> None:
+    """An error about a tensor tells its name, too; `indices` are those of the tensors if they are not all."""
+    if error.index >= 0 and (indices or not isinstance(names, range)):
+        error.index = indices[error.index] if indices else error.index
+        error.args = (f"{names[error.index]!r}: {error}",)
+
+
+def _matching(out: Container, grads: Container, names: Sequence[Any]) -> list[Any]:
     """The arrays of `out` in the order of `grads`."""
     if isinstance(out, Mapping) != isinstance(grads, Mapping):
         raise TypeError("grads and out must both be dicts, or both lists")
@@ -480,15 +545,15 @@ def _matching(out: Arrays, grads: Arrays, names: Sequence[Any]) -> list[Any]:
     return [out[name] for name in names]
 
 
-def _new_like(grads: Arrays, arrays: list[Any], dtype: Any) -> Any:
-    """New arrays of another dtype, in the same kind of container and memory order."""
-    new = [_empty_like(array, dtype) for array in arrays]
+def _like(grads: Container, arrays: list[Any]) -> Any:
+    """Arrays in the same kind of container as `grads`."""
     if isinstance(grads, Mapping):
-        return dict(zip(grads, new, strict=True))
-    return new[0] if _is_array(grads) else new
+        return dict(zip(grads, arrays, strict=True))
+    return arrays[0] if _is_array(grads) else list(arrays)
 
 
 def _empty_like(array: Any, dtype: Any) -> Any:
+    """A new array of another dtype in the same memory order."""
     if _cuda.elsewhere(type(array)):  # its framework makes another, where it is
         framework = sys.modules[type(array).__module__.partition(".")[0]]
         if not hasattr(framework, "empty_like"):
