@@ -43,7 +43,7 @@ python_binding() {
   packages python3-dev
   venv
   local sum
-  sum=$(find core include bindings/python CMakeLists.txt -type f -not -path '*/__pycache__/*' -not -path '*/tests/*' \
+  sum=$(find core include bindings/python CMakeLists.txt -type f -not -path '*cache*/*' -not -path '*/tests/*' \
     -print0 | sort -z | xargs -0 sha256sum | sha256sum)
   [ "$(cat build/venv/.gradscaler 2>/dev/null)" = "$sum" ] && return
   say "building the Python binding"
