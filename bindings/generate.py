@@ -420,9 +420,10 @@ def python_stub(manifest):
     lines += [
         "def hold(tensors: Arrays, out: Arrays, /) -> Held: ...",
         "def cuda_open(ordinal: int, /) -> int: ...",
+        "def cuda_hold(tensors: Arrays, out: Arrays | None, device: int, order: int, /) -> Held: ...",
         "def cuda_call(",
-        "    function: str, context: int, device: int, stream: int, order: int, workspace: int, size: int,",
-        "    factor: int, limit: float, tensors: Arrays | Pair, want: int, report: int, /,",
+        "    function: str, context: int, stream: int, workspace: int, size: int, factor: int, limit: float,",
+        "    held: Held, want: int, report: int, /,",
         ") -> int: ...",
     ]
     return "\n".join(lines) + "\n"

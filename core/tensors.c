@@ -661,7 +661,7 @@ uint32_t gsc_dtype_size(uint32_t dtype)
 }
 
 /* The same on a device, which reads the factor and writes the report. */
-static gsc_status enqueue(const gsc_exec *on, const gsc_factor *factor, const job *job,
+static gsc_status enqueue(const gsc_exec *on, const gsc_factor *factor, int list, const job *job,
                           gsc_report *report, gsc_error *err)
 {
     const gsc_cuda_job on_device = {.op = job->operation == CLIP  ? GSC_CUDA_CLIP
@@ -674,7 +674,8 @@ static gsc_status enqueue(const gsc_exec *on, const gsc_factor *factor, const jo
                                     .n = job->n,
                                     .limit = job->limit,
                                     .want = job->want,
-                                    .report = report};
+                                    .report = report,
+                                    .tensors_argument = list};
     return gsc_cuda_tensors(on, &on_device, err);
 }
 
@@ -693,7 +694,7 @@ static gsc_status run(const gsc_exec *on, const gsc_factor *factor, int list, jo
     GSC_TRY(gsc_exec_read(on, &context, err));
     GSC_TRY(list_check(job, list, err));
     if (context && context->cuda)
-        return enqueue(on, factor, job, report, err);
+        return enqueue(on, factor, list, job, report, err);
     if (factor)
         GSC_TRY(gsc_factor_check(factor, 1, err));
     job->multiplier = !factor ? 1 : job->by_scale ? factor->scale : factor->inverse;

@@ -23,7 +23,7 @@
  * Rules that hold for every function:
  * - Structs belong to the caller; nothing is kept after a call returns, but for a gsc_context.
  * - Functions return GSC_OK (0) or a negative GSC_ERROR_*. On an error nothing was written except
- *   *err, which, always last, may be NULL.
+ *   *err, which, always last, may be NULL; gsc_exec has the exception, a launch that fails.
  * - A pointer may be NULL only where its function says so. Data pointers may have any alignment.
  * - Functions may be called from any thread at the same time, as long as no two calls write, or one
  *   writes and one reads, the same memory. Results hold in the default rounding mode. None prints,
@@ -260,8 +260,14 @@ typedef void gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t c
  * order of one stream may share one.
  *
  * What is wrong in the memory of a device is found there: it is said in report.status or
- * state.status, and all else stays as it was; where a factor cannot be made, it is all zeros, which
- * every call refuses. A predictive policy needs the host.
+ * state.status, and all else stays as it was, but for the events of an update, which then are
+ * GSC_EVENT_SKIPPED; where a factor cannot be made, it is all zeros, which every call refuses. A
+ * call without a report has no place to say it: gsc_scale by such a factor leaves `out` as it was,
+ * and the report of unscaling by the same factor has the error. A predictive policy needs the host.
+ *
+ * Pointers into the memory of a device, but for the data of tensors, must be multiples of 8. When
+ * the driver refuses a launch (GSC_ERROR_DEVICE, GSC_ERROR_MEMORY), those before it are under way:
+ * a part of a long list may be done.
  */
 typedef struct gsc_exec {
     uint32_t struct_size;    /* set by the initialiser */
@@ -308,7 +314,7 @@ GSC_API gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *pa
  * it cannot be used, the answer is GSC_ERROR_UNAVAILABLE and gsc_info.cuda says why. The context is
  * the device's primary one, which frameworks share; the caller's current context stays as it was.
  * Make it before a stream capture, and in a process that was not forked after CUDA was used: there
- * it has ceased to work.
+ * it has ceased to work. cudaDeviceReset ends it, too: destroy it before.
  *
  *     device  CUDA ordinal
  *
@@ -319,7 +325,7 @@ GSC_API gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *pa
 GSC_API gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err);
 
 /*
- * Frees a context that no call uses any more.
+ * Frees a context that neither a call nor a CUDA graph that captured one uses any more.
  *
  *     context  NULL: does nothing
  *
@@ -344,8 +350,9 @@ typedef struct gsc_info {
                                   GSC_CPU in the environment chooses */
     const char *cpu_available; /* those that this machine can run, separated by spaces */
     const char *cpu_note;      /* empty, or why GSC_CPU was not followed */
-    const char *cuda;          /* "available", or why there is no CUDA; finding out starts the
-                                  driver, which a process forked later cannot use */
+    const char *cuda;          /* "available", or why there is no CUDA, or which device refused
+                                  the kernels first; finding out starts the driver, which a
+                                  process forked later cannot use */
 } gsc_info;
 
 #define GSC_INFO_SIZE 40u /* to the end of cuda */
@@ -431,11 +438,13 @@ GSC_API gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *fac
  * in a merge. The members stand in groups of 64-bit words that one collective each can reduce over
  * ranks that hold different gradients and want the same: words 0-3 as int64 MAX, 4-7 as int64 MIN,
  * 8-9 as double SUM, 10-31 as int64 SUM. gsc_merge does the same for two reports. A rank whose call
- * failed contributes zeros and the error in `status`; the update is then refused everywhere.
+ * failed contributes zeros, the error in `status`, and overflow and found_inf of 1, which is also
+ * what a device writes: nothing was unscaled, so nobody is to step. The update is then refused
+ * everywhere.
  */
 typedef struct gsc_report {
-    float found_inf;            /* 1 if an element is Inf or NaN, or became so by unscaling; else
-                                   0 */
+    float found_inf;            /* 1 if an element is Inf or NaN, or became so by unscaling, or
+                                   the call failed; else 0 */
     int32_t overflow;           /* the same as an integer */
     double amax;                /* largest finite magnitude after unscaling, before rounding to
                                    the output's dtype; of a complex value its larger part */
@@ -483,7 +492,7 @@ GSC_API gsc_status gsc_merge(const gsc_exec *on, const gsc_report *a, const gsc_
 /* Bits of state.events: what the last update did. */
 #define GSC_EVENT_GREW       1u   /* the scale became larger */
 #define GSC_EVENT_BACKED_OFF 2u   /* the scale became smaller */
-#define GSC_EVENT_SKIPPED    4u   /* an overflow: leave the parameters alone */
+#define GSC_EVENT_SKIPPED    4u   /* an overflow, or an update that a device refused: leave the parameters alone */
 #define GSC_EVENT_ABSORBED   8u   /* the overflow was absorbed by hysteresis or tolerance */
 #define GSC_EVENT_AT_CEILING 16u  /* max_scale held a growth */
 #define GSC_EVENT_AT_FLOOR   32u  /* min_scale held a backoff */
@@ -509,7 +518,8 @@ typedef struct gsc_state {
     int64_t overflows;     /* overflows not reset yet */
     int64_t stalled;       /* overflows in a row that could not lower the scale */
     uint32_t events;       /* GSC_EVENT_* of the last update */
-    gsc_status status;     /* GSC_OK, or the error of the last update on a device */
+    gsc_status status;     /* GSC_OK, or the error of the last update on a device; the next good
+                              one clears it */
     int64_t skipped;       /* overflows since the start */
     int64_t growths;       /* updates since the start that made the scale larger */
     int64_t backoffs;      /* updates since the start that made it smaller */

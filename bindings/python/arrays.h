@@ -237,10 +237,10 @@ static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
     static PyObject *dtype_name;
     if (!dtype_name && !(dtype_name = PyUnicode_InternFromString("dtype")))
         return false;
-    bool on_host = PyObject_CheckBuffer(array);
-    if (!on_host && PyObject_HasAttrString(array, "__dlpack__"))
+    bool has_buffer = PyObject_CheckBuffer(array); /* JAX: of the host's arrays only */
+    if ((!has_buffer || place->device >= 0) && PyObject_HasAttrString(array, "__dlpack__"))
         return gsc_py_dlpack(array, view, tensor, writable, place, list, index);
-    if (on_host && place->device >= 0)
+    if (has_buffer && place->device >= 0)
         return gsc_py_raise_at(GSC_ERROR_VALUE, list, index,
                                gsc_py_misplaced(place, GSC_DL_CPU, 0));
     PyObject *dtype = PyObject_GetAttr(array, dtype_name);
@@ -318,8 +318,14 @@ static bool gsc_py_same_layout(const Py_buffer *a, const Py_buffer *b)
         return true;
     if (a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0)
         return false;
-    return (PyBuffer_IsContiguous(a, 'C') && PyBuffer_IsContiguous(b, 'C')) ||
-           (PyBuffer_IsContiguous(a, 'F') && PyBuffer_IsContiguous(b, 'F'));
+    if ((PyBuffer_IsContiguous(a, 'C') && PyBuffer_IsContiguous(b, 'C')) ||
+        (PyBuffer_IsContiguous(a, 'F') && PyBuffer_IsContiguous(b, 'F')))
+        return true;
+    for (int i = 0; i < a->ndim; i++)
+        if (!a->strides || !b->strides ||
+            (a->shape[i] > 1 && a->strides[i] / a->itemsize != b->strides[i] / b->itemsize))
+            return false;
+    return true;
 }
 
 /* Refuses a list that would write to the same array twice; a hash set of the addresses. */
@@ -361,18 +367,16 @@ static uint64_t gsc_py_bytes(const gsc_py_list *list)
     return bytes;
 }
 
-/* `pair` is (tensors, out); out is tensors itself for a call in place. */
-static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists, const gsc_py_place *place)
+/* out is tensors itself for a call in place, NULL for one that only reads. */
+static bool gsc_py_lists_of(PyObject *tensors, PyObject *out, gsc_py_lists *lists,
+                            const gsc_py_place *place)
 {
-    if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
-        PyErr_SetString(PyExc_TypeError, "expected a tuple (tensors, out)");
-        return false;
-    }
-    PyObject *tensors = PyTuple_GetItem(pair, 0), *out = PyTuple_GetItem(pair, 1);
     bool in_place = tensors == out;
     if (!gsc_py_list_of(tensors, &lists->in, in_place, place, "tensors"))
         return false;
     lists->bytes = gsc_py_bytes(&lists->in);
+    if (!out)
+        return true;
     if (in_place)
         return gsc_py_distinct(&lists->in, "tensors");
     if (!gsc_py_list_of(out, &lists->out, true, place, "out"))
@@ -388,15 +392,41 @@ static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists, const gsc_py_place 
     return gsc_py_distinct(&lists->out, "out");
 }
 
+/* `pair` is (tensors, out). */
+static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists)
+{
+    if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
+        PyErr_SetString(PyExc_TypeError, "expected a tuple (tensors, out)");
+        return false;
+    }
+    return gsc_py_lists_of(PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1), lists, &gsc_py_host);
+}
+
 /* ---- lists that are held ---- */
 
-static const char gsc_py_held_name[] = "gradscaler.Arrays";
+static const char gsc_py_held_name[] = "gradscaler.Arrays", gsc_py_cuda_name[] = "gradscaler.cuda";
 
 static void gsc_py_held_end(PyObject *capsule)
 {
-    gsc_py_lists *lists = PyCapsule_GetPointer(capsule, gsc_py_held_name);
+    gsc_py_lists *lists = PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule));
     gsc_py_lists_release(lists);
     PyMem_Free(lists);
+}
+
+static PyObject *gsc_py_hold_lists(PyObject *tensors, PyObject *out, const gsc_py_place *place,
+                                   const char *name)
+{
+    PyObject *capsule = NULL;
+    gsc_py_lists *lists = PyMem_Calloc(1, sizeof *lists);
+    if (!lists)
+        return PyErr_NoMemory();
+    if (gsc_py_lists_of(tensors, out, lists, place))
+        capsule = PyCapsule_New(lists, name, gsc_py_held_end);
+    if (!capsule) {
+        gsc_py_lists_release(lists);
+        PyMem_Free(lists);
+    }
+    return capsule;
 }
 
 /*
@@ -405,20 +435,11 @@ static void gsc_py_held_end(PyObject *capsule)
  */
 static PyObject *gsc_py_hold(PyObject *self, PyObject *args)
 {
-    PyObject *tensors, *out, *capsule = NULL;
+    PyObject *tensors, *out;
     (void)self;
     if (!PyArg_ParseTuple(args, "OO", &tensors, &out))
         return NULL;
-    gsc_py_lists *lists = PyMem_Calloc(1, sizeof *lists);
-    if (!lists)
-        return PyErr_NoMemory();
-    if (gsc_py_pair(args, lists, &gsc_py_host))
-        capsule = PyCapsule_New(lists, gsc_py_held_name, gsc_py_held_end);
-    if (!capsule) {
-        gsc_py_lists_release(lists);
-        PyMem_Free(lists);
-    }
-    return capsule;
+    return gsc_py_hold_lists(tensors, out, &gsc_py_host, gsc_py_held_name);
 }
 
 static bool gsc_py_held(PyObject *object, gsc_py_lists *lists)
@@ -434,11 +455,13 @@ static bool gsc_py_held(PyObject *object, gsc_py_lists *lists)
 
 /*
  * cuda_open(ordinal): a context on a device, as a number; it lives as long as the process.
- * cuda_call(function, context, device, stream, order, workspace, size, factor, limit, tensors,
- *     want, report): gsc_<function> on that device.
- * `tensors` is a list, or a pair of lists, of arrays there; workspace, factor and report are
- * addresses there; `order` is what DLPack is told of the stream. Returns the bytes of workspace
- * that are needed if `size` is less, and then did nothing; else 0.
+ * cuda_hold(tensors, out, device, order): lists of arrays there, exported for as long as the
+ *     capsule lives; out is None for a call that only reads, tensors itself for one in place;
+ *     `order` is what DLPack is told of the stream.
+ * cuda_call(function, context, stream, workspace, size, factor, limit, held, want, report):
+ *     gsc_<function> of what is held; workspace, factor and report are addresses on the device.
+ *     Returns the bytes of workspace that are needed if `size` is less; then all arguments have
+ * been checked, and nothing was done. Else 0.
  */
 static PyObject *gsc_py_cuda_open(PyObject *self, PyObject *args)
 {
@@ -453,17 +476,23 @@ static PyObject *gsc_py_cuda_open(PyObject *self, PyObject *args)
     return PyLong_FromVoidPtr(context);
 }
 
-static gsc_status gsc_py_cuda_run(const char *function, gsc_exec *on, const gsc_factor *factor,
-                                  double limit, const gsc_py_lists *lists, uint32_t want,
-                                  gsc_report *report, uint64_t *needed, gsc_error *err)
+static PyObject *gsc_py_cuda_hold(PyObject *self, PyObject *args)
+{
+    PyObject *tensors, *out;
+    gsc_py_place place;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOiO", &tensors, &out, &place.device, &place.stream))
+        return NULL;
+    return gsc_py_hold_lists(tensors, out == Py_None ? NULL : out, &place, gsc_py_cuda_name);
+}
+
+static gsc_status gsc_py_cuda_run(const char *function, const gsc_exec *on,
+                                  const gsc_factor *factor, double limit, const gsc_py_lists *lists,
+                                  uint32_t want, gsc_report *report, gsc_error *err)
 {
     const gsc_tensor *in = lists->in.tensors;
     const gsc_tensor *out = lists->out.tensors ? lists->out.tensors : in;
     uint64_t n = (uint64_t)lists->in.n;
-    gsc_status status = gsc_workspace_size(on, in, n, want, needed, err);
-    if (status != GSC_OK || *needed > on->workspace_size)
-        return status;
-    *needed = 0;
     if (strcmp(function, "check") == 0)
         return gsc_check(on, factor, in, n, want, report, err);
     if (strcmp(function, "clip_value") == 0)
@@ -478,39 +507,32 @@ static PyObject *gsc_py_cuda_call(PyObject *self, PyObject *args)
     const char *function;
     unsigned long long context, stream, workspace, size, factor, report;
     unsigned want;
-    int order;
     double limit;
-    PyObject *tensors;
-    gsc_py_place place;
-    gsc_py_lists lists = {.bytes = 0};
+    PyObject *held;
     gsc_error err;
     uint64_t needed = 0;
-    gsc_status status = GSC_OK;
     (void)self;
-    if (!PyArg_ParseTuple(args, "sKiKiKKKdOIK", &function, &context, &place.device, &stream, &order,
-                          &workspace, &size, &factor, &limit, &tensors, &want, &report))
+    if (!PyArg_ParseTuple(args, "sKKKKKdOIK", &function, &context, &stream, &workspace, &size,
+                          &factor, &limit, &held, &want, &report))
+        return NULL;
+    const gsc_py_lists *lists = PyCapsule_GetPointer(held, gsc_py_cuda_name);
+    if (!lists)
         return NULL;
     gsc_exec on = GSC_EXEC_INIT;
     on.context = (gsc_context *)(uintptr_t)context;
     on.stream = (void *)(uintptr_t)stream;
     on.workspace = (void *)(uintptr_t)workspace;
     on.workspace_size = size;
-    place.stream = PyLong_FromLong(order);
-    bool ok = place.stream != NULL;
-    if (ok)
-        ok = PyTuple_Check(tensors) ? gsc_py_pair(tensors, &lists, &place)
-                                    : gsc_py_list_of(tensors, &lists.in, false, &place, "tensors");
-    if (ok) {
-        PyThreadState *thread = PyEval_SaveThread();
-        status = gsc_py_cuda_run(function, &on, (const gsc_factor *)(uintptr_t)factor, limit,
-                                 &lists, want, (gsc_report *)(uintptr_t)report, &needed, &err);
-        PyEval_RestoreThread(thread);
-        if (status != GSC_OK)
-            gsc_py_raise(&err);
-    }
-    gsc_py_lists_release(&lists);
-    Py_XDECREF(place.stream);
-    return ok && status == GSC_OK ? PyLong_FromUnsignedLongLong(needed) : NULL;
+    PyThreadState *thread = PyEval_SaveThread();
+    gsc_status status = gsc_py_cuda_run(function, &on, (const gsc_factor *)(uintptr_t)factor, limit,
+                                        lists, want, (gsc_report *)(uintptr_t)report, &err);
+    if (status == GSC_ERROR_CAPACITY) /* all else is right */
+        status =
+            gsc_workspace_size(&on, lists->in.tensors, (uint64_t)lists->in.n, want, &needed, &err);
+    PyEval_RestoreThread(thread);
+    if (status != GSC_OK)
+        return gsc_py_raise(&err), NULL;
+    return PyLong_FromUnsignedLongLong(needed);
 }
 
 /* ---- module ---- */

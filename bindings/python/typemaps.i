@@ -100,7 +100,7 @@
   $2 = (uint64_t)lists.in.n;
 }
 %typemap(in) (const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n) (gsc_py_lists lists = {.bytes = 0}) {
-  if (!gsc_py_held($input, &lists) && !gsc_py_pair($input, &lists, &gsc_py_host)) SWIG_fail;
+  if (!gsc_py_held($input, &lists) && !gsc_py_pair($input, &lists)) SWIG_fail;
   $1 = lists.in.tensors;
   $2 = lists.out.tensors ? lists.out.tensors : lists.in.tensors;
   $3 = (uint64_t)lists.in.n;
@@ -121,6 +121,7 @@
 
 %native(hold) PyObject *gsc_py_hold(PyObject *self, PyObject *args);
 %native(cuda_open) PyObject *gsc_py_cuda_open(PyObject *self, PyObject *args);
+%native(cuda_hold) PyObject *gsc_py_cuda_hold(PyObject *self, PyObject *args);
 %native(cuda_call) PyObject *gsc_py_cuda_call(PyObject *self, PyObject *args);
 
 %init %{

@@ -32,6 +32,7 @@ enum {
     CAPTURE_UNSUPPORTED = 900,
     OPTION_ERROR_LOG = 5,
     OPTION_ERROR_LOG_SIZE = 6,
+    CAPTURE_RELAXED = 2, /* of a thread: a capture neither forbids loading, nor is broken by it */
 };
 
 static struct {
@@ -180,14 +181,15 @@ static bool is_refusal(int32_t result)
 
 static gsc_status refuse(gsc_error *err, int32_t result, int32_t device, char *log)
 {
-    char text[sizeof refusal];
+    char text[sizeof refusal - 32];
     for (char *at = log; (at = strchr(at, '\n')); at++)
         *at = ' ';
     snprintf(text, sizeof text, "CUDA device %d refused the kernels: %s (%s)%s%s", device,
              text_of(result), name_of(result), *log ? ": " : "", log);
     pthread_mutex_lock(&refusal_lock);
     if (!atomic_load(&refused)) {
-        memcpy(refusal, text, sizeof text);
+        snprintf(refusal, sizeof refusal, "%s%s", text,
+                 driver.devices > 1 ? "; other devices may work" : "");
         atomic_store(&refused, refusal);
     }
     pthread_mutex_unlock(&refusal_lock);
@@ -218,7 +220,7 @@ static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
 
 static gsc_status open_device(gsc_cuda *cuda, gsc_error *err)
 {
-    int32_t device;
+    int32_t device, mode = CAPTURE_RELAXED;
     void *popped;
     int32_t result = driver.device_get(&device, cuda->device);
     if (result == 0)
@@ -228,7 +230,10 @@ static gsc_status open_device(gsc_cuda *cuda, gsc_error *err)
     result = driver.context_push(cuda->context);
     if (result != 0)
         return fail(err, result, "device", cuda->device, "enter its context", "");
+    const bool relaxed = driver.capture_mode(&mode) == 0;
     gsc_status status = load_kernels(cuda, err);
+    if (relaxed)
+        (void)driver.capture_mode(&mode); /* as it was */
     (void)driver.context_pop(&popped);
     return status;
 }
@@ -258,11 +263,14 @@ gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err)
 void gsc_cuda_close(gsc_cuda *cuda)
 {
     void *popped;
-    int32_t device;
+    int32_t device, mode = CAPTURE_RELAXED;
     /* In a forked process the driver has nothing to give back. */
     if (cuda->context && cuda->process == getpid()) {
         if (cuda->module && driver.context_push(cuda->context) == 0) {
+            const bool relaxed = driver.capture_mode(&mode) == 0;
             (void)driver.module_unload(cuda->module);
+            if (relaxed)
+                (void)driver.capture_mode(&mode);
             (void)driver.context_pop(&popped);
         }
         if (driver.device_get(&device, cuda->device) == 0)

@@ -33,15 +33,24 @@ static uint64_t chunks_of(const gsc_tensor *tensor)
     return parts / GSC_CUDA_CHUNK + (parts % GSC_CUDA_CHUNK != 0);
 }
 
+/* Of what a kernel reads or writes whole: elsewhere it would end the process's use of CUDA. */
+static gsc_status align_check(const void *pointer, int argument, const char *name, gsc_error *err)
+{
+    if ((uintptr_t)pointer % 8 != 0)
+        return gsc_fail(err, GSC_ERROR_VALUE, argument, -1, name,
+                        "%s is %p: on a device it must be a multiple of 8", name, pointer);
+    return GSC_OK;
+}
+
 /* The chunks of the list, which a device counts in 31 bits. */
-static gsc_status count_chunks(const gsc_tensor *tensors, uint64_t n, uint64_t *chunks,
-                               gsc_error *err)
+static gsc_status count_chunks(const gsc_tensor *tensors, uint64_t n, int argument,
+                               uint64_t *chunks, gsc_error *err)
 {
     *chunks = 0;
     for (uint64_t i = 0; i < n; i++) {
         *chunks += chunks_of(&tensors[i]);
         if (*chunks > INT32_MAX || i >= UINT32_MAX)
-            return gsc_fail(err, GSC_ERROR_COUNT, -1, (int64_t)i, "tensors.count",
+            return gsc_fail(err, GSC_ERROR_COUNT, argument, (int64_t)i, "tensors.count",
                             "the list up to tensor %llu has more elements than the memory of a "
                             "device",
                             (unsigned long long)i);
@@ -59,16 +68,14 @@ gsc_status gsc_cuda_workspace_size(const gsc_tensor *tensors, uint64_t n, uint32
                                    uint64_t *size, gsc_error *err)
 {
     uint64_t chunks;
-    GSC_TRY(count_chunks(tensors, n, &chunks, err));
+    GSC_TRY(count_chunks(tensors, n, 1, &chunks, err));
     *size = workspace_size(n, chunks, want);
     return GSC_OK;
 }
 
 static gsc_status workspace_check(const gsc_exec *on, uint64_t size, gsc_error *err)
 {
-    if ((uintptr_t)on->workspace % 8 != 0)
-        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.workspace",
-                        "on.workspace is %p: it must be a multiple of 8", on->workspace);
+    GSC_TRY(align_check(on->workspace, 0, "on.workspace", err));
     if (!on->workspace || on->workspace_size < size)
         return gsc_fail(err, GSC_ERROR_CAPACITY, 0, -1, "on.workspace",
                         "on.workspace has %llu bytes, this call needs %llu: ask "
@@ -132,7 +139,9 @@ gsc_status gsc_cuda_tensors(const gsc_exec *on, const gsc_cuda_job *job, gsc_err
     gsc_exec full;
     uint64_t chunks;
     GSC_TRY(gsc_struct_read(on, &full, GSC_EXEC_SIZE, 0, "on", err));
-    GSC_TRY(count_chunks(job->tensors, job->n, &chunks, err));
+    GSC_TRY(align_check(job->factor, 1, "factor", err));
+    GSC_TRY(align_check(job->report, job->tensors_argument + (job->out ? 4 : 3), "report", err));
+    GSC_TRY(count_chunks(job->tensors, job->n, job->tensors_argument, &chunks, err));
     GSC_TRY(workspace_check(&full, workspace_size(job->n, chunks, job->want), err));
     gsc_cuda_workspace *workspace = full.workspace;
     double *tensor_sums = (double *)(void *)(workspace + 1);
@@ -168,8 +177,21 @@ gsc_status gsc_cuda_tensors(const gsc_exec *on, const gsc_cuda_job *job, gsc_err
 gsc_status gsc_cuda_step(const gsc_exec *on, enum gsc_cuda_step step, const gsc_policy *policy,
                          const void *a, const void *b, double number, void *out, gsc_error *err)
 {
+    /* Where `a` stands in the public function; `b` is the next. */
+    static const struct {
+        int first, out;
+        const char *a, *b;
+    } names[] = {[GSC_CUDA_STATE_INIT] = {1, 2, "", ""},
+                 [GSC_CUDA_UPDATE] = {2, 4, "state", "report"},
+                 [GSC_CUDA_SET_SCALE] = {2, 4, "state", "scale"},
+                 [GSC_CUDA_FACTOR_MULTIPLY] = {1, 3, "factor", ""},
+                 [GSC_CUDA_MERGE] = {1, 3, "a", "b"},
+                 [GSC_CUDA_CLIP_FACTOR] = {1, 4, "report", "factor"}};
     gsc_exec full;
     GSC_TRY(gsc_struct_read(on, &full, GSC_EXEC_SIZE, 0, "on", err));
+    GSC_TRY(align_check(a, names[step].first, names[step].a, err));
+    GSC_TRY(align_check(b, names[step].first + 1, names[step].b, err));
+    GSC_TRY(align_check(out, names[step].out, "out", err));
     gsc_cuda_step_parameter p = {.step = step, .a = a, .b = b, .number = number, .out = out};
     if (policy) {
         p.policy = *policy;

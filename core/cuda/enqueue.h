@@ -9,7 +9,7 @@
 #include "internal.h"
 #include "kernels.h"
 
-/* A call on a list that was checked; `tensors_argument` is the position of the list. */
+/* A call on a list that was checked. */
 typedef struct gsc_cuda_job {
     enum gsc_cuda_op op;
     bool by_scale;                   /* multiplies by the factor's scale instead of its inverse */
@@ -18,7 +18,8 @@ typedef struct gsc_cuda_job {
     uint64_t n;
     double limit;
     uint32_t want;
-    gsc_report *report; /* NULL: not wanted */
+    gsc_report *report;   /* NULL: not wanted */
+    int tensors_argument; /* position of the list, for errors */
 } gsc_cuda_job;
 
 gsc_status gsc_cuda_tensors(const gsc_exec *on, const gsc_cuda_job *job, gsc_error *err);

@@ -4,12 +4,14 @@
  * the CPU. ci/generate compiles this file to PTX; the library itself does not.
  *
  * A chunk is a block of 256 threads, 16 to each of its blocks of 4,096 elements. A thread has the
- * same 4 of the 64 lanes in all 64 rows of its block, as a vector of up to 16 bytes where the data
- * is aligned, so every lane is accumulated in order by one thread, in one pass. Rows that are not
- * finite, that end within a vector, or of which more is wanted, take the long way: careful().
+ * same 4 neighbours of the 64 lanes in all 64 rows of its block, as a vector of up to 16 bytes
+ * where the data is aligned so far, so every lane is accumulated in order by one thread, in one
+ * pass. Rows that are not finite, that end within a vector, or of which more is wanted, take the
+ * long way: careful().
  *
  * In place, what was read is gone when a block's float sum turns out not to be trusted: all sums
- * are kept in double lanes, too. That is hidden behind the memory.
+ * are kept in double lanes, too. That is meant to be hidden behind the memory, but not measured.
+ * Where the input outlives the call, a block could instead be read again when it is not trusted.
  */
 #if defined(__CUDA__) && defined(__clang__) /* without a toolkit */
 #pragma clang force_cuda_host_device begin
@@ -281,16 +283,9 @@ typedef struct piece {
     unsigned char *out; /* NULL: nothing is written */
     uint32_t in_dtype, out_dtype, complex;
     uint32_t n, start; /* elements, and the position of the first in the chunk */
-    uint32_t thread;   /* of the 16 */
-    uint32_t vector;   /* its lanes are next to each other */
+    uint32_t thread;   /* of the 16; its lanes are the 4 from 4 * thread on */
     uint32_t *bins;    /* of the histogram; NULL: not wanted */
 } piece;
-
-/* The lane of one of a thread's 4; the first two are neighbours, as the parts of an element are. */
-DEVICE uint32_t lane_of(const piece *p, uint32_t k)
-{
-    return p->vector ? 4 * p->thread + k : 2 * p->thread + 32 * (k / 2) + k % 2;
-}
 
 /* An element at `i` of the block, by its |bits| and those of its output, and its |product|. */
 DEVICE void count(const piece *p, found *f, uint32_t i, uint64_t before, uint64_t after,
@@ -366,7 +361,7 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
 {
     for (; row < end; row++)
         for (uint32_t k = 0; k < 4; k++) {
-            const uint32_t i = GSC_CUDA_LANES * row + lane_of(p, k);
+            const uint32_t i = GSC_CUDA_LANES * row + 4 * p->thread + k;
             uint64_t before, after;
             double product;
             if (i >= p->n)
@@ -385,31 +380,31 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
 }
 
 /*
- * quick_INPUT_OUTPUT: rows from `row` to `rows`, four or a multiple, of a block that is aligned, in
+ * quick_ and single_INPUT_OUTPUT: rows from `row` to `rows`, four or a multiple, of a block, in
  * floats or, for f64, doubles; returns the first row that it leaves to careful(). Nothing of it
- * lives on over that call, which would cost registers here. The next vectors are on their way while
- * one is worked on.
+ * lives on over that call, which would cost registers here. The next four elements are on their way
+ * while four are worked on: as a vector, or one by one where only they are aligned.
  */
-#define QUICK(input, output, multiplying, real)                                                    \
-    typedef struct quad_##input##_##output {                                                       \
+#define AS_VECTOR(bits)  (16 < 4 * sizeof(bits) ? 16 : 4 * sizeof(bits))
+#define AS_ELEMENT(bits) sizeof(bits)
+#define ROWS(how, alignment, input, output, multiplying, real)                                     \
+    typedef struct how##_in_##input##_##output {                                                   \
         input##_bits v[4];                                                                         \
-    } __attribute__((aligned(16 < 4 * sizeof(input##_bits) ? 16 : 4 * sizeof(input##_bits))))      \
-    quad_##input##_##output;                                                                       \
-    typedef struct result_##input##_##output {                                                     \
+    } __attribute__((aligned(alignment(input##_bits)))) how##_in_##input##_##output;               \
+    typedef struct how##_out_##input##_##output {                                                  \
         output##_bits v[4];                                                                        \
-    } __attribute__((aligned(16 < 4 * sizeof(output##_bits) ? 16 : 4 * sizeof(output##_bits))))    \
-    result_##input##_##output;                                                                     \
-    SLOW uint32_t quick_##input##_##output(const piece *p, found *f, uint32_t row, uint32_t rows)  \
+    } __attribute__((aligned(alignment(output##_bits)))) how##_out_##input##_##output;             \
+    SLOW uint32_t how##_##input##_##output(const piece *p, found *f, uint32_t row, uint32_t rows)  \
     {                                                                                              \
         const gsc_cuda_call *call = p->call;                                                       \
         const real m = sizeof(real) == 4 ? (real)call->multiplier_f32 : (real)call->multiplier;    \
         const real limit = sizeof(real) == 4 ? (real)call->limit_f32 : (real)call->limit;          \
         const uint32_t norm = call->want & GSC_WANT_NORM, op = call->op;                           \
-        const quad_##input##_##output *from =                                                      \
-            (const quad_##input##_##output *)(const void *)p->in + 16 * row + p->thread;           \
-        result_##input##_##output *to = (result_##input##_##output *)(void *)p->out;               \
+        const how##_in_##input##_##output *from =                                                  \
+            (const how##_in_##input##_##output *)(const void *)p->in + 16 * row + p->thread;       \
+        how##_out_##input##_##output *to = (how##_out_##input##_##output *)(void *)p->out;         \
         enum { AHEAD = sizeof(real) == 4 ? 4 : 1 };                                                \
-        quad_##input##_##output ahead[AHEAD];                                                      \
+        how##_in_##input##_##output ahead[AHEAD];                                                  \
         multiplying##_bits most = 0;                                                               \
         real s[4];                                                                                 \
         double w[4];                                                                               \
@@ -425,8 +420,8 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
             from += 16 * AHEAD;                                                                    \
             UNROLLED for (uint32_t u = 0; u < AHEAD; u++)                                          \
             {                                                                                      \
-                const quad_##input##_##output quad = ahead[u];                                     \
-                result_##input##_##output result, old;                                             \
+                const how##_in_##input##_##output quad = ahead[u];                                 \
+                how##_out_##input##_##output result, old;                                          \
                 multiplying##_bits largest = 0;                                                    \
                 output##_bits written = 0;                                                         \
                 real x[4];                                                                         \
@@ -506,42 +501,63 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
     X(f32, f8_e4m3fn, f32, float)                                                                  \
     X(f32, f8_e5m2, f32, float)                                                                    \
     X(f32, cb16, f32, float)
+/* Those that have one where only the elements are aligned, as in a list without gaps. */
+#define FOR_SINGLE(X)                                                                              \
+    X(f32, f32, f32, float)                                                                        \
+    X(f64, f64, f64, double)                                                                       \
+    X(f16, f16, f32, float)                                                                        \
+    X(bf16, bf16, f32, float)                                                                      \
+    X(f16, f32, f32, float)                                                                        \
+    X(bf16, f32, f32, float)
+#define QUICK(in, out, multiplying, real)  ROWS(quick, AS_VECTOR, in, out, multiplying, real)
+#define SINGLE(in, out, multiplying, real) ROWS(single, AS_ELEMENT, in, out, multiplying, real)
 FOR_QUICK(QUICK)
+FOR_SINGLE(SINGLE)
 
-/* Whether elements of a dtype can be moved in fours. */
-DEVICE int is_aligned(uint32_t type, const unsigned char *data)
+/* Whether elements of a dtype can be moved `n` at a time. */
+DEVICE int is_aligned(uint32_t type, const unsigned char *data, uint32_t n)
 {
-    const uint32_t size = 4 * dtypes[type].size;
+    const uint32_t size = n * dtypes[type].size;
     return ((uintptr_t)data & ((size < 16 ? size : 16) - 1)) == 0;
 }
 
-/* Whole rows from `row` on; returns the first that is left to careful(). */
-DEVICE uint32_t quick(const piece *p, found *f, uint32_t row, uint32_t rows)
+DEVICE int are_aligned(const piece *p, uint32_t n)
 {
-    switch (p->in_dtype * gsc_dtypes + p->out_dtype) {
-#define CASE(in, out, multiplying, real)                                                           \
-    case gsc_##in *gsc_dtypes + gsc_##out:                                                         \
-        return quick_##in##_##out(p, f, row, rows);
-        FOR_QUICK(CASE)
-#undef CASE
-    default:
-        return row;
-    }
+    return is_aligned(p->in_dtype, p->in, n) && is_aligned(p->out_dtype, p->out, n);
 }
 
-DEVICE void run_piece(piece *p, found *f)
+/* Whole rows from `row` on; returns the first that is left to careful(), ~0 if all are. */
+DEVICE uint32_t quick(const piece *p, found *f, uint32_t row, uint32_t rows)
+{
+    const uint32_t pair = p->in_dtype * gsc_dtypes + p->out_dtype;
+#define CASE(how, in, out)                                                                         \
+    case gsc_##in *gsc_dtypes + gsc_##out:                                                         \
+        return how##_##in##_##out(p, f, row, rows);
+#define QUICK_CASE(in, out, multiplying, real)  CASE(quick, in, out)
+#define SINGLE_CASE(in, out, multiplying, real) CASE(single, in, out)
+    if (are_aligned(p, 4))
+        switch (pair) {
+            FOR_QUICK(QUICK_CASE)
+        }
+    else if (are_aligned(p, 1))
+        switch (pair) {
+            FOR_SINGLE(SINGLE_CASE)
+        }
+    return ~(uint32_t)0;
+}
+
+DEVICE void run_piece(const piece *p, found *f)
 {
     const uint32_t first = 4 * p->thread, all = (p->n + GSC_CUDA_LANES - 1) / GSC_CUDA_LANES;
     const uint32_t whole = p->n < first + 4 ? 0 : (p->n - first - 4) / GSC_CUDA_LANES + 1;
     const int any_way = !p->bins && !(p->call->want & GSC_WANT_UNDERFLOW) &&
                         !(p->call->in_double && p->in_dtype != gsc_f64);
-    p->vector = is_aligned(p->in_dtype, p->in) && is_aligned(p->out_dtype, p->out);
     for (uint32_t row = 0; row < all;) {
-        const uint32_t rows = p->vector && any_way ? row + (whole - row) / 4 * 4 : row;
-        if (row < rows)
-            row = quick(p, f, row, rows);
-        /* One row that is not finite, or the last ones. */
-        const uint32_t end = row < rows ? row + 1 : all;
+        const uint32_t rows = any_way ? row + (whole - row) / 4 * 4 : row;
+        const uint32_t left = row < rows ? quick(p, f, row, rows) : rows;
+        /* One row that is not finite, or the last ones, or all. */
+        const uint32_t end = left < rows ? left + 1 : all;
+        row = left <= rows ? left : row;
         careful(p, f, row, end);
         row = end;
     }
@@ -666,8 +682,8 @@ KERNEL(chunks)
             memset(s.bins[t], 0, sizeof s.bins[t]);
         run_piece(&mine, &f);
         for (uint32_t k = 0; k < 4; k++) {
-            s.narrow[b][lane_of(&mine, k)] = (double)f.narrow[k];
-            s.wide[b][lane_of(&mine, k)] = f.wide[k];
+            s.narrow[b][4 * mine.thread + k] = (double)f.narrow[k];
+            s.wide[b][4 * mine.thread + k] = f.wide[k];
         }
         s.amax[t] = f.amax;
         s.counts[0][t] = f.nan_count;
@@ -752,10 +768,11 @@ DEVICE void write_report(const gsc_cuda_call *call, double sum_squares)
                          GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM;
     gsc_report r = *call->total;
     r.status = call->status;
-    if (call->status == GSC_OK) { /* else zeros */
+    /* Nothing was unscaled after a failure: whoever reads this alone must not step. */
+    r.overflow = call->status != GSC_OK || r.nan_count || r.inf_count;
+    r.found_inf = (float)r.overflow;
+    if (call->status == GSC_OK) {
         r.absent = all & ~call->want;
-        r.overflow = r.nan_count || r.inf_count;
-        r.found_inf = (float)r.overflow;
         r.elements = call->elements;
         r.sum_squares = sum_squares;
         if (r.absent & GSC_WANT_COUNTS)
@@ -845,8 +862,11 @@ KERNEL(step)
             status = gsc_state_status(state);
             if (status == GSC_OK)
                 status = gsc_report_status(policy, report);
-            *(gsc_state *)p.out =
+            gsc_state s =
                 status == GSC_OK ? gsc_updated(policy, state, report) : failed(state, status);
+            if (status != GSC_OK)
+                s.events = GSC_EVENT_SKIPPED;
+            *(gsc_state *)p.out = s;
             break;
         }
         case GSC_CUDA_SET_SCALE: {

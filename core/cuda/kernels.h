@@ -22,8 +22,10 @@ enum gsc_cuda_kernel {
 
 enum {
     GSC_CUDA_THREADS = 256, /* of a block, which takes a chunk; `step` needs one */
-    GSC_CUDA_TENSORS = 170, /* with them, parameters are 4 KiB, the most that all drivers take */
-    GSC_CUDA_BLOCK = 4096,  /* these three as in numerics.md */
+    /* With them, parameters are 4 KiB, the most that all drivers take. From CUDA 12.1 on it is 32
+     * KiB, but in PTX that older drivers refuse as a whole. */
+    GSC_CUDA_TENSORS = 170,
+    GSC_CUDA_BLOCK = 4096, /* these three as in numerics.md */
     GSC_CUDA_CHUNK = 65536,
     GSC_CUDA_LANES = 64,
     GSC_CUDA_COMPLEX = 1u << 7, /* in in_dtype: two parts make an element */

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
+RESULTS = TESTS / "bench/results"
 D = 768
 BLOCK = [D, D, 3 * D * D, 3 * D, D * D, D, D, D, 4 * D * D, 4 * D, 4 * D * D, D]
 GPT2 = [50257 * D, 1024 * D, *BLOCK * 12, D, D]
@@ -44,21 +45,27 @@ def torch_milliseconds(torch, grads, norm):
 
 
 def torch_rows():
-    """(version, rows) of torch, or (None, why there are none)."""
+    """Of torch: version and rows, with a sentence for each that failed; or why there are none."""
     try:
         import torch
     except ImportError as error:
-        return None, str(error)
+        return {"version": None, "why_not": str(error), "milliseconds": {}}
     if not torch.cuda.is_available():
-        return None, f"torch {torch.__version__} has no CUDA here"
-    rows = {}
+        return {"version": None, "why_not": f"torch {torch.__version__} has no CUDA here", "milliseconds": {}}
+    rows, failed = {}, []
+
+    def measure(name, counts, dtype, norm):
+        try:  # a version may lack the kernel of a dtype, or the memory for it
+            grads = [torch.empty(n, dtype=dtype, device="cuda") for n in counts]
+            rows[name] = torch_milliseconds(torch, grads, norm)
+        except RuntimeError as error:
+            failed.append(f"{name}: {str(error).splitlines()[0]}")
+
     for name, dtype in {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}.items():
-        grads = [torch.empty(n, dtype=dtype, device="cuda") for n in GPT2]
-        rows[f"GPT-2 {name}, unscale + check"] = torch_milliseconds(torch, grads, False)
-        rows[f"GPT-2 {name}, unscale + check + norm"] = torch_milliseconds(torch, grads, True)
-    tiny = [torch.empty(n, device="cuda") for n in TINY]
-    rows["1000 tensors of 32, f32, unscale + check"] = torch_milliseconds(torch, tiny, False)
-    return torch.__version__, rows
+        measure(f"GPT-2 {name}, unscale + check", GPT2, dtype, False)
+        measure(f"GPT-2 {name}, unscale + check + norm", GPT2, dtype, True)
+    measure("1000 tensors of 32, f32, unscale + check", TINY, torch.float32, False)
+    return {"version": torch.__version__, "why_not": "; ".join(failed) or None, "milliseconds": rows}
 
 
 def text_of(report):
@@ -67,7 +74,7 @@ def text_of(report):
         f"gradscaler {report['gradscaler']} on {report['device']}, driver for CUDA {report['driver']}",
         f"{report['compared']} comparisons with the CPU and the recordings: the same bits",
         f"recordings: {report['recordings']}; predictive policies, which a device refuses, on the CPU",
-        f"torch: {torch['version'] or torch['why_not']}",
+        f"torch: {', '.join(filter(None, (torch['version'], torch['why_not'])))}",
         "",
         f"{'milliseconds by events, median':44}{'calls':>10}{'in a graph':>12}{'of copy':>9}{'torch':>10}",
     ]
@@ -81,6 +88,13 @@ def text_of(report):
     return "\n".join(lines) + "\n"
 
 
+def write(report):
+    RESULTS.mkdir(exist_ok=True)
+    name = re.sub(r"[^a-z0-9]+", "-", report["device"].lower()).strip("-")
+    (RESULTS / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
+    (RESULTS / f"{name}.txt").write_text(text_of(report))
+
+
 def main(program):
     output = run(program, "--json")
     if output.startswith("NOT RUN"):
@@ -91,18 +105,12 @@ def main(program):
         sys.exit("a stand-in for the driver has no speed to report")
     replayed = run(sys.executable, TESTS / "replay/replay.py", TESTS / "traces", f"CUDA={program} --replay")
     report["recordings"] = replayed.strip().splitlines()[-1]
-    version, rows = torch_rows()
-    report["torch"] = {
-        "version": version,
-        "why_not": None if version else rows,
-        "milliseconds": rows if version else {},
-    }
-    results = TESTS / "bench/results"
-    results.mkdir(exist_ok=True)
-    name = re.sub(r"[^a-z0-9]+", "-", report["device"].lower()).strip("-")
-    (results / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
-    (results / f"{name}.txt").write_text(text_of(report))
+    report["torch"] = {"version": None, "why_not": "it ended the measurement", "milliseconds": {}}
+    write(report)  # whatever torch does now, ours is not lost
+    report["torch"] = torch_rows()
+    write(report)
     print(text_of(report), end="")
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])

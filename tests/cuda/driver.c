@@ -196,6 +196,7 @@ static void kernels_refused(void)
     CHECK(create(1, &context, &err) == GSC_ERROR_UNAVAILABLE);
     CHECK_TEXT(err.message, "device 1 refused the kernels|(CUDA_ERROR_INVALID_PTX)");
     CHECK_TEXT(cuda_note(), "device 1|a PTX JIT compilation failed|line 7: fatal Unsupported");
+    CHECK_TEXT(cuda_note(), "other devices may work");
     driver->log = NULL;
     CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
     CHECK_TEXT(err.message, "device 0 refused the kernels");
@@ -288,6 +289,7 @@ static void capture(void)
     gsc_error err;
     void *stream, *graph = NULL;
     uint64_t nodes = 0;
+    int32_t mode = 0;
     gsc_context *context = created(0), *late;
     CHECK(cuStreamCreate(&stream, 0) == 0);
     CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
@@ -300,8 +302,21 @@ static void capture(void)
     CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
     CHECK(launch(context, NULL, &err) == GSC_ERROR_DEVICE);
     CHECK_TEXT(err.message, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT");
+    CHECK(cuStreamEndCapture(stream, &graph) == 0 && cuGraphDestroy(graph) == 0);
+
+    /* Loading and unloading leave a capture alone, and the thread as it was. */
+    CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
+    gsc_context_destroy(created(0));
+    CHECK(driver->retained == 1 && driver->loaded == 1);
+    CHECK(launch(context, stream, &err) == GSC_OK);
+    CHECK(cuThreadExchangeStreamCaptureMode(&mode) == 0 && mode == 0);
+    CHECK(cuStreamEndCapture(stream, &graph) == 0 && cuGraphDestroy(graph) == 0);
+
+    CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
+    fail_at("cuThreadExchangeStreamCaptureMode", 1, 0);
     CHECK(create(0, &late, &err) == GSC_ERROR_DEVICE);
     CHECK_TEXT(err.message, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED|before the capture");
+    driver->failing = NULL;
     CHECK(cuStreamEndCapture(stream, &graph) == 901); /* which the creation broke, as it would */
     CHECK(driver->retained == 1 && driver->loaded == 1);
     CHECK(cuStreamDestroy_v2(stream) == 0);

@@ -42,6 +42,8 @@ set_tests_properties(cuda.no_gpu PROPERTIES LABELS cuda PASS_REGULAR_EXPRESSION 
 add_test(NAME cuda.gpu COMMAND cuda_gpu)
 add_test(NAME cuda.replay COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/replay/replay.py
   ${PROJECT_SOURCE_DIR}/tests/traces "CUDA=$<TARGET_FILE:cuda_gpu> --replay")
+add_test(NAME cuda.report COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/report_test.py)
+set_tests_properties(cuda.report PROPERTIES LABELS cuda)
 set_tests_properties(cuda.gpu cuda.replay PROPERTIES LABELS cuda
   ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/emulated)
 foreach(name missing without_launch without_load)

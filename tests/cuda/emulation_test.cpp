@@ -234,6 +234,12 @@ void compare(Random &random, Call call, const std::vector<Shape> &shapes)
     }
 }
 
+/* Not where it may be. */
+template <class T> T *odd(T *pointer)
+{
+    return reinterpret_cast<T *>(reinterpret_cast<uintptr_t>(pointer) + 4);
+}
+
 const double scales[] = {65536, 1, 3.7, 0x1p-8, 1e-39, 1e40, 3e-37, 0x1p60};
 
 Shape shape(Random &random, Operation operation, uint32_t in, uint32_t out, uint64_t count)
@@ -353,25 +359,35 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
             GSC_OK);
     gsc_report expected = {};
     expected.status = GSC_ERROR_FACTOR;
+    expected.overflow = 1; /* whoever reads this alone must not step */
+    expected.found_inf = 1;
     CHECK(same(d.get(report), expected));
+    CHECK(d.read(at, data.size()) == data);
+    REQUIRE(gsc_scale(&d.on, factor, list.data(), list.data(), 1, nullptr) == GSC_OK);
     CHECK(d.read(at, data.size()) == data);
 
     gsc_policy policy = GSC_POLICY_INIT;
     REQUIRE(gsc_policy_preset("recommended", &policy, nullptr) == GSC_OK);
     gsc_state state;
     REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
+    state.events = GSC_EVENT_GREW; /* of the update before */
     gsc_state *there = d.put(state), *out = d.put(gsc_state{});
-    REQUIRE(gsc_update(&d.on, &policy, there, report, out, nullptr) == GSC_OK);
-    state.status = GSC_ERROR_REPORT;
-    CHECK(same(d.get(out), state));
     REQUIRE(gsc_set_scale(&d.on, &policy, there, d.put(-1.0), out, nullptr) == GSC_OK);
     state.status = GSC_ERROR_VALUE;
     CHECK(same(d.get(out), state));
+    REQUIRE(gsc_update(&d.on, &policy, there, report, out, nullptr) == GSC_OK);
+    state.status = GSC_ERROR_REPORT;
+    state.events = GSC_EVENT_SKIPPED;
+    CHECK(same(d.get(out), state));
     state.good = -1;
     d.write(there, &state, sizeof state);
-    REQUIRE(gsc_update(&d.on, &policy, there, d.put(gsc_report{}), there, nullptr) == GSC_OK);
+    gsc_report *good = d.put(gsc_report{});
+    REQUIRE(gsc_update(&d.on, &policy, there, good, there, nullptr) == GSC_OK);
     state.status = GSC_ERROR_STATE;
     CHECK(same(d.get(there), state));
+    REQUIRE(gsc_update(&d.on, &policy, out, good, out, nullptr) == GSC_OK);
+    CHECK(d.get(out).status == GSC_OK);
+    CHECK(d.get(out).events == 0);
 
     gsc_factor *product = d.put(gsc_factor{1, 1, 1, 1, 1});
     REQUIRE(gsc_factor_multiply(&d.on, factor, 2, product, nullptr) == GSC_OK);
@@ -406,7 +422,36 @@ TEST_CASE("what the host can see is refused before anything is launched")
     const gsc_tensor large = {at, uint64_t{1} << 50, GSC_F8_E5M2, 0};
     uint64_t size;
     CHECK(gsc_workspace_size(&d.on, &large, 1, 0, &size, &err) == GSC_ERROR_COUNT);
+    CHECK(err.argument == 1);
+
+    /* What a kernel could only fail on, in a way that ends CUDA for the process. */
     gsc_policy policy = GSC_POLICY_INIT;
+    gsc_factor *factor = reinterpret_cast<gsc_factor *>(at), *odd_factor = odd(factor);
+    gsc_state *state = reinterpret_cast<gsc_state *>(at), *odd_state = odd(state);
+    double *scale = reinterpret_cast<double *>(at);
+    gsc_report *odd_report = odd(report);
+    const gsc_tensor *in = list.data();
+    const auto refused = [&](gsc_status status, int argument, const char *name) {
+        INFO(name << " at " << argument);
+        CHECK(status == GSC_ERROR_VALUE);
+        CHECK(err.argument == argument);
+        CHECK(std::string(err.name) == name);
+    };
+    refused(gsc_scale(&d.on, odd_factor, in, in, 1, &err), 1, "factor");
+    refused(gsc_check(&d.on, factor, in, 1, 0, odd_report, &err), 5, "report");
+    refused(gsc_unscale(&d.on, factor, in, in, 1, 0, odd_report, &err), 6, "report");
+    refused(gsc_clip_value(&d.on, factor, 1, in, in, 1, 0, odd_report, &err), 7, "report");
+    refused(gsc_state_init(&d.on, &policy, odd_state, &err), 2, "out");
+    refused(gsc_update(&d.on, &policy, odd_state, report, state, &err), 2, "state");
+    refused(gsc_update(&d.on, &policy, state, odd_report, state, &err), 3, "report");
+    refused(gsc_update(&d.on, &policy, state, report, odd_state, &err), 4, "out");
+    refused(gsc_set_scale(&d.on, &policy, state, odd(scale), state, &err), 3, "scale");
+    refused(gsc_factor_multiply(&d.on, odd_factor, 2, factor, &err), 1, "factor");
+    refused(gsc_factor_multiply(&d.on, factor, 2, odd_factor, &err), 3, "out");
+    refused(gsc_merge(&d.on, report, odd_report, report, &err), 2, "b");
+    refused(gsc_clip_factor(&d.on, report, odd_factor, 1, factor, &err), 2, "factor");
+    refused(gsc_clip_factor(&d.on, report, factor, 1, odd_factor, &err), 4, "out");
+
     policy.target_amax = 1;
     CHECK(gsc_state_init(&d.on, &policy, reinterpret_cast<gsc_state *>(at), &err) ==
           GSC_ERROR_UNAVAILABLE);

@@ -12,6 +12,7 @@
  */
 #include <dlfcn.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "../replay/fields.h"
@@ -174,21 +175,30 @@ typedef struct lists {
     unsigned char *host_memory[2], *device_memory[2], *start[2];
 } lists;
 
-static void lists_add(lists *l, uint64_t count, uint32_t in, uint32_t out)
+/* Each so many bytes past a multiple of 16. */
+static void lists_add_at(lists *l, uint64_t count, uint32_t in, uint32_t out, uint64_t in_past,
+                         uint64_t out_past)
 {
     const uint32_t dtypes[] = {in, out};
+    const uint64_t past[] = {in_past, out_past};
     for (int side = 0; side < 2; side++) {
         l->host[side] = realloc(l->host[side], (l->n + 1) * sizeof(gsc_tensor));
         if (!l->host[side])
             die("out of memory", "host");
-        /* At any address, mostly at one that suits the dtype. */
-        uint64_t gap = random_bits() % 4 ? 16 - l->bytes[side] % 16 : random_bits() % 32;
-        l->bytes[side] += gap;
+        l->bytes[side] += 16 - l->bytes[side] % 16 + past[side];
         l->host[side][l->n] =
             (gsc_tensor){(void *)(uintptr_t)l->bytes[side], count, dtypes[side], 0};
         l->bytes[side] += count * gsc_dtype_size(dtypes[side]);
     }
     l->n++;
+}
+
+/* At any address, mostly at one that suits the dtype. */
+static void lists_add(lists *l, uint64_t count, uint32_t in, uint32_t out)
+{
+    uint64_t in_past = random_bits() % 4 ? 0 : random_bits() % 16;
+    uint64_t out_past = random_bits() % 4 ? 0 : random_bits() % 16;
+    lists_add_at(l, count, in, out, in_past, out_past);
 }
 
 static void lists_allocate(lists *l)
@@ -219,25 +229,38 @@ static void lists_free(lists *l)
     memset(l, 0, sizeof *l);
 }
 
-/* Wild: any bits, NaN and Inf among them. Tame: ordinary values, cast to each dtype. */
-static void lists_fill(lists *l, bool wild)
+/* Ordinary values, cast to each dtype; with a few bad ones among them; any bits. */
+enum kind { TAME, RARELY_BAD, WILD, KINDS };
+static const char *const kind_names[] = {"ordinary values", "a few bad values", "any bits"};
+
+/* What is on the host is where every operation starts. */
+static void lists_start(lists *l)
 {
     for (int side = 0; side < 2; side++) {
-        for (uint64_t i = 0; wild && i < l->bytes[side]; i++)
+        memcpy(l->start[side], l->host_memory[side], l->bytes[side]);
+        upload(l->device_memory[side], l->start[side], l->bytes[side]);
+    }
+}
+
+static void lists_fill(lists *l, enum kind kind)
+{
+    static const float bad[] = {INFINITY, -INFINITY, NAN, 3e38f};
+    for (int side = 0; side < 2; side++) {
+        for (uint64_t i = 0; kind == WILD && i < l->bytes[side]; i++)
             l->host_memory[side][i] = (unsigned char)(random_bits() >> 32);
-        for (uint64_t i = 0; !wild && i < l->n; i++) {
+        for (uint64_t i = 0; kind != WILD && i < l->n; i++) {
             const gsc_tensor *t = &l->host[side][i];
             uint64_t parts = is_complex(t->dtype) ? 2 * t->count : t->count;
             float *values = allocated(parts * sizeof *values);
             for (uint64_t j = 0; j < parts; j++)
-                values[j] = random_float();
+                values[j] = kind == RARELY_BAD && random_bits() % 1500 == 0 ? bad[random_bits() % 4]
+                                                                            : random_float();
             gsc_tensor from = {values, t->count, is_complex(t->dtype) ? GSC_COMPLEX64 : GSC_F32, 0};
             GSC(gsc_scale(NULL, NULL, &from, t, 1, &err));
             free(values);
         }
-        memcpy(l->start[side], l->host_memory[side], l->bytes[side]);
-        upload(l->device_memory[side], l->start[side], l->bytes[side]);
     }
+    lists_start(l);
 }
 
 static void lists_restart(lists *l)
@@ -308,26 +331,26 @@ enum { WANT_ALL = 63 };
 
 static gsc_status run_operation(enum operation operation, const gsc_exec *on,
                                 const gsc_factor *factor, const gsc_tensor *in,
-                                const gsc_tensor *out, uint64_t n, gsc_report *report,
-                                gsc_error *err)
+                                const gsc_tensor *out, uint64_t n, uint32_t want,
+                                gsc_report *report, gsc_error *err)
 {
     switch (operation) {
     case SCALE:
         return gsc_scale(on, factor, in, out, n, err);
     case CHECK_ONLY:
-        return gsc_check(on, factor, in, n, WANT_ALL, report, err);
+        return gsc_check(on, factor, in, n, want, report, err);
     case UNSCALE:
-        return gsc_unscale(on, factor, in, out, n, WANT_ALL, report, err);
+        return gsc_unscale(on, factor, in, out, n, want, report, err);
     case CLIP_VALUE:
-        return gsc_clip_value(on, factor, 0.75, in, out, n, WANT_ALL, report, err);
+        return gsc_clip_value(on, factor, 0.75, in, out, n, want, report, err);
     default:
-        return gsc_accumulate(on, factor, in, out, n, WANT_ALL, report, err);
+        return gsc_accumulate(on, factor, in, out, n, want, report, err);
     }
 }
 
 /* One operation over the list on both sides; `side` 0 is in place. */
 static void compare_operation(const gsc_exec *on, lists *l, enum operation operation, int side,
-                              double scale, const char *data)
+                              uint32_t want, double scale, const char *data)
 {
     struct {
         gsc_factor factor;
@@ -336,14 +359,15 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
     gsc_factor factor;
     gsc_report report = {0};
     char what[128];
-    snprintf(what, sizeof what, "%s%s, scale %a, %s", operation_names[operation],
-             side ? "" : " in place", scale, data);
+    snprintf(what, sizeof what, "%s%s, want %" PRIu32 ", scale %a, %s", operation_names[operation],
+             side ? "" : " in place", want, scale, data);
     GSC(gsc_factor_init(scale, &factor, &err));
     lists_restart(l);
     upload(&device->factor, &factor, sizeof factor);
     upload(&device->report, &report, sizeof report);
-    GSC(run_operation(operation, NULL, &factor, l->host[0], l->host[side], l->n, &report, &err));
-    GSC(run_operation(operation, on, &device->factor, l->device[0], l->device[side], l->n,
+    GSC(run_operation(operation, NULL, &factor, l->host[0], l->host[side], l->n, want, &report,
+                      &err));
+    GSC(run_operation(operation, on, &device->factor, l->device[0], l->device[side], l->n, want,
                       &device->report, &err));
     CU(stream_synchronize(on->stream));
     same_report(what, &report, &device->report);
@@ -355,8 +379,13 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
 
 static void compare_tensors(void)
 {
-    /* A power of two, one that rounds, one whose float form is subnormal. */
-    static const double scales[] = {65536, 3, 0x1.8p130};
+    /*
+     * A power of two, one that rounds, two that drive a float sum of squares below 2^-80 and above
+     * the largest float, one whose float form is subnormal.
+     */
+    static const double scales[] = {65536, 3, 0x1p60, 0x1p-80, 0x1.8p130};
+    /* The third asks for what only the careful path counts. */
+    static const uint32_t wants[] = {0, GSC_WANT_NORM | GSC_WANT_AMAX, WANT_ALL};
     static const uint64_t counts[] = {0, 1, 63, 65, 4097};
     lists all = {0}, same_dtypes = {0};
     for (uint32_t in = GSC_F32; in <= GSC_COMPLEX128; in++)
@@ -364,6 +393,8 @@ static void compare_tensors(void)
             if (is_complex(in) == is_complex(out)) {
                 for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
                     lists_add(&all, counts[i], in, out);
+                /* At an address that suits the dtype, but not a vector of it. */
+                lists_add_at(&all, 1000, in, out, gsc_dtype_size(in), gsc_dtype_size(out));
                 if (in == out)
                     lists_add(&all, 131072 + 4096 + 65, in, out);
             }
@@ -374,21 +405,70 @@ static void compare_tensors(void)
     lists_allocate(&same_dtypes);
     gsc_exec on = stream_exec(all.device[0], all.n),
              on_same = stream_exec(same_dtypes.device[0], same_dtypes.n);
-    for (int wild = 0; wild < 2; wild++) {
-        const char *data = wild ? "any bits" : "ordinary values";
-        lists_fill(&all, wild);
-        lists_fill(&same_dtypes, wild);
+    for (enum kind kind = 0; kind < KINDS; kind++) {
+        lists_fill(&all, kind);
+        lists_fill(&same_dtypes, kind);
         for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
-            for (enum operation operation = 0; operation < OPERATIONS; operation++) {
-                compare_operation(&on, &all, operation, 1, scales[i], data);
-                if (operation != ACCUMULATE)
-                    compare_operation(&on_same, &same_dtypes, operation, 0, scales[i], data);
-            }
+            for (enum operation operation = 0; operation < OPERATIONS; operation++)
+                for (size_t j = 0; j < (operation == SCALE ? 1 : sizeof wants / sizeof *wants);
+                     j++) {
+                    compare_operation(&on, &all, operation, 1, wants[j], scales[i],
+                                      kind_names[kind]);
+                    if (operation != ACCUMULATE)
+                        compare_operation(&on_same, &same_dtypes, operation, 0, wants[j], scales[i],
+                                          kind_names[kind]);
+                }
     }
     stream_free(&on);
     stream_free(&on_same);
     lists_free(&all);
     lists_free(&same_dtypes);
+}
+
+/*
+ * Every pattern of the narrow dtypes to float and to themselves; to them from every float halfway
+ * between two of their values, and its neighbours: all ways that a conversion can round.
+ */
+static void compare_conversions(void)
+{
+    for (uint32_t dtype = GSC_F16; dtype <= GSC_CB16; dtype++) {
+        const uint32_t size = gsc_dtype_size(dtype), half = 1u << (8 * size - 1);
+        lists l = {0};
+        lists_add_at(&l, 2 * half, dtype, GSC_F32, 0, 0);
+        lists_add_at(&l, 2 * half, dtype, dtype, 0, 0);
+        lists_add_at(&l, 6 * half, GSC_F32, dtype, 0, 0);
+        lists_allocate(&l);
+        float *values = allocated(half * sizeof *values), *floats = l.host[0][2].data;
+        for (int i = 0; i < 2; i++)
+            for (uint32_t bits = 0; bits < 2 * half; bits++)
+                memcpy((unsigned char *)l.host[0][i].data + bits * size, &bits, size);
+        const gsc_tensor positive = {l.host[0][0].data, half, dtype, 0};
+        const gsc_tensor widened = {values, half, GSC_F32, 0};
+        GSC(gsc_scale(NULL, NULL, &positive, &widened, 1, &err));
+        for (uint32_t i = 0; i < half; i++) {
+            /* Past the largest, as far as from the one before. */
+            const float next = i + 1 < half && isfinite(values[i + 1]) ? values[i + 1] : INFINITY;
+            const float step = isfinite(next) ? next - values[i]
+                               : i            ? values[i] - values[i - 1]
+                                              : 0;
+            uint32_t bits;
+            const float middle = values[i] + step / 2;
+            memcpy(&bits, &middle, sizeof bits);
+            for (uint32_t k = 0; k < 3; k++) {
+                const uint32_t near = bits + k - 1, negative = near | 1u << 31;
+                memcpy(floats + 3 * i + k, &near, sizeof near);
+                memcpy(floats + 3 * (half + i) + k, &negative, sizeof negative);
+            }
+        }
+        free(values);
+        lists_start(&l);
+        gsc_exec on = stream_exec(l.device[0], l.n);
+        for (int i = 0; i < 2; i++)
+            compare_operation(&on, &l, UNSCALE, 1, i ? GSC_WANT_NORM : 0, i ? 1024 : 1,
+                              dtype_names[dtype]);
+        stream_free(&on);
+        lists_free(&l);
+    }
 }
 
 /* Long lists of small tensors, which take several launches. */
@@ -401,9 +481,9 @@ static void compare_long_lists(void)
             lists_add(&l, random_bits() % 90, GSC_F16, j % 3 ? GSC_F32 : GSC_F16);
         lists_allocate(&l);
         gsc_exec on = stream_exec(l.device[0], l.n);
-        lists_fill(&l, true);
-        compare_operation(&on, &l, UNSCALE, 1, 1024, "a long list");
-        compare_operation(&on, &l, ACCUMULATE, 1, 1024, "a long list");
+        lists_fill(&l, WILD);
+        compare_operation(&on, &l, UNSCALE, 1, WANT_ALL, 1024, "a long list");
+        compare_operation(&on, &l, ACCUMULATE, 1, WANT_ALL, 1024, "a long list");
         stream_free(&on);
         lists_free(&l);
     }
@@ -520,9 +600,11 @@ static void errors_on_the_device(const gsc_exec *on)
     download(&host, device, sizeof host);
     download(&value, tensor.data, sizeof value);
     CHECK(host.report.status == GSC_ERROR_FACTOR);
+    CHECK(host.report.overflow == 1 && host.report.found_inf == 1);
     CHECK(host.state.status == GSC_ERROR_REPORT);
     CHECK(value == 1);
     before.status = host.state.status;
+    before.events = GSC_EVENT_SKIPPED;
     same("a state that was refused", &before, &host.state, sizeof before);
     device_free(tensor.data);
     device_free(device);
@@ -571,7 +653,7 @@ static void few_launches(void)
             void *graph;
             CU(capture_begin(on.stream, 0));
             GSC(run_operation(operation, &on, &device->factor, l.device[0], l.device[1], lengths[i],
-                              &device->report, &err));
+                              WANT_ALL, &device->report, &err));
             CU(capture_end(on.stream, &graph));
             uint64_t parts = (lengths[i] + 169) / 170;
             CHECK(launches_in(graph) <= (operation == ACCUMULATE ? 2 * parts : parts) + 2);
@@ -605,7 +687,7 @@ static void replay_graph(void)
         l.device[side] = NULL;
     }
     for (int round = 0; round < 3; round++) {
-        lists_fill(&l, round == 1);
+        lists_fill(&l, round == 1 ? WILD : TAME);
         CU(graph_launch(executable, on.stream));
         CU(stream_synchronize(on.stream));
         GSC(gsc_unscale(NULL, &host.factor, l.host[0], l.host[1], l.n, WANT_ALL, &host.report,
@@ -630,7 +712,7 @@ static void two_streams(void)
         for (int j = 0; j < 40; j++)
             lists_add(&l[i], 3000 + random_bits() % 9000, i ? GSC_BF16 : GSC_F32, GSC_F32);
         lists_allocate(&l[i]);
-        lists_fill(&l[i], false);
+        lists_fill(&l[i], TAME);
         on[i] = stream_exec(l[i].device[0], l[i].n);
         device[i] = device_memory(sizeof **device);
         GSC(gsc_factor_init(i + 2, &host[i].factor, &err));
@@ -675,7 +757,7 @@ static void training_step(void)
     CU(capture_end(on.stream, &graph));
     executable = instantiate(graph);
     for (int step = 0; step < 40; step++) {
-        lists_fill(&l, step % 8 == 7);
+        lists_fill(&l, step % 8 == 7 ? WILD : TAME);
         CU(graph_launch(executable, on.stream));
         CU(stream_synchronize(on.stream));
         GSC(gsc_scale(NULL, &host.state.factor, l.host[0], l.host[1], l.n, &err));
@@ -700,6 +782,7 @@ static void conformance(void)
     const gsc_tensor none = {0};
     gsc_exec on = stream_exec(&none, 0);
     compare_tensors();
+    compare_conversions();
     compare_long_lists();
     compare_small_calls(&on);
     compare_policies(&on);

@@ -30,6 +30,7 @@ enum {
     CAPTURE_UNSUPPORTED = 900,
     CAPTURE_INVALIDATED = 901,
     CAPTURE_IMPLICIT = 906,
+    CAPTURE_RELAXED = 2,
     MAX_DEVICES = 4,
     MAX_DEPTH = 16,
 };
@@ -92,8 +93,9 @@ typedef struct stream {
 static standin state = {.version = 12040, .devices = 1};
 static context contexts[MAX_DEVICES];
 static function *functions;
-static pid_t process;         /* that started the driver */
-static graph *capture;        /* that is under way; one at a time is enough here */
+static pid_t process;  /* that started the driver */
+static graph *capture; /* that is under way; one at a time is enough here */
+static _Thread_local int32_t capture_mode;
 static _Thread_local struct { /* the contexts that were pushed */
     context *contexts[MAX_DEPTH];
     int depth;
@@ -155,10 +157,10 @@ static int32_t enter(const char *symbol)
             return INVALID_VALUE;                                                                  \
     } while (0)
 
-/* What may not be done while a stream is captured breaks the capture, too. */
+/* What may not be done while a stream is captured breaks the capture, too, but in that mode. */
 #define FORBID_CAPTURE()                                                                           \
     do {                                                                                           \
-        if (capture) {                                                                             \
+        if (capture && capture_mode != CAPTURE_RELAXED) {                                          \
             capture->broken = true;                                                                \
             return CAPTURE_UNSUPPORTED;                                                            \
         }                                                                                          \
@@ -491,6 +493,26 @@ int32_t cuStreamSynchronize(void *on)
 }
 
 /* ---- graphs ---- */
+
+/* 1: its capture is under way, 2: it is broken. */
+int32_t cuStreamIsCapturing(void *on, int32_t *status)
+{
+    ENTER(status);
+    const stream *s = stream_of(on);
+    if (!s && capture)
+        return CAPTURE_IMPLICIT;
+    *status = s && s->captured ? 1 + s->captured->broken : 0;
+    return OK;
+}
+
+int32_t cuThreadExchangeStreamCaptureMode(int32_t *mode)
+{
+    ENTER(mode && *mode >= 0 && *mode <= CAPTURE_RELAXED);
+    const int32_t before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return OK;
+}
 
 int32_t cuStreamBeginCapture_v2(void *on, int32_t mode)
 {

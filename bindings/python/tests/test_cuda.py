@@ -5,7 +5,10 @@
 
 import contextlib
 import ctypes
+import os
+import signal
 import sys
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -73,10 +76,49 @@ class StreamTensor(Tensor):
     __cuda_array_interface__ = property(lambda self: {"stream": 2})
 
 
-KINDS = [Tensor, OldTensor, StreamTensor]
+class Buffered(Tensor, bytearray):
+    """Of a framework whose type has a buffer, on a device too, as that of JAX."""
+
+
+KINDS = [Tensor, OldTensor, StreamTensor, Buffered]
 
 # This module is the framework of its tensors: it makes others.
 float32 = F32
+
+
+def new_stream():
+    scaler_of().check([Tensor([1])])  # starts the driver
+    stream = ctypes.c_void_p()
+    assert DRIVER.cuStreamCreate(ctypes.byref(stream), 0) == 0
+    return stream.value
+
+
+def framework_on(stream):
+    """A framework that says which stream it uses."""
+    interface = property(lambda self: {"stream": stream})
+    return type("Framework", (Tensor,), {"__cuda_array_interface__": interface})
+
+
+def torch_on(monkeypatch, *streams):
+    """A torch whose devices use these streams: its tensors, and a stack of its current devices."""
+    at = [0]
+
+    class Torch(Tensor):
+        def __dlpack__(self, **keywords):
+            if at[-1] != self.place[1]:
+                raise BufferError("not the current device")
+            return super().__dlpack__(**keywords)
+
+    @contextlib.contextmanager
+    def current_device(device):
+        at.append(device)
+        yield
+        at.pop()
+
+    uses = [SimpleNamespace(cuda_stream=stream) for stream in streams]
+    cuda = SimpleNamespace(current_stream=uses.__getitem__, device=current_device)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Torch, cuda=cuda))
+    return Torch, at
 
 
 def empty_like(tensor, dtype):
@@ -155,31 +197,99 @@ def test_the_stream_is_that_of_the_framework(kind, stream):
     assert DRIVER.standin_stream() == stream
 
 
+def test_a_stream_may_be_any_pointer():
+    stream = new_stream()
+    assert stream >= 2**32
+    tensor = framework_on(stream)([8])
+    scaler_of().unscale([tensor])
+    assert tensor.streams == [stream] and DRIVER.standin_stream() == stream and tensor.array.tolist() == [1]
+
+
+def test_a_framework_that_cannot_say_its_stream():
+    class Silent(Tensor):
+        @property
+        def __cuda_array_interface__(self):
+            raise RuntimeError("not for bfloat16")
+
+    tensor = Silent([1])
+    scaler_of().check([tensor])
+    assert tensor.streams == [1]
+
+
 def test_torch_keeps_its_stream_and_exports_from_its_current_device(monkeypatch):
-    at = [0]
-
-    class Torch(Tensor):
-        def __dlpack__(self, **keywords):
-            if at[-1] != self.place[1]:
-                raise BufferError("not the current device")
-            return super().__dlpack__(**keywords)
-
-    @contextlib.contextmanager
-    def current_device(device):
-        at.append(device)
-        yield
-        at.pop()
-
-    scaler_of().check([Tensor([1])])  # starts the driver
-    stream = ctypes.c_void_p()
-    assert DRIVER.cuStreamCreate(ctypes.byref(stream), 0) == 0
-    for handle in stream.value, 0:
-        streams = [None, SimpleNamespace(cuda_stream=handle)]
-        cuda = SimpleNamespace(current_stream=streams.__getitem__, device=current_device)
-        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Torch, cuda=cuda))
-        tensor = Torch([1], 1)
+    for stream in new_stream(), 0:
+        torch, at = torch_on(monkeypatch, None, stream)
+        tensor = torch([1], 1)
         scaler_of().check([tensor])
-        assert set(tensor.streams) == {-1} and DRIVER.standin_stream() == handle and at == [0]
+        assert set(tensor.streams) == {-1} and DRIVER.standin_stream() == stream and at == [0]
+
+
+def test_of_several_frameworks_each_is_told_the_stream(monkeypatch):
+    for stream, told in (handle := new_stream(), handle), (0, 1):
+        torch, at = torch_on(monkeypatch, None, stream)
+        for tensors in ([Tensor([1], 1), torch([1], 1)], [torch([1], 1), StreamTensor([1], 1)]):
+            scaler_of().check(tensors)
+            assert [tensor.streams for tensor in tensors] == [[told]] * 2 and DRIVER.standin_stream() == stream
+    tensors = [Tensor([1]), StreamTensor([1])]
+    scaler_of().check(tensors)
+    assert [tensor.streams for tensor in tensors] == [[2]] * 2 and at == [0]
+
+
+def test_a_capture_is_left_as_it_is():
+    stream, graph = ctypes.c_void_p(new_stream()), ctypes.c_void_p()
+    tensors = [framework_on(stream.value)([8])]
+    assert DRIVER.cuStreamBeginCapture_v2(stream, 0) == 0
+    try:
+        for call in scaler_of().unscale, scaler_of().check:
+            with pytest.raises(Error, match="cuda:0: .* captured, .* use the C calls") as refused:
+                call(tensors)
+            assert refused.value.status == c.GSC_ERROR_UNAVAILABLE
+        with pytest.raises(Error, match="cuStreamIsCapturing: .*capturing") as refused:
+            scaler_of().check([Tensor([1])])  # on the legacy stream, which would wait for the captured one
+        assert refused.value.status == c.GSC_ERROR_DEVICE
+    finally:
+        ended = DRIVER.cuStreamEndCapture(stream, ctypes.byref(graph))
+    assert ended == 0 and DRIVER.cuGraphDestroy(graph) == 0
+    assert tensors[0].streams == [] and tensors[0].array.tolist() == [8]
+    scaler_of().unscale(tensors)
+    assert tensors[0].array.tolist() == [1]
+
+
+def test_exports_are_held_until_the_device_is_done(monkeypatch):
+    driver, alive = gradscaler._cuda._driver, []
+
+    class Owner(Tensor):
+        def __dlpack__(self, **keywords):
+            self.array = self.array.copy()  # nobody else's, but for the capsule
+            self.exported = weakref.ref(self.array)
+            capsule = super().__dlpack__(**keywords)
+            self.array = None
+            return capsule
+
+    def watched(name, *arguments):
+        if name == "cuStreamSynchronize":
+            alive.append([tensor.exported() is not None for tensor in tensors])
+        driver(name, *arguments)
+
+    monkeypatch.setattr(gradscaler._cuda, "_driver", watched)
+    tensors = [Owner([1]), Owner([2])]
+    scaler_of().unscale(tensors[:1], out=tensors[1:])
+    assert alive == [[True, True]] and [tensor.exported() for tensor in tensors] == [None, None]
+
+
+def test_a_forked_child_says_that_cuda_ended():
+    scaler_of().check([Tensor([1])])
+    device = gradscaler._cuda.device(0)
+    with gradscaler._cuda._opening, device.lock, device.streams[1].lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # rather than wait for a lock of the parent
+            try:
+                scaler_of().check([Tensor([1])])
+            except Error as error:
+                os._exit(0 if "forked" in str(error) else 1)
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 # ---- several devices ----
@@ -209,9 +319,10 @@ def test_a_bad_element_of_a_group_is_found_in_the_whole_list():
         (np.zeros(1, F32), ["'b'", "in host memory", "on cuda:0"]),
         (Tensor([0], kind=1), ["'b'", "in host memory", "on cuda:0"]),
         (bytearray(4), ["'b'", "in host memory", "on cuda:0"]),
+        (Buffered([0], kind=1), ["'b'", "in host memory", "on cuda:0"]),
         (Tensor([0], 0, kind=10), ["'b'", "DLPack type 10", "on cuda:0"]),
     ],
-    ids=["other device", "host", "host without a buffer", "no dlpack", "other kind"],
+    ids=["other device", "host", "host without a buffer", "no dlpack", "host with both", "other kind"],
 )
 def test_a_wrong_device_names_the_tensor(out, words):
     with pytest.raises(Error) as refused:
@@ -236,6 +347,33 @@ def test_over_several_devices_nothing_is_written_on_an_error():
     with pytest.raises(Error) as refused:
         scaler_of().unscale({"a": np.ones(1, F32), "b": Tensor([1], 7)})
     assert "device is 7" in str(refused.value)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_over_several_devices_a_bad_array_anywhere_changes_nothing(order):
+    def strided(device):
+        tensor = Tensor(np.ones(6), device)
+        tensor.array = tensor.array[::2]
+        return tensor
+
+    def refused(grads, out=None, words=""):
+        arrays = list(grads.values()) + list((out or {}).values())
+        before = [np.array(getattr(array, "array", array)) for array in arrays]
+        turned = dict(list(grads.items())[::order])
+        with pytest.raises(Error, match=words) as error:
+            scaler_of().unscale(turned, out=out)
+        assert error.value.index == list(turned).index("bad") and "'bad'" in str(error.value)
+        for array, old in zip(arrays, before, strict=True):
+            assert np.array_equal(getattr(array, "array", array), old)
+
+    frozen = np.ones(2, F32)
+    frozen.flags.writeable = False
+    refused({"host": np.ones(2, F32), "bad": strided(0)}, words="contiguous")
+    refused({"first": Tensor([1]), "bad": strided(1)}, words="contiguous")
+    refused({"device": Tensor([1]), "bad": frozen}, words="read-only")
+    refused({"host": np.ones(2, F32), "device": Tensor([1], 1), "bad": Tensor([1], 0, np.int32)}, words="not supported")
+    results = {"host": np.zeros(2, F32), "bad": Tensor([0], dtype=np.complex64)}
+    refused({"host": np.ones(2, F32), "bad": Tensor([1])}, results, "one is complex")
 
 
 def test_a_device_that_is_not_there():
@@ -286,6 +424,69 @@ def test_what_is_refused():
         with pytest.raises(Error, match=words) as refused:
             scaler_of().unscale({"good": Tensor([1]), "bad": tensor})
         assert refused.value.index == 1 and "'bad'" in str(refused.value)
+
+
+def test_arrays_of_jax_are_read_only(monkeypatch):
+    class Array(Buffered):
+        pass
+
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Array))
+    grads = {"good": Tensor([8]), "bad": Array([8])}
+    for out, name in (None, "tensors"), ({"good": Tensor([0]), "bad": Array([0])}, "out"):
+        with pytest.raises(Error, match="'bad': .* read-only") as refused:
+            scaler_of().unscale(grads, out=out)
+        assert (refused.value.index, refused.value.name) == (1, f"{name}[1]")
+    assert [tensor.array.tolist() for tensor in grads.values()] == [[8], [8]]
+    results = {"good": Tensor([0]), "bad": Tensor([0])}
+    assert not scaler_of().unscale(grads, out=results).found_inf and not scaler_of().check(grads).found_inf
+    assert results["bad"].array.tolist() == [1]
+
+
+def test_a_driver_that_fails_is_an_error(monkeypatch):
+    class Broken:
+        def __getattr__(self, name):
+            return (lambda *_: 719) if name == "cuStreamSynchronize" else getattr(DRIVER, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gradscaler._cuda, "_library", Broken)
+        with pytest.raises(Error, match="cuStreamSynchronize: unspecified launch failure") as failed:
+            scaler_of().check([Tensor([1])])
+        assert (failed.value.status, failed.value.name) == (c.GSC_ERROR_DEVICE, "cuStreamSynchronize")
+    assert scaler_of().check([Tensor([1])]).elements == 1
+
+
+@pytest.mark.parametrize("axes", [(0, 3, 1, 2), (1, 2, 0, 3), (3, 2, 1, 0)])
+@pytest.mark.parametrize("kind", [Tensor, OldTensor])
+@pytest.mark.parametrize("place", [CUDA, 1])
+def test_any_dense_order_of_dimensions(axes, kind, place):
+    values = np.arange(2 * 3 * 1 * 5, dtype=F32).reshape(2, 3, 1, 5)
+    gradient, into = kind(values, kind=place), kind(np.zeros((2, 3, 1, 5)), kind=place)
+    for tensor in gradient, into:
+        tensor.array = tensor.array.transpose(axes)
+    scaler_of().unscale([gradient], out=[into])
+    assert np.array_equal(into.array, values.transpose(axes) / 8)
+    scaler_of().unscale([gradient])
+    assert np.array_equal(gradient.array, into.array)
+    with pytest.raises(Error, match="shape or memory order differs"):
+        scaler_of().unscale([gradient], out=[kind(np.zeros(gradient.shape), kind=place)])
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda array: array[:, :2].transpose(2, 0, 1),
+        lambda array: array[::2].transpose(2, 0, 1),
+        lambda array: array[:, :, ::-1],
+        lambda array: np.lib.stride_tricks.as_strided(array, (2, 2, 6), (4, 4, 8)),
+        lambda array: np.broadcast_to(array[0], (4, 3, 4)),
+    ],
+    ids=["gap", "step", "backwards", "overlap", "broadcast"],
+)
+def test_what_is_not_dense_is_refused(view):
+    tensor = Tensor(np.ones((4, 3, 4)))
+    tensor.array = view(tensor.array)
+    with pytest.raises(Error, match="not contiguous"):
+        scaler_of().check([tensor])
 
 
 def test_shapes_must_agree():

@@ -337,7 +337,8 @@ def test_what_cannot_be_held_is_refused_by_name(arguments, words):
         (lambda s, held: copy.copy(held), ["copy", "grads"]),
         (lambda s, held: c.gsc_unscale(None, None, (held._held, held._held), 0, None), ["tensors", "PyCapsule"]),
         (lambda s, held: c.gsc_unscale(None, None, c.gsc_context_create_cpu(2), 0, None), ["tuple"]),
-        (lambda s, held: c.cuda_call("check", 0, 0, 0, 0, 0, 0, 0, 0.0, held._held, 0, 0), ["tensors", "PyCapsule"]),
+        (lambda s, held: c.cuda_hold(held._held, None, 0, 1), ["tensors", "PyCapsule"]),
+        (lambda s, held: c.cuda_call("check", 0, 0, 0, 0, 0, 0.0, held._held, 0, 0), ["PyCapsule", "name"]),
         (lambda s, held: c.gsc_prepare(held._held), ["PyCapsule"]),
     ],
 )

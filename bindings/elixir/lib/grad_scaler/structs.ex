@@ -357,10 +357,12 @@ defmodule GradScaler.Report do
   nothing in a merge. The members stand in groups of 64-bit words that one collective each can
   reduce over ranks that hold different gradients and want the same: words 0-3 as int64 MAX, 4-7
   as int64 MIN, 8-9 as double SUM, 10-31 as int64 SUM. gsc_merge does the same for two reports. A
-  rank whose call failed contributes zeros and the error in `status`; the update is then refused
-  everywhere.
+  rank whose call failed contributes zeros, the error in `status`, and overflow and found_inf of
+  1, which is also what a device writes: nothing was unscaled, so nobody is to step. The update is
+  then refused everywhere.
 
-  * `found_inf` - 1 if an element is Inf or NaN, or became so by unscaling; else 0
+  * `found_inf` - 1 if an element is Inf or NaN, or became so by unscaling, or the call failed;
+    else 0
   * `overflow` - the same as an integer
   * `amax` - largest finite magnitude after unscaling, before rounding to the output's dtype; of a
     complex value its larger part
@@ -478,7 +480,7 @@ defmodule GradScaler.State do
   * `stalled` - overflows in a row that could not lower the scale
   * `events` - one of these of the last update: `:grew`, `:backed_off`, `:skipped`, `:absorbed`,
     `:at_ceiling`, `:at_floor`, `:stalled`, `:stopped`
-  * `status` - `:ok`, or the error of the last update on a device
+  * `status` - `:ok`, or the error of the last update on a device; the next good one clears it
   * `skipped` - overflows since the start
   * `growths` - updates since the start that made the scale larger
   * `backoffs` - updates since the start that made it smaller

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -38,30 +39,65 @@ def elsewhere(kind: type) -> bool:
 
 
 def groups(arrays: Sequence[Any]) -> dict[int | None, Sequence[int]]:
-    """The positions of the arrays of each device; those of the host are at None."""
+    """The positions of the arrays of each device; those of the host are at None, which is first."""
     if not any(map(elsewhere, set(map(type, arrays)))):
         return {None: range(len(arrays))}
     found: dict[int | None, list[int]] = {}
     for i, array in enumerate(arrays):
         found.setdefault(device_of(array), []).append(i)
-    return found
+    return dict(sorted(found.items(), key=lambda group: group[0] is not None))
 
 
-def current(array: Any, device: int) -> tuple[int, int, contextlib.AbstractContextManager]:
-    """The stream that the array's framework uses now, what DLPack is told of it, and what must hold meanwhile.
+def current(arrays: Sequence[Any], device: int) -> tuple[int, int, contextlib.AbstractContextManager]:
+    """The stream that the arrays' framework uses now, what DLPack is told of it, and what must hold during the export.
 
-    The legacy stream where a framework does not say: DLPack then makes it wait for the framework.
+    Of several frameworks torch's, else that of the first which says its own; DLPack then makes it wait for the others.
+    The legacy stream where none says.
     """
+    examples: dict[type, Any] = {}
+    for array in arrays:
+        examples.setdefault(type(array), array)
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(array, torch.Tensor):  # exports tensors of its current device only
-        return torch.cuda.current_stream(device).cuda_stream, SAME_STREAM, torch.cuda.device(device)
-    interface = getattr(array, "__cuda_array_interface__", None) or {}
-    stream = interface.get("stream") or LEGACY_STREAM
+    tensors = [array for array in examples.values() if torch is not None and isinstance(array, torch.Tensor)]
+    if any(device_of(array) is not None for array in tensors):  # torch exports tensors of its current device only
+        stream = torch.cuda.current_stream(device).cuda_stream
+        order = SAME_STREAM if len(tensors) == len(examples) else stream or LEGACY_STREAM
+        return stream, order, torch.cuda.device(device)
+    stream = None
+    for array in examples.values():
+        with contextlib.suppress(Exception):  # some have the interface, but not for each dtype
+            stream = stream or array.__cuda_array_interface__.get("stream")
+    stream = stream or LEGACY_STREAM
     return stream, stream, contextlib.nullcontext()
+
+
+def _error(status: int, text: str, index: int = -1, name: str = "") -> c.Error:
+    error = c.Error(text)
+    error.status, error.argument, error.index, error.name = status, -1, index, name
+    return error
+
+
+def _refuse_immutable(outs: Sequence[Any], name: str) -> None:
+    """JAX's arrays, whose DLPack does not say so."""
+    jax = sys.modules.get("jax")
+    for i, array in enumerate(outs if hasattr(jax, "Array") else ()):
+        if isinstance(array, jax.Array):
+            where = f"{name}[{i}]"
+            raise _error(c.GSC_ERROR_VALUE, f"{where}: the array is read-only, as all of JAX are", i, where)
 
 
 _opening = threading.Lock()
 _devices: dict[int, Device] = {}
+
+
+def _forked() -> None:
+    """In a child, where CUDA does not work: each call must reach the error that says so, and no lock of the parent."""
+    global _opening
+    _opening = threading.Lock()
+    _devices.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def device(ordinal: int) -> Device:
@@ -81,7 +117,7 @@ def _driver(name: str, *arguments: Any) -> None:
     if result:
         text = ctypes.c_char_p()
         _library().cuGetErrorString(result, ctypes.byref(text))
-        raise RuntimeError(f"{name}: {(text.value or b'unknown error').decode()}")
+        raise _error(c.GSC_ERROR_DEVICE, f"{name}: {(text.value or b'unknown error').decode()}", name=name)
 
 
 class Device:
@@ -112,6 +148,11 @@ class Device:
         return address.value
 
     def stream(self, handle: int) -> Stream:
+        capturing = ctypes.c_int()
+        self.inside(_driver, "cuStreamIsCapturing", ctypes.c_void_p(handle), ctypes.byref(capturing))
+        if capturing.value:  # to wait would break the capture
+            text = "its stream is captured, and Scaler waits for the device: use the C calls in a graph"
+            raise _error(c.GSC_ERROR_UNAVAILABLE, f"cuda:{self.ordinal}: {text}", name="stream")
         with self.lock:
             if handle not in self.streams:
                 self.streams[handle] = Stream(self, handle)
@@ -130,35 +171,45 @@ class Stream:
         self.workspace = ctypes.c_uint64()
         self.size = 0
 
-    def grow(self, size: int) -> None:
-        if self.size:
-            self.owner.inside(_driver, "cuMemFree_v2", self.workspace)
-            self.size = 0
-        self.owner.inside(_driver, "cuMemAlloc_v2", ctypes.byref(self.workspace), ctypes.c_size_t(2 * size))
-        self.size = 2 * size
-
-    def call(self, function: str, factor: Any, limit: float, order: int, tensors: Any, want: int, report: Any) -> None:
-        owner = self.owner
-        place = (owner.context, owner.ordinal, self.handle, order)
+    def reserve(self, size: int) -> None:
         with self.lock:
+            if self.size >= size:
+                return
+            old, new = self.workspace, ctypes.c_uint64()
+            self.owner.inside(_driver, "cuMemAlloc_v2", ctypes.byref(new), ctypes.c_size_t(2 * size))
+            self.workspace, self.size = new, 2 * size
+            if old:
+                self.owner.inside(_driver, "cuMemFree_v2", old)
+
+
+class Call:
+    """gsc_<function> on the arrays of one device, checked and with all that it needs, so that several may then run."""
+
+    def __init__(
+        self, function: str, ordinal: int, ins: Sequence[Any], outs: Sequence[Any] | None, want: int, limit: float = 0.0
+    ) -> None:
+        if outs is not None:
+            _refuse_immutable(outs, "tensors" if outs is ins else "out")
+        stream, order, guard = current(ins if outs is None or outs is ins else [*ins, *outs], ordinal)
+        self.function, self.limit, self.want = function, limit, want
+        self.stream = device(ordinal).stream(stream)
+        with guard:
+            self.held = c.cuda_hold(ins, outs, ordinal, order)  # until the stream has been waited for
+        self.stream.reserve(self._enqueue(0, 0, 0))
+
+    def _enqueue(self, workspace: int, size: int, factor: int) -> int:
+        stream = self.stream
+        place = (stream.owner.context, stream.handle, workspace, size)
+        return c.cuda_call(self.function, *place, factor, self.limit, self.held, self.want, stream.report)
+
+    def run(self, factor: Any, report: Any) -> None:
+        stream = self.stream
+        with stream.lock:
             if factor is not None:
-                ctypes.memmove(self.factor, ctypes.byref(factor), ctypes.sizeof(_structs.Factor))
-            at = self.factor if factor is not None else 0
-            while needed := c.cuda_call(
-                function, *place, self.workspace.value, self.size, at, limit, tensors, want, self.report
-            ):
-                self.grow(needed)
-            owner.inside(_driver, "cuStreamSynchronize", ctypes.c_void_p(self.handle))
-            ctypes.memmove(ctypes.byref(report), self.report, ctypes.sizeof(_structs.Report))
-
-
-def call(function: str, factor: Any, limit: float, ordinal: int, tensors: Any, want: int, report: Any) -> None:
-    """gsc_<function> on the arrays of one device; `tensors` is a list, or a pair of lists (in, out)."""
-    first = tensors[0][0] if isinstance(tensors, tuple) else tensors[0]
-    stream, order, guard = current(first, ordinal)
-    with guard:
-        device(ordinal).stream(stream).call(function, factor, limit, order, tensors, want, report)
-    if report.status:
-        error = c.Error(f"cuda:{ordinal}: {c.gsc_status_string(report.status)}")
-        error.status, error.argument, error.index, error.name = report.status, -1, -1, "report.status"
-        raise error
+                ctypes.memmove(stream.factor, ctypes.byref(factor), ctypes.sizeof(_structs.Factor))
+            self._enqueue(stream.workspace.value, stream.size, stream.factor if factor is not None else 0)
+            stream.owner.inside(_driver, "cuStreamSynchronize", ctypes.c_void_p(stream.handle))
+            ctypes.memmove(ctypes.byref(report), stream.report, ctypes.sizeof(_structs.Report))
+        if report.status:
+            text = f"cuda:{stream.owner.ordinal}: {c.gsc_status_string(report.status)}"
+            raise _error(report.status, text, name="report.status")

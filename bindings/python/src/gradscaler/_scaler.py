@@ -410,6 +410,7 @@ class Scaler:
     ) -> None:
         """One C call for the host's arrays, and one for those of each device; `results` is None if nothing is written.
 
+        What is refused of any is so before the first writes.
         `held` is what C holds of both, all on the host.
         """
         groups = {None: range(len(arrays))} if held else _cuda.groups(arrays)
@@ -420,24 +421,29 @@ class Scaler:
             for name, array, result in zip(names, arrays, results, strict=True):
                 if _cuda.device_of(array) != _cuda.device_of(result):
                     raise ValueError(f"{name!r}: its output is on another device than its input")
-        for ordinal, indices in groups.items():
-            ins = [arrays[i] for i in indices] if several else arrays
-            outs = ins if results is arrays else [results[i] for i in indices] if several and results else results
-            part = _structs.Report() if several else report
-            tensors = held or (ins if outs is None else (ins, outs))
-            try:
+        calls = []
+        try:
+            for ordinal, indices in groups.items():
+                ins = [arrays[i] for i in indices] if several else arrays
+                outs = ins if results is arrays else [results[i] for i in indices] if several and results else results
                 if ordinal is None:
-                    getattr(c, f"gsc_{function}")(self._on, factor, *limit, tensors, want, part)
+                    calls.append((None, indices, held or (ins if outs is None else (ins, outs))))
                 else:
-                    _cuda.call(function, factor, *(limit or (0.0,)), ordinal, tensors, want, part)
-            except c.Error as error:
-                _add_name(error, names, indices if several else None)
-                raise
-            if several:
-                if part.first_bad:
-                    tensor = part.first_bad >> 40 & 0x7FFFFF
-                    part.first_bad += indices[tensor] - tensor << 40
-                c.gsc_merge(None, report, part, report)
+                    calls.append((ordinal, indices, _cuda.Call(function, ordinal, ins, outs, want, *limit)))
+            for ordinal, indices, call in calls:  # the host's first, which are checked only now
+                part = _structs.Report() if several else report
+                if ordinal is None:
+                    getattr(c, f"gsc_{function}")(self._on, factor, *limit, call, want, part)
+                else:
+                    call.run(factor, part)
+                if several:
+                    if part.first_bad:
+                        tensor = part.first_bad >> 40 & 0x7FFFFF
+                        part.first_bad += indices[tensor] - tensor << 40
+                    c.gsc_merge(None, report, part, report)
+        except c.Error as error:
+            _add_name(error, names, indices if several else None)
+            raise
 
     def _want(self, want: int) -> int:
         if not isinstance(want, int) or not 0 <= want < 2**32:

@@ -136,8 +136,8 @@ class Info(Struct):
         chooses
     cpu_available: those that this machine can run, separated by spaces
     cpu_note: empty, or why GSC_CPU was not followed
-    cuda: "available", or why there is no CUDA; finding out starts the driver, which a process
-        forked later cannot use
+    cuda: "available", or why there is no CUDA, or which device refused the kernels first; finding
+        out starts the driver, which a process forked later cannot use
     """
 
     _fields_ = [
@@ -186,10 +186,11 @@ class Report(Struct):
     nothing in a merge. The members stand in groups of 64-bit words that one collective each can
     reduce over ranks that hold different gradients and want the same: words 0-3 as int64 MAX,
     4-7 as int64 MIN, 8-9 as double SUM, 10-31 as int64 SUM. gsc_merge does the same for two
-    reports. A rank whose call failed contributes zeros and the error in `status`; the update is
-    then refused everywhere.
+    reports. A rank whose call failed contributes zeros, the error in `status`, and overflow and
+    found_inf of 1, which is also what a device writes: nothing was unscaled, so nobody is to
+    step. The update is then refused everywhere.
 
-    found_inf: 1 if an element is Inf or NaN, or became so by unscaling; else 0
+    found_inf: 1 if an element is Inf or NaN, or became so by unscaling, or the call failed; else 0
     overflow: the same as an integer
     amax: largest finite magnitude after unscaling, before rounding to the output's dtype; of a
         complex value its larger part
@@ -236,7 +237,7 @@ class Event(enum.IntFlag):
 
     GREW = 1  # the scale became larger
     BACKED_OFF = 2  # the scale became smaller
-    SKIPPED = 4  # an overflow: leave the parameters alone
+    SKIPPED = 4  # an overflow, or an update that a device refused: leave the parameters alone
     ABSORBED = 8  # the overflow was absorbed by hysteresis or tolerance
     AT_CEILING = 16  # max_scale held a growth
     AT_FLOOR = 32  # min_scale held a backoff
@@ -261,7 +262,7 @@ class State(Struct):
     overflows: overflows not reset yet
     stalled: overflows in a row that could not lower the scale
     events: Event of the last update
-    status: GSC_OK, or the error of the last update on a device
+    status: GSC_OK, or the error of the last update on a device; the next good one clears it
     skipped: overflows since the start
     growths: updates since the start that made the scale larger
     backoffs: updates since the start that made it smaller

@@ -23,7 +23,7 @@
 //! Rules that hold for every function:
 //! - Structs belong to the caller; nothing is kept after a call returns, but for a gsc_context.
 //! - Functions return GSC_OK (0) or a negative GSC_ERROR_*. On an error nothing was written except
-//!   *err, which, always last, may be NULL.
+//!   *err, which, always last, may be NULL; gsc_exec has the exception, a launch that fails.
 //! - A pointer may be NULL only where its function says so. Data pointers may have any alignment.
 //! - Functions may be called from any thread at the same time, as long as no two calls write, or
 //!   one writes and one reads, the same memory. Results hold in the default rounding mode. None
@@ -369,8 +369,15 @@ pub type gsc_parallel_for =
 /// the order of one stream may share one.
 ///
 /// What is wrong in the memory of a device is found there: it is said in report.status or
-/// state.status, and all else stays as it was; where a factor cannot be made, it is all zeros,
-/// which every call refuses. A predictive policy needs the host.
+/// state.status, and all else stays as it was, but for the events of an update, which then are
+/// GSC_EVENT_SKIPPED; where a factor cannot be made, it is all zeros, which every call refuses. A
+/// call without a report has no place to say it: gsc_scale by such a factor leaves `out` as it was,
+/// and the report of unscaling by the same factor has the error. A predictive policy needs the
+/// host.
+///
+/// Pointers into the memory of a device, but for the data of tensors, must be multiples of 8. When
+/// the driver refuses a launch (GSC_ERROR_DEVICE, GSC_ERROR_MEMORY), those before it are under way:
+/// a part of a long list may be done.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_exec {
@@ -425,8 +432,8 @@ pub struct gsc_info {
     pub cpu_available: *const c_char,
     /// empty, or why GSC_CPU was not followed
     pub cpu_note: *const c_char,
-    /// "available", or why there is no CUDA; finding out starts the driver, which a process forked
-    /// later cannot use
+    /// "available", or why there is no CUDA, or which device refused the kernels first; finding out
+    /// starts the driver, which a process forked later cannot use
     pub cuda: *const c_char,
 }
 
@@ -506,12 +513,13 @@ pub const GSC_WANT_HISTOGRAM: u32 = 32;
 /// nothing in a merge. The members stand in groups of 64-bit words that one collective each can
 /// reduce over ranks that hold different gradients and want the same: words 0-3 as int64 MAX, 4-7
 /// as int64 MIN, 8-9 as double SUM, 10-31 as int64 SUM. gsc_merge does the same for two reports. A
-/// rank whose call failed contributes zeros and the error in `status`; the update is then refused
-/// everywhere.
+/// rank whose call failed contributes zeros, the error in `status`, and overflow and found_inf of
+/// 1, which is also what a device writes: nothing was unscaled, so nobody is to step. The update is
+/// then refused everywhere.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct gsc_report {
-    /// 1 if an element is Inf or NaN, or became so by unscaling; else 0
+    /// 1 if an element is Inf or NaN, or became so by unscaling, or the call failed; else 0
     pub found_inf: f32,
     /// the same as an integer
     pub overflow: i32,
@@ -592,7 +600,7 @@ pub const GSC_EVENT_GREW: u32 = 1;
 /// the scale became smaller
 pub const GSC_EVENT_BACKED_OFF: u32 = 2;
 
-/// an overflow: leave the parameters alone
+/// an overflow, or an update that a device refused: leave the parameters alone
 pub const GSC_EVENT_SKIPPED: u32 = 4;
 
 /// the overflow was absorbed by hysteresis or tolerance
@@ -640,7 +648,7 @@ pub struct gsc_state {
     pub stalled: i64,
     /// GSC_EVENT_* of the last update
     pub events: u32,
-    /// GSC_OK, or the error of the last update on a device
+    /// GSC_OK, or the error of the last update on a device; the next good one clears it
     pub status: gsc_status,
     /// overflows since the start
     pub skipped: i64,
@@ -808,7 +816,8 @@ extern "C" {
     /// none, or it cannot be used, the answer is GSC_ERROR_UNAVAILABLE and gsc_info.cuda says why.
     /// The context is the device's primary one, which frameworks share; the caller's current
     /// context stays as it was. Make it before a stream capture, and in a process that was not
-    /// forked after CUDA was used: there it has ceased to work.
+    /// forked after CUDA was used: there it has ceased to work. cudaDeviceReset ends it, too:
+    /// destroy it before.
     ///
     /// - `device`: CUDA ordinal
     ///
@@ -820,7 +829,7 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Frees a context that no call uses any more.
+    /// Frees a context that neither a call nor a CUDA graph that captured one uses any more.
     ///
     /// - `context`: NULL: does nothing
     pub fn gsc_context_destroy(context: *mut gsc_context);

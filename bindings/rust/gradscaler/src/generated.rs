@@ -149,7 +149,7 @@ flags! {
         GREW = sys::GSC_EVENT_GREW;
         /// The scale became smaller.
         BACKED_OFF = sys::GSC_EVENT_BACKED_OFF;
-        /// An overflow: leave the parameters alone.
+        /// An overflow, or an update that a device refused: leave the parameters alone.
         SKIPPED = sys::GSC_EVENT_SKIPPED;
         /// The overflow was absorbed by hysteresis or tolerance.
         ABSORBED = sys::GSC_EVENT_ABSORBED;
