@@ -159,7 +159,11 @@ static plan plan_for(const job *job, uint32_t in, uint32_t out, const plan *befo
     p.may_overflow = is_bad(job, &p, formats[p.source].infinity - 1);
     p.is_direct = job->operation <= UNSCALE && !p.last && !p.copies && p.source == in &&
                   !(job->want & (GSC_WANT_AMAX | GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM));
-    p.safe = p.may_overflow ? 0 : formats[in].infinity;
+    p.safe = formats[p.source].infinity;
+    if (p.may_overflow) /* a search that a few blocks do not repay */
+        p.safe = job->chunks < 16
+                     ? 0
+                     : threshold(k, p.source, p.judged, formats[p.judged].infinity, p.multiplier);
     if (job->want & GSC_WANT_UNDERFLOW) {
         p.not_zero = threshold(k, p.source, out, 1, p.multiplier);
         p.normal = threshold(k, p.source, out, formats[out].normal, p.multiplier);
