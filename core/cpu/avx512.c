@@ -354,7 +354,10 @@ OP double doubles_fold(doubles x)
 
 void gsc_install_avx512(gsc_kernels *kernels)
 {
+    gsc_kernel *const narrower = kernels->unscale_norm[gsc_f32][gsc_f32];
     INSTALL
+    /* Measured: as fast in L2, and with data from DRAM 0.88 of the limit against 1.1. */
+    kernels->unscale_norm[gsc_f32][gsc_f32] = narrower;
 }
 #else
 typedef int gsc_no_avx512; /* an empty translation unit is not C */
