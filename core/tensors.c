@@ -30,10 +30,7 @@ static const struct format {
 #undef FORMAT
 };
 
-/* A dtype, by its GSC_* constant, as real numbers of a dtype of the tables; 0 parts: it is none. */
-static const struct dtype {
-    uint8_t real, parts, size;
-} dtypes[] = {
+const struct gsc_real gsc_reals[] = {
 #define REAL(name) [gsc_##name + 1] = {gsc_##name, 1, sizeof(name##_bits)},
     GSC_FOR_DTYPES(REAL)
 #undef REAL
@@ -44,6 +41,11 @@ static const struct dtype {
 static bool is_dtype(uint32_t dtype)
 {
     return dtype - 1 < GSC_COMPLEX128;
+}
+
+static bool has_infinity(uint32_t dtype)
+{
+    return formats[dtype].infinity < formats[dtype].nan;
 }
 
 /* ---- plan: what to run on the blocks of a pair of dtypes ---- */
@@ -148,10 +150,10 @@ static plan plan_for(const job *job, uint32_t in, uint32_t out, const plan *befo
         p.kernel = unscale[p.source][p.wide];
         p.last = job->operation == ADD ? k->add[p.wide][out] : k->unscale[p.wide][out];
     }
-    const bool has_infinity = formats[out].infinity < formats[out].nan;
     const uint32_t needs_input =
         GSC_WANT_NORM | GSC_WANT_AMAX |
-        (has_infinity ? 0 : GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD); /* whose NaN counts as Inf? */
+        (has_infinity(out) ? 0
+                           : GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD); /* whose NaN counts as Inf? */
     const bool keeps = job->operation == UNSCALE && (job->want & needs_input);
     p.keeping = keeps ? k->unscale_norm[in][out] : p.kernel;
     p.sums_floats = (job->want & GSC_WANT_NORM) && p.wide == gsc_f32;
@@ -259,6 +261,20 @@ static bool is_trusted(double sum)
     return sum >= TRUSTED_SUM && isfinite(sum);
 }
 
+/* Whether a block with these largest |bits| is to be summed again, in double. */
+static bool lacks_range(const plan *plan, uint64_t most, double sum)
+{
+    return most && plan->sums_floats && !is_trusted(sum);
+}
+
+/* Of a block whose numbers have at most these |bits|. */
+static void raise_amax(const job *job, uint32_t dtype, uint64_t most, double multiplier,
+                       partial *part)
+{
+    const double amax = gsc_double(convert_one(job->kernels, dtype, most, gsc_f64, multiplier));
+    part->amax = amax > part->amax ? amax : part->amax;
+}
+
 /* Of what a kernel could not settle: numbers to multiply, and those that tell bad from good. */
 typedef struct view {
     const unsigned char *data;
@@ -313,10 +329,8 @@ static GSC_NOINLINE double examine(const job *job, const plan *plan, const block
                 scratch + sizeof scratch / 2); /* free, as the numbers are floats at most */
         k->norm[gsc_f64](wide, NULL, b->n, 1.0, norm);
     }
-    if (job->want & GSC_WANT_AMAX) {
-        double amax = gsc_double(convert_one(k, numbers.dtype, most, gsc_f64, numbers.multiplier));
-        part->amax = amax > part->amax ? amax : part->amax;
-    }
+    if (job->want & GSC_WANT_AMAX)
+        raise_amax(job, numbers.dtype, most, numbers.multiplier, part);
     return job->want & GSC_WANT_NORM ? norm->sum : 0;
 }
 
@@ -347,10 +361,9 @@ static GSC_NOINLINE double run_steps(const job *job, const plan *plan, const blo
     if (plan->last || (to && plan->out == plan->wide)) {
         outputs = numbers = (view){to, plan->wide, 1.0};
     } else if (to == source) {
-        const bool has_infinity = formats[plan->out].infinity < formats[plan->out].nan;
         kernel = plan->keeping;
         numbers.data = norm->input;
-        outputs = has_infinity ? (view){to, plan->out, 1.0} : numbers;
+        outputs = has_infinity(plan->out) ? (view){to, plan->out, 1.0} : numbers;
     }
 
     if (!ran)
@@ -359,12 +372,10 @@ static GSC_NOINLINE double run_steps(const job *job, const plan *plan, const blo
     if (job->operation != ADD) {
         const bool bad = is_bad(job, plan, most);
         part->overflow |= bad;
-        if (bad || (most && plan->sums_floats && !is_trusted(sum))) {
+        if (bad || lacks_range(plan, most, sum)) {
             sum = examine(job, plan, b, numbers, outputs, bad, wide, norm, part);
         } else if (job->want & GSC_WANT_AMAX) {
-            double amax = gsc_double(
-                convert_one(job->kernels, plan->source, most, gsc_f64, plan->multiplier));
-            part->amax = amax > part->amax ? amax : part->amax;
+            raise_amax(job, plan->source, most, plan->multiplier, part);
         }
     }
     if (plan->copies && out != in && job->streams)
@@ -388,7 +399,7 @@ static inline double run_block(const job *job, const plan *plan, block b, const 
         return run_steps(job, plan, &b, in, out, false, 0, norm, part);
     gsc_kernel *kernel = in == out ? plan->keeping : plan->kernel;
     const uint64_t most = kernel(in, out, b.n, plan->multiplier, norm);
-    if (most >= plan->safe || (most && plan->sums_floats && !is_trusted(norm->sum)))
+    if (most >= plan->safe || lacks_range(plan, most, norm->sum))
         return run_steps(job, plan, &b, in, out, true, most, norm, part);
     return job->want & GSC_WANT_NORM ? norm->sum : 0;
 }
@@ -397,7 +408,7 @@ static inline double run_block(const job *job, const plan *plan, block b, const 
 
 static uint64_t chunks_of(const gsc_tensor *tensor)
 {
-    return (tensor->count * dtypes[tensor->dtype].parts + GSC_CHUNK - 1) / GSC_CHUNK;
+    return (tensor->count * gsc_reals[tensor->dtype].parts + GSC_CHUNK - 1) / GSC_CHUNK;
 }
 
 /* Chunk `chunk` of tensor `tensor`. */
@@ -420,7 +431,7 @@ static cursor skip_chunks(const job *job, cursor at, uint64_t count)
 static double run_chunk(const job *job, const plan *plan, cursor at, gsc_norm *norm, partial *part)
 {
     const gsc_tensor *in = &job->in[at.tensor];
-    const uint64_t parts = dtypes[in->dtype].parts, all = in->count * parts;
+    const uint64_t parts = gsc_reals[in->dtype].parts, all = in->count * parts;
     uint64_t i = at.chunk * GSC_CHUNK;
     const uint64_t end = all - i < GSC_CHUNK ? all : i + GSC_CHUNK;
     const unsigned char *from = (const unsigned char *)in->data + i * formats[plan->in].size;
@@ -446,7 +457,7 @@ static uint64_t run_small(const job *job, const plan *plan, uint64_t tensor, uin
 {
     const gsc_tensor *in = &job->in[tensor], *out = job->out ? &job->out[tensor] : in;
     const uint32_t from = in->dtype, to = out->dtype;
-    const uint64_t parts = dtypes[from].parts;
+    const uint64_t parts = gsc_reals[from].parts;
     const bool reads = job->operation == CHECK;
     uint64_t done = 0;
     for (; done < count; done++, in++, out++) {
@@ -457,7 +468,7 @@ static uint64_t run_small(const job *job, const plan *plan, uint64_t tensor, uin
         unsigned char *results = reads ? NULL : out->data;
         const uint64_t most = kernel(in->data, results, n, plan->multiplier, norm);
         sums[done] = norm->sum;
-        if (most >= plan->safe || (most && plan->sums_floats && !is_trusted(norm->sum))) {
+        if (most >= plan->safe || lacks_range(plan, most, norm->sum)) {
             const block b = {n, tensor + done, 0, parts};
             sums[done] = run_steps(job, plan, &b, in->data, results, true, most, norm, part);
         }
@@ -479,8 +490,8 @@ static void run_chunks(const job *job, cursor at, uint64_t count, double *sums, 
         const uint64_t end = at.chunk + (left < count - done ? left : count - done);
         uint64_t small = 0;
         if (left > 0) {
-            const uint32_t from = dtypes[in->dtype].real;
-            const uint32_t to = job->out ? dtypes[job->out[at.tensor].dtype].real : from;
+            const uint32_t from = gsc_reals[in->dtype].real;
+            const uint32_t to = job->out ? gsc_reals[job->out[at.tensor].dtype].real : from;
             plan *plan = &plans[from];
             if (!plan->kernel || plan->out != to)
                 *plan = plan_for(job, from, to, plan);
@@ -574,7 +585,7 @@ static bool tensor_is_good(const gsc_tensor *t)
 {
     const uint64_t kind = t->dtype | (uint64_t)t->reserved << 32;
     return kind - 1 < GSC_COMPLEX128 && t->count <= UINTPTR_MAX / 16 &&
-           t->count * dtypes[kind].size <= UINTPTR_MAX - (uintptr_t)t->data &&
+           t->count * gsc_reals[kind].size <= UINTPTR_MAX - (uintptr_t)t->data &&
            (t->data || t->count == 0);
 }
 
@@ -609,11 +620,11 @@ static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool m
                         "tensor %llu has %llu elements, its output %llu: make them equal",
                         (unsigned long long)index, (unsigned long long)in->count,
                         (unsigned long long)out->count);
-    if (dtypes[in->dtype].parts != dtypes[out->dtype].parts)
+    if (gsc_reals[in->dtype].parts != gsc_reals[out->dtype].parts)
         return gsc_fail(err, GSC_ERROR_DTYPE, argument, (int64_t)index, "out.dtype",
                         "of tensor %llu and its output one is complex: make both or none",
                         (unsigned long long)index);
-    const uint64_t in_size = dtypes[in->dtype].size, out_size = dtypes[out->dtype].size;
+    const uint64_t in_size = gsc_reals[in->dtype].size, out_size = gsc_reals[out->dtype].size;
     if (in->count == 0 || (may_be_same && in->data == out->data && in_size == out_size))
         return GSC_OK;
     uintptr_t from = (uintptr_t)in->data, to = (uintptr_t)out->data;
@@ -633,7 +644,7 @@ static gsc_status list_check(job *job, int tensors_argument, gsc_error *err)
         if (!tensor_is_good(&job->in[i]))
             return tensor_fail(&job->in[i], tensors_argument, i, "tensors", err);
         job->chunks += chunks_of(&job->in[i]);
-        const uint64_t size = job->in[i].count * dtypes[job->in[i].dtype].size;
+        const uint64_t size = job->in[i].count * gsc_reals[job->in[i].dtype].size;
         if (size > (uint64_t)INT64_MAX - job->bytes)
             return gsc_fail(err, GSC_ERROR_COUNT, tensors_argument, (int64_t)i, "tensors.count",
                             "the list up to tensor %llu has more bytes than memory",
@@ -661,7 +672,7 @@ static gsc_status want_check(uint32_t want, int argument, gsc_error *err)
 
 uint32_t gsc_dtype_size(uint32_t dtype)
 {
-    return is_dtype(dtype) ? dtypes[dtype].size : 0;
+    return is_dtype(dtype) ? gsc_reals[dtype].size : 0;
 }
 
 /* The same on a device, which reads the factor and writes the report. */

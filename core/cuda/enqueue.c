@@ -7,24 +7,9 @@
 #include "convert.h"
 #include "driver.h"
 
-static bool is_complex(const gsc_tensor *tensor)
-{
-    return tensor->dtype == GSC_COMPLEX64 || tensor->dtype == GSC_COMPLEX128;
-}
-
-/* The dtype of an element, or of a part. */
-static uint8_t real_dtype(const gsc_tensor *tensor)
-{
-    uint32_t dtype = tensor->dtype;
-    return (uint8_t)((dtype == GSC_COMPLEX64    ? GSC_F32
-                      : dtype == GSC_COMPLEX128 ? GSC_F64
-                                                : dtype) -
-                     1);
-}
-
 static uint64_t parts_of(const gsc_tensor *tensor)
 {
-    return tensor->count << is_complex(tensor);
+    return tensor->count * gsc_reals[tensor->dtype].parts;
 }
 
 static uint64_t chunks_of(const gsc_tensor *tensor)
@@ -91,7 +76,7 @@ static uint64_t sampled(const gsc_tensor *tensor)
     uint64_t parts = parts_of(tensor), rest = parts % GSC_CUDA_CHUNK;
     uint64_t looked_at =
         parts / GSC_CUDA_CHUNK * GSC_CUDA_BLOCK + (rest < GSC_CUDA_BLOCK ? rest : GSC_CUDA_BLOCK);
-    return looked_at >> is_complex(tensor);
+    return looked_at / gsc_reals[tensor->dtype].parts;
 }
 
 static gsc_status launch(const gsc_exec *on, int kernel, uint32_t blocks, uint32_t threads,
@@ -108,8 +93,9 @@ static uint32_t describe(const gsc_cuda_job *job, uint64_t i, bool writes, gsc_c
     to->in = in->data;
     to->out = job->out && writes ? out->data : NULL;
     to->last = (uint16_t)((parts_of(in) - 1) % GSC_CUDA_CHUNK);
-    to->in_dtype = (uint8_t)(real_dtype(in) | (is_complex(in) ? GSC_CUDA_COMPLEX : 0));
-    to->out_dtype = real_dtype(out);
+    to->in_dtype = (uint8_t)(gsc_reals[in->dtype].real |
+                             (gsc_reals[in->dtype].parts == 2 ? GSC_CUDA_COMPLEX : 0));
+    to->out_dtype = gsc_reals[out->dtype].real;
     return (uint32_t)chunks_of(in);
 }
 
