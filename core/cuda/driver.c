@@ -15,8 +15,10 @@
 
 #include "kernels.h"
 
-/* As the driver counts: 1000 * major + 10 * minor. The first to have all of driver.def. */
+/* As the driver counts: 1000 * major + 10 * minor. The first to have all of driver.def, and the
+ * first to take 32 KiB of parameters. */
 #define LEAST_VERSION 11000
+#define MANY_VERSION  12010
 
 /* Results of the driver, and options of its loader, that this file tells apart. */
 enum {
@@ -39,7 +41,7 @@ static struct {
 #define X(name, symbol, signature) int32_t(*name) signature;
 #include "driver.def"
 #undef X
-    int32_t devices;
+    int32_t version, devices;
     pid_t process; /* where the driver was started */
     bool available;
     char note[256];
@@ -106,7 +108,6 @@ static const char *find_functions(void *library)
 
 static void start_driver(void)
 {
-    int32_t version = 0;
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *why = dlerror();
@@ -115,9 +116,11 @@ static void start_driver(void)
     }
     const char *missing = find_functions(library);
     /* Before what is missing: an old driver lacks functions because it is old. */
-    if (driver.driver_version && driver.driver_version(&version) == 0 && version < LEAST_VERSION) {
-        NOTE("the CUDA driver is too old: it is of CUDA %d.%d, %d.%d is needed", version / 1000,
-             version / 10 % 100, LEAST_VERSION / 1000, LEAST_VERSION / 10 % 100);
+    if (driver.driver_version && driver.driver_version(&driver.version) == 0 &&
+        driver.version < LEAST_VERSION) {
+        NOTE("the CUDA driver is too old: it is of CUDA %d.%d, %d.%d is needed",
+             driver.version / 1000, driver.version / 10 % 100, LEAST_VERSION / 1000,
+             LEAST_VERSION / 10 % 100);
         return;
     }
     if (missing) {
@@ -203,8 +206,17 @@ static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
     int32_t options[] = {OPTION_ERROR_LOG, OPTION_ERROR_LOG_SIZE};
     void *values[] = {log, (void *)(uintptr_t)(sizeof log - 1)};
     const char *kernel = "the module";
-    int32_t result = driver.module_load(&cuda->module, gsc_cuda_ptx, 2, options, values);
-    for (int i = 0; i < KERNELS && result == 0; i++) {
+    const bool many = driver.version >= MANY_VERSION;
+    const char *const parts[] = {many ? GSC_CUDA_PTX_VERSION_MANY : GSC_CUDA_PTX_VERSION,
+                                 gsc_cuda_ptx, many ? gsc_cuda_ptx_many : ""};
+    const size_t size = strlen(parts[0]) + strlen(parts[1]) + strlen(parts[2]) + 1;
+    char *ptx = malloc(size);
+    if (!ptx)
+        return gsc_fail(err, GSC_ERROR_MEMORY, -1, -1, "context", "out of memory");
+    (void)snprintf(ptx, size, "%s%s%s", parts[0], parts[1], parts[2]);
+    int32_t result = driver.module_load(&cuda->module, ptx, 2, options, values);
+    free(ptx);
+    for (int i = 0; i < (many ? KERNELS : GSC_CUDA_many) && result == 0; i++) {
         kernel = kernel_names[i];
         result = driver.module_function(&cuda->functions[i], cuda->module, kernel);
         /* Newer drivers put off the loading of each function, at most until here. */
@@ -286,6 +298,11 @@ gsc_status gsc_cuda_check(const gsc_cuda *cuda, gsc_error *err)
                         "on.context was made before this process was forked, and CUDA does not "
                         "survive that: start it anew");
     return GSC_OK;
+}
+
+bool gsc_cuda_has(const gsc_cuda *cuda, int kernel)
+{
+    return cuda->functions[kernel];
 }
 
 gsc_status gsc_cuda_launch(gsc_cuda *cuda, void *stream, int kernel, uint32_t blocks,

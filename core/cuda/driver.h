@@ -27,6 +27,9 @@ void gsc_cuda_close(gsc_cuda *cuda);
 /* Whether this process made `cuda`; before any other use of it. */
 gsc_status gsc_cuda_check(const gsc_cuda *cuda, gsc_error *err);
 
+/* Whether the driver takes a kernel of kernels.h: GSC_CUDA_many not before CUDA 12.1. */
+bool gsc_cuda_has(const gsc_cuda *cuda, int kernel);
+
 /*
  * Enqueues kernel number `kernel` of kernels.h with one parameter: a struct of `size` bytes, all
  * that the kernel declares, copied before the call returns. The caller's current context is the

@@ -99,22 +99,28 @@ static uint32_t describe(const gsc_cuda_job *job, uint64_t i, bool writes, gsc_c
     return (uint32_t)chunks_of(in);
 }
 
-/* One launch over the list for every GSC_CUDA_TENSORS tensors. */
+/* The whole list, in as few launches as the driver takes; the last of them a small one. */
 static gsc_status launch_chunks(const gsc_exec *on, const gsc_cuda_job *job,
                                 const gsc_cuda_call *call, bool writes, gsc_error *err)
 {
-    gsc_cuda_chunks_parameter p = {.call = call};
-    for (uint64_t first = 0; first < job->n; first += GSC_CUDA_TENSORS) {
+    const bool has_many = gsc_cuda_has(on->context->cuda, GSC_CUDA_many);
+    gsc_cuda_many_parameter p; /* too long to be cleared where only its beginning is used */
+    p.call = call;
+    p.first_chunk = 0;
+    for (uint64_t first = 0, length; first < job->n; first += length) {
+        const bool many = has_many && job->n - first > GSC_CUDA_TENSORS;
         uint32_t end = 0;
-        memset(p.tensors, 0, sizeof p.tensors);
-        for (uint64_t i = 0; i < GSC_CUDA_TENSORS; i++) {
+        length = many ? GSC_CUDA_MANY : GSC_CUDA_TENSORS;
+        memset(p.tensors, 0, length * sizeof *p.tensors);
+        for (uint64_t i = 0; i < length; i++) {
             if (first + i < job->n)
                 end += describe(job, first + i, writes, &p.tensors[i]);
             p.tensors[i].end = end; /* which never falls, for the search */
         }
         p.first_tensor = (uint32_t)first;
         if (end > 0)
-            GSC_TRY(launch(on, GSC_CUDA_chunks, end, GSC_CUDA_THREADS, &p, sizeof p, err));
+            GSC_TRY(launch(on, many ? GSC_CUDA_many : GSC_CUDA_chunks, end, GSC_CUDA_THREADS, &p,
+                           many ? sizeof p : sizeof(gsc_cuda_chunks_parameter), err));
         p.first_chunk += end;
     }
     return GSC_OK;

@@ -44,6 +44,7 @@
 #include "kernels.h"
 #define DEVICE     static __inline__ __device__
 #define SLOW       static __device__ __noinline__
+#define INLINED    static __inline__ __device__ __attribute__((always_inline))
 #define CONSTANT   static __constant__ const
 #define SHARED     __shared__
 #define ONE_BY_ONE _Pragma("unroll 1")
@@ -634,29 +635,15 @@ DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, int in_doub
     }
 }
 
-KERNEL(chunks)
+/* The chunk of this block, which is `index` of the call; of a tensor whose first in this launch is
+ * `first`. */
+INLINED void run_chunk(const gsc_cuda_call *call, const gsc_cuda_tensor *tensor,
+                       uint64_t tensor_index, uint32_t first, uint64_t index)
 {
     SHARED chunk_shared s;
-    const gsc_cuda_call *call = p.call;
-    const uint32_t block = block_index();
-    if (call->status != GSC_OK)
-        return;
-    if (call->op == GSC_CUDA_ADD && (call->total->nan_count || call->total->inf_count))
-        return;
-
-    uint32_t index = 0, above = GSC_CUDA_TENSORS - 1; /* the first tensor that ends past `block` */
-    while (index < above) {
-        const uint32_t middle = (index + above) / 2;
-        if (p.tensors[middle].end > block)
-            above = middle;
-        else
-            index = middle + 1;
-    }
-    const uint32_t first = index == 0 ? 0 : p.tensors[index - 1].end,
-                   in = p.tensors[index].in_dtype, out = p.tensors[index].out_dtype;
+    const uint32_t block = block_index(), in = tensor->in_dtype, out = tensor->out_dtype;
     const uint32_t in_dtype = in & ~(uint32_t)GSC_CUDA_COMPLEX, complex = in != in_dtype;
-    const uint32_t n =
-        block + 1 == p.tensors[index].end ? p.tensors[index].last + 1u : (uint32_t)GSC_CUDA_CHUNK;
+    const uint32_t n = block + 1 == tensor->end ? tensor->last + 1u : (uint32_t)GSC_CUDA_CHUNK;
     const uint64_t start = (uint64_t)(block - first) * GSC_CUDA_CHUNK;
 
     EACH_THREAD(t)
@@ -667,8 +654,8 @@ KERNEL(chunks)
         memset(&f, 0, sizeof f);
         f.first_bad = ~(uint32_t)0;
         mine.call = call;
-        mine.in = p.tensors[index].in + (start + begin) * dtypes[in_dtype].size;
-        mine.out = p.tensors[index].out;
+        mine.in = tensor->in + (start + begin) * dtypes[in_dtype].size;
+        mine.out = tensor->out;
         if (mine.out)
             mine.out += (start + begin) * dtypes[out].size;
         mine.in_dtype = in_dtype;
@@ -713,8 +700,8 @@ KERNEL(chunks)
     EACH_THREAD(t)
     {
         if (t == 0)
-            commit(call, &s, call->in_double || in_dtype == gsc_f64, p.first_tensor + index,
-                   block - first, complex, p.first_chunk + block);
+            commit(call, &s, call->in_double || in_dtype == gsc_f64, tensor_index, block - first,
+                   complex, index);
         if (t < 16 && (call->want & GSC_WANT_HISTOGRAM)) {
             int64_t sum = 0;
             for (int i = 0; i < 16; i++)
@@ -724,6 +711,31 @@ KERNEL(chunks)
         }
     }
 }
+
+/* The search is no function: with a pointer to them, every thread would copy the parameters. */
+#define CHUNKS(kernel, n)                                                                          \
+    KERNEL(kernel)                                                                                 \
+    {                                                                                              \
+        const gsc_cuda_call *call = p.call;                                                        \
+        const uint32_t block = block_index();                                                      \
+        uint32_t index = 0, above = n - 1; /* the first tensor that ends past `block` */           \
+        if (call->status != GSC_OK)                                                                \
+            return;                                                                                \
+        if (call->op == GSC_CUDA_ADD && (call->total->nan_count || call->total->inf_count))        \
+            return;                                                                                \
+        while (index < above) {                                                                    \
+            const uint32_t middle = (index + above) / 2;                                           \
+            if (p.tensors[middle].end > block)                                                     \
+                above = middle;                                                                    \
+            else                                                                                   \
+                index = middle + 1;                                                                \
+        }                                                                                          \
+        const gsc_cuda_tensor tensor = p.tensors[index];                                           \
+        run_chunk(call, &tensor, p.first_tensor + index,                                           \
+                  index == 0 ? 0 : p.tensors[index - 1].end, p.first_chunk + block);               \
+    }
+CHUNKS(chunks, GSC_CUDA_TENSORS)
+CHUNKS(many, GSC_CUDA_MANY)
 
 /* Sums that are added in order, read by all threads and added by one. */
 enum { TILE = 1024 };

@@ -4,15 +4,16 @@
  * memory is read once a call has returned, and a graph needs no node but launches.
  *
  * A call on tensors is a launch of `begin`, which writes what all others need into the workspace,
- * one of `chunks` for every GSC_CUDA_TENSORS tensors, and one of `finish`, which folds the chunks
- * into the report. Everything else is one launch of `step`.
+ * one of `chunks` for every GSC_CUDA_TENSORS tensors, or of `many` for every GSC_CUDA_MANY, and one
+ * of `finish`, which folds the chunks into the report. Everything else is one launch of `step`.
  */
 #ifndef GSC_CUDA_KERNELS_H
 #define GSC_CUDA_KERNELS_H
 
 #include "gradscaler.h"
 
-#define GSC_FOR_CUDA_KERNELS(X) X(begin) X(chunks) X(finish) X(step)
+/* The last is for drivers that take 32 KiB of parameters. */
+#define GSC_FOR_CUDA_KERNELS(X) X(begin) X(chunks) X(finish) X(step) X(many)
 
 enum gsc_cuda_kernel {
 #define GSC_KERNEL(name) GSC_CUDA_##name,
@@ -22,10 +23,9 @@ enum gsc_cuda_kernel {
 
 enum {
     GSC_CUDA_THREADS = 256, /* of a block, which takes a chunk; `step` needs one */
-    /* With them, parameters are 4 KiB, the most that all drivers take. From CUDA 12.1 on it is 32
-     * KiB, but in PTX that older drivers refuse as a whole. */
-    GSC_CUDA_TENSORS = 170,
-    GSC_CUDA_BLOCK = 4096, /* these three as in numerics.md */
+    GSC_CUDA_TENSORS = 170, /* of a launch: 4 KiB of parameters, which all drivers take */
+    GSC_CUDA_MANY = 1364,   /* likewise: 32 KiB, from CUDA 12.1 on */
+    GSC_CUDA_BLOCK = 4096,  /* these three as in numerics.md */
     GSC_CUDA_CHUNK = 65536,
     GSC_CUDA_LANES = 64,
     GSC_CUDA_COMPLEX = 1u << 7, /* in in_dtype: two parts make an element */
@@ -81,6 +81,12 @@ typedef struct gsc_cuda_chunks_parameter {
     gsc_cuda_tensor tensors[GSC_CUDA_TENSORS];
 } gsc_cuda_chunks_parameter;
 
+typedef struct gsc_cuda_many_parameter { /* the same, and more tensors */
+    const gsc_cuda_call *call;
+    uint32_t first_tensor, first_chunk;
+    gsc_cuda_tensor tensors[GSC_CUDA_MANY];
+} gsc_cuda_many_parameter;
+
 typedef struct gsc_cuda_finish_parameter {
     const gsc_cuda_call *call;
 } gsc_cuda_finish_parameter;
@@ -103,7 +109,12 @@ typedef struct gsc_cuda_step_parameter {
     void *out;
 } gsc_cuda_step_parameter;
 
-/* The kernels as PTX text, generated from kernels.cu. */
-extern const char gsc_cuda_ptx[];
+/*
+ * The kernels as PTX, generated from kernels.cu. A module is its version, the first text and, where
+ * the driver takes it, the second, which is `many`: an older one would refuse the whole module.
+ */
+#define GSC_CUDA_PTX_VERSION      ".version 6.3\n"
+#define GSC_CUDA_PTX_VERSION_MANY ".version 8.1\n"
+extern const char gsc_cuda_ptx[], gsc_cuda_ptx_many[];
 
 #endif

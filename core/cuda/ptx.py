@@ -41,8 +41,10 @@ HEAD = """/* SPDX-License-Identifier: MIT */
 #pragma GCC diagnostic ignored "-Woverlength-strings"
 
 /* clang-format off */
-const char gsc_cuda_ptx[] =
 """
+# The version that kernels.h gives the module, and the kernel that needs a later one.
+VERSION = ".version 6.3\n"
+MANY = r"^\.visible \.entry gsc_cuda_many\($.*?^}\n"
 
 
 def sources_hash():
@@ -62,8 +64,17 @@ def compiler():
 def compile_ptx():
     command = [*COMPILE.split(), f"-I{CORE}", f"-I{INCLUDE}", "-o", "-", HERE / "kernels.cu"]
     ptx = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    version = re.search(r"^\.version .*\n", ptx, re.M)[0]
+    if version != VERSION:
+        sys.exit(f"clang wrote {version!r} instead of {VERSION!r}, which kernels.h promises to drivers")
+    many = re.search(MANY, ptx, re.M | re.S)[0]
+    return string("gsc_cuda_ptx", ptx.replace(version, "").replace(many, "")) + string("gsc_cuda_ptx_many", many)
+
+
+def string(name, ptx):
     lines = (re.sub(r"\s+", " ", line.split("//")[0]).strip() for line in ptx.splitlines())
-    return "".join('"{}\\n"\n'.format(line.replace('"', '\\"')) for line in lines if line)
+    text = "\n".join('"{}\\n"'.format(line.replace('"', '\\"')) for line in lines if line)
+    return f"const char {name}[] =\n{text};\n"
 
 
 def main():
@@ -82,7 +93,7 @@ def main():
         return
     if not here:
         sys.exit(f"{path.name} is not of these sources: install clang, and run ci/generate again")
-    text = HEAD.format(compiler=here, sources=sources) + compile_ptx().rstrip("\n") + ";\n"
+    text = HEAD.format(compiler=here, sources=sources) + compile_ptx()
     if check and text != old:
         sys.exit(f"{path.name} is not what {here} makes of these sources: run ci/generate")
     if not check:

@@ -254,6 +254,38 @@ static void launch_is_as_asked(void)
     check_nothing_held();
 }
 
+/* A list of 1,500 tensors; returns its launches. */
+static int launches(int32_t version)
+{
+    enum { TENSORS = 1500 };
+    static double data;
+    gsc_error err;
+    gsc_exec on = GSC_EXEC_INIT;
+    gsc_tensor tensors[TENSORS];
+    driver->version = version;
+    gsc_context *context = on.context = created(0);
+    for (int i = 0; i < TENSORS; i++)
+        tensors[i] = (gsc_tensor){&data, 1, GSC_F64, 0};
+    CHECK(gsc_workspace_size(&on, tensors, TENSORS, 0, &on.workspace_size, &err) == GSC_OK);
+    CHECK((on.workspace = calloc(1, on.workspace_size)));
+    CHECK(gsc_scale(&on, NULL, tensors, tensors, TENSORS, &err) == GSC_OK);
+    free(on.workspace);
+    gsc_context_destroy(context);
+    check_nothing_held();
+    return driver->launches;
+}
+
+static void small_parameters(void)
+{
+    CHECK(launches(12000) == 1 + 9);
+}
+
+static void large_parameters(void)
+{
+    CHECK(launches(12010) == 1 + 2);
+    CHECK(strcmp(driver->kernel, "gsc_cuda_chunks") == 0); /* for the last 136 */
+}
+
 static void launch_fails(void)
 {
     static const struct {
@@ -390,6 +422,8 @@ int main(void)
         TEST(creation_fails),
         TEST(kernels_refused),
         TEST(launch_is_as_asked),
+        TEST(small_parameters),
+        TEST(large_parameters),
         TEST(current_context_stays),
         TEST(launch_fails),
         TEST(capture),

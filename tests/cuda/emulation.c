@@ -12,6 +12,7 @@ static struct {
     unsigned char *memory;
     uint32_t block, blocks, threads, step;
     enum emulated_order block_order, thread_order;
+    bool many;
 } device = {.step = 1};
 
 /* Number k of n in an order; a shuffled one takes steps that have no factor in common with n. */
@@ -37,6 +38,11 @@ void emulated_run(enum emulated_order blocks, enum emulated_order threads)
 {
     device.block_order = blocks;
     device.thread_order = threads;
+}
+
+void emulated_takes_many(bool many)
+{
+    device.many = many;
 }
 
 uint64_t emulated_launches(void)
@@ -99,6 +105,12 @@ gsc_status gsc_cuda_check(const gsc_cuda *cuda, gsc_error *err)
     (void)cuda;
     (void)err;
     return GSC_OK;
+}
+
+bool gsc_cuda_has(const gsc_cuda *cuda, int kernel)
+{
+    (void)cuda;
+    return kernel != GSC_CUDA_many || device.many;
 }
 
 gsc_status gsc_cuda_launch(gsc_cuda *cuda, void *stream, int kernel, uint32_t blocks,

@@ -18,6 +18,8 @@ enum emulated_order { EMULATED_FORWARD, EMULATED_BACKWARD, EMULATED_SHUFFLED };
 
 /* The next launches run so. */
 void emulated_run(enum emulated_order blocks, enum emulated_order threads);
+/* Whether the next launches may have 32 KiB of parameters. */
+void emulated_takes_many(bool many);
 /* Launches since the start. */
 uint64_t emulated_launches(void);
 /* The device's memory, new at each call, and whether the host reaches it, as a test does. */
@@ -32,6 +34,7 @@ uint32_t emulated_thread(uint32_t k);
 
 #define DEVICE   static inline
 #define SLOW     static
+#define INLINED  static inline
 #define CONSTANT static const
 #define SHARED   static
 #define ONE_BY_ONE

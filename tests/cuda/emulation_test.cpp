@@ -200,14 +200,16 @@ void compare(Random &random, Call call, const std::vector<Shape> &shapes)
     d.reserve(device_in, call.want);
     emulated_run(static_cast<emulated_order>(random.next() % 3),
                  static_cast<emulated_order>(random.next() % 3));
+    const bool many = random.next() % 2;
+    emulated_takes_many(many);
     gsc_error err;
     const uint64_t before = emulated_launches();
     REQUIRE(run(nullptr, call, in, out, &err) == GSC_OK);
     const gsc_status status = run(&d.on, on_device, device_in, device_out, &err);
     if (status != GSC_OK)
         FAIL(err.message);
-    const uint64_t passes = call.operation == ACCUMULATE ? 2 : 1;
-    CHECK(emulated_launches() - before <= 2 + passes * ((shapes.size() + 169) / 170));
+    const uint64_t passes = call.operation == ACCUMULATE ? 2 : 1, a_launch = many ? 1364 : 170;
+    CHECK(emulated_launches() - before <= 2 + passes * ((shapes.size() + a_launch - 1) / a_launch));
 
     std::ostringstream text;
     text << "operation " << call.operation << " want " << call.want << " scale "
@@ -288,10 +290,12 @@ TEST_CASE("lists of many tensors, of mixed dtypes and sizes, and of several chun
 {
     Random random = {2};
     gsc_report report;
-    for (int round = 0; round < 60; round++) {
+    for (int round = 0; round < 64; round++) {
         const auto operation = static_cast<Operation>(random.next() % 5);
-        const uint64_t tensors = round < 8 ? 169 + static_cast<uint64_t>(round) / 2
-                                           : 1 + random.next() % (round % 8 ? 12 : 400);
+        const uint64_t half = static_cast<uint64_t>(round) / 2;
+        const uint64_t tensors = round < 8    ? 169 + half
+                                 : round < 12 ? 1358 + half
+                                              : 1 + random.next() % (round % 8 ? 12 : 400);
         std::vector<Shape> shapes;
         for (uint64_t i = 0; i < tensors; i++) {
             const bool complex = random.next() % 5 == 0;
@@ -338,9 +342,14 @@ TEST_CASE("more chunks and tensors than the device folds at a time")
     d.reserve(there, GSC_WANT_NORM);
     REQUIRE(gsc_check(nullptr, nullptr, host.data(), 3000, GSC_WANT_NORM, &report, nullptr) ==
             GSC_OK);
-    REQUIRE(gsc_check(&d.on, nullptr, there.data(), 3000, GSC_WANT_NORM, on_device, nullptr) ==
-            GSC_OK);
-    CHECK(same(d.get(on_device), report));
+    for (const bool many : {false, true}) {
+        const uint64_t before = emulated_launches();
+        emulated_takes_many(many);
+        REQUIRE(gsc_check(&d.on, nullptr, there.data(), 3000, GSC_WANT_NORM, on_device, nullptr) ==
+                GSC_OK);
+        CHECK(emulated_launches() - before == (many ? 5 : 20));
+        CHECK(same(d.get(on_device), report));
+    }
 }
 
 TEST_CASE("what is wrong on the device is said there, and nothing else is written")

@@ -9,27 +9,41 @@ import tempfile
 from pathlib import Path
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
-SOURCE = Path(__file__).parents[2] / "core/cuda/ptx.c"
+CUDA = Path(__file__).parents[2] / "core/cuda"
+
+
+def modules():
+    """What the library hands to drivers before CUDA 12.1, and since."""
+    versions = re.findall(r'define GSC_CUDA_PTX_VERSION\w* +"(.*)\\n"', (CUDA / "kernels.h").read_text())
+    texts = re.findall(r"^const char \w+\[\] =\n(.*?);$", (CUDA / "ptx.c").read_text(), re.M | re.S)
+    texts = ["".join(json.loads(line) for line in text.splitlines()) for text in texts]
+    return ["\n".join([version, *texts[: i + 1]]) for i, version in enumerate(versions)]
+
+
+def assemble(ptxas, architecture, ptx):
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
+        file.flush()
+        command = [ptxas, "-v", f"-arch={architecture}", "-o", "/dev/null", file.name]
+        done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{architecture}: {done.stderr}")
+    kernels = re.findall(
+        r"entry function 'gsc_cuda_(\w+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S
+    )
+    if not kernels:
+        sys.exit(f"{architecture}: no kernel in the words of ptxas: {done.stderr}")
+    return kernels
 
 
 def main():
-    text = "".join(json.loads(line.rstrip(";")) for line in SOURCE.read_text().splitlines() if line.startswith('"'))
+    old, new = modules()
     print(f"{'':<8}{'kernel':<10}{'registers':>10}{'spilled':>14}")
-    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as ptx:
-        ptx.write(text)
-        ptx.flush()
-        for architecture in ARCHITECTURES:
-            command = [sys.argv[1], "-v", f"-arch={architecture}", "-o", "/dev/null", ptx.name]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode != 0:
-                sys.exit(f"{architecture}: {done.stderr}")
-            kernels = re.findall(
-                r"entry function 'gsc_cuda_(\w+)'.*?(\d+) bytes spill stores.*?Used (\d+) registers", done.stderr, re.S
-            )
-            if not kernels:
-                sys.exit(f"{architecture}: no kernel in the words of ptxas: {done.stderr}")
-            for kernel, spilled, registers in kernels:
-                print(f"{architecture:<8}{kernel:<10}{registers:>10}{spilled:>8} bytes")
+    for architecture in ARCHITECTURES:
+        assemble(sys.argv[1], architecture, old)
+        kernels = assemble(sys.argv[1], architecture, new)
+        for kernel, spilled, registers in kernels:
+            print(f"{architecture:<8}{kernel:<10}{registers:>10}{spilled:>8} bytes")
 
 
 main()

@@ -24,6 +24,7 @@ enum {
     INVALID_DEVICE = 101,
     INVALID_CONTEXT = 201,
     INVALID_PTX = 218,
+    UNSUPPORTED_PTX_VERSION = 222,
     INVALID_HANDLE = 400,
     NOT_FOUND = 500,
     LAUNCH_FAILED = 719,
@@ -46,6 +47,8 @@ static const struct {
     {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {INVALID_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
+    {UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+     "the provided PTX was compiled with an unsupported toolchain."},
     {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
@@ -64,7 +67,8 @@ typedef struct context {
 
 typedef struct module {
     const context *context;
-    const char *image;
+    char *image;
+    uint64_t parameters; /* bytes that a kernel may have of them */
 } module;
 
 typedef struct function {
@@ -282,13 +286,23 @@ int32_t cuModuleLoadDataEx(void **out, const void *image, uint32_t options, int3
     FORBID_CAPTURE();
     if (!standin_current())
         return INVALID_CONTEXT;
-    const char *text = image;
-    if (!strstr(text, ".version"))
+    /* CUDA 11.0 brought PTX 7.0, 12.1 8.1 and so on. */
+    static const char keyword[] = ".version ";
+    char *end;
+    if (strncmp(image, keyword, strlen(keyword)) != 0)
         return INVALID_PTX;
+    const long major = strtol((const char *)image + strlen(keyword), &end, 10);
+    const long version = 10 * major + strtol(end + 1, NULL, 10);
+    if (version > state.version / 100 - 40 + state.version / 10 % 10)
+        return UNSUPPORTED_PTX_VERSION;
     module *m;
     if (make((void **)&m, sizeof *m) != OK)
         return OUT_OF_MEMORY;
-    *m = (module){standin_current(), text};
+    *m = (module){standin_current(), strdup(image), version < 81 ? 4352 : 32764};
+    if (!m->image) {
+        free(m);
+        return OUT_OF_MEMORY;
+    }
     state.loaded++;
     state.loads++;
     *out = m;
@@ -312,6 +326,7 @@ int32_t cuModuleUnload(void *unloaded)
         }
     }
     state.loaded--;
+    free(((module *)unloaded)->image);
     free(unloaded);
     return OK;
 }
@@ -342,6 +357,10 @@ int32_t cuModuleGetFunction(void **out, void *from, const char *name)
         return OUT_OF_MEMORY;
     *f = (function){.next = functions, .module = m};
     f->size = size && size < end ? strtoull(size + 1, NULL, 10) : 8;
+    if (f->size > m->parameters) { /* which a real driver sees when it loads the module */
+        free(f);
+        return INVALID_PTX;
+    }
     snprintf(f->name, sizeof f->name, "%s", name);
     state.parameter_bytes = f->size;
     functions = f;
