@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100")
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 CUDA = Path(__file__).parents[2] / "core/cuda"
 
 
