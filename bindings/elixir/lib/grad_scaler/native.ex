@@ -77,8 +77,8 @@ defmodule GradScaler.Native do
   def preset_summary(_index), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Loads everything that calls on `on` need, so that none of them is slow the first time or breaks
-  a stream capture.
+  Loads what calls on `on` still lack, so that none of them is slow the first time or breaks a
+  stream capture.
   """
   @spec prepare() :: :ok | error
   def prepare, do: :erlang.nif_error(:nif_not_loaded)
@@ -105,8 +105,8 @@ defmodule GradScaler.Native do
 
   @doc """
   One report of two: of micro-batches, of optimizers that share a scale, of ranks. the result may
-  be *a or *b. first_bad is the earlier one, so it points into the right list only when both
-  reports are of the same list.
+  be *a or *b. It lacks what one of both lacks: ask for the same. first_bad is the earlier one, so
+  it points into the right list only when both reports are of the same list.
   """
   @spec merge(binary, binary) :: {:ok, binary} | error
   def merge(_a, _b), do: :erlang.nif_error(:nif_not_loaded)
@@ -192,9 +192,10 @@ defmodule GradScaler.Native do
 
   @doc """
   out += tensors * factor.inverse if every product is finite in the dtype of its output, else
-  nothing at all: a micro-batch that overflowed adds nothing to the good ones. Each sum is rounded
-  once; that it is finite is for the unscaling or check of the accumulated gradients to find. The
-  report is of the products. Reads the list twice. `out` and `tensors` have no byte in common.
+  nothing at all: a micro-batch that overflowed adds nothing to the good ones. The sums are made
+  in float, in double if one of both is double, and rounded to `out`; that they are finite is for
+  the unscaling or check of the accumulated gradients to find. The report is of the products.
+  Reads the list twice. `out` and `tensors` have no byte in common.
   """
   @spec accumulate(binary | nil, [tensor], [tensor], integer) :: {:ok, [binary], binary} | error
   def accumulate(_factor, _tensors, _out, _want), do: :erlang.nif_error(:nif_not_loaded)
@@ -209,8 +210,8 @@ defmodule GradScaler.Native do
   def clip_factor(_report, _factor, _max_norm), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Bytes of gsc_exec.workspace that a call over this list needs: 0 on the CPU. It depends on counts
-  and dtypes, not on data.
+  Bytes of gsc_exec.workspace that a call over this list needs: 0 on the CPU, and where there is
+  no list. It depends on counts and dtypes, not on data; gsc_accumulate needs it for `tensors`.
   """
   @spec workspace_size([tensor], integer) :: {:ok, integer} | error
   def workspace_size(_tensors, _want), do: :erlang.nif_error(:nif_not_loaded)

@@ -304,7 +304,7 @@ end
 defmodule GradScaler.Factor do
   @moduledoc """
   A snapshot of a scale. Copy it freely, to device memory too; fused optimizers read the float
-  members in place.
+  members in place, of a state before its update, which overwrites them.
 
   * `scale` - the loss is multiplied by this
   * `inverse` - the gradients are multiplied by this

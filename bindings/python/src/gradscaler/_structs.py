@@ -152,7 +152,7 @@ class Info(Struct):
 
 class Factor(Struct):
     """A snapshot of a scale. Copy it freely, to device memory too; fused optimizers read the float
-    members in place.
+    members in place, of a state before its update, which overwrites them.
 
     scale: the loss is multiplied by this
     inverse: the gradients are multiplied by this

@@ -364,16 +364,20 @@ pub type gsc_parallel_for =
 /// A NULL gsc_exec, or one without context, is the calling thread and host memory. With a CUDA
 /// context the data of tensors, factors, states, reports and the scale of gsc_set_scale are memory
 /// of that device, while `on`, policies and the lists themselves are host memory that the call
-/// reads before it returns; the call enqueues on `stream` and returns at once. The workspace is in
-/// use until the stream has done the call, or as long as a graph that captured it lives; calls in
-/// the order of one stream may share one.
+/// reads before it returns; the call enqueues on `stream` and returns at once. Page-locked and
+/// managed memory that the device sees does as well, but for the workspace; a pointer that it does
+/// not see ends the process's use of CUDA when the kernel gets there. The workspace is in use until
+/// the stream has done the call, or as long as a graph that captured it lives; calls in the order
+/// of one stream may share one, of the largest size. A graph keeps policies, numbers and lists as
+/// they were when it was captured.
 ///
 /// What is wrong in the memory of a device is found there: it is said in report.status or
 /// state.status, and all else stays as it was, but for the events of an update, which then are
-/// GSC_EVENT_SKIPPED; where a factor cannot be made, it is all zeros, which every call refuses. A
-/// call without a report has no place to say it: gsc_scale by such a factor leaves `out` as it was,
-/// and the report of unscaling by the same factor has the error. A predictive policy needs the
-/// host.
+/// GSC_EVENT_SKIPPED; where a factor cannot be made, it is all zeros, which every call refuses, and
+/// at which a kernel that reads it in place is to skip the step, as at found_inf. A call without a
+/// report has no place to say it: gsc_scale by such a factor leaves `out` as it was, and the report
+/// of unscaling by the same factor has the error. The same call on the host, with copies of these
+/// structs, says in a sentence what is wrong. A predictive policy needs the host.
 ///
 /// Pointers into the memory of a device, but for the data of tensors, must be multiples of 8. When
 /// the driver refuses a launch (GSC_ERROR_DEVICE, GSC_ERROR_MEMORY), those before it are under way:
@@ -387,7 +391,8 @@ pub struct gsc_exec {
     pub reserved: u32,
     /// NULL: the calling thread
     pub context: *mut gsc_context,
-    /// CUstream of a CUDA context; otherwise NULL
+    /// CUstream of that device's primary context; NULL is the legacy default stream in any code, 2
+    /// that of the thread. Without a CUDA context NULL
     pub stream: *mut c_void,
     /// scratch of a CUDA context, a multiple of 8; otherwise ignored
     pub workspace: *mut c_void,
@@ -462,7 +467,7 @@ pub const GSC_INFO_INIT: gsc_info = gsc_info {
 // ---- Factor: what one loss was multiplied by ----------------------------------------------------
 
 /// A snapshot of a scale. Copy it freely, to device memory too; fused optimizers read the float
-/// members in place.
+/// members in place, of a state before its update, which overwrites them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct gsc_factor {
@@ -815,9 +820,11 @@ extern "C" {
     /// A context on a CUDA device, through the driver that is found at run time. Where there is
     /// none, or it cannot be used, the answer is GSC_ERROR_UNAVAILABLE and gsc_info.cuda says why.
     /// The context is the device's primary one, which frameworks share; the caller's current
-    /// context stays as it was. Make it before a stream capture, and in a process that was not
-    /// forked after CUDA was used: there it has ceased to work. cudaDeviceReset ends it, too:
-    /// destroy it before.
+    /// context stays as it was. It needs compute capability 7.0 and a driver of CUDA 11.0. It loads
+    /// the kernels, which takes seconds the first time on a machine, as the driver compiles them
+    /// then, and keeps them for later processes if its cache, ~/.nv/ComputeCache, can be written:
+    /// make one per device, not one per call. Not in a process that was forked after CUDA was used:
+    /// there it has ceased to work. cudaDeviceReset ends it, too: destroy it before.
     ///
     /// - `device`: CUDA ordinal
     ///
@@ -829,13 +836,14 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Frees a context that neither a call nor a CUDA graph that captured one uses any more.
+    /// Frees a context that neither a call, on a stream or in progress, nor a CUDA graph that
+    /// captured one uses any more.
     ///
     /// - `context`: NULL: does nothing
     pub fn gsc_context_destroy(context: *mut gsc_context);
 
-    /// Loads everything that calls on `on` need, so that none of them is slow the first time or
-    /// breaks a stream capture.
+    /// Loads what calls on `on` still lack, so that none of them is slow the first time or breaks a
+    /// stream capture.
     ///
     /// - `on`: NULL: this thread, host memory
     ///
@@ -881,8 +889,8 @@ extern "C" {
     ) -> gsc_status;
 
     /// One report of two: of micro-batches, of optimizers that share a scale, of ranks. *out may be
-    /// *a or *b. first_bad is the earlier one, so it points into the right list only when both
-    /// reports are of the same list.
+    /// *a or *b. It lacks what one of both lacks: ask for the same. first_bad is the earlier one,
+    /// so it points into the right list only when both reports are of the same list.
     ///
     /// - `on`: NULL: this thread, host memory
     ///
@@ -1078,10 +1086,10 @@ extern "C" {
     ) -> gsc_status;
 
     /// out += tensors * factor.inverse if every product is finite in the dtype of its output, else
-    /// nothing at all: a micro-batch that overflowed adds nothing to the good ones. Each sum is
-    /// rounded once; that it is finite is for the unscaling or check of the accumulated gradients
-    /// to find. The report is of the products. Reads the list twice. `out` and `tensors` have no
-    /// byte in common.
+    /// nothing at all: a micro-batch that overflowed adds nothing to the good ones. The sums are
+    /// made in float, in double if one of both is double, and rounded to `out`; that they are
+    /// finite is for the unscaling or check of the accumulated gradients to find. The report is of
+    /// the products. Reads the list twice. `out` and `tensors` have no byte in common.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1124,8 +1132,9 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Bytes of gsc_exec.workspace that a call over this list needs: 0 on the CPU. It depends on
-    /// counts and dtypes, not on data.
+    /// Bytes of gsc_exec.workspace that a call over this list needs: 0 on the CPU, and where there
+    /// is no list. It depends on counts and dtypes, not on data; gsc_accumulate needs it for
+    /// `tensors`.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `want`: GSC_WANT_* bits

@@ -234,9 +234,10 @@ impl Factor {
     /// Adds gradients of a micro-batch, divided by the scale, to `sums`, and reports on what was to
     /// be added.
     ///
-    /// Where one of them is Inf or NaN, nothing is added: the good micro-batches still count. Each
-    /// sum is rounded once; whether the sums are finite is for a [`check`](Self::check) of them by
-    /// [`Factor::ONE`] to find. The gradients are read twice.
+    /// Where one of them is Inf or NaN, nothing is added: the good micro-batches still count. Sums
+    /// are made in f32, or f64 where one of both is f64, and rounded to `sums`; whether they are
+    /// finite is for a [`check`](Self::check) by [`Factor::ONE`] to find. The gradients are read
+    /// twice.
     ///
     /// ```
     /// use gradscaler::{Factor, Tensor, TensorMut, Want};
