@@ -285,7 +285,8 @@ typedef struct piece {
     uint32_t in_dtype, out_dtype, complex;
     uint32_t n, start; /* elements, and the position of the first in the chunk */
     uint32_t thread;   /* of the 16; its lanes are the 4 from 4 * thread on */
-    uint32_t *bins;    /* of the histogram; NULL: not wanted */
+    uint32_t binned;   /* a histogram is wanted */
+    uint32_t *bins;    /* of it; never NULL, which a cast to shared memory and back need not keep */
 } piece;
 
 /* An element at `i` of the block, by its |bits| and those of its output, and its |product|. */
@@ -304,7 +305,7 @@ DEVICE void count(const piece *p, found *f, uint32_t i, uint64_t before, uint64_
         f->subnormals_made += after != 0 && after < (uint64_t)1 << out->mantissa &&
                               !(before != 0 && before < in_normal);
     }
-    if (p->bins && product > 0 && isfinite(product)) {
+    if (p->binned && product > 0 && isfinite(product)) {
         const int bin = ((int)(gsc_double_bits(product) >> 52) - (1023 - 48)) >> 2;
         p->bins[bin < 0 ? 0 : bin < 16 ? bin : 15]++;
     }
@@ -551,7 +552,7 @@ DEVICE void run_piece(const piece *p, found *f)
 {
     const uint32_t first = 4 * p->thread, all = (p->n + GSC_CUDA_LANES - 1) / GSC_CUDA_LANES;
     const uint32_t whole = p->n < first + 4 ? 0 : (p->n - first - 4) / GSC_CUDA_LANES + 1;
-    const int any_way = !p->bins && !(p->call->want & GSC_WANT_UNDERFLOW) &&
+    const int any_way = !p->binned && !(p->call->want & GSC_WANT_UNDERFLOW) &&
                         !(p->call->in_double && p->in_dtype != gsc_f64);
     for (uint32_t row = 0; row < all;) {
         const uint32_t rows = any_way ? row + (whole - row) / 4 * 4 : row;
@@ -664,7 +665,8 @@ INLINED void run_chunk(const gsc_cuda_call *call, const gsc_cuda_tensor *tensor,
         mine.n = n <= begin ? 0 : n - begin < GSC_CUDA_BLOCK ? n - begin : GSC_CUDA_BLOCK;
         mine.start = begin;
         mine.thread = t % 16;
-        mine.bins = b == 0 && (call->want & GSC_WANT_HISTOGRAM) ? s.bins[t] : NULL;
+        mine.binned = b == 0 && (call->want & GSC_WANT_HISTOGRAM);
+        mine.bins = s.bins[mine.thread];
         if (t < 16)
             memset(s.bins[t], 0, sizeof s.bins[t]);
         run_piece(&mine, &f);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The emulated device behind core/cuda/driver.h, in the place of the driver. */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
-#include "cuda/kernels.cu"
+#include "emulation.h"
 
 #include <sys/mman.h>
 
@@ -14,6 +14,8 @@ static struct {
     enum emulated_order block_order, thread_order;
     bool many;
 } device = {.step = 1};
+
+uint64_t emulated_start = 0, emulated_end = UINT64_MAX;
 
 /* Number k of n in an order; a shuffled one takes steps that have no factor in common with n. */
 static uint32_t ordered(enum emulated_order order, uint32_t k, uint32_t n)
@@ -59,6 +61,8 @@ unsigned char *emulated_memory(uint64_t size)
         return NULL;
     device.memory = memory;
     device.memory_size = size;
+    emulated_start = (uint64_t)(uintptr_t)memory;
+    emulated_end = emulated_start + size;
     return memory;
 }
 

@@ -25,6 +25,8 @@ uint64_t emulated_launches(void);
 /* The device's memory, new at each call, and whether the host reaches it, as a test does. */
 unsigned char *emulated_memory(uint64_t size);
 void emulated_reach(bool reached);
+/* Where it is; anywhere as long as there was no such call. */
+extern uint64_t emulated_start, emulated_end;
 
 /* ---- what a kernel sees ---- */
 

@@ -159,6 +159,7 @@ struct Shape {
     uint64_t count;
     bool in_place;
     uint64_t in_offset, out_offset; // from an aligned address
+    Kind kind = KINDS;              // any
 };
 
 /* The same call on host and device; all bytes of it, with some around the outputs, compared. */
@@ -172,7 +173,8 @@ void compare(Random &random, Call call, const std::vector<Shape> &shapes)
     std::vector<Bytes> in_data, out_data;
     std::vector<gsc_tensor> in, out, device_in, device_out;
     for (const Shape &s : shapes) {
-        const auto kind = static_cast<Kind>(random.next() % KINDS);
+        const auto any = static_cast<Kind>(random.next() % KINDS);
+        const Kind kind = s.kind == KINDS ? any : s.kind;
         const uint64_t size = s.count * gsc_dtype_size(s.out);
         in_data.push_back(numbers(random, kind, s.in, s.count));
         in_data.back().resize(in_data.back().size() + margin, 0x5a);
@@ -284,6 +286,24 @@ TEST_CASE("an emulated device gives the bits of the CPU: every operation, pair a
                             {shape(random, o, in, to, count)});
                 }
             }
+}
+
+TEST_CASE("the short ways of every pair: finite rows, aligned or not, and a factor that rounds")
+{
+    Random random = {8};
+    gsc_report report;
+    gsc_factor factor;
+    REQUIRE(gsc_factor_init(3.7, &factor, nullptr) == GSC_OK);
+    for (Operation operation : {UNSCALE, CLIP, ACCUMULATE})
+        for (uint32_t in = GSC_F32; in < GSC_COMPLEX64; in++)
+            for (uint32_t out = GSC_F32; out < GSC_COMPLEX64; out++)
+                for (uint64_t elements : {0, 1}) {
+                    const Call call = {operation, &factor, 1, GSC_WANT_NORM | GSC_WANT_AMAX,
+                                       &report};
+                    compare(random, call,
+                            {{in, out, 9000, false, elements * gsc_dtype_size(in),
+                              elements * gsc_dtype_size(out), GRADIENTS}});
+                }
 }
 
 TEST_CASE("lists of many tensors, of mixed dtypes and sizes, and of several chunks")

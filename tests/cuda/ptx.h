@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The machine on which ptx_to_c.py's C runs, a block at a time: its threads go on one after the
+ * other, each to the next barrier. What is undefined or a fault on a device ends the program, and
+ * what starts with any value starts with garbage. Shared and local memory have addresses of their
+ * own, from FIRST on; as generic addresses they are those of the host.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "emulation.h"
+
+typedef uint8_t u8;
+typedef int8_t s8;
+typedef uint16_t u16, b16;
+typedef int16_t s16;
+typedef uint32_t u32, b32;
+typedef int32_t s32;
+typedef uint64_t u64, b64;
+typedef int64_t s64;
+typedef bool pred;
+
+enum { SHARED_END = FIRST + 48 * 1024, MOST_THREADS = 256 };
+
+typedef int kernel(int barrier); /* goes on from there; returns the next, or 0 at the end */
+
+typedef struct thread {
+    _Alignas(16) u8 local[LOCAL_END], registers[REGISTER_BYTES];
+    u32 index;
+    int barrier;
+} thread;
+
+static struct {
+    thread threads[MOST_THREADS];
+    _Alignas(16) u8 shared[SHARED_END];
+} block;
+static thread *self;
+static _Alignas(16) const u8 constants[] = {CONSTANTS};
+static const u8 *parameter;
+static u64 parameter_bytes, shared_end, phase;
+
+_Noreturn static __attribute__((noinline)) void fail(int line, const char *what, u64 number)
+{
+    fprintf(stderr, "ptx.c:%d: thread %u of block %u: %s: %#llx\n", line, self->index,
+            block_index(), what, (unsigned long long)number);
+    abort();
+}
+
+/* ---- numbers: the NaN that arithmetic returns has no payload, and is not the host's ---- */
+
+static inline float f32_value(u32 bits)
+{
+    return gsc_float(bits);
+}
+
+static inline u32 f32_result(float x)
+{
+    return x != x ? 0x7fffffff : gsc_float_bits(x);
+}
+
+static inline double f64_value(u64 bits)
+{
+    return gsc_double(bits);
+}
+
+static inline u64 f64_result(double x)
+{
+    return x != x ? 0x7fffffffffffffff : gsc_double_bits(x);
+}
+
+static inline float f16_value(u16 bits)
+{
+    return f16_load(bits);
+}
+
+static inline u16 f16_result(float x)
+{
+    return x != x ? 0x7fff : f16_from_float(x);
+}
+
+#define f32_sqrt sqrtf
+#define f64_sqrt sqrt
+#define f32_fma  fmaf
+#define f64_fma  fma
+
+static inline u64 extract(u64 x, u32 from, u32 bits)
+{
+    x = from < 64 ? x >> from : 0;
+    return bits < 64 ? x & (((u64)1 << bits) - 1) : x;
+}
+
+#define f32_abs fabsf
+#define f64_abs fabs
+
+/* The other one if one is NaN; -0 is less than 0. */
+static inline double f64_min(double a, double b)
+{
+    return b != b || a < b || (a == b && signbit(a)) ? a : b;
+}
+
+static inline float f32_min(float a, float b)
+{
+    return (float)f64_min(a, b);
+}
+
+/* ---- memory ---- */
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE void *reach(const u8 *memory, u64 first, u64 end, u64 address, u32 bytes, int line)
+{
+    if (address < first || address > end || end - address < bytes)
+        fail(line, "an address out of range", address);
+    if ((address & (bytes - 1)) != 0)
+        fail(line, "an address that is not aligned", address);
+    return (u8 *)memory + address;
+}
+
+/* Generic addresses that are not global. */
+INLINE bool is_shared(u64 address)
+{
+    return address - (u64)(uintptr_t)block.shared < sizeof block.shared;
+}
+
+INLINE bool is_in_block(u64 address)
+{
+    return address - (u64)(uintptr_t)&block < sizeof block;
+}
+
+/* Of the address sanitizer, where that is built in. */
+void *__asan_region_is_poisoned(void *begin, size_t bytes) __attribute__((weak));
+
+INLINE void *reach_global(u64 address, u32 bytes, int line)
+{
+    void *at = reach(NULL, emulated_start, emulated_end, address, bytes, line);
+    if (is_in_block(address))
+        fail(line, "an address that is not global", address);
+    if (__asan_region_is_poisoned && __asan_region_is_poisoned(at, bytes))
+        fail(line, "an address of nothing that was allocated", address);
+    return at;
+}
+
+/*
+ * Between two barriers, what a thread writes no other one touches: on a device either could be the
+ * first.
+ */
+static void *reach_shared(u64 address, u32 bytes, bool writes, int line)
+{
+    enum { NOBODY = MOST_THREADS, SEVERAL };
+    static struct {
+        u64 phase;
+        u32 writer, reader;
+    } touched[SHARED_END];
+    void *at = reach(block.shared, FIRST, shared_end, address, bytes, line);
+    for (u32 i = 0; i < bytes; i++) {
+        __typeof__(*touched) *t = &touched[address + i];
+        if (t->phase != phase) {
+            t->phase = phase;
+            t->writer = t->reader = NOBODY;
+        }
+        if ((t->writer != NOBODY && t->writer != self->index) ||
+            (writes && t->reader != NOBODY && t->reader != self->index))
+            fail(line, "no barrier between two threads at a shared address", address);
+        if (writes)
+            t->writer = self->index;
+        else
+            t->reader = t->reader == NOBODY || t->reader == self->index ? self->index : SEVERAL;
+    }
+    return at;
+}
+
+/* Local memory is a thread's own. */
+static void *reach_block(u64 address, u32 bytes, bool writes, int line)
+{
+    if (is_shared(address))
+        return reach_shared(address - (u64)(uintptr_t)block.shared, bytes, writes, line);
+    return reach(self->local, FIRST, LOCAL_END, address - (u64)(uintptr_t)self->local, bytes, line);
+}
+
+INLINE void *reach_generic(u64 address, u32 bytes, bool writes, int line)
+{
+    return is_in_block(address) ? reach_block(address, bytes, writes, line)
+                                : reach_global(address, bytes, line);
+}
+
+#define at_shared(address, bytes, writes)  reach_shared(address, bytes, writes, __LINE__)
+#define at_generic(address, bytes, writes) reach_generic(address, bytes, writes, __LINE__)
+#define at_global(address, bytes, writes)  reach_global(address, bytes, __LINE__)
+#define at_local(address, bytes, writes)                                                           \
+    reach(self->local, FIRST, LOCAL_END, address, bytes, __LINE__)
+#define at_const(address, bytes, writes)                                                           \
+    reach(constants, 0, sizeof constants, address, bytes, __LINE__)
+#define at_param(address, bytes, writes)                                                           \
+    reach(parameter, 0, parameter_bytes, address, bytes, __LINE__)
+
+/* What is not of that space is lost: NULL does not come back as NULL from all devices. */
+static inline u64 from_generic(const u8 *memory, u64 end, u64 address, int line)
+{
+    const u64 offset = address - (u64)(uintptr_t)memory;
+    if (offset < FIRST || offset > end)
+        fail(line, "not a generic address of this space", address);
+    return offset;
+}
+
+static inline u64 global_from_generic(u64 address, int line)
+{
+    if (is_in_block(address))
+        fail(line, "not a generic address of this space", address);
+    return address;
+}
+
+#define shared_to_generic(address) ((address) + (u64)(uintptr_t)block.shared)
+#define local_to_generic(address)  ((address) + (u64)(uintptr_t)self->local)
+#define global_to_generic(address) (address)
+#define to_shared(address)         from_generic(block.shared, shared_end, address, __LINE__)
+#define to_local(address)          from_generic(self->local, LOCAL_END, address, __LINE__)
+#define to_global(address)         global_from_generic(address, __LINE__)
+
+static inline void red_add_u64(u64 *to, u64 x)
+{
+    *to += x;
+}
+
+static inline void red_min_s64(s64 *to, u64 x)
+{
+    *to = (s64)x < *to ? (s64)x : *to;
+}
+
+static inline void red_max_u64(u64 *to, u64 x)
+{
+    *to = x > *to ? x : *to;
+}
+
+/* ---- threads ---- */
+
+static void run(kernel *run_thread, const void *p, u64 bytes, u64 end_of_shared, u32 most_threads)
+{
+    static kernel *last;
+    const u32 n = emulated_threads();
+    parameter = p;
+    parameter_bytes = bytes;
+    shared_end = end_of_shared;
+    if (run_thread != last) /* what another block of a kernel left is as good */
+        memset(block.threads, 0xa5, sizeof block.threads);
+    last = run_thread;
+    memset(block.shared, 0xa5, sizeof block.shared);
+    for (u32 i = 0; i < n; i++) {
+        block.threads[i].index = i;
+        block.threads[i].barrier = 0;
+    }
+    self = block.threads;
+    if (n > most_threads || shared_end > SHARED_END)
+        fail(0, "too many threads or too much shared memory", n);
+    for (u32 ended = 0; ended == 0;) {
+        phase++;
+        for (u32 k = 0; k < n; k++) {
+            self = &block.threads[emulated_thread(k)];
+            self->barrier = run_thread(self->barrier);
+            ended += self->barrier == 0;
+        }
+        if (ended != 0 && ended != n)
+            fail(0, "a barrier that not all threads reach: so many do not", ended);
+    }
+}
