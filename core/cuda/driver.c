@@ -19,21 +19,32 @@
  * first to take 32 KiB of parameters. */
 #define LEAST_VERSION 11000
 #define MANY_VERSION  12010
+/* The major compute capability that the PTX is for. */
+#define LEAST_CAPABILITY 7
 
 /* Results of the driver, and options of its loader, that this file tells apart. */
 enum {
     OUT_OF_MEMORY = 2,
     NOT_INITIALIZED = 3,
+    DEVICE_UNAVAILABLE = 46,
     NO_DEVICE = 100,
-    INVALID_IMAGE = 200, /* this and the next five: the device cannot run the kernels */
+    INVALID_IMAGE = 200, /* this, and from NO_BINARY_FOR_GPU on five: it cannot run the kernels */
+    INVALID_CONTEXT = 201,
     NO_BINARY_FOR_GPU = 209,
     INVALID_PTX = 218,
     JIT_COMPILER_NOT_FOUND = 221,
     UNSUPPORTED_PTX_VERSION = 222,
     JIT_COMPILATION_DISABLED = 223,
+    INVALID_HANDLE = 400,
+    ILLEGAL_ADDRESS = 700,
+    CONTEXT_IS_DESTROYED = 709,
     CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    CAPTURE_IMPLICIT = 906,
     OPTION_ERROR_LOG = 5,
     OPTION_ERROR_LOG_SIZE = 6,
+    CAPABILITY_MAJOR = 75,
+    CAPABILITY_MINOR = 76,
     CAPTURE_RELAXED = 2, /* of a thread: a capture neither forbids loading, nor is broken by it */
 };
 
@@ -69,10 +80,35 @@ static const char *name_of(int32_t result)
     return driver.error_name(result, &name) == 0 && name ? name : "unknown CUresult";
 }
 
-static const char *text_of(int32_t result)
+/* What is to be done about a result, where that can be said; else the driver's own words. */
+static const char *explain(int32_t result)
 {
     const char *text = NULL;
-    return driver.error_string(result, &text) == 0 && text ? text : "unknown error";
+    switch (result) {
+    case DEVICE_UNAVAILABLE:
+        return "another process has it for itself";
+    case INVALID_CONTEXT:
+    case CONTEXT_IS_DESTROYED:
+        return "was the device reset? make the context anew";
+    case JIT_COMPILER_NOT_FOUND:
+        return "install the driver's libnvidia-ptxjitcompiler.so";
+    case UNSUPPORTED_PTX_VERSION:
+        return "update the driver";
+    case JIT_COMPILATION_DISABLED:
+        return "unset CUDA_DISABLE_PTX_JIT";
+    case INVALID_HANDLE:
+        return "is on.stream of this device's primary context?";
+    case ILLEGAL_ADDRESS:
+        return "work before used memory that the device does not see; start the process anew";
+    case CAPTURE_UNSUPPORTED:
+        return "not while a stream is captured: do it before";
+    case CAPTURE_INVALIDATED:
+        return "the capture was broken before; end it and capture again";
+    case CAPTURE_IMPLICIT:
+        return "on.stream is the legacy stream while another is captured: pass that one";
+    default:
+        return driver.error_string(result, &text) == 0 && text ? text : "unknown error";
+    }
 }
 
 /* A call that the driver did not do: `what` and `detail` end "the driver could not". */
@@ -80,9 +116,8 @@ static gsc_status fail(gsc_error *err, int32_t result, const char *name, int32_t
                        const char *what, const char *detail)
 {
     return gsc_fail(err, result == OUT_OF_MEMORY ? GSC_ERROR_MEMORY : GSC_ERROR_DEVICE, 0, -1, name,
-                    "CUDA device %d: the driver could not %s%s: %s (%s)%s", device, what, detail,
-                    text_of(result), name_of(result),
-                    result == CAPTURE_UNSUPPORTED ? "; make the context before the capture" : "");
+                    "CUDA device %d: the driver could not %s%s: %s (%s)", device, what, detail,
+                    explain(result), name_of(result));
 }
 
 /* ---- the driver library ---- */
@@ -111,7 +146,8 @@ static void start_driver(void)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *why = dlerror();
-        NOTE("no CUDA driver: %s", why ? why : "libcuda.so.1 cannot be loaded");
+        NOTE("no CUDA driver: %s; install NVIDIA's, or give the container its GPUs",
+             why ? why : "libcuda.so.1 cannot be loaded");
         return;
     }
     const char *missing = find_functions(library);
@@ -135,7 +171,7 @@ static void start_driver(void)
         return;
     }
     if (result != 0) {
-        NOTE("the CUDA driver does not start: %s (%s)%s", text_of(result), name_of(result),
+        NOTE("the CUDA driver does not start: %s (%s)%s", explain(result), name_of(result),
              result == NOT_INITIALIZED ? "; was CUDA used before this process was forked?" : "");
         return;
     }
@@ -182,21 +218,38 @@ static bool is_refusal(int32_t result)
     }
 }
 
+/* Says it in gsc_info.cuda, too, with what the driver's compiler said. */
 static gsc_status refuse(gsc_error *err, int32_t result, int32_t device, char *log)
 {
-    char text[sizeof refusal - 32];
+    char text[sizeof err->message];
     for (char *at = log; (at = strchr(at, '\n')); at++)
         *at = ' ';
-    snprintf(text, sizeof text, "CUDA device %d refused the kernels: %s (%s)%s%s", device,
-             text_of(result), name_of(result), *log ? ": " : "", log);
+    snprintf(text, sizeof text, "CUDA device %d refused the kernels: %s (%s)", device,
+             explain(result), name_of(result));
     pthread_mutex_lock(&refusal_lock);
     if (!atomic_load(&refused)) {
-        snprintf(refusal, sizeof refusal, "%s%s", text,
+        snprintf(refusal, sizeof refusal, "%s%s%s%s", text, *log ? ": " : "", log,
                  driver.devices > 1 ? "; other devices may work" : "");
         atomic_store(&refused, refusal);
     }
     pthread_mutex_unlock(&refusal_lock);
-    return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "device", "%s", text);
+    return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "device", "%s%s", text,
+                    *log ? "; gsc_info.cuda has its log" : "");
+}
+
+/* The module: its version, what all drivers take and, if `many`, the kernel for newer ones. */
+static int32_t load_module(gsc_cuda *cuda, bool many, int32_t *options, void **values)
+{
+    const char *const parts[] = {many ? GSC_CUDA_PTX_VERSION_MANY : GSC_CUDA_PTX_VERSION,
+                                 gsc_cuda_ptx, many ? gsc_cuda_ptx_many : ""};
+    const size_t size = strlen(parts[0]) + strlen(parts[1]) + strlen(parts[2]) + 1;
+    char *ptx = malloc(size);
+    if (!ptx)
+        return OUT_OF_MEMORY;
+    (void)snprintf(ptx, size, "%s%s%s", parts[0], parts[1], parts[2]);
+    int32_t result = driver.module_load(&cuda->module, ptx, 2, options, values);
+    free(ptx);
+    return result;
 }
 
 /* With the context of `cuda` current. */
@@ -206,16 +259,12 @@ static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
     int32_t options[] = {OPTION_ERROR_LOG, OPTION_ERROR_LOG_SIZE};
     void *values[] = {log, (void *)(uintptr_t)(sizeof log - 1)};
     const char *kernel = "the module";
-    const bool many = driver.version >= MANY_VERSION;
-    const char *const parts[] = {many ? GSC_CUDA_PTX_VERSION_MANY : GSC_CUDA_PTX_VERSION,
-                                 gsc_cuda_ptx, many ? gsc_cuda_ptx_many : ""};
-    const size_t size = strlen(parts[0]) + strlen(parts[1]) + strlen(parts[2]) + 1;
-    char *ptx = malloc(size);
-    if (!ptx)
-        return gsc_fail(err, GSC_ERROR_MEMORY, -1, -1, "context", "out of memory");
-    (void)snprintf(ptx, size, "%s%s%s", parts[0], parts[1], parts[2]);
-    int32_t result = driver.module_load(&cuda->module, ptx, 2, options, values);
-    free(ptx);
+    bool many = driver.version >= MANY_VERSION;
+    int32_t result = load_module(cuda, many, options, values);
+    if (many && result == UNSUPPORTED_PTX_VERSION) { /* its compiler is of an older driver */
+        many = false;
+        result = load_module(cuda, many, options, values);
+    }
     for (int i = 0; i < (many ? KERNELS : GSC_CUDA_many) && result == 0; i++) {
         kernel = kernel_names[i];
         result = driver.module_function(&cuda->functions[i], cuda->module, kernel);
@@ -232,9 +281,17 @@ static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
 
 static gsc_status open_device(gsc_cuda *cuda, gsc_error *err)
 {
-    int32_t device, mode = CAPTURE_RELAXED;
+    int32_t device, major = 0, minor = 0;
     void *popped;
     int32_t result = driver.device_get(&device, cuda->device);
+    if (result == 0)
+        result = driver.device_attribute(&major, CAPABILITY_MAJOR, device);
+    if (result == 0)
+        result = driver.device_attribute(&minor, CAPABILITY_MINOR, device);
+    if (result == 0 && major < LEAST_CAPABILITY)
+        return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "device",
+                        "CUDA device %d has compute capability %d.%d: %d.0 is needed", cuda->device,
+                        major, minor, LEAST_CAPABILITY);
     if (result == 0)
         result = driver.context_retain(&cuda->context, device);
     if (result != 0)
@@ -242,12 +299,21 @@ static gsc_status open_device(gsc_cuda *cuda, gsc_error *err)
     result = driver.context_push(cuda->context);
     if (result != 0)
         return fail(err, result, "device", cuda->device, "enter its context", "");
-    const bool relaxed = driver.capture_mode(&mode) == 0;
     gsc_status status = load_kernels(cuda, err);
-    if (relaxed)
-        (void)driver.capture_mode(&mode); /* as it was */
     (void)driver.context_pop(&popped);
     return status;
+}
+
+static void close_device(gsc_cuda *cuda)
+{
+    void *popped;
+    int32_t device;
+    if (cuda->module && driver.context_push(cuda->context) == 0) {
+        (void)driver.module_unload(cuda->module);
+        (void)driver.context_pop(&popped);
+    }
+    if (driver.device_get(&device, cuda->device) == 0)
+        (void)driver.context_release(device);
 }
 
 gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err)
@@ -264,7 +330,11 @@ gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err)
         return gsc_fail(err, GSC_ERROR_MEMORY, -1, -1, "context", "out of memory");
     cuda->device = device;
     cuda->process = driver.process;
+    int32_t mode = CAPTURE_RELAXED;
+    const bool relaxed = driver.capture_mode(&mode) == 0;
     gsc_status status = open_device(cuda, err);
+    if (relaxed)
+        (void)driver.capture_mode(&mode); /* as it was */
     if (status == GSC_OK)
         *out = cuda;
     else
@@ -274,19 +344,13 @@ gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err)
 
 void gsc_cuda_close(gsc_cuda *cuda)
 {
-    void *popped;
-    int32_t device, mode = CAPTURE_RELAXED;
     /* In a forked process the driver has nothing to give back. */
     if (cuda->context && cuda->process == getpid()) {
-        if (cuda->module && driver.context_push(cuda->context) == 0) {
-            const bool relaxed = driver.capture_mode(&mode) == 0;
-            (void)driver.module_unload(cuda->module);
-            if (relaxed)
-                (void)driver.capture_mode(&mode);
-            (void)driver.context_pop(&popped);
-        }
-        if (driver.device_get(&device, cuda->device) == 0)
-            (void)driver.context_release(device);
+        int32_t mode = CAPTURE_RELAXED;
+        const bool relaxed = driver.capture_mode(&mode) == 0;
+        close_device(cuda);
+        if (relaxed)
+            (void)driver.capture_mode(&mode);
     }
     free(cuda);
 }
@@ -306,17 +370,15 @@ bool gsc_cuda_has(const gsc_cuda *cuda, int kernel)
 }
 
 gsc_status gsc_cuda_launch(gsc_cuda *cuda, void *stream, int kernel, uint32_t blocks,
-                           uint32_t threads, const void *parameter, uint64_t size, gsc_error *err)
+                           uint32_t threads, const void *parameter, gsc_error *err)
 {
-    /* CU_LAUNCH_PARAM_BUFFER_POINTER, _SIZE and _END; the driver copies from the buffer. */
-    size_t bytes = size;
-    void *extra[] = {(void *)1, (void *)(uintptr_t)parameter, (void *)2, &bytes, NULL};
+    void *parameters[] = {(void *)(uintptr_t)parameter}; /* the driver copies what it points to */
     void *popped;
     int32_t result = driver.context_push(cuda->context);
     if (result != 0)
         return fail(err, result, "on", cuda->device, "enter its context", "");
-    result =
-        driver.launch(cuda->functions[kernel], blocks, 1, 1, threads, 1, 1, 0, stream, NULL, extra);
+    result = driver.launch(cuda->functions[kernel], blocks, 1, 1, threads, 1, 1, 0, stream,
+                           parameters, NULL);
     (void)driver.context_pop(&popped);
     if (result != 0)
         return fail(err, result, "on", cuda->device, "launch ", kernel_names[kernel]);

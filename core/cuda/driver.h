@@ -31,11 +31,10 @@ gsc_status gsc_cuda_check(const gsc_cuda *cuda, gsc_error *err);
 bool gsc_cuda_has(const gsc_cuda *cuda, int kernel);
 
 /*
- * Enqueues kernel number `kernel` of kernels.h with one parameter: a struct of `size` bytes, all
- * that the kernel declares, copied before the call returns. The caller's current context is the
- * same afterwards.
+ * Enqueues kernel number `kernel` of kernels.h with its parameter, which is copied before the call
+ * returns. The caller's current context is the same afterwards.
  */
 gsc_status gsc_cuda_launch(gsc_cuda *cuda, void *stream, int kernel, uint32_t blocks,
-                           uint32_t threads, const void *parameter, uint64_t size, gsc_error *err);
+                           uint32_t threads, const void *parameter, gsc_error *err);
 
 #endif

@@ -80,10 +80,9 @@ static uint64_t sampled(const gsc_tensor *tensor)
 }
 
 static gsc_status launch(const gsc_exec *on, int kernel, uint32_t blocks, uint32_t threads,
-                         const void *parameter, uint64_t size, gsc_error *err)
+                         const void *parameter, gsc_error *err)
 {
-    return gsc_cuda_launch(on->context->cuda, on->stream, kernel, blocks, threads, parameter, size,
-                           err);
+    return gsc_cuda_launch(on->context->cuda, on->stream, kernel, blocks, threads, parameter, err);
 }
 
 /* Returns its chunks. */
@@ -119,8 +118,8 @@ static gsc_status launch_chunks(const gsc_exec *on, const gsc_cuda_job *job,
         }
         p.first_tensor = (uint32_t)first;
         if (end > 0)
-            GSC_TRY(launch(on, many ? GSC_CUDA_many : GSC_CUDA_chunks, end, GSC_CUDA_THREADS, &p,
-                           many ? sizeof p : sizeof(gsc_cuda_chunks_parameter), err));
+            GSC_TRY(
+                launch(on, many ? GSC_CUDA_many : GSC_CUDA_chunks, end, GSC_CUDA_THREADS, &p, err));
         p.first_chunk += end;
     }
     return GSC_OK;
@@ -156,14 +155,12 @@ gsc_status gsc_cuda_tensors(const gsc_exec *on, const gsc_cuda_job *job, gsc_err
         begin.call.histogram_elements += (int64_t)sampled(&job->tensors[i]);
     }
     gsc_cuda_finish_parameter finish = {.call = &workspace->call};
-    GSC_TRY(launch(&full, GSC_CUDA_begin, 1, GSC_CUDA_THREADS, &begin, sizeof begin, err));
+    GSC_TRY(launch(&full, GSC_CUDA_begin, 1, GSC_CUDA_THREADS, &begin, err));
     const bool adds = job->op == GSC_CUDA_ADD;
     GSC_TRY(launch_chunks(&full, job, &workspace->call, !adds, err));
     if (adds)
         GSC_TRY(launch_chunks(&full, job, &workspace->add, true, err));
-    return job->report
-               ? launch(&full, GSC_CUDA_finish, 1, GSC_CUDA_THREADS, &finish, sizeof finish, err)
-               : GSC_OK;
+    return job->report ? launch(&full, GSC_CUDA_finish, 1, GSC_CUDA_THREADS, &finish, err) : GSC_OK;
 }
 
 gsc_status gsc_cuda_step(const gsc_exec *on, enum gsc_cuda_step step, const gsc_policy *policy,
@@ -192,5 +189,5 @@ gsc_status gsc_cuda_step(const gsc_exec *on, enum gsc_cuda_step step, const gsc_
                             "the policy predicts, which a device does not: log2 and exp2 of host "
                             "and device differ; update on the host");
     }
-    return launch(&full, GSC_CUDA_step, 1, 1, &p, sizeof p, err);
+    return launch(&full, GSC_CUDA_step, 1, 1, &p, err);
 }

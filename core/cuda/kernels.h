@@ -113,7 +113,7 @@ typedef struct gsc_cuda_step_parameter {
  * The kernels as PTX, generated from kernels.cu. A module is its version, the first text and, where
  * the driver takes it, the second, which is `many`: an older one would refuse the whole module.
  */
-#define GSC_CUDA_PTX_VERSION      ".version 6.3\n"
+#define GSC_CUDA_PTX_VERSION      ".version 6.0\n"
 #define GSC_CUDA_PTX_VERSION_MANY ".version 8.1\n"
 extern const char gsc_cuda_ptx[], gsc_cuda_ptx_many[];
 

@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: b9ca288bb01618a38921e18becd31f72b18582bb4ec2825a5b8b9884bcae107a
+ * sources: 9ffece3ff435e19cfec57fa77211cc7eba4636db96f7e077cb3a6a13f668d6ec
  */
 #include "kernels.h"
 
@@ -10,7 +10,7 @@
 
 /* clang-format off */
 const char gsc_cuda_ptx[] =
-".target sm_75\n"
+".target sm_70\n"
 ".address_size 64\n"
 ".func _ZL7carefulPK5pieceP5foundjj\n"
 "(\n"

@@ -45,16 +45,11 @@ static gsc_context *created(int32_t device)
 #define COUNT(kernel) +1
 enum { LAST_KERNEL = -1 GSC_FOR_CUDA_KERNELS(COUNT) };
 
-static gsc_status launch_bytes(gsc_context *context, void *stream, uint64_t bytes, gsc_error *err)
+static gsc_status launch(gsc_context *context, void *stream, gsc_error *err)
 {
     static const unsigned char parameter[1 << 15];
     memset(err, 0, sizeof *err);
-    return gsc_cuda_launch(context->cuda, stream, LAST_KERNEL, 3, 32, parameter, bytes, err);
-}
-
-static gsc_status launch(gsc_context *context, void *stream, gsc_error *err)
-{
-    return launch_bytes(context, stream, driver->parameter_bytes, err);
+    return gsc_cuda_launch(context->cuda, stream, LAST_KERNEL, 3, 32, parameter, err);
 }
 
 static void fail_at(const char *symbol, int32_t result, int32_t good_calls)
@@ -208,6 +203,27 @@ static void kernels_refused(void)
     check_nothing_held();
 }
 
+static void device_is_too_old(void)
+{
+    gsc_context *context;
+    gsc_error err;
+    driver->capability = 61;
+    CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
+    CHECK_TEXT(err.message, "device 0 has compute capability 6.1: 7.0 is needed");
+    check_nothing_held();
+}
+
+/* A driver whose compiler is of an older one: it takes what that takes. */
+static void compiler_is_older(void)
+{
+    driver->compiler = 12000;
+    gsc_context *context = created(0);
+    CHECK(gsc_cuda_has(context->cuda, GSC_CUDA_chunks));
+    CHECK(!gsc_cuda_has(context->cuda, GSC_CUDA_many));
+    gsc_context_destroy(context);
+    check_nothing_held();
+}
+
 static void current_context_stays(void)
 {
     void *mine, *popped;
@@ -245,10 +261,6 @@ static void launch_is_as_asked(void)
     CHECK(driver->launches == 1 && driver->blocks == 3 && driver->threads == 32);
     CHECK(driver->stream == stream);
     CHECK(driver->loads == loads && driver->copies == 0);
-    /* The size of the parameter is the one that the PTX declares. */
-    CHECK(launch_bytes(context, stream, driver->parameter_bytes - 1, &err) == GSC_ERROR_DEVICE);
-    CHECK_TEXT(err.message,
-               "could not launch gsc_cuda_|invalid argument (CUDA_ERROR_INVALID_VALUE)");
     CHECK(cuStreamDestroy_v2(stream) == 0);
     gsc_context_destroy(context);
     check_nothing_held();
@@ -295,7 +307,10 @@ static void launch_fails(void)
     } rows[] = {
         {2, GSC_ERROR_MEMORY, "out of memory (CUDA_ERROR_OUT_OF_MEMORY)"},
         {719, GSC_ERROR_DEVICE, "unspecified launch failure (CUDA_ERROR_LAUNCH_FAILED)"},
-        {901, GSC_ERROR_DEVICE, "during capture (CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)"},
+        {400, GSC_ERROR_DEVICE, "is on.stream of this device|(CUDA_ERROR_INVALID_HANDLE)"},
+        {700, GSC_ERROR_DEVICE, "the device does not see; start the process anew"},
+        {901, GSC_ERROR_DEVICE, "capture again (CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)"},
+        {906, GSC_ERROR_DEVICE, "legacy stream while another is captured: pass that one"},
     };
     gsc_error err;
     gsc_context *context = created(0);
@@ -308,7 +323,7 @@ static void launch_fails(void)
     }
     fail_at("cuCtxPushCurrent_v2", 201, 0);
     CHECK(launch(context, NULL, &err) == GSC_ERROR_DEVICE);
-    CHECK_TEXT(err.message, "enter its context|CUDA_ERROR_INVALID_CONTEXT");
+    CHECK_TEXT(err.message, "enter its context|make the context anew|CUDA_ERROR_INVALID_CONTEXT");
     driver->failing = NULL;
     CHECK(launch(context, NULL, &err) == GSC_OK);
     check_cpu();
@@ -347,7 +362,7 @@ static void capture(void)
     CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);
     fail_at("cuThreadExchangeStreamCaptureMode", 1, 0);
     CHECK(create(0, &late, &err) == GSC_ERROR_DEVICE);
-    CHECK_TEXT(err.message, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED|before the capture");
+    CHECK_TEXT(err.message, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED|do it before");
     driver->failing = NULL;
     CHECK(cuStreamEndCapture(stream, &graph) == 901); /* which the creation broke, as it would */
     CHECK(driver->retained == 1 && driver->loaded == 1);
@@ -421,6 +436,8 @@ int main(void)
         TEST(several_devices),
         TEST(creation_fails),
         TEST(kernels_refused),
+        TEST(device_is_too_old),
+        TEST(compiler_is_older),
         TEST(launch_is_as_asked),
         TEST(small_parameters),
         TEST(large_parameters),

@@ -5,24 +5,25 @@
 #include "emulation.h"
 #include "standin.h"
 
+#include <pthread.h>
 #include <string.h>
 
 static void execute(const char *name, uint32_t blocks, uint32_t threads, const void *parameter)
 {
-    static const struct {
-        const char *name;
-        uint64_t size;
-    } kernels[] = {
-#define ROW(kernel) {"gsc_cuda_" #kernel, sizeof(gsc_cuda_##kernel##_parameter)},
-        GSC_FOR_CUDA_KERNELS(ROW)
-#undef ROW
+    static const char *const kernels[] = {
+#define NAME(kernel) "gsc_cuda_" #kernel,
+        GSC_FOR_CUDA_KERNELS(NAME)
+#undef NAME
     };
+    /* The emulation is one device, which runs one kernel at a time. */
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     gsc_cuda *device;
+    pthread_mutex_lock(&lock);
     (void)gsc_cuda_open(0, &device, NULL);
     for (int i = 0; i < (int)(sizeof kernels / sizeof *kernels); i++)
-        if (strcmp(kernels[i].name, name) == 0)
-            (void)gsc_cuda_launch(device, NULL, i, blocks, threads, parameter, kernels[i].size,
-                                  NULL);
+        if (strcmp(kernels[i], name) == 0)
+            (void)gsc_cuda_launch(device, NULL, i, blocks, threads, parameter, NULL);
+    pthread_mutex_unlock(&lock);
 }
 
 __attribute__((constructor)) static void emulate(void)

@@ -118,7 +118,7 @@ bool gsc_cuda_has(const gsc_cuda *cuda, int kernel)
 }
 
 gsc_status gsc_cuda_launch(gsc_cuda *cuda, void *stream, int kernel, uint32_t blocks,
-                           uint32_t threads, const void *parameter, uint64_t size, gsc_error *err)
+                           uint32_t threads, const void *parameter, gsc_error *err)
 {
     (void)cuda;
     (void)stream;
@@ -130,8 +130,6 @@ gsc_status gsc_cuda_launch(gsc_cuda *cuda, void *stream, int kernel, uint32_t bl
         switch (kernel) {
 #define RUN(name)                                                                                  \
     case GSC_CUDA_##name:                                                                          \
-        if (size != sizeof(gsc_cuda_##name##_parameter))                                           \
-            return gsc_fail(err, GSC_ERROR_DEVICE, -1, -1, #name, "parameters of another size");   \
         emulated_##name(*(const gsc_cuda_##name##_parameter *)parameter);                          \
         break;
             GSC_FOR_CUDA_KERNELS(RUN)

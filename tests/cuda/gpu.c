@@ -2,7 +2,7 @@
 /*
  * The public calls on a CUDA device against the same calls on the CPU, bit for bit: every operation
  * and pair of dtypes, states and factors, graphs whose list is gone and whose gradients change, two
- * streams, a training step in one graph. Then, for a real device, how fast.
+ * threads and streams, a training step in one graph. Then, for a real device, how fast.
  *
  *     gpu             conformance
  *     gpu --json      conformance and benchmark, as JSON
@@ -13,6 +13,7 @@
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "../replay/fields.h"
@@ -704,11 +705,30 @@ static void replay_graph(void)
 }
 
 /* Two streams with a workspace each, interleaved. */
+typedef struct enqueuer {
+    const gsc_exec *on;
+    const lists *l;
+    record *device;
+    gsc_status status;
+} enqueuer;
+
+static void *enqueue_four(void *data)
+{
+    enqueuer *e = data;
+    for (int round = 0; round < 4 && e->status == GSC_OK; round++)
+        e->status = gsc_unscale(e->on, &e->device->factor, e->l->device[0], e->l->device[1],
+                                e->l->n, WANT_ALL, &e->device->report, NULL);
+    return NULL;
+}
+
+/* One context, a stream and a thread of the host each. */
 static void two_streams(void)
 {
     lists l[2] = {{0}, {0}};
     record host[2], *device[2];
     gsc_exec on[2];
+    pthread_t threads[2];
+    enqueuer enqueuers[2];
     memset(host, 0, sizeof host);
     for (int i = 0; i < 2; i++) {
         for (int j = 0; j < 40; j++)
@@ -720,11 +740,12 @@ static void two_streams(void)
         GSC(gsc_factor_init(i + 2, &host[i].factor, &err));
         upload(&device[i]->factor, &host[i].factor, sizeof host[i].factor);
     }
-    for (int round = 0; round < 4; round++)
-        for (int i = 0; i < 2; i++)
-            GSC(gsc_unscale(&on[i], &device[i]->factor, l[i].device[0], l[i].device[1], l[i].n,
-                            WANT_ALL, &device[i]->report, &err));
     for (int i = 0; i < 2; i++) {
+        enqueuers[i] = (enqueuer){&on[i], &l[i], device[i], GSC_OK};
+        CHECK(pthread_create(&threads[i], NULL, enqueue_four, &enqueuers[i]) == 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK(pthread_join(threads[i], NULL) == 0 && enqueuers[i].status == GSC_OK);
         CU(stream_synchronize(on[i].stream));
         GSC(gsc_unscale(NULL, &host[i].factor, l[i].host[0], l[i].host[1], l[i].n, WANT_ALL,
                         &host[i].report, &err));

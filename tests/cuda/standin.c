@@ -94,7 +94,7 @@ typedef struct stream {
     graph *captured; /* NULL: none */
 } stream;
 
-static standin state = {.version = 12040, .devices = 1};
+static standin state = {.version = 12040, .devices = 1, .capability = 75};
 static context contexts[MAX_DEVICES];
 static function *functions;
 static pid_t process;  /* that started the driver */
@@ -226,6 +226,15 @@ int32_t cuDeviceGet(int32_t *device, int32_t ordinal)
     return OK;
 }
 
+int32_t cuDeviceGetAttribute(int32_t *value, int32_t attribute, int32_t device)
+{
+    ENTER(value && device >= 0 && device < state.devices);
+    if (attribute != 75 && attribute != 76) /* major and minor compute capability */
+        return INVALID_VALUE;
+    *value = attribute == 75 ? state.capability / 10 : state.capability % 10;
+    return OK;
+}
+
 int32_t cuDeviceGetName(char *name, int32_t bytes, int32_t device)
 {
     ENTER(device >= 0 && device < state.devices);
@@ -293,7 +302,8 @@ int32_t cuModuleLoadDataEx(void **out, const void *image, uint32_t options, int3
         return INVALID_PTX;
     const long major = strtol((const char *)image + strlen(keyword), &end, 10);
     const long version = 10 * major + strtol(end + 1, NULL, 10);
-    if (version > state.version / 100 - 40 + state.version / 10 % 10)
+    const int32_t compiler = state.compiler ? state.compiler : state.version;
+    if (version > compiler / 100 - 40 + compiler / 10 % 10)
         return UNSUPPORTED_PTX_VERSION;
     module *m;
     if (make((void **)&m, sizeof *m) != OK)
@@ -362,7 +372,6 @@ int32_t cuModuleGetFunction(void **out, void *from, const char *name)
         return INVALID_PTX;
     }
     snprintf(f->name, sizeof f->name, "%s", name);
-    state.parameter_bytes = f->size;
     functions = f;
     *out = f;
     return OK;
@@ -411,14 +420,10 @@ int32_t cuLaunchKernel(void *launched, uint32_t grid_x, uint32_t grid_y, uint32_
                        void *on, void **parameters, void **extra)
 {
     ENTER(launched && grid_x && grid_y == 1 && grid_z == 1 && block_x && block_x <= 1024 &&
-          block_y == 1 && block_z == 1 && shared_bytes <= 48 << 10 && !parameters && extra);
+          block_y == 1 && block_z == 1 && shared_bytes <= 48 << 10 && parameters && !extra);
     const function *f = launched;
     if (f->module->context != standin_current())
         return INVALID_HANDLE;
-    /* Keys 1 and 2: the buffer, and where its size is. */
-    if ((uintptr_t)extra[0] != 1 || (uintptr_t)extra[2] != 2 || extra[4] ||
-        *(size_t *)extra[3] != f->size)
-        return INVALID_VALUE;
     state.launches++;
     snprintf(state.kernel, sizeof state.kernel, "%s", f->name);
     state.blocks = grid_x;
@@ -426,10 +431,10 @@ int32_t cuLaunchKernel(void *launched, uint32_t grid_x, uint32_t grid_y, uint32_
     state.stream = on;
     stream *s = stream_of(on);
     if (s && s->captured)
-        return record(s->captured, f, grid_x, block_x, extra[1]);
+        return record(s->captured, f, grid_x, block_x, parameters[0]);
     if (!s && capture)
         return CAPTURE_IMPLICIT;
-    run(f, grid_x, block_x, extra[1]);
+    run(f, grid_x, block_x, parameters[0]);
     return OK;
 }
 

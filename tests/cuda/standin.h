@@ -17,6 +17,8 @@ typedef void standin_kernel(const char *name, uint32_t blocks, uint32_t threads,
 typedef struct standin {
     /* Set by a test. */
     int32_t version, devices;
+    int32_t capability;      /* 10 * major + minor, of all devices */
+    int32_t compiler;        /* the version that takes PTX; 0: that of the driver */
     const char *failing;     /* the function that fails, by its symbol; NULL: none */
     int32_t failure;         /* with this result, */
     int32_t good_calls;      /* but for so many calls before */
@@ -27,7 +29,6 @@ typedef struct standin {
     atomic_int allocated;               /* blocks of memory in use */
     atomic_int launches, loads, copies; /* calls */
     atomic_int after_fork;              /* calls of a process that did not start the driver */
-    uint64_t parameter_bytes;           /* of the function that was looked up last */
     char kernel[64];                    /* the last launch */
     uint32_t blocks, threads;
     void *stream;
