@@ -115,7 +115,7 @@ INLINE void *reach(const u8 *memory, u64 first, u64 end, u64 address, u32 bytes,
         fail(line, "an address out of range", address);
     if ((address & (bytes - 1)) != 0)
         fail(line, "an address that is not aligned", address);
-    return (u8 *)memory + address;
+    return (void *)((uintptr_t)memory + address);
 }
 
 /* Generic addresses that are not global. */
@@ -130,14 +130,15 @@ INLINE bool is_in_block(u64 address)
 }
 
 /* Of the address sanitizer, where that is built in. */
-void *__asan_region_is_poisoned(void *begin, size_t bytes) __attribute__((weak));
+int __asan_address_is_poisoned(const volatile void *at) __attribute__((weak));
 
 INLINE void *reach_global(u64 address, u32 bytes, int line)
 {
-    void *at = reach(NULL, emulated_start, emulated_end, address, bytes, line);
+    u8 *at = reach(NULL, emulated_start, emulated_end, address, bytes, line);
     if (is_in_block(address))
         fail(line, "an address that is not global", address);
-    if (__asan_region_is_poisoned && __asan_region_is_poisoned(at, bytes))
+    if (__asan_address_is_poisoned &&
+        (__asan_address_is_poisoned(at) || __asan_address_is_poisoned(at + bytes - 1)))
         fail(line, "an address of nothing that was allocated", address);
     return at;
 }
