@@ -15,13 +15,10 @@
 #error "compile without -ffast-math: NaN, Inf and roundings are what this library is about"
 #endif
 
-/*
- * X(dtype) for every dtype of real numbers, in the order of the GSC_* constants; a complex one is
- * two of them.
- */
+/* X(dtype) for every dtype of real numbers, a new one last; a complex one is two of them. */
 #define GSC_FOR_DTYPES(X) X(f32) X(f64) X(f16) X(bf16) X(f8_e4m3fn) X(f8_e5m2) X(cb16)
 
-/* Index of a dtype in the tables: its GSC_* constant less 1. */
+/* Index of a dtype in the tables; that of a GSC_* constant is in gsc_reals. */
 enum gsc_dtype {
 #define GSC_INDEX(dtype) gsc_##dtype,
     GSC_FOR_DTYPES(GSC_INDEX)

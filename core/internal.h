@@ -55,11 +55,11 @@ gsc_status gsc_exec_read(const gsc_exec *on, gsc_context **context, gsc_error *e
 gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err);
 gsc_status gsc_state_check(const gsc_state *state, int argument, gsc_error *err);
 
-/* A dtype, by its GSC_* constant, as real numbers of a dtype of convert.h; 0 parts: it is none. */
+/* A dtype, by its GSC_* constant, as real numbers of a dtype of convert.h. */
 struct gsc_real {
     uint8_t real, parts, size;
 };
-extern const struct gsc_real gsc_reals[GSC_COMPLEX128 + 1];
+extern const struct gsc_real gsc_reals[];
 
 enum { GSC_BINS = sizeof((gsc_report *)0)->histogram / sizeof(int64_t) };
 

@@ -30,22 +30,35 @@ static const struct format {
 #undef FORMAT
 };
 
+#define REAL(name, parts)                                                                          \
+    {                                                                                              \
+        gsc_##name, parts, parts * sizeof(name##_bits)                                             \
+    }
 const struct gsc_real gsc_reals[] = {
-#define REAL(name) [gsc_##name + 1] = {gsc_##name, 1, sizeof(name##_bits)},
-    GSC_FOR_DTYPES(REAL)
-#undef REAL
-        [GSC_COMPLEX64] = {gsc_f32, 2, 8},
-    [GSC_COMPLEX128] = {gsc_f64, 2, 16},
+    [GSC_F32] = REAL(f32, 1),
+    [GSC_F64] = REAL(f64, 1),
+    [GSC_F16] = REAL(f16, 1),
+    [GSC_BF16] = REAL(bf16, 1),
+    [GSC_F8_E4M3FN] = REAL(f8_e4m3fn, 1),
+    [GSC_F8_E5M2] = REAL(f8_e5m2, 1),
+    [GSC_CB16] = REAL(cb16, 1),
+    [GSC_COMPLEX64] = REAL(f32, 2),
+    [GSC_COMPLEX128] = REAL(f64, 2),
 };
 
-static bool is_dtype(uint32_t dtype)
+static bool is_dtype(uint64_t dtype)
 {
-    return dtype - 1 < GSC_COMPLEX128;
+    return dtype - 1 < sizeof gsc_reals / sizeof *gsc_reals - 1;
 }
 
 static bool has_infinity(uint32_t dtype)
 {
     return formats[dtype].infinity < formats[dtype].nan;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
 }
 
 /* ---- plan: what to run on the blocks of a pair of dtypes ---- */
@@ -64,17 +77,19 @@ typedef struct job {
 } job;
 
 typedef struct plan {
-    gsc_kernel *kernel, *last; /* last, if any, makes the output of the products */
-    uint32_t in, out;          /* dtypes in the tables; out is in for a call without */
-    uint32_t source;           /* what is multiplied: f64 where `in` is widened first, else in */
-    uint32_t wide;             /* its multiplying type */
-    uint32_t judged;           /* an element is bad if it is not finite in this dtype */
+    gsc_kernel *kernel;  /* NULL: there is no plan yet */
+    gsc_kernel *keeping; /* the same in place, where it has to keep its input */
+    gsc_kernel *last;    /* if any, makes the output of the kernel's products */
+    uint32_t in, out;    /* dtypes in the tables; out is in for a call without */
+    uint32_t source;     /* what is multiplied: f64 where `in` is widened first, else in */
+    uint32_t wide;       /* its multiplying type */
+    uint32_t judged;     /* an element is bad if it is not finite in this dtype */
     double multiplier;
-    gsc_kernel *keeping; /* in place: the kernel, or the one that keeps its input, if needed */
-    bool copies;         /* multiplied by 1: the kernel reads, the bits are copied */
-    bool may_overflow;   /* a finite input may become bad */
-    bool sums_floats;    /* its sums of squares may lack range */
-    bool is_direct;      /* one kernel does it all, if |bits| stay below `safe` */
+    bool copies;       /* multiplied by 1: the kernel reads, the bits are copied */
+    bool streams;      /* output elsewhere waits in the L1 cache to be streamed */
+    bool may_overflow; /* a finite input may become bad */
+    bool sums_floats;  /* its sums of squares may lack range */
+    bool is_direct;    /* the kernel does it all, if |bits| stay below `safe` */
     uint64_t safe;
     /* Least |bits| of the source whose output is not zero, or not subnormal; whose input was not */
     uint64_t not_zero, normal, was_normal;
@@ -126,83 +141,114 @@ static bool is_bad(const job *job, const plan *plan, uint64_t most)
                                              plan->multiplier) >= formats[plan->judged].infinity;
 }
 
-static plan plan_for(const job *job, uint32_t in, uint32_t out, const plan *before)
+static void choose_kernels(const job *job, plan *p)
 {
     const gsc_kernels *k = job->kernels;
-    gsc_kernel *const(*unscale)[gsc_dtypes] =
-        job->want & GSC_WANT_NORM ? k->unscale_norm : k->unscale;
-    const float rounded = (float)job->multiplier;
-    plan p = {.in = in, .out = out, .source = in, .multiplier = job->multiplier};
-    if (in != gsc_f64 && !isnormal(rounded))
-        p.source = gsc_f64; /* the host may flush subnormal floats to zero */
-    else if (in != gsc_f64)
-        p.multiplier = (double)rounded;
-    p.wide = p.source == gsc_f64 ? gsc_f64 : gsc_f32;
-    p.judged = job->operation == CLIP ? p.wide : out;
-    p.copies = job->operation == UNSCALE && in == out && p.multiplier == 1.0;
-    if (job->operation == CHECK || p.copies) {
-        p.kernel = job->want & GSC_WANT_NORM ? k->norm[p.source] : k->check[p.source];
-    } else if (job->operation == ADD && p.source == p.wide) {
-        p.kernel = k->add[p.source][out];
-    } else if (job->operation == UNSCALE && unscale[p.source][out]) {
-        p.kernel = unscale[p.source][out];
+    const bool sums = job->want & GSC_WANT_NORM;
+    gsc_kernel *const(*unscale)[gsc_dtypes] = sums ? k->unscale_norm : k->unscale;
+    p->last = NULL;
+    if (job->operation == CHECK || p->copies) {
+        p->kernel = sums ? k->norm[p->source] : k->check[p->source];
+    } else if (job->operation == ADD && p->source == p->wide) {
+        p->kernel = k->add[p->source][p->out];
+    } else if (job->operation == UNSCALE && unscale[p->source][p->out]) {
+        p->kernel = unscale[p->source][p->out];
     } else {
-        p.kernel = unscale[p.source][p.wide];
-        p.last = job->operation == ADD ? k->add[p.wide][out] : k->unscale[p.wide][out];
+        p->kernel = unscale[p->source][p->wide];
+        p->last = job->operation == ADD ? k->add[p->wide][p->out] : k->unscale[p->wide][p->out];
     }
-    const uint32_t needs_input =
-        GSC_WANT_NORM | GSC_WANT_AMAX |
-        (has_infinity(out) ? 0
-                           : GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD); /* whose NaN counts as Inf? */
-    const bool keeps = job->operation == UNSCALE && (job->want & needs_input);
-    p.keeping = keeps ? k->unscale_norm[in][out] : p.kernel;
-    p.sums_floats = (job->want & GSC_WANT_NORM) && p.wide == gsc_f32;
-    p.may_overflow = true;
-    p.may_overflow = is_bad(job, &p, formats[p.source].infinity - 1);
-    p.is_direct = job->operation <= UNSCALE && !p.last && !p.copies && p.source == in &&
-                  !(job->want & (GSC_WANT_AMAX | GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM));
-    p.safe = formats[p.source].infinity;
-    if (p.may_overflow) /* a search that a few blocks do not repay */
-        p.safe = job->chunks < 16
-                     ? 0
-                     : threshold(k, p.source, p.judged, formats[p.judged].infinity, p.multiplier);
+    uint32_t needs_input = GSC_WANT_NORM | GSC_WANT_AMAX;
+    if (!has_infinity(p->out)) /* whose NaN counts as Inf? */
+        needs_input |= GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD;
+    p->keeping = p->kernel;
+    if (job->operation == UNSCALE && p->in == p->out && p->out != p->wide &&
+        (job->want & needs_input))
+        p->keeping = k->unscale_norm[p->in][p->out];
+}
+
+static void find_thresholds(const job *job, plan *p)
+{
+    const gsc_kernels *k = job->kernels;
+    p->may_overflow = true;
+    p->may_overflow = is_bad(job, p, formats[p->source].infinity - 1);
+    p->safe = formats[p->source].infinity;
+    if (p->may_overflow) /* a search that a few blocks do not repay */
+        p->safe = job->chunks < 16 ? 0
+                                   : threshold(k, p->source, p->judged, formats[p->judged].infinity,
+                                               p->multiplier);
     if (job->want & GSC_WANT_UNDERFLOW) {
-        p.not_zero = threshold(k, p.source, out, 1, p.multiplier);
-        p.normal = threshold(k, p.source, out, formats[out].normal, p.multiplier);
-        p.was_normal = convert_one(k, in, formats[in].normal, p.source, 1.0);
+        p->not_zero = threshold(k, p->source, p->out, 1, p->multiplier);
+        p->normal = threshold(k, p->source, p->out, formats[p->out].normal, p->multiplier);
+        p->was_normal = convert_one(k, p->in, formats[p->in].normal, p->source, 1.0);
     }
-    if (before->kernel) {
-        memcpy(p.bins, before->bins, sizeof p.bins); /* the same for every output */
-    } else if (job->want & GSC_WANT_HISTOGRAM) {
-        p.bins[0] = threshold(k, p.source, p.wide, 1, p.multiplier);
-        for (int bin = 1; bin < GSC_BINS; bin++)
-            p.bins[bin] = threshold(k, p.source, gsc_f64, gsc_double_bits(ldexp(1, 4 * bin - 48)),
-                                    p.multiplier);
-        p.bins[GSC_BINS] = threshold(k, p.source, p.wide, formats[p.wide].infinity, p.multiplier);
-    }
-    return p;
+}
+
+static void find_bins(const job *job, plan *p)
+{
+    const gsc_kernels *k = job->kernels;
+    p->bins[0] = threshold(k, p->source, p->wide, 1, p->multiplier);
+    for (int bin = 1; bin < GSC_BINS; bin++)
+        p->bins[bin] = threshold(k, p->source, gsc_f64, gsc_double_bits(ldexp(1, 4 * bin - 48)),
+                                 p->multiplier);
+    p->bins[GSC_BINS] = threshold(k, p->source, p->wide, formats[p->wide].infinity, p->multiplier);
+}
+
+/* Makes `p`, which may have been the plan of the same input and another output. */
+static void make_plan(const job *job, uint32_t in, uint32_t out, plan *p)
+{
+    const float rounded = (float)job->multiplier;
+    p->in = in;
+    p->out = out;
+    p->source = in;
+    p->multiplier = job->multiplier;
+    if (in != gsc_f64 && !isnormal(rounded))
+        p->source = gsc_f64; /* the host may flush subnormal floats to zero */
+    else if (in != gsc_f64)
+        p->multiplier = (double)rounded;
+    p->wide = p->source == gsc_f64 ? gsc_f64 : gsc_f32;
+    p->judged = job->operation == CLIP ? p->wide : out;
+    p->copies = job->operation == UNSCALE && in == out && p->multiplier == 1.0;
+    if ((job->want & GSC_WANT_HISTOGRAM) && !p->kernel)
+        find_bins(job, p); /* which are the same for every output */
+    choose_kernels(job, p);
+    find_thresholds(job, p);
+    p->streams = job->streams && !p->last && !p->copies && out != gsc_f64;
+    p->sums_floats = (job->want & GSC_WANT_NORM) && p->wide == gsc_f32;
+    p->is_direct = job->operation <= UNSCALE && !p->last && !p->copies && p->source == in &&
+                   !(job->want & (GSC_WANT_AMAX | GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM));
 }
 
 /* ---- block ---- */
 
 /* What a share of the list said, but for the sums, whose order matters. */
-typedef struct partial {
+typedef struct tally {
     bool overflow;
     double amax;
     int64_t first_bad, nan_count, inf_count, zeros_made, subnormals_made;
     int64_t histogram_elements, histogram[GSC_BINS];
-} partial;
+} tally;
 
 /* A run of real numbers of the list: `parts` of them are an element. */
 typedef struct block {
+    const unsigned char *in;
+    unsigned char *out; /* NULL for a call that only reads */
     uint64_t n, tensor, first, parts;
 } block;
+
+/* What runs the blocks of a share, one after the other. */
+typedef struct worker {
+    const job *job;
+    tally *tally;
+    const plan *plan;       /* of the block that runs, one of these */
+    plan plans[gsc_dtypes]; /* by input dtype: lists mix few pairs */
+    gsc_norm norm;          /* its sum is that of the last block, if wanted */
+} worker;
 
 /* first_bad of a report: the smaller, the earlier; negative, so that 0 is none. */
 static int64_t bad_key(uint64_t tensor, uint64_t element)
 {
-    tensor = tensor < 0x7ffffe ? tensor : 0x7ffffe;
-    element = element < 0xfffffffffe ? element : 0xfffffffffe;
+    tensor = least(tensor, 0x7ffffe);
+    element = least(element, 0xfffffffffe);
     return INT64_MIN + (int64_t)(tensor << 40 | element);
 }
 
@@ -226,30 +272,31 @@ static const void *elements_of(const block *b, const void *data, uint32_t dtype,
     return scratch;
 }
 
-static void count_small(const job *job, const plan *plan, const block *b, const void *source,
-                        void *scratch, partial *part)
+static void count_small(const worker *w, const block *b, const void *source, void *scratch)
 {
-    gsc_counter *count = job->kernels->count[plan->source];
+    const plan *plan = w->plan;
+    tally *tally = w->tally;
+    gsc_counter *count = w->job->kernels->count[plan->source];
     const uint64_t n = b->n / b->parts;
     const void *data = elements_of(b, source, plan->source, scratch);
-    if ((job->want & GSC_WANT_UNDERFLOW) && !plan->copies) {
+    if ((w->job->want & GSC_WANT_UNDERFLOW) && !plan->copies) {
         const uint64_t first =
             plan->not_zero > plan->was_normal ? plan->not_zero : plan->was_normal;
         const uint64_t normal = count(data, n, plan->normal);
         const uint64_t not_zero = normal < n && plan->normal > 1 ? count(data, n, 1) : normal;
         if (normal < not_zero && plan->not_zero > 1)
-            part->zeros_made += (int64_t)(not_zero - count(data, n, plan->not_zero));
+            tally->zeros_made += (int64_t)(not_zero - count(data, n, plan->not_zero));
         if (normal < not_zero && first < plan->normal)
-            part->subnormals_made += (int64_t)(count(data, n, first) - normal);
+            tally->subnormals_made += (int64_t)(count(data, n, first) - normal);
     }
-    if ((job->want & GSC_WANT_HISTOGRAM) && b->first % GSC_CHUNK == 0) {
+    if ((w->job->want & GSC_WANT_HISTOGRAM) && b->first % GSC_CHUNK == 0) {
         uint64_t above = count(data, n, plan->bins[0]);
         for (int bin = 0; bin < GSC_BINS; bin++) {
             uint64_t next = above ? count(data, n, plan->bins[bin + 1]) : 0;
-            part->histogram[bin] += (int64_t)(above - next);
+            tally->histogram[bin] += (int64_t)(above - next);
             above = next;
         }
-        part->histogram_elements += (int64_t)n;
+        tally->histogram_elements += (int64_t)n;
     }
 }
 
@@ -268,140 +315,146 @@ static bool lacks_range(const plan *plan, uint64_t most, double sum)
 }
 
 /* Of a block whose numbers have at most these |bits|. */
-static void raise_amax(const job *job, uint32_t dtype, uint64_t most, double multiplier,
-                       partial *part)
+static void raise_amax(const worker *w, uint32_t dtype, uint64_t most, double multiplier)
 {
-    const double amax = gsc_double(convert_one(job->kernels, dtype, most, gsc_f64, multiplier));
-    part->amax = amax > part->amax ? amax : part->amax;
+    const double amax = gsc_double(convert_one(w->job->kernels, dtype, most, gsc_f64, multiplier));
+    w->tally->amax = amax > w->tally->amax ? amax : w->tally->amax;
 }
 
-/* Of what a kernel could not settle: numbers to multiply, and those that tell bad from good. */
+/* What a block is judged by: numbers, and what they are multiplied by. */
 typedef struct view {
-    const unsigned char *data;
+    const void *data;
     uint32_t dtype;
     double multiplier;
 } view;
 
-/* Counts the elements that are not finite in `judged`, and finds the first. */
-static void count_bad(const job *job, const block *b, view v, uint32_t judged, void *scratch,
-                      partial *part)
+/* Counts the elements that are not finite in the judged dtype, and finds the first. */
+static void count_bad(const worker *w, const block *b, view v, void *scratch)
 {
-    const gsc_kernels *k = job->kernels;
+    const gsc_kernels *k = w->job->kernels;
+    const uint32_t judged = w->plan->judged;
     const uint64_t n = b->n / b->parts;
     const uint64_t limit = threshold(k, v.dtype, judged, formats[judged].infinity, v.multiplier);
     const void *data = elements_of(b, v.data, v.dtype, scratch);
     const uint64_t nans = k->count[v.dtype](data, n, formats[v.dtype].nan);
-    part->nan_count += (int64_t)nans;
-    part->inf_count += (int64_t)(k->count[v.dtype](data, n, limit) - nans);
-    if (part->first_bad)
+    w->tally->nan_count += (int64_t)nans;
+    w->tally->inf_count += (int64_t)(k->count[v.dtype](data, n, limit) - nans);
+    if (w->tally->first_bad)
         return; /* an earlier one */
     uint64_t i = 0;
     while (i < n && magnitude_at(data, v.dtype, i) < limit)
         i++;
     if (i < n) /* not so, if the host rounds negative numbers otherwise */
-        part->first_bad = bad_key(b->tensor, b->first / b->parts + i);
+        w->tally->first_bad = bad_key(b->tensor, b->first / b->parts + i);
+}
+
+/* The sum of squares, in double where float lacks range, and the largest, of all that is not bad.
+ */
+static void measure(worker *w, const block *b, view v, bool bad, void *scratch, double *wide)
+{
+    const gsc_kernels *k = w->job->kernels;
+    const uint32_t product = w->plan->wide;
+    if (bad) {
+        const uint64_t limit =
+            threshold(k, v.dtype, product, formats[product].infinity, v.multiplier);
+        k->clean[v.dtype](v.data, scratch, b->n, limit);
+        v.data = scratch;
+    }
+    const uint64_t most = k->norm[v.dtype](v.data, NULL, b->n, v.multiplier, &w->norm);
+    if (most && product == gsc_f32 && !is_trusted(w->norm.sum)) {
+        /* What was cleaned are floats at most, and in the first half. */
+        convert(k, v.dtype, v.data, gsc_f64, wide, b->n, v.multiplier,
+                (float *)scratch + GSC_BLOCK);
+        k->norm[gsc_f64](wide, NULL, b->n, 1.0, &w->norm);
+    }
+    if (w->job->want & GSC_WANT_AMAX)
+        raise_amax(w, v.dtype, most, v.multiplier);
 }
 
 /*
- * A block that its kernel could not settle: what is bad, and the sum of squares and the largest of
- * the others. `wide` is scratch where the numbers are not doubles.
+ * What is left to be found out of a block whose kernel has read `source`, written `to` and returned
+ * `most`. `wide` is scratch where numbers are multiplied in float.
  */
-static GSC_NOINLINE double examine(const job *job, const plan *plan, const block *b, view numbers,
-                                   view outputs, bool bad, double *wide, gsc_norm *norm,
-                                   partial *part)
+static GSC_NOINLINE void judge(worker *w, const block *b, const void *source, const void *to,
+                               uint64_t most, double *wide)
 {
-    unsigned char scratch[GSC_BLOCK * sizeof(double)];
-    const gsc_kernels *k = job->kernels;
-    if (bad && (job->want & (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD)))
-        count_bad(job, b, outputs, plan->judged, scratch, part);
-    if (!(job->want & (GSC_WANT_NORM | GSC_WANT_AMAX)))
-        return 0;
-    if (bad) {
-        const uint64_t limit = threshold(k, numbers.dtype, plan->wide, formats[plan->wide].infinity,
-                                         numbers.multiplier);
-        k->clean[numbers.dtype](numbers.data, scratch, b->n, limit);
-        numbers.data = scratch;
+    double scratch[GSC_BLOCK];
+    const plan *plan = w->plan;
+    const uint32_t want = w->job->want;
+    const bool bad = is_bad(w->job, plan, most);
+    w->tally->overflow |= bad;
+    if (!bad && !lacks_range(plan, most, w->norm.sum)) {
+        if (want & GSC_WANT_AMAX)
+            raise_amax(w, plan->source, most, plan->multiplier);
+        return;
     }
-    const uint64_t most =
-        k->norm[numbers.dtype](numbers.data, NULL, b->n, numbers.multiplier, norm);
-    if (most && plan->wide == gsc_f32 && !is_trusted(norm->sum)) {
-        convert(k, numbers.dtype, numbers.data, gsc_f64, wide, b->n, numbers.multiplier,
-                scratch + sizeof scratch / 2); /* free, as the numbers are floats at most */
-        k->norm[gsc_f64](wide, NULL, b->n, 1.0, norm);
+    /* What is to be measured, and what tells bad from good. */
+    view numbers = {source, plan->source, plan->multiplier}, outputs = numbers;
+    if (to && (plan->last || plan->out == plan->wide)) {
+        numbers = outputs = (view){to, plan->wide, 1.0};
+    } else if (to == source) { /* in place */
+        numbers.data = w->norm.input;
+        outputs = has_infinity(plan->out) ? (view){to, plan->out, 1.0} : numbers;
     }
-    if (job->want & GSC_WANT_AMAX)
-        raise_amax(job, numbers.dtype, most, numbers.multiplier, part);
-    return job->want & GSC_WANT_NORM ? norm->sum : 0;
+    if (bad && (want & (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD)))
+        count_bad(w, b, outputs, scratch);
+    if (want & (GSC_WANT_NORM | GSC_WANT_AMAX))
+        measure(w, b, numbers, bad, scratch, wide);
 }
 
-/* A block that takes more than a kernel, or whose kernel, if it `ran`, found something. */
-static GSC_NOINLINE double run_steps(const job *job, const plan *plan, const block *b,
-                                     const unsigned char *in, unsigned char *out, bool ran,
-                                     uint64_t most, gsc_norm *norm, partial *part)
+/* A block that takes more than a kernel. */
+static GSC_NOINLINE void run_steps(worker *w, const block *b)
 {
     double wide[GSC_BLOCK];
     float narrow[GSC_BLOCK];
+    const job *job = w->job;
+    const plan *plan = w->plan;
     const uint64_t n = b->n;
-    const bool streams =
-        !ran && job->streams && out != in && !plan->last && !plan->copies && plan->out != gsc_f64;
-    void *products = plan->wide == gsc_f64 && !streams ? (void *)wide : narrow;
-    unsigned char *to = plan->last || streams ? products : plan->copies ? NULL : out;
-    gsc_kernel *kernel = plan->kernel;
-    view numbers = {in, plan->source, plan->multiplier}, outputs;
-
+    const void *source = b->in;
+    void *to = b->out;
     if (plan->source != plan->in) { /* exact */
-        convert(job->kernels, plan->in, in, gsc_f64, wide, n, 1.0, narrow);
-        numbers.data = (const unsigned char *)wide;
+        convert(job->kernels, plan->in, b->in, gsc_f64, wide, n, 1.0, narrow);
+        source = wide;
     }
-    const unsigned char *const source = numbers.data;
     if (job->want & (GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM))
-        count_small(job, plan, b, source, narrow, part);
+        count_small(w, b, source, narrow);
 
-    outputs = numbers;
-    if (plan->last || (to && plan->out == plan->wide)) {
-        outputs = numbers = (view){to, plan->wide, 1.0};
-    } else if (to == source) {
-        kernel = plan->keeping;
-        numbers.data = norm->input;
-        outputs = has_infinity(plan->out) ? (view){to, plan->out, 1.0} : numbers;
-    }
+    if (plan->copies)
+        to = NULL;
+    else if (plan->last && plan->wide == gsc_f64)
+        to = wide;
+    else if (plan->last || (plan->streams && b->in != b->out))
+        to = narrow;
+    gsc_kernel *kernel = to == source ? plan->keeping : plan->kernel;
+    const uint64_t most = kernel(source, to, n, plan->multiplier, &w->norm);
+    if (job->operation != ADD)
+        judge(w, b, source, to, most, wide);
 
-    if (!ran)
-        most = kernel(source, to, n, plan->multiplier, norm);
-    double sum = job->want & GSC_WANT_NORM ? norm->sum : 0;
-    if (job->operation != ADD) {
-        const bool bad = is_bad(job, plan, most);
-        part->overflow |= bad;
-        if (bad || lacks_range(plan, most, sum)) {
-            sum = examine(job, plan, b, numbers, outputs, bad, wide, norm, part);
-        } else if (job->want & GSC_WANT_AMAX) {
-            raise_amax(job, plan->source, most, plan->multiplier, part);
-        }
-    }
-    if (plan->copies && out != in && job->streams)
-        job->kernels->stream(in, out, n * formats[plan->in].size);
-    else if (plan->copies && out != in)
-        memcpy(out, in, n * formats[plan->in].size);
+    const void *results = plan->copies ? b->in : to;
     if (job->operation == CLIP)
-        job->kernels->clamp[plan->wide](products, products, n, job->limit, NULL);
+        job->kernels->clamp[plan->wide](to, to, n, job->limit, NULL);
     if (plan->last)
-        plan->last(products, out, n, 1.0, NULL);
-    else if (streams)
-        job->kernels->stream(products, out, n * formats[plan->out].size);
-    return sum;
+        plan->last(to, b->out, n, 1.0, NULL);
+    else if (b->out != results && job->streams)
+        job->kernels->stream(results, b->out, n * formats[plan->out].size);
+    else if (b->out != results)
+        memcpy(b->out, results, n * formats[plan->out].size);
 }
 
-/* One block; out is NULL for a call that only reads. Returns its sum of squares, if wanted. */
-static inline double run_block(const job *job, const plan *plan, block b, const unsigned char *in,
-                               unsigned char *out, gsc_norm *norm, partial *part)
+static GSC_NOINLINE void judge_direct(worker *w, const block *b, uint64_t most)
 {
-    if (!plan->is_direct || (job->streams && in != out))
-        return run_steps(job, plan, &b, in, out, false, 0, norm, part);
-    gsc_kernel *kernel = in == out ? plan->keeping : plan->kernel;
-    const uint64_t most = kernel(in, out, b.n, plan->multiplier, norm);
-    if (most >= plan->safe || lacks_range(plan, most, norm->sum))
-        return run_steps(job, plan, &b, in, out, true, most, norm, part);
-    return job->want & GSC_WANT_NORM ? norm->sum : 0;
+    double wide[GSC_BLOCK];
+    judge(w, b, b->in, b->out, most, wide);
+}
+
+/* A block of which a kernel does all, unless it meets what is to be judged. */
+static inline void run_direct(worker *w, const block *b)
+{
+    const plan *plan = w->plan;
+    gsc_kernel *kernel = b->in == b->out ? plan->keeping : plan->kernel;
+    const uint64_t most = kernel(b->in, b->out, b->n, plan->multiplier, &w->norm);
+    if (most >= plan->safe || lacks_range(plan, most, w->norm.sum))
+        judge_direct(w, b, most);
 }
 
 /* ---- chunks: the list as one row of them, in batches, shared among threads or not ---- */
@@ -428,80 +481,84 @@ static cursor skip_chunks(const job *job, cursor at, uint64_t count)
     return at;
 }
 
-static double run_chunk(const job *job, const plan *plan, cursor at, gsc_norm *norm, partial *part)
+/* The sum of squares of a chunk, if wanted. */
+static double run_chunk(worker *w, cursor at)
 {
-    const gsc_tensor *in = &job->in[at.tensor];
-    const uint64_t parts = gsc_reals[in->dtype].parts, all = in->count * parts;
-    uint64_t i = at.chunk * GSC_CHUNK;
-    const uint64_t end = all - i < GSC_CHUNK ? all : i + GSC_CHUNK;
-    const unsigned char *from = (const unsigned char *)in->data + i * formats[plan->in].size;
-    unsigned char *to = NULL;
+    const plan *plan = w->plan;
+    const gsc_tensor *in = &w->job->in[at.tensor];
+    const unsigned char *from = in->data;
+    unsigned char *to = w->job->operation == CHECK ? NULL : w->job->out[at.tensor].data;
+    const bool is_direct = plan->is_direct && !(plan->streams && from != to);
+    const uint64_t end = least(in->count * gsc_reals[in->dtype].parts, (at.chunk + 1) * GSC_CHUNK);
+    block b = {.tensor = at.tensor, .parts = gsc_reals[in->dtype].parts};
     double sum = 0;
-    if (job->operation != CHECK)
-        to = (unsigned char *)job->out[at.tensor].data + i * formats[plan->out].size;
-    while (end - i > GSC_BLOCK) {
-        sum += run_block(job, plan, (block){GSC_BLOCK, at.tensor, i, parts}, from, to, norm, part);
-        i += GSC_BLOCK;
-        from += GSC_BLOCK * formats[plan->in].size;
-        to = to ? to + GSC_BLOCK * formats[plan->out].size : NULL;
+    for (b.first = at.chunk * GSC_CHUNK; b.first < end; b.first += GSC_BLOCK) {
+        b.in = from + b.first * formats[plan->in].size;
+        b.out = to ? to + b.first * formats[plan->out].size : NULL;
+        b.n = least(end - b.first, GSC_BLOCK);
+        if (is_direct)
+            run_direct(w, &b);
+        else
+            run_steps(w, &b);
+        sum += w->norm.sum;
     }
-    return sum + run_block(job, plan, (block){end - i, at.tensor, i, parts}, from, to, norm, part);
+    return sum;
 }
 
 /*
  * Lists of small tensors, in few instructions: as many of the next `count` as are one block each,
  * with the dtypes of the first. Returns their number.
  */
-static uint64_t run_small(const job *job, const plan *plan, uint64_t tensor, uint64_t count,
-                          double *sums, gsc_norm *norm, partial *part)
+static uint64_t run_small(worker *w, uint64_t tensor, uint64_t count, double *sums)
 {
+    const job *job = w->job;
     const gsc_tensor *in = &job->in[tensor], *out = job->out ? &job->out[tensor] : in;
     const uint32_t from = in->dtype, to = out->dtype;
-    const uint64_t parts = gsc_reals[from].parts;
     const bool reads = job->operation == CHECK;
+    block b = {.parts = gsc_reals[from].parts};
     uint64_t done = 0;
     for (; done < count; done++, in++, out++) {
-        const uint64_t n = in->count * parts;
-        if (n - 1 >= GSC_BLOCK || in->dtype != from || out->dtype != to)
+        b.n = in->count * b.parts;
+        if (b.n - 1 >= GSC_BLOCK || in->dtype != from || out->dtype != to)
             break;
-        gsc_kernel *kernel = in->data == out->data ? plan->keeping : plan->kernel;
-        unsigned char *results = reads ? NULL : out->data;
-        const uint64_t most = kernel(in->data, results, n, plan->multiplier, norm);
-        sums[done] = norm->sum;
-        if (most >= plan->safe || lacks_range(plan, most, norm->sum)) {
-            const block b = {n, tensor + done, 0, parts};
-            sums[done] = run_steps(job, plan, &b, in->data, results, true, most, norm, part);
-        }
+        b.in = in->data;
+        b.out = reads ? NULL : out->data;
+        b.tensor = tensor + done;
+        run_direct(w, &b);
+        sums[done] = w->norm.sum;
     }
     return done;
 }
 
 /* `count` chunks from `at`; their sums go to sums[0..]. */
-static void run_chunks(const job *job, cursor at, uint64_t count, double *sums, partial *part)
+static void run_chunks(const job *job, cursor at, uint64_t count, double *sums, tally *tally)
 {
-    plan plans[gsc_dtypes]; /* by input dtype: lists mix few pairs */
-    gsc_norm norm;
-    norm.sum = 0;
+    worker w;
+    w.job = job;
+    w.tally = tally;
+    w.norm.sum = 0;
     for (int dtype = 0; dtype < gsc_dtypes; dtype++)
-        plans[dtype].kernel = NULL;
+        w.plans[dtype].kernel = NULL;
     for (uint64_t done = 0; done < count;) {
-        const gsc_tensor *in = &job->in[at.tensor];
-        const uint64_t left = chunks_of(in) - at.chunk;
-        const uint64_t end = at.chunk + (left < count - done ? left : count - done);
-        uint64_t small = 0;
-        if (left > 0) {
-            const uint32_t from = gsc_reals[in->dtype].real;
-            const uint32_t to = job->out ? gsc_reals[job->out[at.tensor].dtype].real : from;
-            plan *plan = &plans[from];
-            if (!plan->kernel || plan->out != to)
-                *plan = plan_for(job, from, to, plan);
-            if (left == 1 && at.chunk == 0 && plan->is_direct)
-                small = run_small(job, plan, at.tensor, count - done, sums + done, &norm, part);
-            for (; small == 0 && at.chunk < end; at.chunk++)
-                sums[done++] = run_chunk(job, plan, at, &norm, part);
+        const uint64_t chunks = chunks_of(&job->in[at.tensor]);
+        if (at.chunk == chunks) {
+            at = (cursor){at.tensor + 1, 0};
+            continue;
         }
+        const uint32_t from = gsc_reals[job->in[at.tensor].dtype].real;
+        const uint32_t to = job->out ? gsc_reals[job->out[at.tensor].dtype].real : from;
+        if (!w.plans[from].kernel || w.plans[from].out != to)
+            make_plan(job, from, to, &w.plans[from]);
+        w.plan = &w.plans[from];
+        uint64_t small = 0;
+        if (chunks == 1 && w.plan->is_direct)
+            small = run_small(&w, at.tensor, count - done, sums + done);
+        at.tensor += small;
         done += small;
-        at = (cursor){at.tensor + (small ? small : 1), 0};
+        if (small == 0) {
+            sums[done++] = run_chunk(&w, at);
+            at.chunk++;
+        }
     }
 }
 
@@ -510,7 +567,7 @@ typedef struct batch {
     cursor start;
     uint64_t count, tasks;
     double sums[BATCH];
-    partial parts[TASKS];
+    tally tallies[TASKS];
 } batch;
 
 static void run_task(void *data, uint64_t task)
@@ -518,21 +575,21 @@ static void run_task(void *data, uint64_t task)
     batch *b = data;
     uint64_t first = b->count * task / b->tasks, end = b->count * (task + 1) / b->tasks;
     cursor at = skip_chunks(b->job, b->start, first);
-    run_chunks(b->job, at, end - first, b->sums + first, &b->parts[task]);
+    run_chunks(b->job, at, end - first, b->sums + first, &b->tallies[task]);
 }
 
-static void add_partial(gsc_report *report, const partial *part)
+static void add_tally(gsc_report *report, const tally *tally)
 {
-    report->overflow |= part->overflow;
-    report->amax = part->amax > report->amax ? part->amax : report->amax;
-    report->first_bad = part->first_bad < report->first_bad ? part->first_bad : report->first_bad;
-    report->nan_count += part->nan_count;
-    report->inf_count += part->inf_count;
-    report->zeros_made += part->zeros_made;
-    report->subnormals_made += part->subnormals_made;
-    report->histogram_elements += part->histogram_elements;
+    report->overflow |= tally->overflow;
+    report->amax = tally->amax > report->amax ? tally->amax : report->amax;
+    report->first_bad = tally->first_bad < report->first_bad ? tally->first_bad : report->first_bad;
+    report->nan_count += tally->nan_count;
+    report->inf_count += tally->inf_count;
+    report->zeros_made += tally->zeros_made;
+    report->subnormals_made += tally->subnormals_made;
+    report->histogram_elements += tally->histogram_elements;
     for (int bin = 0; bin < GSC_BINS; bin++)
-        report->histogram[bin] += part->histogram[bin];
+        report->histogram[bin] += tally->histogram[bin];
 }
 
 /* Adds the sums of a batch: chunks within a tensor, then tensors, each in order. Returns its end.
@@ -557,21 +614,23 @@ static void run_job(const job *job, const gsc_context *context, gsc_report *repo
 {
     batch b;
     double tensor_sum = 0;
+    uint64_t tasks = 1;
+    if (context && context->threads > 1 && job->bytes >= PARALLEL_BYTES) {
+        const uint64_t threads = least(context->threads, TASKS);
+        tasks = threads * least(4, TASKS / threads);
+    }
     b.job = job;
     b.start = (cursor){0, 0};
-    const bool shared = context && context->threads > 1 && job->bytes >= PARALLEL_BYTES;
-    const uint64_t threads = shared && context->threads < TASKS ? context->threads : TASKS;
     for (uint64_t done = 0; done < job->chunks; done += b.count) {
-        b.count = job->chunks - done < BATCH ? job->chunks - done : BATCH;
-        b.tasks = shared ? threads * (4 * threads <= TASKS ? 4 : TASKS / threads) : 1;
-        b.tasks = b.tasks < b.count ? b.tasks : b.count;
-        memset(b.parts, 0, b.tasks * sizeof *b.parts);
+        b.count = least(job->chunks - done, BATCH);
+        b.tasks = least(b.count, tasks);
+        memset(b.tallies, 0, b.tasks * sizeof *b.tallies);
         if (b.tasks > 1)
             context->parallel_for(context->pool, run_task, &b, b.tasks);
         else
             run_task(&b, 0);
         for (uint64_t task = 0; task < b.tasks; task++)
-            add_partial(report, &b.parts[task]);
+            add_tally(report, &b.tallies[task]);
         if (job->want & GSC_WANT_NORM)
             b.start = fold_sums(&b, &tensor_sum, report);
         else
@@ -584,7 +643,7 @@ static void run_job(const job *job, const gsc_context *context, gsc_report *repo
 static bool tensor_is_good(const gsc_tensor *t)
 {
     const uint64_t kind = t->dtype | (uint64_t)t->reserved << 32;
-    return kind - 1 < GSC_COMPLEX128 && t->count <= UINTPTR_MAX / 16 &&
+    return is_dtype(kind) && t->count <= UINTPTR_MAX / 16 &&
            t->count * gsc_reals[kind].size <= UINTPTR_MAX - (uintptr_t)t->data &&
            (t->data || t->count == 0);
 }
@@ -717,13 +776,12 @@ static gsc_status run(const gsc_exec *on, const gsc_factor *factor, int list, jo
     job->streams = job->operation == UNSCALE && job->bytes >= STREAM_BYTES;
     memset(&result, 0, sizeof result);
     if (job->operation == ADD) { /* nothing is added before all of it is known to be good */
-        struct job judge = *job;
-        judge.operation = CHECK;
-        job->want = 0;
-        run_job(&judge, context, &result);
+        struct job check = *job, add = *job;
+        check.operation = CHECK;
+        add.want = 0;
+        run_job(&check, context, &result);
         if (!result.overflow)
-            run_job(job, context, &result);
-        job->want = judge.want;
+            run_job(&add, context, &result);
     } else {
         run_job(job, context, &result);
     }

@@ -15,7 +15,7 @@ std::vector<uint64_t> converted(const Dtype &in, const Dtype &out,
                                 const std::vector<uint64_t> &values)
 {
     bool runs;
-    gsc_kernel *kernel = gsc_kernels_rung(0, &runs)->unscale[in.dtype - 1][out.dtype - 1];
+    gsc_kernel *kernel = gsc_kernels_rung(0, &runs)->unscale[in.index][out.index];
     if (!kernel)
         return converted(f32, out, converted(in, f32, values));
     Bytes from(values.size() * in.size), to(values.size() * out.size);
@@ -59,7 +59,7 @@ std::string wrong_conversion(const Dtype &in, const Dtype &out, const std::vecto
     });
 }
 
-constexpr Dtype narrows[] = {f16, bf16, f8_e4m3fn, f8_e5m2, cb16}, wides[] = {f32, f64};
+const std::vector<Dtype> wides = {f32, f64}, narrows(dtypes + 2, std::end(dtypes));
 
 } // namespace
 

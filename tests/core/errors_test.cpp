@@ -269,8 +269,8 @@ TEST_CASE("tensors that are none", "[errors]")
          "dtype 0"},
         {[](World &w) { w.tensors[0].dtype = 77; }, GSC_ERROR_DTYPE, false, 0, "tensors[0].dtype",
          "dtype 77"},
-        {[](World &w) { w.out[3].dtype = 10; }, GSC_ERROR_DTYPE, true, 3, "out[3].dtype",
-         "dtype 10"},
+        {[](World &w) { w.out[3].dtype = UINT32_MAX; }, GSC_ERROR_DTYPE, true, 3, "out[3].dtype",
+         "dtype 4294967295"},
         {[](World &w) { w.out[3].dtype = GSC_COMPLEX64; }, GSC_ERROR_DTYPE, true, 3, "out[3].dtype",
          "complex"},
         {[](World &w) { w.tensors[1].data = nullptr; }, GSC_ERROR_NULL, false, 1, "tensors[1].data",
@@ -795,9 +795,11 @@ TEST_CASE("every status has words of its own", "[errors]")
 TEST_CASE("the size of a dtype, 0 for none", "[errors]")
 {
     const std::pair<uint32_t, uint32_t> rows[] = {
-        {GSC_F32, 4},         {GSC_F64, 8},     {GSC_F16, 2},  {GSC_BF16, 2},
-        {GSC_F8_E4M3FN, 1},   {GSC_F8_E5M2, 1}, {GSC_CB16, 2}, {GSC_COMPLEX64, 8},
-        {GSC_COMPLEX128, 16}, {0, 0},           {10, 0},       {UINT32_MAX, 0}};
+        {GSC_F32, 4},  {GSC_F64, 8},       {GSC_F16, 2},
+        {GSC_BF16, 2}, {GSC_F8_E4M3FN, 1}, {GSC_F8_E5M2, 1},
+        {GSC_CB16, 2}, {GSC_COMPLEX64, 8}, {GSC_COMPLEX128, 16}};
     for (const auto &[dtype, size] : rows)
         CHECK(gsc_dtype_size(dtype) == size);
+    for (uint32_t none : {0u, static_cast<uint32_t>(std::size(rows)) + 1, UINT32_MAX})
+        CHECK(gsc_dtype_size(none) == 0);
 }

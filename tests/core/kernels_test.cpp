@@ -22,7 +22,7 @@ struct Operation {
 
 std::vector<Operation> all_operations()
 {
-    constexpr Dtype none = {0, "none", 0, 0, 0};
+    constexpr Dtype none = {0, 0, "none", 0, 0, 0};
     std::vector<Operation> all;
 #define READERS(in)                                                                                \
     all.push_back({"check " #in, in, none, false, false,                                           \
@@ -347,10 +347,10 @@ TEST_CASE("every rung counts and cleans as a definition does", "[kernels]")
                             unsigned char *at = fenced.room(place, data.size());
                             if (n > 0)
                                 std::memcpy(at, data.data(), data.size());
-                            if (rung->count[d.dtype - 1](at, n, least) != expected)
+                            if (rung->count[d.index](at, n, least) != expected)
                                 wrong = std::string(rung->name) + ": count " + d.name + ", n " +
                                         std::to_string(n);
-                            rung->clean[d.dtype - 1](at, at, n, least);
+                            rung->clean[d.index](at, at, n, least);
                             for (uint64_t i = 0; i < n; i++) {
                                 const uint64_t bits = read_bits(d, data.data(), i);
                                 const bool stays = (bits & ~d.sign()) < least;

@@ -69,7 +69,7 @@ struct Random {
  * normal, of the sign.
  */
 struct Dtype {
-    uint32_t dtype;
+    uint32_t dtype, index; /* GSC_*, and in the tables of kernels */
     const char *name;
     uint64_t size;
     int mantissa, bias;
@@ -95,13 +95,34 @@ struct Dtype {
     }
 };
 
-constexpr Dtype f32 = {GSC_F32, "f32", 4, 23, 127}, f64 = {GSC_F64, "f64", 8, 52, 1023},
-                f16 = {GSC_F16, "f16", 2, 10, 15}, bf16 = {GSC_BF16, "bf16", 2, 7, 127},
-                f8_e4m3fn = {GSC_F8_E4M3FN, "f8_e4m3fn", 1, 3, 7},
-                f8_e5m2 = {GSC_F8_E5M2, "f8_e5m2", 1, 2, 15}, cb16 = {GSC_CB16, "cb16", 2, 9, 42};
+constexpr Dtype f32 = {GSC_F32, gsc_f32, "f32", 4, 23, 127},
+                f64 = {GSC_F64, gsc_f64, "f64", 8, 52, 1023},
+                f16 = {GSC_F16, gsc_f16, "f16", 2, 10, 15},
+                bf16 = {GSC_BF16, gsc_bf16, "bf16", 2, 7, 127},
+                f8_e4m3fn = {GSC_F8_E4M3FN, gsc_f8_e4m3fn, "f8_e4m3fn", 1, 3, 7},
+                f8_e5m2 = {GSC_F8_E5M2, gsc_f8_e5m2, "f8_e5m2", 1, 2, 15},
+                cb16 = {GSC_CB16, gsc_cb16, "cb16", 2, 9, 42};
 
-/* By GSC_* - 1, which is also the index in the tables of kernels. */
-constexpr Dtype dtypes[] = {f32, f64, f16, bf16, f8_e4m3fn, f8_e5m2, cb16};
+/* By index; the first two are the wide ones. */
+constexpr Dtype dtypes[] = {
+#define DTYPE(name) name,
+    GSC_FOR_DTYPES(DTYPE)
+#undef DTYPE
+};
+
+inline bool is_complex(uint32_t dtype)
+{
+    return dtype == GSC_COMPLEX64 || dtype == GSC_COMPLEX128;
+}
+
+/* A GSC_* constant, or the parts of a complex one. */
+inline const Dtype &real(uint32_t dtype)
+{
+    if (is_complex(dtype))
+        return dtype == GSC_COMPLEX64 ? dtypes[gsc_f32] : dtypes[gsc_f64];
+    return *std::find_if(std::begin(dtypes), std::end(dtypes),
+                         [=](const Dtype &d) { return d.dtype == dtype; });
+}
 
 inline uint64_t read_bits(const Dtype &d, const unsigned char *data, uint64_t i)
 {
@@ -144,7 +165,7 @@ inline const std::vector<double> &narrow_values(const Dtype &narrow)
         }
         return all;
     }();
-    return of_all[narrow.dtype - 1];
+    return of_all[narrow.index];
 }
 
 /* The nearest value, of two the even one, by looking for it among all of them. x is no NaN. */

@@ -79,7 +79,7 @@ class Tensors {
     }
     const Dtype &type(uint64_t i) const
     {
-        return dtypes[list[i].dtype - 1];
+        return real(list[i].dtype);
     }
     unsigned char *at(uint64_t i) const
     {
@@ -329,7 +329,7 @@ uint64_t random_element(const Dtype &d, Kind kind, Random &random)
             all.push_back(special_bits(each));
         return all;
     }();
-    const std::vector<uint64_t> &specials = special[d.dtype - 1];
+    const std::vector<uint64_t> &specials = special[d.index];
     const double sign = random.next() % 2 ? 1 : -1, u = random.unit();
     switch (kind) {
     case Kind::moderate:
@@ -431,11 +431,11 @@ Tensors long_list()
 {
     Tensors in;
     for (uint64_t i = 0; i < 300; i++)
-        add_random(in, dtypes[i % 7], i % 70, Kind::moderate, i);
-    for (uint64_t i = 0; i < 7; i++)
+        add_random(in, dtypes[i % std::size(dtypes)], i % 70, Kind::moderate, i);
+    for (uint64_t i = 0; i < std::size(dtypes); i++)
         add_random(in, dtypes[i], 300000 + i, i % 2 ? Kind::any : Kind::tiny, i);
     for (uint64_t i = 0; i < 300; i++)
-        add_random(in, dtypes[i % 7], 100 + i, Kind::huge, i);
+        add_random(in, dtypes[i % std::size(dtypes)], 100 + i, Kind::huge, i);
     return in;
 }
 
@@ -1050,10 +1050,10 @@ TEST_CASE("the sum of squares has the tree of the numerics, over more chunks tha
 {
     Tensors in;
     for (uint64_t i = 0; i < 1000; i++)
-        add_random(in, dtypes[i % 7], i % 7, Kind::moderate, i);
+        add_random(in, dtypes[i % std::size(dtypes)], i % 7, Kind::moderate, i);
     add_random(in, f32, 70 * 65536 + 3, Kind::moderate, 1);
     for (uint64_t i = 0; i < 1500; i++)
-        add_random(in, dtypes[i % 7], i % 5, Kind::tiny, i);
+        add_random(in, dtypes[i % std::size(dtypes)], i % 5, Kind::tiny, i);
     const Expected e = expected(in, {f32}, 1 / 3.0);
     const gsc_report report = check(nullptr, 3, in, GSC_WANT_NORM | GSC_WANT_AMAX);
     CHECK(report.sum_squares == e.report.sum_squares);

@@ -166,7 +166,7 @@ static const char *const dtype_names[] = {
 
 static bool is_complex(uint32_t dtype)
 {
-    return dtype >= GSC_COMPLEX64;
+    return dtype == GSC_COMPLEX64 || dtype == GSC_COMPLEX128;
 }
 
 /* Inputs and outputs in one piece of memory each, on the host and on the device. */
@@ -389,8 +389,8 @@ static void compare_tensors(void)
     static const uint32_t wants[] = {0, GSC_WANT_NORM | GSC_WANT_AMAX, WANT_ALL};
     static const uint64_t counts[] = {0, 1, 63, 65, 4097};
     lists all = {0}, same_dtypes = {0};
-    for (uint32_t in = GSC_F32; in <= GSC_COMPLEX128; in++)
-        for (uint32_t out = GSC_F32; out <= GSC_COMPLEX128; out++)
+    for (uint32_t in = 1; gsc_dtype_size(in); in++)
+        for (uint32_t out = 1; gsc_dtype_size(out); out++)
             if (is_complex(in) == is_complex(out)) {
                 for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
                     lists_add(&all, counts[i], in, out);
@@ -399,7 +399,7 @@ static void compare_tensors(void)
                 if (in == out)
                     lists_add(&all, 131072 + 4096 + 65, in, out);
             }
-    for (uint32_t dtype = GSC_F32; dtype <= GSC_COMPLEX128; dtype++)
+    for (uint32_t dtype = 1; gsc_dtype_size(dtype); dtype++)
         for (uint64_t count = 1; count <= 70000; count = 3 * count + random_bits() % 7)
             lists_add(&same_dtypes, count, dtype, dtype);
     lists_allocate(&all);
@@ -432,8 +432,11 @@ static void compare_tensors(void)
  */
 static void compare_conversions(void)
 {
-    for (uint32_t dtype = GSC_F16; dtype <= GSC_CB16; dtype++) {
-        const uint32_t size = gsc_dtype_size(dtype), half = 1u << (8 * size - 1);
+    for (uint32_t dtype = 1; gsc_dtype_size(dtype); dtype++) {
+        const uint32_t size = gsc_dtype_size(dtype);
+        if (size > 2)
+            continue;
+        const uint32_t half = 1u << (8 * size - 1);
         lists l = {0};
         lists_add_at(&l, 2 * half, dtype, GSC_F32, 0, 0);
         lists_add_at(&l, 2 * half, dtype, dtype, 0, 0);

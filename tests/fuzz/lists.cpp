@@ -38,12 +38,7 @@ const char *const names[] = {"scale", "check", "unscale", "clip_value", "accumul
 
 uint64_t parts(uint32_t dtype)
 {
-    return dtype >= GSC_COMPLEX64 ? 2 : 1;
-}
-
-const Dtype &real(uint32_t dtype)
-{
-    return dtype == GSC_COMPLEX64 ? f32 : dtype == GSC_COMPLEX128 ? f64 : dtypes[dtype - 1];
+    return is_complex(dtype) ? 2 : 1;
 }
 
 struct Entry {
@@ -375,8 +370,8 @@ uint64_t random_count(Source &source, bool large)
 
 uint32_t random_dtype(Source &source, bool complex)
 {
-    return static_cast<uint32_t>(complex ? GSC_COMPLEX64 + source.below(2)
-                                         : GSC_F32 + source.below(std::size(dtypes)));
+    return complex ? static_cast<uint32_t>(GSC_COMPLEX64 + source.below(2))
+                   : dtypes[source.below(std::size(dtypes))].dtype;
 }
 
 gsc_factor random_factor(Source &source)
