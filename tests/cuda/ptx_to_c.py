@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Translates the PTX of the kernels to C that runs on the emulated device: ptx_to_c.py PTX.C OUTPUT.C
+"""Translates the PTX of the kernels to C that runs on the emulated device: ptx_to_c.py PTX.C|NAME.PTX OUTPUT.C
 
 Strictly by PTX's manual; what is not known here is an error, and so is what may round otherwise than the CPU: .approx,
 .ftz, and add, sub and mul without .rn, which ptxas may contract. Registers are bits, unsigned and as wide as declared;
@@ -65,6 +65,7 @@ OPERATIONS = [
     ("sqrt.rn.T", FLOATS, "T: T", "T_sqrt(a)"),
     ("fma.rn.T", FLOATS, "T: T T T", "T_fma(a, b, c)"),
     ("abs.T", FLOATS, "T: T", "T_abs(a)"),
+    ("copysign.f64", "f64", "b64: b64 b64", "a >> 63 << 63 | (b & ~0ull >> 1)"),
     ("neg.T", FLOATS, "T: T", "-a"),
     ("min.T", FLOATS, "T: T T", "T_min(a, b)"),
     ("max.T", FLOATS, "T: T T", "-T_min(-a, -b)"),
@@ -176,7 +177,7 @@ class Translator:
             bits = f"0x{text[2:]}u"
         elif re.fullmatch(r"-?\d+", text) and kind[0] != "f":
             bits = f"({text}ll)"
-        elif kind in ("b64", "u64"):
+        elif kind in ("b64", "u64", "b32"):
             bits = f"{self.symbol(text)[1]}ull"
         else:
             raise ValueError(f"{text} is no .{kind}")
@@ -184,7 +185,7 @@ class Translator:
 
     def address(self, name, offset, space):
         if name[0] == "%":
-            return f"{self.function.register(name, 64)} + {offset or 0}ll"
+            return f"{self.function.register(name, 32 if space == 'shared' else 64, False)} + {offset or 0}ll"
         of, start = self.symbol(name)
         if of != space:
             raise ValueError(f"{name} is in .{of}")
@@ -281,8 +282,9 @@ class Translator:
             start, end = self.place(len(self.constants), *match.group(1, 2, 4))
             self.symbols[match[3]] = "const", start
             self.constants += ["0"] * (start - len(self.constants)) + match[5].split(", ")
-            if len(self.constants) != end:
+            if len(self.constants) > end:
                 raise ValueError("not so many bytes")
+            self.constants += ["0"] * (end - len(self.constants))
         elif match := re.fullmatch(rf"\.shared {VARIABLE};", text):
             start, self.shared = self.place(self.shared, *match.group(1, 2, 4))
             self.symbols[match[3]] = "shared", start
@@ -314,8 +316,13 @@ class Translator:
     def translate(self, path):
         pending, number = "", 0
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            literals = re.findall(r'"((?:[^"\\]|\\.)*)"', "" if line.startswith("#") else line)
-            for part in "".join(literals).replace("\\n", "\n").replace('\\"', '"').split("\n"):
+            if path.suffix == ".ptx":
+                text = re.sub(r"\s+", " ", line.split("//")[0]).strip()
+                text = text.replace("{ .reg", "{\n.reg").replace("; }", ";\n}")
+            else:
+                literals = re.findall(r'"((?:[^"\\]|\\.)*)"', "" if line.startswith("#") else line)
+                text = "".join(literals).replace("\\n", "\n").replace('\\"', '"')
+            for part in text.split("\n"):
                 if re.match(r"\.(version|target|address_size)\b", part):
                     continue
                 pending = f"{pending} {part.strip()}".strip()
