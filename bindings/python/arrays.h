@@ -238,7 +238,7 @@ static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
     if (!dtype_name && !(dtype_name = PyUnicode_InternFromString("dtype")))
         return false;
     bool has_buffer = PyObject_CheckBuffer(array); /* JAX: of the host's arrays only */
-    if ((!has_buffer || place->device >= 0) && PyObject_HasAttrString(array, "__dlpack__"))
+    if ((!has_buffer || place->device >= 0) && PyObject_HasAttr(array, gsc_py_dlpack_name))
         return gsc_py_dlpack(array, view, tensor, writable, place, list, index);
     if (has_buffer && place->device >= 0)
         return gsc_py_raise_at(GSC_ERROR_VALUE, list, index,
@@ -545,7 +545,9 @@ static bool gsc_py_init(PyObject *module)
             "What a call refused: `status` (GSC_ERROR_*), `argument` (position in the C call), "
             "`index` of the tensor or -1, `name` of what was wrong. Nothing was changed.",
             PyExc_ValueError, NULL);
-    if (!gsc_py_error)
+    if (!gsc_py_dlpack_name)
+        gsc_py_dlpack_name = PyUnicode_InternFromString("__dlpack__");
+    if (!gsc_py_error || !gsc_py_dlpack_name)
         return false;
     Py_INCREF(gsc_py_error);
     return PyModule_AddObject(module, "Error", gsc_py_error) == 0;

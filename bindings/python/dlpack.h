@@ -34,6 +34,9 @@ static const struct {
     {10, 8, GSC_F8_E4M3FN}, {12, 8, GSC_F8_E5M2}, {5, 64, GSC_COMPLEX64}, {5, 128, GSC_COMPLEX128},
 };
 
+/* "__dlpack__", made once: CPython's cache of attributes keeps each new name for a while. */
+static PyObject *gsc_py_dlpack_name;
+
 /* Where a call wants its arrays. */
 typedef struct gsc_py_place {
     int32_t device;   /* CUDA ordinal; -1: the host */
@@ -43,7 +46,7 @@ typedef struct gsc_py_place {
 /* The capsule of an array; of the newer kind where the producer knows it. */
 static PyObject *gsc_py_export(PyObject *array, const gsc_py_place *place)
 {
-    PyObject *method = PyObject_GetAttrString(array, "__dlpack__");
+    PyObject *method = PyObject_GetAttr(array, gsc_py_dlpack_name);
     PyObject *none = PyTuple_New(0), *capsule = NULL;
     PyObject *keywords = Py_BuildValue("{s(ii)}", "max_version", 1, 0);
     bool ok = method && none && keywords;

@@ -31,7 +31,7 @@ defmodule GradScaler.ConcurrencyTest do
   test "results outlive the process that made them, and garbage collection" do
     tree = shared()
     scaler = GradScaler.new("torch")
-    {grads, _} = Task.await(Task.async(fn -> GradScaler.unscale(tree, scaler) end))
+    {grads, _} = Task.await(Task.async(fn -> GradScaler.unscale(tree, scaler) end), 60_000)
     for _ <- 1..50, do: spawn(fn -> GradScaler.unscale(tree, scaler) end)
     :erlang.garbage_collect()
     assert grads == elem(GradScaler.unscale(tree, scaler), 0)
@@ -98,7 +98,7 @@ defmodule GradScaler.ConcurrencyTest do
   # As a release does it: the path first, then the code; callers move over at their next call. Returns where priv is.
   defp upgrade(directory) do
     true = :code.replace_path(:gradscaler, to_charlist(Path.join(directory, "ebin")))
-    soft_purge(100)
+    soft_purge(6000)
     {:module, Native} = :code.load_file(Native)
     to_string(:code.priv_dir(:gradscaler))
   end

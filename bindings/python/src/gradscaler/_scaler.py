@@ -433,7 +433,8 @@ class Scaler:
             for ordinal, indices, call in calls:  # the host's first, which are checked only now
                 part = _structs.Report() if several else report
                 if ordinal is None:
-                    getattr(c, f"gsc_{function}")(self._on, factor, *limit, call, want, part)
+                    name = sys.intern(f"gsc_{function}")  # of a new string, CPython's cache of attributes keeps each
+                    getattr(c, name)(self._on, factor, *limit, call, want, part)
                 else:
                     call.run(factor, part)
                 if several:
