@@ -22,11 +22,29 @@ static void gsc_py_set(PyObject *object, const char *name, PyObject *value)
     }
 }
 
+/* What a message of the library says to do, as it is done in Python. */
+static PyObject *gsc_py_reworded(PyObject *text)
+{
+    static const char *const words[][2] = {
+        {"ask for GSC_WANT_", "pass want=Want."},
+        {"no gsc_state_init or gsc_factor_init made it", "no Scaler made it"},
+    };
+    for (size_t i = 0; text && i < sizeof words / sizeof *words; i++) {
+        PyObject *from = PyUnicode_FromString(words[i][0]), *to = PyUnicode_FromString(words[i][1]);
+        PyObject *reworded = from && to ? PyUnicode_Replace(text, from, to, -1) : NULL;
+        Py_XDECREF(from);
+        Py_XDECREF(to);
+        Py_DECREF(text);
+        text = reworded;
+    }
+    return text;
+}
+
 static void gsc_py_raise(const gsc_error *err)
 {
     /* A message may have been cut inside a character. */
-    PyObject *text =
-        PyUnicode_DecodeUTF8(err->message, (Py_ssize_t)strlen(err->message), "replace");
+    PyObject *text = gsc_py_reworded(
+        PyUnicode_DecodeUTF8(err->message, (Py_ssize_t)strlen(err->message), "replace"));
     PyObject *error = text ? PyObject_CallFunctionObjArgs(gsc_py_error, text, NULL) : NULL;
     Py_XDECREF(text);
     if (!error)
@@ -40,15 +58,28 @@ static void gsc_py_raise(const gsc_error *err)
     Py_DECREF(error);
 }
 
+/* What to do about an array whose owner, or who exports it, says this. */
+static const char *gsc_py_remedy(const char *message)
+{
+    if (strstr(message, "contiguous"))
+        return "; pass a contiguous copy";
+    if (strstr(message, "read-only") || strstr(message, "readonly") ||
+        strstr(message, "not writable"))
+        return "; pass a writable copy";
+    return "";
+}
+
 /* Raises Error for tensor `index` of a list. */
 static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t index, PyObject *text)
 {
     gsc_error err = {.status = status, .argument = -1, .index = index};
     const char *message = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
     PyErr_Clear(); /* of a text that is none */
+    if (!message)
+        message = "not usable";
     PyOS_snprintf(err.name, sizeof err.name, "%s[%lld]", list, (long long)index);
-    PyOS_snprintf(err.message, sizeof err.message, "%s[%lld]: %.150s", list, (long long)index,
-                  message ? message : "not usable");
+    PyOS_snprintf(err.message, sizeof err.message, "%s[%lld]: %.150s%s", list, (long long)index,
+                  message, gsc_py_remedy(message));
     Py_XDECREF(text);
     gsc_py_raise(&err);
     return false;
@@ -207,9 +238,13 @@ static bool gsc_py_reraise_at(const char *list, Py_ssize_t index)
 
 static PyObject *gsc_py_unsupported(PyObject *dtype, const Py_buffer *view)
 {
+#define TAKEN                                                                                      \
+    " is not supported: pass float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2, "    \
+    "cb16, complex64 or complex128"
     if (dtype)
-        return PyUnicode_FromFormat("dtype %S is not supported", dtype);
-    return PyUnicode_FromFormat("format %s is not supported", view->format ? view->format : "B");
+        return PyUnicode_FromFormat("dtype %S" TAKEN, dtype);
+    return PyUnicode_FromFormat("format %s" TAKEN, view->format ? view->format : "B");
+#undef TAKEN
 }
 
 /* An array without a buffer, or one that a device call takes. */
@@ -223,8 +258,14 @@ static bool gsc_py_dlpack(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
     if (!capsule)
         return gsc_py_reraise_at(list, index);
     if (!gsc_py_from_capsule(capsule, view, tensor, writable, place, &status, &why)) {
+        PyObject *dtype = status == GSC_ERROR_DTYPE ? PyObject_GetAttrString(array, "dtype") : NULL;
+        PyObject *named = dtype ? gsc_py_unsupported(dtype, NULL) : NULL;
+        PyErr_Clear();
+        Py_XDECREF(dtype);
+        if (named)
+            Py_XDECREF(why);
         Py_DECREF(capsule);
-        return gsc_py_raise_at(status, list, index, why);
+        return gsc_py_raise_at(status, list, index, named ? named : why);
     }
     view->obj = capsule;
     return true;

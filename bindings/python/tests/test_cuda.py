@@ -5,9 +5,12 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
+import subprocess
 import sys
+import threading
 import weakref
 from types import SimpleNamespace
 
@@ -125,6 +128,10 @@ def empty_like(tensor, dtype):
     return type(tensor)(np.empty_like(tensor.array, dtype=dtype), tensor.place[1], dtype)
 
 
+def named(arrays):
+    return {f"p{i}": array for i, array in enumerate(arrays)}
+
+
 def scaler_of(scale=8.0):
     return Scaler("static", init_scale=scale)
 
@@ -177,6 +184,8 @@ def test_clipping_and_accumulating():
     assert report.bad == ("a",) and total.array.tolist() == [2, 3]
     with pytest.raises(ValueError, match="arrays of one device"):
         scaler_of().accumulate([Tensor([1]), Tensor([1], 1)], [Tensor([1]), Tensor([1], 1)])
+    with pytest.raises(ValueError, match="arrays of one device"):
+        scaler_of().accumulate(Arrays([Tensor([1]), np.ones(1, F32)], [Tensor([1]), np.ones(1, F32)]))
 
 
 def test_the_framework_multiplies_its_loss():
@@ -244,9 +253,9 @@ def test_a_capture_is_left_as_it_is():
             with pytest.raises(Error, match="cuda:0: .* captured, .* use the C calls") as refused:
                 call(tensors)
             assert refused.value.status == c.GSC_ERROR_UNAVAILABLE
-        with pytest.raises(Error, match="cuStreamIsCapturing: .*capturing") as refused:
+        with pytest.raises(Error, match="cuda:0: .* captured .* default .* after the capture, or make") as refused:
             scaler_of().check([Tensor([1])])  # on the legacy stream, which would wait for the captured one
-        assert refused.value.status == c.GSC_ERROR_DEVICE
+        assert refused.value.status == c.GSC_ERROR_UNAVAILABLE
     finally:
         ended = DRIVER.cuStreamEndCapture(stream, ctypes.byref(graph))
     assert ended == 0 and DRIVER.cuGraphDestroy(graph) == 0
@@ -255,8 +264,52 @@ def test_a_capture_is_left_as_it_is():
     assert tensors[0].array.tolist() == [1]
 
 
+def test_a_capture_of_another_thread_neither_forbids_a_call_nor_is_broken_by_it():
+    captured, graph = ctypes.c_void_p(new_stream()), ctypes.c_void_p()
+    tensor = framework_on(new_stream())([8])
+
+    def first_calls():
+        reports.append(scaler_of().check([tensor]))
+        reports.append(scaler_of().check([tensor] * 1024, want=Want.NORM))  # in a larger workspace
+        mode = ctypes.c_int(0)  # asks for the mode of this thread by setting it
+        assert DRIVER.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
+        modes.append(mode.value)
+
+    reports, modes = [], []
+    other = threading.Thread(target=first_calls)
+    assert DRIVER.cuStreamBeginCapture_v2(captured, 0) == 0
+    other.start()
+    other.join()
+    assert DRIVER.cuStreamEndCapture(captured, ctypes.byref(graph)) == 0 and DRIVER.cuGraphDestroy(graph) == 0
+    assert reports[1].norm == 32 and modes == [0]
+
+
+def watch(monkeypatch, before_wait):
+    """Calls it before a call waits for its stream."""
+    driver = gradscaler._cuda._driver
+
+    def watched(name, *arguments, **keywords):
+        if name == "cuStreamSynchronize":
+            before_wait()
+        return driver(name, *arguments, **keywords)
+
+    monkeypatch.setattr(gradscaler._cuda, "_driver", watched)
+
+
+def launched(monkeypatch, before_launch):
+    """Calls it with the context before a call launches, but not when it asks for its workspace."""
+    call = c.cuda_call
+
+    def watched(function, context, stream, workspace, *rest):
+        if workspace:
+            before_launch(context)
+        return call(function, context, stream, workspace, *rest)
+
+    monkeypatch.setattr(c, "cuda_call", watched)
+
+
 def test_exports_are_held_until_the_device_is_done(monkeypatch):
-    driver, alive = gradscaler._cuda._driver, []
+    alive = []
 
     class Owner(Tensor):
         def __dlpack__(self, **keywords):
@@ -266,21 +319,37 @@ def test_exports_are_held_until_the_device_is_done(monkeypatch):
             self.array = None
             return capsule
 
-    def watched(name, *arguments):
-        if name == "cuStreamSynchronize":
-            alive.append([tensor.exported() is not None for tensor in tensors])
-        driver(name, *arguments)
-
-    monkeypatch.setattr(gradscaler._cuda, "_driver", watched)
+    watch(monkeypatch, lambda: alive.append([tensor.exported() is not None for tensor in tensors]))
     tensors = [Owner([1]), Owner([2])]
     scaler_of().unscale(tensors[:1], out=tensors[1:])
     assert alive == [[True, True]] and [tensor.exported() for tensor in tensors] == [None, None]
 
 
+def test_a_call_in_the_middle_of_another_on_its_own_stream(monkeypatch):
+    def meanwhile():
+        monkeypatch.undo()
+        scaler = scaler_of(2.0)
+        inner.append(scaler.unscale([other := framework_on(new_stream())([8, np.inf])]))
+        inner.append(other.array.tolist())
+
+    scaler, tensor, inner = scaler_of(), Tensor([8, 16, 24]), []
+    watch(monkeypatch, meanwhile)
+    report = scaler.unscale([tensor], want=Want.NORM)
+    assert tensor.array.tolist() == [1, 2, 3] and report.norm == 14**0.5 and not report.found_inf
+    assert inner[0].first_bad == (0, 1) and inner[1] == [4, np.inf]
+
+
+def test_memory_is_that_of_the_calls_at_a_time_not_of_the_streams():
+    scaler_of().check([Tensor([1])])
+    before = DRIVER.standin_allocated()
+    for _ in range(3):
+        scaler_of().check([framework_on(new_stream())([1])])
+    assert DRIVER.standin_allocated() == before
+
+
 def test_a_forked_child_says_that_cuda_ended():
     scaler_of().check([Tensor([1])])
-    device = gradscaler._cuda.device(0)
-    with gradscaler._cuda._opening, device.lock, device.streams[1].lock:
+    with gradscaler._cuda._opening:
         child = os.fork()
         if child == 0:
             signal.alarm(60)  # rather than wait for a lock of the parent
@@ -292,12 +361,25 @@ def test_a_forked_child_says_that_cuda_ended():
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_the_interpreter_ends_while_a_thread_is_in_a_call():
+    program = """
+import threading, time
+from test_cuda import Arrays, Tensor, scaler_of
+arrays = Arrays([Tensor([1]), Tensor([1], 1)])
+threading.Thread(target=lambda: [scaler_of().check(arrays) for _ in iter(int, 1)], daemon=True).start()
+time.sleep(0.05)
+"""
+    here = os.path.dirname(__file__)
+    ended = subprocess.run([sys.executable, "-c", program], cwd=here, text=True, capture_output=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 # ---- several devices ----
 
 
 def test_a_list_over_devices_is_grouped():
     places = [0, 1, None, 1, 0]
-    grads = {f"p{i}": np.ones(4, F32) if at is None else Tensor(np.ones(4), at) for i, at in enumerate(places)}
+    grads = named(np.ones(4, F32) if at is None else Tensor(np.ones(4), at) for at in places)
     report = scaler_of().unscale(grads, want=Want.NORM)
     assert report.elements == 20 and report.sum_squares == 20 / 64
     for name, at in zip(grads, places, strict=True):
@@ -310,6 +392,39 @@ def test_a_bad_element_of_a_group_is_found_in_the_whole_list():
     report = scaler_of().unscale(grads)
     assert report.first_bad == (3, 2) and report.bad == (3, 4)
     assert (report.inf_count, report.nan_count) == (1, 1)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("device", [0, 1])
+def test_an_out_of_another_length_is_refused(count, device):
+    grads, outs = [Tensor([1]), Tensor([1], device)], [Tensor([0]) for _ in range(count)]
+    for action in scaler_of().unscale, Arrays:
+        with pytest.raises(ValueError, match=f"2 tensors and {count} outputs"):
+            action(grads, outs)
+    with pytest.raises((Error, ValueError), match=r"out\[2\]: |2 tensors and 3 outputs"):
+        scaler_of().unscale(grads, [*outs[:1], Tensor([0]), None])
+
+
+def test_several_devices_work_at_a_time(monkeypatch):
+    done = []
+    launched(monkeypatch, lambda context: done.append("launch"))
+    watch(monkeypatch, lambda: done.append("wait"))
+    scaler_of().unscale([Tensor([1]), np.ones(1, F32), Tensor([1], 1)])
+    assert done == ["launch", "launch", "wait", "wait"]
+
+
+def test_a_launch_that_fails_is_waited_for_as_are_those_before(monkeypatch):
+    def fail_second(_):
+        done.append("launch")
+        if len(done) == 2:
+            raise MemoryError
+
+    done = []
+    launched(monkeypatch, fail_second)
+    watch(monkeypatch, lambda: done.append("wait"))
+    with pytest.raises(MemoryError):
+        scaler_of().unscale([Tensor([1]), Tensor([1], 1)])
+    assert done == ["launch", "launch", "wait", "wait"]
 
 
 @pytest.mark.parametrize(
@@ -331,9 +446,86 @@ def test_a_wrong_device_names_the_tensor(out, words):
     assert refused.value.index == 1
 
 
-def test_only_arrays_of_the_host_are_held():
-    with pytest.raises(Error, match="'b': tensors\\[1\\]: it is on cuda:1"):
-        Arrays({"a": np.ones(1, F32), "b": Tensor([1], 1)})
+@pytest.mark.parametrize("places", [[0, 0], [0, 1], [None, 1], [1, None, 0, 1]])
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["in place", "out"])
+def test_held_arrays_give_the_report_and_the_results_of_their_container(places, elsewhere):
+    def outcome(hold, call):
+        def arrays(*values):
+            values = [[*values, i] for i, _ in enumerate(places)]
+            return named(
+                np.array(v, F32) if at is None else Tensor(v, at) for v, at in zip(values, places, strict=True)
+            )
+
+        grads, outs = arrays(8, np.inf), (arrays(1, 1),) if elsewhere else ()
+        given = (Arrays(grads, *outs),) if hold else (grads, *outs)
+        report = call(scaler_of(), *given, want=Want.NORM | Want.COUNTS)
+        contents = [getattr(array, "array", array).tolist() for each in (grads, *outs) for array in each.values()]
+        return bytes(report), report.bad, report.first_bad, contents
+
+    calls = [Scaler.unscale, functools.partial(Scaler.unscale, clip_value=1.0)]
+    calls += [Scaler.accumulate] if elsewhere and places == [0, 0] else []
+    calls += [] if elsewhere else [Scaler.check]
+    for call in calls:
+        assert outcome(True, call) == outcome(False, call)
+
+
+def test_held_arrays_on_a_device_are_exported_once(monkeypatch):
+    torch, _ = torch_on(monkeypatch, None, new_stream())
+    tensors = [torch([8.0], 1) for _ in range(3)]
+    arrays = Arrays(tensors)
+    assert [scaler_of().unscale(arrays).elements for _ in range(3)] == [3] * 3
+    assert [tensor.streams for tensor in tensors] == [[-1]] * 3
+    assert [tensor.array.tolist() for tensor in tensors] == [[8 / 512]] * 3
+
+
+def test_held_arrays_use_the_stream_of_each_call(monkeypatch):
+    torch, _ = torch_on(monkeypatch, None, new_stream())
+    arrays = Arrays([torch([1], 1)])
+    for stream in new_stream(), new_stream():
+        torch_on(monkeypatch, None, stream)
+        sys.modules["torch"].Tensor = torch
+        scaler_of().check(arrays)
+        assert DRIVER.standin_stream() == stream
+
+
+def test_held_arrays_of_several_frameworks_wait_for_each_at_each_call(monkeypatch):
+    torch, _ = torch_on(monkeypatch, None, stream := new_stream())
+    tensors = [torch([1], 1), StreamTensor([1], 1), StreamTensor([1], 1)]
+    arrays = Arrays(tensors)
+    assert [tensor.streams for tensor in tensors] == [[stream]] * 3
+    scaler_of().check(arrays)
+    assert [tensor.streams for tensor in tensors] == [[stream] * 2, [stream] * 2, [stream]]
+
+
+def test_held_arrays_during_a_capture_and_in_a_forked_child():
+    stream, graph = ctypes.c_void_p(new_stream()), ctypes.c_void_p()
+    tensor = framework_on(stream.value)([8])
+    arrays = Arrays([tensor])
+    assert DRIVER.cuStreamBeginCapture_v2(stream, 0) == 0
+    for call in lambda: scaler_of().unscale(arrays), lambda: Arrays([tensor]):
+        with pytest.raises(Error, match="cuda:0: .* captured"):
+            call()
+    assert DRIVER.cuStreamEndCapture(stream, ctypes.byref(graph)) == 0 and DRIVER.cuGraphDestroy(graph) == 0
+    scaler_of().unscale(arrays)
+    assert tensor.array.tolist() == [1]
+    child = os.fork()
+    if child == 0:
+        try:
+            scaler_of().check(arrays)
+        except Error as error:
+            os._exit(0 if "forked" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_what_cannot_be_held_is_refused_by_name():
+    with pytest.raises(Error, match="'b': tensors\\[1\\]: dtype int32 is not supported") as refused:
+        Arrays({"a": np.ones(1, F32), "b": Tensor([1], 1, np.int32)})
+    assert refused.value.index == 1
+    with pytest.raises(ValueError, match="'b': its output is on another device"):
+        Arrays({"a": np.ones(1, F32), "b": Tensor([1], 1)}, {"a": np.ones(1, F32), "b": Tensor([1])})
+    with pytest.raises(Error, match="'b': tensor 1 and its output overlap"):
+        scaler_of().accumulate(Arrays({"a": Tensor([1]), "b": (b := Tensor([1]))}, {"a": Tensor([1]), "b": b}))
     tensor = Tensor([8, 16], kind=1)
     scaler_of().unscale(Arrays([tensor]))
     assert tensor.array.tolist() == [1, 2]
@@ -376,16 +568,60 @@ def test_over_several_devices_a_bad_array_anywhere_changes_nothing(order):
     refused({"host": np.ones(2, F32), "bad": Tensor([1])}, results, "one is complex")
 
 
+INTEGERS = np.ones(1, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("bad", "out", "name", "words"),
+    [
+        ([Tensor(INTEGERS, 1, np.int32)], None, "tensors[3]", "tensors[3]: "),
+        ([INTEGERS], None, "tensors[3]", "tensors[3]: "),
+        ([Tensor([1], 1)], [Tensor([1, 2], 1)], "out[3]", "out[3]: "),
+        ([Tensor([1], 1)], [Tensor([1], 1, np.complex64)], "out[3].dtype", "of tensor 3 and "),
+        ([twice := Tensor([1], 1), twice], None, "tensors[4]", "tensors[4]: the same array as tensors[3]: "),
+    ],
+    ids=["device", "host", "out", "core", "twice"],
+)
+def test_over_several_devices_the_index_is_that_of_the_whole_list(bad, out, name, words):
+    grads, results = ([np.ones(1, F32), Tensor([1]), Tensor([1], 1)] for _ in range(2))
+    index = 4 if "4" in name else 3
+    with pytest.raises(Error) as refused:
+        scaler_of().unscale(grads + bad, out and results + out)
+    assert (refused.value.index, refused.value.name) == (index, name)
+    assert str(refused.value).startswith(words)
+    with pytest.raises(Error) as refused:
+        scaler_of().unscale(named(grads + bad), out and named(results + out))
+    assert str(refused.value).startswith(f"'p{index}': {words}")
+
+
 def test_a_device_that_is_not_there():
     with pytest.raises(Error, match="device is 5: CUDA has 2 here"):
         scaler_of().unscale([Tensor([1], 5)])
 
 
-def test_what_only_the_device_finds_out_is_an_error():
+@pytest.mark.parametrize(("scale", "serial", "words"), [(0, 0, "no Scaler made it"), (0, 3, "set policy.min_scale")])
+def test_a_factor_that_the_device_refuses_is_said_as_on_the_host(scale, serial, words):
     tensor = Tensor([1])
-    with pytest.raises(Error, match="cuda:0: factor is zero") as refused:
-        scaler_of().unscale([tensor], factor=Factor())
-    assert refused.value.status == c.GSC_ERROR_FACTOR and tensor.array.tolist() == [1]
+    for array in tensor, np.ones(1, F32):
+        with pytest.raises(Error, match=f"factor.scale is 0 after {serial} updates: .*{words}") as refused:
+            scaler_of().unscale([array], factor=Factor(scale=scale, serial=serial))
+        assert refused.value.status == c.GSC_ERROR_FACTOR
+    assert tensor.array.tolist() == [1]
+
+
+def test_what_only_the_device_finds_out_is_an_error(monkeypatch):
+    call = c.cuda_call
+
+    def failing(*arguments):
+        needed = call(*arguments)
+        report = gradscaler._structs.Report.from_address(arguments[-1])
+        report.status = c.GSC_ERROR_VALUE
+        return needed
+
+    monkeypatch.setattr(c, "cuda_call", failing)
+    with pytest.raises(Error, match="cuda:0: value out of range") as refused:
+        scaler_of().check([Tensor([1])])
+    assert (refused.value.status, refused.value.name) == (c.GSC_ERROR_VALUE, "report.status")
 
 
 # ---- what an array may be ----
@@ -413,12 +649,17 @@ def test_what_is_refused():
 
     frozen = Tensor([1])
     frozen.array.flags.writeable = False
+
+    class Typeless(Tensor):
+        dtype = property()
+
     rows = [
-        (Strided(), "not contiguous"),
-        (Tensor([1], dtype=np.int32), "code 0 and 32 bits is not supported"),
+        (Strided(), "not contiguous; pass a contiguous copy"),
+        (Tensor([1], dtype=np.int32), "dtype int32 is not supported: pass float16, .* or complex128$"),
+        (Typeless([1], dtype=np.int32), "code 0 and 32 bits is not supported"),
         (Nothing([1]), "no DLPack tensor"),
         (Differentiated([1]), "requires a gradient"),
-        (frozen, "read-only"),
+        (frozen, "read-only; pass a writable copy"),
     ]
     for tensor, words in rows:
         with pytest.raises(Error, match=words) as refused:
@@ -433,7 +674,7 @@ def test_arrays_of_jax_are_read_only(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Array))
     grads = {"good": Tensor([8]), "bad": Array([8])}
     for out, name in (None, "tensors"), ({"good": Tensor([0]), "bad": Array([0])}, "out"):
-        with pytest.raises(Error, match="'bad': .* read-only") as refused:
+        with pytest.raises(Error, match="'bad': .* read-only, .* pass out with arrays of another framework") as refused:
             scaler_of().unscale(grads, out=out)
         assert (refused.value.index, refused.value.name) == (1, f"{name}[1]")
     assert [tensor.array.tolist() for tensor in grads.values()] == [[8], [8]]
@@ -449,8 +690,10 @@ def test_a_driver_that_fails_is_an_error(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(gradscaler._cuda, "_library", Broken)
+        spare = len(gradscaler._cuda.device(0).spare)
         with pytest.raises(Error, match="cuStreamSynchronize: unspecified launch failure") as failed:
             scaler_of().check([Tensor([1])])
+        assert len(gradscaler._cuda.device(0).spare) == spare - 1  # its memory may be written to yet
         assert (failed.value.status, failed.value.name) == (c.GSC_ERROR_DEVICE, "cuStreamSynchronize")
     assert scaler_of().check([Tensor([1])]).elements == 1
 

@@ -138,6 +138,24 @@ def test_what_cannot_be_written_is_refused_in_place_and_as_out(bad, reason):
     assert (in_place.split(":")[0], as_out.split(":")[0], reason in in_place) == ("tensors[1]", "out[1]", True)
 
 
+def test_an_array_that_cannot_be_taken_comes_with_what_to_do():
+    integers = refusal(lambda: scaler_of().check([ones(dtype=np.int32)]))
+    taken = "float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2, cb16, complex64 or complex128"
+    assert integers == f"tensors[0]: dtype int32 is not supported: pass {taken}"
+    assert refusal(lambda: scaler_of().check([ones(8)[::2]])).endswith("not contiguous; pass a contiguous copy")
+    for bad, _ in NOT_WRITABLE.values():
+        assert refusal(lambda bad=bad: scaler_of().unscale([bad])).endswith("; pass a writable copy")
+
+
+def test_a_message_says_what_to_do_in_python():
+    scaler = scaler_of()
+    report = scaler.check([ones()])
+    assert refusal(lambda: scaler.clip_factor(report, 1.0)) == "the report has no norm: pass want=Want.NORM"
+    predicts = Scaler("static", target_amax=1.0, growth_factor=2.0)
+    assert "pass want=Want.AMAX" in refusal(lambda: predicts.update(report))
+    assert refusal(lambda: scaler.check([ones()], factor=Factor())).endswith("no Scaler made it")
+
+
 @pytest.mark.parametrize(("readable", "_"), NOT_WRITABLE.values(), ids=NOT_WRITABLE)
 def test_what_cannot_be_written_can_be_checked(readable, _):
     assert not scaler_of().check([readable]).found_inf
@@ -335,11 +353,14 @@ def test_what_cannot_be_held_is_refused_by_name(arguments, words):
         (lambda s, held: s.scale(held), ["dtype"]),
         (lambda s, held: pickle.dumps(held), ["pickle", "grads"]),
         (lambda s, held: copy.copy(held), ["copy", "grads"]),
-        (lambda s, held: c.gsc_unscale(None, None, (held._held, held._held), 0, None), ["tensors", "PyCapsule"]),
+        (
+            lambda s, held: c.gsc_unscale(None, None, (held._held[0][1], held._held[0][1]), 0, None),
+            ["tensors", "PyCapsule"],
+        ),
         (lambda s, held: c.gsc_unscale(None, None, c.gsc_context_create_cpu(2), 0, None), ["tuple"]),
-        (lambda s, held: c.cuda_hold(held._held, None, 0, 1), ["tensors", "PyCapsule"]),
-        (lambda s, held: c.cuda_call("check", 0, 0, 0, 0, 0, 0.0, held._held, 0, 0), ["PyCapsule", "name"]),
-        (lambda s, held: c.gsc_prepare(held._held), ["PyCapsule"]),
+        (lambda s, held: c.cuda_hold(held._held[0][1], None, 0, 1), ["tensors", "PyCapsule"]),
+        (lambda s, held: c.cuda_call("check", 0, 0, 0, 0, 0, 0.0, held._held[0][1], 0, 0), ["PyCapsule", "name"]),
+        (lambda s, held: c.gsc_prepare(held._held[0][1]), ["PyCapsule"]),
     ],
 )
 def test_what_held_arrays_cannot_do_is_refused(call, words):

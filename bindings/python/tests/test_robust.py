@@ -62,7 +62,7 @@ CALLS = {
     "held call": lambda: SCALER.unscale(HELD, want=Want.NORM).norm,
     "held overflow": lambda: SCALER.check(Arrays(np.array([np.inf]))),
     "not held": lambda: refused(Arrays, GOOD, OTHER_SHAPE),
-    "held bad report": lambda: refused(c.gsc_unscale, None, None, HELD._held, 0, bytes(3)),
+    "held bad report": lambda: refused(c.gsc_unscale, None, None, HELD._held[0][1], 0, bytes(3)),
     "overflow": lambda: SCALER.check([np.array([np.inf])]),
     "update": lambda: SCALER.update([Report(overflow=1), Report()]) and SCALER.set_scale(8.0),
     "factors": lambda: SCALER.clip_factor(Report(sum_squares=4.0), 1.0),
@@ -245,7 +245,7 @@ def test_no_struct_is_held_after_a_call(last):
         (lambda: c.gsc_policy_check(SCALER.policy), type(None)),
         (lambda: c.gsc_merge(None, Report(), Report(), Report()), type(None)),
         (lambda: c.gsc_check(None, None, [], 0, Report()), type(None)),
-        (lambda: c.gsc_unscale(None, None, HELD._held, 0, None), type(None)),
+        (lambda: c.gsc_unscale(None, None, HELD._held[0][1], 0, None), type(None)),
     ],
 )
 def test_a_function_of_c_returns_a_plain_object(call, expected):

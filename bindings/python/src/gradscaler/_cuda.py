@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import _gradscaler as c
@@ -22,6 +22,8 @@ CUDA, CUDA_MANAGED = 2, 13  # DLPack's types of devices
 SAME_STREAM = -1  # for DLPack: the producer's own, there is nothing to wait for
 LEGACY_STREAM = 1  # DLPack's number, and the driver's handle, of the stream that others wait for
 PORTABLE_MAPPED = 3
+CAPTURE_RELAXED = 2
+CAPTURE_IMPLICIT = 906  # the driver's result: what is asked would make a captured stream wait
 
 
 def device_of(array: Any) -> int | None:
@@ -48,23 +50,20 @@ def groups(arrays: Sequence[Any]) -> dict[int | None, Sequence[int]]:
     return dict(sorted(found.items(), key=lambda group: group[0] is not None))
 
 
-def current(arrays: Sequence[Any], device: int) -> tuple[int, int, contextlib.AbstractContextManager]:
-    """The stream that the arrays' framework uses now, what DLPack is told of it, and what must hold during the export.
+def current(examples: Sequence[Any], device: int) -> tuple[int, int, contextlib.AbstractContextManager]:
+    """The stream that the frameworks of these use now, what DLPack is told of it, and what must hold during an export.
 
     Of several frameworks torch's, else that of the first which says its own; DLPack then makes it wait for the others.
     The legacy stream where none says.
     """
-    examples: dict[type, Any] = {}
-    for array in arrays:
-        examples.setdefault(type(array), array)
     torch = sys.modules.get("torch")
-    tensors = [array for array in examples.values() if torch is not None and isinstance(array, torch.Tensor)]
+    tensors = [array for array in examples if torch is not None and isinstance(array, torch.Tensor)]
     if any(device_of(array) is not None for array in tensors):  # torch exports tensors of its current device only
         stream = torch.cuda.current_stream(device).cuda_stream
         order = SAME_STREAM if len(tensors) == len(examples) else stream or LEGACY_STREAM
         return stream, order, torch.cuda.device(device)
     stream = None
-    for array in examples.values():
+    for array in examples:
         with contextlib.suppress(Exception):  # some have the interface, but not for each dtype
             stream = stream or array.__cuda_array_interface__.get("stream")
     stream = stream or LEGACY_STREAM
@@ -83,7 +82,8 @@ def _refuse_immutable(outs: Sequence[Any], name: str) -> None:
     for i, array in enumerate(outs if hasattr(jax, "Array") else ()):
         if isinstance(array, jax.Array):
             where = f"{name}[{i}]"
-            raise _error(c.GSC_ERROR_VALUE, f"{where}: the array is read-only, as all of JAX are", i, where)
+            text = "the array is read-only, as all of JAX are; pass out with arrays of another framework"
+            raise _error(c.GSC_ERROR_VALUE, f"{where}: {text}", i, where)
 
 
 _opening = threading.Lock()
@@ -112,16 +112,29 @@ def _library() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _driver(name: str, *arguments: Any) -> None:
+def _driver(name: str, *arguments: Any, expected: int = 0) -> int:
+    """A call that succeeds, or returns the `expected` result."""
     result = getattr(_library(), name)(*arguments)
-    if result:
+    if result not in (0, expected):
         text = ctypes.c_char_p()
         _library().cuGetErrorString(result, ctypes.byref(text))
         raise _error(c.GSC_ERROR_DEVICE, f"{name}: {(text.value or b'unknown error').decode()}", name=name)
+    return result
+
+
+@contextlib.contextmanager
+def _relaxed() -> Iterator[None]:
+    """Meanwhile a stream capture of another thread neither forbids a call of this one, nor is broken by it."""
+    mode = ctypes.c_int(CAPTURE_RELAXED)
+    _driver("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        _driver("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
 
 class Device:
-    """A device's context, and its streams as far as they are known."""
+    """A device's context, and the spaces of calls that are over."""
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
@@ -129,87 +142,138 @@ class Device:
         self.primary = ctypes.c_void_p()
         number = ctypes.c_int()
         _driver("cuDeviceGet", ctypes.byref(number), ordinal)
-        _driver("cuDevicePrimaryCtxRetain", ctypes.byref(self.primary), number)
-        self.lock = threading.Lock()
-        self.streams: dict[int, Stream] = {}
+        with _relaxed():
+            _driver("cuDevicePrimaryCtxRetain", ctypes.byref(self.primary), number)
+        self.spare: list[Space] = []
 
-    def inside(self, function: Callable[..., None], *arguments: Any) -> None:
+    def inside(self, name: str, *arguments: Any, expected: int = 0) -> int:
         """A driver function with this device's context current; the caller's is the same afterwards."""
         _driver("cuCtxPushCurrent_v2", self.primary)
         try:
-            function(*arguments)
+            with _relaxed():
+                return _driver(name, *arguments, expected=expected)
         finally:
             _driver("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
-    def pinned(self, size: int) -> int:
-        """Host memory that the device sees at the same address."""
-        address = ctypes.c_void_p()
-        self.inside(_driver, "cuMemHostAlloc", ctypes.byref(address), ctypes.c_size_t(size), PORTABLE_MAPPED)
-        return address.value
-
-    def stream(self, handle: int) -> Stream:
-        capturing = ctypes.c_int()
-        self.inside(_driver, "cuStreamIsCapturing", ctypes.c_void_p(handle), ctypes.byref(capturing))
-        if capturing.value:  # to wait would break the capture
+    def refuse_capture(self, stream: int) -> None:
+        """To wait for a stream that is captured would break the capture."""
+        capturing, text = ctypes.c_int(), ""
+        arguments = ctypes.c_void_p(stream), ctypes.byref(capturing)
+        if self.inside("cuStreamIsCapturing", *arguments, expected=CAPTURE_IMPLICIT):
+            text = "a stream is captured that the default one, which this call would run on, waits for: "
+            text += "call it after the capture, or make another stream the current one"
+        elif capturing.value:
             text = "its stream is captured, and Scaler waits for the device: use the C calls in a graph"
+        if text:
             raise _error(c.GSC_ERROR_UNAVAILABLE, f"cuda:{self.ordinal}: {text}", name="stream")
-        with self.lock:
-            if handle not in self.streams:
-                self.streams[handle] = Stream(self, handle)
-            return self.streams[handle]
+
+    def space(self) -> Space:
+        try:
+            return self.spare.pop()
+        except IndexError:
+            return Space(self)
 
 
-class Stream:
-    """A stream's workspace, factor and report, for one call at a time."""
+class Space:
+    """What one call at a time has: factor and report in page-locked host memory, and a workspace.
 
-    def __init__(self, owner: Device, handle: int) -> None:
+    It is of no stream: the call that had it before has waited for its own.
+    """
+
+    def __init__(self, owner: Device) -> None:
         self.owner = owner
-        self.handle = handle
-        self.lock = threading.Lock()
-        self.report = owner.pinned(ctypes.sizeof(_structs.Report) + ctypes.sizeof(_structs.Factor))
+        address = ctypes.c_void_p()  # which the device sees at the same one
+        size = ctypes.c_size_t(ctypes.sizeof(_structs.Report) + ctypes.sizeof(_structs.Factor))
+        owner.inside("cuMemHostAlloc", ctypes.byref(address), size, PORTABLE_MAPPED)
+        self.report = address.value
         self.factor = self.report + ctypes.sizeof(_structs.Report)
         self.workspace = ctypes.c_uint64()
         self.size = 0
 
     def reserve(self, size: int) -> None:
-        with self.lock:
-            if self.size >= size:
-                return
-            old, new = self.workspace, ctypes.c_uint64()
-            self.owner.inside(_driver, "cuMemAlloc_v2", ctypes.byref(new), ctypes.c_size_t(2 * size))
-            self.workspace, self.size = new, 2 * size
-            if old:
-                self.owner.inside(_driver, "cuMemFree_v2", old)
+        if self.size >= size:
+            return
+        old, new = self.workspace, ctypes.c_uint64()
+        self.owner.inside("cuMemAlloc_v2", ctypes.byref(new), ctypes.c_size_t(2 * size))
+        self.workspace, self.size = new, 2 * size
+        if old:
+            self.owner.inside("cuMemFree_v2", old)
+
+
+class Lists:
+    """The arrays of one device: gradients, and results, which are None for a call that only reads."""
+
+    def __init__(self, ordinal: int, ins: Sequence[Any], outs: Sequence[Any] | None) -> None:
+        if outs is not None:
+            _refuse_immutable(outs, "tensors" if outs is ins else "out")
+        examples: dict[type, Any] = {}
+        for array in ins if outs is None or outs is ins else [*ins, *outs]:
+            examples.setdefault(type(array), array)
+        self.arrays = (ins, outs)
+        self.examples = list(examples.values())
+        self.ordinal = ordinal
+        self.held = None
+
+    def stream(self) -> int:
+        """The stream of a call now, which comes after what the frameworks enqueued; first the arrays are exported."""
+        stream, order, guard = current(self.examples, self.ordinal)
+        device(self.ordinal).refuse_capture(stream)
+        with guard:
+            if self.held is None:
+                self.held = c.cuda_hold(*self.arrays, self.ordinal, order)
+            elif order != SAME_STREAM:
+                for array in self.examples:
+                    array.__dlpack__(stream=order)
+        return stream
 
 
 class Call:
-    """gsc_<function> on the arrays of one device, checked and with all that it needs, so that several may then run."""
+    """gsc_<function> on the arrays of one device, in steps, so that several devices may work at a time.
 
-    def __init__(
-        self, function: str, ordinal: int, ins: Sequence[Any], outs: Sequence[Any] | None, want: int, limit: float = 0.0
-    ) -> None:
-        if outs is not None:
-            _refuse_immutable(outs, "tensors" if outs is ins else "out")
-        stream, order, guard = current(ins if outs is None or outs is ins else [*ins, *outs], ordinal)
+    A context, at whose end the device is done, on an error, too.
+    """
+
+    def __init__(self, function: str, lists: Lists, want: int, limit: float = 0.0) -> None:
         self.function, self.limit, self.want = function, limit, want
-        self.stream = device(ordinal).stream(stream)
-        with guard:
-            self.held = c.cuda_hold(ins, outs, ordinal, order)  # until the stream has been waited for
-        self.stream.reserve(self._enqueue(0, 0, 0))
+        self.stream = lists.stream()
+        self.held = lists.held  # until the device is done
+        self.device = device(lists.ordinal)
+        self.space = self.device.space()
+        self.busy = False
 
-    def _enqueue(self, workspace: int, size: int, factor: int) -> int:
-        stream = self.stream
-        place = (stream.owner.context, stream.handle, workspace, size)
-        return c.cuda_call(self.function, *place, factor, self.limit, self.held, self.want, stream.report)
+    def __enter__(self) -> Call:
+        return self
 
-    def run(self, factor: Any, report: Any) -> None:
-        stream = self.stream
-        with stream.lock:
-            if factor is not None:
-                ctypes.memmove(stream.factor, ctypes.byref(factor), ctypes.sizeof(_structs.Factor))
-            self._enqueue(stream.workspace.value, stream.size, stream.factor if factor is not None else 0)
-            stream.owner.inside(_driver, "cuStreamSynchronize", ctypes.c_void_p(stream.handle))
-            ctypes.memmove(ctypes.byref(report), stream.report, ctypes.sizeof(_structs.Report))
+    def __exit__(self, *_: object) -> None:
+        self._wait()
+        self.device.spare.append(self.space)  # but that of a device that failed, which may write to it yet
+
+    def _wait(self) -> None:
+        if self.busy:
+            self.device.inside("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+        self.busy = False
+
+    def _call(self, workspace: int, size: int, factor: int) -> int:
+        place = (self.device.context, self.stream, workspace, size)
+        return c.cuda_call(self.function, *place, factor, self.limit, self.held, self.want, self.space.report)
+
+    def reserve(self) -> None:
+        """Checks all that can be before the device works, and gets the memory that it needs."""
+        self.space.reserve(self._call(0, 0, 0))
+
+    def enqueue(self, factor: Any) -> None:
+        space = self.space
+        if factor is not None:
+            ctypes.memmove(space.factor, ctypes.byref(factor), ctypes.sizeof(_structs.Factor))
+        self.factor, self.busy = factor, True
+        self._call(space.workspace.value, space.size, space.factor if factor is not None else 0)
+
+    def report(self) -> _structs.Report:
+        self._wait()
+        report = _structs.Report()
+        ctypes.memmove(ctypes.byref(report), self.space.report, ctypes.sizeof(_structs.Report))
         if report.status:
-            text = f"cuda:{stream.owner.ordinal}: {c.gsc_status_string(report.status)}"
+            c.gsc_check(None, self.factor, [], 0, _structs.Report())  # says how to mend a factor
+            text = f"cuda:{self.device.ordinal}: {c.gsc_status_string(report.status)}"
             raise _error(report.status, text, name="report.status")
+        return report

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -41,7 +43,10 @@ class Info:
 
 
 def info() -> Info:
-    """What runs here: the instruction set in use, those available, and whether there is CUDA."""
+    """What runs here: the instruction set in use, those available, and whether there is CUDA.
+
+    To find out starts the CUDA driver: a process that is forked afterwards has no CUDA, one that is spawned has.
+    """
     return Info()
 
 
@@ -160,16 +165,14 @@ class Arrays:
     takes the place of another is not. `grads` and `out` are containers of its own with the arrays, `names` their names
     or indices. The arrays live as long as this does. Meanwhile those that count who uses their memory, as a bytearray
     does, refuse to be resized; others must not be, neither by `resize_` of torch nor by NumPy's with refcheck=False.
-    Any number of threads may use it, as they may use the arrays. In host memory only, and not to be pickled.
+    Any number of threads may use it, as they may use the arrays. It is not to be pickled.
+    On a CUDA device each call runs on the stream that the framework of the arrays uses at that time, so it comes after
+    what was enqueued there; where another stream writes to the arrays, let that one wait for it.
     """
 
     def __init__(self, grads: Container, out: Container | None = None, *, dtype: Any = None) -> None:
         names, self._ins, self._outs, results = _paired(grads, out, dtype)
-        try:
-            self._held = c.hold(self._ins, self._outs)
-        except c.Error as error:
-            _add_name(error, names)
-            raise
+        self._held = _grouped(names, self._ins, self._outs, hold=True)
         self.names = tuple(names) if isinstance(grads, Mapping) else names
         self.grads = _like(grads, self._ins)
         self.out = self.grads if results is grads else _like(grads, self._outs)
@@ -191,8 +194,9 @@ class Scaler:
     arrays may be of any kind that has a buffer: NumPy in float16, float32, float64, complex64 and complex128, through
     ml_dtypes bfloat16, float8_e4m3fn and float8_e5m2; Cerebras' 16 bits are uint16 arrays seen as
     `array.view(gradscaler.cb16)`. Or DLPack: torch, CuPy and others, in CUDA memory too, where a call runs on the
-    stream that their framework uses and waits for it. A masked array is taken with its masked elements.
-    `Arrays` read many small ones once.
+    stream that their framework uses and waits for it. A list may mix arrays of the host and of several devices, which
+    work at a time; but `accumulate`, which adds all or nothing, takes arrays of one. A masked array is taken with its
+    masked elements. `Arrays` read many small ones once.
     One thread at a time may update a scaler; large calls release the interpreter's lock. With `threads` above 1 they
     are shared among that many, this one included, where a list has 4 MiB or more; the bits are the same. The threads
     are this scaler's own, sleep between calls, end with it, and are made anew in a forked process; of several calls at
@@ -410,40 +414,35 @@ class Scaler:
     ) -> None:
         """One C call for the host's arrays, and one for those of each device; `results` is None if nothing is written.
 
-        What is refused of any is so before the first writes.
-        `held` is what C holds of both, all on the host.
+        What is refused of any is so before the first writes, and all devices work at a time.
+        `held` is what `_grouped` made of both.
         """
-        groups = {None: range(len(arrays))} if held else _cuda.groups(arrays)
-        several = len(groups) > 1
-        if several and results is not None:  # before anything is written
-            if function == "accumulate":
-                raise ValueError("accumulate, which adds all or nothing, takes arrays of one device")
-            for name, array, result in zip(names, arrays, results, strict=True):
-                if _cuda.device_of(array) != _cuda.device_of(result):
-                    raise ValueError(f"{name!r}: its output is on another device than its input")
-        calls = []
+        # Interned: of a new string, CPython's cache of attributes keeps each.
+        indices, call = None, getattr(c, sys.intern(f"gsc_{function}"))
+        groups = held or _grouped(names, arrays, results)
         try:
-            for ordinal, indices in groups.items():
-                ins = [arrays[i] for i in indices] if several else arrays
-                outs = ins if results is arrays else [results[i] for i in indices] if several and results else results
-                if ordinal is None:
-                    calls.append((None, indices, held or (ins if outs is None else (ins, outs))))
-                else:
-                    calls.append((ordinal, indices, _cuda.Call(function, ordinal, ins, outs, want, *limit)))
-            for ordinal, indices, call in calls:  # the host's first, which are checked only now
-                part = _structs.Report() if several else report
-                if ordinal is None:
-                    name = sys.intern(f"gsc_{function}")  # of a new string, CPython's cache of attributes keeps each
-                    getattr(c, name)(self._on, factor, *limit, call, want, part)
-                else:
-                    call.run(factor, part)
-                if several:
-                    if part.first_bad:
-                        tensor = part.first_bad >> 40 & 0x7FFFFF
-                        part.first_bad += indices[tensor] - tensor << 40
-                    c.gsc_merge(None, report, part, report)
+            if len(groups) == 1 and not isinstance(groups[0][1], _cuda.Lists):
+                return call(self._on, factor, *limit, groups[0][1], want, report)
+            if len(groups) > 1 and function == "accumulate":
+                raise ValueError("accumulate, which adds all or nothing, takes arrays of one device")
+            with contextlib.ExitStack() as ends:
+                calls = []
+                for indices, lists in groups:
+                    if isinstance(lists, _cuda.Lists):
+                        on_device = ends.enter_context(_cuda.Call(function, lists, want, *limit))
+                        on_device.reserve()
+                        calls.append((indices, on_device))
+                for indices, lists in groups:
+                    if not isinstance(lists, _cuda.Lists):  # checked only now
+                        part = _structs.Report()
+                        call(self._on, factor, *limit, lists, want, part)
+                        _merge_part(report, part, indices)
+                for _, on_device in calls:
+                    on_device.enqueue(factor)
+                for indices, on_device in calls:
+                    _merge_part(report, on_device.report(), indices)
         except c.Error as error:
-            _add_name(error, names, indices if several else None)
+            _add_name(error, names, indices if len(groups) > 1 else None)
             raise
 
     def _want(self, want: int) -> int:
@@ -533,11 +532,66 @@ def _taken(
     return grads.names, grads._ins, grads._outs, grads.out, grads._held
 
 
+def _grouped(
+    names: Sequence[Any], arrays: list[Any], results: list[Any] | None, hold: bool = False
+) -> list[tuple[Sequence[int], Any]]:
+    """What a call takes of the host's arrays and of those of each device, with their positions; held for many calls."""
+    groups = _cuda.groups(arrays)
+    several = len(groups) > 1
+    if several and results is not None:
+        if len(arrays) != len(results):
+            raise ValueError(f"{len(arrays)} tensors and {len(results)} outputs")
+        for name, array, result in zip(names, arrays, results, strict=True):
+            if _cuda.device_of(array) != _cuda.device_of(result):
+                raise ValueError(f"{name!r}: its output is on another device than its input")
+    found = []
+    for ordinal, indices in groups.items():
+        ins = [arrays[i] for i in indices] if several else arrays
+        outs = ins if results is arrays else [results[i] for i in indices] if several and results else results
+        try:
+            if ordinal is not None:
+                lists = _cuda.Lists(ordinal, ins, outs)
+                if hold:
+                    lists.stream()
+            elif hold:
+                lists = c.hold(ins, outs)
+            else:
+                lists = ins if outs is None else (ins, outs)
+        except c.Error as error:
+            _add_name(error, names, indices if several else None)
+            raise
+        found.append((indices, lists))
+    return found
+
+
+def _merge_part(report: Report, part: _structs.Report, indices: Sequence[int]) -> None:
+    """`part` is of these tensors of the list."""
+    if part.first_bad:
+        tensor = part.first_bad >> 40 & 0x7FFFFF
+        part.first_bad += indices[tensor] - tensor << 40
+    c.gsc_merge(None, report, part, report)
+
+
 def _add_name(error: c.Error, names: Sequence[Any], indices: Sequence[int] | None = None) -> None:
     """An error about a tensor tells its name, too; `indices` are those of the tensors if they are not all."""
-    if error.index >= 0 and (indices or not isinstance(names, range)):
-        error.index = indices[error.index] if indices else error.index
+    if error.index < 0:
+        return
+    if indices:  # the list that was refused is a part of the caller's
+        error.index = indices[error.index]
+        error.args = (_renumbered(str(error), indices),)
+        error.name = _renumbered(error.name, indices)
+    if not isinstance(names, range):
         error.args = (f"{names[error.index]!r}: {error}",)
+
+
+def _renumbered(text: str, indices: Sequence[int]) -> str:
+    """With the caller's index of each tensor that a message is about: tensors[0], out[0], tensor 0."""
+
+    def index(found: re.Match) -> str:
+        i = int(found[2])
+        return f"{found[1]}{indices[i] if i < len(indices) else i}"
+
+    return re.sub(r"\b(tensors\[|out\[|tensor )(\d+)", index, text)
 
 
 def _matching(out: Container, grads: Container, names: Sequence[Any]) -> list[Any]:
