@@ -243,6 +243,9 @@ static void run(kernel *run_thread, const void *p, u64 bytes, u64 end_of_shared,
     parameter = p;
     parameter_bytes = bytes;
     shared_end = end_of_shared;
+    self = block.threads;
+    if (n > most_threads || n > MOST_THREADS || shared_end > SHARED_END)
+        fail(0, "too many threads or too much shared memory", n);
     if (run_thread != last) /* what another block of a kernel left is as good */
         memset(block.threads, 0xa5, sizeof block.threads);
     last = run_thread;
@@ -251,9 +254,6 @@ static void run(kernel *run_thread, const void *p, u64 bytes, u64 end_of_shared,
         block.threads[i].index = i;
         block.threads[i].barrier = 0;
     }
-    self = block.threads;
-    if (n > most_threads || shared_end > SHARED_END)
-        fail(0, "too many threads or too much shared memory", n);
     for (u32 ended = 0; ended == 0;) {
         phase++;
         for (u32 k = 0; k < n; k++) {
