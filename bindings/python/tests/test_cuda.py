@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from concurrent import futures
 from types import SimpleNamespace
 
 import numpy as np
@@ -337,6 +338,21 @@ def test_a_call_in_the_middle_of_another_on_its_own_stream(monkeypatch):
     report = scaler.unscale([tensor], want=Want.NORM)
     assert tensor.array.tolist() == [1, 2, 3] and report.norm == 14**0.5 and not report.found_inf
     assert inner[0].first_bad == (0, 1) and inner[1] == [4, np.inf]
+
+
+def test_threads_share_a_scaler():
+    scaler = scaler_of()
+
+    def unscale(thread):
+        for i in range(20):
+            grads = {"a": Tensor(np.arange(1000 + i) + thread), "b": Tensor([thread], device=1)}
+            report = scaler.unscale(grads)
+            assert (report.elements, report.found_inf) == (1001 + i, False)
+            assert (grads["a"].array == (np.arange(1000 + i) + thread) / 8).all()
+            assert grads["b"].array == thread / 8
+
+    with futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(unscale, range(4)))
 
 
 def test_memory_is_that_of_the_calls_at_a_time_not_of_the_streams():
