@@ -238,13 +238,16 @@ static bool gsc_py_reraise_at(const char *list, Py_ssize_t index)
 
 static PyObject *gsc_py_unsupported(PyObject *dtype, const Py_buffer *view)
 {
-#define TAKEN                                                                                      \
-    " is not supported: pass float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2, "    \
-    "cb16, complex64 or complex128"
-    if (dtype)
-        return PyUnicode_FromFormat("dtype %S" TAKEN, dtype);
-    return PyUnicode_FromFormat("format %s" TAKEN, view->format ? view->format : "B");
-#undef TAKEN
+    const char *format = dtype || !view->format ? "B" : view->format;
+    PyObject *text = dtype ? PyUnicode_FromFormat("dtype %S is not supported: pass ", dtype)
+                           : PyUnicode_FromFormat("format %s is not supported: pass ", format);
+    for (int i = 0; text && i < GSC_PY_DTYPES; i++) {
+        const char *name = gsc_py_dtypes[i].name, *between = i + 2 < GSC_PY_DTYPES ? ", " : " or ";
+        PyUnicode_AppendAndDel(
+            &text, PyUnicode_FromFormat("%s%s", name[0] == '[' ? "gradscaler.cb16" : name,
+                                        i + 1 < GSC_PY_DTYPES ? between : ""));
+    }
+    return text;
 }
 
 /* An array without a buffer, or one that a device call takes. */
@@ -258,7 +261,8 @@ static bool gsc_py_dlpack(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
     if (!capsule)
         return gsc_py_reraise_at(list, index);
     if (!gsc_py_from_capsule(capsule, view, tensor, writable, place, &status, &why)) {
-        PyObject *dtype = status == GSC_ERROR_DTYPE ? PyObject_GetAttrString(array, "dtype") : NULL;
+        PyObject *dtype =
+            status == GSC_ERROR_DTYPE ? PyObject_GetAttr(array, gsc_py_dtype_name) : NULL;
         PyObject *named = dtype ? gsc_py_unsupported(dtype, NULL) : NULL;
         PyErr_Clear();
         Py_XDECREF(dtype);
@@ -275,16 +279,13 @@ static bool gsc_py_dlpack(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
 static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, bool writable,
                           const gsc_py_place *place, const char *list, Py_ssize_t index)
 {
-    static PyObject *dtype_name;
-    if (!dtype_name && !(dtype_name = PyUnicode_InternFromString("dtype")))
-        return false;
     bool has_buffer = PyObject_CheckBuffer(array); /* JAX: of the host's arrays only */
     if ((!has_buffer || place->device >= 0) && PyObject_HasAttr(array, gsc_py_dlpack_name))
         return gsc_py_dlpack(array, view, tensor, writable, place, list, index);
     if (has_buffer && place->device >= 0)
         return gsc_py_raise_at(GSC_ERROR_VALUE, list, index,
                                gsc_py_misplaced(place, GSC_DL_CPU, 0));
-    PyObject *dtype = PyObject_GetAttr(array, dtype_name);
+    PyObject *dtype = PyObject_GetAttr(array, gsc_py_dtype_name);
     if (!dtype) {
         if (!PyErr_ExceptionMatches(PyExc_AttributeError))
             return false;
@@ -584,11 +585,14 @@ static bool gsc_py_init(PyObject *module)
         gsc_py_error = PyErr_NewExceptionWithDoc(
             "gradscaler.Error",
             "What a call refused: `status` (GSC_ERROR_*), `argument` (position in the C call), "
-            "`index` of the tensor or -1, `name` of what was wrong. Nothing was changed.",
+            "`index` of the tensor or -1, `name` of what was wrong. Nothing was changed, unless a "
+            "device failed when others had begun.",
             PyExc_ValueError, NULL);
     if (!gsc_py_dlpack_name)
         gsc_py_dlpack_name = PyUnicode_InternFromString("__dlpack__");
-    if (!gsc_py_error || !gsc_py_dlpack_name)
+    if (!gsc_py_dtype_name)
+        gsc_py_dtype_name = PyUnicode_InternFromString("dtype");
+    if (!gsc_py_error || !gsc_py_dlpack_name || !gsc_py_dtype_name)
         return false;
     Py_INCREF(gsc_py_error);
     return PyModule_AddObject(module, "Error", gsc_py_error) == 0;

@@ -34,8 +34,8 @@ static const struct {
     {10, 8, GSC_F8_E4M3FN}, {12, 8, GSC_F8_E5M2}, {5, 64, GSC_COMPLEX64}, {5, 128, GSC_COMPLEX128},
 };
 
-/* "__dlpack__", made once: CPython's cache of attributes keeps each new name for a while. */
-static PyObject *gsc_py_dlpack_name;
+/* Names made once: CPython's cache of attributes keeps each new name for a while. */
+static PyObject *gsc_py_dlpack_name, *gsc_py_dtype_name;
 
 /* Where a call wants its arrays. */
 typedef struct gsc_py_place {

@@ -263,6 +263,7 @@ static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
     int32_t result = load_module(cuda, many, options, values);
     if (many && result == UNSUPPORTED_PTX_VERSION) { /* its compiler is of an older driver */
         many = false;
+        log[0] = 0;
         result = load_module(cuda, many, options, values);
     }
     for (int i = 0; i < (many ? KERNELS : GSC_CUDA_many) && result == 0; i++) {

@@ -98,7 +98,7 @@ static uint32_t describe(const gsc_cuda_job *job, uint64_t i, bool writes, gsc_c
     return (uint32_t)chunks_of(in);
 }
 
-/* The whole list, in as few launches as the driver takes; the last of them a small one. */
+/* The whole list, in as few launches as the driver takes. */
 static gsc_status launch_chunks(const gsc_exec *on, const gsc_cuda_job *job,
                                 const gsc_cuda_call *call, bool writes, gsc_error *err)
 {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Assembles the kernels of the library for every architecture, and shows what each needs: ptxas.py PTXAS"""
+"""Assembles the kernels of the library, and shows what they need: ptxas.py PTXAS ARCHITECTURE..."""
 
 import json
 import re
@@ -8,7 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 CUDA = Path(__file__).parents[2] / "core/cuda"
 
 
@@ -39,7 +38,7 @@ def assemble(ptxas, architecture, ptx):
 def main():
     old, new = modules()
     print(f"{'':<8}{'kernel':<10}{'registers':>10}{'spilled':>14}")
-    for architecture in ARCHITECTURES:
+    for architecture in sys.argv[2:]:
         assemble(sys.argv[1], architecture, old)
         kernels = assemble(sys.argv[1], architecture, new)
         for kernel, spilled, registers in kernels:

@@ -498,7 +498,7 @@ int32_t cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, uint64_t bytes, void *o
 int32_t cuStreamCreate(void **out, uint32_t flags)
 {
     ENTER(out && flags <= 1);
-    return make(out, sizeof(stream));
+    return make(out, 1 << 20); /* of that size it is mapped, above 4 GiB, as a test wants it */
 }
 
 int32_t cuStreamDestroy_v2(void *on)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A CUDA driver whose devices are host memory, built as libcuda.so.1: it counts what it is asked,
- * fails where it is told to, and refuses what a real one refuses: kernels that the PTX lacks,
- * parameters of another size than declared, foreign contexts, loading while a stream is captured.
+ * fails where it is told to, and refuses what a real one refuses: kernels that the PTX lacks, PTX
+ * that is too new, foreign contexts, loading while a stream is captured.
  */
 #ifndef GSC_TESTS_CUDA_STANDIN_H
 #define GSC_TESTS_CUDA_STANDIN_H

@@ -170,6 +170,16 @@ def test_an_overflow_names_the_tensor():
     assert scaler.loss_scale == 32768
 
 
+@pytest.mark.parametrize("devices", [(0, 0, 0), (0, 1, 0), (None, 1, 0)])
+def test_only_the_bad_are_called_bad(devices):
+    def grads():
+        values = zip((np.inf, 1, 2), devices, strict=True)
+        return [np.array([x], F32) if at is None else Tensor([x], at) for x, at in values]
+
+    assert scaler_of().check(grads()).bad == scaler_of().unscale(grads()).bad == (0,)
+    assert scaler_of().check(Arrays(grads())).bad == (0,)
+
+
 def test_check_writes_nothing():
     tensor = Tensor([8, 16])
     assert scaler_of().check([tensor], want=Want.AMAX).amax == 2
@@ -360,6 +370,8 @@ def test_memory_is_that_of_the_calls_at_a_time_not_of_the_streams():
     before = DRIVER.standin_allocated()
     for _ in range(3):
         scaler_of().check([framework_on(new_stream())([1])])
+    for count in (10, 100, 1000):  # workspaces grow
+        scaler_of().check([Tensor([k]) for k in range(count)], want=Want.NORM)
     assert DRIVER.standin_allocated() == before
 
 
@@ -441,6 +453,24 @@ def test_a_launch_that_fails_is_waited_for_as_are_those_before(monkeypatch):
     with pytest.raises(MemoryError):
         scaler_of().unscale([Tensor([1]), Tensor([1], 1)])
     assert done == ["launch", "launch", "wait", "wait"]
+
+
+def test_a_wait_that_fails_hides_no_other_error_and_lends_its_memory_to_nobody(monkeypatch):
+    def fail(error):
+        raise error
+
+    spare = gradscaler._cuda.device(0).spare
+    spare.clear()
+    scaler_of().check([Tensor([1])])
+    assert len(spare) == 1
+    with monkeypatch.context() as patch:
+        watch(patch, lambda: fail(gradscaler._cuda._error(c.GSC_ERROR_DEVICE, "it does not wait")))
+        with pytest.raises(Error, match="it does not wait"):
+            scaler_of().check([Tensor([1])])
+        launched(patch, lambda _: fail(MemoryError()))
+        with pytest.raises(MemoryError):
+            scaler_of().check([Tensor([1])])
+    assert spare == []  # `space` is lost, and that of the second call
 
 
 @pytest.mark.parametrize(
@@ -671,7 +701,7 @@ def test_what_is_refused():
 
     rows = [
         (Strided(), "not contiguous; pass a contiguous copy"),
-        (Tensor([1], dtype=np.int32), "dtype int32 is not supported: pass float16, .* or complex128$"),
+        (Tensor([1], dtype=np.int32), "dtype int32 is not supported: pass float32, .* or complex128$"),
         (Typeless([1], dtype=np.int32), "code 0 and 32 bits is not supported"),
         (Nothing([1]), "no DLPack tensor"),
         (Differentiated([1]), "requires a gradient"),

@@ -140,7 +140,7 @@ def test_what_cannot_be_written_is_refused_in_place_and_as_out(bad, reason):
 
 def test_an_array_that_cannot_be_taken_comes_with_what_to_do():
     integers = refusal(lambda: scaler_of().check([ones(dtype=np.int32)]))
-    taken = "float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2, cb16, complex64 or complex128"
+    taken = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradscaler.cb16, complex64 or complex128"
     assert integers == f"tensors[0]: dtype int32 is not supported: pass {taken}"
     assert refusal(lambda: scaler_of().check([ones(8)[::2]])).endswith("not contiguous; pass a contiguous copy")
     for bad, _ in NOT_WRITABLE.values():

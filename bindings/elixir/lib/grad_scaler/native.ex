@@ -78,7 +78,7 @@ defmodule GradScaler.Native do
 
   @doc """
   Loads what calls on `on` still lack, so that none of them is slow the first time or breaks a
-  stream capture.
+  stream capture; a CUDA context has loaded all when it was made.
   """
   @spec prepare() :: :ok | error
   def prepare, do: :erlang.nif_error(:nif_not_loaded)
@@ -193,9 +193,9 @@ defmodule GradScaler.Native do
   @doc """
   out += tensors * factor.inverse if every product is finite in the dtype of its output, else
   nothing at all: a micro-batch that overflowed adds nothing to the good ones. The sums are made
-  in float, in double if one of both is double, and rounded to `out`; that they are finite is for
-  the unscaling or check of the accumulated gradients to find. The report is of the products.
-  Reads the list twice. `out` and `tensors` have no byte in common.
+  in the type that multiplies, or in double if `out` is double, and rounded to `out`; that they
+  are finite is for the unscaling or check of the accumulated gradients to find. The report is of
+  the products. Reads the list twice. `out` and `tensors` have no byte in common.
   """
   @spec accumulate(binary | nil, [tensor], [tensor], integer) :: {:ok, [binary], binary} | error
   def accumulate(_factor, _tensors, _out, _want), do: :erlang.nif_error(:nif_not_loaded)

@@ -244,14 +244,21 @@ class Call:
     def __enter__(self) -> Call:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._wait()
-        self.device.spare.append(self.space)  # but that of a device that failed, which may write to it yet
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        try:
+            self._wait()
+            if self.space:
+                self.device.spare.append(self.space)
+        except c.Error:
+            if kind is None:  # else what went wrong first is the error
+                raise
 
     def _wait(self) -> None:
-        if self.busy:
-            self.device.inside("cuStreamSynchronize", ctypes.c_void_p(self.stream))
-        self.busy = False
+        if not self.busy:
+            return
+        space, self.space, self.busy = self.space, None, False  # lost if the device fails, which may write to it yet
+        self.device.inside("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+        self.space = space
 
     def _call(self, workspace: int, size: int, factor: int) -> int:
         place = (self.device.context, self.stream, workspace, size)

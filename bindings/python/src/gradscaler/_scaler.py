@@ -167,7 +167,7 @@ class Arrays:
     does, refuse to be resized; others must not be, neither by `resize_` of torch nor by NumPy's with refcheck=False.
     Any number of threads may use it, as they may use the arrays. It is not to be pickled.
     On a CUDA device each call runs on the stream that the framework of the arrays uses at that time, so it comes after
-    what was enqueued there; where another stream writes to the arrays, let that one wait for it.
+    what was enqueued there. If other streams write to the arrays, make that stream wait for them first.
     """
 
     def __init__(self, grads: Container, out: Container | None = None, *, dtype: Any = None) -> None:
@@ -670,9 +670,9 @@ def _merged(reports: Any) -> Report:
 
 def _find_bad(report: Report, judge: Callable[[int, _structs.Report], None]) -> None:
     """Looks which arrays hold the bad elements: `judge` reports on one of them."""
-    one = _structs.Report()
     bad = {report.first_bad[0]}
     for i, name in enumerate(report.names):
+        one = _structs.Report()
         judge(i, one)
         if one.overflow:
             bad.add(name)

@@ -373,11 +373,11 @@ pub type gsc_parallel_for =
 ///
 /// What is wrong in the memory of a device is found there: it is said in report.status or
 /// state.status, and all else stays as it was, but for the events of an update, which then are
-/// GSC_EVENT_SKIPPED; where a factor cannot be made, it is all zeros, which every call refuses, and
-/// at which a kernel that reads it in place is to skip the step, as at found_inf. A call without a
-/// report has no place to say it: gsc_scale by such a factor leaves `out` as it was, and the report
-/// of unscaling by the same factor has the error. The same call on the host, with copies of these
-/// structs, says in a sentence what is wrong. A predictive policy needs the host.
+/// GSC_EVENT_SKIPPED; where a factor cannot be made, it is all zeros, which every call refuses; an
+/// optimizer kernel that reads it in place must skip its step then, as it does at found_inf. A call
+/// without a report has no place to say it: gsc_scale by such a factor leaves `out` as it was, and
+/// the report of unscaling by the same factor has the error. The same call on the host, with copies
+/// of these structs, says in a sentence what is wrong. A predictive policy needs the host.
 ///
 /// Pointers into the memory of a device, but for the data of tensors, must be multiples of 8. When
 /// the driver refuses a launch (GSC_ERROR_DEVICE, GSC_ERROR_MEMORY), those before it are under way:
@@ -843,7 +843,7 @@ extern "C" {
     pub fn gsc_context_destroy(context: *mut gsc_context);
 
     /// Loads what calls on `on` still lack, so that none of them is slow the first time or breaks a
-    /// stream capture.
+    /// stream capture; a CUDA context has loaded all when it was made.
     ///
     /// - `on`: NULL: this thread, host memory
     ///
@@ -1087,9 +1087,9 @@ extern "C" {
 
     /// out += tensors * factor.inverse if every product is finite in the dtype of its output, else
     /// nothing at all: a micro-batch that overflowed adds nothing to the good ones. The sums are
-    /// made in float, in double if one of both is double, and rounded to `out`; that they are
-    /// finite is for the unscaling or check of the accumulated gradients to find. The report is of
-    /// the products. Reads the list twice. `out` and `tensors` have no byte in common.
+    /// made in the type that multiplies, or in double if `out` is double, and rounded to `out`;
+    /// that they are finite is for the unscaling or check of the accumulated gradients to find. The
+    /// report is of the products. Reads the list twice. `out` and `tensors` have no byte in common.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `factor`: NULL: 1

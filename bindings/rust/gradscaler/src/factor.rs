@@ -235,7 +235,7 @@ impl Factor {
     /// be added.
     ///
     /// Where one of them is Inf or NaN, nothing is added: the good micro-batches still count. Sums
-    /// are made in f32, or f64 where one of both is f64, and rounded to `sums`; whether they are
+    /// are made in the type that multiplies, or in f64 into f64, and rounded; whether they are
     /// finite is for a [`check`](Self::check) by [`Factor::ONE`] to find. The gradients are read
     /// twice.
     ///
