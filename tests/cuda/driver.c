@@ -154,9 +154,10 @@ static void several_devices(void)
 /* Whatever fails while a context is made: a status, the driver's words, nothing held. */
 static void creation_fails(void)
 {
-    static const char *const symbols[] = {"cuDeviceGet",         "cuDevicePrimaryCtxRetain",
-                                          "cuCtxPushCurrent_v2", "cuModuleLoadDataEx",
-                                          "cuModuleGetFunction", "cuFuncLoad"};
+    static const char *const symbols[] = {
+        "cuDeviceGet",         "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
+        "cuCtxPushCurrent_v2", "cuModuleLoadDataEx",   "cuModuleGetFunction",
+        "cuFuncLoad"};
     gsc_context *context;
     gsc_error err;
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
@@ -167,9 +168,13 @@ static void creation_fails(void)
         CHECK(create(0, &context, &err) == GSC_ERROR_DEVICE);
         CHECK_TEXT(err.message, "unspecified launch failure (CUDA_ERROR_LAUNCH_FAILED)");
         CHECK(err.argument == 0 && strcmp(err.name, "device") == 0);
+        CHECK(driver->good_calls == -1); /* asked once */
         check_nothing_held();
         check_cpu();
     }
+    fail_at("cuDeviceGetAttribute", 719, 1);
+    CHECK(create(0, &context, &err) == GSC_ERROR_DEVICE);
+    CHECK_TEXT(err.message, "could not open the device");
     fail_at("cuModuleGetFunction", 719, 1); /* the second one */
     CHECK(create(0, &context, &err) == GSC_ERROR_DEVICE);
     CHECK_TEXT(err.message, "could not load gsc_cuda_");
@@ -190,11 +195,14 @@ static void kernels_refused(void)
     driver->log = "line 7: fatal\nUnsupported .version";
     CHECK(create(1, &context, &err) == GSC_ERROR_UNAVAILABLE);
     CHECK_TEXT(err.message, "device 1 refused the kernels|(CUDA_ERROR_INVALID_PTX)");
+    CHECK_TEXT(err.message, "; gsc_info.cuda has its log");
+    CHECK(driver->good_calls == -1); /* older PTX is for an older compiler alone */
     CHECK_TEXT(cuda_note(), "device 1|a PTX JIT compilation failed|line 7: fatal Unsupported");
     CHECK_TEXT(cuda_note(), "other devices may work");
     driver->log = NULL;
     CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
     CHECK_TEXT(err.message, "device 0 refused the kernels");
+    CHECK(!strstr(err.message, "log"));
     CHECK_TEXT(cuda_note(), "device 1"); /* the first stays */
     /* A driver that compiles late. */
     fail_at("cuFuncLoad", 222, 0);

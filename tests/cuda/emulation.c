@@ -52,17 +52,20 @@ uint64_t emulated_launches(void)
     return device.launches;
 }
 
+enum { BEYOND = 1 << 16 }; /* bytes after the memory, which fault, too */
+
 unsigned char *emulated_memory(uint64_t size)
 {
     if (device.memory)
-        munmap(device.memory, device.memory_size);
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        munmap(device.memory, device.memory_size + BEYOND);
+    void *memory = mmap(NULL, size + BEYOND, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return NULL;
     device.memory = memory;
     device.memory_size = size;
     emulated_start = (uint64_t)(uintptr_t)memory;
     emulated_end = emulated_start + size;
+    emulated_reach(true);
     return memory;
 }
 

@@ -12,12 +12,13 @@ constexpr uint32_t all_wants = 63;
 
 /* The device, and memory on it that the host reaches through this alone. */
 struct Device {
-    const uint64_t size;
+    uint64_t size; // left, of whole pages at first
     unsigned char *const memory;
     uint64_t used = 0;
     gsc_exec on = GSC_EXEC_INIT;
 
-    explicit Device(uint64_t bytes = 1 << 20) : size(bytes), memory(emulated_memory(bytes))
+    explicit Device(uint64_t bytes = 1 << 20)
+        : size((bytes | 0xffff) + 1), memory(emulated_memory(size))
     {
         REQUIRE(memory);
         emulated_reach(false);
@@ -30,11 +31,17 @@ struct Device {
     Device(const Device &) = delete;
     Device &operator=(const Device &) = delete;
 
-    /* `offset` bytes past a multiple of 256. */
-    unsigned char *allocate(uint64_t bytes, uint64_t offset = 0)
+    /* `offset` bytes past a multiple of 256; the last has the device's memory end with it. */
+    unsigned char *allocate(uint64_t bytes, uint64_t offset = 0, bool last = false)
     {
         unsigned char *at = memory + used + offset;
-        used += (bytes + offset + 255) / 256 * 256;
+        if (last) {
+            size = (size - bytes - offset) / 256 * 256;
+            at = memory + size + offset;
+            emulated_end = reinterpret_cast<uintptr_t>(at + bytes);
+        } else {
+            used += (bytes + offset + 255) / 256 * 256;
+        }
         REQUIRE(used <= size);
         return at;
     }
@@ -160,7 +167,8 @@ struct Shape {
     Kind kind = KINDS;              // any
 };
 
-/* The same call on host and device; all bytes of it, with some around the outputs, compared. */
+/* The same call on host and device; all bytes of it, with some after each tensor, compared. After
+ * one of the tensors there is nothing. */
 void compare(Random &random, Call call, const std::vector<Shape> &shapes)
 {
     constexpr uint64_t margin = 32;
@@ -170,19 +178,24 @@ void compare(Random &random, Call call, const std::vector<Shape> &shapes)
     Device d(bytes);
     std::vector<Bytes> in_data, out_data;
     std::vector<gsc_tensor> in, out, device_in, device_out;
-    for (const Shape &s : shapes) {
+    const uint64_t last = random.next() % shapes.size();
+    const bool last_is_in = shapes[last].in_place || random.next() % 2;
+    for (uint64_t i = 0; i < shapes.size(); i++) {
+        const Shape &s = shapes[i];
         const auto any = static_cast<Kind>(random.next() % KINDS);
         const Kind kind = s.kind == KINDS ? any : s.kind;
         const uint64_t size = s.count * gsc_dtype_size(s.out);
         in_data.push_back(numbers(random, kind, s.in, s.count));
-        in_data.back().resize(in_data.back().size() + margin, 0x5a);
+        if (i != last || !last_is_in)
+            in_data.back().resize(in_data.back().size() + margin, 0x5a);
         out_data.push_back(numbers(random, RARELY_BAD, s.out, s.count));
-        out_data.back().resize(size + margin, 0x5a);
+        if (i != last || last_is_in)
+            out_data.back().resize(size + margin, 0x5a);
     }
     for (uint64_t i = 0; i < shapes.size(); i++) {
         const Shape &s = shapes[i];
-        unsigned char *from = d.allocate(in_data[i].size(), s.in_offset);
-        unsigned char *to = d.allocate(out_data[i].size(), s.out_offset);
+        unsigned char *from = d.allocate(in_data[i].size(), s.in_offset, i == last && last_is_in);
+        unsigned char *to = d.allocate(out_data[i].size(), s.out_offset, i == last && !last_is_in);
         d.write(from, in_data[i].data(), in_data[i].size());
         d.write(to, out_data[i].data(), out_data[i].size());
         in.push_back({in_data[i].data(), s.count, s.in, 0});

@@ -39,7 +39,8 @@ static struct {
 static thread *self;
 static _Alignas(16) const u8 constants[] = {CONSTANTS};
 static const u8 *parameter;
-static u64 parameter_bytes, shared_end, phase;
+static u64 parameter_bytes, shared_end;
+static u32 phase, block_start, launch_start; /* a phase ends at a barrier; those that began these */
 
 _Noreturn static __attribute__((noinline)) void fail(int line, const char *what, u64 number)
 {
@@ -129,10 +130,54 @@ INLINE bool is_in_block(u64 address)
     return address - (u64)(uintptr_t)&block < sizeof block;
 }
 
+/* What is done at an address, and whether by several. */
+enum { READ = 1, WRITE = 2, RED = 4, SEVERAL = 8 };
+
+typedef struct access { /* to a byte */
+    u32 phase;          /* of the last one */
+    u8 thread;          /* likewise */
+    u8 in_phase, in_launch;
+} access;
+
+/* What one writes no other one touches, and red is for all or none: any could be the first. */
+static bool is_race(u32 accesses)
+{
+    return (accesses & SEVERAL) && accesses != (SEVERAL | READ) && accesses != (SEVERAL | RED);
+}
+
+/* `seen` is of the bytes, and begins at the phase `start`. */
+static __attribute__((noinline)) void touch(access *seen, u32 start, u64 address, u32 bytes,
+                                            u32 how, int line)
+{
+    for (access *a = seen; a < seen + bytes; a++) {
+        const u32 others = a->thread == self->index ? 0 : SEVERAL;
+        if (a->phase == phase && others == 0 && (a->in_phase & how))
+            continue;
+        if (a->phase == phase) {
+            a->in_phase |= how | others;
+            a->in_launch |= how;
+        } else {
+            a->in_launch = a->phase < start         ? how
+                           : a->phase < block_start ? a->in_launch | how | SEVERAL
+                                                    : a->in_launch | how;
+            a->in_phase = how;
+            a->phase = phase;
+        }
+        a->thread = self->index;
+        if (is_race(a->in_phase))
+            fail(line, "no barrier between two threads at an address", address);
+        if (is_race(a->in_launch))
+            fail(line, "two blocks at an address", address);
+    }
+}
+
 /* Of the address sanitizer, where that is built in. */
 int __asan_address_is_poisoned(const volatile void *at) __attribute__((weak));
 
-INLINE void *reach_global(u64 address, u32 bytes, int line)
+/* Of the device's memory, where it is known. */
+static access *seen_global;
+
+INLINE void *reach_global(u64 address, u32 bytes, u32 how, int line)
 {
     u8 *at = reach(NULL, emulated_start, emulated_end, address, bytes, line);
     if (is_in_block(address))
@@ -140,61 +185,40 @@ INLINE void *reach_global(u64 address, u32 bytes, int line)
     if (__asan_address_is_poisoned &&
         (__asan_address_is_poisoned(at) || __asan_address_is_poisoned(at + bytes - 1)))
         fail(line, "an address of nothing that was allocated", address);
+    if (seen_global)
+        touch(seen_global + (address - emulated_start), launch_start, address, bytes, how, line);
     return at;
 }
 
-/*
- * Between two barriers, what a thread writes no other one touches: on a device either could be the
- * first.
- */
-static void *reach_shared(u64 address, u32 bytes, bool writes, int line)
+static void *reach_shared(u64 address, u32 bytes, u32 how, int line)
 {
-    enum { NOBODY = MOST_THREADS, SEVERAL };
-    static struct {
-        u64 phase;
-        u32 writer, reader;
-    } touched[SHARED_END];
+    static access seen[SHARED_END];
     void *at = reach(block.shared, FIRST, shared_end, address, bytes, line);
-    for (u32 i = 0; i < bytes; i++) {
-        __typeof__(*touched) *t = &touched[address + i];
-        if (t->phase != phase) {
-            t->phase = phase;
-            t->writer = t->reader = NOBODY;
-        }
-        if ((t->writer != NOBODY && t->writer != self->index) ||
-            (writes && t->reader != NOBODY && t->reader != self->index))
-            fail(line, "no barrier between two threads at a shared address", address);
-        if (writes)
-            t->writer = self->index;
-        else
-            t->reader = t->reader == NOBODY || t->reader == self->index ? self->index : SEVERAL;
-    }
+    touch(seen + address, block_start, address, bytes, how, line);
     return at;
 }
 
 /* Local memory is a thread's own. */
-static void *reach_block(u64 address, u32 bytes, bool writes, int line)
+static void *reach_block(u64 address, u32 bytes, u32 how, int line)
 {
     if (is_shared(address))
-        return reach_shared(address - (u64)(uintptr_t)block.shared, bytes, writes, line);
+        return reach_shared(address - (u64)(uintptr_t)block.shared, bytes, how, line);
     return reach(self->local, FIRST, LOCAL_END, address - (u64)(uintptr_t)self->local, bytes, line);
 }
 
-INLINE void *reach_generic(u64 address, u32 bytes, bool writes, int line)
+INLINE void *reach_generic(u64 address, u32 bytes, u32 how, int line)
 {
-    return is_in_block(address) ? reach_block(address, bytes, writes, line)
-                                : reach_global(address, bytes, line);
+    return is_in_block(address) ? reach_block(address, bytes, how, line)
+                                : reach_global(address, bytes, how, line);
 }
 
-#define at_shared(address, bytes, writes)  reach_shared(address, bytes, writes, __LINE__)
-#define at_generic(address, bytes, writes) reach_generic(address, bytes, writes, __LINE__)
-#define at_global(address, bytes, writes)  reach_global(address, bytes, __LINE__)
-#define at_local(address, bytes, writes)                                                           \
-    reach(self->local, FIRST, LOCAL_END, address, bytes, __LINE__)
-#define at_const(address, bytes, writes)                                                           \
+#define at_shared(address, bytes, how)  reach_shared(address, bytes, how, __LINE__)
+#define at_generic(address, bytes, how) reach_generic(address, bytes, how, __LINE__)
+#define at_global(address, bytes, how)  reach_global(address, bytes, how, __LINE__)
+#define at_local(address, bytes, how)   reach(self->local, FIRST, LOCAL_END, address, bytes, __LINE__)
+#define at_const(address, bytes, how)                                                              \
     reach(constants, 0, sizeof constants, address, bytes, __LINE__)
-#define at_param(address, bytes, writes)                                                           \
-    reach(parameter, 0, parameter_bytes, address, bytes, __LINE__)
+#define at_param(address, bytes, how) reach(parameter, 0, parameter_bytes, address, bytes, __LINE__)
 
 /* What is not of that space is lost: NULL does not come back as NULL from all devices. */
 static inline u64 from_generic(const u8 *memory, u64 end, u64 address, int line)
@@ -236,6 +260,24 @@ static inline void red_max_u64(u64 *to, u64 x)
 
 /* ---- threads ---- */
 
+/* Before a block runs. */
+static void start_block(void)
+{
+    static u64 launch, size;
+    block_start = phase + 1;
+    if (launch == emulated_launches())
+        return;
+    launch = emulated_launches();
+    launch_start = block_start;
+    if (emulated_start != 0 && emulated_end - emulated_start > size) {
+        size = emulated_end - emulated_start;
+        free(seen_global);
+        seen_global = calloc(size, sizeof *seen_global);
+        if (!seen_global)
+            fail(0, "no memory for what is done at so many bytes", size);
+    }
+}
+
 static void run(kernel *run_thread, const void *p, u64 bytes, u64 end_of_shared, u32 most_threads)
 {
     static kernel *last;
@@ -246,6 +288,7 @@ static void run(kernel *run_thread, const void *p, u64 bytes, u64 end_of_shared,
     self = block.threads;
     if (n > most_threads || n > MOST_THREADS || shared_end > SHARED_END)
         fail(0, "too many threads or too much shared memory", n);
+    start_block();
     if (run_thread != last) /* what another block of a kernel left is as good */
         memset(block.threads, 0xa5, sizeof block.threads);
     last = run_thread;

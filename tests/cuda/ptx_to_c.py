@@ -216,10 +216,10 @@ class Translator:
             if space != "param" or int(offset or 0) != 0 or vector or width > passed:
                 raise ValueError(f"{name} is passed as a whole")
             return f"{registers[0]} = ({c_type}){name};" if what == "ld" else f"{name} = ({c_type}){registers[0]};"
-        writes = int(what == "st")
+        writes, how = what == "st", "WRITE" if what == "st" else "READ"
         if writes and space in ("const", "param"):
             raise ValueError(f".{space} is not written")
-        at = f"at_{space}({self.address(name, offset, space)}, {width // 8 * len(registers)}, {writes})"
+        at = f"at_{space}({self.address(name, offset, space)}, {width // 8 * len(registers)}, {how})"
         moves = (f"at[{i}] = ({c_type}){r};" if writes else f"{r} = at[{i}];" for i, r in enumerate(registers))
         return f"{{ {c_type} *at = {at}; {' '.join(moves)} }}"
 
@@ -235,7 +235,7 @@ class Translator:
             name = f"to_{match[2]}" if match[1] else f"{match[2]}_to_generic"
             c = f"{function.register(operands[0], 64)} = {name}({self.value(operands[1], 'u64')});"
         elif opcode in ("red.add.u64", "red.min.s64", "red.max.u64"):
-            at = f"at_generic({self.address(operands[0].strip('[]'), 0, 'generic')}, 8, 1)"
+            at = f"at_generic({self.address(operands[0].strip('[]'), 0, 'generic')}, 8, RED)"
             c = f"{opcode.replace('.', '_')}({at}, {self.value(operands[1], 'u64')});"
         elif opcode in ("bra", "bra.uni"):
             c = f"goto {operands[0].replace('$', '_')};"
@@ -262,8 +262,9 @@ class Translator:
         function = self.function
         if match := re.fullmatch(r"\.reg \.(\w+) (%?\w+)(?:<(\d+)>)?;", text):
             kind, name, count = match.groups()
-            names = [f"{name}{i}" for i in range(int(count))] if count else [name]
-            function.registers.update(dict.fromkeys(names, kind))
+            for one in [f"{name}{i}" for i in range(int(count))] if count else [name]:
+                if function.registers.setdefault(one, kind) != kind:
+                    raise ValueError(f"{one} is .{function.registers[one]} in another scope")
         elif match := re.fullmatch(rf"\.shared {VARIABLE};", text):
             start, function.shared = self.place(function.shared, match[1], match[2], match[4])
             function.symbols[match[3]] = "shared", start
