@@ -78,7 +78,7 @@ static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t inde
     if (!message)
         message = "not usable";
     PyOS_snprintf(err.name, sizeof err.name, "%s[%lld]", list, (long long)index);
-    PyOS_snprintf(err.message, sizeof err.message, "%s[%lld]: %.150s%s", list, (long long)index,
+    PyOS_snprintf(err.message, sizeof err.message, "%s[%lld]: %.165s%s", list, (long long)index,
                   message, gsc_py_remedy(message));
     Py_XDECREF(text);
     gsc_py_raise(&err);

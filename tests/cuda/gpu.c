@@ -707,7 +707,6 @@ static void replay_graph(void)
     device_free(device);
 }
 
-/* Two streams with a workspace each, interleaved. */
 typedef struct enqueuer {
     const gsc_exec *on;
     const lists *l;
@@ -724,7 +723,7 @@ static void *enqueue_four(void *data)
     return NULL;
 }
 
-/* One context, a stream and a thread of the host each. */
+/* One context; a thread of the host, a stream and a workspace each. */
 static void two_streams(void)
 {
     lists l[2] = {{0}, {0}};
