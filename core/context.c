@@ -58,29 +58,27 @@ void gsc_context_destroy(gsc_context *context)
     free(context);
 }
 
-gsc_status gsc_exec_read(const gsc_exec *on, gsc_context **context, gsc_error *err)
+gsc_status gsc_exec_read(const gsc_exec *on, gsc_exec *full, gsc_error *err)
 {
-    gsc_exec full;
-    *context = NULL;
+    memset(full, 0, sizeof *full);
     if (!on)
         return GSC_OK;
-    GSC_TRY(gsc_struct_read(on, &full, GSC_EXEC_SIZE, 0, "on", err));
-    if (full.reserved != 0)
+    GSC_TRY(gsc_struct_read(on, full, GSC_EXEC_SIZE, 0, "on", err));
+    if (full->reserved != 0)
         return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.reserved",
-                        "on.reserved is %u: it must be 0", full.reserved);
-    if (full.context && full.context->cuda)
-        GSC_TRY(gsc_cuda_check(full.context->cuda, err));
-    else if (full.stream)
+                        "on.reserved is %u: it must be 0", full->reserved);
+    if (full->context && full->context->cuda)
+        GSC_TRY(gsc_cuda_check(full->context->cuda, err));
+    else if (full->stream)
         return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.stream",
                         "on.stream is set, but a CPU has no streams: leave it NULL");
-    *context = full.context;
     return GSC_OK;
 }
 
 gsc_status gsc_prepare(const gsc_exec *on, gsc_error *err)
 {
-    gsc_context *context;
-    GSC_TRY(gsc_exec_read(on, &context, err));
+    gsc_exec where;
+    GSC_TRY(gsc_exec_read(on, &where, err));
     gsc_kernels_best();
     return GSC_OK;
 }

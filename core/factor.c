@@ -35,16 +35,16 @@ gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *e
 gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, double by,
                                gsc_factor *out, gsc_error *err)
 {
-    gsc_context *context;
+    gsc_exec where;
     gsc_factor product;
-    GSC_TRY(gsc_exec_read(on, &context, err));
+    GSC_TRY(gsc_exec_read(on, &where, err));
     GSC_REQUIRE(factor, 1);
     GSC_REQUIRE(out, 3);
-    if (context && context->cuda) {
+    if (where.context && where.context->cuda) {
         if (!gsc_positive(by))
             return gsc_fail(err, GSC_ERROR_VALUE, 2, -1, "by",
                             "by is %g: it must be finite and above 0", by);
-        return gsc_cuda_step(on, GSC_CUDA_FACTOR_MULTIPLY, NULL, factor, NULL, by, out, err);
+        return gsc_cuda_step(&where, GSC_CUDA_FACTOR_MULTIPLY, NULL, factor, NULL, by, out, err);
     }
     GSC_TRY(gsc_factor_check(factor, 1, err));
     if (gsc_factor_times(factor, by, &product) != GSC_OK)
@@ -57,15 +57,16 @@ gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, dou
 gsc_status gsc_clip_factor(const gsc_exec *on, const gsc_report *report, const gsc_factor *factor,
                            double max_norm, gsc_factor *out, gsc_error *err)
 {
-    gsc_context *context;
-    GSC_TRY(gsc_exec_read(on, &context, err));
+    gsc_exec where;
+    GSC_TRY(gsc_exec_read(on, &where, err));
     GSC_REQUIRE(report, 1);
     GSC_REQUIRE(out, 4);
     if (!gsc_positive(max_norm))
         return gsc_fail(err, GSC_ERROR_VALUE, 3, -1, "max_norm",
                         "max_norm is %g: it must be finite and above 0", max_norm);
-    if (context && context->cuda)
-        return gsc_cuda_step(on, GSC_CUDA_CLIP_FACTOR, NULL, report, factor, max_norm, out, err);
+    if (where.context && where.context->cuda)
+        return gsc_cuda_step(&where, GSC_CUDA_CLIP_FACTOR, NULL, report, factor, max_norm, out,
+                             err);
     gsc_factor clipped = factor ? *factor : gsc_factor_of(1, 0);
     GSC_TRY(gsc_factor_check(&clipped, 2, err));
     if (report->absent & GSC_WANT_NORM)

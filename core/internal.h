@@ -49,8 +49,8 @@ gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool trun
 /* The caller's policy in full, checked. */
 gsc_status gsc_policy_read(const gsc_policy *from, gsc_policy *full, int argument, gsc_error *err);
 gsc_status gsc_policy_check_full(const gsc_policy *full, int argument, gsc_error *err);
-/* The context of a call, NULL for the calling thread; argument 0. */
-gsc_status gsc_exec_read(const gsc_exec *on, gsc_context **context, gsc_error *err);
+/* Where a call runs, in full and checked; argument 0. */
+gsc_status gsc_exec_read(const gsc_exec *on, gsc_exec *full, gsc_error *err);
 /* Whether a factor can multiply: refused with a sentence on how it got there. */
 gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err);
 gsc_status gsc_state_check(const gsc_state *state, int argument, gsc_error *err);

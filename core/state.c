@@ -8,13 +8,13 @@
 gsc_status gsc_merge(const gsc_exec *on, const gsc_report *a, const gsc_report *b, gsc_report *out,
                      gsc_error *err)
 {
-    gsc_context *context;
-    GSC_TRY(gsc_exec_read(on, &context, err));
+    gsc_exec where;
+    GSC_TRY(gsc_exec_read(on, &where, err));
     GSC_REQUIRE(a, 1);
     GSC_REQUIRE(b, 2);
     GSC_REQUIRE(out, 3);
-    if (context && context->cuda)
-        return gsc_cuda_step(on, GSC_CUDA_MERGE, NULL, a, b, 0, out, err);
+    if (where.context && where.context->cuda)
+        return gsc_cuda_step(&where, GSC_CUDA_MERGE, NULL, a, b, 0, out, err);
     *out = gsc_merged(a, b);
     return GSC_OK;
 }
@@ -36,13 +36,13 @@ gsc_status gsc_state_check(const gsc_state *s, int argument, gsc_error *err)
 gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy, gsc_state *out,
                           gsc_error *err)
 {
-    gsc_context *context;
+    gsc_exec where;
     gsc_policy full;
-    GSC_TRY(gsc_exec_read(on, &context, err));
+    GSC_TRY(gsc_exec_read(on, &where, err));
     GSC_TRY(gsc_policy_read(policy, &full, 1, err));
     GSC_REQUIRE(out, 2);
-    if (context && context->cuda)
-        return gsc_cuda_step(on, GSC_CUDA_STATE_INIT, &full, NULL, NULL, 0, out, err);
+    if (where.context && where.context->cuda)
+        return gsc_cuda_step(&where, GSC_CUDA_STATE_INIT, &full, NULL, NULL, 0, out, err);
     *out = gsc_initial_state(&full);
     return GSC_OK;
 }
@@ -70,15 +70,15 @@ static gsc_status report_check(const gsc_policy *policy, const gsc_report *repor
 gsc_status gsc_update(const gsc_exec *on, const gsc_policy *policy, const gsc_state *state,
                       const gsc_report *report, gsc_state *out, gsc_error *err)
 {
-    gsc_context *context;
+    gsc_exec where;
     gsc_policy full;
-    GSC_TRY(gsc_exec_read(on, &context, err));
+    GSC_TRY(gsc_exec_read(on, &where, err));
     GSC_TRY(gsc_policy_read(policy, &full, 1, err));
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(report, 3);
     GSC_REQUIRE(out, 4);
-    if (context && context->cuda)
-        return gsc_cuda_step(on, GSC_CUDA_UPDATE, &full, state, report, 0, out, err);
+    if (where.context && where.context->cuda)
+        return gsc_cuda_step(&where, GSC_CUDA_UPDATE, &full, state, report, 0, out, err);
     GSC_TRY(gsc_state_check(state, 2, err));
     GSC_TRY(report_check(&full, report, err));
     *out = gsc_updated(&full, state, report);
@@ -88,15 +88,15 @@ gsc_status gsc_update(const gsc_exec *on, const gsc_policy *policy, const gsc_st
 gsc_status gsc_set_scale(const gsc_exec *on, const gsc_policy *policy, const gsc_state *state,
                          const double *scale, gsc_state *out, gsc_error *err)
 {
-    gsc_context *context;
+    gsc_exec where;
     gsc_policy full;
-    GSC_TRY(gsc_exec_read(on, &context, err));
+    GSC_TRY(gsc_exec_read(on, &where, err));
     GSC_TRY(gsc_policy_read(policy, &full, 1, err));
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(scale, 3);
     GSC_REQUIRE(out, 4);
-    if (context && context->cuda)
-        return gsc_cuda_step(on, GSC_CUDA_SET_SCALE, &full, state, scale, 0, out, err);
+    if (where.context && where.context->cuda)
+        return gsc_cuda_step(&where, GSC_CUDA_SET_SCALE, &full, state, scale, 0, out, err);
     GSC_TRY(gsc_state_check(state, 2, err));
     double rounded = gsc_format(&full, *scale);
     if (!gsc_usable(rounded))

@@ -757,7 +757,7 @@ static gsc_status enqueue(const gsc_exec *on, const gsc_factor *factor, int list
 static gsc_status run(const gsc_exec *on, const gsc_factor *factor, int list, job *job,
                       gsc_report *report, gsc_error *err)
 {
-    gsc_context *context;
+    gsc_exec where;
     gsc_report result;
     if (job->n > 0) {
         if (!job->in)
@@ -765,10 +765,10 @@ static gsc_status run(const gsc_exec *on, const gsc_factor *factor, int list, jo
         if (!job->out && job->operation != CHECK)
             return gsc_fail_null(err, list + 1, "out");
     }
-    GSC_TRY(gsc_exec_read(on, &context, err));
+    GSC_TRY(gsc_exec_read(on, &where, err));
     GSC_TRY(list_check(job, list, err));
-    if (context && context->cuda)
-        return enqueue(on, factor, list, job, report, err);
+    if (where.context && where.context->cuda)
+        return enqueue(&where, factor, list, job, report, err);
     if (factor)
         GSC_TRY(gsc_factor_check(factor, 1, err));
     job->multiplier = !factor ? 1 : job->by_scale ? factor->scale : factor->inverse;
@@ -779,11 +779,11 @@ static gsc_status run(const gsc_exec *on, const gsc_factor *factor, int list, jo
         struct job check = *job, add = *job;
         check.operation = CHECK;
         add.want = 0;
-        run_job(&check, context, &result);
+        run_job(&check, where.context, &result);
         if (!result.overflow)
-            run_job(&add, context, &result);
+            run_job(&add, where.context, &result);
     } else {
-        run_job(job, context, &result);
+        run_job(job, where.context, &result);
     }
     if (!report)
         return GSC_OK;
@@ -853,15 +853,15 @@ gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor, const gs
 gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uint64_t n,
                               uint32_t want, uint64_t *size, gsc_error *err)
 {
-    gsc_context *context;
-    GSC_TRY(gsc_exec_read(on, &context, err));
+    gsc_exec where;
+    GSC_TRY(gsc_exec_read(on, &where, err));
     if (n > 0)
         GSC_REQUIRE(tensors, 1);
     GSC_REQUIRE(size, 4);
     GSC_TRY(want_check(want, 3, err));
     job job = {.in = tensors, .n = n};
     GSC_TRY(list_check(&job, 1, err));
-    if (context && context->cuda)
+    if (where.context && where.context->cuda)
         return gsc_cuda_workspace_size(tensors, n, want, size, err);
     *size = 0;
     return GSC_OK;

@@ -127,14 +127,12 @@ static gsc_status launch_chunks(const gsc_exec *on, const gsc_cuda_job *job,
 
 gsc_status gsc_cuda_tensors(const gsc_exec *on, const gsc_cuda_job *job, gsc_error *err)
 {
-    gsc_exec full;
     uint64_t chunks;
-    GSC_TRY(gsc_struct_read(on, &full, GSC_EXEC_SIZE, 0, "on", err));
     GSC_TRY(align_check(job->factor, 1, "factor", err));
     GSC_TRY(align_check(job->report, job->tensors_argument + (job->out ? 4 : 3), "report", err));
     GSC_TRY(count_chunks(job->tensors, job->n, job->tensors_argument, &chunks, err));
-    GSC_TRY(workspace_check(&full, workspace_size(job->n, chunks, job->want), err));
-    gsc_cuda_workspace *workspace = full.workspace;
+    GSC_TRY(workspace_check(on, workspace_size(job->n, chunks, job->want), err));
+    gsc_cuda_workspace *workspace = on->workspace;
     double *tensor_sums = (double *)(void *)(workspace + 1);
     gsc_cuda_begin_parameter begin = {
         .workspace = workspace,
@@ -155,12 +153,12 @@ gsc_status gsc_cuda_tensors(const gsc_exec *on, const gsc_cuda_job *job, gsc_err
         begin.call.histogram_elements += (int64_t)sampled(&job->tensors[i]);
     }
     gsc_cuda_finish_parameter finish = {.call = &workspace->call};
-    GSC_TRY(launch(&full, GSC_CUDA_begin, 1, GSC_CUDA_THREADS, &begin, err));
+    GSC_TRY(launch(on, GSC_CUDA_begin, 1, GSC_CUDA_THREADS, &begin, err));
     const bool adds = job->op == GSC_CUDA_ADD;
-    GSC_TRY(launch_chunks(&full, job, &workspace->call, !adds, err));
+    GSC_TRY(launch_chunks(on, job, &workspace->call, !adds, err));
     if (adds)
-        GSC_TRY(launch_chunks(&full, job, &workspace->add, true, err));
-    return job->report ? launch(&full, GSC_CUDA_finish, 1, GSC_CUDA_THREADS, &finish, err) : GSC_OK;
+        GSC_TRY(launch_chunks(on, job, &workspace->add, true, err));
+    return job->report ? launch(on, GSC_CUDA_finish, 1, GSC_CUDA_THREADS, &finish, err) : GSC_OK;
 }
 
 gsc_status gsc_cuda_step(const gsc_exec *on, enum gsc_cuda_step step, const gsc_policy *policy,
@@ -176,8 +174,6 @@ gsc_status gsc_cuda_step(const gsc_exec *on, enum gsc_cuda_step step, const gsc_
                  [GSC_CUDA_FACTOR_MULTIPLY] = {1, 3, "factor", ""},
                  [GSC_CUDA_MERGE] = {1, 3, "a", "b"},
                  [GSC_CUDA_CLIP_FACTOR] = {1, 4, "report", "factor"}};
-    gsc_exec full;
-    GSC_TRY(gsc_struct_read(on, &full, GSC_EXEC_SIZE, 0, "on", err));
     GSC_TRY(align_check(a, names[step].first, names[step].a, err));
     GSC_TRY(align_check(b, names[step].first + 1, names[step].b, err));
     GSC_TRY(align_check(out, names[step].out, "out", err));
@@ -189,5 +185,5 @@ gsc_status gsc_cuda_step(const gsc_exec *on, enum gsc_cuda_step step, const gsc_
                             "the policy predicts, which a device does not: log2 and exp2 of host "
                             "and device differ; update on the host");
     }
-    return launch(&full, GSC_CUDA_step, 1, 1, &p, err);
+    return launch(on, GSC_CUDA_step, 1, 1, &p, err);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The public functions on a CUDA device, after their arguments in host memory were checked: nothing
- * but launches, of which none waits for another on the host.
+ * The public functions on a CUDA device, after their arguments in host memory were checked and `on`
+ * was read in full: nothing but launches, of which none waits for another on the host.
  */
 #ifndef GSC_CUDA_ENQUEUE_H
 #define GSC_CUDA_ENQUEUE_H
