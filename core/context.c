@@ -1,95 +1,137 @@
 /* SPDX-License-Identifier: MIT */
-/* Where a call runs: contexts, gsc_exec, and what is available on this machine. */
+/* Where a call runs: contexts, gsc_exec, memory, and what is available on this machine. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend.h"
+#include "cpu/cpu.h"
 #include "cpu/kernels.h"
-#include "cpu/pool.h"
 #include "cuda/driver.h"
+
+/* A context of what a backend made, which is destroyed if there is no memory for one. */
+static gsc_status create(const gsc_backend *backend, void *data, gsc_context **out, gsc_error *err)
+{
+    gsc_context *context = malloc(sizeof *context);
+    if (!context) {
+        backend->destroy(data);
+        return gsc_fail_memory(err);
+    }
+    context->backend = backend;
+    context->data = data;
+    *out = context;
+    return GSC_OK;
+}
 
 gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_for, void *pool,
                                   gsc_context **out, gsc_error *err)
 {
+    gsc_cpu *cpu;
     GSC_REQUIRE(out, 3);
     if (threads == 0 || threads > 1024)
-        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "threads", "threads is %u: from 1 to 1024",
-                        threads);
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "threads", threads, 1, 1024,
+                               "from 1 to 1024");
     if (pool && !parallel_for)
         return gsc_fail(err, GSC_ERROR_VALUE, 2, -1, "pool",
-                        "pool is set, but parallel_for, which would run on it, is NULL");
-    gsc_context *context = malloc(sizeof *context);
-    if (!context)
-        return gsc_fail(err, GSC_ERROR_MEMORY, -1, -1, "context", "out of memory");
-    *context = (gsc_context){.threads = threads, .parallel_for = parallel_for, .pool = pool};
-    if (threads > 1 && !parallel_for) {
-        context->parallel_for = gsc_pool_run;
-        context->pool = gsc_pool_create(threads);
-        if (!context->pool) {
-            free(context);
-            return gsc_fail(err, GSC_ERROR_MEMORY, 0, -1, "threads",
-                            "out of memory or threads: %u were asked for", threads);
-        }
-    }
-    *out = context;
-    return GSC_OK;
+                        "is set, but parallel_for, which would run on it, is NULL");
+    GSC_TRY(gsc_cpu_open(threads, parallel_for, pool, &cpu, err));
+    return create(&gsc_cpu_backend, cpu, out, err);
 }
 
 gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err)
 {
-    GSC_REQUIRE(out, 1);
     gsc_cuda *cuda;
+    GSC_REQUIRE(out, 1);
     GSC_TRY(gsc_cuda_open(device, &cuda, err));
-    gsc_context *context = calloc(1, sizeof *context);
-    if (!context) {
-        gsc_cuda_close(cuda);
-        return gsc_fail(err, GSC_ERROR_MEMORY, -1, -1, "context", "out of memory");
-    }
-    context->cuda = cuda;
-    *out = context;
-    return GSC_OK;
+    return create(&gsc_cuda_backend, cuda, out, err);
 }
 
 void gsc_context_destroy(gsc_context *context)
 {
-    if (context && context->parallel_for == gsc_pool_run)
-        gsc_pool_destroy(context->pool);
-    if (context && context->cuda)
-        gsc_cuda_close(context->cuda);
+    if (context)
+        context->backend->destroy(context->data);
     free(context);
 }
 
-gsc_status gsc_exec_read(const gsc_exec *on, gsc_exec *full, gsc_error *err)
+/* ---- on ---- */
+
+static const gsc_backend *backend_of(const gsc_context *context)
+{
+    return context ? context->backend : &gsc_thread_backend;
+}
+
+gsc_status gsc_exec_read(const gsc_exec *on, gsc_exec *full, const gsc_backend **backend,
+                         gsc_error *err)
 {
     memset(full, 0, sizeof *full);
+    *backend = &gsc_thread_backend;
     if (!on)
         return GSC_OK;
     GSC_TRY(gsc_struct_read(on, full, GSC_EXEC_SIZE, 0, "on", err));
     if (full->reserved != 0)
-        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.reserved",
-                        "on.reserved is %u: it must be 0", full->reserved);
-    if (full->context && full->context->cuda)
-        GSC_TRY(gsc_cuda_check(full->context->cuda, err));
-    else if (full->stream)
-        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.stream",
-                        "on.stream is set, but a CPU has no streams: leave it NULL");
-    return GSC_OK;
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "on.reserved", full->reserved, 0, 0,
+                               "0");
+    *backend = backend_of(full->context);
+    return (*backend)->check(full, err);
 }
 
-gsc_status gsc_prepare(const gsc_exec *on, gsc_error *err)
+gsc_status gsc_exec_wait(const gsc_exec *on, gsc_error *err)
 {
     gsc_exec where;
-    GSC_TRY(gsc_exec_read(on, &where, err));
-    gsc_kernels_best();
-    return GSC_OK;
+    const gsc_backend *backend;
+    GSC_TRY(gsc_exec_read(on, &where, &backend, err));
+    return backend->wait(&where, err);
 }
 
-gsc_status gsc_get_info(gsc_info *out, gsc_error *err)
+/* ---- memory ---- */
+
+gsc_status gsc_memory_create(gsc_context *context, uint32_t kind, uint64_t size, void **out,
+                             gsc_error *err)
+{
+    GSC_REQUIRE(out, 3);
+    if (kind > GSC_MEMORY_SHARED)
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 1, -1, "kind", kind, 0, GSC_MEMORY_SHARED,
+                               "a kind of memory");
+    if (size > INT64_MAX)
+        return gsc_fail(err, GSC_ERROR_MEMORY, 2, -1, "size", "is %llu bytes: out of memory",
+                        (unsigned long long)size);
+    if (size == 0) {
+        *out = NULL;
+        return GSC_OK;
+    }
+    return backend_of(context)->memory_create(context ? context->data : NULL, kind, size, out, err);
+}
+
+void gsc_memory_destroy(gsc_context *context, void *memory)
+{
+    if (memory)
+        backend_of(context)->memory_destroy(context ? context->data : NULL, memory);
+}
+
+gsc_status gsc_memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
+                           gsc_error *err)
+{
+    gsc_exec where;
+    const gsc_backend *backend;
+    GSC_TRY(gsc_exec_read(on, &where, &backend, err));
+    if (size == 0)
+        return GSC_OK;
+    GSC_REQUIRE(to, 1);
+    GSC_REQUIRE(from, 2);
+    return backend->memory_copy(&where, to, from, size, err);
+}
+
+/* ---- what there is ---- */
+
+gsc_status gsc_info_get(gsc_info *out, gsc_error *err)
 {
     GSC_REQUIRE(out, 0);
+    /* Whoever's struct ends before `cuda` does not ask for it: the driver is not started. */
+    bool asks = out->struct_size > offsetof(gsc_info, cuda);
     gsc_info info = {.version = GSC_VERSION,
                      .cpu = gsc_kernels_best()->name,
                      .cpu_available = gsc_cpu_available(),
                      .cpu_note = gsc_cpu_note(),
-                     .cuda = gsc_cuda_note()};
+                     .cuda = asks ? gsc_cuda_note() : NULL};
     return gsc_struct_write(&info, GSC_INFO_SIZE, out, true, 0, "out", err);
 }

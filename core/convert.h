@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __FAST_MATH__
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "compile without -ffast-math: NaN, Inf and roundings are what this library is about"
 #endif
 

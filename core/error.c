@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Errors, versions, and the structs that grow with them. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
@@ -27,7 +29,6 @@ const char *gsc_status_string(gsc_status status)
         "unknown dtype",
         "counts differ or are too large",
         "input and output overlap",
-        "unknown want bits",
         "buffer too small",
         "saved bytes are damaged",
         "saved bytes are of a newer version",
@@ -40,33 +41,103 @@ const char *gsc_status_string(gsc_status status)
     return known ? strings[index] : "unknown status";
 }
 
+/* "tensors[3]" and "count" of "tensors.count", and "tensors[3].count " as the start of a message.
+ */
+static void begin(gsc_error *err, gsc_status status, int argument, int64_t index, const char *place)
+{
+    const int stem = (int)strcspn(place, ".");
+    memset(err, 0, sizeof *err);
+    err->status = status;
+    err->argument = argument;
+    err->index = index;
+    err->value = err->low = err->high = NAN;
+    (void)snprintf(err->name, sizeof err->name, "%.*s", stem, place);
+    (void)snprintf(err->field, sizeof err->field, "%s", place[stem] ? place + stem + 1 : "");
+}
+
+static void begin_with_place(gsc_error *err, gsc_status status, int argument, int64_t index,
+                             const char *place)
+{
+    begin(err, status, argument, index, place);
+    char entry[24] = "";
+    if (index >= 0)
+        (void)snprintf(entry, sizeof entry, "[%lld]", (long long)index);
+    const int length = snprintf(err->message, sizeof err->message, "%s%s%s%s ", err->name, entry,
+                                *err->field ? "." : "", err->field);
+    err->subject = (uint32_t)length;
+}
+
 gsc_status gsc_fail(gsc_error *err, gsc_status status, int argument, int64_t index,
-                    const char *name, const char *format, ...)
+                    const char *place, const char *format, ...)
 {
     if (err) {
-        memset(err, 0, sizeof *err);
-        err->status = status;
-        err->argument = argument;
-        err->index = index;
-        if (index >= 0) { /* "out.count" of tensor 3 is "out[3].count" */
-            int stem = (int)strcspn(name, ".");
-            snprintf(err->name, sizeof err->name, "%.*s[%lld]%s", stem, name, (long long)index,
-                     name + stem);
-        } else {
-            snprintf(err->name, sizeof err->name, "%s", name);
-        }
+        begin_with_place(err, status, argument, index, place);
         va_list arguments;
         va_start(arguments, format);
-        vsnprintf(err->message, sizeof err->message, format, arguments);
+        (void)vsnprintf(err->message + err->subject, sizeof err->message - err->subject, format,
+                        arguments);
         va_end(arguments);
     }
     return status;
 }
 
-gsc_status gsc_fail_null(gsc_error *err, int argument, const char *name)
+gsc_status gsc_with_numbers(gsc_status status, gsc_error *err, double value, double low,
+                            double high)
 {
-    return gsc_fail(err, GSC_ERROR_NULL, argument, -1, name,
-                    "%s is NULL: it must point to something here", name);
+    if (err) {
+        err->value = value;
+        err->low = low;
+        err->high = high;
+    }
+    return status;
+}
+
+gsc_status gsc_fail_number(gsc_error *err, gsc_status status, int argument, int64_t index,
+                           const char *place, double value, double low, double high,
+                           const char *must)
+{
+    if (err) {
+        char digits[32];
+        /* As few as tell it from all others. */
+        for (int precision = 6; precision <= 17; precision += precision == 6 ? 9 : 1) {
+            (void)snprintf(digits, sizeof digits, "%.*g", precision, value);
+            if (strtod(digits, NULL) == value)
+                break;
+        }
+        (void)gsc_fail(err, status, argument, index, place, "is %s: it must be %s", digits, must);
+    }
+    return gsc_with_numbers(status, err, value, low, high);
+}
+
+gsc_status gsc_fail_otherwise(gsc_error *err, gsc_status status, int argument, const char *place,
+                              const char *format, ...)
+{
+    if (err) {
+        begin(err, status, argument, -1, place);
+        va_list arguments;
+        va_start(arguments, format);
+        (void)vsnprintf(err->message, sizeof err->message, format, arguments);
+        va_end(arguments);
+    }
+    return status;
+}
+
+gsc_status gsc_fail_reserved(gsc_error *err, gsc_status status, int argument, int64_t index,
+                             const char *place)
+{
+    return gsc_fail(err, status, argument, index, place,
+                    "is not 0: this version (" GSC_VERSION_STRING ") gives it no meaning");
+}
+
+gsc_status gsc_fail_null(gsc_error *err, int argument, const char *place)
+{
+    return gsc_fail(err, GSC_ERROR_NULL, argument, -1, place,
+                    "is NULL: it must point to something");
+}
+
+gsc_status gsc_fail_memory(gsc_error *err)
+{
+    return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, -1, "", "out of memory");
 }
 
 /* Sizes beyond this are dirt, not a future version. */
@@ -78,13 +149,22 @@ bool gsc_struct_size_possible(uint32_t size)
     return size >= 8 && size <= STRUCT_SIZE_LIMIT && size % 8 == 0;
 }
 
+/* The place of a field, in a buffer of the caller. */
+static const char *place_of(char place[48], const char *name, const char *field)
+{
+    (void)snprintf(place, 48, "%s.%s", name, field);
+    return place;
+}
+
 static gsc_status struct_size_of(const void *from, uint32_t *size, int argument, const char *name,
                                  gsc_error *err)
 {
+    char place[48];
     memcpy(size, from, sizeof *size);
     if (!gsc_struct_size_possible(*size))
-        return gsc_fail(err, GSC_ERROR_STRUCT_SIZE, argument, -1, name,
-                        "%s.struct_size is %u: initialise the struct first", name, *size);
+        return gsc_fail_number(err, GSC_ERROR_STRUCT_SIZE, argument, -1,
+                               place_of(place, name, "struct_size"), *size, 8, STRUCT_SIZE_LIMIT,
+                               "the size of the struct, which its initialiser sets");
     return GSC_OK;
 }
 
@@ -102,9 +182,13 @@ gsc_status gsc_struct_read(const void *from, void *full, uint32_t size, int argu
 {
     uint32_t from_size;
     GSC_TRY(struct_size_of(from, &from_size, argument, name, err));
+    if (from_size == size) {
+        memcpy(full, from, size);
+        return GSC_OK;
+    }
     if (from_size > size && !all_zero((const char *)from + size, from_size - size))
         return gsc_fail(err, GSC_ERROR_STRUCT_SIZE, argument, -1, name,
-                        "%s sets fields that this version (0x%x) does not know", name, GSC_VERSION);
+                        "sets fields that this version (" GSC_VERSION_STRING ") does not know");
     memset(full, 0, size);
     memcpy(full, from, from_size < size ? from_size : size);
     memcpy(full, &size, sizeof size);
@@ -119,37 +203,10 @@ gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool trun
     uint32_t common = to_size < size ? to_size : size;
     if (!truncate && !all_zero((const char *)full + common, size - common))
         return gsc_fail(err, GSC_ERROR_STRUCT_SIZE, argument, -1, name,
-                        "%s has %u bytes and lacks fields that are needed here (%u bytes)", name,
-                        to_size, size);
+                        "has %u bytes and lacks fields that are needed here (%u bytes)", to_size,
+                        size);
     memset(to, 0, to_size);
     memcpy(to, full, common);
     memcpy(to, &to_size, sizeof to_size);
     return GSC_OK;
-}
-
-/* gsc_<struct>_init: zeros and the size, of a client that may be older or newer. */
-static gsc_status struct_init(uint32_t struct_size, void *out, gsc_error *err)
-{
-    GSC_REQUIRE(out, 1);
-    if (!gsc_struct_size_possible(struct_size))
-        return gsc_fail(err, GSC_ERROR_STRUCT_SIZE, 0, -1, "struct_size",
-                        "struct_size is %u, not the size of a struct", struct_size);
-    memset(out, 0, struct_size);
-    memcpy(out, &struct_size, sizeof struct_size);
-    return GSC_OK;
-}
-
-gsc_status gsc_policy_init(uint32_t struct_size, gsc_policy *out, gsc_error *err)
-{
-    return struct_init(struct_size, out, err);
-}
-
-gsc_status gsc_exec_init(uint32_t struct_size, gsc_exec *out, gsc_error *err)
-{
-    return struct_init(struct_size, out, err);
-}
-
-gsc_status gsc_info_init(uint32_t struct_size, gsc_info *out, gsc_error *err)
-{
-    return struct_init(struct_size, out, err);
 }

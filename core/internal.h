@@ -16,10 +16,35 @@
 #define GSC_NOINLINE
 #endif
 
-/* Fills *err (NULL: nothing) and returns status, so that a check is one return statement. */
+/* "0.2.0", for sentences. */
+#define GSC_STRING_OF(x) #x
+#define GSC_STRING(x)    GSC_STRING_OF(x)
+#define GSC_VERSION_STRING                                                                         \
+    GSC_STRING(GSC_VERSION_MAJOR)                                                                  \
+    "." GSC_STRING(GSC_VERSION_MINOR) "." GSC_STRING(GSC_VERSION_PATCH)
+
+/*
+ * What is wrong, in *err (NULL: nobody asks); each returns status, so that a check is one return
+ * statement. `place` is what the sentence is about, "policy.min_scale" or, with an index,
+ * "tensors.count"; the sentence goes on where it ends: "is NULL: it must point to something".
+ */
 gsc_status gsc_fail(gsc_error *err, gsc_status status, int argument, int64_t index,
-                    const char *name, const char *format, ...) GSC_PRINTF(6, 7);
-gsc_status gsc_fail_null(gsc_error *err, int argument, const char *name);
+                    const char *place, const char *format, ...) GSC_PRINTF(6, 7);
+/* A number: "is -1: it must be 0 or above". A limit that there is not is NAN. */
+gsc_status gsc_fail_number(gsc_error *err, gsc_status status, int argument, int64_t index,
+                           const char *place, double value, double low, double high,
+                           const char *must);
+/* The numbers of a sentence of gsc_fail. */
+gsc_status gsc_with_numbers(gsc_status status, gsc_error *err, double value, double low,
+                            double high);
+/* A sentence that does not start with its place. */
+gsc_status gsc_fail_otherwise(gsc_error *err, gsc_status status, int argument, const char *place,
+                              const char *format, ...) GSC_PRINTF(5, 6);
+/* Reserved words that are not 0. */
+gsc_status gsc_fail_reserved(gsc_error *err, gsc_status status, int argument, int64_t index,
+                             const char *place);
+gsc_status gsc_fail_null(gsc_error *err, int argument, const char *place);
+gsc_status gsc_fail_memory(gsc_error *err);
 
 #define GSC_REQUIRE(pointer, argument)                                                             \
     do {                                                                                           \
@@ -49,25 +74,9 @@ gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool trun
 /* The caller's policy in full, checked. */
 gsc_status gsc_policy_read(const gsc_policy *from, gsc_policy *full, int argument, gsc_error *err);
 gsc_status gsc_policy_check_full(const gsc_policy *full, int argument, gsc_error *err);
-/* Where a call runs, in full and checked; argument 0. */
-gsc_status gsc_exec_read(const gsc_exec *on, gsc_exec *full, gsc_error *err);
-/* Whether a factor can multiply: refused with a sentence on how it got there. */
+
+/* Values in host memory: refused with a sentence that tells how to mend them. */
 gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err);
 gsc_status gsc_state_check(const gsc_state *state, int argument, gsc_error *err);
-
-/* A dtype, by its GSC_* constant, as real numbers of a dtype of convert.h. */
-struct gsc_real {
-    uint8_t real, parts, size;
-};
-extern const struct gsc_real gsc_reals[];
-
-enum { GSC_BINS = sizeof((gsc_report *)0)->histogram / sizeof(int64_t) };
-
-struct gsc_context {
-    uint32_t threads;
-    gsc_parallel_for *parallel_for;
-    void *pool;
-    struct gsc_cuda *cuda; /* NULL: threads and host memory */
-};
 
 #endif

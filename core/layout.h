@@ -1,15 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* Generated from bindings/abi.toml by bindings/generate.py. Do not edit. */
+/* Generated from include/gradscaler.toml by include/generate.py. Do not edit. */
 #include <stddef.h>
 
 #include "gradscaler.h"
 
-_Static_assert(sizeof(gsc_error) == 256, "gsc_error");
+_Static_assert(sizeof(gsc_error) == 296, "gsc_error");
 _Static_assert(offsetof(gsc_error, status) == 0, "gsc_error.status");
 _Static_assert(offsetof(gsc_error, argument) == 4, "gsc_error.argument");
 _Static_assert(offsetof(gsc_error, index) == 8, "gsc_error.index");
 _Static_assert(offsetof(gsc_error, name) == 16, "gsc_error.name");
-_Static_assert(offsetof(gsc_error, message) == 64, "gsc_error.message");
+_Static_assert(offsetof(gsc_error, field) == 40, "gsc_error.field");
+_Static_assert(offsetof(gsc_error, value) == 64, "gsc_error.value");
+_Static_assert(offsetof(gsc_error, low) == 72, "gsc_error.low");
+_Static_assert(offsetof(gsc_error, high) == 80, "gsc_error.high");
+_Static_assert(offsetof(gsc_error, subject) == 88, "gsc_error.subject");
+_Static_assert(offsetof(gsc_error, message) == 92, "gsc_error.message");
+_Static_assert(offsetof(gsc_error, reserved) == 280, "gsc_error.reserved");
 _Static_assert(sizeof(gsc_policy) == 152, "gsc_policy");
 _Static_assert(offsetof(gsc_policy, struct_size) == 0, "gsc_policy.struct_size");
 _Static_assert(offsetof(gsc_policy, arithmetic) == 4, "gsc_policy.arithmetic");
@@ -56,24 +62,23 @@ _Static_assert(offsetof(gsc_factor, inverse) == 8, "gsc_factor.inverse");
 _Static_assert(offsetof(gsc_factor, scale_f32) == 16, "gsc_factor.scale_f32");
 _Static_assert(offsetof(gsc_factor, inverse_f32) == 20, "gsc_factor.inverse_f32");
 _Static_assert(offsetof(gsc_factor, serial) == 24, "gsc_factor.serial");
-_Static_assert(sizeof(gsc_report) == 256, "gsc_report");
+_Static_assert(sizeof(gsc_report) == 192, "gsc_report");
 _Static_assert(offsetof(gsc_report, found_inf) == 0, "gsc_report.found_inf");
 _Static_assert(offsetof(gsc_report, overflow) == 4, "gsc_report.overflow");
-_Static_assert(offsetof(gsc_report, amax) == 8, "gsc_report.amax");
-_Static_assert(offsetof(gsc_report, absent) == 16, "gsc_report.absent");
-_Static_assert(offsetof(gsc_report, max_reserved) == 20, "gsc_report.max_reserved");
-_Static_assert(offsetof(gsc_report, first_bad) == 32, "gsc_report.first_bad");
-_Static_assert(offsetof(gsc_report, status) == 40, "gsc_report.status");
-_Static_assert(offsetof(gsc_report, min_reserved) == 48, "gsc_report.min_reserved");
-_Static_assert(offsetof(gsc_report, sum_squares) == 64, "gsc_report.sum_squares");
-_Static_assert(offsetof(gsc_report, sum_reserved) == 72, "gsc_report.sum_reserved");
-_Static_assert(offsetof(gsc_report, elements) == 80, "gsc_report.elements");
-_Static_assert(offsetof(gsc_report, nan_count) == 88, "gsc_report.nan_count");
-_Static_assert(offsetof(gsc_report, inf_count) == 96, "gsc_report.inf_count");
-_Static_assert(offsetof(gsc_report, zeros_made) == 104, "gsc_report.zeros_made");
-_Static_assert(offsetof(gsc_report, subnormals_made) == 112, "gsc_report.subnormals_made");
-_Static_assert(offsetof(gsc_report, histogram_elements) == 120, "gsc_report.histogram_elements");
-_Static_assert(offsetof(gsc_report, histogram) == 128, "gsc_report.histogram");
+_Static_assert(offsetof(gsc_report, status) == 8, "gsc_report.status");
+_Static_assert(offsetof(gsc_report, absent) == 12, "gsc_report.absent");
+_Static_assert(offsetof(gsc_report, serial) == 16, "gsc_report.serial");
+_Static_assert(offsetof(gsc_report, amax) == 24, "gsc_report.amax");
+_Static_assert(offsetof(gsc_report, sum_squares) == 32, "gsc_report.sum_squares");
+_Static_assert(offsetof(gsc_report, elements) == 40, "gsc_report.elements");
+_Static_assert(offsetof(gsc_report, nan_count) == 48, "gsc_report.nan_count");
+_Static_assert(offsetof(gsc_report, inf_count) == 56, "gsc_report.inf_count");
+_Static_assert(offsetof(gsc_report, first_tensor) == 64, "gsc_report.first_tensor");
+_Static_assert(offsetof(gsc_report, first_element) == 72, "gsc_report.first_element");
+_Static_assert(offsetof(gsc_report, zeros_made) == 80, "gsc_report.zeros_made");
+_Static_assert(offsetof(gsc_report, subnormals_made) == 88, "gsc_report.subnormals_made");
+_Static_assert(offsetof(gsc_report, clamped) == 96, "gsc_report.clamped");
+_Static_assert(offsetof(gsc_report, reserved) == 104, "gsc_report.reserved");
 _Static_assert(sizeof(gsc_state) == 256, "gsc_state");
 _Static_assert(offsetof(gsc_state, factor) == 0, "gsc_state.factor");
 _Static_assert(offsetof(gsc_state, next) == 32, "gsc_state.next");
@@ -91,9 +96,18 @@ _Static_assert(offsetof(gsc_state, status) == 140, "gsc_state.status");
 _Static_assert(offsetof(gsc_state, skipped) == 144, "gsc_state.skipped");
 _Static_assert(offsetof(gsc_state, growths) == 152, "gsc_state.growths");
 _Static_assert(offsetof(gsc_state, backoffs) == 160, "gsc_state.backoffs");
-_Static_assert(offsetof(gsc_state, reserved) == 168, "gsc_state.reserved");
+_Static_assert(offsetof(gsc_state, skip_f32) == 168, "gsc_state.skip_f32");
+_Static_assert(offsetof(gsc_state, reserved_u32) == 172, "gsc_state.reserved_u32");
+_Static_assert(offsetof(gsc_state, reserved) == 176, "gsc_state.reserved");
 _Static_assert(sizeof(gsc_tensor) == 24, "gsc_tensor");
 _Static_assert(offsetof(gsc_tensor, data) == 0, "gsc_tensor.data");
 _Static_assert(offsetof(gsc_tensor, count) == 8, "gsc_tensor.count");
 _Static_assert(offsetof(gsc_tensor, dtype) == 16, "gsc_tensor.dtype");
 _Static_assert(offsetof(gsc_tensor, reserved) == 20, "gsc_tensor.reserved");
+_Static_assert(sizeof(gsc_options) == 40, "gsc_options");
+_Static_assert(offsetof(gsc_options, struct_size) == 0, "gsc_options.struct_size");
+_Static_assert(offsetof(gsc_options, want) == 4, "gsc_options.want");
+_Static_assert(offsetof(gsc_options, policy) == 8, "gsc_options.policy");
+_Static_assert(offsetof(gsc_options, clamp) == 16, "gsc_options.clamp");
+_Static_assert(offsetof(gsc_options, each) == 24, "gsc_options.each");
+_Static_assert(offsetof(gsc_options, histogram) == 32, "gsc_options.histogram");

@@ -24,13 +24,13 @@
 #define FAIRSEQ                                                                                    \
     ONE_FACTOR(0x1p15), .growth_rule = GSC_GROWTH_EVERY, .min_scale = 0.0001,                      \
                         .floor_rule = GSC_LIMIT_STOP, .overflow_reset = GSC_RESET_ON_BACKOFF,      \
-                        .overflow_test = GSC_OVERFLOW_NORM
+                        .overflow_test = GSC_TEST_NORM
 #define CEREBRAS(limit)                                                                            \
     TWO_FACTORS(limit, 2000), .growth_rule = GSC_GROWTH_STEPS, .growth_lag = 1,                    \
                               .max_scale = limit, .ceiling_rule = GSC_LIMIT_ALWAYS,                \
                               .min_scale = 0x1p-14, .floor_rule = GSC_LIMIT_ALWAYS,                \
                               .overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF,        \
-                              .overflow_test = GSC_OVERFLOW_NORM, .arithmetic = GSC_ARITHMETIC_F32
+                              .overflow_test = GSC_TEST_NORM, .arithmetic = GSC_ARITHMETIC_F32
 
 static const struct preset {
     const char *name, *summary;
@@ -39,10 +39,14 @@ static const struct preset {
     {"recommended",
      "For new work: torch's numbers, held between 2^-14 and 2^24, and a stop event after ten "
      "overflows in a row at the floor.",
-     {USUAL, .max_scale = 0x1p24, .min_scale = 0x1p-14, .stall_limit = 10,
+     {USUAL, .max_scale = 0x1p24, .ceiling_rule = GSC_LIMIT_HOLD, .min_scale = 0x1p-14,
+      .floor_rule = GSC_LIMIT_HOLD, .stall_limit = 10,
       .overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF,
       .arithmetic = GSC_ARITHMETIC_F32_ONCE}},
     {"none", "A scale of 1 that never moves; gradients are still checked and reported.", {0}},
+    {"guard",
+     "For bf16, which needs no scaling: as none, with a stop event after ten overflows in a row.",
+     {.stall_limit = 10}},
     {"static",
      "A given scale that never moves; set init_scale. Overflows are still skipped.",
      {.init_scale = 0x1p16}},
@@ -145,11 +149,6 @@ static const struct preset {
 
 #define PRESET_COUNT (sizeof presets / sizeof *presets)
 
-uint32_t gsc_preset_count(void)
-{
-    return PRESET_COUNT;
-}
-
 const char *gsc_preset_name(uint32_t index)
 {
     return index < PRESET_COUNT ? presets[index].name : NULL;
@@ -160,6 +159,48 @@ const char *gsc_preset_summary(uint32_t index)
     return index < PRESET_COUNT ? presets[index].summary : NULL;
 }
 
+/* Edits that make one word of the other: letters that are put in, left out or exchanged. */
+static uint32_t distance(const char *a, const char *b)
+{
+    enum { MOST = 24 };
+    uint32_t row[MOST + 1];
+    const size_t length = strlen(b);
+    if (length > MOST)
+        return MOST;
+    for (uint32_t j = 0; j <= length; j++)
+        row[j] = j;
+    for (uint32_t i = 0; a[i]; i++) {
+        uint32_t diagonal = row[0];
+        row[0] = i + 1;
+        for (uint32_t j = 1; j <= length; j++) {
+            const uint32_t exchanged = diagonal + (a[i] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
+            row[j] = row[j] < exchanged ? row[j] : exchanged;
+        }
+    }
+    return row[length];
+}
+
+/* The preset that a name may mean: one that it contains or begins, or else the most alike. */
+static const char *nearest(const char *name)
+{
+    const size_t length = strnlen(name, 40);
+    const char *best = NULL;
+    uint32_t least = 3; /* edits that still look like a slip */
+    for (uint32_t i = 0; i < PRESET_COUNT; i++) {
+        const char *preset = presets[i].name;
+        if (strstr(name, preset) || (length >= 3 && strncmp(preset, name, length) == 0))
+            return preset;
+        const uint32_t edits = length < 40 ? distance(name, preset) : least;
+        if (edits < least) {
+            least = edits;
+            best = preset;
+        }
+    }
+    return best;
+}
+
 gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
 {
     GSC_REQUIRE(name, 0);
@@ -167,8 +208,9 @@ gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
     for (uint32_t i = 0; i < PRESET_COUNT; i++)
         if (strcmp(name, presets[i].name) == 0)
             return gsc_struct_write(&presets[i].policy, GSC_POLICY_SIZE, out, false, 1, "out", err);
-    return gsc_fail(err, GSC_ERROR_PRESET, 0, -1, "name",
-                    "no preset is named \"%.40s\"; gsc_preset_name lists them", name);
+    const char *meant = nearest(name);
+    return gsc_fail(err, GSC_ERROR_PRESET, 0, -1, "name", "is \"%.40s\", which is no preset%s%s%s",
+                    name, meant ? ": did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
 }
 
 static bool within(double x, double low, double high)
@@ -178,50 +220,62 @@ static bool within(double x, double low, double high)
 
 gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *err)
 {
-#define CHECK(field, holds, range)                                                                 \
+#define CHECK(name, low, high, holds, must)                                                        \
     if (!(holds))                                                                                  \
-    return gsc_fail(err, GSC_ERROR_POLICY, argument, -1, "policy." #field,                         \
-                    "policy." #field " is %.17g: it must be " range, (double)p->field)
+    return gsc_fail_number(err, GSC_ERROR_POLICY, argument, -1, "policy." #name, (double)p->name,  \
+                           low, high, must)
     const double most = 0x1.fffffffffffffp1023;
-    CHECK(arithmetic, p->arithmetic <= GSC_ARITHMETIC_F32_FLUSH, "a GSC_ARITHMETIC_* value");
-    CHECK(init_scale, p->init_scale == 0 || gsc_usable(gsc_format(p, p->init_scale)),
+    CHECK(arithmetic, 0, GSC_ARITHMETIC_F32_FLUSH, p->arithmetic <= GSC_ARITHMETIC_F32_FLUSH,
+          "one of the arithmetics");
+    CHECK(init_scale, 0, most, p->init_scale == 0 || gsc_usable(gsc_format(p, p->init_scale)),
           "above 0 and finite in the policy's arithmetic, as its inverse, or 0");
-    CHECK(growth_factor,
+    CHECK(growth_factor, 1, most,
           p->growth_factor == 0 || (within(p->growth_factor, 1, most) &&
                                     gsc_usable(gsc_format_factor(p, p->growth_factor))),
           "finite and at least 1, or 0");
-    CHECK(backoff_factor, within(p->backoff_factor, 0, 1), "from 0 to 1");
-    CHECK(backoff_factor,
+    CHECK(backoff_factor, 0, 1, within(p->backoff_factor, 0, 1), "from 0 to 1");
+    CHECK(backoff_factor, 0, 1,
           p->backoff_factor == 0 || gsc_usable(gsc_format_factor(p, p->backoff_factor)),
           "above 0 in the policy's arithmetic, or 0");
-    CHECK(growth_rule, p->growth_rule <= GSC_GROWTH_STEPS, "a GSC_GROWTH_* value");
-    const bool unlimited = gsc_max_scale(p) > most;
-    CHECK(max_scale, unlimited || gsc_usable(gsc_format(p, p->max_scale)),
+    CHECK(growth_rule, 0, GSC_GROWTH_STEPS, p->growth_rule <= GSC_GROWTH_STEPS,
+          "one of the rules of growth");
+    const bool unlimited = p->max_scale == 0 || p->max_scale > most;
+    CHECK(max_scale, 0, most,
+          unlimited || (gsc_usable(gsc_format(p, p->max_scale)) && gsc_usable(gsc_max_scale(p))),
           "above 0 and finite in the policy's arithmetic, as its inverse, or 0 or infinity");
-    CHECK(min_scale,
-          p->min_scale == 0 || (p->min_scale <= gsc_max_scale(p) && p->min_scale <= most &&
-                                gsc_usable(gsc_format(p, p->min_scale))),
-          "above 0, finite and at most max_scale, or 0");
-    CHECK(ceiling_rule, p->ceiling_rule <= GSC_LIMIT_STOP, "a GSC_LIMIT_* value");
-    CHECK(floor_rule, p->floor_rule <= GSC_LIMIT_STOP, "a GSC_LIMIT_* value");
+    CHECK(min_scale, 0, gsc_max_scale(p),
+          p->min_scale == 0 ||
+              (gsc_usable(gsc_format(p, p->min_scale)) && gsc_usable(gsc_min_scale(p)) &&
+               gsc_min_scale(p) <= gsc_max_scale(p)),
+          "above 0, finite and at most max_scale, all in the policy's arithmetic, or 0");
+    CHECK(ceiling_rule, 0, GSC_LIMIT_HOLD, p->ceiling_rule <= GSC_LIMIT_HOLD,
+          "one of the rules of limits");
+    CHECK(floor_rule, 0, GSC_LIMIT_HOLD, p->floor_rule <= GSC_LIMIT_HOLD,
+          "one of the rules of limits");
     const bool predicts = p->target_amax != 0;
-    CHECK(ceiling_rule, !predicts || unlimited || p->ceiling_rule == GSC_LIMIT_ALWAYS,
-          "GSC_LIMIT_ALWAYS where target_amax is set");
-    CHECK(floor_rule, !predicts || p->min_scale == 0 || p->floor_rule == GSC_LIMIT_ALWAYS,
-          "GSC_LIMIT_ALWAYS where target_amax is set");
-    CHECK(overflow_test, p->overflow_test <= GSC_OVERFLOW_NORM, "a GSC_OVERFLOW_* value");
-    CHECK(overflow_reset, (p->overflow_reset & ~RESET_BITS) == 0, "a union of GSC_RESET_* bits");
-    CHECK(apply_delay, p->apply_delay <= 1, "0 or 1");
-    CHECK(overflow_tolerance, within(p->overflow_tolerance, 0, 1), "from 0 to 1");
-    CHECK(quirks, (p->quirks & ~QUIRK_BITS) == 0, "a union of GSC_QUIRK_* bits");
-    CHECK(reserved, p->reserved == 0, "0");
-    CHECK(target_amax, within(p->target_amax, 0, most), "finite and not negative");
-    CHECK(mean_decay, p->mean_decay >= 0 && gsc_format_factor(p, p->mean_decay) < 1,
-          "at least 0 and below 1");
-    CHECK(variance_decay, p->variance_decay >= 0 && gsc_format_factor(p, p->variance_decay) < 1,
-          "at least 0 and below 1");
-    CHECK(margin_sigmas, within(p->margin_sigmas, 0, 0x1p20), "from 0 to 2^20");
-    CHECK(overflow_log2, within(p->overflow_log2, -0x1p20, 0x1p20), "from -2^20 to 2^20");
+    CHECK(ceiling_rule, GSC_LIMIT_ALWAYS, GSC_LIMIT_ALWAYS,
+          !predicts || unlimited || p->ceiling_rule == GSC_LIMIT_ALWAYS,
+          "the rule that always holds (1) where target_amax is set");
+    CHECK(floor_rule, GSC_LIMIT_ALWAYS, GSC_LIMIT_ALWAYS,
+          !predicts || p->min_scale == 0 || p->floor_rule == GSC_LIMIT_ALWAYS,
+          "the rule that always holds (1) where target_amax is set");
+    CHECK(overflow_test, 0, GSC_TEST_NORM, p->overflow_test <= GSC_TEST_NORM,
+          "one of the tests of overflow");
+    CHECK(overflow_reset, 0, RESET_BITS, (p->overflow_reset & ~RESET_BITS) == 0,
+          "a union of the bits 1, 2 and 4");
+    CHECK(apply_delay, 0, 1, p->apply_delay <= 1, "0 or 1");
+    CHECK(overflow_tolerance, 0, 1, within(p->overflow_tolerance, 0, 1), "from 0 to 1");
+    CHECK(quirks, 0, QUIRK_BITS, (p->quirks & ~QUIRK_BITS) == 0, "a union of the bits 1 and 2");
+    CHECK(reserved, 0, 0, p->reserved == 0, "0");
+    CHECK(target_amax, 0, most, within(p->target_amax, 0, most), "finite and not negative");
+    /* In its own format, where one that rounds to 1 would never forget. */
+    CHECK(mean_decay, 0, 1, p->mean_decay >= 0 && gsc_format(p, p->mean_decay) < 1,
+          "at least 0 and below 1 in the policy's arithmetic");
+    CHECK(variance_decay, 0, 1, p->variance_decay >= 0 && gsc_format(p, p->variance_decay) < 1,
+          "at least 0 and below 1 in the policy's arithmetic");
+    CHECK(margin_sigmas, 0, 0x1p20, within(p->margin_sigmas, 0, 0x1p20), "from 0 to 2^20");
+    CHECK(overflow_log2, -0x1p20, 0x1p20, within(p->overflow_log2, -0x1p20, 0x1p20),
+          "from -2^20 to 2^20");
 #undef CHECK
     return GSC_OK;
 }

@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "gradscaler.h"
+#include "log2.h"
 
 static inline int gsc_positive(double x)
 {
@@ -46,12 +47,31 @@ static inline double gsc_limit(gsc_state *s, uint32_t rule, double old, double b
                                uint32_t event)
 {
     s->events |= event | (rule == GSC_LIMIT_STOP ? GSC_EVENT_STOPPED : 0u);
-    return rule == GSC_LIMIT_KEEP || rule == GSC_LIMIT_STOP ? old : bound;
+    int past = event == GSC_EVENT_AT_FLOOR ? old < bound : old > bound;
+    int stays =
+        rule == GSC_LIMIT_KEEP || rule == GSC_LIMIT_STOP || (rule == GSC_LIMIT_HOLD && past);
+    return stays ? old : bound;
+}
+
+/* The number of the policy's format next to x > 0 that is at least x, or at most x. */
+static inline double gsc_format_limit(const gsc_policy *p, double x, int at_least)
+{
+    if (p->arithmetic == GSC_ARITHMETIC_F64)
+        return x;
+    float near = (float)x;
+    if (at_least ? (double)near < x : (double)near > x)
+        near = gsc_float(gsc_float_bits(near) + (at_least ? 1u : ~0u));
+    return gsc_format(p, (double)near);
 }
 
 static inline double gsc_max_scale(const gsc_policy *p)
 {
-    return p->max_scale == 0.0 ? (double)INFINITY : p->max_scale;
+    return p->max_scale == 0.0 ? (double)INFINITY : gsc_format_limit(p, p->max_scale, 0);
+}
+
+static inline double gsc_min_scale(const gsc_policy *p)
+{
+    return p->min_scale == 0.0 ? 0.0 : gsc_format_limit(p, p->min_scale, 1);
 }
 
 static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
@@ -63,9 +83,8 @@ static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
     s->steps = 0;
     if (p->overflow_reset & GSC_RESET_ON_BACKOFF)
         s->overflows = 0;
-    return moved > p->min_scale
-               ? moved
-               : gsc_limit(s, p->floor_rule, old, p->min_scale, GSC_EVENT_AT_FLOOR);
+    double floor = gsc_min_scale(p);
+    return moved > floor ? moved : gsc_limit(s, p->floor_rule, old, floor, GSC_EVENT_AT_FLOOR);
 }
 
 static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
@@ -124,7 +143,9 @@ static inline double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
     double slow_mean = s->slow_mean / (1.0 - s->slow_start);
     double variance = s->mean_square / (1.0 - s->slow_start) - slow_mean * slow_mean;
     double sigma = sqrt(variance > 0.0 ? variance : 0.0);
-    return p->target_amax * exp2(-(mean + p->margin_sigmas * sigma));
+    double scale = p->target_amax * gsc_exp2(-(mean + p->margin_sigmas * sigma));
+    /* What float and its inverse can hold; a prediction is no reason to leave it. */
+    return scale < 0x1p-126 ? 0x1p-126 : scale > 0x1p126 ? 0x1p126 : scale;
 }
 
 static inline double gsc_count(const gsc_policy *p, gsc_state *s, int overflow, double scale)
@@ -161,11 +182,11 @@ static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int over
     if (p->target_amax == 0.0)
         scale = gsc_count(p, s, overflow, old);
     else if (overflow || amax > 0.0)
-        scale = gsc_predict(p, s, overflow ? p->overflow_log2 : log2(amax));
+        scale = gsc_predict(p, s, overflow ? p->overflow_log2 : gsc_log2(amax));
     if (p->ceiling_rule == GSC_LIMIT_ALWAYS && scale > gsc_max_scale(p))
         scale = gsc_max_scale(p);
-    if (p->floor_rule == GSC_LIMIT_ALWAYS && scale < p->min_scale)
-        scale = p->min_scale;
+    if (p->floor_rule == GSC_LIMIT_ALWAYS && scale < gsc_min_scale(p))
+        scale = gsc_min_scale(p);
     scale = gsc_format(p, scale);
     s->events |= scale > old ? GSC_EVENT_GREW : scale < old ? GSC_EVENT_BACKED_OFF : 0u;
     s->growths += scale > old;

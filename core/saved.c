@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A policy and a state as bytes, and back. */
+#include <math.h>
 #include <string.h>
 
 #include "internal.h"
@@ -46,9 +47,10 @@ gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *state, void
         return gsc_fail_null(err, 2, "bytes");
     GSC_TRY(gsc_state_check(state, 1, err));
     if (bytes && capacity < head.size)
-        return gsc_fail(err, GSC_ERROR_CAPACITY, 3, -1, "capacity",
-                        "capacity is %llu bytes, the state takes %u", (unsigned long long)capacity,
-                        head.size);
+        return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CAPACITY, 3, -1, "capacity",
+                                         "is %llu: the state takes %u bytes",
+                                         (unsigned long long)capacity, head.size),
+                                err, (double)capacity, head.size, NAN);
     *size = head.size;
     if (!bytes)
         return GSC_OK;
@@ -66,29 +68,33 @@ static gsc_status saved_head_check(const unsigned char *bytes, uint64_t size,
                                    struct saved_head *head, gsc_error *err)
 {
     if (size < sizeof *head)
-        return gsc_fail(err, GSC_ERROR_CORRUPT, 1, -1, "size",
-                        "%llu bytes are too few for a saved state", (unsigned long long)size);
+        return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CORRUPT, 1, -1, "size",
+                                         "is %llu: too few bytes for a saved state",
+                                         (unsigned long long)size),
+                                err, (double)size, sizeof *head, NAN);
     memcpy(head, bytes, sizeof *head);
     if (memcmp(head->magic, magic, sizeof magic) != 0)
         return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
-                        "the bytes are no saved state: they do not start with \"GSCSTATE\"");
+                        "are no saved state: they do not start with \"GSCSTATE\"");
     if (size != head->size)
-        return gsc_fail(err, GSC_ERROR_CORRUPT, 1, -1, "size",
-                        "%llu bytes were given, %u were saved", (unsigned long long)size,
-                        head->size);
+        return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CORRUPT, 1, -1, "size",
+                                         "is %llu: %u bytes were saved", (unsigned long long)size,
+                                         head->size),
+                                err, (double)size, head->size, head->size);
     uint32_t crc;
     memcpy(&crc, bytes + size - 4, 4);
     if (crc != crc32(bytes, size - 4))
         return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
-                        "the checksum does not match: the bytes were damaged");
+                        "were damaged: the checksum does not match");
     if (head->format != 1)
         return gsc_fail(err, GSC_ERROR_VERSION, 0, -1, "bytes",
-                        "the bytes have format %u, this version (0x%x) reads 1", head->format,
-                        GSC_VERSION);
-    uint64_t parts = sizeof *head + (uint64_t)head->policy_size + head->state_size + 4;
+                        "have format %u: this version (" GSC_VERSION_STRING ") reads 1",
+                        head->format);
+    uint64_t sum = sizeof *head + (uint64_t)head->policy_size + head->state_size + 4;
     if (!gsc_struct_size_possible(head->policy_size) || head->state_size != sizeof(gsc_state) ||
-        parts != size)
-        return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes", "the sizes inside do not add up");
+        sum != size)
+        return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
+                        "were damaged: the sizes inside do not add up");
     return GSC_OK;
 }
 
@@ -105,12 +111,13 @@ gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy, 
     uint32_t policy_size;
     memcpy(&policy_size, at, sizeof policy_size);
     if (policy_size != head.policy_size)
-        return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes", "the sizes inside do not add up");
+        return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
+                        "were damaged: the sizes inside do not add up");
     gsc_status status = gsc_struct_read(at, &full, GSC_POLICY_SIZE, 0, "bytes", err);
     if (status == GSC_ERROR_STRUCT_SIZE)
         return gsc_fail(err, GSC_ERROR_VERSION, 0, -1, "bytes",
-                        "the saved policy sets fields that this version (0x%x) does not know",
-                        GSC_VERSION);
+                        "set fields of the policy that this version (" GSC_VERSION_STRING
+                        ") does not know");
     GSC_TRY(gsc_policy_check_full(&full, 0, err));
     memcpy(&loaded, at + head.policy_size, sizeof loaded);
     GSC_TRY(gsc_state_check(&loaded, 0, err));

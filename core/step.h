@@ -1,15 +1,38 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What happens to factors, reports and states, as values: one source for the CPU and the GPU. What
- * a failure is called, and how to mend it, is said where there is someone to read it: in factor.c
- * and state.c.
+ * What happens to factors, reports and states, as values: one source for every backend. Nothing is
+ * written where a status is not GSC_OK; what it means and how to mend it is said where there is
+ * someone to read it, in core/cpu/steps.c. A device calls gsc_step_failed instead.
  */
 #ifndef GSC_STEP_H
 #define GSC_STEP_H
 
 #include <string.h>
 
+#include "bits.h"
 #include "policy.h"
+
+/* A step and its arguments; all pointers are the backend's memory. */
+enum gsc_step_kind {
+    GSC_STEP_MULTIPLY,   /* factor, number -> gsc_factor */
+    GSC_STEP_CLIP,       /* factor (NULL: 1), reports[0], number -> gsc_factor */
+    GSC_STEP_MERGE,      /* reports, n, merge, has_policy, policy -> gsc_report */
+    GSC_STEP_STATE_INIT, /* policy, state (NULL: the policy's start) -> gsc_state */
+    GSC_STEP_UPDATE,     /* policy, state, reports[0] -> gsc_state */
+};
+
+typedef struct gsc_step {
+    uint32_t kind;       /* enum gsc_step_kind */
+    uint32_t merge;      /* GSC_MERGE_* */
+    uint64_t has_policy; /* of a merge: there is one, by whose verdict */
+    gsc_policy policy;
+    const gsc_factor *factor;
+    const gsc_state *state;
+    const gsc_report *reports;
+    uint64_t n; /* reports */
+    double number;
+    void *out;
+} gsc_step;
 
 /* ---- factors ---- */
 
@@ -32,6 +55,8 @@ static inline gsc_status gsc_factor_status(const gsc_factor *f)
 static inline gsc_status gsc_factor_times(const gsc_factor *factor, double by, gsc_factor *out)
 {
     gsc_factor product = *factor;
+    if (gsc_factor_status(factor) != GSC_OK)
+        return GSC_ERROR_FACTOR;
     product.scale = factor->scale * by;
     product.inverse = factor->inverse / by;
     product.scale_f32 = (float)product.scale;
@@ -42,26 +67,127 @@ static inline gsc_status gsc_factor_times(const gsc_factor *factor, double by, g
     return GSC_OK;
 }
 
-static inline gsc_status gsc_norm_status(const gsc_report *report)
+/* ---- sums ---- */
+
+/* Of any number of addends, in runs of GSC_RUN: each run in order, then the runs in order. */
+typedef struct gsc_sum {
+    double runs, run;
+    uint64_t n;
+} gsc_sum;
+
+static inline void gsc_sum_add(gsc_sum *sum, double addend)
 {
-    return !(report->absent & GSC_WANT_NORM) && report->status == GSC_OK &&
-                   report->sum_squares >= 0 && isfinite(report->sum_squares)
+    sum->run += addend;
+    if (++sum->n % GSC_RUN == 0) {
+        sum->runs += sum->run;
+        sum->run = 0;
+    }
+}
+
+static inline double gsc_sum_total(const gsc_sum *sum)
+{
+    return sum->runs + sum->run;
+}
+
+/* ---- reports ---- */
+
+#define GSC_WANT_ALL (GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW)
+
+/* What a policy judges by, as GSC_WANT_* bits. */
+static inline uint32_t gsc_policy_wants(const gsc_policy *policy)
+{
+    return (policy->overflow_test == GSC_TEST_NORM ? GSC_WANT_NORM : 0u) |
+           (policy->target_amax != 0 ? GSC_WANT_AMAX : 0u);
+}
+
+static inline int gsc_has_bad(const gsc_report *report)
+{
+    return report->nan_count != 0 || report->inf_count != 0;
+}
+
+static inline int gsc_says_overflow(const gsc_report *report)
+{
+    return report->overflow != 0 || report->found_inf != 0 || report->status != GSC_OK;
+}
+
+static inline int gsc_overflowed(const gsc_policy *policy, const gsc_report *report)
+{
+    if (gsc_says_overflow(report))
+        return 1;
+    /* Not `>`: a sum of squares that is NaN is an overflow, too. */
+    return policy->overflow_test == GSC_TEST_NORM && !(report->sum_squares <= 0x1.fffffep127);
+}
+
+static inline void gsc_set_overflow(gsc_report *report, int overflow)
+{
+    report->overflow = overflow;
+    report->found_inf = (float)overflow;
+}
+
+/* A report of which only the measurements are filled in, with `want`; policy NULL: none. */
+static inline void gsc_report_finish(gsc_report *report, uint32_t want, uint64_t serial,
+                                     const gsc_policy *policy)
+{
+    report->absent = GSC_WANT_ALL & ~want;
+    report->serial = serial;
+    gsc_set_overflow(report, gsc_has_bad(report));
+    if (policy)
+        gsc_set_overflow(report, gsc_overflowed(policy, report));
+}
+
+/* What stands in a report that nothing could be found out for. */
+static inline void gsc_report_failed(gsc_report *report, gsc_status status)
+{
+    report->status = status;
+    gsc_set_overflow(report, 1);
+}
+
+static inline int gsc_words_are_zero(const uint64_t *words, uint32_t n)
+{
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < n; i++)
+        any |= words[i];
+    return any == 0;
+}
+#define GSC_RESERVED_IS_ZERO(s)                                                                    \
+    gsc_words_are_zero((s)->reserved, sizeof(s)->reserved / sizeof *(s)->reserved)
+
+/* Whether the report tells what the policy judges by; an overflow tells enough. */
+static inline gsc_status gsc_report_status(const gsc_policy *policy, const gsc_report *report)
+{
+    const int lacks = !gsc_says_overflow(report) && (report->absent & gsc_policy_wants(policy));
+    return report->status == GSC_OK && !lacks && report->amax >= 0 && isfinite(report->amax) &&
+                   GSC_RESERVED_IS_ZERO(report)
                ? GSC_OK
                : GSC_ERROR_REPORT;
 }
 
-static inline gsc_factor gsc_factor_clipped(const gsc_factor *factor, const gsc_report *report,
-                                            double max_norm)
+static inline gsc_status gsc_norm_status(const gsc_report *report)
 {
-    gsc_factor clipped = *factor;
-    double coefficient = max_norm / (sqrt(report->sum_squares) + 1e-6);
+    return !(report->absent & GSC_WANT_NORM) && report->status == GSC_OK &&
+                   report->sum_squares >= 0 && isfinite(report->sum_squares) &&
+                   GSC_RESERVED_IS_ZERO(report)
+               ? GSC_OK
+               : GSC_ERROR_REPORT;
+}
+
+static inline gsc_status gsc_factor_clipped(const gsc_factor *factor, const gsc_report *report,
+                                            double max_norm, gsc_factor *out)
+{
+    gsc_factor clipped = factor ? *factor : gsc_factor_of(1, 0);
+    if (gsc_factor_status(&clipped) != GSC_OK)
+        return GSC_ERROR_FACTOR;
+    if (gsc_norm_status(report) != GSC_OK)
+        return GSC_ERROR_REPORT;
+    const double coefficient = max_norm / (sqrt(report->sum_squares) + 1e-6);
     if (coefficient < 1.0)
         clipped.inverse *= coefficient;
     clipped.inverse_f32 = (float)clipped.inverse;
-    return clipped;
+    if (gsc_factor_status(&clipped) != GSC_OK)
+        return GSC_ERROR_FACTOR;
+    *out = clipped;
+    return GSC_OK;
 }
-
-/* ---- reports ---- */
 
 /* Wraps where a foreign report is absurd, instead of undefined behaviour. */
 static inline int64_t gsc_add(int64_t a, int64_t b)
@@ -69,113 +195,202 @@ static inline int64_t gsc_add(int64_t a, int64_t b)
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
-static inline gsc_report gsc_merged(const gsc_report *a, const gsc_report *b)
+/* Adds what `from` counted to `to`, all but the sum of squares, whose order is another matter. */
+static inline void gsc_report_add(gsc_report *to, const gsc_report *from)
+{
+    if (from->amax > to->amax || isnan(from->amax))
+        to->amax = from->amax;
+    if (gsc_has_bad(from) && !gsc_has_bad(to)) {
+        to->first_tensor = from->first_tensor;
+        to->first_element = from->first_element;
+    }
+    to->elements = gsc_add(to->elements, from->elements);
+    to->nan_count = gsc_add(to->nan_count, from->nan_count);
+    to->inf_count = gsc_add(to->inf_count, from->inf_count);
+    to->zeros_made = gsc_add(to->zeros_made, from->zeros_made);
+    to->subnormals_made = gsc_add(to->subnormals_made, from->subnormals_made);
+    to->clamped = gsc_add(to->clamped, from->clamped);
+}
+
+/* One report of many; policy NULL: an overflow in any is one. */
+static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint32_t merge,
+                                    const gsc_policy *policy, gsc_report *out)
 {
     gsc_report r;
+    gsc_sum sum = {0, 0, 0};
+    int overflow = 0;
     memset(&r, 0, sizeof r);
-    r.overflow = a->overflow || a->found_inf != 0 || b->overflow || b->found_inf != 0;
-    r.found_inf = (float)r.overflow;
-    r.amax = a->amax > b->amax || isnan(a->amax) ? a->amax : b->amax;
-    r.absent = a->absent | b->absent;
-    r.first_bad = a->first_bad < b->first_bad ? a->first_bad : b->first_bad;
-    r.status = a->status < b->status ? a->status : b->status;
-    r.sum_squares = a->sum_squares + b->sum_squares;
-    r.elements = gsc_add(a->elements, b->elements);
-    r.nan_count = gsc_add(a->nan_count, b->nan_count);
-    r.inf_count = gsc_add(a->inf_count, b->inf_count);
-    r.zeros_made = gsc_add(a->zeros_made, b->zeros_made);
-    r.subnormals_made = gsc_add(a->subnormals_made, b->subnormals_made);
-    r.histogram_elements = gsc_add(a->histogram_elements, b->histogram_elements);
-    for (uint32_t k = 0; k < sizeof r.histogram / sizeof *r.histogram; k++)
-        r.histogram[k] = gsc_add(a->histogram[k], b->histogram[k]);
-    return r;
+    if (merge == GSC_MERGE_SUMMANDS && n > 0)
+        r.absent = GSC_WANT_NORM | GSC_WANT_AMAX;
+    for (uint64_t i = 0; i < n; i++) {
+        const gsc_report *report = &reports[i];
+        if (!GSC_RESERVED_IS_ZERO(report))
+            return GSC_ERROR_REPORT;
+        gsc_report_add(&r, report);
+        gsc_sum_add(&sum, report->sum_squares);
+        overflow |= gsc_says_overflow(report);
+        r.absent |= report->absent;
+        if (r.status == GSC_OK)
+            r.status = report->status;
+        if (r.serial == 0 || (report->serial != 0 && report->serial < r.serial))
+            r.serial = report->serial;
+    }
+    r.sum_squares = gsc_sum_total(&sum);
+    if (r.absent & GSC_WANT_NORM)
+        r.sum_squares = 0;
+    if (r.absent & GSC_WANT_AMAX)
+        r.amax = 0;
+    if (r.absent & GSC_WANT_UNDERFLOW)
+        r.zeros_made = r.subnormals_made = 0;
+    gsc_set_overflow(&r, overflow);
+    if (policy && !overflow) {
+        if (r.absent & gsc_policy_wants(policy))
+            return GSC_ERROR_REPORT;
+        gsc_set_overflow(&r, gsc_overflowed(policy, &r));
+    }
+    *out = r;
+    return GSC_OK;
 }
 
 /* ---- states ---- */
 
 #define GSC_COUNT_IS_SANE(count) ((count) >= 0 && (count) < INT64_MAX / 2)
+#define GSC_COUNT_MOST           0x1p62
 
-/* X(field, holds) for what holds of the state `s` after any update. */
-#define GSC_FOR_STATE_CHECKS(X)                                                                    \
-    X(factor.scale, s->factor.scale >= 0 && (s->factor.scale > 0 || s->factor.serial > 0))         \
-    X(next.scale, s->next.scale >= 0 && (s->next.scale > 0 || s->next.serial > 0))                 \
-    X(factor.inverse, s->factor.inverse == 1.0 / s->factor.scale)                                  \
-    X(next.inverse, s->next.inverse == 1.0 / s->next.scale)                                        \
-    X(good, GSC_COUNT_IS_SANE(s->good))                                                            \
-    X(steps, GSC_COUNT_IS_SANE(s->steps))                                                          \
-    X(overflows, GSC_COUNT_IS_SANE(s->overflows))                                                  \
-    X(stalled, GSC_COUNT_IS_SANE(s->stalled))                                                      \
-    X(skipped, GSC_COUNT_IS_SANE(s->skipped))                                                      \
-    X(growths, GSC_COUNT_IS_SANE(s->growths))                                                      \
-    X(backoffs, GSC_COUNT_IS_SANE(s->backoffs))                                                    \
-    X(mean, isfinite(s->mean))                                                                     \
-    X(slow_mean, isfinite(s->slow_mean))                                                           \
-    X(mean_square, isfinite(s->mean_square))                                                       \
-    X(mean_start, s->mean_start >= 0 && s->mean_start <= 1)                                        \
-    X(slow_start, s->slow_start >= 0 && s->slow_start <= 1)
+/* Whether it is 1 / scale, whatever the rounding mode was. */
+static inline int gsc_is_inverse(double scale, double inverse)
+{
+    return inverse == 1.0 / scale || fabs(scale * inverse - 1.0) < 0x1p-50;
+}
+
+/*
+ * X(field, low, high, holds) for what holds of the state `s` after any update. The first ones of a
+ * state whose scale alone is taken.
+ */
+#define GSC_FOR_STATE_VALUES(X)                                                                    \
+    X(good, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->good))                                         \
+    X(steps, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->steps))                                       \
+    X(overflows, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->overflows))                               \
+    X(stalled, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->stalled))                                   \
+    X(skipped, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->skipped))                                   \
+    X(growths, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->growths))                                   \
+    X(backoffs, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->backoffs))                                 \
+    X(mean, -0x1p21, 0x1p21, fabs(s->mean) <= 0x1p21)                                              \
+    X(slow_mean, -0x1p21, 0x1p21, fabs(s->slow_mean) <= 0x1p21)                                    \
+    X(mean_square, 0, 0x1p42, s->mean_square >= 0 && s->mean_square <= 0x1p42)                     \
+    X(mean_start, 0, 1, s->mean_start >= 0 && s->mean_start <= 1)                                  \
+    X(slow_start, 0, 1, s->slow_start >= 0 && s->slow_start <= 1)
+#define GSC_FOR_STATE_FACTORS(X)                                                                   \
+    X(factor.scale, 0, NAN, s->factor.scale >= 0 && (s->factor.scale > 0 || s->factor.serial > 0)) \
+    X(next.scale, 0, NAN, s->next.scale >= 0 && (s->next.scale > 0 || s->next.serial > 0))         \
+    X(factor.inverse, 0, NAN, gsc_is_inverse(s->factor.scale, s->factor.inverse))                  \
+    X(next.inverse, 0, NAN, gsc_is_inverse(s->next.scale, s->next.inverse))
+
+#define GSC_STATE_RESERVED_IS_ZERO(s) ((s)->reserved_u32 == 0 && GSC_RESERVED_IS_ZERO(s))
+
+#define GSC_HOLDS(field, low, high, holds)                                                         \
+    if (!(holds))                                                                                  \
+        return GSC_ERROR_STATE;
+static inline gsc_status gsc_state_values_status(const gsc_state *s)
+{
+    GSC_FOR_STATE_VALUES(GSC_HOLDS)
+    return GSC_STATE_RESERVED_IS_ZERO(s) ? GSC_OK : GSC_ERROR_STATE;
+}
 
 static inline gsc_status gsc_state_status(const gsc_state *s)
 {
-#define GSC_HOLDS(field, holds)                                                                    \
-    if (!(holds))                                                                                  \
-        return GSC_ERROR_STATE;
-    GSC_FOR_STATE_CHECKS(GSC_HOLDS)
+    GSC_FOR_STATE_FACTORS(GSC_HOLDS)
+    return gsc_state_values_status(s);
+}
 #undef GSC_HOLDS
+
+/* The start, or, with `from`, its scale at once and all that it counted. */
+static inline gsc_status gsc_state_made(const gsc_policy *policy, const gsc_state *from,
+                                        gsc_state *out)
+{
+    gsc_state s;
+    double scale = policy->init_scale == 0 ? 1.0 : policy->init_scale;
+    uint64_t serial = 1;
+    if (policy->ceiling_rule == GSC_LIMIT_ALWAYS && scale > gsc_max_scale(policy))
+        scale = gsc_max_scale(policy);
+    memset(&s, 0, sizeof s);
+    s.mean_start = s.slow_start = 1;
+    if (from) {
+        if (!(from->factor.scale >= 0) || gsc_state_values_status(from) != GSC_OK)
+            return GSC_ERROR_STATE;
+        s = *from;
+        scale = from->factor.scale;
+        serial = from->next.serial + 1;
+    }
+    s.factor = s.next = gsc_factor_of(gsc_format(policy, scale), serial);
+    s.events = 0;
+    s.status = GSC_OK;
+    s.skip_f32 = 0;
+    *out = s;
     return GSC_OK;
 }
 
-static inline gsc_state gsc_initial_state(const gsc_policy *policy)
+static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *state,
+                                     const gsc_report *report, gsc_state *out)
 {
-    gsc_state s;
-    memset(&s, 0, sizeof s);
-    double scale = policy->init_scale == 0 ? 1.0 : policy->init_scale;
-    if (policy->ceiling_rule == GSC_LIMIT_ALWAYS && scale > gsc_max_scale(policy))
-        scale = gsc_max_scale(policy);
-    s.factor = s.next = gsc_factor_of(gsc_format(policy, scale), 0);
-    s.mean_start = s.slow_start = 1;
-    return s;
-}
-
-/* Whether the report tells what the policy judges by. */
-static inline gsc_status gsc_report_status(const gsc_policy *policy, const gsc_report *report)
-{
-    uint32_t needed = (policy->overflow_test == GSC_OVERFLOW_NORM ? GSC_WANT_NORM : 0u) |
-                      (policy->target_amax != 0 ? GSC_WANT_AMAX : 0u);
-    return report->status == GSC_OK && !(report->absent & needed) && report->amax >= 0 &&
-                   isfinite(report->amax)
-               ? GSC_OK
-               : GSC_ERROR_REPORT;
-}
-
-static inline int gsc_overflowed(const gsc_policy *policy, const gsc_report *report)
-{
-    if (report->overflow || report->found_inf != 0)
-        return 1;
-    /* Not `>`: a sum of squares that is NaN is an overflow, too. */
-    return policy->overflow_test == GSC_OVERFLOW_NORM && !(report->sum_squares <= 0x1.fffffep127);
-}
-
-static inline gsc_state gsc_updated(const gsc_policy *policy, const gsc_state *state,
-                                    const gsc_report *report)
-{
+    if (gsc_state_status(state) != GSC_OK)
+        return GSC_ERROR_STATE;
+    if (gsc_report_status(policy, report) != GSC_OK)
+        return GSC_ERROR_REPORT;
     gsc_state s = *state;
-    double newest = gsc_policy_step(policy, &s, gsc_overflowed(policy, report), report->amax);
+    const double newest = gsc_policy_step(policy, &s, gsc_overflowed(policy, report), report->amax);
+    if (report->serial != 0 && report->serial != state->factor.serial)
+        s.events |= GSC_EVENT_STALE;
     s.next = gsc_factor_of(newest, state->next.serial + 1);
     s.factor = policy->apply_delay ? state->next : s.next;
     s.status = GSC_OK;
-    return s;
+    s.skip_f32 = s.events & GSC_EVENT_SKIPPED ? 1.0f : 0.0f;
+    *out = s;
+    return GSC_OK;
 }
 
-/* `rounded` is usable, and in the policy's format. */
-static inline gsc_state gsc_rescaled(const gsc_policy *policy, const gsc_state *state,
-                                     double rounded)
+/* ---- any of them ---- */
+
+static inline gsc_status gsc_step_run(const gsc_step *p)
 {
-    gsc_state s = gsc_initial_state(policy);
-    s.factor = s.next = gsc_factor_of(rounded, state->next.serial + 1);
-    s.skipped = state->skipped;
-    s.growths = state->growths;
-    s.backoffs = state->backoffs;
-    return s;
+    switch (p->kind) {
+    case GSC_STEP_MULTIPLY:
+        return gsc_factor_times(p->factor, p->number, (gsc_factor *)p->out);
+    case GSC_STEP_CLIP:
+        return gsc_factor_clipped(p->factor, p->reports, p->number, (gsc_factor *)p->out);
+    case GSC_STEP_MERGE:
+        return gsc_merged(p->reports, p->n, p->merge, p->has_policy ? &p->policy : NULL,
+                          (gsc_report *)p->out);
+    case GSC_STEP_STATE_INIT:
+        return gsc_state_made(&p->policy, p->state, (gsc_state *)p->out);
+    default:
+        return gsc_updated(&p->policy, p->state, p->reports, (gsc_state *)p->out);
+    }
+}
+
+/* What a device, which has no *err, writes instead of a result: what was there, and why. */
+static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
+{
+    switch (p->kind) {
+    case GSC_STEP_MULTIPLY:
+    case GSC_STEP_CLIP: /* no place for a status: a factor that all calls refuse */
+        memset(p->out, 0, sizeof(gsc_factor));
+        break;
+    case GSC_STEP_MERGE: {
+        gsc_report report;
+        memset(&report, 0, sizeof report);
+        gsc_report_failed(&report, status);
+        *(gsc_report *)p->out = report;
+        break;
+    }
+    default: {
+        gsc_state state = *p->state;
+        state.status = status;
+        state.events = GSC_EVENT_SKIPPED;
+        state.skip_f32 = 1.0f;
+        *(gsc_state *)p->out = state;
+    }
+    }
 }
 
 #endif

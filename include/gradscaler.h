@@ -1,35 +1,39 @@
 /* SPDX-License-Identifier: MIT */
-/* Generated from bindings/abi.toml by bindings/generate.py. Do not edit. */
-
+/* Generated from include/gradscaler.toml by include/generate.py. Do not edit. */
 /*
  * gradscaler: loss scaling for mixed-precision training.
  *
  * A training step in fp16 or bf16 multiplies its loss by a scale so that small gradients survive,
- * divides the gradients by it before the optimizer sees them, and when a gradient overflowed skips
- * the step and lowers the scale.
+ * divides the gradients by it before the optimizer sees them, and skips the step and lowers the
+ * scale when a gradient overflowed.
  *
  *     gsc_policy policy = GSC_POLICY_INIT;
+ *     gsc_options options = GSC_OPTIONS_INIT;
  *     gsc_state state;
  *     gsc_report report;
  *     gsc_policy_preset("recommended", &policy, NULL);
- *     gsc_state_init(NULL, &policy, &state, NULL);
- *     for (;;) {
+ *     gsc_state_init(NULL, &policy, NULL, &state, NULL);
+ *     options.policy = &policy;
+ *     while (!(state.events & GSC_EVENT_STOPPED)) {
  *         ... gradients of loss * state.factor.scale ...
- *         gsc_unscale(NULL, &state.factor, gradients, gradients, count, 0, &report, NULL);
+ *         gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, NULL);
  *         if (!report.overflow) ... optimizer step ...
- *         gsc_update(NULL, &policy, &state, &report, &state, NULL);
+ *         gsc_state_update(NULL, &policy, &state, &report, &state, NULL);
  *     }
  *
- * Rules that hold for every function:
- * - Structs belong to the caller; nothing is kept after a call returns, but for a gsc_context.
- * - Functions return GSC_OK (0) or a negative GSC_ERROR_*. On an error nothing was written except
- *   *err, which, always last, may be NULL; gsc_exec has the exception, a launch that fails.
- * - A pointer may be NULL only where its function says so. Data pointers may have any alignment.
- * - Functions may be called from any thread at the same time, as long as no two calls write, or one
- *   writes and one reads, the same memory. Results hold in the default rounding mode. None prints,
- *   changes the floating-point environment, or allocates, but for gsc_context_create_*; the
- *   functions of the section Tensors need up to 120 KiB of stack.
- * - `on` says where the memory is: NULL is the calling thread and host memory.
+ * Rules for every function:
+ * - The caller owns all structs. Only a gsc_context remembers anything between calls.
+ * - A function returns GSC_OK (0) or a negative GSC_ERROR_*. After an error only *err was written.
+ *   `err` comes last and may be NULL.
+ * - A pointer may be NULL only where the text says so. Tensor data may have any alignment.
+ * - Any thread may call any function at any time, as long as no two calls write the same memory and
+ *   none reads what another writes.
+ * - No function prints or changes the rounding mode or other settings of the floating-point unit;
+ *   its status flags may be raised. Only gsc_context_create_* and gsc_memory_create allocate. The
+ *   calls on tensors need up to 120 KiB of stack.
+ * - Reserved words must be 0.
+ * - `on` says where the memory is and what computes. NULL is host memory and the calling thread.
+ * - Functions, constants and fields are there since 0.2 unless they say another version.
  */
 #ifndef GRADSCALER_H
 #define GRADSCALER_H
@@ -40,64 +44,76 @@
 extern "C" {
 #endif
 
-#if defined(__GNUC__)
+/*
+ * How functions are declared. Define GSC_STATIC to link a static copy whose symbols stay inside
+ * your own library or program, or define GSC_API yourself to decide otherwise.
+ */
+#ifndef GSC_API
+#if defined(_WIN32) && defined(GSC_STATIC)
+#define GSC_API
+#elif defined(_WIN32) && defined(GSC_BUILD)
+#define GSC_API __declspec(dllexport)
+#elif defined(_WIN32)
+#define GSC_API __declspec(dllimport)
+#elif defined(__GNUC__) && defined(GSC_STATIC)
+#define GSC_API __attribute__((visibility("hidden")))
+#elif defined(__GNUC__)
 #define GSC_API __attribute__((visibility("default")))
 #else
 #define GSC_API
 #endif
+#endif
 
 #define GSC_VERSION_MAJOR 0
-#define GSC_VERSION_MINOR 1
+#define GSC_VERSION_MINOR 2
 #define GSC_VERSION_PATCH 0
 #define GSC_VERSION (GSC_VERSION_MAJOR << 16 | GSC_VERSION_MINOR << 8 | GSC_VERSION_PATCH)
 
-/* ---- Status ---------------------------------------------------------------------------------- */
+/* ---- Errors ---------------------------------------------------------------------------------- */
 
 /* GSC_OK, or why a call did nothing. */
 typedef int32_t gsc_status;
 
+/* What a call returns. */
 #define GSC_OK                0     /* done */
 #define GSC_ERROR_NULL        (-1)  /* a pointer is NULL that may not be */
-#define GSC_ERROR_STRUCT_SIZE (-2)  /* struct_size is not set or impossible, or fields of a newer version are set */
+#define GSC_ERROR_STRUCT_SIZE (-2)  /* struct_size is not set, or a field is set that this
+                                       version lacks */
 #define GSC_ERROR_PRESET      (-3)  /* no preset has this name */
 #define GSC_ERROR_POLICY      (-4)  /* a field of the policy is out of range */
-#define GSC_ERROR_STATE       (-5)  /* the state was not made by this library */
+#define GSC_ERROR_STATE       (-5)  /* no update leads to this state */
 #define GSC_ERROR_REPORT      (-6)  /* the report failed, or lacks what the policy judges by */
 #define GSC_ERROR_FACTOR      (-7)  /* a factor is zero, infinite or not a number */
 #define GSC_ERROR_VALUE       (-8)  /* a number is out of range */
 #define GSC_ERROR_DTYPE       (-9)  /* unknown dtype */
-#define GSC_ERROR_COUNT       (-10) /* counts differ, or the byte size does not fit in 64 bits */
+#define GSC_ERROR_COUNT       (-10) /* counts differ, or are too large */
 #define GSC_ERROR_OVERLAP     (-11) /* input and output overlap without being the same */
-#define GSC_ERROR_WANT        (-12) /* unknown GSC_WANT_* bits */
-#define GSC_ERROR_CAPACITY    (-13) /* the buffer is too small */
-#define GSC_ERROR_CORRUPT     (-14) /* saved bytes are truncated, damaged or something else */
-#define GSC_ERROR_VERSION     (-15) /* saved bytes need a newer version of the library */
-#define GSC_ERROR_UNAVAILABLE (-16) /* this build or machine cannot do it */
-#define GSC_ERROR_MEMORY      (-17) /* out of memory or threads */
-#define GSC_ERROR_DEVICE      (-18) /* the CUDA driver failed, or the context is of another process */
+#define GSC_ERROR_CAPACITY    (-12) /* the buffer is too small */
+#define GSC_ERROR_CORRUPT     (-13) /* saved bytes are truncated, damaged or something else */
+#define GSC_ERROR_VERSION     (-14) /* saved bytes need a newer version of the library */
+#define GSC_ERROR_UNAVAILABLE (-15) /* this build or machine cannot do it */
+#define GSC_ERROR_MEMORY      (-16) /* out of memory or threads */
+#define GSC_ERROR_DEVICE      (-17) /* the driver failed, or the context is of another process */
 
-/* What exactly was wrong. Written only when a call fails; pass NULL where the status is enough. */
+/* What was wrong. C programs print `message`; bindings make their own text from the rest. */
 typedef struct gsc_error {
-    gsc_status status; /* what the call returned */
-    int32_t argument;  /* position of the argument in the call, from 0; -1: none */
-    int64_t index;     /* index of the tensor in its list; -1: no tensor */
-    char name[48];     /* what was wrong, such as "policy.min_scale" or "out[3].count" */
-    char message[192]; /* one sentence: what, and how to mend it */
+    gsc_status status;    /* what the call returned */
+    int32_t argument;     /* position of the argument in the call, from 0; -1: none */
+    int64_t index;        /* entry of the argument, if it is a list; else -1 */
+    char name[24];        /* name of the argument, such as "tensors" or "policy" */
+    char field[24];       /* its field, such as "min_scale"; empty: all of it */
+    double value;         /* the number that was refused; NaN: none */
+    double low;           /* the least that it may be; NaN: no such limit */
+    double high;          /* the most that it may be; NaN: no such limit */
+    uint32_t subject;     /* bytes of `message` that say where; message + subject is the rest */
+    char message[188];    /* such as "policy.min_scale is -1: it must be 0 or above" */
+    uint64_t reserved[2]; /* 0 */
 } gsc_error;
 
-/*
- * The meaning of a status in a few words; "unknown status" for a number that is none. Never NULL,
- * never freed.
- *
- * Threads: any, at the same time.
- */
+/* The meaning of a status in a few words. Never NULL, never freed. */
 GSC_API const char *gsc_status_string(gsc_status status);
 
-/*
- * Version of the library that runs, as GSC_VERSION is that of this header.
- *
- * Threads: any, at the same time.
- */
+/* Version of the library that runs; GSC_VERSION is that of this header. */
 GSC_API uint32_t gsc_version(void);
 
 /* ---- Policy: the rules ----------------------------------------------------------------------- */
@@ -110,8 +126,9 @@ GSC_API uint32_t gsc_version(void);
 
 /* growth_rule: when `good`, less growth_lag, makes a growth due. */
 #define GSC_GROWTH_REACHED 0u /* at the interval or past it */
-#define GSC_GROWTH_EXACT   1u /* at the interval only; a count already past it waits for an overflow */
-#define GSC_GROWTH_EVERY   2u /* at each multiple; the count runs on over a growth */
+#define GSC_GROWTH_EXACT   1u /* at the interval only; a count already past it waits for an
+                                 overflow */
+#define GSC_GROWTH_EVERY   2u /* at each multiple of it; a growth does not restart the count */
 #define GSC_GROWTH_STEPS   3u /* as REACHED, but counting `steps`, overflows included */
 
 /* ceiling_rule, floor_rule: what a change does that would reach the limit. */
@@ -119,6 +136,8 @@ GSC_API uint32_t gsc_version(void);
 #define GSC_LIMIT_ALWAYS 1u /* as CLAMP, and every update enforces the limit */
 #define GSC_LIMIT_KEEP   2u /* is dropped */
 #define GSC_LIMIT_STOP   3u /* is dropped, with GSC_EVENT_STOPPED */
+#define GSC_LIMIT_HOLD   4u /* as CLAMP, except that a scale already past the limit stays where
+                               it is */
 
 /* overflow_reset, bits: what sets the count of overflows to 0. */
 #define GSC_RESET_ON_GROWTH    1u /* a growth */
@@ -132,8 +151,8 @@ GSC_API uint32_t gsc_version(void);
 #define GSC_ARITHMETIC_F32_FLUSH 3u /* as F32; a result below 2^-126 becomes 0 */
 
 /* overflow_test: what of a report is an overflow. */
-#define GSC_OVERFLOW_ELEMENT 0u /* an element that is not finite */
-#define GSC_OVERFLOW_NORM    1u /* that, or a sum of squares above the largest float; needs GSC_WANT_NORM */
+#define GSC_TEST_ELEMENT 0u /* an element that is not finite */
+#define GSC_TEST_NORM    1u /* that, or a sum of squares above the largest float */
 
 /* quirks, bits: what a peer does and no new policy should. */
 #define GSC_QUIRK_TOLERATE_BELOW  1u /* a share equal to overflow_tolerance is not tolerated */
@@ -154,19 +173,20 @@ typedef struct gsc_policy {
     double min_scale;          /* floor; 0 is none */
     uint32_t ceiling_rule;     /* GSC_LIMIT_* at max_scale; ALWAYS holds for the start, too */
     uint32_t floor_rule;       /* GSC_LIMIT_* at min_scale; the start itself is never raised */
-    uint32_t overflow_test;    /* GSC_OVERFLOW_* */
-    uint32_t hysteresis;       /* overflows, counted until overflow_reset, that make a backoff;
-                                  the ones before are absorbed; 0 is 1 */
+    uint32_t overflow_test;    /* GSC_TEST_* */
+    uint32_t hysteresis;       /* so many overflows make a backoff, those before are absorbed;
+                                  overflow_reset restarts the count; 0 is 1 */
     uint32_t overflow_reset;   /* GSC_RESET_* bits: what refills the hysteresis */
     uint32_t apply_delay;      /* 1: a new scale is in force one update later */
-    double overflow_tolerance; /* overflows, counted until overflow_reset, up to this share of
-                                  the steps since the last change are absorbed; 0 to 1 */
+    double overflow_tolerance; /* overflows are absorbed while they are at most this share of the
+                                  steps since the last change; overflow_reset restarts their
+                                  count; 0 to 1 */
     uint64_t stall_limit;      /* GSC_EVENT_STOPPED at this many overflows in a row that could
                                   not lower the scale; 0 never */
     uint32_t quirks;           /* GSC_QUIRK_* bits; 0 in any new policy */
     uint32_t reserved;         /* 0 */
     double target_amax;        /* not 0: the scale is predicted so that amax lands here, and
-                                  nothing is counted; needs GSC_WANT_AMAX */
+                                  nothing is counted */
     double mean_decay;         /* decay of the running mean of log2(amax); 0 up to, not
                                   including, 1 */
     double variance_decay;     /* decay of its slower mean and of its square; likewise */
@@ -174,615 +194,475 @@ typedef struct gsc_policy {
     double overflow_log2;      /* the sample of log2(amax) that an overflow stands for */
 } gsc_policy;
 
-#define GSC_POLICY_SIZE 152u /* to the end of overflow_log2 */
+#define GSC_POLICY_SIZE 152u
 #define GSC_POLICY_INIT \
     {GSC_POLICY_SIZE, 0, 0.0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0.0, \
      0.0, 0.0, 0.0, 0.0}
 
 /*
- * What GSC_POLICY_INIT does, for languages without macros: zeros, and struct_size.
- *
- *     struct_size  bytes of *out
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
- * Threads: any, at the same time.
- */
-GSC_API gsc_status gsc_policy_init(uint32_t struct_size, gsc_policy *out, gsc_error *err);
-
-/*
- * Fills *out with a named set of rules: "recommended" for new work, "none", "static", or the exact
- * rules of a framework, such as "torch" or "megatron" (gsc_preset_name lists them).
- * out->struct_size must be set; a struct of an older version that lacks a field the preset needs is
- * refused.
- *
- *     out  read and written
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_PRESET.
- * Threads: any, at the same time.
+ * Fills *out, which GSC_POLICY_INIT made, with a named set of rules: "recommended" for new work,
+ * "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch" or
+ * "megatron".
  */
 GSC_API gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err);
 
-/*
- * Whether the policy can be used; the error names the field that cannot. Every call that takes a
- * policy checks it so.
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY.
- * Threads: any, at the same time.
- */
+/* Whether the policy can be used; every call that takes a policy asks the same. */
 GSC_API gsc_status gsc_policy_check(const gsc_policy *policy, gsc_error *err);
 
-/*
- * Number of presets.
- *
- * Threads: any, at the same time.
- */
-GSC_API uint32_t gsc_preset_count(void);
-
-/*
- * Name of preset `index`, from 0; NULL past the last. Never freed.
- *
- * Threads: any, at the same time.
- */
+/* Name of preset `index`, from 0. NULL past the last. */
 GSC_API const char *gsc_preset_name(uint32_t index);
 
-/*
- * What preset `index` does and where its rules come from, in a sentence; NULL past the last. Never
- * freed.
- *
- * Threads: any, at the same time.
- */
+/* What preset `index` does and where its rules come from, in a sentence. NULL past the last. */
 GSC_API const char *gsc_preset_summary(uint32_t index);
 
 /* ---- Where a call runs ----------------------------------------------------------------------- */
 
-/*
- * Threads or a CUDA device. Made by gsc_context_create_*; any number of calls may use it at a time.
- */
+/* Threads or a device. Calls from any number of threads may use it at the same time. */
 typedef struct gsc_context gsc_context;
 
 /* One piece of a call's work. */
 typedef void gsc_task(void *data, uint64_t index);
 
 /*
- * The caller's thread pool: runs task(data, i) once for every i below count, in any order and on
- * any threads, and returns when all have returned. The tasks neither block nor call back, and need
- * up to 120 KiB of stack.
+ * The caller's thread pool: runs task(data, i) for every i below count, in any order and on any
+ * threads, and returns when all have returned. Tasks never block, call nothing back, and need 120
+ * KiB of stack.
  */
 typedef void gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
 
 /*
- * Where the memory of a call is and what computes. Initialise with GSC_EXEC_INIT or gsc_exec_init.
- * A NULL gsc_exec, or one without context, is the calling thread and host memory. With a CUDA
- * context the data of tensors, factors, states, reports and the scale of gsc_set_scale are memory
- * of that device, while `on`, policies and the lists themselves are host memory that the call reads
- * before it returns; the call enqueues on `stream` and returns at once. Page-locked and managed
- * memory that the device sees does as well, but for the workspace; a pointer that it does not see
- * ends the process's use of CUDA when the kernel gets there. The workspace is in use until the
- * stream has done the call, or as long as a graph that captured it lives; calls in the order of one
- * stream may share one, of the largest size. A graph keeps policies, numbers and lists as they were
- * when it was captured.
+ * Where the memory of a call is and what computes.
  *
- * What is wrong in the memory of a device is found there: it is said in report.status or
- * state.status, and all else stays as it was, but for the events of an update, which then are
- * GSC_EVENT_SKIPPED; where a factor cannot be made, it is all zeros, which every call refuses; an
- * optimizer kernel that reads it in place must skip its step then, as it does at found_inf. A call
- * without a report has no place to say it: gsc_scale by such a factor leaves `out` as it was, and
- * the report of unscaling by the same factor has the error. The same call on the host, with copies
- * of these structs, says in a sentence what is wrong. A predictive policy needs the host.
+ * With a CUDA context, tensor data, factors, states, reports and histograms are memory that the
+ * device sees, aligned to 8 bytes except for tensor data; `on`, options, policies and the lists
+ * themselves are host memory, which the call reads before it returns. The call enqueues its work on
+ * `stream` and returns at once. Calls on one stream may share one workspace. A call may be captured
+ * in a CUDA graph, which keeps the lists, options, policies and numbers of that time.
  *
- * Pointers into the memory of a device, but for the data of tensors, must be multiples of 8. When
- * the driver refuses a launch (GSC_ERROR_DEVICE, GSC_ERROR_MEMORY), those before it are under way:
- * a part of a long list may be done.
+ * What is wrong in memory of the device only the device can find, after the call has returned:
+ * report.status or state.status says it, report.overflow is 1, and nothing else is changed. A
+ * factor that cannot be made becomes all zeros, which every call refuses. The same call on the
+ * host, on copies of these structs, says in a sentence what is wrong. If the driver refuses a
+ * launch, the call fails, though the launches before it are under way.
  */
 typedef struct gsc_exec {
     uint32_t struct_size;    /* set by the initialiser */
     uint32_t reserved;       /* 0 */
     gsc_context *context;    /* NULL: the calling thread */
-    void *stream;            /* CUstream of that device's primary context; NULL is the legacy
-                                default stream in any code, 2 that of the thread. Without a CUDA
-                                context NULL */
-    void *workspace;         /* scratch of a CUDA context, a multiple of 8; otherwise ignored */
-    uint64_t workspace_size; /* its bytes; gsc_workspace_size says how many are needed */
+    void *stream;            /* CUstream; NULL is the legacy default stream. NULL on the CPU */
+    void *workspace;         /* scratch memory of the device; the CPU needs none */
+    uint64_t workspace_size; /* its bytes, at least what gsc_workspace_size says */
 } gsc_exec;
 
-#define GSC_EXEC_SIZE 40u /* to the end of workspace_size */
-#define GSC_EXEC_INIT \
-    {GSC_EXEC_SIZE, 0, 0, 0, 0, 0}
+#define GSC_EXEC_SIZE 40u
+#define GSC_EXEC_INIT {GSC_EXEC_SIZE, 0, 0, 0, 0, 0}
 
 /*
- * What GSC_EXEC_INIT does, for languages without macros.
- *
- *     struct_size  bytes of *out
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
- * Threads: any, at the same time.
- */
-GSC_API gsc_status gsc_exec_init(uint32_t struct_size, gsc_exec *out, gsc_error *err);
-
-/*
- * A context that shares the work of a call among `threads` threads, the calling one included:
- * through the caller's pool, or threads of its own that sleep between calls and are made anew in a
- * forked process. The results have the same bits as with one thread. Lists below 4 MiB stay on the
- * calling thread, as does a call while another one has the context's own threads. More than 64
- * threads share no better.
+ * A context of `threads` threads, the calling one included. They are its own, sleep between calls
+ * and are made anew in a forked process; with parallel_for they are those of the caller's pool.
+ * Results have the same bits for any number of threads. Lists below 4 MiB stay on the calling
+ * thread.
  *
  *     threads       1 to 1,024
  *     parallel_for  NULL: the context makes threads - 1 of its own
- *     pool          NULL: handed to parallel_for as it is; without one, it must be NULL
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_MEMORY.
- * Threads: any, at the same time.
+ *     pool          NULL: nothing to hand to parallel_for; without one it must be NULL
  */
 GSC_API gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_for,
                                           void *pool, gsc_context **out, gsc_error *err);
 
 /*
- * A context on a CUDA device, through the driver that is found at run time. Where there is none, or
- * it cannot be used, the answer is GSC_ERROR_UNAVAILABLE and gsc_info.cuda says why. The context is
- * the device's primary one, which frameworks share; the caller's current context stays as it was.
- * It needs compute capability 7.0 and a driver of CUDA 11.0. It loads the kernels, which takes
- * seconds the first time on a machine, as the driver compiles them then, and keeps them for later
- * processes if its cache, ~/.nv/ComputeCache, can be written: make one per device, not one per
- * call. Not in a process that was forked after CUDA was used: there it has ceased to work.
- * cudaDeviceReset ends it, too: destroy it before.
+ * A context on a CUDA device: its primary one, which frameworks share. It loads the kernels, which
+ * takes seconds the first time on a machine, so that no later call has to: make one per device, not
+ * one per call. It needs compute capability 7.0 and a driver of CUDA 11.0. GSC_ERROR_UNAVAILABLE:
+ * gsc_info.cuda says why. A process that was forked after CUDA was used cannot use it;
+ * cudaDeviceReset ends the context, so destroy it before.
  *
  *     device  CUDA ordinal
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_DEVICE,
- *   GSC_ERROR_MEMORY.
- * Threads: any, at the same time.
  */
 GSC_API gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err);
 
 /*
- * Frees a context that neither a call, on a stream or in progress, nor a CUDA graph that captured
- * one uses any more.
+ * Frees a context that no call, stream or graph uses any more.
  *
  *     context  NULL: does nothing
- *
- * Threads: any, at the same time.
  */
 GSC_API void gsc_context_destroy(gsc_context *context);
 
-/*
- * Loads what calls on `on` still lack, so that none of them is slow the first time or breaks a
- * stream capture; a CUDA context has loaded all when it was made.
- *
- * Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
- * Threads: any, at the same time.
- */
-GSC_API gsc_status gsc_prepare(const gsc_exec *on, gsc_error *err);
+/* Kinds of memory of a context. On the CPU both are host memory. */
+#define GSC_MEMORY_DEVICE 0u /* memory of the device */
+#define GSC_MEMORY_SHARED 1u /* host memory that the device reads and writes, too */
 
-/* What runs here. The strings belong to the library and are never freed. */
+/*
+ * Memory of a context, aligned to 256 bytes and not cleared. Free it before the context.
+ *
+ *     context  NULL: host memory
+ *     size     bytes; 0 gives NULL
+ */
+GSC_API gsc_status gsc_memory_create(gsc_context *context, uint32_t kind, uint64_t size, void **out,
+                                     gsc_error *err);
+
+/*
+ * Frees memory that gsc_memory_create made with the same context and that no call, stream or graph
+ * uses any more.
+ *
+ *     context  NULL: host memory
+ *     memory   NULL: does nothing
+ */
+GSC_API void gsc_memory_destroy(gsc_context *context, void *memory);
+
+/*
+ * Copies between any two of host, shared and device memory, in the order of on->stream. Host memory
+ * stays in use until gsc_exec_wait, or whatever else waits for the stream.
+ *
+ *     to    NULL only with size = 0
+ *     from  NULL only with size = 0
+ *     size  bytes
+ */
+GSC_API gsc_status gsc_memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
+                                   gsc_error *err);
+
+/*
+ * Waits until on->stream has done all that was enqueued. A stream that is being captured is refused
+ * with GSC_ERROR_UNAVAILABLE, and its capture goes on.
+ *
+ *     on  NULL: returns at once
+ */
+GSC_API gsc_status gsc_exec_wait(const gsc_exec *on, gsc_error *err);
+
+/* What runs here. The strings are never freed. */
 typedef struct gsc_info {
     uint32_t struct_size;      /* set by the initialiser */
     uint32_t version;          /* as gsc_version */
-    const char *cpu;           /* instruction set in use: "scalar", "avx2", "avx512" or "neon";
-                                  GSC_CPU in the environment chooses */
+    const char *cpu;           /* instruction set in use; GSC_CPU in the environment chooses */
     const char *cpu_available; /* those that this machine can run, separated by spaces */
     const char *cpu_note;      /* empty, or why GSC_CPU was not followed */
-    const char *cuda;          /* "available", or why there is no CUDA, or which device refused
-                                  the kernels first; finding out starts the driver, which a
-                                  process forked later cannot use */
+    const char *cuda;          /* "available", or why there is no CUDA; asking starts the driver,
+                                  which a process forked later cannot use */
 } gsc_info;
 
-#define GSC_INFO_SIZE 40u /* to the end of cuda */
-#define GSC_INFO_INIT \
-    {GSC_INFO_SIZE, 0, 0, 0, 0, 0}
+#define GSC_INFO_SIZE 40u
+#define GSC_INFO_INIT {GSC_INFO_SIZE, 0, 0, 0, 0, 0}
 
-/*
- * What GSC_INFO_INIT does, for languages without macros.
- *
- *     struct_size  bytes of *out
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
- * Threads: any, at the same time.
- */
-GSC_API gsc_status gsc_info_init(uint32_t struct_size, gsc_info *out, gsc_error *err);
-
-/*
- * Fills *out, whose struct_size must be set.
- *
- *     out  read and written
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
- * Threads: any, at the same time.
- */
-GSC_API gsc_status gsc_get_info(gsc_info *out, gsc_error *err);
+/* Fills *out, which GSC_INFO_INIT made. */
+GSC_API gsc_status gsc_info_get(gsc_info *out, gsc_error *err);
 
 /* ---- Factor: what one loss was multiplied by ------------------------------------------------- */
 
 /*
- * The gradients of a loss are unscaled by the factor that the loss was scaled by, whatever update
- * ran in between. Where gradients arrive late (pipelines, an optimizer thread, offloading), copy
- * state.factor when the loss is scaled and keep it with them.
- */
-
-/*
- * A snapshot of a scale. Copy it freely, to device memory too; fused optimizers read the float
- * members in place, of a state before its update, which overwrites them.
+ * A snapshot of a scale. Unscale gradients by the factor that their loss was scaled by: where they
+ * arrive late (pipelines, an optimizer thread, offloading), copy state.factor when the loss is
+ * scaled and keep it with them.
  */
 typedef struct gsc_factor {
     double scale;      /* the loss is multiplied by this */
     double inverse;    /* the gradients are multiplied by this */
-    float scale_f32;   /* scale, rounded */
+    float scale_f32;   /* scale, rounded; fused optimizers read the floats in place */
     float inverse_f32; /* inverse, rounded */
-    uint64_t serial;   /* updates and gsc_set_scale calls that led to it */
+    uint64_t serial;   /* number of updates, and of states made from another, that led to it,
+                          from 1; 0: of no state */
 } gsc_factor;
 
 /*
- * The factor of a given scale, with serial 0.
+ * The factor of a scale, with serial 0.
  *
- *     scale  finite, above 0, as its inverse must be
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE.
- * Threads: any, at the same time.
+ *     scale  finite and above 0, as is its inverse
  */
 GSC_API gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err);
 
 /*
- * *out is *factor with its scale multiplied by `by` and its inverse divided by it. The mean over k
- * micro-batches, or ranks, whose gradients were added, is what unscaling by k times the factor
- * gives. *out may be *factor.
+ * Multiplies the scale by `by` and divides the inverse by it. To get the mean of k gradients that
+ * were added, unscale their sum by the factor times k. *out may be *factor.
  *
  *     by  finite, above 0
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_VALUE,
- *   GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
- * Threads: any, at the same time; may be captured in a CUDA graph.
  */
 GSC_API gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, double by,
                                        gsc_factor *out, gsc_error *err);
 
 /* ---- Report: what the gradients were like ---------------------------------------------------- */
 
-/* Bits: what a report is to hold beside found_inf. What is not wanted costs nothing. */
-#define GSC_WANT_COUNTS    1u  /* nan_count, inf_count */
-#define GSC_WANT_FIRST_BAD 2u  /* first_bad */
-#define GSC_WANT_NORM      4u  /* sum_squares */
-#define GSC_WANT_AMAX      8u  /* amax */
-#define GSC_WANT_UNDERFLOW 16u /* zeros_made, subnormals_made */
-#define GSC_WANT_HISTOGRAM 32u /* histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor, of complex ones half as many */
+/* What a report can measure beside overflow, its place and its counts, which are always there. */
+#define GSC_WANT_NORM      1u /* sum_squares */
+#define GSC_WANT_AMAX      2u /* amax */
+#define GSC_WANT_UNDERFLOW 4u /* zeros_made, subnormals_made */
 
 /*
- * Overwritten by the call that fills it. All zeros is the report of an empty list, and adds nothing
- * in a merge. The members stand in groups of 64-bit words that one collective each can reduce over
- * ranks that hold different gradients and want the same: words 0-3 as int64 MAX, 4-7 as int64 MIN,
- * 8-9 as double SUM, 10-31 as int64 SUM. gsc_merge does the same for two reports. A rank whose call
- * failed contributes zeros, the error in `status`, and overflow and found_inf of 1, which is also
- * what a device writes: nothing was unscaled, so nobody is to step. The update is then refused
- * everywhere.
+ * All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool becomes a
+ * report; with `status` and `overflow` set, it is that of a rank whose call failed.
  */
 typedef struct gsc_report {
-    float found_inf;            /* 1 if an element is Inf or NaN, or became so by unscaling, or
-                                   the call failed; else 0 */
-    int32_t overflow;           /* the same as an integer */
-    double amax;                /* largest finite magnitude after unscaling, before rounding to
-                                   the output's dtype; of a complex value its larger part */
-    uint32_t absent;            /* GSC_WANT_* bits that were not asked for */
-    uint32_t max_reserved[3];   /* 0 */
-    int64_t first_bad;          /* 0: none, else GSC_BAD_TENSOR and GSC_BAD_ELEMENT of it say
-                                   where */
-    int64_t status;             /* GSC_OK, or the GSC_ERROR_* of a device or rank that failed */
-    int64_t min_reserved[2];    /* 0 */
-    double sum_squares;         /* of the finite elements after unscaling; its root is the global
-                                   norm */
-    double sum_reserved;        /* 0 */
-    int64_t elements;           /* elements seen */
-    int64_t nan_count;          /* elements that are NaN */
-    int64_t inf_count;          /* elements that are Inf, or became so by unscaling */
-    int64_t zeros_made;         /* outputs that are zero while their input was not */
-    int64_t subnormals_made;    /* outputs that are subnormal while their input was not */
-    int64_t histogram_elements; /* elements that the histogram looked at */
-    int64_t histogram[16];      /* of them by magnitude after unscaling: [k] those from 2^(4k-48)
-                                   up to 2^(4k-44); [0] all smaller ones but zeros, [15] all
-                                   finite larger ones */
+    float found_inf;         /* `overflow` as the float that fused optimizers read */
+    int32_t overflow;        /* 1: do not step. An element is Inf or NaN or became so, or
+                                options.policy says so, or the call failed */
+    gsc_status status;       /* GSC_OK, or the error that a device or a rank met */
+    uint32_t absent;         /* GSC_WANT_* bits that were not measured */
+    uint64_t serial;         /* of the factor; 0: unknown */
+    double amax;             /* largest finite magnitude after unscaling, before rounding; of a
+                                complex element its larger part */
+    double sum_squares;      /* of the finite elements after unscaling; its root is the norm */
+    int64_t elements;        /* elements seen */
+    int64_t nan_count;       /* elements that are NaN */
+    int64_t inf_count;       /* elements that are Inf, or became so by unscaling */
+    int64_t first_tensor;    /* where the first of these is: index in the list ... */
+    int64_t first_element;   /* ... and in the tensor; both 0 if both counts are */
+    int64_t zeros_made;      /* outputs that are zero while their input was not */
+    int64_t subnormals_made; /* outputs that are subnormal while their input was not */
+    int64_t clamped;         /* elements that options.clamp changed */
+    uint64_t reserved[11];   /* 0 */
 } gsc_report;
 
-/*
- * Where report.first_bad points; a tensor past 2^23 - 2 or an element past 2^40 - 2 is given as
- * that limit.
- */
-#define GSC_BAD_TENSOR(first_bad)  ((int64_t)((uint64_t)(first_bad) >> 40 & 0x7FFFFF)) /* index in the list */
-#define GSC_BAD_ELEMENT(first_bad) ((int64_t)((uint64_t)(first_bad) & 0xFFFFFFFFFF))   /* index in the tensor */
+/* What the merged reports are of. */
+#define GSC_MERGE_PARTS    0u /* different gradients: shards, layers, optimizers. Their sums of
+                                 squares add up */
+#define GSC_MERGE_SUMMANDS 1u /* gradients that are added: micro-batches, data-parallel ranks.
+                                 The norm of their sum is not known */
 
 /*
- * One report of two: of micro-batches, of optimizers that share a scale, of ranks. *out may be *a
- * or *b. It lacks what one of both lacks: ask for the same. first_bad is the earlier one, so it
- * points into the right list only when both reports are of the same list.
+ * One report of many. Ranks gather their reports and merge them in rank order, so that all get the
+ * same bits. It lacks what one of them lacks, and of summands the norm and amax: ask the sum for
+ * those. first_tensor and first_element are those of the first report that has some. *out may be
+ * one of the reports.
  *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_MEMORY,
- *   GSC_ERROR_DEVICE.
- * Threads: any, at the same time; may be captured in a CUDA graph.
+ *     reports  NULL only with n = 0
+ *     n        0 gives the report of an empty list
+ *     policy   NULL: an overflow in any report is one; with it, overflow is the policy's verdict
  */
-GSC_API gsc_status gsc_merge(const gsc_exec *on, const gsc_report *a, const gsc_report *b,
-                             gsc_report *out, gsc_error *err);
+GSC_API gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint64_t n,
+                                    uint32_t kind, const gsc_policy *policy, gsc_report *out,
+                                    gsc_error *err);
+
+/*
+ * *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in
+ * torch.nn.utils.clip_grad_norm_. The report has GSC_WANT_NORM. After gsc_check, unscaling by *out
+ * clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
+ *
+ *     factor    NULL: 1
+ *     max_norm  finite, above 0
+ */
+GSC_API gsc_status gsc_factor_clip(const gsc_exec *on, const gsc_factor *factor,
+                                   const gsc_report *report, double max_norm, gsc_factor *out,
+                                   gsc_error *err);
 
 /* ---- State: the scale and its counts --------------------------------------------------------- */
 
 /* Bits of state.events: what the last update did. */
 #define GSC_EVENT_GREW       1u   /* the scale became larger */
 #define GSC_EVENT_BACKED_OFF 2u   /* the scale became smaller */
-#define GSC_EVENT_SKIPPED    4u   /* an overflow, or an update that a device refused: leave the parameters alone */
+#define GSC_EVENT_SKIPPED    4u   /* an overflow, or a failure on a device: leave the parameters
+                                     alone */
 #define GSC_EVENT_ABSORBED   8u   /* the overflow was absorbed by hysteresis or tolerance */
 #define GSC_EVENT_AT_CEILING 16u  /* max_scale held a growth */
 #define GSC_EVENT_AT_FLOOR   32u  /* min_scale held a backoff */
 #define GSC_EVENT_STALLED    64u  /* the overflow could not lower the scale */
 #define GSC_EVENT_STOPPED    128u /* the policy gives up: training on would only skip */
+#define GSC_EVENT_STALE      256u /* the report is of another factor than the one in force: late,
+                                     or used before */
 
-/*
- * One scaler. A value without pointers: copy it, store it, send it. Made by gsc_state_init; the
- * fields are for reading.
- */
+/* One scaler. A value without pointers: copy it, store it, send it. */
 typedef struct gsc_state {
     gsc_factor factor;     /* the scale in force */
-    gsc_factor next;       /* the newest scale; another one only with apply_delay: what the next
-                              loss is scaled by while the update for this one is still under way */
+    gsc_factor next;       /* the newest scale; differs only with apply_delay, where the next
+                              loss is scaled by it while the update for this one is under way */
     double mean;           /* predictive policies: running mean of log2(amax) */
-    double slow_mean;      /* with variance_decay */
-    double mean_square;    /* of its square */
+    double slow_mean;      /* slower mean of log2(amax), with variance_decay */
+    double mean_square;    /* slower mean of its square */
     double mean_start;     /* weight of the zero that mean began with */
     double slow_start;     /* likewise of slow_mean */
-    int64_t good;          /* good steps since the last overflow or, but for GSC_GROWTH_EVERY,
-                              growth */
+    int64_t good;          /* good steps since the last overflow or growth; with GSC_GROWTH_EVERY
+                              since the last overflow */
     int64_t steps;         /* all steps since the last change */
     int64_t overflows;     /* overflows not reset yet */
     int64_t stalled;       /* overflows in a row that could not lower the scale */
     uint32_t events;       /* GSC_EVENT_* of the last update */
-    gsc_status status;     /* GSC_OK, or the error of the last update on a device; the next good
-                              one clears it */
+    gsc_status status;     /* GSC_OK, or the error of the last update on a device */
     int64_t skipped;       /* overflows since the start */
     int64_t growths;       /* updates since the start that made the scale larger */
     int64_t backoffs;      /* updates since the start that made it smaller */
-    uint64_t reserved[11]; /* 0 */
+    float skip_f32;        /* 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer that runs
+                              after the update takes as found_inf */
+    uint32_t reserved_u32; /* 0 */
+    uint64_t reserved[10]; /* 0 */
 } gsc_state;
 
 /*
- * The state before the first step.
+ * Without `from`, the state before the first step. With it, a state that has the scale
+ * from->factor.scale at once, and its counts, means and totals: to set the scale of a state or its
+ * counts, change a copy and hand it over. *out may be *from. A scale of 0 or infinity, which some
+ * peers reach, is taken; its factor is refused by every call that multiplies.
  *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
- *   GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
- * Threads: any, at the same time; may be captured in a CUDA graph.
+ *     from  NULL: the policy's start
  */
-GSC_API gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy, gsc_state *out,
-                                  gsc_error *err);
+GSC_API gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy,
+                                  const gsc_state *from, gsc_state *out, gsc_error *err);
 
 /*
- * One step of the policy: *out is the state after the gradients of one optimizer step, whose report
- * is merged over all of them. *out may be *state. What happened is out->events. An overflow is not
- * an error.
- *
- * A report that lacks what the policy judges by (GSC_OVERFLOW_NORM, target_amax) is refused. A
- * predictive policy takes a report with amax 0 and no overflow as no sample: the scale stays.
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
- *   GSC_ERROR_REPORT, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
- * Threads: any, at the same time; may be captured in a CUDA graph.
+ * One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
+ * report on all of its gradients. *out may be *state. What happened is in out->events; a caller
+ * that steps after this call does so unless GSC_EVENT_SKIPPED is there. A report that lacks what
+ * the policy judges by is refused; options.policy measures it. A predictive policy takes a report
+ * with amax 0 and no overflow as no sample: the scale stays.
  */
-GSC_API gsc_status gsc_update(const gsc_exec *on, const gsc_policy *policy, const gsc_state *state,
-                              const gsc_report *report, gsc_state *out, gsc_error *err);
+GSC_API gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy,
+                                    const gsc_state *state, const gsc_report *report,
+                                    gsc_state *out, gsc_error *err);
+
+/* Of gsc_state_save. */
+#define GSC_SAVED_SIZE 1024u /* bytes that hold any saved state of this major version */
 
 /*
- * *out is the state with another scale in force at once; the counts start anew, the totals stay.
- * *out may be *state.
+ * Writes policy and state, which are host memory, as bytes that any later version on any machine
+ * reads: versioned, with a checksum. *size becomes their number; with bytes NULL and capacity 0
+ * only that.
  *
- *     scale  one value, above 0
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
- *   GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
- * Threads: any, at the same time; may be captured in a CUDA graph.
- */
-GSC_API gsc_status gsc_set_scale(const gsc_exec *on, const gsc_policy *policy,
-                                 const gsc_state *state, const double *scale, gsc_state *out,
-                                 gsc_error *err);
-
-/*
- * Writes policy and state as bytes that any later version on any machine reads: little-endian,
- * versioned, with a checksum. *size becomes the number of bytes needed or written; with bytes NULL
- * and capacity 0 only that. GSC_SAVED_SIZE always suffices. The state must be host memory.
- *
- *     bytes     NULL: with capacity 0: only the size
- *     capacity  bytes
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
- *   GSC_ERROR_CAPACITY.
- * Threads: any, at the same time.
+ *     bytes     NULL only with capacity = 0
+ *     capacity  bytes; GSC_SAVED_SIZE always suffices
  */
 GSC_API gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *state, void *bytes,
                                   uint64_t capacity, uint64_t *size, gsc_error *err);
 
 /*
- * Reads what gsc_state_save wrote. policy->struct_size must be set; fields that its struct lacks
- * must be 0 in the bytes.
+ * Reads what gsc_state_save wrote. Fields that the caller's *policy is too small for must be 0 in
+ * the bytes.
  *
- *     size    bytes
- *     policy  NULL: the saved policy is not wanted; read and written
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
- *   GSC_ERROR_CORRUPT, GSC_ERROR_VERSION.
- * Threads: any, at the same time.
+ *     policy  NULL: not wanted; else GSC_POLICY_INIT made it
  */
 GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy,
                                   gsc_state *state, gsc_error *err);
 
-#define GSC_SAVED_SIZE 1024ull /* bytes that hold any saved state of this major version */
-
 /* ---- Tensors --------------------------------------------------------------------------------- */
-
-/*
- * A call takes a whole list, of mixed dtypes and sizes, in any layout that is dense: elements are
- * independent. In each pair of entries, input and output have equal counts, and either the same
- * address and element size (in place) or no byte in common; outputs do not overlap other entries,
- * which is not checked. A count of 0 is legal, with a NULL data pointer too.
- *
- * Values are multiplied in float, doubles in double; where the factor is no normal float, all in
- * double. Narrow types are widened exactly and rounded to nearest even; NaN stays NaN; a multiplier
- * of exactly 1 into the same dtype copies the bits. A finite value beyond the range of its output
- * becomes Inf, in F8_E4M3FN, which has none, NaN; it counts as Inf. A complex value goes with
- * complex ones only; it is two real ones, but counts once, as its larger part does.
- */
 
 /* dtype of a tensor. */
 #define GSC_F32        1u /* IEEE binary32 */
 #define GSC_F64        2u /* IEEE binary64 */
 #define GSC_F16        3u /* IEEE binary16 */
 #define GSC_BF16       4u /* bfloat16: the upper half of a binary32 */
-#define GSC_F8_E4M3FN  5u /* 4 bits of exponent, 3 of mantissa, bias 7, no Inf; up to 448 (OCP FP8) */
-#define GSC_F8_E5M2    6u /* 5 bits of exponent, 2 of mantissa, bias 15; the upper half of a binary16 (OCP FP8) */
+#define GSC_F8_E4M3FN  5u /* OCP FP8 without Inf; up to 448 */
+#define GSC_F8_E5M2    6u /* OCP FP8: the upper half of a binary16 */
 #define GSC_CB16       7u /* Cerebras' 16 bits: 6 of exponent, 9 of mantissa, bias 42 */
 #define GSC_COMPLEX64  8u /* two binary32: real, imaginary */
 #define GSC_COMPLEX128 9u /* two binary64 */
 
 /* A run of elements. An input is only read, although `data` is not const. */
 typedef struct gsc_tensor {
-    void *data;        /* first element, any alignment */
+    void *data;        /* first element, any alignment; NULL only if count is 0 */
     uint64_t count;    /* elements */
     uint32_t dtype;    /* GSC_F32 ... */
     uint32_t reserved; /* 0 */
 } gsc_tensor;
 
-/*
- * Bytes of one element of a dtype; 0 for a number that is none.
- *
- * Threads: any, at the same time.
- */
+/* Bytes of one element; 0 for a number that is no dtype. */
 GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
 
 /*
- * out = tensors * factor.scale: the loss, or the gradient that a backward pass starts from. No
- * check: what overflows here is found when the gradients are unscaled. `out` may be `tensors`.
- * Without factor it is a cast; gsc_clip_value casts with saturation.
- *
- *     factor   NULL: 1: a cast, or a copy
- *     tensors  NULL only with n = 0
- *     out      NULL only with n = 0
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
- *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
- *   GSC_ERROR_DEVICE.
- * Threads: any, at the same time; the time grows with the bytes of the tensors; may be captured in
- * a CUDA graph.
+ * Of options.histogram: word k counts magnitudes from 2^(4k-48) up to 2^(4k-44) after unscaling,
+ * word 0 all smaller ones except zeros, word 15 all larger finite ones, word 16 the elements that
+ * were looked at: the first 4,096 of every 65,536 of a tensor, of a complex one half as many. Add
+ * the words to merge.
  */
-GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
-                             const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
-                             gsc_error *err);
+#define GSC_HISTOGRAM_WORDS 17u /* words of a histogram */
+
+/*
+ * What a call on tensors measures beside overflow, where that goes, and whether it clamps. NULL and
+ * GSC_OPTIONS_INIT: nothing more.
+ */
+typedef struct gsc_options {
+    uint32_t struct_size;     /* set by the initialiser */
+    uint32_t want;            /* GSC_WANT_* bits */
+    const gsc_policy *policy; /* measures what this policy judges by, too, and report.overflow is
+                                 its verdict; NULL: Inf and NaN are overflows */
+    double clamp;             /* limits outputs to [-clamp, clamp]; the report is of the values
+                                 before that; 0: none */
+    gsc_report *each;         /* n reports: each[i] is of tensor i alone, and its overflow says
+                                 whether that has an Inf or NaN; NULL: none */
+    int64_t *histogram;       /* GSC_HISTOGRAM_WORDS of them; NULL: none */
+} gsc_options;
+
+#define GSC_OPTIONS_SIZE 40u
+#define GSC_OPTIONS_INIT {GSC_OPTIONS_SIZE, 0, 0, 0.0, 0, 0}
+
+/* ---- Calls on tensors ------------------------------------------------------------------------ */
+
+/*
+ * A call takes a whole list of mixed dtypes and sizes, in any layout that is dense. Input and
+ * output of an entry have equal counts, and either the same address and element size (in place) or
+ * no byte in common. No output may overlap another entry; this is not checked. A complex tensor
+ * goes with a complex one only; each of its elements counts once, by its larger part.
+ *
+ * Narrow types are widened exactly, multiplied in float (doubles, and all types where the factor is
+ * no normal float, in double) and rounded to nearest even. NaN stays NaN; a multiplier of exactly 1
+ * into the same dtype copies the bits. A finite value beyond the range of its output becomes Inf,
+ * or NaN where there is no Inf, and counts as Inf. A clamp makes Inf the limit, though it counts,
+ * and leaves NaN.
+ *
+ * A factor of NULL is 1: then gsc_scale and gsc_unscale are casts, and options.clamp makes them
+ * saturate. Options and report may be NULL: nothing is wanted.
+ */
 
 /*
  * Reports on tensors * factor.inverse without writing it: what gsc_unscale in place would report.
  *
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0
- *     want     GSC_WANT_* bits
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
- *   GSC_ERROR_COUNT, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
- *   GSC_ERROR_DEVICE.
- * Threads: any, at the same time; the time grows with the bytes of the tensors; may be captured in
- * a CUDA graph.
+ *     options  NULL: nothing is wanted; its clamp must be 0
  */
 GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
-                             const gsc_tensor *tensors, uint64_t n, uint32_t want,
+                             const gsc_tensor *tensors, uint64_t n, const gsc_options *options,
                              gsc_report *report, gsc_error *err);
 
 /*
- * out = tensors * factor.inverse, in one pass with the check and whatever `want` asks for. `out`
- * may be `tensors`. All elements are written, also when report->overflow says not to use them.
- * float16 gradients are best unscaled into float32: in place most of what scaling saved is lost
- * again.
+ * out = tensors * factor.inverse. Writes all elements, also when report->overflow is set. float16
+ * gradients are best unscaled into float32: in place most of what scaling saved is lost again.
  *
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0
  *     out      NULL only with n = 0
- *     want     GSC_WANT_* bits
+ *     options  NULL: nothing is wanted
  *     report   NULL: not wanted
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
- *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
- *   GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
- * Threads: any, at the same time; the time grows with the bytes of the tensors; may be captured in
- * a CUDA graph.
  */
 GSC_API gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor,
                                const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
-                               uint32_t want, gsc_report *report, gsc_error *err);
+                               const gsc_options *options, gsc_report *report, gsc_error *err);
 
 /*
- * gsc_unscale with each product clamped to [-limit, limit] before it is rounded to its output, in
- * the same pass: what torch.nn.utils.clip_grad_value_ does after unscaling. The report is of the
- * products before they are clamped, so that an overflow is not hidden: Inf is clamped and counted,
- * NaN stays. A finite product is never bad, however narrow its output: with the largest value of a
- * dtype as limit this is a cast with saturation. Both parts of a complex value are clamped.
+ * out = tensors * factor.scale: the loss, or what a backward pass starts from.
  *
  *     factor   NULL: 1
- *     limit    finite, above 0; rounded to the type that multiplies: past the largest float it clamps doubles only, below the smallest it is 0
  *     tensors  NULL only with n = 0
  *     out      NULL only with n = 0
- *     want     GSC_WANT_* bits
+ *     options  NULL: nothing is wanted
  *     report   NULL: not wanted
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
- *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
- *   GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
- * Threads: any, at the same time; the time grows with the bytes of the tensors; may be captured in
- * a CUDA graph.
  */
-GSC_API gsc_status gsc_clip_value(const gsc_exec *on, const gsc_factor *factor, double limit,
-                                  const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
-                                  uint32_t want, gsc_report *report, gsc_error *err);
+GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
+                             const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
+                             const gsc_options *options, gsc_report *report, gsc_error *err);
 
 /*
  * out += tensors * factor.inverse if every product is finite in the dtype of its output, else
- * nothing at all: a micro-batch that overflowed adds nothing to the good ones. The sums are made in
- * the type that multiplies, or in double if `out` is double, and rounded to `out`; that they are
- * finite is for the unscaling or check of the accumulated gradients to find. The report is of the
- * products. Reads the list twice. `out` and `tensors` have no byte in common.
+ * nothing: a micro-batch that overflowed is left out, so divide the sums by the number of those
+ * that were added. The report is of the products; whether the sums are finite shows when they are
+ * unscaled or checked. Sums are made in the type that multiplies, or in double if `out` is double.
+ * Reads `tensors` twice; `out` is other memory.
+ *
+ * A step of several micro-batches: merge their reports as summands. Unscale the sums by a factor of
+ * the number that was added, with options.policy, and step if that report has no overflow. Update
+ * with the merged report if it has an overflow, else with that of the sums.
  *
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0
- *     out      NULL only with n = 0; read and written
- *     want     GSC_WANT_* bits
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
- *   GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
- *   GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
- * Threads: any, at the same time; the time grows with the bytes of the tensors; may be captured in
- * a CUDA graph.
+ *     out      NULL only with n = 0
+ *     options  NULL: nothing is wanted; its clamp must be 0
  */
 GSC_API gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor,
                                   const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
-                                  uint32_t want, gsc_report *report, gsc_error *err);
+                                  const gsc_options *options, gsc_report *report, gsc_error *err);
 
 /*
- * *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), the clip
- * coefficient of torch.nn.utils.clip_grad_norm_, where norm is the root of report->sum_squares.
- * After gsc_check, unscaling by *out unscales and clips in one pass; after gsc_unscale, pass factor
- * NULL and multiply by out->inverse, or hand it to the optimizer.
- *
- *     report    with GSC_WANT_NORM
- *     factor    NULL: 1
- *     max_norm  finite, above 0
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_REPORT, GSC_ERROR_FACTOR,
- *   GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
- * Threads: any, at the same time; may be captured in a CUDA graph.
- */
-GSC_API gsc_status gsc_clip_factor(const gsc_exec *on, const gsc_report *report,
-                                   const gsc_factor *factor, double max_norm, gsc_factor *out,
-                                   gsc_error *err);
-
-/*
- * Bytes of gsc_exec.workspace that a call over this list needs: 0 on the CPU, and where there is no
- * list. It depends on counts and dtypes, not on data; gsc_accumulate needs it for `tensors`.
+ * Bytes of on->workspace that any of these calls needs for this list; 0 on the CPU.
  *
  *     tensors  NULL only with n = 0
- *     want     GSC_WANT_* bits
- *
- * Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_WANT,
- *   GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
- * Threads: any, at the same time.
+ *     options  NULL: nothing is wanted
  */
 GSC_API gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uint64_t n,
-                                      uint32_t want, uint64_t *size, gsc_error *err);
+                                      const gsc_options *options, uint64_t *size, gsc_error *err);
 
 #ifdef __cplusplus
 }

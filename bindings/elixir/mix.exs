@@ -35,9 +35,12 @@ defmodule GradScaler.MixProject do
   def project do
     [
       app: :gradscaler,
-      version: "0.1.0",
+      version: "0.2.0",
       elixir: "~> 1.14",
-      description: "Loss scaling for mixed-precision training",
+      description:
+        "Loss scaling for mixed-precision training: the rules of every framework, bit for bit",
+      package: package(),
+      aliases: aliases(),
       compilers: [:gradscaler | Mix.compilers()],
       # An Nx of ERL_LIBS is no dependency; newer Mix would hide it.
       prune_code_paths: false,
@@ -49,6 +52,33 @@ defmodule GradScaler.MixProject do
   end
 
   def application, do: [extra_applications: [:logger]]
+
+  # The C sources travel along, in a folder that is there while the package is built.
+  defp package do
+    [
+      licenses: ["MIT"],
+      files: ~w(lib c_src source Makefile mix.exs .formatter.exs README.md LICENSE)
+    ]
+  end
+
+  defp aliases do
+    for task <- [:"hex.build", :"hex.publish"],
+        do: {task, [&add_sources/1, to_string(task), &remove_sources/1]}
+  end
+
+  def add_sources(_arguments) do
+    for folder <- ["core", "include"] do
+      File.mkdir_p!("source")
+      File.cp_r!(Path.join("../..", folder), Path.join("source", folder))
+    end
+
+    File.cp!("../../LICENSE", "LICENSE")
+  end
+
+  def remove_sources(_arguments) do
+    File.rm_rf!("source")
+    File.rm!("LICENSE")
+  end
 
   # Nx is optional: as it is found (ERL_LIBS), from a checkout (NX_PATH), from Hex, or not at all.
   defp nx do

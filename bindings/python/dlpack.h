@@ -2,6 +2,9 @@
 /*
  * Arrays without a buffer, on the host or a CUDA device, through DLPack: its structs, with names of
  * our own, and how an array of them becomes a view and a tensor. Included by arrays.h.
+ *
+ * A type with the C exchange API lends its tensors, which takes nanoseconds; of others __dlpack__
+ * makes a capsule, which takes a microsecond or more.
  */
 #include <stdint.h>
 
@@ -26,32 +29,63 @@ typedef struct gsc_dl_versioned {
 } gsc_dl_versioned;
 #define GSC_DL_READ_ONLY 1u
 
-static const struct {
-    uint8_t code, bits;
-    uint32_t dtype;
-} gsc_dl_dtypes[] = {
-    {2, 32, GSC_F32},       {2, 64, GSC_F64},     {2, 16, GSC_F16},       {4, 16, GSC_BF16},
-    {10, 8, GSC_F8_E4M3FN}, {12, 8, GSC_F8_E5M2}, {5, 64, GSC_COMPLEX64}, {5, 128, GSC_COMPLEX128},
-};
+/* The exchange API of a type. */
+typedef struct gsc_dl_exchange {
+    uint32_t major, minor;
+    const struct gsc_dl_exchange *previous;
+    void *allocate, *to_managed, *from_managed;
+    int (*lend)(void *object, gsc_dl_tensor *out);
+    void *current_stream;
+} gsc_dl_exchange;
 
 /* Names made once: CPython's cache of attributes keeps each new name for a while. */
-static PyObject *gsc_py_dlpack_name, *gsc_py_dtype_name;
+static PyObject *gsc_py_dlpack_name, *gsc_py_dtype_name, *gsc_py_exchange_name;
+static PyObject *gsc_py_conjugated_name, *gsc_py_negated_name;
 
 /* Where a call wants its arrays. */
-typedef struct gsc_py_place {
+typedef struct gsc_py_where {
     int32_t device;   /* CUDA ordinal; -1: the host */
     PyObject *stream; /* of a device, in DLPack's numbers */
-} gsc_py_place;
+    bool lent;        /* the producer's own stream: nothing has to wait */
+} gsc_py_where;
+
+/* The exchange API of an array's type, if it has one that is known here. */
+static const gsc_dl_exchange *gsc_py_exchange(PyObject *array)
+{
+    enum { SLOTS = 8 };
+    static PyObject *types[SLOTS];
+    static const gsc_dl_exchange *found[SLOTS];
+    static unsigned count;
+    PyObject *type = (PyObject *)Py_TYPE(array);
+    for (int i = 0; i < SLOTS && types[i]; i++)
+        if (types[i] == type)
+            return found[i];
+    PyObject *capsule = PyObject_GetAttr(type, gsc_py_exchange_name);
+    const gsc_dl_exchange *api = NULL;
+    PyErr_Clear();
+    if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api"))
+        api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    Py_XDECREF(capsule);
+    while (api && api->major != 1)
+        api = api->previous;
+    if (api && !api->lend)
+        api = NULL;
+    PyObject *last = types[count % SLOTS];
+    types[count % SLOTS] = Py_NewRef(type);
+    found[count++ % SLOTS] = api;
+    Py_XDECREF(last);
+    return api;
+}
 
 /* The capsule of an array; of the newer kind where the producer knows it. */
-static PyObject *gsc_py_export(PyObject *array, const gsc_py_place *place)
+static PyObject *gsc_py_export(PyObject *array, const gsc_py_where *where)
 {
     PyObject *method = PyObject_GetAttr(array, gsc_py_dlpack_name);
     PyObject *none = PyTuple_New(0), *capsule = NULL;
     PyObject *keywords = Py_BuildValue("{s(ii)}", "max_version", 1, 0);
     bool ok = method && none && keywords;
-    if (ok && place->stream)
-        ok = PyDict_SetItemString(keywords, "stream", place->stream) == 0;
+    if (ok && where->stream)
+        ok = PyDict_SetItemString(keywords, "stream", where->stream) == 0;
     if (ok) {
         capsule = PyObject_Call(method, none, keywords);
         if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {
@@ -66,7 +100,7 @@ static PyObject *gsc_py_export(PyObject *array, const gsc_py_place *place)
     return capsule;
 }
 
-static PyObject *gsc_py_place_name(int32_t type, int32_t device)
+static PyObject *gsc_py_where_name(int32_t type, int32_t device)
 {
     if (type == GSC_DL_CPU || type == GSC_DL_CUDA_HOST)
         return PyUnicode_FromString("in host memory");
@@ -76,31 +110,31 @@ static PyObject *gsc_py_place_name(int32_t type, int32_t device)
 }
 
 /* NULL if an array that is there can be used; else why not. */
-static PyObject *gsc_py_misplaced(const gsc_py_place *place, int32_t type, int32_t device)
+static PyObject *gsc_py_misplaced(const gsc_py_where *where, int32_t type, int32_t device)
 {
     bool on_cuda = type == GSC_DL_CUDA || type == GSC_DL_CUDA_MANAGED;
     bool on_host = type == GSC_DL_CPU || type == GSC_DL_CUDA_HOST;
-    if (place->device < 0 ? on_host : on_cuda && device == place->device)
+    if (where->device < 0 ? on_host : on_cuda && device == where->device)
         return NULL;
-    PyObject *is = gsc_py_place_name(type, device), *text = NULL;
+    PyObject *is = gsc_py_where_name(type, device), *why = NULL;
     PyObject *wanted =
-        gsc_py_place_name(place->device < 0 ? GSC_DL_CPU : GSC_DL_CUDA, place->device);
+        gsc_py_where_name(where->device < 0 ? GSC_DL_CPU : GSC_DL_CUDA, where->device);
     if (is && wanted)
-        text = PyUnicode_FromFormat("it is %U, this call is for arrays %U", is, wanted);
+        why = PyUnicode_FromFormat("is %U: this call is for arrays %U", is, wanted);
     Py_XDECREF(is);
     Py_XDECREF(wanted);
-    return text;
+    return why;
 }
 
 /* With an exception set, which stays: whether it is because the array is not there. */
-static PyObject *gsc_py_why_elsewhere(PyObject *array, const gsc_py_place *place)
+static PyObject *gsc_py_why_elsewhere(PyObject *array, const gsc_py_where *where)
 {
     PyObject *type, *value, *trace, *why = NULL;
     int kind, device;
     PyErr_Fetch(&type, &value, &trace);
     PyObject *at = PyObject_CallMethod(array, "__dlpack_device__", NULL);
     if (at && PyTuple_Check(at) && PyArg_ParseTuple(at, "ii", &kind, &device))
-        why = gsc_py_misplaced(place, kind, device);
+        why = gsc_py_misplaced(where, kind, device);
     Py_XDECREF(at);
     PyErr_Restore(type, value, trace);
     return why;
@@ -113,7 +147,11 @@ static bool gsc_py_is_dense(const gsc_dl_tensor *t, uint64_t count)
     bool found = t->strides && count > 0; /* else it is row-major, or has none */
     if (!found)
         return true;
-    while (found) {
+    for (int32_t i = t->ndim; found && i-- > 0; stride *= t->shape[i])
+        found = t->shape[i] == 1 || t->strides[i] == stride;
+    if (found)
+        return true; /* row-major after all */
+    for (stride = 1, found = true; found;) {
         found = false;
         for (int32_t i = 0; i < t->ndim && !found; i++)
             if ((found = t->shape[i] > 1 && t->strides[i] == stride))
@@ -123,57 +161,92 @@ static bool gsc_py_is_dense(const gsc_dl_tensor *t, uint64_t count)
 }
 
 /*
- * The tensor of a capsule, which owns it until its own end: the view keeps the capsule. Its strides
- * are in elements, so its item is one of them. Returns false with *status and *why, a sentence.
+ * Its view, whose strides are in elements, so that its item is one of them; else why not, with
+ * *status GSC_OK where it is only not there.
  */
-static bool gsc_py_from_capsule(PyObject *capsule, Py_buffer *view, gsc_tensor *tensor,
-                                bool writable, const gsc_py_place *place, gsc_status *status,
-                                PyObject **why)
+static PyObject *gsc_py_view(const gsc_dl_tensor *t, Py_buffer *view, gsc_tensor *tensor,
+                             const gsc_py_where *where, gsc_status *status)
 {
-    const gsc_dl_tensor *t = PyCapsule_GetPointer(capsule, "dltensor");
-    const gsc_dl_versioned *versioned = NULL;
-    *status = GSC_ERROR_VALUE;
-    *why = NULL;
-    if (!t) {
-        PyErr_Clear();
-        versioned = PyCapsule_GetPointer(capsule, "dltensor_versioned");
-        PyErr_Clear();
-        if (!versioned || versioned->major != 1) {
-            *why = PyUnicode_FromString("__dlpack__ returned no DLPack tensor that is known here");
-            return false;
-        }
-        t = &versioned->tensor;
-    }
-    if ((*why = gsc_py_misplaced(place, t->device_type, t->device)))
-        return false;
-    if (writable && versioned && versioned->flags & GSC_DL_READ_ONLY) {
-        *why = PyUnicode_FromString("the array is read-only");
-        return false;
-    }
     uint32_t dtype = 0;
-    for (size_t i = 0; i < sizeof gsc_dl_dtypes / sizeof *gsc_dl_dtypes; i++)
-        if (gsc_dl_dtypes[i].code == t->code && gsc_dl_dtypes[i].bits == t->bits && t->lanes == 1)
-            dtype = gsc_dl_dtypes[i].dtype;
+    uint64_t count = 1;
+    PyObject *why = gsc_py_misplaced(where, t->device_type, t->device);
+    *status = why ? GSC_OK : GSC_ERROR_VALUE;
+    if (why)
+        return why;
+    for (int i = 0; i < GSC_PY_DTYPES; i++)
+        if (gsc_py_dtypes[i].code == t->code && gsc_py_dtypes[i].bits == t->bits && t->lanes == 1)
+            dtype = gsc_py_dtypes[i].dtype;
     if (!dtype) {
         *status = GSC_ERROR_DTYPE;
-        *why = PyUnicode_FromFormat("a DLPack dtype of code %d and %d bits is not supported",
+        return PyUnicode_FromFormat("has a DLPack dtype of code %d and %d bits, which is not "
+                                    "supported",
                                     (int)t->code, (int)t->bits);
-        return false;
     }
-    uint64_t count = 1;
     for (int32_t i = 0; i < t->ndim; i++)
         count *= (uint64_t)t->shape[i];
+    if (!gsc_py_is_dense(t, count))
+        return PyUnicode_FromString("is not contiguous: pass a contiguous copy");
+    if (!t->data && count > 0)
+        return PyUnicode_FromString("has no memory of its own");
     *view = (Py_buffer){.buf = t->data ? t->data + t->byte_offset : NULL,
                         .len = (Py_ssize_t)(count * gsc_dtype_size(dtype)),
                         .itemsize = 1,
                         .ndim = t->ndim,
                         .shape = (Py_ssize_t *)t->shape,
                         .strides = (Py_ssize_t *)t->strides};
-    if (!gsc_py_is_dense(t, count)) {
-        *why = PyUnicode_FromString("the array is not contiguous");
-        memset(view, 0, sizeof *view);
-        return false;
-    }
     *tensor = (gsc_tensor){view->buf, count, dtype, 0};
-    return true;
+    return NULL;
+}
+
+/* Whether a method without arguments says yes; one that is not there says no. */
+static bool gsc_py_says(PyObject *array, PyObject *name)
+{
+    PyObject *answer = PyObject_CallMethodObjArgs(array, name, NULL);
+    bool yes = answer == Py_True;
+    Py_XDECREF(answer);
+    PyErr_Clear();
+    return yes;
+}
+
+/* The tensor that an array lends: true; or false with why not, or with an exception. */
+static bool gsc_py_lend(const gsc_dl_exchange *api, PyObject *array, Py_buffer *view,
+                        gsc_tensor *tensor, const gsc_py_where *where, gsc_status *status,
+                        PyObject **why)
+{
+    gsc_dl_tensor t;
+    *why = NULL;
+    if (api->lend(array, &t) != 0)
+        return false;
+    if ((*why = gsc_py_view(&t, view, tensor, where, status)))
+        return false;
+    /* What is negated or conjugated lazily does not say so. A dense one of it is complex, or one
+     * element of a complex one. */
+    if (tensor->dtype != GSC_COMPLEX64 && tensor->dtype != GSC_COMPLEX128 && tensor->count != 1)
+        return true;
+    if (!gsc_py_says(array, gsc_py_conjugated_name) && !gsc_py_says(array, gsc_py_negated_name))
+        return true;
+    *why = PyUnicode_FromString("is a view that negates or conjugates: pass a copy");
+    return false;
+}
+
+/* The tensor of a capsule, which owns it until its own end: the view keeps the capsule. */
+static bool gsc_py_from_capsule(PyObject *capsule, Py_buffer *view, gsc_tensor *tensor,
+                                bool writable, const gsc_py_where *where, gsc_status *status,
+                                PyObject **why)
+{
+    const gsc_dl_tensor *t = PyCapsule_GetPointer(capsule, "dltensor");
+    const gsc_dl_versioned *versioned = NULL;
+    *status = GSC_ERROR_VALUE;
+    if (!t) {
+        PyErr_Clear();
+        versioned = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        PyErr_Clear();
+        t = versioned && versioned->major == 1 ? &versioned->tensor : NULL;
+    }
+    if (!t)
+        *why = PyUnicode_FromString("returned no DLPack tensor that is known here");
+    else if (!(*why = gsc_py_view(t, view, tensor, where, status)) && writable && versioned &&
+             versioned->flags & GSC_DL_READ_ONLY)
+        *why = PyUnicode_FromString("is read-only: pass a writable copy");
+    return !*why;
 }

@@ -1,20 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How the C arguments look in Python: a struct is any buffer of its size, a list of tensors is a
- * list of arrays or what hold() made of it, an error status is an exception, a context is a capsule
- * that frees it.
+ * How the C arguments look in Python: a struct is any buffer of its size, or Memory of a context; a
+ * struct with pointers is a dict of its fields; a list of tensors is a list of arrays or what hold()
+ * made of it; an error status is an exception; a context is a capsule that frees it.
  */
 %include <stdint.i>
 
-%typemap(in) const gsc_exec *on (gsc_exec exec = GSC_EXEC_INIT) {
-  if (!gsc_py_exec($input, &exec)) SWIG_fail;
-  $1 = exec.context ? &exec : NULL;
+%typemap(in) const gsc_exec *on (gsc_py_exec on = {GSC_EXEC_INIT, -1}) {
+  if (!gsc_py_exec_of($input, &on)) SWIG_fail;
+  $1 = on.exec.context ? &on.exec : NULL;
+}
+%typemap(in) gsc_context *context (int device) {
+  if (!gsc_py_context_of($input, &$1, &device)) SWIG_fail;
 }
 %typemap(in, numinputs=0) (gsc_parallel_for *parallel_for, void *pool) "$1 = NULL; $2 = NULL;"
 %typemap(in, numinputs=0) gsc_context **out (gsc_context *context) "$1 = &context;"
 %typemap(argout) gsc_context **out {
   Py_DECREF($result);
-  $result = gsc_py_context(*$1);
+  $result = gsc_py_context(*$1, strcmp("$symname", "gsc_context_create_cpu") ? (int)arg1 : -1);
+}
+%typemap(in, numinputs=0) void **out (void *memory) "$1 = &memory;"
+%typemap(argout) void **out {
+  Py_DECREF($result);
+  $result = gsc_py_memory_new(swig_obj[0], *$1, arg3, device1 < 0 || arg2 == GSC_MEMORY_SHARED);
 }
 %typemap(in, numinputs=0, noblock=1) gsc_error *err {
   gsc_error gsc_err;
@@ -41,32 +49,76 @@
   $1 = (char *)PyUnicode_AsUTF8AndSize($input, &length);
   if (!$1) SWIG_fail;
   if (strlen($1) != (size_t)length) {
-    PyErr_SetString(PyExc_ValueError, "name: embedded null character");
+    PyErr_SetString(PyExc_ValueError, "$1_name: embedded null character");
     SWIG_fail;
   }
 }
 %typemap(freearg) const char *name ""
 
 %define GSC_STRUCT(type, grows)
-%typemap(in) const type * (Py_buffer view = {0}, type copy) {
-  if (!gsc_py_struct($input, &view, &copy, sizeof copy, grows, false, "$1_name")) SWIG_fail;
-  $1 = view.obj ? &copy : NULL;
+%typemap(in) const type * (gsc_py_place place = {.at = NULL}, type copy) {
+  if (!gsc_py_struct($input, &place, &copy, sizeof copy, grows, false, "$1_name")) SWIG_fail;
+  $1 = place.at;
 }
-%typemap(in) type * (Py_buffer view = {0}, type copy) {
-  if (!gsc_py_struct($input, &view, &copy, sizeof copy, grows, true, "$1_name")) SWIG_fail;
-  $1 = view.obj ? &copy : NULL;
+%typemap(in) type * (gsc_py_place place = {.at = NULL}, type copy) {
+  if (!gsc_py_struct($input, &place, &copy, sizeof copy, grows, true, "$1_name")) SWIG_fail;
+  $1 = place.at;
 }
-%typemap(argout) type * {
-  if ($1) memcpy(view$argnum.buf, $1, sizeof *$1);
-}
-%typemap(freearg) const type *, type * "gsc_py_release(&view$argnum);"
+%typemap(argout) const type * ""
+%typemap(argout) type * "gsc_py_struct_back(&place$argnum, &copy$argnum, sizeof copy$argnum);"
+%typemap(freearg) const type *, type * "gsc_py_release(&place$argnum);"
 %enddef
 
-%typemap(in) const double *scale (double value) {
-  value = PyFloat_AsDouble($input);
-  if (PyErr_Occurred()) SWIG_fail;
+/* A list of structs is one buffer. */
+%define GSC_STRUCTS(type, items, count)
+%typemap(in) (const type *items, uint64_t count) (gsc_py_array array = {.copy = NULL}) {
+  if (!gsc_py_structs($input, &array, sizeof(type), "$1_name")) SWIG_fail;
+  $1 = array.place.at;
+  $2 = array.place.size / sizeof(type);
+}
+%typemap(argout) (const type *items, uint64_t count) ""
+%typemap(freearg) (const type *items, uint64_t count) "gsc_py_structs_release(&array$argnum);"
+%enddef
+
+/* A struct with pointers; fields is the table of what they are, init the struct's initialiser. */
+%define GSC_FIELDS(type, fields, init)
+%typemap(in) const type * (type filled = init, gsc_py_held_field slots[GSC_PY_PLACES], gsc_py_held_fields held = {.n = 0}) {
+  held.of = slots;
+  if ($input != Py_None && !gsc_py_fields($input, (char *)&filled, fields, &held, "$1_name")) SWIG_fail;
+  $1 = $input != Py_None ? &filled : NULL;
+}
+%typemap(freearg) const type * "gsc_py_fields_release(&held$argnum);"
+%enddef
+
+/* A number behind a pointer is given as it is, and returned; kind is that of gsc_py_field. */
+%define GSC_IN(type, name, kind)
+%typemap(in) type *name (type value) {
+  const gsc_py_field field = {"$1_name", 0, sizeof value, kind, false};
+  if (!gsc_py_scalar($input, (char *)&value, &field)) SWIG_fail;
   $1 = &value;
 }
+%enddef
+%define GSC_OUT(type, name, make)
+%typemap(argout) type *name {
+  Py_DECREF($result);
+  $result = make(*$1);
+}
+%enddef
+%define GSC_ONLY_OUT(type, name, make)
+%typemap(in, numinputs=0) type *name (type value) "$1 = &value;"
+GSC_OUT(type, name, make)
+%enddef
+
+/* Memory by its address: of Memory, or of a buffer, which the call may use until it is done. */
+%typemap(in) const void * (gsc_py_place place = {.at = NULL}) {
+  if (!gsc_py_place_of($input, &place, false, "$1_name")) SWIG_fail;
+  $1 = place.at;
+}
+%typemap(in) void * (gsc_py_place place = {.at = NULL}) {
+  if (!gsc_py_place_of($input, &place, true, "$1_name")) SWIG_fail;
+  $1 = place.at;
+}
+%typemap(freearg) const void *, void * "gsc_py_release(&place$argnum);"
 
 /* Saved bytes go in as any buffer and come out as bytes. */
 %typemap(in) (const void *bytes, uint64_t size) (Py_buffer view = {0}) {
@@ -74,7 +126,7 @@
   $1 = view.buf;
   $2 = (uint64_t)view.len;
 }
-%typemap(freearg) (const void *bytes, uint64_t size) "gsc_py_release(&view$argnum);"
+%typemap(freearg) (const void *bytes, uint64_t size) "PyBuffer_Release(&view$argnum);"
 %typemap(in, numinputs=0) (void *bytes, uint64_t capacity, uint64_t *size)
     (char saved[GSC_SAVED_SIZE], uint64_t saved_size) {
   $1 = saved;
@@ -85,22 +137,15 @@
   Py_DECREF($result);
   $result = PyBytes_FromStringAndSize(saved$argnum, (Py_ssize_t)saved_size$argnum);
 }
-%typemap(in, numinputs=0) uint64_t *size (uint64_t size) "$1 = &size;"
-%typemap(argout) uint64_t *size {
-  Py_DECREF($result);
-  $result = PyLong_FromUnsignedLongLong(*$1);
-}
+%typemap(freearg) (void *bytes, uint64_t capacity, uint64_t *size) ""
 
-%typemap(in) (const gsc_tensor *tensors, uint64_t n) (gsc_py_lists lists = {.bytes = 0}) {
-  if (!gsc_py_held($input, &lists)) {
-    if (!gsc_py_list_of($input, &lists.in, false, &gsc_py_host, "tensors")) SWIG_fail;
-    lists.bytes = gsc_py_bytes(&lists.in);
-  }
+%typemap(in) (const gsc_tensor *tensors, uint64_t n) (gsc_py_lists lists = {.writes = false}) {
+  if (!gsc_py_one($input, &lists)) SWIG_fail;
   $1 = lists.in.tensors;
   $2 = (uint64_t)lists.in.n;
 }
-%typemap(in) (const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n) (gsc_py_lists lists = {.bytes = 0}) {
-  if (!gsc_py_held($input, &lists) && !gsc_py_pair($input, &lists)) SWIG_fail;
+%typemap(in) (const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n) (gsc_py_lists lists = {.writes = false}) {
+  if (!gsc_py_pair($input, &lists)) SWIG_fail;
   $1 = lists.in.tensors;
   $2 = lists.out.tensors ? lists.out.tensors : lists.in.tensors;
   $3 = (uint64_t)lists.in.n;
@@ -110,19 +155,32 @@
   gsc_py_lists_release(&lists$argnum);
 }
 
-/* Above 64 KiB the lock is released: below, taking it back may cost more than the work. */
-%define GSC_BY_SIZE(function, lists)
+/* Above 64 KiB, and on a device, the lock is released: below, taking it back may cost more than the work. */
+%define GSC_ON_LISTS(function, on, lists, held)
 %exception function {
-  PyThreadState *gsc_thread = lists.bytes > 65536 ? PyEval_SaveThread() : NULL;
+  if (!gsc_py_ready(&on, &lists, &held)) SWIG_fail;
+  PyThreadState *gsc_thread = lists.in.bytes > 65536 || lists.device >= 0 ? PyEval_SaveThread() : NULL;
   $action
   if (gsc_thread) PyEval_RestoreThread(gsc_thread);
 }
 %enddef
+%define GSC_BLOCKS(function)
+%exception function {
+  PyThreadState *gsc_thread = PyEval_SaveThread();
+  $action
+  PyEval_RestoreThread(gsc_thread);
+}
+%enddef
+
+%exception gsc_memory_copy {
+  if (!gsc_py_fits(&place2, arg4, "to") || !gsc_py_fits(&place3, arg4, "from")) SWIG_fail;
+  PyThreadState *gsc_thread = PyEval_SaveThread();
+  $action
+  PyEval_RestoreThread(gsc_thread);
+}
 
 %native(hold) PyObject *gsc_py_hold(PyObject *self, PyObject *args);
-%native(cuda_open) PyObject *gsc_py_cuda_open(PyObject *self, PyObject *args);
-%native(cuda_hold) PyObject *gsc_py_cuda_hold(PyObject *self, PyObject *args);
-%native(cuda_call) PyObject *gsc_py_cuda_call(PyObject *self, PyObject *args);
+%native(kinds) PyObject *gsc_py_kinds(PyObject *self, PyObject *args);
 
 %init %{
   if (!gsc_py_init(m)) return -1;

@@ -3,8 +3,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include "ends.h"
 #include "kernels.h"
-#include "parts.h"
 
 #define W      8
 #define TARGET __attribute__((target("avx2,f16c,fma,popcnt")))
@@ -18,16 +18,16 @@ typedef __m128i raw1; /* its lower half */
 
 /* ---- memory ---- */
 
-OP __m128i load_part(const void *at, uint64_t bytes)
+OP __m128i load_end(const void *at, uint64_t bytes)
 {
-    const gsc_part x = gsc_load_part(at, bytes);
+    const gsc_end x = gsc_load_end(at, bytes);
     return _mm_set_epi64x((long long)x.high, (long long)x.low);
 }
 
-OP void store_part(void *at, __m128i x, uint64_t bytes)
+OP void store_end(void *at, __m128i x, uint64_t bytes)
 {
-    const gsc_part part = {(uint64_t)_mm_cvtsi128_si64(x), (uint64_t)_mm_extract_epi64(x, 1)};
-    gsc_store_part(at, part, bytes);
+    const gsc_end end = {(uint64_t)_mm_cvtsi128_si64(x), (uint64_t)_mm_extract_epi64(x, 1)};
+    gsc_store_end(at, end, bytes);
 }
 
 /* Ones for the first left < 8 ints. */
@@ -65,14 +65,14 @@ OP ints read_bytes(const void *at, uint64_t bytes)
     if (bytes >= 32)
         return read4(at);
     const uint64_t low = bytes < 16 ? bytes : 16;
-    return _mm256_setr_m128i(load_part(at, low), load_part((const char *)at + low, bytes - low));
+    return _mm256_setr_m128i(load_end(at, low), load_end((const char *)at + low, bytes - low));
 }
 
 OP void write_bytes(void *at, ints x, uint64_t bytes)
 {
     const uint64_t low = bytes < 16 ? bytes : 16, high = bytes < 32 ? bytes - low : 16;
-    store_part(at, _mm256_castsi256_si128(x), low);
-    store_part((char *)at + low, _mm256_extracti128_si256(x, 1), high);
+    store_end(at, _mm256_castsi256_si128(x), low);
+    store_end((char *)at + low, _mm256_extracti128_si256(x, 1), high);
 }
 
 OP raw2 read2(const void *at)
@@ -87,7 +87,7 @@ OP void write2(void *at, raw2 x)
 
 OP raw2 read_first2(const void *at, uint64_t left)
 {
-    return left >= 8 ? read2(at) : load_part(at, 2 * left);
+    return left >= 8 ? read2(at) : load_end(at, 2 * left);
 }
 
 OP void write_first2(void *at, raw2 x, uint64_t left)
@@ -95,7 +95,7 @@ OP void write_first2(void *at, raw2 x, uint64_t left)
     if (left >= 8)
         write2(at, x);
     else
-        store_part(at, x, 2 * left);
+        store_end(at, x, 2 * left);
 }
 
 OP raw1 read1(const void *at)
@@ -110,12 +110,12 @@ OP void write1(void *at, raw1 x)
 
 OP raw1 read_first1(const void *at, uint64_t left)
 {
-    return left >= 8 ? read1(at) : load_part(at, left);
+    return left >= 8 ? read1(at) : load_end(at, left);
 }
 
 OP void write_first1(void *at, raw1 x, uint64_t left)
 {
-    store_part(at, x, left < 8 ? left : 8);
+    store_end(at, x, left < 8 ? left : 8);
 }
 
 OP doubles read8(const void *at)
@@ -430,7 +430,7 @@ OP void write_half4(void *at, doubles x)
 
 OP void write_first_half4(void *at, doubles x, uint64_t left)
 {
-    store_part(at, _mm_castps_si128(_mm256_cvtpd_ps(x)), 4 * left);
+    store_end(at, _mm_castps_si128(_mm256_cvtpd_ps(x)), 4 * left);
 }
 
 /* The sum of lanes j and j + 2, of these both. */

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "bits.h"
 #include "convert.h"
 
 /* X(in, out) for the pairs that have kernels; all others go through float, which changes no bit. */
@@ -33,12 +34,6 @@
     GSC_SUMS_OF(X, f8_e5m2)                                                                        \
     GSC_SUMS_OF(X, cb16)
 #define GSC_SUMS_OF(X, out) X(f32, out) X(f64, out)
-
-enum {
-    GSC_BLOCK = 4096,  /* elements of a kernel call: f32 fits in L1 with its output */
-    GSC_CHUNK = 65536, /* elements that are summed, and shared among threads, as one */
-    GSC_LANES = 64,    /* element i of a block belongs to lane i mod 64 */
-};
 
 /*
  * One block of n <= GSC_BLOCK elements, in == out or disjoint, any alignment. Elements are

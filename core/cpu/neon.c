@@ -3,8 +3,8 @@
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
+#include "ends.h"
 #include "kernels.h"
-#include "parts.h"
 
 #define W 4
 #define TARGET
@@ -35,18 +35,18 @@ OP ints read_bytes(const void *at, uint64_t bytes)
 {
     if (bytes >= 16)
         return read4(at);
-    const gsc_part x = gsc_load_part(at, bytes);
+    const gsc_end x = gsc_load_end(at, bytes);
     return INTS_OF(u64, vcombine_u64(vcreate_u64(x.low), vcreate_u64(x.high)));
 }
 
 OP void write_bytes(void *at, ints x, uint64_t bytes)
 {
     const uint64x2_t words = AS(u64, x);
-    const gsc_part part = {vgetq_lane_u64(words, 0), vgetq_lane_u64(words, 1)};
+    const gsc_end end = {vgetq_lane_u64(words, 0), vgetq_lane_u64(words, 1)};
     if (bytes >= 16)
         write4(at, x);
     else
-        gsc_store_part(at, part, bytes);
+        gsc_store_end(at, end, bytes);
 }
 
 OP ints read_first4(const void *at, uint64_t left)

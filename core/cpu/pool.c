@@ -4,7 +4,6 @@
  * waits only for threads that woke in time to join. A fork leaves the child the pool without its
  * threads, in whatever state it was: the child's first call makes all of it anew.
  */
-#include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -16,8 +15,11 @@
 
 #include "pool.h"
 
-/* What a task needs several times over: sanitizers and thread-local storage take from it, too. */
-#define STACK_BYTES ((size_t)512 << 10)
+/*
+ * What a task needs many times over: the thread-local storage of all libraries in the process is
+ * taken from it, too. Only what is touched takes memory.
+ */
+#define STACK_BYTES ((size_t)4 << 20)
 
 /* On the stack of the call. */
 struct work {
@@ -25,7 +27,6 @@ struct work {
     void *data;
     uint64_t count;
     _Atomic uint64_t next;
-    fenv_t environment; /* of the caller, or else the bits would depend on who runs a task */
 };
 
 struct gsc_pool {
@@ -42,17 +43,19 @@ struct gsc_pool {
 
 /* One more in each child, so that what a fork froze is told from what runs here. */
 static _Atomic uint64_t generation = 1;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int watch_error;
+static _Atomic bool watches;
 
 static void forked(void)
 {
     generation++;
 }
 
-static void watch_forks(void)
+/* Tried again by the next context, if there was no memory for it; to watch twice does no harm. */
+static bool watch_forks(void)
 {
-    watch_error = pthread_atfork(NULL, NULL, forked);
+    if (!watches)
+        watches = pthread_atfork(NULL, NULL, forked) == 0;
+    return watches;
 }
 
 static void run_tasks(struct work *work)
@@ -76,7 +79,6 @@ static void *worker(void *argument)
         struct work *work = pool->work;
         pool->active++;
         pthread_mutex_unlock(&pool->mutex);
-        fesetenv(&work->environment);
         run_tasks(work);
         pthread_mutex_lock(&pool->mutex);
         pool->work = NULL; /* still this call's: it waits for `active` */
@@ -115,13 +117,14 @@ static void make_workers(gsc_pool *pool)
 
 gsc_pool *gsc_pool_create(uint32_t threads)
 {
-    pthread_once(&once, watch_forks);
+    if (!watch_forks())
+        return NULL;
     gsc_pool *pool = calloc(1, sizeof *pool + (threads - 1) * sizeof *pool->workers);
     if (!pool)
         return NULL;
     pool->wanted = threads - 1;
     make_workers(pool);
-    if (pool->made == pool->wanted && watch_error == 0)
+    if (pool->made == pool->wanted)
         return pool;
     gsc_pool_destroy(pool);
     return NULL;
@@ -143,6 +146,23 @@ void gsc_pool_destroy(gsc_pool *pool)
     free(pool);
 }
 
+/* With the threads of the pool. */
+static void run_with_workers(gsc_pool *pool, struct work *work)
+{
+    if (pool->generation != generation)
+        make_workers(pool);
+    pthread_mutex_lock(&pool->mutex);
+    pool->work = work;
+    pthread_mutex_unlock(&pool->mutex);
+    pthread_cond_broadcast(&pool->posted);
+    run_tasks(work);
+    pthread_mutex_lock(&pool->mutex);
+    pool->work = NULL;
+    while (pool->active > 0)
+        pthread_cond_wait(&pool->finished, &pool->mutex);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
 void gsc_pool_run(void *context_pool, gsc_task *task, void *data, uint64_t count)
 {
     gsc_pool *pool = context_pool;
@@ -153,18 +173,10 @@ void gsc_pool_run(void *context_pool, gsc_task *task, void *data, uint64_t count
         run_tasks(&work);
         return;
     }
-    if (pool->generation != here)
-        make_workers(pool);
-    fegetenv(&work.environment);
-    pthread_mutex_lock(&pool->mutex);
-    pool->work = &work;
-    pthread_mutex_unlock(&pool->mutex);
-    pthread_cond_broadcast(&pool->posted);
-    run_tasks(&work);
-    pthread_mutex_lock(&pool->mutex);
-    pool->work = NULL;
-    while (pool->active > 0)
-        pthread_cond_wait(&pool->finished, &pool->mutex);
-    pthread_mutex_unlock(&pool->mutex);
+    /* A thread that were cancelled while it waits would leave the others its stack to work on. */
+    int cancelled;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
+    run_with_workers(pool, &work);
+    pthread_setcancelstate(cancelled, &cancelled);
     pool->holder = 0;
 }

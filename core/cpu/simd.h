@@ -195,7 +195,7 @@ OP void f64_write_first(void *at, floats x, uint64_t left)
     }
 #define FULL(k, in, out, WRITE, SQUARE, KEEP)                                                      \
     STEP(k, in, out, in##_read(AT(from, i + k * W, sizeof(in##_bits))), WRITE, SQUARE, KEEP)
-#define PART(k, in, out, WRITE, SQUARE, KEEP)                                                      \
+#define END(k, in, out, WRITE, SQUARE, KEEP)                                                       \
     if (n - i > k * W) {                                                                           \
         const uint64_t left = n - i - k * W;                                                       \
         STEP(k, in, out, in##_read_first(AT(from, i + k * W, sizeof(in##_bits)), left),            \
@@ -229,7 +229,7 @@ OP void f64_write_first(void *at, floats x, uint64_t left)
             PREFETCH(AT(from, i, sizeof(in##_bits)), 64 * sizeof(in##_bits))                       \
             EACH(FULL, in, out, WRITE, SQUARE, KEEP)                                               \
         }                                                                                          \
-        EACH(PART, in, out, WRITE, SQUARE, KEEP)                                                   \
+        EACH(END, in, out, WRITE, SQUARE, KEEP)                                                    \
         FOLD;                                                                                      \
         return in##_largest(most);                                                                 \
     }

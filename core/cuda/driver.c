@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels.h"
+#include "launch.h"
 
 /* As the driver counts: 1000 * major + 10 * minor. The first to have all of driver.def, and the
  * first to take 32 KiB of parameters. */
@@ -46,6 +46,10 @@ enum {
     CAPABILITY_MAJOR = 75,
     CAPABILITY_MINOR = 76,
     CAPTURE_RELAXED = 2, /* of a thread: a capture neither forbids loading, nor is broken by it */
+    PORTABLE_MAPPED =
+        3,           /* host memory: pinned for all contexts, at the same address on the device */
+    MEMORY_TYPE = 2, /* of an address: */
+    MEMORY_TYPE_HOST = 1,
 };
 
 static struct {
@@ -59,7 +63,7 @@ static struct {
 } driver;
 
 static const char *const kernel_names[] = {
-#define NAME(kernel) "gsc_cuda_" #kernel,
+#define NAME(kernel) GSC_CUDA_PREFIX #kernel,
     GSC_FOR_CUDA_KERNELS(NAME)
 #undef NAME
 };
@@ -112,12 +116,12 @@ static const char *explain(int32_t result)
 }
 
 /* A call that the driver did not do: `what` and `detail` end "the driver could not". */
-static gsc_status fail(gsc_error *err, int32_t result, const char *name, int32_t device,
+static gsc_status fail(gsc_error *err, int32_t result, const char *place, int32_t device,
                        const char *what, const char *detail)
 {
-    return gsc_fail(err, result == OUT_OF_MEMORY ? GSC_ERROR_MEMORY : GSC_ERROR_DEVICE, 0, -1, name,
-                    "CUDA device %d: the driver could not %s%s: %s (%s)", device, what, detail,
-                    explain(result), name_of(result));
+    return gsc_fail_otherwise(err, result == OUT_OF_MEMORY ? GSC_ERROR_MEMORY : GSC_ERROR_DEVICE, 0,
+                              place, "CUDA device %d: the driver could not %s%s: %s (%s)", device,
+                              what, detail, explain(result), name_of(result));
 }
 
 /* ---- the driver library ---- */
@@ -233,20 +237,20 @@ static gsc_status refuse(gsc_error *err, int32_t result, int32_t device, char *l
         atomic_store(&refused, refusal);
     }
     pthread_mutex_unlock(&refusal_lock);
-    return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "device", "%s%s", text,
-                    *log ? "; gsc_info.cuda has its log" : "");
+    return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "device", "%s%s", text,
+                              *log ? "; info.cuda has its log" : "");
 }
 
 /* The module: its version, what all drivers take and, if `many`, the kernel for newer ones. */
 static int32_t load_module(gsc_cuda *cuda, bool many, int32_t *options, void **values)
 {
-    const char *const parts[] = {many ? GSC_CUDA_PTX_VERSION_MANY : GSC_CUDA_PTX_VERSION,
+    const char *const texts[] = {many ? GSC_CUDA_PTX_VERSION_MANY : GSC_CUDA_PTX_VERSION,
                                  gsc_cuda_ptx, many ? gsc_cuda_ptx_many : ""};
-    const size_t size = strlen(parts[0]) + strlen(parts[1]) + strlen(parts[2]) + 1;
+    const size_t size = strlen(texts[0]) + strlen(texts[1]) + strlen(texts[2]) + 1;
     char *ptx = malloc(size);
     if (!ptx)
         return OUT_OF_MEMORY;
-    (void)snprintf(ptx, size, "%s%s%s", parts[0], parts[1], parts[2]);
+    (void)snprintf(ptx, size, "%s%s%s", texts[0], texts[1], texts[2]);
     int32_t result = driver.module_load(&cuda->module, ptx, 2, options, values);
     free(ptx);
     return result;
@@ -258,7 +262,7 @@ static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
     char log[512] = "";
     int32_t options[] = {OPTION_ERROR_LOG, OPTION_ERROR_LOG_SIZE};
     void *values[] = {log, (void *)(uintptr_t)(sizeof log - 1)};
-    const char *kernel = "the module";
+    const char *kernel = "module";
     bool many = driver.version >= MANY_VERSION;
     int32_t result = load_module(cuda, many, options, values);
     if (many && result == UNSUPPORTED_PTX_VERSION) { /* its compiler is of an older driver */
@@ -267,8 +271,8 @@ static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
         result = load_module(cuda, many, options, values);
     }
     for (int i = 0; i < (many ? KERNELS : GSC_CUDA_many) && result == 0; i++) {
-        kernel = kernel_names[i];
-        result = driver.module_function(&cuda->functions[i], cuda->module, kernel);
+        kernel = kernel_names[i] + sizeof GSC_CUDA_PREFIX - 1;
+        result = driver.module_function(&cuda->functions[i], cuda->module, kernel_names[i]);
         /* Newer drivers put off the loading of each function, at most until here. */
         if (result == 0 && driver.function_load)
             result = driver.function_load(cuda->functions[i]);
@@ -276,7 +280,7 @@ static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
     if (is_refusal(result))
         return refuse(err, result, cuda->device, log);
     if (result != 0)
-        return fail(err, result, "device", cuda->device, "load ", kernel);
+        return fail(err, result, "device", cuda->device, "load the kernels' ", kernel);
     return GSC_OK;
 }
 
@@ -290,9 +294,9 @@ static gsc_status open_device(gsc_cuda *cuda, gsc_error *err)
     if (result == 0)
         result = driver.device_attribute(&minor, CAPABILITY_MINOR, device);
     if (result == 0 && major < LEAST_CAPABILITY)
-        return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "device",
-                        "CUDA device %d has compute capability %d.%d: %d.0 is needed", cuda->device,
-                        major, minor, LEAST_CAPABILITY);
+        return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "device",
+                                  "CUDA device %d has compute capability %d.%d: %d.0 is needed",
+                                  cuda->device, major, minor, LEAST_CAPABILITY);
     if (result == 0)
         result = driver.context_retain(&cuda->context, device);
     if (result != 0)
@@ -321,14 +325,18 @@ gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err)
 {
     const char *note = driver_note();
     if (!driver.available || driver.process != getpid())
-        return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "device", "CUDA device %d: %s", device,
-                        note);
-    if (device < 0 || device >= driver.devices)
-        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "device",
-                        "device is %d: CUDA has %d here, counted from 0", device, driver.devices);
+        return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "device", "CUDA device %d: %s",
+                                  device, note);
+    if (device < 0 || device >= driver.devices) {
+        char must[64];
+        (void)snprintf(must, sizeof must, "0 or above and below %d, as many as CUDA has here",
+                       driver.devices);
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "device", device, 0, driver.devices - 1,
+                               must);
+    }
     gsc_cuda *cuda = calloc(1, sizeof *cuda);
     if (!cuda)
-        return gsc_fail(err, GSC_ERROR_MEMORY, -1, -1, "context", "out of memory");
+        return gsc_fail_memory(err);
     cuda->device = device;
     cuda->process = driver.process;
     int32_t mode = CAPTURE_RELAXED;
@@ -343,8 +351,9 @@ gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err)
     return status;
 }
 
-void gsc_cuda_close(gsc_cuda *cuda)
+void gsc_cuda_close(void *data)
 {
+    gsc_cuda *cuda = data;
     /* In a forked process the driver has nothing to give back. */
     if (cuda->context && cuda->process == getpid()) {
         int32_t mode = CAPTURE_RELAXED;
@@ -356,32 +365,134 @@ void gsc_cuda_close(gsc_cuda *cuda)
     free(cuda);
 }
 
-gsc_status gsc_cuda_check(const gsc_cuda *cuda, gsc_error *err)
+/* ---- its use ---- */
+
+static gsc_status process_check(const gsc_cuda *cuda, const char *place, gsc_error *err)
 {
     if (cuda->process != getpid())
-        return gsc_fail(err, GSC_ERROR_DEVICE, 0, -1, "on.context",
-                        "on.context was made before this process was forked, and CUDA does not "
-                        "survive that: start it anew");
+        return gsc_fail(err, GSC_ERROR_DEVICE, 0, -1, place,
+                        "was made before this process was forked, and CUDA does not survive that: "
+                        "start it anew");
     return GSC_OK;
 }
 
-bool gsc_cuda_has(const gsc_cuda *cuda, int kernel)
+gsc_status gsc_cuda_check(const gsc_exec *on, gsc_error *err)
 {
+    return process_check(on->context->data, "on.context", err);
+}
+
+bool gsc_cuda_has(const gsc_exec *on, int kernel)
+{
+    const gsc_cuda *cuda = on->context->data;
     return cuda->functions[kernel];
 }
 
-gsc_status gsc_cuda_launch(gsc_cuda *cuda, void *stream, int kernel, uint32_t blocks,
-                           uint32_t threads, const void *parameter, gsc_error *err)
+gsc_status gsc_cuda_launch(const gsc_exec *on, int kernel, uint32_t blocks, uint32_t threads,
+                           const void *parameter, gsc_error *err)
 {
+    const gsc_cuda *cuda = on->context->data;
     void *parameters[] = {(void *)(uintptr_t)parameter}; /* the driver copies what it points to */
     void *popped;
     int32_t result = driver.context_push(cuda->context);
     if (result != 0)
         return fail(err, result, "on", cuda->device, "enter its context", "");
-    result = driver.launch(cuda->functions[kernel], blocks, 1, 1, threads, 1, 1, 0, stream,
+    result = driver.launch(cuda->functions[kernel], blocks, 1, 1, threads, 1, 1, 0, on->stream,
                            parameters, NULL);
     (void)driver.context_pop(&popped);
     if (result != 0)
-        return fail(err, result, "on", cuda->device, "launch ", kernel_names[kernel]);
+        return fail(err, result, "on", cuda->device, "launch the kernel ",
+                    kernel_names[kernel] + sizeof GSC_CUDA_PREFIX - 1);
     return GSC_OK;
+}
+
+/* ---- memory, and the wait: no capture forbids these, nor do they break one ---- */
+
+static int32_t enter(const gsc_cuda *cuda, int32_t *mode)
+{
+    *mode = CAPTURE_RELAXED;
+    int32_t result = driver.capture_mode(mode);
+    if (result != 0)
+        return result;
+    result = driver.context_push(cuda->context);
+    if (result != 0)
+        (void)driver.capture_mode(mode);
+    return result;
+}
+
+static void leave(int32_t mode)
+{
+    void *popped;
+    (void)driver.context_pop(&popped);
+    (void)driver.capture_mode(&mode);
+}
+
+gsc_status gsc_cuda_memory_create(void *data, uint32_t kind, uint64_t size, void **out,
+                                  gsc_error *err)
+{
+    const gsc_cuda *cuda = data;
+    int32_t mode;
+    uint64_t address = 0;
+    void *memory = NULL;
+    GSC_TRY(process_check(cuda, "context", err));
+    int32_t result = enter(cuda, &mode);
+    if (result == 0) {
+        if (kind == GSC_MEMORY_SHARED)
+            result = driver.allocate_host(&memory, size, PORTABLE_MAPPED);
+        else
+            result = driver.allocate(&address, size);
+        leave(mode);
+    }
+    if (result != 0) {
+        char bytes[32];
+        (void)snprintf(bytes, sizeof bytes, "%llu bytes", (unsigned long long)size);
+        return fail(err, result, "context", cuda->device, "allocate ", bytes);
+    }
+    *out = memory ? memory : (void *)(uintptr_t)address;
+    return GSC_OK;
+}
+
+void gsc_cuda_memory_destroy(void *data, void *memory)
+{
+    const gsc_cuda *cuda = data;
+    const uint64_t address = (uintptr_t)memory;
+    int32_t mode, type = 0;
+    if (cuda->process != getpid() || enter(cuda, &mode) != 0)
+        return;
+    (void)driver.pointer_attribute(&type, MEMORY_TYPE, address);
+    if (type == MEMORY_TYPE_HOST)
+        (void)driver.deallocate_host(memory);
+    else
+        (void)driver.deallocate(address);
+    leave(mode);
+}
+
+gsc_status gsc_cuda_memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
+                                gsc_error *err)
+{
+    const gsc_cuda *cuda = on->context->data;
+    int32_t mode;
+    int32_t result = enter(cuda, &mode);
+    if (result == 0) {
+        result = driver.copy((uintptr_t)to, (uintptr_t)from, size, on->stream);
+        leave(mode);
+    }
+    return result == 0 ? GSC_OK : fail(err, result, "on", cuda->device, "copy memory", "");
+}
+
+gsc_status gsc_cuda_wait(const gsc_exec *on, gsc_error *err)
+{
+    const gsc_cuda *cuda = on->context->data;
+    int32_t mode, capturing = 0;
+    int32_t result = enter(cuda, &mode);
+    if (result == 0) {
+        result = driver.stream_capturing(on->stream, &capturing);
+        if (result == 0 && !capturing)
+            result = driver.stream_synchronize(on->stream);
+        leave(mode);
+    }
+    if (capturing || result == CAPTURE_IMPLICIT)
+        return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "on.stream",
+                        "is being captured, or another stream is and this is the legacy one: wait "
+                        "for what the graph is launched on");
+    return result == 0 ? GSC_OK : fail(err, result, "on", cuda->device, "wait for the stream", "");
 }

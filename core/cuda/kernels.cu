@@ -35,13 +35,10 @@
 #if defined(__CUDACC__) || defined(__CUDA__)
 /* The headers of the core say `static inline`. */
 #define inline __inline__ __device__
-/* Policies that predict are refused before: log2 and exp2 are the host's. */
-#define log2(x) (x)
-#define exp2(x) (x)
 #include "convert.h"
 #include "step.h"
 #undef inline
-#include "kernels.h"
+#include "launch.h"
 #define DEVICE     static __inline__ __device__
 #define SLOW       static __device__ __noinline__
 #define INLINED    static __inline__ __device__ __attribute__((always_inline))
@@ -83,13 +80,7 @@ DEVICE void atomic_min(int64_t *to, int64_t x)
     asm volatile("red.min.s64 [%0], %1;" ::"l"(to), "l"(x) : "memory");
 }
 
-/* Of doubles that are not negative, whose order is that of their bits. */
-DEVICE void atomic_max(double *to, double x)
-{
-    asm volatile("red.max.u64 [%0], %1;" ::"l"(to), "l"(gsc_double_bits(x)) : "memory");
-}
-
-/* IEEE conversions, but for the payload of a NaN. */
+/* IEEE conversions, except for the payload of a NaN. */
 DEVICE float f16_quick_load(f16_bits bits)
 {
     float x;
@@ -107,8 +98,7 @@ DEVICE f16_bits f16_quick_from_float(float x)
 #include "emulation.h"
 #endif
 
-/* ---- conversions of the quick path: the bits of convert.h, but for NaN, which it leaves alone
- * ---- */
+/* ---- conversions of the quick path: the bits of convert.h, except for NaN, left alone ---- */
 
 #define f32_quick_load        f32_load
 #define f64_quick_load        f64_load
@@ -273,11 +263,11 @@ typedef struct found {
     double wide[4];
     float narrow[4];
     double amax;
-    uint32_t nan_count, inf_count, zeros_made, subnormals_made;
-    uint32_t first_bad; /* position in the chunk */
+    uint32_t counts[GSC_CUDA_COUNTS];
+    uint32_t first; /* position in the chunk of the first that is not finite */
 } found;
 
-/* What a thread works on: its lanes of a block of GSC_CUDA_BLOCK elements or fewer. */
+/* What a thread works on: its lanes of a block of GSC_BLOCK elements or fewer. */
 typedef struct piece {
     const gsc_cuda_call *call;
     const unsigned char *in;
@@ -289,62 +279,71 @@ typedef struct piece {
     uint32_t *bins;    /* of it; never NULL, which a cast to shared memory and back need not keep */
 } piece;
 
-/* An element at `i` of the block, by its |bits| and those of its output, and its |product|. */
-DEVICE void count(const piece *p, found *f, uint32_t i, uint64_t before, uint64_t after,
-                  double product)
+/* An element: its |bits|, those of its output before a clamp, its |product|, was it clamped. */
+typedef struct seen {
+    uint64_t before, after;
+    double product;
+    uint32_t clamped;
+} seen;
+
+/* At `i` of the block. */
+DEVICE void count(const piece *p, found *f, uint32_t i, const seen *e)
 {
     const dtype *in = &dtypes[p->in_dtype], *out = &dtypes[p->out_dtype];
     const uint64_t in_normal = (uint64_t)1 << in->mantissa;
-    if (p->call->op == GSC_CUDA_CLIP ? !isfinite(product) : after >= out->infinity) {
-        f->nan_count += before >= in->nan;
-        f->inf_count += before < in->nan;
-        f->first_bad = p->start + i < f->first_bad ? p->start + i : f->first_bad;
+    if (p->call->operation == GSC_CUDA_CLAMP ? !isfinite(e->product) : e->after >= out->infinity) {
+        f->counts[e->before >= in->nan ? GSC_CUDA_NAN : GSC_CUDA_INF]++;
+        f->first = p->start + i < f->first ? p->start + i : f->first;
     }
+    f->counts[GSC_CUDA_CLAMPED] += e->clamped && e->before < in->nan;
     if (p->call->want & GSC_WANT_UNDERFLOW) {
-        f->zeros_made += after == 0 && before != 0;
-        f->subnormals_made += after != 0 && after < (uint64_t)1 << out->mantissa &&
-                              !(before != 0 && before < in_normal);
+        f->counts[GSC_CUDA_ZEROS] += e->after == 0 && e->before != 0;
+        f->counts[GSC_CUDA_SUBNORMALS] += e->after != 0 &&
+                                          e->after < (uint64_t)1 << out->mantissa &&
+                                          !(e->before != 0 && e->before < in_normal);
     }
-    if (p->binned && product > 0 && isfinite(product)) {
-        const int bin = ((int)(gsc_double_bits(product) >> 52) - (1023 - 48)) >> 2;
-        p->bins[bin < 0 ? 0 : bin < 16 ? bin : 15]++;
+    if (p->binned && e->product > 0 && isfinite(e->product)) {
+        const int exponent = (int)(gsc_double_bits(e->product) >> 52) - 1023 - GSC_BIN_FIRST;
+        const int bin = exponent < 0 ? 0 : exponent / GSC_BIN_POWERS;
+        p->bins[bin < GSC_BINS ? bin : GSC_BINS - 1]++;
     }
 }
 
-/* Element, or part, `i` of the block: converts it, and gives what count() asks for. */
-DEVICE void element(const piece *p, found *f, uint32_t i, uint32_t k, uint64_t *before,
-                    uint64_t *after, double *product)
+/* Element, or part, `i` of the block: converts it. */
+DEVICE void element(const piece *p, found *f, uint32_t i, uint32_t k, seen *e)
 {
     const gsc_cuda_call *call = p->call;
-    const uint32_t in = p->in_dtype, out = p->out_dtype, op = call->op;
+    const uint32_t in = p->in_dtype, out = p->out_dtype, operation = call->operation;
     const int in_double = call->in_double || in == gsc_f64;
     const double m = in_double ? call->multiplier : (double)call->multiplier_f32;
-    const double limit = in_double ? call->limit : (double)call->limit_f32;
+    const double clamp = in_double ? call->clamp : (double)call->clamp_f32;
     const uint64_t bits = read_bits(in, p->in + (uint64_t)i * dtypes[in].size);
     uint64_t result;
     double x = HUGE_VAL;
-    *before = magnitude_of(in, bits);
-    if (*before >= dtypes[in].nan) {
-        result = op == GSC_CUDA_STORE && in == out && m == 1 ? bits : convert_nan(in, out, bits);
+    e->before = magnitude_of(in, bits);
+    if (e->before >= dtypes[in].nan) {
+        result =
+            operation == GSC_CUDA_STORE && in == out && m == 1 ? bits : convert_nan(in, out, bits);
     } else {
         x = widen(in, bits) * m;
         if (!in_double) /* the product of two floats is exact in double */
             x = (double)(float)x;
         result = narrow(out, x);
     }
-    *after = magnitude_of(out, result);
-    *product = fabs(x);
+    e->after = magnitude_of(out, result);
+    e->product = fabs(x);
     if (isfinite(x)) {
-        f->amax = *product > f->amax ? *product : f->amax;
+        f->amax = e->product > f->amax ? e->product : f->amax;
         f->narrow[k] = fmaf((float)x, (float)x, f->narrow[k]);
         f->wide[k] = fma(x, x, f->wide[k]);
     }
-    if (op == GSC_CUDA_CLIP && *product > limit && *before < dtypes[in].nan)
-        result = narrow(out, copysign(limit, x));
+    e->clamped = operation == GSC_CUDA_CLAMP && e->before < dtypes[in].nan && e->product > clamp;
+    if (e->clamped)
+        result = narrow(out, copysign(clamp, x));
     if (!p->out)
         return;
     unsigned char *to = p->out + (uint64_t)i * dtypes[out].size;
-    if (op == GSC_CUDA_ADD) {
+    if (operation == GSC_CUDA_ADD) {
         const uint64_t old = read_bits(out, to);
         if (magnitude_of(out, old) >= dtypes[out].nan) {
             result = convert_nan(out, out, old);
@@ -363,23 +362,38 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
 {
     for (; row < end; row++)
         for (uint32_t k = 0; k < 4; k++) {
-            const uint32_t i = GSC_CUDA_LANES * row + 4 * p->thread + k;
-            uint64_t before, after;
-            double product;
+            const uint32_t i = GSC_LANES * row + 4 * p->thread + k;
             if (i >= p->n)
                 continue;
-            element(p, f, i, k, &before, &after, &product);
+            seen e, other;
+            element(p, f, i, k, &e);
             if (p->complex) { /* counts as its larger part does */
-                uint64_t before_2, after_2;
-                double product_2;
-                element(p, f, i + 1, ++k, &before_2, &after_2, &product_2);
-                before = before_2 > before ? before_2 : before;
-                after = after_2 > after ? after_2 : after;
-                product = product_2 > product ? product_2 : product;
+                element(p, f, i + 1, ++k, &other);
+                e.before = other.before > e.before ? other.before : e.before;
+                e.after = other.after > e.after ? other.after : e.after;
+                e.product = other.product > e.product ? other.product : e.product;
+                e.clamped |= other.clamped;
             }
-            count(p, f, i, before, after, product);
+            count(p, f, i, &e);
         }
 }
+
+/* Clamps four elements, or parts, of which each two are one; returns how many are not the same. */
+#define CLAMP(real)                                                                                \
+    DEVICE uint32_t clamp_##real(real *x, real clamp, uint32_t complex)                            \
+    {                                                                                              \
+        uint32_t clamped = 0, before = 0;                                                          \
+        for (uint32_t k = 0; k < 4; k++) {                                                         \
+            const real y = x[k] > clamp ? clamp : x[k] < -clamp ? -clamp : x[k];                   \
+            const uint32_t changed = y != x[k];                                                    \
+            clamped += changed & ~(complex & k & before);                                          \
+            before = changed;                                                                      \
+            x[k] = y;                                                                              \
+        }                                                                                          \
+        return clamped;                                                                            \
+    }
+CLAMP(float)
+CLAMP(double)
 
 /*
  * quick_ and single_INPUT_OUTPUT: rows from `row` to `rows`, four or a multiple, of a block, in
@@ -400,8 +414,8 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
     {                                                                                              \
         const gsc_cuda_call *call = p->call;                                                       \
         const real m = sizeof(real) == 4 ? (real)call->multiplier_f32 : (real)call->multiplier;    \
-        const real limit = sizeof(real) == 4 ? (real)call->limit_f32 : (real)call->limit;          \
-        const uint32_t norm = call->want & GSC_WANT_NORM, op = call->op;                           \
+        const real clamp = sizeof(real) == 4 ? (real)call->clamp_f32 : (real)call->clamp;          \
+        const uint32_t norm = call->want & GSC_WANT_NORM, operation = call->operation;             \
         const how##_in_##input##_##output *from =                                                  \
             (const how##_in_##input##_##output *)(const void *)p->in + 16 * row + p->thread;       \
         how##_out_##input##_##output *to = (how##_out_##input##_##output *)(void *)p->out;         \
@@ -426,12 +440,12 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
                 how##_out_##input##_##output result, old;                                          \
                 multiplying##_bits largest = 0;                                                    \
                 output##_bits written = 0;                                                         \
-                real x[4];                                                                         \
+                real x[4], y[4];                                                                   \
                 if (row + AHEAD < rows)                                                            \
                     ahead[u] = from[16 * u];                                                       \
                 for (int k = 0; k < 4; k++)                                                        \
                     x[k] = input##_quick_load(quad.v[k]) * m;                                      \
-                if (op == GSC_CUDA_ADD) {                                                          \
+                if (operation == GSC_CUDA_ADD) {                                                   \
                     BRANCH;                                                                        \
                     old = to[16 * u];                                                              \
                     for (int k = 0; k < 4; k++)                                                    \
@@ -441,13 +455,20 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
                     const multiplying##_bits bits =                                                \
                         GSC_MAGNITUDE(multiplying, multiplying##_from_##real(x[k]));               \
                     largest = bits > largest ? bits : largest;                                     \
-                    result.v[k] = output##_quick_from_##real(x[k]);                                \
+                    y[k] = x[k];                                                                   \
+                }                                                                                  \
+                if (operation == GSC_CUDA_CLAMP && largest < multiplying##_INF) {                  \
+                    BRANCH;                                                                        \
+                    f->counts[GSC_CUDA_CLAMPED] += clamp_##real(y, clamp, p->complex);             \
+                }                                                                                  \
+                for (int k = 0; k < 4; k++) {                                                      \
+                    result.v[k] = output##_quick_from_##real(y[k]);                                \
                     const output##_bits magnitude = GSC_MAGNITUDE(output, result.v[k]);            \
                     if (output##_MANTISSA < multiplying##_MANTISSA) /* else largest says it */     \
                         written = magnitude > written ? magnitude : written;                       \
                 }                                                                                  \
                 if (largest >= multiplying##_INF ||                                                \
-                    (op != GSC_CUDA_CLIP && written >= output##_INF)) {                            \
+                    (operation != GSC_CUDA_CLAMP && written >= output##_INF)) {                    \
                     row += u;                                                                      \
                     goto end;                                                                      \
                 }                                                                                  \
@@ -458,13 +479,6 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
                             s[k] = multiplying##_fma(x[k], x[k], s[k]);                            \
                         w[k] = fma((double)x[k], (double)x[k], w[k]);                              \
                     }                                                                              \
-                if (op == GSC_CUDA_CLIP) {                                                         \
-                    BRANCH;                                                                        \
-                    for (int k = 0; k < 4; k++) {                                                  \
-                        const real y = x[k] > limit ? limit : x[k] < -limit ? -limit : x[k];       \
-                        result.v[k] = output##_quick_from_##real(y);                               \
-                    }                                                                              \
-                }                                                                                  \
                 if (to)                                                                            \
                     to[16 * u] = result;                                                           \
             }                                                                                      \
@@ -550,8 +564,8 @@ DEVICE uint32_t quick(const piece *p, found *f, uint32_t row, uint32_t rows)
 
 DEVICE void run_piece(const piece *p, found *f)
 {
-    const uint32_t first = 4 * p->thread, all = (p->n + GSC_CUDA_LANES - 1) / GSC_CUDA_LANES;
-    const uint32_t whole = p->n < first + 4 ? 0 : (p->n - first - 4) / GSC_CUDA_LANES + 1;
+    const uint32_t first = 4 * p->thread, all = (p->n + GSC_LANES - 1) / GSC_LANES;
+    const uint32_t whole = p->n < first + 4 ? 0 : (p->n - first - 4) / GSC_LANES + 1;
     const int any_way = !p->binned && !(p->call->want & GSC_WANT_UNDERFLOW) &&
                         !(p->call->in_double && p->in_dtype != gsc_f64);
     for (uint32_t row = 0; row < all;) {
@@ -571,89 +585,93 @@ KERNEL(begin)
 {
     EACH_THREAD(t)
     {
-        const gsc_cuda_call *call = &p.call;
-        if (call->want & GSC_WANT_NORM)
-            for (uint64_t i = t; i < call->tensors; i += GSC_CUDA_THREADS)
-                call->tensor_sums[i] = 0;
-        if (t == 0) {
+        const uint64_t i = (uint64_t)block_index() * GSC_CUDA_THREADS + t;
+        if (i < p.call.tensors) {
+            gsc_cuda_record *record = &p.call.records[i];
+            memset(record, 0, sizeof *record);
+            record->first_element = INT64_MAX;
+        }
+        if (i == 0) {
             gsc_cuda_workspace *w = p.workspace;
             gsc_factor factor = p.factor ? *p.factor : gsc_factor_of(1, 0);
-            memset(&w->total, 0, sizeof w->total);
+            w->overflow = 0;
+            memset(w->bins, 0, sizeof w->bins);
             w->call = p.call;
             w->call.status = gsc_factor_status(&factor);
+            w->call.serial = factor.serial;
             w->call.multiplier = p.by_scale ? factor.scale : factor.inverse;
             w->call.multiplier_f32 = (float)w->call.multiplier;
-            w->call.limit_f32 = (float)w->call.limit;
+            w->call.clamp_f32 = (float)w->call.clamp;
             /* Not a normal float: numerics.md says why. */
             const uint32_t exponent = gsc_float_bits(w->call.multiplier_f32) >> 23;
             w->call.in_double = exponent == 0 || exponent == 255;
             w->add = w->call;
-            w->add.op = GSC_CUDA_ADD;
+            w->add.operation = GSC_CUDA_ADD;
             w->add.want = 0;
+            w->add.bins = NULL;
         }
     }
 }
 
 /* Sums of 16 blocks of lanes, as a tree, and what the threads of a chunk found. */
 typedef struct chunk_shared {
-    double narrow[16][GSC_CUDA_LANES], wide[16][GSC_CUDA_LANES];
+    double narrow[16][GSC_LANES], wide[16][GSC_LANES];
     double amax[GSC_CUDA_THREADS];
-    uint32_t counts[4][GSC_CUDA_THREADS], first_bad[GSC_CUDA_THREADS];
-    uint32_t bins[16][16]; /* of each of the threads that look at the first block */
+    uint32_t counts[GSC_CUDA_COUNTS][GSC_CUDA_THREADS], first[GSC_CUDA_THREADS];
+    uint32_t bins[16][GSC_BINS]; /* of each of the threads that look at the first block */
 } chunk_shared;
 
-/* A float sum that is not below this, nor infinite, has lost no squares. */
-#define TRUSTED_SUM 0x1p-80
-
-DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, int in_double, uint64_t tensor,
-                   uint64_t chunk_of_tensor, uint32_t complex, uint64_t chunk)
+/* The whole of a chunk, `index` of the call, the one after `before` of `tensor` in the list. */
+DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, const gsc_cuda_tensor *tensor,
+                   uint64_t tensor_index, uint32_t before, uint32_t index, uint32_t first)
 {
-    gsc_report *total = call->total;
-    if (call->want & GSC_WANT_NORM) {
-        double sum = 0;
-        for (int b = 0; b < 16; b++) {
-            const double quick = s->narrow[b][0];
-            sum += in_double || !(quick >= TRUSTED_SUM && isfinite(quick)) ? s->wide[b][0] : quick;
-        }
-        call->chunk_sums[chunk].sum = sum;
-        call->chunk_sums[chunk].tensor = tensor;
+    gsc_cuda_record *record = &call->records[tensor_index];
+    gsc_cuda_chunk *chunk = &call->chunks[index];
+    const uint32_t complex = (tensor->in_dtype & GSC_CUDA_COMPLEX) != 0;
+    const int in_double = call->in_double || (tensor->in_dtype & ~GSC_CUDA_COMPLEX) == gsc_f64;
+    double sum = 0;
+    for (int b = 0; b < 16; b++) {
+        const double quick = s->narrow[b][0];
+        sum += in_double || !(quick >= GSC_TRUSTED_SUM && isfinite(quick)) ? s->wide[b][0] : quick;
     }
-    if (s->amax[0] > 0)
-        atomic_max(&total->amax, s->amax[0]);
-    if (s->counts[0][0])
-        atomic_add(&total->nan_count, s->counts[0][0]);
-    if (s->counts[1][0])
-        atomic_add(&total->inf_count, s->counts[1][0]);
-    if (s->counts[2][0])
-        atomic_add(&total->zeros_made, s->counts[2][0]);
-    if (s->counts[3][0])
-        atomic_add(&total->subnormals_made, s->counts[3][0]);
-    if (s->counts[0][0] || s->counts[1][0]) { /* the smaller, the earlier; 0 is none */
-        uint64_t element = (chunk_of_tensor * GSC_CUDA_CHUNK + s->first_bad[0]) >> complex;
-        tensor = tensor < 0x7ffffe ? tensor : 0x7ffffe;
-        element = element < 0xfffffffffe ? element : 0xfffffffffe;
-        atomic_min(&total->first_bad, INT64_MIN + (int64_t)(tensor << 40 | element));
+    chunk->sum_squares = sum;
+    chunk->amax = s->amax[0];
+    chunk->index = before;
+    if (before == 0) {
+        record->first_chunk = index;
+        record->chunks = tensor->end - first;
+        record->elements =
+            ((int64_t)(record->chunks - 1) * GSC_CHUNK + tensor->last + 1) >> complex;
+    }
+    for (int k = 0; k < GSC_CUDA_COUNTS; k++)
+        if (s->counts[k][0])
+            atomic_add(&record->counts[k], s->counts[k][0]);
+    if (s->first[0] != ~(uint32_t)0) {
+        atomic_min(&record->first_element,
+                   ((int64_t)before * GSC_CHUNK + (int64_t)s->first[0]) >> complex);
+        if (call->overflow)
+            atomic_add(call->overflow, 1);
     }
 }
 
 /* The chunk of this block, which is `index` of the call; of a tensor whose first in this launch is
  * `first`. */
 INLINED void run_chunk(const gsc_cuda_call *call, const gsc_cuda_tensor *tensor,
-                       uint64_t tensor_index, uint32_t first, uint64_t index)
+                       uint64_t tensor_index, uint32_t first, uint32_t index)
 {
     SHARED chunk_shared s;
-    const uint32_t block = block_index(), in = tensor->in_dtype, out = tensor->out_dtype;
-    const uint32_t in_dtype = in & ~(uint32_t)GSC_CUDA_COMPLEX, complex = in != in_dtype;
-    const uint32_t n = block + 1 == tensor->end ? tensor->last + 1u : (uint32_t)GSC_CUDA_CHUNK;
-    const uint64_t start = (uint64_t)(block - first) * GSC_CUDA_CHUNK;
+    const uint32_t block = block_index(), out = tensor->out_dtype;
+    const uint32_t in_dtype = tensor->in_dtype & ~(uint32_t)GSC_CUDA_COMPLEX;
+    const uint32_t n = block + 1 == tensor->end ? tensor->last + 1u : (uint32_t)GSC_CHUNK;
+    const uint64_t start = (uint64_t)(block - first) * GSC_CHUNK;
 
     EACH_THREAD(t)
     {
-        const uint32_t b = t / 16, begin = b * GSC_CUDA_BLOCK;
+        const uint32_t b = t / 16, begin = b * GSC_BLOCK;
         found f;
         piece mine;
         memset(&f, 0, sizeof f);
-        f.first_bad = ~(uint32_t)0;
+        f.first = ~(uint32_t)0;
         mine.call = call;
         mine.in = tensor->in + (start + begin) * dtypes[in_dtype].size;
         mine.out = tensor->out;
@@ -661,11 +679,11 @@ INLINED void run_chunk(const gsc_cuda_call *call, const gsc_cuda_tensor *tensor,
             mine.out += (start + begin) * dtypes[out].size;
         mine.in_dtype = in_dtype;
         mine.out_dtype = out;
-        mine.complex = complex;
-        mine.n = n <= begin ? 0 : n - begin < GSC_CUDA_BLOCK ? n - begin : GSC_CUDA_BLOCK;
+        mine.complex = in_dtype != tensor->in_dtype;
+        mine.n = n <= begin ? 0 : n - begin < GSC_BLOCK ? n - begin : GSC_BLOCK;
         mine.start = begin;
         mine.thread = t % 16;
-        mine.binned = b == 0 && (call->want & GSC_WANT_HISTOGRAM);
+        mine.binned = b == 0 && call->bins;
         mine.bins = s.bins[mine.thread];
         if (t < 16)
             memset(s.bins[t], 0, sizeof s.bins[t]);
@@ -675,25 +693,22 @@ INLINED void run_chunk(const gsc_cuda_call *call, const gsc_cuda_tensor *tensor,
             s.wide[b][4 * mine.thread + k] = f.wide[k];
         }
         s.amax[t] = f.amax;
-        s.counts[0][t] = f.nan_count;
-        s.counts[1][t] = f.inf_count;
-        s.counts[2][t] = f.zeros_made;
-        s.counts[3][t] = f.subnormals_made;
-        s.first_bad[t] = f.first_bad;
+        for (int k = 0; k < GSC_CUDA_COUNTS; k++)
+            s.counts[k][t] = f.counts[k];
+        s.first[t] = f.first;
     }
-    if (call->op == GSC_CUDA_ADD) /* the report is that of the products, checked before */
+    if (call->operation == GSC_CUDA_ADD) /* the reports are of the products, checked before */
         return;
     for (uint32_t half = GSC_CUDA_THREADS / 2; half > 0; half /= 2)
         EACH_THREAD(t)
         {
             if (t < half) {
                 s.amax[t] = s.amax[t + half] > s.amax[t] ? s.amax[t + half] : s.amax[t];
-                for (int k = 0; k < 4; k++)
+                for (int k = 0; k < GSC_CUDA_COUNTS; k++)
                     s.counts[k][t] += s.counts[k][t + half];
-                if (s.first_bad[t + half] < s.first_bad[t])
-                    s.first_bad[t] = s.first_bad[t + half];
+                s.first[t] = s.first[t + half] < s.first[t] ? s.first[t + half] : s.first[t];
             }
-            if (half < GSC_CUDA_LANES)
+            if (half < GSC_LANES)
                 for (uint32_t i = t; i < 16 * half; i += GSC_CUDA_THREADS) {
                     s.narrow[i / half][i % half] += s.narrow[i / half][i % half + half];
                     s.wide[i / half][i % half] += s.wide[i / half][i % half + half];
@@ -702,14 +717,13 @@ INLINED void run_chunk(const gsc_cuda_call *call, const gsc_cuda_tensor *tensor,
     EACH_THREAD(t)
     {
         if (t == 0)
-            commit(call, &s, call->in_double || in_dtype == gsc_f64, tensor_index, block - first,
-                   complex, index);
-        if (t < 16 && (call->want & GSC_WANT_HISTOGRAM)) {
+            commit(call, &s, tensor, tensor_index, block - first, index, first);
+        if (t < GSC_BINS && call->bins) {
             int64_t sum = 0;
             for (int i = 0; i < 16; i++)
                 sum += s.bins[i][t];
             if (sum)
-                atomic_add(&call->total->histogram[t], sum);
+                atomic_add(&call->bins[t], sum);
         }
     }
 }
@@ -723,7 +737,7 @@ INLINED void run_chunk(const gsc_cuda_call *call, const gsc_cuda_tensor *tensor,
         uint32_t index = 0, above = n - 1; /* the first tensor that ends past `block` */           \
         if (call->status != GSC_OK)                                                                \
             return;                                                                                \
-        if (call->op == GSC_CUDA_ADD && (call->total->nan_count || call->total->inf_count))        \
+        if (call->operation == GSC_CUDA_ADD && *call->overflow)                                    \
             return;                                                                                \
         while (index < above) {                                                                    \
             const uint32_t middle = (index + above) / 2;                                           \
@@ -739,183 +753,195 @@ INLINED void run_chunk(const gsc_cuda_call *call, const gsc_cuda_tensor *tensor,
 CHUNKS(chunks, GSC_CUDA_TENSORS)
 CHUNKS(many, GSC_CUDA_MANY)
 
-/* Sums that are added in order, read by all threads and added by one. */
-enum { TILE = 1024 };
+enum { TILE = 4 * GSC_CUDA_THREADS }; /* chunks, or tensors, that are looked at together */
+
 typedef struct finish_shared {
-    double sums[TILE], sum;
-    uint64_t tensors[TILE];
+    double sums[TILE], amax[TILE]; /* of a tile */
+    uint32_t runs_on[TILE];        /* chunks of the same run before this one */
+    double runs[TILE / GSC_RUN], sum;
+    /* Of the tensors that a thread looked at, then of all. */
+    double most[GSC_CUDA_THREADS];
+    int64_t counts[GSC_CUDA_COUNTS][GSC_CUDA_THREADS];
+    uint64_t first[GSC_CUDA_THREADS]; /* tensor with what is not finite; ~0: none */
 } finish_shared;
 
-/* Several sums are on their way while one is added. */
-DEVICE double add_in_order(double sum, const double *sums, uint32_t n)
+/*
+ * From chunk `i` of a tile of `n` to the end of its run, or of the tile. The run's first chunk,
+ * which may be in an earlier tile, becomes the sum.
+ */
+DEVICE void add_run(const finish_shared *s, gsc_cuda_chunk *chunks, uint32_t i, uint32_t n)
 {
-    uint32_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        double ahead[8];
-        for (uint32_t k = 0; k < 8; k++)
-            ahead[k] = sums[i + k];
-        for (uint32_t k = 0; k < 8; k++)
-            sum += ahead[k];
+    gsc_cuda_chunk *run = chunks + i - s->runs_on[i];
+    double sum = s->runs_on[i] ? run->sum_squares : 0, amax = s->runs_on[i] ? run->amax : 0;
+    do {
+        sum += s->sums[i];
+        amax = s->amax[i] > amax ? s->amax[i] : amax;
+    } while (++i < n && s->runs_on[i]);
+    run->sum_squares = sum;
+    run->amax = amax;
+}
+
+/* What is left of it is where, and how many, the elements are. */
+DEVICE gsc_report report_of(const gsc_cuda_call *call, const gsc_policy *policy,
+                            const int64_t *counts, double amax, double sum)
+{
+    gsc_report r;
+    memset(&r, 0, sizeof r);
+    if (call->status != GSC_OK) { /* nothing was unscaled: whoever reads this must not step */
+        gsc_report_failed(&r, call->status);
+        return r;
     }
-    for (; i < n; i++)
-        sum += sums[i];
+    r.amax = call->want & GSC_WANT_AMAX ? amax : 0;
+    r.sum_squares = call->want & GSC_WANT_NORM ? sum : 0;
+    r.nan_count = counts[GSC_CUDA_NAN];
+    r.inf_count = counts[GSC_CUDA_INF];
+    r.zeros_made = counts[GSC_CUDA_ZEROS];
+    r.subnormals_made = counts[GSC_CUDA_SUBNORMALS];
+    r.clamped = counts[GSC_CUDA_CLAMPED];
+    gsc_report_finish(&r, call->want, call->serial, policy);
+    return r;
+}
+
+/* Tensor `index`; returns its sum. */
+DEVICE double finish_tensor(const gsc_cuda_call *call, finish_shared *s, uint32_t t, uint64_t index)
+{
+    const gsc_cuda_record record = call->records[index];
+    double sum = 0, amax = 0;
+    for (uint32_t i = 0; i < record.chunks; i += GSC_RUN) {
+        const gsc_cuda_chunk *run = &call->chunks[record.first_chunk + i];
+        sum += run->sum_squares;
+        amax = run->amax > amax ? run->amax : amax;
+    }
+    s->most[t] = amax > s->most[t] ? amax : s->most[t];
+    for (int k = 0; k < GSC_CUDA_COUNTS; k++)
+        s->counts[k][t] += record.counts[k];
+    const int bad = record.first_element != INT64_MAX;
+    if (bad && index < s->first[t])
+        s->first[t] = index;
+    if (call->each) {
+        gsc_report r = report_of(call, NULL, record.counts, amax, sum);
+        r.elements = record.elements;
+        r.first_tensor = bad ? (int64_t)index : 0;
+        r.first_element = bad ? record.first_element : 0;
+        call->each[index] = r;
+    }
     return sum;
 }
 
-/* The first of `sums` that is of a later tensor. */
-DEVICE uint32_t end_of(const uint64_t *tensors, uint32_t i, uint32_t n)
+DEVICE gsc_policy policy_of(const gsc_cuda_policy *policy)
 {
-    const uint64_t tensor = tensors[i];
-    while (i < n) {
-        const uint32_t middle = (i + n) / 2;
-        if (tensors[middle] > tensor)
-            n = middle;
-        else
-            i = middle + 1;
-    }
-    return n;
-}
-
-DEVICE void write_report(const gsc_cuda_call *call, double sum_squares)
-{
-    const uint32_t all = GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD | GSC_WANT_NORM | GSC_WANT_AMAX |
-                         GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM;
-    gsc_report r = *call->total;
-    r.status = call->status;
-    /* Nothing was unscaled after a failure: whoever reads this alone must not step. */
-    r.overflow = call->status != GSC_OK || r.nan_count || r.inf_count;
-    r.found_inf = (float)r.overflow;
-    if (call->status == GSC_OK) {
-        r.absent = all & ~call->want;
-        r.elements = call->elements;
-        r.sum_squares = sum_squares;
-        if (r.absent & GSC_WANT_COUNTS)
-            r.nan_count = r.inf_count = 0;
-        if (r.absent & GSC_WANT_FIRST_BAD)
-            r.first_bad = 0;
-        if (r.absent & GSC_WANT_AMAX)
-            r.amax = 0;
-        if (call->want & GSC_WANT_HISTOGRAM)
-            r.histogram_elements = call->histogram_elements;
-    }
-    *call->report = r;
+    gsc_policy p;
+    memset(&p, 0, sizeof p);
+    memcpy(&p, policy, sizeof *policy);
+    return p;
 }
 
 KERNEL(finish)
 {
     SHARED finish_shared s;
     const gsc_cuda_call *call = p.call;
-    const int norm = (call->want & GSC_WANT_NORM) && call->status == GSC_OK;
-    for (uint64_t done = 0; norm && done < call->chunks; done += TILE) {
-        const uint32_t n = call->chunks - done < TILE ? (uint32_t)(call->chunks - done) : TILE;
+    const uint64_t measured =
+        (call->want & (GSC_WANT_NORM | GSC_WANT_AMAX)) && call->status == GSC_OK ? call->all_chunks
+                                                                                 : 0;
+    for (uint64_t done = 0; done < measured; done += TILE) {
+        const uint32_t n = measured - done < TILE ? (uint32_t)(measured - done) : TILE;
         EACH_THREAD(t)
         {
             for (uint32_t i = t; i < n; i += GSC_CUDA_THREADS) {
-                s.sums[i] = call->chunk_sums[done + i].sum;
-                s.tensors[i] = call->chunk_sums[done + i].tensor;
+                s.sums[i] = call->chunks[done + i].sum_squares;
+                s.amax[i] = call->chunks[done + i].amax;
+                s.runs_on[i] = (uint32_t)(call->chunks[done + i].index % GSC_RUN);
             }
         }
         EACH_THREAD(t)
         {
-            for (uint32_t i = t; i < n; i += GSC_CUDA_THREADS)
-                if (i == 0 || s.tensors[i] != s.tensors[i - 1]) {
-                    double *sum = &call->tensor_sums[s.tensors[i]];
-                    *sum = add_in_order(*sum, s.sums + i, end_of(s.tensors, i, n) - i);
-                }
+            for (uint32_t i = 4 * t; i < 4 * t + 4 && i < n; i++)
+                if (i == 0 || !s.runs_on[i])
+                    add_run(&s, call->chunks + done, i, n);
         }
     }
     EACH_THREAD(t)
     {
+        s.most[t] = 0;
+        for (int k = 0; k < GSC_CUDA_COUNTS; k++)
+            s.counts[k][t] = 0;
+        s.first[t] = ~(uint64_t)0;
         if (t == 0)
             s.sum = 0;
     }
-    for (uint64_t done = 0; norm && done < call->tensors; done += TILE) {
+    for (uint64_t done = 0; done < call->tensors; done += TILE) {
         const uint32_t n = call->tensors - done < TILE ? (uint32_t)(call->tensors - done) : TILE;
         EACH_THREAD(t)
         {
-            for (uint32_t i = t; i < n; i += GSC_CUDA_THREADS)
-                s.sums[i] = call->tensor_sums[done + i];
+            for (uint32_t i = t; i < TILE; i += GSC_CUDA_THREADS)
+                s.sums[i] = i < n ? finish_tensor(call, &s, t, done + i) : 0;
+        }
+        EACH_THREAD(t)
+        {
+            if (t < TILE / GSC_RUN) {
+                double run = 0;
+                for (uint32_t i = 0; i < GSC_RUN; i++)
+                    run += s.sums[GSC_RUN * t + i];
+                s.runs[t] = run;
+            }
         }
         EACH_THREAD(t)
         {
             if (t == 0)
-                s.sum = add_in_order(s.sum, s.sums, n);
+                for (uint32_t i = 0; i < TILE / GSC_RUN; i++)
+                    s.sum += s.runs[i];
         }
     }
+    for (uint32_t half = GSC_CUDA_THREADS / 2; half > 0; half /= 2)
+        EACH_THREAD(t)
+        {
+            if (t < half) {
+                s.most[t] = s.most[t + half] > s.most[t] ? s.most[t + half] : s.most[t];
+                for (int k = 0; k < GSC_CUDA_COUNTS; k++)
+                    s.counts[k][t] += s.counts[k][t + half];
+                s.first[t] = s.first[t + half] < s.first[t] ? s.first[t + half] : s.first[t];
+            }
+        }
     EACH_THREAD(t)
     {
-        if (t == 0)
-            write_report(call, s.sum);
+        if (t == 0 && call->report) {
+            const gsc_policy policy = policy_of(&p.policy);
+            int64_t counts[GSC_CUDA_COUNTS];
+            for (int k = 0; k < GSC_CUDA_COUNTS; k++)
+                counts[k] = s.counts[k][0];
+            gsc_report r = report_of(call, &policy, counts, s.most[0], s.sum);
+            if (call->status == GSC_OK)
+                r.elements = call->elements;
+            if (s.first[0] != ~(uint64_t)0) {
+                r.first_tensor = (int64_t)s.first[0];
+                r.first_element = call->records[s.first[0]].first_element;
+            }
+            *call->report = r;
+        }
+        if (t <= GSC_BINS && call->histogram && call->status == GSC_OK)
+            call->histogram[t] = t < GSC_BINS ? call->bins[t] : call->histogram_elements;
     }
-}
-
-/* A state that could not be changed says so and is otherwise as it was. */
-DEVICE gsc_state failed(const gsc_state *state, gsc_status status)
-{
-    gsc_state s = *state;
-    s.status = status;
-    return s;
 }
 
 KERNEL(step)
 {
     EACH_THREAD(t)
     {
-        const gsc_policy *policy = &p.policy;
-        const gsc_state *state = (const gsc_state *)p.a;
-        gsc_factor factor;
-        gsc_status status;
+        gsc_step step;
         if (t != 0)
             continue;
-        switch (p.step) {
-        case GSC_CUDA_STATE_INIT:
-            *(gsc_state *)p.out = gsc_initial_state(policy);
-            break;
-        case GSC_CUDA_UPDATE: {
-            const gsc_report *report = (const gsc_report *)p.b;
-            status = gsc_state_status(state);
-            if (status == GSC_OK)
-                status = gsc_report_status(policy, report);
-            gsc_state s =
-                status == GSC_OK ? gsc_updated(policy, state, report) : failed(state, status);
-            if (status != GSC_OK)
-                s.events = GSC_EVENT_SKIPPED;
-            *(gsc_state *)p.out = s;
-            break;
-        }
-        case GSC_CUDA_SET_SCALE: {
-            const double scale = gsc_format(policy, *(const double *)p.b);
-            status = gsc_state_status(state);
-            if (status == GSC_OK && !gsc_usable(scale))
-                status = GSC_ERROR_VALUE;
-            *(gsc_state *)p.out =
-                status == GSC_OK ? gsc_rescaled(policy, state, scale) : failed(state, status);
-            break;
-        }
-        case GSC_CUDA_FACTOR_MULTIPLY:
-            factor = *(const gsc_factor *)p.a;
-            status = gsc_factor_status(&factor);
-            if (status == GSC_OK)
-                status = gsc_factor_times(&factor, p.number, &factor);
-            if (status != GSC_OK) /* no place for it: a factor that all calls refuse */
-                memset(&factor, 0, sizeof factor);
-            *(gsc_factor *)p.out = factor;
-            break;
-        case GSC_CUDA_MERGE:
-            *(gsc_report *)p.out = gsc_merged((const gsc_report *)p.a, (const gsc_report *)p.b);
-            break;
-        default: /* GSC_CUDA_CLIP_FACTOR */
-            factor = p.b ? *(const gsc_factor *)p.b : gsc_factor_of(1, 0);
-            status = gsc_factor_status(&factor);
-            if (status == GSC_OK)
-                status = gsc_norm_status((const gsc_report *)p.a);
-            if (status == GSC_OK) {
-                factor = gsc_factor_clipped(&factor, (const gsc_report *)p.a, p.number);
-                status = gsc_factor_status(&factor);
-            }
-            if (status != GSC_OK)
-                memset(&factor, 0, sizeof factor);
-            *(gsc_factor *)p.out = factor;
-        }
+        step.kind = p.kind;
+        step.merge = p.merge;
+        step.has_policy = p.has_policy;
+        step.policy = policy_of(&p.policy);
+        step.factor = p.factor;
+        step.state = p.state;
+        step.reports = p.reports;
+        step.n = p.n;
+        step.number = p.number;
+        step.out = p.out;
+        const gsc_status status = gsc_step_run(&step);
+        if (status != GSC_OK)
+            gsc_step_failed(&step, status);
     }
 }

@@ -19,15 +19,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CORE = HERE.parent
 INCLUDE = CORE.parent / "include"
-SOURCES = [
-    HERE / "kernels.cu",
-    HERE / "kernels.h",
-    CORE / "convert.h",
-    CORE / "policy.h",
-    CORE / "step.h",
-    INCLUDE / "gradscaler.h",
-    HERE / "ptx.py",
-]
+SOURCES = [HERE / "kernels.cu", HERE / "launch.h", HERE / "ptx.py"]
+SOURCES += [CORE / f"{name}.h" for name in ("bits", "convert", "log2", "policy", "step")]
+HEADER = INCLUDE / "gradscaler.h"
 # The first with matrix units for fp16; code for it runs on all later ones.
 COMPILE = "clang -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_70 -O3 -ffp-contract=off -Wall -S"
 HEAD = """/* SPDX-License-Identifier: MIT */
@@ -36,21 +30,54 @@ HEAD = """/* SPDX-License-Identifier: MIT */
  * compiler: {compiler}
  * sources: {sources}
  */
-#include "kernels.h"
+#include "launch.h"
 
 #pragma GCC diagnostic ignored "-Woverlength-strings"
 
 /* clang-format off */
 """
-# The version that kernels.h gives the module, and the kernel that needs a later one.
+# The version that launch.h gives the module, and the kernel that needs a later one.
 VERSION = ".version 6.0\n"
 MANY = r"^\.visible \.entry gsc_cuda_many\($.*?^}\n"
 
 
+def bare(text):
+    """Without comments."""
+    return re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.S)
+
+
+def trimmed(declaration, names):
+    """A struct that grows ends, for the kernels, with the last field that they name."""
+    if "struct_size;" not in declaration:
+        return declaration
+    *fields, _ = declaration.split(";")
+    while not names.intersection(re.findall(r"\w+", fields[-1])[1:]):
+        fields.pop()
+    return "".join(fields)
+
+
+def used(code):
+    """Of the header the macros and types that the code names, and those that these name: what else is new there
+    changes no kernel."""
+    patterns = (
+        r"^#define (\w+)(?:[^\n]*\\\n)*[^\n]*$",
+        r"^typedef struct (\w+) \{.*?^\} \w+;$",
+        r"^typedef \w+ (\w+);$",
+    )
+    header = bare(HEADER.read_text())
+    known = {m[1]: m[0] for pattern in patterns for m in re.finditer(pattern, header, re.M | re.S)}
+    named = names = set(re.findall(r"\w+", code))
+    found = set()
+    while new := names & known.keys() - found:
+        found |= new
+        names = {word for name in new for word in re.findall(r"\w+", known[name])}
+    return "".join(trimmed(known[name], named) for name in sorted(found))
+
+
 def sources_hash():
     """Of the code alone: a comment or a line break changes nothing."""
-    text = "".join(re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S) for path in SOURCES)
-    return hashlib.sha256("".join(text.split()).encode()).hexdigest()
+    code = "".join(bare(path.read_text()) for path in SOURCES)
+    return hashlib.sha256("".join((code + used(code)).split()).encode()).hexdigest()
 
 
 def compiler():
@@ -66,7 +93,7 @@ def compile_ptx():
     ptx = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     version = re.search(r"^\.version .*\n", ptx, re.M)[0]
     if version != VERSION:
-        sys.exit(f"clang wrote {version!r} instead of {VERSION!r}, which kernels.h promises to drivers")
+        sys.exit(f"clang wrote {version!r} instead of {VERSION!r}, which launch.h promises to drivers")
     many = re.search(MANY, ptx, re.M | re.S)[0]
     return string("gsc_cuda_ptx", ptx.replace(version, "").replace(many, "")) + string("gsc_cuda_ptx_many", many)
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Good arguments, built from the C type names: what a call reads is made by the library itself,
- * what it writes is poison, so that a forbidden write shows.
+ * Good arguments, built from the types and how they are passed: what a call reads is made by the
+ * library itself, what it writes is poison, so that a forbidden write shows.
  */
 #include "arguments.h"
 
@@ -26,33 +26,15 @@ static void *new_block(attempt *a, const char *argument, enum role role, size_t 
     return b->bytes;
 }
 
-static bool is_struct(const char *type, const char **name)
+static void set_struct_size(const structure *s, void *object)
 {
-    static char buffer[64];
-    const char *start = strncmp(type, "const ", 6) == 0 ? type + 6 : type;
-    size_t length = strcspn(start, " ");
-    if (length >= sizeof buffer || strcmp(start + length, " *") != 0)
-        return false;
-    memcpy(buffer, start, length);
-    buffer[length] = 0;
-    *name = buffer;
-    return find_structure(buffer) != NULL;
-}
-
-/* Growing structs are the ones with an initialiser of their own that takes their size. */
-static void set_struct_size(const char *name, void *object)
-{
-    char initialiser[64];
-    snprintf(initialiser, sizeof initialiser, "%s_init", name);
-    const function *f = find_function(initialiser);
-    if (!f || strcmp(f->arguments[0].name, "struct_size") != 0)
-        return;
-    foreign_call(f, (value[]){{.u32 = find_structure(name)->size}, {.pointer = object}, {0}});
+    if (s->grows)
+        memcpy(object, &s->size, sizeof s->size);
 }
 
 static void fill_policy(void *policy)
 {
-    set_struct_size("gsc_policy", policy);
+    set_struct_size(find_structure("gsc_policy"), policy);
     foreign_do("gsc_policy_preset", (value[]){{.constant = "torch"}, {.pointer = policy}, {0}});
 }
 
@@ -60,7 +42,7 @@ static void fill_state(void *state)
 {
     void *policy = malloc(find_structure("gsc_policy")->size);
     fill_policy(policy);
-    foreign_do("gsc_state_init", (value[]){{0}, {.pointer = policy}, {.pointer = state}, {0}});
+    foreign_do("gsc_state_init", (value[]){{0}, {.pointer = policy}, {0}, {.pointer = state}, {0}});
     free(policy);
 }
 
@@ -77,32 +59,29 @@ static void fill_tensors(attempt *a, const argument *at, char *list)
     }
 }
 
-/* What a call reads; all zeros is a report, and an exec once its size is set. */
-static void *new_input(attempt *a, const argument *at, const char *name)
+/* What a call reads; all zeros is a report, and a struct that grows once its size is set. */
+static void *new_input(attempt *a, const argument *at, const structure *s)
 {
-    bool list = at->count >= 0;
-    void *object = new_block(a, at->name, READ, find_structure(name)->size * (list ? LIST : 1u));
-    set_struct_size(name, object);
-    if (strcmp(name, "gsc_policy") == 0)
+    void *object = new_block(a, at->name, READ, s->size * (at->count >= 0 ? LIST : 1u));
+    set_struct_size(s, object);
+    if (strcmp(s->name, "gsc_policy") == 0)
         fill_policy(object);
-    else if (strcmp(name, "gsc_state") == 0)
+    else if (strcmp(s->name, "gsc_state") == 0)
         fill_state(object);
-    else if (strcmp(name, "gsc_factor") == 0)
+    else if (strcmp(s->name, "gsc_factor") == 0)
         foreign_do("gsc_factor_init", (value[]){{.number = 1024}, {.pointer = object}, {0}});
-    else if (strcmp(name, "gsc_tensor") == 0)
+    else if (strcmp(s->name, "gsc_tensor") == 0)
         fill_tensors(a, at, object);
     return object;
 }
 
 /* What a call writes: poison, and the size where the struct has one. */
-static void *new_output(attempt *a, const argument *at, const char *name)
+static void *new_output(attempt *a, const argument *at, const structure *s)
 {
-    const uint32_t size = find_structure(name)->size;
-    enum role role = strcmp(name, "gsc_error") == 0 ? ERROR : WRITTEN;
-    unsigned char *object = new_block(a, at->name, role, size);
-    set_struct_size(name, object);
-    if (find_field(name, "struct_size"))
-        memset(object + sizeof(uint32_t), POISON, size - sizeof(uint32_t));
+    const uint32_t size = s->size * (at->count >= 0 ? LIST : 1u);
+    enum role role = strcmp(s->name, "gsc_error") == 0 ? ERROR : WRITTEN;
+    void *object = new_block(a, at->name, role, size);
+    set_struct_size(s, object);
     return object;
 }
 
@@ -140,55 +119,62 @@ static void *new_context(void)
     return context;
 }
 
+static void *new_memory(void *context)
+{
+    void *memory = NULL;
+    foreign_do("gsc_memory_create",
+               (value[]){{.pointer = context}, {0}, {.u64 = SAVED}, {.pointer = &memory}, {0}});
+    return memory;
+}
+
 static void *good_pointer(attempt *a, const argument *at)
 {
-    const char *name;
+    const structure *s = find_structure(at->type);
+    const enum role role = at->pass == IN ? READ : WRITTEN;
     void *result = NULL;
-    if (is_struct(at->type, &name))
-        return (strncmp(at->type, "const ", 6) == 0 ? new_input : new_output)(a, at, name);
-    if (strcmp(at->type, "const char *") == 0) {
-        result = strcpy(new_block(a, at->name, READ, sizeof "torch"), "torch");
-    } else if (strcmp(at->type, "const void *") == 0) {
-        save(result = new_block(a, at->name, READ, SAVED));
-    } else if (strcmp(at->type, "const double *") == 0) {
-        memcpy(result = new_block(a, at->name, READ, 8), &(double){1024}, 8);
-    } else if (strcmp(at->type, "gsc_parallel_for *") == 0) {
+    if (s)
+        return (at->pass == IN ? new_input : new_output)(a, at, s);
+    if (strcmp(at->type, "gsc_context") == 0 && at->pass != CREATE) {
+        result = new_context();
+        if (at->pass == HANDLE)
+            a->context = result;
+    } else if (strcmp(at->type, "gsc_parallel_for") == 0) {
         void (*code)(void *, void (*)(void *, uint64_t), void *, uint64_t) = parallel_for;
         memcpy(&result, &code, sizeof result); /* ISO C has no such cast */
-    } else if (strcmp(at->type, "gsc_context *") == 0) {
-        result = new_context();
-    } else if (strcmp(at->type, "void *") == 0) {
-        if (at->count >= 0) /* else a pool, which stays NULL for a call without parallel_for */
-            result = new_block(a, at->name, WRITTEN, SAVED);
-    } else if (strcmp(at->type, "uint64_t *") == 0 || strcmp(at->type, "gsc_context **") == 0) {
-        result = new_block(a, at->name, WRITTEN, 8);
-    } else {
-        foreign_die("no good argument is known of type", at->type);
-    }
+    } else if (strcmp(at->type, "string") == 0) {
+        result = strcpy(new_block(a, at->name, READ, sizeof "torch"), "torch");
+    } else if (strcmp(at->type, "pointer") == 0 && at->pass == DESTROY) {
+        result = new_memory(a->arguments[0].pointer);
+    } else if (at->pass != VALUE) { /* numbers, bytes, a place for a pointer */
+        result = new_block(a, at->name, role, SAVED);
+        if (strcmp(at->type, "bytes") == 0 && at->pass == IN)
+            save(result);
+        else if (strcmp(at->type, "double") == 0 && at->pass == IN)
+            memcpy(result, &(double){1024}, 8);
+    } /* else a pool, which stays NULL for a call without parallel_for */
     return result;
 }
 
 /* The length of what a pointer of this type points to here. */
-static uint64_t length_of(const char *type)
+static uint64_t length_of(const argument *at)
 {
-    if (strcmp(type, "const void *") == 0)
+    if (strcmp(at->type, "bytes") == 0 && at->pass == IN)
         return save(NULL);
-    return strcmp(type, "void *") == 0 ? SAVED : LIST;
+    return strcmp(at->type, "bytes") == 0 || strcmp(at->type, "pointer") == 0 ? SAVED : LIST;
 }
 
 static value good_number(const function *f, const argument *at)
 {
-    const char *name;
-    if (strcmp(at->name, "struct_size") == 0 && is_struct(at[1].type, &name))
-        return (value){.u32 = find_structure(name)->size};
-    if (strcmp(at->name, "threads") == 0 || strcmp(at->name, "dtype") == 0)
-        return (value){.u32 = 1};
-    if (at->kind == DOUBLE)
-        return (value){.number = 1024};
     for (const argument *other = f->arguments; other->name; other++)
         if (other->count >= 0 && &f->arguments[other->count] == at)
-            return (value){.u64 = length_of(other->type)};
-    return (value){0}; /* an index, a device, bits */
+            return (value){.u64 = length_of(other)};
+    if (at->kind == DOUBLE)
+        return (value){.number = 1024};
+    if (at->kind == FLOAT)
+        return (value){.single = 1024};
+    if (strcmp(at->name, "threads") == 0 || strcmp(at->name, "dtype") == 0)
+        return (value){.u32 = 1};
+    return (value){.u64 = strcmp(at->name, "size") == 0 ? SAVED : 0}; /* an index, a kind */
 }
 
 void prepare(attempt *a, const function *f, int null_at, bool empty)
@@ -212,10 +198,17 @@ void prepare(attempt *a, const function *f, int null_at, bool empty)
 void release(attempt *a, bool succeeded)
 {
     const argument *at = a->function->arguments;
-    for (int i = 0; at[i].name && succeeded; i++)
-        if (strcmp(at[i].type, "gsc_context **") == 0)
-            foreign_call(find_function("gsc_context_destroy"),
-                         &(value){.pointer = *(void **)a->arguments[i].pointer});
+    for (int i = 0; at[i].name && succeeded; i++) {
+        if (at[i].pass != CREATE)
+            continue;
+        const value made = {.pointer = *(void **)a->arguments[i].pointer};
+        if (strcmp(at[i].type, "gsc_context") == 0)
+            foreign_call(find_function("gsc_context_destroy"), &made);
+        else
+            foreign_call(find_function("gsc_memory_destroy"), (value[]){a->arguments[0], made});
+    }
+    if (a->context)
+        foreign_call(find_function("gsc_context_destroy"), &(value){.pointer = a->context});
     for (int i = 0; i < a->used; i++) {
         free(a->blocks[i].bytes);
         free(a->blocks[i].before);

@@ -25,9 +25,10 @@ typedef struct attempt {
     value arguments[MAX_ARGUMENTS];
     block blocks[MOST_BLOCKS];
     int used;
+    void *context; /* a handle that the call only borrows */
 } attempt;
 
-/* Good arguments, but for NULL in place `null_at` (-1: nowhere); `empty`: its count is 0. */
+/* Good arguments, except for NULL in place `null_at` (-1: nowhere); `empty`: its count is 0. */
 void prepare(attempt *a, const function *f, int null_at, bool empty);
 /* Frees the memory, and the context that a call which succeeded made. */
 void release(attempt *a, bool succeeded);

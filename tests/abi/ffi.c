@@ -12,7 +12,7 @@
 
 int replay(void);
 
-enum { OK = 0, ERROR_NULL = -1, ERROR_UNAVAILABLE = -16 };
+enum { OK = 0, ERROR_NULL = -1, ERROR_UNAVAILABLE = -15 };
 
 static int passed, failed;
 static bool failing; /* the line under way has failed already */
@@ -37,7 +37,7 @@ static void end_line(const char *name, int checks, const char *unit)
 
 /* ---- layouts ---- */
 
-enum { MOST_MEMBERS = 256, MOST_STRUCTS = 16 };
+enum { MOST_MEMBERS = 512, MOST_STRUCTS = 16 };
 
 static struct layout {
     ffi_type type, *members[MOST_MEMBERS + 1]; /* arrays are repeated members */
@@ -115,17 +115,25 @@ static void check_error(const attempt *a, const char *when, int32_t status, int 
 {
     void *error = a->arguments[error_position(a->function)].pointer;
     int32_t in_error, argument;
+    uint32_t subject;
     if (!error)
         return;
     memcpy(&in_error, field_of(error, "gsc_error", "status"), 4);
     memcpy(&argument, field_of(error, "gsc_error", "argument"), 4);
+    memcpy(&subject, field_of(error, "gsc_error", "subject"), 4);
+    const char *name = field_of(error, "gsc_error", "name");
     const char *message = field_of(error, "gsc_error", "message");
     if (in_error != status)
         complain("%s: error.status is %d, %d was returned", when, in_error, status);
     if (status == ERROR_NULL && argument != null_at)
         complain("%s: error.argument is %d, not %d", when, argument, null_at);
+    if (status == ERROR_NULL && strcmp(name, a->function->arguments[null_at].name) != 0)
+        complain("%s: error.name is \"%s\"", when, name);
     if (!*message || !memchr(message, 0, find_field("gsc_error", "message")->count))
         complain("%s: error.message is no sentence", when);
+    else if (subject && (subject >= strlen(message) || message[subject - 1] != ' ' ||
+                         strncmp(message, name, strlen(name)) != 0))
+        complain("%s: the first %u bytes of \"%s\" are no subject", when, subject, message);
 }
 
 /* A call that failed fails alike for a caller who wants no details. */

@@ -10,12 +10,12 @@
 /* Off, because the braces open in one macro and close in another. */
 /* clang-format off */
 const structure structures[] = {
-#define STRUCT(name, size)                 {#name, size, (const field[]){
+#define STRUCT(name, size, grows)          {#name, size, grows, (const field[]){
 #define FIELD(name, kind, count, offset)   {#name, kind, NULL, count, offset},
 #define NESTED(name, nest, count, offset)  {#name, NESTED, #nest, count, offset},
 #define END_STRUCT()                       {0}}},
 #define FUNCTION(name, result)
-#define ARGUMENT(kind, type, name, nullable, count)
+#define ARGUMENT(kind, type, pass, name, nullable, count)
 #define END()
 #include "signatures.inc"
 #undef STRUCT
@@ -29,13 +29,13 @@ const structure structures[] = {
 };
 
 const function functions[] = {
-#define STRUCT(name, size)
+#define STRUCT(name, size, grows)
 #define FIELD(name, kind, count, offset)
 #define NESTED(name, nest, count, offset)
 #define END_STRUCT()
-#define FUNCTION(name, result)                       {#name, result, (const argument[]){
-#define ARGUMENT(kind, type, name, nullable, count)  {kind, type, #name, nullable, count},
-#define END()                                        {0}}},
+#define FUNCTION(name, result) {#name, result, (const argument[]){
+#define ARGUMENT(kind, type, pass, name, nullable, count) {kind, #type, pass, #name, nullable, count},
+#define END() {0}}},
 #include "signatures.inc"
     {0},
 };
@@ -59,6 +59,14 @@ void foreign_open(const char *path)
 ffi_type *primitive(kind kind)
 {
     switch (kind) {
+    case S8:
+        return &ffi_type_sint8;
+    case U8:
+        return &ffi_type_uint8;
+    case S16:
+        return &ffi_type_sint16;
+    case U16:
+        return &ffi_type_uint16;
     case S32:
         return &ffi_type_sint32;
     case U32:
@@ -92,13 +100,15 @@ value foreign_call(const function *f, const value *arguments)
         foreign_die("the library lacks", f->name);
     memcpy(&code, &symbol, sizeof code); /* ISO C has no such cast */
     for (; f->arguments[n].name; n++) {
+        if (n == MAX_ARGUMENTS)
+            foreign_die("too many arguments for", f->name);
         types[n] = primitive(f->arguments[n].kind);
         pointers[n] = (void *)&arguments[n];
     }
     if (ffi_prep_cif(&cif, FFI_DEFAULT_ABI, n, primitive(f->result), types) != FFI_OK)
         foreign_die("libffi refuses the signature of", f->name);
     ffi_call(&cif, code, &result, pointers);
-    if (f->result == S32 || f->result == U32)
+    if (f->result <= U32)
         result.u32 = (uint32_t)result.widened;
     return result;
 }

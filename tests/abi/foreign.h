@@ -9,7 +9,22 @@
 #include <ffi.h>
 #include <stdint.h>
 
-typedef enum kind { S32, U32, S64, U64, FLOAT, DOUBLE, CHAR, POINTER, NESTED, VOID } kind;
+typedef enum kind {
+    S8,
+    U8,
+    S16,
+    U16,
+    S32,
+    U32,
+    S64,
+    U64,
+    FLOAT,
+    DOUBLE,
+    CHAR,
+    POINTER,
+    NESTED,
+    VOID
+} kind;
 
 typedef struct field {
     const char *name;
@@ -21,14 +36,18 @@ typedef struct field {
 typedef struct structure {
     const char *name;
     uint32_t size;
+    int grows;           /* its first member is its size */
     const field *fields; /* ended by one without name */
 } structure;
 
 enum nullable { NEVER, ALWAYS, WITHOUT_COUNT };
+enum pass { VALUE, IN, OUT, INOUT, HANDLE, CREATE, DESTROY };
 
 typedef struct argument {
     kind kind;
-    const char *type, *name;
+    const char *type;
+    enum pass pass;
+    const char *name;
     int nullable;
     int count; /* index of the argument that holds the length, or -1 */
 } argument;
@@ -42,12 +61,13 @@ typedef struct function {
 extern const structure structures[]; /* both ended by one without name */
 extern const function functions[];
 
-enum { MAX_ARGUMENTS = 12 };
+enum { MAX_ARGUMENTS = 32 };
 
 typedef union value {
     void *pointer; /* first, so that {0} is NULL */
     int32_t s32;
     uint32_t u32;
+    float single;
     uint64_t u64;
     double number;
     const void *constant;

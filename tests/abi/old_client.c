@@ -12,6 +12,8 @@
 
 #define OK                0
 #define ERROR_STRUCT_SIZE (-2)
+#define F32               1
+#define WANT_NORM         1
 
 typedef struct gsc_factor {
     double scale, inverse;
@@ -21,8 +23,11 @@ typedef struct gsc_factor {
 
 typedef struct gsc_report {
     float found_inf;
-    int32_t overflow;
-    uint64_t rest[31];
+    int32_t overflow, status;
+    uint32_t absent;
+    uint64_t serial;
+    double amax, sum_squares;
+    uint64_t rest[19];
 } gsc_report;
 
 typedef struct gsc_state {
@@ -39,7 +44,11 @@ typedef struct gsc_tensor {
 typedef struct gsc_error {
     int32_t status, argument;
     int64_t index;
-    char name[48], message[192];
+    char name[24], field[24];
+    double value, low, high;
+    uint32_t subject;
+    char message[188];
+    uint64_t reserved[2];
 } gsc_error;
 
 /* The policy before it had target_amax. */
@@ -55,7 +64,7 @@ typedef struct old_policy {
     uint32_t quirks, reserved;
 } old_policy;
 
-/* The exec before it had streams, and the info before it knew of choices. */
+/* The exec before it had streams, the info before it knew of choices, options before `each`. */
 typedef struct old_exec {
     uint32_t struct_size, reserved;
     void *context;
@@ -66,21 +75,25 @@ typedef struct old_info {
     const char *cpu;
 } old_info;
 
-int32_t gsc_policy_init(uint32_t struct_size, void *out, gsc_error *err);
+typedef struct old_options {
+    uint32_t struct_size, want;
+    const void *policy;
+    double clamp;
+} old_options;
+
 int32_t gsc_policy_preset(const char *name, void *out, gsc_error *err);
 int32_t gsc_policy_check(const void *policy, gsc_error *err);
-int32_t gsc_exec_init(uint32_t struct_size, void *out, gsc_error *err);
-int32_t gsc_info_init(uint32_t struct_size, void *out, gsc_error *err);
-int32_t gsc_get_info(void *out, gsc_error *err);
-int32_t gsc_state_init(const void *on, const void *policy, gsc_state *out, gsc_error *err);
-int32_t gsc_update(const void *on, const void *policy, const gsc_state *state,
-                   const gsc_report *report, gsc_state *out, gsc_error *err);
+int32_t gsc_info_get(void *out, gsc_error *err);
+int32_t gsc_state_init(const void *on, const void *policy, const gsc_state *from, gsc_state *out,
+                       gsc_error *err);
+int32_t gsc_state_update(const void *on, const void *policy, const gsc_state *state,
+                         const gsc_report *report, gsc_state *out, gsc_error *err);
 int32_t gsc_state_save(const void *policy, const gsc_state *state, void *bytes, uint64_t capacity,
                        uint64_t *size, gsc_error *err);
 int32_t gsc_state_load(const void *bytes, uint64_t size, void *policy, gsc_state *state,
                        gsc_error *err);
 int32_t gsc_unscale(const void *on, const gsc_factor *factor, const gsc_tensor *tensors,
-                    const gsc_tensor *out, uint64_t n, uint32_t want, gsc_report *report,
+                    const gsc_tensor *out, uint64_t n, const void *options, gsc_report *report,
                     gsc_error *err);
 
 /* ---- checks ---- */
@@ -102,15 +115,9 @@ typedef union room {
     old_policy policy;
     old_exec exec;
     old_info info;
+    old_options options;
     unsigned char bytes[1024];
 } room;
-
-static room dirty(void)
-{
-    room r;
-    memset(&r, DIRT, sizeof r);
-    return r;
-}
 
 static int all(const unsigned char *bytes, int value, size_t count)
 {
@@ -125,45 +132,44 @@ static int behind_is_dirty(const room *r, size_t size)
     return all(r->bytes + size, DIRT, BEHIND);
 }
 
-typedef int32_t initialiser(uint32_t struct_size, void *out, gsc_error *err);
-
-static room made_by(initialiser *init, uint32_t size)
+/* As the client's initialiser macro makes it, in dirty memory. */
+static room made(uint32_t size)
 {
-    room r = dirty();
-    init(size, &r, NULL);
+    room r;
+    memset(&r, DIRT, sizeof r);
+    memset(&r, 0, size);
+    r.struct_size = size;
     return r;
 }
 
-static void check_initialiser(const char *claim, initialiser *init, uint32_t size)
+/* Whether the call was refused because of the argument with this name, which the message names. */
+static int refused(int32_t status, const gsc_error *error, const char *name)
 {
-    room r = dirty();
-    const int done = init(size, &r, NULL) == OK && r.struct_size == size;
-    CHECK(claim, done && all(r.bytes + 4, 0, size - 4) && behind_is_dirty(&r, size));
-}
-
-static void check_initialisers(void)
-{
-    check_initialiser("an old policy is initialised", gsc_policy_init, sizeof(old_policy));
-    check_initialiser("an old exec is initialised", gsc_exec_init, sizeof(old_exec));
-    check_initialiser("an old info is initialised", gsc_info_init, sizeof(old_info));
-    check_initialiser("a new policy is initialised", gsc_policy_init, 304);
-    check_initialiser("a new exec is initialised", gsc_exec_init, 200);
-    check_initialiser("a new info is initialised", gsc_info_init, 200);
+    return status == ERROR_STRUCT_SIZE && error->status == status &&
+           strcmp(error->name, name) == 0 && strncmp(error->message, name, strlen(name)) == 0;
 }
 
 /* Whether the scales before each step, and after the last one, are these. */
 static int scales_are(const room *policy, const char *overflows, const double *scales)
 {
     gsc_state state;
-    int same = gsc_state_init(NULL, policy, &state, NULL) == OK;
+    int same = gsc_state_init(NULL, policy, NULL, &state, NULL) == OK;
     for (; *overflows; overflows++, scales++) {
         gsc_report report = {0};
         report.overflow = *overflows == '1';
         report.found_inf = (float)report.overflow;
         same &= state.factor.scale == *scales;
-        same &= gsc_update(NULL, policy, &state, &report, &state, NULL) == OK;
+        same &= gsc_state_update(NULL, policy, &state, &report, &state, NULL) == OK;
     }
     return same && state.factor.scale == *scales;
+}
+
+static int32_t unscale(const void *on, const void *options, float *values, gsc_report *report,
+                       gsc_error *error)
+{
+    const gsc_tensor tensor = {values, 2, F32, 0};
+    const gsc_factor factor = {8, 0.125, 8, 0.125f, 0};
+    return gsc_unscale(on, &factor, &tensor, &tensor, 1, options, report, error);
 }
 
 /* ---- an older client ---- */
@@ -172,7 +178,7 @@ static void check_old_preset(const char *name, const char *overflows, const doub
 {
     char claim[80];
     snprintf(claim, sizeof claim, "an old client fills and runs the preset %s", name);
-    room r = made_by(gsc_policy_init, sizeof(old_policy));
+    room r = made(sizeof(old_policy));
     int done = gsc_policy_preset(name, &r, NULL) == OK && r.policy.growth_factor == 2;
     done &= r.struct_size == sizeof(old_policy);
     r.policy.growth_interval = 2;
@@ -189,32 +195,34 @@ static void check_old_policies(void)
     check_old_preset("paddle", "100100",
                      (double[]){0x1p16, 0x1p15, 0x1p15, 0x1p16, 0x1p15, 0x1p15, 0x1p16});
 
-    room r = made_by(gsc_policy_init, sizeof(old_policy));
+    room r = made(sizeof(old_policy));
     const room before = r;
     gsc_error error;
-    int refused = gsc_policy_preset("openseq2seq_logmax", &r, &error) == ERROR_STRUCT_SIZE;
+    const int32_t status = gsc_policy_preset("openseq2seq_logmax", &r, &error);
     CHECK("a preset that needs newer fields is refused, and nothing is written",
-          refused && memcmp(&r, &before, sizeof r) == 0 && error.argument == 1 && *error.message);
+          refused(status, &error, "out") && error.argument == 1 &&
+              memcmp(&r, &before, sizeof r) == 0);
 }
 
 static void check_old_save(void)
 {
     unsigned char bytes[1024];
     uint64_t size = 0;
+    gsc_error error;
     gsc_state state, loaded;
-    room saved = made_by(gsc_policy_init, sizeof(old_policy)), r = saved;
+    room saved = made(sizeof(old_policy)), r = saved;
     gsc_policy_preset("deepspeed", &saved, NULL);
-    gsc_state_init(NULL, &saved, &state, NULL);
+    gsc_state_init(NULL, &saved, NULL, &state, NULL);
     int done = gsc_state_save(&saved, &state, bytes, sizeof bytes, &size, NULL) == OK;
     done &= gsc_state_load(bytes, size, &r, &loaded, NULL) == OK;
     CHECK("an old client saves and loads",
           done && memcmp(&r, &saved, sizeof r) == 0 && memcmp(&state, &loaded, sizeof state) == 0);
 
-    room whole = made_by(gsc_policy_init, 512);
+    room whole = made(512);
     gsc_policy_preset("openseq2seq_logmax", &whole, NULL);
     done = gsc_state_save(&whole, &state, bytes, sizeof bytes, &size, NULL) == OK;
     memset(&loaded, DIRT, sizeof loaded);
-    done &= gsc_state_load(bytes, size, &r, &loaded, NULL) == ERROR_STRUCT_SIZE;
+    done &= refused(gsc_state_load(bytes, size, &r, &loaded, &error), &error, "policy");
     CHECK("what an old client cannot hold is refused, and nothing is written",
           done && memcmp(&r, &saved, sizeof r) == 0 &&
               all((const unsigned char *)&loaded, DIRT, sizeof loaded));
@@ -222,18 +230,18 @@ static void check_old_save(void)
     CHECK("without the policy it is loaded", done && memcmp(&state, &loaded, sizeof state) == 0);
 }
 
-static void check_old_exec_and_info(void)
+static void check_old_calls(void)
 {
-    float values[2] = {8, 16};
-    const gsc_tensor tensor = {values, 2, 1, 0};
-    const gsc_factor factor = {8, 0.125, 8, 0.125f, 0};
+    float values[2] = {24, 32};
     gsc_report report;
-    room on = made_by(gsc_exec_init, sizeof(old_exec));
-    int done = gsc_unscale(&on, &factor, &tensor, &tensor, 1, 0, &report, NULL) == OK;
-    CHECK("an old exec is used", done && values[0] == 1 && values[1] == 2 && !report.overflow);
+    room on = made(sizeof(old_exec)), options = made(sizeof(old_options)),
+         info = made(sizeof(old_info));
+    options.options.want = WANT_NORM;
+    int done = unscale(&on, &options, values, &report, NULL) == OK;
+    CHECK("an old exec and old options are used, and what lies behind them is not",
+          done && values[0] == 3 && values[1] == 4 && !report.overflow && report.sum_squares == 25);
 
-    room info = made_by(gsc_info_init, sizeof(old_info));
-    done = gsc_get_info(&info, NULL) == OK && info.struct_size == sizeof(old_info);
+    done = gsc_info_get(&info, NULL) == OK && info.struct_size == sizeof(old_info);
     CHECK("an old info is filled as far as it goes",
           done && info.info.version && *info.info.cpu && behind_is_dirty(&info, sizeof(old_info)));
 }
@@ -245,7 +253,7 @@ enum { NEW_SIZE = 256 };
 static void check_new_policy(void)
 {
     const double scales[] = {0x1p16, 0x1p15, 0x1p15};
-    room r = made_by(gsc_policy_init, NEW_SIZE);
+    room r = made(NEW_SIZE);
     memset(r.bytes + 200, DIRT, NEW_SIZE - 200); /* a preset of this library has none of these */
     int done = gsc_policy_preset("torch", &r, NULL) == OK && r.struct_size == NEW_SIZE;
     done &= all(r.bytes + 152, 0, NEW_SIZE - 152) && behind_is_dirty(&r, NEW_SIZE);
@@ -253,41 +261,45 @@ static void check_new_policy(void)
     CHECK("a new policy is used while its new fields are 0",
           gsc_policy_check(&r, NULL) == OK && scales_are(&r, "10", scales));
 
+    gsc_error error;
     gsc_state state, before;
     memset(&state, DIRT, sizeof state);
     before = state;
     r.bytes[NEW_SIZE - 1] = 1;
-    done = gsc_policy_check(&r, NULL) == ERROR_STRUCT_SIZE;
-    done &= gsc_state_init(NULL, &r, &state, NULL) == ERROR_STRUCT_SIZE;
-    CHECK("a new policy is refused if one of them is not",
-          done && memcmp(&state, &before, sizeof state) == 0);
+    done = refused(gsc_policy_check(&r, &error), &error, "policy");
+    done &= refused(gsc_state_init(NULL, &r, NULL, &state, &error), &error, "policy");
+    CHECK("a new policy is refused by name if one of them is not",
+          done && error.argument == 1 && memcmp(&state, &before, sizeof state) == 0);
 }
 
-static void check_new_exec_and_info(void)
+static void check_new_calls(void)
 {
+    float values[2] = {24, 32};
+    gsc_error error;
     gsc_report report;
-    const gsc_factor factor = {8, 0.125, 8, 0.125f, 0};
-    room on = made_by(gsc_exec_init, NEW_SIZE);
-    CHECK("a new exec is used while its new fields are 0",
-          gsc_unscale(&on, &factor, NULL, NULL, 0, 0, &report, NULL) == OK);
+    room on = made(NEW_SIZE), options = made(NEW_SIZE), info = made(NEW_SIZE);
+    CHECK("a new exec and new options are used while their new fields are 0",
+          unscale(&on, &options, values, &report, &error) == OK && values[1] == 4);
     on.bytes[NEW_SIZE - 1] = 1;
-    CHECK("a new exec is refused if one of them is not",
-          gsc_unscale(&on, &factor, NULL, NULL, 0, 0, &report, NULL) == ERROR_STRUCT_SIZE);
+    CHECK("a new exec is refused by name if one of them is not",
+          refused(unscale(&on, &options, values, &report, &error), &error, "on"));
+    options.bytes[NEW_SIZE - 1] = 1;
+    CHECK("new options are, too, and nothing is unscaled",
+          refused(unscale(NULL, &options, values, &report, &error), &error, "options") &&
+              values[0] == 3 && values[1] == 4);
 
-    room info = made_by(gsc_info_init, NEW_SIZE);
-    int done = gsc_get_info(&info, NULL) == OK && info.struct_size == NEW_SIZE;
+    int done = gsc_info_get(&info, NULL) == OK && info.struct_size == NEW_SIZE;
     CHECK("a new info is filled, what the library does not know with zeros",
           done && all(info.bytes + 40, 0, NEW_SIZE - 40) && behind_is_dirty(&info, NEW_SIZE));
 }
 
 int main(void)
 {
-    check_initialisers();
     check_old_policies();
     check_old_save();
-    check_old_exec_and_info();
+    check_old_calls();
     check_new_policy();
-    check_new_exec_and_info();
+    check_new_calls();
     printf("%d failed\n", failed);
     return failed > 0;
 }

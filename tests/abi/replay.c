@@ -66,16 +66,14 @@ static void set_fields(trace *t, char *text)
 
 static void start(trace *t, const char *preset, char *fields)
 {
-    const uint32_t size = find_structure("gsc_policy")->size;
     const value error = {.pointer = t->error}, policy = {.pointer = t->policy};
-    t->status = foreign_do("gsc_policy_init", (value[]){{.u32 = size}, policy, error});
-    if (t->status == 0)
-        t->status = foreign_do("gsc_policy_preset", (value[]){{.constant = preset}, policy, error});
+    memcpy(t->policy, &find_structure("gsc_policy")->size, sizeof(uint32_t));
+    t->status = foreign_do("gsc_policy_preset", (value[]){{.constant = preset}, policy, error});
     if (t->status == 0 && strcmp(fields, "-") != 0)
         set_fields(t, fields);
     if (t->status == 0)
         t->status =
-            foreign_do("gsc_state_init", (value[]){{0}, policy, {.pointer = t->state}, error});
+            foreign_do("gsc_state_init", (value[]){{0}, policy, {0}, {.pointer = t->state}, error});
 }
 
 static void step(trace *t, const char *what)
@@ -86,12 +84,12 @@ static void step(trace *t, const char *what)
     memcpy(field_of(t->report, "gsc_report", "found_inf"), &(float){(float)overflow}, 4);
     memcpy(field_of(t->report, "gsc_report", "overflow"), &(int32_t){overflow}, 4);
     memcpy(field_of(t->report, "gsc_report", "amax"), &amax, 8);
-    t->status = foreign_do("gsc_update", (value[]){{0},
-                                                   {.pointer = t->policy},
-                                                   {.pointer = t->state},
-                                                   {.pointer = t->report},
-                                                   {.pointer = t->state},
-                                                   {.pointer = t->error}});
+    t->status = foreign_do("gsc_state_update", (value[]){{0},
+                                                         {.pointer = t->policy},
+                                                         {.pointer = t->state},
+                                                         {.pointer = t->report},
+                                                         {.pointer = t->state},
+                                                         {.pointer = t->error}});
 }
 
 static double scale_of(trace *t)

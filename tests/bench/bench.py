@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Time of gradscaler against the memory, torch, NumPy and JAX.
 
-All run in one process, in alternating rounds and, but for JAX, on the same memory. Only times of one round are divided,
+All run in one process, in alternating rounds and, except JAX, on the same memory. Only times of one round are divided,
 so that a busy machine slows both, and a short time is the least of several, so that an interruption is no part of it.
 The quartiles of these ratios are shown: for "limit" the time of gradscaler over that of the limit (a plain loop over
 the same bytes), for the others their time over that of gradscaler. What was asked is compared with the lower quartile.
@@ -64,6 +64,9 @@ LISTS = {  # name: elements of each tensor
     "32 Ki": [32 << 10],  # in any L2
     "4 Ki": [4 << 10],  # in L1
     "1,000 of 32": [32] * 1000,
+    "1,000 of 64": [64] * 1000,
+    "1,000 of 768": [768] * 1000,
+    "161 of 4,096": [4096] * 161,
     "161 of 64": [64] * 161,
     "MLP of 6": [64 * 64, 64, 64 * 64, 64, 64 * 10, 10],
 }
@@ -77,6 +80,7 @@ DTYPES = {  # name: GSC_*, the type in NumPy
     "cb16": (core.GSC_CB16, np.uint16),
     "complex64": (core.GSC_COMPLEX64, np.complex64),
 }
+REPORT_BYTES = 192
 START = time.monotonic()
 MIXED = ("f32", "f16", "bf16")
 BACK = (0.25, 4.0)  # unscaling by one, then by the other, leaves the values as they were
@@ -89,7 +93,10 @@ pointer, u64, f64 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double
 for function, arguments in (
     (limits.multiply_seconds, (pointer, u64, u64)),
     (limits.widen_seconds, (pointer, pointer, u64, u64)),
-    (limits.unscale_seconds, (pointer, pointer, pointer, u64, ctypes.c_uint32, f64, f64, f64, ctypes.c_int32, u64)),
+    (
+        limits.unscale_seconds,
+        (pointer, pointer, pointer, u64, ctypes.c_uint32, pointer, pointer, f64, f64, f64, ctypes.c_int32, u64),
+    ),
 ):
     function.argtypes, function.restype = arguments, f64
 library.gsc_status_string.restype = ctypes.c_char_p
@@ -198,17 +205,19 @@ def context(threads):
     return made
 
 
-def ours(grads, want=0, scales=BACK, clip=None, applied=False, threads=1, widening=False):
+def ours(grads, want=0, each=False, histogram=False, scales=BACK, clip=None, applied=False, threads=1, widening=False):
     """From C. `clip`: the norm to clip to, as a multiple of grads.max_norm."""
     tensors = grads.tensors.ctypes.data
     out = grads.widened.ctypes.data if widening else tensors
     where = context(threads) if threads > 1 else None
     max_norm = clip * grads.max_norm if clip else 0
+    n = len(grads.tensors)
+    reports = np.zeros((n, REPORT_BYTES), np.uint8) if each else None
+    words = np.zeros(core.GSC_HISTOGRAM_WORDS, np.int64) if histogram else None
 
     def run(pairs):
-        seconds = limits.unscale_seconds(
-            where, tensors, out, len(grads.tensors), want, *scales, max_norm, applied, pairs
-        )
+        measured = [array if array is None else array.ctypes.data for array in (reports, words)]
+        seconds = limits.unscale_seconds(where, tensors, out, n, want, *measured, *scales, max_norm, applied, pairs)
         if seconds < 0:
             raise NotRunError(library.gsc_status_string(int(seconds)).decode())
         return seconds
@@ -285,7 +294,7 @@ def python_step(grads, held=False):
     def call(i):
         report = scalers[i].unscale(arrays, want=Want.NORM)
         inverse = scalers[i].clip_factor(report, max_norm, unscaled=True).inverse
-        if report.found_inf or inverse < 1:
+        if report.overflow or inverse < 1:
             raise NotRunError("the gradients are not what they were")
         scalers[i].update(report)
 
@@ -296,30 +305,59 @@ def raw_step(grads):
     """The same by the functions of C, as a framework has it that keeps a list and a report."""
     scalers = [gradscaler.Scaler("torch", init_scale=scale, growth_interval=10**9) for scale in BACK]
     factors = [scaler.factor for scaler in scalers]
-    held, max_norm = core.hold(grads.arrays, grads.arrays), 1e9 * grads.max_norm
-    report, clip, want = gradscaler.Report(), gradscaler.Factor(), int(Want.COUNTS | Want.FIRST_BAD | Want.NORM)
+    held, max_norm = core.hold(grads.arrays, grads.arrays, -1, None), 1e9 * grads.max_norm
+    report, clip, options = gradscaler.Report(), gradscaler.Factor(), {"want": core.GSC_WANT_NORM}
 
     def call(i):
-        core.gsc_unscale(None, factors[i], held, want, report)
-        core.gsc_clip_factor(None, report, None, max_norm, clip)
+        core.gsc_unscale(None, factors[i], held, options, report)
+        core.gsc_factor_clip(None, None, report, max_norm, clip)
         if report.overflow or clip.inverse < 1:
             raise NotRunError("the gradients are not what they were")
-        core.gsc_update(None, scalers[i].policy, scalers[i].state, report, scalers[i].state)
+        core.gsc_state_update(None, scalers[i].policy, scalers[i].state, report, scalers[i].state)
+
+    return repeated(call)
+
+
+def torchs_gradients(grads):
+    """Unscale and update for a list of torch's tensors, which a training loop collects anew in each step."""
+    parameters = grads.torch
+    scalers = [gradscaler.Scaler("torch", init_scale=scale, growth_interval=10**9) for scale in BACK]
+
+    def call(i):
+        report = scalers[i].unscale([parameter.grad for parameter in parameters])
+        if report.overflow:
+            raise NotRunError("the gradients are not what they were")
+        scalers[i].update(report)
+
+    return repeated(call)
+
+
+def torchs_own(parameters):
+    """An optimizer that does nothing, and two scalers."""
+
+    class Nothing(torch.optim.Optimizer):
+        def step(self):
+            pass
+
+    scalers = [torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=10**9) for scale in BACK]
+    for scaler in scalers:
+        scaler.scale(torch.zeros(()))
+    return Nothing(parameters, {}), scalers
+
+
+def torch_unscale(grads):
+    optimizer, scalers = torchs_own(grads.torch)
+
+    def call(i):
+        scalers[i].unscale_(optimizer)
+        scalers[i].update()
 
     return repeated(call)
 
 
 def torch_step(grads):
     parameters, max_norm = grads.torch, 1e9 * grads.max_norm
-
-    class Nothing(torch.optim.Optimizer):
-        def step(self):
-            pass
-
-    optimizer = Nothing(parameters, {})
-    scalers = [torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=10**9) for scale in BACK]
-    for scaler in scalers:
-        scaler.scale(torch.zeros(()))
+    optimizer, scalers = torchs_own(parameters)
 
     def call(i):
         scalers[i].unscale_(optimizer)
@@ -338,8 +376,9 @@ def peers(**options):
     return {who: partial(run, **options) for who, run in {"torch": of_torch, "NumPy": of_numpy, "JAX": of_jax}.items()}
 
 
-def cost(want):
-    return against({"want": want}, plain=ours)
+def cost(**options):
+    """Of one more thing in a report."""
+    return against(options, plain=partial(ours, want=options.get("want", 0) if "each" in options else 0))
 
 
 OPERATIONS = {  # name: competitors; ours first
@@ -360,11 +399,11 @@ OPERATIONS = {  # name: competitors; ours first
     ),
     "into f32": against({"widening": True}, limit_widening),
     "into f32, + norm": against({"widening": True, "want": Want.NORM}, limit_widening),
-    "counts": cost(Want.COUNTS),
-    "first bad": cost(Want.FIRST_BAD),
-    "amax": cost(Want.AMAX),
-    "underflow": cost(Want.UNDERFLOW),
-    "histogram": cost(Want.HISTOGRAM),
+    "amax": cost(want=Want.AMAX),
+    "underflow": cost(want=Want.UNDERFLOW),
+    "histogram": cost(histogram=True),
+    "each": cost(each=True),
+    "each, + norm": cost(each=True, want=Want.NORM),
     "check, 2 threads": against({"threads": 2}, None, torch=of_torch, one=ours),
     "norm, 2 threads": against(
         {"threads": 2, "want": Want.NORM}, None, torch=partial(of_torch, norm=True), one=partial(ours, want=Want.NORM)
@@ -372,6 +411,7 @@ OPERATIONS = {  # name: competitors; ours first
     "friendly": {"ours": python_step, "torch": torch_step},
     "friendly, held": {"ours": partial(python_step, held=True), "torch": torch_step},
     "list built": {"ours": raw_step, "torch": torch_step},
+    "torch's gradients": {"ours": torchs_gradients, "torch": torch_unscale},
 }
 CASES = [  # title, lists, dtypes, operations
     ("Unscale in place", list(LISTS)[:5], (*MIXED, "f8_e4m3fn"), ("check", "check + norm")),
@@ -385,7 +425,13 @@ CASES = [  # title, lists, dtypes, operations
     ),
     ("Other dtypes", ("GPT-2", "256 Ki"), ("f64", "complex64", "cb16", "f8_e5m2"), ("alone", "alone, + norm")),
     ("Into float32", ("GPT-2", "256 Ki"), ("f16", "bf16"), ("into f32", "into f32, + norm")),
-    ("What more of a report costs", ("256 Ki",), MIXED, ("counts", "first bad", "amax", "underflow", "histogram")),
+    ("What more of a report costs", ("256 Ki",), MIXED, ("amax", "underflow", "histogram")),
+    (
+        "Reports of tensors",
+        ("161 of 4,096", "1,000 of 768", "1,000 of 64", "GPT-2"),
+        ("f32", "f16"),
+        ("each", "each, + norm"),
+    ),
     ("Two threads", ("GPT-2", "ResNet-50"), MIXED, ("check, 2 threads", "norm, 2 threads")),
     (
         "A whole step from Python",
@@ -393,6 +439,7 @@ CASES = [  # title, lists, dtypes, operations
         ("f32",),
         ("friendly", "friendly, held", "list built"),
     ),
+    ("Unscale and update, from Python", ("MLP of 6", "161 of 64", "1,000 of 64"), ("f32",), ("torch's gradients",)),
 ]
 ASKED = {  # list, operation: against whom, and the bound of the lower quartile in f32, f16, bf16
     ("GPT-2", "check"): ("limit", 1.05, 1.10, 1.10),
@@ -404,24 +451,32 @@ ASKED = {  # list, operation: against whom, and the bound of the lower quartile 
     ("GPT-2", "clip, not reached"): ("torch", 2.8, 10, 4.5),
     ("32 Ki", "clip, not reached"): ("torch", 20, 20, 20),
     ("1,000 of 32", "check"): ("ns", 10, None, None),
+    ("161 of 4,096", "each"): ("plain", 1.05, 1.05, None),
+    ("1,000 of 768", "each"): ("more", 3, 3, None),
+    ("1,000 of 64", "each"): ("more", 3, 3, None),
+    ("GPT-2", "each"): ("plain", 1.05, 1.05, None),
     ("161 of 64", "friendly"): ("torch", 20, None, None),
     ("161 of 64", "list built"): ("torch", 50, None, None),
     ("MLP of 6", "friendly"): ("torch", 20, None, None),
     ("MLP of 6", "list built"): ("torch", 50, None, None),
+    ("MLP of 6", "torch's gradients"): ("torch", 2, None, None),
+    ("161 of 64", "torch's gradients"): ("torch", 2, None, None),
+    ("1,000 of 64", "torch's gradients"): ("torch", 2, None, None),
     ("GPT-2", "check, 2 threads"): ("one", 1.6, 1.6, 1.6),
     ("GPT-2", "norm, 2 threads"): ("one", 1.6, 1.6, 1.6),
     ("ResNet-50", "check, 2 threads"): ("one", 1.6, 1.6, 1.6),
     ("ResNet-50", "norm, 2 threads"): ("one", 1.6, 1.6, 1.6),
 }
 QUICK = {  # lists that --quick uses for these operations only
-    "GPT-2": ("check", "check + norm"),
+    "GPT-2": ("check", "check + norm", "each"),
     "ResNet-50": ("check, 2 threads",),
     "4 Ki": (),
 }
-AT_MOST = ("limit", "plain", "ns")  # less is better
+AT_MOST = ("limit", "plain", "ns", "more")  # less is better
 HEADINGS = {
     "limit": "time over the limit's",
-    "plain": "over that of check",
+    "plain": "over that of the plain call",
+    "more": "ns more per tensor",
     "torch": "torch's time over ours",
     "one": "one thread over two",
     "ns": "ns per tensor",
@@ -439,8 +494,11 @@ def gradients(name, dtype):
     return Gradients(LISTS[name], dtype)
 
 
-def progress(text):
-    print(f"\r\033[K{time.monotonic() - START:4.0f} s  {text}", end="", file=sys.stderr, flush=True)
+def progress(text=None):
+    """On a terminal only, in one line, which goes without a text."""
+    if sys.stderr.isatty():
+        text = f"{time.monotonic() - START:4.0f} s  {text}" if text else ""
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def measure(label, name, dtype, operation, quick):
@@ -480,6 +538,8 @@ def measure(label, name, dtype, operation, quick):
     row |= {"bytes": grads.bytes, "seconds": {who: float(np.median(values)) for who, values in times.items()}}
     mine = np.array(times.pop("ours"))
     ratios = {"ns": 1e9 * mine / len(grads.arrays)} if name == "1,000 of 32" else {}
+    if operation.startswith("each"):
+        ratios["more"] = 1e9 * (mine - np.array(times["plain"])[: len(mine)]) / len(grads.arrays)
     for who, values in times.items():
         ratio = mine[: len(values)] / values
         ratios[who] = ratio if who in AT_MOST else 1 / ratio
@@ -648,7 +708,7 @@ def main():
         section = []
         for i, (_, *case) in group:
             section.append(measure(f"row {i + 1} of {len(cases)}, {', '.join(case)}", *case, options.quick))
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        progress()
         print_section(title, section)
         rows += section
     for row in rows:

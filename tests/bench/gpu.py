@@ -73,7 +73,7 @@ def text_of(report):
     lines = [
         f"gradscaler {report['gradscaler']} on {report['device']}, driver for CUDA {report['driver']}",
         f"{report['compared']} comparisons with the CPU and the recordings: the same bits",
-        f"recordings: {report['recordings']}; predictive policies, which a device refuses, on the CPU",
+        f"recordings: {report['recordings']}",
         f"torch: {', '.join(filter(None, (torch['version'], torch['why_not'])))}",
         "",
         f"{'milliseconds by events, median':44}{'calls':>10}{'in a graph':>12}{'of copy':>9}{'torch':>10}",

@@ -53,34 +53,39 @@ double widen_seconds(const void *in, void *out, uint64_t n, uint64_t pairs)
 }
 
 /*
- * Unscaling by `scale`, `next`, `scale` ... With max_norm above 0 the clip coefficient is
- * computed too, and where `applied`, and below 1, multiplied in a second pass. Returns a status
- * below 0 if a call failed or met an overflow, after which the time is not that of good steps.
+ * Unscaling by `scale`, `next`, `scale` ... `each` and `histogram` may be NULL. With max_norm above
+ * 0 the clip coefficient is computed, too, and where `applied`, and below 1, multiplied in a second
+ * pass. Returns a status below 0 if a call failed or met an overflow, after which the time is not
+ * that of good steps.
  */
 double unscale_seconds(gsc_context *context, const gsc_tensor *in, const gsc_tensor *out,
-                       uint64_t n, uint32_t want, double scale, double next, double max_norm,
-                       int32_t applied, uint64_t pairs)
+                       uint64_t n, uint32_t want, gsc_report *each, int64_t *histogram,
+                       double scale, double next, double max_norm, int32_t applied, uint64_t pairs)
 {
     gsc_exec on = GSC_EXEC_INIT;
+    gsc_options options = GSC_OPTIONS_INIT;
     gsc_factor factors[2], clip;
     gsc_report report;
     on.context = context;
+    options.want = want;
+    options.each = each;
+    options.histogram = histogram;
     gsc_status status = gsc_factor_init(scale, &factors[0], NULL);
     if (status == GSC_OK)
         status = gsc_factor_init(next, &factors[1], NULL);
     double start = seconds();
     for (uint64_t i = 0; i < 2 * pairs && status == GSC_OK; i++) {
-        status = gsc_unscale(&on, &factors[i & 1], in, out, n, want, &report, NULL);
+        status = gsc_unscale(&on, &factors[i & 1], in, out, n, &options, &report, NULL);
         if (status == GSC_OK && report.overflow)
             status = GSC_ERROR_VALUE;
         if (status != GSC_OK || max_norm <= 0)
             continue;
-        status = gsc_clip_factor(NULL, &report, NULL, max_norm, &clip, NULL);
+        status = gsc_factor_clip(NULL, NULL, &report, max_norm, &clip, NULL);
         if (status != GSC_OK || !applied || clip.inverse >= 1)
             continue;
         status = gsc_factor_init(clip.inverse, &clip, NULL);
         if (status == GSC_OK)
-            status = gsc_scale(&on, &clip, out, out, n, NULL);
+            status = gsc_scale(&on, &clip, out, out, n, NULL, NULL, NULL);
     }
     return status == GSC_OK ? seconds() - start : status;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The policy, field by field: a row says which scales a string of steps leads to ('.' a good step,
 // 'x' an overflow). Also limits, events, arithmetic, prediction, factors and merged reports.
+#include <cfenv>
 #include <cfloat>
 #include <set>
 
@@ -12,7 +13,8 @@ constexpr double infinity = HUGE_VAL;
 constexpr uint32_t grew = GSC_EVENT_GREW, backed_off = GSC_EVENT_BACKED_OFF,
                    skipped = GSC_EVENT_SKIPPED, absorbed = GSC_EVENT_ABSORBED,
                    at_ceiling = GSC_EVENT_AT_CEILING, at_floor = GSC_EVENT_AT_FLOOR,
-                   stalled = GSC_EVENT_STALLED, stopped = GSC_EVENT_STOPPED;
+                   stalled = GSC_EVENT_STALLED, stopped = GSC_EVENT_STOPPED,
+                   stale = GSC_EVENT_STALE;
 
 /* A policy that is written down: zeros.init_scale(3).hysteresis(2). */
 struct Policy : gsc_policy {
@@ -63,14 +65,14 @@ gsc_policy preset(const std::string &name)
 gsc_state start(const gsc_policy &p)
 {
     gsc_state state;
-    REQUIRE(gsc_state_init(nullptr, &p, &state, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init(nullptr, &p, nullptr, &state, nullptr) == GSC_OK);
     return state;
 }
 
 gsc_state updated(const gsc_policy &p, const gsc_state &state, const gsc_report &report)
 {
     gsc_state out;
-    REQUIRE(gsc_update(nullptr, &p, &state, &report, &out, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_update(nullptr, &p, &state, &report, &out, nullptr) == GSC_OK);
     return out;
 }
 
@@ -112,6 +114,18 @@ std::vector<uint32_t> events(const gsc_policy &p, const std::string &steps)
     for (const gsc_state &s : states(p, start(p), steps))
         all.push_back(s.events);
     return all;
+}
+
+/* The largest float that is at most x, and the smallest that is at least x. */
+float below(double x)
+{
+    const float near = static_cast<float>(x);
+    return static_cast<double>(near) > x ? std::nextafter(near, -HUGE_VALF) : near;
+}
+
+float above(double x)
+{
+    return -below(-x);
 }
 
 struct ScaleRow {
@@ -257,6 +271,14 @@ TEST_CASE("a ceiling", "[policy]")
          usual.max_scale(48).ceiling_rule(GSC_LIMIT_STOP),
          "....",
          {16, 32, 32, 32}},
+        {"HOLD ends at the limit",
+         usual.max_scale(48).ceiling_rule(GSC_LIMIT_HOLD),
+         "....",
+         {16, 32, 32, 48}},
+        {"HOLD leaves a start above it until backoffs end below it",
+         usual.max_scale(6).ceiling_rule(GSC_LIMIT_HOLD),
+         "..xx..",
+         {16, 16, 8, 4, 4, 6}},
         {"no ceiling is infinity, which CLAMP ends at",
          usual.init_scale(0x1p1023),
          "....x",
@@ -295,6 +317,11 @@ TEST_CASE("a floor", "[policy]")
          ".x",
          {16, 16}},
         {"STOP drops it", usual.min_scale(6).floor_rule(GSC_LIMIT_STOP), "xxx", {8, 8, 8}},
+        {"HOLD ends at the limit", usual.min_scale(6).floor_rule(GSC_LIMIT_HOLD), "xxx", {8, 6, 6}},
+        {"HOLD leaves a start below it until growths end above it",
+         usual.min_scale(20).floor_rule(GSC_LIMIT_HOLD),
+         "xx..x",
+         {16, 16, 16, 32, 20}},
         {"no floor ends at 0, which stays",
          usual.init_scale(0x1p-1000).backoff_factor(0x1p-74).growth_interval(1),
          "xxx.",
@@ -303,6 +330,38 @@ TEST_CASE("a floor", "[policy]")
     check_scales(rows);
     const gsc_policy raised = usual.min_scale(50).floor_rule(GSC_LIMIT_ALWAYS);
     CHECK(start(raised).factor.scale == 16); // the start itself is not touched
+}
+
+TEST_CASE("a limit that is no number of the policy's format is never passed", "[policy]")
+{
+    const gsc_policy limits = usual.init_scale(1).max_scale(3.3).min_scale(0.1);
+    for (uint32_t arithmetic : {GSC_ARITHMETIC_F64, GSC_ARITHMETIC_F32_ONCE, GSC_ARITHMETIC_F32,
+                                GSC_ARITHMETIC_F32_FLUSH})
+        for (uint32_t rule : {GSC_LIMIT_CLAMP, GSC_LIMIT_ALWAYS, GSC_LIMIT_HOLD}) {
+            CAPTURE(arithmetic, rule);
+            gsc_policy p = limits;
+            p.arithmetic = arithmetic;
+            p.ceiling_rule = p.floor_rule = rule;
+            const bool in_double = arithmetic == GSC_ARITHMETIC_F64;
+            // The nearest floats of 3.4 and 0.7 are beyond them, those of 3.3 and 0.1 are not.
+            for (double most : {3.3, 3.4}) {
+                p.max_scale = most;
+                const double top = scales(p, start(p), "......").back();
+                CHECK(top == (in_double ? most : static_cast<double>(below(most))));
+            }
+            for (double least : {0.1, 0.7}) {
+                p.min_scale = least;
+                const double bottom = scales(p, start(p), "xxxxx").back();
+                CHECK(bottom == (in_double ? least : static_cast<double>(above(least))));
+            }
+            if (rule != GSC_LIMIT_ALWAYS)
+                continue;
+            p.init_scale = 100;
+            CHECK(start(p).factor.scale <= p.max_scale);
+            // No float is both at least and at most this.
+            p.min_scale = p.max_scale = 0.1;
+            CHECK(gsc_policy_check(&p, nullptr) == (in_double ? GSC_OK : GSC_ERROR_POLICY));
+        }
 }
 
 /* ---- absorbed overflows ---- */
@@ -548,14 +607,15 @@ TEST_CASE("an overflow that lowers the scale ends a row of stalls", "[policy]")
     CHECK(states(usual, s, "x").back().events == (skipped | backed_off));
 }
 
-TEST_CASE("totals count from the start, the serial every update", "[policy]")
+TEST_CASE("totals count from the start, the serial every update from 1", "[policy]")
 {
     const gsc_policy p = usual.hysteresis(2);
     const gsc_state s = states(p, start(p), "..xx.x..").back();
     CHECK(s.growths == 2);
     CHECK(s.backoffs == 2);
     CHECK(s.skipped == 3);
-    CHECK(s.factor.serial == 8);
+    CHECK(s.factor.serial == 9);
+    CHECK(start(p).factor.serial == 1);
 }
 
 TEST_CASE("a factor holds scale and inverse, as doubles and rounded", "[policy]")
@@ -565,14 +625,13 @@ TEST_CASE("a factor holds scale and inverse, as doubles and rounded", "[policy]"
         CHECK(gsc_factor_init(scale, &factor, nullptr) == GSC_OK);
         gsc_policy p = usual.growth_interval(0);
         p.init_scale = scale;
-        const gsc_factor expected = {scale, 1 / scale, static_cast<float>(scale),
-                                     static_cast<float>(1 / scale), 0};
+        gsc_factor expected = {scale, 1 / scale, static_cast<float>(scale),
+                               static_cast<float>(1 / scale), 0};
         CHECK(same(factor, expected));
+        expected.serial = 1;
         CHECK(same(start(p).factor, expected));
-        gsc_factor after = updated(p, start(p), report_of('.')).factor;
-        CHECK(after.serial == 1);
-        after.serial = 0;
-        CHECK(same(after, expected));
+        expected.serial = 2;
+        CHECK(same(updated(p, start(p), report_of('.')).factor, expected));
     }
 }
 
@@ -599,7 +658,7 @@ TEST_CASE("update may write over its input", "[policy]")
     gsc_state state = start(p);
     const gsc_report overflow = report_of('x');
     const gsc_state expected = updated(p, state, overflow);
-    CHECK(gsc_update(nullptr, &p, &state, &overflow, &state, nullptr) == GSC_OK);
+    CHECK(gsc_state_update(nullptr, &p, &state, &overflow, &state, nullptr) == GSC_OK);
     CHECK(same(state, expected));
 }
 
@@ -637,31 +696,103 @@ TEST_CASE("the norm test takes a sum of squares above the largest float as overf
         gsc_report report = {};
         report.sum_squares = sum_squares;
         CAPTURE(sum_squares);
-        p.overflow_test = GSC_OVERFLOW_NORM;
+        p.overflow_test = GSC_TEST_NORM;
         CHECK(updated(p, start(p), report).skipped == expected);
-        p.overflow_test = GSC_OVERFLOW_ELEMENT;
+        p.overflow_test = GSC_TEST_ELEMENT;
         CHECK(updated(p, start(p), report).skipped == 0);
     }
-    p.overflow_test = GSC_OVERFLOW_NORM;
+    p.overflow_test = GSC_TEST_NORM;
     CHECK(updated(p, start(p), report_of('x')).skipped == 1);
 }
 
-TEST_CASE("a report that lacks what the policy judges by is refused", "[policy]")
+TEST_CASE("a report that lacks what the policy judges by is refused, unless it overflowed",
+          "[policy]")
 {
-    gsc_policy by_norm = usual.overflow_test(GSC_OVERFLOW_NORM);
-    gsc_policy by_amax = usual.target_amax(1);
-    const gsc_policy plain = usual;
-    const auto status = [](const gsc_policy &p, uint32_t absent) {
-        gsc_report report = {};
+    const gsc_policy by_norm = usual.overflow_test(GSC_TEST_NORM), by_amax = usual.target_amax(1),
+                     plain = usual;
+    const auto status = [](const gsc_policy &p, uint32_t absent, char step = '.') {
+        gsc_report report = report_of(step);
         report.absent = absent;
         gsc_state s = start(p);
-        return gsc_update(nullptr, &p, &s, &report, &s, nullptr);
+        return gsc_state_update(nullptr, &p, &s, &report, &s, nullptr);
     };
     CHECK(status(by_norm, GSC_WANT_NORM) == GSC_ERROR_REPORT);
-    CHECK(status(by_norm, 31 & ~GSC_WANT_NORM) == GSC_OK);
+    CHECK(status(by_norm, want_all & ~GSC_WANT_NORM) == GSC_OK);
+    CHECK(status(by_norm, want_all, 'x') == GSC_OK);
     CHECK(status(by_amax, GSC_WANT_AMAX) == GSC_ERROR_REPORT);
-    CHECK(status(by_amax, 31 & ~GSC_WANT_AMAX) == GSC_OK);
-    CHECK(status(plain, 31) == GSC_OK);
+    CHECK(status(by_amax, want_all & ~GSC_WANT_AMAX) == GSC_OK);
+    CHECK(status(by_amax, want_all, 'x') == GSC_OK);
+    CHECK(status(plain, want_all) == GSC_OK);
+}
+
+/* ---- serials ---- */
+
+TEST_CASE("a report of another factor than the one in force is stale, and counts all the same",
+          "[policy]")
+{
+    const gsc_policy plain = usual, delayed = usual.apply_delay(1);
+    for (const gsc_policy &p : {plain, delayed}) {
+        const gsc_state s = states(p, start(p), ".x.").back();
+        struct Row {
+            const char *what;
+            uint64_t serial;
+            bool is_stale;
+        };
+        const Row rows[] = {
+            {"of the factor in force", s.factor.serial, false},
+            {"unknown", 0, false},
+            {"late", s.factor.serial - 1, true},
+            {"of the future", s.factor.serial + 1, true},
+        };
+        for (char step : {'.', 'x'})
+            for (const Row &row : rows) {
+                gsc_report report = report_of(step);
+                gsc_state expected = updated(p, s, report);
+                report.serial = row.serial;
+                expected.events |= row.is_stale ? stale : 0;
+                CAPTURE(row.what, p.apply_delay);
+                CHECK(same(updated(p, s, report), expected));
+            }
+    }
+}
+
+TEST_CASE("an update that runs twice, a late factor, and a state of other processes are found",
+          "[policy]")
+{
+    const gsc_policy plain = usual, delayed = usual.apply_delay(1);
+    float gradient = 1;
+    const gsc_tensor list = {&gradient, 1, GSC_F32, 0};
+    const auto reported = [&](const gsc_factor &factor) {
+        gsc_report report;
+        REQUIRE(gsc_check(nullptr, &factor, &list, 1, nullptr, &report, nullptr) == GSC_OK);
+        CHECK(report.serial == factor.serial);
+        return report;
+    };
+    for (const gsc_policy &p : {plain, delayed}) {
+        gsc_state s = start(p);
+        for (int step = 0; step < 5;
+             step++) { // the loss of each step was scaled by what was in force
+            const gsc_report report = reported(s.factor);
+            const gsc_factor late = s.factor;
+            gsc_factor thrice, clip;
+            REQUIRE(gsc_factor_multiply(nullptr, &s.factor, 3, &thrice, nullptr) == GSC_OK);
+            gsc_report with_norm = report;
+            with_norm.absent = 0;
+            REQUIRE(gsc_factor_clip(nullptr, &s.factor, &with_norm, 1, &clip, nullptr) == GSC_OK);
+            CHECK((updated(p, s, reported(thrice)).events & stale) == 0);
+            CHECK((updated(p, s, reported(clip)).events & stale) == 0);
+            s = updated(p, s, report);
+            CHECK((s.events & stale) == 0);
+            if (p.apply_delay == 0 ||
+                step > 0) // with a delay the first factor has its number still
+                CHECK((updated(p, s, report).events & stale) == stale);
+            if (p.apply_delay == 0)
+                CHECK((updated(p, s, reported(late)).events & stale) == stale);
+        }
+    }
+    gsc_factor of_no_state;
+    REQUIRE(gsc_factor_init(16, &of_no_state, nullptr) == GSC_OK);
+    CHECK(updated(plain, start(plain), reported(of_no_state)).events == 0);
 }
 
 /* ---- prediction ---- */
@@ -747,18 +878,60 @@ TEST_CASE("no policy that is accepted leads to a state that is not", "[policy]")
             gsc_policy p = policies[i];
             p.arithmetic = arithmetic;
             gsc_state s;
-            if (gsc_state_init(nullptr, &p, &s, nullptr) != GSC_OK)
+            if (gsc_state_init(nullptr, &p, nullptr, &s, nullptr) != GSC_OK)
                 continue;
             for (char step : std::string(".x..xx....xxx..")) {
                 gsc_report report = report_of(step);
                 report.amax = step == 'x' ? 0 : 3;
-                const gsc_status status = gsc_update(nullptr, &p, &s, &report, &s, nullptr);
+                const gsc_status status = gsc_state_update(nullptr, &p, &s, &report, &s, nullptr);
                 CAPTURE(i, arithmetic, step, s.factor.scale);
                 CHECK((status == GSC_OK && s.factor.scale >= 0));
                 if (status != GSC_OK)
                     break;
             }
         }
+}
+
+TEST_CASE("no predictive policy that is accepted leads out of range, at the edges of every field",
+          "[policy]")
+{
+    const double edges[] = {0,           1e-300,      0x1p-1074,   0x1p-149,    0x1p-126,
+                            0x1p-20,     0.5,         0.9,         1,           2,
+                            0x1p16,      0x1p20,      0x1p126,     FLT_MAX,     1e39,
+                            1e300,       DBL_MAX,     -0x1p20,     1 - 0x1p-53, 1 - 0x1p-52,
+                            1 - 0x1p-26, 1 - 0x1p-25, 1 - 0x1p-24, 1 - 0x1p-23};
+    double gsc_policy::*const fields[] = {&gsc_policy::target_amax,    &gsc_policy::mean_decay,
+                                          &gsc_policy::variance_decay, &gsc_policy::margin_sigmas,
+                                          &gsc_policy::overflow_log2,  &gsc_policy::init_scale,
+                                          &gsc_policy::max_scale,      &gsc_policy::min_scale};
+    Random random = {1};
+    int accepted = 0;
+    for (int i = 0; i < 60000; i++) {
+        gsc_policy p = usual.target_amax(1).max_scale(0).min_scale(0);
+        p.arithmetic = random.next() % 4;
+        p.ceiling_rule = p.floor_rule = GSC_LIMIT_ALWAYS;
+        for (int changes = 0; changes < 3; changes++)
+            p.*fields[random.next() % std::size(fields)] = edges[random.next() % std::size(edges)];
+        if (p.target_amax == 0 || gsc_policy_check(&p, nullptr) != GSC_OK)
+            continue;
+        accepted++;
+        gsc_state s = start(p);
+        for (int step = 0; step < 12; step++) {
+            gsc_report report = report_of(random.next() % 3 ? '.' : 'x');
+            report.amax = std::fabs(edges[random.next() % std::size(edges)]);
+            const gsc_status status = gsc_state_update(nullptr, &p, &s, &report, &s, nullptr);
+            if (status == GSC_OK && s.factor.scale > 0 && s.factor.inverse > 0 &&
+                std::isfinite(s.factor.scale) && std::isfinite(s.factor.inverse))
+                continue;
+            CAPTURE(i, step, report.amax, report.overflow, s.factor.scale, p.arithmetic,
+                    p.target_amax, p.mean_decay, p.variance_decay, p.margin_sigmas, p.overflow_log2,
+                    p.init_scale, p.max_scale, p.min_scale);
+            CHECK(status == GSC_OK);
+            CHECK((s.factor.scale > 0 && std::isfinite(s.factor.scale)));
+            return;
+        }
+    }
+    CHECK(accepted > 5000);
 }
 
 TEST_CASE("a count at the end of its range does not run over", "[policy]")
@@ -772,33 +945,139 @@ TEST_CASE("a count at the end of its range does not run over", "[policy]")
             gsc_state s = start(p);
             s.*count = INT64_MAX;
             const gsc_report report = report_of(step);
-            const gsc_status status = gsc_update(nullptr, &p, &s, &report, &s, nullptr);
+            const gsc_status status = gsc_state_update(nullptr, &p, &s, &report, &s, nullptr);
             CHECK((status == GSC_ERROR_STATE || (status == GSC_OK && s.*count >= 0)));
         }
 }
 
-/* ---- set_scale ---- */
-
-TEST_CASE("set_scale puts a scale in force at once; counts start anew, totals stay", "[policy]")
+TEST_CASE("a state of one rounding mode is updated and saved in any other", "[policy]")
 {
-    for (uint32_t delay : {0u, 1u}) {
-        gsc_policy p = usual.hysteresis(2);
-        p.apply_delay = delay;
-        p.arithmetic = GSC_ARITHMETIC_F32;
-        const gsc_state before = states(p, start(p), "..xx.x.").back();
-        const double scale = 0.1;
-        gsc_state after;
-        CHECK(gsc_set_scale(nullptr, &p, &before, &scale, &after, nullptr) == GSC_OK);
-        gsc_state expected = start(p);
-        const double rounded = static_cast<double>(0.1f);
-        expected.factor = {rounded, 1 / rounded, 0.1f, static_cast<float>(1 / rounded), 8};
-        expected.next = expected.factor;
-        expected.skipped = 3;
-        expected.growths = 1;
-        expected.backoffs = 2;
-        CHECK(same(after, expected));
-        CHECK(scales(p, after, "x") == std::vector<double>{rounded}); // absorbed again
+    const gsc_policy p = usual.init_scale(3).growth_factor(1.1);
+    const int modes[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+    for (int made : modes)
+        for (int used : modes) {
+            gsc_state state;
+            const gsc_report report = {};
+            uint64_t size = 0;
+            std::fesetround(made);
+            gsc_state_init(nullptr, &p, nullptr, &state, nullptr);
+            gsc_status updated = GSC_OK;
+            for (int step = 0; step < 9; step++)
+                updated |= gsc_state_update(nullptr, &p, &state, &report, &state, nullptr);
+            std::fesetround(used);
+            const gsc_status saved = gsc_state_save(&p, &state, nullptr, 0, &size, nullptr);
+            updated |= gsc_state_update(nullptr, &p, &state, &report, &state, nullptr);
+            std::fesetround(FE_TONEAREST);
+            CAPTURE(made, used);
+            CHECK(saved == GSC_OK);
+            CHECK(updated == GSC_OK);
+        }
+}
+
+/* ---- a state from another ---- */
+
+namespace {
+
+gsc_state made_from(const gsc_policy &p, const gsc_state &from)
+{
+    gsc_state out;
+    REQUIRE(gsc_state_init(nullptr, &p, &from, &out, nullptr) == GSC_OK);
+    return out;
+}
+
+} // namespace
+
+TEST_CASE("a state made from another has its scale at once and all that it counted", "[policy]")
+{
+    for (uint32_t delay : {0u, 1u})
+        for (uint32_t ceiling : {GSC_LIMIT_CLAMP, GSC_LIMIT_ALWAYS}) {
+            const gsc_policy p = usual.hysteresis(2).apply_delay(delay).max_scale(64).min_scale(8);
+            gsc_policy other = p;
+            other.arithmetic = GSC_ARITHMETIC_F32;
+            other.ceiling_rule = ceiling;
+            gsc_state before = states(p, start(p), "..xx.x.").back();
+            before.mean = 3.5;
+            before.mean_start = 0.25;
+            for (double scale : {0.1, 1000.0, 16.0}) { // also beyond what updates keep to
+                before.factor.scale = scale;
+                before.events = stopped;
+                before.status = GSC_ERROR_DEVICE;
+                before.skip_f32 = 1;
+                gsc_state expected = before;
+                const float rounded = static_cast<float>(scale);
+                const double wide = static_cast<double>(rounded);
+                expected.factor = {wide, 1 / wide, rounded, static_cast<float>(1 / wide),
+                                   before.next.serial + 1};
+                expected.next = expected.factor;
+                expected.events = 0;
+                expected.status = GSC_OK;
+                expected.skip_f32 = 0;
+                CAPTURE(delay, ceiling, scale);
+                CHECK(same(made_from(other, before), expected));
+                gsc_state place = before;
+                CHECK(gsc_state_init(nullptr, &other, &place, &place, nullptr) == GSC_OK);
+                CHECK(same(place, expected));
+            }
+        }
+}
+
+TEST_CASE("a state made from itself goes on as it would have", "[policy]")
+{
+    const gsc_policy p = usual.hysteresis(2).overflow_reset(GSC_RESET_ON_GROWTH);
+    const gsc_state s = states(p, start(p), ".x..x.").back();
+    CHECK(scales(p, made_from(p, s), "x...x.x..") == scales(p, s, "x...x.x.."));
+}
+
+TEST_CASE("only scale, next serial, counts, means and totals of another state are read", "[policy]")
+{
+    const gsc_policy p = usual;
+    gsc_state all_zeros = {}, expected = start(p);
+    all_zeros.factor.scale = 16; // as someone who keeps a scale alone makes it
+    expected.mean_start = expected.slow_start = 0;
+    CHECK(same(made_from(p, all_zeros), expected));
+    gsc_state s = states(p, start(p), "..x").back(), spoilt = s;
+    spoilt.factor.inverse = NAN;
+    spoilt.factor.inverse_f32 = spoilt.factor.scale_f32 = -1;
+    spoilt.factor.serial = 1000;
+    spoilt.next.scale = spoilt.next.inverse = NAN;
+    CHECK(same(made_from(p, spoilt), made_from(p, s)));
+}
+
+TEST_CASE("a scale of 0 or Inf is taken and updated, and refused where it would multiply",
+          "[policy]")
+{
+    for (double scale : {0.0, infinity})
+        for (uint32_t arithmetic : {GSC_ARITHMETIC_F64, GSC_ARITHMETIC_F32}) {
+            const gsc_policy p = usual.arithmetic(arithmetic);
+            gsc_state s = start(p);
+            s.factor.scale = scale;
+            s = made_from(p, s);
+            CAPTURE(scale, arithmetic);
+            CHECK(s.factor.scale == scale);
+            CHECK(s.next.scale == scale);
+            CHECK(s.factor.inverse == (scale == 0 ? infinity : 0));
+            CHECK(scales(p, s, "..x") == std::vector<double>(3, scale));
+            gsc_report report;
+            CHECK(gsc_check(nullptr, &s.factor, nullptr, 0, nullptr, &report, nullptr) ==
+                  GSC_ERROR_FACTOR);
+        }
+    for (double bad : {-1.0, -infinity, -0x1p-1074, std::nan("")}) {
+        gsc_state s = start(usual), untouched = s;
+        s.factor.scale = bad;
+        CHECK(gsc_state_init(nullptr, &usual, &s, &untouched, nullptr) == GSC_ERROR_STATE);
+        CHECK(same(untouched, start(usual)));
     }
+}
+
+TEST_CASE("skip_f32 is 1 where the step is to be skipped", "[policy]")
+{
+    for (const gsc_policy &p : {gsc_policy(usual), gsc_policy(usual.hysteresis(3)),
+                                gsc_policy(usual.target_amax(1).overflow_log2(2))})
+        for (const gsc_state &s : states(p, start(p), ".xx..x")) {
+            CHECK(s.skip_f32 == (s.events & skipped ? 1.0f : 0.0f));
+            CHECK(s.reserved_u32 == 0);
+        }
+    CHECK(start(usual).skip_f32 == 0);
 }
 
 /* ---- factors that cannot multiply ---- */
@@ -819,20 +1098,23 @@ TEST_CASE("a scale of 0 or infinity that updates led to is refused, saying how i
     using Call = gsc_status (*)(const gsc_factor *, gsc_error *);
     const Call calls[] = {
         [](const gsc_factor *f, gsc_error *err) {
-            return gsc_scale(nullptr, f, nullptr, nullptr, 0, err);
+            return gsc_scale(nullptr, f, nullptr, nullptr, 0, nullptr, nullptr, err);
         },
         [](const gsc_factor *f, gsc_error *err) {
             gsc_report report;
-            return gsc_check(nullptr, f, nullptr, 0, 0, &report, err);
+            return gsc_check(nullptr, f, nullptr, 0, nullptr, &report, err);
+        },
+        [](const gsc_factor *f, gsc_error *err) {
+            return gsc_unscale(nullptr, f, nullptr, nullptr, 0, nullptr, nullptr, err);
         },
         [](const gsc_factor *f, gsc_error *err) {
             gsc_report report;
-            return gsc_unscale(nullptr, f, nullptr, nullptr, 0, 0, &report, err);
+            return gsc_accumulate(nullptr, f, nullptr, nullptr, 0, nullptr, &report, err);
         },
         [](const gsc_factor *f, gsc_error *err) {
             const gsc_report report = {};
             gsc_factor out;
-            return gsc_clip_factor(nullptr, &report, f, 1, &out, err);
+            return gsc_factor_clip(nullptr, f, &report, 1, &out, err);
         },
         [](const gsc_factor *f, gsc_error *err) {
             gsc_factor out;
@@ -846,7 +1128,8 @@ TEST_CASE("a scale of 0 or infinity that updates led to is refused, saying how i
             gsc_error err = {};
             CHECK(call(&s.factor, &err) == GSC_ERROR_FACTOR);
             CAPTURE(row.hint, err.message);
-            CHECK(err.name == std::string("factor.scale"));
+            CHECK(err.name == std::string("factor"));
+            CHECK(err.field == std::string("scale"));
             CHECK(std::string(err.message).find(row.hint) != std::string::npos);
         }
     }
@@ -854,7 +1137,7 @@ TEST_CASE("a scale of 0 or infinity that updates led to is refused, saying how i
 
 /* ---- clipping ---- */
 
-TEST_CASE("clip_factor multiplies by the coefficient of torch's clip_grad_norm_", "[policy]")
+TEST_CASE("gsc_factor_clip multiplies by the coefficient of torch's clip_grad_norm_", "[policy]")
 {
     struct Row {
         double sum_squares, max_norm, coefficient;
@@ -875,8 +1158,8 @@ TEST_CASE("clip_factor multiplies by the coefficient of torch's clip_grad_norm_"
         gsc_report report = {};
         report.sum_squares = row.sum_squares;
         gsc_factor of_half, of_one;
-        CHECK(gsc_clip_factor(nullptr, &report, &half, row.max_norm, &of_half, nullptr) == GSC_OK);
-        CHECK(gsc_clip_factor(nullptr, &report, nullptr, row.max_norm, &of_one, nullptr) == GSC_OK);
+        CHECK(gsc_factor_clip(nullptr, &half, &report, row.max_norm, &of_half, nullptr) == GSC_OK);
+        CHECK(gsc_factor_clip(nullptr, nullptr, &report, row.max_norm, &of_one, nullptr) == GSC_OK);
         const double inverse = 0.5 * row.coefficient;
         const gsc_factor expected = {2, inverse, 2, static_cast<float>(inverse), 9};
         CAPTURE(row.sum_squares, row.max_norm);
@@ -891,14 +1174,14 @@ TEST_CASE("unscaling by a clip factor unscales and clips in one pass", "[policy]
 {
     float gradients[] = {6, 8, 0, -24};
     const gsc_tensor list = {gradients, 4, GSC_F32, 0};
+    const gsc_options norm = wanting(GSC_WANT_NORM);
     gsc_factor half, clip;
     gsc_report report;
     REQUIRE(gsc_factor_init(2, &half, nullptr) == GSC_OK);
-    REQUIRE(gsc_check(nullptr, &half, &list, 1, GSC_WANT_NORM, &report, nullptr) == GSC_OK);
+    REQUIRE(gsc_check(nullptr, &half, &list, 1, &norm, &report, nullptr) == GSC_OK);
     CHECK(report.sum_squares == 169); // 3, 4, 0, -12
-    REQUIRE(gsc_clip_factor(nullptr, &report, &half, 6.5, &clip, nullptr) == GSC_OK);
-    REQUIRE(gsc_unscale(nullptr, &clip, &list, &list, 1, GSC_WANT_NORM, &report, nullptr) ==
-            GSC_OK);
+    REQUIRE(gsc_factor_clip(nullptr, &half, &report, 6.5, &clip, nullptr) == GSC_OK);
+    REQUIRE(gsc_unscale(nullptr, &clip, &list, &list, 1, &norm, &report, nullptr) == GSC_OK);
     CHECK(std::fabs(std::sqrt(report.sum_squares) - 6.5) < 1e-5);
 }
 
@@ -910,7 +1193,7 @@ TEST_CASE("a report that failed or has no finite norm is none to clip by", "[pol
     nan.sum_squares = NAN;
     for (const gsc_report &report : {failed, infinite, nan}) {
         gsc_factor out;
-        CHECK(gsc_clip_factor(nullptr, &report, nullptr, 1, &out, nullptr) == GSC_ERROR_REPORT);
+        CHECK(gsc_factor_clip(nullptr, nullptr, &report, 1, &out, nullptr) == GSC_ERROR_REPORT);
     }
 }
 
@@ -918,116 +1201,252 @@ TEST_CASE("a report that failed or has no finite norm is none to clip by", "[pol
 
 namespace {
 
-gsc_report merged(const gsc_report &a, const gsc_report &b)
+using Reports = std::vector<gsc_report>;
+
+gsc_report merged(const Reports &reports, uint32_t kind = GSC_MERGE_PARTS,
+                  const gsc_policy *policy = nullptr)
 {
     gsc_report out;
-    REQUIRE(gsc_merge(nullptr, &a, &b, &out, nullptr) == GSC_OK);
+    std::memset(&out, 0x5a, sizeof out);
+    REQUIRE(gsc_report_merge(nullptr, reports.data(), reports.size(), kind, policy, &out,
+                             nullptr) == GSC_OK);
     return out;
 }
 
-/* As calls leave them; sums of squares whose double sums are exact. */
+/* As calls leave them: where nothing was found, nothing was found first. */
 gsc_report random_report(Random &random)
 {
     gsc_report r = {};
-    r.overflow = random.next() % 2;
-    r.found_inf = static_cast<float>(r.overflow);
     r.amax = random.unit() * 100;
-    r.absent = GSC_WANT_UNDERFLOW;
-    if (r.overflow)
-        r.first_bad = INT64_MIN + static_cast<int64_t>(random.next() % 1000);
-    r.status = random.next() % 3 ? GSC_OK : GSC_ERROR_FACTOR;
-    r.sum_squares = static_cast<double>(random.next() % 1000);
-    for (int64_t *count : {&r.elements, &r.nan_count, &r.inf_count})
-        *count = static_cast<int64_t>(random.next() % 1000);
+    r.sum_squares = random.unit() * 1000;
+    r.absent = random.next() % 4 ? 0 : GSC_WANT_UNDERFLOW;
+    r.status = random.next() % 16 ? GSC_OK : GSC_ERROR_FACTOR;
+    r.serial = random.next() % 5;
+    r.elements = static_cast<int64_t>(random.next() % 1000);
+    r.clamped = static_cast<int64_t>(random.next() % 1000);
+    if (!r.absent)
+        r.zeros_made = r.subnormals_made = static_cast<int64_t>(random.next() % 1000);
+    if (random.next() % 8 == 0) {
+        (random.next() % 2 ? r.nan_count : r.inf_count) =
+            1 + static_cast<int64_t>(random.next() % 9);
+        r.first_tensor = static_cast<int64_t>(random.next() % 3);
+        r.first_element = static_cast<int64_t>(random.next() % 3);
+    }
+    r.overflow = r.nan_count + r.inf_count > 0 || r.status != GSC_OK || random.next() % 16 == 0;
+    r.found_inf = static_cast<float>(r.overflow);
     return r;
 }
 
-/* As a collective over the ranks would: words 0-3 MAX, 4-7 MIN, 8-9 double SUM, 10-31 SUM. */
-gsc_report reduced(const gsc_report &a, const gsc_report &b)
+/* What the contract says, member by member. */
+gsc_report merged_by_hand(const Reports &reports, uint32_t kind)
 {
-    int64_t x[32], y[32];
-    std::memcpy(x, &a, sizeof x);
-    std::memcpy(y, &b, sizeof y);
-    for (int i = 0; i < 4; i++)
-        x[i] = std::max(x[i], y[i]);
-    for (int i = 4; i < 8; i++)
-        x[i] = std::min(x[i], y[i]);
-    for (int i = 8; i < 10; i++)
-        x[i] = bit_cast<int64_t>(bit_cast<double>(x[i]) + bit_cast<double>(y[i]));
-    for (int i = 10; i < 32; i++)
-        x[i] += y[i];
-    gsc_report out;
-    std::memcpy(&out, x, sizeof out);
-    return out;
+    gsc_report r = {};
+    std::vector<double> squares;
+    if (kind == GSC_MERGE_SUMMANDS && !reports.empty())
+        r.absent = GSC_WANT_NORM | GSC_WANT_AMAX;
+    for (const gsc_report &one : reports) {
+        const bool first = r.nan_count + r.inf_count == 0 && one.nan_count + one.inf_count > 0;
+        r.first_tensor = first ? one.first_tensor : r.first_tensor;
+        r.first_element = first ? one.first_element : r.first_element;
+        r.status = r.status == GSC_OK ? one.status : r.status;
+        r.serial = r.serial == 0     ? one.serial
+                   : one.serial == 0 ? r.serial
+                                     : std::min(r.serial, one.serial);
+        r.overflow |= one.overflow;
+        r.absent |= one.absent;
+        r.amax = std::max(r.amax, one.amax);
+        r.elements += one.elements;
+        r.nan_count += one.nan_count;
+        r.inf_count += one.inf_count;
+        r.zeros_made += one.zeros_made;
+        r.subnormals_made += one.subnormals_made;
+        r.clamped += one.clamped;
+        squares.push_back(one.sum_squares);
+    }
+    r.found_inf = static_cast<float>(r.overflow);
+    r.sum_squares = r.absent & GSC_WANT_NORM ? 0 : sum_in_runs(squares);
+    if (r.absent & GSC_WANT_AMAX)
+        r.amax = 0;
+    if (r.absent & GSC_WANT_UNDERFLOW)
+        r.zeros_made = r.subnormals_made = 0;
+    return r;
 }
 
 } // namespace
 
-TEST_CASE("merging is what a collective over ranks does", "[policy]")
+TEST_CASE("a merge is member by member what the contract says, in order, of any number of reports",
+          "[policy]")
 {
     Random random = {1};
-    for (int i = 0; i < 200; i++) {
-        const gsc_report a = random_report(random), b = random_report(random),
-                         c = random_report(random);
-        const gsc_report empty = {};
-        CHECK(same(merged(a, b), reduced(a, b)));
-        CHECK(same(merged(a, b), merged(b, a)));
-        CHECK(same(merged(merged(a, b), c), merged(a, merged(b, c))));
-        CHECK(same(merged(a, empty), a));
-        CHECK(same(merged(empty, a), a));
-        gsc_report place = a;
-        CHECK(gsc_merge(nullptr, &place, &b, &place, nullptr) == GSC_OK);
-        CHECK(same(place, merged(a, b)));
+    for (uint64_t n : {0u, 1u, 2u, 3u, 63u, 64u, 65u, 128u, 129u, 1000u, 4097u})
+        for (uint32_t kind : {GSC_MERGE_PARTS, GSC_MERGE_SUMMANDS})
+            for (bool failing : {false, true}) {
+                Reports reports;
+                while (reports.size() < n) {
+                    reports.push_back(random_report(random));
+                    if (!failing) {
+                        reports.back().status = GSC_OK;
+                        reports.back().overflow = 0;
+                        reports.back().found_inf = 0;
+                    }
+                }
+                CAPTURE(n, kind, failing);
+                const gsc_report expected = merged_by_hand(reports, kind);
+                CHECK(same(merged(reports, kind), expected));
+                for (uint64_t place : {uint64_t{0}, n / 2, n - 1}) { // *out may be one of them
+                    if (n == 0)
+                        continue;
+                    Reports places = reports;
+                    CHECK(gsc_report_merge(nullptr, places.data(), n, kind, nullptr, &places[place],
+                                           nullptr) == GSC_OK);
+                    CHECK(same(places[place], expected));
+                }
+            }
+}
+
+TEST_CASE("the merge of no reports is that of an empty list, of one that one", "[policy]")
+{
+    Random random = {2};
+    const gsc_report zero_bits = {};
+    CHECK(same(merged({}), zero_bits));
+    CHECK(same(merged({}, GSC_MERGE_SUMMANDS), zero_bits));
+    for (int i = 0; i < 50; i++) {
+        const gsc_report one = random_report(random);
+        CHECK(same(merged({one}), one));
     }
 }
 
-TEST_CASE("a merged report lacks what either lacks", "[policy]")
+TEST_CASE("the norm of summands is not known, so nothing judges or clips by it", "[policy]")
 {
-    gsc_report a = {}, b = {};
-    a.absent = GSC_WANT_COUNTS | GSC_WANT_NORM;
-    b.absent = GSC_WANT_NORM | GSC_WANT_AMAX;
-    CHECK(merged(a, b).absent == (GSC_WANT_COUNTS | GSC_WANT_NORM | GSC_WANT_AMAX));
+    gsc_report a = {};
+    a.amax = 3;
+    a.sum_squares = 9;
+    const gsc_report sum = merged({a, a}, GSC_MERGE_SUMMANDS);
+    CHECK(sum.absent == (GSC_WANT_NORM | GSC_WANT_AMAX));
+    CHECK(sum.sum_squares == 0);
+    CHECK(sum.amax == 0);
+    gsc_factor out;
+    CHECK(gsc_factor_clip(nullptr, nullptr, &sum, 1, &out, nullptr) == GSC_ERROR_REPORT);
+    const gsc_policy by_norm = usual.overflow_test(GSC_TEST_NORM);
+    gsc_state s = start(by_norm);
+    CHECK(gsc_state_update(nullptr, &by_norm, &s, &sum, &s, nullptr) == GSC_ERROR_REPORT);
+    CHECK(merged({a, a}).sum_squares == 18);
+}
+
+TEST_CASE("a merge with a policy has its verdict, or is refused where that is not known",
+          "[policy]")
+{
+    const double most = static_cast<double>(FLT_MAX);
+    const gsc_policy by_norm = usual.overflow_test(GSC_TEST_NORM), by_amax = usual.target_amax(1),
+                     plain = usual;
+    gsc_report half = {}, without = {}, overflow = report_of('x');
+    half.sum_squares = most * 0.75;
+    without.absent = want_all;
+    struct Row {
+        const char *what;
+        gsc_policy policy;
+        uint32_t kind;
+        Reports reports;
+        int verdict; // -1: refused
+    };
+    const Row rows[] = {
+        {"norms below add up to one above", by_norm, GSC_MERGE_PARTS, {half, half}, 1},
+        {"one of them is none", by_norm, GSC_MERGE_PARTS, {half}, 0},
+        {"who judges by elements does not mind", plain, GSC_MERGE_PARTS, {half, half}, 0},
+        {"an overflow is one", by_norm, GSC_MERGE_PARTS, {half, overflow}, 1},
+        {"no norm", by_norm, GSC_MERGE_PARTS, {half, without}, -1},
+        {"no norm of a sum", by_norm, GSC_MERGE_SUMMANDS, {half, half}, -1},
+        {"no amax", by_amax, GSC_MERGE_PARTS, {without}, -1},
+        {"nothing needed", plain, GSC_MERGE_SUMMANDS, {without, half}, 0},
+        {"no norm, but an overflow", by_norm, GSC_MERGE_PARTS, {without, overflow}, 1},
+        {"no reports", by_norm, GSC_MERGE_SUMMANDS, {}, 0},
+    };
+    for (const Row &row : rows) {
+        gsc_report out, mark;
+        std::memset(&mark, 0x5a, sizeof mark);
+        out = mark;
+        CAPTURE(row.what);
+        const gsc_status status = gsc_report_merge(nullptr, row.reports.data(), row.reports.size(),
+                                                   row.kind, &row.policy, &out, nullptr);
+        CHECK(status == (row.verdict < 0 ? GSC_ERROR_REPORT : GSC_OK));
+        gsc_report expected = mark;
+        if (row.verdict >= 0) {
+            expected = merged_by_hand(row.reports, row.kind);
+            expected.overflow = row.verdict;
+            expected.found_inf = static_cast<float>(row.verdict);
+        }
+        CHECK(same(out, expected));
+    }
 }
 
 TEST_CASE("a merged overflow is 1, whatever the parts say", "[policy]")
 {
-    gsc_report a = {}, b = {};
+    gsc_report a = {}, b = {}, failed = {};
     a.found_inf = 2;
     b.overflow = 5;
-    CHECK(merged(a, b).found_inf == 1.0f);
-    CHECK(merged(a, b).overflow == 1);
-    CHECK(merged(a, a).overflow == 1);
-    CHECK(merged(gsc_report{}, b).found_inf == 1.0f);
+    failed.status = GSC_ERROR_DEVICE; // as a rank may leave it that set nothing else
+    const gsc_report empty = {};
+    for (const Reports &reports :
+         {Reports{a, b}, {a, a}, {empty, b}, {b, empty}, {empty, failed, empty}, {failed}}) {
+        CHECK(merged(reports).found_inf == 1.0f);
+        CHECK(merged(reports).overflow == 1);
+    }
+    CHECK(merged({empty, failed, a}).status == GSC_ERROR_DEVICE);
+}
+
+TEST_CASE("a merged report of a rank that failed is none to update by", "[policy]")
+{
+    gsc_report failed = {}, good = {};
+    failed.status = GSC_ERROR_DEVICE;
+    const gsc_report all = merged({good, failed});
+    gsc_state s = start(usual);
+    CHECK(gsc_state_update(nullptr, &usual, &s, &all, &s, nullptr) == GSC_ERROR_REPORT);
+}
+
+TEST_CASE("the oldest factor of a merge shows, so that a late one is found", "[policy]")
+{
+    const gsc_policy p = usual;
+    const gsc_state s = states(p, start(p), "...").back();
+    gsc_report late = {}, fresh = {}, unknown = {};
+    late.serial = s.factor.serial - 1;
+    fresh.serial = s.factor.serial;
+    CHECK((updated(p, s, merged({fresh, unknown, fresh})).events & stale) == 0);
+    CHECK((updated(p, s, merged({fresh, late})).events & stale) == stale);
+    CHECK((updated(p, s, merged({late, unknown})).events & stale) == stale);
 }
 
 /* ---- presets ---- */
 
 TEST_CASE("presets can be listed, and each is a policy that can be used", "[policy]")
 {
-    const uint32_t count = gsc_preset_count();
-    CHECK(count > 20);
     std::set<std::string> names;
-    for (uint32_t i = 0; i < count; i++) {
-        const std::string name = gsc_preset_name(i);
+    uint32_t count = 0;
+    for (; gsc_preset_name(count); count++) {
+        const std::string name = gsc_preset_name(count);
         CAPTURE(name);
         CHECK(names.insert(name).second);
-        CHECK(std::string(gsc_preset_summary(i)).size() > 20);
+        CHECK(std::string(gsc_preset_summary(count)).size() > 20);
         const gsc_policy p = preset(name);
         CHECK(p.struct_size == GSC_POLICY_SIZE);
         CHECK(gsc_policy_check(&p, nullptr) == GSC_OK);
         CHECK(start(p).factor.scale >= 1);
     }
-    CHECK(gsc_preset_name(count) == nullptr);
+    CHECK(count > 20);
     CHECK(gsc_preset_summary(count) == nullptr);
     CHECK(gsc_preset_name(UINT32_MAX) == nullptr);
-    for (const char *name : {"recommended", "none", "static", "torch", "megatron"})
+    for (const char *name : {"recommended", "none", "guard", "static", "torch", "megatron"})
         CHECK(names.count(name) == 1);
 }
 
-TEST_CASE("none never moves and static stays where it is put", "[policy]")
+TEST_CASE("none and guard never move, guard stops, and static stays where it is put", "[policy]")
 {
     gsc_policy p = preset("none");
     CHECK(scales(p, start(p), ".xx.") == std::vector<double>{1, 1, 1, 1});
+    p = preset("guard");
+    CHECK(scales(p, start(p), ".xx.") == std::vector<double>{1, 1, 1, 1});
+    const std::vector<gsc_state> end = states(p, start(p), "xxx." + std::string(10, 'x'));
+    for (size_t i = 0; i < end.size(); i++)
+        CHECK(!(end[i].events & stopped) == (i < 13));
     p = preset("static");
     p.init_scale = 3;
     CHECK(scales(p, start(p), ".xx.") == std::vector<double>{3, 3, 3, 3});
@@ -1054,4 +1473,15 @@ TEST_CASE("recommended: torch's numbers, a floor, a ceiling, and a stop after te
     const gsc_state better = states(p, down[40], std::string(2000, '.')).back();
     CHECK(better.factor.scale == 0x1p-13);
     CHECK(better.events == grew);
+
+    // A scale that was given beyond a limit is not moved to it.
+    gsc_policy below = p, above = p;
+    below.init_scale = 0x1p-20;
+    above.init_scale = 0x1p30;
+    const gsc_state low = states(below, start(below), "x").back();
+    CHECK(low.factor.scale == 0x1p-20);
+    CHECK(low.events == (skipped | stalled | at_floor));
+    const gsc_state high = states(above, start(above), std::string(2000, '.')).back();
+    CHECK(high.factor.scale == 0x1p30);
+    CHECK(high.events == at_ceiling);
 }

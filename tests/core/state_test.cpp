@@ -20,7 +20,7 @@ gsc_policy golden_policy()
     p.min_scale = 0x1p-14;
     p.ceiling_rule = GSC_LIMIT_KEEP;
     p.floor_rule = GSC_LIMIT_STOP;
-    p.overflow_test = GSC_OVERFLOW_NORM;
+    p.overflow_test = GSC_TEST_NORM;
     p.hysteresis = 2;
     p.overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF;
     p.apply_delay = 1;
@@ -47,7 +47,7 @@ gsc_state after(const gsc_policy &p, gsc_state state, const std::string &steps)
 {
     for (char step : steps) {
         const gsc_report report = report_of(step);
-        REQUIRE(gsc_update(nullptr, &p, &state, &report, &state, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_update(nullptr, &p, &state, &report, &state, nullptr) == GSC_OK);
     }
     return state;
 }
@@ -55,7 +55,7 @@ gsc_state after(const gsc_policy &p, gsc_state state, const std::string &steps)
 gsc_state start(const gsc_policy &p)
 {
     gsc_state state;
-    REQUIRE(gsc_state_init(nullptr, &p, &state, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init(nullptr, &p, nullptr, &state, nullptr) == GSC_OK);
     return state;
 }
 
@@ -146,8 +146,8 @@ TEST_CASE("the saved bytes are those of the format", "[state]")
           "0a0000000000000001000000000000000000000000000000000000000000e03f"
           "000000000000e83f00000000000008400000000000003040"
           // state
-          "0000000000007040000000000000703f000080430000803b0600000000000000"
           "0000000000007040000000000000703f000080430000803b0700000000000000"
+          "0000000000007040000000000000703f000080430000803b0800000000000000"
           "000000000000000000000000000000000000000000000000000000000000f03f"
           "000000000000f03f020000000000000002000000000000000000000000000000"
           "0000000000000000000000000000000002000000000000000000000000000000"
@@ -155,7 +155,7 @@ TEST_CASE("the saved bytes are those of the format", "[state]")
           "0000000000000000000000000000000000000000000000000000000000000000"
           "0000000000000000000000000000000000000000000000000000000000000000"
           // CRC-32
-          "06c03656");
+          "718b5ac4");
 }
 
 TEST_CASE("the golden bytes load as what was saved", "[state]")
@@ -226,6 +226,10 @@ TEST_CASE("absurd values with a checksum that fits are refused", "[state]")
         {changed(bytes, policy_at + offsetof(gsc_policy, quirks), 64u), GSC_ERROR_POLICY},
         {changed(bytes, state_at + offsetof(gsc_state, next.scale), nan), GSC_ERROR_STATE},
         {changed(bytes, state_at + offsetof(gsc_state, good), int64_t{-1}), GSC_ERROR_STATE},
+        {changed(bytes, policy_at + offsetof(gsc_policy, reserved), 1u), GSC_ERROR_POLICY},
+        {changed(bytes, state_at + offsetof(gsc_state, reserved_u32), 1u), GSC_ERROR_STATE},
+        {changed(bytes, state_at + offsetof(gsc_state, reserved), uint64_t{42}), GSC_ERROR_STATE},
+        {changed(bytes, state_at + sizeof(gsc_state) - 8, uint64_t{1}), GSC_ERROR_STATE},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const Loaded l = load(rows[i].first);
@@ -320,7 +324,7 @@ TEST_CASE("a loaded scaler goes on as if it had never been saved", "[state]")
     std::string steps;
     for (int i = 0; i < 300; i++)
         steps += random.next() % 5 ? '.' : 'x';
-    for (uint32_t i = 0; i < gsc_preset_count(); i++) {
+    for (uint32_t i = 0; gsc_preset_name(i); i++) {
         gsc_policy p = GSC_POLICY_INIT;
         REQUIRE(gsc_policy_preset(gsc_preset_name(i), &p, nullptr) == GSC_OK);
         p.growth_interval = std::min<uint64_t>(p.growth_interval, 5);

@@ -39,6 +39,29 @@ template <class To, class From> To bit_cast(From from)
     return to;
 }
 
+/* Every GSC_WANT_* bit, and what asks for some of them. */
+constexpr uint32_t want_all = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
+
+inline gsc_options wanting(uint32_t want)
+{
+    gsc_options options = GSC_OPTIONS_INIT;
+    options.want = want;
+    return options;
+}
+
+/* Adds in runs of 64: each run in order, then the runs in order. */
+inline double sum_in_runs(const std::vector<double> &addends)
+{
+    double sum = 0;
+    for (size_t first = 0; first < addends.size(); first += 64) {
+        double run = 0;
+        for (size_t i = first; i < std::min(first + 64, addends.size()); i++)
+            run += addends[i];
+        sum += run;
+    }
+    return sum;
+}
+
 inline std::string hex(uint64_t bits)
 {
     std::ostringstream text;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: MIT
-// gsc_check, gsc_unscale and gsc_scale: every output bit and every member of the report against
-// one naive loop over exact values, whatever the sizes, dtypes, threads and floating-point modes.
+// The calls on tensors: every output bit and every member of the reports, of the list and of each
+// tensor, against one naive loop over exact values, whatever the sizes, dtypes, options, threads
+// and floating-point modes.
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cfloat>
+#include <functional>
 #include <iomanip>
 #include <memory>
 #include <thread>
@@ -19,10 +22,14 @@
 
 namespace {
 
-constexpr uint32_t want_all = 63;
 constexpr double infinity = HUGE_VAL, nan_value = std::numeric_limits<double>::quiet_NaN();
 
 /* ---- lists of tensors ---- */
+
+uint64_t parts_of(uint32_t dtype)
+{
+    return is_complex(dtype) ? 2 : 1;
+}
 
 /* Tensors with the memory that they lie in, every second one at an odd address. */
 class Tensors {
@@ -31,18 +38,26 @@ class Tensors {
     Tensors(Tensors &&) = default;
     Tensors &operator=(Tensors &&) = default;
 
-    /* `count` zeros. */
-    void add(const Dtype &d, uint64_t count)
+    /* `count` zeros; of a complex dtype, too. */
+    void add(uint32_t dtype, uint64_t count)
     {
         const bool odd = memory.size() % 2 == 1;
-        memory.emplace_back(count * d.size + odd);
-        list.push_back({count ? memory.back().data() + odd : nullptr, count, d.dtype, 0});
+        memory.emplace_back(count * gsc_dtype_size(dtype) + odd);
+        list.push_back({count ? memory.back().data() + odd : nullptr, count, dtype, 0});
+    }
+    void add(const Dtype &d, uint64_t count)
+    {
+        add(d.dtype, count);
+    }
+    void add_bits(uint32_t dtype, const std::vector<uint64_t> &bits)
+    {
+        add(dtype, bits.size() / parts_of(dtype));
+        for (uint64_t i = 0; i < bits.size(); i++)
+            write_bits(real(dtype), at(list.size() - 1), i, bits[i]);
     }
     void add_bits(const Dtype &d, const std::vector<uint64_t> &bits)
     {
-        add(d, bits.size());
-        for (uint64_t i = 0; i < bits.size(); i++)
-            write_bits(d, at(list.size() - 1), i, bits[i]);
+        add_bits(d.dtype, bits);
     }
     void add_values(const Dtype &d, const std::vector<double> &values)
     {
@@ -51,21 +66,22 @@ class Tensors {
             bits.push_back(std::isnan(x) ? d.infinity() | d.normal() >> 1 : encode(d, x));
         add_bits(d, bits);
     }
-    /* Zeros of other dtypes, or of one other dtype. */
+    /* Zeros of other dtypes, or of one other dtype; complex ones stay what they are. */
     Tensors like(const std::vector<Dtype> &types) const
     {
         Tensors other;
         for (uint64_t i = 0; i < list.size(); i++)
-            other.add(types[i % types.size()], list[i].count);
+            other.add(parts(i) == 2 ? list[i].dtype : types[i % types.size()].dtype, list[i].count);
         return other;
     }
     Tensors copy() const
     {
         Tensors other;
-        for (uint64_t i = 0; i < list.size(); i++) {
-            other.add(type(i), list[i].count);
-            if (list[i].count)
-                std::memcpy(other.at(i), at(i), list[i].count * type(i).size);
+        for (const gsc_tensor &tensor : list) {
+            other.add(tensor.dtype, tensor.count);
+            if (tensor.count)
+                std::memcpy(other.list.back().data, tensor.data,
+                            tensor.count * gsc_dtype_size(tensor.dtype));
         }
         return other;
     }
@@ -81,17 +97,26 @@ class Tensors {
     {
         return real(list[i].dtype);
     }
+    uint64_t parts(uint64_t i) const
+    {
+        return parts_of(list[i].dtype);
+    }
+    /* Real numbers of a tensor. */
+    uint64_t numbers(uint64_t i) const
+    {
+        return list[i].count * parts(i);
+    }
     unsigned char *at(uint64_t i) const
     {
         return static_cast<unsigned char *>(list[i].data);
     }
-    uint64_t bits(uint64_t i, uint64_t element) const
+    uint64_t bits(uint64_t i, uint64_t number) const
     {
-        return read_bits(type(i), at(i), element);
+        return read_bits(type(i), at(i), number);
     }
-    double value(uint64_t i, uint64_t element) const
+    double value(uint64_t i, uint64_t number) const
     {
-        return decode(type(i), bits(i, element));
+        return decode(type(i), bits(i, number));
     }
     const gsc_tensor *data() const
     {
@@ -107,16 +132,90 @@ class Tensors {
     std::vector<gsc_tensor> list;
 };
 
-/* The first tensor and element that differ, in words; empty if none does. */
+/* The first tensor and number that differ, in words; empty if none does. */
 std::string difference(const Tensors &results, const Tensors &expected)
 {
     for (uint64_t i = 0; i < expected.size(); i++)
-        for (uint64_t j = 0; j < expected.data()[i].count; j++)
+        for (uint64_t j = 0; j < expected.numbers(i); j++)
             if (results.bits(i, j) != expected.bits(i, j))
-                return "tensor " + std::to_string(i) + " (" + expected.type(i).name + ") element " +
+                return "tensor " + std::to_string(i) + " (" + expected.type(i).name + ") number " +
                        std::to_string(j) + ": " + hex(results.bits(i, j)) + ", not " +
                        hex(expected.bits(i, j));
     return "";
+}
+
+/* ---- what a call says ---- */
+
+/* What is asked for: GSC_WANT_* bits and these. */
+constexpr uint32_t ask_each = 8, ask_histogram = 16, ask_all = 31;
+
+using Histogram = std::array<int64_t, GSC_HISTOGRAM_WORDS>;
+
+/* Reports of the list and of each tensor, and the histogram; none and zeros where not asked for. */
+struct Said {
+    gsc_report report = {};
+    std::vector<gsc_report> each;
+    Histogram histogram = {};
+};
+
+std::string text(const gsc_report &r)
+{
+    std::ostringstream s;
+    s << std::setprecision(17) << "found_inf " << r.found_inf << " overflow " << r.overflow
+      << " status " << r.status << " absent " << r.absent << " serial " << r.serial << " nan "
+      << r.nan_count << " inf " << r.inf_count << " first " << r.first_tensor << ":"
+      << r.first_element << " zeros " << r.zeros_made << " subnormals " << r.subnormals_made
+      << " clamped " << r.clamped << " amax " << r.amax << " squares " << r.sum_squares
+      << " elements " << r.elements;
+    return s.str();
+}
+
+std::string difference(const gsc_report &report, const gsc_report &expected_report)
+{
+    if (same(report, expected_report))
+        return "";
+    return text(report) + ", not " + text(expected_report);
+}
+
+std::string difference(const Said &said, const Said &expected)
+{
+    std::string wrong = difference(said.report, expected.report);
+    if (said.each.size() != expected.each.size())
+        return wrong + "another number of reports";
+    for (uint64_t i = 0; i < said.each.size() && wrong.empty(); i++)
+        if (!same(said.each[i], expected.each[i]))
+            wrong +=
+                "tensor " + std::to_string(i) + ": " + difference(said.each[i], expected.each[i]);
+    for (uint64_t i = 0; i < GSC_HISTOGRAM_WORDS; i++)
+        if (said.histogram[i] != expected.histogram[i])
+            wrong += " histogram[" + std::to_string(i) + "] " + std::to_string(said.histogram[i]) +
+                     ", not " + std::to_string(expected.histogram[i]);
+    return wrong;
+}
+
+gsc_report only(uint32_t ask, gsc_report r)
+{
+    r.absent = want_all & ~ask;
+    if (r.absent & GSC_WANT_NORM)
+        r.sum_squares = 0;
+    if (r.absent & GSC_WANT_AMAX)
+        r.amax = 0;
+    if (r.absent & GSC_WANT_UNDERFLOW)
+        r.zeros_made = r.subnormals_made = 0;
+    return r;
+}
+
+/* The same where less was asked for. */
+Said only(uint32_t ask, Said said)
+{
+    said.report = only(ask, said.report);
+    for (gsc_report &report : said.each)
+        report = only(ask, report);
+    if (!(ask & ask_each))
+        said.each.clear();
+    if (!(ask & ask_histogram))
+        said.histogram = {};
+    return said;
 }
 
 /* ---- what the numerics say, one element after the other ---- */
@@ -140,10 +239,10 @@ template <class Lane> double sum_in_lanes(const double *products, uint64_t n)
     return fold(sums, 0, 1);
 }
 
-/* Of one tensor: blocks within chunks within the tensor, each in order. */
+/* Of one tensor: blocks within chunks, in order; chunks within the tensor, in runs. */
 double sum_of_squares(const std::vector<double> &products, bool in_float)
 {
-    double tensor = 0;
+    std::vector<double> chunks;
     for (uint64_t chunk = 0; chunk < products.size(); chunk += 65536) {
         double sum = 0;
         const uint64_t end = std::min<uint64_t>(chunk + 65536, products.size());
@@ -154,104 +253,119 @@ double sum_of_squares(const std::vector<double> &products, bool in_float)
                 block = sum_in_lanes<double>(&products[i], n);
             sum += block;
         }
-        tensor += sum;
+        chunks.push_back(sum);
     }
-    return tensor;
+    return sum_in_runs(chunks);
+}
+
+/* The report of a list, of those of its tensors. */
+gsc_report together(const std::vector<gsc_report> &each)
+{
+    gsc_report r = {};
+    std::vector<double> squares;
+    for (const gsc_report &one : each) {
+        if (r.nan_count + r.inf_count == 0) {
+            r.first_tensor = one.first_tensor;
+            r.first_element = one.first_element;
+        }
+        r.serial = one.serial;
+        r.absent = one.absent;
+        r.amax = std::max(r.amax, one.amax);
+        r.elements += one.elements;
+        r.nan_count += one.nan_count;
+        r.inf_count += one.inf_count;
+        r.zeros_made += one.zeros_made;
+        r.subnormals_made += one.subnormals_made;
+        r.clamped += one.clamped;
+        squares.push_back(one.sum_squares);
+    }
+    if (r.nan_count + r.inf_count == 0)
+        r.first_tensor = r.first_element = 0;
+    r.sum_squares = sum_in_runs(squares);
+    r.overflow = r.nan_count + r.inf_count > 0;
+    r.found_inf = static_cast<float>(r.overflow);
+    return r;
 }
 
 struct Expected {
     Tensors out;
-    gsc_report report;
+    Said said;
 };
 
-/* Outputs and report of everything wanted. */
-Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double multiplier)
+constexpr uint64_t serial = 7; /* of the factors here */
+
+/* Outputs, and everything that can be asked for. */
+Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double multiplier,
+                  double clamp = 0)
 {
     Expected e = {in.like(out_types), {}};
-    gsc_report &r = e.report;
     const bool normal = std::isnormal(static_cast<float>(multiplier));
     for (uint64_t t = 0; t < in.size(); t++) {
         const Dtype &from = in.type(t), &to = e.out.type(t);
+        const uint64_t parts = in.parts(t);
         const bool in_float = from.dtype != GSC_F64 && normal;
         const double m =
             in_float ? static_cast<double>(static_cast<float>(multiplier)) : multiplier;
-        const bool copied = m == 1.0 && from.dtype == to.dtype;
-        std::vector<double> products(in.data()[t].count);
-        for (uint64_t i = 0; i < products.size(); i++) {
-            const uint64_t before = in.bits(t, i);
-            const bool nan = is_nan(from, before);
-            const double x = in.value(t, i);
-            products[i] = in_float
-                              ? static_cast<double>(static_cast<float>(x) * static_cast<float>(m))
-                              : x * m;
-            const uint64_t after = copied ? before
-                                   : nan  ? convert_nan(from, to, before)
-                                          : encode(to, products[i]);
-            write_bits(to, e.out.at(t), i, after);
-
-            const double y = decode(to, after), smallest = decode(to, to.normal());
-            const bool was_subnormal = x != 0 && std::fabs(x) < decode(from, from.normal());
-            r.elements++;
+        const double most = in_float ? static_cast<double>(static_cast<float>(clamp)) : clamp;
+        const bool copied = m == 1.0 && from.dtype == to.dtype && clamp == 0;
+        std::vector<double> products(in.numbers(t));
+        gsc_report r = {};
+        r.serial = serial;
+        r.elements = static_cast<int64_t>(in.data()[t].count);
+        for (uint64_t element = 0; element < in.data()[t].count; element++) {
+            /* Of the part that counts, the larger one. */
+            uint64_t before = 0, after = 0;
+            double product = 0;
+            bool is_clamped = false;
+            for (uint64_t i = element * parts; i < (element + 1) * parts; i++) {
+                const uint64_t bits = in.bits(t, i);
+                const bool nan = is_nan(from, bits);
+                const double x = in.value(t, i);
+                products[i] =
+                    in_float ? static_cast<double>(static_cast<float>(x) * static_cast<float>(m))
+                             : x * m;
+                const uint64_t rounded = copied ? bits
+                                         : nan  ? convert_nan(from, to, bits)
+                                                : encode(to, products[i]);
+                const bool beyond = clamp != 0 && std::fabs(products[i]) > most;
+                write_bits(to, e.out.at(t), i,
+                           beyond ? encode(to, std::copysign(most, products[i])) : rounded);
+                if (std::isfinite(products[i]))
+                    r.amax = std::max(r.amax, std::fabs(products[i]));
+                if (i % parts == 0 || (bits & ~from.sign()) > (before & ~from.sign())) {
+                    before = bits;
+                    after = rounded;
+                    product = products[i];
+                    is_clamped = beyond;
+                }
+            }
+            const double x = decode(from, before), y = decode(to, after);
+            const bool nan = is_nan(from, before), bad = !std::isfinite(clamp != 0 ? product : y),
+                       was_subnormal = x != 0 && std::fabs(x) < decode(from, from.normal());
+            if (bad && r.nan_count + r.inf_count == 0) {
+                r.first_tensor = static_cast<int64_t>(t);
+                r.first_element = static_cast<int64_t>(element);
+            }
             r.nan_count += nan;
-            r.inf_count += !nan && !std::isfinite(y);
+            r.inf_count += bad && !nan;
             r.zeros_made += y == 0 && x != 0;
-            r.subnormals_made += y != 0 && std::fabs(y) < smallest && !was_subnormal;
-            if (std::isfinite(products[i]))
-                r.amax = std::max(r.amax, std::fabs(products[i]));
-            if (!std::isfinite(y) && r.first_bad == 0)
-                r.first_bad = INT64_MIN + static_cast<int64_t>(t << 40 | i);
-            r.histogram_elements += i % 65536 < 4096;
-            if (i % 65536 < 4096 && std::isfinite(products[i]) && products[i] != 0)
-                r.histogram[std::clamp((std::ilogb(products[i]) + 48) >> 2, 0, 15)]++;
+            r.subnormals_made += y != 0 && std::fabs(y) < decode(to, to.normal()) && !was_subnormal;
+            r.clamped += is_clamped;
+            if (element * parts % 65536 >= 4096)
+                continue;
+            e.said.histogram[16]++;
+            if (std::isfinite(product) && product != 0)
+                e.said.histogram[static_cast<size_t>(
+                    std::clamp((std::ilogb(product) + 48) >> 2, 0, 15))]++;
         }
-        r.sum_squares += sum_of_squares(products, in_float);
+        r.sum_squares = sum_of_squares(products, in_float);
+        r.overflow = r.nan_count + r.inf_count > 0;
+        r.found_inf = static_cast<float>(r.overflow);
+        e.said.each.push_back(r);
     }
-    r.overflow = r.nan_count + r.inf_count > 0;
-    r.found_inf = static_cast<float>(r.overflow);
+    e.said.report = together(e.said.each);
+    e.said.report.serial = serial;
     return e;
-}
-
-/* The same report where less was wanted. */
-gsc_report only(uint32_t want, gsc_report r)
-{
-    r.absent = want_all & ~want;
-    if (r.absent & GSC_WANT_COUNTS)
-        r.nan_count = r.inf_count = 0;
-    if (r.absent & GSC_WANT_FIRST_BAD)
-        r.first_bad = 0;
-    if (r.absent & GSC_WANT_NORM)
-        r.sum_squares = 0;
-    if (r.absent & GSC_WANT_AMAX)
-        r.amax = 0;
-    if (r.absent & GSC_WANT_UNDERFLOW)
-        r.zeros_made = r.subnormals_made = 0;
-    if (r.absent & GSC_WANT_HISTOGRAM) {
-        r.histogram_elements = 0;
-        std::fill(std::begin(r.histogram), std::end(r.histogram), 0);
-    }
-    return r;
-}
-
-std::string text(const gsc_report &r)
-{
-    std::ostringstream s;
-    s << std::setprecision(17) << "found_inf " << r.found_inf << " overflow " << r.overflow
-      << " nan " << r.nan_count << " inf " << r.inf_count << " first ";
-    if (r.first_bad)
-        s << GSC_BAD_TENSOR(r.first_bad) << ":" << GSC_BAD_ELEMENT(r.first_bad);
-    s << " zeros " << r.zeros_made << " subnormals " << r.subnormals_made << " amax " << r.amax
-      << " squares " << r.sum_squares << " elements " << r.elements << " absent " << r.absent
-      << " histogram " << r.histogram_elements << ":";
-    for (int64_t bin : r.histogram)
-        s << " " << bin;
-    return s.str();
-}
-
-std::string difference(const gsc_report &report, const gsc_report &expected_report)
-{
-    if (same(report, expected_report))
-        return "";
-    return text(report) + ", not " + text(expected_report);
 }
 
 /* ---- calls ---- */
@@ -260,58 +374,80 @@ gsc_factor factor_of(double scale)
 {
     gsc_factor factor;
     REQUIRE(gsc_factor_init(scale, &factor, nullptr) == GSC_OK);
+    factor.serial = serial;
     return factor;
 }
 
-/* Full of a mark, so that what a call leaves out shows. */
-gsc_report marked_report()
+using Call = decltype(&gsc_unscale);
+
+gsc_status check_only(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *in,
+                      const gsc_tensor *, uint64_t n, const gsc_options *options,
+                      gsc_report *report, gsc_error *err)
 {
-    gsc_report report;
-    std::memset(&report, 0x5a, sizeof report);
-    return report;
+    return gsc_check(on, factor, in, n, options, report, err);
 }
 
-gsc_report check(const gsc_exec *on, double scale, const Tensors &in, uint32_t want = want_all)
+/* What it says, out of memory that was full of a mark, so that what a call leaves out shows. */
+Said said_by(Call call, const gsc_exec *on, const gsc_factor *factor, const Tensors &in,
+             const gsc_tensor *out, uint32_t ask = ask_all, double clamp = 0)
 {
-    const gsc_factor factor = factor_of(scale);
-    gsc_report report = marked_report();
-    CHECK(gsc_check(on, &factor, in.data(), in.size(), want, &report, nullptr) == GSC_OK);
-    return report;
+    Said said;
+    gsc_options options = wanting(ask & want_all);
+    options.clamp = clamp;
+    std::memset(&said.report, 0x5a, sizeof said.report);
+    if (ask & ask_each) {
+        said.each.resize(in.size(), said.report);
+        options.each = said.each.data();
+    }
+    if (ask & ask_histogram) {
+        said.histogram.fill(-1);
+        options.histogram = said.histogram.data();
+    }
+    gsc_error err = {};
+    const gsc_status status =
+        call(on, factor, in.data(), out, in.size(), &options, &said.report, &err);
+    if (status != GSC_OK)
+        FAIL(status << " " << err.message);
+    return said;
 }
 
-gsc_report unscale(const gsc_exec *on, double scale, const Tensors &in, const gsc_tensor *out,
-                   uint32_t want = want_all)
+Said check(const gsc_exec *on, double scale, const Tensors &in, uint32_t ask = ask_all)
 {
     const gsc_factor factor = factor_of(scale);
-    gsc_report report = marked_report();
-    CHECK(gsc_unscale(on, &factor, in.data(), out, in.size(), want, &report, nullptr) == GSC_OK);
-    return report;
+    return said_by(check_only, on, &factor, in, nullptr, ask);
+}
+
+Said unscale(const gsc_exec *on, double scale, const Tensors &in, const gsc_tensor *out,
+             uint32_t ask = ask_all, double clamp = 0)
+{
+    const gsc_factor factor = factor_of(scale);
+    return said_by(gsc_unscale, on, &factor, in, out, ask, clamp);
 }
 
 /* Unscale into `types`, in place too where the sizes allow it, and check where they are the same.
  */
 std::string wrong_unscale(const Tensors &in, const std::vector<Dtype> &types, double scale,
-                          uint32_t want)
+                          uint32_t ask = ask_all, double clamp = 0)
 {
-    const Expected e = expected(in, types, 1 / scale);
-    const gsc_report report = only(want, e.report);
+    const Expected e = expected(in, types, 1 / scale, clamp);
+    const Said said = only(ask, e.said);
     bool same_sizes = true, same_types = true;
     for (uint64_t i = 0; i < in.size(); i++) {
         same_sizes &= in.type(i).size == e.out.type(i).size;
         same_types &= in.type(i).dtype == e.out.type(i).dtype;
     }
     Tensors out = in.like(types);
-    std::string wrong = difference(unscale(nullptr, scale, in, out.data(), want), report);
+    std::string wrong = difference(unscale(nullptr, scale, in, out.data(), ask, clamp), said);
     wrong += difference(out, e.out);
-    if (same_types)
-        wrong += difference(check(nullptr, scale, in, want), report);
+    if (same_types && clamp == 0)
+        wrong += difference(check(nullptr, scale, in, ask), said);
     if (same_sizes) {
         const Tensors place = in.copy();
         const std::vector<gsc_tensor> seen = place.seen_as(e.out);
-        wrong += difference(unscale(nullptr, scale, place, seen.data(), want), report);
+        wrong += difference(unscale(nullptr, scale, place, seen.data(), ask, clamp), said);
         for (uint64_t i = 0; i < in.size(); i++)
             if (seen[i].count &&
-                std::memcmp(place.at(i), e.out.at(i), seen[i].count * in.type(i).size) != 0)
+                std::memcmp(place.at(i), e.out.at(i), in.numbers(i) * in.type(i).size) != 0)
                 wrong += "in place: tensor " + std::to_string(i);
     }
     return wrong;
@@ -345,16 +481,22 @@ uint64_t random_element(const Dtype &d, Kind kind, Random &random)
     }
 }
 
-void add_random(Tensors &to, const Dtype &d, uint64_t n, Kind kind, uint64_t seed)
+void add_random(Tensors &to, uint32_t dtype, uint64_t n, Kind kind, uint64_t seed)
 {
     Random random = {seed};
-    std::vector<uint64_t> bits(n);
+    std::vector<uint64_t> bits(n * parts_of(dtype));
     for (uint64_t &b : bits)
-        b = random_element(d, kind, random);
-    to.add_bits(d, bits);
+        b = random_element(real(dtype), kind, random);
+    to.add_bits(dtype, bits);
 }
 
-/* Every dtype with n elements, once for each of its outputs: `all_outputs` in turn. */
+void add_random(Tensors &to, const Dtype &d, uint64_t n, Kind kind, uint64_t seed)
+{
+    add_random(to, d.dtype, n, kind, seed);
+}
+
+/* Every dtype with n elements, once for each of its outputs: `all_outputs` in turn; complex ones.
+ */
 const std::vector<Dtype> all_outputs(std::begin(dtypes), std::end(dtypes));
 
 Tensors every_pair(uint64_t n, Kind kind)
@@ -363,6 +505,8 @@ Tensors every_pair(uint64_t n, Kind kind)
     for (const Dtype &from : dtypes)
         for (uint64_t to = 0; to < all_outputs.size(); to++)
             add_random(in, from, n, kind, n * 16 + to);
+    for (uint32_t dtype : {GSC_COMPLEX64, GSC_COMPLEX128})
+        add_random(in, dtype, n, kind, n + dtype);
     return in;
 }
 
@@ -434,8 +578,10 @@ Tensors long_list()
         add_random(in, dtypes[i % std::size(dtypes)], i % 70, Kind::moderate, i);
     for (uint64_t i = 0; i < std::size(dtypes); i++)
         add_random(in, dtypes[i], 300000 + i, i % 2 ? Kind::any : Kind::tiny, i);
+    add_random(in, GSC_COMPLEX64, 200001, Kind::any, 1);
     for (uint64_t i = 0; i < 300; i++)
-        add_random(in, dtypes[i % std::size(dtypes)], 100 + i, Kind::huge, i);
+        add_random(in, static_cast<uint32_t>(i % 9 + 1), 100 + i, Kind::huge,
+                   i); // complex ones, too
     return in;
 }
 
@@ -450,7 +596,7 @@ TEST_CASE("known reports", "[tensors]")
         Dtype in, out;
         double scale;
         std::vector<double> values;
-        int64_t nan_count, inf_count, first_bad; // -1: none
+        int64_t nan_count, inf_count, first; // -1: none
         int64_t zeros_made, subnormals_made;
         double amax, sum_squares;
     };
@@ -553,11 +699,12 @@ TEST_CASE("known reports", "[tensors]")
     for (const Row &row : rows) {
         CAPTURE(row.what);
         gsc_report report = {};
+        report.serial = serial;
         report.overflow = row.nan_count + row.inf_count > 0;
         report.found_inf = static_cast<float>(report.overflow);
         report.nan_count = row.nan_count;
         report.inf_count = row.inf_count;
-        report.first_bad = row.first_bad < 0 ? 0 : INT64_MIN + row.first_bad;
+        report.first_element = std::max<int64_t>(row.first, 0);
         report.zeros_made = row.zeros_made;
         report.subnormals_made = row.subnormals_made;
         report.amax = row.amax;
@@ -566,12 +713,12 @@ TEST_CASE("known reports", "[tensors]")
         Tensors in;
         in.add_values(row.in, row.values);
         const Tensors out = in.like({row.out});
-        constexpr uint32_t wanted = want_all & ~GSC_WANT_HISTOGRAM;
-        report = only(wanted, report);
-        CHECK(text(unscale(nullptr, row.scale, in, out.data(), wanted)) == text(report));
+        const uint32_t ask = want_all | ask_each;
+        const Said said = {report, {report}, {}};
+        CHECK(difference(unscale(nullptr, row.scale, in, out.data(), ask), said) == "");
         if (row.in.dtype == row.out.dtype) {
-            CHECK(text(check(nullptr, row.scale, in, wanted)) == text(report));
-            CHECK(text(unscale(nullptr, row.scale, in, in.data(), wanted)) == text(report));
+            CHECK(difference(check(nullptr, row.scale, in, ask), said) == "");
+            CHECK(difference(unscale(nullptr, row.scale, in, in.data(), ask), said) == "");
         }
     }
 }
@@ -583,7 +730,7 @@ TEST_CASE("unscale gives the bits of the numerics for every pair of dtypes and s
         for (Kind kind : {Kind::moderate, Kind::tiny, Kind::huge, Kind::any})
             for (double scale : scales) {
                 CAPTURE(n, static_cast<int>(kind), scale);
-                CHECK(wrong_unscale(every_pair(n, kind), all_outputs, scale, want_all) == "");
+                CHECK(wrong_unscale(every_pair(n, kind), all_outputs, scale) == "");
             }
 }
 
@@ -596,9 +743,9 @@ TEST_CASE("unscale gives the bits of the numerics around the ends of blocks and 
         const Kind kind = static_cast<Kind>(round % 4);
         const double scale = scales[round++ % 3];
         CAPTURE(n, static_cast<int>(kind), scale);
-        CHECK(wrong_unscale(every_pair(n, kind), all_outputs, scale, want_all) == "");
+        CHECK(wrong_unscale(every_pair(n, kind), all_outputs, scale) == "");
     }
-    CHECK(wrong_unscale(every_pair(65537, Kind::any), all_outputs, scales[3], want_all) == "");
+    CHECK(wrong_unscale(every_pair(65537, Kind::any), all_outputs, scales[3]) == "");
 }
 
 TEST_CASE("in place and check give the same as out of place", "[tensors][long]")
@@ -615,26 +762,26 @@ TEST_CASE("in place and check give the same as out of place", "[tensors][long]")
             for (const Dtype &d : all_outputs)
                 own.insert(own.end(), 3, d);
             CAPTURE(scale, static_cast<int>(kind));
-            CHECK(wrong_unscale(in, own, scale, want_all) == "");
-            CHECK(wrong_unscale(crossed, {bf16, cb16, f16, f8_e5m2, f8_e4m3fn}, scale, want_all) ==
-                  "");
+            CHECK(wrong_unscale(in, own, scale) == "");
+            CHECK(wrong_unscale(crossed, {bf16, cb16, f16, f8_e5m2, f8_e4m3fn}, scale) == "");
         }
 }
 
 TEST_CASE("a report holds what is wanted and nothing else", "[tensors]")
 {
-    for (uint32_t want = 0; want <= want_all; want++)
+    for (uint32_t ask = 0; ask <= ask_all; ask++)
         for (double scale : {65536.0, 1.0, 0.5, 1e39})
             for (Kind kind : {Kind::tiny, Kind::huge, Kind::any}) {
                 Tensors in;
                 for (const Dtype &d : all_outputs)
-                    add_random(in, d, 200, kind, want);
-                CAPTURE(want, scale, static_cast<int>(kind));
-                CHECK(wrong_unscale(in, all_outputs, scale, want) == "");
-                CHECK(wrong_unscale(in, {f64, f16, bf16, f32, cb16}, scale, want) == "");
+                    add_random(in, d, 200, kind, ask);
+                add_random(in, GSC_COMPLEX64, 100, kind, ask);
+                CAPTURE(ask, scale, static_cast<int>(kind));
+                CHECK(wrong_unscale(in, all_outputs, scale, ask) == "");
+                CHECK(wrong_unscale(in, {f64, f16, bf16, f32, cb16}, scale, ask) == "");
                 const std::vector<Dtype> same_size = {f32,     f64,       bf16, cb16,
                                                       f8_e5m2, f8_e4m3fn, f16};
-                CHECK(wrong_unscale(in, same_size, scale, want) == "");
+                CHECK(wrong_unscale(in, same_size, scale, ask) == "");
             }
 }
 
@@ -650,18 +797,26 @@ TEST_CASE("a bad element is found wherever it stands", "[tensors]")
                             131072u, 131073u})
             for (uint64_t bad : {d.infinity(), d.infinity() | d.sign(), d.nan()}) {
                 write_bits(d, in.at(2), at, bad);
-                const gsc_report report = check(nullptr, 4, in);
+                const Said said = check(nullptr, 4, in);
                 write_bits(d, in.at(2), at, 0);
-                gsc_report one = {};
-                one.found_inf = 1;
-                one.overflow = 1;
-                one.first_bad = INT64_MIN + static_cast<int64_t>(uint64_t{2} << 40 | at);
-                one.nan_count = is_nan(d, bad);
-                one.inf_count = !one.nan_count;
-                one.elements = n + 3;
-                one.histogram_elements = 3 * 4096 + 2 - 4096 + 3;
+                Said one;
+                one.each.resize(3);
+                one.each[0].elements = 3;
+                one.each[2].elements = n;
+                for (gsc_report *report : {&one.each[2], &one.report}) {
+                    report->found_inf = 1;
+                    report->overflow = 1;
+                    report->first_tensor = 2;
+                    report->first_element = static_cast<int64_t>(at);
+                    report->nan_count = is_nan(d, bad);
+                    report->inf_count = !report->nan_count;
+                }
+                for (gsc_report *report : {&one.each[0], &one.each[1], &one.each[2], &one.report})
+                    report->serial = serial;
+                one.report.elements = n + 3;
+                one.histogram[16] = 3 * 4096 + 2 - 4096 + 3;
                 CAPTURE(d.name, at, bad);
-                CHECK(text(report) == text(one));
+                CHECK(difference(said, one) == "");
             }
     }
 }
@@ -673,24 +828,26 @@ TEST_CASE("the first of several bad elements is the one of the earliest tensor",
     in.add_values(f32, {1, 2, 3});
     in.add_values(f16, {1, 2, nan_value, infinity});
     in.add_values(f64, {infinity});
-    const gsc_report report = check(nullptr, 1, in);
-    CHECK(GSC_BAD_TENSOR(report.first_bad) == 2);
-    CHECK(GSC_BAD_ELEMENT(report.first_bad) == 2);
+    const Said said = check(nullptr, 1, in);
+    CHECK(said.report.first_tensor == 2);
+    CHECK(said.report.first_element == 2);
+    CHECK(said.each[3].first_tensor == 3);
+    CHECK(said.each[3].first_element == 0);
 }
 
-TEST_CASE("a bad tensor past 2^23 - 2 is given as that limit", "[tensors]")
+TEST_CASE("a bad element is found at the end of a list of millions of tensors", "[tensors]")
 {
-    constexpr uint64_t limit = (1u << 23) - 2;
+    constexpr uint64_t n = (1u << 23) + 3;
     float bad = HUGE_VALF;
-    std::vector<gsc_tensor> list(limit + 3, gsc_tensor{nullptr, 0, GSC_F32, 0});
-    for (uint64_t at : {limit - 1, limit, limit + 1, limit + 2}) {
+    std::vector<gsc_tensor> list(n, gsc_tensor{nullptr, 0, GSC_F32, 0});
+    for (uint64_t at : {n / 2, n - 1}) {
         list[at] = {&bad, 1, GSC_F32, 0};
         gsc_report report;
-        CHECK(gsc_check(nullptr, nullptr, list.data(), list.size(), want_all, &report, nullptr) ==
-              GSC_OK);
+        CHECK(gsc_check(nullptr, nullptr, list.data(), n, nullptr, &report, nullptr) == GSC_OK);
         list[at] = list[0];
-        CHECK(GSC_BAD_TENSOR(report.first_bad) == static_cast<int64_t>(std::min(at, limit)));
-        CHECK(GSC_BAD_ELEMENT(report.first_bad) == 0);
+        CHECK(report.first_tensor == static_cast<int64_t>(at));
+        CHECK(report.first_element == 0);
+        CHECK(report.inf_count == 1);
     }
 }
 
@@ -703,40 +860,51 @@ TEST_CASE("a multiplier of exactly 1 copies the bits of signalling NaN, too", "[
         const gsc_factor one = factor_of(1);
         unscale(nullptr, 1, in, out.data());
         unscale(nullptr, 1, place, place.data());
-        CHECK(gsc_scale(nullptr, &one, in.data(), scaled.data(), 1, nullptr) == GSC_OK);
+        said_by(gsc_scale, nullptr, &one, in, scaled.data());
         CHECK(difference(out, in) == "");
         CHECK(difference(place, in) == "");
         CHECK(difference(scaled, in) == "");
     }
 }
 
-TEST_CASE("gsc_scale multiplies by the scale, into Inf where there is no room", "[tensors]")
+TEST_CASE("gsc_scale multiplies by the scale, into Inf where there is no room, and reports on it",
+          "[tensors]")
 {
     for (double scale : {65536.0, 1.0, 0.1, 1e39, 1e-42})
-        for (uint64_t n : {1u, 65u, 4097u}) {
-            const Tensors in = every_pair(n, Kind::any);
-            const Expected e = expected(in, all_outputs, scale);
-            Tensors out = in.like(all_outputs);
-            const gsc_factor factor = factor_of(scale);
-            CAPTURE(scale, n);
-            CHECK(gsc_scale(nullptr, &factor, in.data(), out.data(), in.size(), nullptr) == GSC_OK);
-            CHECK(difference(out, e.out) == "");
-        }
+        for (uint64_t n : {1u, 65u, 4097u})
+            for (double clamp : {0.0, 500.0}) {
+                const Tensors in = every_pair(n, Kind::any);
+                const Expected e = expected(in, all_outputs, scale, clamp);
+                Tensors out = in.like(all_outputs), without = in.like(all_outputs);
+                const gsc_factor factor = factor_of(scale);
+                CAPTURE(scale, n, clamp);
+                CHECK(
+                    difference(said_by(gsc_scale, nullptr, &factor, in, out.data(), ask_all, clamp),
+                               e.said) == "");
+                CHECK(difference(out, e.out) == "");
+                gsc_options options = GSC_OPTIONS_INIT;
+                options.clamp = clamp;
+                CHECK(gsc_scale(nullptr, &factor, in.data(), without.data(), in.size(), &options,
+                                nullptr, nullptr) == GSC_OK);
+                CHECK(difference(without, e.out) == "");
+            }
 }
 
 TEST_CASE("an empty list is legal, and so is a tensor without data", "[tensors]")
 {
     const gsc_factor factor = factor_of(2);
-    const gsc_tensor nothing[] = {{nullptr, 0, GSC_F16, 0}, {nullptr, 0, GSC_F64, 0}};
-    const gsc_report zeros = {};
-    for (uint64_t n : {0u, 2u}) {
-        const gsc_tensor *list = n ? nothing : nullptr;
-        gsc_report checked = marked_report(), unscaled = marked_report();
-        CHECK(gsc_check(nullptr, &factor, list, n, want_all, &checked, nullptr) == GSC_OK);
-        CHECK(gsc_unscale(nullptr, &factor, list, list, n, want_all, &unscaled, nullptr) == GSC_OK);
-        CHECK(gsc_scale(nullptr, &factor, list, list, n, nullptr) == GSC_OK);
-        CHECK(same(checked, zeros));
-        CHECK(same(unscaled, zeros));
+    Tensors nothing, empty;
+    empty.add(f16, 0);
+    empty.add(GSC_COMPLEX128, 0);
+    for (const Tensors *list : {&nothing, &empty}) {
+        Said said;
+        said.report.serial = serial;
+        said.each.resize(list->size(), said.report);
+        for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_accumulate})
+            CHECK(difference(said_by(call, nullptr, &factor, *list, list->data()), said) == "");
+        said.report.serial = 0;
+        CHECK(difference(said_by(check_only, nullptr, nullptr, *list, nullptr, 0).report,
+                         only(0, said.report)) == "");
     }
 }
 
@@ -746,19 +914,33 @@ TEST_CASE("unscale without a report writes the same", "[tensors]")
     for (double scale : {3.0, 1.0, 1e39}) {
         const gsc_factor factor = factor_of(scale);
         Tensors out = in.like(all_outputs), expected_out = in.like(all_outputs);
-        unscale(nullptr, scale, in, expected_out.data());
-        CHECK(gsc_unscale(nullptr, &factor, in.data(), out.data(), in.size(), want_all, nullptr,
+        const Said said = unscale(nullptr, scale, in, expected_out.data());
+        CHECK(gsc_unscale(nullptr, &factor, in.data(), out.data(), in.size(), nullptr, nullptr,
                           nullptr) == GSC_OK);
         CHECK(difference(out, expected_out) == "");
+        Said without; // the report of the list is none of each
+        without.each.resize(in.size());
+        gsc_options options = wanting(want_all);
+        options.each = without.each.data();
+        CHECK(gsc_unscale(nullptr, &factor, in.data(), out.data(), in.size(), &options, nullptr,
+                          nullptr) == GSC_OK);
+        without.report = said.report;
+        without.histogram = said.histogram;
+        CHECK(difference(without, said) == "");
     }
 }
 
 TEST_CASE("a check without a factor is one of the values as they are", "[tensors]")
 {
     const Tensors in = every_pair(100, Kind::any);
-    gsc_report report = marked_report();
-    CHECK(gsc_check(nullptr, nullptr, in.data(), in.size(), want_all, &report, nullptr) == GSC_OK);
-    CHECK(text(report) == text(check(nullptr, 1, in)));
+    Said said = check(nullptr, 1, in);
+    said.report.serial = 0;
+    for (gsc_report &report : said.each)
+        report.serial = 0;
+    CHECK(difference(said_by(check_only, nullptr, nullptr, in, nullptr), said) == "");
+    gsc_report report;
+    REQUIRE(gsc_check(nullptr, nullptr, in.data(), in.size(), nullptr, &report, nullptr) == GSC_OK);
+    CHECK(difference(report, only(0, said.report)) == "");
 }
 
 TEST_CASE("a large list, whose output goes past the caches, gives the bytes of its pieces",
@@ -775,18 +957,21 @@ TEST_CASE("a large list, whose output goes past the caches, gives the bytes of i
             std::memcpy(in.at(1) + i * 4, some.at(0), std::min<uint64_t>(100003, n - i) * 4);
         for (double scale : {65536.0, 1.0}) {
             const Tensors out = in.like({to}), pieces = in.like({to});
-            const gsc_report whole = unscale(nullptr, scale, in, out.data());
-            gsc_report merged = {};
+            const gsc_report whole = unscale(nullptr, scale, in, out.data()).report;
+            const gsc_options options = wanting(want_all);
+            std::vector<gsc_report> reports;
+            gsc_report merged;
             const gsc_factor factor = factor_of(scale);
             for (uint64_t i = 0; i < n; i += piece) {
                 const uint64_t count = std::min(piece, n - i);
                 const gsc_tensor part = {in.at(1) + i * 4, count, GSC_F32, 0},
                                  result = {pieces.at(1) + i * to.size, count, to.dtype, 0};
-                gsc_report report;
-                REQUIRE(gsc_unscale(nullptr, &factor, &part, &result, 1, want_all, &report,
+                reports.emplace_back();
+                REQUIRE(gsc_unscale(nullptr, &factor, &part, &result, 1, &options, &reports.back(),
                                     nullptr) == GSC_OK);
-                gsc_merge(nullptr, &merged, &report, &merged, nullptr);
             }
+            REQUIRE(gsc_report_merge(nullptr, reports.data(), reports.size(), GSC_MERGE_PARTS,
+                                     nullptr, &merged, nullptr) == GSC_OK);
             CAPTURE(to.name, scale);
             CHECK(std::memcmp(out.at(1), pieces.at(1), n * to.size) == 0);
             CHECK(whole.nan_count == merged.nan_count);
@@ -800,30 +985,27 @@ TEST_CASE("a large list, whose output goes past the caches, gives the bytes of i
 TEST_CASE("small tensors of a large list are as they are alone", "[tensors]")
 {
     for (const Dtype &to : {f32, f16})
-        for (uint32_t want : {0u, GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD, GSC_WANT_NORM + 0u})
+        for (uint32_t want : {0u, GSC_WANT_UNDERFLOW, GSC_WANT_NORM})
             for (double scale : {65536.0, 0x1p-16, 0.75}) {
                 Tensors in;
                 in.add(f32, 17u << 18);
                 for (uint64_t i = 0; i < 40; i++)
                     add_random(in, f32, 1 + i * i * 2, i % 3 ? Kind::any : Kind::tiny, i);
                 const Tensors out = in.like({to}), alone = in.like({to});
-                const gsc_report report = unscale(nullptr, scale, in, out.data(), want);
+                Said one_by_one = unscale(nullptr, scale, in, out.data(), want | ask_each);
+                const Said said = one_by_one;
                 const gsc_factor factor = factor_of(scale);
-                gsc_report merged = {};
-                double squares = 0;
+                const gsc_options options = wanting(want);
                 for (uint64_t i = 0; i < in.size(); i++) {
-                    gsc_report one;
-                    REQUIRE(gsc_unscale(nullptr, &factor, in.data() + i, alone.data() + i, 1, want,
-                                        &one, nullptr) == GSC_OK);
-                    if (one.first_bad)
-                        one.first_bad += static_cast<int64_t>(i << 40);
-                    gsc_merge(nullptr, &merged, &one, &merged, nullptr);
-                    squares += one.sum_squares;
+                    gsc_report &one = one_by_one.each[i];
+                    REQUIRE(gsc_unscale(nullptr, &factor, in.data() + i, alone.data() + i, 1,
+                                        &options, &one, nullptr) == GSC_OK);
+                    if (one.overflow)
+                        one.first_tensor = static_cast<int64_t>(i);
                 }
-                merged.sum_squares = squares;
-                merged.absent = report.absent;
+                one_by_one.report = together(one_by_one.each);
                 CAPTURE(to.name, want, scale);
-                CHECK(difference(report, merged) == "");
+                CHECK(difference(said, one_by_one) == "");
                 for (uint64_t i = 0; i < in.size(); i++)
                     CHECK(std::memcmp(out.at(i), alone.at(i), in.data()[i].count * to.size) == 0);
             }
@@ -831,71 +1013,90 @@ TEST_CASE("small tensors of a large list are as they are alone", "[tensors]")
 
 /* ---- limits and sums ---- */
 
-/* The product of one element of a list in the multiplying type, as `expected` has it. */
+TEST_CASE("a clamp bounds the products, reports on them before, and counts what it changed",
+          "[tensors]")
+{
+    for (double scale : {65536.0, 1.0, 0.5, 3.0, 1e39})
+        for (Kind kind : {Kind::moderate, Kind::tiny, Kind::huge, Kind::any})
+            for (double limit : {1.0, 0.1, 448.0, 1e-9, 1e30})
+                for (uint32_t ask : {ask_all, 0u}) {
+                    CAPTURE(scale, static_cast<int>(kind), limit, ask);
+                    CHECK(wrong_unscale(every_pair(70, kind), all_outputs, scale, ask, limit) ==
+                          "");
+                }
+}
+
+TEST_CASE("a clamp around the ends of blocks and chunks, in place and apart", "[tensors]")
+{
+    Tensors in;
+    std::vector<Dtype> own;
+    for (const Dtype &d : all_outputs)
+        for (uint64_t n : {4095u, 4097u, 65537u}) {
+            add_random(in, d, n, Kind::any, n);
+            own.push_back(d);
+        }
+    CHECK(wrong_unscale(in, own, 3, ask_all, 2) == "");
+    CHECK(wrong_unscale(in, all_outputs, 3, ask_all, 2) == "");
+}
+
+TEST_CASE("what a clamp changed is counted by element, NaN not at all", "[tensors]")
+{
+    struct Row {
+        const char *what;
+        uint32_t dtype;
+        std::vector<double> parts;
+        double clamp;
+        int64_t clamped;
+    };
+    const Row rows[] = {
+        {"at the limit nothing changes", GSC_F32, {2, -2, 1, 0}, 2, 0},
+        {"of both signs", GSC_F16, {3, -3, 1, 4}, 2, 3},
+        {"Inf is, NaN is not", GSC_F64, {infinity, nan_value, -infinity}, 2, 2},
+        {"a complex element counts once", GSC_COMPLEX64, {3, 3, 3, 0, 0, 3, 1, 1}, 2, 3},
+        {"as its larger part, which a NaN is", GSC_COMPLEX128, {3, nan_value, 1, 3}, 2, 1},
+        {"the limit is that of the multiplying type", GSC_F32, {0.1}, 0.1, 0},
+    };
+    for (const Row &row : rows) {
+        Tensors in;
+        std::vector<uint64_t> bits;
+        for (double x : row.parts)
+            bits.push_back(std::isnan(x) ? real(row.dtype).nan() : encode(real(row.dtype), x));
+        in.add_bits(row.dtype, bits);
+        const Tensors out = in.copy();
+        CAPTURE(row.what);
+        for (const gsc_tensor *to : {out.data(), in.data()}) {
+            const Said said = unscale(nullptr, 1, in, to, ask_all, row.clamp);
+            CHECK(said.report.clamped == row.clamped);
+            CHECK(said.each[0].clamped == row.clamped);
+        }
+        CHECK(unscale(nullptr, 1, in, in.data()).report.clamped == 0);
+    }
+}
+
+TEST_CASE("with the largest value as limit a clamp casts with saturation", "[tensors]")
+{
+    Tensors in;
+    in.add_values(f32, {1000, -1e30, 447, infinity, nan_value});
+    for (Call call : {gsc_unscale, gsc_scale}) {
+        const Tensors out = in.like({f8_e4m3fn});
+        const Said said = said_by(call, nullptr, nullptr, in, out.data(), ask_all, 448);
+        for (uint64_t i : {0u, 3u})
+            CHECK(out.bits(0, i) == 0x7e);
+        CHECK(out.bits(0, 1) == 0xfe);
+        CHECK(is_nan(f8_e4m3fn, out.bits(0, 4)));
+        CHECK(said.report.inf_count == 1);
+        CHECK(said.report.nan_count == 1);
+        CHECK(said.report.clamped == 3);
+    }
+}
+
+/* The product of one number of a list in the multiplying type, as `expected` has it. */
 double product(const Tensors &in, uint64_t t, uint64_t i, double multiplier)
 {
     const bool normal = std::isnormal(static_cast<float>(multiplier));
     if (in.type(t).dtype == GSC_F64 || !normal)
         return in.value(t, i) * multiplier;
     return static_cast<double>(static_cast<float>(in.value(t, i)) * static_cast<float>(multiplier));
-}
-
-TEST_CASE("gsc_clip_value clamps the products and reports on them before", "[tensors]")
-{
-    for (double scale : {65536.0, 1.0, 0.5, 3.0, 1e39})
-        for (Kind kind : {Kind::moderate, Kind::tiny, Kind::huge, Kind::any})
-            for (double limit : {1.0, 0.1, 448.0, 1e-9, 1e30}) {
-                const Tensors in = every_pair(70, kind);
-                Tensors out = in.like(all_outputs), clamped = in.like(all_outputs);
-                // What the report is of: no narrow output makes an Inf.
-                const bool in_float = std::isnormal(static_cast<float>(1 / scale));
-                std::vector<Dtype> wide;
-                for (uint64_t t = 0; t < in.size(); t++)
-                    wide.push_back(in_float && in.type(t).dtype != GSC_F64 ? f32 : f64);
-                const Expected e = expected(in, wide, 1 / scale);
-                for (uint64_t t = 0; t < in.size(); t++)
-                    for (uint64_t i = 0; i < 70; i++) {
-                        const double most = wide[t].dtype == GSC_F32
-                                                ? static_cast<double>(static_cast<float>(limit))
-                                                : limit;
-                        const double x = product(in, t, i, 1 / scale);
-                        write_bits(out.type(t), clamped.at(t), i,
-                                   is_nan(in.type(t), in.bits(t, i))
-                                       ? convert_nan(in.type(t), out.type(t), in.bits(t, i))
-                                       : encode(out.type(t), std::clamp(x, -most, most)));
-                    }
-                const gsc_factor factor = factor_of(scale);
-                const uint32_t want = want_all & ~GSC_WANT_UNDERFLOW; // of the outputs
-                gsc_report report = marked_report();
-                CAPTURE(scale, static_cast<int>(kind), limit);
-                CHECK(gsc_clip_value(nullptr, &factor, limit, in.data(), out.data(), in.size(),
-                                     want, &report, nullptr) == GSC_OK);
-                CHECK(difference(report, only(want, e.report)) == "");
-                CHECK(difference(out, clamped) == "");
-
-                const Tensors place = in.copy();
-                Tensors apart = in.copy();
-                for (const Tensors *to : {&place, static_cast<const Tensors *>(&apart)})
-                    gsc_clip_value(nullptr, &factor, limit, to == &place ? place.data() : in.data(),
-                                   to->data(), in.size(), 0, nullptr, nullptr);
-                CHECK(difference(place, apart) == "");
-            }
-}
-
-TEST_CASE("with the largest value as limit gsc_clip_value casts with saturation", "[tensors]")
-{
-    Tensors in;
-    in.add_values(f32, {1000, -1e30, 447, infinity, nan_value});
-    const Tensors out = in.like({f8_e4m3fn});
-    gsc_report report;
-    REQUIRE(gsc_clip_value(nullptr, nullptr, 448, in.data(), out.data(), 1, want_all, &report,
-                           nullptr) == GSC_OK);
-    for (uint64_t i : {0u, 3u})
-        CHECK(out.bits(0, i) == 0x7e);
-    CHECK(out.bits(0, 1) == 0xfe);
-    CHECK(is_nan(f8_e4m3fn, out.bits(0, 4)));
-    CHECK(report.inf_count == 1);
-    CHECK(report.nan_count == 1);
 }
 
 TEST_CASE("gsc_accumulate adds products and rounds once", "[tensors]")
@@ -907,11 +1108,11 @@ TEST_CASE("gsc_accumulate adds products and rounds once", "[tensors]")
                 Tensors out = in.like(all_outputs), sums = in.like(all_outputs);
                 Random random = {n};
                 for (uint64_t t = 0; kind == Kind::moderate && t < in.size(); t++)
-                    for (uint64_t i = 0; i < n; i++) // within the range of every dtype
+                    for (uint64_t i = 0; i < in.numbers(t); i++) // within the range of every dtype
                         write_bits(in.type(t), in.at(t), i,
                                    encode(in.type(t), 800 * (random.unit() - 0.5)));
                 for (uint64_t t = 0; t < in.size(); t++)
-                    for (uint64_t i = 0; i < n; i++) {
+                    for (uint64_t i = 0; i < in.numbers(t); i++) {
                         const Dtype &to = out.type(t);
                         const uint64_t before = encode(to, 100 * (random.unit() - 0.5));
                         const double a = decode(to, before), x = product(in, t, i, 1 / scale);
@@ -925,12 +1126,10 @@ TEST_CASE("gsc_accumulate adds products and rounds once", "[tensors]")
                         write_bits(to, sums.at(t), i, encode(to, sum));
                     }
                 const gsc_factor factor = factor_of(scale);
-                gsc_report report = marked_report();
                 CAPTURE(scale, static_cast<int>(kind), n);
-                CHECK(gsc_accumulate(nullptr, &factor, in.data(), out.data(), in.size(), want_all,
-                                     &report, nullptr) == GSC_OK);
-                CHECK(difference(report, expected(in, all_outputs, 1 / scale).report) == "");
-                REQUIRE(report.overflow == 0);
+                const Said said = said_by(gsc_accumulate, nullptr, &factor, in, out.data());
+                CHECK(difference(said, expected(in, all_outputs, 1 / scale).said) == "");
+                REQUIRE(said.report.overflow == 0);
                 CHECK(difference(out, sums) == "");
             }
 }
@@ -943,19 +1142,17 @@ TEST_CASE("gsc_accumulate adds nothing of a list with one bad element", "[tensor
     out.add_values(f32, std::vector<double>(70000, 5));
     out.add_values(f8_e5m2, {1, 2, 3}); // up to 57344
     const Tensors before = out.copy();
-    gsc_report report;
-    REQUIRE(gsc_accumulate(nullptr, nullptr, in.data(), out.data(), 2, want_all, &report,
-                           nullptr) == GSC_OK);
-    CHECK(report.overflow == 0);
+    CHECK(said_by(gsc_accumulate, nullptr, nullptr, in, out.data()).report.overflow == 0);
     CHECK(out.value(0, 69999) == 6);
     CHECK(out.value(1, 2) == 57344);
     write_bits(f16, in.at(1), 2, 0x7bff);
     const Tensors after = out.copy();
-    REQUIRE(gsc_accumulate(nullptr, nullptr, in.data(), out.data(), 2, want_all, &report,
-                           nullptr) == GSC_OK);
-    CHECK(report.overflow == 1);
-    CHECK(report.inf_count == 1);
-    CHECK(GSC_BAD_TENSOR(report.first_bad) == 1);
+    const Said said = said_by(gsc_accumulate, nullptr, nullptr, in, out.data());
+    CHECK(said.report.overflow == 1);
+    CHECK(said.report.inf_count == 1);
+    CHECK(said.report.first_tensor == 1);
+    CHECK(said.each[0].overflow == 0);
+    CHECK(said.each[1].overflow == 1);
     CHECK(difference(out, after) == "");
     CHECK(difference(out, before) != "");
 }
@@ -964,39 +1161,17 @@ TEST_CASE("gsc_accumulate adds nothing of a list with one bad element", "[tensor
 
 TEST_CASE("a complex value is two real ones and counts once, as its larger part", "[tensors]")
 {
-    const std::pair<uint32_t, Dtype> types[] = {{GSC_COMPLEX64, f32}, {GSC_COMPLEX128, f64}};
-    for (const auto &[dtype, real] : types)
+    for (uint32_t dtype : {GSC_COMPLEX64, GSC_COMPLEX128})
         for (double scale : {65536.0, 1.0, 0.5, 0x1p120, 1e39})
             for (Kind kind : {Kind::moderate, Kind::tiny, Kind::huge, Kind::any})
-                for (uint64_t n : {1u, 33u, 2049u, 33000u}) {
-                    Tensors parts, larger;
-                    add_random(parts, real, 2 * n, kind, n);
-                    std::vector<uint64_t> bits;
-                    for (uint64_t i = 0; i < n; i++)
-                        bits.push_back(std::max(parts.bits(0, 2 * i) & ~real.sign(),
-                                                parts.bits(0, 2 * i + 1) & ~real.sign()));
-                    larger.add_bits(real, bits);
-                    const Expected e = expected(parts, {real}, 1 / scale);
-                    gsc_report counts = expected(larger, {real}, 1 / scale).report;
-                    counts.sum_squares = e.report.sum_squares;
-                    counts.amax = e.report.amax;
-                    gsc_tensor list[] = {{parts.at(0), n, dtype, 0}};
-                    const Tensors out = parts.like({real});
-                    const gsc_tensor to[] = {{out.at(0), n, dtype, 0}};
-                    const gsc_factor factor = factor_of(scale);
-                    const uint32_t want = n > 2048 ? want_all & ~GSC_WANT_HISTOGRAM : want_all;
-                    gsc_report report = marked_report();
-                    CAPTURE(real.name, scale, static_cast<int>(kind), n);
-                    CHECK(gsc_unscale(nullptr, &factor, list, to, 1, want, &report, nullptr) ==
-                          GSC_OK);
-                    CHECK(difference(out, e.out) == "");
-                    CHECK(difference(report, only(want, counts)) == "");
-                    report = marked_report();
-                    CHECK(gsc_unscale(nullptr, &factor, list, list, 1, want, &report, nullptr) ==
-                          GSC_OK);
-                    CHECK(difference(parts, e.out) == "");
-                    CHECK(difference(report, only(want, counts)) == "");
-                }
+                for (uint64_t n : {1u, 33u, 2049u, 33000u})
+                    for (double clamp :
+                         n > 2049 ? std::vector<double>{0} : std::vector<double>{0, 1}) {
+                        Tensors in;
+                        add_random(in, dtype, n, kind, n);
+                        CAPTURE(dtype, scale, static_cast<int>(kind), n, clamp);
+                        CHECK(wrong_unscale(in, {}, scale, ask_all, clamp) == "");
+                    }
 }
 
 /* ---- sum of squares ---- */
@@ -1021,7 +1196,8 @@ TEST_CASE("the sum of squares is accurate over the whole range", "[tensors]")
                 const long double x = static_cast<long double>(in.value(0, i));
                 exact += x * x;
             }
-            const long double sum = static_cast<long double>(check(nullptr, 1, in).sum_squares);
+            const long double sum =
+                static_cast<long double>(check(nullptr, 1, in).report.sum_squares);
             CAPTURE(d.name, range[0], range[1]);
             CHECK(static_cast<double>(std::fabs(sum / exact - 1)) <
                   (d.dtype == GSC_F64 ? double_bound : float_bound));
@@ -1041,7 +1217,7 @@ TEST_CASE("a block sum of 2^-80 stands as it is, one below is summed again in do
         values[64] = 0x1p-53;
         Tensors in;
         in.add_values(f32, values);
-        CHECK(check(nullptr, 1, in).sum_squares == sum);
+        CHECK(check(nullptr, 1, in).report.sum_squares == sum);
     }
 }
 
@@ -1055,9 +1231,198 @@ TEST_CASE("the sum of squares has the tree of the numerics, over more chunks tha
     for (uint64_t i = 0; i < 1500; i++)
         add_random(in, dtypes[i % std::size(dtypes)], i % 5, Kind::tiny, i);
     const Expected e = expected(in, {f32}, 1 / 3.0);
-    const gsc_report report = check(nullptr, 3, in, GSC_WANT_NORM | GSC_WANT_AMAX);
-    CHECK(report.sum_squares == e.report.sum_squares);
-    CHECK(report.amax == e.report.amax);
+    for (uint32_t ask : {ask_each + 0u, 0u}) {
+        const Said said = check(nullptr, 3, in, GSC_WANT_NORM | GSC_WANT_AMAX | ask);
+        CHECK(said.report.sum_squares == e.said.report.sum_squares);
+        CHECK(said.report.amax == e.said.report.amax);
+    }
+}
+
+/* ---- each tensor ---- */
+
+TEST_CASE("the reports of each tensor merge to that of the list, bit for bit", "[tensors][threads]")
+{
+    const Context context(3, run_on_threads);
+    for (uint64_t n : {0u, 1u, 63u, 64u, 65u, 200u, 4100u}) {
+        Tensors in;
+        for (uint64_t i = 0; i < n; i++)
+            add_random(in, static_cast<uint32_t>(i % 9 + 1), n > 200 ? i % 90 : i * i % 9000,
+                       i % 5 ? Kind::moderate : Kind::any, i);
+        if (n == 200)
+            add_random(in, f32, 70 * 65536 + 1, Kind::moderate, n); // more chunks than a run
+        for (uint32_t ask = 0; ask < 8; ask++) {
+            const gsc_exec *const on = ask % 2 ? context.on() : nullptr;
+            const Said said = check(on, 3, in, ask | ask_each);
+            gsc_report merged;
+            CHECK(gsc_report_merge(nullptr, said.each.data(), in.size(), GSC_MERGE_PARTS, nullptr,
+                                   &merged, nullptr) == GSC_OK);
+            if (n == 0)
+                merged = said.report;
+            CAPTURE(n, ask);
+            CHECK(difference(said.report, merged) == "");
+        }
+    }
+}
+
+TEST_CASE("each tensor's report is that of the tensor alone", "[tensors]")
+{
+    const Tensors in = long_list();
+    const gsc_options options = wanting(want_all);
+    for (double scale : {3.0, 1e39}) {
+        const Said said = check(nullptr, scale, in);
+        const gsc_factor factor = factor_of(scale);
+        for (uint64_t i = 0; i < in.size(); i++) {
+            gsc_report alone;
+            REQUIRE(gsc_check(nullptr, &factor, in.data() + i, 1, &options, &alone, nullptr) ==
+                    GSC_OK);
+            if (alone.overflow)
+                alone.first_tensor = static_cast<int64_t>(i);
+            CAPTURE(i, scale);
+            CHECK(difference(said.each[i], alone) == "");
+        }
+    }
+}
+
+/* ---- verdicts ---- */
+
+TEST_CASE("with a policy the report's verdict is what an update then says, for every preset",
+          "[tensors]")
+{
+    std::vector<Tensors> lists(6);
+    lists[0].add_values(f32, {1, -2, 3});
+    lists[1].add_values(f32, {1, nan_value, 3});
+    lists[2].add_values(f32, {1e19, 1e19});
+    lists[3].add_values(f32, {2e19, 1}); // its square is above the largest float
+    lists[4].add_values(f64, {1e200, 1});
+    lists[5].add(f16, 3);
+    const char *const by_norm[] = {"fairseq", "fairscale"};
+    int by_norm_alone = 0;
+    for (uint32_t i = 0; gsc_preset_name(i); i++)
+        for (const Tensors &in : lists)
+            for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_accumulate}) {
+                gsc_policy policy = GSC_POLICY_INIT;
+                REQUIRE(gsc_policy_preset(gsc_preset_name(i), &policy, nullptr) == GSC_OK);
+                policy.init_scale = 1;
+                gsc_state state;
+                REQUIRE(gsc_state_init(nullptr, &policy, nullptr, &state, nullptr) == GSC_OK);
+                std::vector<gsc_report> each(in.size());
+                gsc_options options = GSC_OPTIONS_INIT;
+                options.policy = &policy;
+                options.each = each.data();
+                gsc_report report, judged, merged;
+                const Tensors out = in.like({f64});
+                CAPTURE(gsc_preset_name(i));
+                REQUIRE(call(nullptr, &state.factor, in.data(), out.data(), in.size(), &options,
+                             &report, nullptr) == GSC_OK);
+                gsc_state updated;
+                REQUIRE(gsc_state_update(nullptr, &policy, &state, &report, &updated, nullptr) ==
+                        GSC_OK);
+                const bool skipped = updated.events & GSC_EVENT_SKIPPED;
+                CHECK(report.overflow == skipped);
+                CHECK(report.found_inf == static_cast<float>(skipped));
+                CHECK((updated.events & GSC_EVENT_STALE) == 0);
+
+                // Of a tensor, `overflow` says whether something in it is Inf or NaN.
+                CHECK(each[0].overflow == (each[0].nan_count + each[0].inf_count > 0));
+                REQUIRE(gsc_report_merge(nullptr, each.data(), each.size(), GSC_MERGE_PARTS,
+                                         &policy, &merged, nullptr) == GSC_OK);
+                CHECK(difference(merged, report) == "");
+
+                // What the policy judges by is measured, and nothing else.
+                options.policy = nullptr;
+                options.want = (policy.overflow_test == GSC_TEST_NORM ? GSC_WANT_NORM : 0) |
+                               (policy.target_amax != 0 ? GSC_WANT_AMAX : 0);
+                REQUIRE(call(nullptr, &state.factor, in.data(), in.like({f64}).data(), in.size(),
+                             &options, &judged, nullptr) == GSC_OK);
+                CHECK(judged.overflow == (judged.nan_count + judged.inf_count > 0));
+                by_norm_alone += judged.overflow != report.overflow;
+                judged.overflow = report.overflow;
+                judged.found_inf = report.found_inf;
+                CHECK(difference(report, judged) == "");
+                if (std::count(std::begin(by_norm), std::end(by_norm),
+                               std::string(gsc_preset_name(i))))
+                    CHECK(options.want == GSC_WANT_NORM);
+            }
+    CHECK(by_norm_alone > 0);
+}
+
+TEST_CASE("a policy adds to what is wanted and takes nothing away", "[tensors]")
+{
+    gsc_policy policy = GSC_POLICY_INIT;
+    policy.overflow_test = GSC_TEST_NORM;
+    policy.target_amax = 1;
+    const Tensors in = every_pair(100, Kind::moderate);
+    for (uint32_t want = 0; want <= want_all; want++) {
+        gsc_options options = wanting(want);
+        options.policy = &policy;
+        gsc_report report;
+        REQUIRE(gsc_check(nullptr, nullptr, in.data(), in.size(), &options, &report, nullptr) ==
+                GSC_OK);
+        CHECK(report.absent == (want_all & ~(want | GSC_WANT_NORM | GSC_WANT_AMAX)));
+    }
+}
+
+TEST_CASE("accumulate adds where every product is finite, whatever the verdict", "[tensors]")
+{
+    gsc_policy policy = GSC_POLICY_INIT;
+    policy.overflow_test = GSC_TEST_NORM;
+    gsc_options options = GSC_OPTIONS_INIT;
+    options.policy = &policy;
+    Tensors in, out;
+    in.add_values(f32, {2e19, 1});
+    out.add_values(f32, {1, 1});
+    gsc_report report;
+    REQUIRE(gsc_accumulate(nullptr, nullptr, in.data(), out.data(), 1, &options, &report,
+                           nullptr) == GSC_OK);
+    CHECK(report.overflow == 1);
+    CHECK(out.value(0, 1) == 2);
+}
+
+/* ---- memory ---- */
+
+TEST_CASE("memory of a context is aligned, copied and freed", "[tensors]")
+{
+    const Context two(2, run_backwards);
+    for (const gsc_exec *on : {static_cast<const gsc_exec *>(nullptr), two.on()})
+        for (uint32_t kind : {GSC_MEMORY_DEVICE, GSC_MEMORY_SHARED})
+            for (uint64_t size : {1u, 4u, 255u, 256u, 100001u}) {
+                gsc_context *const context = on ? on->context : nullptr;
+                void *from = nullptr, *to = nullptr;
+                CAPTURE(on == nullptr, kind, size);
+                REQUIRE(gsc_memory_create(context, kind, size, &from, nullptr) == GSC_OK);
+                REQUIRE(gsc_memory_create(context, kind, size, &to, nullptr) == GSC_OK);
+                CHECK(reinterpret_cast<uintptr_t>(from) % 256 == 0);
+                CHECK(reinterpret_cast<uintptr_t>(to) % 256 == 0);
+                std::memset(from, 0x17, size);
+                std::memset(to, 0x2a, size);
+                CHECK(gsc_memory_copy(on, to, from, size - 1, nullptr) == GSC_OK);
+                CHECK(gsc_exec_wait(on, nullptr) == GSC_OK);
+                const unsigned char *const bytes = static_cast<unsigned char *>(to);
+                CHECK(std::count(bytes, bytes + size, 0x17) == static_cast<int64_t>(size) - 1);
+                CHECK(bytes[size - 1] == 0x2a);
+                gsc_memory_destroy(context, from);
+                gsc_memory_destroy(context, to);
+                gsc_memory_destroy(context, nullptr);
+            }
+    void *none = &none;
+    CHECK(gsc_memory_create(nullptr, GSC_MEMORY_DEVICE, 0, &none, nullptr) == GSC_OK);
+    CHECK(none == nullptr);
+}
+
+TEST_CASE("a call on the CPU needs no workspace", "[tensors]")
+{
+    const Tensors in = long_list();
+    const Context two(2, run_backwards);
+    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_options options = wanting(want_all);
+    options.policy = &policy;
+    for (const gsc_exec *on : {static_cast<const gsc_exec *>(nullptr), two.on()})
+        for (const gsc_options *some : {static_cast<const gsc_options *>(nullptr),
+                                        static_cast<const gsc_options *>(&options)}) {
+            uint64_t size = 1;
+            CHECK(gsc_workspace_size(on, in.data(), in.size(), some, &size, nullptr) == GSC_OK);
+            CHECK(size == 0);
+        }
 }
 
 /* ---- threads and processes ---- */
@@ -1065,26 +1430,49 @@ TEST_CASE("the sum of squares has the tree of the numerics, over more chunks tha
 TEST_CASE("a pool gives the bytes of one thread", "[tensors][threads]")
 {
     const Tensors in = long_list();
-    Tensors serial = in.like(all_outputs);
-    const gsc_report report = unscale(nullptr, 0.75, in, serial.data());
-    const gsc_report checked = check(nullptr, 0.75, in);
-    for (uint32_t threads : {1u, 2u, 3u, 7u, 16u, 100u})
-        for (gsc_parallel_for *parallel_for : {run_on_threads, run_backwards}) {
-            const Context context(threads, parallel_for);
-            Tensors out = in.like(all_outputs), scaled = in.copy();
-            CAPTURE(threads);
-            CHECK(difference(unscale(context.on(), 0.75, in, out.data()), report) == "");
-            CHECK(difference(check(context.on(), 0.75, in), checked) == "");
-            CHECK(difference(out, serial) == "");
-            CHECK((context.calls() > 0) == (threads > 1));
-            const gsc_factor factor = factor_of(1 / 0.75);
-            Tensors scaled_serial = in.copy();
-            gsc_scale(context.on(), &factor, scaled.data(), scaled.data(), in.size(), nullptr);
-            gsc_scale(nullptr, &factor, scaled_serial.data(), scaled_serial.data(), in.size(),
-                      nullptr);
-            CHECK(difference(scaled, scaled_serial) == "");
+    const gsc_factor factor = factor_of(0.75);
+    for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_accumulate})
+        for (double clamp : {0.0, 20.0}) {
+            if (clamp != 0 && (call == check_only || call == gsc_accumulate))
+                continue;
+            Tensors serial_out = in.like(all_outputs);
+            const Said alone =
+                said_by(call, nullptr, &factor, in, serial_out.data(), ask_all, clamp);
+            for (uint32_t threads : {1u, 3u, 100u})
+                for (gsc_parallel_for *parallel_for : {run_on_threads, run_backwards}) {
+                    const Context context(threads, parallel_for);
+                    Tensors out = in.like(all_outputs);
+                    CAPTURE(threads, clamp);
+                    CHECK(difference(
+                              said_by(call, context.on(), &factor, in, out.data(), ask_all, clamp),
+                              alone) == "");
+                    CHECK(difference(out, serial_out) == "");
+                    CHECK((context.calls() > 0) == (threads > 1));
+                }
         }
 }
+
+#if defined(__x86_64__)
+TEST_CASE("a pool whose threads flush subnormal numbers gives the bytes of the caller",
+          "[tensors][threads]")
+{
+    const auto flushing = [](void *pool, gsc_task *task, void *data, uint64_t count) {
+        std::thread([=] {
+            _mm_setcsr(_mm_getcsr() | 0x8040);
+            run_backwards(pool, task, data, count);
+        }).join();
+    };
+    Tensors in;
+    for (const Dtype &d : all_outputs)
+        add_random(in, d, 400000, Kind::tiny, 1);
+    Tensors alone_out = in.like({f32, f64}), out = in.like({f32, f64});
+    const Said alone = unscale(nullptr, 0x1p10, in, alone_out.data());
+    const Context context(2, flushing);
+    CHECK(difference(unscale(context.on(), 0x1p10, in, out.data()), alone) == "");
+    CHECK(difference(out, alone_out) == "");
+    CHECK(context.calls() > 0);
+}
+#endif
 
 TEST_CASE("lists below 4 MiB stay on the calling thread", "[tensors][threads]")
 {
@@ -1098,39 +1486,50 @@ TEST_CASE("lists below 4 MiB stay on the calling thread", "[tensors][threads]")
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(NDEBUG)
+/* Bytes of stack that a thread of its own touches. */
+size_t stack_of(const std::function<void()> &body)
+{
+    Bytes stack(2 << 20, 0xa5);
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack.data(), stack.size());
+    pthread_t thread;
+    const auto run = [](void *data) -> void * {
+        (*static_cast<const std::function<void()> *>(data))();
+        return nullptr;
+    };
+    REQUIRE(pthread_create(&thread, &attributes, run,
+                           const_cast<void *>(static_cast<const void *>(&body))) == 0);
+    pthread_join(thread, nullptr);
+    size_t free = 0;
+    while (stack[free] == 0xa5)
+        free++;
+    return stack.size() - free;
+}
+
 TEST_CASE("a call needs no more stack than the header says", "[tensors]")
 {
+    const size_t start = stack_of([] {}) + 4096; // of the thread itself
     Tensors in;
     for (const Dtype &d : {f32, f32, f64})
         add_random(in, d, 70000, Kind::any, 1);
-    for (double scale : {65536.0, 1e39}) {
-        Bytes stack(512 << 10, 0xa5);
-        size_t free = 0;
-        const auto call = [&] {
-            const gsc_factor factor = factor_of(scale);
-            const Tensors half = in.like({f16, f32, f64}), sums = in.like({f64});
-            gsc_report report;
-            gsc_unscale(nullptr, &factor, in.data(), half.data(), 3, want_all, &report, nullptr);
-            gsc_unscale(nullptr, &factor, in.data(), in.data(), 3, want_all, &report, nullptr);
-            gsc_unscale(nullptr, &factor, in.data(), in.data(), 3, 7, &report, nullptr);
-            gsc_accumulate(nullptr, &factor, in.data(), sums.data(), 3, want_all, &report, nullptr);
-        };
-        pthread_attr_t attributes;
-        pthread_attr_init(&attributes);
-        pthread_attr_setstack(&attributes, stack.data(), stack.size());
-        pthread_t thread;
-        const auto run = [](void *data) -> void * {
-            (*static_cast<decltype(call) *>(data))();
-            return nullptr;
-        };
-        REQUIRE(pthread_create(&thread, &attributes, run,
-                               const_cast<void *>(static_cast<const void *>(&call))) == 0);
-        pthread_join(thread, nullptr);
-        while (stack[free] == 0xa5)
-            free++;
-        const size_t start = 4096; // of the thread itself
-        CHECK(stack.size() - free < (120 << 10) + start);
-    }
+    for (double scale : {65536.0, 1e39})
+        CHECK(stack_of([&] {
+                  const gsc_factor factor = factor_of(scale);
+                  const Tensors half = in.like({f16, f32, f64}), sums = in.like({f64});
+                  gsc_report report, each[3];
+                  int64_t histogram[GSC_HISTOGRAM_WORDS];
+                  gsc_options all = wanting(want_all), clamping = all, some = GSC_OPTIONS_INIT;
+                  all.each = clamping.each = each;
+                  all.histogram = clamping.histogram = histogram;
+                  clamping.clamp = 1;
+                  for (const gsc_options *options : {&all, &clamping, &some})
+                      for (const Tensors *out : {&half, static_cast<const Tensors *>(&in)})
+                          gsc_unscale(nullptr, &factor, in.data(), out->data(), 3, options, &report,
+                                      nullptr);
+                  gsc_accumulate(nullptr, &factor, in.data(), sums.data(), 3, &all, &report,
+                                 nullptr);
+              }) < (120 << 10) + start);
 }
 #endif
 
@@ -1141,8 +1540,8 @@ TEST_CASE("without a factor gsc_scale and gsc_unscale cast", "[tensors]")
     const gsc_tensor in = {values, 4, GSC_F32, 0}, out = {halves, 4, GSC_F16, 0},
                      second = {again, 4, GSC_F16, 0};
     gsc_report report;
-    REQUIRE(gsc_scale(nullptr, nullptr, &in, &out, 1, nullptr) == GSC_OK);
-    REQUIRE(gsc_unscale(nullptr, nullptr, &in, &second, 1, 0, &report, nullptr) == GSC_OK);
+    REQUIRE(gsc_scale(nullptr, nullptr, &in, &out, 1, nullptr, nullptr, nullptr) == GSC_OK);
+    REQUIRE(gsc_unscale(nullptr, nullptr, &in, &second, 1, nullptr, &report, nullptr) == GSC_OK);
     const uint16_t expected[] = {0x3c00, 0xc100, 0x7c00, 0};
     CHECK(std::memcmp(halves, expected, sizeof expected) == 0);
     CHECK(std::memcmp(again, expected, sizeof expected) == 0);
@@ -1172,13 +1571,17 @@ TEST_CASE("many threads may call at the same time", "[tensors][threads]")
     for (size_t i = 0; i < threads; i++)
         running.emplace_back([&, i] {
             for (int call = 0; call < calls; call++) {
-                gsc_report report;
+                Said said;
+                said.each.resize(inputs[i].size());
+                gsc_options options = wanting(want_all);
+                options.each = said.each.data();
+                options.histogram = said.histogram.data();
                 Tensors out = inputs[i].like(all_outputs);
                 gsc_info info = GSC_INFO_INIT;
-                gsc_status status = gsc_get_info(&info, nullptr);
+                gsc_status status = gsc_info_get(&info, nullptr);
                 status |= gsc_unscale(context.on(), &factor, inputs[i].data(), out.data(),
-                                      out.size(), want_all, &report, nullptr);
-                right += status == GSC_OK && same(report, results[i].report) &&
+                                      out.size(), &options, &said.report, nullptr);
+                right += status == GSC_OK && difference(said, results[i].said).empty() &&
                          difference(out, results[i].out).empty();
             }
         });
@@ -1201,9 +1604,11 @@ TEST_CASE("a forked process can call", "[tensors]")
         for (const gsc_exec *on : {static_cast<const gsc_exec *>(nullptr), context.on()}) {
             Tensors out = in.like(all_outputs);
             gsc_report report;
+            const gsc_options options = wanting(want_all);
             const gsc_status status = gsc_unscale(on, &factor, in.data(), out.data(), in.size(),
-                                                  want_all, &report, nullptr);
-            right &= status == GSC_OK && same(report, e.report) && difference(out, e.out).empty();
+                                                  &options, &report, nullptr);
+            right &=
+                status == GSC_OK && same(report, e.said.report) && difference(out, e.out).empty();
         }
         _exit(right ? 0 : 1);
     }
@@ -1233,10 +1638,11 @@ TEST_CASE("flush-to-zero in the host loses nothing where the float inverse is su
         Tensors out = in.like(types);
         const gsc_factor factor = factor_of(scale);
         gsc_report report;
+        const gsc_options options = wanting(want_all);
         constexpr unsigned flush_to_zero = 0x8000, denormals_are_zero = 0x0040, flags = 0x3f;
         const unsigned before = _mm_getcsr();
         _mm_setcsr(before | flush_to_zero | denormals_are_zero);
-        gsc_unscale(nullptr, &factor, in.data(), out.data(), in.size(), want_all, &report, nullptr);
+        gsc_unscale(nullptr, &factor, in.data(), out.data(), in.size(), &options, &report, nullptr);
         const unsigned after = _mm_getcsr();
         _mm_setcsr(before);
 
@@ -1251,8 +1657,8 @@ TEST_CASE("flush-to-zero in the host loses nothing where the float inverse is su
             if (std::fabs(e.out.value(4, i)) < decode(f32, f32.normal()))
                 write_bits(f32, e.out.at(4), i, out.bits(4, i));
         CHECK(difference(out, e.out) == "");
-        CHECK(report.amax == e.report.amax);
-        CHECK(report.sum_squares == e.report.sum_squares);
+        CHECK(report.amax == e.said.report.amax);
+        CHECK(report.sum_squares == e.said.report.sum_squares);
     }
 }
 #endif
@@ -1262,7 +1668,7 @@ TEST_CASE("flush-to-zero in the host loses nothing where the float inverse is su
 TEST_CASE("gsc_info names the rung that GSC_CPU asks for, or says why not", "[info]")
 {
     gsc_info info = GSC_INFO_INIT;
-    REQUIRE(gsc_get_info(&info, nullptr) == GSC_OK);
+    REQUIRE(gsc_info_get(&info, nullptr) == GSC_OK);
     std::istringstream names(info.cpu_available);
     std::vector<std::string> available;
     for (std::string name; names >> name;)

@@ -41,7 +41,7 @@ static inline void check_text(const char *text, const char *words, const char *f
 static inline const char *cuda_note(void)
 {
     gsc_info info = GSC_INFO_INIT;
-    return CHECK(gsc_get_info(&info, NULL) == GSC_OK) ? info.cuda : "";
+    return CHECK(gsc_info_get(&info, NULL) == GSC_OK) ? info.cuda : "";
 }
 
 /* Whatever CUDA does, the CPU unscales. */
@@ -52,7 +52,7 @@ static inline void check_cpu(void)
     gsc_factor factor;
     gsc_report report;
     CHECK(gsc_factor_init(4, &factor, NULL) == GSC_OK);
-    CHECK(gsc_unscale(NULL, &factor, &tensor, &tensor, 1, 0, &report, NULL) == GSC_OK);
+    CHECK(gsc_unscale(NULL, &factor, &tensor, &tensor, 1, NULL, &report, NULL) == GSC_OK);
     CHECK(gradients[0] == 2 && gradients[1] == -0.5f && !report.overflow);
 }
 

@@ -9,7 +9,7 @@
 
 #include "check.h"
 #include "cuda/driver.h"
-#include "cuda/kernels.h"
+#include "cuda/launch.h"
 #include "standin.h"
 
 #define X(name, symbol, signature) int32_t symbol signature;
@@ -48,8 +48,11 @@ enum { LAST_KERNEL = -1 GSC_FOR_CUDA_KERNELS(COUNT) };
 static gsc_status launch(gsc_context *context, void *stream, gsc_error *err)
 {
     static const unsigned char parameter[1 << 15];
+    gsc_exec on = GSC_EXEC_INIT;
+    on.context = context;
+    on.stream = stream;
     memset(err, 0, sizeof *err);
-    return gsc_cuda_launch(context->cuda, stream, LAST_KERNEL, 3, 32, parameter, err);
+    return gsc_cuda_launch(&on, LAST_KERNEL, 3, 32, parameter, err);
 }
 
 static void fail_at(const char *symbol, int32_t result, int32_t good_calls)
@@ -129,7 +132,7 @@ static void device_out_of_range(void)
     for (int32_t device = -1; device <= 2; device += 3) {
         CHECK(create(device, &context, &err) == GSC_ERROR_VALUE);
         CHECK(err.argument == 0 && strcmp(err.name, "device") == 0);
-        CHECK_TEXT(err.message, device < 0 ? "device is -1|has 2" : "device is 2|has 2");
+        CHECK_TEXT(err.message, device < 0 ? "device is -1|below 2" : "device is 2|below 2");
     }
     check_nothing_held();
 }
@@ -177,7 +180,7 @@ static void creation_fails(void)
     CHECK_TEXT(err.message, "could not open the device");
     fail_at("cuModuleGetFunction", 719, 1); /* the second one */
     CHECK(create(0, &context, &err) == GSC_ERROR_DEVICE);
-    CHECK_TEXT(err.message, "could not load gsc_cuda_");
+    CHECK_TEXT(err.message, "could not load the kernels' ");
     check_nothing_held();
     driver->failing = NULL;
     CHECK(strcmp(cuda_note(), "available") == 0);
@@ -195,7 +198,7 @@ static void kernels_refused(void)
     driver->log = "line 7: fatal\nUnsupported .version";
     CHECK(create(1, &context, &err) == GSC_ERROR_UNAVAILABLE);
     CHECK_TEXT(err.message, "device 1 refused the kernels|(CUDA_ERROR_INVALID_PTX)");
-    CHECK_TEXT(err.message, "; gsc_info.cuda has its log");
+    CHECK_TEXT(err.message, "; info.cuda has its log");
     CHECK(driver->good_calls == -1); /* older PTX is for an older compiler alone */
     CHECK_TEXT(cuda_note(), "device 1|a PTX JIT compilation failed|line 7: fatal Unsupported");
     CHECK_TEXT(cuda_note(), "other devices may work");
@@ -226,8 +229,10 @@ static void compiler_is_older(void)
 {
     driver->compiler = 12000;
     gsc_context *context = created(0);
-    CHECK(gsc_cuda_has(context->cuda, GSC_CUDA_chunks));
-    CHECK(!gsc_cuda_has(context->cuda, GSC_CUDA_many));
+    gsc_exec on = GSC_EXEC_INIT;
+    on.context = context;
+    CHECK(gsc_cuda_has(&on, GSC_CUDA_chunks));
+    CHECK(!gsc_cuda_has(&on, GSC_CUDA_many));
     gsc_context_destroy(context);
     check_nothing_held();
 }
@@ -264,7 +269,7 @@ static void launch_is_as_asked(void)
     gsc_exec on = GSC_EXEC_INIT;
     on.context = context;
     on.stream = stream;
-    CHECK(gsc_prepare(&on, &err) == GSC_OK);
+    CHECK(gsc_exec_wait(&on, &err) == GSC_OK);
     CHECK(launch(context, stream, &err) == GSC_OK);
     CHECK(driver->launches == 1 && driver->blocks == 3 && driver->threads == 32);
     CHECK(driver->stream == stream);
@@ -286,9 +291,9 @@ static int launches(int32_t version)
     gsc_context *context = on.context = created(0);
     for (int i = 0; i < TENSORS; i++)
         tensors[i] = (gsc_tensor){&data, 1, GSC_F64, 0};
-    CHECK(gsc_workspace_size(&on, tensors, TENSORS, 0, &on.workspace_size, &err) == GSC_OK);
+    CHECK(gsc_workspace_size(&on, tensors, TENSORS, NULL, &on.workspace_size, &err) == GSC_OK);
     CHECK((on.workspace = calloc(1, on.workspace_size)));
-    CHECK(gsc_scale(&on, NULL, tensors, tensors, TENSORS, &err) == GSC_OK);
+    CHECK(gsc_scale(&on, NULL, tensors, tensors, TENSORS, NULL, NULL, &err) == GSC_OK);
     free(on.workspace);
     gsc_context_destroy(context);
     check_nothing_held();
@@ -325,7 +330,7 @@ static void launch_fails(void)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fail_at("cuLaunchKernel", rows[i].result, 0);
         CHECK(launch(context, NULL, &err) == rows[i].status);
-        CHECK_TEXT(err.message, "CUDA device 0: the driver could not launch gsc_cuda_");
+        CHECK_TEXT(err.message, "CUDA device 0: the driver could not launch the kernel ");
         CHECK_TEXT(err.message, rows[i].words);
         CHECK(strcmp(err.name, "on") == 0 && standin_depth() == 0);
     }
@@ -379,6 +384,110 @@ static void capture(void)
     check_nothing_held();
 }
 
+/* ---- memory ---- */
+
+static void memory_kinds(void)
+{
+    gsc_error err;
+    gsc_context *context = created(0);
+    for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_SHARED; kind++) {
+        void *memory = NULL;
+        CHECK(gsc_memory_create(context, kind, 1000, &memory, &err) == GSC_OK && memory);
+        CHECK(driver->allocated == 1 && (uintptr_t)memory % 256 == 0);
+        gsc_memory_destroy(context, memory); /* by its kind: the other would not free it */
+        CHECK(driver->allocated == 0 && standin_depth() == 0);
+    }
+    gsc_memory_destroy(context, NULL);
+    gsc_context_destroy(context);
+    check_nothing_held();
+}
+
+static void memory_fails(void)
+{
+    static const struct {
+        uint32_t kind;
+        const char *symbol;
+    } rows[] = {{GSC_MEMORY_DEVICE, "cuMemAlloc_v2"}, {GSC_MEMORY_SHARED, "cuMemHostAlloc"}};
+    gsc_error err;
+    gsc_context *context = created(0);
+    for (int i = 0; i < 2; i++) {
+        void *memory = &err;
+        fail_at(rows[i].symbol, 2, 0);
+        CHECK(gsc_memory_create(context, rows[i].kind, 1000, &memory, &err) == GSC_ERROR_MEMORY);
+        CHECK_TEXT(err.message, "could not allocate 1000 bytes|out of memory");
+        fail_at(rows[i].symbol, 700, 0);
+        CHECK(gsc_memory_create(context, rows[i].kind, 1000, &memory, &err) == GSC_ERROR_DEVICE);
+        CHECK(strcmp(err.name, "context") == 0 && err.argument == 0);
+        CHECK(memory == &err && driver->allocated == 0 && standin_depth() == 0);
+    }
+    driver->failing = NULL;
+    gsc_context_destroy(context);
+    check_nothing_held();
+}
+
+static void copy_and_wait_fail(void)
+{
+    char from[8] = "gradient", to[8] = "";
+    gsc_error err;
+    gsc_exec on = GSC_EXEC_INIT;
+    gsc_context *context = on.context = created(0);
+    CHECK(gsc_memory_copy(&on, to, from, 8, &err) == GSC_OK && memcmp(to, from, 8) == 0);
+    CHECK(gsc_exec_wait(&on, &err) == GSC_OK);
+    fail_at("cuMemcpyAsync", 400, 0);
+    CHECK(gsc_memory_copy(&on, to, from, 8, &err) == GSC_ERROR_DEVICE);
+    CHECK_TEXT(err.message, "could not copy memory|is on.stream of this device");
+    CHECK(gsc_memory_copy(&on, to, from, 0, &err) == GSC_OK); /* which asks no driver */
+    fail_at("cuStreamSynchronize", 700, 0);
+    CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
+    CHECK_TEXT(err.message, "could not wait for the stream|start the process anew");
+    fail_at("cuStreamIsCapturing", 719, 0);
+    CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
+    fail_at("cuThreadExchangeStreamCaptureMode", 719, 0);
+    CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
+    fail_at("cuCtxPushCurrent_v2", 201, 0);
+    CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
+    CHECK_TEXT(err.message, "make the context anew");
+    CHECK(standin_depth() == 0);
+    driver->failing = NULL;
+    gsc_context_destroy(context);
+    check_nothing_held();
+}
+
+/* A capture neither forbids memory nor is broken by it, nor by a wait; copies are part of it. */
+static void memory_while_captured(void)
+{
+    char from[8] = "gradient", to[8] = "";
+    void *graph = NULL, *executable, *memory;
+    int32_t mode = 0;
+    gsc_error err;
+    gsc_exec on = GSC_EXEC_INIT, legacy = GSC_EXEC_INIT;
+    gsc_context *context = on.context = legacy.context = created(0);
+    CHECK(cuStreamCreate(&on.stream, 0) == 0);
+    CHECK(cuStreamBeginCapture_v2(on.stream, 0) == 0);
+    for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_SHARED; kind++) {
+        CHECK(gsc_memory_create(context, kind, 64, &memory, &err) == GSC_OK);
+        gsc_memory_destroy(context, memory);
+    }
+    CHECK(driver->allocated == 0);
+    CHECK(gsc_memory_copy(&on, to, from, 8, &err) == GSC_OK && to[0] == 0);
+    CHECK(gsc_memory_copy(&legacy, to, from, 8, &err) == GSC_ERROR_DEVICE);
+    CHECK_TEXT(err.message, "legacy stream while another is captured");
+    for (int i = 0; i < 2; i++) {
+        CHECK(gsc_exec_wait(i ? &on : &legacy, &err) == GSC_ERROR_UNAVAILABLE);
+        CHECK(strcmp(err.name, "on") == 0 && strcmp(err.field, "stream") == 0);
+        CHECK_TEXT(err.message, "on.stream is being captured");
+    }
+    CHECK(cuThreadExchangeStreamCaptureMode(&mode) == 0 && mode == 0);
+    CHECK(cuStreamEndCapture(on.stream, &graph) == 0);
+    CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0) == 0);
+    CHECK(cuGraphLaunch(executable, on.stream) == 0 && memcmp(to, from, 8) == 0);
+    CHECK(cuGraphDestroy(graph) == 0 && cuGraphExecDestroy(executable) == 0);
+    CHECK(gsc_exec_wait(&on, &err) == GSC_OK);
+    CHECK(cuStreamDestroy_v2(on.stream) == 0);
+    gsc_context_destroy(context);
+    check_nothing_held();
+}
+
 /* ---- fork ---- */
 
 static int status_of(pid_t child)
@@ -391,25 +500,33 @@ static void forked(void)
 {
     gsc_error err;
     gsc_context *context = created(0);
+    void *memory, *other = NULL;
+    CHECK(gsc_memory_create(context, GSC_MEMORY_DEVICE, 8, &memory, &err) == GSC_OK);
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         gsc_exec on = GSC_EXEC_INIT;
         gsc_context *own;
         on.context = context;
-        CHECK(gsc_prepare(&on, &err) == GSC_ERROR_DEVICE);
-        CHECK(err.argument == 0 && strcmp(err.name, "on.context") == 0);
+        CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
+        CHECK(err.argument == 0 && strcmp(err.name, "on") == 0);
+        CHECK(strcmp(err.field, "context") == 0);
         CHECK_TEXT(err.message, "before this process was forked");
         CHECK_TEXT(cuda_note(), "forked after CUDA was used");
         CHECK(create(0, &own, &err) == GSC_ERROR_UNAVAILABLE);
         CHECK_TEXT(err.message, "forked after CUDA was used");
+        CHECK(gsc_memory_create(context, GSC_MEMORY_DEVICE, 8, &other, &err) == GSC_ERROR_DEVICE);
+        CHECK(strcmp(err.name, "context") == 0 && !other);
         check_cpu();
+        gsc_memory_destroy(context, memory);
         gsc_context_destroy(context);
-        CHECK(driver->after_fork == 0);
+        CHECK(driver->after_fork == 0 && driver->allocated == 1);
         exit(check_failures > 0);
     }
     CHECK(status_of(child) == 0);
     CHECK(launch(context, NULL, &err) == GSC_OK);
+    gsc_memory_destroy(context, memory);
+    CHECK(driver->allocated == 0);
     gsc_context_destroy(context);
     check_nothing_held();
 }
@@ -452,6 +569,10 @@ int main(void)
         TEST(current_context_stays),
         TEST(launch_fails),
         TEST(capture),
+        TEST(memory_kinds),
+        TEST(memory_fails),
+        TEST(copy_and_wait_fail),
+        TEST(memory_while_captured),
         TEST(forked),
         TEST(forked_before),
 #undef TEST

@@ -13,9 +13,8 @@ gsc_standin(standin)
 gsc_standin(emulated)
 gsc_standin(without_launch cuLaunchKernel=cuOther)
 gsc_standin(without_load cuFuncLoad=cuOther)
-# One whose launches compute: the emulated device, with the PTX. Of the library it needs gsc_fail only.
-target_sources(cuda_emulated PRIVATE emulated.c emulation.c ${PROJECT_SOURCE_DIR}/core/error.c
-  $<TARGET_OBJECTS:cuda_ptx_kernels>)
+# One whose launches compute: the emulated device, with the PTX.
+target_sources(cuda_emulated PRIVATE emulated.c emulation.c $<TARGET_OBJECTS:cuda_ptx_kernels>)
 target_include_directories(cuda_emulated PRIVATE . ${PROJECT_SOURCE_DIR}/include)
 target_compile_options(cuda_emulated PRIVATE -fvisibility=hidden)
 target_link_libraries(cuda_emulated PRIVATE m)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The emulated device in the stand-in for the driver: launches compute. */
 #include "cuda/driver.h"
-#include "cuda/kernels.h"
+#include "cuda/launch.h"
 #include "emulation.h"
 #include "standin.h"
 
@@ -11,18 +11,17 @@
 static void execute(const char *name, uint32_t blocks, uint32_t threads, const void *parameter)
 {
     static const char *const kernels[] = {
-#define NAME(kernel) "gsc_cuda_" #kernel,
+#define NAME(kernel) GSC_CUDA_PREFIX #kernel,
         GSC_FOR_CUDA_KERNELS(NAME)
 #undef NAME
     };
     /* The emulation is one device, which runs one kernel at a time. */
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    gsc_cuda *device;
+    static const gsc_exec on = GSC_EXEC_INIT;
     pthread_mutex_lock(&lock);
-    (void)gsc_cuda_open(0, &device, NULL);
     for (int i = 0; i < (int)(sizeof kernels / sizeof *kernels); i++)
         if (strcmp(kernels[i], name) == 0)
-            (void)gsc_cuda_launch(device, NULL, i, blocks, threads, parameter, NULL);
+            (void)gsc_cuda_launch(&on, i, blocks, threads, parameter, NULL);
     pthread_mutex_unlock(&lock);
 }
 

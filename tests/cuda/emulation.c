@@ -96,35 +96,58 @@ const char *gsc_cuda_note(void)
 
 gsc_status gsc_cuda_open(int32_t number, gsc_cuda **out, gsc_error *err)
 {
-    (void)number;
-    (void)err;
+    (void)number, (void)err;
     *out = (gsc_cuda *)(void *)&device;
     return GSC_OK;
 }
 
-void gsc_cuda_close(gsc_cuda *cuda)
+void gsc_cuda_close(void *data)
 {
-    (void)cuda;
+    (void)data;
 }
 
-gsc_status gsc_cuda_check(const gsc_cuda *cuda, gsc_error *err)
+gsc_status gsc_cuda_check(const gsc_exec *on, gsc_error *err)
 {
-    (void)cuda;
-    (void)err;
+    (void)on, (void)err;
     return GSC_OK;
 }
 
-bool gsc_cuda_has(const gsc_cuda *cuda, int kernel)
+bool gsc_cuda_has(const gsc_exec *on, int kernel)
 {
-    (void)cuda;
+    (void)on;
     return kernel != GSC_CUDA_many || device.many;
 }
 
-gsc_status gsc_cuda_launch(gsc_cuda *cuda, void *stream, int kernel, uint32_t blocks,
-                           uint32_t threads, const void *parameter, gsc_error *err)
+/* Memory is the stand-in's, and here that of a test. */
+gsc_status gsc_cuda_memory_create(void *data, uint32_t kind, uint64_t size, void **out,
+                                  gsc_error *err)
 {
-    (void)cuda;
-    (void)stream;
+    (void)data, (void)kind, (void)size, (void)out, (void)err;
+    return GSC_ERROR_UNAVAILABLE;
+}
+
+void gsc_cuda_memory_destroy(void *data, void *memory)
+{
+    (void)data, (void)memory;
+}
+
+gsc_status gsc_cuda_memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
+                                gsc_error *err)
+{
+    (void)on, (void)to, (void)from, (void)size, (void)err;
+    return GSC_ERROR_UNAVAILABLE;
+}
+
+gsc_status gsc_cuda_wait(const gsc_exec *on, gsc_error *err)
+{
+    (void)on, (void)err;
+    return GSC_OK;
+}
+
+gsc_status gsc_cuda_launch(const gsc_exec *on, int kernel, uint32_t blocks, uint32_t threads,
+                           const void *parameter, gsc_error *err)
+{
+    (void)on, (void)err;
     emulated_reach(true);
     device.launches++;
     device.threads = threads;
@@ -138,7 +161,7 @@ gsc_status gsc_cuda_launch(gsc_cuda *cuda, void *stream, int kernel, uint32_t bl
             GSC_FOR_CUDA_KERNELS(RUN)
 #undef RUN
         default:
-            return gsc_fail(err, GSC_ERROR_DEVICE, -1, -1, "kernel", "no such kernel");
+            return GSC_ERROR_DEVICE;
         }
     }
     emulated_reach(false);

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 
 #include "convert.h"
-#include "cuda/kernels.h"
+#include "cuda/launch.h"
 #include "step.h"
 
 enum emulated_order { EMULATED_FORWARD, EMULATED_BACKWARD, EMULATED_SHUFFLED };
@@ -59,11 +59,6 @@ DEVICE void atomic_add(int64_t *to, int64_t x)
 DEVICE void atomic_min(int64_t *to, int64_t x)
 {
     *to = x < *to ? x : *to;
-}
-
-DEVICE void atomic_max(double *to, double x)
-{
-    *to = x > *to ? x : *to;
 }
 
 #define f16_quick_load       f16_load

@@ -2,13 +2,15 @@
 // A CUDA device, emulated, gives the bits of the CPU: all public functions that take a gsc_exec.
 #include "support.hpp"
 
+#include <array>
+
 extern "C" {
 #include "emulation.h"
 }
 
 namespace {
 
-constexpr uint32_t all_wants = 63;
+constexpr uint32_t all_wants = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
 
 /* The device, and memory on it that the host reaches through this alone. */
 struct Device {
@@ -72,10 +74,16 @@ struct Device {
         std::memcpy(&value, read(from, sizeof value).data(), sizeof value);
         return value;
     }
-    /* A workspace of what the call says it needs, and not a byte more. */
-    void reserve(const std::vector<gsc_tensor> &list, uint32_t want)
+    template <class T> T *put(const std::vector<T> &values)
     {
-        REQUIRE(gsc_workspace_size(&on, list.data(), list.size(), want, &on.workspace_size,
+        T *at = reinterpret_cast<T *>(allocate(values.size() * sizeof(T)));
+        write(at, values.data(), values.size() * sizeof(T));
+        return at;
+    }
+    /* A workspace of what the call says it needs, and not a byte more. */
+    void reserve(const std::vector<gsc_tensor> &list, const gsc_options *options = nullptr)
+    {
+        REQUIRE(gsc_workspace_size(&on, list.data(), list.size(), options, &on.workspace_size,
                                    nullptr) == GSC_OK);
         on.workspace = allocate(on.workspace_size);
         const Bytes garbage(on.workspace_size, 0xa5);
@@ -85,32 +93,28 @@ struct Device {
 
 /* ---- operations ---- */
 
-enum Operation { SCALE, CHECK, UNSCALE, CLIP, ACCUMULATE };
+enum Operation { SCALE, CHECK, UNSCALE, ACCUMULATE };
 
 struct Call {
     Operation operation;
     const gsc_factor *factor;
-    double limit;
-    uint32_t want;
-    gsc_report *report; // NULL: not wanted
+    gsc_options options; // each and histogram: anything but NULL is wanted
+    bool reports;
 };
 
 gsc_status run(const gsc_exec *on, const Call &c, const std::vector<gsc_tensor> &in,
-               const std::vector<gsc_tensor> &out, gsc_error *err)
+               const std::vector<gsc_tensor> &out, gsc_report *report, gsc_error *err)
 {
     const uint64_t n = in.size();
     switch (c.operation) {
     case SCALE:
-        return gsc_scale(on, c.factor, in.data(), out.data(), n, err);
+        return gsc_scale(on, c.factor, in.data(), out.data(), n, &c.options, report, err);
     case CHECK:
-        return gsc_check(on, c.factor, in.data(), n, c.want, c.report, err);
+        return gsc_check(on, c.factor, in.data(), n, &c.options, report, err);
     case UNSCALE:
-        return gsc_unscale(on, c.factor, in.data(), out.data(), n, c.want, c.report, err);
-    case CLIP:
-        return gsc_clip_value(on, c.factor, c.limit, in.data(), out.data(), n, c.want, c.report,
-                              err);
+        return gsc_unscale(on, c.factor, in.data(), out.data(), n, &c.options, report, err);
     default:
-        return gsc_accumulate(on, c.factor, in.data(), out.data(), n, c.want, c.report, err);
+        return gsc_accumulate(on, c.factor, in.data(), out.data(), n, &c.options, report, err);
     }
 }
 
@@ -142,7 +146,7 @@ Bytes numbers(Random &random, Kind kind, uint32_t dtype, uint64_t count)
     }
     const gsc_tensor from = {values.data(), parts, GSC_F64, 0};
     const gsc_tensor to = {bytes.data(), parts, d.dtype, 0};
-    REQUIRE(gsc_scale(nullptr, nullptr, &from, &to, 1, nullptr) == GSC_OK);
+    REQUIRE(gsc_scale(nullptr, nullptr, &from, &to, 1, nullptr, nullptr, nullptr) == GSC_OK);
     for (uint64_t i = 0; i < parts; i++)
         if (kind == ANY_BITS)
             write_bits(d, bytes.data(), i,
@@ -203,43 +207,64 @@ void compare(Random &random, Call call, const std::vector<Shape> &shapes)
         device_in.push_back({from, s.count, s.in, 0});
         device_out.push_back({s.in_place ? from : to, s.count, s.out, 0});
     }
-    gsc_report expected, garbage;
-    std::memset(&expected, 0xa5, sizeof expected);
+    /* Before the call what it is to write is garbage. */
+    gsc_report garbage;
     std::memset(&garbage, 0xa5, sizeof garbage);
+    const uint64_t n = shapes.size();
+    std::vector<gsc_report> reports(n + 1, garbage); // of each, and of all
+    std::vector<int64_t> histogram(GSC_HISTOGRAM_WORDS, -1);
+    gsc_report *reports_there = d.put(reports);
+    int64_t *histogram_there = d.put(histogram);
     Call on_device = call;
-    call.report = call.report ? &expected : nullptr;
-    on_device.report = call.report ? d.put(garbage) : nullptr;
     on_device.factor = call.factor ? d.put(*call.factor) : nullptr;
-    d.reserve(device_in, call.want);
+    if (call.options.each) {
+        call.options.each = reports.data();
+        on_device.options.each = reports_there;
+    }
+    if (call.options.histogram) {
+        call.options.histogram = histogram.data();
+        on_device.options.histogram = histogram_there;
+    }
+    d.reserve(device_in, &on_device.options);
     emulated_run(static_cast<emulated_order>(random.next() % 3),
                  static_cast<emulated_order>(random.next() % 3));
     const bool many = random.next() % 2;
     emulated_takes_many(many);
     gsc_error err;
     const uint64_t before = emulated_launches();
-    REQUIRE(run(nullptr, call, in, out, &err) == GSC_OK);
-    const gsc_status status = run(&d.on, on_device, device_in, device_out, &err);
+    REQUIRE(run(nullptr, call, in, out, call.reports ? &reports[n] : nullptr, &err) == GSC_OK);
+    const gsc_status status = run(&d.on, on_device, device_in, device_out,
+                                  call.reports ? reports_there + n : nullptr, &err);
     if (status != GSC_OK)
         FAIL(err.message);
     const uint64_t passes = call.operation == ACCUMULATE ? 2 : 1, a_launch = many ? 1364 : 170;
-    CHECK(emulated_launches() - before <= 2 + passes * ((shapes.size() + a_launch - 1) / a_launch));
+    CHECK(emulated_launches() - before <= 2 + passes * ((n + a_launch - 1) / a_launch));
 
     std::ostringstream text;
-    text << "operation " << call.operation << " want " << call.want << " scale "
-         << (call.factor ? call.factor->scale : 0) << " limit " << call.limit << " tensors "
-         << shapes.size() << " first: " << shapes[0].in << " to " << shapes[0].out << " count "
-         << shapes[0].count << " in place " << shapes[0].in_place << " offsets "
-         << shapes[0].in_offset << " " << shapes[0].out_offset;
+    text << "operation " << call.operation << " want " << call.options.want << " scale "
+         << (call.factor ? call.factor->scale : 0) << " clamp " << call.options.clamp << " policy "
+         << (call.options.policy != nullptr) << " tensors " << n << " first: " << shapes[0].in
+         << " to " << shapes[0].out << " count " << shapes[0].count << " in place "
+         << shapes[0].in_place << " offsets " << shapes[0].in_offset << " " << shapes[0].out_offset;
     INFO(text.str());
-    if (call.report) {
-        const gsc_report got = d.get(on_device.report);
-        uint64_t words[2][32];
-        std::memcpy(words[0], &expected, sizeof expected);
-        std::memcpy(words[1], &got, sizeof got);
-        for (int i = 0; i < 32; i++) {
-            INFO("word " << i << " of the report");
-            CHECK(hex(words[1][i]) == hex(words[0][i]));
-        }
+    const Bytes got = d.read(reports_there, (n + 1) * sizeof garbage);
+    for (uint64_t i = 0; i <= n; i++) {
+        uint64_t words[2][sizeof garbage / 8];
+        std::memcpy(words[0], &reports[i], sizeof garbage);
+        std::memcpy(words[1], &got[i * sizeof garbage], sizeof garbage);
+        for (uint64_t k = 0; k < sizeof garbage / 8; k++)
+            if (words[0][k] != words[1][k]) {
+                INFO("word " << k << " of report " << i);
+                CHECK(hex(words[1][k]) == hex(words[0][k]));
+            }
+    }
+    CHECK(same(d.get(reinterpret_cast<std::array<int64_t, GSC_HISTOGRAM_WORDS> *>(histogram_there)),
+               *reinterpret_cast<std::array<int64_t, GSC_HISTOGRAM_WORDS> *>(histogram.data())));
+    if (call.options.each && call.reports) { // the report of all is that of each, merged
+        gsc_report *merged = d.put(garbage);
+        REQUIRE(gsc_report_merge(&d.on, reports_there, n, GSC_MERGE_PARTS, call.options.policy,
+                                 merged, &err) == GSC_OK);
+        CHECK(same(d.get(merged), reports[n]));
     }
     for (uint64_t i = 0; i < shapes.size(); i++) {
         INFO("tensor " << i);
@@ -265,14 +290,29 @@ Shape shape(Random &random, Operation operation, uint32_t in, uint32_t out, uint
     return {in, out, count, in_place, offset(), offset()};
 }
 
-Call any_call(Random &random, Operation operation, const gsc_factor *factor, gsc_report *report)
+/* Some are NULL in a call: what they point to is compare()'s. */
+const gsc_policy *norm_policy()
 {
-    const double limits[] = {1, 1e-3, 448, 1e300, 1e-60};
-    const bool reports = operation == ::CHECK || operation == ACCUMULATE || random.next() % 4;
-    const uint32_t want = random.next() % 2 ? GSC_WANT_NORM | GSC_WANT_AMAX
-                                            : static_cast<uint32_t>(random.next()) & all_wants;
-    return {operation, random.next() % 8 ? factor : nullptr, limits[random.next() % 5],
-            operation == SCALE ? 0 : want, operation != SCALE && reports ? report : nullptr};
+    static gsc_policy policy = GSC_POLICY_INIT;
+    policy.overflow_test = GSC_TEST_NORM;
+    return &policy;
+}
+
+Call any_call(Random &random, Operation operation, const gsc_factor *factor)
+{
+    static gsc_report wanted;
+    static int64_t wanted_too;
+    const double clamps[] = {1, 1e-3, 448, 1e300, 1e-60};
+    const bool may_clamp = operation == SCALE || operation == UNSCALE;
+    Call call = {operation, random.next() % 8 ? factor : nullptr, GSC_OPTIONS_INIT, false};
+    call.reports = operation == ::CHECK || operation == ACCUMULATE || random.next() % 4;
+    call.options.want = random.next() % 2 ? GSC_WANT_NORM | GSC_WANT_AMAX
+                                          : static_cast<uint32_t>(random.next()) & all_wants;
+    call.options.policy = random.next() % 3 ? nullptr : norm_policy();
+    call.options.clamp = may_clamp && random.next() % 3 == 0 ? clamps[random.next() % 5] : 0;
+    call.options.each = random.next() % 2 ? &wanted : nullptr;
+    call.options.histogram = random.next() % 2 ? &wanted_too : nullptr;
+    return call;
 }
 
 } // namespace
@@ -280,7 +320,6 @@ Call any_call(Random &random, Operation operation, const gsc_factor *factor, gsc
 TEST_CASE("an emulated device gives the bits of the CPU: every operation, pair and size")
 {
     Random random = {1};
-    gsc_report report;
     const uint64_t counts[] = {0,   1,    2,    3,    5,     63,    64,   65,
                                300, 4095, 4096, 4097, 65535, 65536, 65537};
     for (int operation = SCALE; operation <= ACCUMULATE; operation++)
@@ -291,9 +330,10 @@ TEST_CASE("an emulated device gives the bits of the CPU: every operation, pair a
                 for (uint64_t count : counts) {
                     gsc_factor factor;
                     REQUIRE(gsc_factor_init(scales[random.next() % 8], &factor, nullptr) == GSC_OK);
+                    factor.serial = count;
                     const auto o = static_cast<Operation>(operation);
                     const uint32_t to = o == ::CHECK ? in : out;
-                    compare(random, any_call(random, o, &factor, &report),
+                    compare(random, any_call(random, o, &factor),
                             {shape(random, o, in, to, count)});
                 }
             }
@@ -303,28 +343,33 @@ TEST_CASE(
     "the short ways of every pair: finite rows, aligned or not, that round up, down and to even")
 {
     Random random = {8};
-    constexpr uint32_t want = all_wants & ~(GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM);
-    gsc_report report;
     gsc_factor factors[2]; /* sums of products by 1 lie between two numbers now and then */
     REQUIRE(gsc_factor_init(3.7, &factors[0], nullptr) == GSC_OK);
     REQUIRE(gsc_factor_init(1, &factors[1], nullptr) == GSC_OK);
-    for (Operation operation : {UNSCALE, CLIP, ACCUMULATE})
+    Call calls[3];
+    for (int i = 0; i < 3; i++) {
+        calls[i] = {i == 2 ? ACCUMULATE : UNSCALE, nullptr, GSC_OPTIONS_INIT, true};
+        calls[i].options.want = GSC_WANT_NORM | GSC_WANT_AMAX;
+        calls[i].options.clamp = i == 1;
+    }
+    for (Call call : calls)
         for (uint32_t in = GSC_F32; in < GSC_COMPLEX64; in++)
             for (uint32_t out = GSC_F32; out < GSC_COMPLEX64; out++)
                 for (const gsc_factor &factor : factors)
                     for (Kind kind : {GRADIENTS, RARELY_LARGE})
-                        for (uint64_t elements = 0; elements < 2; elements++)
-                            compare(random, {operation, &factor, 1, want, &report},
+                        for (uint64_t elements = 0; elements < 2; elements++) {
+                            call.factor = &factor;
+                            compare(random, call,
                                     {{in, out, 9000, false, elements * gsc_dtype_size(in),
                                       elements * gsc_dtype_size(out), kind}});
+                        }
 }
 
 TEST_CASE("lists of many tensors, of mixed dtypes and sizes, and of several chunks")
 {
     Random random = {2};
-    gsc_report report;
     for (int round = 0; round < 64; round++) {
-        const auto operation = static_cast<Operation>(random.next() % 5);
+        const auto operation = static_cast<Operation>(random.next() % 4);
         const uint64_t half = static_cast<uint64_t>(round) / 2;
         const uint64_t tensors = round < 8    ? 169 + half
                                  : round < 12 ? 1358 + half
@@ -339,19 +384,25 @@ TEST_CASE("lists of many tensors, of mixed dtypes and sizes, and of several chun
         }
         gsc_factor factor;
         REQUIRE(gsc_factor_init(scales[random.next() % 8], &factor, nullptr) == GSC_OK);
-        compare(random, any_call(random, operation, &factor, &report), shapes);
+        compare(random, any_call(random, operation, &factor), shapes);
     }
 }
 
 TEST_CASE("an empty list")
 {
     gsc_report report = {};
+    gsc_options options = GSC_OPTIONS_INIT;
+    options.want = all_wants;
     Device d;
     gsc_report *on_device = d.put(report);
-    d.reserve({}, all_wants);
-    REQUIRE(gsc_check(nullptr, nullptr, nullptr, 0, all_wants, &report, nullptr) == GSC_OK);
-    REQUIRE(gsc_check(&d.on, nullptr, nullptr, 0, all_wants, on_device, nullptr) == GSC_OK);
+    d.reserve({});
+    REQUIRE(gsc_check(nullptr, nullptr, nullptr, 0, &options, &report, nullptr) == GSC_OK);
+    REQUIRE(gsc_check(&d.on, nullptr, nullptr, 0, &options, on_device, nullptr) == GSC_OK);
     CHECK(same(d.get(on_device), report));
+    REQUIRE(gsc_report_merge(nullptr, nullptr, 0, 0, nullptr, &report, nullptr) == GSC_OK);
+    REQUIRE(gsc_report_merge(&d.on, nullptr, 0, 0, nullptr, on_device, nullptr) == GSC_OK);
+    CHECK(same(d.get(on_device), report));
+    CHECK(same(report, gsc_report{}));
 }
 
 TEST_CASE("more chunks and tensors than the device folds at a time")
@@ -370,13 +421,14 @@ TEST_CASE("more chunks and tensors than the device folds at a time")
     }
     gsc_report report;
     gsc_report *on_device = d.put(gsc_report{});
-    d.reserve(there, GSC_WANT_NORM);
-    REQUIRE(gsc_check(nullptr, nullptr, host.data(), 3000, GSC_WANT_NORM, &report, nullptr) ==
-            GSC_OK);
+    gsc_options options = GSC_OPTIONS_INIT;
+    options.want = GSC_WANT_NORM;
+    d.reserve(there);
+    REQUIRE(gsc_check(nullptr, nullptr, host.data(), 3000, &options, &report, nullptr) == GSC_OK);
     for (const bool many : {false, true}) {
         const uint64_t before = emulated_launches();
         emulated_takes_many(many);
-        REQUIRE(gsc_check(&d.on, nullptr, there.data(), 3000, GSC_WANT_NORM, on_device, nullptr) ==
+        REQUIRE(gsc_check(&d.on, nullptr, there.data(), 3000, &options, on_device, nullptr) ==
                 GSC_OK);
         CHECK(emulated_launches() - before == (many ? 5 : 20));
         CHECK(same(d.get(on_device), report));
@@ -393,47 +445,86 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
     const std::vector<gsc_tensor> list = {{at, 100, GSC_F32, 0}};
     gsc_factor zero = {};
     gsc_factor *factor = d.put(zero);
-    gsc_report *report = d.put(gsc_report{});
-    d.reserve(list, all_wants);
-    REQUIRE(gsc_unscale(&d.on, factor, list.data(), list.data(), 1, all_wants, report, nullptr) ==
+    gsc_report *report = d.put(gsc_report{}), *each = d.put(gsc_report{});
+    int64_t *histogram = d.put(std::vector<int64_t>(GSC_HISTOGRAM_WORDS, 7));
+    gsc_options options = GSC_OPTIONS_INIT;
+    options.want = all_wants;
+    options.each = each;
+    options.histogram = histogram;
+    d.reserve(list);
+    REQUIRE(gsc_unscale(&d.on, factor, list.data(), list.data(), 1, &options, report, nullptr) ==
             GSC_OK);
     gsc_report expected = {};
     expected.status = GSC_ERROR_FACTOR;
     expected.overflow = 1; /* whoever reads this alone must not step */
     expected.found_inf = 1;
     CHECK(same(d.get(report), expected));
+    CHECK(same(d.get(each), expected));
+    for (int i = 0; i < 17; i++)
+        CHECK(d.get(histogram + i) == 7);
     CHECK(d.read(at, data.size()) == data);
-    REQUIRE(gsc_scale(&d.on, factor, list.data(), list.data(), 1, nullptr) == GSC_OK);
+    REQUIRE(gsc_scale(&d.on, factor, list.data(), list.data(), 1, nullptr, nullptr, nullptr) ==
+            GSC_OK);
     CHECK(d.read(at, data.size()) == data);
 
     gsc_policy policy = GSC_POLICY_INIT;
     REQUIRE(gsc_policy_preset("recommended", &policy, nullptr) == GSC_OK);
     gsc_state state;
-    REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init(nullptr, &policy, nullptr, &state, nullptr) == GSC_OK);
+    const auto skipped = [](gsc_state s, gsc_status status) {
+        s.status = status;
+        s.events = GSC_EVENT_SKIPPED;
+        s.skip_f32 = 1;
+        return s;
+    };
     state.events = GSC_EVENT_GREW; /* of the update before */
     gsc_state *there = d.put(state), *out = d.put(gsc_state{});
-    REQUIRE(gsc_set_scale(&d.on, &policy, there, d.put(-1.0), out, nullptr) == GSC_OK);
-    state.status = GSC_ERROR_VALUE;
-    CHECK(same(d.get(out), state));
-    REQUIRE(gsc_update(&d.on, &policy, there, report, out, nullptr) == GSC_OK);
-    state.status = GSC_ERROR_REPORT;
-    state.events = GSC_EVENT_SKIPPED;
-    CHECK(same(d.get(out), state));
+    REQUIRE(gsc_state_update(&d.on, &policy, there, report, out, nullptr) == GSC_OK);
+    CHECK(same(d.get(out), skipped(state, GSC_ERROR_REPORT)));
+    gsc_state negative = state;
+    negative.factor.scale = -1;
+    REQUIRE(gsc_state_init(&d.on, &policy, d.put(negative), out, nullptr) == GSC_OK);
+    CHECK(same(d.get(out), skipped(negative, GSC_ERROR_STATE)));
+    gsc_report *good = d.put(gsc_report{});
     state.good = -1;
     d.write(there, &state, sizeof state);
-    gsc_report *good = d.put(gsc_report{});
-    REQUIRE(gsc_update(&d.on, &policy, there, good, there, nullptr) == GSC_OK);
-    state.status = GSC_ERROR_STATE;
-    CHECK(same(d.get(there), state));
-    REQUIRE(gsc_update(&d.on, &policy, out, good, out, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_update(&d.on, &policy, there, good, there, nullptr) == GSC_OK);
+    CHECK(same(d.get(there), skipped(state, GSC_ERROR_STATE)));
+    state.good = 0;
+    d.write(there, &state, sizeof state);
+    REQUIRE(gsc_state_update(&d.on, &policy, there, good, out, nullptr) == GSC_OK);
     CHECK(d.get(out).status == GSC_OK);
     CHECK(d.get(out).events == 0);
+    REQUIRE(gsc_state_update(&d.on, &policy, out, good, out, nullptr) == GSC_OK);
+    CHECK(d.get(out).events == 0);
+
+    /* Reserved words. */
+    gsc_report reserved = {};
+    reserved.reserved[10] = 42;
+    gsc_report *with_reserved = d.put(reserved);
+    REQUIRE(gsc_state_update(&d.on, &policy, there, with_reserved, out, nullptr) == GSC_OK);
+    CHECK(d.get(out).status == GSC_ERROR_REPORT);
+    state.reserved[9] = 42;
+    REQUIRE(gsc_state_update(&d.on, &policy, d.put(state), good, out, nullptr) == GSC_OK);
+    CHECK(d.get(out).status == GSC_ERROR_STATE);
+    REQUIRE(gsc_state_init(&d.on, &policy, d.put(state), out, nullptr) == GSC_OK);
+    CHECK(d.get(out).status == GSC_ERROR_STATE);
+    REQUIRE(gsc_report_merge(&d.on, with_reserved, 1, 0, nullptr, report, nullptr) == GSC_OK);
+    expected.status = GSC_ERROR_REPORT;
+    CHECK(same(d.get(report), expected));
+
+    /* A verdict that cannot be given. */
+    reserved = {};
+    reserved.absent = GSC_WANT_NORM;
+    REQUIRE(gsc_report_merge(&d.on, d.put(reserved), 1, 0, norm_policy(), report, nullptr) ==
+            GSC_OK);
+    CHECK(same(d.get(report), expected));
 
     gsc_factor *product = d.put(gsc_factor{1, 1, 1, 1, 1});
     REQUIRE(gsc_factor_multiply(&d.on, factor, 2, product, nullptr) == GSC_OK);
     CHECK(same(d.get(product), zero));
     product = d.put(gsc_factor{1, 1, 1, 1, 1});
-    REQUIRE(gsc_clip_factor(&d.on, report, nullptr, 1, product, nullptr) == GSC_OK);
+    REQUIRE(gsc_factor_clip(&d.on, nullptr, report, 1, product, nullptr) == GSC_OK);
     CHECK(same(d.get(product), zero));
 }
 
@@ -443,11 +534,15 @@ TEST_CASE("what the host can see is refused before anything is launched")
     unsigned char *at = d.allocate(64);
     const std::vector<gsc_tensor> list = {{at, 16, GSC_F32, 0}};
     gsc_report *report = d.put(gsc_report{});
-    d.reserve(list, GSC_WANT_NORM);
+    d.reserve(list);
     const uint64_t before = emulated_launches();
     gsc_error err;
     const auto check = [&](gsc_exec on) {
-        return gsc_check(&on, nullptr, list.data(), 1, GSC_WANT_NORM, report, &err);
+        return gsc_check(&on, nullptr, list.data(), 1, nullptr, report, &err);
+    };
+    const auto is_of = [&](const char *name, const char *field) {
+        INFO(err.name << "." << err.field << ": " << err.message);
+        return std::string(err.name) == name && std::string(err.field) == field;
     };
     gsc_exec on = d.on;
     on.workspace_size--;
@@ -458,77 +553,109 @@ TEST_CASE("what the host can see is refused before anything is launched")
     on = d.on;
     on.workspace = at + 4;
     CHECK(check(on) == GSC_ERROR_VALUE);
-    CHECK(std::string(err.name) == "on.workspace");
+    CHECK(is_of("on", "workspace"));
     const gsc_tensor large = {at, uint64_t{1} << 50, GSC_F8_E5M2, 0};
     uint64_t size;
-    CHECK(gsc_workspace_size(&d.on, &large, 1, 0, &size, &err) == GSC_ERROR_COUNT);
+    CHECK(gsc_workspace_size(&d.on, &large, 1, nullptr, &size, &err) == GSC_ERROR_COUNT);
     CHECK(err.argument == 1);
 
     /* What a kernel could only fail on, in a way that ends CUDA for the process. */
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_factor *factor = reinterpret_cast<gsc_factor *>(at), *odd_factor = odd(factor);
     gsc_state *state = reinterpret_cast<gsc_state *>(at), *odd_state = odd(state);
-    double *scale = reinterpret_cast<double *>(at);
     gsc_report *odd_report = odd(report);
     const gsc_tensor *in = list.data();
-    const auto refused = [&](gsc_status status, int argument, const char *name) {
+    const auto refused = [&](gsc_status status, int argument, const char *name,
+                             const char *field = "") {
         INFO(name << " at " << argument);
         CHECK(status == GSC_ERROR_VALUE);
         CHECK(err.argument == argument);
-        CHECK(std::string(err.name) == name);
+        CHECK(is_of(name, field));
     };
-    refused(gsc_scale(&d.on, odd_factor, in, in, 1, &err), 1, "factor");
-    refused(gsc_check(&d.on, factor, in, 1, 0, odd_report, &err), 5, "report");
-    refused(gsc_unscale(&d.on, factor, in, in, 1, 0, odd_report, &err), 6, "report");
-    refused(gsc_clip_value(&d.on, factor, 1, in, in, 1, 0, odd_report, &err), 7, "report");
-    refused(gsc_state_init(&d.on, &policy, odd_state, &err), 2, "out");
-    refused(gsc_update(&d.on, &policy, odd_state, report, state, &err), 2, "state");
-    refused(gsc_update(&d.on, &policy, state, odd_report, state, &err), 3, "report");
-    refused(gsc_update(&d.on, &policy, state, report, odd_state, &err), 4, "out");
-    refused(gsc_set_scale(&d.on, &policy, state, odd(scale), state, &err), 3, "scale");
+    const gsc_options *none = nullptr;
+    refused(gsc_scale(&d.on, odd_factor, in, in, 1, none, report, &err), 1, "factor");
+    refused(gsc_scale(&d.on, factor, in, in, 1, none, odd_report, &err), 6, "report");
+    refused(gsc_check(&d.on, factor, in, 1, none, odd_report, &err), 5, "report");
+    refused(gsc_unscale(&d.on, factor, in, in, 1, none, odd_report, &err), 6, "report");
+    refused(gsc_accumulate(&d.on, factor, in, in + 1, 0, none, odd_report, &err), 6, "report");
+    gsc_options each = GSC_OPTIONS_INIT, histogram = GSC_OPTIONS_INIT;
+    each.each = odd_report;
+    histogram.histogram = reinterpret_cast<int64_t *>(odd_report);
+    refused(gsc_check(&d.on, factor, in, 1, &each, report, &err), 4, "options", "each");
+    refused(gsc_unscale(&d.on, factor, in, in, 1, &each, report, &err), 5, "options", "each");
+    refused(gsc_check(&d.on, factor, in, 1, &histogram, report, &err), 4, "options", "histogram");
+    refused(gsc_state_init(&d.on, &policy, nullptr, odd_state, &err), 3, "out");
+    refused(gsc_state_init(&d.on, &policy, odd_state, state, &err), 2, "from");
+    refused(gsc_state_update(&d.on, &policy, odd_state, report, state, &err), 2, "state");
+    refused(gsc_state_update(&d.on, &policy, state, odd_report, state, &err), 3, "report");
+    refused(gsc_state_update(&d.on, &policy, state, report, odd_state, &err), 4, "out");
     refused(gsc_factor_multiply(&d.on, odd_factor, 2, factor, &err), 1, "factor");
     refused(gsc_factor_multiply(&d.on, factor, 2, odd_factor, &err), 3, "out");
-    refused(gsc_merge(&d.on, report, odd_report, report, &err), 2, "b");
-    refused(gsc_clip_factor(&d.on, report, odd_factor, 1, factor, &err), 2, "factor");
-    refused(gsc_clip_factor(&d.on, report, factor, 1, odd_factor, &err), 4, "out");
-
-    policy.target_amax = 1;
-    CHECK(gsc_state_init(&d.on, &policy, reinterpret_cast<gsc_state *>(at), &err) ==
-          GSC_ERROR_UNAVAILABLE);
-    CHECK(std::string(err.name) == "policy.target_amax");
+    refused(gsc_report_merge(&d.on, odd_report, 1, 0, nullptr, report, &err), 1, "reports");
+    refused(gsc_report_merge(&d.on, report, 1, 0, nullptr, odd_report, &err), 5, "out");
+    refused(gsc_factor_clip(&d.on, odd_factor, report, 1, factor, &err), 1, "factor");
+    refused(gsc_factor_clip(&d.on, factor, odd_report, 1, factor, &err), 2, "report");
+    refused(gsc_factor_clip(&d.on, factor, report, 1, odd_factor, &err), 4, "out");
     CHECK(emulated_launches() == before);
 }
 
 TEST_CASE("states move on the device as on the CPU, with the policy of every preset")
 {
     Random random = {6};
-    for (uint32_t i = 0; i < gsc_preset_count(); i++) {
+    const char *name;
+    bool predicts = false;
+    for (uint32_t i = 0; (name = gsc_preset_name(i)); i++) {
         gsc_policy policy = GSC_POLICY_INIT;
-        REQUIRE(gsc_policy_preset(gsc_preset_name(i), &policy, nullptr) == GSC_OK);
-        if (policy.target_amax != 0)
-            continue;
+        REQUIRE(gsc_policy_preset(name, &policy, nullptr) == GSC_OK);
         policy.growth_interval = policy.growth_interval ? 3 : 0;
+        predicts = predicts || policy.target_amax != 0;
         Device d;
         gsc_state state;
         gsc_state *there = d.put(gsc_state{});
         gsc_report *report_there = d.put(gsc_report{});
-        REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
-        REQUIRE(gsc_state_init(&d.on, &policy, there, nullptr) == GSC_OK);
-        INFO(gsc_preset_name(i));
+        REQUIRE(gsc_state_init(nullptr, &policy, nullptr, &state, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_init(&d.on, &policy, nullptr, there, nullptr) == GSC_OK);
+        INFO(name);
+        bool stale = false;
         for (int step = 0; step < 500 && same(d.get(there), state); step++) {
             const uint64_t luck = step < 150 ? 8 : step < 300 ? 1 : 0;
             gsc_report report = {};
             report.overflow = luck ? random.next() % luck == 0 : random.next() % 50 == 0;
+            report.serial = random.next() % 9 ? state.factor.serial : 0;
             report.sum_squares = random.next() % 9 ? 1 : 1e300;
+            report.amax = std::ldexp(random.unit(), static_cast<int>(random.next() % 40) - 20);
+            if (random.next() % 9 == 0)
+                report.serial++, stale = true;
             d.write(report_there, &report, sizeof report);
-            REQUIRE(gsc_update(nullptr, &policy, &state, &report, &state, nullptr) == GSC_OK);
-            REQUIRE(gsc_update(&d.on, &policy, there, report_there, there, nullptr) == GSC_OK);
+            REQUIRE(gsc_state_update(nullptr, &policy, &state, &report, &state, nullptr) == GSC_OK);
+            REQUIRE(gsc_state_update(&d.on, &policy, there, report_there, there, nullptr) ==
+                    GSC_OK);
         }
+        CHECK(stale);
         CHECK(same(d.get(there), state));
-        const double scale = 384.3;
-        REQUIRE(gsc_set_scale(nullptr, &policy, &state, &scale, &state, nullptr) == GSC_OK);
-        REQUIRE(gsc_set_scale(&d.on, &policy, there, d.put(scale), there, nullptr) == GSC_OK);
-        CHECK(same(d.get(there), state));
+        for (const double scale : {384.3, 0.0, HUGE_VAL}) {
+            state.factor.scale = scale;
+            d.write(there, &state, sizeof state);
+            REQUIRE(gsc_state_init(nullptr, &policy, &state, &state, nullptr) == GSC_OK);
+            REQUIRE(gsc_state_init(&d.on, &policy, there, there, nullptr) == GSC_OK);
+            CHECK(same(d.get(there), state));
+        }
+    }
+    CHECK(predicts);
+}
+
+TEST_CASE("a report of another factor is stale")
+{
+    Device d;
+    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_state *state = d.put(gsc_state{});
+    gsc_report report = {};
+    report.serial = 1;
+    gsc_report *there = d.put(report);
+    REQUIRE(gsc_state_init(&d.on, &policy, nullptr, state, nullptr) == GSC_OK);
+    for (const uint32_t events : {0u, GSC_EVENT_STALE}) { // the second time it was used before
+        REQUIRE(gsc_state_update(&d.on, &policy, state, there, state, nullptr) == GSC_OK);
+        CHECK(d.get(state).events == events);
     }
 }
 
@@ -539,31 +666,50 @@ TEST_CASE("factors and reports on the device as on the CPU")
         Device d;
         gsc_factor factor, expected;
         REQUIRE(gsc_factor_init(std::ldexp(random.unit() + 1, 20), &factor, nullptr) == GSC_OK);
+        factor.serial = random.next();
         gsc_factor *there = d.put(factor), *out = d.put(gsc_factor{});
         const double by = 10 * random.unit() + 0.1;
         REQUIRE(gsc_factor_multiply(nullptr, &factor, by, &expected, nullptr) == GSC_OK);
         REQUIRE(gsc_factor_multiply(&d.on, there, by, out, nullptr) == GSC_OK);
         CHECK(same(d.get(out), expected));
 
-        gsc_report a = {}, b = {}, merged;
-        for (gsc_report *r : {&a, &b}) {
-            r->overflow = random.next() % 2;
-            r->found_inf = static_cast<float>(r->overflow);
-            r->amax = random.unit();
-            r->sum_squares = 1e6 * random.unit();
-            r->first_bad = -static_cast<int64_t>(random.next() % 1000);
-            r->absent = random.next() % 8 & ~GSC_WANT_NORM;
-            for (int64_t *count = &r->elements; count < &r->histogram[16]; count++)
+        std::vector<gsc_report> reports(1 + random.next() % 200);
+        for (gsc_report &r : reports) {
+            const bool bad = round % 2 && random.next() % 2;
+            r.overflow = bad;
+            r.found_inf = static_cast<float>(bad);
+            r.serial = random.next() % 3;
+            r.amax = random.unit();
+            r.sum_squares = 1e6 * random.unit();
+            for (int64_t *count = &r.elements; count <= &r.clamped; count++)
                 *count = static_cast<int64_t>(random.next() % 100);
+            r.nan_count = bad ? r.nan_count : 0;
+            r.inf_count = 0;
+            r.absent = random.next() % 500 == 0 ? GSC_WANT_UNDERFLOW : 0;
         }
-        gsc_report *a_there = d.put(a), *b_there = d.put(b);
-        REQUIRE(gsc_merge(nullptr, &a, &b, &merged, nullptr) == GSC_OK);
-        REQUIRE(gsc_merge(&d.on, a_there, b_there, a_there, nullptr) == GSC_OK);
-        CHECK(same(d.get(a_there), merged));
+        if (round % 16 == 3)
+            reports.back().status = GSC_ERROR_DEVICE;
+        if (round % 4 == 2)
+            reports[0].sum_squares = 1e300;
+        gsc_report *reports_there = d.put(reports), *merged_there = d.put(gsc_report{}), merged;
+        for (const uint32_t kind : {GSC_MERGE_SUMMANDS, GSC_MERGE_PARTS}) {
+            const gsc_policy *policy = kind == GSC_MERGE_PARTS ? norm_policy() : nullptr;
+            REQUIRE(gsc_report_merge(nullptr, reports.data(), reports.size(), kind, policy, &merged,
+                                     nullptr) == GSC_OK);
+            REQUIRE(gsc_report_merge(&d.on, reports_there, reports.size(), kind, policy,
+                                     merged_there, nullptr) == GSC_OK);
+            CHECK(same(d.get(merged_there), merged));
+        }
+        REQUIRE(gsc_report_merge(&d.on, reports_there, reports.size(), GSC_MERGE_PARTS,
+                                 norm_policy(), reports_there, nullptr) == GSC_OK);
+        CHECK(same(d.get(reports_there), merged));
 
         const gsc_factor *of = round % 2 ? &factor : nullptr;
-        REQUIRE(gsc_clip_factor(nullptr, &merged, of, 1.5, &expected, nullptr) == GSC_OK);
-        REQUIRE(gsc_clip_factor(&d.on, a_there, of ? there : nullptr, 1.5, out, nullptr) == GSC_OK);
+        merged.status = GSC_OK;
+        d.write(merged_there, &merged, sizeof merged);
+        REQUIRE(gsc_factor_clip(nullptr, of, &merged, 1.5, &expected, nullptr) == GSC_OK);
+        REQUIRE(gsc_factor_clip(&d.on, of ? there : nullptr, merged_there, 1.5, out, nullptr) ==
+                GSC_OK);
         CHECK(same(d.get(out), expected));
     }
 }

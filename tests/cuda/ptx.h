@@ -92,6 +92,18 @@ static inline u64 extract(u64 x, u32 from, u32 bits)
     return bits < 64 ? x & (((u64)1 << bits) - 1) : x;
 }
 
+static inline u64 insert(u64 x, u64 into, u32 at, u32 bits)
+{
+    const u64 mask = bits < 64 ? ((u64)1 << bits) - 1 : ~(u64)0;
+    return at < 64 ? (into & ~(mask << at)) | (x & mask) << at : into;
+}
+
+/* Of a double to s32. */
+static inline s32 truncated(double x)
+{
+    return x <= INT32_MIN ? INT32_MIN : x >= INT32_MAX ? INT32_MAX : x == x ? (s32)x : 0;
+}
+
 #define f32_abs fabsf
 #define f64_abs fabs
 
@@ -251,11 +263,6 @@ static inline void red_add_u64(u64 *to, u64 x)
 static inline void red_min_s64(s64 *to, u64 x)
 {
     *to = (s64)x < *to ? (s64)x : *to;
-}
-
-static inline void red_max_u64(u64 *to, u64 x)
-{
-    *to = x > *to ? x : *to;
 }
 
 /* ---- threads ---- */

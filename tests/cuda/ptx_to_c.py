@@ -13,7 +13,7 @@ from pathlib import Path
 
 UNSIGNED, SIGNED, FLOATS = "u16 u32 u64", "s16 s32 s64", "f32 f64"
 BITS, INTEGERS = "b16 b32 b64", f"{UNSIGNED} {SIGNED}"
-# Opcodes; types T; what results of which operands; the value in C, of operands a, b, c. N is the width of T; B, U and W
+# Opcodes; types T; what results of which operands; the value in C, of operands a to d. N is the width of T; B, U and W
 # are the types of bits, unsigned, and twice as wide.
 OPERATIONS = [
     ("mov.T", f"{BITS} {INTEGERS} {FLOATS} pred", "B: B", "a"),
@@ -27,6 +27,7 @@ OPERATIONS = [
     ("shr.T", f"{BITS} {UNSIGNED}", "T: T u32", "b < N ? a >> b : 0"),
     ("shr.T", SIGNED, "T: T u32", "a >> (b < N ? b : N - 1)"),
     ("bfe.T", "u32 u64", "T: T u32 u32", "extract(a, b & 255, c & 255)"),
+    ("bfi.T", "b32 b64", "T: T T u32 u32", "insert(a, b, c & 255, d & 255)"),
     ("add.T", INTEGERS, "U: U U", "a + b"),
     ("sub.T", INTEGERS, "U: U U", "a - b"),
     ("mul.lo.T", INTEGERS, "U: U U", "a * b"),
@@ -38,6 +39,7 @@ OPERATIONS = [
     ("max.T", INTEGERS, "T: T T", "a > b ? a : b"),
     ("cvt.T.{}", INTEGERS, "T: {}", "a"),
     ("cvt.rn.T.{}", FLOATS, "T: {}", "a"),
+    ("cvt.rzi.s32.f64", "s32", "s32: f64", "truncated(a)"),
     ("cvt.f64.f32", "f32", "f64: f32", "a"),
     ("cvt.rn.f32.f64", "f32", "f32: f64", "a"),
     ("cvt.f32.f16", "f32", "f32: f16", "a"),
@@ -67,6 +69,7 @@ OPERATIONS = [
     ("abs.T", FLOATS, "T: T", "T_abs(a)"),
     ("copysign.f64", "f64", "b64: b64 b64", "a >> 63 << 63 | (b & ~0ull >> 1)"),
     ("neg.T", FLOATS, "T: T", "-a"),
+    ("neg.T", SIGNED, "U: U", "0 - a"),
     ("min.T", FLOATS, "T: T T", "T_min(a, b)"),
     ("max.T", FLOATS, "T: T T", "-T_min(-a, -b)"),
 ]
@@ -104,12 +107,12 @@ def expanded(operations):
 class Function:
     """A function, or an entry, which leaves at a barrier and is entered there again: its registers are the thread's."""
 
-    def __init__(self, header, shared):
+    def __init__(self, header):
         kind, _, width, self.result, _, self.name, parameters, directives, self.end = header.groups()
         self.entry = kind == "entry"
         self.registers = {}  # their types
         self.symbols = {}  # space and address, or the width of what is passed to a function
-        self.barriers, self.shared, self.depth = 0, shared, 1
+        self.barriers, self.shared, self.depth = 0, FIRST, 1
         parameters = re.findall(rf"\.param {VARIABLE}", parameters)
         if self.entry:
             ((_, size, name, count),) = parameters
@@ -157,7 +160,7 @@ class Translator:
         self.lines = defaultdict(list)
         self.function = None
         self.constants, self.symbols = [], {}
-        self.shared, self.local, self.register_bytes = FIRST, FIRST, 0
+        self.local, self.register_bytes = FIRST, 0
 
     # ---- operands ----
 
@@ -165,7 +168,18 @@ class Translator:
         symbol = self.function.symbols.get(name) or self.symbols[name]
         if isinstance(symbol, int):
             raise ValueError(f"{name} has no address")
+        if symbol[0] == "shared" and name not in self.function.symbols:  # a kernel has what it names
+            symbol = self.share(name, *symbol[1])
         return symbol
+
+    def share(self, name, *variable):
+        """A place for a variable in the shared memory of a kernel."""
+        function = self.function
+        if not function.entry:
+            raise ValueError(f"{name} is elsewhere for each kernel")
+        start, function.shared = self.place(function.shared, *variable)
+        function.symbols[name] = "shared", start
+        return function.symbols[name]
 
     def value(self, text, kind, exact=True):
         """An operand as a value of its type."""
@@ -198,8 +212,8 @@ class Translator:
         exact = not opcode.startswith("cvt.")
         to = self.function.register(operands[0], width_of(result), exact)
         pairs = zip(operands[1:], kinds, strict=True)
-        values = dict(zip("abc", (self.value(text, kind, exact) for text, kind in pairs), strict=False))
-        value = re.sub(r"\b[abc]\b", lambda m: values[m[0]], value)
+        values = dict(zip("abcd", (self.value(text, kind, exact) for text, kind in pairs), strict=False))
+        value = re.sub(r"\b[a-d]\b", lambda m: values[m[0]], value)
         return f"{to} = {result}_result({value});" if result[0] == "f" else f"{to} = ({result})({value});"
 
     def move(self, match, operands):
@@ -234,7 +248,7 @@ class Translator:
         elif match := CAST.fullmatch(opcode):
             name = f"to_{match[2]}" if match[1] else f"{match[2]}_to_generic"
             c = f"{function.register(operands[0], 64)} = {name}({self.value(operands[1], 'u64')});"
-        elif opcode in ("red.add.u64", "red.min.s64", "red.max.u64"):
+        elif opcode in ("red.add.u64", "red.min.s64"):
             at = f"at_generic({self.address(operands[0].strip('[]'), 0, 'generic')}, 8, RED)"
             c = f"{opcode.replace('.', '_')}({at}, {self.value(operands[1], 'u64')});"
         elif opcode in ("bra", "bra.uni"):
@@ -266,8 +280,7 @@ class Translator:
                 if function.registers.setdefault(one, kind) != kind:
                     raise ValueError(f"{one} is .{function.registers[one]} in another scope")
         elif match := re.fullmatch(rf"\.shared {VARIABLE};", text):
-            start, function.shared = self.place(function.shared, match[1], match[2], match[4])
-            function.symbols[match[3]] = "shared", start
+            self.share(match[3], *match.group(1, 2, 4))
         elif match := re.fullmatch(rf"\.local {VARIABLE};", text):  # for good, as no function calls itself
             start, self.local = self.place(self.local, match[1], match[2], match[4])
             function.symbols[match[3]] = "local", start
@@ -287,10 +300,9 @@ class Translator:
                 raise ValueError("not so many bytes")
             self.constants += ["0"] * (end - len(self.constants))
         elif match := re.fullmatch(rf"\.shared {VARIABLE};", text):
-            start, self.shared = self.place(self.shared, *match.group(1, 2, 4))
-            self.symbols[match[3]] = "shared", start
+            self.symbols[match[3]] = "shared", match.group(1, 2, 4)
         elif match := HEADER.fullmatch(text):
-            function = Function(match, self.shared)
+            function = Function(match)
             if function.end == ";":
                 self.lines[number].append(f"{function.head};")
             else:

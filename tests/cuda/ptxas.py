@@ -13,7 +13,7 @@ CUDA = Path(__file__).parents[2] / "core/cuda"
 
 def modules():
     """What the library hands to drivers before CUDA 12.1, and since."""
-    versions = re.findall(r'define GSC_CUDA_PTX_VERSION\w* +"(.*)\\n"', (CUDA / "kernels.h").read_text())
+    versions = re.findall(r'define GSC_CUDA_PTX_VERSION\w* +"(.*)\\n"', (CUDA / "launch.h").read_text())
     texts = re.findall(r"^const char \w+\[\] =\n(.*?);$", (CUDA / "ptx.c").read_text(), re.M | re.S)
     texts = ["".join(json.loads(line) for line in text.splitlines()) for text in texts]
     return ["\n".join([version, *texts[: i + 1]]) for i, version in enumerate(versions)]

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "standin.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,10 +81,15 @@ typedef struct function {
 
 typedef struct node {
     struct node *next;
-    const function *function;
+    const function *function; /* NULL: a copy, with `copied` as its parameter */
     uint32_t blocks, threads;
+    uint64_t size;             /* of the parameter, */
     unsigned char parameter[]; /* as it was when captured */
 } node;
+
+typedef struct copied {
+    uint64_t to, from, bytes;
+} copied;
 
 typedef struct graph {
     node *first, *last;
@@ -392,24 +398,32 @@ static stream *stream_of(void *handle)
     return (uintptr_t)handle <= 2 ? NULL : handle;
 }
 
+static void copy(const copied *c)
+{
+    memmove((void *)(uintptr_t)c->to, (const void *)(uintptr_t)c->from, c->bytes);
+}
+
 static void run(const function *f, uint32_t blocks, uint32_t threads, const void *parameter)
 {
-    if (state.execute)
+    if (!f)
+        copy(parameter);
+    else if (state.execute)
         state.execute(f->name, blocks, threads, parameter);
 }
 
 static int32_t record(graph *to, const function *f, uint32_t blocks, uint32_t threads,
-                      const void *parameter)
+                      const void *parameter, uint64_t size)
 {
     node *n;
     if (to->broken)
         return CAPTURE_INVALIDATED;
-    if (make((void **)&n, sizeof *n + f->size) != OK)
+    if (make((void **)&n, sizeof *n + size) != OK)
         return OUT_OF_MEMORY;
     n->function = f;
     n->blocks = blocks;
     n->threads = threads;
-    memcpy(n->parameter, parameter, f->size);
+    n->size = size;
+    memcpy(n->parameter, parameter, size);
     *(to->first ? &to->last->next : &to->first) = n;
     to->last = n;
     return OK;
@@ -431,67 +445,117 @@ int32_t cuLaunchKernel(void *launched, uint32_t grid_x, uint32_t grid_y, uint32_
     state.stream = on;
     stream *s = stream_of(on);
     if (s && s->captured)
-        return record(s->captured, f, grid_x, block_x, parameters[0]);
+        return record(s->captured, f, grid_x, block_x, parameters[0], f->size);
     if (!s && capture)
         return CAPTURE_IMPLICIT;
     run(f, grid_x, block_x, parameters[0]);
     return OK;
 }
 
+/* Blocks of memory by their addresses: of the device, or of the host for devices. */
+static struct {
+    void *memory;
+    bool of_host;
+} blocks[1 << 12];
+static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
+enum { BLOCKS = sizeof blocks / sizeof *blocks };
+
+/* The place of a block; NULL: of one that is free. -1: there is none. */
+static int place_of(const void *memory)
+{
+    for (int i = 0; i < BLOCKS; i++)
+        if (blocks[i].memory == memory)
+            return i;
+    return -1;
+}
+
+static int32_t allocate(void **out, uint64_t bytes, bool of_host)
+{
+    pthread_mutex_lock(&blocks_lock);
+    const int place = place_of(NULL);
+    *out = place < 0 ? NULL : aligned_alloc(256, (bytes + 255) / 256 * 256);
+    if (*out) {
+        blocks[place].memory = *out;
+        blocks[place].of_host = of_host;
+        state.allocated++;
+    }
+    pthread_mutex_unlock(&blocks_lock);
+    return *out ? OK : OUT_OF_MEMORY;
+}
+
+static int32_t deallocate(void *memory, bool of_host)
+{
+    pthread_mutex_lock(&blocks_lock);
+    const int place = place_of(memory);
+    const bool is_known = place >= 0 && blocks[place].of_host == of_host;
+    if (is_known) {
+        blocks[place].memory = NULL;
+        state.allocated--;
+        free(memory);
+    }
+    pthread_mutex_unlock(&blocks_lock);
+    return is_known ? OK : INVALID_VALUE;
+}
+
 int32_t cuMemAlloc_v2(uint64_t *address, uint64_t bytes)
 {
+    void *memory;
     ENTER(address && bytes);
     FORBID_CAPTURE();
-    void *memory = malloc(bytes);
-    if (!memory)
-        return OUT_OF_MEMORY;
-    state.allocated++;
+    if (!standin_current())
+        return INVALID_CONTEXT;
+    const int32_t result = allocate(&memory, bytes, false);
     *address = (uint64_t)(uintptr_t)memory;
-    return OK;
+    return result;
 }
 
 int32_t cuMemHostAlloc(void **memory, uint64_t bytes, uint32_t flags)
 {
     ENTER(memory && bytes && flags <= 7);
     FORBID_CAPTURE();
-    *memory = malloc(bytes);
-    return *memory ? OK : OUT_OF_MEMORY;
+    if (!standin_current())
+        return INVALID_CONTEXT;
+    return allocate(memory, bytes, true);
 }
 
 int32_t cuMemFree_v2(uint64_t address)
 {
     ENTER(address);
     FORBID_CAPTURE();
-    state.allocated--;
-    free((void *)(uintptr_t)address);
-    return OK;
+    return deallocate((void *)(uintptr_t)address, false);
 }
 
-int32_t cuMemcpyHtoD_v2(uint64_t to, const void *from, uint64_t bytes)
+int32_t cuMemFreeHost(void *memory)
 {
-    ENTER(to && from);
+    ENTER(memory);
     FORBID_CAPTURE();
-    state.copies++;
-    memcpy((void *)(uintptr_t)to, from, bytes);
-    return OK;
+    return deallocate(memory, true);
 }
 
-int32_t cuMemcpyDtoH_v2(void *to, uint64_t from, uint64_t bytes)
+/* Of the first byte of a block. */
+int32_t cuPointerGetAttribute(void *value, int32_t attribute, uint64_t address)
 {
-    ENTER(to && from);
-    FORBID_CAPTURE();
-    state.copies++;
-    memcpy(to, (void *)(uintptr_t)from, bytes);
-    return OK;
+    ENTER(value && attribute == 2); /* the type of memory: 1 host, 2 device */
+    pthread_mutex_lock(&blocks_lock);
+    const int place = place_of((void *)(uintptr_t)address);
+    if (place >= 0)
+        *(uint32_t *)value = blocks[place].of_host ? 1 : 2;
+    pthread_mutex_unlock(&blocks_lock);
+    return place >= 0 ? OK : INVALID_VALUE;
 }
 
-int32_t cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, uint64_t bytes, void *on)
+int32_t cuMemcpyAsync(uint64_t to, uint64_t from, uint64_t bytes, void *on)
 {
-    ENTER(to && from);
-    FORBID_CAPTURE();
-    (void)on;
+    ENTER(to && from && bytes);
+    if (!standin_current())
+        return INVALID_CONTEXT;
+    const stream *s = stream_of(on);
     state.copies++;
-    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+    if (s && s->captured)
+        return record(s->captured, NULL, 0, 0, &(copied){to, from, bytes}, sizeof(copied));
+    if (!s && capture)
+        return CAPTURE_IMPLICIT;
+    copy(&(copied){to, from, bytes});
     return OK;
 }
 
@@ -511,7 +575,11 @@ int32_t cuStreamDestroy_v2(void *on)
 int32_t cuStreamSynchronize(void *on)
 {
     ENTER(true);
-    (void)on;
+    const stream *s = stream_of(on);
+    if (s && s->captured) { /* in any mode */
+        s->captured->broken = true;
+        return CAPTURE_UNSUPPORTED;
+    }
     FORBID_CAPTURE();
     return OK;
 }
@@ -580,7 +648,7 @@ int32_t cuGraphGetNodes(void *of, void **nodes, uint64_t *count)
 int32_t cuGraphNodeGetType(void *of, int32_t *type)
 {
     ENTER(of && type);
-    *type = 0; /* CU_GRAPH_NODE_TYPE_KERNEL: nothing else is recorded */
+    *type = ((const node *)of)->function ? 0 : 1; /* a kernel, a copy */
     return OK;
 }
 
@@ -591,7 +659,7 @@ int32_t cuGraphInstantiateWithFlags(void **out, void *from, uint64_t flags)
     graph *g;
     int32_t result = make((void **)&g, sizeof *g);
     for (node *at = ((graph *)from)->first; at && result == OK; at = at->next)
-        result = record(g, at->function, at->blocks, at->threads, at->parameter);
+        result = record(g, at->function, at->blocks, at->threads, at->parameter, at->size);
     *out = g;
     return result;
 }

@@ -21,7 +21,7 @@ typedef struct standin {
     int32_t compiler;        /* the version that takes PTX; 0: that of the driver */
     const char *failing;     /* the function that fails, by its symbol; NULL: none */
     int32_t failure;         /* with this result, */
-    int32_t good_calls;      /* but for so many calls before */
+    int32_t good_calls;      /* after so many calls before */
     const char *log;         /* of the loader, when it fails */
     standin_kernel *execute; /* NULL: launches are only counted */
     /* Counted. */

@@ -58,14 +58,12 @@ std::string text(const gsc_report &r)
 {
     std::ostringstream s;
     s << std::setprecision(17) << "found_inf " << r.found_inf << " overflow " << r.overflow
-      << " amax " << r.amax << " absent " << r.absent << " first_bad "
-      << GSC_BAD_TENSOR(r.first_bad) << ":" << GSC_BAD_ELEMENT(r.first_bad) << " squares "
-      << r.sum_squares << " elements " << r.elements << " nan " << r.nan_count << " inf "
-      << r.inf_count << " zeros " << r.zeros_made << " subnormals " << r.subnormals_made
-      << " histogram " << r.histogram_elements << ":";
-    for (int64_t bin : r.histogram)
-        s << " " << bin;
-    return s.str() + "\n";
+      << " status " << r.status << " absent " << r.absent << " serial " << r.serial << " amax "
+      << r.amax << " squares " << r.sum_squares << " elements " << r.elements << " nan "
+      << r.nan_count << " inf " << r.inf_count << " first " << r.first_tensor << ":"
+      << r.first_element << " zeros " << r.zeros_made << " subnormals " << r.subnormals_made
+      << " clamped " << r.clamped << "\n";
+    return s.str();
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -43,6 +43,13 @@ inline void claim(bool holds, const char *text, const std::string &details = "")
 
 std::string text(const gsc_report &report);
 
+/* A refusal is for any language: no functions and constants of C in its sentence. */
+inline bool no_c_names(const gsc_error &err)
+{
+    return std::strstr(err.message, "gsc_") == nullptr &&
+           std::strstr(err.message, "GSC_") == nullptr;
+}
+
 /* The parts. `rare` inputs may take long. */
 void fuzz_lists(Source &source, bool rare);
 void fuzz_invalid_lists(Source &source);

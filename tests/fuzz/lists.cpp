@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Lists of tensors of any dtypes, sizes, alignments and data. The same bits must come out on every
 // rung and context, in place and apart, whole and in halves, and as a model of the numerics has
-// them; nothing else may be touched; and a list that is wrong is refused untouched.
+// them, of the list and of each tensor; nothing else may be touched; and a list that is wrong is
+// refused untouched.
+#include <array>
 #include <cfenv>
+#include <cfloat>
 
 #include "fuzz.hpp"
 
@@ -14,7 +17,6 @@ namespace {
 
 const gsc_kernels *kernels; /* NULL: the best */
 
-constexpr uint32_t want_all = 63;
 #ifdef GSC_SEES_BOUNDS
 constexpr uint64_t guard = 0; /* the sanitizer has its own behind each block */
 #else
@@ -33,8 +35,8 @@ std::vector<const gsc_kernels *> rungs_here()
 
 /* ---- a call ---- */
 
-enum Operation { SCALE, CHECK, UNSCALE, CLIP, ACCUMULATE };
-const char *const names[] = {"scale", "check", "unscale", "clip_value", "accumulate"};
+enum Operation { SCALE, CHECK, UNSCALE, ACCUMULATE };
+const char *const names[] = {"scale", "check", "unscale", "accumulate"};
 
 uint64_t parts(uint32_t dtype)
 {
@@ -53,13 +55,21 @@ struct Call {
     Operation operation;
     bool has_factor;
     gsc_factor factor;
-    double limit;
+    double clamp;
     uint32_t want;
+    bool each, histogram, has_policy;
+    gsc_policy policy;
     std::vector<Entry> entries;
 
     double multiplier() const
     {
         return !has_factor ? 1 : operation == SCALE ? factor.scale : factor.inverse;
+    }
+    uint32_t measures() const
+    {
+        const bool norm = has_policy && policy.overflow_test == GSC_TEST_NORM,
+                   amax = has_policy && policy.target_amax != 0;
+        return want | (norm ? GSC_WANT_NORM : 0) | (amax ? GSC_WANT_AMAX : 0);
     }
     bool writes() const
     {
@@ -68,8 +78,9 @@ struct Call {
     std::string words() const
     {
         std::ostringstream s;
-        s << std::hexfloat << names[operation] << " by " << multiplier() << " limit " << limit
-          << " want " << want << "\n";
+        s << std::hexfloat << names[operation] << " by " << multiplier() << " clamp " << clamp
+          << " want " << want << " each " << each << " histogram " << histogram << " policy "
+          << has_policy << " by norm " << policy.overflow_test << "\n";
         for (const Entry &e : entries)
             s << "  " << e.count << " of dtype " << e.in << (e.in_place ? " in place" : "")
               << " to " << e.out << ", at " << e.shift << " and " << e.out_shift << "\n";
@@ -113,30 +124,43 @@ Bytes result(const gsc_tensor &t)
 }
 
 gsc_status run(const Call &c, const gsc_exec *on, const gsc_tensor *in, const gsc_tensor *out,
-               uint64_t n, uint32_t want, gsc_report *report, gsc_error *err)
+               uint64_t n, const gsc_options *options, gsc_report *report, gsc_error *err)
 {
     const gsc_factor *factor = c.has_factor ? &c.factor : nullptr;
     switch (c.operation) {
     case SCALE:
-        return gsc_scale(on, factor, in, out, n, err);
+        return gsc_scale(on, factor, in, out, n, options, report, err);
     case CHECK:
-        return gsc_check(on, factor, in, n, want, report, err);
+        return gsc_check(on, factor, in, n, options, report, err);
     case UNSCALE:
-        return gsc_unscale(on, factor, in, out, n, want, report, err);
-    case CLIP:
-        return gsc_clip_value(on, factor, c.limit, in, out, n, want, report, err);
+        return gsc_unscale(on, factor, in, out, n, options, report, err);
     default:
-        return gsc_accumulate(on, factor, in, out, n, want, report, err);
+        return gsc_accumulate(on, factor, in, out, n, options, report, err);
     }
 }
+
+gsc_options options_of(const Call &c)
+{
+    gsc_options options = wanting(c.want);
+    options.clamp = c.clamp;
+    options.policy = c.has_policy ? &c.policy : nullptr;
+    return options;
+}
+
+using Histogram = std::array<int64_t, GSC_HISTOGRAM_WORDS>;
 
 struct Outcome {
     std::vector<Bytes> outputs;
     gsc_report report;
+    std::vector<gsc_report> each;
+    Histogram histogram;
 
     bool operator==(const Outcome &other) const
     {
-        return same(report, other.report) && outputs == other.outputs;
+        return same(report, other.report) && outputs == other.outputs &&
+               histogram == other.histogram &&
+               std::equal(each.begin(), each.end(), other.each.begin(), other.each.end(),
+                          same<gsc_report>);
     }
 };
 
@@ -145,6 +169,11 @@ std::string difference(const Outcome &a, const Outcome &b)
     std::ostringstream s;
     if (!same(a.report, b.report))
         s << text(a.report) << text(b.report);
+    for (uint64_t i = 0; i < std::min(a.each.size(), b.each.size()); i++)
+        if (!same(a.each[i], b.each[i]))
+            s << "tensor " << i << ": " << text(a.each[i]) << text(b.each[i]);
+    if (a.histogram != b.histogram)
+        s << "histograms\n";
     for (uint64_t i = 0; i < a.outputs.size(); i++)
         for (uint64_t j = 0; j < a.outputs[i].size(); j++)
             if (a.outputs[i][j] != b.outputs[i][j]) {
@@ -157,26 +186,44 @@ std::string difference(const Outcome &a, const Outcome &b)
 
 /* Runs a valid call on fresh memory, in halves where `split` is not 0. */
 Outcome outcome(const Call &c, const gsc_kernels *rung, const gsc_exec *on, bool apart,
-                uint32_t want, uint64_t split = 0)
+                uint64_t split = 0)
 {
     Image image(c, apart), fresh(c, apart);
     Outcome o;
     gsc_error err = {};
+    gsc_options options = options_of(c);
     const uint64_t n = c.entries.size();
     const int rounding = std::fegetround();
     kernels = rung;
-    std::memset(&o.report, c.operation == SCALE ? 0 : 0x5a, sizeof o.report);
+    std::memset(&o.report, 0x5a, sizeof o.report);
+    o.each.resize(c.each ? n : 0, o.report);
+    o.histogram.fill(c.histogram ? -1 : 0);
+    options.each = c.each ? o.each.data() : nullptr;
+    options.histogram = c.histogram ? o.histogram.data() : nullptr;
     if (split == 0) {
-        claim(run(c, on, image.in.data(), image.out.data(), n, want, &o.report, &err) == GSC_OK,
+        claim(run(c, on, image.in.data(), image.out.data(), n, &options, &o.report, &err) == GSC_OK,
               "a valid call succeeds", err.message);
     } else {
         gsc_report halves[2] = {};
-        run(c, on, image.in.data(), image.out.data(), split, want, &halves[0], nullptr);
-        run(c, on, image.in.data() + split, image.out.data() + split, n - split, want, &halves[1],
-            nullptr);
-        if (halves[1].first_bad)
-            halves[1].first_bad += static_cast<int64_t>(split << 40);
-        claim(gsc_merge(on, &halves[0], &halves[1], &o.report, nullptr) == GSC_OK, "reports merge");
+        Histogram first = {};
+        const gsc_policy *const policy = options.policy;
+        run(c, on, image.in.data(), image.out.data(), split, &options, &halves[0], nullptr);
+        if (c.histogram)
+            first = o.histogram;
+        if (c.each)
+            options.each += split;
+        run(c, on, image.in.data() + split, image.out.data() + split, n - split, &options,
+            &halves[1], nullptr);
+        for (uint64_t i = 0; i < first.size(); i++)
+            o.histogram[i] += first[i];
+        const auto shift = static_cast<int64_t>(split);
+        if (halves[1].nan_count + halves[1].inf_count > 0)
+            halves[1].first_tensor += shift;
+        for (uint64_t i = split; i < o.each.size(); i++)
+            if (o.each[i].overflow)
+                o.each[i].first_tensor += shift;
+        claim(gsc_report_merge(on, halves, 2, GSC_MERGE_PARTS, policy, &o.report, &err) == GSC_OK,
+              "reports merge", err.message);
     }
     kernels = nullptr;
     claim(std::fegetround() == rounding, "the rounding mode stays");
@@ -186,37 +233,48 @@ Outcome outcome(const Call &c, const gsc_kernels *rung, const gsc_exec *on, bool
             std::memcpy(fresh.out[i].data, o.outputs[i].data(), o.outputs[i].size());
     }
     claim(image.blocks == fresh.blocks, "nothing but the outputs is written");
+    if (c.each && n > 0) {
+        gsc_report merged;
+        claim(gsc_report_merge(on, o.each.data(), n, GSC_MERGE_PARTS, options.policy, &merged,
+                               &err) == GSC_OK &&
+                  (split || same(merged, o.report)),
+              "the reports of each tensor merge to that of the list",
+              text(merged) + text(o.report));
+    }
     return o;
 }
 
 /* ---- what the numerics say ---- */
 
-/* A report where less was wanted. */
-gsc_report only(uint32_t want, gsc_report r)
+/* A report where less was measured. */
+gsc_report only(uint32_t measures, gsc_report r)
 {
-    r.absent = want_all & ~want;
-    if (r.absent & GSC_WANT_COUNTS)
-        r.nan_count = r.inf_count = 0;
-    if (r.absent & GSC_WANT_FIRST_BAD)
-        r.first_bad = 0;
+    r.absent = want_all & ~measures;
     if (r.absent & GSC_WANT_NORM)
         r.sum_squares = 0;
     if (r.absent & GSC_WANT_AMAX)
         r.amax = 0;
     if (r.absent & GSC_WANT_UNDERFLOW)
         r.zeros_made = r.subnormals_made = 0;
-    if (r.absent & GSC_WANT_HISTOGRAM) {
-        r.histogram_elements = 0;
-        std::fill(std::begin(r.histogram), std::end(r.histogram), 0);
-    }
     return r;
+}
+
+Outcome only(const Call &c, Outcome o)
+{
+    o.report = only(c.measures(), o.report);
+    o.each.resize(c.each ? o.each.size() : 0);
+    for (gsc_report &report : o.each)
+        report = only(c.measures(), report);
+    if (!c.histogram)
+        o.histogram = {};
+    return o;
 }
 
 /* One real number of an entry on its way. */
 struct Value {
     uint64_t before, after; /* bits; after: the rounded product, not clamped, not added */
-    double product, sum;    /* in the type that multiplies; `sum` of accumulate */
-    bool bad, nan;
+    double product;         /* in the type that multiplies */
+    bool bad, nan, clamped;
 };
 
 class Numbers {
@@ -225,7 +283,7 @@ class Numbers {
         : call(c), e(entry), from(real(e.in)), to(real(e.out)),
           in_float(from.dtype != GSC_F64 && std::isnormal(static_cast<float>(c.multiplier()))),
           multiplier(in_float ? static_cast<float>(c.multiplier()) : c.multiplier()),
-          limit(in_float ? static_cast<float>(c.limit) : c.limit)
+          limit(in_float ? static_cast<float>(c.clamp) : c.clamp)
     {
     }
     const Call &call;
@@ -242,16 +300,17 @@ class Numbers {
         const double x = decode(from, v.before);
         v.product =
             in_float ? static_cast<float>(x) * static_cast<float>(multiplier) : x * multiplier;
-        const bool copied = call.operation < CLIP && e.in == e.out && multiplier == 1.0;
+        const bool copied = call.clamp == 0 && e.in == e.out && multiplier == 1.0;
         v.after = copied  ? v.before
                   : v.nan ? convert_nan(from, to, v.before)
                           : encode(to, v.product);
-        v.bad = !std::isfinite(call.operation == CLIP ? v.product : decode(to, v.after));
+        v.bad = !std::isfinite(call.clamp != 0 ? v.product : decode(to, v.after));
+        v.clamped = call.clamp != 0 && std::fabs(v.product) > limit;
         return v;
     }
     uint64_t written(uint64_t i, const Value &v, bool overflow) const
     {
-        if (call.operation == CLIP && !v.nan)
+        if (call.clamp != 0 && !v.nan)
             return encode(to, std::clamp(v.product, -limit, limit));
         if (call.operation != ACCUMULATE)
             return v.after;
@@ -267,17 +326,45 @@ class Numbers {
     }
 };
 
-/* sum_squares is an ordinary sum here: near enough. */
+/* Adds what is counted, in order. */
+void add(gsc_report &to, const gsc_report &from)
+{
+    if (to.nan_count + to.inf_count == 0) {
+        to.first_tensor = from.first_tensor;
+        to.first_element = from.first_element;
+    }
+    to.amax = std::max(to.amax, from.amax);
+    to.sum_squares += from.sum_squares;
+    to.elements += from.elements;
+    to.nan_count += from.nan_count;
+    to.inf_count += from.inf_count;
+    to.zeros_made += from.zeros_made;
+    to.subnormals_made += from.subnormals_made;
+    to.clamped += from.clamped;
+}
+
+void judge(gsc_report &r)
+{
+    r.overflow = r.nan_count + r.inf_count > 0;
+    r.found_inf = static_cast<float>(r.overflow);
+    if (!r.overflow)
+        r.first_tensor = r.first_element = 0;
+}
+
+/* sum_squares is an ordinary sum here: near enough. The verdict is that of elements. */
 Outcome model(const Call &c)
 {
     Outcome o = {};
-    gsc_report &r = o.report;
+    o.report.serial = c.has_factor ? c.factor.serial : 0;
     for (uint64_t t = 0; t < c.entries.size(); t++) {
         const Entry &e = c.entries[t];
         const Numbers numbers(c, e);
         const Dtype &from = numbers.from, &to = numbers.to;
         const uint64_t k = parts(e.in);
-        r.elements += static_cast<int64_t>(e.count);
+        gsc_report r = {};
+        r.serial = o.report.serial;
+        r.elements = static_cast<int64_t>(e.count);
+        r.first_tensor = static_cast<int64_t>(t);
         for (uint64_t i = 0; i < e.count; i++) {
             Value v = {};
             for (uint64_t part = 0; part < k; part++) {
@@ -290,21 +377,25 @@ Outcome model(const Call &c)
                     v = each;
             }
             const uint64_t before = v.before & ~from.sign(), after = v.after & ~to.sign();
+            if (v.bad && r.nan_count + r.inf_count == 0)
+                r.first_element = static_cast<int64_t>(i);
             r.nan_count += v.nan;
             r.inf_count += v.bad && !v.nan;
             r.zeros_made += before != 0 && after == 0;
             r.subnormals_made += before >= from.normal() && after != 0 && after < to.normal();
-            if (v.bad && r.first_bad == 0)
-                r.first_bad = INT64_MIN + static_cast<int64_t>(t << 40 | i);
+            r.clamped += v.clamped;
             if (i * k % 65536 >= 4096)
                 continue;
-            r.histogram_elements++;
+            o.histogram[16]++;
             if (std::isfinite(v.product) && v.product != 0)
-                r.histogram[std::clamp((std::ilogb(v.product) + 48) >> 2, 0, 15)]++;
+                o.histogram[static_cast<size_t>(
+                    std::clamp((std::ilogb(v.product) + 48) >> 2, 0, 15))]++;
         }
+        judge(r);
+        add(o.report, r);
+        o.each.push_back(r);
     }
-    r.overflow = r.nan_count + r.inf_count > 0;
-    r.found_inf = static_cast<float>(r.overflow);
+    judge(o.report);
     for (const Entry &e : c.entries) {
         if (!c.writes())
             break;
@@ -312,10 +403,9 @@ Outcome model(const Call &c)
         o.outputs.emplace_back(e.count * gsc_dtype_size(e.out));
         for (uint64_t i = 0; i < e.count * parts(e.in); i++)
             write_bits(numbers.to, o.outputs.back().data(), i,
-                       numbers.written(i, numbers.at(i), r.overflow));
+                       numbers.written(i, numbers.at(i), o.report.overflow));
     }
-    r = c.operation == SCALE ? gsc_report{} : only(c.want, r);
-    return o;
+    return only(c, o);
 }
 
 /* ---- from bytes ---- */
@@ -396,13 +486,22 @@ gsc_factor random_factor(Source &source)
 Call random_call(Source &source, bool large)
 {
     Call c = {};
-    c.operation = static_cast<Operation>(source.below(5));
+    c.operation = static_cast<Operation>(source.below(4));
     c.has_factor = !source.one_in(8);
     c.factor = random_factor(source);
-    c.limit = std::fabs(source.number());
-    if (!(c.limit > 0) || !std::isfinite(c.limit))
-        c.limit = 1;
-    c.want = static_cast<uint32_t>(source.one_in(4) ? want_all : source.below(64));
+    c.factor.serial = source.below(3);
+    if (c.operation != CHECK && c.operation != ACCUMULATE && source.one_in(3)) {
+        c.clamp = std::fabs(source.number());
+        if (!std::isfinite(c.clamp))
+            c.clamp = 1;
+    }
+    c.want = static_cast<uint32_t>(source.one_in(4) ? want_all : source.below(8));
+    c.each = source.one_in(2);
+    c.histogram = source.one_in(3);
+    c.has_policy = source.one_in(3);
+    c.policy = GSC_POLICY_INIT;
+    c.policy.overflow_test = source.one_in(2) ? GSC_TEST_NORM : GSC_TEST_ELEMENT;
+    c.policy.target_amax = source.one_in(4) ? 1 : 0;
     const bool one_dtype = source.one_in(4), castless = source.one_in(3),
                good =
                    source.one_in(2); /* most of it: the first bad one is then far from the start */
@@ -455,6 +554,39 @@ const gsc_kernels *__wrap_gsc_kernels_best()
     return kernels ? kernels : __real_gsc_kernels_best();
 }
 
+namespace {
+
+/* Memory of a context, of both kinds: bytes that go in come out, and none beside them. */
+void fuzz_memory(Source &source, const gsc_exec *on)
+{
+    const uint64_t size = source.below(5000), from = source.below(size + 1),
+                   count = source.below(size + 1 - from);
+    gsc_context *const context = on ? on->context : nullptr;
+    Random random = {source.bits(4)};
+    Bytes sent(size), back(size, 0xa5);
+    for (unsigned char &byte : sent)
+        byte = static_cast<unsigned char>(random.next());
+    void *memory[2];
+    for (uint32_t kind : {GSC_MEMORY_DEVICE, GSC_MEMORY_SHARED})
+        claim(gsc_memory_create(context, kind, size, &memory[kind], nullptr) == GSC_OK &&
+                  reinterpret_cast<uintptr_t>(memory[kind]) % 256 == 0 &&
+                  (memory[kind] == nullptr) == (size == 0),
+              "memory is aligned, and none where no bytes are asked for");
+    claim(gsc_memory_copy(on, memory[0], sent.data(), size, nullptr) == GSC_OK &&
+              gsc_memory_copy(on, memory[1], memory[0], size, nullptr) == GSC_OK &&
+              gsc_memory_copy(on, back.data() + from,
+                              size ? static_cast<unsigned char *>(memory[1]) + from : nullptr,
+                              count, nullptr) == GSC_OK &&
+              gsc_exec_wait(on, nullptr) == GSC_OK,
+          "copies succeed");
+    for (uint64_t i = 0; i < size; i++)
+        claim(back[i] == (i - from < count ? sent[i] : 0xa5), "copies have the bytes");
+    for (void *each : memory)
+        gsc_memory_destroy(context, each);
+}
+
+} // namespace
+
 void fuzz_lists(Source &source, bool rare)
 {
     static const std::vector<const gsc_kernels *> rungs = rungs_here();
@@ -466,18 +598,20 @@ void fuzz_lists(Source &source, bool rare)
         claim(o == expected, text, difference(o, expected));
     };
 
-    const Outcome first = outcome(c, rungs[0], nullptr, false, c.want);
+    const Outcome first = outcome(c, rungs[0], nullptr, false);
     for (uint64_t i = 1; i < rungs.size(); i++)
-        same_as(first, outcome(c, rungs[i], nullptr, false, c.want),
-                "every rung gives the same bits");
-    same_as(first, outcome(c, any_rung, nullptr, true, c.want), "in place and apart are the same");
-    same_as(first, outcome(c, any_rung, source.one_in(2) ? &own : &foreign, false, c.want),
-            "threads change nothing");
+        same_as(first, outcome(c, rungs[i], nullptr, false), "every rung gives the same bits");
+    same_as(first, outcome(c, any_rung, nullptr, true), "in place and apart are the same");
+    const gsc_exec *const on = source.one_in(2) ? &own : &foreign;
+    same_as(first, outcome(c, any_rung, on, false), "threads change nothing");
+    if (source.one_in(8))
+        fuzz_memory(source, source.one_in(2) ? on : nullptr);
 
-    Outcome all = outcome(c, any_rung, nullptr, false, want_all);
-    if (c.operation != SCALE)
-        all.report = only(c.want, all.report);
-    same_as(first, all, "what else is wanted changes nothing");
+    Call all = c;
+    all.want = want_all;
+    all.each = all.histogram = true;
+    same_as(first, only(c, outcome(all, any_rung, nullptr, false)),
+            "what else is wanted changes nothing");
 
     bool in_kind = true;
     uint64_t elements = 0;
@@ -485,50 +619,64 @@ void fuzz_lists(Source &source, bool rare)
         in_kind &= e.in == e.out;
         elements += e.count;
     }
-    if (c.operation == UNSCALE && in_kind) {
+    if (c.operation == UNSCALE && c.clamp == 0 && in_kind) {
         Call check = c;
         check.operation = CHECK;
-        const gsc_report report = outcome(check, any_rung, nullptr, false, c.want).report;
-        claim(same(report, first.report), "check reports what unscaling in place does",
-              text(report) + text(first.report));
+        Outcome checked = outcome(check, any_rung, nullptr, false);
+        checked.outputs = first.outputs;
+        same_as(first, checked, "check reports what unscaling in place does");
     }
 
-    const auto nearly = [&](double a, double b, double share) {
-        return !(std::fabs(b) < 1e300) || std::fabs(a - b) <= share * std::fabs(b) + 1e-318;
+    const auto nearly = [](double &a, double b, double share) {
+        const bool near =
+            !(std::fabs(b) < 1e300) || std::fabs(a - b) <= share * std::fabs(b) + 1e-318;
+        a = b;
+        return near;
     };
-    if (c.entries.size() > 1 && (c.operation != ACCUMULATE || !first.report.overflow)) {
+    /* The verdict of a policy, from the sum of squares itself. */
+    const auto judged = [&](gsc_report &r) {
+        if (c.has_policy && c.policy.overflow_test == GSC_TEST_NORM)
+            r.overflow |= !(r.sum_squares <= static_cast<double>(FLT_MAX));
+        r.found_inf = static_cast<float>(r.overflow);
+    };
+    const bool bad = first.report.nan_count + first.report.inf_count > 0;
+    if (c.entries.size() > 1 && (c.operation != ACCUMULATE || !bad)) {
         const uint64_t split = 1 + source.below(c.entries.size() - 1);
-        Outcome halves = outcome(c, any_rung, nullptr, false, c.want, split);
+        Outcome halves = outcome(c, any_rung, nullptr, false, split);
         claim(nearly(halves.report.sum_squares, first.report.sum_squares, 1e-12),
               "halves have the sum of the whole", text(halves.report) + text(first.report));
-        halves.report.sum_squares = first.report.sum_squares;
+        halves.report.overflow = bad;
+        judged(halves.report);
         same_as(first, halves, "halves merge to the whole");
     }
     if (elements < 2000 || (!rare && source.one_in(2))) {
         Outcome expected = model(c);
-        claim(nearly(first.report.sum_squares, expected.report.sum_squares, 1e-5),
-              "the sum of squares is one", text(first.report) + text(expected.report));
-        expected.report.sum_squares = first.report.sum_squares;
+        bool near = nearly(expected.report.sum_squares, first.report.sum_squares, 1e-5);
+        for (uint64_t i = 0; i < first.each.size(); i++)
+            near &= nearly(expected.each[i].sum_squares, first.each[i].sum_squares, 1e-5);
+        claim(near, "the sum of squares is one", text(first.report) + text(expected.report));
+        judged(expected.report);
         same_as(expected, first, "the bits are those of the numerics");
     }
 
     gsc_factor clipped;
     const double max_norm = std::fabs(source.number());
     gsc_error err = {};
-    const gsc_status status = gsc_clip_factor(
-        nullptr, &first.report, c.has_factor ? &c.factor : nullptr, max_norm, &clipped, &err);
-    claim(status == GSC_OK || status == err.status, "a refusal says why");
+    const gsc_status status = gsc_factor_clip(nullptr, c.has_factor ? &c.factor : nullptr,
+                                              &first.report, max_norm, &clipped, &err);
+    claim(status == GSC_OK || (status == err.status && no_c_names(err)), "a refusal says why");
     if (status == GSC_OK)
         claim(clipped.inverse > 0 && clipped.inverse <= (c.has_factor ? c.factor.inverse : 1),
               "clipping makes gradients smaller, but not zero");
 
-    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_policy policy = c.policy;
+    if (!c.has_policy)
+        gsc_policy_preset("recommended", &policy, nullptr);
     gsc_state state;
-    gsc_policy_preset("recommended", &policy, nullptr);
-    gsc_state_init(nullptr, &policy, &state, nullptr);
-    claim(gsc_update(nullptr, &policy, &state, &first.report, &state, &err) == GSC_OK,
+    gsc_state_init(nullptr, &policy, nullptr, &state, nullptr);
+    claim(gsc_state_update(nullptr, &policy, &state, &first.report, &state, &err) == GSC_OK,
           "a report leads to an update", err.message);
-    claim(state.skipped == first.report.overflow, "an overflow is skipped");
+    claim(state.skipped == first.report.overflow, "an overflow is skipped, and nothing else is");
 }
 
 void fuzz_invalid_lists(Source &source)
@@ -544,14 +692,17 @@ void fuzz_invalid_lists(Source &source)
                       *const either = source.one_in(2) ? out : in;
     const gsc_tensor *ins = image.in.data(), *outs = image.out.data();
     gsc_exec on = GSC_EXEC_INIT;
-    uint32_t want = c.want;
+    gsc_options options = options_of(c);
     gsc_report report, marked;
     std::memset(&marked, 0x5a, sizeof marked);
     report = marked;
+    std::vector<gsc_report> each(n, marked);
+    Histogram histogram = {};
+    options.each = each.data();
+    options.histogram = histogram.data();
     gsc_report *to = &report;
     gsc_status expected = GSC_ERROR_DTYPE;
-    const bool reports = c.operation != SCALE;
-    const uint64_t bytes = in->count * gsc_dtype_size(in->dtype), kind = source.below(13);
+    const uint64_t bytes = in->count * gsc_dtype_size(in->dtype), kind = source.below(16);
     switch (kind) {
     case 0:
         either->dtype = static_cast<uint32_t>(source.one_in(2) ? source.bits(4) : 10);
@@ -596,10 +747,8 @@ void fuzz_invalid_lists(Source &source)
         break;
     }
     case 7:
-        want = static_cast<uint32_t>(source.bits(4)) | 64;
-        expected = GSC_ERROR_WANT;
-        if (!reports)
-            return;
+        options.want = static_cast<uint32_t>(source.bits(4)) | 8;
+        expected = GSC_ERROR_VALUE;
         break;
     case 8: {
         const double wrong[] = {0, -1, HUGE_VAL, nan("")};
@@ -621,23 +770,37 @@ void fuzz_invalid_lists(Source &source)
         on.stream = on.reserved ? nullptr : &on;
         expected = GSC_ERROR_VALUE;
         break;
+    case 12: {
+        const double wrong[] = {-1, HUGE_VAL, nan(""),
+                                c.writes() && c.operation != ACCUMULATE ? -2.0 : 1.0};
+        options.clamp = wrong[source.below(4)];
+        expected = GSC_ERROR_VALUE;
+        break;
+    }
+    case 13:
+        options.struct_size = static_cast<uint32_t>(source.one_in(2) ? 0 : source.bits(4) | 1);
+        expected = GSC_ERROR_STRUCT_SIZE;
+        break;
+    case 14:
+        c.policy.reserved = 1 + static_cast<uint32_t>(source.below(9));
+        options.policy = &c.policy;
+        expected = GSC_ERROR_POLICY;
+        break;
     default:
-        if (c.operation == CLIP) {
-            const double wrong[] = {0, -1, HUGE_VAL, nan("")};
-            c.limit = wrong[source.below(4)];
-            expected = GSC_ERROR_VALUE;
-        } else if (c.operation == CHECK || c.operation == ACCUMULATE) {
-            to = nullptr;
-            expected = GSC_ERROR_NULL;
-        } else {
+        if (c.operation != CHECK && c.operation != ACCUMULATE)
             return;
-        }
+        to = nullptr;
+        expected = GSC_ERROR_NULL;
     }
     gsc_error err = {};
-    const gsc_status status = run(c, &on, ins, outs, n, want, to, &err);
-    claim(status == expected && err.status == status && err.name[0] && err.message[0],
+    const gsc_status status = run(c, &on, ins, outs, n, &options, to, &err);
+    claim(status == expected && err.status == status && err.name[0] && err.message[0] &&
+              no_c_names(err),
           "what is wrong is refused by its name",
           "kind " + std::to_string(kind) + ": status " + std::to_string(status) + ", not " +
               std::to_string(expected) + ": " + err.message);
-    claim(image.blocks == fresh.blocks && same(report, marked), "a refused call writes nothing");
+    claim(image.blocks == fresh.blocks && same(report, marked) && histogram == Histogram{} &&
+              std::all_of(each.begin(), each.end(),
+                          [&](const gsc_report &r) { return same(r, marked); }),
+          "a refused call writes nothing");
 }

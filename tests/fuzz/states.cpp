@@ -23,10 +23,19 @@ uint32_t gsc_policy::*const words[] = {
     &gsc_policy::quirks,       &gsc_policy::reserved,
 };
 
+uint32_t count_presets()
+{
+    uint32_t count = 0;
+    while (gsc_preset_name(count))
+        count++;
+    return count;
+}
+
 gsc_policy random_policy(Source &source)
 {
+    static const uint32_t presets = count_presets();
     gsc_policy p = GSC_POLICY_INIT;
-    const char *name = gsc_preset_name(static_cast<uint32_t>(source.below(gsc_preset_count())));
+    const char *name = gsc_preset_name(static_cast<uint32_t>(source.below(presets)));
     if (source.one_in(4))
         name = "openseq2seq_logmax"; /* the one that predicts */
     if (!source.one_in(4))
@@ -70,10 +79,10 @@ std::string words_of(const gsc_state &s)
     return t.str();
 }
 
-/* A double in the policy's arithmetic. */
-double rounded(const gsc_policy &p, double x)
+/* Whether a change that would reach a limit is dropped, be it 0 or infinity. */
+bool drops(uint32_t rule)
 {
-    return p.arithmetic == GSC_ARITHMETIC_F64 ? x : static_cast<double>(static_cast<float>(x));
+    return rule == GSC_LIMIT_KEEP || rule == GSC_LIMIT_STOP;
 }
 
 /* What a policy promises of its scales, of which `start` was the last one that was given. */
@@ -81,20 +90,21 @@ void check_scale(const gsc_policy &p, double scale, double start)
 {
     const bool predicts = p.target_amax != 0;
     const bool has_ceiling = p.max_scale != 0 && std::isfinite(p.max_scale),
-               has_floor = p.min_scale != 0,
-               keeps_ceiling = !predicts && p.ceiling_rule >= GSC_LIMIT_KEEP,
-               keeps_floor = !predicts && p.floor_rule >= GSC_LIMIT_KEEP;
+               has_floor = p.min_scale != 0, keeps_ceiling = !predicts && drops(p.ceiling_rule),
+               keeps_floor = !predicts && drops(p.floor_rule);
     claim(scale >= 0, "a scale is a number");
-    claim(std::isfinite(scale) || !(has_ceiling || keeps_ceiling),
+    claim(!predicts || (scale > 0 && std::isfinite(scale)), "a prediction can multiply");
+    claim(std::isfinite(scale) || !std::isfinite(start) || !(has_ceiling || keeps_ceiling),
           "a ceiling keeps the scale finite");
-    claim(scale > 0 || !(has_floor || keeps_floor), "a floor keeps the scale above 0");
-    claim(!has_ceiling || scale <= std::max(start, rounded(p, p.max_scale)), "the ceiling holds");
-    claim(!has_floor || scale >= std::min(start, rounded(p, p.min_scale)), "the floor holds");
+    claim(scale > 0 || start == 0 || !(has_floor || keeps_floor),
+          "a floor keeps the scale above 0");
+    claim(!has_ceiling || scale <= std::max(start, p.max_scale), "the ceiling holds");
+    claim(!has_floor || scale >= std::min(start, p.min_scale), "the floor holds");
 }
 
 /* What must hold of any update of a state. */
 void check_update(const gsc_policy &p, const gsc_state &before, const gsc_state &after,
-                  bool overflow)
+                  bool overflow, bool is_stale)
 {
     const double old = before.next.scale, scale = after.next.scale;
     const uint32_t moves = after.events & (GSC_EVENT_GREW | GSC_EVENT_BACKED_OFF);
@@ -105,6 +115,8 @@ void check_update(const gsc_policy &p, const gsc_state &before, const gsc_state 
     claim(!(after.events & GSC_EVENT_SKIPPED) == !overflow,
           "an overflow, and no other step, is skipped");
     claim(after.next.serial == before.next.serial + 1, "serials count updates");
+    claim(!(after.events & GSC_EVENT_STALE) == !is_stale, "a stale report is found");
+    claim(after.skip_f32 == static_cast<float>(overflow), "skip_f32 is what is skipped");
     claim(same(after.factor, p.apply_delay ? before.next : after.next),
           "the scale is in force in time");
     claim(after.skipped == before.skipped + overflow &&
@@ -123,18 +135,19 @@ gsc_report random_report(Random &random, uint64_t overflows_in_256, int kind)
     if (random.next() % 16 == 0)
         r.amax = 0;
     r.sum_squares = random.next() % 64 ? r.amax : HUGE_VAL;
+    r.serial = random.next() % 4;
     return r;
 }
 
 bool is_overflow(const gsc_policy &p, const gsc_report &r)
 {
-    return r.overflow || (p.overflow_test == GSC_OVERFLOW_NORM &&
-                          r.sum_squares > std::numeric_limits<float>::max());
+    return r.overflow ||
+           (p.overflow_test == GSC_TEST_NORM && r.sum_squares > std::numeric_limits<float>::max());
 }
 
 std::string words_of(const gsc_error &err)
 {
-    return std::to_string(err.status) + " " + err.name + ": " + err.message;
+    return std::to_string(err.status) + " " + err.name + "." + err.field + ": " + err.message;
 }
 
 uint32_t crc32(const Bytes &bytes, uint64_t size)
@@ -204,7 +217,8 @@ void load_damaged(Bytes bytes, Source &source)
     auto *const loaded = reinterpret_cast<gsc_policy *>(policy.data());
     const gsc_status status = gsc_state_load(bytes.data(), bytes.size(), loaded, &state, &err);
     if (status != GSC_OK) {
-        claim(status == err.status && err.name[0] && err.message[0], "a refusal says why");
+        claim(status == err.status && err.name[0] && err.message[0] && no_c_names(err),
+              "a refusal says why", words_of(err));
         claim(same(state, marked) && policy == policy_before, "a refused load writes nothing");
         return;
     }
@@ -223,7 +237,8 @@ void load_damaged(Bytes bytes, Source &source)
     for (int i = 0; i < 20; i++) { /* absurd counts may end it */
         const gsc_report report = random_report(random, 64, 0);
         const gsc_state before = state;
-        const gsc_status updated = gsc_update(nullptr, loaded, &state, &report, &state, nullptr);
+        const gsc_status updated =
+            gsc_state_update(nullptr, loaded, &state, &report, &state, nullptr);
         claim(updated == GSC_OK || updated == GSC_ERROR_STATE, "a loaded state can be updated");
         if (updated == GSC_OK) {
             claim(!std::isnan(state.next.scale), "a scale is a number", words_of(before));
@@ -232,6 +247,30 @@ void load_damaged(Bytes bytes, Source &source)
             break;
         }
     }
+}
+
+/* The same state with another scale in force, or none where that is no scale; the scale it has. */
+double remade(const gsc_policy &p, gsc_state &state, double scale)
+{
+    gsc_state from = state, made;
+    from.factor.scale = scale;
+    const gsc_status status = gsc_state_init(nullptr, &p, &from, &made, nullptr);
+    claim(status == (scale >= 0 ? GSC_OK : GSC_ERROR_STATE),
+          "any scale but NaN and negative is taken");
+    if (status != GSC_OK)
+        return state.next.scale;
+    gsc_state expected = from;
+    expected.factor = expected.next = made.factor;
+    expected.events = 0;
+    expected.status = GSC_OK;
+    expected.skip_f32 = 0;
+    claim(same(made, expected) && made.factor.serial == from.next.serial + 1 &&
+              made.factor.inverse == 1 / made.factor.scale,
+          "a state made from another has its counts", words_of(made));
+    if (p.target_amax != 0 && !(made.factor.scale > 0 && std::isfinite(made.factor.scale)))
+        return state.next.scale;
+    state = made;
+    return made.factor.scale;
 }
 
 } // namespace
@@ -245,9 +284,10 @@ void fuzz_states(Source &source)
     state = marked;
     describe = [&] { return words_of(p) + words_of(state); };
     const gsc_status status = gsc_policy_check(&p, &err);
-    claim(gsc_state_init(nullptr, &p, &state, nullptr) == status, "init and check agree");
+    claim(gsc_state_init(nullptr, &p, nullptr, &state, nullptr) == status, "init and check agree");
     if (status != GSC_OK) {
-        claim(status == GSC_ERROR_POLICY && std::strncmp(err.name, "policy.", 7) == 0,
+        claim(status == GSC_ERROR_POLICY && std::string(err.name) == "policy" && err.field[0] &&
+                  no_c_names(err),
               "a bad policy is refused by its field", words_of(err));
         claim(same(state, marked), "a refused init writes nothing");
         return;
@@ -259,15 +299,17 @@ void fuzz_states(Source &source)
     const uint64_t shares[] = {0, 1, 16, 128, 250, 256}, share = shares[source.below(6)];
     const int kind = static_cast<int>(source.below(3)), steps = source.one_in(4) ? 1000 : 100;
     for (int i = 0; i < steps; i++) {
-        const gsc_report report = random_report(random, share, kind);
+        gsc_report report = random_report(random, share, kind);
+        if (report.serial > 1) /* or unknown, or of long ago */
+            report.serial = state.factor.serial;
         const gsc_state before = state;
-        claim(gsc_update(nullptr, &p, &state, &report, &state, &err) == GSC_OK,
+        claim(gsc_state_update(nullptr, &p, &state, &report, &state, &err) == GSC_OK,
               "a state of updates can be updated", words_of(err));
-        check_update(p, before, state, is_overflow(p, report));
+        check_update(p, before, state, is_overflow(p, report),
+                     report.serial != 0 && report.serial != before.factor.serial);
         check_scale(p, state.next.scale, start);
-        const double scale = source.at < source.end && source.one_in(16) ? source.number() : 0;
-        if (scale != 0 && gsc_set_scale(nullptr, &p, &state, &scale, &state, nullptr) == GSC_OK)
-            start = state.next.scale;
+        if (source.at < source.end && source.one_in(16))
+            start = remade(p, state, source.number());
     }
 
     Bytes bytes(GSC_SAVED_SIZE);

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Installs a build into a temporary prefix and compiles the C example against it: test.sh BUILD_DIR
+# Builds the C example as users do, against an installed copy and with the sources in its own tree: test.sh BUILD_DIR
 set -euo pipefail
 build=$1
 prefix=$(mktemp -d)
 trap 'rm -rf "$prefix"' EXIT
 example=bindings/c/examples
+die() { printf '%s\n' "$*" >&2; exit 1; }
+row() { printf '%-24s' "$1"; }
 
 cmake --install "$build" --prefix "$prefix" >/dev/null
-for kind in shared static; do
+for kind in gradscaler shared static; do
   cmake -G Ninja -S $example -B "$prefix/$kind" -DCMAKE_PREFIX_PATH="$prefix" -Dkind=$kind >/dev/null
   cmake --build "$prefix/$kind" -- --quiet
-  printf '%-24s' "find_package, $kind"
+  row "find_package, $kind"
   "$prefix/$kind/train_step"
 done
 
@@ -22,14 +24,36 @@ compile() { # NAME COMPILER [FLAG...]: the example, run; flags may hold librarie
   local name=$1
   shift
   "$@" $(flags --cflags) -o "$prefix/program"
-  printf '%-24s' "$name"
+  row "$name"
   "$prefix/program"
 }
 shared=($(flags --libs) "-Wl,-rpath,$libdir")
-static=("$libdir/libgradscaler.a" -lm -pthread)
+static=(-DGSC_STATIC "$libdir/libgradscaler.a" -lm -pthread)
 c=(gcc -std=c11 $example/train_step.c)
 cpp=(g++ -std=c++17 -x c++ $example/train_step.c -x none)
 compile 'pkg-config, C11' "${c[@]}" "${shared[@]}"
 compile 'pkg-config, C++17' "${cpp[@]}" "${shared[@]}"
 compile 'static, C11' "${c[@]}" "${static[@]}"
 compile 'static, C++17' "${cpp[@]}" "${static[@]}"
+compile 'policy only' gcc tests/install/update_only.c "${static[@]}" -s -Wl,--gc-sections
+size=$(stat -c %s "$prefix/program")
+echo "$size bytes"
+((size < 100000)) || die 'a program that only updates should hold no kernels'
+
+# Directories of an installation may be absolute.
+cmake -G Ninja -S . -B "$prefix/absolute" -DCMAKE_INSTALL_LIBDIR="$prefix/elsewhere" >/dev/null
+libdir=$(PKG_CONFIG_PATH=$prefix/absolute flags --variable=libdir)
+[ "$libdir" = "$prefix/elsewhere" ] || die "libdir is $libdir"
+
+# Without a build type, and joined into large files: the library is optimised all the same, and has no warning flags.
+cmake -G Ninja -S tests/install -B "$prefix/embedder" -DCMAKE_UNITY_BUILD=ON -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null
+cmake --build "$prefix/embedder" -- --quiet
+row add_subdirectory
+"$prefix/embedder/train_step"
+commands=$(grep -h '"command".*core/' "$prefix/embedder/compile_commands.json")
+[[ $commands != *-Wall* ]] || die 'warnings are for those who asked'
+! grep -qv -e -O3 <<<"$commands" || die 'not optimised'
+exported=$(nm -D --defined-only "$prefix"/embedder/libplugin.so | grep gsc_ || true)
+[ -z "$exported" ] || die "a static copy is visible to others: $exported"
+[ ! -e "$prefix/embedder/gradscaler/cmake_install.cmake" ] || ! grep -q libgradscaler "$prefix/embedder/gradscaler/cmake_install.cmake" ||
+  die 'the library installs itself where it was only included'

@@ -8,15 +8,11 @@
 #include "../replay/fields.h"
 #include "sha256.h"
 
-#define WANT                                                                                       \
-    (GSC_WANT_COUNTS | GSC_WANT_FIRST_BAD | GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW |   \
-     GSC_WANT_HISTOGRAM)
-
 static void check(gsc_status status, const gsc_error *err)
 {
     if (status == GSC_OK)
         return;
-    fprintf(stderr, "%s: %s\n", err->name, err->message);
+    fprintf(stderr, "%s\n", err->message);
     exit(1);
 }
 
@@ -36,31 +32,86 @@ static void *allocate(uint64_t size)
     return memory;
 }
 
+#define ADD(field) sha256_add(digest, &(field), sizeof(field))
+
+static void add_report(sha256 *digest, const gsc_report *report)
+{
+    ADD(report->found_inf);
+    ADD(report->overflow);
+    ADD(report->status);
+    ADD(report->absent);
+    ADD(report->serial);
+    ADD(report->amax);
+    ADD(report->sum_squares);
+    ADD(report->elements);
+    ADD(report->nan_count);
+    ADD(report->inf_count);
+    ADD(report->first_tensor);
+    ADD(report->first_element);
+    ADD(report->zeros_made);
+    ADD(report->subnormals_made);
+    ADD(report->clamped);
+}
+
+static void add_factor(sha256 *digest, const gsc_factor *factor)
+{
+    ADD(factor->scale);
+    ADD(factor->inverse);
+    ADD(factor->scale_f32);
+    ADD(factor->inverse_f32);
+    ADD(factor->serial);
+}
+
+static void add_state(sha256 *digest, const gsc_state *state)
+{
+    add_factor(digest, &state->factor);
+    add_factor(digest, &state->next);
+    ADD(state->mean);
+    ADD(state->slow_mean);
+    ADD(state->mean_square);
+    ADD(state->mean_start);
+    ADD(state->slow_start);
+    ADD(state->good);
+    ADD(state->steps);
+    ADD(state->overflows);
+    ADD(state->stalled);
+    ADD(state->events);
+    ADD(state->status);
+    ADD(state->skipped);
+    ADD(state->growths);
+    ADD(state->backoffs);
+    ADD(state->skip_f32);
+}
+
 /* One step; `back` receives the first tensor, scaled again. */
 static void step(const gsc_policy *policy, gsc_state *state, const gsc_tensor *in,
                  const gsc_tensor *out, const gsc_tensor *back, uint32_t n, sha256 *digest)
 {
+    int64_t histogram[GSC_HISTOGRAM_WORDS];
+    gsc_options options = GSC_OPTIONS_INIT;
     gsc_report report;
     gsc_error err;
-    check(gsc_unscale(NULL, &state->factor, in, out, n, WANT, &report, &err), &err);
-    check(gsc_scale(NULL, &state->factor, out, back, 1, &err), &err);
-    check(gsc_update(NULL, policy, state, &report, state, &err), &err);
+    options.want = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
+    options.histogram = histogram;
+    check(gsc_unscale(NULL, &state->factor, in, out, n, &options, &report, &err), &err);
+    check(gsc_scale(NULL, &state->factor, out, back, 1, NULL, NULL, &err), &err);
+    check(gsc_state_update(NULL, policy, state, &report, state, &err), &err);
     for (uint32_t i = 0; i < n; i++)
         sha256_add(digest, out[i].data, out[i].count * 4);
     sha256_add(digest, back->data, back->count * gsc_dtype_size(back->dtype));
-    sha256_add(digest, &report, sizeof report);
-    sha256_add(digest, state, sizeof *state);
+    add_report(digest, &report);
+    ADD(histogram);
+    add_state(digest, state);
 }
 
-static void save_and_reload(gsc_policy *policy, gsc_state *state, sha256 *digest)
+static void save_and_reload(gsc_policy *policy, gsc_state *state)
 {
     unsigned char bytes[GSC_SAVED_SIZE];
     uint64_t size;
     gsc_error err;
     check(gsc_state_save(policy, state, bytes, sizeof bytes, &size, &err), &err);
-    sha256_add(digest, bytes, size);
     memset(state, 0, sizeof *state);
-    check(gsc_policy_init(GSC_POLICY_SIZE, policy, &err), &err);
+    *policy = (gsc_policy)GSC_POLICY_INIT;
     check(gsc_state_load(bytes, size, policy, state, &err), &err);
 }
 
@@ -80,7 +131,7 @@ int main(int count, char **arguments)
     check(gsc_policy_preset(preset, &policy, &err), &err);
     if (!set_fields(&policy, settings))
         return 1;
-    check(gsc_state_init(NULL, &policy, &state, &err), &err);
+    check(gsc_state_init(NULL, &policy, NULL, &state, &err), &err);
 
     read_exactly(sizes, sizeof sizes, file);
     gsc_tensor *in = allocate(sizes[1] * sizeof *in), *out = allocate(sizes[1] * sizeof *out);
@@ -97,7 +148,7 @@ int main(int count, char **arguments)
             read_exactly(in[j].data, in[j].count * gsc_dtype_size(in[j].dtype), file);
         step(&policy, &state, in, out, &in[0], sizes[1], &digest);
         if (i + 1 == sizes[0] / 2)
-            save_and_reload(&policy, &state, &digest);
+            save_and_reload(&policy, &state);
     }
     sha256_finish(&digest, text);
     printf("%s %lld %.17g\n", text, (long long)state.skipped, state.factor.scale);

@@ -11,12 +11,12 @@ static const struct field {
     const char *name, *kind;
     size_t offset;
 } fields[] = {
-#define STRUCT(name, size)               {#name, "", 0},
+#define STRUCT(name, size, grows)        {#name, "", 0},
 #define FIELD(name, kind, count, offset) {#name, #kind, offset},
 #define NESTED                           FIELD
 #define END_STRUCT()
 #define FUNCTION(name, result)
-#define ARGUMENT(kind, type, name, null, count)
+#define ARGUMENT(kind, type, pass, name, null, count)
 #define END()
 #include "../abi/signatures.inc"
 };

@@ -8,7 +8,7 @@
 static gsc_status replay(const gsc_policy *policy, char *steps, gsc_error *err)
 {
     gsc_state state;
-    gsc_status status = gsc_state_init(NULL, policy, &state, err);
+    gsc_status status = gsc_state_init(NULL, policy, NULL, &state, err);
     char *rest, *step = strtok_r(steps, ",", &rest);
     for (; status == GSC_OK && step; step = strtok_r(NULL, ",", &rest)) {
         gsc_report report = {0};
@@ -16,7 +16,7 @@ static gsc_status replay(const gsc_policy *policy, char *steps, gsc_error *err)
         report.found_inf = (float)report.overflow;
         report.amax = *step == 'a' ? strtod(step + 1, NULL) : 0;
         printf("%a/", state.factor.scale);
-        status = gsc_update(NULL, policy, &state, &report, &state, err);
+        status = gsc_state_update(NULL, policy, &state, &report, &state, err);
         printf("%" PRIu32 " ", state.events);
     }
     if (status == GSC_OK)

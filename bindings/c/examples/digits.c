@@ -66,8 +66,8 @@ static void round_to(uint32_t dtype, const gsc_factor *factor, float *from, floa
     uint16_t half[TEST_SET * WIDTH];
     const gsc_tensor in = {from, count, GSC_F32, 0}, out = {to, count, GSC_F32, 0};
     const gsc_tensor stored = dtype == GSC_F16 ? (gsc_tensor){half, count, GSC_F16, 0} : out;
-    must(gsc_scale(NULL, factor, &in, &stored, 1, NULL));
-    must(gsc_scale(NULL, NULL, &stored, &out, 1, NULL));
+    must(gsc_scale(NULL, factor, &in, &stored, 1, NULL, NULL, NULL));
+    must(gsc_scale(NULL, NULL, &stored, &out, 1, NULL, NULL, NULL));
 }
 
 /* ---- The network ---- */
@@ -182,6 +182,7 @@ static uint64_t next_random(network *net)
 static void step(network *net, const gsc_policy *policy, gsc_state *state, const digit *batch)
 {
     gsc_report report;
+    gsc_options options = GSC_OPTIONS_INIT;
     gsc_tensor wide[TENSORS], stored[TENSORS];
     for (size_t t = 0; t < TENSORS; t++) {
         wide[t] = (gsc_tensor){net->gradients[t], tensor_size(t), GSC_F32, 0};
@@ -194,13 +195,14 @@ static void step(network *net, const gsc_policy *policy, gsc_state *state, const
     loss_gradient(net, batch);
     round_to(net->dtype, &state->factor, net->delta, net->delta, BATCH * CLASSES);
     backward(net);
-    must(gsc_scale(NULL, NULL, wide, stored, TENSORS, NULL));
+    must(gsc_scale(NULL, NULL, wide, stored, TENSORS, NULL, NULL, NULL));
 
     /* All gradients in one call: check, divide by the scale, convert to float32. */
-    must(gsc_unscale(NULL, &state->factor, stored, wide, TENSORS, 0, &report, NULL));
+    options.policy = policy;
+    must(gsc_unscale(NULL, &state->factor, stored, wide, TENSORS, &options, &report, NULL));
     if (!report.overflow)
         adam(net);
-    must(gsc_update(NULL, policy, state, &report, state, NULL));
+    must(gsc_state_update(NULL, policy, state, &report, state, NULL));
 }
 
 /* The share of the test digits, in percent, that are read right. */
@@ -231,7 +233,7 @@ static double train(const char *name, uint32_t dtype, const gsc_policy *policy, 
         for (size_t i = 0; i < tensor_size(2 * l); i++)
             net.master[2 * l][i] = limit * ((float)(next_random(&net) >> 40) / 0x1p23f - 1);
     }
-    must(gsc_state_init(NULL, policy, &state, NULL));
+    must(gsc_state_init(NULL, policy, NULL, &state, NULL));
     for (int i = 0; i < STEPS; i++) {
         for (size_t r = 0; r < BATCH; r++)
             batch[r] = digits[next_random(&net) % TRAINING_SET];

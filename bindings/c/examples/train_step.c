@@ -10,6 +10,7 @@
 int main(void)
 {
     gsc_policy policy = GSC_POLICY_INIT;
+    gsc_options options = GSC_OPTIONS_INIT;
     gsc_state state;
     gsc_report report;
     gsc_error err;
@@ -18,17 +19,18 @@ int main(void)
     const gsc_tensor full = {&gradient, 1, GSC_F32, 0}, stored = {&half, 1, GSC_F16, 0};
 
     if (gsc_policy_preset("recommended", &policy, &err) != GSC_OK ||
-        gsc_state_init(NULL, &policy, &state, &err) != GSC_OK) {
-        fprintf(stderr, "%s: %s\n", err.name, err.message);
+        gsc_state_init(NULL, &policy, NULL, &state, &err) != GSC_OK) {
+        fprintf(stderr, "%s\n", err.message);
         return 1;
     }
+    options.policy = &policy; /* report.overflow is then what this policy calls an overflow */
     for (int step = 0; step < 100; step++) {
         gradient = 2e-9f * (w - 3); /* of the loss 1e-9 (w - 3)^2 */
-        gsc_scale(NULL, &state.factor, &full, &stored, 1, NULL);
-        gsc_unscale(NULL, &state.factor, &stored, &full, 1, 0, &report, NULL);
+        gsc_scale(NULL, &state.factor, &full, &stored, 1, NULL, NULL, NULL);
+        gsc_unscale(NULL, &state.factor, &stored, &full, 1, &options, &report, NULL);
         if (!report.overflow)
             w -= 1e8f * gradient;
-        gsc_update(NULL, &policy, &state, &report, &state, NULL);
+        gsc_state_update(NULL, &policy, &state, &report, &state, NULL);
     }
     printf("w = %.3f, 3 is right; scale %g, %lld steps skipped\n", (double)w, state.factor.scale,
            (long long)state.skipped);

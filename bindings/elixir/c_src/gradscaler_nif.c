@@ -1,6 +1,35 @@
 /* SPDX-License-Identifier: MIT */
-/* Generated from bindings/abi.toml by bindings/generate.py. Do not edit. */
-#include "terms.h"
+/* Generated from include/gradscaler.toml by bindings/elixir/generate.py. Do not edit. */
+#include "device.h"
+
+static ERL_NIF_TERM make_error(ErlNifEnv *env, const gsc_error *from)
+{
+    ERL_NIF_TERM keys[] = {
+        enif_make_atom(env, "status"),
+        enif_make_atom(env, "argument"),
+        enif_make_atom(env, "index"),
+        enif_make_atom(env, "name"),
+        enif_make_atom(env, "field"),
+        enif_make_atom(env, "value"),
+        enif_make_atom(env, "low"),
+        enif_make_atom(env, "high"),
+        enif_make_atom(env, "subject"),
+        enif_make_atom(env, "message"),
+    };
+    ERL_NIF_TERM values[] = {
+        make_int32_t(env, from->status),
+        make_int32_t(env, from->argument),
+        make_int64_t(env, from->index),
+        make_string(env, from->name),
+        make_string(env, from->field),
+        make_double(env, from->value),
+        make_double(env, from->low),
+        make_double(env, from->high),
+        make_uint32_t(env, from->subject),
+        make_string(env, from->message),
+    };
+    return make_map(env, keys, values, 10);
+}
 
 static ERL_NIF_TERM make_info(ErlNifEnv *env, const gsc_info *from)
 {
@@ -12,7 +41,7 @@ static ERL_NIF_TERM make_info(ErlNifEnv *env, const gsc_info *from)
         enif_make_atom(env, "cuda"),
     };
     ERL_NIF_TERM values[] = {
-        enif_make_uint(env, from->version),
+        make_uint32_t(env, from->version),
         make_string(env, from->cpu),
         make_string(env, from->cpu_available),
         make_string(env, from->cpu_note),
@@ -21,12 +50,43 @@ static ERL_NIF_TERM make_info(ErlNifEnv *env, const gsc_info *from)
     return make_map(env, keys, values, 5);
 }
 
+/* {want, policy, clamp, each, histogram}, or nil */
+struct options {
+    const gsc_options *given; /* NULL for nil */
+    gsc_options c;
+    gsc_policy policy;
+    struct result each;
+    struct result histogram;
+};
+
+static bool get_options(struct call *call, ERL_NIF_TERM term, int argument,
+                        const char *name, struct options *to)
+{
+    const ERL_NIF_TERM *fields;
+    *to = (struct options){.c = GSC_OPTIONS_INIT};
+    if (is_nil(term))
+        return true;
+    if (!(fields = get_fields(call, term, argument, name, 5)) ||
+        !get_uint32_t(call, fields[0], argument, "options.want", &to->c.want) ||
+        !(is_nil(fields[1]) || get_growing(call, fields[1], argument, "options.policy", &to->policy, sizeof to->policy)) ||
+        !get_double(call, fields[2], argument, "options.clamp", &to->c.clamp) ||
+        !get_result(call, fields[3], argument, "options.each", call->n * sizeof(gsc_report), &to->each) ||
+        !get_result(call, fields[4], argument, "options.histogram", GSC_HISTOGRAM_WORDS * sizeof(int64_t), &to->histogram))
+        return false;
+    if (!is_nil(fields[1]))
+        to->c.policy = &to->policy;
+    to->c.each = to->each.data;
+    to->c.histogram = to->histogram.data;
+    to->given = &to->c;
+    return true;
+}
+
 static ERL_NIF_TERM nif_status_string(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
     struct call call = {.env = env};
     int32_t status;
-    if (!get_int32(&call, argv[0], 0, "status", &status))
+    if (!get_int32_t(&call, argv[0], 0, "status", &status))
         return failed(&call);
     return make_string(env, gsc_status_string(status));
 }
@@ -35,7 +95,7 @@ static ERL_NIF_TERM nif_version(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
 {
     (void)argc;
     (void)argv;
-    return enif_make_uint(env, gsc_version());
+    return make_uint32_t(env, gsc_version());
 }
 
 static ERL_NIF_TERM nif_policy_preset(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
@@ -62,19 +122,12 @@ static ERL_NIF_TERM nif_policy_check(ErlNifEnv *env, int argc, const ERL_NIF_TER
     return done(&call, NULL, 0);
 }
 
-static ERL_NIF_TERM nif_preset_count(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
-{
-    (void)argc;
-    (void)argv;
-    return enif_make_uint(env, gsc_preset_count());
-}
-
 static ERL_NIF_TERM nif_preset_name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
     struct call call = {.env = env};
     uint32_t index;
-    if (!get_uint32(&call, argv[0], 0, "index", &index))
+    if (!get_uint32_t(&call, argv[0], 0, "index", &index))
         return failed(&call);
     return make_string(env, gsc_preset_name(index));
 }
@@ -84,28 +137,30 @@ static ERL_NIF_TERM nif_preset_summary(ErlNifEnv *env, int argc, const ERL_NIF_T
     (void)argc;
     struct call call = {.env = env};
     uint32_t index;
-    if (!get_uint32(&call, argv[0], 0, "index", &index))
+    if (!get_uint32_t(&call, argv[0], 0, "index", &index))
         return failed(&call);
     return make_string(env, gsc_preset_summary(index));
 }
 
-static ERL_NIF_TERM nif_prepare(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_exec_wait(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    (void)argc;
-    (void)argv;
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "exec_wait", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_exec_wait, argc,
+                                 argv);
     struct call call = {.env = env};
-    if (gsc_prepare(NULL, &call.err) != GSC_OK)
+    if (!get_on(&call, argv[0], 0, "on") ||
+        gsc_exec_wait(call.on, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
     return done(&call, NULL, 0);
 }
 
-static ERL_NIF_TERM nif_get_info(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_info_get(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
     (void)argv;
     struct call call = {.env = env};
     gsc_info out = GSC_INFO_INIT;
-    if (gsc_get_info(&out, &call.err) != GSC_OK)
+    if (gsc_info_get(&out, &call.err) != GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_info(env, &out)};
     return done(&call, terms, 1);
@@ -116,88 +171,117 @@ static ERL_NIF_TERM nif_factor_init(ErlNifEnv *env, int argc, const ERL_NIF_TERM
     (void)argc;
     struct call call = {.env = env};
     double scale;
-    gsc_factor out;
+    struct result out;
     if (!get_double(&call, argv[0], 0, "scale", &scale) ||
-        gsc_factor_init(scale, &out, &call.err) != GSC_OK)
+        !make_room(&call, sizeof(gsc_factor), &out) ||
+        gsc_factor_init(scale, out.data, &call.err) != GSC_OK)
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_bytes(env, &out, sizeof out)};
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
 }
 
 static ERL_NIF_TERM nif_factor_multiply(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    (void)argc;
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "factor_multiply", ERL_NIF_DIRTY_JOB_IO_BOUND,
+                                 nif_factor_multiply, argc, argv);
     struct call call = {.env = env};
-    gsc_factor factor;
+    const gsc_factor *factor = NULL;
     double by;
-    gsc_factor out;
-    if (!get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor) ||
-        !get_double(&call, argv[1], 2, "by", &by) ||
-        gsc_factor_multiply(NULL, &factor, by, &out, &call.err) != GSC_OK)
+    struct result out;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !(factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL)) ||
+        !get_double(&call, argv[2], 2, "by", &by) ||
+        !make_room(&call, sizeof(gsc_factor), &out) ||
+        gsc_factor_multiply(call.on, factor, by, out.data, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_bytes(env, &out, sizeof out)};
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
 }
 
-static ERL_NIF_TERM nif_merge(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_report_merge(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    (void)argc;
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "report_merge", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_report_merge,
+                                 argc, argv);
     struct call call = {.env = env};
-    gsc_report a;
-    gsc_report b;
-    gsc_report out;
-    if (!get_struct(&call, argv[0], 1, "a", &a, sizeof a) ||
-        !get_struct(&call, argv[1], 2, "b", &b, sizeof b) ||
-        gsc_merge(NULL, &a, &b, &out, &call.err) != GSC_OK)
+    const gsc_report *reports = NULL;
+    uint64_t reports_count = 0;
+    uint32_t kind;
+    gsc_policy policy;
+    struct result out;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !(reports = get_values(&call, argv[1], 1, "reports", sizeof *reports, &reports_count)) ||
+        !get_uint32_t(&call, argv[2], 3, "kind", &kind) ||
+        !(is_nil(argv[3]) || get_growing(&call, argv[3], 4, "policy", &policy, sizeof policy)) ||
+        !make_room(&call, sizeof(gsc_report), &out) ||
+        gsc_report_merge(call.on, reports, reports_count, kind, is_nil(argv[3]) ? NULL : &policy,
+                         out.data, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_bytes(env, &out, sizeof out)};
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
+    return done(&call, terms, 1);
+}
+
+static ERL_NIF_TERM nif_factor_clip(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "factor_clip", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_factor_clip,
+                                 argc, argv);
+    struct call call = {.env = env};
+    const gsc_factor *factor = NULL;
+    const gsc_report *report = NULL;
+    double max_norm;
+    struct result out;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
+        !(report = get_values(&call, argv[2], 2, "report", sizeof *report, NULL)) ||
+        !get_double(&call, argv[3], 3, "max_norm", &max_norm) ||
+        !make_room(&call, sizeof(gsc_factor), &out) ||
+        gsc_factor_clip(call.on, factor, report, max_norm, out.data, &call.err) != GSC_OK ||
+                        !finish(&call))
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
 }
 
 static ERL_NIF_TERM nif_state_init(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    (void)argc;
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "state_init", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_state_init,
+                                 argc, argv);
     struct call call = {.env = env};
     gsc_policy policy;
-    gsc_state out;
-    if (!get_growing(&call, argv[0], 1, "policy", &policy, sizeof policy) ||
-        gsc_state_init(NULL, &policy, &out, &call.err) != GSC_OK)
+    const gsc_state *from = NULL;
+    struct result out;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !get_growing(&call, argv[1], 1, "policy", &policy, sizeof policy) ||
+        !(is_nil(argv[2]) || (from = get_values(&call, argv[2], 2, "from", sizeof *from, NULL))) ||
+        !make_room(&call, sizeof(gsc_state), &out) ||
+        gsc_state_init(call.on, &policy, from, out.data, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_bytes(env, &out, sizeof out)};
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
 }
 
-static ERL_NIF_TERM nif_update(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_state_update(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    (void)argc;
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "state_update", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_state_update,
+                                 argc, argv);
     struct call call = {.env = env};
     gsc_policy policy;
-    gsc_state state;
-    gsc_report report;
-    gsc_state out;
-    if (!get_growing(&call, argv[0], 1, "policy", &policy, sizeof policy) ||
-        !get_struct(&call, argv[1], 2, "state", &state, sizeof state) ||
-        !get_struct(&call, argv[2], 3, "report", &report, sizeof report) ||
-        gsc_update(NULL, &policy, &state, &report, &out, &call.err) != GSC_OK)
+    const gsc_state *state = NULL;
+    const gsc_report *report = NULL;
+    struct result out;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !get_growing(&call, argv[1], 1, "policy", &policy, sizeof policy) ||
+        !(state = get_values(&call, argv[2], 2, "state", sizeof *state, NULL)) ||
+        !(report = get_values(&call, argv[3], 3, "report", sizeof *report, NULL)) ||
+        !make_room(&call, sizeof(gsc_state), &out) ||
+        gsc_state_update(call.on, &policy, state, report, out.data, &call.err) != GSC_OK ||
+                         !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_bytes(env, &out, sizeof out)};
-    return done(&call, terms, 1);
-}
-
-static ERL_NIF_TERM nif_set_scale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
-{
-    (void)argc;
-    struct call call = {.env = env};
-    gsc_policy policy;
-    gsc_state state;
-    double scale;
-    gsc_state out;
-    if (!get_growing(&call, argv[0], 1, "policy", &policy, sizeof policy) ||
-        !get_struct(&call, argv[1], 2, "state", &state, sizeof state) ||
-        !get_double(&call, argv[2], 3, "scale", &scale) ||
-        gsc_set_scale(NULL, &policy, &state, &scale, &out, &call.err) != GSC_OK)
-        return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_bytes(env, &out, sizeof out)};
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
 }
 
@@ -206,12 +290,12 @@ static ERL_NIF_TERM nif_state_save(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     (void)argc;
     struct call call = {.env = env};
     gsc_policy policy;
-    gsc_state state;
+    const gsc_state *state = NULL;
     unsigned char bytes[GSC_SAVED_SIZE];
     uint64_t size;
     if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
-        !get_struct(&call, argv[1], 1, "state", &state, sizeof state) ||
-        gsc_state_save(&policy, &state, bytes, sizeof bytes, &size, &call.err) != GSC_OK)
+        !(state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL)) ||
+        gsc_state_save(&policy, state, bytes, sizeof bytes, &size, &call.err) != GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_bytes(env, bytes, size)};
     return done(&call, terms, 1);
@@ -223,12 +307,13 @@ static ERL_NIF_TERM nif_state_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     struct call call = {.env = env};
     ErlNifBinary bytes;
     gsc_policy policy = GSC_POLICY_INIT;
-    gsc_state state;
+    struct result state;
     if (!get_bytes(&call, argv[0], 0, "bytes", &bytes) ||
-        gsc_state_load(bytes.data, bytes.size, &policy, &state, &call.err) != GSC_OK)
+        !make_room(&call, sizeof(gsc_state), &state) ||
+        gsc_state_load(bytes.data, bytes.size, &policy, state.data, &call.err) != GSC_OK)
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_bytes(env, &policy, sizeof policy), make_bytes(env, &state,
-                                  sizeof state)};
+    const ERL_NIF_TERM terms[] = {make_bytes(env, &policy, sizeof policy), make_result(&call,
+                                  &state)};
     return done(&call, terms, 2);
 }
 
@@ -237,165 +322,165 @@ static ERL_NIF_TERM nif_dtype_size(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     (void)argc;
     struct call call = {.env = env};
     uint32_t dtype;
-    if (!get_uint32(&call, argv[0], 0, "dtype", &dtype))
+    if (!get_uint32_t(&call, argv[0], 0, "dtype", &dtype))
         return failed(&call);
-    return enif_make_uint(env, gsc_dtype_size(dtype));
-}
-
-static ERL_NIF_TERM nif_scale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
-{
-    if (takes_long(env, argv[1], 0))
-        return enif_schedule_nif(env, "scale", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_scale, argc, argv);
-    struct call call = {.env = env};
-    gsc_factor factor;
-    if (!(is_nil(argv[0]) || get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor)) ||
-        !get_tensors(&call, argv[1], 2, "tensors") ||
-        !get_outputs(&call, argv[2], 3, "out") ||
-        gsc_scale(NULL, is_nil(argv[0]) ? NULL : &factor, call.in, call.out, call.n, &call.err) !=
-                  GSC_OK)
-        return failed(&call);
-    const ERL_NIF_TERM terms[] = {call.results};
-    return done(&call, terms, 1);
+    return make_uint32_t(env, gsc_dtype_size(dtype));
 }
 
 static ERL_NIF_TERM nif_check(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (takes_long(env, argv[1], peek_want(env, argv[2])))
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "check", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_check, argc, argv);
+    if (takes_long(env, argv[2], wants_limits(env, argv[3], 0, 4)))
         return enif_schedule_nif(env, "check", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_check, argc, argv);
     struct call call = {.env = env};
-    gsc_factor factor;
-    uint32_t want;
-    gsc_report report;
-    if (!(is_nil(argv[0]) || get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor)) ||
-        !get_tensors(&call, argv[1], 2, "tensors") ||
-        !get_uint32(&call, argv[2], 4, "want", &want) ||
-        gsc_check(NULL, is_nil(argv[0]) ? NULL : &factor, call.in, call.n, want, &report, &call.err)
-                  != GSC_OK)
+    const gsc_factor *factor = NULL;
+    struct options options;
+    struct result report;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
+        !get_tensors(&call, argv[2], 2, "tensors") ||
+        !get_options(&call, argv[3], 4, "options", &options) ||
+        !make_room(&call, sizeof(gsc_report), &report) ||
+        !get_workspace(&call, options.given) ||
+        gsc_check(call.on, factor, call.in, call.n, options.given, report.data, &call.err) != GSC_OK
+                  || !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_bytes(env, &report, sizeof report)};
-    return done(&call, terms, 1);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &report), make_result(&call, &options.each),
+                                  make_result(&call, &options.histogram)};
+    return done(&call, terms, 3);
 }
 
 static ERL_NIF_TERM nif_unscale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (takes_long(env, argv[1], peek_want(env, argv[3])))
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "unscale", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_unscale, argc,
+                                 argv);
+    if (takes_long(env, argv[2], wants_limits(env, argv[4], 0, 4)))
         return enif_schedule_nif(env, "unscale", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_unscale, argc,
                                  argv);
     struct call call = {.env = env};
-    gsc_factor factor;
-    uint32_t want;
-    gsc_report report;
-    if (!(is_nil(argv[0]) || get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor)) ||
-        !get_tensors(&call, argv[1], 2, "tensors") ||
-        !get_outputs(&call, argv[2], 3, "out") ||
-        !get_uint32(&call, argv[3], 5, "want", &want) ||
-        gsc_unscale(NULL, is_nil(argv[0]) ? NULL : &factor, call.in, call.out, call.n, want,
-                    &report, &call.err) != GSC_OK)
+    const gsc_factor *factor = NULL;
+    struct options options;
+    struct result report;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
+        !get_tensors(&call, argv[2], 2, "tensors") ||
+        !get_outputs(&call, argv[3], 3, "out", false) ||
+        !get_options(&call, argv[4], 5, "options", &options) ||
+        !make_room(&call, sizeof(gsc_report), &report) ||
+        !get_workspace(&call, options.given) ||
+        gsc_unscale(call.on, factor, call.in, call.out, call.n, options.given, report.data,
+                    &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {call.results, make_bytes(env, &report, sizeof report)};
-    return done(&call, terms, 2);
+    const ERL_NIF_TERM terms[] = {call.results, make_result(&call, &report), make_result(&call,
+                                  &options.each), make_result(&call, &options.histogram)};
+    return done(&call, terms, 4);
 }
 
-static ERL_NIF_TERM nif_clip_value(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_scale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (takes_long(env, argv[2], peek_want(env, argv[4])))
-        return enif_schedule_nif(env, "clip_value", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_clip_value,
-                                 argc, argv);
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "scale", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_scale, argc, argv);
+    if (takes_long(env, argv[2], wants_limits(env, argv[4], 0, 4)))
+        return enif_schedule_nif(env, "scale", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_scale, argc, argv);
     struct call call = {.env = env};
-    gsc_factor factor;
-    double limit;
-    uint32_t want;
-    gsc_report report;
-    if (!(is_nil(argv[0]) || get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor)) ||
-        !get_double(&call, argv[1], 2, "limit", &limit) ||
-        !get_tensors(&call, argv[2], 3, "tensors") ||
-        !get_outputs(&call, argv[3], 4, "out") ||
-        !get_uint32(&call, argv[4], 6, "want", &want) ||
-        gsc_clip_value(NULL, is_nil(argv[0]) ? NULL : &factor, limit, call.in, call.out, call.n,
-                       want, &report, &call.err) != GSC_OK)
+    const gsc_factor *factor = NULL;
+    struct options options;
+    struct result report;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
+        !get_tensors(&call, argv[2], 2, "tensors") ||
+        !get_outputs(&call, argv[3], 3, "out", false) ||
+        !get_options(&call, argv[4], 5, "options", &options) ||
+        !make_room(&call, sizeof(gsc_report), &report) ||
+        !get_workspace(&call, options.given) ||
+        gsc_scale(call.on, factor, call.in, call.out, call.n, options.given, report.data, &call.err)
+                  != GSC_OK || !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {call.results, make_bytes(env, &report, sizeof report)};
-    return done(&call, terms, 2);
+    const ERL_NIF_TERM terms[] = {call.results, make_result(&call, &report), make_result(&call,
+                                  &options.each), make_result(&call, &options.histogram)};
+    return done(&call, terms, 4);
 }
 
 static ERL_NIF_TERM nif_accumulate(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    if (takes_long(env, argv[1], peek_want(env, argv[3])))
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "accumulate", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_accumulate,
+                                 argc, argv);
+    if (takes_long(env, argv[2], wants_limits(env, argv[4], 0, 4)))
         return enif_schedule_nif(env, "accumulate", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_accumulate,
                                  argc, argv);
     struct call call = {.env = env};
-    gsc_factor factor;
-    uint32_t want;
-    gsc_report report;
-    if (!(is_nil(argv[0]) || get_struct(&call, argv[0], 1, "factor", &factor, sizeof factor)) ||
-        !get_tensors(&call, argv[1], 2, "tensors") ||
-        !get_sums(&call, argv[2], 3, "out") ||
-        !get_uint32(&call, argv[3], 5, "want", &want) ||
-        gsc_accumulate(NULL, is_nil(argv[0]) ? NULL : &factor, call.in, call.out, call.n, want,
-                       &report, &call.err) != GSC_OK)
+    const gsc_factor *factor = NULL;
+    struct options options;
+    struct result report;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
+        !get_tensors(&call, argv[2], 2, "tensors") ||
+        !get_outputs(&call, argv[3], 3, "out", true) ||
+        !get_options(&call, argv[4], 5, "options", &options) ||
+        !make_room(&call, sizeof(gsc_report), &report) ||
+        !get_workspace(&call, options.given) ||
+        gsc_accumulate(call.on, factor, call.in, call.out, call.n, options.given, report.data,
+                       &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {call.results, make_bytes(env, &report, sizeof report)};
-    return done(&call, terms, 2);
-}
-
-static ERL_NIF_TERM nif_clip_factor(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
-{
-    (void)argc;
-    struct call call = {.env = env};
-    gsc_report report;
-    gsc_factor factor;
-    double max_norm;
-    gsc_factor out;
-    if (!get_struct(&call, argv[0], 1, "report", &report, sizeof report) ||
-        !(is_nil(argv[1]) || get_struct(&call, argv[1], 2, "factor", &factor, sizeof factor)) ||
-        !get_double(&call, argv[2], 3, "max_norm", &max_norm) ||
-        gsc_clip_factor(NULL, &report, is_nil(argv[1]) ? NULL : &factor, max_norm, &out, &call.err)
-                        != GSC_OK)
-        return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_bytes(env, &out, sizeof out)};
-    return done(&call, terms, 1);
+    const ERL_NIF_TERM terms[] = {call.results, make_result(&call, &report), make_result(&call,
+                                  &options.each), make_result(&call, &options.histogram)};
+    return done(&call, terms, 4);
 }
 
 static ERL_NIF_TERM nif_workspace_size(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
-    (void)argc;
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "workspace_size", ERL_NIF_DIRTY_JOB_IO_BOUND,
+                                 nif_workspace_size, argc, argv);
     struct call call = {.env = env};
-    uint32_t want;
+    struct options options;
     uint64_t size;
-    if (!get_tensors(&call, argv[0], 1, "tensors") ||
-        !get_uint32(&call, argv[1], 3, "want", &want) ||
-        gsc_workspace_size(NULL, call.in, call.n, want, &size, &call.err) != GSC_OK)
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !get_tensors(&call, argv[1], 1, "tensors") ||
+        !get_options(&call, argv[2], 3, "options", &options) ||
+        gsc_workspace_size(call.on, call.in, call.n, options.given, &size, &call.err) != GSC_OK ||
+                           !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {enif_make_uint64(env, size)};
+    const ERL_NIF_TERM terms[] = {make_uint64_t(env, size)};
     return done(&call, terms, 1);
 }
 
 static ErlNifFunc functions[] = {
+    {"context_create_cpu", 1, nif_context_create_cpu, ERL_NIF_DIRTY_JOB_IO_BOUND},
+    {"context_create_cuda", 1, nif_context_create_cuda, ERL_NIF_DIRTY_JOB_IO_BOUND},
+    {"memory_create", 2, nif_memory_create, ERL_NIF_DIRTY_JOB_IO_BOUND},
+    {"memory_destroy", 1, nif_memory_destroy, ERL_NIF_DIRTY_JOB_IO_BOUND},
+    {"memory_write", 2, nif_memory_write, ERL_NIF_DIRTY_JOB_IO_BOUND},
+    {"memory_read", 2, nif_memory_read, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"status_string", 1, nif_status_string, 0},
     {"version", 0, nif_version, 0},
     {"policy_preset", 1, nif_policy_preset, 0},
     {"policy_check", 1, nif_policy_check, 0},
-    {"preset_count", 0, nif_preset_count, 0},
     {"preset_name", 1, nif_preset_name, 0},
     {"preset_summary", 1, nif_preset_summary, 0},
-    {"prepare", 0, nif_prepare, 0},
-    {"get_info", 0, nif_get_info, 0},
+    {"exec_wait", 1, nif_exec_wait, ERL_NIF_DIRTY_JOB_IO_BOUND},
+    {"info_get", 0, nif_info_get, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"factor_init", 1, nif_factor_init, 0},
-    {"factor_multiply", 2, nif_factor_multiply, 0},
-    {"merge", 2, nif_merge, 0},
-    {"state_init", 1, nif_state_init, 0},
-    {"update", 3, nif_update, 0},
-    {"set_scale", 3, nif_set_scale, 0},
+    {"factor_multiply", 3, nif_factor_multiply, 0},
+    {"report_merge", 4, nif_report_merge, 0},
+    {"factor_clip", 4, nif_factor_clip, 0},
+    {"state_init", 3, nif_state_init, 0},
+    {"state_update", 4, nif_state_update, 0},
     {"state_save", 2, nif_state_save, 0},
     {"state_load", 1, nif_state_load, 0},
     {"dtype_size", 1, nif_dtype_size, 0},
-    {"scale", 3, nif_scale, 0},
-    {"check", 3, nif_check, 0},
-    {"unscale", 4, nif_unscale, 0},
-    {"clip_value", 5, nif_clip_value, 0},
-    {"accumulate", 4, nif_accumulate, 0},
-    {"clip_factor", 3, nif_clip_factor, 0},
-    {"workspace_size", 2, nif_workspace_size, 0},
+    {"check", 4, nif_check, 0},
+    {"check_dirty", 4, nif_check, ERL_NIF_DIRTY_JOB_CPU_BOUND},
+    {"unscale", 5, nif_unscale, 0},
+    {"unscale_dirty", 5, nif_unscale, ERL_NIF_DIRTY_JOB_CPU_BOUND},
+    {"scale", 5, nif_scale, 0},
+    {"scale_dirty", 5, nif_scale, ERL_NIF_DIRTY_JOB_CPU_BOUND},
+    {"accumulate", 5, nif_accumulate, 0},
+    {"accumulate_dirty", 5, nif_accumulate, ERL_NIF_DIRTY_JOB_CPU_BOUND},
+    {"workspace_size", 3, nif_workspace_size, 0},
 };
 
 ERL_NIF_INIT(Elixir.GradScaler.Native, functions, load, NULL, upgrade, unload)

@@ -4,8 +4,9 @@
  * scheduler a call belongs on. Written by hand: this is about the BEAM, not about the ABI.
  *
  * A get_* function converts one argument; where it cannot, it fills call->err, as the library does
- * for what it refuses, and returns false. Binaries of the caller are read where they lie, but
- * structs are copied out of them: a part of a binary has any alignment.
+ * for what it refuses, and returns false. Tensors of the caller are read where they lie, but
+ * structs are copied out of binaries: a part of a binary has any alignment, and a device sees only
+ * memory of its own.
  */
 #ifndef GSC_NIF_TERMS_H
 #define GSC_NIF_TERMS_H
@@ -14,6 +15,8 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,42 +35,89 @@ enum {
     ELEMENT_WIDE_NS = 72, /* a double, or two parts */
     PLAIN_C_FACTOR = 12,  /* without vector units */
     SLAB_BYTES = 1024 * 1024,
-    MOST_RESULTS = 4
+    SHARED_BYTES = 64 * 1024,
+    MOST_RESULTS = 8
+};
+
+/* Memory that only one call at a time uses; `next` lies behind it. */
+struct block {
+    struct block *next;
+    size_t size, used;
+    unsigned char *data;
+};
+
+/*
+ * A resource: a context of the library, and memory of it for what calls need beside their tensors.
+ * Calls on one device take turns. `sees_host` says that its memory is host memory: that of threads.
+ */
+struct device {
+    gsc_context *context;
+    bool sees_host;
+    ErlNifMutex *turn;
+    struct block *blocks; /* shared memory for structs, kept for later calls */
+    void *workspace;
+    uint64_t workspace_size;
+};
+
+/* A resource: memory of a device, which lives at least as long. */
+struct memory {
+    struct device *device;
+    void *data; /* NULL once it is freed; changed only in the device's turn */
+    uint64_t size;
 };
 
 /* One call: its tensors, and what went wrong. */
 struct call {
     ErlNifEnv *env;
+    struct device *device; /* whose turn the call has */
+    const gsc_exec *on;    /* NULL without a device */
+    gsc_exec exec;
+    struct block *blocks; /* host memory, freed with the call */
     gsc_tensor *in, *out;
     ERL_NIF_TERM *binaries; /* where `out` points to */
     uint64_t n;
     ERL_NIF_TERM results; /* list of `binaries` */
+    size_t used;
+    _Alignas(8) unsigned char local[512];
     gsc_error err;
 };
 
+/* What the library writes: in a new binary, or first in memory that the device sees. */
+struct result {
+    void *data;
+    size_t size;
+    ERL_NIF_TERM term;
+};
+
 static struct {
-    ERL_NIF_TERM ok, error, nil, infinity, neg_infinity, nan;
+    ERL_NIF_TERM ok, error, nil, yes, no, infinity, neg_infinity, nan;
 } atoms;
+static ErlNifResourceType *device_type, *memory_type;
 static unsigned slowness = 1; /* of this machine: PLAIN_C_FACTOR or 1 */
 
 /* ---- errors and results ---- */
 
-/* Fills call->err as the library would; false, so that a check is one return statement. */
+/* Fills call->err as the library would; false, so that a check is one return statement. `name` is
+ * that of an argument, `argument.field`, or empty. */
 __attribute__((format(printf, 6, 7))) static bool refuse(struct call *call, gsc_status status,
                                                          int argument, int64_t index,
                                                          const char *name, const char *format, ...)
 {
     gsc_error *err = &call->err;
-    err->status = status;
-    err->argument = argument;
-    err->index = index;
-    int length = snprintf(err->name, sizeof err->name, "%s", name);
-    if (index >= 0)
-        snprintf(err->name + length, sizeof err->name - (size_t)length, "[%lld]", (long long)index);
+    const char *field = strchr(name, '.');
+    int length = field ? (int)(field - name) : (int)strlen(name), subject;
+    *err = (gsc_error){.status = status, .argument = argument, .index = index};
+    err->value = err->low = err->high = NAN;
+    snprintf(err->name, sizeof err->name, "%.*s", length, name);
+    snprintf(err->field, sizeof err->field, "%s", field ? field + 1 : "");
+    if (index < 0)
+        subject = snprintf(err->message, sizeof err->message, "%s%s", name, *name ? " " : "");
+    else
+        subject = snprintf(err->message, sizeof err->message, "%s[%lld] ", name, (long long)index);
+    err->subject = (uint32_t)subject;
     va_list arguments;
     va_start(arguments, format);
-    length = snprintf(err->message, sizeof err->message, "%s ", err->name);
-    vsnprintf(err->message + length, sizeof err->message - (size_t)length, format, arguments);
+    vsnprintf(err->message + subject, sizeof err->message - (size_t)subject, format, arguments);
     va_end(arguments);
     return false;
 }
@@ -84,6 +134,13 @@ static ERL_NIF_TERM make_string(ErlNifEnv *env, const char *string)
     return string ? make_bytes(env, string, strlen(string)) : atoms.nil;
 }
 
+static inline ERL_NIF_TERM make_double(ErlNifEnv *env, double x)
+{
+    if (isfinite(x))
+        return enif_make_double(env, x);
+    return isnan(x) ? atoms.nan : x > 0 ? atoms.infinity : atoms.neg_infinity;
+}
+
 static ERL_NIF_TERM make_map(ErlNifEnv *env, ERL_NIF_TERM keys[], ERL_NIF_TERM values[], size_t n)
 {
     ERL_NIF_TERM map;
@@ -91,21 +148,25 @@ static ERL_NIF_TERM make_map(ErlNifEnv *env, ERL_NIF_TERM keys[], ERL_NIF_TERM v
     return map;
 }
 
+static ERL_NIF_TERM make_error(ErlNifEnv *env, const gsc_error *from); /* generated */
+
+/* Ends the call: others may have the device, and what get_* allocated is freed. */
 static void release(struct call *call)
 {
-    enif_free(call->in); /* the one allocation of get_tensors */
+    for (struct block *block = call->blocks, *next; block; block = next) {
+        next = block->next;
+        enif_free(block);
+    }
+    enif_free(call->in); /* the one allocation of allocate() */
+    if (call->device)
+        enif_mutex_unlock(call->device->turn);
 }
 
 static ERL_NIF_TERM failed(struct call *call)
 {
     ErlNifEnv *env = call->env;
-    const gsc_error *err = &call->err;
     release(call);
-    return enif_make_tuple2(
-        env, atoms.error,
-        enif_make_tuple5(env, enif_make_int(env, err->status), enif_make_int(env, err->argument),
-                         enif_make_int64(env, err->index), make_string(env, err->name),
-                         make_string(env, err->message)));
+    return enif_make_tuple2(env, atoms.error, make_error(env, &call->err));
 }
 
 /* :ok, or {:ok, terms...} */
@@ -118,6 +179,74 @@ static ERL_NIF_TERM done(struct call *call, const ERL_NIF_TERM *terms, unsigned 
     return count ? enif_make_tuple_from_array(call->env, tuple, 1 + count) : atoms.ok;
 }
 
+/* ---- memory for structs ---- */
+
+static bool out_of_memory(struct call *call)
+{
+    return refuse(call, GSC_ERROR_MEMORY, -1, -1, "", "the call does not fit into memory");
+}
+
+/* Whether the call's structs are memory that only a device sees. */
+static bool apart(const struct call *call)
+{
+    return call->device && !call->device->sees_host;
+}
+
+/* Memory for a struct of the call, where the library sees it; NULL where there is none. */
+static void *room(struct call *call, size_t size)
+{
+    bool shared = apart(call);
+    struct block **blocks = shared ? &call->device->blocks : &call->blocks, *block = *blocks;
+    void *data;
+    size = (size + 7) & ~(size_t)7;
+    if (!shared && size <= sizeof call->local - call->used) {
+        call->used += size;
+        return call->local + call->used - size;
+    }
+    while (block && block->size - block->used < size)
+        block = block->next;
+    if (!block) {
+        size_t bytes = shared && size < SHARED_BYTES ? SHARED_BYTES : size;
+        block = enif_alloc(sizeof *block + (shared ? 0 : bytes));
+        if (!block)
+            return (void)out_of_memory(call), NULL;
+        data = block + 1;
+        if (shared && gsc_memory_create(call->device->context, GSC_MEMORY_SHARED, bytes, &data,
+                                        &call->err) != GSC_OK) {
+            enif_free(block);
+            return NULL;
+        }
+        *block = (struct block){*blocks, bytes, 0, data};
+        *blocks = block;
+    }
+    block->used += size;
+    return block->data + block->used - size;
+}
+
+/* Memory for what the library writes. */
+static inline bool make_room(struct call *call, size_t size, struct result *result)
+{
+    result->size = size;
+    result->data =
+        apart(call) ? room(call, size) : enif_make_new_binary(call->env, size, &result->term);
+    if (!result->data && !call->err.status)
+        out_of_memory(call);
+    return result->data;
+}
+
+static inline ERL_NIF_TERM make_result(struct call *call, const struct result *result)
+{
+    if (!result->data)
+        return atoms.nil;
+    return apart(call) ? make_bytes(call->env, result->data, result->size) : result->term;
+}
+
+/* Whether the work is done; calls on a device only enqueue it. */
+static inline bool finish(struct call *call)
+{
+    return !apart(call) || gsc_exec_wait(call->on, &call->err) == GSC_OK;
+}
+
 /* ---- numbers, strings, structs ---- */
 
 static bool is_nil(ERL_NIF_TERM term)
@@ -125,23 +254,52 @@ static bool is_nil(ERL_NIF_TERM term)
     return enif_is_identical(term, atoms.nil);
 }
 
-static inline bool get_uint32(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
-                              uint32_t *value)
+/* get_int8_t(call, term, argument, name, &value) and so on, and make_int8_t(env, value). */
+#define INTEGER(type, low, high)                                                                   \
+    static inline bool get_##type(struct call *call, ERL_NIF_TERM term, int argument,              \
+                                  const char *name, type *value)                                   \
+    {                                                                                              \
+        ErlNifSInt64 x;                                                                            \
+        *value = 0;                                                                                \
+        if (!enif_get_int64(call->env, term, &x) || x < (low) || x > (high))                       \
+            return refuse(call, GSC_ERROR_VALUE, argument, -1, name,                               \
+                          "is not an integer from %lld to %lld", (long long)(low),                 \
+                          (long long)(high));                                                      \
+        *value = (type)x;                                                                          \
+        return true;                                                                               \
+    }                                                                                              \
+    static inline ERL_NIF_TERM make_##type(ErlNifEnv *env, type value)                             \
+    {                                                                                              \
+        return enif_make_int64(env, value);                                                        \
+    }
+INTEGER(int8_t, INT8_MIN, INT8_MAX)
+INTEGER(uint8_t, 0, UINT8_MAX)
+INTEGER(int16_t, INT16_MIN, INT16_MAX)
+INTEGER(uint16_t, 0, UINT16_MAX)
+INTEGER(int32_t, INT32_MIN, INT32_MAX)
+INTEGER(uint32_t, 0, UINT32_MAX)
+INTEGER(int64_t, INT64_MIN, INT64_MAX)
+
+static inline bool get_uint64_t(struct call *call, ERL_NIF_TERM term, int argument,
+                                const char *name, uint64_t *value)
 {
-    return enif_get_uint(call->env, term, value) ||
-           refuse(call, GSC_ERROR_VALUE, argument, -1, name, "is not an integer from 0 to 2^32-1");
+    ErlNifUInt64 x;
+    *value = 0;
+    if (!enif_get_uint64(call->env, term, &x))
+        return refuse(call, GSC_ERROR_VALUE, argument, -1, name,
+                      "is not an integer from 0 to 2^64-1");
+    *value = x;
+    return true;
 }
 
-static inline bool get_int32(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
-                             int32_t *value)
+static inline ERL_NIF_TERM make_uint64_t(ErlNifEnv *env, uint64_t value)
 {
-    return enif_get_int(call->env, term, value) ||
-           refuse(call, GSC_ERROR_VALUE, argument, -1, name, "is not an integer of 32 bits");
+    return enif_make_uint64(env, value);
 }
 
 /* A float or an integer, or one of the atoms for what Erlang's floats cannot be. */
-static bool get_double(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
-                       double *value)
+static inline bool get_double(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
+                              double *value)
 {
     ErlNifSInt64 integer;
     if (enif_get_double(call->env, term, value))
@@ -157,6 +315,28 @@ static bool get_double(struct call *call, ERL_NIF_TERM term, int argument, const
     else
         return refuse(call, GSC_ERROR_VALUE, argument, -1, name, "is not a number");
     return true;
+}
+
+static inline bool get_float(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
+                             float *value)
+{
+    double x;
+    bool good = get_double(call, term, argument, name, &x);
+    *value = good ? (float)x : 0;
+    return good;
+}
+
+static inline ERL_NIF_TERM make_float(ErlNifEnv *env, float x)
+{
+    return make_double(env, (double)x);
+}
+
+static inline bool get_flag(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
+                            bool *value)
+{
+    *value = enif_is_identical(term, atoms.yes);
+    return *value || enif_is_identical(term, atoms.no) ||
+           refuse(call, GSC_ERROR_VALUE, argument, -1, name, "is neither true nor false");
 }
 
 static bool get_bytes(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
@@ -180,22 +360,28 @@ static bool get_string(struct call *call, ERL_NIF_TERM term, int argument, const
     return true;
 }
 
-static bool get_struct(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
-                       void *to, size_t size)
+/* A struct of a fixed size, or with `count` structs or numbers one after the other and how many,
+ * where the library sees them; NULL where there are none. */
+static inline void *get_values(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
+                               size_t size, uint64_t *count)
 {
     ErlNifBinary bytes;
     if (!get_bytes(call, term, argument, name, &bytes))
-        return false;
-    if (bytes.size != size)
-        return refuse(call, GSC_ERROR_STRUCT_SIZE, argument, -1, name, "has %zu bytes, not %zu",
-                      bytes.size, size);
-    memcpy(to, bytes.data, size);
-    return true;
+        return NULL;
+    if (count ? bytes.size % size : bytes.size != size) {
+        refuse(call, GSC_ERROR_STRUCT_SIZE, argument, -1, name, "has %zu bytes, %s %zu", bytes.size,
+               count ? "which is no multiple of" : "not", size);
+        return NULL;
+    }
+    if (count)
+        *count = bytes.size / size;
+    void *to = room(call, bytes.size);
+    return to ? memcpy(to, bytes.data, bytes.size) : NULL;
 }
 
-/* A struct that starts with its size; an older version's is shorter. */
-static bool get_growing(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
-                        void *to, size_t size)
+/* A struct that starts with its size, always host memory; an older version's is shorter. */
+static inline bool get_growing(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
+                               void *to, size_t size)
 {
     ErlNifBinary bytes;
     uint32_t stated = 0;
@@ -207,7 +393,81 @@ static bool get_growing(struct call *call, ERL_NIF_TERM term, int argument, cons
         return refuse(call, GSC_ERROR_STRUCT_SIZE, argument, -1, name,
                       "has %zu bytes and says %u; this version's has %zu", bytes.size, stated,
                       size);
+    memset(to, 0, size); /* the library reads the size of an empty one, too */
     memcpy(to, bytes.data, bytes.size);
+    return true;
+}
+
+/* The fields of a tuple that stands for a struct of options. */
+static inline const ERL_NIF_TERM *get_fields(struct call *call, ERL_NIF_TERM term, int argument,
+                                             const char *name, int count)
+{
+    const ERL_NIF_TERM *fields;
+    int arity;
+    if (enif_get_tuple(call->env, term, &arity, &fields) && arity == count)
+        return fields;
+    refuse(call, GSC_ERROR_VALUE, argument, -1, name, "is not a tuple of %d, nor nil", count);
+    return NULL;
+}
+
+/* Room for what an option asks for, if it does. */
+static inline bool get_result(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
+                              size_t size, struct result *result)
+{
+    bool wanted;
+    *result = (struct result){0};
+    return get_flag(call, term, argument, name, &wanted) &&
+           (!wanted || make_room(call, size, result));
+}
+
+/* ---- devices ---- */
+
+/* The call has the device to itself from here to release(). */
+static void take_turn(struct call *call, struct device *device)
+{
+    call->device = device;
+    enif_mutex_lock(device->turn);
+    for (struct block *block = device->blocks; block; block = block->next)
+        block->used = 0;
+    call->exec = (gsc_exec)GSC_EXEC_INIT;
+    call->exec.context = device->context;
+    call->exec.workspace = device->workspace;
+    call->exec.workspace_size = device->workspace_size;
+    call->on = &call->exec;
+}
+
+/* `on`: nil, or a device. */
+static inline bool get_on(struct call *call, ERL_NIF_TERM term, int argument, const char *name)
+{
+    void *device;
+    if (is_nil(term))
+        return true;
+    if (!enif_get_resource(call->env, term, device_type, &device))
+        return refuse(call, GSC_ERROR_VALUE, argument, -1, name,
+                      "is neither nil nor a device of the loaded library");
+    take_turn(call, device);
+    return true;
+}
+
+/* Makes the device's workspace large enough for the call. */
+static inline bool get_workspace(struct call *call, const gsc_options *options)
+{
+    struct device *device = call->device;
+    uint64_t size;
+    if (!apart(call))
+        return true;
+    if (gsc_workspace_size(call->on, call->in, call->n, options, &size, &call->err) != GSC_OK)
+        return false;
+    if (size <= device->workspace_size)
+        return true;
+    gsc_memory_destroy(device->context, device->workspace);
+    device->workspace = NULL;
+    device->workspace_size = 0;
+    if (gsc_memory_create(device->context, GSC_MEMORY_DEVICE, size, &device->workspace,
+                          &call->err) != GSC_OK)
+        return false;
+    call->exec.workspace = device->workspace;
+    call->exec.workspace_size = device->workspace_size = size;
     return true;
 }
 
@@ -219,38 +479,94 @@ static bool allocate(struct call *call, unsigned n)
     size_t each = 2 * sizeof(gsc_tensor) + sizeof(ERL_NIF_TERM);
     call->in = enif_alloc(n * each + 1);
     if (!call->in)
-        return refuse(call, GSC_ERROR_MEMORY, -1, -1, "the list", "does not fit into memory");
+        return out_of_memory(call);
     call->out = call->in + n;
     call->binaries = (ERL_NIF_TERM *)(call->out + n);
     call->n = n;
     return true;
 }
 
-static bool get_tensor(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
-                       int64_t index, gsc_tensor *tensor)
+/* Whether a dtype's number and a length in bytes make a tensor. */
+static bool get_elements(struct call *call, int argument, const char *name, int64_t index,
+                         uint32_t dtype, uint64_t size, gsc_tensor *tensor)
 {
-    const ERL_NIF_TERM *pair;
-    int arity;
-    unsigned dtype;
-    ErlNifBinary bytes;
-    if (!enif_get_tuple(call->env, term, &arity, &pair) || arity != 2 ||
-        !enif_get_uint(call->env, pair[0], &dtype) ||
-        !enif_inspect_binary(call->env, pair[1], &bytes))
-        return refuse(call, GSC_ERROR_VALUE, argument, index, name, "is not {dtype, binary}");
-    uint32_t size = gsc_dtype_size(dtype);
-    if (!size)
+    uint32_t element = gsc_dtype_size(dtype);
+    if (!element)
         return refuse(call, GSC_ERROR_DTYPE, argument, index, name, "has the unknown dtype %u",
                       dtype);
-    if (bytes.size % size)
+    if (size % element)
         return refuse(call, GSC_ERROR_COUNT, argument, index, name,
-                      "has %zu bytes, which is no multiple of the %u of an element", bytes.size,
-                      size);
-    *tensor = (gsc_tensor){bytes.data, bytes.size / size, dtype, 0};
+                      "has %llu bytes, which is no multiple of the %u of an element",
+                      (unsigned long long)size, element);
+    tensor->count = size / element;
+    tensor->dtype = dtype;
     return true;
 }
 
-/* [{dtype, binary}] */
-static bool get_tensors(struct call *call, ERL_NIF_TERM list, int argument, const char *name)
+/* Where `size` bytes of memory of the call's device lie, from `offset` on; NULL for none. */
+static bool get_range(struct call *call, void *resource, int argument, const char *name,
+                      int64_t index, uint64_t offset, uint64_t size, void **at)
+{
+    struct memory *memory = resource;
+    if (memory->device != call->device)
+        return refuse(call, GSC_ERROR_VALUE, argument, index, name, "is memory of another device");
+    if (!memory->data && size)
+        return refuse(call, GSC_ERROR_VALUE, argument, index, name, "is memory that was freed");
+    if (offset > memory->size || size > memory->size - offset)
+        return refuse(call, GSC_ERROR_COUNT, argument, index, name,
+                      "takes %llu bytes from %llu on of %llu", (unsigned long long)size,
+                      (unsigned long long)offset, (unsigned long long)memory->size);
+    *at = memory->data ? (char *)memory->data + offset : NULL;
+    return true;
+}
+
+/* {dtype, memory, offset, bytes}: a part of the memory of a device. */
+static bool get_part(struct call *call, const ERL_NIF_TERM *fields, int argument, const char *name,
+                     int64_t index, gsc_tensor *tensor)
+{
+    void *resource;
+    ErlNifUInt64 offset, size;
+    unsigned dtype;
+    if (!enif_get_uint(call->env, fields[0], &dtype) ||
+        !enif_get_resource(call->env, fields[1], memory_type, &resource) ||
+        !enif_get_uint64(call->env, fields[2], &offset) ||
+        !enif_get_uint64(call->env, fields[3], &size))
+        return refuse(call, GSC_ERROR_VALUE, argument, index, name,
+                      "is not {dtype, memory, offset, bytes}");
+    *tensor = (gsc_tensor){0};
+    return get_range(call, resource, argument, name, index, offset, size, &tensor->data) &&
+           get_elements(call, argument, name, index, dtype, size, tensor);
+}
+
+/* {dtype, binary} */
+static bool get_pair(ErlNifEnv *env, ERL_NIF_TERM term, unsigned *dtype, ErlNifBinary *bytes)
+{
+    const ERL_NIF_TERM *pair;
+    int arity;
+    return enif_get_tuple(env, term, &arity, &pair) && arity == 2 &&
+           enif_get_uint(env, pair[0], dtype) && enif_inspect_binary(env, pair[1], bytes);
+}
+
+static bool get_tensor(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
+                       int64_t index, gsc_tensor *tensor)
+{
+    const ERL_NIF_TERM *fields;
+    int arity;
+    unsigned dtype;
+    ErlNifBinary bytes;
+    if (enif_get_tuple(call->env, term, &arity, &fields) && arity == 4)
+        return get_part(call, fields, argument, name, index, tensor);
+    if (!get_pair(call->env, term, &dtype, &bytes))
+        return refuse(call, GSC_ERROR_VALUE, argument, index, name, "is not {dtype, binary}");
+    if (apart(call))
+        return refuse(call, GSC_ERROR_VALUE, argument, index, name,
+                      "is a binary, which the device does not see");
+    *tensor = (gsc_tensor){.data = bytes.data};
+    return get_elements(call, argument, name, index, dtype, bytes.size, tensor);
+}
+
+/* [{dtype, binary}], or on a device [{dtype, memory, offset, bytes}] */
+static inline bool get_tensors(struct call *call, ERL_NIF_TERM list, int argument, const char *name)
 {
     unsigned n;
     ERL_NIF_TERM head;
@@ -276,9 +592,9 @@ static uint64_t bytes_of(const gsc_tensor *tensor)
 }
 
 /*
- * Memory for the outputs, with a copy of what they hold so far, if anything: small neighbours share
- * a binary, which is several times faster than one each; a result that is kept alone keeps at most
- * SLAB_BYTES with it.
+ * New binaries for the outputs, with a copy of what they hold so far, if anything: small neighbours
+ * share a binary, which is several times faster than one each; a result that is kept alone keeps at
+ * most SLAB_BYTES with it.
  */
 static void make_outputs(struct call *call)
 {
@@ -307,47 +623,61 @@ static void make_outputs(struct call *call)
     call->results = enif_make_list_from_array(call->env, call->binaries, (unsigned)call->n);
 }
 
-static bool get_length(struct call *call, ERL_NIF_TERM list, int argument, const char *name)
-{
-    unsigned n;
-    if (!enif_get_list_length(call->env, list, &n))
-        return refuse(call, GSC_ERROR_VALUE, argument, -1, name, "is not a list");
-    return n == call->n ||
-           refuse(call, GSC_ERROR_COUNT, argument, -1, name, "has %u entries for %llu tensors", n,
-                  (unsigned long long)call->n);
-}
-
-/* [dtype], one per tensor: the results, in new binaries, of as many elements. */
-static inline bool get_outputs(struct call *call, ERL_NIF_TERM list, int argument, const char *name)
+/* One output: a dtype, or what it holds before the call where that is `read`. */
+static bool get_output(struct call *call, ERL_NIF_TERM term, int argument, const char *name,
+                       int64_t index, bool read)
 {
     unsigned dtype;
-    ERL_NIF_TERM head;
-    if (!get_length(call, list, argument, name))
-        return false;
-    for (unsigned i = 0; enif_get_list_cell(call->env, list, &head, &list); i++) {
-        if (!enif_get_uint(call->env, head, &dtype) || !gsc_dtype_size(dtype))
-            return refuse(call, GSC_ERROR_DTYPE, argument, i, name, "is not a dtype");
-        call->out[i] = (gsc_tensor){NULL, call->in[i].count, dtype, 0};
+    uint64_t count = call->in[index].count;
+    gsc_tensor *out = &call->out[index];
+    if (!read && enif_get_uint(call->env, term, &dtype)) {
+        if (!gsc_dtype_size(dtype))
+            return refuse(call, GSC_ERROR_DTYPE, argument, index, name, "is not a dtype");
+        *out = (gsc_tensor){NULL, count, dtype, 0};
+        return true;
     }
-    make_outputs(call);
-    return true;
+    if (!get_tensor(call, term, argument, name, index, out))
+        return false;
+    return out->count == count || /* before they are copied */
+           refuse(call, GSC_ERROR_COUNT, argument, index, name,
+                  "has %llu elements, its tensor %llu", (unsigned long long)out->count,
+                  (unsigned long long)count);
 }
 
-/* [{dtype, binary}], one per tensor: what the results, in new binaries, are before the call. */
-static inline bool get_sums(struct call *call, ERL_NIF_TERM list, int argument, const char *name)
+static bool is_part(ErlNifEnv *env, ERL_NIF_TERM term)
 {
+    const ERL_NIF_TERM *fields;
+    int arity;
+    return enif_get_tuple(env, term, &arity, &fields) && arity == 4;
+}
+
+/*
+ * One for each tensor: all of them parts of a device's memory, which are written in place; or
+ * dtypes, or where outputs are `read` [{dtype, binary}], what they are before the call: then the
+ * results are new binaries.
+ */
+static inline bool get_outputs(struct call *call, ERL_NIF_TERM list, int argument, const char *name,
+                               bool read)
+{
+    unsigned n;
     ERL_NIF_TERM head;
-    if (!get_length(call, list, argument, name))
-        return false;
+    if (!enif_get_list_length(call->env, list, &n))
+        return refuse(call, GSC_ERROR_VALUE, argument, -1, name, "is not a list");
+    if (n != call->n)
+        return refuse(call, GSC_ERROR_COUNT, argument, -1, name, "has %u entries for %llu tensors",
+                      n, (unsigned long long)call->n);
+    unsigned parts = 0;
     for (unsigned i = 0; enif_get_list_cell(call->env, list, &head, &list); i++) {
-        if (!get_tensor(call, head, argument, name, i, &call->out[i]))
+        if (!get_output(call, head, argument, name, i, read || apart(call)))
             return false;
-        if (call->out[i].count != call->in[i].count) /* before they are copied */
-            return refuse(
-                call, GSC_ERROR_COUNT, argument, i, name, "has %llu elements, its tensor %llu",
-                (unsigned long long)call->out[i].count, (unsigned long long)call->in[i].count);
+        parts += is_part(call->env, head);
     }
-    make_outputs(call);
+    if (parts && parts < n)
+        return refuse(call, GSC_ERROR_VALUE, argument, -1, name,
+                      "has %u parts of memory among its %u entries: all or none", parts, n);
+    call->results = enif_make_list(call->env, 0);
+    if (!parts)
+        make_outputs(call);
     return true;
 }
 
@@ -359,28 +689,35 @@ static uint64_t element_ns(uint32_t dtype)
     return (wide ? ELEMENT_WIDE_NS : ELEMENT_NS) * slowness;
 }
 
+/* Whether options ask for what is counted between limits; where in their tuple that is said. */
+static bool wants_limits(ErlNifEnv *env, ERL_NIF_TERM options, int want_at, int histogram_at)
+{
+    const ERL_NIF_TERM *fields;
+    int arity;
+    unsigned want;
+    if (!enif_get_tuple(env, options, &arity, &fields) || arity <= want_at || arity <= histogram_at)
+        return false;
+    return (enif_get_uint(env, fields[want_at], &want) && want & GSC_WANT_UNDERFLOW) ||
+           enif_is_identical(fields[histogram_at], atoms.yes);
+}
+
 /*
  * Whether a call over these tensors would hold up a normal scheduler; if not, tells that scheduler
  * how much of its time the call may take. What is no list of tensors is refused by the call itself.
  */
-static bool takes_long(ErlNifEnv *env, ERL_NIF_TERM list, uint32_t want)
+static bool takes_long(ErlNifEnv *env, ERL_NIF_TERM list, bool limits)
 {
     unsigned n;
     ERL_NIF_TERM head;
     if (enif_thread_type() != ERL_NIF_THR_NORMAL_SCHEDULER || !enif_get_list_length(env, list, &n))
         return false;
-    bool limits = want & (GSC_WANT_UNDERFLOW | GSC_WANT_HISTOGRAM);
     uint64_t ns = (uint64_t)n * (limits ? TENSOR_LIMITS_NS : TENSOR_NS);
     if (ns > NORMAL_NS)
         return true; /* without looking at each */
     while (enif_get_list_cell(env, list, &head, &list)) {
-        const ERL_NIF_TERM *pair;
-        int arity;
         unsigned dtype;
         ErlNifBinary binary;
-        if (enif_get_tuple(env, head, &arity, &pair) && arity == 2 &&
-            enif_get_uint(env, pair[0], &dtype) && gsc_dtype_size(dtype) &&
-            enif_inspect_binary(env, pair[1], &binary))
+        if (get_pair(env, head, &dtype, &binary) && gsc_dtype_size(dtype))
             ns += binary.size / gsc_dtype_size(dtype) * element_ns(dtype);
     }
     if (ns > NORMAL_NS)
@@ -389,50 +726,10 @@ static bool takes_long(ErlNifEnv *env, ERL_NIF_TERM list, uint32_t want)
     return false;
 }
 
-/* The bits of a want argument that may not be one. */
-static uint32_t peek_want(ErlNifEnv *env, ERL_NIF_TERM term)
+/* Whether a call must leave a normal scheduler because it waits for a device. */
+static inline bool waits(ERL_NIF_TERM on)
 {
-    unsigned want;
-    return enif_get_uint(env, term, &want) ? want : 0;
-}
-
-/* ---- the library's life ---- */
-
-/*
- * Elixir code and library must be of one version: the code knows the structs. The atoms are those
- * of the node; nothing else is kept, so an upgrade has nothing to hand over, and processes that
- * run the old code finish in the old library.
- */
-static int load(ErlNifEnv *env, void **private_data, ERL_NIF_TERM version)
-{
-    unsigned expected;
-    (void)private_data;
-    if (!enif_get_uint(env, version, &expected) || expected != gsc_version())
-        return -1;
-    atoms.ok = enif_make_atom(env, "ok");
-    atoms.error = enif_make_atom(env, "error");
-    atoms.nil = enif_make_atom(env, "nil");
-    atoms.infinity = enif_make_atom(env, "infinity");
-    atoms.neg_infinity = enif_make_atom(env, "neg_infinity");
-    atoms.nan = enif_make_atom(env, "nan");
-    gsc_info info = GSC_INFO_INIT;
-    if (gsc_get_info(&info, NULL) != GSC_OK)
-        return -1;
-    slowness = strcmp(info.cpu, "scalar") == 0 ? PLAIN_C_FACTOR : 1;
-    return 0;
-}
-
-static int upgrade(ErlNifEnv *env, void **private_data, void **old_private_data,
-                   ERL_NIF_TERM version)
-{
-    (void)old_private_data;
-    return load(env, private_data, version);
-}
-
-static void unload(ErlNifEnv *env, void *private_data)
-{
-    (void)env;
-    (void)private_data;
+    return !is_nil(on) && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER;
 }
 
 #endif

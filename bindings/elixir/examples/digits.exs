@@ -171,7 +171,7 @@ defmodule Digits do
   end
 
   defp finite_rows(stored, width) do
-    if GradScaler.has_overflow?(stored), do: :overflow, else: {:ok, Matrix.rows(stored, width)}
+    if GradScaler.overflow?(stored), do: :overflow, else: {:ok, Matrix.rows(stored, width)}
   end
 
   defp infinite(rows), do: {:f16, :binary.copy(<<0x7C00::little-16>>, length(List.flatten(rows)))}
@@ -227,7 +227,7 @@ defmodule Digits do
   # The whole of loss scaling: unscale, skip or step, update.
   defp optimize(gradients, run) do
     {gradients, report} = GradScaler.unscale(gradients, run.scaler)
-    run = if GradScaler.has_overflow?(report), do: run, else: apply_gradients(run, gradients)
+    run = if GradScaler.overflow?(report), do: run, else: apply_gradients(run, gradients)
     %{run | scaler: GradScaler.update(run.scaler, report)}
   end
 

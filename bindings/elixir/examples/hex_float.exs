@@ -38,7 +38,7 @@ defmodule HexFloat do
   defp negate(:infinity), do: :neg_infinity
   defp negate(x), do: -x
 
-  @doc "As %a, but for the number of digits."
+  @doc "As %a, except for the number of digits."
   def format(:infinity), do: "inf"
   def format(:neg_infinity), do: "-inf"
   def format(:nan), do: "nan"

@@ -3,9 +3,12 @@
 for file <- ["hex_float.exs", "settings.exs"], do: Code.require_file(file, __DIR__)
 
 defmodule Parity do
-  alias GradScaler.{Binaries, Constants, Native, Report, State}
+  alias GradScaler.{Binaries, Constants, Native, Options, Report, State}
 
-  @want Keyword.keys(Constants.all(:want))
+  @options %Options{want: Keyword.keys(Constants.all(:want)), histogram: true}
+  # The fields that are hashed are those in front of the reserved words.
+  @report_bytes 104
+  @state_bytes 172
 
   def run(path) do
     [head, body] = path |> File.read!() |> :binary.split("\n")
@@ -35,13 +38,21 @@ defmodule Parity do
     factor = binary_part(state, 0, 32)
 
     {results, report} =
-      Binaries.unscale(factor, tensors, Enum.map(tensors, fn _ -> :f32 end), @want)
+      Binaries.unscale(factor, tensors, Enum.map(tensors, fn _ -> :f32 end), @options)
 
     [{dtype, _} | _] = tensors
-    back = Binaries.scale(factor, Enum.take(results, 1), [dtype])
+    {back, _report} = Binaries.scale(factor, Enum.take(results, 1), [dtype])
+    histogram = for word <- report.histogram, do: <<word::little-64>>
     report = Report.encode(report)
-    {:ok, state} = Native.update(policy, state, report)
-    hash = :crypto.hash_update(hash, [binaries(results), binaries(back), report, state])
+    {:ok, state} = Native.state_update(nil, policy, state, report)
+
+    fields = [
+      binary_part(report, 0, @report_bytes),
+      histogram,
+      binary_part(state, 0, @state_bytes)
+    ]
+
+    hash = :crypto.hash_update(hash, [binaries(results), binaries(back), fields])
     half_way(number == div(steps, 2) - 1, {policy, state, data, hash})
   end
 
@@ -58,7 +69,7 @@ defmodule Parity do
   defp half_way(true, {policy, state, data, hash}) do
     {:ok, bytes} = Native.state_save(policy, state)
     {:ok, policy, state} = Native.state_load(bytes)
-    {policy, state, data, :crypto.hash_update(hash, bytes)}
+    {policy, state, data, hash}
   end
 end
 

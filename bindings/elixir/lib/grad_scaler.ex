@@ -7,7 +7,7 @@ defmodule GradScaler do
       # one step: scale the loss, unscale the gradients, skip the step on an overflow
       loss = GradScaler.scale_loss(loss, scaler)
       {grads, report} = GradScaler.unscale(grads, scaler)
-      params = if GradScaler.has_overflow?(report), do: params, else: optimize(params, grads)
+      params = if GradScaler.overflow?(report), do: params, else: optimize(params, grads)
       scaler = GradScaler.update(scaler, report)
 
   The rules of torch, Megatron-LM, DeepSpeed and others are presets, see `presets/0`.
@@ -18,8 +18,8 @@ defmodule GradScaler do
   tensors or `{dtype, binary}` pairs at its ends, where a dtype is `:f16`, `:bf16`, `:f32`, `:f64`,
   `:f8_e4m3fn`, `:f8_e5m2` (Nx's `{:f, 8}`), `:cb16`, `:complex64` or `:complex128`. Nx is not
   needed for pairs, and has no tensors of `:cb16`. A whole tree is one call of the library, on a
-  dirty scheduler where it is large. Integer tensors are left alone; anything else raises
-  `ArgumentError` and tells where it is.
+  dirty scheduler where it is large. `GradScaler.Device` puts trees on a GPU. Integer tensors among
+  gradients are left alone; anything else raises `ArgumentError` and tells where it is.
 
   A complex element counts once, as its larger part does, and cannot become a real one.
 
@@ -36,36 +36,27 @@ defmodule GradScaler do
       iex> scaler = GradScaler.new("torch", init_scale: 8.0)
       iex> grads = %{w: {:f16, <<16.0::little-float-16>>}, b: {:f16, <<0x7C00::little-16>>}}
       iex> {_grads, report} = GradScaler.unscale(grads, scaler)
-      iex> {GradScaler.has_overflow?(report), GradScaler.overflows(grads, scaler)}
+      iex> {GradScaler.overflow?(report), GradScaler.overflows(report)}
       {true, [[:b]]}
       iex> scaler = GradScaler.update(scaler, report)
       iex> {GradScaler.loss_scale(scaler), GradScaler.events(scaler)}
       {4.0, [:backed_off, :skipped]}
   """
 
-  alias GradScaler.{
-    Binaries,
-    Constants,
-    Factor,
-    Leaf,
-    Native,
-    Policy,
-    Report,
-    State,
-    Tree
-  }
+  alias GradScaler.{Constants, Error, Factor, Leaf, Native, Options, Policy, Report, State, Tree}
+  alias GradScaler.Binaries
 
-  @enforce_keys [:policy, :state, :judges]
-  defstruct [:policy, :state, :judges]
+  @enforce_keys [:policy, :state]
+  defstruct [:policy, :state]
 
-  @typedoc "A scaler: rules and state as the library's binaries, and what the rules judge reports by."
-  @type t :: %__MODULE__{policy: binary, state: binary, judges: [atom]}
+  @typedoc "A scaler: rules and state as the library's binaries."
+  @type t :: %__MODULE__{policy: binary, state: binary}
 
   @typedoc "What a loss was multiplied by; see `factor/1`."
   @type factor :: Factor.t()
 
-  # Costs nothing while all gradients are finite, so it is always asked for.
-  @always [:counts, :first_bad]
+  @typedoc "Where a leaf is in a tree: keys and indices from the root on."
+  @type path :: [term]
 
   # ---- what it is ----
 
@@ -79,43 +70,55 @@ defmodule GradScaler do
       iex> GradScaler.new("torch", backoff_factor: 2)
       ** (ArgumentError) policy.backoff_factor is 2: it must be from 0 to 1
 
-      iex> GradScaler.new("torsh")
-      ** (ArgumentError) no preset is named "torsh"; GradScaler.presets/0 lists them
+      iex> GradScaler.new(growth_interval: 100) |> GradScaler.policy() |> Map.fetch!(:growth_interval)
+      100
+
+      iex> GradScaler.new("pytorch")
+      ** (ArgumentError) no preset is named "pytorch"; did you mean "torch"? GradScaler.presets/0 lists all
   """
-  @spec new(binary | atom, Enumerable.t()) :: t
-  def new(preset \\ "recommended", fields \\ []) do
-    policy = preset |> to_string() |> policy_of_preset() |> replace(fields) |> Policy.encode()
-    {:ok, state} = Binaries.check!(Native.state_init(policy))
-    build(policy, state)
+  @spec new(binary | atom | keyword, Enumerable.t()) :: t
+  def new(preset \\ "recommended", fields \\ [])
+  def new([{_, _} | _] = fields, []), do: new("recommended", fields)
+
+  def new(preset, fields) do
+    policy = preset |> policy_of_preset() |> replace(fields) |> Policy.encode()
+    {:ok, state} = Error.check!(Native.state_init(nil, policy, nil))
+    %__MODULE__{policy: policy, state: state}
   end
 
-  defp build(policy, state) do
-    fields = Policy.decode(policy)
-    norm = if fields.overflow_test == :norm, do: [:norm], else: []
-    amax = if fields.target_amax != 0, do: [:amax], else: []
-    %__MODULE__{policy: policy, state: state, judges: @always ++ norm ++ amax}
-  end
-
-  defp policy_of_preset(preset) do
-    case Native.policy_preset(preset) do
+  defp policy_of_preset(preset) when is_binary(preset) or is_atom(preset) do
+    case Native.policy_preset(to_string(preset)) do
       {:ok, policy} ->
         Policy.decode(policy)
 
       {:error, _} ->
+        nearest = Enum.max_by(Map.keys(presets()), &String.jaro_distance(&1, to_string(preset)))
+
         raise ArgumentError,
-              "no preset is named #{inspect(preset)}; GradScaler.presets/0 lists them"
+              "no preset is named #{inspect(preset)}; did you mean #{inspect(nearest)}? " <>
+                "GradScaler.presets/0 lists all"
     end
   end
 
-  defp replace(policy, fields) do
-    Enum.reduce(fields, policy, fn {name, value}, policy ->
-      unless is_atom(name) and is_map_key(policy, name) and name != :__struct__ do
-        raise ArgumentError,
-              "a policy has no field #{inspect(name)}; GradScaler.Policy lists them"
-      end
+  defp policy_of_preset(preset),
+    do: raise(ArgumentError, "preset is #{inspect(preset)}: it must be a name")
 
-      Map.put(policy, name, value)
-    end)
+  defp replace(policy, fields), do: Enum.reduce(fields, policy, &replace_field/2)
+
+  # The library's default, not a scale.
+  defp replace_field({:init_scale, zero}, _policy) when zero == 0,
+    do: raise(ArgumentError, "policy.init_scale is 0: it must be above 0")
+
+  defp replace_field({name, value}, policy)
+       when is_atom(name) and is_map_key(policy, name) and name != :__struct__,
+       do: Map.put(policy, name, value)
+
+  defp replace_field({name, _value}, _policy) do
+    raise ArgumentError, "a policy has no field #{inspect(name)}; GradScaler.Policy lists them"
+  end
+
+  defp replace_field(other, _policy) do
+    raise ArgumentError, "fields holds #{inspect(other)}: they must be names with values"
   end
 
   @doc """
@@ -126,20 +129,22 @@ defmodule GradScaler do
   """
   @spec presets() :: %{binary => binary}
   def presets do
-    for i <- 0..(Native.preset_count() - 1), into: %{} do
-      {Native.preset_name(i), Native.preset_summary(i)}
-    end
+    0
+    |> Stream.iterate(&(&1 + 1))
+    |> Stream.map(&{Native.preset_name(&1), Native.preset_summary(&1)})
+    |> Enum.take_while(fn {name, _summary} -> name end)
+    |> Map.new()
   end
 
   @doc """
   What runs here: the version, the instruction set in use, those available, and whether there is CUDA.
 
       iex> GradScaler.info().version
-      "0.1.0"
+      "0.2.0"
   """
   @spec info() :: map
   def info do
-    {:ok, info} = Native.get_info()
+    {:ok, info} = Error.check!(Native.info_get())
     <<major::16, minor::8, patch::8>> = <<info.version::32>>
 
     %{
@@ -173,7 +178,8 @@ defmodule GradScaler do
 
   @doc """
   What the last update did: `:grew`, `:backed_off`, `:skipped`, `:absorbed`, `:at_ceiling`,
-  `:at_floor`, `:stalled`, `:stopped`.
+  `:at_floor`, `:stalled`, `:stopped`, `:stale`: the report was of another scale than the one in
+  force, late or used before.
   """
   @spec events(t) :: [atom]
   def events(%__MODULE__{} = scaler), do: state(scaler).events
@@ -184,33 +190,61 @@ defmodule GradScaler do
   The loss times the scale: a number, a tensor, or a tree of them.
 
   Inside `Nx.Defn.grad` and everywhere else that the loss is traced, this is a plain
-  multiplication. A scaled loss leaves the range of float16 easily: keep the loss in float32.
+  multiplication. A scaled loss leaves the range of float16 easily, so narrow types, and integers,
+  become float32; `type:` chooses another, `:same` their own.
 
       iex> GradScaler.scale_loss(0.5, GradScaler.new("torch"))
       32768.0
+
+      iex> GradScaler.scale_loss({:f16, <<2.0::little-float-16>>}, GradScaler.new("torch"))
+      {:f32, <<131072.0::little-float-32>>}
   """
-  def scale_loss(loss, %__MODULE__{state: state}) when is_number(loss) do
+  @spec scale_loss(term, t, keyword) :: term
+  def scale_loss(loss, scaler, options \\ [])
+
+  def scale_loss(loss, %__MODULE__{state: state}, []) when is_number(loss) do
     factor = factor_binary(state)
-    [] = Binaries.scale(factor, [], [])
+    {[], _report} = Binaries.scale(factor, [], [])
     loss * Factor.decode(factor).scale
+  rescue
+    # Beyond the largest double, which Erlang has no number for.
+    ArithmeticError -> if loss > 0, do: :infinity, else: :neg_infinity
   end
 
-  def scale_loss(loss, %__MODULE__{state: state}) do
+  def scale_loss(loss, %__MODULE__{state: state}, options) do
+    options = Keyword.validate!(options, type: nil)
     factor = factor_binary(state)
-    {leaves, _paths} = leaves(loss, & &1)
-    results = Binaries.scale(factor, leaves, for({dtype, _} <- leaves, do: dtype))
-    rebuild(loss, results, &Nx.multiply(&1, Factor.decode(factor).scale))
+    scale = Factor.decode(factor).scale
+
+    loss =
+      Tree.map(loss, fn leaf ->
+        if Leaf.dtype(leaf), do: leaf, else: Nx.as_type(leaf, {:f, 32})
+      end)
+
+    cast(loss, factor, options[:type], %Options{}, fn leaf, dtype ->
+      # In the type of the result, or in float32 where that is narrow: a constant takes the type of
+      # the tensor, and most scales are beyond float16.
+      wide = Leaf.type(wide(dtype))
+      leaf |> Nx.as_type(wide) |> Nx.multiply(scale) |> Nx.as_type(Leaf.type(dtype))
+    end)
   end
 
   @doc """
-  Divides gradients by the scale and checks them. Returns the gradients and a `GradScaler.Report`.
+  Divides gradients by the scale and checks them. Returns the gradients and a `GradScaler.Report`,
+  whose `overflow` is the verdict of the scaler's rules; `overflow?/1` reads it, `overflows/1` tells
+  which gradients it came from.
 
   Narrow types become `:f32`, where what scaling saved survives; `:f64` and complex ones stay. All
   gradients are divided, also where the report says not to use them.
 
     * `:type` - the type of all results: a dtype, Nx's `{:f, 32}`, or `:same`
-    * `:want` - what the report is to hold: `:norm`, `:amax`, `:underflow`, `:histogram`
+    * `:want` - what else the report is to hold: `:norm`, `:amax`, `:underflow`
+    * `:clamp` - a number: results go to -clamp..clamp, as torch.nn.utils.clip_grad_value_ does. The
+      report is of the gradients before, so that an overflow is not hidden
+    * `:histogram` - true for `report.histogram`, whose 17 words the header of the library explains
     * `:factor` - the snapshot that the loss was scaled by, where an update ran since
+
+  So, with the norm:
 
       iex> scaler = GradScaler.new("static", init_scale: 4.0)
       iex> {grads, report} = GradScaler.unscale([{:f16, <<2.0::little-float-16>>}], scaler, want: [:norm])
@@ -219,35 +253,19 @@ defmodule GradScaler do
   """
   @spec unscale(term, t, keyword) :: {term, Report.t()}
   def unscale(grads, %__MODULE__{} = scaler, options \\ []) do
-    unscale_by(&Binaries.unscale/4, grads, scaler, options)
-  end
-
-  @doc """
-  `unscale/3` with each gradient clamped to -limit..limit, in the same pass: what
-  torch.nn.utils.clip_grad_value_ does. Takes its options.
-
-  The report is of the gradients before they are clamped, so that an overflow is not hidden. With
-  the largest number of a narrow type as limit this is a cast that saturates:
-
-      iex> one = GradScaler.new("none")
-      iex> {fp8, report} = GradScaler.clip_value({:f32, <<1000.0::little-float-32>>}, one, 448, type: :f8_e4m3fn)
-      iex> {fp8, GradScaler.has_overflow?(report)}
-      {{:f8_e4m3fn, <<0x7E>>}, false}
-  """
-  @spec clip_value(term, t, number, keyword) :: {term, Report.t()}
-  def clip_value(grads, %__MODULE__{} = scaler, limit, options \\ []) do
-    unscale_by(&Binaries.clip_value(&1, limit, &2, &3, &4), grads, scaler, options)
-  end
-
-  defp unscale_by(operation, grads, scaler, options) do
-    options = options(options, type: nil, want: [], factor: nil)
-    {leaves, _paths} = leaves(grads, &refuse_traced/1)
-    dtypes = result_dtypes(leaves, options[:type])
+    options = options(options, [:type, :want, :clamp, :histogram, :factor])
+    {leaves, paths} = leaves(grads, &refuse_traced/1)
 
     {results, report} =
-      operation.(factor_option(options, scaler), leaves, dtypes, wanted(options, scaler))
+      Binaries.unscale(
+        factor_option(options, scaler),
+        leaves,
+        result_dtypes(leaves, options[:type]),
+        measures(options, scaler),
+        names(paths)
+      )
 
-    {rebuild(grads, results, & &1), report}
+    {rebuild(grads, results, & &1), %{report | paths: paths}}
   end
 
   @doc """
@@ -255,20 +273,23 @@ defmodule GradScaler do
   gradients. Returns the new sums, in their own types, and a report on what was to be added.
 
   Where one of the gradients is Inf or NaN, nothing is added, and the sums are what they were: the
-  good micro-batches still count. Takes `:want` and `:factor` as `unscale/3`.
+  good micro-batches still count, so divide by how many were added. `merge(reports, :summands)` makes
+  the report of the step; that the sums are finite, and their norm, `check/3` of the sums tells.
+  Takes `:want`, `:histogram` and `:factor` as `unscale/3`.
 
       iex> scaler = GradScaler.new("static", init_scale: 4.0)
       iex> sums = {:f32, <<1.0::little-float-32>>}
       iex> {sums, _report} = GradScaler.accumulate(sums, {:f16, <<2.0::little-float-16>>}, scaler)
       iex> {sums, report} = GradScaler.accumulate(sums, {:f16, <<0x7C00::little-16>>}, scaler)
-      iex> {sums, GradScaler.has_overflow?(report)}
+      iex> {sums, GradScaler.overflow?(report)}
       {{:f32, <<1.5::little-float-32>>}, true}
   """
   @spec accumulate(term, term, t, keyword) :: {term, Report.t()}
   def accumulate(sums, grads, %__MODULE__{} = scaler, options \\ []) do
-    options = options(options, want: [], factor: nil)
+    options = options(options, [:want, :histogram, :factor])
     {leaves, paths} = leaves(grads, &refuse_traced/1)
     {sum_leaves, sum_paths} = leaves(sums, &refuse_traced/1)
+    same_shapes!(shapes(sums), shapes(grads))
 
     if paths != sum_paths do
       raise ArgumentError, "sums is a tree of another shape than that of the gradients"
@@ -279,76 +300,93 @@ defmodule GradScaler do
         factor_option(options, scaler),
         leaves,
         sum_leaves,
-        wanted(options, scaler)
+        measures(options, scaler),
+        names(paths)
       )
 
-    {rebuild(sums, results, & &1), report}
+    {rebuild(sums, results, & &1), %{report | paths: paths}}
   end
 
-  @doc "What `unscale(grads, scaler, type: :same)` would report, without the gradients."
+  @doc """
+  What `unscale(grads, scaler, type: :same)` would report, without the gradients. Takes `:want`,
+  `:histogram` and `:factor` as it does.
+  """
   @spec check(term, t, keyword) :: Report.t()
   def check(grads, %__MODULE__{} = scaler, options \\ []) do
-    options = options(options, want: [], factor: nil)
-    {leaves, _paths} = leaves(grads, &refuse_traced/1)
-    Binaries.check(factor_option(options, scaler), leaves, wanted(options, scaler))
+    options = options(options, [:want, :histogram, :factor])
+    {leaves, paths} = leaves(grads, &refuse_traced/1)
+    factor = factor_option(options, scaler)
+    report = Binaries.check(factor, leaves, measures(options, scaler), names(paths))
+    %{report | paths: paths}
   end
 
   @doc """
-  Whether a report, or a tree as it is, holds an element that is Inf or NaN.
+  Whether a report says not to step; or whether a tree, as it is, holds an Inf or NaN.
 
-      iex> GradScaler.has_overflow?(%{w: {:bf16, <<0x7F80::little-16>>}})
+      iex> GradScaler.overflow?(%{w: {:bf16, <<0x7F80::little-16>>}})
       true
   """
-  @spec has_overflow?(Report.t() | term) :: boolean
-  def has_overflow?(%Report{overflow: overflow}), do: overflow != 0
+  @spec overflow?(Report.t() | term) :: boolean
+  def overflow?(%Report{overflow: overflow}), do: overflow != 0
 
-  def has_overflow?(tree) do
-    {leaves, _paths} = leaves(tree, &refuse_traced/1)
-    has_overflow?(Binaries.check(nil, leaves, []))
+  def overflow?(tree) do
+    {leaves, paths} = leaves(tree, &refuse_traced/1)
+    overflow?(Binaries.check(nil, leaves, %Options{}, names(paths)))
   end
 
   @doc """
-  Where in a tree of gradients the overflows are: the paths of their leaves, as lists of keys and
-  indices. To be asked after an overflow: it is a call per leaf.
+  Where in the tree of its gradients a report found Inf or NaN: the paths of those leaves, as lists
+  of keys and indices. A norm that is too large comes from no leaf.
   """
-  @spec overflows(term, t, keyword) :: [[term]]
-  def overflows(grads, %__MODULE__{} = scaler, options \\ []) do
-    factor = factor_option(options(options, factor: nil), scaler)
-    {leaves, paths} = leaves(grads, &refuse_traced/1)
-
-    for {leaf, path} <- Enum.zip(leaves, paths),
-        has_overflow?(Binaries.check(factor, [leaf], [])) do
-      Enum.reverse(path)
-    end
+  @spec overflows(Report.t()) :: [path]
+  def overflows(%Report{} = report) do
+    for {path, %{overflow: 1}} <- each(report), do: path
   end
 
   @doc """
-  The first overflow of a report: index of the float leaf, in the order of the walk, and of the
+  What a report holds of each gradient: paths and reports, for plots of layers and to find what went
+  wrong. The norm of one is there where that of all was wanted.
+
+      iex> {_grads, report} = GradScaler.unscale(%{w: {:f32, <<3.0::little-float-32>>}}, GradScaler.new("none"), want: :norm)
+      iex> for {path, report} <- GradScaler.each(report), do: {path, GradScaler.norm(report)}
+      [{[:w], 3.0}]
+  """
+  @spec each(Report.t()) :: [{path, Report.t()}]
+  def each(%Report{each: each, paths: paths}) when is_binary(each) and is_list(paths) do
+    reports = for <<report::binary-size(192) <- each>>, do: Report.decode(report)
+    Enum.zip(Enum.map(paths, &Enum.reverse/1), reports)
+  end
+
+  def each(%Report{}) do
+    raise ArgumentError,
+          "the report has none of each gradient: it is no report of unscale, check or accumulate"
+  end
+
+  @doc """
+  The first Inf or NaN of a report: path of the leaf, in the order of the walk, and index of the
   element in it; nil without one.
 
       iex> grads = [{:f32, <<0::32>>}, {:f16, <<0::16, 0x7C00::little-16>>}]
       iex> {_grads, report} = GradScaler.unscale(grads, GradScaler.new())
       iex> GradScaler.first_overflow(report)
-      {1, 1}
+      {[1], 1}
   """
-  @spec first_overflow(Report.t()) :: {non_neg_integer, non_neg_integer} | nil
-  def first_overflow(%Report{first_bad: 0}), do: nil
+  @spec first_overflow(Report.t()) :: {path, non_neg_integer} | nil
+  def first_overflow(%Report{nan_count: 0, inf_count: 0}), do: nil
 
-  # GSC_BAD_TENSOR and GSC_BAD_ELEMENT of the header, which are C macros.
-  def first_overflow(%Report{first_bad: first_bad}) do
-    <<_sign::1, tensor::23, element::40>> = <<first_bad::64>>
-    {tensor, element}
+  def first_overflow(%Report{first_tensor: tensor, first_element: element} = report) do
+    {path, _report} = Enum.at(each(report), tensor)
+    {path, element}
   end
 
   @doc """
-  The scaler after a step. Takes the report of `unscale/3` or `check/3`, several of them (of
-  micro-batches, or of optimizers that share this scale: they count as one step), or whether there
+  The scaler after a step. Takes the report of `unscale/3`, `check/3` or `merge/3`, or whether there
   was an overflow.
 
       iex> GradScaler.new("torch") |> GradScaler.update(true) |> GradScaler.loss_scale()
       32768.0
   """
-  @spec update(t, Report.t() | [Report.t()] | boolean) :: t
+  @spec update(t, Report.t() | boolean) :: t
   def update(%__MODULE__{} = scaler, overflow) when is_boolean(overflow) do
     bit = if overflow, do: 1, else: 0
     # What a policy judges by is absent from a mere flag: the library refuses where it is needed.
@@ -358,56 +396,113 @@ defmodule GradScaler do
 
   def update(%__MODULE__{} = scaler, %Report{} = report) do
     {:ok, state} =
-      Binaries.check!(Native.update(scaler.policy, scaler.state, Report.encode(report)))
+      Error.check!(Native.state_update(nil, scaler.policy, scaler.state, Report.encode(report)))
 
     %{scaler | state: state}
   end
 
-  def update(%__MODULE__{} = scaler, [_ | _] = reports), do: update(scaler, merge(reports))
+  def update(%__MODULE__{}, [%Report{} | _]) do
+    raise ArgumentError,
+          "report is a list: make one of them with GradScaler.merge/3, which needs to know of what they are"
+  end
 
   def update(%__MODULE__{}, other) do
-    raise ArgumentError,
-          "report is #{inspect(other)}: expected a GradScaler.Report, several, or a boolean"
+    raise ArgumentError, "report is #{inspect(other)}: expected a GradScaler.Report or a boolean"
   end
 
-  @doc "One report of several."
-  @spec merge([Report.t()]) :: Report.t()
-  def merge(reports) do
-    Enum.reduce(reports, fn
-      %Report{} = report, %Report{} = merged ->
-        {:ok, merged} =
-          Binaries.check!(Native.merge(Report.encode(merged), Report.encode(report)))
+  @doc """
+  One report of several, in their order.
 
-        Report.decode(merged)
+    * `:parts` - of different gradients: layers, shards, optimizers that share a scale. Their sums of
+      squares add up
+    * `:summands` - of gradients that are added: micro-batches, data-parallel ranks. The norm of
+      their sum is not known, so the report lacks it
 
-      report, _merged ->
-        raise ArgumentError, "reports holds #{inspect(report)}, which is no GradScaler.Report"
-    end)
+  With a scaler, the report's `overflow` is the verdict of its rules. Histograms are added where all
+  have one. Ranks send `GradScaler.Report.encode/1` of theirs, and all merge them in rank order: that
+  gives all the same bits.
+
+      iex> scaler = GradScaler.new("torch")
+      iex> good = GradScaler.check({:f32, <<1.0::little-float-32>>}, scaler)
+      iex> bad = GradScaler.failed_report()
+      iex> GradScaler.overflow?(GradScaler.merge([good, bad], :summands))
+      true
+  """
+  @spec merge([Report.t()], :parts | :summands, t | nil) :: Report.t()
+  def merge(reports, kind, scaler \\ nil) when is_list(reports) do
+    policy = scaler && scaler.policy
+    kind = Constants.number(:merge, kind, "kind")
+    encoded = for report <- reports, into: <<>>, do: encode_report(report)
+    {:ok, merged} = Error.check!(Native.report_merge(nil, encoded, kind, policy))
+    %{Report.decode(merged) | histogram: add(Enum.map(reports, & &1.histogram))}
   end
 
-  @doc "The global norm of the gradients, of a report with `want: [:norm]`."
+  defp encode_report(%Report{} = report), do: Report.encode(report)
+
+  defp encode_report(other),
+    do: raise(ArgumentError, "reports holds #{inspect(other)}, which is no GradScaler.Report")
+
+  defp add(histograms) do
+    if histograms != [] and Enum.all?(histograms), do: Enum.zip_with(histograms, &Enum.sum/1)
+  end
+
+  @doc "The report of a rank or device that could not make one: the step is skipped."
+  @spec failed_report(atom) :: Report.t()
+  def failed_report(status \\ :device),
+    do: %Report{found_inf: 1.0, overflow: 1, status: status}
+
+  @doc "The global norm of the gradients, of a report with `want: :norm`."
   @spec norm(Report.t()) :: float | :infinity
   def norm(%Report{absent: absent, sum_squares: sum}) do
-    if :norm in absent, do: raise(ArgumentError, "the report has no norm: pass want: [:norm]")
+    if :norm in absent, do: raise(ArgumentError, "the report has no norm: pass want: :norm")
     if is_float(sum), do: :math.sqrt(sum), else: sum
   end
 
   @doc """
-  The factor that unscales and clips to a global norm in one pass: `check/3` with `want: [:norm]`,
+  The factor that unscales and clips to a global norm in one pass: `check/3` with `want: :norm`,
   this, then `unscale/3` with it as `:factor`. The coefficient is that of
   torch.nn.utils.clip_grad_norm_.
   """
   @spec clip_factor(Report.t(), t, number) :: factor
   def clip_factor(%Report{} = report, %__MODULE__{state: state}, max_norm) do
     factor = factor_binary(state)
-    {:ok, factor} = Binaries.check!(Native.clip_factor(Report.encode(report), factor, max_norm))
+
+    {:ok, factor} = Error.check!(Native.factor_clip(nil, factor, Report.encode(report), max_norm))
+
     Factor.decode(factor)
   end
 
-  @doc "The scaler with another scale in force at once; the counts start anew."
-  @spec set_scale(t, number) :: t
-  def set_scale(%__MODULE__{} = scaler, scale) do
-    {:ok, state} = Binaries.check!(Native.set_scale(scaler.policy, scaler.state, scale))
+  @doc "The scaler with another scale in force at once; the counts go on."
+  @spec set_scale(t, number | :infinity) :: t
+  def set_scale(%__MODULE__{} = scaler, scale), do: put_state(scaler, scale: scale)
+
+  @doc """
+  The scaler with a scale and counts of yours: `:scale`, and the fields of `GradScaler.State`. For
+  loops that keep these themselves, and to go on from a checkpoint of another library.
+
+      iex> scaler = GradScaler.put_state(GradScaler.new("torch"), scale: 1024.0, good: 1999)
+      iex> scaler |> GradScaler.update(false) |> GradScaler.loss_scale()
+      2048.0
+  """
+  @spec put_state(t, keyword) :: t
+  def put_state(%__MODULE__{} = scaler, fields) do
+    {scale, fields} = Keyword.pop(fields, :scale, loss_scale(scaler))
+    state = State.decode(scaler.state)
+    known = Map.keys(Map.from_struct(state)) -- [:factor, :next, :events, :status, :skip_f32]
+
+    for {name, _value} <- fields, name not in known do
+      raise ArgumentError,
+            "a state has no field #{inspect(name)} to set: there are #{inspect([:scale | known])}"
+    end
+
+    from = struct!(%{state | factor: %{state.factor | scale: scale}}, fields)
+
+    {:ok, state} =
+      Error.check!(Native.state_init(nil, scaler.policy, State.encode(from)), fn
+        "from", _ -> "the new state"
+        _, _ -> nil
+      end)
+
     %{scaler | state: state}
   end
 
@@ -415,19 +510,30 @@ defmodule GradScaler do
 
   @doc """
   All floats of a tree as another type, rounded to nearest even. Traced tensors get a plain
-  `Nx.as_type`.
+  `Nx.as_type`. With `clamp:`, a number, what is larger becomes that: with the largest number of a
+  narrow type this is a cast that saturates.
 
       iex> GradScaler.cast_params({:f32, <<1.0009765625::little-float-32>>}, :bf16)
       {:bf16, <<0x3F80::little-16>>}
+
+      iex> GradScaler.cast_params({:f32, <<1000.0::little-float-32>>}, :f8_e4m3fn, clamp: 448)
+      {:f8_e4m3fn, <<0x7E>>}
   """
-  def cast_params(params, type) do
+  @spec cast_params(term, Binaries.dtype() | tuple, keyword) :: term
+  def cast_params(params, type, options \\ []) do
+    options = options(options, [:clamp])
     dtype = Leaf.dtype_of_type(type)
-    convert = &if(Leaf.dtype(&1), do: Nx.as_type(&1, Leaf.type(dtype)), else: &1)
-    {leaves, _paths} = leaves(params, & &1)
-    rebuild(params, Binaries.scale(one(), leaves, for(_ <- leaves, do: dtype)), convert)
+
+    convert = fn leaf, dtype ->
+      leaf = if options[:clamp], do: Nx.clip(leaf, -options[:clamp], options[:clamp]), else: leaf
+      Nx.as_type(leaf, Leaf.type(dtype))
+    end
+
+    cast(params, nil, dtype, %Options{clamp: options[:clamp] || 0.0}, convert)
   end
 
   @doc "`cast_params/2` under the name for the way back: gradients to the type they are summed in."
+  @spec accumulate_grad(term, Binaries.dtype() | tuple) :: term
   def accumulate_grad(grads, type \\ :f32), do: cast_params(grads, type)
 
   # ---- to and from a checkpoint ----
@@ -441,32 +547,38 @@ defmodule GradScaler do
   """
   @spec save(t) :: binary
   def save(%__MODULE__{policy: policy, state: state}) do
-    {:ok, bytes} = Binaries.check!(Native.state_save(policy, state))
+    {:ok, bytes} = Error.check!(Native.state_save(policy, state))
     bytes
   end
 
   @doc "The scaler of `save/1`; bytes that are damaged or something else raise `ArgumentError`."
   @spec load(binary) :: t
   def load(bytes) do
-    {:ok, policy, state} = Binaries.check!(Native.state_load(bytes))
-    build(policy, state)
+    {:ok, policy, state} =
+      Error.check!(Native.state_load(bytes), fn
+        "size", _ -> "the number of bytes"
+        _, _ -> nil
+      end)
+
+    %__MODULE__{policy: policy, state: state}
   end
 
   # ---- trees ----
 
-  # {dtype, binary} and path of every float leaf; `traced` sees those of a graph, which have neither.
+  # What the library reads of every float leaf, and its reversed path; `traced` sees the leaves of a
+  # graph, which have no elements.
   defp leaves(tree, traced) do
-    {_tree, {leaves, paths}} =
-      Tree.map_reduce(tree, {[], []}, fn leaf, path, {leaves, paths} ->
+    floats =
+      Tree.reduce(tree, [], fn leaf, path, floats ->
         case {Leaf.traced?(leaf), Leaf.dtype(leaf)} do
           {_, {:error, text}} -> raise ArgumentError, "#{Tree.where(path, "the tensor")} #{text}"
-          {true, _} -> {traced.(leaf), {leaves, paths}}
-          {false, nil} -> {leaf, {leaves, paths}}
-          {false, dtype} -> {leaf, {[{dtype, Leaf.binary(leaf)} | leaves], [path | paths]}}
+          {true, _} -> traced.(leaf) && floats
+          {false, nil} -> floats
+          {false, dtype} -> [{Leaf.tensor(leaf, dtype), path} | floats]
         end
       end)
 
-    {Enum.reverse(leaves), Enum.reverse(paths)}
+    floats |> Enum.reverse() |> Enum.unzip()
   end
 
   # The tree with results, in the order of leaves/2, at its float leaves.
@@ -476,11 +588,46 @@ defmodule GradScaler do
         case {Leaf.traced?(leaf), Leaf.dtype(leaf), results} do
           {true, _, _} -> {traced.(leaf), results}
           {false, nil, _} -> {leaf, results}
-          {false, _, [{dtype, binary} | rest]} -> {Leaf.put(leaf, dtype, binary), rest}
+          {false, _, [result | rest]} -> {Leaf.put(leaf, result), rest}
         end
       end)
 
     tree
+  end
+
+  # Float leaves times a factor as another type; `traced` does it to those of a graph.
+  defp cast(tree, factor, type, options, traced) do
+    {leaves, paths} = leaves(tree, & &1)
+    dtypes = result_dtypes(leaves, type)
+    {results, _report} = Binaries.scale(factor, leaves, dtypes, options, names(paths))
+
+    rebuild(tree, results, fn leaf ->
+      if Leaf.dtype(leaf), do: traced.(leaf, result_dtype(Leaf.dtype(leaf), type)), else: leaf
+    end)
+  end
+
+  # How errors name an entry of a list of leaves.
+  defp names(paths) do
+    fn
+      "tensors", index when index >= 0 ->
+        Tree.where(Enum.at(paths, index), "the tensor")
+
+      "out", index when index >= 0 ->
+        "the result of #{Tree.where(Enum.at(paths, index), "the tensor")}"
+
+      _name, _index ->
+        nil
+    end
+  end
+
+  defp shapes(tree),
+    do: Tree.reduce(tree, %{}, fn leaf, path, acc -> Map.put(acc, path, Leaf.shape(leaf)) end)
+
+  defp same_shapes!(sums, grads) do
+    for {path, shape} <- grads, shape && sums[path] && sums[path] != shape do
+      raise ArgumentError,
+            "#{Tree.where(path, "the tensor")} has the shape #{inspect(shape)}, its sum #{inspect(sums[path])}"
+    end
   end
 
   defp refuse_traced(_leaf) do
@@ -489,7 +636,26 @@ defmodule GradScaler do
 
   # ---- options ----
 
-  defp options(options, known), do: Keyword.validate!(options, known)
+  defp options(options, known) do
+    options = Keyword.validate!(options, known)
+
+    case options[:clamp] do
+      nil -> options
+      clamp when is_number(clamp) and clamp > 0 -> options
+      clamp -> raise ArgumentError, "clamp is #{inspect(clamp)}: it must be a number above 0"
+    end
+  end
+
+  # Always each gradient's own report, for overflows/1; it costs next to nothing.
+  defp measures(options, scaler) do
+    %Options{
+      want: List.wrap(options[:want]),
+      policy: scaler.policy,
+      clamp: options[:clamp] || 0.0,
+      each: true,
+      histogram: options[:histogram] || false
+    }
+  end
 
   defp factor_option(options, scaler) do
     case options[:factor] do
@@ -499,20 +665,15 @@ defmodule GradScaler do
     end
   end
 
-  defp result_dtypes(leaves, nil), do: for({dtype, _} <- leaves, do: wide(dtype))
-  defp result_dtypes(leaves, :same), do: for({dtype, _} <- leaves, do: dtype)
+  defp result_dtypes(leaves, type),
+    do: for(leaf <- leaves, do: result_dtype(Leaf.dtype(leaf), type))
 
-  defp result_dtypes(leaves, type) do
-    dtype = Leaf.dtype_of_type(type)
-    for _ <- leaves, do: dtype
-  end
+  defp result_dtype(dtype, nil), do: wide(dtype)
+  defp result_dtype(dtype, :same), do: dtype
+  defp result_dtype(_dtype, type), do: Leaf.dtype_of_type(type)
 
   defp wide(dtype) when dtype in [:f64, :complex64, :complex128], do: dtype
   defp wide(_narrow_or_single), do: :f32
-
-  defp wanted(options, scaler), do: scaler.judges ++ List.wrap(options[:want])
-
-  defp one, do: Factor.encode(%Factor{scale: 1.0, inverse: 1.0, scale_f32: 1.0, inverse_f32: 1.0})
 
   defimpl Inspect do
     def inspect(scaler, _options) do
@@ -520,6 +681,16 @@ defmodule GradScaler do
 
       "#GradScaler<scale #{Kernel.inspect(state.factor.scale)}, #{state.good} good steps, " <>
         "#{state.skipped} skipped, #{state.growths} growths, #{state.backoffs} backoffs>"
+    end
+  end
+
+  # A scaler holds no tensors: where Nx traces, it is a constant, as the rules of `GradScaler.Defn` are.
+  if Code.ensure_loaded?(Nx.Container) do
+    defimpl Nx.Container do
+      def traverse(scaler, acc, _fun), do: {scaler, acc}
+      def reduce(_scaler, acc, _fun), do: acc
+      def serialize(scaler), do: {__MODULE__, [], GradScaler.save(scaler)}
+      def deserialize([], bytes), do: GradScaler.load(bytes)
     end
   end
 end

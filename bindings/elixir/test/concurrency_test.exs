@@ -37,6 +37,40 @@ defmodule GradScaler.ConcurrencyTest do
     assert grads == elem(GradScaler.unscale(tree, scaler), 0)
   end
 
+  test "a large binary that starts within a byte is copied on a dirty scheduler" do
+    <<_::3, bits::bitstring>> = <<0::3, 0::size(200_000)-unit(8)>>
+    small = binary_part(bits, 0, 1000)
+    scaler = GradScaler.new("torch")
+    GradScaler.unscale({:f32, small}, scaler)
+    for name <- [:unscale, :unscale_dirty], do: :erlang.trace_pattern({Native, name, 5}, true)
+
+    for {binary, function} <- [{bits, :unscale_dirty}, {small, :unscale}] do
+      task =
+        Task.async(fn -> receive(do: (:go -> GradScaler.unscale({:f32, binary}, scaler))) end)
+
+      :erlang.trace(task.pid, true, [:call])
+      send(task.pid, :go)
+      assert {{:f32, _}, _} = Task.await(task)
+      assert_receive {:trace, _, :call, {Native, ^function, _}}
+    end
+  end
+
+  test "a device that was open before an upgrade is refused after it" do
+    device = GradScaler.Device.open!({:cpu, 2})
+    tree = GradScaler.Device.put(shared(), device)
+    directory = copy_of_application(0)
+    upgrade(directory)
+    assert_raise ArgumentError, fn -> GradScaler.unscale(tree, GradScaler.new()) end
+    assert_raise ArgumentError, fn -> GradScaler.Device.get(tree) end
+    again = GradScaler.Device.put(shared(), GradScaler.Device.open!({:cpu, 2}))
+    upgrade(original())
+    assert_raise ArgumentError, fn -> GradScaler.Device.get(again) end
+
+    assert GradScaler.Device.get(
+             GradScaler.Device.put(shared(), GradScaler.Device.open!({:cpu, 1}))
+           ) == shared()
+  end
+
   test "a process that is killed in a dirty call harms nobody" do
     large = {:f32, :binary.copy(<<1.0::little-float-32>>, 2_000_000)}
     scaler = GradScaler.new("torch")

@@ -3,6 +3,7 @@ defmodule GradScalerTest do
 
   doctest GradScaler
   doctest GradScaler.Binaries
+  doctest GradScaler.Device
   doctest GradScaler.MixedPrecision
 
   alias GradScaler.{Factor, Native, Policy, Report, State}
@@ -16,9 +17,10 @@ defmodule GradScalerTest do
   describe "structs" do
     test "every struct survives being decoded and encoded" do
       {:ok, policy} = Native.policy_preset("fairscale")
-      {:ok, state} = Native.state_init(policy)
+      {:ok, state} = Native.state_init(nil, policy, nil)
       {:ok, factor} = Native.factor_init(3.0)
-      {:ok, report} = Native.check(factor, [{1, <<0x7F800000::little-32, 5::32>>}], 63)
+      tensor = {1, <<0x7F800000::little-32, 5::32>>}
+      {:ok, report, nil, nil} = Native.check(nil, factor, [tensor], {7, nil, 0, false, false})
 
       for {module, binary} <- [
             {Policy, policy},
@@ -43,10 +45,21 @@ defmodule GradScalerTest do
       end
     end
 
+    test "bits without a name are kept as a number" do
+      assert Report.decode(Report.encode(%Report{absent: [:amax, 64]})).absent == [:amax, 64]
+    end
+
+    test "reserved words that are not 0 are refused" do
+      report = Report.encode(%Report{})
+      assert_raise ArgumentError, fn -> Report.decode(binary_part(report, 0, 191) <> <<1>>) end
+      assert_raise ArgumentError, fn -> Report.decode(report <> <<0>>) end
+      assert_raise ArgumentError, fn -> State.decode(<<0::2040, 1>>) end
+    end
+
     test "a policy of an older version is read" do
       older = binary_part(Policy.encode(GradScaler.policy(GradScaler.new("torch"))), 0, 120)
       older = <<120::little-32, binary_part(older, 4, 116)::binary>>
-      assert {:ok, _state} = Native.state_init(older)
+      assert {:ok, _state} = Native.state_init(nil, older, nil)
       assert Policy.decode(older).growth_interval == 2000
     end
   end
@@ -76,18 +89,20 @@ defmodule GradScalerTest do
                unscaled
 
       assert {report.nan_count, report.inf_count} == {1, 1}
-      assert GradScaler.overflows(grads, scaler) == [["dense", 1, 0], ["dense", 1, 1, 1]]
+      assert GradScaler.overflows(report) == [["dense", 1, 0], ["dense", 1, 1, 1]]
+      assert GradScaler.overflows(GradScaler.check(grads, scaler)) == GradScaler.overflows(report)
+      assert GradScaler.first_overflow(report) == {["dense", 1, 0], 0}
     end
 
     test "an empty tree is no overflow" do
       assert {%{}, report} = GradScaler.unscale(%{}, GradScaler.new())
-      refute GradScaler.has_overflow?(report)
+      refute GradScaler.overflow?(report)
     end
 
     test "an overflow that unscaling makes is found" do
       scaler = GradScaler.new("static", init_scale: 2.0 ** -10)
       {_, report} = GradScaler.unscale(f16([60000.0]), scaler, type: :same)
-      assert GradScaler.has_overflow?(report)
+      assert GradScaler.overflow?(report)
     end
 
     test "the factor of an earlier step unscales late gradients" do
@@ -136,20 +151,22 @@ defmodule GradScalerTest do
     test "the histogram counts magnitudes after unscaling, where it is wanted" do
       scaler = GradScaler.new("static", init_scale: 2.0)
       grads = f32([2.0, -2.0, 0.0, 2.0e-30, 1.0e30])
-      report = GradScaler.check(grads, scaler, want: :histogram)
-      assert report.histogram == [1 | List.duplicate(0, 11)] ++ [2, 0, 0, 1]
-      assert {report.histogram_elements, :histogram in report.absent} == {5, false}
-      merged = GradScaler.merge([report, report])
-      assert Enum.at(merged.histogram, 12) == 4
-      assert :histogram in GradScaler.check(grads, scaler).absent
+      report = GradScaler.check(grads, scaler, histogram: true)
+      assert report.histogram == [1 | List.duplicate(0, 11)] ++ [2, 0, 0, 1, 5]
+      merged = GradScaler.merge([report, report], :parts)
+      assert {Enum.at(merged.histogram, 12), Enum.at(merged.histogram, 16)} == {4, 10}
+      without = GradScaler.check(grads, scaler)
+      assert without.histogram == nil
+      assert GradScaler.merge([report, without], :parts).histogram == nil
     end
 
-    test "clipping by value clamps what overflows, and tells it" do
+    test "clamping clamps what overflows, counts it, and tells the overflow" do
       scaler = GradScaler.new("static", init_scale: 2.0)
       grads = [f32([8.0, -8.0, 1.0]), @infinite_f16]
-      {clipped, report} = GradScaler.clip_value(grads, scaler, 2.0, want: :amax)
+      {clipped, report} = GradScaler.unscale(grads, scaler, clamp: 2.0, want: :amax)
       assert clipped == [f32([2.0, -2.0, 0.5]), f32([2.0])]
-      assert {GradScaler.has_overflow?(report), report.amax} == {true, 4.0}
+      assert report.clamped == 3
+      assert {GradScaler.overflow?(report), report.amax} == {true, 4.0}
     end
 
     test "a micro-batch is added as a whole or not at all, whatever the sums are made of" do
@@ -179,7 +196,7 @@ defmodule GradScalerTest do
 
       assert GradScaler.norm(report) == :math.sqrt(5)
       {kept, report} = GradScaler.accumulate(added, %{grads | part: @nan_f32}, scaler)
-      assert {kept, GradScaler.has_overflow?(report)} == {added, true}
+      assert {kept, GradScaler.overflow?(report)} == {added, true}
       assert :erlang.term_to_binary(sums) == copy
     end
 
@@ -187,8 +204,72 @@ defmodule GradScalerTest do
       scaler = GradScaler.new("torch")
       {_, good} = GradScaler.unscale(f32([1.0]), scaler)
       {_, bad} = GradScaler.unscale(@nan_f32, scaler)
-      updated = GradScaler.update(scaler, [good, bad, good])
+      updated = GradScaler.update(scaler, GradScaler.merge([good, bad, good], :summands))
       assert {GradScaler.loss_scale(updated), GradScaler.state(updated).skipped} == {32768.0, 1}
+    end
+
+    test "the verdict of a policy that judges by the norm is there before the step" do
+      big = f32([1.0e19, 1.0e20])
+
+      for preset <- ["fairseq", "fairscale", "cerebras"] do
+        scaler = GradScaler.new(preset, init_scale: 1.0)
+        {_, report} = GradScaler.unscale(big, scaler)
+        assert {GradScaler.overflow?(report), report.found_inf} == {true, 1.0}, preset
+        assert GradScaler.overflows(report) == []
+        assert GradScaler.first_overflow(report) == nil
+        assert :skipped in GradScaler.events(GradScaler.update(scaler, report))
+        assert GradScaler.overflow?(GradScaler.check(big, scaler))
+      end
+
+      refute GradScaler.overflow?(elem(GradScaler.unscale(big, GradScaler.new("none")), 1))
+    end
+
+    test "each gradient has a report of its own, in the same pass" do
+      scaler = GradScaler.new("static", init_scale: 2.0)
+      grads = %{a: f32([6.0, 8.0]), b: [@nan_f32, f16([2.0])]}
+      {_, report} = GradScaler.unscale(grads, scaler, want: [:norm, :amax])
+
+      assert [{[:a], a}, {[:b, 0], b}, {[:b, 1], c}] = GradScaler.each(report)
+      assert {GradScaler.norm(a), a.amax, a.overflow} == {5.0, 4.0, 0}
+      assert {b.nan_count, b.overflow, b.first_element} == {1, 1, 0}
+      assert {GradScaler.norm(c), c.elements} == {1.0, 1}
+      parts = for {_path, part} <- GradScaler.each(report), do: part
+      merged = GradScaler.merge(parts, :parts)
+      assert Report.encode(merged) == Report.encode(%{report | first_tensor: merged.first_tensor})
+    end
+
+    test "merged reports know what they are of" do
+      scaler = GradScaler.new("fairseq")
+      report = GradScaler.check(f32([3.0, 4.0]), scaler)
+      assert GradScaler.norm(GradScaler.merge([report, report], :parts, scaler))
+      summed = GradScaler.merge([report, report], :summands)
+      assert_raise ArgumentError, ~r/no norm/, fn -> GradScaler.norm(summed) end
+      assert_raise ArgumentError, fn -> GradScaler.update(scaler, summed) end
+      large = GradScaler.check(f32([1.5e19]), GradScaler.new("none"), want: :norm)
+      assert_in_delta GradScaler.norm(GradScaler.merge([large, large], :parts)), 2.1e19, 1.0e18
+      refute GradScaler.overflow?(GradScaler.merge([large, large], :parts))
+      assert GradScaler.overflow?(GradScaler.merge([large, large], :parts, scaler))
+      assert GradScaler.merge([], :parts) == %Report{}
+    end
+
+    test "ranks send reports as bytes, and a failed one stops all" do
+      scaler = GradScaler.new("torch")
+      report = GradScaler.check(f32([3.0]), scaler, want: :norm)
+      sent = Report.encode(report)
+      assert byte_size(sent) == 192
+      assert Report.decode(sent) == %{report | each: nil, paths: nil}
+      merged = GradScaler.merge([Report.decode(sent), GradScaler.failed_report()], :parts)
+
+      assert {GradScaler.overflow?(merged), merged.found_inf, merged.status} ==
+               {true, 1.0, :device}
+    end
+
+    test "a report that was used, or is of an earlier scale, is stale" do
+      scaler = GradScaler.new("torch")
+      {_, report} = GradScaler.unscale(f32([1.0]), scaler)
+      updated = GradScaler.update(scaler, report)
+      refute :stale in GradScaler.events(updated)
+      assert :stale in GradScaler.events(GradScaler.update(updated, report))
     end
 
     test "a policy that judges by amax or the norm gets it without being asked" do
@@ -200,11 +281,21 @@ defmodule GradScalerTest do
                GradScaler.loss_scale(scaler)
     end
 
+    test "a loss of a narrow type, or of integers, is scaled into float32" do
+      scaler = GradScaler.new("torch")
+      scaled = f32([131_072.0])
+      assert scaled == GradScaler.scale_loss(f16([2.0]), scaler)
+      assert GradScaler.scale_loss(f16([0.5]), scaler, type: :same) == f16([32768.0])
+      assert GradScaler.scale_loss(3, scaler) == 196_608.0
+      assert GradScaler.scale_loss(-1.0e308, scaler) == :neg_infinity
+      assert {:f64, _} = GradScaler.scale_loss({:f64, <<1.0::little-float-64>>}, scaler)
+    end
+
     test "a scale that has become infinite is :infinity, and says so when it is used" do
       scaler = GradScaler.new("keras", init_scale: 2.0 ** 127, growth_interval: 1)
       grown = GradScaler.update(scaler, false)
       assert GradScaler.loss_scale(grown) == :infinity
-      message = ~r/factor\.scale is inf after 1 updates: it grew without a ceiling/
+      message = ~r/factor\.scale is inf: it must be finite: it grew without a ceiling/
       assert_raise ArgumentError, message, fn -> GradScaler.scale_loss(1.0, grown) end
       assert_raise ArgumentError, message, fn -> GradScaler.unscale(f32([1.0]), grown) end
     end
@@ -232,9 +323,25 @@ defmodule GradScalerTest do
       assert GradScaler.load(bytes) == scaler
     end
 
-    test "takes another scale and starts counting anew" do
+    test "takes another scale and keeps its counts" do
       scaler = GradScaler.new("torch") |> GradScaler.update(false) |> GradScaler.set_scale(4)
-      assert {GradScaler.loss_scale(scaler), GradScaler.state(scaler).good} == {4.0, 0}
+      assert {GradScaler.loss_scale(scaler), GradScaler.state(scaler).good} == {4.0, 1}
+      assert GradScaler.loss_scale(GradScaler.set_scale(scaler, :infinity)) == :infinity
+      assert GradScaler.loss_scale(GradScaler.set_scale(scaler, 0)) == 0.0
+    end
+
+    test "is made of a scale and counts" do
+      counts = [good: 7, steps: 9, overflows: 1, skipped: 2, growths: 3, backoffs: 4]
+      scaler = GradScaler.put_state(GradScaler.new("megatron"), [scale: 16.0] ++ counts)
+      assert GradScaler.loss_scale(scaler) == 16.0
+
+      assert Keyword.new(counts, fn {name, _} ->
+               {name, Map.fetch!(GradScaler.state(scaler), name)}
+             end) == counts
+    end
+
+    test "takes fields without a preset" do
+      assert GradScaler.policy(GradScaler.new(growth_interval: 5)).growth_interval == 5
     end
 
     test "shows what matters" do

@@ -31,8 +31,17 @@ defmodule GradScaler.MeasureTest do
     pairs = for {1, binary} <- tensors, do: {:f32, binary}
     out = List.duplicate(1, 1000)
     factor = binary_part(scaler.state, 0, 32)
-    say("1,000 tensors of 1,000 f32, check", best(1, fn -> Native.check(factor, tensors, 3) end))
-    say("  unscale, native call", best(1, fn -> Native.unscale(factor, tensors, out, 3) end))
+
+    say(
+      "1,000 tensors of 1,000 f32, check",
+      best(1, fn -> Native.check(nil, factor, tensors, nil) end)
+    )
+
+    say(
+      "  unscale, native call",
+      best(1, fn -> Native.unscale(nil, factor, tensors, out, nil) end)
+    )
+
     say("  unscale, tree", best(1, fn -> GradScaler.unscale(pairs, scaler) end))
   end
 
@@ -42,12 +51,14 @@ defmodule GradScaler.MeasureTest do
     slowness = if GradScaler.info().cpu == "scalar", do: 12, else: 1
     dtypes = Constants.all(:dtype)
     complex = [:complex64, :complex128]
+    all = {7, nil, 0, true, true}
+    clamp = put_elem(all, 2, 1.0)
 
     cases =
       for {name, dtype} <- dtypes,
           {what, bits} <- [nan: -1, tiny: 1],
           out <- Enum.uniq([if(name in complex, do: dtypes[:complex64], else: 1), dtype]),
-          operation <- [:unscale, :clip_value, :accumulate] do
+          operation <- [:unscale, :clamp, :accumulate] do
         count = div(879_000, slowness * if(name in [:f64 | complex], do: 72, else: 24))
         size = Native.dtype_size(dtype)
         data = :binary.copy(<<bits::little-size(size)-unit(8)>>, count)
@@ -55,9 +66,14 @@ defmodule GradScaler.MeasureTest do
 
         call =
           case operation do
-            :unscale -> fn -> Native.unscale(factor, [{dtype, data}], [out], 63) end
-            :clip_value -> fn -> Native.clip_value(factor, 1.0, [{dtype, data}], [out], 63) end
-            :accumulate -> fn -> Native.accumulate(factor, [{dtype, data}], [{out, sums}], 63) end
+            :unscale ->
+              fn -> Native.unscale(nil, factor, [{dtype, data}], [out], all) end
+
+            :clamp ->
+              fn -> Native.unscale(nil, factor, [{dtype, data}], [out], clamp) end
+
+            :accumulate ->
+              fn -> Native.accumulate(nil, factor, [{dtype, data}], [{out, sums}], all) end
           end
 
         {"#{operation} of #{what} #{name} into #{out}", call}
@@ -69,9 +85,11 @@ defmodule GradScaler.MeasureTest do
     empty = {List.duplicate({1, ""}, 1800), List.duplicate(1, 1800)}
 
     lists = [
-      {"44 tensors", fn -> Native.unscale(factor, mixed, outs, 63) end},
+      {"44 tensors", fn -> Native.unscale(nil, factor, mixed, outs, all) end},
       {"1,800 empty tensors",
-       fn -> Native.unscale(factor, elem(empty, 0), elem(empty, 1), 15) end}
+       fn ->
+         Native.unscale(nil, factor, elem(empty, 0), elem(empty, 1), {3, nil, 0, false, false})
+       end}
     ]
 
     {time, name} = Enum.max(for {name, call} <- lists ++ cases, do: {best(1, call), name})

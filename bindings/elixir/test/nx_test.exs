@@ -12,6 +12,27 @@ defmodule GradScaler.NxTest do
     end
   end
 
+  if Code.ensure_loaded?(Nx.Defn) do
+    defmodule Train do
+      import Nx.Defn
+      alias GradScaler.Defn
+
+      # The gradient of w^2 as a backward pass in float16 gives it.
+      defn step(w, state, sums, opts \\ []) do
+        grads = %{w: (w * 2) |> Defn.scale_loss(state) |> Nx.as_type({:f, 16})}
+        {sums, dropped} = Defn.accumulate(sums, grads, state)
+        {grads, overflow} = Defn.unscale(grads, state, opts[:scaler])
+        grads = Defn.clip(grads, 1.0)
+        w = Defn.skip(overflow, w - 0.1 * grads.w, w)
+
+        {w, Defn.update(state, overflow, opts[:scaler]), sums, overflow, dropped,
+         Defn.norm(grads)}
+      end
+
+      defn(by_argument(state, scaler), do: Defn.update(state, Defn.overflow(state.scale), scaler))
+    end
+  end
+
   describe "tensors" do
     test "shape, names and vectorized axes stay" do
       scaler = GradScaler.new("static", init_scale: 2.0)
@@ -35,7 +56,22 @@ defmodule GradScaler.NxTest do
       {unscaled, report} = GradScaler.unscale(%{0 => layer}, scaler)
       assert %{0 => %{name: "dense", kernel: kernel}} = unscaled
       assert {kernel, report.nan_count} == {Nx.tensor([4.0]), 1}
-      assert GradScaler.overflows(%{0 => layer}, scaler) == [[0, 1, 1]]
+      assert GradScaler.overflows(report) == [[0, :bias, 1]]
+    end
+
+    test "micro-batches are added to sums of their shape only" do
+      scaler = GradScaler.new("static", init_scale: 2.0)
+      sums = %{w: Nx.tensor([[1.0, 1.0]])}
+
+      assert {%{w: added}, _} =
+               GradScaler.accumulate(sums, %{w: Nx.tensor([[2.0, 4.0]], type: :f16)}, scaler)
+
+      assert added == Nx.tensor([[2.0, 3.0]])
+      message = ~r/\[:w\] has the shape {2, 1}, its sum {1, 2}/
+
+      assert_raise ArgumentError, message, fn ->
+        GradScaler.accumulate(sums, %{w: Nx.tensor([[1.0], [2.0]])}, scaler)
+      end
     end
 
     test "results are on the backend that the tensors came from" do
@@ -80,6 +116,21 @@ defmodule GradScaler.NxTest do
       gradient = Nx.Defn.grad(Nx.tensor(3.0), &GradScaler.scale_loss(Nx.multiply(&1, &1), scaler))
       assert gradient == Nx.tensor(48.0)
 
+      for dtype <- [:f16, :bf16] do
+        loss = Nx.tensor(0.5, type: dtype)
+        torch = GradScaler.new("torch")
+        eager = GradScaler.scale_loss(loss, torch)
+        assert eager == Nx.tensor(32768.0)
+        assert Nx.Defn.jit(&GradScaler.scale_loss(&1, torch)).(loss) == eager
+        refute GradScaler.overflow?(Nx.Defn.grad(loss, &GradScaler.scale_loss(&1, torch)))
+        same = &GradScaler.scale_loss(&1, torch, type: :same)
+        assert {same.(loss).type, Nx.Defn.jit(same).(loss)} == {loss.type, same.(loss)}
+      end
+
+      integer = Nx.tensor(3)
+      assert GradScaler.scale_loss(integer, scaler) == Nx.tensor(24.0)
+      assert Nx.Defn.jit(&GradScaler.scale_loss(&1, scaler)).(integer) == Nx.tensor(24.0)
+
       half =
         Nx.Defn.jit(&GradScaler.cast_params(&1, :f16)).(%{a: Nx.tensor([1.0]), b: Nx.tensor([1])})
 
@@ -111,6 +162,34 @@ defmodule GradScaler.NxTest do
         for {scale, recorded} <- Enum.zip(scales, recording.scales) do
           assert same?(scale, recorded, recording.tolerance),
                  "#{recording.preset} #{recording.name}: #{scale}, #{recorded}"
+        end
+      end
+    end
+
+    test "limits hold as in an update of a scaler" do
+      for arithmetic <- [:f64, :f32_once], rule <- [:clamp, :always, :keep, :hold] do
+        for {start, max_scale, min_scale} <- [
+              {1.0, 3.3, 0.1},
+              {1.0, 3.4, 0.7},
+              {9.0, 3.4, 0.7},
+              {0.01, 3.4, 0.7}
+            ] do
+          fields = [
+            init_scale: start,
+            growth_interval: 1,
+            max_scale: max_scale,
+            min_scale: min_scale
+          ]
+
+          rules = [arithmetic: arithmetic, ceiling_rule: rule, floor_rule: rule]
+          scaler = GradScaler.new("torch", fields ++ rules)
+          steps = ~w(0 0 0 0 1 1 1 1 1 1 0 0)
+
+          expected =
+            for s <- Enum.scan(steps, scaler, &GradScaler.update(&2, &1 == "1")),
+                do: GradScaler.state(s).factor.scale
+
+          assert tl(traced_scales(%{scaler: scaler, steps: steps})) == expected
         end
       end
     end
@@ -150,6 +229,64 @@ defmodule GradScaler.NxTest do
         for _ <- 1..30, reduce: {w, state, nil}, do: ({w, state, _} -> step.(w, state))
 
       assert Nx.to_number(Nx.reduce_max(Nx.abs(w))) < 1.0
+    end
+
+    test "a defn calls it, with clipping, sums and the way back to a scaler" do
+      scaler = GradScaler.new("torch", init_scale: 2.0 ** 20, growth_interval: 3)
+      step = &apply(__MODULE__.Train, :step, [&1, &2, &3, [scaler: scaler]])
+      w = Nx.tensor([3.0, -4.0])
+      sums = %{w: Nx.tensor([0.5, 0.5])}
+
+      {w, state, sums, overflow, dropped, _norm} = step.(w, Defn.init(scaler), sums)
+      assert {w, sums} == {Nx.tensor([3.0, -4.0]), %{w: Nx.tensor([0.5, 0.5])}}
+      assert {Nx.to_number(overflow), Nx.to_number(dropped)} == {1, 1}
+
+      state = %{state | scale: Nx.tensor(1024.0, type: :f64), next: Nx.tensor(1024.0, type: :f64)}
+      {w, state, sums, overflow, dropped, norm} = step.(w, state, sums)
+      assert {Nx.to_number(overflow), Nx.to_number(dropped)} == {0, 0}
+      assert sums == %{w: Nx.tensor([6.5, -7.5])}
+      assert_in_delta Nx.to_number(norm), 1.0, 1.0e-6
+      assert_in_delta Nx.to_number(w[0]), 3.0 - 0.06, 1.0e-6
+
+      back = Defn.to_scaler(state, scaler)
+      assert {GradScaler.loss_scale(back), GradScaler.state(back).good} == {1024.0, 1}
+
+      assert GradScaler.loss_scale(Enum.reduce([false, false], back, &GradScaler.update(&2, &1))) ==
+               2048.0
+
+      assert %{good: _} = apply(__MODULE__.Train, :by_argument, [state, scaler])
+    end
+
+    test "a state with a scale that is not in force yet comes back" do
+      for preset <- Map.keys(GradScaler.presets()),
+          scaler = GradScaler.new(preset),
+          GradScaler.policy(scaler).apply_delay == 1 and preset != "openseq2seq_logmax" do
+        moved = GradScaler.update(scaler, true)
+        traced = scaler |> Defn.init() |> Defn.update(Nx.tensor(1), scaler)
+        back = Defn.to_scaler(traced, scaler)
+
+        for after_one <- [back, moved],
+            do: assert(GradScaler.loss_scale(after_one) == GradScaler.loss_scale(moved))
+
+        assert GradScaler.loss_scale(GradScaler.update(back, false)) ==
+                 GradScaler.loss_scale(GradScaler.update(moved, false))
+
+        assert GradScaler.load(GradScaler.save(back)) == back
+      end
+    end
+
+    test "the verdict of rules that look at the norm is there before the step" do
+      scaler = GradScaler.new("fairseq", init_scale: 1.0)
+      big = Nx.tensor([1.5e19, 1.5e19])
+      {_, verdict} = Defn.unscale(big, Defn.init(scaler), scaler)
+      {_, elements} = Defn.unscale(big, Defn.init(scaler))
+      assert {Nx.to_number(verdict), Nx.to_number(elements)} == {1, 0}
+    end
+
+    test "half losses and integers become float32" do
+      state = Defn.init(GradScaler.new("torch"))
+      assert Defn.scale_loss(Nx.tensor(2.0, type: :f16), state) == Nx.tensor(131_072.0)
+      assert Defn.scale_loss(Nx.tensor(2), state) == Nx.tensor(131_072.0)
     end
 
     test "half gradients become float32, double stays, integers are left alone" do
@@ -197,7 +334,7 @@ defmodule GradScaler.NxTest do
 
       trained = for _ <- 1..5, reduce: skipped, do: (state -> step.(good, state))
       assert trained.model_state != start.model_state
-      refute GradScaler.has_overflow?(trained.model_state)
+      refute GradScaler.overflow?(trained.model_state)
       assert Nx.to_number(trained.loss_scale_state.scale) == 2.0 ** 9
     end
   end

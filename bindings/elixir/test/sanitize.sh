@@ -8,5 +8,5 @@ export LDFLAGS="-fsanitize=address,undefined"
 mix compile --warnings-as-errors
 # The BEAM itself is not instrumented: the runtimes come first, and what it leaks on exit is not asked about.
 preload=$(${CC:-cc} -print-file-name=libasan.so):$(${CC:-cc} -print-file-name=libubsan.so)
-export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 exec env LD_PRELOAD="$preload" mix test "$@"

@@ -1,4 +1,4 @@
-# Tests of Nx and Axon run where ERL_LIBS or a dependency provides them; where not, that is said and not passed over.
+# Tests of Nx, Axon and CUDA run where these are; where not, that is said and not passed over.
 excluded =
   for {application, module} <- [nx: Nx, axon: Axon], not Code.ensure_loaded?(module) do
     IO.puts(:stderr, """
@@ -15,9 +15,20 @@ excluded =
 for application <- [:nx, :axon] -- excluded,
     do: {:ok, _} = Application.ensure_all_started(application)
 
+without_cuda =
+  case GradScaler.Device.open(:cuda) do
+    {:ok, _device} ->
+      []
+
+    {:error, error} ->
+      IO.puts(:stderr, "the tests tagged :cuda did not run: #{Exception.message(error)}")
+      [:cuda]
+  end
+
 for file <- ["hex_float.exs", "settings.exs"],
     do: Code.require_file("../examples/#{file}", __DIR__)
 
 Code.require_file("support/recordings.ex", __DIR__)
 
-ExUnit.start(exclude: excluded)
+# A sanitizer on a busy machine takes minutes for what takes seconds.
+ExUnit.start(exclude: excluded ++ without_cuda, timeout: 600_000)

@@ -173,8 +173,8 @@ def scaled_step(scaler, optimizer, grads, unscaled, run):
     run.scales.append(scaler.loss_scale)
     report = scaler.unscale(grads, out=unscaled)
     run.events.append(scaler.update(report))
-    run.overflowed.update(report.bad)
-    if not report.found_inf:
+    run.overflowed.update(report.bad.keys())
+    if not report.overflow:
         optimizer.step(unscaled)
 
 

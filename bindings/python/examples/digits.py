@@ -41,7 +41,7 @@ def train(name, dtype, scaler, images, labels):
 
             # All gradients in one call: check, divide by the scale, convert to float32.
             report = scaler.unscale(gradients, dtype=np.float32)
-            if not report.found_inf:
+            if not report.overflow:
                 adam.step(report.grads)
             scaler.update(report)
     logits = forward([p.astype(dtype) for p in master], images[TRAINING_SET:].astype(dtype))[-1]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The Python client of the parity test; tests/parity/README.md says what is read and printed."""
 
 import hashlib
@@ -10,7 +11,11 @@ from ml_dtypes import bfloat16
 from gradscaler import Scaler, Want
 
 DTYPES = {1: np.float32, 2: np.float64, 3: np.float16, 4: bfloat16}
-WANT = Want.COUNTS | Want.FIRST_BAD | Want.NORM | Want.AMAX | Want.UNDERFLOW | Want.HISTOGRAM
+REPORT = "found_inf:f overflow:i status:i absent:I serial:Q amax:d sum_squares:d elements:q nan_count:q inf_count:q "
+REPORT += "first_tensor:q first_element:q zeros_made:q subnormals_made:q clamped:q"
+FACTOR = "scale:d inverse:d scale_f32:f inverse_f32:f serial:Q"
+STATE = "mean:d slow_mean:d mean_square:d mean_start:d slow_start:d good:q steps:q overflows:q stalled:q events:I "
+STATE += "status:i skipped:q growths:q backoffs:q skip_f32:f"
 
 
 def number(text):
@@ -19,6 +24,12 @@ def number(text):
 
 def read(file, layout):
     return struct.unpack(layout, file.read(struct.calcsize(layout)))
+
+
+def packed(thing, fields):
+    """Fields by name, little-endian and without gaps."""
+    names, layouts = zip(*(field.split(":") for field in fields.split()), strict=True)
+    return struct.pack("<" + "".join(layouts), *(getattr(thing, name) for name in names))
 
 
 def main():
@@ -34,14 +45,18 @@ def main():
                 np.frombuffer(file.read(count * np.dtype(DTYPES[dtype]).itemsize), DTYPES[dtype])
                 for dtype, _, count in table
             ]
-            report = scaler.unscale(grads, dtype=np.float32, want=WANT)
+            report = scaler.unscale(grads, dtype=np.float32, want=sum(Want), histogram=True)
             again = scaler.scale(report.grads[0], dtype=grads[0].dtype)
             scaler.update(report)
-            for part in (*report.grads, again, report, scaler.state):
+            for part in (*report.grads, again):
                 digest.update(part)
+            digest.update(packed(report, REPORT))
+            digest.update(struct.pack("<17q", *report.histogram, report.histogram_elements))
+            for factor in (scaler.factor, scaler.next_factor):
+                digest.update(packed(factor, FACTOR))
+            digest.update(packed(scaler.state, STATE))
             if step + 1 == steps // 2:
                 state = scaler.state_dict()
-                digest.update(bytes.fromhex(state["saved"]))
                 scaler = Scaler()
                 scaler.load_state_dict(state)
     print(digest.hexdigest(), scaler.skipped, repr(scaler.loss_scale))

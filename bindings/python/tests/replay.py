@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
 """The Python client of tests/replay/replay.py, which says what is read and written: one line per recording.
 
 It uses the package as a training loop does: a Scaler, and a Report for each step.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Arrays in CUDA memory, as any DLPack producer has them, on a stand-in for the driver whose devices are host memory.
 
 `ci/test cuda` puts the stand-in where the driver is looked for; elsewhere these tests are skipped.
@@ -145,7 +146,7 @@ def test_unscaling_is_that_of_the_host(kind):
     expected, report = scaler_of().unscale(host, want=want), scaler_of().unscale(device, want=want)
     assert bytes(report) == bytes(expected)
     assert all(np.array_equal(device[name].array, host[name]) for name in host)
-    assert not report.found_inf and report.norm > 0
+    assert not report.overflow and report.norm > 0
 
 
 def test_into_another_dtype():
@@ -164,7 +165,7 @@ def test_a_framework_makes_the_results():
 def test_an_overflow_names_the_tensor():
     scaler, grads = Scaler(), {"a": Tensor([1, 2]), "b": Tensor([1, np.inf, np.nan])}
     report = scaler.unscale(grads)
-    assert report.found_inf and report.bad == ("b",) and report.first_bad == ("b", 1)
+    assert report.overflow and report.bad == {"b": 2} and report.first_overflow == ("b", 1)
     assert (report.inf_count, report.nan_count) == (1, 1)
     scaler.update(report)
     assert scaler.loss_scale == 32768
@@ -176,8 +177,8 @@ def test_only_the_bad_are_called_bad(devices):
         values = zip((np.inf, 1, 2), devices, strict=True)
         return [np.array([x], F32) if at is None else Tensor([x], at) for x, at in values]
 
-    assert scaler_of().check(grads()).bad == scaler_of().unscale(grads()).bad == (0,)
-    assert scaler_of().check(Arrays(grads())).bad == (0,)
+    assert scaler_of().check(grads()).bad == scaler_of().unscale(grads()).bad == {0: 1}
+    assert scaler_of().check(Arrays(grads())).bad == {0: 1}
 
 
 def test_check_writes_nothing():
@@ -190,9 +191,9 @@ def test_clipping_and_accumulating():
     tensor, total = Tensor([80, -8]), Tensor([1, 1])
     scaler_of().unscale([tensor], clip_value=2.0)
     assert tensor.array.tolist() == [2, -1]
-    assert not scaler_of().accumulate({"a": Tensor([8, 16])}, {"a": total}).found_inf
+    assert not scaler_of().accumulate({"a": Tensor([8, 16])}, {"a": total}).overflow
     report = scaler_of().accumulate({"a": Tensor([8, np.inf])}, {"a": total})
-    assert report.bad == ("a",) and total.array.tolist() == [2, 3]
+    assert report.bad == {"a": 1} and total.array.tolist() == [2, 3]
     with pytest.raises(ValueError, match="arrays of one device"):
         scaler_of().accumulate([Tensor([1]), Tensor([1], 1)], [Tensor([1]), Tensor([1], 1)])
     with pytest.raises(ValueError, match="arrays of one device"):
@@ -261,10 +262,10 @@ def test_a_capture_is_left_as_it_is():
     assert DRIVER.cuStreamBeginCapture_v2(stream, 0) == 0
     try:
         for call in scaler_of().unscale, scaler_of().check:
-            with pytest.raises(Error, match="cuda:0: .* captured, .* use the C calls") as refused:
+            with pytest.raises(Error, match="cuda:0: the stream is being captured") as refused:
                 call(tensors)
             assert refused.value.status == c.GSC_ERROR_UNAVAILABLE
-        with pytest.raises(Error, match="cuda:0: .* captured .* default .* after the capture, or make") as refused:
+        with pytest.raises(Error, match="cuda:0: the stream is being captured") as refused:
             scaler_of().check([Tensor([1])])  # on the legacy stream, which would wait for the captured one
         assert refused.value.status == c.GSC_ERROR_UNAVAILABLE
     finally:
@@ -296,27 +297,33 @@ def test_a_capture_of_another_thread_neither_forbids_a_call_nor_is_broken_by_it(
 
 
 def watch(monkeypatch, before_wait):
-    """Calls it before a call waits for its stream."""
-    driver = gradscaler._cuda._driver
+    """Calls it before a call waits for what it enqueued; it waits before that, too, so that captures are refused."""
+    wait = c.gsc_exec_wait
 
-    def watched(name, *arguments, **keywords):
-        if name == "cuStreamSynchronize":
+    def watched(on):
+        if sys._getframe(1).f_code is gradscaler._cuda.Call._wait.__code__:
             before_wait()
-        return driver(name, *arguments, **keywords)
+        return wait(on)
 
-    monkeypatch.setattr(gradscaler._cuda, "_driver", watched)
+    monkeypatch.setattr(c, "gsc_exec_wait", watched)
 
 
 def launched(monkeypatch, before_launch):
-    """Calls it with the context before a call launches, but not when it asks for its workspace."""
-    call = c.cuda_call
+    """Calls it with the context before a check launches, but not when it asks whether all is right."""
+    call = c.gsc_check
 
-    def watched(function, context, stream, workspace, *rest):
-        if workspace:
-            before_launch(context)
-        return call(function, context, stream, workspace, *rest)
+    def watched(on, *rest):
+        if on and on[2] is not None:
+            before_launch(on[0])
+        return call(on, *rest)
 
-    monkeypatch.setattr(c, "cuda_call", watched)
+    monkeypatch.setattr(c, "gsc_check", watched)
+
+
+def failure(text):
+    error = Error(text)
+    error.status, error.index, error.field, error.subject = c.GSC_ERROR_DEVICE, -1, "", 0
+    return error
 
 
 def test_exports_are_held_until_the_device_is_done(monkeypatch):
@@ -324,7 +331,7 @@ def test_exports_are_held_until_the_device_is_done(monkeypatch):
 
     class Owner(Tensor):
         def __dlpack__(self, **keywords):
-            self.array = self.array.copy()  # nobody else's, but for the capsule
+            self.array = self.array.copy()  # nobody else's, except for the capsule
             self.exported = weakref.ref(self.array)
             capsule = super().__dlpack__(**keywords)
             self.array = None
@@ -346,8 +353,8 @@ def test_a_call_in_the_middle_of_another_on_its_own_stream(monkeypatch):
     scaler, tensor, inner = scaler_of(), Tensor([8, 16, 24]), []
     watch(monkeypatch, meanwhile)
     report = scaler.unscale([tensor], want=Want.NORM)
-    assert tensor.array.tolist() == [1, 2, 3] and report.norm == 14**0.5 and not report.found_inf
-    assert inner[0].first_bad == (0, 1) and inner[1] == [4, np.inf]
+    assert tensor.array.tolist() == [1, 2, 3] and report.norm == 14**0.5 and not report.overflow
+    assert inner[0].first_overflow == (0, 1) and inner[1] == [4, np.inf]
 
 
 def test_threads_share_a_scaler():
@@ -357,7 +364,7 @@ def test_threads_share_a_scaler():
         for i in range(20):
             grads = {"a": Tensor(np.arange(1000 + i) + thread), "b": Tensor([thread], device=1)}
             report = scaler.unscale(grads)
-            assert (report.elements, report.found_inf) == (1001 + i, False)
+            assert (report.elements, report.overflow) == (1001 + i, False)
             assert (grads["a"].array == (np.arange(1000 + i) + thread) / 8).all()
             assert grads["b"].array == thread / 8
 
@@ -418,7 +425,7 @@ def test_a_list_over_devices_is_grouped():
 def test_a_bad_element_of_a_group_is_found_in_the_whole_list():
     grads = [Tensor([1]), Tensor([1], 1), np.ones(1, F32), Tensor([1, 2, np.nan], 1), Tensor([np.inf])]
     report = scaler_of().unscale(grads)
-    assert report.first_bad == (3, 2) and report.bad == (3, 4)
+    assert report.first_overflow == (3, 2) and report.bad == {3: 1, 4: 1}
     assert (report.inf_count, report.nan_count) == (1, 1)
 
 
@@ -429,7 +436,7 @@ def test_an_out_of_another_length_is_refused(count, device):
     for action in scaler_of().unscale, Arrays:
         with pytest.raises(ValueError, match=f"2 tensors and {count} outputs"):
             action(grads, outs)
-    with pytest.raises((Error, ValueError), match=r"out\[2\]: |2 tensors and 3 outputs"):
+    with pytest.raises((Error, ValueError), match=r"out\[2\] |2 tensors and 3 outputs"):
         scaler_of().unscale(grads, [*outs[:1], Tensor([0]), None])
 
 
@@ -437,7 +444,7 @@ def test_several_devices_work_at_a_time(monkeypatch):
     done = []
     launched(monkeypatch, lambda context: done.append("launch"))
     watch(monkeypatch, lambda: done.append("wait"))
-    scaler_of().unscale([Tensor([1]), np.ones(1, F32), Tensor([1], 1)])
+    scaler_of().check([Tensor([1]), np.ones(1, F32), Tensor([1], 1)])
     assert done == ["launch", "launch", "wait", "wait"]
 
 
@@ -451,7 +458,7 @@ def test_a_launch_that_fails_is_waited_for_as_are_those_before(monkeypatch):
     launched(monkeypatch, fail_second)
     watch(monkeypatch, lambda: done.append("wait"))
     with pytest.raises(MemoryError):
-        scaler_of().unscale([Tensor([1]), Tensor([1], 1)])
+        scaler_of().check([Tensor([1]), Tensor([1], 1)])
     assert done == ["launch", "launch", "wait", "wait"]
 
 
@@ -464,7 +471,7 @@ def test_a_wait_that_fails_hides_no_other_error_and_lends_its_memory_to_nobody(m
     scaler_of().check([Tensor([1])])
     assert len(spare) == 1
     with monkeypatch.context() as patch:
-        watch(patch, lambda: fail(gradscaler._cuda._error(c.GSC_ERROR_DEVICE, "it does not wait")))
+        watch(patch, lambda: fail(failure("it does not wait")))
         with pytest.raises(Error, match="it does not wait"):
             scaler_of().check([Tensor([1])])
         launched(patch, lambda _: fail(MemoryError()))
@@ -476,12 +483,12 @@ def test_a_wait_that_fails_hides_no_other_error_and_lends_its_memory_to_nobody(m
 @pytest.mark.parametrize(
     ("out", "words"),
     [
-        (Tensor([0], 1), ["'b'", "on cuda:1", "on cuda:0"]),
-        (np.zeros(1, F32), ["'b'", "in host memory", "on cuda:0"]),
-        (Tensor([0], kind=1), ["'b'", "in host memory", "on cuda:0"]),
-        (bytearray(4), ["'b'", "in host memory", "on cuda:0"]),
-        (Buffered([0], kind=1), ["'b'", "in host memory", "on cuda:0"]),
-        (Tensor([0], 0, kind=10), ["'b'", "DLPack type 10", "on cuda:0"]),
+        (Tensor([0], 1), ["out['b'] ", "on cuda:1", "on cuda:0"]),
+        (np.zeros(1, F32), ["out['b'] ", "in host memory", "on cuda:0"]),
+        (Tensor([0], kind=1), ["out['b'] ", "in host memory", "on cuda:0"]),
+        (bytearray(4), ["out['b'] ", "in host memory", "on cuda:0"]),
+        (Buffered([0], kind=1), ["out['b'] ", "in host memory", "on cuda:0"]),
+        (Tensor([0], 0, kind=10), ["out['b'] ", "DLPack type 10", "on cuda:0"]),
     ],
     ids=["other device", "host", "host without a buffer", "no dlpack", "host with both", "other kind"],
 )
@@ -504,9 +511,9 @@ def test_held_arrays_give_the_report_and_the_results_of_their_container(places, 
 
         grads, outs = arrays(8, np.inf), (arrays(1, 1),) if elsewhere else ()
         given = (Arrays(grads, *outs),) if hold else (grads, *outs)
-        report = call(scaler_of(), *given, want=Want.NORM | Want.COUNTS)
+        report = call(scaler_of(), *given, want=Want.NORM, histogram=True, each=True)
         contents = [getattr(array, "array", array).tolist() for each in (grads, *outs) for array in each.values()]
-        return bytes(report), report.bad, report.first_bad, contents
+        return bytes(report), report._each, report.histogram, report.bad, report.first_overflow, contents
 
     calls = [Scaler.unscale, functools.partial(Scaler.unscale, clip_value=1.0)]
     calls += [Scaler.accumulate] if elsewhere and places == [0, 0] else []
@@ -515,28 +522,36 @@ def test_held_arrays_give_the_report_and_the_results_of_their_container(places, 
         assert outcome(True, call) == outcome(False, call)
 
 
-def test_held_arrays_on_a_device_are_exported_once(monkeypatch):
-    torch, _ = torch_on(monkeypatch, None, new_stream())
-    tensors = [torch([8.0], 1) for _ in range(3)]
+def test_held_arrays_on_a_device_are_exported_once():
+    tensors = [framework_on(stream := new_stream())([8.0], 1) for _ in range(1)]
+    tensors += [type(tensors[0])([8.0], 1) for _ in range(2)]
     arrays = Arrays(tensors)
+    exported = [len(tensor.streams) for tensor in tensors]
     assert [scaler_of().unscale(arrays).elements for _ in range(3)] == [3] * 3
-    assert [tensor.streams for tensor in tensors] == [[-1]] * 3
+    assert exported == [1] * 3 and [tensor.streams for tensor in tensors[1:]] == [[stream]] * 2
+    assert tensors[0].streams == [stream] * 4  # is asked to let the stream wait for its framework
     assert [tensor.array.tolist() for tensor in tensors] == [[8 / 512]] * 3
 
 
-def test_held_arrays_use_the_stream_of_each_call(monkeypatch):
+def test_arrays_of_torch_on_a_device_are_refused(monkeypatch):
     torch, _ = torch_on(monkeypatch, None, new_stream())
-    arrays = Arrays([torch([1], 1)])
-    for stream in new_stream(), new_stream():
-        torch_on(monkeypatch, None, stream)
-        sys.modules["torch"].Tensor = torch
+    with pytest.raises(TypeError, match="is a tensor of torch"):
+        Arrays([torch([8.0], 1)])
+
+
+def test_held_arrays_use_the_stream_of_each_call():
+    kind = type("Framework", (Tensor,), {"__cuda_array_interface__": property(lambda self: {"stream": streams[-1]})})
+    streams = [new_stream()]
+    arrays = Arrays([kind([1], 1)])
+    for _ in range(2):
+        streams.append(new_stream())
         scaler_of().check(arrays)
-        assert DRIVER.standin_stream() == stream
+        assert DRIVER.standin_stream() == streams[-1]
 
 
-def test_held_arrays_of_several_frameworks_wait_for_each_at_each_call(monkeypatch):
-    torch, _ = torch_on(monkeypatch, None, stream := new_stream())
-    tensors = [torch([1], 1), StreamTensor([1], 1), StreamTensor([1], 1)]
+def test_held_arrays_of_several_frameworks_wait_for_each_at_each_call():
+    first = framework_on(stream := new_stream())
+    tensors = [first([1], 1), StreamTensor([1], 1), StreamTensor([1], 1)]
     arrays = Arrays(tensors)
     assert [tensor.streams for tensor in tensors] == [[stream]] * 3
     scaler_of().check(arrays)
@@ -565,12 +580,12 @@ def test_held_arrays_during_a_capture_and_in_a_forked_child():
 
 
 def test_what_cannot_be_held_is_refused_by_name():
-    with pytest.raises(Error, match="'b': tensors\\[1\\]: dtype int32 is not supported") as refused:
+    with pytest.raises(Error, match="grads\\['b'\\] has dtype int32, which is not supported") as refused:
         Arrays({"a": np.ones(1, F32), "b": Tensor([1], 1, np.int32)})
     assert refused.value.index == 1
-    with pytest.raises(ValueError, match="'b': its output is on another device"):
+    with pytest.raises(ValueError, match="out\\['b'\\] is on another device than its input"):
         Arrays({"a": np.ones(1, F32), "b": Tensor([1], 1)}, {"a": np.ones(1, F32), "b": Tensor([1])})
-    with pytest.raises(Error, match="'b': tensor 1 and its output overlap"):
+    with pytest.raises(Error, match="out\\['b'\\].data overlaps its input"):
         scaler_of().accumulate(Arrays({"a": Tensor([1]), "b": (b := Tensor([1]))}, {"a": Tensor([1]), "b": b}))
     tensor = Tensor([8, 16], kind=1)
     scaler_of().unscale(Arrays([tensor]))
@@ -579,7 +594,7 @@ def test_what_cannot_be_held_is_refused_by_name():
 
 def test_over_several_devices_nothing_is_written_on_an_error():
     first, out = Tensor([1]), Tensor([0])
-    with pytest.raises(ValueError, match="'b': its output is on another device"):
+    with pytest.raises(ValueError, match="out\\['b'\\] is on another device than its input"):
         scaler_of().unscale({"a": first, "b": Tensor([1], 1)}, out={"a": out, "b": Tensor([0], 0)})
     assert out.array.tolist() == [0]
     with pytest.raises(Error) as refused:
@@ -600,7 +615,7 @@ def test_over_several_devices_a_bad_array_anywhere_changes_nothing(order):
         turned = dict(list(grads.items())[::order])
         with pytest.raises(Error, match=words) as error:
             scaler_of().unscale(turned, out=out)
-        assert error.value.index == list(turned).index("bad") and "'bad'" in str(error.value)
+        assert error.value.index == list(turned).index("bad") and "['bad']" in str(error.value)
         for array, old in zip(arrays, before, strict=True):
             assert np.array_equal(getattr(array, "array", array), old)
 
@@ -611,63 +626,63 @@ def test_over_several_devices_a_bad_array_anywhere_changes_nothing(order):
     refused({"device": Tensor([1]), "bad": frozen}, words="read-only")
     refused({"host": np.ones(2, F32), "device": Tensor([1], 1), "bad": Tensor([1], 0, np.int32)}, words="not supported")
     results = {"host": np.zeros(2, F32), "bad": Tensor([0], dtype=np.complex64)}
-    refused({"host": np.ones(2, F32), "bad": Tensor([1])}, results, "one is complex")
+    refused({"host": np.ones(2, F32), "bad": Tensor([1])}, results, "make both complex, or none")
 
 
 INTEGERS = np.ones(1, np.int32)
 
 
 @pytest.mark.parametrize(
-    ("bad", "out", "name", "words"),
+    ("bad", "out", "where", "words"),
     [
-        ([Tensor(INTEGERS, 1, np.int32)], None, "tensors[3]", "tensors[3]: "),
-        ([INTEGERS], None, "tensors[3]", "tensors[3]: "),
-        ([Tensor([1], 1)], [Tensor([1, 2], 1)], "out[3]", "out[3]: "),
-        ([Tensor([1], 1)], [Tensor([1], 1, np.complex64)], "out[3].dtype", "of tensor 3 and "),
-        ([twice := Tensor([1], 1), twice], None, "tensors[4]", "tensors[4]: the same array as tensors[3]: "),
+        ([Tensor(INTEGERS, 1, np.int32)], None, "grads[3]", " has dtype int32"),
+        ([INTEGERS], None, "grads[3]", " has dtype int32"),
+        ([Tensor([1], 1)], [Tensor([1, 2], 1)], "out[3]", " has another shape"),
+        ([Tensor([1], 1)], [Tensor([1], 1, np.complex64)], "out[3]", ".dtype is complex64"),
+        ([twice := Tensor([1], 1), twice], None, "grads[4]", " shares memory with grads[3]: "),
     ],
     ids=["device", "host", "out", "core", "twice"],
 )
-def test_over_several_devices_the_index_is_that_of_the_whole_list(bad, out, name, words):
+def test_over_several_devices_the_index_is_that_of_the_whole_list(bad, out, where, words):
     grads, results = ([np.ones(1, F32), Tensor([1]), Tensor([1], 1)] for _ in range(2))
-    index = 4 if "4" in name else 3
+    index = 4 if "4" in where else 3
     with pytest.raises(Error) as refused:
         scaler_of().unscale(grads + bad, out and results + out)
-    assert (refused.value.index, refused.value.name) == (index, name)
-    assert str(refused.value).startswith(words)
+    assert (refused.value.index, refused.value.name) == (index, "out" if out else "tensors")
+    assert str(refused.value).startswith(where + words)
     with pytest.raises(Error) as refused:
         scaler_of().unscale(named(grads + bad), out and named(results + out))
-    assert str(refused.value).startswith(f"'p{index}': {words}")
+    where = where.replace(f"[{index}]", f"['p{index}']")
+    assert str(refused.value).startswith(where + words.replace("[3]", "['p3']"))
 
 
 def test_a_device_that_is_not_there():
-    with pytest.raises(Error, match="device is 5: CUDA has 2 here"):
+    with pytest.raises(Error, match="device is 5: it must be 0 or above and below 2"):
         scaler_of().unscale([Tensor([1], 5)])
 
 
-@pytest.mark.parametrize(("scale", "serial", "words"), [(0, 0, "no Scaler made it"), (0, 3, "set policy.min_scale")])
+@pytest.mark.parametrize(("scale", "serial", "words"), [(0, 0, "a scale makes"), (0, 3, "set policy.min_scale")])
 def test_a_factor_that_the_device_refuses_is_said_as_on_the_host(scale, serial, words):
     tensor = Tensor([1])
     for array in tensor, np.ones(1, F32):
-        with pytest.raises(Error, match=f"factor.scale is 0 after {serial} updates: .*{words}") as refused:
+        with pytest.raises(Error, match=f"factor.scale is 0: .*{words}") as refused:
             scaler_of().unscale([array], factor=Factor(scale=scale, serial=serial))
         assert refused.value.status == c.GSC_ERROR_FACTOR
     assert tensor.array.tolist() == [1]
 
 
 def test_what_only_the_device_finds_out_is_an_error(monkeypatch):
-    call = c.cuda_call
+    call, at = c.gsc_check, gradscaler._structs.Report.status.offset
 
-    def failing(*arguments):
-        needed = call(*arguments)
-        report = gradscaler._structs.Report.from_address(arguments[-1])
-        report.status = c.GSC_ERROR_VALUE
-        return needed
+    def failing(on, factor, lists, options, report):
+        call(on, factor, lists, options, report)
+        if on:
+            memoryview(report[0])[report[1] + at :][:4] = int(c.GSC_ERROR_VALUE).to_bytes(4, "little", signed=True)
 
-    monkeypatch.setattr(c, "cuda_call", failing)
+    monkeypatch.setattr(c, "gsc_check", failing)
     with pytest.raises(Error, match="cuda:0: value out of range") as refused:
         scaler_of().check([Tensor([1])])
-    assert (refused.value.status, refused.value.name) == (c.GSC_ERROR_VALUE, "report.status")
+    assert (refused.value.status, refused.value.name) == (c.GSC_ERROR_VALUE, "report")
 
 
 # ---- what an array may be ----
@@ -700,17 +715,17 @@ def test_what_is_refused():
         dtype = property()
 
     rows = [
-        (Strided(), "not contiguous; pass a contiguous copy"),
-        (Tensor([1], dtype=np.int32), "dtype int32 is not supported: pass float32, .* or complex128$"),
-        (Typeless([1], dtype=np.int32), "code 0 and 32 bits is not supported"),
+        (Strided(), "is not contiguous: pass a contiguous copy"),
+        (Tensor([1], dtype=np.int32), "has dtype int32, which is not supported: pass float32, .* or complex128$"),
+        (Typeless([1], dtype=np.int32), "code 0 and 32 bits, which is not supported"),
         (Nothing([1]), "no DLPack tensor"),
         (Differentiated([1]), "requires a gradient"),
-        (frozen, "read-only; pass a writable copy"),
+        (frozen, "is read-only: pass a writable copy"),
     ]
     for tensor, words in rows:
         with pytest.raises(Error, match=words) as refused:
             scaler_of().unscale({"good": Tensor([1]), "bad": tensor})
-        assert refused.value.index == 1 and "'bad'" in str(refused.value)
+        assert refused.value.index == 1 and "grads['bad'] " in str(refused.value)
 
 
 def test_arrays_of_jax_are_read_only(monkeypatch):
@@ -720,27 +735,35 @@ def test_arrays_of_jax_are_read_only(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(Array=Array))
     grads = {"good": Tensor([8]), "bad": Array([8])}
     for out, name in (None, "tensors"), ({"good": Tensor([0]), "bad": Array([0])}, "out"):
-        with pytest.raises(Error, match="'bad': .* read-only, .* pass out with arrays of another framework") as refused:
+        words = r"\['bad'\] is read-only, .* pass out with arrays of another framework"
+        with pytest.raises(Error, match=words) as refused:
             scaler_of().unscale(grads, out=out)
-        assert (refused.value.index, refused.value.name) == (1, f"{name}[1]")
+        assert (refused.value.index, refused.value.name) == (1, name)
     assert [tensor.array.tolist() for tensor in grads.values()] == [[8], [8]]
     results = {"good": Tensor([0]), "bad": Tensor([0])}
-    assert not scaler_of().unscale(grads, out=results).found_inf and not scaler_of().check(grads).found_inf
+    assert not scaler_of().unscale(grads, out=results).overflow and not scaler_of().check(grads).overflow
     assert results["bad"].array.tolist() == [1]
 
 
-def test_a_driver_that_fails_is_an_error(monkeypatch):
-    class Broken:
-        def __getattr__(self, name):
-            return (lambda *_: 719) if name == "cuStreamSynchronize" else getattr(DRIVER, name)
+class Standin(ctypes.Structure):
+    """The beginning of tests/cuda/standin.h's struct."""
 
-    with monkeypatch.context() as patch:
-        patch.setattr(gradscaler._cuda, "_library", Broken)
-        spare = len(gradscaler._cuda.device(0).spare)
-        with pytest.raises(Error, match="cuStreamSynchronize: unspecified launch failure") as failed:
+    _fields_ = [("numbers", ctypes.c_int32 * 4), ("failing", ctypes.c_char_p), ("failure", ctypes.c_int32)]
+    _fields_ += [("good_calls", ctypes.c_int32)]
+
+
+def test_a_driver_that_fails_is_an_error():
+    scaler_of().check([Tensor([1])])
+    DRIVER.standin_state.restype = ctypes.POINTER(Standin)
+    state, spare = DRIVER.standin_state()[0], len(gradscaler._cuda.device(0).spare)
+    state.failing, state.failure, state.good_calls = b"cuStreamSynchronize", 719, 1
+    try:
+        with pytest.raises(Error, match="unspecified launch failure") as failed:
             scaler_of().check([Tensor([1])])
-        assert len(gradscaler._cuda.device(0).spare) == spare - 1  # its memory may be written to yet
-        assert (failed.value.status, failed.value.name) == (c.GSC_ERROR_DEVICE, "cuStreamSynchronize")
+    finally:
+        state.failing = None
+    assert len(gradscaler._cuda.device(0).spare) == spare - 1  # its memory may be written to yet
+    assert failed.value.status == c.GSC_ERROR_DEVICE
     assert scaler_of().check([Tensor([1])]).elements == 1
 
 
@@ -756,7 +779,7 @@ def test_any_dense_order_of_dimensions(axes, kind, place):
     assert np.array_equal(into.array, values.transpose(axes) / 8)
     scaler_of().unscale([gradient])
     assert np.array_equal(gradient.array, into.array)
-    with pytest.raises(Error, match="shape or memory order differs"):
+    with pytest.raises(Error, match="has another shape or memory order"):
         scaler_of().unscale([gradient], out=[kind(np.zeros(gradient.shape), kind=place)])
 
 
@@ -779,7 +802,7 @@ def test_what_is_not_dense_is_refused(view):
 
 
 def test_shapes_must_agree():
-    with pytest.raises(Error, match="shape or memory order differs"):
+    with pytest.raises(Error, match="has another shape or memory order"):
         scaler_of().unscale([Tensor(np.ones((2, 3)))], out=[Tensor(np.ones((3, 2)))])
 
 
@@ -797,3 +820,35 @@ def test_nothing_is_held():
         scaler_of().unscale([tensor])
     assert DRIVER.standin_allocated() == before
     assert gradscaler.info().cuda == "available"
+
+
+@pytest.mark.parametrize("places", [[0], [0, 1], [None, 0, 1, 0]])
+def test_a_report_of_each_array_is_that_of_the_host(places):
+    values = [np.array(v, F32) for v in ([8, 16], [np.inf, 1, np.nan], [3e38], [0.5])][: len(places)]
+    grads = [v.copy() if at is None else Tensor(v, at) for v, at in zip(values, places, strict=True)]
+    everything = {"want": sum(Want), "histogram": True, "each": True}
+    expected, report = (scaler_of(0.5).check(g, **everything) for g in (values, grads))
+    assert (bytes(report), report._each, report.histogram) == (bytes(expected), expected._each, expected.histogram)
+    assert report.bad == expected.bad and report.first_overflow == expected.first_overflow
+
+
+@pytest.mark.parametrize("places", [[0, 0], [0, 1]])
+def test_the_verdict_of_a_policy_is_that_of_the_host(places):
+    scaler = Scaler("fairseq", init_scale=1.0)
+    report = scaler.unscale([Tensor([1.5e19], at) for at in places])
+    assert report.overflow and report.bad == {}
+    assert not scaler.check([Tensor([1.5e19], places[1])]).overflow
+
+
+def test_memory_of_a_device():
+    context = c.gsc_context_create_cuda(0)
+    device, shared = (c.gsc_memory_create(context, kind, 64) for kind in (c.GSC_MEMORY_DEVICE, c.GSC_MEMORY_SHARED))
+    with pytest.raises(BufferError, match="memory of the device"):
+        memoryview(device)
+    on = (context, 0, None)
+    c.gsc_memory_copy(on, device, bytes(range(64)), 64)
+    c.gsc_memory_copy(on, shared, (device, 32), 32)
+    c.gsc_exec_wait(on)
+    assert bytes(memoryview(shared)[:32]) == bytes(range(32, 64))
+    with pytest.raises(ValueError, match="the lists are of device -1, the call is on 0"):
+        c.gsc_check(on, None, [], None, c.gsc_memory_create(context, c.GSC_MEMORY_SHARED, 192))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The scales, skips and stops that real loss scalers were recorded to give, replayed through the package.
 
 Requests and comparisons are those of tests/replay/replay.py, the driver of all languages; replay.py is its client here.
@@ -20,7 +21,7 @@ RECORDINGS = {
     for path in sorted((TESTS / "traces").glob("*.json"))
     if "preset" in (recording := json.loads(path.read_text()))
 }
-OUR_OWN = {"recommended", "none", "static"}
+OUR_OWN = {"recommended", "none", "guard", "static"}
 
 
 def load_driver():
@@ -60,7 +61,7 @@ def test_every_preset_but_our_own_has_a_recording():
     ("line", "expected"),
     [
         ("torch init_scale=0x1p3 0,1", "0x1.0000000000000p+3/0 0x1.0000000000000p+3/6 0x1.0000000000000p+2"),
-        ("nothing - 0", 'error no preset is named "nothing"; gsc_preset_name lists them'),
+        ("nothing - 0", 'error preset is "nothing", which is no preset'),
         ("torch wrong=1 0", "error a policy has no field 'wrong'"),
         ("torch", "error not enough values to unpack"),
     ],

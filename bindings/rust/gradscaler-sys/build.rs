@@ -3,7 +3,9 @@
 //! names. Written without the `cc` crate, so that the crate builds where there is no registry.
 
 use std::env;
+use std::ffi::CString;
 use std::fs;
+use std::os::raw::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -14,6 +16,9 @@ const FLAGS: &[&str] = &[
     "-O3",
     "-fPIC",
     "-fvisibility=hidden",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-DGSC_STATIC",
     "-D_POSIX_C_SOURCE=200809L",
     "-Iinclude",
     "-Icore",
@@ -23,9 +28,7 @@ const FLAGS: &[&str] = &[
 const FLAGS_WHERE_ACCEPTED: &[&str] = &["-falign-functions=64", "-falign-loops=64"];
 
 fn main() {
-    for name in ["GRADSCALER_LIB_DIR", "CC", "AR", "CFLAGS"] {
-        println!("cargo:rerun-if-env-changed={name}");
-    }
+    println!("cargo:rerun-if-env-changed=GRADSCALER_LIB_DIR");
     for path in ["build.rs", "core", "include"] {
         println!("cargo:rerun-if-changed={path}");
     }
@@ -35,15 +38,57 @@ fn main() {
     if let Some(directory) = env::var_os("GRADSCALER_LIB_DIR") {
         link_system(Path::new(&directory));
     } else {
-        build_core(&PathBuf::from(
-            env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"),
-        ));
+        build_core(&PathBuf::from(variable("OUT_DIR")));
     }
 }
 
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
+}
+
+/// Whether the library is for another kind of machine than this one.
+fn is_cross() -> bool {
+    variable("TARGET") != variable("HOST")
+}
+
+/// What the environment says of a tool, for the target first, as the `cc` crate has it.
+fn setting(name: &str) -> Option<String> {
+    let target = variable("TARGET");
+    let kind = if is_cross() { "TARGET" } else { "HOST" };
+    let names = [
+        format!("{name}_{target}"),
+        format!("{name}_{}", target.replace('-', "_")),
+        format!("{kind}_{name}"),
+        name.to_string(),
+    ];
+    for name in &names {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    names.iter().find_map(|name| env::var(name).ok())
+}
+
+/// A tool of the environment; otherwise the system's, or as the distributions of Linux call that of
+/// another machine: aarch64-linux-gnu-gcc.
+fn tool(name: &str, native: &str, cross: &str) -> String {
+    setting(name).unwrap_or_else(|| {
+        if !is_cross() {
+            return native.to_string();
+        }
+        let target = variable("TARGET");
+        match target.split('-').collect::<Vec<_>>()[..] {
+            [machine, _, "linux", libc] => {
+                let machine = machine.trim_end_matches("gc"); // riscv64gc
+                format!("{machine}-linux-{libc}-{cross}")
+            }
+            _ => panic!("for {target} on {}, set {name}_{target}", variable("HOST")),
+        }
+    })
+}
+
 fn link_system(directory: &Path) {
-    let shared = ["libgradscaler.so", "libgradscaler.dylib"];
-    let kind = if shared.iter().any(|name| directory.join(name).exists()) {
+    let shared = ["libgradscaler.so", "libgradscaler.dylib"].map(|name| directory.join(name));
+    let kind = if let Some(library) = shared.iter().find(|library| library.exists()) {
+        check_version(library);
         "dylib"
     } else if directory.join("libgradscaler.a").exists() {
         "static"
@@ -58,52 +103,74 @@ fn link_system(directory: &Path) {
     link_dependencies();
 }
 
+extern "C" {
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// A library that is older than the declarations lacks some of them, and one of another major
+/// version has others. It can be asked where it can be loaded.
+fn check_version(library: &Path) {
+    let text = |text: &str| CString::new(text).expect("a path or name without NUL");
+    if is_cross() {
+        return;
+    }
+    let version = text("gsc_version");
+    // SAFETY: the library is what the user wants to link; the function has this type since 0.1.
+    let found = unsafe {
+        let opened = dlopen(text(&library.to_string_lossy()).as_ptr(), 2); // RTLD_NOW
+        if opened.is_null() {
+            println!(
+                "cargo:warning={} cannot be loaded, its version is not checked",
+                library.display()
+            );
+            return;
+        }
+        let symbol = dlsym(opened, version.as_ptr());
+        assert!(!symbol.is_null(), "{} is no gradscaler", library.display());
+        std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(symbol)()
+    };
+    let number = |name: &str| variable(name).parse::<u32>().expect("cargo gives numbers");
+    let major = number("CARGO_PKG_VERSION_MAJOR");
+    let minor = number("CARGO_PKG_VERSION_MINOR");
+    assert!(
+        found >> 16 == major && found >> 8 & 0xff >= minor,
+        "{} has version {}.{}.{}, but this crate needs {major}.{minor} or a later {major}.x",
+        library.display(),
+        found >> 16,
+        found >> 8 & 0xff,
+        found & 0xff,
+    );
+}
+
 /// What the core itself needs: the C library's mathematics, threads, and loading of libraries.
 fn link_dependencies() {
-    println!("cargo:rustc-link-lib=m");
-    println!("cargo:rustc-link-lib=pthread");
-    println!("cargo:rustc-link-lib=dl");
+    for library in ["m", "pthread", "dl"] {
+        println!("cargo:rustc-link-lib={library}");
+    }
 }
 
 fn build_core(out: &Path) {
-    let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
-    let mut flags: Vec<String> = FLAGS.iter().map(|flag| flag.to_string()).collect();
-    flags.extend(
-        FLAGS_WHERE_ACCEPTED
-            .iter()
-            .filter(|flag| accepts(&compiler, flag, out))
-            .map(|flag| flag.to_string()),
-    );
-    flags.extend(
-        env::var("CFLAGS")
-            .unwrap_or_default()
-            .split_whitespace()
-            .map(str::to_string),
-    );
+    let compiler = tool("CC", "cc", "gcc");
+    let accepted = FLAGS_WHERE_ACCEPTED.iter();
+    let accepted = accepted.filter(|flag| accepts(&compiler, flag, out));
+    let own = setting("CFLAGS").unwrap_or_default();
+    let flags: Vec<&str> = FLAGS.iter().chain(accepted).copied().collect();
 
     let sources = sources(Path::new("core"));
     assert!(
         !sources.is_empty(),
         "there are no C sources in core/: a link that was not followed?"
     );
-    let objects: Vec<PathBuf> = (0..sources.len())
-        .map(|i| out.join(format!("{i}.o")))
-        .collect();
-    let jobs = env::var("NUM_JOBS")
-        .ok()
-        .and_then(|jobs| jobs.parse().ok())
-        .unwrap_or(1)
-        .max(1);
+    let numbers = 0..sources.len();
+    let objects: Vec<PathBuf> = numbers.map(|i| out.join(format!("{i}.o"))).collect();
+    let jobs = env::var("NUM_JOBS").unwrap_or_default();
+    let jobs = jobs.parse::<usize>().unwrap_or(1).max(1);
     for (sources, objects) in sources.chunks(jobs).zip(objects.chunks(jobs)) {
         let compile = |(source, object)| {
-            spawn(
-                command(&compiler)
-                    .args(&flags)
-                    .arg("-c")
-                    .arg(source)
-                    .arg("-o")
-                    .arg(object),
-            )
+            let mut compile = command(&compiler);
+            compile.args(&flags).args(own.split_whitespace());
+            spawn(compile.arg("-c").arg(source).arg("-o").arg(object))
         };
         let running: Vec<Child> = sources.iter().zip(objects).map(compile).collect();
         running.into_iter().for_each(finish);
@@ -111,24 +178,18 @@ fn build_core(out: &Path) {
     archive(&objects, &out.join("libgradscaler.a"));
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=static=gradscaler");
-    println!(
-        "cargo:include={}",
-        fs::canonicalize("include")
-            .expect("include/ is here")
-            .display()
-    );
+    let include = fs::canonicalize("include").expect("include/ is here");
+    println!("cargo:include={}", include.display());
     link_dependencies();
 }
 
 /// Every C file below a directory, in a fixed order.
 fn sources(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).expect("the directory of the C core can be read");
-    let mut paths: Vec<PathBuf> = entries
-        .map(|entry| entry.expect("an entry").path())
-        .collect();
-    paths.sort();
+    let mut entries: Vec<_> = entries.map(|it| it.expect("an entry").path()).collect();
+    entries.sort();
     let mut found = Vec::new();
-    for path in paths {
+    for path in entries {
         if path.is_dir() {
             found.extend(sources(&path));
         } else if path.extension().map_or(false, |extension| extension == "c") {
@@ -141,23 +202,19 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
 /// Replaces the archive of an earlier build, which may have other members.
 fn archive(objects: &[PathBuf], library: &Path) {
     let _ = fs::remove_file(library);
-    let archiver = env::var("AR").unwrap_or_else(|_| "ar".into());
-    finish(spawn(
-        command(&archiver).arg("crs").arg(library).args(objects),
-    ));
+    let archiver = tool("AR", "ar", "ar");
+    let mut archive = command(&archiver);
+    finish(spawn(archive.arg("crs").arg(library).args(objects)));
 }
 
 /// Whether the compiler takes a flag without a warning.
 fn accepts(compiler: &str, flag: &str, out: &Path) -> bool {
     let empty = out.join("empty.c");
     fs::write(&empty, "").expect("OUT_DIR can be written");
-    command(compiler)
-        .args(["-Werror", flag, "-c"])
-        .arg(&empty)
-        .arg("-o")
-        .arg(out.join("empty.o"))
-        .output()
-        .map_or(false, |output| output.status.success())
+    let mut compile = command(compiler);
+    compile.args(["-Werror", flag, "-c"]).arg(&empty);
+    let done = compile.arg("-o").arg(out.join("empty.o")).output();
+    done.map_or(false, |output| output.status.success())
 }
 
 /// CC may carry arguments, as in "ccache gcc".
@@ -170,7 +227,7 @@ fn command(words: &str) -> Command {
 
 fn spawn(command: &mut Command) -> Child {
     command.spawn().unwrap_or_else(|error| {
-        panic!("{command:?} cannot be run: {error}. The C core needs a C compiler: install one, or set CC.")
+        panic!("{command:?} cannot be run: {error}. The C core needs a C compiler: install one, or set CC, or CC_{}.", variable("TARGET"))
     })
 }
 

@@ -1,37 +1,133 @@
 /* SPDX-License-Identifier: MIT */
-/* Ranks that each hold a shard of the gradients: the report is reduced in place, a collective for
- * each group of its words, and then every rank updates its own copy of the state alike. */
-#include <gradscaler.h>
-#include <stddef.h>
+/*
+ * Ranks that each hold a shard of the gradients gather their reports and merge them in rank order.
+ * So all reach the same verdict, bit for bit, before any of them steps. A rank whose call failed
+ * sends a report with status and overflow, instead of leaving the others to wait: then nobody steps
+ * and every rank's update is refused.
+ */
+#include <math.h>
+#include <pthread.h>
 #include <string.h>
 
-typedef void all_reduce(void *group, void *words, uint64_t count);
+#include "must.h"
 
-struct collectives {
-    void *group;
-    all_reduce *max_int64, *min_int64, *sum_int64, *sum_double;
-};
+/* As MPI_Allgather: `all` receives `size` bytes of each rank, in rank order. */
+typedef void all_gather(void *group, const void *mine, void *all, uint64_t size);
 
-void reduce_report(const struct collectives *c, gsc_report *report)
+gsc_status step_on_rank(void *group, all_gather *gather, gsc_report *of_ranks, uint64_t ranks,
+                        const gsc_policy *policy, gsc_state *state, const gsc_tensor *shard,
+                        uint64_t count, int *step, gsc_error *err)
 {
-    unsigned char *bytes = (unsigned char *)report;
-    c->max_int64(c->group, bytes, 4);
-    c->min_int64(c->group, bytes + offsetof(gsc_report, first_bad), 4);
-    c->sum_double(c->group, bytes + offsetof(gsc_report, sum_squares), 2);
-    c->sum_int64(c->group, bytes + offsetof(gsc_report, elements), 22);
+    gsc_report report;
+    gsc_options options = GSC_OPTIONS_INIT;
+    options.policy = policy;
+    gsc_status status =
+        gsc_unscale(NULL, &state->factor, shard, shard, count, &options, &report, err);
+    if (status != GSC_OK) {
+        memset(&report, 0, sizeof report);
+        report.status = status;
+        report.overflow = 1;
+    }
+    gather(group, &report, of_ranks, sizeof report);
+    if (status == GSC_OK)
+        status = gsc_report_merge(NULL, of_ranks, ranks, GSC_MERGE_PARTS, policy, &report, err);
+    *step = status == GSC_OK && !report.overflow;
+    return status == GSC_OK ? gsc_state_update(NULL, policy, state, &report, state, err) : status;
 }
 
-/* Every rank asks for the same. One that fails says so in the report, and the updates of all are
- * refused, instead of leaving the others to wait for it. */
-gsc_status step_on_rank(const struct collectives *c, const gsc_policy *policy, gsc_state *state,
-                        const gsc_tensor *shard, uint64_t count, gsc_report *report, gsc_error *err)
+/* A group of threads: all write, all wait, all read, all wait. */
+enum { RANKS = 4, COUNT = 3 };
+
+static struct {
+    pthread_barrier_t barrier;
+    gsc_report mailbox[RANKS];
+} group;
+
+struct rank {
+    pthread_t thread;
+    int number, step;
+    const gsc_policy *policy;
+    gsc_state state;
+    gsc_tensor shard;
+    float gradients[COUNT];
+    gsc_status status;
+};
+
+static void gather_in_group(void *rank, const void *mine, void *all, uint64_t size)
 {
-    gsc_status status =
-        gsc_unscale(NULL, &state->factor, shard, shard, count, GSC_WANT_NORM, report, err);
-    if (status != GSC_OK) {
-        memset(report, 0, sizeof *report);
-        report->status = status;
+    memcpy(&group.mailbox[((struct rank *)rank)->number], mine, (size_t)size);
+    pthread_barrier_wait(&group.barrier);
+    memcpy(all, group.mailbox, RANKS * (size_t)size);
+    pthread_barrier_wait(&group.barrier);
+}
+
+static void *run_rank(void *rank)
+{
+    struct rank *r = (struct rank *)rank;
+    gsc_report of_ranks[RANKS];
+    gsc_error err;
+    r->status = step_on_rank(r, gather_in_group, of_ranks, RANKS, r->policy, &r->state, &r->shard,
+                             1, &r->step, &err);
+    return NULL;
+}
+
+/* One step of all ranks. Their states are the same after it; how many stepped? */
+static int step_all(struct rank *ranks)
+{
+    int steps = 0;
+    for (int i = 0; i < RANKS; i++)
+        MUST(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]) == 0);
+    for (int i = 0; i < RANKS; i++) {
+        MUST(pthread_join(ranks[i].thread, NULL) == 0);
+        MUST(memcmp(&ranks[i].state, &ranks[0].state, sizeof ranks[i].state) == 0);
+        steps += ranks[i].step;
     }
-    reduce_report(c, report);
-    return status == GSC_OK ? gsc_update(NULL, policy, state, report, state, err) : status;
+    return steps;
+}
+
+static void set(struct rank *ranks, float value)
+{
+    for (int i = 0; i < RANKS; i++)
+        for (int k = 0; k < COUNT; k++)
+            ranks[i].gradients[k] = value;
+}
+
+int main(void)
+{
+    static struct rank ranks[RANKS];
+    gsc_policy policy = GSC_POLICY_INIT;
+    gsc_state before;
+    MUST(pthread_barrier_init(&group.barrier, NULL, RANKS) == 0);
+    MUST(gsc_policy_preset("fairseq", &policy, NULL) == GSC_OK); /* it judges by the norm */
+    for (int i = 0; i < RANKS; i++) {
+        const gsc_tensor shard = {ranks[i].gradients, COUNT, GSC_F32, 0};
+        ranks[i].number = i;
+        ranks[i].policy = &policy;
+        ranks[i].shard = shard;
+        MUST(gsc_state_init(NULL, &policy, NULL, &ranks[i].state, NULL) == GSC_OK);
+    }
+
+    set(ranks, 1);
+    MUST(step_all(ranks) == RANKS && ranks[0].state.skipped == 0);
+
+    set(ranks, 1);
+    ranks[1].gradients[2] = NAN; /* one rank overflows: all skip */
+    MUST(step_all(ranks) == 0 && ranks[0].state.skipped == 1);
+
+    set(ranks, 0); /* no rank's sum of squares is above the largest float, but that of all is */
+    for (int i = 0; i < RANKS; i++)
+        ranks[i].gradients[0] = 1e19f * ranks[i].state.factor.scale_f32;
+    MUST(step_all(ranks) == 0 && ranks[0].state.skipped == 2);
+
+    set(ranks, 1);
+    before = ranks[0].state;
+    ranks[2].shard.dtype = 99; /* one rank's call fails: all refuse, no state has changed */
+    MUST(step_all(ranks) == 0 && memcmp(&ranks[0].state, &before, sizeof before) == 0);
+    for (int i = 0; i < RANKS; i++)
+        MUST(ranks[i].status == (i == 2 ? GSC_ERROR_DTYPE : GSC_ERROR_REPORT));
+
+    ranks[2].shard.dtype = GSC_F32; /* and when that is mended they go on */
+    set(ranks, 1);
+    MUST(step_all(ranks) == RANKS);
+    return 0;
 }

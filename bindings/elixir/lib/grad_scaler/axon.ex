@@ -24,6 +24,7 @@ defmodule GradScaler.Axon do
   alias GradScaler.{Defn, Tree}
 
   @doc "The `:loss_scale` of `Axon.Loop.trainer/4` by the rules of a scaler with a counting policy."
+  @spec loss_scale(GradScaler.t()) :: {fun, fun, fun}
   def loss_scale(%GradScaler{} = scaler) do
     unscale = fn grads, state ->
       {unscaled, overflow} = Defn.unscale(grads, state)
@@ -34,6 +35,7 @@ defmodule GradScaler.Axon do
   end
 
   @doc "An optimizer, as Polaris makes them, that leaves everything alone where gradients are not finite."
+  @spec skip_overflow({fun, fun}) :: {fun, fun}
   def skip_overflow({init, update}) do
     skipping = fn grads, state, params ->
       overflow = Defn.overflow(grads)
@@ -44,12 +46,6 @@ defmodule GradScaler.Axon do
     {init, skipping}
   end
 
-  defp zeros(tree) do
-    {zeros, nil} =
-      Tree.map_reduce(tree, nil, fn leaf, _path, nil ->
-        {Nx.broadcast(Nx.tensor(0, type: leaf.type), leaf), nil}
-      end)
-
-    zeros
-  end
+  defp zeros(tree),
+    do: Tree.map(tree, &Nx.broadcast(Nx.tensor(0, type: &1.type), &1))
 end

@@ -1,69 +1,164 @@
 defmodule GradScaler.Binaries do
   @moduledoc """
-  The second layer: lists of `{dtype, binary}` and structs; refusals raise `ArgumentError`.
+  The second layer: lists of `{dtype, binary}`, or of tensors on one device, and structs; refusals
+  raise.
 
-  A dtype is a name of `t:dtype/0`, the binary holds its elements in little-endian order.
-  `GradScaler` calls this with the leaves of a tree.
+  A dtype is a name of `t:dtype/0`, the binary holds its elements in little-endian order. What a call
+  does beside its work is a `GradScaler.Options`; the report then holds `each`, a binary of a report
+  for each tensor, and `histogram`. `GradScaler` calls this with the leaves of a tree. `names` gives
+  errors a text for an entry of a list, see `GradScaler.Error.check!/2`.
 
       iex> {:ok, factor} = GradScaler.Native.factor_init(2.0)
-      iex> {[half], report} = GradScaler.Binaries.unscale(factor, [{:f32, <<3.0::little-float-32>>}], [:f32], [:norm])
+      iex> {[half], report} = GradScaler.Binaries.unscale(factor, [{:f32, <<3.0::little-float-32>>}], [:f32], %GradScaler.Options{want: [:norm]})
       iex> {half, report.sum_squares}
       {{:f32, <<1.5::little-float-32>>}, 2.25}
   """
-  alias GradScaler.{Constants, Native, Report}
+  alias GradScaler.{Constants, Device, Error, Native, Options, Report}
 
   @type dtype :: unquote(Enum.reduce(Keyword.keys(Constants.all(:dtype)), &{:|, [], [&1, &2]}))
-  @type tensor :: {dtype, binary}
+  @type tensor :: {dtype, binary} | Device.Tensor.t()
+  @type names :: (binary, integer -> binary | nil)
+
+  # More than this is no work for a normal scheduler. A large binary that starts within a byte is copied as soon as the
+  # library looks at it, which takes longer than all that follows, so this is decided here.
+  @most_bytes 128 * 1024
 
   @doc "The names of all dtypes."
+  @spec dtypes() :: [dtype]
   def dtypes, do: Keyword.keys(Constants.all(:dtype))
 
-  @doc "`tensors` times the factor's scale, as these dtypes."
-  def scale(factor, tensors, dtypes) do
-    {:ok, results} = check!(Native.scale(factor, encode(tensors), numbers(dtypes)))
-    Enum.zip(dtypes, results)
-  end
+  @doc "`tensors` times the factor's scale, as these dtypes, and a report on them."
+  @spec scale(binary | nil, [tensor], [dtype], Options.t(), names) :: {[tensor], Report.t()}
+  def scale(factor, tensors, dtypes, options \\ %Options{}, names \\ &unnamed/2),
+    do: into(:scale, factor, tensors, dtypes, options, names)
 
   @doc "`tensors` divided by the factor's scale, as these dtypes, and a report on them."
-  def unscale(factor, tensors, dtypes, want) do
-    {:ok, results, report} =
-      check!(Native.unscale(factor, encode(tensors), numbers(dtypes), want(want)))
-
-    {Enum.zip(dtypes, results), Report.decode(report)}
-  end
-
-  @doc "`unscale/4` with each product clamped to -limit..limit before it is rounded."
-  def clip_value(factor, limit, tensors, dtypes, want) do
-    {:ok, results, report} =
-      check!(Native.clip_value(factor, limit, encode(tensors), numbers(dtypes), want(want)))
-
-    {Enum.zip(dtypes, results), Report.decode(report)}
-  end
+  @spec unscale(binary | nil, [tensor], [dtype], Options.t(), names) :: {[tensor], Report.t()}
+  def unscale(factor, tensors, dtypes, options \\ %Options{}, names \\ &unnamed/2),
+    do: into(:unscale, factor, tensors, dtypes, options, names)
 
   @doc "`sums` plus `tensors` divided by the factor's scale, if all of that is finite, and a report."
-  def accumulate(factor, tensors, sums, want) do
-    {:ok, results, report} =
-      check!(Native.accumulate(factor, encode(tensors), encode(sums), want(want)))
+  @spec accumulate(binary | nil, [tensor], [tensor], Options.t(), names) ::
+          {[tensor], Report.t()}
+  def accumulate(factor, tensors, sums, options \\ %Options{}, names \\ &unnamed/2) do
+    on = device(tensors, names)
 
-    {for({{dtype, _}, result} <- Enum.zip(sums, results), do: {dtype, result}),
-     Report.decode(report)}
+    if device(sums, fn _tensors, index -> names.("out", index) end) != on,
+      do: raise(ArgumentError, "sums are not where the gradients are: put all on one device")
+
+    out = if on, do: copies(on, sums), else: sums
+    arguments = [on, factor, encode(tensors), encode(out), Options.encode(options)]
+    dtypes = for sum <- sums, do: dtype(sum)
+    call(:accumulate, arguments, tensors, {out, dtypes}, names)
   end
 
   @doc "The report of `unscale/4` into the tensors' own dtypes, without the results."
-  def check(factor, tensors, want) do
-    {:ok, report} = check!(Native.check(factor, encode(tensors), want(want)))
-    Report.decode(report)
+  @spec check(binary | nil, [tensor], Options.t(), names) :: Report.t()
+  def check(factor, tensors, options \\ %Options{}, names \\ &unnamed/2) do
+    on = device(tensors, names)
+    arguments = [on, factor, encode(tensors), Options.encode(options)]
+    {_none, report} = call(:check, arguments, tensors, {[], []}, names)
+    report
   end
 
-  @doc "Raises what a native function refused as `ArgumentError`."
-  def check!({:error, {_status, _argument, _index, _name, message}}),
-    do: raise(ArgumentError, message)
+  # ---- calls ----
 
-  def check!(result), do: result
+  defp into(function, factor, tensors, dtypes, options, names) do
+    numbers = for dtype <- dtypes, do: number(dtype)
+    on = device(tensors, names)
+    out = if on, do: new_tensors(on, tensors, dtypes), else: numbers
+    encoded = if on, do: encode(out), else: numbers
+    arguments = [on, factor, encode(tensors), encoded, Options.encode(options)]
+    call(function, arguments, tensors, {out, dtypes}, names)
+  end
 
-  defp encode(tensors), do: for({dtype, binary} <- tensors, do: {number(dtype), binary})
-  defp numbers(dtypes), do: for(dtype <- dtypes, do: number(dtype))
-  defp want(names), do: Constants.number(:want, names, "want")
+  defp call(function, [on, factor | _] = arguments, tensors, {out, dtypes}, names) do
+    # A device says no more than a status; the same call on the host, with nothing to do, says it in a sentence.
+    if on, do: Error.check!(Native.check(nil, factor, [], nil))
+
+    result = apply(Native, scheduled(function, tensors), arguments)
+
+    case Error.check!(with_names(result, tensors, dtypes), names) do
+      {:ok, report, each, histogram} ->
+        {[], report(report, each, histogram)}
+
+      {:ok, made, report, each, histogram} ->
+        {results(made, out, dtypes), report(report, each, histogram)}
+    end
+  end
+
+  # An output whose dtype does not go with that of its tensor: the sentence has their numbers.
+  defp with_names({:error, %{field: "dtype", index: index} = details}, tensors, dtypes) do
+    [from, to] = [dtype(Enum.at(tensors, index)), Enum.at(dtypes, index)]
+    text = "cannot be #{inspect(to)}, as one of it and its tensor of #{inspect(from)} is complex"
+    {:error, %{details | subject: 0, field: "", message: text}}
+  end
+
+  defp with_names(result, _tensors, _dtypes), do: result
+
+  # Where the work is on a dirty scheduler from the start.
+  defp scheduled(function, tensors) do
+    if bytes(tensors, 0) > @most_bytes, do: :"#{function}_dirty", else: function
+  end
+
+  defp bytes([{_dtype, binary} | rest], sum), do: bytes(rest, sum + byte_size(binary))
+  defp bytes(_none_or_of_a_device, sum), do: sum
+
+  defp results([], [%Device.Tensor{} | _] = out, _dtypes), do: out
+  defp results(binaries, _out, dtypes), do: Enum.zip(dtypes, binaries)
+
+  defp report(report, each, histogram) do
+    words = histogram && for <<word::little-signed-64 <- histogram>>, do: word
+    %{Report.decode(report) | each: each, histogram: words}
+  end
+
+  # ---- tensors ----
+
+  # The device of tensors that are on one; they must all be.
+  defp device([], _names), do: nil
+
+  defp device([first | _] = tensors, names) do
+    on = device_of(first)
+
+    case Enum.find_index(tensors, &(device_of(&1) != on)) do
+      nil ->
+        on
+
+      index ->
+        where = names.("tensors", index) || "tensors[#{index}]"
+        raise ArgumentError, "#{where} is not where those before it are: put all on one device"
+    end
+  end
+
+  defp device_of(%Device.Tensor{device: device}), do: device
+  defp device_of(_pair), do: nil
+
+  defp new_tensors(on, tensors, dtypes) do
+    sizes =
+      for {tensor, dtype} <- Enum.zip(tensors, dtypes),
+          do: {dtype, div(tensor.bytes, size(tensor.dtype)) * size(dtype)}
+
+    {_memory, tensors} = Device.allocate(on, sizes)
+    tensors
+  end
+
+  defp copies(on, sums) do
+    {memory, copies} = Device.allocate(on, for(sum <- sums, do: {sum.dtype, sum.bytes}))
+
+    pieces =
+      for {to, from} <- Enum.zip(copies, sums),
+          do: {to.offset, from.memory, from.offset, from.bytes}
+
+    :ok = Error.check!(Native.memory_write(memory, pieces))
+    copies
+  end
+
+  defp encode(tensors), do: for(tensor <- tensors, do: encode_one(tensor))
+  defp encode_one({dtype, binary}), do: {number(dtype), binary}
+  defp encode_one(%{} = t), do: {number(t.dtype), t.memory, t.offset, t.bytes}
+
+  defp dtype({dtype, _binary}), do: dtype
+  defp dtype(%Device.Tensor{dtype: dtype}), do: dtype
 
   for {name, number} <- Constants.all(:dtype) do
     defp number(unquote(name)), do: unquote(number)
@@ -72,4 +167,8 @@ defmodule GradScaler.Binaries do
   defp number(other) do
     raise ArgumentError, "dtype is #{inspect(other)}, not one of #{inspect(dtypes())}"
   end
+
+  defp size(dtype), do: Native.dtype_size(number(dtype))
+
+  defp unnamed(_name, _index), do: nil
 end

@@ -22,35 +22,34 @@ defmodule GradScaler.Fields do
     end
   end
 
-  @doc "8 bytes of a number or an atom."
-  def f64(:infinity, _label), do: <<0x7FF0000000000000::little-64>>
-  def f64(:neg_infinity, _label), do: <<0xFFF0000000000000::little-64>>
-  def f64(:nan, _label), do: <<0x7FF8000000000000::little-64>>
+  for {name, bits, c_name, infinity, nan} <- [
+        {:f64, 64, "double", 0x7FF0000000000000, 0x7FF8000000000000},
+        {:f32, 32, "float", 0x7F800000, 0x7FC00000}
+      ] do
+    @doc "#{div(bits, 8)} bytes of a number or an atom."
+    def unquote(name)(:infinity, _label), do: <<unquote(infinity)::little-unquote(bits)>>
 
-  def f64(x, label) when is_number(x) do
-    <<x::little-float-64>>
-  rescue
-    ArgumentError -> refuse(label, x, "a number that a double can hold")
+    def unquote(name)(:neg_infinity, _label),
+      do: <<unquote(infinity + 2 ** (bits - 1))::little-unquote(bits)>>
+
+    def unquote(name)(:nan, _label), do: <<unquote(nan)::little-unquote(bits)>>
+
+    def unquote(name)(x, label) when is_number(x) do
+      <<x::little-float-unquote(bits)>>
+    rescue
+      ArgumentError -> refuse(label, x, unquote("a number that a #{c_name} can hold"))
+    end
+
+    def unquote(name)(x, label), do: refuse(label, x, "a number")
   end
-
-  def f64(x, label), do: refuse(label, x, "a number")
-
-  @doc "4 bytes of a number or an atom."
-  def f32(:infinity, _label), do: <<0x7F800000::little-32>>
-  def f32(:neg_infinity, _label), do: <<0xFF800000::little-32>>
-  def f32(:nan, _label), do: <<0x7FC00000::little-32>>
-
-  def f32(x, label) when is_number(x) do
-    <<x::little-float-32>>
-  rescue
-    ArgumentError -> refuse(label, x, "a number that a float can hold")
-  end
-
-  def f32(x, label), do: refuse(label, x, "a number")
 
   @doc "Integers that fit, else an error that names the field."
+  def u8(x, label), do: integer(x, 0, 0xFF, 8, label)
+  def u16(x, label), do: integer(x, 0, 0xFFFF, 16, label)
   def u32(x, label), do: integer(x, 0, 0xFFFFFFFF, 32, label)
   def u64(x, label), do: integer(x, 0, 0xFFFFFFFFFFFFFFFF, 64, label)
+  def s8(x, label), do: integer(x, -0x80, 0x7F, 8, label)
+  def s16(x, label), do: integer(x, -0x8000, 0x7FFF, 16, label)
   def s32(x, label), do: integer(x, -0x80000000, 0x7FFFFFFF, 32, label)
   def s64(x, label), do: integer(x, -0x8000000000000000, 0x7FFFFFFFFFFFFFFF, 64, label)
 
@@ -60,8 +59,18 @@ defmodule GradScaler.Fields do
 
   def list(_encode, other, count, label), do: refuse(label, other, "a list of #{count} numbers")
 
-  @doc "A name, names, or a number of a group of constants, as 4 bytes."
-  def named(group, value, label), do: u32(Constants.number(group, value, label), label)
+  @doc "A name, names, or a number of a group of constants, as the bytes that `encode` makes."
+  def named(group, value, label, encode),
+    do: encode.(Constants.number(group, value, label), label)
+
+  @doc "The text in front of the first zero."
+  def string(bytes), do: bytes |> :binary.split(<<0>>) |> hd()
+
+  @doc "`size` bytes of a text, which a zero ends."
+  def chars(text, size, _label) when is_binary(text) and byte_size(text) < size,
+    do: text <> <<0::size((size - byte_size(text)) * 8)>>
+
+  def chars(text, size, label), do: refuse(label, text, "a binary below #{size} bytes")
 
   defp integer(x, low, high, bits, _label) when is_integer(x) and x >= low and x <= high,
     do: <<x::little-size(bits)>>
@@ -69,6 +78,8 @@ defmodule GradScaler.Fields do
   defp integer(x, low, high, _bits, label),
     do: refuse(label, x, "an integer from #{low} to #{high}")
 
-  defp refuse(label, x, what),
-    do: raise(ArgumentError, "#{label} is #{inspect(x)}: it must be #{what}")
+  @doc "Raises, and names what was refused."
+  @spec refuse(binary, term, binary) :: no_return
+  def refuse(label, x, what),
+    do: raise(ArgumentError, "#{label} is #{inspect(x, limit: 5)}: it must be #{what}")
 end

@@ -1,9 +1,11 @@
 defmodule GradScaler.Leaf do
   @moduledoc false
-  # What stands at the ends of a tree: an Nx tensor or a {dtype, binary} pair. Nx is matched by its struct's name, so
-  # that this compiles and runs without it.
+  # What stands at the ends of a tree: an Nx tensor, a {dtype, binary} pair, or a tensor on a device. Nx is matched by
+  # its struct's name, so that this compiles and runs without it.
 
-  @dtypes GradScaler.Binaries.dtypes()
+  alias GradScaler.Device
+
+  @dtypes Keyword.keys(GradScaler.Constants.all(:dtype))
   # Those that Nx names; each version of it knows more of them.
   @types %{
     f32: {:f, 32},
@@ -18,17 +20,20 @@ defmodule GradScaler.Leaf do
   @names Map.new(@types, fn {name, type} -> {type, name} end)
   @integers [:u, :s, :pred]
 
-  defguard is_tensor(term) when is_struct(term, :"Elixir.Nx.Tensor")
+  defguardp is_pair(term)
+            when is_tuple(term) and tuple_size(term) == 2 and is_atom(elem(term, 0)) and
+                   is_binary(elem(term, 1))
 
-  defguard is_pair(term)
-           when is_tuple(term) and tuple_size(term) == 2 and is_atom(elem(term, 0)) and
-                  is_binary(elem(term, 1))
+  defguard is_leaf(term)
+           when is_struct(term, :"Elixir.Nx.Tensor") or is_struct(term, Device.Tensor) or
+                  is_pair(term)
 
   @doc "Whether a tensor stands for a value of a graph that is being traced."
   def traced?(%{data: %{__struct__: :"Elixir.Nx.Defn.Expr"}}), do: true
   def traced?(_leaf), do: false
 
-  @doc "The dtype; nil for integers, which loss scaling leaves alone; an error text otherwise."
+  @doc "The dtype; nil for integers, which have no gradients; an error text otherwise."
+  def dtype(%Device.Tensor{dtype: dtype}), do: dtype
   def dtype({name, _binary}) when name in @dtypes, do: name
 
   def dtype({name, _binary}),
@@ -57,15 +62,33 @@ defmodule GradScaler.Leaf do
               __STACKTRACE__
   end
 
-  @doc "The elements."
-  def binary({_dtype, binary}), do: binary
-  def binary(%{data: %{__struct__: :"Elixir.Nx.BinaryBackend", state: binary}}), do: binary
-  def binary(tensor), do: Nx.to_binary(tensor)
+  @doc "What a call reads: `{dtype, binary}`, or the tensor of a device as it is."
+  def tensor(%Device.Tensor{} = tensor, _dtype), do: tensor
+  def tensor({_dtype, _binary} = pair, _), do: pair
+
+  def tensor(%{data: %{__struct__: :"Elixir.Nx.BinaryBackend", state: binary}}, dtype),
+    do: {dtype, binary}
+
+  def tensor(tensor, dtype), do: {dtype, Nx.to_binary(tensor)}
+
+  @doc "The shape; nil for a pair, which has none."
+  def shape(%Device.Tensor{like: like}), do: shape(like)
+  def shape(%{shape: shape}), do: shape
+  def shape(_pair), do: nil
+
+  @doc "A leaf without its elements: what `put/2` needs of it."
+  def like(%{data: %{__struct__: backend}} = tensor),
+    do: %{tensor | data: %{__struct__: backend}}
+
+  def like(_pair), do: nil
 
   @doc "The same leaf, with its shape and names and on its backend, with other elements."
-  def put({_dtype, _binary}, dtype, binary), do: {dtype, binary}
+  def put(%Device.Tensor{like: like}, %Device.Tensor{} = result), do: %{result | like: like}
+  def put(%Device.Tensor{like: like}, result), do: put(like, result)
+  def put({_dtype, _binary}, result), do: result
+  def put(nil, result), do: result
 
-  def put(%{data: %{__struct__: backend}} = tensor, dtype, binary) do
+  def put(%{data: %{__struct__: backend}} = tensor, {dtype, binary}) do
     result = Nx.BinaryBackend.from_binary(%{tensor | type: type(dtype)}, binary, [])
     if backend == Nx.BinaryBackend, do: result, else: Nx.backend_transfer(result, backend)
   end

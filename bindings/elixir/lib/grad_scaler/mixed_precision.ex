@@ -25,6 +25,8 @@ defmodule GradScaler.MixedPrecision do
       nor container raises `ArgumentError`.
     * fp8 and complex tensors are scaled and unscaled, where the original left some of them alone;
       `cast_params/2` raises where it would make a complex tensor real.
+    * `scale_loss/2` multiplies a float16 loss in float32 and rounds the product; in the original the
+      scale itself becomes float16, where most scales are Inf.
     * At the top the scale stays as it is, where the original raised `ArithmeticError` for passing
       the largest double.
     * `cast_params/2` rounds to nearest even, where `Nx.BinaryBackend` cuts bits off for bfloat16.
@@ -32,8 +34,6 @@ defmodule GradScaler.MixedPrecision do
       above 0 raise `ArgumentError`.
     * The scale is a float after an update, also where it was given as an integer.
   """
-
-  alias GradScaler.State
 
   defmodule LossScaler do
     @moduledoc "The scaler of `GradScaler.MixedPrecision`: rules, scale, and the good steps so far."
@@ -46,8 +46,16 @@ defmodule GradScaler.MixedPrecision do
               min_scale: 1.0,
               counter: 0
 
-    @type t :: %__MODULE__{}
+    @type t :: %__MODULE__{
+            scale: number,
+            growth_factor: number,
+            backoff_factor: number,
+            growth_interval: non_neg_integer,
+            min_scale: number,
+            counter: non_neg_integer
+          }
 
+    @spec new(keyword) :: t
     @doc "As `GradScaler.MixedPrecision.loss_scale/1`."
     def new(options \\ []) do
       known = [:scale, :growth_factor, :backoff_factor, :growth_interval, :min_scale]
@@ -68,16 +76,18 @@ defmodule GradScaler.MixedPrecision do
   def loss_scale(options \\ []), do: LossScaler.new(options)
 
   @doc "The loss times the scale; on traced tensors, as inside `Nx.Defn.grad`, a plain `Nx.multiply`."
+  @spec scale_loss(term, LossScaler.t()) :: term
   def scale_loss(loss, %LossScaler{scale: scale}) when is_number(loss),
     do: Nx.multiply(loss, scale)
 
   def scale_loss(loss, %LossScaler{} = scaler),
-    do: GradScaler.scale_loss(loss, to_grad_scaler(scaler))
+    do: GradScaler.scale_loss(loss, to_grad_scaler(scaler), type: :same)
 
   @doc "`{gradients divided by the scale, whether one of them is Inf or NaN}`."
+  @spec unscale(term, LossScaler.t()) :: {term, boolean}
   def unscale(grads, %LossScaler{} = scaler) do
     {grads, report} = GradScaler.unscale(grads, to_grad_scaler(scaler))
-    {grads, GradScaler.has_overflow?(report)}
+    {grads, GradScaler.overflow?(report)}
   end
 
   @doc """
@@ -87,18 +97,22 @@ defmodule GradScaler.MixedPrecision do
       iex> MP.loss_scale() |> MP.update(true) |> Map.fetch!(:scale)
       32768.0
   """
+  @spec update(LossScaler.t(), boolean) :: LossScaler.t()
   def update(%LossScaler{} = scaler, overflow) when is_boolean(overflow) do
     updated = scaler |> to_grad_scaler() |> GradScaler.update(overflow)
     %{scaler | scale: GradScaler.loss_scale(updated), counter: GradScaler.state(updated).good}
   end
 
   @doc "Whether a tree of tensors holds Inf or NaN."
-  def has_overflow?(tree), do: GradScaler.has_overflow?(tree)
+  @spec has_overflow?(term) :: boolean
+  def has_overflow?(tree), do: GradScaler.overflow?(tree)
 
   @doc "All floats of a tree as another type; on traced tensors a plain `Nx.as_type`."
+  @spec cast_params(term, atom | tuple) :: term
   def cast_params(params, type), do: GradScaler.cast_params(params, type)
 
   @doc "`cast_params/2` under the name for the way back."
+  @spec accumulate_grad(term, atom | tuple) :: term
   def accumulate_grad(grads, type), do: GradScaler.accumulate_grad(grads, type)
 
   @doc "The same scaler as a `GradScaler`, to go on with its functions."
@@ -113,9 +127,7 @@ defmodule GradScaler.MixedPrecision do
       min_scale: scaler.min_scale
     ]
 
-    fresh = GradScaler.new("emily", fields)
-    state = %{GradScaler.state(fresh) | good: counter, steps: counter}
-    %{fresh | state: State.encode(state)}
+    GradScaler.put_state(GradScaler.new("emily", fields), good: counter, steps: counter)
   end
 
   # 0 is a default in a policy.

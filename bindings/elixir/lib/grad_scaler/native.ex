@@ -1,26 +1,40 @@
-# Generated from bindings/abi.toml by bindings/generate.py. Do not edit.
+# Generated from include/gradscaler.toml by bindings/elixir/generate.py. Do not edit.
 defmodule GradScaler.Native do
   @moduledoc """
   The C functions, one to one; the first of three layers.
 
   Structs are binaries of their exact size (`GradScaler.Policy` and its siblings encode and decode
-  them), tensors are `{dtype, binary}` with the dtype's number, and results are new binaries. What
-  the caller passes is never written. A refusal is `{:error, {status, argument, index, name,
-  message}}`, the members of `gsc_error`; nothing here raises.
+  them), lists of structs one binary, tensors `{dtype, binary}` with the dtype's number, and results
+  new binaries. What the caller passes is never written. Options are the tuple that
+  `GradScaler.Options.encode/1` makes, or nil; what they ask for comes last in the results, nil where
+  it was not asked for. A refusal is `{:error, error}` with the members of `gsc_error` as a map; nothing
+  here raises.
 
-  Functions over tensors go to a dirty CPU scheduler by themselves where a normal one would be
-  held up.
+  `on` is nil, or a device. On a CUDA device tensors are `{dtype, memory, offset, bytes}`, outputs
+  are written in place and structs are binaries all the same: each call waits for its results, on a
+  dirty scheduler.
+
+  Functions over tensors go to a dirty CPU scheduler by themselves where a normal one would be held
+  up. Those whose names end in `_dirty` are there from the start: a large binary that begins within
+  a byte is copied before anything else can be asked of it.
   """
 
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
   @on_load :load
-  @version 256
+  @version 512
 
-  @type dtype :: integer
-  @type tensor :: {dtype, binary}
+  @type dtype :: non_neg_integer
+  @type device :: reference
+  @type memory :: reference
+  @type tensor ::
+          {dtype, binary} | {dtype, memory, offset :: non_neg_integer, bytes :: non_neg_integer}
+  @type part :: {offset :: non_neg_integer, bytes :: non_neg_integer}
+  @type piece ::
+          {offset :: non_neg_integer, binary}
+          | {offset :: non_neg_integer, memory, from :: non_neg_integer, bytes :: non_neg_integer}
   @type real :: float | integer | :infinity | :neg_infinity | :nan
-  @type error :: {:error, {neg_integer, integer, integer, binary, binary}}
+  @type error :: {:error, map}
 
   @doc false
   def load do
@@ -29,190 +43,216 @@ defmodule GradScaler.Native do
   end
 
   @doc """
-  The meaning of a status in a few words; `unknown status` for a number that is none. Never nil,
-  never freed.
+  A device of so many threads, whose memory is host memory.
   """
-  @spec status_string(integer) :: binary | nil
+  @spec context_create_cpu(pos_integer) :: {:ok, device} | error
+  def context_create_cpu(_threads), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  A CUDA device. It is freed with the last term that names it or memory of it.
+  """
+  @spec context_create_cuda(non_neg_integer) :: {:ok, device} | error
+  def context_create_cuda(_ordinal), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Memory of a device, not cleared. It is freed with the last term that names it.
+  """
+  @spec memory_create(device, non_neg_integer) :: {:ok, memory} | error
+  def memory_create(_device, _bytes), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Frees memory now; what still names it is refused from here on.
+  """
+  @spec memory_destroy(memory) :: :ok | error
+  def memory_destroy(_memory), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Copies to memory: binaries, or parts of memory of the same device.
+  """
+  @spec memory_write(memory, [piece]) :: :ok | error
+  def memory_write(_memory, _pieces), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Copies of parts of memory.
+  """
+  @spec memory_read(memory, [part]) :: {:ok, [binary]} | error
+  def memory_read(_memory, _parts), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  The meaning of a status in a few words. Never nil, never freed.
+  """
+  @spec status_string(integer) :: binary | nil | error
   def status_string(_status), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Version of the library that runs, as `:version` is that of this header.
+  Version of the library that runs; GSC_VERSION is that of this header.
   """
   @spec version() :: integer
   def version, do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Fills the result with a named set of rules: `recommended` for new work, `none`, `static`, or the
-  exact rules of a framework, such as `torch` or `megatron` (gsc_preset_name lists them).
-  out->struct_size must be set; a struct of an older version that lacks a field the preset needs
-  is refused.
+  Fills the result, which GSC_POLICY_INIT made, with a named set of rules: `recommended` for new
+  work, `guard` for bf16, `none`, `static`, or the exact rules of a framework, such as `torch` or
+  `megatron`.
   """
   @spec policy_preset(binary) :: {:ok, binary} | error
   def policy_preset(_name), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Whether the policy can be used; the error names the field that cannot. Every call that takes a
-  policy checks it so.
+  Whether the policy can be used; every call that takes a policy asks the same.
   """
   @spec policy_check(binary) :: :ok | error
   def policy_check(_policy), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Number of presets.
+  Name of preset `index`, from 0. nil past the last.
   """
-  @spec preset_count() :: integer
-  def preset_count, do: :erlang.nif_error(:nif_not_loaded)
-
-  @doc """
-  Name of preset `index`, from 0; nil past the last. Never freed.
-  """
-  @spec preset_name(integer) :: binary | nil
+  @spec preset_name(integer) :: binary | nil | error
   def preset_name(_index), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  What preset `index` does and where its rules come from, in a sentence; nil past the last. Never
-  freed.
+  What preset `index` does and where its rules come from, in a sentence. nil past the last.
   """
-  @spec preset_summary(integer) :: binary | nil
+  @spec preset_summary(integer) :: binary | nil | error
   def preset_summary(_index), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Loads what calls on `on` still lack, so that none of them is slow the first time or breaks a
-  stream capture; a CUDA context has loaded all when it was made.
+  Waits until on->stream has done all that was enqueued. A stream that is being captured is
+  refused with `:unavailable`, and its capture goes on.
   """
-  @spec prepare() :: :ok | error
-  def prepare, do: :erlang.nif_error(:nif_not_loaded)
+  @spec exec_wait(device | nil) :: :ok | error
+  def exec_wait(_on), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Fills the result, whose struct_size must be set.
+  Fills the result, which GSC_INFO_INIT made.
   """
-  @spec get_info() :: {:ok, map} | error
-  def get_info, do: :erlang.nif_error(:nif_not_loaded)
+  @spec info_get() :: {:ok, map} | error
+  def info_get, do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  The factor of a given scale, with serial 0.
+  The factor of a scale, with serial 0.
   """
   @spec factor_init(real) :: {:ok, binary} | error
   def factor_init(_scale), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  the result is *factor with its scale multiplied by `by` and its inverse divided by it. The mean
-  over k micro-batches, or ranks, whose gradients were added, is what unscaling by k times the
-  factor gives. the result may be *factor.
+  Multiplies the scale by `by` and divides the inverse by it. To get the mean of k gradients that
+  were added, unscale their sum by the factor times k. the result may be *factor.
   """
-  @spec factor_multiply(binary, real) :: {:ok, binary} | error
-  def factor_multiply(_factor, _by), do: :erlang.nif_error(:nif_not_loaded)
+  @spec factor_multiply(device | nil, binary, real) :: {:ok, binary} | error
+  def factor_multiply(_on, _factor, _by), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  One report of two: of micro-batches, of optimizers that share a scale, of ranks. the result may
-  be *a or *b. It lacks what one of both lacks: ask for the same. first_bad is the earlier one, so
-  it points into the right list only when both reports are of the same list.
+  One report of many. Ranks gather their reports and merge them in rank order, so that all get the
+  same bits. It lacks what one of them lacks, and of summands the norm and amax: ask the sum for
+  those. first_tensor and first_element are those of the first report that has some. the result
+  may be one of the reports.
   """
-  @spec merge(binary, binary) :: {:ok, binary} | error
-  def merge(_a, _b), do: :erlang.nif_error(:nif_not_loaded)
+  @spec report_merge(device | nil, binary, integer, binary | nil) :: {:ok, binary} | error
+  def report_merge(_on, _reports, _kind, _policy), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  The state before the first step.
+  the result is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in
+  torch.nn.utils.clip_grad_norm_. The report has `:norm`. After `check`, unscaling by the result
+  clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
   """
-  @spec state_init(binary) :: {:ok, binary} | error
-  def state_init(_policy), do: :erlang.nif_error(:nif_not_loaded)
+  @spec factor_clip(device | nil, binary | nil, binary, real) :: {:ok, binary} | error
+  def factor_clip(_on, _factor, _report, _max_norm), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  One step of the policy: the result is the state after the gradients of one optimizer step, whose
-  report is merged over all of them. the result may be *state. What happened is out->events. An
-  overflow is not an error.
-
-  A report that lacks what the policy judges by (`:norm`, target_amax) is refused. A predictive
-  policy takes a report with amax 0 and no overflow as no sample: the scale stays.
+  Without `from`, the state before the first step. With it, a state that has the scale
+  from->factor.scale at once, and its counts, means and totals: to set the scale of a state or its
+  counts, change a copy and hand it over. the result may be *from. A scale of 0 or infinity, which
+  some peers reach, is taken; its factor is refused by every call that multiplies.
   """
-  @spec update(binary, binary, binary) :: {:ok, binary} | error
-  def update(_policy, _state, _report), do: :erlang.nif_error(:nif_not_loaded)
+  @spec state_init(device | nil, binary, binary | nil) :: {:ok, binary} | error
+  def state_init(_on, _policy, _from), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  the result is the state with another scale in force at once; the counts start anew, the totals
-  stay. the result may be *state.
+  One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
+  report on all of its gradients. the result may be *state. What happened is in out->events; a
+  caller that steps after this call does so unless `:skipped` is there. A report that lacks what
+  the policy judges by is refused; options.policy measures it. A predictive policy takes a report
+  with amax 0 and no overflow as no sample: the scale stays.
   """
-  @spec set_scale(binary, binary, real) :: {:ok, binary} | error
-  def set_scale(_policy, _state, _scale), do: :erlang.nif_error(:nif_not_loaded)
+  @spec state_update(device | nil, binary, binary, binary) :: {:ok, binary} | error
+  def state_update(_on, _policy, _state, _report), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Writes policy and state as bytes that any later version on any machine reads: little-endian,
-  versioned, with a checksum. *size becomes the number of bytes needed or written; with bytes nil
-  and capacity 0 only that. `:size` always suffices. The state must be host memory.
+  Writes policy and state, which are host memory, as bytes that any later version on any machine
+  reads: versioned, with a checksum. *size becomes their number; with bytes nil and capacity 0
+  only that.
   """
   @spec state_save(binary, binary) :: {:ok, binary} | error
   def state_save(_policy, _state), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Reads what gsc_state_save wrote. policy->struct_size must be set; fields that its struct lacks
-  must be 0 in the bytes.
+  Reads what `state_save` wrote. Fields that the caller's *policy is too small for must be 0 in
+  the bytes.
   """
   @spec state_load(binary) :: {:ok, binary, binary} | error
   def state_load(_bytes), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Bytes of one element of a dtype; 0 for a number that is none.
+  Bytes of one element; 0 for a number that is no dtype.
   """
-  @spec dtype_size(integer) :: integer
+  @spec dtype_size(integer) :: integer | error
   def dtype_size(_dtype), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  out = tensors * factor.scale: the loss, or the gradient that a backward pass starts from. No
-  check: what overflows here is found when the gradients are unscaled. `out` may be `tensors`.
-  Without factor it is a cast; gsc_clip_value casts with saturation.
+  Reports on tensors * factor.inverse without writing it: what `unscale` in place would report.
   """
-  @spec scale(binary | nil, [tensor], [dtype]) :: {:ok, [binary]} | error
-  def scale(_factor, _tensors, _out), do: :erlang.nif_error(:nif_not_loaded)
+  @spec check(device | nil, binary | nil, [tensor], tuple | nil) ::
+          {:ok, binary, binary | nil, binary | nil} | error
+  def check(_on, _factor, _tensors, _options), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc false
+  def check_dirty(_on, _factor, _tensors, _options), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Reports on tensors * factor.inverse without writing it: what gsc_unscale in place would report.
+  out = tensors * factor.inverse. Writes all elements, also when report->overflow is set. float16
+  gradients are best unscaled into float32: in place most of what scaling saved is lost again.
   """
-  @spec check(binary | nil, [tensor], integer) :: {:ok, binary} | error
-  def check(_factor, _tensors, _want), do: :erlang.nif_error(:nif_not_loaded)
+  @spec unscale(device | nil, binary | nil, [tensor], [dtype | tensor], tuple | nil) ::
+          {:ok, [binary], binary, binary | nil, binary | nil} | error
+  def unscale(_on, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc false
+  def unscale_dirty(_on, _factor, _tensors, _out, _options),
+    do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  out = tensors * factor.inverse, in one pass with the check and whatever `want` asks for. `out`
-  may be `tensors`. All elements are written, also when report->overflow says not to use them.
-  float16 gradients are best unscaled into float32: in place most of what scaling saved is lost
-  again.
+  out = tensors * factor.scale: the loss, or what a backward pass starts from.
   """
-  @spec unscale(binary | nil, [tensor], [dtype], integer) :: {:ok, [binary], binary} | error
-  def unscale(_factor, _tensors, _out, _want), do: :erlang.nif_error(:nif_not_loaded)
+  @spec scale(device | nil, binary | nil, [tensor], [dtype | tensor], tuple | nil) ::
+          {:ok, [binary], binary, binary | nil, binary | nil} | error
+  def scale(_on, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
 
-  @doc """
-  gsc_unscale with each product clamped to [-limit, limit] before it is rounded to its output, in
-  the same pass: what torch.nn.utils.clip_grad_value_ does after unscaling. The report is of the
-  products before they are clamped, so that an overflow is not hidden: Inf is clamped and counted,
-  NaN stays. A finite product is never bad, however narrow its output: with the largest value of a
-  dtype as limit this is a cast with saturation. Both parts of a complex value are clamped.
-  """
-  @spec clip_value(binary | nil, real, [tensor], [dtype], integer) ::
-          {:ok, [binary], binary} | error
-  def clip_value(_factor, _limit, _tensors, _out, _want), do: :erlang.nif_error(:nif_not_loaded)
+  @doc false
+  def scale_dirty(_on, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   out += tensors * factor.inverse if every product is finite in the dtype of its output, else
-  nothing at all: a micro-batch that overflowed adds nothing to the good ones. The sums are made
-  in the type that multiplies, or in double if `out` is double, and rounded to `out`; that they
-  are finite is for the unscaling or check of the accumulated gradients to find. The report is of
-  the products. Reads the list twice. `out` and `tensors` have no byte in common.
+  nothing: a micro-batch that overflowed is left out, so divide the sums by the number of those
+  that were added. The report is of the products; whether the sums are finite shows when they are
+  unscaled or checked. Sums are made in the type that multiplies, or in double if `out` is double.
+  Reads `tensors` twice; `out` is other memory.
+
+  A step of several micro-batches: merge their reports as summands. Unscale the sums by a factor
+  of the number that was added, with options.policy, and step if that report has no overflow.
+  Update with the merged report if it has an overflow, else with that of the sums.
   """
-  @spec accumulate(binary | nil, [tensor], [tensor], integer) :: {:ok, [binary], binary} | error
-  def accumulate(_factor, _tensors, _out, _want), do: :erlang.nif_error(:nif_not_loaded)
+  @spec accumulate(device | nil, binary | nil, [tensor], [tensor], tuple | nil) ::
+          {:ok, [binary], binary, binary | nil, binary | nil} | error
+  def accumulate(_on, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc false
+  def accumulate_dirty(_on, _factor, _tensors, _out, _options),
+    do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  the result is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), the clip
-  coefficient of torch.nn.utils.clip_grad_norm_, where norm is the root of report->sum_squares.
-  After gsc_check, unscaling by the result unscales and clips in one pass; after gsc_unscale, pass
-  factor nil and multiply by out->inverse, or hand it to the optimizer.
+  Bytes of on->workspace that any of these calls needs for this list; 0 on the CPU.
   """
-  @spec clip_factor(binary, binary | nil, real) :: {:ok, binary} | error
-  def clip_factor(_report, _factor, _max_norm), do: :erlang.nif_error(:nif_not_loaded)
-
-  @doc """
-  Bytes of gsc_exec.workspace that a call over this list needs: 0 on the CPU, and where there is
-  no list. It depends on counts and dtypes, not on data; gsc_accumulate needs it for `tensors`.
-  """
-  @spec workspace_size([tensor], integer) :: {:ok, integer} | error
-  def workspace_size(_tensors, _want), do: :erlang.nif_error(:nif_not_loaded)
+  @spec workspace_size(device | nil, [tensor], tuple | nil) :: {:ok, integer} | error
+  def workspace_size(_on, _tensors, _options), do: :erlang.nif_error(:nif_not_loaded)
 end

@@ -1,4 +1,4 @@
-# Generated from bindings/abi.toml by bindings/generate.py. Do not edit.
+# Generated from include/gradscaler.toml by bindings/elixir/generate.py. Do not edit.
 defmodule GradScaler.Constants do
   @moduledoc false
 
@@ -17,13 +17,12 @@ defmodule GradScaler.Constants do
       dtype: -9,
       count: -10,
       overlap: -11,
-      want: -12,
-      capacity: -13,
-      corrupt: -14,
-      version: -15,
-      unavailable: -16,
-      memory: -17,
-      device: -18
+      capacity: -12,
+      corrupt: -13,
+      version: -14,
+      unavailable: -15,
+      memory: -16,
+      device: -17
     ]
   end
 
@@ -41,7 +40,8 @@ defmodule GradScaler.Constants do
       clamp: 0,
       always: 1,
       keep: 2,
-      stop: 3
+      stop: 3,
+      hold: 4
     ]
   end
 
@@ -62,7 +62,7 @@ defmodule GradScaler.Constants do
     ]
   end
 
-  def all(:overflow) do
+  def all(:test) do
     [
       element: 0,
       norm: 1
@@ -76,14 +76,25 @@ defmodule GradScaler.Constants do
     ]
   end
 
+  def all(:memory) do
+    [
+      device: 0,
+      shared: 1
+    ]
+  end
+
   def all(:want) do
     [
-      counts: 1,
-      first_bad: 2,
-      norm: 4,
-      amax: 8,
-      underflow: 16,
-      histogram: 32
+      norm: 1,
+      amax: 2,
+      underflow: 4
+    ]
+  end
+
+  def all(:merge) do
+    [
+      parts: 0,
+      summands: 1
     ]
   end
 
@@ -96,7 +107,8 @@ defmodule GradScaler.Constants do
       at_ceiling: 16,
       at_floor: 32,
       stalled: 64,
-      stopped: 128
+      stopped: 128,
+      stale: 256
     ]
   end
 
@@ -123,7 +135,7 @@ defmodule GradScaler.Constants do
   end
 
   def number(group, name, label) do
-    all(group)[name] ||
+    (is_atom(name) && all(group)[name]) ||
       raise ArgumentError,
             "#{label} is #{inspect(name)}, not one of #{inspect(Keyword.keys(all(group)))}"
   end
@@ -136,17 +148,22 @@ defmodule GradScaler.Constants do
     end
   end
 
-  @doc "The names of the bits that are set."
+  @doc "The names of the bits that are set, and what has no name as a number."
   def names(_group, 0), do: []
 
   def names(group, bits) do
-    for {name, bit} <- all(group), Bitwise.band(bits, bit) != 0, do: name
+    named = for {name, bit} <- all(group), Bitwise.band(bits, bit) != 0, do: name
+
+    case Bitwise.bxor(bits, number(group, named, "")) do
+      0 -> named
+      unnamed -> named ++ [unnamed]
+    end
   end
 end
 
 defmodule GradScaler.Policy do
   @moduledoc """
-  The rules of one scaler. Initialise it, then fill it with gsc_policy_preset.
+  The rules of one scaler. Initialise it, then fill it with `policy_preset`.
 
   * `arithmetic` - one of these: `:f64`, `:f32_once`, `:f32`, `:f32_flush`
   * `init_scale` - first scale; 0 is 1
@@ -158,22 +175,21 @@ defmodule GradScaler.Policy do
   * `max_scale` - ceiling; 0 is none (infinity)
   * `min_scale` - floor; 0 is none
   * `ceiling_rule` - one of these at max_scale; ALWAYS holds for the start, too: `:clamp`,
-    `:always`, `:keep`, `:stop`
+    `:always`, `:keep`, `:stop`, `:hold`
   * `floor_rule` - one of these at min_scale; the start itself is never raised: `:clamp`,
-    `:always`, `:keep`, `:stop`
+    `:always`, `:keep`, `:stop`, `:hold`
   * `overflow_test` - one of these: `:element`, `:norm`
-  * `hysteresis` - overflows, counted until overflow_reset, that make a backoff; the ones before
-    are absorbed; 0 is 1
+  * `hysteresis` - so many overflows make a backoff, those before are absorbed; overflow_reset
+    restarts the count; 0 is 1
   * `overflow_reset` - any of these: what refills the hysteresis: `:on_growth`, `:on_good_step`,
     `:on_backoff`
   * `apply_delay` - 1: a new scale is in force one update later
-  * `overflow_tolerance` - overflows, counted until overflow_reset, up to this share of the steps
-    since the last change are absorbed; 0 to 1
+  * `overflow_tolerance` - overflows are absorbed while they are at most this share of the steps
+    since the last change; overflow_reset restarts their count; 0 to 1
   * `stall_limit` - `:stopped` at this many overflows in a row that could not lower the scale; 0
     never
   * `quirks` - any of these; 0 in any new policy: `:tolerate_below`, `:overflow_counts`
-  * `target_amax` - not 0: the scale is predicted so that amax lands here, and nothing is counted;
-    needs `:amax`
+  * `target_amax` - not 0: the scale is predicted so that amax lands here, and nothing is counted
   * `mean_decay` - decay of the running mean of log2(amax); 0 up to, not including, 1
   * `variance_decay` - decay of its slower mean and of its square; likewise
   * `margin_sigmas` - standard deviations kept free above the mean
@@ -207,9 +223,34 @@ defmodule GradScaler.Policy do
             margin_sigmas: 0.0,
             overflow_log2: 0.0
 
-  @type t :: %__MODULE__{}
+  @type t :: %__MODULE__{
+          arithmetic: atom | integer,
+          init_scale: GradScaler.Native.real(),
+          growth_factor: GradScaler.Native.real(),
+          backoff_factor: GradScaler.Native.real(),
+          growth_interval: integer,
+          growth_rule: atom | integer,
+          growth_lag: integer,
+          max_scale: GradScaler.Native.real(),
+          min_scale: GradScaler.Native.real(),
+          ceiling_rule: atom | integer,
+          floor_rule: atom | integer,
+          overflow_test: atom | integer,
+          hysteresis: integer,
+          overflow_reset: [atom | integer],
+          apply_delay: integer,
+          overflow_tolerance: GradScaler.Native.real(),
+          stall_limit: integer,
+          quirks: [atom | integer],
+          target_amax: GradScaler.Native.real(),
+          mean_decay: GradScaler.Native.real(),
+          variance_decay: GradScaler.Native.real(),
+          margin_sigmas: GradScaler.Native.real(),
+          overflow_log2: GradScaler.Native.real()
+        }
 
   @doc "The struct that a binary of the library holds."
+  @spec decode(binary) :: t
   def decode(<<
         _::binary-size(4),
         arithmetic::little-unsigned-32,
@@ -230,7 +271,7 @@ defmodule GradScaler.Policy do
         overflow_tolerance::binary-size(8),
         stall_limit::little-unsigned-64,
         quirks::little-unsigned-32,
-        _::binary-size(4),
+        0::32,
         target_amax::binary-size(8),
         mean_decay::binary-size(8),
         variance_decay::binary-size(8),
@@ -249,7 +290,7 @@ defmodule GradScaler.Policy do
       min_scale: Fields.real(min_scale),
       ceiling_rule: Constants.name(:limit, ceiling_rule),
       floor_rule: Constants.name(:limit, floor_rule),
-      overflow_test: Constants.name(:overflow, overflow_test),
+      overflow_test: Constants.name(:test, overflow_test),
       hysteresis: hysteresis,
       overflow_reset: Constants.names(:reset, overflow_reset),
       apply_delay: apply_delay,
@@ -265,32 +306,37 @@ defmodule GradScaler.Policy do
   end
 
   # Of an older version: the fields that it lacks are 0.
-  def decode(older) when byte_size(older) < @size do
+  def decode(older) when is_binary(older) and byte_size(older) < @size do
     decode(older <> <<0::size((@size - byte_size(older)) * 8)>>)
   end
 
+  def decode(other) do
+    Fields.refuse("policy", other, "152 bytes, the reserved ones 0")
+  end
+
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
+  @spec encode(t) :: binary
   def encode(%__MODULE__{} = s) do
     <<
       152::little-32,
-      Fields.named(:arithmetic, s.arithmetic, "policy.arithmetic")::binary,
+      Fields.named(:arithmetic, s.arithmetic, "policy.arithmetic", &Fields.u32/2)::binary,
       Fields.f64(s.init_scale, "policy.init_scale")::binary,
       Fields.f64(s.growth_factor, "policy.growth_factor")::binary,
       Fields.f64(s.backoff_factor, "policy.backoff_factor")::binary,
       Fields.u64(s.growth_interval, "policy.growth_interval")::binary,
-      Fields.named(:growth, s.growth_rule, "policy.growth_rule")::binary,
+      Fields.named(:growth, s.growth_rule, "policy.growth_rule", &Fields.u32/2)::binary,
       Fields.u32(s.growth_lag, "policy.growth_lag")::binary,
       Fields.f64(s.max_scale, "policy.max_scale")::binary,
       Fields.f64(s.min_scale, "policy.min_scale")::binary,
-      Fields.named(:limit, s.ceiling_rule, "policy.ceiling_rule")::binary,
-      Fields.named(:limit, s.floor_rule, "policy.floor_rule")::binary,
-      Fields.named(:overflow, s.overflow_test, "policy.overflow_test")::binary,
+      Fields.named(:limit, s.ceiling_rule, "policy.ceiling_rule", &Fields.u32/2)::binary,
+      Fields.named(:limit, s.floor_rule, "policy.floor_rule", &Fields.u32/2)::binary,
+      Fields.named(:test, s.overflow_test, "policy.overflow_test", &Fields.u32/2)::binary,
       Fields.u32(s.hysteresis, "policy.hysteresis")::binary,
-      Fields.named(:reset, s.overflow_reset, "policy.overflow_reset")::binary,
+      Fields.named(:reset, s.overflow_reset, "policy.overflow_reset", &Fields.u32/2)::binary,
       Fields.u32(s.apply_delay, "policy.apply_delay")::binary,
       Fields.f64(s.overflow_tolerance, "policy.overflow_tolerance")::binary,
       Fields.u64(s.stall_limit, "policy.stall_limit")::binary,
-      Fields.named(:quirk, s.quirks, "policy.quirks")::binary,
+      Fields.named(:quirk, s.quirks, "policy.quirks", &Fields.u32/2)::binary,
       0::little-32,
       Fields.f64(s.target_amax, "policy.target_amax")::binary,
       Fields.f64(s.mean_decay, "policy.mean_decay")::binary,
@@ -303,14 +349,16 @@ end
 
 defmodule GradScaler.Factor do
   @moduledoc """
-  A snapshot of a scale. Copy it freely, to device memory too; fused optimizers read the float
-  members in place, of a state before its update, which overwrites them.
+  A snapshot of a scale. Unscale gradients by the factor that their loss was scaled by: where they
+  arrive late (pipelines, an optimizer thread, offloading), copy state.factor when the loss is
+  scaled and keep it with them.
 
   * `scale` - the loss is multiplied by this
   * `inverse` - the gradients are multiplied by this
-  * `scale_f32` - scale, rounded
+  * `scale_f32` - scale, rounded; fused optimizers read the floats in place
   * `inverse_f32` - inverse, rounded
-  * `serial` - updates and gsc_set_scale calls that led to it
+  * `serial` - number of updates, and of states made from another, that led to it, from 1; 0: of
+    no state
   """
   alias GradScaler.Fields
 
@@ -320,9 +368,16 @@ defmodule GradScaler.Factor do
             inverse_f32: 0.0,
             serial: 0
 
-  @type t :: %__MODULE__{}
+  @type t :: %__MODULE__{
+          scale: GradScaler.Native.real(),
+          inverse: GradScaler.Native.real(),
+          scale_f32: GradScaler.Native.real(),
+          inverse_f32: GradScaler.Native.real(),
+          serial: integer
+        }
 
   @doc "The struct that a binary of the library holds."
+  @spec decode(binary) :: t
   def decode(<<
         scale::binary-size(8),
         inverse::binary-size(8),
@@ -339,7 +394,12 @@ defmodule GradScaler.Factor do
     }
   end
 
+  def decode(other) do
+    Fields.refuse("factor", other, "32 bytes, the reserved ones 0")
+  end
+
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
+  @spec encode(t) :: binary
   def encode(%__MODULE__{} = s) do
     <<
       Fields.f64(s.scale, "factor.scale")::binary,
@@ -353,137 +413,169 @@ end
 
 defmodule GradScaler.Report do
   @moduledoc """
-  Overwritten by the call that fills it. All zeros is the report of an empty list, and adds
-  nothing in a merge. The members stand in groups of 64-bit words that one collective each can
-  reduce over ranks that hold different gradients and want the same: words 0-3 as int64 MAX, 4-7
-  as int64 MIN, 8-9 as double SUM, 10-31 as int64 SUM. gsc_merge does the same for two reports. A
-  rank whose call failed contributes zeros, the error in `status`, and overflow and found_inf of
-  1, which is also what a device writes: nothing was unscaled, so nobody is to step. The update is
-  then refused everywhere.
+  All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool becomes
+  a report; with `status` and `overflow` set, it is that of a rank whose call failed.
 
-  * `found_inf` - 1 if an element is Inf or NaN, or became so by unscaling, or the call failed;
-    else 0
-  * `overflow` - the same as an integer
-  * `amax` - largest finite magnitude after unscaling, before rounding to the output's dtype; of a
-    complex value its larger part
-  * `absent` - any of these that were not asked for: `:counts`, `:first_bad`, `:norm`, `:amax`,
-    `:underflow`, `:histogram`
-  * `first_bad` - 0: none, else `:tensor` and `:element` of it say where
-  * `status` - `:ok`, or the error of a device or rank that failed
-  * `sum_squares` - of the finite elements after unscaling; its root is the global norm
+  * `found_inf` - `overflow` as the float that fused optimizers read
+  * `overflow` - 1: do not step. An element is Inf or NaN or became so, or options.policy says so,
+    or the call failed
+  * `status` - `:ok`, or the error that a device or a rank met: `:ok`, `:null`, `:struct_size`,
+    `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
+    `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`
+  * `absent` - any of these that were not measured: `:norm`, `:amax`, `:underflow`
+  * `serial` - of the factor; 0: unknown
+  * `amax` - largest finite magnitude after unscaling, before rounding; of a complex element its
+    larger part
+  * `sum_squares` - of the finite elements after unscaling; its root is the norm
   * `elements` - elements seen
   * `nan_count` - elements that are NaN
   * `inf_count` - elements that are Inf, or became so by unscaling
+  * `first_tensor` - where the first of these is: index in the list ...
+  * `first_element` - ... and in the tensor; both 0 if both counts are
   * `zeros_made` - outputs that are zero while their input was not
   * `subnormals_made` - outputs that are subnormal while their input was not
-  * `histogram_elements` - elements that the histogram looked at
-  * `histogram` - of them by magnitude after unscaling: [k] those from 2^(4k-48) up to 2^(4k-44);
-    [0] all smaller ones but zeros, [15] all finite larger ones
+  * `clamped` - elements that options.clamp changed
+  * `each` - what `GradScaler.each/1` reads: a report of each tensor, or nil
+  * `paths` - where those are in the tree, or nil
+  * `histogram` - how many magnitudes are below 2^-44, in each step of a factor 16 above, and
+    looked at: 17 words, or nil
   """
   alias GradScaler.{Constants, Fields}
 
+  @derive {Inspect, except: [:each, :paths, :histogram]}
   defstruct found_inf: 0.0,
             overflow: 0,
-            amax: 0.0,
+            status: :ok,
             absent: [],
-            first_bad: 0,
-            status: 0,
+            serial: 0,
+            amax: 0.0,
             sum_squares: 0.0,
             elements: 0,
             nan_count: 0,
             inf_count: 0,
+            first_tensor: 0,
+            first_element: 0,
             zeros_made: 0,
             subnormals_made: 0,
-            histogram_elements: 0,
-            histogram: List.duplicate(0, 16)
+            clamped: 0,
+            each: nil,
+            paths: nil,
+            histogram: nil
 
-  @type t :: %__MODULE__{}
+  @type t :: %__MODULE__{
+          found_inf: GradScaler.Native.real(),
+          overflow: integer,
+          status: atom | integer,
+          absent: [atom | integer],
+          serial: integer,
+          amax: GradScaler.Native.real(),
+          sum_squares: GradScaler.Native.real(),
+          elements: integer,
+          nan_count: integer,
+          inf_count: integer,
+          first_tensor: integer,
+          first_element: integer,
+          zeros_made: integer,
+          subnormals_made: integer,
+          clamped: integer,
+          each: term,
+          paths: term,
+          histogram: term
+        }
 
   @doc "The struct that a binary of the library holds."
+  @spec decode(binary) :: t
   def decode(<<
         found_inf::binary-size(4),
         overflow::little-signed-32,
-        amax::binary-size(8),
+        status::little-signed-32,
         absent::little-unsigned-32,
-        _::binary-size(12),
-        first_bad::little-signed-64,
-        status::little-signed-64,
-        _::binary-size(16),
+        serial::little-unsigned-64,
+        amax::binary-size(8),
         sum_squares::binary-size(8),
-        _::binary-size(8),
         elements::little-signed-64,
         nan_count::little-signed-64,
         inf_count::little-signed-64,
+        first_tensor::little-signed-64,
+        first_element::little-signed-64,
         zeros_made::little-signed-64,
         subnormals_made::little-signed-64,
-        histogram_elements::little-signed-64,
-        histogram::binary-size(128)
+        clamped::little-signed-64,
+        0::704
       >>) do
     %__MODULE__{
       found_inf: Fields.real(found_inf),
       overflow: overflow,
-      amax: Fields.real(amax),
+      status: Constants.name(:status, status),
       absent: Constants.names(:want, absent),
-      first_bad: first_bad,
-      status: status,
+      serial: serial,
+      amax: Fields.real(amax),
       sum_squares: Fields.real(sum_squares),
       elements: elements,
       nan_count: nan_count,
       inf_count: inf_count,
+      first_tensor: first_tensor,
+      first_element: first_element,
       zeros_made: zeros_made,
       subnormals_made: subnormals_made,
-      histogram_elements: histogram_elements,
-      histogram: for(<<x::little-signed-64 <- histogram>>, do: x)
+      clamped: clamped
     }
   end
 
+  def decode(other) do
+    Fields.refuse("report", other, "192 bytes, the reserved ones 0")
+  end
+
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
+  @spec encode(t) :: binary
   def encode(%__MODULE__{} = s) do
     <<
       Fields.f32(s.found_inf, "report.found_inf")::binary,
       Fields.s32(s.overflow, "report.overflow")::binary,
+      Fields.named(:status, s.status, "report.status", &Fields.s32/2)::binary,
+      Fields.named(:want, s.absent, "report.absent", &Fields.u32/2)::binary,
+      Fields.u64(s.serial, "report.serial")::binary,
       Fields.f64(s.amax, "report.amax")::binary,
-      Fields.named(:want, s.absent, "report.absent")::binary,
-      0::little-96,
-      Fields.s64(s.first_bad, "report.first_bad")::binary,
-      Fields.s64(s.status, "report.status")::binary,
-      0::little-128,
       Fields.f64(s.sum_squares, "report.sum_squares")::binary,
-      0::little-64,
       Fields.s64(s.elements, "report.elements")::binary,
       Fields.s64(s.nan_count, "report.nan_count")::binary,
       Fields.s64(s.inf_count, "report.inf_count")::binary,
+      Fields.s64(s.first_tensor, "report.first_tensor")::binary,
+      Fields.s64(s.first_element, "report.first_element")::binary,
       Fields.s64(s.zeros_made, "report.zeros_made")::binary,
       Fields.s64(s.subnormals_made, "report.subnormals_made")::binary,
-      Fields.s64(s.histogram_elements, "report.histogram_elements")::binary,
-      Fields.list(&Fields.s64/2, s.histogram, 16, "report.histogram")::binary
+      Fields.s64(s.clamped, "report.clamped")::binary,
+      0::little-704
     >>
   end
 end
 
 defmodule GradScaler.State do
   @moduledoc """
-  One scaler. A value without pointers: copy it, store it, send it. Made by gsc_state_init; the
-  fields are for reading.
+  One scaler. A value without pointers: copy it, store it, send it.
 
   * `factor` - the scale in force
-  * `next` - the newest scale; another one only with apply_delay: what the next loss is scaled by
-    while the update for this one is still under way
+  * `next` - the newest scale; differs only with apply_delay, where the next loss is scaled by it
+    while the update for this one is under way
   * `mean` - predictive policies: running mean of log2(amax)
-  * `slow_mean` - with variance_decay
-  * `mean_square` - of its square
+  * `slow_mean` - slower mean of log2(amax), with variance_decay
+  * `mean_square` - slower mean of its square
   * `mean_start` - weight of the zero that mean began with
   * `slow_start` - likewise of slow_mean
-  * `good` - good steps since the last overflow or, but for `:every`, growth
+  * `good` - good steps since the last overflow or growth; with `:every` since the last overflow
   * `steps` - all steps since the last change
   * `overflows` - overflows not reset yet
   * `stalled` - overflows in a row that could not lower the scale
-  * `events` - one of these of the last update: `:grew`, `:backed_off`, `:skipped`, `:absorbed`,
-    `:at_ceiling`, `:at_floor`, `:stalled`, `:stopped`
-  * `status` - `:ok`, or the error of the last update on a device; the next good one clears it
+  * `events` - any of these of the last update: `:grew`, `:backed_off`, `:skipped`, `:absorbed`,
+    `:at_ceiling`, `:at_floor`, `:stalled`, `:stopped`, `:stale`
+  * `status` - `:ok`, or the error of the last update on a device: `:ok`, `:null`, `:struct_size`,
+    `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
+    `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`
   * `skipped` - overflows since the start
   * `growths` - updates since the start that made the scale larger
   * `backoffs` - updates since the start that made it smaller
+  * `skip_f32` - 1 with `:skipped`, else 0: what a fused optimizer that runs after the update
+    takes as found_inf
   """
   alias GradScaler.{Constants, Fields}
 
@@ -499,14 +591,34 @@ defmodule GradScaler.State do
             overflows: 0,
             stalled: 0,
             events: [],
-            status: 0,
+            status: :ok,
             skipped: 0,
             growths: 0,
-            backoffs: 0
+            backoffs: 0,
+            skip_f32: 0.0
 
-  @type t :: %__MODULE__{}
+  @type t :: %__MODULE__{
+          factor: GradScaler.Factor.t(),
+          next: GradScaler.Factor.t(),
+          mean: GradScaler.Native.real(),
+          slow_mean: GradScaler.Native.real(),
+          mean_square: GradScaler.Native.real(),
+          mean_start: GradScaler.Native.real(),
+          slow_start: GradScaler.Native.real(),
+          good: integer,
+          steps: integer,
+          overflows: integer,
+          stalled: integer,
+          events: [atom | integer],
+          status: atom | integer,
+          skipped: integer,
+          growths: integer,
+          backoffs: integer,
+          skip_f32: GradScaler.Native.real()
+        }
 
   @doc "The struct that a binary of the library holds."
+  @spec decode(binary) :: t
   def decode(<<
         factor::binary-size(32),
         next::binary-size(32),
@@ -524,7 +636,9 @@ defmodule GradScaler.State do
         skipped::little-signed-64,
         growths::little-signed-64,
         backoffs::little-signed-64,
-        _::binary-size(88)
+        skip_f32::binary-size(4),
+        0::32,
+        0::640
       >>) do
     %__MODULE__{
       factor: GradScaler.Factor.decode(factor),
@@ -539,14 +653,20 @@ defmodule GradScaler.State do
       overflows: overflows,
       stalled: stalled,
       events: Constants.names(:event, events),
-      status: status,
+      status: Constants.name(:status, status),
       skipped: skipped,
       growths: growths,
-      backoffs: backoffs
+      backoffs: backoffs,
+      skip_f32: Fields.real(skip_f32)
     }
   end
 
+  def decode(other) do
+    Fields.refuse("state", other, "256 bytes, the reserved ones 0")
+  end
+
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
+  @spec encode(t) :: binary
   def encode(%__MODULE__{} = s) do
     <<
       GradScaler.Factor.encode(s.factor)::binary,
@@ -560,12 +680,50 @@ defmodule GradScaler.State do
       Fields.s64(s.steps, "state.steps")::binary,
       Fields.s64(s.overflows, "state.overflows")::binary,
       Fields.s64(s.stalled, "state.stalled")::binary,
-      Fields.named(:event, s.events, "state.events")::binary,
-      Fields.s32(s.status, "state.status")::binary,
+      Fields.named(:event, s.events, "state.events", &Fields.u32/2)::binary,
+      Fields.named(:status, s.status, "state.status", &Fields.s32/2)::binary,
       Fields.s64(s.skipped, "state.skipped")::binary,
       Fields.s64(s.growths, "state.growths")::binary,
       Fields.s64(s.backoffs, "state.backoffs")::binary,
-      0::little-704
+      Fields.f32(s.skip_f32, "state.skip_f32")::binary,
+      0::little-32,
+      0::little-640
     >>
+  end
+end
+
+defmodule GradScaler.Options do
+  @moduledoc """
+  What a call on tensors does beside its work, as the tuple that `GradScaler.Native` takes: the
+  policy is a binary or nil, and what is pointed to for results is true or false.
+
+  * `want` - any of these: `:norm`, `:amax`, `:underflow`
+  * `policy` - measures what this policy judges by, too, and report.overflow is its verdict; nil:
+    Inf and NaN are overflows
+  * `clamp` - limits outputs to [-clamp, clamp]; the report is of the values before that; 0: none
+  * `each` - n reports: each[i] is of tensor i alone, and its overflow says whether that has an
+    Inf or NaN; nil: none
+  * `histogram` - `:words` of them; nil: none
+  """
+  alias GradScaler.Constants
+
+  defstruct want: [],
+            policy: nil,
+            clamp: 0.0,
+            each: false,
+            histogram: false
+
+  @type t :: %__MODULE__{}
+
+  @doc "The tuple that `GradScaler.Native` takes."
+  @spec encode(t) :: tuple
+  def encode(%__MODULE__{} = o) do
+    {
+      Constants.number(:want, o.want, "options.want"),
+      o.policy,
+      o.clamp,
+      o.each,
+      o.histogram
+    }
   end
 end

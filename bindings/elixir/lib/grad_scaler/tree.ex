@@ -3,12 +3,21 @@ defmodule GradScaler.Tree do
   # Walks tensors, pairs, lists, tuples, maps and structs that implement Nx.Container. Anything else raises and tells
   # where it is: what passes through unchecked is how an overflow gets into the parameters.
 
-  import GradScaler.Leaf, only: [is_tensor: 1, is_pair: 1]
+  import GradScaler.Leaf, only: [is_leaf: 1]
 
   @doc "The tree with `fun.(leaf, path, acc)` at its leaves; a path is a list of keys and indices, reversed."
   def map_reduce(tree, acc, fun), do: walk(tree, [], acc, fun)
 
-  defp walk(leaf, path, acc, fun) when is_tensor(leaf) or is_pair(leaf), do: fun.(leaf, path, acc)
+  @doc "The tree with `fun.(leaf)` at its leaves."
+  def map(tree, fun),
+    do: tree |> map_reduce(nil, fn leaf, _path, nil -> {fun.(leaf), nil} end) |> elem(0)
+
+  @doc "What `fun.(leaf, path, acc)` makes of all leaves, one after the other."
+  def reduce(tree, acc, fun) do
+    tree |> map_reduce(acc, fn leaf, path, acc -> {leaf, fun.(leaf, path, acc)} end) |> elem(1)
+  end
+
+  defp walk(leaf, path, acc, fun) when is_leaf(leaf), do: fun.(leaf, path, acc)
 
   defp walk(list, path, acc, fun) when is_list(list), do: walk_list(list, 0, path, acc, fun)
 
@@ -41,17 +50,29 @@ defmodule GradScaler.Tree do
   defp walk_list([], _index, _path, acc, _fun), do: {[], acc}
   defp walk_list(tail, _index, path, _acc, _fun), do: refuse(tail, path)
 
-  # A container names its parts in no way that is public; they are counted.
   defp walk_struct(struct, path, acc, fun) do
     unless container?(struct), do: refuse(struct, path)
 
+    names = names(struct)
+
     {struct, {_index, acc}} =
       Nx.Container.traverse(struct, {0, acc}, fn part, {index, acc} ->
-        {part, acc} = walk(part, [index | path], acc, fun)
+        {part, acc} = walk(part, [Map.get(names, index, index) | path], acc, fun)
         {part, {index + 1, acc}}
       end)
 
     {struct, acc}
+  end
+
+  # Which fields the parts of a container are, it does not say: those that come back as what was put there. A part that
+  # is no field, or not to be replaced by a number, is counted.
+  defp names(struct) do
+    {numbered, _count} =
+      Nx.Container.traverse(struct, 0, fn _part, n -> {{__MODULE__, n}, n + 1} end)
+
+    for {field, {__MODULE__, n}} <- Map.from_struct(numbered), into: %{}, do: {n, field}
+  rescue
+    _ -> %{}
   end
 
   defp container?(struct) do

@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: MIT
 """Loss scaling for mixed-precision training.
 
     scaler = gradscaler.Scaler("recommended")
     loss = scaler.scale(loss)                  # and gradients of it, in float16
     report = scaler.unscale(grads, out=out)    # a list or dict of arrays, one call
-    if not report.found_inf:
+    if not report.overflow:
         ...                                    # optimizer step with out
     scaler.update(report)
 
@@ -11,14 +12,12 @@ The rules of torch, Megatron-LM, DeepSpeed and others are presets: `gradscaler.p
 `gradscaler.cb16` is a NumPy dtype for Cerebras' 16 bits: `array.view(gradscaler.cb16)` of a uint16 array.
 """
 
-from typing import Any
-
 from . import _scaler
 from ._gradscaler import Error
 from ._scaler import Arrays, Info, Policy, Report, Scaler, info, presets
-from ._structs import Arithmetic, Event, Factor, Growth, Limit, Overflow, Quirk, Reset, State, Want
+from ._structs import Arithmetic, Event, Factor, Growth, Limit, Quirk, Reset, State, Status, Test, Want
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Arithmetic",
     "Arrays",
@@ -28,20 +27,21 @@ __all__ = [
     "Growth",
     "Info",
     "Limit",
-    "Overflow",
     "Policy",
     "Quirk",
     "Report",
     "Reset",
     "Scaler",
     "State",
+    "Status",
+    "Test",
     "Want",
     "info",
     "presets",
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """`cb16` only when it is asked for: it needs NumPy, nothing else here does."""
     if name == "cb16":
         return _scaler.cb16()

@@ -1,7 +1,8 @@
+# SPDX-License-Identifier: MIT
 """Calls on arrays in CUDA memory, on the stream that their framework uses at the moment.
 
-The device reads the factor and writes the report in page-locked host memory, so nothing is copied; a call waits for its
-stream, as its caller is about to look at the report.
+The device reads the factor and writes its reports in host memory that it sees, so nothing is copied; a call waits for
+its stream, as its caller is about to look at the report.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import _gradscaler as c
@@ -21,9 +22,6 @@ from . import _structs
 CUDA, CUDA_MANAGED = 2, 13  # DLPack's types of devices
 SAME_STREAM = -1  # for DLPack: the producer's own, there is nothing to wait for
 LEGACY_STREAM = 1  # DLPack's number, and the driver's handle, of the stream that others wait for
-PORTABLE_MAPPED = 3
-CAPTURE_RELAXED = 2
-CAPTURE_IMPLICIT = 906  # the driver's result: what is asked would make a captured stream wait
 
 
 def device_of(array: Any) -> int | None:
@@ -40,10 +38,14 @@ def elsewhere(kind: type) -> bool:
     return hasattr(kind, "__dlpack_device__") and not hasattr(kind, "__array_interface__")
 
 
+@functools.cache
+def asked(kind: type) -> bool:
+    """Whether they have to be asked where they are: those that lend their memory say so within a call, and fast."""
+    return elsewhere(kind) and not hasattr(kind, "__dlpack_c_exchange_api__")
+
+
 def groups(arrays: Sequence[Any]) -> dict[int | None, Sequence[int]]:
     """The positions of the arrays of each device; those of the host are at None, which is first."""
-    if not any(map(elsewhere, set(map(type, arrays)))):
-        return {None: range(len(arrays))}
     found: dict[int | None, list[int]] = {}
     for i, array in enumerate(arrays):
         found.setdefault(device_of(array), []).append(i)
@@ -70,20 +72,16 @@ def current(examples: Sequence[Any], device: int) -> tuple[int, int, contextlib.
     return stream, stream, contextlib.nullcontext()
 
 
-def _error(status: int, text: str, index: int = -1, name: str = "") -> c.Error:
-    error = c.Error(text)
-    error.status, error.argument, error.index, error.name = status, -1, index, name
-    return error
-
-
 def _refuse_immutable(outs: Sequence[Any], name: str) -> None:
     """JAX's arrays, whose DLPack does not say so."""
     jax = sys.modules.get("jax")
     for i, array in enumerate(outs if hasattr(jax, "Array") else ()):
         if isinstance(array, jax.Array):
-            where = f"{name}[{i}]"
-            text = "the array is read-only, as all of JAX are; pass out with arrays of another framework"
-            raise _error(c.GSC_ERROR_VALUE, f"{where}: {text}", i, where)
+            why = "is read-only, as all of JAX are: pass out with arrays of another framework"
+            error = c.Error(f"{name}[{i}] {why}")
+            error.status, error.argument, error.index, error.other = c.GSC_ERROR_VALUE, -1, i, -1
+            error.name, error.field, error.subject, error.why = name, "", 1, why
+            raise error
 
 
 _opening = threading.Lock()
@@ -107,97 +105,43 @@ def device(ordinal: int) -> Device:
         return _devices[ordinal]
 
 
-@functools.cache
-def _library() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
-
-
-def _driver(name: str, *arguments: Any, expected: int = 0) -> int:
-    """A call that succeeds, or returns the `expected` result."""
-    result = getattr(_library(), name)(*arguments)
-    if result not in (0, expected):
-        text = ctypes.c_char_p()
-        _library().cuGetErrorString(result, ctypes.byref(text))
-        raise _error(c.GSC_ERROR_DEVICE, f"{name}: {(text.value or b'unknown error').decode()}", name=name)
-    return result
-
-
-@contextlib.contextmanager
-def _relaxed() -> Iterator[None]:
-    """Meanwhile a stream capture of another thread neither forbids a call of this one, nor is broken by it."""
-    mode = ctypes.c_int(CAPTURE_RELAXED)
-    _driver("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
-    try:
-        yield
-    finally:
-        _driver("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
-
-
 class Device:
     """A device's context, and the spaces of calls that are over."""
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
-        self.context = c.cuda_open(ordinal)
-        self.primary = ctypes.c_void_p()
-        number = ctypes.c_int()
-        _driver("cuDeviceGet", ctypes.byref(number), ordinal)
-        with _relaxed():
-            _driver("cuDevicePrimaryCtxRetain", ctypes.byref(self.primary), number)
+        self.context = c.gsc_context_create_cuda(ordinal)
         self.spare: list[Space] = []
-
-    def inside(self, name: str, *arguments: Any, expected: int = 0) -> int:
-        """A driver function with this device's context current; the caller's is the same afterwards."""
-        _driver("cuCtxPushCurrent_v2", self.primary)
-        try:
-            with _relaxed():
-                return _driver(name, *arguments, expected=expected)
-        finally:
-            _driver("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-
-    def refuse_capture(self, stream: int) -> None:
-        """To wait for a stream that is captured would break the capture."""
-        capturing, text = ctypes.c_int(), ""
-        arguments = ctypes.c_void_p(stream), ctypes.byref(capturing)
-        if self.inside("cuStreamIsCapturing", *arguments, expected=CAPTURE_IMPLICIT):
-            text = "a stream is captured that the default one, which this call would run on, waits for: "
-            text += "call it after the capture, or make another stream the current one"
-        elif capturing.value:
-            text = "its stream is captured, and Scaler waits for the device: use the C calls in a graph"
-        if text:
-            raise _error(c.GSC_ERROR_UNAVAILABLE, f"cuda:{self.ordinal}: {text}", name="stream")
 
     def space(self) -> Space:
         try:
             return self.spare.pop()
         except IndexError:
-            return Space(self)
+            return Space(self.context)
 
 
 class Space:
-    """What one call at a time has: factor and report in page-locked host memory, and a workspace.
+    """What one call at a time has: factor, report, histogram and a report of each array, where host and device see
+    them, and a workspace of the device.
 
     It is of no stream: the call that had it before has waited for its own.
     """
 
-    def __init__(self, owner: Device) -> None:
-        self.owner = owner
-        address = ctypes.c_void_p()  # which the device sees at the same one
-        size = ctypes.c_size_t(ctypes.sizeof(_structs.Report) + ctypes.sizeof(_structs.Factor))
-        owner.inside("cuMemHostAlloc", ctypes.byref(address), size, PORTABLE_MAPPED)
-        self.report = address.value
-        self.factor = self.report + ctypes.sizeof(_structs.Report)
-        self.workspace = ctypes.c_uint64()
-        self.size = 0
+    REPORT, FACTOR, HISTOGRAM, EACH = 0, 256, 512, 1024  # offsets
 
-    def reserve(self, size: int) -> None:
-        if self.size >= size:
-            return
-        old, new = self.workspace, ctypes.c_uint64()
-        self.owner.inside("cuMemAlloc_v2", ctypes.byref(new), ctypes.c_size_t(2 * size))
-        self.workspace, self.size = new, 2 * size
-        if old:
-            self.owner.inside("cuMemFree_v2", old)
+    def __init__(self, context: Any) -> None:
+        self.context, self.workspace, self.size, self.room = context, None, 0, 0
+        self.reserve(0, 64)
+
+    def reserve(self, size: int, arrays: int) -> None:
+        """At least so many bytes of workspace, and reports of so many arrays."""
+        if self.size < size:
+            self.workspace = c.gsc_memory_create(self.context, c.GSC_MEMORY_DEVICE, 2 * size)
+            self.size = 2 * size
+        if self.room < arrays:
+            self.room = 2 * arrays
+            size = self.EACH + self.room * ctypes.sizeof(_structs.Report)
+            self.shared = c.gsc_memory_create(self.context, c.GSC_MEMORY_SHARED, size)
 
 
 class Lists:
@@ -217,10 +161,15 @@ class Lists:
     def stream(self) -> int:
         """The stream of a call now, which comes after what the frameworks enqueued; first the arrays are exported."""
         stream, order, guard = current(self.examples, self.ordinal)
-        device(self.ordinal).refuse_capture(stream)
+        try:  # a stream that is captured is refused before anything is enqueued
+            c.gsc_exec_wait((device(self.ordinal).context, stream, None))
+        except c.Error as error:
+            error.args = (f"cuda:{self.ordinal}: {'the stream ' + error.why if error.field == 'stream' else error}",)
+            error.subject = 0
+            raise
         with guard:
             if self.held is None:
-                self.held = c.cuda_hold(*self.arrays, self.ordinal, order)
+                self.held = c.hold(*self.arrays, self.ordinal, order)
             elif order != SAME_STREAM:
                 for array in self.examples:
                     array.__dlpack__(stream=order)
@@ -228,18 +177,17 @@ class Lists:
 
 
 class Call:
-    """gsc_<function> on the arrays of one device, in steps, so that several devices may work at a time.
+    """A function on the arrays of one device, in steps, so that several devices may work at a time.
 
     A context, at whose end the device is done, on an error, too.
     """
 
-    def __init__(self, function: str, lists: Lists, want: int, limit: float = 0.0) -> None:
-        self.function, self.limit, self.want = function, limit, want
-        self.stream = lists.stream()
-        self.held = lists.held  # until the device is done
+    def __init__(self, function: Any, lists: Lists, options: Mapping[str, Any]) -> None:
+        self.function, self.stream = function, lists.stream()
+        self.arrays, self.held = len(lists.arrays[0]), lists.held  # until the device is done
         self.device = device(lists.ordinal)
         self.space = self.device.space()
-        self.busy = False
+        self.options, self.busy = dict(options), False
 
     def __enter__(self) -> Call:
         return self
@@ -257,30 +205,48 @@ class Call:
         if not self.busy:
             return
         space, self.space, self.busy = self.space, None, False  # lost if the device fails, which may write to it yet
-        self.device.inside("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+        c.gsc_exec_wait((self.device.context, self.stream, None))
         self.space = space
 
-    def _call(self, workspace: int, size: int, factor: int) -> int:
-        place = (self.device.context, self.stream, workspace, size)
-        return c.cuda_call(self.function, *place, factor, self.limit, self.held, self.want, self.space.report)
+    def _call(self, workspace: Any, factor: Any) -> None:
+        on, shared = (self.device.context, self.stream, workspace), self.space.shared
+        self.function(on, factor, self.held, self.options, (shared, Space.REPORT))
 
     def reserve(self) -> None:
         """Checks all that can be before the device works, and gets the memory that it needs."""
-        self.space.reserve(self._call(0, 0, 0))
+        space = self.space
+        space.reserve(0, self.arrays)
+        self.options["each"] = (space.shared, Space.EACH)
+        if "histogram" in self.options:
+            self.options["histogram"] = (space.shared, Space.HISTOGRAM)
+        size = c.gsc_workspace_size((self.device.context, self.stream, None), self.held, self.options)
+        try:
+            if size:
+                self._call(None, None)
+        except c.Error as error:
+            if error.status != c.GSC_ERROR_CAPACITY:  # which is said when all else is right
+                raise
+        space.reserve(size, self.arrays)
 
     def enqueue(self, factor: Any) -> None:
-        space = self.space
+        space, at = self.space, Space.FACTOR
         if factor is not None:
-            ctypes.memmove(space.factor, ctypes.byref(factor), ctypes.sizeof(_structs.Factor))
+            memoryview(space.shared)[at : at + ctypes.sizeof(factor)] = bytes(factor)
         self.factor, self.busy = factor, True
-        self._call(space.workspace.value, space.size, space.factor if factor is not None else 0)
+        self._call(space.workspace, None if factor is None else (space.shared, at))
 
-    def report(self) -> _structs.Report:
+    def results(self) -> tuple[_structs.Report, memoryview, memoryview]:
+        """The report, that of each array, and the histogram; until the call ends."""
         self._wait()
-        report = _structs.Report()
-        ctypes.memmove(ctypes.byref(report), self.space.report, ctypes.sizeof(_structs.Report))
+        shared = memoryview(self.space.shared)
+        report = _structs.Report.from_buffer_copy(shared, Space.REPORT)
         if report.status:
-            c.gsc_check(None, self.factor, [], 0, _structs.Report())  # says how to mend a factor
+            c.gsc_check(None, self.factor, [], None, _structs.Report())  # says how to mend a factor
             text = f"cuda:{self.device.ordinal}: {c.gsc_status_string(report.status)}"
-            raise _error(report.status, text, name="report.status")
-        return report
+            error = c.Error(text)
+            error.status, error.argument, error.index, error.other = report.status, -1, -1, -1
+            error.name, error.field, error.subject, error.why = "report", "status", 0, text
+            raise error
+        size = self.arrays * ctypes.sizeof(_structs.Report)
+        each = shared[Space.EACH : Space.EACH + size]
+        return report, each, shared[Space.HISTOGRAM : Space.HISTOGRAM + 8 * c.GSC_HISTOGRAM_WORDS]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The friendly layer: a Scaler that owns a policy and a state, and reports that name parameters."""
 
 from __future__ import annotations
@@ -6,32 +7,38 @@ import contextlib
 import ctypes
 import functools
 import math
-import re
+import operator
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import _cuda, _structs
 from . import _gradscaler as c
-from ._structs import Event, Factor, Overflow, State, Want
+from ._structs import Event, Factor, Merge, State, Status, Want
 
 Container = Mapping[str, Any] | Sequence[Any]
 _FIELDS = [name for name, *_ in _structs.Policy._fields_ if name not in ("struct_size", "reserved")]
-# Cost nothing while all gradients are finite, so they are always asked for.
-_ALWAYS = int(Want.COUNTS | Want.FIRST_BAD)
+_COUNTS = ("good", "steps", "overflows", "stalled", "skipped", "growths", "backoffs")
+_SIZE = ctypes.sizeof(_structs.Report)
+_NORM = int(Want.NORM)  # a union with a plain int is many times as fast
+_event = functools.cache(Event)
 
 
 def presets() -> dict[str, str]:
     """The names of all presets with a sentence each on what they do and where their rules come from."""
-    return {c.gsc_preset_name(i): c.gsc_preset_summary(i) for i in range(c.gsc_preset_count())}
+    found, name = {}, c.gsc_preset_name(0)
+    while name is not None:
+        found[name] = c.gsc_preset_summary(len(found))
+        name = c.gsc_preset_name(len(found))
+    return found
 
 
 class Info:
     """What runs here: `version`, `cpu` (instruction set in use), `cpu_available`, `cpu_note`, `cuda`."""
 
     def __init__(self) -> None:
-        raw = _structs.Info(struct_size=_structs.Info.cuda.offset + _structs.Info.cuda.size)
-        c.gsc_get_info(raw)
+        raw = _structs.Info(struct_size=ctypes.sizeof(_structs.Info))
+        c.gsc_info_get(raw)
         self.version = f"{raw.version >> 16}.{raw.version >> 8 & 255}.{raw.version & 255}"
         self.cpu = raw.cpu.decode()
         self.cpu_available = raw.cpu_available.decode().split()
@@ -50,25 +57,46 @@ def info() -> Info:
     return Info()
 
 
+@contextlib.contextmanager
+def _naming(**names: str) -> Any:
+    """An error in here names what the caller passed: `names` has the Python name of each argument of C, "" for none."""
+    try:
+        yield
+    except c.Error as error:
+        _rename(error, names)
+        raise
+
+
+def _rename(error: c.Error, names: Mapping[str, str]) -> None:
+    if error.subject:  # else the sentence stands by itself
+        where = ".".join(filter(None, (names.get(error.name, error.name), error.field)))
+        error.args = (f"{where} {'must not be None' if error.status == Status.ERROR_NULL else error.why}",)
+
+
 class Policy(_structs.Policy):
     """The rules of a scaler: a preset by name, with fields replaced.
 
     >>> Policy("torch", growth_interval=100).growth_interval
     100
+
+    A field that is set is checked at once: of fields that depend on each other, make a new policy.
     """
 
     def __init__(self, preset: str = "recommended", **fields: float) -> None:
         if not isinstance(preset, str):
             raise TypeError(f"preset must be a name, not {_short(preset)}")
-        _structs.Policy.struct_size.__set__(self, _structs.Policy.overflow_log2.offset + 8)
-        c.gsc_policy_preset(preset.encode(errors="replace").decode().replace("\0", "\\0"), self)
-        for name, value in fields.items():
-            setattr(self, name, value)
-        c.gsc_policy_check(self)
+        _structs.Policy.struct_size.__set__(self, ctypes.sizeof(_structs.Policy))
+        with _naming(name="preset", policy=""):
+            c.gsc_policy_preset(preset.encode(errors="replace").decode().replace("\0", "\\0"), self)
+            for name, value in fields.items():
+                self._set(name, value)
+            c.gsc_policy_check(self)
 
-    def __setattr__(self, name: str, value: float) -> None:
+    def _set(self, name: str, value: float) -> None:
         if name not in _FIELDS:
             raise TypeError(f"a policy has no field {name!r}; it has {', '.join(_FIELDS)}")
+        if name == "init_scale" and value == 0:
+            raise ValueError("init_scale is 0: it must be above 0")  # where 0 is the default of 1 in C
         old = getattr(self, name)
         try:
             super().__setattr__(name, value)
@@ -77,6 +105,16 @@ class Policy(_structs.Policy):
         if getattr(self, name) != value:
             super().__setattr__(name, old)
             raise ValueError(f"{name}={value!r} does not fit into its field")
+
+    def __setattr__(self, name: str, value: float) -> None:
+        old = getattr(self, name, None)
+        self._set(name, value)
+        try:
+            with _naming(policy=""):
+                c.gsc_policy_check(self)
+        except c.Error:
+            super().__setattr__(name, old)
+            raise
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _structs.Policy) and bytes(self) == bytes(other)
@@ -90,58 +128,138 @@ class Policy(_structs.Policy):
 
 
 class Report(_structs.Report):
-    """What the gradients of one call were like.
+    """What the gradients of one call were like. `bytes(report)` has all but names and arrays; see from_bytes.
 
-    found_inf: whether any element is Inf or NaN, or became so by unscaling
-    first_bad: (name, element) of the first such element, or None; the array's index in a list or a merged report
-    bad: names (of a dict) or indices (of a list) of the arrays in which such elements are
+    overflow: True: do not step. An element is Inf or NaN, or became so by unscaling, or the policy says so
+    found_inf: the same as the float that fused optimizers of torch read
+    bad: the arrays in which such elements are, and how many: {name of a dict, or index of a list: count}
+    first_overflow: (name, element) of the first such element, or None; the array's index in a merged report
     grads: the container with the results
     scale: the loss scale that the gradients were divided by
-    norm, amax, zeros_made, histogram, ...: where `want` asked for them
+    norm, amax, zeros_made, ...: where `want` asked for them; histogram with histogram=True
+    each: {name: Report}, of each array, with each=True
+    clamped: how many elements clip_value changed
     histogram_edges: 17 magnitudes, those of bin k from [k] up to, not including, [k + 1]
     """
 
     histogram_edges = (0.0, *(2.0 ** (4 * k - 48) for k in range(1, 16)), math.inf)
-    bad: tuple = ()
     names: Sequence = ()
     grads: Any = None
     scale: float = 1.0
+    _summand = False
+    _bad: Any = None
+    _each: Any = None
+    _words: Any = None
+
+    def __init__(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            if not hasattr(_structs.Report, name):
+                raise TypeError(f"a report has no field {name!r}")
+            setattr(self, name, value)
 
     @property
-    def found_inf(self) -> bool:
-        return bool(self.overflow)
+    def overflow(self) -> bool:
+        return bool(_structs.Report.overflow.__get__(self))
+
+    @overflow.setter
+    def overflow(self, value: bool) -> None:
+        _structs.Report.overflow.__set__(self, bool(value))
+        self.found_inf = float(bool(value))
 
     @property
-    def first_bad(self) -> tuple | None:
-        key = _structs.Report.first_bad.__get__(self)
-        if not key:
+    def bad(self) -> dict[Any, int]:
+        return dict(self._bad or {})
+
+    @property
+    def first_overflow(self) -> tuple | None:
+        if not self.nan_count + self.inf_count:
             return None
-        tensor = key >> 40 & 0x7FFFFF
-        return (self.names[tensor] if tensor < len(self.names) else tensor, key & 0xFFFFFFFFFF)
+        tensor = self.first_tensor
+        return (self.names[tensor] if tensor < len(self.names) else tensor, self.first_element)
 
     @property
     def norm(self) -> float:
         """Global L2 norm of the finite elements after unscaling."""
-        self._needs(Want.NORM)
+        if self.absent & Want.NORM:
+            raise ValueError("the report has no norm: pass want=gradscaler.Want.NORM")
         return math.sqrt(self.sum_squares)
 
     @property
     def histogram(self) -> list[int]:
-        """How many finite elements after unscaling, but for zeros, have a magnitude in each of the 16 bins.
+        """How many finite elements after unscaling, except for zeros, have a magnitude in each of the 16 bins.
 
         Of a sample: of every 65,536 elements of an array the first 4,096; `histogram_elements` were looked at.
         """
-        self._needs(Want.HISTOGRAM)
-        return list(_structs.Report.histogram.__get__(self))
+        return self._counts()[:-1]
 
-    def _needs(self, want: Want) -> None:
-        if self.absent & want:
-            raise ValueError(f"the report has no {want.name.lower()}: pass want=gradscaler.Want.{want.name}")
+    @property
+    def histogram_elements(self) -> int:
+        return self._counts()[-1]
+
+    def _counts(self) -> list[int]:
+        if self._words is None:
+            raise ValueError("the report has no histogram: pass histogram=True")
+        return memoryview(self._words).cast("q").tolist()
+
+    @property
+    def each(self) -> dict[Any, Report]:
+        """A report of each array, by its name or index; where `overflow` is, its elements are the reason."""
+        if self._each is None:
+            raise ValueError("the report has none of each array: pass each=True")
+        return {name: self._one(i) for i, name in enumerate(self.names)}
+
+    def _one(self, index: int) -> Report:
+        report = Report.from_bytes(self._each[index * _SIZE : (index + 1) * _SIZE])
+        report.names, report.scale = self.names, self.scale
+        report._locate({self.names[index]: report.nan_count + report.inf_count})
+        return report
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Report:
+        """A report from what bytes(report) made, in another process or on another machine."""
+        if len(data) != _SIZE:
+            raise ValueError(f"a report has {_SIZE} bytes, not {len(data)}")
+        return cls.from_buffer_copy(data)
+
+    @classmethod
+    def failed(cls, error: int | BaseException = Status.ERROR_DEVICE) -> Report:
+        """The report of a rank whose call raised `error`: merged with those of the others, nobody steps."""
+        status = getattr(error, "status", Status.ERROR_DEVICE) if isinstance(error, BaseException) else error
+        if not isinstance(status, int) or status not in map(int, Status) or status == Status.OK:
+            raise ValueError(
+                f"error is {_short(error)}: expected an exception, or a gradscaler.Status that is an error"
+            )
+        return cls(status=status, overflow=True)
+
+    @staticmethod
+    def merge(reports: Iterable[Report], *, summands: bool = False, policy: Policy | None = None) -> Report:
+        """One report of several, in order: of ranks that gathered theirs, optimizers, layers.
+
+        summands=True where their gradients are added, as those of micro-batches and data-parallel ranks are: then the
+        norm and amax of the sum are not known, and absent. With `policy`, overflow is its verdict.
+        """
+        reports = list(reports) if isinstance(reports, Iterable) else [reports]
+        for report in reports:
+            if not isinstance(report, _structs.Report):
+                raise TypeError(f"expected the report of unscale, or several, not {type(report).__name__}")
+        merged, kind = Report(), Merge.SUMMANDS if summands else Merge.PARTS
+        with _naming():
+            c.gsc_report_merge(None, b"".join(map(bytes, reports)), int(kind), policy, merged)
+        return merged
+
+    def _locate(self, counts: Mapping[Any, int]) -> None:
+        self._bad = {name: count for name, count in counts.items() if count}
+
+    def __reduce__(self) -> Any:
+        extra = {name: value for name, value in vars(self).items() if name != "grads"}
+        return _restored, (bytes(self), extra)
 
     def __repr__(self) -> str:
-        parts = [f"found_inf={self.found_inf}", f"elements={self.elements}"]
-        if self.found_inf:
-            parts += [f"{name}={getattr(self, name)!r}" for name in ("bad", "first_bad", "nan_count", "inf_count")]
+        parts = [f"overflow={self.overflow}", f"elements={self.elements}"]
+        if self.status:
+            parts += [f"status={self._takes_['status'](self.status)!r}"]
+        if self.nan_count + self.inf_count:
+            parts += [f"{name}={getattr(self, name)!r}" for name in ("bad", "first_overflow", "nan_count", "inf_count")]
         for want, names in (
             (Want.NORM, ["norm"]),
             (Want.AMAX, ["amax"]),
@@ -149,20 +267,127 @@ class Report(_structs.Report):
         ):
             if not self.absent & want:
                 parts += [f"{name}={getattr(self, name)!r}" for name in names]
-        if not self.absent & Want.HISTOGRAM:
+        if self.clamped:
+            parts += [f"clamped={self.clamped}"]
+        if self._words is not None:
             bins = [(f"2^{4 * k - 48}" if k else "<2^-44", n) for k, n in enumerate(self.histogram) if n]
             parts += [f"histogram={{{', '.join(f'{low}: {n}' for low, n in bins)}}} of {self.histogram_elements}"]
         return f"Report({', '.join(parts)})"
 
 
-class Arrays:
+def _restored(data: bytes, extra: Mapping[str, Any]) -> Report:
+    report = Report.from_bytes(data)
+    vars(report).update(extra)
+    return report
+
+
+class _Lists:
+    """Gradients and results as a call takes them: names, arrays, and the containers that they came in."""
+
+    groups: list | None = None  # of those that are read once
+
+    def __init__(self, grads: Container, out: Container | None = None, dtype: Any = None) -> None:
+        if type(grads) is not list and isinstance(grads, Iterator):
+            grads = list(grads)
+        self.names, self.ins, self.paths, self.kinds = _leaves(grads)
+        if any(map(_is_parameter, self.kinds)):
+            grads = _like(grads, lambda entry: entry.grad if _is_parameter(type(entry)) else entry)
+            self.names, self.ins, self.paths, self.kinds = _leaves(grads)
+        self.nested = self.names is self.paths
+        self.grads = grads
+        if dtype is not None:
+            if out is not None:
+                raise TypeError("pass out or dtype, not both")
+            self.outs = [_empty_like(array, dtype) for array in self.ins]
+            self.out = _filled(grads, self.outs)
+        elif out is None or out is grads:
+            self.outs, self.out = self.ins, grads
+        else:
+            self.out = list(out) if isinstance(out, Iterator) else out
+            self.outs = self._matching(self.out)
+
+    def _matching(self, out: Container) -> list[Any]:
+        """The arrays of `out` in the order of the gradients."""
+        if isinstance(out, Mapping) != isinstance(self.grads, Mapping):
+            raise TypeError("grads and out must both be dicts, or both lists")
+        if self.paths is None and not isinstance(out, Mapping):
+            if not isinstance(out, Iterable) or isinstance(out, Arrays):
+                raise TypeError(f"out: expected a list or dict of arrays, not {type(out).__name__}")
+            return [out] if _is_array(out) else list(out)
+        try:
+            if self.paths is None:
+                return [out[name] for name in self.names]
+            return [functools.reduce(operator.getitem, name := path, out) for path in self.paths]
+        except (KeyError, IndexError, TypeError) as error:
+            name = error.args[0] if self.paths is None else name if self.nested else name[0]
+            raise KeyError(f"out has no array {name!r}") from None
+
+    def where(self, name: str, index: int) -> str:
+        """What the caller calls an array of the list."""
+        label = "out" if name == "out" else "grads"
+        if not isinstance(self.grads, Mapping) and _is_array(self.grads):
+            return label
+        found = self.names[index] if index < len(self.names) else index
+        return label + "".join(f"[{key!r}]" for key in (found if self.nested else (found,)))
+
+    def explain(self, error: c.Error, indices: Sequence[int] | None = None) -> None:
+        """An error about an array names it; `indices` are those of the arrays of the call."""
+        if error.index < 0:
+            return _rename(error, {"options": ""} if error.field != "clamp" else {"options": "clip_value"})
+        if indices is not None:  # the list that was refused is a part of the caller's
+            error.index = indices[error.index]
+            error.other = indices[error.other] if error.other >= 0 else -1
+        where, why = self.where(error.name, error.index), error.why
+        if error.other >= 0:
+            why = f"shares memory with {self.where(error.name, error.other)}: it would be written twice"
+        field = f".{error.field}" if error.field and error.field != "device" else ""
+        error.args = (f"{where}{field} {why}",)
+
+    def on_host(self, writes: bool) -> list[tuple[None, Any]] | None:
+        """The lists as those of the host; None if their arrays have to be asked where they are."""
+        if any(map(_cuda.asked, self.kinds)):
+            return None
+        return [(None, (self.ins, self.outs) if writes else self.ins)]
+
+    def grouped(self, writes: bool, hold: bool = False) -> list[tuple[Sequence[int] | None, Any]]:
+        """What a call takes of the host's arrays and of those of each device, with their positions."""
+        groups = _cuda.groups(self.ins)
+        several, results = len(groups) > 1, self.outs if writes else None
+        if several and results is not None:
+            if len(self.ins) != len(results):
+                raise ValueError(f"{len(self.ins)} tensors and {len(results)} outputs")
+            for i, (array, result) in enumerate(zip(self.ins, results, strict=True)):
+                if _cuda.device_of(array) != _cuda.device_of(result):
+                    raise ValueError(f"{self.where('out', i)} is on another device than its input")
+        found = []
+        for ordinal, indices in groups.items():
+            indices = indices if several else None
+            ins = [self.ins[i] for i in indices] if several else self.ins
+            outs = [results[i] for i in indices] if several and results else results
+            outs = ins if results is self.ins else outs
+            try:
+                if ordinal is not None:
+                    lists = _cuda.Lists(ordinal, ins, outs)
+                    if hold:
+                        lists.stream()
+                else:
+                    lists = c.hold(ins, outs, -1, None) if hold else (ins if outs is None else (ins, outs))
+            except c.Error as error:
+                self.explain(error, indices)
+                raise
+            found.append((indices, lists))
+        return found
+
+
+class Arrays(_Lists):
     """Gradients, and the arrays for their results, read once: a call on many small ones costs little more than in C.
 
     arrays = Arrays(grads)           # in place; or Arrays(grads, out), Arrays(grads, dtype="float32"), as in `unscale`
     report = scaler.unscale(arrays)  # likewise check and accumulate; report.grads is arrays.out
 
     This is for arrays that stay where they are from step to step: what is written into them is seen, an array that
-    takes the place of another is not. `grads` and `out` are containers of its own with the arrays, `names` their names
+    takes the place of another is not. So it is not for the gradients of torch, which are new ones after zero_grad();
+    their list is read as fast anew. `grads` and `out` are containers of its own with the arrays, `names` their names
     or indices. The arrays live as long as this does. Meanwhile those that count who uses their memory, as a bytearray
     does, refuse to be resized; others must not be, neither by `resize_` of torch nor by NumPy's with refcheck=False.
     Any number of threads may use it, as they may use the arrays. It is not to be pickled.
@@ -171,11 +396,15 @@ class Arrays:
     """
 
     def __init__(self, grads: Container, out: Container | None = None, *, dtype: Any = None) -> None:
-        names, self._ins, self._outs, results = _paired(grads, out, dtype)
-        self._held = _grouped(names, self._ins, self._outs, hold=True)
-        self.names = tuple(names) if isinstance(grads, Mapping) else names
-        self.grads = _like(grads, self._ins)
-        self.out = self.grads if results is grads else _like(grads, self._outs)
+        super().__init__(grads, out, dtype)
+        for i, array in enumerate(self.ins):
+            if _is_torchs(type(array)):
+                why = "is a tensor of torch, whose gradients are new ones after zero_grad(): pass their list instead"
+                raise TypeError(f"{self.where('tensors', i)} {why}")
+        self.groups = self.grouped(True, hold=True)
+        self.names = tuple(self.names) if isinstance(grads, Mapping) else self.names
+        in_place, self.grads = self.out is grads, _filled(grads, self.ins)
+        self.out = self.grads if in_place else _filled(grads, self.outs)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -197,6 +426,8 @@ class Scaler:
     stream that their framework uses and waits for it. A list may mix arrays of the host and of several devices, which
     work at a time; but `accumulate`, which adds all or nothing, takes arrays of one. A masked array is taken with its
     masked elements. `Arrays` read many small ones once.
+    Lists and dicts may be nested: names are then tuples, such as ("layer", "weight"). None is passed over, and a
+    Parameter of torch stands for its gradient: unscale(dict(model.named_parameters())).
     One thread at a time may update a scaler; large calls release the interpreter's lock. With `threads` above 1 they
     are shared among that many, this one included, where a list has 4 MiB or more; the bits are the same. The threads
     are this scaler's own, sleep between calls, end with it, and are made anew in a forked process; of several calls at
@@ -209,7 +440,7 @@ class Scaler:
         self.policy = Policy(preset, **fields)
         self.state = State()
         self.threads = threads
-        c.gsc_state_init(None, self.policy, self.state)
+        c.gsc_state_init(None, self.policy, None, self.state)
 
     # ---- what it is ----
 
@@ -233,7 +464,7 @@ class Scaler:
     @property
     def factor(self) -> Factor:
         """A snapshot of the scale in force, to keep with gradients that are unscaled after a later update."""
-        return Factor.from_buffer_copy(self.state.factor)
+        return Factor.from_buffer_copy(self.state, State.factor.offset)
 
     @property
     def next_factor(self) -> Factor:
@@ -242,8 +473,8 @@ class Scaler:
 
     @property
     def events(self) -> Event:
-        """What the last update did."""
-        return Event(self.state.events)
+        """What the last update did. Event.STALE: its report was of another scale, late or used before."""
+        return _event(self.state.events)
 
     @property
     def skipped(self) -> int:
@@ -276,24 +507,38 @@ class Scaler:
     def scale(self, loss: Any, dtype: Any = None) -> Any:
         """`loss` times the scale: a number, or an array of any shape as a new array, of `dtype` if given.
 
-        A scaled float16 loss is easily infinite: keep it in float32 until it is scaled, then cast (dtype=numpy.float16
-        does both). `dtype` is NumPy's or ml_dtypes', or "cb16"; a complex loss stays complex. A tensor of a framework
-        is multiplied by the framework, which is to differentiate it.
+        A scaled float16 loss is easily infinite: a loss that is one number of a narrow type becomes float32. Keep
+        arrays in float32 until they are scaled, then cast (dtype=numpy.float16 does both). `dtype` is NumPy's or
+        ml_dtypes', or "cb16"; a complex loss stays complex. A tensor of a framework is multiplied by the framework,
+        which is to differentiate it.
         """
-        if _cuda.elsewhere(type(loss)):
+        if _multiplies(type(loss)):
             if dtype is not None:
                 raise TypeError(f"dtype={_short(dtype)}: cast the scaled {type(loss).__name__} instead")
+            if not getattr(loss, "shape", (1,)) and str(getattr(loss, "dtype", "")).endswith("float16"):
+                loss = loss.float() if hasattr(loss, "float") else loss.astype("float32")
             return loss * self.loss_scale
         if isinstance(loss, int | float) and dtype is None:
             value = ctypes.c_double(loss)
-            c.gsc_scale(None, self.state.factor, ([value], [value]))
+            self._scaled([value], [value])
             return type(loss)(value.value) if isinstance(loss, float) else value.value
         import numpy as np
 
         array = np.asarray(loss, order="C")
-        out = np.empty(array.shape, _dtype(dtype) or array.dtype)
-        c.gsc_scale(self._on, self.state.factor, ([array], [out]))
+        narrow = dtype is None and array.ndim == 0 and array.dtype.itemsize < 4
+        out = np.empty(array.shape, _dtype(dtype) or (np.float32 if narrow else array.dtype))
+        self._scaled([array], [out])
         return out if isinstance(loss, np.ndarray) else out[()]
+
+    def _scaled(self, ins: list[Any], outs: list[Any]) -> None:
+        try:
+            c.gsc_scale(self._on, self.state.factor, (ins, outs), None, None)
+        except c.Error as error:
+            if error.index >= 0:
+                error.args = (f"{'dtype' if error.name == 'out' else 'loss'} {error.why}",)
+            else:
+                _rename(error, {})
+            raise
 
     def unscale(
         self,
@@ -303,6 +548,8 @@ class Scaler:
         dtype: Any = None,
         clip_value: float | None = None,
         want: int = 0,
+        histogram: bool = False,
+        each: bool = False,
         factor: Factor | None = None,
     ) -> Report:
         """Divides gradients by the scale, checks them, and reports: one C call for a list or dict of arrays.
@@ -310,28 +557,20 @@ class Scaler:
         In place by default. float16 gradients are better unscaled into float32, where what scaling saved survives:
         `out` takes arrays of the same shapes (by the same names), `dtype` makes new ones, as in `scale`; they are
         `report.grads`. Complex gradients go with complex results only.
+        `report.overflow` is the verdict of this scaler's policy: step if it is False, and update in any case.
         `clip_value`, a finite number above 0 in the unit of unscaled gradients, also clamps each to [-clip_value,
         clip_value], both parts of a complex one, before it is rounded to its result. The report is of the gradients
-        before they are clamped, so that an overflow is found; but Inf that was clamped in place is gone, so that
-        `report.bad` then has, of the arrays without NaN, only the first.
-        `want` (a union of Want) asks for more in the report. `factor` is the snapshot that the loss was scaled by,
-        where an update ran since. No array may stand in the list twice.
+        before they are clamped, so that an overflow is found.
+        `want` (a union of Want), `histogram` and `each` (a report of each array) ask for more in the report. `factor`
+        is the snapshot that the loss was scaled by, where an update ran since. No two arrays may share memory.
         """
-        names, arrays, results, out, held = _taken(grads, out, dtype)
-        factor = _factor(factor) or self.factor
-        report = Report(grads=out, names=names, scale=factor.scale)
-        if clip_value is None:
-            judged = results
-            self._run(names, "unscale", factor, arrays, results, self._want(want), report, held=held)
-        else:
-            judged = arrays  # no Inf is left in the results
+        lists, options = _taken(grads, out, dtype), {"policy": self.policy}
+        if clip_value is not None:
             limit = _number("clip_value", clip_value)
             if not 0 < limit < math.inf:
                 raise ValueError(f"clip_value={limit!r}: it must be finite and above 0")
-            self._run(names, "clip_value", factor, arrays, results, self._want(want), report, limit, held=held)
-        if report.overflow:
-            _find_bad(report, lambda i, one: self._run(range(1), "check", None, [judged[i]], None, 0, one))
-        return report
+            options["clamp"] = limit
+        return self._run("gsc_unscale", lists, factor, want, histogram, each, options)
 
     def accumulate(
         self,
@@ -339,55 +578,80 @@ class Scaler:
         out: Container | None = None,
         *,
         want: int = 0,
+        histogram: bool = False,
+        each: bool = False,
         factor: Factor | None = None,
     ) -> Report:
         """Adds gradients divided by the scale to `out` if all of them are finite, else nothing: of micro-batches.
 
         `out` has arrays of the same shapes (by the same names) and other memory, of any dtypes, float32 at best;
-        complex ones for complex gradients. `report.found_inf` tells that nothing was added; the report is of these
-        gradients divided by the scale, in the dtypes of `out`. Give `update` the reports of all micro-batches. `want`
-        and `factor` are as in `unscale`. An error adds nothing. Only `Arrays`, which have it, go without `out`.
+        complex ones for complex gradients. `report.overflow` tells that nothing was added; the report is of these
+        gradients divided by the scale, in the dtypes of `out`. Give `update` the reports of all micro-batches; if one
+        has an overflow, the sum lacks it: skip the step. The norm of a sum is not that of its parts: for a policy that
+        judges by it, `check` the sum with unscaled=True and give update that report. `want`, `histogram`, `each` and
+        `factor` are as in `unscale`. An error adds nothing. Only `Arrays`, which have it, go without `out`.
         """
-        names, arrays, results, out, held = _taken(grads, out)
-        factor = _factor(factor) or self.factor
-        report = Report(grads=out, names=names, scale=factor.scale)
-        self._run(names, "accumulate", factor, arrays, results, self._want(want), report, held=held)
-        if report.overflow:
-            inf, none = ctypes.c_float(math.inf), ctypes.c_float()
-
-            def judge(i: int, one: _structs.Report) -> None:
-                """With an Inf behind it, an array is judged, but never added; one on a device by itself."""
-                if _cuda.device_of(arrays[i]) is not None:
-                    return self._run(range(1), "check", factor, [arrays[i]], None, 0, one)
-                c.gsc_accumulate(self._on, factor, ([arrays[i], inf], [results[i], none]), Want.COUNTS, one)
-                one.overflow = one.nan_count + one.inf_count > 1
-
-            _find_bad(report, judge)
+        report = self._run("gsc_accumulate", _taken(grads, out), factor, want, histogram, each, {})
+        report._summand = True
         return report
 
-    def check(self, grads: Container | Arrays, *, want: int = 0, factor: Factor | None = None) -> Report:
-        """Reports what `unscale` in place would, and writes nothing."""
-        names, arrays, _, _, held = _taken(grads)
-        factor = _factor(factor) or self.factor
-        report = Report(grads=grads.grads if held else grads, names=names, scale=factor.scale)
-        self._run(names, "check", factor, arrays, None, self._want(want), report, held=held)
-        if report.overflow:
-            _find_bad(report, lambda i, one: self._run(range(1), "check", factor, [arrays[i]], None, 0, one))
-        return report
+    def check(
+        self,
+        grads: Container | Arrays,
+        *,
+        want: int = 0,
+        histogram: bool = False,
+        each: bool = False,
+        factor: Factor | None = None,
+        unscaled: bool = False,
+    ) -> Report:
+        """Reports what `unscale` in place would, and writes nothing. With unscaled=True the scale of them is 1."""
+        if unscaled and factor is not None:
+            raise TypeError("pass factor or unscaled, not both")
+        options = {"policy": self.policy}
+        return self._run("gsc_check", _taken(grads), factor, want, histogram, each, options, unscaled)
 
-    def update(self, report: Report | Iterable[Report]) -> Event:
-        """Moves the scale after an optimizer step, or one that was skipped because of `report.found_inf`.
+    def update(self, report: Report | Iterable[Report] | bool) -> Event:
+        """Moves the scale after an optimizer step, or one that was skipped because of `report.overflow`.
 
-        Several reports, of micro-batches or of optimizers that share this scale, count as one step.
+        Several reports, of micro-batches or of optimizers that share this scale, count as one step. A bool that says
+        whether there was an overflow is a report, too, for policies that judge by no more.
         """
         if not isinstance(report, _structs.Report):
-            report = _merged(report)
-        c.gsc_update(None, self.policy, self.state, report, self.state)
+            report = _report_of(report)
+        try:
+            c.gsc_state_update(None, self.policy, self.state, report, self.state)
+        except c.Error as error:
+            _rename(error, {})
+            for field, name, want in (("sum_squares", "norm", Want.NORM), ("amax", "amax", Want.AMAX)):
+                if error.field == field and report.absent & want:
+                    advice = f"pass want=Want.{want.name} to what made it, or check the sum of several"
+                    error.args = (f"report.{name} is absent, which this policy judges by: {advice}",)
+            raise
         return self.events
 
-    def set_scale(self, scale: float) -> None:
-        """Puts another scale in force at once; the counts start anew."""
-        c.gsc_set_scale(None, self.policy, self.state, _number("scale", scale), self.state)
+    def set_scale(self, scale: float, **counts: int) -> None:
+        """Puts another scale in force at once. The counts stay, or become these: good, steps, overflows, stalled,
+        skipped, growths, backoffs, as stateless frameworks keep them.
+        """
+        state = State.from_buffer_copy(self.state)
+        state.factor.scale = _number("scale", scale)
+        for name, count in counts.items():
+            if name not in _COUNTS:
+                raise TypeError(f"a state has no count {name!r}; it has {', '.join(_COUNTS)}")
+            try:
+                setattr(state, name, count)
+            except TypeError as error:
+                raise TypeError(f"{name}={_short(count)}: {error}") from None
+            if getattr(state, name) != count:
+                raise ValueError(f"{name}={_short(count)} does not fit into its field")
+        try:
+            c.gsc_state_init(None, self.policy, state, state)
+        except c.Error as error:
+            _rename(error, {"from": ""})
+            error.args = (str(error).removeprefix("factor."),)
+            raise
+        self.state = state
 
     def clip_factor(self, report: Report, max_norm: float, *, unscaled: bool = False) -> Factor:
         """The factor that unscales and clips to a global norm in one pass: `unscale(grads, factor=...)`.
@@ -397,63 +661,116 @@ class Scaler:
         """
         out = Factor()
         factor = None if unscaled else self.state.factor
-        c.gsc_clip_factor(None, report, factor, _number("max_norm", max_norm), out)
+        if isinstance(report, Report) and report.absent & _NORM and not report.status:
+            raise ValueError("the report has no norm: pass want=gradscaler.Want.NORM")
+        try:
+            c.gsc_factor_clip(None, factor, report, _number("max_norm", max_norm), out)
+        except c.Error as error:
+            _rename(error, {})
+            raise
         return out
 
     def _run(
         self,
-        names: Sequence[Any],
         function: str,
+        lists: _Lists,
         factor: Factor | None,
-        arrays: list[Any],
-        results: list[Any] | None,
         want: int,
-        report: _structs.Report,
-        *limit: float,
-        held: Any = None,
-    ) -> None:
-        """One C call for the host's arrays, and one for those of each device; `results` is None if nothing is written.
+        histogram: bool,
+        each: bool,
+        options: dict[str, Any],
+        unscaled: bool = False,
+    ) -> Report:
+        """One C call for the host's arrays, and one for those of each device."""
+        if not isinstance(want, int) or not 0 <= want < 2**32:
+            raise TypeError(f"want={want!r}: expected a union of gradscaler.Want")
+        factor = None if unscaled else _factor(factor) or self.factor
+        count, writes = len(lists.ins), function != "gsc_check"
+        report = Report.__new__(Report)
+        report.names, report.scale = lists.names, factor.scale if factor else 1.0
+        report.grads = lists.out if writes else lists.grads
+        options["want"] = want
+        if histogram:
+            options["histogram"] = report._words = bytearray(8 * c.GSC_HISTOGRAM_WORDS)
+        options["each"] = buffer = bytearray(max(count, 1) * _SIZE) if each else _borrow(count)
+        groups = lists.groups or lists.on_host(writes) or lists.grouped(writes)
+        if not self._on_host(function, groups, factor, options, report, lists):
+            self._on_devices(function, lists.groups or lists.grouped(writes), factor, options, report, lists)
+        if report.nan_count + report.inf_count:
+            report._locate(dict(zip(lists.names, _overflows(buffer, count), strict=True)))
+        if each:
+            report._each = bytes(buffer)
+        elif len(buffer) <= 1 << 20:
+            _spare.append(buffer)
+        return report
 
-        What is refused of any is so before the first writes, and all devices work at a time.
-        `held` is what `_grouped` made of both.
-        """
-        # Interned: of a new string, CPython's cache of attributes keeps each.
-        indices, call = None, getattr(c, sys.intern(f"gsc_{function}"))
-        groups = held or _grouped(names, arrays, results)
+    def _on_host(self, function: str, groups: list, factor: Any, options: dict, report: Report, lists: _Lists) -> bool:
+        """Whether all arrays are there: then the call is done."""
+        if len(groups) > 1 or isinstance(groups[0][1], _cuda.Lists):
+            return False
         try:
-            if len(groups) == 1 and not isinstance(groups[0][1], _cuda.Lists):
-                return call(self._on, factor, *limit, groups[0][1], want, report)
-            if len(groups) > 1 and function == "accumulate":
-                raise ValueError("accumulate, which adds all or nothing, takes arrays of one device")
+            getattr(c, function)(self._on, factor, groups[0][1], options, report)
+        except c.Error as error:
+            late = error.field == "device" and lists.groups is None  # some tell only now where they are
+            if late and any(_cuda.device_of(array) is not None for array in lists.ins):
+                return False
+            lists.explain(error)
+            raise
+        return True
+
+    def _on_devices(
+        self, function: str, groups: list, factor: Any, options: dict, report: Report, lists: _Lists
+    ) -> None:
+        """What is refused of any is so before the first writes, and all devices work at a time."""
+        if len(groups) > 1 and function == "gsc_accumulate":
+            raise ValueError("accumulate, which adds all or nothing, takes arrays of one device")
+        call, indices, parts, calls = getattr(c, function), None, [], []
+        try:
             with contextlib.ExitStack() as ends:
-                calls = []
-                for indices, lists in groups:
-                    if isinstance(lists, _cuda.Lists):
-                        on_device = ends.enter_context(_cuda.Call(function, lists, want, *limit))
+                for indices, group in groups:
+                    if isinstance(group, _cuda.Lists):
+                        on_device = ends.enter_context(_cuda.Call(call, group, options))
                         on_device.reserve()
                         calls.append((indices, on_device))
-                for indices, lists in groups:
-                    if not isinstance(lists, _cuda.Lists):  # checked only now
+                for indices, group in groups:
+                    if not isinstance(group, _cuda.Lists):  # checked only now
+                        own = options | {"each": bytearray(len(indices) * _SIZE)}
+                        own |= {"histogram": bytearray(8 * c.GSC_HISTOGRAM_WORDS)} if "histogram" in options else {}
                         part = _structs.Report()
-                        call(self._on, factor, *limit, lists, want, part)
-                        _merge_part(report, part, indices)
+                        call(self._on, factor, group, own, part)
+                        parts.append((indices, part, own["each"], own.get("histogram", b"")))
                 for _, on_device in calls:
                     on_device.enqueue(factor)
                 for indices, on_device in calls:
-                    _merge_part(report, on_device.report(), indices)
+                    part, each, words = on_device.results()
+                    parts.append((indices, part, bytes(each), bytes(words)))
         except c.Error as error:
-            _add_name(error, names, indices if len(groups) > 1 else None)
+            lists.explain(error, indices)
             raise
+        self._assemble(parts, options, report)
 
-    def _want(self, want: int) -> int:
-        if not isinstance(want, int) or not 0 <= want < 2**32:
-            raise TypeError(f"want={want!r}: expected a union of gradscaler.Want")
-        needed = _ALWAYS  # plain integers: a union of flags takes as long as 20 small arrays
-        if self.policy.overflow_test == Overflow.NORM:
-            needed |= c.GSC_WANT_NORM
-        if self.policy.target_amax:
-            needed |= c.GSC_WANT_AMAX
-        return int(want) | needed
+    def _assemble(
+        self, parts: list[tuple[Sequence[int] | None, Any, bytes, bytes]], options: Any, report: Report
+    ) -> None:
+        """The report of all of them, in the order of the list, so that its bits are those of one device."""
+        buffer, words = options["each"], [0] * c.GSC_HISTOGRAM_WORDS
+        for indices, part, each, counts in parts:
+            if "histogram" in options:
+                words = [a + b for a, b in zip(words, memoryview(counts).cast("q"), strict=True)]
+            if indices is None:
+                buffer[: len(each)] = each
+                ctypes.memmove(ctypes.byref(report), ctypes.byref(part), _SIZE)
+                continue
+            for position, i in enumerate(indices):
+                one = _structs.Report.from_buffer_copy(each, position * _SIZE)
+                one.first_tensor = i if one.nan_count + one.inf_count else 0
+                buffer[i * _SIZE : (i + 1) * _SIZE] = bytes(one)
+        if parts[0][0] is not None:
+            count = sum(len(indices) for indices, *_ in parts)
+            all_of_them = bytes(memoryview(buffer)[: count * _SIZE])
+            c.gsc_report_merge(None, all_of_them, int(Merge.PARTS), options.get("policy"), report)
+        if "histogram" in options:
+            options["histogram"][:] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
 
     # ---- to and from a checkpoint ----
 
@@ -474,7 +791,8 @@ class Scaler:
         except ValueError:
             raise ValueError("state['saved'] is damaged: it is not hexadecimal") from None
         policy, loaded = Policy(state["preset"]), State()
-        c.gsc_state_load(saved, policy, loaded)
+        with _naming(bytes="state['saved']", size="the size of state['saved']"):
+            c.gsc_state_load(saved, policy, loaded)
         self.preset, self.policy, self.state = state["preset"], policy, loaded
 
     def __getstate__(self) -> dict[str, Any]:
@@ -484,6 +802,49 @@ class Scaler:
         vars(self).update(attributes)
         self.threads = attributes["_threads"]
         self.load_state_dict(attributes["state"])
+
+
+def _report_of(value: Any) -> Report:
+    """The report of one step that a bool, or several reports, stand for."""
+    dtype = str(getattr(value, "dtype", ""))
+    if isinstance(value, bool) or (dtype in ("bool", "torch.bool") and not value.shape):
+        return Report(overflow=bool(value))
+    reports = list(value) if isinstance(value, Iterable) else [value]
+    if not reports:
+        raise ValueError("update takes at least one report")
+    return Report.merge(reports, summands=any(getattr(each, "_summand", False) for each in reports))
+
+
+# ---- what a call writes beside its report ----
+
+_spare: list[bytearray] = []  # of calls that are over; appending and taking are atomic
+
+
+def _borrow(count: int) -> bytearray:
+    """Room for the reports of so many arrays."""
+    try:
+        buffer = _spare.pop()
+    except IndexError:
+        buffer = b""
+    return buffer if len(buffer) >= max(count, 1) * _SIZE else bytearray(max(count, 64) * _SIZE)
+
+
+def _overflows(each: bytearray, count: int) -> Iterable[int]:
+    """How many elements of each array are Inf or NaN."""
+    words, step = memoryview(each)[: count * _SIZE].cast("q"), _SIZE // 8
+    nans, infs = (words[field.offset // 8 :: step] for field in (_structs.Report.nan_count, _structs.Report.inf_count))
+    return map(int.__add__, nans.tolist(), infs.tolist())
+
+
+# ---- containers ----
+
+
+def _taken(grads: Container | Arrays, out: Container | None = None, dtype: Any = None) -> _Lists:
+    if type(grads) is list or not isinstance(grads, Arrays):
+        return _Lists(grads, out, dtype)
+    if out is not None or dtype is not None:
+        raise TypeError("out or dtype: pass it to gradscaler.Arrays, which hold gradients and results")
+    return grads
 
 
 def _is_array(grads: Any) -> bool:
@@ -497,132 +858,106 @@ def _is_array(grads: Any) -> bool:
     return True
 
 
-def _named(grads: Container, argument: str = "grads") -> tuple[Sequence[Any], list[Any]]:
-    """Names and arrays of a dict, indices and arrays of a list, or of one array."""
-    if isinstance(grads, Mapping):
-        return list(grads), list(grads.values())
-    if _is_array(grads):
-        return range(1), [grads]
-    if not isinstance(grads, Iterable):
-        raise TypeError(f"{argument}: expected a list or dict of arrays, not {type(grads).__name__}")
-    arrays = list(grads)
-    return range(len(arrays)), arrays
+def _is_torchs(kind: type) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(kind, torch.Tensor)
 
 
-def _paired(grads: Container, out: Container | None, dtype: Any) -> tuple[Sequence[Any], list[Any], list[Any], Any]:
-    """Names, gradients, results, which are the same list in place, and the container of the results."""
-    names, arrays = _named(grads)
-    if dtype is not None:
-        if out is not None:
-            raise TypeError("pass out or dtype, not both")
-        out = _like(grads, [_empty_like(array, dtype) for array in arrays])
-    elif out is None:
-        out = grads
-    return names, arrays, arrays if out is grads else _matching(out, grads, names), out
+@functools.cache
+def _is_parameter(kind: type) -> bool:
+    torch = sys.modules.get("torch")
+    return hasattr(torch, "nn") and issubclass(kind, torch.nn.Parameter)
 
 
-def _taken(
-    grads: Container | Arrays, out: Container | None = None, dtype: Any = None
-) -> tuple[Sequence[Any], list[Any], list[Any], Any, Any]:
-    """As `_paired`, and what C holds of them, if anything."""
-    if not isinstance(grads, Arrays):
-        return *_paired(grads, out, dtype), None
-    if out is not None or dtype is not None:
-        raise TypeError("out or dtype: pass it to gradscaler.Arrays, which hold gradients and results")
-    return grads.names, grads._ins, grads._outs, grads.out, grads._held
+@functools.cache
+def _role(kind: type) -> str:
+    """What an entry of this kind stands for."""
+    if issubclass(kind, Mapping | list | tuple):
+        return "container"
+    return "none" if issubclass(kind, type(None)) else "array"
 
 
-def _grouped(
-    names: Sequence[Any], arrays: list[Any], results: list[Any] | None, hold: bool = False
-) -> list[tuple[Sequence[int], Any]]:
-    """What a call takes of the host's arrays and of those of each device, with their positions; held for many calls."""
-    groups = _cuda.groups(arrays)
-    several = len(groups) > 1
-    if several and results is not None:
-        if len(arrays) != len(results):
-            raise ValueError(f"{len(arrays)} tensors and {len(results)} outputs")
-        for name, array, result in zip(names, arrays, results, strict=True):
-            if _cuda.device_of(array) != _cuda.device_of(result):
-                raise ValueError(f"{name!r}: its output is on another device than its input")
-    found = []
-    for ordinal, indices in groups.items():
-        ins = [arrays[i] for i in indices] if several else arrays
-        outs = ins if results is arrays else [results[i] for i in indices] if several and results else results
-        try:
-            if ordinal is not None:
-                lists = _cuda.Lists(ordinal, ins, outs)
-                if hold:
-                    lists.stream()
-            elif hold:
-                lists = c.hold(ins, outs)
-            else:
-                lists = ins if outs is None else (ins, outs)
-        except c.Error as error:
-            _add_name(error, names, indices if several else None)
-            raise
-        found.append((indices, lists))
-    return found
+def _leaves(grads: Container) -> tuple[Sequence[Any], list[Any], list[tuple] | None, set[type]]:
+    """Names and arrays of a dict, indices and arrays of a list, or of one array; their paths if some are not plain."""
+    if type(grads) is list:  # what is asked most
+        names, arrays = range(len(grads)), grads[:]
+    elif isinstance(grads, Mapping):
+        names, arrays = list(grads), list(grads.values())
+    elif _is_array(grads):
+        names, arrays = range(1), [grads]
+    elif isinstance(grads, Iterable) and not isinstance(grads, Arrays):
+        arrays = list(grads)
+        names = range(len(arrays))
+    else:
+        raise TypeError(f"grads: expected a list or dict of arrays, not {type(grads).__name__}")
+    kinds = c.kinds(arrays)
+    roles = set(map(_role, kinds))
+    if roles == {"array"} or not roles:
+        return names, arrays, None, kinds
+    if "container" in roles:
+        paths: list[tuple] = []
+        found: list[Any] = []
+        _walk(dict(zip(names, arrays, strict=True)), (), paths, found)
+        return paths, found, paths, c.kinds(found)
+    names = [name for name, array in zip(names, arrays, strict=True) if array is not None]
+    arrays = [array for array in arrays if array is not None]
+    return names, arrays, [(name,) for name in names], c.kinds(arrays)
 
 
-def _merge_part(report: Report, part: _structs.Report, indices: Sequence[int]) -> None:
-    """`part` is of these tensors of the list."""
-    if part.first_bad:
-        tensor = part.first_bad >> 40 & 0x7FFFFF
-        part.first_bad += indices[tensor] - tensor << 40
-    c.gsc_merge(None, report, part, report)
+def _walk(tree: Any, path: tuple, paths: list[tuple], found: list[Any]) -> None:
+    """The arrays of a tree of dicts and lists, without None."""
+    if len(path) > 32:
+        raise ValueError(f"grads{''.join(f'[{key!r}]' for key in path[:3])}... is nested without end")
+    if isinstance(tree, Mapping):
+        for key, branch in tree.items():
+            _walk(branch, (*path, key), paths, found)
+    elif isinstance(tree, list | tuple):
+        for key, branch in enumerate(tree):
+            _walk(branch, (*path, key), paths, found)
+    elif tree is not None:
+        paths.append(path)
+        found.append(tree)
 
 
-def _add_name(error: c.Error, names: Sequence[Any], indices: Sequence[int] | None = None) -> None:
-    """An error about a tensor tells its name, too; `indices` are those of the tensors if they are not all."""
-    if error.index < 0:
-        return
-    if indices:  # the list that was refused is a part of the caller's
-        error.index = indices[error.index]
-        error.args = (_renumbered(str(error), indices),)
-        error.name = _renumbered(error.name, indices)
-    if not isinstance(names, range):
-        error.args = (f"{names[error.index]!r}: {error}",)
+def _like(grads: Container, leaf: Callable[[Any], Any]) -> Any:
+    """Containers of the same kinds, with what `leaf` makes of each entry."""
+    return _branch(grads if isinstance(grads, Mapping) or _is_array(grads) else list(grads), leaf)
 
 
-def _renumbered(text: str, indices: Sequence[int]) -> str:
-    """With the caller's index of each tensor that a message is about: tensors[0], out[0], tensor 0."""
-
-    def index(found: re.Match) -> str:
-        i = int(found[2])
-        return f"{found[1]}{indices[i] if i < len(indices) else i}"
-
-    return re.sub(r"\b(tensors\[|out\[|tensor )(\d+)", index, text)
+def _branch(tree: Any, leaf: Callable[[Any], Any]) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _branch(entry, leaf) for key, entry in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_branch(entry, leaf) for entry in tree]
+    return leaf(tree)
 
 
-def _matching(out: Container, grads: Container, names: Sequence[Any]) -> list[Any]:
-    """The arrays of `out` in the order of `grads`."""
-    if isinstance(out, Mapping) != isinstance(grads, Mapping):
-        raise TypeError("grads and out must both be dicts, or both lists")
-    if not isinstance(out, Mapping):
-        return _named(out, "out")[1]
-    for name in names:
-        if name not in out:
-            raise KeyError(f"out has no array {name!r}")
-    return [out[name] for name in names]
-
-
-def _like(grads: Container, arrays: list[Any]) -> Any:
-    """Arrays in the same kind of container as `grads`."""
-    if isinstance(grads, Mapping):
-        return dict(zip(grads, arrays, strict=True))
-    return arrays[0] if _is_array(grads) else list(arrays)
+def _filled(grads: Container, arrays: list[Any]) -> Any:
+    """`arrays` in the same kinds of containers, where those of `grads` are."""
+    rest = iter(arrays)
+    return _like(grads, lambda entry: None if entry is None else next(rest))
 
 
 def _empty_like(array: Any, dtype: Any) -> Any:
     """A new array of another dtype in the same memory order."""
     if _cuda.elsewhere(type(array)):  # its framework makes another, where it is
         framework = sys.modules[type(array).__module__.partition(".")[0]]
-        if not hasattr(framework, "empty_like"):
+        if hasattr(framework, "empty_like"):
+            return framework.empty_like(array, dtype=getattr(framework, dtype) if isinstance(dtype, str) else dtype)
+        if _cuda.device_of(array) is not None:
             raise TypeError(f"dtype={_short(dtype)}: {framework.__name__} has no empty_like; pass out instead")
-        return framework.empty_like(array, dtype=getattr(framework, dtype) if isinstance(dtype, str) else dtype)
     import numpy as np
 
     return np.empty_like(np.asarray(array), dtype=_dtype(dtype), subok=False)
+
+
+# ---- arguments ----
+
+
+@functools.cache
+def _multiplies(kind: type) -> bool:
+    """Whether this is a framework's tensor, or what stands for one while it is traced."""
+    return hasattr(kind, "dtype") and hasattr(kind, "__mul__") and not hasattr(kind, "__array_interface__")
 
 
 @functools.cache
@@ -648,32 +983,11 @@ def _short(value: Any) -> str:
 
 
 def _number(name: str, value: Any) -> float:
+    if type(value) is float:
+        return value
     if isinstance(value, str | bytes):
         raise TypeError(f"{name}={_short(value)}: expected a number")
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise type(error)(f"{name}={_short(value)}: {error}") from None
-
-
-def _merged(reports: Any) -> Report:
-    reports = list(reports) if isinstance(reports, Iterable) else [reports]
-    if not reports:
-        raise ValueError("update takes at least one report")
-    merged = Report()
-    for report in reports:
-        if not isinstance(report, _structs.Report):
-            raise TypeError(f"update takes the report of unscale, or several, not {type(report).__name__}")
-        c.gsc_merge(None, merged, report, merged)
-    return merged
-
-
-def _find_bad(report: Report, judge: Callable[[int, _structs.Report], None]) -> None:
-    """Looks which arrays hold the bad elements: `judge` reports on one of them."""
-    bad = {report.first_bad[0]}
-    for i, name in enumerate(report.names):
-        one = _structs.Report()
-        judge(i, one)
-        if one.overflow:
-            bad.add(name)
-    report.bad = tuple(name for name in report.names if name in bad)

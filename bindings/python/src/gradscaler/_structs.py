@@ -1,18 +1,34 @@
 """The structs and constants of the library.
 
-Generated from bindings/abi.toml by bindings/generate.py. Do not edit.
+Generated from include/gradscaler.toml by bindings/python/generate.py. Do not edit.
 """
 
+import contextlib
 import ctypes as c
 import enum
 
 
-class Struct(c.Structure):
-    """A struct whose repr tells its fields."""
+class Status(enum.IntEnum):
+    """What a call returns."""
 
-    def __repr__(self):
-        names = [name for name, *_ in self._fields_ if "reserved" not in name]
-        return f"{type(self).__name__}({', '.join(f'{n}={getattr(self, n)!r}' for n in names)})"
+    OK = 0  # done
+    ERROR_NULL = -1  # a pointer is None that may not be
+    ERROR_STRUCT_SIZE = -2  # struct_size is not set, or a field is set that this version lacks
+    ERROR_PRESET = -3  # no preset has this name
+    ERROR_POLICY = -4  # a field of the policy is out of range
+    ERROR_STATE = -5  # no update leads to this state
+    ERROR_REPORT = -6  # the report failed, or lacks what the policy judges by
+    ERROR_FACTOR = -7  # a factor is zero, infinite or not a number
+    ERROR_VALUE = -8  # a number is out of range
+    ERROR_DTYPE = -9  # unknown dtype
+    ERROR_COUNT = -10  # counts differ, or are too large
+    ERROR_OVERLAP = -11  # input and output overlap without being the same
+    ERROR_CAPACITY = -12  # the buffer is too small
+    ERROR_CORRUPT = -13  # saved bytes are truncated, damaged or something else
+    ERROR_VERSION = -14  # saved bytes need a newer version of the library
+    ERROR_UNAVAILABLE = -15  # this build or machine cannot do it
+    ERROR_MEMORY = -16  # out of memory or threads
+    ERROR_DEVICE = -17  # the driver failed, or the context is of another process
 
 
 class Growth(enum.IntEnum):
@@ -20,7 +36,7 @@ class Growth(enum.IntEnum):
 
     REACHED = 0  # at the interval or past it
     EXACT = 1  # at the interval only; a count already past it waits for an overflow
-    EVERY = 2  # at each multiple; the count runs on over a growth
+    EVERY = 2  # at each multiple of it; a growth does not restart the count
     STEPS = 3  # as REACHED, but counting `steps`, overflows included
 
 
@@ -31,6 +47,7 @@ class Limit(enum.IntEnum):
     ALWAYS = 1  # as CLAMP, and every update enforces the limit
     KEEP = 2  # is dropped
     STOP = 3  # is dropped, with Event.STOPPED
+    HOLD = 4  # as CLAMP, except that a scale already past the limit stays where it is
 
 
 class Reset(enum.IntFlag):
@@ -50,11 +67,11 @@ class Arithmetic(enum.IntEnum):
     F32_FLUSH = 3  # as F32; a result below 2^-126 becomes 0
 
 
-class Overflow(enum.IntEnum):
+class Test(enum.IntEnum):
     """overflow_test: what of a report is an overflow."""
 
     ELEMENT = 0  # an element that is not finite
-    NORM = 1  # that, or a sum of squares above the largest float; needs Want.NORM
+    NORM = 1  # that, or a sum of squares above the largest float
 
 
 class Quirk(enum.IntFlag):
@@ -62,6 +79,69 @@ class Quirk(enum.IntFlag):
 
     TOLERATE_BELOW = 1  # a share equal to overflow_tolerance is not tolerated
     OVERFLOW_COUNTS = 2  # an overflow counts once more, as a good step
+
+
+class Memory(enum.IntEnum):
+    """Kinds of memory of a context. On the CPU both are host memory."""
+
+    DEVICE = 0  # memory of the device
+    SHARED = 1  # host memory that the device reads and writes, too
+
+
+class Want(enum.IntFlag):
+    """What a report can measure beside overflow, its place and its counts, which are always there."""
+
+    NORM = 1  # sum_squares
+    AMAX = 2  # amax
+    UNDERFLOW = 4  # zeros_made, subnormals_made
+
+
+class Merge(enum.IntEnum):
+    """What the merged reports are of."""
+
+    PARTS = 0  # different gradients: shards, layers, optimizers. Their sums of squares add up
+    SUMMANDS = 1  # gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is not known
+
+
+class Event(enum.IntFlag):
+    """Bits of state.events: what the last update did."""
+
+    GREW = 1  # the scale became larger
+    BACKED_OFF = 2  # the scale became smaller
+    SKIPPED = 4  # an overflow, or a failure on a device: leave the parameters alone
+    ABSORBED = 8  # the overflow was absorbed by hysteresis or tolerance
+    AT_CEILING = 16  # max_scale held a growth
+    AT_FLOOR = 32  # min_scale held a backoff
+    STALLED = 64  # the overflow could not lower the scale
+    STOPPED = 128  # the policy gives up: training on would only skip
+    STALE = 256  # the report is of another factor than the one in force: late, or used before
+
+
+class Dtype(enum.IntEnum):
+    """dtype of a tensor."""
+
+    F32 = 1  # IEEE binary32
+    F64 = 2  # IEEE binary64
+    F16 = 3  # IEEE binary16
+    BF16 = 4  # bfloat16: the upper half of a binary32
+    F8_E4M3FN = 5  # OCP FP8 without Inf; up to 448
+    F8_E5M2 = 6  # OCP FP8: the upper half of a binary16
+    CB16 = 7  # Cerebras' 16 bits: 6 of exponent, 9 of mantissa, bias 42
+    COMPLEX64 = 8  # two binary32: real, imaginary
+    COMPLEX128 = 9  # two binary64
+
+
+class Struct(c.Structure):
+    """A struct whose repr tells its fields."""
+
+    _takes_ = {}
+
+    def __repr__(self):
+        values = {n: getattr(self, n) for n, *_ in self._fields_ if not n.startswith('reserved')}
+        for name, takes in self._takes_.items():
+            with contextlib.suppress(ValueError):
+                values[name] = takes(values[name])
+        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in values.items())})"
 
 
 class Policy(Struct):
@@ -79,19 +159,18 @@ class Policy(Struct):
     min_scale: floor; 0 is none
     ceiling_rule: Limit at max_scale; ALWAYS holds for the start, too
     floor_rule: Limit at min_scale; the start itself is never raised
-    overflow_test: Overflow
-    hysteresis: overflows, counted until overflow_reset, that make a backoff; the ones before are
-        absorbed; 0 is 1
-    overflow_reset: Reset bits: what refills the hysteresis
+    overflow_test: Test
+    hysteresis: so many overflows make a backoff, those before are absorbed; overflow_reset restarts
+        the count; 0 is 1
+    overflow_reset: Reset: what refills the hysteresis
     apply_delay: 1: a new scale is in force one update later
-    overflow_tolerance: overflows, counted until overflow_reset, up to this share of the steps since
-        the last change are absorbed; 0 to 1
+    overflow_tolerance: overflows are absorbed while they are at most this share of the steps since
+        the last change; overflow_reset restarts their count; 0 to 1
     stall_limit: Event.STOPPED at this many overflows in a row that could not lower the scale; 0
         never
-    quirks: Quirk bits; 0 in any new policy
+    quirks: Quirk; 0 in any new policy
     reserved: 0
-    target_amax: not 0: the scale is predicted so that amax lands here, and nothing is counted;
-        needs Want.AMAX
+    target_amax: not 0: the scale is predicted so that amax lands here, and nothing is counted
     mean_decay: decay of the running mean of log2(amax); 0 up to, not including, 1
     variance_decay: decay of its slower mean and of its square; likewise
     margin_sigmas: standard deviations kept free above the mean
@@ -125,19 +204,19 @@ class Policy(Struct):
         ("margin_sigmas", c.c_double),
         ("overflow_log2", c.c_double),
     ]
+    _takes_ = {"arithmetic": Arithmetic, "growth_rule": Growth, "ceiling_rule": Limit, "floor_rule": Limit, "overflow_test": Test, "overflow_reset": Reset, "quirks": Quirk}
 
 
 class Info(Struct):
-    """What runs here. The strings belong to the library and are never freed.
+    """What runs here. The strings are never freed.
 
     struct_size: set by the initialiser
     version: as gsc_version
-    cpu: instruction set in use: "scalar", "avx2", "avx512" or "neon"; GSC_CPU in the environment
-        chooses
+    cpu: instruction set in use; GSC_CPU in the environment chooses
     cpu_available: those that this machine can run, separated by spaces
     cpu_note: empty, or why GSC_CPU was not followed
-    cuda: "available", or why there is no CUDA, or which device refused the kernels first; finding
-        out starts the driver, which a process forked later cannot use
+    cuda: "available", or why there is no CUDA; asking starts the driver, which a process forked
+        later cannot use
     """
 
     _fields_ = [
@@ -151,14 +230,16 @@ class Info(Struct):
 
 
 class Factor(Struct):
-    """A snapshot of a scale. Copy it freely, to device memory too; fused optimizers read the float
-    members in place, of a state before its update, which overwrites them.
+    """A snapshot of a scale. Unscale gradients by the factor that their loss was scaled by: where
+    they arrive late (pipelines, an optimizer thread, offloading), copy state.factor when the
+    loss is scaled and keep it with them.
 
     scale: the loss is multiplied by this
     inverse: the gradients are multiplied by this
-    scale_f32: scale, rounded
+    scale_f32: scale, rounded; fused optimizers read the floats in place
     inverse_f32: inverse, rounded
-    serial: updates and gsc_set_scale calls that led to it
+    serial: number of updates, and of states made from another, that led to it, from 1; 0: of no
+        state
     """
 
     _fields_ = [
@@ -170,102 +251,74 @@ class Factor(Struct):
     ]
 
 
-class Want(enum.IntFlag):
-    """Bits: what a report is to hold beside found_inf. What is not wanted costs nothing."""
-
-    COUNTS = 1  # nan_count, inf_count
-    FIRST_BAD = 2  # first_bad
-    NORM = 4  # sum_squares
-    AMAX = 8  # amax
-    UNDERFLOW = 16  # zeros_made, subnormals_made
-    HISTOGRAM = 32  # histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor, of complex ones half as many
-
-
 class Report(Struct):
-    """Overwritten by the call that fills it. All zeros is the report of an empty list, and adds
-    nothing in a merge. The members stand in groups of 64-bit words that one collective each can
-    reduce over ranks that hold different gradients and want the same: words 0-3 as int64 MAX,
-    4-7 as int64 MIN, 8-9 as double SUM, 10-31 as int64 SUM. gsc_merge does the same for two
-    reports. A rank whose call failed contributes zeros, the error in `status`, and overflow and
-    found_inf of 1, which is also what a device writes: nothing was unscaled, so nobody is to
-    step. The update is then refused everywhere.
+    """All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool
+    becomes a report; with `status` and `overflow` set, it is that of a rank whose call failed.
 
-    found_inf: 1 if an element is Inf or NaN, or became so by unscaling, or the call failed; else 0
-    overflow: the same as an integer
-    amax: largest finite magnitude after unscaling, before rounding to the output's dtype; of a
-        complex value its larger part
-    absent: Want bits that were not asked for
-    max_reserved: 0
-    first_bad: 0: none, else GSC_BAD_TENSOR and GSC_BAD_ELEMENT of it say where
-    status: GSC_OK, or the Error of a device or rank that failed
-    min_reserved: 0
-    sum_squares: of the finite elements after unscaling; its root is the global norm
-    sum_reserved: 0
+    found_inf: `overflow` as the float that fused optimizers read
+    overflow: 1: do not step. An element is Inf or NaN or became so, or options.policy says so, or
+        the call failed
+    status: Status.OK, or the error that a device or a rank met
+    absent: Want that were not measured
+    serial: of the factor; 0: unknown
+    amax: largest finite magnitude after unscaling, before rounding; of a complex element its larger
+        part
+    sum_squares: of the finite elements after unscaling; its root is the norm
     elements: elements seen
     nan_count: elements that are NaN
     inf_count: elements that are Inf, or became so by unscaling
+    first_tensor: where the first of these is: index in the list ...
+    first_element: ... and in the tensor; both 0 if both counts are
     zeros_made: outputs that are zero while their input was not
     subnormals_made: outputs that are subnormal while their input was not
-    histogram_elements: elements that the histogram looked at
-    histogram: of them by magnitude after unscaling: [k] those from 2^(4k-48) up to 2^(4k-44); [0]
-        all smaller ones but zeros, [15] all finite larger ones
+    clamped: elements that options.clamp changed
+    reserved: 0
     """
 
     _fields_ = [
         ("found_inf", c.c_float),
         ("overflow", c.c_int32),
-        ("amax", c.c_double),
+        ("status", c.c_int32),
         ("absent", c.c_uint32),
-        ("max_reserved", c.c_uint32 * 3),
-        ("first_bad", c.c_int64),
-        ("status", c.c_int64),
-        ("min_reserved", c.c_int64 * 2),
+        ("serial", c.c_uint64),
+        ("amax", c.c_double),
         ("sum_squares", c.c_double),
-        ("sum_reserved", c.c_double),
         ("elements", c.c_int64),
         ("nan_count", c.c_int64),
         ("inf_count", c.c_int64),
+        ("first_tensor", c.c_int64),
+        ("first_element", c.c_int64),
         ("zeros_made", c.c_int64),
         ("subnormals_made", c.c_int64),
-        ("histogram_elements", c.c_int64),
-        ("histogram", c.c_int64 * 16),
+        ("clamped", c.c_int64),
+        ("reserved", c.c_uint64 * 11),
     ]
-
-
-class Event(enum.IntFlag):
-    """Bits of state.events: what the last update did."""
-
-    GREW = 1  # the scale became larger
-    BACKED_OFF = 2  # the scale became smaller
-    SKIPPED = 4  # an overflow, or an update that a device refused: leave the parameters alone
-    ABSORBED = 8  # the overflow was absorbed by hysteresis or tolerance
-    AT_CEILING = 16  # max_scale held a growth
-    AT_FLOOR = 32  # min_scale held a backoff
-    STALLED = 64  # the overflow could not lower the scale
-    STOPPED = 128  # the policy gives up: training on would only skip
+    _takes_ = {"status": Status, "absent": Want}
 
 
 class State(Struct):
-    """One scaler. A value without pointers: copy it, store it, send it. Made by gsc_state_init;
-    the fields are for reading.
+    """One scaler. A value without pointers: copy it, store it, send it.
 
     factor: the scale in force
-    next: the newest scale; another one only with apply_delay: what the next loss is scaled by while
-        the update for this one is still under way
+    next: the newest scale; differs only with apply_delay, where the next loss is scaled by it while
+        the update for this one is under way
     mean: predictive policies: running mean of log2(amax)
-    slow_mean: with variance_decay
-    mean_square: of its square
+    slow_mean: slower mean of log2(amax), with variance_decay
+    mean_square: slower mean of its square
     mean_start: weight of the zero that mean began with
     slow_start: likewise of slow_mean
-    good: good steps since the last overflow or, but for Growth.EVERY, growth
+    good: good steps since the last overflow or growth; with Growth.EVERY since the last overflow
     steps: all steps since the last change
     overflows: overflows not reset yet
     stalled: overflows in a row that could not lower the scale
     events: Event of the last update
-    status: GSC_OK, or the error of the last update on a device; the next good one clears it
+    status: Status.OK, or the error of the last update on a device
     skipped: overflows since the start
     growths: updates since the start that made the scale larger
     backoffs: updates since the start that made it smaller
+    skip_f32: 1 with Event.SKIPPED, else 0: what a fused optimizer that runs after the update takes
+        as found_inf
+    reserved_u32: 0
     reserved: 0
     """
 
@@ -286,5 +339,8 @@ class State(Struct):
         ("skipped", c.c_int64),
         ("growths", c.c_int64),
         ("backoffs", c.c_int64),
-        ("reserved", c.c_uint64 * 11),
+        ("skip_f32", c.c_float),
+        ("reserved_u32", c.c_uint32),
+        ("reserved", c.c_uint64 * 10),
     ]
+    _takes_ = {"events": Event, "status": Status}

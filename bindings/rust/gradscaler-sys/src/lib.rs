@@ -1,35 +1,40 @@
 // SPDX-License-Identifier: MIT
-// Generated from bindings/abi.toml by bindings/generate.py. Do not edit.
+// Generated from include/gradscaler.toml by bindings/rust/generate.py. Do not edit.
 //! gradscaler: loss scaling for mixed-precision training.
 //!
 //! A training step in fp16 or bf16 multiplies its loss by a scale so that small gradients survive,
-//! divides the gradients by it before the optimizer sees them, and when a gradient overflowed skips
-//! the step and lowers the scale.
+//! divides the gradients by it before the optimizer sees them, and skips the step and lowers the
+//! scale when a gradient overflowed.
 //!
 //! ```c
 //! gsc_policy policy = GSC_POLICY_INIT;
+//! gsc_options options = GSC_OPTIONS_INIT;
 //! gsc_state state;
 //! gsc_report report;
 //! gsc_policy_preset("recommended", &policy, NULL);
-//! gsc_state_init(NULL, &policy, &state, NULL);
-//! for (;;) {
+//! gsc_state_init(NULL, &policy, NULL, &state, NULL);
+//! options.policy = &policy;
+//! while (!(state.events & GSC_EVENT_STOPPED)) {
 //!     ... gradients of loss * state.factor.scale ...
-//!     gsc_unscale(NULL, &state.factor, gradients, gradients, count, 0, &report, NULL);
+//!     gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, NULL);
 //!     if (!report.overflow) ... optimizer step ...
-//!     gsc_update(NULL, &policy, &state, &report, &state, NULL);
+//!     gsc_state_update(NULL, &policy, &state, &report, &state, NULL);
 //! }
 //! ```
 //!
-//! Rules that hold for every function:
-//! - Structs belong to the caller; nothing is kept after a call returns, but for a gsc_context.
-//! - Functions return GSC_OK (0) or a negative GSC_ERROR_*. On an error nothing was written except
-//!   *err, which, always last, may be NULL; gsc_exec has the exception, a launch that fails.
-//! - A pointer may be NULL only where its function says so. Data pointers may have any alignment.
-//! - Functions may be called from any thread at the same time, as long as no two calls write, or
-//!   one writes and one reads, the same memory. Results hold in the default rounding mode. None
-//!   prints, changes the floating-point environment, or allocates, but for gsc_context_create_*;
-//!   the functions of the section Tensors need up to 120 KiB of stack.
-//! - `on` says where the memory is: NULL is the calling thread and host memory.
+//! Rules for every function:
+//! - The caller owns all structs. Only a gsc_context remembers anything between calls.
+//! - A function returns GSC_OK (0) or a negative GSC_ERROR_*. After an error only *err was written.
+//!   `err` comes last and may be NULL.
+//! - A pointer may be NULL only where the text says so. Tensor data may have any alignment.
+//! - Any thread may call any function at any time, as long as no two calls write the same memory
+//!   and none reads what another writes.
+//! - No function prints or changes the rounding mode or other settings of the floating-point unit;
+//!   its status flags may be raised. Only gsc_context_create_* and gsc_memory_create allocate. The
+//!   calls on tensors need up to 120 KiB of stack.
+//! - Reserved words must be 0.
+//! - `on` says where the memory is and what computes. NULL is host memory and the calling thread.
+//! - Functions, constants and fields are there since 0.2 unless they say another version.
 #![no_std]
 #![allow(non_camel_case_types, non_snake_case)]
 
@@ -42,11 +47,13 @@ pub type c_char = u8;
 #[cfg(not(all(target_arch = "aarch64", not(target_vendor = "apple"))))]
 pub type c_char = i8;
 
-/// Compares a struct with the layout that the manifest states: its size at compile time, its fields in a test, as the
-/// compiler of Debian 12 cannot subtract pointers in a constant.
+/// Compares a struct with the layout that the manifest states, and makes it of zeros: what every field may be.
 macro_rules! layout {
     ($name:ident, $size:literal, $($field:ident $offset:literal,)*) => {
-        const _: () = assert!(core::mem::size_of::<$name>() == $size);
+        impl $name {
+            // SAFETY: as large; integers, floats, pointers and optional functions may all be zero.
+            const ZERO: Self = unsafe { core::mem::transmute([0u8; $size]) };
+        }
 
         #[test]
         fn $name() {
@@ -60,15 +67,28 @@ macro_rules! layout {
     };
 }
 
+/// A type of a group of constants, or another name of a number.
+macro_rules! newtype {
+    ($(#[$more:meta])* $name:ident: $number:ty) => {
+        $(#[$more])*
+        #[repr(transparent)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+        pub struct $name(pub $number);
+    };
+}
+
 /// Version of the C interface that this crate declares: major, minor and patch, a byte each.
-pub const GSC_VERSION: u32 = 0x000100;
+pub const GSC_VERSION: u32 = 0x000200;
 
-// ---- Status -------------------------------------------------------------------------------------
+// ---- Errors -------------------------------------------------------------------------------------
 
-/// GSC_OK, or why a call did nothing.
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct gsc_status(pub i32);
+newtype! {
+    /// GSC_OK, or why a call did nothing.
+    #[derive(Eq, Hash)]
+    gsc_status: i32
+}
+
+// What a call returns.
 
 /// done
 pub const GSC_OK: gsc_status = gsc_status(0);
@@ -76,7 +96,7 @@ pub const GSC_OK: gsc_status = gsc_status(0);
 /// a pointer is NULL that may not be
 pub const GSC_ERROR_NULL: gsc_status = gsc_status(-1);
 
-/// struct_size is not set or impossible, or fields of a newer version are set
+/// struct_size is not set, or a field is set that this version lacks
 pub const GSC_ERROR_STRUCT_SIZE: gsc_status = gsc_status(-2);
 
 /// no preset has this name
@@ -85,7 +105,7 @@ pub const GSC_ERROR_PRESET: gsc_status = gsc_status(-3);
 /// a field of the policy is out of range
 pub const GSC_ERROR_POLICY: gsc_status = gsc_status(-4);
 
-/// the state was not made by this library
+/// no update leads to this state
 pub const GSC_ERROR_STATE: gsc_status = gsc_status(-5);
 
 /// the report failed, or lacks what the policy judges by
@@ -100,34 +120,31 @@ pub const GSC_ERROR_VALUE: gsc_status = gsc_status(-8);
 /// unknown dtype
 pub const GSC_ERROR_DTYPE: gsc_status = gsc_status(-9);
 
-/// counts differ, or the byte size does not fit in 64 bits
+/// counts differ, or are too large
 pub const GSC_ERROR_COUNT: gsc_status = gsc_status(-10);
 
 /// input and output overlap without being the same
 pub const GSC_ERROR_OVERLAP: gsc_status = gsc_status(-11);
 
-/// unknown GSC_WANT_* bits
-pub const GSC_ERROR_WANT: gsc_status = gsc_status(-12);
-
 /// the buffer is too small
-pub const GSC_ERROR_CAPACITY: gsc_status = gsc_status(-13);
+pub const GSC_ERROR_CAPACITY: gsc_status = gsc_status(-12);
 
 /// saved bytes are truncated, damaged or something else
-pub const GSC_ERROR_CORRUPT: gsc_status = gsc_status(-14);
+pub const GSC_ERROR_CORRUPT: gsc_status = gsc_status(-13);
 
 /// saved bytes need a newer version of the library
-pub const GSC_ERROR_VERSION: gsc_status = gsc_status(-15);
+pub const GSC_ERROR_VERSION: gsc_status = gsc_status(-14);
 
 /// this build or machine cannot do it
-pub const GSC_ERROR_UNAVAILABLE: gsc_status = gsc_status(-16);
+pub const GSC_ERROR_UNAVAILABLE: gsc_status = gsc_status(-15);
 
 /// out of memory or threads
-pub const GSC_ERROR_MEMORY: gsc_status = gsc_status(-17);
+pub const GSC_ERROR_MEMORY: gsc_status = gsc_status(-16);
 
-/// the CUDA driver failed, or the context is of another process
-pub const GSC_ERROR_DEVICE: gsc_status = gsc_status(-18);
+/// the driver failed, or the context is of another process
+pub const GSC_ERROR_DEVICE: gsc_status = gsc_status(-17);
 
-/// What exactly was wrong. Written only when a call fails; pass NULL where the status is enough.
+/// What was wrong. C programs print `message`; bindings make their own text from the rest.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_error {
@@ -135,101 +152,152 @@ pub struct gsc_error {
     pub status: gsc_status,
     /// position of the argument in the call, from 0; -1: none
     pub argument: i32,
-    /// index of the tensor in its list; -1: no tensor
+    /// entry of the argument, if it is a list; else -1
     pub index: i64,
-    /// what was wrong, such as "policy.min_scale" or "out\[3\].count"
-    pub name: [c_char; 48],
-    /// one sentence: what, and how to mend it
-    pub message: [c_char; 192],
+    /// name of the argument, such as "tensors" or "policy"
+    pub name: [c_char; 24],
+    /// its field, such as "min_scale"; empty: all of it
+    pub field: [c_char; 24],
+    /// the number that was refused; NaN: none
+    pub value: f64,
+    /// the least that it may be; NaN: no such limit
+    pub low: f64,
+    /// the most that it may be; NaN: no such limit
+    pub high: f64,
+    /// bytes of `message` that say where; message + subject is the rest
+    pub subject: u32,
+    /// such as "policy.min_scale is -1: it must be 0 or above"
+    pub message: [c_char; 188],
+    /// 0
+    pub reserved: [u64; 2],
 }
 
-layout! { gsc_error, 256,
+layout! { gsc_error, 296,
     status 0,
     argument 4,
     index 8,
     name 16,
-    message 64,
+    field 40,
+    value 64,
+    low 72,
+    high 80,
+    subject 88,
+    message 92,
+    reserved 280,
+}
+
+impl Default for gsc_error {
+    fn default() -> Self {
+        gsc_error::ZERO
+    }
 }
 
 // ---- Policy: the rules --------------------------------------------------------------------------
 
-// growth_rule: when `good`, less growth_lag, makes a growth due.
+newtype! {
+    /// growth_rule: when `good`, less growth_lag, makes a growth due.
+    #[derive(Eq, Hash)]
+    gsc_growth: u32
+}
 
 /// at the interval or past it
-pub const GSC_GROWTH_REACHED: u32 = 0;
+pub const GSC_GROWTH_REACHED: gsc_growth = gsc_growth(0);
 
 /// at the interval only; a count already past it waits for an overflow
-pub const GSC_GROWTH_EXACT: u32 = 1;
+pub const GSC_GROWTH_EXACT: gsc_growth = gsc_growth(1);
 
-/// at each multiple; the count runs on over a growth
-pub const GSC_GROWTH_EVERY: u32 = 2;
+/// at each multiple of it; a growth does not restart the count
+pub const GSC_GROWTH_EVERY: gsc_growth = gsc_growth(2);
 
 /// as REACHED, but counting `steps`, overflows included
-pub const GSC_GROWTH_STEPS: u32 = 3;
+pub const GSC_GROWTH_STEPS: gsc_growth = gsc_growth(3);
 
-// ceiling_rule, floor_rule: what a change does that would reach the limit.
+newtype! {
+    /// ceiling_rule, floor_rule: what a change does that would reach the limit.
+    #[derive(Eq, Hash)]
+    gsc_limit: u32
+}
 
 /// ends at the limit
-pub const GSC_LIMIT_CLAMP: u32 = 0;
+pub const GSC_LIMIT_CLAMP: gsc_limit = gsc_limit(0);
 
 /// as CLAMP, and every update enforces the limit
-pub const GSC_LIMIT_ALWAYS: u32 = 1;
+pub const GSC_LIMIT_ALWAYS: gsc_limit = gsc_limit(1);
 
 /// is dropped
-pub const GSC_LIMIT_KEEP: u32 = 2;
+pub const GSC_LIMIT_KEEP: gsc_limit = gsc_limit(2);
 
 /// is dropped, with GSC_EVENT_STOPPED
-pub const GSC_LIMIT_STOP: u32 = 3;
+pub const GSC_LIMIT_STOP: gsc_limit = gsc_limit(3);
 
-// overflow_reset, bits: what sets the count of overflows to 0.
+/// as CLAMP, except that a scale already past the limit stays where it is
+pub const GSC_LIMIT_HOLD: gsc_limit = gsc_limit(4);
+
+newtype! {
+    /// overflow_reset, bits: what sets the count of overflows to 0.
+    #[derive(Eq, Hash)]
+    gsc_reset: u32
+}
 
 /// a growth
-pub const GSC_RESET_ON_GROWTH: u32 = 1;
+pub const GSC_RESET_ON_GROWTH: gsc_reset = gsc_reset(1);
 
 /// a step without overflow
-pub const GSC_RESET_ON_GOOD_STEP: u32 = 2;
+pub const GSC_RESET_ON_GOOD_STEP: gsc_reset = gsc_reset(2);
 
 /// a backoff
-pub const GSC_RESET_ON_BACKOFF: u32 = 4;
+pub const GSC_RESET_ON_BACKOFF: gsc_reset = gsc_reset(4);
 
-// arithmetic: the number format in which a new scale is computed.
+newtype! {
+    /// arithmetic: the number format in which a new scale is computed.
+    #[derive(Eq, Hash)]
+    gsc_arithmetic: u32
+}
 
 /// double
-pub const GSC_ARITHMETIC_F64: u32 = 0;
+pub const GSC_ARITHMETIC_F64: gsc_arithmetic = gsc_arithmetic(0);
 
 /// double product, rounded once to float
-pub const GSC_ARITHMETIC_F32_ONCE: u32 = 1;
+pub const GSC_ARITHMETIC_F32_ONCE: gsc_arithmetic = gsc_arithmetic(1);
 
 /// factors rounded to float first, then a float operation
-pub const GSC_ARITHMETIC_F32: u32 = 2;
+pub const GSC_ARITHMETIC_F32: gsc_arithmetic = gsc_arithmetic(2);
 
 /// as F32; a result below 2^-126 becomes 0
-pub const GSC_ARITHMETIC_F32_FLUSH: u32 = 3;
+pub const GSC_ARITHMETIC_F32_FLUSH: gsc_arithmetic = gsc_arithmetic(3);
 
-// overflow_test: what of a report is an overflow.
+newtype! {
+    /// overflow_test: what of a report is an overflow.
+    #[derive(Eq, Hash)]
+    gsc_test: u32
+}
 
 /// an element that is not finite
-pub const GSC_OVERFLOW_ELEMENT: u32 = 0;
+pub const GSC_TEST_ELEMENT: gsc_test = gsc_test(0);
 
-/// that, or a sum of squares above the largest float; needs GSC_WANT_NORM
-pub const GSC_OVERFLOW_NORM: u32 = 1;
+/// that, or a sum of squares above the largest float
+pub const GSC_TEST_NORM: gsc_test = gsc_test(1);
 
-// quirks, bits: what a peer does and no new policy should.
+newtype! {
+    /// quirks, bits: what a peer does and no new policy should.
+    #[derive(Eq, Hash)]
+    gsc_quirk: u32
+}
 
 /// a share equal to overflow_tolerance is not tolerated
-pub const GSC_QUIRK_TOLERATE_BELOW: u32 = 1;
+pub const GSC_QUIRK_TOLERATE_BELOW: gsc_quirk = gsc_quirk(1);
 
 /// an overflow counts once more, as a good step
-pub const GSC_QUIRK_OVERFLOW_COUNTS: u32 = 2;
+pub const GSC_QUIRK_OVERFLOW_COUNTS: gsc_quirk = gsc_quirk(2);
 
 /// The rules of one scaler. Initialise it, then fill it with gsc_policy_preset.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_policy {
     /// set by the initialiser
     pub struct_size: u32,
     /// GSC_ARITHMETIC_*
-    pub arithmetic: u32,
+    pub arithmetic: gsc_arithmetic,
     /// first scale; 0 is 1
     pub init_scale: f64,
     /// a growth multiplies by it; at least 1, 0 is 1
@@ -239,7 +307,7 @@ pub struct gsc_policy {
     /// good steps from one growth to the next; 0 never grows
     pub growth_interval: u64,
     /// GSC_GROWTH_*
-    pub growth_rule: u32,
+    pub growth_rule: gsc_growth,
     /// steps a count needs beyond the interval
     pub growth_lag: u32,
     /// ceiling; 0 is none (infinity)
@@ -247,29 +315,28 @@ pub struct gsc_policy {
     /// floor; 0 is none
     pub min_scale: f64,
     /// GSC_LIMIT_* at max_scale; ALWAYS holds for the start, too
-    pub ceiling_rule: u32,
+    pub ceiling_rule: gsc_limit,
     /// GSC_LIMIT_* at min_scale; the start itself is never raised
-    pub floor_rule: u32,
-    /// GSC_OVERFLOW_*
-    pub overflow_test: u32,
-    /// overflows, counted until overflow_reset, that make a backoff; the ones before are absorbed;
-    /// 0 is 1
+    pub floor_rule: gsc_limit,
+    /// GSC_TEST_*
+    pub overflow_test: gsc_test,
+    /// so many overflows make a backoff, those before are absorbed; overflow_reset restarts the
+    /// count; 0 is 1
     pub hysteresis: u32,
     /// GSC_RESET_* bits: what refills the hysteresis
-    pub overflow_reset: u32,
+    pub overflow_reset: gsc_reset,
     /// 1: a new scale is in force one update later
     pub apply_delay: u32,
-    /// overflows, counted until overflow_reset, up to this share of the steps since the last change
-    /// are absorbed; 0 to 1
+    /// overflows are absorbed while they are at most this share of the steps since the last change;
+    /// overflow_reset restarts their count; 0 to 1
     pub overflow_tolerance: f64,
     /// GSC_EVENT_STOPPED at this many overflows in a row that could not lower the scale; 0 never
     pub stall_limit: u64,
     /// GSC_QUIRK_* bits; 0 in any new policy
-    pub quirks: u32,
+    pub quirks: gsc_quirk,
     /// 0
     pub reserved: u32,
-    /// not 0: the scale is predicted so that amax lands here, and nothing is counted; needs
-    /// GSC_WANT_AMAX
+    /// not 0: the scale is predicted so that amax lands here, and nothing is counted
     pub target_amax: f64,
     /// decay of the running mean of log2(amax); 0 up to, not including, 1
     pub mean_decay: f64,
@@ -315,36 +382,18 @@ pub const GSC_POLICY_SIZE: u32 = 152;
 /// Zeros, and the size: where every [`gsc_policy`] starts.
 pub const GSC_POLICY_INIT: gsc_policy = gsc_policy {
     struct_size: GSC_POLICY_SIZE,
-    arithmetic: 0,
-    init_scale: 0.0,
-    growth_factor: 0.0,
-    backoff_factor: 0.0,
-    growth_interval: 0,
-    growth_rule: 0,
-    growth_lag: 0,
-    max_scale: 0.0,
-    min_scale: 0.0,
-    ceiling_rule: 0,
-    floor_rule: 0,
-    overflow_test: 0,
-    hysteresis: 0,
-    overflow_reset: 0,
-    apply_delay: 0,
-    overflow_tolerance: 0.0,
-    stall_limit: 0,
-    quirks: 0,
-    reserved: 0,
-    target_amax: 0.0,
-    mean_decay: 0.0,
-    variance_decay: 0.0,
-    margin_sigmas: 0.0,
-    overflow_log2: 0.0,
+    ..gsc_policy::ZERO
 };
+
+impl Default for gsc_policy {
+    fn default() -> Self {
+        GSC_POLICY_INIT
+    }
+}
 
 // ---- Where a call runs --------------------------------------------------------------------------
 
-/// Threads or a CUDA device. Made by gsc_context_create_*; any number of calls may use it at a
-/// time.
+/// Threads or a device. Calls from any number of threads may use it at the same time.
 #[repr(C)]
 pub struct gsc_context {
     _opaque: [u8; 0],
@@ -354,34 +403,25 @@ pub struct gsc_context {
 /// One piece of a call's work.
 pub type gsc_task = unsafe extern "C" fn(data: *mut c_void, index: u64);
 
-/// The caller's thread pool: runs task(data, i) once for every i below count, in any order and on
-/// any threads, and returns when all have returned. The tasks neither block nor call back, and need
-/// up to 120 KiB of stack.
+/// The caller's thread pool: runs task(data, i) for every i below count, in any order and on any
+/// threads, and returns when all have returned. Tasks never block, call nothing back, and need 120
+/// KiB of stack.
 pub type gsc_parallel_for =
     unsafe extern "C" fn(pool: *mut c_void, task: gsc_task, data: *mut c_void, count: u64);
 
-/// Where the memory of a call is and what computes. Initialise with GSC_EXEC_INIT or gsc_exec_init.
-/// A NULL gsc_exec, or one without context, is the calling thread and host memory. With a CUDA
-/// context the data of tensors, factors, states, reports and the scale of gsc_set_scale are memory
-/// of that device, while `on`, policies and the lists themselves are host memory that the call
-/// reads before it returns; the call enqueues on `stream` and returns at once. Page-locked and
-/// managed memory that the device sees does as well, but for the workspace; a pointer that it does
-/// not see ends the process's use of CUDA when the kernel gets there. The workspace is in use until
-/// the stream has done the call, or as long as a graph that captured it lives; calls in the order
-/// of one stream may share one, of the largest size. A graph keeps policies, numbers and lists as
-/// they were when it was captured.
+/// Where the memory of a call is and what computes.
 ///
-/// What is wrong in the memory of a device is found there: it is said in report.status or
-/// state.status, and all else stays as it was, but for the events of an update, which then are
-/// GSC_EVENT_SKIPPED; where a factor cannot be made, it is all zeros, which every call refuses; an
-/// optimizer kernel that reads it in place must skip its step then, as it does at found_inf. A call
-/// without a report has no place to say it: gsc_scale by such a factor leaves `out` as it was, and
-/// the report of unscaling by the same factor has the error. The same call on the host, with copies
-/// of these structs, says in a sentence what is wrong. A predictive policy needs the host.
+/// With a CUDA context, tensor data, factors, states, reports and histograms are memory that the
+/// device sees, aligned to 8 bytes except for tensor data; `on`, options, policies and the lists
+/// themselves are host memory, which the call reads before it returns. The call enqueues its work
+/// on `stream` and returns at once. Calls on one stream may share one workspace. A call may be
+/// captured in a CUDA graph, which keeps the lists, options, policies and numbers of that time.
 ///
-/// Pointers into the memory of a device, but for the data of tensors, must be multiples of 8. When
-/// the driver refuses a launch (GSC_ERROR_DEVICE, GSC_ERROR_MEMORY), those before it are under way:
-/// a part of a long list may be done.
+/// What is wrong in memory of the device only the device can find, after the call has returned:
+/// report.status or state.status says it, report.overflow is 1, and nothing else is changed. A
+/// factor that cannot be made becomes all zeros, which every call refuses. The same call on the
+/// host, on copies of these structs, says in a sentence what is wrong. If the driver refuses a
+/// launch, the call fails, though the launches before it are under way.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_exec {
@@ -391,12 +431,11 @@ pub struct gsc_exec {
     pub reserved: u32,
     /// NULL: the calling thread
     pub context: *mut gsc_context,
-    /// CUstream of that device's primary context; NULL is the legacy default stream in any code, 2
-    /// that of the thread. Without a CUDA context NULL
+    /// CUstream; NULL is the legacy default stream. NULL on the CPU
     pub stream: *mut c_void,
-    /// scratch of a CUDA context, a multiple of 8; otherwise ignored
+    /// scratch memory of the device; the CPU needs none
     pub workspace: *mut c_void,
-    /// its bytes; gsc_workspace_size says how many are needed
+    /// its bytes, at least what gsc_workspace_size says
     pub workspace_size: u64,
 }
 
@@ -415,14 +454,28 @@ pub const GSC_EXEC_SIZE: u32 = 40;
 /// Zeros, and the size: where every [`gsc_exec`] starts.
 pub const GSC_EXEC_INIT: gsc_exec = gsc_exec {
     struct_size: GSC_EXEC_SIZE,
-    reserved: 0,
-    context: core::ptr::null_mut(),
-    stream: core::ptr::null_mut(),
-    workspace: core::ptr::null_mut(),
-    workspace_size: 0,
+    ..gsc_exec::ZERO
 };
 
-/// What runs here. The strings belong to the library and are never freed.
+impl Default for gsc_exec {
+    fn default() -> Self {
+        GSC_EXEC_INIT
+    }
+}
+
+newtype! {
+    /// Kinds of memory of a context. On the CPU both are host memory.
+    #[derive(Eq, Hash)]
+    gsc_memory: u32
+}
+
+/// memory of the device
+pub const GSC_MEMORY_DEVICE: gsc_memory = gsc_memory(0);
+
+/// host memory that the device reads and writes, too
+pub const GSC_MEMORY_SHARED: gsc_memory = gsc_memory(1);
+
+/// What runs here. The strings are never freed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_info {
@@ -430,15 +483,14 @@ pub struct gsc_info {
     pub struct_size: u32,
     /// as gsc_version
     pub version: u32,
-    /// instruction set in use: "scalar", "avx2", "avx512" or "neon"; GSC_CPU in the environment
-    /// chooses
+    /// instruction set in use; GSC_CPU in the environment chooses
     pub cpu: *const c_char,
     /// those that this machine can run, separated by spaces
     pub cpu_available: *const c_char,
     /// empty, or why GSC_CPU was not followed
     pub cpu_note: *const c_char,
-    /// "available", or why there is no CUDA, or which device refused the kernels first; finding out
-    /// starts the driver, which a process forked later cannot use
+    /// "available", or why there is no CUDA; asking starts the driver, which a process forked later
+    /// cannot use
     pub cuda: *const c_char,
 }
 
@@ -457,29 +509,32 @@ pub const GSC_INFO_SIZE: u32 = 40;
 /// Zeros, and the size: where every [`gsc_info`] starts.
 pub const GSC_INFO_INIT: gsc_info = gsc_info {
     struct_size: GSC_INFO_SIZE,
-    version: 0,
-    cpu: core::ptr::null(),
-    cpu_available: core::ptr::null(),
-    cpu_note: core::ptr::null(),
-    cuda: core::ptr::null(),
+    ..gsc_info::ZERO
 };
+
+impl Default for gsc_info {
+    fn default() -> Self {
+        GSC_INFO_INIT
+    }
+}
 
 // ---- Factor: what one loss was multiplied by ----------------------------------------------------
 
-/// A snapshot of a scale. Copy it freely, to device memory too; fused optimizers read the float
-/// members in place, of a state before its update, which overwrites them.
+/// A snapshot of a scale. Unscale gradients by the factor that their loss was scaled by: where they
+/// arrive late (pipelines, an optimizer thread, offloading), copy state.factor when the loss is
+/// scaled and keep it with them.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_factor {
     /// the loss is multiplied by this
     pub scale: f64,
     /// the gradients are multiplied by this
     pub inverse: f64,
-    /// scale, rounded
+    /// scale, rounded; fused optimizers read the floats in place
     pub scale_f32: f32,
     /// inverse, rounded
     pub inverse_f32: f32,
-    /// updates and gsc_set_scale calls that led to it
+    /// number of updates, and of states made from another, that led to it, from 1; 0: of no state
     pub serial: u64,
 }
 
@@ -491,159 +546,162 @@ layout! { gsc_factor, 32,
     serial 24,
 }
 
+impl Default for gsc_factor {
+    fn default() -> Self {
+        gsc_factor::ZERO
+    }
+}
+
 // ---- Report: what the gradients were like -------------------------------------------------------
 
-// Bits: what a report is to hold beside found_inf. What is not wanted costs nothing.
-
-/// nan_count, inf_count
-pub const GSC_WANT_COUNTS: u32 = 1;
-
-/// first_bad
-pub const GSC_WANT_FIRST_BAD: u32 = 2;
+newtype! {
+    /// What a report can measure beside overflow, its place and its counts, which are always there.
+    #[derive(Eq, Hash)]
+    gsc_want: u32
+}
 
 /// sum_squares
-pub const GSC_WANT_NORM: u32 = 4;
+pub const GSC_WANT_NORM: gsc_want = gsc_want(1);
 
 /// amax
-pub const GSC_WANT_AMAX: u32 = 8;
+pub const GSC_WANT_AMAX: gsc_want = gsc_want(2);
 
 /// zeros_made, subnormals_made
-pub const GSC_WANT_UNDERFLOW: u32 = 16;
+pub const GSC_WANT_UNDERFLOW: gsc_want = gsc_want(4);
 
-/// histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor, of complex ones
-/// half as many
-pub const GSC_WANT_HISTOGRAM: u32 = 32;
-
-/// Overwritten by the call that fills it. All zeros is the report of an empty list, and adds
-/// nothing in a merge. The members stand in groups of 64-bit words that one collective each can
-/// reduce over ranks that hold different gradients and want the same: words 0-3 as int64 MAX, 4-7
-/// as int64 MIN, 8-9 as double SUM, 10-31 as int64 SUM. gsc_merge does the same for two reports. A
-/// rank whose call failed contributes zeros, the error in `status`, and overflow and found_inf of
-/// 1, which is also what a device writes: nothing was unscaled, so nobody is to step. The update is
-/// then refused everywhere.
+/// All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool becomes
+/// a report; with `status` and `overflow` set, it is that of a rank whose call failed.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_report {
-    /// 1 if an element is Inf or NaN, or became so by unscaling, or the call failed; else 0
+    /// `overflow` as the float that fused optimizers read
     pub found_inf: f32,
-    /// the same as an integer
+    /// 1: do not step. An element is Inf or NaN or became so, or options.policy says so, or the
+    /// call failed
     pub overflow: i32,
-    /// largest finite magnitude after unscaling, before rounding to the output's dtype; of a
-    /// complex value its larger part
+    /// GSC_OK, or the error that a device or a rank met
+    pub status: gsc_status,
+    /// GSC_WANT_* bits that were not measured
+    pub absent: gsc_want,
+    /// of the factor; 0: unknown
+    pub serial: u64,
+    /// largest finite magnitude after unscaling, before rounding; of a complex element its larger
+    /// part
     pub amax: f64,
-    /// GSC_WANT_* bits that were not asked for
-    pub absent: u32,
-    /// 0
-    pub max_reserved: [u32; 3],
-    /// 0: none, else GSC_BAD_TENSOR and GSC_BAD_ELEMENT of it say where
-    pub first_bad: i64,
-    /// GSC_OK, or the GSC_ERROR_* of a device or rank that failed
-    pub status: i64,
-    /// 0
-    pub min_reserved: [i64; 2],
-    /// of the finite elements after unscaling; its root is the global norm
+    /// of the finite elements after unscaling; its root is the norm
     pub sum_squares: f64,
-    /// 0
-    pub sum_reserved: f64,
     /// elements seen
     pub elements: i64,
     /// elements that are NaN
     pub nan_count: i64,
     /// elements that are Inf, or became so by unscaling
     pub inf_count: i64,
+    /// where the first of these is: index in the list ...
+    pub first_tensor: i64,
+    /// ... and in the tensor; both 0 if both counts are
+    pub first_element: i64,
     /// outputs that are zero while their input was not
     pub zeros_made: i64,
     /// outputs that are subnormal while their input was not
     pub subnormals_made: i64,
-    /// elements that the histogram looked at
-    pub histogram_elements: i64,
-    /// of them by magnitude after unscaling: \[k\] those from 2^(4k-48) up to 2^(4k-44); \[0\] all
-    /// smaller ones but zeros, \[15\] all finite larger ones
-    pub histogram: [i64; 16],
+    /// elements that options.clamp changed
+    pub clamped: i64,
+    /// 0
+    pub reserved: [u64; 11],
 }
 
-layout! { gsc_report, 256,
+layout! { gsc_report, 192,
     found_inf 0,
     overflow 4,
-    amax 8,
-    absent 16,
-    max_reserved 20,
-    first_bad 32,
-    status 40,
-    min_reserved 48,
-    sum_squares 64,
-    sum_reserved 72,
-    elements 80,
-    nan_count 88,
-    inf_count 96,
-    zeros_made 104,
-    subnormals_made 112,
-    histogram_elements 120,
-    histogram 128,
+    status 8,
+    absent 12,
+    serial 16,
+    amax 24,
+    sum_squares 32,
+    elements 40,
+    nan_count 48,
+    inf_count 56,
+    first_tensor 64,
+    first_element 72,
+    zeros_made 80,
+    subnormals_made 88,
+    clamped 96,
+    reserved 104,
 }
 
-// Where report.first_bad points; a tensor past 2^23 - 2 or an element past 2^40 - 2 is given as
-// that limit.
-
-/// index in the list
-pub const fn GSC_BAD_TENSOR(first_bad: i64) -> i64 {
-    ((first_bad as u64) >> 40 & 0x7FFFFF) as i64
+impl Default for gsc_report {
+    fn default() -> Self {
+        gsc_report::ZERO
+    }
 }
 
-/// index in the tensor
-pub const fn GSC_BAD_ELEMENT(first_bad: i64) -> i64 {
-    ((first_bad as u64) & 0xFFFFFFFFFF) as i64
+newtype! {
+    /// What the merged reports are of.
+    #[derive(Eq, Hash)]
+    gsc_merge: u32
 }
+
+/// different gradients: shards, layers, optimizers. Their sums of squares add up
+pub const GSC_MERGE_PARTS: gsc_merge = gsc_merge(0);
+
+/// gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is not known
+pub const GSC_MERGE_SUMMANDS: gsc_merge = gsc_merge(1);
 
 // ---- State: the scale and its counts ------------------------------------------------------------
 
-// Bits of state.events: what the last update did.
+newtype! {
+    /// Bits of state.events: what the last update did.
+    #[derive(Eq, Hash)]
+    gsc_event: u32
+}
 
 /// the scale became larger
-pub const GSC_EVENT_GREW: u32 = 1;
+pub const GSC_EVENT_GREW: gsc_event = gsc_event(1);
 
 /// the scale became smaller
-pub const GSC_EVENT_BACKED_OFF: u32 = 2;
+pub const GSC_EVENT_BACKED_OFF: gsc_event = gsc_event(2);
 
-/// an overflow, or an update that a device refused: leave the parameters alone
-pub const GSC_EVENT_SKIPPED: u32 = 4;
+/// an overflow, or a failure on a device: leave the parameters alone
+pub const GSC_EVENT_SKIPPED: gsc_event = gsc_event(4);
 
 /// the overflow was absorbed by hysteresis or tolerance
-pub const GSC_EVENT_ABSORBED: u32 = 8;
+pub const GSC_EVENT_ABSORBED: gsc_event = gsc_event(8);
 
 /// max_scale held a growth
-pub const GSC_EVENT_AT_CEILING: u32 = 16;
+pub const GSC_EVENT_AT_CEILING: gsc_event = gsc_event(16);
 
 /// min_scale held a backoff
-pub const GSC_EVENT_AT_FLOOR: u32 = 32;
+pub const GSC_EVENT_AT_FLOOR: gsc_event = gsc_event(32);
 
 /// the overflow could not lower the scale
-pub const GSC_EVENT_STALLED: u32 = 64;
+pub const GSC_EVENT_STALLED: gsc_event = gsc_event(64);
 
 /// the policy gives up: training on would only skip
-pub const GSC_EVENT_STOPPED: u32 = 128;
+pub const GSC_EVENT_STOPPED: gsc_event = gsc_event(128);
 
-/// One scaler. A value without pointers: copy it, store it, send it. Made by gsc_state_init; the
-/// fields are for reading.
+/// the report is of another factor than the one in force: late, or used before
+pub const GSC_EVENT_STALE: gsc_event = gsc_event(256);
+
+/// One scaler. A value without pointers: copy it, store it, send it.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_state {
     /// the scale in force
     pub factor: gsc_factor,
-    /// the newest scale; another one only with apply_delay: what the next loss is scaled by while
-    /// the update for this one is still under way
+    /// the newest scale; differs only with apply_delay, where the next loss is scaled by it while
+    /// the update for this one is under way
     pub next: gsc_factor,
     /// predictive policies: running mean of log2(amax)
     pub mean: f64,
-    /// with variance_decay
+    /// slower mean of log2(amax), with variance_decay
     pub slow_mean: f64,
-    /// of its square
+    /// slower mean of its square
     pub mean_square: f64,
     /// weight of the zero that mean began with
     pub mean_start: f64,
     /// likewise of slow_mean
     pub slow_start: f64,
-    /// good steps since the last overflow or, but for GSC_GROWTH_EVERY, growth
+    /// good steps since the last overflow or growth; with GSC_GROWTH_EVERY since the last overflow
     pub good: i64,
     /// all steps since the last change
     pub steps: i64,
@@ -652,8 +710,8 @@ pub struct gsc_state {
     /// overflows in a row that could not lower the scale
     pub stalled: i64,
     /// GSC_EVENT_* of the last update
-    pub events: u32,
-    /// GSC_OK, or the error of the last update on a device; the next good one clears it
+    pub events: gsc_event,
+    /// GSC_OK, or the error of the last update on a device
     pub status: gsc_status,
     /// overflows since the start
     pub skipped: i64,
@@ -661,8 +719,13 @@ pub struct gsc_state {
     pub growths: i64,
     /// updates since the start that made it smaller
     pub backoffs: i64,
+    /// 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer that runs after the update takes as
+    /// found_inf
+    pub skip_f32: f32,
     /// 0
-    pub reserved: [u64; 11],
+    pub reserved_u32: u32,
+    /// 0
+    pub reserved: [u64; 10],
 }
 
 layout! { gsc_state, 256,
@@ -682,53 +745,67 @@ layout! { gsc_state, 256,
     skipped 144,
     growths 152,
     backoffs 160,
-    reserved 168,
+    skip_f32 168,
+    reserved_u32 172,
+    reserved 176,
 }
 
+impl Default for gsc_state {
+    fn default() -> Self {
+        gsc_state::ZERO
+    }
+}
+
+// Of gsc_state_save.
+
 /// bytes that hold any saved state of this major version
-pub const GSC_SAVED_SIZE: u64 = 1024;
+pub const GSC_SAVED_SIZE: u32 = 1024;
 
 // ---- Tensors ------------------------------------------------------------------------------------
 
-// dtype of a tensor.
+newtype! {
+    /// dtype of a tensor.
+    #[derive(Eq, Hash)]
+    gsc_dtype: u32
+}
 
 /// IEEE binary32
-pub const GSC_F32: u32 = 1;
+pub const GSC_F32: gsc_dtype = gsc_dtype(1);
 
 /// IEEE binary64
-pub const GSC_F64: u32 = 2;
+pub const GSC_F64: gsc_dtype = gsc_dtype(2);
 
 /// IEEE binary16
-pub const GSC_F16: u32 = 3;
+pub const GSC_F16: gsc_dtype = gsc_dtype(3);
 
 /// bfloat16: the upper half of a binary32
-pub const GSC_BF16: u32 = 4;
+pub const GSC_BF16: gsc_dtype = gsc_dtype(4);
 
-/// 4 bits of exponent, 3 of mantissa, bias 7, no Inf; up to 448 (OCP FP8)
-pub const GSC_F8_E4M3FN: u32 = 5;
+/// OCP FP8 without Inf; up to 448
+pub const GSC_F8_E4M3FN: gsc_dtype = gsc_dtype(5);
 
-/// 5 bits of exponent, 2 of mantissa, bias 15; the upper half of a binary16 (OCP FP8)
-pub const GSC_F8_E5M2: u32 = 6;
+/// OCP FP8: the upper half of a binary16
+pub const GSC_F8_E5M2: gsc_dtype = gsc_dtype(6);
 
 /// Cerebras' 16 bits: 6 of exponent, 9 of mantissa, bias 42
-pub const GSC_CB16: u32 = 7;
+pub const GSC_CB16: gsc_dtype = gsc_dtype(7);
 
 /// two binary32: real, imaginary
-pub const GSC_COMPLEX64: u32 = 8;
+pub const GSC_COMPLEX64: gsc_dtype = gsc_dtype(8);
 
 /// two binary64
-pub const GSC_COMPLEX128: u32 = 9;
+pub const GSC_COMPLEX128: gsc_dtype = gsc_dtype(9);
 
 /// A run of elements. An input is only read, although `data` is not const.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_tensor {
-    /// first element, any alignment
+    /// first element, any alignment; NULL only if count is 0
     pub data: *mut c_void,
     /// elements
     pub count: u64,
     /// GSC_F32 ...
-    pub dtype: u32,
+    pub dtype: gsc_dtype,
     /// 0
     pub reserved: u32,
 }
@@ -740,31 +817,79 @@ layout! { gsc_tensor, 24,
     reserved 20,
 }
 
+impl Default for gsc_tensor {
+    fn default() -> Self {
+        gsc_tensor::ZERO
+    }
+}
+
+// Of options.histogram: word k counts magnitudes from 2^(4k-48) up to 2^(4k-44) after unscaling,
+// word 0 all smaller ones except zeros, word 15 all larger finite ones, word 16 the elements that
+// were looked at: the first 4,096 of every 65,536 of a tensor, of a complex one half as many. Add
+// the words to merge.
+
+/// words of a histogram
+pub const GSC_HISTOGRAM_WORDS: u32 = 17;
+
+/// What a call on tensors measures beside overflow, where that goes, and whether it clamps. NULL
+/// and GSC_OPTIONS_INIT: nothing more.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct gsc_options {
+    /// set by the initialiser
+    pub struct_size: u32,
+    /// GSC_WANT_* bits
+    pub want: gsc_want,
+    /// measures what this policy judges by, too, and report.overflow is its verdict; NULL: Inf and
+    /// NaN are overflows
+    pub policy: *const gsc_policy,
+    /// limits outputs to \[-clamp, clamp\]; the report is of the values before that; 0: none
+    pub clamp: f64,
+    /// n reports: each\[i\] is of tensor i alone, and its overflow says whether that has an Inf or
+    /// NaN; NULL: none
+    pub each: *mut gsc_report,
+    /// GSC_HISTOGRAM_WORDS of them; NULL: none
+    pub histogram: *mut i64,
+}
+
+layout! { gsc_options, 40,
+    struct_size 0,
+    want 4,
+    policy 8,
+    clamp 16,
+    each 24,
+    histogram 32,
+}
+
+/// Bytes of [`gsc_options`].
+pub const GSC_OPTIONS_SIZE: u32 = 40;
+
+/// Zeros, and the size: where every [`gsc_options`] starts.
+pub const GSC_OPTIONS_INIT: gsc_options = gsc_options {
+    struct_size: GSC_OPTIONS_SIZE,
+    ..gsc_options::ZERO
+};
+
+impl Default for gsc_options {
+    fn default() -> Self {
+        GSC_OPTIONS_INIT
+    }
+}
+
+// ---- Calls on tensors ---------------------------------------------------------------------------
+
 // ---- Functions ----------------------------------------------------------------------------------
 
 extern "C" {
-    /// The meaning of a status in a few words; "unknown status" for a number that is none. Never
-    /// NULL, never freed.
+    /// The meaning of a status in a few words. Never NULL, never freed.
     pub fn gsc_status_string(status: gsc_status) -> *const c_char;
 
-    /// Version of the library that runs, as GSC_VERSION is that of this header.
+    /// Version of the library that runs; GSC_VERSION is that of this header.
     pub fn gsc_version() -> u32;
 
-    /// What GSC_POLICY_INIT does, for languages without macros: zeros, and struct_size.
-    ///
-    /// - `struct_size`: bytes of *out
-    ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
-    pub fn gsc_policy_init(
-        struct_size: u32,
-        out: *mut gsc_policy,
-        err: *mut gsc_error,
-    ) -> gsc_status;
-
-    /// Fills *out with a named set of rules: "recommended" for new work, "none", "static", or the
-    /// exact rules of a framework, such as "torch" or "megatron" (gsc_preset_name lists them).
-    /// out->struct_size must be set; a struct of an older version that lacks a field the preset
-    /// needs is refused.
+    /// Fills *out, which GSC_POLICY_INIT made, with a named set of rules: "recommended" for new
+    /// work, "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch"
+    /// or "megatron".
     ///
     /// - `out`: read and written
     ///
@@ -775,38 +900,25 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Whether the policy can be used; the error names the field that cannot. Every call that takes
-    /// a policy checks it so.
+    /// Whether the policy can be used; every call that takes a policy asks the same.
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY.
     pub fn gsc_policy_check(policy: *const gsc_policy, err: *mut gsc_error) -> gsc_status;
 
-    /// Number of presets.
-    pub fn gsc_preset_count() -> u32;
-
-    /// Name of preset `index`, from 0; NULL past the last. Never freed.
+    /// Name of preset `index`, from 0. NULL past the last.
     pub fn gsc_preset_name(index: u32) -> *const c_char;
 
-    /// What preset `index` does and where its rules come from, in a sentence; NULL past the last.
-    /// Never freed.
+    /// What preset `index` does and where its rules come from, in a sentence. NULL past the last.
     pub fn gsc_preset_summary(index: u32) -> *const c_char;
 
-    /// What GSC_EXEC_INIT does, for languages without macros.
-    ///
-    /// - `struct_size`: bytes of *out
-    ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
-    pub fn gsc_exec_init(struct_size: u32, out: *mut gsc_exec, err: *mut gsc_error) -> gsc_status;
-
-    /// A context that shares the work of a call among `threads` threads, the calling one included:
-    /// through the caller's pool, or threads of its own that sleep between calls and are made anew
-    /// in a forked process. The results have the same bits as with one thread. Lists below 4 MiB
-    /// stay on the calling thread, as does a call while another one has the context's own threads.
-    /// More than 64 threads share no better.
+    /// A context of `threads` threads, the calling one included. They are its own, sleep between
+    /// calls and are made anew in a forked process; with parallel_for they are those of the
+    /// caller's pool. Results have the same bits for any number of threads. Lists below 4 MiB stay
+    /// on the calling thread.
     ///
     /// - `threads`: 1 to 1,024
     /// - `parallel_for`: NULL: the context makes threads - 1 of its own
-    /// - `pool`: NULL: handed to parallel_for as it is; without one, it must be NULL
+    /// - `pool`: NULL: nothing to hand to parallel_for; without one it must be NULL
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_MEMORY.
     pub fn gsc_context_create_cpu(
@@ -817,14 +929,11 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// A context on a CUDA device, through the driver that is found at run time. Where there is
-    /// none, or it cannot be used, the answer is GSC_ERROR_UNAVAILABLE and gsc_info.cuda says why.
-    /// The context is the device's primary one, which frameworks share; the caller's current
-    /// context stays as it was. It needs compute capability 7.0 and a driver of CUDA 11.0. It loads
-    /// the kernels, which takes seconds the first time on a machine, as the driver compiles them
-    /// then, and keeps them for later processes if its cache, ~/.nv/ComputeCache, can be written:
-    /// make one per device, not one per call. Not in a process that was forked after CUDA was used:
-    /// there it has ceased to work. cudaDeviceReset ends it, too: destroy it before.
+    /// A context on a CUDA device: its primary one, which frameworks share. It loads the kernels,
+    /// which takes seconds the first time on a machine, so that no later call has to: make one per
+    /// device, not one per call. It needs compute capability 7.0 and a driver of CUDA 11.0.
+    /// GSC_ERROR_UNAVAILABLE: gsc_info.cuda says why. A process that was forked after CUDA was used
+    /// cannot use it; cudaDeviceReset ends the context, so destroy it before.
     ///
     /// - `device`: CUDA ordinal
     ///
@@ -836,44 +945,71 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Frees a context that neither a call, on a stream or in progress, nor a CUDA graph that
-    /// captured one uses any more.
+    /// Frees a context that no call, stream or graph uses any more.
     ///
     /// - `context`: NULL: does nothing
     pub fn gsc_context_destroy(context: *mut gsc_context);
 
-    /// Loads what calls on `on` still lack, so that none of them is slow the first time or breaks a
-    /// stream capture; a CUDA context has loaded all when it was made.
+    /// Memory of a context, aligned to 256 bytes and not cleared. Free it before the context.
+    ///
+    /// - `context`: NULL: host memory
+    /// - `size`: bytes; 0 gives NULL
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    pub fn gsc_memory_create(
+        context: *mut gsc_context,
+        kind: gsc_memory,
+        size: u64,
+        out: *mut *mut c_void,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// Frees memory that gsc_memory_create made with the same context and that no call, stream or
+    /// graph uses any more.
+    ///
+    /// - `context`: NULL: host memory
+    /// - `memory`: NULL: does nothing
+    pub fn gsc_memory_destroy(context: *mut gsc_context, memory: *mut c_void);
+
+    /// Copies between any two of host, shared and device memory, in the order of on->stream. Host
+    /// memory stays in use until gsc_exec_wait, or whatever else waits for the stream.
     ///
     /// - `on`: NULL: this thread, host memory
+    /// - `size`: bytes
     ///
-    /// Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
-    pub fn gsc_prepare(on: *const gsc_exec, err: *mut gsc_error) -> gsc_status;
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
+    pub fn gsc_memory_copy(
+        on: *const gsc_exec,
+        to: *mut c_void,
+        from: *const c_void,
+        size: u64,
+        err: *mut gsc_error,
+    ) -> gsc_status;
 
-    /// What GSC_INFO_INIT does, for languages without macros.
+    /// Waits until on->stream has done all that was enqueued. A stream that is being captured is
+    /// refused with GSC_ERROR_UNAVAILABLE, and its capture goes on.
     ///
-    /// - `struct_size`: bytes of *out
+    /// - `on`: NULL: returns at once
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
-    pub fn gsc_info_init(struct_size: u32, out: *mut gsc_info, err: *mut gsc_error) -> gsc_status;
+    /// Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_DEVICE.
+    pub fn gsc_exec_wait(on: *const gsc_exec, err: *mut gsc_error) -> gsc_status;
 
-    /// Fills *out, whose struct_size must be set.
+    /// Fills *out, which GSC_INFO_INIT made.
     ///
     /// - `out`: read and written
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
-    pub fn gsc_get_info(out: *mut gsc_info, err: *mut gsc_error) -> gsc_status;
+    pub fn gsc_info_get(out: *mut gsc_info, err: *mut gsc_error) -> gsc_status;
 
-    /// The factor of a given scale, with serial 0.
+    /// The factor of a scale, with serial 0.
     ///
-    /// - `scale`: finite, above 0, as its inverse must be
+    /// - `scale`: finite and above 0, as is its inverse
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE.
     pub fn gsc_factor_init(scale: f64, out: *mut gsc_factor, err: *mut gsc_error) -> gsc_status;
 
-    /// *out is *factor with its scale multiplied by `by` and its inverse divided by it. The mean
-    /// over k micro-batches, or ranks, whose gradients were added, is what unscaling by k times the
-    /// factor gives. *out may be *factor.
+    /// Multiplies the scale by `by` and divides the inverse by it. To get the mean of k gradients
+    /// that were added, unscale their sum by the factor times k. *out may be *factor.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `by`: finite, above 0
@@ -888,48 +1024,76 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// One report of two: of micro-batches, of optimizers that share a scale, of ranks. *out may be
-    /// *a or *b. It lacks what one of both lacks: ask for the same. first_bad is the earlier one,
-    /// so it points into the right list only when both reports are of the same list.
+    /// One report of many. Ranks gather their reports and merge them in rank order, so that all get
+    /// the same bits. It lacks what one of them lacks, and of summands the norm and amax: ask the
+    /// sum for those. first_tensor and first_element are those of the first report that has some.
+    /// *out may be one of the reports.
     ///
     /// - `on`: NULL: this thread, host memory
+    /// - `n`: 0 gives the report of an empty list
+    /// - `policy`: NULL: an overflow in any report is one; with it, overflow is the policy's
+    ///   verdict
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_MEMORY,
-    /// GSC_ERROR_DEVICE.
-    pub fn gsc_merge(
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_REPORT,
+    /// GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    pub fn gsc_report_merge(
         on: *const gsc_exec,
-        a: *const gsc_report,
-        b: *const gsc_report,
+        reports: *const gsc_report,
+        n: u64,
+        kind: gsc_merge,
+        policy: *const gsc_policy,
         out: *mut gsc_report,
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// The state before the first step.
+    /// *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in
+    /// torch.nn.utils.clip_grad_norm_. The report has GSC_WANT_NORM. After gsc_check, unscaling by
+    /// *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
     ///
     /// - `on`: NULL: this thread, host memory
+    /// - `factor`: NULL: 1
+    /// - `max_norm`: finite, above 0
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
-    /// GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_REPORT, GSC_ERROR_FACTOR,
+    /// GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    pub fn gsc_factor_clip(
+        on: *const gsc_exec,
+        factor: *const gsc_factor,
+        report: *const gsc_report,
+        max_norm: f64,
+        out: *mut gsc_factor,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// Without `from`, the state before the first step. With it, a state that has the scale
+    /// from->factor.scale at once, and its counts, means and totals: to set the scale of a state or
+    /// its counts, change a copy and hand it over. *out may be *from. A scale of 0 or infinity,
+    /// which some peers reach, is taken; its factor is refused by every call that multiplies.
+    ///
+    /// - `on`: NULL: this thread, host memory
+    /// - `from`: NULL: the policy's start
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
+    /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_state_init(
         on: *const gsc_exec,
         policy: *const gsc_policy,
+        from: *const gsc_state,
         out: *mut gsc_state,
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// One step of the policy: *out is the state after the gradients of one optimizer step, whose
-    /// report is merged over all of them. *out may be *state. What happened is out->events. An
-    /// overflow is not an error.
-    ///
-    /// A report that lacks what the policy judges by (GSC_OVERFLOW_NORM, target_amax) is refused. A
-    /// predictive policy takes a report with amax 0 and no overflow as no sample: the scale stays.
+    /// One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
+    /// report on all of its gradients. *out may be *state. What happened is in out->events; a
+    /// caller that steps after this call does so unless GSC_EVENT_SKIPPED is there. A report that
+    /// lacks what the policy judges by is refused; options.policy measures it. A predictive policy
+    /// takes a report with amax 0 and no overflow as no sample: the scale stays.
     ///
     /// - `on`: NULL: this thread, host memory
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_REPORT, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY,
-    /// GSC_ERROR_DEVICE.
-    pub fn gsc_update(
+    /// GSC_ERROR_REPORT, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    pub fn gsc_state_update(
         on: *const gsc_exec,
         policy: *const gsc_policy,
         state: *const gsc_state,
@@ -938,30 +1102,11 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// *out is the state with another scale in force at once; the counts start anew, the totals
-    /// stay. *out may be *state.
+    /// Writes policy and state, which are host memory, as bytes that any later version on any
+    /// machine reads: versioned, with a checksum. *size becomes their number; with bytes NULL and
+    /// capacity 0 only that.
     ///
-    /// - `on`: NULL: this thread, host memory
-    /// - `scale`: one value, above 0
-    ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
-    pub fn gsc_set_scale(
-        on: *const gsc_exec,
-        policy: *const gsc_policy,
-        state: *const gsc_state,
-        scale: *const f64,
-        out: *mut gsc_state,
-        err: *mut gsc_error,
-    ) -> gsc_status;
-
-    /// Writes policy and state as bytes that any later version on any machine reads: little-endian,
-    /// versioned, with a checksum. *size becomes the number of bytes needed or written; with bytes
-    /// NULL and capacity 0 only that. GSC_SAVED_SIZE always suffices. The state must be host
-    /// memory.
-    ///
-    /// - `bytes`: NULL: with capacity 0: only the size
-    /// - `capacity`: bytes
+    /// - `capacity`: bytes; GSC_SAVED_SIZE always suffices
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
     /// GSC_ERROR_CAPACITY.
@@ -974,11 +1119,10 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Reads what gsc_state_save wrote. policy->struct_size must be set; fields that its struct
-    /// lacks must be 0 in the bytes.
+    /// Reads what gsc_state_save wrote. Fields that the caller's *policy is too small for must be 0
+    /// in the bytes.
     ///
-    /// - `size`: bytes
-    /// - `policy`: NULL: the saved policy is not wanted; read and written
+    /// - `policy`: NULL: not wanted; else GSC_POLICY_INIT made it; read and written
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
     /// GSC_ERROR_CORRUPT, GSC_ERROR_VERSION.
@@ -990,60 +1134,40 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Bytes of one element of a dtype; 0 for a number that is none.
-    pub fn gsc_dtype_size(dtype: u32) -> u32;
-
-    /// out = tensors * factor.scale: the loss, or the gradient that a backward pass starts from. No
-    /// check: what overflows here is found when the gradients are unscaled. `out` may be `tensors`.
-    /// Without factor it is a cast; gsc_clip_value casts with saturation.
-    ///
-    /// - `on`: NULL: this thread, host memory
-    /// - `factor`: NULL: 1: a cast, or a copy
-    ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
-    /// GSC_ERROR_DEVICE.
-    pub fn gsc_scale(
-        on: *const gsc_exec,
-        factor: *const gsc_factor,
-        tensors: *const gsc_tensor,
-        out: *const gsc_tensor,
-        n: u64,
-        err: *mut gsc_error,
-    ) -> gsc_status;
+    /// Bytes of one element; 0 for a number that is no dtype.
+    pub fn gsc_dtype_size(dtype: gsc_dtype) -> u32;
 
     /// Reports on tensors * factor.inverse without writing it: what gsc_unscale in place would
     /// report.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
-    /// - `want`: GSC_WANT_* bits
+    /// - `options`: NULL: nothing is wanted; its clamp must be 0
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_FACTOR,
+    /// GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
     /// GSC_ERROR_DEVICE.
     pub fn gsc_check(
         on: *const gsc_exec,
         factor: *const gsc_factor,
         tensors: *const gsc_tensor,
         n: u64,
-        want: u32,
+        options: *const gsc_options,
         report: *mut gsc_report,
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// out = tensors * factor.inverse, in one pass with the check and whatever `want` asks for.
-    /// `out` may be `tensors`. All elements are written, also when report->overflow says not to use
-    /// them. float16 gradients are best unscaled into float32: in place most of what scaling saved
-    /// is lost again.
+    /// out = tensors * factor.inverse. Writes all elements, also when report->overflow is set.
+    /// float16 gradients are best unscaled into float32: in place most of what scaling saved is
+    /// lost again.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
-    /// - `want`: GSC_WANT_* bits
+    /// - `options`: NULL: nothing is wanted
     /// - `report`: NULL: not wanted
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_FACTOR,
+    /// GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
     /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_unscale(
         on: *const gsc_exec,
@@ -1051,53 +1175,48 @@ extern "C" {
         tensors: *const gsc_tensor,
         out: *const gsc_tensor,
         n: u64,
-        want: u32,
+        options: *const gsc_options,
         report: *mut gsc_report,
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// gsc_unscale with each product clamped to [-limit, limit] before it is rounded to its output,
-    /// in the same pass: what torch.nn.utils.clip_grad_value_ does after unscaling. The report is
-    /// of the products before they are clamped, so that an overflow is not hidden: Inf is clamped
-    /// and counted, NaN stays. A finite product is never bad, however narrow its output: with the
-    /// largest value of a dtype as limit this is a cast with saturation. Both parts of a complex
-    /// value are clamped.
+    /// out = tensors * factor.scale: the loss, or what a backward pass starts from.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
-    /// - `limit`: finite, above 0; rounded to the type that multiplies: past the largest float it
-    ///   clamps doubles only, below the smallest it is 0
-    /// - `want`: GSC_WANT_* bits
+    /// - `options`: NULL: nothing is wanted
     /// - `report`: NULL: not wanted
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_FACTOR,
+    /// GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
     /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
-    pub fn gsc_clip_value(
+    pub fn gsc_scale(
         on: *const gsc_exec,
         factor: *const gsc_factor,
-        limit: f64,
         tensors: *const gsc_tensor,
         out: *const gsc_tensor,
         n: u64,
-        want: u32,
+        options: *const gsc_options,
         report: *mut gsc_report,
         err: *mut gsc_error,
     ) -> gsc_status;
 
     /// out += tensors * factor.inverse if every product is finite in the dtype of its output, else
-    /// nothing at all: a micro-batch that overflowed adds nothing to the good ones. The sums are
-    /// made in the type that multiplies, or in double if `out` is double, and rounded to `out`;
-    /// that they are finite is for the unscaling or check of the accumulated gradients to find. The
-    /// report is of the products. Reads the list twice. `out` and `tensors` have no byte in common.
+    /// nothing: a micro-batch that overflowed is left out, so divide the sums by the number of
+    /// those that were added. The report is of the products; whether the sums are finite shows when
+    /// they are unscaled or checked. Sums are made in the type that multiplies, or in double if
+    /// `out` is double. Reads `tensors` twice; `out` is other memory.
+    ///
+    /// A step of several micro-batches: merge their reports as summands. Unscale the sums by a
+    /// factor of the number that was added, with options.policy, and step if that report has no
+    /// overflow. Update with the merged report if it has an overflow, else with that of the sums.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
-    /// - `out`: read and written
-    /// - `want`: GSC_WANT_* bits
+    /// - `options`: NULL: nothing is wanted; its clamp must be 0
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_DTYPE,
-    /// GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_FACTOR,
+    /// GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
     /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_accumulate(
         on: *const gsc_exec,
@@ -1105,47 +1224,23 @@ extern "C" {
         tensors: *const gsc_tensor,
         out: *const gsc_tensor,
         n: u64,
-        want: u32,
+        options: *const gsc_options,
         report: *mut gsc_report,
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), the clip
-    /// coefficient of torch.nn.utils.clip_grad_norm_, where norm is the root of
-    /// report->sum_squares. After gsc_check, unscaling by *out unscales and clips in one pass;
-    /// after gsc_unscale, pass factor NULL and multiply by out->inverse, or hand it to the
-    /// optimizer.
+    /// Bytes of on->workspace that any of these calls needs for this list; 0 on the CPU.
     ///
     /// - `on`: NULL: this thread, host memory
-    /// - `report`: with GSC_WANT_NORM
-    /// - `factor`: NULL: 1
-    /// - `max_norm`: finite, above 0
+    /// - `options`: NULL: nothing is wanted
     ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_REPORT, GSC_ERROR_FACTOR,
-    /// GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
-    pub fn gsc_clip_factor(
-        on: *const gsc_exec,
-        report: *const gsc_report,
-        factor: *const gsc_factor,
-        max_norm: f64,
-        out: *mut gsc_factor,
-        err: *mut gsc_error,
-    ) -> gsc_status;
-
-    /// Bytes of gsc_exec.workspace that a call over this list needs: 0 on the CPU, and where there
-    /// is no list. It depends on counts and dtypes, not on data; gsc_accumulate needs it for
-    /// `tensors`.
-    ///
-    /// - `on`: NULL: this thread, host memory
-    /// - `want`: GSC_WANT_* bits
-    ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_DTYPE, GSC_ERROR_COUNT,
-    /// GSC_ERROR_WANT, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_DTYPE,
+    /// GSC_ERROR_COUNT, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
     pub fn gsc_workspace_size(
         on: *const gsc_exec,
         tensors: *const gsc_tensor,
         n: u64,
-        want: u32,
+        options: *const gsc_options,
         size: *mut u64,
         err: *mut gsc_error,
     ) -> gsc_status;

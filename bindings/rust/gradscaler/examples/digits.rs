@@ -42,6 +42,7 @@ fn train<T: Element + Default>(name: &str, mut scaler: Scaler, digits: &Digits) 
             scaler.scale_into(
                 &[Tensor::new(&loss_gradient)],
                 &mut [TensorMut::new(&mut delta)],
+                Want::NONE,
             )?;
             let scaled = backward(&parameters, &activations, delta)?;
 
@@ -50,7 +51,7 @@ fn train<T: Element + Default>(name: &str, mut scaler: Scaler, digits: &Digits) 
             let tensors: Vec<Tensor> = scaled.iter().map(|g| Tensor::new(g)).collect();
             let mut out: Vec<TensorMut> = gradients.iter_mut().map(|g| TensorMut::new(g)).collect();
             let report = scaler.unscale_into(&tensors, &mut out, Want::NONE)?;
-            if !report.found_inf() {
+            if !report.overflow() {
                 adam.step(&mut master, &gradients);
             }
             scaler.update(&report)?;
@@ -70,7 +71,8 @@ fn train<T: Element + Default>(name: &str, mut scaler: Scaler, digits: &Digits) 
 /// Converts to another number type: scaling by 1 is a cast, rounded to nearest even.
 fn cast<From: Element, To: Element + Default>(from: &[From]) -> Result<Vec<To>> {
     let mut to = vec![To::default(); from.len()];
-    Factor::ONE.scale_into(&[Tensor::new(from)], &mut [TensorMut::new(&mut to)])?;
+    let (from, out) = ([Tensor::new(from)], &mut [TensorMut::new(&mut to)]);
+    Factor::ONE.scale_into(&from, out, Want::NONE)?;
     Ok(to)
 }
 

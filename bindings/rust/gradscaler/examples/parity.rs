@@ -5,11 +5,19 @@ mod clients;
 
 use std::error::Error;
 use std::fs;
+use std::io::{self, Write};
+use std::mem::size_of_val;
+use std::process::{Child, Command, Stdio};
+use std::slice;
 
 use clients::parse_policy;
 use gradscaler::{
-    Bf16, Dtype, Element, Report, Result, Scaler, State, Tensor, TensorMut, Want, F16,
+    Bf16, Dtype, Element, Histogram, Options, Result, Scaler, Tensor, TensorMut, Want, F16,
 };
+
+// The fields that are hashed are those in front of the reserved words.
+const REPORT_BYTES: usize = 104;
+const STATE_BYTES: usize = 172;
 
 /// The elements of a tensor, in their own dtype.
 enum Elements {
@@ -59,30 +67,15 @@ impl Elements {
     }
 }
 
-/// The memory of elements, for a file and a digest that are little-endian as every target is.
-fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
-    // SAFETY: the elements are plain numbers without padding.
-    unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), std::mem::size_of_val(elements)) }
+/// The memory of numbers, for a file and a digest that are little-endian as every target is.
+fn bytes_of<T: Copy>(numbers: &[T]) -> &[u8] {
+    // SAFETY: elements, and structs of the interface, are numbers without padding.
+    unsafe { slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
 }
 
 fn bytes_of_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
     // SAFETY: as in `bytes_of`; every bit pattern is a number.
-    unsafe {
-        std::slice::from_raw_parts_mut(
-            elements.as_mut_ptr().cast(),
-            std::mem::size_of_val(elements),
-        )
-    }
-}
-
-fn report_bytes(report: &Report) -> [u8; 256] {
-    // SAFETY: 256 bytes without padding, as the C interface defines them.
-    unsafe { std::mem::transmute(*report.as_raw()) }
-}
-
-fn state_bytes(state: &State) -> [u8; 256] {
-    // SAFETY: likewise.
-    unsafe { std::mem::transmute(*state.as_raw()) }
+    unsafe { slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
 }
 
 /// The file, read from front to back.
@@ -131,15 +124,21 @@ fn step(
         .iter_mut()
         .map(|result| TensorMut::new(result))
         .collect();
-    let report = scaler.unscale_into(&inputs, &mut out, Want::ALL)?;
-    scaler.scale_into(&[Tensor::new(&results[0])], &mut [back.view_mut()])?;
+    let mut histogram = Histogram::default();
+    let options = Options::new(Want::ALL).histogram(&mut histogram);
+    let report = scaler.unscale_into(&inputs, &mut out, options)?;
+    let first = [Tensor::new(&results[0])];
+    scaler.scale_into(&first, &mut [back.view_mut()], Want::NONE)?;
     scaler.update(&report)?;
     for result in &results {
         digest.add(bytes_of(result));
     }
     digest.add(back.bytes_mut());
-    digest.add(&report_bytes(&report));
-    digest.add(&state_bytes(scaler.state()));
+    digest.add(&bytes_of(slice::from_ref(report.as_raw()))[..REPORT_BYTES]);
+    for count in histogram.bins().iter().chain([&histogram.elements()]) {
+        digest.add(&count.to_le_bytes());
+    }
+    digest.add(&bytes_of(slice::from_ref(scaler.state().as_raw()))[..STATE_BYTES]);
     Ok(())
 }
 
@@ -161,7 +160,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
     let first = tensors.first().ok_or("the file has no tensor")?.view();
     let mut back = Elements::zeros(first.dtype(), first.len())?;
 
-    let mut digest = Sha256::new();
+    let mut digest = Sha256::new()?;
     for number in 0..steps {
         for tensor in &mut tensors {
             let bytes = tensor.bytes_mut();
@@ -169,95 +168,31 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
         }
         step(&mut scaler, &tensors, &mut back, &mut digest)?;
         if number + 1 == steps / 2 {
-            let saved = scaler.save()?;
-            digest.add(&saved);
-            scaler = Scaler::load(&saved)?;
+            scaler = Scaler::load(&scaler.save()?)?;
         }
     }
-    let hex: String = digest
-        .finish()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    println!("{hex} {} {}", scaler.state().skipped(), scaler.loss_scale());
+    let (skipped, scale) = (scaler.state().skipped(), scaler.loss_scale());
+    println!("{} {skipped} {scale}", digest.finish()?);
     Ok(())
 }
 
-/// SHA-256 (FIPS 180-4), here so that a test needs no dependency.
-struct Sha256 {
-    hash: [u32; 8],
-    constants: [u32; 64],
-    pending: Vec<u8>,
-    length: u64,
-}
+/// SHA-256 by the system's tool, so that a test needs no dependency.
+struct Sha256(Child);
 
 impl Sha256 {
-    /// The hash starts with the fractions of the square roots of the first primes, the constants of the rounds are
-    /// those of the cube roots.
-    fn new() -> Self {
-        Self {
-            hash: std::array::from_fn(|i| root_bits(f64::sqrt, i)),
-            constants: std::array::from_fn(|i| root_bits(f64::cbrt, i)),
-            pending: Vec::new(),
-            length: 0,
-        }
+    fn new() -> io::Result<Self> {
+        let mut tool = Command::new("sha256sum");
+        tool.stdin(Stdio::piped()).stdout(Stdio::piped());
+        tool.spawn().map(Self)
     }
 
     fn add(&mut self, bytes: &[u8]) {
-        self.length += bytes.len() as u64;
-        self.pending.extend_from_slice(bytes);
-        let whole = self.pending.len() / 64 * 64;
-        for block in self.pending[..whole].chunks_exact(64) {
-            compress(&mut self.hash, &self.constants, block);
-        }
-        self.pending.drain(..whole);
+        let input = self.0.stdin.as_mut().expect("it is piped");
+        input.write_all(bytes).expect("sha256sum reads");
     }
 
-    fn finish(mut self) -> Vec<u8> {
-        let bits = self.length * 8;
-        let zeros = (119 - self.pending.len()) % 64;
-        self.add(&[&[0x80], &vec![0; zeros][..], &bits.to_be_bytes()].concat());
-        self.hash
-            .iter()
-            .flat_map(|word| word.to_be_bytes())
-            .collect()
-    }
-}
-
-/// The first 32 bits of the fraction of a root of prime number `index`.
-fn root_bits(root: fn(f64) -> f64, index: usize) -> u32 {
-    let is_prime = |&n: &u32| (2..n).all(|divisor| n % divisor != 0);
-    let prime = (2u32..).filter(is_prime).nth(index).map_or(2.0, f64::from);
-    (root(prime).fract() * 2f64.powi(32)) as u32
-}
-
-fn compress(hash: &mut [u32; 8], constants: &[u32; 64], block: &[u8]) {
-    let mut w = [0u32; 64];
-    for (word, bytes) in w.iter_mut().zip(block.chunks_exact(4)) {
-        *word = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    }
-    for t in 16..64 {
-        let (x, y) = (w[t - 15], w[t - 2]);
-        let small0 = x.rotate_right(7) ^ x.rotate_right(18) ^ x >> 3;
-        let small1 = y.rotate_right(17) ^ y.rotate_right(19) ^ y >> 10;
-        w[t] = w[t - 16]
-            .wrapping_add(small0)
-            .wrapping_add(w[t - 7])
-            .wrapping_add(small1);
-    }
-    let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *hash;
-    for (word, constant) in w.iter().zip(constants) {
-        let big1 = e.rotate_right(6) ^ e.rotate_right(11) ^ e.rotate_right(25);
-        let choice = e & f ^ !e & g;
-        let t1 = [big1, choice, *constant, *word]
-            .into_iter()
-            .fold(h, u32::wrapping_add);
-        let big0 = a.rotate_right(2) ^ a.rotate_right(13) ^ a.rotate_right(22);
-        let t2 = big0.wrapping_add(a & b ^ a & c ^ b & c);
-        (h, g, f, e) = (g, f, e, d.wrapping_add(t1));
-        (d, c, b, a) = (c, b, a, t1.wrapping_add(t2));
-    }
-    for (sum, value) in hash.iter_mut().zip([a, b, c, d, e, f, g, h]) {
-        *sum = sum.wrapping_add(value);
+    fn finish(self) -> io::Result<String> {
+        let answer = String::from_utf8_lossy(&self.0.wait_with_output()?.stdout).into_owned();
+        Ok(answer.chars().take(64).collect())
     }
 }

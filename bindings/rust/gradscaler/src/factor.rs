@@ -4,7 +4,7 @@
 use std::ptr;
 
 use crate::error::{check, Error, Result};
-use crate::{sys, How, Report, Status, Tensor, TensorMut};
+use crate::{sys, Options, Report, Status, Tensor, TensorMut};
 
 /// A snapshot of a scale: what one loss was multiplied by, and its gradients are divided by.
 ///
@@ -20,12 +20,13 @@ use crate::{sys, How, Report, Status, Tensor, TensorMut};
 ///
 /// let factor = Factor::new(1024.0)?;
 /// let (loss_grad, mut scaled) = ([1e-7f32; 4], [F16(0); 4]);
-/// factor.scale_into(&[Tensor::new(&loss_grad)], &mut [TensorMut::new(&mut scaled)])?;
+/// let (input, mut out) = ([Tensor::new(&loss_grad)], [TensorMut::new(&mut scaled)]);
+/// factor.scale_into(&input, &mut out, Want::NONE)?;
 /// // ... the backward pass in half precision ...
 /// let mut grads = [0f32; 4];
 /// let report =
 ///     factor.unscale_into(&[Tensor::new(&scaled)], &mut [TensorMut::new(&mut grads)], Want::AMAX)?;
-/// assert!(!report.found_inf() && (grads[0] / 1e-7 - 1.0).abs() < 1e-3);
+/// assert!(!report.overflow() && (grads[0] / 1e-7 - 1.0).abs() < 1e-3);
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,7 +34,8 @@ use crate::{sys, How, Report, Status, Tensor, TensorMut};
 pub struct Factor(pub(crate) sys::gsc_factor);
 
 impl Factor {
-    /// The factor 1: `check` with it tells about the tensors as they are, and `scale_into` casts.
+    /// The factor 1: `check` with it tells about the tensors as they are; `scale_into` casts, and
+    /// `unscale_into` casts with a report.
     pub const ONE: Self = Self(sys::gsc_factor {
         scale: 1.0,
         inverse: 1.0,
@@ -64,14 +66,13 @@ impl Factor {
         self.0.inverse
     }
 
-    /// Updates and changes of the scale that led to it.
+    /// Updates and changes of the scale that led to it, from 1; 0 for one that no scaler made.
     pub fn serial(&self) -> u64 {
         self.0.serial
     }
 
-    /// This factor with its scale multiplied by `by`, finite and above 0: the mean over k
-    /// micro-batches or ranks, whose gradients were added, is what unscaling by k times the factor
-    /// gives.
+    /// This factor with its scale multiplied by `by`, which is finite and above 0. To get the mean
+    /// of k gradients that were added, unscale their sum by the factor times k.
     ///
     /// # Errors
     ///
@@ -103,34 +104,43 @@ impl Factor {
         let factor = factor.map_or(ptr::null(), |factor| &factor.0);
         // SAFETY: a report and two factors; the one that is read may be NULL.
         check(|err| unsafe {
-            sys::gsc_clip_factor(ptr::null(), &report.0, factor, max_norm, &mut out.0, err)
+            sys::gsc_factor_clip(ptr::null(), factor, &report.0, max_norm, &mut out.0, err)
         })?;
         Ok(out)
     }
 
     /// Multiplies by the scale, in place.
     ///
+    /// `options` is a [`Want`](crate::Want), or [`Options`]. There is no report of the whole list:
+    /// what overflows here is found when the gradients are unscaled.
+    ///
     /// # Errors
     ///
-    /// [`Status::FACTOR`]: the scale is 0, infinite or not a number.
-    pub fn scale(&self, tensors: &mut [TensorMut<'_>]) -> Result<()> {
-        let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
-        // SAFETY: a view is a gsc_tensor; n of them, each borrowed mutably and so apart.
-        check(|err| unsafe { sys::gsc_scale(ptr::null(), &self.0, list, list, n, err) })
+    /// [`Status::FACTOR`]: the scale is 0, infinite or not a number; [`Status::VALUE`]: a field of
+    /// the options is out of range.
+    pub fn scale<'a>(
+        &self,
+        tensors: &mut [TensorMut<'_>],
+        options: impl Into<Options<'a>>,
+    ) -> Result<()> {
+        let _ = self.in_place(sys::gsc_scale, tensors, options.into())?;
+        Ok(())
     }
 
     /// Multiplies by the scale, into other slices, which may have other dtypes.
     ///
-    /// No check: what overflows here is found when the gradients are unscaled.
-    ///
     /// # Errors
     ///
-    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; [`Status::FACTOR`].
-    pub fn scale_into(&self, tensors: &[Tensor<'_>], out: &mut [TensorMut<'_>]) -> Result<()> {
-        same_length(tensors, out)?;
-        let (list, out, n) = lists(tensors, out);
-        // SAFETY: as in `scale`; the outputs are borrowed mutably and so apart from the inputs.
-        check(|err| unsafe { sys::gsc_scale(ptr::null(), &self.0, list, out, n, err) })
+    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; otherwise as
+    /// [`scale`](Self::scale).
+    pub fn scale_into<'a>(
+        &self,
+        tensors: &[Tensor<'_>],
+        out: &mut [TensorMut<'_>],
+        options: impl Into<Options<'a>>,
+    ) -> Result<()> {
+        let _ = self.elsewhere(sys::gsc_scale, tensors, out, options.into())?;
+        Ok(())
     }
 
     /// Divides gradients by the scale in place, and reports on the results, in one pass.
@@ -139,99 +149,49 @@ impl Factor {
     /// gradients are better unscaled [into](Self::unscale_into) f32: in place most of what scaling
     /// saved is lost again.
     ///
-    /// `how` is a [`Want`](crate::Want), or one [on threads](crate::Want::on).
+    /// `options` is a [`Want`](crate::Want), or [`Options`].
     ///
     /// # Errors
     ///
-    /// [`Status::FACTOR`]: the scale is 0, infinite or not a number; [`Status::WANT`].
+    /// [`Status::FACTOR`]: the scale is 0, infinite or not a number; [`Status::VALUE`]: a field of
+    /// the options is out of range.
     pub fn unscale<'a>(
         &self,
         tensors: &mut [TensorMut<'_>],
-        how: impl Into<How<'a>>,
+        options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
-        reported(how.into(), |on, want, report, err| {
-            // SAFETY: as in `scale`.
-            unsafe { sys::gsc_unscale(on, &self.0, list, list, n, want, report, err) }
-        })
+        self.in_place(sys::gsc_unscale, tensors, options.into())
     }
 
     /// Divides gradients by the scale into other slices, which may have other dtypes, and reports
     /// on the results, in one pass.
     ///
-    /// # Errors
-    ///
-    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; [`Status::DTYPE`]: of a
-    /// pair one is complex; [`Status::FACTOR`]; [`Status::WANT`].
-    pub fn unscale_into<'a>(
-        &self,
-        tensors: &[Tensor<'_>],
-        out: &mut [TensorMut<'_>],
-        how: impl Into<How<'a>>,
-    ) -> Result<Report> {
-        same_length(tensors, out)?;
-        let (list, out, n) = lists(tensors, out);
-        reported(how.into(), |on, want, report, err| {
-            // SAFETY: as in `scale_into`.
-            unsafe { sys::gsc_unscale(on, &self.0, list, out, n, want, report, err) }
-        })
-    }
-
-    /// [`unscale`](Self::unscale) with each gradient clamped to -limit..limit, in the same pass:
-    /// what torch.nn.utils.clip_grad_value_ does.
-    ///
-    /// The report is of the gradients before they are clamped, so that an overflow is not hidden.
-    ///
-    /// # Errors
-    ///
-    /// [`Status::VALUE`]: `limit` is not finite and above 0; otherwise as [`unscale`](Self::unscale).
-    pub fn clip_value<'a>(
-        &self,
-        tensors: &mut [TensorMut<'_>],
-        limit: f64,
-        how: impl Into<How<'a>>,
-    ) -> Result<Report> {
-        let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
-        reported(how.into(), |on, want, report, err| {
-            // SAFETY: as in `scale`.
-            unsafe { sys::gsc_clip_value(on, &self.0, limit, list, list, n, want, report, err) }
-        })
-    }
-
-    /// [`unscale_into`](Self::unscale_into) with each gradient clamped to -limit..limit before it is
-    /// rounded: with the largest number of a dtype as limit, a cast that saturates.
+    /// With [`Options::clamp`] it is a cast that saturates:
     ///
     /// ```
-    /// use gradscaler::{Factor, Tensor, TensorMut, Want, F8E4M3FN};
+    /// use gradscaler::{Factor, Options, Tensor, TensorMut, F8E4M3FN};
     ///
     /// let (wide, mut narrow) = ([1000f32, -0.5], [F8E4M3FN(0); 2]);
     /// let (tensors, mut out) = ([Tensor::new(&wide)], [TensorMut::new(&mut narrow)]);
-    /// let report = Factor::ONE.clip_value_into(&tensors, &mut out, 448.0, Want::NONE)?;
-    /// assert!(!report.found_inf());
-    /// assert_eq!(narrow, [F8E4M3FN(0x7e), F8E4M3FN(0xb0)]);
+    /// let report = Factor::ONE.unscale_into(&tensors, &mut out, Options::default().clamp(448.0))?;
+    /// assert_eq!((narrow, report.clamped()), ([F8E4M3FN(0x7e), F8E4M3FN(0xb0)], 1));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`Status::VALUE`]: `limit` is not finite and above 0; otherwise as
-    /// [`unscale_into`](Self::unscale_into).
-    pub fn clip_value_into<'a>(
+    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; [`Status::DTYPE`]: of a
+    /// pair one is complex; otherwise as [`unscale`](Self::unscale).
+    pub fn unscale_into<'a>(
         &self,
         tensors: &[Tensor<'_>],
         out: &mut [TensorMut<'_>],
-        limit: f64,
-        how: impl Into<How<'a>>,
+        options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        same_length(tensors, out)?;
-        let (list, out, n) = lists(tensors, out);
-        reported(how.into(), |on, want, report, err| {
-            // SAFETY: as in `scale_into`.
-            unsafe { sys::gsc_clip_value(on, &self.0, limit, list, out, n, want, report, err) }
-        })
+        self.elsewhere(sys::gsc_unscale, tensors, out, options.into())
     }
 
-    /// Adds gradients of a micro-batch, divided by the scale, to `sums`, and reports on what was to
+    /// Adds gradients of a micro-batch, divided by the scale, to `out`, and reports on what was to
     /// be added.
     ///
     /// Where one of them is Inf or NaN, nothing is added: the good micro-batches still count. Sums
@@ -240,43 +200,87 @@ impl Factor {
     /// twice.
     ///
     /// ```
-    /// use gradscaler::{Factor, Tensor, TensorMut, Want};
+    /// use gradscaler::{Factor, Options, Scaler, Tensor, TensorMut, Want};
     ///
-    /// let (factor, mut sum) = (Factor::new(4.0)?, [0f32; 2]);
-    /// for scaled in [[4f32, 8.0], [f32::INFINITY, 0.0], [4.0, 4.0]] {
-    ///     factor.accumulate(&[Tensor::new(&scaled)], &mut [TensorMut::new(&mut sum)], Want::NONE)?;
+    /// let mut scaler = Scaler::preset("recommended")?;
+    /// let (scale, mut sum) = (scaler.loss_scale() as f32, [0f32; 2]);
+    /// let (mut added, mut dropped) = (0, None);
+    /// for scaled in [[scale, 3.0 * scale], [f32::INFINITY, 0.0], [3.0 * scale, scale]] {
+    ///     let out = &mut [TensorMut::new(&mut sum)];
+    ///     let report = scaler.accumulate(&[Tensor::new(&scaled)], out, Want::NONE)?;
+    ///     if report.overflow() {
+    ///         dropped = Some(report);
+    ///     } else {
+    ///         added += 1;
+    ///     }
     /// }
-    /// assert_eq!(sum, [2.0, 3.0]);
+    /// // The mean of those that were added, judged as a whole; a dropped one lowers the scale.
+    /// let mean = Factor::new(f64::from(added))?;
+    /// let judged = Options::new(Want::NORM).policy(scaler.policy());
+    /// let report = mean.unscale(&mut [TensorMut::new(&mut sum)], judged)?;
+    /// assert_eq!((sum, report.overflow()), ([2.0, 2.0], false)); // the optimizer's step
+    /// scaler.update(&dropped.unwrap_or(report))?;
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// As [`unscale_into`](Self::unscale_into).
+    /// [`Status::VALUE`]: the options clamp; otherwise as [`unscale_into`](Self::unscale_into).
     pub fn accumulate<'a>(
         &self,
         tensors: &[Tensor<'_>],
-        sums: &mut [TensorMut<'_>],
-        how: impl Into<How<'a>>,
+        out: &mut [TensorMut<'_>],
+        options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        same_length(tensors, sums)?;
-        let (list, out, n) = lists(tensors, sums);
-        reported(how.into(), |on, want, report, err| {
-            // SAFETY: as in `scale_into`.
-            unsafe { sys::gsc_accumulate(on, &self.0, list, out, n, want, report, err) }
-        })
+        self.elsewhere(sys::gsc_accumulate, tensors, out, options.into())
     }
 
     /// Reports what [`unscale`](Self::unscale) in place would, and writes nothing.
     ///
     /// # Errors
     ///
-    /// [`Status::FACTOR`], [`Status::WANT`].
-    pub fn check<'a>(&self, tensors: &[Tensor<'_>], how: impl Into<How<'a>>) -> Result<Report> {
+    /// [`Status::VALUE`]: the options clamp; [`Status::FACTOR`].
+    pub fn check<'a>(
+        &self,
+        tensors: &[Tensor<'_>],
+        options: impl Into<Options<'a>>,
+    ) -> Result<Report> {
         let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
-        reported(how.into(), |on, want, report, err| {
-            // SAFETY: a view is a gsc_tensor; n of them, which are only read.
-            unsafe { sys::gsc_check(on, &self.0, list, n, want, report, err) }
+        options
+            .into()
+            .run(tensors.len(), |on, options, report, err| {
+                // SAFETY: a view is a gsc_tensor; n of them, which are only read; what the options
+                // point to is as large as n or its type says.
+                unsafe { sys::gsc_check(on, &self.0, list, n, options, report, err) }
+            })
+    }
+
+    fn in_place(
+        &self,
+        call: ListCall,
+        tensors: &mut [TensorMut<'_>],
+        options: Options<'_>,
+    ) -> Result<Report> {
+        let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
+        options.run(tensors.len(), |on, options, report, err| {
+            // SAFETY: as in `check`; each is borrowed mutably and so apart from the others.
+            unsafe { call(on, &self.0, list, list, n, options, report, err) }
+        })
+    }
+
+    fn elsewhere(
+        &self,
+        call: ListCall,
+        tensors: &[Tensor<'_>],
+        out: &mut [TensorMut<'_>],
+        options: Options<'_>,
+    ) -> Result<Report> {
+        same_length(tensors.len(), out.len())?;
+        let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
+        let out = out.as_ptr().cast();
+        options.run(tensors.len(), |on, options, report, err| {
+            // SAFETY: as in `in_place`; there are n outputs, which are apart from the inputs, too.
+            unsafe { call(on, &self.0, list, out, n, options, report, err) }
         })
     }
 
@@ -286,42 +290,23 @@ impl Factor {
     }
 }
 
-/// Makes a call that fills a report.
-fn reported(
-    how: How<'_>,
-    call: impl FnOnce(
-        *const sys::gsc_exec,
-        u32,
-        *mut sys::gsc_report,
-        *mut sys::gsc_error,
-    ) -> sys::gsc_status,
-) -> Result<Report> {
-    let (on, mut report) = (how.exec(), Report::default());
-    check(|err| call(&on, how.want.raw(), &mut report.0, err))?;
-    Ok(report)
-}
-
-/// Both lists and their length as C takes them.
-fn lists(
-    tensors: &[Tensor<'_>],
-    out: &mut [TensorMut<'_>],
-) -> (*const sys::gsc_tensor, *const sys::gsc_tensor, u64) {
-    (
-        tensors.as_ptr().cast(),
-        out.as_ptr().cast(),
-        tensors.len() as u64,
-    )
-}
+/// The calls that write have one type.
+pub(crate) type ListCall = unsafe extern "C" fn(
+    *const sys::gsc_exec,
+    *const sys::gsc_factor,
+    *const sys::gsc_tensor,
+    *const sys::gsc_tensor,
+    u64,
+    *const sys::gsc_options,
+    *mut sys::gsc_report,
+    *mut sys::gsc_error,
+) -> sys::gsc_status;
 
 /// C takes one length for both lists.
-fn same_length(tensors: &[Tensor<'_>], out: &[TensorMut<'_>]) -> Result<()> {
-    if tensors.len() == out.len() {
+pub(crate) fn same_length(tensors: usize, out: usize) -> Result<()> {
+    if tensors == out {
         return Ok(());
     }
-    let message = format!(
-        "there are {} tensors and {} outputs",
-        tensors.len(),
-        out.len()
-    );
+    let message = format!("has {out} entries, and tensors {tensors}: there must be as many");
     Err(Error::new(Status::COUNT, "out", message))
 }

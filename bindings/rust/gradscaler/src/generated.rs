@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT
-// Generated from bindings/abi.toml by bindings/generate.py. Do not edit.
+// Generated from include/gradscaler.toml by bindings/rust/generate.py. Do not edit.
 //! The constants as types, and the fields of a policy; `macros.rs` says what becomes of them.
 
 use crate::policy::{Policy, PolicyBuilder};
 use crate::sys;
 
 choice! {
-    /// Ok, or why a call did nothing.
-    Status: sys::gsc_status {
+    /// What a call returns.
+    Status: sys::gsc_status(i32) {
         /// Done.
         OK = sys::GSC_OK;
         /// A pointer is NULL that may not be.
         NULL = sys::GSC_ERROR_NULL;
-        /// `struct_size` is not set or impossible, or fields of a newer version are set.
+        /// `struct_size` is not set, or a field is set that this version lacks.
         STRUCT_SIZE = sys::GSC_ERROR_STRUCT_SIZE;
         /// No preset has this name.
         PRESET = sys::GSC_ERROR_PRESET;
         /// A field of the policy is out of range.
         POLICY = sys::GSC_ERROR_POLICY;
-        /// The state was not made by this library.
+        /// No update leads to this state.
         STATE = sys::GSC_ERROR_STATE;
         /// The report failed, or lacks what the policy judges by.
         REPORT = sys::GSC_ERROR_REPORT;
@@ -28,12 +28,10 @@ choice! {
         VALUE = sys::GSC_ERROR_VALUE;
         /// Unknown dtype.
         DTYPE = sys::GSC_ERROR_DTYPE;
-        /// Counts differ, or the byte size does not fit in 64 bits.
+        /// Counts differ, or are too large.
         COUNT = sys::GSC_ERROR_COUNT;
         /// Input and output overlap without being the same.
         OVERLAP = sys::GSC_ERROR_OVERLAP;
-        /// Unknown [`Want`].
-        WANT = sys::GSC_ERROR_WANT;
         /// The buffer is too small.
         CAPACITY = sys::GSC_ERROR_CAPACITY;
         /// Saved bytes are truncated, damaged or something else.
@@ -44,19 +42,19 @@ choice! {
         UNAVAILABLE = sys::GSC_ERROR_UNAVAILABLE;
         /// Out of memory or threads.
         MEMORY = sys::GSC_ERROR_MEMORY;
-        /// The CUDA driver failed, or the context is of another process.
+        /// The driver failed, or the context is of another process.
         DEVICE = sys::GSC_ERROR_DEVICE;
     }
 }
 
 choice! {
     /// `growth_rule`: when `good`, less growth_lag, makes a growth due.
-    Growth: u32 {
+    Growth: sys::gsc_growth(u32) {
         /// At the interval or past it.
         REACHED = sys::GSC_GROWTH_REACHED;
         /// At the interval only; a count already past it waits for an overflow.
         EXACT = sys::GSC_GROWTH_EXACT;
-        /// At each multiple; the count runs on over a growth.
+        /// At each multiple of it; a growth does not restart the count.
         EVERY = sys::GSC_GROWTH_EVERY;
         /// As REACHED, but counting `steps`, overflows included.
         STEPS = sys::GSC_GROWTH_STEPS;
@@ -65,7 +63,7 @@ choice! {
 
 choice! {
     /// `ceiling_rule`, floor_rule: what a change does that would reach the limit.
-    Limit: u32 {
+    Limit: sys::gsc_limit(u32) {
         /// Ends at the limit.
         CLAMP = sys::GSC_LIMIT_CLAMP;
         /// As CLAMP, and every update enforces the limit.
@@ -74,12 +72,14 @@ choice! {
         KEEP = sys::GSC_LIMIT_KEEP;
         /// Is dropped, with [`Event::STOPPED`].
         STOP = sys::GSC_LIMIT_STOP;
+        /// As CLAMP, except that a scale already past the limit stays where it is.
+        HOLD = sys::GSC_LIMIT_HOLD;
     }
 }
 
 flags! {
     /// `overflow_reset`, bits: what sets the count of overflows to 0.
-    Reset: u32 {
+    Reset: sys::gsc_reset(u32) {
         /// A growth.
         ON_GROWTH = sys::GSC_RESET_ON_GROWTH;
         /// A step without overflow.
@@ -91,7 +91,7 @@ flags! {
 
 choice! {
     /// Arithmetic: the number format in which a new scale is computed.
-    Arithmetic: u32 {
+    Arithmetic: sys::gsc_arithmetic(u32) {
         /// Double.
         F64 = sys::GSC_ARITHMETIC_F64;
         /// Double product, rounded once to float.
@@ -105,17 +105,17 @@ choice! {
 
 choice! {
     /// `overflow_test`: what of a report is an overflow.
-    Overflow: u32 {
+    Test: sys::gsc_test(u32) {
         /// An element that is not finite.
-        ELEMENT = sys::GSC_OVERFLOW_ELEMENT;
-        /// That, or a sum of squares above the largest float; needs [`Want::NORM`].
-        NORM = sys::GSC_OVERFLOW_NORM;
+        ELEMENT = sys::GSC_TEST_ELEMENT;
+        /// That, or a sum of squares above the largest float.
+        NORM = sys::GSC_TEST_NORM;
     }
 }
 
 flags! {
     /// Quirks, bits: what a peer does and no new policy should.
-    Quirk: u32 {
+    Quirk: sys::gsc_quirk(u32) {
         /// A share equal to overflow_tolerance is not tolerated.
         TOLERATE_BELOW = sys::GSC_QUIRK_TOLERATE_BELOW;
         /// An overflow counts once more, as a good step.
@@ -123,33 +123,47 @@ flags! {
     }
 }
 
+choice! {
+    /// Kinds of memory of a context. On the CPU both are host memory.
+    Memory: sys::gsc_memory(u32) {
+        /// Memory of the device.
+        DEVICE = sys::GSC_MEMORY_DEVICE;
+        /// Host memory that the device reads and writes, too.
+        SHARED = sys::GSC_MEMORY_SHARED;
+    }
+}
+
 flags! {
-    /// Bits: what a report is to hold beside found_inf. What is not wanted costs nothing.
-    Want: u32 {
-        /// `nan_count`, inf_count.
-        COUNTS = sys::GSC_WANT_COUNTS;
-        /// `first_bad`.
-        FIRST_BAD = sys::GSC_WANT_FIRST_BAD;
+    /// What a report can measure beside overflow, its place and its counts, which are always there.
+    Want: sys::gsc_want(u32) {
         /// `sum_squares`.
         NORM = sys::GSC_WANT_NORM;
         /// Amax.
         AMAX = sys::GSC_WANT_AMAX;
         /// `zeros_made`, subnormals_made.
         UNDERFLOW = sys::GSC_WANT_UNDERFLOW;
-        /// Histogram, of a sample: the first 4,096 of every 65,536 elements of a tensor, of complex
-        /// ones half as many.
-        HISTOGRAM = sys::GSC_WANT_HISTOGRAM;
+    }
+}
+
+choice! {
+    /// What the merged reports are of.
+    Merge: sys::gsc_merge(u32) {
+        /// Different gradients: shards, layers, optimizers. Their sums of squares add up.
+        PARTS = sys::GSC_MERGE_PARTS;
+        /// Gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is
+        /// not known.
+        SUMMANDS = sys::GSC_MERGE_SUMMANDS;
     }
 }
 
 flags! {
     /// Bits of state.events: what the last update did.
-    Event: u32 {
+    Event: sys::gsc_event(u32) {
         /// The scale became larger.
         GREW = sys::GSC_EVENT_GREW;
         /// The scale became smaller.
         BACKED_OFF = sys::GSC_EVENT_BACKED_OFF;
-        /// An overflow, or an update that a device refused: leave the parameters alone.
+        /// An overflow, or a failure on a device: leave the parameters alone.
         SKIPPED = sys::GSC_EVENT_SKIPPED;
         /// The overflow was absorbed by hysteresis or tolerance.
         ABSORBED = sys::GSC_EVENT_ABSORBED;
@@ -161,12 +175,14 @@ flags! {
         STALLED = sys::GSC_EVENT_STALLED;
         /// The policy gives up: training on would only skip.
         STOPPED = sys::GSC_EVENT_STOPPED;
+        /// The report is of another factor than the one in force: late, or used before.
+        STALE = sys::GSC_EVENT_STALE;
     }
 }
 
 choice! {
     /// Dtype of a tensor.
-    Dtype: u32 {
+    Dtype: sys::gsc_dtype(u32) {
         /// IEEE binary32.
         F32 = sys::GSC_F32;
         /// IEEE binary64.
@@ -175,9 +191,9 @@ choice! {
         F16 = sys::GSC_F16;
         /// Bfloat16: the upper half of a binary32.
         BF16 = sys::GSC_BF16;
-        /// 4 bits of exponent, 3 of mantissa, bias 7, no Inf; up to 448 (OCP FP8).
+        /// OCP FP8 without Inf; up to 448.
         F8_E4M3FN = sys::GSC_F8_E4M3FN;
-        /// 5 bits of exponent, 2 of mantissa, bias 15; the upper half of a binary16 (OCP FP8).
+        /// OCP FP8: the upper half of a binary16.
         F8_E5M2 = sys::GSC_F8_E5M2;
         /// Cerebras' 16 bits: 6 of exponent, 9 of mantissa, bias 42.
         CB16 = sys::GSC_CB16;
@@ -211,24 +227,23 @@ fields! {
     ceiling_rule: Limit;
     /// [`Limit`] at min_scale; the start itself is never raised.
     floor_rule: Limit;
-    /// [`Overflow`].
-    overflow_test: Overflow;
-    /// Overflows, counted until overflow_reset, that make a backoff; the ones before are absorbed;
-    /// 0 is 1.
+    /// [`Test`].
+    overflow_test: Test;
+    /// So many overflows make a backoff, those before are absorbed; overflow_reset restarts the
+    /// count; 0 is 1.
     hysteresis: u32;
     /// [`Reset`]: what refills the hysteresis.
     overflow_reset: Reset;
     /// 1: a new scale is in force one update later.
     apply_delay: u32;
-    /// Overflows, counted until overflow_reset, up to this share of the steps since the last change
-    /// are absorbed; 0 to 1.
+    /// Overflows are absorbed while they are at most this share of the steps since the last change;
+    /// overflow_reset restarts their count; 0 to 1.
     overflow_tolerance: f64;
     /// [`Event::STOPPED`] at this many overflows in a row that could not lower the scale; 0 never.
     stall_limit: u64;
     /// [`Quirk`]; 0 in any new policy.
     quirks: Quirk;
-    /// Not 0: the scale is predicted so that amax lands here, and nothing is counted; needs
-    /// [`Want::AMAX`].
+    /// Not 0: the scale is predicted so that amax lands here, and nothing is counted.
     target_amax: f64;
     /// Decay of the running mean of log2(amax); 0 up to, not including, 1.
     mean_decay: f64;

@@ -34,7 +34,7 @@ pub struct Info {
 pub fn info() -> Result<Info> {
     let mut raw = sys::GSC_INFO_INIT;
     // SAFETY: the struct has its size set.
-    check(|err| unsafe { sys::gsc_get_info(&mut raw, err) })?;
+    check(|err| unsafe { sys::gsc_info_get(&mut raw, err) })?;
     // SAFETY: the call filled the strings, which live as long as the library.
     let [cpu, available, cpu_note, cuda] = [raw.cpu, raw.cpu_available, raw.cpu_note, raw.cuda]
         .map(|text| unsafe { static_str(text) });

@@ -19,8 +19,8 @@
 //! let tensors: Vec<Tensor> = half_grads.iter().map(|grad| Tensor::new(grad)).collect();
 //! let mut out: Vec<TensorMut> = grads.iter_mut().map(|grad| TensorMut::new(grad)).collect();
 //! let report = scaler.unscale_into(&tensors, &mut out, Want::NORM)?;
-//! if report.found_inf() {
-//!     eprintln!("skipped because of {:?}", report.first_bad());
+//! if report.overflow() {
+//!     eprintln!("skipped because of {:?}", report.first_overflow());
 //! } else {
 //!     println!("norm {:?}", report.norm()); // the optimizer's step, with `grads`
 //! }
@@ -28,39 +28,47 @@
 //! # Ok::<(), gradscaler::Error>(())
 //! ```
 //!
-//! A [`Factor`] is the scale of one loss, for gradients that are unscaled after a later update, and
+//! [`Options`] are what a call can do beside, such as clamping, or a report of every tensor. A
+//! [`Factor`] is the scale of one loss, for gradients that are unscaled after a later update, and
 //! has the operations on tensors; a [`Report`] says what the gradients were like; an [`Event`] what
 //! an update did. `examples/digits.rs` is a whole training loop.
 //!
 //! The memory is the host's; the calling thread computes, or [`Threads`] do. Calls allocate nothing.
+//! A [`DeviceScaler`] lives in the memory of a [`Device`] with CUDA, as do its gradients.
 //! The crate has no dependencies but [`sys`], the C interface.
 #![warn(unsafe_op_in_unsafe_fn)] // here, too: the compiler of Debian 12 does not read [lints]
 
 #[macro_use]
 mod macros;
 
+mod device;
 mod error;
 mod factor;
 mod generated;
 mod info;
+mod options;
 mod policy;
 mod report;
 mod scaler;
 mod tensor;
 mod threads;
 
-pub use error::{Error, Result};
+pub use device::{
+    Device, DeviceBuffer, DeviceOptions, DeviceScaler, DeviceTensor, DeviceTensorMut,
+};
+pub use error::{Details, Error, Result};
 pub use factor::Factor;
 pub use generated::{
-    Arithmetic, Dtype, Event, Growth, Limit, Overflow, Quirk, Reset, Status, Want,
+    Arithmetic, Dtype, Event, Growth, Limit, Merge, Quirk, Reset, Status, Test, Want,
 };
 pub use gradscaler_sys as sys;
 pub use info::{info, Info};
+pub use options::{Histogram, Options};
 pub use policy::{presets, Policy, PolicyBuilder, Preset};
 pub use report::Report;
-pub use scaler::{Scaler, State};
+pub use scaler::{Counts, Scaler, State};
 pub use tensor::{Bf16, Cb16, Element, Tensor, TensorMut, F16, F8E4M3FN, F8E5M2};
-pub use threads::{How, Threads};
+pub use threads::Threads;
 
 /// The example of the README is compiled and run, too.
 #[cfg(doctest)]

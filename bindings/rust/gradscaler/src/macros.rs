@@ -5,25 +5,45 @@
 
 /// What both kinds of constants have in common.
 macro_rules! constants {
-    ($(#[$doc:meta])* $name:ident: $raw:ty { $($(#[$value_doc:meta])* $value:ident = $number:expr;)* }) => {
+    ($(#[$doc:meta])* $name:ident: sys::$raw:ident($integer:ty) {
+        $($(#[$value_doc:meta])* $value:ident = $number:expr;)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(transparent)]
-        pub struct $name($raw);
+        pub struct $name($integer);
 
         impl $name {
-            $($(#[$value_doc])* pub const $value: Self = Self($number);)*
+            $($(#[$value_doc])* pub const $value: Self = Self($number.0);)*
 
             const NAMES: &'static [(&'static str, Self)] = &[$((stringify!($value), Self::$value)),*];
 
-            /// The constant of the C interface.
-            pub const fn raw(self) -> $raw {
+            /// The number in the C interface.
+            pub const fn raw(self) -> $integer {
                 self.0
             }
 
-            /// From the constant of the C interface; the calls judge whether it is one.
-            pub const fn from_raw(raw: $raw) -> Self {
+            /// From the number in the C interface; the calls judge whether it is one.
+            pub const fn from_raw(raw: $integer) -> Self {
                 Self(raw)
+            }
+        }
+
+        impl From<sys::$raw> for $name {
+            fn from(raw: sys::$raw) -> Self {
+                Self(raw.0)
+            }
+        }
+
+        impl From<$name> for sys::$raw {
+            fn from(value: $name) -> Self {
+                Self(value.0)
+            }
+        }
+
+        impl crate::policy::Number for sys::$raw {
+            fn exactly(value: f64) -> Option<Self> {
+                crate::policy::Number::exactly(value).map(Self)
             }
         }
     };
@@ -125,7 +145,7 @@ macro_rules! fields {
             $(
                 $(#[$doc])*
                 pub fn $field(mut self, value: $kind) -> Self {
-                    self.0.$field = fields!(@raw $kind value);
+                    self.0.$field = value.into();
                     self
                 }
             )*
@@ -147,7 +167,7 @@ macro_rules! fields {
             $(
                 $(#[$doc])*
                 pub fn $field(&self) -> $kind {
-                    fields!(@kind $kind self.raw.$field)
+                    self.0.$field.into()
                 }
             )*
         }
@@ -158,12 +178,18 @@ macro_rules! fields {
             }
         }
     };
-    (@raw f64 $value:expr) => { $value };
-    (@raw u32 $value:expr) => { $value };
-    (@raw u64 $value:expr) => { $value };
-    (@raw $kind:ident $value:expr) => { $value.raw() };
-    (@kind f64 $value:expr) => { $value };
-    (@kind u32 $value:expr) => { $value };
-    (@kind u64 $value:expr) => { $value };
-    (@kind $kind:ident $value:expr) => { $kind::from_raw($value) };
+}
+
+/// Getters of numbers of a struct of the C interface, under their names there.
+macro_rules! getters {
+    ($struct:ident: $($(#[$doc:meta])* $field:ident: $number:ty;)*) => {
+        impl $struct {
+            $(
+                $(#[$doc])*
+                pub fn $field(&self) -> $number {
+                    self.0.$field as $number
+                }
+            )*
+        }
+    };
 }

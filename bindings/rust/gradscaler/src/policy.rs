@@ -22,16 +22,14 @@ use crate::{sys, Status};
 /// assert_eq!(policy.growth_interval(), 100);
 ///
 /// let error = Policy::preset("torch")?.backoff_factor(1.5).build().unwrap_err();
-/// assert_eq!(error.name, "policy.backoff_factor");
+/// assert_eq!(error.place(), "policy.backoff_factor");
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 ///
 /// The getters have the names and units of the setters. Zero switches a field off.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(transparent)]
-pub struct Policy {
-    pub(crate) raw: sys::gsc_policy,
-}
+pub struct Policy(pub(crate) sys::gsc_policy);
 
 /// A policy in the making; see [`Policy`]. The setters have no limits of their own: `build` checks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,11 +45,8 @@ impl Policy {
     /// [`Status::PRESET`]: no preset has this name.
     pub fn preset(name: &str) -> Result<PolicyBuilder> {
         let c_name = CString::new(name).map_err(|_| {
-            Error::new(
-                Status::PRESET,
-                "name",
-                format!("{name:?} holds a NUL, which no preset does"),
-            )
+            let message = format!("is {name:?}: no preset holds a NUL");
+            Error::new(Status::PRESET, "name", message)
         })?;
         let mut raw = sys::GSC_POLICY_INIT;
         // SAFETY: the name is a C string, the policy has its size set.
@@ -61,12 +56,12 @@ impl Policy {
 
     /// Starts from this policy.
     pub fn to_builder(self) -> PolicyBuilder {
-        PolicyBuilder(self.raw)
+        PolicyBuilder(self.0)
     }
 
     /// The struct of the C interface.
     pub fn as_raw(&self) -> &sys::gsc_policy {
-        &self.raw
+        &self.0
     }
 }
 
@@ -78,22 +73,18 @@ impl PolicyBuilder {
     ///
     /// [`Status::POLICY`]: no field has this name, or it cannot hold this number.
     pub fn set(mut self, name: &str, value: f64) -> Result<Self> {
-        match self.set_by_name(name, value) {
-            Some(()) => Ok(self),
-            None if Self::FIELDS.contains(&name) => Err(Error::new(
-                Status::POLICY,
-                format!("policy.{name}"),
-                format!("{name} is a whole number, which {value} is not, or not one that fits"),
-            )),
-            None => Err(Error::new(
-                Status::POLICY,
-                format!("policy.{name}"),
-                format!(
-                    "a policy has no field {name:?}; it has {}",
-                    Self::FIELDS.join(", ")
-                ),
-            )),
+        if self.set_by_name(name, value).is_some() {
+            return Ok(self);
         }
+        let message = if Self::FIELDS.contains(&name) {
+            format!("is {value}: it must be a whole number that fits")
+        } else {
+            format!(
+                "is no field of a policy; there are {}",
+                Self::FIELDS.join(", ")
+            )
+        };
+        Err(Error::new(Status::POLICY, "policy", message).at("policy", name))
     }
 
     /// The policy, if it can be used.
@@ -104,12 +95,13 @@ impl PolicyBuilder {
     pub fn build(self) -> Result<Policy> {
         // SAFETY: the policy has its size set.
         check(|err| unsafe { sys::gsc_policy_check(&self.0, err) })?;
-        Ok(Policy { raw: self.0 })
+        Ok(Policy(self.0))
     }
 }
 
 /// A number that a field can hold.
 pub(crate) trait Number: Sized {
+    /// This number, if it is one of these exactly.
     fn exactly(value: f64) -> Option<Self>;
 }
 
@@ -119,17 +111,27 @@ impl Number for f64 {
     }
 }
 
-impl Number for u32 {
+impl Number for f32 {
     fn exactly(value: f64) -> Option<Self> {
-        (f64::from(value as u32) == value).then_some(value as u32)
+        Some(value as f32)
     }
 }
 
-impl Number for u64 {
-    fn exactly(value: f64) -> Option<Self> {
-        (value as u64 as f64 == value && value < u64::MAX as f64).then_some(value as u64)
-    }
+macro_rules! whole_numbers {
+    ($($kind:ident)*) => {
+        $(
+            impl Number for $kind {
+                fn exactly(value: f64) -> Option<Self> {
+                    // The largest of 64 bits becomes, as f64, one that does not fit.
+                    let fits = $kind::BITS < 64 || value < $kind::MAX as f64;
+                    (fits && value as $kind as f64 == value).then_some(value as $kind)
+                }
+            }
+        )*
+    };
 }
+
+whole_numbers! { i8 i16 i32 i64 u8 u16 u32 u64 }
 
 /// A named set of rules; see [`presets`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,13 +152,16 @@ pub struct Preset {
 /// assert!(gradscaler::presets().any(|preset| preset.name == "recommended"));
 /// ```
 pub fn presets() -> impl Iterator<Item = Preset> {
-    // SAFETY: no conditions.
-    let count = unsafe { sys::gsc_preset_count() };
-    // SAFETY: below the count, both are strings that live as long as the library.
-    (0..count).map(|index| unsafe {
-        Preset {
-            name: static_str(sys::gsc_preset_name(index)),
-            summary: static_str(sys::gsc_preset_summary(index)),
-        }
+    // SAFETY: past the last there is NULL; before, there are strings that live as long as the library.
+    let text =
+        |string: *const sys::c_char| (!string.is_null()).then(|| unsafe { static_str(string) });
+    (0..).map_while(move |index| {
+        // SAFETY: no conditions.
+        let (name, summary) =
+            unsafe { (sys::gsc_preset_name(index), sys::gsc_preset_summary(index)) };
+        Some(Preset {
+            name: text(name)?,
+            summary: text(summary)?,
+        })
     })
 }

@@ -5,77 +5,107 @@ use std::fmt;
 use std::ptr;
 
 use crate::error::{check, Result};
-use crate::{sys, Factor, Want};
+use crate::{sys, Factor, Merge, Policy, Status, Want};
 
 /// What the gradients were like; made by `unscale`, `check` and others, read by
 /// [`Scaler::update`](crate::Scaler::update).
 ///
-/// A value without pointers: copy it, send it to another thread or rank, [`merge`](Self::merge) it.
-/// The default is the report of an empty list. What was not asked for by [`Want`] is `None`.
+/// A value without pointers: copy it, send it to another thread, [as bytes](Self::to_bytes) to
+/// another rank, [`merge`](Self::merge) it. The default is the report of an empty list. What was
+/// not asked for by [`Want`] is `None`.
+///
+/// One that is ignored is a warning of the compiler:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// gradscaler::Factor::ONE.check(&[], None)?;
+/// # Ok::<(), gradscaler::Error>(())
+/// ```
 #[derive(Clone, Copy, Default, PartialEq)]
 #[repr(transparent)]
+#[must_use = "it says whether to step, and `Scaler::update` takes it"]
 pub struct Report(pub(crate) sys::gsc_report);
 
 impl Report {
-    /// Of gradients that were checked elsewhere, on a device for instance: whether any was Inf or
-    /// NaN, and nothing else.
-    pub fn of(found_inf: bool) -> Self {
+    /// Bytes of a report: what a rank sends.
+    pub const SIZE: usize = std::mem::size_of::<sys::gsc_report>();
+
+    /// Of gradients that were checked elsewhere: whether one overflowed, and nothing else.
+    pub fn of(overflow: bool) -> Self {
         Self(sys::gsc_report {
-            found_inf: f32::from(u8::from(found_inf)),
-            overflow: i32::from(found_inf),
-            absent: Want::ALL.raw(),
+            found_inf: f32::from(u8::from(overflow)),
+            overflow: i32::from(overflow),
+            absent: Want::ALL.into(),
             ..Default::default()
         })
     }
 
+    /// Of a rank whose call failed, for the others: what is merged with it overflows, and its
+    /// update is refused.
+    ///
+    /// ```
+    /// use gradscaler::{Factor, Merge, Report, Scaler, Status, TensorMut, Want};
+    ///
+    /// let mut scaler = Scaler::preset("torch")?;
+    /// let mut grad = [1f32; 4];
+    /// let mine = scaler
+    ///     .unscale(&mut [TensorMut::new(&mut grad)], Want::NORM)
+    ///     .unwrap_or_else(|error| Report::failed(error.status));
+    /// // All ranks gather the bytes of all, and merge them in rank order.
+    /// let of_ranks = [mine, Report::failed(Status::MEMORY)].map(|report| report.to_bytes());
+    /// let of_ranks = of_ranks.map(|bytes| Report::from_bytes(&bytes));
+    /// let report = Report::merge(&of_ranks, Merge::PARTS, Some(scaler.policy()))?;
+    /// assert!(report.overflow());
+    /// assert!(scaler.update(&report).is_err());
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    pub fn failed(status: Status) -> Self {
+        let mut report = Self::of(true);
+        report.0.status = status.into();
+        report
+    }
+
     /// Adds the largest finite magnitude after unscaling to a report of gradients checked elsewhere;
     /// a policy with a `target_amax` judges by it.
-    #[must_use]
     pub fn with_amax(mut self, amax: f64) -> Self {
         self.0.amax = amax;
-        self.0.absent &= !Want::AMAX.raw();
-        self
+        self.measured(Want::AMAX)
     }
 
     /// Likewise the global norm of the finite elements after unscaling; a policy with
-    /// [`Overflow::NORM`](crate::Overflow::NORM) judges by it.
-    #[must_use]
+    /// [`Test::NORM`](crate::Test::NORM) judges by it.
     pub fn with_norm(mut self, norm: f64) -> Self {
         self.0.sum_squares = norm * norm;
-        self.0.absent &= !Want::NORM.raw();
+        self.measured(Want::NORM)
+    }
+
+    /// Likewise the factor that the gradients were unscaled by, so that an update by a late report
+    /// is [`Event::STALE`](crate::Event::STALE).
+    pub fn with_factor(mut self, factor: &Factor) -> Self {
+        self.0.serial = factor.serial();
         self
     }
 
-    /// Whether an element is Inf or NaN, or became so by unscaling: skip the step.
-    pub fn found_inf(&self) -> bool {
+    fn measured(mut self, want: Want) -> Self {
+        self.0.absent.0 &= !want.raw();
+        self
+    }
+
+    /// Whether not to step: an element is Inf or NaN or became so by unscaling, the policy says so,
+    /// or the call failed.
+    pub fn overflow(&self) -> bool {
         self.0.overflow != 0
     }
 
-    /// Elements seen.
-    pub fn elements(&self) -> u64 {
-        self.0.elements as u64
+    /// [`Status::OK`], or the error that a device or a rank met.
+    pub fn status(&self) -> Status {
+        self.0.status.into()
     }
 
-    /// The first element that is not finite: index of its tensor in the list, and in the tensor.
-    /// `None` if there is none, or [`Want::FIRST_BAD`] was not asked for.
-    pub fn first_bad(&self) -> Option<(usize, usize)> {
-        let at = self.0.first_bad;
-        (at != 0).then(|| {
-            (
-                sys::GSC_BAD_TENSOR(at) as usize,
-                sys::GSC_BAD_ELEMENT(at) as usize,
-            )
-        })
-    }
-
-    /// Elements that are NaN; with [`Want::COUNTS`].
-    pub fn nan_count(&self) -> Option<u64> {
-        self.wanted(Want::COUNTS, self.0.nan_count as u64)
-    }
-
-    /// Elements that are Inf, or became so by unscaling; with [`Want::COUNTS`].
-    pub fn inf_count(&self) -> Option<u64> {
-        self.wanted(Want::COUNTS, self.0.inf_count as u64)
+    /// The first of these: index of its tensor in the list, and in the tensor.
+    pub fn first_overflow(&self) -> Option<(usize, usize)> {
+        let (tensor, element) = (self.0.first_tensor as usize, self.0.first_element as usize);
+        (self.0.nan_count | self.0.inf_count != 0).then_some((tensor, element))
     }
 
     /// Sum of the squares of the finite elements after unscaling; with [`Want::NORM`].
@@ -103,34 +133,44 @@ impl Report {
         self.wanted(Want::UNDERFLOW, self.0.subnormals_made as u64)
     }
 
-    /// Elements that the histogram looked at; with [`Want::HISTOGRAM`].
-    pub fn histogram_elements(&self) -> Option<u64> {
-        self.wanted(Want::HISTOGRAM, self.0.histogram_elements as u64)
-    }
-
-    /// How many of them have which magnitude after unscaling: `[k]` those from 2^(4k-48) up to
-    /// 2^(4k-44), `[0]` all smaller ones but zeros, `[15]` all finite larger ones; with
-    /// [`Want::HISTOGRAM`].
-    pub fn histogram(&self) -> Option<[u64; 16]> {
-        self.wanted(Want::HISTOGRAM, self.0.histogram.map(|count| count as u64))
-    }
-
     fn wanted<T>(&self, want: Want, value: T) -> Option<T> {
-        (self.0.absent & want.raw() == 0).then_some(value)
+        (self.0.absent.0 & want.raw() == 0).then_some(value)
     }
 
-    /// One report of two: of micro-batches, of optimizers that share a scale, of ranks.
+    /// One report of many, in order: of ranks, micro-batches, optimizers that share a scale, the
+    /// tensors of a layer.
     ///
-    /// `first_bad` is the earlier one, so it points into the right list only when both reports are
-    /// of the same list.
+    /// `kind` says what they are of: [`Merge::PARTS`] of different gradients, whose norms add up;
+    /// [`Merge::SUMMANDS`] of gradients that are added, such as micro-batches, whose sum has a norm
+    /// and an amax that nobody knows: they become `None`, and a [`check`](Factor::check) of the sum
+    /// tells them. What one report lacks, the merged one lacks.
+    ///
+    /// With a policy, [`overflow`](Self::overflow) is its verdict; without, an overflow in any is
+    /// one. [`first_overflow`](Self::first_overflow) is that of the first report that has one: it
+    /// points into the list of that one.
+    ///
+    /// ```
+    /// use gradscaler::{Factor, Merge, Report, Tensor, Want};
+    ///
+    /// let ranks = [[3f32], [4.0]].map(|shard| Factor::ONE.check(&[Tensor::new(&shard)], Want::NORM));
+    /// let [first, second] = ranks;
+    /// let all = Report::merge(&[first?, second?], Merge::PARTS, None)?;
+    /// assert_eq!((all.norm(), all.elements()), (Some(5.0), 2));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
     ///
     /// # Errors
     ///
-    /// None for reports that this crate made.
-    pub fn merge(&self, other: &Report) -> Result<Report> {
+    /// [`Status::REPORT`]: the policy judges by what a report lacks, and none overflowed;
+    /// [`Status::VALUE`]: no such kind.
+    pub fn merge(reports: &[Report], kind: Merge, policy: Option<&Policy>) -> Result<Report> {
         let mut out = Report::default();
-        // SAFETY: three reports.
-        check(|err| unsafe { sys::gsc_merge(ptr::null(), &self.0, &other.0, &mut out.0, err) })?;
+        let (list, n) = (reports.as_ptr().cast(), reports.len() as u64);
+        let policy = policy.map_or(ptr::null(), |policy| &policy.0);
+        // SAFETY: a Report is a gsc_report; n of them, a policy or NULL, and the output.
+        check(|err| unsafe {
+            sys::gsc_report_merge(ptr::null(), list, n, kind.into(), policy, &mut out.0, err)
+        })?;
         Ok(out)
     }
 
@@ -141,10 +181,22 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// [`Status::REPORT`](crate::Status::REPORT): the report was made without [`Want::NORM`];
-    /// [`Status::VALUE`](crate::Status::VALUE): `max_norm` is not finite and above 0.
+    /// [`Status::REPORT`]: the report was made without [`Want::NORM`]; [`Status::VALUE`]:
+    /// `max_norm` is not finite and above 0.
     pub fn clip_factor(&self, max_norm: f64) -> Result<Factor> {
         Factor::clipped(None, self, max_norm)
+    }
+
+    /// The bytes, for another rank with this version of the library or a later one.
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        // SAFETY: as large, and without padding.
+        unsafe { std::mem::transmute(self.0) }
+    }
+
+    /// From the bytes that another rank made; calls refuse what no rank makes.
+    pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
+        // SAFETY: as large, and every bit pattern is a number.
+        Self(unsafe { std::mem::transmute::<[u8; Self::SIZE], sys::gsc_report>(*bytes) })
     }
 
     /// The struct of the C interface.
@@ -152,35 +204,56 @@ impl Report {
         &self.0
     }
 
-    /// From the struct of the C interface, for example after a reduction over ranks.
+    /// From the struct of the C interface.
     pub fn from_raw(raw: sys::gsc_report) -> Self {
         Self(raw)
     }
 }
 
+getters! {
+    Report:
+    /// [`overflow`](Self::overflow) as the 0 or 1 that fused optimizers read.
+    found_inf: f32;
+    /// The [`serial`](Factor::serial) of the factor; 0: unknown.
+    serial: u64;
+    /// Elements seen.
+    elements: u64;
+    /// Elements that are NaN.
+    nan_count: u64;
+    /// Elements that are Inf, or became so by unscaling.
+    inf_count: u64;
+    /// Elements that [`Options::clamp`](crate::Options::clamp) changed.
+    clamped: u64;
+}
+
 impl fmt::Debug for Report {
-    /// What is known; a bad element only where there is one.
+    /// What is known; counts of what should not be only where they are not 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Report");
-        debug
-            .field("found_inf", &self.found_inf())
-            .field("elements", &self.elements());
-        if let Some(first_bad) = self.first_bad() {
-            debug.field("first_bad", &first_bad);
+        debug.field("overflow", &self.overflow());
+        if self.status() != Status::OK {
+            debug.field("status", &self.status());
         }
-        let counts = [
-            ("nan_count", self.nan_count()),
-            ("inf_count", self.inf_count()),
-            ("zeros_made", self.zeros_made()),
-            ("subnormals_made", self.subnormals_made()),
-        ];
-        for (name, count) in counts {
-            count.map(|count| debug.field(name, &count));
+        debug.field("elements", &self.elements());
+        if let Some(first) = self.first_overflow() {
+            debug
+                .field("first_overflow", &first)
+                .field("nan_count", &self.nan_count())
+                .field("inf_count", &self.inf_count());
+        }
+        if self.clamped() != 0 {
+            debug.field("clamped", &self.clamped());
         }
         for (name, value) in [("norm", self.norm()), ("amax", self.amax())] {
             value.map(|value| debug.field(name, &value));
         }
-        self.histogram().map(|bins| debug.field("histogram", &bins));
+        let made = [
+            ("zeros_made", self.zeros_made()),
+            ("subnormals_made", self.subnormals_made()),
+        ];
+        for (name, count) in made {
+            count.map(|count| debug.field(name, &count));
+        }
         debug.finish()
     }
 }

@@ -5,12 +5,12 @@ use std::fmt;
 use std::ptr;
 
 use crate::error::{check, Result};
-use crate::{sys, Event, Factor, How, Overflow, Policy, Report, Tensor, TensorMut, Want};
+use crate::{sys, Event, Factor, Options, Policy, Report, Status, Tensor, TensorMut};
 
 /// A scale and its counts, as [`Scaler::state`] gives it: a value of 256 bytes without pointers.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(transparent)]
-pub struct State(sys::gsc_state);
+pub struct State(pub(crate) sys::gsc_state);
 
 impl State {
     /// What the next loss is multiplied by, and its gradients divided by.
@@ -26,27 +26,22 @@ impl State {
 
     /// What the last update did.
     pub fn events(&self) -> Event {
-        Event::from_raw(self.0.events)
+        self.0.events.into()
     }
 
-    /// Good steps since the last overflow or growth.
-    pub fn good(&self) -> u64 {
-        self.0.good as u64
+    /// What the rules count by.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            good: self.0.good as u64,
+            steps: self.0.steps as u64,
+            overflows: self.0.overflows as u64,
+            stalled: self.0.stalled as u64,
+        }
     }
 
-    /// Overflows since the start.
-    pub fn skipped(&self) -> u64 {
-        self.0.skipped as u64
-    }
-
-    /// Growths since the start.
-    pub fn growths(&self) -> u64 {
-        self.0.growths as u64
-    }
-
-    /// Backoffs since the start.
-    pub fn backoffs(&self) -> u64 {
-        self.0.backoffs as u64
+    /// [`Status::OK`], or the error of the last update on a device.
+    pub fn status(&self) -> Status {
+        self.0.status.into()
     }
 
     /// The struct of the C interface, which has more counts.
@@ -55,17 +50,43 @@ impl State {
     }
 }
 
+getters! {
+    State:
+    /// 1 where the last update skipped, else 0: what a fused optimizer that runs after the update
+    /// takes as found_inf.
+    skip_f32: f32;
+    /// Overflows since the start.
+    skipped: u64;
+    /// Growths since the start.
+    growths: u64;
+    /// Backoffs since the start.
+    backoffs: u64;
+}
+
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("State")
             .field("loss_scale", &self.0.factor.scale)
-            .field("good", &self.good())
+            .field("counts", &self.counts())
             .field("skipped", &self.skipped())
             .field("growths", &self.growths())
             .field("backoffs", &self.backoffs())
             .field("events", &self.events())
             .finish_non_exhaustive()
     }
+}
+
+/// What the rules count by; see [`Scaler::set_counts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Good steps since the last overflow or growth; torch's growth tracker.
+    pub good: u64,
+    /// All steps since the last change of the scale.
+    pub steps: u64,
+    /// Overflows since they were last reset.
+    pub overflows: u64,
+    /// Overflows in a row that could not lower the scale.
+    pub stalled: u64,
 }
 
 /// A loss scale and the rules by which it moves.
@@ -81,7 +102,7 @@ impl fmt::Debug for State {
 ///     let mut grads = [TensorMut::new(&mut weight), TensorMut::new(&mut bias)];
 ///
 ///     let report = scaler.unscale(&mut grads, Want::NORM)?;
-///     if !report.found_inf() {
+///     if !report.overflow() {
 ///         assert_eq!(weight[0], 1.0); // the optimizer's step
 ///     }
 ///     let events = scaler.update(&report)?;
@@ -92,7 +113,8 @@ impl fmt::Debug for State {
 /// ```
 ///
 /// It is a plain value: clone it, send it to another thread; any number of threads may read it and
-/// unscale by it at the same time, an update takes `&mut`.
+/// unscale by it at the same time, an update takes `&mut`. Its calls on tensors fail as those of
+/// [`Factor`] do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scaler {
     policy: Policy,
@@ -104,22 +126,25 @@ impl Scaler {
     ///
     /// # Errors
     ///
-    /// [`Status::POLICY`](crate::Status::POLICY): the policy gives no usable first scale.
+    /// [`Status::POLICY`]: the policy gives no usable first scale.
     pub fn new(policy: Policy) -> Result<Self> {
         let mut state = sys::gsc_state::default();
-        // SAFETY: a policy with its size set, and a state.
-        check(|err| unsafe { sys::gsc_state_init(ptr::null(), &policy.raw, &mut state, err) })?;
-        Ok(Self {
-            policy,
-            state: State(state),
-        })
+        // SAFETY: a policy with its size set, no state to start from, and one to write.
+        check(|err| unsafe {
+            sys::gsc_state_init(ptr::null(), &policy.0, ptr::null(), &mut state, err)
+        })?;
+        Ok(Self::of(policy, State(state)))
+    }
+
+    pub(crate) fn of(policy: Policy, state: State) -> Self {
+        Self { policy, state }
     }
 
     /// A scaler with the rules of a preset; see [`Policy::preset`].
     ///
     /// # Errors
     ///
-    /// [`Status::PRESET`](crate::Status::PRESET): no preset has this name.
+    /// [`Status::PRESET`]: no preset has this name.
     pub fn preset(name: &str) -> Result<Self> {
         Self::new(Policy::preset(name)?.build()?)
     }
@@ -152,157 +177,143 @@ impl Scaler {
         self.state.events()
     }
 
-    /// What the policy judges by: reports for [`update`](Self::update) that are made by a
-    /// [`Factor`] need it. The methods of the scaler ask for it themselves.
-    pub fn needs(&self) -> Want {
-        let mut needs = Want::NONE;
-        if self.policy.overflow_test() == Overflow::NORM {
-            needs |= Want::NORM;
-        }
-        if self.policy.target_amax() != 0.0 {
-            needs |= Want::AMAX;
-        }
-        needs
-    }
-
     // ---- the step ----
 
     /// Multiplies by the scale, in place; see [`Factor::scale`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Factor::scale`].
-    pub fn scale(&self, tensors: &mut [TensorMut<'_>]) -> Result<()> {
-        self.factor().scale(tensors)
+    pub fn scale<'a>(
+        &self,
+        tensors: &mut [TensorMut<'_>],
+        options: impl Into<Options<'a>>,
+    ) -> Result<()> {
+        self.factor().scale(tensors, options)
     }
 
     /// Multiplies by the scale, into other slices; see [`Factor::scale_into`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Factor::scale_into`].
-    pub fn scale_into(&self, tensors: &[Tensor<'_>], out: &mut [TensorMut<'_>]) -> Result<()> {
-        self.factor().scale_into(tensors, out)
+    pub fn scale_into<'a>(
+        &self,
+        tensors: &[Tensor<'_>],
+        out: &mut [TensorMut<'_>],
+        options: impl Into<Options<'a>>,
+    ) -> Result<()> {
+        self.factor().scale_into(tensors, out, options)
     }
 
-    /// Divides gradients by the scale in place, and reports, in one pass; see [`Factor::unscale`].
-    ///
-    /// The report has what `how` asks for and the policy [`needs`](Self::needs).
-    ///
-    /// # Errors
-    ///
-    /// As [`Factor::unscale`].
+    /// Divides gradients by the scale in place, and reports on them, in one pass; see
+    /// [`Factor::unscale`]. The report's verdict is that of the policy.
     pub fn unscale<'a>(
         &self,
         tensors: &mut [TensorMut<'_>],
-        how: impl Into<How<'a>>,
+        options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        self.factor().unscale(tensors, self.with_needs(how))
+        self.factor().unscale(tensors, self.judged(options.into()))
     }
 
-    /// Divides gradients by the scale into other slices, and reports, in one pass; see
-    /// [`Factor::unscale_into`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Factor::unscale_into`].
+    /// Divides gradients by the scale into other slices, and reports on them, in one pass; see
+    /// [`Factor::unscale_into`]. The report's verdict is that of the policy.
     pub fn unscale_into<'a>(
         &self,
         tensors: &[Tensor<'_>],
         out: &mut [TensorMut<'_>],
-        how: impl Into<How<'a>>,
+        options: impl Into<Options<'a>>,
     ) -> Result<Report> {
         self.factor()
-            .unscale_into(tensors, out, self.with_needs(how))
+            .unscale_into(tensors, out, self.judged(options.into()))
     }
 
-    /// Divides gradients by the scale, clamps them to -limit..limit and reports, in one pass; see
-    /// [`Factor::clip_value`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Factor::clip_value`].
-    pub fn clip_value<'a>(
-        &self,
-        tensors: &mut [TensorMut<'_>],
-        limit: f64,
-        how: impl Into<How<'a>>,
-    ) -> Result<Report> {
-        self.factor()
-            .clip_value(tensors, limit, self.with_needs(how))
-    }
-
-    /// Likewise into other slices; see [`Factor::clip_value_into`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Factor::clip_value_into`].
-    pub fn clip_value_into<'a>(
-        &self,
-        tensors: &[Tensor<'_>],
-        out: &mut [TensorMut<'_>],
-        limit: f64,
-        how: impl Into<How<'a>>,
-    ) -> Result<Report> {
-        self.factor()
-            .clip_value_into(tensors, out, limit, self.with_needs(how))
-    }
-
-    /// Adds gradients of a micro-batch, divided by the scale, to `sums` if all of them are finite;
-    /// see [`Factor::accumulate`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Factor::accumulate`].
+    /// Adds gradients of a micro-batch, divided by the scale, to `out` if all of them are finite;
+    /// see [`Factor::accumulate`]. The policy judges the sum, not a micro-batch.
     pub fn accumulate<'a>(
         &self,
         tensors: &[Tensor<'_>],
-        sums: &mut [TensorMut<'_>],
-        how: impl Into<How<'a>>,
+        out: &mut [TensorMut<'_>],
+        options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        self.factor()
-            .accumulate(tensors, sums, self.with_needs(how))
+        self.factor().accumulate(tensors, out, options)
     }
 
     /// Reports what [`unscale`](Self::unscale) would, and writes nothing.
-    ///
-    /// # Errors
-    ///
-    /// As [`Factor::check`].
-    pub fn check<'a>(&self, tensors: &[Tensor<'_>], how: impl Into<How<'a>>) -> Result<Report> {
-        self.factor().check(tensors, self.with_needs(how))
+    pub fn check<'a>(
+        &self,
+        tensors: &[Tensor<'_>],
+        options: impl Into<Options<'a>>,
+    ) -> Result<Report> {
+        self.factor().check(tensors, self.judged(options.into()))
     }
 
-    fn with_needs<'a>(&self, how: impl Into<How<'a>>) -> How<'a> {
-        how.into().and(self.needs())
+    fn judged<'a>(&'a self, options: Options<'a>) -> Options<'a> {
+        options.or_policy(&self.policy)
     }
 
     /// Moves the scale after a step of the optimizer, or one that was skipped because of
-    /// [`found_inf`](Report::found_inf), and says what happened.
+    /// [`overflow`](Report::overflow), and says what happened.
     ///
-    /// Several reports, of micro-batches or of optimizers that share this scale, are
+    /// Several reports, of ranks or of optimizers that share this scale, are
     /// [merged](Report::merge) first: they are one step.
+    ///
+    /// [`Event::STALE`] says that the report is of another factor than the one in force: gradients
+    /// that came late, or an update that ran twice.
     ///
     /// # Errors
     ///
-    /// [`Status::REPORT`](crate::Status::REPORT): the report lacks what the policy
-    /// [`needs`](Self::needs).
+    /// [`Status::REPORT`]: the report is of a call that failed, or lacks what
+    /// the policy judges by; the methods of the scaler, and
+    /// [`Options::policy`], measure it.
     pub fn update(&mut self, report: &Report) -> Result<Event> {
-        let (policy, state) = (&self.policy.raw, ptr::addr_of_mut!(self.state.0));
+        let (policy, state) = (&self.policy.0, ptr::addr_of_mut!(self.state.0));
         // SAFETY: a policy, a state that may be its own output, and a report.
-        check(|err| unsafe { sys::gsc_update(ptr::null(), policy, state, &report.0, state, err) })?;
+        check(|err| unsafe {
+            sys::gsc_state_update(ptr::null(), policy, state, &report.0, state, err)
+        })?;
         Ok(self.events())
     }
 
-    /// Puts another scale in force at once; the counts start anew, the totals stay.
+    /// Puts another scale in force at once; counts and totals stay.
+    ///
+    /// A scale of 0 or infinity, which some frameworks reach, is taken; its factor is refused by
+    /// every call that multiplies.
     ///
     /// # Errors
     ///
-    /// [`Status::VALUE`](crate::Status::VALUE): the scale or its inverse is not finite and above 0.
+    /// [`Status::STATE`]: the scale is negative or not a number.
     pub fn set_scale(&mut self, scale: f64) -> Result<()> {
-        let (policy, state) = (&self.policy.raw, ptr::addr_of_mut!(self.state.0));
-        // SAFETY: as in `update`.
-        check(|err| unsafe { sys::gsc_set_scale(ptr::null(), policy, state, &scale, state, err) })
+        self.set_counts(scale, self.state.counts())
+    }
+
+    /// Puts another scale in force at once, with these counts: those of a framework that keeps the
+    /// two apart.
+    ///
+    /// ```
+    /// use gradscaler::{Counts, Scaler};
+    ///
+    /// let mut scaler = Scaler::preset("torch")?;
+    /// scaler.set_counts(4096.0, Counts { good: 1999, ..Counts::default() })?;
+    /// assert_eq!((scaler.loss_scale(), scaler.state().counts().good), (4096.0, 1999));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Status::STATE`]: the scale is negative or not a number, or a count is
+    /// none.
+    pub fn set_counts(&mut self, scale: f64, counts: Counts) -> Result<()> {
+        let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX); // refused by the call
+        let mut from = self.state.0;
+        from.factor.scale = scale;
+        from.good = count(counts.good);
+        from.steps = count(counts.steps);
+        from.overflows = count(counts.overflows);
+        from.stalled = count(counts.stalled);
+        let (policy, state) = (&self.policy.0, ptr::addr_of_mut!(self.state.0));
+        // SAFETY: a policy, a state to start from, and one to write.
+        check(|err| unsafe { sys::gsc_state_init(ptr::null(), policy, &from, state, err) }).map_err(
+            |error| match error.field.as_str() {
+                "factor.scale" => error.at("scale", ""),
+                count => {
+                    let count = count.to_string();
+                    error.at("counts", &count)
+                }
+            },
+        )
     }
 
     // ---- to and from a checkpoint ----
@@ -323,7 +334,7 @@ impl Scaler {
     pub fn save(&self) -> Result<Vec<u8>> {
         let mut bytes = vec![0u8; sys::GSC_SAVED_SIZE as usize];
         let (data, capacity, mut size) = (bytes.as_mut_ptr().cast(), bytes.len() as u64, 0);
-        let (policy, state) = (&self.policy.raw, &self.state.0);
+        let (policy, state) = (&self.policy.0, &self.state.0);
         // SAFETY: a policy, a state, and as many bytes as are told.
         check(|err| unsafe { sys::gsc_state_save(policy, state, data, capacity, &mut size, err) })?;
         bytes.truncate(size as usize);
@@ -334,16 +345,17 @@ impl Scaler {
     ///
     /// # Errors
     ///
-    /// [`Status::CORRUPT`](crate::Status::CORRUPT): the bytes are truncated, damaged or something
-    /// else; [`Status::VERSION`](crate::Status::VERSION): they need a newer version.
+    /// [`Status::CORRUPT`]: the bytes are truncated, damaged or something
+    /// else; [`Status::VERSION`]: they need a newer version.
     pub fn load(bytes: &[u8]) -> Result<Self> {
         let (mut policy, mut state) = (sys::GSC_POLICY_INIT, sys::gsc_state::default());
         let (data, size) = (bytes.as_ptr().cast(), bytes.len() as u64);
         // SAFETY: as many bytes as are told, a policy with its size set, and a state.
-        check(|err| unsafe { sys::gsc_state_load(data, size, &mut policy, &mut state, err) })?;
-        Ok(Self {
-            policy: Policy { raw: policy },
-            state: State(state),
-        })
+        check(|err| unsafe { sys::gsc_state_load(data, size, &mut policy, &mut state, err) })
+            .map_err(|error| match error.name.as_str() {
+                "size" => error.at("bytes", "len"),
+                _ => error,
+            })?;
+        Ok(Self::of(Policy(policy), State(state)))
     }
 }

@@ -37,8 +37,8 @@ bit_patterns! {
     /// An fp8 number of 4 bits of exponent and 3 of mantissa as its bits: up to 448, with NaN and
     /// without Inf.
     ///
-    /// What is too large becomes NaN; [`Factor::clip_value_into`](crate::Factor::clip_value_into)
-    /// with a limit of 448 saturates.
+    /// What is too large becomes NaN; [`Options::clamp`](crate::Options::clamp) with a limit of 448
+    /// saturates.
     F8E4M3FN(u8);
 
     /// An fp8 number of 5 bits of exponent and 2 of mantissa, the upper half of a binary16, as its
@@ -96,8 +96,8 @@ elements! {
 /// use gradscaler::{Factor, Tensor, Want};
 ///
 /// let (weights, bias) = (vec![1.0f32, -2.0], [f64::INFINITY]);
-/// let report = Factor::ONE.check(&[Tensor::new(&weights), Tensor::new(&bias)], Want::FIRST_BAD)?;
-/// assert_eq!(report.first_bad(), Some((1, 0)));
+/// let report = Factor::ONE.check(&[Tensor::new(&weights), Tensor::new(&bias)], Want::NONE)?;
+/// assert_eq!(report.first_overflow(), Some((1, 0)));
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 #[derive(Clone, Copy)]
@@ -111,7 +111,8 @@ pub struct Tensor<'a>(sys::gsc_tensor, PhantomData<&'a [u8]>);
 ///
 /// let mut layers = vec![vec![8.0f32; 3], vec![4.0f32; 2]];
 /// let mut grads: Vec<TensorMut> = layers.iter_mut().map(|layer| TensorMut::new(layer)).collect();
-/// Factor::new(4.0)?.unscale(&mut grads, Want::NONE)?;
+/// let report = Factor::new(4.0)?.unscale(&mut grads, Want::NONE)?;
+/// assert!(!report.overflow());
 /// assert_eq!(layers, [vec![2.0; 3], vec![1.0; 2]]);
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
@@ -127,11 +128,11 @@ unsafe impl Send for TensorMut<'_> {}
 // SAFETY: likewise; through a shared reference they are only read.
 unsafe impl Sync for TensorMut<'_> {}
 
-fn raw(data: *mut std::ffi::c_void, count: usize, dtype: Dtype) -> sys::gsc_tensor {
+pub(crate) fn raw(data: *mut std::ffi::c_void, count: usize, dtype: Dtype) -> sys::gsc_tensor {
     sys::gsc_tensor {
         data,
         count: count as u64,
-        dtype: dtype.raw(),
+        dtype: dtype.into(),
         reserved: 0,
     }
 }
@@ -143,21 +144,6 @@ impl<'a> Tensor<'a> {
             raw(slice.as_ptr() as *mut _, slice.len(), T::DTYPE),
             PhantomData,
         )
-    }
-
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        self.0.count as usize
-    }
-
-    /// Whether there is no element, which is legal.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// What the elements are.
-    pub fn dtype(&self) -> Dtype {
-        Dtype::from_raw(self.0.dtype)
     }
 }
 
@@ -175,21 +161,6 @@ impl<'a> TensorMut<'a> {
         // SAFETY: both are a gsc_tensor, and the borrow of the list outlives the result.
         unsafe { &*(list as *const [TensorMut<'_>] as *const [Tensor<'s>]) }
     }
-
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        self.0.count as usize
-    }
-
-    /// Whether there is no element, which is legal.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// What the elements are.
-    pub fn dtype(&self) -> Dtype {
-        Dtype::from_raw(self.0.dtype)
-    }
 }
 
 impl<'a, T: Element> From<&'a [T]> for Tensor<'a> {
@@ -204,14 +175,34 @@ impl<'a, T: Element> From<&'a mut [T]> for TensorMut<'a> {
     }
 }
 
-impl fmt::Debug for Tensor<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tensor({:?}, {} elements)", self.dtype(), self.len())
-    }
+macro_rules! views {
+    ($($view:ident)*) => {
+        $(
+            impl $view<'_> {
+                /// Number of elements.
+                pub fn len(&self) -> usize {
+                    self.0.count as usize
+                }
+
+                /// Whether there is no element, which is legal.
+                pub fn is_empty(&self) -> bool {
+                    self.len() == 0
+                }
+
+                /// What the elements are.
+                pub fn dtype(&self) -> Dtype {
+                    self.0.dtype.into()
+                }
+            }
+
+            impl fmt::Debug for $view<'_> {
+                fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    let (dtype, len) = (self.dtype(), self.len());
+                    write!(f, concat!(stringify!($view), "({:?}, {} elements)"), dtype, len)
+                }
+            }
+        )*
+    };
 }
 
-impl fmt::Debug for TensorMut<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TensorMut({:?}, {} elements)", self.dtype(), self.len())
-    }
-}
+views! { Tensor TensorMut }

@@ -5,19 +5,30 @@
 use std::fmt::Debug;
 
 use gradscaler::{
-    sys, Factor, Growth, Policy, PolicyBuilder, Report, Result, Scaler, Status, Tensor, TensorMut,
-    Threads, Want,
+    Counts, Device, Error, Factor, Growth, Merge, Options, Policy, PolicyBuilder, Report, Result,
+    Scaler, Status, Tensor, TensorMut, Test, Threads, Want,
 };
 
 #[track_caller]
-fn refused<T: Debug>(result: Result<T>, status: Status, name: &str) {
+fn refused<T: Debug>(result: Result<T>, status: Status, place: &str) -> Error {
     let error = result.unwrap_err();
     assert_eq!(
-        (error.status, error.name.as_str()),
-        (status, name),
+        (error.status, error.place().as_str()),
+        (status, place),
         "{error}"
     );
-    assert!(error.message.len() > 10, "{error}");
+    let text = error.to_string();
+    assert!(error.message.len() > 10, "{text}");
+    assert!(
+        text.starts_with(&format!("{place} ")) || !error.follows_place,
+        "{text}"
+    );
+    // The words are those of this crate, not of C.
+    assert!(
+        !text.to_lowercase().contains("gsc_") && !text.contains("NULL"),
+        "{text}"
+    );
+    error
 }
 
 #[test]
@@ -28,8 +39,17 @@ fn an_error_reads_as_a_sentence() {
         .build()
         .unwrap_err();
     let text = error.to_string();
-    assert!(text.starts_with("policy.growth_factor: "), "{text}");
-    assert!(text.ends_with("(POLICY)"), "{text}");
+    assert!(
+        text.starts_with("policy.growth_factor is 0.5: it must be "),
+        "{text}"
+    );
+    assert!(text.ends_with(&error.message), "{text}");
+    assert_eq!(
+        (&*error.name, &*error.field, error.index),
+        ("policy", "growth_factor", None)
+    );
+    assert_eq!((error.value, error.low), (Some(0.5), Some(1.0)));
+    assert_eq!(format!("{error:?}"), format!("POLICY: {text}"));
     let error: Box<dyn std::error::Error + Send + Sync> = error.into();
     assert_eq!(error.to_string(), text);
 }
@@ -97,11 +117,49 @@ fn factors_that_cannot_multiply() {
     for scale in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-310] {
         refused(Factor::new(scale), Status::VALUE, "scale");
         refused(Factor::ONE.multiply(scale), Status::VALUE, "by");
-        let mut scaler = Scaler::preset("recommended").unwrap();
-        let before = scaler.clone();
-        refused(scaler.set_scale(scale), Status::VALUE, "scale");
-        assert_eq!(scaler, before);
     }
+}
+
+#[test]
+fn scales_and_counts_that_no_scaler_has() {
+    let mut scaler = Scaler::preset("recommended").unwrap();
+    let before = scaler.clone();
+    for scale in [-1.0, f64::NAN] {
+        refused(scaler.set_scale(scale), Status::STATE, "scale");
+    }
+    for (counts, place) in [
+        (
+            Counts {
+                good: u64::MAX,
+                ..Counts::default()
+            },
+            "counts.good",
+        ),
+        (
+            Counts {
+                steps: 1 << 63,
+                ..Counts::default()
+            },
+            "counts.steps",
+        ),
+        (
+            Counts {
+                overflows: u64::MAX,
+                ..Counts::default()
+            },
+            "counts.overflows",
+        ),
+        (
+            Counts {
+                stalled: u64::MAX,
+                ..Counts::default()
+            },
+            "counts.stalled",
+        ),
+    ] {
+        refused(scaler.set_counts(1.0, counts), Status::STATE, place);
+    }
+    assert_eq!(scaler, before);
 }
 
 #[test]
@@ -123,6 +181,7 @@ fn lists_and_entries_of_different_lengths() {
     let result = one.scale_into(
         &[Tensor::new(&a), Tensor::new(&a)],
         &mut [TensorMut::new(&mut b)],
+        Want::NONE,
     );
     refused(result, Status::COUNT, "out");
     let result = one.unscale_into(&[], &mut [TensorMut::new(&mut b)], Want::NONE);
@@ -135,18 +194,26 @@ fn lists_and_entries_of_different_lengths() {
     );
     let error = one.unscale_into(&inputs, &mut out, Want::NONE).unwrap_err();
     assert_eq!(
-        (error.status, error.index, error.argument),
-        (Status::COUNT, Some(1), Some(3))
+        (error.status, error.index, &*error.name, &*error.field),
+        (Status::COUNT, Some(1), "out", "count")
     );
-    assert_eq!(error.name, "out[1].count");
+    assert_eq!(error.place(), "out[1].count");
 }
 
 #[test]
 fn limits_that_cannot_clamp_and_sums_of_another_kind() {
-    for limit in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let result = Factor::ONE.clip_value(&mut [], limit, Want::NONE);
-        refused(result, Status::VALUE, "limit");
+    for limit in [-1.0, f64::NAN, f64::INFINITY] {
+        let result = Factor::ONE.unscale(&mut [], Options::default().clamp(limit));
+        refused(result, Status::VALUE, "options.clamp");
     }
+    let clamp = || Options::default().clamp(1.0);
+    refused(
+        Factor::ONE.check(&[], clamp()),
+        Status::VALUE,
+        "options.clamp",
+    );
+    let result = Factor::ONE.accumulate(&[], &mut [], clamp());
+    refused(result, Status::VALUE, "options.clamp");
     let (grads, mut sums) = ([1f32; 2], [[1f32; 2]; 2]);
     let mut out = [TensorMut::new(&mut sums)];
     let result = Factor::ONE.accumulate(&[Tensor::new(&grads)], &mut out, Want::NONE);
@@ -163,27 +230,48 @@ fn no_threads() {
 
 #[test]
 fn unknown_want_bits() {
+    let want = Want::from_raw(1 << 20);
+    refused(Factor::ONE.check(&[], want), Status::VALUE, "options.want");
     refused(
-        Factor::ONE.check(&[], Want::from_raw(1 << 20)),
-        Status::WANT,
-        "want",
+        Factor::ONE.unscale(&mut [], want),
+        Status::VALUE,
+        "options.want",
     );
+}
+
+#[test]
+fn a_failed_call_leaves_no_reports_of_tensors() {
+    let (grads, mut each) = ([1f32; 2], vec![Report::default(); 7]);
+    let options = Options::new(Want::from_raw(1 << 20)).each(&mut each);
     refused(
-        Factor::ONE.unscale(&mut [], Want::from_raw(1 << 20)),
-        Status::WANT,
-        "want",
+        Factor::ONE.check(&[Tensor::new(&grads)], options),
+        Status::VALUE,
+        "options.want",
     );
+    assert!(each.is_empty());
+}
+
+#[test]
+fn a_driver_that_is_not_there() {
+    let device = Device::cuda(0);
+    if gradscaler::info().unwrap().cuda == "available" {
+        eprintln!("skipped: there is a driver");
+        return;
+    }
+    let error = device.unwrap_err();
+    assert_eq!(error.status, Status::UNAVAILABLE);
+    assert!(error.to_string().contains("driver"), "{error}");
 }
 
 #[test]
 fn reports_that_lack_what_is_judged_by() {
     let mut scaler = Scaler::preset("openseq2seq_logmax").unwrap();
     let before = scaler.clone();
-    assert_eq!(scaler.needs(), Want::AMAX);
-    assert_eq!(
-        scaler.update(&Report::of(false)).unwrap_err().status,
-        Status::REPORT
-    );
+    assert!(scaler.check(&[], None).unwrap().amax().is_some());
+    let late = scaler.factor().check(&[], None).unwrap();
+    for report in [Report::of(false), late] {
+        refused(scaler.update(&report), Status::REPORT, "report.amax");
+    }
     assert_eq!(scaler, before);
     assert_eq!(
         Report::of(false).clip_factor(1.0).unwrap_err().status,
@@ -195,19 +283,50 @@ fn reports_that_lack_what_is_judged_by() {
 
 #[test]
 fn reports_of_a_failed_rank() {
-    let failed = sys::gsc_report {
-        status: -16,
-        ..Default::default()
-    };
     let mut scaler = Scaler::preset("torch").unwrap();
-    let merged = Report::default().merge(&Report::from_raw(failed)).unwrap();
-    assert_eq!(scaler.update(&merged).unwrap_err().status, Status::REPORT);
+    let before = scaler.clone();
+    let ranks = [Report::default(), Report::failed(Status::DEVICE)];
+    let merged = Report::merge(&ranks, Merge::PARTS, None).unwrap();
+    assert_eq!((merged.status(), merged.overflow()), (Status::DEVICE, true));
+    refused(scaler.update(&merged), Status::REPORT, "report.status");
+    assert_eq!(scaler, before);
+}
+
+#[test]
+fn merges_that_cannot_be_judged() {
+    let policy = Policy::preset("torch")
+        .unwrap()
+        .overflow_test(Test::NORM)
+        .build()
+        .unwrap();
+    let reports = [Report::of(false).with_norm(3.0); 2];
+    let judged = |kind| Report::merge(&reports, kind, Some(&policy));
+    assert!(!judged(Merge::PARTS).unwrap().overflow());
+    assert_eq!(judged(Merge::SUMMANDS).unwrap_err().status, Status::REPORT);
+    refused(judged(Merge::from_raw(9)), Status::VALUE, "kind");
+    // What overflowed needs no norm to be judged.
+    let reports = [reports[0], Report::of(true)];
+    assert!(Report::merge(&reports, Merge::SUMMANDS, Some(&policy))
+        .unwrap()
+        .overflow());
+}
+
+#[test]
+fn reports_from_bytes_that_no_rank_made() {
+    let mut bytes = Report::default().to_bytes();
+    bytes[Report::SIZE - 1] = 1;
+    let report = Report::from_bytes(&bytes);
+    let mut scaler = Scaler::preset("torch").unwrap();
+    refused(scaler.update(&report), Status::REPORT, "report.reserved");
+    let error = Report::merge(&[report], Merge::PARTS, None).unwrap_err();
+    assert_eq!((error.status, error.index), (Status::REPORT, Some(0)));
 }
 
 #[test]
 fn saved_bytes_that_are_damaged() {
     let saved = Scaler::preset("torch").unwrap().save().unwrap();
-    assert_eq!(Scaler::load(&[]).unwrap_err().status, Status::CORRUPT);
+    let error = refused(Scaler::load(&[]), Status::CORRUPT, "bytes.len");
+    assert!(error.to_string().starts_with("bytes.len is 0: "), "{error}");
     for length in 0..saved.len() {
         assert_eq!(
             Scaler::load(&saved[..length]).unwrap_err().status,

@@ -3,8 +3,8 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use gradscaler::{
-    info, presets, Arithmetic, Event, Limit, Overflow, Policy, PolicyBuilder, Quirk, Report,
-    Scaler, Want,
+    info, presets, Arithmetic, Counts, Event, Factor, Limit, Options, Policy, PolicyBuilder, Quirk,
+    Report, Scaler, Tensor, Test, Want,
 };
 
 fn torch(change: impl FnOnce(PolicyBuilder) -> PolicyBuilder) -> Scaler {
@@ -90,7 +90,7 @@ fn an_update_tells_what_it_did() {
             state.skipped(),
             state.growths(),
             state.backoffs(),
-            state.good()
+            state.counts().good
         ),
         (1, 1, 1, 0)
     );
@@ -115,11 +115,42 @@ fn a_delayed_scale_is_in_force_one_update_later() {
 
 #[test]
 fn the_methods_ask_for_what_the_policy_needs() {
-    let mut scaler = torch(|policy| policy.overflow_test(Overflow::NORM));
-    assert_eq!(scaler.needs(), Want::NORM);
+    let mut scaler = torch(|policy| policy.overflow_test(Test::NORM));
     let report = scaler.check(&[], Want::NONE).unwrap();
-    assert_eq!(report.norm(), Some(0.0));
+    assert_eq!((report.norm(), report.amax()), (Some(0.0), None));
     scaler.update(&report).unwrap();
+}
+
+#[test]
+fn the_verdict_before_the_step_is_that_of_the_update() {
+    let mut scaler = torch(|policy| policy.overflow_test(Test::NORM).init_scale(1.0));
+    let grad = [3e38f64; 2]; // finite, but the sum of squares is above the largest f32
+    let list = [Tensor::new(&grad)];
+    let report = scaler.check(&list, Want::NONE).unwrap();
+    assert!(report.overflow() && report.first_overflow().is_none());
+    assert!(scaler.update(&report).unwrap().contains(Event::SKIPPED));
+    // One that is named comes before the scaler's own.
+    let none = torch(|policy| policy.init_scale(1.0));
+    assert!(!none.check(&list, None).unwrap().overflow());
+    let named = Options::default().policy(scaler.policy());
+    assert!(none.check(&list, named).unwrap().overflow());
+    // Without the policy the same gradients are fine.
+    assert!(!Factor::ONE.check(&list, Want::NORM).unwrap().overflow());
+}
+
+#[test]
+fn a_report_that_is_late_or_used_before_is_stale() {
+    let mut scaler = torch(|policy| policy);
+    let report = scaler.check(&[], Want::NONE).unwrap();
+    assert_eq!(report.serial(), scaler.factor().serial());
+    assert!(!scaler.update(&report).unwrap().contains(Event::STALE));
+    assert!(scaler.update(&report).unwrap().contains(Event::STALE));
+    // A report of elsewhere is never stale, unless it says of which factor it is.
+    let report = Report::of(false);
+    assert!(!scaler.update(&report).unwrap().contains(Event::STALE));
+    let report = report.with_factor(&scaler.factor());
+    assert!(!scaler.update(&report).unwrap().contains(Event::STALE));
+    assert!(scaler.update(&report).unwrap().contains(Event::STALE));
 }
 
 #[test]
@@ -136,17 +167,53 @@ fn a_scaler_resumes_where_it_was_saved() {
 }
 
 #[test]
-fn another_scale_is_in_force_at_once_and_the_totals_stay() {
+fn another_scale_is_in_force_at_once_and_counts_and_totals_stay() {
+    let mut scaler = torch(|policy| policy.apply_delay(1));
+    let _ = scaler.update(&Report::of(true)).unwrap();
+    let _ = scaler.update(&Report::of(false)).unwrap();
+    let serial = scaler.factor().serial();
+    scaler.set_scale(8.0).unwrap();
+    let state = scaler.state();
+    assert_eq!(
+        (scaler.loss_scale(), state.next_factor().loss_scale()),
+        (8.0, 8.0)
+    );
+    assert_eq!((state.skipped(), state.counts().good), (1, 1));
+    assert_eq!((state.events(), state.skip_f32()), (Event::NONE, 0.0));
+    assert!(scaler.factor().serial() > serial);
+}
+
+#[test]
+fn a_scale_and_counts_of_another_framework_go_on_from_there() {
+    let mut straight = torch(|policy| policy.growth_interval(5));
+    for step in 0..8 {
+        straight.update(&Report::of(step == 3)).unwrap();
+    }
+    let mut taken = torch(|policy| policy.growth_interval(5));
+    let counts = straight.state().counts();
+    assert_eq!(counts.good, 4);
+    taken.set_counts(straight.loss_scale(), counts).unwrap();
+    assert_eq!(taken.update(&Report::of(false)).unwrap(), Event::GREW);
+    straight.update(&Report::of(false)).unwrap();
+    assert_eq!(taken.loss_scale(), straight.loss_scale());
+    assert_eq!(taken.state().counts(), straight.state().counts());
+    // Some frameworks sink to 0; what multiplies by that is refused.
+    taken.set_counts(0.0, Counts::default()).unwrap();
+    assert!(taken.loss_scale() == 0.0 && taken.check(&[], None).is_err());
+}
+
+#[test]
+fn an_optimizer_that_runs_after_the_update_reads_whether_to_skip() {
     let mut scaler = torch(|policy| policy);
     scaler.update(&Report::of(true)).unwrap();
-    scaler.set_scale(8.0).unwrap();
     assert_eq!(
-        (
-            scaler.loss_scale(),
-            scaler.state().skipped(),
-            scaler.state().good()
-        ),
-        (8.0, 1, 0)
+        (Report::of(true).found_inf(), scaler.state().skip_f32()),
+        (1.0, 1.0)
+    );
+    scaler.update(&Report::of(false)).unwrap();
+    assert_eq!(
+        (Report::of(false).found_inf(), scaler.state().skip_f32()),
+        (0.0, 0.0)
     );
 }
 
@@ -160,4 +227,10 @@ fn values_can_move_between_threads() {
     is_send_and_sync::<gradscaler::Tensor>();
     is_send_and_sync::<gradscaler::TensorMut>();
     is_send_and_sync::<gradscaler::Threads>();
+    is_send_and_sync::<gradscaler::Options>();
+    is_send_and_sync::<gradscaler::Device>();
+    is_send_and_sync::<gradscaler::DeviceBuffer<f32>>();
+    is_send_and_sync::<gradscaler::DeviceTensor>();
+    is_send_and_sync::<gradscaler::DeviceTensorMut>();
+    is_send_and_sync::<gradscaler::DeviceScaler>();
 }

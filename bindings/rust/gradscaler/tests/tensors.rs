@@ -3,8 +3,8 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use gradscaler::{
-    Bf16, Cb16, Dtype, Element, Factor, Report, Scaler, Tensor, TensorMut, Threads, Want, F16,
-    F8E4M3FN, F8E5M2,
+    Bf16, Cb16, Dtype, Element, Factor, Histogram, Merge, Options, Report, Scaler, Tensor,
+    TensorMut, Threads, Want, F16, F8E4M3FN, F8E5M2,
 };
 
 const ALL: Want = Want::ALL;
@@ -98,6 +98,16 @@ impl Gradients {
     }
 }
 
+/// All that a call can report.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Seen(Report, Vec<Report>, Histogram);
+
+impl Seen {
+    fn options(&mut self) -> Options<'_> {
+        Options::new(ALL).each(&mut self.1).histogram(&mut self.2)
+    }
+}
+
 #[test]
 fn the_result_has_the_same_bits_in_place_and_elsewhere() {
     for scale in [1.0, 3.0, 65536.0, 1e-30, 1e300] {
@@ -105,18 +115,21 @@ fn the_result_has_the_same_bits_in_place_and_elsewhere() {
         let before = Gradients::new(1000);
         let (mut in_place, mut elsewhere) = (before.clone(), Gradients::new(1000));
 
-        let checked = factor.check(&before.views(), ALL).unwrap();
-        let report = factor.unscale(&mut in_place.views_mut(), ALL).unwrap();
-        let other = factor
-            .unscale_into(&before.views(), &mut elsewhere.views_mut(), ALL)
+        let mut all = [Seen::default(), Seen::default(), Seen::default()];
+        let [one, two, three] = &mut all;
+        one.0 = factor.check(&before.views(), one.options()).unwrap();
+        let in_place_views = &mut in_place.views_mut();
+        two.0 = factor.unscale(in_place_views, two.options()).unwrap();
+        three.0 = factor
+            .unscale_into(&before.views(), &mut elsewhere.views_mut(), three.options())
             .unwrap();
         assert_eq!(in_place.bits(), elsewhere.bits());
-        assert_eq!((report, checked), (other, other));
+        assert_eq!((&all[0], &all[1]), (&all[2], &all[2]));
 
-        factor.scale(&mut in_place.views_mut()).unwrap();
+        factor.scale(&mut in_place.views_mut(), None).unwrap();
         let unscaled = elsewhere.clone();
         factor
-            .scale_into(&unscaled.views(), &mut elsewhere.views_mut())
+            .scale_into(&unscaled.views(), &mut elsewhere.views_mut(), None)
             .unwrap();
         assert_eq!(in_place.bits(), elsewhere.bits());
     }
@@ -126,71 +139,117 @@ fn the_result_has_the_same_bits_in_place_and_elsewhere() {
 fn one_call_reports_what_many_do() {
     let gradients = Gradients::new(1000);
     let factor = Factor::new(16.0).unwrap();
-    let together = factor.check(&gradients.views(), ALL).unwrap();
-    let alone = gradients
-        .views()
-        .map(|view| factor.check(&[view], ALL).unwrap());
-    let merged = alone
-        .iter()
-        .try_fold(Report::default(), |sum, one| sum.merge(one))
+    let mut together = Seen::default();
+    together.0 = factor
+        .check(&gradients.views(), together.options())
         .unwrap();
-    assert_eq!(merged.nan_count(), together.nan_count());
-    assert_eq!(merged.inf_count(), together.inf_count());
-    assert_eq!(merged.zeros_made(), together.zeros_made());
-    assert_eq!(merged.amax(), together.amax());
-    assert_eq!(merged.histogram(), together.histogram());
-    assert_eq!(merged.elements(), 9000);
+    let mut histogram = Histogram::default();
+    let alone = gradients.views().map(|view| {
+        let mut one = Seen::default();
+        one.0 = factor.check(&[view], one.options()).unwrap();
+        histogram += one.2;
+        one.0
+    });
+    // In order, the sums have the same bits, too.
+    let merged = Report::merge(&alone, Merge::PARTS, None).unwrap();
+    assert_eq!(merged, together.0);
+    assert_eq!(histogram, together.2);
+    assert_eq!((merged.elements(), histogram.elements()), (9000, 9000));
+    // So has the same pass.
+    assert_eq!(together.1.len(), 9);
+    assert_eq!(
+        Report::merge(&together.1, Merge::PARTS, None).unwrap(),
+        together.0
+    );
+    for (number, (each, alone)) in together.1.iter().zip(alone).enumerate() {
+        assert_eq!((each.norm(), each.amax()), (alone.norm(), alone.amax()));
+        let first = alone.first_overflow().map(|(_, element)| (number, element));
+        assert_eq!(
+            (each.first_overflow(), each.overflow()),
+            (first, alone.overflow())
+        );
+    }
+}
+
+#[test]
+fn reports_of_what_is_added_have_no_norm() {
+    let grads = [[3f32], [4.0], [f32::NAN]];
+    let reports = grads.map(|grad| Factor::ONE.check(&[Tensor::new(&grad)], ALL).unwrap());
+    let sum = Report::merge(&reports[..2], Merge::SUMMANDS, None).unwrap();
+    assert_eq!(
+        (sum.norm(), sum.amax(), sum.zeros_made()),
+        (None, None, Some(0))
+    );
+    assert_eq!((sum.elements(), sum.overflow()), (2, false));
+    assert!(Report::merge(&reports, Merge::SUMMANDS, None)
+        .unwrap()
+        .overflow());
+    assert_eq!(
+        Report::merge(&[], Merge::PARTS, None).unwrap(),
+        Report::default()
+    );
+}
+
+#[test]
+fn a_report_survives_as_bytes() {
+    let report = Factor::ONE
+        .check(&Gradients::new(100).views(), ALL)
+        .unwrap();
+    assert_eq!(Report::from_bytes(&report.to_bytes()), report);
 }
 
 #[test]
 fn a_report_has_what_was_asked_for() {
     let data = [3.0f32, f32::INFINITY, -4.0, f32::NAN];
+    let list = [Tensor::new::<f32>(&[]), Tensor::new(&data)];
+    let mut histogram = Histogram::default();
     let report = Factor::ONE
-        .check(&[Tensor::new::<f32>(&[]), Tensor::new(&data)], ALL)
+        .check(&list, Options::new(ALL).histogram(&mut histogram))
         .unwrap();
-    assert!(report.found_inf());
-    assert_eq!(report.first_bad(), Some((1, 1)));
-    assert_eq!((report.nan_count(), report.inf_count()), (Some(1), Some(1)));
+    assert!(report.overflow() && report.found_inf() == 1.0);
+    assert_eq!(report.first_overflow(), Some((1, 1)));
+    assert_eq!((report.nan_count(), report.inf_count()), (1, 1));
     assert_eq!((report.norm(), report.amax()), (Some(5.0), Some(4.0)));
     assert_eq!(
         (report.zeros_made(), report.subnormals_made()),
         (Some(0), Some(0))
     );
     assert_eq!(
-        format!("{report:?}"),
-        "Report { found_inf: true, elements: 4, first_bad: (1, 1), nan_count: 1, inf_count: 1, \
-         zeros_made: 0, subnormals_made: 0, norm: 5.0, amax: 4.0, \
-         histogram: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0] }"
+        format!("{report:?} {histogram:?}"),
+        "Report { overflow: true, elements: 4, first_overflow: (1, 1), nan_count: 1, inf_count: 1, \
+         norm: 5.0, amax: 4.0, zeros_made: 0, subnormals_made: 0 } Histogram { \
+         bins: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0], elements: 4 }"
     );
 
-    let report = Factor::ONE
-        .check(&[Tensor::new(&data)], Want::NONE)
-        .unwrap();
-    assert!(report.found_inf());
+    let report = Factor::ONE.check(&[Tensor::new(&data)], None).unwrap();
+    assert!(report.overflow());
     assert_eq!(
-        (report.first_bad(), report.nan_count(), report.inf_count()),
-        (None, None, None)
+        (
+            report.first_overflow(),
+            report.nan_count(),
+            report.inf_count()
+        ),
+        (Some((0, 1)), 1, 1)
     );
     assert_eq!(
         (report.norm(), report.amax(), report.zeros_made()),
         (None, None, None)
     );
-    assert_eq!(
-        (report.histogram(), report.histogram_elements()),
-        (None, None)
-    );
+    assert_eq!(report.subnormals_made(), None);
+    let finite = Factor::ONE.check(&[Tensor::new(&data[..1])], None).unwrap();
+    assert_eq!((finite.overflow(), finite.first_overflow()), (false, None));
 }
 
 #[test]
 fn no_tensor_and_empty_tensors_are_fine() {
     let report = Factor::ONE.unscale(&mut [], ALL).unwrap();
-    assert!(!report.found_inf() && report.elements() == 0);
+    assert!(!report.overflow() && report.elements() == 0);
     let mut empty: [TensorMut; 2] = [
         TensorMut::new::<F16>(&mut []),
         TensorMut::new::<f64>(&mut []),
     ];
     assert!(empty[0].is_empty());
-    Factor::ONE.scale(&mut empty).unwrap();
+    Factor::ONE.scale(&mut empty, Want::NONE).unwrap();
     assert_eq!(
         Factor::ONE
             .check(TensorMut::as_inputs(&empty), ALL)
@@ -241,7 +300,16 @@ fn a_factor_of_one_casts() {
     let (wide, mut half, mut upper) = ([1.0f32, -2.0, 65520.0], [F16(0); 3], [Bf16(0); 3]);
     let inputs = [Tensor::new(&wide), Tensor::new(&wide)];
     let mut out = [TensorMut::new(&mut half), TensorMut::new(&mut upper)];
-    Factor::ONE.scale_into(&inputs, &mut out).unwrap();
+    let mut each = Vec::new();
+    let options = Options::new(Want::AMAX).each(&mut each);
+    Factor::ONE.scale_into(&inputs, &mut out, options).unwrap();
+    // Which of them overflowed, and where.
+    let first = each.iter().map(Report::first_overflow);
+    assert_eq!(first.collect::<Vec<_>>(), [Some((0, 2)), None]);
+    assert_eq!(
+        (each[0].amax(), each[1].amax()),
+        (Some(65520.0), Some(65520.0))
+    );
     assert_eq!(half, [F16(0x3c00), F16(0xc000), F16(0x7c00)]);
     assert_eq!(upper, [Bf16(0x3f80), Bf16(0xc000), Bf16(0x4780)]);
 }
@@ -256,7 +324,7 @@ fn narrow_types_are_what_their_bits_say() {
         TensorMut::new(&mut cb16),
     ];
     Factor::ONE
-        .scale_into(&[Tensor::new(&six); 3], &mut out)
+        .scale_into(&[Tensor::new(&six); 3], &mut out, None)
         .unwrap();
     assert_eq!(
         (e4m3fn, e5m2, cb16),
@@ -271,18 +339,23 @@ fn narrow_types_are_what_their_bits_say() {
 #[test]
 fn a_complex_element_counts_once_as_its_larger_part() {
     let mut grads = [[6.0f32, -8.0], [f32::NAN, f32::INFINITY], [0.0, 2.0]];
+    let mut histogram = Histogram::default();
+    let options = Options::new(ALL).histogram(&mut histogram);
     let report = Factor::new(2.0)
         .unwrap()
-        .unscale(&mut [TensorMut::new(&mut grads)], ALL)
+        .unscale(&mut [TensorMut::new(&mut grads)], options)
         .unwrap();
     assert_eq!((grads[0], grads[2]), ([3.0, -4.0], [0.0, 1.0]));
-    assert_eq!((report.elements(), report.first_bad()), (3, Some((0, 1))));
-    assert_eq!((report.nan_count(), report.inf_count()), (Some(1), Some(0)));
+    assert_eq!(
+        (report.elements(), report.first_overflow()),
+        (3, Some((0, 1)))
+    );
+    assert_eq!((report.nan_count(), report.inf_count()), (1, 0));
     assert_eq!(
         (report.norm(), report.amax()),
         (Some(26f64.sqrt()), Some(4.0))
     );
-    assert_eq!(report.histogram_elements(), Some(3));
+    assert_eq!(histogram.elements(), 3);
 }
 
 #[test]
@@ -291,16 +364,24 @@ fn clipping_by_value_clamps_in_place_and_elsewhere_and_tells_what_overflowed() {
     let scale = scaler.loss_scale() as f32;
     let scaled = [scale, -3.0 * scale, f32::INFINITY];
     let (mut in_place, mut elsewhere) = (scaled, [0f64; 3]);
+    let clamp = || Options::new(Want::AMAX).clamp(2.0);
     let report = scaler
-        .clip_value(&mut [TensorMut::new(&mut in_place)], 2.0, Want::AMAX)
+        .unscale(&mut [TensorMut::new(&mut in_place)], clamp())
         .unwrap();
     let (list, mut out) = ([Tensor::new(&scaled)], [TensorMut::new(&mut elsewhere)]);
-    let other = scaler
-        .clip_value_into(&list, &mut out, 2.0, Want::AMAX)
-        .unwrap();
+    let other = scaler.unscale_into(&list, &mut out, clamp()).unwrap();
     assert_eq!((in_place, elsewhere), ([1.0, -2.0, 2.0], [1.0, -2.0, 2.0]));
     assert_eq!(report, other);
-    assert_eq!((report.found_inf(), report.amax()), (true, Some(3.0)));
+    assert_eq!((report.overflow(), report.amax()), (true, Some(3.0)));
+    assert_eq!(report.clamped(), 2);
+    let mut narrow = [F8E4M3FN(0)];
+    let out = &mut [TensorMut::new(&mut narrow)];
+    let options = Options::default().clamp(448.0);
+    Factor::new(1e4)
+        .unwrap()
+        .scale_into(&[Tensor::new(&[1f32])], out, options)
+        .unwrap();
+    assert_eq!(narrow, [F8E4M3FN(0x7e)]);
 }
 
 #[test]
@@ -312,9 +393,9 @@ fn a_micro_batch_is_added_as_a_whole_or_not_at_all() {
         let (a, b) = ([F16(0x4000); 3], [F16(0x4000), last]);
         let mut sums = [TensorMut::new(&mut weight), TensorMut::new(&mut bias)];
         let report = scaler
-            .accumulate(&[Tensor::new(&a), Tensor::new(&b)], &mut sums, Want::COUNTS)
+            .accumulate(&[Tensor::new(&a), Tensor::new(&b)], &mut sums, Want::NONE)
             .unwrap();
-        assert_eq!((report.found_inf(), report.elements()), (bad, 5));
+        assert_eq!((report.overflow(), report.elements()), (bad, 5));
         assert_eq!((weight, bias), ([2.0; 3], [2.0; 2]));
     }
 }
@@ -325,19 +406,20 @@ fn threads_give_the_same_bits_to_any_number_of_callers() {
     let (mut alone, threads) = (Gradients::new(100_000), Threads::new(3).unwrap());
     let before = alone.clone();
     let report = factor.unscale(&mut alone.views_mut(), ALL).unwrap();
-    let same = |mut shared: Gradients, how: gradscaler::How| {
-        let checked = factor.check(&shared.views(), how).unwrap();
+    let same = |mut shared: Gradients, threads: &Threads| {
+        let on = || Options::new(ALL).on(threads);
+        let checked = factor.check(&shared.views(), on()).unwrap();
         assert_eq!(
-            factor.unscale(&mut shared.views_mut(), how).unwrap(),
+            factor.unscale(&mut shared.views_mut(), on()).unwrap(),
             checked
         );
         assert_eq!(checked, report);
         assert_eq!(shared.bits(), alone.bits());
     };
-    same(before.clone(), ALL.on(&Threads::new(1).unwrap()));
+    same(before.clone(), &Threads::new(1).unwrap());
     std::thread::scope(|scope| {
         for _ in 0..3 {
-            scope.spawn(|| same(before.clone(), ALL.on(&threads)));
+            scope.spawn(|| same(before.clone(), &threads));
         }
     });
 }
@@ -349,7 +431,8 @@ fn clipping_is_one_pass_or_a_multiplier() {
     let report = factor.check(&[Tensor::new(&grads)], Want::NORM).unwrap();
     assert_eq!(report.norm(), Some(5.0));
     let clip = factor.clip(&report, 1.0).unwrap();
-    clip.unscale(&mut [TensorMut::new(&mut grads)], Want::NONE)
+    let _ = clip
+        .unscale(&mut [TensorMut::new(&mut grads)], Want::NONE)
         .unwrap();
     assert!(
         (grads[0] - 0.6).abs() < 1e-6 && (grads[1] - 0.8).abs() < 1e-6,
@@ -368,11 +451,14 @@ fn late_gradients_keep_the_factor_of_their_loss() {
     let late = scaler.factor();
     scaler.update(&Report::of(true)).unwrap();
     assert_eq!((late.loss_scale(), scaler.loss_scale()), (65536.0, 32768.0));
-    assert_eq!((late.serial(), scaler.factor().serial()), (0, 1));
+    assert_eq!((late.serial(), scaler.factor().serial()), (1, 2));
     let mut grads = [65536.0f64];
-    late.unscale(&mut [TensorMut::new(&mut grads)], scaler.needs())
+    let options = Options::default().policy(scaler.policy());
+    let report = late
+        .unscale(&mut [TensorMut::new(&mut grads)], options)
         .unwrap();
-    assert_eq!(grads, [1.0]);
+    assert_eq!((grads, report.serial()), ([1.0], 1));
+    assert_eq!(Factor::new(2.0).unwrap().serial(), 0);
     assert_eq!(late.multiply(4.0).unwrap().inverse(), 1.0 / (4.0 * 65536.0));
 }
 
@@ -391,10 +477,7 @@ fn threads_share_a_scaler_and_move_views() {
             .collect()
     });
     assert!(shards.iter().flatten().all(|&x| x == 1.0));
-    let merged = reports
-        .iter()
-        .try_fold(Report::default(), |sum, one| sum.merge(one))
-        .unwrap();
+    let merged = Report::merge(&reports, Merge::PARTS, Some(scaler.policy())).unwrap();
     assert_eq!(
         (merged.norm(), merged.elements()),
         (Some(80_000f64.sqrt()), 80_000)

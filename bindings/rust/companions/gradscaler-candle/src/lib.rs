@@ -17,7 +17,7 @@
 //!     let Some(grad) = grads.get(&weight) else { return Ok(()) };
 //!     weight.set(&(weight.as_tensor() - (grad * 0.01)?)?) // or optimizer.step(grads)
 //! })?;
-//! assert!(!step.report.found_inf());
+//! assert!(!step.report.overflow());
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 //!
@@ -28,7 +28,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{
     bail, CpuStorage, Device, Error, Layout, Result, Shape, Storage, StorageRef, Tensor, Var,
 };
-use gradscaler::{Dtype, Event, Factor, Report, Scaler, TensorMut, Want};
+use gradscaler::{Dtype, Event, Factor, Options, Report, Scaler, TensorMut};
 use gradscaler_half::{tensor, tensor_mut};
 use half::{bf16, f16};
 
@@ -36,14 +36,15 @@ use half::{bf16, f16};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Step {
-    /// What the gradients were like. `first_bad` names the variable by its index.
+    /// What the gradients were like, and whether the step was skipped. `first_overflow` names the
+    /// variable by its index.
     pub report: Report,
     /// What the update of the scale did.
     pub events: Event,
 }
 
 /// One training step: scales the loss, goes backward, unscales the gradients of `variables`, calls
-/// `step` with them unless one is Inf or NaN, and updates the scale.
+/// `step` with them unless they overflowed by the rules of the scaler, and updates the scale.
 ///
 /// `loss` is a scalar, best in f32.
 ///
@@ -57,13 +58,9 @@ pub fn backward_step(
     step: impl FnOnce(&GradStore) -> Result<()>,
 ) -> Result<Step> {
     let mut grads = (loss * scaler.loss_scale())?.backward()?;
-    let report = unscale(
-        &scaler.factor(),
-        &mut grads,
-        variables,
-        scaler.needs() | Want::FIRST_BAD,
-    )?;
-    if !report.found_inf() {
+    let options = Options::default().policy(scaler.policy());
+    let report = unscale(&scaler.factor(), &mut grads, variables, options)?;
+    if !report.overflow() {
         step(&grads)?;
     }
     let events = scaler.update(&report).map_err(Error::wrap)?;
@@ -74,6 +71,9 @@ pub fn backward_step(
 /// and reports on them; for loops that do more than [`backward_step`], such as clipping or
 /// accumulating.
 ///
+/// `options` is a [`Want`](gradscaler::Want) or [`Options`]: its `policy`, that of the scaler, judges
+/// them, its `each` is a report of every variable.
+///
 /// A gradient becomes a new tensor of the same dtype: candle's tensors may share their memory. A
 /// variable without gradient is left without.
 ///
@@ -81,11 +81,11 @@ pub fn backward_step(
 ///
 /// A gradient that is not a float of 16, 32 or 64 bits, or not in host memory; a factor that cannot
 /// divide. The gradients are then as they were.
-pub fn unscale(
+pub fn unscale<'a>(
     factor: &Factor,
     grads: &mut GradStore,
     variables: &[Var],
-    want: Want,
+    options: impl Into<Options<'a>>,
 ) -> Result<Report> {
     let held = variables
         .iter()
@@ -103,7 +103,7 @@ pub fn unscale(
     let mut results: Vec<_> = inputs.iter().map(Elements::like).collect::<Result<_>>()?;
     let mut out: Vec<_> = results.iter_mut().map(Elements::view_mut).collect();
     let report = factor
-        .unscale_into(&inputs, &mut out, want)
+        .unscale_into(&inputs, &mut out, options)
         .map_err(Error::wrap)?;
     for ((variable, grad), result) in variables.iter().zip(&held).zip(results) {
         if let Some(grad) = grad {

@@ -74,7 +74,7 @@ fn train(name: &str, mut scaler: Scaler) -> Result<f32> {
         let mut out = [TensorMut::new(&mut grads)];
         let report =
             scaler.unscale_into(&[gradscaler_half::tensor(&scaled)], &mut out, Want::NONE)?;
-        if !report.found_inf() {
+        if !report.overflow() {
             master
                 .iter_mut()
                 .zip(&grads)

@@ -14,7 +14,7 @@
 //!     &mut [TensorMut::new(&mut grads)],
 //!     Want::NONE,
 //! )?;
-//! if !report.found_inf() {
+//! if !report.overflow() {
 //!     assert_eq!(grads[0], 0.5 / 65536.0); // the optimizer's step
 //! }
 //! scaler.update(&report)?;

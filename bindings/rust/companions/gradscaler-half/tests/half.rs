@@ -26,7 +26,7 @@ fn conversions_are_those_of_half() {
     let (mut wide, mut wider) = (vec![0f32; 65536], vec![0f32; 65536]);
     let mut out = [TensorMut::new(&mut wide), TensorMut::new(&mut wider)];
     Factor::ONE
-        .scale_into(&[tensor(&half), tensor(&upper)], &mut out)
+        .scale_into(&[tensor(&half), tensor(&upper)], &mut out, None)
         .unwrap();
     let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
     assert!(half
@@ -46,6 +46,7 @@ fn conversions_are_those_of_half() {
         .scale_into(
             &inputs,
             &mut [tensor_mut(&mut half), tensor_mut(&mut upper)],
+            None,
         )
         .unwrap();
     for ((&x, half), upper) in thirds.iter().zip(&half).zip(&upper) {
@@ -65,15 +66,15 @@ fn an_overflow_is_found_and_bad_input_refused() {
     let mut data = [f16::MAX, f16::INFINITY];
     let factor = Factor::new(4.0).unwrap();
     let report = factor
-        .unscale(&mut [tensor_mut(&mut data)], Want::FIRST_BAD)
+        .unscale(&mut [tensor_mut(&mut data)], Want::NONE)
         .unwrap();
-    assert_eq!(report.first_bad(), Some((0, 1)));
+    assert_eq!(report.first_overflow(), Some((0, 1)));
     assert_eq!(data[0], f16::from_f32(16376.0));
     let error = factor
-        .scale_into(&[tensor(&data)], &mut [tensor_mut(&mut [f16::ZERO])])
+        .scale_into(&[tensor(&data)], &mut [tensor_mut(&mut [f16::ZERO])], None)
         .unwrap_err();
     assert_eq!(
-        (error.status, error.name.as_str()),
+        (error.status, error.place().as_str()),
         (Status::COUNT, "out[0].count")
     );
 }

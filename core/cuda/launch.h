@@ -5,15 +5,17 @@
  *
  * A call on tensors is a launch of `begin`, which writes what all others need into the workspace,
  * one of `chunks` for every GSC_CUDA_TENSORS tensors, or of `many` for every GSC_CUDA_MANY, and one
- * of `finish`, which folds the chunks into the report. Everything else is one launch of `step`.
+ * of `finish`, which makes the reports. Everything else is one launch of `step`.
  */
-#ifndef GSC_CUDA_KERNELS_H
-#define GSC_CUDA_KERNELS_H
+#ifndef GSC_CUDA_LAUNCH_H
+#define GSC_CUDA_LAUNCH_H
 
+#include "bits.h"
 #include "gradscaler.h"
 
 /* The last is for drivers that take 32 KiB of parameters. */
 #define GSC_FOR_CUDA_KERNELS(X) X(begin) X(chunks) X(finish) X(step) X(many)
+#define GSC_CUDA_PREFIX         "gsc_cuda_" /* of their names in the module */
 
 enum gsc_cuda_kernel {
 #define GSC_KERNEL(name) GSC_CUDA_##name,
@@ -22,43 +24,66 @@ enum gsc_cuda_kernel {
 };
 
 enum {
-    GSC_CUDA_THREADS = 256, /* of a block, which takes a chunk; `step` needs one */
-    GSC_CUDA_TENSORS = 170, /* of a launch: 4 KiB of parameters, which all drivers take */
-    GSC_CUDA_MANY = 1364,   /* likewise: 32 KiB, from CUDA 12.1 on */
-    GSC_CUDA_BLOCK = 4096,  /* these three as in numerics.md */
-    GSC_CUDA_CHUNK = 65536,
-    GSC_CUDA_LANES = 64,
+    GSC_CUDA_THREADS = 256,     /* of a block, which takes a chunk; `step` needs one */
+    GSC_CUDA_TENSORS = 170,     /* of a launch: 4 KiB of parameters, which all drivers take */
+    GSC_CUDA_MANY = 1364,       /* likewise: 32 KiB, from CUDA 12.1 on */
     GSC_CUDA_COMPLEX = 1u << 7, /* in in_dtype: two parts make an element */
 };
 
 /* What is done with a product, where there is an output. */
-enum gsc_cuda_op { GSC_CUDA_STORE, GSC_CUDA_CLIP, GSC_CUDA_ADD };
+enum gsc_cuda_operation { GSC_CUDA_STORE, GSC_CUDA_CLAMP, GSC_CUDA_ADD };
 
-/* The sum of squares of a chunk, and its tensor's index in the list. */
-typedef struct gsc_cuda_sum {
-    double sum;
-    uint64_t tensor;
-} gsc_cuda_sum;
+/* What is counted of a tensor. */
+enum gsc_cuda_count {
+    GSC_CUDA_NAN,
+    GSC_CUDA_INF,
+    GSC_CUDA_ZEROS,
+    GSC_CUDA_SUBNORMALS,
+    GSC_CUDA_CLAMPED,
+    GSC_CUDA_COUNTS
+};
+
+/* What is known of a tensor, in 64 bytes; its chunks add to it in any order. */
+typedef struct gsc_cuda_record {
+    uint32_t first_chunk, chunks; /* zeros, as `elements`, if it has none */
+    int64_t elements;
+    int64_t counts[GSC_CUDA_COUNTS];
+    int64_t first_element; /* that is not finite; INT64_MAX: none */
+} gsc_cuda_record;
+
+/* What is measured of a chunk; in `finish`, the first of a run has it of all of them. */
+typedef struct gsc_cuda_chunk {
+    double sum_squares, amax;
+    uint64_t index; /* in the tensor */
+} gsc_cuda_chunk;
 
 /* A call, in the workspace. `begin` fills in what depends on the factor. */
 typedef struct gsc_cuda_call {
-    gsc_report *total;        /* in the workspace: what the chunks add, in any order */
-    gsc_report *report;       /* the caller's */
-    double *tensor_sums;      /* `tensors` of them, with GSC_WANT_NORM */
-    gsc_cuda_sum *chunk_sums; /* `chunks` of them, likewise */
-    uint64_t tensors, chunks;
+    gsc_cuda_record *records;  /* `tensors` of them */
+    gsc_cuda_chunk *chunks;    /* `all_chunks` of them */
+    int64_t *overflow;         /* set where an element is not finite; NULL: nobody asks */
+    int64_t *bins;             /* of a histogram, GSC_BINS of them; NULL: none is wanted */
+    gsc_report *report, *each; /* the caller's; NULL: not wanted */
+    int64_t *histogram;        /* likewise */
+    uint64_t tensors, all_chunks;
     int64_t elements, histogram_elements;
-    double multiplier, limit;
-    float multiplier_f32, limit_f32;
-    uint32_t op, want, in_double;
+    double multiplier, clamp;
+    uint64_t serial; /* of the factor */
+    float multiplier_f32, clamp_f32;
+    uint32_t operation, want, in_double;
     gsc_status status;
 } gsc_cuda_call;
 
-/* The workspace, up to its sums. */
+/* The workspace, up to its records and chunks. */
 typedef struct gsc_cuda_workspace {
-    gsc_report total;
     gsc_cuda_call call, add; /* gsc_accumulate is a check and, if all is finite, an addition */
+    int64_t overflow, bins[GSC_BINS];
 } gsc_cuda_workspace;
+
+/* What of a gsc_policy the kernels know: whatever it grows by is not theirs, and 0 is none. */
+typedef struct gsc_cuda_policy {
+    uint64_t words[19];
+} gsc_cuda_policy;
 
 typedef struct gsc_cuda_begin_parameter {
     gsc_cuda_workspace *workspace;
@@ -89,24 +114,20 @@ typedef struct gsc_cuda_many_parameter { /* the same, and more tensors */
 
 typedef struct gsc_cuda_finish_parameter {
     const gsc_cuda_call *call;
+    gsc_cuda_policy policy; /* zeros, which judge by the elements: none */
 } gsc_cuda_finish_parameter;
 
-enum gsc_cuda_step {
-    GSC_CUDA_STATE_INIT,
-    GSC_CUDA_UPDATE,
-    GSC_CUDA_SET_SCALE,
-    GSC_CUDA_FACTOR_MULTIPLY,
-    GSC_CUDA_MERGE,
-    GSC_CUDA_CLIP_FACTOR
-};
-
-/* The arguments of the public function, in its order; a, b and out are device memory. */
+/* A gsc_step. */
 typedef struct gsc_cuda_step_parameter {
-    uint64_t step; /* enum gsc_cuda_step */
-    gsc_policy policy;
-    const void *a, *b;
+    uint32_t kind, merge;
+    uint64_t has_policy;
+    const gsc_factor *factor;
+    const gsc_state *state;
+    const gsc_report *reports;
+    uint64_t n;
     double number;
     void *out;
+    gsc_cuda_policy policy;
 } gsc_cuda_step_parameter;
 
 /*

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* The ends of a list, for instruction sets without masks: up to 16 bytes, and no byte beside them.
  */
-#ifndef GSC_PARTS_H
-#define GSC_PARTS_H
+#ifndef GSC_ENDS_H
+#define GSC_ENDS_H
 
 #include <stdint.h>
 #include <string.h>
 
-typedef struct gsc_part {
+typedef struct gsc_end {
     uint64_t low, high;
-} gsc_part;
+} gsc_end;
 
 /* 8 bytes, or the first `bytes`, from two loads that may overlap. */
 static inline uint64_t gsc_load_word(const void *at, uint64_t bytes)
@@ -53,15 +53,15 @@ static inline void gsc_store_word(void *at, uint64_t x, uint64_t bytes)
     }
 }
 
-static inline gsc_part gsc_load_part(const void *at, uint64_t bytes)
+static inline gsc_end gsc_load_end(const void *at, uint64_t bytes)
 {
-    gsc_part x = {gsc_load_word(at, bytes), 0};
+    gsc_end x = {gsc_load_word(at, bytes), 0};
     if (bytes > 8)
         x.high = gsc_load_word((const char *)at + 8, bytes - 8);
     return x;
 }
 
-static inline void gsc_store_part(void *at, gsc_part x, uint64_t bytes)
+static inline void gsc_store_end(void *at, gsc_end x, uint64_t bytes)
 {
     gsc_store_word(at, x.low, bytes);
     if (bytes > 8)

@@ -1,0 +1,33 @@
+defmodule GradScaler.PackageTest do
+  # What a package would hold builds without the repository around it: mix hex.build adds the C sources to it.
+  use ExUnit.Case, async: false
+
+  test "the files of the package are all that make needs" do
+    folder = Path.join(System.tmp_dir!(), "gradscaler-package-#{System.pid()}")
+    on_exit(fn -> File.rm_rf!(folder) end)
+    File.mkdir_p!(folder)
+    config = Mix.Project.config()
+
+    GradScaler.MixProject.add_sources([])
+
+    try do
+      for file <- config[:package][:files], do: File.cp_r!(file, Path.join(folder, file))
+    after
+      GradScaler.MixProject.remove_sources([])
+    end
+
+    environment = [
+      {"MIX_APP_PATH", folder},
+      {"ERTS_INCLUDE_DIR", folder},
+      {"GRADSCALER_SOURCE", nil}
+    ]
+
+    {commands, 0} = System.cmd("make", ["-n"], cd: folder, env: environment)
+    assert commands =~ " source/core/tensors.c"
+    refute commands =~ "../.."
+    assert File.exists?(Path.join(folder, "source/include/gradscaler.h"))
+    assert File.read!(Path.join(folder, "LICENSE")) =~ "MIT"
+    assert {config[:package][:licenses], is_binary(config[:description])} == {["MIT"], true}
+    refute File.exists?("source")
+  end
+end

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: MIT
+"""Writes what Python needs of the manifest: the SWIG interface, its stub, and the structs and constants as ctypes."""
+
+import keyword
+import textwrap
+
+from manifest import WIDTH, note, paragraphs, reword, run
+
+NOTE = note(__file__)
+# Structs and functions that objects.h and arrays.h deal with: where a call runs, its lists, what frees itself.
+BY_HAND = ("gsc_exec", "gsc_tensor", "gsc_context_destroy", "gsc_memory_destroy")
+CTYPES = {"float": "c_float", "double": "c_double", "char": "c_char"}
+NUMBERS = {"'f'": "PyFloat_FromDouble", "'i'": "PyLong_FromLongLong", "'u'": "PyLong_FromUnsignedLongLong"}
+STUB = """\
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Buffer = Any
+Arrays = Sequence[Any]
+Pair = tuple[Arrays, Arrays]
+Held = Any
+Context = Any
+
+class Memory:
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+Place = Buffer | Memory | tuple[Memory, int]
+On = Context | tuple[Context, int, Memory | None] | None
+
+class Error(ValueError):
+    status: int
+    argument: int
+    index: int
+    other: int
+    name: str
+    field: str
+    value: float | None
+    low: float | None
+    high: float | None
+    subject: int
+    why: str
+"""
+NATIVE = """\
+def hold(tensors: Arrays, out: Arrays | None, device: int, stream: int | None, /) -> Held: ...
+def kinds(arrays: list[Any], /) -> set[type]: ...
+"""
+
+
+def class_of(name):
+    return name.removeprefix("gsc_").title().replace("_", "")
+
+
+def words(manifest, text):
+    """A doc in Python's names: GSC_EVENT_STOPPED is Event.STOPPED, GSC_WANT_* is Want."""
+    text = reword(manifest, text, lambda item, v: f"{class_of(item.name)}.{v.name}", lambda item: class_of(item.name))
+    return text.replace("NULL", "None")
+
+
+def groups(manifest):
+    return [item for item in manifest.constants.values() if item.kind != "number"]
+
+
+def pointers(item):
+    """Whether it has what Python cannot hold as a value."""
+    return any(f.passing or f.kind in ("pointer", "callback", "opaque") for f in item.fields)
+
+
+def of_values(manifest):
+    """Structs that Python code sees: values without pointers, except for that of errors, which are raised."""
+    raised = {arg.type for f in manifest.functions.values() for arg in f.args if arg.name == "err"}
+    return [item for item in manifest.structs.values() if not pointers(item) and item.name not in raised]
+
+
+def with_fields(manifest):
+    """Structs that are dicts of their fields."""
+    return [item for item in manifest.structs.values() if pointers(item) and item.name not in BY_HAND]
+
+
+def field_type(field):
+    if field.kind == "struct":
+        return class_of(field.type)
+    kind = "c_char_p" if field.kind == "string" else CTYPES.get(field.base) or "c_" + field.base.removesuffix("_t")
+    return f"c.{kind}" + (f" * {field.array}" if field.array else "")
+
+
+def struct(manifest, item):
+    doc = [*paragraphs(words(manifest, item.doc), WIDTH - 8), ""]
+    for field in item.fields:
+        row = f"{field.name}: {words(manifest, field.doc)}"
+        doc += textwrap.wrap(row, WIDTH - 4, subsequent_indent="    ", break_on_hyphens=False)
+    lines = [f"class {class_of(item.name)}(Struct):", f'    """{doc[0]}']
+    lines += [*(f"    {line}".rstrip() for line in doc[1:]), '    """', "", "    _fields_ = ["]
+    lines += [*(f'        ("{f.name}", {field_type(f)}),' for f in item.fields), "    ]"]
+    taken = [f'"{f.name}": {class_of(f.takes)}' for f in item.fields if f.takes]
+    return lines + ([f"    _takes_ = {{{', '.join(taken)}}}"] if taken else [])
+
+
+def constants(manifest, item):
+    lines = [f"class {class_of(item.name)}(enum.{'IntFlag' if item.kind == 'bits' else 'IntEnum'}):"]
+    doc = paragraphs(words(manifest, item.doc), WIDTH - 8)
+    lines += [f'    """{doc[0]}', *(f"    {line}".rstrip() for line in doc[1:])]
+    lines = [*lines[:-1], lines[-1] + '"""', ""]
+    return lines + [f"    {v.name} = {v.value}  # {words(manifest, v.doc)}" for v in item.values]
+
+
+def structs(manifest):
+    """ctypes structures and enumerations: what Python code reads and writes."""
+    lines = [
+        '"""The structs and constants of the library.',
+        "",
+        NOTE,
+        '"""',
+        "",
+        "import contextlib",
+        "import ctypes as c",
+    ]
+    lines += ["import enum"]
+    for item in groups(manifest):
+        lines += ["", "", *constants(manifest, item)]
+    lines += ["", "", "class Struct(c.Structure):", '    """A struct whose repr tells its fields."""', ""]
+    lines += ["    _takes_ = {}", "", "    def __repr__(self):"]
+    lines += ["        values = {n: getattr(self, n) for n, *_ in self._fields_ if not n.startswith('reserved')}"]
+    lines += ["        for name, takes in self._takes_.items():", "            with contextlib.suppress(ValueError):"]
+    lines += ["                values[name] = takes(values[name])"]
+    lines += ["        return f\"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in values.items())})\""]
+    for item in of_values(manifest):
+        lines += ["", "", *struct(manifest, item)]
+    return "\n".join(lines) + "\n"
+
+
+def functions(manifest):
+    """Those that Python can call."""
+    return [f for f in manifest.functions.values() if f.name not in BY_HAND]
+
+
+def arguments(manifest, function):
+    """(name, type) of the arguments as Python passes them: what typemaps.i makes of the C ones."""
+    names = [arg.name for arg in function.args]
+    counts = {arg.count for arg in function.args if arg.kind != "pointer"}  # of a list, which knows its length
+    dicts = [item.name for item in with_fields(manifest)]
+    pool = any(arg.kind == "callback" for arg in function.args)
+    for arg in function.args:
+        if arg.name == "err" or arg.name in counts or arg.kind == "callback" or (pool and arg.kind == "pointer"):
+            continue
+        none = " | None" if arg.null else ""
+        if arg.passing == "create" or (arg.passing == "out" and arg.kind in ("scalar", "bytes")):
+            continue  # returned
+        if arg.type == "gsc_tensor":
+            if arg.name == "tensors":
+                yield ("tensors_and_out", "Pair | Held") if "out" in names else (arg.name, "Arrays | Held")
+        elif arg.name == "on":
+            yield arg.name, "On"
+        elif arg.kind == "opaque":
+            yield arg.name, f"Context{none}"
+        elif arg.type in dicts:
+            yield arg.name, f"Mapping[str, Any]{none}"
+        elif arg.kind in ("struct", "pointer"):
+            yield arg.name, f"Place{none}"
+        else:
+            kinds = {"string": "str", "bytes": "Buffer", "double": "float", "float": "float"}
+            yield arg.name, kinds.get(arg.base, "int")
+
+
+def result(function):
+    for arg in function.args:
+        if arg.passing == "create":
+            return "Memory" if arg.kind == "pointer" else "Context"
+        if arg.passing == "out" and arg.kind == "bytes":
+            return "bytes"
+        if arg.passing in ("out", "inout") and arg.kind == "scalar":
+            return "float" if arg.base in ("float", "double") else "int"
+    kinds = {"gsc_status": "None", "string": "str | None", "float": "float", "double": "float", "void": "None"}
+    return kinds.get(function.returns, "int")
+
+
+def stub(manifest):
+    lines = ['"""The C functions, one to one; a status that is not GSC_OK is raised as Error.', "", NOTE, '"""', ""]
+    lines += STUB.split("\n")
+    for item in manifest.constants.values():
+        lines += [f"{value.c}: int" for value in item.values]
+    lines.append("")
+    for function in functions(manifest):
+        args = ", ".join(f"{n}{'_' * keyword.iskeyword(n)}: {kind}" for n, kind in arguments(manifest, function))
+        lines.append(f"def {function.name}({args}{', /' if args else ''}) -> {result(function)}: ...")
+    return "\n".join(lines) + "\n" + NATIVE
+
+
+def number_kind(base):
+    return "'f'" if base in ("float", "double") else "'u'" if base.startswith("u") else "'i'"
+
+
+def field_row(manifest, item, field):
+    """How a field of a struct with pointers is given: a row of gsc_py_field."""
+    size, grows = f"sizeof(({item.name} *)0)->{field.name}", "false"
+    if field.kind in ("callback", "opaque", "string"):
+        return None  # not from Python
+    if field.passing == "in" and field.kind == "struct":
+        kind, size = "'s'", f"sizeof({field.type})"
+        grows = str(manifest.structs[field.type].kind == "grows").lower()
+    elif field.passing or field.kind == "pointer":
+        kind, size = "'o'", f"sizeof({field.type})" if field.passing else "0"
+    else:
+        kind = "'b'" if field.array or field.kind != "scalar" else number_kind(field.base)
+    return f'  {{"{field.name}", offsetof({item.name}, {field.name}), {size}, {kind}, {grows}}},'
+
+
+def field_table(manifest, item):
+    rows = [row for field in item.fields if field.name != "struct_size" and (row := field_row(manifest, item, field))]
+    init = f"{item.name.upper()}_INIT" if item.kind == "grows" else "{0}"
+    return [
+        "%{",
+        f"static const gsc_py_field {item.name}_fields[] = {{",
+        *rows,
+        "  {NULL, 0, 0, 0, false},",
+        "};",
+        "%}",
+        f"GSC_FIELDS({item.name}, {item.name}_fields, {init})",
+    ]
+
+
+def exception(manifest, function):
+    """What goes around the call: checks of its lists, and the lock."""
+    names = [arg.name for arg in function.args]
+    if "tensors" in names:
+        at = names.index("options") + 1
+        return [f"GSC_ON_LISTS({function.name}, on1, lists{names.index('tensors') + 1}, held{at})"]
+    blocks = function.blocks == "yes" and function.name != "gsc_memory_copy"  # which has its own
+    return [f"GSC_BLOCKS({function.name})"] if blocks else []
+
+
+def swig_interface(manifest):
+    lines = [f"/* {NOTE} */", "%module _gradscaler", "%{", '#include "arrays.h"', "%}", '%include "typemaps.i"', ""]
+    for item in of_values(manifest):
+        lines.append(f"GSC_STRUCT({item.name}, {'true' if item.kind == 'grows' else 'false'})")
+    for item in with_fields(manifest):
+        lines += field_table(manifest, item)
+    lines.append("")
+    callable_ = functions(manifest)
+    for function in manifest.functions.values():
+        name = function.name
+        if function not in callable_:
+            lines.append(f"%ignore {name};")
+            continue
+        saved = any(arg.kind == "bytes" for arg in function.args)
+        for arg in function.args:
+            if arg.kind == "scalar" and arg.passing and not saved:
+                const = "const " if arg.passing == "in" else ""
+                kind = number_kind(arg.base)
+                if arg.passing == "out":
+                    lines.append(f"GSC_ONLY_OUT({arg.type}, {arg.name}, {NUMBERS[kind]})")
+                else:
+                    lines.append(f"GSC_IN({const}{arg.type}, {arg.name}, {kind})")
+                if arg.passing == "inout":
+                    lines.append(f"GSC_OUT({arg.type}, {arg.name}, {NUMBERS[kind]})")
+            if arg.kind == "struct" and arg.count and arg.type not in BY_HAND:
+                lines.append(f"GSC_STRUCTS({arg.type}, {arg.name}, {arg.count})")
+        doc = [f"{name}({', '.join(arg for arg, _ in arguments(manifest, function))})", ""]
+        doc += paragraphs(words(manifest, function.doc), WIDTH)
+        text = "\\n".join(doc).replace('"', '\\"')
+        lines.append(f'%feature("docstring") {name} "{text}";')
+        lines += exception(manifest, function)
+    lines += [f"%ignore {name};" for name in manifest.structs]
+    return "\n".join([*lines, "", '%include "gradscaler.h"', ""])
+
+
+if __name__ == "__main__":
+    run({
+        "bindings/python/gradscaler.i": swig_interface,
+        "bindings/python/src/gradscaler/_structs.py": structs,
+        "bindings/python/src/gradscaler/_gradscaler.pyi": stub,
+    })  # fmt: skip

@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Python objects as the library's arguments, except for arrays: errors as exceptions, structs and
+ * options from buffers, contexts and their memory as objects that free themselves.
+ */
+#include <Python.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "gradscaler.h"
+
+/* ---- errors ---- */
+
+/* gradscaler.Error, a ValueError; made by the module's initialisation. */
+static PyObject *gsc_py_error;
+
+static PyObject *gsc_py_text(const char *text)
+{
+    /* A message may have been cut inside a character. */
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+}
+
+static void gsc_py_set(PyObject *object, const char *name, PyObject *value)
+{
+    if (value) {
+        PyObject_SetAttrString(object, name, value);
+        Py_DECREF(value);
+    }
+}
+
+static PyObject *gsc_py_number_or_none(double value)
+{
+    return isnan(value) ? Py_NewRef(Py_None) : PyFloat_FromDouble(value);
+}
+
+/*
+ * Raises Error. `where` and `why` are a sentence in two parts; they become its own. `other` is
+ * another entry that the sentence is about, or -1.
+ */
+static void gsc_py_raise_as(const gsc_error *err, PyObject *where, PyObject *why, int64_t other)
+{
+    PyObject *text = where && why ? PyUnicode_FromFormat("%U%U", where, why) : NULL;
+    PyObject *error = text ? PyObject_CallFunctionObjArgs(gsc_py_error, text, NULL) : NULL;
+    if (error) {
+        gsc_py_set(error, "status", PyLong_FromLong(err->status));
+        gsc_py_set(error, "argument", PyLong_FromLong(err->argument));
+        gsc_py_set(error, "index", PyLong_FromLongLong(err->index));
+        gsc_py_set(error, "other", PyLong_FromLongLong(other));
+        gsc_py_set(error, "name", gsc_py_text(err->name));
+        gsc_py_set(error, "field", gsc_py_text(err->field));
+        gsc_py_set(error, "value", gsc_py_number_or_none(err->value));
+        gsc_py_set(error, "low", gsc_py_number_or_none(err->low));
+        gsc_py_set(error, "high", gsc_py_number_or_none(err->high));
+        gsc_py_set(error, "subject", PyLong_FromSsize_t(PyUnicode_GetLength(where)));
+        gsc_py_set(error, "why", Py_NewRef(why));
+        PyErr_SetObject(gsc_py_error, error);
+    }
+    Py_XDECREF(error);
+    Py_XDECREF(text);
+    Py_XDECREF(where);
+    Py_XDECREF(why);
+}
+
+static void gsc_py_raise(const gsc_error *err)
+{
+    size_t length = strlen(err->message), subject = err->subject < length ? err->subject : 0;
+    gsc_py_raise_as(err, PyUnicode_DecodeUTF8(err->message, (Py_ssize_t)subject, "replace"),
+                    gsc_py_text(err->message + subject), -1);
+}
+
+/*
+ * Raises Error for entry `index` of a list of arrays; `why` follows its name. Where the array is
+ * only in other memory than the call's, `status` is GSC_OK, and the field "device".
+ */
+static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t index, Py_ssize_t other,
+                            PyObject *why)
+{
+    gsc_error err = {.status = status, .argument = -1, .index = index};
+    err.value = err.low = err.high = NAN;
+    PyOS_snprintf(err.name, sizeof err.name, "%s", list);
+    if (status == GSC_OK) {
+        err.status = GSC_ERROR_VALUE;
+        PyOS_snprintf(err.field, sizeof err.field, "device");
+    }
+    PyErr_Clear(); /* what `why` tells, or what describes it failed */
+    gsc_py_raise_as(&err, PyUnicode_FromFormat("%s[%zd] ", list, index),
+                    why ? why : PyUnicode_FromString("cannot be used"), other);
+    return false;
+}
+
+/* ---- memory of contexts ---- */
+
+/* An object with the buffer protocol where the host sees it. */
+typedef struct gsc_py_memory {
+    PyObject_HEAD PyObject *context; /* which it keeps alive */
+    void *at;
+    uint64_t size;
+    bool visible;
+} gsc_py_memory;
+
+static PyTypeObject *gsc_py_memory_type;
+
+static const char gsc_py_context_name[] = "gsc_context";
+
+static void gsc_py_context_end(PyObject *capsule)
+{
+    gsc_context_destroy(PyCapsule_GetPointer(capsule, gsc_py_context_name));
+}
+
+/*
+ * Its capsule; `device` is a CUDA ordinal, or -1. A context on a device lives as long as the
+ * process: a thread may be in a call when the interpreter ends.
+ */
+static PyObject *gsc_py_context(gsc_context *context, int device)
+{
+    PyObject *capsule =
+        PyCapsule_New(context, gsc_py_context_name, device < 0 ? gsc_py_context_end : NULL);
+    if (!capsule)
+        gsc_context_destroy(context);
+    else if (PyCapsule_SetContext(capsule, (void *)((intptr_t)device + 1)) != 0)
+        Py_CLEAR(capsule);
+    return capsule;
+}
+
+/* The context of None or of such a capsule. */
+static gsc_context *gsc_py_context_in(PyObject *object)
+{
+    return object == Py_None ? NULL : PyCapsule_GetPointer(object, gsc_py_context_name);
+}
+
+/* The context of an argument, and its device. */
+static bool gsc_py_context_of(PyObject *object, gsc_context **context, int *device)
+{
+    *context = NULL;
+    *device = -1;
+    if (object == Py_None)
+        return true;
+    if (!PyCapsule_IsValid(object, gsc_py_context_name)) {
+        PyErr_Format(PyExc_TypeError, "on must be a context or None, not %R",
+                     (PyObject *)Py_TYPE(object));
+        return false;
+    }
+    *context = gsc_py_context_in(object);
+    *device = (int)(intptr_t)PyCapsule_GetContext(object) - 1;
+    return true;
+}
+
+static PyObject *gsc_py_memory_new(PyObject *context, void *at, uint64_t size, bool visible)
+{
+    PyObject *self = PyType_GenericAlloc(gsc_py_memory_type, 0);
+    if (!self) {
+        gsc_memory_destroy(gsc_py_context_in(context), at);
+        return NULL;
+    }
+    gsc_py_memory *memory = (gsc_py_memory *)self;
+    memory->context = Py_NewRef(context);
+    memory->at = at;
+    memory->size = size;
+    memory->visible = visible;
+    return self;
+}
+
+static void gsc_py_memory_end(PyObject *self)
+{
+    gsc_py_memory *memory = (gsc_py_memory *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    if (memory->context) {
+        gsc_memory_destroy(gsc_py_context_in(memory->context), memory->at);
+        Py_DECREF(memory->context);
+    }
+    release(self);
+    Py_DECREF(type);
+}
+
+static int gsc_py_memory_buffer(PyObject *self, Py_buffer *view, int flags)
+{
+    gsc_py_memory *memory = (gsc_py_memory *)self;
+    if (!memory->visible) {
+        PyErr_SetString(PyExc_BufferError, "memory of the device");
+        view->obj = NULL;
+        return -1;
+    }
+    return PyBuffer_FillInfo(view, self, memory->at, (Py_ssize_t)memory->size, 0, flags);
+}
+
+static PyObject *gsc_py_memory_no_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
+{
+    (void)type, (void)args, (void)keywords;
+    PyErr_SetString(PyExc_TypeError, "gsc_memory_create makes memory");
+    return NULL;
+}
+
+static PyTypeObject *gsc_py_memory_make_type(void)
+{
+    static PyType_Slot slots[] = {
+        {Py_tp_doc, "Memory of a context; the host reads and writes what it sees as a buffer."},
+        {Py_tp_new, (void *)gsc_py_memory_no_new},
+        {Py_tp_dealloc, (void *)gsc_py_memory_end},
+        {Py_bf_getbuffer, (void *)gsc_py_memory_buffer},
+        {0, NULL},
+    };
+    static PyType_Spec spec = {"gradscaler._gradscaler.Memory", sizeof(gsc_py_memory), 0,
+                               Py_TPFLAGS_DEFAULT, slots};
+    return (PyTypeObject *)PyType_FromSpec(&spec);
+}
+
+/*
+ * What a pointer argument may be: None, Memory or (Memory, offset), whose address is passed, or any
+ * other buffer.
+ */
+typedef struct gsc_py_place {
+    Py_buffer view;   /* of a buffer */
+    PyObject *memory; /* or Memory */
+    void *at;
+    uint64_t size;
+} gsc_py_place;
+
+static bool gsc_py_place_of(PyObject *object, gsc_py_place *place, bool writable, const char *name)
+{
+    PyObject *memory = object;
+    unsigned long long offset = 0;
+    if (object == Py_None)
+        return true;
+    if (PyTuple_Check(object) && PyTuple_Size(object) == 2) {
+        memory = PyTuple_GetItem(object, 0);
+        offset = PyLong_AsUnsignedLongLong(PyTuple_GetItem(object, 1));
+        if (PyErr_Occurred())
+            return false;
+    }
+    if (Py_IS_TYPE(memory, gsc_py_memory_type)) {
+        const gsc_py_memory *it = (const gsc_py_memory *)memory;
+        if (offset > it->size) {
+            PyErr_Format(PyExc_ValueError, "%s: the offset is %llu, the memory has %llu bytes",
+                         name, offset, (unsigned long long)it->size);
+            return false;
+        }
+        place->at = (char *)it->at + offset;
+        place->size = it->size - offset;
+        place->memory = Py_NewRef(memory);
+        return true;
+    }
+    if (memory != object ||
+        PyObject_GetBuffer(object, &place->view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) != 0) {
+        PyErr_Format(PyExc_TypeError, "%s must be a buffer%s, not %R", name,
+                     writable ? " that can be written" : "", (PyObject *)Py_TYPE(object));
+        return false;
+    }
+    place->at = place->view.buf;
+    place->size = (uint64_t)place->view.len;
+    return true;
+}
+
+static void gsc_py_release(gsc_py_place *place)
+{
+    if (place->view.obj)
+        PyBuffer_Release(&place->view);
+    Py_CLEAR(place->memory);
+}
+
+static bool gsc_py_fits(const gsc_py_place *place, uint64_t size, const char *name)
+{
+    if (place->size >= size)
+        return true;
+    PyErr_Format(PyExc_ValueError, "%s has %llu bytes, %llu are needed", name,
+                 (unsigned long long)place->size, (unsigned long long)size);
+    return false;
+}
+
+/* ---- structs ---- */
+
+/*
+ * A struct from a buffer of its size is an aligned copy that no Python code can change during the
+ * call; one in Memory is where it is. A struct that grows says its own size, which must be this
+ * one, and is host memory.
+ */
+static bool gsc_py_struct(PyObject *object, gsc_py_place *place, void *copy, size_t size,
+                          bool grows, bool writable, const char *name)
+{
+    if (!gsc_py_place_of(object, place, writable, name) || !place->at)
+        return !PyErr_Occurred();
+    uint32_t own_size = (uint32_t)size;
+    if (grows && !place->memory && place->size >= 4)
+        memcpy(&own_size, place->at, sizeof own_size);
+    if (place->memory ? grows || place->size < size : place->size != size || own_size != size) {
+        PyErr_Format(PyExc_ValueError, "%s has %llu bytes (struct_size %u), %zu are needed", name,
+                     (unsigned long long)place->size, (unsigned)own_size, size);
+        return false;
+    }
+    if (!place->memory) {
+        memcpy(copy, place->at, size);
+        place->at = copy;
+    }
+    return true;
+}
+
+static void gsc_py_struct_back(const gsc_py_place *place, const void *copy, size_t size)
+{
+    if (place->view.obj)
+        memcpy(place->view.buf, copy, size);
+}
+
+/* Many structs in one buffer, or in Memory. */
+typedef struct gsc_py_array {
+    gsc_py_place place;
+    void *copy;
+} gsc_py_array;
+
+static bool gsc_py_structs(PyObject *object, gsc_py_array *array, size_t size, const char *name)
+{
+    gsc_py_place *place = &array->place;
+    if (!gsc_py_place_of(object, place, false, name))
+        return false;
+    if (place->size % size != 0) {
+        PyErr_Format(PyExc_ValueError, "%s has %llu bytes, not a multiple of %zu", name,
+                     (unsigned long long)place->size, size);
+        return false;
+    }
+    if (place->view.obj && place->size > 0) {
+        array->copy = PyMem_Malloc(place->size);
+        if (!array->copy) {
+            PyErr_NoMemory();
+            return false;
+        }
+        place->at = memcpy(array->copy, place->at, place->size);
+    }
+    return true;
+}
+
+static void gsc_py_structs_release(gsc_py_array *array)
+{
+    gsc_py_release(&array->place);
+    PyMem_Free(array->copy);
+}
+
+/* ---- options ---- */
+
+/* How Python gives a field of a struct that it cannot hold, as it has pointers. */
+typedef struct gsc_py_field {
+    const char *name;
+    size_t offset, size; /* of a pointer: of what it points to, once */
+    char kind;  /* 'i', 'u', 'f': a number; 'b': its bytes; 's': a pointer to a struct that is
+                   read; 'o': to what is written */
+    bool grows; /* the struct */
+} gsc_py_field;
+
+enum { GSC_PY_PLACES = 16 };
+
+/* What is held for the fields of one struct that are pointers. */
+typedef struct gsc_py_held_field {
+    const gsc_py_field *field;
+    gsc_py_place place;
+    void *copy;
+} gsc_py_held_field;
+
+typedef struct gsc_py_held_fields {
+    int n;
+    gsc_py_held_field *of; /* GSC_PY_PLACES of them */
+} gsc_py_held_fields;
+
+static bool gsc_py_scalar(PyObject *value, char *to, const gsc_py_field *field)
+{
+    if (field->kind == 'f') {
+        double number = PyFloat_AsDouble(value);
+        float narrow = (float)number;
+        memcpy(to, field->size == sizeof number ? (void *)&number : (void *)&narrow, field->size);
+        return !PyErr_Occurred();
+    }
+    bool is_unsigned = field->kind == 'u', lost;
+    uint64_t number =
+        is_unsigned ? PyLong_AsUnsignedLongLong(value) : (uint64_t)PyLong_AsLongLong(value);
+    if (PyErr_Occurred())
+        return false;
+    unsigned spare = 64 - 8 * (unsigned)field->size; /* the host is little-endian */
+    lost = is_unsigned ? number << spare >> spare != number
+                       : (int64_t)(number << spare) >> spare != (int64_t)number;
+    if (lost) {
+        PyErr_Format(PyExc_OverflowError, "%s is %S: it does not fit", field->name, value);
+        return false;
+    }
+    memcpy(to, &number, field->size);
+    return true;
+}
+
+static bool gsc_py_field_of(PyObject *value, char *to, const gsc_py_field *field,
+                            gsc_py_held_fields *held)
+{
+    if (field->kind == 'i' || field->kind == 'u' || field->kind == 'f')
+        return gsc_py_scalar(value, to, field);
+    if (held->n == GSC_PY_PLACES) {
+        PyErr_Format(PyExc_ValueError, "%s: too many fields", field->name);
+        return false;
+    }
+    gsc_py_place *place = &held->of[held->n].place;
+    void **copy = &held->of[held->n].copy;
+    held->of[held->n++] = (gsc_py_held_field){.field = field};
+    if (field->kind == 'b')
+        return gsc_py_struct(value, place, to, field->size, false, false, field->name);
+    if (field->kind == 's') {
+        *copy = PyMem_Malloc(field->size);
+        if (!*copy) {
+            PyErr_NoMemory();
+            return false;
+        }
+        if (!gsc_py_struct(value, place, *copy, field->size, field->grows, false, field->name))
+            return false;
+    } else if (!gsc_py_place_of(value, place, true, field->name) ||
+               (place->at && !gsc_py_fits(place, field->size, field->name))) {
+        return false;
+    }
+    if (((uintptr_t)place->at & 7) != 0) {
+        PyErr_Format(PyExc_ValueError, "%s is not aligned to 8 bytes", field->name);
+        return false;
+    }
+    memcpy(to, &place->at, sizeof place->at);
+    return true;
+}
+
+/* Fills a struct, which its initialiser made, from a dict of its fields. */
+static bool gsc_py_fields(PyObject *object, char *to, const gsc_py_field *fields,
+                          gsc_py_held_fields *held, const char *name)
+{
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    if (!PyDict_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "%s must be a dict or None, not %R", name,
+                     (PyObject *)Py_TYPE(object));
+        return false;
+    }
+    while (PyDict_Next(object, &position, &key, &value)) {
+        const gsc_py_field *field = fields;
+        while (field->name &&
+               !(PyUnicode_Check(key) && PyUnicode_CompareWithASCIIString(key, field->name) == 0))
+            field++;
+        if (!field->name) {
+            PyErr_Format(PyExc_TypeError, "%s: there is no field %R", name, key);
+            return false;
+        }
+        Py_INCREF(value); /* which may change the dict */
+        bool ok = gsc_py_field_of(value, to + field->offset, field, held);
+        Py_DECREF(value);
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
+static void gsc_py_fields_release(gsc_py_held_fields *held)
+{
+    for (int i = 0; i < held->n; i++) {
+        gsc_py_release(&held->of[i].place);
+        PyMem_Free(held->of[i].copy);
+    }
+}
+
+/* Whether what the call writes for `field` is as large as `size`. */
+static bool gsc_py_field_fits(const gsc_py_held_fields *held, const char *field, uint64_t size)
+{
+    for (int i = 0; i < held->n; i++)
+        if (strcmp(held->of[i].field->name, field) == 0 && held->of[i].place.at &&
+            !gsc_py_fits(&held->of[i].place, size, field))
+            return false;
+    return true;
+}
+
+/* ---- where a call runs ---- */
+
+typedef struct gsc_py_exec {
+    gsc_exec exec;
+    int device; /* CUDA ordinal; -1: the host */
+} gsc_py_exec;
+
+/* None, a context, or (context, stream, workspace or None) of a device. */
+static bool gsc_py_exec_of(PyObject *object, gsc_py_exec *on)
+{
+    PyObject *context = object, *workspace = Py_None;
+    unsigned long long stream = 0;
+    if (PyTuple_Check(object) && !PyArg_ParseTuple(object, "OKO", &context, &stream, &workspace))
+        return false;
+    if (!gsc_py_context_of(context, &on->exec.context, &on->device))
+        return false;
+    if (workspace != Py_None) {
+        if (!Py_IS_TYPE(workspace, gsc_py_memory_type)) {
+            PyErr_Format(PyExc_TypeError, "the workspace must be Memory, not %R",
+                         (PyObject *)Py_TYPE(workspace));
+            return false;
+        }
+        on->exec.workspace = ((const gsc_py_memory *)workspace)->at;
+        on->exec.workspace_size = ((const gsc_py_memory *)workspace)->size;
+    }
+    on->exec.stream = (void *)(uintptr_t)stream;
+    return true;
+}

@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: MIT
+"""Arrays as frameworks have them: by stand-ins, and by torch and JAX where they are installed.
+
+torch lends its tensors through DLPack's C exchange API. JAX has a buffer of some dtypes and DLPack for the others.
+"""
+
+import ctypes
+import mmap
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gradscaler
+from gradscaler import Arrays, Error, Event, Scaler, Want
+
+F32 = np.float32
+
+
+def scaler_of(scale=8.0):
+    return Scaler("static", init_scale=scale)
+
+
+# ---- a stand-in for a framework ----
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+LEND = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(DLTensor))
+# ctypes swallows what a callback raises. This calls tensor.fileno() and returns -1 if that does.
+RAISES = ctypes.pythonapi.PyObject_AsFileDescriptor
+
+
+class Exchange(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("unused", ctypes.c_void_p * 3),
+        ("lend", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+    ]
+
+
+@LEND
+def lend(tensor, out):
+    """A Tensor's array as a DLTensor: pointers into what the Tensor keeps."""
+    tensor.lent += 1
+    array, to = tensor.array, out[0]
+    tensor.shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+    tensor.strides = (ctypes.c_int64 * array.ndim)(*(stride // array.itemsize for stride in array.strides))
+    if tensor.silent:
+        return -1
+    to.data = tensor.address if tensor.address is not None else array.ctypes.data
+    to.device_type, to.device, to.ndim = *tensor.place, array.ndim
+    to.code = {"f": 2, "c": 5, "i": 0}[array.dtype.kind]
+    to.bits, to.lanes, to.byte_offset = 8 * array.itemsize, 1, 0
+    to.shape, to.strides = tensor.shape, tensor.strides
+    return 0
+
+
+def exchange_of(version, previous=None, function=lend):
+    api = Exchange(version, 3, previous and ctypes.addressof(previous), lend=ctypes.cast(function, ctypes.c_void_p))
+    ALIVE.append(api)
+    return api
+
+
+ALIVE = []
+NAME = b"dlpack_exchange_api"
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+def framework(api, name=NAME):
+    class Tensor:
+        __dlpack_c_exchange_api__ = new_capsule(ctypes.addressof(api), name, None)
+        conjugated = negated = silent = False
+        dtype = property(lambda self: self.array.dtype)
+
+        def __init__(self, values, dtype=F32, place=(1, 0), address=None):
+            self.array, self.place, self.address = np.asarray(values, dtype), place, address
+            self.lent = self.exported = 0
+
+        def is_conj(self):
+            return self.conjugated
+
+        def is_neg(self):
+            return self.negated
+
+        def __dlpack_device__(self):
+            return self.place
+
+        def __dlpack__(self, **keywords):
+            self.exported += 1
+            return self.array.__dlpack__(**keywords)
+
+    return Tensor
+
+
+def raising(error):
+    class Raising(framework(exchange_of(1, function=RAISES))):
+        def fileno(self):
+            raise error
+
+    return Raising([1.0])
+
+
+CPP = "Cannot access data pointer of Tensor that doesn't have storage\nException raised from somewhere\nframe #0"
+ONES = np.ones((4, 4), F32)
+Tensor = framework(exchange_of(1))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, F32, np.float64, np.complex64])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (5, 3)])
+def test_a_tensor_is_lent_and_unscaled(dtype, shape):
+    grads = {"w": Tensor(np.full(shape, 8), dtype), "b": Tensor([16.0])}
+    report = scaler_of().unscale(grads, want=Want.NORM)
+    assert (report.elements, grads["w"].array.tolist()) == (1 + grads["w"].array.size, np.ones(shape).tolist())
+    assert [(t.lent, t.exported) for t in grads.values()] == [(1, 0)] * 2
+
+
+def test_a_tensor_is_lent_out_of_place():
+    grads, out = [Tensor(np.full((2, 3), 8), np.float16)], [Tensor(np.zeros((2, 3)))]
+    scaler_of().unscale(grads, out=out)
+    assert (out[0].array.tolist(), grads[0].array[0, 0]) == ([[1.0] * 3] * 2, 8)
+
+
+@pytest.mark.parametrize(("versions", "lent"), [([2, 1], 1), ([1], 1), ([2], 0), ([2, 3], 0)])
+def test_the_exchange_api_of_version_1_is_used(versions, lent):
+    api = None
+    for version in reversed(versions):
+        api = exchange_of(version, api)
+    tensor = framework(api)([8.0])
+    scaler_of().unscale([tensor])
+    assert (tensor.lent, tensor.exported, tensor.array[0]) == (lent, 1 - lent, 1)
+
+
+@pytest.mark.parametrize("kind", [framework(exchange_of(1, function=0)), framework(exchange_of(1), b"another")])
+def test_an_exchange_api_that_is_none_is_not_used(kind):
+    tensor = kind([8.0])
+    scaler_of().unscale([tensor])
+    assert (tensor.lent, tensor.exported, tensor.array[0]) == (0, 1, 1)
+
+
+def marked(**attributes):
+    tensor = Tensor(attributes.pop("values"), attributes.pop("dtype"))
+    vars(tensor).update(attributes)
+    return tensor
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (Tensor(ONES[:, :2]), "is not contiguous: pass a contiguous copy"),
+        (Tensor(np.broadcast_to(np.ones(1, F32), (4,))), "is not contiguous"),
+        (Tensor(ONES[0, ::-1]), "is not contiguous"),
+        (Tensor([1, 2], address=0), "has no memory of its own"),
+        (Tensor([1], np.int32), "has dtype int32, which is not supported: pass float32"),
+        (raising(RuntimeError(CPP)), "cannot be used: Cannot access data pointer of Tensor that doesn't have storage"),
+        (raising(NotImplementedError()), "cannot be used"),
+        (marked(values=[1.0], dtype=F32, silent=True), "cannot be used"),
+        (marked(values=[1j], dtype=np.complex64, conjugated=True), "is a view that negates or conjugates: pass a copy"),
+        (marked(values=[1j, 2], dtype=np.complex128, negated=True), "is a view that negates"),
+        (marked(values=1.0, dtype=F32, negated=True), "is a view that negates"),
+        (Tensor([1], place=(10, 0)), "is on a device of DLPack type 10"),
+    ],
+)
+@pytest.mark.parametrize("method", [Scaler.check, Scaler.unscale])
+def test_a_tensor_that_cannot_be_taken_is_refused_by_name(bad, words, method):
+    good = Tensor([8.0])
+    with pytest.raises(Error) as refused:
+        method(scaler_of(), {"good": good, "bad": bad})
+    assert str(refused.value).startswith(f"grads['bad'] {words}") and "\n" not in str(refused.value)
+    assert (refused.value.index, good.array[0]) == (1, 8)
+
+
+def test_a_dense_tensor_of_any_order_is_taken():
+    values = np.arange(24, dtype=F32).reshape(2, 3, 1, 4)
+    for axes in (0, 3, 1, 2), (3, 2, 1, 0):
+        tensor = Tensor(values.copy().transpose(axes))
+        scaler_of().unscale([tensor])
+        assert np.array_equal(tensor.array, values.transpose(axes) / 8)
+
+
+def test_tensors_mix_with_numpys():
+    grads = [Tensor([8.0]), np.full(1, 16, F32), None, Tensor([np.inf])]
+    report = scaler_of().unscale(grads)
+    assert (grads[0].array[0], grads[1][0], report.bad) == (1, 2, {3: 1})
+
+
+def test_an_interrupt_is_not_swallowed():
+    with pytest.raises(KeyboardInterrupt):
+        scaler_of().check([raising(KeyboardInterrupt())])
+
+
+def test_tensors_live_until_the_call_returns():
+    grads = [Tensor([8.0]) for _ in range(3)]
+    before = [sys.getrefcount(t) for t in grads]
+    for _ in range(10):
+        scaler_of().unscale(grads)
+    assert [sys.getrefcount(t) for t in grads] == before
+
+
+def test_arrays_of_torch_are_refused_as_their_gradients_change(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor))
+    with pytest.raises(TypeError, match=r"grads\['w'\] is a tensor of torch, .* pass their list instead"):
+        Arrays({"w": Tensor([1.0])})
+
+
+class Narrow(mmap.mmap):
+    """An array whose type has a buffer and that has none itself."""
+
+    def __new__(cls, values):
+        self = super().__new__(cls, -1, 8)
+        self.close()
+        self.array = np.asarray(values, F32)
+        return self
+
+    def __init__(self, _):
+        pass
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+def test_an_array_that_has_no_buffer_is_exported():
+    grads, out = {"w": Narrow([8.0, np.inf])}, {"w": np.zeros(2, F32)}
+    assert scaler_of().check(grads).bad == scaler_of().unscale(grads, out=out).bad == {"w": 1}
+    assert out["w"][0] == 1
+
+
+def test_an_array_that_has_no_buffer_is_not_written():
+    """What it exports may not say that it is immutable."""
+    narrow = Narrow([8.0])
+    with pytest.raises(Error, match=r"grads\['w'\] is read-only: pass out with arrays that can be written"):
+        scaler_of().unscale({"w": narrow})
+    assert narrow.array[0] == 8
+
+
+class Traced:
+    """What stands for a number while it is traced: it is no array yet."""
+
+    dtype, shape = np.dtype(np.float16), ()
+
+    def __init__(self, done=()):
+        self.done = done
+
+    def astype(self, dtype):
+        return Traced((*self.done, dtype))
+
+    def __mul__(self, scale):
+        return (*self.done, scale)
+
+
+def test_a_loss_that_is_traced_is_multiplied_in_float32():
+    assert scaler_of().scale(Traced()) == ("float32", 8.0)
+
+
+# ---- torch and JAX ----
+
+
+def installed(name):
+    try:
+        return __import__(name)
+    except ImportError:
+        return SimpleNamespace()
+
+
+torch, jax = installed("torch"), installed("jax")
+needs_jax = pytest.mark.skipif(not hasattr(jax, "numpy"), reason="JAX is not installed")
+needs_torch = pytest.mark.skipif(not hasattr(torch, "nn"), reason="torch is not installed")
+
+
+@needs_torch
+class TestTorch:
+    def test_gradients_are_unscaled_in_place(self):
+        tensors = [
+            torch.full((3,), 8.0, dtype=d) for d in (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        ]
+        tensors += [
+            torch.full((2, 3, 4, 5), 8.0).to(memory_format=torch.channels_last),
+            torch.tensor(8.0),
+            torch.ones(0),
+        ]
+        report = scaler_of().unscale(tensors, want=Want.NORM)
+        assert all((t == 1).all() for t in tensors) and report.elements == 12 + 120 + 1
+
+    def test_parameters_stand_for_their_gradients(self):
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+        model[0](torch.ones(1, 2)).sum().backward()
+        report = scaler_of().unscale(dict(model.named_parameters()))
+        assert list(report.names) == ["0.weight", "0.bias"] and model[0].weight.grad.tolist() == [[1 / 8] * 2] * 2
+        model[0].bias.grad[1] = float("nan")
+        assert scaler_of().unscale(model.parameters()).bad == {1: 1}
+        model.zero_grad()
+        assert scaler_of().check(model.parameters()).elements == 0
+
+    def test_the_results_of_parameters_are_their_gradients(self):
+        model = torch.nn.Linear(2, 1, bias=False)
+        before = model.weight.detach().clone()
+        for call in (
+            lambda: scaler_of().unscale(model.weight).grads,
+            lambda: scaler_of().unscale([model.weight]).grads[0],
+            lambda: scaler_of().unscale(dict(model.named_parameters()).values()).grads[0],
+            lambda: scaler_of().unscale({"m": {"w": model.weight, "none": None}}).grads["m"]["w"],
+            lambda: scaler_of().unscale(model.parameters(), dtype="float64").grads[0],
+        ):
+            model.weight.grad = torch.full((1, 2), 8.0)
+            assert call().tolist() == [[1, 1]]
+        assert torch.equal(model.weight, before)
+
+    def test_the_overflow_after_zero_grad_is_found(self):
+        weight = torch.nn.Parameter(torch.ones(2))
+        for value, overflow in (1.0, False), (float("inf"), True):
+            (weight * value).sum().backward()
+            assert scaler_of().unscale([weight.grad]).overflow == overflow
+            weight.grad = None
+
+    @pytest.mark.parametrize(
+        ("bad", "words"),
+        [
+            (lambda: torch.ones(4, 4)[:, :2], "is not contiguous"),
+            (lambda: torch.ones(1).expand(4), "is not contiguous"),
+            (lambda: torch.ones(3).to_sparse(), "cannot be used: "),
+            (lambda: torch.ones(3, device="meta"), ""),
+            (lambda: torch.ones(3, dtype=torch.complex64).conj(), "is a view that negates or conjugates"),
+            (lambda: torch.ones(3, dtype=torch.int64), "has dtype torch.int64, which is not supported"),
+        ],
+    )
+    def test_what_is_no_dense_gradient_is_refused_by_name(self, bad, words):
+        with pytest.raises(Error) as refused:
+            scaler_of().check({"good": torch.ones(1), "bad": bad()})
+        assert str(refused.value).startswith(f"grads['bad'] {words}") and "\n" not in str(refused.value)
+
+    def test_a_loss_is_multiplied_and_differentiated(self):
+        x = torch.ones(1, requires_grad=True)
+        scaler_of().scale((3 * x).sum()).backward()
+        assert x.grad.tolist() == [24]
+
+    @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+    def test_a_scaled_loss_of_a_narrow_type_is_float32(self, dtype):
+        loss = scaler_of(2.0**16).scale(torch.tensor(8.0, dtype=getattr(torch, dtype)))
+        assert (loss.dtype, loss.item()) == (torch.float32, 2.0**19)
+
+    def test_results_of_a_dtype_and_sums(self):
+        report = scaler_of().unscale({"w": torch.full((3,), 8.0, dtype=torch.float16)}, dtype="float32")
+        assert (report.grads["w"].dtype, report.grads["w"].tolist()) == (torch.float32, [1, 1, 1])
+        total = [torch.zeros(3)]
+        assert not scaler_of().accumulate([torch.full((3,), 8.0, dtype=torch.float16)], total).overflow
+        assert total[0].tolist() == [1, 1, 1]
+
+    def test_a_bool_tensor_is_a_report(self):
+        assert Scaler("torch").update(torch.tensor(True)) & Event.SKIPPED
+
+    def test_a_step_is_that_of_torchs_scaler(self):
+        scales = []
+        ours, theirs = Scaler("torch", growth_interval=3), torch.amp.GradScaler("cpu", growth_interval=3)
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.0)
+        for step in range(12):
+            factor = float("inf") if step in (2, 5, 6) else 1.0
+            optimizer.zero_grad()
+            theirs.scale((weight * factor).sum()).backward()
+            expected = [weight.grad / theirs.get_scale()]
+            report = ours.unscale([weight.grad])
+            assert torch.equal(weight.grad, expected[0]) or report.overflow
+            ours.update(report)
+            weight.grad.mul_(theirs.get_scale())
+            theirs.unscale_(optimizer)
+            theirs.step(optimizer)
+            theirs.update()
+            scales.append((ours.loss_scale, theirs.get_scale()))
+        assert all(a == b for a, b in scales) and gradscaler.__version__
+
+
+@needs_jax
+class TestJax:
+    @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn"])
+    def test_gradients_are_checked_and_unscaled_into_numpys(self, dtype):
+        grads = {"w": jax.numpy.full((3,), 8, dtype=dtype)}
+        assert scaler_of().check(grads, want=Want.AMAX).amax == 1
+        report = scaler_of().unscale(grads, dtype="float32")
+        assert type(report.grads["w"]) is np.ndarray and report.grads["w"].tolist() == [1, 1, 1]
+        with pytest.raises(Error, match="is read-only"):
+            scaler_of().unscale(grads)
+        assert grads["w"].tolist() == [8, 8, 8]
+
+    def test_a_loss_is_differentiated_and_compiled(self):
+        gradient = jax.grad(lambda x: scaler_of().scale(jax.numpy.sum(3 * x)))(jax.numpy.ones(2))
+        assert gradient.tolist() == [24, 24]
+        assert jax.jit(scaler_of(2.0**16).scale)(jax.numpy.float16(8)) == 2.0**19
+
+    def test_a_tree_of_gradients(self):
+        tree = {"params": {"dense": {"kernel": jax.numpy.ones((2, 2)), "bias": jax.numpy.array([1, jax.numpy.inf])}}}
+        assert scaler_of().check(tree).bad == {("params", "dense", "bias"): 1}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT
+//! What the build script does with its environment: it is compiled and run here as cargo would.
+#![allow(missing_docs, clippy::unwrap_used)]
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const HOST: &str = "x86_64-unknown-linux-gnu";
+const TARGET: &str = "riscv64gc-unknown-linux-gnu";
+
+/// A folder with the compiled build script, which is gone afterwards.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let scratch = Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
+        let _ = fs::remove_dir_all(&scratch.0);
+        fs::create_dir_all(scratch.0.join("bin")).unwrap();
+        let rustc = std::env::var("RUSTC").unwrap_or_else(|_| "rustc".into());
+        let mut compile = Command::new(rustc);
+        compile
+            .args(["--edition=2021", "build.rs", "-o"])
+            .arg(scratch.0.join("script"));
+        assert!(compile.status().unwrap().success());
+        scratch
+    }
+
+    /// A tool that writes down its name and its first argument, and makes what it is told to.
+    fn tool(&self, name: &str) -> PathBuf {
+        let (path, log) = (self.0.join("bin").join(name), self.0.join("log"));
+        let script = format!(
+            "#!/bin/sh\necho {name} $1 >>{}\nfor word; do [ \"$last\" = -o ] && : >\"$word\"; last=$word; done\n",
+            log.display()
+        );
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// The names of the tools that were used.
+    fn used(&self) -> Vec<String> {
+        let log = fs::read_to_string(self.0.join("log")).unwrap_or_default();
+        let mut names: Vec<_> = log
+            .lines()
+            .map(|line| line.split(' ').next().unwrap().into())
+            .collect();
+        names.sort();
+        names.dedup();
+        let _ = fs::remove_file(self.0.join("log"));
+        names
+    }
+
+    fn run(&self, target: &str, settings: &[(&str, &Path)]) -> Output {
+        let mut script = Command::new(self.0.join("script"));
+        let path = format!("{}:/usr/bin:/bin", self.0.join("bin").display());
+        script.env_clear().env("PATH", path).env("OUT_DIR", &self.0);
+        script.env("HOST", HOST).env("TARGET", target);
+        script.env("CARGO_PKG_VERSION_MAJOR", env!("CARGO_PKG_VERSION_MAJOR"));
+        script.env("CARGO_PKG_VERSION_MINOR", env!("CARGO_PKG_VERSION_MINOR"));
+        script.envs(settings.iter().copied()).output().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_build_for_another_machine_uses_its_tools() {
+    let scratch = Scratch::new("cross");
+    let (compiler, archiver) = (scratch.tool("their-cc"), scratch.tool("their-ar"));
+    for name in ["cc", "ar", "riscv64-linux-gnu-gcc", "riscv64-linux-gnu-ar"] {
+        scratch.tool(name);
+    }
+    let (here, riscv) = (
+        ["ar", "cc"],
+        ["riscv64-linux-gnu-ar", "riscv64-linux-gnu-gcc"],
+    );
+    let theirs = ["their-ar", "their-cc"];
+    for (target, cc, ar, expected) in [
+        (HOST, "-", "-", here),
+        (HOST, "CC", "AR", theirs),
+        (HOST, "HOST_CC", "HOST_AR", theirs),
+        (HOST, "TARGET_CC", "TARGET_AR", here),
+        (
+            HOST,
+            "CC_riscv64gc_unknown_linux_gnu",
+            "AR_riscv64gc_unknown_linux_gnu",
+            here,
+        ),
+        (TARGET, "-", "-", riscv),
+        (TARGET, "CC", "AR", theirs),
+        (TARGET, "TARGET_CC", "TARGET_AR", theirs),
+        (
+            TARGET,
+            "CC_riscv64gc_unknown_linux_gnu",
+            "AR_riscv64gc_unknown_linux_gnu",
+            theirs,
+        ),
+        (
+            TARGET,
+            "CC_riscv64gc-unknown-linux-gnu",
+            "AR_riscv64gc-unknown-linux-gnu",
+            theirs,
+        ),
+    ] {
+        let output = scratch.run(target, &[(cc, &compiler), (ar, &archiver)]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{target} {cc}: {text}");
+        assert_eq!(scratch.used(), expected, "{target} {cc}");
+    }
+    // Where no name is usual, the error says what to set.
+    let output = scratch.run("aarch64-apple-darwin", &[]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && text.contains("set CC_aarch64-apple-darwin"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_library_of_another_version_is_not_linked() {
+    let scratch = Scratch::new("version");
+    let library = scratch.0.join("libgradscaler.so");
+    let (major, minor) = (
+        env!("CARGO_PKG_VERSION_MAJOR"),
+        env!("CARGO_PKG_VERSION_MINOR"),
+    );
+    let (major, minor): (u32, u32) = (major.parse().unwrap(), minor.parse().unwrap());
+    for (version, fits) in [
+        (major << 16 | (minor - 1) << 8, false),
+        (major << 16 | minor << 8, true),
+        (major << 16 | minor << 8 | 7, true),
+        (major << 16 | (minor + 1) << 8, true),
+        ((major + 1) << 16, false),
+    ] {
+        let source = scratch.0.join("version.c");
+        fs::write(
+            &source,
+            format!("unsigned gsc_version(void) {{ return {version}u; }}"),
+        )
+        .unwrap();
+        let mut compile = Command::new("cc");
+        compile
+            .args(["-shared", "-fPIC", "-o"])
+            .arg(&library)
+            .arg(&source);
+        assert!(compile.status().unwrap().success());
+        let output = scratch.run(HOST, &[("GRADSCALER_LIB_DIR", &scratch.0)]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), fits, "{version:#x}: {text}");
+        let needs = format!("but this crate needs {major}.{minor} or a later {major}.x");
+        assert!(fits || text.contains(&needs), "{text}");
+    }
+    fs::remove_file(&library).unwrap();
+    let output = scratch.run(HOST, &[("GRADSCALER_LIB_DIR", &scratch.0)]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && text.contains("which has no libgradscaler"),
+        "{text}"
+    );
+}
+
+#[test]
+fn cargo_of_the_oldest_rust_reads_the_manifest() {
+    // Package fields can be inherited since cargo 1.64 only.
+    for manifest in ["Cargo.toml", "../gradscaler/Cargo.toml"] {
+        // The package alone lacks the second.
+        let text = fs::read_to_string(manifest).unwrap_or_else(|_| "\nname = ".into());
+        let package = text
+            .split("\n[")
+            .find(|table| table.contains("name = "))
+            .unwrap();
+        assert!(!package.contains("workspace"), "{manifest}");
+    }
+}

@@ -1,0 +1,708 @@
+// SPDX-License-Identifier: MIT
+//! Memory of a device, and a scaler that lives there.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::mem::{size_of, size_of_val};
+use std::ptr;
+use std::sync::Arc;
+
+use crate::error::{check, Error, Result};
+use crate::factor::{same_length, ListCall};
+use crate::tensor::raw;
+use crate::threads::Context;
+use crate::{sys, Element, Histogram, Policy, Report, Scaler, State, Status, Want};
+
+/// A device and one of its streams: where buffers are, and what computes.
+///
+/// Clones share the device, which stays open as long as one of them, or what was made of them,
+/// lives. Opening a CUDA device loads the kernels: do it once, not for every call.
+///
+/// ```no_run
+/// use gradscaler::{Device, DeviceBuffer, Scaler, Want};
+///
+/// let device = Device::cuda(0)?;
+/// let mut scaler = Scaler::preset("recommended")?.to_device(&device)?;
+/// let mut grad = DeviceBuffer::from_slice(&device, &[65536f32; 1000])?;
+///
+/// // These only enqueue: the report and the state stay on the device.
+/// scaler.unscale(&mut [grad.tensor_mut()], Want::NORM)?;
+/// scaler.update()?;
+///
+/// // These wait.
+/// println!("{:?} {:?}", scaler.report()?, scaler.state()?);
+/// assert_eq!(grad.to_vec()?[0], 1.0);
+/// # Ok::<(), gradscaler::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Device {
+    context: Arc<Context>,
+    stream: *mut c_void,
+}
+
+// SAFETY: contexts and streams take calls from any thread; the pointer is only handed on.
+unsafe impl Send for Device {}
+// SAFETY: likewise.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// CUDA device `device`, with its legacy default stream. Needs a driver, and no toolkit.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::UNAVAILABLE`]: there is no driver or no such device, and the error says why.
+    pub fn cuda(device: i32) -> Result<Self> {
+        Context::cuda(device).map(Self::of)
+    }
+
+    /// This computer's memory and that many threads: the same program where there is no GPU.
+    ///
+    /// # Errors
+    ///
+    /// As [`Threads::new`](crate::Threads::new).
+    pub fn cpu(threads: u32) -> Result<Self> {
+        Context::cpu(threads).map(Self::of)
+    }
+
+    fn of(context: Context) -> Self {
+        Self {
+            context: Arc::new(context),
+            stream: ptr::null_mut(),
+        }
+    }
+
+    /// The same device with another stream: a `CUstream`, such as `CudaStream::cu_stream` of
+    /// cudarc. What is made of the result works on that stream.
+    ///
+    /// While it is captured in a graph, calls that only enqueue are captured. Make each of them once
+    /// before: the first one of a list may allocate.
+    ///
+    /// # Safety
+    ///
+    /// The stream is of this device and outlives what is made of the result. Where memory is used
+    /// on several streams, dropped included, the caller makes them wait for each other. What a graph
+    /// uses outlives it.
+    pub unsafe fn with_stream(&self, stream: *mut c_void) -> Self {
+        Self {
+            context: self.context.clone(),
+            stream,
+        }
+    }
+
+    /// Waits until all that was enqueued on the stream is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::UNAVAILABLE`]: the stream is being captured; [`Status::DEVICE`]: the driver failed.
+    pub fn wait(&self) -> Result<()> {
+        // SAFETY: a context and its stream.
+        check(|err| unsafe { sys::gsc_exec_wait(&self.exec(None), err) })
+    }
+
+    /// What tells devices apart.
+    fn id(&self) -> usize {
+        Arc::as_ptr(&self.context) as usize
+    }
+
+    fn exec(&self, workspace: Option<&Block>) -> sys::gsc_exec {
+        sys::gsc_exec {
+            context: self.context.as_ptr(),
+            stream: self.stream,
+            workspace: workspace.map_or(ptr::null_mut(), |block| block.data),
+            workspace_size: workspace.map_or(0, |block| block.size as u64),
+            ..sys::GSC_EXEC_INIT
+        }
+    }
+
+    /// Copies to or from host memory, which is used only until this returns. A stream that is being
+    /// captured is refused before anything is enqueued.
+    fn copy(&self, to: *mut c_void, from: *const c_void, size: usize) -> Result<()> {
+        self.wait()?;
+        // SAFETY: the callers have borrowed as many bytes of both.
+        check(|err| unsafe { sys::gsc_memory_copy(&self.exec(None), to, from, size as u64, err) })?;
+        self.wait()
+    }
+}
+
+/// Memory of a device.
+#[derive(Debug)]
+struct Block {
+    device: Device,
+    data: *mut c_void,
+    size: usize,
+}
+
+// SAFETY: it owns its memory, which is only reached through calls.
+unsafe impl Send for Block {}
+// SAFETY: likewise.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn new(device: &Device, size: usize) -> Result<Self> {
+        let mut data = ptr::null_mut();
+        // SAFETY: a context, and a pointer to write.
+        check(|err| unsafe {
+            let (context, kind) = (device.context.as_ptr(), sys::GSC_MEMORY_DEVICE);
+            sys::gsc_memory_create(context, kind, size as u64, &mut data, err)
+        })?;
+        Ok(Self {
+            device: device.clone(),
+            data,
+            size,
+        })
+    }
+
+    fn of<T: Copy>(device: &Device, values: &[T]) -> Result<Self> {
+        let mut block = Self::new(device, size_of_val(values))?;
+        block.write(values)?;
+        Ok(block)
+    }
+
+    fn write<T: Copy>(&mut self, values: &[T]) -> Result<()> {
+        debug_assert!(size_of_val(values) <= self.size);
+        self.device
+            .copy(self.data, values.as_ptr().cast(), size_of_val(values))
+    }
+
+    /// Every bit pattern is a value of T, which the callers see to.
+    fn read<T: Copy>(&self, values: &mut [T]) -> Result<()> {
+        debug_assert!(size_of_val(values) <= self.size);
+        let size = size_of_val(values);
+        self.device
+            .copy(values.as_mut_ptr().cast(), self.data, size)
+    }
+
+    /// The value that starts the memory, over one that is let go.
+    fn value<T: Copy>(&self, mut value: T) -> Result<T> {
+        self.read(std::slice::from_mut(&mut value))?;
+        Ok(value)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // What is enqueued may use the memory. If that cannot be waited for, it is not freed.
+        if self.device.wait().is_ok() {
+            // SAFETY: made by this context, and in use no more.
+            unsafe { sys::gsc_memory_destroy(self.device.context.as_ptr(), self.data) }
+        }
+    }
+}
+
+/// Elements in the memory of a [`Device`]. Dropping it waits for the stream; where the driver fails,
+/// copies answer [`Status::DEVICE`].
+#[derive(Debug)]
+pub struct DeviceBuffer<T: Element> {
+    block: Block,
+    count: usize,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> DeviceBuffer<T> {
+    /// A copy of a slice.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::MEMORY`]: the device has not so much; [`Status::DEVICE`]: the driver failed.
+    pub fn from_slice(device: &Device, slice: &[T]) -> Result<Self> {
+        Ok(Self {
+            block: Block::of(device, slice)?,
+            count: slice.len(),
+            elements: PhantomData,
+        })
+    }
+
+    /// That many zeros.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_slice`](Self::from_slice).
+    pub fn zeros(device: &Device, count: usize) -> Result<Self> {
+        // SAFETY: an element is a number or two, and zero bits are 0.
+        Self::from_slice(device, &vec![unsafe { std::mem::zeroed::<T>() }; count])
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is no element, which is legal.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Waits, and copies all elements from a slice of this length.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::COUNT`]: another length.
+    pub fn copy_from_slice(&mut self, slice: &[T]) -> Result<()> {
+        self.same_length(slice)?;
+        self.block.write(slice)
+    }
+
+    /// Waits, and copies all elements to a slice of this length.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::COUNT`]: another length.
+    pub fn copy_to_slice(&self, slice: &mut [T]) -> Result<()> {
+        self.same_length(slice)?;
+        self.block.read(slice)
+    }
+
+    fn same_length(&self, slice: &[T]) -> Result<()> {
+        if slice.len() == self.count {
+            return Ok(());
+        }
+        let message = format!("has {} elements, the buffer {}", slice.len(), self.count);
+        Err(Error::new(Status::COUNT, "slice", message))
+    }
+
+    /// Waits, and copies all elements.
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        // SAFETY: as in `zeros`.
+        let mut elements = vec![unsafe { std::mem::zeroed::<T>() }; self.count];
+        self.copy_to_slice(&mut elements)?;
+        Ok(elements)
+    }
+
+    /// An entry of a list that is read.
+    pub fn tensor(&self) -> DeviceTensor<'_> {
+        // SAFETY: memory of the device, borrowed as long as the result.
+        unsafe { DeviceTensor::from_raw::<T>(&self.block.device, self.block.data, self.count) }
+    }
+
+    /// An entry of a list that is written, or changed in place.
+    pub fn tensor_mut(&mut self) -> DeviceTensorMut<'_> {
+        // SAFETY: likewise, and mutably.
+        unsafe { DeviceTensorMut::from_raw::<T>(&self.block.device, self.block.data, self.count) }
+    }
+
+    /// Where the elements are, in the device's memory.
+    pub fn as_ptr(&self) -> *const c_void {
+        self.block.data
+    }
+}
+
+/// An entry of a list as C takes it.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+struct Entry(sys::gsc_tensor);
+
+// SAFETY: the pointer is only handed on, in calls that any thread may make.
+unsafe impl Send for Entry {}
+// SAFETY: likewise.
+unsafe impl Sync for Entry {}
+
+/// Elements on a device that a call reads, of any dtype.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceTensor<'a> {
+    entry: Entry,
+    context: usize,
+    memory: PhantomData<&'a [u8]>,
+}
+
+/// Elements on a device that a call writes, or changes in place, of any dtype.
+#[derive(Debug)]
+pub struct DeviceTensorMut<'a>(DeviceTensor<'a>, PhantomData<&'a mut [u8]>);
+
+impl DeviceTensor<'_> {
+    /// Memory that something else owns, such as a `CudaSlice` of cudarc.
+    ///
+    /// # Safety
+    ///
+    /// The device can read `count` elements there until the work that is enqueued is done, and
+    /// nothing writes them meanwhile.
+    pub unsafe fn from_raw<T: Element>(device: &Device, data: *const c_void, count: usize) -> Self {
+        Self {
+            entry: Entry(raw(data as *mut _, count, T::DTYPE)),
+            context: device.id(),
+            memory: PhantomData,
+        }
+    }
+}
+
+impl DeviceTensorMut<'_> {
+    /// Memory that something else owns, such as a `CudaSlice` of cudarc.
+    ///
+    /// # Safety
+    ///
+    /// The device can read and write `count` elements there until the work that is enqueued is
+    /// done, and nothing else uses them meanwhile.
+    pub unsafe fn from_raw<T: Element>(device: &Device, data: *mut c_void, count: usize) -> Self {
+        // SAFETY: as the caller promises, and more.
+        let tensor = unsafe { DeviceTensor::from_raw::<T>(device, data, count) };
+        Self(tensor, PhantomData)
+    }
+}
+
+/// What a call of a [`DeviceScaler`] does beside its work; a [`Want`] is the short form.
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use]
+pub struct DeviceOptions {
+    want: Want,
+    clamp: f64,
+    each: bool,
+    histogram: bool,
+}
+
+impl DeviceOptions {
+    /// A report with these, and nothing else.
+    pub fn new(want: Want) -> Self {
+        want.into()
+    }
+
+    /// Clamps the results; see [`Options::clamp`](crate::Options::clamp).
+    pub fn clamp(mut self, limit: f64) -> Self {
+        self.clamp = limit;
+        self
+    }
+
+    /// Makes a report of every tensor, which [`DeviceScaler::each`] reads.
+    pub fn each(mut self) -> Self {
+        self.each = true;
+        self
+    }
+
+    /// Makes a histogram, which [`DeviceScaler::histogram`] reads.
+    pub fn histogram(mut self) -> Self {
+        self.histogram = true;
+        self
+    }
+}
+
+impl From<Want> for DeviceOptions {
+    fn from(want: Want) -> Self {
+        Self {
+            want,
+            ..Self::default()
+        }
+    }
+}
+
+/// A scaler whose state and newest report are in the memory of a device; made by
+/// [`Scaler::to_device`].
+///
+/// Its calls only enqueue, except those that read a result, which wait. Where the driver fails, all
+/// answer [`Status::DEVICE`]; those on tensors have the errors of [`scale`](Self::scale) and
+/// [`scale_into`](Self::scale_into). What the device finds wrong is told by [`Report::status`] and
+/// [`State::status`], and skips the step.
+#[derive(Debug)]
+pub struct DeviceScaler {
+    device: Device,
+    policy: Policy,
+    state: Block,
+    report: Block,
+    clipped: Block,
+    histogram: Block,
+    each: Block,
+    workspace: Block,
+    tensors: usize,
+    lists: [Vec<Entry>; 2],
+}
+
+impl Scaler {
+    /// A copy of this scaler in the memory of a device.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::MEMORY`], [`Status::DEVICE`].
+    pub fn to_device(&self, device: &Device) -> Result<DeviceScaler> {
+        Ok(DeviceScaler {
+            device: device.clone(),
+            policy: *self.policy(),
+            state: Block::of(device, &[*self.state()])?,
+            report: Block::of(device, &[Report::default()])?,
+            clipped: Block::new(device, size_of::<sys::gsc_factor>())?,
+            histogram: Block::of(device, &[Histogram::default()])?,
+            each: Block::new(device, 0)?,
+            workspace: Block::new(device, 0)?,
+            tensors: 0,
+            lists: Default::default(),
+        })
+    }
+}
+
+impl DeviceScaler {
+    /// Waits, and copies the scaler to the host: to save it, for instance.
+    pub fn to_host(&self) -> Result<Scaler> {
+        Ok(Scaler::of(self.policy, self.state()?))
+    }
+
+    /// The rules.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Waits, and copies the scale and its counts.
+    pub fn state(&self) -> Result<State> {
+        self.state.value(State(sys::gsc_state::default()))
+    }
+
+    /// Waits, and copies the report of the newest call that made one.
+    pub fn report(&self) -> Result<Report> {
+        self.report.value(Report::default())
+    }
+
+    /// Waits, and copies the reports of the tensors of the newest call with
+    /// [`DeviceOptions::each`].
+    pub fn each(&self) -> Result<Vec<Report>> {
+        let mut reports = vec![Report::default(); self.tensors];
+        self.each.read(&mut reports)?;
+        Ok(reports)
+    }
+
+    /// Waits, and copies the histogram of the newest call with [`DeviceOptions::histogram`].
+    pub fn histogram(&self) -> Result<Histogram> {
+        self.histogram.value(Histogram::default())
+    }
+
+    /// The report in the device's memory, where a fused optimizer reads `found_inf`.
+    pub fn report_ptr(&self) -> *const sys::gsc_report {
+        self.report.data.cast()
+    }
+
+    /// The state in the device's memory, where a kernel reads `factor.scale_f32` or
+    /// `factor.inverse_f32`.
+    pub fn state_ptr(&self) -> *const sys::gsc_state {
+        self.state.data.cast()
+    }
+
+    /// Multiplies by the scale, in place; see [`Factor::scale`](crate::Factor::scale).
+    ///
+    /// # Errors
+    ///
+    /// [`Status::VALUE`]: a tensor is of another device, or a field of the options out of range;
+    /// [`Status::MEMORY`]; [`Status::DEVICE`].
+    pub fn scale(
+        &mut self,
+        tensors: &mut [DeviceTensorMut<'_>],
+        options: impl Into<DeviceOptions>,
+    ) -> Result<()> {
+        self.in_place(sys::gsc_scale, tensors, options.into(), Verdict::None)
+    }
+
+    /// Likewise into other memory, which may have other dtypes.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; otherwise as
+    /// [`scale`](Self::scale).
+    pub fn scale_into(
+        &mut self,
+        tensors: &[DeviceTensor<'_>],
+        out: &mut [DeviceTensorMut<'_>],
+        options: impl Into<DeviceOptions>,
+    ) -> Result<()> {
+        let options = options.into();
+        self.elsewhere(sys::gsc_scale, tensors, out, options, Verdict::None)
+    }
+
+    /// Divides gradients by the scale in place, and makes the report that
+    /// [`update`](Self::update) takes; see [`Scaler::unscale`].
+    pub fn unscale(
+        &mut self,
+        tensors: &mut [DeviceTensorMut<'_>],
+        options: impl Into<DeviceOptions>,
+    ) -> Result<()> {
+        self.in_place(sys::gsc_unscale, tensors, options.into(), Verdict::OfPolicy)
+    }
+
+    /// Likewise into other memory, which may have other dtypes.
+    pub fn unscale_into(
+        &mut self,
+        tensors: &[DeviceTensor<'_>],
+        out: &mut [DeviceTensorMut<'_>],
+        options: impl Into<DeviceOptions>,
+    ) -> Result<()> {
+        let options = options.into();
+        self.elsewhere(sys::gsc_unscale, tensors, out, options, Verdict::OfPolicy)
+    }
+
+    /// [`unscale`](Self::unscale), with the gradients clipped to a global norm, as
+    /// torch.nn.utils.clip_grad_norm_ does. The report is of the gradients before. Two passes.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::VALUE`]: `max_norm` is not finite and above 0; otherwise as [`scale`](Self::scale).
+    pub fn unscale_clipped(
+        &mut self,
+        tensors: &mut [DeviceTensorMut<'_>],
+        max_norm: f64,
+        options: impl Into<DeviceOptions>,
+    ) -> Result<()> {
+        let mut options = options.into();
+        options.want |= Want::NORM;
+        self.fill(0, tensors.iter().map(|tensor| &tensor.0))?;
+        let clamp = std::mem::take(&mut options.clamp);
+        self.enqueue(None, self.factor(), options, Verdict::OfPolicy)?;
+        let (on, report) = (self.device.exec(None), self.report_ptr());
+        let (factor, clipped) = (self.factor(), self.clipped.data.cast());
+        // SAFETY: the report is made before, on the same stream.
+        check(|err| unsafe { sys::gsc_factor_clip(&on, factor, report, max_norm, clipped, err) })?;
+        let (call, options) = (
+            (sys::gsc_unscale as _, 0),
+            DeviceOptions::default().clamp(clamp),
+        );
+        self.enqueue(Some(call), clipped, options, Verdict::None)
+    }
+
+    /// Adds gradients of a micro-batch, divided by the scale, to `out` if all of them are finite;
+    /// see [`Scaler::accumulate`].
+    pub fn accumulate(
+        &mut self,
+        tensors: &[DeviceTensor<'_>],
+        out: &mut [DeviceTensorMut<'_>],
+        options: impl Into<DeviceOptions>,
+    ) -> Result<()> {
+        let options = options.into();
+        self.elsewhere(
+            sys::gsc_accumulate,
+            tensors,
+            out,
+            options,
+            Verdict::OfElements,
+        )
+    }
+
+    /// Reports what [`unscale`](Self::unscale) would, and writes nothing else.
+    pub fn check(
+        &mut self,
+        tensors: &[DeviceTensor<'_>],
+        options: impl Into<DeviceOptions>,
+    ) -> Result<()> {
+        self.fill(0, tensors)?;
+        self.enqueue(None, self.factor(), options.into(), Verdict::OfPolicy)
+    }
+
+    /// Moves the scale by the newest report; see [`Scaler::update`]. What happened is in
+    /// [`State::events`].
+    pub fn update(&mut self) -> Result<()> {
+        let (on, policy, state) = (
+            self.device.exec(None),
+            &self.policy.0,
+            self.state.data.cast(),
+        );
+        let report = self.report_ptr();
+        // SAFETY: a state that may be its own output and a report, in memory of the device.
+        check(|err| unsafe { sys::gsc_state_update(&on, policy, state, report, state, err) })
+    }
+
+    /// Makes one of the lists; memory of another device is refused.
+    fn fill<'a>(
+        &mut self,
+        list: usize,
+        tensors: impl IntoIterator<Item = &'a DeviceTensor<'a>>,
+    ) -> Result<()> {
+        let (name, context) = (["tensors", "out"][list], self.device.id());
+        let list = &mut self.lists[list];
+        list.clear();
+        for tensor in tensors {
+            if tensor.context != context {
+                let message = "is memory of another device than the scaler".into();
+                let error = Error::new(Status::VALUE, name, message);
+                return Err(error.in_list(list.len()));
+            }
+            list.push(tensor.entry);
+        }
+        Ok(())
+    }
+
+    fn in_place(
+        &mut self,
+        call: ListCall,
+        tensors: &[DeviceTensorMut<'_>],
+        options: DeviceOptions,
+        verdict: Verdict,
+    ) -> Result<()> {
+        self.fill(0, tensors.iter().map(|tensor| &tensor.0))?;
+        self.enqueue(Some((call, 0)), self.factor(), options, verdict)
+    }
+
+    fn elsewhere(
+        &mut self,
+        call: ListCall,
+        tensors: &[DeviceTensor<'_>],
+        out: &[DeviceTensorMut<'_>],
+        options: DeviceOptions,
+        verdict: Verdict,
+    ) -> Result<()> {
+        same_length(tensors.len(), out.len())?;
+        self.fill(0, tensors)?;
+        self.fill(1, out.iter().map(|tensor| &tensor.0))?;
+        self.enqueue(Some((call, 1)), self.factor(), options, verdict)
+    }
+
+    /// A state starts with its factor.
+    fn factor(&self) -> *const sys::gsc_factor {
+        self.state.data.cast()
+    }
+
+    /// Makes a call on the lists, with memory for what it makes: one that writes, in place (0) or to
+    /// the other list (1), or a check.
+    fn enqueue(
+        &mut self,
+        writes: Option<(ListCall, usize)>,
+        factor: *const sys::gsc_factor,
+        options: DeviceOptions,
+        verdict: Verdict,
+    ) -> Result<()> {
+        let n = self.lists[0].len();
+        if options.each {
+            self.tensors = 0;
+            if self.each.size < n * Report::SIZE {
+                self.each = Block::new(&self.device, n * Report::SIZE)?;
+            }
+        }
+        let mut raw = sys::gsc_options {
+            want: options.want.into(),
+            clamp: options.clamp,
+            ..sys::GSC_OPTIONS_INIT
+        };
+        if verdict == Verdict::OfPolicy {
+            raw.policy = &self.policy.0;
+        }
+        if options.each {
+            raw.each = self.each.data.cast();
+        }
+        if options.histogram {
+            raw.histogram = self.histogram.data.cast();
+        }
+        let (on, list, mut size) = (self.device.exec(None), self.lists[0].as_ptr().cast(), 0);
+        // SAFETY: n entries, and options.
+        check(|err| unsafe { sys::gsc_workspace_size(&on, list, n as u64, &raw, &mut size, err) })?;
+        if (self.workspace.size as u64) < size {
+            self.workspace = Block::new(&self.device, size as usize)?;
+        }
+        let on = self.device.exec(Some(&self.workspace));
+        let report = match verdict {
+            Verdict::None => ptr::null_mut(),
+            _ => self.report.data.cast(),
+        };
+        // SAFETY: n entries each, whose memory is the device's as their makers promise, as is what
+        // the options point to.
+        check(|err| unsafe {
+            match writes {
+                Some((call, out)) => {
+                    let out = self.lists[out].as_ptr().cast();
+                    call(&on, factor, list, out, n as u64, &raw, report, err)
+                }
+                None => sys::gsc_check(&on, factor, list, n as u64, &raw, report, err),
+            }
+        })?;
+        if options.each {
+            self.tensors = n;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a call makes the report that an update takes, and by what.
+#[derive(Clone, Copy, PartialEq)]
+enum Verdict {
+    None,
+    OfElements,
+    OfPolicy,
+}

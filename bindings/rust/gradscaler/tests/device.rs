@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: MIT
+//! Lists in the memory of a device: the results are those of the host, bit for bit. On this computer
+//! as a device, and with CUDA where there is a driver, or GRADSCALER_TEST_CUDA asks for one.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::ffi::{c_void, CString};
+use std::os::raw::{c_char, c_int};
+use std::ptr::null_mut;
+
+use gradscaler::{
+    Bf16, Device, DeviceBuffer, DeviceOptions, DeviceTensor, DeviceTensorMut, Event, Histogram,
+    Options, Policy, Report, Result, Scaler, Status, Tensor, TensorMut, Test, Want, F16,
+};
+
+fn devices() -> Vec<Device> {
+    let mut devices = vec![Device::cpu(1).unwrap(), Device::cpu(2).unwrap()];
+    match Device::cuda(0) {
+        Ok(device) => devices.push(device),
+        Err(error) if std::env::var_os("GRADSCALER_TEST_CUDA").is_none() => {
+            assert_eq!(error.status, Status::UNAVAILABLE, "{error}");
+            eprintln!("without CUDA: {error}");
+        }
+        Err(error) => panic!("{error}"),
+    }
+    devices
+}
+
+/// Gradients of loss * 65536: those of step 1 have an Inf in the second tensor.
+fn gradients(step: usize) -> (Vec<F16>, Vec<f32>) {
+    let halves = (0..3000).map(|i| F16(0x3c00 + (i % 97) as u16)).collect();
+    let mut singles: Vec<f32> = (0..500).map(|i| i as f32 * 13.0 - 1000.0).collect();
+    if step == 1 {
+        singles[7] = f32::INFINITY;
+    }
+    (halves, singles)
+}
+
+fn torch() -> Scaler {
+    Scaler::preset("torch").unwrap()
+}
+
+#[test]
+fn a_training_is_that_of_the_host() {
+    for device in devices() {
+        let (mut host, mut there) = (torch(), torch().to_device(&device).unwrap());
+        for step in 0..3 {
+            let (halves, singles) = gradients(step);
+            let (mut a, mut b) = (vec![0f32; 3000], vec![0f32; 500]);
+            let (mut each, mut histogram) = (Vec::new(), Histogram::default());
+            let options = Options::new(Want::ALL)
+                .each(&mut each)
+                .histogram(&mut histogram);
+            let list = [Tensor::new(&halves), Tensor::new(&singles)];
+            let mut out = [TensorMut::new(&mut a), TensorMut::new(&mut b)];
+            let report = host.unscale_into(&list, &mut out, options).unwrap();
+            host.update(&report).unwrap();
+
+            let halves = DeviceBuffer::from_slice(&device, &halves).unwrap();
+            let singles = DeviceBuffer::from_slice(&device, &singles).unwrap();
+            let mut c = DeviceBuffer::<f32>::zeros(&device, 3000).unwrap();
+            let mut d = DeviceBuffer::<f32>::zeros(&device, 500).unwrap();
+            let list = [halves.tensor(), singles.tensor()];
+            let mut out = [c.tensor_mut(), d.tensor_mut()];
+            let options = DeviceOptions::new(Want::ALL).each().histogram();
+            there.unscale_into(&list, &mut out, options).unwrap();
+            there.update().unwrap();
+
+            assert_eq!((c.to_vec().unwrap(), d.to_vec().unwrap()), (a, b));
+            assert_eq!(there.report().unwrap(), report);
+            assert_eq!(report.first_overflow(), (step == 1).then_some((1, 7)));
+            assert_eq!(there.each().unwrap(), each);
+            assert_eq!(there.histogram().unwrap(), histogram);
+            assert_eq!(there.state().unwrap(), *host.state());
+        }
+        assert_eq!((host.state().skipped(), host.loss_scale()), (1, 32768.0));
+        assert_eq!(there.to_host().unwrap(), host);
+    }
+}
+
+#[test]
+fn what_changes_in_place_does_so_there() {
+    for device in devices() {
+        let mut scaler = torch().to_device(&device).unwrap();
+        let mut grad =
+            DeviceBuffer::from_slice(&device, &[3f32 * 65536.0, -4.0 * 65536.0]).unwrap();
+        scaler.check(&[grad.tensor()], Want::NORM).unwrap();
+        assert_eq!(scaler.report().unwrap().norm(), Some(5.0));
+        assert_eq!(grad.to_vec().unwrap()[0], 3.0 * 65536.0);
+
+        scaler
+            .unscale(
+                &mut [grad.tensor_mut()],
+                DeviceOptions::default().clamp(3.5),
+            )
+            .unwrap();
+        assert_eq!(grad.to_vec().unwrap(), [3.0, -3.5]);
+        assert_eq!(scaler.report().unwrap().clamped(), 1);
+
+        // Scaling keeps the report that the update is to take.
+        let report = scaler.report().unwrap();
+        scaler.scale(&mut [grad.tensor_mut()], Want::NONE).unwrap();
+        assert_eq!(grad.to_vec().unwrap(), [3.0 * 65536.0, -3.5 * 65536.0]);
+        let mut upper = DeviceBuffer::from_slice(&device, &[Bf16(0); 2]).unwrap();
+        scaler
+            .scale_into(&[grad.tensor()], &mut [upper.tensor_mut()], Want::NONE)
+            .unwrap();
+        assert_eq!(upper.to_vec().unwrap(), [Bf16(0x5040), Bf16(0xd060)]);
+        assert_eq!(scaler.report().unwrap(), report);
+    }
+}
+
+#[test]
+fn gradients_are_clipped_to_a_norm() {
+    for device in devices() {
+        let mut scaler = torch().to_device(&device).unwrap();
+        let mut grad = DeviceBuffer::from_slice(&device, &[3f64 * 65536.0, 4.0 * 65536.0]).unwrap();
+        scaler
+            .unscale_clipped(&mut [grad.tensor_mut()], 1.0, Want::AMAX)
+            .unwrap();
+        let clipped = grad.to_vec().unwrap();
+        assert!(
+            (clipped[0] - 0.6).abs() < 1e-6 && (clipped[1] - 0.8).abs() < 1e-6,
+            "{clipped:?}"
+        );
+        let report = scaler.report().unwrap();
+        assert_eq!((report.norm(), report.amax()), (Some(5.0), Some(4.0)));
+        assert!(scaler.each().unwrap().is_empty());
+        let error = scaler
+            .unscale_clipped(&mut [grad.tensor_mut()], -1.0, Want::NONE)
+            .unwrap_err();
+        assert_eq!(
+            (error.status, error.place().as_str()),
+            (Status::VALUE, "max_norm")
+        );
+    }
+}
+
+#[test]
+fn a_micro_batch_that_overflowed_is_left_out() {
+    for device in devices() {
+        let mut scaler = torch().to_device(&device).unwrap();
+        let mut sums = DeviceBuffer::<f32>::zeros(&device, 2).unwrap();
+        for last in [F16(0x7c00), F16(0x3c00)] {
+            let grads = DeviceBuffer::from_slice(&device, &[F16(0x3c00), last]).unwrap();
+            scaler
+                .accumulate(&[grads.tensor()], &mut [sums.tensor_mut()], Want::NONE)
+                .unwrap();
+            assert_eq!(scaler.report().unwrap().overflow(), last.0 == 0x7c00);
+        }
+        assert_eq!(sums.to_vec().unwrap(), [1.0 / 65536.0; 2]);
+    }
+}
+
+#[test]
+fn the_verdict_is_that_of_the_policy() {
+    let policy = Policy::preset("torch")
+        .unwrap()
+        .overflow_test(Test::NORM)
+        .init_scale(1.0);
+    let policy = policy.build().unwrap();
+    for device in devices() {
+        let mut scaler = Scaler::new(policy).unwrap().to_device(&device).unwrap();
+        let grad = DeviceBuffer::from_slice(&device, &[3e38f64; 2]).unwrap();
+        scaler.check(&[grad.tensor()], Want::NONE).unwrap();
+        let report = scaler.report().unwrap();
+        assert!(
+            report.overflow() && report.first_overflow().is_none(),
+            "{report:?}"
+        );
+        scaler.update().unwrap();
+        assert!(scaler.state().unwrap().events().contains(Event::SKIPPED));
+    }
+}
+
+#[test]
+fn buffers_keep_their_device_and_their_length() {
+    for device in devices() {
+        let mut buffer = DeviceBuffer::from_slice(&device, &[1f32, 2.0]).unwrap();
+        drop(device);
+        buffer.copy_from_slice(&[3.0, 4.0]).unwrap();
+        let mut copy = [0f32; 2];
+        buffer.copy_to_slice(&mut copy).unwrap();
+        assert_eq!(
+            (copy, buffer.len(), buffer.is_empty()),
+            ([3.0, 4.0], 2, false)
+        );
+        let error = buffer.copy_to_slice(&mut copy[..1]).unwrap_err();
+        assert_eq!(error.to_string(), "slice has 1 elements, the buffer 2");
+        assert_eq!(
+            buffer.copy_from_slice(&[]).unwrap_err().status,
+            Status::COUNT
+        );
+    }
+}
+
+#[test]
+fn no_tensor_and_empty_buffers_are_fine() {
+    for device in devices() {
+        let mut scaler = torch().to_device(&device).unwrap();
+        assert_eq!(scaler.report().unwrap(), Report::default());
+        scaler
+            .unscale(&mut [], DeviceOptions::default().each())
+            .unwrap();
+        let mut empty = DeviceBuffer::<F16>::zeros(&device, 0).unwrap();
+        scaler
+            .unscale(&mut [empty.tensor_mut()], Want::ALL)
+            .unwrap();
+        assert_eq!(scaler.report().unwrap().elements(), 0);
+        assert_eq!(
+            (empty.to_vec().unwrap(), scaler.each().unwrap()),
+            (vec![], vec![])
+        );
+    }
+}
+
+#[test]
+fn memory_of_another_device_is_refused() {
+    let devices = devices();
+    for (number, device) in devices.iter().enumerate() {
+        let mut scaler = torch().to_device(device).unwrap();
+        let mut here = DeviceBuffer::<f32>::zeros(device, 1).unwrap();
+        let other = &devices[(number + 1) % devices.len()];
+        let mut there = DeviceBuffer::<f32>::zeros(other, 1).unwrap();
+        let refused = |result: Result<()>, place: &str| {
+            let error = result.unwrap_err();
+            assert_eq!(
+                (error.status, error.place().as_str()),
+                (Status::VALUE, place)
+            );
+        };
+        let result = scaler.check(&[here.tensor(), there.tensor()], Want::NONE);
+        refused(result, "tensors[1]");
+        let result = scaler.unscale(&mut [there.tensor_mut()], Want::NONE);
+        refused(result, "tensors[0]");
+        let result = scaler.scale_into(&[here.tensor()], &mut [there.tensor_mut()], Want::NONE);
+        refused(result, "out[0]");
+        let result = scaler.accumulate(&[here.tensor()], &mut [], Want::NONE);
+        assert_eq!(result.unwrap_err().status, Status::COUNT);
+        scaler
+            .unscale(&mut [here.tensor_mut()], Want::NONE)
+            .unwrap();
+    }
+}
+
+#[test]
+fn memory_and_streams_of_others_are_used_as_they_are() {
+    for device in devices() {
+        // SAFETY: NULL is the legacy default stream.
+        let device = unsafe { device.with_stream(null_mut()) };
+        let owner = DeviceBuffer::from_slice(&device, &[65536f32; 10]).unwrap();
+        let mut scaler = torch().to_device(&device).unwrap();
+        // SAFETY: memory of the device that lives on, and that nothing else uses.
+        let (part, mut rest) = unsafe {
+            let start = owner.as_ptr() as *mut f32;
+            let part = DeviceTensor::from_raw::<f32>(&device, owner.as_ptr(), 4);
+            let rest = start.wrapping_add(4).cast::<c_void>();
+            (part, [DeviceTensorMut::from_raw::<f32>(&device, rest, 6)])
+        };
+        scaler.unscale(&mut rest, Want::NONE).unwrap();
+        scaler.check(&[part], Want::AMAX).unwrap();
+        assert_eq!(scaler.report().unwrap().amax(), Some(1.0));
+        let expected = [vec![65536.0; 4], vec![1.0; 6]].concat();
+        assert_eq!(owner.to_vec().unwrap(), expected);
+        device.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_scaler_there_can_be_used_by_another_thread() {
+    for device in devices() {
+        let mut scaler = torch().to_device(&device).unwrap();
+        let mut grad = DeviceBuffer::from_slice(&device, &[65536f32; 100]).unwrap();
+        std::thread::scope(|scope| {
+            let list = [grad.tensor_mut()];
+            scope.spawn(|| {
+                let mut list = list;
+                scaler.unscale(&mut list, Want::NORM).unwrap();
+                scaler.update().unwrap();
+            });
+        });
+        assert_eq!(scaler.state().unwrap().counts().good, 1);
+        assert_eq!(grad.to_vec().unwrap(), [1.0; 100]);
+    }
+}
+
+#[test]
+fn what_the_device_finds_wrong_skips_the_step() {
+    for device in devices() {
+        let mut host = torch();
+        host.set_scale(0.0).unwrap(); // its factor cannot unscale
+        let mut scaler = host.to_device(&device).unwrap();
+        let mut grad = DeviceBuffer::from_slice(&device, &[1f32; 3]).unwrap();
+        match scaler.unscale(&mut [grad.tensor_mut()], Want::NONE) {
+            // This computer sees it at once, and wrote nothing.
+            Err(error) => assert_eq!(error.status, Status::FACTOR),
+            Ok(()) => {
+                let report = scaler.report().unwrap();
+                assert_eq!((report.status(), report.overflow()), (Status::FACTOR, true));
+                scaler.update().unwrap();
+                let state = scaler.state().unwrap();
+                assert_eq!(state.status(), Status::REPORT);
+                assert!(state.events().contains(Event::SKIPPED) && state.skip_f32() == 1.0);
+            }
+        }
+        assert_eq!(grad.to_vec().unwrap(), [1.0; 3]);
+    }
+}
+
+extern "C" {
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// Calls a function of the CUDA driver, as a framework beside this crate would.
+macro_rules! driver {
+    ($name:ident($($argument:expr => $kind:ty),*)) => {{
+        let (library, name) = ("libcuda.so.1", stringify!($name));
+        let [library, name] = [library, name].map(|text| CString::new(text).unwrap());
+        // SAFETY: the function has this type in every driver.
+        let status = unsafe {
+            let symbol = dlsym(dlopen(library.as_ptr(), 2), name.as_ptr());
+            assert!(!symbol.is_null(), "{name:?}");
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> c_int>(symbol)(
+                $($argument),*
+            )
+        };
+        assert_eq!(status, 0, stringify!($name));
+    }};
+}
+
+#[test]
+fn a_step_on_a_stream_of_others_is_captured_in_a_graph() {
+    let device = match devices().into_iter().nth(2) {
+        Some(device) => device,
+        None => return,
+    };
+    let (mut context, mut stream) = (null_mut::<c_void>(), null_mut::<c_void>());
+    let (mut graph, mut executable) = (null_mut::<c_void>(), null_mut::<c_void>());
+    driver!(cuDevicePrimaryCtxRetain(&mut context => *mut *mut c_void, 0 => c_int));
+    driver!(cuCtxPushCurrent_v2(context => *mut c_void));
+    driver!(cuStreamCreate(&mut stream => *mut *mut c_void, 1 => u32));
+    {
+        // SAFETY: of this device, and destroyed after what uses it.
+        let device = unsafe { device.with_stream(stream) };
+        let mut scaler = torch().to_device(&device).unwrap();
+        let mut grad = DeviceBuffer::from_slice(&device, &[1f32; 3]).unwrap();
+        scaler
+            .unscale(&mut [grad.tensor_mut()], Want::NORM)
+            .unwrap();
+        scaler.update().unwrap();
+
+        driver!(cuStreamBeginCapture_v2(stream => *mut c_void, 0 => c_int));
+        scaler
+            .unscale(&mut [grad.tensor_mut()], Want::NORM)
+            .unwrap();
+        scaler.update().unwrap();
+        // Whatever waits is refused, and the capture goes on.
+        for error in [scaler.state().unwrap_err(), device.wait().unwrap_err()] {
+            assert_eq!(error.status, Status::UNAVAILABLE, "{error}");
+            assert!(error.to_string().contains("captured"), "{error}");
+        }
+        assert_eq!(grad.to_vec().unwrap_err().status, Status::UNAVAILABLE);
+        driver!(cuStreamEndCapture(stream => *mut c_void, &mut graph => *mut *mut c_void));
+        assert_eq!(scaler.state().unwrap().counts().good, 1);
+
+        let flags = 0;
+        driver!(cuGraphInstantiateWithFlags(
+            &mut executable => *mut *mut c_void, graph => *mut c_void, flags => u64
+        ));
+        for _ in 0..2 {
+            grad.copy_from_slice(&[65536.0, 0.0, -65536.0]).unwrap();
+            driver!(cuGraphLaunch(executable => *mut c_void, stream => *mut c_void));
+            assert_eq!(grad.to_vec().unwrap(), [1.0, 0.0, -1.0]);
+            assert_eq!(scaler.report().unwrap().norm(), Some(2f64.sqrt()));
+        }
+        assert_eq!(scaler.state().unwrap().counts().good, 3);
+        driver!(cuGraphExecDestroy(executable => *mut c_void));
+        driver!(cuGraphDestroy(graph => *mut c_void));
+    }
+    driver!(cuStreamDestroy_v2(stream => *mut c_void));
+    driver!(cuCtxPopCurrent_v2(&mut context => *mut *mut c_void));
+}

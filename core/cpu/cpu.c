@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+/* The CPU's table of operations, and what is little: contexts and memory. */
+#include "cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "pool.h"
+
+gsc_status gsc_cpu_open(uint32_t threads, gsc_parallel_for *parallel_for, void *pool, gsc_cpu **out,
+                        gsc_error *err)
+{
+    gsc_cpu *cpu = malloc(sizeof *cpu);
+    if (!cpu)
+        return gsc_fail_memory(err);
+    *cpu = (gsc_cpu){.threads = threads, .parallel_for = parallel_for, .pool = pool};
+    if (threads > 1 && !parallel_for) {
+        cpu->parallel_for = gsc_pool_run;
+        cpu->pool = gsc_pool_create(threads);
+        if (!cpu->pool) {
+            free(cpu);
+            return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, 0, "threads",
+                                      "out of memory or threads: %u were asked for", threads);
+        }
+    }
+    *out = cpu;
+    return GSC_OK;
+}
+
+static void destroy(void *data)
+{
+    gsc_cpu *cpu = data;
+    if (cpu->parallel_for == gsc_pool_run)
+        gsc_pool_destroy(cpu->pool);
+    free(cpu);
+}
+
+static gsc_status check(const gsc_exec *on, gsc_error *err)
+{
+    if (on->stream)
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.stream",
+                        "is set, but a CPU has no streams: leave it NULL");
+    return GSC_OK;
+}
+
+static gsc_status workspace_size(const gsc_exec *on, const gsc_job *job, uint64_t *size,
+                                 gsc_error *err)
+{
+    (void)on, (void)job, (void)err;
+    *size = 0;
+    return GSC_OK;
+}
+
+static gsc_status memory_create(void *data, uint32_t kind, uint64_t size, void **out,
+                                gsc_error *err)
+{
+    (void)data, (void)kind;
+    void *memory = aligned_alloc(256, (size + 255) / 256 * 256);
+    if (!memory)
+        return gsc_fail_memory(err);
+    *out = memory;
+    return GSC_OK;
+}
+
+static void memory_destroy(void *data, void *memory)
+{
+    (void)data;
+    free(memory);
+}
+
+static gsc_status memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
+                              gsc_error *err)
+{
+    (void)on, (void)err;
+    memmove(to, from, size);
+    return GSC_OK;
+}
+
+static gsc_status wait(const gsc_exec *on, gsc_error *err)
+{
+    (void)on, (void)err; /* every call is done when it returns */
+    return GSC_OK;
+}
+
+/* Of the calling thread, except for calls on tensors: a program without those links no kernels. */
+const gsc_backend gsc_thread_backend = {.check = check,
+                                        .step = gsc_cpu_step,
+                                        .memory_create = memory_create,
+                                        .memory_destroy = memory_destroy,
+                                        .memory_copy = memory_copy,
+                                        .wait = wait};
+
+const gsc_backend gsc_cpu_backend = {.check = check,
+                                     .tensors = gsc_cpu_tensors,
+                                     .workspace_size = workspace_size,
+                                     .step = gsc_cpu_step,
+                                     .memory_create = memory_create,
+                                     .memory_destroy = memory_destroy,
+                                     .memory_copy = memory_copy,
+                                     .wait = wait,
+                                     .destroy = destroy};

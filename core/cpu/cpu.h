@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* The CPU as a backend: host memory, the calling thread, and threads beside it. */
+#ifndef GSC_CPU_H
+#define GSC_CPU_H
+
+#include "backend.h"
+
+/* A context's data; that of the calling thread alone is NULL. */
+typedef struct gsc_cpu {
+    uint32_t threads;
+    gsc_parallel_for *parallel_for;
+    void *pool;
+} gsc_cpu;
+
+gsc_status gsc_cpu_open(uint32_t threads, gsc_parallel_for *parallel_for, void *pool, gsc_cpu **out,
+                        gsc_error *err);
+
+/* Operations of the table. */
+gsc_status gsc_cpu_tensors(const gsc_exec *on, const gsc_job *job, gsc_error *err);
+gsc_status gsc_cpu_step(const gsc_exec *on, const gsc_step *step, gsc_error *err);
+
+#endif

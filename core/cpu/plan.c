@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+/* Plans: which kernels, and which |bits| make a difference. */
+#include "plan.h"
+
+#include <math.h>
+
+uint64_t gsc_threshold(const gsc_kernels *kernels, uint32_t from, uint32_t to, uint64_t target,
+                       double multiplier)
+{
+    uint64_t low = 0, high = gsc_encodings[from].infinity;
+    while (low < high) {
+        uint64_t middle = low + (high - low) / 2;
+        if (gsc_convert_one(kernels, from, middle, to, multiplier) < target)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+bool gsc_is_bad(const gsc_kernels *kernels, const gsc_plan *plan, uint64_t most)
+{
+    if (most >= gsc_encodings[plan->source].infinity)
+        return true;
+    return plan->may_overflow &&
+           gsc_convert_one(kernels, plan->source, most, plan->judged, plan->multiplier) >=
+               gsc_encodings[plan->judged].infinity;
+}
+
+static void choose_kernels(const gsc_pass *pass, gsc_plan *p)
+{
+    const gsc_kernels *k = pass->kernels;
+    const bool sums = pass->want & GSC_WANT_NORM, adds = pass->operation == GSC_OPERATION_ADD;
+    gsc_kernel *const(*unscale)[gsc_dtypes] = sums ? k->unscale_norm : k->unscale;
+    p->last = NULL;
+    if (pass->operation == GSC_OPERATION_CHECK || p->copies) {
+        p->kernel = sums ? k->norm[p->source] : k->check[p->source];
+    } else if (adds && p->source == p->wide) {
+        p->kernel = k->add[p->source][p->out];
+    } else if (!adds && pass->clamp == 0 && unscale[p->source][p->out]) {
+        p->kernel = unscale[p->source][p->out];
+    } else {
+        p->kernel = unscale[p->source][p->wide];
+        p->last = adds ? k->add[p->wide][p->out] : k->unscale[p->wide][p->out];
+    }
+    const bool measures = pass->want & (GSC_WANT_NORM | GSC_WANT_AMAX);
+    const bool needs_input = measures || (pass->counts && gsc_hides_infinity(p));
+    p->keeping = p->kernel;
+    if (pass->operation == GSC_OPERATION_STORE && pass->clamp == 0 && p->in == p->out &&
+        p->out != p->wide && needs_input)
+        p->keeping = k->unscale_norm[p->in][p->out];
+}
+
+/* Whatever is beyond a limit that is rounded to the multiplying type, as the clamp rounds it. */
+static uint64_t beyond_clamp(const gsc_pass *pass, const gsc_plan *p)
+{
+    const uint64_t limit =
+        p->wide == gsc_f64 ? gsc_double_bits(pass->clamp) : gsc_float_bits((float)pass->clamp);
+    if (limit >= gsc_encodings[p->wide].infinity)
+        return gsc_encodings[p->source].nan;
+    return gsc_threshold(pass->kernels, p->source, p->wide, limit + 1, p->multiplier);
+}
+
+static void find_thresholds(const gsc_pass *pass, gsc_plan *p)
+{
+    const gsc_kernels *k = pass->kernels;
+    p->may_overflow = true;
+    p->may_overflow = gsc_is_bad(k, p, gsc_encodings[p->source].infinity - 1);
+    p->safe = gsc_encodings[p->source].infinity;
+    if (p->may_overflow) /* a search that a few blocks do not repay */
+        p->safe = pass->chunks < 16
+                      ? 0
+                      : gsc_threshold(k, p->source, p->judged, gsc_encodings[p->judged].infinity,
+                                      p->multiplier);
+    if (pass->want & GSC_WANT_UNDERFLOW) {
+        p->not_zero = gsc_threshold(k, p->source, p->out, 1, p->multiplier);
+        p->normal =
+            gsc_threshold(k, p->source, p->out, gsc_encodings[p->out].normal, p->multiplier);
+        p->was_normal = gsc_convert_one(k, p->in, gsc_encodings[p->in].normal, p->source, 1.0);
+    }
+    if (pass->clamp != 0)
+        p->beyond = beyond_clamp(pass, p);
+}
+
+static void find_bins(const gsc_pass *pass, gsc_plan *p)
+{
+    const gsc_kernels *k = pass->kernels;
+    p->bins[0] = gsc_threshold(k, p->source, p->wide, 1, p->multiplier);
+    for (int bin = 1; bin < GSC_BINS; bin++)
+        p->bins[bin] = gsc_threshold(
+            k, p->source, gsc_f64, gsc_double_bits(ldexp(1, GSC_BIN_POWERS * bin + GSC_BIN_FIRST)),
+            p->multiplier);
+    p->bins[GSC_BINS] =
+        gsc_threshold(k, p->source, p->wide, gsc_encodings[p->wide].infinity, p->multiplier);
+}
+
+void gsc_plan_make(const gsc_pass *pass, uint32_t in, uint32_t out, gsc_plan *p)
+{
+    const float rounded = (float)pass->multiplier;
+    const bool stores = pass->operation == GSC_OPERATION_STORE && pass->clamp == 0;
+    p->in = in;
+    p->out = out;
+    p->source = in;
+    p->multiplier = pass->multiplier;
+    if (in != gsc_f64 && !isnormal(rounded))
+        p->source = gsc_f64; /* the host may flush subnormal floats to zero */
+    else if (in != gsc_f64)
+        p->multiplier = (double)rounded;
+    p->wide = p->source == gsc_f64 ? gsc_f64 : gsc_f32;
+    p->judged = pass->clamp != 0 ? p->wide : out;
+    p->copies = stores && in == out && p->multiplier == 1.0;
+    if (pass->histogram && !p->kernel)
+        find_bins(pass, p); /* which are the same for every output */
+    find_thresholds(pass, p);
+    choose_kernels(pass, p);
+    p->streams = pass->streams && !p->last && !p->copies && out != gsc_f64;
+    p->sums_floats = (pass->want & GSC_WANT_NORM) && p->wide == gsc_f32;
+    p->counts_small =
+        pass->histogram || (pass->want & GSC_WANT_UNDERFLOW) || (pass->clamp != 0 && pass->counts);
+    p->is_direct = (stores || pass->operation == GSC_OPERATION_CHECK) && !p->last && !p->copies &&
+                   p->source == in && !(pass->want & GSC_WANT_AMAX) && !p->counts_small;
+}

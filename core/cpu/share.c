@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A list as one row of chunks, in batches, shared among threads or not. What the shares say is
+ * folded into one report, and one per tensor, in a fixed order, so that the bits do not depend on
+ * who ran which chunk.
+ */
+#include <fenv.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "block.h"
+#include "cpu.h"
+
+enum {
+    BATCH = 512,             /* chunks whose sums wait to be folded */
+    TASKS = 48,              /* shares of a batch */
+    STREAM_BYTES = 16 << 20, /* of input; output elsewhere would only pass through the caches */
+    PARALLEL_BYTES = 4 << 20 /* below this, waking threads costs more than they save */
+};
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Chunk `chunk` of tensor `tensor`. */
+typedef struct cursor {
+    uint64_t tensor, chunk;
+} cursor;
+
+static cursor skip_chunks(const gsc_pass *pass, cursor at, uint64_t count)
+{
+    at.chunk += count;
+    while (at.chunk > 0) {
+        const uint64_t chunks = gsc_chunks_of(&pass->in[at.tensor]);
+        if (at.chunk < chunks)
+            break;
+        at.chunk -= chunks;
+        at.tensor++;
+    }
+    return at;
+}
+
+/* A share of a batch, and what was found in it. */
+typedef struct share {
+    gsc_report all;
+    gsc_report rest; /* with pass->each, of the tensor that an earlier share began ... */
+    uint64_t begun;  /* ... which is this one; UINT64_MAX: there is none */
+} share;
+
+/* ---- reports of tensors ---- */
+
+/* In pieces that a compiler stores as vectors: a call for a whole report takes as long as a block.
+ */
+enum { PIECE = 64 };
+
+static inline void copy_report(gsc_report *to, const gsc_report *from)
+{
+    for (size_t i = 0; i < sizeof *to; i += PIECE)
+        memcpy((char *)to + i, (const char *)from + i, PIECE);
+}
+
+static inline void clear_report(gsc_report *report)
+{
+    for (size_t i = 0; i < sizeof *report; i += PIECE)
+        memset((char *)report + i, 0, PIECE);
+}
+
+/* ---- shares ---- */
+
+/* What runs the chunks of a share. */
+typedef struct runner {
+    gsc_worker worker;
+    struct {
+        gsc_plan recent[2]; /* lists mix few pairs of dtypes */
+        uint32_t last;
+    } plans[gsc_dtypes]; /* by input dtype */
+} runner;
+
+/* The report of a tensor, to which all goes that is found from here to its end. */
+static inline gsc_report *begin_tensor(const gsc_pass *pass, uint64_t tensor)
+{
+    gsc_report *report = &pass->each[tensor];
+    clear_report(report);
+    report->absent = GSC_WANT_ALL & ~pass->want;
+    report->serial = pass->serial;
+    report->elements = (int64_t)pass->in[tensor].count;
+    return report;
+}
+
+/* ... and to that of all. */
+static void end_tensor(gsc_report *report, share *share)
+{
+    gsc_set_overflow(report, gsc_has_bad(report));
+    gsc_report_add(&share->all, report);
+}
+
+/* Sets the plan for a tensor. */
+static void choose_plan(runner *r, uint64_t tensor)
+{
+    const gsc_pass *pass = r->worker.pass;
+    const uint32_t in = gsc_reals[pass->in[tensor].dtype].real;
+    const uint32_t out = pass->out ? gsc_reals[pass->out[tensor].dtype].real : in;
+    const gsc_plan *current = r->worker.plan;
+    if (current && current->in == in && current->out == out)
+        return;
+    uint32_t *last = &r->plans[in].last;
+    gsc_plan *plan = &r->plans[in].recent[*last];
+    if (!plan->kernel || plan->out != out) {
+        if (plan->kernel)
+            *last ^= 1;
+        plan = &r->plans[in].recent[*last];
+        if (!plan->kernel || plan->out != out)
+            gsc_plan_make(pass, in, out, plan);
+    }
+    r->worker.plan = plan;
+}
+
+/* The sum of squares of a chunk, if wanted. */
+static double run_chunk(gsc_worker *w, cursor at)
+{
+    const gsc_plan *plan = w->plan;
+    const gsc_tensor *in = &w->pass->in[at.tensor];
+    const unsigned char *from = in->data;
+    unsigned char *to =
+        w->pass->operation == GSC_OPERATION_CHECK ? NULL : w->pass->out[at.tensor].data;
+    const bool is_direct = plan->is_direct && !(plan->streams && from != to);
+    const uint64_t end = least(gsc_numbers_of(in), (at.chunk + 1) * GSC_CHUNK);
+    gsc_block b = {.tensor = at.tensor, .parts = gsc_reals[in->dtype].parts};
+    double sum = 0;
+    for (b.first = at.chunk * GSC_CHUNK; b.first < end; b.first += GSC_BLOCK) {
+        b.in = from + b.first * gsc_encodings[plan->in].size;
+        b.out = to ? to + b.first * gsc_encodings[plan->out].size : NULL;
+        b.n = least(end - b.first, GSC_BLOCK);
+        if (is_direct)
+            gsc_run_direct(w, &b);
+        else
+            gsc_run_steps(w, &b);
+        sum += w->norm.sum;
+    }
+    return sum;
+}
+
+/*
+ * Lists of small tensors, in few instructions: as many of the next `count` as are one block each,
+ * with the dtypes of the first. Returns their number. `each` and `sums_squares` are constants, as
+ * asking for every tensor would cost 2 ns.
+ */
+static inline __attribute__((always_inline)) uint64_t run_small_as(runner *r, uint64_t tensor,
+                                                                   uint64_t count, double *sums,
+                                                                   share *share, bool each,
+                                                                   bool sums_squares)
+{
+    gsc_worker *w = &r->worker;
+    const gsc_pass *pass = w->pass;
+    const gsc_tensor *in = &pass->in[tensor], *out = pass->out ? &pass->out[tensor] : in;
+    const uint32_t from = in->dtype, to = out->dtype;
+    const bool reads = pass->operation == GSC_OPERATION_CHECK;
+    gsc_block b = {.parts = gsc_reals[from].parts};
+    uint64_t done = 0;
+    for (; done < count; done++, in++, out++) {
+        b.n = in->count * b.parts;
+        if (b.n - 1 >= GSC_BLOCK || in->dtype != from || out->dtype != to)
+            break;
+        b.in = in->data;
+        b.out = reads ? NULL : out->data;
+        b.tensor = tensor + done;
+        if (each)
+            w->tally = begin_tensor(pass, b.tensor);
+        gsc_run_direct(w, &b);
+        sums[done] = w->norm.sum;
+        if (each && sums_squares)
+            w->tally->sum_squares = w->norm.sum;
+        if (each && gsc_has_bad(w->tally))
+            end_tensor(w->tally, share);
+    }
+    return done;
+}
+
+static uint64_t run_small(runner *r, uint64_t tensor, uint64_t count, double *sums, share *share)
+{
+    const gsc_pass *pass = r->worker.pass;
+    if (!pass->each)
+        return run_small_as(r, tensor, count, sums, share, false, false);
+    return run_small_as(r, tensor, count, sums, share, true, pass->want & GSC_WANT_NORM);
+}
+
+/* `count` chunks from `at`; their sums go to sums[0..]. */
+static void run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *sums, share *share)
+{
+    runner r;
+    gsc_worker *w = &r.worker;
+    w->pass = pass;
+    w->tally = pass->each ? &share->rest : &share->all;
+    w->plan = NULL;
+    w->norm.sum = 0;
+    clear_report(&share->all);
+    if (pass->histogram)
+        memset(w->histogram, 0, sizeof w->histogram);
+    for (int dtype = 0; dtype < gsc_dtypes; dtype++) {
+        r.plans[dtype].recent[0].kernel = r.plans[dtype].recent[1].kernel = NULL;
+        r.plans[dtype].last = 0;
+    }
+    if (pass->each) {
+        clear_report(&share->rest);
+        share->begun = at.chunk > 0 ? at.tensor : UINT64_MAX;
+    }
+    for (uint64_t done = 0; done < count;) {
+        const uint64_t chunks = gsc_chunks_of(&pass->in[at.tensor]);
+        if (at.chunk == chunks) {
+            at = (cursor){at.tensor + 1, 0};
+            continue;
+        }
+        choose_plan(&r, at.tensor);
+        uint64_t small = 0;
+        if (chunks == 1 && w->plan->is_direct)
+            small = run_small(&r, at.tensor, count - done, sums + done, share);
+        at.tensor += small;
+        done += small;
+        if (small == 0) {
+            if (pass->each && at.chunk == 0)
+                w->tally = begin_tensor(pass, at.tensor);
+            sums[done++] = run_chunk(w, at);
+            at.chunk++;
+            if (pass->each && chunks == 1 && (pass->want & GSC_WANT_NORM))
+                w->tally->sum_squares = sums[done - 1];
+            if (pass->each && (at.chunk == chunks || done == count))
+                end_tensor(w->tally, share);
+        }
+    }
+    if (pass->histogram)
+        for (uint32_t word = 0; word < GSC_HISTOGRAM_WORDS; word++)
+            if (w->histogram[word])
+                atomic_fetch_add((_Atomic int64_t *)&pass->histogram[word], w->histogram[word]);
+}
+
+/* ---- batches ---- */
+
+typedef struct batch {
+    const gsc_pass *pass;
+    cursor start;
+    uint64_t count, tasks;
+    fenv_t environment; /* of the caller, or else the bits would depend on who runs a task */
+    double sums[BATCH];
+    share shares[TASKS];
+} batch;
+
+static void run_share(batch *b, uint64_t task)
+{
+    const uint64_t first = b->count * task / b->tasks, end = b->count * (task + 1) / b->tasks;
+    const cursor at = skip_chunks(b->pass, b->start, first);
+    run_chunks(b->pass, at, end - first, b->sums + first, &b->shares[task]);
+}
+
+static void run_task(void *data, uint64_t task)
+{
+    batch *b = data;
+    fenv_t own;
+    fegetenv(&own);
+    fesetenv(&b->environment);
+    run_share(b, task);
+    fesetenv(&own);
+}
+
+/* The sum of squares of a list, as far as its chunks were folded. */
+typedef struct sums {
+    gsc_sum tensor, list;
+} sums;
+
+/* Adds the sums of a batch: chunks within a tensor, then tensors, each in order. Returns its end.
+ */
+static cursor fold_sums(const batch *b, sums *sums)
+{
+    cursor at = b->start;
+    for (uint64_t i = 0; i < b->count; at = (cursor){at.tensor + 1, 0}) {
+        const uint64_t chunks = gsc_chunks_of(&b->pass->in[at.tensor]);
+        if (chunks == 1) {
+            gsc_sum_add(&sums->list, b->sums[i++]);
+            continue;
+        }
+        for (; at.chunk < chunks; at.chunk++) {
+            if (i == b->count)
+                return at;
+            gsc_sum_add(&sums->tensor, b->sums[i++]);
+        }
+        const double sum = gsc_sum_total(&sums->tensor);
+        gsc_sum_add(&sums->list, sum);
+        sums->tensor = (gsc_sum){0, 0, 0};
+        if (b->pass->each)
+            b->pass->each[at.tensor].sum_squares = sum;
+    }
+    return at;
+}
+
+/* Adds what the shares of a batch found, in order. */
+static void fold_shares(const batch *b, gsc_report *all)
+{
+    for (uint64_t task = 0; task < b->tasks; task++) {
+        const share *share = &b->shares[task];
+        gsc_report_add(all, &share->all);
+        if (b->pass->each && share->begun != UINT64_MAX) {
+            gsc_report *each = &b->pass->each[share->begun];
+            gsc_report_add(each, &share->rest);
+            gsc_set_overflow(each, gsc_has_bad(each));
+        }
+    }
+}
+
+/* The whole list; what it found goes to `all`. */
+static void run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, gsc_report *all)
+{
+    batch b;
+    sums sums = {{0, 0, 0}, {0, 0, 0}};
+    uint64_t tasks = 1;
+    if (cpu && cpu->threads > 1 && bytes >= PARALLEL_BYTES) {
+        const uint64_t threads = least(cpu->threads, TASKS);
+        tasks = threads * least(4, TASKS / threads);
+        fegetenv(&b.environment);
+    }
+    b.pass = pass;
+    b.start = (cursor){0, 0};
+    for (uint64_t done = 0; done < pass->chunks; done += b.count) {
+        b.count = least(pass->chunks - done, BATCH);
+        b.tasks = least(b.count, tasks);
+        if (b.tasks > 1)
+            cpu->parallel_for(cpu->pool, run_task, &b, b.tasks);
+        else
+            run_share(&b, 0);
+        fold_shares(&b, all);
+        if (pass->want & GSC_WANT_NORM)
+            b.start = fold_sums(&b, &sums);
+        else if (done + b.count < pass->chunks)
+            b.start = skip_chunks(pass, b.start, b.count);
+    }
+    all->sum_squares = gsc_sum_total(&sums.list);
+}
+
+/* Nothing is added before all of it is known to be good. */
+static void check_and_add(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes,
+                          gsc_report *found)
+{
+    gsc_pass check = *pass, add = *pass;
+    gsc_report unread;
+    check.operation = GSC_OPERATION_CHECK;
+    run_pass(&check, cpu, bytes, found);
+    add.want = 0;
+    add.counts = false;
+    add.each = NULL;
+    add.histogram = NULL;
+    clear_report(&unread);
+    if (!gsc_has_bad(found))
+        run_pass(&add, cpu, bytes, &unread);
+}
+
+/* Tensors without elements are in no chunk. */
+static void report_empty(const gsc_pass *pass, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (pass->in[i].count == 0)
+            (void)begin_tensor(pass, i);
+}
+
+gsc_status gsc_cpu_tensors(const gsc_exec *on, const gsc_job *job, gsc_error *err)
+{
+    const gsc_cpu *cpu = on->context ? on->context->data : NULL;
+    gsc_report result;
+    if (job->factor)
+        GSC_TRY(gsc_factor_check(job->factor, 1, err));
+    gsc_pass pass = {.in = job->in,
+                     .out = job->out,
+                     .kernels = gsc_kernels_best(),
+                     .multiplier = !job->factor    ? 1
+                                   : job->by_scale ? job->factor->scale
+                                                   : job->factor->inverse,
+                     .clamp = job->clamp,
+                     .chunks = job->chunks,
+                     .serial = job->factor ? job->factor->serial : 0,
+                     .operation = job->operation,
+                     .want = job->want,
+                     .counts = job->report || job->each,
+                     .streams = job->operation == GSC_OPERATION_STORE && job->clamp == 0 &&
+                                job->bytes >= STREAM_BYTES,
+                     .each = job->each,
+                     .histogram = job->histogram};
+    clear_report(&result);
+    if (pass.histogram)
+        memset(pass.histogram, 0, GSC_HISTOGRAM_WORDS * sizeof *pass.histogram);
+    if (pass.each)
+        report_empty(&pass, job->n);
+    if (job->operation == GSC_OPERATION_ADD)
+        check_and_add(&pass, cpu, job->bytes, &result);
+    else
+        run_pass(&pass, cpu, job->bytes, &result);
+    if (!job->report)
+        return GSC_OK;
+    result.elements = job->elements;
+    gsc_report_finish(&result, job->want, pass.serial, job->policy);
+    copy_report(job->report, &result);
+    return GSC_OK;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps of factors, reports and states in host memory: step.h, and in words what it refuses. */
+#include "cpu.h"
+
+/* What of `wants` a report or, with `index`, an entry of reports lacks. */
+static gsc_status fail_absent(const gsc_report *report, uint32_t wants, int argument, int64_t index,
+                              gsc_error *err)
+{
+    if (report->absent & wants & GSC_WANT_NORM)
+        return gsc_fail(err, GSC_ERROR_REPORT, argument, index,
+                        index < 0 ? "report.sum_squares" : "reports.sum_squares",
+                        "is absent: the norm is needed here, so want it when you measure");
+    return gsc_fail(err, GSC_ERROR_REPORT, argument, index,
+                    index < 0 ? "report.amax" : "reports.amax",
+                    "is absent: amax is needed here, so want it when you measure");
+}
+
+/* Whatever is wrong with one report. */
+static gsc_status fail_report(const gsc_report *report, uint32_t wants, int argument,
+                              gsc_error *err)
+{
+    if (report->status != GSC_OK)
+        return gsc_fail(err, GSC_ERROR_REPORT, argument, -1, "report.status", "is an error: %s",
+                        gsc_status_string(report->status));
+    if (!GSC_RESERVED_IS_ZERO(report))
+        return gsc_fail_reserved(err, GSC_ERROR_REPORT, argument, -1, "report.reserved");
+    if (report->absent & wants)
+        return fail_absent(report, wants, argument, -1, err);
+    if (!(report->amax >= 0) || !isfinite(report->amax))
+        return gsc_fail_number(err, GSC_ERROR_REPORT, argument, -1, "report.amax", report->amax, 0,
+                               NAN, "finite and not negative");
+    return gsc_fail_number(err, GSC_ERROR_REPORT, argument, -1, "report.sum_squares",
+                           report->sum_squares, 0, NAN,
+                           "finite and not negative, or there is no norm");
+}
+
+static gsc_status fail_clip(const gsc_step *p, gsc_status status, gsc_error *err)
+{
+    if (status == GSC_ERROR_REPORT)
+        return fail_report(p->reports, GSC_WANT_NORM, 2, err);
+    if (p->factor)
+        GSC_TRY(gsc_factor_check(p->factor, 1, err));
+    return gsc_fail_number(err, GSC_ERROR_FACTOR, 3, -1, "max_norm", p->number, 0, NAN,
+                           "less far below the norm: the factor's inverse becomes 0");
+}
+
+/* A report with reserved words, or the first that lacks what the policy judges by. */
+static gsc_status fail_merge(const gsc_step *p, gsc_error *err)
+{
+    const uint32_t wants = p->has_policy ? gsc_policy_wants(&p->policy) : 0;
+    for (uint64_t i = 0; i < p->n; i++)
+        if (!GSC_RESERVED_IS_ZERO(&p->reports[i]))
+            return gsc_fail_reserved(err, GSC_ERROR_REPORT, 1, (int64_t)i, "reports.reserved");
+    for (uint64_t i = 0; i < p->n; i++)
+        if (p->reports[i].absent & wants)
+            return fail_absent(&p->reports[i], wants, 1, (int64_t)i, err);
+    return gsc_fail(err, GSC_ERROR_REPORT, 4, -1, "policy",
+                    "judges by %s, which is not known of a sum: check the sum of the gradients",
+                    wants & GSC_WANT_NORM ? "the norm" : "amax");
+}
+
+/* What is wrong with a state that a new one is made from. */
+static gsc_status fail_from(const gsc_state *s, gsc_error *err)
+{
+#define CHECK(field, low, high, holds)                                                             \
+    if (!(holds))                                                                                  \
+        return gsc_fail_number(err, GSC_ERROR_STATE, 2, -1, "from." #field, (double)s->field, low, \
+                               high, "what a state can have");
+    GSC_FOR_STATE_VALUES(CHECK)
+#undef CHECK
+    if (!GSC_STATE_RESERVED_IS_ZERO(s))
+        return gsc_fail_reserved(err, GSC_ERROR_STATE, 2, -1, "from.reserved");
+    return gsc_fail_number(err, GSC_ERROR_STATE, 2, -1, "from.factor.scale", s->factor.scale, 0,
+                           NAN, "0 or above");
+}
+
+gsc_status gsc_cpu_step(const gsc_exec *on, const gsc_step *step, gsc_error *err)
+{
+    (void)on;
+    const gsc_status status = gsc_step_run(step);
+    if (status == GSC_OK)
+        return GSC_OK;
+    switch (step->kind) {
+    case GSC_STEP_MULTIPLY:
+        if (status == GSC_ERROR_FACTOR)
+            return gsc_factor_check(step->factor, 1, err);
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 2, -1, "by", step->number, 0, NAN,
+                               "such that the scale and its inverse stay finite and above 0");
+    case GSC_STEP_CLIP:
+        return fail_clip(step, status, err);
+    case GSC_STEP_MERGE:
+        return fail_merge(step, err);
+    case GSC_STEP_STATE_INIT:
+        return fail_from(step->state, err);
+    default:
+        if (status == GSC_ERROR_STATE)
+            return gsc_state_check(step->state, 2, err);
+        return fail_report(step->reports, gsc_policy_wants(&step->policy), 3, err);
+    }
+}

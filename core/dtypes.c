@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* The tables of dtypes. */
+#include "dtypes.h"
+
+const struct gsc_encoding gsc_encodings[] = {
+#define ENCODING(name) {sizeof(name##_bits), name##_INF, name##_NAN, GSC_NORMAL(name)},
+    GSC_FOR_DTYPES(ENCODING)
+#undef ENCODING
+};
+
+#define REAL(real, parts, name)                                                                    \
+    {                                                                                              \
+        gsc_##real, parts, parts * sizeof(real##_bits), name                                       \
+    }
+const struct gsc_real gsc_reals[] = {
+    [GSC_F32] = REAL(f32, 1, "float32"),
+    [GSC_F64] = REAL(f64, 1, "float64"),
+    [GSC_F16] = REAL(f16, 1, "float16"),
+    [GSC_BF16] = REAL(bf16, 1, "bfloat16"),
+    [GSC_F8_E4M3FN] = REAL(f8_e4m3fn, 1, "float8_e4m3fn"),
+    [GSC_F8_E5M2] = REAL(f8_e5m2, 1, "float8_e5m2"),
+    [GSC_CB16] = REAL(cb16, 1, "cb16"),
+    [GSC_COMPLEX64] = REAL(f32, 2, "complex64"),
+    [GSC_COMPLEX128] = REAL(f64, 2, "complex128"),
+};
+
+uint32_t gsc_dtype_size(uint32_t dtype)
+{
+    return gsc_is_dtype(dtype) ? gsc_reals[dtype].size : 0;
+}

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: MIT
+"""Writes what the core needs of the manifest: the header, the version script, the assertions of every layout."""
+
+import textwrap
+
+from manifest import WIDTH, declare, note, paragraphs, run, version_of
+
+NOTE = note(__file__)
+# What NULL means so often that the header says it once.
+USUAL = ("this thread, host memory", "no details")
+# How functions are declared.
+EXPORT = """/*
+ * How functions are declared. Define GSC_STATIC to link a static copy whose symbols stay inside
+ * your own library or program, or define GSC_API yourself to decide otherwise.
+ */
+#ifndef GSC_API
+#if defined(_WIN32) && defined(GSC_STATIC)
+#define GSC_API
+#elif defined(_WIN32) && defined(GSC_BUILD)
+#define GSC_API __declspec(dllexport)
+#elif defined(_WIN32)
+#define GSC_API __declspec(dllimport)
+#elif defined(__GNUC__) && defined(GSC_STATIC)
+#define GSC_API __attribute__((visibility("hidden")))
+#elif defined(__GNUC__)
+#define GSC_API __attribute__((visibility("default")))
+#else
+#define GSC_API
+#endif
+#endif
+"""
+
+
+def comment(lines):
+    if len(lines) == 1 and len(lines[0]) + 6 <= WIDTH:
+        return [f"/* {lines[0]} */"]
+    return ["/*", *(f" * {line}".rstrip() for line in lines), " */"]
+
+
+def beside(left, doc, column):
+    """Code and a comment that starts at the column, with its further lines below it."""
+    texts = textwrap.wrap(doc, WIDTH - column - 7, break_on_hyphens=False, break_long_words=False)
+    lines = [f"{left:<{column}} /* {texts[0]}", *(f"{'':<{column}}    {text}" for text in texts[1:])]
+    return [*lines[:-1], lines[-1] + " */"]
+
+
+def later(doc, it, usual):
+    """The doc, with the version of what is newer than what it belongs to."""
+    return doc if it.since == usual else f"{doc}; since {it.since}"
+
+
+def item_doc(manifest, item, doc=None):
+    lines = paragraphs(doc or item.doc, WIDTH - 3)
+    return lines if item.since == manifest.first else [*lines, "", f"Since {item.since}."]
+
+
+def literal(base, value):
+    if base == "int64_t" and value == -(2**63):
+        return "(-9223372036854775807ll - 1)"
+    suffix = {"uint64_t": "ull", "int64_t": "ll"}.get(base, "u" if base.startswith("u") else "")
+    return f"({value}{suffix})" if value < 0 else f"{value}{suffix}"
+
+
+def constants(manifest, item):
+    base = manifest.base(item.type)
+    rows = [(v.c, literal(base, v.value), later(v.doc, v, item.since)) for v in item.values]
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = comment(item_doc(manifest, item))
+    for name, value, doc in rows:
+        lines += beside(f"#define {name:<{first}} {value:<{second}}", doc, first + second + 9)
+    return lines
+
+
+def zeros(manifest, struct):
+    """The initialiser of a struct of zeros, as a list of values."""
+    values = []
+    for field in struct.fields:
+        if field.kind == "struct" and not field.passing:
+            values.append("{" + ", ".join(zeros(manifest, manifest.structs[field.type])) + "}")
+        elif field.array:
+            values.append("{0}")
+        else:
+            values.append({"float": "0.0f", "double": "0.0"}.get(field.c, "0"))
+    return values
+
+
+def struct(manifest, item):
+    lines = [*comment(item_doc(manifest, item)), f"typedef struct {item.name} {{"]
+    rows = []
+    for field in item.fields:
+        array = f"[{field.array}]" if field.array else ""
+        rows.append((f"    {declare(field.c, field.name)}{array};", later(field.doc, field, item.since)))
+    column = max(len(declaration) for declaration, _ in rows)
+    for declaration, doc in rows:
+        lines += beside(declaration, doc, column)
+    lines.append(f"}} {item.name};")
+    if item.kind == "grows":
+        macro = item.name.upper()
+        values = ", ".join([f"{macro}_SIZE", *zeros(manifest, item)[1:]])
+        lines += ["", f"#define {macro}_SIZE {item.size}u"]
+        line = f"#define {macro}_INIT {{{values}}}"
+        if len(line) <= WIDTH:
+            lines.append(line)
+        else:
+            wrapped = textwrap.wrap(f"{{{values}}}", WIDTH - 7, subsequent_indent=" ")
+            lines += [f"#define {macro}_INIT \\", *(f"    {text} \\" for text in wrapped)]
+            lines[-1] = lines[-1].removesuffix(" \\")
+    return lines
+
+
+def notes(function):
+    """Each argument of which something is to be said that its type does not say."""
+    rows = []
+    for arg in function.args:
+        words = [arg.unit] if arg.unit else []
+        if arg.null and arg.null not in USUAL:
+            words.append(f"NULL: {arg.null}")
+        elif arg.count and not arg.required and not arg.null:
+            words.append(f"NULL only with {arg.count} = 0")
+        if words:
+            rows.append((arg.name, "; ".join(words)))
+    column = max((len(name) for name, _ in rows), default=0)
+    lines = [""] if rows else []
+    for name, words in rows:
+        indent = " " * (column + 6)
+        start = f"    {name:<{column}}  "
+        lines += textwrap.wrap(words, WIDTH - 3, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False)
+    return lines
+
+
+def prototype(start, args, end):
+    """A C declaration, wrapped as clang-format would."""
+    pieces = [arg + ("," if number + 1 < len(args) else end) for number, arg in enumerate(args)] or ["void" + end]
+    lines = [start]
+    for number, piece in enumerate(pieces):
+        if len(lines[-1]) + 1 + len(piece) > WIDTH:
+            lines.append(" " * len(start) + piece)
+        else:
+            lines[-1] += piece if number == 0 else " " + piece
+    return lines
+
+
+def c_result(type_):
+    return "const char *" if type_ == "string" else type_
+
+
+def arguments(item):
+    return [declare(arg.c, arg.name) for arg in item.args]
+
+
+def function(manifest, item):
+    doc = [*paragraphs(item.doc, WIDTH - 3), *notes(item)]
+    doc += [] if item.since == manifest.first else ["", f"Since {item.since}."]
+    return [*comment(doc), *prototype(f"GSC_API {declare(c_result(item.returns), item.name)}(", arguments(item), ");")]
+
+
+def callback(manifest, item):
+    start = f"typedef {declare(c_result(item.returns), item.name)}("
+    return [*comment(item_doc(manifest, item)), *prototype(start, arguments(item), ");")]
+
+
+def alias(manifest, item):
+    return [*comment(item_doc(manifest, item)), f"typedef {item.type} {item.name};"]
+
+
+def opaque(manifest, item):
+    return [*comment(item_doc(manifest, item)), f"typedef struct {item.name} {item.name};"]
+
+
+def section(manifest, item):
+    lines = [f"/* ---- {item.name} ".ljust(WIDTH - 3, "-") + " */"]
+    return [*lines, "", *comment(paragraphs(item.doc, WIDTH - 3))] if item.doc else lines
+
+
+def header(manifest):
+    lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */"]
+    lines += comment(paragraphs(manifest.library.doc, WIDTH - 3))
+    lines += ["#ifndef GRADSCALER_H", "#define GRADSCALER_H", "", "#include <stdint.h>", ""]
+    lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", "", *EXPORT.split("\n")]
+    for part, number in zip(("MAJOR", "MINOR", "PATCH"), manifest.version, strict=True):
+        lines.append(f"#define GSC_VERSION_{part} {number}")
+    lines.append("#define GSC_VERSION (GSC_VERSION_MAJOR << 16 | GSC_VERSION_MINOR << 8 | GSC_VERSION_PATCH)")
+    for item in manifest.items:
+        lines += ["", *globals()[item.what](manifest, item)]
+    return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
+
+
+def version_script(manifest):
+    """A node for each minor version that added functions, each on top of the one before."""
+    nodes = {}
+    for item in manifest.functions.values():
+        nodes.setdefault(item.since, []).append(item.name)
+    lines, below = [f"# {NOTE}"], ""
+    for since in sorted(nodes, key=version_of):
+        node = f"{manifest.library.name.upper()}_{since}"
+        lines += [f"{node} {{", "global:", *(f"    {name};" for name in nodes[since])]
+        lines += ["local:", "    *;", "};"] if not below else [f"}} {below};"]
+        below = node
+    return "\n".join(lines) + "\n"
+
+
+def layout_assertions(manifest):
+    lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */", "#include <stddef.h>", ""]
+    lines += ['#include "gradscaler.h"', ""]
+    for item in manifest.structs.values():
+        lines.append(f'_Static_assert(sizeof({item.name}) == {item.size}, "{item.name}");')
+        for field in item.fields:
+            place = f"offsetof({item.name}, {field.name}) == {field.offset}"
+            lines.append(f'_Static_assert({place}, "{item.name}.{field.name}");')
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    run({
+        "include/gradscaler.h": header,
+        "core/gradscaler.map": version_script,
+        "core/layout.h": layout_assertions,
+    })  # fmt: skip
