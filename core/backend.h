@@ -24,6 +24,7 @@ typedef struct gsc_job {
     uint64_t n;
     uint64_t chunks, bytes;   /* of `in`; a chunk as in numerics.md */
     int64_t elements;         /* likewise; a complex one counts once */
+    bool has_empty;           /* likewise: a tensor without elements */
     uint32_t want;            /* GSC_WANT_* bits, those of the policy among them */
     double clamp;             /* 0: none */
     const gsc_policy *policy; /* in full; NULL: none */

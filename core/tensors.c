@@ -70,11 +70,13 @@ static gsc_status list_check(gsc_job *job, gsc_error *err)
         return gsc_fail_null(err, argument + 1, "out");
     const gsc_tensor *in = job->in, *out = job->out == job->in && may_be_same ? NULL : job->out;
     uint64_t chunks = 0, bytes = 0, elements = 0;
+    bool has_empty = false;
     for (uint64_t i = 0; i < job->n; i++) {
         if (!tensor_is_good(&in[i]))
             return tensor_fail(&in[i], argument, i, false, err);
         chunks += gsc_chunks_of(&in[i]);
         elements += in[i].count;
+        has_empty |= in[i].count == 0;
         const uint64_t size = in[i].count * gsc_reals[in[i].dtype].size;
         if (size > (uint64_t)INT64_MAX - bytes) {
             return gsc_with_numbers(
@@ -93,6 +95,7 @@ static gsc_status list_check(gsc_job *job, gsc_error *err)
     job->chunks = chunks;
     job->bytes = bytes;
     job->elements = (int64_t)elements;
+    job->has_empty = has_empty;
     return GSC_OK;
 }
 
@@ -149,6 +152,7 @@ static gsc_job job_of(enum gsc_operation operation, bool by_scale, const gsc_fac
                      .chunks = 0,
                      .bytes = 0,
                      .elements = 0,
+                     .has_empty = false,
                      .want = 0,
                      .clamp = 0,
                      .policy = NULL,

@@ -37,14 +37,16 @@ static inline bool gsc_lacks_range(const gsc_plan *plan, uint64_t most, double s
     return most && plan->sums_floats && !gsc_is_trusted(sum);
 }
 
-/* A block of which a kernel does all, unless it meets what is to be judged. */
-static inline void gsc_run_direct(gsc_worker *w, const gsc_block *b)
+/* A block of which a kernel does all, unless it meets what is to be judged: returns whether. */
+static inline bool gsc_run_direct(gsc_worker *w, const gsc_block *b)
 {
     const gsc_plan *plan = w->plan;
     gsc_kernel *kernel = b->in == b->out ? plan->keeping : plan->kernel;
     const uint64_t most = kernel(b->in, b->out, b->n, plan->multiplier, &w->norm);
-    if (most >= plan->safe || gsc_lacks_range(plan, most, w->norm.sum))
+    const bool judged = most >= plan->safe || gsc_lacks_range(plan, most, w->norm.sum);
+    if (judged)
         gsc_judge_direct(w, b, most);
+    return judged;
 }
 
 #endif

@@ -133,7 +133,7 @@ static double run_chunk(gsc_worker *w, cursor at)
         b.out = to ? to + b.first * gsc_encodings[plan->out].size : NULL;
         b.n = least(end - b.first, GSC_BLOCK);
         if (is_direct)
-            gsc_run_direct(w, &b);
+            (void)gsc_run_direct(w, &b);
         else
             gsc_run_steps(w, &b);
         sum += w->norm.sum;
@@ -167,11 +167,11 @@ static inline __attribute__((always_inline)) uint64_t run_small_as(runner *r, ui
         b.tensor = tensor + done;
         if (each)
             w->tally = begin_tensor(pass, b.tensor);
-        gsc_run_direct(w, &b);
+        const bool judged = gsc_run_direct(w, &b);
         sums[done] = w->norm.sum;
         if (each && sums_squares)
             w->tally->sum_squares = w->norm.sum;
-        if (each && gsc_has_bad(w->tally))
+        if (each && judged)
             end_tensor(w->tally, share);
     }
     return done;
@@ -385,7 +385,7 @@ gsc_status gsc_cpu_tensors(const gsc_exec *on, const gsc_job *job, gsc_error *er
     clear_report(&result);
     if (pass.histogram)
         memset(pass.histogram, 0, GSC_HISTOGRAM_WORDS * sizeof *pass.histogram);
-    if (pass.each)
+    if (pass.each && job->has_empty)
         report_empty(&pass, job->n);
     if (job->operation == GSC_OPERATION_ADD)
         check_and_add(&pass, cpu, job->bytes, &result);
