@@ -119,7 +119,8 @@ static const struct preset {
      "fairseq 0.12 DynamicLossScaler: tolerates a share of overflows; stops at 1e-4.",
      {FAIRSEQ, .quirks = GSC_QUIRK_TOLERATE_BELOW}},
     {"fairscale",
-     "fairscale 0.4 DynamicLossScaler: fairseq's, but a skipped step counts once more as good.",
+     "fairscale 0.4 DynamicLossScaler: fairseq's, but a skipped step counts once more as good. "
+     "There the scaled gradients' norm decides, here that of the unscaled ones.",
      {FAIRSEQ, .quirks = GSC_QUIRK_TOLERATE_BELOW | GSC_QUIRK_OVERFLOW_COUNTS}},
     {"cerebras",
      "Cerebras 2.10 amp.GradScaler for fp16: counts all steps, kept within 2^-14 and 2^15.",
