@@ -34,8 +34,23 @@ venv() {
   done
   [ ${#missing[@]} -eq 0 ] && return
   say "installing Python packages: ${missing[*]}"
-  $python -m pip install --quiet --disable-pip-version-check "${missing[@]}" || return
+  # Python compiles what it imports, pip all modules of torch and JAX: more than half of the time of installing them.
+  $python -m pip install --quiet --disable-pip-version-check --no-compile "${missing[@]}" || return
   for name in "${missing[@]}"; do touch "build/venv/.has-$name"; done
+}
+
+# NVIDIA's compilers, assemblers and disassembler in build/nvidia: a folder of their own, as other packages bring parts of
+# other versions.
+nvidia() {
+  local have=build/nvidia/.has-13.0.88-13.5.37
+  venv
+  [ -e $have ] && return
+  say "installing NVIDIA's compiler and assemblers"
+  rm -rf build/nvidia
+  $python -m pip install --quiet --disable-pip-version-check --target build/nvidia nvidia-cuda-nvcc-cu12==12.9.86 \
+    nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 \
+    nvidia-cuda-nvdisasm==13.5.37
+  touch $have
 }
 
 # The Python binding, built from this tree into the virtual environment; again only when a source changed.
@@ -43,7 +58,7 @@ python_binding() {
   packages python3-dev
   venv
   local sum
-  sum=$(find core include bindings/python CMakeLists.txt -type f -not -path '*cache*/*' -not -path '*/tests/*' \
+  sum=$(find core include bindings/xla bindings/python CMakeLists.txt -type f -not -path '*cache*/*' -not -path '*/tests/*' \
     -print0 | sort -z | xargs -0 sha256sum | sha256sum)
   [ "$(cat build/venv/.gradscaler 2>/dev/null)" = "$sum" ] && return
   say "building the Python binding"
@@ -98,13 +113,20 @@ clients() {
   )
 }
 
-# Recorded gradients through every language: parity [--json FILE] prints their digests, which must be equal.
-parity() {
+# The gradients that the parity test replays: build/parity/steps.bin.
+recorded_steps() {
+  [ -e build/parity/steps.bin ] && return
   venv numpy scikit-learn matplotlib ml_dtypes
-  clients parity
   mkdir -p build/parity
   say "recording 200 steps of scaled gradients"
-  $python tests/parity/record.py build/parity/steps.bin
+  $python tests/parity/record.py build/parity/steps.new
+  mv build/parity/steps.new build/parity/steps.bin
+}
+
+# Recorded gradients through every language: parity [--json FILE] prints their digests, which must be equal.
+parity() {
+  clients parity
+  recorded_steps
   say "the same gradients in every language"
   python3 tests/parity/parity.py build/parity/steps.bin "$@" "${clients[@]}"
 }

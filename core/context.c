@@ -7,7 +7,14 @@
 #include "backend.h"
 #include "cpu/cpu.h"
 #include "cpu/kernels.h"
+#if defined(GSC_NO_CUDA)
+static const char *gsc_cuda_note(void)
+{
+    return "not in this build: it was made with GSC_CUDA off";
+}
+#else
 #include "cuda/driver.h"
+#endif
 
 /* A context of what a backend made, which is destroyed if there is no memory for one. */
 static gsc_status create(const gsc_backend *backend, void *data, gsc_context **out, gsc_error *err)
@@ -40,10 +47,15 @@ gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_f
 
 gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err)
 {
-    gsc_cuda *cuda;
     GSC_REQUIRE(out, 1);
+#if defined(GSC_NO_CUDA)
+    return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "device", "CUDA device %d: %s", device,
+                              gsc_cuda_note());
+#else
+    gsc_cuda *cuda;
     GSC_TRY(gsc_cuda_open(device, &cuda, err));
     return create(&gsc_cuda_backend, cuda, out, err);
+#endif
 }
 
 void gsc_context_destroy(gsc_context *context)

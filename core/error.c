@@ -36,6 +36,7 @@ const char *gsc_status_string(gsc_status status)
         "out of memory or threads",
         "the CUDA driver failed, or the context is of another process",
         "the entries are of no format, or of several, or no format has this name",
+        "the policies or states of ranks differ",
     };
     int64_t index = -(int64_t)status;
     bool known = index >= 0 && index < (int64_t)(sizeof strings / sizeof *strings);

@@ -802,12 +802,12 @@ static gsc_status check_entries(const gsc_entry *entries, uint64_t n, gsc_error 
                                    e->value, 0, 1, "0 or 1, as its kind is a boolean");
         if (!memchr(e->key, 0, sizeof e->key))
             return gsc_fail(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i, "entries.key",
-                            "does not end with a zero: a key has at most %zu bytes",
-                            sizeof e->key - 1);
+                            "does not end with a zero: a key has at most %d bytes",
+                            (int)sizeof e->key - 1);
         if (e->kind == GSC_ENTRY_TEXT && !memchr(e->text, 0, sizeof e->text))
             return gsc_fail(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i, "entries.text",
-                            "does not end with a zero: a text has at most %zu bytes",
-                            sizeof e->text - 1);
+                            "does not end with a zero: a text has at most %d bytes",
+                            (int)sizeof e->text - 1);
     }
     return GSC_OK;
 }
@@ -1250,8 +1250,8 @@ static gsc_status use_prefix(reading *r, const char *prefix, gsc_error *err)
 {
     const size_t length = strnlen(prefix, sizeof r->prefix);
     if (length >= sizeof r->prefix)
-        return gsc_fail(err, GSC_ERROR_VALUE, 1, -1, "prefix", "has more than %zu bytes",
-                        sizeof r->prefix - 1);
+        return gsc_fail(err, GSC_ERROR_VALUE, 1, -1, "prefix", "has more than %d bytes",
+                        (int)sizeof r->prefix - 1);
     memcpy(r->prefix, prefix, length + 1);
     return GSC_OK;
 }
@@ -1652,7 +1652,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
 
 /* ---- writing ---- */
 
-static double written(const struct scaler *s, const row *row)
+static double written(const struct format *f, const struct scaler *s, const row *row)
 {
     const gsc_policy *p = &s->policy;
     const double x = get(s, row->field);
@@ -1672,11 +1672,11 @@ static double written(const struct scaler *s, const row *row)
     case IS_DYNAMIC:
         return moves(p);
     default:
-        return row >= ours && row < ours + FIELDS ? x /* as it is */
-               : row->field == growth_factor      ? growth_of(p)
-               : row->field == backoff_factor     ? backoff_of(p)
-               : row->field == hysteresis         ? hysteresis_of(p)
-                                                  : x;
+        return f->rows == ours                ? x /* as it is */
+               : row->field == growth_factor  ? growth_of(p)
+               : row->field == backoff_factor ? backoff_of(p)
+               : row->field == hysteresis     ? hysteresis_of(p)
+                                              : x;
     }
 }
 
@@ -1753,10 +1753,10 @@ gsc_status gsc_state_export(const char *format, const char *prefix, const gsc_po
             snprintf(e->key, sizeof e->key, "%s%s%s", prefix, *prefix ? "." : "", row->key);
         if (length < 0 || (size_t)length >= sizeof e->key)
             return gsc_fail(err, GSC_ERROR_VALUE, 1, -1, "prefix",
-                            "is too long: with it a key has more than %zu bytes",
-                            sizeof e->key - 1);
+                            "is too long: with it a key has more than %d bytes",
+                            (int)sizeof e->key - 1);
         e->kind = kind_of(row);
-        e->value = written(&s, row);
+        e->value = written(f, &s, row);
     }
     if (n < count)
         return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CAPACITY, 5, -1, "n",

@@ -16,7 +16,7 @@
 #define GSC_NOINLINE
 #endif
 
-/* "0.3.0", for sentences. */
+/* "0.4.0", for sentences. */
 #define GSC_STRING_OF(x) #x
 #define GSC_STRING(x)    GSC_STRING_OF(x)
 #define GSC_VERSION_STRING                                                                         \

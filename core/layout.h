@@ -78,7 +78,10 @@ _Static_assert(offsetof(gsc_report, first_element) == 72, "gsc_report.first_elem
 _Static_assert(offsetof(gsc_report, zeros_made) == 80, "gsc_report.zeros_made");
 _Static_assert(offsetof(gsc_report, subnormals_made) == 88, "gsc_report.subnormals_made");
 _Static_assert(offsetof(gsc_report, clamped) == 96, "gsc_report.clamped");
-_Static_assert(offsetof(gsc_report, reserved) == 104, "gsc_report.reserved");
+_Static_assert(offsetof(gsc_report, agreement) == 104, "gsc_report.agreement");
+_Static_assert(offsetof(gsc_report, status_rank) == 112, "gsc_report.status_rank");
+_Static_assert(offsetof(gsc_report, first_rank) == 116, "gsc_report.first_rank");
+_Static_assert(offsetof(gsc_report, reserved) == 120, "gsc_report.reserved");
 _Static_assert(sizeof(gsc_state) == 256, "gsc_state");
 _Static_assert(offsetof(gsc_state, factor) == 0, "gsc_state.factor");
 _Static_assert(offsetof(gsc_state, next) == 32, "gsc_state.next");

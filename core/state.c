@@ -23,6 +23,26 @@ gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint6
     return backend->step(&where, &step, err);
 }
 
+gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report, const gsc_policy *policy,
+                            const gsc_state *state, uint32_t rank, gsc_report *out, gsc_error *err)
+{
+    gsc_exec where;
+    const gsc_backend *backend;
+    gsc_step step = {
+        .kind = GSC_STEP_STAMP, .reports = report, .state = state, .n = rank, .out = out};
+    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_REQUIRE(report, 1);
+    if (policy) {
+        step.has_policy = 1;
+        GSC_TRY(gsc_policy_read(policy, &step.policy, 2, err));
+    }
+    if (rank == UINT32_MAX)
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 4, -1, "rank", rank, 0, UINT32_MAX - 1.0,
+                               "0 to 4294967294");
+    GSC_REQUIRE(out, 5);
+    return backend->step(&where, &step, err);
+}
+
 gsc_status gsc_state_check(const gsc_state *s, int argument, gsc_error *err)
 {
 #define CHECK(field, low, high, holds)                                                             \

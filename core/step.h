@@ -17,6 +17,7 @@ enum gsc_step_kind {
     GSC_STEP_MULTIPLY,   /* factor, number -> gsc_factor */
     GSC_STEP_CLIP,       /* factor (NULL: 1), reports[0], number -> gsc_factor */
     GSC_STEP_MERGE,      /* reports, n, merge, has_policy, policy -> gsc_report */
+    GSC_STEP_STAMP,      /* reports[0], n, has_policy, policy, state (NULL: none) -> gsc_report */
     GSC_STEP_STATE_INIT, /* policy, state (NULL: the policy's start) -> gsc_state */
     GSC_STEP_UPDATE,     /* policy, state, reports[0] -> gsc_state */
 };
@@ -24,12 +25,12 @@ enum gsc_step_kind {
 typedef struct gsc_step {
     uint32_t kind;       /* enum gsc_step_kind */
     uint32_t merge;      /* GSC_MERGE_* */
-    uint64_t has_policy; /* of a merge: there is one, by whose verdict */
+    uint64_t has_policy; /* of a merge, whose verdict it is, and of a stamp: there is one */
     gsc_policy policy;
     const gsc_factor *factor;
     const gsc_state *state;
     const gsc_report *reports;
-    uint64_t n; /* reports */
+    uint64_t n; /* reports; of a stamp the rank */
     double number;
     void *out;
 } gsc_step;
@@ -203,6 +204,7 @@ static inline void gsc_report_add(gsc_report *to, const gsc_report *from)
     if (gsc_has_bad(from) && !gsc_has_bad(to)) {
         to->first_tensor = from->first_tensor;
         to->first_element = from->first_element;
+        to->first_rank = from->first_rank;
     }
     to->elements = gsc_add(to->elements, from->elements);
     to->nan_count = gsc_add(to->nan_count, from->nan_count);
@@ -212,6 +214,19 @@ static inline void gsc_report_add(gsc_report *to, const gsc_report *from)
     to->clamped = gsc_add(to->clamped, from->clamped);
 }
 
+/* The first report with another digest than those before it; or n. */
+static inline uint64_t gsc_disagrees(const gsc_report *reports, uint64_t n)
+{
+    uint64_t agreement = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        if (reports[i].agreement != 0 && agreement != 0 && reports[i].agreement != agreement)
+            return i;
+        if (agreement == 0)
+            agreement = reports[i].agreement;
+    }
+    return n;
+}
+
 /* One report of many; policy NULL: an overflow in any is one. */
 static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint32_t merge,
                                     const gsc_policy *policy, gsc_report *out)
@@ -219,6 +234,8 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
     gsc_report r;
     gsc_sum sum = {0, 0, 0};
     int overflow = 0;
+    if (gsc_disagrees(reports, n) < n)
+        return GSC_ERROR_AGREEMENT;
     memset(&r, 0, sizeof r);
     if (merge == GSC_MERGE_SUMMANDS && n > 0)
         r.absent = GSC_WANT_NORM | GSC_WANT_AMAX;
@@ -226,12 +243,18 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
         const gsc_report *report = &reports[i];
         if (!GSC_RESERVED_IS_ZERO(report))
             return GSC_ERROR_REPORT;
+        if (gsc_says_overflow(report) && !overflow && !gsc_has_bad(&r))
+            r.first_rank = report->first_rank; /* unless one that counted some comes */
         gsc_report_add(&r, report);
         gsc_sum_add(&sum, report->sum_squares);
         overflow |= gsc_says_overflow(report);
         r.absent |= report->absent;
-        if (r.status == GSC_OK)
+        if (r.agreement == 0)
+            r.agreement = report->agreement;
+        if (r.status == GSC_OK && report->status != GSC_OK) {
             r.status = report->status;
+            r.status_rank = report->status_rank;
+        }
         if (r.serial == 0 || (report->serial != 0 && report->serial < r.serial))
             r.serial = report->serial;
     }
@@ -349,6 +372,78 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
     return GSC_OK;
 }
 
+/* ---- agreement ---- */
+
+/*
+ * Words into a digest. Each word is mixed in by a map that is one to one, so what differs in one
+ * word never has the same digest; what differs in more has it once in 2^64.
+ */
+static inline void gsc_digest_add(uint64_t *digest, uint64_t word)
+{
+    *digest = (*digest ^ word) * 0x9E3779B97F4A7C15u;
+    *digest ^= *digest >> 32;
+}
+
+static inline void gsc_digest_add_number(uint64_t *digest, double x)
+{
+    uint64_t bits;
+    x += 0.0; /* -0 is 0 */
+    memcpy(&bits, &x, sizeof bits);
+    gsc_digest_add(digest, bits);
+}
+
+/* Of what decides later steps; never 0. Limits and defaults count as they act. */
+static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
+{
+    uint64_t digest = (uint64_t)(p != NULL) << 1 | (uint64_t)(s != NULL);
+    if (p) {
+        const double numbers[] = {p->growth_factor == 0 ? 1 : p->growth_factor,
+                                  p->backoff_factor,
+                                  gsc_max_scale(p),
+                                  gsc_min_scale(p),
+                                  p->overflow_tolerance,
+                                  p->target_amax,
+                                  p->mean_decay,
+                                  p->variance_decay,
+                                  p->margin_sigmas,
+                                  p->overflow_log2};
+        const uint64_t words[] = {
+            p->arithmetic,    p->growth_interval, p->growth_rule,
+            p->growth_lag,    p->ceiling_rule,    p->floor_rule,
+            p->overflow_test, p->overflow_reset,  p->hysteresis ? p->hysteresis : 1,
+            p->apply_delay,   p->stall_limit,     p->quirks};
+        for (uint32_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+            gsc_digest_add_number(&digest, numbers[i]);
+        for (uint32_t i = 0; i < sizeof words / sizeof *words; i++)
+            gsc_digest_add(&digest, words[i]);
+    }
+    if (s) {
+        const double numbers[] = {s->factor.scale, s->next.scale, s->mean,      s->slow_mean,
+                                  s->mean_square,  s->mean_start, s->slow_start};
+        const int64_t counts[] = {s->good, s->steps, s->overflows, s->stalled};
+        for (uint32_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+            gsc_digest_add_number(&digest, numbers[i]);
+        for (uint32_t i = 0; i < sizeof counts / sizeof *counts; i++)
+            gsc_digest_add(&digest, (uint64_t)counts[i]);
+    }
+    return digest == 0 ? 1 : digest;
+}
+
+/* The report of `rank`; policy or state NULL: not in the digest. */
+static inline gsc_status gsc_stamped(const gsc_report *report, const gsc_policy *policy,
+                                     const gsc_state *state, uint64_t rank, gsc_report *out)
+{
+    gsc_report r = *report;
+    if (!GSC_RESERVED_IS_ZERO(report))
+        return GSC_ERROR_REPORT;
+    if (state && gsc_state_status(state) != GSC_OK)
+        return GSC_ERROR_STATE;
+    r.agreement = policy || state ? gsc_digest(policy, state) : 0;
+    r.status_rank = r.first_rank = (uint32_t)rank + 1;
+    *out = r;
+    return GSC_OK;
+}
+
 /* ---- any of them ---- */
 
 static inline gsc_status gsc_step_run(const gsc_step *p)
@@ -361,6 +456,9 @@ static inline gsc_status gsc_step_run(const gsc_step *p)
     case GSC_STEP_MERGE:
         return gsc_merged(p->reports, p->n, p->merge, p->has_policy ? &p->policy : NULL,
                           (gsc_report *)p->out);
+    case GSC_STEP_STAMP:
+        return gsc_stamped(p->reports, p->has_policy ? &p->policy : NULL, p->state, p->n,
+                           (gsc_report *)p->out);
     case GSC_STEP_STATE_INIT:
         return gsc_state_made(&p->policy, p->state, (gsc_state *)p->out);
     default:
@@ -380,6 +478,16 @@ static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
         gsc_report report;
         memset(&report, 0, sizeof report);
         gsc_report_failed(&report, status);
+        if (status == GSC_ERROR_AGREEMENT)
+            report.status_rank = p->reports[gsc_disagrees(p->reports, p->n)].status_rank;
+        *(gsc_report *)p->out = report;
+        break;
+    }
+    case GSC_STEP_STAMP: { /* an agreement with all, as nobody steps anyway */
+        gsc_report report = *p->reports;
+        gsc_report_failed(&report, status);
+        report.agreement = 0;
+        report.status_rank = report.first_rank = (uint32_t)p->n + 1;
         *(gsc_report *)p->out = report;
         break;
     }

@@ -9,7 +9,12 @@ NOTE = note(__file__)
 # What NULL means so often that the header says it once.
 USUAL = ("this thread, host memory", "no details")
 # How functions are declared.
-EXPORT = """/*
+EXPORT = """#if (defined(UINTPTR_MAX) && UINTPTR_MAX != 0xffffffffffffffff) || \\
+    (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
+#error "gradscaler is for 64-bit little-endian machines: its structs and saved bytes are laid out for those"
+#endif
+
+/*
  * How functions are declared. Define GSC_STATIC to link a static copy whose symbols stay inside
  * your own library or program, or define GSC_API yourself to decide otherwise.
  */

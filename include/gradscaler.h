@@ -44,6 +44,11 @@
 extern "C" {
 #endif
 
+#if (defined(UINTPTR_MAX) && UINTPTR_MAX != 0xffffffffffffffff) || \
+    (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
+#error "gradscaler is for 64-bit little-endian machines: its structs and saved bytes are laid out for those"
+#endif
+
 /*
  * How functions are declared. Define GSC_STATIC to link a static copy whose symbols stay inside
  * your own library or program, or define GSC_API yourself to decide otherwise.
@@ -65,7 +70,7 @@ extern "C" {
 #endif
 
 #define GSC_VERSION_MAJOR 0
-#define GSC_VERSION_MINOR 3
+#define GSC_VERSION_MINOR 4
 #define GSC_VERSION_PATCH 0
 #define GSC_VERSION (GSC_VERSION_MAJOR << 16 | GSC_VERSION_MINOR << 8 | GSC_VERSION_PATCH)
 
@@ -96,6 +101,8 @@ typedef int32_t gsc_status;
 #define GSC_ERROR_DEVICE      (-17) /* the driver failed, or the context is of another process */
 #define GSC_ERROR_FORMAT      (-18) /* the entries are of no format, or of several, or no format
                                        has this name; since 0.3 */
+#define GSC_ERROR_AGREEMENT   (-19) /* the reports are of ranks whose policies or states differ;
+                                       since 0.4 */
 
 /* What was wrong. C programs print `message`; bindings make their own text from the rest. */
 typedef struct gsc_error {
@@ -409,7 +416,12 @@ typedef struct gsc_report {
     int64_t zeros_made;      /* outputs that are zero while their input was not */
     int64_t subnormals_made; /* outputs that are subnormal while their input was not */
     int64_t clamped;         /* elements that options.clamp changed */
-    uint64_t reserved[11];   /* 0 */
+    uint64_t agreement;      /* what gsc_report_stamp left: a digest of policy and state; 0:
+                                none; since 0.4 */
+    uint32_t status_rank;    /* 1 + the rank that status is of; 0: not known; since 0.4 */
+    uint32_t first_rank;     /* 1 + the rank that first_tensor is of, or, where nothing was
+                                counted, of the first with overflow; 0: not known; since 0.4 */
+    uint64_t reserved[9];    /* 0 */
 } gsc_report;
 
 /* What the merged reports are of. */
@@ -420,9 +432,21 @@ typedef struct gsc_report {
 
 /*
  * One report of many. Ranks gather their reports and merge them in rank order, so that all get the
- * same bits. It lacks what one of them lacks, and of summands the norm and amax: ask the sum for
- * those. first_tensor and first_element are those of the first report that has some. *out may be
- * one of the reports.
+ * same bits; that each rank is there once, and in order, is not checked. It lacks what one of them
+ * lacks, and of summands the norm and amax: ask the sum for those. first_tensor and first_element
+ * are those of the first report that has some. *out may be one of the reports.
+ *
+ * Digests that differ are refused: GSC_ERROR_AGREEMENT, with the index of the first report that has
+ * another one than those before it. A device, which returns no error, makes a report with that
+ * status and an overflow, so that nobody steps. A report without a digest, such as that of a rank
+ * that failed or that has no gradients, agrees with all.
+ *
+ * Merged reports may be merged again, per node and then across nodes: that gives what one merge of
+ * all gives, to the bit, except for sum_squares, which is then a sum of the nodes' sums: the same
+ * on all ranks as long as all merge the same groups, and that of one merge if each group but the
+ * last has 64 reports and at most 64 groups are merged. The policy belongs to the last merge. A
+ * group whose merge is refused still meets the others, with a report that has that status and an
+ * overflow, lest they wait for it.
  *
  *     reports  NULL only with n = 0
  *     n        0 gives the report of an empty list
@@ -529,6 +553,43 @@ GSC_API gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *sta
  */
 GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy,
                                   gsc_state *state, gsc_error *err);
+
+/* ---- Ranks: all step, or none ---------------------------------------------------------------- */
+
+/*
+ * Ranks that hold parts or copies of one model each have a state, and it stays the same on all of
+ * them. Each one stamps the report of its own gradients, gathers those of all in the order of the
+ * ranks, and merges them; a rank whose call failed does so with zeros, `status` and `overflow`,
+ * instead of leaving the others to wait:
+ *
+ *     gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, NULL);
+ *     gsc_report_stamp(NULL, &report, &policy, &state, rank, &report, NULL);
+ *     MPI_Allgather(&report, sizeof report, MPI_BYTE, all, sizeof report, MPI_BYTE, comm);
+ *     if (gsc_report_merge(NULL, all, ranks, GSC_MERGE_PARTS, &policy, &report, &err) != GSC_OK) ... all stop: err.message ...
+ *     if (!report.overflow) ... optimizer step ...
+ *     if (gsc_state_update(NULL, &policy, &state, &report, &state, &err) != GSC_OK) ... all stop: the call of one failed ...
+ *
+ * A rank that loaded another checkpoint, missed a step or has other rules is found by the merge,
+ * before anybody steps. After a merge that was refused nobody updates: the report is still that of
+ * this rank alone.
+ */
+
+/*
+ * *out is the report with the rank that it is of and, as `agreement`, a digest of the policy and of
+ * the state that the step began with: of all that decides later steps (rules, scales, counts,
+ * means), not of totals, serials, events and init_scale. The digest is never 0, and the same on
+ * every device and in every language; ranks run one version of this library. *out may be *report.
+ *
+ *     policy  NULL: the digest is of the state alone
+ *     state   NULL: the digest is of the policy alone; both NULL: only the rank is said, and
+ *             agreement is 0
+ *     rank    from 0, below 2^32 - 1
+ *
+ * Since 0.4.
+ */
+GSC_API gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report,
+                                    const gsc_policy *policy, const gsc_state *state, uint32_t rank,
+                                    gsc_report *out, gsc_error *err);
 
 /* ---- Checkpoints and settings of frameworks -------------------------------------------------- */
 

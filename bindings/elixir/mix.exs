@@ -35,7 +35,7 @@ defmodule GradScaler.MixProject do
   def project do
     [
       app: :gradscaler,
-      version: "0.3.0",
+      version: "0.4.0",
       elixir: "~> 1.14",
       description:
         "Loss scaling for mixed-precision training: the rules of every framework, bit for bit",
@@ -46,7 +46,7 @@ defmodule GradScaler.MixProject do
       prune_code_paths: false,
       # Tests define containers of their own.
       consolidate_protocols: Mix.env() != :test,
-      xref: [exclude: [Nx, Nx.BinaryBackend, Nx.Container, Nx.Type]],
+      xref: [exclude: [EXLA.CustomCall, Nx, Nx.BinaryBackend, Nx.Container, Nx.Type]],
       deps: nx()
     ]
   end
@@ -67,8 +67,8 @@ defmodule GradScaler.MixProject do
   end
 
   def add_sources(_arguments) do
-    for folder <- ["core", "include"] do
-      File.mkdir_p!("source")
+    for folder <- ["core", "include", "bindings/xla"] do
+      File.mkdir_p!(Path.join("source", Path.dirname(folder)))
       File.cp_r!(Path.join("../..", folder), Path.join("source", folder))
     end
 

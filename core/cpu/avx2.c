@@ -1,442 +1,547 @@
 /* SPDX-License-Identifier: MIT */
-/* AVX2, F16C and FMA. */
+/* AVX2, F16C and FMA: a vector of simd.h is two registers. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include "ends.h"
 #include "kernels.h"
 
-#define W      8
-#define TARGET __attribute__((target("avx2,f16c,fma,popcnt")))
-#define OP     static inline TARGET
+/* What the functions of this file are compiled for. */
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,f16c,fma,popcnt"))), apply_to = function)
+#else
+#pragma GCC target("avx2,f16c,fma,popcnt")
+#endif
 
-typedef __m256i ints;
-typedef __m256 floats;
-typedef __m256d doubles;
-typedef __m128i raw2;
-typedef __m128i raw1; /* its lower half */
+typedef struct ints {
+    __m256i low, high;
+} ints;
+typedef struct floats {
+    __m256 low, high;
+} floats;
+typedef struct doubles {
+    __m256d low, high;
+} doubles;
+typedef struct half {
+    __m128i low, high;
+} half;
+typedef __m128i quarter;
 
 /* ---- memory ---- */
 
-OP __m128i load_end(const void *at, uint64_t bytes)
+/* Ones for the first count < 8 of 4 bytes. */
+GSC_INLINE __m256i first(uint64_t count)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count),
+                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+GSC_INLINE quarter load_quarter(const void *at)
+{
+    return _mm_loadu_si128(at);
+}
+
+GSC_INLINE half load_half(const char *at)
+{
+    return (half){load_quarter(at), load_quarter(at + 16)};
+}
+
+GSC_INLINE quarter load_first_quarter(const void *at, uint64_t bytes)
 {
     const gsc_end x = gsc_load_end(at, bytes);
     return _mm_set_epi64x((long long)x.high, (long long)x.low);
 }
 
-OP void store_end(void *at, __m128i x, uint64_t bytes)
+GSC_INLINE void store_first_quarter(void *at, quarter x, uint64_t bytes)
 {
     const gsc_end end = {(uint64_t)_mm_cvtsi128_si64(x), (uint64_t)_mm_extract_epi64(x, 1)};
     gsc_store_end(at, end, bytes);
 }
 
-/* Ones for the first left < 8 ints. */
-OP ints first(uint64_t left)
-{
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)left),
-                              _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-}
-
-OP ints read4(const void *at)
-{
-    return _mm256_loadu_si256(at);
-}
-
-OP void write4(void *at, ints x)
-{
-    _mm256_storeu_si256(at, x);
-}
-
-OP ints read_first4(const void *at, uint64_t left)
-{
-    return left >= 8 ? read4(at) : _mm256_maskload_epi32(at, first(left));
-}
-
-OP void write_first4(void *at, ints x, uint64_t left)
-{
-    if (left >= 8)
-        write4(at, x);
-    else
-        _mm256_maskstore_epi32(at, first(left), x);
-}
-
-OP ints read_bytes(const void *at, uint64_t bytes)
-{
-    if (bytes >= 32)
-        return read4(at);
-    const uint64_t low = bytes < 16 ? bytes : 16;
-    return _mm256_setr_m128i(load_end(at, low), load_end((const char *)at + low, bytes - low));
-}
-
-OP void write_bytes(void *at, ints x, uint64_t bytes)
-{
-    const uint64_t low = bytes < 16 ? bytes : 16, high = bytes < 32 ? bytes - low : 16;
-    store_end(at, _mm256_castsi256_si128(x), low);
-    store_end((char *)at + low, _mm256_extracti128_si256(x, 1), high);
-}
-
-OP raw2 read2(const void *at)
-{
-    return _mm_loadu_si128(at);
-}
-
-OP void write2(void *at, raw2 x)
+GSC_INLINE void store_quarter(void *at, quarter x)
 {
     _mm_storeu_si128(at, x);
 }
 
-OP raw2 read_first2(const void *at, uint64_t left)
+GSC_INLINE void store_half(char *at, half x)
 {
-    return left >= 8 ? read2(at) : load_end(at, 2 * left);
+    _mm_storeu_si128((void *)at, x.low);
+    _mm_storeu_si128((void *)(at + 16), x.high);
 }
 
-OP void write_first2(void *at, raw2 x, uint64_t left)
+GSC_INLINE void store_first_half(char *at, half x, uint64_t bytes)
 {
-    if (left >= 8)
-        write2(at, x);
+    if (bytes >= 16)
+        store_quarter(at, x.low);
     else
-        store_end(at, x, 2 * left);
+        store_first_quarter(at, x.low, bytes);
+    if (bytes > 16)
+        store_first_quarter(at + 16, x.high, bytes - 16);
 }
 
-OP raw1 read1(const void *at)
+/* Not inlined, as it is long and seldom; words of 4 bytes are masked. */
+static __attribute__((noinline)) __m256i load_odd(const char *at, uint64_t bytes)
 {
-    return _mm_loadl_epi64(at);
+    return _mm256_setr_m128i(load_first_quarter(at, bytes < 16 ? bytes : 16),
+                             load_first_quarter(at + 16, bytes > 16 ? bytes - 16 : 0));
 }
 
-OP void write1(void *at, raw1 x)
+GSC_INLINE __m256i load_register(const char *at, uint64_t bytes)
 {
-    _mm_storel_epi64(at, x);
+    if (bytes >= 32)
+        return _mm256_loadu_si256((const void *)at);
+    if (bytes % 4 == 0)
+        return _mm256_maskload_epi32((const void *)at, first(bytes / 4));
+    return load_odd(at, bytes);
 }
 
-OP raw1 read_first1(const void *at, uint64_t left)
+static __attribute__((noinline)) void store_odd(char *at, __m256i x, uint64_t bytes)
 {
-    return left >= 8 ? read1(at) : load_end(at, left);
+    const half halves = {_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)};
+    store_first_half(at, halves, bytes);
 }
 
-OP void write_first1(void *at, raw1 x, uint64_t left)
+GSC_INLINE void store_register(char *at, __m256i x, uint64_t bytes)
 {
-    store_end(at, x, left < 8 ? left : 8);
-}
-
-OP doubles read8(const void *at)
-{
-    return _mm256_loadu_pd(at);
-}
-
-OP void write8(void *at, doubles x)
-{
-    _mm256_storeu_pd(at, x);
-}
-
-OP doubles read_first8(const void *at, uint64_t left)
-{
-    return left >= 4 ? read8(at) : _mm256_castsi256_pd(_mm256_maskload_epi32(at, first(2 * left)));
-}
-
-OP void write_first8(void *at, doubles x, uint64_t left)
-{
-    if (left >= 4)
-        write8(at, x);
+    if (bytes >= 32)
+        _mm256_storeu_si256((void *)at, x);
+    else if (bytes % 4 == 0)
+        _mm256_maskstore_epi32((void *)at, first(bytes / 4), x);
     else
-        _mm256_maskstore_epi32(at, first(2 * left), _mm256_castpd_si256(x));
+        store_odd(at, x, bytes);
 }
 
-/* At a multiple of a register's bytes. */
-OP void stream4(void *at, ints x)
+GSC_INLINE ints load(const char *at)
 {
-    _mm256_stream_si256(at, x);
+    return (ints){_mm256_loadu_si256((const void *)at),
+                  _mm256_loadu_si256((const void *)(at + 32))};
 }
 
-OP void stream_end(void)
+GSC_INLINE void store(void *at, ints x)
+{
+    _mm256_storeu_si256(at, x.low);
+    _mm256_storeu_si256((void *)((char *)at + 32), x.high);
+}
+
+GSC_INLINE ints load_first(const char *at, uint64_t bytes)
+{
+    return (ints){load_register(at, bytes),
+                  bytes > 32 ? load_register(at + 32, bytes - 32) : _mm256_setzero_si256()};
+}
+
+GSC_INLINE void store_first(char *at, ints x, uint64_t bytes)
+{
+    store_register(at, x.low, bytes);
+    if (bytes > 32)
+        store_register(at + 32, x.high, bytes - 32);
+}
+
+/* At a multiple of 64. */
+GSC_INLINE void store_past_caches(char *at, ints x)
+{
+    _mm256_stream_si256((void *)at, x.low);
+    _mm256_stream_si256((void *)(at + 32), x.high);
+}
+
+GSC_INLINE void store_past_caches_done(void)
 {
     _mm_sfence();
 }
 
-/* ---- integers ---- */
+/* ---- by the size of elements ---- */
 
-OP ints ints_set(uint32_t x)
+GSC_INLINE __m256i all(uint64_t size, uint64_t x)
 {
-    return _mm256_set1_epi32((int)x);
+    return size == 1   ? _mm256_set1_epi8((char)x)
+           : size == 2 ? _mm256_set1_epi16((short)x)
+           : size == 4 ? _mm256_set1_epi32((int)x)
+                       : _mm256_set1_epi64x((long long)x);
 }
 
-#define BINARY(name, intrinsic)                                                                    \
-    OP ints name(ints a, ints b)                                                                   \
-    {                                                                                              \
-        return intrinsic(a, b);                                                                    \
-    }
-BINARY(ints_add, _mm256_add_epi32)
-BINARY(ints_sub, _mm256_sub_epi32)
-BINARY(ints_and, _mm256_and_si256)
-BINARY(ints_or, _mm256_or_si256)
-BINARY(ints_min, _mm256_min_epu32)
-BINARY(max1, _mm256_max_epu8)
-BINARY(max2, _mm256_max_epu16)
-BINARY(max4, _mm256_max_epu32)
-BINARY(min2, _mm256_min_epu16)
-#define ints_shl(a, count) _mm256_slli_epi32(a, count)
-#define ints_shr(a, count) _mm256_srli_epi32(a, count)
-
-OP ints max8(ints a, ints b) /* magnitudes: no sign to mistake */
+/* Ones where a > b, of magnitudes: no sign to mistake. */
+GSC_INLINE __m256i greater(uint64_t size, __m256i a, __m256i b)
 {
-    return _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(b, a));
+    return size == 1   ? _mm256_cmpgt_epi8(a, b)
+           : size == 2 ? _mm256_cmpgt_epi16(a, b)
+           : size == 4 ? _mm256_cmpgt_epi32(a, b)
+                       : _mm256_cmpgt_epi64(a, b);
 }
 
-/* a >= b ? x : y, of magnitudes */
-OP ints ints_select_ge(ints a, ints b, ints x, ints y)
+GSC_INLINE __m256i larger_register(uint64_t size, __m256i a, __m256i b)
 {
-    return _mm256_blendv_epi8(x, y, _mm256_cmpgt_epi32(b, a));
+    return size == 1   ? _mm256_max_epu8(a, b)
+           : size == 2 ? _mm256_max_epu16(a, b)
+           : size == 4 ? _mm256_max_epu32(a, b)
+                       : _mm256_blendv_epi8(a, b, greater(8, b, a));
 }
 
-/* x + bit 16 of x */
-OP ints add_bit16(ints x)
+GSC_INLINE ints larger(uint64_t size, ints a, ints b)
 {
-    return _mm256_add_epi32(x, _mm256_and_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(1)));
+    return (ints){larger_register(size, a.low, b.low), larger_register(size, a.high, b.high)};
 }
 
-OP ints magnitudes1(ints bits)
+GSC_INLINE ints magnitudes(uint64_t size, ints x)
 {
-    return _mm256_and_si256(bits, _mm256_set1_epi8(0x7f));
+    const __m256i magnitude = all(size, ~UINT64_C(0) >> (65 - 8 * size));
+    return (ints){_mm256_and_si256(x.low, magnitude), _mm256_and_si256(x.high, magnitude)};
 }
 
-OP ints magnitudes2(ints bits)
-{
-    return _mm256_and_si256(bits, _mm256_set1_epi16(0x7fff));
-}
-
-OP ints magnitudes4(ints bits)
-{
-    return _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
-}
-
-OP ints magnitudes8(ints bits)
-{
-    return _mm256_and_si256(bits, _mm256_set1_epi64x(INT64_MAX));
-}
-
-OP uint64_t largest2(ints x)
+GSC_INLINE uint64_t largest2(__m256i x)
 {
     const __m128i most = _mm_max_epu16(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     const __m128i least = _mm_minpos_epu16(_mm_xor_si128(most, _mm_set1_epi16(-1)));
     return 0xffff ^ (uint64_t)_mm_extract_epi16(least, 0);
 }
 
-OP uint64_t largest1(ints x)
+GSC_INLINE uint64_t largest(uint64_t size, ints elements)
 {
-    return largest2(
-        _mm256_max_epu8(_mm256_srli_epi16(x, 8), _mm256_and_si256(x, _mm256_set1_epi16(0xff))));
+    __m256i x = larger_register(size, elements.low, elements.high);
+    if (size == 1)
+        return largest2(
+            _mm256_max_epu8(_mm256_srli_epi16(x, 8), _mm256_and_si256(x, all(2, 0xff))));
+    if (size == 2)
+        return largest2(x);
+    x = larger_register(size, x, _mm256_permute4x64_epi64(x, 0x4e));
+    x = larger_register(size, x, _mm256_permute4x64_epi64(x, 0xb1));
+    const uint64_t most = (uint64_t)_mm_cvtsi128_si64(_mm256_castsi256_si128(x));
+    const uint64_t low = most & 0xffffffff, high = most >> 32;
+    return size == 8 ? most : low > high ? low : high;
 }
 
-OP uint64_t largest4(ints x)
+/* Of magnitudes: how many are at least `least`, by the bytes of those that are below. */
+GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
-    __m128i most = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-    most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0x4e));
-    most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0xb1));
-    return (uint32_t)_mm_cvtsi128_si32(most);
+    const __m256i limit = all(size, least);
+    const uint64_t low = (uint32_t)_mm256_movemask_epi8(greater(size, limit, x.low));
+    const uint64_t high = (uint32_t)_mm256_movemask_epi8(greater(size, limit, x.high));
+    return (64 - (uint64_t)_mm_popcnt_u64(low | high << 32)) / size;
 }
 
-OP uint64_t largest8(ints x)
+/* Zero in place of what has magnitudes of `limit` or more. */
+GSC_INLINE ints keep_below(uint64_t size, ints x, uint64_t limit)
 {
-    const ints pairs = max8(x, _mm256_permute4x64_epi64(x, 0x4e));
-    const ints all = max8(pairs, _mm256_permute4x64_epi64(pairs, 0xb1));
-    return (uint64_t)_mm_cvtsi128_si64(_mm256_castsi256_si128(all));
+    const ints magnitude = magnitudes(size, x);
+    const __m256i most = all(size, limit);
+    return (ints){_mm256_and_si256(x.low, greater(size, most, magnitude.low)),
+                  _mm256_and_si256(x.high, greater(size, most, magnitude.high))};
 }
 
-/* Bytes of the elements that are at least `least`, by those that are below. */
-#define AT_LEAST(size, type, set, greater)                                                         \
-    OP uint64_t at_least##size(ints x, uint64_t least)                                             \
-    {                                                                                              \
-        const int below = _mm256_movemask_epi8(greater(set((type)least), x));                      \
-        return (uint64_t)(32 - _mm_popcnt_u32((unsigned)below)) / size;                            \
-    }
-AT_LEAST(1, char, _mm256_set1_epi8, _mm256_cmpgt_epi8)
-AT_LEAST(2, short, _mm256_set1_epi16, _mm256_cmpgt_epi16)
-AT_LEAST(4, int, _mm256_set1_epi32, _mm256_cmpgt_epi32)
-AT_LEAST(8, long long, _mm256_set1_epi64x, _mm256_cmpgt_epi64)
+/* ---- integers ---- */
 
-#define KEEP_BELOW(size, type, set, greater)                                                       \
-    OP ints keep_below##size(ints x, uint64_t limit)                                               \
-    {                                                                                              \
-        return _mm256_and_si256(x, greater(set((type)limit), magnitudes##size(x)));                \
-    }
-KEEP_BELOW(1, char, _mm256_set1_epi8, _mm256_cmpgt_epi8)
-KEEP_BELOW(2, short, _mm256_set1_epi16, _mm256_cmpgt_epi16)
-KEEP_BELOW(4, int, _mm256_set1_epi32, _mm256_cmpgt_epi32)
-KEEP_BELOW(8, long long, _mm256_set1_epi64x, _mm256_cmpgt_epi64)
-
-OP ints sub2(ints a, uint16_t b)
+GSC_INLINE ints ints_set(uint32_t x)
 {
-    return _mm256_sub_epi16(a, _mm256_set1_epi16((short)b));
+    return (ints){_mm256_set1_epi32((int)x), _mm256_set1_epi32((int)x)};
 }
 
-OP ints add_where_not_zero2(ints bits, uint16_t b)
+GSC_INLINE ints ints_add(ints a, ints b)
 {
-    const ints zero = _mm256_cmpeq_epi16(magnitudes2(bits), _mm256_setzero_si256());
-    return _mm256_add_epi16(bits, _mm256_andnot_si256(zero, _mm256_set1_epi16((short)b)));
+    return (ints){_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
 }
 
-OP bool any_below2(ints x, uint16_t limit)
+GSC_INLINE ints ints_sub(ints a, ints b)
 {
-    const ints under = _mm256_subs_epu16(_mm256_set1_epi16((short)limit), x);
+    return (ints){_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)};
+}
+
+GSC_INLINE ints ints_and(ints a, ints b)
+{
+    return (ints){_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)};
+}
+
+GSC_INLINE ints ints_or(ints a, ints b)
+{
+    return (ints){_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)};
+}
+
+GSC_INLINE ints ints_min(ints a, ints b)
+{
+    return (ints){_mm256_min_epu32(a.low, b.low), _mm256_min_epu32(a.high, b.high)};
+}
+
+GSC_INLINE ints ints_shl(ints x, uint32_t count)
+{
+    return (ints){_mm256_slli_epi32(x.low, (int)count), _mm256_slli_epi32(x.high, (int)count)};
+}
+
+GSC_INLINE ints ints_shr(ints x, uint32_t count)
+{
+    return (ints){_mm256_srli_epi32(x.low, (int)count), _mm256_srli_epi32(x.high, (int)count)};
+}
+
+/* a >= b ? x : y, of magnitudes */
+GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
+{
+    return (ints){_mm256_blendv_epi8(x.low, y.low, greater(4, b.low, a.low)),
+                  _mm256_blendv_epi8(x.high, y.high, greater(4, b.high, a.high))};
+}
+
+/* x + bit 16 of x */
+GSC_INLINE ints add_bit16(ints x)
+{
+    return ints_add(x, ints_and(ints_shr(x, 16), ints_set(1)));
+}
+
+/* ---- integers of 2 bytes ---- */
+
+GSC_INLINE ints smaller2(ints a, ints b)
+{
+    return (ints){_mm256_min_epu16(a.low, b.low), _mm256_min_epu16(a.high, b.high)};
+}
+
+GSC_INLINE ints sub2(ints a, uint16_t b)
+{
+    return (ints){_mm256_sub_epi16(a.low, all(2, b)), _mm256_sub_epi16(a.high, all(2, b))};
+}
+
+GSC_INLINE ints add_where_not_zero2(ints bits, uint16_t b)
+{
+    const ints magnitude = magnitudes(2, bits);
+    const __m256i zero = _mm256_setzero_si256(), addend = all(2, b);
+    const ints some = {_mm256_andnot_si256(_mm256_cmpeq_epi16(magnitude.low, zero), addend),
+                       _mm256_andnot_si256(_mm256_cmpeq_epi16(magnitude.high, zero), addend)};
+    return (ints){_mm256_add_epi16(bits.low, some.low), _mm256_add_epi16(bits.high, some.high)};
+}
+
+GSC_INLINE bool any_below2(ints x, uint16_t limit)
+{
+    const __m256i under = _mm256_subs_epu16(all(2, limit), _mm256_min_epu16(x.low, x.high));
     return !_mm256_testz_si256(under, under);
 }
 
-OP bool any_above2(ints x, uint16_t limit)
+GSC_INLINE bool any_above2(ints x, uint16_t limit)
 {
-    const ints over = _mm256_subs_epu16(x, _mm256_set1_epi16((short)limit));
+    const __m256i over = _mm256_subs_epu16(_mm256_max_epu16(x.low, x.high), all(2, limit));
     return !_mm256_testz_si256(over, over);
 }
 
 /* The upper halves of both, a float's width each: of `even` into the lower place. */
-OP ints merge_upper(ints even, ints odd)
+GSC_INLINE ints merge_upper(ints even, ints odd)
 {
-    return _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xaa);
+    const ints lower = ints_shr(even, 16);
+    return (ints){_mm256_blend_epi16(lower.low, odd.low, 0xaa),
+                  _mm256_blend_epi16(lower.high, odd.high, 0xaa)};
 }
 
 /* ---- widths ---- */
 
-OP ints whole4(ints x)
+GSC_INLINE half half_of(ints x, int k)
 {
-    return x;
+    const __m256i part = k == 0 ? x.low : x.high;
+    return (half){_mm256_castsi256_si128(part), _mm256_extracti128_si256(part, 1)};
 }
 
-OP ints whole2(raw2 x)
+GSC_INLINE quarter quarter_of(ints x, int k)
 {
-    return _mm256_zextsi128_si256(x);
+    const half part = half_of(x, k / 2);
+    return k % 2 == 0 ? part.low : part.high;
 }
 
-OP ints whole1(raw1 x)
+GSC_INLINE ints widen2(half x)
 {
-    return _mm256_zextsi128_si256(x);
+    return (ints){_mm256_cvtepu16_epi32(x.low), _mm256_cvtepu16_epi32(x.high)};
 }
 
-OP ints widen2(raw2 x)
+GSC_INLINE half narrow2(ints x)
 {
-    return _mm256_cvtepu16_epi32(x);
+    const half low = half_of(x, 0), high = half_of(x, 1);
+    return (half){_mm_packus_epi32(low.low, low.high), _mm_packus_epi32(high.low, high.high)};
 }
 
-OP ints widen1(raw1 x)
+GSC_INLINE quarter narrow1(ints x)
 {
-    return _mm256_cvtepu8_epi32(x);
-}
-
-OP raw2 narrow2(ints x)
-{
-    return _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
-}
-
-OP raw1 narrow1(ints x)
-{
-    return _mm_packus_epi16(narrow2(x), _mm_setzero_si128());
+    const half elements = narrow2(x);
+    return _mm_packus_epi16(elements.low, elements.high);
 }
 
 /* ---- floats ---- */
 
-OP floats floats_of(ints bits)
+GSC_INLINE floats floats_of(ints bits)
 {
-    return _mm256_castsi256_ps(bits);
+    return (floats){_mm256_castsi256_ps(bits.low), _mm256_castsi256_ps(bits.high)};
 }
 
-OP ints bits_of(floats x)
+GSC_INLINE ints bits_of(floats x)
 {
-    return _mm256_castps_si256(x);
+    return (ints){_mm256_castps_si256(x.low), _mm256_castps_si256(x.high)};
 }
 
-OP floats floats_set(float x)
+GSC_INLINE floats floats_set(float x)
 {
-    return _mm256_set1_ps(x);
+    return (floats){_mm256_set1_ps(x), _mm256_set1_ps(x)};
 }
 
-OP floats floats_add(floats a, floats b)
+GSC_INLINE floats floats_add(floats a, floats b)
 {
-    return _mm256_add_ps(a, b);
+    return (floats){_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
 }
 
-OP floats floats_sub(floats a, floats b)
+GSC_INLINE floats floats_sub(floats a, floats b)
 {
-    return _mm256_sub_ps(a, b);
+    return (floats){_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
 }
 
-OP floats floats_mul(floats a, floats b)
+GSC_INLINE floats floats_mul(floats a, floats b)
 {
-    return _mm256_mul_ps(a, b);
+    return (floats){_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
 }
 
-OP floats floats_fma(floats a, floats b, floats c)
+GSC_INLINE floats floats_fma(floats a, floats b, floats c)
 {
-    return _mm256_fmadd_ps(a, b, c);
+    return (floats){_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
 
-OP floats floats_clamp(floats x, floats low, floats high)
+/* A NaN is the second operand, and stays. */
+GSC_INLINE floats floats_clamp(floats x, floats least, floats most)
 {
-    return _mm256_max_ps(low, _mm256_min_ps(high, x)); /* a NaN is the second operand, and stays */
+    return (floats){_mm256_max_ps(least.low, _mm256_min_ps(most.low, x.low)),
+                    _mm256_max_ps(least.high, _mm256_min_ps(most.high, x.high))};
 }
 
-OP floats f16_widen(raw2 bits)
+GSC_INLINE floats f16_widen(half bits)
 {
-    return _mm256_cvtph_ps(bits);
+    return (floats){_mm256_cvtph_ps(bits.low), _mm256_cvtph_ps(bits.high)};
 }
 
-OP raw2 f16_narrow(floats x)
+GSC_INLINE half f16_narrow(floats x)
 {
-    return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return (half){_mm256_cvtps_ph(x.low, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+                  _mm256_cvtps_ph(x.high, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+
+/* ---- bytes ---- */
+
+/* Each in 2 bytes, shifted up by 8 or less. */
+GSC_INLINE half bytes_up(quarter x, int count)
+{
+    const __m128i zero = _mm_setzero_si128();
+    const __m128i low = _mm_unpacklo_epi8(zero, x), high = _mm_unpackhi_epi8(zero, x);
+    return (half){_mm_srli_epi16(low, 8 - count), _mm_srli_epi16(high, 8 - count)};
+}
+
+/* Of 2^-8 of the value; a NaN, which is no NaN with less bits of exponent, gets them all. */
+GSC_INLINE __m128i f8_e4m3fn_shifted(__m128i upper)
+{
+    const __m128i bits = _mm_and_si128(_mm_srai_epi16(upper, 1), _mm_set1_epi16((short)0xbf80));
+    const __m128i next = _mm_add_epi16(bits, _mm_set1_epi16(0x80));
+    return _mm_or_si128(bits, _mm_and_si128(next, _mm_set1_epi16(0x4000)));
+}
+
+GSC_INLINE half f8_e4m3fn_to_f16(quarter bits)
+{
+    const half upper = bytes_up(bits, 8);
+    return (half){f8_e4m3fn_shifted(upper.low), f8_e4m3fn_shifted(upper.high)};
+}
+
+/* In each half of a register, as a permute of bytes needs it. */
+typedef struct table {
+    __m256i steps, window, other, first; /* other: window, or the last 16 */
+} table;
+
+GSC_INLINE __m256i both_halves(const uint8_t *at)
+{
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)at));
+}
+
+GSC_INLINE table table_load(enum gsc_dtype dtype, const gsc_table *from)
+{
+    return (table){both_halves(from->steps), both_halves(from->windows),
+                   both_halves(dtype == gsc_f8_e5m2 ? from->tops : from->windows + 16),
+                   all(1, from->first)};
+}
+
+/*
+ * The steps are added to |bits| - 128, so that signed saturation stops at zero. A permute gives
+ * zero where the upper bit of its index is set: as 0x70 more sets it for all but 0 to 15.
+ */
+GSC_INLINE __m256i register_results(enum gsc_dtype dtype, table t, __m256i bits)
+{
+    const __m256i sixteen = all(1, 16), past_15 = all(1, 0x70);
+    const __m256i x = _mm256_and_si256(bits, all(1, 0x7f));
+    const __m256i low = _mm256_or_si256(bits, all(1, 0x80));
+    const __m256i place = _mm256_sub_epi8(x, t.first);
+    __m256i y = _mm256_adds_epi8(low, _mm256_shuffle_epi8(t.steps, x));
+    __m256i index = _mm256_adds_epu8(place, past_15);
+    y = _mm256_add_epi8(y, _mm256_shuffle_epi8(t.window, index));
+    if (dtype == gsc_f8_e5m2) {
+        y = _mm256_min_epi8(y, all(1, 0x80 | f8_e5m2_INF));
+        index = _mm256_sub_epi8(x, past_15);
+        y = _mm256_add_epi8(y, _mm256_shuffle_epi8(t.other, index));
+    } else { /* four binades are 32, and of what is not finite there is one */
+        index = _mm256_adds_epu8(_mm256_sub_epi8(place, sixteen), past_15);
+        y = _mm256_add_epi8(y, _mm256_shuffle_epi8(t.other, index));
+        y = _mm256_min_epi8(y, all(1, 0x80 | f8_e4m3fn_INF));
+        y = _mm256_or_si256(y, _mm256_cmpeq_epi8(x, all(1, f8_e4m3fn_NAN)));
+    }
+    return _mm256_xor_si256(y, _mm256_xor_si256(low, bits));
+}
+
+GSC_INLINE ints table_results(enum gsc_dtype dtype, table t, ints bits)
+{
+    return (ints){register_results(dtype, t, bits.low), register_results(dtype, t, bits.high)};
 }
 
 /* ---- doubles ---- */
 
-OP doubles doubles_of(ints bits)
+GSC_INLINE doubles doubles_of(ints bits)
 {
-    return _mm256_castsi256_pd(bits);
+    return (doubles){_mm256_castsi256_pd(bits.low), _mm256_castsi256_pd(bits.high)};
 }
 
-OP doubles doubles_set(double x)
+GSC_INLINE ints bits_of_doubles(doubles x)
 {
-    return _mm256_set1_pd(x);
+    return (ints){_mm256_castpd_si256(x.low), _mm256_castpd_si256(x.high)};
 }
 
-OP doubles doubles_add(doubles a, doubles b)
+GSC_INLINE doubles doubles_set(double x)
 {
-    return _mm256_add_pd(a, b);
+    return (doubles){_mm256_set1_pd(x), _mm256_set1_pd(x)};
 }
 
-OP doubles doubles_mul(doubles a, doubles b)
+GSC_INLINE doubles doubles_add(doubles a, doubles b)
 {
-    return _mm256_mul_pd(a, b);
+    return (doubles){_mm256_add_pd(a.low, b.low), _mm256_add_pd(a.high, b.high)};
 }
 
-OP doubles doubles_fma(doubles a, doubles b, doubles c)
+GSC_INLINE doubles doubles_mul(doubles a, doubles b)
 {
-    return _mm256_fmadd_pd(a, b, c);
+    return (doubles){_mm256_mul_pd(a.low, b.low), _mm256_mul_pd(a.high, b.high)};
 }
 
-OP doubles doubles_clamp(doubles x, doubles low, doubles high)
+GSC_INLINE doubles doubles_fma(doubles a, doubles b, doubles c)
 {
-    return _mm256_max_pd(low, _mm256_min_pd(high, x));
+    return (doubles){_mm256_fmadd_pd(a.low, b.low, c.low), _mm256_fmadd_pd(a.high, b.high, c.high)};
 }
 
-OP doubles doubles_low(floats x)
+GSC_INLINE doubles doubles_clamp(doubles x, doubles least, doubles most)
 {
-    return _mm256_cvtps_pd(_mm256_castps256_ps128(x));
+    return (doubles){_mm256_max_pd(least.low, _mm256_min_pd(most.low, x.low)),
+                     _mm256_max_pd(least.high, _mm256_min_pd(most.high, x.high))};
 }
 
-OP doubles doubles_high(floats x)
+GSC_INLINE doubles doubles_low(floats x)
 {
-    return _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+    return (doubles){_mm256_cvtps_pd(_mm256_castps256_ps128(x.low)),
+                     _mm256_cvtps_pd(_mm256_extractf128_ps(x.low, 1))};
 }
 
-OP void write_half4(void *at, doubles x)
+GSC_INLINE doubles doubles_high(floats x)
 {
-    _mm_storeu_ps(at, _mm256_cvtpd_ps(x));
+    return (doubles){_mm256_cvtps_pd(_mm256_castps256_ps128(x.high)),
+                     _mm256_cvtps_pd(_mm256_extractf128_ps(x.high, 1))};
 }
 
-OP void write_first_half4(void *at, doubles x, uint64_t left)
+/* As floats. */
+GSC_INLINE half doubles_narrow(doubles x)
 {
-    store_end(at, _mm_castps_si128(_mm256_cvtpd_ps(x)), 4 * left);
+    return (half){_mm_castps_si128(_mm256_cvtpd_ps(x.low)),
+                  _mm_castps_si128(_mm256_cvtpd_ps(x.high))};
 }
 
-/* The sum of lanes j and j + 2, of these both. */
-OP double doubles_fold(doubles x)
+/* The sum of lanes j and j + 4, of these j and j + 2, of these both. */
+GSC_INLINE double doubles_fold(doubles x)
 {
-    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(x), _mm256_extractf128_pd(x, 1));
+    const __m256d four = _mm256_add_pd(x.low, x.high);
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
     return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
@@ -444,8 +549,12 @@ OP double doubles_fold(doubles x)
 
 void gsc_install_avx2(gsc_kernels *kernels)
 {
-    INSTALL
+    install(kernels);
 }
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
 #else
 typedef int gsc_no_avx2; /* an empty translation unit is not C */
 #endif

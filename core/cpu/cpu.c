@@ -51,11 +51,20 @@ static gsc_status workspace_size(const gsc_exec *on, const gsc_job *job, uint64_
     return GSC_OK;
 }
 
+#if defined(_WIN32)
+#include <malloc.h>
+#define ALIGNED_ALLOC(alignment, size) _aligned_malloc(size, alignment)
+#define ALIGNED_FREE(memory)           _aligned_free(memory)
+#else
+#define ALIGNED_ALLOC(alignment, size) aligned_alloc(alignment, size)
+#define ALIGNED_FREE(memory)           free(memory)
+#endif
+
 static gsc_status memory_create(void *data, uint32_t kind, uint64_t size, void **out,
                                 gsc_error *err)
 {
     (void)data, (void)kind;
-    void *memory = aligned_alloc(256, (size + 255) / 256 * 256);
+    void *memory = ALIGNED_ALLOC(256, (size + 255) / 256 * 256);
     if (!memory)
         return gsc_fail_memory(err);
     *out = memory;
@@ -65,7 +74,7 @@ static gsc_status memory_create(void *data, uint32_t kind, uint64_t size, void *
 static void memory_destroy(void *data, void *memory)
 {
     (void)data;
-    free(memory);
+    ALIGNED_FREE(memory);
 }
 
 static gsc_status memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,

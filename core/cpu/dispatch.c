@@ -17,44 +17,69 @@ static bool always(void)
 }
 
 #if defined(__x86_64__)
-/*
- * The compiler's runtime asks CPUID and, for the wide registers, whether the OS saves them. It has
- * no name for F16C in some compilers.
+/* Bits of CPUID by leaf and register, and of XCR0, which has the registers that the system saves.
  */
-static bool has_avx2(void)
+static const unsigned FMA_POPCNT_OSXSAVE_AVX_F16C =
+    1u << 12 | 1u << 23 | 1u << 27 | 1u << 28 | 1u << 29;
+static const unsigned AVX2 = 1u << 5, BMI2 = 1u << 8;
+static const unsigned AVX512_F_DQ_BW_VL = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
+static const unsigned AVX512_VBMI = 1u << 1;
+static const unsigned SAVES_YMM = 0x06u;
+static const unsigned SAVES_ZMM = 0xe6u;
+
+/* The CPU is asked itself: what compilers' runtimes know of it differs, and some are silent. */
+static struct {
+    unsigned c1, b7, c7, saved;
+} cpu;
+
+static void ask_cpu(void)
 {
     unsigned a, b, c, d;
-    __builtin_cpu_init();
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("popcnt") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+    if (__get_cpuid(1, &a, &b, &c, &d))
+        cpu.c1 = c;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+        cpu.b7 = b;
+        cpu.c7 = c;
+    }
+    if (cpu.c1 & 1u << 27)
+        __asm__ volatile("xgetbv" : "=a"(cpu.saved), "=d"(d) : "c"(0));
 }
 
+static bool has(unsigned word, unsigned bits)
+{
+    return (word & bits) == bits;
+}
+
+static bool has_avx2(void)
+{
+    return has(cpu.c1, FMA_POPCNT_OSXSAVE_AVX_F16C) && has(cpu.b7, AVX2) &&
+           has(cpu.saved, SAVES_YMM);
+}
+
+/* Not the first CPUs with AVX-512, which clock down under it: those that followed know VBMI. */
 static bool has_avx512(void)
 {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("bmi2");
+    return has_avx2() && has(cpu.b7, AVX512_F_DQ_BW_VL | BMI2) && has(cpu.c7, AVX512_VBMI) &&
+           has(cpu.saved, SAVES_ZMM);
 }
-
-/* The first CPUs with AVX-512 clock down under it; those that followed know VBMI. */
-static bool prefers_avx512(void)
+#else
+static void ask_cpu(void)
 {
-    return has_avx512() && __builtin_cpu_supports("avx512vbmi");
 }
 #endif
 
 /* From plain C upwards: each rung overrides the one before it. */
 static const struct rung {
-    const char *name;
-    bool (*runs)(void), (*is_preferred)(void);
+    const char *name, *needs; /* needs: what the note says where it cannot run */
+    bool (*runs)(void);
     void (*install)(gsc_kernels *);
 } rungs[] = {
-    {"scalar", always, always, gsc_install_scalar},
+    {"scalar", "", always, gsc_install_scalar},
 #if defined(__x86_64__)
-    {"avx2", has_avx2, has_avx2, gsc_install_avx2},
-    {"avx512", has_avx512, prefers_avx512, gsc_install_avx512},
+    {"avx2", " without AVX2, FMA and F16C", has_avx2, gsc_install_avx2},
+    {"avx512", " without AVX-512 F, BW, DQ, VL and VBMI", has_avx512, gsc_install_avx512},
 #elif defined(__aarch64__)
-    {"neon", always, always, gsc_install_neon},
+    {"neon", "", always, gsc_install_neon},
 #endif
 };
 
@@ -67,14 +92,14 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void choose(void)
 {
+    ask_cpu();
     for (uint32_t i = 0; i < RUNGS; i++) {
+        tables[i].name = rungs[i].name;
+        if (!rungs[i].runs()) /* nor does what installs it */
+            continue;
         for (uint32_t below = 0; below <= i; below++)
             rungs[below].install(&tables[i]);
-        tables[i].name = rungs[i].name;
-        if (!rungs[i].runs())
-            continue;
-        if (rungs[i].is_preferred())
-            best = i;
+        best = i;
         size_t length = strlen(available);
         snprintf(available + length, sizeof available - length, "%s%s", length ? " " : "",
                  rungs[i].name);
@@ -82,12 +107,17 @@ static void choose(void)
     const char *asked = getenv("GSC_CPU");
     if (!asked || !*asked)
         return;
-    for (uint32_t i = 0; i < RUNGS; i++)
-        if (strcmp(asked, rungs[i].name) == 0 && rungs[i].runs()) {
+    const char *needs = "";
+    for (uint32_t i = 0; i < RUNGS; i++) {
+        if (strcmp(asked, rungs[i].name) != 0)
+            continue;
+        needs = rungs[i].needs;
+        if (rungs[i].runs()) {
             best = i;
             return;
         }
-    snprintf(note, sizeof note, "GSC_CPU=%.40s cannot run here (%s can): using %s", asked,
+    }
+    snprintf(note, sizeof note, "GSC_CPU=%.40s cannot run here%s (%s can): using %s", asked, needs,
              available, rungs[best].name);
 }
 

@@ -13,6 +13,9 @@
 
 /* X(in, out) for the pairs that have kernels; all others go through float, which changes no bit. */
 #define GSC_FOR_PAIRS(X)                                                                           \
+    GSC_FOR_FAST_PAIRS(X) X(f64, f16) X(f64, bf16) X(f64, f8_e4m3fn) X(f64, f8_e5m2) X(f64, cb16)
+/* Those that every rung has; doubles to narrow types stay in plain C: nobody trains that way. */
+#define GSC_FOR_FAST_PAIRS(X)                                                                      \
     X(f32, f32)                                                                                    \
     X(f32, f64)                                                                                    \
     X(f64, f32)                                                                                    \
@@ -22,29 +25,46 @@
     GSC_PAIRS_OF(X, f8_e4m3fn)                                                                     \
     GSC_PAIRS_OF(X, f8_e5m2)                                                                       \
     GSC_PAIRS_OF(X, cb16)
-#define GSC_PAIRS_OF(X, d) X(d, d) X(d, f32) X(f32, d) X(f64, d)
+#define GSC_PAIRS_OF(X, d) X(d, d) X(d, f32) X(f32, d)
 
 /* X(in, out) for the sums: products in the multiplying type to any accumulator. */
 #define GSC_FOR_SUMS(X)                                                                            \
-    GSC_SUMS_OF(X, f32)                                                                            \
-    GSC_SUMS_OF(X, f64)                                                                            \
-    GSC_SUMS_OF(X, f16)                                                                            \
-    GSC_SUMS_OF(X, bf16)                                                                           \
-    GSC_SUMS_OF(X, f8_e4m3fn)                                                                      \
-    GSC_SUMS_OF(X, f8_e5m2)                                                                        \
-    GSC_SUMS_OF(X, cb16)
-#define GSC_SUMS_OF(X, out) X(f32, out) X(f64, out)
+    GSC_FOR_FAST_SUMS(X)                                                                           \
+    X(f64, f32) X(f64, f16) X(f64, bf16) X(f64, f8_e4m3fn) X(f64, f8_e5m2) X(f64, cb16)
+#define GSC_FOR_FAST_SUMS(X)                                                                       \
+    X(f32, f32)                                                                                    \
+    X(f32, f64)                                                                                    \
+    X(f32, f16)                                                                                    \
+    X(f32, bf16)                                                                                   \
+    X(f32, f8_e4m3fn)                                                                              \
+    X(f32, f8_e5m2)                                                                                \
+    X(f32, cb16)                                                                                   \
+    X(f64, f64)
+
+/*
+ * All products of a multiplier, of a dtype of one byte to itself: 128, as a sign is only kept. Also
+ * as sums, for instruction sets that look up 16 at a time: x + steps[x % 16], kept between 0 and
+ * 254, plus windows[] for the 16 or 32 from `first` on, is at most Inf, to which are added the
+ * tops[] of the last 16. All but the limits wrap around.
+ */
+typedef struct gsc_table {
+    uint8_t results[128];
+    uint8_t steps[16], windows[32], tops[16]; /* steps: signed */
+    uint8_t first;
+} gsc_table;
 
 /*
  * One block of n <= GSC_BLOCK elements, in == out or disjoint, any alignment. Elements are
  * multiplied in double if `in` is f64, else in float, to which `number` is then already rounded.
  * Returns the largest |bits| of the input, by which the caller knows whether all of it, and of its
- * product, is finite; `add` and `clamp` return 0. Only kernels with a norm look at `norm`.
+ * product, is finite; `add` and `clamp` return 0. Only kernels with a norm, and those of one byte
+ * to itself, look at `norm`.
  */
 typedef struct gsc_norm {
     double sum; /* of squares, folded; says nothing if the input is not all finite */
     /* The input of unscale_norm of a narrow dtype to itself, which in place is gone. */
     unsigned char input[GSC_BLOCK * sizeof(uint16_t)];
+    const gsc_table *table; /* of the multiplier, where it is worth while; else NULL */
 } gsc_norm;
 typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number, gsc_norm *norm);
 
@@ -69,9 +89,52 @@ typedef struct gsc_kernels {
     gsc_kernel *add[gsc_f64 + 1][gsc_dtypes]; /* out += in * number, which is finite */
     gsc_kernel *clamp[gsc_f64 + 1];           /* to [-number, number]; NaN stays */
     gsc_streamer *stream;
+    bool looks_up; /* those of one byte to itself use a table, if they get one */
 } gsc_kernels;
 
-/* In an install function: the kernels of a dtype, or of a pair, that this rung has. */
+/* The table of a multiplier that is a normal float, of a dtype of one byte. */
+void gsc_table_make(const gsc_kernels *kernels, uint32_t dtype, double multiplier,
+                    gsc_table *table);
+
+/* ---- what the file of a rung makes of it ---- */
+
+/*
+ * A file writes a kernel once, as an inlined function whose first arguments are constants: dtypes,
+ * and what it does. These macros expand the lists: each makes the functions of the table for a
+ * dtype or a pair, by calls of the functions that the file has under these names.
+ */
+#if defined(__OPTIMIZE__) && !defined(GSC_SANITIZED)
+#define GSC_INLINE static inline __attribute__((always_inline))
+#else
+#define GSC_INLINE static inline /* for debuggers; clang 14 fails at all of it sanitized */
+#endif
+enum { GSC_WRITES = 1, GSC_SUMS = 2 }; /* what `multiply` does */
+
+#define GSC_KERNEL(name, call)                                                                     \
+    static uint64_t name(const void *from, void *to, uint64_t n, double number, gsc_norm *norm)    \
+    {                                                                                              \
+        (void)to, (void)number, (void)norm;                                                        \
+        return call;                                                                               \
+    }
+#define GSC_READERS(in)                                                                            \
+    GSC_KERNEL(check_##in, check(gsc_##in, from, n))                                               \
+    GSC_KERNEL(norm_##in, multiply(gsc_##in, gsc_##in, GSC_SUMS, from, to, n, number, norm))       \
+    static uint64_t count_##in(const void *from, uint64_t n, uint64_t least)                       \
+    {                                                                                              \
+        return count(gsc_##in, from, n, least);                                                    \
+    }                                                                                              \
+    static void clean_##in(const void *from, void *to, uint64_t n, uint64_t limit)                 \
+    {                                                                                              \
+        clean(gsc_##in, from, to, n, limit);                                                       \
+    }
+#define GSC_WRITERS(in, out)                                                                       \
+    GSC_KERNEL(unscale_##in##_##out,                                                               \
+               multiply(gsc_##in, gsc_##out, GSC_WRITES, from, to, n, number, norm))               \
+    GSC_KERNEL(unscale_norm_##in##_##out,                                                          \
+               multiply(gsc_##in, gsc_##out, GSC_WRITES | GSC_SUMS, from, to, n, number, norm))
+#define GSC_SUM(in, out) GSC_KERNEL(add_##in##_##out, add(gsc_##in, gsc_##out, from, to, n, number))
+
+/* In an install function: the kernels of a dtype, or of a pair. */
 #define GSC_INSTALL_READERS(in)                                                                    \
     kernels->count[gsc_##in] = count_##in;                                                         \
     kernels->clean[gsc_##in] = clean_##in;                                                         \
@@ -81,7 +144,15 @@ typedef struct gsc_kernels {
     kernels->unscale[gsc_##in][gsc_##out] = unscale_##in##_##out;                                  \
     kernels->unscale_norm[gsc_##in][gsc_##out] = unscale_norm_##in##_##out;
 #define GSC_INSTALL_SUM(in, out) kernels->add[gsc_##in][gsc_##out] = add_##in##_##out;
-#define GSC_INSTALL_CLAMP(in)    kernels->clamp[gsc_##in] = clamp_##in;
+
+/* Bytes of an element, and of a number in the type that multiplies. */
+GSC_INLINE uint64_t size_of(enum gsc_dtype dtype)
+{
+    return dtype == gsc_f64                                 ? sizeof(f64_bits)
+           : dtype == gsc_f32                               ? sizeof(f32_bits)
+           : dtype == gsc_f8_e4m3fn || dtype == gsc_f8_e5m2 ? sizeof(f8_e5m2_bits)
+                                                            : sizeof(f16_bits);
+}
 
 void gsc_install_scalar(gsc_kernels *kernels);
 void gsc_install_avx2(gsc_kernels *kernels);

@@ -1,451 +1,577 @@
 /* SPDX-License-Identifier: MIT */
-/* NEON of 64-bit Arm, which every such machine has. */
+/* NEON of 64-bit Arm, which every such machine has: a vector of simd.h is four registers. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
 #include "ends.h"
 #include "kernels.h"
 
-#define W 4
-#define TARGET
-#define OP static inline
-
-typedef uint32x4_t ints;
-typedef float32x4_t floats;
-typedef float64x2_t doubles;
-typedef uint16x8_t raw2; /* its lower half, the upper one is zero where it is read */
-typedef uint8x8_t raw1;  /* its lower half, the upper one is zero */
-
-#define AS(type, x)      vreinterpretq_##type##_u32(x)
-#define INTS_OF(type, x) vreinterpretq_u32_##type(x)
+typedef struct ints {
+    uint32x4_t a, b, c, d;
+} ints;
+typedef struct floats {
+    float32x4_t a, b, c, d;
+} floats;
+typedef struct doubles {
+    float64x2_t a, b, c, d;
+} doubles;
+typedef struct half {
+    uint16x8_t low, high;
+} half;
+typedef uint8x16_t quarter;
 
 /* ---- memory: by bytes, which need no alignment ---- */
 
-OP ints read4(const void *at)
+GSC_INLINE quarter load_quarter(const void *at)
 {
-    return INTS_OF(u8, vld1q_u8(at));
+    return vld1q_u8(at);
 }
 
-OP void write4(void *at, ints x)
+GSC_INLINE quarter load_first_quarter(const void *at, uint64_t bytes)
 {
-    vst1q_u8(at, AS(u8, x));
-}
-
-OP ints read_bytes(const void *at, uint64_t bytes)
-{
-    if (bytes >= 16)
-        return read4(at);
     const gsc_end x = gsc_load_end(at, bytes);
-    return INTS_OF(u64, vcombine_u64(vcreate_u64(x.low), vcreate_u64(x.high)));
+    return vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(x.low), vcreate_u64(x.high)));
 }
 
-OP void write_bytes(void *at, ints x, uint64_t bytes)
+GSC_INLINE void store_quarter(void *at, quarter x)
 {
-    const uint64x2_t words = AS(u64, x);
+    vst1q_u8(at, x);
+}
+
+static __attribute__((noinline)) void store_first_quarter(void *at, quarter x, uint64_t bytes)
+{
+    const uint64x2_t words = vreinterpretq_u64_u8(x);
     const gsc_end end = {vgetq_lane_u64(words, 0), vgetq_lane_u64(words, 1)};
     if (bytes >= 16)
-        write4(at, x);
+        store_quarter(at, x);
     else
         gsc_store_end(at, end, bytes);
 }
 
-OP ints read_first4(const void *at, uint64_t left)
+GSC_INLINE half load_half(const char *at)
 {
-    return read_bytes(at, 4 * left);
+    return (half){vreinterpretq_u16_u8(load_quarter(at)),
+                  vreinterpretq_u16_u8(load_quarter(at + 16))};
 }
 
-OP void write_first4(void *at, ints x, uint64_t left)
+GSC_INLINE void store_half(char *at, half x)
 {
-    write_bytes(at, x, 4 * left);
+    store_quarter(at, vreinterpretq_u8_u16(x.low));
+    store_quarter(at + 16, vreinterpretq_u8_u16(x.high));
 }
 
-OP raw2 read2(const void *at)
+static __attribute__((noinline)) void store_first_half(char *at, half x, uint64_t bytes)
 {
-    return vreinterpretq_u16_u8(vcombine_u8(vld1_u8(at), vdup_n_u8(0)));
+    store_first_quarter(at, vreinterpretq_u8_u16(x.low), bytes);
+    if (bytes > 16)
+        store_first_quarter(at + 16, vreinterpretq_u8_u16(x.high), bytes - 16);
 }
 
-OP void write2(void *at, raw2 x)
+GSC_INLINE ints load(const char *at)
 {
-    vst1_u8(at, vreinterpret_u8_u16(vget_low_u16(x)));
+    return (ints){
+        vreinterpretq_u32_u8(load_quarter(at)), vreinterpretq_u32_u8(load_quarter(at + 16)),
+        vreinterpretq_u32_u8(load_quarter(at + 32)), vreinterpretq_u32_u8(load_quarter(at + 48))};
 }
 
-OP raw2 read_first2(const void *at, uint64_t left)
+GSC_INLINE void store(void *to, ints x)
 {
-    return vcombine_u16(vcreate_u16(gsc_load_word(at, 2 * left)), vdup_n_u16(0));
+    char *at = to;
+    store_quarter(at, vreinterpretq_u8_u32(x.a));
+    store_quarter(at + 16, vreinterpretq_u8_u32(x.b));
+    store_quarter(at + 32, vreinterpretq_u8_u32(x.c));
+    store_quarter(at + 48, vreinterpretq_u8_u32(x.d));
 }
 
-OP void write_first2(void *at, raw2 x, uint64_t left)
+/* Register k of a vector that has `bytes`. */
+GSC_INLINE uint32x4_t load_some(const char *at, uint64_t k, uint64_t bytes)
 {
-    gsc_store_word(at, vgetq_lane_u64(vreinterpretq_u64_u16(x), 0), 2 * left);
+    if (bytes >= 16 * k + 16)
+        return vreinterpretq_u32_u8(load_quarter(at + 16 * k));
+    if (bytes <= 16 * k)
+        return vdupq_n_u32(0);
+    return vreinterpretq_u32_u8(load_first_quarter(at + 16 * k, bytes - 16 * k));
 }
 
-OP raw1 read_first1(const void *at, uint64_t left)
+GSC_INLINE void store_some(char *at, uint32x4_t x, uint64_t k, uint64_t bytes)
 {
-    return vcreate_u8(gsc_load_word(at, left < 4 ? left : 4));
+    if (bytes > 16 * k)
+        store_first_quarter(at + 16 * k, vreinterpretq_u8_u32(x), bytes - 16 * k);
 }
 
-OP void write_first1(void *at, raw1 x, uint64_t left)
+/* These are not inlined, as they are long and seldom; registers hold what they take and give. */
+static __attribute__((noinline)) ints load_first(const char *at, uint64_t bytes)
 {
-    gsc_store_word(at, vget_lane_u64(vreinterpret_u64_u8(x), 0), left < 4 ? left : 4);
+    return (ints){load_some(at, 0, bytes), load_some(at, 1, bytes), load_some(at, 2, bytes),
+                  load_some(at, 3, bytes)};
 }
 
-OP raw1 read1(const void *at)
+static __attribute__((noinline)) void store_first(char *at, ints x, uint64_t bytes)
 {
-    return read_first1(at, 4);
-}
-
-OP void write1(void *at, raw1 x)
-{
-    write_first1(at, x, 4);
-}
-
-OP doubles read8(const void *at)
-{
-    return vreinterpretq_f64_u8(vld1q_u8(at));
-}
-
-OP void write8(void *at, doubles x)
-{
-    vst1q_u8(at, vreinterpretq_u8_f64(x));
-}
-
-OP doubles read_first8(const void *at, uint64_t left)
-{
-    return vreinterpretq_f64_u32(read_bytes(at, 8 * left));
-}
-
-OP void write_first8(void *at, doubles x, uint64_t left)
-{
-    write_bytes(at, vreinterpretq_u32_f64(x), 8 * left);
+    store_some(at, x.a, 0, bytes);
+    store_some(at, x.b, 1, bytes);
+    store_some(at, x.c, 2, bytes);
+    store_some(at, x.d, 3, bytes);
 }
 
 /* Plain stores: these cores see by themselves that whole lines are written, and do not fetch them.
  */
-OP void stream4(void *at, ints x)
+GSC_INLINE void store_past_caches(char *at, ints x)
 {
-    write4(at, x);
+    store(at, x);
 }
 
-OP void stream_end(void)
+GSC_INLINE void store_past_caches_done(void)
 {
 }
 
-/* ---- integers ---- */
+/* ---- by the size of elements ---- */
 
-OP ints ints_set(uint32_t x)
+GSC_INLINE uint32x4_t larger_register(uint64_t size, uint32x4_t a, uint32x4_t b)
 {
-    return vdupq_n_u32(x);
+    const uint8x16_t a1 = vreinterpretq_u8_u32(a), b1 = vreinterpretq_u8_u32(b);
+    const uint16x8_t a2 = vreinterpretq_u16_u32(a), b2 = vreinterpretq_u16_u32(b);
+    const uint64x2_t a8 = vreinterpretq_u64_u32(a), b8 = vreinterpretq_u64_u32(b);
+    return size == 1   ? vreinterpretq_u32_u8(vmaxq_u8(a1, b1))
+           : size == 2 ? vreinterpretq_u32_u16(vmaxq_u16(a2, b2))
+           : size == 4 ? vmaxq_u32(a, b)
+                       : vreinterpretq_u32_u64(vbslq_u64(vcgtq_u64(a8, b8), a8, b8));
 }
 
-#define BINARY(name, intrinsic)                                                                    \
-    OP ints name(ints a, ints b)                                                                   \
-    {                                                                                              \
-        return intrinsic(a, b);                                                                    \
-    }
-#define NARROW_BINARY(name, type, intrinsic)                                                       \
-    OP ints name(ints a, ints b)                                                                   \
-    {                                                                                              \
-        return INTS_OF(type, intrinsic(AS(type, a), AS(type, b)));                                 \
-    }
-BINARY(ints_add, vaddq_u32)
-BINARY(ints_sub, vsubq_u32)
-BINARY(ints_and, vandq_u32)
-BINARY(ints_or, vorrq_u32)
-BINARY(ints_min, vminq_u32)
-BINARY(max4, vmaxq_u32)
-NARROW_BINARY(max1, u8, vmaxq_u8)
-NARROW_BINARY(max2, u16, vmaxq_u16)
-NARROW_BINARY(min2, u16, vminq_u16)
-#define ints_shl(a, count) vshlq_n_u32(a, count)
-#define ints_shr(a, count) vshrq_n_u32(a, count)
-
-OP ints max8(ints a, ints b)
+GSC_INLINE ints larger(uint64_t size, ints a, ints b)
 {
-    const uint64x2_t x = AS(u64, a), y = AS(u64, b);
-    return INTS_OF(u64, vbslq_u64(vcgtq_u64(x, y), x, y));
-}
-
-/* a >= b ? x : y */
-OP ints ints_select_ge(ints a, ints b, ints x, ints y)
-{
-    return vbslq_u32(vcgeq_u32(a, b), x, y);
-}
-
-OP ints magnitudes1(ints bits)
-{
-    return vandq_u32(bits, vdupq_n_u32(0x7f7f7f7f));
-}
-
-/* x + bit 16 of x */
-OP ints add_bit16(ints x)
-{
-    return vsubq_u32(x, vtstq_u32(x, vdupq_n_u32(0x10000)));
+    return (ints){larger_register(size, a.a, b.a), larger_register(size, a.b, b.b),
+                  larger_register(size, a.c, b.c), larger_register(size, a.d, b.d)};
 }
 
 /*
  * A constant that the compiler keeps in a register: it would clear the signs by an instruction that
  * overwrites its input, and copy that before.
  */
-OP ints mask2(void)
+GSC_INLINE uint32x4_t mask_of(uint64_t size)
 {
-    ints mask = vdupq_n_u32(0x7fff7fff);
+    uint32x4_t mask = vdupq_n_u32(size == 1 ? 0x7f7f7f7f : 0x7fff7fff);
     __asm__("" : "+w"(mask));
     return mask;
 }
 
-OP ints magnitudes2(ints bits)
+/* The absolute value of a float needs no constant. */
+GSC_INLINE uint32x4_t magnitude(uint64_t size, uint32x4_t x)
 {
-    return vandq_u32(bits, mask2());
+    return size == 4   ? vreinterpretq_u32_f32(vabsq_f32(vreinterpretq_f32_u32(x)))
+           : size == 8 ? vreinterpretq_u32_f64(vabsq_f64(vreinterpretq_f64_u32(x)))
+                       : vandq_u32(x, mask_of(size));
 }
 
-/* These need no constant. */
-OP ints magnitudes4(ints bits)
+GSC_INLINE ints magnitudes(uint64_t size, ints x)
 {
-    return INTS_OF(f32, vabsq_f32(AS(f32, bits)));
+    return (ints){magnitude(size, x.a), magnitude(size, x.b), magnitude(size, x.c),
+                  magnitude(size, x.d)};
 }
 
-OP ints magnitudes8(ints bits)
+GSC_INLINE uint64_t largest(uint64_t size, ints x)
 {
-    return INTS_OF(f64, vabsq_f64(AS(f64, bits)));
+    const uint32x4_t most =
+        larger_register(size, larger_register(size, x.a, x.b), larger_register(size, x.c, x.d));
+    const uint64x2_t words = vreinterpretq_u64_u32(most);
+    const uint64_t low = vgetq_lane_u64(words, 0), high = vgetq_lane_u64(words, 1);
+    return size == 1    ? vmaxvq_u8(vreinterpretq_u8_u32(most))
+           : size == 2  ? vmaxvq_u16(vreinterpretq_u16_u32(most))
+           : size == 4  ? vmaxvq_u32(most)
+           : low > high ? low
+                        : high;
 }
 
-OP uint64_t largest1(ints x)
+/* Ones where magnitudes x are below `limit`. */
+GSC_INLINE uint32x4_t below(uint64_t size, uint32x4_t x, uint64_t limit)
 {
-    return vmaxvq_u8(AS(u8, x));
+    const uint8x16_t x1 = vreinterpretq_u8_u32(x);
+    const uint16x8_t x2 = vreinterpretq_u16_u32(x);
+    const uint64x2_t x8 = vreinterpretq_u64_u32(x);
+    return size == 1   ? vreinterpretq_u32_u8(vcltq_u8(x1, vdupq_n_u8((uint8_t)limit)))
+           : size == 2 ? vreinterpretq_u32_u16(vcltq_u16(x2, vdupq_n_u16((uint16_t)limit)))
+           : size == 4 ? vcltq_u32(x, vdupq_n_u32((uint32_t)limit))
+                       : vreinterpretq_u32_u64(vcltq_u64(x8, vdupq_n_u64(limit)));
 }
 
-OP uint64_t largest2(ints x)
+/* Of magnitudes: how many are at least `least`, by the bytes of those that are below. */
+GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
-    return vmaxvq_u16(AS(u16, x));
+    const uint8x16_t a = vreinterpretq_u8_u32(below(size, x.a, least));
+    const uint8x16_t b = vreinterpretq_u8_u32(below(size, x.b, least));
+    const uint8x16_t c = vreinterpretq_u8_u32(below(size, x.c, least));
+    const uint8x16_t d = vreinterpretq_u8_u32(below(size, x.d, least));
+    const uint8x16_t less = vaddq_u8(vaddq_u8(a, b), vaddq_u8(c, d)); /* each of them is -1 */
+    return (64 - vaddvq_u8(vsubq_u8(vdupq_n_u8(0), less))) / size;
 }
 
-OP uint64_t largest4(ints x)
+/* Zero in place of what has magnitudes of `limit` or more. */
+GSC_INLINE ints keep_below(uint64_t size, ints x, uint64_t limit)
 {
-    return vmaxvq_u32(x);
+    return (ints){vandq_u32(x.a, below(size, magnitude(size, x.a), limit)),
+                  vandq_u32(x.b, below(size, magnitude(size, x.b), limit)),
+                  vandq_u32(x.c, below(size, magnitude(size, x.c), limit)),
+                  vandq_u32(x.d, below(size, magnitude(size, x.d), limit))};
 }
 
-OP uint64_t largest8(ints x)
+/* ---- integers ---- */
+
+GSC_INLINE ints ints_set(uint32_t x)
 {
-    const uint64_t low = vgetq_lane_u64(AS(u64, x), 0), high = vgetq_lane_u64(AS(u64, x), 1);
-    return low > high ? low : high;
+    return (ints){vdupq_n_u32(x), vdupq_n_u32(x), vdupq_n_u32(x), vdupq_n_u32(x)};
 }
 
-OP uint64_t at_least1(ints x, uint64_t least)
+GSC_INLINE ints ints_add(ints a, ints b)
 {
-    return vaddvq_u8(vshrq_n_u8(vcgeq_u8(AS(u8, x), vdupq_n_u8((uint8_t)least)), 7));
+    return (ints){vaddq_u32(a.a, b.a), vaddq_u32(a.b, b.b), vaddq_u32(a.c, b.c),
+                  vaddq_u32(a.d, b.d)};
 }
 
-OP uint64_t at_least2(ints x, uint64_t least)
+GSC_INLINE ints ints_sub(ints a, ints b)
 {
-    return vaddvq_u16(vshrq_n_u16(vcgeq_u16(AS(u16, x), vdupq_n_u16((uint16_t)least)), 15));
+    return (ints){vsubq_u32(a.a, b.a), vsubq_u32(a.b, b.b), vsubq_u32(a.c, b.c),
+                  vsubq_u32(a.d, b.d)};
 }
 
-OP uint64_t at_least4(ints x, uint64_t least)
+GSC_INLINE ints ints_and(ints a, ints b)
 {
-    return vaddvq_u32(vshrq_n_u32(vcgeq_u32(x, vdupq_n_u32((uint32_t)least)), 31));
+    return (ints){vandq_u32(a.a, b.a), vandq_u32(a.b, b.b), vandq_u32(a.c, b.c),
+                  vandq_u32(a.d, b.d)};
 }
 
-OP uint64_t at_least8(ints x, uint64_t least)
+GSC_INLINE ints ints_or(ints a, ints b)
 {
-    return vaddvq_u64(vshrq_n_u64(vcgeq_u64(AS(u64, x), vdupq_n_u64(least)), 63));
+    return (ints){vorrq_u32(a.a, b.a), vorrq_u32(a.b, b.b), vorrq_u32(a.c, b.c),
+                  vorrq_u32(a.d, b.d)};
 }
 
-#define KEEP_BELOW(size, bits)                                                                     \
-    OP ints keep_below##size(ints x, uint64_t limit)                                               \
-    {                                                                                              \
-        return vandq_u32(x,                                                                        \
-                         INTS_OF(u##bits, vcltq_u##bits(AS(u##bits, magnitudes##size(x)),          \
-                                                        vdupq_n_u##bits((uint##bits##_t)limit)))); \
-    }
-KEEP_BELOW(1, 8)
-KEEP_BELOW(2, 16)
-KEEP_BELOW(8, 64)
-
-OP ints keep_below4(ints x, uint64_t limit)
+GSC_INLINE ints ints_min(ints a, ints b)
 {
-    return vandq_u32(x, vcltq_u32(magnitudes4(x), vdupq_n_u32((uint32_t)limit)));
+    return (ints){vminq_u32(a.a, b.a), vminq_u32(a.b, b.b), vminq_u32(a.c, b.c),
+                  vminq_u32(a.d, b.d)};
 }
 
-OP ints sub2(ints a, uint16_t b)
+GSC_INLINE ints ints_shl(ints x, uint32_t count)
 {
-    return INTS_OF(u16, vsubq_u16(AS(u16, a), vdupq_n_u16(b)));
+    return (ints){x.a << count, x.b << count, x.c << count, x.d << count};
 }
 
-OP ints add_where_not_zero2(ints bits, uint16_t b)
+GSC_INLINE ints ints_shr(ints x, uint32_t count)
 {
-    const uint16x8_t x = AS(u16, bits), some = vtstq_u16(x, AS(u16, mask2()));
-    return INTS_OF(u16, vaddq_u16(x, vandq_u16(some, vdupq_n_u16(b))));
+    return (ints){x.a >> count, x.b >> count, x.c >> count, x.d >> count};
 }
 
-OP bool any_below2(ints x, uint16_t limit)
+/* a >= b ? x : y */
+GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
 {
-    return vminvq_u16(AS(u16, x)) < limit;
+    return (ints){
+        vbslq_u32(vcgeq_u32(a.a, b.a), x.a, y.a), vbslq_u32(vcgeq_u32(a.b, b.b), x.b, y.b),
+        vbslq_u32(vcgeq_u32(a.c, b.c), x.c, y.c), vbslq_u32(vcgeq_u32(a.d, b.d), x.d, y.d)};
 }
 
-OP bool any_above2(ints x, uint16_t limit)
+/* x + bit 16 of x */
+GSC_INLINE ints add_bit16(ints x)
 {
-    return vmaxvq_u16(AS(u16, x)) > limit;
+    const uint32x4_t bit = vdupq_n_u32(0x10000); /* a test that holds is -1 */
+    return (ints){vsubq_u32(x.a, vtstq_u32(x.a, bit)), vsubq_u32(x.b, vtstq_u32(x.b, bit)),
+                  vsubq_u32(x.c, vtstq_u32(x.c, bit)), vsubq_u32(x.d, vtstq_u32(x.d, bit))};
+}
+
+/* ---- integers of 2 bytes ---- */
+
+/* Its registers, as such. */
+typedef struct shorts {
+    uint16x8_t a, b, c, d;
+} shorts;
+
+GSC_INLINE shorts shorts_of(ints x)
+{
+    return (shorts){vreinterpretq_u16_u32(x.a), vreinterpretq_u16_u32(x.b),
+                    vreinterpretq_u16_u32(x.c), vreinterpretq_u16_u32(x.d)};
+}
+
+GSC_INLINE ints bits_of_shorts(shorts x)
+{
+    return (ints){vreinterpretq_u32_u16(x.a), vreinterpretq_u32_u16(x.b),
+                  vreinterpretq_u32_u16(x.c), vreinterpretq_u32_u16(x.d)};
+}
+
+GSC_INLINE ints smaller2(ints first, ints last)
+{
+    const shorts x = shorts_of(first), y = shorts_of(last);
+    return bits_of_shorts((shorts){vminq_u16(x.a, y.a), vminq_u16(x.b, y.b), vminq_u16(x.c, y.c),
+                                   vminq_u16(x.d, y.d)});
+}
+
+GSC_INLINE ints sub2(ints from, uint16_t b)
+{
+    const shorts x = shorts_of(from);
+    const uint16x8_t y = vdupq_n_u16(b);
+    return bits_of_shorts(
+        (shorts){vsubq_u16(x.a, y), vsubq_u16(x.b, y), vsubq_u16(x.c, y), vsubq_u16(x.d, y)});
+}
+
+GSC_INLINE uint16x8_t add_where_not_zero(uint16x8_t x, uint16x8_t b)
+{
+    return vaddq_u16(x, vandq_u16(vtstq_u16(x, vreinterpretq_u16_u32(mask_of(2))), b));
+}
+
+GSC_INLINE ints add_where_not_zero2(ints bits, uint16_t b)
+{
+    const shorts x = shorts_of(bits);
+    const uint16x8_t y = vdupq_n_u16(b);
+    return bits_of_shorts((shorts){add_where_not_zero(x.a, y), add_where_not_zero(x.b, y),
+                                   add_where_not_zero(x.c, y), add_where_not_zero(x.d, y)});
+}
+
+GSC_INLINE bool any_below2(ints bits, uint16_t limit)
+{
+    const shorts x = shorts_of(bits);
+    return vminvq_u16(vminq_u16(vminq_u16(x.a, x.b), vminq_u16(x.c, x.d))) < limit;
+}
+
+GSC_INLINE bool any_above2(ints bits, uint16_t limit)
+{
+    const shorts x = shorts_of(bits);
+    return vmaxvq_u16(vmaxq_u16(vmaxq_u16(x.a, x.b), vmaxq_u16(x.c, x.d))) > limit;
 }
 
 /* The upper halves of both, a float's width each: of `even` into the lower place. */
-OP ints merge_upper(ints even, ints odd)
+GSC_INLINE ints merge_upper(ints even, ints odd)
 {
-    return INTS_OF(u16, vtrn2q_u16(AS(u16, even), AS(u16, odd)));
+    const shorts x = shorts_of(even), y = shorts_of(odd);
+    return bits_of_shorts((shorts){vtrn2q_u16(x.a, y.a), vtrn2q_u16(x.b, y.b), vtrn2q_u16(x.c, y.c),
+                                   vtrn2q_u16(x.d, y.d)});
 }
 
 /* ---- widths ---- */
 
-OP ints whole4(ints x)
+GSC_INLINE half half_of(ints x, int k)
 {
-    return x;
+    return k == 0 ? (half){vreinterpretq_u16_u32(x.a), vreinterpretq_u16_u32(x.b)}
+                  : (half){vreinterpretq_u16_u32(x.c), vreinterpretq_u16_u32(x.d)};
 }
 
-OP ints whole2(raw2 x)
+GSC_INLINE quarter quarter_of(ints x, int k)
 {
-    return INTS_OF(u16, x);
+    return vreinterpretq_u8_u32(k == 0 ? x.a : k == 1 ? x.b : k == 2 ? x.c : x.d);
 }
 
-OP ints whole1(raw1 x)
+GSC_INLINE ints widen2(half x)
 {
-    return INTS_OF(u8, vcombine_u8(x, vdup_n_u8(0)));
+    return (ints){vmovl_u16(vget_low_u16(x.low)), vmovl_high_u16(x.low),
+                  vmovl_u16(vget_low_u16(x.high)), vmovl_high_u16(x.high)};
 }
 
-OP ints widen2(raw2 x)
+GSC_INLINE half narrow2(ints x)
 {
-    return vmovl_u16(vget_low_u16(x));
+    return (half){vmovn_high_u32(vmovn_u32(x.a), x.b), vmovn_high_u32(vmovn_u32(x.c), x.d)};
 }
 
-OP ints widen1(raw1 x)
+GSC_INLINE quarter narrow1(ints x)
 {
-    return vmovl_u16(vget_low_u16(vmovl_u8(x)));
-}
-
-OP raw2 narrow2(ints x)
-{
-    return vcombine_u16(vmovn_u32(x), vdup_n_u16(0));
-}
-
-OP raw1 narrow1(ints x)
-{
-    return vmovn_u16(vcombine_u16(vmovn_u32(x), vdup_n_u16(0)));
+    const half elements = narrow2(x);
+    return vmovn_high_u16(vmovn_u16(elements.low), elements.high);
 }
 
 /* ---- floats ---- */
 
-OP floats floats_of(ints bits)
+GSC_INLINE floats floats_of(ints x)
 {
-    return vreinterpretq_f32_u32(bits);
+    return (floats){vreinterpretq_f32_u32(x.a), vreinterpretq_f32_u32(x.b),
+                    vreinterpretq_f32_u32(x.c), vreinterpretq_f32_u32(x.d)};
 }
 
-OP ints bits_of(floats x)
+GSC_INLINE ints bits_of(floats x)
 {
-    return vreinterpretq_u32_f32(x);
+    return (ints){vreinterpretq_u32_f32(x.a), vreinterpretq_u32_f32(x.b),
+                  vreinterpretq_u32_f32(x.c), vreinterpretq_u32_f32(x.d)};
 }
 
-OP floats floats_set(float x)
+GSC_INLINE floats floats_set(float x)
 {
-    return vdupq_n_f32(x);
+    return (floats){vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x)};
 }
 
-OP floats floats_add(floats a, floats b)
+GSC_INLINE floats floats_add(floats a, floats b)
 {
-    return vaddq_f32(a, b);
+    return (floats){vaddq_f32(a.a, b.a), vaddq_f32(a.b, b.b), vaddq_f32(a.c, b.c),
+                    vaddq_f32(a.d, b.d)};
 }
 
-OP floats floats_sub(floats a, floats b)
+GSC_INLINE floats floats_sub(floats a, floats b)
 {
-    return vsubq_f32(a, b);
+    return (floats){vsubq_f32(a.a, b.a), vsubq_f32(a.b, b.b), vsubq_f32(a.c, b.c),
+                    vsubq_f32(a.d, b.d)};
 }
 
-OP floats floats_mul(floats a, floats b)
+GSC_INLINE floats floats_mul(floats a, floats b)
 {
-    return vmulq_f32(a, b);
+    return (floats){vmulq_f32(a.a, b.a), vmulq_f32(a.b, b.b), vmulq_f32(a.c, b.c),
+                    vmulq_f32(a.d, b.d)};
 }
 
-OP floats floats_fma(floats a, floats b, floats c)
+GSC_INLINE floats floats_fma(floats a, floats b, floats c)
 {
-    return vfmaq_f32(c, a, b);
+    return (floats){vfmaq_f32(c.a, a.a, b.a), vfmaq_f32(c.b, a.b, b.b), vfmaq_f32(c.c, a.c, b.c),
+                    vfmaq_f32(c.d, a.d, b.d)};
 }
 
 /* By comparisons, which leave the bits of a NaN; a minimum would make it quiet. */
-OP floats floats_clamp(floats x, floats low, floats high)
+GSC_INLINE float32x4_t clamp_floats(float32x4_t x, float32x4_t least, float32x4_t most)
 {
-    return vbslq_f32(vcgtq_f32(x, high), high, vbslq_f32(vcltq_f32(x, low), low, x));
+    return vbslq_f32(vcgtq_f32(x, most), most, vbslq_f32(vcltq_f32(x, least), least, x));
 }
 
-OP floats f16_widen(raw2 bits)
+GSC_INLINE floats floats_clamp(floats x, floats least, floats most)
 {
-    return vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(bits)));
+    return (floats){clamp_floats(x.a, least.a, most.a), clamp_floats(x.b, least.b, most.b),
+                    clamp_floats(x.c, least.c, most.c), clamp_floats(x.d, least.d, most.d)};
 }
 
-OP raw2 f16_narrow(floats x)
+GSC_INLINE floats f16_widen(half bits)
 {
-    return vcombine_u16(vreinterpret_u16_f16(vcvt_f16_f32(x)), vdup_n_u16(0));
+    const float16x8_t low = vreinterpretq_f16_u16(bits.low),
+                      high = vreinterpretq_f16_u16(bits.high);
+    return (floats){vcvt_f32_f16(vget_low_f16(low)), vcvt_high_f32_f16(low),
+                    vcvt_f32_f16(vget_low_f16(high)), vcvt_high_f32_f16(high)};
+}
+
+GSC_INLINE half f16_narrow(floats x)
+{
+    return (half){vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(x.a), x.b)),
+                  vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(x.c), x.d))};
+}
+
+/* ---- bytes ---- */
+
+/* Each in 2 bytes, shifted up by 7 or 8. */
+GSC_INLINE half bytes_up(quarter x, int count)
+{
+    const half up = {vshll_n_u8(vget_low_u8(x), 7), vshll_n_u8(vget_high_u8(x), 7)};
+    return count == 7 ? up : (half){vshlq_n_u16(up.low, 1), vshlq_n_u16(up.high, 1)};
+}
+
+/* Of 2^-8 of the value; a NaN, which is no NaN with less bits of exponent, gets them all. */
+GSC_INLINE uint16x8_t f8_e4m3fn_shifted(uint16x8_t upper)
+{
+    const int16x8_t shifted = vshrq_n_s16(vreinterpretq_s16_u16(upper), 1);
+    const uint16x8_t bits = vandq_u16(vreinterpretq_u16_s16(shifted), vdupq_n_u16(0xbf80));
+    const uint16x8_t next = vaddq_u16(bits, vdupq_n_u16(0x80));
+    return vorrq_u16(bits, vandq_u16(next, vdupq_n_u16(0x4000)));
+}
+
+GSC_INLINE half f8_e4m3fn_to_f16(quarter bits)
+{
+    const half upper = bytes_up(bits, 8);
+    return (half){f8_e4m3fn_shifted(upper.low), f8_e4m3fn_shifted(upper.high)};
+}
+
+/* The results by |bits|. */
+typedef struct table {
+    uint8x16x4_t low, high;
+} table;
+
+GSC_INLINE table table_load(enum gsc_dtype dtype, const gsc_table *from)
+{
+    (void)dtype;
+    return (table){vld1q_u8_x4(from->results), vld1q_u8_x4(from->results + 64)};
+}
+
+/* The first look-up gives zero for what is not in its half, the second leaves it. */
+GSC_INLINE uint32x4_t register_results(table t, uint32x4_t bits)
+{
+    const uint8x16_t x = vreinterpretq_u8_u32(bits), sign = vdupq_n_u8(0x80);
+    const uint8x16_t absolute = vbicq_u8(x, sign);
+    const uint8x16_t below = vqtbl4q_u8(t.low, absolute);
+    const uint8x16_t results = vqtbx4q_u8(below, t.high, vsubq_u8(absolute, vdupq_n_u8(64)));
+    return vreinterpretq_u32_u8(vbslq_u8(sign, x, results));
+}
+
+GSC_INLINE ints table_results(enum gsc_dtype dtype, table t, ints bits)
+{
+    (void)dtype;
+    return (ints){register_results(t, bits.a), register_results(t, bits.b),
+                  register_results(t, bits.c), register_results(t, bits.d)};
 }
 
 /* ---- doubles ---- */
 
-OP doubles doubles_of(ints bits)
+GSC_INLINE doubles doubles_of(ints x)
 {
-    return vreinterpretq_f64_u32(bits);
+    return (doubles){vreinterpretq_f64_u32(x.a), vreinterpretq_f64_u32(x.b),
+                     vreinterpretq_f64_u32(x.c), vreinterpretq_f64_u32(x.d)};
 }
 
-OP doubles doubles_set(double x)
+GSC_INLINE ints bits_of_doubles(doubles x)
 {
-    return vdupq_n_f64(x);
+    return (ints){vreinterpretq_u32_f64(x.a), vreinterpretq_u32_f64(x.b),
+                  vreinterpretq_u32_f64(x.c), vreinterpretq_u32_f64(x.d)};
 }
 
-OP doubles doubles_add(doubles a, doubles b)
+GSC_INLINE doubles doubles_set(double x)
 {
-    return vaddq_f64(a, b);
+    return (doubles){vdupq_n_f64(x), vdupq_n_f64(x), vdupq_n_f64(x), vdupq_n_f64(x)};
 }
 
-OP doubles doubles_mul(doubles a, doubles b)
+GSC_INLINE doubles doubles_add(doubles a, doubles b)
 {
-    return vmulq_f64(a, b);
+    return (doubles){vaddq_f64(a.a, b.a), vaddq_f64(a.b, b.b), vaddq_f64(a.c, b.c),
+                     vaddq_f64(a.d, b.d)};
 }
 
-OP doubles doubles_fma(doubles a, doubles b, doubles c)
+GSC_INLINE doubles doubles_mul(doubles a, doubles b)
 {
-    return vfmaq_f64(c, a, b);
+    return (doubles){vmulq_f64(a.a, b.a), vmulq_f64(a.b, b.b), vmulq_f64(a.c, b.c),
+                     vmulq_f64(a.d, b.d)};
 }
 
-OP doubles doubles_clamp(doubles x, doubles low, doubles high)
+GSC_INLINE doubles doubles_fma(doubles a, doubles b, doubles c)
 {
-    return vbslq_f64(vcgtq_f64(x, high), high, vbslq_f64(vcltq_f64(x, low), low, x));
+    return (doubles){vfmaq_f64(c.a, a.a, b.a), vfmaq_f64(c.b, a.b, b.b), vfmaq_f64(c.c, a.c, b.c),
+                     vfmaq_f64(c.d, a.d, b.d)};
 }
 
-OP doubles doubles_low(floats x)
+GSC_INLINE float64x2_t clamp_doubles(float64x2_t x, float64x2_t least, float64x2_t most)
 {
-    return vcvt_f64_f32(vget_low_f32(x));
+    return vbslq_f64(vcgtq_f64(x, most), most, vbslq_f64(vcltq_f64(x, least), least, x));
 }
 
-OP doubles doubles_high(floats x)
+GSC_INLINE doubles doubles_clamp(doubles x, doubles least, doubles most)
 {
-    return vcvt_high_f64_f32(x);
+    return (doubles){clamp_doubles(x.a, least.a, most.a), clamp_doubles(x.b, least.b, most.b),
+                     clamp_doubles(x.c, least.c, most.c), clamp_doubles(x.d, least.d, most.d)};
 }
 
-OP void write_half4(void *at, doubles x)
+GSC_INLINE doubles doubles_low(floats x)
 {
-    vst1_u8(at, vreinterpret_u8_f32(vcvt_f32_f64(x)));
+    return (doubles){vcvt_f64_f32(vget_low_f32(x.a)), vcvt_high_f64_f32(x.a),
+                     vcvt_f64_f32(vget_low_f32(x.b)), vcvt_high_f64_f32(x.b)};
 }
 
-OP void write_first_half4(void *at, doubles x, uint64_t left)
+GSC_INLINE doubles doubles_high(floats x)
 {
-    gsc_store_word(at, vget_lane_u64(vreinterpret_u64_f32(vcvt_f32_f64(x)), 0), 4 * left);
+    return doubles_low((floats){x.c, x.d, x.c, x.d});
 }
 
-/* The sum of both lanes. */
-OP double doubles_fold(doubles x)
+/* As floats. */
+GSC_INLINE half doubles_narrow(doubles x)
 {
-    return vaddvq_f64(x);
+    return (half){vreinterpretq_u16_f32(vcvt_high_f32_f64(vcvt_f32_f64(x.a), x.b)),
+                  vreinterpretq_u16_f32(vcvt_high_f32_f64(vcvt_f32_f64(x.c), x.d))};
+}
+
+/* The sum of lanes j and j + 4, of these j and j + 2, of these both. */
+GSC_INLINE double doubles_fold(doubles x)
+{
+    return vaddvq_f64(vaddq_f64(vaddq_f64(x.a, x.c), vaddq_f64(x.b, x.d)));
 }
 
 #include "simd.h"
 
 void gsc_install_neon(gsc_kernels *kernels)
 {
-    INSTALL
+    install(kernels);
 }
 #else
 typedef int gsc_no_neon; /* an empty translation unit is not C */

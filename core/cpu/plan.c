@@ -4,6 +4,10 @@
 
 #include <math.h>
 
+enum {
+    TABLE_BYTES = 2048 /* of a list: below this, products take less time than a table of them */
+};
+
 uint64_t gsc_threshold(const gsc_kernels *kernels, uint32_t from, uint32_t to, uint64_t target,
                        double multiplier)
 {
@@ -27,6 +31,76 @@ bool gsc_is_bad(const gsc_kernels *kernels, const gsc_plan *plan, uint64_t most)
                gsc_encodings[plan->judged].infinity;
 }
 
+/* ---- tables ---- */
+
+/* Of the input's value alone; all that the windows and the tops change is left as it is. */
+static int stepped(const gsc_table *table, int x)
+{
+    const int sum = x + (int8_t)table->steps[x % 16];
+    return sum < 0 ? 0 : sum;
+}
+
+static int at_most(int x, int most)
+{
+    return x < most ? x : most;
+}
+
+/*
+ * Where input and result are normal, the result is a step away, which the mantissa tells: found out
+ * of 16 inputs times the multiplier's own mantissa, from 1 to 2, and moved by its exponent.
+ */
+static void find_steps(const gsc_kernels *kernels, uint32_t dtype, double multiplier,
+                       gsc_table *table)
+{
+    enum { FIRST = 0x30 /* normal, and a multiple of 16 */ };
+    int exponent;
+    const double mantissa = 2 * frexp(multiplier, &exponent);
+    const int moved = (exponent - 1) * (int)gsc_encodings[dtype].normal;
+    for (int i = 0; i < 16; i++)
+        table->steps[i] = (uint8_t)(FIRST + i);
+    kernels->unscale[dtype][dtype](table->steps, table->steps, 16, mantissa, NULL);
+    for (int i = 0; i < 16; i++) {
+        const int step = table->steps[i] - (FIRST + i) + moved;
+        table->steps[i] = (uint8_t)(step < -127 ? -127 : at_most(step, 127));
+    }
+}
+
+/*
+ * What the steps miss: where input or result is subnormal. These are neighbours, of 4 binades at
+ * most, as so many end in the subnormal numbers of f8_e4m3fn, and 3 in those of f8_e5m2.
+ */
+static void find_windows(uint32_t dtype, gsc_table *table)
+{
+    const int infinity = (int)gsc_encodings[dtype].infinity;
+    const int width = 4 * (int)gsc_encodings[dtype].normal;
+    int last = infinity - 1;
+    while (last > 0 && at_most(stepped(table, last), infinity) == table->results[last])
+        last--;
+    table->first = (uint8_t)(last < width ? 0 : last - (width - 1));
+    for (int i = 0; i < width; i++) {
+        const int x = table->first + i, sum = stepped(table, x);
+        const bool misses = x < infinity && at_most(sum, infinity) != table->results[x];
+        table->windows[i] = misses ? (uint8_t)(table->results[x] - sum) : 0;
+    }
+    for (int i = 0; i < 16; i++) {
+        const int x = 128 - 16 + i, window = x - table->first;
+        const int added = window >= 0 && window < width ? table->windows[window] : 0;
+        table->tops[i] =
+            (uint8_t)(table->results[x] - at_most((stepped(table, x) + added) & 255, infinity));
+    }
+}
+
+void gsc_table_make(const gsc_kernels *kernels, uint32_t dtype, double multiplier, gsc_table *table)
+{
+    for (int x = 0; x < 128; x++)
+        table->results[x] = (uint8_t)x;
+    kernels->unscale[dtype][dtype](table->results, table->results, 128, multiplier, NULL);
+    find_steps(kernels, dtype, multiplier, table);
+    find_windows(dtype, table);
+}
+
+/* ---- plans ---- */
+
 static void choose_kernels(const gsc_pass *pass, gsc_plan *p)
 {
     const gsc_kernels *k = pass->kernels;
@@ -47,7 +121,7 @@ static void choose_kernels(const gsc_pass *pass, gsc_plan *p)
     const bool needs_input = measures || (pass->counts && gsc_hides_infinity(p));
     p->keeping = p->kernel;
     if (pass->operation == GSC_OPERATION_STORE && pass->clamp == 0 && p->in == p->out &&
-        p->out != p->wide && needs_input)
+        p->out != p->wide && needs_input && !p->has_table)
         p->keeping = k->unscale_norm[p->in][p->out];
 }
 
@@ -109,6 +183,11 @@ void gsc_plan_make(const gsc_pass *pass, uint32_t in, uint32_t out, gsc_plan *p)
     p->wide = p->source == gsc_f64 ? gsc_f64 : gsc_f32;
     p->judged = pass->clamp != 0 ? p->wide : out;
     p->copies = stores && in == out && p->multiplier == 1.0;
+    p->has_table = stores && in == out && p->source == in && !p->copies &&
+                   gsc_encodings[in].size == 1 && pass->kernels->looks_up &&
+                   pass->bytes >= TABLE_BYTES;
+    if (p->has_table)
+        gsc_table_make(pass->kernels, in, p->multiplier, &p->table);
     if (pass->histogram && !p->kernel)
         find_bins(pass, p); /* which are the same for every output */
     find_thresholds(pass, p);

@@ -14,8 +14,8 @@
 typedef struct gsc_pass {
     const gsc_tensor *in, *out; /* out: NULL for a check that judges as in place */
     const gsc_kernels *kernels;
-    double multiplier, clamp; /* clamp: 0 is none */
-    uint64_t chunks, serial;
+    double multiplier, clamp;       /* clamp: 0 is none */
+    uint64_t chunks, bytes, serial; /* bytes: of `in` */
     enum gsc_operation operation;
     uint32_t want;
     bool counts;      /* somebody reads the report, or those of the tensors */
@@ -45,6 +45,8 @@ typedef struct gsc_plan {
     uint64_t not_zero, normal, was_normal, beyond;
     /* ... and whose product belongs to bin k or a later one, or to none. */
     uint64_t bins[GSC_BINS + 1];
+    bool has_table;
+    gsc_table table;
 } gsc_plan;
 
 /* Makes `plan`; if it was one of the same input and another output, some of it stays. */

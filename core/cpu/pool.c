@@ -5,7 +5,9 @@
  * threads, in whatever state it was: the child's first call makes all of it anew.
  */
 #include <pthread.h>
+#if !defined(_WIN32)
 #include <signal.h>
+#endif
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -19,7 +21,7 @@
  * What a task needs many times over: the thread-local storage of all libraries in the process is
  * taken from it, too. Only what is touched takes memory.
  */
-#define STACK_BYTES ((size_t)4 << 20)
+enum { STACK_BYTES = 4 << 20 };
 
 /* On the stack of the call. */
 struct work {
@@ -43,6 +45,19 @@ struct gsc_pool {
 
 /* One more in each child, so that what a fork froze is told from what runs here. */
 static _Atomic uint64_t generation = 1;
+
+#if defined(_WIN32) /* nothing forks, and signals go to threads of their own */
+static bool watch_forks(void)
+{
+    return true;
+}
+
+static int make_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                       void *argument)
+{
+    return pthread_create(thread, attributes, run, argument);
+}
+#else
 static _Atomic bool watches;
 
 static void forked(void)
@@ -57,6 +72,31 @@ static bool watch_forks(void)
         watches = pthread_atfork(NULL, NULL, forked) == 0;
     return watches;
 }
+
+/* Signals are for the host's threads; but its crash handler should see a fault in a worker. */
+static int make_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                       void *argument)
+{
+    static const int faults[] = {
+        SIGBUS,
+        SIGFPE,
+        SIGILL,
+        SIGSEGV,
+        SIGSYS,
+#if defined(SIGTRAP) /* not of POSIX alone */
+        SIGTRAP,
+#endif
+    };
+    sigset_t signals, before;
+    sigfillset(&signals);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&signals, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &signals, &before);
+    const int error = pthread_create(thread, attributes, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+#endif
 
 static void run_tasks(struct work *work)
 {
@@ -92,9 +132,7 @@ static void *worker(void *argument)
 /* Makes the workers, or as many as can be, whatever the state of the pool. */
 static void make_workers(gsc_pool *pool)
 {
-    static const int faults[] = {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
     pthread_attr_t attributes;
-    sigset_t signals, before;
     pool->generation = generation;
     pool->work = NULL;
     pool->active = pool->made = 0;
@@ -103,15 +141,9 @@ static void make_workers(gsc_pool *pool)
     pthread_cond_init(&pool->finished, NULL);
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
-    /* Signals are for the host's threads; but its crash handler should see a fault in a worker. */
-    sigfillset(&signals);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        sigdelset(&signals, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &signals, &before);
     while (pool->made < pool->wanted &&
-           pthread_create(&pool->workers[pool->made], &attributes, worker, pool) == 0)
+           make_thread(&pool->workers[pool->made], &attributes, worker, pool) == 0)
         pool->made++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
 }
 

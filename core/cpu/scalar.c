@@ -2,36 +2,124 @@
 /* Plain C: every kernel, as the numerics are defined. All other rungs are compared with it. */
 #include <math.h>
 
+#include "dtypes.h"
 #include "kernels.h"
+#if defined(_WIN32)
+#include "fma.h"
+#endif
 
-/* What the two multiplying types, as f32 and f64 inputs have them, do. */
-#define f32_fma        fmaf
-#define f64_fma        fma
-#define f32_round(out) out##_from_float
-#define f64_round(out) out##_from_double
+/* ---- an element: its bits, and its value in the type that multiplies ---- */
+
+GSC_INLINE uint64_t load(enum gsc_dtype dtype, const void *at, uint64_t i)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, (const char *)at + i * size_of(dtype), size_of(dtype));
+    return bits;
+}
+
+GSC_INLINE void store(enum gsc_dtype dtype, void *at, uint64_t i, uint64_t bits)
+{
+    memcpy((char *)at + i * size_of(dtype), &bits, size_of(dtype));
+}
+
+GSC_INLINE uint64_t magnitude_of(enum gsc_dtype dtype, uint64_t bits)
+{
+    return bits & ~UINT64_C(0) >> (65 - 8 * size_of(dtype));
+}
 
 /* Of a NaN, where the machine would make another one. */
-#define QUIET(dtype, bits)  ((dtype##_bits)((bits) | GSC_NORMAL(dtype) >> 1))
-#define IS_NAN(dtype, bits) (GSC_MAGNITUDE(dtype, bits) >= dtype##_NAN)
-
-static inline float f32_times(float x, float m)
+GSC_INLINE uint64_t quiet(enum gsc_dtype dtype, uint64_t bits)
 {
-    const float quiet = gsc_float(QUIET(f32, gsc_float_bits(x)));
-    return GSC_KEEPS_NANS || x == x ? x * m : quiet;
+    return bits | gsc_encodings[dtype].normal >> 1;
 }
 
-static inline double f64_times(double x, double m)
+/* In the type that multiplies: `d` where one of both dtypes is f64, or else `f`. */
+typedef struct number {
+    float f;
+    double d;
+} number;
+
+GSC_INLINE float widen(enum gsc_dtype dtype, uint64_t bits)
 {
-    const double quiet = gsc_double(QUIET(f64, gsc_double_bits(x)));
-    return GSC_KEEPS_NANS || x == x ? x * m : quiet;
+    switch (dtype) {
+    case gsc_f16:
+        return f16_load((f16_bits)bits);
+    case gsc_bf16:
+        return bf16_load((bf16_bits)bits);
+    case gsc_f8_e4m3fn:
+        return f8_e4m3fn_load((f8_e4m3fn_bits)bits);
+    case gsc_f8_e5m2:
+        return f8_e5m2_load((f8_e5m2_bits)bits);
+    case gsc_cb16:
+        return cb16_load((cb16_bits)bits);
+    default:
+        return gsc_float((uint32_t)bits);
+    }
 }
 
-#define LOAD(dtype, at)                                                                            \
-    dtype##_bits bits;                                                                             \
-    memcpy(&bits, (const char *)(at) + i * sizeof bits, sizeof bits);
-#define STORE(out, value)                                                                          \
-    const out##_bits stored = (value);                                                             \
-    memcpy((char *)to + i * sizeof stored, &stored, sizeof stored);
+GSC_INLINE uint64_t round_float(enum gsc_dtype out, float x)
+{
+    switch (out) {
+    case gsc_f64:
+        return f64_from_float(x);
+    case gsc_f16:
+        return f16_from_float(x);
+    case gsc_bf16:
+        return bf16_from_float(x);
+    case gsc_f8_e4m3fn:
+        return f8_e4m3fn_from_float(x);
+    case gsc_f8_e5m2:
+        return f8_e5m2_from_float(x);
+    case gsc_cb16:
+        return cb16_from_float(x);
+    default:
+        return gsc_float_bits(x);
+    }
+}
+
+GSC_INLINE uint64_t round_double(enum gsc_dtype out, double x)
+{
+    switch (out) {
+    case gsc_f32:
+        return f32_from_double(x);
+    case gsc_f16:
+        return f16_from_double(x);
+    case gsc_bf16:
+        return bf16_from_double(x);
+    case gsc_f8_e4m3fn:
+        return f8_e4m3fn_from_double(x);
+    case gsc_f8_e5m2:
+        return f8_e5m2_from_double(x);
+    case gsc_cb16:
+        return cb16_from_double(x);
+    default:
+        return gsc_double_bits(x);
+    }
+}
+
+/* ---- kernels ---- */
+
+GSC_INLINE number product(enum gsc_dtype in, uint64_t bits, double m)
+{
+    if (in == gsc_f64) {
+        const double x = gsc_double(bits);
+        return (number){.d = GSC_KEEPS_NANS || x == x ? x * m : gsc_double(quiet(in, bits))};
+    }
+    const float x = widen(in, bits);
+    if (GSC_KEEPS_NANS || x == x)
+        return (number){.f = x * (float)m};
+    return (number){.f = gsc_float((uint32_t)quiet(gsc_f32, gsc_float_bits(x)))};
+}
+
+/* lane + x * x, rounded once, in the type that multiplies `in`. */
+GSC_INLINE double add_square(enum gsc_dtype in, number x, double lane)
+{
+#if defined(_WIN32)
+    return in == gsc_f64 ? gsc_fma(x.d, x.d, lane) : (double)gsc_fmaf(x.f, x.f, (float)lane);
+#else
+    return in == gsc_f64 ? fma(x.d, x.d, lane) : (double)fmaf(x.f, x.f, (float)lane);
+#endif
+}
 
 /* The lanes as a balanced tree: lane j takes lane j + 32, then j + 16, ... */
 static double fold(double *lanes)
@@ -42,130 +130,111 @@ static double fold(double *lanes)
     return lanes[0];
 }
 
-/* The loop of most kernels; `body` sees element i and its product x, which `wide` multiplies. */
-#define KERNEL(name, in, wide, body, end)                                                          \
-    static uint64_t name(const void *from, void *to, uint64_t n, double number, gsc_norm *norm)    \
-    {                                                                                              \
-        const in##_wide m = (in##_wide)number;                                                     \
-        in##_wide lanes[GSC_LANES] = {0};                                                          \
-        in##_bits most = 0;                                                                        \
-        (void)to, (void)norm, (void)lanes;                                                         \
-        for (uint64_t i = 0; i < n; i++) {                                                         \
-            LOAD(in, from)                                                                         \
-            const in##_wide x = wide##_times(in##_load(bits), m);                                  \
-            (void)x;                                                                               \
-            body;                                                                                  \
-            bits = GSC_MAGNITUDE(in, bits);                                                        \
-            most = bits > most ? bits : most;                                                      \
-        }                                                                                          \
-        end;                                                                                       \
-        return most;                                                                               \
+GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned does, const void *from,
+                             void *to, uint64_t n, double m, gsc_norm *norm)
+{
+    double lanes[GSC_LANES] = {0};
+    uint64_t most = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t bits = load(in, from, i), magnitude = magnitude_of(in, bits);
+        const number x = product(in, bits, m);
+        double *lane = &lanes[i % GSC_LANES];
+        most = magnitude > most ? magnitude : most;
+        if (does == (GSC_WRITES | GSC_SUMS) && in == out && size_of(in) <= 2)
+            store(in, norm->input, i, bits);
+        if (does & GSC_WRITES)
+            store(out, to, i, in == gsc_f64 ? round_double(out, x.d) : round_float(out, x.f));
+        if (does & GSC_SUMS)
+            *lane = add_square(in, x, *lane);
     }
-#define ADD_SQUARE(wide) lanes[i % GSC_LANES] = wide##_fma(x, x, lanes[i % GSC_LANES]);
-#define FOLD                                                                                       \
-    double widened[GSC_LANES];                                                                     \
-    for (int j = 0; j < GSC_LANES; j++)                                                            \
-        widened[j] = (double)lanes[j];                                                             \
-    norm->sum = fold(widened)
+    if (does & GSC_SUMS)
+        norm->sum = fold(lanes);
+    return most;
+}
 
-#define KEEP(in, out)                                                                              \
-    if (gsc_##in == gsc_##out && sizeof bits <= 2)                                                 \
-        memcpy(norm->input + i * sizeof bits, &bits, sizeof bits);
-
-#define COUNT(in)                                                                                  \
-    static uint64_t count_##in(const void *from, uint64_t n, uint64_t least)                       \
-    {                                                                                              \
-        uint64_t count = 0;                                                                        \
-        for (uint64_t i = 0; i < n; i++) {                                                         \
-            LOAD(in, from)                                                                         \
-            count += GSC_MAGNITUDE(in, bits) >= least;                                             \
-        }                                                                                          \
-        return count;                                                                              \
+/* In the wider of the types that multiply both. */
+GSC_INLINE uint64_t add(enum gsc_dtype in, enum gsc_dtype out, const void *from, void *to,
+                        uint64_t n, double m)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t addend = load(in, from, i), bits = load(out, to, i);
+        const float f = gsc_float((uint32_t)addend) * (float)m;
+        const double d = in == gsc_f64 ? gsc_double(addend) * m : (double)f;
+        uint64_t sum;
+        if (!GSC_KEEPS_NANS && magnitude_of(out, bits) >= gsc_encodings[out].nan)
+            sum = quiet(out, bits);
+        else if (out == gsc_f64)
+            sum = gsc_double_bits(gsc_double(bits) + d);
+        else if (in == gsc_f64)
+            sum = round_double(out, (double)widen(out, bits) + d);
+        else
+            sum = round_float(out, widen(out, bits) + f);
+        store(out, to, i, sum);
     }
+    return 0;
+}
 
-#define CLEAN(in)                                                                                  \
-    static void clean_##in(const void *from, void *to, uint64_t n, uint64_t limit)                 \
-    {                                                                                              \
-        for (uint64_t i = 0; i < n; i++) {                                                         \
-            LOAD(in, from)                                                                         \
-            STORE(in, GSC_MAGNITUDE(in, bits) < limit ? bits : 0)                                  \
-        }                                                                                          \
+GSC_INLINE uint64_t clamp(enum gsc_dtype dtype, const void *from, void *to, uint64_t n, double most)
+{
+    const float f_most = (float)most;
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t bits = load(dtype, from, i);
+        const double d = gsc_double(bits);
+        const float f = gsc_float((uint32_t)bits);
+        store(dtype, to, i,
+              dtype == gsc_f64 ? gsc_double_bits(d > most    ? most
+                                                 : d < -most ? -most
+                                                             : d)
+                               : gsc_float_bits(f > f_most    ? f_most
+                                                : f < -f_most ? -f_most
+                                                              : f));
     }
+    return 0;
+}
 
-#define READERS_OF(in, wide)                                                                       \
-    COUNT(in)                                                                                      \
-    CLEAN(in)                                                                                      \
-    KERNEL(check_##in, in, wide, , )                                                               \
-    KERNEL(norm_##in, in, wide, ADD_SQUARE(wide), FOLD)
-#define WRITERS_OF(in, out, wide)                                                                  \
-    KERNEL(unscale_##in##_##out, in, wide, STORE(out, wide##_round(out)(x)), )                     \
-    KERNEL(unscale_norm_##in##_##out, in, wide,                                                    \
-           KEEP(in, out) STORE(out, wide##_round(out)(x)) ADD_SQUARE(wide), FOLD)
-
-/* out += in * number in `wide`, the wider of the multiplying types of both. */
-#define SUM_OF(in, out, wide)                                                                      \
-    static uint64_t add_##in##_##out(const void *from, void *to, uint64_t n, double number,        \
-                                     gsc_norm *norm)                                               \
-    {                                                                                              \
-        (void)norm;                                                                                \
-        for (uint64_t i = 0; i < n; i++) {                                                         \
-            in##_wide x;                                                                           \
-            memcpy(&x, (const char *)from + i * sizeof x, sizeof x);                               \
-            x *= (in##_wide)number;                                                                \
-            LOAD(out, to)                                                                          \
-            const wide##_wide sum = (wide##_wide)out##_load(bits) + (wide##_wide)x;                \
-            STORE(out, !GSC_KEEPS_NANS && IS_NAN(out, bits) ? QUIET(out, bits)                     \
-                                                            : wide##_round(out)(sum))              \
-        }                                                                                          \
-        return 0;                                                                                  \
+GSC_INLINE uint64_t check(enum gsc_dtype dtype, const void *from, uint64_t n)
+{
+    uint64_t most = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t magnitude = magnitude_of(dtype, load(dtype, from, i));
+        most = magnitude > most ? magnitude : most;
     }
+    return most;
+}
 
-#define CLAMP(in)                                                                                  \
-    static uint64_t clamp_##in(const void *from, void *to, uint64_t n, double number,              \
-                               gsc_norm *norm)                                                     \
-    {                                                                                              \
-        const in##_wide limit = (in##_wide)number;                                                 \
-        (void)norm;                                                                                \
-        for (uint64_t i = 0; i < n; i++) {                                                         \
-            in##_wide x;                                                                           \
-            memcpy(&x, (const char *)from + i * sizeof x, sizeof x);                               \
-            x = x > limit ? limit : x < -limit ? -limit : x;                                       \
-            memcpy((char *)to + i * sizeof x, &x, sizeof x);                                       \
-        }                                                                                          \
-        return 0;                                                                                  \
+GSC_INLINE uint64_t count(enum gsc_dtype dtype, const void *from, uint64_t n, uint64_t least)
+{
+    uint64_t found = 0;
+    for (uint64_t i = 0; i < n; i++)
+        found += magnitude_of(dtype, load(dtype, from, i)) >= least;
+    return found;
+}
+
+GSC_INLINE void clean(enum gsc_dtype dtype, const void *from, void *to, uint64_t n, uint64_t limit)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t bits = load(dtype, from, i);
+        store(dtype, to, i, magnitude_of(dtype, bits) < limit ? bits : 0);
     }
-
-/* The type that multiplies a dtype. */
-#define f32_TYPE           f32
-#define f64_TYPE           f64
-#define f16_TYPE           f32
-#define bf16_TYPE          f32
-#define f8_e4m3fn_TYPE     f32
-#define f8_e5m2_TYPE       f32
-#define cb16_TYPE          f32
-#define EXPAND(macro, ...) macro(__VA_ARGS__)
-#define f32_AND(out)       out##_TYPE
-#define f64_AND(out)       f64
-#define READERS(in)        EXPAND(READERS_OF, in, in##_TYPE)
-#define WRITERS(in, out)   EXPAND(WRITERS_OF, in, out, in##_TYPE)
-#define SUM(in, out)       EXPAND(SUM_OF, in, out, in##_AND(out))
-GSC_FOR_DTYPES(READERS)
-GSC_FOR_PAIRS(WRITERS)
-GSC_FOR_SUMS(SUM)
-CLAMP(f32)
-CLAMP(f64)
+}
 
 static void stream(const void *in, void *out, uint64_t bytes)
 {
     memcpy(out, in, bytes);
 }
 
+GSC_FOR_DTYPES(GSC_READERS)
+GSC_FOR_PAIRS(GSC_WRITERS)
+GSC_FOR_SUMS(GSC_SUM)
+GSC_KERNEL(clamp_f32, clamp(gsc_f32, from, to, n, number))
+GSC_KERNEL(clamp_f64, clamp(gsc_f64, from, to, n, number))
+
 void gsc_install_scalar(gsc_kernels *kernels)
 {
     GSC_FOR_DTYPES(GSC_INSTALL_READERS)
     GSC_FOR_PAIRS(GSC_INSTALL_WRITERS)
     GSC_FOR_SUMS(GSC_INSTALL_SUM)
-    GSC_INSTALL_CLAMP(f32)
-    GSC_INSTALL_CLAMP(f64)
+    kernels->clamp[gsc_f32] = clamp_f32;
+    kernels->clamp[gsc_f64] = clamp_f64;
     kernels->stream = stream;
 }

@@ -114,6 +114,7 @@ static void choose_plan(runner *r, uint64_t tensor)
             gsc_plan_make(pass, in, out, plan);
     }
     r->worker.plan = plan;
+    r->worker.norm.table = plan->has_table ? &plan->table : NULL;
 }
 
 /* The sum of squares of a chunk, if wanted. */
@@ -374,6 +375,7 @@ gsc_status gsc_cpu_tensors(const gsc_exec *on, const gsc_job *job, gsc_error *er
                                                    : job->factor->inverse,
                      .clamp = job->clamp,
                      .chunks = job->chunks,
+                     .bytes = job->bytes,
                      .serial = job->factor ? job->factor->serial : 0,
                      .operation = job->operation,
                      .want = job->want,

@@ -1,84 +1,75 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every kernel, over vectors of W floats. The file of an instruction set defines W, TARGET (what a
- * function needs to be compiled for it), OP (the same for a function to be inlined), the vector
- * types and operations that are used here, and includes this. `ints` is a whole register of any
- * integers; raw2 and raw1 are W integers of 2 and 1 bytes. What ends in a digit treats elements of
- * so many bytes. Compiled with -ffp-contract=off: only what is named fma is one. A `_first`
- * operation has only the first min(left, elements) elements in memory, the others are zero.
+ * Every kernel, over vectors of 64 bytes: a register, or a few as one. The file of an instruction
+ * set defines the types and operations that are used here, and includes this. Arguments that are
+ * dtypes, sizes and places, such as `k` of half_of, are constants where a kernel was inlined.
+ * Compiled with -ffp-contract=off: only what is named fma is one.
+ *
+ *   ints      64 bytes of any integers; by default 16 of 4 bytes
+ *   floats    16 floats, elements in order
+ *   doubles   8 doubles
+ *   half      32 bytes, 16 elements of 2
+ *   quarter   16 bytes, 16 elements of 1
  */
+#include <math.h>
+
 #include "kernels.h"
 
-enum { LINE = 64, AHEAD = 3072 /* bytes; measured: what hides DRAM and costs L1 nothing */ };
+enum { GROUP = GSC_LANES /* elements that are treated as one */ };
+enum { AHEAD = 3072 /* bytes; measured: what hides DRAM and costs L1 nothing */ };
 
-/* The 64 lanes as vectors, and as pairs of vectors; and a sum of them as the balanced tree. */
-#define TREE2(T) doubles_add(T(0), T(1))
-#define TREE4(T) doubles_add(doubles_add(T(0), T(2)), doubles_add(T(1), T(3)))
-#define TREE8(T)                                                                                   \
-    doubles_add(doubles_add(doubles_add(T(0), T(4)), doubles_add(T(2), T(6))),                     \
-                doubles_add(doubles_add(T(1), T(5)), doubles_add(T(3), T(7))))
-#define TREE16(T)                                                                                  \
-    doubles_add(doubles_add(doubles_add(doubles_add(T(0), T(8)), doubles_add(T(4), T(12))),        \
-                            doubles_add(doubles_add(T(2), T(10)), doubles_add(T(6), T(14)))),      \
-                doubles_add(doubles_add(doubles_add(T(1), T(9)), doubles_add(T(5), T(13))),        \
-                            doubles_add(doubles_add(T(3), T(11)), doubles_add(T(7), T(15)))))
-#define EACH2(X, ...) X(0, __VA_ARGS__) X(1, __VA_ARGS__)
-#define EACH4(X, ...) EACH2(X, __VA_ARGS__) X(2, __VA_ARGS__) X(3, __VA_ARGS__)
-#define EACH8(X, ...)                                                                              \
-    EACH4(X, __VA_ARGS__)                                                                          \
-    X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__) X(7, __VA_ARGS__)
-#define EACH16(X, ...)                                                                             \
-    EACH8(X, __VA_ARGS__)                                                                          \
-    X(8, __VA_ARGS__)                                                                              \
-    X(9, __VA_ARGS__)                                                                              \
-    X(10, __VA_ARGS__)                                                                             \
-    X(11, __VA_ARGS__) X(12, __VA_ARGS__) X(13, __VA_ARGS__) X(14, __VA_ARGS__) X(15, __VA_ARGS__)
-#if W == 16
-#define EACH       EACH4
-#define EACH_PAIR  EACH2
-#define TREE       TREE4
-#define TREE_PAIRS TREE2
-#elif W == 8
-#define EACH       EACH8
-#define EACH_PAIR  EACH4
-#define TREE       TREE8
-#define TREE_PAIRS TREE4
-#else
-#define EACH       EACH16
-#define EACH_PAIR  EACH8
-#define TREE       TREE16
-#define TREE_PAIRS TREE8
-#endif
+/* ---- memory: as much of a vector as there is; what is not, is read as zero ---- */
 
-#define AT(pointer, element, size) ((char *)(uintptr_t)(pointer) + (element) * (size))
-#define PREFETCH(from, bytes)                                                                      \
-    for (uint64_t line = 0; line < (bytes); line += LINE)                                          \
-        __builtin_prefetch((const char *)(from) + AHEAD + line);
+GSC_INLINE ints take(const char *at, uint64_t bytes)
+{
+    return bytes >= 64 ? load(at) : load_first(at, bytes);
+}
+
+GSC_INLINE void put(char *at, ints x, uint64_t bytes)
+{
+    if (bytes >= 64)
+        store(at, x);
+    else
+        store_first(at, x, bytes);
+}
+
+GSC_INLINE void put_half(char *at, half x, uint64_t bytes)
+{
+    if (bytes >= 32)
+        store_half(at, x);
+    else
+        store_first_half(at, x, bytes);
+}
+
+GSC_INLINE void put_quarter(char *at, quarter x, uint64_t bytes)
+{
+    if (bytes >= 16)
+        store_quarter(at, x);
+    else
+        store_first_quarter(at, x, bytes);
+}
+
+/* `to` is NULL where a kernel only reads, and nothing is past that. */
+GSC_INLINE char *past(unsigned does, char *to, uint64_t bytes)
+{
+    return does & GSC_WRITES ? to + bytes : to;
+}
+
+GSC_INLINE void prefetch(const char *from, uint64_t bytes)
+{
+    for (uint64_t line = 0; line < bytes; line += 64)
+        __builtin_prefetch(from + AHEAD + line);
+}
 
 /* ---- dtypes: to and from floats ---- */
 
-OP floats f32_widen(ints bits)
-{
-    return floats_of(bits);
-}
-
-OP ints f32_narrow(floats x)
-{
-    return bits_of(x);
-}
-
 /* NaN apart, one rounding to the upper half; the lower one is left as it comes. */
-OP ints round_upper(floats x)
+GSC_INLINE ints round_upper(floats x)
 {
     return ints_add(add_bit16(bits_of(x)), ints_set(0x7fff));
 }
 
-OP floats bf16_widen(raw2 bits)
-{
-    return floats_of(ints_shl(widen2(bits), 16));
-}
-
-OP raw2 bf16_narrow(floats x)
+GSC_INLINE half bf16_narrow(floats x)
 {
     const ints bits = bits_of(x), magnitude = ints_and(bits, ints_set(0x7fffffff));
     const ints quiet = ints_or(bits, ints_set(0x400000));
@@ -86,482 +77,765 @@ OP raw2 bf16_narrow(floats x)
     return narrow2(ints_shr(upper, 16));
 }
 
-/*
- * The narrow types with exponents of their own. Subnormal values are made by a float addition that
- * rounds at the place of their last bit, and taken apart by a subtraction that is exact.
- */
-#define NARROW(d, size)                                                                            \
-    OP floats d##_widen(raw##size raw)                                                             \
-    {                                                                                              \
-        const ints bits = widen##size(raw), one = ints_set((128u - d##_BIAS) << 23);               \
-        const ints magnitude = ints_and(bits, ints_set((1u << (8 * size - 1)) - 1));               \
-        const ints sign = ints_shl(ints_sub(bits, magnitude), 32 - 8 * size);                      \
-        const ints shifted = ints_shl(magnitude, 23 - d##_MANTISSA);                               \
-        const ints normal = ints_add(shifted, ints_set((127u - d##_BIAS) << 23));                  \
-        const ints small = bits_of(floats_sub(floats_of(ints_add(shifted, one)), floats_of(one))); \
-        const ints finite =                                                                        \
-            ints_select_ge(magnitude, ints_set(1u << d##_MANTISSA), normal, small);                \
-        const ints infinite =                                                                      \
-            ints_select_ge(magnitude, ints_set(d##_INF), ints_set(f32_INF), finite);               \
-        const ints quiet = ints_or(shifted, ints_set(f32_INF | 0x400000));                         \
-        return floats_of(                                                                          \
-            ints_or(sign, ints_select_ge(magnitude, ints_set(d##_NAN), quiet, infinite)));         \
-    }                                                                                              \
-    OP raw##size d##_narrow(floats x)                                                              \
-    {                                                                                              \
-        enum { SHIFT = 23 - d##_MANTISSA };                                                        \
-        const ints bits = bits_of(x), magnitude = ints_and(bits, ints_set(0x7fffffff));            \
-        const ints sign = ints_shl(ints_shr(bits, 31), 8 * size - 1);                              \
-        const ints last = ints_and(ints_shr(magnitude, SHIFT), ints_set(1));                       \
-        const ints half = ints_add(last, ints_set((1u << (SHIFT - 1)) - 1));                       \
-        const ints normal = ints_sub(ints_shr(ints_add(magnitude, half), SHIFT),                   \
-                                     ints_set((127u - d##_BIAS) << d##_MANTISSA));                 \
-        const ints unit = ints_set((128u - d##_BIAS + SHIFT) << 23);                               \
-        const ints small =                                                                         \
-            ints_sub(bits_of(floats_add(floats_of(magnitude), floats_of(unit))), unit);            \
-        const ints rounded =                                                                       \
-            ints_select_ge(magnitude, ints_set((128u - d##_BIAS) << 23), normal, small);           \
-        const ints quiet = ints_or(ints_shr(ints_and(magnitude, ints_set(0x7fffff)), SHIFT),       \
-                                   ints_set(d##_INF | 1u << (d##_MANTISSA - 1)));                  \
-        const ints result = ints_select_ge(magnitude, ints_set(f32_NAN), quiet,                    \
-                                           ints_min(rounded, ints_set(d##_INF)));                  \
-        return narrow##size(ints_or(sign, result));                                                \
-    }
-NARROW(f8_e4m3fn, 1)
-NARROW(f8_e5m2, 1)
-NARROW(cb16, 2)
+/* A narrow type with an exponent of its own. */
+typedef struct layout {
+    uint32_t bits, mantissa, bias, infinity, nan;
+} layout;
 
-/* Reading and writing W elements of a dtype. */
-#define DTYPE(d, size, raw)                                                                        \
-    OP raw d##_read(const void *at)                                                                \
-    {                                                                                              \
-        return read##size(at);                                                                     \
-    }                                                                                              \
-    OP raw d##_read_first(const void *at, uint64_t left)                                           \
-    {                                                                                              \
-        return read_first##size(at, left);                                                         \
-    }                                                                                              \
-    OP ints d##_most(ints most, raw bits)                                                          \
-    {                                                                                              \
-        return max##size(most, magnitudes##size(whole##size(bits)));                               \
-    }                                                                                              \
-    OP void d##_keep(void *at, raw bits)                                                           \
-    {                                                                                              \
-        write##size(at, bits);                                                                     \
-    }                                                                                              \
-    OP void d##_write(void *at, floats x)                                                          \
-    {                                                                                              \
-        write##size(at, d##_narrow(x));                                                            \
-    }                                                                                              \
-    OP void d##_write_first(void *at, floats x, uint64_t left)                                     \
-    {                                                                                              \
-        write_first##size(at, d##_narrow(x), left);                                                \
-    }                                                                                              \
-    OP uint64_t d##_largest(ints most)                                                             \
-    {                                                                                              \
-        return largest##size(most);                                                                \
-    }
-DTYPE(f32, 4, ints)
-DTYPE(f16, 2, raw2)
-DTYPE(bf16, 2, raw2)
-DTYPE(f8_e4m3fn, 1, raw1)
-DTYPE(f8_e5m2, 1, raw1)
-DTYPE(cb16, 2, raw2)
-
-OP void f64_write(void *at, floats x)
+GSC_INLINE layout layout_of(enum gsc_dtype dtype)
 {
-    write8(at, doubles_low(x));
-    write8(AT(at, W / 2, 8), doubles_high(x));
+    switch (dtype) {
+    case gsc_f8_e4m3fn:
+        return (layout){8, f8_e4m3fn_MANTISSA, f8_e4m3fn_BIAS, f8_e4m3fn_INF, f8_e4m3fn_NAN};
+    case gsc_f8_e5m2:
+        return (layout){8, f8_e5m2_MANTISSA, f8_e5m2_BIAS, f8_e5m2_INF, f8_e5m2_NAN};
+    default:
+        return (layout){16, cb16_MANTISSA, cb16_BIAS, cb16_INF, cb16_NAN};
+    }
 }
 
-OP void f64_write_first(void *at, floats x, uint64_t left)
+/*
+ * Subnormal values are made by a float addition that rounds at the place of their last bit, and
+ * taken apart by a subtraction that is exact.
+ */
+GSC_INLINE floats small_widen(layout d, ints bits)
 {
-    write_first8(at, doubles_low(x), left);
-    if (left > W / 2)
-        write_first8(AT(at, W / 2, 8), doubles_high(x), left - W / 2);
+    const ints one = ints_set((128 - d.bias) << 23);
+    const ints magnitude = ints_and(bits, ints_set((1u << (d.bits - 1)) - 1));
+    const ints sign = ints_shl(ints_sub(bits, magnitude), 32 - d.bits);
+    const ints shifted = ints_shl(magnitude, 23 - d.mantissa);
+    const ints normal = ints_add(shifted, ints_set((127 - d.bias) << 23));
+    const ints small = bits_of(floats_sub(floats_of(ints_add(shifted, one)), floats_of(one)));
+    const ints finite = ints_select_ge(magnitude, ints_set(1u << d.mantissa), normal, small);
+    const ints infinite =
+        ints_select_ge(magnitude, ints_set(d.infinity), ints_set(f32_INF), finite);
+    const ints quiet = ints_or(shifted, ints_set(f32_INF | 0x400000));
+    return floats_of(ints_or(sign, ints_select_ge(magnitude, ints_set(d.nan), quiet, infinite)));
+}
+
+GSC_INLINE ints small_narrow(layout d, floats x)
+{
+    const uint32_t shift = 23 - d.mantissa;
+    const ints bits = bits_of(x), magnitude = ints_and(bits, ints_set(0x7fffffff));
+    const ints sign = ints_shl(ints_shr(bits, 31), d.bits - 1);
+    const ints last = ints_and(ints_shr(magnitude, shift), ints_set(1));
+    const ints middle = ints_add(last, ints_set((1u << (shift - 1)) - 1));
+    const ints normal = ints_sub(ints_shr(ints_add(magnitude, middle), shift),
+                                 ints_set((127 - d.bias) << d.mantissa));
+    const ints unit = ints_set((128 - d.bias + shift) << 23);
+    const ints small = ints_sub(bits_of(floats_add(floats_of(magnitude), floats_of(unit))), unit);
+    const ints rounded = ints_select_ge(magnitude, ints_set((128 - d.bias) << 23), normal, small);
+    const ints quiet = ints_or(ints_shr(ints_and(magnitude, ints_set(0x7fffff)), shift),
+                               ints_set(d.infinity | 1u << (d.mantissa - 1)));
+    const ints result = ints_select_ge(magnitude, ints_set(f32_NAN), quiet,
+                                       ints_min(rounded, ints_set(d.infinity)));
+    return ints_or(sign, result);
+}
+
+/*
+ * Vector k of the 64 elements of a group, which is at `at` and in the last 64 bytes that were read.
+ * A whole one is read again: that is cheaper than to take registers apart.
+ */
+GSC_INLINE half half_at(const char *at, uint64_t left, ints bits, int k)
+{
+    return left >= 16 ? load_half(at) : half_of(bits, k % 2);
+}
+
+GSC_INLINE quarter quarter_at(const char *at, uint64_t left, ints bits, int k)
+{
+    return left >= 16 ? load_quarter(at) : quarter_of(bits, k);
+}
+
+GSC_INLINE floats widen(enum gsc_dtype dtype, const char *at, uint64_t left, ints bits, int k)
+{
+    switch (dtype) {
+    case gsc_f32:
+        return floats_of(bits);
+    case gsc_f16:
+        return f16_widen(half_at(at, left, bits, k));
+    case gsc_bf16:
+        return floats_of(ints_shl(widen2(half_at(at, left, bits, k)), 16));
+    case gsc_cb16:
+        return small_widen(layout_of(dtype), widen2(half_at(at, left, bits, k)));
+    case gsc_f8_e5m2:
+        return f16_widen(bytes_up(quarter_at(at, left, bits, k), 8));
+    default:
+        return floats_mul(f16_widen(f8_e4m3fn_to_f16(quarter_at(at, left, bits, k))),
+                          floats_set(0x1p8f));
+    }
+}
+
+/* Writes `left` elements, 16 at most. */
+GSC_INLINE void put_floats(enum gsc_dtype dtype, char *at, floats x, uint64_t left)
+{
+    switch (dtype) {
+    case gsc_f32:
+        put(at, bits_of(x), 4 * left);
+        break;
+    case gsc_f64:
+        put(at, bits_of_doubles(doubles_low(x)), 8 * left);
+        if (left > 8)
+            put(at + 64, bits_of_doubles(doubles_high(x)), 8 * (left - 8));
+        break;
+    case gsc_f16:
+        put_half(at, f16_narrow(x), 2 * left);
+        break;
+    case gsc_bf16:
+        put_half(at, bf16_narrow(x), 2 * left);
+        break;
+    case gsc_cb16:
+        put_half(at, narrow2(small_narrow(layout_of(dtype), x)), 2 * left);
+        break;
+    default:
+        put_quarter(at, narrow1(small_narrow(layout_of(dtype), x)), left);
+    }
 }
 
 /* ---- kernels that multiply in float ---- */
 
-#define STEP(k, in, out, READ, WRITE, SQUARE, KEEP)                                                \
-    {                                                                                              \
-        const __typeof__(in##_read(from)) bits = READ;                                             \
-        most = in##_most(most, bits);                                                              \
-        const floats x = floats_mul(in##_widen(bits), m);                                          \
-        (void)x;                                                                                   \
-        KEEP(k, in)                                                                                \
-        WRITE(k, out)                                                                              \
-        SQUARE(k)                                                                                  \
-    }
-#define FULL(k, in, out, WRITE, SQUARE, KEEP)                                                      \
-    STEP(k, in, out, in##_read(AT(from, i + k * W, sizeof(in##_bits))), WRITE, SQUARE, KEEP)
-#define END(k, in, out, WRITE, SQUARE, KEEP)                                                       \
-    if (n - i > k * W) {                                                                           \
-        const uint64_t left = n - i - k * W;                                                       \
-        STEP(k, in, out, in##_read_first(AT(from, i + k * W, sizeof(in##_bits)), left),            \
-             WRITE##_FIRST, SQUARE, KEEP)                                                          \
-    }
-#define NO_WRITE(k, out)
-#define NO_WRITE_FIRST(k, out)
-#define WRITE(k, out)       out##_write(AT(to, i + k * W, sizeof(out##_bits)), x);
-#define WRITE_FIRST(k, out) out##_write_first(AT(to, i + k * W, sizeof(out##_bits)), x, left);
-#define NO_KEEP(k, in)
-#define KEEP(k, in) in##_keep(AT(norm->input, i + k * W, sizeof(in##_bits)), bits);
-#define NO_SQUARE(k)
-#define SQUARE(k)    sum##k = floats_fma(x, x, sum##k);
-#define ZERO(k, ...) floats sum##k = floats_set(0);
-#define NO_ZEROS
-#define ZEROS   EACH(ZERO, )
-#define LOW(k)  doubles_low(sum##k)
-#define HIGH(k) doubles_high(sum##k)
-#define NO_FOLD (void)norm
-#define FOLD    norm->sum = doubles_fold(doubles_add(TREE(LOW), TREE(HIGH)))
+/* A number for each of the 64 lanes. */
+typedef struct lanes {
+    floats a, b, c, d;
+} lanes;
 
-#define KERNEL(name, in, out, WRITE, SQUARE, KEEP, ZEROS, FOLD)                                    \
-    TARGET static uint64_t name(const void *from, void *to, uint64_t n, double number,             \
-                                gsc_norm *norm)                                                    \
-    {                                                                                              \
-        const floats m = floats_set((float)number);                                                \
-        ints most = ints_set(0);                                                                   \
-        uint64_t i = 0;                                                                            \
-        ZEROS(void) to;                                                                            \
-        for (; i + 64 <= n; i += 64) {                                                             \
-            PREFETCH(AT(from, i, sizeof(in##_bits)), 64 * sizeof(in##_bits))                       \
-            EACH(FULL, in, out, WRITE, SQUARE, KEEP)                                               \
-        }                                                                                          \
-        EACH(END, in, out, WRITE, SQUARE, KEEP)                                                    \
-        FOLD;                                                                                      \
-        return in##_largest(most);                                                                 \
-    }
+GSC_INLINE lanes lanes_zero(void)
+{
+    const floats zero = floats_set(0);
+    return (lanes){zero, zero, zero, zero};
+}
 
-#define NORM(in) KERNEL(norm_##in, in, none, NO_WRITE, SQUARE, NO_KEEP, ZEROS, FOLD)
-#define WRITERS_AND(in, out, KEEP)                                                                 \
-    KERNEL(unscale_##in##_##out, in, out, WRITE, NO_SQUARE, NO_KEEP, NO_ZEROS, NO_FOLD)            \
-    KERNEL(unscale_norm_##in##_##out, in, out, WRITE, SQUARE, KEEP, ZEROS, FOLD)
-#define WRITERS(in, out) WRITERS_AND(in, out, NO_KEEP)
-#define WRITERS_TO(d)    WRITERS_AND(d, d, KEEP) WRITERS(d, f32) WRITERS(f32, d)
-NORM(f32)
-NORM(f16)
-NORM(f8_e4m3fn)
-NORM(f8_e5m2)
-NORM(cb16)
-WRITERS(f32, f32)
-WRITERS(f32, f64)
-WRITERS(bf16, f32)
-WRITERS(f32, bf16)
-WRITERS_TO(f16)
-WRITERS_TO(f8_e4m3fn)
-WRITERS_TO(f8_e5m2)
-WRITERS_TO(cb16)
+/* Beside what all rungs do: the input stays, in the norm. */
+enum { KEEPS = 4 };
+
+/* Where a kernel is, and the largest |bits| that it met. */
+typedef struct place {
+    const char *from;
+    char *to;
+    unsigned char *kept; /* where the input goes that will be wanted again */
+    ints bits, most;     /* bits: the 64 bytes that were read last */
+} place;
+
+/* Vector k of a group that has `left` elements. */
+GSC_INLINE floats vector(enum gsc_dtype in, enum gsc_dtype out, unsigned does, int k, place *at,
+                         uint64_t left, floats m, floats sum)
+{
+    const uint64_t done = 16 * (uint64_t)k, bytes = done * size_of(in);
+    if (left <= done)
+        return sum;
+    if (bytes % 64 == 0) {
+        at->bits = take(at->from + bytes, left * size_of(in) - bytes);
+        at->most = larger(size_of(in), at->most, magnitudes(size_of(in), at->bits));
+        if (does & KEEPS)
+            store(at->kept + bytes, at->bits);
+    }
+    const floats x = floats_mul(widen(in, at->from + bytes, left - done, at->bits, k), m);
+    if (does & GSC_WRITES)
+        put_floats(out, at->to + done * size_of(out), x, left - done);
+    return does & GSC_SUMS ? floats_fma(x, x, sum) : sum;
+}
+
+/* 64 elements, or the last `left`. */
+GSC_INLINE lanes group(enum gsc_dtype in, enum gsc_dtype out, unsigned does, place *at,
+                       uint64_t left, floats m, lanes sums)
+{
+    sums.a = vector(in, out, does, 0, at, left, m, sums.a);
+    sums.b = vector(in, out, does, 1, at, left, m, sums.b);
+    sums.c = vector(in, out, does, 2, at, left, m, sums.c);
+    sums.d = vector(in, out, does, 3, at, left, m, sums.d);
+    return sums;
+}
+
+GSC_INLINE void advance(enum gsc_dtype in, enum gsc_dtype out, unsigned does, place *at)
+{
+    at->from += GROUP * size_of(in);
+    if (does & GSC_WRITES)
+        at->to += GROUP * size_of(out);
+    if (does & KEEPS)
+        at->kept += GROUP * size_of(in);
+}
+
+GSC_INLINE doubles low_sum(floats x, floats y)
+{
+    return doubles_add(doubles_low(x), doubles_low(y));
+}
+
+GSC_INLINE doubles high_sum(floats x, floats y)
+{
+    return doubles_add(doubles_high(x), doubles_high(y));
+}
+
+/* The lanes as a balanced tree: lane j takes lane j + 32, then j + 16, ... */
+GSC_INLINE double fold(lanes x)
+{
+    return doubles_fold(doubles_add(doubles_add(low_sum(x.a, x.c), low_sum(x.b, x.d)),
+                                    doubles_add(high_sum(x.a, x.c), high_sum(x.b, x.d))));
+}
+
+GSC_INLINE uint64_t multiply_floats(enum gsc_dtype in, enum gsc_dtype out, unsigned does,
+                                    const void *from, void *to, uint64_t n, double number,
+                                    gsc_norm *norm)
+{
+    const floats m = floats_set((float)number);
+    place at = {from, to, does & KEEPS ? norm->input : NULL, ints_set(0), ints_set(0)};
+    lanes sums = lanes_zero();
+    for (; n >= GROUP; n -= GROUP) {
+        prefetch(at.from, GROUP * size_of(in));
+        sums = group(in, out, does, &at, GROUP, m, sums);
+        advance(in, out, does, &at);
+    }
+    sums = group(in, out, does, &at, n, m, sums);
+    if (does & GSC_SUMS)
+        norm->sum = fold(sums);
+    return largest(size_of(in), at.most);
+}
+
+/* ---- bytes: floats are for the sum alone, results come from a table ---- */
+
+/* A product without its sign, of the 64 |bits|: those of f16, or of 2^-8 of the value. */
+GSC_INLINE floats byte_product(enum gsc_dtype dtype, ints absolute, int k, floats m)
+{
+    const int up = f16_MANTISSA - (dtype == gsc_f8_e5m2 ? f8_e5m2_MANTISSA : f8_e4m3fn_MANTISSA);
+    return floats_mul(f16_widen(bytes_up(quarter_of(absolute, k), up)), m);
+}
+
+GSC_INLINE lanes sum_group(enum gsc_dtype dtype, ints bits, floats m, ints *most, lanes sums)
+{
+    const ints absolute = magnitudes(1, bits);
+    const floats a = byte_product(dtype, absolute, 0, m), b = byte_product(dtype, absolute, 1, m);
+    const floats c = byte_product(dtype, absolute, 2, m), d = byte_product(dtype, absolute, 3, m);
+    *most = larger(1, *most, absolute);
+    return (lanes){floats_fma(a, a, sums.a), floats_fma(b, b, sums.b), floats_fma(c, c, sums.c),
+                   floats_fma(d, d, sums.d)};
+}
+
+GSC_INLINE uint64_t sum_bytes(enum gsc_dtype dtype, const char *from, uint64_t n, double number,
+                              gsc_norm *norm)
+{
+    const float by = (float)(dtype == gsc_f8_e5m2 ? number : number * 0x1p8);
+    const floats m = floats_set(by);
+    ints most = ints_set(0);
+    lanes sums = lanes_zero();
+    if (!isfinite(by))
+        return multiply_floats(dtype, dtype, GSC_SUMS, from, NULL, n, number, norm);
+    for (; n >= GROUP; n -= GROUP, from += GROUP) {
+        prefetch(from, GROUP);
+        sums = sum_group(dtype, load(from), m, &most, sums);
+    }
+    if (n)
+        sums = sum_group(dtype, load_first(from, n), m, &most, sums);
+    norm->sum = fold(sums);
+    return largest(1, most);
+}
+
+GSC_INLINE ints table_group(enum gsc_dtype dtype, const char *from, char *to, unsigned char *kept,
+                            uint64_t left, table results, ints most)
+{
+    const ints bits = take(from, left);
+    store(kept, bits);
+    put(to, table_results(dtype, results, bits), left);
+    return larger(1, most, magnitudes(1, bits));
+}
+
+/* Keeps the input, summed or not: a store costs nothing here. */
+GSC_INLINE uint64_t multiply_by_table(enum gsc_dtype dtype, const char *from, char *to, uint64_t n,
+                                      gsc_norm *norm)
+{
+    const table results = table_load(dtype, norm->table);
+    unsigned char *kept = norm->input;
+    ints most = ints_set(0);
+    for (; n >= GROUP; n -= GROUP, from += GROUP, to += GROUP, kept += GROUP) {
+        prefetch(from, GROUP);
+        most = table_group(dtype, from, to, kept, GROUP, results, most);
+    }
+    if (n)
+        most = table_group(dtype, from, to, kept, n, results, most);
+    return largest(1, most);
+}
 
 /* ---- bf16 to itself: two elements of a float's width, the even and the odd ---- */
 
-KERNEL(contiguous_bf16, bf16, bf16, WRITE, NO_SQUARE, NO_KEEP, NO_ZEROS, NO_FOLD)
+/* What a factor is to bf16: a power of two adds `shift` to the bits of what stays normal. */
+typedef struct power {
+    bool is_exact;
+    uint16_t shift, smallest, largest; /* |bits| - 1 and |bits| that stay normal */
+} power;
 
-#define EVEN(v) floats_of(ints_shl(v, 16))
-#define ODD(v)  floats_of(ints_and(v, ints_set(0xffff0000)))
-#define WHOLE(k, KEEP)                                                                             \
-    const ints v##k = read4(AT(from, i + 2 * k * W, 2)), absolute##k = magnitudes2(v##k);          \
-    KEEP(k, v##k)                                                                                  \
-    most = max2(most, absolute##k);
-#define SOME(k, KEEP)                                                                              \
-    const uint64_t left##k = n - i > 2 * k * W ? n - i - 2 * k * W : 0;                            \
-    const uint64_t bytes##k = left##k < 2 * W ? 2 * left##k : 4 * W;                               \
-    const ints v##k = read_bytes(AT(from, i + 2 * k * W, 2), bytes##k);                            \
-    const ints absolute##k = magnitudes2(v##k);                                                    \
-    KEEP(k, v##k)                                                                                  \
-    most = max2(most, absolute##k);
-#define LEAST(k, ...)         least = min2(least, sub2(absolute##k, 1)); /* zero is no least */
-#define PAIR_WRITE(k, v)      write4(AT(to, i + 2 * k * W, 2), v);
-#define PAIR_WRITE_SOME(k, v) write_bytes(AT(to, i + 2 * k * W, 2), v, bytes##k);
-#define PAIR_NO_WRITE(k, v)
-#define PAIR_NO_WRITE_SOME(k, v)
-#define PAIR_KEEP(k, v) write4(AT(norm->input, i + 2 * k * W, 2), v);
-#define PAIR_SQUARE(k, e, o)                                                                       \
-    even##k = floats_fma(e, e, even##k);                                                           \
-    odd##k = floats_fma(o, o, odd##k);
-#define PAIR_NO_SQUARE(k, e, o)
-#define PAIR_ZERO(k, ...) floats even##k = floats_set(0), odd##k = even##k;
-#define PAIR_ZEROS        EACH_PAIR(PAIR_ZERO, )
-#define EVEN_LOW(k)       doubles_low(even##k)
-#define EVEN_HIGH(k)      doubles_high(even##k)
-#define ODD_LOW(k)        doubles_low(odd##k)
-#define ODD_HIGH(k)       doubles_high(odd##k)
-#define PAIR_FOLD                                                                                  \
-    norm->sum = doubles_fold(doubles_add(TREE_PAIRS(EVEN_LOW), TREE_PAIRS(EVEN_HIGH))) +           \
-                doubles_fold(doubles_add(TREE_PAIRS(ODD_LOW), TREE_PAIRS(ODD_HIGH)))
-#define SHIFTED(k, WRITE, SQUARE)                                                                  \
-    {                                                                                              \
-        const ints r = add_where_not_zero2(v##k, shift);                                           \
-        const floats e = EVEN(r), o = ODD(r);                                                      \
-        (void)e, (void)o;                                                                          \
-        WRITE(k, r)                                                                                \
-        SQUARE(k, e, o)                                                                            \
-    }
-#define ROUNDED(k, WRITE, SQUARE)                                                                  \
-    {                                                                                              \
-        const floats e = floats_mul(EVEN(v##k), m), o = floats_mul(ODD(v##k), m);                  \
-        WRITE(k, merge_upper(round_upper(e), round_upper(o)))                                      \
-        SQUARE(k, e, o)                                                                            \
-    }
-/* Rounding as it is for all but NaN. */
-#define ROUNDED_GROUP(WRITE, SQUARE)                                                               \
-    if (!any_above2(most, bf16_INF)) {                                                             \
-        EACH_PAIR(ROUNDED, WRITE, SQUARE)                                                          \
-    } else if (to) {                                                                               \
-        contiguous_bf16(AT(from, i, 2), AT(to, i, 2), n - i < 64 ? n - i : 64, number, NULL);      \
-    }
-#define GROUP(READ, WRITE, SQUARE, KEEP)                                                           \
-    EACH_PAIR(READ, KEEP)                                                                          \
-    ROUNDED_GROUP(WRITE, SQUARE)
-/* By a power of two, where every result is normal or zero: the exponents only. */
-#define SHIFTED_GROUP(READ, WRITE, SQUARE, KEEP)                                                   \
-    ints least = ints_set(0xffffffff);                                                             \
-    EACH_PAIR(READ, KEEP)                                                                          \
-    EACH_PAIR(LEAST, )                                                                             \
-    if (!any_below2(least, smallest) && !any_above2(most, largest)) {                              \
-        EACH_PAIR(SHIFTED, WRITE, SQUARE)                                                          \
-    } else {                                                                                       \
-        ROUNDED_GROUP(WRITE, SQUARE)                                                               \
-    }
-#define BF16_LOOP(GROUP, WRITE, SQUARE, KEEP)                                                      \
-    for (; i + 64 <= n; i += 64) {                                                                 \
-        PREFETCH(AT(from, i, 2), 128)                                                              \
-        GROUP(WHOLE, WRITE, SQUARE, KEEP)                                                          \
-    }                                                                                              \
-    if (i < n) {                                                                                   \
-        GROUP(SOME, WRITE##_SOME, SQUARE, KEEP)                                                    \
-    }
+GSC_INLINE power power_of(float number)
+{
+    const uint32_t bits = gsc_float_bits(number);
+    const int exponent = (int)(bits >> 23) - 127;
+    const unsigned down = exponent < 0 ? (unsigned)-exponent : 0;
+    const unsigned up = exponent > 0 ? (unsigned)exponent : 0;
+    return (power){(bits & 0x7fffff) == 0, (uint16_t)((unsigned)exponent << 7),
+                   (uint16_t)(((down + 1) << 7) - 1), (uint16_t)(bf16_INF - 1 - (up << 7))};
+}
 
-#define BF16_KERNEL(name, WRITE, SQUARE, KEEP, ZEROS, FOLD)                                        \
-    TARGET static uint64_t name(const void *from, void *to, uint64_t n, double number,             \
-                                gsc_norm *norm)                                                    \
-    {                                                                                              \
-        const floats m = floats_set((float)number);                                                \
-        const uint32_t m_bits = gsc_float_bits((float)number);                                     \
-        const int exponent = (int)(m_bits >> 23) - 127;                                            \
-        ints most = ints_set(0);                                                                   \
-        uint64_t i = 0;                                                                            \
-        ZEROS(void) to;                                                                            \
-        if (m_bits & 0x7fffff) {                                                                   \
-            BF16_LOOP(GROUP, WRITE, SQUARE, KEEP)                                                  \
-        } else {                                                                                   \
-            const int down = exponent < 0 ? -exponent : 0, up = exponent > 0 ? exponent : 0;       \
-            const uint16_t shift = (uint16_t)((unsigned)exponent << 7);                            \
-            const uint16_t smallest = (uint16_t)(((down + 1) << 7) - 1); /* of |bits| - 1 */       \
-            const uint16_t largest = (uint16_t)(bf16_INF - 1 - ((unsigned)up << 7));               \
-            BF16_LOOP(SHIFTED_GROUP, WRITE, SQUARE, KEEP)                                          \
-        }                                                                                          \
-        FOLD;                                                                                      \
-        return largest2(most);                                                                     \
+/* 64 elements: the even and the odd of the first 32, and of the others. */
+GSC_INLINE floats even(ints bits)
+{
+    return floats_of(ints_shl(bits, 16));
+}
+
+GSC_INLINE floats odd(ints bits)
+{
+    return floats_of(ints_and(bits, ints_set(0xffff0000)));
+}
+
+/* 32 elements that are done, or the first `left`: what they are, and the even and odd of them. */
+GSC_INLINE void bf16_finish(unsigned does, char *to, uint64_t left, ints result, floats evens,
+                            floats odds, floats *even_sums, floats *odd_sums)
+{
+    if ((does & GSC_WRITES) && left)
+        put(to, result, 2 * left);
+    if (does & GSC_SUMS) {
+        *even_sums = floats_fma(evens, evens, *even_sums);
+        *odd_sums = floats_fma(odds, odds, *odd_sums);
     }
-BF16_KERNEL(norm_bf16, PAIR_NO_WRITE, PAIR_SQUARE, NO_KEEP, PAIR_ZEROS, PAIR_FOLD)
-BF16_KERNEL(unscale_bf16_bf16, PAIR_WRITE, PAIR_NO_SQUARE, NO_KEEP, NO_ZEROS, NO_FOLD)
-BF16_KERNEL(unscale_norm_bf16_bf16, PAIR_WRITE, PAIR_SQUARE, PAIR_KEEP, PAIR_ZEROS, PAIR_FOLD)
+}
+
+GSC_INLINE void bf16_shift(unsigned does, ints bits, uint16_t shift, char *to, uint64_t left,
+                           floats *even_sums, floats *odd_sums)
+{
+    const ints result = add_where_not_zero2(bits, shift);
+    bf16_finish(does, to, left, result, even(result), odd(result), even_sums, odd_sums);
+}
+
+GSC_INLINE void bf16_round(unsigned does, ints bits, floats m, char *to, uint64_t left,
+                           floats *even_sums, floats *odd_sums)
+{
+    const floats evens = floats_mul(even(bits), m), odds = floats_mul(odd(bits), m);
+    const ints result = merge_upper(round_upper(evens), round_upper(odds));
+    bf16_finish(does, to, left, result, evens, odds, even_sums, odd_sums);
+}
+
+GSC_INLINE void bf16_keep(unsigned does, place *at, ints first, ints last)
+{
+    if (does & KEEPS) {
+        store(at->kept, first);
+        store(at->kept + 64, last);
+    }
+}
+
+/* 64 elements by a power of two; false and nothing, if one would not stay normal. */
+GSC_INLINE bool bf16_shift_group(unsigned does, place *at, power by, lanes *sums)
+{
+    const ints first = load(at->from), last = load(at->from + 64);
+    const ints absolute = magnitudes(2, first), absolute_last = magnitudes(2, last);
+    const ints most = larger(2, absolute, absolute_last);
+    /* Zero is no smallest: below it comes the largest. */
+    if (any_below2(smaller2(sub2(absolute, 1), sub2(absolute_last, 1)), by.smallest) ||
+        any_above2(most, by.largest))
+        return false;
+    at->most = larger(2, at->most, most);
+    bf16_keep(does, at, first, last);
+    /* What writes reads again, as registers are few: measured with two compilers. */
+    const bool writes = does & GSC_WRITES;
+    bf16_shift(does, writes ? load(at->from) : first, by.shift, at->to, 32, &sums->a, &sums->b);
+    bf16_shift(does, writes ? load(at->from + 64) : last, by.shift, past(does, at->to, 64), 32,
+               &sums->c, &sums->d);
+    return true;
+}
+
+/* 64 elements, or the last `left`; false and nothing, if there is a NaN. */
+GSC_INLINE bool bf16_round_group(unsigned does, place *at, uint64_t left, floats m, lanes *sums)
+{
+    const uint64_t others = left > 32 ? left - 32 : 0;
+    const ints first = take(at->from, 2 * left);
+    const ints last = others ? take(at->from + 64, 2 * others) : ints_set(0);
+    const ints most = larger(2, magnitudes(2, first), magnitudes(2, last));
+    if (any_above2(most, bf16_INF))
+        return false;
+    at->most = larger(2, at->most, most);
+    bf16_keep(does, at, first, last);
+    bf16_round(does, first, m, at->to, left, &sums->a, &sums->b);
+    bf16_round(does, last, m, past(does, at->to, 64), others, &sums->c, &sums->d);
+    return true;
+}
+
+/* Returns how many elements are left where a group has a NaN, or 0. Loops of their own have all
+ * registers. */
+GSC_INLINE uint64_t bf16_groups(unsigned does, place *at, uint64_t n, float number, lanes *sums)
+{
+    const power by = power_of(number);
+    const floats m = floats_set(number);
+    while (n >= GROUP) {
+        for (; by.is_exact && n >= GROUP; n -= GROUP) {
+            prefetch(at->from, 2 * GROUP);
+            if (!bf16_shift_group(does, at, by, sums))
+                break;
+            advance(gsc_bf16, gsc_bf16, does, at);
+        }
+        for (bool again = true; again && n >= GROUP; n -= GROUP) {
+            prefetch(at->from, 2 * GROUP);
+            if (!bf16_round_group(does, at, GROUP, m, sums))
+                return n;
+            advance(gsc_bf16, gsc_bf16, does, at);
+            again = !by.is_exact;
+        }
+    }
+    return n && bf16_round_group(does, at, n, m, sums) ? 0 : n;
+}
+
+/* What is left from a NaN on, for which the sum will say nothing. */
+static __attribute__((noinline)) uint64_t bf16_with_nan(const char *from, char *to, uint64_t n,
+                                                        double number, unsigned char *kept)
+{
+    if (kept)
+        memcpy(kept, from, 2 * n);
+    return to ? multiply_floats(gsc_bf16, gsc_bf16, GSC_WRITES, from, to, n, number, NULL)
+              : multiply_floats(gsc_bf16, gsc_bf16, 0, from, to, n, number, NULL);
+}
+
+/* Where the even lanes are a and c, and the odd ones b and d. */
+GSC_INLINE double fold_pairs(lanes x)
+{
+    return doubles_fold(doubles_add(low_sum(x.a, x.c), high_sum(x.a, x.c))) +
+           doubles_fold(doubles_add(low_sum(x.b, x.d), high_sum(x.b, x.d)));
+}
+
+GSC_INLINE uint64_t multiply_bf16(unsigned does, const void *from, void *to, uint64_t n,
+                                  double number, gsc_norm *norm)
+{
+    place at = {from, to, does & KEEPS ? norm->input : NULL, ints_set(0), ints_set(0)};
+    lanes sums = lanes_zero();
+    const uint64_t left = bf16_groups(does, &at, n, (float)number, &sums);
+    if (does & GSC_SUMS)
+        norm->sum = fold_pairs(sums);
+    const uint64_t most = largest(2, at.most);
+    if (left == 0)
+        return most;
+    const uint64_t other =
+        bf16_with_nan(at.from, does & GSC_WRITES ? at.to : NULL, left, number, at.kept);
+    return other > most ? other : most;
+}
+
+/* ---- cb16 to itself: the even and the odd as well; what is normal and stays so goes quickly ----
+ */
+
+/* `smallest` and `largest` of what is normal and stays so, by any factor. */
+GSC_INLINE power cb16_power_of(float number)
+{
+    const uint32_t bits = gsc_float_bits(number);
+    const int exponent = (int)(bits >> 23) - 127, most = (cb16_INF >> cb16_MANTISSA) - 1;
+    const bool is_exact = (bits & 0x7fffff) == 0;
+    const int up = exponent + !is_exact; /* at most */
+    const int lowest = exponent < 0 ? 1 - exponent : 1, highest = up > 0 ? most - up : most;
+    return (power){is_exact, (uint16_t)((unsigned)exponent << cb16_MANTISSA),
+                   (uint16_t)(((lowest < most + 1 ? lowest : most + 1) << cb16_MANTISSA) - 1),
+                   (uint16_t)(((highest < 0 ? 0 : highest) + 1) * (1 << cb16_MANTISSA) - 1)};
+}
+
+/* As its exponent has two bits less than a float's, |bits| make a float of 2^-85 of the value. */
+enum { CB16_UP = f32_MANTISSA - cb16_MANTISSA };
+
+GSC_INLINE floats cb16_even(ints absolute)
+{
+    return floats_of(ints_and(ints_shl(absolute, CB16_UP), ints_set(0x7fffu << CB16_UP)));
+}
+
+GSC_INLINE floats cb16_odd(ints absolute)
+{
+    return floats_of(ints_and(ints_shr(absolute, 16 - CB16_UP), ints_set(0x7fffu << CB16_UP)));
+}
+
+/* The way back, to the upper half; the lower one is left as it comes. */
+GSC_INLINE ints cb16_round_upper(floats x)
+{
+    const ints bits = bits_of(x), last = ints_and(ints_shr(bits, CB16_UP), ints_set(1));
+    const ints middle = ints_set((1u << (CB16_UP - 1)) - 1);
+    return ints_shl(ints_add(ints_add(bits, last), middle), 16 - CB16_UP);
+}
+
+/* Even or odd numbers, and what they are to be multiplied by to become the products. */
+GSC_INLINE floats cb16_add_squares(floats x, float by, floats sums)
+{
+    const floats product = by == 1 ? x : floats_mul(x, floats_set(by));
+    return floats_fma(product, product, sums);
+}
+
+/* 32 elements, or the first `left`. */
+GSC_INLINE void cb16_half(bool shifts, bool quick, unsigned does, ints bits, floats m,
+                          uint16_t shift, char *to, uint64_t left, floats *even_sums,
+                          floats *odd_sums)
+{
+    const layout cb16 = layout_of(gsc_cb16);
+    const ints absolute = magnitudes(2, bits);
+    ints result;
+    floats evens, odds;
+    if (quick && shifts) {
+        result = add_where_not_zero2(bits, shift);
+        evens = cb16_even(magnitudes(2, result));
+        odds = cb16_odd(magnitudes(2, result));
+    } else if (quick) {
+        evens = floats_mul(cb16_even(absolute), m);
+        odds = floats_mul(cb16_odd(absolute), m);
+        result = ints_or(merge_upper(cb16_round_upper(evens), cb16_round_upper(odds)),
+                         ints_and(bits, ints_set(0x80008000)));
+    } else {
+        evens = floats_mul(small_widen(cb16, ints_and(bits, ints_set(0xffff))), m);
+        odds = floats_mul(small_widen(cb16, ints_shr(bits, 16)), m);
+        result = ints_or(small_narrow(cb16, evens), ints_shl(small_narrow(cb16, odds), 16));
+    }
+    if ((does & GSC_WRITES) && left)
+        put(to, result, 2 * left);
+    if (does & GSC_SUMS) {
+        *even_sums = cb16_add_squares(evens, quick ? 0x1p85f : 1, *even_sums);
+        *odd_sums = cb16_add_squares(odds, quick ? 0x1p85f : 1, *odd_sums);
+    }
+}
+
+/* 64 elements, or the last `left`. */
+GSC_INLINE void cb16_group(bool shifts, unsigned does, place *at, uint64_t left, float number,
+                           power by, lanes *sums)
+{
+    const uint64_t others = left > 32 ? left - 32 : 0;
+    const ints first = take(at->from, 2 * left);
+    const ints last = others ? take(at->from + 64, 2 * others) : ints_set(0);
+    const ints absolute = magnitudes(2, first), absolute_last = magnitudes(2, last);
+    const ints most = larger(2, absolute, absolute_last);
+    const floats m = floats_set(number);
+    char *to = at->to, *to_last = past(does, to, 64);
+    at->most = larger(2, at->most, most);
+    if (does & KEEPS) {
+        store(at->kept, first);
+        store(at->kept + 64, last);
+    }
+    /* Zero is no smallest: below it comes the largest. */
+    if (!any_below2(smaller2(sub2(absolute, 1), sub2(absolute_last, 1)), by.smallest) &&
+        !any_above2(most, by.largest)) {
+        cb16_half(shifts, true, does, first, m, by.shift, to, left, &sums->a, &sums->b);
+        cb16_half(shifts, true, does, last, m, by.shift, to_last, others, &sums->c, &sums->d);
+    } else {
+        cb16_half(shifts, false, does, first, m, by.shift, to, left, &sums->a, &sums->b);
+        cb16_half(shifts, false, does, last, m, by.shift, to_last, others, &sums->c, &sums->d);
+    }
+}
+
+GSC_INLINE void cb16_groups(bool shifts, unsigned does, place *at, uint64_t n, float number,
+                            power by, lanes *sums)
+{
+    for (; n >= GROUP; n -= GROUP) {
+        prefetch(at->from, 2 * GROUP);
+        cb16_group(shifts, does, at, GROUP, number, by, sums);
+        advance(gsc_cb16, gsc_cb16, does, at);
+    }
+    if (n)
+        cb16_group(shifts, does, at, n, number, by, sums);
+}
+
+GSC_INLINE uint64_t multiply_cb16(unsigned does, const void *from, void *to, uint64_t n,
+                                  double number, gsc_norm *norm)
+{
+    const power by = cb16_power_of((float)number);
+    place at = {from, to, does & KEEPS ? norm->input : NULL, ints_set(0), ints_set(0)};
+    lanes sums = lanes_zero();
+    if (by.is_exact)
+        cb16_groups(true, does, &at, n, (float)number, by, &sums);
+    else
+        cb16_groups(false, does, &at, n, (float)number, by, &sums);
+    if (does & GSC_SUMS)
+        norm->sum = fold_pairs(sums);
+    return largest(2, at.most);
+}
 
 /* ---- doubles: 64 lanes of them do not fit into registers, they stay in L1 ---- */
 
-#define WIDE_WRITE_f64(left)       write8(AT(to, i, 8), x);
-#define WIDE_WRITE_FIRST_f64(left) write_first8(AT(to, i, 8), x, left);
-#define WIDE_WRITE_f32(left)       write_half4(AT(to, i, 4), x);
-#define WIDE_WRITE_FIRST_f32(left) write_first_half4(AT(to, i, 4), x, left);
-#define WIDE_NO_WRITE(left)
-#define WIDE_SQUARE write8(lanes + i % GSC_LANES, doubles_fma(x, x, read8(lanes + i % GSC_LANES)));
-#define WIDE_NO_SQUARE
-#define WIDE_ZEROS double lanes[GSC_LANES] = {0};
-#define WIDE_FOLD                                                                                  \
-    for (int half = GSC_LANES / 2; half >= W / 2; half /= 2)                                       \
-        for (int j = 0; j < half; j += W / 2)                                                      \
-            write8(lanes + j, doubles_add(read8(lanes + j), read8(lanes + j + half)));             \
-    norm->sum = doubles_fold(read8(lanes))
+/* 8 elements, or the last `left`. */
+GSC_INLINE ints wide_vector(enum gsc_dtype out, unsigned does, const char *from, char *to,
+                            uint64_t left, doubles m, char *lanes, ints most)
+{
+    const ints bits = take(from, 8 * left);
+    const doubles x = doubles_mul(doubles_of(bits), m);
+    if ((does & GSC_WRITES) && out == gsc_f64)
+        put(to, bits_of_doubles(x), 8 * left);
+    else if (does & GSC_WRITES)
+        put_half(to, doubles_narrow(x), 4 * left);
+    if (does & GSC_SUMS)
+        store(lanes, bits_of_doubles(doubles_fma(x, x, doubles_of(load(lanes)))));
+    return larger(8, most, magnitudes(8, bits));
+}
 
-#define WIDE_KERNEL(name, WRITE, WRITE_FIRST, SQUARE, ZEROS, FOLD)                                 \
-    TARGET static uint64_t name(const void *from, void *to, uint64_t n, double number,             \
-                                gsc_norm *norm)                                                    \
-    {                                                                                              \
-        const doubles m = doubles_set(number);                                                     \
-        ints most = ints_set(0);                                                                   \
-        uint64_t i = 0;                                                                            \
-        ZEROS(void) to;                                                                            \
-        for (; i + W / 2 <= n; i += W / 2) {                                                       \
-            PREFETCH(AT(from, i, 8), 4 * W)                                                        \
-            const ints bits = read4(AT(from, i, 8));                                               \
-            const doubles x = doubles_mul(doubles_of(bits), m);                                    \
-            (void)x;                                                                               \
-            most = max8(most, magnitudes8(bits));                                                  \
-            WRITE(0)                                                                               \
-            SQUARE                                                                                 \
-        }                                                                                          \
-        if (i < n) {                                                                               \
-            const ints bits = read_bytes(AT(from, i, 8), 8 * (n - i));                             \
-            const doubles x = doubles_mul(doubles_of(bits), m);                                    \
-            (void)x;                                                                               \
-            most = max8(most, magnitudes8(bits));                                                  \
-            WRITE_FIRST(n - i)                                                                     \
-            SQUARE                                                                                 \
-        }                                                                                          \
-        FOLD;                                                                                      \
-        return largest8(most);                                                                     \
+GSC_INLINE double wide_fold(char *lanes)
+{
+    for (uint64_t half = 8 * GSC_LANES / 2; half >= 64; half /= 2)
+        for (uint64_t j = 0; j < half; j += 64)
+            store(lanes + j, bits_of_doubles(doubles_add(doubles_of(load(lanes + j)),
+                                                         doubles_of(load(lanes + j + half)))));
+    return doubles_fold(doubles_of(load(lanes)));
+}
+
+GSC_INLINE uint64_t multiply_doubles(enum gsc_dtype out, unsigned does, const char *from, char *to,
+                                     uint64_t n, double number, gsc_norm *norm)
+{
+    const doubles m = doubles_set(number);
+    char lanes[8 * GSC_LANES] = {0};
+    ints most = ints_set(0);
+    uint64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        prefetch(from + 8 * i, 64);
+        most = wide_vector(out, does, from + 8 * i, past(does, to, i * size_of(out)), 8, m,
+                           lanes + 8 * (i % GSC_LANES), most);
     }
-#define WIDE_WRITERS(out)                                                                          \
-    WIDE_KERNEL(unscale_f64_##out, WIDE_WRITE_##out, WIDE_WRITE_FIRST_##out, WIDE_NO_SQUARE,       \
-                NO_ZEROS, NO_FOLD)                                                                 \
-    WIDE_KERNEL(unscale_norm_f64_##out, WIDE_WRITE_##out, WIDE_WRITE_FIRST_##out, WIDE_SQUARE,     \
-                WIDE_ZEROS, WIDE_FOLD)
-WIDE_KERNEL(norm_f64, WIDE_NO_WRITE, WIDE_NO_WRITE, WIDE_SQUARE, WIDE_ZEROS, WIDE_FOLD)
-WIDE_WRITERS(f64)
-WIDE_WRITERS(f32)
+    if (i < n)
+        most = wide_vector(out, does, from + 8 * i, past(does, to, i * size_of(out)), n - i, m,
+                           lanes + 8 * (i % GSC_LANES), most);
+    if (does & GSC_SUMS)
+        norm->sum = wide_fold(lanes);
+    return largest(8, most);
+}
+
+GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned does, const void *from,
+                             void *to, uint64_t n, double number, gsc_norm *norm)
+{
+    if (in == gsc_f64)
+        return multiply_doubles(out, does, from, to, n, number, norm);
+    if (does == (GSC_WRITES | GSC_SUMS) && in == out && size_of(in) <= 2)
+        does |= KEEPS;
+    if (size_of(in) == 1 && in == out && (does & GSC_WRITES) && norm && norm->table) {
+        /* The sums first, as both at once lack registers; the input stays in L1. */
+        if (does & GSC_SUMS)
+            (void)sum_bytes(in, from, n, number, norm);
+        return multiply_by_table(in, from, to, n, norm);
+    }
+    if (size_of(in) == 1 && does == GSC_SUMS)
+        return sum_bytes(in, from, n, number, norm);
+    if (in == gsc_cb16 && out == gsc_cb16)
+        return multiply_cb16(does, from, to, n, number, norm);
+    if (in == gsc_bf16 && out == gsc_bf16)
+        return multiply_bf16(does, from, to, n, number, norm);
+    return multiply_floats(in, out, does, from, to, n, number, norm);
+}
 
 /* ---- bits alone ---- */
 
-#define BITS_KERNELS(d, size)                                                                      \
-    TARGET static uint64_t check_##d(const void *from, void *to, uint64_t n, double number,        \
-                                     gsc_norm *norm)                                               \
-    {                                                                                              \
-        const uint64_t bytes = n * size;                                                           \
-        ints most = ints_set(0);                                                                   \
-        uint64_t i = 0;                                                                            \
-        (void)to, (void)number, (void)norm;                                                        \
-        for (; i + 4 * W <= bytes; i += 4 * W) {                                                   \
-            PREFETCH(AT(from, i, 1), 4 * W)                                                        \
-            most = max##size(most, magnitudes##size(read4(AT(from, i, 1))));                       \
-        }                                                                                          \
-        if (i < bytes)                                                                             \
-            most = max##size(most, magnitudes##size(read_bytes(AT(from, i, 1), bytes - i)));       \
-        return largest##size(most);                                                                \
-    }                                                                                              \
-    TARGET static uint64_t count_##d(const void *from, uint64_t n, uint64_t least)                 \
-    {                                                                                              \
-        const uint64_t bytes = n * size;                                                           \
-        uint64_t i = 0, count = 0;                                                                 \
-        for (; i + 4 * W <= bytes; i += 4 * W)                                                     \
-            count += at_least##size(magnitudes##size(read4(AT(from, i, 1))), least);               \
-        if (i < bytes)                                                                             \
-            count +=                                                                               \
-                at_least##size(magnitudes##size(read_bytes(AT(from, i, 1), bytes - i)), least);    \
-        return count;                                                                              \
-    }                                                                                              \
-    TARGET static void clean_##d(const void *from, void *to, uint64_t n, uint64_t limit)           \
-    {                                                                                              \
-        const uint64_t bytes = n * size;                                                           \
-        uint64_t i = 0;                                                                            \
-        for (; i + 4 * W <= bytes; i += 4 * W)                                                     \
-            write4(AT(to, i, 1), keep_below##size(read4(AT(from, i, 1)), limit));                  \
-        if (i < bytes)                                                                             \
-            write_bytes(AT(to, i, 1),                                                              \
-                        keep_below##size(read_bytes(AT(from, i, 1), bytes - i), limit),            \
-                        bytes - i);                                                                \
+GSC_INLINE uint64_t check(enum gsc_dtype dtype, const char *from, uint64_t n)
+{
+    const uint64_t size = size_of(dtype), bytes = n * size;
+    ints most = ints_set(0);
+    uint64_t i = 0;
+    for (; i + 64 <= bytes; i += 64) {
+        prefetch(from + i, 64);
+        most = larger(size, most, magnitudes(size, load(from + i)));
     }
-BITS_KERNELS(f32, 4)
-BITS_KERNELS(f64, 8)
-BITS_KERNELS(f16, 2)
-BITS_KERNELS(bf16, 2)
-BITS_KERNELS(f8_e4m3fn, 1)
-BITS_KERNELS(f8_e5m2, 1)
-BITS_KERNELS(cb16, 2)
+    if (i < bytes)
+        most = larger(size, most, magnitudes(size, load_first(from + i, bytes - i)));
+    return largest(size, most);
+}
+
+GSC_INLINE uint64_t count(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t least)
+{
+    const uint64_t size = size_of(dtype), bytes = n * size;
+    uint64_t i = 0, found = 0;
+    for (; i + 64 <= bytes; i += 64)
+        found += at_least(size, magnitudes(size, load(from + i)), least);
+    if (i < bytes)
+        found += at_least(size, magnitudes(size, load_first(from + i, bytes - i)), least);
+    return found;
+}
+
+GSC_INLINE void clean(enum gsc_dtype dtype, const char *from, char *to, uint64_t n, uint64_t limit)
+{
+    const uint64_t size = size_of(dtype), bytes = n * size;
+    for (uint64_t i = 0; i < bytes; i += 64)
+        put(to + i, keep_below(size, take(from + i, bytes - i), limit), bytes - i);
+}
 
 /* ---- sums and limits ---- */
 
-#define SUM(in, out)                                                                               \
-    TARGET static uint64_t add_##in##_##out(const void *from, void *to, uint64_t n, double number, \
-                                            gsc_norm *norm)                                        \
-    {                                                                                              \
-        const floats m = floats_set((float)number);                                                \
-        (void)norm;                                                                                \
-        for (uint64_t i = 0; i < n; i += W) {                                                      \
-            const uint64_t left = n - i;                                                           \
-            const floats x = floats_mul(f32_widen(f32_read_first(AT(from, i, 4), left)), m);       \
-            void *at = AT(to, i, sizeof(out##_bits));                                              \
-            out##_write_first(at, floats_add(out##_widen(out##_read_first(at, left)), x), left);   \
-        }                                                                                          \
-        return 0;                                                                                  \
-    }
-SUM(f32, f32)
-SUM(f32, f16)
-SUM(f32, bf16)
-SUM(f32, f8_e4m3fn)
-SUM(f32, f8_e5m2)
-SUM(f32, cb16)
-
-TARGET static uint64_t add_f64_f64(const void *from, void *to, uint64_t n, double number,
-                                   gsc_norm *norm)
+GSC_INLINE uint64_t add_doubles(const char *from, char *to, uint64_t n, double number)
 {
-    const doubles m = doubles_set(number);
-    (void)norm;
-    for (uint64_t i = 0; i < n; i += W / 2) {
-        const doubles x = doubles_mul(read_first8(AT(from, i, 8), n - i), m);
-        write_first8(AT(to, i, 8), doubles_add(read_first8(AT(to, i, 8), n - i), x), n - i);
+    for (uint64_t i = 0; i < 8 * n; i += 64) {
+        const doubles x = doubles_mul(doubles_of(take(from + i, 8 * n - i)), doubles_set(number));
+        const doubles sum = doubles_add(doubles_of(take(to + i, 8 * n - i)), x);
+        put(to + i, bits_of_doubles(sum), 8 * n - i);
     }
     return 0;
 }
 
-TARGET static uint64_t add_f32_f64(const void *from, void *to, uint64_t n, double number,
-                                   gsc_norm *norm)
+/* Vector k of a group that has `left` elements; `bits` as in a place, but of what is added to. */
+GSC_INLINE void add_vector(enum gsc_dtype out, int k, const char *from, char *to, uint64_t left,
+                           floats m, ints *bits)
 {
+    const uint64_t done = 16 * (uint64_t)k, bytes = done * size_of(out);
+    if (left <= done)
+        return;
+    const floats x = floats_mul(floats_of(take(from + 4 * done, 4 * (left - done))), m);
+    char *at = to + bytes;
+    if (out == gsc_f64) {
+        const doubles low = doubles_of(take(at, 8 * (left - done)));
+        put(at, bits_of_doubles(doubles_add(low, doubles_low(x))), 8 * (left - done));
+        if (left <= done + 8)
+            return;
+        const doubles high = doubles_of(take(at + 64, 8 * (left - done - 8)));
+        put(at + 64, bits_of_doubles(doubles_add(high, doubles_high(x))), 8 * (left - done - 8));
+    } else {
+        if (bytes % 64 == 0)
+            *bits = take(at, left * size_of(out) - bytes);
+        put_floats(out, at, floats_add(widen(out, at, left - done, *bits, k), x), left - done);
+    }
+}
+
+GSC_INLINE uint64_t add(enum gsc_dtype in, enum gsc_dtype out, const char *from, char *to,
+                        uint64_t n, double number)
+{
+    if (in == gsc_f64)
+        return add_doubles(from, to, n, number);
     const floats m = floats_set((float)number);
-    (void)norm;
-    for (uint64_t i = 0; i < n; i += W) {
-        const floats x = floats_mul(f32_widen(f32_read_first(AT(from, i, 4), n - i)), m);
-        void *low = AT(to, i, 8), *high = AT(to, i + W / 2, 8);
-        write_first8(low, doubles_add(read_first8(low, n - i), doubles_low(x)), n - i);
-        if (n - i > W / 2) {
-            const uint64_t left = n - i - W / 2;
-            write_first8(high, doubles_add(read_first8(high, left), doubles_high(x)), left);
-        }
+    ints bits = ints_set(0);
+    for (uint64_t i = 0; i < n; i += GROUP, from += GROUP * 4, to += GROUP * size_of(out)) {
+        add_vector(out, 0, from, to, n - i, m, &bits);
+        add_vector(out, 1, from, to, n - i, m, &bits);
+        add_vector(out, 2, from, to, n - i, m, &bits);
+        add_vector(out, 3, from, to, n - i, m, &bits);
     }
     return 0;
 }
 
-TARGET static uint64_t clamp_f32(const void *from, void *to, uint64_t n, double number,
-                                 gsc_norm *norm)
+GSC_INLINE uint64_t clamp(enum gsc_dtype dtype, const char *from, char *to, uint64_t n,
+                          double number)
 {
+    const uint64_t bytes = n * size_of(dtype);
     const float limit = (float)number;
-    (void)norm;
-    for (uint64_t i = 0; i < n; i += W) {
-        const floats x = f32_widen(f32_read_first(AT(from, i, 4), n - i));
-        f32_write_first(AT(to, i, 4), floats_clamp(x, floats_set(-limit), floats_set(limit)),
-                        n - i);
+    for (uint64_t i = 0; i < bytes; i += 64) {
+        const ints x = take(from + i, bytes - i);
+        const ints clamped =
+            dtype == gsc_f64
+                ? bits_of_doubles(
+                      doubles_clamp(doubles_of(x), doubles_set(-number), doubles_set(number)))
+                : bits_of(floats_clamp(floats_of(x), floats_set(-limit), floats_set(limit)));
+        put(to + i, clamped, bytes - i);
     }
     return 0;
 }
 
-TARGET static uint64_t clamp_f64(const void *from, void *to, uint64_t n, double number,
-                                 gsc_norm *norm)
+static void stream(const void *in, void *out, uint64_t bytes)
 {
-    (void)norm;
-    for (uint64_t i = 0; i < n; i += W / 2) {
-        const doubles x = read_first8(AT(from, i, 8), n - i);
-        write_first8(AT(to, i, 8), doubles_clamp(x, doubles_set(-number), doubles_set(number)),
-                     n - i);
-    }
-    return 0;
-}
-
-TARGET static void stream(const void *from, void *to, uint64_t bytes)
-{
-    const uint64_t past = (uintptr_t)to % (4 * W), head = past ? 4 * W - past : 0;
+    const char *from = in;
+    char *to = out;
+    const uint64_t odd_bytes = (uintptr_t)to % 64, head = odd_bytes ? 64 - odd_bytes : 0;
     uint64_t i = head < bytes ? head : bytes;
     memcpy(to, from, i);
-    for (; i + 4 * W <= bytes; i += 4 * W)
-        stream4(AT(to, i, 1), read4(AT(from, i, 1)));
-    stream_end();
-    memcpy(AT(to, i, 1), AT(from, i, 1), bytes - i);
+    for (; i + 64 <= bytes; i += 64)
+        store_past_caches(to + i, load(from + i));
+    store_past_caches_done();
+    memcpy(to + i, from + i, bytes - i);
 }
 
-/* All but doubles to narrow types, which stay in plain C: nobody trains that way. */
-#define INSTALL_WRITERS_OF(d)                                                                      \
-    GSC_INSTALL_WRITERS(d, d)                                                                      \
-    GSC_INSTALL_WRITERS(d, f32) GSC_INSTALL_WRITERS(f32, d) GSC_INSTALL_SUM(f32, d)
-#define INSTALL                                                                                    \
-    GSC_FOR_DTYPES(GSC_INSTALL_READERS)                                                            \
-    INSTALL_WRITERS_OF(f32)                                                                        \
-    INSTALL_WRITERS_OF(f64)                                                                        \
-    INSTALL_WRITERS_OF(f16)                                                                        \
-    INSTALL_WRITERS_OF(bf16)                                                                       \
-    INSTALL_WRITERS_OF(f8_e4m3fn)                                                                  \
-    INSTALL_WRITERS_OF(f8_e5m2)                                                                    \
-    INSTALL_WRITERS_OF(cb16)                                                                       \
-    GSC_INSTALL_SUM(f64, f64)                                                                      \
-    GSC_INSTALL_CLAMP(f32)                                                                         \
-    GSC_INSTALL_CLAMP(f64)                                                                         \
+/* ---- the table ---- */
+
+GSC_FOR_DTYPES(GSC_READERS)
+GSC_FOR_FAST_PAIRS(GSC_WRITERS)
+GSC_FOR_FAST_SUMS(GSC_SUM)
+GSC_KERNEL(clamp_f32, clamp(gsc_f32, from, to, n, number))
+GSC_KERNEL(clamp_f64, clamp(gsc_f64, from, to, n, number))
+
+static void install(gsc_kernels *kernels)
+{
+    GSC_FOR_DTYPES(GSC_INSTALL_READERS)
+    GSC_FOR_FAST_PAIRS(GSC_INSTALL_WRITERS)
+    GSC_FOR_FAST_SUMS(GSC_INSTALL_SUM)
+    kernels->clamp[gsc_f32] = clamp_f32;
+    kernels->clamp[gsc_f64] = clamp_f64;
     kernels->stream = stream;
+    kernels->looks_up = true;
+}

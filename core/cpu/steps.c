@@ -19,6 +19,10 @@ static gsc_status fail_absent(const gsc_report *report, uint32_t wants, int argu
 static gsc_status fail_report(const gsc_report *report, uint32_t wants, int argument,
                               gsc_error *err)
 {
+    if (report->status != GSC_OK && report->status_rank != 0)
+        return gsc_fail(err, GSC_ERROR_REPORT, argument, -1, "report.status",
+                        "is an error that rank %u met: %s", report->status_rank - 1,
+                        gsc_status_string(report->status));
     if (report->status != GSC_OK)
         return gsc_fail(err, GSC_ERROR_REPORT, argument, -1, "report.status", "is an error: %s",
                         gsc_status_string(report->status));
@@ -42,6 +46,30 @@ static gsc_status fail_clip(const gsc_step *p, gsc_status status, gsc_error *err
         GSC_TRY(gsc_factor_check(p->factor, 1, err));
     return gsc_fail_number(err, GSC_ERROR_FACTOR, 3, -1, "max_norm", p->number, 0, NAN,
                            "less far below the norm: the factor's inverse becomes 0");
+}
+
+/* A digest that differs from the first one before it. */
+static gsc_status fail_agreement(const gsc_step *p, gsc_error *err)
+{
+    const uint64_t index = gsc_disagrees(p->reports, p->n);
+    uint64_t first = 0;
+    while (p->reports[first].agreement == 0)
+        first++;
+    const uint32_t rank = p->reports[index].status_rank, other = p->reports[first].status_rank;
+    if (rank != 0 && rank == other)
+        return gsc_fail(err, GSC_ERROR_AGREEMENT, 1, (int64_t)index, "reports.agreement",
+                        "differs: two ranks with unlike policies or states were both stamped %u: "
+                        "give each rank its own number, and all the same checkpoint",
+                        rank - 1);
+    if (rank != 0 && other != 0)
+        return gsc_fail(err, GSC_ERROR_AGREEMENT, 1, (int64_t)index, "reports.agreement",
+                        "differs: rank %u has another policy or state than rank %u: load the same "
+                        "checkpoint on all ranks, or send one rank's policy and state to all",
+                        rank - 1, other - 1);
+    return gsc_fail(err, GSC_ERROR_AGREEMENT, 1, (int64_t)index, "reports.agreement",
+                    "differs from that of reports[%llu]: load the same checkpoint on all ranks, or "
+                    "send one rank's policy and state to all",
+                    (unsigned long long)first);
 }
 
 /* A report with reserved words, or the first that lacks what the policy judges by. */
@@ -89,7 +117,11 @@ gsc_status gsc_cpu_step(const gsc_exec *on, const gsc_step *step, gsc_error *err
     case GSC_STEP_CLIP:
         return fail_clip(step, status, err);
     case GSC_STEP_MERGE:
-        return fail_merge(step, err);
+        return status == GSC_ERROR_AGREEMENT ? fail_agreement(step, err) : fail_merge(step, err);
+    case GSC_STEP_STAMP:
+        if (status == GSC_ERROR_STATE)
+            return gsc_state_check(step->state, 3, err);
+        return gsc_fail_reserved(err, GSC_ERROR_REPORT, 1, -1, "report.reserved");
     case GSC_STEP_STATE_INIT:
         return fail_from(step->state, err);
     default:

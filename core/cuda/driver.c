@@ -5,15 +5,33 @@
  */
 #include "driver.h"
 
+#if !defined(_WIN32)
 #include <dlfcn.h>
+#endif
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(_WIN32)
+#include <windows.h>
+#endif
 
 #include "launch.h"
+
+#if defined(_WIN32) /* from the system's folder only */
+#define LIBRARY             "nvcuda.dll"
+#define LOAD(name)          ((void *)LoadLibraryExA(name, NULL, LOAD_LIBRARY_SEARCH_SYSTEM32))
+#define FIND(library, name) ((void *)GetProcAddress((HMODULE)(library), name))
+#define WHY()               ""
+#undef OPTIONAL
+#else
+#define LIBRARY             "libcuda.so.1"
+#define LOAD(name)          dlopen(name, RTLD_NOW | RTLD_LOCAL)
+#define FIND(library, name) dlsym(library, name)
+#define WHY()               dlerror()
+#endif
 
 /* As the driver counts: 1000 * major + 10 * minor. The first to have all of driver.def, and the
  * first to take 32 KiB of parameters. */
@@ -132,7 +150,7 @@ static const char *find_functions(void *library)
     const char *missing = NULL;
     void *symbol;
 #define OPTIONAL(name, function, signature)                                                        \
-    symbol = dlsym(library, #function);                                                            \
+    symbol = FIND(library, #function);                                                             \
     memcpy(&driver.name, &symbol, sizeof symbol);
 #define X(name, function, signature)                                                               \
     OPTIONAL(name, function, signature)                                                            \
@@ -147,11 +165,11 @@ static const char *find_functions(void *library)
 
 static void start_driver(void)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    void *library = LOAD(LIBRARY);
     if (!library) {
-        const char *why = dlerror();
+        const char *why = WHY();
         NOTE("no CUDA driver: %s; install NVIDIA's, or give the container its GPUs",
-             why ? why : "libcuda.so.1 cannot be loaded");
+             why && *why ? why : LIBRARY " cannot be loaded");
         return;
     }
     const char *missing = find_functions(library);
@@ -164,7 +182,7 @@ static void start_driver(void)
         return;
     }
     if (missing) {
-        NOTE("the CUDA driver lacks %s: libcuda.so.1 is damaged or not NVIDIA's", missing);
+        NOTE("the CUDA driver lacks %s: " LIBRARY " is damaged or not NVIDIA's", missing);
         return;
     }
     int32_t result = driver.init(0);

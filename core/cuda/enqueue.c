@@ -30,7 +30,8 @@ static gsc_cuda_policy policy_of(const gsc_policy *policy)
 
 static uint64_t size_for(const gsc_job *job)
 {
-    return sizeof(gsc_cuda_workspace) + job->n * sizeof(gsc_cuda_record) +
+    return sizeof(gsc_cuda_workspace) +
+           job->n * (sizeof(gsc_cuda_record) + sizeof(gsc_cuda_tensor)) +
            job->chunks * sizeof(gsc_cuda_chunk);
 }
 
@@ -72,11 +73,11 @@ static uint64_t looked_at(const gsc_tensor *tensor)
 }
 
 /* Returns its chunks. */
-static uint32_t describe(const gsc_job *job, uint64_t i, bool writes, gsc_cuda_tensor *to)
+static uint32_t describe(const gsc_job *job, uint64_t i, gsc_cuda_tensor *to)
 {
     const gsc_tensor *in = &job->in[i], *out = job->out ? &job->out[i] : in;
     to->in = in->data;
-    to->out = job->out && writes ? out->data : NULL;
+    to->out = job->out ? out->data : NULL;
     to->last = (uint16_t)((gsc_numbers_of(in) - 1) % GSC_CHUNK);
     to->in_dtype = (uint8_t)(gsc_reals[in->dtype].real |
                              (gsc_reals[in->dtype].parts == 2 ? GSC_CUDA_COMPLEX : 0));
@@ -84,31 +85,40 @@ static uint32_t describe(const gsc_job *job, uint64_t i, bool writes, gsc_cuda_t
     return (uint32_t)gsc_chunks_of(in);
 }
 
-/* The whole list, in as few launches as the driver takes. */
-static gsc_status launch_chunks(const gsc_exec *on, const gsc_job *job, const gsc_cuda_call *call,
-                                bool writes, gsc_error *err)
+/* The call and its whole list, in as few launches as the driver takes. */
+static gsc_status launch_begin(const gsc_exec *on, const gsc_job *job,
+                               const gsc_cuda_begin_header *header, gsc_error *err)
 {
     const bool has_many = gsc_cuda_has(on, GSC_CUDA_many);
     gsc_cuda_many_parameter p; /* too long to be cleared where only its beginning is used */
-    p.call = call;
-    p.first_chunk = 0;
-    for (uint64_t first = 0, length; first < job->n; first += length) {
+    p.header = *header;
+    memset(p.tensors, 0, sizeof *p.tensors);
+    uint64_t first = 0;
+    do { /* an empty list has a call, too */
         const bool many = has_many && job->n - first > GSC_CUDA_TENSORS;
-        uint32_t end = 0;
-        length = many ? GSC_CUDA_MANY : GSC_CUDA_TENSORS;
-        memset(p.tensors, 0, length * sizeof *p.tensors);
-        for (uint64_t i = 0; i < length; i++) {
-            if (first + i < job->n)
-                end += describe(job, first + i, writes, &p.tensors[i]);
-            p.tensors[i].end = end; /* which never falls, for the search */
-        }
-        p.first_tensor = (uint32_t)first;
-        if (end > 0)
-            GSC_TRY(gsc_cuda_launch(on, many ? GSC_CUDA_many : GSC_CUDA_chunks, end,
-                                    GSC_CUDA_THREADS, &p, err));
-        p.first_chunk += end;
-    }
+        const uint64_t most = many ? GSC_CUDA_MANY : GSC_CUDA_TENSORS, left = job->n - first;
+        const uint32_t n = (uint32_t)(left < most ? left : most);
+        p.header.first_tensor = (uint32_t)first;
+        p.header.tensors = n;
+        for (uint32_t i = 1; i <= n; i++)
+            p.tensors[i].end = p.tensors[i - 1].end + describe(job, first + i - 1, &p.tensors[i]);
+        memset(p.tensors + 1 + n, 0, (most - n) * sizeof *p.tensors);
+        GSC_TRY(gsc_cuda_launch(on, many ? GSC_CUDA_many : GSC_CUDA_begin, n / GSC_CUDA_THREADS + 1,
+                                GSC_CUDA_THREADS, &p, err));
+        p.tensors[0] = p.tensors[n];
+        first += n;
+    } while (first < job->n);
     return GSC_OK;
+}
+
+/* A pass over the list. */
+static gsc_status launch_chunks(const gsc_exec *on, const gsc_job *job, const gsc_cuda_call *call,
+                                gsc_error *err)
+{
+    const gsc_cuda_chunks_parameter p = {call};
+    if (job->chunks == 0)
+        return GSC_OK;
+    return gsc_cuda_launch(on, GSC_CUDA_chunks, (uint32_t)job->chunks, GSC_CUDA_THREADS, &p, err);
 }
 
 static gsc_status tensors(const gsc_exec *on, const gsc_job *job, gsc_error *err)
@@ -121,13 +131,15 @@ static gsc_status tensors(const gsc_exec *on, const gsc_job *job, gsc_error *err
     GSC_TRY(workspace_check(on, size_for(job), err));
     gsc_cuda_workspace *workspace = on->workspace;
     gsc_cuda_record *records = (gsc_cuda_record *)(void *)(workspace + 1);
+    gsc_cuda_tensor *list = (gsc_cuda_tensor *)(void *)(records + job->n);
     const bool adds = job->operation == GSC_OPERATION_ADD;
-    gsc_cuda_begin_parameter begin = {
+    gsc_cuda_begin_header header = {
         .workspace = workspace,
         .factor = job->factor,
         .by_scale = job->by_scale,
-        .call = {.records = records,
-                 .chunks = (gsc_cuda_chunk *)(void *)(records + job->n),
+        .call = {.list = list,
+                 .records = records,
+                 .chunks = (gsc_cuda_chunk *)(void *)(list + job->n),
                  .overflow = adds ? &workspace->overflow : NULL,
                  .bins = job->histogram ? workspace->bins : NULL,
                  .report = job->report,
@@ -138,17 +150,22 @@ static gsc_status tensors(const gsc_exec *on, const gsc_job *job, gsc_error *err
                  .elements = job->elements,
                  .clamp = job->clamp,
                  .operation = job->clamp != 0 ? GSC_CUDA_CLAMP : GSC_CUDA_STORE,
-                 .want = job->want},
+                 .want = job->want,
+                 .writes = !adds},
     };
     for (uint64_t i = 0; job->histogram && i < job->n; i++)
-        begin.call.histogram_elements += (int64_t)looked_at(&job->in[i]);
-    const uint32_t blocks = (uint32_t)(job->n / GSC_CUDA_THREADS + 1);
-    GSC_TRY(gsc_cuda_launch(on, GSC_CUDA_begin, blocks, GSC_CUDA_THREADS, &begin, err));
-    GSC_TRY(launch_chunks(on, job, &workspace->call, !adds, err));
+        header.call.histogram_elements += (int64_t)looked_at(&job->in[i]);
+    GSC_TRY(launch_begin(on, job, &header, err));
+    GSC_TRY(launch_chunks(on, job, &workspace->call, err));
     if (adds)
-        GSC_TRY(launch_chunks(on, job, &workspace->add, true, err));
+        GSC_TRY(launch_chunks(on, job, &workspace->add, err));
     if (!job->report && !job->each && !job->histogram)
         return GSC_OK;
+    if (job->chunks > 0 && (job->want & (GSC_WANT_NORM | GSC_WANT_AMAX))) {
+        const gsc_cuda_fold_parameter fold = {&workspace->call};
+        const uint32_t blocks = (uint32_t)((job->chunks - 1) / GSC_CUDA_THREADS + 1);
+        GSC_TRY(gsc_cuda_launch(on, GSC_CUDA_fold, blocks, GSC_CUDA_THREADS, &fold, err));
+    }
     const gsc_cuda_finish_parameter finish = {&workspace->call, policy_of(job->policy)};
     return gsc_cuda_launch(on, GSC_CUDA_finish, 1, GSC_CUDA_THREADS, &finish, err);
 }
@@ -164,6 +181,7 @@ static gsc_status step(const gsc_exec *on, const gsc_step *step, gsc_error *err)
     } places[] = {[GSC_STEP_MULTIPLY] = {0, 0, 3, "", ""},
                   [GSC_STEP_CLIP] = {0, 2, 4, "", "report"},
                   [GSC_STEP_MERGE] = {0, 1, 5, "", "reports"},
+                  [GSC_STEP_STAMP] = {3, 1, 5, "state", "report"},
                   [GSC_STEP_STATE_INIT] = {2, 0, 3, "from", ""},
                   [GSC_STEP_UPDATE] = {2, 3, 4, "state", "report"}};
     const int reports = places[step->kind].reports, state = places[step->kind].state;

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The kernels: CUDA C for a device, and C for the emulation of one, which the tests compare with
- * the CPU. ci/generate compiles this file to PTX; the library itself does not.
+ * The kernels, in CUDA C++. ci/generate compiles this file to PTX; the library itself does not.
  *
  * A chunk is a block of 256 threads, 16 to each of its blocks of 4,096 elements. A thread has the
- * same 4 neighbours of the 64 lanes in all 64 rows of its block, as a vector of up to 16 bytes
- * where the data is aligned so far, so every lane is accumulated in order by one thread, in one
- * pass. Rows that are not finite, that end within a vector, or of which more is wanted, take the
- * long way: careful().
+ * same 4 neighbours of the 64 lanes in all 64 rows of its block, so every lane is accumulated in
+ * order by one thread, in one pass. A row goes one of three ways, all with the same bits:
+ *
+ *   quick    what is finite and only stored, added or measured, of pairs that programs use
+ *
+ *   full     the same pairs, and whatever is in the row or wanted of it
+ *
+ *   careful  any pair and any alignment, one element after the other
  *
  * In place, what was read is gone when a block's float sum turns out not to be trusted: all sums
- * are kept in double lanes, too. That is meant to be hidden behind the memory, but not measured.
- * Where the input outlives the call, a block could instead be read again when it is not trusted.
+ * are kept in double lanes, too, and those are folded only where they are needed.
  */
 #if defined(__CUDA__) && defined(__clang__) /* without a toolkit */
 #pragma clang force_cuda_host_device begin
@@ -32,7 +34,6 @@
 #define LAUNCH_BOUNDS __launch_bounds__(GSC_CUDA_THREADS, 4)
 #endif
 
-#if defined(__CUDACC__) || defined(__CUDA__)
 /* The headers of the core say `static inline`. */
 #define inline __inline__ __device__
 #include "convert.h"
@@ -40,21 +41,13 @@
 #undef inline
 #include "launch.h"
 #define DEVICE     static __inline__ __device__
-#define SLOW       static __device__ __noinline__
 #define INLINED    static __inline__ __device__ __attribute__((always_inline))
-#define CONSTANT   static __constant__ const
+#define SLOW       static __device__ __noinline__
 #define SHARED     __shared__
 #define ONE_BY_ONE _Pragma("unroll 1")
 #define UNROLLED   _Pragma("unroll")
-#define BRANCH     asm volatile("") /* is not computed and thrown away where it does not apply */
 #define KERNEL(name)                                                                               \
     extern "C" __global__ void LAUNCH_BOUNDS gsc_cuda_##name(const gsc_cuda_##name##_parameter p)
-/*
- * What the body writes, all threads see after it; only shared memory outlives it. Not to be left
- * but by its end.
- */
-#define EACH_THREAD(t)                                                                             \
-    for (uint32_t t = thread_index(), more_ = 1; more_; more_ = 0, __syncthreads())
 
 DEVICE uint32_t thread_index(void)
 {
@@ -75,9 +68,41 @@ DEVICE void atomic_add(int64_t *to, int64_t x)
     asm volatile("red.add.u64 [%0], %1;" ::"l"(to), "l"(x) : "memory");
 }
 
+DEVICE void atomic_add(uint32_t *to, uint32_t x)
+{
+    asm volatile("red.add.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+
 DEVICE void atomic_min(int64_t *to, int64_t x)
 {
     asm volatile("red.min.s64 [%0], %1;" ::"l"(to), "l"(x) : "memory");
+}
+
+DEVICE void atomic_min(uint32_t *to, uint32_t x)
+{
+    asm volatile("red.min.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+
+template <class T> DEVICE T least(T a, T b)
+{
+    return b < a ? b : a;
+}
+
+template <class T> DEVICE T most(T a, T b)
+{
+    return a < b ? b : a;
+}
+
+/* ---- conversions of quick and full: the bits of convert.h, but a NaN is left alone ---- */
+
+DEVICE uint32_t bits_of(float x)
+{
+    return gsc_float_bits(x);
+}
+
+DEVICE uint64_t bits_of(double x)
+{
+    return gsc_double_bits(x);
 }
 
 /* IEEE conversions, except for the payload of a NaN. */
@@ -88,33 +113,28 @@ DEVICE float f16_quick_load(f16_bits bits)
     return x;
 }
 
-DEVICE f16_bits f16_quick_from_float(float x)
+DEVICE f16_bits f16_quick_store(float x)
 {
     f16_bits bits;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
 }
-#else
-#include "emulation.h"
-#endif
-
-/* ---- conversions of the quick path: the bits of convert.h, except for NaN, left alone ---- */
-
-#define f32_quick_load        f32_load
-#define f64_quick_load        f64_load
-#define f32_quick_from_float  f32_from_float
-#define f64_quick_from_double f64_from_double
 
 DEVICE float bf16_quick_load(bf16_bits bits)
 {
     return gsc_float((uint32_t)bits << 16);
 }
 
-DEVICE bf16_bits bf16_quick_from_float(float x)
+DEVICE bf16_bits bf16_quick_store(float x)
 {
     const uint32_t bits = gsc_float_bits(x);
     return (bf16_bits)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
+
+#define f32_quick_load  f32_load
+#define f64_quick_load  f64_load
+#define f32_quick_store f32_from_float
+#define f64_quick_store f64_from_double
 
 /*
  * To float by the exponents' difference as a factor, which is exact. Back, normal numbers by
@@ -129,7 +149,7 @@ DEVICE bf16_bits bf16_quick_from_float(float x)
         const float x = gsc_float(sign | magnitude << (23 - dtype##_MANTISSA));                    \
         return magnitude < dtype##_INF ? x * gsc_float((254u - dtype##_BIAS) << 23) : INFINITY;    \
     }                                                                                              \
-    DEVICE dtype##_bits dtype##_quick_from_float(float x)                                          \
+    DEVICE dtype##_bits dtype##_quick_store(float x)                                               \
     {                                                                                              \
         const uint32_t bits = gsc_float_bits(x), magnitude = bits & 0x7fffffffu;                   \
         const uint32_t shift = 23 - dtype##_MANTISSA, least = (128u - dtype##_BIAS) << 23;         \
@@ -145,18 +165,52 @@ QUICK_NARROW(f8_e4m3fn)
 QUICK_NARROW(f8_e5m2)
 QUICK_NARROW(cb16)
 
-/* ---- dtypes by number ---- */
+/* ---- dtypes ---- */
 
 typedef struct dtype {
     uint32_t size, mantissa;
     uint64_t infinity, nan; /* |bits| of the least that is not finite, that is NaN */
 } dtype;
 
-CONSTANT dtype dtypes[] = {
+/* By number. */
+static __constant__ const dtype dtypes[] = {
 #define DTYPE(name) {sizeof(name##_bits), name##_MANTISSA, name##_INF, name##_NAN},
     GSC_FOR_DTYPES(DTYPE)
 #undef DTYPE
 };
+
+/* By type: what multiplies it is `real`, and |x| of the least real that is not finite in it is
+ * `overflow`. */
+#define f32_OVERFLOW         f32_INF
+#define f64_OVERFLOW         f64_INF
+#define BETWEEN(dtype, bits) /* that number of the dtype and the next */                           \
+    (((bits) << (23 - dtype##_MANTISSA)) + (1u << (22 - dtype##_MANTISSA)) +                       \
+     ((127u - dtype##_BIAS) << 23))
+/* A tie is rounded to even. */
+#define OVERFLOW_OF(dtype) (BETWEEN(dtype, dtype##_INF - 1) + (~(dtype##_INF - 1) & 1))
+#define f16_OVERFLOW       OVERFLOW_OF(f16)
+#define bf16_OVERFLOW      OVERFLOW_OF(bf16)
+#define f8_e4m3fn_OVERFLOW OVERFLOW_OF(f8_e4m3fn)
+#define f8_e5m2_OVERFLOW   OVERFLOW_OF(f8_e5m2)
+#define cb16_OVERFLOW      OVERFLOW_OF(cb16)
+#define TYPE(name)                                                                                 \
+    struct name {                                                                                  \
+        typedef name##_bits bits;                                                                  \
+        typedef name##_wide real;                                                                  \
+        static constexpr uint32_t size = sizeof(bits), mantissa = name##_MANTISSA;                 \
+        static constexpr uint64_t infinity = name##_INF, nan = name##_NAN;                         \
+        static constexpr uint64_t overflow = name##_OVERFLOW;                                      \
+        static constexpr bits sign = (bits)((bits)1 << (8 * sizeof(bits) - 1));                    \
+        static __inline__ __device__ real load(bits x)                                             \
+        {                                                                                          \
+            return name##_quick_load(x);                                                           \
+        }                                                                                          \
+        static __inline__ __device__ bits store(real x)                                            \
+        {                                                                                          \
+            return name##_quick_store(x);                                                          \
+        }                                                                                          \
+    };
+GSC_FOR_DTYPES(TYPE)
 
 DEVICE uint64_t magnitude_of(uint32_t type, uint64_t bits)
 {
@@ -219,7 +273,7 @@ DEVICE void write_bits(uint32_t type, unsigned char *to, uint64_t bits)
 }
 
 /* Exact; of what is no NaN. */
-DEVICE double widen(uint32_t type, uint64_t bits)
+SLOW double widen(uint32_t type, uint64_t bits)
 {
     switch (type) {
 #define WIDEN(dtype)                                                                               \
@@ -233,7 +287,7 @@ DEVICE double widen(uint32_t type, uint64_t bits)
 }
 
 /* Rounded once; of what is no NaN. */
-DEVICE uint64_t narrow(uint32_t type, double x)
+SLOW uint64_t narrow(uint32_t type, double x)
 {
     switch (type) {
 #define NARROW(dtype)                                                                              \
@@ -247,13 +301,12 @@ DEVICE uint64_t narrow(uint32_t type, double x)
 }
 
 /* In integers: what a device makes of a NaN has another payload. */
-DEVICE uint64_t convert_nan(uint32_t in, uint32_t out, uint64_t bits)
+DEVICE uint64_t convert_nan(const dtype in, const dtype out, uint64_t bits)
 {
-    const uint64_t fraction = bits & (((uint64_t)1 << dtypes[in].mantissa) - 1);
-    const uint64_t payload = fraction << (52 - dtypes[in].mantissa) | (uint64_t)1 << 51;
-    const uint64_t sign = bits >> (8 * dtypes[in].size - 1);
-    return sign << (8 * dtypes[out].size - 1) | dtypes[out].infinity |
-           payload >> (52 - dtypes[out].mantissa);
+    const uint64_t fraction = bits & (((uint64_t)1 << in.mantissa) - 1);
+    const uint64_t payload = fraction << (52 - in.mantissa) | (uint64_t)1 << 51;
+    const uint64_t sign = bits >> (8 * in.size - 1);
+    return sign << (8 * out.size - 1) | out.infinity | payload >> (52 - out.mantissa);
 }
 
 /* ---- rows ---- */
@@ -275,8 +328,7 @@ typedef struct piece {
     uint32_t in_dtype, out_dtype, complex;
     uint32_t n, start; /* elements, and the position of the first in the chunk */
     uint32_t thread;   /* of the 16; its lanes are the 4 from 4 * thread on */
-    uint32_t binned;   /* a histogram is wanted */
-    uint32_t *bins;    /* of it; never NULL, which a cast to shared memory and back need not keep */
+    uint32_t vectors;  /* its lanes may be moved as such */
 } piece;
 
 /* An element: its |bits|, those of its output before a clamp, its |product|, was it clamped. */
@@ -302,11 +354,6 @@ DEVICE void count(const piece *p, found *f, uint32_t i, const seen *e)
                                           e->after < (uint64_t)1 << out->mantissa &&
                                           !(e->before != 0 && e->before < in_normal);
     }
-    if (p->binned && e->product > 0 && isfinite(e->product)) {
-        const int exponent = (int)(gsc_double_bits(e->product) >> 52) - 1023 - GSC_BIN_FIRST;
-        const int bin = exponent < 0 ? 0 : exponent / GSC_BIN_POWERS;
-        p->bins[bin < GSC_BINS ? bin : GSC_BINS - 1]++;
-    }
 }
 
 /* Element, or part, `i` of the block: converts it. */
@@ -322,8 +369,9 @@ DEVICE void element(const piece *p, found *f, uint32_t i, uint32_t k, seen *e)
     double x = HUGE_VAL;
     e->before = magnitude_of(in, bits);
     if (e->before >= dtypes[in].nan) {
-        result =
-            operation == GSC_CUDA_STORE && in == out && m == 1 ? bits : convert_nan(in, out, bits);
+        result = operation == GSC_CUDA_STORE && in == out && m == 1
+                     ? bits
+                     : convert_nan(dtypes[in], dtypes[out], bits);
     } else {
         x = widen(in, bits) * m;
         if (!in_double) /* the product of two floats is exact in double */
@@ -346,7 +394,7 @@ DEVICE void element(const piece *p, found *f, uint32_t i, uint32_t k, seen *e)
     if (operation == GSC_CUDA_ADD) {
         const uint64_t old = read_bits(out, to);
         if (magnitude_of(out, old) >= dtypes[out].nan) {
-            result = convert_nan(out, out, old);
+            result = convert_nan(dtypes[out], dtypes[out], old);
         } else {
             double sum = x + widen(out, old);
             if (!in_double && out != gsc_f64)
@@ -378,408 +426,847 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
         }
 }
 
-/* Clamps four elements, or parts, of which each two are one; returns how many are not the same. */
-#define CLAMP(real)                                                                                \
-    DEVICE uint32_t clamp_##real(real *x, real clamp, uint32_t complex)                            \
-    {                                                                                              \
-        uint32_t clamped = 0, before = 0;                                                          \
-        for (uint32_t k = 0; k < 4; k++) {                                                         \
-            const real y = x[k] > clamp ? clamp : x[k] < -clamp ? -clamp : x[k];                   \
-            const uint32_t changed = y != x[k];                                                    \
-            clamped += changed & ~(complex & k & before);                                          \
-            before = changed;                                                                      \
-            x[k] = y;                                                                              \
-        }                                                                                          \
-        return clamped;                                                                            \
+/* ---- four neighbours at a time ---- */
+
+/* As they lie in memory, in words. */
+template <class T> struct quad {
+    static constexpr uint32_t in_word = 4 / sizeof(typename T::bits); /* 0: of 8 bytes */
+    uint32_t words[sizeof(typename T::bits)];
+
+    __inline__ __device__ typename T::bits get(uint32_t k) const
+    {
+        if constexpr (in_word == 0)
+            return words[2 * k] | (uint64_t)words[2 * k + 1] << 32;
+        else
+            return (typename T::bits)(words[k / in_word] >> 32 / in_word * (k % in_word));
     }
-CLAMP(float)
-CLAMP(double)
+    /* Of zeros. */
+    __inline__ __device__ void set(uint32_t k, typename T::bits bits)
+    {
+        if constexpr (in_word == 0) {
+            words[2 * k] = (uint32_t)bits;
+            words[2 * k + 1] = (uint32_t)(bits >> 32);
+        } else {
+            words[k / in_word] |= (uint32_t)bits << 32 / in_word * (k % in_word);
+        }
+    }
+};
+
+/* A vector of up to 16 bytes, or two. Addresses are of global memory: a device need not look where.
+ */
+template <uint32_t N> INLINED void load_words(uint32_t *words, uint64_t from)
+{
+    if constexpr (N == 1)
+        asm volatile("ld.global.u32 %0, [%1];" : "=r"(words[0]) : "l"(from));
+    else if constexpr (N == 2)
+        asm volatile("ld.global.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(words[0]), "=r"(words[1])
+                     : "l"(from));
+    else
+        asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                     : "l"(from));
+    if constexpr (N == 8)
+        load_words<4>(words + 4, from + 16);
+}
+
+template <uint32_t N> INLINED void store_words(const uint32_t *words, uint64_t to)
+{
+    if constexpr (N == 1)
+        asm volatile("st.global.u32 [%0], %1;" ::"l"(to), "r"(words[0]) : "memory");
+    else if constexpr (N == 2)
+        asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(words[0]), "r"(words[1])
+                     : "memory");
+    else
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(words[0]),
+                     "r"(words[1]), "r"(words[2]), "r"(words[3])
+                     : "memory");
+    if constexpr (N == 8)
+        store_words<4>(words + 4, to + 16);
+}
+
+/* N rows of a thread, as vectors. */
+template <class T, uint32_t N> INLINED void load_vectors(quad<T> (&quads)[N], uint64_t from)
+{
+    UNROLLED for (uint32_t u = 0; u < N; u++)
+        load_words<T::size>(quads[u].words, from + GSC_LANES * T::size * u);
+}
+
+/* Nothing is done with any of them before all their loads are on their way. */
+template <class T, uint32_t N> INLINED void together(quad<T> (&quads)[N])
+{
+    UNROLLED for (uint32_t u = 0; u < N; u++)
+    {
+        UNROLLED for (uint32_t w = 0; w < T::size; w++) asm volatile("" : "+r"(quads[u].words[w]));
+    }
+}
+
+/* A row of a thread, where only its elements are aligned. */
+template <class T> INLINED quad<T> load_elements(uint64_t from)
+{
+    constexpr uint32_t size = T::size;
+    quad<T> q = {};
+    UNROLLED for (uint32_t k = 0; k < 4; k++)
+    {
+        uint32_t word;
+        uint64_t words;
+        if constexpr (size == 1)
+            asm volatile("ld.global.u8 %0, [%1];" : "=r"(word) : "l"(from + k));
+        else if constexpr (size == 2)
+            asm volatile("ld.global.u16 %0, [%1];" : "=r"(word) : "l"(from + 2 * k));
+        else if constexpr (size == 4)
+            asm volatile("ld.global.u32 %0, [%1];" : "=r"(word) : "l"(from + 4 * k));
+        else
+            asm volatile("ld.global.u64 %0, [%1];" : "=l"(words) : "l"(from + 8 * k));
+        if constexpr (size == 8)
+            q.set(k, words);
+        else
+            q.set(k, (typename T::bits)word);
+    }
+    return q;
+}
+
+template <class T> INLINED void store_row(const quad<T> &q, uint64_t to, bool vectors)
+{
+    constexpr uint32_t size = T::size;
+    if (vectors) {
+        store_words<size>(q.words, to);
+        return;
+    }
+    UNROLLED for (uint32_t k = 0; k < 4; k++)
+    {
+        if constexpr (size == 1)
+            asm volatile("st.global.u8 [%0], %1;" ::"l"(to + k), "r"((uint32_t)q.get(k))
+                         : "memory");
+        else if constexpr (size == 2)
+            asm volatile("st.global.u16 [%0], %1;" ::"l"(to + 2 * k), "r"((uint32_t)q.get(k))
+                         : "memory");
+        else if constexpr (size == 4)
+            asm volatile("st.global.u32 [%0], %1;" ::"l"(to + 4 * k), "r"(q.get(k)) : "memory");
+        else
+            asm volatile("st.global.u64 [%0], %1;" ::"l"(to + 8 * k), "l"(q.get(k)) : "memory");
+    }
+}
+
+/* Where the lanes of a thread are in row `row` of a tensor. */
+template <class T>
+INLINED uint64_t lanes_of(const piece *p, const unsigned char *data, uint32_t row)
+{
+    uint64_t at;
+    asm("cvta.to.global.u64 %0, %1;" : "=l"(at) : "l"(data));
+    return at + (GSC_LANES * row + 4 * p->thread) * T::size;
+}
+
+/* What a thread found, while it looks at rows: in registers. */
+template <class real> struct sums {
+    typedef decltype(bits_of(real())) bits;
+    real narrow[4];
+    double wide[4];
+    bits largest; /* |x| */
+
+    __inline__ __device__ explicit sums(const found *f) : largest(0)
+    {
+        UNROLLED for (uint32_t k = 0; k < 4; k++)
+        {
+            narrow[k] = (real)f->narrow[k];
+            wide[k] = f->wide[k];
+        }
+    }
+    __inline__ __device__ void add(uint32_t k, real x)
+    {
+        if constexpr (sizeof x == sizeof(float)) /* doubles have no narrow sum */
+            narrow[k] = fmaf(x, x, narrow[k]);
+        wide[k] = fma((double)x, (double)x, wide[k]);
+    }
+    __inline__ __device__ void put(found *f) const
+    {
+        real amax;
+        memcpy(&amax, &largest, sizeof amax);
+        f->amax = most((double)amax, f->amax);
+        UNROLLED for (uint32_t k = 0; k < 4; k++)
+        {
+            f->narrow[k] = (float)narrow[k];
+            f->wide[k] = wide[k];
+        }
+    }
+};
+
+template <class real> INLINED real multiplier(const gsc_cuda_call *call)
+{
+    return sizeof(real) == sizeof(float) ? (real)call->multiplier_f32 : (real)call->multiplier;
+}
+
+template <class real> INLINED decltype(bits_of(real())) magnitude(real x)
+{
+    return bits_of(x) & (decltype(bits_of(x)))-1 >> 1;
+}
+
+/* The largest |x| of N rows; above every finite one where one is NaN. */
+template <class real, uint32_t N> INLINED auto largest_of(const real (&x)[N][4])
+{
+    decltype(bits_of(real())) largest = 0;
+    UNROLLED for (uint32_t u = 0; u < N; u++) UNROLLED for (uint32_t k = 0; k < 4; k++) largest =
+        most(largest, magnitude(x[u][k]));
+    return largest;
+}
+
+/* ---- quick ---- */
+
+/* N rows, unless one of their products, or what it is rounded to, is not finite: then none. */
+template <class In, class Out, uint32_t operation, uint32_t N, class real>
+INLINED bool quick_rows(uint64_t from, uint64_t to, bool writes, sums<real> &sum, real m, bool norm)
+{
+    quad<In> quads[N];
+    quad<Out> old[N];
+    real x[N][4];
+    load_vectors(quads, from);
+    if (operation == GSC_CUDA_ADD) {
+        load_vectors(old, to);
+        together(old);
+    }
+    together(quads);
+    UNROLLED for (uint32_t u = 0; u < N; u++)
+    {
+        UNROLLED for (uint32_t k = 0; k < 4; k++)
+        {
+            x[u][k] = In::load(quads[u].get(k)) * m;
+            if (operation == GSC_CUDA_ADD)
+                x[u][k] += Out::load(old[u].get(k));
+        }
+    }
+    const auto largest = largest_of(x);
+    if (largest >= Out::overflow)
+        return false;
+    sum.largest = most(sum.largest, largest);
+    if (operation != GSC_CUDA_ADD && norm) /* which was measured before */
+        UNROLLED for (uint32_t u = 0; u < N; u++) UNROLLED for (uint32_t k = 0; k < 4; k++)
+            sum.add(k, x[u][k]);
+    if (writes)
+        UNROLLED for (uint32_t u = 0; u < N; u++)
+        {
+            quad<Out> result = {};
+            UNROLLED for (uint32_t k = 0; k < 4; k++) result.set(k, Out::store(x[u][k]));
+            store_words<Out::size>(result.words, to + GSC_LANES * Out::size * u);
+        }
+    return true;
+}
 
 /*
- * quick_ and single_INPUT_OUTPUT: rows from `row` to `rows`, four or a multiple, of a block, in
- * floats or, for f64, doubles; returns the first row that it leaves to careful(). Nothing of it
- * lives on over that call, which would cost registers here. The next four elements are on their way
- * while four are worked on: as a vector, or one by one where only they are aligned.
+ * Steps of several rows from `row` on, as many as are finite and end by `end`; returns the row
+ * after them. All loads of a step are on their way before the first is waited for: that, and not
+ * the threads alone, hides the memory. A step is as many rows as there are registers for.
  */
-#define AS_VECTOR(bits)  (16 < 4 * sizeof(bits) ? 16 : 4 * sizeof(bits))
-#define AS_ELEMENT(bits) sizeof(bits)
-#define ROWS(how, alignment, input, output, multiplying, real)                                     \
-    typedef struct how##_in_##input##_##output {                                                   \
-        input##_bits v[4];                                                                         \
-    } __attribute__((aligned(alignment(input##_bits)))) how##_in_##input##_##output;               \
-    typedef struct how##_out_##input##_##output {                                                  \
-        output##_bits v[4];                                                                        \
-    } __attribute__((aligned(alignment(output##_bits)))) how##_out_##input##_##output;             \
-    SLOW uint32_t how##_##input##_##output(const piece *p, found *f, uint32_t row, uint32_t rows)  \
-    {                                                                                              \
-        const gsc_cuda_call *call = p->call;                                                       \
-        const real m = sizeof(real) == 4 ? (real)call->multiplier_f32 : (real)call->multiplier;    \
-        const real clamp = sizeof(real) == 4 ? (real)call->clamp_f32 : (real)call->clamp;          \
-        const uint32_t norm = call->want & GSC_WANT_NORM, operation = call->operation;             \
-        const how##_in_##input##_##output *from =                                                  \
-            (const how##_in_##input##_##output *)(const void *)p->in + 16 * row + p->thread;       \
-        how##_out_##input##_##output *to = (how##_out_##input##_##output *)(void *)p->out;         \
-        enum { AHEAD = sizeof(real) == 4 ? 4 : 1 };                                                \
-        how##_in_##input##_##output ahead[AHEAD];                                                  \
-        multiplying##_bits most = 0;                                                               \
-        real s[4];                                                                                 \
-        double w[4];                                                                               \
-        for (int k = 0; k < 4; k++) {                                                              \
-            s[k] = (real)f->narrow[k];                                                             \
-            w[k] = f->wide[k];                                                                     \
-        }                                                                                          \
-        UNROLLED for (uint32_t u = 0; u < AHEAD; u++) ahead[u] = from[16 * u];                     \
-        if (to)                                                                                    \
-            to += 16 * row + p->thread;                                                            \
-        ONE_BY_ONE for (; row < rows; row += AHEAD)                                                \
-        {                                                                                          \
-            from += 16 * AHEAD;                                                                    \
-            UNROLLED for (uint32_t u = 0; u < AHEAD; u++)                                          \
-            {                                                                                      \
-                const how##_in_##input##_##output quad = ahead[u];                                 \
-                how##_out_##input##_##output result, old;                                          \
-                multiplying##_bits largest = 0;                                                    \
-                output##_bits written = 0;                                                         \
-                real x[4], y[4];                                                                   \
-                if (row + AHEAD < rows)                                                            \
-                    ahead[u] = from[16 * u];                                                       \
-                for (int k = 0; k < 4; k++)                                                        \
-                    x[k] = input##_quick_load(quad.v[k]) * m;                                      \
-                if (operation == GSC_CUDA_ADD) {                                                   \
-                    BRANCH;                                                                        \
-                    old = to[16 * u];                                                              \
-                    for (int k = 0; k < 4; k++)                                                    \
-                        x[k] += output##_quick_load(old.v[k]);                                     \
-                }                                                                                  \
-                for (int k = 0; k < 4; k++) {                                                      \
-                    const multiplying##_bits bits =                                                \
-                        GSC_MAGNITUDE(multiplying, multiplying##_from_##real(x[k]));               \
-                    largest = bits > largest ? bits : largest;                                     \
-                    y[k] = x[k];                                                                   \
-                }                                                                                  \
-                if (operation == GSC_CUDA_CLAMP && largest < multiplying##_INF) {                  \
-                    BRANCH;                                                                        \
-                    f->counts[GSC_CUDA_CLAMPED] += clamp_##real(y, clamp, p->complex);             \
-                }                                                                                  \
-                for (int k = 0; k < 4; k++) {                                                      \
-                    result.v[k] = output##_quick_from_##real(y[k]);                                \
-                    const output##_bits magnitude = GSC_MAGNITUDE(output, result.v[k]);            \
-                    if (output##_MANTISSA < multiplying##_MANTISSA) /* else largest says it */     \
-                        written = magnitude > written ? magnitude : written;                       \
-                }                                                                                  \
-                if (largest >= multiplying##_INF ||                                                \
-                    (operation != GSC_CUDA_CLAMP && written >= output##_INF)) {                    \
-                    row += u;                                                                      \
-                    goto end;                                                                      \
-                }                                                                                  \
-                most = largest > most ? largest : most;                                            \
-                if (norm)                                                                          \
-                    for (int k = 0; k < 4; k++) {                                                  \
-                        if (sizeof(real) == 4)                                                     \
-                            s[k] = multiplying##_fma(x[k], x[k], s[k]);                            \
-                        w[k] = fma((double)x[k], (double)x[k], w[k]);                              \
-                    }                                                                              \
-                if (to)                                                                            \
-                    to[16 * u] = result;                                                           \
-            }                                                                                      \
-            if (to)                                                                                \
-                to += 16 * AHEAD;                                                                  \
-        }                                                                                          \
-    end:                                                                                           \
-        for (int k = 0; k < 4; k++) {                                                              \
-            f->narrow[k] = (float)s[k];                                                            \
-            f->wide[k] = w[k];                                                                     \
-        }                                                                                          \
-        const double amax = (double)multiplying##_load(most);                                      \
-        f->amax = amax > f->amax ? amax : f->amax;                                                 \
-        return row;                                                                                \
+template <class In, class Out, uint32_t operation>
+INLINED uint32_t quick_steps(const piece *p, found *f, uint32_t row, uint32_t end)
+{
+    typedef typename In::real real;
+    constexpr uint32_t step = In::size == 2 && operation == GSC_CUDA_STORE ? 8 : 4;
+    uint64_t from = lanes_of<In>(p, p->in, row), to = p->out ? lanes_of<Out>(p, p->out, row) : 0;
+    const bool writes = p->out != NULL, norm = (p->call->want & GSC_WANT_NORM) != 0;
+    const real m = multiplier<real>(p->call);
+    sums<real> sum(f);
+    ONE_BY_ONE while (row + step <= end &&
+                      quick_rows<In, Out, operation, step>(from, to, writes, sum, m, norm))
+    {
+        row += step;
+        from += GSC_LANES * In::size * step;
+        to += GSC_LANES * Out::size * step;
     }
+    sum.put(f);
+    return row;
+}
 
-#define f32_fma fmaf
-#define f64_fma fma
+template <class In, class Out>
+SLOW uint32_t quick(const piece *p, found *f, uint32_t row, uint32_t end)
+{
+    return quick_steps<In, Out, GSC_CUDA_STORE>(p, f, row, end);
+}
 
-/* Pairs of dtypes that have a quick path: alike, and from and to float. */
+template <class In, class Out>
+SLOW uint32_t quick_add(const piece *p, found *f, uint32_t row, uint32_t end)
+{
+    return quick_steps<In, Out, GSC_CUDA_ADD>(p, f, row, end);
+}
+
+/* ---- full ---- */
+
+/* What is to be done, in registers: memory may change with everything that is stored. */
+template <class Out, class real> struct task {
+    enum {
+        ADDS = 1,
+        CLAMPS = 2,
+        NORM = 4,
+        UNDERFLOWS = 8,
+        COMPLEX = 16,
+        VECTORS = 32,
+        WRITES = 64,
+        SAME = 128
+    };
+    uint32_t flags; /* SAME: a NaN stays as it is */
+    real m, clamp;
+    uint32_t start;                      /* of the thread's lanes in the chunk */
+    uint32_t zeros, subnormals, clamped; /* so many */
+
+    __inline__ __device__ explicit task(const piece *p)
+        : flags(0), m(multiplier<real>(p->call)),
+          clamp(sizeof m == 4 ? (real)p->call->clamp_f32 : (real)p->call->clamp),
+          start(p->start + 4 * p->thread), zeros(0), subnormals(0), clamped(0)
+    {
+        const gsc_cuda_call *call = p->call;
+        flags |= call->operation == GSC_CUDA_ADD ? ADDS : 0;
+        flags |= call->operation == GSC_CUDA_CLAMP ? CLAMPS : 0;
+        flags |= call->want & GSC_WANT_NORM ? NORM : 0;
+        flags |= call->want & GSC_WANT_UNDERFLOW ? UNDERFLOWS : 0;
+        flags |= p->complex ? COMPLEX : 0;
+        flags |= p->vectors ? VECTORS : 0;
+        flags |= p->out ? WRITES : 0;
+        flags |= p->in_dtype == p->out_dtype && m == 1 ? SAME : 0;
+    }
+    __inline__ __device__ bool is(uint32_t flag) const
+    {
+        return (flags & flag) != 0;
+    }
+    __inline__ __device__ void put(found *f) const
+    {
+        f->counts[GSC_CUDA_ZEROS] += zeros;
+        f->counts[GSC_CUDA_SUBNORMALS] += subnormals;
+        f->counts[GSC_CUDA_CLAMPED] += clamped;
+    }
+};
+
+/* Counts the elements of a row that are not finite, converts those that are NaN, and takes both
+ * out of the sums. */
+template <class In, class Out, class real>
+INLINED void not_finite(const task<Out, real> &task, found *f, uint32_t row, const quad<In> &in,
+                        typename Out::bits (&result)[4], real (&x)[4])
+{
+    uint32_t nans = 0, infs = 0, first = ~(uint32_t)0;
+    UNROLLED for (uint32_t k = 4; k-- > 0;)
+    {
+        const typename In::bits bits = in.get(k);
+        const bool nan = (typename In::bits)(bits & ~In::sign) >= In::nan;
+        if ((typename In::bits)(bits & ~In::sign) == In::infinity) /* a load may lose its sign */
+            result[k] = (typename Out::bits)((bits & In::sign ? Out::sign : 0) | Out::infinity);
+        if (nan)
+            result[k] = task.is(task.SAME)
+                            ? (typename Out::bits)bits
+                            : (typename Out::bits)convert_nan(
+                                  {In::size, In::mantissa, In::infinity, In::nan},
+                                  {Out::size, Out::mantissa, Out::infinity, Out::nan}, bits);
+        const bool bad = (typename Out::bits)(result[k] & ~Out::sign) >= Out::infinity;
+        nans += bad && nan;
+        infs += bad && !nan;
+        first = bad ? k : first;
+        x[k] = magnitude(x[k]) < bits_of((real)INFINITY) ? x[k] : 0;
+    }
+    f->counts[GSC_CUDA_NAN] += nans;
+    f->counts[GSC_CUDA_INF] += infs;
+    if (nans + infs > 0)
+        f->first = least(f->first, task.start + GSC_LANES * row + first);
+}
+
+/* Zeros and subnormal numbers that were made, of a row. */
+template <class In, class Out, class real>
+INLINED void underflow(task<Out, real> &task, const quad<In> &in,
+                       const typename Out::bits (&result)[4])
+{
+    UNROLLED for (uint32_t k = 0; k < 4; k++)
+    {
+        const typename In::bits before = (typename In::bits)(in.get(k) & ~In::sign);
+        const typename Out::bits after = (typename Out::bits)(result[k] & ~Out::sign);
+        /* Less 1, zeros are the largest. */
+        const bool was =
+            (typename In::bits)(before - 1) < ((typename In::bits)1 << In::mantissa) - 1;
+        const bool is =
+            (typename Out::bits)(after - 1) < ((typename Out::bits)1 << Out::mantissa) - 1;
+        task.zeros += after == 0 && before != 0;
+        task.subnormals += is && !was;
+    }
+}
+
+/* Clamps a row; a complex element counts once, whether one or both of its parts were clamped. */
+template <class Out, class real>
+INLINED void clamp_row(task<Out, real> &task, const real (&x)[4], typename Out::bits (&result)[4])
+{
+    const typename Out::bits limit = Out::store(task.clamp);
+    bool before = false;
+    UNROLLED for (uint32_t k = 0; k < 4; k++)
+    {
+        const bool clamped = fabs(x[k]) > task.clamp;
+        if (clamped)
+            result[k] = (typename Out::bits)((x[k] < 0 ? Out::sign : 0) | limit);
+        task.clamped += clamped && !(k % 2 != 0 && task.is(task.COMPLEX) && before);
+        before = clamped;
+    }
+}
+
+/* A row, whatever is wanted of it; false: it is one for careful. */
+template <class In, class Out, class real>
+INLINED bool full_row(task<Out, real> &task, found *f, uint64_t to, sums<real> &sum, uint32_t row,
+                      const quad<In> &in)
+{
+    typename Out::bits result[4];
+    real x[1][4];
+    UNROLLED for (uint32_t k = 0; k < 4; k++) x[0][k] = In::load(in.get(k)) * task.m;
+    if (task.is(task.ADDS)) {
+        const quad<Out> old = load_elements<Out>(to);
+        UNROLLED for (uint32_t k = 0; k < 4; k++) x[0][k] += Out::load(old.get(k));
+    }
+    UNROLLED for (uint32_t k = 0; k < 4; k++) result[k] = Out::store(x[0][k]);
+    auto largest = largest_of(x);
+    if (largest >= (task.is(task.CLAMPS) ? bits_of((real)INFINITY) : Out::overflow)) {
+        if (task.is(task.ADDS | task.CLAMPS | task.COMPLEX))
+            return false;
+        not_finite<In, Out>(task, f, row, in, result, x[0]);
+        largest = largest_of(x);
+    }
+    if (task.is(task.UNDERFLOWS))
+        underflow<In, Out>(task, in, result);
+    if (task.is(task.CLAMPS))
+        clamp_row<Out>(task, x[0], result);
+    sum.largest = most(sum.largest, largest);
+    if (task.is(task.NORM))
+        UNROLLED for (uint32_t k = 0; k < 4; k++) sum.add(k, x[0][k]);
+    if (task.is(task.WRITES)) {
+        quad<Out> written = {};
+        UNROLLED for (uint32_t k = 0; k < 4; k++) written.set(k, result[k]);
+        store_row(written, to, task.is(task.VECTORS));
+    }
+    return true;
+}
+
+/*
+ * Rows from `row` to `end`; returns the first that is one for careful, or `end`. Loads are on their
+ * way together as in quick, but one copy of the code takes one row after the other.
+ */
+template <class In, class Out>
+SLOW uint32_t full(const piece *p, found *f, uint32_t row, uint32_t end)
+{
+    typedef typename In::real real;
+    constexpr uint32_t step = In::size <= 2 ? 4 : 2;
+    task<Out, real> task(p);
+    if (task.is(task.COMPLEX) && task.is(task.UNDERFLOWS)) /* counts as its larger part does */
+        return row;
+    uint64_t from = lanes_of<In>(p, p->in, row), to = p->out ? lanes_of<Out>(p, p->out, row) : 0;
+    sums<real> sum(f);
+    quad<In> in[step];
+    for (uint32_t ahead = 0; row < end; row++, ahead--) {
+        if (ahead == 0) {
+            ahead = step;
+            if (task.is(task.VECTORS) && end - row >= step) {
+                load_vectors(in, from);
+            } else {
+                UNROLLED for (uint32_t u = 0; u < step; u++) /* the last one more than once */
+                    in[u] =
+                        load_elements<In>(from + GSC_LANES * In::size * least(u, end - 1 - row));
+            }
+        }
+        if (!full_row<In, Out>(task, f, to, sum, row, in[0]))
+            break;
+        UNROLLED for (uint32_t u = 1; u < step; u++) in[u - 1] = in[u];
+        from += GSC_LANES * In::size;
+        to += GSC_LANES * Out::size;
+    }
+    sum.put(f);
+    task.put(f);
+    return row;
+}
+
+/* ---- a thread's part of a chunk ---- */
+
+/* Pairs of dtypes that have more than careful: alike, and from and to float. */
+#define FOR_PAIRS(X)                                                                               \
+    FOR_QUICK(X)                                                                                   \
+    X(f64, f64)                                                                                    \
+    X(f8_e4m3fn, f8_e4m3fn)                                                                        \
+    X(f8_e5m2, f8_e5m2)                                                                            \
+    X(cb16, cb16)                                                                                  \
+    X(cb16, f32)
+/* Those of them that quick makes faster than full. */
 #define FOR_QUICK(X)                                                                               \
-    X(f32, f32, f32, float)                                                                        \
-    X(f64, f64, f64, double)                                                                       \
-    X(f16, f16, f32, float)                                                                        \
-    X(bf16, bf16, f32, float)                                                                      \
-    X(f8_e4m3fn, f8_e4m3fn, f32, float)                                                            \
-    X(f8_e5m2, f8_e5m2, f32, float)                                                                \
-    X(cb16, cb16, f32, float)                                                                      \
-    X(f16, f32, f32, float)                                                                        \
-    X(bf16, f32, f32, float)                                                                       \
-    X(f8_e4m3fn, f32, f32, float)                                                                  \
-    X(f8_e5m2, f32, f32, float)                                                                    \
-    X(cb16, f32, f32, float)                                                                       \
-    X(f32, f16, f32, float)                                                                        \
-    X(f32, bf16, f32, float)                                                                       \
-    X(f32, f8_e4m3fn, f32, float)                                                                  \
-    X(f32, f8_e5m2, f32, float)                                                                    \
-    X(f32, cb16, f32, float)
-/* Those that have one where only the elements are aligned, as in a list without gaps. */
-#define FOR_SINGLE(X)                                                                              \
-    X(f32, f32, f32, float)                                                                        \
-    X(f64, f64, f64, double)                                                                       \
-    X(f16, f16, f32, float)                                                                        \
-    X(bf16, bf16, f32, float)                                                                      \
-    X(f16, f32, f32, float)                                                                        \
-    X(bf16, f32, f32, float)
-#define QUICK(in, out, multiplying, real)  ROWS(quick, AS_VECTOR, in, out, multiplying, real)
-#define SINGLE(in, out, multiplying, real) ROWS(single, AS_ELEMENT, in, out, multiplying, real)
-FOR_QUICK(QUICK)
-FOR_SINGLE(SINGLE)
+    X(f32, f32)                                                                                    \
+    X(f16, f16)                                                                                    \
+    X(bf16, bf16)                                                                                  \
+    X(f16, f32)                                                                                    \
+    X(bf16, f32)                                                                                   \
+    X(f8_e4m3fn, f32)                                                                              \
+    X(f8_e5m2, f32)                                                                                \
+    X(f32, f16)                                                                                    \
+    X(f32, bf16)                                                                                   \
+    X(f32, f8_e4m3fn)                                                                              \
+    X(f32, f8_e5m2)                                                                                \
+    X(f32, cb16)
+/* Those of them in which gradients are accumulated. */
+#define FOR_SUMS(X)                                                                                \
+    X(f32, f32)                                                                                    \
+    X(f16, f16)                                                                                    \
+    X(bf16, bf16)                                                                                  \
+    X(f16, f32)                                                                                    \
+    X(bf16, f32)                                                                                   \
+    X(f8_e4m3fn, f32)                                                                              \
+    X(f8_e5m2, f32)
 
 /* Whether elements of a dtype can be moved `n` at a time. */
-DEVICE int is_aligned(uint32_t type, const unsigned char *data, uint32_t n)
+DEVICE bool is_aligned(uint32_t type, const unsigned char *data, uint32_t n)
 {
-    const uint32_t size = n * dtypes[type].size;
-    return ((uintptr_t)data & ((size < 16 ? size : 16) - 1)) == 0;
+    return ((uintptr_t)data & (least(n * dtypes[type].size, (uint32_t)16) - 1)) == 0;
 }
 
-DEVICE int are_aligned(const piece *p, uint32_t n)
-{
-    return is_aligned(p->in_dtype, p->in, n) && is_aligned(p->out_dtype, p->out, n);
-}
-
-/* Whole rows from `row` on; returns the first that is left to careful(), ~0 if all are. */
-DEVICE uint32_t quick(const piece *p, found *f, uint32_t row, uint32_t rows)
+/* Rows from `row` to `end`; returns the first that is left over, ~0 if all are careful's. */
+DEVICE uint32_t rows_of_pair(const piece *p, found *f, bool plain, uint32_t row, uint32_t end)
 {
     const uint32_t pair = p->in_dtype * gsc_dtypes + p->out_dtype;
-#define CASE(how, in, out)                                                                         \
+#define PAIR(in, out, way)                                                                         \
     case gsc_##in *gsc_dtypes + gsc_##out:                                                         \
-        return how##_##in##_##out(p, f, row, rows);
-#define QUICK_CASE(in, out, multiplying, real)  CASE(quick, in, out)
-#define SINGLE_CASE(in, out, multiplying, real) CASE(single, in, out)
-    if (are_aligned(p, 4))
+        return way(p, f, row, end);
+#define STORE(in, out) PAIR(in, out, (quick<in, out>))
+#define ADD(in, out)   PAIR(in, out, (quick_add<in, out>))
+#define FULL(in, out)  PAIR(in, out, (full<in, out>))
+    if (!plain) {
         switch (pair) {
-            FOR_QUICK(QUICK_CASE)
+            FOR_PAIRS(FULL)
         }
-    else if (are_aligned(p, 1))
+        return ~(uint32_t)0;
+    }
+    if (p->call->operation == GSC_CUDA_STORE) {
         switch (pair) {
-            FOR_SINGLE(SINGLE_CASE)
+            FOR_QUICK(STORE)
         }
-    return ~(uint32_t)0;
+    } else {
+        switch (pair) {
+            FOR_SUMS(ADD)
+        }
+    }
+    return row;
+#undef PAIR
+#undef STORE
+#undef ADD
+#undef FULL
 }
 
+/* All rows. */
 DEVICE void run_piece(const piece *p, found *f)
 {
+    const gsc_cuda_call *call = p->call;
     const uint32_t first = 4 * p->thread, all = (p->n + GSC_LANES - 1) / GSC_LANES;
-    const uint32_t whole = p->n < first + 4 ? 0 : (p->n - first - 4) / GSC_LANES + 1;
-    const int any_way = !p->binned && !(p->call->want & GSC_WANT_UNDERFLOW) &&
-                        !(p->call->in_double && p->in_dtype != gsc_f64);
-    for (uint32_t row = 0; row < all;) {
-        const uint32_t rows = any_way ? row + (whole - row) / 4 * 4 : row;
-        const uint32_t left = row < rows ? quick(p, f, row, rows) : rows;
-        /* One row that is not finite, or the last ones, or all. */
-        const uint32_t end = left < rows ? left + 1 : all;
-        row = left <= rows ? left : row;
-        careful(p, f, row, end);
-        row = end;
+    uint32_t whole = p->n < first + 4 ? 0 : (p->n - first - 4) / GSC_LANES + 1, row = 0;
+    if (!is_aligned(p->in_dtype, p->in, 1) || !is_aligned(p->out_dtype, p->out, 1) ||
+        (call->in_double && p->in_dtype != gsc_f64))
+        whole = 0;
+    bool plain =
+        call->operation != GSC_CUDA_CLAMP && !(call->want & GSC_WANT_UNDERFLOW) && p->vectors;
+    const bool may_be_plain = plain;
+    while (row < whole) {
+        const uint32_t end = may_be_plain && !plain ? least(row + 8, whole) : whole;
+        const uint32_t left = rows_of_pair(p, f, plain, row, end);
+        if (left > end)
+            break;
+        if (!plain && left < end) {
+            careful(p, f, left, left + 1);
+            row = left + 1;
+        } else {
+            row = left;
+        }
+        plain = may_be_plain && !plain;
     }
+    careful(p, f, row, all);
 }
 
 /* ---- kernels ---- */
 
-KERNEL(begin)
+/* What depends on the factor, when the calls in the workspace are what the host says. */
+DEVICE void begin_calls(gsc_cuda_workspace *w, const gsc_factor factor, bool by_scale)
 {
-    EACH_THREAD(t)
-    {
-        const uint64_t i = (uint64_t)block_index() * GSC_CUDA_THREADS + t;
-        if (i < p.call.tensors) {
-            gsc_cuda_record *record = &p.call.records[i];
-            memset(record, 0, sizeof *record);
-            record->first_element = INT64_MAX;
-        }
-        if (i == 0) {
-            gsc_cuda_workspace *w = p.workspace;
-            gsc_factor factor = p.factor ? *p.factor : gsc_factor_of(1, 0);
-            w->overflow = 0;
-            memset(w->bins, 0, sizeof w->bins);
-            w->call = p.call;
-            w->call.status = gsc_factor_status(&factor);
-            w->call.serial = factor.serial;
-            w->call.multiplier = p.by_scale ? factor.scale : factor.inverse;
-            w->call.multiplier_f32 = (float)w->call.multiplier;
-            w->call.clamp_f32 = (float)w->call.clamp;
-            /* Not a normal float: numerics.md says why. */
-            const uint32_t exponent = gsc_float_bits(w->call.multiplier_f32) >> 23;
-            w->call.in_double = exponent == 0 || exponent == 255;
-            w->add = w->call;
-            w->add.operation = GSC_CUDA_ADD;
-            w->add.want = 0;
-            w->add.bins = NULL;
-        }
-    }
+    w->overflow = 0;
+    memset(w->bins, 0, sizeof w->bins);
+    gsc_cuda_call *call = &w->call, *add = &w->add;
+    add->operation = GSC_CUDA_ADD;
+    add->writes = 1;
+    add->want = 0;
+    add->bins = NULL;
+    const double multiplier = by_scale ? factor.scale : factor.inverse;
+    call->multiplier = add->multiplier = multiplier;
+    call->multiplier_f32 = add->multiplier_f32 = (float)multiplier;
+    call->clamp_f32 = (float)call->clamp;
+    call->serial = factor.serial;
+    call->status = add->status = gsc_factor_status(&factor);
+    /* Not a normal float: numerics.md says why. */
+    const uint32_t exponent = gsc_float_bits((float)multiplier) >> 23;
+    call->in_double = add->in_double = exponent == 0 || exponent == 255;
 }
 
-/* Sums of 16 blocks of lanes, as a tree, and what the threads of a chunk found. */
-typedef struct chunk_shared {
-    double narrow[16][GSC_LANES], wide[16][GSC_LANES];
-    double amax[GSC_CUDA_THREADS];
-    uint32_t counts[GSC_CUDA_COUNTS][GSC_CUDA_THREADS], first[GSC_CUDA_THREADS];
-    uint32_t bins[16][GSC_BINS]; /* of each of the threads that look at the first block */
-} chunk_shared;
-
-/* The whole of a chunk, `index` of the call, the one after `before` of `tensor` in the list. */
-DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, const gsc_cuda_tensor *tensor,
-                   uint64_t tensor_index, uint32_t before, uint32_t index, uint32_t first)
+DEVICE gsc_cuda_record record_of(uint32_t first, uint32_t end, uint32_t last, uint32_t complex)
 {
-    gsc_cuda_record *record = &call->records[tensor_index];
-    gsc_cuda_chunk *chunk = &call->chunks[index];
-    const uint32_t complex = (tensor->in_dtype & GSC_CUDA_COMPLEX) != 0;
-    const int in_double = call->in_double || (tensor->in_dtype & ~GSC_CUDA_COMPLEX) == gsc_f64;
-    double sum = 0;
-    for (int b = 0; b < 16; b++) {
-        const double quick = s->narrow[b][0];
-        sum += in_double || !(quick >= GSC_TRUSTED_SUM && isfinite(quick)) ? s->wide[b][0] : quick;
-    }
-    chunk->sum_squares = sum;
-    chunk->amax = s->amax[0];
-    chunk->index = before;
-    if (before == 0) {
-        record->first_chunk = index;
-        record->chunks = tensor->end - first;
-        record->elements =
-            ((int64_t)(record->chunks - 1) * GSC_CHUNK + tensor->last + 1) >> complex;
-    }
-    for (int k = 0; k < GSC_CUDA_COUNTS; k++)
-        if (s->counts[k][0])
-            atomic_add(&record->counts[k], s->counts[k][0]);
-    if (s->first[0] != ~(uint32_t)0) {
-        atomic_min(&record->first_element,
-                   ((int64_t)before * GSC_CHUNK + (int64_t)s->first[0]) >> complex);
-        if (call->overflow)
-            atomic_add(call->overflow, 1);
-    }
+    gsc_cuda_record record;
+    memset(&record, 0, sizeof record);
+    record.first_element = INT64_MAX;
+    record.first_chunk = first;
+    record.chunks = end - first;
+    if (end > first)
+        record.elements = ((int64_t)(end - first - 1) * GSC_CHUNK + last + 1) >> complex;
+    return record;
 }
 
-/* The chunk of this block, which is `index` of the call; of a tensor whose first in this launch is
- * `first`. */
-INLINED void run_chunk(const gsc_cuda_call *call, const gsc_cuda_tensor *tensor,
-                       uint64_t tensor_index, uint32_t first, uint32_t index)
-{
-    SHARED chunk_shared s;
-    const uint32_t block = block_index(), out = tensor->out_dtype;
-    const uint32_t in_dtype = tensor->in_dtype & ~(uint32_t)GSC_CUDA_COMPLEX;
-    const uint32_t n = block + 1 == tensor->end ? tensor->last + 1u : (uint32_t)GSC_CHUNK;
-    const uint64_t start = (uint64_t)(block - first) * GSC_CHUNK;
-
-    EACH_THREAD(t)
-    {
-        const uint32_t b = t / 16, begin = b * GSC_BLOCK;
-        found f;
-        piece mine;
-        memset(&f, 0, sizeof f);
-        f.first = ~(uint32_t)0;
-        mine.call = call;
-        mine.in = tensor->in + (start + begin) * dtypes[in_dtype].size;
-        mine.out = tensor->out;
-        if (mine.out)
-            mine.out += (start + begin) * dtypes[out].size;
-        mine.in_dtype = in_dtype;
-        mine.out_dtype = out;
-        mine.complex = in_dtype != tensor->in_dtype;
-        mine.n = n <= begin ? 0 : n - begin < GSC_BLOCK ? n - begin : GSC_BLOCK;
-        mine.start = begin;
-        mine.thread = t % 16;
-        mine.binned = b == 0 && call->bins;
-        mine.bins = s.bins[mine.thread];
-        if (t < 16)
-            memset(s.bins[t], 0, sizeof s.bins[t]);
-        run_piece(&mine, &f);
-        for (uint32_t k = 0; k < 4; k++) {
-            s.narrow[b][4 * mine.thread + k] = (double)f.narrow[k];
-            s.wide[b][4 * mine.thread + k] = f.wide[k];
-        }
-        s.amax[t] = f.amax;
-        for (int k = 0; k < GSC_CUDA_COUNTS; k++)
-            s.counts[k][t] = f.counts[k];
-        s.first[t] = f.first;
-    }
-    if (call->operation == GSC_CUDA_ADD) /* the reports are of the products, checked before */
-        return;
-    for (uint32_t half = GSC_CUDA_THREADS / 2; half > 0; half /= 2)
-        EACH_THREAD(t)
-        {
-            if (t < half) {
-                s.amax[t] = s.amax[t + half] > s.amax[t] ? s.amax[t + half] : s.amax[t];
-                for (int k = 0; k < GSC_CUDA_COUNTS; k++)
-                    s.counts[k][t] += s.counts[k][t + half];
-                s.first[t] = s.first[t + half] < s.first[t] ? s.first[t + half] : s.first[t];
-            }
-            if (half < GSC_LANES)
-                for (uint32_t i = t; i < 16 * half; i += GSC_CUDA_THREADS) {
-                    s.narrow[i / half][i % half] += s.narrow[i / half][i % half + half];
-                    s.wide[i / half][i % half] += s.wide[i / half][i % half + half];
-                }
-        }
-    EACH_THREAD(t)
-    {
-        if (t == 0)
-            commit(call, &s, tensor, tensor_index, block - first, index, first);
-        if (t < GSC_BINS && call->bins) {
-            int64_t sum = 0;
-            for (int i = 0; i < 16; i++)
-                sum += s.bins[i][t];
-            if (sum)
-                atomic_add(&call->bins[t], sum);
-        }
-    }
-}
-
-/* The search is no function: with a pointer to them, every thread would copy the parameters. */
-#define CHUNKS(kernel, n)                                                                          \
+/*
+ * Tensor i is thread i's. The parameter is read a number at a time, nothing of it passed on: else
+ * every thread would make a copy of it.
+ */
+#define BEGIN(kernel)                                                                              \
     KERNEL(kernel)                                                                                 \
     {                                                                                              \
-        const gsc_cuda_call *call = p.call;                                                        \
-        const uint32_t block = block_index();                                                      \
-        uint32_t index = 0, above = n - 1; /* the first tensor that ends past `block` */           \
-        if (call->status != GSC_OK)                                                                \
-            return;                                                                                \
-        if (call->operation == GSC_CUDA_ADD && *call->overflow)                                    \
-            return;                                                                                \
-        while (index < above) {                                                                    \
-            const uint32_t middle = (index + above) / 2;                                           \
-            if (p.tensors[middle].end > block)                                                     \
-                above = middle;                                                                    \
-            else                                                                                   \
-                index = middle + 1;                                                                \
+        const uint32_t i = block_index() * GSC_CUDA_THREADS + thread_index();                      \
+        gsc_cuda_workspace *w = p.header.workspace;                                                \
+        if (block_index() == 0 && p.header.first_tensor == 0) {                                    \
+            if (i < sizeof w->call / 8) {                                                          \
+                const uint64_t word = ((const uint64_t *)(const void *)&p.header.call)[i];         \
+                ((uint64_t *)(void *)&w->call)[i] = ((uint64_t *)(void *)&w->add)[i] = word;       \
+            }                                                                                      \
+            __syncthreads();                                                                       \
+            if (i == 0)                                                                            \
+                begin_calls(w, p.header.factor ? *p.header.factor : gsc_factor_of(1, 0),           \
+                            p.header.by_scale != 0);                                               \
         }                                                                                          \
-        const gsc_cuda_tensor tensor = p.tensors[index];                                           \
-        run_chunk(call, &tensor, p.first_tensor + index,                                           \
-                  index == 0 ? 0 : p.tensors[index - 1].end, p.first_chunk + block);               \
+        if (i >= p.header.tensors)                                                                 \
+            return;                                                                                \
+        gsc_cuda_tensor *to = &p.header.call.list[p.header.first_tensor + i];                      \
+        to->in = p.tensors[i + 1].in;                                                              \
+        to->out = p.tensors[i + 1].out;                                                            \
+        to->end = p.tensors[i + 1].end;                                                            \
+        to->last = p.tensors[i + 1].last;                                                          \
+        to->in_dtype = p.tensors[i + 1].in_dtype;                                                  \
+        to->out_dtype = p.tensors[i + 1].out_dtype;                                                \
+        p.header.call.records[p.header.first_tensor + i] =                                         \
+            record_of(p.tensors[i].end, to->end, to->last, to->in_dtype / GSC_CUDA_COMPLEX);       \
     }
-CHUNKS(chunks, GSC_CUDA_TENSORS)
-CHUNKS(many, GSC_CUDA_MANY)
+BEGIN(begin)
+BEGIN(many)
 
-enum { TILE = 4 * GSC_CUDA_THREADS }; /* chunks, or tensors, that are looked at together */
+/* The tensor that a block of `chunks` works on: the first that ends past it. */
+INLINED uint32_t find_tensor(const gsc_cuda_call *call, uint32_t chunk)
+{
+    SHARED uint32_t part; /* of the list, in which it is */
+    const gsc_cuda_tensor *list = call->list;
+    uint32_t begin = 0, n = (uint32_t)call->tensors;
+    while (n > 1) { /* by all threads together: memory is far away */
+        const uint32_t step = (n + GSC_CUDA_THREADS - 1) / GSC_CUDA_THREADS;
+        const uint32_t mine = begin + thread_index() * step, end = least(mine + step, begin + n);
+        if (mine < end && list[end - 1].end > chunk && (mine == 0 || list[mine - 1].end <= chunk))
+            part = mine;
+        __syncthreads();
+        n = least(step, begin + n - part);
+        begin = part;
+        __syncthreads();
+    }
+    return begin;
+}
+
+/* The threads of a chunk together. */
+typedef struct chunk_shared {
+    double lanes[GSC_CUDA_THREADS][4], most[GSC_CUDA_THREADS];
+    double narrow[16], wide[16], amax[16]; /* of its blocks */
+    uint32_t counts[GSC_CUDA_COUNTS], first, bins[GSC_BINS];
+} chunk_shared;
+
+/* The lanes of each block, as a tree: its first thread gets their sum, and the largest `amax`. */
+INLINED double fold_lanes(chunk_shared *s, double a, double b, double c, double d, double *amax)
+{
+    const uint32_t t = thread_index();
+    ONE_BY_ONE for (uint32_t half = 8; half > 0; half /= 2)
+    {
+        if (t % 16 / half == 1) {
+            s->lanes[t][0] = a;
+            s->lanes[t][1] = b;
+            s->lanes[t][2] = c;
+            s->lanes[t][3] = d;
+            s->most[t] = *amax;
+        }
+        __syncthreads();
+        if (t % 16 < half) {
+            a += s->lanes[t + half][0];
+            b += s->lanes[t + half][1];
+            c += s->lanes[t + half][2];
+            d += s->lanes[t + half][3];
+            *amax = most(*amax, s->most[t + half]);
+        }
+        __syncthreads();
+    }
+    return (a + c) + (b + d);
+}
+
+DEVICE bool is_trusted(double narrow)
+{
+    return narrow >= GSC_TRUSTED_SUM && isfinite(narrow);
+}
+
+/* The first block of a chunk of `n` elements or parts, in a histogram, by all threads. */
+INLINED void look(const gsc_cuda_call *call, uint32_t *bins, const unsigned char *in,
+                  uint32_t dtype, uint32_t complex, uint32_t n)
+{
+    const bool in_double = call->in_double || dtype == gsc_f64;
+    const double m = in_double ? call->multiplier : (double)call->multiplier_f32;
+    const uint32_t end = least(n, (uint32_t)GSC_BLOCK), size = dtypes[dtype].size;
+    ONE_BY_ONE for (uint32_t i = thread_index() << complex; i < end;
+                    i += GSC_CUDA_THREADS << complex)
+    {
+        double product = 0; /* of a complex element the larger part's */
+        ONE_BY_ONE for (uint32_t k = i; k <= i + complex; k++)
+        {
+            const uint64_t bits = read_bits(dtype, in + (uint64_t)k * size);
+            double x = HUGE_VAL; /* a NaN is in no bin */
+            if (magnitude_of(dtype, bits) < dtypes[dtype].nan)
+                x = fabs(widen(dtype, bits) * m);
+            product = most(product, in_double ? x : (double)(float)x);
+        }
+        if (product > 0 && isfinite(product)) {
+            const int exponent = (int)(gsc_double_bits(product) >> 52) - 1023 - GSC_BIN_FIRST;
+            const int bin = exponent < 0 ? 0 : exponent / GSC_BIN_POWERS;
+            atomic_add(&bins[least(bin, (int)GSC_BINS - 1)], 1);
+        }
+    }
+}
+
+/* By one thread, of what all found in chunk `index` of the call, number `before` of its tensor. */
+DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, uint64_t tensor,
+                   uint32_t complex, bool in_double, uint32_t n, uint32_t before, uint32_t index)
+{
+    gsc_cuda_record *record = &call->records[tensor];
+    gsc_cuda_chunk *chunk = &call->chunks[index];
+    double sum = 0, amax = 0;
+    for (uint32_t b = 0; b * GSC_BLOCK < n; b++) {
+        sum += !in_double && is_trusted(s->narrow[b]) ? s->narrow[b] : s->wide[b];
+        amax = most(amax, s->amax[b]);
+    }
+    chunk->sum_squares = sum;
+    chunk->amax = amax;
+    chunk->index = before;
+    for (int k = 0; k < GSC_CUDA_COUNTS; k++)
+        if (s->counts[k])
+            atomic_add(&record->counts[k], (int64_t)s->counts[k]);
+    if (s->first != ~(uint32_t)0) {
+        atomic_min(&record->first_element,
+                   ((int64_t)before * GSC_CHUNK + (int64_t)s->first) >> complex);
+        if (call->overflow)
+            atomic_add(call->overflow, (int64_t)1);
+    }
+}
+
+KERNEL(chunks)
+{
+    SHARED chunk_shared s;
+    const gsc_cuda_call *call = p.call;
+    const uint32_t t = thread_index(), index = block_index();
+    if (call->status != GSC_OK)
+        return;
+    if (call->operation == GSC_CUDA_ADD && *call->overflow)
+        return;
+    if (t < GSC_BINS)
+        s.bins[t] = 0;
+    if (t < GSC_CUDA_COUNTS)
+        s.counts[t] = 0;
+    if (t == 0)
+        s.first = ~(uint32_t)0;
+    __syncthreads();
+
+    const uint32_t tensor_index = find_tensor(call, index);
+    const gsc_cuda_tensor tensor = call->list[tensor_index];
+    const uint32_t before = index - (tensor_index == 0 ? 0 : call->list[tensor_index - 1].end);
+    const uint32_t in_dtype = tensor.in_dtype & ~(uint32_t)GSC_CUDA_COMPLEX;
+    const uint32_t complex = in_dtype != tensor.in_dtype, out_dtype = tensor.out_dtype;
+    const bool in_double = call->in_double || in_dtype == gsc_f64;
+    const uint32_t n = index + 1 == tensor.end ? tensor.last + 1u : (uint32_t)GSC_CHUNK;
+    const unsigned char *in = tensor.in + (uint64_t)before * GSC_CHUNK * dtypes[in_dtype].size;
+    unsigned char *out = tensor.out + (uint64_t)before * GSC_CHUNK * dtypes[out_dtype].size;
+    if (call->bins) { /* before anything is written */
+        look(call, s.bins, in, in_dtype, complex, n);
+        __syncthreads();
+    }
+
+    const uint32_t b = t / 16, start = b * GSC_BLOCK;
+    found f;
+    memset(&f, 0, sizeof f);
+    f.first = ~(uint32_t)0;
+    piece mine;
+    mine.call = call;
+    mine.in = in + (uint64_t)start * dtypes[in_dtype].size;
+    mine.out = tensor.out && call->writes ? out + (uint64_t)start * dtypes[out_dtype].size : NULL;
+    mine.in_dtype = in_dtype;
+    mine.out_dtype = out_dtype;
+    mine.complex = complex;
+    mine.n = n <= start ? 0 : least(n - start, (uint32_t)GSC_BLOCK);
+    mine.start = start;
+    mine.thread = t % 16;
+    mine.vectors = is_aligned(in_dtype, mine.in, 4) && is_aligned(out_dtype, mine.out, 4);
+    run_piece(&mine, &f);
+    if (call->operation == GSC_CUDA_ADD) /* the reports are of the products, checked before */
+        return;
+
+    ONE_BY_ONE for (int k = 0; k < GSC_CUDA_COUNTS; k++) if (f.counts[k])
+        atomic_add(&s.counts[k], f.counts[k]);
+    if (f.first != ~(uint32_t)0)
+        atomic_min(&s.first, f.first);
+    const double narrow =
+        fold_lanes(&s, f.narrow[0], f.narrow[1], f.narrow[2], f.narrow[3], &f.amax);
+    if (t % 16 == 0) {
+        s.narrow[b] = narrow;
+        s.amax[b] = f.amax;
+    }
+    __syncthreads();
+    bool trusted = !in_double;
+    ONE_BY_ONE for (uint32_t i = 0; i * GSC_BLOCK < n; i++) trusted &= is_trusted(s.narrow[i]);
+    if (!trusted) {
+        const double wide = fold_lanes(&s, f.wide[0], f.wide[1], f.wide[2], f.wide[3], &f.amax);
+        if (t % 16 == 0)
+            s.wide[b] = wide;
+        __syncthreads();
+    }
+    if (t == 0)
+        commit(call, &s, tensor_index, complex, in_double, n, before, index);
+    if (t < GSC_BINS && s.bins[t])
+        atomic_add(&call->bins[t], (int64_t)s.bins[t]);
+}
+
+/*
+ * The sums of chunks, in runs of GSC_RUN of a tensor: the first of a run becomes the sum of all of
+ * it. A block sees to the runs that begin in its tile, and reads on into the next.
+ */
+KERNEL(fold)
+{
+    SHARED double sums[GSC_CUDA_THREADS + GSC_RUN], amax[GSC_CUDA_THREADS + GSC_RUN];
+    SHARED uint32_t begins[GSC_CUDA_THREADS + GSC_RUN]; /* a run */
+    const gsc_cuda_call *call = p.call;
+    const uint64_t tile = (uint64_t)block_index() * GSC_CUDA_THREADS;
+    const uint32_t t = thread_index();
+    if (call->status != GSC_OK)
+        return;
+    for (uint32_t i = t; i < GSC_CUDA_THREADS + GSC_RUN; i += GSC_CUDA_THREADS) {
+        const gsc_cuda_chunk *chunk = &call->chunks[tile + i];
+        begins[i] = tile + i >= call->all_chunks || chunk->index % GSC_RUN == 0;
+        if (!begins[i] || (i < GSC_CUDA_THREADS && tile + i < call->all_chunks)) {
+            sums[i] = chunk->sum_squares;
+            amax[i] = chunk->amax;
+        }
+    }
+    __syncthreads();
+    if (begins[t] && tile + t < call->all_chunks) {
+        double sum = sums[t], largest = amax[t];
+        for (uint32_t i = t + 1; i < t + GSC_RUN && !begins[i]; i++) {
+            sum += sums[i];
+            largest = most(largest, amax[i]);
+        }
+        call->chunks[tile + t].sum_squares = sum;
+        call->chunks[tile + t].amax = largest;
+    }
+}
+
+enum { TILE = 8 * GSC_CUDA_THREADS }; /* tensors that are looked at together */
 
 typedef struct finish_shared {
-    double sums[TILE], amax[TILE]; /* of a tile */
-    uint32_t runs_on[TILE];        /* chunks of the same run before this one */
-    double runs[TILE / GSC_RUN], sum;
+    double sums[TILE], runs[TILE / GSC_RUN], sum; /* of a tile, and of all */
     /* Of the tensors that a thread looked at, then of all. */
     double most[GSC_CUDA_THREADS];
     int64_t counts[GSC_CUDA_COUNTS][GSC_CUDA_THREADS];
     uint64_t first[GSC_CUDA_THREADS]; /* tensor with what is not finite; ~0: none */
 } finish_shared;
-
-/*
- * From chunk `i` of a tile of `n` to the end of its run, or of the tile. The run's first chunk,
- * which may be in an earlier tile, becomes the sum.
- */
-DEVICE void add_run(const finish_shared *s, gsc_cuda_chunk *chunks, uint32_t i, uint32_t n)
-{
-    gsc_cuda_chunk *run = chunks + i - s->runs_on[i];
-    double sum = s->runs_on[i] ? run->sum_squares : 0, amax = s->runs_on[i] ? run->amax : 0;
-    do {
-        sum += s->sums[i];
-        amax = s->amax[i] > amax ? s->amax[i] : amax;
-    } while (++i < n && s->runs_on[i]);
-    run->sum_squares = sum;
-    run->amax = amax;
-}
 
 /* What is left of it is where, and how many, the elements are. */
 DEVICE gsc_report report_of(const gsc_cuda_call *call, const gsc_policy *policy,
@@ -806,13 +1293,15 @@ DEVICE gsc_report report_of(const gsc_cuda_call *call, const gsc_policy *policy,
 DEVICE double finish_tensor(const gsc_cuda_call *call, finish_shared *s, uint32_t t, uint64_t index)
 {
     const gsc_cuda_record record = call->records[index];
+    const bool measured = (call->want & (GSC_WANT_NORM | GSC_WANT_AMAX)) && call->status == GSC_OK;
     double sum = 0, amax = 0;
-    for (uint32_t i = 0; i < record.chunks; i += GSC_RUN) {
+    _Pragma("unroll 8") for (uint32_t i = 0; measured && i < record.chunks; i += GSC_RUN)
+    {
         const gsc_cuda_chunk *run = &call->chunks[record.first_chunk + i];
         sum += run->sum_squares;
-        amax = run->amax > amax ? run->amax : amax;
+        amax = most(amax, run->amax);
     }
-    s->most[t] = amax > s->most[t] ? amax : s->most[t];
+    s->most[t] = most(s->most[t], amax);
     for (int k = 0; k < GSC_CUDA_COUNTS; k++)
         s->counts[k][t] += record.counts[k];
     const int bad = record.first_element != INT64_MAX;
@@ -820,7 +1309,8 @@ DEVICE double finish_tensor(const gsc_cuda_call *call, finish_shared *s, uint32_
         s->first[t] = index;
     if (call->each) {
         gsc_report r = report_of(call, NULL, record.counts, amax, sum);
-        r.elements = record.elements;
+        if (call->status == GSC_OK)
+            r.elements = record.elements;
         r.first_tensor = bad ? (int64_t)index : 0;
         r.first_element = bad ? record.first_element : 0;
         call->each[index] = r;
@@ -836,112 +1326,75 @@ DEVICE gsc_policy policy_of(const gsc_cuda_policy *policy)
     return p;
 }
 
+/* One thread for a tensor, of the whole list, and then all together. */
 KERNEL(finish)
 {
     SHARED finish_shared s;
     const gsc_cuda_call *call = p.call;
-    const uint64_t measured =
-        (call->want & (GSC_WANT_NORM | GSC_WANT_AMAX)) && call->status == GSC_OK ? call->all_chunks
-                                                                                 : 0;
-    for (uint64_t done = 0; done < measured; done += TILE) {
-        const uint32_t n = measured - done < TILE ? (uint32_t)(measured - done) : TILE;
-        EACH_THREAD(t)
-        {
-            for (uint32_t i = t; i < n; i += GSC_CUDA_THREADS) {
-                s.sums[i] = call->chunks[done + i].sum_squares;
-                s.amax[i] = call->chunks[done + i].amax;
-                s.runs_on[i] = (uint32_t)(call->chunks[done + i].index % GSC_RUN);
-            }
-        }
-        EACH_THREAD(t)
-        {
-            for (uint32_t i = 4 * t; i < 4 * t + 4 && i < n; i++)
-                if (i == 0 || !s.runs_on[i])
-                    add_run(&s, call->chunks + done, i, n);
-        }
-    }
-    EACH_THREAD(t)
-    {
-        s.most[t] = 0;
-        for (int k = 0; k < GSC_CUDA_COUNTS; k++)
-            s.counts[k][t] = 0;
-        s.first[t] = ~(uint64_t)0;
-        if (t == 0)
-            s.sum = 0;
-    }
+    const uint32_t t = thread_index();
+    s.most[t] = 0;
+    for (int k = 0; k < GSC_CUDA_COUNTS; k++)
+        s.counts[k][t] = 0;
+    s.first[t] = ~(uint64_t)0;
+    if (t == 0)
+        s.sum = 0;
     for (uint64_t done = 0; done < call->tensors; done += TILE) {
-        const uint32_t n = call->tensors - done < TILE ? (uint32_t)(call->tensors - done) : TILE;
-        EACH_THREAD(t)
-        {
-            for (uint32_t i = t; i < TILE; i += GSC_CUDA_THREADS)
-                s.sums[i] = i < n ? finish_tensor(call, &s, t, done + i) : 0;
+        const uint32_t n = (uint32_t)least(call->tensors - done, (uint64_t)TILE);
+        for (uint32_t i = t; i < TILE; i += GSC_CUDA_THREADS)
+            s.sums[i] = i < n ? finish_tensor(call, &s, t, done + i) : 0;
+        __syncthreads();
+        if (t * GSC_RUN < n) {
+            double run = 0;
+            for (uint32_t i = 0; i < GSC_RUN; i++)
+                run += s.sums[GSC_RUN * t + i];
+            s.runs[t] = run;
         }
-        EACH_THREAD(t)
-        {
-            if (t < TILE / GSC_RUN) {
-                double run = 0;
-                for (uint32_t i = 0; i < GSC_RUN; i++)
-                    run += s.sums[GSC_RUN * t + i];
-                s.runs[t] = run;
-            }
-        }
-        EACH_THREAD(t)
-        {
-            if (t == 0)
-                for (uint32_t i = 0; i < TILE / GSC_RUN; i++)
-                    s.sum += s.runs[i];
-        }
+        __syncthreads();
+        if (t == 0)
+            for (uint32_t i = 0; i * GSC_RUN < n; i++)
+                s.sum += s.runs[i];
     }
-    for (uint32_t half = GSC_CUDA_THREADS / 2; half > 0; half /= 2)
-        EACH_THREAD(t)
-        {
-            if (t < half) {
-                s.most[t] = s.most[t + half] > s.most[t] ? s.most[t + half] : s.most[t];
-                for (int k = 0; k < GSC_CUDA_COUNTS; k++)
-                    s.counts[k][t] += s.counts[k][t + half];
-                s.first[t] = s.first[t + half] < s.first[t] ? s.first[t + half] : s.first[t];
-            }
-        }
-    EACH_THREAD(t)
-    {
-        if (t == 0 && call->report) {
-            const gsc_policy policy = policy_of(&p.policy);
-            int64_t counts[GSC_CUDA_COUNTS];
+    for (uint32_t half = GSC_CUDA_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (t < half) {
+            s.most[t] = most(s.most[t], s.most[t + half]);
             for (int k = 0; k < GSC_CUDA_COUNTS; k++)
-                counts[k] = s.counts[k][0];
-            gsc_report r = report_of(call, &policy, counts, s.most[0], s.sum);
-            if (call->status == GSC_OK)
-                r.elements = call->elements;
-            if (s.first[0] != ~(uint64_t)0) {
-                r.first_tensor = (int64_t)s.first[0];
-                r.first_element = call->records[s.first[0]].first_element;
-            }
-            *call->report = r;
+                s.counts[k][t] += s.counts[k][t + half];
+            s.first[t] = least(s.first[t], s.first[t + half]);
         }
-        if (t <= GSC_BINS && call->histogram && call->status == GSC_OK)
-            call->histogram[t] = t < GSC_BINS ? call->bins[t] : call->histogram_elements;
     }
+    if (t == 0 && call->report) {
+        const gsc_policy policy = policy_of(&p.policy);
+        int64_t counts[GSC_CUDA_COUNTS];
+        for (int k = 0; k < GSC_CUDA_COUNTS; k++)
+            counts[k] = s.counts[k][0];
+        gsc_report r = report_of(call, &policy, counts, s.most[0], s.sum);
+        if (call->status == GSC_OK)
+            r.elements = call->elements;
+        if (s.first[0] != ~(uint64_t)0) {
+            r.first_tensor = (int64_t)s.first[0];
+            r.first_element = call->records[s.first[0]].first_element;
+        }
+        *call->report = r;
+    }
+    if (t <= GSC_BINS && call->histogram && call->status == GSC_OK)
+        call->histogram[t] = t < GSC_BINS ? call->bins[t] : call->histogram_elements;
 }
 
 KERNEL(step)
 {
-    EACH_THREAD(t)
-    {
-        gsc_step step;
-        if (t != 0)
-            continue;
-        step.kind = p.kind;
-        step.merge = p.merge;
-        step.has_policy = p.has_policy;
-        step.policy = policy_of(&p.policy);
-        step.factor = p.factor;
-        step.state = p.state;
-        step.reports = p.reports;
-        step.n = p.n;
-        step.number = p.number;
-        step.out = p.out;
-        const gsc_status status = gsc_step_run(&step);
-        if (status != GSC_OK)
-            gsc_step_failed(&step, status);
-    }
+    gsc_step step;
+    step.kind = p.kind;
+    step.merge = p.merge;
+    step.has_policy = p.has_policy;
+    step.policy = policy_of(&p.policy);
+    step.factor = p.factor;
+    step.state = p.state;
+    step.reports = p.reports;
+    step.n = p.n;
+    step.number = p.number;
+    step.out = p.out;
+    const gsc_status status = gsc_step_run(&step);
+    if (status != GSC_OK)
+        gsc_step_failed(&step, status);
 }

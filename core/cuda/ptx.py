@@ -23,7 +23,10 @@ SOURCES = [HERE / "kernels.cu", HERE / "launch.h", HERE / "ptx.py"]
 SOURCES += [CORE / f"{name}.h" for name in ("bits", "convert", "log2", "policy", "step")]
 HEADER = INCLUDE / "gradscaler.h"
 # The first with matrix units for fp16; code for it runs on all later ones.
-COMPILE = "clang -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_70 -O3 -ffp-contract=off -Wall -S"
+COMPILE = (
+    "clang -x cuda -std=c++17 -nostdinc++ --cuda-device-only -nocudainc -nocudalib"
+    " --cuda-gpu-arch=sm_70 -O3 -ffp-contract=off -Wall -S"
+)
 HEAD = """/* SPDX-License-Identifier: MIT */
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = "include/gradscaler.toml"
 SCALARS = ("int64_t", "uint64_t", "double", "int32_t", "uint32_t", "float", "int16_t", "uint16_t", "int8_t", "uint8_t")
-NEXT = ('version = "0.3.0"', 'version = "0.4.0"')
+NEXT = ('version = "0.4.0"', 'version = "0.5.0"')
 failed = []
 
 
@@ -67,7 +67,7 @@ FUNCTION = """
 [[item]]
 function = "gsc_mutate"
 returns = "gsc_status"
-since = "0.4"
+since = "0.5"
 doc = "A function."
 blocks = "no"
 capture = true
@@ -128,7 +128,7 @@ MISTAKES = [
     ("a number that does not fit", [("value = 3", "value = 5000000000", "growth")], ["growth.STEPS", "5000000000"]),
     ("a name twice", [('name = "growth_lag"', 'name = "growth_rule"')], ["gsc_policy.growth_rule", "twice"]),
     ("a version that is none", [('since = "0.2"', 'since = "soon"', "gsc_policy")], ["gsc_policy", "since", "'soon'"]),
-    ("a later version", [('since = "0.2"', 'since = "0.4"', "gsc_policy")], ["gsc_policy", "since is 0.4", "0.3.0"]),
+    ("a later version", [('since = "0.2"', 'since = "0.5"', "gsc_policy")], ["gsc_policy", "since is 0.5", "0.4.0"]),
     # From here on what a release promised.
     (
         "two dtypes swapped",
@@ -163,15 +163,15 @@ MISTAKES = [
     ),
     ("a field renamed", [('"growth_lag"', '"lag"')], ["gsc_policy.growth_lag", "missing"]),
     ("a field of another type", [('"max_scale", type = "double"', '"max_scale", type = "int64_t"')], ["max_scale"]),
-    ("a field in the middle", [field('name = "x", type = "double", since = "0.4", doc = "x"'), NEXT], ["gsc_policy"]),
+    ("a field in the middle", [field('name = "x", type = "double", since = "0.5", doc = "x"'), NEXT], ["gsc_policy"]),
     (
         "a field more, of the same version",
         [('stands for" },\n', 'stands for" },\n  { name = "x", type = "double", doc = "x" },\n')],
         ["gsc_policy.x", "since is 0.2"],
     ),
     ("a function gone", [('function = "gsc_dtype_size"', 'function = "gsc_size"')], ["gsc_dtype_size", "missing"]),
-    ("a function that was there before", [function("x", "double"), ('since = "0.4"', 'since = "0.2"')], ["gsc_mutate"]),
-    ("a newer since", [NEXT, ('since = "0.2"', 'since = "0.4"', "gsc_policy_check")], ["gsc_policy_check", "since"]),
+    ("a function that was there before", [function("x", "double"), ('since = "0.5"', 'since = "0.2"')], ["gsc_mutate"]),
+    ("a newer since", [NEXT, ('since = "0.2"', 'since = "0.5"', "gsc_policy_check")], ["gsc_policy_check", "since"]),
 ]
 
 
@@ -250,23 +250,23 @@ def fields_of_each_type(since=""):
 
 POLICY_END = 'stands for" },\n'
 POLICY_FIELDS = [
-    *fields_of_each_type(', since = "0.4"'),
-    '{ name = "shape", type = "uint8_t", takes = "shape", since = "0.4", doc = "What shape it has." }',
-    '{ name = "reserved_u8", type = "uint8_t", array = 5, since = "0.4", doc = "0" }',
+    *fields_of_each_type(', since = "0.5"'),
+    '{ name = "shape", type = "uint8_t", takes = "shape", since = "0.5", doc = "What shape it has." }',
+    '{ name = "reserved_u8", type = "uint8_t", array = 5, since = "0.5", doc = "0" }',
 ]
 OPTIONS_END = 'none" },\n]\n\n[[item]]\nsection = "Calls on tensors"\n'
 OPTIONS_FIELDS = [
-    *fields_of_each_type(', since = "0.4"'),
-    '{ name = "reserved_u8", type = "uint8_t", array = 6, since = "0.4", doc = "0" }',
+    *fields_of_each_type(', since = "0.5"'),
+    '{ name = "reserved_u8", type = "uint8_t", array = 6, since = "0.5", doc = "0" }',
 ]
-EVENT = '  { name = "MUTATED", value = 512, since = "0.4", doc = "it mutated" },\n'
+EVENT = '  { name = "MUTATED", value = 512, since = "0.5", doc = "it mutated" },\n'
 ITEMS = """\
 [[item]]
 constants = "shape"
 prefix = "GSC_SHAPE_"
 kind = "enum"
 type = "uint8_t"
-since = "0.4"
+since = "0.5"
 doc = "policy.shape."
 values = [{ name = "ROUND", value = 0, doc = "no corner" }, { name = "SQUARE", value = 200, doc = "four corners" }]
 
@@ -275,7 +275,7 @@ constants = "trait"
 prefix = "GSC_TRAIT_"
 kind = "bits"
 type = "uint16_t"
-since = "0.4"
+since = "0.5"
 doc = "Bits of mutant.traits."
 values = [{ name = "FAST", value = 1, doc = "is fast" }, { name = "TALL", value = 32768, doc = "is tall" }]
 
@@ -283,7 +283,7 @@ values = [{ name = "FAST", value = 1, doc = "is fast" }, { name = "TALL", value 
 struct = "gsc_mutant"
 kind = "fixed"
 size = 104
-since = "0.4"
+since = "0.5"
 doc = "A struct with everything."
 fields = [
   %s,
@@ -297,8 +297,8 @@ fields = [
 [[item]]
 function = "gsc_mutate"
 returns = "gsc_status"
-since = "0.4"
-doc = "*out is *from with these numbers, *total the sum of what the policy got in 0.4."
+since = "0.5"
+doc = "*out is *from with these numbers, *total the sum of what the policy got in 0.5."
 blocks = "no"
 capture = true
 args = [
@@ -501,15 +501,15 @@ def literals(values):
 def check_python(tree, build, out):
     folder, swig = tree / "bindings/python", Path(sys.executable).with_name("swig")
     flags = ["-Wall", "-Wextra", "-Wconversion", "-Werror", "-shared", "-fPIC", "-O0", "-DSWIG_TYPE_TABLE=gradscaler"]
-    flags += ["-DPy_LIMITED_API=0x030b0000", "-DGSC_STATIC", f"-I{folder}", f"-I{tree}/include"]
-    flags += [f"-isystem{sysconfig.get_paths()['include']}"]
+    flags += ["-DPy_LIMITED_API=0x030b0000", "-DGSC_STATIC", f"-I{folder}", f"-I{tree}/bindings/xla"]
+    flags += [f"-I{tree}/include", f"-isystem{sysconfig.get_paths()['include']}"]
     link = [build / "libgradscaler.a", "-lm", "-pthread", "-ldl"]
     wrapper, module = out / "wrap.c", out / "_gradscaler.abi3.so"
     built = make(
         "the Python module",
         [swig, "-python", "-noproxy", "-Wall", "-Werror", f"-I{tree}/include", f"-I{folder}", "-o", wrapper]
         + [folder / "gradscaler.i"],
-        ["gcc", *flags, wrapper, folder / "xla_handler.c", *link, "-o", module],
+        ["gcc", *flags, wrapper, tree / "bindings/xla/xla_handler.c", *link, "-o", module],
     )
     if built:
         shutil.copy(folder / "src/gradscaler/_structs.py", out)
@@ -557,8 +557,10 @@ def check_elixir(tree, build, out):
         ["erl", "-noshell", "-eval", "io:put_chars(code:root_dir()), halt()."], capture_output=True, text=True
     ).stdout
     flags = ["-std=c11", "-O0", "-shared", "-fPIC", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-DGSC_STATIC"]
-    flags += ["-D_POSIX_C_SOURCE=200809L", f"-I{tree}/include", "-isystem", f"{root}/usr/include"]
-    link = [build / "libgradscaler.a", "-lm", "-pthread", "-ldl"]
+    flags += ["-D_POSIX_C_SOURCE=200809L", f"-I{tree}/include", f"-I{tree}/bindings/xla"]
+    flags += ["-isystem", f"{root}/usr/include"]
+    xla = [tree / "bindings/xla" / f"xla_{name}.c" for name in ("handler", "register")]
+    link = [*xla, build / "libgradscaler.a", "-lm", "-pthread", "-ldl"]
     nif, modules = app / "priv/gradscaler_nif.so", folder / "lib/grad_scaler"
     env = os.environ | {"ELIXIR_ERL_OPTIONS": "+fnu"}
     built = make(
@@ -591,7 +593,7 @@ def check_c(tree, build, out, older):
         make(f"the client of the newer version ({name})", [*strict, f"-I{tree}/include", *link])
     path = {"LD_LIBRARY_PATH": str(older.parent), "LD_BIND_NOW": "1"}
     run("a new field is refused by an older library", [out / "older"], env=path, says="policy")
-    run("a new function is refused without its version", [out / "needs"], env=path, wanted=1, says="GRADSCALER_0.4")
+    run("a new function is refused without its version", [out / "needs"], env=path, wanted=1, says="GRADSCALER_0.5")
 
 
 def check_additions(scratch, older):
@@ -608,7 +610,7 @@ def check_additions(scratch, older):
     with (tree / "core/error.c").open("a") as file:
         file.write(code)
     header = (tree / "include/gradscaler.h").read_text()
-    report(header.count("; since 0.4 */") == 24 and header.count("* Since 0.4.") == 4, "the header says since when")
+    report(header.count("; since 0.5 */") == 24 and header.count("* Since 0.5.") == 4, "the header says since when")
     build, out = scratch / "build", scratch / "out"
     shutil.rmtree(build, ignore_errors=True)
     cmake = ["cmake", "-S", tree, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None"]

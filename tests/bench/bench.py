@@ -3,8 +3,10 @@
 
 All run in one process, in alternating rounds and, except JAX, on the same memory. Only times of one round are divided,
 so that a busy machine slows both, and a short time is the least of several, so that an interruption is no part of it.
-The quartiles of these ratios are shown: for "limit" the time of gradscaler over that of the limit (a plain loop over
-the same bytes), for the others their time over that of gradscaler. What was asked is compared with the lower quartile.
+The quartiles of these ratios are shown: for "limit" the time of gradscaler over that of the row's own limit, for the
+others their time over that of gradscaler. A limit is a plain loop that checks nothing: it multiplies the same bytes in
+place ("memory"), widens them into other memory ("copy"), or where the processor's conversions bind, as they do f16 in
+its caches, converts them to float and back ("conversions"). What was asked is compared with the lower quartile.
 """
 
 import argparse
@@ -75,6 +77,7 @@ LISTS = {  # name: elements of each tensor
     "1,000 of 768": [768] * 1000,
     "161 of 4,096": [4096] * 161,
     "161 of 64": [64] * 161,
+    "161 of 256": [256] * 161,
     "MLP of 6": [64 * 64, 64, 64 * 64, 64, 64 * 10, 10],
     "small GPT": small_gpt(),
 }
@@ -91,6 +94,7 @@ DTYPES = {  # name: GSC_*, the type in NumPy
 REPORT_BYTES = 192
 START = time.monotonic()
 MIXED = ("f32", "f16", "bf16")
+ORDER = (*MIXED, "f8_e4m3fn", "f8_e5m2", "cb16")  # of the bounds that were asked for
 BACK = (0.25, 4.0)  # unscaling by one, then by the other, leaves the values as they were
 # Unscaling by it always makes the norm four times as large, and clipping brings it back.
 ALWAYS_CLIPPED = (0.25, 0.25)
@@ -100,7 +104,9 @@ library, limits = ctypes.CDLL(build / "libgradscaler.so"), ctypes.CDLL(build / "
 pointer, u64, f64 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double
 for function, arguments in (
     (limits.multiply_seconds, (pointer, u64, u64)),
+    (limits.convert_seconds, (pointer, u64, u64)),
     (limits.widen_seconds, (pointer, pointer, u64, u64)),
+    (limits.widen_bytes_seconds, (pointer, pointer, u64, u64)),
     (
         limits.unscale_seconds,
         (pointer, pointer, pointer, u64, ctypes.c_uint32, pointer, pointer, f64, f64, f64, ctypes.c_int32, u64),
@@ -197,11 +203,20 @@ def repeated(call, clock=time.perf_counter):
 
 
 def limit(grads):
-    return partial(limits.multiply_seconds, memory.ctypes.data, grads.bytes)
+    loop = limits.convert_seconds if kind_of_limit(grads.type, "") == "conversions" else limits.multiply_seconds
+    return partial(loop, memory.ctypes.data, grads.bytes)
 
 
 def limit_widening(grads):
-    return partial(limits.widen_seconds, memory.ctypes.data, memory.ctypes.data + grads.bytes, grads.elements)
+    loop = limits.widen_bytes_seconds if np.dtype(grads.type).itemsize == 1 else limits.widen_seconds
+    return partial(loop, memory.ctypes.data, memory.ctypes.data + grads.bytes, grads.elements)
+
+
+def kind_of_limit(dtype, operation):
+    if operation.startswith("into f32"):
+        return "copy"
+    has_loop = limits.convert_seconds(None, 0, 0) >= 0
+    return "conversions" if dtype is np.float16 and has_loop else "memory"
 
 
 @cache
@@ -289,7 +304,7 @@ def of_jax(grads, norm=False, scales=BACK, clip=None):
 
     def call(i):
         state[0], finite, _ = step(state[0], inverses[i])
-        jax.block_until_ready((state[0], finite))
+        finite.block_until_ready()  # what a training loop waits for; all results of a program are ready at once
 
     return repeated(call)
 
@@ -313,7 +328,26 @@ def in_jit(grads):
 
     def call(i):
         arrays[0], report = step(scalers[i], arrays[0])
-        jax.block_until_ready((arrays[0], report))
+        report.block_until_ready()  # as of_jax
+
+    return repeated(call)
+
+
+def handed_through(grads):
+    """What JAX itself takes for a program with these donated arrays as arguments and results, which changes none."""
+    if jax is None:
+        raise NotRunError("JAX is not installed")
+
+    @partial(jax.jit, donate_argnums=1)
+    def step(number, arrays):
+        return jax.lax.optimization_barrier(arrays), number + 1
+
+    numbers = [jnp.float32(scale) for scale in BACK]
+    arrays = [[jax.jit(jnp.copy)(x) for x in grads.arrays]]
+
+    def call(i):
+        arrays[0], number = step(numbers[i], arrays[0])
+        number.block_until_ready()
 
     return repeated(call)
 
@@ -514,6 +548,7 @@ OPERATIONS = {  # name: competitors; ours first
     ),
     "in jit": {"ours": in_jit, "limit": limit},
     "in jit, over jnp": {"ours": in_jit, "jnp": partial(of_jax, norm=True)},
+    "in jit, small": {"ours": in_jit, "handed": handed_through, "jnp": partial(of_jax, norm=True)},
     "friendly": {"ours": python_step, "torch": torch_step},
     "friendly, held": {"ours": partial(python_step, held=True), "torch": torch_step},
     "list built": {"ours": raw_step, "torch": torch_step},
@@ -525,7 +560,7 @@ OPERATIONS = {  # name: competitors; ours first
 CASES = [  # title, lists, dtypes, operations
     ("Unscale in place", list(LISTS)[:5], (*MIXED, "f8_e4m3fn"), ("check", "check + norm")),
     ("Tiny tensors", ("1,000 of 32",), (*MIXED, "f8_e4m3fn"), ("check", "check + norm")),
-    ("By a scale that is no power of two", ("GPT-2", "256 Ki"), MIXED, ("by 1.25", "by 1.25, + norm")),
+    ("By a scale that is no power of two", ("GPT-2", "256 Ki"), (*MIXED, "f8_e4m3fn"), ("by 1.25", "by 1.25, + norm")),
     (
         "Unscale and clip",
         ("GPT-2", "256 Ki", "32 Ki"),
@@ -533,7 +568,7 @@ CASES = [  # title, lists, dtypes, operations
         ("clip, not reached", "clip, reached", "clip, as a factor"),
     ),
     ("Other dtypes", ("GPT-2", "256 Ki"), ("f64", "complex64", "cb16", "f8_e5m2"), ("alone", "alone, + norm")),
-    ("Into float32", ("GPT-2", "256 Ki"), ("f16", "bf16"), ("into f32", "into f32, + norm")),
+    ("Into float32", ("GPT-2", "256 Ki"), ("f16", "bf16", "f8_e4m3fn", "f8_e5m2"), ("into f32", "into f32, + norm")),
     ("What more of a report costs", ("256 Ki",), MIXED, ("amax", "underflow", "histogram")),
     (
         "Reports of tensors",
@@ -543,7 +578,7 @@ CASES = [  # title, lists, dtypes, operations
     ),
     ("Two threads", ("GPT-2", "ResNet-50"), MIXED, ("check, 2 threads", "norm, 2 threads")),
     ("In a compiled program of JAX", ("GPT-2",), MIXED, ("in jit", "in jit, over jnp")),
-    ("Small arrays in a compiled program of JAX", ("161 of 64",), MIXED, ("in jit, over jnp",)),
+    ("Small arrays in a compiled program of JAX", ("161 of 256",), MIXED, ("in jit, small",)),
     (
         "A whole step from Python",
         ("161 of 64", "MLP of 6", "GPT-2"),
@@ -554,10 +589,13 @@ CASES = [  # title, lists, dtypes, operations
     ("Added to a training step with torch", ("small GPT",), ("f32",), ("in one call", "in the shadow")),
     ("Unscale and update, from Python", ("MLP of 6", "161 of 64", "1,000 of 64"), ("f32",), ("torch's gradients",)),
 ]
-ASKED = {  # list, operation: against whom, and the bound of the lower quartile in f32, f16, bf16
-    ("GPT-2", "check"): ("limit", 1.05, 1.10, 1.10),
+ASKED = {  # list, operation: against whom, and the bounds of the lower quartile, of dtypes as in ORDER
+    ("GPT-2", "check"): ("limit", 1.05, 1.10, 1.10, 1.1),
     ("GPT-2", "check + norm"): ("limit", 1.08, 1.12, 1.15),
-    ("256 Ki", "check"): ("limit", 1.10, 2.3, 1.2),
+    ("GPT-2", "alone"): ("limit", None, None, None, None, 1.1, 1.1),
+    ("GPT-2", "into f32"): ("limit", None, None, None, 1.1, 1.1),
+    ("256 Ki", "check"): ("limit", 1.10, 1.1, 1.2, 2),
+    ("256 Ki", "alone"): ("limit", None, None, None, None, 2, 3),
     ("256 Ki", "check + norm"): ("limit", 1.2, 2.5, 2.2),
     ("256 Ki", "by 1.25"): ("limit", None, None, 2.5),
     ("256 Ki", "by 1.25, + norm"): ("limit", None, None, 3.0),
@@ -566,7 +604,7 @@ ASKED = {  # list, operation: against whom, and the bound of the lower quartile 
     ("1,000 of 32", "check"): ("ns", 10, None, None),
     ("GPT-2", "in jit"): ("limit", 1.1, None, None),
     ("GPT-2", "in jit, over jnp"): ("jnp", 8, 12, 12),
-    ("161 of 64", "in jit, over jnp"): ("jnp", 2, 2, 2),
+    ("161 of 256", "in jit, small"): ("jnp", 2, 2, 2),
     ("161 of 4,096", "each"): ("plain", 1.05, 1.05, None),
     ("1,000 of 768", "each"): ("more", 3, 3, None),
     ("1,000 of 64", "each"): ("more", 3, 3, None),
@@ -592,9 +630,10 @@ QUICK = {  # lists that --quick uses for these operations only
     "ResNet-50": ("check, 2 threads",),
     "4 Ki": (),
 }
-AT_MOST = ("limit", "plain", "ns", "more", "added")  # less is better
+AT_MOST = ("limit", "handed", "plain", "ns", "more", "added")  # less is better
 HEADINGS = {
-    "limit": "time over the limit's",
+    "limit": "time over its limit's",
+    "handed": "over a program that does nothing",
     "plain": "over that of the plain call",
     "more": "ns more per tensor",
     "torch": "torch's time over ours",
@@ -643,6 +682,7 @@ def measure(label, name, dtype, operation, quick):
         except NotRunError as reason:
             not_run[who] = str(reason)
     row = {"list": name, "dtype": dtype, "operation": operation, "not_run": not_run, "ratios": {}}
+    row["limit"] = kind_of_limit(grads.type, operation) if "limit" in OPERATIONS[operation] else None
     if "ours" not in runs:
         return row
     budget, least, most = (0.1, 3, 7) if quick else (2.0, 3, 31)
@@ -683,7 +723,8 @@ def machine():
         "torch": torch and torch.__version__.split("+")[0],
         "jax": jax and jax.__version__,
     }
-    return {"cpu": model, "cores": cores, "instructions": info.cpu, "note": info.cpu_note, **versions}
+    about = {"cpu": model, "cores": cores, "instructions": info.cpu, "note": info.cpu_note, **versions}
+    return about | {"gradscaler": gradscaler.__version__, "date": time.strftime("%Y-%m-%d")}
 
 
 # ---- showing ----
@@ -692,7 +733,7 @@ def machine():
 def asked(row):
     """Against whom what was asked, and whether that is met; None, None, None: nothing."""
     who, *bounds = ASKED.get((row["list"], row["operation"]), (None,))
-    bound = dict(zip(MIXED, bounds, strict=False)).get(row["dtype"])
+    bound = dict(zip(ORDER, bounds, strict=False)).get(row["dtype"])
     if bound is None:
         return None, None, None
     lower = row["ratios"].get(who, [float("nan")])[0]
@@ -727,6 +768,7 @@ def print_section(title, rows):
             seconds = row["seconds"]["ours"]
             text += f"{1e6 * seconds:9.1f} us {row['bytes'] / seconds / 1e9:5.1f} GB/s"
             text += "".join(cell(row, who, widths[who]) for who in columns)
+            text += f"  {row['limit']}" if row["limit"] not in (None, "memory") else ""
         print(text if "seconds" in row else f"{text}   NOT RUN")
         reasons |= {f"  {who}, {row['dtype']}: NOT RUN, {reason}" for who, reason in row["not_run"].items()}
     for reason in sorted(reasons):
@@ -773,38 +815,50 @@ def picture(rows, path):
 
 
 def write_readme(results):
-    """The table between the two markers in README.md."""
+    """The block of this processor in README.md, anew, or a new one below those of others."""
     rows = {(row["list"], row["dtype"], row["operation"]): row["ratios"] for row in results["rows"]}
 
     def ratio(name, dtype, operation, who):
         found = rows.get((name, dtype, operation), {}).get(who)
-        return f"{number(found[0])}" if found else "not run"
+        return f"{number(found[0])}" if found else "-"
 
     lines = [
         "| | check / limit | with norm / limit | torch, unscale | torch, unscale and clip | JAX, unscale and clip |",
         "|---|---|---|---|---|---|",
     ]
-    columns = [("check", "limit"), ("check + norm", "limit"), ("check", "torch")]
-    columns += [("clip, not reached", "torch"), ("clip, not reached", "JAX")]
     for name, about in (("GPT-2", "GPT-2, 148 tensors"), ("256 Ki", "256 Ki values, in the L2 cache")):
-        for dtype in MIXED:
+        for dtype in ORDER:
+            alone = "alone" if dtype in ("f8_e5m2", "cb16") else "check"
+            norm = "alone, + norm" if alone == "alone" else "check + norm"
+            columns = [(alone, "limit"), (norm, "limit"), ("check", "torch")]
+            columns += [("clip, not reached", "torch"), ("clip, not reached", "JAX")]
             cells = " | ".join(ratio(name, dtype, *column) for column in columns)
             lines.append(f"| {about}, {dtype} | {cells} |")
     machine = results["machine"]
-    kind = f"{machine['cpu']}, {machine['cores']} cores, {machine['instructions']}"
+    kind = f"{machine['cpu']}, {machine['instructions']}"
     step, built = (ratio("161 of 64", "f32", operation, "torch") for operation in ("friendly", "list built"))
-    about = f"""In place, one thread, on {kind}; lower quartiles of alternating rounds. The limit multiplies the same
-        bytes in place and checks nothing. For torch {machine["torch"]} and JAX {machine["jax"]} it is their time over
+    about = f"""gradscaler {machine["gradscaler"]} on {kind}, {machine["cores"]} cores, {machine["date"]}: in place, one
+        thread; lower quartiles of alternating rounds. The limit multiplies the same bytes in place and checks nothing;
+        that of f16 converts them, too. For torch {machine["torch"]} and JAX {machine["jax"]} it is their time over
         ours. A whole step from Python (unscale, clip, skip or not, update; 161 small arrays) takes torch {step} times
         as long, {built} times without the friendly layer."""
     lines += ["", textwrap.fill(" ".join(about.split()), 120)]
     readme = Path(__file__).parents[2] / "README.md"
-    before, rest = readme.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    readme.write_text(before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + after)
+    readme.write_text(with_block(readme.read_text(), kind, "\n".join(lines)))
 
 
-BEGIN, END = "<!-- written by ci/bench --readme -->", "<!-- to here -->"
+def with_block(text, kind, block):
+    """`text` with this block of a processor, which takes the place of one, or comes last of all."""
+    begin = f"<!-- written by ci/bench --readme: {kind} -->\n"
+    block = f"{begin}{block}\n{END}"
+    if begin in text:
+        before, rest = text.split(begin)
+        return before + block + rest.split(END, 1)[1]
+    before, after = text.rsplit(END, 1)
+    return f"{before}{END}\n\n{block}{after}"
+
+
+END = "<!-- to here -->"
 
 
 def main():
@@ -815,10 +869,17 @@ def main():
     parser.add_argument("--only", default="", metavar="WORD", help="rows with this in title, list, dtype, operation")
     parser.add_argument("--json", type=Path, default="build/bench.json", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--picture", type=Path, default="build/bench.png", metavar="FILE", help="default: %(default)s")
-    parser.add_argument("--readme", type=Path, metavar="FILE", help="only write README.md's table, from this JSON file")
+    parser.add_argument(
+        "--readme",
+        type=Path,
+        metavar="FILE",
+        help="only write this processor's table in README.md, from JSON files of it",
+        nargs="+",
+    )
     options = parser.parse_args()
     if options.readme:
-        return write_readme(json.loads(options.readme.read_text()))
+        parts = [json.loads(path.read_text()) for path in options.readme]
+        return write_readme({"machine": parts[-1]["machine"], "rows": [row for part in parts for row in part["rows"]]})
 
     cases = [
         (title, name, dtype, operation)

@@ -6,6 +6,7 @@
 #include <immintrin.h>
 #endif
 
+#include "cpu/fma.h"
 #include "support.hpp"
 
 namespace {
@@ -224,3 +225,58 @@ TEST_CASE("float to f16 is what F16C gives", "[convert]")
     CHECK(first_wrong(f32, f16, values, f16_by_f16c) == "");
 }
 #endif
+
+namespace {
+
+double double_of(uint64_t bits)
+{
+    return bit_cast<double>(bits);
+}
+
+uint64_t bits_of(double x)
+{
+    return x != x ? UINT64_C(0x7ff8) << 48 : bit_cast<uint64_t>(x);
+}
+
+/* Of any size; near 1; subnormal; so small that products vanish; a limit. */
+double any_double(Random &random)
+{
+    static const double limits[] = {0.0, -0.0,      1.0,       INFINITY, -INFINITY,
+                                    NAN, 0x1p-1074, 0x1p-1022, 0x1p-537, 0x1.fffffffffffffp1023};
+    const uint64_t bits = random.next(), rest = bits & ~(UINT64_C(0x7ff) << 52);
+    switch (random.next() % 5) {
+    case 0:
+        return double_of(bits);
+    case 1:
+        return double_of(rest | (963 + random.next() % 120) << 52);
+    case 2:
+        return double_of((bits & UINT64_C(1) << 63) | random.next() >> (12 + random.next() % 50));
+    case 3:
+        return double_of(rest | (450 + random.next() % 100) << 52);
+    default:
+        return limits[random.next() % (sizeof limits / sizeof *limits)];
+    }
+}
+} // namespace
+
+TEST_CASE("fma.h rounds once, as the machine's own fma does", "[convert]")
+{
+    Random random{1};
+    std::string wrong;
+    for (int i = 0; i < 2000000 && wrong.empty(); i++) {
+        const double x = any_double(random), y = any_double(random);
+        /* Or all but cancels the product. */
+        const double z = random.next() % 4
+                             ? any_double(random)
+                             : double_of(bit_cast<uint64_t>(-x * y) + random.next() % 5 - 2);
+        if (bits_of(gsc_fma(x, y, z)) != bits_of(std::fma(x, y, z)))
+            wrong = hex(bits_of(x)) + " * " + hex(bits_of(y)) + " + " + hex(bits_of(z));
+        const float a = static_cast<float>(x), b = static_cast<float>(y), c = static_cast<float>(z);
+        if (bits_of(static_cast<double>(gsc_fmaf(a, b, c))) !=
+            bits_of(static_cast<double>(std::fma(a, b, c))))
+            wrong = "float " + hex(bits_of(static_cast<double>(a))) + " * " +
+                    hex(bits_of(static_cast<double>(b))) + " + " +
+                    hex(bits_of(static_cast<double>(c)));
+    }
+    CHECK(wrong == "");
+}

@@ -30,7 +30,7 @@ struct World {
     uint64_t bytes_size, size;
     int64_t histogram[GSC_HISTOGRAM_WORDS];
     double number;
-    uint32_t kind;
+    uint32_t kind, rank;
     void *memory;
 
     template <class T> T *at(const char *name, T *object) const
@@ -133,6 +133,12 @@ const std::vector<Function> functions = {
      {"on?", "reports", "n", "kind", "policy?", "out"},
      [](World &w, gsc_error *err) {
          return gsc_report_merge(&w.exec, w.at("reports", w.reports), 3, w.kind, &w.policy,
+                                 w.at("out", &w.out_report), err);
+     }},
+    {"gsc_report_stamp",
+     {"on?", "report", "policy?", "state?", "rank", "out"},
+     [](World &w, gsc_error *err) {
+         return gsc_report_stamp(&w.exec, w.at("report", &w.report), &w.policy, &w.state, w.rank,
                                  w.at("out", &w.out_report), err);
      }},
     {"gsc_state_init",
@@ -649,7 +655,7 @@ TEST_CASE("a reserved word that is not 0 is refused wherever its struct is read"
                               {GSC_ERROR_STATE, name, -1, "reserved", " 0"});
         }
     for (size_t i = 0; i < std::size(World().report.reserved); i++) {
-        for (const char *name : {"gsc_state_update", "gsc_factor_clip"})
+        for (const char *name : {"gsc_state_update", "gsc_factor_clip", "gsc_report_stamp"})
             check_refused(function(name), [=](World &w) { w.report.reserved[i] = 1; },
                           {GSC_ERROR_REPORT, "report", -1, "reserved", " 0"});
         check_refused(function("gsc_report_merge"), [=](World &w) { w.reports[2].reserved[i] = 1; },
@@ -1045,18 +1051,59 @@ TEST_CASE("a long name is cut, not overrun", "[errors]")
     check_sentence(err);
 }
 
+/* ---- ranks ---- */
+
+TEST_CASE("ranks that differ, and a rank that there cannot be", "[errors]")
+{
+    check_refused(function("gsc_report_stamp"), [](World &w) { w.rank = UINT32_MAX; },
+                  {GSC_ERROR_VALUE, "rank", -1, "", "must be 0 to", {4294967295, 0, 4294967294}});
+    check_refused(function("gsc_report_merge"),
+                  [](World &w) {
+                      w.reports[0].agreement = w.reports[1].agreement = 7;
+                      w.reports[2].agreement = 8;
+                  },
+                  {GSC_ERROR_AGREEMENT, "reports", 2, "agreement", "from that of reports[0]"});
+    check_refused(function("gsc_report_merge"),
+                  [](World &w) {
+                      w.reports[1].agreement = 7;
+                      w.reports[2].agreement = 8;
+                      w.reports[1].status_rank = 12;
+                      w.reports[2].status_rank = 4294967295;
+                  },
+                  {GSC_ERROR_AGREEMENT, "reports", 2, "agreement",
+                   "rank 4294967294 has another policy or state than rank 11: load the same "
+                   "checkpoint on all ranks, or send one rank's policy and state to all"});
+    check_refused(function("gsc_report_merge"),
+                  [](World &w) {
+                      w.reports[0].agreement = 7;
+                      w.reports[2].agreement = 8;
+                      w.reports[0].status_rank = w.reports[2].status_rank = 8;
+                  },
+                  {GSC_ERROR_AGREEMENT, "reports", 2, "agreement",
+                   "two ranks with unlike policies or states were both stamped 7: give each rank "
+                   "its own number"});
+    for (const char *name : {"gsc_state_update", "gsc_factor_clip"})
+        check_refused(function(name),
+                      [](World &w) {
+                          w.report.status = GSC_ERROR_MEMORY;
+                          w.report.status_rank = 4;
+                      },
+                      {GSC_ERROR_REPORT, "report", -1, "status",
+                       "is an error that rank 3 met: out of memory"});
+}
+
 /* ---- status, version, dtypes ---- */
 
 TEST_CASE("every status has words of its own", "[errors]")
 {
     std::vector<std::string> words;
-    for (gsc_status status = 0; status >= GSC_ERROR_FORMAT; status--) {
+    for (gsc_status status = 0; status >= GSC_ERROR_AGREEMENT; status--) {
         words.push_back(gsc_status_string(status));
         CHECK(words.back() != "unknown status");
         CHECK(std::count(words.begin(), words.end(), words.back()) == 1);
         CHECK(words.back().find("gsc_") == std::string::npos);
     }
-    for (gsc_status none : {1, GSC_ERROR_FORMAT - 1, INT32_MIN, INT32_MAX})
+    for (gsc_status none : {1, GSC_ERROR_AGREEMENT - 1, INT32_MIN, INT32_MAX})
         CHECK(std::string(gsc_status_string(none)) == "unknown status");
     CHECK(gsc_version() == GSC_VERSION);
 }

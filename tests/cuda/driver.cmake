@@ -21,7 +21,7 @@ target_link_libraries(cuda_emulated PRIVATE m)
 file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/missing/libcuda.so.1 "")
 
 find_package(Python 3.11 REQUIRED COMPONENTS Interpreter)
-foreach(name driver absent gpu xla)
+foreach(name driver absent gpu gpu_bench xla)
   add_executable(cuda_${name} ${name}.c)
   target_compile_definitions(cuda_${name} PRIVATE _POSIX_C_SOURCE=200809L)
   target_include_directories(cuda_${name} PRIVATE ${PROJECT_SOURCE_DIR}/core)
@@ -30,10 +30,17 @@ endforeach()
 target_link_libraries(cuda_driver PRIVATE cuda_standin)
 add_dependencies(cuda_absent cuda_without_launch cuda_without_load)
 add_dependencies(cuda_gpu cuda_emulated)
-# The handler that the wheel of Python has.
-set(python ${PROJECT_SOURCE_DIR}/bindings/python)
-target_sources(cuda_xla PRIVATE ${python}/xla_handler.c)
-target_include_directories(cuda_xla PRIVATE ${python})
+add_dependencies(cuda_gpu_bench cuda_emulated)
+# By the names that ci/gpu gives them.
+foreach(name gpu gpu_bench)
+  set_target_properties(cuda_${name} PROPERTIES OUTPUT_NAME ${name}
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/gpu)
+endforeach()
+# The handler that Python's and Elixir's bindings have; this program is an XLA in which it registers.
+set(xla ${PROJECT_SOURCE_DIR}/bindings/xla)
+target_sources(cuda_xla PRIVATE ${xla}/xla_handler.c ${xla}/xla_register.c)
+target_include_directories(cuda_xla PRIVATE ${xla})
+set_target_properties(cuda_xla PROPERTIES ENABLE_EXPORTS ON)
 add_dependencies(cuda_xla cuda_emulated)
 
 add_test(NAME cuda.driver COMMAND cuda_driver)
@@ -48,10 +55,15 @@ set_tests_properties(cuda.no_gpu PROPERTIES LABELS cuda PASS_REGULAR_EXPRESSION 
 add_test(NAME cuda.gpu COMMAND cuda_gpu)
 add_test(NAME cuda.replay COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/replay/replay.py
   ${PROJECT_SOURCE_DIR}/tests/traces "CUDA=$<TARGET_FILE:cuda_gpu> --replay")
+# What ci/gpu does with a device, but for what other tests here do.
+add_test(NAME cuda.rehearsal COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/bench/gpu.py
+  ${CMAKE_CURRENT_BINARY_DIR}/gpu --short --without-python "not here" --out ${CMAKE_CURRENT_BINARY_DIR}/gpu/report
+  --only "open,same bits: streams,rows,fault,ncu,memcheck")
 add_test(NAME cuda.report COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/report_test.py)
-set_tests_properties(cuda.report PROPERTIES LABELS cuda)
+add_test(NAME cuda.model COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/bench/gpu_model_test.py)
+set_tests_properties(cuda.report cuda.model PROPERTIES LABELS cuda)
 add_test(NAME cuda.xla COMMAND cuda_xla)
-set_tests_properties(cuda.gpu cuda.replay cuda.xla PROPERTIES LABELS cuda
+set_tests_properties(cuda.gpu cuda.replay cuda.rehearsal cuda.xla PROPERTIES LABELS cuda
   ENVIRONMENT LD_LIBRARY_PATH=${CMAKE_CURRENT_BINARY_DIR}/emulated)
 foreach(name missing without_launch without_load)
   set_tests_properties(cuda.${name} PROPERTIES LABELS cuda

@@ -1,7 +1,7 @@
-# The kernels on an emulated device in the place of the driver, against the CPU: their source as C, and their PTX, which
-# is what is shipped, translated to C. That has no warnings to heed, checks its addresses itself, and would take a
-# compiler minutes with sanitizers. cuda_nvcc, built only by its name: what another compiler made of the source, in
-# nvcc.ptx of the build folder, and the same tests.
+# The kernels on an emulated device in the place of the driver, against the CPU: their PTX, which is what is shipped,
+# translated to C. That has no warnings to heed, checks its addresses itself, and would take a compiler minutes with
+# sanitizers. cuda_nvcc, built only by its name: what another compiler made of the source, in nvcc.ptx of the build
+# folder, and the same tests.
 find_package(Catch2 REQUIRED)
 function(gsc_ptx name ptx)
   add_custom_command(OUTPUT ${name}_kernels.c DEPENDS ptx_to_c.py ${ptx}
@@ -15,15 +15,13 @@ endfunction()
 gsc_ptx(ptx ${PROJECT_SOURCE_DIR}/core/cuda/ptx.c)
 gsc_ptx(nvcc ${PROJECT_BINARY_DIR}/nvcc.ptx)
 set_target_properties(cuda_nvcc cuda_nvcc_kernels PROPERTIES EXCLUDE_FROM_ALL TRUE)
-add_executable(cuda_emulation emulation_test.cpp emulation.c kernels.c)
-foreach(name emulation ptx nvcc)
+foreach(name ptx nvcc)
   target_include_directories(cuda_${name} PRIVATE . ${PROJECT_SOURCE_DIR}/core ${PROJECT_SOURCE_DIR}/tests/core)
   target_link_libraries(cuda_${name} PRIVATE gradscaler_static gsc_options Catch2::Catch2WithMain)
   target_compile_options(cuda_${name} PRIVATE -ffp-contract=off)
 endforeach()
-add_test(NAME cuda.emulation COMMAND cuda_emulation)
 add_test(NAME cuda.ptx COMMAND cuda_ptx)
 # Against the CPU's best rung, and plain C.
-add_test(NAME cuda.emulation_scalar COMMAND cuda_emulation)
-set_tests_properties(cuda.emulation cuda.ptx cuda.emulation_scalar PROPERTIES LABELS cuda)
-set_tests_properties(cuda.emulation_scalar PROPERTIES ENVIRONMENT GSC_CPU=scalar)
+add_test(NAME cuda.ptx_scalar COMMAND cuda_ptx)
+set_tests_properties(cuda.ptx cuda.ptx_scalar PROPERTIES LABELS cuda)
+set_tests_properties(cuda.ptx_scalar PROPERTIES ENVIRONMENT GSC_CPU=scalar)

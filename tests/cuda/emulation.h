@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A CUDA device in C, one thread after the other: what a kernel says for EACH_THREAD is run for all
- * threads of a block before anything that follows, as the barrier at its end demands; in between,
- * threads may come in any order, and are made to. Device memory is out of the host's reach while no
- * kernel runs.
+ * A CUDA device in C: its memory, the order of its blocks and threads, and the kernels, which are
+ * made of the PTX. Between two barriers threads may come in any order, and are made to. Device
+ * memory is out of the host's reach while no kernel runs.
  */
 #ifndef GSC_EMULATION_H
 #define GSC_EMULATION_H
@@ -34,34 +33,9 @@ uint32_t block_index(void);
 uint32_t emulated_threads(void);
 uint32_t emulated_thread(uint32_t k);
 
-#define DEVICE   static inline
-#define SLOW     static
-#define INLINED  static inline
-#define CONSTANT static const
-#define SHARED   static
-#define ONE_BY_ONE
-#define UNROLLED
-#define BRANCH
-#define EACH_THREAD(t)                                                                             \
-    for (uint32_t k_ = 0, t = emulated_thread(0); k_ < emulated_threads();                         \
-         t = emulated_thread(++k_))
-
 #define KERNEL(name)  void emulated_##name(const gsc_cuda_##name##_parameter p)
 #define DECLARE(name) KERNEL(name);
 GSC_FOR_CUDA_KERNELS(DECLARE)
 #undef DECLARE
-
-DEVICE void atomic_add(int64_t *to, int64_t x)
-{
-    *to += x;
-}
-
-DEVICE void atomic_min(int64_t *to, int64_t x)
-{
-    *to = x < *to ? x : *to;
-}
-
-#define f16_quick_load       f16_load
-#define f16_quick_from_float f16_from_float
 
 #endif

@@ -3,167 +3,22 @@
  * The public calls on a CUDA device against the same calls on the CPU, bit for bit: every operation
  * and pair of dtypes, reports of each tensor, states and factors, memory and copies, graphs whose
  * list is gone and whose gradients change, two threads and streams, a training step in one graph.
- * Then, for a real device, how fast.
+ * How fast it is gpu_bench.c measures.
  *
- *     gpu             conformance
- *     gpu --json      conformance and benchmark, as JSON
+ *     gpu             all of it
+ *     gpu GROUP       one group of gpu --groups
  *     gpu --replay    a client of tests/replay/replay.py, with its states on the device
  *
  * Without CUDA it says so and does nothing.
  */
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "../replay/pairs.h"
-#include "check.h"
-
-/* ---- the driver ---- */
-
-static struct {
-#define X(name, symbol, signature) int32_t(*name) signature;
-#include "cuda/driver.def"
-#include "device.def"
-#undef X
-} cu;
-
-static void die(const char *what, const char *detail)
-{
-    fprintf(stderr, "%s: %s\n", what, detail);
-    exit(1);
-}
-
-static void cu_check(int32_t result, const char *call)
-{
-    const char *text = NULL;
-    if (result != 0) {
-        (void)cu.error_string(result, &text);
-        die(call, text ? text : "unknown error");
-    }
-}
-#define CU(call) cu_check(cu.call, #call)
-
-static void gsc_must(gsc_status status, const gsc_error *err, const char *call)
-{
-    if (status != GSC_OK)
-        die(call, err->message);
-}
-#define GSC(call)                                                                                  \
-    do {                                                                                           \
-        gsc_error err;                                                                             \
-        gsc_must(call, &err, #call);                                                               \
-    } while (0)
-
-/* The device as this program sees it: a context of the library and the primary one, current. */
-static gsc_context *context;
-
-static void open_device(void)
-{
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *symbol, *primary;
-    int32_t device;
-    if (!library)
-        die("libcuda.so.1", dlerror());
-#define X(name, function, signature)                                                               \
-    if (!(symbol = dlsym(library, #function)) && strcmp(#function, "cuFuncLoad") != 0)             \
-        die("libcuda.so.1 lacks", #function);                                                      \
-    memcpy(&cu.name, &symbol, sizeof symbol);
-#include "cuda/driver.def"
-#include "device.def"
-#undef X
-    GSC(gsc_context_create_cuda(0, &context, &err));
-    CU(device_get(&device, 0));
-    CU(context_retain(&primary, device));
-    CU(context_push(primary));
-}
-
-static void close_device(void)
-{
-    void *popped;
-    CU(context_pop(&popped));
-    CU(context_release(0));
-    gsc_context_destroy(context);
-}
-
-static void *device_memory(uint64_t bytes)
-{
-    void *memory;
-    GSC(gsc_memory_create(context, GSC_MEMORY_DEVICE, bytes ? bytes : 1, &memory, &err));
-    return memory;
-}
-
-static void device_free(void *memory)
-{
-    gsc_memory_destroy(context, memory);
-}
-
-/* In the order of the legacy stream, and done. */
-static void copy_now(void *to, const void *from, uint64_t bytes)
-{
-    gsc_exec on = GSC_EXEC_INIT;
-    on.context = context;
-    GSC(gsc_memory_copy(&on, to, from, bytes, &err));
-    GSC(gsc_exec_wait(&on, &err));
-}
-#define upload   copy_now
-#define download copy_now
-
-static void *allocated(uint64_t bytes)
-{
-    void *memory = calloc(1, bytes ? bytes : 1);
-    if (!memory)
-        die("out of memory", "host");
-    return memory;
-}
-
-/* A stream with a workspace, for lists up to that size. */
-static gsc_exec stream_exec(const gsc_tensor *largest, uint64_t n)
-{
-    gsc_exec on = GSC_EXEC_INIT;
-    on.context = context;
-    CU(stream_create(&on.stream, 1)); /* not waiting for the legacy stream */
-    GSC(gsc_workspace_size(&on, largest, n, NULL, &on.workspace_size, &err));
-    on.workspace = device_memory(on.workspace_size);
-    return on;
-}
-
-static void stream_free(gsc_exec *on)
-{
-    GSC(gsc_exec_wait(on, &err));
-    CU(stream_destroy(on->stream));
-    device_free(on->workspace);
-}
-
-/* ---- numbers ---- */
-
-static uint64_t random_state = 1;
-
-static uint64_t random_bits(void) /* xorshift64* */
-{
-    random_state ^= random_state >> 12;
-    random_state ^= random_state << 25;
-    random_state ^= random_state >> 27;
-    return random_state * 0x2545f4914f6cdd1dull;
-}
-
-/* Of magnitude 2^-12 to 2^3, and zeros. */
-static float random_float(void)
-{
-    uint64_t bits = random_bits();
-    float value = (float)(1 << (bits & 15)) * 0x1p-12f * (1 + (float)(bits >> 40) * 0x1p-24f);
-    return bits >> 4 & 31 ? bits >> 9 & 1 ? value : -value : 0;
-}
+#include "gpu.h"
 
 /* ---- lists, on both sides ---- */
-
-static const char *const dtype_names[] = {
-    "none", "f32", "f64", "f16", "bf16", "f8_e4m3fn", "f8_e5m2", "cb16", "complex64", "complex128"};
-
-static bool is_complex(uint32_t dtype)
-{
-    return dtype == GSC_COMPLEX64 || dtype == GSC_COMPLEX128;
-}
 
 /* Inputs and outputs in one piece of memory each, on the host and on the device. */
 typedef struct lists {
@@ -502,7 +357,7 @@ static void compare_conversions(void)
 /* Long lists of small tensors, which take several launches. */
 static void compare_long_lists(void)
 {
-    static const uint64_t lengths[] = {1, 169, 170, 171, 400, 1364, 1365, 1600};
+    static const uint64_t lengths[] = {1, 161, 162, 163, 400, 1356, 1357, 1600};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         lists l = {0};
         for (uint64_t j = 0; j < lengths[i]; j++)
@@ -541,6 +396,8 @@ static gsc_report random_report(void)
     r.first_tensor = r.overflow ? (int64_t)(random_bits() >> 40) : 0;
     r.first_element = r.overflow ? (int64_t)(random_bits() >> 40) : 0;
     r.clamped = (int64_t)(random_bits() >> 40);
+    r.status_rank = r.first_rank = (uint32_t)random_bits();
+    r.agreement = random_bits() % 2;
     return r;
 }
 
@@ -551,8 +408,9 @@ static void same_record(const char *what, const record *host, const record *devi
     same(what, host, &copy, sizeof copy);
 }
 
-static void compare_small_calls(const gsc_exec *on)
+static void compare_small_calls(void)
 {
+    gsc_exec own = stream_exec(&(gsc_tensor){0}, 0), *on = &own;
     static record host;
     record *device = device_memory(sizeof *device);
     gsc_policy policy = GSC_POLICY_INIT;
@@ -585,11 +443,13 @@ static void compare_small_calls(const gsc_exec *on)
         same_record("report_merge, factor_multiply, factor_clip", &host, device);
     }
     device_free(device);
+    stream_free(&own);
 }
 
 /* Every preset over random steps, and a scale that is set in between. */
-static void compare_policies(const gsc_exec *on)
+static void compare_policies(void)
 {
+    gsc_exec own = stream_exec(&(gsc_tensor){0}, 0), *on = &own;
     static record host;
     record *device = device_memory(sizeof *device);
     const char *name;
@@ -603,6 +463,13 @@ static void compare_policies(const gsc_exec *on)
             host.report = random_report();
             host.report.serial = step % 5 ? host.state.factor.serial : host.report.serial;
             upload(&device->report, &host.report, sizeof host.report);
+            const gsc_policy *stamp_policy = step % 3 ? &policy : NULL;
+            const int of_state = step % 4 != 1;
+            GSC(gsc_report_stamp(NULL, &host.report, stamp_policy, of_state ? &host.state : NULL,
+                                 (uint32_t)step, &host.report, &err));
+            GSC(gsc_report_stamp(on, &device->report, stamp_policy,
+                                 of_state ? &device->state : NULL, (uint32_t)step, &device->report,
+                                 &err));
             GSC(gsc_state_update(NULL, &policy, &host.state, &host.report, &host.state, &err));
             GSC(gsc_state_update(on, &policy, &device->state, &device->report, &device->state,
                                  &err));
@@ -615,11 +482,15 @@ static void compare_policies(const gsc_exec *on)
             }
             GSC(gsc_exec_wait(on, &err));
             gsc_state state;
+            gsc_report report;
             download(&state, &device->state, sizeof state);
             same(name, &host.state, &state, sizeof state);
+            download(&report, &device->report, sizeof report);
+            same("a stamped report", &host.report, &report, sizeof report);
         }
     }
     device_free(device);
+    stream_free(&own);
 }
 
 /* What only the device can find out is said in the report and the state, and nothing is changed. */
@@ -652,6 +523,38 @@ static void errors_on_the_device(void)
     before.events = GSC_EVENT_SKIPPED;
     before.skip_f32 = 1;
     same("a state that was refused", &before, &host.state, sizeof before);
+
+    /* Ranks that differ: nobody steps, and the report says which. A stamp of what is no state. */
+    gsc_state other = before;
+    other.good = 41;
+    upload(&device->state, &before, sizeof before);
+    upload(&device->from, &other, sizeof other);
+    const gsc_state *states[] = {&device->state, &device->state, &device->from, &device->from};
+    upload(device->others, (gsc_report[4]){{0}}, 4 * sizeof(gsc_report));
+    for (uint32_t rank = 0; rank < 4; rank++)
+        GSC(gsc_report_stamp(on, &device->others[rank], &policy, states[rank], rank,
+                             &device->others[rank], &err));
+    GSC(gsc_report_merge(on, device->others, 2, GSC_MERGE_PARTS, &policy, &device->report, &err));
+    GSC(gsc_exec_wait(on, &err));
+    download(&host, device, sizeof host);
+    CHECK(host.report.status == GSC_OK && host.report.agreement == host.others[0].agreement);
+    GSC(gsc_report_merge(on, device->others, 4, GSC_MERGE_PARTS, &policy, &device->report, &err));
+    GSC(gsc_state_update(on, &policy, &device->state, &device->report, &device->state, &err));
+    other.good = -1;
+    upload(&device->from, &other, sizeof other);
+    GSC(gsc_report_stamp(on, &device->others[3], &policy, &device->from, 3, &device->others[3],
+                         &err));
+    GSC(gsc_exec_wait(on, &err));
+    gsc_report disagreed = {0};
+    disagreed.status = GSC_ERROR_AGREEMENT;
+    disagreed.status_rank = 3;
+    disagreed.overflow = 1;
+    disagreed.found_inf = 1;
+    download(&host, device, sizeof host);
+    same("a report of ranks that differ", &disagreed, &host.report, sizeof disagreed);
+    CHECK(host.state.status == GSC_ERROR_REPORT && host.state.events == GSC_EVENT_SKIPPED);
+    CHECK(host.others[3].status == GSC_ERROR_STATE && host.others[3].overflow == 1);
+    CHECK(host.others[3].status_rank == 4 && host.others[3].agreement == 0);
     stream_free(on);
     device_free(tensor.data);
     device_free(device);
@@ -734,11 +637,10 @@ static void *instantiate(void *graph)
     return executable;
 }
 
-/* At most one for every 170 tensors, or 1,364, and each time that the list is read, and two. */
+/* At most one for every 162 tensors and one more, one each time that the list is read, and two. */
 static void few_launches(void)
 {
-    static const uint64_t lengths[] = {1, 170, 171, 400};
-    int32_t version;
+    static const uint64_t lengths[] = {1, 162, 163, 400};
     struct {
         gsc_factor factor;
         gsc_report report;
@@ -748,7 +650,6 @@ static void few_launches(void)
         lists_add(&l, 10, GSC_F16, GSC_F32);
     lists_allocate(&l);
     gsc_exec on = stream_exec(l.device[0], l.n);
-    CU(driver_version(&version));
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (enum operation operation = 0; operation < OPERATIONS; operation++) {
             void *graph;
@@ -758,8 +659,8 @@ static void few_launches(void)
             GSC(run_operation(operation, &on, &device->factor, l.device[0], l.device[1], lengths[i],
                               &options, &device->report, &err));
             CU(capture_end(on.stream, &graph));
-            uint64_t pieces = version < 12010 ? (lengths[i] + 169) / 170 : 1;
-            CHECK(launches_in(graph) <= (operation == ACCUMULATE ? 2 * pieces : pieces) + 2);
+            const uint64_t passes = operation == ACCUMULATE ? 2 : 1;
+            CHECK(launches_in(graph) <= lengths[i] / 162 + 1 + passes + 2);
             CU(graph_destroy(graph));
         }
     stream_free(&on);
@@ -779,12 +680,20 @@ static void replay_graph(void)
     gsc_exec on = stream_exec(l.device[0], l.n);
     GSC(gsc_factor_init(8, &host.factor, &err));
     upload(&device->factor, &host.factor, sizeof host.factor);
+    gsc_policy policy = GSC_POLICY_INIT;
+    GSC(gsc_policy_preset("torch", &policy, &err));
+    GSC(gsc_state_init(NULL, &policy, NULL, &host.state, &err));
+    upload(&device->state, &host.state, sizeof host.state);
     void *graph, *executable;
     CU(capture_begin(on.stream, 0));
     gsc_options options = GSC_OPTIONS_INIT;
     options.want = WANT_ALL;
     GSC(gsc_unscale(&on, &device->factor, l.device[0], l.device[1], l.n, &options, &device->report,
                     &err));
+    GSC(gsc_report_stamp(&on, &device->report, &policy, &device->state, 3, &device->others[1],
+                         &err));
+    GSC(gsc_report_merge(&on, &device->others[1], 1, GSC_MERGE_PARTS, &policy, &device->others[0],
+                         &err));
     CU(capture_end(on.stream, &graph));
     executable = instantiate(graph);
     for (int side = 0; side < 2; side++) {
@@ -799,6 +708,10 @@ static void replay_graph(void)
         GSC(gsc_unscale(NULL, &host.factor, l.host[0], l.host[1], l.n, &options, &host.report,
                         &err));
         same_report("graph, report", &host.report, &device->report);
+        GSC(gsc_report_stamp(NULL, &host.report, &policy, &host.state, 3, &host.report, &err));
+        same_report("graph, stamped report", &host.report, &device->others[1]);
+        GSC(gsc_report_merge(NULL, &host.report, 1, GSC_MERGE_PARTS, &policy, &host.report, &err));
+        same_report("graph, merged report", &host.report, &device->others[0]);
         same_memory("graph, gradients", &l, 1);
     }
     CU(executable_destroy(executable));
@@ -905,23 +818,17 @@ static void training_step(void)
     device_free(device);
 }
 
-static void conformance(void)
-{
-    const gsc_tensor none = {0};
-    gsc_exec on = stream_exec(&none, 0);
-    compare_tensors();
-    compare_conversions();
-    compare_long_lists();
-    compare_small_calls(&on);
-    compare_policies(&on);
-    errors_on_the_device();
-    copies_and_waits();
-    few_launches();
-    replay_graph();
-    two_streams();
-    training_step();
-    stream_free(&on);
-}
+/* Of each group a process may be made, so that what one finds or breaks hides no other. */
+static const struct {
+    const char *name;
+    void (*run)(void);
+} groups[] = {{"tensors", compare_tensors},    {"conversions", compare_conversions},
+              {"lists", compare_long_lists},   {"small_calls", compare_small_calls},
+              {"policies", compare_policies},  {"errors", errors_on_the_device},
+              {"memory", copies_and_waits},    {"launches", few_launches},
+              {"graph", replay_graph},         {"streams", two_streams},
+              {"training_step", training_step}};
+enum { GROUPS = sizeof groups / sizeof *groups };
 
 /* ---- recordings ---- */
 
@@ -972,184 +879,16 @@ static void replay_recordings(void)
     }
 }
 
-/* ---- benchmark ---- */
-
-enum { GPT2_TENSORS = 148, TINY_TENSORS = 1000, REPEATS = 20, BATCHES = 7 };
-
-static void gpt2_counts(uint64_t *counts)
-{
-    const uint64_t d = 768, block[] = {d, d, 3 * d * d, 3 * d, d * d,     d,
-                                       d, d, 4 * d * d, 4 * d, 4 * d * d, d};
-    *counts++ = 50257 * d;
-    *counts++ = 1024 * d;
-    for (int layer = 0; layer < 12; layer++)
-        for (int i = 0; i < 12; i++)
-            *counts++ = block[i];
-    *counts++ = d;
-    *counts++ = d;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-typedef struct bench {
-    gsc_exec on;
-    gsc_factor *factor;
-    gsc_report *report;
-    const gsc_tensor *in, *out; /* out NULL: only checked */
-    uint64_t n, bytes;          /* of the first `in`, in one piece */
-    unsigned char *fresh;       /* ordinary values that each batch starts with */
-    gsc_options options;
-} bench;
-
-static void enqueue(const bench *b)
-{
-    if (b->out)
-        GSC(gsc_unscale(&b->on, b->factor, b->in, b->out, b->n, &b->options, b->report, &err));
-    else
-        GSC(gsc_check(&b->on, b->factor, b->in, b->n, &b->options, b->report, &err));
-}
-
-/* Milliseconds of one call by events, median of batches; as calls, or as a graph of one call. */
-static double milliseconds(const bench *b, void *executable, bool copies)
-{
-    void *start, *end;
-    double times[BATCHES];
-    CU(event_create(&start, 0));
-    CU(event_create(&end, 0));
-    for (int batch = -1; batch < BATCHES; batch++) { /* -1 warms up */
-        float elapsed;
-        GSC(gsc_memory_copy(&b->on, b->in->data, b->fresh, b->bytes, &err));
-        CU(event_record(start, b->on.stream));
-        for (int i = 0; i < REPEATS; i++)
-            if (copies)
-                GSC(gsc_memory_copy(&b->on, b->in->data, b->fresh, b->bytes, &err));
-            else if (executable)
-                CU(graph_launch(executable, b->on.stream));
-            else
-                enqueue(b);
-        CU(event_record(end, b->on.stream));
-        CU(event_synchronize(end));
-        CU(event_elapsed(&elapsed, start, end));
-        if (batch >= 0)
-            times[batch] = (double)elapsed / REPEATS;
-    }
-    CU(event_destroy(start));
-    CU(event_destroy(end));
-    qsort(times, BATCHES, sizeof *times, ascending);
-    return times[BATCHES / 2];
-}
-
-/* One line of the report. `moved` is what a call reads and writes. */
-static void measure(const char *name, bench *b, uint64_t moved, bool last)
-{
-    void *graph, *executable;
-    GSC(gsc_workspace_size(&b->on, b->in, b->n, &b->options, &b->on.workspace_size, &err));
-    b->on.workspace = device_memory(b->on.workspace_size);
-    enqueue(b);
-    GSC(gsc_exec_wait(&b->on, &err));
-    CU(capture_begin(b->on.stream, 0));
-    enqueue(b);
-    CU(capture_end(b->on.stream, &graph));
-    CU(graph_instantiate(&executable, graph, 0));
-    CU(graph_destroy(graph));
-    double copied = milliseconds(b, NULL, true), called = milliseconds(b, NULL, false);
-    double replayed = milliseconds(b, executable, false);
-    double copy_rate = 2 * (double)b->bytes / copied;
-    CU(executable_destroy(executable));
-    device_free(b->on.workspace);
-    printf("  {\"name\": \"%s\", \"tensors\": %" PRIu64 ", \"moved_bytes\": %" PRIu64
-           ", \"calls_ms\": %.6f, \"graph_ms\": %.6f, \"copy_ms\": %.6f, \"of_copy_bandwidth\": "
-           "%.4f}%s\n",
-           name, b->n, moved, called, replayed, copied, (double)moved / replayed / copy_rate,
-           last ? "" : ",");
-}
-
-/* A list of `n` tensors one behind another in device memory; returns their bytes. */
-static uint64_t lay_out(gsc_tensor *list, const uint64_t *counts, uint64_t n, uint32_t dtype,
-                        unsigned char *memory)
-{
-    uint64_t used = 0;
-    for (uint64_t i = 0; i < n; i++) {
-        list[i] = (gsc_tensor){memory + used, counts[i], dtype, 0};
-        used += counts[i] * gsc_dtype_size(dtype);
-    }
-    return used;
-}
-
-static void benchmark(void)
-{
-    static const uint32_t dtypes[] = {GSC_F32, GSC_F16, GSC_BF16};
-    static gsc_tensor in[TINY_TENSORS], out[TINY_TENSORS];
-    uint64_t gpt2[GPT2_TENSORS], tiny[TINY_TENSORS], total = 0;
-    char name[64];
-    gsc_factor factor;
-    bench b = {0};
-    gpt2_counts(gpt2);
-    for (int i = 0; i < GPT2_TENSORS; i++)
-        total += gpt2[i];
-    for (int i = 0; i < TINY_TENSORS; i++)
-        tiny[i] = 32;
-    unsigned char *memory = device_memory(4 * total), *to = device_memory(4 * total);
-    b.fresh = device_memory(4 * total);
-    b.factor = device_memory(sizeof *b.factor);
-    b.report = device_memory(sizeof *b.report);
-    b.options = (gsc_options)GSC_OPTIONS_INIT;
-    b.on = (gsc_exec)GSC_EXEC_INIT;
-    b.on.context = context;
-    CU(stream_create(&b.on.stream, 1));
-    GSC(gsc_factor_init(1.25, &factor, &err));
-    upload(b.factor, &factor, sizeof factor);
-    unsigned char *ordinary = allocated(4 * total);
-    memset(ordinary, 0x3c, 4 * total); /* a normal value in every dtype */
-    upload(b.fresh, ordinary, 4 * total);
-    upload(memory, ordinary, 4 * total);
-    free(ordinary);
-    b.in = in;
-    b.n = GPT2_TENSORS;
-    for (int i = 0; i < 3; i++) {
-        const char *dtype = dtype_names[dtypes[i]];
-        b.bytes = lay_out(in, gpt2, GPT2_TENSORS, dtypes[i], memory);
-        b.out = in;
-        snprintf(name, sizeof name, "GPT-2 %s, unscale + check", dtype);
-        measure(name, &b, 2 * b.bytes, false);
-        b.options.want = GSC_WANT_NORM;
-        snprintf(name, sizeof name, "GPT-2 %s, unscale + check + norm", dtype);
-        measure(name, &b, 2 * b.bytes, false);
-        b.out = NULL;
-        snprintf(name, sizeof name, "GPT-2 %s, check + norm", dtype);
-        measure(name, &b, b.bytes, false);
-        if (dtypes[i] != GSC_F32) {
-            b.out = out;
-            uint64_t written = lay_out(out, gpt2, GPT2_TENSORS, GSC_F32, to);
-            snprintf(name, sizeof name, "GPT-2 %s to f32, unscale + check + norm", dtype);
-            measure(name, &b, b.bytes + written, false);
-        }
-        b.options.want = 0;
-    }
-    b.n = TINY_TENSORS;
-    b.out = in;
-    b.bytes = lay_out(in, tiny, TINY_TENSORS, GSC_F32, memory);
-    measure("1000 tensors of 32, f32, unscale + check", &b, 2 * b.bytes, false);
-    b.options.each = device_memory(TINY_TENSORS * sizeof *b.options.each);
-    measure("1000 tensors of 32, f32, unscale + check, of each", &b, 2 * b.bytes, true);
-    device_free(b.options.each);
-    CU(stream_destroy(b.on.stream));
-    device_free(memory);
-    device_free(to);
-    device_free(b.fresh);
-    device_free(b.factor);
-    device_free(b.report);
-}
-
 int main(int count, char **arguments)
 {
     const char *mode = count > 1 ? arguments[1] : "", *note = cuda_note();
     char device[256];
-    int32_t version = 0;
+    bool found = count == 1;
+    if (strcmp(mode, "--groups") == 0) {
+        for (int i = 0; i < GROUPS; i++)
+            puts(groups[i].name);
+        return 0;
+    }
     if (strcmp(note, "available") != 0) {
         printf("NOT RUN: %s\n", note);
         return 0;
@@ -1161,19 +900,14 @@ int main(int count, char **arguments)
         return 0;
     }
     CU(device_name(device, sizeof device, 0));
-    CU(driver_version(&version));
-    bool json = strcmp(mode, "--json") == 0;
-    conformance();
-    if (json && check_failures == 0) {
-        printf("{\"device\": \"%s\",\n \"driver\": \"%d.%d\",\n \"gradscaler\": \"%d.%d.%d\",\n "
-               "\"compared\": %ld,\n \"bench\": [\n",
-               device, version / 1000, version / 10 % 100, GSC_VERSION_MAJOR, GSC_VERSION_MINOR,
-               GSC_VERSION_PATCH, checks);
-        benchmark();
-        printf(" ]}\n");
-    } else {
-        printf("%s: %ld comparisons with the CPU, %d failures\n", device, checks, check_failures);
-    }
+    for (int i = 0; i < GROUPS; i++)
+        if (count == 1 || strcmp(mode, groups[i].name) == 0) {
+            groups[i].run();
+            found = true;
+        }
+    if (!found)
+        die(mode, "no group of this name; --groups lists them");
+    printf("%s: %ld comparisons with the CPU, %d failures\n", device, checks, check_failures);
     close_device();
     return check_failures > 0;
 }

@@ -98,6 +98,19 @@ static inline u64 insert(u64 x, u64 into, u32 at, u32 bits)
     return at < 64 ? (into & ~(mask << at)) | (x & mask) << at : into;
 }
 
+/* Each four bits of `select` choose a byte of the eight, or what its sign fills one with. */
+static inline u32 permuted(u32 a, u32 b, u32 select)
+{
+    const u64 bytes = (u64)b << 32 | a;
+    u32 result = 0;
+    for (u32 i = 0; i < 4; i++) {
+        const u32 which = select >> 4 * i & 15;
+        const u32 byte = (u32)(bytes >> 8 * (which & 7)) & 255;
+        result |= (which & 8 ? (byte & 128 ? 255 : 0) : byte) << 8 * i;
+    }
+    return result;
+}
+
 /* Of a double to s32. */
 static inline s32 truncated(double x)
 {
@@ -258,6 +271,16 @@ static inline u64 global_from_generic(u64 address, int line)
 static inline void red_add_u64(u64 *to, u64 x)
 {
     *to += x;
+}
+
+static inline void red_add_u32(u32 *to, u32 x)
+{
+    *to += x;
+}
+
+static inline void red_min_u32(u32 *to, u32 x)
+{
+    *to = x < *to ? x : *to;
 }
 
 static inline void red_min_s64(s64 *to, u64 x)

@@ -28,6 +28,7 @@ OPERATIONS = [
     ("shr.T", SIGNED, "T: T u32", "a >> (b < N ? b : N - 1)"),
     ("bfe.T", "u32 u64", "T: T u32 u32", "extract(a, b & 255, c & 255)"),
     ("bfi.T", "b32 b64", "T: T T u32 u32", "insert(a, b, c & 255, d & 255)"),
+    ("prmt.T", "b32", "T: T T u32", "permuted(a, b, c)"),
     ("add.T", INTEGERS, "U: U U", "a + b"),
     ("sub.T", INTEGERS, "U: U U", "a - b"),
     ("mul.lo.T", INTEGERS, "U: U U", "a * b"),
@@ -241,16 +242,23 @@ class Translator:
         guard, opcode, rest = re.fullmatch(r"(?:@(!?%\w+) )?([\w.]+) ?(.*);", text).groups()
         operands = [o.strip() for o in re.split(r",(?![^{(]*[})])", rest)] if rest else []
         function = self.function
-        if opcode in self.operations:
+        if opcode == "mov.b32" and "{" in operands[1]:
+            low, high = (self.value(o.strip(), "b16") for o in operands[1].strip("{}").split(","))
+            c = f"{function.register(operands[0], 32)} = (u32){low} | (u32){high} << 16;"
+        elif opcode == "mov.b32" and "{" in operands[0]:
+            low, high = (function.register(o.strip(), 16) for o in operands[0].strip("{}").split(","))
+            word = self.value(operands[1], "b32")
+            c = f"{low} = (u16){word}; {high} = (u16)({word} >> 16);"
+        elif opcode in self.operations:
             c = self.compute(opcode, operands)
         elif match := MEMORY.fullmatch(opcode):
             c = self.move(match, operands)
         elif match := CAST.fullmatch(opcode):
             name = f"to_{match[2]}" if match[1] else f"{match[2]}_to_generic"
             c = f"{function.register(operands[0], 64)} = {name}({self.value(operands[1], 'u64')});"
-        elif opcode in ("red.add.u64", "red.min.s64"):
-            at = f"at_generic({self.address(operands[0].strip('[]'), 0, 'generic')}, 8, RED)"
-            c = f"{opcode.replace('.', '_')}({at}, {self.value(operands[1], 'u64')});"
+        elif match := re.fullmatch(r"red\.(?:add|min)\.[us](32|64)", opcode):
+            at = f"at_generic({self.address(operands[0].strip('[]'), 0, 'generic')}, {int(match[1]) // 8}, RED)"
+            c = f"{opcode.replace('.', '_')}({at}, {self.value(operands[1], 'u' + match[1])});"
         elif opcode in ("bra", "bra.uni"):
             c = f"goto {operands[0].replace('$', '_')};"
         elif opcode == "ret":

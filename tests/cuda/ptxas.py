@@ -45,4 +45,5 @@ def main():
             print(f"{architecture:<8}{kernel:<10}{registers:>10}{spilled:>8} bytes")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -81,6 +81,7 @@ typedef struct function {
 
 typedef struct node {
     struct node *next;
+    struct graph *of;
     const function *function; /* NULL: a copy, with `copied` as its parameter */
     uint32_t blocks, threads;
     uint64_t size;             /* of the parameter, */
@@ -286,6 +287,32 @@ int32_t cuCtxPopCurrent_v2(void **popped)
     return OK;
 }
 
+int32_t cuCtxCreate_v2(void **out, uint32_t flags, int32_t device)
+{
+    ENTER(out && flags == 0 && device >= 0 && device < state.devices && stack.depth < MAX_DEPTH);
+    if (make(out, sizeof(context)) != OK)
+        return OUT_OF_MEMORY;
+    ((context *)*out)->retained = 1;
+    stack.contexts[stack.depth++] = *out;
+    return OK;
+}
+
+int32_t cuCtxGetCurrent(void **out)
+{
+    ENTER(out);
+    *out = standin_current();
+    return OK;
+}
+
+/* Where it is current it is so no more. */
+int32_t cuCtxDestroy_v2(void *destroyed)
+{
+    ENTER(destroyed);
+    stack.depth -= standin_current() == destroyed;
+    free(destroyed);
+    return OK;
+}
+
 /* ---- modules ---- */
 
 int32_t cuModuleLoadDataEx(void **out, const void *image, uint32_t options, int32_t *option,
@@ -419,6 +446,7 @@ static int32_t record(graph *to, const function *f, uint32_t blocks, uint32_t th
         return CAPTURE_INVALIDATED;
     if (make((void **)&n, sizeof *n + size) != OK)
         return OUT_OF_MEMORY;
+    n->of = to;
     n->function = f;
     n->blocks = blocks;
     n->threads = threads;
@@ -581,6 +609,8 @@ int32_t cuStreamSynchronize(void *on)
 {
     ENTER(true);
     const stream *s = stream_of(on);
+    if (!s && !standin_current())
+        return INVALID_CONTEXT;
     if (s && s->captured) { /* in any mode */
         s->captured->broken = true;
         return CAPTURE_UNSUPPORTED;
@@ -596,6 +626,8 @@ int32_t cuStreamIsCapturing(void *on, int32_t *status)
 {
     ENTER(status);
     const stream *s = stream_of(on);
+    if (!s && !standin_current())
+        return INVALID_CONTEXT;
     if (!s && capture)
         return CAPTURE_IMPLICIT;
     *status = s && s->captured ? 1 + s->captured->broken : 0;
@@ -654,6 +686,20 @@ int32_t cuGraphNodeGetType(void *of, int32_t *type)
 {
     ENTER(of && type);
     *type = ((const node *)of)->function ? 0 : 1; /* a kernel, a copy */
+    return OK;
+}
+
+int32_t cuGraphDestroyNode(void *destroyed)
+{
+    ENTER(destroyed);
+    graph *g = ((node *)destroyed)->of;
+    node *before = NULL;
+    for (node *at = g->first; at != destroyed; at = at->next)
+        before = at;
+    *(before ? &before->next : &g->first) = ((node *)destroyed)->next;
+    if (g->last == destroyed)
+        g->last = before;
+    free(destroyed);
     return OK;
 }
 

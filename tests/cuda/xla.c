@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The handler for XLA in the hands of an XLA that misbehaves where the real one never did yet: what
- * it answers about itself, what it does with threads that come late or never, frames that are no
- * call, and the same calls on a CUDA device as on the host, bit for bit, on XLA's stream.
+ * it answers about itself, how it registers, what it does with threads that come late or never,
+ * frames that are no call, and the same calls on a CUDA device as on the host, bit for bit, on
+ * XLA's stream.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -12,8 +13,9 @@
 #include "check.h"
 #include "xla.h"
 
-enum { CHECK_, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY };
+enum { CHECK_, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY, STAMP };
 enum { WITH_FACTOR = 1, WITH_STATE = 2, WITH_EACH = 4, WITH_HISTOGRAM = 8 };
+enum { BROKEN_STATE = 16 }; /* in a variant; the handler is not told */
 
 /* ---- an XLA ---- */
 
@@ -88,8 +90,26 @@ static void *threads(struct xla_threads *args)
     return NULL;
 }
 
+static struct xla_register registered; /* the last one */
+
+static void *handler_register(struct xla_register *args)
+{
+    CHECK(args->struct_size == sizeof *args && !args->extension);
+    registered = *args;
+    return xla.fails ? &xla : NULL;
+}
+
+static void error_message(struct xla_error_message *args)
+{
+    CHECK(args->struct_size == sizeof *args && args->error == &xla);
+    args->message = "a name of two handlers";
+}
+
 static struct xla_api api = {.struct_size = sizeof api,
+                             .version = {sizeof api.version, NULL, XLA_MAJOR, XLA_MINOR + 2},
                              .error_create = error_create,
+                             .error_message = error_message,
+                             .handler_register = handler_register,
                              .error_destroy = error_destroy,
                              .stream_get = stream_get,
                              .schedule = schedule,
@@ -220,6 +240,45 @@ static void answers_in_the_oldest_version(void)
         expect(cuda ? gsc_xla_cuda(&call.frame) : gsc_xla_host(&call.frame), "");
         CHECK(xla.streams == 0);
     }
+}
+
+/* ---- how it registers ---- */
+
+static const struct xla_api *loaded; /* what this XLA has to say when it is asked */
+
+const struct xla_api *XLA_FFI_GetApi(void);
+const struct xla_api *XLA_FFI_GetApi(void)
+{
+    return loaded;
+}
+
+static void expect_refusal(const char *why)
+{
+    gsc_error err;
+    CHECK(gsc_xla_register("ours", &err) == GSC_ERROR_UNAVAILABLE);
+    CHECK(err.status == GSC_ERROR_UNAVAILABLE && err.argument == -1);
+    CHECK_TEXT(err.message, why);
+    CHECK(gsc_xla_register("ours", NULL) == GSC_ERROR_UNAVAILABLE);
+}
+
+static void registers_with_the_xla_of_this_process(void)
+{
+    gsc_error err;
+    expect_refusal("start EXLA first");
+    loaded = &api;
+    api.version.major = XLA_MAJOR + 1;
+    expect_refusal("not of version 0.1 or newer");
+    api.version.major = XLA_MAJOR;
+    xla.fails = true;
+    expect_refusal("refuses the handler: a name of two handlers");
+    CHECK(xla.destroyed == 2);
+    xla.fails = false;
+    memset(&registered, 0, sizeof registered);
+    CHECK(gsc_xla_register("ours", &err) == GSC_OK);
+    CHECK(registered.name.size == 4 && memcmp(registered.name.text, "ours", 4) == 0);
+    CHECK(registered.platform.size == 4 && memcmp(registered.platform.text, "Host", 4) == 0);
+    CHECK(registered.execute == gsc_xla_host && registered.traits == 0);
+    CHECK(!registered.instantiate && !registered.prepare && !registered.initialize);
 }
 
 /* ---- threads ---- */
@@ -374,6 +433,11 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
         buffer(&call, 0, m->reports, XLA_U32, 48);
         buffer(&call, 1, m->new_factor, XLA_U32, 8);
         break;
+    case STAMP:
+        buffer(&call, 0, m->reports, XLA_U32, 48);
+        buffer(&call, 0, m->state, XLA_U32, 64);
+        buffer(&call, 1, v->in_place ? m->reports : m->report, XLA_U32, 48);
+        break;
     case MULTIPLY:
         real(&call, "by", 3);
         buffer(&call, 0, m->state, XLA_U32, 64); /* its beginning */
@@ -411,7 +475,7 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
         if (cuda)
             buffer(&call, 1, m->workspace, XLA_U8, WORKSPACE);
     }
-    return cuda ? gsc_xla_cuda(&call.frame) : gsc_xla_host(&call.frame);
+    return cuda ? gsc_xla_cuda(&call.frame) : registered.execute(&call.frame);
 }
 
 static const struct variant variants[] = {
@@ -431,6 +495,9 @@ static const struct variant variants[] = {
     {UPDATE, 0, 0, 0, true},
     {CLIP, 0, 0.25, 0, false},
     {MULTIPLY, 0, 0, 0, false},
+    {STAMP, 0, 0, 0, false},
+    {STAMP, 0, 0, 0, true},
+    {STAMP, BROKEN_STATE, 0, 0, false},
 };
 
 #define SAME(part, size) CHECK(memcmp(host.part, device.part, size) == 0)
@@ -442,6 +509,8 @@ static void gives_the_bits_of_the_host(const struct variant *v)
     struct memory host = memory_of();
     context = cuda;
     struct memory device = memory_of();
+    if (v->with & BROKEN_STATE)
+        host.state->factor.scale = device.state->factor.scale = NAN;
     expect(run_call(&host, v, false), "");
     expect(run_call(&device, v, true), "");
     SAME(half, A * sizeof *host.half);
@@ -455,6 +524,7 @@ static void gives_the_bits_of_the_host(const struct variant *v)
     SAME(new_state, sizeof *host.new_state);
     SAME(report, sizeof *host.report);
     SAME(each, N * sizeof *host.each);
+    SAME(reports, N * sizeof *host.reports);
     SAME(histogram, GSC_HISTOGRAM_WORDS * sizeof *host.histogram);
     free_memory(&device);
     context = NULL;
@@ -506,6 +576,8 @@ static void fails_in_sentences(void)
 int main(void)
 {
     answers_in_the_oldest_version();
+    registers_with_the_xla_of_this_process();
+    memset(&xla, 0, sizeof xla);
     threads_that_come_late_or_never_change_nothing();
     memset(&xla, 0, sizeof xla);
     gsc_error err;

@@ -57,3 +57,10 @@ exported=$(nm -D --defined-only "$prefix"/embedder/libplugin.so | grep gsc_ || t
 [ -z "$exported" ] || die "a static copy is visible to others: $exported"
 [ ! -e "$prefix/embedder/gradscaler/cmake_install.cmake" ] || ! grep -q libgradscaler "$prefix/embedder/gradscaler/cmake_install.cmake" ||
   die 'the library installs itself where it was only included'
+
+# Without CUDA: smaller, and it says so.
+cmake -G Ninja -S . -B "$prefix/no-cuda" -DGSC_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug >/dev/null
+cmake --build "$prefix/no-cuda" --target gradscaler_static -- --quiet
+gcc -std=c11 -Iinclude -DGSC_STATIC tests/install/no_cuda.c "$prefix/no-cuda/libgradscaler.a" -lm -pthread -o "$prefix/program"
+row 'GSC_CUDA=OFF'
+"$prefix/program"

@@ -20,6 +20,7 @@ import math
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SKIPPED, STOPPED = 4, 128  # GSC_EVENT_*
@@ -100,11 +101,15 @@ def replay(folder, clients):
     if not recordings:
         sys.exit(f"no recordings (*.json) in {folder}")
     requests = [request(r["preset"], trace) for r in recordings for trace in r["traces"]]
+
+    def run(command):
+        text = "\n".join(requests) + "\n"
+        return subprocess.run(shlex.split(command), input=text, text=True, stdout=subprocess.PIPE, check=False)
+
     answers = {}
-    for name, command in clients.items():
-        result = subprocess.run(
-            shlex.split(command), input="\n".join(requests) + "\n", text=True, stdout=subprocess.PIPE, check=False
-        )
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(run, clients.values()))
+    for (name, command), result in zip(clients.items(), results, strict=True):
         lines = result.stdout.splitlines()
         if result.returncode != 0 or len(lines) != len(requests):
             lines = [f"error {command} answered {len(lines)} of {len(requests)} lines, exit {result.returncode}"]

@@ -317,6 +317,30 @@ static ERL_NIF_TERM nif_state_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     return done(&call, terms, 2);
 }
 
+static ERL_NIF_TERM nif_report_stamp(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "report_stamp", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_report_stamp,
+                                 argc, argv);
+    struct call call = {.env = env};
+    const gsc_report *report = NULL;
+    gsc_policy policy;
+    const gsc_state *state = NULL;
+    uint32_t rank;
+    struct result out;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !(report = get_values(&call, argv[1], 1, "report", sizeof *report, NULL)) ||
+        !(is_nil(argv[2]) || get_growing(&call, argv[2], 2, "policy", &policy, sizeof policy)) ||
+        !(is_nil(argv[3]) || (state = get_values(&call, argv[3], 3, "state", sizeof *state, NULL))) ||
+        !get_uint32_t(&call, argv[4], 4, "rank", &rank) ||
+        !make_room(&call, sizeof(gsc_report), &out) ||
+        gsc_report_stamp(call.on, report, is_nil(argv[2]) ? NULL : &policy, state, rank, out.data,
+                         &call.err) != GSC_OK || !finish(&call))
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
+    return done(&call, terms, 1);
+}
+
 static ERL_NIF_TERM nif_format_name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
@@ -557,6 +581,7 @@ static ErlNifFunc functions[] = {
     {"memory_destroy", 1, nif_memory_destroy, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"memory_write", 2, nif_memory_write, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"memory_read", 2, nif_memory_read, ERL_NIF_DIRTY_JOB_IO_BOUND},
+    {"xla_register", 1, nif_xla_register, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"status_string", 1, nif_status_string, 0},
     {"version", 0, nif_version, 0},
     {"policy_preset", 1, nif_policy_preset, 0},
@@ -573,6 +598,7 @@ static ErlNifFunc functions[] = {
     {"state_update", 4, nif_state_update, 0},
     {"state_save", 2, nif_state_save, 0},
     {"state_load", 1, nif_state_load, 0},
+    {"report_stamp", 5, nif_report_stamp, 0},
     {"format_name", 1, nif_format_name, 0},
     {"format_summary", 1, nif_format_summary, 0},
     {"state_import", 5, nif_state_import, 0},

@@ -140,7 +140,7 @@ defmodule GradScaler do
   What runs here: the version, the instruction set in use, those available, and whether there is CUDA.
 
       iex> GradScaler.info().version
-      "0.3.0"
+      "0.4.0"
   """
   @spec info() :: map
   def info do
@@ -364,7 +364,7 @@ defmodule GradScaler do
 
   @doc """
   The first Inf or NaN of a report: path of the leaf, in the order of the walk, and index of the
-  element in it; nil without one.
+  element in it; nil without one. Of merged reports, it is that of the first that has one.
 
       iex> grads = [{:f32, <<0::32>>}, {:f16, <<0::16, 0x7C00::little-16>>}]
       iex> {_grads, report} = GradScaler.unscale(grads, GradScaler.new())
@@ -374,9 +374,51 @@ defmodule GradScaler do
   @spec first_overflow(Report.t()) :: {path, non_neg_integer} | nil
   def first_overflow(%Report{nan_count: 0, inf_count: 0}), do: nil
 
-  def first_overflow(%Report{first_tensor: tensor, first_element: element} = report) do
-    {path, _report} = Enum.at(each(report), tensor)
-    {path, element}
+  def first_overflow(%Report{paths: paths} = report) when is_list(paths),
+    do: {paths |> Enum.at(report.first_tensor) |> Enum.reverse(), report.first_element}
+
+  def first_overflow(%Report{}) do
+    raise ArgumentError,
+          "the paths of the report are not known, as it was made of bytes: send and merge reports as terms"
+  end
+
+  @doc """
+  Notes in a report, before ranks gather theirs, whose it is, and a digest of this scaler's rules and
+  state.
+
+  `merge/3` refuses reports of different digests: so a rank that loaded another checkpoint, missed a
+  step or has other rules is found before anybody steps.
+
+      iex> reports = for {name, rank} <- [{"torch", 0}, {"nemo", 1}] do
+      ...>   GradScaler.stamp(%GradScaler.Report{}, GradScaler.new(name), rank)
+      ...> end
+      iex> GradScaler.merge(reports, :summands)
+      ** (ArgumentError) reports[1].agreement differs: rank 1 has another policy or state than rank 0: load the same checkpoint on all ranks, or send one rank's policy and state to all
+  """
+  @spec stamp(Report.t(), t, non_neg_integer) :: Report.t()
+  def stamp(%Report{} = report, %__MODULE__{policy: policy, state: state}, rank) do
+    encoded = Report.encode(report)
+    {:ok, stamped} = Error.check!(Native.report_stamp(nil, encoded, policy, state, rank))
+    Map.merge(report, Map.take(Report.decode(stamped), [:agreement, :status_rank, :first_rank]))
+  end
+
+  @doc """
+  The rank that a report, or its first overflow, is of, and the one whose call failed; nil where none
+  overflowed or failed, or none was stamped.
+
+      iex> scaler = GradScaler.new()
+      iex> reports = for {report, rank} <- [{%GradScaler.Report{}, 0}, {GradScaler.failed_report(), 1}] do
+      ...>   GradScaler.stamp(report, scaler, rank)
+      ...> end
+      iex> GradScaler.ranks(GradScaler.merge(reports, :parts))
+      %{first: 1, failed: 1}
+  """
+  @spec ranks(Report.t()) :: %{first: non_neg_integer | nil, failed: non_neg_integer | nil}
+  def ranks(%Report{first_rank: first, status_rank: failed, status: status}) do
+    %{
+      first: if(first > 0, do: first - 1),
+      failed: if(status != :ok and failed > 0, do: failed - 1)
+    }
   end
 
   @doc """
@@ -419,8 +461,8 @@ defmodule GradScaler do
       their sum is not known, so the report lacks it
 
   With a scaler, the report's `overflow` is the verdict of its rules. Histograms are added where all
-  have one. Ranks send `GradScaler.Report.encode/1` of theirs, and all merge them in rank order: that
-  gives all the same bits.
+  have one. Ranks send each other theirs, as terms or as the bytes of `GradScaler.Report.encode/1`, and
+  all merge them in rank order: that gives all the same bits. `stamp/3` them before.
 
       iex> scaler = GradScaler.new("torch")
       iex> good = GradScaler.check({:f32, <<1.0::little-float-32>>}, scaler)
@@ -434,7 +476,13 @@ defmodule GradScaler do
     kind = Constants.number(:merge, kind, "kind")
     encoded = for report <- reports, into: <<>>, do: encode_report(report)
     {:ok, merged} = Error.check!(Native.report_merge(nil, encoded, kind, policy))
-    %{Report.decode(merged) | histogram: add(Enum.map(reports, & &1.histogram))}
+    first = Enum.find(reports, %Report{}, &(&1.nan_count + &1.inf_count > 0))
+
+    %{
+      Report.decode(merged)
+      | paths: first.paths,
+        histogram: add(Enum.map(reports, & &1.histogram))
+    }
   end
 
   defp encode_report(%Report{} = report), do: Report.encode(report)

@@ -238,6 +238,12 @@ defmodule GradScalerTest do
       assert Report.encode(merged) == Report.encode(%{report | first_tensor: merged.first_tensor})
     end
 
+    test "a report that was made of bytes does not know its paths, and says so" do
+      {_, report} = GradScaler.unscale([{:f32, <<0x7FC00000::little-32>>}], GradScaler.new())
+      report = GradScaler.merge([Report.decode(Report.encode(report))], :parts)
+      assert_raise ArgumentError, ~r/made of bytes/, fn -> GradScaler.first_overflow(report) end
+    end
+
     test "merged reports know what they are of" do
       scaler = GradScaler.new("fairseq")
       report = GradScaler.check(f32([3.0, 4.0]), scaler)

@@ -1,6 +1,7 @@
-# Tests of Nx, Axon and CUDA run where these are; where not, that is said and not passed over.
+# Tests of Nx, Axon, EXLA and CUDA run where these are; where not, that is said and not passed over.
 excluded =
-  for {application, module} <- [nx: Nx, axon: Axon], not Code.ensure_loaded?(module) do
+  for {application, module} <- [nx: Nx, axon: Axon, exla: EXLA],
+      not Code.ensure_loaded?(module) do
     IO.puts(:stderr, """
 
     ************************************************************************
@@ -12,8 +13,19 @@ excluded =
     application
   end
 
-for application <- [:nx, :axon] -- excluded,
+without_block =
+  if Code.ensure_loaded?(Nx) and function_exported?(Nx, :block, 4) do
+    []
+  else
+    IO.puts(:stderr, "the tests tagged :nx_block did not run: Nx is not 0.12 or newer")
+    [:nx_block]
+  end
+
+for application <- [:nx, :axon, :exla] -- excluded,
     do: {:ok, _} = Application.ensure_all_started(application)
+
+# A stand-in for EXLA takes its place where it is not.
+with_exla = if :exla in excluded, do: [], else: [:standin]
 
 without_cuda =
   case GradScaler.Device.open(:cuda) do
@@ -31,4 +43,4 @@ for file <- ["hex_float.exs", "settings.exs"],
 Code.require_file("support/recordings.ex", __DIR__)
 
 # A sanitizer on a busy machine takes minutes for what takes seconds.
-ExUnit.start(exclude: excluded ++ without_cuda, timeout: 600_000)
+ExUnit.start(exclude: excluded ++ with_exla ++ without_block ++ without_cuda, timeout: 600_000)

@@ -37,21 +37,27 @@ def report_of(step):
     return report
 
 
-def answer(line):
-    """The scale before each step with the events of its update, then the scale afterwards."""
+def scaler_of(line):
+    """The scaler of a line, as it is before its steps, and these."""
     preset, settings, steps, *checkpoint = line.split()
     scaler = gradscaler.Scaler(gradscaler.Policy.from_settings(preset, mapping(settings)))
     for state in checkpoint:
         scaler.load_state_dict(mapping(state), preset)
+    return scaler, steps.split(",")
+
+
+def answer(line):
+    """The scale before each step with the events of its update, then the scale afterwards."""
+    scaler, steps = scaler_of(line)
     items = []
-    for step in steps.split(","):
+    for step in steps:
         scale = scaler.loss_scale
         events = scaler.update(report_of(step))
         items.append(f"{scale.hex()}/{int(events)}")
     return " ".join([*items, scaler.loss_scale.hex()])
 
 
-def main():
+def main(answer):
     for line in sys.stdin:
         try:
             print(answer(line))
@@ -60,4 +66,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(answer)

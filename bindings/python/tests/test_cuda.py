@@ -5,9 +5,12 @@
 """
 
 import contextlib
+import copy
 import ctypes
 import functools
+import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -92,7 +95,7 @@ float32 = F32
 
 
 def new_stream():
-    scaler_of().check([Tensor([1])])  # starts the driver
+    gradscaler._cuda.device(0)  # starts the driver
     stream = ctypes.c_void_p()
     assert DRIVER.cuStreamCreate(ctypes.byref(stream), 0) == 0
     return stream.value
@@ -256,24 +259,63 @@ def test_of_several_frameworks_each_is_told_the_stream(monkeypatch):
     assert [tensor.streams for tensor in tensors] == [[2]] * 2 and at == [0]
 
 
-def test_a_capture_is_left_as_it_is():
-    stream, graph = ctypes.c_void_p(new_stream()), ctypes.c_void_p()
-    tensors = [framework_on(stream.value)([8])]
+@contextlib.contextmanager
+def captured(stream):
+    """Yields a list that then has what replays the graph of what was enqueued."""
+    stream, graph, executable, replays = ctypes.c_void_p(stream), ctypes.c_void_p(), ctypes.c_void_p(), []
     assert DRIVER.cuStreamBeginCapture_v2(stream, 0) == 0
     try:
-        for call in scaler_of().unscale, scaler_of().check:
-            with pytest.raises(Error, match="cuda:0: the stream is being captured") as refused:
-                call(tensors)
-            assert refused.value.status == c.GSC_ERROR_UNAVAILABLE
-        with pytest.raises(Error, match="cuda:0: the stream is being captured") as refused:
-            scaler_of().check([Tensor([1])])  # on the legacy stream, which would wait for the captured one
-        assert refused.value.status == c.GSC_ERROR_UNAVAILABLE
+        yield replays
     finally:
         ended = DRIVER.cuStreamEndCapture(stream, ctypes.byref(graph))
-    assert ended == 0 and DRIVER.cuGraphDestroy(graph) == 0
-    assert tensors[0].streams == [] and tensors[0].array.tolist() == [8]
-    scaler_of().unscale(tensors)
-    assert tensors[0].array.tolist() == [1]
+    assert ended == 0 and DRIVER.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, ctypes.c_uint64(0)) == 0
+    assert DRIVER.cuGraphDestroy(graph) == 0
+    replays.append(lambda: DRIVER.cuGraphLaunch(executable, stream))
+
+
+def test_a_graph_divides_by_the_scale_in_force_and_its_report_is_of_the_last_replay():
+    stream = new_stream()
+    tensor, sums, scaler = framework_on(stream)([8]), framework_on(stream)([1]), Scaler(init_scale=8.0)
+    with captured(stream) as replays:
+        report = scaler.unscale({"a": tensor}, want=Want.NORM, each=True, histogram=True)
+        adding = scaler.accumulate([tensor], [sums], factor=Factor(scale=0.5, inverse=2, inverse_f32=2, scale_f32=0.5))
+        with pytest.raises(Error, match="cuda:0: the stream is being captured"):
+            _ = report.overflow
+        with pytest.raises(Error, match="cuda:0: the stream is being captured"):
+            scaler.update(report)
+        with pytest.raises(Error, match="cuda:0: the stream is being captured"):
+            scaler.stamp(report, 3)
+    assert tensor.array.tolist() == [8]
+    for value, overflow in (16, False), (np.inf, True), (16, False):
+        scale = scaler.loss_scale
+        tensor.array[:] = value
+        assert replays[0]() == 0
+        assert (report.overflow, report.scale, bool(report.bad)) == (overflow, scale, overflow)
+        assert report.each["a"].overflow == overflow and sum(report.histogram) == (not overflow)
+        assert overflow or (report.norm == 16 / scale and tensor.array.tolist() == [16 / scale])
+        assert adding.overflow == overflow and adding.scale == 0.5
+        stamped = scaler.stamp(report, 3)
+        assert (stamped.overflow, stamped.scale, bool(stamped.bad)) == (overflow, scale, overflow)
+        assert stamped.agreement and stamped.rank == 3 and not report.agreement
+        scaler.update(report)
+    assert scaler.loss_scale == 4 and scaler.skipped == 1 and sums.array.tolist() == [1 + 4 + 8]
+    assert not pickle.loads(pickle.dumps(report)).overflow and copy.copy(scaler).loss_scale == 4
+    scaler.set_scale(2.0)
+    tensor.array[:] = 16
+    assert replays[0]() == 0 and tensor.array.tolist() == [8]
+
+
+def test_a_capture_refuses_what_would_wait_and_goes_on():
+    stream = new_stream()
+    tensor, silent, host = framework_on(stream)([8]), Tensor([8]), np.ones(1, F32)
+    with captured(stream):
+        for grads in [silent], [tensor, silent]:  # on the legacy stream, which would wait for the captured one
+            with pytest.raises(Error, match="cuda:0: the stream is being captured") as refused:
+                scaler_of().check(grads)
+            assert refused.value.status == c.GSC_ERROR_UNAVAILABLE
+        with pytest.raises(ValueError, match="captured in a graph takes arrays of one device"):
+            scaler_of().unscale([tensor, host])
+    assert silent.streams == [] and tensor.array.tolist() == [8] and host.tolist() == [1]
 
 
 def test_a_capture_of_another_thread_neither_forbids_a_call_nor_is_broken_by_it():
@@ -297,8 +339,9 @@ def test_a_capture_of_another_thread_neither_forbids_a_call_nor_is_broken_by_it(
 
 
 def watch(monkeypatch, before_wait):
-    """Calls it before a call waits for what it enqueued; it waits before that, too, so that captures are refused."""
+    """Calls it before a call waits for what it enqueued, with which the device is not done until then."""
     wait = c.gsc_exec_wait
+    monkeypatch.setattr(gradscaler._cuda.Arrival, "is_there", lambda self: False)
 
     def watched(on):
         if sys._getframe(1).f_code is gradscaler._cuda.Call._wait.__code__:
@@ -306,6 +349,117 @@ def watch(monkeypatch, before_wait):
         return wait(on)
 
     monkeypatch.setattr(c, "gsc_exec_wait", watched)
+
+
+@pytest.fixture
+def behind(monkeypatch):
+    """A device that is never done with what was enqueued, unless it is waited for; the waits."""
+    waits = []
+    watch(monkeypatch, lambda: waits.append(1))
+    return waits
+
+
+def test_nothing_waits_until_the_report_is_looked_at(behind):
+    looks = [
+        lambda report: report.overflow,
+        bytes,
+        repr,
+        copy.copy,
+        pickle.dumps,
+        lambda report: scaler_of().update(report),
+        lambda report: gradscaler.Report.merge([report]),
+        lambda report: report.bad,
+        lambda report: setattr(report, "overflow", True),
+        lambda report: scaler_of().stamp(report, 0),
+    ]
+    for look in looks:
+        tensor = framework_on(new_stream())([8, np.inf])
+        report = scaler_of().unscale({"a": tensor})
+        assert isinstance(report, gradscaler.Report) and report.grads == {"a": tensor} and report.scale == 8
+        assert behind == []
+        look(report)
+        assert behind == [1]
+        assert type(report) is gradscaler.Report and report.bad == {"a": 1} and report.overflow
+        assert behind == [1]
+        behind.clear()
+
+
+def test_a_report_of_a_device_is_stamped_as_one_of_the_host_is(behind):
+    kind = framework_on(new_stream())
+
+    def stamped(array, rank, scaler):
+        return bytes(scaler.stamp(scaler.unscale([array]), rank))
+
+    on_host = stamped(np.array([8, np.inf], F32), 3, scaler_of())
+    assert stamped(kind([8, np.inf]), 3, scaler_of()) == on_host
+    assert gradscaler.Report.from_bytes(on_host).rank == 3 and gradscaler.Report.from_bytes(on_host).agreement
+    gathered = [stamped(kind([8]), rank, Scaler("static", init_scale=8.0 + 8 * rank)) for rank in range(2)]
+    with pytest.raises(Error, match="rank 1 has another policy or state than rank 0"):
+        gradscaler.Report.merge(map(gradscaler.Report.from_bytes, gathered))
+
+
+def test_what_follows_an_unread_report_does_not_change_it(behind):
+    scaler, kind = Scaler(init_scale=8.0), framework_on(new_stream())
+    reports = [scaler.unscale([kind([8 * value])], want=Want.AMAX) for value in (1, 2, 3)]
+    scaler.update(True)
+    reports.append(scaler.unscale([kind([8])], want=Want.AMAX))
+    assert behind == []
+    assert [report.amax for report in reports] == [1, 2, 3, 2] and len(behind) == 4
+
+
+def test_threads_look_at_one_report():
+    kind = framework_on(new_stream())
+    with futures.ThreadPoolExecutor(4) as pool:
+        for _ in range(50):
+            report = scaler_of().unscale([kind([8] * 100)])
+            assert list(pool.map(lambda _, it=report: it.elements, range(4))) == [100] * 4
+
+
+def test_a_report_that_nobody_reads_gives_its_memory_back_when_the_device_is_done(monkeypatch):
+    device, kind = gradscaler._cuda.device(0), framework_on(new_stream())
+    scaler_of().unscale([kind([8])])
+    gc.disable()  # nothing has to be collected
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(gradscaler._cuda.Arrival, "is_there", lambda self: False)
+            for _ in range(3):
+                scaler_of().unscale([kind([8])])
+            assert len(device.left) >= 3 and all(held is not None for _, held in device.left)
+        before = DRIVER.standin_allocated()
+        for _ in range(10):
+            scaler_of().unscale([kind([8])])
+        assert DRIVER.standin_allocated() == before and len(device.left) <= 1
+    finally:
+        gc.enable()
+
+
+def test_of_several_frameworks_a_call_waits(behind):
+    scaler_of().check([framework_on(stream := new_stream())([1]), framework_on(stream)([1])])
+    assert behind == []
+    scaler_of().check([framework_on(new_stream())([1]), framework_on(new_stream())([1])])
+    assert behind == [1]
+    scaler_of().check([Tensor([1])])
+    assert behind == [1, 1]
+
+
+def test_a_device_that_fails_is_an_error_at_each_look(behind):
+    report = scaler_of().unscale([framework_on(new_stream())([8])])
+    failing("cuStreamSynchronize", 719, 0)
+    for _ in range(2):
+        with pytest.raises(Error, match="unspecified launch failure"):
+            _ = report.overflow
+        failing(None, 0, 0)
+
+
+def test_a_thread_without_a_context_calls_and_looks():
+    def call(stream):
+        report = scaler_of().unscale([tensor := framework_on(stream)([8])])
+        return report.elements, tensor.array.tolist(), DRIVER.standin_depth()
+
+    scaler_of().check([Tensor([1])])
+    for stream in new_stream(), 1:
+        with futures.ThreadPoolExecutor(1) as pool:
+            assert pool.submit(call, stream).result() == (1, [1], 0)
 
 
 def launched(monkeypatch, before_launch):
@@ -559,16 +713,14 @@ def test_held_arrays_of_several_frameworks_wait_for_each_at_each_call():
 
 
 def test_held_arrays_during_a_capture_and_in_a_forked_child():
-    stream, graph = ctypes.c_void_p(new_stream()), ctypes.c_void_p()
-    tensor = framework_on(stream.value)([8])
+    tensor = framework_on(stream := new_stream())([8])
     arrays = Arrays([tensor])
-    assert DRIVER.cuStreamBeginCapture_v2(stream, 0) == 0
-    for call in lambda: scaler_of().unscale(arrays), lambda: Arrays([tensor]):
+    with captured(stream) as replays:
+        report = scaler_of().unscale(arrays)
         with pytest.raises(Error, match="cuda:0: .* captured"):
-            call()
-    assert DRIVER.cuStreamEndCapture(stream, ctypes.byref(graph)) == 0 and DRIVER.cuGraphDestroy(graph) == 0
-    scaler_of().unscale(arrays)
-    assert tensor.array.tolist() == [1]
+            Arrays([Tensor([8])])
+    assert tensor.array.tolist() == [8] and replays[0]() == 0
+    assert tensor.array.tolist() == [1] and report.elements == 1
     child = os.fork()
     if child == 0:
         try:
@@ -752,19 +904,58 @@ class Standin(ctypes.Structure):
     _fields_ += [("good_calls", ctypes.c_int32)]
 
 
+def failing(symbol, failure, good_calls, names={}):  # noqa: B006 -- what the driver points to
+    """The driver's function `symbol` fails after so many calls; None: none does."""
+    DRIVER.standin_state.restype = ctypes.POINTER(Standin)
+    state, name = DRIVER.standin_state()[0], symbol and names.setdefault(symbol, symbol.encode())
+    state.failing, state.failure, state.good_calls = name, failure, good_calls
+
+
 def test_a_driver_that_fails_is_an_error():
     scaler_of().check([Tensor([1])])
-    DRIVER.standin_state.restype = ctypes.POINTER(Standin)
-    state, spare = DRIVER.standin_state()[0], len(gradscaler._cuda.device(0).spare)
-    state.failing, state.failure, state.good_calls = b"cuStreamSynchronize", 719, 1
+    spare = len(gradscaler._cuda.device(0).spare)
+    failing("cuStreamSynchronize", 719, 1)
     try:
-        with pytest.raises(Error, match="unspecified launch failure") as failed:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            pytest.raises(Error, match="unspecified launch failure") as failed,
+        ):
+            patch.setattr(gradscaler._cuda.Arrival, "is_there", lambda self: False)
             scaler_of().check([Tensor([1])])
     finally:
-        state.failing = None
+        failing(None, 0, 0)
     assert len(gradscaler._cuda.device(0).spare) == spare - 1  # its memory may be written to yet
     assert failed.value.status == c.GSC_ERROR_DEVICE
     assert scaler_of().check([Tensor([1])]).elements == 1
+
+
+def test_a_call_that_fails_after_its_first_launch_waits_before_others_get_its_memory(monkeypatch):
+    waits, wait, spare = [], c.gsc_exec_wait, gradscaler._cuda.device(0).spare
+    kind = framework_on(new_stream())
+    assert scaler_of().check([kind([1])]).elements == 1 and spare[-1].arrival.is_there()
+    monkeypatch.setattr(c, "gsc_exec_wait", lambda on: waits.append(len(spare)) or wait(on))
+    before = len(spare)
+    failing("cuLaunchKernel", 1, 1)
+    try:
+        with pytest.raises(Error, match="invalid argument"):
+            scaler_of().unscale([kind([8])])
+    finally:
+        failing(None, 0, 0)
+    assert waits == [before - 1] and len(spare) == before and spare[-1].arrival.is_there()
+    assert scaler_of().check([kind([1])]).elements == 1
+
+
+def test_memory_that_a_driver_refuses_is_one_error(monkeypatch):
+    context, ignored = gradscaler._cuda.device(0).context, []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: ignored.append(str(args.exc_value)))
+    failing("cuMemHostAlloc", 2, 0)
+    try:
+        with pytest.raises(Error, match="out of memory"):
+            gradscaler._cuda.Arrival(context)
+    finally:
+        failing(None, 0, 0)
+    gc.collect()
+    assert ignored == []
 
 
 @pytest.mark.parametrize("axes", [(0, 3, 1, 2), (1, 2, 0, 3), (3, 2, 1, 0)])

@@ -184,6 +184,19 @@ def test_a_message_says_what_to_do_in_python():
         ),
         (lambda s: s.load_state_dict(before_0_3(saved="00")), "the size of state['saved'] is 1"),
         (lambda s: Report.from_bytes(b"123"), "a report has 192 bytes, not 3"),
+        (lambda s: Report.from_bytes(None), "expected the bytes of a report, not None"),
+        (
+            lambda s: Report.merge([Report()], policy="torch"),
+            "policy must be a gradscaler.Policy such as",
+        ),
+        (lambda s: Report.merge([Report()], policy=s), "policy must be a gradscaler.Policy such as scaler.pol"),
+        (lambda s: Report.merge([Report()], names="weight"), "names must be a list of names, not 'weight'"),
+        (lambda s: Report.merge([Report()], names=3), "names must be a list of names, not 3"),
+        (
+            lambda s: Report.merge([bytes(192)]),
+            "expected the report of unscale, or several, not bytes: make a report of them by Report.from_bytes",
+        ),
+        (lambda s: Report.merge(bytes(192)), "expected the report of unscale, or several, not bytes: make a report"),
         (lambda s: Report.failed(0), "error is 0: expected an exception, or a"),
         (lambda s: Report.failed(7), "error is 7: expected an exception, or a"),
         (lambda s: Policy("torch", init_scale=F32(0)), "init_scale is 0: it must be above 0"),
@@ -784,7 +797,7 @@ def test_a_struct_of_the_wrong_size_or_type_is_named(function, arguments, bad):
         assert message.startswith(argument)
 
 
-@pytest.mark.parametrize("status", [1, -19, -20, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("status", [1, -20, -21, 2**31 - 1, -(2**31)])
 def test_a_status_that_is_none_is_unknown(status):
     assert c.gsc_status_string(status) == "unknown status"
 

@@ -1170,14 +1170,24 @@ def test_micro_batches_for_a_policy_that_judges_by_the_norm_are_checked_as_their
     assert (report.norm, report.scale, report.overflow, scaler.update(report)) == (2.0, 1.0, False, Event(0))
 
 
-@pytest.mark.parametrize("error", [gradscaler.Status.ERROR_MEMORY, MemoryError(), c.GSC_ERROR_DEVICE])
-def test_a_rank_whose_call_failed_lets_nobody_step(error):
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (gradscaler.Status.ERROR_MEMORY, c.GSC_ERROR_MEMORY),
+        (MemoryError(), c.GSC_ERROR_MEMORY),
+        (c.GSC_ERROR_DEVICE, c.GSC_ERROR_DEVICE),
+        (KeyError("weight"), c.GSC_ERROR_REPORT),  # none of these is of a driver
+        (ValueError("mine"), c.GSC_ERROR_REPORT),
+        (type("Theirs", (Exception,), {"status": "late"})(), c.GSC_ERROR_REPORT),
+    ],
+)
+def test_a_rank_whose_call_failed_lets_nobody_step(error, status):
     failed = Report.failed(error)
     merged = Report.merge([scaler_of(1.0).check([np.ones(3, F32)]), failed])
     assert (failed.overflow, failed.found_inf, merged.overflow, merged.status) == (True, 1.0, True, failed.status)
-    assert failed.status == (c.GSC_ERROR_MEMORY if error == c.GSC_ERROR_MEMORY else c.GSC_ERROR_DEVICE)
+    assert failed.status == status
     assert "status=" in repr(failed)
-    with pytest.raises(gradscaler.Error, match="report.status is an error"):
+    with pytest.raises(gradscaler.Error, match="report.status is an error: .*; what the call that failed raised says"):
         Scaler().update(merged)
 
 
@@ -1192,6 +1202,128 @@ def test_a_report_goes_through_bytes():
     report = scaler_of(8.0).check([np.array([1, np.nan], F32)], want=Want.NORM)
     again = Report.from_bytes(bytes(report))
     assert (bytes(again), again.norm, again.first_overflow) == (bytes(report), report.norm, (0, 1))
+
+
+def test_a_report_without_the_counts_of_each_array_does_not_say_that_none_is_bad():
+    report = scaler_of(8.0).check([np.array([1, np.nan], F32)])
+    for other in (Report.merge([report]), Report.from_bytes(bytes(report))):
+        with pytest.raises(ValueError, match="no counts of each array: it was merged"):
+            _ = other.bad
+        assert "first_overflow=(0, 1)" in repr(other) and "bad" not in repr(other)
+    assert (report.bad, pickle.loads(pickle.dumps(report)).bad, Report.merge([Report()]).bad) == ({0: 1}, {0: 1}, {})
+
+
+def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
+    scaler, want = scaler_of(1.0), Want.NORM | Want.AMAX
+    merged = Report.merge([scaler.check([np.ones(2, F32)], want=want) for _ in range(2)], summands=True)
+    for call in (lambda: merged.norm, lambda: merged.amax, lambda: scaler.clip_factor(merged, 1.0)):
+        with pytest.raises(ValueError, match=r"to check\(sum, unscaled=True\): it is of summands"):
+            call()
+    measured_without = scaler.check([np.ones(2, F32)])
+    with pytest.raises(ValueError, match="^the report has no amax: pass want=gradscaler.Want.AMAX$"):
+        _ = measured_without.amax
+    with pytest.raises(ValueError, match="^the report has no zeros_made: pass want=gradscaler.Want.UNDERFLOW$"):
+        _ = Report.merge([measured_without], summands=True).zeros_made
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("overflow", 2),
+        ("status", 5),
+        ("status", -99),
+        ("absent", 8),
+        ("amax", -1.0),
+        ("sum_squares", -1.0),
+        ("elements", -1),
+        ("nan_count", -(2**63)),
+        ("first_tensor", -1),
+        ("first_element", -1),
+        ("zeros_made", -1),
+        ("clamped", -1),
+    ],
+)
+def test_bytes_of_something_else_make_no_report(field, value):
+    raw = gradscaler._structs.Report()
+    setattr(raw, field, value)
+    with pytest.raises(ValueError, match=f"the bytes are not those of a report: its {field} would be {value}"):
+        Report.from_bytes(bytes(raw))
+    with pytest.raises(ValueError, match="not those of a report"):
+        Report.from_bytes(b"\xff" * 192)
+
+
+# ---- ranks ----
+
+
+def of_ranks(scalers, *grads):
+    """What each rank receives, as bytes."""
+    reports = [
+        scaler.stamp(scaler.check(g) if isinstance(g, dict) else Report.failed(g), rank)
+        for rank, (scaler, g) in enumerate(zip(scalers, grads, strict=True))
+    ]
+    return [Report.from_bytes(bytes(report)) for report in reports]
+
+
+def test_a_merged_report_names_the_rank_and_the_parameter():
+    good, bad = ({"w": np.ones(2, F32), "b": np.array([1, x], F32)} for x in (2, np.nan))
+    scalers = [Scaler("torch") for _ in range(4)]
+    merged = Report.merge(of_ranks(scalers, good, good, bad, bad), names=list(good))
+    assert (merged.overflow, merged.rank, merged.first_overflow, merged.failed_rank) == (True, 2, ("b", 1), None)
+    assert "rank=2, first_overflow=('b', 1)" in repr(merged)
+    assert Report.merge(of_ranks(scalers, good, good, good, good)).rank is None
+    assert scalers[3].stamp(scalers[3].check(bad), 3).rank == 3
+
+
+def test_a_rank_that_failed_is_named():
+    scaler, good = Scaler("torch"), {"w": np.ones(2, F32)}
+    merged = Report.merge(of_ranks([scaler] * 3, good, good, MemoryError()))
+    assert (merged.rank, merged.failed_rank) == (2, 2)
+    with pytest.raises(gradscaler.Error, match=r"^report.status is an error that rank 2 met: "):
+        scaler.update(merged)
+    assert scaler.state_dict() == Scaler("torch").state_dict()
+
+
+def test_ranks_that_drifted_apart_are_refused_by_name():
+    scalers, good = [Scaler("torch") for _ in range(3)], {"w": np.ones(2, F32)}
+    scalers[2].update(False)  # a step that the others did not take
+    with pytest.raises(
+        gradscaler.Error, match="rank 2 has another policy or state than rank 0: load the same"
+    ) as raised:
+        Report.merge(of_ranks(scalers, good, good, good))
+    assert (raised.value.status, raised.value.index) == (gradscaler.Status.ERROR_AGREEMENT, 2)
+    assert str(raised.value).startswith("reports[2].agreement differs: rank 2 ")
+    for scaler in scalers[:2]:
+        scaler.update(False)
+    assert Report.merge(of_ranks(scalers, good, good, good)).agreement != 0
+
+
+def test_two_ranks_that_were_given_the_same_number_are_told_so():
+    reports = [scaler.stamp(Report(), 7) for scaler in (Scaler("torch"), Scaler("megatron"))]
+    with pytest.raises(gradscaler.Error, match="two ranks with unlike policies or states were both stamped 7"):
+        Report.merge(reports)
+
+
+def test_a_rank_may_be_any_whole_number():
+    assert [Scaler().stamp(Report(), rank).rank for rank in (np.int64(3), np.uint8(4), np.array(5))] == [3, 4, 5]
+
+
+def test_names_are_those_of_any_container_of_them():
+    grads = {"w": np.ones(2, F32), "b": np.array([1, np.nan], F32)}
+    reports = [Scaler().check(grads)]
+    assert [Report.merge(reports, names=names).first_overflow for names in (grads, iter(grads), ("w", "b"))] == [
+        ("b", 1)
+    ] * 3
+
+
+@pytest.mark.parametrize("rank", [-1, 2**32 - 1, 1.0, None, True, "1", np.float32(1)])
+def test_what_is_no_rank_is_refused(rank):
+    with pytest.raises(ValueError, match="rank is .*: it must be a whole number from 0"):
+        Scaler().stamp(Report(), rank)
+
+
+def test_only_a_report_is_stamped():
+    with pytest.raises(TypeError, match="expected the report of unscale, not True"):
+        Scaler().stamp(True, 0)
 
 
 def test_a_pickled_report_has_its_names_but_not_its_gradients():
@@ -1235,5 +1367,7 @@ def test_a_generator_of_arrays_is_read():
 
 
 def test_only_what_is_meant_to_be_used_is_exported():
-    public = {name for name in dir(gradscaler) if not name.startswith("_")}
-    assert public == set(gradscaler.__all__)
+    code = "import gradscaler; print(*(name for name in dir(gradscaler) if name[0] != '_'))"
+    # In a process of its own, as other tests import gradscaler.torch and gradscaler.jax.
+    alone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(alone.stdout.split()) == set(gradscaler.__all__)

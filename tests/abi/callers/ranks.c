@@ -3,7 +3,7 @@
  * Ranks that each hold a shard of the gradients gather their reports and merge them in rank order.
  * So all reach the same verdict, bit for bit, before any of them steps. A rank whose call failed
  * sends a report with status and overflow, instead of leaving the others to wait: then nobody steps
- * and every rank's update is refused.
+ * and every rank's update is refused. So it is where a rank goes on from another state.
  */
 #include <math.h>
 #include <pthread.h>
@@ -14,9 +14,9 @@
 /* As MPI_Allgather: `all` receives `size` bytes of each rank, in rank order. */
 typedef void all_gather(void *group, const void *mine, void *all, uint64_t size);
 
-gsc_status step_on_rank(void *group, all_gather *gather, gsc_report *of_ranks, uint64_t ranks,
-                        const gsc_policy *policy, gsc_state *state, const gsc_tensor *shard,
-                        uint64_t count, int *step, gsc_error *err)
+gsc_status step_on_rank(void *group, all_gather *gather, uint32_t rank, gsc_report *of_ranks,
+                        uint64_t ranks, const gsc_policy *policy, gsc_state *state,
+                        const gsc_tensor *shard, uint64_t count, int *step, gsc_error *err)
 {
     gsc_report report;
     gsc_options options = GSC_OPTIONS_INIT;
@@ -28,6 +28,7 @@ gsc_status step_on_rank(void *group, all_gather *gather, gsc_report *of_ranks, u
         report.status = status;
         report.overflow = 1;
     }
+    MUST(gsc_report_stamp(NULL, &report, policy, state, rank, &report, NULL) == GSC_OK);
     gather(group, &report, of_ranks, sizeof report);
     if (status == GSC_OK)
         status = gsc_report_merge(NULL, of_ranks, ranks, GSC_MERGE_PARTS, policy, &report, err);
@@ -51,6 +52,7 @@ struct rank {
     gsc_tensor shard;
     float gradients[COUNT];
     gsc_status status;
+    char message[sizeof((gsc_error *)0)->message];
 };
 
 static void gather_in_group(void *rank, const void *mine, void *all, uint64_t size)
@@ -66,12 +68,14 @@ static void *run_rank(void *rank)
     struct rank *r = (struct rank *)rank;
     gsc_report of_ranks[RANKS];
     gsc_error err;
-    r->status = step_on_rank(r, gather_in_group, of_ranks, RANKS, r->policy, &r->state, &r->shard,
-                             1, &r->step, &err);
+    r->status = step_on_rank(r, gather_in_group, (uint32_t)r->number, of_ranks, RANKS, r->policy,
+                             &r->state, &r->shard, 1, &r->step, &err);
+    if (r->status != GSC_OK)
+        memcpy(r->message, err.message, sizeof r->message);
     return NULL;
 }
 
-/* One step of all ranks. Their states are the same after it; how many stepped? */
+/* One step of all ranks; how many stepped? */
 static int step_all(struct rank *ranks)
 {
     int steps = 0;
@@ -79,7 +83,6 @@ static int step_all(struct rank *ranks)
         MUST(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]) == 0);
     for (int i = 0; i < RANKS; i++) {
         MUST(pthread_join(ranks[i].thread, NULL) == 0);
-        MUST(memcmp(&ranks[i].state, &ranks[0].state, sizeof ranks[i].state) == 0);
         steps += ranks[i].step;
     }
     return steps;
@@ -90,6 +93,12 @@ static void set(struct rank *ranks, float value)
     for (int i = 0; i < RANKS; i++)
         for (int k = 0; k < COUNT; k++)
             ranks[i].gradients[k] = value;
+}
+
+static void must_be_alike(const struct rank *ranks)
+{
+    for (int i = 1; i < RANKS; i++)
+        MUST(memcmp(&ranks[i].state, &ranks[0].state, sizeof ranks[i].state) == 0);
 }
 
 int main(void)
@@ -123,11 +132,23 @@ int main(void)
     before = ranks[0].state;
     ranks[2].shard.dtype = 99; /* one rank's call fails: all refuse, no state has changed */
     MUST(step_all(ranks) == 0 && memcmp(&ranks[0].state, &before, sizeof before) == 0);
-    for (int i = 0; i < RANKS; i++)
+    for (int i = 0; i < RANKS; i++) {
         MUST(ranks[i].status == (i == 2 ? GSC_ERROR_DTYPE : GSC_ERROR_REPORT));
+        MUST(i == 2 || strstr(ranks[i].message, "rank 2") != NULL);
+    }
+    must_be_alike(ranks);
 
     ranks[2].shard.dtype = GSC_F32; /* and when that is mended they go on */
     set(ranks, 1);
     MUST(step_all(ranks) == RANKS);
+    must_be_alike(ranks);
+
+    set(ranks, 1);
+    ranks[3].state.good++; /* one rank loaded another checkpoint: all refuse, and know which */
+    MUST(step_all(ranks) == 0);
+    for (int i = 0; i < RANKS; i++) {
+        MUST(ranks[i].status == GSC_ERROR_AGREEMENT);
+        MUST(strstr(ranks[i].message, "rank 3") != NULL);
+    }
     return 0;
 }

@@ -22,7 +22,7 @@ defmodule GradScaler.Native do
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
   @on_load :load
-  @version 768
+  @version 1024
 
   @type dtype :: non_neg_integer
   @type device :: reference
@@ -77,6 +77,12 @@ defmodule GradScaler.Native do
   """
   @spec memory_read(memory, [part]) :: {:ok, [binary]} | error
   def memory_read(_memory, _parts), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Registers the handler of host memory with the XLA in this process, under a name; again is no error.
+  """
+  @spec xla_register(binary) :: :ok | error
+  def xla_register(_name), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   The meaning of a status in a few words. Never nil, never freed.
@@ -144,9 +150,21 @@ defmodule GradScaler.Native do
 
   @doc """
   One report of many. Ranks gather their reports and merge them in rank order, so that all get the
-  same bits. It lacks what one of them lacks, and of summands the norm and amax: ask the sum for
-  those. first_tensor and first_element are those of the first report that has some. the result
-  may be one of the reports.
+  same bits; that each rank is there once, and in order, is not checked. It lacks what one of them
+  lacks, and of summands the norm and amax: ask the sum for those. first_tensor and first_element
+  are those of the first report that has some. the result may be one of the reports.
+
+  Digests that differ are refused: `:agreement`, with the index of the first report that has
+  another one than those before it. A device, which returns no error, makes a report with that
+  status and an overflow, so that nobody steps. A report without a digest, such as that of a rank
+  that failed or that has no gradients, agrees with all.
+
+  Merged reports may be merged again, per node and then across nodes: that gives what one merge of
+  all gives, to the bit, except for sum_squares, which is then a sum of the nodes' sums: the same
+  on all ranks as long as all merge the same groups, and that of one merge if each group but the
+  last has 64 reports and at most 64 groups are merged. The policy belongs to the last merge. A
+  group whose merge is refused still meets the others, with a report that has that status and an
+  overflow, lest they wait for it.
   """
   @spec report_merge(device | nil, binary, integer, binary | nil) :: {:ok, binary} | error
   def report_merge(_on, _reports, _kind, _policy), do: :erlang.nif_error(:nif_not_loaded)
@@ -192,6 +210,17 @@ defmodule GradScaler.Native do
   """
   @spec state_load(binary) :: {:ok, binary, binary} | error
   def state_load(_bytes), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  the result is the report with the rank that it is of and, as `agreement`, a digest of the policy
+  and of the state that the step began with: of all that decides later steps (rules, scales,
+  counts, means), not of totals, serials, events and init_scale. The digest is never 0, and the
+  same on every device and in every language; ranks run one version of this library. the result
+  may be *report.
+  """
+  @spec report_stamp(device | nil, binary, binary | nil, binary | nil, integer) ::
+          {:ok, binary} | error
+  def report_stamp(_on, _report, _policy, _state, _rank), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   Name of format `index`, from 0; most are those of presets. nil past the last.

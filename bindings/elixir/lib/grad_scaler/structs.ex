@@ -23,7 +23,8 @@ defmodule GradScaler.Constants do
       unavailable: -15,
       memory: -16,
       device: -17,
-      format: -18
+      format: -18,
+      agreement: -19
     ]
   end
 
@@ -446,7 +447,7 @@ defmodule GradScaler.Report do
   * `status` - `:ok`, or the error that a device or a rank met: `:ok`, `:null`, `:struct_size`,
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
-    `:format`
+    `:format`, `:agreement`
   * `absent` - any of these that were not measured: `:norm`, `:amax`, `:underflow`
   * `serial` - of the factor; 0: unknown
   * `amax` - largest finite magnitude after unscaling, before rounding; of a complex element its
@@ -460,6 +461,10 @@ defmodule GradScaler.Report do
   * `zeros_made` - outputs that are zero while their input was not
   * `subnormals_made` - outputs that are subnormal while their input was not
   * `clamped` - elements that options.clamp changed
+  * `agreement` - what `report_stamp` left: a digest of policy and state; 0: none
+  * `status_rank` - 1 + the rank that status is of; 0: not known
+  * `first_rank` - 1 + the rank that first_tensor is of, or, where nothing was counted, of the
+    first with overflow; 0: not known
   * `each` - what `GradScaler.each/1` reads: a report of each tensor, or nil
   * `paths` - where those are in the tree, or nil
   * `histogram` - how many magnitudes are below 2^-44, in each step of a factor 16 above, and
@@ -483,6 +488,9 @@ defmodule GradScaler.Report do
             zeros_made: 0,
             subnormals_made: 0,
             clamped: 0,
+            agreement: 0,
+            status_rank: 0,
+            first_rank: 0,
             each: nil,
             paths: nil,
             histogram: nil
@@ -503,6 +511,9 @@ defmodule GradScaler.Report do
           zeros_made: integer,
           subnormals_made: integer,
           clamped: integer,
+          agreement: integer,
+          status_rank: integer,
+          first_rank: integer,
           each: term,
           paths: term,
           histogram: term
@@ -526,7 +537,10 @@ defmodule GradScaler.Report do
         zeros_made::little-signed-64,
         subnormals_made::little-signed-64,
         clamped::little-signed-64,
-        0::704
+        agreement::little-unsigned-64,
+        status_rank::little-unsigned-32,
+        first_rank::little-unsigned-32,
+        0::576
       >>) do
     %__MODULE__{
       found_inf: Fields.real(found_inf),
@@ -543,7 +557,10 @@ defmodule GradScaler.Report do
       first_element: first_element,
       zeros_made: zeros_made,
       subnormals_made: subnormals_made,
-      clamped: clamped
+      clamped: clamped,
+      agreement: agreement,
+      status_rank: status_rank,
+      first_rank: first_rank
     }
   end
 
@@ -570,7 +587,10 @@ defmodule GradScaler.Report do
       Fields.s64(s.zeros_made, "report.zeros_made")::binary,
       Fields.s64(s.subnormals_made, "report.subnormals_made")::binary,
       Fields.s64(s.clamped, "report.clamped")::binary,
-      0::little-704
+      Fields.u64(s.agreement, "report.agreement")::binary,
+      Fields.u32(s.status_rank, "report.status_rank")::binary,
+      Fields.u32(s.first_rank, "report.first_rank")::binary,
+      0::little-576
     >>
   end
 end
@@ -596,7 +616,7 @@ defmodule GradScaler.State do
   * `status` - `:ok`, or the error of the last update on a device: `:ok`, `:null`, `:struct_size`,
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
-    `:format`
+    `:format`, `:agreement`
   * `skipped` - overflows since the start
   * `growths` - updates since the start that made the scale larger
   * `backoffs` - updates since the start that made it smaller

@@ -7,6 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import OptState
+
+from ._scaler import Report
+
+
+class Round:
+    """What was done with one optimizer since the last update."""
+
+    stage = OptState.READY
+    report: Report | None = None
 
 
 def gradients(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

@@ -9,7 +9,9 @@ import ctypes
 import functools
 import math
 import operator
+import struct
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -72,7 +74,8 @@ def _naming(**names: str) -> Any:
 
 def _rename(error: c.Error, names: Mapping[str, str]) -> None:
     if error.subject:  # else the sentence stands by itself
-        where = ".".join(filter(None, (names.get(error.name, error.name), error.field)))
+        name = names.get(error.name, error.name) + (f"[{error.index}]" if error.index >= 0 else "")
+        where = ".".join(filter(None, (name, error.field)))
         error.args = (f"{where} {'must not be None' if error.status == Status.ERROR_NULL else error.why}",)
 
 
@@ -168,11 +171,14 @@ class Report(_structs.Report):
 
     overflow: True: do not step. An element is Inf or NaN, or became so by unscaling, or the policy says so
     found_inf: the same as the float that fused optimizers of torch read
-    bad: the arrays in which such elements are, and how many: {name of a dict, or index of a list: count}
-    first_overflow: (name, element) of the first such element, or None; the array's index in a merged report
-    grads: the container with the results
-    scale: the loss scale that the gradients were divided by
-    norm, amax, zeros_made, ...: where `want` asked for them; histogram with histogram=True
+    bad: the arrays in which such elements are, and how many: {name of a dict, or index of a list: count}; of a report
+        that was merged or made of bytes, which has no counts of each array: ValueError
+    first_overflow: (name, element) of the first such element, or None; the array's index in a report that was merged
+        without names. The index is that of the rank's own list, so names are right if they are the same on all ranks
+    rank, failed_rank: whose first_overflow it is, and whose call failed, where Scaler.stamp was told; else None
+    grads: the container with the results; None in a report that was merged, pickled or made of bytes
+    scale: the loss scale that the gradients were divided by; 1.0 in one that was merged or made of bytes
+    norm, amax, zeros_made, ...: where `want` asked for them, else ValueError; histogram with histogram=True
     each: {name: Report}, of each array, with each=True
     clamped: how many elements clip_value changed
     histogram_edges: 17 magnitudes, those of bin k from [k] up to, not including, [k + 1]
@@ -183,6 +189,7 @@ class Report(_structs.Report):
     grads: Any = None
     scale: float = 1.0
     _summand = False
+    _of_summands = False
     _bad: Any = None
     _each: Any = None
     _words: Any = None
@@ -204,6 +211,10 @@ class Report(_structs.Report):
 
     @property
     def bad(self) -> dict[Any, int]:
+        if self._bad is None and self.nan_count + self.inf_count:
+            raise ValueError(
+                "the report has no counts of each array: it was merged or made of bytes; that of the call has them"
+            )
         return dict(self._bad or {})
 
     @property
@@ -214,16 +225,36 @@ class Report(_structs.Report):
         return (self.names[tensor] if tensor < len(self.names) else tensor, self.first_element)
 
     @property
+    def rank(self) -> int | None:
+        """The rank that the report, or its first overflow, is of; None: no rank was stamped, or none overflowed."""
+        return self.first_rank - 1 if self.first_rank else None
+
+    @property
+    def failed_rank(self) -> int | None:
+        """The rank whose call failed first; None: none did, or no rank was stamped."""
+        return self.status_rank - 1 if self.status and self.status_rank else None
+
+    @property
     def norm(self) -> float:
         """Global L2 norm of the finite elements after unscaling."""
-        if self.absent & Want.NORM:
-            raise ValueError("the report has no norm: pass want=gradscaler.Want.NORM")
+        self._demand("norm", Want.NORM)
         return math.sqrt(self.sum_squares)
+
+    @property
+    def amax(self) -> float:
+        """Largest finite magnitude after unscaling, before rounding; of a complex element its larger part."""
+        self._demand("amax", Want.AMAX)
+        return _structs.Report.amax.__get__(self)
+
+    @amax.setter
+    def amax(self, value: float) -> None:
+        _structs.Report.amax.__set__(self, value)
 
     @property
     def zeros_made(self) -> int:
         """How many outputs are zero while their input was not."""
-        return self._underflow("zeros_made")
+        self._demand("zeros_made", Want.UNDERFLOW)
+        return _structs.Report.zeros_made.__get__(self)
 
     @zeros_made.setter
     def zeros_made(self, value: int) -> None:
@@ -232,16 +263,18 @@ class Report(_structs.Report):
     @property
     def subnormals_made(self) -> int:
         """How many outputs are subnormal while their input was not."""
-        return self._underflow("subnormals_made")
+        self._demand("subnormals_made", Want.UNDERFLOW)
+        return _structs.Report.subnormals_made.__get__(self)
 
     @subnormals_made.setter
     def subnormals_made(self, value: int) -> None:
         _structs.Report.subnormals_made.__set__(self, value)
 
-    def _underflow(self, name: str) -> int:
-        if self.absent & Want.UNDERFLOW:
-            raise ValueError(f"the report has no {name}: pass want=gradscaler.Want.UNDERFLOW")
-        return getattr(_structs.Report, name).__get__(self)
+    def _demand(self, name: str, want: Want) -> None:
+        if self.absent & want:
+            of_a_sum = self._of_summands and want != Want.UNDERFLOW
+            where = " to check(sum, unscaled=True): it is of summands, and their sum has another" if of_a_sum else ""
+            raise ValueError(f"the report has no {name}: pass want=gradscaler.Want.{want.name}{where}")
 
     @property
     def histogram(self) -> list[int]:
@@ -268,22 +301,39 @@ class Report(_structs.Report):
         return {name: self._one(i) for i, name in enumerate(self.names)}
 
     def _one(self, index: int) -> Report:
-        report = Report.from_bytes(self._each[index * _SIZE : (index + 1) * _SIZE])
+        report = Report.from_buffer_copy(self._each, index * _SIZE)
         report.names, report.scale = self.names, self.scale
         report._locate({self.names[index]: report.nan_count + report.inf_count})
         return report
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Report:
-        """A report from what bytes(report) made, in another process or on another machine."""
-        if len(data) != _SIZE:
-            raise ValueError(f"a report has {_SIZE} bytes, not {len(data)}")
+        """A report from what bytes(report) made, in another process or on another machine, of the same version."""
+        try:
+            size = memoryview(data).nbytes
+        except TypeError:
+            raise TypeError(f"expected the bytes of a report, not {_short(data)}") from None
+        if size != _SIZE:
+            raise ValueError(f"a report has {_SIZE} bytes, not {size}")
+        overflow, status, absent, *numbers = _CHECKED.unpack_from(data)
+        # all at a time, as thousands of ranks send reports; a NaN is for update to refuse, as in a report of this rank
+        if not (0 <= overflow <= 1 and status in _STATUSES and absent < 8 and not any(map((0.0).__gt__, numbers))):
+            raw = _structs.Report.from_buffer_copy(data)
+            name = next(name for name, holds in _HOLDS.items() if not holds(getattr(raw, name)))
+            raise ValueError(f"the bytes are not those of a report: its {name} would be {getattr(raw, name)!r}")
         return cls.from_buffer_copy(data)
 
     @classmethod
     def failed(cls, error: int | BaseException = Status.ERROR_DEVICE) -> Report:
-        """The report of a rank whose call raised `error`: merged with those of the others, nobody steps."""
-        status = getattr(error, "status", Status.ERROR_DEVICE) if isinstance(error, BaseException) else error
+        """The report of a rank whose call raised `error`: merged with those of the others, nobody steps.
+
+        The others learn its Status: an exception that has none is Status.ERROR_MEMORY, if it is a MemoryError, else
+        Status.ERROR_REPORT. Print the exception where it was raised: only there its words are known.
+        """
+        status = error
+        if isinstance(error, BaseException):
+            other = Status.ERROR_MEMORY if isinstance(error, MemoryError) else Status.ERROR_REPORT
+            status = error.status if isinstance(error, c.Error) else other
         if not isinstance(status, int) or status not in map(int, Status) or status == Status.OK:
             raise ValueError(
                 f"error is {_short(error)}: expected an exception, or a gradscaler.Status that is an error"
@@ -291,34 +341,55 @@ class Report(_structs.Report):
         return cls(status=status, overflow=True)
 
     @staticmethod
-    def merge(reports: Iterable[Report], *, summands: bool = False, policy: Policy | None = None) -> Report:
+    def merge(
+        reports: Iterable[Report],
+        *,
+        summands: bool = False,
+        policy: Policy | None = None,
+        names: Sequence = (),
+    ) -> Report:
         """One report of several, in order: of ranks that gathered theirs, optimizers, layers.
 
         summands=True where their gradients are added, as those of micro-batches and data-parallel ranks are: then the
-        norm and amax of the sum are not known, and absent. With `policy`, overflow is its verdict.
+        norm and amax of the sum are not known, and absent. With `policy`, overflow is its verdict. `names`, of the
+        arrays that each was made of, such as `report.names`, make first_overflow a name: they are looked up by the
+        index that the rank with the overflow has, so all reports must be of the same names in the same order. Reports
+        of ranks that `Scaler.stamp` found to differ raise gradscaler.Error with Status.ERROR_AGREEMENT. That the ranks
+        are all there, once each and in order, is not checked.
         """
-        reports = list(reports) if isinstance(reports, Iterable) else [reports]
+        if not isinstance(policy, _structs.Policy | None):
+            raise TypeError(f"policy must be a gradscaler.Policy such as scaler.policy, not {_short(policy)}")
+        if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+            raise TypeError(f"names must be a list of names, not {_short(names)}")
+        reports = list(reports) if isinstance(reports, Iterable) and not isinstance(reports, bytes) else [reports]
         for report in reports:
             if not isinstance(report, _structs.Report):
-                raise TypeError(f"expected the report of unscale, or several, not {type(report).__name__}")
+                why = ": make a report of them by Report.from_bytes" if isinstance(report, bytes) else ""
+                raise TypeError(f"expected the report of unscale, or several, not {type(report).__name__}{why}")
         merged, kind = Report(), Merge.SUMMANDS if summands else Merge.PARTS
         with _naming():
             c.gsc_report_merge(None, b"".join(map(bytes, reports)), int(kind), policy, merged)
+        merged.names, merged._of_summands = names if isinstance(names, Sequence) else list(names), summands
         return merged
 
     def _locate(self, counts: Mapping[Any, int]) -> None:
         self._bad = {name: count for name, count in counts.items() if count}
 
     def __reduce__(self) -> Any:
-        extra = {name: value for name, value in vars(self).items() if name != "grads"}
+        here = ("grads", "_later", "_lock")
+        extra = {name: value for name, value in vars(self).items() if name not in here}
         return _restored, (bytes(self), extra)
 
     def __repr__(self) -> str:
         parts = [f"overflow={self.overflow}", f"elements={self.elements}"]
         if self.status:
             parts += [f"status={self._takes_['status'](self.status)!r}"]
+        parts += [
+            f"{name}={getattr(self, name)}" for name in ("failed_rank", "rank") if getattr(self, name) is not None
+        ]
         if self.nan_count + self.inf_count:
-            parts += [f"{name}={getattr(self, name)!r}" for name in ("bad", "first_overflow", "nan_count", "inf_count")]
+            parts += [f"bad={self.bad!r}"] if self._bad else []  # a merged report does not know
+            parts += [f"{name}={getattr(self, name)!r}" for name in ("first_overflow", "nan_count", "inf_count")]
         for want, names in (
             (Want.NORM, ["norm"]),
             (Want.AMAX, ["amax"]),
@@ -334,10 +405,78 @@ class Report(_structs.Report):
         return f"Report({', '.join(parts)})"
 
 
+def _not_negative(value: float) -> bool:
+    return not value < 0
+
+
+_STATUSES = frozenset(map(int, Status))
+_CHECKED = struct.Struct("=4x2iI8x2d8q")  # from overflow to clamped, without serial
+_HOLDS: dict[str, Callable[[Any], bool]] = {  # what any report has, whatever made it
+    "overflow": (0, 1).__contains__,
+    "status": _STATUSES.__contains__,
+    "absent": range(8).__contains__,
+    **dict.fromkeys(("amax", "sum_squares", "elements", "nan_count", "inf_count", "first_tensor"), _not_negative),
+    **dict.fromkeys(("first_element", "zeros_made", "subnormals_made", "clamped"), _not_negative),
+}
+
+
 def _restored(data: bytes, extra: Mapping[str, Any]) -> Report:
     report = Report.from_bytes(data)
     vars(report).update(extra)
     return report
+
+
+_AT_ONCE = {"names", "grads", "scale", "_summand", "__class__", "__dict__"}
+
+
+class _Later(Report):
+    """A report that a device may still be at: the first look at it waits, and it is a Report from then on.
+
+    That of a call in a graph is of the last replay: each look waits.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in _AT_ONCE:
+            _look(self)
+        return object.__getattribute__(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _AT_ONCE:
+            _look(self)
+        object.__setattr__(self, name, value)
+
+    def __bytes__(self) -> bytes:
+        _look(self)
+        return bytes(memoryview(self))
+
+    @staticmethod
+    def make(report: Report, later: Callable[[], tuple[Report, bool]]) -> Report:
+        """`later` returns a report with all that is not known yet, and whether it stays so."""
+        vars(report).update(_later=later, _lock=threading.Lock())
+        object.__setattr__(report, "__class__", _Later)
+        return report
+
+
+def _look(report: Report) -> None:
+    held = vars(report)
+    with held.get("_lock") or contextlib.nullcontext():
+        if "_later" not in held:  # another thread has looked
+            return
+        try:
+            whole, stays = held["_later"]()
+        except c.Error as error:
+            if error.status != Status.ERROR_UNAVAILABLE:  # else only now: the stream is being captured
+                held["_later"] = functools.partial(_raise, error)
+            raise
+        ctypes.memmove(ctypes.byref(report), ctypes.byref(whole), _SIZE)
+        held.update(vars(whole))
+        if stays:
+            object.__setattr__(report, "__class__", Report)
+            del held["_later"], held["_lock"]
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
 
 
 class _Lists:
@@ -475,6 +614,27 @@ class Arrays(_Lists):
         raise TypeError("Arrays hold memory of this process: pickle or copy their grads and out instead")
 
 
+def _results(calls: list) -> list[tuple]:
+    """What the devices found, as _assemble takes it."""
+    found = []
+    for indices, on_device in calls:
+        part, each, words = on_device.results()
+        found.append((indices, part, bytes(each), bytes(words)))
+    return found
+
+
+def _finished(report: Report, lists: _Lists, options: Mapping[str, Any], each: bool, over: bool = True) -> Report:
+    """The report with what is known of each array; if the call is over, another may take its buffer."""
+    buffer = options["each"]
+    if report.nan_count + report.inf_count:
+        report._locate(dict(zip(lists.names, _overflows(buffer, len(lists.ins)), strict=True)))
+    if each:
+        report._each = bytes(buffer)
+    elif over and len(buffer) <= 1 << 20:
+        _spare.append(buffer)
+    return report
+
+
 class Scaler:
     """A loss scale and the rules by which it moves.
 
@@ -482,7 +642,10 @@ class Scaler:
     arrays may be of any kind that has a buffer: NumPy in float16, float32, float64, complex64 and complex128, through
     ml_dtypes bfloat16, float8_e4m3fn and float8_e5m2; Cerebras' 16 bits are uint16 arrays seen as
     `array.view(gradscaler.cb16)`. Or DLPack: torch, CuPy and others, in CUDA memory too, where a call runs on the
-    stream that their framework uses and waits for it. A list may mix arrays of the host and of several devices, which
+    stream that their framework uses, and nothing waits for the device until somebody looks at the report; only arrays
+    of several frameworks, or of one that does not say its stream, are waited for at once. A call that is captured in a
+    CUDA graph divides by the scale in force at each replay, and its report is that of the last one, read anew at each
+    look. A list may mix arrays of the host and of several devices, which
     work at a time; but `accumulate`, which adds all or nothing, takes arrays of one. A masked array is taken with its
     masked elements. `Arrays` read many small ones once.
     Lists and dicts may be nested: names are then tuples, such as ("layer", "weight"). None is passed over, and a
@@ -495,15 +658,37 @@ class Scaler:
     """
 
     notes: Sequence[Note] = ()
+    _pinned: Any = None
 
     def __init__(self, preset: str | Policy = "recommended", *, threads: int = 1, **fields: float) -> None:
         self.policy = Policy(preset, **fields) if not isinstance(preset, Policy) else _copied(preset, fields)
         self.preset = self.policy.preset
-        self.state = State()
+        self._state = State()
         self.threads = threads
         c.gsc_state_init(None, self.policy, None, self.state)
 
     # ---- what it is ----
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        if self._pinned is None:
+            self._state = state
+        else:
+            ctypes.memmove(ctypes.byref(self._state), ctypes.byref(state), ctypes.sizeof(State))
+
+    def _pin(self, device: _cuda.Device) -> Any:
+        """Where graphs read the factor in force: the state moves into memory that all devices see."""
+        if self._pinned is None:
+            self._pinned = c.gsc_memory_create(device.context, c.GSC_MEMORY_SHARED, ctypes.sizeof(State))
+            pinned = State.from_buffer(memoryview(self._pinned))
+            ctypes.memmove(ctypes.byref(pinned), ctypes.byref(self._state), ctypes.sizeof(State))
+            self._state = pinned
+            device.graphs.append(self._pinned)
+        return self._pinned, State.factor.offset
 
     @property
     def threads(self) -> int:
@@ -680,16 +865,48 @@ class Scaler:
         """
         if not isinstance(report, _structs.Report):
             report = _report_of(report)
+        if isinstance(report, _Later):
+            _look(report)
         try:
             c.gsc_state_update(None, self.policy, self.state, report, self.state)
         except c.Error as error:
             _rename(error, {})
+            if error.field == "status":
+                error.args = (f"{error}; what the call that failed raised says more",)
             for field, name, want in (("sum_squares", "norm", Want.NORM), ("amax", "amax", Want.AMAX)):
                 if error.field == field and report.absent & want:
                     advice = f"pass want=Want.{want.name} to what made it, or check the sum of several"
                     error.args = (f"report.{name} is absent, which this policy judges by: {advice}",)
             raise
         return self.events
+
+    def stamp(self, report: Report, rank: int) -> Report:
+        """Notes in the report, before ranks gather theirs, whose it is, and a digest of this scaler's policy and state.
+
+        >>> reports = [Scaler("torch").stamp(Report(), rank=0), Scaler("megatron").stamp(Report(), rank=1)]
+        >>> Report.merge(reports)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        gradscaler.Error: reports[1].agreement differs: rank 1 has another policy or state than rank 0: ...
+
+        So a rank that loaded another checkpoint, missed a step or has other rules is found before anybody steps. Stamp
+        `Report.failed(error)`, too: then all know which rank it was. Returns the report, for which a device is waited
+        for; that of a call in a graph stays as it is, and what is returned is a stamped copy, of the last replay.
+        """
+        if not isinstance(report, _structs.Report):
+            raise TypeError(f"expected the report of unscale, not {_short(report)}")
+        try:
+            number = -1 if isinstance(rank, bool) else operator.index(rank)
+        except TypeError:
+            number = -1
+        if not 0 <= number < 2**32 - 1:
+            raise ValueError(f"rank is {_short(rank)}: it must be a whole number from 0 to {2**32 - 2}")
+        if isinstance(report, _Later):
+            _look(report)  # what is written before the device is done would be lost
+        if isinstance(report, _Later):
+            report = copy.copy(report)  # the next look writes over it
+        with _naming():
+            c.gsc_report_stamp(None, report, self.policy, self.state, number, report)
+        return report
 
     def set_scale(self, scale: float, **counts: int) -> None:
         """Puts another scale in force at once. The counts stay, or become these: good, steps, overflows, stalled,
@@ -723,7 +940,7 @@ class Scaler:
         out = Factor()
         factor = None if unscaled else self.state.factor
         if isinstance(report, Report) and report.absent & _NORM and not report.status:
-            raise ValueError("the report has no norm: pass want=gradscaler.Want.NORM")
+            report._demand("norm", Want.NORM)
         try:
             c.gsc_factor_clip(None, factor, report, _number("max_norm", max_norm), out)
         except c.Error as error:
@@ -745,6 +962,7 @@ class Scaler:
         """One C call for the host's arrays, and one for those of each device."""
         if not isinstance(want, int) or not 0 <= want < 2**32:
             raise TypeError(f"want={want!r}: expected a union of gradscaler.Want")
+        snapshot = factor
         factor = None if unscaled else _factor(factor) or self.factor
         count, writes = len(lists.ins), function != "gsc_check"
         report = Report.__new__(Report)
@@ -753,17 +971,15 @@ class Scaler:
         options["want"] = want
         if histogram:
             options["histogram"] = report._words = bytearray(8 * c.GSC_HISTOGRAM_WORDS)
-        options["each"] = buffer = bytearray(max(count, 1) * _SIZE) if each else _borrow(count)
+        options["each"] = bytearray(max(count, 1) * _SIZE) if each else _borrow(count)
         groups = lists.groups or lists.on_host(writes) or lists.grouped(writes)
         if not self._on_host(function, groups, factor, options, report, lists):
-            self._on_devices(function, lists.groups or lists.grouped(writes), factor, options, report, lists)
-        if report.nan_count + report.inf_count:
-            report._locate(dict(zip(lists.names, _overflows(buffer, count), strict=True)))
-        if each:
-            report._each = bytes(buffer)
-        elif len(buffer) <= 1 << 20:
-            _spare.append(buffer)
-        return report
+            live = snapshot is None and not unscaled
+            groups = lists.groups or lists.grouped(writes)
+            later = self._on_devices(function, groups, factor, live, options, report, lists)
+            if later:
+                return _Later.make(report, functools.partial(later, each))
+        return _finished(report, lists, options, each)
 
     def _on_host(self, function: str, groups: list, factor: Any, options: dict, report: Report, lists: _Lists) -> bool:
         """Whether all arrays are there: then the call is done."""
@@ -780,17 +996,25 @@ class Scaler:
         return True
 
     def _on_devices(
-        self, function: str, groups: list, factor: Any, options: dict, report: Report, lists: _Lists
-    ) -> None:
-        """What is refused of any is so before the first writes, and all devices work at a time."""
+        self, function: str, groups: list, factor: Any, live: bool, options: dict, report: Report, lists: _Lists
+    ) -> Callable | None:
+        """What is refused of any is so before the first writes, and all devices work at a time.
+
+        Returned is what completes the report, or one of a later replay, or None where this has waited. `live`: in a
+        graph the factor is that in force at each replay.
+        """
         if len(groups) > 1 and function == "gsc_accumulate":
             raise ValueError("accumulate, which adds all or nothing, takes arrays of one device")
         call, indices, parts, calls = getattr(c, function), None, [], []
         try:
+            if factor is not None:  # which a device would refuse only later
+                c.gsc_check(None, factor, [], None, _structs.Report())
             with contextlib.ExitStack() as ends:
                 for indices, group in groups:
                     if isinstance(group, _cuda.Lists):
                         on_device = ends.enter_context(_cuda.Call(call, group, options))
+                        if on_device.captured and len(groups) > 1:
+                            raise ValueError("a call that is captured in a graph takes arrays of one device")
                         on_device.reserve()
                         calls.append((indices, on_device))
                 for indices, group in groups:
@@ -801,14 +1025,38 @@ class Scaler:
                         call(self._on, factor, group, own, part)
                         parts.append((indices, part, own["each"], own.get("histogram", b"")))
                 for _, on_device in calls:
-                    on_device.enqueue(factor)
-                for indices, on_device in calls:
-                    part, each, words = on_device.results()
-                    parts.append((indices, part, bytes(each), bytes(words)))
+                    place = self._pin(on_device.device) if on_device.captured and live else None
+                    on_device.enqueue(factor, place)
+                if all(on_device.alone for _, on_device in calls):
+                    whole = Report.__new__(Report)  # nothing that is kept until then refers to the other
+                    whole.names, whole.scale = report.names, report.scale
+                    ends.pop_all()
+                    return functools.partial(self._completed, calls, parts, options, whole, lists, live)
+                parts += _results(calls)
         except c.Error as error:
             lists.explain(error, indices)
             raise
         self._assemble(parts, options, report)
+        return None
+
+    def _completed(
+        self,
+        calls: list,
+        parts: list,
+        options: dict,
+        report: Report,
+        lists: _Lists,
+        live: bool,
+        each: bool,
+    ) -> tuple[Report, bool]:
+        """The report of what was enqueued, for which its devices are waited for; and whether it stays as it is."""
+        captured, report._bad = calls[0][1].captured, None
+        if captured and live:
+            report.scale = self.loss_scale
+        self._assemble(parts + _results(calls), options, report)
+        for _, on_device in calls:
+            on_device.end()
+        return _finished(report, lists, options, each, not captured), not captured
 
     def _assemble(
         self, parts: list[tuple[Sequence[int] | None, Any, bytes, bytes]], options: Any, report: Report
@@ -914,12 +1162,13 @@ class Scaler:
         return notes
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"policy": None, "state": self.state_dict(), "_on": None}
+        left_out = {"policy": None, "_state": None, "_pinned": None, "_on": None}
+        return vars(self) | left_out | {"state": self.state_dict()}
 
     def __setstate__(self, attributes: Mapping[str, Any]) -> None:
         vars(self).update(attributes)
         self.threads = attributes["_threads"]
-        self.load_state_dict(attributes["state"])
+        self.load_state_dict(vars(self).pop("state"))
 
 
 def _unhex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, State]:

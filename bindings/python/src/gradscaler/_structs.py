@@ -30,6 +30,7 @@ class Status(enum.IntEnum):
     ERROR_MEMORY = -16  # out of memory or threads
     ERROR_DEVICE = -17  # the driver failed, or the context is of another process
     ERROR_FORMAT = -18  # the entries are of no format, or of several, or no format has this name
+    ERROR_AGREEMENT = -19  # the reports are of ranks whose policies or states differ
 
 
 class Growth(enum.IntEnum):
@@ -297,6 +298,10 @@ class Report(Struct):
     zeros_made: outputs that are zero while their input was not
     subnormals_made: outputs that are subnormal while their input was not
     clamped: elements that options.clamp changed
+    agreement: what gsc_report_stamp left: a digest of policy and state; 0: none
+    status_rank: 1 + the rank that status is of; 0: not known
+    first_rank: 1 + the rank that first_tensor is of, or, where nothing was counted, of the first
+        with overflow; 0: not known
     reserved: 0
     """
 
@@ -316,7 +321,10 @@ class Report(Struct):
         ("zeros_made", c.c_int64),
         ("subnormals_made", c.c_int64),
         ("clamped", c.c_int64),
-        ("reserved", c.c_uint64 * 11),
+        ("agreement", c.c_uint64),
+        ("status_rank", c.c_uint32),
+        ("first_rank", c.c_uint32),
+        ("reserved", c.c_uint64 * 9),
     ]
     _takes_ = {"status": Status, "absent": Want}
 

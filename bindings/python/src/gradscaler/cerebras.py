@@ -26,24 +26,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import OptState
 
 from . import _gradscaler as c
 from . import _optimizers
+from ._optimizers import Round
 from ._scaler import Policy, Report, Scaler, _number
 from ._structs import State, Want
 
 __all__ = ["GradScaler", "optimizer_step"]
 
-_READY, _UNSCALED, _STEPPED = range(3)
 _LEAST = 2.0**-14
 _COUNTS = {"steps_since_rescale": "steps", "overflows_since_rescale": "overflows"}
-
-
-class _Round:
-    """What was done with one optimizer since the last update."""
-
-    stage = _READY
-    report: Report | None = None
 
 
 class GradScaler:
@@ -89,7 +83,7 @@ class GradScaler:
         self.report: Report | None = None
         self._max_gradient_norm = _checked_norm("max_gradient_norm", max_gradient_norm)
         self._optimizers = list(optimizers)
-        self._rounds: dict[torch.optim.Optimizer, _Round] = {}
+        self._rounds: dict[torch.optim.Optimizer, Round] = {}
         self._skipped_steps = 0
         if not self.dynamic:
             if isinstance(loss_scale, str):
@@ -124,7 +118,7 @@ class GradScaler:
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss` in float32, times the scale."""
-        if any(turn.stage != _READY for turn in self._rounds.values()):
+        if any(turn.stage != OptState.READY for turn in self._rounds.values()):
             raise RuntimeError("gradients were unscaled already: call update() before another loss is scaled")
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss must be a tensor, not {type(loss).__name__}")
@@ -132,10 +126,10 @@ class GradScaler:
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divides the gradients of `optimizer` by the scale, in place, once; later calls before update() do nothing."""
-        turn = self._rounds.get(optimizer) or _Round()
-        if turn.stage == _UNSCALED:
+        turn = self._rounds.get(optimizer) or Round()
+        if turn.stage == OptState.UNSCALED:
             return
-        if turn.stage == _STEPPED:
+        if turn.stage == OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
         if self.dynamic and self.isfinite is not None:
             raise RuntimeError(
@@ -145,7 +139,7 @@ class GradScaler:
         grads = _optimizers.gradients(optimizer) if self.loss_is_scaled else {}
         if grads:
             turn.report = self._scaler.unscale(grads, want=Want.NORM)
-        turn.stage = _UNSCALED
+        turn.stage = OptState.UNSCALED
         self._rounds[optimizer] = turn
 
     def clip_gradients_and_return_isfinite(self, optimizers: Iterable[torch.optim.Optimizer]) -> Any:
@@ -165,9 +159,10 @@ class GradScaler:
         if not turns:
             raise RuntimeError("no gradients were unscaled since the last update(): call backward() and step() before")
         self.report = Report.merge(turns, policy=self._scaler.policy)
+        self.report._bad = {}
         for i, each in enumerate(turns):
             where = f"optimizer {i}, " if len(turns) > 1 else ""
-            self.report._bad = self.report.bad | {f"{where}{name}": count for name, count in each.bad.items()}
+            self.report._bad |= {f"{where}{name}": count for name, count in each.bad.items()}
         report = self.report
         norm = math.nan if report.nan_count else math.inf if report.overflow else report.norm
         self.global_norm = torch.tensor(norm, dtype=torch.float32)
@@ -186,7 +181,7 @@ class GradScaler:
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscales what is not unscaled yet, and steps if the gradients of all optimizers are finite."""
         turn = self._rounds.get(optimizer)
-        if turn is not None and turn.stage == _STEPPED:
+        if turn is not None and turn.stage == OptState.STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
         for each in (*self._optimizers, optimizer):
             if each not in self._rounds:
@@ -194,7 +189,7 @@ class GradScaler:
         if self.dynamic and self.isfinite is None:
             self.clip_gradients_and_return_isfinite(list(self._rounds))
         result = self.step_if_finite(optimizer, *args, **kwargs)
-        self._rounds[optimizer].stage = _STEPPED
+        self._rounds[optimizer].stage = OptState.STEPPED
         return result
 
     def update(self, new_scale: None = None) -> None:

@@ -32,15 +32,16 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
+from torch.amp.grad_scaler import OptState
 
 from . import _gradscaler as c
 from . import _optimizers
+from ._optimizers import Round
 from ._scaler import Policy, Report, Scaler, _number
 from ._structs import Factor
 
 __all__ = ["GradScaler", "OptimizerThread", "RoundPipeStream"]
 
-_READY, _UNSCALED, _STEPPED = range(3)
 _FIELDS = ("growth_factor", "backoff_factor", "growth_interval")
 
 
@@ -107,13 +108,6 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-class _Round:
-    """What was done with one optimizer since the last update."""
-
-    stage = _READY
-    report: Report | None = None
-
-
 class GradScaler:
     """roundpipe.GradScaler, whose errors reach the caller and whose state can be saved.
 
@@ -154,7 +148,7 @@ class GradScaler:
 
     def _begin(self, scaler: Scaler, executor: Any) -> None:
         self._scaler = scaler  # the optimizer's thread alone reads and writes it, but for `next` between two updates
-        self._rounds: dict[torch.optim.Optimizer, _Round] = {}  # likewise
+        self._rounds: dict[torch.optim.Optimizer, Round] = {}  # likewise
         self._report: Report | None = None
         self._updating = threading.Lock()
         self._update: Future | None = None  # the last one
@@ -227,10 +221,10 @@ class GradScaler:
             self._there(self._unscale, optimizer)
 
     def _unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        turn = self._rounds.setdefault(optimizer, _Round())
-        if turn.stage is _UNSCALED:
+        turn = self._rounds.setdefault(optimizer, Round())
+        if turn.stage is OptState.UNSCALED:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
-        if turn.stage is _STEPPED:
+        if turn.stage is OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
         grads = _optimizers.gradients(optimizer)
         for name, grad in grads.items():
@@ -241,7 +235,7 @@ class GradScaler:
                 )
         if grads:
             self._report = turn.report = self._scaler.unscale(grads)
-        turn.stage = _UNSCALED
+        turn.stage = OptState.UNSCALED
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscales the gradients if unscale_() did not, and calls optimizer.step(*args, **kwargs) if all are finite.
@@ -255,15 +249,15 @@ class GradScaler:
     def _step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         if "closure" in kwargs:
             raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
-        turn = self._rounds.setdefault(optimizer, _Round())
-        if turn.stage is _STEPPED:
+        turn = self._rounds.setdefault(optimizer, Round())
+        if turn.stage is OptState.STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
-        if turn.stage is _READY:
+        if turn.stage is OptState.READY:
             self._unscale(optimizer)
         if turn.report is None:
             raise AssertionError("No inf checks were recorded for this optimizer.")
         result = None if turn.report.overflow else optimizer.step(*args, **kwargs)
-        turn.stage = _STEPPED
+        turn.stage = OptState.STEPPED
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None, is_async: bool = True) -> None:

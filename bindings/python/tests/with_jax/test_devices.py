@@ -11,6 +11,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 import gradscaler
 from gradscaler import Want
+from gradscaler import _gradscaler as core
+from gradscaler._structs import State, Status
 from gradscaler.jax import Scaler
 
 P = PartitionSpec
@@ -57,8 +59,60 @@ def test_the_handlers_reports_merge_in_rank_order_to_the_bits_of_the_host(mesh):
 
     words = sharded(mesh, check, P("data"))(Scaler("torch"), PARTS)
     host = gradscaler.Scaler("torch")
-    merged = gradscaler.Report.merge([host.check([part], want=Want.NORM) for part in PARTS], policy=host.policy)
+    reports = [host.check([part], want=Want.NORM) for part in PARTS]
+    for rank, report in enumerate(reports):
+        core.gsc_report_stamp(None, report, host.policy, host.state, rank, report)
+    merged = gradscaler.Report.merge(reports, policy=host.policy)
     assert np.asarray(words[0]).tobytes() == np.asarray(words[1]).tobytes() == bytes(merged)
+
+
+def drifted(mesh, change):
+    """A step of two devices, the second with the state that `change` makes of its own."""
+
+    def step(state, part):
+        scaler = Scaler("torch")._with(state[0])
+        scaler, report = (found := scaler.step([part[0]], axis_name="data"))[2], found[1]
+        return scaler.state[None], report.words[None]
+
+    states = np.stack([np.asarray(scaler.state) for scaler in (Scaler("torch"), change(Scaler("torch")))])
+    call = jax.shard_map(step, mesh=mesh, in_specs=P("data"), out_specs=P("data"), check_vma=False)
+    return [np.asarray(found) for found in jax.jit(call)(states, PARTS)]
+
+
+def without_a_scale(scaler):
+    return scaler._with(scaler.state.at[:8].set(0))
+
+
+@pytest.mark.parametrize("change", [lambda scaler: scaler.set_scale(2.0**10), without_a_scale])
+def test_devices_whose_states_drifted_apart_are_told_by_their_number(mesh, change):
+    why = "that rank 1 met" if change is without_a_scale else "rank 1 has another policy or state than rank 0"
+    with pytest.raises(Exception, match=why):  # of one of two kinds
+        drifted(mesh, change)
+
+
+def test_where_no_error_is_raised_their_report_and_state_tell_it(in_jnp, mesh):
+    states, reports = drifted(mesh, lambda scaler: scaler.set_scale(2.0**16, good=1))
+    assert reports[0].tobytes() == reports[1].tobytes()
+    report = gradscaler.Report.from_bytes(reports[0].tobytes())
+    assert report.overflow and report.status == Status.ERROR_AGREEMENT and report.failed_rank == 1
+    for state in states:
+        assert State.from_buffer_copy(state.tobytes()).status == Status.ERROR_REPORT
+
+
+def test_a_state_that_only_counted_otherwise_is_no_drift(mesh):
+    changed = drifted(mesh, lambda s: s._with(s.state.at[State.skipped.offset // 4].set(3)))
+    assert gradscaler.Report.from_bytes(changed[1][0].tobytes()).status == 0
+
+
+def test_a_factor_that_one_device_cannot_use_ends_the_step_of_all(mesh, in_jnp):
+    def unscale(scaler, part, factor):
+        return scaler.unscale([part[0]], axis_name="data", factor=factor[0])[1].words[None]
+
+    factors = np.stack([np.asarray(Scaler("torch").factor), np.zeros(8, np.uint32)])
+    call = jax.shard_map(unscale, mesh=mesh, in_specs=(P(), P("data"), P("data")), out_specs=P("data"), check_vma=False)
+    for words in np.asarray(jax.jit(call)(Scaler("torch"), PARTS, factors)):
+        report = gradscaler.Report.from_bytes(words.tobytes())
+        assert report.overflow and report.status == Status.ERROR_FACTOR and report.failed_rank == 1
 
 
 def test_shards_are_clipped_by_the_norm_of_all(way, mesh):

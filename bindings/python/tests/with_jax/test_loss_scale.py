@@ -324,6 +324,37 @@ def test_strict_promotion_is_no_hindrance():
 # ---- flax ----
 
 
+def test_flax_saves_loss_scales_and_restores_them_as_they_were():
+    from flax import serialization
+
+    dynamic = DynamicLossScale(jnp.float16(2**15), period=2).adjust(True).adjust(True).adjust(True)
+    assert float(dynamic.loss_scale) == 2**16  # more than float16 holds
+    fresh = DynamicLossScale(jnp.float16(1.0), period=2)
+    tree, target = (
+        {"moves": moves, "stays": StaticLossScale(scale), "none": NoOpLossScale()}
+        for moves, scale in ((dynamic, 8.0), (fresh, 1.0))
+    )
+    as_dict = serialization.to_state_dict(tree)
+    assert sorted(as_dict["moves"]) == ["counter", "loss_scale", "min_loss_scale"] and as_dict["none"] == {}
+    for restored in (
+        serialization.from_state_dict(target, as_dict),
+        serialization.from_bytes(target, serialization.to_bytes(tree)),
+    ):
+        assert jax.tree.structure(restored) == jax.tree.structure(tree)
+        for leaf, expected in zip(jax.tree.leaves(restored), jax.tree.leaves(tree), strict=True):
+            assert leaf.dtype == expected.dtype and leaf == expected
+        assert restored["moves"].scale(jnp.ones(1, jnp.float16)).dtype == jnp.float16
+        assert restored["moves"].adjust(True).loss_scale == 2**17
+    for saved, match in (
+        ({"loss_scale": 1.0}, "a DynamicLossScale has loss_scale, counter, min_loss_scale, the checkpoint loss_scale"),
+        (as_dict["moves"] | {"counter": np.zeros(3, np.int32)}, r"counter has the shape \(3,\)"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            serialization.from_state_dict(dynamic, saved)
+    with pytest.raises(ValueError, match="a NoOpLossScale has nothing, the checkpoint a"):
+        serialization.from_state_dict(NoOpLossScale(), {"a": 1})
+
+
 def test_value_and_grad_gives_what_flaxs_dynamic_scale_gives(way):
     def loss(params, x):
         return jnp.sum((params.astype(jnp.float16) * x) ** 2)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The policy step inside jit has the bits of the core: for every preset, for policies at random, and at the limits."""
 
-import json
+import functools
 import random
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +12,10 @@ import pytest
 import gradscaler
 import gradscaler.jax
 from gradscaler import _gradscaler as core
-from gradscaler._structs import Report, State
+from gradscaler._structs import Report, State, Status
 from gradscaler.jax import _plain
 
 STEPS = 40
-TRACES = Path(__file__).parents[4] / "tests" / "traces"
 
 
 def report_words(overflow, squares=0.0, absent=0, amax=0.0, serial=0):
@@ -137,24 +135,45 @@ def test_policies_at_random_step_in_the_handler_as_the_core(seed):
     assert_same(random_policy(rng), random_steps(rng, rng.choice([0.1, 0.5, 0.9])), scanned)
 
 
-@pytest.mark.parametrize("preset", ["jmp", "eformer", "flax"])
-def test_recordings_of_jaxs_own_scalers_are_replayed_in_a_scan_and_eagerly(preset):
-    recording = json.loads((TRACES / f"{preset}.json").read_text())
-    eager = 0
-    for trace in recording["traces"]:
-        fields = {name: value for name, value in trace["overrides"].items() if value is not None}
-        scaler = gradscaler.jax.Scaler(preset, **fields)
-        steps = [step == "1" for step in trace["overflow"]]
-        expected = [float(scale) for scale in trace["scale"]]
-        states = in_scan(scaler, jnp.asarray(np.stack([report_words(overflow) for overflow in steps])))
-        assert [float(scaler.loss_scale), *np.asarray(states).view(np.float64)[:, 0].tolist()] == expected, trace[
-            "name"
-        ]
-        if len(steps) <= 40:
-            scales = [float(scaler.loss_scale)]
-            for overflow in steps:
-                scaler = scaler.update(overflow)
-                scales.append(scaler.to_host().loss_scale)
-            assert scales == expected, trace["name"]
-            eager += 1
-    assert eager > 0
+def test_stamps_have_the_bits_of_the_core_along_a_training():
+    rng = random.Random(11)
+    for preset in "torch", "megatron", "fairseq":
+        scaler = gradscaler.Scaler(preset)
+        stamp = jax.jit(functools.partial(_plain.stamp, policy=scaler.policy))
+        for step in range(6):
+            report, stamped = Report(sum_squares=3.0), Report()
+            core.gsc_report_stamp(None, report, scaler.policy, scaler.state, 0, stamped)
+            words = [np.frombuffer(bytes(struct), np.uint32) for struct in (report, scaler.state)]
+            found = stamp(*map(jnp.asarray, words))
+            assert np.asarray(found).tobytes() == bytes(stamped), (preset, step)
+            scaler.update(gradscaler.Report(overflow=rng.random() < 0.3, amax=rng.random()))
+
+
+def test_merged_reports_of_ranks_have_the_bits_of_the_core():
+    """Who overflowed, who failed, and whether all agree; of sums, exact ones."""
+    rng = random.Random(12)
+    refused, merge = 0, jax.jit(_plain.merge)
+    for _ in range(200):
+        reports = []
+        for rank in range(rng.randrange(1, 5)):
+            report = Report(sum_squares=rng.randrange(1 << 20), elements=rng.randrange(1 << 40))
+            if rng.random() < 0.3:
+                report.nan_count, report.first_tensor, report.overflow, report.found_inf = 1, rng.randrange(9), 1, 1
+            elif rng.random() < 0.2:
+                report.status, report.overflow, report.found_inf = rng.choice([-7, -9]), 1, 1
+            elif rng.random() < 0.1:
+                report.overflow = report.found_inf = 1
+            report.agreement = rng.choice([0, 5, 5, 5, 5 << 40 if rng.random() < 0.3 else 5])
+            report.status_rank = report.first_rank = rng.choice([0, rank + 1])
+            reports.append(report)
+        rows = np.stack([np.frombuffer(bytes(report), np.uint32) for report in reports])
+        found, merged = Report.from_buffer_copy(np.asarray(merge(jnp.asarray(rows))).tobytes()), Report()
+        try:
+            core.gsc_report_merge(None, rows.tobytes(), 0, None, merged)
+        except core.Error as error:
+            refused += 1
+            assert (found.status, found.overflow) == (error.status, 1) == (Status.ERROR_AGREEMENT, 1)
+            assert found.status_rank == reports[error.index].status_rank
+        else:
+            assert bytes(found) == bytes(merged)
+    assert 20 < refused < 180

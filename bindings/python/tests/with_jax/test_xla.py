@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The handler for XLA: the bits of the library in compiled programs, in place, whatever XLA hands over."""
 
+import ctypes
 import functools
 import pathlib
 import re
@@ -16,7 +17,7 @@ import pytest
 
 import gradscaler.jax
 from gradscaler import Want, _gradscaler
-from gradscaler.jax import _xla
+from gradscaler.jax import _call, _xla
 
 ROOT = pathlib.Path(__file__).parents[4]
 DTYPES = ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"]
@@ -456,7 +457,7 @@ ARRAY, REPORT = np.ones(3, np.float32), ((48,), np.uint32)
 @pytest.mark.parametrize(
     ("text", "operands", "results", "attributes"),
     [
-        ("no such call", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"call": np.int64(8)}),
+        ("no such call", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"call": np.int64(9)}),
         ("no such call", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"call": np.int64(-1)}),
         ("too few operands", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"count": np.int64(2**40)}),
         ("too few operands", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"count": np.int64(-1)}),
@@ -519,6 +520,11 @@ STRUCTS = {  # ours, with the last member that is used: XLA's name, and its memb
     "attributes items": ("Attrs", {"items": "attrs"}),
     "error_create code": ("Error_Create_Args", {"code": "errc"}),
     "error_destroy error": ("Error_Destroy_Args", {}),
+    "error_message message": ("Error_GetMessage_Args", {}),
+    "register traits": (
+        "Handler_Register_Args",
+        {stage: f"bundle.{stage}" for stage in ("instantiate", "prepare", "initialize", "execute")},
+    ),
     "stream_get stream": ("Stream_Get_Args", {"context": "ctx"}),
     "schedule data": ("ThreadPool_Schedule_Args", {"context": "ctx"}),
     "threads threads": ("ThreadPool_NumThreads_Args", {"context": "ctx", "threads": "num_threads"}),
@@ -553,7 +559,7 @@ CONSTANTS = {
 }
 NAMES = ["S32", "S64", "U8", "U32", "F16", "F32", "F64", "C64", "BF16", "C128", "F8E5M2", "F8E4M3FN"]
 CONSTANTS |= {name: f"XLA_FFI_DataType_{name}" for name in NAMES}
-OURS = ROOT / "bindings/python/xla.h"
+OURS = ROOT / "bindings/xla/xla.h"
 
 
 def members(struct):
@@ -632,3 +638,71 @@ def test_older_versions_of_jax_pass_these_tests(version, request):
         here.symlink_to(pathlib.Path(gradscaler.__file__).parent)
     found = subprocess.run([str(python), "-m", "pytest", "-q", __file__], capture_output=True, text=True)
     assert found.returncode == 0 and " failed" not in found.stdout, found.stdout
+
+
+def test_what_only_the_handler_can_do_is_compiled_for_the_platform_of_the_program(monkeypatch):
+    monkeypatch.setattr(_call, "backends", lambda: {"cpu": None, "tpu": None})  # not JAX's default alone
+    scaler = gradscaler.jax.Scaler("torch")
+    traced = jax.jit(lambda grads: scaler.check(grads, want=Want.UNDERFLOW)).trace([jnp.ones(3)])
+    assert "@gradscaler(" in traced.lower(lowering_platforms=("cpu",)).as_text()
+    with pytest.raises(NotImplementedError, match="tpu"):
+        traced.lower(lowering_platforms=("tpu",))
+
+
+# ---- how EXLA gets it ----
+
+EXPORTS = """
+#include "xla.h"
+static const struct xla_api *api;
+const struct xla_api *XLA_FFI_GetApi(void) { return api; }
+void found(const struct xla_api *of_frame) { api = of_frame; }
+"""
+HANDLER = """
+#include "xla.h"
+static xla_handler *inner;
+static const struct xla_api *api;
+void use(xla_handler *handler) { inner = handler; }
+const struct xla_api *api_of_last_call(void) { return api; }
+void *gsc_xla_host(struct xla_frame *frame)
+{
+    if (frame->stage == XLA_EXECUTE && frame->context)
+        api = frame->api;
+    return inner(frame);
+}
+const char *refusal(const char *name)
+{
+    static gsc_error err;
+    return gsc_xla_register(name, &err) == GSC_OK ? "" : err.message;
+}
+"""
+
+
+def test_xla_takes_the_handler_through_the_interface_that_exla_exports(tmp_path):
+    """JAX hides that interface, which each call's frame has, too; a library of EXLA's name exports it here."""
+    register = str(OURS.parent / "xla_register.c")
+    for name, source, more in (("libxla_extension", EXPORTS, []), ("handler", HANDLER, [register, "-ldl"])):
+        (tmp_path / f"{name}.c").write_text(source)
+        flags = ["-shared", "-fPIC", f"-I{ROOT / 'include'}", f"-I{OURS.parent}", f"-Wl,-soname,{name}.so"]
+        command = ["gcc", *flags, str(tmp_path / f"{name}.c"), *more, "-o", str(tmp_path / f"{name}.so")]
+        subprocess.run(command, check=True)
+    assert _xla.why_not("cpu") is None
+    ours, ffi = ctypes.CDLL(str(tmp_path / "handler.so")), _xla._ffi()
+    ours.refusal.restype, ours.api_of_last_call.restype = ctypes.c_char_p, ctypes.c_void_p
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    ours.use(ctypes.c_void_p(pointer(_gradscaler.xla_handler("cpu"), b"xla._CUSTOM_CALL_TARGET")))
+    assert b"start EXLA first" in ours.refusal(b"as_exla")
+    ffi.register_ffi_target("as_jax", ffi.pycapsule(ours.gsc_xla_host), platform="cpu")
+    factor, expected = words(gradscaler.Scaler("torch").factor), gradscaler.Factor()
+    _gradscaler.gsc_factor_multiply(None, gradscaler.Scaler("torch").factor, 3.0, expected)
+
+    def multiplied(target):
+        call = ffi.ffi_call(target, [jax.ShapeDtypeStruct((8,), jnp.uint32)])
+        return call(factor, call=np.int64(7), by=np.float64(3))[0]
+
+    same_words(multiplied("as_jax"), expected)
+    exports = ctypes.CDLL(str(tmp_path / "libxla_extension.so"))
+    exports.found(ctypes.c_void_p(ours.api_of_last_call()))
+    assert [ours.refusal(b"as_exla") for _ in range(2)] == [b"", b""]
+    same_words(multiplied("as_exla"), expected)
+    assert b"this XLA refuses the handler: " in ours.refusal(b"gradscaler")  # which is another library's

@@ -7,6 +7,7 @@ That it does the same otherwise is in test_same_as_torch.py.
 import contextlib
 import copy
 import gc
+import inspect
 import math
 import pickle
 import threading
@@ -406,6 +407,9 @@ def test_the_older_form_takes_the_scale_first(monkeypatch):
     numbers = one.get_scale(), one.get_growth_factor(), one.get_backoff_factor(), one.get_growth_interval()
     assert numbers == (1024.0, 4.0, 0.25, 100) and one.is_enabled()
     assert not GradScaler(1024.0, 4.0, 0.25, 100, False).is_enabled()
+    for places, name in (((1024.0,), "init_scale"), ((1024.0, 4.0), "growth_factor")):
+        with pytest.raises(TypeError, match=f"multiple values for argument '{name}'"):
+            GradScaler(*places, **{name: 8.0})
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, INF, NAN])
@@ -878,3 +882,27 @@ def test_the_places_in_reports_are_made_where_the_reports_are():
         rows = lot.reports(lot.device)
     assert rows.view(torch.int64)[:, gradscaler.Report.first_tensor.offset // 8].tolist() == [0, 1]
     assert "aten::lift_fresh" not in operators.seen  # torch.tensor(), which waits for a device
+
+
+def test_the_constructor_has_the_signature_of_torchs_class():
+    ours, theirs = (inspect.signature(kind).parameters for kind in (GradScaler, torch.amp.GradScaler))
+    for name, parameter in theirs.items():
+        assert (ours[name].default, ours[name].kind) == (parameter.default, parameter.kind), name
+    assert list(ours)[: len(theirs)] == list(theirs)
+
+
+def test_a_number_that_is_given_replaces_that_of_a_policy_even_if_it_is_torchs():
+    policy = Policy("torch", growth_interval=7, init_scale=8.0)
+    left = GradScaler("cpu", policy=policy)
+    given = GradScaler("cpu", 65536.0, growth_interval=2000, policy=policy)
+    assert (left.get_growth_interval(), left.get_scale()) == (7, 8.0)
+    assert (given.get_growth_interval(), given.get_scale()) == (2000, 65536.0)
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+def test_the_older_form_may_go_on_by_name(monkeypatch, count):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    names, values = list(inspect.signature(GradScaler).parameters)[1:6], (1024.0, 4.0, 0.25, 100, True)
+    one = GradScaler(*values[:count], **dict(list(zip(names, values, strict=True))[count:]))
+    numbers = one.get_scale(), one.get_growth_factor(), one.get_backoff_factor(), one.get_growth_interval()
+    assert numbers == values[:4] and one.is_enabled()

@@ -110,10 +110,29 @@ def what_one_rank_refuses_ends_the_step_of_all(mesh):
         parameters.append(("half", torch.nn.Parameter(torch.ones(2).half())))
         parameters[-1][1].grad = torch.ones(2).half()
     error, match = (
-        (ValueError, "FP16 gradients. That of half") if dist.get_rank() == 1 else (RuntimeError, "another rank")
+        (ValueError, "FP16 gradients. That of half") if dist.get_rank() == 1 else (RuntimeError, "rank 1 could not")
     )
     with pytest.raises(error, match=match):
         one.step(torch.optim.SGD(parameters))
+
+
+def a_rank_with_another_scale_or_other_rules_is_refused_by_all_of_them(mesh):
+    """Over meshes, whose groups meet one after another, and over a group."""
+    last = dist.get_world_size() - 1
+    odd = dist.get_rank() == last
+    options = {"init_scale": 8.0} if odd else {}, {"growth_interval": 7} if odd else {}
+    for different in options:
+        for kind in {}, {"process_group": dist.group.WORLD, "sharded": True}, {"process_group": dist.group.WORLD}:
+            one = GradScaler("cpu", **{"init_scale": 4.0, **different}, **kind)
+            one.scale(torch.ones(()))
+            parameters = spread(whole(), mesh) if not kind else [("w", torch.nn.Parameter(torch.zeros(3)))]
+            if kind:
+                parameters[0][1].grad = torch.ones(3)
+            before = [local(parameter.detach()).clone() for _, parameter in parameters]
+            with pytest.raises(RuntimeError, match=r"rank \d has another policy or state than the ranks before it"):
+                one.step(torch.optim.SGD(parameters))
+            for (_, parameter), value in zip(parameters, before, strict=True):
+                assert torch.equal(local(parameter.detach()), value)
 
 
 def a_gradient_that_is_partial_is_refused_by_name(mesh):
@@ -156,6 +175,7 @@ CLAIMS = [
     fused_optimizers_agree,
     a_rank_without_gradients_does_not_keep_the_others_waiting,
     what_one_rank_refuses_ends_the_step_of_all,
+    a_rank_with_another_scale_or_other_rules_is_refused_by_all_of_them,
     a_gradient_that_is_partial_is_refused_by_name,
     a_process_group_agrees_on_plain_gradients,
     without_a_group_no_rank_waits_for_another,

@@ -78,7 +78,7 @@ macro_rules! newtype {
 }
 
 /// Version of the C interface that this crate declares: major, minor and patch, a byte each.
-pub const GSC_VERSION: u32 = 0x000300;
+pub const GSC_VERSION: u32 = 0x000400;
 
 // ---- Errors -------------------------------------------------------------------------------------
 
@@ -148,6 +148,11 @@ pub const GSC_ERROR_DEVICE: gsc_status = gsc_status(-17);
 ///
 /// Since 0.3.
 pub const GSC_ERROR_FORMAT: gsc_status = gsc_status(-18);
+
+/// the reports are of ranks whose policies or states differ
+///
+/// Since 0.4.
+pub const GSC_ERROR_AGREEMENT: gsc_status = gsc_status(-19);
 
 /// What was wrong. C programs print `message`; bindings make their own text from the rest.
 #[repr(C)]
@@ -611,8 +616,21 @@ pub struct gsc_report {
     pub subnormals_made: i64,
     /// elements that options.clamp changed
     pub clamped: i64,
+    /// what gsc_report_stamp left: a digest of policy and state; 0: none
+    ///
+    /// Since 0.4.
+    pub agreement: u64,
+    /// 1 + the rank that status is of; 0: not known
+    ///
+    /// Since 0.4.
+    pub status_rank: u32,
+    /// 1 + the rank that first_tensor is of, or, where nothing was counted, of the first with
+    /// overflow; 0: not known
+    ///
+    /// Since 0.4.
+    pub first_rank: u32,
     /// 0
-    pub reserved: [u64; 11],
+    pub reserved: [u64; 9],
 }
 
 layout! { gsc_report, 192,
@@ -631,7 +649,10 @@ layout! { gsc_report, 192,
     zeros_made 80,
     subnormals_made 88,
     clamped 96,
-    reserved 104,
+    agreement 104,
+    status_rank 112,
+    first_rank 116,
+    reserved 120,
 }
 
 impl Default for gsc_report {
@@ -765,6 +786,8 @@ impl Default for gsc_state {
 
 /// bytes that hold any saved state of this major version
 pub const GSC_SAVED_SIZE: u32 = 1024;
+
+// ---- Ranks: all step, or none -------------------------------------------------------------------
 
 // ---- Checkpoints and settings of frameworks -----------------------------------------------------
 
@@ -1163,9 +1186,21 @@ extern "C" {
     ) -> gsc_status;
 
     /// One report of many. Ranks gather their reports and merge them in rank order, so that all get
-    /// the same bits. It lacks what one of them lacks, and of summands the norm and amax: ask the
-    /// sum for those. first_tensor and first_element are those of the first report that has some.
-    /// *out may be one of the reports.
+    /// the same bits; that each rank is there once, and in order, is not checked. It lacks what one
+    /// of them lacks, and of summands the norm and amax: ask the sum for those. first_tensor and
+    /// first_element are those of the first report that has some. *out may be one of the reports.
+    ///
+    /// Digests that differ are refused: GSC_ERROR_AGREEMENT, with the index of the first report
+    /// that has another one than those before it. A device, which returns no error, makes a report
+    /// with that status and an overflow, so that nobody steps. A report without a digest, such as
+    /// that of a rank that failed or that has no gradients, agrees with all.
+    ///
+    /// Merged reports may be merged again, per node and then across nodes: that gives what one
+    /// merge of all gives, to the bit, except for sum_squares, which is then a sum of the nodes'
+    /// sums: the same on all ranks as long as all merge the same groups, and that of one merge if
+    /// each group but the last has 64 reports and at most 64 groups are merged. The policy belongs
+    /// to the last merge. A group whose merge is refused still meets the others, with a report that
+    /// has that status and an overflow, lest they wait for it.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `n`: 0 gives the report of an empty list
@@ -1173,7 +1208,7 @@ extern "C" {
     ///   verdict
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_REPORT,
-    /// GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    /// GSC_ERROR_AGREEMENT, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_report_merge(
         on: *const gsc_exec,
         reports: *const gsc_report,
@@ -1269,6 +1304,32 @@ extern "C" {
         size: u64,
         policy: *mut gsc_policy,
         state: *mut gsc_state,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// *out is the report with the rank that it is of and, as `agreement`, a digest of the policy
+    /// and of the state that the step began with: of all that decides later steps (rules, scales,
+    /// counts, means), not of totals, serials, events and init_scale. The digest is never 0, and
+    /// the same on every device and in every language; ranks run one version of this library. *out
+    /// may be *report.
+    ///
+    /// - `on`: NULL: this thread, host memory
+    /// - `policy`: NULL: the digest is of the state alone
+    /// - `state`: NULL: the digest is of the policy alone; both NULL: only the rank is said, and
+    ///   agreement is 0
+    /// - `rank`: from 0, below 2^32 - 1
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
+    /// GSC_ERROR_REPORT, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    ///
+    /// Since 0.4.
+    pub fn gsc_report_stamp(
+        on: *const gsc_exec,
+        report: *const gsc_report,
+        policy: *const gsc_policy,
+        state: *const gsc_state,
+        rank: u32,
+        out: *mut gsc_report,
         err: *mut gsc_error,
     ) -> gsc_status;
 

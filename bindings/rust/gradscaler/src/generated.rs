@@ -48,6 +48,10 @@ choice! {
         ///
         /// Since 0.3.
         FORMAT = sys::GSC_ERROR_FORMAT;
+        /// The reports are of ranks whose policies or states differ.
+        ///
+        /// Since 0.4.
+        AGREEMENT = sys::GSC_ERROR_AGREEMENT;
     }
 }
 

@@ -51,11 +51,14 @@ impl Report {
     /// let mine = scaler
     ///     .unscale(&mut [TensorMut::new(&mut grad)], Want::NORM)
     ///     .unwrap_or_else(|error| Report::failed(error.status));
-    /// // All ranks gather the bytes of all, and merge them in rank order.
-    /// let of_ranks = [mine, Report::failed(Status::MEMORY)].map(|report| report.to_bytes());
+    /// // All ranks stamp theirs, gather the bytes of all, and merge them in rank order.
+    /// let mine = scaler.stamp(&mine, 0)?;
+    /// let other = scaler.stamp(&Report::failed(Status::MEMORY), 1)?;
+    /// let of_ranks = [mine, other].map(|report| report.to_bytes());
     /// let of_ranks = of_ranks.map(|bytes| Report::from_bytes(&bytes));
     /// let report = Report::merge(&of_ranks, Merge::PARTS, Some(scaler.policy()))?;
     /// assert!(report.overflow());
+    /// assert_eq!(report.failed_rank(), Some(1));
     /// assert!(scaler.update(&report).is_err());
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
@@ -106,6 +109,18 @@ impl Report {
     pub fn first_overflow(&self) -> Option<(usize, usize)> {
         let (tensor, element) = (self.0.first_tensor as usize, self.0.first_element as usize);
         (self.0.nan_count | self.0.inf_count != 0).then_some((tensor, element))
+    }
+
+    /// The rank that the report, or its first overflow, is of, where
+    /// [`Scaler::stamp`](crate::Scaler::stamp) was told.
+    pub fn rank(&self) -> Option<u32> {
+        self.0.first_rank.checked_sub(1)
+    }
+
+    /// The rank whose call failed first, likewise.
+    pub fn failed_rank(&self) -> Option<u32> {
+        let failed = self.status() != Status::OK;
+        self.0.status_rank.checked_sub(1).filter(|_| failed)
     }
 
     /// Sum of the squares of the finite elements after unscaling; with [`Want::NORM`].
@@ -161,6 +176,7 @@ impl Report {
     ///
     /// # Errors
     ///
+    /// [`Status::AGREEMENT`]: [`Scaler::stamp`](crate::Scaler::stamp) found ranks to differ;
     /// [`Status::REPORT`]: the policy judges by what a report lacks, and none overflowed;
     /// [`Status::VALUE`]: no such kind.
     pub fn merge(reports: &[Report], kind: Merge, policy: Option<&Policy>) -> Result<Report> {
@@ -224,6 +240,8 @@ getters! {
     inf_count: u64;
     /// Elements that [`Options::clamp`](crate::Options::clamp) changed.
     clamped: u64;
+    /// The digest that [`Scaler::stamp`](crate::Scaler::stamp) left; 0: none.
+    agreement: u64;
 }
 
 impl fmt::Debug for Report {
@@ -233,6 +251,9 @@ impl fmt::Debug for Report {
         debug.field("overflow", &self.overflow());
         if self.status() != Status::OK {
             debug.field("status", &self.status());
+        }
+        for (name, rank) in [("failed_rank", self.failed_rank()), ("rank", self.rank())] {
+            rank.map(|rank| debug.field(name, &rank));
         }
         debug.field("elements", &self.elements());
         if let Some(first) = self.first_overflow() {

@@ -244,6 +244,37 @@ impl Scaler {
         options.or_policy(&self.policy)
     }
 
+    /// The report with `rank`, whose it is, and a digest of policy and state, before ranks gather
+    /// theirs.
+    ///
+    /// [`Report::merge`] refuses digests that differ: so a rank that loaded another checkpoint,
+    /// missed a step or has other rules is found before anybody steps.
+    ///
+    /// ```
+    /// use gradscaler::{Merge, Report, Scaler, Status};
+    ///
+    /// let (one, mut other) = (Scaler::preset("torch")?, Scaler::preset("torch")?);
+    /// other.update(&Report::of(false))?; // a step that rank 0 did not take
+    /// let of_ranks = [one.stamp(&Report::default(), 0)?, other.stamp(&Report::default(), 1)?];
+    /// let error = Report::merge(&of_ranks, Merge::SUMMANDS, None).unwrap_err();
+    /// assert_eq!(error.status, Status::AGREEMENT);
+    /// assert!(error.to_string().contains("rank 1 has another policy or state than rank 0"));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Status::VALUE`]: `rank` is `u32::MAX`; [`Status::REPORT`]: the report is of no call.
+    pub fn stamp(&self, report: &Report, rank: u32) -> Result<Report> {
+        let mut out = Report::default();
+        let (policy, state) = (&self.policy.0, &self.state.0);
+        // SAFETY: a report, a policy, a state, and the output.
+        check(|err| unsafe {
+            sys::gsc_report_stamp(ptr::null(), &report.0, policy, state, rank, &mut out.0, err)
+        })?;
+        Ok(out)
+    }
+
     /// Moves the scale after a step of the optimizer, or one that was skipped because of
     /// [`overflow`](Report::overflow), and says what happened.
     ///

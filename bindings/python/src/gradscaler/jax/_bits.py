@@ -153,6 +153,13 @@ def _multiply_words(a: Word, b: Word) -> Pair:
     return outer
 
 
+def times_low(a: Pair, factor: int) -> Pair:
+    """The low 64 bits of a product with a constant."""
+    high, low = pair(factor)
+    product = _multiply_words(a[1], low)
+    return product[0] + a[0] * low + a[1] * high, product[1]
+
+
 # ---- doubles ----
 
 _INFINITY = 0x7FF << 52

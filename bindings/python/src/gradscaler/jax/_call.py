@@ -98,9 +98,7 @@ def _run(call: Call, *operands: Any) -> Any:
     def in_jnp(*operands: Any) -> Any:
         return _plain.b.varying(_in_jnp(call, policy, *operands), operands)
 
-    if here is None and lacks:
-        return handled(platform, *operands)
-    if lacks:
+    if lacks and here is not None:
         raise NotImplementedError(f"{lacks}; on {platform!r} there is no compiled handler: {here}")
     if here is not None:
         _warn_once(platform, here)
@@ -108,13 +106,15 @@ def _run(call: Call, *operands: Any) -> Any:
         "cpu"
     }:  # no program here is for another platform: the other way is not traced
         return handled(platform, *operands)
-    return _xla.choose(handled, in_jnp, *operands)
+    return _xla.choose(handled, None if lacks else in_jnp, *operands)
 
 
 def _handled(call: Call, policy: Policy | None, platform: str, *operands: Any) -> Any:
     if call.operation == "update":
         state, report = operands
         return _xla.update(platform, state, report, policy=policy)
+    if call.operation == "stamp":
+        return _xla.stamp(platform, *operands, policy=policy)
     if call.operation == "merge":
         return _xla.merge(platform, *operands, policy=policy, summands=call.summands)
     if call.operation == "clip":
@@ -130,6 +130,8 @@ def _in_jnp(call: Call, policy: Policy | None, *operands: Any) -> Any:
     if call.operation == "update":
         state, report = operands
         return _plain.update(state, report, policy=policy)
+    if call.operation == "stamp":
+        return _plain.stamp(*operands, policy=policy)
     if call.operation == "merge":
         return _plain.merge(*operands, policy=policy, summands=call.summands)
     if call.operation == "clip":

@@ -16,7 +16,7 @@ from jax import lax
 
 from . import _bits, _call
 from ._call import Call
-from ._scaler import Report, _Tree, is_float
+from ._scaler import Report, _saved_by_flax, _tell_flax, _Tree, is_float
 
 T = TypeVar("T")
 
@@ -25,6 +25,9 @@ T = TypeVar("T")
 @dataclasses.dataclass(frozen=True)
 class NoOpLossScale:
     """A scale of 1 that never moves: scale and unscale return what they are given."""
+
+    def __post_init__(self) -> None:
+        _tell_flax()
 
     @property
     def loss_scale(self) -> int:
@@ -44,6 +47,7 @@ class _Scales:
     """What the two below have in common: a `loss_scale` in float32, and the `dtype` that results are promoted with."""
 
     def _settle(self) -> None:
+        _tell_flax()
         given = self.loss_scale
         if self.dtype is None:
             object.__setattr__(self, "dtype", _partner(given))
@@ -121,11 +125,13 @@ def _pytree(data: tuple[str, ...], meta: tuple[str, ...]) -> Any:
             return list(zip(map(jax.tree_util.GetAttrKey, data), leaves, strict=True)), static
 
         def unflatten(static: Any, leaves: Any) -> Any:
+            _tell_flax()
             value = object.__new__(kind)
             vars(value).update(zip(data + meta, (*leaves, *static), strict=True))
             return value
 
         jax.tree_util.register_pytree_with_keys(kind, flatten_with_keys, unflatten, flatten)
+        _saved_by_flax[kind] = data
         return kind
 
     return register
@@ -210,6 +216,9 @@ def _divided(scale: jax.Array, factor: float) -> jax.Array:
     quotient = _bits.divided(_bits.of_float(lax.bitcast_convert_type(scale, jnp.uint32)), _bits.double(float(factor)))
     bits = _bits.to_float(quotient)
     return lax.bitcast_convert_type(jnp.where(bits < 1 << 23, 0, bits), jnp.float32)  # subnormal: flushed, as by XLA
+
+
+_saved_by_flax[NoOpLossScale] = ()
 
 
 @jax.tree_util.register_static

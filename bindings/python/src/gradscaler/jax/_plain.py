@@ -8,6 +8,7 @@ error is told as on a CUDA device: by the status of the report or state, with `o
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .. import _gradscaler as c
 from .. import _structs
 from .._scaler import Policy
 from .._structs import Arithmetic, Event, Growth, Limit, Quirk, Reset, Status, Test, Want
@@ -429,6 +431,7 @@ def _gathered(rows: jax.Array, count: int) -> dict[str, Any]:
             "overflow": jnp.bool_(False),
             "status": b.u32(0),
         }
+    ranks = _word(kind, rows, "first_rank")
     has_bad = ~(b.is_zero(_pair(kind, rows, "nan_count")) & b.is_zero(_pair(kind, rows, "inf_count")))
     status = _word(kind, rows, "status")
     says = (_word(kind, rows, "overflow") != 0) | (_word(kind, rows, "found_inf") << 1 != 0) | (status != 0)
@@ -441,6 +444,7 @@ def _gathered(rows: jax.Array, count: int) -> dict[str, Any]:
         "amax": _largest(_pair(kind, rows, "amax")),
         "overflow": jnp.any(says),
         "status": status[jnp.argmax(status != 0)],
+        "first_rank": jnp.where(jnp.any(has_bad), ranks[first], jnp.where(jnp.any(says), ranks[jnp.argmax(says)], 0)),
     }
 
 
@@ -476,11 +480,69 @@ def merge(reports: jax.Array, *, policy: Policy | None = None, summands: bool = 
         for name in names:
             fields[name] = b.select(absent & int(bit) != 0, b.pair(0), fields[name])
     fields["absent"] = absent
+    status, ranks, differs = _word(kind, reports, "status"), _word(kind, reports, "status_rank"), None
+    if count:
+        agreement = _pair(kind, reports, "agreement")
+        known = ~b.is_zero(agreement)
+        fields["agreement"] = first = tuple(word[jnp.argmax(known)] for word in agreement)
+        differs = known & ~b.equal(agreement, first)
+        fields["status_rank"] = jnp.where(jnp.any(status != 0), ranks[jnp.argmax(status != 0)], 0)
     report = _judged(fields, policy)
     if policy is not None and policy.overflow_test == Test.NORM:  # a report that lacks what the policy judges by
         lacks = (absent & int(Want.NORM) != 0) & ~fields["overflow"]
         report = jnp.where(lacks, _failed(Status.ERROR_REPORT), report)
+    if differs is not None:
+        refused = jnp.asarray(_failed(Status.ERROR_AGREEMENT)).at[_offset(kind, "status_rank")]
+        report = jnp.where(jnp.any(differs), refused.set(ranks[jnp.argmax(differs)]), report)
     return report
+
+
+# ---- agreement ----
+
+_DIGEST_BY = 0x9E3779B97F4A7C15
+_DIGEST_NUMBERS = ("mean", "slow_mean", "mean_square", "mean_start", "slow_start")
+
+
+@functools.lru_cache(maxsize=256)
+def _policy_digest(policy: bytes) -> int:
+    """What the digest of a policy and a state is before the words of the state are mixed in.
+
+    The library knows what of a policy counts. It gives the digest with a state, whose words are taken out again.
+    """
+    rules, state, report = Policy.from_buffer_copy(policy), _structs.State(), _structs.Report()
+    c.gsc_state_init(None, rules, None, state)
+    c.gsc_report_stamp(None, report, rules, state, 0, report)
+    digest, all_bits = report.agreement, 2**64 - 1
+    for word in reversed(_digest_words(np.frombuffer(bytes(state), np.uint32))):
+        digest ^= digest >> 32
+        digest = digest * pow(_DIGEST_BY, -1, 2**64) & all_bits
+        digest ^= int(word[0]) << 32 | int(word[1])
+    return digest
+
+
+def _digest_words(state: Any) -> list[b.Pair]:
+    """What of a state is in the digest, in its order."""
+    kind = _structs.State
+    scales = [b.read(state, _offset(kind, name) + _SCALE) for name in ("factor", "next")]
+    return [*scales, *(_pair(kind, state, name) for name in (*_DIGEST_NUMBERS, *_STEP_COUNTS))]
+
+
+def stamp(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
+    """As gsc_report_stamp, of rank 0."""
+    kind = _structs.Report
+
+    def mix(digest: b.Pair, word: b.Pair) -> tuple[b.Pair, None]:
+        high = jnp.where((word[0] << 1 | word[1]) == 0, 0, word[0])  # -0 is 0
+        high, low = b.times_low((digest[0] ^ high, digest[1] ^ word[1]), _DIGEST_BY)
+        return (high, low ^ high), None
+
+    # A loop: XLA takes long over a chain of products.
+    words = tuple(jnp.stack(part) for part in zip(*_digest_words(state), strict=True))
+    digest, _ = lax.scan(mix, b.varying(b.pair(_policy_digest(bytes(policy))), words), words)
+    digest = b.select(b.is_zero(digest), b.pair(1), digest)
+    for name, word in {"status_rank": b.u32(1), "first_rank": b.u32(1), "agreement": digest[1]}.items():
+        report = report.at[_offset(kind, name)].set(word)
+    return report.at[_offset(kind, "agreement") + 1].set(digest[0])
 
 
 def _in_runs(addends: b.Pair) -> b.Pair:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
@@ -504,25 +505,37 @@ class Scaler:
         return tree_out.filled(leaves) if operation != "check" else None, report, new
 
     def _over(self, axis_name: Any, call: Call, leaves: Any, factor: Any, out: Any) -> tuple:
-        """The call on each device's part; the report is that of all."""
+        """The call on each device's part; the report is that of all.
+
+        A factor that cannot be used, which by itself ends the program on the CPU, would leave the others waiting: it is
+        told by the report instead.
+        """
+        usable = _plain._usable(factor)
+        factor = jnp.where(usable, factor, _ONE)
         if call.max_norm is not None:  # what to divide by is known when all have been seen
             seen = dataclasses.replace(
                 call, operation="check", want=call.want | int(Want.NORM), max_norm=None, clip_value=None
             )
             _, words, rows, bins, _ = _call.run(seen, leaves, factor, None, None)
-            words = self._gathered(axis_name, words)
+            words = self._gathered(axis_name, words, usable)
             clipped = _call.run(Call("clip", max_norm=call.max_norm), factor, words)
-            usable = clipped.any()  # not where the norm is that of an overflow
-            factor = jnp.where(usable, clipped, factor)
+            factor = jnp.where(clipped.any(), clipped, factor)  # not where the norm is that of an overflow
             write = dataclasses.replace(call, want=0, max_norm=None, each=False, histogram=False)
             leaves = _call.run(write, leaves, factor, out, None)[0]
             return leaves, words, rows, bins
         leaves, words, rows, bins, _ = _call.run(call, leaves, factor, out, None)
-        return leaves, self._gathered(axis_name, words), rows, bins
+        return leaves, self._gathered(axis_name, words, usable), rows, bins
 
-    def _gathered(self, axis_name: Any, words: jax.Array) -> jax.Array:
-        """All devices' reports, merged in rank order: a sum of rows that only one device fills, so that it is known to
-        be the same everywhere."""
+    def _gathered(self, axis_name: Any, words: jax.Array, usable: jax.Array) -> jax.Array:
+        """All devices' reports, merged in rank order, if their states agree."""
+        words = _call.run(Call("stamp", policy=self._policy), jnp.where(usable, words, _UNUSABLE), self.state)
+        for name in ("status_rank", "first_rank"):
+            at = getattr(_structs.Report, name).offset // 4
+            words = words.at[at].set(lax.axis_index(axis_name).astype(jnp.uint32) + 1)
+        return self._merged(axis_name, words)
+
+    def _merged(self, axis_name: Any, words: jax.Array) -> jax.Array:
+        """A sum of rows that only one device fills, so that it is known to be the same everywhere."""
         mine = jnp.zeros((lax.psum(1, axis_name), words.size), jnp.uint32).at[lax.axis_index(axis_name)].set(words)
         return _call.run(Call("merge", policy=self._policy), lax.psum(mine, axis_name))
 
@@ -642,6 +655,11 @@ class Scaler:
         return self.from_host(changed)
 
 
+_ONE = _call.words_of(_structs.Factor(1.0, 1.0, 1.0, 1.0, 0))
+_UNUSABLE = _plain._failed(_structs.Status.ERROR_FACTOR)
+_saved_by_flax: dict[
+    type, tuple[str, ...]
+] = {}  # what of each class flax.serialization saves: the rest is its target's
 _told_flax = False
 
 
@@ -652,22 +670,28 @@ def _tell_flax() -> None:
     if _told_flax or not hasattr(flax, "register_serialization_state"):
         return
     _told_flax = True
-    for kind, names in ((Scaler, ("state",)), (Report, ("words", "words_of_each", "bins"))):
 
-        def to_dict(value: Any, names: tuple = names) -> dict[str, Any]:
-            return {name: getattr(value, name) for name in names}
+    def to_dict(value: Any) -> dict[str, Any]:
+        return {name: getattr(value, name) for name in _saved_by_flax[type(value)]}
 
-        def from_dict(target: Any, state: Mapping[str, Any], names: tuple = names) -> Any:
-            if set(state) != set(names):
-                raise ValueError(f"a {type(target).__name__} has {', '.join(names)}, the checkpoint {', '.join(state)}")
-            for name in names:
-                if np.shape(state[name]) != np.shape(getattr(target, name)):
-                    raise ValueError(f"{name} has the shape {jnp.shape(state[name])} in the checkpoint")
-            if isinstance(target, Scaler):
-                return target._with(jnp.asarray(state["state"]))
-            return dataclasses.replace(target, **state)
+    def from_dict(target: Any, state: Mapping[str, Any]) -> Any:
+        names = _saved_by_flax[type(target)]
+        if set(state) != set(names):
+            expected = ", ".join(names) or "nothing"
+            raise ValueError(f"a {type(target).__name__} has {expected}, the checkpoint {', '.join(state)}")
+        new = copy.copy(target)
+        for name in names:
+            here, saved = getattr(target, name), state[name]
+            if getattr(saved, "shape", ()) != getattr(here, "shape", ()):
+                raise ValueError(f"{name} has the shape {jnp.shape(saved)} in the checkpoint")
+            vars(new)[name] = saved if saved is None else jnp.asarray(saved, getattr(here, "dtype", None))
+        return new
 
+    for kind in _saved_by_flax:
         flax.register_serialization_state(kind, to_dict, from_dict)
+
+
+_saved_by_flax |= {Scaler: ("state",), Report: ("words", "words_of_each", "bins")}
 
 
 _AT_LEAST_FLOAT32 = "at least float32"

@@ -29,7 +29,7 @@ FACTOR, STATE, REPORT = (ctypes.sizeof(kind) // 4 for kind in (_structs.Factor, 
 HISTOGRAM = 2 * c.GSC_HISTOGRAM_WORDS
 _TARGET = "gradscaler"
 _TENSORS = ("check", "unscale", "scale", "accumulate")
-_MERGE, _UPDATE, _CLIP, _MULTIPLY = range(4, 8)
+_MERGE, _UPDATE, _CLIP, _MULTIPLY, _STAMP = range(4, 9)
 _WITH_FACTOR, _WITH_STATE, _WITH_EACH, _WITH_HISTOGRAM = 1, 2, 4, 8
 
 
@@ -90,10 +90,11 @@ def why_not(platform: str) -> str | None:
     return None
 
 
-def choose(handled: Callable, plain: Callable, *operands: Any) -> Any:
+def choose(handled: Callable, plain: Callable | None, *operands: Any) -> Any:
     """handled(platform, *operands) on platforms that have the handler, plain(*operands) elsewhere.
 
-    It is decided when a program is compiled, for its platform. Both give results of the same shapes.
+    It is decided when a program is compiled, for its platform. Both give results of the same shapes. Where `plain` is
+    None, JAX refuses to compile for a platform without the handler.
     """
     served = {name: functools.partial(handled, name) for name in ("cpu", "cuda") if why_not(name) is None}
     return jax.lax.platform_dependent(*operands, **served, default=plain) if served else plain(*operands)
@@ -264,6 +265,12 @@ def update(platform: str, state: jax.Array, report: jax.Array, *, policy: Policy
     """The state after a step with this report."""
     operands = [_words("state", state, (STATE,)), _words("report", report, (REPORT,))]
     return _call(platform, _UPDATE, operands, [_struct(STATE)], {}, policy, {})[0]
+
+
+def stamp(platform: str, report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
+    """The report with a digest of policy and state, as of rank 0: on CUDA the library takes a rank from the host."""
+    operands = [_words("report", report, (REPORT,)), _words("state", state, (STATE,))]
+    return _call(platform, _STAMP, operands, [_struct(REPORT)], {}, policy, {})[0]
 
 
 def clip(platform: str, factor: jax.Array, report: jax.Array, *, max_norm: float) -> jax.Array:

@@ -17,6 +17,7 @@ from .._structs import Merge
 SIZE = ctypes.sizeof(Report)
 FOUND, OVERFLOW, STATUS, ABSENT = 0, 1, 2, 3  # words of a report
 CPU = torch.device("cpu")
+PLAIN = {torch.Tensor, torch.nn.Parameter}
 _SHARED = 4 << 20  # bytes from which threads share a call
 _PARTS = int(Merge.PARTS)
 
@@ -35,6 +36,21 @@ def ordinal(device: torch.device) -> int | None:
 
 def stream(number: int) -> int:
     return torch.cuda.current_stream(number).cuda_stream
+
+
+def captures(device: torch.device) -> bool:
+    """Whether what is enqueued there now becomes a part of a CUDA graph."""
+    number = ordinal(device)
+    return number is not None and _cuda.captures(number, stream(number))
+
+
+def on_host(tensor: torch.Tensor) -> bool:
+    return tensor.is_cpu
+
+
+def keep(tensor: torch.Tensor, device: torch.device) -> None:
+    """Of another stream: its memory is nobody else's before the current one is done."""
+    tensor.record_stream(torch.cuda.current_stream(device))
 
 
 def hold(tensors: list[torch.Tensor], device: torch.device) -> Any:

@@ -3,7 +3,8 @@
 
 Ranks gather their reports and merge them in their order, so that all get the same bits: one collective for each
 dimension of a mesh. The report of a rank says, beside what its parts are like, whether anything of this rank
-overflowed or failed, so that of several meshes all ranks come to one verdict.
+overflowed or failed, so that of several meshes all ranks come to one verdict, and which rules and state the rank goes
+by: where they differ nobody steps.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .. import _gradscaler as c
+from .._scaler import Policy, Report
+from .._structs import Status
+from . import _place
 from ._place import OVERFLOW, SIZE, STATUS, flag, merged, words
+
+_VERDICT = slice(0, STATUS + 1)
+_OF = slice(Report.agreement.offset // 4, Report.first_rank.offset // 4 + 1)  # agreement, status_rank, first_rank
 
 
 def possible() -> bool:
@@ -66,8 +74,63 @@ def gathered(report: torch.Tensor, group: Any) -> torch.Tensor | None:
     return every.to(report.device)
 
 
+def stamped(report: torch.Tensor, policy: Policy | None, state: Any) -> None:
+    """Says in a report which rank it is of, and what that rank goes by; a state that no scaler has is a failure."""
+    place, rank = _place.on(report.device), dist.get_rank()
+    try:
+        c.gsc_report_stamp(place, report, policy, state, rank, report)
+    except c.Error as error:
+        flag(report, torch.tensor(True), torch.tensor(error.status))
+        c.gsc_report_stamp(place, report, None, None, rank, report)
+
+
+def united(every: torch.Tensor, policy: Policy | None = None) -> torch.Tensor:
+    """One report of many; where states differ one that failed, as a device has it: other groups have yet to meet."""
+    try:
+        return merged(every, policy)
+    except c.Error as error:
+        if error.status != Status.ERROR_AGREEMENT:
+            raise
+        failed = every.new_zeros(SIZE)
+        flag(failed, torch.tensor(True), torch.tensor(error.status))
+        words(failed)[_OF][2:] = words(every.view(-1, SIZE))[error.index, _OF][2:]
+        return failed
+
+
+def joined(report: torch.Tensor, group: Any, copies: bool = False) -> torch.Tensor:
+    """The report of a group."""
+    every = gathered(report, group)
+    if every is None:
+        return report
+    whole = united(every)
+    if not copies:
+        return whole
+    first = every[:SIZE].clone()  # the squares of copies count once
+    for which in _VERDICT, _OF:
+        words(first)[which] = words(whole)[which]
+    return first
+
+
+def refusal(report: Report) -> str | None:
+    """Why no rank may step, for the message of an error; None where nothing but gradients may be in the way."""
+    rank = f"rank {report.status_rank - 1}" if report.status_rank else "a rank"
+    if report.status == Status.OK:
+        return None
+    if report.status == Status.ERROR_AGREEMENT:
+        why = "has another policy or state than the ranks before it: load the same checkpoint on all ranks"
+    else:
+        why = f"could not unscale its gradients ({c.gsc_status_string(report.status)}); its own message says more"
+    return f"{rank} {why}"
+
+
 def agreed(
-    parts: dict[Any, torch.Tensor], meshes: Sequence[Any], group: Any, sharded: bool, policy: Any, home: torch.device
+    parts: dict[Any, torch.Tensor],
+    meshes: Sequence[Any],
+    group: Any,
+    sharded: bool,
+    policy: Policy,
+    state: Any,
+    home: torch.device,
 ) -> torch.Tensor:
     """The report of all ranks. `parts` are this rank's, of (mesh or None, whether it counts)."""
     local = torch.stack(list(parts.values())) if parts else torch.zeros((1, SIZE), dtype=torch.uint8, device=home)
@@ -77,21 +140,13 @@ def agreed(
         report = parts.get((mesh, True))
         report = torch.zeros(SIZE, dtype=torch.uint8, device=home) if report is None else report.clone()
         flag(report, overflow, status)
+        stamped(report, policy, state)
         return report
 
-    plain = own(None)
-    every = gathered(plain, group) if group is not None else None
-    if every is not None and sharded:
-        plain = merged(every)
-    elif every is not None:
-        rows = every.view(-1, SIZE)
-        plain = rows[0].clone()
-        flag(plain, (words(rows)[:, OVERFLOW] != 0).any(), words(rows)[:, STATUS].amin())
-    reports = [plain]
+    reports = [own(None) if group is None else joined(own(None), group, copies=not sharded)]
     for mesh in meshes:
         report = own(mesh)
         for each in groups(mesh):
-            every = gathered(report, each)
-            report = report if every is None else merged(every)
+            report = joined(report, each)
         reports.append(report)
-    return merged(torch.cat(reports), policy)
+    return united(torch.cat(reports), policy)

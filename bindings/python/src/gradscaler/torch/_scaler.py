@@ -14,13 +14,13 @@ import warnings
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
 from torch.utils.weak import WeakIdKeyDictionary
 
-from .. import _checkpoints
+from .. import _checkpoints, _cuda
 from .. import _gradscaler as c
 from .. import _scaler as base
 from .._checkpoints import Note
@@ -29,19 +29,28 @@ from .._structs import Event, Factor, Limit, Reset, State, Status, Want
 from . import _grads, _place, _ranks, _shadow
 from ._grads import Lot, Sorted
 
+
+class _Float(float):
+    """A number of torch's that stands where none was given: it leaves that of a policy alone."""
+
+
+class _Int(int):
+    """Likewise."""
+
+
 _NUMBERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
 _ENTRIES = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")  # of a checkpoint
-_PLAIN = {torch.Tensor, torch.nn.Parameter}
 _F16 = 1 << c.GSC_F16
 _NORM, _STOPPED = int(Want.NORM), int(Event.STOPPED)
 _STALL_LIMIT = 10
 _LOSSES = 64  # of a step that are kept, for the message of a StallError, ...
 _SMALL = 1 << 12  # ... if they have no more bytes
 _NOT_SAVED = ("_names", "_state", "_words", "_shown", "_exact", "_asked", "_last", "_looks", "_skipped", "_losses")
-_NOT_SAVED += ("_looks_over", "_losses_over")
+_NOT_SAVED += ("_looks_over", "_losses_over", "_arrival", "_expected")
 _THEIRS = torch.amp.GradScaler._unscale_grads_
 _NO_BACKOFF = "backoff_factor is 0: it must be above 0"  # where 0 stands for 1 / growth_factor in C
 _CPU = _place.CPU
+_Init = TypeVar("_Init", bound=Callable)
 
 
 class StallError(RuntimeError):
@@ -62,6 +71,7 @@ class _Found:
         self.found = words.view(()) if words is not report else report.view(torch.float32)[0]
         self.version = self.found._version
         self.scale: Any = 1.0  # on a device a tensor
+        self.captured = False  # in a graph, each replay of which finds anew
         self.alike = True  # whether other ranks have parameters of the same names
         self.seen: Report | None = None
         self.present: set[int] | None = None  # ids of the parameters that had gradients, if it is read later
@@ -69,7 +79,7 @@ class _Found:
 
     def read(self, names: Callable[[], list[str]]) -> Report:
         """The report with names, for which a device is waited for."""
-        if self.seen is None:
+        if self.seen is None or self.captured:
             report = self.report
             if isinstance(report, torch.Tensor):
                 report = Report.from_bytes(_place.data(report))
@@ -87,6 +97,17 @@ class _Found:
         self.rest = None
         for lot in self.lots:
             lot.let_go(self.seen is not None)
+
+
+def _older_form(init: _Init) -> _Init:
+    """Where the scale is given first, by its place, "cuda" goes before it: names and places are as ever from there."""
+
+    @functools.wraps(init)
+    def either(self: GradScaler, *args: Any, **named: Any) -> None:
+        older = args and isinstance(args[0], int | float)
+        init(self, *(("cuda", *args) if older else args), **named)
+
+    return either
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -118,16 +139,22 @@ class GradScaler(torch.amp.GradScaler):
 
     help(gradscaler.torch) lists where it differs from torch's class, and why.
     On a CUDA device nothing waits but step() with an optimizer that is not fused, as in torch, get_scale() and what
-    reads `report` or `step_was_skipped`. The bits are those of the CPU. One thread at a time may use a scaler.
+    reads `report` or `step_was_skipped`; so with a fused optimizer a StallError comes from an update() some steps late,
+    and not at all in a CUDA graph. The bits are those of the CPU. One thread at a time may use a scaler.
     """
 
     notes: Sequence[Note] = ()
 
+    @_older_form
     def __init__(
         self,
-        device: str | float = "cuda",
-        *numbers: float,
+        device: str = "cuda",
+        init_scale: float = _Float(2.0**16),
+        growth_factor: float = _Float(2.0),
+        backoff_factor: float = _Float(0.5),
+        growth_interval: int = _Int(2000),
         enabled: bool = True,
+        *,
         policy: str | Policy | None = None,
         min_scale: float | None = None,
         max_scale: float | None = None,
@@ -137,20 +164,12 @@ class GradScaler(torch.amp.GradScaler):
         on_stall: Callable[[StallError], Any] | None = None,
         process_group: Any = None,
         sharded: bool = False,
-        **named: float,
+        **unknown: Any,
     ) -> None:
-        if isinstance(device, int | float):  # the older form
-            device, numbers = "cuda", (device, *numbers)
-        if len(numbers) == len(_NUMBERS) + 1:
-            *numbers, enabled = numbers
-        if len(numbers) > len(_NUMBERS):
-            raise TypeError(f"GradScaler takes {', '.join(_NUMBERS)} and enabled by their places, the rest by name")
-        fields = dict(zip(_NUMBERS, numbers, strict=False))
-        for name, value in named.items():
-            if name not in _NUMBERS or name in fields:
-                why = "is given twice" if name in fields else _unknown(name)
-                raise TypeError(f"GradScaler: the argument {name!r} {why}")
-            fields[name] = value
+        for name in unknown:
+            raise TypeError(f"GradScaler: the argument {name!r} {_unknown(name)}")
+        pairs = zip(_NUMBERS, (init_scale, growth_factor, backoff_factor, growth_interval), strict=True)
+        fields = {name: number for name, number in pairs if not isinstance(number, _Float | _Int)}
         if not isinstance(want, int):
             raise TypeError(f"want={want!r}: expected a union of gradscaler.Want, such as Want.NORM | Want.AMAX")
         if on_stall is not None and not callable(on_stall):
@@ -202,6 +221,8 @@ class GradScaler(torch.amp.GradScaler):
         self._skipped: dict[int, bool | list[torch.Tensor]] = {}
         self._losses: deque[Callable[[], Any]] = deque(maxlen=_LOSSES)
         self._looks_over = self._losses_over = False  # whether the next ones are of another step
+        self._arrival: _cuda.Arrival | None = None  # the state of a device after an update before the last
+        self._expected = False  # whether it is of the scale in force, and not of one from before
 
     # ---- the rules: torch's own methods read and write these three ----
 
@@ -256,8 +277,9 @@ class GradScaler(torch.amp.GradScaler):
         """The state as a call takes it."""
         return self._words if self._state is None else self._state
 
-    def _written(self) -> None:
+    def _written(self, by_update: bool = False) -> None:
         """Tells autograd, which may have saved the scale for a backward pass that is yet to come."""
+        self._expected = self._expected and by_update
         torch.autograd.graph.increment_version(self._scale)
         self._shown = self._scale, self._growth_tracker, self._scale._version
 
@@ -324,7 +346,10 @@ class GradScaler(torch.amp.GradScaler):
                 self._losses_over = False
                 self._losses.clear()
             self._keep(outputs)
-        return super().scale(outputs)
+        scaled = super().scale(outputs)
+        if self._enabled and self._state is None and not compiling:
+            _shadow.prepare(self)
+        return scaled
 
     scale.__doc__ = torch.amp.GradScaler.scale.__doc__
 
@@ -344,7 +369,8 @@ class GradScaler(torch.amp.GradScaler):
 
         With `max_norm`, finite and above 0, gradients whose global L2 norm is above it are multiplied by
         max_norm / (norm + 1e-6), as torch.nn.utils.clip_grad_norm_ does. Returned is the norm before that, a float32
-        tensor of no dimensions on the device of the scale; it is infinite after an overflow, and nothing is clipped.
+        tensor of no dimensions on the device of the scale. It is infinite after an overflow, when the gradients are to
+        be dropped: those of the host are not clipped then, those of a device, which is not waited for, may be.
         """
         if max_norm is not None and not 0 < base._number("max_norm", max_norm) < math.inf:
             why = "GradScaler(want=gradscaler.Want.NORM) and report.norm give the norm alone"
@@ -452,6 +478,7 @@ class GradScaler(torch.amp.GradScaler):
         else:
             found.present = {id(parameter) for parameter in _with_gradients(optimizer)}
             found.scale = self._scale.clone()  # update() writes the other
+            found.captured = _place.captures(self._scale.device)
         found.let_go()
         return norm
 
@@ -463,7 +490,7 @@ class GradScaler(torch.amp.GradScaler):
                 meshes = _ranks.meshes(parameters + grads)
         if meshes or self._group is not None:
             return self._agreed(optimizer, grads, writes, fp16, want, meshes), True
-        if c.kinds(grads) <= _PLAIN:
+        if c.kinds(grads) <= _place.PLAIN:
             try:
                 lot = Lot(home, grads, range(len(grads)))
             except c.Error:
@@ -580,13 +607,12 @@ class GradScaler(torch.amp.GradScaler):
             status = getattr(error, "status", None) or Status.ERROR_VALUE
             bad = torch.frombuffer(Report.failed(status), dtype=torch.uint8).to(home)
             parts = {(None, False): bad}
-        report = _ranks.agreed(parts, meshes, self._group, self._sharded, self._policy, home)
+        report = _ranks.agreed(parts, meshes, self._group, self._sharded, self._policy, self._place, home)
         if failed is not None:
             raise failed
         report = self._at_home(report)
-        if self._state is not None and report.status:
-            why = c.gsc_status_string(report.status)
-            raise RuntimeError(f"another rank could not unscale its gradients ({why}); its own message says more")
+        if self._state is not None and (why := _ranks.refusal(report)):
+            raise RuntimeError(why)
         found = _Found(report, rest.lots, rest)
         found.alike = not self._sharded
         return found
@@ -641,7 +667,8 @@ class GradScaler(torch.amp.GradScaler):
         if self._state is None:  # the device has been waited for
             report = self.report_of(optimizer)
             if report is not None and report.status and report.status != Status.ERROR_FACTOR:
-                raise RuntimeError(f"the gradients could not be unscaled: {c.gsc_status_string(report.status)}")
+                why = f"the gradients could not be unscaled: {c.gsc_status_string(report.status)}"
+                raise RuntimeError(_ranks.refusal(report) if report.status_rank else why)
             state = self._read()
             if not 0 < state.factor.scale < math.inf or state.events & _STOPPED:
                 self._stall(state, optimizer)
@@ -651,18 +678,24 @@ class GradScaler(torch.amp.GradScaler):
     def step_was_skipped(self) -> bool:
         """Whether step() left the parameters of any optimizer alone since the update() before the last; see report_of.
 
-        With a fused optimizer on a device this waits for it.
+        With a fused optimizer on a device this waits for it. After a step in a CUDA graph it is of the last replay.
         """
+        answers = []
         for key, skipped in self._skipped.items():
             if not isinstance(skipped, bool):
-                self._skipped[key] = any(found.item() for found in skipped)
-        return any(self._skipped.values())
+                skipped = any(found.item() for found in skipped)
+                if key not in self._looks or not self._looks[key].captured:  # else each replay of a graph steps anew
+                    self._skipped[key] = skipped
+            answers.append(skipped)
+        return any(answers)
 
     @property
     def report(self) -> Report | None:
         """What the gradients of the last unscale_() or step() were like; None before. A device is waited for.
 
-        Names and counts in `bad` are of this rank; other numbers are of all ranks that agree.
+        Names and counts in `bad` are of this rank; other numbers are of all ranks that agree, or, where they have
+        copies (a process_group without sharded=True), of its first rank. So if the copy of another rank alone is not
+        finite, `overflow` and `rank` say so on all ranks, `bad` on that rank, and `first_overflow` is None.
         """
         return None if self._last is None else self._seen(self._last)
 
@@ -699,13 +732,33 @@ class GradScaler(torch.amp.GradScaler):
             elif len(reports) > 1:
                 report = _place.merged(torch.cat(reports), self._policy)
             c.gsc_state_update(_place.on(self._scale.device), self._policy, self._place, report, self._place)
-            self._written()
+            self._written(by_update=True)
         self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
         self._looks_over = self._losses_over = True
+        if self._state is None and any(not isinstance(skipped, bool) for skipped in self._skipped.values()):
+            self._watch()
         if self._state is not None and self._state.events & _STOPPED and new_scale is None:
             self._stall(self._state)
 
     update.__doc__ = torch.amp.GradScaler.update.__doc__
+
+    def _watch(self) -> None:
+        """Whether training is stuck on a device: with a fused optimizer nobody looks, so the state is sent to the host
+        behind an update, and what has come is looked at in a later one. Nothing waits.
+        """
+        home = self._scale.device
+        if _place.captures(home):
+            return
+        context, stream, _ = _place.on(home)
+        if self._arrival is None or self._arrival.context is not context:
+            self._arrival, self._expected = _cuda.Arrival(context, ctypes.sizeof(State)), False
+        if not self._arrival.is_there():
+            return
+        state = State.from_buffer_copy(self._arrival.data()) if self._expected else None
+        self._arrival.send(stream, self._words, ctypes.sizeof(State))
+        self._expected = True
+        if state is not None and (not 0 < state.factor.scale < math.inf or state.events & _STOPPED):
+            self._stall(state)
 
     def _report_of(self, state: Mapping[str, Any]) -> Any:
         """The report of an optimizer, where the scale is; found_inf rules, if others wrote it or brought theirs."""
@@ -803,18 +856,22 @@ class GradScaler(torch.amp.GradScaler):
 
     def _diagnosis(self, report: Report | None, optimizers: Iterable[torch.optim.Optimizer]) -> Iterable[str]:
         """What is not finite, the first cause first."""
-        bad = []
+        bad, infinite = [], []
         for i, group in ((i, group) for optimizer in optimizers for i, group in enumerate(optimizer.param_groups)):
             names = group.get("param_names") or ()
             for j, parameter in enumerate(group["params"]):
-                if not torch.isfinite(parameter.detach()).all():
-                    bad.append(self._names.get(parameter, names[j] if j < len(names) else f"group {i}, parameter {j}"))
+                name = self._names.get(parameter, names[j] if j < len(names) else f"group {i}, parameter {j}")
+                if _is_bad(parameter):
+                    bad.append(name)
+                if parameter.grad is not None and _is_bad(parameter.grad):
+                    infinite.append(name)
         if bad:
             yield f"not finite are the parameters {_some(bad)}: go back to a checkpoint from before that"
         if any(map(_is_bad, (get() for get in self._losses))):
             yield "the loss is not finite before it is scaled: look at the input and at what the model makes of it"
-        if report is not None and report.bad:
-            yield f"Inf or NaN were in the last gradients of {_some(list(report.bad))}"
+        infinite = list(report.bad) if report is not None and report.bad else infinite
+        if infinite:
+            yield f"Inf or NaN were in the last gradients of {_some(infinite)}"
         elif not bad:
             yield "nothing is known of the last gradients"
 
@@ -979,7 +1036,7 @@ def _unknown(name: str) -> str:
     """What to do about an argument that is none."""
     if name in _rules(Policy("torch")):
         return f"is a field of the policy: policy=gradscaler.Policy(..., {name}=...)"
-    options = (*_NUMBERS, *GradScaler.__init__.__kwdefaults__)
+    options = (*_NUMBERS, "enabled", *GradScaler.__init__.__wrapped__.__kwdefaults__)
     near = difflib.get_close_matches(name, options, 1)
     return f"is unknown: {f'did you mean {near[0]}?' if near else f'it takes {options}'}"
 

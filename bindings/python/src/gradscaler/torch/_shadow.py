@@ -23,14 +23,13 @@ from .. import _scaler as base
 from .._scaler import Policy, Report
 from .._structs import Merge, Want
 from .._structs import Report as Place
+from . import _place
 from ._grads import Lot
-from ._place import SIZE, merged, on
+from ._place import CPU, PLAIN, SIZE, merged, on
 
 if TYPE_CHECKING:
     from ._scaler import GradScaler
 
-_CPU = torch.device("cpu")
-_PLAIN = {torch.Tensor, torch.nn.Parameter}
 _NORM, _PARTS = int(Want.NORM), int(Merge.PARTS)
 _COUNTS, _FIRST = (Place.nan_count.offset // 8, Place.inf_count.offset // 8), Place.first_tensor.offset // 8
 _shadows: WeakIdKeyDictionary = WeakIdKeyDictionary()  # scaler: {optimizer: Shadow}
@@ -38,6 +37,24 @@ _pending: WeakIdKeyDictionary = WeakIdKeyDictionary()  # scaler: the Shadows wit
 _buckets: WeakIdKeyDictionary = (
     WeakIdKeyDictionary()
 )  # a DistributedDataParallel model: ({id of parameter: Record}, comm_hook)
+
+
+class Room:
+    """Rows for the reports of gradients on a device, in one buffer, so that a hook launches no more than its call."""
+
+    def __init__(self, device: torch.device, count: int) -> None:
+        self.rows = torch.empty((count, SIZE), dtype=torch.uint8, device=device)
+        self.device, self.taken, self.stream = device, 0, _place.stream(_place.ordinal(device))
+
+    def take(self, count: int) -> torch.Tensor:
+        self.taken += count
+        return self.rows[self.taken - count : self.taken]
+
+    def used_now(self, *others: torch.Tensor) -> None:
+        """Of its memory, and that of tensors made when it was: another stream may use it."""
+        if _place.stream(_place.ordinal(self.device)) != self.stream:
+            for tensor in (self.rows, *others):
+                _place.keep(tensor, self.device)
 
 
 class Record:
@@ -50,6 +67,9 @@ class Record:
         ] = {}  # of the gradients that are divided, by id of the parameter; of a device: there
         self.marks: dict[int, tuple[weakref.ref, int, int]] = {}  # what these gradients were then, by the same ids
         self.factors: dict[torch.device, Any] = {}  # what they were divided by
+        self.rooms: dict[torch.device, list[Room]] = {}
+        self.devices: set[torch.device] = set()  # of the parameters, but the host
+        self.count = 0  # of the parameters
         self.reduced: set[int] = set()  # ids of the parameters whose gradients come in buckets
         self.on_host: Any = None  # of these the one that is read most
         self.threads = False
@@ -57,12 +77,29 @@ class Record:
         self.refused: torch.dtype | None = None
         self.whose: tuple[weakref.ref, weakref.ref] | None = None
 
-    def open(self, scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
+    def open(self, scaler: GradScaler, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> None:
         self.scaler, self.reports, self.marks, self.factors, self.on_host = scaler, {}, {}, {}, None
+        self.rooms, self.count = {}, len(parameters)
+        self.devices = {parameter.device for parameter in parameters if not _place.on_host(parameter)}
         self.whose = weakref.ref(scaler), weakref.ref(optimizer)
         self.threads = torch.get_num_threads() > 1
         self.options = {"policy": scaler._policy, "want": scaler._want | _NORM}
         self.refused = None if scaler._allow_fp16 else torch.float16
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Factors and room where the gradients will be, before backward() begins: its hooks run on any streams."""
+        if self.scaler._scale is not None and not self.reports:
+            for device in self.devices:
+                self.factors.pop(device, None)
+                if self.factor(device) is not None and device not in self.rooms:
+                    self.rooms[device] = [Room(device, self.count)]
+
+    def room(self, device: torch.device, count: int) -> Room:
+        rooms = self.rooms.setdefault(device, [])
+        if not rooms or rooms[-1].taken + count > len(rooms[-1].rows):  # gradients came again after zero_grad()
+            rooms.append(Room(device, max(count, self.count)))
+        return rooms[-1]
 
     def factor(self, device: torch.device) -> Any:
         """None where unscale_ will say why there is none, or would have to wait for it."""
@@ -71,7 +108,7 @@ class Record:
             self.scaler._check_scale_growth_tracker("shadow")
             if device.type == self.scaler._scale.device.type:
                 found = self.factors[device] = self.scaler._factor(device)
-                self.on_host = self.factors.get(_CPU)
+                self.on_host = self.factors.get(CPU)
         return found
 
     def divide(self, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
@@ -81,11 +118,17 @@ class Record:
         if factor is None or any(gradient.dtype is self.refused for gradient in gradients):
             return
         with contextlib.suppress(c.Error):  # then nothing is written
-            lot = Lot(device, list(gradients), range(len(gradients)))
-            lot.run(True, factor, self.options["policy"], self.options["want"])
-            rows = lot.reports(device)
-            if device.type == "cpu":
-                rows = [Place.from_buffer_copy(lot.each, i * SIZE) for i in range(len(gradients))]
+            count, policy, want = len(gradients), self.options["policy"], self.options["want"]
+            lot = Lot(device, list(gradients), range(count))
+            if _place.ordinal(device) is None:
+                lot.run(True, factor, policy, want)
+                rows: Iterable = [Place.from_buffer_copy(lot.each, i * SIZE) for i in range(count)]
+            else:
+                room = self.room(device, count)
+                room.used_now(factor)
+                block = room.take(count)
+                lot.run(True, factor, policy, want, block)
+                rows = block.unbind()
             self.reports |= {id(parameter): row for parameter, row in zip(parameters, rows, strict=True)}
 
     def has(self, parameter: torch.Tensor) -> bool:
@@ -133,10 +176,10 @@ class Record:
 
 def _local(gradient: torch.Tensor | None) -> torch.Tensor | None:
     """The memory of this rank's part of a gradient; None where it is not that of a plain tensor, or not its value."""
-    if type(gradient) in _PLAIN:
+    if type(gradient) in PLAIN:
         return gradient
     local = getattr(gradient, "_local_tensor", None)
-    if type(local) not in _PLAIN or any(placement.is_partial() for placement in gradient.placements):
+    if type(local) not in PLAIN or any(placement.is_partial() for placement in gradient.placements):
         return None
     return local
 
@@ -173,14 +216,14 @@ class Shadow:
                 gradient = _local(gradient)
                 if gradient is None:
                     return
-            if not gradient.is_cpu:
+            if not _place.on_host(gradient):
                 record.divide((parameter,), (gradient,))
                 return record.mark(key, gradient)
-            factor, both = record.on_host or record.factor(_CPU), [gradient]
+            factor, both = record.on_host or record.factor(CPU), [gradient]
             if factor is None or gradient.dtype is record.refused:
                 return
             try:
-                at = on(_CPU, gradient.numel() * gradient.itemsize) if record.threads else None
+                at = on(CPU, gradient.numel() * gradient.itemsize) if record.threads else None
                 unscale(at, factor, (both, both), record.options, place)
             except c.Error:  # nothing is written, and unscale_ says why
                 return
@@ -252,7 +295,7 @@ def _open(
     for parameter in parameters:
         if id(parameter) not in own.hooked:
             own.hook(parameter)
-    record.open(scaler, optimizer)
+    record.open(scaler, optimizer, parameters)
 
 
 def _close(scaler: GradScaler, own: Shadow, reduced: torch.optim.Optimizer | None) -> None:
@@ -278,7 +321,7 @@ def _reduced(
     ranks = torch.distributed.is_available() and torch.distributed.is_initialized()
     if not ranks or torch.distributed.get_world_size() == 1:
         return set()
-    if model is None and any(type(parameter) in _PLAIN for parameter in parameters):
+    if model is None and any(type(parameter) in PLAIN for parameter in parameters):
         raise ValueError(
             "model is missing: where there are several ranks, pass shadow(optimizer, model), with the "
             "DistributedDataParallel model, whose gradients are to be divided after they are reduced."
@@ -334,6 +377,13 @@ def _reduce_and_take(state, bucket):  # DistributedDataParallel refuses annotati
     return reduce(inner, bucket).then(take)
 
 
+def prepare(scaler: GradScaler) -> None:
+    """For backward(), now that there is a scale."""
+    for own in _shadows.get(scaler, {}).values():
+        if own.record.scaler is not None:
+            own.record.prepare()
+
+
 def divided(scaler: GradScaler, optimizer: torch.optim.Optimizer) -> Record | None:
     """The record of gradients that unscale_ finds divided; None if there are none.
 
@@ -351,6 +401,7 @@ def let_go(scaler: GradScaler, record: Record, optimizer: torch.optim.Optimizer)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             record.reports.pop(id(parameter), None)
+    record.rooms = {}
     _pending[scaler] = [own for own in _pending[scaler] if own.record.reports]
 
 
@@ -367,6 +418,7 @@ def finish(
 
     `parameters` are those that have gradients; those in `changed` are divided, and checked anew.
     """
+    on_device = _place.ordinal(lot.device) is not None
     want, keys = want | _NORM, [id(parameters[i]) for i in lot.indices]
     found = [record.reports.get(key) for key in keys]
     left = [position for position, report in enumerate(found) if report is None]
@@ -376,8 +428,10 @@ def finish(
             rest = Lot(lot.device, [lot.tensors[position] for position in positions], range(len(positions)))
             rest.run(by is not None, by, policy, want)
             for position, row in zip(positions, rest.reports(lot.device), strict=True):
-                found[position] = row if lot.device.type != "cpu" else Place.from_buffer_copy(bytes(row.numpy()))
-    if lot.device.type != "cpu":
+                found[position] = row if on_device else Place.from_buffer_copy(bytes(row.numpy()))
+    if on_device:
+        for room in record.rooms.get(lot.device, ()):
+            room.used_now()
         rows = torch.stack(found)
         words = rows.view(torch.int64)
         bad = sum(words[:, count] for count in _COUNTS) > 0

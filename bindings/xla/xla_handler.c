@@ -13,6 +13,7 @@
  *     update          state, report                         state
  *     clip            factor, report                        factor
  *     multiply        factor                                factor
+ *     stamp           report, state                         report, of rank 0
  *
  * `count` gradients. Without a factor it is that of the state, or 1. A state is updated by the
  * report. Results may be their operands. On CUDA, calls on gradients have a workspace as their last
@@ -29,7 +30,7 @@
 
 #include "xla.h"
 
-enum call { CHECK, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY };
+enum call { CHECK, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY, STAMP };
 enum with { WITH_FACTOR = 1, WITH_STATE = 2, WITH_EACH = 4, WITH_HISTOGRAM = 8 };
 enum { WORD = sizeof(uint32_t), HEAD = 256 /* of a workspace: the factor that clips */ };
 
@@ -464,6 +465,20 @@ static gsc_status run_tensors(struct run *run, int64_t call)
     return status;
 }
 
+/* A state that cannot be used is told by the report, as on a device: other ranks wait for it. */
+static gsc_status stamp(struct run *run, const gsc_report *report, const gsc_state *state,
+                        gsc_report *out)
+{
+    gsc_status status = gsc_report_stamp(run->on, report, run->policy, state, 0, out, &run->err);
+    if (status != GSC_ERROR_STATE)
+        return status;
+    status = gsc_report_stamp(run->on, report, NULL, NULL, 0, out, &run->err);
+    out->status = GSC_ERROR_STATE;
+    out->overflow = 1;
+    out->found_inf = 1;
+    return status;
+}
+
 static gsc_status run_structs(struct run *run, int64_t call)
 {
     const gsc_state *state = NULL;
@@ -472,16 +487,18 @@ static gsc_status run_structs(struct run *run, int64_t call)
     uint64_t n = 1;
     if (call == UPDATE)
         state = take_struct(run, true, sizeof *state, 1);
-    else if (call != MERGE)
+    else if (call == CLIP || call == MULTIPLY)
         factor = take_struct(run, true, sizeof *factor, 1);
     if (call == MERGE && run->frame->operands.size > 0)
         n = elements(run->frame->operands.items[0]) * WORD / sizeof *report;
     if (call != MULTIPLY)
         report = take_struct(run, true, sizeof *report, n);
+    if (call == STAMP)
+        state = take_struct(run, true, sizeof *state, 1);
     void *out = take_struct(run, false,
-                            call == UPDATE  ? sizeof *state
-                            : call == MERGE ? sizeof *report
-                                            : sizeof *factor,
+                            call == UPDATE                   ? sizeof *state
+                            : call == MERGE || call == STAMP ? sizeof *report
+                                                             : sizeof *factor,
                             1);
     if (run->wrong)
         return GSC_OK;
@@ -491,6 +508,8 @@ static gsc_status run_structs(struct run *run, int64_t call)
                                 out, &run->err);
     case UPDATE:
         return gsc_state_update(run->on, run->policy, state, report, out, &run->err);
+    case STAMP:
+        return stamp(run, report, state, out);
     case CLIP:
         return gsc_factor_clip(run->on, factor, report, real(run, "max_norm"), out, &run->err);
     default:
@@ -545,7 +564,7 @@ static void *run(struct xla_frame *frame, bool cuda)
     }
     take_policy(&run);
     const int64_t call = integer(&run, "call");
-    if (call < CHECK || call > MULTIPLY)
+    if (call < CHECK || call > STAMP)
         run.wrong = "there is no such call";
     if (run.wrong)
         return error_of(frame, XLA_INVALID_ARGUMENT, run.wrong);

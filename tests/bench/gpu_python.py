@@ -1,0 +1,609 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What only a device shows of the Python binding: gpu_python.py KIND [short]; gpu.py runs each kind as a process.
+
+    scaler    Scaler on arrays of the driver: a stream, a thread without a context, a graph, the host's microseconds
+    torch     torch's kernels and its scaler beside ours, streams, a graph of a whole step, a stalled fused optimizer
+    train     GPT-2 124M in float16, 50 steps: torch's scaler beside ours, the same losses, what each adds to a step
+    cupy      Scaler on CuPy's arrays and streams, and in its graphs
+    jax       gradscaler.jax inside of jit
+
+A JSON is printed for each result; what is wrong is an exception, what is not there NOT RUN. With `short`, which
+rehearses, `train` and `torch` do on the CPU what can be done there.
+"""
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for the same bits each time
+
+SHORT = "short" in sys.argv[2:]
+D = 16 if SHORT else 768
+LAYERS = 2 if SHORT else 12
+WORDS, PLACES = (100, 32) if SHORT else (50257, 1024)
+BLOCK = [D, D, 3 * D * D, 3 * D, D * D, D, D, D, 4 * D * D, 4 * D, 4 * D * D, D]
+GPT2 = [WORDS * D, PLACES * D, *BLOCK * LAYERS, D, D]
+
+
+def say(**result):
+    print(json.dumps(result), flush=True)
+
+
+def not_run(why):
+    print(f"NOT RUN: {why}")
+    sys.exit(0)
+
+
+def microseconds(call, repeats=20, rounds=5):
+    """Of the host, for one call; the median of rounds."""
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        times.append((time.perf_counter() - start) / repeats * 1e6)
+    return round(statistics.median(times), 2)
+
+
+# ---- arrays of the driver itself ----
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("dimensions", ctypes.c_int32)]
+    _fields_ += [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+    _fields_ += [("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p), ("offset", ctypes.c_uint64)]
+
+
+DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class DLManagedTensor(ctypes.Structure):
+    _fields_ = [("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", DELETER)]
+
+
+@DELETER
+def kept(_):
+    """The array keeps its memory."""
+
+
+class Driver:
+    """The calls of the driver that the arrays need; the primary context of device 0 is current in this thread."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL("libcuda.so.1")
+        context = ctypes.c_void_p()
+        self("cuInit", 0)
+        self("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self("cuCtxPushCurrent_v2", context)
+
+    def __call__(self, function, *arguments):
+        result = getattr(self.library, function)(*arguments)
+        assert result == 0, f"{function}: {result}"
+
+    def stream(self):
+        stream = ctypes.c_void_p()
+        self("cuStreamCreate", ctypes.byref(stream), 1)
+        return stream.value
+
+
+def array_kind(driver, np):
+    class Array:
+        """float32 in memory of the device, of a framework that uses `stream`."""
+
+        stream = 0
+
+        def __init__(self, values):
+            values = np.asarray(values, np.float32)
+            self.bytes, self.shape = values.nbytes, (ctypes.c_int64 * 1)(values.size)
+            self.at = ctypes.c_uint64()
+            driver("cuMemAlloc_v2", ctypes.byref(self.at), ctypes.c_uint64(max(self.bytes, 1)))
+            self.set(values)
+            tensor = DLTensor(self.at.value, (2, 0), 1, 2, 32, 1, self.shape, None, 0)
+            self.managed = DLManagedTensor(tensor, None, kept)
+
+        def copied(self, to, source):
+            driver("cuMemcpyAsync", *map(ctypes.c_uint64, (to, source, self.bytes)), ctypes.c_void_p(self.stream))
+            driver("cuStreamSynchronize", ctypes.c_void_p(self.stream))
+
+        def set(self, values):
+            values = np.ascontiguousarray(values, np.float32)
+            self.copied(self.at.value, values.ctypes.data)
+
+        def get(self):
+            values = np.empty(self.shape[0], np.float32)
+            self.copied(values.ctypes.data, self.at.value)
+            return values
+
+        @property
+        def __cuda_array_interface__(self):
+            return {"stream": self.stream}
+
+        def __dlpack_device__(self):
+            return (2, 0)
+
+        def __dlpack__(self, stream=None):
+            new = ctypes.pythonapi.PyCapsule_New
+            new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+            return new(ctypes.addressof(self.managed), b"dltensor", None)
+
+    return Array
+
+
+def scaler():
+    try:
+        import numpy as np
+    except ImportError as error:
+        not_run(str(error))
+    from gradscaler import Scaler, Want, info
+
+    if info().cuda != "available":
+        not_run(info().cuda)
+    driver = Driver()
+    kind = array_kind(driver, np)
+    kind.stream = driver.stream()
+    values = [np.linspace(-3, 3, min(n, 100_000), dtype=np.float32) for n in GPT2]
+    host, arrays = [each.copy() for each in values], [kind(each) for each in values]
+    expected, report = (Scaler(init_scale=8.0).unscale(list(each), want=Want.NORM) for each in (host, arrays))
+    assert bytes(report) == bytes(expected)
+    assert all(np.array_equal(a.get(), b) for a, b in zip(arrays, host, strict=True))
+
+    found = []
+
+    def side():
+        scaler = Scaler(init_scale=8.0)
+        found.append(scaler.unscale([arrays[-1]], want=Want.AMAX).amax)
+
+    arrays[-1].set(np.full(arrays[-1].shape[0], 16.0))
+    thread = threading.Thread(target=side)  # without a context
+    thread.start()
+    thread.join()
+    assert found == [2.0], found
+
+    scaler, stream = Scaler(init_scale=8.0), ctypes.c_void_p(kind.stream)
+    graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+    driver("cuStreamBeginCapture_v2", stream, 0)
+    report = scaler.unscale(arrays[-2:], want=Want.NORM)
+    driver("cuStreamEndCapture", stream, ctypes.byref(graph))
+    driver("cuGraphInstantiateWithFlags", ctypes.byref(executable), graph, ctypes.c_uint64(0))
+    for value, overflow in ((16.0, False), (np.inf, True), (16.0, False)):
+        scale = scaler.loss_scale
+        for array in arrays[-2:]:
+            array.set(np.full(array.shape[0], value))
+        driver("cuGraphLaunch", executable, stream)
+        assert (report.overflow, report.scale) == (overflow, scale)
+        assert overflow or (arrays[-1].get() == 16 / scale).all()
+        scaler.update(report)
+    assert scaler.loss_scale == 4.0
+
+    lazy = Scaler(init_scale=1.0)
+    say(
+        claims="bits of the host, a thread without a context, a graph",
+        arrays=len(arrays),
+        unread_us=microseconds(lambda: lazy.unscale(arrays)),
+        read_us=microseconds(lambda: lazy.unscale(arrays).overflow),
+    )
+
+
+# ---- torch ----
+
+
+def torch_and_device():
+    try:
+        import torch
+    except ImportError as error:
+        not_run(str(error))
+    if torch.cuda.is_available():
+        return torch, "cuda"
+    if SHORT:
+        return torch, "cpu"
+    not_run(f"torch {torch.__version__} has no CUDA here")
+
+
+def timed(torch, device, call, repeats, rounds=7):
+    """Milliseconds of the device for one call, and microseconds of the host; medians of rounds."""
+    if device == "cpu":
+        return {"ms": None, "host_us": microseconds(call, 1, 1)}
+    call()
+    milliseconds, host = [], []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        began = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        host.append((time.perf_counter() - began) / repeats * 1e6)
+        end.record()
+        end.synchronize()
+        milliseconds.append(start.elapsed_time(end) / repeats)
+    return {"ms": round(statistics.median(milliseconds), 5), "host_us": round(statistics.median(host), 2)}
+
+
+def beside_torch(torch, device):
+    """Kernels, and a whole unscale_ with update, of torch and of ours."""
+    from gradscaler import Policy, Want
+    from gradscaler.torch import GradScaler, _grads
+
+    one, policy = torch.ones((), device=device), Policy("torch")
+
+    def measure(dtype):
+        grads = [torch.randn(n, device=device).to(dtype) for n in GPT2]
+        parameters = [torch.nn.Parameter(torch.empty_like(grad)) for grad in grads]
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = grad
+        optimizer = torch.optim.SGD(parameters, lr=0.0)
+        found = torch.zeros((), device=device)
+        scaler = GradScaler(device, 1.0, growth_interval=2**30, allow_fp16=True)
+        reference = torch.amp.GradScaler(device, 1.0, growth_interval=2**30)
+        for each in scaler, reference:
+            each.scale(one)
+        lot, factor = _grads.Lot(grads[0].device, grads, range(len(grads))), scaler._factor(grads[0].device)
+
+        def check_of_torch(norm):
+            torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)
+            return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if norm else None
+
+        def unscale_of_torch(clip):
+            reference.unscale_(optimizer)
+            if clip:
+                torch.nn.utils.clip_grad_norm_(parameters, clip)
+            reference.update()
+
+        def unscale_of_ours(clip):
+            scaler.unscale_(optimizer, max_norm=clip)
+            scaler.update()
+
+        calls = {
+            "torch, check + unscale": lambda: check_of_torch(False),
+            "ours, check + unscale": lambda: lot.run(True, factor, policy, 0),
+            "torch, check + unscale, norm": lambda: check_of_torch(True),
+            "ours, check + unscale + norm": lambda: lot.run(True, factor, policy, int(Want.NORM)),
+            "torch's scaler, unscale_ + update": lambda: unscale_of_torch(None),
+            "our scaler, unscale_ + update": lambda: unscale_of_ours(None),
+            "torch's scaler, unscale_ + clip + update": lambda: unscale_of_torch(1e9),
+            "our scaler, unscale_ + clip + update": lambda: unscale_of_ours(1e9),
+        }
+        for name, call in calls.items():
+            try:  # a version may lack the kernel of a dtype; torch's scaler refuses float16
+                measured = timed(torch, device, call, 1 if SHORT else 20)
+            except (RuntimeError, ValueError) as error:
+                measured = {"why_not": str(error).splitlines()[0]}
+            say(name=name, dtype=str(dtype).removeprefix("torch."), **measured)
+
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        measure(dtype)
+
+
+def toy(torch, device, fused, capturable=False):
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64)).to(device)
+    more = {"capturable": True} if capturable else {}
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused, **more)
+
+
+def streams(torch):
+    """On a side stream, and in a thread, the gradients and the scale of the default stream."""
+    from gradscaler.torch import GradScaler
+
+    def trained(stream):
+        model, optimizer = toy(torch, "cuda", True)
+        scaler, x = GradScaler("cuda", 1024.0, growth_interval=3), torch.randn(32, 64, device="cuda")
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for step in range(8):
+                optimizer.zero_grad()
+                with scaler.shadow(optimizer) if step % 2 else contextlib.nullcontext():
+                    scaler.scale(model(x).square().mean() * (float("inf") if step == 5 else 1.0)).backward()
+                scaler.unscale_(optimizer, max_norm=0.1)
+                scaler.step(optimizer)
+                scaler.update()
+        stream.synchronize()
+        return scaler.get_scale(), [parameter.detach().clone() for parameter in model.parameters()]
+
+    torch.manual_seed(4)
+    expected = trained(torch.cuda.current_stream())
+    found = []
+    thread = threading.Thread(target=lambda: found.append(trained(torch.cuda.Stream())))
+    torch.manual_seed(4)
+    thread.start()
+    thread.join()
+    torch.manual_seed(4)
+    for scale, parameters in (trained(torch.cuda.Stream()), *found):
+        assert scale == expected[0], (scale, expected[0])
+        assert all(torch.equal(a, b) for a, b in zip(parameters, expected[1], strict=True))
+    say(claim="a side stream and a thread have the bits of the default stream")
+
+
+def graph(torch):
+    """A whole step in a CUDA graph beside the same steps without."""
+    from gradscaler.torch import GradScaler
+
+    x, factor = torch.randn(32, 64, device="cuda"), torch.ones((), device="cuda")
+    factors = [1.0, 1.0, float("inf"), 1.0, 1.0, 1.0]
+
+    def made():
+        return *toy(torch, "cuda", True, True), GradScaler("cuda", 1024.0, growth_interval=3)
+
+    def step(model, optimizer, scaler):
+        optimizer.zero_grad(set_to_none=False)
+        scaler.scale(model(x).square().mean() * factor).backward()
+        scaler.unscale_(optimizer, max_norm=0.1)
+        scaler.step(optimizer)
+        scaler.update()
+
+    def run(captured):
+        parts, answers = made(), []
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step(*parts)
+        torch.cuda.current_stream().wait_stream(side)
+        once = torch.cuda.CUDAGraph()
+        if captured:
+            with torch.cuda.graph(once):
+                step(*parts)
+        for value in factors:
+            factor.fill_(value)
+            once.replay() if captured else step(*parts)
+            answers.append((parts[2].get_scale(), parts[2].report.overflow))
+        return answers, [parameter.detach().clone() for parameter in parts[0].parameters()]
+
+    eager, replayed = run(False), run(True)
+    assert eager[0] == replayed[0], (eager[0], replayed[0])
+    same = all(torch.equal(a, b) for a, b in zip(eager[1], replayed[1], strict=True))
+    say(claim="a graph of a whole step moves the scale as the steps do", answers=str(replayed[0]), same_parameters=same)
+
+
+def neutral(torch):
+    """gradscaler.Scaler on torch's tensors: nothing waits, a graph reads the scale in force."""
+    from gradscaler import Scaler
+
+    grads, scaler = [torch.full((1 << 20,), 8.0, device="cuda") for _ in range(8)], Scaler(init_scale=8.0)
+    scaler.unscale(grads)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(10**9)  # half a second
+    start = time.perf_counter()
+    report = scaler.unscale(grads)
+    enqueued = time.perf_counter() - start
+    assert not report.overflow
+    read = time.perf_counter() - start
+    assert enqueued < read / 10, (enqueued, read)
+    once = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(once):
+        report = scaler.unscale(grads)
+    for value, overflow in ((16.0, False), (float("nan"), True), (16.0, False)):
+        for grad in grads:
+            grad.fill_(value)
+        once.replay()
+        scale = scaler.loss_scale
+        assert report.overflow == overflow and (overflow or grads[0][0].item() == 16 / scale)
+        scaler.update(report)
+    say(claim="an unread report waits for nothing", enqueued_us=round(enqueued * 1e6), read_us=round(read * 1e6))
+
+
+def stalls(torch):
+    from gradscaler.torch import GradScaler, StallError
+
+    parameter = torch.nn.Parameter(torch.zeros(3, device="cuda"))
+    optimizer = torch.optim.AdamW([("weight", parameter)], fused=True)
+    scaler, steps = GradScaler("cuda", 2.0**-140), 0
+    try:
+        while steps < 1000:
+            steps += 1
+            scaler.scale(torch.ones((), device="cuda"))
+            parameter.grad = torch.full((3,), float("nan"), device="cuda")
+            scaler.step(optimizer)
+            scaler.update()
+    except StallError as error:
+        assert "weight" in str(error), error
+        say(claim="a fused optimizer's StallError comes", step=steps, scale_is_0_after=10)
+        return
+    raise AssertionError("no StallError in 1000 steps")
+
+
+def torch_kind():
+    torch, device = torch_and_device()
+    say(torch=torch.__version__, cuda=torch.version.cuda)
+    failed = []
+    beside_torch(torch, device)
+    for claim in (streams, graph, neutral, stalls) if device == "cuda" else ():
+        try:
+            claim(torch)
+        except Exception as error:
+            failed.append(f"{claim.__name__}: {type(error).__name__}: {error}")
+    assert not failed, failed
+
+
+# ---- a training ----
+
+
+def gpt2(torch, device):
+    functional = torch.nn.functional
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(D) for _ in range(2))
+            self.attend, self.project = torch.nn.Linear(D, 3 * D), torch.nn.Linear(D, D)
+            self.widen, self.narrow = torch.nn.Linear(D, 4 * D), torch.nn.Linear(4 * D, D)
+
+        def forward(self, x):
+            batch, length, _ = x.shape
+            heads = max(D // 64, 1)
+            parts = self.attend(self.norms[0](x)).view(batch, length, 3, heads, D // heads).permute(2, 0, 3, 1, 4)
+            y = functional.scaled_dot_product_attention(*parts, is_causal=True)
+            x = x + self.project(y.transpose(1, 2).reshape(batch, length, D))
+            return x + self.narrow(functional.gelu(self.widen(self.norms[1](x))))
+
+    class GPT2Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.places = torch.nn.Embedding(WORDS, D), torch.nn.Embedding(PLACES, D)
+            self.blocks, self.norm = torch.nn.ModuleList(Block() for _ in range(LAYERS)), torch.nn.LayerNorm(D)
+
+        def forward(self, tokens):
+            x = self.words(tokens[:, :-1]) + self.places.weight[: tokens.shape[1] - 1]
+            for block in self.blocks:
+                x = block(x)
+            logits = functional.linear(self.norm(x), self.words.weight)
+            return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+    torch.manual_seed(5)
+    with torch.device(device):
+        model = GPT2Model()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.02)
+    return model
+
+
+def train():
+    torch, device = torch_and_device()
+    from gradscaler.torch import GradScaler
+
+    steps, batch, length = (4, 2, 16) if SHORT else (50, 8, 512)
+    narrow = torch.bfloat16 if device == "cpu" else torch.float16
+    torch.manual_seed(6)
+    tokens = torch.randint(WORDS, (8, batch, length + 1), device=device)
+
+    def trained(kind, clip, fused, deterministic=False):
+        """Losses of the steps, and milliseconds of one, warmed up."""
+        torch.use_deterministic_algorithms(deterministic, warn_only=True)
+        model = gpt2(torch, device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
+        made = {"torch": torch.amp.GradScaler, "ours": GradScaler, "shadow": GradScaler}.get(kind)
+        scaler = made(device, 65536.0, growth_interval=20) if made else None
+        losses, warm, start = [], 2 if SHORT else 10, 0.0
+        for step in range(steps + warm):
+            if step == warm:
+                torch.cuda.synchronize() if device == "cuda" else None
+                start = time.perf_counter()
+            with torch.autocast(device, dtype=narrow):
+                loss = model(tokens[step % 8])
+            with scaler.shadow(optimizer) if kind == "shadow" else contextlib.nullcontext():
+                (scaler.scale(loss) if scaler else loss).backward()
+            if scaler is None:
+                if clip:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                optimizer.step()
+            else:
+                if clip and kind == "torch":
+                    scaler.unscale_(optimizer)
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                elif clip or kind == "shadow":
+                    scaler.unscale_(optimizer, max_norm=clip)
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        torch.cuda.synchronize() if device == "cuda" else None
+        milliseconds = (time.perf_counter() - start) / steps * 1e3
+        return torch.stack(losses).float().cpu(), milliseconds
+
+    say(torch=torch.__version__, device=device, steps=steps, batch=batch, length=length)
+    for fused in (False, True):
+        reference, again, ours = (trained(kind, None, fused, True)[0] for kind in ("torch", "torch", "ours"))
+        say(
+            claim="the same losses",
+            fused=fused,
+            first=round(reference[0].item(), 4),
+            last=round(reference[-1].item(), 4),
+            largest_difference=(ours - reference).abs().max().item(),
+            of_torch_with_itself=(again - reference).abs().max().item(),
+        )
+        if torch.equal(again, reference):
+            assert torch.equal(ours, reference), "torch gives these losses each time, ours gives others"
+    for clip in (1.0,) if SHORT else (None, 1.0):
+        for fused in (True,) if SHORT else (False, True):
+            kinds, found = ["none", "torch", "ours", "shadow"], {}
+            for kind in [*kinds, *reversed(kinds)]:
+                found[kind] = min(found.get(kind, 1e9), trained(kind, clip, fused)[1])
+                gc.collect()
+            added = {f"{kind}_adds_ms": round(found[kind] - found["none"], 3) for kind in kinds[1:]}
+            say(clip=clip, fused=fused, without_ms=round(found["none"], 3), **added)
+
+
+# ---- CuPy and JAX ----
+
+
+def cupy():
+    try:
+        import cupy
+        import numpy as np
+    except ImportError as error:
+        not_run(str(error))
+    if cupy.cuda.runtime.getDeviceCount() == 0:
+        not_run("CuPy has no device")
+    from gradscaler import Scaler, Want
+
+    values = [np.linspace(-3, 3, min(n, 100_000), dtype=np.float32) for n in GPT2]
+    host = [each.copy() for each in values]
+    expected = Scaler(init_scale=8.0).unscale(host, want=Want.NORM)
+    for stream in (cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)):
+        with stream:
+            arrays = [cupy.asarray(each) for each in values]
+            report = Scaler(init_scale=8.0).unscale(arrays, want=Want.NORM)
+            assert bytes(report) == bytes(expected)
+            assert all(np.array_equal(a.get(), b) for a, b in zip(arrays, host, strict=True))
+    scaler = Scaler(init_scale=8.0)
+    with stream:
+        one = [cupy.full(1000, 16.0, cupy.float32)]
+        scaler.check(one)
+        stream.begin_capture()
+        report = scaler.unscale(one)
+        once = stream.end_capture()
+        for value in (16.0, np.inf, 16.0):
+            one[0].fill(value)
+            scale = scaler.loss_scale
+            once.launch(stream)
+            assert report.overflow == (value == np.inf) and (report.overflow or one[0].get()[0] == 16 / scale)
+            scaler.update(report)
+        unread = microseconds(lambda: scaler.unscale(arrays))
+    say(cupy=cupy.__version__, claims="bits of the host, two streams, a graph", arrays=len(arrays), unread_us=unread)
+
+
+def jax():
+    try:
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+    except ImportError as error:
+        not_run(str(error))
+    device = jax.devices()[0]
+    if device.platform != "gpu":
+        not_run(f"JAX {jax.__version__} has no GPU here, only {device.platform}")
+    from gradscaler.jax import Scaler
+
+    values = {f"p{i}": np.linspace(-3, 3, min(n, 100_000), dtype=np.float32) for i, n in enumerate(GPT2)}
+
+    def step(scaler, grads):
+        grads, report = scaler.unscale(grads)
+        return scaler.update(report), grads, report.overflow
+
+    def run(at):
+        with jax.default_device(at):
+            scaler, answers = Scaler("torch", init_scale=8.0, growth_interval=2), []
+            compiled = jax.jit(step)
+            for bad in (False, True, False, False):
+                grads = {name: jnp.asarray(each) for name, each in values.items()}
+                grads["p1"] = grads["p1"].at[3].set(jnp.inf if bad else 1.0)
+                scaler, grads, overflow = compiled(scaler, grads)
+                answers.append((float(scaler.scale(jnp.float32(1))), bool(overflow)))
+            return answers, {name: np.asarray(each) for name, each in grads.items()}
+
+    there, here = run(device), run(jax.devices("cpu")[0])
+    assert there[0] == here[0], (there[0], here[0])
+    assert all(np.array_equal(there[1][name], here[1][name]) for name in values)
+    say(jax=jax.__version__, claim="in jit the scales and the bits of the CPU", answers=str(there[0]))
+
+
+if __name__ == "__main__":
+    {"scaler": scaler, "torch": torch_kind, "train": train, "cupy": cupy, "jax": jax}[sys.argv[1]]()

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""What it costs that ranks agree: merging is measured here, gathering is from a model.
+
+    cmake --build build/release --target limits && build/venv/bin/python tests/bench/ranks.py [--guide]
+
+Prints a table for 8 to 65,536 ranks; --guide writes it to docs/ranks.md. The model: a gather among n ranks takes
+ceil(log2 n) messages one after another, each of a latency, and moves 192 bytes of each other rank through a link.
+"""
+
+import argparse
+import ctypes
+import math
+import statistics
+from pathlib import Path
+
+import gradscaler
+
+ROOT = Path(__file__).parents[2]
+BEGIN, END = "<!-- written by tests/bench/ranks.py --guide -->", "<!-- to here -->"
+SIZE, GROUP = 192, 64
+NETWORKS = {"5 µs, 25 GB/s": (5e-6, 25e9), "30 µs, 1.25 GB/s": (30e-6, 1.25e9)}  # InfiniBand, 10 Gbit Ethernet
+RANKS = [8, 64, 512, 4096, 65536]
+
+
+def merge_times():
+    """Seconds to merge as many reports, the median of five."""
+    ctypes.CDLL(ROOT / "build/release/libgradscaler.so", mode=ctypes.RTLD_GLOBAL)
+    merge = ctypes.CDLL(ROOT / "build/release/tests/bench/liblimits.so").merge_seconds
+    merge.restype, merge.argtypes = (
+        ctypes.c_double,
+        (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p, ctypes.c_uint64),
+    )
+    scaler, out, times = gradscaler.Scaler(), ctypes.create_string_buffer(SIZE), {}
+    reports = [bytes(scaler.stamp(gradscaler.Report(sum_squares=1.0 + r, elements=r), r)) for r in range(RANKS[-1])]
+    for n in sorted({*RANKS, *(group for ranks in RANKS for group in groups(ranks))}):
+        rows, repeats = b"".join(reports[:n]), max(1, 2_000_000 // n)
+        found = [merge(rows, n, out, repeats) for _ in range(5)]
+        assert all(seconds > 0 for seconds in found)
+        times[n] = statistics.median(found)
+    return times
+
+
+def groups(ranks):
+    """How many reports each merge has, from the innermost: groups of 64, then groups of those."""
+    sizes = []
+    while ranks > GROUP:
+        sizes.append(GROUP)
+        ranks = -(-ranks // GROUP)
+    return [*sizes, ranks]
+
+
+def gather(ranks, latency, bandwidth):
+    return math.ceil(math.log2(ranks)) * latency + (ranks - 1) * SIZE / bandwidth if ranks > 1 else 0.0
+
+
+def lines():
+    merge = merge_times()
+    head = [f"flat, {name}" for name in NETWORKS] + [f"by 64, {name}" for name in NETWORKS]
+    yield f"| ranks | bytes | merge | {' | '.join(head)} |"
+    yield "|---" * (3 + len(head)) + "|"
+    for ranks in RANKS:
+        flat = [gather(ranks, *network) + merge[ranks] for network in NETWORKS.values()]
+        nested = [sum(gather(n, *network) + merge[n] for n in groups(ranks)) for network in NETWORKS.values()]
+        size = f"{ranks * SIZE / 1024:,.1f} KiB" if ranks < 4096 else f"{ranks * SIZE / 2**20:,.2f} MiB"
+        cells = [f"{seconds * 1e6:,.0f} µs" for seconds in [*flat, *nested]]
+        yield f"| {ranks:,} | {size} | {merge[ranks] * 1e6:,.1f} µs | {' | '.join(cells)} |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--guide", action="store_true", help="write the table to docs/ranks.md")
+    options = parser.parse_args()
+    table = "\n".join(lines())
+    if options.guide:
+        guide = ROOT / "docs/ranks.md"
+        before, rest = guide.read_text().split(BEGIN)
+        guide.write_text(before + BEGIN + "\n" + table + "\n" + END + rest.split(END)[1])
+    print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: MIT
+// Ranks: a digest tells states that will go different ways from those that will not, a merge of
+// merges is the merge of all, and where something is wrong it says on which rank.
+#include <map>
+
+#include "support.hpp"
+
+namespace {
+
+using Reports = std::vector<gsc_report>;
+
+constexpr gsc_report unread = {};
+
+// A new field decides later steps: then it belongs into gsc_digest and into the first case below.
+static_assert(GSC_POLICY_SIZE == 152 && sizeof gsc_state().reserved == 80);
+
+gsc_policy preset(const char *name)
+{
+    gsc_policy p = GSC_POLICY_INIT;
+    REQUIRE(gsc_policy_preset(name, &p, nullptr) == GSC_OK);
+    return p;
+}
+
+gsc_state start(const gsc_policy &p)
+{
+    gsc_state state;
+    REQUIRE(gsc_state_init(nullptr, &p, nullptr, &state, nullptr) == GSC_OK);
+    return state;
+}
+
+gsc_state stepped(const gsc_policy &p, const gsc_state &from, uint64_t draw)
+{
+    gsc_report report = {};
+    gsc_state state;
+    report.overflow = draw % 5 == 0;
+    report.amax = static_cast<double>(1 + draw % 3);
+    REQUIRE(gsc_state_update(nullptr, &p, &from, &report, &state, nullptr) == GSC_OK);
+    return state;
+}
+
+uint64_t digest(const gsc_policy *p, const gsc_state *s)
+{
+    gsc_report out;
+    REQUIRE(gsc_report_stamp(nullptr, &unread, p, s, 0, &out, nullptr) == GSC_OK);
+    return out.agreement;
+}
+
+gsc_report stamped(const gsc_report &report, uint32_t rank, const gsc_policy *p = nullptr,
+                   const gsc_state *s = nullptr)
+{
+    gsc_report out;
+    REQUIRE(gsc_report_stamp(nullptr, &report, p, s, rank, &out, nullptr) == GSC_OK);
+    return out;
+}
+
+gsc_report merged(const gsc_report *reports, uint64_t n, uint32_t kind = GSC_MERGE_PARTS)
+{
+    gsc_report out;
+    REQUIRE(gsc_report_merge(nullptr, reports, n, kind, nullptr, &out, nullptr) == GSC_OK);
+    return out;
+}
+
+/* What a rank may send: of an empty list, without a digest, a bare verdict, failed, measured. */
+gsc_report random_report(Random &random, uint32_t rank)
+{
+    gsc_report r = {};
+    if (random.next() % 8 == 0)
+        return r;
+    r.amax = random.unit() * 100;
+    r.sum_squares = random.unit() * 1000;
+    r.absent = random.next() % 8 ? 0 : GSC_WANT_NORM;
+    r.serial = random.next() % 5;
+    r.elements = static_cast<int64_t>(random.next() % 1000);
+    if (random.next() % 8 == 0) {
+        r.nan_count = 1 + static_cast<int64_t>(random.next() % 9);
+        r.first_tensor = static_cast<int64_t>(random.next() % 100);
+        r.first_element = static_cast<int64_t>(random.next() % 100);
+    }
+    r.status = random.next() % 8 ? GSC_OK : GSC_ERROR_FACTOR - static_cast<int>(random.next() % 9);
+    r.overflow = r.nan_count > 0 || r.status != GSC_OK || random.next() % 8 == 0;
+    r.found_inf = static_cast<float>(r.overflow);
+    if (random.next() % 8 == 0)
+        return r;
+    r = stamped(r, rank);
+    r.agreement = 42;
+    return r;
+}
+
+Reports merged_in_groups(const Reports &reports, const std::vector<uint64_t> &sizes, uint32_t kind)
+{
+    Reports groups;
+    uint64_t at = 0;
+    for (uint64_t size : sizes) {
+        groups.push_back(merged(&reports[at], size, kind));
+        at += size;
+    }
+    REQUIRE(at == reports.size());
+    return groups;
+}
+
+} // namespace
+
+TEST_CASE("each field that decides later steps is in the digest, and no other", "[state]")
+{
+    gsc_policy base = preset("recommended");
+    base.ceiling_rule = base.floor_rule = GSC_LIMIT_ALWAYS; // all that may go with target_amax
+    gsc_policy p = base;
+    gsc_state s = stepped(p, start(p), 1);
+    const uint64_t same_digest = digest(&p, &s);
+    std::vector<uint64_t> seen = {same_digest, digest(&p, nullptr), digest(nullptr, &s)};
+    const auto differs = [&] {
+        seen.push_back(digest(&p, &s));
+        p = base;
+        s = stepped(p, start(p), 1);
+    };
+    const auto agrees = [&] {
+        CHECK(digest(&p, &s) == same_digest);
+        p = base;
+        s = stepped(p, start(p), 1);
+    };
+    p.growth_factor = 4, differs();
+    p.backoff_factor = 0.25, differs();
+    p.backoff_factor = 0, differs(); // divides, which rounds otherwise
+    p.growth_interval = 3, differs();
+    p.growth_rule = GSC_GROWTH_EXACT, differs();
+    p.growth_lag = 1, differs();
+    p.max_scale = 0, differs();
+    p.min_scale = 0, differs();
+    p.ceiling_rule = GSC_LIMIT_CLAMP, differs();
+    p.floor_rule = GSC_LIMIT_CLAMP, differs();
+    p.overflow_test = GSC_TEST_NORM, differs();
+    p.hysteresis = 2, differs();
+    p.overflow_reset = 0, differs();
+    p.apply_delay = 1, differs();
+    p.overflow_tolerance = 0.5, differs();
+    p.stall_limit = 0, differs();
+    p.quirks = GSC_QUIRK_TOLERATE_BELOW, differs();
+    p.arithmetic = GSC_ARITHMETIC_F64, differs();
+    p.target_amax = 1, differs();
+    p.mean_decay = 0.5, differs();
+    p.variance_decay = 0.5, differs();
+    p.margin_sigmas = 1, differs();
+    p.overflow_log2 = 1, differs();
+    s.factor.scale = 2, s.factor.inverse = 0.5, differs();
+    s.next.scale = 2, s.next.inverse = 0.5, differs();
+    s.mean = 1, differs();
+    s.slow_mean = 1, differs();
+    s.mean_square = 1, differs();
+    s.mean_start = 0.5, differs();
+    s.slow_start = 0.5, differs();
+    s.good = 7, differs();
+    s.steps = 7, differs();
+    s.overflows = 7, differs();
+    s.stalled = 7, differs();
+    std::sort(seen.begin(), seen.end());
+    CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
+    CHECK(seen.front() != 0);
+
+    p.init_scale = 4, agrees();
+    p.hysteresis = 1, agrees(); // what 0 means
+    s.mean = -0.0, agrees();
+    s.skipped = s.growths = s.backoffs = 9, agrees();
+    s.events = GSC_EVENT_STOPPED, s.skip_f32 = 1, agrees();
+    s.factor.serial = s.next.serial = 99, agrees(); // of a run that was resumed
+    CHECK(digest(nullptr, nullptr) == 0);
+}
+
+TEST_CASE("the digest has the same bits on every platform", "[state]")
+{
+    const gsc_policy p = preset("nemo");
+    const gsc_state s = stepped(p, start(p), 5);
+    CHECK(digest(&p, &s) == 0xfa7bad9d1d1d784eu);
+}
+
+TEST_CASE("states of one digest go on alike", "[state]")
+{
+    Random random = {3};
+    int met = 0;
+    for (uint32_t i = 0; gsc_preset_name(i); i++) {
+        gsc_policy p = preset(gsc_preset_name(i));
+        p.growth_interval = std::min<uint64_t>(p.growth_interval, 2);
+        std::map<uint64_t, gsc_state> known;
+        gsc_state s = start(p);
+        for (int step = 0; step < 400 && s.factor.scale < 0x1p100 && s.factor.scale > 0x1p-100;
+             step++, s = stepped(p, s, random.next())) {
+            const auto [old, is_new] = known.insert({digest(&p, &s), s});
+            if (is_new)
+                continue;
+            met++;
+            gsc_state one = old->second, other = s;
+            for (int k = 0; k < 20; k++) {
+                const uint64_t draw = random.next();
+                one = stepped(p, one, draw), other = stepped(p, other, draw);
+                REQUIRE(one.factor.scale == other.factor.scale);
+                REQUIRE(one.events == other.events);
+            }
+        }
+    }
+    CHECK(met > 500);
+}
+
+TEST_CASE("a stamp changes the rank and the digest, whatever was there", "[state]")
+{
+    Random random = {4};
+    const gsc_policy p = preset("torch");
+    const gsc_state s = start(p);
+    for (uint32_t rank : {0u, 1u, 65535u, UINT32_MAX - 1})
+        for (int i = 0; i < 20; i++) {
+            gsc_report expected = random_report(random, 7), place = expected;
+            expected.agreement = digest(&p, &s);
+            expected.status_rank = expected.first_rank = rank + 1;
+            CHECK(same(stamped(place, rank, &p, &s), expected));
+            REQUIRE(gsc_report_stamp(nullptr, &place, &p, &s, rank, &place, nullptr) == GSC_OK);
+            CHECK(same(place, expected));
+        }
+}
+
+TEST_CASE("a merge says of which rank the error is, and of which the first overflow", "[state]")
+{
+    const gsc_report good = {};
+    gsc_report verdict = {}, nan = {}, failed = {};
+    verdict.overflow = nan.overflow = failed.overflow = 1;
+    nan.nan_count = 3;
+    nan.first_tensor = 5;
+    failed.status = GSC_ERROR_MEMORY;
+    const auto ranks = [](std::vector<gsc_report> reports) {
+        for (uint32_t i = 0; i < reports.size(); i++)
+            reports[i] = stamped(reports[i], i);
+        const gsc_report r = merged(reports.data(), reports.size());
+        return std::vector<uint32_t>{r.status_rank, r.first_rank};
+    };
+    using Ranks = std::vector<uint32_t>;
+    CHECK(ranks({good, good}) == Ranks{0, 0});
+    CHECK(ranks({good, verdict, verdict}) == Ranks{0, 2});
+    CHECK(ranks({good, verdict, nan, nan}) == Ranks{0, 3}); // whose first_tensor is told
+    CHECK(ranks({good, failed, nan, failed}) == Ranks{2, 3});
+    CHECK(ranks({nan, failed}) == Ranks{2, 1});
+}
+
+TEST_CASE("a report without a digest agrees with all, and a merge keeps the digest", "[state]")
+{
+    const gsc_policy p = preset("torch");
+    const gsc_state s = start(p);
+    gsc_report failed = {};
+    failed.status = GSC_ERROR_MEMORY;
+    failed.overflow = 1;
+    for (const gsc_report &other : {gsc_report{}, failed}) {
+        const gsc_report list[] = {other, stamped(unread, 1, &p, &s), other};
+        const gsc_report r = merged(list, 3);
+        CHECK(r.agreement == digest(&p, &s));
+        CHECK(r.status == other.status);
+    }
+}
+
+TEST_CASE("merges of merges are the merge of all, but for the order of the sum", "[state]")
+{
+    Random random = {5};
+    for (int round = 0; round < 2000; round++) {
+        Reports reports;
+        std::vector<uint64_t> sizes;
+        for (uint64_t group = 0, groups = random.next() % 6; group < groups; group++) {
+            sizes.push_back(random.next() % 6); // a node without ranks, too
+            for (uint64_t i = 0; i < sizes.back(); i++)
+                reports.push_back(random_report(random, static_cast<uint32_t>(reports.size())));
+        }
+        reports.reserve(1);
+        for (uint32_t kind : {GSC_MERGE_PARTS, GSC_MERGE_SUMMANDS}) {
+            const Reports groups = merged_in_groups(reports, sizes, kind);
+            const gsc_report flat = merged(reports.data(), reports.size(), kind);
+            gsc_report nested = merged(groups.data(), groups.size(), kind);
+            if (reports.empty() || kind == GSC_MERGE_PARTS) {
+                CHECK(std::fabs(nested.sum_squares - flat.sum_squares) <= 1e-12 * flat.sum_squares);
+                nested.sum_squares = flat.sum_squares;
+            }
+            if (reports.empty())
+                nested.absent = flat.absent; // a list of no groups, or of empty ones
+            CHECK(same(nested, flat));
+        }
+    }
+}
+
+TEST_CASE("in groups of 64 the sum has the same bits, too", "[state]")
+{
+    Random random = {6};
+    for (uint64_t n : {1u, 63u, 64u, 65u, 128u, 1000u, 4096u}) {
+        Reports reports;
+        std::vector<uint64_t> sizes(n / 64, 64);
+        if (n % 64)
+            sizes.push_back(n % 64);
+        while (reports.size() < n) {
+            reports.push_back(random_report(random, static_cast<uint32_t>(reports.size())));
+            reports.back().absent = 0;
+        }
+        const Reports groups = merged_in_groups(reports, sizes, GSC_MERGE_PARTS);
+        CHECK(same(merged(groups.data(), groups.size()), merged(reports.data(), n)));
+    }
+}

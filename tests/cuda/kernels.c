@@ -1,3 +1,0 @@
-/* SPDX-License-Identifier: MIT */
-/* The kernels as C for the emulated device. */
-#include "cuda/kernels.cu"

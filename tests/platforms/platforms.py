@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Builds the library for other platforms, and runs it where an emulator of one is at hand.
+
+    platforms.py ZIG FILE --native PROGRAM [--long]
+
+ZIG is a compiler for all of them, FILE what tests/parity/record.py recorded. A platform passes if the client of the
+parity test, built for it, prints the digest that this machine's own prints, with the instruction set that is chosen
+there and in plain C. What can only be built is said to be so. Targets that the library is not for must be refused by
+the header's own sentence.
+"""
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build/platforms"
+SOURCES = sorted(ROOT.glob("core/**/*.c")) + [ROOT / "tests/parity/parity.c"]
+FLAGS = ["-std=c11", "-O2", "-ffp-contract=off", "-D_POSIX_C_SOURCE=200809L", "-DGSC_STATIC", "-Wall", "-Werror"]
+REFUSAL = "gradscaler is for 64-bit little-endian machines"
+REFUSED = "x86-linux-musl", "arm-linux-musleabihf", "wasm32-wasi", "powerpc64-linux-musl"
+
+
+@dataclass
+class Platform:
+    words: str  # as a user says it
+    target: str  # as the compiler says it
+    runner: str | None = None  # the command that runs its programs here; "": this machine does; None: nothing
+    is_short: bool = False  # runs without --long, too
+
+    def program(self):
+        return BUILD / self.target / ("parity.exe" if "windows" in self.target else "parity")
+
+
+PLATFORMS = [
+    Platform("Linux x86-64, glibc 2.17", "x86_64-linux-gnu.2.17", ""),
+    Platform("Linux x86-64, musl", "x86_64-linux-musl", ""),
+    Platform("Linux arm64, glibc 2.17", "aarch64-linux-gnu.2.17", "qemu-aarch64-static -L /usr/aarch64-linux-gnu"),
+    Platform("Linux arm64, musl", "aarch64-linux-musl", "qemu-aarch64-static", True),
+    Platform("Linux riscv64, musl", "riscv64-linux-musl", "qemu-riscv64-static"),
+    Platform("Linux ppc64le, musl", "powerpc64le-linux-musl", "qemu-ppc64le-static"),
+    Platform("Windows x64", "x86_64-windows-gnu", "wine", True),
+    Platform("Windows arm64", "aarch64-windows-gnu"),
+    Platform("macOS arm64", "aarch64-macos"),
+    Platform("macOS x64", "x86_64-macos"),
+    Platform("FreeBSD x64", "x86_64-freebsd"),
+]
+
+
+def run(command, **more):
+    try:
+        return subprocess.run([str(word) for word in command], text=True, capture_output=True, timeout=600, **more)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", "not done after 600 s")
+
+
+def compile_for(zig, platform):
+    """None, or why it cannot be built."""
+    folder = BUILD / platform.target
+    folder.mkdir(parents=True, exist_ok=True)
+    target = ["-target", platform.target]
+
+    def compile_one(source):
+        compiled = folder / f"{source.parent.name}-{source.stem}.o"
+        include = [f"-I{ROOT / name}" for name in ("core", "include")]
+        return compiled, run([*zig, "cc", *target, *FLAGS, *include, "-c", source, "-o", compiled])
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(compile_one, SOURCES))
+    for _, result in results:
+        if result.returncode != 0:
+            return result.stderr
+    objects = [compiled for compiled, _ in results]
+    linked = run([*zig, "cc", *target, *objects, "-lm", "-lpthread", "-o", platform.program()])
+    return linked.stderr if linked.returncode != 0 else None
+
+
+def digest(command, file, rung):
+    """What the client prints; or its last words."""
+    environment = os.environ | {"WINEDEBUG": "-all", "WINEPREFIX": str(BUILD / "wine"), "GSC_CPU": rung}
+    result = run([*command, file], env=environment)
+    return result.stdout.strip() if result.returncode == 0 else (result.stderr or result.stdout).strip()[-300:]
+
+
+def try_platform(zig, platform, file, expected):
+    """A row: the platform, whether it was built, run, and gave the same bits; and what went wrong."""
+    row = {"platform": platform.words, "built": False, "run": "no emulator", "digest": "", "wrong": ""}
+    row["wrong"] = compile_for(zig, platform) or ""
+    if row["wrong"]:
+        return row | {"run": ""}
+    row["built"] = True
+    if platform.runner is None:
+        return row
+    runner = shlex.split(platform.runner)
+    if runner and not shutil.which(runner[0]):
+        return row | {"run": f"{runner[0]} is not installed", "wrong": f"install {runner[0]}"}
+    row["run"] = runner[0].removesuffix("-static") if runner else "here"
+    found = {rung: digest([*runner, platform.program()], file, rung) for rung in ("", "scalar")}
+    wrong = [f"GSC_CPU={rung}: {text}" for rung, text in found.items() if text != expected]
+    return row | {"digest": "different" if wrong else "equal", "wrong": "; ".join(wrong)}
+
+
+def check_refused(zig, target):
+    """None, or what the compiler says instead of the header's sentence."""
+    result = run([*zig, "cc", "-target", target, "-fsyntax-only", "-x", "c", ROOT / "include/gradscaler.h"])
+    return None if result.returncode != 0 and REFUSAL in result.stderr else result.stderr or "it compiles"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("zig", type=shlex.split)
+    parser.add_argument("file")
+    parser.add_argument("--native", required=True, help="this machine's own client")
+    parser.add_argument("--long", action="store_true", help="all platforms instead of two")
+    options = parser.parse_args()
+    expected = digest([options.native], options.file, "")
+    print(f"this machine: {expected}\n", flush=True)
+    rows, failed = [], 0
+    for platform in PLATFORMS:
+        if not (options.long or platform.is_short):
+            continue
+        start = time.monotonic()
+        row = try_platform(options.zig, platform, options.file, expected)
+        rows.append(row)
+        failed += bool(row["wrong"])
+        word = row["wrong"] and "FAILED" or row["digest"] and "same bits" or "builds; not run"
+        print(f"{row['platform']:<28}{row['run']:<18}{word:<16}{time.monotonic() - start:5.0f} s", flush=True)
+        if row["wrong"]:
+            print(f"  {row['wrong']}", flush=True)
+    for target in REFUSED:
+        wrong = check_refused(options.zig, target)
+        failed += bool(wrong)
+        print(f"{target:<46}{'FAILED: ' + wrong if wrong else 'refused in one sentence'}", flush=True)
+    print(f"{len(rows) + len(REFUSED) - failed} passed, {failed} failed")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: MIT
+"""Rank programs of several engines, and how they are started."""
+
+import os
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import engines  # noqa: E402, after that
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="mpi4py beside C over MPI, and ranks that are 8 s late")
+
+
+def pytest_generate_tests(metafunc):
+    if "engine" in metafunc.fixturenames:
+        metafunc.parametrize("engine", engines.ALL if metafunc.config.getoption("--long") else engines.IN_CI)

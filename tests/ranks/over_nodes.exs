@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: MIT
+# The rank program of steps.py, on nodes of distributed Erlang.
+#
+#     elixir -pa .../gradscaler/ebin over_nodes.exs SIZE faults DIRECTORY FAULT SECONDS    RANKS_TIMEOUT: of :erpc, seconds
+#     elixir -pa .../gradscaler/ebin over_nodes.exs SIZE reports FILE DIRECTORY    merges each row of SIZE reports in FILE
+{:module, Rank, code, _} =
+  defmodule Rank do
+    @moduledoc "What a node does when it is asked to; it knows its rank."
+
+    alias GradScaler.Report
+
+    @bad_step 3
+    @bad_rank 1
+
+    def start(rank, size, directory, fault) do
+      scale = if {fault, rank} == {"drift", @bad_rank}, do: 2.0, else: 4.0
+      scaler = GradScaler.new("torch", init_scale: scale, growth_interval: 2)
+      put(%{rank: rank, size: size, directory: directory, scaler: scaler, fault: fault})
+      if fault, do: File.write!(log(rank, directory), "")
+    end
+
+    defp put(mine), do: :persistent_term.put(__MODULE__, mine)
+    defp log(rank, directory), do: Path.join(directory, Integer.to_string(rank))
+
+    @doc "The stamped report of this node's gradients in a step."
+    def report(step, seconds) do
+      %{rank: rank, scaler: scaler, fault: fault} = :persistent_term.get(__MODULE__)
+      bad = {step, rank} == {@bad_step, @bad_rank} and fault
+      scale = GradScaler.loss_scale(scaler)
+
+      [weight, bias] =
+        for size <- [8, 4],
+            do:
+              for(
+                i <- 0..(size - 1),
+                into: <<>>,
+                do: <<(1 + rem(step + rank + i, 7)) * scale::little-float-32>>
+              )
+
+      nan = <<0x7FC00000::little-32>>
+
+      weight =
+        if bad == "nan",
+          do: binary_part(weight, 0, 8) <> nan <> binary_part(weight, 12, 20),
+          else: weight
+
+      weight = if bad == "fails", do: binary_part(weight, 0, 31), else: weight
+
+      report =
+        try do
+          {_, report} =
+            GradScaler.unscale(%{weight: {:f32, weight}, bias: {:f32, bias}}, scaler, want: :norm)
+
+          report
+        rescue
+          _ in ArgumentError -> GradScaler.failed_report(:dtype)
+        end
+
+      if bad == "dies", do: System.cmd("kill", ["-KILL", System.pid()])
+      if bad == "late", do: Process.sleep(1000 * seconds)
+      GradScaler.stamp(report, scaler, rank)
+    end
+
+    @doc "Merges what the nodes answered, and updates; a line says what came of it. Whether to go on."
+    def step(step, reports) do
+      %{rank: rank, scaler: scaler, directory: directory} =
+        mine = :persistent_term.get(__MODULE__)
+
+      {line, scaler} =
+        try do
+          report = GradScaler.merge(reports, :parts, scaler)
+          updated = GradScaler.update(scaler, report)
+          said = if GradScaler.overflow?(report), do: "skipped", else: "stepped"
+
+          line =
+            "#{said} #{GradScaler.norm(report)} #{GradScaler.loss_scale(updated)} #{where(report)}"
+
+          {line, updated}
+        rescue
+          error in ArgumentError -> {"refused #{error.message}", nil}
+        end
+
+      File.write!(log(rank, directory), "#{step} #{String.trim(line)}\n", [:append])
+      if scaler, do: put(%{mine | scaler: scaler})
+      scaler != nil
+    end
+
+    defp where(report) do
+      case GradScaler.first_overflow(report) do
+        nil -> ""
+        {path, _} -> "rank #{GradScaler.ranks(report).first}: #{inspect(path)}"
+      end
+    end
+
+    @doc "This node's reports of a file."
+    def own(path) do
+      %{rank: rank, size: size} = :persistent_term.get(__MODULE__)
+
+      for <<row::binary-size(192 * size) <- File.read!(path)>>,
+        do: Report.decode(binary_part(row, 192 * rank, 192))
+    end
+
+    @doc "Merges the reports of all nodes, case by case, into a file."
+    def merge(of_ranks) do
+      %{rank: rank, size: size, directory: directory} = :persistent_term.get(__MODULE__)
+      merged = Enum.zip_with(of_ranks, &Report.encode(GradScaler.merge(&1, :parts)))
+      File.write!(Path.join(directory, "#{size}-#{rank}"), merged)
+    end
+  end
+
+:persistent_term.put(:code_of_rank, code)
+
+defmodule Ranks do
+  @moduledoc "What the node that started the others does."
+
+  def main([size | arguments]) do
+    run(arguments, nodes(String.to_integer(size)))
+  end
+
+  defp run(["faults", directory, fault, seconds], nodes) do
+    timeout = 1000 * String.to_integer(System.get_env("RANKS_TIMEOUT", "60"))
+    start(nodes, directory, fault)
+    seconds = String.to_integer(seconds)
+    went_on = Enum.take_while(0..5, &step(nodes, &1, seconds, timeout))
+    System.halt(if length(went_on) == 6, do: 0, else: 1)
+  end
+
+  defp run(["reports", file, directory], nodes) do
+    start(nodes, directory, nil)
+    of_ranks = for {:ok, reports} <- :erpc.multicall(nodes, Rank, :own, [file]), do: reports
+    for result <- :erpc.multicall(nodes, Rank, :merge, [of_ranks]), do: {:ok, :ok} = result
+    System.halt(0)
+  end
+
+  defp nodes(size) do
+    {_, 0} = System.cmd("epmd", ["-daemon"])
+    {:ok, _} = :net_kernel.start([:"ranks_#{System.pid()}@127.0.0.1", :longnames])
+    for rank <- 0..(size - 1), do: peer(rank)
+  end
+
+  # It is not linked: its end is not the end of this one.
+  defp peer(rank) do
+    paths = for path <- :code.get_path(), argument <- [~c"-pa", path], do: argument
+
+    options = %{
+      name: :"rank#{rank}_#{System.pid()}",
+      host: ~c"127.0.0.1",
+      longnames: true,
+      args: paths
+    }
+
+    {:ok, _, node} = :peer.start(options)
+    code = :persistent_term.get(:code_of_rank)
+    {:module, Rank} = :erpc.call(node, :code, :load_binary, [Rank, ~c"over_nodes.exs", code])
+    node
+  end
+
+  defp start(nodes, directory, fault) do
+    for {node, rank} <- Enum.with_index(nodes),
+        do: :erpc.call(node, Rank, :start, [rank, length(nodes), directory, fault])
+  end
+
+  defp step(nodes, step, seconds, timeout) do
+    answers = :erpc.multicall(nodes, Rank, :report, [step, seconds], timeout)
+    reports = answers |> Enum.with_index() |> Enum.map(&report/1)
+    results = :erpc.multicall(nodes, Rank, :step, [step, reports], timeout)
+    Enum.all?(results, &(&1 == {:ok, true}))
+  end
+
+  defp report({{:ok, report}, _rank}), do: report
+
+  # A node that is gone, or later than the time-out: a report in its name.
+  defp report({_, rank}),
+    do: %{GradScaler.failed_report(:unavailable) | status_rank: rank + 1, first_rank: rank + 1}
+end
+
+Ranks.main(System.argv())

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: MIT
+"""docs/ranks.md: its Python runs on two ranks, its other examples are those of tested programs, its time-outs true."""
+
+import inspect
+import pathlib
+import re
+
+import engines
+import jax
+import pytest
+import start
+import torch
+import with_torch
+
+import gradscaler.torch
+
+ROOT = pathlib.Path(__file__).parents[2]
+GUIDE = (ROOT / "docs/ranks.md").read_text()
+BLOCKS = re.findall(r"^```(\w+(?: \w+)?)\n(.*?)^```", GUIDE, re.M | re.S)
+TESTED = {
+    "c": "bindings/c/examples/mpi_digits.c",
+    "elixir": "bindings/elixir/examples/ranks.exs",
+    "rust": "bindings/rust/ranks/src/main.rs",
+}
+
+
+def codes(kind):
+    found = [code for name, code in BLOCKS if name == kind]
+    assert found
+    return found
+
+
+def run_torch(rank, size, directory):
+    with_torch.join(rank, size, directory)
+    for code in codes("python torch"):
+        torch.manual_seed(rank)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+        names = {
+            "torch": torch,
+            "device": "cpu",
+            "GradScaler": gradscaler.torch.GradScaler,
+            "model": model,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+            "loader": [(torch.randn(32, 8), torch.randn(32, 4)) for _ in range(3)],
+            "loss_function": torch.nn.functional.mse_loss,
+        }
+        exec(compile(code, "docs/ranks.md", "exec"), names)
+        norms = [None] * size
+        torch.distributed.all_gather_object(norms, float(names.get("norm", 1)))
+        assert len(set(norms)) == 1 and 0 < norms[0] < 1e9
+    torch.distributed.destroy_process_group()
+
+
+def run_jax(rank, size, port):
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    names = {"coordinator": f"localhost:{port}", "ranks": size, "rank": rank}
+    for code in codes("python jax"):
+        exec(compile(code, "docs/ranks.md", "exec"), names)
+    assert not names["overflow"].addressable_data(0) and float(names["scaler"].state.addressable_data(0)[0]) >= 0
+
+
+def test_the_examples_for_torch_run_on_two_ranks(tmp_path):
+    assert start.processes(run_torch, 2, tmp_path) == [0, 0]
+
+
+def test_the_example_for_jax_runs_in_two_processes():
+    assert start.processes(run_jax, 2, engines.free_port()) == [0, 0]
+
+
+IN_GROUPS = """
+assert not step_in_groups(scaler, grads).overflow
+try:
+    step_in_groups(Scaler("torch", init_scale=4.0 if comm.rank == 3 else 2.0), grads)
+except Exception as error:
+    print(f"rank {comm.rank} stops: {error}")
+"""
+
+
+def test_the_examples_for_mpi_run_on_four_ranks_and_a_group_that_is_refused_stops_the_others(tmp_path):
+    program = tmp_path / "example.py"
+    code = "\n".join(codes("python mpi"))
+    assert "size = 64 " in code
+    program.write_text(code.replace("size = 64 ", "size = 2 ") + IN_GROUPS)
+    status, output = start.command([*engines.MPIRUN, "4", engines.sys.executable, "-m", "mpi4py", str(program)])
+    assert status == 0, output
+    assert output.count("rank 3 has another policy or state than rank 2") == 2, output
+    assert all(re.search(f"rank {rank} stops: .*rank 2", output) for rank in range(4)), output
+
+
+@pytest.mark.parametrize("language", TESTED)
+def test_an_example_of_another_language_is_that_of_a_tested_program(language):
+    source = [line.strip() for line in (ROOT / TESTED[language]).read_text().splitlines()]
+    for code in codes(language):
+        wanted = [line.strip() for line in code.splitlines()]
+        assert any(source[at : at + len(wanted)] == wanted for at in range(len(source))), code
+
+
+def test_the_time_outs_are_those_of_the_engines():
+    half_an_hour = torch.distributed.constants.default_pg_timeout.total_seconds()
+    heartbeat = inspect.signature(jax.distributed.initialize).parameters["heartbeat_timeout_seconds"].default
+    assert re.search(rf"\| torch, gloo \| {half_an_hour / 60:.0f} minutes ", GUIDE)
+    assert f"| {heartbeat} s without a heartbeat" in GUIDE
