@@ -2,6 +2,9 @@
 /* The CPU's table of operations, and what is little: contexts and memory. */
 #include "cpu.h"
 
+#if defined(_WIN32)
+#include <malloc.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +55,6 @@ static gsc_status workspace_size(const gsc_exec *on, const gsc_job *job, uint64_
 }
 
 #if defined(_WIN32)
-#include <malloc.h>
 #define ALIGNED_ALLOC(alignment, size) _aligned_malloc(size, alignment)
 #define ALIGNED_FREE(memory)           _aligned_free(memory)
 #else

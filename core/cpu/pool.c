@@ -46,16 +46,10 @@ struct gsc_pool {
 /* One more in each child, so that what a fork froze is told from what runs here. */
 static _Atomic uint64_t generation = 1;
 
-#if defined(_WIN32) /* nothing forks, and signals go to threads of their own */
+#if defined(_WIN32) /* nothing forks */
 static bool watch_forks(void)
 {
     return true;
-}
-
-static int make_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
-                       void *argument)
-{
-    return pthread_create(thread, attributes, run, argument);
 }
 #else
 static _Atomic bool watches;
@@ -71,30 +65,6 @@ static bool watch_forks(void)
     if (!watches)
         watches = pthread_atfork(NULL, NULL, forked) == 0;
     return watches;
-}
-
-/* Signals are for the host's threads; but its crash handler should see a fault in a worker. */
-static int make_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
-                       void *argument)
-{
-    static const int faults[] = {
-        SIGBUS,
-        SIGFPE,
-        SIGILL,
-        SIGSEGV,
-        SIGSYS,
-#if defined(SIGTRAP) /* not of POSIX alone */
-        SIGTRAP,
-#endif
-    };
-    sigset_t signals, before;
-    sigfillset(&signals);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        sigdelset(&signals, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &signals, &before);
-    const int error = pthread_create(thread, attributes, run, argument);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
 }
 #endif
 
@@ -141,9 +111,30 @@ static void make_workers(gsc_pool *pool)
     pthread_cond_init(&pool->finished, NULL);
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
+#if !defined(_WIN32)
+    /* Signals are for the host's threads; but its crash handler should see a fault in a worker. */
+    static const int faults[] = {
+        SIGBUS,
+        SIGFPE,
+        SIGILL,
+        SIGSEGV,
+        SIGSYS,
+#if defined(SIGTRAP) /* not of POSIX alone */
+        SIGTRAP,
+#endif
+    };
+    sigset_t signals, before;
+    sigfillset(&signals);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&signals, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &signals, &before);
+#endif
     while (pool->made < pool->wanted &&
-           make_thread(&pool->workers[pool->made], &attributes, worker, pool) == 0)
+           pthread_create(&pool->workers[pool->made], &attributes, worker, pool) == 0)
         pool->made++;
+#if !defined(_WIN32)
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+#endif
     pthread_attr_destroy(&attributes);
 }
 

@@ -5,9 +5,6 @@
  */
 #include "driver.h"
 
-#if !defined(_WIN32)
-#include <dlfcn.h>
-#endif
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,6 +13,8 @@
 #include <unistd.h>
 #if defined(_WIN32)
 #include <windows.h>
+#else
+#include <dlfcn.h>
 #endif
 
 #include "launch.h"
@@ -24,7 +23,7 @@
 #define LIBRARY             "nvcuda.dll"
 #define LOAD(name)          ((void *)LoadLibraryExA(name, NULL, LOAD_LIBRARY_SEARCH_SYSTEM32))
 #define FIND(library, name) ((void *)GetProcAddress((HMODULE)(library), name))
-#define WHY()               ""
+#define WHY()               NULL
 #undef OPTIONAL
 #else
 #define LIBRARY             "libcuda.so.1"

@@ -884,13 +884,7 @@ SLOW uint32_t full(const piece *p, found *f, uint32_t row, uint32_t end)
     X(cb16, f32)
 /* Those of them that quick makes faster than full. */
 #define FOR_QUICK(X)                                                                               \
-    X(f32, f32)                                                                                    \
-    X(f16, f16)                                                                                    \
-    X(bf16, bf16)                                                                                  \
-    X(f16, f32)                                                                                    \
-    X(bf16, f32)                                                                                   \
-    X(f8_e4m3fn, f32)                                                                              \
-    X(f8_e5m2, f32)                                                                                \
+    FOR_SUMS(X)                                                                                    \
     X(f32, f16)                                                                                    \
     X(f32, bf16)                                                                                   \
     X(f32, f8_e4m3fn)                                                                              \

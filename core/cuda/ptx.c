@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: 6448968d0687a2be8703c8def1942294d255a1b3c98ae7800602f4f9cfa07c15
+ * sources: aaeeb35f1ec3464b9676af7d91deecec91fba66e0dbc317e3aad2d394dbf14e5
  */
 #include "launch.h"
 

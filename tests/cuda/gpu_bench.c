@@ -296,7 +296,8 @@ static void set_up(measurement *m, const row *r, gsc_tensor *in, gsc_tensor *out
         return;
     for (uint64_t i = 0; i < m->n; i++) {
         in[i].data = m->memory + (uintptr_t)in[i].data;
-        out[i].data = *results + (uintptr_t)out[i].data;
+        if (*results)
+            out[i].data = *results + (uintptr_t)out[i].data;
     }
     fill(m->fresh, m->bytes, r->in, r->bad);
     if (*results)
@@ -574,6 +575,8 @@ static void open_times(void)
         "{\"driver_ms\": %.3f, \"context_ms\": %.3f, \"kernels_ms\": %.3f, \"again_ms\": %.3f}\n",
         (started - start) * 1e3, (retained - started) * 1e3, (loaded - retained) * 1e3,
         (seconds() - loaded) * 1e3);
+    gsc_context_destroy(second);
+    gsc_context_destroy(context);
 }
 
 int main(int count, char **arguments)

@@ -501,7 +501,8 @@ static int place_of(const void *memory)
 static int32_t allocate(void **out, uint64_t bytes, bool of_host)
 {
     pthread_mutex_lock(&blocks_lock);
-    const int place = place_of(NULL);
+    /* More than any device has is refused here: a sanitizer's allocator would end the process. */
+    const int place = bytes >> 39 ? -1 : place_of(NULL);
     *out = place < 0 ? NULL : aligned_alloc(256, (bytes + 255) / 256 * 256);
     if (*out) {
         blocks[place].memory = *out;
