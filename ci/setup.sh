@@ -99,6 +99,23 @@ rust_binding() {
     --manifest-path bindings/rust/Cargo.toml
 }
 
+rust_minor() {
+  rustc --version | sed 's/^rustc 1\.\([0-9]*\).*/\1/'
+}
+
+# The words that run cargo of the oldest Rust that is promised: that of rustup, or Debian 12's; none where there is neither.
+oldest_rust() {
+  if rustup run 1.63.0 true 2>/dev/null; then
+    echo rustup run 1.63.0 cargo
+    return
+  fi
+  [ ! -e /etc/debian_version ] || packages rustc cargo >&2
+  case $(/usr/bin/rustc --version 2>/dev/null) in
+    'rustc 1.63.'*) echo env RUSTC=/usr/bin/rustc RUSTDOC=/usr/bin/rustdoc /usr/bin/cargo ;;
+    *) say "NOT RUN: the oldest Rust that is promised, 1.63, is not here; this is $(rustc --version)" >&2 ;;
+  esac
+}
+
 # clients KIND: builds the KIND program (replay, parity) of every language and lists them as NAME=COMMAND in $clients.
 clients() {
   build release "$1"

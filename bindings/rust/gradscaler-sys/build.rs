@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-//! Compiles the C core with the system's compiler, or links the library that GRADSCALER_LIB_DIR
-//! names. Written without the `cc` crate, so that the crate builds where there is no registry.
+//! Compiles the C core with the system's compiler, or links an installed library: that of the folder
+//! GRADSCALER_LIB_DIR, or with the feature `system` the one that pkg-config finds. Written without
+//! the crates `cc` and `pkg-config`, so that it builds where there is no registry.
 
 use std::env;
 use std::ffi::CString;
@@ -36,7 +37,9 @@ fn main() {
         return; // documentation needs no library
     }
     if let Some(directory) = env::var_os("GRADSCALER_LIB_DIR") {
-        link_system(Path::new(&directory));
+        link_installed(Path::new(&directory), "GRADSCALER_LIB_DIR");
+    } else if env::var_os("CARGO_FEATURE_SYSTEM").is_some() {
+        link_system();
     } else {
         build_core(&PathBuf::from(variable("OUT_DIR")));
     }
@@ -85,7 +88,46 @@ fn tool(name: &str, native: &str, cross: &str) -> String {
     })
 }
 
-fn link_system(directory: &Path) {
+/// The library that pkg-config knows.
+fn link_system() {
+    for name in [
+        "PKG_CONFIG_PATH",
+        "PKG_CONFIG_LIBDIR",
+        "PKG_CONFIG_SYSROOT_DIR",
+    ] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    let version = pkg_config("--modversion");
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    let mut number = || numbers.next().unwrap_or(0);
+    require(
+        [number(), number(), number()],
+        "the gradscaler of pkg-config",
+    );
+    println!("cargo:include={}", pkg_config("--variable=includedir"));
+    let directory = pkg_config("--variable=libdir");
+    link_installed(Path::new(&directory), "the libdir of pkg-config");
+}
+
+/// What pkg-config says of the library.
+fn pkg_config(question: &str) -> String {
+    let tool = tool("PKG_CONFIG", "pkg-config", "pkg-config");
+    let answer = command(&tool).args([question, "gradscaler"]).output();
+    let wrong = match answer {
+        Ok(answer) if answer.status.success() => {
+            return String::from_utf8_lossy(&answer.stdout).trim().to_string();
+        }
+        Ok(answer) => String::from_utf8_lossy(&answer.stderr).trim().to_string(),
+        Err(error) => format!("{tool} cannot be run: {error}"),
+    };
+    panic!(
+        "the feature `system` links an installed gradscaler, which pkg-config does not find: install \
+         it, name the folder of its gradscaler.pc in PKG_CONFIG_PATH or that of the library in \
+         GRADSCALER_LIB_DIR, or build without the feature, which compiles it.\n{wrong}"
+    );
+}
+
+fn link_installed(directory: &Path, origin: &str) {
     let shared = ["libgradscaler.so", "libgradscaler.dylib"].map(|name| directory.join(name));
     let kind = if let Some(library) = shared.iter().find(|library| library.exists()) {
         check_version(library);
@@ -94,7 +136,7 @@ fn link_system(directory: &Path) {
         "static"
     } else {
         panic!(
-            "GRADSCALER_LIB_DIR is {}, which has no libgradscaler",
+            "{origin} is {}, which has no libgradscaler",
             directory.display()
         );
     };
@@ -108,8 +150,7 @@ extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// A library that is older than the declarations lacks some of them, and one of another major
-/// version has others. It can be asked where it can be loaded.
+/// The version of a shared library, which can be asked where it can be loaded.
 fn check_version(library: &Path) {
     let text = |text: &str| CString::new(text).expect("a path or name without NUL");
     if is_cross() {
@@ -130,16 +171,22 @@ fn check_version(library: &Path) {
         assert!(!symbol.is_null(), "{} is no gradscaler", library.display());
         std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(symbol)()
     };
+    let found = [found >> 16, found >> 8 & 0xff, found & 0xff];
+    require(found, &library.display().to_string());
+}
+
+/// A library that is older than the declarations lacks some of them, and one of another major
+/// version has others.
+fn require(found: [u32; 3], library: &str) {
     let number = |name: &str| variable(name).parse::<u32>().expect("cargo gives numbers");
     let major = number("CARGO_PKG_VERSION_MAJOR");
     let minor = number("CARGO_PKG_VERSION_MINOR");
     assert!(
-        found >> 16 == major && found >> 8 & 0xff >= minor,
-        "{} has version {}.{}.{}, but this crate needs {major}.{minor} or a later {major}.x",
-        library.display(),
-        found >> 16,
-        found >> 8 & 0xff,
-        found & 0xff,
+        found[0] == major && found[1] >= minor,
+        "{library} has version {}.{}.{}, but this crate needs {major}.{minor} or a later {major}.x",
+        found[0],
+        found[1],
+        found[2],
     );
 }
 

@@ -167,6 +167,72 @@ fn a_library_of_another_version_is_not_linked() {
 }
 
 #[test]
+fn the_feature_system_links_what_pkg_config_finds() {
+    let scratch = Scratch::new("system");
+    let on = Path::new("1");
+    let feature = ("CARGO_FEATURE_SYSTEM", on);
+    let folder = scratch.0.join("lib");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("libgradscaler.a"), "").unwrap();
+    let own = concat!(
+        env!("CARGO_PKG_VERSION_MAJOR"),
+        ".",
+        env!("CARGO_PKG_VERSION_MINOR")
+    );
+    for (version, wrong) in [
+        (format!("{own}.7"), None),
+        (
+            "99.0.0".into(),
+            Some("has version 99.0.0, but this crate needs"),
+        ),
+        (
+            "0.0.9".into(),
+            Some("has version 0.0.9, but this crate needs"),
+        ),
+    ] {
+        let file = format!(
+            "libdir={0}\nincludedir={0}\nName: gradscaler\nDescription: -\nVersion: {version}\n",
+            folder.display()
+        );
+        fs::write(scratch.0.join("gradscaler.pc"), file).unwrap();
+        let output = scratch.run(HOST, &[feature, ("PKG_CONFIG_PATH", &scratch.0)]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), wrong.is_none(), "{text}");
+        assert!(text.contains(wrong.unwrap_or_default()), "{text}");
+        if wrong.is_none() {
+            let said = String::from_utf8_lossy(&output.stdout);
+            let search = format!("cargo:rustc-link-search=native={}\n", folder.display());
+            assert!(
+                said.contains(&search) && said.contains("cargo:rustc-link-lib=static=gradscaler")
+            );
+        }
+    }
+    // Not installed; no pkg-config; one for another machine, by its usual name.
+    let (nowhere, none) = (Path::new("/nowhere"), Path::new("no-such-pkg-config"));
+    for (target, more, expected) in [
+        (HOST, ("PKG_CONFIG_LIBDIR", nowhere), "'gradscaler'"),
+        (
+            HOST,
+            ("PKG_CONFIG", none),
+            "no-such-pkg-config cannot be run",
+        ),
+        (
+            TARGET,
+            ("PKG_CONFIG_LIBDIR", nowhere),
+            "riscv64-linux-gnu-pkg-config cannot be run",
+        ),
+    ] {
+        let output = scratch.run(target, &[feature, more]);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && text.contains(expected),
+            "{text}"
+        );
+        assert!(text.contains("or build without the feature"), "{text}");
+    }
+}
+
+#[test]
 fn cargo_of_the_oldest_rust_reads_the_manifest() {
     // Package fields can be inherited since cargo 1.64 only.
     for manifest in ["Cargo.toml", "../gradscaler/Cargo.toml"] {

@@ -1,0 +1,10 @@
+# For Rust: the two crates as cargo packs them.
+command -v cargo >/dev/null || packages cargo
+# A home of its own, which needs no registry: cargo keeps what it unpacked, and takes it for the same version again.
+export CARGO_HOME=$work/cargo CARGO_TARGET_DIR=$work/rust CARGO_NET_OFFLINE=true
+if [ "$(rust_minor)" -ge 90 ]; then
+  cargo package --quiet --workspace --no-verify --manifest-path "$clone/bindings/rust/Cargo.toml"
+  cp "$CARGO_TARGET_DIR"/package/gradscaler-*.crate "$packages"
+else
+  say "NOT RUN: packaging both crates needs cargo 1.90, this is $(cargo --version)"
+fi
