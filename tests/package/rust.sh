@@ -41,7 +41,7 @@ row "$(rustc --version | cut -d' ' -f1-2)"
 user '' cargo
 if [ -n "$oldest" ]; then
   row 'rustc 1.63'
-  user '' $oldest
+  CFLAGS=-O0 user '' $oldest
 fi
 
 # Without the library, and with one too old, the feature says so; with it there is nothing to compile.
