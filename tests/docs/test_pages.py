@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: MIT
+"""README and the page of each language: every fenced example runs, and prints what its page says.
+
+The programs use what ci/test docs has built: the library, the emulated device, the bindings of Python and Elixir.
+"""
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RELEASE = ROOT / "build/release"
+EMULATED = {"LD_LIBRARY_PATH": f"{RELEASE}/tests/cuda/emulated"}
+PAGES = "README.md", *(f"docs/{name}.md" for name in ("c", "cuda", "python", "rust", "elixir"))
+
+
+def blocks(page, *languages):
+    """The fenced examples of a page in these languages, each with what it prints: a text block after it, or None."""
+    found = re.findall(r"^```(\w+)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", (ROOT / page).read_text(), re.M | re.S)
+    return [(code, said or None) for language, code, said in found if language in languages]
+
+
+def programs(language, *pages):
+    return [
+        pytest.param(code, said, id=f"{page}-{number}")
+        for page in pages
+        for number, (code, said) in enumerate(blocks(page, language), 1)
+    ]
+
+
+def command(*words, **environment):
+    ran = subprocess.run(words, capture_output=True, text=True, env=os.environ | environment, cwd=ROOT, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("code, said", programs("c", "docs/c.md", "docs/cuda.md"))
+def test_a_program_in_c(code, said, tmp_path):
+    (tmp_path / "program.c").write_text(code)
+    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-DGSC_STATIC", "-Iinclude"]
+    libraries = [str(RELEASE / "libgradscaler.a"), "-lm", "-pthread"]
+    command("gcc", *flags, f"{tmp_path}/program.c", *libraries, "-o", f"{tmp_path}/program")
+    assert command(f"{tmp_path}/program", **EMULATED) == said
+
+
+@pytest.mark.parametrize("code, said", programs("elixir", "docs/elixir.md"))
+def test_a_program_in_elixir(code, said, tmp_path):
+    (tmp_path / "program.exs").write_text(code)
+    assert command("elixir", "-pa", "build/elixir/lib/gradscaler/ebin", f"{tmp_path}/program.exs") == said
+
+
+@pytest.mark.parametrize("code, said", programs("rust", "docs/rust.md"))
+def test_a_program_in_rust(code, said, tmp_path):
+    ((dependencies, _),) = blocks("docs/rust.md", "toml")
+    path = tomllib.loads(dependencies)["dependencies"]["gradscaler"]["path"]
+    where = dependencies.replace(path, str(ROOT / path.removeprefix("gradscaler/")))
+    (tmp_path / "Cargo.toml").write_text(f'[package]\nname = "program"\nversion = "0.1.0"\nedition = "2021"\n{where}')
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/main.rs").write_text(code)
+    built = {"GRADSCALER_LIB_DIR": str(RELEASE), "CARGO_TARGET_DIR": str(ROOT / "build/rust-docs")}
+    manifest = f"{tmp_path}/Cargo.toml"
+    environment = built | {"LD_LIBRARY_PATH": str(RELEASE)}
+    assert command("cargo", "run", "--quiet", "--offline", "--manifest-path", manifest, **environment) == said
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_python_of_a_page_runs_from_the_top_to_the_end(page):
+    names = world() if page == "README.md" else {}
+    examples = blocks(page, "python")
+    assert examples
+    for code, said in examples:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, page, "exec"), names)
+        assert said is None or printed.getvalue() == said
+    if page == "README.md":
+        scaler = names["scaler"]
+        assert scaler.step_was_skipped and scaler.report.bad == {"weight": 4, "bias": 1}
+
+
+def world():
+    """What README says is the reader's: a device, a loss and an optimizer."""
+    import torch  # noqa: PLC0415
+
+    model = torch.nn.Linear(4, 1)
+    loss = model(torch.ones(8, 4)).square().mean() * float("inf")
+    return {"device": "cpu", "loss": loss, "optimizer": torch.optim.SGD(model.named_parameters(), lr=0.1)}
+
+
+def test_the_project_with_cmake_is_the_one_that_is_installed_and_built():
+    ((lines, _),) = blocks("docs/c.md", "cmake")
+    project = (ROOT / "bindings/c/examples/CMakeLists.txt").read_text()
+    for line in lines.splitlines():
+        words = re.sub(r"gradscaler \d+\.\d+", "gradscaler", line)
+        words = words.replace("program", "train_step").replace("gradscaler::gradscaler", "gradscaler::${kind}")
+        assert words in re.sub(r"gradscaler \d+\.\d+", "gradscaler", project), line
+
+
+def test_no_example_is_in_a_language_that_nobody_runs():
+    run = {"c", "cmake", "elixir", "python", "rust", "text", "toml"}
+    for page in PAGES:
+        assert set(re.findall(r"^```(\w+)$", (ROOT / page).read_text(), re.M)) <= run, page
+
+
+def test_the_presets_are_those_of_the_library():
+    presets = runpy.run_path(str(ROOT / "docs/site/presets.py"))
+    assert presets["page"]() == presets["PAGE"].read_text(), "ci/docs writes the table anew"
