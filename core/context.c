@@ -7,13 +7,13 @@
 #include "backend.h"
 #include "cpu/cpu.h"
 #include "cpu/kernels.h"
+#include "cuda/driver.h"
+
 #if defined(GSC_NO_CUDA)
-static const char *gsc_cuda_note(void)
+const char *gsc_cuda_note(void)
 {
     return "not in this build: it was made with GSC_CUDA off";
 }
-#else
-#include "cuda/driver.h"
 #endif
 
 /* A context of what a backend made, which is destroyed if there is no memory for one. */

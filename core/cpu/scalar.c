@@ -4,6 +4,7 @@
 
 #include "dtypes.h"
 #include "kernels.h"
+#include "rung.h"
 #if defined(_WIN32)
 #include "fma.h"
 #endif

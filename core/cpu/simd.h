@@ -14,6 +14,7 @@
 #include <math.h>
 
 #include "kernels.h"
+#include "rung.h"
 
 enum { GROUP = GSC_LANES /* elements that are treated as one */ };
 enum { AHEAD = 3072 /* bytes; measured: what hides DRAM and costs L1 nothing */ };
