@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""What makes and checks the site: the checker finds what is wrong, and text becomes the Markdown that it means."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+SITE = Path(__file__).parents[2] / "docs/site"
+check = runpy.run_path(str(SITE / "check.py"))["problems"]
+
+
+@pytest.mark.parametrize(
+    "html, problem",
+    [
+        ('<a href="other.html#here">', None),
+        ('<a href="#top" id="top">', None),
+        ('<a href="https://example.org/">', None),
+        ('<img src="data:image/png;base64,">', None),
+        ('<a href="source.rs.html#1-2">', None),
+        ('<a href="none.html">', "leads nowhere"),
+        ('<a href="other.html#none">', "no such place"),
+        ('<a href="source.rs.html#1-3">', "no such place"),
+        ('<a href="folder">', "is a folder"),
+        ('<a href="../../etc/passwd">', "leads nowhere"),
+        ('<script src="none.js">', "leads nowhere"),
+        ('<script src="https://example.org/a.js">', "fetches"),
+        ('<link rel="stylesheet" href="https://example.org/a.css">', "fetches"),
+        ('<img src="//example.org/a.png">', "fetches"),
+    ],
+)
+def test_a_page_has_the_problem_that_it_has(html, problem, tmp_path):
+    (tmp_path / "page.html").write_text(html)
+    (tmp_path / "other.html").write_text('<p id="here">')
+    (tmp_path / "source.rs.html").write_text('<a id="1"></a><a id="2"></a>')
+    (tmp_path / "folder").mkdir()
+    found = list(check(tmp_path.resolve()))
+    assert [problem in one for one in found] == [True] if problem else not found
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(SITE.parents[1] / "include"), *sys.path])
+    return runpy.run_path(str(SITE / "pages.py"))
+
+
+def test_what_markdown_would_take_for_marks_is_text(pages):
+    assert pages["plain"]("- *a [b] `*c*` d_") == "- \\*a \\[b\\] `*c*` d\\_"
+    names = pages["Names"](pages["manifest"].load())
+    assert names.text("*out is gsc_check of |x|, min_scale") == "`*out` is {c:func}`gsc_check` of |x|, `min_scale`"
+
+
+def test_a_docstring_keeps_its_lists_and_sessions(pages):
+    text = "One: two.\n\nbad: what *is*\n    bad\nrank, failed: who\n\n>>> f(1)\n2"
+    made = "One: two.\n\n\n- `bad`: what \\*is\\*\n  bad\n- `rank, failed`: who\n\n\n```python\n>>> f(1)\n2\n```"
+    assert pages["prose"](text) == made
+
+
+def test_a_link_in_a_block_of_code_stays(pages):
+    text = "[a](b)\n```c\nx[0](y)\n```\n    z[1](y)\n[a](b)\n"
+    assert pages["outside_code"](text, str.upper) == "[A](B)\n```c\nx[0](y)\n```\n    z[1](y)\n[A](B)\n"
