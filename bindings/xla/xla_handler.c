@@ -19,7 +19,9 @@
  * report. Results may be their operands. On CUDA, calls on gradients have a workspace as their last
  * result. Other attributes: policy (its bytes), want, max_norm, clip_value, by, kind; absent is 0.
  */
+#if !defined(_WIN32)
 #include <dlfcn.h>
+#endif
 #include <fenv.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -293,6 +295,9 @@ gsc_status gsc_xla_workspace(int32_t device, const gsc_tensor *tensors, uint64_t
 static int32_t device_of(const void *memory)
 {
     int32_t ordinal = -1;
+#if defined(_WIN32) /* where XLA has no CUDA */
+    (void)memory;
+#else
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     void *symbol = driver ? dlsym(driver, "cuPointerGetAttribute") : NULL;
     int32_t (*attribute_of)(void *, int32_t, uint64_t);
@@ -301,6 +306,7 @@ static int32_t device_of(const void *memory)
         ordinal = -1;
     if (driver)
         dlclose(driver);
+#endif
     return ordinal;
 }
 

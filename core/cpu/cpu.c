@@ -87,7 +87,7 @@ static gsc_status memory_copy(const gsc_exec *on, void *to, const void *from, ui
     return GSC_OK;
 }
 
-static gsc_status wait(const gsc_exec *on, gsc_error *err)
+static gsc_status exec_wait(const gsc_exec *on, gsc_error *err)
 {
     (void)on, (void)err; /* every call is done when it returns */
     return GSC_OK;
@@ -99,7 +99,7 @@ const gsc_backend gsc_thread_backend = {.check = check,
                                         .memory_create = memory_create,
                                         .memory_destroy = memory_destroy,
                                         .memory_copy = memory_copy,
-                                        .wait = wait};
+                                        .wait = exec_wait};
 
 const gsc_backend gsc_cpu_backend = {.check = check,
                                      .tensors = gsc_cpu_tensors,
@@ -108,5 +108,5 @@ const gsc_backend gsc_cpu_backend = {.check = check,
                                      .memory_create = memory_create,
                                      .memory_destroy = memory_destroy,
                                      .memory_copy = memory_copy,
-                                     .wait = wait,
+                                     .wait = exec_wait,
                                      .destroy = destroy};

@@ -119,7 +119,8 @@ def _forked() -> None:
     _devices.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forked)
 
 
 def device(ordinal: int) -> Device:

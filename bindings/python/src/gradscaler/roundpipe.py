@@ -105,7 +105,8 @@ def _forked() -> None:
     _shared, _sharing = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forked)
 
 
 class GradScaler:
