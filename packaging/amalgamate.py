@@ -31,8 +31,8 @@ MEMBERS = re.compile(r"^(?:typedef |static )?(?:const )?(?:struct|union)(?: \w+)
 # tight loop that crosses a cache line can run several times slower.
 START = """\
 /*
- * gradscaler VERSION in one file: compile it as C11 or later, with gradscaler.h beside it. On Windows define GSC_STATIC,
- * here and where the header is used. GSC_NO_CUDA leaves CUDA out. Linux wants -pthread, some systems -lm and -ldl.
+ * gradscaler VERSION in one file: compile it as C11 or later, with gradscaler.h beside it. Link with -pthread, -lm and,
+ * on Linux, -ldl. GSC_NO_CUDA leaves CUDA out. On Windows define GSC_STATIC, here and where the header is used.
  *
 LICENSE */
 #if defined(__cplusplus)

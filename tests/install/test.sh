@@ -58,9 +58,12 @@ exported=$(nm -D --defined-only "$prefix"/embedder/libplugin.so | grep gsc_ || t
 [ ! -e "$prefix/embedder/gradscaler/cmake_install.cmake" ] || ! grep -q libgradscaler "$prefix/embedder/gradscaler/cmake_install.cmake" ||
   die 'the library installs itself where it was only included'
 
-# Without CUDA: smaller, and it says so.
-cmake -G Ninja -S . -B "$prefix/no-cuda" -DGSC_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug >/dev/null
-cmake --build "$prefix/no-cuda" --target gradscaler_static -- --quiet
-gcc -std=c11 -Iinclude -DGSC_STATIC tests/install/no_cuda.c "$prefix/no-cuda/libgradscaler.a" -lm -pthread -o "$prefix/program"
-row 'GSC_CUDA=OFF'
-"$prefix/program"
+# One kind, where it is asked for, and without CUDA: smaller, and it says so.
+cmake -G Ninja -S . -B "$prefix/dynamic" -DBUILD_SHARED_LIBS=ON >/dev/null
+[[ $(ninja -n -v -C "$prefix/dynamic") != *libgradscaler.a* ]] || die 'BUILD_SHARED_LIBS=ON builds a static library'
+cmake -G Ninja -S . -B "$prefix/no-cuda" -DBUILD_SHARED_LIBS=OFF -DGSC_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug >/dev/null
+cmake --build "$prefix/no-cuda" -- --quiet
+cmake --install "$prefix/no-cuda" --prefix "$prefix/one-kind" >/dev/null
+[ -z "$(find "$prefix/no-cuda" "$prefix/one-kind" -name '*.so*')" ] || die 'BUILD_SHARED_LIBS=OFF builds a shared library'
+PKG_CONFIG_PATH=$(dirname "$(find "$prefix/one-kind" -name gradscaler.pc)")
+compile 'static alone, no CUDA' gcc -std=c11 tests/install/no_cuda.c $(flags --libs)
