@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Checks a site that is opened from files: check.py FOLDER.
 
-Every link to a file and every fragment in it leads somewhere, and no page fetches anything from elsewhere.
+Every link to a file and every fragment in it leads somewhere, no page fetches anything from elsewhere, and none shows
+directives that its text was meant to be.
 """
 
 import re
@@ -16,7 +17,7 @@ FETCHED = {"img": "src", "script": "src", "iframe": "src", "source": "src", "lin
 class Page(HTMLParser):
     def __init__(self, path):
         super().__init__()
-        self.names, self.links, self.fetched = set(), [], []
+        self.names, self.links, self.fetched, self.shows_marks = set(), [], [], False
         self.feed(path.read_text())
 
     def handle_starttag(self, tag, attributes):
@@ -27,11 +28,16 @@ class Page(HTMLParser):
         if found.get(FETCHED.get(tag)) and found.get("rel") not in ("canonical", "author"):
             self.fetched.append(found[FETCHED[tag]])
 
+    def handle_data(self, data):
+        self.shows_marks = self.shows_marks or bool(re.search(r"```\{|\{(?:py|c):\w+\}`", data))
+
 
 def problems(site):
     pages = {path: Page(path) for path in site.rglob("*.html")}
     for path, page in pages.items():
         where = path.relative_to(site)
+        if page.shows_marks:
+            yield f"{where} shows what Sphinx should have read"
         for link in page.links + page.fetched:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:

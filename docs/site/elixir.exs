@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Prints the documentation that the modules of a folder of .beam files carry, as lines of terms in JSON-like Markdown:
-# elixir.exs EBIN OUT writes OUT/<Module>.md of each module that has a @moduledoc.
+# elixir.exs EBIN OUT writes the documentation that compiled modules carry, OUT/<Module>.md of each that has a @moduledoc.
 
 defmodule Pages do
   def write(ebin, out) do
@@ -8,91 +7,93 @@ defmodule Pages do
 
     modules =
       for beam <- Enum.sort(Path.wildcard("#{ebin}/Elixir.GradScaler*.beam")),
-          {:docs_v1, _, :elixir, _, %{"en" => about}, _, items} <- [Code.fetch_docs(beam)] do
-        {beam |> Path.basename(".beam") |> String.replace_prefix("Elixir.", ""), about, items,
+          {:docs_v1, _, _, _, %{"en" => about}, _, items} <- [Code.fetch_docs(beam)] do
+        documented = for {_, _, _, %{"en" => _}, _} = item <- items, do: item
+
+        {Path.basename(beam, ".beam") |> String.replace_prefix("Elixir.", ""), about, documented,
          beam}
       end
 
-    known =
+    # What a link may name: modules, and functions by each of their arities.
+    functions =
       for {module, _, items, _} <- modules,
-          {{:function, name, arity}, _, _, doc, _} <- items,
-          shown?(doc),
-          do: {module, name, arity}
+          {{:function, name, arity}, _, _, _, metadata} <- items,
+          shown <- (arity - Map.get(metadata, :defaults, 0))..arity,
+          into: %{},
+          do: {"#{module}.#{name}/#{shown}", "elixir-#{module}.#{name}-#{arity}"}
 
-    for {module, about, items, beam} <- modules do
-      specs = specs(beam)
+    targets = for {module, _, _, _} <- modules, into: functions, do: {module, "elixir-#{module}"}
 
-      types =
-        for {{:type, name, arity}, _, _, doc, _} <- items, shown?(doc), do: {name, arity, doc}
+    for {module, _, _, _} = found <- modules,
+        do: File.write!("#{out}/#{module}.md", page(found, targets))
+  end
 
-      functions =
-        for {{kind, name, arity}, _, signature, doc, _} <- items,
-            kind in [:function, :macro],
-            shown?(doc) do
-          """
-          (elixir-#{module}.#{name}-#{arity})=
-          ### #{title(name, arity)}
+  defp page({module, about, items, beam}, targets) do
+    specs = specs(beam)
 
-          ```elixir
-          #{Enum.join(signature, "\n")}
-          #{Map.get(specs, {name, arity}, "")}
-          ```
+    types =
+      for {{:type, name, arity}, _, _, %{"en" => doc}, _} <- items,
+          do: "- `#{name}/#{arity}`: #{text(doc, module, targets)}"
 
-          #{text(doc, module, known)}
-          """
-        end
+    functions =
+      for {{kind, name, arity}, _, signature, %{"en" => doc}, _} <- items,
+          kind in [:function, :macro] do
+        """
+        (elixir-#{module}.#{name}-#{arity})=
+        ### #{String.replace("#{name}", "_", "\\_")}/#{arity}
 
-      types =
-        for {name, arity, doc} <- types, do: "- `#{name}/#{arity}`: #{text(doc, module, known)}"
+        ```elixir
+        #{Enum.join(signature ++ Map.get(specs, {name, arity}, []), "\n")}
+        ```
 
-      File.write!("#{out}/#{module}.md", """
-      (elixir-#{module})=
-      # #{module}
+        #{text(doc, module, targets)}
+        """
+      end
 
-      #{text(%{"en" => about}, module, known)}
+    """
+    (elixir-#{module})=
+    # #{module}
 
-      #{if types != [], do: "## Types\n\n#{Enum.join(types, "\n")}"}
+    #{text(about, module, targets)}
+    """ <> section("Types", types) <> section("Functions", functions)
+  end
 
-      #{if functions != [], do: "## Functions\n\n#{Enum.join(functions, "\n")}"}
-      """)
+  defp section(_title, []), do: ""
+  defp section(title, entries), do: "\n## #{title}\n\n#{Enum.join(entries, "\n")}\n"
+
+  defp text(doc, module, targets) do
+    doc |> fence() |> then(&Regex.replace(~r/(?<!`)`([^`\n]+)`(?!`)/, &1, link(module, targets)))
+  end
+
+  # A name in code that is documented here becomes a link.
+  defp link(module, targets) do
+    fn whole, name ->
+      target = targets[name] || targets["#{module}.#{name}"]
+      if target && target != "elixir-#{module}", do: "[#{whole}](##{target})", else: whole
     end
   end
 
-  defp shown?(%{"en" => _}), do: true
-  defp shown?(_), do: false
-
-  defp title(name, arity), do: "#{name |> to_string() |> String.replace("_", "\\_")}/#{arity}"
-
-  # What is named in code and documented here becomes a link.
-  defp text(%{"en" => doc}, module, known) do
-    Regex.replace(~r/(?<!`)`((?:[A-Z][\w.]*\.)?)([a-z_]\w*[?!]?)\/(\d)`(?!`)/, doc, fn whole,
-                                                                                       of,
-                                                                                       name,
-                                                                                       arity ->
-      of = if of == "", do: module, else: String.trim_trailing(of, ".")
-
-      if Enum.any?(known, fn {m, n, a} -> {m, "#{n}", "#{a}"} == {of, name, arity} end),
-        do: "[#{whole}](#elixir-#{of}.#{name}-#{arity})",
-        else: whole
+  # Indented code says its language, so that it is coloured.
+  defp fence(doc) do
+    Regex.replace(~r/(?<=\n\n)(?: {4}.*\n|\n(?= {4}))+/, doc <> "\n", fn block ->
+      language = if block =~ "iex>", do: "iex", else: "elixir"
+      code = Regex.replace(~r/^ {4}/m, String.trim_trailing(block), "")
+      "```#{language}\n#{code}\n```\n"
     end)
   end
 
   defp specs(beam) do
     case Code.Typespec.fetch_specs(File.read!(beam)) do
       {:ok, specs} ->
-        for {{name, arity}, of} <- specs, into: %{} do
-          {{name, arity},
-           Enum.map_join(
-             of,
-             "\n",
-             &("@spec " <> Macro.to_string(Code.Typespec.spec_to_quoted(name, &1)))
-           )}
-        end
+        for {of, forms} <- specs, into: %{}, do: {of, Enum.map(forms, &spec(of, &1))}
 
       :error ->
         %{}
     end
   end
+
+  defp spec({name, _arity}, form),
+    do: "@spec " <> Macro.to_string(Code.Typespec.spec_to_quoted(name, form))
 end
 
 [ebin, out] = System.argv()

@@ -7,6 +7,7 @@ manifest, that of Python from its sources; docs/site/elixir.exs and rustdoc make
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import griffe
@@ -171,7 +172,7 @@ def table(*rows):
 
 
 def directive(name, signature, body, *options):
-    ticks = "`" * (3 + body.count("```{"))
+    ticks = "`" * max(3, *(1 + len(run) for run in re.findall(r"^`{3,}", body, re.M)), 0)
     return "\n".join([f"{ticks}{{{name}}} {signature}", *options, "", body, ticks])
 
 
@@ -242,89 +243,152 @@ def c_reference(out):
 # ---- Python, from its sources ----
 
 
-def prose(text):
-    """A docstring as Markdown: `name: what it is` lines become a list, sessions with >>> stay as they are."""
-    lines, code, listed = [], False, False
-    for at, line in enumerate(text.splitlines()):
-        if code and not line.strip():
-            code = False
-            lines.append("```")
-        entry = re.match(r"([a-z_][\w.]*(?:, (?:[a-z_]\w*|\.\.\.))*): (.*)", line)
-        if line.startswith(">>>") and not code:
-            code = True
-            lines += ["", "```python"]
-        if code or line.startswith("    ") and not listed:
-            lines.append(line)
-        elif entry and at:
-            if not listed:
-                lines.append("")
-            listed = True
-            lines.append(f"- `{entry[1]}`: {plain(entry[2])}")
+def prose(text, code="`{}`".format):
+    """A docstring as Markdown; `code` makes that of a name, which may be a link.
+
+    Lines of `name: what it is` become a list. Sessions with >>>, what is indented, and paragraphs that are lines of a
+    program become blocks of code.
+    """
+    paragraphs, first = [], True
+    for raw in re.split(r"\n\s*\n", text.strip("\n")):
+        lines = raw.splitlines()
+        entry = r"([a-z_][\w.]*(?:, (?:[a-z_]\w*|\.\.\.))*): (.*)"
+        if raw.startswith((">>> ", "    ")) or all(re.match(r"[\w.]+ = \w[\w.]*\(", line) for line in lines):
+            block = textwrap.dedent(raw)
+            if paragraphs and paragraphs[-1].endswith("\n```") and raw.startswith("    "):
+                paragraphs[-1] = f"{paragraphs[-1].removesuffix('```')}\n{block}\n```"
+            else:
+                paragraphs.append(f"```python\n{block}\n```")
+        elif not first and re.match(entry, raw):
+            entries = [re.fullmatch(entry, line) or line for line in lines]
+            paragraphs.append(
+                "\n".join(
+                    f"  {plain(each.strip(), code)}"
+                    if isinstance(each, str)
+                    else f"- `{each[1]}`: {plain(each[2], code)}"
+                    for each in entries
+                )
+            )
         else:
-            listed = listed and line.startswith(" ")
-            lines.append(("  " if listed else "") + plain(line.strip() if listed else line))
-    return "\n".join([*lines, "```"] if code else lines)
+            paragraphs.append("\n".join(plain(line, code) for line in lines))
+        first = False
+    return "\n\n".join(paragraphs)
 
 
-def plain(line):
-    """Without what Markdown would take for emphasis, links or tags outside of code."""
+def plain(line, code="`{}`".format):
+    """Without what Markdown would take for emphasis, links or tags outside of code; what looks like code becomes it."""
     bullet = "- " if line.startswith("- ") else ""
-    pieces = re.split(r"(`[^`]*`)", line.removeprefix(bullet))
-    return bullet + "".join(piece if at % 2 else escaped(piece) for at, piece in enumerate(pieces))
+    pieces = re.split(
+        r"(`[^`]*`|\b[A-Za-z]\w*(?:\.[A-Za-z]\w*)+(?:\(\))?|\b[a-z]+_\w+(?:\(\)|=[\w.]+)?)", line.removeprefix(bullet)
+    )
+    return bullet + "".join(code(piece.strip("`")) if at % 2 else escaped(piece) for at, piece in enumerate(pieces))
 
 
-def annotated(expression, public):
-    """An annotation, with our own classes by the names that people import them by."""
-    if isinstance(expression, str):
-        return expression
-    found = expression.iterate(flat=True)
-    return "".join(e if isinstance(e, str) else public.get(e.canonical_path, e.name) for e in found)
+class Python:
+    """The public names of the package, and pages about them."""
 
+    def __init__(self):
+        package = griffe.load("gradscaler", search_paths=[str(PACKAGE)], submodules=True, allow_inspection=False)
+        self.sources = {m: package[m.removeprefix("gradscaler.")] if "." in m else package for m in MODULES}
+        self.structs = package["_structs"]
+        self.names, self.imported = set(), {}  # where a name is defined: how people import it
+        for module, source in self.sources.items():
+            for name, member in self.exported(source):
+                full = f"{module}.{name}"
+                self.imported.setdefault(member.path, full)
+                self.names |= {full, *(f"{full}.{inner.name}" for inner in self.members(member))}
+        self.module, self.about = "gradscaler", ""
 
-def py_signature(function, public):
-    def show(parameter):
-        star = {"variadic positional": "*", "variadic keyword": "**"}.get(parameter.kind.value, "")
-        of = f": {annotated(parameter.annotation, public)}" if parameter.annotation is not None else ""
-        default = f" = {parameter.default}" if parameter.default is not None and not star else ""
-        return f"{star}{parameter.name}{of}{default}"
+    @staticmethod
+    def exported(source):
+        own = [n for n, member in source.members.items() if n[0] != "_" and not member.is_alias and member.docstring]
+        for name in source.exports or own:
+            yield name, source[name].final_target if source[name].is_alias else source[name]
 
-    parameters, keyword = [], False
-    for parameter in function.parameters:
-        if parameter.kind.value == "variadic positional":
-            keyword = True
-        if parameter.kind.value == "keyword-only" and not keyword:
-            keyword = True
-            parameters.append("*")
-        if parameter.name not in ("self", "cls"):
-            parameters.append(show(parameter))
-    result = f" -> {annotated(function.returns, public)}" if function.returns is not None else ""
-    return f"({', '.join(parameters)}){result}"
+    @staticmethod
+    def members(item):
+        if not item.is_class:
+            return []
+        return [m for m in item.members.values() if m.name[0] != "_" and not m.is_alias and m.docstring]
 
+    def code(self, words):
+        """A name in a text: a link if it is one of ours, as seen from where the text stands."""
+        name = words.removesuffix("()")
+        for full in (f"{self.about}.{name}", f"{self.module}.{name}", f"gradscaler.{name}", name):
+            if full in self.names and full != self.about:
+                return f"{{py:obj}}`{words} <{full}>`"
+        return f"`{words}`"
 
-def py_function(function, name, public, *options):
-    return directive("py:method" if options or function.parent.is_class else "py:function",
-                     f"{name}{py_signature(function, public)}", prose(function.docstring.value), *options)  # fmt: skip
+    def prose(self, item):
+        return prose(item.docstring.value, self.code) if item.docstring else ""
 
+    def annotation(self, expression):
+        """With our own classes by the names that people import them by."""
+        if isinstance(expression, str):
+            return expression
+        found = expression.iterate(flat=True)
+        return "".join(e if isinstance(e, str) else self.imported.get(e.canonical_path, e.name) for e in found)
 
-def py_class(cls, name, public):
-    said = [prose(cls.docstring.value if cls.docstring else "")]
-    constants = [member for member in cls.members.values() if member.is_attribute and member.name.isupper()]
-    if constants:
-        comments = {c: comment(cls, member) for c, member in ((member.name, member) for member in constants)}
-        rows = [(f"`{c.name}`", f"`{c.value}`", plain(comments[c.name]).replace("|", "\\|")) for c in constants]
-        said.append(table(("name", "value", ""), *rows))
-    for member in cls.members.values():
-        if member.name.startswith("_") or not member.docstring or member.is_alias:
-            continue
-        if member.is_function:
-            is_class = "classmethod" in {str(d.value) for d in member.decorators}
-            said.append(py_function(member, member.name, public, *([":classmethod:"] if is_class else [])))
-        elif member.is_attribute and not member.name.isupper():
-            kind = f":type: {annotated(member.annotation, public)}" if member.annotation is not None else ""
-            said.append(directive("py:attribute", member.name, prose(member.docstring.value), *filter(None, [kind])))
-    init = cls.members.get("__init__")
-    signature = py_signature(init, public).split(" -> ")[0] if init is not None and init.is_function else ""
-    return directive("py:class", f"{name}{signature}", "\n\n".join(said))
+    def signature(self, function):
+        parameters, keyword = [], False
+        for parameter in function.parameters:
+            kind = parameter.kind.value
+            if kind == "keyword-only" and not keyword:
+                parameters.append("*")
+            keyword = keyword or kind in ("keyword-only", "variadic positional")
+            star = {"variadic positional": "*", "variadic keyword": "**"}.get(kind, "")
+            of = f": {self.annotation(parameter.annotation)}" if parameter.annotation is not None else ""
+            value = re.sub(
+                r"_(?:Float|Int)\((.*)\)", r"\1", str(parameter.default)
+            )  # which remembers that nobody gave it
+            default = "" if parameter.default is None or star else f" = {value}"
+            if parameter.name not in ("self", "cls"):
+                parameters.append(f"{star}{parameter.name}{of}{default}")
+        result = f" -> {self.annotation(function.returns)}" if function.returns is not None else ""
+        return f"({', '.join(parameters)}){result}"
+
+    def function(self, item, kind="function", *options):
+        return directive(f"py:{kind}", item.name + self.signature(item), self.prose(item), *options)
+
+    def cls(self, cls):
+        said = [self.prose(cls)]
+        base = self.structs.members.get(cls.name)
+        if base is not None and base is not cls and base.docstring:  # its fields, which only the struct describes
+            fields = re.sub(r"^(?:struct_size|reserved\w*): .*\n", "", base.docstring.value, flags=re.M)
+            said.append(prose(fields, self.code).partition("\n\n")[2])
+        if cls.name == "Error":  # of a stub, which has none
+            about = {field.name: field.doc for field in manifest.load().structs["gsc_error"].fields}
+            said.append("What a call of the library refused, with all that C's `gsc_error` holds.")
+            rows = [f"- `{name}`: {plain(about[name])}" for name in cls.members if name in about]
+            said.append("\n".join([*rows, "- `why`: the sentence without what says where"]))
+        constants = [member for member in cls.members.values() if member.is_attribute and member.name.isupper()]
+        if constants:
+            rows = [(f"`{c.name}`", f"`{c.value}`", plain(comment(cls, c)).replace("|", "\\|")) for c in constants]
+            said.append(table(("name", "value", ""), *rows))
+        for member in self.members(cls):
+            if member.is_function:
+                is_class = "classmethod" in {str(decorator.value) for decorator in member.decorators}
+                said.append(self.function(member, "method", *([":classmethod:"] if is_class else [])))
+            elif not member.name.isupper():
+                of = [f":type: {self.annotation(member.annotation)}"] if member.annotation is not None else []
+                said.append(directive("py:attribute", member.name, self.prose(member), *of))
+        init = cls.members.get("__init__")
+        signature = self.signature(init).split(" -> ")[0] if init is not None and init.is_function else ""
+        return directive("py:class", f"{cls.name}{signature}", "\n\n".join(said))
+
+    def page(self, module):
+        self.module, self.about = module, ""
+        source = self.sources[module]
+        text = [f"# {module}", directive("py:module", module, ""), self.prose(source)]
+        for name, member in self.exported(source):
+            self.about = f"{module}.{name}"
+            if member.is_class:
+                text.append(self.cls(member))
+            elif member.is_function:
+                text.append(self.function(member))
+            else:
+                text.append(directive("py:data", name, self.prose(member)))
+        return "\n\n".join(text) + "\n"
 
 
 def comment(cls, member):
@@ -334,47 +398,26 @@ def comment(cls, member):
 
 
 def py_reference(out):
-    package = griffe.load("gradscaler", search_paths=[str(PACKAGE)], submodules=True, allow_inspection=False)
-    sources = {module: package[module.removeprefix("gradscaler.")] if "." in module else package for module in MODULES}
-    public = {
-        member.target_path if member.is_alias else member.path: f"{module}.{name}"
-        for module, source in reversed(sources.items())
-        for name, member in source.members.items()
-        if name in (source.exports or source.members) and not name.startswith("_")
-    }
-    pages = []
-    for module, source in sources.items():
-        text = [f"# {module}", directive("py:module", module, ""), prose(source.docstring.value)]
-        exports = source.exports or [name for name, member in source.members.items() if is_own(member)]
-        for name in exports:
-            member = source[name]
-            member = member.final_target if member.is_alias else member
-            if member.is_class:
-                text.append(py_class(member, name, public))
-            elif member.is_function:
-                text.append(py_function(member, name, public))
-            elif member.docstring:
-                text.append(directive("py:data", name, prose(member.docstring.value)))
-        page = "python" if module == "gradscaler" else f"python-{module.removeprefix('gradscaler.')}"
-        (out / f"reference/{page}.md").write_text("\n\n".join(text) + "\n")
-        pages.append(page)
-    listed = "\n".join(f"{module} <{page}>" for module, page in list(zip(MODULES, pages, strict=True))[1:])
+    python = Python()
+    pages = {m: "python" if m == "gradscaler" else m.replace("gradscaler.", "python-") for m in MODULES}
+    for module, page in pages.items():
+        (out / f"reference/{page}.md").write_text(python.page(module))
+    listed = "\n".join(f"{module} <{page}>" for module, page in pages.items() if page != "python")
     with (out / "reference/python.md").open("a") as page:
         page.write(f"\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n")
-
-
-def is_own(member):
-    return not member.name.startswith("_") and not member.is_alias and bool(member.docstring)
 
 
 # ---- Elixir and Rust ----
 
 
 def other_references(out):
-    modules = sorted(path.stem for path in (out / "reference/elixir").glob("*.md"))
-    listed = "\n".join(f"{module} <elixir/{module}>" for module in modules)
+    modules = {path.stem: path.read_text() for path in (out / "reference/elixir").glob("*.md")}
+    listed = "\n".join(f"elixir/{module}" for module in sorted(modules))
+    first = {module: " ".join(text.split("\n\n")[1].split()) for module, text in sorted(modules.items())}
+    rows = [(f"[{module}](elixir/{module}.md)", said.replace("|", "\\|")) for module, said in first.items()]
+    contents = f"```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
     (out / "reference/elixir.md").write_text(
-        "# Reference of Elixir\n\n```{toctree}\n:maxdepth: 1\n\n" + listed + "\n```\n"
+        "\n\n".join(["# Reference of Elixir", table(("module", ""), *rows), contents])
     )
     (out / "reference/rust.md").write_text(
         "# Reference of Rust\n\n"

@@ -28,6 +28,8 @@ check = runpy.run_path(str(SITE / "check.py"))["problems"]
         ('<script src="https://example.org/a.js">', "fetches"),
         ('<link rel="stylesheet" href="https://example.org/a.css">', "fetches"),
         ('<img src="//example.org/a.png">', "fetches"),
+        ("<pre>```{py:class} Error</pre>", "shows"),
+        ("<p>{c:func}`gsc_scale`</p>", "shows"),
     ],
 )
 def test_a_page_has_the_problem_that_it_has(html, problem, tmp_path):
@@ -52,9 +54,9 @@ def test_what_markdown_would_take_for_marks_is_text(pages):
 
 
 def test_a_docstring_keeps_its_lists_and_sessions(pages):
-    text = "One: two.\n\nbad: what *is*\n    bad\nrank, failed: who\n\n>>> f(1)\n2"
-    made = "One: two.\n\n\n- `bad`: what \\*is\\*\n  bad\n- `rank, failed`: who\n\n\n```python\n>>> f(1)\n2\n```"
-    assert pages["prose"](text) == made
+    text = "One: two.\n\nbad: what *is*\n    bad\nrank, failed: who\n\n>>> f(1)\n2\n\nuse = it(1)\nthen = that(2)"
+    made = "One: two.\n\n- `bad`: what \\*is\\*\n  bad\n- `rank, failed`: who\n\n```python\n>>> f(1)\n2\n```\n\n"
+    assert pages["prose"](text) == made + "```python\nuse = it(1)\nthen = that(2)\n```"
 
 
 def test_a_link_in_a_block_of_code_stays(pages):
