@@ -38,6 +38,15 @@ impl Value {
             Self::Text(_) | Self::Empty => None,
         }
     }
+
+    /// The number, if an f64 is exactly it.
+    pub(crate) fn exactly(&self) -> Option<f64> {
+        let exact = |number: i64| number as f64 as i64 == number;
+        match self {
+            Self::Integer(number) if !exact(*number) => None,
+            other => other.number(),
+        }
+    }
 }
 
 macro_rules! numbers {

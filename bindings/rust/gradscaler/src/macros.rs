@@ -46,6 +46,20 @@ macro_rules! constants {
                 crate::policy::Number::exactly(value).map(Self)
             }
         }
+
+        impl crate::policy::Field for $name {
+            fn value(self) -> crate::Value {
+                crate::Value::Text(format!("{self:?}"))
+            }
+
+            fn named(text: &str) -> Option<Self> {
+                Self::of_names(text)
+            }
+
+            fn names() -> Vec<&'static str> {
+                Self::NAMES.iter().map(|(name, _)| *name).collect()
+            }
+        }
     };
 }
 
@@ -53,6 +67,13 @@ macro_rules! constants {
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident: $($rest:tt)*) => {
         constants! { $(#[$doc])* $name: $($rest)* }
+
+        impl $name {
+            fn of_names(text: &str) -> Option<Self> {
+                let found = Self::NAMES.iter().find(|(name, _)| *name == text)?;
+                Some(found.1)
+            }
+        }
 
         impl std::fmt::Debug for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -97,6 +118,14 @@ macro_rules! flags {
             /// The bits of both, where `|` is not const.
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
+            }
+
+            fn of_names(text: &str) -> Option<Self> {
+                let mut bits = Self::NONE;
+                for part in text.split('|').map(str::trim).filter(|part| *part != "NONE") {
+                    bits |= Self::NAMES.iter().find(|(name, _)| *name == part)?.1;
+                }
+                Some(bits)
             }
         }
 
@@ -154,20 +183,54 @@ macro_rules! fields {
             pub const FIELDS: &'static [&'static str] = &[$(stringify!($field)),*];
 
             /// Sets a field by name; `None` for a name or a value that it cannot have.
-            pub(crate) fn set_by_name(&mut self, name: &str, value: f64) -> Option<()> {
+            pub(crate) fn set_by_name(&mut self, name: &str, value: &crate::Value) -> Option<()> {
                 match name {
-                    $(stringify!($field) => self.0.$field = crate::policy::Number::exactly(value)?,)*
+                    $(stringify!($field) => self.0.$field = match value {
+                        crate::Value::Text(text) => <$kind as crate::policy::Field>::named(text)?.into(),
+                        number => crate::policy::Number::exactly(number.exactly()?)?,
+                    },)*
                     _ => return None,
                 }
                 Some(())
             }
+
+            /// The names that the values of a field have; none for one that is a number.
+            pub(crate) fn names_of(field: &str) -> Vec<&'static str> {
+                match field {
+                    $(stringify!($field) => <$kind as crate::policy::Field>::names(),)*
+                    _ => Vec::new(),
+                }
+            }
         }
 
         impl Policy {
+            /// All fields with their values, rules by their names: what [`PolicyBuilder::set`] takes, for
+            /// settings in a file.
+            ///
+            /// ```
+            /// use gradscaler::{Policy, PolicyBuilder, Value};
+            ///
+            /// let policy = Policy::preset("torch")?.build()?;
+            /// let fields: Vec<_> = policy.fields().collect();
+            /// assert!(fields.contains(&("growth_interval", Value::Integer(2000))));
+            /// assert!(fields.contains(&("growth_rule", Value::Text("EXACT".into()))));
+            ///
+            /// let mut builder = PolicyBuilder::default();
+            /// for (name, value) in fields {
+            ///     builder = builder.set(name, value)?;
+            /// }
+            /// assert_eq!(builder.build()?, policy);
+            /// # Ok::<(), gradscaler::Error>(())
+            /// ```
+            pub fn fields(&self) -> impl Iterator<Item = (&'static str, crate::Value)> {
+                let fields = [$((stringify!($field), crate::policy::Field::value(self.$field()))),*];
+                fields.into_iter()
+            }
+
             /// The name of a rule; `None` for a field that is a number.
             pub(crate) fn rule_named(field: &str, value: f64) -> Option<String> {
                 let mut policy = PolicyBuilder(sys::GSC_POLICY_INIT);
-                policy.set_by_name(field, value)?;
+                policy.set_by_name(field, &value.into())?;
                 let policy = Self(policy.0);
                 let name = match field {
                     $(stringify!($field) => format!("{:?}", policy.$field()),)*

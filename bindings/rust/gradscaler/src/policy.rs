@@ -4,7 +4,7 @@
 use std::ffi::CString;
 
 use crate::error::{check, static_str, Error, Result};
-use crate::{sys, Status};
+use crate::{sys, Status, Value};
 
 /// The rules of one scaler: when the scale grows, when it backs off and where it stops.
 ///
@@ -32,6 +32,8 @@ use crate::{sys, Status};
 pub struct Policy(pub(crate) sys::gsc_policy);
 
 /// A policy in the making; see [`Policy`]. The setters have no limits of their own: `build` checks.
+///
+/// The default has every field off.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct PolicyBuilder(pub(crate) sys::gsc_policy);
@@ -69,20 +71,38 @@ impl PolicyBuilder {
     /// Sets the field that is called `name`, of [`FIELDS`](Self::FIELDS): for settings from a file or
     /// a command line.
     ///
+    /// ```
+    /// use gradscaler::{Limit, Policy};
+    ///
+    /// let policy = Policy::preset("torch")?.set("growth_interval", 100)?.set("floor_rule", "STOP")?;
+    /// assert_eq!(policy.build()?.floor_rule(), Limit::STOP);
+    ///
+    /// let error = Policy::preset("torch")?.set("floor_rule", "HALT").unwrap_err();
+    /// assert!(error.to_string().contains("one of CLAMP, ALWAYS, KEEP, STOP, HOLD"));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
-    /// [`Status::POLICY`]: no field has this name, or it cannot hold this number.
-    pub fn set(mut self, name: &str, value: f64) -> Result<Self> {
-        if self.set_by_name(name, value).is_some() {
+    /// [`Status::POLICY`]: no field has this name, or it cannot have this value.
+    pub fn set(mut self, name: &str, value: impl Into<Value>) -> Result<Self> {
+        let value = value.into();
+        if self.set_by_name(name, &value).is_some() {
             return Ok(self);
         }
-        let message = if Self::FIELDS.contains(&name) {
-            format!("is {value}: it must be a whole number that fits")
+        let value = match value {
+            Value::Text(text) => format!("{text:?}"),
+            Value::Empty => "empty".into(),
+            number => number.number().unwrap_or(f64::NAN).to_string(),
+        };
+        let names = Self::names_of(name).join(", ");
+        let message = if !Self::FIELDS.contains(&name) {
+            let fields = Self::FIELDS.join(", ");
+            format!("is no field of a policy; there are {fields}")
+        } else if names.is_empty() {
+            format!("is {value}: it must be a number that fits, whole where steps are counted")
         } else {
-            format!(
-                "is no field of a policy; there are {}",
-                Self::FIELDS.join(", ")
-            )
+            format!("is {value}: it must be one of {names}, or its number")
         };
         Err(Error::new(Status::POLICY, "policy", message).at("policy", name))
     }
@@ -96,6 +116,43 @@ impl PolicyBuilder {
         // SAFETY: the policy has its size set.
         check(|err| unsafe { sys::gsc_policy_check(&self.0, err) })?;
         Ok(Policy(self.0))
+    }
+}
+
+impl Default for PolicyBuilder {
+    fn default() -> Self {
+        Self(sys::GSC_POLICY_INIT)
+    }
+}
+
+/// What a field is to people: a number, or a rule that has a name.
+pub(crate) trait Field: Sized {
+    fn value(self) -> Value;
+
+    fn named(_text: &str) -> Option<Self> {
+        None
+    }
+
+    fn names() -> Vec<&'static str> {
+        Vec::new()
+    }
+}
+
+impl Field for f64 {
+    fn value(self) -> Value {
+        Value::Number(self)
+    }
+}
+
+impl Field for u32 {
+    fn value(self) -> Value {
+        Value::Integer(self.into())
+    }
+}
+
+impl Field for u64 {
+    fn value(self) -> Value {
+        i64::try_from(self).map_or(Value::Number(self as f64), Value::Integer)
     }
 }
 

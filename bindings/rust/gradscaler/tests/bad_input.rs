@@ -6,7 +6,7 @@ use std::fmt::Debug;
 
 use gradscaler::{
     Counts, Device, Error, Factor, Growth, Merge, Options, Policy, PolicyBuilder, Report, Result,
-    Scaler, Status, Tensor, TensorMut, Test, Threads, Want,
+    Scaler, Status, Tensor, TensorMut, Test, Threads, Value, Want,
 };
 
 #[track_caller]
@@ -105,6 +105,19 @@ fn fields_by_name_that_do_not_exist_or_fit() {
             policy.set("hysteresis", value),
             Status::POLICY,
             "policy.hysteresis",
+        );
+    }
+    for (field, value) in [
+        ("growth_interval", Value::Text("7".into())),
+        ("growth_interval", Value::Integer((1 << 53) + 1)), // no f64
+        ("growth_rule", Value::Text("exact".into())),
+        ("overflow_reset", Value::Text("ON_GROWTH | EXACT".into())),
+        ("floor_rule", Value::Empty),
+    ] {
+        refused(
+            policy.set(field, value),
+            Status::POLICY,
+            &format!("policy.{field}"),
         );
     }
     for &field in PolicyBuilder::FIELDS {

@@ -4,7 +4,7 @@
 
 use gradscaler::{
     info, presets, Arithmetic, Counts, Event, Factor, Limit, Options, Policy, PolicyBuilder, Quirk,
-    Report, Scaler, Tensor, Test, Want,
+    Report, Reset, Scaler, Tensor, Test, Want,
 };
 
 fn torch(change: impl FnOnce(PolicyBuilder) -> PolicyBuilder) -> Scaler {
@@ -65,6 +65,16 @@ fn setters_and_getters_have_the_same_fields() {
         by_name.arithmetic(Arithmetic::F64).build().unwrap(),
         *policy
     );
+    // And all of them as values, rules by their names.
+    let several = policy
+        .to_builder()
+        .overflow_reset(Reset::ON_GROWTH | Reset::ON_BACKOFF);
+    let several = several.build().unwrap();
+    let mut again = PolicyBuilder::default();
+    for (name, value) in several.fields() {
+        again = again.set(name, value).unwrap();
+    }
+    assert_eq!(again.build().unwrap(), several);
     let text = format!("{policy:?}");
     assert!(
         PolicyBuilder::FIELDS

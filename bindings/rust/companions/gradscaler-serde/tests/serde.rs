@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+//! Policies and scalers through a format for people and one for machines.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use gradscaler::{presets, Policy, Report, Reset, Scaler};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Rules(#[serde(with = "gradscaler_serde::policy")] Policy);
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Whole(#[serde(with = "gradscaler_serde::scaler")] Scaler);
+
+fn read(text: &str) -> Result<Policy, String> {
+    let rules: Result<Rules, _> = serde_json::from_str(text);
+    rules
+        .map(|rules| rules.0)
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_rules_of_every_preset_come_back() {
+    for preset in presets() {
+        let policy = Policy::preset(preset.name).unwrap().build().unwrap();
+        let text = serde_json::to_string(&Rules(policy)).unwrap();
+        assert_eq!(read(&text).unwrap(), policy, "{text}");
+    }
+}
+
+#[test]
+fn settings_say_what_differs_from_a_preset() {
+    let text = r#"{"growth_interval": 100, "preset": "torch", "overflow_reset": "ON_GROWTH | ON_BACKOFF"}"#;
+    let policy = Policy::preset("torch").unwrap().growth_interval(100);
+    let policy = policy.overflow_reset(Reset::ON_GROWTH | Reset::ON_BACKOFF);
+    assert_eq!(read(text).unwrap(), policy.build().unwrap());
+    assert_eq!(
+        read(r#"{"init_scale": 8, "growth_factor": 1.5}"#)
+            .unwrap()
+            .init_scale(),
+        8.0
+    );
+}
+
+#[test]
+fn mistakes_in_settings_are_named() {
+    for (text, expected) in [
+        (r#"{"preset": "torhc"}"#, "torhc"),
+        (
+            r#"{"growth_intervall": 1}"#,
+            "policy.growth_intervall is no field",
+        ),
+        (r#"{"growth_interval": -1}"#, "policy.growth_interval is -1"),
+        (r#"{"growth_interval": 18446744073709551615}"#, "too large"),
+        (
+            r#"{"floor_rule": "HALT"}"#,
+            "one of CLAMP, ALWAYS, KEEP, STOP, HOLD",
+        ),
+        (
+            r#"{"preset": "torch", "backoff_factor": 1.5}"#,
+            "policy.backoff_factor",
+        ),
+        (r#"{"hysteresis": [1]}"#, "a number or the name of a rule"),
+        ("7", "a preset and fields of a policy"),
+    ] {
+        let error = read(text).unwrap_err();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}
+
+#[test]
+fn a_scaler_goes_on_where_it_was() {
+    let mut scaler = Scaler::preset("megatron").unwrap();
+    for step in 0..700 {
+        scaler.update(&Report::of(step % 97 == 3)).unwrap();
+    }
+    let text = serde_json::to_string(&Whole(scaler.clone())).unwrap();
+    let bytes = bincode::serialize(&Whole(scaler.clone())).unwrap();
+    let of_text: Whole = serde_json::from_str(&text).unwrap();
+    let of_bytes: Whole = bincode::deserialize(&bytes).unwrap();
+    assert_eq!((of_text.0, &of_bytes.0), (scaler.clone(), &scaler));
+    assert_eq!(bytes.len(), scaler.save().unwrap().len() + 8);
+}
+
+#[test]
+fn a_damaged_scaler_is_refused() {
+    let scaler = Scaler::preset("torch").unwrap();
+    let text = serde_json::to_string(&Whole(scaler.clone())).unwrap();
+    let mut bytes = bincode::serialize(&Whole(scaler)).unwrap();
+    let refused = |text: &str| serde_json::from_str::<Whole>(text).unwrap_err().to_string();
+    let flipped = if text.as_bytes()[99] == b'0' {
+        "1"
+    } else {
+        "0"
+    };
+    let changed = format!("{}{flipped}{}", &text[..99], &text[100..]);
+    assert!(refused(&changed).contains("bytes"), "{}", refused(&changed));
+    assert!(refused(r#""xy""#).contains("hexadecimal"));
+    assert!(refused(r#""abc""#).contains("hexadecimal"));
+    assert!(refused(r#""ä""#).contains("hexadecimal"));
+    assert!(refused("7").contains("saved scaler"));
+    bytes[60] ^= 1;
+    assert!(bincode::deserialize::<Whole>(&bytes).is_err());
+}
