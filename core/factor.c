@@ -58,3 +58,15 @@ gsc_status gsc_factor_clip(const gsc_exec *on, const gsc_factor *factor, const g
         .kind = GSC_STEP_CLIP, .factor = factor, .reports = report, .number = max_norm, .out = out};
     return backend->step(&where, &step, err);
 }
+
+gsc_status gsc_factor_guard(const gsc_exec *on, const gsc_factor *factor, const gsc_state *state,
+                            gsc_factor *out, gsc_error *err)
+{
+    gsc_exec where;
+    const gsc_backend *backend;
+    const gsc_step step = {.kind = GSC_STEP_GUARD, .factor = factor, .state = state, .out = out};
+    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_REQUIRE(state, 2);
+    GSC_REQUIRE(out, 3);
+    return backend->step(&where, &step, err);
+}

@@ -44,7 +44,16 @@ enum type { F64, U32, U64, I64 };
     X(mean_decay, F64)                                                                             \
     X(variance_decay, F64)                                                                         \
     X(margin_sigmas, F64)                                                                          \
-    X(overflow_log2, F64)
+    X(overflow_log2, F64)                                                                          \
+    X(guard_norm, F64)                                                                             \
+    X(guard_ratio, F64)                                                                            \
+    X(guard_sigmas, F64)                                                                           \
+    X(guard_decay, F64)                                                                            \
+    X(guard_start, F64)                                                                            \
+    X(guard_warmup, U64)                                                                           \
+    X(guard_limit, U64)                                                                            \
+    X(guard_sample, U32)                                                                           \
+    X(guard_flags, U32)
 #define FOR_STATE(X)                                                                               \
     X(scale, factor.scale, F64)                                                                    \
     X(next_scale, next.scale, F64)                                                                 \
@@ -60,6 +69,11 @@ enum type { F64, U32, U64, I64 };
     X(mean_square, mean_square, F64)                                                               \
     X(mean_start, mean_start, F64)                                                                 \
     X(slow_start, slow_start, F64)                                                                 \
+    X(guard_mean, guard_mean, F64)                                                                 \
+    X(guard_variance, guard_variance, F64)                                                         \
+    X(guard_count, guard_count, I64)                                                               \
+    X(guard_run, guard_run, I64)                                                                   \
+    X(guard_skips, guard_skips, I64)                                                               \
     X(serial, factor.serial, U64)                                                                  \
     X(next_serial, next.serial, U64)                                                               \
     X(events, events, U32)
@@ -676,6 +690,12 @@ static bool counts(const gsc_policy *p, enum field f)
     case mean_start:
     case slow_start:
         return p->target_amax != 0;
+    case guard_mean:
+    case guard_variance:
+    case guard_count:
+        return p->guard_ratio != 0 || p->guard_sigmas != 0 || p->guard_warmup != 0;
+    case guard_run:
+        return p->guard_limit != 0;
     case serial:
     case next_serial:
     case events:
@@ -1161,7 +1181,7 @@ static gsc_status read_state(reading *r, struct notes *notes, gsc_error *err)
     s->next.serial = 0;
     if (gsc_state_made(p, s, &made) != GSC_OK) {
         s->factor = s->next = gsc_factor_of(1, 1); /* they are in order: what is not is named */
-        (void)gsc_state_check(s, 0, &why);
+        (void)gsc_state_check(s, 0, "state", &why);
         return fail_for(r, &why, err);
     }
     if (p->apply_delay && r->from[next_scale] >= 0)
@@ -1633,8 +1653,14 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
         GSC_REQUIRE(entries, 2);
     GSC_REQUIRE(out, 5);
     GSC_TRY(check_notes(notes, capacity, 6, err));
-    GSC_TRY(find_format(format, &f, err));
-    if (policy) {
+    if (find_format(format, &f, NULL) != GSC_OK) { /* a preset alone has its fields by name */
+        full = (gsc_policy){.struct_size = GSC_POLICY_SIZE};
+        if (gsc_policy_preset(format, &full, NULL) != GSC_OK)
+            return find_format(format, &f, err);
+        f = formats;
+        policy = policy ? policy : &full;
+    }
+    if (policy && policy != &full) {
         GSC_TRY(gsc_policy_read(policy, &full, 4, err));
         policy = &full;
     }
@@ -1739,7 +1765,7 @@ gsc_status gsc_state_export(const char *format, const char *prefix, const gsc_po
     GSC_REQUIRE(state, 3);
     GSC_REQUIRE(entries, 4);
     GSC_TRY(check_notes(notes, capacity, 6, err));
-    GSC_TRY(gsc_state_check(state, 3, err));
+    GSC_TRY(gsc_state_check(state, 3, "state", err));
     s.state = *state;
     if (!saves(f))
         return gsc_fail(err, GSC_ERROR_FORMAT, 0, -1, "format", "is \"%s\", which saves no state",

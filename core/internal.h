@@ -16,7 +16,7 @@
 #define GSC_NOINLINE
 #endif
 
-/* "0.4.0", for sentences. */
+/* "0.5.0", for sentences. */
 #define GSC_STRING_OF(x) #x
 #define GSC_STRING(x)    GSC_STRING_OF(x)
 #define GSC_VERSION_STRING                                                                         \
@@ -88,6 +88,6 @@ const char *gsc_nearest(const char *name,
 
 /* Values in host memory: refused with a sentence that tells how to mend them. */
 gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err);
-gsc_status gsc_state_check(const gsc_state *state, int argument, gsc_error *err);
+gsc_status gsc_state_check(const gsc_state *state, int argument, const char *name, gsc_error *err);
 
 #endif

@@ -6,8 +6,11 @@
 #include "policy.h"
 
 #define RESET_BITS (GSC_RESET_ON_GROWTH | GSC_RESET_ON_GOOD_STEP | GSC_RESET_ON_BACKOFF)
-#define QUIRK_BITS (GSC_QUIRK_TOLERATE_BELOW | GSC_QUIRK_OVERFLOW_COUNTS)
-#define MAX_F32    0x1.fffffep127
+#define QUIRK_BITS (GSC_QUIRK_TOLERATE_BELOW | GSC_QUIRK_OVERFLOW_COUNTS | GSC_QUIRK_LOCKS_OUT)
+#define GUARD_BITS                                                                                 \
+    (GSC_GUARD_CLIP | GSC_GUARD_AT_THRESHOLD | GSC_GUARD_STOP | GSC_GUARD_SKIP_COUNTS |            \
+     GSC_GUARD_CLIP_MORE | GSC_GUARD_SPREAD_AFTER | GSC_GUARD_CORRECTED | GSC_GUARD_CLIP_TO_MEAN)
+#define MAX_F32 0x1.fffffep127
 
 /* Doubled every `interval` good steps, halved by an overflow. */
 #define TWO_FACTORS(init, interval)                                                                \
@@ -45,8 +48,14 @@ static const struct preset {
       .arithmetic = GSC_ARITHMETIC_F32_ONCE}},
     {"none", "A scale of 1 that never moves; gradients are still checked and reported.", {0}},
     {"guard",
-     "For bf16, which needs no scaling: as none, with a stop event after ten overflows in a row.",
-     {.stall_limit = 10}},
+     "For bf16, which needs no scaling: as none, with a stop event after ten overflows in a row. A "
+     "norm above ten times the running mean is skipped, unless it is the tenth in a row.",
+     {.stall_limit = 10,
+      .guard_ratio = 10,
+      .guard_decay = 0.99,
+      .guard_warmup = 100,
+      .guard_limit = 10,
+      .guard_sample = GSC_SAMPLE_THRESHOLD}},
     {"static",
      "A given scale that never moves; set init_scale. Overflows are still skipped.",
      {.init_scale = 0x1p16}},
@@ -213,9 +222,12 @@ gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
 {
     GSC_REQUIRE(name, 0);
     GSC_REQUIRE(out, 1);
+    /* It was released without guard_*, and structs of that time get it so. */
+    const bool older =
+        strcmp(name, "guard") == 0 && out->struct_size >= offsetof(gsc_policy, guard_norm);
     for (uint32_t i = 0; i < PRESET_COUNT; i++)
         if (strcmp(name, presets[i].name) == 0)
-            return gsc_struct_write(&presets[i].policy, GSC_POLICY_SIZE, out, false, 1, "out", err);
+            return gsc_struct_write(&presets[i].policy, GSC_POLICY_SIZE, out, older, 1, "out", err);
     const char *meant = gsc_nearest(name, nth_preset, NULL);
     return gsc_fail(err, GSC_ERROR_PRESET, 0, -1, "name", "is \"%.40s\", which is no preset%s%s%s",
                     name, meant ? ": did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
@@ -286,6 +298,38 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     CHECK(margin_sigmas, 0, 0x1p20, within(p->margin_sigmas, 0, 0x1p20), "from 0 to 2^20");
     CHECK(overflow_log2, -0x1p20, 0x1p20, within(p->overflow_log2, -0x1p20, 0x1p20),
           "from -2^20 to 2^20");
+    CHECK(guard_norm, 0, GSC_GUARD_MOST, within(p->guard_norm, 0, GSC_GUARD_MOST),
+          "from 0 to 2^500");
+    CHECK(guard_ratio, 1, 0x1p20,
+          p->guard_ratio == 0 || (p->guard_ratio > 1 && p->guard_ratio <= 0x1p20),
+          "above 1 and at most 2^20, or 0: at 1 every second step would be an outlier");
+    CHECK(guard_sigmas, 0, 0x1p20, within(p->guard_sigmas, 0, 0x1p20), "from 0 to 2^20");
+    CHECK(guard_decay, 0, 1, p->guard_decay >= 0 && p->guard_decay < 1, "at least 0 and below 1");
+    CHECK(guard_start, 0, GSC_GUARD_MOST, within(p->guard_start, 0, GSC_GUARD_MOST),
+          "from 0 to 2^500");
+    CHECK(guard_sample, 0, GSC_SAMPLE_THRESHOLD, p->guard_sample <= GSC_SAMPLE_THRESHOLD,
+          "one of the samples");
+    CHECK_BITS(guard_flags, GUARD_BITS);
+    /*
+     * Whether an outlier may move the mean or the variance too little for the threshold to reach
+     * it: it does not enter, or enters where it was clipped to far below the threshold, or the
+     * variance shrinks when the threshold itself enters. That one's distance from the mean, in
+     * standard deviations, says by how much it grows, less what the decay takes.
+     */
+    const double decay = p->guard_decay == 0 ? 1 : p->guard_decay;
+    const double reach = p->guard_flags & GSC_GUARD_SPREAD_AFTER ? p->guard_sigmas * decay
+                                                                 : p->guard_sigmas * sqrt(decay);
+    const bool spreads = p->guard_sigmas == 0 || (reach > 1 && p->guard_start == 0);
+    const uint32_t clip =
+        p->guard_flags & (GSC_GUARD_CLIP | GSC_GUARD_CLIP_MORE | GSC_GUARD_CLIP_TO_MEAN);
+    const bool held =
+        p->guard_sample == GSC_SAMPLE_NONE ||
+        (p->guard_sample == GSC_SAMPLE_THRESHOLD && !(clip == GSC_GUARD_CLIP && spreads));
+    CHECK(guard_limit, 1, 0x1p64,
+          p->guard_limit != 0 || !held || (p->guard_ratio == 0 && p->guard_sigmas == 0) ||
+              p->quirks & GSC_QUIRK_LOCKS_OUT,
+          "above 0: guard_sample keeps outliers out, so after a lasting change of level all steps "
+          "would be outliers");
 #undef CHECK
 #undef CHECK_BITS
     return GSC_OK;

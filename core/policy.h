@@ -168,14 +168,129 @@ static inline double gsc_count(const gsc_policy *p, gsc_state *s, int overflow, 
     return gsc_growth_due(p, s) ? gsc_grow(p, s, scale) : scale;
 }
 
+/* ---- the guard: a second rule, for norms that are finite but absurd ---- */
+
+/* Above it no norm is a sample, so that the square of a difference is finite. */
+#define GSC_GUARD_MOST 0x1p500
+
+static inline int gsc_guards(const gsc_policy *p)
+{
+    return p->guard_norm != 0.0 || p->guard_ratio != 0.0 || p->guard_sigmas != 0.0;
+}
+
+/* The norm that a sum of squares stands for; it has the sign of the number that was squared. */
+static inline double gsc_signal(double sum_squares)
+{
+    return sum_squares < 0.0 ? -sqrt(-sum_squares) : sqrt(sum_squares);
+}
+
+/* The least of the thresholds that are on; infinity: there is none yet. */
+static inline double gsc_guard_threshold(const gsc_policy *p, const gsc_state *s)
+{
+    double least = (double)INFINITY;
+    if ((uint64_t)s->guard_count < p->guard_warmup)
+        return least;
+    if (p->guard_norm != 0.0)
+        least = p->guard_norm;
+    if (p->guard_ratio != 0.0 && s->guard_mean > 0.0) {
+        double limit = p->guard_ratio * s->guard_mean;
+        least = limit < least ? limit : least;
+    }
+    if (p->guard_sigmas != 0.0 && (s->guard_variance > 0.0 || p->guard_start != 0.0)) {
+        double limit = s->guard_mean + p->guard_sigmas * sqrt(s->guard_variance);
+        least = limit < least ? limit : least;
+    }
+    return least;
+}
+
 /*
- * The newest scale after one optimizer step; amax is read by predictive policies only. Leaves
- * s->factor and s->next to the caller.
+ * A sample enters the mean and the variance, by the recurrence of Welford (Technometrics 4, 1962)
+ * and, with a decay, of Finch ("Incremental calculation of weighted mean and variance", 2009):
+ * a sum of squares less the square of a mean would cancel, and could be below 0.
  */
-static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overflow, double amax)
+static inline void gsc_guard_sample(const gsc_policy *p, gsc_state *s, double x)
+{
+    int64_t n = ++s->guard_count;
+    double decay = p->guard_decay;
+    int corrected = (p->guard_flags & GSC_GUARD_CORRECTED) != 0;
+    int even = decay == 0.0 || (n == 1 && (corrected || p->guard_start == 0.0)) ||
+               (!corrected && (uint64_t)n <= p->guard_warmup);
+    double weight = even ? 1.0 / (double)n : 1.0 - decay;
+    if (corrected && !even)
+        weight = weight / (1.0 - gsc_exp2((double)n * gsc_log2(decay)));
+    if (weight > 1.0) /* by a rounding */
+        weight = 1.0;
+    double rest = 1.0 - weight;
+    double distance = x - s->guard_mean;
+    double step = weight * distance;
+    s->guard_mean += step;
+    if (p->guard_flags & GSC_GUARD_SPREAD_AFTER && !even) {
+        double after = x - s->guard_mean;
+        s->guard_variance = rest * s->guard_variance + weight * (after * after);
+    } else {
+        s->guard_variance = rest * (s->guard_variance + distance * step);
+    }
+}
+
+/* What a norm above the threshold is brought down to. */
+static inline double gsc_guard_target(const gsc_policy *p, const gsc_state *s, double threshold,
+                                      double x)
+{
+    if (!(threshold > s->guard_mean))
+        return threshold;
+    if (p->guard_flags & GSC_GUARD_CLIP_TO_MEAN)
+        return s->guard_mean;
+    if (!(p->guard_flags & GSC_GUARD_CLIP_MORE))
+        return threshold;
+    double excess = threshold - s->guard_mean;
+    return s->guard_mean + excess * (excess / (x - s->guard_mean));
+}
+
+/* Judges the norm of a step without overflow; leaves the multiplier and the events in the state. */
+static inline void gsc_guard_step(const gsc_policy *p, gsc_state *s, double x)
+{
+    if (s->guard_count == 0 && s->guard_mean == 0.0)
+        s->guard_mean = p->guard_start;
+    const double threshold = gsc_guard_threshold(p, s);
+    int out = p->guard_flags & GSC_GUARD_AT_THRESHOLD ? x >= threshold : x > threshold;
+    s->guard_threshold = isfinite(threshold) ? threshold : 0.0;
+    s->guard_multiplier = 1.0;
+    s->guard_run = out ? s->guard_run + 1 : 0;
+    if (!out) {
+        gsc_guard_sample(p, s, x);
+        return;
+    }
+    s->events |= GSC_EVENT_OUTLIER;
+    int last = p->guard_limit != 0 && (uint64_t)s->guard_run >= p->guard_limit;
+    if (last && !(p->guard_flags & GSC_GUARD_STOP)) {
+        gsc_guard_sample(p, s, x);
+        return;
+    }
+    double target = gsc_guard_target(p, s, threshold, x);
+    double share = p->guard_flags & GSC_GUARD_CLIP && target > 0.0 ? target / x : 0.0;
+    s->guard_multiplier = share;
+    s->events |= share > 0.0 ? GSC_EVENT_CLIPPED : GSC_EVENT_SKIPPED;
+    s->events |= last ? GSC_EVENT_STOPPED : 0u;
+    s->guard_skips += share == 0.0;
+    if (p->guard_sample != GSC_SAMPLE_NONE)
+        gsc_guard_sample(p, s, p->guard_sample == GSC_SAMPLE_AS_IS ? x : target);
+}
+
+/*
+ * The newest scale after one optimizer step; amax is read by predictive policies only, the sum of
+ * squares by those that guard. Leaves s->factor and s->next to the caller.
+ */
+static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overflow, double amax,
+                                     double sum_squares)
 {
     double old = s->next.scale, scale = old;
     s->events = overflow ? GSC_EVENT_SKIPPED : 0u;
+    s->guard_multiplier = s->guard_threshold = 0.0;
+    if (gsc_guards(p) && !overflow)
+        gsc_guard_step(p, s, gsc_signal(sum_squares));
+    if (s->events & GSC_EVENT_OUTLIER && s->events & GSC_EVENT_SKIPPED &&
+        !(p->guard_flags & GSC_GUARD_SKIP_COUNTS))
+        return old;
     s->skipped += overflow;
     s->good++;
     s->steps++;

@@ -45,7 +45,7 @@ gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *state, void
     GSC_REQUIRE(size, 4);
     if (!bytes && capacity > 0)
         return gsc_fail_null(err, 2, "bytes");
-    GSC_TRY(gsc_state_check(state, 1, err));
+    GSC_TRY(gsc_state_check(state, 1, "state", err));
     if (bytes && capacity < head.size)
         return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CAPACITY, 3, -1, "capacity",
                                          "is %llu: the state takes %u bytes",
@@ -120,7 +120,7 @@ gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy, 
                         ") does not know");
     GSC_TRY(gsc_policy_check_full(&full, 0, err));
     memcpy(&loaded, at + head.policy_size, sizeof loaded);
-    GSC_TRY(gsc_state_check(&loaded, 0, err));
+    GSC_TRY(gsc_state_check(&loaded, 0, "state", err));
     if (policy)
         GSC_TRY(gsc_struct_write(&full, GSC_POLICY_SIZE, policy, false, 2, "policy", err));
     *state = loaded;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Reports and states: the merge of what was seen, and the update that it leads to. */
+#include <stdio.h>
+
 #include "backend.h"
 
 gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint64_t n,
@@ -23,6 +25,22 @@ gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint6
     return backend->step(&where, &step, err);
 }
 
+gsc_status gsc_report_number(double number, gsc_report *out, gsc_error *err)
+{
+    gsc_report r = {.elements = 1};
+    GSC_REQUIRE(out, 1);
+    if (isnan(number))
+        r.nan_count = 1;
+    else if (!(fabs(number) <= GSC_GUARD_MOST))
+        r.inf_count = 1;
+    else
+        r.sum_squares = number < 0 ? -(number * number) : number * number;
+    r.amax = r.nan_count || r.inf_count ? 0 : fabs(number);
+    gsc_report_finish(&r, GSC_WANT_NORM | GSC_WANT_AMAX, 0, NULL);
+    *out = r;
+    return GSC_OK;
+}
+
 gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report, const gsc_policy *policy,
                             const gsc_state *state, uint32_t rank, gsc_report *out, gsc_error *err)
 {
@@ -43,18 +61,22 @@ gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report, const 
     return backend->step(&where, &step, err);
 }
 
-gsc_status gsc_state_check(const gsc_state *s, int argument, gsc_error *err)
+gsc_status gsc_state_check(const gsc_state *s, int argument, const char *name, gsc_error *err)
 {
+    char place[48];
 #define CHECK(field, low, high, holds)                                                             \
-    if (!(holds))                                                                                  \
-        return gsc_fail_number(err, GSC_ERROR_STATE, argument, -1, "state." #field,                \
-                               (double)s->field, low, high,                                        \
-                               "what an update leads to: make the state anew");
+    if (!(holds)) {                                                                                \
+        (void)snprintf(place, sizeof place, "%s.%s", name, #field);                                \
+        return gsc_fail_number(err, GSC_ERROR_STATE, argument, -1, place, (double)s->field, low,   \
+                               high, "what an update leads to: make the state anew");              \
+    }
     GSC_FOR_STATE_FACTORS(CHECK)
     GSC_FOR_STATE_VALUES(CHECK)
 #undef CHECK
-    if (!GSC_STATE_RESERVED_IS_ZERO(s))
-        return gsc_fail_reserved(err, GSC_ERROR_STATE, argument, -1, "state.reserved");
+    if (!GSC_STATE_RESERVED_IS_ZERO(s)) {
+        (void)snprintf(place, sizeof place, "%s.reserved", name);
+        return gsc_fail_reserved(err, GSC_ERROR_STATE, argument, -1, place);
+    }
     return GSC_OK;
 }
 
@@ -82,5 +104,18 @@ gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy, const 
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(report, 3);
     GSC_REQUIRE(out, 4);
+    return backend->step(&where, &step, err);
+}
+
+gsc_status gsc_state_join(const gsc_exec *on, const gsc_state *state, const gsc_state *other,
+                          gsc_state *out, gsc_error *err)
+{
+    gsc_exec where;
+    const gsc_backend *backend;
+    const gsc_step step = {.kind = GSC_STEP_JOIN, .state = state, .other = other, .out = out};
+    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_REQUIRE(state, 1);
+    GSC_REQUIRE(other, 2);
+    GSC_REQUIRE(out, 3);
     return backend->step(&where, &step, err);
 }

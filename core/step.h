@@ -20,6 +20,8 @@ enum gsc_step_kind {
     GSC_STEP_STAMP,      /* reports[0], n, has_policy, policy, state (NULL: none) -> gsc_report */
     GSC_STEP_STATE_INIT, /* policy, state (NULL: the policy's start) -> gsc_state */
     GSC_STEP_UPDATE,     /* policy, state, reports[0] -> gsc_state */
+    GSC_STEP_JOIN,       /* state, other -> gsc_state */
+    GSC_STEP_GUARD,      /* factor (NULL: 1), state -> gsc_factor */
 };
 
 typedef struct gsc_step {
@@ -28,7 +30,7 @@ typedef struct gsc_step {
     uint64_t has_policy; /* of a merge, whose verdict it is, and of a stamp: there is one */
     gsc_policy policy;
     const gsc_factor *factor;
-    const gsc_state *state;
+    const gsc_state *state, *other;
     const gsc_report *reports;
     uint64_t n; /* reports; of a stamp the rank */
     double number;
@@ -97,8 +99,8 @@ static inline double gsc_sum_total(const gsc_sum *sum)
 /* What a policy judges by, as GSC_WANT_* bits. */
 static inline uint32_t gsc_policy_wants(const gsc_policy *policy)
 {
-    return (policy->overflow_test == GSC_TEST_NORM ? GSC_WANT_NORM : 0u) |
-           (policy->target_amax != 0 ? GSC_WANT_AMAX : 0u);
+    const int by_norm = policy->overflow_test == GSC_TEST_NORM || gsc_guards(policy);
+    return (by_norm ? GSC_WANT_NORM : 0u) | (policy->target_amax != 0 ? GSC_WANT_AMAX : 0u);
 }
 
 static inline int gsc_has_bad(const gsc_report *report)
@@ -116,6 +118,8 @@ static inline int gsc_overflowed(const gsc_policy *policy, const gsc_report *rep
     if (gsc_says_overflow(report))
         return 1;
     /* Not `>`: a sum of squares that is NaN is an overflow, too. */
+    if (gsc_guards(policy) && !(fabs(report->sum_squares) <= GSC_GUARD_MOST * GSC_GUARD_MOST))
+        return 1;
     return policy->overflow_test == GSC_TEST_NORM && !(report->sum_squares <= 0x1.fffffep127);
 }
 
@@ -172,22 +176,26 @@ static inline gsc_status gsc_norm_status(const gsc_report *report)
                : GSC_ERROR_REPORT;
 }
 
+static inline gsc_status gsc_factor_shrunk(gsc_factor factor, double coefficient, gsc_factor *out)
+{
+    if (coefficient < 1.0)
+        factor.inverse *= coefficient;
+    factor.inverse_f32 = (float)factor.inverse;
+    if (gsc_factor_status(&factor) != GSC_OK)
+        return GSC_ERROR_FACTOR;
+    *out = factor;
+    return GSC_OK;
+}
+
 static inline gsc_status gsc_factor_clipped(const gsc_factor *factor, const gsc_report *report,
                                             double max_norm, gsc_factor *out)
 {
-    gsc_factor clipped = factor ? *factor : gsc_factor_of(1, 0);
-    if (gsc_factor_status(&clipped) != GSC_OK)
+    const gsc_factor whole = factor ? *factor : gsc_factor_of(1, 0);
+    if (gsc_factor_status(&whole) != GSC_OK)
         return GSC_ERROR_FACTOR;
     if (gsc_norm_status(report) != GSC_OK)
         return GSC_ERROR_REPORT;
-    const double coefficient = max_norm / (sqrt(report->sum_squares) + 1e-6);
-    if (coefficient < 1.0)
-        clipped.inverse *= coefficient;
-    clipped.inverse_f32 = (float)clipped.inverse;
-    if (gsc_factor_status(&clipped) != GSC_OK)
-        return GSC_ERROR_FACTOR;
-    *out = clipped;
-    return GSC_OK;
+    return gsc_factor_shrunk(whole, max_norm / (sqrt(report->sum_squares) + 1e-6), out);
 }
 
 /* Wraps where a foreign report is absurd, instead of undefined behaviour. */
@@ -302,7 +310,15 @@ static inline int gsc_is_inverse(double scale, double inverse)
     X(slow_mean, -0x1p21, 0x1p21, fabs(s->slow_mean) <= 0x1p21)                                    \
     X(mean_square, 0, 0x1p42, s->mean_square >= 0 && s->mean_square <= 0x1p42)                     \
     X(mean_start, 0, 1, s->mean_start >= 0 && s->mean_start <= 1)                                  \
-    X(slow_start, 0, 1, s->slow_start >= 0 && s->slow_start <= 1)
+    X(slow_start, 0, 1, s->slow_start >= 0 && s->slow_start <= 1)                                  \
+    X(guard_mean, -2 * GSC_GUARD_MOST, 2 * GSC_GUARD_MOST,                                         \
+      fabs(s->guard_mean) <= 2 * GSC_GUARD_MOST)                                                   \
+    X(guard_variance, 0, 0x1p1004, s->guard_variance >= 0 && s->guard_variance <= 0x1p1004)        \
+    X(guard_count, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->guard_count))                           \
+    X(guard_run, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->guard_run))                               \
+    X(guard_skips, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->guard_skips))                           \
+    X(guard_multiplier, 0, 1, s->guard_multiplier >= 0 && s->guard_multiplier <= 1)                \
+    X(guard_threshold, NAN, NAN, isfinite(s->guard_threshold))
 #define GSC_FOR_STATE_FACTORS(X)                                                                   \
     X(factor.scale, 0, NAN, s->factor.scale >= 0 && (s->factor.scale > 0 || s->factor.serial > 0)) \
     X(next.scale, 0, NAN, s->next.scale >= 0 && (s->next.scale > 0 || s->next.serial > 0))         \
@@ -349,6 +365,8 @@ static inline gsc_status gsc_state_made(const gsc_policy *policy, const gsc_stat
     s.events = 0;
     s.status = GSC_OK;
     s.skip_f32 = 0;
+    s.guard_multiplier = gsc_guards(policy) ? 1 : 0;
+    s.guard_threshold = 0;
     *out = s;
     return GSC_OK;
 }
@@ -361,7 +379,8 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
     if (gsc_report_status(policy, report) != GSC_OK)
         return GSC_ERROR_REPORT;
     gsc_state s = *state;
-    const double newest = gsc_policy_step(policy, &s, gsc_overflowed(policy, report), report->amax);
+    const double newest = gsc_policy_step(policy, &s, gsc_overflowed(policy, report), report->amax,
+                                          report->sum_squares);
     if (report->serial != 0 && report->serial != state->factor.serial)
         s.events |= GSC_EVENT_STALE;
     s.next = gsc_factor_of(newest, state->next.serial + 1);
@@ -370,6 +389,43 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
     s.skip_f32 = s.events & GSC_EVENT_SKIPPED ? 1.0f : 0.0f;
     *out = s;
     return GSC_OK;
+}
+
+/* What of the events is of the step that was judged, not of the scale. */
+#define GSC_EVENTS_OF_STEP                                                                         \
+    (GSC_EVENT_SKIPPED | GSC_EVENT_STOPPED | GSC_EVENT_OUTLIER | GSC_EVENT_CLIPPED)
+
+static inline gsc_status gsc_joined(const gsc_state *state, const gsc_state *other, gsc_state *out)
+{
+    gsc_state s = *state;
+    if (gsc_state_status(state) != GSC_OK || gsc_state_status(other) != GSC_OK)
+        return GSC_ERROR_STATE;
+    s.events |= other->events & GSC_EVENTS_OF_STEP;
+    if (s.status == GSC_OK)
+        s.status = other->status;
+    s.skip_f32 = s.events & GSC_EVENT_SKIPPED ? 1.0f : 0.0f;
+    if (s.events & GSC_EVENT_SKIPPED) {
+        s.events &= ~GSC_EVENT_CLIPPED;
+        s.guard_multiplier = 0;
+    } else if (other->events & GSC_EVENT_CLIPPED &&
+               !(state->events & GSC_EVENT_CLIPPED &&
+                 state->guard_multiplier < other->guard_multiplier)) {
+        s.guard_multiplier = other->guard_multiplier;
+    }
+    *out = s;
+    return GSC_OK;
+}
+
+static inline gsc_status gsc_factor_guarded(const gsc_factor *factor, const gsc_state *state,
+                                            gsc_factor *out)
+{
+    const gsc_factor whole = factor ? *factor : gsc_factor_of(1, 0);
+    if (gsc_factor_status(&whole) != GSC_OK)
+        return GSC_ERROR_FACTOR;
+    if (gsc_state_status(state) != GSC_OK)
+        return GSC_ERROR_STATE;
+    return gsc_factor_shrunk(whole, state->events & GSC_EVENT_CLIPPED ? state->guard_multiplier : 1,
+                             out);
 }
 
 /* ---- agreement ---- */
@@ -416,6 +472,16 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
             gsc_digest_add_number(&digest, numbers[i]);
         for (uint32_t i = 0; i < sizeof words / sizeof *words; i++)
             gsc_digest_add(&digest, words[i]);
+        if (gsc_guards(p)) {
+            gsc_digest_add_number(&digest, p->guard_norm);
+            gsc_digest_add_number(&digest, p->guard_ratio);
+            gsc_digest_add_number(&digest, p->guard_sigmas);
+            gsc_digest_add_number(&digest, p->guard_decay);
+            gsc_digest_add_number(&digest, p->guard_start);
+            gsc_digest_add(&digest, p->guard_warmup);
+            gsc_digest_add(&digest, p->guard_limit);
+            gsc_digest_add(&digest, (uint64_t)p->guard_sample << 32 | p->guard_flags);
+        }
     }
     if (s) {
         const double numbers[] = {s->factor.scale, s->next.scale, s->mean,      s->slow_mean,
@@ -425,6 +491,12 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
             gsc_digest_add_number(&digest, numbers[i]);
         for (uint32_t i = 0; i < sizeof counts / sizeof *counts; i++)
             gsc_digest_add(&digest, (uint64_t)counts[i]);
+        if (s->guard_count != 0 || s->guard_run != 0) {
+            gsc_digest_add_number(&digest, s->guard_mean);
+            gsc_digest_add_number(&digest, s->guard_variance);
+            gsc_digest_add(&digest, (uint64_t)s->guard_count);
+            gsc_digest_add(&digest, (uint64_t)s->guard_run);
+        }
     }
     return digest == 0 ? 1 : digest;
 }
@@ -461,6 +533,10 @@ static inline gsc_status gsc_step_run(const gsc_step *p)
                            (gsc_report *)p->out);
     case GSC_STEP_STATE_INIT:
         return gsc_state_made(&p->policy, p->state, (gsc_state *)p->out);
+    case GSC_STEP_JOIN:
+        return gsc_joined(p->state, p->other, (gsc_state *)p->out);
+    case GSC_STEP_GUARD:
+        return gsc_factor_guarded(p->factor, p->state, (gsc_factor *)p->out);
     default:
         return gsc_updated(&p->policy, p->state, p->reports, (gsc_state *)p->out);
     }
@@ -471,6 +547,7 @@ static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
 {
     switch (p->kind) {
     case GSC_STEP_MULTIPLY:
+    case GSC_STEP_GUARD:
     case GSC_STEP_CLIP: /* no place for a status: a factor that all calls refuse */
         memset(p->out, 0, sizeof(gsc_factor));
         break;

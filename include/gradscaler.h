@@ -70,7 +70,7 @@ extern "C" {
 #endif
 
 #define GSC_VERSION_MAJOR 0
-#define GSC_VERSION_MINOR 4
+#define GSC_VERSION_MINOR 5
 #define GSC_VERSION_PATCH 0
 #define GSC_VERSION (GSC_VERSION_MAJOR << 16 | GSC_VERSION_MINOR << 8 | GSC_VERSION_PATCH)
 
@@ -131,6 +131,23 @@ GSC_API uint32_t gsc_version(void);
  * A policy says when the scale grows, when it backs off and where it stops. Zero in a field
  * switches it off, so a policy of zeros is a scale of 1 that never moves. Start from a preset and
  * change what you need.
+ *
+ * The fields guard_* are a second rule, against steps whose gradients are finite but absurd. x is
+ * the norm of all gradients after unscaling, the root of report.sum_squares. Since 0.5:
+ *
+ *     overflow, or x is not finite: no sample, the outliers in a row stay; loss scaling decides
+ *     threshold = the least of guard_norm, guard_ratio * mean, mean + guard_sigmas * sqrt(variance) that are on
+ *     outlier = x > threshold, once guard_warmup samples are in
+ *     outlier: one more in a row, at guard_limit stop or let it through; else none in a row
+ *     sample = x, the threshold, or none: weight = 1 / samples in the warm-up, then 1 - guard_decay
+ *         d = sample - mean; mean += weight * d; variance = (1 - weight) * (variance + weight * d * d)
+ *     multiplier = 1; of an outlier that is clipped threshold / x, that is skipped 0
+ *
+ * A mean that is not above 0, and a variance of 0, are no thresholds, unless there is a
+ * guard_start. A guard that keeps its outliers out of the statistic would, after a lasting change
+ * of level, refuse every step from then on: without a guard_limit it is refused. A fixed guard_norm
+ * asks for none: that is for you to watch. A policy that guards judges by the norm, and takes one
+ * that is not finite, or above 2^500, for an overflow.
  */
 
 /* growth_rule: when `good`, less growth_lag, makes a growth due. */
@@ -166,6 +183,39 @@ GSC_API uint32_t gsc_version(void);
 /* quirks, bits: what a peer does and no new policy should. */
 #define GSC_QUIRK_TOLERATE_BELOW  1u /* a share equal to overflow_tolerance is not tolerated */
 #define GSC_QUIRK_OVERFLOW_COUNTS 2u /* an overflow counts once more, as a good step */
+#define GSC_QUIRK_LOCKS_OUT       4u /* the guard may refuse all steps for good: no guard_limit
+                                        is asked for; since 0.5 */
+
+/*
+ * guard_sample: what an outlier adds to the mean and the variance that later steps are judged by.
+ *
+ * Since 0.5.
+ */
+#define GSC_SAMPLE_AS_IS     0u /* itself */
+#define GSC_SAMPLE_NONE      1u /* nothing */
+#define GSC_SAMPLE_THRESHOLD 2u /* what it could have been at most: the threshold, or what it was
+                                   clipped to */
+
+/*
+ * guard_flags, bits: what becomes of an outlier.
+ *
+ * Since 0.5.
+ */
+#define GSC_GUARD_CLIP         1u   /* its gradients are multiplied by threshold / norm, and the
+                                       step is taken; without it the step is skipped */
+#define GSC_GUARD_AT_THRESHOLD 2u   /* a norm equal to the threshold is one, too */
+#define GSC_GUARD_STOP         4u   /* at guard_limit GSC_EVENT_STOPPED; without it that outlier
+                                       is let through, enters as it is, and so do those that
+                                       follow it in a row */
+#define GSC_GUARD_SKIP_COUNTS  8u   /* a step that is skipped for it is a good step of the scale;
+                                       without it the scale and its counts stay */
+#define GSC_GUARD_CLIP_MORE    16u  /* with CLIP: to mean + (threshold - mean)^2 / (norm - mean),
+                                       the further out the lower */
+#define GSC_GUARD_SPREAD_AFTER 32u  /* after the warm-up the variance takes the distance of a
+                                       sample from the mean that already has it, squared */
+#define GSC_GUARD_CORRECTED    64u  /* a sample's weight is (1 - guard_decay) / (1 -
+                                       guard_decay^n), n its number, from the first one on */
+#define GSC_GUARD_CLIP_TO_MEAN 128u /* with CLIP: to the mean */
 
 /* The rules of one scaler. Initialise it, then fill it with gsc_policy_preset. */
 typedef struct gsc_policy {
@@ -201,17 +251,32 @@ typedef struct gsc_policy {
     double variance_decay;     /* decay of its slower mean and of its square; likewise */
     double margin_sigmas;      /* standard deviations kept free above the mean */
     double overflow_log2;      /* the sample of log2(amax) that an overflow stands for */
+    double guard_norm;         /* an outlier has a norm above this; 0: no such threshold; since
+                                  0.5 */
+    double guard_ratio;        /* or above this times the mean; above 1, or 0; since 0.5 */
+    double guard_sigmas;       /* or this many standard deviations above the mean; 0: no such
+                                  threshold; since 0.5 */
+    double guard_decay;        /* what is left of the mean and the variance at each sample after
+                                  the warm-up; below 1. 0: all samples weigh the same; since 0.5 */
+    double guard_start;        /* the mean before the first sample, by which the first step is
+                                  judged; 0: none; since 0.5 */
+    uint64_t guard_warmup;     /* samples before the first step is judged, which enter as they
+                                  are and weigh the same; since 0.5 */
+    uint64_t guard_limit;      /* so many outliers in a row are no spike: the last of them is let
+                                  through, or stops; 0: never; since 0.5 */
+    uint32_t guard_sample;     /* GSC_SAMPLE_*; since 0.5 */
+    uint32_t guard_flags;      /* GSC_GUARD_* bits; since 0.5 */
 } gsc_policy;
 
-#define GSC_POLICY_SIZE 152u
+#define GSC_POLICY_SIZE 216u
 #define GSC_POLICY_INIT \
     {GSC_POLICY_SIZE, 0, 0.0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0.0, \
-     0.0, 0.0, 0.0, 0.0}
+     0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0}
 
 /*
  * Fills *out, which GSC_POLICY_INIT made, with a named set of rules: "recommended" for new work,
  * "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch" or
- * "megatron".
+ * "megatron". "guard" has its guard_* since 0.5; a struct of an earlier version gets it without.
  */
 GSC_API gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err);
 
@@ -407,7 +472,8 @@ typedef struct gsc_report {
     uint64_t serial;         /* of the factor; 0: unknown */
     double amax;             /* largest finite magnitude after unscaling, before rounding; of a
                                 complex element its larger part */
-    double sum_squares;      /* of the finite elements after unscaling; its root is the norm */
+    double sum_squares;      /* of the finite elements after unscaling; its root is the norm. Of
+                                a number below 0 (gsc_report_number) the negative of its square */
     int64_t elements;        /* elements seen */
     int64_t nan_count;       /* elements that are NaN */
     int64_t inf_count;       /* elements that are Inf, or became so by unscaling */
@@ -423,6 +489,18 @@ typedef struct gsc_report {
                                 counted, of the first with overflow; 0: not known; since 0.4 */
     uint64_t reserved[9];    /* 0 */
 } gsc_report;
+
+/*
+ * The report of a number, for a policy that guards something else than gradients, such as the loss
+ * of each step: its state takes this report in gsc_state_update, and gsc_state_join says what both
+ * decided. The number counts with its sign; Inf and NaN are an overflow. Of a loss in the memory of
+ * a device gsc_check makes such a report, with GSC_WANT_NORM, of its magnitude.
+ *
+ *     number  any; magnitudes above 2^500 are taken for Inf
+ *
+ * Since 0.5.
+ */
+GSC_API gsc_status gsc_report_number(double number, gsc_report *out, gsc_error *err);
 
 /* What the merged reports are of. */
 #define GSC_MERGE_PARTS    0u /* different gradients: shards, layers, optimizers. Their sums of
@@ -471,42 +549,56 @@ GSC_API gsc_status gsc_factor_clip(const gsc_exec *on, const gsc_factor *factor,
 /* ---- State: the scale and its counts --------------------------------------------------------- */
 
 /* Bits of state.events: what the last update did. */
-#define GSC_EVENT_GREW       1u   /* the scale became larger */
-#define GSC_EVENT_BACKED_OFF 2u   /* the scale became smaller */
-#define GSC_EVENT_SKIPPED    4u   /* an overflow, or a failure on a device: leave the parameters
-                                     alone */
-#define GSC_EVENT_ABSORBED   8u   /* the overflow was absorbed by hysteresis or tolerance */
-#define GSC_EVENT_AT_CEILING 16u  /* max_scale held a growth */
-#define GSC_EVENT_AT_FLOOR   32u  /* min_scale held a backoff */
-#define GSC_EVENT_STALLED    64u  /* the overflow could not lower the scale */
-#define GSC_EVENT_STOPPED    128u /* the policy gives up: training on would only skip */
-#define GSC_EVENT_STALE      256u /* the report is of another factor than the one in force: late,
-                                     or used before */
+#define GSC_EVENT_GREW       1u    /* the scale became larger */
+#define GSC_EVENT_BACKED_OFF 2u    /* the scale became smaller */
+#define GSC_EVENT_SKIPPED    4u    /* an overflow, an outlier, or a failure on a device: leave
+                                      the parameters alone */
+#define GSC_EVENT_ABSORBED   8u    /* the overflow was absorbed by hysteresis or tolerance */
+#define GSC_EVENT_AT_CEILING 16u   /* max_scale held a growth */
+#define GSC_EVENT_AT_FLOOR   32u   /* min_scale held a backoff */
+#define GSC_EVENT_STALLED    64u   /* the overflow could not lower the scale */
+#define GSC_EVENT_STOPPED    128u  /* the policy gives up: training on would only skip */
+#define GSC_EVENT_STALE      256u  /* the report is of another factor than the one in force:
+                                      late, or used before */
+#define GSC_EVENT_OUTLIER    512u  /* the norm is above guard_threshold; neither SKIPPED nor
+                                      CLIPPED: it was let through; since 0.5 */
+#define GSC_EVENT_CLIPPED    1024u /* multiply the gradients by guard_multiplier, as
+                                      gsc_factor_guard does; since 0.5 */
 
 /* One scaler. A value without pointers: copy it, store it, send it. */
 typedef struct gsc_state {
-    gsc_factor factor;     /* the scale in force */
-    gsc_factor next;       /* the newest scale; differs only with apply_delay, where the next
-                              loss is scaled by it while the update for this one is under way */
-    double mean;           /* predictive policies: running mean of log2(amax) */
-    double slow_mean;      /* slower mean of log2(amax), with variance_decay */
-    double mean_square;    /* slower mean of its square */
-    double mean_start;     /* weight of the zero that mean began with */
-    double slow_start;     /* likewise of slow_mean */
-    int64_t good;          /* good steps since the last overflow or growth; with GSC_GROWTH_EVERY
-                              since the last overflow */
-    int64_t steps;         /* all steps since the last change */
-    int64_t overflows;     /* overflows not reset yet */
-    int64_t stalled;       /* overflows in a row that could not lower the scale */
-    uint32_t events;       /* GSC_EVENT_* of the last update */
-    gsc_status status;     /* GSC_OK, or the error of the last update on a device */
-    int64_t skipped;       /* overflows since the start */
-    int64_t growths;       /* updates since the start that made the scale larger */
-    int64_t backoffs;      /* updates since the start that made it smaller */
-    float skip_f32;        /* 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer that runs
-                              after the update takes as found_inf */
-    uint32_t reserved_u32; /* 0 */
-    uint64_t reserved[10]; /* 0 */
+    gsc_factor factor;       /* the scale in force */
+    gsc_factor next;         /* the newest scale; differs only with apply_delay, where the next
+                                loss is scaled by it while the update for this one is under way */
+    double mean;             /* predictive policies: running mean of log2(amax) */
+    double slow_mean;        /* slower mean of log2(amax), with variance_decay */
+    double mean_square;      /* slower mean of its square */
+    double mean_start;       /* weight of the zero that mean began with */
+    double slow_start;       /* likewise of slow_mean */
+    int64_t good;            /* good steps since the last overflow or growth; with
+                                GSC_GROWTH_EVERY since the last overflow */
+    int64_t steps;           /* all steps since the last change */
+    int64_t overflows;       /* overflows not reset yet */
+    int64_t stalled;         /* overflows in a row that could not lower the scale */
+    uint32_t events;         /* GSC_EVENT_* of the last update */
+    gsc_status status;       /* GSC_OK, or the error of the last update on a device */
+    int64_t skipped;         /* overflows since the start; what the guard skipped is in
+                                guard_skips */
+    int64_t growths;         /* updates since the start that made the scale larger */
+    int64_t backoffs;        /* updates since the start that made it smaller */
+    float skip_f32;          /* 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer that
+                                runs after the update takes as found_inf */
+    uint32_t reserved_u32;   /* 0 */
+    double guard_mean;       /* policies that guard: mean of the samples; since 0.5 */
+    double guard_variance;   /* their variance; since 0.5 */
+    int64_t guard_count;     /* their number; since 0.5 */
+    int64_t guard_run;       /* outliers in a row; since 0.5 */
+    int64_t guard_skips;     /* steps since the start that were skipped as outliers; since 0.5 */
+    double guard_multiplier; /* of the last update: 1, below 1 where it clips, 0 where the step
+                                is skipped; without a guard 0; since 0.5 */
+    double guard_threshold;  /* what the last update's norm was held against; 0: against nothing;
+                                since 0.5 */
+    uint64_t reserved[3];    /* 0 */
 } gsc_state;
 
 /*
@@ -523,13 +615,39 @@ GSC_API gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy,
 /*
  * One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
  * report on all of its gradients. *out may be *state. What happened is in out->events; a caller
- * that steps after this call does so unless GSC_EVENT_SKIPPED is there. A report that lacks what
- * the policy judges by is refused; options.policy measures it. A predictive policy takes a report
- * with amax 0 and no overflow as no sample: the scale stays.
+ * that steps after this call does so unless GSC_EVENT_SKIPPED is there, and must where the policy
+ * guards, as only the update knows outliers: report.overflow is about overflow alone. To know
+ * before, update a copy of the state. A report that lacks what the policy judges by is refused;
+ * options.policy measures it. A predictive policy takes a report with amax 0 and no overflow as no
+ * sample: the scale stays.
  */
 GSC_API gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy,
                                     const gsc_state *state, const gsc_report *report,
                                     gsc_state *out, gsc_error *err);
+
+/*
+ * *out is `state`, and skips, clips or stops also where `other` did in its last update: the state
+ * of another signal, such as the loss, which a policy of its own judged. It has the events SKIPPED,
+ * STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale, counts and samples
+ * are those of `state`. *out may be either. Of several signals join one after the other.
+ *
+ * Since 0.5.
+ */
+GSC_API gsc_status gsc_state_join(const gsc_exec *on, const gsc_state *state,
+                                  const gsc_state *other, gsc_state *out, gsc_error *err);
+
+/*
+ * *out is *factor with its inverse multiplied by state->guard_multiplier if the last update clips
+ * (GSC_EVENT_CLIPPED), else *factor. After gsc_check and gsc_state_update, unscaling by *out clips
+ * in the same pass; an optimizer that takes a multiplier takes out->inverse_f32, and
+ * state->skip_f32 as found_inf. `factor` is that of the gradients, copied before the update.
+ *
+ *     factor  NULL: 1
+ *
+ * Since 0.5.
+ */
+GSC_API gsc_status gsc_factor_guard(const gsc_exec *on, const gsc_factor *factor,
+                                    const gsc_state *state, gsc_factor *out, gsc_error *err);
 
 /* Of gsc_state_save. */
 #define GSC_SAVED_SIZE 1024u /* bytes that hold any saved state of this major version */
@@ -732,7 +850,7 @@ GSC_API gsc_status gsc_state_export(const char *format, const char *prefix,
  * Reads how a framework's scaler is set up: the arguments of its constructor or program, or its
  * part of a configuration. What is in `out`, which GSC_POLICY_INIT made, is then `policy` with
  * these settings; both may be one struct. The names of the fields of a policy are taken in every
- * format, too.
+ * format, too, and alone where the name is of a preset that is no format.
  *
  *     prefix    what the keys begin with, up to a dot, such as "fp16"; others are passed over, but
  *               one that no key begins with is refused; NULL: nothing

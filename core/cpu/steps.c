@@ -120,13 +120,23 @@ gsc_status gsc_cpu_step(const gsc_exec *on, const gsc_step *step, gsc_error *err
         return status == GSC_ERROR_AGREEMENT ? fail_agreement(step, err) : fail_merge(step, err);
     case GSC_STEP_STAMP:
         if (status == GSC_ERROR_STATE)
-            return gsc_state_check(step->state, 3, err);
+            return gsc_state_check(step->state, 3, "state", err);
         return gsc_fail_reserved(err, GSC_ERROR_REPORT, 1, -1, "report.reserved");
     case GSC_STEP_STATE_INIT:
         return fail_from(step->state, err);
+    case GSC_STEP_JOIN:
+        GSC_TRY(gsc_state_check(step->state, 1, "state", err));
+        return gsc_state_check(step->other, 2, "other", err);
+    case GSC_STEP_GUARD:
+        if (step->factor)
+            GSC_TRY(gsc_factor_check(step->factor, 1, err));
+        GSC_TRY(gsc_state_check(step->state, 2, "state", err));
+        return gsc_fail_number(err, GSC_ERROR_FACTOR, 2, -1, "state.guard_multiplier",
+                               step->state->guard_multiplier, 0, 1,
+                               "less close to 0: the factor's inverse becomes 0");
     default:
         if (status == GSC_ERROR_STATE)
-            return gsc_state_check(step->state, 2, err);
+            return gsc_state_check(step->state, 2, "state", err);
         return fail_report(step->reports, gsc_policy_wants(&step->policy), 3, err);
     }
 }

@@ -183,10 +183,13 @@ static gsc_status step(const gsc_exec *on, const gsc_step *step, gsc_error *err)
                   [GSC_STEP_MERGE] = {0, 1, 5, "", "reports"},
                   [GSC_STEP_STAMP] = {3, 1, 5, "state", "report"},
                   [GSC_STEP_STATE_INIT] = {2, 0, 3, "from", ""},
-                  [GSC_STEP_UPDATE] = {2, 3, 4, "state", "report"}};
+                  [GSC_STEP_UPDATE] = {2, 3, 4, "state", "report"},
+                  [GSC_STEP_JOIN] = {1, 0, 3, "state", ""},
+                  [GSC_STEP_GUARD] = {2, 0, 3, "state", ""}};
     const int reports = places[step->kind].reports, state = places[step->kind].state;
     GSC_TRY(align_check(step->factor, 1, "factor", err));
     GSC_TRY(align_check(step->state, state, places[step->kind].state_name, err));
+    GSC_TRY(align_check(step->other, 2, "other", err));
     GSC_TRY(align_check(step->reports, reports, places[step->kind].reports_name, err));
     GSC_TRY(align_check(step->out, places[step->kind].out, "out", err));
     const gsc_cuda_step_parameter p = {.kind = step->kind,
@@ -194,6 +197,7 @@ static gsc_status step(const gsc_exec *on, const gsc_step *step, gsc_error *err)
                                        .has_policy = step->has_policy,
                                        .factor = step->factor,
                                        .state = step->state,
+                                       .other = step->other,
                                        .reports = step->reports,
                                        .n = step->n,
                                        .number = step->number,

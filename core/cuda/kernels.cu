@@ -1384,6 +1384,7 @@ KERNEL(step)
     step.policy = policy_of(&p.policy);
     step.factor = p.factor;
     step.state = p.state;
+    step.other = p.other;
     step.reports = p.reports;
     step.n = p.n;
     step.number = p.number;

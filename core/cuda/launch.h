@@ -94,7 +94,7 @@ typedef struct gsc_cuda_workspace {
 
 /* What of a gsc_policy the kernels know: whatever it grows by is not theirs, and 0 is none. */
 typedef struct gsc_cuda_policy {
-    uint64_t words[19];
+    uint64_t words[27];
 } gsc_cuda_policy;
 
 typedef struct gsc_cuda_begin_header {
@@ -129,7 +129,7 @@ typedef struct gsc_cuda_step_parameter {
     uint32_t kind, merge;
     uint64_t has_policy;
     const gsc_factor *factor;
-    const gsc_state *state;
+    const gsc_state *state, *other;
     const gsc_report *reports;
     uint64_t n;
     double number;

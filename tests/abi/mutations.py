@@ -20,7 +20,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = "include/gradscaler.toml"
 SCALARS = ("int64_t", "uint64_t", "double", "int32_t", "uint32_t", "float", "int16_t", "uint16_t", "int8_t", "uint8_t")
-NEXT = ('version = "0.4.0"', 'version = "0.5.0"')
+VERSION = re.search(r'^version = "(.*)"$', (ROOT / MANIFEST).read_text(), re.M)[1]
+MAJOR, MINOR, _ = VERSION.split(".")
+LATER = f"{MAJOR}.{int(MINOR) + 1}"
+NEXT = (f'version = "{VERSION}"', f'version = "{LATER}.0"')
+SINCE = f'since = "{LATER}"'
 failed = []
 
 
@@ -62,16 +66,17 @@ def generate(tree, *arguments):
 
 # ---- mistakes ----
 
-FIELD = '  { name = "overflow_log2", type = "double"'
-FUNCTION = """
+POLICY_END = '"GSC_GUARD_* bits" },\n'
+FIELD = '  { name = "guard_start", type = "double"'
+FUNCTION = f"""
 [[item]]
 function = "gsc_mutate"
 returns = "gsc_status"
-since = "0.5"
+{SINCE}
 doc = "A function."
 blocks = "no"
 capture = true
-args = [{ name = "%s", type = "%s"%s }]
+args = [{{ name = "%s", type = "%s"%s }}]
 errors = []
 
 [[item]]
@@ -119,8 +124,8 @@ MISTAKES = [
     ("4 bytes more in the policy", [field('name = "x", type = "uint32_t", doc = "x"')], ["padding", "reserved"]),
     (
         "4 bytes more at its end",
-        [('stands for" },\n', 'stands for" },\n  { name = "x", type = "uint32_t", doc = "x" },\n')],
-        ["gsc_policy", "156 bytes", "reserved word of 4 bytes"],
+        [(POLICY_END, POLICY_END + '  { name = "x", type = "uint32_t", doc = "x" },\n')],
+        ["gsc_policy", "220 bytes", "reserved word of 4 bytes"],
     ),
     ("a fixed struct of another size", [("size = 32", "size = 40", "gsc_factor")], ["gsc_factor", "size is 40", "32"]),
     ("two bits at once", [("value = 2", "value = 3", "reset")], ["reset.ON_GOOD_STEP", "3", "one bit"]),
@@ -128,14 +133,14 @@ MISTAKES = [
     ("a number that does not fit", [("value = 3", "value = 5000000000", "growth")], ["growth.STEPS", "5000000000"]),
     ("a name twice", [('name = "growth_lag"', 'name = "growth_rule"')], ["gsc_policy.growth_rule", "twice"]),
     ("a version that is none", [('since = "0.2"', 'since = "soon"', "gsc_policy")], ["gsc_policy", "since", "'soon'"]),
-    ("a later version", [('since = "0.2"', 'since = "0.5"', "gsc_policy")], ["gsc_policy", "since is 0.5", "0.4.0"]),
+    ("a later version", [('since = "0.2"', SINCE, "gsc_policy")], ["gsc_policy", f"since is {LATER}", VERSION]),
     # From here on what a release promised.
     (
         "two dtypes swapped",
         [('"F16", value = 3', '"F16", value = 4', "dtype"), ('"BF16", value = 4', '"BF16", value = 3', "dtype")],
         ["GSC_F16", "is 4", "released as 3"],
     ),
-    ("a constant moved", [("value = 256", "value = 512", "event")], ["GSC_EVENT_STALE", "512", "256"]),
+    ("a constant moved", [("value = 256", "value = 4096", "event")], ["GSC_EVENT_STALE", "4096", "256"]),
     ("a constant gone", [('  { name = "UNDERFLOW"', '  # { name = "UNDERFLOW"')], ["GSC_WANT_UNDERFLOW", "missing"]),
     (
         "a constant more, of the same version",
@@ -163,15 +168,15 @@ MISTAKES = [
     ),
     ("a field renamed", [('"growth_lag"', '"lag"')], ["gsc_policy.growth_lag", "missing"]),
     ("a field of another type", [('"max_scale", type = "double"', '"max_scale", type = "int64_t"')], ["max_scale"]),
-    ("a field in the middle", [field('name = "x", type = "double", since = "0.5", doc = "x"'), NEXT], ["gsc_policy"]),
+    ("a field in the middle", [field(f'name = "x", type = "double", {SINCE}, doc = "x"'), NEXT], ["gsc_policy"]),
     (
         "a field more, of the same version",
-        [('stands for" },\n', 'stands for" },\n  { name = "x", type = "double", doc = "x" },\n')],
+        [(POLICY_END, POLICY_END + '  { name = "x", type = "double", doc = "x" },\n')],
         ["gsc_policy.x", "since is 0.2"],
     ),
     ("a function gone", [('function = "gsc_dtype_size"', 'function = "gsc_size"')], ["gsc_dtype_size", "missing"]),
-    ("a function that was there before", [function("x", "double"), ('since = "0.5"', 'since = "0.2"')], ["gsc_mutate"]),
-    ("a newer since", [NEXT, ('since = "0.2"', 'since = "0.5"', "gsc_policy_check")], ["gsc_policy_check", "since"]),
+    ("a function that was there before", [function("x", "double"), (SINCE, 'since = "0.2"')], ["gsc_mutate"]),
+    ("a newer since", [NEXT, ('since = "0.2"', SINCE, "gsc_policy_check")], ["gsc_policy_check", "since"]),
 ]
 
 
@@ -248,25 +253,24 @@ def fields_of_each_type(since=""):
     return [f'{{ name = "{short(t)}", type = "{t}"{since}, doc = "A {t}." }}' for t in SCALARS]
 
 
-POLICY_END = 'stands for" },\n'
 POLICY_FIELDS = [
-    *fields_of_each_type(', since = "0.5"'),
-    '{ name = "shape", type = "uint8_t", takes = "shape", since = "0.5", doc = "What shape it has." }',
-    '{ name = "reserved_u8", type = "uint8_t", array = 5, since = "0.5", doc = "0" }',
+    *fields_of_each_type(f", {SINCE}"),
+    f'{{ name = "shape", type = "uint8_t", takes = "shape", {SINCE}, doc = "What shape it has." }}',
+    f'{{ name = "reserved_u8", type = "uint8_t", array = 5, {SINCE}, doc = "0" }}',
 ]
 OPTIONS_END = 'none" },\n]\n\n[[item]]\nsection = "Calls on tensors"\n'
 OPTIONS_FIELDS = [
-    *fields_of_each_type(', since = "0.5"'),
-    '{ name = "reserved_u8", type = "uint8_t", array = 6, since = "0.5", doc = "0" }',
+    *fields_of_each_type(f", {SINCE}"),
+    f'{{ name = "reserved_u8", type = "uint8_t", array = 6, {SINCE}, doc = "0" }}',
 ]
-EVENT = '  { name = "MUTATED", value = 512, since = "0.5", doc = "it mutated" },\n'
+EVENT = f'  {{ name = "MUTATED", value = 4096, {SINCE}, doc = "it mutated" }},\n'
 ITEMS = """\
 [[item]]
 constants = "shape"
 prefix = "GSC_SHAPE_"
 kind = "enum"
 type = "uint8_t"
-since = "0.5"
+SINCE
 doc = "policy.shape."
 values = [{ name = "ROUND", value = 0, doc = "no corner" }, { name = "SQUARE", value = 200, doc = "four corners" }]
 
@@ -275,7 +279,7 @@ constants = "trait"
 prefix = "GSC_TRAIT_"
 kind = "bits"
 type = "uint16_t"
-since = "0.5"
+SINCE
 doc = "Bits of mutant.traits."
 values = [{ name = "FAST", value = 1, doc = "is fast" }, { name = "TALL", value = 32768, doc = "is tall" }]
 
@@ -283,7 +287,7 @@ values = [{ name = "FAST", value = 1, doc = "is fast" }, { name = "TALL", value 
 struct = "gsc_mutant"
 kind = "fixed"
 size = 104
-since = "0.5"
+SINCE
 doc = "A struct with everything."
 fields = [
   %s,
@@ -297,8 +301,8 @@ fields = [
 [[item]]
 function = "gsc_mutate"
 returns = "gsc_status"
-since = "0.5"
-doc = "*out is *from with these numbers, *total the sum of what the policy got in 0.5."
+SINCE
+doc = "*out is *from with these numbers, *total the sum of what the policy got of it."
 blocks = "no"
 capture = true
 args = [
@@ -311,7 +315,7 @@ args = [
   { name = "err", type = "gsc_error", pass = "out", null = "no details" },
 ]
 errors = ["NULL", "STRUCT_SIZE"]
-"""
+""".replace("SINCE", SINCE)
 CORE = """
 gsc_status gsc_mutate(%(parameters)s, const char *name, const gsc_mutant *from,
                       const gsc_policy *policy, gsc_mutant *out, double *total, gsc_error *err)
@@ -403,7 +407,7 @@ assert total == {total}, total
 for name, value in {large}.items():
     assert getattr(out, name) == value, (name, getattr(out, name))
 assert out.label == b"tom" and list(out.weights) == [1, 2, 3] and list(out.steps) == [1, -2, 3, -4], out
-assert out.traits == s.Trait(32769) and out.factor.scale == 8 and s.Event.MUTATED == g.GSC_EVENT_MUTATED == 512
+assert out.traits == s.Trait(32769) and out.factor.scale == 8 and s.Event.MUTATED == g.GSC_EVENT_MUTATED == 4096
 assert g.GSC_TRAIT_TALL == 32768
 try:
     g.gsc_mutate(*{large}.values(), "tom", None, policy, out)
@@ -464,7 +468,7 @@ true = total == {total}
 out = Mutant.decode(out)
 ^numbers = for {{name, _}} <- numbers, do: {{name, Map.fetch!(out, name)}}
 %{{traits: [:fast, :tall], weights: [1.0, 2.0, 3.0], steps: [1, -2, 3, -4], label: "tome"}} = out
-true = out.factor.scale == 8.0 and Constants.all(:event)[:mutated] == 512
+true = out.factor.scale == 8.0 and Constants.all(:event)[:mutated] == 4096
 for index <- 0..9, number = if(index in [2, 5], do: :none, else: 0x1_0000_0000_0000_0000) do
   {{:error, refused}} = call.(List.replace_at(Keyword.values(numbers), index, number), Mutant.encode(mutant))
   ^index = refused.argument
@@ -593,7 +597,7 @@ def check_c(tree, build, out, older):
         make(f"the client of the newer version ({name})", [*strict, f"-I{tree}/include", *link])
     path = {"LD_LIBRARY_PATH": str(older.parent), "LD_BIND_NOW": "1"}
     run("a new field is refused by an older library", [out / "older"], env=path, says="policy")
-    run("a new function is refused without its version", [out / "needs"], env=path, wanted=1, says="GRADSCALER_0.5")
+    run("a new function is refused without its version", [out / "needs"], env=path, wanted=1, says=f"GRADSCALER_{LATER}")
 
 
 def check_additions(scratch, older):
@@ -610,7 +614,7 @@ def check_additions(scratch, older):
     with (tree / "core/error.c").open("a") as file:
         file.write(code)
     header = (tree / "include/gradscaler.h").read_text()
-    report(header.count("; since 0.5 */") == 24 and header.count("* Since 0.5.") == 4, "the header says since when")
+    report(header.count(f"; since {LATER} */") == 24 and header.count(f"* Since {LATER}.") == 4, "the header says since when")
     build, out = scratch / "build", scratch / "out"
     shutil.rmtree(build, ignore_errors=True)
     cmake = ["cmake", "-S", tree, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None"]

@@ -18,7 +18,7 @@ struct World {
     const char *null; // the argument that is NULL
     gsc_policy policy;
     gsc_options options;
-    gsc_state state, out_state;
+    gsc_state state, other, out_state;
     gsc_report report, reports[3], out_report, each[n];
     gsc_factor factor, out_factor;
     gsc_exec exec;
@@ -54,6 +54,7 @@ void make(World &w)
     w.policy.growth_factor = 2;
     w.policy.growth_interval = 100;
     REQUIRE(gsc_state_init(nullptr, &w.policy, nullptr, &w.state, nullptr) == GSC_OK);
+    w.other = w.state;
     REQUIRE(gsc_factor_init(16, &w.factor, nullptr) == GSC_OK);
     REQUIRE(gsc_state_save(&w.policy, &w.state, w.bytes, sizeof w.bytes, &w.bytes_size, nullptr) ==
             GSC_OK);
@@ -129,6 +130,17 @@ const std::vector<Function> functions = {
          return gsc_factor_clip(&w.exec, &w.factor, w.at("report", &w.report), w.number,
                                 w.at("out", &w.out_factor), err);
      }},
+    {"gsc_factor_guard",
+     {"on?", "factor?", "state", "out"},
+     [](World &w, gsc_error *err) {
+         return gsc_factor_guard(&w.exec, &w.factor, w.at("state", &w.state),
+                                 w.at("out", &w.out_factor), err);
+     }},
+    {"gsc_report_number",
+     {"number", "out"},
+     [](World &w, gsc_error *err) {
+         return gsc_report_number(w.number, w.at("out", &w.out_report), err);
+     }},
     {"gsc_report_merge",
      {"on?", "reports", "n", "kind", "policy?", "out"},
      [](World &w, gsc_error *err) {
@@ -152,6 +164,12 @@ const std::vector<Function> functions = {
      [](World &w, gsc_error *err) {
          return gsc_state_update(&w.exec, w.at("policy", &w.policy), w.at("state", &w.state),
                                  w.at("report", &w.report), w.at("out", &w.out_state), err);
+     }},
+    {"gsc_state_join",
+     {"on?", "state", "other", "out"},
+     [](World &w, gsc_error *err) {
+         return gsc_state_join(&w.exec, w.at("state", &w.state), w.at("other", &w.other),
+                               w.at("out", &w.out_state), err);
      }},
     {"gsc_state_save",
      {"policy", "state", "bytes", "capacity", "size"},
@@ -321,8 +339,9 @@ TEST_CASE("what the tables spoil is valid before", "[errors]")
 
 TEST_CASE("NULL where it may not be", "[errors]")
 {
-    const std::string pointers[] = {"name",    "out",   "policy", "to",   "from",   "factor",
-                                    "reports", "state", "bytes",  "size", "report", "tensors"};
+    const std::string pointers[] = {"name",   "out",     "policy", "to",    "from",
+                                    "factor", "reports", "state",  "bytes", "size",
+                                    "report", "tensors", "other"};
     for (const Function &f : functions)
         for (const std::string &argument : f.arguments)
             if (std::count(std::begin(pointers), std::end(pointers), argument) &&
@@ -579,7 +598,7 @@ TEST_CASE("bits that mean nothing: the sentence lists those that do", "[errors]"
     policy.quirks = 0xffffffff;
     CHECK(gsc_policy_check(&policy, &err) == GSC_ERROR_POLICY);
     CHECK(std::string(err.message) ==
-          "policy.quirks is 4294967295: it must be a union of the bits 1 and 2");
+          "policy.quirks is 4294967295: it must be a union of the bits 1, 2 and 4");
 }
 
 TEST_CASE("contexts and memory that cannot be made", "[errors]")
@@ -786,7 +805,7 @@ TEST_CASE("a field of the policy that is out of range is named", "[errors]")
         FIELD(overflow_tolerance, 1.5, 0, 1),
         FIELD(overflow_tolerance, -0.5, 0, 1),
         FIELD(overflow_tolerance, nan_value, 0, 1),
-        WORD(quirks, 4, 0, 3),
+        WORD(quirks, 8, 0, 7),
         WORD(reserved, 1, 0, 0),
         FIELD(target_amax, -1),
         FIELD(target_amax, infinity),
@@ -802,6 +821,22 @@ TEST_CASE("a field of the policy that is out of range is named", "[errors]")
         FIELD(margin_sigmas, nan_value, 0, 0x1p20),
         FIELD(overflow_log2, infinity, -0x1p20, 0x1p20),
         FIELD(overflow_log2, nan_value, -0x1p20, 0x1p20),
+        FIELD(guard_norm, -1, 0, 0x1p500),
+        FIELD(guard_norm, nan_value, 0, 0x1p500),
+        FIELD(guard_norm, infinity, 0, 0x1p500),
+        FIELD(guard_ratio, 1, 1, 0x1p20),
+        FIELD(guard_ratio, nan_value, 1, 0x1p20),
+        FIELD(guard_ratio, infinity, 1, 0x1p20),
+        FIELD(guard_sigmas, -1, 0, 0x1p20),
+        FIELD(guard_sigmas, nan_value, 0, 0x1p20),
+        FIELD(guard_sigmas, infinity, 0, 0x1p20),
+        FIELD(guard_decay, 1, 0, 1),
+        FIELD(guard_decay, -0.5, 0, 1),
+        FIELD(guard_decay, nan_value, 0, 1),
+        FIELD(guard_start, -1, 0, 0x1p500),
+        FIELD(guard_start, nan_value, 0, 0x1p500),
+        WORD(guard_sample, 3, 0, 2),
+        WORD(guard_flags, 256, 0, 255),
     };
 #undef FIELD
 #undef WORD
@@ -847,10 +882,18 @@ TEST_CASE("the ends of each range are within it", "[errors]")
         [](World &w) { w.policy.stall_limit = UINT64_MAX; },
         [](World &w) { w.policy.hysteresis = w.policy.growth_lag = UINT32_MAX; },
         [](World &w) { w.policy.overflow_reset = 7; },
-        [](World &w) { w.policy.quirks = 3; },
+        [](World &w) { w.policy.quirks = 7; },
         [](World &w) { w.policy.growth_rule = w.policy.ceiling_rule = w.policy.floor_rule = 3; },
         [](World &w) { w.policy.ceiling_rule = w.policy.floor_rule = 4; },
         [](World &w) { w.policy.mean_decay = std::nextafter(1, 0); },
+        [](World &w) { w.policy.guard_norm = 0x1p500; },
+        [](World &w) { w.policy.guard_ratio = w.policy.guard_sigmas = 0x1p20; },
+        [](World &w) { w.policy.guard_decay = std::nextafter(1, 0); },
+        [](World &w) { w.policy.guard_warmup = w.policy.guard_limit = UINT64_MAX; },
+        [](World &w) {
+            w.policy.guard_sample = GSC_SAMPLE_THRESHOLD;
+            w.policy.guard_flags = 255;
+        },
     };
     for (const Spoil &spoil : spoils) {
         World w;
@@ -924,6 +967,16 @@ TEST_CASE("a state that no update leads to", "[errors]")
         FIELD(mean_start, 1.5),
         FIELD(mean_start, nan_value),
         FIELD(slow_start, -0.5),
+        FIELD(guard_mean, nan_value),
+        FIELD(guard_mean, 0x1p502),
+        FIELD(guard_variance, -1),
+        FIELD(guard_variance, nan_value),
+        FIELD(guard_count, -1),
+        FIELD(guard_run, INT64_MAX),
+        FIELD(guard_skips, -1),
+        FIELD(guard_multiplier, 1.5),
+        FIELD(guard_multiplier, nan_value),
+        FIELD(guard_threshold, infinity),
     };
 #undef FIELD
     for (const Row &row : rows) {
@@ -996,7 +1049,7 @@ TEST_CASE("saved bytes that cannot be read, a buffer too small, an unknown prese
     check_refused(load, [](World &w) { w.bytes[0] = 0; },
                   {GSC_ERROR_CORRUPT, "bytes", -1, "", "GSCSTATE"});
     check_refused(load, [](World &w) { w.bytes_size--; },
-                  {GSC_ERROR_CORRUPT, "size", -1, "", "were saved", {435, 436, 436}});
+                  {GSC_ERROR_CORRUPT, "size", -1, "", "were saved", {499, 500, 500}});
     check_refused(load, [](World &w) { w.bytes_size = 3; },
                   {GSC_ERROR_CORRUPT, "size", -1, "", "too few", {3}});
     const Function rows[] = {
@@ -1013,7 +1066,7 @@ TEST_CASE("saved bytes that cannot be read, a buffer too small, an unknown prese
          [](World &w, gsc_error *err) { return gsc_context_create_cuda(0, &w.context, err); }},
     };
     const Spoil nothing = [](World &) {};
-    check_refused(rows[0], nothing, {GSC_ERROR_CAPACITY, "capacity", -1, "", "is 10", {10, 436}});
+    check_refused(rows[0], nothing, {GSC_ERROR_CAPACITY, "capacity", -1, "", "is 10", {10, 500}});
     check_refused(rows[1], nothing, {GSC_ERROR_PRESET, "name", -1, "", "preset"});
     gsc_info info = GSC_INFO_INIT;
     REQUIRE(gsc_info_get(&info, nullptr) == GSC_OK);

@@ -48,6 +48,15 @@ struct Policy : gsc_policy {
     FIELD(double, variance_decay)
     FIELD(double, margin_sigmas)
     FIELD(double, overflow_log2)
+    FIELD(double, guard_norm)
+    FIELD(double, guard_ratio)
+    FIELD(double, guard_sigmas)
+    FIELD(double, guard_decay)
+    FIELD(double, guard_start)
+    FIELD(uint64_t, guard_warmup)
+    FIELD(uint64_t, guard_limit)
+    FIELD(uint32_t, guard_sample)
+    FIELD(uint32_t, guard_flags)
 #undef FIELD
 };
 

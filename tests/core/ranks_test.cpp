@@ -12,7 +12,7 @@ using Reports = std::vector<gsc_report>;
 constexpr gsc_report unread = {};
 
 // A new field decides later steps: then it belongs into gsc_digest and into the first case below.
-static_assert(GSC_POLICY_SIZE == 152 && sizeof gsc_state().reserved == 80);
+static_assert(GSC_POLICY_SIZE == 216 && sizeof gsc_state().reserved == 24);
 
 gsc_policy preset(const char *name)
 {
@@ -161,8 +161,35 @@ TEST_CASE("each field that decides later steps is in the digest, and no other", 
     s.mean = -0.0, agrees();
     s.skipped = s.growths = s.backoffs = 9, agrees();
     s.events = GSC_EVENT_STOPPED, s.skip_f32 = 1, agrees();
-    s.factor.serial = s.next.serial = 99, agrees(); // of a run that was resumed
+    s.factor.serial = s.next.serial = 99, agrees();    // of a run that was resumed
+    p.guard_decay = 0.5, p.guard_warmup = 3, agrees(); // of a guard that is off
+    s.guard_skips = 9, s.guard_multiplier = 0.5, s.guard_threshold = 2, agrees();
     CHECK(digest(nullptr, nullptr) == 0);
+
+    base.guard_sigmas = 3;
+    base.guard_limit = 7;
+    s.guard_count = 5;
+    const auto guards = [&] {
+        seen.push_back(digest(&p, &s));
+        p = base;
+        s = start(p), s.guard_count = 5;
+    };
+    p = base, guards();
+    p.guard_norm = 1, guards();
+    p.guard_ratio = 2, guards();
+    p.guard_sigmas = 2, guards();
+    p.guard_decay = 0.5, guards();
+    p.guard_start = 1, guards();
+    p.guard_warmup = 1, guards();
+    p.guard_limit = 1, guards();
+    p.guard_sample = GSC_SAMPLE_THRESHOLD, guards();
+    p.guard_flags = GSC_GUARD_CLIP, guards();
+    s.guard_mean = 1, guards();
+    s.guard_variance = 1, guards();
+    s.guard_count = 6, guards();
+    s.guard_run = 1, guards();
+    std::sort(seen.begin(), seen.end());
+    CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
 }
 
 TEST_CASE("the digest has the same bits on every platform", "[state]")

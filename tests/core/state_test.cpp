@@ -31,6 +31,15 @@ gsc_policy golden_policy()
     p.variance_decay = 0.75;
     p.margin_sigmas = 3;
     p.overflow_log2 = 16;
+    p.guard_norm = 3;
+    p.guard_ratio = 4;
+    p.guard_sigmas = 6;
+    p.guard_decay = 0.5;
+    p.guard_start = 1.5;
+    p.guard_warmup = 17;
+    p.guard_limit = 18;
+    p.guard_sample = GSC_SAMPLE_NONE;
+    p.guard_flags = GSC_GUARD_CLIP | GSC_GUARD_SPREAD_AFTER;
     return p;
 }
 
@@ -96,6 +105,14 @@ uint32_t crc32(const unsigned char *bytes, size_t size)
     return ~crc;
 }
 
+Bytes from_hex(const std::string &text)
+{
+    Bytes bytes;
+    for (size_t i = 0; i < text.size(); i += 2)
+        bytes.push_back(static_cast<unsigned char>(std::stoi(text.substr(i, 2), nullptr, 16)));
+    return bytes;
+}
+
 /* The bytes with another value at an offset, and a checksum that fits. */
 template <class T> Bytes changed(Bytes bytes, size_t offset, T value)
 {
@@ -138,13 +155,15 @@ TEST_CASE("the saved bytes are those of the format", "[state]")
 {
     CHECK(in_hex(golden_bytes()) ==
           // magic, format, sizes
-          "475343535441544501000000b40100009800000000010000"
+          "475343535441544501000000f4010000d800000000010000"
           // policy
-          "980000000200000000000000000090400000000000001040000000000000d03f"
+          "d80000000200000000000000000090400000000000001040000000000000d03f"
           "020000000000000002000000010000000000000000007041000000000000103f"
           "020000000300000001000000020000000500000001000000000000000000c03f"
           "0a0000000000000001000000000000000000000000000000000000000000e03f"
-          "000000000000e83f00000000000008400000000000003040"
+          "000000000000e83f000000000000084000000000000030400000000000000840"
+          "00000000000010400000000000001840000000000000e03f000000000000f83f"
+          "110000000000000012000000000000000100000021000000"
           // state
           "0000000000007040000000000000703f000080430000803b0700000000000000"
           "0000000000007040000000000000703f000080430000803b0800000000000000"
@@ -152,10 +171,42 @@ TEST_CASE("the saved bytes are those of the format", "[state]")
           "000000000000f03f020000000000000002000000000000000000000000000000"
           "0000000000000000000000000000000002000000000000000000000000000000"
           "0100000000000000000000000000000000000000000000000000000000000000"
-          "0000000000000000000000000000000000000000000000000000000000000000"
+          "050000000000000000000000000000000000000000000000000000000000f03f"
           "0000000000000000000000000000000000000000000000000000000000000000"
           // CRC-32
-          "718b5ac4");
+          "5b536f0e");
+}
+
+TEST_CASE("bytes that 0.4 saved load, and go on without a guard", "[state]")
+{
+    const Bytes bytes = from_hex( // magic, format, sizes
+        "475343535441544501000000b40100009800000000010000"
+        // policy
+        "980000000200000000000000000090400000000000001040000000000000d03f"
+        "020000000000000002000000010000000000000000007041000000000000103f"
+        "020000000300000001000000020000000500000001000000000000000000c03f"
+        "0a0000000000000001000000000000000000000000000000000000000000e03f"
+        "000000000000e83f00000000000008400000000000003040"
+        // state
+        "0000000000007040000000000000703f000080430000803b0700000000000000"
+        "0000000000007040000000000000703f000080430000803b0800000000000000"
+        "000000000000000000000000000000000000000000000000000000000000f03f"
+        "000000000000f03f020000000000000002000000000000000000000000000000"
+        "0000000000000000000000000000000002000000000000000000000000000000"
+        "0100000000000000000000000000000000000000000000000000000000000000"
+        "0000000000000000000000000000000000000000000000000000000000000000"
+        "0000000000000000000000000000000000000000000000000000000000000000"
+        // CRC-32
+        "718b5ac4");
+    gsc_policy p = golden_policy(), none = GSC_POLICY_INIT;
+    std::memcpy(reinterpret_cast<char *>(&p) + offsetof(gsc_policy, guard_norm),
+                reinterpret_cast<char *>(&none) + offsetof(gsc_policy, guard_norm),
+                sizeof p - offsetof(gsc_policy, guard_norm));
+    const Loaded l = load(bytes);
+    CHECK(l.status == GSC_OK);
+    CHECK(same(l.policy, p));
+    CHECK(same(l.state, after(p, start(p), "..x.x..")));
+    CHECK(same(after(l.policy, l.state, ".x..x"), after(p, start(p), "..x.x...x..x")));
 }
 
 TEST_CASE("the golden bytes load as what was saved", "[state]")
@@ -267,6 +318,14 @@ TEST_CASE("the size can be asked for, and a small buffer is refused", "[state]")
 
 /* ---- older and newer policies ---- */
 
+/* What a client of before target_amax can set. */
+static gsc_policy without_later_fields(const gsc_policy &p)
+{
+    gsc_policy first = GSC_POLICY_INIT;
+    std::memcpy(&first, &p, offsetof(gsc_policy, target_amax));
+    return first;
+}
+
 TEST_CASE("a smaller policy struct is filled as far as it goes, or refused", "[state]")
 {
     constexpr uint32_t old_size = offsetof(gsc_policy, target_amax);
@@ -279,7 +338,7 @@ TEST_CASE("a smaller policy struct is filled as far as it goes, or refused", "[s
     };
     gsc_policy old;
     CHECK(load_old(saved(p, start(p)), &old) == GSC_ERROR_STRUCT_SIZE); // lacks mean_decay ...
-    p.mean_decay = p.variance_decay = p.margin_sigmas = p.overflow_log2 = 0;
+    p = without_later_fields(p);
     CHECK(load_old(saved(p, start(p)), &old) == GSC_OK);
     p.struct_size = old_size;
     CHECK(std::memcmp(&old, &p, old_size) == 0);
@@ -294,9 +353,7 @@ TEST_CASE("a policy saved by an older client is zero-extended", "[state]")
     gsc_policy p = golden_policy();
     p.struct_size = offsetof(gsc_policy, target_amax); // the rest is none of the library's business
     const Loaded l = load(saved(p, start(p)));
-    gsc_policy expected = golden_policy();
-    expected.mean_decay = expected.variance_decay = 0;
-    expected.margin_sigmas = expected.overflow_log2 = 0;
+    const gsc_policy expected = without_later_fields(golden_policy());
     CHECK(l.status == GSC_OK);
     CHECK(same(l.policy, expected));
 }

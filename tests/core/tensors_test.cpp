@@ -1356,8 +1356,11 @@ TEST_CASE("with a policy the report's verdict is what an update then says, for e
 
                 // What the policy judges by is measured, and nothing else.
                 options.policy = nullptr;
-                options.want = (policy.overflow_test == GSC_TEST_NORM ? GSC_WANT_NORM : 0) |
-                               (policy.target_amax != 0 ? GSC_WANT_AMAX : 0);
+                const bool guards =
+                    policy.guard_norm != 0 || policy.guard_ratio != 0 || policy.guard_sigmas != 0;
+                options.want =
+                    (policy.overflow_test == GSC_TEST_NORM || guards ? GSC_WANT_NORM : 0) |
+                    (policy.target_amax != 0 ? GSC_WANT_AMAX : 0);
                 REQUIRE(call(nullptr, &state.factor, in.data(), in.like({f64}).data(), in.size(),
                              &options, &judged, nullptr) == GSC_OK);
                 CHECK(judged.overflow == (judged.nan_count + judged.inf_count > 0));

@@ -505,7 +505,7 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
     gsc_report *with_reserved = d.put(reserved);
     REQUIRE(gsc_state_update(&d.on, &policy, there, with_reserved, out, nullptr) == GSC_OK);
     CHECK(d.get(out).status == GSC_ERROR_REPORT);
-    state.reserved[9] = 42;
+    state.reserved[2] = 42;
     REQUIRE(gsc_state_update(&d.on, &policy, d.put(state), good, out, nullptr) == GSC_OK);
     CHECK(d.get(out).status == GSC_ERROR_STATE);
     REQUIRE(gsc_state_init(&d.on, &policy, d.put(state), out, nullptr) == GSC_OK);
@@ -597,6 +597,12 @@ TEST_CASE("what the host can see is refused before anything is launched")
     refused(gsc_factor_clip(&d.on, odd_factor, report, 1, factor, &err), 1, "factor");
     refused(gsc_factor_clip(&d.on, factor, odd_report, 1, factor, &err), 2, "report");
     refused(gsc_factor_clip(&d.on, factor, report, 1, odd_factor, &err), 4, "out");
+    refused(gsc_factor_guard(&d.on, odd_factor, state, factor, &err), 1, "factor");
+    refused(gsc_factor_guard(&d.on, factor, odd_state, factor, &err), 2, "state");
+    refused(gsc_factor_guard(&d.on, factor, state, odd_factor, &err), 3, "out");
+    refused(gsc_state_join(&d.on, odd_state, state, state, &err), 1, "state");
+    refused(gsc_state_join(&d.on, state, odd_state, state, &err), 2, "other");
+    refused(gsc_state_join(&d.on, state, state, odd_state, &err), 3, "out");
     CHECK(emulated_launches() == before);
 }
 
@@ -643,6 +649,63 @@ TEST_CASE("states move on the device as on the CPU, with the policy of every pre
         }
     }
     CHECK(predicts);
+}
+
+TEST_CASE("a guard judges on the device as on the CPU, to the bit")
+{
+    Random random = {23};
+    uint32_t seen = 0;
+    for (int round = 0; round < 60; round++) {
+        Device d;
+        gsc_policy policy = GSC_POLICY_INIT;
+        policy.init_scale = 1024;
+        policy.growth_factor = 2;
+        policy.growth_interval = 5;
+        policy.guard_norm = round % 5 == 0 ? 3 * random.unit() : 0;
+        policy.guard_ratio = round % 3 == 0 ? 1.5 + random.unit() : 0;
+        policy.guard_sigmas = round % 3 == 0 ? 0 : 1 + 2 * random.unit();
+        policy.guard_decay = random.unit();
+        policy.guard_start = round % 4 == 0 ? random.unit() : 0;
+        policy.guard_warmup = random.next() % 10;
+        policy.guard_limit = random.next() % 6;
+        policy.guard_sample = static_cast<uint32_t>(random.next() % 3);
+        policy.guard_flags = static_cast<uint32_t>(random.next() % 256);
+        policy.quirks = GSC_QUIRK_LOCKS_OUT;
+        gsc_state state, other;
+        REQUIRE(gsc_state_init(nullptr, &policy, nullptr, &state, nullptr) == GSC_OK);
+        other = state;
+        const gsc_factor factor = state.factor;
+        gsc_state *there = d.put(state), *other_there = d.put(other);
+        gsc_report *report_there = d.put(gsc_report{});
+        gsc_factor *factor_there = d.put(factor), *out_there = d.put(factor);
+        for (int step = 0; step < 60; step++) {
+            gsc_report report = {};
+            REQUIRE(gsc_report_number(random.unit() * (random.next() % 8 ? 1 : 40), &report,
+                                      nullptr) == GSC_OK);
+            if (random.next() % 10 == 0)
+                report.sum_squares = random.next() % 2 ? HUGE_VAL : NAN;
+            report.serial = state.factor.serial;
+            d.write(report_there, &report, sizeof report);
+            REQUIRE(gsc_state_update(nullptr, &policy, &state, &report, &state, nullptr) == GSC_OK);
+            REQUIRE(gsc_state_update(&d.on, &policy, there, report_there, there, nullptr) ==
+                    GSC_OK);
+            seen |= state.events;
+            REQUIRE(same(d.get(there), state));
+            gsc_factor out = factor;
+            gsc_state joined;
+            if (gsc_factor_guard(nullptr, round % 2 ? &factor : nullptr, &state, &out, nullptr) !=
+                GSC_OK)
+                out = {};
+            REQUIRE(gsc_factor_guard(&d.on, round % 2 ? factor_there : nullptr, there, out_there,
+                                     nullptr) == GSC_OK);
+            REQUIRE(same(d.get(out_there), out));
+            REQUIRE(gsc_state_join(nullptr, &other, &state, &joined, nullptr) == GSC_OK);
+            REQUIRE(gsc_state_join(&d.on, other_there, there, other_there, nullptr) == GSC_OK);
+            REQUIRE(same(d.get(other_there), joined));
+            d.write(other_there, &other, sizeof other);
+        }
+    }
+    CHECK((seen & GSC_EVENT_OUTLIER && seen & GSC_EVENT_CLIPPED && seen & GSC_EVENT_STOPPED));
 }
 
 TEST_CASE("a report of another factor is stale")

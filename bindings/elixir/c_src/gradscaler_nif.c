@@ -199,6 +199,20 @@ static ERL_NIF_TERM nif_factor_multiply(ErlNifEnv *env, int argc, const ERL_NIF_
     return done(&call, terms, 1);
 }
 
+static ERL_NIF_TERM nif_report_number(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    double number;
+    struct result out;
+    if (!get_double(&call, argv[0], 0, "number", &number) ||
+        !make_room(&call, sizeof(gsc_report), &out) ||
+        gsc_report_number(number, out.data, &call.err) != GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
+    return done(&call, terms, 1);
+}
+
 static ERL_NIF_TERM nif_report_merge(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     if (waits(argv[0]))
@@ -280,6 +294,44 @@ static ERL_NIF_TERM nif_state_update(ErlNifEnv *env, int argc, const ERL_NIF_TER
         !make_room(&call, sizeof(gsc_state), &out) ||
         gsc_state_update(call.on, &policy, state, report, out.data, &call.err) != GSC_OK ||
                          !finish(&call))
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
+    return done(&call, terms, 1);
+}
+
+static ERL_NIF_TERM nif_state_join(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "state_join", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_state_join,
+                                 argc, argv);
+    struct call call = {.env = env};
+    const gsc_state *state = NULL;
+    const gsc_state *other = NULL;
+    struct result out;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !(state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL)) ||
+        !(other = get_values(&call, argv[2], 2, "other", sizeof *other, NULL)) ||
+        !make_room(&call, sizeof(gsc_state), &out) ||
+        gsc_state_join(call.on, state, other, out.data, &call.err) != GSC_OK || !finish(&call))
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
+    return done(&call, terms, 1);
+}
+
+static ERL_NIF_TERM nif_factor_guard(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "factor_guard", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_factor_guard,
+                                 argc, argv);
+    struct call call = {.env = env};
+    const gsc_factor *factor = NULL;
+    const gsc_state *state = NULL;
+    struct result out;
+    if (!get_on(&call, argv[0], 0, "on") ||
+        !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
+        !(state = get_values(&call, argv[2], 2, "state", sizeof *state, NULL)) ||
+        !make_room(&call, sizeof(gsc_factor), &out) ||
+        gsc_factor_guard(call.on, factor, state, out.data, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
@@ -592,10 +644,13 @@ static ErlNifFunc functions[] = {
     {"info_get", 0, nif_info_get, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"factor_init", 1, nif_factor_init, 0},
     {"factor_multiply", 3, nif_factor_multiply, 0},
+    {"report_number", 1, nif_report_number, 0},
     {"report_merge", 4, nif_report_merge, 0},
     {"factor_clip", 4, nif_factor_clip, 0},
     {"state_init", 3, nif_state_init, 0},
     {"state_update", 4, nif_state_update, 0},
+    {"state_join", 3, nif_state_join, 0},
+    {"factor_guard", 3, nif_factor_guard, 0},
     {"state_save", 2, nif_state_save, 0},
     {"state_load", 1, nif_state_load, 0},
     {"report_stamp", 5, nif_report_stamp, 0},

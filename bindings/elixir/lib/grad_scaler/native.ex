@@ -22,7 +22,7 @@ defmodule GradScaler.Native do
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
   @on_load :load
-  @version 1024
+  @version 1280
 
   @type dtype :: non_neg_integer
   @type device :: reference
@@ -99,7 +99,7 @@ defmodule GradScaler.Native do
   @doc """
   Fills the result, which GSC_POLICY_INIT made, with a named set of rules: `recommended` for new
   work, `guard` for bf16, `none`, `static`, or the exact rules of a framework, such as `torch` or
-  `megatron`.
+  `megatron`. `guard` has its guard_* since 0.5; a struct of an earlier version gets it without.
   """
   @spec policy_preset(binary) :: {:ok, binary} | error
   def policy_preset(_name), do: :erlang.nif_error(:nif_not_loaded)
@@ -149,6 +149,15 @@ defmodule GradScaler.Native do
   def factor_multiply(_on, _factor, _by), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
+  The report of a number, for a policy that guards something else than gradients, such as the loss
+  of each step: its state takes this report in `state_update`, and `state_join` says what both
+  decided. The number counts with its sign; Inf and NaN are an overflow. Of a loss in the memory
+  of a device `check` makes such a report, with `:norm`, of its magnitude.
+  """
+  @spec report_number(real) :: {:ok, binary} | error
+  def report_number(_number), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
   One report of many. Ranks gather their reports and merge them in rank order, so that all get the
   same bits; that each rank is there once, and in order, is not checked. It lacks what one of them
   lacks, and of summands the norm and amax: ask the sum for those. first_tensor and first_element
@@ -189,12 +198,33 @@ defmodule GradScaler.Native do
   @doc """
   One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
   report on all of its gradients. the result may be *state. What happened is in out->events; a
-  caller that steps after this call does so unless `:skipped` is there. A report that lacks what
-  the policy judges by is refused; options.policy measures it. A predictive policy takes a report
-  with amax 0 and no overflow as no sample: the scale stays.
+  caller that steps after this call does so unless `:skipped` is there, and must where the policy
+  guards, as only the update knows outliers: report.overflow is about overflow alone. To know
+  before, update a copy of the state. A report that lacks what the policy judges by is refused;
+  options.policy measures it. A predictive policy takes a report with amax 0 and no overflow as no
+  sample: the scale stays.
   """
   @spec state_update(device | nil, binary, binary, binary) :: {:ok, binary} | error
   def state_update(_on, _policy, _state, _report), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  the result is `state`, and skips, clips or stops also where `other` did in its last update: the
+  state of another signal, such as the loss, which a policy of its own judged. It has the events
+  SKIPPED, STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale, counts and
+  samples are those of `state`. the result may be either. Of several signals join one after the
+  other.
+  """
+  @spec state_join(device | nil, binary, binary) :: {:ok, binary} | error
+  def state_join(_on, _state, _other), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  the result is *factor with its inverse multiplied by state->guard_multiplier if the last update
+  clips (`:clipped`), else *factor. After `check` and `state_update`, unscaling by the result
+  clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32, and
+  state->skip_f32 as found_inf. `factor` is that of the gradients, copied before the update.
+  """
+  @spec factor_guard(device | nil, binary | nil, binary) :: {:ok, binary} | error
+  def factor_guard(_on, _factor, _state), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   Writes policy and state, which are host memory, as bytes that any later version on any machine
@@ -262,7 +292,7 @@ defmodule GradScaler.Native do
   Reads how a framework's scaler is set up: the arguments of its constructor or program, or its
   part of a configuration. What is in `out`, which GSC_POLICY_INIT made, is then `policy` with
   these settings; both may be one struct. The names of the fields of a policy are taken in every
-  format, too.
+  format, too, and alone where the name is of a preset that is no format.
   """
   @spec policy_import(binary, binary | nil, binary, binary | nil, integer) ::
           {:ok, binary, binary} | error

@@ -74,7 +74,29 @@ defmodule GradScaler.Constants do
   def all(:quirk) do
     [
       tolerate_below: 1,
-      overflow_counts: 2
+      overflow_counts: 2,
+      locks_out: 4
+    ]
+  end
+
+  def all(:sample) do
+    [
+      as_is: 0,
+      none: 1,
+      threshold: 2
+    ]
+  end
+
+  def all(:guard) do
+    [
+      clip: 1,
+      at_threshold: 2,
+      stop: 4,
+      skip_counts: 8,
+      clip_more: 16,
+      spread_after: 32,
+      corrected: 64,
+      clip_to_mean: 128
     ]
   end
 
@@ -110,7 +132,9 @@ defmodule GradScaler.Constants do
       at_floor: 32,
       stalled: 64,
       stopped: 128,
-      stale: 256
+      stale: 256,
+      outlier: 512,
+      clipped: 1024
     ]
   end
 
@@ -213,16 +237,30 @@ defmodule GradScaler.Policy do
     since the last change; overflow_reset restarts their count; 0 to 1
   * `stall_limit` - `:stopped` at this many overflows in a row that could not lower the scale; 0
     never
-  * `quirks` - any of these; 0 in any new policy: `:tolerate_below`, `:overflow_counts`
+  * `quirks` - any of these; 0 in any new policy: `:tolerate_below`, `:overflow_counts`,
+    `:locks_out`
   * `target_amax` - not 0: the scale is predicted so that amax lands here, and nothing is counted
   * `mean_decay` - decay of the running mean of log2(amax); 0 up to, not including, 1
   * `variance_decay` - decay of its slower mean and of its square; likewise
   * `margin_sigmas` - standard deviations kept free above the mean
   * `overflow_log2` - the sample of log2(amax) that an overflow stands for
+  * `guard_norm` - an outlier has a norm above this; 0: no such threshold
+  * `guard_ratio` - or above this times the mean; above 1, or 0
+  * `guard_sigmas` - or this many standard deviations above the mean; 0: no such threshold
+  * `guard_decay` - what is left of the mean and the variance at each sample after the warm-up;
+    below 1. 0: all samples weigh the same
+  * `guard_start` - the mean before the first sample, by which the first step is judged; 0: none
+  * `guard_warmup` - samples before the first step is judged, which enter as they are and weigh
+    the same
+  * `guard_limit` - so many outliers in a row are no spike: the last of them is let through, or
+    stops; 0: never
+  * `guard_sample` - one of these: `:as_is`, `:none`, `:threshold`
+  * `guard_flags` - any of these: `:clip`, `:at_threshold`, `:stop`, `:skip_counts`, `:clip_more`,
+    `:spread_after`, `:corrected`, `:clip_to_mean`
   """
   alias GradScaler.{Constants, Fields}
 
-  @size 152
+  @size 216
 
   defstruct arithmetic: :f64,
             init_scale: 0.0,
@@ -246,7 +284,16 @@ defmodule GradScaler.Policy do
             mean_decay: 0.0,
             variance_decay: 0.0,
             margin_sigmas: 0.0,
-            overflow_log2: 0.0
+            overflow_log2: 0.0,
+            guard_norm: 0.0,
+            guard_ratio: 0.0,
+            guard_sigmas: 0.0,
+            guard_decay: 0.0,
+            guard_start: 0.0,
+            guard_warmup: 0,
+            guard_limit: 0,
+            guard_sample: :as_is,
+            guard_flags: []
 
   @type t :: %__MODULE__{
           arithmetic: atom | integer,
@@ -271,7 +318,16 @@ defmodule GradScaler.Policy do
           mean_decay: GradScaler.Native.real(),
           variance_decay: GradScaler.Native.real(),
           margin_sigmas: GradScaler.Native.real(),
-          overflow_log2: GradScaler.Native.real()
+          overflow_log2: GradScaler.Native.real(),
+          guard_norm: GradScaler.Native.real(),
+          guard_ratio: GradScaler.Native.real(),
+          guard_sigmas: GradScaler.Native.real(),
+          guard_decay: GradScaler.Native.real(),
+          guard_start: GradScaler.Native.real(),
+          guard_warmup: integer,
+          guard_limit: integer,
+          guard_sample: atom | integer,
+          guard_flags: [atom | integer]
         }
 
   @doc "The struct that a binary of the library holds."
@@ -301,7 +357,16 @@ defmodule GradScaler.Policy do
         mean_decay::binary-size(8),
         variance_decay::binary-size(8),
         margin_sigmas::binary-size(8),
-        overflow_log2::binary-size(8)
+        overflow_log2::binary-size(8),
+        guard_norm::binary-size(8),
+        guard_ratio::binary-size(8),
+        guard_sigmas::binary-size(8),
+        guard_decay::binary-size(8),
+        guard_start::binary-size(8),
+        guard_warmup::little-unsigned-64,
+        guard_limit::little-unsigned-64,
+        guard_sample::little-unsigned-32,
+        guard_flags::little-unsigned-32
       >>) do
     %__MODULE__{
       arithmetic: Constants.name(:arithmetic, arithmetic),
@@ -326,7 +391,16 @@ defmodule GradScaler.Policy do
       mean_decay: Fields.real(mean_decay),
       variance_decay: Fields.real(variance_decay),
       margin_sigmas: Fields.real(margin_sigmas),
-      overflow_log2: Fields.real(overflow_log2)
+      overflow_log2: Fields.real(overflow_log2),
+      guard_norm: Fields.real(guard_norm),
+      guard_ratio: Fields.real(guard_ratio),
+      guard_sigmas: Fields.real(guard_sigmas),
+      guard_decay: Fields.real(guard_decay),
+      guard_start: Fields.real(guard_start),
+      guard_warmup: guard_warmup,
+      guard_limit: guard_limit,
+      guard_sample: Constants.name(:sample, guard_sample),
+      guard_flags: Constants.names(:guard, guard_flags)
     }
   end
 
@@ -336,14 +410,14 @@ defmodule GradScaler.Policy do
   end
 
   def decode(other) do
-    Fields.refuse("policy", other, "152 bytes, the reserved ones 0")
+    Fields.refuse("policy", other, "216 bytes, the reserved ones 0")
   end
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
   @spec encode(t) :: binary
   def encode(%__MODULE__{} = s) do
     <<
-      152::little-32,
+      216::little-32,
       Fields.named(:arithmetic, s.arithmetic, "policy.arithmetic", &Fields.u32/2)::binary,
       Fields.f64(s.init_scale, "policy.init_scale")::binary,
       Fields.f64(s.growth_factor, "policy.growth_factor")::binary,
@@ -367,7 +441,16 @@ defmodule GradScaler.Policy do
       Fields.f64(s.mean_decay, "policy.mean_decay")::binary,
       Fields.f64(s.variance_decay, "policy.variance_decay")::binary,
       Fields.f64(s.margin_sigmas, "policy.margin_sigmas")::binary,
-      Fields.f64(s.overflow_log2, "policy.overflow_log2")::binary
+      Fields.f64(s.overflow_log2, "policy.overflow_log2")::binary,
+      Fields.f64(s.guard_norm, "policy.guard_norm")::binary,
+      Fields.f64(s.guard_ratio, "policy.guard_ratio")::binary,
+      Fields.f64(s.guard_sigmas, "policy.guard_sigmas")::binary,
+      Fields.f64(s.guard_decay, "policy.guard_decay")::binary,
+      Fields.f64(s.guard_start, "policy.guard_start")::binary,
+      Fields.u64(s.guard_warmup, "policy.guard_warmup")::binary,
+      Fields.u64(s.guard_limit, "policy.guard_limit")::binary,
+      Fields.named(:sample, s.guard_sample, "policy.guard_sample", &Fields.u32/2)::binary,
+      Fields.named(:guard, s.guard_flags, "policy.guard_flags", &Fields.u32/2)::binary
     >>
   end
 end
@@ -452,7 +535,8 @@ defmodule GradScaler.Report do
   * `serial` - of the factor; 0: unknown
   * `amax` - largest finite magnitude after unscaling, before rounding; of a complex element its
     larger part
-  * `sum_squares` - of the finite elements after unscaling; its root is the norm
+  * `sum_squares` - of the finite elements after unscaling; its root is the norm. Of a number
+    below 0 (`report_number`) the negative of its square
   * `elements` - elements seen
   * `nan_count` - elements that are NaN
   * `inf_count` - elements that are Inf, or became so by unscaling
@@ -612,16 +696,24 @@ defmodule GradScaler.State do
   * `overflows` - overflows not reset yet
   * `stalled` - overflows in a row that could not lower the scale
   * `events` - any of these of the last update: `:grew`, `:backed_off`, `:skipped`, `:absorbed`,
-    `:at_ceiling`, `:at_floor`, `:stalled`, `:stopped`, `:stale`
+    `:at_ceiling`, `:at_floor`, `:stalled`, `:stopped`, `:stale`, `:outlier`, `:clipped`
   * `status` - `:ok`, or the error of the last update on a device: `:ok`, `:null`, `:struct_size`,
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
     `:format`, `:agreement`
-  * `skipped` - overflows since the start
+  * `skipped` - overflows since the start; what the guard skipped is in guard_skips
   * `growths` - updates since the start that made the scale larger
   * `backoffs` - updates since the start that made it smaller
   * `skip_f32` - 1 with `:skipped`, else 0: what a fused optimizer that runs after the update
     takes as found_inf
+  * `guard_mean` - policies that guard: mean of the samples
+  * `guard_variance` - their variance
+  * `guard_count` - their number
+  * `guard_run` - outliers in a row
+  * `guard_skips` - steps since the start that were skipped as outliers
+  * `guard_multiplier` - of the last update: 1, below 1 where it clips, 0 where the step is
+    skipped; without a guard 0
+  * `guard_threshold` - what the last update's norm was held against; 0: against nothing
   """
   alias GradScaler.{Constants, Fields}
 
@@ -641,7 +733,14 @@ defmodule GradScaler.State do
             skipped: 0,
             growths: 0,
             backoffs: 0,
-            skip_f32: 0.0
+            skip_f32: 0.0,
+            guard_mean: 0.0,
+            guard_variance: 0.0,
+            guard_count: 0,
+            guard_run: 0,
+            guard_skips: 0,
+            guard_multiplier: 0.0,
+            guard_threshold: 0.0
 
   @type t :: %__MODULE__{
           factor: GradScaler.Factor.t(),
@@ -660,7 +759,14 @@ defmodule GradScaler.State do
           skipped: integer,
           growths: integer,
           backoffs: integer,
-          skip_f32: GradScaler.Native.real()
+          skip_f32: GradScaler.Native.real(),
+          guard_mean: GradScaler.Native.real(),
+          guard_variance: GradScaler.Native.real(),
+          guard_count: integer,
+          guard_run: integer,
+          guard_skips: integer,
+          guard_multiplier: GradScaler.Native.real(),
+          guard_threshold: GradScaler.Native.real()
         }
 
   @doc "The struct that a binary of the library holds."
@@ -684,7 +790,14 @@ defmodule GradScaler.State do
         backoffs::little-signed-64,
         skip_f32::binary-size(4),
         0::32,
-        0::640
+        guard_mean::binary-size(8),
+        guard_variance::binary-size(8),
+        guard_count::little-signed-64,
+        guard_run::little-signed-64,
+        guard_skips::little-signed-64,
+        guard_multiplier::binary-size(8),
+        guard_threshold::binary-size(8),
+        0::192
       >>) do
     %__MODULE__{
       factor: GradScaler.Factor.decode(factor),
@@ -703,7 +816,14 @@ defmodule GradScaler.State do
       skipped: skipped,
       growths: growths,
       backoffs: backoffs,
-      skip_f32: Fields.real(skip_f32)
+      skip_f32: Fields.real(skip_f32),
+      guard_mean: Fields.real(guard_mean),
+      guard_variance: Fields.real(guard_variance),
+      guard_count: guard_count,
+      guard_run: guard_run,
+      guard_skips: guard_skips,
+      guard_multiplier: Fields.real(guard_multiplier),
+      guard_threshold: Fields.real(guard_threshold)
     }
   end
 
@@ -733,7 +853,14 @@ defmodule GradScaler.State do
       Fields.s64(s.backoffs, "state.backoffs")::binary,
       Fields.f32(s.skip_f32, "state.skip_f32")::binary,
       0::little-32,
-      0::little-640
+      Fields.f64(s.guard_mean, "state.guard_mean")::binary,
+      Fields.f64(s.guard_variance, "state.guard_variance")::binary,
+      Fields.s64(s.guard_count, "state.guard_count")::binary,
+      Fields.s64(s.guard_run, "state.guard_run")::binary,
+      Fields.s64(s.guard_skips, "state.guard_skips")::binary,
+      Fields.f64(s.guard_multiplier, "state.guard_multiplier")::binary,
+      Fields.f64(s.guard_threshold, "state.guard_threshold")::binary,
+      0::little-192
     >>
   end
 end

@@ -19,7 +19,7 @@ from ._gradscaler import Error
 from ._scaler import Arrays, Info, Policy, Report, Scaler, info, presets
 from ._structs import Arithmetic, Event, Factor, Growth, Limit, NoteKind, Quirk, Reset, State, Status, Test, Want
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 __all__ = [
     "Arithmetic",
     "Arrays",

@@ -81,6 +81,29 @@ class Quirk(enum.IntFlag):
 
     TOLERATE_BELOW = 1  # a share equal to overflow_tolerance is not tolerated
     OVERFLOW_COUNTS = 2  # an overflow counts once more, as a good step
+    LOCKS_OUT = 4  # the guard may refuse all steps for good: no guard_limit is asked for
+
+
+class Sample(enum.IntEnum):
+    """guard_sample: what an outlier adds to the mean and the variance that later steps are judged
+    by."""
+
+    AS_IS = 0  # itself
+    NONE = 1  # nothing
+    THRESHOLD = 2  # what it could have been at most: the threshold, or what it was clipped to
+
+
+class Guard(enum.IntFlag):
+    """guard_flags, bits: what becomes of an outlier."""
+
+    CLIP = 1  # its gradients are multiplied by threshold / norm, and the step is taken; without it the step is skipped
+    AT_THRESHOLD = 2  # a norm equal to the threshold is one, too
+    STOP = 4  # at guard_limit Event.STOPPED; without it that outlier is let through, enters as it is, and so do those that follow it in a row
+    SKIP_COUNTS = 8  # a step that is skipped for it is a good step of the scale; without it the scale and its counts stay
+    CLIP_MORE = 16  # with CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower
+    SPREAD_AFTER = 32  # after the warm-up the variance takes the distance of a sample from the mean that already has it, squared
+    CORRECTED = 64  # a sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the first one on
+    CLIP_TO_MEAN = 128  # with CLIP: to the mean
 
 
 class Memory(enum.IntEnum):
@@ -110,13 +133,15 @@ class Event(enum.IntFlag):
 
     GREW = 1  # the scale became larger
     BACKED_OFF = 2  # the scale became smaller
-    SKIPPED = 4  # an overflow, or a failure on a device: leave the parameters alone
+    SKIPPED = 4  # an overflow, an outlier, or a failure on a device: leave the parameters alone
     ABSORBED = 8  # the overflow was absorbed by hysteresis or tolerance
     AT_CEILING = 16  # max_scale held a growth
     AT_FLOOR = 32  # min_scale held a backoff
     STALLED = 64  # the overflow could not lower the scale
     STOPPED = 128  # the policy gives up: training on would only skip
     STALE = 256  # the report is of another factor than the one in force: late, or used before
+    OUTLIER = 512  # the norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through
+    CLIPPED = 1024  # multiply the gradients by guard_multiplier, as gsc_factor_guard does
 
 
 class EntryKind(enum.IntEnum):
@@ -201,6 +226,18 @@ class Policy(Struct):
     variance_decay: decay of its slower mean and of its square; likewise
     margin_sigmas: standard deviations kept free above the mean
     overflow_log2: the sample of log2(amax) that an overflow stands for
+    guard_norm: an outlier has a norm above this; 0: no such threshold
+    guard_ratio: or above this times the mean; above 1, or 0
+    guard_sigmas: or this many standard deviations above the mean; 0: no such threshold
+    guard_decay: what is left of the mean and the variance at each sample after the warm-up; below
+        1. 0: all samples weigh the same
+    guard_start: the mean before the first sample, by which the first step is judged; 0: none
+    guard_warmup: samples before the first step is judged, which enter as they are and weigh the
+        same
+    guard_limit: so many outliers in a row are no spike: the last of them is let through, or stops;
+        0: never
+    guard_sample: Sample
+    guard_flags: Guard
     """
 
     _fields_ = [
@@ -229,8 +266,17 @@ class Policy(Struct):
         ("variance_decay", c.c_double),
         ("margin_sigmas", c.c_double),
         ("overflow_log2", c.c_double),
+        ("guard_norm", c.c_double),
+        ("guard_ratio", c.c_double),
+        ("guard_sigmas", c.c_double),
+        ("guard_decay", c.c_double),
+        ("guard_start", c.c_double),
+        ("guard_warmup", c.c_uint64),
+        ("guard_limit", c.c_uint64),
+        ("guard_sample", c.c_uint32),
+        ("guard_flags", c.c_uint32),
     ]
-    _takes_ = {"arithmetic": Arithmetic, "growth_rule": Growth, "ceiling_rule": Limit, "floor_rule": Limit, "overflow_test": Test, "overflow_reset": Reset, "quirks": Quirk}
+    _takes_ = {"arithmetic": Arithmetic, "growth_rule": Growth, "ceiling_rule": Limit, "floor_rule": Limit, "overflow_test": Test, "overflow_reset": Reset, "quirks": Quirk, "guard_sample": Sample, "guard_flags": Guard}
 
 
 class Info(Struct):
@@ -289,7 +335,8 @@ class Report(Struct):
     serial: of the factor; 0: unknown
     amax: largest finite magnitude after unscaling, before rounding; of a complex element its larger
         part
-    sum_squares: of the finite elements after unscaling; its root is the norm
+    sum_squares: of the finite elements after unscaling; its root is the norm. Of a number below 0
+        (gsc_report_number) the negative of its square
     elements: elements seen
     nan_count: elements that are NaN
     inf_count: elements that are Inf, or became so by unscaling
@@ -346,12 +393,20 @@ class State(Struct):
     stalled: overflows in a row that could not lower the scale
     events: Event of the last update
     status: Status.OK, or the error of the last update on a device
-    skipped: overflows since the start
+    skipped: overflows since the start; what the guard skipped is in guard_skips
     growths: updates since the start that made the scale larger
     backoffs: updates since the start that made it smaller
     skip_f32: 1 with Event.SKIPPED, else 0: what a fused optimizer that runs after the update takes
         as found_inf
     reserved_u32: 0
+    guard_mean: policies that guard: mean of the samples
+    guard_variance: their variance
+    guard_count: their number
+    guard_run: outliers in a row
+    guard_skips: steps since the start that were skipped as outliers
+    guard_multiplier: of the last update: 1, below 1 where it clips, 0 where the step is skipped;
+        without a guard 0
+    guard_threshold: what the last update's norm was held against; 0: against nothing
     reserved: 0
     """
 
@@ -374,7 +429,14 @@ class State(Struct):
         ("backoffs", c.c_int64),
         ("skip_f32", c.c_float),
         ("reserved_u32", c.c_uint32),
-        ("reserved", c.c_uint64 * 10),
+        ("guard_mean", c.c_double),
+        ("guard_variance", c.c_double),
+        ("guard_count", c.c_int64),
+        ("guard_run", c.c_int64),
+        ("guard_skips", c.c_int64),
+        ("guard_multiplier", c.c_double),
+        ("guard_threshold", c.c_double),
+        ("reserved", c.c_uint64 * 3),
     ]
     _takes_ = {"events": Event, "status": Status}
 

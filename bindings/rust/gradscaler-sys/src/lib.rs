@@ -78,7 +78,7 @@ macro_rules! newtype {
 }
 
 /// Version of the C interface that this crate declares: major, minor and patch, a byte each.
-pub const GSC_VERSION: u32 = 0x000400;
+pub const GSC_VERSION: u32 = 0x000500;
 
 // ---- Errors -------------------------------------------------------------------------------------
 
@@ -300,6 +300,66 @@ pub const GSC_QUIRK_TOLERATE_BELOW: gsc_quirk = gsc_quirk(1);
 /// an overflow counts once more, as a good step
 pub const GSC_QUIRK_OVERFLOW_COUNTS: gsc_quirk = gsc_quirk(2);
 
+/// the guard may refuse all steps for good: no guard_limit is asked for
+///
+/// Since 0.5.
+pub const GSC_QUIRK_LOCKS_OUT: gsc_quirk = gsc_quirk(4);
+
+newtype! {
+    /// guard_sample: what an outlier adds to the mean and the variance that later steps are judged
+    /// by.
+    ///
+    /// Since 0.5.
+    #[derive(Eq, Hash)]
+    gsc_sample: u32
+}
+
+/// itself
+pub const GSC_SAMPLE_AS_IS: gsc_sample = gsc_sample(0);
+
+/// nothing
+pub const GSC_SAMPLE_NONE: gsc_sample = gsc_sample(1);
+
+/// what it could have been at most: the threshold, or what it was clipped to
+pub const GSC_SAMPLE_THRESHOLD: gsc_sample = gsc_sample(2);
+
+newtype! {
+    /// guard_flags, bits: what becomes of an outlier.
+    ///
+    /// Since 0.5.
+    #[derive(Eq, Hash)]
+    gsc_guard: u32
+}
+
+/// its gradients are multiplied by threshold / norm, and the step is taken; without it the step is
+/// skipped
+pub const GSC_GUARD_CLIP: gsc_guard = gsc_guard(1);
+
+/// a norm equal to the threshold is one, too
+pub const GSC_GUARD_AT_THRESHOLD: gsc_guard = gsc_guard(2);
+
+/// at guard_limit GSC_EVENT_STOPPED; without it that outlier is let through, enters as it is, and
+/// so do those that follow it in a row
+pub const GSC_GUARD_STOP: gsc_guard = gsc_guard(4);
+
+/// a step that is skipped for it is a good step of the scale; without it the scale and its counts
+/// stay
+pub const GSC_GUARD_SKIP_COUNTS: gsc_guard = gsc_guard(8);
+
+/// with CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower
+pub const GSC_GUARD_CLIP_MORE: gsc_guard = gsc_guard(16);
+
+/// after the warm-up the variance takes the distance of a sample from the mean that already has it,
+/// squared
+pub const GSC_GUARD_SPREAD_AFTER: gsc_guard = gsc_guard(32);
+
+/// a sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the first one
+/// on
+pub const GSC_GUARD_CORRECTED: gsc_guard = gsc_guard(64);
+
+/// with CLIP: to the mean
+pub const GSC_GUARD_CLIP_TO_MEAN: gsc_guard = gsc_guard(128);
+
 /// The rules of one scaler. Initialise it, then fill it with gsc_policy_preset.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -356,9 +416,46 @@ pub struct gsc_policy {
     pub margin_sigmas: f64,
     /// the sample of log2(amax) that an overflow stands for
     pub overflow_log2: f64,
+    /// an outlier has a norm above this; 0: no such threshold
+    ///
+    /// Since 0.5.
+    pub guard_norm: f64,
+    /// or above this times the mean; above 1, or 0
+    ///
+    /// Since 0.5.
+    pub guard_ratio: f64,
+    /// or this many standard deviations above the mean; 0: no such threshold
+    ///
+    /// Since 0.5.
+    pub guard_sigmas: f64,
+    /// what is left of the mean and the variance at each sample after the warm-up; below 1. 0: all
+    /// samples weigh the same
+    ///
+    /// Since 0.5.
+    pub guard_decay: f64,
+    /// the mean before the first sample, by which the first step is judged; 0: none
+    ///
+    /// Since 0.5.
+    pub guard_start: f64,
+    /// samples before the first step is judged, which enter as they are and weigh the same
+    ///
+    /// Since 0.5.
+    pub guard_warmup: u64,
+    /// so many outliers in a row are no spike: the last of them is let through, or stops; 0: never
+    ///
+    /// Since 0.5.
+    pub guard_limit: u64,
+    /// GSC_SAMPLE_*
+    ///
+    /// Since 0.5.
+    pub guard_sample: gsc_sample,
+    /// GSC_GUARD_* bits
+    ///
+    /// Since 0.5.
+    pub guard_flags: gsc_guard,
 }
 
-layout! { gsc_policy, 152,
+layout! { gsc_policy, 216,
     struct_size 0,
     arithmetic 4,
     init_scale 8,
@@ -384,10 +481,19 @@ layout! { gsc_policy, 152,
     variance_decay 128,
     margin_sigmas 136,
     overflow_log2 144,
+    guard_norm 152,
+    guard_ratio 160,
+    guard_sigmas 168,
+    guard_decay 176,
+    guard_start 184,
+    guard_warmup 192,
+    guard_limit 200,
+    guard_sample 208,
+    guard_flags 212,
 }
 
 /// Bytes of [`gsc_policy`].
-pub const GSC_POLICY_SIZE: u32 = 152;
+pub const GSC_POLICY_SIZE: u32 = 216;
 
 /// Zeros, and the size: where every [`gsc_policy`] starts.
 pub const GSC_POLICY_INIT: gsc_policy = gsc_policy {
@@ -598,7 +704,8 @@ pub struct gsc_report {
     /// largest finite magnitude after unscaling, before rounding; of a complex element its larger
     /// part
     pub amax: f64,
-    /// of the finite elements after unscaling; its root is the norm
+    /// of the finite elements after unscaling; its root is the norm. Of a number below 0
+    /// (gsc_report_number) the negative of its square
     pub sum_squares: f64,
     /// elements seen
     pub elements: i64,
@@ -687,7 +794,7 @@ pub const GSC_EVENT_GREW: gsc_event = gsc_event(1);
 /// the scale became smaller
 pub const GSC_EVENT_BACKED_OFF: gsc_event = gsc_event(2);
 
-/// an overflow, or a failure on a device: leave the parameters alone
+/// an overflow, an outlier, or a failure on a device: leave the parameters alone
 pub const GSC_EVENT_SKIPPED: gsc_event = gsc_event(4);
 
 /// the overflow was absorbed by hysteresis or tolerance
@@ -707,6 +814,16 @@ pub const GSC_EVENT_STOPPED: gsc_event = gsc_event(128);
 
 /// the report is of another factor than the one in force: late, or used before
 pub const GSC_EVENT_STALE: gsc_event = gsc_event(256);
+
+/// the norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through
+///
+/// Since 0.5.
+pub const GSC_EVENT_OUTLIER: gsc_event = gsc_event(512);
+
+/// multiply the gradients by guard_multiplier, as gsc_factor_guard does
+///
+/// Since 0.5.
+pub const GSC_EVENT_CLIPPED: gsc_event = gsc_event(1024);
 
 /// One scaler. A value without pointers: copy it, store it, send it.
 #[repr(C)]
@@ -739,7 +856,7 @@ pub struct gsc_state {
     pub events: gsc_event,
     /// GSC_OK, or the error of the last update on a device
     pub status: gsc_status,
-    /// overflows since the start
+    /// overflows since the start; what the guard skipped is in guard_skips
     pub skipped: i64,
     /// updates since the start that made the scale larger
     pub growths: i64,
@@ -750,8 +867,37 @@ pub struct gsc_state {
     pub skip_f32: f32,
     /// 0
     pub reserved_u32: u32,
+    /// policies that guard: mean of the samples
+    ///
+    /// Since 0.5.
+    pub guard_mean: f64,
+    /// their variance
+    ///
+    /// Since 0.5.
+    pub guard_variance: f64,
+    /// their number
+    ///
+    /// Since 0.5.
+    pub guard_count: i64,
+    /// outliers in a row
+    ///
+    /// Since 0.5.
+    pub guard_run: i64,
+    /// steps since the start that were skipped as outliers
+    ///
+    /// Since 0.5.
+    pub guard_skips: i64,
+    /// of the last update: 1, below 1 where it clips, 0 where the step is skipped; without a guard
     /// 0
-    pub reserved: [u64; 10],
+    ///
+    /// Since 0.5.
+    pub guard_multiplier: f64,
+    /// what the last update's norm was held against; 0: against nothing
+    ///
+    /// Since 0.5.
+    pub guard_threshold: f64,
+    /// 0
+    pub reserved: [u64; 3],
 }
 
 layout! { gsc_state, 256,
@@ -773,7 +919,14 @@ layout! { gsc_state, 256,
     backoffs 160,
     skip_f32 168,
     reserved_u32 172,
-    reserved 176,
+    guard_mean 176,
+    guard_variance 184,
+    guard_count 192,
+    guard_run 200,
+    guard_skips 208,
+    guard_multiplier 216,
+    guard_threshold 224,
+    reserved 232,
 }
 
 impl Default for gsc_state {
@@ -1050,7 +1203,8 @@ extern "C" {
 
     /// Fills *out, which GSC_POLICY_INIT made, with a named set of rules: "recommended" for new
     /// work, "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch"
-    /// or "megatron".
+    /// or "megatron". "guard" has its guard_* since 0.5; a struct of an earlier version gets it
+    /// without.
     ///
     /// - `out`: read and written
     ///
@@ -1185,6 +1339,19 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
+    /// The report of a number, for a policy that guards something else than gradients, such as the
+    /// loss of each step: its state takes this report in gsc_state_update, and gsc_state_join says
+    /// what both decided. The number counts with its sign; Inf and NaN are an overflow. Of a loss
+    /// in the memory of a device gsc_check makes such a report, with GSC_WANT_NORM, of its
+    /// magnitude.
+    ///
+    /// - `number`: any; magnitudes above 2^500 are taken for Inf
+    ///
+    /// Errors: GSC_ERROR_NULL.
+    ///
+    /// Since 0.5.
+    pub fn gsc_report_number(number: f64, out: *mut gsc_report, err: *mut gsc_error) -> gsc_status;
+
     /// One report of many. Ranks gather their reports and merge them in rank order, so that all get
     /// the same bits; that each rank is there once, and in order, is not checked. It lacks what one
     /// of them lacks, and of summands the norm and amax: ask the sum for those. first_tensor and
@@ -1258,9 +1425,11 @@ extern "C" {
 
     /// One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
     /// report on all of its gradients. *out may be *state. What happened is in out->events; a
-    /// caller that steps after this call does so unless GSC_EVENT_SKIPPED is there. A report that
-    /// lacks what the policy judges by is refused; options.policy measures it. A predictive policy
-    /// takes a report with amax 0 and no overflow as no sample: the scale stays.
+    /// caller that steps after this call does so unless GSC_EVENT_SKIPPED is there, and must where
+    /// the policy guards, as only the update knows outliers: report.overflow is about overflow
+    /// alone. To know before, update a copy of the state. A report that lacks what the policy
+    /// judges by is refused; options.policy measures it. A predictive policy takes a report with
+    /// amax 0 and no overflow as no sample: the scale stays.
     ///
     /// - `on`: NULL: this thread, host memory
     ///
@@ -1272,6 +1441,47 @@ extern "C" {
         state: *const gsc_state,
         report: *const gsc_report,
         out: *mut gsc_state,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// *out is `state`, and skips, clips or stops also where `other` did in its last update: the
+    /// state of another signal, such as the loss, which a policy of its own judged. It has the
+    /// events SKIPPED, STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale,
+    /// counts and samples are those of `state`. *out may be either. Of several signals join one
+    /// after the other.
+    ///
+    /// - `on`: NULL: this thread, host memory
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_STATE, GSC_ERROR_MEMORY,
+    /// GSC_ERROR_DEVICE.
+    ///
+    /// Since 0.5.
+    pub fn gsc_state_join(
+        on: *const gsc_exec,
+        state: *const gsc_state,
+        other: *const gsc_state,
+        out: *mut gsc_state,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// *out is *factor with its inverse multiplied by state->guard_multiplier if the last update
+    /// clips (GSC_EVENT_CLIPPED), else *factor. After gsc_check and gsc_state_update, unscaling by
+    /// *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32,
+    /// and state->skip_f32 as found_inf. `factor` is that of the gradients, copied before the
+    /// update.
+    ///
+    /// - `on`: NULL: this thread, host memory
+    /// - `factor`: NULL: 1
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_STATE,
+    /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    ///
+    /// Since 0.5.
+    pub fn gsc_factor_guard(
+        on: *const gsc_exec,
+        factor: *const gsc_factor,
+        state: *const gsc_state,
+        out: *mut gsc_factor,
         err: *mut gsc_error,
     ) -> gsc_status;
 
@@ -1401,7 +1611,7 @@ extern "C" {
     /// Reads how a framework's scaler is set up: the arguments of its constructor or program, or
     /// its part of a configuration. What is in `out`, which GSC_POLICY_INIT made, is then `policy`
     /// with these settings; both may be one struct. The names of the fields of a policy are taken
-    /// in every format, too.
+    /// in every format, too, and alone where the name is of a preset that is no format.
     ///
     /// - `prefix`: what the keys begin with, up to a dot, such as "fp16"; others are passed over,
     ///   but one that no key begins with is refused; NULL: nothing

@@ -128,6 +128,54 @@ flags! {
         TOLERATE_BELOW = sys::GSC_QUIRK_TOLERATE_BELOW;
         /// An overflow counts once more, as a good step.
         OVERFLOW_COUNTS = sys::GSC_QUIRK_OVERFLOW_COUNTS;
+        /// The guard may refuse all steps for good: no guard_limit is asked for.
+        ///
+        /// Since 0.5.
+        LOCKS_OUT = sys::GSC_QUIRK_LOCKS_OUT;
+    }
+}
+
+choice! {
+    /// `guard_sample`: what an outlier adds to the mean and the variance that later steps are
+    /// judged by.
+    ///
+    /// Since 0.5.
+    Sample: sys::gsc_sample(u32) {
+        /// Itself.
+        AS_IS = sys::GSC_SAMPLE_AS_IS;
+        /// Nothing.
+        NONE = sys::GSC_SAMPLE_NONE;
+        /// What it could have been at most: the threshold, or what it was clipped to.
+        THRESHOLD = sys::GSC_SAMPLE_THRESHOLD;
+    }
+}
+
+flags! {
+    /// `guard_flags`, bits: what becomes of an outlier.
+    ///
+    /// Since 0.5.
+    Guard: sys::gsc_guard(u32) {
+        /// Its gradients are multiplied by threshold / norm, and the step is taken; without it the
+        /// step is skipped.
+        CLIP = sys::GSC_GUARD_CLIP;
+        /// A norm equal to the threshold is one, too.
+        AT_THRESHOLD = sys::GSC_GUARD_AT_THRESHOLD;
+        /// At guard_limit [`Event::STOPPED`]; without it that outlier is let through, enters as it
+        /// is, and so do those that follow it in a row.
+        STOP = sys::GSC_GUARD_STOP;
+        /// A step that is skipped for it is a good step of the scale; without it the scale and its
+        /// counts stay.
+        SKIP_COUNTS = sys::GSC_GUARD_SKIP_COUNTS;
+        /// With CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower.
+        CLIP_MORE = sys::GSC_GUARD_CLIP_MORE;
+        /// After the warm-up the variance takes the distance of a sample from the mean that already
+        /// has it, squared.
+        SPREAD_AFTER = sys::GSC_GUARD_SPREAD_AFTER;
+        /// A sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the
+        /// first one on.
+        CORRECTED = sys::GSC_GUARD_CORRECTED;
+        /// With CLIP: to the mean.
+        CLIP_TO_MEAN = sys::GSC_GUARD_CLIP_TO_MEAN;
     }
 }
 
@@ -171,7 +219,7 @@ flags! {
         GREW = sys::GSC_EVENT_GREW;
         /// The scale became smaller.
         BACKED_OFF = sys::GSC_EVENT_BACKED_OFF;
-        /// An overflow, or a failure on a device: leave the parameters alone.
+        /// An overflow, an outlier, or a failure on a device: leave the parameters alone.
         SKIPPED = sys::GSC_EVENT_SKIPPED;
         /// The overflow was absorbed by hysteresis or tolerance.
         ABSORBED = sys::GSC_EVENT_ABSORBED;
@@ -185,6 +233,14 @@ flags! {
         STOPPED = sys::GSC_EVENT_STOPPED;
         /// The report is of another factor than the one in force: late, or used before.
         STALE = sys::GSC_EVENT_STALE;
+        /// The norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through.
+        ///
+        /// Since 0.5.
+        OUTLIER = sys::GSC_EVENT_OUTLIER;
+        /// Multiply the gradients by guard_multiplier, as gsc_factor_guard does.
+        ///
+        /// Since 0.5.
+        CLIPPED = sys::GSC_EVENT_CLIPPED;
     }
 }
 
@@ -304,4 +360,41 @@ fields! {
     margin_sigmas: f64;
     /// The sample of log2(amax) that an overflow stands for.
     overflow_log2: f64;
+    /// An outlier has a norm above this; 0: no such threshold.
+    ///
+    /// Since 0.5.
+    guard_norm: f64;
+    /// Or above this times the mean; above 1, or 0.
+    ///
+    /// Since 0.5.
+    guard_ratio: f64;
+    /// Or this many standard deviations above the mean; 0: no such threshold.
+    ///
+    /// Since 0.5.
+    guard_sigmas: f64;
+    /// What is left of the mean and the variance at each sample after the warm-up; below 1. 0: all
+    /// samples weigh the same.
+    ///
+    /// Since 0.5.
+    guard_decay: f64;
+    /// The mean before the first sample, by which the first step is judged; 0: none.
+    ///
+    /// Since 0.5.
+    guard_start: f64;
+    /// Samples before the first step is judged, which enter as they are and weigh the same.
+    ///
+    /// Since 0.5.
+    guard_warmup: u64;
+    /// So many outliers in a row are no spike: the last of them is let through, or stops; 0: never.
+    ///
+    /// Since 0.5.
+    guard_limit: u64;
+    /// [`Sample`].
+    ///
+    /// Since 0.5.
+    guard_sample: Sample;
+    /// [`Guard`].
+    ///
+    /// Since 0.5.
+    guard_flags: Guard;
 }
