@@ -19,9 +19,13 @@ packages() {
   [ "$(id -u)" = 0 ] || root=(sudo)
   [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "as root, install the Debian packages: ${missing[*]}"
   say "installing Debian packages: ${missing[*]}"
+  local lock
+  exec {lock}>build/apt.lock
+  flock $lock # apt-get does not wait for another
   "${root[@]}" apt-get update -qq || die "apt-get update failed: are you root, and is there a network?"
   "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
     >build/apt.log 2>&1 || { tail -5 build/apt.log >&2; die "could not install: ${missing[*]} (build/apt.log)"; }
+  exec {lock}>&-
 }
 
 # venv NAME...: a private virtual environment with these packages; `python` is then its interpreter.
@@ -87,8 +91,12 @@ build() {
   shift
   packages g++ catch2 libffi-dev
   say "building ($preset)"
-  cmake --preset "$preset" >build/"$preset".log 2>&1 || { cat build/"$preset".log; return 1; }
-  cmake --build build/"$preset" ${1:+--target "$@"} -- --quiet
+  (
+    flock 9 # one at a time: two would write the same files
+    [ build/"$preset"/build.ninja -nt CMakePresets.json ] || cmake --preset "$preset" >build/"$preset".log 2>&1 ||
+      { cat build/"$preset".log; return 1; }
+    cmake --build build/"$preset" ${1:+--target "$@"} -- --quiet
+  ) 9>build/"$preset".lock
 }
 
 # The Rust binding's programs: build/rust/release/examples.

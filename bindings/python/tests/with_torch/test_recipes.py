@@ -52,7 +52,7 @@ def test_it_runs_alone_and_says_how_it_went(name, capsys, monkeypatch):
 @pytest.mark.parametrize("name", OF_PROCESSES)
 def test_it_runs_alone_in_two_processes(name):
     printed = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True, check=True, timeout=600
     )
     assert [line.split(":")[0] for line in printed.stdout.splitlines()] == ["rank 0", "rank 1"]
 
