@@ -6,6 +6,7 @@ The programs use what ci/test docs has built: the library, the emulated device, 
 
 import contextlib
 import io
+import json
 import os
 import re
 import runpy
@@ -14,6 +15,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+import gradscaler
 
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / "build/release"
@@ -107,6 +110,16 @@ def test_no_example_is_in_a_language_that_nobody_runs():
     run = {"c", "cmake", "elixir", "python", "rust", "text", "toml"}
     for page in PAGES:
         assert set(re.findall(r"^```(\w+)$", (ROOT / page).read_text(), re.M)) <= run, page
+
+
+def test_the_numbers_of_readme_are_those_of_the_library():
+    recordings = [json.loads(path.read_text()) for path in (ROOT / "tests/traces").glob("*.json")]
+    recordings = [recorded for recorded in recordings if "traces" in recorded]
+    readme = (ROOT / "README.md").read_text()
+    count = sum(len(recorded["traces"]) for recorded in recordings)
+    assert f" {count} recordings of {len(recordings)} real scalers " in readme
+    others = len(gradscaler.formats()) - 1  # all but our own
+    assert f"| {len(gradscaler.presets())} presets |" in readme and f"| {others} formats |" in readme
 
 
 def test_the_presets_are_those_of_the_library():
