@@ -1,11 +1,30 @@
+Code.require_file("precompiled.exs", __DIR__)
+
 defmodule Mix.Tasks.Compile.Gradscaler do
   @moduledoc """
-  Builds the NIF with make. The variables are elixir_make's, so that its compiler can take over.
+  Builds the NIF with make, or where it was asked to takes one that is precompiled. The variables are
+  elixir_make's, so that its compiler can take over.
   """
   use Mix.Task.Compiler
 
+  alias GradScaler.Precompiled
+
   @impl true
   def run(_args) do
+    with place when place != nil <- Precompiled.place(),
+         version = Mix.Project.config()[:version],
+         {:none, reason} <- Precompiled.install(place, Mix.Project.app_path(), version) do
+      Mix.shell().info("gradscaler: no precompiled NIF is taken: #{reason}; it is compiled here")
+      build()
+    else
+      nil -> build()
+      :ok -> {:ok, []}
+    end
+  end
+
+  defp build do
+    Precompiled.remove(Mix.Project.app_path())
+
     case make([]) do
       {_, 0} -> {:ok, []}
       {_, status} -> Mix.raise("make could not build the NIF (exit status #{status})")
@@ -53,11 +72,14 @@ defmodule GradScaler.MixProject do
 
   def application, do: [extra_applications: [:logger]]
 
-  # The C sources travel along, in a folder that is there while the package is built.
+  # The C sources travel along, in a folder that is there while the package is built; in a release the
+  # checksums of the precompiled NIFs, too.
   defp package do
     [
       licenses: ["MIT"],
-      files: ~w(lib c_src source Makefile mix.exs .formatter.exs README.md LICENSE)
+      files:
+        ~w(lib c_src source Makefile mix.exs precompiled.exs .formatter.exs README.md LICENSE) ++
+          Path.wildcard("checksums.exs")
     ]
   end
 

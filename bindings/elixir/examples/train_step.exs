@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: MIT
+# A training loop whose gradient passes through f16. Its loss is so small that without scaling f16 holds only zeros: then w
+# stays 0.
+#
+#     mix run examples/train_step.exs
+
+step = fn _step, {w, scaler} ->
+  gradient = {:f32, <<2.0e-9 * (w - 3)::little-float-32>>} # of the loss 1e-9 (w - 3)^2
+  stored = gradient |> GradScaler.scale_loss(scaler) |> GradScaler.cast_params(:f16)
+  {{:f32, <<gradient::little-float-32>>}, report} = GradScaler.unscale(stored, scaler)
+  w = if GradScaler.overflow?(report), do: w, else: w - 1.0e8 * gradient
+  {w, GradScaler.update(scaler, report)}
+end
+
+{w, scaler} = Enum.reduce(1..100, {0.0, GradScaler.new("recommended")}, step)
+true = abs(w - 3) < 0.1
+scale = GradScaler.loss_scale(scaler)
+skipped = GradScaler.state(scaler).skipped
+IO.puts("w = #{Float.round(w, 3)}, 3 is right; scale #{scale}, #{skipped} steps skipped")

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# The package, used by a project that has nothing but it, without a network: elixir.sh PACKAGES SCRATCH
+# It compiles the NIF; takes one that is precompiled, from a folder and a server; refuses one that is damaged.
+packages=$(realpath "$1") scratch=$(realpath "$2")
+source "$(dirname "$0")/../../ci/setup.sh"
+packages elixir make gcc
+export MIX_ENV=prod ELIXIR_ERL_OPTIONS=+fnu GRADSCALER_PRECOMPILED=
+unset GRADSCALER_SOURCE ERL_LIBS NX_PATH
+row() { printf '%-24s' "$1"; }
+
+tar -C "$scratch" -xzf "$packages"/gradscaler-elixir-*.tar.gz
+package=$(basename "$scratch"/gradscaler-elixir-*)
+precompiled=$(basename "$packages"/gradscaler-nif-*-x86_64-linux-gnu-*.so)
+mkdir "$scratch/user" "$scratch/damaged"
+cp bindings/elixir/examples/train_step.exs "$scratch/user"
+cd "$scratch/user"
+cat >mix.exs <<END
+defmodule User.MixProject do
+  use Mix.Project
+  def project, do: [app: :user, version: "0.0.0", deps: [gradscaler: [path: "../$package"]]]
+end
+END
+# user FOLDER: builds there and runs the program; what mix says is in log.
+user() { MIX_BUILD_PATH=$scratch/$1 mix run train_step.exs 2>&1 | tee log | sed '$!d'; }
+nif() { echo "$scratch/$1/lib/gradscaler/priv/gradscaler_nif.so"; }
+says() { grep -qF "$1" log || { cat log >&2; die "mix should have said: $1"; }; }
+
+row 'compiled here'
+user compiled
+! cmp -s "$(nif compiled)" "$packages/$precompiled" || die 'that is the precompiled one'
+
+export CC=false # from here on nothing can be compiled
+if [ "$(uname -m)" != x86_64 ]; then
+  say "NOT RUN: precompiled NIFs, as none of them is for this machine"
+  exit
+fi
+row 'precompiled, a folder'
+GRADSCALER_PRECOMPILED=$packages user taken
+cmp "$(nif taken)" "$packages/$precompiled"
+row 'the same again'
+GRADSCALER_PRECOMPILED=/nowhere user taken # nothing is read for one that is there
+
+python3 -m http.server --bind 127.0.0.1 --directory "$packages" 0 >server.log 2>&1 &
+server=$!
+trap 'kill $server' EXIT
+until port=$(grep -o 'port [0-9]*' server.log); do sleep 0.1; done
+row 'precompiled, a server'
+GRADSCALER_PRECOMPILED=http://127.0.0.1:${port#port } user served
+cmp "$(nif served)" "$packages/$precompiled"
+
+# What is damaged or missing changes nothing.
+cp "$packages/$precompiled" "$scratch/damaged"
+printf x >>"$scratch/damaged/$precompiled"
+cp "$(nif compiled)" before
+touch -d 2000-01-01 "$scratch/$package/mix.exs"
+refused() { # PLACE TEXT
+  if GRADSCALER_PRECOMPILED=$1 MIX_BUILD_PATH=$scratch/compiled mix do deps.compile --force, run train_step.exs >log 2>&1; then
+    die "$1 should have been refused"
+  fi
+  says "$2"
+  says 'Nothing was changed.'
+  cmp before "$(nif compiled)"
+}
+refused "$scratch/damaged" 'is not the file of this release: it has sha256:'
+refused "$scratch/damaged/none" 'cannot be read: no such file or directory'
+refused "http://127.0.0.1:${port#port }/none" 'cannot be read: status 404'
+
+# A machine that no file is for, and back from a precompiled one: the NIF is compiled.
+unset CC
+row 'another platform'
+MIX_BUILD_PATH=$scratch/taken TARGET_ARCH=sparc64 GRADSCALER_PRECOMPILED=$packages CFLAGS=-O0 \
+  mix do deps.compile --force, run train_step.exs 2>&1 | tee log | sed '$!d'
+says "there is no gradscaler-nif-2.16-sparc64-linux-gnu-"
+! cmp -s "$(nif taken)" "$packages/$precompiled" || die 'that is still the precompiled one'
