@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: MIT
 """Builds the library for other platforms, and runs it where an emulator of one is at hand.
 
-    platforms.py ZIG FILE --native PROGRAM [--long]
+    platforms.py [--long] [--readme]
 
-ZIG is a compiler for all of them, FILE what tests/parity/record.py recorded. A platform passes if the client of the
-parity test, built for it, prints the digest that this machine's own prints, with the instruction set that is chosen
-there and in plain C. What can only be built is said to be so. Targets that the library is not for must be refused by
-the header's own sentence.
+Run it as `ci/test platforms` or `ci/test --long platforms`, which make what it needs: zig, a compiler for all of them,
+in the Python that runs this; what tests/parity/record.py recorded; this machine's own client of the parity test. A
+platform passes if that client, built for it, prints the same digest, with the instruction set that is chosen there and
+in plain C. What can only be built is said to be so. Targets that the library is not for must be refused by the header's
+own sentence.
 """
 
 import argparse
@@ -23,6 +24,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/platforms"
+ZIG = [sys.executable, "-m", "ziglang"]
+FILE = ROOT / "build/parity/steps.bin"
+NATIVE = ROOT / "build/release/tests/parity/parity"
+ARM = "" if os.uname().machine == "aarch64" else "qemu-aarch64-static -L /usr/aarch64-linux-gnu"
+BEGIN, END = "<!-- written by tests/platforms/platforms.py --readme -->\n", "<!-- to here -->"
 SOURCES = sorted(ROOT.glob("core/**/*.c")) + [ROOT / "tests/parity/parity.c"]
 FLAGS = ["-std=c11", "-O2", "-ffp-contract=off", "-D_POSIX_C_SOURCE=200809L", "-DGSC_STATIC", "-Wall", "-Werror"]
 REFUSAL = "gradscaler is for 64-bit little-endian machines"
@@ -43,8 +49,8 @@ class Platform:
 PLATFORMS = [
     Platform("Linux x86-64, glibc 2.17", "x86_64-linux-gnu.2.17", ""),
     Platform("Linux x86-64, musl", "x86_64-linux-musl", ""),
-    Platform("Linux arm64, glibc 2.17", "aarch64-linux-gnu.2.17", "qemu-aarch64-static -L /usr/aarch64-linux-gnu"),
-    Platform("Linux arm64, musl", "aarch64-linux-musl", "qemu-aarch64-static", True),
+    Platform("Linux arm64, glibc 2.17", "aarch64-linux-gnu.2.17", ARM, True),
+    Platform("Linux arm64, musl", "aarch64-linux-musl", ARM),
     Platform("Linux riscv64, musl", "riscv64-linux-musl", "qemu-riscv64-static"),
     Platform("Linux ppc64le, musl", "powerpc64le-linux-musl", "qemu-ppc64le-static"),
     Platform("Windows x64", "x86_64-windows-gnu", "wine", True),
@@ -57,12 +63,12 @@ PLATFORMS = [
 
 def run(command, **more):
     try:
-        return subprocess.run([str(word) for word in command], text=True, capture_output=True, timeout=600, **more)
+        return subprocess.run([str(word) for word in command], text=True, capture_output=True, timeout=1800, **more)
     except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess(command, 124, "", "not done after 600 s")
+        return subprocess.CompletedProcess(command, 124, "", "not done after half an hour")
 
 
-def compile_for(zig, platform):
+def compile_for(platform):
     """None, or why it cannot be built."""
     folder = BUILD / platform.target
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +77,7 @@ def compile_for(zig, platform):
     def compile_one(source):
         compiled = folder / f"{source.parent.name}-{source.stem}.o"
         include = [f"-I{ROOT / name}" for name in ("core", "include")]
-        return compiled, run([*zig, "cc", *target, *FLAGS, *include, "-c", source, "-o", compiled])
+        return compiled, run([*ZIG, "cc", *target, *FLAGS, *include, "-c", source, "-o", compiled])
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(compile_one, SOURCES))
@@ -79,21 +85,21 @@ def compile_for(zig, platform):
         if result.returncode != 0:
             return result.stderr
     objects = [compiled for compiled, _ in results]
-    linked = run([*zig, "cc", *target, *objects, "-lm", "-lpthread", "-o", platform.program()])
+    linked = run([*ZIG, "cc", *target, *objects, "-lm", "-lpthread", "-o", platform.program()])
     return linked.stderr if linked.returncode != 0 else None
 
 
-def digest(command, file, rung):
+def digest(command, rung):
     """What the client prints; or its last words."""
     environment = os.environ | {"WINEDEBUG": "-all", "WINEPREFIX": str(BUILD / "wine"), "GSC_CPU": rung}
-    result = run([*command, file], env=environment)
+    result = run([*command, FILE], env=environment)
     return result.stdout.strip() if result.returncode == 0 else (result.stderr or result.stdout).strip()[-300:]
 
 
-def try_platform(zig, platform, file, expected):
+def try_platform(platform, expected):
     """A row: the platform, whether it was built, run, and gave the same bits; and what went wrong."""
     row = {"platform": platform.words, "run": "no emulator", "digest": "", "wrong": ""}
-    row["wrong"] = compile_for(zig, platform) or ""
+    row["wrong"] = compile_for(platform) or ""
     if row["wrong"]:
         return row | {"run": ""}
     if platform.runner is None:
@@ -102,32 +108,40 @@ def try_platform(zig, platform, file, expected):
     if runner and not shutil.which(runner[0]):
         return row | {"run": f"{runner[0]} is not installed", "wrong": f"install {runner[0]}"}
     row["run"] = runner[0].removesuffix("-static") if runner else "here"
-    found = {rung: digest([*runner, platform.program()], file, rung) for rung in ("", "scalar")}
+    found = {rung: digest([*runner, platform.program()], rung) for rung in ("", "scalar")}
     wrong = [f"GSC_CPU={rung}: {text}" for rung, text in found.items() if text != expected]
     return row | {"digest": "different" if wrong else "equal", "wrong": "; ".join(wrong)}
 
 
-def check_refused(zig, target):
+def check_refused(target):
     """None, or what the compiler says instead of the header's sentence."""
-    result = run([*zig, "cc", "-target", target, "-fsyntax-only", "-x", "c", ROOT / "include/gradscaler.h"])
+    result = run([*ZIG, "cc", "-target", target, "-fsyntax-only", "-x", "c", ROOT / "include/gradscaler.h"])
     return None if result.returncode != 0 and REFUSAL in result.stderr else result.stderr or "it compiles"
+
+
+def write_table(rows):
+    lines = ["| platform | built | run | digest |", "|---|---|---|---|"]
+    for row in rows:
+        ran = f"by {row['run']}" if row["digest"] and row["run"] != "here" else row["run"]
+        lines.append(f"| {row['platform']} | yes | {ran if row['digest'] else 'no'} | {row['digest'] or 'not known'} |")
+    readme = ROOT / "README.md"
+    before, rest = readme.read_text().split(BEGIN)
+    readme.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + rest.split(END, 1)[1])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("zig", type=shlex.split)
-    parser.add_argument("file")
-    parser.add_argument("--native", required=True, help="this machine's own client")
     parser.add_argument("--long", action="store_true", help="all platforms instead of two")
+    parser.add_argument("--readme", action="store_true", help="write a table of all into README.md, too")
     options = parser.parse_args()
-    expected = digest([options.native], options.file, "")
+    expected = digest([NATIVE], "")
     print(f"this machine: {expected}\n", flush=True)
     rows, failed = [], 0
     for platform in PLATFORMS:
-        if not (options.long or platform.is_short):
+        if not (options.long or options.readme or platform.is_short):
             continue
         start = time.monotonic()
-        row = try_platform(options.zig, platform, options.file, expected)
+        row = try_platform(platform, expected)
         rows.append(row)
         failed += bool(row["wrong"])
         word = row["wrong"] and "FAILED" or row["digest"] and "same bits" or "builds; not run"
@@ -135,10 +149,12 @@ def main():
         if row["wrong"]:
             print(f"  {row['wrong']}", flush=True)
     for target in REFUSED:
-        wrong = check_refused(options.zig, target)
+        wrong = check_refused(target)
         failed += bool(wrong)
         print(f"{target:<46}{'FAILED: ' + wrong if wrong else 'refused in one sentence'}", flush=True)
     print(f"{len(rows) + len(REFUSED) - failed} passed, {failed} failed")
+    if options.readme and not failed:
+        write_table(rows)
     sys.exit(failed > 0)
 
 
