@@ -6,8 +6,8 @@ steps=$PWD/build/parity/steps.bin # what tests/parity/record.py recorded
 row() { printf '%-30s' "$1"; }
 die() { printf '%s\n' "$*" >&2; exit 1; }
 
-tar -C "$scratch" -xzf "$packages"/gradscaler-*.tar.gz
-source=$(echo "$scratch"/gradscaler-*)
+tar -C "$scratch" -xzf "$packages"/gradscaler-[0-9]*.tar.gz
+source=$(echo "$scratch"/gradscaler-[0-9]*)
 example=$source/bindings/c/examples
 cmake -G Ninja -S "$source" -B "$scratch/build" >/dev/null
 cmake --build "$scratch/build" -- --quiet
@@ -45,3 +45,31 @@ compile clang -DGSC_NO_CUDA
 wait $!
 row 'one file'
 echo "$(stat -c %s "$one/gradscaler.c") bytes; compiled $(size "$one/gcc.o" | awk 'END {print $1}'), without CUDA $(size "$one/clang.o" | awk 'END {print $1}')"
+
+# The same program as those do who have gradscaler by Meson and by Conan.
+tools=$PWD/build/venv/bin
+mkdir -p "$scratch/meson/subprojects/packagefiles"
+cp "$example/train_step.c" "$scratch/meson"
+cp "$packages/gradscaler.wrap" "$scratch/meson/subprojects"
+cp "$packages"/gradscaler-meson-*.tar.gz "$scratch/meson/subprojects/packagefiles"
+cat >"$scratch/meson/meson.build" <<'END'
+project('user', 'c')
+executable('train_step', 'train_step.c', dependencies: dependency('gradscaler'))
+END
+quietly() { "$@" >"$scratch/log" 2>&1 || { cat "$scratch/log" >&2; return 1; }; }
+quietly "$tools/meson" setup "$scratch/meson/build" "$scratch/meson"
+quietly ninja -C "$scratch/meson/build"
+row Meson
+"$scratch/meson/build/train_step"
+
+export CONAN_HOME=$scratch/conan
+quietly "$tools/conan" profile detect
+quietly "$tools/conan" create "$source/packaging" --options '&:cuda=False'
+quietly "$tools/conan" install --requires 'gradscaler/[>=0]' --options 'gradscaler/*:cuda=False' --generator CMakeDeps \
+  --generator CMakeToolchain --output-folder "$scratch/conan-user" --conf tools.cmake.cmaketoolchain:user_presets=
+cmake -G Ninja -S "$example" -B "$scratch/conan-user/build" -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_TOOLCHAIN_FILE="$scratch/conan-user/conan_toolchain.cmake" >/dev/null
+cmake --build "$scratch/conan-user/build" --target train_step -- --quiet
+row Conan
+"$scratch/conan-user/build/train_step"
+echo "NOT RUN: vcpkg, whose tool no package index has; its port is made of the sources above"
