@@ -28,6 +28,14 @@
     ONE_FACTOR(0x1p15), .growth_rule = GSC_GROWTH_EVERY, .min_scale = 0.0001,                      \
                         .floor_rule = GSC_LIMIT_STOP, .overflow_reset = GSC_RESET_ON_BACKOFF,      \
                         .overflow_test = GSC_TEST_NORM
+#define MEGATRON                                                                                   \
+    TWO_FACTORS(0x1p32, 1000), .growth_rule = GSC_GROWTH_EXACT, .min_scale = 1, .hysteresis = 2,   \
+                               .overflow_reset = GSC_RESET_ON_GROWTH,                              \
+                               .arithmetic = GSC_ARITHMETIC_F32
+#define ZCLIP(flags)                                                                               \
+    .guard_sigmas = 2.5, .guard_decay = 0.97, .guard_warmup = 25,                                  \
+    .guard_sample = GSC_SAMPLE_THRESHOLD,                                                          \
+    .guard_flags = GSC_GUARD_CLIP | GSC_GUARD_SPREAD_AFTER | (flags)
 #define CEREBRAS(limit)                                                                            \
     TWO_FACTORS(limit, 2000), .growth_rule = GSC_GROWTH_STEPS, .growth_lag = 1,                    \
                               .max_scale = limit, .ceiling_rule = GSC_LIMIT_ALWAYS,                \
@@ -97,8 +105,7 @@ static const struct preset {
       .arithmetic = GSC_ARITHMETIC_F32}},
     {"megatron",
      "Megatron-LM 0.16 DynamicGradScaler: hysteresis 2, refilled by a growth; floor 1.",
-     {TWO_FACTORS(0x1p32, 1000), .growth_rule = GSC_GROWTH_EXACT, .min_scale = 1, .hysteresis = 2,
-      .overflow_reset = GSC_RESET_ON_GROWTH, .arithmetic = GSC_ARITHMETIC_F32}},
+     {MEGATRON}},
     {"colossalai",
      "ColossalAI DynamicGradScaler: hysteresis 2, refilled by a growth; optional floor and cap.",
      {TWO_FACTORS(0x1p16, 1000), .hysteresis = 2, .overflow_reset = GSC_RESET_ON_GROWTH,
@@ -143,6 +150,50 @@ static const struct preset {
       .growth_factor = 0x1.002d711c79a96p0,
       .backoff_factor = 0.5,
       .growth_interval = 1}},
+    {"megatron_skip",
+     "Megatron-LM of August 2026, grad_norm_skip_threshold: megatron's scale; set guard_norm, "
+     "above "
+     "which a norm is skipped and counts as a good step of the scale.",
+     {MEGATRON, .guard_flags = GSC_GUARD_SKIP_COUNTS}},
+    {"metaseq_skip",
+     "metaseq skip_gradient_update_on_clip_norm: set guard_norm, above which a norm is skipped; "
+     "the scale and its counts stay.",
+     {0}},
+    {"optax_skip",
+     "optax 0.2 skip_large_updates: set guard_norm, at or above which a norm is skipped.",
+     {.guard_flags = GSC_GUARD_AT_THRESHOLD}},
+    {"minfm",
+     "minFM of October 2025: a norm above 2 is skipped from its step 2000 on.",
+     {.guard_norm = 2, .guard_warmup = 1999}},
+    {"axlearn",
+     "axlearn of July 2026, drop_norm_by_grad_norm_ema: a norm of at least 20 times the mean is "
+     "skipped and kept out of it. The mean begins at 1.",
+     {.guard_ratio = 20,
+      .guard_decay = 0.99,
+      .guard_start = 1,
+      .guard_sample = GSC_SAMPLE_NONE,
+      .guard_flags = GSC_GUARD_AT_THRESHOLD | GSC_GUARD_CORRECTED,
+      .quirks = GSC_QUIRK_LOCKS_OUT}},
+    {"zclip",
+     "ZClip 1.0: a norm above mean + 2.5 sigmas is clipped the more the larger it is; add "
+     "CLIP_TO_MEAN in place of CLIP_MORE for its clip_option mean.",
+     {ZCLIP(GSC_GUARD_CLIP_MORE), .quirks = GSC_QUIRK_LOCKS_OUT}},
+    {"zclip_percentile",
+     "ZClip 1.0 in its mode percentile: a norm above mean + 2.5 sigmas is clipped to that.",
+     {ZCLIP(0)}},
+    {"open_sora_plan",
+     "Open-Sora Plan's AdaptiveGradClipper: a norm above mean + 3 sigmas is clipped to that and "
+     "kept out of both. The mean begins at 1.",
+     {.guard_sigmas = 3,
+      .guard_decay = 0.99,
+      .guard_start = 1,
+      .guard_sample = GSC_SAMPLE_NONE,
+      .guard_flags = GSC_GUARD_CLIP | GSC_GUARD_SPREAD_AFTER,
+      .quirks = GSC_QUIRK_LOCKS_OUT}},
+    {"olmo_like",
+     "Like the window of 128 norms of OLMo-core 3.0's SkipStepOptimizer, whose decisions it nearly "
+     "gives: a norm above mean + 6 sigmas is skipped, and enters both.",
+     {.guard_sigmas = 6, .guard_decay = 127.0 / 129, .guard_warmup = 63}},
     {"openseq2seq_logmax",
      "OpenSeq2Seq LogMaxScaler: predicts the scale from running means of log2(amax).",
      {.max_scale = 0x1p14,

@@ -14,9 +14,14 @@ static gsc_status replay(gsc_policy *policy, gsc_state *state, char *steps, gsc_
         report.overflow = *step == '1';
         report.found_inf = (float)report.overflow;
         report.amax = *step == 'a' ? strtod(step + 1, NULL) : 0;
+        const double norm = *step == 'n' ? strtod(step + 1, NULL) : 0;
+        report.sum_squares = norm * norm;
         printf("%a/", state->factor.scale);
         status = gsc_state_update(NULL, policy, state, &report, state, err);
-        printf("%" PRIu32 " ", state->events);
+        printf("%" PRIu32, state->events);
+        if (*step == 'n')
+            printf("/%a/%a/%a", state->guard_multiplier, state->guard_mean, state->guard_variance);
+        putchar(' ');
     }
     if (status == GSC_OK)
         printf("%a\n", state->factor.scale);

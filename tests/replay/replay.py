@@ -9,10 +9,11 @@ checkpoints.json also the state that was loaded before. Each client is a program
     <preset> <setting=value,setting=value,... or -> <step,step,...> [<key=value,key=value,...>]
 
 where the settings, and the keys of the state, are those of the recording, a value is a hex float, a whole number,
-`null` or a text, and a step is 0 (good), 1 (overflow) or a<hex float> (good, with this amax). What they mean to the
-preset the library knows: gsc_policy_import and gsc_state_import. The client answers with one line: for each step the
-scale in force as a hex float, `/` and the events of its update, then the scale afterwards; or `error` and a reason.
-Scales are compared with ==, unless the recording states a tolerance.
+`null` or a text, and a step is 0 (good), 1 (overflow), a<hex float> (good, with this amax) or n<hex float> (good, with
+this norm). What they mean to the preset the library knows: gsc_policy_import and gsc_state_import. The client answers
+with one line: for each step the scale in force as a hex float and the events of its update, with a norm also the
+guard's multiplier, mean and variance, all separated by `/`; then the scale afterwards; or `error` and a reason.
+Numbers are compared with ==, unless the recording states a tolerance.
 """
 
 import json
@@ -23,7 +24,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-SKIPPED, STOPPED = 4, 128  # GSC_EVENT_*
+SKIPPED, STOPPED, CLIPPED = 4, 128, 1024  # GSC_EVENT_*
 CHECKPOINTS = "checkpoints.json"
 # Their own loaders lose what the state and the settings hold; with both, a run goes on as without the stop.
 LOSE_AT_LOADING = {("jmp", "floor-lost"), ("nemo", "hysteresis-partly-used")}
@@ -42,15 +43,26 @@ def pairs(mapping):
     return ",".join(f"{key}={word(value)}" for key, value in mapping.items()) or "-"
 
 
-def request(preset, trace):
-    """The line that asks a client to replay a trace."""
+def norms_of(trace):
+    """The norm of each step of a guard; NaN or infinity is an overflow."""
+    return [float(norm) if isinstance(norm, str) else norm * trace["unit"] for norm in trace["norm"]]
+
+
+def steps_of(trace):
+    """The steps of a trace, as a client reads them."""
+    if "norm" in trace:
+        return [f"n{norm.hex()}" if math.isfinite(norm) else "1" for norm in norms_of(trace)]
     amax = trace.get("amax", [None] * len(trace["overflow"]))
-    steps = [
+    return [
         "1" if bit == "1" else "0" if value is None else f"a{float(value).hex()}"
         for bit, value in zip(trace["overflow"], amax, strict=True)
     ]
+
+
+def request(preset, trace):
+    """The line that asks a client to replay a trace."""
     state = [pairs(trace["state"])] if "state" in trace else []
-    return " ".join([preset, pairs(trace["overrides"]), ",".join(steps), *state])
+    return " ".join([preset, pairs(trace["overrides"]), ",".join(steps_of(trace)), *state])
 
 
 def recordings_of(folder):
@@ -73,26 +85,53 @@ def resumed(checkpoints):
     return found.values()
 
 
+def expected_of(trace):
+    """{what: {step: what the peer gave}}; a step that is missing is not compared."""
+    expected = {"scale": dict(enumerate(map(float, trace.get("scale", []))))}
+    expected["skipped"] = {step: bit == "1" for step, bit in enumerate(trace.get("skipped", ""))}
+    expected["stopped"] = {step: step == trace["stop"] for step in range(len(steps_of(trace)))}
+    if "norm" in trace:
+        clipped = {int(step): norm for step, norm in trace.get("clipped", {}).items()}
+        finite = [step for step, norm in enumerate(norms_of(trace)) if math.isfinite(norm)]
+        expected["clipped"] = {step: step in clipped for step in finite}
+        expected["clipped to"] = clipped
+        for name in ("mean", "variance"):
+            expected[name] = {int(step): value for step, value in trace.get(name, {}).items()}
+    return expected
+
+
+def answered(answer, trace):
+    """The same of a client's answer."""
+    items = [item.split("/") for item in answer.split()]
+    events = [int(item[1]) for item in items[:-1]]
+    found = {"scale": dict(enumerate(float.fromhex(item[0]) for item in items))}
+    for name, bit in (("skipped", SKIPPED), ("stopped", STOPPED), ("clipped", CLIPPED)):
+        found[name] = {step: bool(each & bit) for step, each in enumerate(events)}
+    if "norm" in trace:
+        guard = {step: map(float.fromhex, item[2:]) for step, item in enumerate(items) if len(item) == 5}
+        multiplier, found["mean"], found["variance"] = ({}, {}, {})
+        for step, numbers in guard.items():
+            multiplier[step], found["mean"][step], found["variance"][step] = numbers
+        norms = norms_of(trace)
+        found["clipped to"] = {step: by * norms[step] for step, by in multiplier.items()}
+    return found
+
+
 def difference(trace, answer, tolerance):
     """None where the answer is as recorded, else what differs first."""
     if answer.startswith("error"):
         return answer
-    items = [item.split("/") for item in answer.split()]
-    stop, expected = trace["stop"], [float(scale) for scale in trace["scale"]]
-    if len(items) != len(trace["overflow"]) + 1:
-        return f"{len(items)} scales for {len(trace['overflow'])} steps"
-    for step, recorded in enumerate(expected):
-        scale = float.fromhex(items[step][0])
-        if scale != recorded and not (tolerance and math.isclose(scale, recorded, rel_tol=tolerance)):
-            return f"step {step}: scale {scale!r}, recorded {recorded!r}"
-        if step == len(trace["overflow"]):
-            break
-        events = int(items[step][1])
-        if "skipped" in trace and bool(events & SKIPPED) != (trace["skipped"][step] == "1"):
-            return f"step {step}: skipped is {bool(events & SKIPPED)}, recorded {trace['skipped'][step]}"
-        if bool(events & STOPPED) != (step == stop):
-            return f"step {step}: stopped is {bool(events & STOPPED)}, recorded stop {stop}"
-    return None
+    steps = len(steps_of(trace))
+    if len(answer.split()) != steps + 1:
+        return f"{len(answer.split())} scales for {steps} steps"
+    found = answered(answer, trace)
+    different = []
+    for what, expected in expected_of(trace).items():
+        for step, recorded in expected.items():
+            value = found[what].get(step)
+            if value != recorded and not (tolerance and value and math.isclose(value, recorded, rel_tol=tolerance)):
+                different.append((step, f"step {step}: {what} is {value!r}, recorded {recorded!r}"))
+    return min(different)[1] if different else None
 
 
 def replay(folder, clients):

@@ -25,7 +25,7 @@ defmodule Replay do
     {scaler, answers} =
       Enum.reduce(steps, {scaler, []}, fn step, {scaler, answers} ->
         updated = GradScaler.update(scaler, report(step))
-        {updated, ["#{scale(scaler)}/#{events(updated)} " | answers]}
+        {updated, ["#{scale(scaler)}/#{events(updated)}#{guard(step, updated)} " | answers]}
       end)
 
     IO.iodata_to_binary([Enum.reverse(answers), scale(scaler)])
@@ -34,6 +34,19 @@ defmodule Replay do
   defp report("0"), do: %Report{}
   defp report("1"), do: %Report{found_inf: 1.0, overflow: 1}
   defp report("a" <> amax), do: %Report{amax: HexFloat.parse(amax)}
+
+  defp report("n" <> norm) do
+    norm = HexFloat.parse(norm)
+    %Report{sum_squares: norm * norm}
+  end
+
+  defp guard("n" <> _norm, scaler) do
+    state = GradScaler.state(scaler)
+    numbers = [state.guard_multiplier, state.guard_mean, state.guard_variance]
+    for number <- numbers, do: "/" <> HexFloat.format(number)
+  end
+
+  defp guard(_step, _scaler), do: ""
 
   defp scale(scaler), do: scaler |> GradScaler.loss_scale() |> HexFloat.format()
 

@@ -29,11 +29,13 @@ def mapping(words):
 
 
 def report_of(step):
-    """What gradients give that are good ("0"), have an overflow ("1"), or are good with this amax ("a0x1p3")."""
+    """What gradients give that are good ("0"), have an overflow ("1"), or are good with this amax ("a0x1p3") or norm ("n0x1p3")."""
     report = gradscaler.Report()
     report.overflow = step == "1"
     if step.startswith("a"):
         report.amax = float.fromhex(step[1:])
+    if step.startswith("n"):
+        report.sum_squares = float.fromhex(step[1:]) ** 2
     return report
 
 
@@ -46,14 +48,20 @@ def scaler_of(line):
     return scaler, steps.split(",")
 
 
+def item(step, scale, state):
+    """What is answered of a step that began with this scale and left this state."""
+    guard = (state.guard_multiplier, state.guard_mean, state.guard_variance) if step.startswith("n") else ()
+    return "/".join([scale.hex(), str(int(state.events)), *(number.hex() for number in guard)])
+
+
 def answer(line):
     """The scale before each step with the events of its update, then the scale afterwards."""
     scaler, steps = scaler_of(line)
     items = []
     for step in steps:
         scale = scaler.loss_scale
-        events = scaler.update(report_of(step))
-        items.append(f"{scale.hex()}/{int(events)}")
+        scaler.update(report_of(step))
+        items.append(item(step, scale, scaler.state))
     return " ".join([*items, scaler.loss_scale.hex()])
 
 

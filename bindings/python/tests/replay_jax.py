@@ -32,7 +32,8 @@ def answer(line):
         if one != other:
             raise ValueError(f"after {i} steps the states differ, eagerly and in jit")
     states = [State.from_buffer_copy(state) for state in states]
-    items = [f"{a.factor.scale.hex()}/{int(b.events)}" for a, b in zip(states, states[1:], strict=False)]
+    moves = zip(steps, states, states[1:], strict=False)
+    items = [replay.item(step, before.factor.scale, after) for step, before, after in moves]
     return " ".join([*items, states[-1].factor.scale.hex()])
 
 

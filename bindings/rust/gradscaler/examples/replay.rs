@@ -28,8 +28,10 @@ fn hex(value: f64) -> String {
 }
 
 fn report(step: &str) -> Report {
-    let amax = step.strip_prefix('a').and_then(parse_number).unwrap_or(0.0);
-    Report::of(step == "1").with_amax(amax).with_norm(0.0)
+    let number = |kind| step.strip_prefix(kind).and_then(parse_number).unwrap_or(0.0);
+    Report::of(step == "1")
+        .with_amax(number('a'))
+        .with_norm(number('n'))
 }
 
 fn replay(preset: &str, settings: &str, steps: &str, checkpoint: &str) -> Result<String> {
@@ -41,7 +43,18 @@ fn replay(preset: &str, settings: &str, steps: &str, checkpoint: &str) -> Result
     for step in steps.split(',') {
         let scale = scaler.loss_scale();
         let events = scaler.update(&report(step))?;
-        let _ = write!(answer, "{}/{} ", hex(scale), events.raw());
+        let _ = write!(answer, "{}/{}", hex(scale), events.raw());
+        if step.starts_with('n') {
+            let state = scaler.state().as_raw();
+            for number in [
+                state.guard_multiplier,
+                state.guard_mean,
+                state.guard_variance,
+            ] {
+                let _ = write!(answer, "/{}", hex(number));
+            }
+        }
+        answer.push(' ');
     }
     Ok(answer + &hex(scaler.loss_scale()))
 }
