@@ -21,7 +21,7 @@ import gradscaler
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / "build/release"
 EMULATED = {"LD_LIBRARY_PATH": f"{RELEASE}/tests/cuda/emulated"}
-PAGES = "README.md", *(f"docs/{name}.md" for name in ("c", "cuda", "python", "rust", "elixir"))
+PAGES = "README.md", *(f"docs/{name}.md" for name in ("c", "cuda", "python", "rust", "elixir", "guard"))
 
 
 def blocks(page, *languages):
@@ -73,7 +73,7 @@ def test_a_program_in_rust(code, said, tmp_path):
     assert command("cargo", "run", "--quiet", "--offline", "--manifest-path", manifest, **environment) == said
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/guard.md"])
 def test_the_python_of_a_page_runs_from_the_top_to_the_end(page):
     names = world() if page == "README.md" else {}
     examples = blocks(page, "python")

@@ -29,7 +29,7 @@ def mapping(words):
 
 
 def report_of(step):
-    """What gradients give that are good ("0"), have an overflow ("1"), or are good with this amax ("a0x1p3") or norm ("n0x1p3")."""
+    """What gradients give: good ones ("0"), an overflow ("1"), good ones of an amax ("a0x1p3") or a norm ("n0x1p3")."""
     report = gradscaler.Report()
     report.overflow = step == "1"
     if step.startswith("a"):

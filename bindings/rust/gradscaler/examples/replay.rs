@@ -28,7 +28,11 @@ fn hex(value: f64) -> String {
 }
 
 fn report(step: &str) -> Report {
-    let number = |kind| step.strip_prefix(kind).and_then(parse_number).unwrap_or(0.0);
+    let number = |kind| {
+        step.strip_prefix(kind)
+            .and_then(parse_number)
+            .unwrap_or(0.0)
+    };
     Report::of(step == "1")
         .with_amax(number('a'))
         .with_norm(number('n'))
