@@ -65,8 +65,11 @@ row Meson
 export CONAN_HOME=$scratch/conan
 quietly "$tools/conan" profile detect
 quietly "$tools/conan" create "$source/packaging" --options '&:cuda=False'
-quietly "$tools/conan" install --requires 'gradscaler/[>=0]' --options 'gradscaler/*:cuda=False' --generator CMakeDeps \
-  --generator CMakeToolchain --output-folder "$scratch/conan-user" --conf tools.cmake.cmaketoolchain:user_presets=
+( # where it leaves what it leaves beside a CMakeLists.txt
+  cd "$scratch"
+  quietly "$tools/conan" install --requires 'gradscaler/[>=0]' --options 'gradscaler/*:cuda=False' \
+    --generator CMakeDeps --generator CMakeToolchain --output-folder conan-user
+)
 cmake -G Ninja -S "$example" -B "$scratch/conan-user/build" -DCMAKE_BUILD_TYPE=Release \
   -DCMAKE_TOOLCHAIN_FILE="$scratch/conan-user/conan_toolchain.cmake" >/dev/null
 cmake --build "$scratch/conan-user/build" --target train_step -- --quiet

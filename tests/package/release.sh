@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# What ci/release says of a copy of this repository that can be released, and of one where all is wrong: release.sh SCRATCH
+set -euo pipefail
+git -c advice.detachedHead=false clone --quiet . "$1/release"
+cd "$1/release"
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' include/gradscaler.toml)
+released=tests/abi/released/${version%.*}
+commit() { git add --all && git -c user.name=nobody -c user.email=nobody commit --quiet --message "$1"; }
+die() { printf '%s\n' "$@" >&2; exit 1; }
+
+sed -i "0,/^## .*/s//## $version (2000-01-01)/" CHANGELOG.md
+mkdir -p "$released"
+cp include/gradscaler.{h,toml} "$released"
+touch "$released/client.c"
+commit right
+said=$(ci/release --quick) || die "$said" "refused, though nothing is wrong"
+[[ $said != *FAIL* && $said == *"git tag"* ]] || die "$said" "no word of what to do then"
+
+git tag "v$version"
+sed -i 's/ (2000-01-01)//' CHANGELOG.md
+sed -i 's/^version = .*/version = "0.0.1"/' bindings/python/pyproject.toml
+echo '/* more */' >>"$released/gradscaler.h"
+commit wrong
+touch notes
+said=$(ci/release --quick 2>&1) && die "$said" "not refused"
+[ "$(grep -c '^FAIL' <<<"$said")" = 5 ] && ! grep -q -e '^ok' -e 'git tag' <<<"$said" || die "$said" "not all was found"
+sed -n 's/^FAIL /ok    refused:/p' <<<"$said"
