@@ -3,7 +3,8 @@
  * The replayer of the foreign client. A line on stdin, `preset key=value,... steps
  * [key=value,...]`, steps a policy of these settings, from the checkpoint where there is one; the
  * answer is `scale/events` of each step and the scale afterwards. `-`: no settings. A step is 0
- * (good), 1 (an overflow) or a good one with amax, such as a0x1p-3.
+ * (good), 1 (an overflow) or a good one with amax, such as a0x1p-3, or with a norm, such as
+ * n0x1p-3, whose answer goes on with `/multiplier/mean/variance` of the guard.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -101,11 +102,13 @@ static void start(trace *t, const char *preset, char *settings, char *checkpoint
 static void step(trace *t, const char *what)
 {
     const bool overflow = strcmp(what, "1") == 0;
-    const double amax = overflow ? 0.0 : strtod(what + (*what == 'a'), NULL);
+    const double amax = *what == 'a' ? strtod(what + 1, NULL) : 0;
+    const double norm = *what == 'n' ? strtod(what + 1, NULL) : 0;
     memset(t->report, 0, find_structure("gsc_report")->size);
     memcpy(field_of(t->report, "gsc_report", "found_inf"), &(float){(float)overflow}, 4);
     memcpy(field_of(t->report, "gsc_report", "overflow"), &(int32_t){overflow}, 4);
     memcpy(field_of(t->report, "gsc_report", "amax"), &amax, 8);
+    memcpy(field_of(t->report, "gsc_report", "sum_squares"), &(double){norm * norm}, 8);
     t->status = foreign_do("gsc_state_update", (value[]){{0},
                                                          {.pointer = t->policy},
                                                          {.pointer = t->state},
@@ -121,11 +124,18 @@ static double scale_of(trace *t)
     return scale;
 }
 
-static uint32_t events_of(trace *t)
+static void answer_update(trace *t, const char *what, FILE *out)
 {
+    static const char *const guard[] = {"guard_multiplier", "guard_mean", "guard_variance"};
     uint32_t events;
     memcpy(&events, field_of(t->state, "gsc_state", "events"), 4);
-    return events;
+    fprintf(out, "/%u", events);
+    for (int i = 0; *what == 'n' && i < 3; i++) {
+        double number;
+        memcpy(&number, field_of(t->state, "gsc_state", guard[i]), 8);
+        fprintf(out, "/%a", number);
+    }
+    fputc(' ', out);
 }
 
 /* The answer goes to `out`; on an error what it holds is to be thrown away. */
@@ -136,9 +146,9 @@ static void run_trace(trace *t, char *line, FILE *out)
     start(t, preset ? preset : "", settings ? settings : "-", strtok_r(NULL, " \n", &rest));
     for (char *item = steps ? strtok_r(steps, ",", &rest) : NULL; item && t->status == 0;
          item = strtok_r(NULL, ",", &rest)) {
-        fprintf(out, "%a/", scale_of(t));
+        fprintf(out, "%a", scale_of(t));
         step(t, item);
-        fprintf(out, "%u ", events_of(t));
+        answer_update(t, item, out);
     }
     if (t->status == 0)
         fprintf(out, "%a", scale_of(t));

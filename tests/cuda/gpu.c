@@ -836,9 +836,8 @@ static gsc_status replay(const gsc_policy *policy, const gsc_state *start, char 
                          gsc_error *err)
 {
     gsc_exec on = GSC_EXEC_INIT;
-    gsc_report report = {0};
     gsc_state state, *device_state = device_memory(sizeof state);
-    gsc_report *device_report = device_memory(sizeof report);
+    gsc_report *device_report = device_memory(sizeof *device_report);
     on.context = context;
     gsc_status status = GSC_OK;
     upload(device_state, start, sizeof *start);
@@ -848,13 +847,11 @@ static gsc_status replay(const gsc_policy *policy, const gsc_state *start, char 
         printf("%a", state.factor.scale);
         if (!step)
             break;
-        report.overflow = *step == '1';
-        report.found_inf = (float)report.overflow;
-        report.amax = *step == 'a' ? strtod(step + 1, NULL) : 0;
+        const gsc_report report = read_step(step);
         upload(device_report, &report, sizeof report);
         status = gsc_state_update(&on, policy, device_state, device_report, device_state, err);
         download(&state, device_state, sizeof state);
-        printf("/%" PRIu32 " ", state.events);
+        print_update(step, &state);
     }
     printf("\n");
     device_free(device_state);

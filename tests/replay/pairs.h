@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Policies and checkpoints as text, for clients that read lines: key=value,key=value,... or "-". */
+/* Policies, checkpoints (key=value,key=value,... or "-") and steps as text, for clients that read
+ * lines. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,4 +60,26 @@ static inline gsc_status read_state(const char *preset, char *checkpoint, gsc_po
         return gsc_state_init(NULL, policy, NULL, state, err);
     const uint64_t n = read_pairs(checkpoint, entries);
     return gsc_state_import(preset, "", entries, n, policy, policy, state, NULL, 0, err);
+}
+
+/* What gradients give: "0" good ones, "1" an overflow, "a0x1p3" good ones of an amax, "n0x1p3" of a
+ * norm. */
+static inline gsc_report read_step(const char *step)
+{
+    gsc_report report = {0};
+    const double number = *step == 'a' || *step == 'n' ? strtod(step + 1, NULL) : 0;
+    report.overflow = *step == '1';
+    report.found_inf = (float)report.overflow;
+    report.amax = *step == 'a' ? number : 0;
+    report.sum_squares = *step == 'n' ? number * number : 0;
+    return report;
+}
+
+/* What is answered of the update by a step: its events, and of a norm what the guard did. */
+static inline void print_update(const char *step, const gsc_state *state)
+{
+    printf("/%u", state->events);
+    if (*step == 'n')
+        printf("/%a/%a/%a", state->guard_multiplier, state->guard_mean, state->guard_variance);
+    putchar(' ');
 }

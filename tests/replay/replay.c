@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* The C client of replay.py, which says what is read and written: one line per recording. */
-#include <inttypes.h>
 #include <stdio.h>
 
 #include "pairs.h"
@@ -10,18 +9,10 @@ static gsc_status replay(gsc_policy *policy, gsc_state *state, char *steps, gsc_
     gsc_status status = GSC_OK;
     char *rest, *step = strtok_r(steps, ",", &rest);
     for (; status == GSC_OK && step; step = strtok_r(NULL, ",", &rest)) {
-        gsc_report report = {0};
-        report.overflow = *step == '1';
-        report.found_inf = (float)report.overflow;
-        report.amax = *step == 'a' ? strtod(step + 1, NULL) : 0;
-        const double norm = *step == 'n' ? strtod(step + 1, NULL) : 0;
-        report.sum_squares = norm * norm;
-        printf("%a/", state->factor.scale);
+        const gsc_report report = read_step(step);
+        printf("%a", state->factor.scale);
         status = gsc_state_update(NULL, policy, state, &report, state, err);
-        printf("%" PRIu32, state->events);
-        if (*step == 'n')
-            printf("/%a/%a/%a", state->guard_multiplier, state->guard_mean, state->guard_variance);
-        putchar(' ');
+        print_update(step, state);
     }
     if (status == GSC_OK)
         printf("%a\n", state->factor.scale);
