@@ -5,7 +5,8 @@
 #     mix run examples/train_step.exs
 
 step = fn _step, {w, scaler} ->
-  gradient = {:f32, <<2.0e-9 * (w - 3)::little-float-32>>} # of the loss 1e-9 (w - 3)^2
+  # of the loss 1e-9 (w - 3)^2
+  gradient = {:f32, <<2.0e-9 * (w - 3)::little-float-32>>}
   stored = gradient |> GradScaler.scale_loss(scaler) |> GradScaler.cast_params(:f16)
   {{:f32, <<gradient::little-float-32>>}, report} = GradScaler.unscale(stored, scaler)
   w = if GradScaler.overflow?(report), do: w, else: w - 1.0e8 * gradient
