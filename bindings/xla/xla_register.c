@@ -4,13 +4,17 @@
  * that. EXLA's has it; JAX's hides it and registers handlers itself.
  */
 #define _GNU_SOURCE /* dladdr */
+#define _DARWIN_C_SOURCE
+#if !defined(_WIN32)
 #include <dlfcn.h>
+#endif
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "xla.h"
 
+#if !defined(_WIN32)
 /* The interface of an XLA that is loaded: by the program for all, or by EXLA for itself. */
 static const struct xla_api *loaded_api(void)
 {
@@ -27,6 +31,7 @@ static const struct xla_api *loaded_api(void)
     }
     return NULL;
 }
+#endif
 
 static gsc_status failed(gsc_error *err, const char *what, const char *why)
 {
@@ -39,6 +44,10 @@ static gsc_status failed(gsc_error *err, const char *what, const char *why)
 
 gsc_status gsc_xla_register(const char *name, gsc_error *err)
 {
+#if defined(_WIN32)
+    (void)name;
+    return failed(err, "there is no EXLA for Windows", "");
+#else
     const struct xla_api *api = loaded_api();
     Dl_info here;
     if (!api)
@@ -61,4 +70,5 @@ gsc_status gsc_xla_register(const char *name, gsc_error *err)
     gsc_status status = failed(err, "this XLA refuses the handler: ", message.message);
     api->error_destroy(&error);
     return status;
+#endif
 }
