@@ -6,6 +6,7 @@ manifest, that of Python from its sources; docs/site/elixir.exs and rustdoc make
 """
 
 import re
+import shutil
 import sys
 import textwrap
 from pathlib import Path
@@ -35,6 +36,7 @@ SITE = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
     "core/numerics.md": "numerics.md",
+    "tests/traces/README.md": "recordings.md",
     "include/gradscaler.h": "reference/c.md",
     "bindings/python/src/gradscaler/__init__.py": "reference/python.md",
     "bindings/elixir/lib/grad_scaler.ex": "reference/elixir/GradScaler.md",
@@ -62,10 +64,11 @@ CUDA <cuda>
 Presets <presets>
 Checkpoints <checkpoints>
 Ranks <ranks>
-Guard <guard>
+Guards <guard>
 RoundPipe <roundpipe>
 Cerebras <cerebras>
 The bits <numerics>
+Recordings <recordings>
 Changes <changelog>
 ```
 
@@ -100,28 +103,30 @@ def in_site(path):
     raise SystemExit(f"{name} is linked to, but is no page: add it to SITE in docs/site/pages.py")
 
 
-def guide(source):
+def guide(source, out):
     def link(match):
-        words, target = match[1], match[2]
+        mark, words, target = match.groups()
         if re.match(r"https?:|#", target):
             return match[0]
         target, _, fragment = target.partition("#")
         path = (source.parent / target).resolve()
         if not path.exists():
             raise SystemExit(f"{source.relative_to(ROOT)}: the link to {target} leads nowhere")
+        if mark:
+            shutil.copy(path, out)
+            return f"![{words}]({path.name})"
         page = in_site(path) + (f"#{fragment}" if fragment else "")
         # Sphinx knows nothing of the pages that rustdoc makes.
         return f'<a href="{page}">{words}</a>' if ".html" in page else f"[{words}]({page})"
 
-    return outside_code(source.read_text(), lambda text: re.sub(r"\[([^][]+)\]\(([^)\s]+)\)", link, text))
+    return outside_code(source.read_text(), lambda text: re.sub(r"(!?)\[([^][]+)\]\(([^)\s]+)\)", link, text))
 
 
 def guides(out):
     pages = sorted((ROOT / "docs").glob("*.md"))
-    contents = CONTENTS if ROOT / "docs/guard.md" in pages else CONTENTS.replace("Guard <guard>\n", "")
-    (out / "index.md").write_text(guide(ROOT / "README.md") + contents)
-    for page in [*pages, ROOT / "CHANGELOG.md", ROOT / "core/numerics.md"]:
-        (out / in_site(page)).write_text(guide(page))
+    (out / "index.md").write_text(guide(ROOT / "README.md", out) + CONTENTS)
+    for page in [*pages, *(ROOT / name for name in ("CHANGELOG.md", "core/numerics.md", "tests/traces/README.md"))]:
+        (out / in_site(page)).write_text(guide(page, out))
 
 
 # ---- C, from the manifest ----
