@@ -208,6 +208,53 @@ GSC_INLINE uint64_t largest(uint64_t size, ints elements)
     return size == 8 ? most : low > high ? low : high;
 }
 
+/* The least of each, as unsigned numbers of up to 4 bytes. */
+GSC_INLINE __m256i smaller_register(uint64_t size, __m256i a, __m256i b)
+{
+    return size == 1   ? _mm256_min_epu8(a, b)
+           : size == 2 ? _mm256_min_epu16(a, b)
+                       : _mm256_min_epu32(a, b);
+}
+
+GSC_INLINE ints smaller(uint64_t size, ints a, ints b)
+{
+    return (ints){smaller_register(size, a.low, b.low), smaller_register(size, a.high, b.high)};
+}
+
+GSC_INLINE __m256i sub_register(uint64_t size, __m256i a, __m256i b)
+{
+    return size == 1   ? _mm256_sub_epi8(a, b)
+           : size == 2 ? _mm256_sub_epi16(a, b)
+                       : _mm256_sub_epi32(a, b);
+}
+
+GSC_INLINE ints sub(uint64_t size, ints a, uint64_t b)
+{
+    return (ints){sub_register(size, a.low, all(size, b)),
+                  sub_register(size, a.high, all(size, b))};
+}
+
+/* Of numbers as `smaller` has them. */
+GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
+{
+    const __m256i least = smaller_register(size, x.low, x.high), most = all(size, limit - 1);
+    const __m256i kept = smaller_register(size, least, most); /* least, where that is below */
+    return limit > 0 && _mm256_movemask_epi8(size == 1   ? _mm256_cmpeq_epi8(kept, least)
+                                             : size == 2 ? _mm256_cmpeq_epi16(kept, least)
+                                                         : _mm256_cmpeq_epi32(kept, least)) != 0;
+}
+
+/* Of magnitudes: how many are from `low` on and below `high`. */
+GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
+{
+    const __m256i least = all(size, low), limit = all(size, high);
+    const uint64_t first = (uint32_t)_mm256_movemask_epi8(
+        _mm256_andnot_si256(greater(size, least, x.low), greater(size, limit, x.low)));
+    const uint64_t last = (uint32_t)_mm256_movemask_epi8(
+        _mm256_andnot_si256(greater(size, least, x.high), greater(size, limit, x.high)));
+    return (uint64_t)_mm_popcnt_u64(first | last << 32) / size;
+}
+
 /* Of magnitudes: how many are at least `least`, by the bytes of those that are below. */
 GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
@@ -283,16 +330,6 @@ GSC_INLINE ints add_bit16(ints x)
 
 /* ---- integers of 2 bytes ---- */
 
-GSC_INLINE ints smaller2(ints a, ints b)
-{
-    return (ints){_mm256_min_epu16(a.low, b.low), _mm256_min_epu16(a.high, b.high)};
-}
-
-GSC_INLINE ints sub2(ints a, uint16_t b)
-{
-    return (ints){_mm256_sub_epi16(a.low, all(2, b)), _mm256_sub_epi16(a.high, all(2, b))};
-}
-
 GSC_INLINE ints add_where_not_zero2(ints bits, uint16_t b)
 {
     const ints magnitude = magnitudes(2, bits);
@@ -300,12 +337,6 @@ GSC_INLINE ints add_where_not_zero2(ints bits, uint16_t b)
     const ints some = {_mm256_andnot_si256(_mm256_cmpeq_epi16(magnitude.low, zero), addend),
                        _mm256_andnot_si256(_mm256_cmpeq_epi16(magnitude.high, zero), addend)};
     return (ints){_mm256_add_epi16(bits.low, some.low), _mm256_add_epi16(bits.high, some.high)};
-}
-
-GSC_INLINE bool any_below2(ints x, uint16_t limit)
-{
-    const __m256i under = _mm256_subs_epu16(all(2, limit), _mm256_min_epu16(x.low, x.high));
-    return !_mm256_testz_si256(under, under);
 }
 
 GSC_INLINE bool any_above2(ints x, uint16_t limit)

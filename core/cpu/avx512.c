@@ -140,6 +140,33 @@ GSC_INLINE uint64_t below(uint64_t size, ints x, uint64_t limit)
                        : _mm512_cmplt_epu64_mask(x, all(8, limit));
 }
 
+/* Of magnitudes: how many are from `low` on and below `high`. */
+GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
+{
+    return (uint64_t)_mm_popcnt_u64(below(size, x, high) & ~below(size, x, low));
+}
+
+GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
+{
+    return below(size, x, limit) != 0;
+}
+
+GSC_INLINE ints smaller(uint64_t size, ints a, ints b)
+{
+    return size == 1   ? _mm512_min_epu8(a, b)
+           : size == 2 ? _mm512_min_epu16(a, b)
+           : size == 4 ? _mm512_min_epu32(a, b)
+                       : _mm512_min_epu64(a, b);
+}
+
+GSC_INLINE ints sub(uint64_t size, ints a, uint64_t b)
+{
+    return size == 1   ? _mm512_sub_epi8(a, all(1, b))
+           : size == 2 ? _mm512_sub_epi16(a, all(2, b))
+           : size == 4 ? _mm512_sub_epi32(a, all(4, b))
+                       : _mm512_sub_epi64(a, all(8, b));
+}
+
 /* Of magnitudes: how many are at least `least`. */
 GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
@@ -216,25 +243,10 @@ GSC_INLINE ints add_bit16(ints x)
 
 /* ---- integers of 2 bytes ---- */
 
-GSC_INLINE ints smaller2(ints a, ints b)
-{
-    return _mm512_min_epu16(a, b);
-}
-
-GSC_INLINE ints sub2(ints a, uint16_t b)
-{
-    return _mm512_sub_epi16(a, all(2, b));
-}
-
 GSC_INLINE ints add_where_not_zero2(ints bits, uint16_t b)
 {
     const __mmask32 some = _mm512_test_epi16_mask(bits, all(2, 0x7fff));
     return _mm512_mask_add_epi16(bits, some, bits, all(2, b));
-}
-
-GSC_INLINE bool any_below2(ints x, uint16_t limit)
-{
-    return _mm512_cmplt_epu16_mask(x, all(2, limit)) != 0;
 }
 
 GSC_INLINE bool any_above2(ints x, uint16_t limit)
@@ -433,10 +445,10 @@ GSC_INLINE double doubles_fold(doubles x)
 
 void gsc_install_avx512(gsc_kernels *kernels)
 {
-    gsc_kernel *const narrower = kernels->unscale_norm[gsc_f32][gsc_f32];
+    gsc_kernel *const narrower = kernels->unscale[GSC_SUMS][gsc_f32][gsc_f32];
     install(kernels);
     /* Measured: as fast in L2, and with data from DRAM 0.88 of the limit against 1.1. */
-    kernels->unscale_norm[gsc_f32][gsc_f32] = narrower;
+    kernels->unscale[GSC_SUMS][gsc_f32][gsc_f32] = narrower;
 }
 
 #if defined(__clang__)

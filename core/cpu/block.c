@@ -26,44 +26,57 @@ static const void *elements_of(const gsc_block *b, const void *data, uint32_t dt
     return scratch;
 }
 
-static void count_small(gsc_worker *w, const gsc_block *b, const void *source, void *scratch)
+static void count_small(gsc_worker *w, const gsc_block *b, const void *data)
 {
     const gsc_plan *plan = w->plan;
-    gsc_report *tally = w->tally;
+    const gsc_small *small = &plan->small;
     gsc_counter *count = w->pass->kernels->count[plan->source];
     const uint64_t n = b->n / b->parts;
+    const gsc_found not_small = count(data, n, small->least, small->normal);
+    w->tally->subnormals_made += (int64_t)(not_small.low - not_small.high);
+    if (not_small.high < n) {
+        const gsc_found some = count(data, n, 1, small->not_zero);
+        w->tally->zeros_made += (int64_t)(some.low - some.high);
+    }
+}
+
+/* From the largest down: two bins at a time, until all are found. */
+static void count_bins(gsc_worker *w, const gsc_block *b, const void *data)
+{
+    const uint64_t *bins = w->plan->bins, n = b->n / b->parts;
+    gsc_counter *count = w->pass->kernels->count[w->plan->source];
+    const gsc_found all = count(data, n, bins[0], bins[GSC_BINS]);
+    uint64_t above = all.high;
+    for (int bin = GSC_BINS - 2; bin >= 0 && above < all.low; bin -= 2) {
+        const gsc_found found = count(data, n, bins[bin], bins[bin + 1]);
+        w->histogram[bin + 1] += (int64_t)(found.high - above);
+        w->histogram[bin] += (int64_t)(found.low - found.high);
+        above = found.low;
+    }
+    w->histogram[GSC_BINS] += (int64_t)n;
+}
+
+void gsc_count_before(gsc_worker *w, const gsc_block *b, const void *source)
+{
+    unsigned char scratch[GSC_BLOCK * sizeof(double) / 2];
+    const gsc_pass *pass = w->pass;
+    const gsc_plan *plan = w->plan;
     const void *data = elements_of(b, source, plan->source, scratch);
-    if ((w->pass->want & GSC_WANT_UNDERFLOW) && !plan->copies) {
-        const uint64_t first =
-            plan->not_zero > plan->was_normal ? plan->not_zero : plan->was_normal;
-        const uint64_t normal = count(data, n, plan->normal);
-        const uint64_t not_zero = normal < n && plan->normal > 1 ? count(data, n, 1) : normal;
-        if (normal < not_zero && plan->not_zero > 1)
-            tally->zeros_made += (int64_t)(not_zero - count(data, n, plan->not_zero));
-        if (normal < not_zero && first < plan->normal)
-            tally->subnormals_made += (int64_t)(count(data, n, first) - normal);
+    if ((pass->want & GSC_WANT_UNDERFLOW) && !plan->copies && !gsc_kernel_counts(w, b))
+        count_small(w, b, data);
+    if (pass->clamp != 0) {
+        const gsc_found beyond = pass->kernels->count[plan->source](
+            data, b->n / b->parts, plan->beyond, gsc_encodings[plan->source].nan);
+        w->tally->clamped += (int64_t)(beyond.low - beyond.high);
     }
-    if (w->pass->clamp != 0) {
-        const uint64_t beyond = count(data, n, plan->beyond);
-        if (beyond)
-            tally->clamped += (int64_t)(beyond - count(data, n, gsc_encodings[plan->source].nan));
-    }
-    if (w->pass->histogram && b->first % GSC_CHUNK == 0) {
-        uint64_t above = count(data, n, plan->bins[0]);
-        for (int bin = 0; bin < GSC_BINS; bin++) {
-            uint64_t next = above ? count(data, n, plan->bins[bin + 1]) : 0;
-            w->histogram[bin] += (int64_t)(above - next);
-            above = next;
-        }
-        w->histogram[GSC_BINS] += (int64_t)n;
-    }
+    if (pass->histogram && b->first % GSC_CHUNK == 0)
+        count_bins(w, b, data);
 }
 
 /* Of a block whose numbers have at most these |bits|. */
 static void raise_amax(const gsc_worker *w, uint32_t dtype, uint64_t most, double multiplier)
 {
-    const double amax =
-        gsc_double(gsc_convert_one(w->pass->kernels, dtype, most, gsc_f64, multiplier));
+    const double amax = gsc_double(gsc_convert_one(dtype, most, gsc_f64, multiplier));
     w->tally->amax = amax > w->tally->amax ? amax : w->tally->amax;
 }
 
@@ -81,19 +94,15 @@ static void count_bad(const gsc_worker *w, const gsc_block *b, view v, void *scr
     const uint32_t judged = w->plan->judged;
     const uint64_t n = b->n / b->parts;
     const uint64_t limit =
-        gsc_threshold(k, v.dtype, judged, gsc_encodings[judged].infinity, v.multiplier);
+        gsc_threshold(v.dtype, judged, gsc_encodings[judged].infinity, v.multiplier);
     const void *data = elements_of(b, v.data, v.dtype, scratch);
-    const uint64_t nans = k->count[v.dtype](data, n, gsc_encodings[v.dtype].nan);
-    const uint64_t all = k->count[v.dtype](data, n, limit);
-    if (all && !gsc_has_bad(w->tally)) {
-        uint64_t i = 0;
-        while (magnitude_at(data, v.dtype, i) < limit)
-            i++;
+    const gsc_found found = k->count[v.dtype](data, n, limit, gsc_encodings[v.dtype].nan);
+    if (found.low && !gsc_has_bad(w->tally)) {
         w->tally->first_tensor = (int64_t)b->tensor;
-        w->tally->first_element = (int64_t)(b->first / b->parts + i);
+        w->tally->first_element = (int64_t)(b->first / b->parts + found.first);
     }
-    w->tally->nan_count += (int64_t)nans;
-    w->tally->inf_count += (int64_t)(all - nans);
+    w->tally->nan_count += (int64_t)found.high;
+    w->tally->inf_count += (int64_t)(found.low - found.high);
 }
 
 /* The sum of squares, in double where float lacks range, and the largest, of all that is not bad.
@@ -103,18 +112,15 @@ static void measure(gsc_worker *w, const gsc_block *b, view v, bool bad, void *s
 {
     const gsc_kernels *k = w->pass->kernels;
     const uint32_t product = w->plan->wide;
-    if (bad) {
-        const uint64_t limit =
-            gsc_threshold(k, v.dtype, product, gsc_encodings[product].infinity, v.multiplier);
-        k->clean[v.dtype](v.data, scratch, b->n, limit);
-        v.data = scratch;
-    }
-    const uint64_t most = k->norm[v.dtype](v.data, NULL, b->n, v.multiplier, &w->norm);
+    gsc_kernel *const *norm = bad ? k->finite_norm : k->norm;
+    if (bad)
+        w->norm.limit =
+            gsc_threshold(v.dtype, product, gsc_encodings[product].infinity, v.multiplier);
+    const uint64_t most = norm[v.dtype](v.data, NULL, b->n, v.multiplier, &w->norm);
     if (most && product == gsc_f32 && !gsc_is_trusted(w->norm.sum)) {
-        /* What was cleaned are floats at most, and in the first half. */
-        gsc_convert(k, v.dtype, v.data, gsc_f64, wide, b->n, v.multiplier,
-                    (float *)scratch + GSC_BLOCK);
-        k->norm[gsc_f64](wide, NULL, b->n, 1.0, &w->norm);
+        gsc_convert(k, v.dtype, v.data, gsc_f64, wide, b->n, v.multiplier, scratch);
+        w->norm.limit = gsc_encodings[gsc_f64].infinity;
+        norm[gsc_f64](wide, NULL, b->n, 1.0, &w->norm);
     }
     if (w->pass->want & GSC_WANT_AMAX)
         raise_amax(w, v.dtype, most, v.multiplier);
@@ -130,7 +136,7 @@ static GSC_NOINLINE void judge(gsc_worker *w, const gsc_block *b, const void *so
     double scratch[GSC_BLOCK];
     const gsc_plan *plan = w->plan;
     const uint32_t want = w->pass->want;
-    const bool bad = gsc_is_bad(w->pass->kernels, plan, most);
+    const bool bad = gsc_is_bad(plan, most);
     if (!bad && !gsc_lacks_range(plan, most, w->norm.sum)) {
         if (want & GSC_WANT_AMAX)
             raise_amax(w, plan->source, most, plan->multiplier);
@@ -164,8 +170,8 @@ void gsc_run_steps(gsc_worker *w, const gsc_block *b)
         gsc_convert(pass->kernels, plan->in, b->in, gsc_f64, wide, n, 1.0, narrow);
         source = wide;
     }
-    if (plan->counts_small)
-        count_small(w, b, source, narrow);
+    if (pass->histogram || pass->clamp != 0 || (pass->want & GSC_WANT_UNDERFLOW))
+        gsc_count_before(w, b, source);
 
     if (plan->copies)
         to = NULL;
@@ -174,7 +180,10 @@ void gsc_run_steps(gsc_worker *w, const gsc_block *b)
     else if (plan->last || (plan->streams && b->in != b->out))
         to = narrow;
     gsc_kernel *kernel = to == source ? plan->keeping : plan->kernel;
+    w->norm.small = plan->small;
     const uint64_t most = kernel(source, to, n, plan->multiplier, &w->norm);
+    if (gsc_kernel_counts(w, b))
+        gsc_tally_small(w);
     if (pass->operation != GSC_OPERATION_ADD)
         judge(w, b, source, to, most, wide);
 

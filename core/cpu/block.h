@@ -21,6 +21,8 @@ typedef struct gsc_worker {
     gsc_norm norm; /* its sum is that of the last block, if wanted */
 } gsc_worker;
 
+/* What is counted of the source before a kernel runs. */
+void gsc_count_before(gsc_worker *w, const gsc_block *b, const void *source);
 /* A block that takes more than a kernel. */
 void gsc_run_steps(gsc_worker *w, const gsc_block *b);
 /* A block whose kernel did all, and found `most` or a sum that are to be judged. */
@@ -37,16 +39,31 @@ static inline bool gsc_lacks_range(const gsc_plan *plan, uint64_t most, double s
     return most && plan->sums_floats && !gsc_is_trusted(sum);
 }
 
-/* A block of which a kernel does all, unless it meets what is to be judged: returns whether. */
+/* Whether the kernel counts what becomes small: it sees real numbers, not what parts make. */
+static inline bool gsc_kernel_counts(const gsc_worker *w, const gsc_block *b)
+{
+    return w->plan->counts && b->parts == 1;
+}
+
+static inline void gsc_tally_small(gsc_worker *w)
+{
+    w->tally->zeros_made += (int64_t)w->norm.small.zeros;
+    w->tally->subnormals_made += (int64_t)w->norm.small.subnormals;
+}
+
+/* A block of which a kernel does all, unless it meets what is to be judged. Returns whether there
+ * is something to tally. */
 static inline bool gsc_run_direct(gsc_worker *w, const gsc_block *b)
 {
     const gsc_plan *plan = w->plan;
     gsc_kernel *kernel = b->in == b->out ? plan->keeping : plan->kernel;
     const uint64_t most = kernel(b->in, b->out, b->n, plan->multiplier, &w->norm);
+    if (plan->counts)
+        gsc_tally_small(w);
     const bool judged = most >= plan->safe || gsc_lacks_range(plan, most, w->norm.sum);
     if (judged)
         gsc_judge_direct(w, b, most);
-    return judged;
+    return judged || plan->counts;
 }
 
 #endif

@@ -26,6 +26,13 @@
     GSC_PAIRS_OF(X, f8_e5m2)                                                                       \
     GSC_PAIRS_OF(X, cb16)
 #define GSC_PAIRS_OF(X, d) X(d, d) X(d, f32) X(f32, d)
+/* Those that can count what becomes small; all others do so on the way through the wider type. */
+#define GSC_FOR_COUNTED_PAIRS(X)                                                                   \
+    X(f32, f32)                                                                                    \
+    X(f64, f64)                                                                                    \
+    X(f16, f16)                                                                                    \
+    X(f16, f32) X(bf16, bf16) X(bf16, f32) X(f8_e4m3fn, f8_e4m3fn) X(f8_e4m3fn, f32)               \
+        X(f8_e5m2, f8_e5m2) X(f8_e5m2, f32) X(cb16, cb16) X(cb16, f32)
 
 /* X(in, out) for the sums: products in the multiplying type to any accumulator. */
 #define GSC_FOR_SUMS(X)                                                                            \
@@ -57,22 +64,30 @@ typedef struct gsc_table {
  * One block of n <= GSC_BLOCK elements, in == out or disjoint, any alignment. Elements are
  * multiplied in double if `in` is f64, else in float, to which `number` is then already rounded.
  * Returns the largest |bits| of the input, by which the caller knows whether all of it, and of its
- * product, is finite; `add` and `clamp` return 0. Only kernels with a norm, and those of one byte
- * to itself, look at `norm`.
+ * product, is finite; `add` and `clamp` return 0. Only kernels with a norm or with counts, and
+ * those of one byte to itself, look at `norm`.
  */
+typedef struct gsc_small {      /* |bits| from ... and below ... */
+    uint64_t not_zero;          /* 1: become zero */
+    uint64_t least, normal;     /* become subnormal, and were not */
+    uint64_t zeros, subnormals; /* how many did */
+} gsc_small;
 typedef struct gsc_norm {
     double sum; /* of squares, folded; says nothing if the input is not all finite */
+    gsc_small small;
+    uint64_t limit; /* finite_norm takes what has these |bits| or more for zero */
     /* The input of unscale_norm of a narrow dtype to itself, which in place is gone. */
     unsigned char input[GSC_BLOCK * sizeof(uint16_t)];
     const gsc_table *table; /* of the multiplier, where it is worth while; else NULL */
 } gsc_norm;
 typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number, gsc_norm *norm);
 
-/* How many elements have |bits| of `least` or more, from 1 to the least that is NaN. */
-typedef uint64_t gsc_counter(const void *in, uint64_t n, uint64_t least);
-
-/* A copy with zero in place of what has |bits| of `limit` or more, from 1 to the least NaN. */
-typedef void gsc_cleaner(const void *in, void *out, uint64_t n, uint64_t limit);
+/* How many elements have |bits| of `low` <= `high` or more, from 1 to the least that is NaN. Quick
+ * where few reach `low`. */
+typedef struct gsc_found {
+    uint64_t low, high, first; /* first: that reaches `low`; n if none does */
+} gsc_found;
+typedef gsc_found gsc_counter(const void *in, uint64_t n, uint64_t low, uint64_t high);
 
 /* memcpy of bytes that nobody reads soon: past the caches, to which a plain store fetches a line.
  */
@@ -81,13 +96,12 @@ typedef void gsc_streamer(const void *in, void *out, uint64_t bytes);
 typedef struct gsc_kernels {
     const char *name;
     gsc_counter *count[gsc_dtypes];
-    gsc_cleaner *clean[gsc_dtypes];
     gsc_kernel *check[gsc_dtypes]; /* reads only: out is NULL; multiplies nothing */
     gsc_kernel *norm[gsc_dtypes];  /* reads only: out is NULL */
-    gsc_kernel *unscale[gsc_dtypes][gsc_dtypes];
-    gsc_kernel *unscale_norm[gsc_dtypes][gsc_dtypes];
-    gsc_kernel *add[gsc_f64 + 1][gsc_dtypes]; /* out += in * number, which is finite */
-    gsc_kernel *clamp[gsc_f64 + 1];           /* to [-number, number]; NaN stays */
+    gsc_kernel *finite_norm[gsc_dtypes];
+    gsc_kernel *unscale[4][gsc_dtypes][gsc_dtypes]; /* by what else: GSC_SUMS, GSC_COUNTS */
+    gsc_kernel *add[gsc_f64 + 1][gsc_dtypes];       /* out += in * number, which is finite */
+    gsc_kernel *clamp[gsc_f64 + 1];                 /* to [-number, number]; NaN stays */
     gsc_streamer *stream;
     bool looks_up; /* those of one byte to itself use a table, if they get one */
 } gsc_kernels;
@@ -103,7 +117,7 @@ void gsc_table_make(const gsc_kernels *kernels, uint32_t dtype, double multiplie
 #else
 #define GSC_INLINE static inline /* for debuggers; clang 14 fails at all of it sanitized */
 #endif
-enum { GSC_WRITES = 1, GSC_SUMS = 2 }; /* what `multiply` does */
+enum { GSC_SUMS = 1, GSC_COUNTS = 2, GSC_WRITES = 4, GSC_CLEANS = 8 }; /* what `multiply` does */
 
 /* Bytes of an element, and of a number in the type that multiplies. */
 GSC_INLINE uint64_t size_of(enum gsc_dtype dtype)

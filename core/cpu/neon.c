@@ -194,15 +194,73 @@ GSC_INLINE uint32x4_t below(uint64_t size, uint32x4_t x, uint64_t limit)
                        : vreinterpretq_u32_u64(vcltq_u64(x8, vdupq_n_u64(limit)));
 }
 
+/* Bytes of ones among such of zeros. */
+GSC_INLINE uint64_t count_ones(ints x)
+{
+    const uint8x16_t low = vaddq_u8(vreinterpretq_u8_u32(x.a), vreinterpretq_u8_u32(x.b));
+    const uint8x16_t high = vaddq_u8(vreinterpretq_u8_u32(x.c), vreinterpretq_u8_u32(x.d));
+    return vaddvq_u8(vsubq_u8(vdupq_n_u8(0), vaddq_u8(low, high))); /* each of them is -1 */
+}
+
+/* The least of each, as unsigned numbers of up to 4 bytes. */
+GSC_INLINE uint32x4_t smaller_register(uint64_t size, uint32x4_t a, uint32x4_t b)
+{
+    const uint8x16_t a1 = vreinterpretq_u8_u32(a), b1 = vreinterpretq_u8_u32(b);
+    const uint16x8_t a2 = vreinterpretq_u16_u32(a), b2 = vreinterpretq_u16_u32(b);
+    return size == 1   ? vreinterpretq_u32_u8(vminq_u8(a1, b1))
+           : size == 2 ? vreinterpretq_u32_u16(vminq_u16(a2, b2))
+                       : vminq_u32(a, b);
+}
+
+GSC_INLINE ints smaller(uint64_t size, ints a, ints b)
+{
+    return (ints){smaller_register(size, a.a, b.a), smaller_register(size, a.b, b.b),
+                  smaller_register(size, a.c, b.c), smaller_register(size, a.d, b.d)};
+}
+
+GSC_INLINE uint32x4_t sub_register(uint64_t size, uint32x4_t a, uint32_t b)
+{
+    return size == 1
+               ? vreinterpretq_u32_u8(vsubq_u8(vreinterpretq_u8_u32(a), vdupq_n_u8((uint8_t)b)))
+           : size == 2 ? vreinterpretq_u32_u16(
+                             vsubq_u16(vreinterpretq_u16_u32(a), vdupq_n_u16((uint16_t)b)))
+                       : vsubq_u32(a, vdupq_n_u32(b));
+}
+
+GSC_INLINE ints sub(uint64_t size, ints a, uint32_t b)
+{
+    return (ints){sub_register(size, a.a, b), sub_register(size, a.b, b),
+                  sub_register(size, a.c, b), sub_register(size, a.d, b)};
+}
+
+/* Of numbers as `smaller` has them. */
+GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
+{
+    const uint32x4_t least =
+        smaller_register(size, smaller_register(size, x.a, x.b), smaller_register(size, x.c, x.d));
+    return (size == 1   ? vminvq_u8(vreinterpretq_u8_u32(least))
+            : size == 2 ? vminvq_u16(vreinterpretq_u16_u32(least))
+                        : vminvq_u32(least)) < limit;
+}
+
+/* Of magnitudes: how many are from `low` on and below `high`. */
+GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
+{
+    const ints some = {
+        vbicq_u32(below(size, x.a, high), below(size, x.a, low)),
+        vbicq_u32(below(size, x.b, high), below(size, x.b, low)),
+        vbicq_u32(below(size, x.c, high), below(size, x.c, low)),
+        vbicq_u32(below(size, x.d, high), below(size, x.d, low)),
+    };
+    return count_ones(some) / size;
+}
+
 /* Of magnitudes: how many are at least `least`, by the bytes of those that are below. */
 GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
-    const uint8x16_t a = vreinterpretq_u8_u32(below(size, x.a, least));
-    const uint8x16_t b = vreinterpretq_u8_u32(below(size, x.b, least));
-    const uint8x16_t c = vreinterpretq_u8_u32(below(size, x.c, least));
-    const uint8x16_t d = vreinterpretq_u8_u32(below(size, x.d, least));
-    const uint8x16_t less = vaddq_u8(vaddq_u8(a, b), vaddq_u8(c, d)); /* each of them is -1 */
-    return (64 - vaddvq_u8(vsubq_u8(vdupq_n_u8(0), less))) / size;
+    const ints less = {below(size, x.a, least), below(size, x.b, least), below(size, x.c, least),
+                       below(size, x.d, least)};
+    return (64 - count_ones(less)) / size;
 }
 
 /* Zero in place of what has magnitudes of `limit` or more. */
@@ -296,21 +354,6 @@ GSC_INLINE ints bits_of_shorts(shorts x)
                   vreinterpretq_u32_u16(x.c), vreinterpretq_u32_u16(x.d)};
 }
 
-GSC_INLINE ints smaller2(ints first, ints last)
-{
-    const shorts x = shorts_of(first), y = shorts_of(last);
-    return bits_of_shorts((shorts){vminq_u16(x.a, y.a), vminq_u16(x.b, y.b), vminq_u16(x.c, y.c),
-                                   vminq_u16(x.d, y.d)});
-}
-
-GSC_INLINE ints sub2(ints from, uint16_t b)
-{
-    const shorts x = shorts_of(from);
-    const uint16x8_t y = vdupq_n_u16(b);
-    return bits_of_shorts(
-        (shorts){vsubq_u16(x.a, y), vsubq_u16(x.b, y), vsubq_u16(x.c, y), vsubq_u16(x.d, y)});
-}
-
 GSC_INLINE uint16x8_t add_where_not_zero(uint16x8_t x, uint16x8_t b)
 {
     return vaddq_u16(x, vandq_u16(vtstq_u16(x, vreinterpretq_u16_u32(mask_of(2))), b));
@@ -322,12 +365,6 @@ GSC_INLINE ints add_where_not_zero2(ints bits, uint16_t b)
     const uint16x8_t y = vdupq_n_u16(b);
     return bits_of_shorts((shorts){add_where_not_zero(x.a, y), add_where_not_zero(x.b, y),
                                    add_where_not_zero(x.c, y), add_where_not_zero(x.d, y)});
-}
-
-GSC_INLINE bool any_below2(ints bits, uint16_t limit)
-{
-    const shorts x = shorts_of(bits);
-    return vminvq_u16(vminq_u16(vminq_u16(x.a, x.b), vminq_u16(x.c, x.d))) < limit;
 }
 
 GSC_INLINE bool any_above2(ints bits, uint16_t limit)

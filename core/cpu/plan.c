@@ -8,26 +8,57 @@ enum {
     TABLE_BYTES = 2048 /* of a list: below this, products take less time than a table of them */
 };
 
-uint64_t gsc_threshold(const gsc_kernels *kernels, uint32_t from, uint32_t to, uint64_t target,
-                       double multiplier)
+uint64_t gsc_convert_one(uint32_t from, uint64_t bits, uint32_t to, double multiplier)
+{
+    bool runs;
+    uint64_t result = 0;
+    float wide;
+    gsc_convert(gsc_kernels_rung(0, &runs), from, &bits, to, &result, 1, multiplier, &wide);
+    return result;
+}
+
+/* What divided by the multiplier lies about at the threshold: halfway to what comes before. */
+static uint64_t guess_threshold(uint32_t from, uint32_t to, uint64_t target, double multiplier)
+{
+    const double above = gsc_double(gsc_convert_one(to, target, gsc_f64, 1.0));
+    const double below = gsc_double(gsc_convert_one(to, target - 1, gsc_f64, 1.0));
+    const double middle = isfinite(above) ? above / 2 + below / 2 : below;
+    return gsc_convert_one(gsc_f64, gsc_double_bits(middle / multiplier), from, 1.0);
+}
+
+/* Mostly the guess or its neighbour: from there on, in steps that double. */
+static uint64_t find_threshold(uint32_t from, uint32_t to, uint64_t target, double multiplier,
+                               uint64_t guess)
 {
     uint64_t low = 0, high = gsc_encodings[from].infinity;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        if (gsc_convert_one(kernels, from, middle, to, multiplier) < target)
-            low = middle + 1;
+    uint64_t x = guess < high ? guess : high - 1;
+    for (uint64_t step = 0; low < high; step = 2 * step + 1) {
+        const bool is_below = gsc_convert_one(from, x, to, multiplier) < target;
+        if (is_below)
+            low = x + 1;
         else
-            high = middle;
+            high = x;
+        const uint64_t half = (high - low) / 2, reach = step < half ? step : half;
+        x = is_below ? low + reach : high - 1 - reach;
     }
     return low;
 }
 
-bool gsc_is_bad(const gsc_kernels *kernels, const gsc_plan *plan, uint64_t most)
+uint64_t gsc_threshold(uint32_t from, uint32_t to, uint64_t target, double multiplier)
+{
+    const uint64_t infinity = gsc_encodings[from].infinity;
+    if (from == to && multiplier == 1.0)
+        return target < infinity ? target : infinity;
+    return find_threshold(from, to, target, multiplier,
+                          guess_threshold(from, to, target, multiplier));
+}
+
+bool gsc_is_bad(const gsc_plan *plan, uint64_t most)
 {
     if (most >= gsc_encodings[plan->source].infinity)
         return true;
     return plan->may_overflow &&
-           gsc_convert_one(kernels, plan->source, most, plan->judged, plan->multiplier) >=
+           gsc_convert_one(plan->source, most, plan->judged, plan->multiplier) >=
                gsc_encodings[plan->judged].infinity;
 }
 
@@ -58,7 +89,7 @@ static void find_steps(const gsc_kernels *kernels, uint32_t dtype, double multip
     const int moved = (exponent - 1) * (int)gsc_encodings[dtype].normal;
     for (int i = 0; i < 16; i++)
         table->steps[i] = (uint8_t)(FIRST + i);
-    kernels->unscale[dtype][dtype](table->steps, table->steps, 16, mantissa, NULL);
+    kernels->unscale[0][dtype][dtype](table->steps, table->steps, 16, mantissa, NULL);
     for (int i = 0; i < 16; i++) {
         const int step = table->steps[i] - (FIRST + i) + moved;
         table->steps[i] = (uint8_t)(step < -127 ? -127 : at_most(step, 127));
@@ -94,7 +125,7 @@ void gsc_table_make(const gsc_kernels *kernels, uint32_t dtype, double multiplie
 {
     for (int x = 0; x < 128; x++)
         table->results[x] = (uint8_t)x;
-    kernels->unscale[dtype][dtype](table->results, table->results, 128, multiplier, NULL);
+    kernels->unscale[0][dtype][dtype](table->results, table->results, 128, multiplier, NULL);
     find_steps(kernels, dtype, multiplier, table);
     find_windows(dtype, table);
 }
@@ -105,7 +136,8 @@ static void choose_kernels(const gsc_pass *pass, gsc_plan *p)
 {
     const gsc_kernels *k = pass->kernels;
     const bool sums = pass->want & GSC_WANT_NORM, adds = pass->operation == GSC_OPERATION_ADD;
-    gsc_kernel *const(*unscale)[gsc_dtypes] = sums ? k->unscale_norm : k->unscale;
+    const unsigned does = (sums ? GSC_SUMS : 0) | (p->counts ? GSC_COUNTS : 0);
+    gsc_kernel *const(*unscale)[gsc_dtypes] = k->unscale[does];
     p->last = NULL;
     if (pass->operation == GSC_OPERATION_CHECK || p->copies) {
         p->kernel = sums ? k->norm[p->source] : k->check[p->source];
@@ -115,14 +147,14 @@ static void choose_kernels(const gsc_pass *pass, gsc_plan *p)
         p->kernel = unscale[p->source][p->out];
     } else {
         p->kernel = unscale[p->source][p->wide];
-        p->last = adds ? k->add[p->wide][p->out] : k->unscale[p->wide][p->out];
+        p->last = adds ? k->add[p->wide][p->out] : k->unscale[0][p->wide][p->out];
     }
     const bool measures = pass->want & (GSC_WANT_NORM | GSC_WANT_AMAX);
     const bool needs_input = measures || (pass->counts && gsc_hides_infinity(p));
     p->keeping = p->kernel;
     if (pass->operation == GSC_OPERATION_STORE && pass->clamp == 0 && p->in == p->out &&
-        p->out != p->wide && needs_input && !p->has_table)
-        p->keeping = k->unscale_norm[p->in][p->out];
+        p->source == p->in && p->out != p->wide && needs_input && !p->has_table)
+        p->keeping = k->unscale[does | GSC_SUMS][p->in][p->out];
 }
 
 /* Whatever is beyond a limit that is rounded to the multiplying type, as the clamp rounds it. */
@@ -132,40 +164,45 @@ static uint64_t beyond_clamp(const gsc_pass *pass, const gsc_plan *p)
         p->wide == gsc_f64 ? gsc_double_bits(pass->clamp) : gsc_float_bits((float)pass->clamp);
     if (limit >= gsc_encodings[p->wide].infinity)
         return gsc_encodings[p->source].nan;
-    return gsc_threshold(pass->kernels, p->source, p->wide, limit + 1, p->multiplier);
+    return gsc_threshold(p->source, p->wide, limit + 1, p->multiplier);
 }
 
 static void find_thresholds(const gsc_pass *pass, gsc_plan *p)
 {
-    const gsc_kernels *k = pass->kernels;
     p->may_overflow = true;
-    p->may_overflow = gsc_is_bad(k, p, gsc_encodings[p->source].infinity - 1);
+    p->may_overflow = gsc_is_bad(p, gsc_encodings[p->source].infinity - 1);
     p->safe = gsc_encodings[p->source].infinity;
     if (p->may_overflow) /* a search that a few blocks do not repay */
         p->safe = pass->chunks < 16
                       ? 0
-                      : gsc_threshold(k, p->source, p->judged, gsc_encodings[p->judged].infinity,
+                      : gsc_threshold(p->source, p->judged, gsc_encodings[p->judged].infinity,
                                       p->multiplier);
     if (pass->want & GSC_WANT_UNDERFLOW) {
-        p->not_zero = gsc_threshold(k, p->source, p->out, 1, p->multiplier);
-        p->normal =
-            gsc_threshold(k, p->source, p->out, gsc_encodings[p->out].normal, p->multiplier);
-        p->was_normal = gsc_convert_one(k, p->in, gsc_encodings[p->in].normal, p->source, 1.0);
+        gsc_small *small = &p->small;
+        const uint64_t was_normal =
+            gsc_convert_one(p->in, gsc_encodings[p->in].normal, p->source, 1.0);
+        small->not_zero = gsc_threshold(p->source, p->out, 1, p->multiplier);
+        small->normal =
+            gsc_threshold(p->source, p->out, gsc_encodings[p->out].normal, p->multiplier);
+        small->least = small->not_zero > was_normal ? small->not_zero : was_normal;
+        if (small->least > small->normal) /* none */
+            small->least = small->normal;
     }
     if (pass->clamp != 0)
         p->beyond = beyond_clamp(pass, p);
 }
 
-static void find_bins(const gsc_pass *pass, gsc_plan *p)
+static void find_bins(gsc_plan *p)
 {
-    const gsc_kernels *k = pass->kernels;
-    p->bins[0] = gsc_threshold(k, p->source, p->wide, 1, p->multiplier);
-    for (int bin = 1; bin < GSC_BINS; bin++)
-        p->bins[bin] = gsc_threshold(
-            k, p->source, gsc_f64, gsc_double_bits(ldexp(1, GSC_BIN_POWERS * bin + GSC_BIN_FIRST)),
-            p->multiplier);
+    const uint64_t step = GSC_BIN_POWERS * gsc_encodings[p->source].normal;
+    uint64_t guess = 0;
+    p->bins[0] = gsc_threshold(p->source, p->wide, 1, p->multiplier);
+    for (int bin = 1; bin < GSC_BINS; bin++, guess = p->bins[bin - 1] + step)
+        p->bins[bin] = find_threshold(
+            p->source, gsc_f64, gsc_double_bits(ldexp(1, GSC_BIN_POWERS * bin + GSC_BIN_FIRST)),
+            p->multiplier, guess);
     p->bins[GSC_BINS] =
-        gsc_threshold(k, p->source, p->wide, gsc_encodings[p->wide].infinity, p->multiplier);
+        gsc_threshold(p->source, p->wide, gsc_encodings[p->wide].infinity, p->multiplier);
 }
 
 void gsc_plan_make(const gsc_pass *pass, uint32_t in, uint32_t out, gsc_plan *p)
@@ -189,13 +226,14 @@ void gsc_plan_make(const gsc_pass *pass, uint32_t in, uint32_t out, gsc_plan *p)
     if (p->has_table)
         gsc_table_make(pass->kernels, in, p->multiplier, &p->table);
     if (pass->histogram && !p->kernel)
-        find_bins(pass, p); /* which are the same for every output */
+        find_bins(p); /* which are the same for every output */
     find_thresholds(pass, p);
+    p->counts =
+        (pass->want & GSC_WANT_UNDERFLOW) && pass->operation == GSC_OPERATION_STORE && !p->copies;
     choose_kernels(pass, p);
     p->streams = pass->streams && !p->last && !p->copies && out != gsc_f64;
     p->sums_floats = (pass->want & GSC_WANT_NORM) && p->wide == gsc_f32;
-    p->counts_small =
-        pass->histogram || (pass->want & GSC_WANT_UNDERFLOW) || (pass->clamp != 0 && pass->counts);
     p->is_direct = (stores || pass->operation == GSC_OPERATION_CHECK) && !p->last && !p->copies &&
-                   p->source == in && !(pass->want & GSC_WANT_AMAX) && !p->counts_small;
+                   p->source == in &&
+                   !(pass->want & (GSC_WANT_AMAX | (p->counts ? 0 : GSC_WANT_UNDERFLOW)));
 }

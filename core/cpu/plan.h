@@ -38,13 +38,13 @@ typedef struct gsc_plan {
     bool may_overflow; /* a finite input may become bad */
     bool sums_floats;  /* its sums of squares may lack range */
     bool is_direct;    /* the kernel does it all, if |bits| stay below `safe` */
-    bool counts_small; /* what is counted needs a look at the input before the kernel */
+    bool counts;       /* the kernel counts what becomes zero or subnormal, of real numbers */
     uint64_t safe;
-    /* Least |bits| of the source whose output is not zero, or not subnormal; whose input was not;
-     * whose product is beyond the clamp */
-    uint64_t not_zero, normal, was_normal, beyond;
+    /* Least |bits| of the source whose product is beyond the clamp ... */
+    uint64_t beyond;
     /* ... and whose product belongs to bin k or a later one, or to none. */
     uint64_t bins[GSC_BINS + 1];
+    gsc_small small; /* of the source */
     bool has_table;
     gsc_table table;
 } gsc_plan;
@@ -62,27 +62,19 @@ static inline bool gsc_hides_infinity(const gsc_plan *plan)
 static inline void gsc_convert(const gsc_kernels *kernels, uint32_t from, const void *in,
                                uint32_t to, void *out, uint64_t n, double multiplier, void *floats)
 {
-    if (kernels->unscale[from][to]) {
-        kernels->unscale[from][to](in, out, n, multiplier, NULL);
+    if (kernels->unscale[0][from][to]) {
+        kernels->unscale[0][from][to](in, out, n, multiplier, NULL);
     } else {
-        kernels->unscale[from][gsc_f32](in, floats, n, multiplier, NULL);
-        kernels->unscale[gsc_f32][to](floats, out, n, 1.0, NULL);
+        kernels->unscale[0][from][gsc_f32](in, floats, n, multiplier, NULL);
+        kernels->unscale[0][gsc_f32][to](floats, out, n, 1.0, NULL);
     }
 }
 
-static inline uint64_t gsc_convert_one(const gsc_kernels *kernels, uint32_t from, uint64_t bits,
-                                       uint32_t to, double multiplier)
-{
-    uint64_t result = 0;
-    float wide;
-    gsc_convert(kernels, from, &bits, to, &result, 1, multiplier, &wide);
-    return result;
-}
-
+/* By plain C, which is the quickest for one element. */
+uint64_t gsc_convert_one(uint32_t from, uint64_t bits, uint32_t to, double multiplier);
 /* The least |bits| of `from` that become `target` or more; at most the first that is not finite. */
-uint64_t gsc_threshold(const gsc_kernels *kernels, uint32_t from, uint32_t to, uint64_t target,
-                       double multiplier);
+uint64_t gsc_threshold(uint32_t from, uint32_t to, uint64_t target, double multiplier);
 /* Whether an input of these |bits| is bad. */
-bool gsc_is_bad(const gsc_kernels *kernels, const gsc_plan *plan, uint64_t most);
+bool gsc_is_bad(const gsc_plan *plan, uint64_t most);
 
 #endif

@@ -14,28 +14,29 @@
 #define GSC_READERS(in)                                                                            \
     GSC_KERNEL(check_##in, check(gsc_##in, from, n))                                               \
     GSC_KERNEL(norm_##in, multiply(gsc_##in, gsc_##in, GSC_SUMS, from, to, n, number, norm))       \
-    static uint64_t count_##in(const void *from, uint64_t n, uint64_t least)                       \
+    GSC_KERNEL(finite_norm_##in,                                                                   \
+               multiply(gsc_##in, gsc_##in, GSC_SUMS | GSC_CLEANS, from, to, n, number, norm))     \
+    static gsc_found count_##in(const void *from, uint64_t n, uint64_t low, uint64_t high)         \
     {                                                                                              \
-        return count(gsc_##in, from, n, least);                                                    \
-    }                                                                                              \
-    static void clean_##in(const void *from, void *to, uint64_t n, uint64_t limit)                 \
-    {                                                                                              \
-        clean(gsc_##in, from, to, n, limit);                                                       \
+        return count(gsc_##in, from, n, low, high);                                                \
     }
-#define GSC_WRITERS(in, out)                                                                       \
-    GSC_KERNEL(unscale_##in##_##out,                                                               \
-               multiply(gsc_##in, gsc_##out, GSC_WRITES, from, to, n, number, norm))               \
-    GSC_KERNEL(unscale_norm_##in##_##out,                                                          \
-               multiply(gsc_##in, gsc_##out, GSC_WRITES | GSC_SUMS, from, to, n, number, norm))
-#define GSC_SUM(in, out) GSC_KERNEL(add_##in##_##out, add(gsc_##in, gsc_##out, from, to, n, number))
+#define GSC_WRITER(does, in, out)                                                                  \
+    GSC_KERNEL(unscale_##does##_##in##_##out,                                                      \
+               multiply(gsc_##in, gsc_##out, GSC_WRITES | does, from, to, n, number, norm))
+#define GSC_WRITERS(in, out)  GSC_WRITER(0, in, out) GSC_WRITER(1, in, out)
+#define GSC_COUNTERS(in, out) GSC_WRITER(2, in, out) GSC_WRITER(3, in, out)
+#define GSC_SUM(in, out)      GSC_KERNEL(add_##in##_##out, add(gsc_##in, gsc_##out, from, to, n, number))
 
 /* In an install function: the kernels of a dtype, or of a pair. */
 #define GSC_INSTALL_READERS(in)                                                                    \
     kernels->count[gsc_##in] = count_##in;                                                         \
-    kernels->clean[gsc_##in] = clean_##in;                                                         \
     kernels->check[gsc_##in] = check_##in;                                                         \
-    kernels->norm[gsc_##in] = norm_##in;
+    kernels->norm[gsc_##in] = norm_##in;                                                           \
+    kernels->finite_norm[gsc_##in] = finite_norm_##in;
 #define GSC_INSTALL_WRITERS(in, out)                                                               \
-    kernels->unscale[gsc_##in][gsc_##out] = unscale_##in##_##out;                                  \
-    kernels->unscale_norm[gsc_##in][gsc_##out] = unscale_norm_##in##_##out;
+    kernels->unscale[0][gsc_##in][gsc_##out] = unscale_0_##in##_##out;                             \
+    kernels->unscale[1][gsc_##in][gsc_##out] = unscale_1_##in##_##out;
+#define GSC_INSTALL_COUNTERS(in, out)                                                              \
+    kernels->unscale[2][gsc_##in][gsc_##out] = unscale_2_##in##_##out;                             \
+    kernels->unscale[3][gsc_##in][gsc_##out] = unscale_3_##in##_##out;
 #define GSC_INSTALL_SUM(in, out) kernels->add[gsc_##in][gsc_##out] = add_##in##_##out;

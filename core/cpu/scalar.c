@@ -135,18 +135,28 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
                              void *to, uint64_t n, double m, gsc_norm *norm)
 {
     double lanes[GSC_LANES] = {0};
-    uint64_t most = 0;
+    uint64_t most = 0, zeros = 0, subnormals = 0;
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t bits = load(in, from, i), magnitude = magnitude_of(in, bits);
         const number x = product(in, bits, m);
         double *lane = &lanes[i % GSC_LANES];
+        if ((does & GSC_CLEANS) && magnitude >= norm->limit)
+            continue;
         most = magnitude > most ? magnitude : most;
-        if (does == (GSC_WRITES | GSC_SUMS) && in == out && size_of(in) <= 2)
+        if (does & GSC_COUNTS) {
+            zeros += magnitude - 1 < norm->small.not_zero - 1;
+            subnormals += magnitude >= norm->small.least && magnitude < norm->small.normal;
+        }
+        if ((does & GSC_WRITES) && (does & GSC_SUMS) && in == out && size_of(in) <= 2)
             store(in, norm->input, i, bits);
         if (does & GSC_WRITES)
             store(out, to, i, in == gsc_f64 ? round_double(out, x.d) : round_float(out, x.f));
         if (does & GSC_SUMS)
             *lane = add_square(in, x, *lane);
+    }
+    if (does & GSC_COUNTS) {
+        norm->small.zeros = zeros;
+        norm->small.subnormals = subnormals;
     }
     if (does & GSC_SUMS)
         norm->sum = fold(lanes);
@@ -203,20 +213,17 @@ GSC_INLINE uint64_t check(enum gsc_dtype dtype, const void *from, uint64_t n)
     return most;
 }
 
-GSC_INLINE uint64_t count(enum gsc_dtype dtype, const void *from, uint64_t n, uint64_t least)
+GSC_INLINE gsc_found count(enum gsc_dtype dtype, const void *from, uint64_t n, uint64_t low,
+                           uint64_t high)
 {
-    uint64_t found = 0;
-    for (uint64_t i = 0; i < n; i++)
-        found += magnitude_of(dtype, load(dtype, from, i)) >= least;
-    return found;
-}
-
-GSC_INLINE void clean(enum gsc_dtype dtype, const void *from, void *to, uint64_t n, uint64_t limit)
-{
+    gsc_found found = {0, 0, n};
     for (uint64_t i = 0; i < n; i++) {
-        const uint64_t bits = load(dtype, from, i);
-        store(dtype, to, i, magnitude_of(dtype, bits) < limit ? bits : 0);
+        const uint64_t magnitude = magnitude_of(dtype, load(dtype, from, i));
+        if (magnitude >= low && found.low++ == 0)
+            found.first = i;
+        found.high += magnitude >= high;
     }
+    return found;
 }
 
 static void stream(const void *in, void *out, uint64_t bytes)
@@ -226,6 +233,7 @@ static void stream(const void *in, void *out, uint64_t bytes)
 
 GSC_FOR_DTYPES(GSC_READERS)
 GSC_FOR_PAIRS(GSC_WRITERS)
+GSC_FOR_COUNTED_PAIRS(GSC_COUNTERS)
 GSC_FOR_SUMS(GSC_SUM)
 GSC_KERNEL(clamp_f32, clamp(gsc_f32, from, to, n, number))
 GSC_KERNEL(clamp_f64, clamp(gsc_f64, from, to, n, number))
@@ -234,6 +242,7 @@ void gsc_install_scalar(gsc_kernels *kernels)
 {
     GSC_FOR_DTYPES(GSC_INSTALL_READERS)
     GSC_FOR_PAIRS(GSC_INSTALL_WRITERS)
+    GSC_FOR_COUNTED_PAIRS(GSC_INSTALL_COUNTERS)
     GSC_FOR_SUMS(GSC_INSTALL_SUM)
     kernels->clamp[gsc_f32] = clamp_f32;
     kernels->clamp[gsc_f64] = clamp_f64;

@@ -114,7 +114,13 @@ static void choose_plan(runner *r, uint64_t tensor)
             gsc_plan_make(pass, in, out, plan);
     }
     r->worker.plan = plan;
+    r->worker.norm.small = plan->small;
     r->worker.norm.table = plan->has_table ? &plan->table : NULL;
+}
+
+static bool is_direct_of(const gsc_worker *w, const gsc_tensor *in)
+{
+    return w->plan->is_direct && !(w->plan->counts && gsc_reals[in->dtype].parts > 1);
 }
 
 /* The sum of squares of a chunk, if wanted. */
@@ -125,7 +131,7 @@ static double run_chunk(gsc_worker *w, cursor at)
     const unsigned char *from = in->data;
     unsigned char *to =
         w->pass->operation == GSC_OPERATION_CHECK ? NULL : w->pass->out[at.tensor].data;
-    const bool is_direct = plan->is_direct && !(plan->streams && from != to);
+    const bool is_direct = is_direct_of(w, in) && !(plan->streams && from != to);
     const uint64_t end = least(gsc_numbers_of(in), (at.chunk + 1) * GSC_CHUNK);
     gsc_block b = {.tensor = at.tensor, .parts = gsc_reals[in->dtype].parts};
     double sum = 0;
@@ -133,10 +139,13 @@ static double run_chunk(gsc_worker *w, cursor at)
         b.in = from + b.first * gsc_encodings[plan->in].size;
         b.out = to ? to + b.first * gsc_encodings[plan->out].size : NULL;
         b.n = least(end - b.first, GSC_BLOCK);
-        if (is_direct)
-            (void)gsc_run_direct(w, &b);
-        else
+        if (!is_direct) {
             gsc_run_steps(w, &b);
+        } else {
+            if (w->pass->histogram && b.first % GSC_CHUNK == 0)
+                gsc_count_before(w, &b, b.in);
+            (void)gsc_run_direct(w, &b);
+        }
         sum += w->norm.sum;
     }
     return sum;
@@ -168,11 +177,11 @@ static inline __attribute__((always_inline)) uint64_t run_small_as(runner *r, ui
         b.tensor = tensor + done;
         if (each)
             w->tally = begin_tensor(pass, b.tensor);
-        const bool judged = gsc_run_direct(w, &b);
+        const bool found = gsc_run_direct(w, &b);
         sums[done] = w->norm.sum;
         if (each && sums_squares)
             w->tally->sum_squares = w->norm.sum;
-        if (each && judged)
+        if (each && found)
             end_tensor(w->tally, share);
     }
     return done;
@@ -214,7 +223,7 @@ static void run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *
         }
         choose_plan(&r, at.tensor);
         uint64_t small = 0;
-        if (chunks == 1 && w->plan->is_direct)
+        if (chunks == 1 && !pass->histogram && is_direct_of(w, &pass->in[at.tensor]))
             small = run_small(&r, at.tensor, count - done, sums + done, share);
         at.tensor += small;
         done += small;

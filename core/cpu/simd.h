@@ -206,15 +206,84 @@ GSC_INLINE lanes lanes_zero(void)
 }
 
 /* Beside what all rungs do: the input stays, in the norm. */
-enum { KEEPS = 4 };
+enum { KEEPS = 16 };
 
-/* Where a kernel is, and the largest |bits| that it met. */
+/* Where a kernel is, and what it met. */
 typedef struct place {
     const char *from;
     char *to;
-    unsigned char *kept; /* where the input goes that will be wanted again */
-    ints bits, most;     /* bits: the 64 bytes that were read last */
+    unsigned char *kept;                       /* where the input goes that will be wanted again */
+    uint64_t limit, normal, zeros, subnormals; /* as in gsc_norm and its `small` */
+    const gsc_small *limits;
+    ints bits, most; /* bits: the 64 bytes that were read last; most: the largest |bits| */
 } place;
+
+GSC_INLINE place begin(unsigned does, const void *from, void *to, gsc_norm *norm)
+{
+    place at = {.from = from, .to = to, .bits = ints_set(0), .most = ints_set(0)};
+    if (does & KEEPS)
+        at.kept = norm->input;
+    if (does & GSC_CLEANS)
+        at.limit = norm->limit;
+    if (does & GSC_COUNTS) {
+        at.limits = &norm->small;
+        at.normal = norm->small.normal;
+    }
+    return at;
+}
+
+GSC_INLINE uint64_t end(uint64_t size, unsigned does, const place *at, gsc_norm *norm)
+{
+    if (does & GSC_COUNTS) {
+        norm->small.zeros = at->zeros;
+        norm->small.subnormals = at->subnormals;
+    }
+    return largest(size, at->most);
+}
+
+typedef struct smalls {
+    uint64_t zeros, subnormals;
+} smalls;
+
+/* How many become zero, or subnormal. */
+GSC_INLINE smalls smalls_of(uint64_t size, const gsc_small *limits, const char *from,
+                            uint64_t bytes)
+{
+    smalls found = {0, 0};
+    for (uint64_t i = 0; i < bytes; i += 64) {
+        const ints absolute = magnitudes(size, take(from + i, bytes - i));
+        found.zeros += between(size, absolute, 1, limits->not_zero);
+        found.subnormals += between(size, absolute, limits->least, limits->normal);
+    }
+    return found;
+}
+
+/* Of floats, which seldom become so small: not inlined, as it would take registers. */
+static __attribute__((noinline)) smalls smalls_of_floats(const gsc_small *limits, const char *from,
+                                                         uint64_t bytes)
+{
+    return smalls_of(4, limits, from, bytes);
+}
+
+/* A group, or what is left of it, that is about to be multiplied: most have nothing so small. */
+GSC_INLINE void count_small(uint64_t size, unsigned does, place *at, uint64_t left)
+{
+    const uint64_t bytes = left * size;
+    if (!(does & GSC_COUNTS) || left == 0)
+        return;
+    /* Zero is no smallest: below it comes the largest. */
+    ints least = sub(size, magnitudes(size, take(at->from, bytes)), 1);
+    for (uint64_t i = 64; i < GROUP * size; i += 64)
+        if (i < bytes)
+            least =
+                smaller(size, least, sub(size, magnitudes(size, take(at->from + i, bytes - i)), 1));
+    if (any_below(size, least, at->normal - 1)) {
+        const smalls found = size == 4 ? smalls_of_floats(at->limits, at->from, bytes)
+                                       : smalls_of(size, at->limits, at->from, bytes);
+        at->zeros += found.zeros;
+        at->subnormals += found.subnormals;
+    }
+}
 
 /* Vector k of a group that has `left` elements. */
 GSC_INLINE floats vector(enum gsc_dtype in, enum gsc_dtype out, unsigned does, int k, place *at,
@@ -225,11 +294,14 @@ GSC_INLINE floats vector(enum gsc_dtype in, enum gsc_dtype out, unsigned does, i
         return sum;
     if (bytes % 64 == 0) {
         at->bits = take(at->from + bytes, left * size_of(in) - bytes);
+        if (does & GSC_CLEANS)
+            at->bits = keep_below(size_of(in), at->bits, at->limit);
         at->most = larger(size_of(in), at->most, magnitudes(size_of(in), at->bits));
         if (does & KEEPS)
             store(at->kept + bytes, at->bits);
     }
-    const floats x = floats_mul(widen(in, at->from + bytes, left - done, at->bits, k), m);
+    const uint64_t in_memory = does & GSC_CLEANS ? 0 : left - done;
+    const floats x = floats_mul(widen(in, at->from + bytes, in_memory, at->bits, k), m);
     if (does & GSC_WRITES)
         put_floats(out, at->to + done * size_of(out), x, left - done);
     return does & GSC_SUMS ? floats_fma(x, x, sum) : sum;
@@ -239,6 +311,7 @@ GSC_INLINE floats vector(enum gsc_dtype in, enum gsc_dtype out, unsigned does, i
 GSC_INLINE lanes group(enum gsc_dtype in, enum gsc_dtype out, unsigned does, place *at,
                        uint64_t left, floats m, lanes sums)
 {
+    count_small(size_of(in), does, at, left);
     sums.a = vector(in, out, does, 0, at, left, m, sums.a);
     sums.b = vector(in, out, does, 1, at, left, m, sums.b);
     sums.c = vector(in, out, does, 2, at, left, m, sums.c);
@@ -277,7 +350,7 @@ GSC_INLINE uint64_t multiply_floats(enum gsc_dtype in, enum gsc_dtype out, unsig
                                     gsc_norm *norm)
 {
     const floats m = floats_set((float)number);
-    place at = {from, to, does & KEEPS ? norm->input : NULL, ints_set(0), ints_set(0)};
+    place at = begin(does, from, to, norm);
     lanes sums = lanes_zero();
     for (; n >= GROUP; n -= GROUP) {
         prefetch(at.from, GROUP * size_of(in));
@@ -287,7 +360,7 @@ GSC_INLINE uint64_t multiply_floats(enum gsc_dtype in, enum gsc_dtype out, unsig
     sums = group(in, out, does, &at, n, m, sums);
     if (does & GSC_SUMS)
         norm->sum = fold(sums);
-    return largest(size_of(in), at.most);
+    return end(size_of(in), does, &at, norm);
 }
 
 /* ---- bytes: floats are for the sum alone, results come from a table ---- */
@@ -328,29 +401,30 @@ GSC_INLINE uint64_t sum_bytes(enum gsc_dtype dtype, const char *from, uint64_t n
     return largest(1, most);
 }
 
-GSC_INLINE ints table_group(enum gsc_dtype dtype, const char *from, char *to, unsigned char *kept,
-                            uint64_t left, table results, ints most)
+GSC_INLINE void table_group(enum gsc_dtype dtype, unsigned does, place *at, uint64_t left,
+                            table results)
 {
-    const ints bits = take(from, left);
-    store(kept, bits);
-    put(to, table_results(dtype, results, bits), left);
-    return larger(1, most, magnitudes(1, bits));
+    const ints bits = take(at->from, left);
+    count_small(1, does, at, left);
+    store(at->kept, bits);
+    put(at->to, table_results(dtype, results, bits), left);
+    at->most = larger(1, at->most, magnitudes(1, bits));
 }
 
 /* Keeps the input, summed or not: a store costs nothing here. */
-GSC_INLINE uint64_t multiply_by_table(enum gsc_dtype dtype, const char *from, char *to, uint64_t n,
-                                      gsc_norm *norm)
+GSC_INLINE uint64_t multiply_by_table(enum gsc_dtype dtype, unsigned does, const void *from,
+                                      void *to, uint64_t n, gsc_norm *norm)
 {
     const table results = table_load(dtype, norm->table);
-    unsigned char *kept = norm->input;
-    ints most = ints_set(0);
-    for (; n >= GROUP; n -= GROUP, from += GROUP, to += GROUP, kept += GROUP) {
-        prefetch(from, GROUP);
-        most = table_group(dtype, from, to, kept, GROUP, results, most);
+    place at = begin(does | KEEPS, from, to, norm);
+    for (; n >= GROUP; n -= GROUP) {
+        prefetch(at.from, GROUP);
+        table_group(dtype, does, &at, GROUP, results);
+        advance(dtype, dtype, does | KEEPS, &at);
     }
     if (n)
-        most = table_group(dtype, from, to, kept, n, results, most);
-    return largest(1, most);
+        table_group(dtype, does, &at, n, results);
+    return end(1, does, &at, norm);
 }
 
 /* ---- bf16 to itself: two elements of a float's width, the even and the odd ---- */
@@ -424,7 +498,7 @@ GSC_INLINE bool bf16_shift_group(unsigned does, place *at, power by, lanes *sums
     const ints absolute = magnitudes(2, first), absolute_last = magnitudes(2, last);
     const ints most = larger(2, absolute, absolute_last);
     /* Zero is no smallest: below it comes the largest. */
-    if (any_below2(smaller2(sub2(absolute, 1), sub2(absolute_last, 1)), by.smallest) ||
+    if (any_below(2, smaller(2, sub(2, absolute, 1), sub(2, absolute_last, 1)), by.smallest) ||
         any_above2(most, by.largest))
         return false;
     at->most = larger(2, at->most, most);
@@ -447,6 +521,7 @@ GSC_INLINE bool bf16_round_group(unsigned does, place *at, uint64_t left, floats
     if (any_above2(most, bf16_INF))
         return false;
     at->most = larger(2, at->most, most);
+    count_small(2, does, at, left);
     bf16_keep(does, at, first, last);
     bf16_round(does, first, m, at->to, left, &sums->a, &sums->b);
     bf16_round(does, last, m, past(does, at->to, 64), others, &sums->c, &sums->d);
@@ -479,12 +554,17 @@ GSC_INLINE uint64_t bf16_groups(unsigned does, place *at, uint64_t n, float numb
 
 /* What is left from a NaN on, for which the sum will say nothing. */
 static __attribute__((noinline)) uint64_t bf16_with_nan(const char *from, char *to, uint64_t n,
-                                                        double number, unsigned char *kept)
+                                                        double number, unsigned char *kept,
+                                                        gsc_norm *counts)
 {
     if (kept)
         memcpy(kept, from, 2 * n);
-    return to ? multiply_floats(gsc_bf16, gsc_bf16, GSC_WRITES, from, to, n, number, NULL)
-              : multiply_floats(gsc_bf16, gsc_bf16, 0, from, to, n, number, NULL);
+    if (!to)
+        return multiply_floats(gsc_bf16, gsc_bf16, 0, from, to, n, number, NULL);
+    if (!counts)
+        return multiply_floats(gsc_bf16, gsc_bf16, GSC_WRITES, from, to, n, number, NULL);
+    return multiply_floats(gsc_bf16, gsc_bf16, GSC_WRITES | GSC_COUNTS, from, to, n, number,
+                           counts);
 }
 
 /* Where the even lanes are a and c, and the odd ones b and d. */
@@ -497,16 +577,20 @@ GSC_INLINE double fold_pairs(lanes x)
 GSC_INLINE uint64_t multiply_bf16(unsigned does, const void *from, void *to, uint64_t n,
                                   double number, gsc_norm *norm)
 {
-    place at = {from, to, does & KEEPS ? norm->input : NULL, ints_set(0), ints_set(0)};
+    place at = begin(does, from, to, norm);
     lanes sums = lanes_zero();
     const uint64_t left = bf16_groups(does, &at, n, (float)number, &sums);
     if (does & GSC_SUMS)
         norm->sum = fold_pairs(sums);
-    const uint64_t most = largest(2, at.most);
+    const uint64_t most = end(2, does, &at, norm);
     if (left == 0)
         return most;
-    const uint64_t other =
-        bf16_with_nan(at.from, does & GSC_WRITES ? at.to : NULL, left, number, at.kept);
+    const uint64_t other = bf16_with_nan(at.from, does & GSC_WRITES ? at.to : NULL, left, number,
+                                         at.kept, does & GSC_COUNTS ? norm : NULL);
+    if (does & GSC_COUNTS) {
+        norm->small.zeros += at.zeros;
+        norm->small.subnormals += at.subnormals;
+    }
     return other > most ? other : most;
 }
 
@@ -602,11 +686,12 @@ GSC_INLINE void cb16_group(bool shifts, unsigned does, place *at, uint64_t left,
         store(at->kept + 64, last);
     }
     /* Zero is no smallest: below it comes the largest. */
-    if (!any_below2(smaller2(sub2(absolute, 1), sub2(absolute_last, 1)), by.smallest) &&
+    if (!any_below(2, smaller(2, sub(2, absolute, 1), sub(2, absolute_last, 1)), by.smallest) &&
         !any_above2(most, by.largest)) {
         cb16_half(shifts, true, does, first, m, by.shift, to, left, &sums->a, &sums->b);
         cb16_half(shifts, true, does, last, m, by.shift, to_last, others, &sums->c, &sums->d);
     } else {
+        count_small(2, does, at, left);
         cb16_half(shifts, false, does, first, m, by.shift, to, left, &sums->a, &sums->b);
         cb16_half(shifts, false, does, last, m, by.shift, to_last, others, &sums->c, &sums->d);
     }
@@ -628,7 +713,7 @@ GSC_INLINE uint64_t multiply_cb16(unsigned does, const void *from, void *to, uin
                                   double number, gsc_norm *norm)
 {
     const power by = cb16_power_of((float)number);
-    place at = {from, to, does & KEEPS ? norm->input : NULL, ints_set(0), ints_set(0)};
+    place at = begin(does, from, to, norm);
     lanes sums = lanes_zero();
     if (by.is_exact)
         cb16_groups(true, does, &at, n, (float)number, by, &sums);
@@ -636,24 +721,33 @@ GSC_INLINE uint64_t multiply_cb16(unsigned does, const void *from, void *to, uin
         cb16_groups(false, does, &at, n, (float)number, by, &sums);
     if (does & GSC_SUMS)
         norm->sum = fold_pairs(sums);
-    return largest(2, at.most);
+    return end(2, does, &at, norm);
 }
 
 /* ---- doubles: 64 lanes of them do not fit into registers, they stay in L1 ---- */
 
 /* 8 elements, or the last `left`. */
-GSC_INLINE ints wide_vector(enum gsc_dtype out, unsigned does, const char *from, char *to,
-                            uint64_t left, doubles m, char *lanes, ints most)
+GSC_INLINE void wide_vector(enum gsc_dtype out, unsigned does, place *at, uint64_t left, doubles m,
+                            char *lanes)
 {
-    const ints bits = take(from, 8 * left);
+    ints bits = take(at->from, 8 * left);
+    if (does & GSC_CLEANS)
+        bits = keep_below(8, bits, at->limit);
     const doubles x = doubles_mul(doubles_of(bits), m);
+    at->most = larger(8, at->most, magnitudes(8, bits));
+    if (does & GSC_COUNTS) {
+        const smalls found = smalls_of(8, at->limits, at->from, 8 * left);
+        at->zeros += found.zeros;
+        at->subnormals += found.subnormals;
+    }
     if ((does & GSC_WRITES) && out == gsc_f64)
-        put(to, bits_of_doubles(x), 8 * left);
+        put(at->to, bits_of_doubles(x), 8 * left);
     else if (does & GSC_WRITES)
-        put_half(to, doubles_narrow(x), 4 * left);
+        put_half(at->to, doubles_narrow(x), 4 * left);
     if (does & GSC_SUMS)
         store(lanes, bits_of_doubles(doubles_fma(x, x, doubles_of(load(lanes)))));
-    return larger(8, most, magnitudes(8, bits));
+    at->from += 64;
+    at->to = past(does, at->to, 8 * size_of(out));
 }
 
 GSC_INLINE double wide_fold(char *lanes)
@@ -670,19 +764,17 @@ GSC_INLINE uint64_t multiply_doubles(enum gsc_dtype out, unsigned does, const ch
 {
     const doubles m = doubles_set(number);
     char lanes[8 * GSC_LANES] = {0};
-    ints most = ints_set(0);
+    place at = begin(does, from, to, norm);
     uint64_t i = 0;
     for (; i + 8 <= n; i += 8) {
-        prefetch(from + 8 * i, 64);
-        most = wide_vector(out, does, from + 8 * i, past(does, to, i * size_of(out)), 8, m,
-                           lanes + 8 * (i % GSC_LANES), most);
+        prefetch(at.from, 64);
+        wide_vector(out, does, &at, 8, m, lanes + 8 * (i % GSC_LANES));
     }
     if (i < n)
-        most = wide_vector(out, does, from + 8 * i, past(does, to, i * size_of(out)), n - i, m,
-                           lanes + 8 * (i % GSC_LANES), most);
+        wide_vector(out, does, &at, n - i, m, lanes + 8 * (i % GSC_LANES));
     if (does & GSC_SUMS)
         norm->sum = wide_fold(lanes);
-    return largest(8, most);
+    return end(8, does, &at, norm);
 }
 
 GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned does, const void *from,
@@ -690,13 +782,15 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
 {
     if (in == gsc_f64)
         return multiply_doubles(out, does, from, to, n, number, norm);
-    if (does == (GSC_WRITES | GSC_SUMS) && in == out && size_of(in) <= 2)
+    if (does & GSC_CLEANS)
+        return multiply_floats(in, out, does, from, to, n, number, norm);
+    if ((does & GSC_WRITES) && (does & GSC_SUMS) && in == out && size_of(in) <= 2)
         does |= KEEPS;
     if (size_of(in) == 1 && in == out && (does & GSC_WRITES) && norm && norm->table) {
         /* The sums first, as both at once lack registers; the input stays in L1. */
         if (does & GSC_SUMS)
             (void)sum_bytes(in, from, n, number, norm);
-        return multiply_by_table(in, from, to, n, norm);
+        return multiply_by_table(in, does, from, to, n, norm);
     }
     if (size_of(in) == 1 && does == GSC_SUMS)
         return sum_bytes(in, from, n, number, norm);
@@ -723,22 +817,48 @@ GSC_INLINE uint64_t check(enum gsc_dtype dtype, const char *from, uint64_t n)
     return largest(size, most);
 }
 
-GSC_INLINE uint64_t count(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t least)
+/* Where the first is, of some that are known to reach `least`. */
+GSC_INLINE uint64_t first_at_least(enum gsc_dtype dtype, const char *from, uint64_t least)
 {
-    const uint64_t size = size_of(dtype), bytes = n * size;
-    uint64_t i = 0, found = 0;
-    for (; i + 64 <= bytes; i += 64)
-        found += at_least(size, magnitudes(size, load(from + i)), least);
-    if (i < bytes)
-        found += at_least(size, magnitudes(size, load_first(from + i, bytes - i)), least);
-    return found;
+    const uint64_t size = size_of(dtype);
+    for (uint64_t i = 0;; i++) {
+        uint64_t bits = 0;
+        memcpy(&bits, from + i * size, size);
+        if ((bits & ~UINT64_C(0) >> (65 - 8 * size)) >= least)
+            return i;
+    }
 }
 
-GSC_INLINE void clean(enum gsc_dtype dtype, const char *from, char *to, uint64_t n, uint64_t limit)
+GSC_INLINE void count_vector(enum gsc_dtype dtype, ints absolute, uint64_t low, uint64_t high,
+                             gsc_found *found)
+{
+    found->low += at_least(size_of(dtype), absolute, low);
+    found->high += at_least(size_of(dtype), absolute, high);
+}
+
+/* Four vectors at a time, of which most have nothing to count. */
+GSC_INLINE gsc_found count(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t low,
+                           uint64_t high)
 {
     const uint64_t size = size_of(dtype), bytes = n * size;
-    for (uint64_t i = 0; i < bytes; i += 64)
-        put(to + i, keep_below(size, take(from + i, bytes - i), limit), bytes - i);
+    gsc_found found = {0, 0, n};
+    for (uint64_t i = 0; i < bytes; i += 256) {
+        const uint64_t left = bytes - i;
+        const ints none = ints_set(0);
+        const ints a = magnitudes(size, take(from + i, left));
+        const ints b = left > 64 ? magnitudes(size, take(from + i + 64, left - 64)) : none;
+        const ints c = left > 128 ? magnitudes(size, take(from + i + 128, left - 128)) : none;
+        const ints d = left > 192 ? magnitudes(size, take(from + i + 192, left - 192)) : none;
+        if (at_least(size, larger(size, larger(size, a, b), larger(size, c, d)), low) == 0)
+            continue;
+        if (found.low == 0)
+            found.first = i / size + first_at_least(dtype, from + i, low);
+        count_vector(dtype, a, low, high, &found);
+        count_vector(dtype, b, low, high, &found);
+        count_vector(dtype, c, low, high, &found);
+        count_vector(dtype, d, low, high, &found);
+    }
+    return found;
 }
 
 /* ---- sums and limits ---- */
@@ -826,6 +946,7 @@ static void stream(const void *in, void *out, uint64_t bytes)
 
 GSC_FOR_DTYPES(GSC_READERS)
 GSC_FOR_FAST_PAIRS(GSC_WRITERS)
+GSC_FOR_COUNTED_PAIRS(GSC_COUNTERS)
 GSC_FOR_FAST_SUMS(GSC_SUM)
 GSC_KERNEL(clamp_f32, clamp(gsc_f32, from, to, n, number))
 GSC_KERNEL(clamp_f64, clamp(gsc_f64, from, to, n, number))
@@ -834,6 +955,7 @@ static void install(gsc_kernels *kernels)
 {
     GSC_FOR_DTYPES(GSC_INSTALL_READERS)
     GSC_FOR_FAST_PAIRS(GSC_INSTALL_WRITERS)
+    GSC_FOR_COUNTED_PAIRS(GSC_INSTALL_COUNTERS)
     GSC_FOR_FAST_SUMS(GSC_INSTALL_SUM)
     kernels->clamp[gsc_f32] = clamp_f32;
     kernels->clamp[gsc_f64] = clamp_f64;

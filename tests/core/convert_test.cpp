@@ -16,7 +16,7 @@ std::vector<uint64_t> converted(const Dtype &in, const Dtype &out,
                                 const std::vector<uint64_t> &values)
 {
     bool runs;
-    gsc_kernel *kernel = gsc_kernels_rung(0, &runs)->unscale[in.index][out.index];
+    gsc_kernel *kernel = gsc_kernels_rung(0, &runs)->unscale[0][in.index][out.index];
     if (!kernel)
         return converted(f32, out, converted(in, f32, values));
     Bytes from(values.size() * in.size), to(values.size() * out.size);

@@ -9,6 +9,10 @@
 
 #include "support.hpp"
 
+extern "C" {
+#include "cpu/plan.h"
+}
+
 namespace {
 
 /* ---- the kernels ---- */
@@ -18,6 +22,7 @@ struct Operation {
     Dtype in, out;           // out.size is 0 for a kernel that only reads
     bool norm, adds, tabled; // tabled: with the table of its multiplier
     gsc_kernel *(*of)(const gsc_kernels &);
+    bool counts = false; // what becomes zero, or subnormal
 };
 
 std::vector<Operation> all_operations()
@@ -29,11 +34,13 @@ std::vector<Operation> all_operations()
                    [](const gsc_kernels &k) { return k.check[gsc_##in]; }});                       \
     all.push_back({"norm " #in, in, none, true, false, false,                                      \
                    [](const gsc_kernels &k) { return k.norm[gsc_##in]; }});
-#define WRITERS(in, out)                                                                           \
-    all.push_back({"unscale " #in " " #out, in, out, false, false, false,                          \
-                   [](const gsc_kernels &k) { return k.unscale[gsc_##in][gsc_##out]; }});          \
-    all.push_back({"unscale_norm " #in " " #out, in, out, true, false, false,                      \
-                   [](const gsc_kernels &k) { return k.unscale_norm[gsc_##in][gsc_##out]; }});
+#define WRITER(does, in, out)                                                                      \
+    all.push_back({"unscale " #does " " #in " " #out, in, out, ((does)&GSC_SUMS) != 0, false,      \
+                   false,                                                                          \
+                   [](const gsc_kernels &k) { return k.unscale[does][gsc_##in][gsc_##out]; },      \
+                   ((does)&GSC_COUNTS) != 0});
+#define WRITERS(in, out)  WRITER(0, in, out) WRITER(1, in, out)
+#define COUNTERS(in, out) WRITER(2, in, out) WRITER(3, in, out)
 #define SUM(in, out)                                                                               \
     all.push_back({"add " #in " " #out, in, out, false, true, false,                               \
                    [](const gsc_kernels &k) { return k.add[gsc_##in][gsc_##out]; }});
@@ -41,12 +48,14 @@ std::vector<Operation> all_operations()
     all.push_back({"clamp " #in, in, in, false, false, false,                                      \
                    [](const gsc_kernels &k) { return k.clamp[gsc_##in]; }});
 #define TABLED(d)                                                                                  \
-    all.push_back({"unscale by table " #d, d, d, false, false, true,                               \
-                   [](const gsc_kernels &k) { return k.unscale[gsc_##d][gsc_##d]; }});             \
-    all.push_back({"unscale_norm by table " #d, d, d, true, false, true,                           \
-                   [](const gsc_kernels &k) { return k.unscale_norm[gsc_##d][gsc_##d]; }});
+    WRITERS(d, d) COUNTERS(d, d) for (size_t i = all.size() - 4; i < all.size(); i++)              \
+    {                                                                                              \
+        all[i].name += " by table";                                                                \
+        all[i].tabled = true;                                                                      \
+    }
     GSC_FOR_DTYPES(READERS)
     GSC_FOR_PAIRS(WRITERS)
+    GSC_FOR_COUNTED_PAIRS(COUNTERS)
     TABLED(f8_e4m3fn)
     TABLED(f8_e5m2)
     GSC_FOR_SUMS(SUM)
@@ -149,12 +158,14 @@ class Fenced {
 struct Outcome {
     uint64_t most;
     Bytes out;
-    double sum;         // 0 where the input is not all finite: then it says nothing
+    double sum; // 0 where the input is not all finite: then it says nothing
+    uint64_t zeros, subnormals;
     bool stayed_inside; // nothing but the output was written
     bool kept;          // the input, by a kernel that does
     bool operator==(const Outcome &other) const
     {
         return most == other.most && out == other.out && same(sum, other.sum) &&
+               zeros == other.zeros && subnormals == other.subnormals &&
                stayed_inside == other.stayed_inside && kept == other.kept;
     }
 };
@@ -183,9 +194,17 @@ Outcome call(const gsc_kernels &rung, const Operation &op, const Bytes &data, ui
         gsc_table_make(&rung, op.in.index, m, &table);
         norm.table = &table;
     }
-    gsc_norm *needed = op.norm || op.tabled ? &norm : nullptr;
+    if (op.counts) {
+        gsc_small &small = norm.small;
+        small.not_zero = gsc_threshold(op.in.index, op.out.index, 1, m);
+        small.normal = gsc_threshold(op.in.index, op.out.index, op.out.normal(), m);
+        small.least = std::min(std::max(small.not_zero, op.in.normal()), small.normal);
+    }
+    gsc_norm *needed = op.norm || op.tabled || op.counts ? &norm : nullptr;
     o.most = op.of(rung)(in, op.out.size ? out : nullptr, n, m, needed);
     o.sum = o.most < op.in.infinity() ? norm.sum : 0;
+    o.zeros = norm.small.zeros;
+    o.subnormals = norm.small.subnormals;
     const bool keeps = op.norm && op.in.dtype == op.out.dtype && op.in.size <= 2;
     o.kept = !keeps || n == 0 || std::memcmp(norm.input, data.data(), in_bytes) == 0;
     o.out.assign(out, out + out_bytes);
@@ -379,38 +398,94 @@ TEST_CASE("the largest magnitude and the sum of plain C are those of a definitio
     CHECK(wrong == "");
 }
 
-TEST_CASE("every rung counts and cleans as a definition does", "[kernels]")
+TEST_CASE("plain C counts what becomes zero, or subnormal", "[kernels]")
+{
+    bool runs;
+    const gsc_kernels &plain = *gsc_kernels_rung(0, &runs);
+    std::string wrong;
+    for (const Operation &op : all_operations()) {
+        const uint64_t n = 1000;
+        const Bytes data = filled(random_bits, op.in, n, 8);
+        for (double m : multipliers(op.in)) {
+            if (!op.counts)
+                continue;
+            const Outcome o = call(plain, op, data, n, m, Place::aligned);
+            uint64_t zeros = 0, subnormals = 0;
+            for (uint64_t i = 0; i < n; i++) {
+                const uint64_t in = read_bits(op.in, data.data(), i) & ~op.in.sign();
+                const uint64_t out = read_bits(op.out, o.out.data(), i) & ~op.out.sign();
+                zeros += in > 0 && out == 0;
+                subnormals += in >= op.in.normal() && out > 0 && out < op.out.normal();
+            }
+            if (o.zeros != zeros || o.subnormals != subnormals)
+                wrong = op.name + " by " + std::to_string(m);
+        }
+    }
+    CHECK(wrong == "");
+}
+
+TEST_CASE("every rung counts as a definition does", "[kernels]")
 {
     std::string wrong;
     for (const Dtype &d : dtypes)
         for (Fill fill : {random_bits, special_values})
             for (uint64_t n : sizes_up_to(140)) {
                 const Bytes data = filled(fill, d, n, n);
-                for (uint64_t least : {uint64_t{1}, d.normal(), d.infinity() - 1, d.nan()}) {
-                    uint64_t expected = 0;
-                    for (uint64_t i = 0; i < n; i++)
-                        expected += (read_bits(d, data.data(), i) & ~d.sign()) >= least;
+                const std::vector<uint64_t> limits = {1, d.normal(), d.infinity() - 1, d.nan()};
+                for (size_t k = 0; k < limits.size(); k++) {
+                    const uint64_t low = limits[k], high = limits[std::min(k + n % 2, size_t{3})];
+                    gsc_found expected = {0, 0, n};
+                    for (uint64_t i = n; i-- > 0;) {
+                        const uint64_t magnitude = read_bits(d, data.data(), i) & ~d.sign();
+                        expected.low += magnitude >= low;
+                        expected.high += magnitude >= high;
+                        expected.first = magnitude >= low ? i : expected.first;
+                    }
                     for (const gsc_kernels *rung : rungs_that_run())
                         for (Place place : {Place::unaligned, Place::page_end}) {
                             static Fenced fenced;
                             unsigned char *at = fenced.room(place, data.size());
                             if (n > 0)
                                 std::memcpy(at, data.data(), data.size());
-                            if (rung->count[d.index](at, n, least) != expected)
+                            const gsc_found found = rung->count[d.index](at, n, low, high);
+                            if (found.low != expected.low || found.high != expected.high ||
+                                found.first != expected.first)
                                 wrong = std::string(rung->name) + ": count " + d.name + ", n " +
                                         std::to_string(n);
-                            rung->clean[d.index](at, at, n, least);
-                            for (uint64_t i = 0; i < n; i++) {
-                                const uint64_t bits = read_bits(d, data.data(), i);
-                                const bool stays = (bits & ~d.sign()) < least;
-                                if (read_bits(d, at, i) != (stays ? bits : 0))
-                                    wrong = std::string(rung->name) + ": clean " + d.name + ", n " +
-                                            std::to_string(n);
-                            }
-                            if (!fenced.marked_outside(at, data.size()))
-                                wrong = std::string(rung->name) + ": clean wrote beside";
                         }
                 }
             }
+    CHECK(wrong == "");
+}
+
+TEST_CASE("a norm of what is finite is that of a copy with zeros in place of the rest", "[kernels]")
+{
+    std::string wrong;
+    bool runs;
+    const gsc_kernels &plain = *gsc_kernels_rung(0, &runs);
+    for (const Dtype &d : dtypes)
+        for (Fill fill : {random_bits, special_values, moderate_values})
+            for (uint64_t n : sizes_up_to(140))
+                for (uint64_t limit : {d.normal(), d.infinity()}) {
+                    const Bytes data = filled(fill, d, n, n);
+                    Bytes clean = data;
+                    for (uint64_t i = 0; i < n; i++)
+                        if ((read_bits(d, data.data(), i) & ~d.sign()) >= limit)
+                            write_bits(d, clean.data(), i, 0);
+                    gsc_norm expected = {}, norm = {};
+                    norm.limit = limit;
+                    const uint64_t most =
+                        plain.norm[d.index](clean.data(), nullptr, n, 0x1p-8, &expected);
+                    for (const gsc_kernels *rung : rungs_that_run()) {
+                        static Fenced fenced;
+                        unsigned char *at = fenced.room(Place::page_end, data.size());
+                        if (n > 0)
+                            std::memcpy(at, data.data(), data.size());
+                        if (rung->finite_norm[d.index](at, nullptr, n, 0x1p-8, &norm) != most ||
+                            !same(norm.sum, expected.sum))
+                            wrong = std::string(rung->name) + ": " + d.name + ", n " +
+                                    std::to_string(n);
+                    }
+                }
     CHECK(wrong == "");
 }
