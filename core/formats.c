@@ -74,6 +74,8 @@ enum type { F64, U32, U64, I64 };
     X(guard_count, guard_count, I64)                                                               \
     X(guard_run, guard_run, I64)                                                                   \
     X(guard_skips, guard_skips, I64)                                                               \
+    X(guard_multiplier, guard_multiplier, F64)                                                     \
+    X(guard_threshold, guard_threshold, F64)                                                       \
     X(serial, factor.serial, U64)                                                                  \
     X(next_serial, next.serial, U64)                                                               \
     X(events, events, U32)
@@ -616,7 +618,7 @@ static double get(const struct scaler *s, enum field f)
 /* The most that a field of whole numbers holds. */
 static double most_of(enum field f)
 {
-    return f == events                       ? 0x1ff
+    return f == events                       ? 0x7ff
            : f == serial || f == next_serial ? 0x1p53
            : fields[f].type == U32           ? 0xffffffffp0
            : fields[f].type == U64           ? (double)MOST_U64
@@ -696,10 +698,12 @@ static bool counts(const gsc_policy *p, enum field f)
         return p->guard_ratio != 0 || p->guard_sigmas != 0 || p->guard_warmup != 0;
     case guard_run:
         return p->guard_limit != 0;
+    case guard_multiplier:
+    case guard_threshold:
     case serial:
     case next_serial:
     case events:
-        return false; /* of reports, which do not outlive a checkpoint */
+        return false; /* of the last update or of reports, which do not outlive a checkpoint */
     default:
         return true;
     }
@@ -1191,6 +1195,9 @@ static gsc_status read_state(reading *r, struct notes *notes, gsc_error *err)
         made.next.serial = serial_to_come;
     }
     made.events = s->events;
+    made.guard_threshold = s->guard_threshold;
+    if (s->guard_multiplier > 0 || s->events & GSC_EVENT_SKIPPED)
+        made.guard_multiplier = s->guard_multiplier;
     made.skip_f32 = s->events & GSC_EVENT_SKIPPED ? 1.0f : 0.0f;
     *s = made;
     if (p->apply_delay && r->from[next_scale] < 0 && r->from[scale] >= 0)
