@@ -30,9 +30,12 @@
 #define GSC_FOR_COUNTED_PAIRS(X)                                                                   \
     X(f32, f32)                                                                                    \
     X(f64, f64)                                                                                    \
-    X(f16, f16)                                                                                    \
-    X(f16, f32) X(bf16, bf16) X(bf16, f32) X(f8_e4m3fn, f8_e4m3fn) X(f8_e4m3fn, f32)               \
-        X(f8_e5m2, f8_e5m2) X(f8_e5m2, f32) X(cb16, cb16) X(cb16, f32)
+    GSC_COUNTED_OF(X, f16)                                                                         \
+    GSC_COUNTED_OF(X, bf16)                                                                        \
+    GSC_COUNTED_OF(X, f8_e4m3fn)                                                                   \
+    GSC_COUNTED_OF(X, f8_e5m2)                                                                     \
+    GSC_COUNTED_OF(X, cb16)
+#define GSC_COUNTED_OF(X, d) X(d, d) X(d, f32)
 
 /* X(in, out) for the sums: products in the multiplying type to any accumulator. */
 #define GSC_FOR_SUMS(X)                                                                            \
