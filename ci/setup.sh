@@ -85,6 +85,11 @@ elixir_binding() {
   )
 }
 
+# Whether mix has Hex, Elixir's package manager, which mix does not come with.
+has_hex() {
+  [ -n "$(cd /tmp && mix run --no-mix-exs -e 'if Code.ensure_loaded?(Hex), do: IO.puts("yes")')" ]
+}
+
 # build PRESET [TARGET...]: configures and builds a preset of CMakePresets.json.
 build() {
   local preset=$1

@@ -41,7 +41,7 @@ done
 project 'GradScaler.MixProject.remove_sources([])'
 tarball "$packages/$folder.tar.gz" "$elixir" "$folder"
 
-if [ -n "$(cd "$elixir" && mix run --no-mix-exs -e 'if Code.ensure_loaded?(Hex), do: IO.puts("yes")')" ]; then
+if has_hex; then
   (cd "$clone/bindings/elixir" && mix hex.build --output "$packages/gradscaler-$version.tar")
 else
   say "NOT RUN: mix hex.build, as Hex is not installed"

@@ -66,7 +66,8 @@ defmodule GradScaler.MixProject do
       # Tests define containers of their own.
       consolidate_protocols: Mix.env() != :test,
       xref: [exclude: [EXLA.CustomCall, Nx, Nx.BinaryBackend, Nx.Container, Nx.Type]],
-      deps: nx()
+      deps: nx() ++ ex_doc(),
+      docs: [main: "readme", extras: ["README.md"]]
     ]
   end
 
@@ -77,6 +78,7 @@ defmodule GradScaler.MixProject do
   defp package do
     [
       licenses: ["MIT"],
+      links: %{},
       files:
         ~w(lib c_src source Makefile mix.exs precompiled.exs .formatter.exs README.md LICENSE) ++
           Path.wildcard("checksums.exs")
@@ -110,5 +112,10 @@ defmodule GradScaler.MixProject do
       Code.ensure_loaded?(Hex) -> [{:nx, "~> 0.7", optional: true}]
       true -> []
     end
+  end
+
+  # For mix docs.
+  defp ex_doc do
+    if Code.ensure_loaded?(Hex), do: [{:ex_doc, "~> 0.30", only: :dev, runtime: false}], else: []
   end
 end
