@@ -597,7 +597,9 @@ def check_c(tree, build, out, older):
         make(f"the client of the newer version ({name})", [*strict, f"-I{tree}/include", *link])
     path = {"LD_LIBRARY_PATH": str(older.parent), "LD_BIND_NOW": "1"}
     run("a new field is refused by an older library", [out / "older"], env=path, says="policy")
-    run("a new function is refused without its version", [out / "needs"], env=path, wanted=1, says=f"GRADSCALER_{LATER}")
+    run(
+        "a new function is refused without its version", [out / "needs"], env=path, wanted=1, says=f"GRADSCALER_{LATER}"
+    )
 
 
 def check_additions(scratch, older):
@@ -614,7 +616,10 @@ def check_additions(scratch, older):
     with (tree / "core/error.c").open("a") as file:
         file.write(code)
     header = (tree / "include/gradscaler.h").read_text()
-    report(header.count(f"; since {LATER} */") == 24 and header.count(f"* Since {LATER}.") == 4, "the header says since when")
+    report(
+        header.count(f"; since {LATER} */") == 24 and header.count(f"* Since {LATER}.") == 4,
+        "the header says since when",
+    )
     build, out = scratch / "build", scratch / "out"
     shutil.rmtree(build, ignore_errors=True)
     cmake = ["cmake", "-S", tree, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None"]
