@@ -179,7 +179,8 @@ defmodule GradScaler do
   @doc """
   What the last update did: `:grew`, `:backed_off`, `:skipped`, `:absorbed`, `:at_ceiling`,
   `:at_floor`, `:stalled`, `:stopped`, `:stale`: the report was of another scale than the one in
-  force, late or used before.
+  force, late or used before; and of the guard `:outlier`, the norm was above `guard_threshold` of
+  the state, with `:skipped`, `:clipped` or neither, where it was let through.
   """
   @spec events(t) :: [atom]
   def events(%__MODULE__{} = scaler), do: state(scaler).events
@@ -427,6 +428,13 @@ defmodule GradScaler do
 
       iex> GradScaler.new("torch") |> GradScaler.update(true) |> GradScaler.loss_scale()
       32768.0
+
+  Rules that guard know outliers only here: update first, step unless `:skipped` is among the
+  `events/1`, with the gradients times `multiplier/1`.
+
+      iex> scaler = GradScaler.update(GradScaler.new("none", guard_norm: 2.0), GradScaler.number_report(3.0))
+      iex> {GradScaler.events(scaler), GradScaler.multiplier(scaler), GradScaler.state(scaler).guard_threshold}
+      {[:skipped, :outlier], 0.0, 2.0}
   """
   @spec update(t, Report.t() | boolean) :: t
   def update(%__MODULE__{} = scaler, overflow) when is_boolean(overflow) do
@@ -450,6 +458,47 @@ defmodule GradScaler do
 
   def update(%__MODULE__{}, other) do
     raise ArgumentError, "report is #{inspect(other)}: expected a GradScaler.Report or a boolean"
+  end
+
+  @doc """
+  The scaler, which skips, clips or stops also where `other` did in its last update: a scaler of
+  another signal of this step, such as the loss, with rules of its own. Scale, counts and samples
+  stay those of the first.
+
+      iex> scaler = GradScaler.update(GradScaler.new("recommended"), false)
+      iex> losses = GradScaler.update(GradScaler.new("none", guard_norm: 4.0), GradScaler.number_report(9.5))
+      iex> GradScaler.events(GradScaler.join(scaler, losses))
+      [:skipped, :outlier]
+  """
+  @spec join(t, t) :: t
+  def join(%__MODULE__{} = scaler, %__MODULE__{} = other) do
+    {:ok, state} = Error.check!(Native.state_join(nil, scaler.state, other.state))
+    %{scaler | state: state}
+  end
+
+  @doc """
+  What the gradients of the last update are to be multiplied by: 1.0, less where the guard clips, 0.0
+  where the step is skipped.
+  """
+  @spec multiplier(t) :: float
+  def multiplier(%__MODULE__{} = scaler) do
+    state = state(scaler)
+
+    cond do
+      :skipped in state.events -> 0.0
+      :clipped in state.events -> state.guard_multiplier
+      true -> 1.0
+    end
+  end
+
+  @doc """
+  The report of a number, such as the loss, for a scaler of its own whose rules guard; see `join/2`.
+  It counts with its sign; infinities, NaN and magnitudes above 2^500 are an overflow.
+  """
+  @spec number_report(number | :infinity | :neg_infinity | :nan) :: Report.t()
+  def number_report(number) do
+    {:ok, report} = Error.check!(Native.report_number(number))
+    Report.decode(report)
   end
 
   @doc """
@@ -503,7 +552,21 @@ defmodule GradScaler do
   @spec norm(Report.t()) :: float | :infinity
   def norm(%Report{absent: absent, sum_squares: sum}) do
     if :norm in absent, do: raise(ArgumentError, "the report has no norm: pass want: :norm")
-    if is_float(sum), do: :math.sqrt(sum), else: sum
+    if is_float(sum) and sum >= 0, do: :math.sqrt(sum), else: negative_root(sum)
+  end
+
+  # Of number_report/1.
+  defp negative_root(sum) when is_float(sum), do: -:math.sqrt(-sum)
+  defp negative_root(sum), do: sum
+
+  @doc """
+  `factor`, that of `scaler` before its update, with the clip of that update: `unscale/3` with it as
+  `:factor` unscales and clips in one pass. Where nothing was clipped it is as it was.
+  """
+  @spec guard_factor(factor, t) :: factor
+  def guard_factor(factor, %__MODULE__{state: state}) do
+    {:ok, factor} = Error.check!(Native.factor_guard(nil, Factor.encode(factor), state))
+    Factor.decode(factor)
   end
 
   @doc """

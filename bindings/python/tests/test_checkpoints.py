@@ -393,9 +393,10 @@ def test_pairs_and_keys_of_bytes_are_read(state):
 
 
 def test_a_format_that_is_none_points_to_those_that_are():
-    for name in ("recommended", ""):
+    for name in ("pytorch_lightning2", ""):
         with pytest.raises(Error, match=re.escape("gradscaler.formats() lists all")):
             Policy.from_settings(name, {})
+    assert Policy.from_settings("recommended", {"guard_norm": 2.0}) == Policy("recommended", guard_norm=2.0)
     for name in ("transformers", "huggingface", "accelerate", "lightning"):
         with pytest.raises(Error, match="format='torch'"):
             Scaler("torch").load_state_dict(torch_state(), name)

@@ -460,12 +460,21 @@ OUT_OF_RANGE = {
     "apply_delay": [2, -1],
     "overflow_tolerance": [1.5, -0.5, math.nan],
     "stall_limit": [-1, 2**64],
-    "quirks": [4, -1],
+    "quirks": [8, -1],
     "target_amax": [-1.0, math.nan, math.inf],
     "mean_decay": [1.0, -0.5, math.nan],
     "variance_decay": [1.0, -0.5, math.nan],
     "margin_sigmas": [-1.0, math.nan, math.inf],
     "overflow_log2": [math.nan, math.inf, -math.inf],
+    "guard_norm": [-1.0, math.nan, math.inf],
+    "guard_ratio": [1.0, -1.0, math.nan, math.inf],
+    "guard_sigmas": [-1.0, math.nan, math.inf],
+    "guard_decay": [1.0, -0.5, math.nan],
+    "guard_start": [-1.0, math.nan, math.inf],
+    "guard_warmup": [-1, 2**64, 1.5],
+    "guard_limit": [-1, 2**64, 1.5],
+    "guard_sample": [3, -1],
+    "guard_flags": [256, -1],
 }
 
 

@@ -1234,7 +1234,6 @@ def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
         ("status", -99),
         ("absent", 8),
         ("amax", -1.0),
-        ("sum_squares", -1.0),
         ("elements", -1),
         ("nan_count", -(2**63)),
         ("first_tensor", -1),

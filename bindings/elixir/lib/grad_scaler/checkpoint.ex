@@ -35,6 +35,8 @@ defmodule GradScaler.Checkpoint do
     "overflow_test" => :test,
     "overflow_reset" => :reset,
     "quirks" => :quirk,
+    "guard_sample" => :sample,
+    "guard_flags" => :guard,
     "arithmetic" => :arithmetic
   }
   @importance [:unusable, :changed, :lost, :format, :ignored, :lacks]

@@ -3,8 +3,8 @@ defmodule GradScaler.Defn do
   The step as plain Nx operations, for code that Nx traces: inside `defn`, `Nx.Defn.jit` and grad.
 
   The state is a map of scalar tensors, so it passes through `defn` and onto any backend; the rules
-  are those of a `GradScaler` with a policy that counts (all presets but `openseq2seq_logmax`), and
-  are fixed while tracing. The scale moves exactly as that of `GradScaler.update/2`; events are not
+  are those of a `GradScaler` with a policy that counts (all presets but `openseq2seq_logmax` and
+  those that guard), and are fixed while tracing. The scale moves exactly as that of `GradScaler.update/2`; events are not
   kept, and `to_scaler/2` makes a `GradScaler` of it again. float64 is needed for the scale itself.
 
       defmodule Train do
@@ -304,6 +304,12 @@ defmodule GradScaler.Defn do
 
     if policy.target_amax != 0.0 do
       raise ArgumentError, "policy.target_amax is set: a predictive policy has no traced update"
+    end
+
+    if policy.guard_norm != 0.0 or policy.guard_ratio != 0.0 or policy.guard_sigmas != 0.0 do
+      raise ArgumentError,
+            "the policy guards, which has no traced update: set guard_norm, guard_ratio and " <>
+              "guard_sigmas to 0, or update with GradScaler.update/2"
     end
 
     policy

@@ -17,7 +17,22 @@ from . import _scaler
 from ._checkpoints import Note, formats
 from ._gradscaler import Error
 from ._scaler import Arrays, Info, Policy, Report, Scaler, info, presets
-from ._structs import Arithmetic, Event, Factor, Growth, Limit, NoteKind, Quirk, Reset, State, Status, Test, Want
+from ._structs import (
+    Arithmetic,
+    Event,
+    Factor,
+    Growth,
+    Guard,
+    Limit,
+    NoteKind,
+    Quirk,
+    Reset,
+    Sample,
+    State,
+    Status,
+    Test,
+    Want,
+)
 
 __version__ = "0.5.0"
 __all__ = [
@@ -27,6 +42,7 @@ __all__ = [
     "Event",
     "Factor",
     "Growth",
+    "Guard",
     "Info",
     "Limit",
     "Note",
@@ -35,6 +51,7 @@ __all__ = [
     "Quirk",
     "Report",
     "Reset",
+    "Sample",
     "Scaler",
     "State",
     "Status",

@@ -155,6 +155,11 @@ class Policy(_structs.Policy):
             super().__setattr__(name, old)
             raise
 
+    @property
+    def guards(self) -> bool:
+        """Whether it judges the norm of finite gradients: guard_norm, guard_ratio or guard_sigmas is set."""
+        return bool(self.guard_norm or self.guard_ratio or self.guard_sigmas)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _structs.Policy) and bytes(self) == bytes(other)
 
@@ -181,6 +186,8 @@ class Report(_structs.Report):
     norm, amax, zeros_made, ...: where `want` asked for them, else ValueError; histogram with histogram=True
     each: {name: Report}, of each array, with each=True
     clamped: how many elements clip_value changed
+    grew: of an outlier that the guard found, in gradscaler.torch: the parameters whose part of the norm's square grew
+        most, {name: (usual part, part now)}
     histogram_edges: 17 magnitudes, those of bin k from [k] up to, not including, [k + 1]
     """
 
@@ -188,6 +195,7 @@ class Report(_structs.Report):
     names: Sequence = ()
     grads: Any = None
     scale: float = 1.0
+    grew: Mapping[str, tuple[float, float]] = {}
     _summand = False
     _of_summands = False
     _bad: Any = None
@@ -236,9 +244,9 @@ class Report(_structs.Report):
 
     @property
     def norm(self) -> float:
-        """Global L2 norm of the finite elements after unscaling."""
+        """Global L2 norm of the finite elements after unscaling; of of_number the number itself."""
         self._demand("norm", Want.NORM)
-        return math.sqrt(self.sum_squares)
+        return math.copysign(math.sqrt(abs(self.sum_squares)), self.sum_squares)
 
     @property
     def amax(self) -> float:
@@ -315,13 +323,29 @@ class Report(_structs.Report):
             raise TypeError(f"expected the bytes of a report, not {_short(data)}") from None
         if size != _SIZE:
             raise ValueError(f"a report has {_SIZE} bytes, not {size}")
-        overflow, status, absent, *numbers = _CHECKED.unpack_from(data)
+        overflow, status, absent, amax, _, *numbers = _CHECKED.unpack_from(data)
         # all at a time, as thousands of ranks send reports; a NaN is for update to refuse, as in a report of this rank
-        if not (0 <= overflow <= 1 and status in _STATUSES and absent < 8 and not any(map((0.0).__gt__, numbers))):
+        if not (
+            0 <= overflow <= 1
+            and status in _STATUSES
+            and absent < 8
+            and not amax < 0
+            and not any(map((0).__gt__, numbers))
+        ):
             raw = _structs.Report.from_buffer_copy(data)
             name = next(name for name, holds in _HOLDS.items() if not holds(getattr(raw, name)))
             raise ValueError(f"the bytes are not those of a report: its {name} would be {getattr(raw, name)!r}")
         return cls.from_buffer_copy(data)
+
+    @classmethod
+    def of_number(cls, number: float) -> Report:
+        """The report of a number, such as the loss, for a scaler of its own whose policy guards; see Scaler.join.
+
+        It counts with its sign; Inf, NaN and magnitudes above 2^500 are an overflow.
+        """
+        report = cls()
+        c.gsc_report_number(_number("number", number), report)
+        return report
 
     @classmethod
     def failed(cls, error: int | BaseException = Status.ERROR_DEVICE) -> Report:
@@ -415,7 +439,7 @@ _HOLDS: dict[str, Callable[[Any], bool]] = {  # what any report has, whatever ma
     "overflow": (0, 1).__contains__,
     "status": _STATUSES.__contains__,
     "absent": range(8).__contains__,
-    **dict.fromkeys(("amax", "sum_squares", "elements", "nan_count", "inf_count", "first_tensor"), _not_negative),
+    **dict.fromkeys(("amax", "elements", "nan_count", "inf_count", "first_tensor"), _not_negative),
     **dict.fromkeys(("first_element", "zeros_made", "subnormals_made", "clamped"), _not_negative),
 }
 
@@ -724,8 +748,41 @@ class Scaler:
 
     @property
     def skipped(self) -> int:
-        """Steps with an overflow since the start."""
+        """Steps with an overflow since the start; `outliers_skipped` are not among them."""
         return self.state.skipped
+
+    @property
+    def outliers_skipped(self) -> int:
+        """Steps that the guard skipped since the start."""
+        return self.state.guard_skips
+
+    @property
+    def multiplier(self) -> float:
+        """What the gradients of the last update are to be multiplied by: 1, less where the guard clips, 0 to skip."""
+        if self.state.events & (Event.CLIPPED | Event.SKIPPED):
+            return self.state.guard_multiplier
+        return 1.0
+
+    @property
+    def reason(self) -> str:
+        """Why the last update skipped or clipped its step, or let an outlier through; empty where it did not.
+
+        >>> scaler = Scaler("none", guard_norm=2)
+        >>> scaler.update(Report.of_number(3))
+        <Event.SKIPPED|OUTLIER: 516>
+        >>> scaler.reason
+        'skipped: the norm is above 2, 1 in a row'
+        """
+        events, state = self.events, self.state
+        if not events & (Event.SKIPPED | Event.OUTLIER):
+            return ""
+        if not events & Event.OUTLIER:
+            return "skipped: overflow"
+        outcome = "skipped" if events & Event.SKIPPED else "let through"
+        if events & Event.CLIPPED:
+            outcome = f"clipped to {state.guard_multiplier:g} of it"
+        above = f"above {state.guard_threshold:g}, " if state.guard_threshold else ""
+        return f"{outcome}: the norm is {above}{state.guard_run} in a row"
 
     @property
     def growths(self) -> int:
@@ -743,9 +800,10 @@ class Scaler:
         scale = f"2^{exponent - 1}" if mantissa == 0.5 else f"{self.loss_scale:g}"
         interval = f" of {self.policy.growth_interval}" if self.policy.growth_interval else ""
         events = f"; last update: {self.events.name.lower()}" if self.events else ""
+        outliers = f"outliers skipped {self.outliers_skipped}, " if self.policy.guards else ""
         return (
             f"<Scaler({arguments}): scale {scale}; good steps {self.state.good}{interval}, skipped {self.skipped}, "
-            f"growths {self.growths}, backoffs {self.backoffs}{events}>"
+            f"{outliers}growths {self.growths}, backoffs {self.backoffs}{events}>"
         )
 
     # ---- the step ----
@@ -803,7 +861,8 @@ class Scaler:
         In place by default. float16 gradients are better unscaled into float32, where what scaling saved survives:
         `out` takes arrays of the same shapes (by the same names), `dtype` makes new ones, as in `scale`; they are
         `report.grads`. Complex gradients go with complex results only.
-        `report.overflow` is the verdict of this scaler's policy: step if it is False, and update in any case.
+        `report.overflow` is the verdict of this scaler's policy: step if it is False, and update in any case. Where the
+        policy guards, update first: only that knows outliers.
         `clip_value`, a finite number above 0 in the unit of unscaled gradients, also clamps each to [-clip_value,
         clip_value], both parts of a complex one, before it is rounded to its result. The report is of the gradients
         before they are clamped, so that an overflow is found.
@@ -861,10 +920,12 @@ class Scaler:
         """Moves the scale after an optimizer step, or one that was skipped because of `report.overflow`.
 
         Several reports, of micro-batches or of optimizers that share this scale, count as one step. A bool that says
-        whether there was an overflow is a report, too, for policies that judge by no more.
+        whether there was an overflow is a report, too, for policies that judge by no more. A policy that guards knows
+        outliers only here: update first, step unless Event.SKIPPED is in what it returns, and multiply the gradients by
+        `multiplier` where Event.CLIPPED is.
         """
         if not isinstance(report, _structs.Report):
-            report = _report_of(report)
+            report = _report_of(report, _NORM if self.policy.guards else 0)
         if isinstance(report, _Later):
             _look(report)
         try:
@@ -930,6 +991,33 @@ class Scaler:
             error.args = (str(error).removeprefix("factor."),)
             raise
         self.state = state
+
+    def join(self, other: Scaler) -> Event:
+        """Skips, clips or stops also where `other` did in its last update, which judged another signal of this step.
+
+        >>> scaler, losses = Scaler("recommended"), Scaler("none", guard_norm=4)
+        >>> _ = scaler.update(False), losses.update(Report.of_number(9.5))
+        >>> scaler.join(losses)
+        <Event.SKIPPED|OUTLIER: 516>
+
+        Scale, counts and samples stay those of this scaler. Returns its events.
+        """
+        if not isinstance(other, Scaler):
+            raise TypeError(f"other must be a gradscaler.Scaler, not {_short(other)}")
+        with _naming():
+            c.gsc_state_join(None, self.state, other.state, self.state)
+        return self.events
+
+    def guard_factor(self, factor: Factor | None = None) -> Factor:
+        """`factor` with the clip of the last update: `unscale(grads, factor=...)` unscales and clips in one pass.
+
+        `factor` is `scaler.factor` of before the update, None where the gradients are unscaled already; then multiply
+        by `.inverse`, or use `multiplier`. Where nothing was clipped it is as it was.
+        """
+        out = Factor()
+        with _naming():
+            c.gsc_factor_guard(None, _factor(factor), self.state, out)
+        return out
 
     def clip_factor(self, report: Report, max_norm: float, *, unscaled: bool = False) -> Factor:
         """The factor that unscales and clips to a global norm in one pass: `unscale(grads, factor=...)`.
@@ -1198,11 +1286,11 @@ def _preset_of(format: str) -> str:
     return format if format in presets() else "recommended"
 
 
-def _report_of(value: Any) -> Report:
-    """The report of one step that a bool, or several reports, stand for."""
+def _report_of(value: Any, absent: int) -> Report:
+    """The report of one step that a bool, which lacks what is absent, or several reports, stand for."""
     dtype = str(getattr(value, "dtype", ""))
     if isinstance(value, bool) or (dtype in ("bool", "torch.bool") and not value.shape):
-        return Report(overflow=bool(value))
+        return Report(overflow=bool(value), absent=absent)
     reports = list(value) if isinstance(value, Iterable) else [value]
     if not reports:
         raise ValueError("update takes at least one report")

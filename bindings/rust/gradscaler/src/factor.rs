@@ -4,7 +4,7 @@
 use std::ptr;
 
 use crate::error::{check, Error, Result};
-use crate::{sys, Options, Report, Status, Tensor, TensorMut};
+use crate::{sys, Options, Report, State, Status, Tensor, TensorMut};
 
 /// A snapshot of a scale: what one loss was multiplied by, and its gradients are divided by.
 ///
@@ -97,6 +97,23 @@ impl Factor {
     /// `max_norm` is not finite and above 0; [`Status::FACTOR`].
     pub fn clip(&self, report: &Report, max_norm: f64) -> Result<Self> {
         Self::clipped(Some(self), report, max_norm)
+    }
+
+    /// This factor with the clip of the last update of `state`, where that clips
+    /// ([`Event::CLIPPED`](crate::Event::CLIPPED)), else as it is: unscales and clips in one pass.
+    ///
+    /// It is that of the gradients, taken before the update.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::FACTOR`].
+    pub fn guard(&self, state: &State) -> Result<Self> {
+        let mut out = Self::ONE;
+        // SAFETY: two factors and a state.
+        check(|err| unsafe {
+            sys::gsc_factor_guard(ptr::null(), &self.0, &state.0, &mut out.0, err)
+        })?;
+        Ok(out)
     }
 
     pub(crate) fn clipped(factor: Option<&Self>, report: &Report, max_norm: f64) -> Result<Self> {

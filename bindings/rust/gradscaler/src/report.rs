@@ -40,6 +40,17 @@ impl Report {
         })
     }
 
+    /// Of a number, such as the loss, for a scaler of its own whose policy guards; see
+    /// [`Scaler::join`](crate::Scaler::join). It counts with its sign; Inf, NaN and magnitudes above
+    /// 2^500 are an overflow.
+    pub fn number(number: f64) -> Self {
+        let mut out = Self::default();
+        // SAFETY: a report that is written; nothing is refused.
+        let status = unsafe { sys::gsc_report_number(number, &mut out.0, ptr::null_mut()) };
+        debug_assert_eq!(Status::from(status), Status::OK);
+        out
+    }
+
     /// Of a rank whose call failed, for the others: what is merged with it overflows, and its
     /// update is refused.
     ///
@@ -75,8 +86,8 @@ impl Report {
         self.measured(Want::AMAX)
     }
 
-    /// Likewise the global norm of the finite elements after unscaling; a policy with
-    /// [`Test::NORM`](crate::Test::NORM) judges by it.
+    /// Likewise the global norm of the finite elements after unscaling; a policy that guards, or has
+    /// [`Test::NORM`](crate::Test::NORM), judges by it.
     pub fn with_norm(mut self, norm: f64) -> Self {
         self.0.sum_squares = norm * norm;
         self.measured(Want::NORM)
@@ -128,9 +139,10 @@ impl Report {
         self.wanted(Want::NORM, self.0.sum_squares)
     }
 
-    /// Global L2 norm of the finite elements after unscaling; with [`Want::NORM`].
+    /// Global L2 norm of the finite elements after unscaling; with [`Want::NORM`]. Of
+    /// [`number`](Self::number) the number itself.
     pub fn norm(&self) -> Option<f64> {
-        self.sum_squares().map(f64::sqrt)
+        self.sum_squares().map(|sum| sum.abs().sqrt().copysign(sum))
     }
 
     /// Largest finite magnitude after unscaling; with [`Want::AMAX`].

@@ -39,6 +39,18 @@ impl State {
         }
     }
 
+    /// What the gradients of the last update are to be multiplied by: 1, less where the guard
+    /// clips, 0 where the step is skipped.
+    pub fn multiplier(&self) -> f64 {
+        if self.events().contains(Event::SKIPPED) {
+            0.0
+        } else if self.events().contains(Event::CLIPPED) {
+            self.0.guard_multiplier
+        } else {
+            1.0
+        }
+    }
+
     /// [`Status::OK`], or the error of the last update on a device.
     pub fn status(&self) -> Status {
         self.0.status.into()
@@ -55,8 +67,20 @@ getters! {
     /// 1 where the last update skipped, else 0: what a fused optimizer that runs after the update
     /// takes as found_inf.
     skip_f32: f32;
-    /// Overflows since the start.
+    /// Overflows since the start; what the guard skipped is in [`guard_skips`](Self::guard_skips).
     skipped: u64;
+    /// Policies that guard: mean of the samples.
+    guard_mean: f64;
+    /// Their variance.
+    guard_variance: f64;
+    /// Their number.
+    guard_count: u64;
+    /// Outliers in a row.
+    guard_run: u64;
+    /// Steps since the start that were skipped as outliers.
+    guard_skips: u64;
+    /// What the last update's norm was held against; 0: against nothing.
+    guard_threshold: f64;
     /// Growths since the start.
     growths: u64;
     /// Backoffs since the start.
@@ -284,6 +308,21 @@ impl Scaler {
     /// [`Event::STALE`] says that the report is of another factor than the one in force: gradients
     /// that came late, or an update that ran twice.
     ///
+    /// A policy that guards knows outliers only here: update first, step unless
+    /// [`Event::SKIPPED`] is there, and multiply by [`State::multiplier`] where
+    /// [`Event::CLIPPED`] is.
+    ///
+    /// ```
+    /// use gradscaler::{Event, Policy, Report, Scaler};
+    ///
+    /// let policy = Policy::preset("none")?.guard_norm(2.0).build()?;
+    /// let mut scaler = Scaler::new(policy)?;
+    /// let events = scaler.update(&Report::number(3.0))?;
+    /// assert!(events.contains(Event::OUTLIER) && events.contains(Event::SKIPPED));
+    /// assert_eq!(scaler.state().guard_threshold(), 2.0);
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Status::REPORT`]: the report is of a call that failed, or lacks what
@@ -295,6 +334,32 @@ impl Scaler {
         check(|err| unsafe {
             sys::gsc_state_update(ptr::null(), policy, state, &report.0, state, err)
         })?;
+        Ok(self.events())
+    }
+
+    /// Skips, clips or stops also where `other` did in its last update: the state of another signal
+    /// of this step, such as the loss, which a policy of its own judged.
+    ///
+    /// Scale, counts and samples stay those of this scaler.
+    ///
+    /// ```
+    /// use gradscaler::{Event, Policy, Report, Scaler};
+    ///
+    /// let mut scaler = Scaler::preset("recommended")?;
+    /// let mut losses = Scaler::new(Policy::preset("none")?.guard_norm(4.0).build()?)?;
+    /// scaler.update(&Report::of(false))?;
+    /// losses.update(&Report::number(9.5))?;
+    /// assert!(scaler.join(losses.state())?.contains(Event::SKIPPED));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// None for states that this crate made.
+    pub fn join(&mut self, other: &State) -> Result<Event> {
+        let state = ptr::addr_of_mut!(self.state.0);
+        // SAFETY: a state that may be its own output, and another.
+        check(|err| unsafe { sys::gsc_state_join(ptr::null(), state, &other.0, state, err) })?;
         Ok(self.events())
     }
 
