@@ -268,6 +268,8 @@ static inline void gsc_guard_step(const gsc_policy *p, gsc_state *s, double x)
     }
     double target = gsc_guard_target(p, s, threshold, x);
     double share = p->guard_flags & GSC_GUARD_CLIP && target > 0.0 ? target / x : 0.0;
+    if (share > 1.0) /* by a rounding */
+        share = 1.0;
     s->guard_multiplier = share;
     s->events |= share > 0.0 ? GSC_EVENT_CLIPPED : GSC_EVENT_SKIPPED;
     s->events |= last ? GSC_EVENT_STOPPED : 0u;

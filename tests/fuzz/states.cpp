@@ -14,13 +14,16 @@ double gsc_policy::*const doubles[] = {
     &gsc_policy::init_scale,    &gsc_policy::growth_factor, &gsc_policy::backoff_factor,
     &gsc_policy::max_scale,     &gsc_policy::min_scale,     &gsc_policy::overflow_tolerance,
     &gsc_policy::target_amax,   &gsc_policy::mean_decay,    &gsc_policy::variance_decay,
-    &gsc_policy::margin_sigmas, &gsc_policy::overflow_log2,
+    &gsc_policy::margin_sigmas, &gsc_policy::overflow_log2, &gsc_policy::guard_norm,
+    &gsc_policy::guard_ratio,   &gsc_policy::guard_sigmas,  &gsc_policy::guard_decay,
+    &gsc_policy::guard_start,
 };
 uint32_t gsc_policy::*const words[] = {
     &gsc_policy::arithmetic,   &gsc_policy::growth_rule,    &gsc_policy::growth_lag,
     &gsc_policy::ceiling_rule, &gsc_policy::floor_rule,     &gsc_policy::overflow_test,
     &gsc_policy::hysteresis,   &gsc_policy::overflow_reset, &gsc_policy::apply_delay,
-    &gsc_policy::quirks,       &gsc_policy::reserved,
+    &gsc_policy::quirks,       &gsc_policy::reserved,       &gsc_policy::guard_sample,
+    &gsc_policy::guard_flags,
 };
 
 uint32_t count_presets()
@@ -49,6 +52,8 @@ gsc_policy random_policy(Source &source)
         case 1:
             p.growth_interval = source.one_in(8) ? source.bits(8) : source.below(20);
             p.stall_limit = source.below(20);
+            p.guard_warmup = source.below(20);
+            p.guard_limit = source.below(20);
             break;
         default:
             p.*doubles[source.below(std::size(doubles))] = source.number();
@@ -75,8 +80,14 @@ std::string words_of(const gsc_state &s)
       << s.next.serial << " means " << s.mean << " " << s.slow_mean << " " << s.mean_square
       << " starts " << s.mean_start << " " << s.slow_start << " good " << s.good << " steps "
       << s.steps << " overflows " << s.overflows << " stalled " << s.stalled << " events "
-      << s.events << "\n";
+      << s.events << " guard " << s.guard_mean << " " << s.guard_variance << " " << s.guard_count
+      << " " << s.guard_run << " " << s.guard_multiplier << " " << s.guard_threshold << "\n";
     return t.str();
+}
+
+bool guards(const gsc_policy &p)
+{
+    return p.guard_norm != 0 || p.guard_ratio != 0 || p.guard_sigmas != 0;
 }
 
 /* Whether a change that would reach a limit is dropped, be it 0 or infinity. */
@@ -112,11 +123,18 @@ void check_update(const gsc_policy &p, const gsc_state &before, const gsc_state 
                     : scale < old ? GSC_EVENT_BACKED_OFF
                                   : 0),
           "events say how the scale moved");
-    claim(!(after.events & GSC_EVENT_SKIPPED) == !overflow,
-          "an overflow, and no other step, is skipped");
+    const bool outlier = after.events & GSC_EVENT_OUTLIER,
+               skipped = overflow || (outlier && after.guard_multiplier == 0);
+    claim(!(after.events & GSC_EVENT_SKIPPED) == !skipped,
+          "an overflow or an outlier, and no other step, is skipped");
+    claim(!(outlier && overflow) && (guards(p) || !outlier), "only a guard finds outliers");
+    claim(after.guard_skips == before.guard_skips + (skipped && !overflow),
+          "what the guard skipped is counted");
+    claim(after.events & GSC_EVENT_CLIPPED || after.guard_multiplier == (guards(p) && !skipped),
+          "a step is taken as it is, clipped or skipped");
     claim(after.next.serial == before.next.serial + 1, "serials count updates");
     claim(!(after.events & GSC_EVENT_STALE) == !is_stale, "a stale report is found");
-    claim(after.skip_f32 == static_cast<float>(overflow), "skip_f32 is what is skipped");
+    claim(after.skip_f32 == static_cast<float>(skipped), "skip_f32 is what is skipped");
     claim(same(after.factor, p.apply_delay ? before.next : after.next),
           "the scale is in force in time");
     claim(after.skipped == before.skipped + overflow &&
@@ -141,7 +159,7 @@ gsc_report random_report(Random &random, uint64_t overflows_in_256, int kind)
 
 bool is_overflow(const gsc_policy &p, const gsc_report &r)
 {
-    return r.overflow ||
+    return r.overflow || (guards(p) && r.sum_squares > 0x1p1000) ||
            (p.overflow_test == GSC_TEST_NORM && r.sum_squares > std::numeric_limits<float>::max());
 }
 
@@ -264,6 +282,8 @@ double remade(const gsc_policy &p, gsc_state &state, double scale)
     expected.events = 0;
     expected.status = GSC_OK;
     expected.skip_f32 = 0;
+    expected.guard_multiplier = guards(p);
+    expected.guard_threshold = 0;
     claim(same(made, expected) && made.factor.serial == from.next.serial + 1 &&
               made.factor.inverse == 1 / made.factor.scale,
           "a state made from another has its counts", words_of(made));
