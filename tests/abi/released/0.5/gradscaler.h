@@ -1,0 +1,1008 @@
+/* SPDX-License-Identifier: MIT */
+/* Generated from include/gradscaler.toml by include/generate.py. Do not edit. */
+/*
+ * gradscaler: loss scaling for mixed-precision training.
+ *
+ * A training step in fp16 or bf16 multiplies its loss by a scale so that small gradients survive,
+ * divides the gradients by it before the optimizer sees them, and skips the step and lowers the
+ * scale when a gradient overflowed.
+ *
+ *     gsc_policy policy = GSC_POLICY_INIT;
+ *     gsc_options options = GSC_OPTIONS_INIT;
+ *     gsc_state state;
+ *     gsc_report report;
+ *     gsc_policy_preset("recommended", &policy, NULL);
+ *     gsc_state_init(NULL, &policy, NULL, &state, NULL);
+ *     options.policy = &policy;
+ *     while (!(state.events & GSC_EVENT_STOPPED)) {
+ *         ... gradients of loss * state.factor.scale ...
+ *         gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, NULL);
+ *         if (!report.overflow) ... optimizer step ...
+ *         gsc_state_update(NULL, &policy, &state, &report, &state, NULL);
+ *     }
+ *
+ * Rules for every function:
+ * - The caller owns all structs. Only a gsc_context remembers anything between calls.
+ * - A function returns GSC_OK (0) or a negative GSC_ERROR_*. After an error only *err was written.
+ *   `err` comes last and may be NULL.
+ * - A pointer may be NULL only where the text says so. Tensor data may have any alignment.
+ * - Any thread may call any function at any time, as long as no two calls write the same memory and
+ *   none reads what another writes.
+ * - No function prints or changes the rounding mode or other settings of the floating-point unit;
+ *   its status flags may be raised. Only gsc_context_create_* and gsc_memory_create allocate. The
+ *   calls on tensors need up to 120 KiB of stack.
+ * - Reserved words must be 0.
+ * - `on` says where the memory is and what computes. NULL is host memory and the calling thread.
+ * - Functions, constants and fields are there since 0.2 unless they say another version.
+ */
+#ifndef GRADSCALER_H
+#define GRADSCALER_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if (defined(UINTPTR_MAX) && UINTPTR_MAX != 0xffffffffffffffff) || \
+    (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
+#error "gradscaler is for 64-bit little-endian machines: its structs and saved bytes are laid out for those"
+#endif
+
+/*
+ * How functions are declared. Define GSC_STATIC to link a static copy whose symbols stay inside
+ * your own library or program, or define GSC_API yourself to decide otherwise.
+ */
+#ifndef GSC_API
+#if defined(_WIN32) && defined(GSC_STATIC)
+#define GSC_API
+#elif defined(_WIN32) && defined(GSC_BUILD)
+#define GSC_API __declspec(dllexport)
+#elif defined(_WIN32)
+#define GSC_API __declspec(dllimport)
+#elif defined(__GNUC__) && defined(GSC_STATIC)
+#define GSC_API __attribute__((visibility("hidden")))
+#elif defined(__GNUC__)
+#define GSC_API __attribute__((visibility("default")))
+#else
+#define GSC_API
+#endif
+#endif
+
+#define GSC_VERSION_MAJOR 0
+#define GSC_VERSION_MINOR 5
+#define GSC_VERSION_PATCH 0
+#define GSC_VERSION (GSC_VERSION_MAJOR << 16 | GSC_VERSION_MINOR << 8 | GSC_VERSION_PATCH)
+
+/* ---- Errors ---------------------------------------------------------------------------------- */
+
+/* GSC_OK, or why a call did nothing. */
+typedef int32_t gsc_status;
+
+/* What a call returns. */
+#define GSC_OK                0     /* done */
+#define GSC_ERROR_NULL        (-1)  /* a pointer is NULL that may not be */
+#define GSC_ERROR_STRUCT_SIZE (-2)  /* struct_size is not set, or a field is set that this
+                                       version lacks */
+#define GSC_ERROR_PRESET      (-3)  /* no preset has this name */
+#define GSC_ERROR_POLICY      (-4)  /* a field of the policy is out of range */
+#define GSC_ERROR_STATE       (-5)  /* no update leads to this state */
+#define GSC_ERROR_REPORT      (-6)  /* the report failed, or lacks what the policy judges by */
+#define GSC_ERROR_FACTOR      (-7)  /* a factor is zero, infinite or not a number */
+#define GSC_ERROR_VALUE       (-8)  /* a number is out of range */
+#define GSC_ERROR_DTYPE       (-9)  /* unknown dtype */
+#define GSC_ERROR_COUNT       (-10) /* counts differ, or are too large */
+#define GSC_ERROR_OVERLAP     (-11) /* input and output overlap without being the same */
+#define GSC_ERROR_CAPACITY    (-12) /* the buffer is too small */
+#define GSC_ERROR_CORRUPT     (-13) /* saved bytes are truncated, damaged or something else */
+#define GSC_ERROR_VERSION     (-14) /* saved bytes need a newer version of the library */
+#define GSC_ERROR_UNAVAILABLE (-15) /* this build or machine cannot do it */
+#define GSC_ERROR_MEMORY      (-16) /* out of memory or threads */
+#define GSC_ERROR_DEVICE      (-17) /* the driver failed, or the context is of another process */
+#define GSC_ERROR_FORMAT      (-18) /* the entries are of no format, or of several, or no format
+                                       has this name; since 0.3 */
+#define GSC_ERROR_AGREEMENT   (-19) /* the reports are of ranks whose policies or states differ;
+                                       since 0.4 */
+
+/* What was wrong. C programs print `message`; bindings make their own text from the rest. */
+typedef struct gsc_error {
+    gsc_status status;    /* what the call returned */
+    int32_t argument;     /* position of the argument in the call, from 0; -1: none */
+    int64_t index;        /* entry of the argument, if it is a list; else -1 */
+    char name[24];        /* name of the argument, such as "tensors" or "policy" */
+    char field[24];       /* its field, such as "min_scale"; empty: all of it */
+    double value;         /* the number that was refused; NaN: none */
+    double low;           /* the least that it may be; NaN: no such limit */
+    double high;          /* the most that it may be; NaN: no such limit */
+    uint32_t subject;     /* bytes of `message` that say where; message + subject is the rest */
+    char message[188];    /* such as "policy.min_scale is -1: it must be 0 or above" */
+    uint64_t reserved[2]; /* 0 */
+} gsc_error;
+
+/* The meaning of a status in a few words. Never NULL, never freed. */
+GSC_API const char *gsc_status_string(gsc_status status);
+
+/* Version of the library that runs; GSC_VERSION is that of this header. */
+GSC_API uint32_t gsc_version(void);
+
+/* ---- Policy: the rules ----------------------------------------------------------------------- */
+
+/*
+ * A policy says when the scale grows, when it backs off and where it stops. Zero in a field
+ * switches it off, so a policy of zeros is a scale of 1 that never moves. Start from a preset and
+ * change what you need.
+ *
+ * The fields guard_* are a second rule, against steps whose gradients are finite but absurd. x is
+ * the norm of all gradients after unscaling, the root of report.sum_squares. Since 0.5:
+ *
+ *     overflow, or x is not finite: no sample, the outliers in a row stay; loss scaling decides
+ *     threshold = the least of guard_norm, guard_ratio * mean, mean + guard_sigmas * sqrt(variance) that are on
+ *     outlier = x > threshold, once guard_warmup samples are in
+ *     outlier: one more in a row, at guard_limit stop or let it through; else none in a row
+ *     sample = x, the threshold, or none: weight = 1 / samples in the warm-up, then 1 - guard_decay
+ *         d = sample - mean; mean += weight * d; variance = (1 - weight) * (variance + weight * d * d)
+ *     multiplier = 1; of an outlier that is clipped threshold / x, that is skipped 0
+ *
+ * A mean that is not above 0, and a variance of 0, are no thresholds, unless there is a
+ * guard_start. A guard that keeps its outliers out of the statistic would, after a lasting change
+ * of level, refuse every step from then on: without a guard_limit it is refused. A fixed guard_norm
+ * asks for none: that is for you to watch. A policy that guards judges by the norm, and takes one
+ * that is not finite, or above 2^500, for an overflow.
+ */
+
+/* growth_rule: when `good`, less growth_lag, makes a growth due. */
+#define GSC_GROWTH_REACHED 0u /* at the interval or past it */
+#define GSC_GROWTH_EXACT   1u /* at the interval only; a count already past it waits for an
+                                 overflow */
+#define GSC_GROWTH_EVERY   2u /* at each multiple of it; a growth does not restart the count */
+#define GSC_GROWTH_STEPS   3u /* as REACHED, but counting `steps`, overflows included */
+
+/* ceiling_rule, floor_rule: what a change does that would reach the limit. */
+#define GSC_LIMIT_CLAMP  0u /* ends at the limit */
+#define GSC_LIMIT_ALWAYS 1u /* as CLAMP, and every update enforces the limit */
+#define GSC_LIMIT_KEEP   2u /* is dropped */
+#define GSC_LIMIT_STOP   3u /* is dropped, with GSC_EVENT_STOPPED */
+#define GSC_LIMIT_HOLD   4u /* as CLAMP, except that a scale already past the limit stays where
+                               it is */
+
+/* overflow_reset, bits: what sets the count of overflows to 0. */
+#define GSC_RESET_ON_GROWTH    1u /* a growth */
+#define GSC_RESET_ON_GOOD_STEP 2u /* a step without overflow */
+#define GSC_RESET_ON_BACKOFF   4u /* a backoff */
+
+/* arithmetic: the number format in which a new scale is computed. */
+#define GSC_ARITHMETIC_F64       0u /* double */
+#define GSC_ARITHMETIC_F32_ONCE  1u /* double product, rounded once to float */
+#define GSC_ARITHMETIC_F32       2u /* factors rounded to float first, then a float operation */
+#define GSC_ARITHMETIC_F32_FLUSH 3u /* as F32; a result below 2^-126 becomes 0 */
+
+/* overflow_test: what of a report is an overflow. */
+#define GSC_TEST_ELEMENT 0u /* an element that is not finite */
+#define GSC_TEST_NORM    1u /* that, or a sum of squares above the largest float */
+
+/* quirks, bits: what a peer does and no new policy should. */
+#define GSC_QUIRK_TOLERATE_BELOW  1u /* a share equal to overflow_tolerance is not tolerated */
+#define GSC_QUIRK_OVERFLOW_COUNTS 2u /* an overflow counts once more, as a good step */
+#define GSC_QUIRK_LOCKS_OUT       4u /* the guard may refuse all steps for good: no guard_limit
+                                        is asked for; since 0.5 */
+
+/*
+ * guard_sample: what an outlier adds to the mean and the variance that later steps are judged by.
+ *
+ * Since 0.5.
+ */
+#define GSC_SAMPLE_AS_IS     0u /* itself */
+#define GSC_SAMPLE_NONE      1u /* nothing */
+#define GSC_SAMPLE_THRESHOLD 2u /* what it could have been at most: the threshold, or what it was
+                                   clipped to */
+
+/*
+ * guard_flags, bits: what becomes of an outlier.
+ *
+ * Since 0.5.
+ */
+#define GSC_GUARD_CLIP         1u   /* its gradients are multiplied by threshold / norm, and the
+                                       step is taken; without it the step is skipped */
+#define GSC_GUARD_AT_THRESHOLD 2u   /* a norm equal to the threshold is one, too */
+#define GSC_GUARD_STOP         4u   /* at guard_limit GSC_EVENT_STOPPED; without it that outlier
+                                       is let through, enters as it is, and so do those that
+                                       follow it in a row */
+#define GSC_GUARD_SKIP_COUNTS  8u   /* a step that is skipped for it is a good step of the scale;
+                                       without it the scale and its counts stay */
+#define GSC_GUARD_CLIP_MORE    16u  /* with CLIP: to mean + (threshold - mean)^2 / (norm - mean),
+                                       the further out the lower */
+#define GSC_GUARD_SPREAD_AFTER 32u  /* after the warm-up the variance takes the distance of a
+                                       sample from the mean that already has it, squared */
+#define GSC_GUARD_CORRECTED    64u  /* a sample's weight is (1 - guard_decay) / (1 -
+                                       guard_decay^n), n its number, from the first one on */
+#define GSC_GUARD_CLIP_TO_MEAN 128u /* with CLIP: to the mean */
+
+/* The rules of one scaler. Initialise it, then fill it with gsc_policy_preset. */
+typedef struct gsc_policy {
+    uint32_t struct_size;      /* set by the initialiser */
+    uint32_t arithmetic;       /* GSC_ARITHMETIC_* */
+    double init_scale;         /* first scale; 0 is 1 */
+    double growth_factor;      /* a growth multiplies by it; at least 1, 0 is 1 */
+    double backoff_factor;     /* a backoff multiplies by it; in (0, 1]. 0: divides by
+                                  growth_factor */
+    uint64_t growth_interval;  /* good steps from one growth to the next; 0 never grows */
+    uint32_t growth_rule;      /* GSC_GROWTH_* */
+    uint32_t growth_lag;       /* steps a count needs beyond the interval */
+    double max_scale;          /* ceiling; 0 is none (infinity) */
+    double min_scale;          /* floor; 0 is none */
+    uint32_t ceiling_rule;     /* GSC_LIMIT_* at max_scale; ALWAYS holds for the start, too */
+    uint32_t floor_rule;       /* GSC_LIMIT_* at min_scale; the start itself is never raised */
+    uint32_t overflow_test;    /* GSC_TEST_* */
+    uint32_t hysteresis;       /* so many overflows make a backoff, those before are absorbed;
+                                  overflow_reset restarts the count; 0 is 1 */
+    uint32_t overflow_reset;   /* GSC_RESET_* bits: what refills the hysteresis */
+    uint32_t apply_delay;      /* 1: a new scale is in force one update later */
+    double overflow_tolerance; /* overflows are absorbed while they are at most this share of the
+                                  steps since the last change; overflow_reset restarts their
+                                  count; 0 to 1 */
+    uint64_t stall_limit;      /* GSC_EVENT_STOPPED at this many overflows in a row that could
+                                  not lower the scale; 0 never */
+    uint32_t quirks;           /* GSC_QUIRK_* bits; 0 in any new policy */
+    uint32_t reserved;         /* 0 */
+    double target_amax;        /* not 0: the scale is predicted so that amax lands here, and
+                                  nothing is counted */
+    double mean_decay;         /* decay of the running mean of log2(amax); 0 up to, not
+                                  including, 1 */
+    double variance_decay;     /* decay of its slower mean and of its square; likewise */
+    double margin_sigmas;      /* standard deviations kept free above the mean */
+    double overflow_log2;      /* the sample of log2(amax) that an overflow stands for */
+    double guard_norm;         /* an outlier has a norm above this; 0: no such threshold; since
+                                  0.5 */
+    double guard_ratio;        /* or above this times the mean; above 1, or 0; since 0.5 */
+    double guard_sigmas;       /* or this many standard deviations above the mean; 0: no such
+                                  threshold; since 0.5 */
+    double guard_decay;        /* what is left of the mean and the variance at each sample after
+                                  the warm-up; below 1. 0: all samples weigh the same; since 0.5 */
+    double guard_start;        /* the mean before the first sample, by which the first step is
+                                  judged; 0: none; since 0.5 */
+    uint64_t guard_warmup;     /* samples before the first step is judged, which enter as they
+                                  are and weigh the same; since 0.5 */
+    uint64_t guard_limit;      /* so many outliers in a row are no spike: the last of them is let
+                                  through, or stops; 0: never; since 0.5 */
+    uint32_t guard_sample;     /* GSC_SAMPLE_*; since 0.5 */
+    uint32_t guard_flags;      /* GSC_GUARD_* bits; since 0.5 */
+} gsc_policy;
+
+#define GSC_POLICY_SIZE 216u
+#define GSC_POLICY_INIT \
+    {GSC_POLICY_SIZE, 0, 0.0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0.0, \
+     0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, 0, 0}
+
+/*
+ * Fills *out, which GSC_POLICY_INIT made, with a named set of rules: "recommended" for new work,
+ * "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch" or
+ * "megatron". "guard" has its guard_* since 0.5; a struct of an earlier version gets it without.
+ */
+GSC_API gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err);
+
+/* Whether the policy can be used; every call that takes a policy asks the same. */
+GSC_API gsc_status gsc_policy_check(const gsc_policy *policy, gsc_error *err);
+
+/* Name of preset `index`, from 0. NULL past the last. */
+GSC_API const char *gsc_preset_name(uint32_t index);
+
+/* What preset `index` does and where its rules come from, in a sentence. NULL past the last. */
+GSC_API const char *gsc_preset_summary(uint32_t index);
+
+/* ---- Where a call runs ----------------------------------------------------------------------- */
+
+/* Threads or a device. Calls from any number of threads may use it at the same time. */
+typedef struct gsc_context gsc_context;
+
+/* One piece of a call's work. */
+typedef void gsc_task(void *data, uint64_t index);
+
+/*
+ * The caller's thread pool: runs task(data, i) for every i below count, in any order and on any
+ * threads, and returns when all have returned. Tasks never block, call nothing back, and need 120
+ * KiB of stack.
+ */
+typedef void gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
+
+/*
+ * Where the memory of a call is and what computes.
+ *
+ * With a CUDA context, tensor data, factors, states, reports and histograms are memory that the
+ * device sees, aligned to 8 bytes except for tensor data; `on`, options, policies and the lists
+ * themselves are host memory, which the call reads before it returns. The call enqueues its work on
+ * `stream` and returns at once. Calls on one stream may share one workspace. A call may be captured
+ * in a CUDA graph, which keeps the lists, options, policies and numbers of that time.
+ *
+ * What is wrong in memory of the device only the device can find, after the call has returned:
+ * report.status or state.status says it, report.overflow is 1, and nothing else is changed. A
+ * factor that cannot be made becomes all zeros, which every call refuses. The same call on the
+ * host, on copies of these structs, says in a sentence what is wrong. If the driver refuses a
+ * launch, the call fails, though the launches before it are under way.
+ */
+typedef struct gsc_exec {
+    uint32_t struct_size;    /* set by the initialiser */
+    uint32_t reserved;       /* 0 */
+    gsc_context *context;    /* NULL: the calling thread */
+    void *stream;            /* CUstream; NULL is the legacy default stream. NULL on the CPU */
+    void *workspace;         /* scratch memory of the device; the CPU needs none */
+    uint64_t workspace_size; /* its bytes, at least what gsc_workspace_size says */
+} gsc_exec;
+
+#define GSC_EXEC_SIZE 40u
+#define GSC_EXEC_INIT {GSC_EXEC_SIZE, 0, 0, 0, 0, 0}
+
+/*
+ * A context of `threads` threads, the calling one included. They are its own, sleep between calls
+ * and are made anew in a forked process; with parallel_for they are those of the caller's pool.
+ * Results have the same bits for any number of threads. Lists below 4 MiB stay on the calling
+ * thread.
+ *
+ *     threads       1 to 1,024
+ *     parallel_for  NULL: the context makes threads - 1 of its own
+ *     pool          NULL: nothing to hand to parallel_for; without one it must be NULL
+ */
+GSC_API gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_for,
+                                          void *pool, gsc_context **out, gsc_error *err);
+
+/*
+ * A context on a CUDA device: its primary one, which frameworks share. It loads the kernels, which
+ * takes seconds the first time on a machine, so that no later call has to: make one per device, not
+ * one per call. It needs compute capability 7.0 and a driver of CUDA 11.0. GSC_ERROR_UNAVAILABLE:
+ * gsc_info.cuda says why. A process that was forked after CUDA was used cannot use it;
+ * cudaDeviceReset ends the context, so destroy it before.
+ *
+ *     device  CUDA ordinal
+ */
+GSC_API gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err);
+
+/*
+ * Frees a context that no call, stream or graph uses any more.
+ *
+ *     context  NULL: does nothing
+ */
+GSC_API void gsc_context_destroy(gsc_context *context);
+
+/* Kinds of memory of a context. On the CPU both are host memory. */
+#define GSC_MEMORY_DEVICE 0u /* memory of the device */
+#define GSC_MEMORY_SHARED 1u /* host memory that the device reads and writes, too */
+
+/*
+ * Memory of a context, aligned to 256 bytes and not cleared. Free it before the context.
+ *
+ *     context  NULL: host memory
+ *     size     bytes; 0 gives NULL
+ */
+GSC_API gsc_status gsc_memory_create(gsc_context *context, uint32_t kind, uint64_t size, void **out,
+                                     gsc_error *err);
+
+/*
+ * Frees memory that gsc_memory_create made with the same context and that no call, stream or graph
+ * uses any more.
+ *
+ *     context  NULL: host memory
+ *     memory   NULL: does nothing
+ */
+GSC_API void gsc_memory_destroy(gsc_context *context, void *memory);
+
+/*
+ * Copies between any two of host, shared and device memory, in the order of on->stream. Host memory
+ * stays in use until gsc_exec_wait, or whatever else waits for the stream.
+ *
+ *     to    NULL only with size = 0
+ *     from  NULL only with size = 0
+ *     size  bytes
+ */
+GSC_API gsc_status gsc_memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
+                                   gsc_error *err);
+
+/*
+ * Waits until on->stream has done all that was enqueued. A stream that is being captured is refused
+ * with GSC_ERROR_UNAVAILABLE, and its capture goes on.
+ *
+ *     on  NULL: returns at once
+ */
+GSC_API gsc_status gsc_exec_wait(const gsc_exec *on, gsc_error *err);
+
+/* What runs here. The strings are never freed. */
+typedef struct gsc_info {
+    uint32_t struct_size;      /* set by the initialiser */
+    uint32_t version;          /* as gsc_version */
+    const char *cpu;           /* instruction set in use; GSC_CPU in the environment chooses */
+    const char *cpu_available; /* those that this machine can run, separated by spaces */
+    const char *cpu_note;      /* empty, or why GSC_CPU was not followed */
+    const char *cuda;          /* "available", or why there is no CUDA; asking starts the driver,
+                                  which a process forked later cannot use */
+} gsc_info;
+
+#define GSC_INFO_SIZE 40u
+#define GSC_INFO_INIT {GSC_INFO_SIZE, 0, 0, 0, 0, 0}
+
+/* Fills *out, which GSC_INFO_INIT made. */
+GSC_API gsc_status gsc_info_get(gsc_info *out, gsc_error *err);
+
+/* ---- Factor: what one loss was multiplied by ------------------------------------------------- */
+
+/*
+ * A snapshot of a scale. Unscale gradients by the factor that their loss was scaled by: where they
+ * arrive late (pipelines, an optimizer thread, offloading), copy state.factor when the loss is
+ * scaled and keep it with them.
+ */
+typedef struct gsc_factor {
+    double scale;      /* the loss is multiplied by this */
+    double inverse;    /* the gradients are multiplied by this */
+    float scale_f32;   /* scale, rounded; fused optimizers read the floats in place */
+    float inverse_f32; /* inverse, rounded */
+    uint64_t serial;   /* number of updates, and of states made from another, that led to it,
+                          from 1; 0: of no state */
+} gsc_factor;
+
+/*
+ * The factor of a scale, with serial 0.
+ *
+ *     scale  finite and above 0, as is its inverse
+ */
+GSC_API gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err);
+
+/*
+ * Multiplies the scale by `by` and divides the inverse by it. To get the mean of k gradients that
+ * were added, unscale their sum by the factor times k. *out may be *factor.
+ *
+ *     by  finite, above 0
+ */
+GSC_API gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, double by,
+                                       gsc_factor *out, gsc_error *err);
+
+/* ---- Report: what the gradients were like ---------------------------------------------------- */
+
+/* What a report can measure beside overflow, its place and its counts, which are always there. */
+#define GSC_WANT_NORM      1u /* sum_squares */
+#define GSC_WANT_AMAX      2u /* amax */
+#define GSC_WANT_UNDERFLOW 4u /* zeros_made, subnormals_made */
+
+/*
+ * All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool becomes a
+ * report; with `status` and `overflow` set, it is that of a rank whose call failed.
+ */
+typedef struct gsc_report {
+    float found_inf;         /* `overflow` as the float that fused optimizers read */
+    int32_t overflow;        /* 1: do not step. An element is Inf or NaN or became so, or
+                                options.policy says so, or the call failed */
+    gsc_status status;       /* GSC_OK, or the error that a device or a rank met */
+    uint32_t absent;         /* GSC_WANT_* bits that were not measured */
+    uint64_t serial;         /* of the factor; 0: unknown */
+    double amax;             /* largest finite magnitude after unscaling, before rounding; of a
+                                complex element its larger part */
+    double sum_squares;      /* of the finite elements after unscaling; its root is the norm. Of
+                                a number below 0 (gsc_report_number) the negative of its square */
+    int64_t elements;        /* elements seen */
+    int64_t nan_count;       /* elements that are NaN */
+    int64_t inf_count;       /* elements that are Inf, or became so by unscaling */
+    int64_t first_tensor;    /* where the first of these is: index in the list ... */
+    int64_t first_element;   /* ... and in the tensor; both 0 if both counts are */
+    int64_t zeros_made;      /* outputs that are zero while their input was not */
+    int64_t subnormals_made; /* outputs that are subnormal while their input was not */
+    int64_t clamped;         /* elements that options.clamp changed */
+    uint64_t agreement;      /* what gsc_report_stamp left: a digest of policy and state; 0:
+                                none; since 0.4 */
+    uint32_t status_rank;    /* 1 + the rank that status is of; 0: not known; since 0.4 */
+    uint32_t first_rank;     /* 1 + the rank that first_tensor is of, or, where nothing was
+                                counted, of the first with overflow; 0: not known; since 0.4 */
+    uint64_t reserved[9];    /* 0 */
+} gsc_report;
+
+/*
+ * The report of a number, for a policy that guards something else than gradients, such as the loss
+ * of each step: its state takes this report in gsc_state_update, and gsc_state_join says what both
+ * decided. The number counts with its sign; Inf and NaN are an overflow. Of a loss in the memory of
+ * a device gsc_check makes such a report, with GSC_WANT_NORM, of its magnitude.
+ *
+ *     number  any; magnitudes above 2^500 are taken for Inf
+ *
+ * Since 0.5.
+ */
+GSC_API gsc_status gsc_report_number(double number, gsc_report *out, gsc_error *err);
+
+/* What the merged reports are of. */
+#define GSC_MERGE_PARTS    0u /* different gradients: shards, layers, optimizers. Their sums of
+                                 squares add up */
+#define GSC_MERGE_SUMMANDS 1u /* gradients that are added: micro-batches, data-parallel ranks.
+                                 The norm of their sum is not known */
+
+/*
+ * One report of many. Ranks gather their reports and merge them in rank order, so that all get the
+ * same bits; that each rank is there once, and in order, is not checked. It lacks what one of them
+ * lacks, and of summands the norm and amax: ask the sum for those. first_tensor and first_element
+ * are those of the first report that has some. *out may be one of the reports.
+ *
+ * Digests that differ are refused: GSC_ERROR_AGREEMENT, with the index of the first report that has
+ * another one than those before it. A device, which returns no error, makes a report with that
+ * status and an overflow, so that nobody steps. A report without a digest, such as that of a rank
+ * that failed or that has no gradients, agrees with all.
+ *
+ * Merged reports may be merged again, per node and then across nodes: that gives what one merge of
+ * all gives, to the bit, except for sum_squares, which is then a sum of the nodes' sums: the same
+ * on all ranks as long as all merge the same groups, and that of one merge if each group but the
+ * last has 64 reports and at most 64 groups are merged. The policy belongs to the last merge. A
+ * group whose merge is refused still meets the others, with a report that has that status and an
+ * overflow, lest they wait for it.
+ *
+ *     reports  NULL only with n = 0
+ *     n        0 gives the report of an empty list
+ *     policy   NULL: an overflow in any report is one; with it, overflow is the policy's verdict
+ */
+GSC_API gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint64_t n,
+                                    uint32_t kind, const gsc_policy *policy, gsc_report *out,
+                                    gsc_error *err);
+
+/*
+ * *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in
+ * torch.nn.utils.clip_grad_norm_. The report has GSC_WANT_NORM. After gsc_check, unscaling by *out
+ * clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
+ *
+ *     factor    NULL: 1
+ *     max_norm  finite, above 0
+ */
+GSC_API gsc_status gsc_factor_clip(const gsc_exec *on, const gsc_factor *factor,
+                                   const gsc_report *report, double max_norm, gsc_factor *out,
+                                   gsc_error *err);
+
+/* ---- State: the scale and its counts --------------------------------------------------------- */
+
+/* Bits of state.events: what the last update did. */
+#define GSC_EVENT_GREW       1u    /* the scale became larger */
+#define GSC_EVENT_BACKED_OFF 2u    /* the scale became smaller */
+#define GSC_EVENT_SKIPPED    4u    /* an overflow, an outlier, or a failure on a device: leave
+                                      the parameters alone */
+#define GSC_EVENT_ABSORBED   8u    /* the overflow was absorbed by hysteresis or tolerance */
+#define GSC_EVENT_AT_CEILING 16u   /* max_scale held a growth */
+#define GSC_EVENT_AT_FLOOR   32u   /* min_scale held a backoff */
+#define GSC_EVENT_STALLED    64u   /* the overflow could not lower the scale */
+#define GSC_EVENT_STOPPED    128u  /* the policy gives up: training on would only skip */
+#define GSC_EVENT_STALE      256u  /* the report is of another factor than the one in force:
+                                      late, or used before */
+#define GSC_EVENT_OUTLIER    512u  /* the norm is above guard_threshold; neither SKIPPED nor
+                                      CLIPPED: it was let through; since 0.5 */
+#define GSC_EVENT_CLIPPED    1024u /* multiply the gradients by guard_multiplier, as
+                                      gsc_factor_guard does; since 0.5 */
+
+/* One scaler. A value without pointers: copy it, store it, send it. */
+typedef struct gsc_state {
+    gsc_factor factor;       /* the scale in force */
+    gsc_factor next;         /* the newest scale; differs only with apply_delay, where the next
+                                loss is scaled by it while the update for this one is under way */
+    double mean;             /* predictive policies: running mean of log2(amax) */
+    double slow_mean;        /* slower mean of log2(amax), with variance_decay */
+    double mean_square;      /* slower mean of its square */
+    double mean_start;       /* weight of the zero that mean began with */
+    double slow_start;       /* likewise of slow_mean */
+    int64_t good;            /* good steps since the last overflow or growth; with
+                                GSC_GROWTH_EVERY since the last overflow */
+    int64_t steps;           /* all steps since the last change */
+    int64_t overflows;       /* overflows not reset yet */
+    int64_t stalled;         /* overflows in a row that could not lower the scale */
+    uint32_t events;         /* GSC_EVENT_* of the last update */
+    gsc_status status;       /* GSC_OK, or the error of the last update on a device */
+    int64_t skipped;         /* overflows since the start; what the guard skipped is in
+                                guard_skips */
+    int64_t growths;         /* updates since the start that made the scale larger */
+    int64_t backoffs;        /* updates since the start that made it smaller */
+    float skip_f32;          /* 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer that
+                                runs after the update takes as found_inf */
+    uint32_t reserved_u32;   /* 0 */
+    double guard_mean;       /* policies that guard: mean of the samples; since 0.5 */
+    double guard_variance;   /* their variance; since 0.5 */
+    int64_t guard_count;     /* their number; since 0.5 */
+    int64_t guard_run;       /* outliers in a row; since 0.5 */
+    int64_t guard_skips;     /* steps since the start that were skipped as outliers; since 0.5 */
+    double guard_multiplier; /* of the last update: 1, below 1 where it clips, 0 where the step
+                                is skipped; without a guard 0; since 0.5 */
+    double guard_threshold;  /* what the last update's norm was held against; 0: against nothing;
+                                since 0.5 */
+    uint64_t reserved[3];    /* 0 */
+} gsc_state;
+
+/*
+ * Without `from`, the state before the first step. With it, a state that has the scale
+ * from->factor.scale at once, and its counts, means and totals: to set the scale of a state or its
+ * counts, change a copy and hand it over. *out may be *from. A scale of 0 or infinity, which some
+ * peers reach, is taken; its factor is refused by every call that multiplies.
+ *
+ *     from  NULL: the policy's start
+ */
+GSC_API gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy,
+                                  const gsc_state *from, gsc_state *out, gsc_error *err);
+
+/*
+ * One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
+ * report on all of its gradients. *out may be *state. What happened is in out->events; a caller
+ * that steps after this call does so unless GSC_EVENT_SKIPPED is there, and must where the policy
+ * guards, as only the update knows outliers: report.overflow is about overflow alone. To know
+ * before, update a copy of the state. A report that lacks what the policy judges by is refused;
+ * options.policy measures it. A predictive policy takes a report with amax 0 and no overflow as no
+ * sample: the scale stays.
+ */
+GSC_API gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy,
+                                    const gsc_state *state, const gsc_report *report,
+                                    gsc_state *out, gsc_error *err);
+
+/*
+ * *out is `state`, and skips, clips or stops also where `other` did in its last update: the state
+ * of another signal, such as the loss, which a policy of its own judged. It has the events SKIPPED,
+ * STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale, counts and samples
+ * are those of `state`. *out may be either. Of several signals join one after the other.
+ *
+ * Since 0.5.
+ */
+GSC_API gsc_status gsc_state_join(const gsc_exec *on, const gsc_state *state,
+                                  const gsc_state *other, gsc_state *out, gsc_error *err);
+
+/*
+ * *out is *factor with its inverse multiplied by state->guard_multiplier if the last update clips
+ * (GSC_EVENT_CLIPPED), else *factor. After gsc_check and gsc_state_update, unscaling by *out clips
+ * in the same pass; an optimizer that takes a multiplier takes out->inverse_f32, and
+ * state->skip_f32 as found_inf. `factor` is that of the gradients, copied before the update.
+ *
+ *     factor  NULL: 1
+ *
+ * Since 0.5.
+ */
+GSC_API gsc_status gsc_factor_guard(const gsc_exec *on, const gsc_factor *factor,
+                                    const gsc_state *state, gsc_factor *out, gsc_error *err);
+
+/* Of gsc_state_save. */
+#define GSC_SAVED_SIZE 1024u /* bytes that hold any saved state of this major version */
+
+/*
+ * Writes policy and state, which are host memory, as bytes that any later version on any machine
+ * reads: versioned, with a checksum. *size becomes their number; with bytes NULL and capacity 0
+ * only that.
+ *
+ *     bytes     NULL only with capacity = 0
+ *     capacity  bytes; GSC_SAVED_SIZE always suffices
+ */
+GSC_API gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *state, void *bytes,
+                                  uint64_t capacity, uint64_t *size, gsc_error *err);
+
+/*
+ * Reads what gsc_state_save wrote. Fields that the caller's *policy is too small for must be 0 in
+ * the bytes.
+ *
+ *     policy  NULL: not wanted; else GSC_POLICY_INIT made it
+ */
+GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy,
+                                  gsc_state *state, gsc_error *err);
+
+/* ---- Ranks: all step, or none ---------------------------------------------------------------- */
+
+/*
+ * Ranks that hold parts or copies of one model each have a state, and it stays the same on all of
+ * them. Each one stamps the report of its own gradients, gathers those of all in the order of the
+ * ranks, and merges them; a rank whose call failed does so with zeros, `status` and `overflow`,
+ * instead of leaving the others to wait:
+ *
+ *     gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, NULL);
+ *     gsc_report_stamp(NULL, &report, &policy, &state, rank, &report, NULL);
+ *     MPI_Allgather(&report, sizeof report, MPI_BYTE, all, sizeof report, MPI_BYTE, comm);
+ *     if (gsc_report_merge(NULL, all, ranks, GSC_MERGE_PARTS, &policy, &report, &err) != GSC_OK) ... all stop: err.message ...
+ *     if (!report.overflow) ... optimizer step ...
+ *     if (gsc_state_update(NULL, &policy, &state, &report, &state, &err) != GSC_OK) ... all stop: the call of one failed ...
+ *
+ * A rank that loaded another checkpoint, missed a step or has other rules is found by the merge,
+ * before anybody steps. After a merge that was refused nobody updates: the report is still that of
+ * this rank alone.
+ */
+
+/*
+ * *out is the report with the rank that it is of and, as `agreement`, a digest of the policy and of
+ * the state that the step began with: of all that decides later steps (rules, scales, counts,
+ * means), not of totals, serials, events and init_scale. The digest is never 0, and the same on
+ * every device and in every language; ranks run one version of this library. *out may be *report.
+ *
+ *     policy  NULL: the digest is of the state alone
+ *     state   NULL: the digest is of the policy alone; both NULL: only the rank is said, and
+ *             agreement is 0
+ *     rank    from 0, below 2^32 - 1
+ *
+ * Since 0.4.
+ */
+GSC_API gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report,
+                                    const gsc_policy *policy, const gsc_state *state, uint32_t rank,
+                                    gsc_report *out, gsc_error *err);
+
+/* ---- Checkpoints and settings of frameworks -------------------------------------------------- */
+
+/*
+ * What a framework saves of its scaler, and how it is set up, are names with numbers: a list of
+ * entries. The library reads those of every framework that it has a preset of, and writes a state
+ * as a framework would, so that training goes on where it stopped, there or here:
+ *
+ *     gsc_entry entries[] = {{"scale", GSC_ENTRY_NUMBER, 0, 2048.0, ""},
+ *                            {"growth_interval", GSC_ENTRY_NUMBER, 0, 2000.0, ""},
+ *                            {"_growth_tracker", GSC_ENTRY_NUMBER, 0, 3.0, ""}};
+ *     gsc_note notes[GSC_NOTES + 3];
+ *     gsc_state_import("torch", NULL, entries, 3, NULL, &policy, &state, notes, GSC_NOTES + 3, NULL);
+ *     for (int i = 0; notes[i].kind; i++)
+ *         puts(notes[i].message);
+ *
+ * All of it is host memory. A list that a call fills ends with a kind of 0 where there is room:
+ * what is not used is zeros.
+ */
+
+/*
+ * entry.kind: what is at the key. All numbers are read alike; gsc_state_export says which ones a
+ * loader expects.
+ *
+ * Since 0.3.
+ */
+#define GSC_ENTRY_NONE    0u /* no entry: passed over, and where a list ends */
+#define GSC_ENTRY_NUMBER  1u /* `value`, any number */
+#define GSC_ENTRY_TEXT    2u /* `text` */
+#define GSC_ENTRY_EMPTY   3u /* null, None, nil: switched off */
+#define GSC_ENTRY_INTEGER 4u /* `value`, which the framework has as an integer */
+#define GSC_ENTRY_BOOLEAN 5u /* `value`, 0 or 1, which it has as a boolean */
+
+/*
+ * A key of a checkpoint or a configuration, and what is there.
+ *
+ * Since 0.3.
+ */
+typedef struct gsc_entry {
+    char key[112];     /* ends with a zero; nested keys are joined by dots, as in
+                          "grad_scaler.scale" */
+    uint32_t kind;     /* GSC_ENTRY_* */
+    uint32_t reserved; /* 0 */
+    double value;      /* the number */
+    char text[32];     /* the text, such as "dynamic"; ends with a zero */
+} gsc_entry;
+
+/*
+ * note.kind: what a call has to tell.
+ *
+ * Since 0.3.
+ */
+#define GSC_NOTE_NONE     0u /* no note: where a list ends */
+#define GSC_NOTE_FORMAT   1u /* the entries were recognised: `field` is the name of the format */
+#define GSC_NOTE_LACKS    2u /* the entries do not say `field`: `value` is that of the policy, or
+                                where a count starts */
+#define GSC_NOTE_IGNORED  3u /* the key of `entry` means nothing in this format */
+#define GSC_NOTE_CHANGED  4u /* `field` became `value`, which is what `entry` means to this
+                                policy */
+#define GSC_NOTE_UNUSABLE 5u /* the scale is 0 or infinity: no call multiplies by it */
+#define GSC_NOTE_LOST     6u /* the format has no key for `field`, which is `value` */
+
+/*
+ * Something that the caller may want to know of a call that succeeded.
+ *
+ * Since 0.3.
+ */
+typedef struct gsc_note {
+    uint32_t kind;     /* GSC_NOTE_* */
+    uint32_t reserved; /* 0 */
+    int64_t entry;     /* which of the entries, from 0; -1: none */
+    double value;      /* the number that counts from now on */
+    char field[24];    /* field of the policy or the state; with FORMAT the name of the format */
+    char message[208]; /* a sentence, such as "growth_interval is not among the entries: it is
+                          1000, as in the policy" */
+} gsc_note;
+
+/*
+ * How long lists are.
+ *
+ * Since 0.3.
+ */
+#define GSC_ENTRIES 64u /* entries that hold any state in any format */
+#define GSC_NOTES   64u /* with the number of entries added: notes that any call has */
+
+/*
+ * Name of format `index`, from 0; most are those of presets. NULL past the last.
+ *
+ * Since 0.3.
+ */
+GSC_API const char *gsc_format_name(uint32_t index);
+
+/*
+ * Whose format `index` is and what it holds, in a sentence. NULL past the last.
+ *
+ * Since 0.3.
+ */
+GSC_API const char *gsc_format_summary(uint32_t index);
+
+/*
+ * Reads a checkpoint. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with the
+ * settings that are among the entries, and `state` goes on from the counts that are there. Both
+ * policies may be one struct. Without `format` the keys tell which it is; where several fit they
+ * must read alike, else the call fails and names them. A scale that is missing, or no number that a
+ * scale or a count can be, is refused by its key. What is not among the entries, has no place here,
+ * or means something else to this policy, such as a count past its interval, is in the notes.
+ *
+ *     format    NULL: recognised by the keys
+ *     prefix    what the keys begin with, up to a dot, such as "loss_scaler1"; "": nothing; NULL:
+ *               wherever in the entries one scaler is
+ *     policy    NULL: the preset of the format
+ *     notes     NULL only with capacity = 0
+ *     capacity  notes that there is room for; further ones are dropped
+ *
+ * Since 0.3.
+ */
+GSC_API gsc_status gsc_state_import(const char *format, const char *prefix,
+                                    const gsc_entry *entries, uint64_t n, const gsc_policy *policy,
+                                    gsc_policy *out_policy, gsc_state *state, gsc_note *notes,
+                                    uint64_t capacity, gsc_error *err);
+
+/*
+ * Writes a state, and of its policy the settings that belong to it, in the keys of a framework.
+ * What they cannot hold is in the notes; all else comes back from gsc_state_import. Refused if
+ * there is room for too few entries.
+ *
+ *     prefix    what the keys begin with; "": nothing; NULL: as the framework has it
+ *     n         entries that there is room for; GSC_ENTRIES always suffices
+ *     notes     NULL only with capacity = 0
+ *     capacity  notes that there is room for; further ones are dropped
+ *
+ * Since 0.3.
+ */
+GSC_API gsc_status gsc_state_export(const char *format, const char *prefix,
+                                    const gsc_policy *policy, const gsc_state *state,
+                                    gsc_entry *entries, uint64_t n, gsc_note *notes,
+                                    uint64_t capacity, gsc_error *err);
+
+/*
+ * Reads how a framework's scaler is set up: the arguments of its constructor or program, or its
+ * part of a configuration. What is in `out`, which GSC_POLICY_INIT made, is then `policy` with
+ * these settings; both may be one struct. The names of the fields of a policy are taken in every
+ * format, too, and alone where the name is of a preset that is no format.
+ *
+ *     prefix    what the keys begin with, up to a dot, such as "fp16"; others are passed over, but
+ *               one that no key begins with is refused; NULL: nothing
+ *     entries   NULL only with n = 0
+ *     policy    NULL: the preset of the format
+ *     notes     NULL only with capacity = 0
+ *     capacity  notes that there is room for; further ones are dropped
+ *
+ * Since 0.3.
+ */
+GSC_API gsc_status gsc_policy_import(const char *format, const char *prefix,
+                                     const gsc_entry *entries, uint64_t n, const gsc_policy *policy,
+                                     gsc_policy *out, gsc_note *notes, uint64_t capacity,
+                                     gsc_error *err);
+
+/* ---- Tensors --------------------------------------------------------------------------------- */
+
+/* dtype of a tensor. */
+#define GSC_F32        1u /* IEEE binary32 */
+#define GSC_F64        2u /* IEEE binary64 */
+#define GSC_F16        3u /* IEEE binary16 */
+#define GSC_BF16       4u /* bfloat16: the upper half of a binary32 */
+#define GSC_F8_E4M3FN  5u /* OCP FP8 without Inf; up to 448 */
+#define GSC_F8_E5M2    6u /* OCP FP8: the upper half of a binary16 */
+#define GSC_CB16       7u /* Cerebras' 16 bits: 6 of exponent, 9 of mantissa, bias 42 */
+#define GSC_COMPLEX64  8u /* two binary32: real, imaginary */
+#define GSC_COMPLEX128 9u /* two binary64 */
+
+/* A run of elements. An input is only read, although `data` is not const. */
+typedef struct gsc_tensor {
+    void *data;        /* first element, any alignment; NULL only if count is 0 */
+    uint64_t count;    /* elements */
+    uint32_t dtype;    /* GSC_F32 ... */
+    uint32_t reserved; /* 0 */
+} gsc_tensor;
+
+/* Bytes of one element; 0 for a number that is no dtype. */
+GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
+
+/*
+ * Of options.histogram: word k counts magnitudes from 2^(4k-48) up to 2^(4k-44) after unscaling,
+ * word 0 all smaller ones except zeros, word 15 all larger finite ones, word 16 the elements that
+ * were looked at: the first 4,096 of every 65,536 of a tensor, of a complex one half as many. Add
+ * the words to merge.
+ */
+#define GSC_HISTOGRAM_WORDS 17u /* words of a histogram */
+
+/*
+ * What a call on tensors measures beside overflow, where that goes, and whether it clamps. NULL and
+ * GSC_OPTIONS_INIT: nothing more.
+ */
+typedef struct gsc_options {
+    uint32_t struct_size;     /* set by the initialiser */
+    uint32_t want;            /* GSC_WANT_* bits */
+    const gsc_policy *policy; /* measures what this policy judges by, too, and report.overflow is
+                                 its verdict; NULL: Inf and NaN are overflows */
+    double clamp;             /* limits outputs to [-clamp, clamp]; the report is of the values
+                                 before that; 0: none */
+    gsc_report *each;         /* n reports: each[i] is of tensor i alone, and its overflow says
+                                 whether that has an Inf or NaN; NULL: none */
+    int64_t *histogram;       /* GSC_HISTOGRAM_WORDS of them; NULL: none */
+} gsc_options;
+
+#define GSC_OPTIONS_SIZE 40u
+#define GSC_OPTIONS_INIT {GSC_OPTIONS_SIZE, 0, 0, 0.0, 0, 0}
+
+/* ---- Calls on tensors ------------------------------------------------------------------------ */
+
+/*
+ * A call takes a whole list of mixed dtypes and sizes, in any layout that is dense. Input and
+ * output of an entry have equal counts, and either the same address and element size (in place) or
+ * no byte in common. No output may overlap another entry; this is not checked. A complex tensor
+ * goes with a complex one only; each of its elements counts once, by its larger part.
+ *
+ * Narrow types are widened exactly, multiplied in float (doubles, and all types where the factor is
+ * no normal float, in double) and rounded to nearest even. NaN stays NaN; a multiplier of exactly 1
+ * into the same dtype copies the bits. A finite value beyond the range of its output becomes Inf,
+ * or NaN where there is no Inf, and counts as Inf. A clamp makes Inf the limit, though it counts,
+ * and leaves NaN.
+ *
+ * A factor of NULL is 1: then gsc_scale and gsc_unscale are casts, and options.clamp makes them
+ * saturate. Options and report may be NULL: nothing is wanted.
+ */
+
+/*
+ * Reports on tensors * factor.inverse without writing it: what gsc_unscale in place would report.
+ *
+ *     factor   NULL: 1
+ *     tensors  NULL only with n = 0
+ *     options  NULL: nothing is wanted; its clamp must be 0
+ */
+GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
+                             const gsc_tensor *tensors, uint64_t n, const gsc_options *options,
+                             gsc_report *report, gsc_error *err);
+
+/*
+ * out = tensors * factor.inverse. Writes all elements, also when report->overflow is set. float16
+ * gradients are best unscaled into float32: in place most of what scaling saved is lost again.
+ *
+ *     factor   NULL: 1
+ *     tensors  NULL only with n = 0
+ *     out      NULL only with n = 0
+ *     options  NULL: nothing is wanted
+ *     report   NULL: not wanted
+ */
+GSC_API gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor,
+                               const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
+                               const gsc_options *options, gsc_report *report, gsc_error *err);
+
+/*
+ * out = tensors * factor.scale: the loss, or what a backward pass starts from.
+ *
+ *     factor   NULL: 1
+ *     tensors  NULL only with n = 0
+ *     out      NULL only with n = 0
+ *     options  NULL: nothing is wanted
+ *     report   NULL: not wanted
+ */
+GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
+                             const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
+                             const gsc_options *options, gsc_report *report, gsc_error *err);
+
+/*
+ * out += tensors * factor.inverse if every product is finite in the dtype of its output, else
+ * nothing: a micro-batch that overflowed is left out, so divide the sums by the number of those
+ * that were added. The report is of the products; whether the sums are finite shows when they are
+ * unscaled or checked. Sums are made in the type that multiplies, or in double if `out` is double.
+ * Reads `tensors` twice; `out` is other memory.
+ *
+ * A step of several micro-batches: merge their reports as summands. Unscale the sums by a factor of
+ * the number that was added, with options.policy, and step if that report has no overflow. Update
+ * with the merged report if it has an overflow, else with that of the sums.
+ *
+ *     factor   NULL: 1
+ *     tensors  NULL only with n = 0
+ *     out      NULL only with n = 0
+ *     options  NULL: nothing is wanted; its clamp must be 0
+ */
+GSC_API gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor,
+                                  const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
+                                  const gsc_options *options, gsc_report *report, gsc_error *err);
+
+/*
+ * Bytes of on->workspace that any of these calls needs for this list; 0 on the CPU.
+ *
+ *     tensors  NULL only with n = 0
+ *     options  NULL: nothing is wanted
+ */
+GSC_API gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uint64_t n,
+                                      const gsc_options *options, uint64_t *size, gsc_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
