@@ -13,7 +13,7 @@ import random
 import pytest
 import torch
 
-from gradscaler import Want, _cuda
+from gradscaler import Guard, Policy, Want, _cuda
 from gradscaler import _gradscaler as c
 from gradscaler.torch import GradScaler, StallError, _place, _shadow
 
@@ -89,7 +89,7 @@ def trained(scale, fused, clip, wait, **rules):
         result = one.step(optimizer)
         wait()
         report = one.report
-        log.append((result, one.step_was_skipped, norm and norm.item(), report.bad, report.elements))
+        log.append((result, one.step_was_skipped, norm and norm.item(), report.bad, report.elements, one.reason))
         one.update(None if chance.random() < 0.9 else 777.7)
         wait()
         log.append((one.get_scale(), one._growth_tracker.item()))
@@ -111,6 +111,23 @@ def test_training_on_a_device_has_the_bits_of_the_host(device, rules, fused, cli
     device.undo()
     here = trained(3000.0, fused, clip, lambda: None, **rules)
     assert there[0] == here[0]
+    assert all(torch.equal(a, b) for a, b in zip(there[1], here[1], strict=True))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("flags", [0, Guard.CLIP])
+def test_a_guard_on_a_device_has_the_bits_of_the_host(device, flags, fused):
+    for name in "gsc_state_update", "gsc_factor_guard":  # torch's own calls here do not wait for what is enqueued
+        call = getattr(c, name)
+        device.setattr(c, name, lambda *arguments, call=call: (call(*arguments), wait())[0])
+    guard = {"guard_ratio": 1.2, "guard_warmup": 4, "guard_decay": 0.9, "guard_flags": flags}
+    rules = {"policy": Policy("torch", growth_interval=3, **guard)}
+    there = trained(3000.0, fused, None, wait, **rules)
+    device.undo()
+    here = trained(3000.0, fused, None, lambda: None, **rules)
+    assert there[0] == here[0]
+    reasons = {entry[-1].split(":")[0].split(" to ")[0] for entry in here[0][::2] if entry[-1]}
+    assert reasons == {"skipped"} | ({"clipped"} if flags else set())
     assert all(torch.equal(a, b) for a, b in zip(there[1], here[1], strict=True))
 
 

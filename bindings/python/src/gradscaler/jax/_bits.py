@@ -3,7 +3,7 @@
 
 The structs of the library hold doubles and int64. What the policy step computes with them is done here in uint32
 alone, elementwise and of any shape, so its bits are those of C on every platform that XLA compiles for. Doubles are
-not negative and not NaN, as scales, norms and magnitudes are.
+not NaN and, except where a name says signed, not negative, as scales, norms and magnitudes are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 Word = jnp.ndarray
@@ -256,6 +257,76 @@ def plus(a: Pair, b: Pair) -> Pair:
     return select(~less(a, pair(_INFINITY)), pair(_INFINITY), result)
 
 
+def minus(a: Pair, b: Pair) -> Pair:
+    """a - b as a double, where b is not above a; infinity less itself is not asked for."""
+    (ma, ea), (mb, eb) = _open(a), _open(b)
+    mb, lost = _shift_right(mb, jnp.maximum(ea - eb, 0).astype(jnp.uint32))
+    rest = subtract(subtract(ma, mb), (jnp.zeros_like(ma[0]), lost.astype(jnp.uint32)))  # and a bit, if one was lost
+    result = select(is_zero(b), a, _round(rest, ea, lost))
+    return select(equal(a, b), (jnp.zeros_like(result[0]), jnp.zeros_like(result[1])), result)
+
+
+_SIGN = 1 << 31
+
+
+def negated(a: Pair) -> Pair:
+    return a[0] ^ u32(_SIGN), a[1]
+
+
+def magnitude(a: Pair) -> Pair:
+    return a[0] & u32(_SIGN - 1), a[1]
+
+
+def signed(a: Pair, negative: Word) -> Pair:
+    """A double that is not negative, or its opposite."""
+    return a[0] | jnp.where(negative, u32(_SIGN), u32(0)), a[1]
+
+
+def is_negative(a: Pair) -> Word:
+    return a[0] >> 31 != 0
+
+
+def signed_plus(a: Pair, b: Pair) -> Pair:
+    """a + b of doubles of either sign; infinity less itself is not asked for."""
+    ma, mb = magnitude(a), magnitude(b)
+    swaps = less(ma, mb)
+    large, small = select(swaps, mb, ma), select(swaps, ma, mb)
+    same = is_negative(a) == is_negative(b)
+    result = select(same, plus(large, small), minus(large, small))
+    return signed(result, is_negative(select(swaps, b, a)) & ~is_zero(result))
+
+
+def signed_less(a: Pair, b: Pair) -> Word:
+    """Of doubles of either sign; 0 is not less than -0, nor it than 0."""
+    both = (a[0] << 1 | a[1] | b[0] << 1 | b[1]) != 0
+    down, up = is_negative(a), less(magnitude(a), magnitude(b))
+    down_up = less(magnitude(b), magnitude(a))
+    return both & jnp.where(down == is_negative(b), jnp.where(down, down_up, up), down)
+
+
+def root(a: Pair) -> Pair:
+    """The square root of a double that is not negative, a bit at a time."""
+    mantissa, exponent = _open(a)
+    odd = (exponent & 1) != 0
+    rest = select(odd, _shift_right(mantissa, u32(1))[0], mantissa)  # its low bits are 0
+    exponent = exponent + odd.astype(jnp.int32)
+    nothing = jnp.zeros_like(rest[0])
+
+    def next_bit(_: int, carry: tuple[Pair, Pair, Pair]) -> tuple[Pair, Pair, Pair]:
+        digits, rest, result = carry
+        rest = rest[0] << 2 | rest[1] >> 30, rest[1] << 2 | digits[0] >> 30
+        digits = digits[0] << 2 | digits[1] >> 30, digits[1] << 2
+        trial = result[0] << 2 | result[1] >> 30, result[1] << 2 | 1
+        fits = ~less(rest, trial)
+        rest = select(fits, subtract(rest, trial), rest)
+        return digits, rest, (result[0] << 1 | result[1] >> 31, result[1] << 1 | fits.astype(jnp.uint32))
+
+    zero = nothing, nothing
+    _, rest, result = lax.fori_loop(0, 56, next_bit, varying((rest, zero, zero), rest))
+    result = _round(result, (exponent >> 1) - 24, ~is_zero(rest))
+    return select(is_zero(a) | ~less(a, pair(_INFINITY)), a, result)
+
+
 def of_integer(a: Pair) -> Pair:
     """The double nearest to a 64-bit integer."""
     return select(is_zero(a), a, _round(a, jnp.int32(0), jnp.bool_(False)))
@@ -302,3 +373,95 @@ def moved(a: Pair, powers: int) -> Pair:
     """a * 2^powers, where neither is out of the range of normal doubles; 0 and infinity stay."""
     stays = is_zero(a) | ~less(a, pair(_INFINITY))
     return select(stays, a, (a[0] + u32(powers % 4096 << 20), a[1]))
+
+
+# ---- programs ----
+
+
+class Sheet:
+    """Arithmetic of doubles of either sign, a line after the other in one loop, whose body has each operation once.
+
+    XLA takes long over a chain of them: minutes, where a rule has fifty. Numbers of a sheet are added, subtracted,
+    multiplied, divided and compared by <, which gives 1 or 0; `of` has what some of them are.
+    """
+
+    def __init__(self) -> None:
+        self._inputs: list[Pair] = []
+        self._lines: list[tuple[int, tuple[int, ...]]] = []
+
+    def number(self, value: Any) -> Number:
+        """A number that is known, or a pair."""
+        self._inputs.append(value if isinstance(value, tuple) else double(float(value)))
+        return Number(self, -len(self._inputs))
+
+    def line(self, operation: str, *operands: Any) -> Number:
+        places = [x._at if isinstance(x, Number) else self.number(x)._at for x in operands]
+        self._lines.append((list(_OPERATIONS).index(operation), tuple((places * 3)[:3])))
+        return Number(self, len(self._lines) - 1)
+
+    def pick(self, condition: Number, a: Any, b: Any) -> Number:
+        return self.line("pick", condition, a, b)
+
+    def of(self, *numbers: Number) -> list[Pair]:
+        """What they are: a program of all lines."""
+        first = len(self._inputs)
+
+        def place(at: int) -> int:
+            return -1 - at if at < 0 else first + at
+
+        given = jnp.broadcast_arrays(*(word for value in self._inputs for word in value))
+        highs, lows = given[0::2], given[1::2]
+        blank = [jnp.zeros_like(highs[0])] * len(self._lines)
+        registers = varying((jnp.stack([*highs, *blank]), jnp.stack([*lows, *blank])), given)
+        lines = [(code, first + i, *map(place, at)) for i, (code, at) in enumerate(self._lines)]
+
+        def next_line(registers: Pair, line: Any) -> tuple[Pair, None]:
+            operands = [tuple(word[line[k]] for word in registers) for k in range(2, 5)]
+            result = lax.switch(line[0], list(_OPERATIONS.values()), *operands)
+            return tuple(word.at[line[1]].set(one) for word, one in zip(registers, result, strict=True)), None
+
+        registers, _ = lax.scan(next_line, registers, np.array(lines, np.int32))
+        return [(registers[0][place(x._at)], registers[1][place(x._at)]) for x in numbers]
+
+
+class Number:
+    """One of a sheet."""
+
+    def __init__(self, sheet: Sheet, at: int) -> None:
+        self._sheet, self._at = sheet, at
+
+    def __add__(self, other: Any) -> Number:
+        return self._sheet.line("plus", self, other)
+
+    def __sub__(self, other: Any) -> Number:
+        return self._sheet.line("less by", self, other)
+
+    def __mul__(self, other: Any) -> Number:
+        return self._sheet.line("times", self, other)
+
+    def __truediv__(self, other: Any) -> Number:
+        return self._sheet.line("over", self, other)
+
+    def __lt__(self, other: Any) -> Number:
+        return self._sheet.line("is below", self, other)
+
+    def root(self) -> Number:
+        return self._sheet.line("root", self)
+
+
+def _of_signed(operation: Any) -> Any:
+    def result(a: Pair, b: Pair, _: Pair) -> Pair:
+        return signed(operation(magnitude(a), magnitude(b)), is_negative(a) != is_negative(b))
+
+    return result
+
+
+_OPERATIONS = {
+    "plus": lambda a, b, _: signed_plus(a, b),
+    "less by": lambda a, b, _: signed_plus(a, negated(b)),
+    "times": _of_signed(lambda a, b: times(a, b)),
+    "over": _of_signed(lambda a, b: divided(a, b)),
+    "is below": lambda a, b, _: select(signed_less(a, b), double(1.0), pair(0)),
+    "root": lambda a, _, __: root(a),
+    "pick": lambda condition, a, b: select(is_zero(condition), b, a),
+}

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._structs import Test, Want
+from .._structs import Want
+from . import _plain
 from ._scaler import Report, Scaler, _float_dtype, _limit
 
 
@@ -33,8 +34,9 @@ def scaled(
         updates, state = optimizer.update(grads, state, params)
         params = optax.apply_updates(params, updates)
 
-    Gradients are unscaled in `dtype` and clipped to the global norm `max_norm`. After an overflow the updates are
-    zeros, and the inner state is the one before. It may be a part of optax.chain, in whose state its own then is.
+    Gradients are unscaled in `dtype` and clipped to the global norm `max_norm`. After an overflow, and where the guard
+    of the policy skips, the updates are zeros, and the inner state is the one before. It may be a part of optax.chain,
+    in whose state its own then is.
     """
     import optax
 
@@ -44,7 +46,7 @@ def scaled(
     if not hasattr(optimizer, "init") or not hasattr(optimizer, "update"):
         raise TypeError(f"optimizer must be one of optax, such as optax.adam(1e-3), not {type(optimizer).__name__}")
     max_norm, dtype = _limit("max_norm", max_norm), None if dtype is None else _float_dtype(dtype)
-    measures_norm = max_norm is not None or scaler.policy.overflow_test == Test.NORM
+    measures_norm = max_norm is not None or _plain.by_norm(scaler.policy)
     inner = optax.with_extra_args_support(optimizer)
 
     def init(params: Any) -> ScaledState:
@@ -67,7 +69,7 @@ def scaled(
             zeros = jax.tree.map(lambda update: jnp.zeros(update.shape, update.dtype), updates)
             return zeros, jax.tree.map(lambda old, new: jnp.asarray(old, new.dtype), state.inner, after)
 
-        updates, after = lax.cond(report.overflow, skip, step)
+        updates, after = lax.cond(scaler.skip, skip, step)
         return updates, ScaledState(scaler, after, report)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -21,11 +21,12 @@ from jax import lax
 from .. import _gradscaler as c
 from .. import _structs
 from .._scaler import Policy
-from .._structs import Arithmetic, Event, Growth, Limit, Quirk, Reset, Status, Test, Want
+from .._structs import Arithmetic, Event, Growth, Guard, Limit, Quirk, Reset, Sample, Status, Test, Want
 from . import _bits as b
 
 STATE_WORDS, REPORT_WORDS, FACTOR_WORDS = 64, 48, 8
 _MOST = float(np.finfo(np.float32).max)
+_GUARD_MOST = 2.0**500
 
 
 class Result(NamedTuple):
@@ -42,6 +43,8 @@ def why_not(policy: Policy | None = None, want: int = 0, histogram: bool = False
     """None, or what of this only the compiled handler can do."""
     if policy is not None and policy.target_amax != 0:
         return "a policy that predicts the scale (target_amax) computes logarithms in doubles"
+    if policy is not None and policy.guards and policy.guard_flags & Guard.CORRECTED:
+        return "a guard whose mean is corrected (Guard.CORRECTED) computes logarithms in doubles"
     if policy is not None and policy.growth_rule == Growth.EVERY and policy.growth_interval >= 2**31:
         return "a growth_interval of 2^31 or more with Growth.EVERY divides 64-bit numbers"
     if want & Want.UNDERFLOW:
@@ -305,7 +308,7 @@ def tensors(
     """`_xla.tensors`, in jax.numpy; `factor` may be a whole state, and None is 1."""
     if factor is None:
         factor = jnp.asarray(np.frombuffer(bytes(_ONE), np.uint32))
-    asked = want | (Want.NORM if max_norm is not None or (policy and policy.overflow_test == Test.NORM) else 0)
+    asked = want | (Want.NORM if max_norm is not None or by_norm(policy) else 0)
     good = _usable(factor)
     number = _multiplier(b.read(factor, _SCALE if operation == "scale" else _INVERSE), good)
     targets = [o.dtype for o in out] if out is not None else dtypes or [leaf.dtype for leaf in leaves]
@@ -453,11 +456,21 @@ def _failed(status: int) -> np.ndarray:
     return np.frombuffer(bytes(_structs.Report(status=status, overflow=1, found_inf=1)), np.uint32)
 
 
+def by_norm(policy: Policy | None) -> bool:
+    """Whether a policy asks for the norm."""
+    return policy is not None and (policy.guards or policy.overflow_test == Test.NORM)
+
+
+def _too_large(policy: Policy, squares: b.Pair) -> jax.Array:
+    most = _MOST if policy.overflow_test == Test.NORM else _GUARD_MOST**2
+    return b.less(b.double(most), b.magnitude(squares))
+
+
 def _judged(fields: dict[str, Any], policy: Policy | None) -> jax.Array:
     """The report, with the verdict of the policy."""
     overflow = fields["overflow"]
-    if policy is not None and policy.overflow_test == Test.NORM:
-        overflow = overflow | b.less(b.double(_MOST), fields["sum_squares"])
+    if by_norm(policy):
+        overflow = overflow | _too_large(policy, fields["sum_squares"])
     return _report(fields | {"overflow": overflow, "found_inf": as_bits(overflow)})
 
 
@@ -488,7 +501,7 @@ def merge(reports: jax.Array, *, policy: Policy | None = None, summands: bool = 
         differs = known & ~b.equal(agreement, first)
         fields["status_rank"] = jnp.where(jnp.any(status != 0), ranks[jnp.argmax(status != 0)], 0)
     report = _judged(fields, policy)
-    if policy is not None and policy.overflow_test == Test.NORM:  # a report that lacks what the policy judges by
+    if by_norm(policy):  # a report that lacks what the policy judges by
         lacks = (absent & int(Want.NORM) != 0) & ~fields["overflow"]
         report = jnp.where(lacks, _failed(Status.ERROR_REPORT), report)
     if differs is not None:
@@ -539,6 +552,11 @@ def stamp(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
     # A loop: XLA takes long over a chain of products.
     words = tuple(jnp.stack(part) for part in zip(*_digest_words(state), strict=True))
     digest, _ = lax.scan(mix, b.varying(b.pair(_policy_digest(bytes(policy))), words), words)
+    if policy.guards:
+        guard = [_pair(_structs.State, state, name) for name in _GUARD[:4]]
+        words = tuple(jnp.stack(part) for part in zip(*guard, strict=True))
+        begun = ~b.is_zero(guard[2]) | ~b.is_zero(guard[3])
+        digest = b.select(begun, lax.scan(mix, digest, words)[0], digest)
     digest = b.select(b.is_zero(digest), b.pair(1), digest)
     for name, word in {"status_rank": b.u32(1), "first_rank": b.u32(1), "agreement": digest[1]}.items():
         report = report.at[_offset(kind, name)].set(word)
@@ -597,8 +615,8 @@ class _Step:
 
     def __init__(self, policy: Policy, state: jax.Array, overflow: jax.Array) -> None:
         self.policy, self.overflow = policy, overflow
-        for name in (*_STEP_COUNTS, *_STEP_TOTALS):
-            setattr(self, name, _pair(_structs.State, state, name))
+        self.before = {name: _pair(_structs.State, state, name) for name in (*_STEP_COUNTS, *_STEP_TOTALS)}
+        vars(self).update(self.before)
         self.events = jnp.where(overflow, b.u32(Event.SKIPPED), b.u32(0))
         self.old = b.read(state, _offset(_structs.State, "next") + _SCALE)
 
@@ -611,6 +629,14 @@ class _Step:
             powers = exponent - 1  # of a float: as a double it is far from any limit
             return _format(policy, b.moved(scale, -powers if divide else powers))
         return _format(policy, (b.divided if divide else b.times)(scale, b.double(value)))
+
+    def held(self, guard: _Guard, newest: b.Pair) -> b.Pair:
+        """The newest scale where the guard has its say: a step that it skips may leave the scale and its counts."""
+        stays = guard.skips & jnp.bool_(not self.policy.guard_flags & Guard.SKIP_COUNTS)
+        for name in (*_STEP_COUNTS, *_STEP_TOTALS):
+            setattr(self, name, b.select(stays, self.before[name], getattr(self, name)))
+        self.events = jnp.where(stays, b.u32(0), self.events) | guard.events
+        return b.select(stays, self.old, newest)
 
     def event(self, when: jax.Array, event: Event) -> None:
         self.events = self.events | jnp.where(when, b.u32(event), b.u32(0))
@@ -710,11 +736,15 @@ def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
     kind, status = _structs.Report, _word(_structs.Report, report, "status")
     says = (_word(kind, report, "overflow") != 0) | (_word(kind, report, "found_inf") << 1 != 0) | (status != 0)
     overflow, refused = says, status != 0
-    if policy.overflow_test == Test.NORM:
-        overflow = says | b.less(b.double(_MOST), _pair(kind, report, "sum_squares"))
+    squares = _pair(kind, report, "sum_squares")
+    if by_norm(policy):
+        overflow = says | _too_large(policy, squares)
         refused = refused | (~says & (_word(kind, report, "absent") & int(Want.NORM) != 0))
     step = _Step(policy, state, overflow)
     newest = step.scale()
+    guard = _Guard(policy, state, overflow, squares) if policy.guards else None
+    if guard is not None:
+        newest = step.held(guard, newest)
     serial = _pair(kind, report, "serial")
     step.event(~b.is_zero(serial) & ~b.equal(serial, b.read(state, _SERIAL)), Event.STALE)
     at = _offset(_structs.State, "next")
@@ -725,10 +755,14 @@ def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
     first, last = _offset(_structs.State, "good"), _offset(_structs.State, "skip_f32")
     moved = [in_force, new, state[at + FACTOR_WORDS : first], jnp.stack(counts), state[first + 8 : first + 10]]
     moved = jnp.concatenate([*moved, jnp.stack(totals), state[last:]])
+    for name in _GUARD if guard is not None else _GUARD[-2:]:
+        at = _offset(_structs.State, name)
+        word = guard.words[name] if guard is not None else b.pair(0)
+        moved = moved.at[at : at + 2].set(jnp.stack([word[1], word[0]]))
     told = {
         "events": jnp.where(refused, b.u32(Event.SKIPPED), step.events),
         "status": jnp.where(refused, b.u32(Status.ERROR_REPORT & 0xFFFFFFFF), b.u32(0)),
-        "skip_f32": as_bits(refused | overflow),
+        "skip_f32": as_bits(refused | (step.events & int(Event.SKIPPED) != 0)),
     }
     moved = jnp.where(refused, state, moved)
     for name, word in told.items():
@@ -736,5 +770,123 @@ def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
     return moved
 
 
+class _Guard:
+    """What the guard of a policy says of a step's norm: core/policy.h, whose branches become picks."""
+
+    def __init__(self, policy: Policy, state: jax.Array, overflow: jax.Array, squares: b.Pair) -> None:
+        before = {name: _pair(_structs.State, state, name) for name in _GUARD}
+        flags, sheet, infinity = policy.guard_flags, b.Sheet(), float("inf")
+        start = b.is_zero(before["guard_count"]) & b.is_zero(b.magnitude(before["guard_mean"]))
+        mean = sheet.number(b.select(start, b.double(policy.guard_start), before["guard_mean"]))
+        variance = sheet.number(before["guard_variance"])
+        count, run = (sheet.number(b.of_integer(before[name])) for name in ("guard_count", "guard_run"))
+        sign = b.signed(b.double(1.0), b.is_negative(squares))
+        x = sheet.number(b.magnitude(b.select(overflow, b.pair(0), squares))).root() * sheet.number(sign)
+
+        threshold = sheet.number(policy.guard_norm or infinity)
+        if policy.guard_ratio:
+            limit = mean * policy.guard_ratio
+            threshold = sheet.pick((sheet.number(0) < mean) * (limit < threshold), limit, threshold)
+        if policy.guard_sigmas:
+            limit = mean + variance.root() * policy.guard_sigmas
+            known = sheet.number(1) if policy.guard_start else sheet.number(0) < variance
+            threshold = sheet.pick(known * (limit < threshold), limit, threshold)
+        if policy.guard_warmup:
+            threshold = sheet.pick(count < policy.guard_warmup, infinity, threshold)
+        out = sheet.number(1) - (x < threshold) if flags & Guard.AT_THRESHOLD else threshold < x
+        last = sheet.number(0)
+        if policy.guard_limit:
+            last = out * (sheet.number(policy.guard_limit - 1) < run + 1)
+        stays = out if flags & Guard.STOP else out - last  # is skipped or clipped, not let through
+
+        target = threshold
+        if flags & Guard.CLIP_TO_MEAN:
+            target = sheet.pick(mean < threshold, mean, threshold)
+        elif flags & Guard.CLIP_MORE:
+            excess = threshold - mean
+            target = sheet.pick(mean < threshold, mean + excess * (excess / (x - mean)), threshold)
+        share, clips = sheet.number(0), sheet.number(0)
+        if flags & Guard.CLIP:
+            share = target / x
+            clips = stays * ((sheet.number(0) < target) * (sheet.number(0) < share))
+        sample = x if policy.guard_sample == Sample.AS_IS else sheet.pick(stays, target, x)
+
+        number = count + 1
+        weight = sheet.number(1) / number
+        if policy.guard_decay:
+            even = sheet.number(1) - (sheet.number(policy.guard_warmup) < number)
+            if not policy.guard_start:
+                even = sheet.pick(sheet.number(1) < number, even, 1)
+            weight = sheet.pick(even, weight, 1.0 - policy.guard_decay)
+        rest, distance = sheet.number(1) - weight, sample - mean
+        step = weight * distance
+        moved = mean + step
+        spread = rest * (variance + distance * step)
+        if flags & Guard.SPREAD_AFTER and policy.guard_decay:
+            after = sample - moved
+            spread = sheet.pick(even, spread, rest * variance + weight * (after * after))
+
+        found = sheet.of(mean, threshold, out, last, stays, share, clips, moved, spread)
+        mean, threshold, share, moved, spread = (found[i] for i in (0, 1, 5, 7, 8))
+        out, last, stays, clips = (~b.is_zero(found[i]) for i in (2, 3, 4, 6))
+        skips = stays & ~clips & ~overflow
+        enters = ~stays | jnp.bool_(policy.guard_sample != Sample.NONE)
+        after = {
+            "guard_mean": b.select(enters, moved, mean),
+            "guard_variance": b.select(enters, spread, before["guard_variance"]),
+            "guard_count": b.increment(before["guard_count"], enters),
+            "guard_run": b.select(out, b.increment(before["guard_run"], True), b.pair(0)),
+            "guard_skips": b.increment(before["guard_skips"], skips),
+            "guard_multiplier": b.select(clips, share, b.select(skips, b.pair(0), b.double(1.0))),
+            "guard_threshold": b.select(b.less(b.magnitude(threshold), b.double(infinity)), threshold, b.pair(0)),
+        }
+        before |= dict.fromkeys(_GUARD[-2:], b.pair(0))
+        self.words = {name: b.select(overflow, before[name], after[name]) for name in _GUARD}
+        self.skips, self.events = skips, b.u32(0)
+        told = {Event.OUTLIER: out, Event.CLIPPED: clips, Event.SKIPPED: skips, Event.STOPPED: stays & last}
+        for event, when in told.items():
+            self.events = self.events | jnp.where(when & ~overflow, b.u32(event), b.u32(0))
+
+
+def guarded(state: jax.Array) -> jax.Array:
+    """As gsc_factor_guard, of a factor of 1."""
+    clips = _word(_structs.State, state, "events") & int(Event.CLIPPED) != 0
+    inverse = b.select(clips, _pair(_structs.State, state, "guard_multiplier"), b.double(1.0))
+    return jnp.stack([jnp.asarray(w, jnp.uint32) for w in _factor(b.double(1.0), inverse, b.pair(0))])
+
+
+_OF_STEP = int(Event.SKIPPED | Event.STOPPED | Event.OUTLIER | Event.CLIPPED)
+
+
+def joined(state: jax.Array, other: jax.Array) -> jax.Array:
+    """As gsc_state_join."""
+    kind = _structs.State
+    ours, theirs = (_word(kind, words, "events") for words in (state, other))
+    multipliers = [_pair(kind, words, "guard_multiplier") for words in (state, other)]
+    events, clipped = ours | theirs & _OF_STEP, int(Event.CLIPPED)
+    skips = events & int(Event.SKIPPED) != 0
+    takes = (theirs & clipped != 0) & ((ours & clipped == 0) | ~b.less(*multipliers))
+    multiplier = b.select(skips, b.pair(0), b.select(takes, multipliers[1], multipliers[0]))
+    status = _word(kind, state, "status")
+    told = {
+        "events": jnp.where(skips, events & ~np.uint32(clipped), events),
+        "status": jnp.where(status != 0, status, _word(kind, other, "status")),
+        "skip_f32": as_bits(skips),
+    }
+    for name, word in told.items():
+        state = state.at[_offset(kind, name)].set(word)
+    at = _offset(kind, "guard_multiplier")
+    return state.at[at : at + 2].set(jnp.stack([multiplier[1], multiplier[0]]))
+
+
+_GUARD = (
+    "guard_mean",
+    "guard_variance",
+    "guard_count",
+    "guard_run",
+    "guard_skips",
+    "guard_multiplier",
+    "guard_threshold",
+)
 _STEP_COUNTS = ("good", "steps", "overflows", "stalled")
 _STEP_TOTALS = ("skipped", "growths", "backoffs")

@@ -19,7 +19,7 @@ from jax import lax
 from .. import _scaler as host
 from .. import _structs
 from .._scaler import Policy
-from .._structs import Event, Test, Want
+from .._structs import Event, Guard, Want
 from . import _call, _plain
 from ._call import Call
 
@@ -216,6 +216,31 @@ class Report:
         fields = {"overflow": overflow, "found_inf": _plain.as_bits(overflow)}
         return cls(_plain._report(fields))
 
+    @classmethod
+    def of_number(cls, number: Any) -> Report:
+        """The report of a number of float32, for a policy that guards something else than gradients, such as the loss.
+
+        It counts with its sign; Inf and NaN are an overflow. Several numbers of one step: their mean or their largest.
+        """
+        bits = _plain.as_bits(jnp.asarray(number))
+        if bits.shape:
+            raise ValueError(f"number has the shape {bits.shape}: pass one number, such as loss.mean()")
+        wide = _plain.b.of_float(bits)
+        bad = ~_plain.b.less(wide, _plain.b.double(math.inf))
+        squares = _plain.b.select(bad, _plain.b.pair(0), _plain.b.times(wide, wide))
+        nan = jnp.isnan(_plain.as_float(bits))
+        fields = {
+            "overflow": bad,
+            "found_inf": _plain.as_bits(bad),
+            "absent": _plain.b.u32(int(Want.UNDERFLOW)),
+            "amax": _plain.b.select(bad, _plain.b.pair(0), wide),
+            "sum_squares": _plain.b.signed(squares, (bits >> 31 != 0) & ~_plain.b.is_zero(squares)),
+            "elements": _plain.b.pair(1),
+            "nan_count": (_plain.b.u32(0), nan),
+            "inf_count": (_plain.b.u32(0), bad & ~nan),
+        }
+        return cls(_plain._report(fields), want=int(Want.NORM | Want.AMAX))
+
     @staticmethod
     def merge(reports: Iterable[Report], *, summands: bool = False, policy: Policy | None = None) -> Report:
         """One report of several, in order; summands=True where their gradients are added, as those of micro-batches."""
@@ -358,6 +383,11 @@ class Scaler:
         return self._count("events")
 
     @property
+    def skip(self) -> jax.Array:
+        """bool: the last update says not to step: an overflow, or a norm that the guard of the policy refuses."""
+        return _has_bits(self.events, int(Event.SKIPPED))
+
+    @property
     def stopped(self) -> jax.Array:
         """bool: the policy gives up, as training on would only skip."""
         return _has_bits(self.events, int(Event.STOPPED))
@@ -426,11 +456,40 @@ class Scaler:
         each: bool = False,
         axis_name: Any = None,
     ) -> tuple[Any, Report, Scaler]:
-        """`unscale` and `update` in one: (gradients, report, scaler)."""
-        result = self._run(
+        """`unscale` and `update` in one: (gradients, report, scaler).
+
+        Where `scaler.skip`, do not step: of a policy that guards, that is known after the update only. Gradients that
+        its guard clips are clipped.
+        """
+        grads, report, state = self._run(
             "unscale", grads, None, dtype, max_norm, clip_value, want, each, False, None, axis_name, update=True
         )
-        return result[0], result[1], self._with(result[2])
+        scaler = self._with(state)
+        return scaler.clip(grads), report, scaler
+
+    def clip(self, grads: Any) -> Any:
+        """Unscaled gradients times the multiplier of the guard, if the last update clips; `step` has done so."""
+        if not (self.policy.guards and self.policy.guard_flags & Guard.CLIP):
+            return grads
+        tree = _Tree(grads, "grads")
+        number = _plain._multiplier(_plain.b.read(_plain.guarded(self.state), 2), jnp.bool_(True))
+
+        def clipped(leaves: Sequence[Any]) -> list[Any]:
+            return [number(leaf).astype(leaf.dtype) for leaf in leaves]
+
+        return tree.filled(lax.cond(_has_bits(self.events, int(Event.CLIPPED)), clipped, list, tree.leaves))
+
+    def join(self, *others: Scaler) -> Scaler:
+        """This scaler, which skips, clips or stops also where others did: those of other signals, such as the loss.
+
+        watch = watch.update(Report.of_number(loss))     # a policy of its own
+        grads, report, scaler = scaler.step(grads)
+        params = select_tree(scaler.join(watch).skip, params, new_params)
+        """
+        state = self.state
+        for other in others:
+            state = _plain.joined(state, other.state)
+        return self._with(state)
 
     def check(
         self,
@@ -499,7 +558,7 @@ class Scaler:
         else:
             leaves, words, rows, bins = self._over(axis_name, call, tree.leaves, factor, out)
             new = self.update(Report(words)).state if update else None
-        if max_norm is not None or self.policy.overflow_test == Test.NORM:
+        if max_norm is not None or _plain.by_norm(self.policy):
             want |= Want.NORM
         report = Report(words, rows, bins, tree.names if each else (), int(want))
         return tree_out.filled(leaves) if operation != "check" else None, report, new
@@ -597,8 +656,8 @@ class Scaler:
             if axis_name is not None:  # in a dtype that the sum does not leave
                 grads = jax.tree.map(lambda g: g.astype(_target(g.dtype, wanted)) if is_float(g) else g, grads)
                 grads = lax.pmean(grads, axis_name)
-            grads, report, scaler = self.step(grads, dtype=wanted, max_norm=max_norm)
-            return ValueAndGrad(scaler, ~report.overflow, (loss, aux) if has_aux else loss, grads)
+            grads, _, scaler = self.step(grads, dtype=wanted, max_norm=max_norm)
+            return ValueAndGrad(scaler, ~scaler.skip, (loss, aux) if has_aux else loss, grads)
 
         return wrapped
 

@@ -6,7 +6,6 @@ Only the operators look at a value, and the scale is a tensor, so that its growt
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,16 +15,15 @@ import torch
 
 from .. import _gradscaler as c
 from .._scaler import Policy, Report
-from .._structs import Event, Factor, State, Status, Want
+from .._structs import Event, Factor, Guard, State, Status, Want
 from ._grads import Lot
-from ._place import FOUND, SIZE, data, merged, on
+from ._place import FACTOR, FOUND, SIZE, data, merged, on
 from ._scaler import StallError
 from ._scaler import _policy as _policy_of
 
 _NORM = int(Want.NORM)
-_FACTOR = ctypes.sizeof(Factor)  # a state begins with it
 _SCALE, _SQUARES = Factor.scale_f32.offset // 4, Report.sum_squares.offset // 8
-_EVENTS = State.events.offset // 4
+_EVENTS, _SKIP = State.events.offset // 4, State.skip_f32.offset // 4
 
 
 @functools.cache
@@ -63,7 +61,7 @@ def _unscale_(
     )
     own = torch.empty_like(report)
     try:
-        c.gsc_unscale(on(state.device, lot.size, lot.held, options), state[:_FACTOR], lot.held, options, own)
+        c.gsc_unscale(on(state.device, lot.size, lot.held, options), state[:FACTOR], lot.held, options, own)
     except c.Error as error:
         if error.status != Status.ERROR_FACTOR:
             raise
@@ -77,9 +75,17 @@ def _unscale_(
     report.copy_(merged(torch.cat([torch.where(pending, report, 0), own]), options["policy"]))
     pending.fill_(True)
     found = report.view(torch.float32)[FOUND].clone()
+    if options["policy"].guards:
+        judged = torch.empty_like(state)
+        c.gsc_state_update(on(state.device), options["policy"], state, report, judged)
+        found.copy_(judged.view(torch.float32)[_SKIP])
+        if options["policy"].guard_flags & Guard.CLIP:
+            clip = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
+            c.gsc_factor_guard(on(state.device), None, judged, clip)
+            lot.multiply(clip)
     reached = max_norm and (state.device.type != "cpu" or max_norm < norm < math.inf)  # a device is not waited for
     if reached:
-        clip = torch.empty(_FACTOR, dtype=torch.uint8, device=state.device)
+        clip = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
         c.gsc_factor_clip(on(state.device), None, own, max_norm, clip)
         lot.multiply(clip)
     return found, norm
@@ -160,7 +166,9 @@ class TensorScaler:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Divides gradients by the scale, in place, and returns (found_inf, norm), float32 tensors of no dimensions.
 
-        found_inf is 1 if an element is infinite or NaN, here or in another call since the last update; else 0. norm is
+        found_inf is 1 if an element is infinite or NaN, here or in another call since the last update, or the policy's
+        guard refuses the norm of all those calls; else 0. What the guard clips is clipped: pass it all gradients of a
+        step in one call. norm is
         the global L2 norm of these gradients, infinite after an overflow in them. With `max_norm`, above 0, gradients
         of a larger norm are multiplied by max_norm / (norm + 1e-6). None, of an unused input, is passed over.
         On the CPU a scale of 0 or infinity raises StallError; on a device it is an overflow.

@@ -12,9 +12,9 @@ import torch
 from .. import _cuda
 from .. import _gradscaler as c
 from .._scaler import Policy, Report
-from .._structs import Merge
+from .._structs import Factor, Merge
 
-SIZE = ctypes.sizeof(Report)
+SIZE, FACTOR = ctypes.sizeof(Report), ctypes.sizeof(Factor)
 FOUND, OVERFLOW, STATUS, ABSENT = 0, 1, 2, 3  # words of a report
 CPU = torch.device("cpu")
 PLAIN = {torch.Tensor, torch.nn.Parameter}

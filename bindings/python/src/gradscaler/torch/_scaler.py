@@ -25,7 +25,7 @@ from .. import _gradscaler as c
 from .. import _scaler as base
 from .._checkpoints import Note
 from .._scaler import Policy, Report
-from .._structs import Event, Factor, Limit, Reset, State, Status, Want
+from .._structs import Event, Factor, Guard, Limit, Reset, State, Status, Want
 from . import _grads, _place, _ranks, _shadow
 from ._grads import Lot, Sorted
 
@@ -43,10 +43,13 @@ _ENTRIES = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_gro
 _F16 = 1 << c.GSC_F16
 _NORM, _STOPPED = int(Want.NORM), int(Event.STOPPED)
 _STALL_LIMIT = 10
+_SKIPPED, _OUTLIER, _CLIPPED = int(Event.SKIPPED), int(Event.OUTLIER), int(Event.CLIPPED)
+_REFUSED = _OUTLIER | _SKIPPED  # both: a step that the guard skips
+_MEMORY = 0.1  # weight of a step in the usual shares of the norm
 _LOSSES = 64  # of a step that are kept, for the message of a StallError, ...
 _SMALL = 1 << 12  # ... if they have no more bytes
 _NOT_SAVED = ("_names", "_state", "_words", "_shown", "_exact", "_asked", "_last", "_looks", "_skipped", "_losses")
-_NOT_SAVED += ("_looks_over", "_losses_over", "_arrival", "_expected")
+_NOT_SAVED += ("_looks_over", "_losses_over", "_arrival", "_expected", "_judged", "_said", "_usual")
 _THEIRS = torch.amp.GradScaler._unscale_grads_
 _NO_BACKOFF = "backoff_factor is 0: it must be above 0"  # where 0 stands for 1 / growth_factor in C
 _CPU = _place.CPU
@@ -75,6 +78,9 @@ class _Found:
         self.alike = True  # whether other ranks have parameters of the same names
         self.seen: Report | None = None
         self.present: set[int] | None = None  # ids of the parameters that had gradients, if it is read later
+        self.shares: tuple[torch.Tensor, torch.Tensor] | None = (
+            None  # of the norm's square: of each gradient, and usual
+        )
         self.optimizer: Callable[[], Any] = _nothing
 
     def read(self, names: Callable[[], list[str]]) -> Report:
@@ -223,6 +229,9 @@ class GradScaler(torch.amp.GradScaler):
         self._looks_over = self._losses_over = False  # whether the next ones are of another step
         self._arrival: _cuda.Arrival | None = None  # the state of a device after an update before the last
         self._expected = False  # whether it is of the scale in force, and not of one from before
+        self._judged: Any = None  # a policy that guards: the state after the update of the step that is under way
+        self._said: tuple[Any, Any] | None = None  # and what the state was before it, of the last step that was judged
+        self._usual: dict[int, torch.Tensor] = {}  # by the id of an optimizer: shares of its gradients in the norm
 
     # ---- the rules: torch's own methods read and write these three ----
 
@@ -312,10 +321,12 @@ class GradScaler(torch.amp.GradScaler):
         self._exact = _is_power(state.factor.scale)
         self._written()
 
-    def _read(self) -> State:
-        """A copy of the state, for which a device is waited for."""
-        self._check_scale_growth_tracker("reading the state")
-        return State.from_buffer_copy(_place.data(self._words) if self._state is None else self._state)
+    def _read(self, state: Any = None) -> State:
+        """A copy of the state, or of another that is where it is; a device is waited for."""
+        if state is None:
+            self._check_scale_growth_tracker("reading the state")
+            state = self._place
+        return State.from_buffer_copy(_place.data(state) if isinstance(state, torch.Tensor) else state)
 
     def _factor(self, device: torch.device = _CPU) -> Any:
         """What gradients are divided by, where they are: torch multiplies by the inverse that it rounded to float32."""
@@ -479,8 +490,24 @@ class GradScaler(torch.amp.GradScaler):
             found.present = {id(parameter) for parameter in _with_gradients(optimizer)}
             found.scale = self._scale.clone()  # update() writes the other
             found.captured = _place.captures(self._scale.device)
+        if self._policy.guards and found.lots:
+            self._share(optimizer, found)
         found.let_go()
         return norm
+
+    def _share(self, optimizer: torch.optim.Optimizer, found: _Found) -> None:
+        """Keeps which part of the square of the norm each gradient has; what is usual is of the steps before."""
+        order = [i for lot in found.lots for i in lot.indices]
+        rows = [lot.reports(self._scale.device).view(torch.float64) for lot in found.lots]
+        squares = torch.cat(rows)[:, Report.sum_squares.offset // 8]
+        if order != list(range(len(order))):  # of several devices or meshes; none has another place
+            places = _place.places(order, squares.device)
+            squares = squares.new_zeros(max(order) + 1).index_copy_(0, places, squares)
+        share = squares / squares.sum().clamp_min(torch.finfo(torch.float64).tiny)
+        usual = self._usual.get(id(optimizer))
+        if usual is None or usual.shape != share.shape or usual.device != share.device:
+            usual = self._usual[id(optimizer)] = share.clone()
+        found.shares = share, usual.clone()
 
     def _looked(self, optimizer: torch.optim.Optimizer, writes: bool, fp16: bool, want: int) -> tuple[_Found, bool]:
         grads, home, meshes = _grads.gradients(optimizer), self._scale.device, ()
@@ -632,25 +659,70 @@ class GradScaler(torch.amp.GradScaler):
                 return norm
             clip = Factor()
             c.gsc_factor_clip(None, None, report, max_norm, clip)
-        for lot in found.lots:
-            lot.multiply(_there(clip, lot.device))
-        with torch.no_grad():
-            for other in found.rest.others if found.rest else ():
-                other.mul_(clip.inverse if isinstance(clip, Factor) else clip.view(torch.float64)[1].to(other.device))
+        _multiply(found.lots, found.rest, clip)
         return norm
+
+    def _judge(self, optimizer: torch.optim.Optimizer) -> None:
+        """Asks the guard about the gradients of the step that is under way, as far as they have been looked at."""
+        state = self._per_optimizer_states[id(optimizer)]
+        if state["stage"] is OptState.READY:
+            self.unscale_(optimizer)
+        report = self._step_report()
+        if report is not None:
+            on_host = self._state is not None
+            before = State.from_buffer_copy(self._state) if on_host else self._words.clone()
+            judged = State() if on_host else torch.empty_like(before)
+            c.gsc_state_update(_place.on(self._scale.device), self._policy, before, report, judged)
+            self._judged, self._said = judged, (before, judged)
+
+    def _guarded(self, optimizer: torch.optim.Optimizer, events: int | None) -> None:
+        """Clips as the verdict says; `events` None: what it says is on a device, which is not waited for."""
+        if not self._policy.guard_flags & Guard.CLIP or (events is not None and not events & _CLIPPED):
+            return
+        home = self._scale.device
+        clip = Factor() if self._state is not None else torch.empty(_place.FACTOR, dtype=torch.uint8, device=home)
+        c.gsc_factor_guard(_place.on(home), None, self._judged, clip)
+        rest = self._sorted(optimizer, _grads.gradients(optimizer), 0)
+        _multiply(rest.lots, rest, clip)
+        with torch.no_grad():
+            for grad, copy in rest.copies:
+                grad.copy_(copy)
+
+    def _step_fused(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
+        """An optimizer that looks at found_inf itself: where the guard skips it is told the same."""
+        state = self._per_optimizer_states[id(optimizer)]
+        found = state["found_inf_per_device"]
+        if self._state is not None:
+            refused = torch.tensor(float(self._judged.events & _REFUSED == _REFUSED))
+            self._guarded(optimizer, self._judged.events)
+        else:
+            events = self._judged.view(torch.int32)[State.events.offset // 4]
+            refused = ((events & _REFUSED) == _REFUSED).float()
+            self._guarded(optimizer, None)
+        state["found_inf_per_device"] = {device: one + refused.to(device) for device, one in found.items()}
+        try:
+            return super().step(optimizer, *args, **kwargs)
+        finally:
+            self._skipped[id(optimizer)] = list(state["found_inf_per_device"].values())
+            state["found_inf_per_device"] = found
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         if not self._enabled:
             return super().step(optimizer, *args, **kwargs)
         if _shadow.divided(self, optimizer) is not None:  # a fused optimizer would divide once more
             self.unscale_(optimizer)
+        fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if self._policy.guards and self._per_optimizer_states[id(optimizer)]["stage"] is not OptState.STEPPED:
+            self._judge(optimizer)
         try:
+            if fused and self._judged is not None:
+                return self._step_fused(optimizer, *args, **kwargs)
             result = super().step(optimizer, *args, **kwargs)
         except AssertionError as error:
             if error.args == ("No inf checks were recorded for this optimizer.",):
                 error.args = (f"{error.args[0]} {_without_gradients(optimizer)}",)
             raise
-        if getattr(optimizer, "_step_supports_amp_scaling", False):
+        if fused:
             tensors = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
             self._skipped[id(optimizer)] = list(tensors)
         return result
@@ -661,6 +733,10 @@ class GradScaler(torch.amp.GradScaler):
         self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
     ) -> float | None:
         skipped = any(found.item() for found in optimizer_state["found_inf_per_device"].values())
+        if not skipped and self._judged is not None:
+            events = self._read(self._judged).events
+            skipped = events & _REFUSED == _REFUSED
+            self._guarded(optimizer, events)
         self._skipped[id(optimizer)] = skipped
         if not skipped:
             return optimizer.step(*args, **kwargs)
@@ -712,7 +788,37 @@ class GradScaler(torch.amp.GradScaler):
 
     def _seen(self, found: _Found) -> Report:
         optimizer = found.optimizer()
-        return found.read(lambda: self._names_of(optimizer, found.present) if optimizer is not None else [])
+
+        def names() -> list[str]:
+            return self._names_of(optimizer, found.present) if optimizer is not None else []
+
+        report = found.read(names)
+        if found.shares is not None:
+            report.grew = _grown(*(shares.tolist() for shares in found.shares), names())
+        return report
+
+    @property
+    def reason(self) -> str:
+        """Why the last step() skipped, clipped or let an outlier through, or empty. A device is waited for.
+
+        Of a norm that the policy's guard found too large it tells the threshold, what is usual, and the parameters
+        whose part of the norm's square grew most: those of report.grew, on several ranks of this one's own.
+        """
+        reports = [self._seen(found) for found in self._looks.values()]
+        bad = [name for report in reports for name in report.bad]
+        if any(report.overflow for report in reports):
+            return f"skipped: Inf or NaN in the gradients of {_some(bad)}" if bad else "skipped: overflow"
+        if self._said is None:
+            return ""
+        before, state = map(self._read, self._said)
+        if not state.events & _OUTLIER:
+            return ""
+        norm = math.sqrt(sum(report.sum_squares for report in reports))
+        done = "skipped" if state.events & _SKIPPED else "let through"
+        done = f"clipped to {state.guard_multiplier:.3g} of it" if state.events & _CLIPPED else done
+        usual = f"; the mean of {before.guard_count} steps is {before.guard_mean:.4g}" if before.guard_count else ""
+        told = f"{done}: the norm of the gradients is {norm:.4g}, above {state.guard_threshold:.4g}{usual}"
+        return told + _grown_words(reports)
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         if not self._enabled:
@@ -721,19 +827,15 @@ class GradScaler(torch.amp.GradScaler):
         if new_scale is not None:
             self._put(new_scale)
         else:
-            reports = [self._report_of(state) for state in self._per_optimizer_states.values()]
-            reports = [report for report in reports if report is not None]
-            if not reports:
+            report = self._step_report()
+            if report is None:
                 why = "Call scale(), and step() or unscale_() with each optimizer, before update()."
                 raise AssertionError(f"No inf checks were recorded prior to update. {why}")
-            report = reports[0]
-            if len(reports) > 1 and self._state is not None:
-                report = Report.merge(reports, policy=self._policy)
-            elif len(reports) > 1:
-                report = _place.merged(torch.cat(reports), self._policy)
             c.gsc_state_update(_place.on(self._scale.device), self._policy, self._place, report, self._place)
             self._written(by_update=True)
-        self._per_optimizer_states = defaultdict(_refresh_per_optimizer_state)
+            if self._policy.guards:
+                self._remember()
+        self._per_optimizer_states, self._judged = defaultdict(_refresh_per_optimizer_state), None
         self._looks_over = self._losses_over = True
         if self._state is None and any(not isinstance(skipped, bool) for skipped in self._skipped.values()):
             self._watch()
@@ -741,6 +843,24 @@ class GradScaler(torch.amp.GradScaler):
             self._stall(self._state)
 
     update.__doc__ = torch.amp.GradScaler.update.__doc__
+
+    def _step_report(self) -> Any:
+        """The report on all gradients of the step that is under way; None where none were looked at."""
+        reports = [self._report_of(state) for state in self._per_optimizer_states.values()]
+        reports = [report for report in reports if report is not None]
+        if len(reports) < 2:
+            return reports[0] if reports else None
+        if self._state is not None:
+            return Report.merge(reports, policy=self._policy)
+        return _place.merged(torch.cat(reports), self._policy)
+
+    def _remember(self) -> None:
+        """What parts of the norm the gradients had in a step that was as usual."""
+        for key, found in self._looks.items():
+            if found.shares is not None and (usual := self._usual.get(key)) is not None:
+                events = self._words.view(torch.int32)[State.events.offset // 4]
+                weight = torch.where((events & (_OUTLIER | _SKIPPED)) == 0, _MEMORY, 0.0)
+                usual.lerp_(found.shares[0], weight.to(usual.dtype))
 
     def _watch(self) -> None:
         """Whether training is stuck on a device: with a fused optimizer nobody looks, so the state is sent to the host
@@ -771,9 +891,11 @@ class GradScaler(torch.amp.GradScaler):
         if self._state is not None:
             overflow = any(tensor.item() for tensor in tensors)
             if found is None or found.report.overflow != overflow:
-                return Report(overflow=overflow)
+                return Report(overflow=overflow, absent=int(Want.NORM | Want.AMAX | Want.UNDERFLOW))
             return found.report
         report = torch.zeros(_place.SIZE, dtype=torch.uint8, device=home) if found is None else found.report.clone()
+        if found is None:
+            _place.words(report)[_place.ABSENT] = int(Want.NORM | Want.AMAX | Want.UNDERFLOW)
         overflow = sum(tensor.to(home, non_blocking=True) for tensor in tensors) != 0
         _place.flag(report, overflow)
         return report
@@ -845,10 +967,17 @@ class GradScaler(torch.amp.GradScaler):
             limit = (
                 ' min_scale=2**-14 or policy="recommended" would keep it where float16 needs no less, and stop sooner.'
             )
-        stalled = StallError(
-            f"The loss scale is {state.factor.scale:g} {skipped}, and no other would help: "
-            f"{'; '.join(self._diagnosis(report, optimizers.values()))}.{limit}"
-        )
+        if state.events & _OUTLIER:
+            stalled = StallError(
+                f"{state.guard_run} steps in a row had a norm above what the guard allows, the last above "
+                f"{state.guard_threshold:.4g}{_grown_words(reports)}. Look at the data and the learning rate, or raise "
+                "guard_limit or the threshold."
+            )
+        else:
+            stalled = StallError(
+                f"The loss scale is {state.factor.scale:g} {skipped}, and no other would help: "
+                f"{'; '.join(self._diagnosis(report, optimizers.values()))}.{limit}"
+            )
         stalled.report = report
         if self._on_stall is None:
             raise stalled
@@ -1053,6 +1182,27 @@ def _is_bad(loss: torch.Tensor | None) -> bool:
 
 def _itself(value: Any) -> Any:
     return value
+
+
+def _grown(shares: list[float], usual: list[float], names: list[str]) -> dict[str, tuple[float, float]]:
+    """Of at most three parameters, the first grew most: their part of the norm's square, what is usual and now."""
+    order = sorted(range(len(shares)), key=lambda i: usual[i] - shares[i])[:3]
+    return {_at(names, i): (usual[i], shares[i]) for i in order if shares[i] > usual[i]}
+
+
+def _grown_words(reports: Iterable[Report]) -> str:
+    pairs = sorted((was - now, was, now, name) for report in reports for name, (was, now) in report.grew.items())
+    words = ", ".join(f"{name} has {now:.0%} of its square, {was:.0%} before" for _, was, now, name in pairs[:3])
+    return f": {words}" if words else ""
+
+
+def _multiply(lots: Iterable[Lot], rest: Sorted | None, factor: Any) -> None:
+    """What is in memory of calls by a factor's inverse, and with it what only torch can multiply."""
+    for lot in lots:
+        lot.multiply(_there(factor, lot.device))
+    with torch.no_grad():
+        for other in rest.others if rest else ():
+            other.mul_(factor.inverse if isinstance(factor, Factor) else factor.view(torch.float64)[1].to(other.device))
 
 
 def _with_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: MIT
+"""A policy that guards, in JAX: each step has the bits of the core, and what it refuses is not stepped."""
+
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_policy_step import assert_same, each_in_jnp, report_words, scanned
+
+import gradscaler
+import gradscaler.jax
+from gradscaler import Guard
+from gradscaler import _gradscaler as core
+from gradscaler._structs import Event, Report, State
+from gradscaler.jax import Scaler, _bits, _plain, scaled, select_tree
+
+POLICIES = {
+    "guard": ("guard", {}),
+    "ratio": ("recommended", {"guard_ratio": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_limit": 3}),
+    "sigmas": ("torch", {"guard_sigmas": 2.5, "guard_decay": 0.97, "guard_warmup": 5, "guard_flags": Guard.CLIP}),
+    "further": ("none", {"guard_sigmas": 2.5, "guard_decay": 0.9, "guard_flags": Guard.CLIP | Guard.CLIP_MORE}),
+    "mean": (
+        "none",
+        {"guard_sigmas": 3.0, "guard_flags": Guard.CLIP | Guard.CLIP_TO_MEAN, "guard_limit": 4, "guard_sample": 2},
+    ),
+    "after": ("none", {"guard_sigmas": 3.0, "guard_decay": 0.9, "guard_flags": Guard.SPREAD_AFTER, "guard_start": 1.0}),
+    "stop": ("torch", {"guard_norm": 8.0, "guard_limit": 2, "guard_flags": Guard.STOP | Guard.SKIP_COUNTS}),
+    "at": ("torch", {"guard_norm": 4.0, "guard_flags": Guard.AT_THRESHOLD, "guard_sample": 1}),
+}
+
+
+def series(rng, count=25):
+    """Reports of norms with spikes, shifts of level, overflows, and numbers below 0, as those of a loss."""
+    level, reports = 2.0, []
+    for _ in range(count):
+        level *= 4 if rng.random() < 0.03 else 1
+        spike = rng.choice([10, 1e10, 1e300, 1e-160]) if rng.random() < 0.15 else 1.0
+        norm = rng.choice([4.0, 8.0, 0.0, level * (1 + rng.random())]) * spike
+        squares = min(norm * norm, 1e308) * (-1 if rng.random() < 0.1 else 1)
+        reports.append(report_words(rng.random() < 0.1, squares))
+    return reports
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("found_of", [each_in_jnp, scanned])
+def test_each_step_has_the_bits_of_the_core(name, found_of):
+    preset, fields = POLICIES[name]
+    assert_same(Scaler(preset, **fields), series(random.Random(name)), found_of)
+
+
+def test_sums_and_roots_in_pairs_of_words_have_the_bits_of_doubles():
+    rng = np.random.default_rng(5)
+    x = np.concatenate(
+        [rng.integers(0, 2**63, 3000, np.uint64).view(np.float64), rng.normal(size=3000), [0, 5e-324] * 4]
+    )
+    x = x[np.isfinite(x)] * rng.choice([-1, 1], np.isfinite(x).sum())
+    y = np.concatenate([x[: len(x) // 2] * (1 + rng.integers(-4, 5, len(x) // 2) * 2.0**-52), rng.permutation(x)])[
+        : len(x)
+    ]
+
+    def pairs(numbers):
+        words = np.ascontiguousarray(numbers).view(np.uint32).reshape(-1, 2)
+        return jnp.asarray(words[:, 1]), jnp.asarray(words[:, 0])
+
+    def doubles(pair):
+        return np.stack([np.asarray(pair[1]), np.asarray(pair[0])], -1).view(np.float64)[:, 0]
+
+    with np.errstate(over="ignore", under="ignore"):
+        np.testing.assert_array_equal(doubles(jax.jit(_bits.root)(pairs(abs(x)))), np.sqrt(abs(x)))
+        np.testing.assert_array_equal(doubles(jax.jit(_bits.signed_plus)(pairs(x), pairs(y))), x + y)
+    np.testing.assert_array_equal(jax.jit(_bits.signed_less)(pairs(x), pairs(y)), x < y)
+
+
+@pytest.mark.parametrize("name", ["ratio", "sigmas"])
+def test_stamps_have_the_bits_of_the_core(name):
+    preset, fields = POLICIES[name]
+    scaler = Scaler(preset, **fields)
+    for words in series(random.Random(1), 12):
+        report, state = Report(), State.from_buffer_copy(np.asarray(scaler.state).tobytes())
+        core.gsc_report_stamp(None, Report(), scaler.policy, state, 0, report)
+        stamped = _plain.stamp(jnp.zeros(_plain.REPORT_WORDS, jnp.uint32), scaler.state, policy=scaler.policy)
+        assert np.asarray(stamped).tobytes() == bytes(report)
+        scaler = scaler.update(gradscaler.jax.Report(jnp.asarray(words)))
+
+
+def gradients(scaler, norm):
+    return {"w": jnp.array([0.6 * norm, 0, 0], jnp.float32), "b": jnp.array([0.8 * norm], jnp.float32)}
+
+
+def trained(scaler, series):
+    """Norms that an optimizer got (0: skipped) of a loop in one scan, and the scaler after it."""
+
+    def step(carry, norm):
+        scaler, seen = carry
+        grads = scaler.scale(gradients(scaler, norm))
+        grads, _, scaler = scaler.step(grads)
+        taken = jnp.sqrt(sum(jnp.sum(g**2) for g in grads.values()))
+        return (scaler, select_tree(scaler.skip, seen, taken)), jnp.where(scaler.skip, 0, taken)
+
+    return jax.jit(lambda s, n: jax.lax.scan(step, (s, jnp.float32(0)), n))(scaler, jnp.asarray(series, jnp.float32))
+
+
+@pytest.mark.parametrize("name", ["ratio", "sigmas", "stop"])
+def test_a_scan_skips_and_clips_as_the_rule_says(way, name):
+    preset, fields = POLICIES[name]
+    rng = random.Random(name)
+    norms = [30.0 if rng.random() < 0.2 else 2 + rng.random() for _ in range(30)]
+    (scaler, _), taken = trained(Scaler(preset, **fields), norms)
+    model, expected = gradscaler.Scaler(preset, **fields), []
+    for norm in norms:
+        report = Report(sum_squares=float(np.float32(norm)) ** 2)
+        core.gsc_state_update(None, model.policy, model.state, report, model.state)
+        expected.append(norm * model.state.guard_multiplier)
+    np.testing.assert_allclose(taken, expected, rtol=1e-5)
+    assert min(expected) < 3 and max(norms) == 30
+    assert scaler.to_host().state.guard_skips == expected.count(0.0)
+
+
+def test_the_loss_is_a_second_signal(way):
+    watch = Scaler("none", guard_ratio=2.0, guard_warmup=2, guard_limit=5)
+    scaler = Scaler("torch")
+
+    @jax.jit
+    def step(scaler, watch, loss):
+        watch = watch.update(gradscaler.jax.Report.of_number(loss))
+        _, _, scaler = scaler.step(scaler.scale(gradients(scaler, 1.0)))
+        return scaler, watch, scaler.join(watch)
+
+    said = []
+    for loss in [1.0, 1.1, 0.9, 5.0, -1.0, jnp.nan, 1.0]:
+        scaler, watch, both = step(scaler, watch, loss)
+        host = [one.to_host().state for one in (scaler, watch)]
+        joined = State()
+        core.gsc_state_join(None, *host, joined)
+        assert np.asarray(both.state).tobytes() == bytes(joined)
+        said.append(bool(both.skip))
+    assert said == [False, False, False, True, False, True, False]
+    assert not bool(scaler.skip) and int(watch.events) & Event.OUTLIER == 0
+    with pytest.raises(ValueError, match=r"number has the shape \(2,\)"):
+        gradscaler.jax.Report.of_number(jnp.ones(2))
+
+
+def test_reports_of_numbers_have_the_bits_of_the_core():
+    for number in 0.0, -0.0, 1.5, -2.25, 1e-40, 3e38, np.inf, -np.inf, np.nan:
+        expected = Report()
+        core.gsc_report_number(float(np.float32(number)), expected)
+        found = Report.from_buffer_copy(
+            np.asarray(gradscaler.jax.Report.of_number(jnp.float32(number)).words).tobytes()
+        )
+        assert bytes(found) == bytes(expected), (number, repr(found), repr(expected))
+
+
+def test_optax_skips_what_the_guard_refuses(way):
+    optax = pytest.importorskip("optax")
+    optimizer = scaled(optax.adam(1e-1), Scaler("none", guard_norm=4.0))
+    params = {"w": jnp.zeros(3), "b": jnp.zeros(1)}
+    state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
+    for norm in 1.0, 9.0, 2.0:
+        grads = state.scaler.scale(gradients(state.scaler, norm))
+        updates, after = update(grads, state, params)
+        assert bool(after.scaler.skip) == (norm > 4)
+        assert bool(updates["b"].any()) == (norm < 4)
+        moments = jax.tree.leaves(after.inner), jax.tree.leaves(state.inner)
+        assert all(np.array_equal(a, b) for a, b in zip(*moments, strict=True)) == (norm > 4)
+        state = after
+
+
+def test_flax_s_loop_is_told_not_to_step(way):
+    scaler, params = Scaler("none", guard_norm=4.0), jnp.float32(1)
+    found = []
+    for factor in 1.0, 9.0:
+        scaler, finite, _, _ = jax.jit(lambda s, p, f: s.value_and_grad(lambda p: p * f)(p))(scaler, params, factor)
+        found.append(bool(finite))
+    assert found == [True, False]
+
+
+def test_a_corrected_mean_is_refused_without_the_handler(in_jnp):
+    scaler = Scaler("none", guard_ratio=3.0, guard_decay=0.9, guard_limit=3, guard_flags=Guard.CORRECTED)
+    with pytest.raises(NotImplementedError, match="CORRECTED"):
+        scaler.update(False)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: MIT
+"""A policy that guards: norms that are finite but absurd are skipped or clipped, by the rule of gradscaler.Scaler."""
+
+import math
+import random
+
+import pytest
+import torch
+
+from gradscaler import Event, Guard, Policy, Sample
+from gradscaler import _gradscaler as c
+from gradscaler._structs import Report, State
+from gradscaler.torch import GradScaler, StallError, TensorScaler
+
+RULES = {
+    "skip": {"guard_ratio": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_limit": 4},
+    "clip": {"guard_sigmas": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_flags": Guard.CLIP},
+    "norm": {"guard_norm": 20.0, "guard_flags": Guard.CLIP | Guard.AT_THRESHOLD, "guard_sample": Sample.NONE},
+}
+
+
+def guarded(rule, preset="recommended", **fields):
+    return Policy(preset, **{**RULES[rule], **fields})
+
+
+def norms(seed, count=60):
+    chance = random.Random(seed)
+    return [
+        chance.choice([40.0, 400.0, math.inf]) if chance.random() < 0.2 else 2 + chance.random() for _ in range(count)
+    ]
+
+
+def model_of(count=2):
+    model = torch.nn.ParameterDict({name: torch.nn.Parameter(torch.zeros(4)) for name in "ab"[:count]})
+    return model, torch.optim.SGD(model.parameters(), lr=1.0)
+
+
+def give(model, norm, scale, share=0.5):
+    """Gradients of this norm, of whose square `a` has the larger part."""
+    parts = (math.sqrt(1 - share), math.sqrt(share)) if len(model) > 1 else (1.0,)
+    for part, parameter in zip(parts, model.values(), strict=True):
+        parameter.grad = torch.tensor([norm * part * scale, 0, 0, 0])
+
+
+def by_the_library(policy, series):
+    """What gradscaler's own step says of each norm: (multiplier, scale after it)."""
+    state, said = State(), []
+    c.gsc_state_init(None, policy, None, state)
+    for norm in series:
+        model, _ = model_of()
+        give(model, norm, state.factor.scale)
+        report = Report()
+        grads = [p.grad for p in model.values()]
+        options = {"policy": policy}
+        c.gsc_check(None, state.factor, c.hold(grads, grads, -1, 0), options, report)
+        c.gsc_state_update(None, policy, state, report, state)
+        overflow = state.events & Event.SKIPPED and not state.events & Event.OUTLIER
+        said.append((0.0 if overflow else state.guard_multiplier, state.factor.scale))
+    return said
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_loop_does_what_the_library_says_of_its_norms(rule, fused):
+    policy, series = guarded(rule), norms(rule)
+    model, _ = model_of()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0, fused=fused, betas=(0.0, 0.0), eps=1e9)  # lr * grad / eps
+    scaler, expected = GradScaler("cpu", policy=policy), by_the_library(policy, series)
+    scaler.scale(torch.ones(()))
+    acted = set()
+    for i, (norm, (multiplier, scale)) in enumerate(zip(series, expected, strict=True)):
+        give(model, norm, scaler.get_scale())
+        before = [p.detach().clone() for p in model.values()]
+        scaler.step(optimizer)
+        assert scaler.step_was_skipped == (multiplier == 0), (i, scaler.reason)
+        for parameter, old in zip(model.values(), before, strict=True):
+            assert torch.equal(parameter, old) == (multiplier == 0)
+        if multiplier:
+            taken = math.sqrt(sum(float(p.grad.double().square().sum()) for p in model.values()))
+            assert taken == pytest.approx(norm * multiplier, rel=1e-6)
+        acted.add("skipped" if multiplier == 0 else "clipped" if multiplier < 1 else "taken")
+        reason = scaler.reason
+        assert (not reason) == (multiplier == 1) or "let through" in reason
+        scaler.update()
+        assert scaler.get_scale() == scale
+        assert scaler.reason == reason
+    assert acted == {"skipped", "taken"} | ({"clipped"} if rule != "skip" else set())
+
+
+def test_the_reason_names_what_grew():
+    model, optimizer = model_of()
+    scaler = GradScaler("cpu", policy=guarded("skip"))
+    scaler.name_parameters(model)
+    scaler.scale(torch.ones(()))
+    for _ in range(8):
+        give(model, 2.0, scaler.get_scale(), share=0.25)
+        scaler.step(optimizer)
+        assert not scaler.reason
+        scaler.update()
+    give(model, 100.0, scaler.get_scale(), share=0.81)
+    scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    said = "skipped: the norm of the gradients is 100, above 6; the mean of 8 steps is 2"
+    assert scaler.reason == f"{said}: b has 81% of its square, 25% before"
+    assert scaler.report.grew == {"b": (pytest.approx(0.25), pytest.approx(0.81))}
+    assert scaler.step_was_skipped and not scaler.report.overflow
+    scaler.update()
+    give(model, math.nan, scaler.get_scale())
+    scaler.step(optimizer)
+    assert scaler.reason == "skipped: Inf or NaN in the gradients of a, b"
+
+
+def test_several_optimizers_are_judged_by_the_norm_of_all():
+    models, optimizers = zip(*(model_of(1) for _ in range(2)), strict=True)
+    scaler = GradScaler("cpu", policy=guarded("norm", guard_flags=0))
+    scaler.scale(torch.ones(()))
+
+    def gradients(first, second):
+        for model, norm in zip(models, (first, second), strict=True):
+            give(model, norm, scaler.get_scale())
+
+    gradients(15.0, 15.0)  # 21 together
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    assert scaler.step_was_skipped
+    assert all(not p.any() for model in models for p in model.values())
+    assert scaler.reason.startswith("skipped: the norm of the gradients is 21.21, above 20")
+    scaler.update()
+    gradients(15.0, 15.0)  # looked at one by one, each is judged with those before it
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    scaler.update()
+    assert models[0]["a"].any() and not models[1]["a"].any()
+
+
+def test_a_loop_that_clips_by_itself_is_judged_by_what_it_was_before():
+    model, optimizer = model_of()
+    scaler = GradScaler("cpu", policy=guarded("norm", guard_flags=0))
+    scaler.scale(torch.ones(()))
+    give(model, 30.0, scaler.get_scale())
+    assert scaler.unscale_(optimizer, max_norm=1.0) == pytest.approx(30)
+    scaler.step(optimizer)
+    assert scaler.step_was_skipped
+
+
+def test_too_many_outliers_in_a_row_stop():
+    model, optimizer = model_of()
+    policy = guarded("skip", guard_limit=3, guard_flags=Guard.STOP, guard_sample=Sample.NONE)
+    scaler = GradScaler("cpu", policy=policy)
+    scaler.name_parameters(model)
+    scaler.scale(torch.ones(()))
+    with pytest.raises(StallError, match=r"3 steps in a row had a norm above .*, the last above 6: b has 81% of its"):
+        for i in range(20):
+            give(model, 2.0 if i < 6 else 50.0, scaler.get_scale(), share=0.5 if i < 6 else 0.81)
+            scaler.step(optimizer)
+            scaler.update()
+    assert i == 8
+
+
+def test_a_checkpoint_goes_on_where_it_was():
+    policy, series = guarded("clip"), norms(3)
+    expected = by_the_library(policy, series)
+    model, optimizer = model_of()
+    scaler = GradScaler("cpu", policy=policy)
+    for norm, (multiplier, scale) in zip(series, expected, strict=True):
+        other = GradScaler("cpu")
+        other.load_state_dict(scaler.state_dict())
+        scaler = other
+        scaler.scale(torch.ones(()))
+        give(model, norm, scaler.get_scale())
+        scaler.step(optimizer)
+        assert scaler.step_was_skipped == (multiplier == 0)
+        scaler.update()
+        assert scaler.get_scale() == scale
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_tensor_scaler_skips_and_clips_as_the_library_says(rule):
+    policy, series = guarded(rule), norms(5)
+    scaler = TensorScaler(policy)
+    for norm, (multiplier, scale) in zip(series, by_the_library(policy, series), strict=True):
+        model, _ = model_of()
+        give(model, norm, float(scaler.loss_scale))
+        gradients = [p.grad for p in model.values()]
+        found, _ = scaler.unscale_(gradients)
+        assert bool(found) == (multiplier == 0)
+        if multiplier:
+            assert math.sqrt(sum(float(g.double().square().sum()) for g in gradients)) == pytest.approx(
+                norm * multiplier
+            )
+        scaler.update()
+        assert float(scaler.loss_scale) == scale
