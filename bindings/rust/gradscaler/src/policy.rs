@@ -144,15 +144,9 @@ impl Field for f64 {
     }
 }
 
-impl Field for u32 {
+impl Field for f32 {
     fn value(self) -> Value {
-        Value::Integer(self.into())
-    }
-}
-
-impl Field for u64 {
-    fn value(self) -> Value {
-        i64::try_from(self).map_or(Value::Number(self as f64), Value::Integer)
+        Value::Number(self.into())
     }
 }
 
@@ -177,6 +171,13 @@ impl Number for f32 {
 macro_rules! whole_numbers {
     ($($kind:ident)*) => {
         $(
+            impl Field for $kind {
+                fn value(self) -> Value {
+                    let wide = i128::from(self);
+                    i64::try_from(wide).map_or(Value::Number(self as f64), Value::Integer)
+                }
+            }
+
             impl Number for $kind {
                 fn exactly(value: f64) -> Option<Self> {
                     // The largest of 64 bits becomes, as f64, one that does not fit.
