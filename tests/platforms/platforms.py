@@ -140,6 +140,8 @@ def main():
     parser.add_argument("--readme", action="store_true", help="write their rows into README.md, too")
     options = parser.parse_args()
     expected = digest([NATIVE], "")
+    if len(expected.partition(" ")[0]) != 64:
+        sys.exit(f"{NATIVE} {FILE}: {expected}")
     print(f"this machine: {expected}\n", flush=True)
     rows, failed = [], 0
     for platform in PLATFORMS:

@@ -759,9 +759,9 @@ class Scaler:
     @property
     def multiplier(self) -> float:
         """What the gradients of the last update are to be multiplied by: 1, less where the guard clips, 0 to skip."""
-        if self.state.events & (Event.CLIPPED | Event.SKIPPED):
-            return self.state.guard_multiplier
-        return 1.0
+        if self.state.events & Event.SKIPPED:
+            return 0.0
+        return self.state.guard_multiplier if self.state.events & Event.CLIPPED else 1.0
 
     @property
     def reason(self) -> str:
@@ -781,8 +781,9 @@ class Scaler:
         outcome = "skipped" if events & Event.SKIPPED else "let through"
         if events & Event.CLIPPED:
             outcome = f"clipped to {state.guard_multiplier:g} of it"
-        above = f"above {state.guard_threshold:g}, " if state.guard_threshold else ""
-        return f"{outcome}: the norm is {above}{state.guard_run} in a row"
+        if not state.guard_threshold:
+            return f"{outcome}: so says a scaler that was joined"
+        return f"{outcome}: the norm is above {state.guard_threshold:g}, {state.guard_run} in a row"
 
     @property
     def growths(self) -> int:
@@ -1220,7 +1221,9 @@ class Scaler:
             raise ValueError(f"{where}['version'] is {version}: gradscaler {info().version} reads {_VERSION}")
         if type(head["preset"]) is not str:
             raise KeyError(f"{where} has no text 'preset'" if place else "the state has no text 'preset'")
-        policy, loaded = Policy(head["preset"]), State()
+        # Of a version whose presets did not guard: what it did not know was off.
+        guard = () if any(str(path[-1]).startswith("guard_ratio") for path in rows if path) else _GUARD_FIELDS
+        policy, loaded = Policy(head["preset"], **dict.fromkeys(guard, 0)), State()
         numbers = {path: value for path, value in rows.items() if path[:-1] != place or path[-1] not in head}
         notes = _checkpoints.read(numbers, policy, loaded, "gradscaler", _checkpoints._joined(place))
         for note in notes:  # of a later version, which does nothing where it is 0
@@ -1257,6 +1260,16 @@ class Scaler:
         vars(self).update(attributes)
         self.threads = attributes["_threads"]
         self.load_state_dict(vars(self).pop("state"))
+
+
+_GUARD_FIELDS = [name for name in _FIELDS if name.startswith("guard_")]
+
+
+def policy_of(data: bytes) -> Policy:
+    """The policy of bytes that were pickled, by an earlier version, too, whose fewer fields are all there are."""
+    policy = Policy.from_buffer_copy(data.ljust(ctypes.sizeof(Policy), b"\0"))
+    _structs.Policy.struct_size.__set__(policy, ctypes.sizeof(Policy))
+    return policy
 
 
 def _unhex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, State]:

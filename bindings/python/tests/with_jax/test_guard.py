@@ -150,6 +150,7 @@ def test_reports_of_numbers_have_the_bits_of_the_core():
             np.asarray(gradscaler.jax.Report.of_number(jnp.float32(number)).words).tobytes()
         )
         assert bytes(found) == bytes(expected), (number, repr(found), repr(expected))
+    assert float(gradscaler.jax.Report.of_number(-3.0).norm) == -3
 
 
 def test_optax_skips_what_the_guard_refuses(way):
@@ -168,6 +169,21 @@ def test_optax_skips_what_the_guard_refuses(way):
         state = after
 
 
+def test_a_norm_that_is_clipped_to_max_norm_is_not_clipped_once_more(way):
+    for max_norm, left in (1.0, 1.0), (30.0, 20.0), (None, 20.0):
+        scaler = Scaler("none", guard_norm=20.0, guard_flags=Guard.CLIP)
+        grads, _, _ = scaler.step(gradients(scaler, 40.0), max_norm=max_norm)
+        assert float(jnp.sqrt(sum(jnp.sum(g**2) for g in grads.values()))) == pytest.approx(left)
+
+
+def test_a_bool_and_a_scaler_of_the_host_are_refused_by_a_sentence():
+    scaler = Scaler("guard")
+    with pytest.raises(ValueError, match="which a bool does not have"):
+        scaler.update(False)
+    with pytest.raises(TypeError, match="expected a gradscaler.jax.Scaler, not gradscaler"):
+        scaler.join(gradscaler.Scaler("guard"))
+
+
 def test_flax_s_loop_is_told_not_to_step(way):
     scaler, params = Scaler("none", guard_norm=4.0), jnp.float32(1)
     found = []
@@ -180,4 +196,4 @@ def test_flax_s_loop_is_told_not_to_step(way):
 def test_a_corrected_mean_is_refused_without_the_handler(in_jnp):
     scaler = Scaler("none", guard_ratio=3.0, guard_decay=0.9, guard_limit=3, guard_flags=Guard.CORRECTED)
     with pytest.raises(NotImplementedError, match="CORRECTED"):
-        scaler.update(False)
+        scaler.update(gradscaler.jax.Report.of_number(1.0))

@@ -192,3 +192,78 @@ def test_a_tensor_scaler_skips_and_clips_as_the_library_says(rule):
             )
         scaler.update()
         assert float(scaler.loss_scale) == scale
+
+
+def test_a_norm_that_the_loop_clips_to_is_not_clipped_once_more():
+    clip = guarded("norm")  # to 20
+    for max_norm, left in (1.0, 1.0), (30.0, 20.0), (100.0, 20.0):
+        model, optimizer = model_of()
+        scaler, tensors = GradScaler("cpu", policy=clip), TensorScaler(clip)
+        scaler.scale(torch.ones(()))
+        give(model, 40.0, scaler.get_scale())
+        copies = [p.grad.clone() for p in model.values()]
+        scaler.unscale_(optimizer, max_norm=max_norm)
+        scaler.step(optimizer)
+        tensors.unscale_(copies, max_norm=max_norm)
+        for gradients in [p.grad for p in model.values()], copies:
+            assert math.sqrt(sum(float(g.square().sum()) for g in gradients)) == pytest.approx(left)
+
+
+def test_where_one_optimizer_overflows_none_steps():
+    models, optimizers = zip(*(model_of(1) for _ in range(2)), strict=True)
+    scaler = GradScaler("cpu", policy=guarded("norm"))
+    scaler.scale(torch.ones(()))
+    for model, norm in zip(models, (math.inf, 1e6), strict=True):
+        give(model, norm, scaler.get_scale())
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    assert all(not p.any() for model in models for p in model.values())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_what_torch_refuses_leaves_the_gradients_alone(fused):
+    model, _ = model_of()
+    optimizer = torch.optim.Adam(model.parameters(), fused=fused)
+    scaler = GradScaler("cpu", policy=guarded("norm"))
+    scaler.scale(torch.ones(()))
+    give(model, 40.0, scaler.get_scale())
+    before = [p.grad.clone() for p in model.values()]
+    if not fused:
+        with pytest.raises(RuntimeError, match="Closure use is not currently supported"):
+            scaler.step(optimizer, closure=lambda: None)
+        assert all(torch.equal(p.grad, old) for p, old in zip(model.values(), before, strict=True))
+    scaler.step(optimizer)
+    before = [p.grad.clone() for p in model.values()]
+    with pytest.raises(RuntimeError, match="step\\(\\) has already been called"):
+        scaler.step(optimizer)
+    assert all(torch.equal(p.grad, old) for p, old in zip(model.values(), before, strict=True))
+
+
+def test_the_norm_of_sparse_gradients_is_of_their_sums():
+    table = torch.nn.Embedding(2, 1, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
+    scaler = GradScaler("cpu", policy=guarded("norm", guard_norm=10.0, guard_flags=0))
+    scaler.scale(6 * table(torch.tensor([1, 1])).sum()).backward()
+    scaler.step(optimizer)
+    assert scaler.report.norm == 12 and scaler.step_was_skipped
+
+
+def test_the_reason_is_of_the_last_step():
+    model, optimizer = model_of()
+    scaler = GradScaler("cpu", policy=guarded("norm", guard_flags=0))
+    scaler.scale(torch.ones(()))
+    give(model, 40.0, scaler.get_scale())
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.reason.startswith("skipped")
+    give(model, 2.0, scaler.get_scale())
+    scaler.unscale_(optimizer)
+    assert scaler.reason == ""
+
+
+def test_a_scaler_that_an_earlier_version_pickled_goes_on():
+    scaler = GradScaler("cpu", policy=guarded("skip"))
+    state = scaler.__getstate__()
+    state["_policy"] = state["_policy"][:152]
+    scaler.__setstate__(state)
+    assert not scaler._policy.guards and scaler._policy.stall_limit == 10

@@ -808,6 +808,7 @@ class _Guard:
         share, clips = sheet.number(0), sheet.number(0)
         if flags & Guard.CLIP:
             share = target / x
+            share = sheet.pick(sheet.number(1) < share, 1, share)  # by a rounding
             clips = stays * ((sheet.number(0) < target) * (sheet.number(0) < share))
         sample = x if policy.guard_sample == Sample.AS_IS else sheet.pick(stays, target, x)
 

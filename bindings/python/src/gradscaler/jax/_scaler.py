@@ -171,7 +171,9 @@ class Report:
     @property
     def norm(self) -> jax.Array:
         """float32: global L2 norm of the finite elements after unscaling, with want=Want.NORM or max_norm."""
-        return _plain.root(self._measured("norm", Want.NORM))
+        squares = self._measured("norm", Want.NORM)  # of a number below 0 below 0
+        norm = _plain.root(_plain.b.magnitude(squares))
+        return jnp.where(_plain.b.is_negative(squares), -norm, norm)
 
     @property
     def amax(self) -> jax.Array:
@@ -465,14 +467,22 @@ class Scaler:
             "unscale", grads, None, dtype, max_norm, clip_value, want, each, False, None, axis_name, update=True
         )
         scaler = self._with(state)
-        return scaler.clip(grads), report, scaler
+        return scaler._clipped(grads, report, max_norm), report, scaler
 
     def clip(self, grads: Any) -> Any:
         """Unscaled gradients times the multiplier of the guard, if the last update clips; `step` has done so."""
+        return self._clipped(grads, None, None)
+
+    def _clipped(self, grads: Any, report: Report | None, max_norm: float | None) -> Any:
+        """With `max_norm`, by what is left to do of gradients that were clipped to it."""
         if not (self.policy.guards and self.policy.guard_flags & Guard.CLIP):
             return grads
-        tree = _Tree(grads, "grads")
-        number = _plain._multiplier(_plain.b.read(_plain.guarded(self.state), 2), jnp.bool_(True))
+        tree, share = _Tree(grads, "grads"), _plain.b.read(_plain.guarded(self.state), 2)
+        if max_norm is not None:
+            done = jnp.minimum(jnp.float32(max_norm) / (report.norm + jnp.float32(1e-6)), 1)
+            share = _plain.b.divided(share, _plain.b.of_float(_plain.as_bits(done)))
+            share = _plain.b.select(_plain.b.less(_plain.b.double(1.0), share), _plain.b.double(1.0), share)
+        number = _plain._multiplier(share, jnp.bool_(True))
 
         def clipped(leaves: Sequence[Any]) -> list[Any]:
             return [number(leaf).astype(leaf.dtype) for leaf in leaves]
@@ -488,6 +498,10 @@ class Scaler:
         """
         state = self.state
         for other in others:
+            if not isinstance(other, Scaler):
+                raise TypeError(
+                    f"expected a gradscaler.jax.Scaler, not {type(other).__module__}.{type(other).__name__}"
+                )
             state = _plain.joined(state, other.state)
         return self._with(state)
 
@@ -614,6 +628,8 @@ class Scaler:
             if isinstance(report, host.Report):
                 report = Report(jnp.asarray(np.frombuffer(bytes(report), np.uint32)))
             elif isinstance(report, bool) or (getattr(report, "shape", None) == () and report.dtype == np.bool_):
+                if self.policy.guards:
+                    raise ValueError("update: the policy guards by the norm, which a bool does not have: pass a report")
                 report = Report.of(report)
             else:
                 raise TypeError(f"expected the report of unscale, or several, or a bool, not {type(report).__name__}")

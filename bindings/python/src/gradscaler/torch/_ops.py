@@ -18,7 +18,7 @@ from .._scaler import Policy, Report
 from .._structs import Event, Factor, Guard, State, Status, Want
 from ._grads import Lot
 from ._place import FACTOR, FOUND, SIZE, data, merged, on
-from ._scaler import StallError
+from ._scaler import StallError, _beyond
 from ._scaler import _policy as _policy_of
 
 _NORM = int(Want.NORM)
@@ -75,18 +75,21 @@ def _unscale_(
     report.copy_(merged(torch.cat([torch.where(pending, report, 0), own]), options["policy"]))
     pending.fill_(True)
     found = report.view(torch.float32)[FOUND].clone()
+    guard = None
     if options["policy"].guards:
         judged = torch.empty_like(state)
         c.gsc_state_update(on(state.device), options["policy"], state, report, judged)
         found.copy_(judged.view(torch.float32)[_SKIP])
         if options["policy"].guard_flags & Guard.CLIP:
-            clip = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
-            c.gsc_factor_guard(on(state.device), None, judged, clip)
-            lot.multiply(clip)
+            guard = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
+            c.gsc_factor_guard(on(state.device), None, judged, guard)
+            lot.multiply(guard)
     reached = max_norm and (state.device.type != "cpu" or max_norm < norm < math.inf)  # a device is not waited for
     if reached:
         clip = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
         c.gsc_factor_clip(on(state.device), None, own, max_norm, clip)
+        if guard is not None:
+            _beyond(clip, guard)
         lot.multiply(clip)
     return found, norm
 

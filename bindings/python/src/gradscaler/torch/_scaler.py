@@ -25,7 +25,7 @@ from .. import _gradscaler as c
 from .. import _scaler as base
 from .._checkpoints import Note
 from .._scaler import Policy, Report
-from .._structs import Event, Factor, Guard, Limit, Reset, State, Status, Want
+from .._structs import Event, Factor, Guard, Limit, Reset, State, Status, Test, Want
 from . import _grads, _place, _ranks, _shadow
 from ._grads import Lot, Sorted
 
@@ -44,7 +44,6 @@ _F16 = 1 << c.GSC_F16
 _NORM, _STOPPED = int(Want.NORM), int(Event.STOPPED)
 _STALL_LIMIT = 10
 _SKIPPED, _OUTLIER, _CLIPPED = int(Event.SKIPPED), int(Event.OUTLIER), int(Event.CLIPPED)
-_REFUSED = _OUTLIER | _SKIPPED  # both: a step that the guard skips
 _MEMORY = 0.1  # weight of a step in the usual shares of the norm
 _LOSSES = 64  # of a step that are kept, for the message of a StallError, ...
 _SMALL = 1 << 12  # ... if they have no more bytes
@@ -77,6 +76,7 @@ class _Found:
         self.captured = False  # in a graph, each replay of which finds anew
         self.alike = True  # whether other ranks have parameters of the same names
         self.seen: Report | None = None
+        self.clip: Any = None  # by which max_norm has multiplied them
         self.present: set[int] | None = None  # ids of the parameters that had gradients, if it is read later
         self.shares: tuple[torch.Tensor, torch.Tensor] | None = (
             None  # of the norm's square: of each gradient, and usual
@@ -231,7 +231,9 @@ class GradScaler(torch.amp.GradScaler):
         self._expected = False  # whether it is of the scale in force, and not of one from before
         self._judged: Any = None  # a policy that guards: the state after the update of the step that is under way
         self._said: tuple[Any, Any] | None = None  # and what the state was before it, of the last step that was judged
-        self._usual: dict[int, torch.Tensor] = {}  # by the id of an optimizer: shares of its gradients in the norm
+        self._usual: dict[
+            int, tuple[tuple, torch.Tensor]
+        ] = {}  # by the id of an optimizer: shares of its gradients in the norm
 
     # ---- the rules: torch's own methods read and write these three ----
 
@@ -428,6 +430,8 @@ class GradScaler(torch.amp.GradScaler):
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[Any, torch.Tensor]:
         self._check_scale_growth_tracker("_check_inf_per_device")
         state = self._per_optimizer_states[id(optimizer)]
+        if self._judged is not None and state["found_inf_per_device"]:
+            return state["found_inf_per_device"]  # the guard has looked
         self._unscaled(optimizer, state, False)
         return state["found_inf_per_device"]
 
@@ -468,7 +472,8 @@ class GradScaler(torch.amp.GradScaler):
             self._stall(self._state, optimizer)
             found, any_there = _Found(Report(overflow=True), []), True
         else:
-            want = self._want if max_norm is None else self._want | _NORM
+            by_norm = max_norm is not None or self._policy.guards or self._policy.overflow_test == Test.NORM
+            want = self._want | _NORM if by_norm else self._want
             found, any_there = self._looked(optimizer, writes, fp16, want)
         norm = None if max_norm is None else self._clipped(found, float(max_norm))
         if writes and found.rest:
@@ -477,7 +482,7 @@ class GradScaler(torch.amp.GradScaler):
                     grad.copy_(copy)
         state["found_inf_per_device"] = {found.found.device: found.found} if any_there else {}
         if self._looks_over:
-            self._looks_over = False
+            self._looks_over, self._said = False, None
             self._looks.clear()
             self._skipped.clear()
         with contextlib.suppress(TypeError):  # of a wrapper with slots
@@ -504,9 +509,11 @@ class GradScaler(torch.amp.GradScaler):
             places = _place.places(order, squares.device)
             squares = squares.new_zeros(max(order) + 1).index_copy_(0, places, squares)
         share = squares / squares.sum().clamp_min(torch.finfo(torch.float64).tiny)
-        usual = self._usual.get(id(optimizer))
-        if usual is None or usual.shape != share.shape or usual.device != share.device:
-            usual = self._usual[id(optimizer)] = share.clone()
+        whose = tuple(map(id, _with_gradients(optimizer)))
+        known, usual = self._usual.get(id(optimizer), (None, None))
+        if known != whose or usual.shape != share.shape or usual.device != share.device:
+            usual = share.clone()
+            self._usual[id(optimizer)] = whose, usual
         found.shares = share, usual.clone()
 
     def _looked(self, optimizer: torch.optim.Optimizer, writes: bool, fp16: bool, want: int) -> tuple[_Found, bool]:
@@ -659,13 +666,17 @@ class GradScaler(torch.amp.GradScaler):
                 return norm
             clip = Factor()
             c.gsc_factor_clip(None, None, report, max_norm, clip)
+        found.clip = clip
         _multiply(found.lots, found.rest, clip)
         return norm
 
     def _judge(self, optimizer: torch.optim.Optimizer) -> None:
         """Asks the guard about the gradients of the step that is under way, as far as they have been looked at."""
         state = self._per_optimizer_states[id(optimizer)]
-        if state["stage"] is OptState.READY:
+        if state["stage"] is OptState.READY and getattr(optimizer, "_step_supports_amp_scaling", False):
+            self._judged = None
+            self._check_inf_per_device(optimizer)  # it divides by itself
+        elif state["stage"] is OptState.READY:
             self.unscale_(optimizer)
         report = self._step_report()
         if report is not None:
@@ -682,6 +693,9 @@ class GradScaler(torch.amp.GradScaler):
         home = self._scale.device
         clip = Factor() if self._state is not None else torch.empty(_place.FACTOR, dtype=torch.uint8, device=home)
         c.gsc_factor_guard(_place.on(home), None, self._judged, clip)
+        found = self._per_optimizer_states[id(optimizer)].get("found")
+        if found is not None and found.clip is not None:
+            _beyond(clip, found.clip)
         rest = self._sorted(optimizer, _grads.gradients(optimizer), 0)
         _multiply(rest.lots, rest, clip)
         with torch.no_grad():
@@ -693,13 +707,15 @@ class GradScaler(torch.amp.GradScaler):
         state = self._per_optimizer_states[id(optimizer)]
         found = state["found_inf_per_device"]
         if self._state is not None:
-            refused = torch.tensor(float(self._judged.events & _REFUSED == _REFUSED))
+            refused = torch.tensor(float(self._judged.events & _SKIPPED != 0))
             self._guarded(optimizer, self._judged.events)
         else:
             events = self._judged.view(torch.int32)[State.events.offset // 4]
-            refused = ((events & _REFUSED) == _REFUSED).float()
+            refused = ((events & _SKIPPED) != 0).float()
             self._guarded(optimizer, None)
-        state["found_inf_per_device"] = {device: one + refused.to(device) for device, one in found.items()}
+        home = self._scale.device
+        refused = sum((one.to(home, non_blocking=True) for one in found.values()), refused.to(home))
+        state["found_inf_per_device"] = {home: refused.clamp(max=1.0)}  # kernels skip where it is 1, not where it is 2
         try:
             return super().step(optimizer, *args, **kwargs)
         finally:
@@ -712,10 +728,14 @@ class GradScaler(torch.amp.GradScaler):
         if _shadow.divided(self, optimizer) is not None:  # a fused optimizer would divide once more
             self.unscale_(optimizer)
         fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        if self._policy.guards and self._per_optimizer_states[id(optimizer)]["stage"] is not OptState.STEPPED:
+        stepped = self._per_optimizer_states[id(optimizer)]["stage"] is OptState.STEPPED
+        guards = (
+            self._policy.guards and not stepped and "closure" not in kwargs
+        )  # else torch's class says what is wrong
+        if guards:
             self._judge(optimizer)
         try:
-            if fused and self._judged is not None:
+            if fused and guards and self._judged is not None:
                 return self._step_fused(optimizer, *args, **kwargs)
             result = super().step(optimizer, *args, **kwargs)
         except AssertionError as error:
@@ -735,7 +755,7 @@ class GradScaler(torch.amp.GradScaler):
         skipped = any(found.item() for found in optimizer_state["found_inf_per_device"].values())
         if not skipped and self._judged is not None:
             events = self._read(self._judged).events
-            skipped = events & _REFUSED == _REFUSED
+            skipped = events & _SKIPPED != 0
             self._guarded(optimizer, events)
         self._skipped[id(optimizer)] = skipped
         if not skipped:
@@ -793,7 +813,7 @@ class GradScaler(torch.amp.GradScaler):
             return self._names_of(optimizer, found.present) if optimizer is not None else []
 
         report = found.read(names)
-        if found.shares is not None:
+        if found.shares is not None and self._said is not None and self._read(self._said[1]).events & _OUTLIER:
             report.grew = _grown(*(shares.tolist() for shares in found.shares), names())
         return report
 
@@ -816,7 +836,8 @@ class GradScaler(torch.amp.GradScaler):
         norm = math.sqrt(sum(report.sum_squares for report in reports))
         done = "skipped" if state.events & _SKIPPED else "let through"
         done = f"clipped to {state.guard_multiplier:.3g} of it" if state.events & _CLIPPED else done
-        usual = f"; the mean of {before.guard_count} steps is {before.guard_mean:.4g}" if before.guard_count else ""
+        steps = "1 step" if before.guard_count == 1 else f"{before.guard_count} steps"
+        usual = f"; the mean of {steps} is {before.guard_mean:.4g}" if before.guard_count else ""
         told = f"{done}: the norm of the gradients is {norm:.4g}, above {state.guard_threshold:.4g}{usual}"
         return told + _grown_words(reports)
 
@@ -857,10 +878,11 @@ class GradScaler(torch.amp.GradScaler):
     def _remember(self) -> None:
         """What parts of the norm the gradients had in a step that was as usual."""
         for key, found in self._looks.items():
-            if found.shares is not None and (usual := self._usual.get(key)) is not None:
+            _, usual = self._usual.get(key, (None, None))
+            if found.shares is not None and usual is not None and usual.shape == found.shares[0].shape:
                 events = self._words.view(torch.int32)[State.events.offset // 4]
-                weight = torch.where((events & (_OUTLIER | _SKIPPED)) == 0, _MEMORY, 0.0)
-                usual.lerp_(found.shares[0], weight.to(usual.dtype))
+                good = (events & (_OUTLIER | _SKIPPED)) == 0
+                usual.copy_(torch.where(good, usual.lerp(found.shares[0], _MEMORY), usual))
 
     def _watch(self) -> None:
         """Whether training is stuck on a device: with a fused optimizer nobody looks, so the state is sent to the host
@@ -1067,6 +1089,7 @@ class GradScaler(torch.amp.GradScaler):
             warnings.warn(f"the loss scale {state.factor.scale:g} of the checkpoint is not taken: {why}", stacklevel=2)
             return notes
         self._warn(policy)
+        self._said = None
         self._policy, self._init_growth_tracker = policy, state.good
         self._init_scale = state.factor.scale if missing or not own else state_dict["scale"]  # torch's, not rounded yet
         if self._scale is None:
@@ -1097,7 +1120,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._policy = Policy.from_buffer_copy(state["_policy"])
+        self._policy = base.policy_of(state["_policy"])
         self._saved = state["_saved"] and State.from_buffer_copy(state["_saved"])
         self._names = WeakIdKeyDictionary()
         self._forget()
@@ -1203,6 +1226,17 @@ def _multiply(lots: Iterable[Lot], rest: Sorted | None, factor: Any) -> None:
     with torch.no_grad():
         for other in rest.others if rest else ():
             other.mul_(factor.inverse if isinstance(factor, Factor) else factor.view(torch.float64)[1].to(other.device))
+
+
+def _beyond(clip: Any, other: Any) -> None:
+    """Makes a factor of what it multiplies by beyond what another has multiplied by already."""
+    if isinstance(clip, Factor):
+        clip.inverse = min(1.0, clip.inverse / other.inverse)
+        clip.inverse_f32 = clip.inverse
+        return
+    inverse, done = (words.view(torch.float64)[Factor.inverse.offset // 8] for words in (clip, other))
+    inverse.copy_((inverse / done).clamp_max(1.0))
+    clip.view(torch.float32)[Factor.inverse_f32.offset // 4].copy_(inverse)
 
 
 def _with_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

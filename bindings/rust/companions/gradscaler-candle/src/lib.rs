@@ -44,7 +44,8 @@ pub struct Step {
 }
 
 /// One training step: scales the loss, goes backward, unscales the gradients of `variables`, calls
-/// `step` with them unless they overflowed by the rules of the scaler, and updates the scale.
+/// updates the scale, and calls `step` with them unless the update says to skip: they overflowed, or
+/// the policy guards and refuses their norm. What a guard clips is clipped.
 ///
 /// `loss` is a scalar, best in f32.
 ///
@@ -60,11 +61,28 @@ pub fn backward_step(
     let mut grads = (loss * scaler.loss_scale())?.backward()?;
     let options = Options::default().policy(scaler.policy());
     let report = unscale(&scaler.factor(), &mut grads, variables, options)?;
-    if !report.overflow() {
-        step(&grads)?;
-    }
+    let before = scaler.clone();
     let events = scaler.update(&report).map_err(Error::wrap)?;
+    if !events.contains(Event::SKIPPED) {
+        let taken = multiply(&mut grads, variables, scaler.state().multiplier())
+            .and_then(|()| step(&grads));
+        if let Err(error) = taken {
+            *scaler = before;
+            return Err(error);
+        }
+    }
     Ok(Step { report, events })
+}
+
+/// Clips by the multiplier of a guard, which is 1 in most steps.
+fn multiply(grads: &mut GradStore, variables: &[Var], by: f64) -> Result<()> {
+    for variable in variables.iter().filter(|_| by < 1.0) {
+        if let Some(gradient) = grads.get(variable) {
+            let clipped = (gradient * by)?;
+            grads.insert(variable, clipped);
+        }
+    }
+    Ok(())
 }
 
 /// Divides the gradients of `variables` by the scale that their loss was multiplied by, in one call,
