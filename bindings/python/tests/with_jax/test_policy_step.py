@@ -63,7 +63,7 @@ def random_steps(rng, share):
     return [report_words(rng.random() < share, rng.choice([0.0, 1.0, 1e38, 1e39]), 0, 1.0) for _ in range(STEPS)]
 
 
-COUNTING = [preset for preset in gradscaler.presets() if gradscaler.Policy(preset).target_amax == 0]
+COUNTING = [preset for preset in gradscaler.presets() if not _plain.why_not(gradscaler.Policy(preset))]
 
 
 def of_preset(preset):
