@@ -143,6 +143,12 @@ class Sorted:
         self.copies.append((tensor, copy))
         return copy
 
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """What calls made of the copies, into what they are copies of."""
+        for tensor, copy in self.copies:
+            tensor.copy_(copy)
+
     def others_reports(self, inverse: torch.Tensor, scaled_by: torch.Tensor | float) -> list[torch.Tensor]:
         """Multiplies the others by `inverse`, as torch's class does, and reports on them, where that is.
 

@@ -477,9 +477,7 @@ class GradScaler(torch.amp.GradScaler):
             found, any_there = self._looked(optimizer, writes, fp16, want)
         norm = None if max_norm is None else self._clipped(found, float(max_norm))
         if writes and found.rest:
-            with torch.no_grad():
-                for grad, copy in found.rest.copies:
-                    grad.copy_(copy)
+            found.rest.put_back()
         state["found_inf_per_device"] = {found.found.device: found.found} if any_there else {}
         if self._looks_over:
             self._looks_over, self._said = False, None
@@ -670,10 +668,10 @@ class GradScaler(torch.amp.GradScaler):
         _multiply(found.lots, found.rest, clip)
         return norm
 
-    def _judge(self, optimizer: torch.optim.Optimizer) -> None:
+    def _judge(self, optimizer: torch.optim.Optimizer, fused: bool) -> None:
         """Asks the guard about the gradients of the step that is under way, as far as they have been looked at."""
         state = self._per_optimizer_states[id(optimizer)]
-        if state["stage"] is OptState.READY and getattr(optimizer, "_step_supports_amp_scaling", False):
+        if state["stage"] is OptState.READY and fused:
             self._judged = None
             self._check_inf_per_device(optimizer)  # it divides by itself
         elif state["stage"] is OptState.READY:
@@ -698,9 +696,7 @@ class GradScaler(torch.amp.GradScaler):
             _beyond(clip, found.clip)
         rest = self._sorted(optimizer, _grads.gradients(optimizer), 0)
         _multiply(rest.lots, rest, clip)
-        with torch.no_grad():
-            for grad, copy in rest.copies:
-                grad.copy_(copy)
+        rest.put_back()
 
     def _step_fused(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """An optimizer that looks at found_inf itself: where the guard skips it is told the same."""
@@ -728,14 +724,13 @@ class GradScaler(torch.amp.GradScaler):
         if _shadow.divided(self, optimizer) is not None:  # a fused optimizer would divide once more
             self.unscale_(optimizer)
         fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        stepped = self._per_optimizer_states[id(optimizer)]["stage"] is OptState.STEPPED
-        guards = (
-            self._policy.guards and not stepped and "closure" not in kwargs
-        )  # else torch's class says what is wrong
-        if guards:
-            self._judge(optimizer)
+        # What torch's class refuses it is left to refuse, before anything is written.
+        judges = self._policy.guards and self._scale is not None and "closure" not in kwargs
+        judges = judges and self._per_optimizer_states[id(optimizer)]["stage"] is not OptState.STEPPED
+        if judges:
+            self._judge(optimizer, fused)
         try:
-            if fused and guards and self._judged is not None:
+            if fused and judges and self._judged is not None:
                 return self._step_fused(optimizer, *args, **kwargs)
             result = super().step(optimizer, *args, **kwargs)
         except AssertionError as error:
