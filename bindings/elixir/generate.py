@@ -8,6 +8,7 @@ from manifest import SIZES, WIDTH, is_pointer, note, reword, run
 
 NOTE = note(__file__)
 DOC_WIDTH = 98
+KEY_SIZE = 112  # of the key of an entry, which is the longest text that a call takes
 # Structs that the binding itself fills or reads; Elixir code sees the others as structs of its own, or as maps if they
 # have pointers.
 FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_options")
@@ -268,8 +269,8 @@ def parameter(manifest, function, arg, number):
     if arg.kind == "string":
         reader = f"get_string(&call, {where}, {name}, sizeof {name})"
         if arg.null:
-            return f"char {name}[64];", f"(is_nil({term}) || {reader})", {name: f"is_nil({term}) ? NULL : {name}"}
-        return f"char {name}[64];", reader, {name: name}
+            return f"char {name}[{KEY_SIZE}];", f"(is_nil({term}) || {reader})", {name: f"is_nil({term}) ? NULL : {name}"}
+        return f"char {name}[{KEY_SIZE}];", reader, {name: name}
     expression = f"&{name}" if arg.passing else name
     return f"{arg.base} {name};", f"get_{arg.base}(&call, {where}, &{name})", {name: expression}
 

@@ -102,7 +102,7 @@ static ERL_NIF_TERM nif_policy_preset(ErlNifEnv *env, int argc, const ERL_NIF_TE
 {
     (void)argc;
     struct call call = {.env = env};
-    char name[64];
+    char name[112];
     gsc_policy out = GSC_POLICY_INIT;
     if (!get_string(&call, argv[0], 0, "name", name, sizeof name) ||
         gsc_policy_preset(name, &out, &call.err) != GSC_OK)
@@ -417,8 +417,8 @@ static ERL_NIF_TERM nif_state_import(ErlNifEnv *env, int argc, const ERL_NIF_TER
 {
     (void)argc;
     struct call call = {.env = env};
-    char format[64];
-    char prefix[64];
+    char format[112];
+    char prefix[112];
     const gsc_entry *entries = NULL;
     uint64_t entries_count = 0;
     gsc_policy policy;
@@ -446,8 +446,8 @@ static ERL_NIF_TERM nif_state_export(ErlNifEnv *env, int argc, const ERL_NIF_TER
 {
     (void)argc;
     struct call call = {.env = env};
-    char format[64];
-    char prefix[64];
+    char format[112];
+    char prefix[112];
     gsc_policy policy;
     const gsc_state *state = NULL;
     uint64_t n;
@@ -473,8 +473,8 @@ static ERL_NIF_TERM nif_policy_import(ErlNifEnv *env, int argc, const ERL_NIF_TE
 {
     (void)argc;
     struct call call = {.env = env};
-    char format[64];
-    char prefix[64];
+    char format[112];
+    char prefix[112];
     const gsc_entry *entries = NULL;
     uint64_t entries_count = 0;
     gsc_policy policy;

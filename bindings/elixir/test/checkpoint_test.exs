@@ -144,6 +144,73 @@ defmodule GradScaler.CheckpointTest do
     end
   end
 
+  test "a key of a scaler that is too long is refused, that of a weight passed over" do
+    place = String.duplicate("p", 100)
+
+    # The scale still fits, its count does not.
+    for {options, count} <- [
+          {[], "_growth_tracker"},
+          {[prefix: place], "_growth_tracker"},
+          {[], "in/num_good_steps_3"}
+        ] do
+      assert_raise ArgumentError,
+                   "#{place}.#{count} is a key of #{101 + byte_size(count)} bytes: at most 111 " <>
+                     "are read, so pass what is below its place",
+                   fn ->
+                     Checkpoint.read(%{place => %{"scale" => 8.0, count => 3}}, nil, options)
+                   end
+    end
+
+    weights = %{place => %{"attention.weight" => 1.0, "_growth_tracker" => [1.0, 2.0]}}
+    checkpoint = %{"scaler" => @torch, "weights" => weights}
+    assert found(Checkpoint.read(checkpoint, GradScaler.new("torch"))) == {2048.0, 3, 100}
+
+    named =
+      Checkpoint.read(%{"scaler" => @torch, place => @torch}, nil,
+        prefix: "scaler",
+        format: "torch"
+      )
+
+    assert found(named) == {2048.0, 3, 100}
+
+    long = String.duplicate("s", 112)
+
+    assert_raise ArgumentError, ~r/^#{long} is a key of 112 bytes/, fn ->
+      Checkpoint.settings("torch", %{long => 1})
+    end
+
+    assert {_scaler, []} = Checkpoint.settings("torch", %{model: %{long => 1}})
+
+    assert_raise ArgumentError, ~r/is a key with a zero/, fn ->
+      Checkpoint.settings("torch", %{"init_scale\0" => 1})
+    end
+  end
+
+  test "a text that does not fit is refused where one is read, and noted where none is" do
+    for {text, shown} <- [
+          {"dynamic" <> String.duplicate("x", 25),
+           "dynamic" <> String.duplicate("x", 21) <> "..."},
+          {String.duplicate("\u00e9", 20), String.duplicate("\u00e9", 14) <> "..."}
+        ] do
+      assert_raise ArgumentError,
+                   ~s(loss_scale is "#{shown}": it must be a number or "dynamic"),
+                   fn ->
+                     Checkpoint.settings("cerebras", loss_scale: text)
+                   end
+
+      {_scaler, notes} = Checkpoint.settings("cerebras", color: text)
+      assert [%{kind: :ignored}] = notes
+    end
+  end
+
+  test "an error says a long key once" do
+    place = "p" <> String.duplicate("\u00e9", 45)
+
+    assert_raise ArgumentError, "#{place}.scale is -1: it must be a scale: 0 or above", fn ->
+      Checkpoint.read(%{place => %{"scale" => -1}}, nil, format: "torch", prefix: place)
+    end
+  end
+
   test "notes name rules and say the important first" do
     {_scaler, notes} = Checkpoint.read(Map.put(@torch, "color", 3), GradScaler.new())
     assert notes |> Enum.map(& &1.kind) |> Enum.dedup() == [:format, :ignored, :lacks]

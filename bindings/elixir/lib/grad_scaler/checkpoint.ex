@@ -8,8 +8,9 @@ defmodule GradScaler.Checkpoint do
       {2048.0, 3, 100}
 
   A checkpoint, or a configuration, is a map, a keyword list or a struct, nested or not, with numbers,
-  booleans, tensors of one element, texts and nil at its ends. Whatever else is there is passed over,
-  and refused where a number of the scaler belongs.
+  booleans, tensors of one element, texts and nil at its ends, up to 16 deep. Whatever else is there is
+  passed over, and refused where a number of the scaler belongs. So is a key of more than 111 bytes,
+  with those that it is nested in: pass what is below the first of them.
 
   Each call returns notes beside its result, structs of `GradScaler.Note`: what was not said, was
   ignored, means something else here, or cannot be held. Their `message` is a sentence.
@@ -72,7 +73,7 @@ defmodule GradScaler.Checkpoint do
   def read(checkpoint, scaler \\ nil, options \\ []) do
     options = Keyword.validate!(options, format: nil, prefix: nil)
     prefix = text(options[:prefix], "prefix")
-    {keys, entries} = entries(checkpoint, "the checkpoint", prefix || "")
+    {keys, entries} = entries(checkpoint, "the checkpoint", prefix, &saved_names/0)
     policy = if scaler, do: scaler.policy
 
     {:ok, policy, state, notes} =
@@ -98,21 +99,10 @@ defmodule GradScaler.Checkpoint do
       %{counter: 0, loss_scale: 1024.0}
   """
   @spec write(GradScaler.t(), binary | atom, keyword) :: {map, [Note.t()]}
-  def write(%GradScaler{policy: policy, state: state}, format, options \\ []) do
+  def write(%GradScaler{} = scaler, format, options \\ []) do
     options = Keyword.validate!(options, prefix: nil, keys: :texts)
-
-    {:ok, entries, notes} =
-      format
-      |> text("format")
-      |> Native.state_export(text(options[:prefix], "prefix"), policy, state, @entries, @notes)
-      |> Error.check!()
-
-    rows =
-      for <<bytes::binary-size(160) <- entries>>,
-          entry = Entry.decode(bytes),
-          entry.kind != :none do
-        {String.split(entry.key, "."), value(entry)}
-      end
+    prefix = text(options[:prefix], "prefix")
+    {:ok, entries, notes} = scaler |> export(text(format, "format"), prefix) |> Error.check!()
 
     name =
       case options[:keys] do
@@ -122,8 +112,8 @@ defmodule GradScaler.Checkpoint do
       end
 
     tree =
-      Enum.reduce(rows, %{}, fn {path, value}, tree ->
-        put_in(tree, Enum.map(path, &Access.key(name.(&1), %{})), value)
+      Enum.reduce(rows(entries), %{}, fn {key, value}, tree ->
+        put_in(tree, for(part <- String.split(key, "."), do: Access.key(name.(part), %{})), value)
       end)
 
     {tree, notes(notes, [])}
@@ -147,7 +137,7 @@ defmodule GradScaler.Checkpoint do
   def settings(format, settings, options \\ []) do
     options = Keyword.validate!(options, prefix: nil, preset: nil)
     prefix = text(options[:prefix], "prefix")
-    {keys, entries} = entries(settings, "settings", prefix || "")
+    {keys, entries} = entries(settings, "settings", prefix || "", fn -> :all end)
     policy = if options[:preset], do: GradScaler.new(options[:preset]).policy
 
     {:ok, policy, notes} =
@@ -161,6 +151,16 @@ defmodule GradScaler.Checkpoint do
   end
 
   # ---- the lists of the library ----
+
+  defp export(%GradScaler{policy: policy, state: state}, format, prefix),
+    do: Native.state_export(format, prefix, policy, state, @entries, @notes)
+
+  defp rows(entries) do
+    for <<bytes::binary-size(160) <- entries>>,
+        entry = Entry.decode(bytes),
+        entry.kind != :none,
+        do: {entry.key, value(entry)}
+  end
 
   defp text(nil, _label), do: nil
   defp text(name, _label) when is_binary(name) or is_atom(name), do: to_string(name)
@@ -184,13 +184,16 @@ defmodule GradScaler.Checkpoint do
 
     message =
       if key,
-        do: "#{key} #{String.replace_prefix(rest, ~s(of "#{key}" ), "")}",
+        do: "#{key} #{String.replace_prefix(rest, ~s(of "#{quoted(key)}" ), "")}",
         else: "#{where}#{rest}"
 
     Error.check!({:error, %{details | message: message}})
   end
 
   defp check!(result, _keys), do: Error.check!(result)
+
+  # The library quotes the beginning of a long key.
+  defp quoted(key), do: binary_part(key, 0, min(byte_size(key), 64))
 
   defp notes(bytes, keys) do
     unread =
@@ -224,17 +227,16 @@ defmodule GradScaler.Checkpoint do
   defp value(%Entry{value: value}), do: value
 
   # What is no number is handed over beside numbers only: elsewhere it is a weight.
-  defp entries(tree, label, prefix) when is_map(tree) or is_list(tree) do
-    rows = walk(tree, [])
-
-    beside = for {[_ | place], %Entry{kind: :number}} <- rows, into: MapSet.new(), do: place
+  defp entries(tree, label, prefix, names) when is_map(tree) or is_list(tree) do
+    rows = for {[_ | place] = path, entry} <- walk(tree, []), do: {join(path), join(place), entry}
+    beside = for {_key, place, %Entry{kind: :number}} <- rows, into: MapSet.new(), do: place
+    refuse_long(rows, prefix, names)
 
     entries =
-      for {[_ | place] = path, entry} <- rows,
-          key = path |> Enum.reverse() |> Enum.join("."),
+      for {key, place, entry} <- rows,
           byte_size(key) in 1..@key_bytes,
           not match?({:unread, _}, entry) or MapSet.member?(beside, place) or
-            place |> Enum.reverse() |> Enum.join(".") == prefix,
+            place == (prefix || ""),
           do: {entry, key}
 
     if is_list(tree) and tree != [] and not Keyword.keyword?(tree) and
@@ -255,8 +257,43 @@ defmodule GradScaler.Checkpoint do
      end), IO.iodata_to_binary(bytes)}
   end
 
-  defp entries(other, label, _prefix),
+  defp entries(other, label, _prefix, _names),
     do: Fields.refuse(label, other, "a map, a keyword list or a struct")
+
+  defp join(path), do: path |> Enum.reverse() |> Enum.join(".")
+
+  # The scaler would go on without a key of its own that is too long.
+  defp refuse_long(rows, prefix, names) do
+    long =
+      for {key, _place, %Entry{}} <- rows,
+          byte_size(key) > @key_bytes,
+          [place, name] = Regex.run(~r"^(.*?)[./]?([^./]*)$"s, key, capture: :all_but_first),
+          place == (prefix || place),
+          do: {key, stem(name)}
+
+    names = if long != [], do: names.()
+
+    for {key, name} <- long, names == :all or name in names do
+      raise ArgumentError,
+            "#{key} is a key of #{byte_size(key)} bytes: at most #{@key_bytes} are read, " <>
+              "so pass what is below its place"
+    end
+
+    for {key, _place, _entry} <- rows, String.contains?(key, <<0>>) do
+      raise ArgumentError, "#{inspect(key)} is a key with a zero, which no scaler has"
+    end
+  end
+
+  # What checkpoints call their numbers, in any format; in some programs of Paddle numbers end them.
+  defp saved_names do
+    for format <- Map.keys(formats()),
+        {:ok, entries, _notes} <- [export(GradScaler.new("torch"), format, "")],
+        {key, _value} <- rows(entries),
+        into: MapSet.new(),
+        do: stem(key)
+  end
+
+  defp stem(name), do: String.replace(name, ~r/\d+$/, "")
 
   defp walk(nil, path), do: [{path, %Entry{kind: :empty}}]
   defp walk(true, path), do: [{path, %Entry{kind: :number, value: 1}}]
@@ -268,10 +305,9 @@ defmodule GradScaler.Checkpoint do
   defp walk(atom, path) when is_atom(atom), do: walk(Atom.to_string(atom), path)
 
   defp walk(text, path) when is_binary(text) do
-    if String.valid?(text) and byte_size(text) <= @text_bytes and
-         not String.contains?(text, <<0>>),
-       do: [{path, %Entry{kind: :text, text: text}}],
-       else: [{path, {:unread, "a binary"}}]
+    if String.valid?(text) and not String.contains?(text, <<0>>),
+      do: [{path, %Entry{kind: :text, text: fitting(text)}}],
+      else: [{path, {:unread, "a binary"}}]
   end
 
   defp walk(_deeper, path) when length(path) == @depth, do: []
@@ -307,6 +343,18 @@ defmodule GradScaler.Checkpoint do
 
   defp walk(_nothing, []), do: []
   defp walk(_nothing, path), do: [{path, {:unread, "no number"}}]
+
+  # A text that does not fit means nothing, nor does what is left of it.
+  defp fitting(text) when byte_size(text) <= @text_bytes, do: text
+  defp fitting(text), do: cut(text, @text_bytes - 3) <> "..."
+
+  # As many bytes of a text, without half a letter at their end.
+  defp cut(text, bytes) when byte_size(text) <= bytes, do: text
+
+  defp cut(text, bytes) do
+    start = binary_part(text, 0, bytes)
+    if String.valid?(start), do: start, else: cut(text, bytes - 1)
+  end
 
   # %{loss_scale: %{loss_scale: 8.0}} is a place of a scaler, any other map no number.
   defp place(_map, [], _what), do: []

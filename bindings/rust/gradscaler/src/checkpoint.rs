@@ -22,7 +22,7 @@ pub enum Value {
     Integer(i64),
     /// What it has as a boolean.
     Boolean(bool),
-    /// A text of at most 31 bytes; the rest of a longer one is cut off.
+    /// A text; all that mean something have less than 32 bytes.
     Text(String),
     /// Switched off.
     Empty,
@@ -167,8 +167,8 @@ pub fn formats() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 impl Scaler {
-    /// Goes on from the checkpoint of a framework: keys, nested ones joined by dots, with numbers; a key of
-    /// more than 111 bytes is not read. The policy takes the settings that are among them, and no others.
+    /// Goes on from the checkpoint of a framework: keys, nested ones joined by dots, with numbers. The policy
+    /// takes the settings that are among them, and no others.
     ///
     /// ```
     /// use gradscaler::{Format, Scaler};
@@ -188,13 +188,20 @@ impl Scaler {
     /// # Errors
     ///
     /// [`Status::FORMAT`]: the keys are those of no framework, or of several, or the scale is missing;
-    /// [`Status::VALUE`]: a value cannot be what its key says. Nothing is changed then.
+    /// [`Status::VALUE`]: a value cannot be what its key says, or a key has the name of one of a scaler's and
+    /// more than 111 bytes. Nothing is changed then.
     pub fn import<'a, K: AsRef<str>, V: Into<Value>>(
         &mut self,
         format: impl Into<Format<'a>>,
         entries: impl IntoIterator<Item = (K, V)>,
     ) -> Result<Vec<Note>> {
-        let (format, entries) = (CFormat::of(format.into())?, Entries::of(entries)?);
+        let format = format.into();
+        let mut saved = None;
+        let entries = Entries::of(entries, |place, name| {
+            let names = saved.get_or_insert_with(saved_names);
+            format.prefix.unwrap_or(place) == place && names.iter().any(|saved| saved == stem(name))
+        })?;
+        let format = CFormat::of(format)?;
         let (mut policy, mut state) = (self.policy().0, sys::gsc_state::default());
         let notes = entries.read(|list, n, notes, capacity, err| {
             let from: *const _ = &self.policy().0;
@@ -286,7 +293,7 @@ impl Policy {
         format: impl Into<Format<'a>>,
         settings: impl IntoIterator<Item = (K, V)>,
     ) -> Result<(PolicyBuilder, Vec<Note>)> {
-        read_settings(ptr::null(), format.into(), Entries::of(settings)?)
+        read_settings(ptr::null(), format.into(), settings)
     }
 }
 
@@ -297,15 +304,16 @@ impl PolicyBuilder {
         format: impl Into<Format<'a>>,
         settings: impl IntoIterator<Item = (K, V)>,
     ) -> Result<(Self, Vec<Note>)> {
-        read_settings(&self.0, format.into(), Entries::of(settings)?)
+        read_settings(&self.0, format.into(), settings)
     }
 }
 
-fn read_settings(
+fn read_settings<K: AsRef<str>, V: Into<Value>>(
     from: *const sys::gsc_policy,
     format: Format<'_>,
-    settings: Entries,
+    settings: impl IntoIterator<Item = (K, V)>,
 ) -> Result<(PolicyBuilder, Vec<Note>)> {
+    let settings = Entries::of(settings, |place, _| place == format.prefix.unwrap_or(""))?;
     let (format, mut policy) = (CFormat::of(format)?, sys::GSC_POLICY_INIT);
     let notes = settings.read(|list, n, notes, capacity, err| {
         // SAFETY: strings or NULL, as many entries and notes as are told, policies with their size set.
@@ -361,13 +369,30 @@ struct Entries {
 }
 
 impl Entries {
-    /// Those whose key is not too long for one of a scaler's.
-    fn of<K: AsRef<str>, V: Into<Value>>(pairs: impl IntoIterator<Item = (K, V)>) -> Result<Self> {
+    /// Those whose key is not too long. One that is, and that `counts` by its place and its name, is refused: the
+    /// scaler would go on without it.
+    fn of<K: AsRef<str>, V: Into<Value>>(
+        pairs: impl IntoIterator<Item = (K, V)>,
+        mut counts: impl FnMut(&str, &str) -> bool,
+    ) -> Result<Self> {
         let mut entries = Self::default();
         for (key, value) in pairs {
             let (key, mut entry) = (key.as_ref(), sys::gsc_entry::default());
+            if key.contains('\0') {
+                return Err(Error::new(Status::VALUE, key, "holds a NUL".into()));
+            }
             if !put(&mut entry.key, key) {
-                continue;
+                let at = key.rfind(&['.', '/'][..]);
+                let (place, name) = at.map_or(("", key), |at| (&key[..at], &key[at + 1..]));
+                if !counts(place, name) {
+                    continue;
+                }
+                let message = format!(
+                    "is a key of {} bytes: at most {} are read, so hand over what is below its place",
+                    key.len(),
+                    entry.key.len() - 1
+                );
+                return Err(Error::new(Status::VALUE, key, message));
             }
             let value = value.into();
             entry.value = value.number().unwrap_or(0.0);
@@ -376,7 +401,15 @@ impl Entries {
                 Value::Integer(_) => sys::GSC_ENTRY_INTEGER,
                 Value::Boolean(_) => sys::GSC_ENTRY_BOOLEAN,
                 Value::Text(text) => {
-                    put(&mut entry.text, &text);
+                    // One that does not fit means nothing, nor does what is left of it.
+                    if !put(&mut entry.text, &text) {
+                        let text = text.split('\0').next().unwrap_or_default();
+                        let mut end = text.len().min(entry.text.len() - 1 - ELLIPSIS.len());
+                        while !text.is_char_boundary(end) {
+                            end -= 1;
+                        }
+                        put(&mut entry.text, &(text[..end].to_string() + ELLIPSIS));
+                    }
                     sys::GSC_ENTRY_TEXT
                 }
                 Value::Empty => sys::GSC_ENTRY_EMPTY,
@@ -447,6 +480,24 @@ fn with_name(note: &sys::gsc_note) -> String {
         Some(name) => message.replace(&format!("is {},", note.value), &format!("is {name},")),
         None => message,
     }
+}
+
+/// What ends a text that was cut.
+const ELLIPSIS: &str = "...";
+
+/// What checkpoints call their numbers, in any format.
+fn saved_names() -> Vec<String> {
+    let scaler = Scaler::preset("torch").ok();
+    formats()
+        .filter_map(|(name, _)| scaler.as_ref()?.export(Format::named(name).prefix("")).ok())
+        .flat_map(|(entries, _)| entries)
+        .map(|(key, _)| stem(&key).to_string())
+        .collect()
+}
+
+/// A name without the number that some programs of Paddle end it with.
+fn stem(name: &str) -> &str {
+    name.trim_end_matches(|last: char| last.is_ascii_digit())
 }
 
 /// Copies a text that a NUL ends, as much of it as there is room for; false if that is not all.

@@ -99,7 +99,9 @@ impl Error {
     /// At a key of the caller's pairs.
     pub(crate) fn of_key(mut self, key: &str) -> Self {
         self.0.index = None;
-        if let Some(rest) = self.0.message.strip_prefix(&format!("of \"{key}\" ")) {
+        // The library quotes the beginning of a long one.
+        let shown = String::from_utf8_lossy(&key.as_bytes()[..key.len().min(64)]);
+        if let Some(rest) = self.0.message.strip_prefix(&format!("of \"{shown}\" ")) {
             self.0.message = rest.into();
         }
         self.at(key, "")

@@ -152,6 +152,76 @@ fn what_cannot_be_is_refused_by_its_key_and_changes_nothing() {
 }
 
 #[test]
+fn a_key_of_a_scaler_that_is_too_long_is_refused_and_that_of_a_weight_passed_over() {
+    let place = "p".repeat(100);
+    let mut scaler = used("torch");
+    let before = scaler.clone();
+    // The scale still fits, its tracker does not.
+    for (format, tracker) in [
+        (Format::RECOGNISED, "._growth_tracker"),
+        (Format::named("torch").prefix(&place), "._growth_tracker"),
+        (Format::named("paddle"), "/num_good_steps_3"),
+    ] {
+        let mut entries = vec![(format!("{place}.scale"), 2048.0)];
+        entries.push((place.clone() + tracker, 3.0));
+        let error = scaler.import(format, entries).unwrap_err();
+        assert_eq!(error.status, Status::VALUE);
+        let (key, size) = (place.clone() + tracker, 100 + tracker.len());
+        let said = format!("{key} is a key of {size} bytes: at most 111 are read");
+        assert!(error.to_string().starts_with(&said), "{error}");
+        assert_eq!(scaler, before);
+    }
+    // A weight, and a scaler that is not the one that was named.
+    let mut entries = TORCH
+        .map(|(key, value)| (format!("scaler.{key}"), value))
+        .to_vec();
+    entries.push((place.clone() + ".attention.weight", 1.0));
+    scaler.import(Format::RECOGNISED, entries.clone()).unwrap();
+    entries.push((place.clone() + "._growth_tracker", 1.0));
+    let named = Format::RECOGNISED.prefix("scaler");
+    scaler.import(named, entries).unwrap();
+    assert_eq!(scaler.state().counts().good, 3);
+
+    let long = "s".repeat(112);
+    let error = Policy::from_settings("torch", [(long.as_str(), 1)]).unwrap_err();
+    assert_eq!((error.status, error.place()), (Status::VALUE, long));
+    let deep = "model.".repeat(20) + "init_scale";
+    assert!(Policy::from_settings("torch", [(deep.as_str(), 1)]).is_ok());
+    let error = Policy::from_settings("torch", [("init_scale\0", 1)]).unwrap_err();
+    assert!(error.to_string().ends_with(" holds a NUL"), "{error}");
+}
+
+#[test]
+fn a_text_that_is_cut_means_nothing() {
+    for (text, shown) in [
+        ("dynamic\0ally".to_string(), "dynamic...".to_string()),
+        ("x".repeat(32), "x".repeat(28) + "..."),
+        ("\u{e9}".repeat(20), "\u{e9}".repeat(14) + "..."),
+    ] {
+        let read = |key| Policy::from_settings("cerebras", [(key, Value::from(text.as_str()))]);
+        let error = read("loss_scale").unwrap_err();
+        let said = format!("loss_scale is \"{shown}\": it must be a number or \"dynamic\"");
+        assert_eq!(error.to_string(), said);
+        let (_, notes) = read("color").unwrap();
+        assert_eq!(notes[0].kind, NoteKind::IGNORED);
+    }
+}
+
+#[test]
+fn an_error_says_a_long_key_once() {
+    let place = "p".to_string() + &"\u{e9}".repeat(45);
+    let scale = [(format!("{place}.scale"), -1.0)];
+    let error = Scaler::preset("torch")
+        .unwrap()
+        .import(Format::named("torch").prefix(&place), scale)
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("{place}.scale is -1: it must be a scale: 0 or above")
+    );
+}
+
+#[test]
 fn notes_name_rules_and_say_the_important_first() {
     let mut entries = TORCH.to_vec();
     entries.push(("color", 3.0));
