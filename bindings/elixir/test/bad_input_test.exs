@@ -153,7 +153,7 @@ defmodule GradScaler.BadInputTest do
     cases = [
       {{-3, 0, -1, "name", ""}, Native.policy_preset("nothing")},
       {{-8, 0, -1, "name", ""}, Native.policy_preset(:torch)},
-      {{-8, 0, -1, "name", ""}, Native.policy_preset(String.duplicate("x", 64))},
+      {{-8, 0, -1, "name", ""}, Native.policy_preset(String.duplicate("x", 112))},
       {{-8, 0, -1, "name", ""}, Native.policy_preset("a\0b")},
       {{-2, 0, -1, "policy", ""}, Native.policy_check("short")},
       {{-2, 0, -1, "policy", "struct_size"}, Native.policy_check("")},
