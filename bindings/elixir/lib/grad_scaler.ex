@@ -429,8 +429,8 @@ defmodule GradScaler do
       iex> GradScaler.new("torch") |> GradScaler.update(true) |> GradScaler.loss_scale()
       32768.0
 
-  Rules that guard know outliers only here: update first, step unless `:skipped` is among the
-  `events/1`, with the gradients times `multiplier/1`.
+  Rules that guard know outliers only here: update first, step unless `skip?/1`, with the gradients
+  times `multiplier/1`.
 
       iex> scaler = GradScaler.update(GradScaler.new("none", guard_norm: 2.0), GradScaler.number_report(3.0))
       iex> {GradScaler.events(scaler), GradScaler.multiplier(scaler), GradScaler.state(scaler).guard_threshold}
@@ -474,6 +474,50 @@ defmodule GradScaler do
   def join(%__MODULE__{} = scaler, %__MODULE__{} = other) do
     {:ok, state} = Error.check!(Native.state_join(nil, scaler.state, other.state))
     %{scaler | state: state}
+  end
+
+  @doc "Whether the step of the last update is not to be taken: an overflow, or an outlier."
+  @spec skip?(t) :: boolean
+  def skip?(%__MODULE__{} = scaler), do: :skipped in events(scaler)
+
+  @doc """
+  Why the last update skipped or clipped its step, or let an outlier through, as a sentence for a log;
+  nil where it did not.
+
+      iex> scaler = GradScaler.update(GradScaler.new("none", guard_norm: 2.0), GradScaler.number_report(3.0))
+      iex> GradScaler.reason(scaler)
+      "skipped: the norm is above 2, 1 in a row"
+  """
+  @spec reason(t) :: binary | nil
+  def reason(%__MODULE__{} = scaler) do
+    state = state(scaler)
+
+    [outlier, clipped, skipped] =
+      for event <- [:outlier, :clipped, :skipped], do: event in state.events
+
+    outcome =
+      cond do
+        clipped -> "clipped to #{short(state.guard_multiplier)} of it"
+        skipped -> "skipped"
+        true -> "let through"
+      end
+
+    cond do
+      not outlier ->
+        if skipped, do: "skipped: overflow"
+
+      state.guard_threshold == 0 or state.guard_run == 0 ->
+        "#{outcome}: so says a scaler that was joined"
+
+      true ->
+        "#{outcome}: the norm is above #{short(state.guard_threshold)}, #{state.guard_run} in a row"
+    end
+  end
+
+  # A number with six digits.
+  defp short(number) do
+    rounded = :io_lib.format("~.6e", [number]) |> IO.iodata_to_binary() |> String.to_float()
+    rounded |> to_string() |> String.replace(~r/\.0(?=e|$)/, "")
   end
 
   @doc """

@@ -287,6 +287,34 @@ defmodule GradScalerTest do
                GradScaler.loss_scale(scaler)
     end
 
+    test "why a step was skipped or clipped has a sentence" do
+      skips = GradScaler.new("none", guard_norm: 2.5, guard_limit: 2)
+      clips = GradScaler.new("none", guard_norm: 1.0e9, guard_flags: [:clip])
+
+      for {scaler, numbers, sentence} <- [
+            {skips, [], nil},
+            {skips, [2.5], nil},
+            {skips, [3.0], "skipped: the norm is above 2.5, 1 in a row"},
+            {skips, [3.0, 3.0], "let through: the norm is above 2.5, 2 in a row"},
+            {skips, [3.0, :nan], "skipped: overflow"},
+            {clips, [3.0e9], "clipped to 0.333333 of it: the norm is above 1e9, 1 in a row"}
+          ] do
+        scaler =
+          Enum.reduce(numbers, scaler, &GradScaler.update(&2, GradScaler.number_report(&1)))
+
+        assert GradScaler.reason(scaler) == sentence
+        assert GradScaler.skip?(scaler) == String.starts_with?(sentence || "", "skipped")
+
+        joined = GradScaler.join(GradScaler.update(skips, GradScaler.number_report(0)), scaler)
+        assert GradScaler.skip?(joined) == GradScaler.skip?(scaler)
+
+        if :outlier in GradScaler.events(scaler) do
+          [outcome, _why] = String.split(sentence, ": ")
+          assert GradScaler.reason(joined) == "#{outcome}: so says a scaler that was joined"
+        end
+      end
+    end
+
     test "a loss of a narrow type, or of integers, is scaled into float32" do
       scaler = GradScaler.new("torch")
       scaled = f32([131_072.0])

@@ -395,6 +395,7 @@ pub struct DeviceScaler {
     policy: Policy,
     state: Block,
     report: Block,
+    before: Block,
     clipped: Block,
     histogram: Block,
     each: Block,
@@ -415,6 +416,7 @@ impl Scaler {
             policy: *self.policy(),
             state: Block::of(device, &[*self.state()])?,
             report: Block::of(device, &[Report::default()])?,
+            before: Block::of(device, &[*self.factor().as_raw()])?,
             clipped: Block::new(device, size_of::<sys::gsc_factor>())?,
             histogram: Block::of(device, &[Histogram::default()])?,
             each: Block::new(device, 0)?,
@@ -577,17 +579,103 @@ impl DeviceScaler {
         self.enqueue(None, self.factor(), options.into(), Verdict::OfPolicy)
     }
 
+    /// Waits, and makes `report` the newest one, which [`update`](Self::update) takes: of a number that
+    /// the host knows, such as the loss, or of ranks that were merged there.
+    pub fn set_report(&mut self, report: &Report) -> Result<()> {
+        self.report.write(&[*report])
+    }
+
     /// Moves the scale by the newest report; see [`Scaler::update`]. What happened is in
     /// [`State::events`].
+    ///
+    /// A policy that guards knows outliers only here: [`check`](Self::check) first, then this, then
+    /// [`unscale_guarded`](Self::unscale_guarded), and a step where
+    /// [`State::skip_f32`], which is on the device, too, is 0.
+    ///
+    /// ```
+    /// use gradscaler::{Device, DeviceBuffer, Guard, Policy, Report, Scaler, Want};
+    ///
+    /// let device = Device::cpu(1)?; // or Device::cuda(0)?
+    /// let none = Policy::preset("none")?;
+    /// let clips = Scaler::new(none.guard_norm(2.0).guard_flags(Guard::CLIP).build()?)?;
+    /// let skips = Scaler::new(none.guard_norm(9.0).build()?)?;
+    /// let (mut scaler, mut losses) = (clips.to_device(&device)?, skips.to_device(&device)?);
+    /// let mut grad = DeviceBuffer::from_slice(&device, &[3f32, 4.0])?;
+    ///
+    /// scaler.check(&[grad.tensor()], Want::NONE)?; // the norm is 5
+    /// scaler.update()?;
+    /// losses.set_report(&Report::number(0.7))?;
+    /// losses.update()?;
+    /// scaler.join(&losses)?; // skips where one of them does
+    /// scaler.unscale_guarded(&mut [grad.tensor_mut()], Want::NONE)?;
+    /// assert_eq!((grad.to_vec()?, scaler.state()?.skip()), (vec![1.2, 1.6], false));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
     pub fn update(&mut self) -> Result<()> {
         let (on, policy, state) = (
             self.device.exec(None),
             &self.policy.0,
             self.state.data.cast(),
         );
-        let report = self.report_ptr();
-        // SAFETY: a state that may be its own output and a report, in memory of the device.
+        let (report, factor, before) = (self.report_ptr(), self.state.data, self.before.data);
+        // SAFETY: a state starts with its factor, and may be its own output; all is memory of the device.
+        check(|err| unsafe {
+            sys::gsc_memory_copy(&on, before, factor, self.before.size as u64, err)
+        })?;
+        // SAFETY: likewise, and a report.
         check(|err| unsafe { sys::gsc_state_update(&on, policy, state, report, state, err) })
+    }
+
+    /// Skips, clips or stops also where `other` did in its last update; see [`Scaler::join`].
+    ///
+    /// # Errors
+    ///
+    /// [`Status::VALUE`]: `other` is on another device.
+    pub fn join(&mut self, other: &Self) -> Result<()> {
+        if other.device.id() != self.device.id() {
+            let message = "is on another device than the scaler".into();
+            return Err(Error::new(Status::VALUE, "other", message));
+        }
+        let (on, state) = (self.device.exec(None), self.state.data.cast());
+        // SAFETY: a state that may be its own output, and another, in memory of the device.
+        check(|err| unsafe { sys::gsc_state_join(&on, state, other.state_ptr(), state, err) })
+    }
+
+    /// The factor that unscales the gradients of the last update, and clips where that clips, in the
+    /// device's memory: a fused optimizer reads `inverse_f32` there, with
+    /// `skip_f32` of the state as its found_inf. See [`Factor::guard`](crate::Factor::guard).
+    pub fn guard_factor(&mut self) -> Result<*const sys::gsc_factor> {
+        let (on, factor) = (self.device.exec(None), self.before.data.cast());
+        let (state, out) = (self.state_ptr(), self.clipped.data.cast());
+        // SAFETY: two factors and a state in memory of the device.
+        check(|err| unsafe { sys::gsc_factor_guard(&on, factor, state, out, err) })?;
+        Ok(out)
+    }
+
+    /// Divides gradients that were [checked](Self::check) by the scale before the last update, and
+    /// clips them where it clips, in one pass. The report stays.
+    pub fn unscale_guarded(
+        &mut self,
+        tensors: &mut [DeviceTensorMut<'_>],
+        options: impl Into<DeviceOptions>,
+    ) -> Result<()> {
+        self.fill(0, tensors.iter().map(|tensor| &tensor.0))?;
+        let (factor, call) = (self.guard_factor()?, (sys::gsc_unscale as _, 0));
+        self.enqueue(Some(call), factor, options.into(), Verdict::None)
+    }
+
+    /// Likewise into other memory, which may have other dtypes.
+    pub fn unscale_guarded_into(
+        &mut self,
+        tensors: &[DeviceTensor<'_>],
+        out: &mut [DeviceTensorMut<'_>],
+        options: impl Into<DeviceOptions>,
+    ) -> Result<()> {
+        same_length(tensors.len(), out.len())?;
+        self.fill(0, tensors)?;
+        self.fill(1, out.iter().map(|tensor| &tensor.0))?;
+        let (factor, call) = (self.guard_factor()?, (sys::gsc_unscale as _, 1));
+        self.enqueue(Some(call), factor, options.into(), Verdict::None)
     }
 
     /// Makes one of the lists; memory of another device is refused.

@@ -42,13 +42,59 @@ impl State {
     /// What the gradients of the last update are to be multiplied by: 1, less where the guard
     /// clips, 0 where the step is skipped.
     pub fn multiplier(&self) -> f64 {
-        if self.events().contains(Event::SKIPPED) {
+        if self.skip() {
             0.0
         } else if self.events().contains(Event::CLIPPED) {
             self.0.guard_multiplier
         } else {
             1.0
         }
+    }
+
+    /// Whether the step of the last update is not to be taken.
+    pub fn skip(&self) -> bool {
+        self.events().contains(Event::SKIPPED)
+    }
+
+    /// Why the last update skipped or clipped its step, or let an outlier through, as a sentence for a
+    /// log; nothing where it did not.
+    ///
+    /// ```
+    /// use gradscaler::{Policy, Report, Scaler};
+    ///
+    /// let mut scaler = Scaler::new(Policy::preset("none")?.guard_norm(2.0).build()?)?;
+    /// scaler.update(&Report::number(3.0))?;
+    /// let reason = scaler.state().reason();
+    /// assert_eq!(reason.as_deref(), Some("skipped: the norm is above 2, 1 in a row"));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    pub fn reason(&self) -> Option<String> {
+        let (status, events) = (self.status(), self.events());
+        if status != Status::OK {
+            return Some(format!(
+                "skipped: the update failed on the device: {status:?}"
+            ));
+        }
+        if !events.contains(Event::OUTLIER) {
+            return self.skip().then(|| "skipped: overflow".into());
+        }
+        let outcome = if events.contains(Event::CLIPPED) {
+            format!("clipped to {} of it", short(self.0.guard_multiplier))
+        } else {
+            let outcome = if self.skip() {
+                "skipped"
+            } else {
+                "let through"
+            };
+            outcome.into()
+        };
+        let (threshold, run) = (self.guard_threshold(), self.guard_run());
+        Some(if threshold == 0.0 || run == 0 {
+            format!("{outcome}: so says a scaler that was joined")
+        } else {
+            let threshold = short(threshold);
+            format!("{outcome}: the norm is above {threshold}, {run} in a row")
+        })
     }
 
     /// [`Status::OK`], or the error of the last update on a device.
@@ -85,6 +131,15 @@ getters! {
     growths: u64;
     /// Backoffs since the start.
     backoffs: u64;
+}
+
+/// A number with six digits.
+fn short(number: f64) -> String {
+    let rounded: f64 = format!("{number:.5e}").parse().unwrap_or(number);
+    match rounded.abs() {
+        size if size == 0.0 || (1e-4..1e6).contains(&size) => rounded.to_string(),
+        _ => format!("{rounded:e}"),
+    }
 }
 
 impl fmt::Debug for State {
@@ -309,8 +364,8 @@ impl Scaler {
     /// that came late, or an update that ran twice.
     ///
     /// A policy that guards knows outliers only here: update first, step unless
-    /// [`Event::SKIPPED`] is there, and multiply by [`State::multiplier`] where
-    /// [`Event::CLIPPED`] is.
+    /// [`State::skip`], and multiply by [`State::multiplier`] where
+    /// [`Event::CLIPPED`] is there.
     ///
     /// ```
     /// use gradscaler::{Event, Policy, Report, Scaler};

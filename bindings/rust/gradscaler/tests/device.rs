@@ -8,8 +8,8 @@ use std::os::raw::{c_char, c_int};
 use std::ptr::null_mut;
 
 use gradscaler::{
-    Bf16, Device, DeviceBuffer, DeviceOptions, DeviceTensor, DeviceTensorMut, Event, Histogram,
-    Options, Policy, Report, Result, Scaler, Status, Tensor, TensorMut, Test, Want, F16,
+    Bf16, Device, DeviceBuffer, DeviceOptions, DeviceTensor, DeviceTensorMut, Event, Guard,
+    Histogram, Options, Policy, Report, Result, Scaler, Status, Tensor, TensorMut, Test, Want, F16,
 };
 
 fn devices() -> Vec<Device> {
@@ -172,6 +172,85 @@ fn the_verdict_is_that_of_the_policy() {
     }
 }
 
+/// A guard that clips gradients, beside one that skips because of the loss.
+fn guards() -> (Scaler, Scaler) {
+    let clips = Policy::preset("recommended").unwrap();
+    let clips = clips.guard_ratio(2.0).guard_warmup(2).guard_limit(9);
+    let clips = clips.guard_flags(Guard::CLIP).build().unwrap();
+    let losses = Policy::preset("none").unwrap().guard_norm(4.0);
+    let losses = Scaler::new(losses.build().unwrap()).unwrap();
+    (Scaler::new(clips).unwrap(), losses)
+}
+
+#[test]
+fn a_guard_skips_and_clips_as_that_of_the_host() {
+    for device in devices() {
+        let (mut host, mut losses) = guards();
+        let mut there = host.to_device(&device).unwrap();
+        let mut losses_there = losses.to_device(&device).unwrap();
+        let mut seen = Vec::new();
+        for (norm, loss) in [
+            (1.0, 0.5),
+            (1.5, 0.5),
+            (7.0, 0.5),
+            (f32::INFINITY, 0.5),
+            (1.0, 9.0),
+            (1.25, 0.5),
+        ] {
+            let scaled = [norm * 0.6 * host.loss_scale() as f32, norm * 0.8 * 65536.0];
+            let (mut expected, mut halves) = (scaled, [F16(0); 2]);
+            let report = host.check(&[Tensor::new(&scaled)], Want::NONE).unwrap();
+            let before = host.factor();
+            host.update(&report).unwrap();
+            losses.update(&Report::number(loss)).unwrap();
+            host.join(losses.state()).unwrap();
+            let factor = before.guard(host.state()).unwrap();
+            let out = &mut [TensorMut::new(&mut halves)];
+            let _ = factor
+                .unscale_into(&[Tensor::new(&scaled)], out, Want::NONE)
+                .unwrap();
+            let _ = factor
+                .unscale(&mut [TensorMut::new(&mut expected)], Want::NONE)
+                .unwrap();
+
+            let mut grad = DeviceBuffer::from_slice(&device, &scaled).unwrap();
+            let mut narrow = DeviceBuffer::<F16>::zeros(&device, 2).unwrap();
+            there.check(&[grad.tensor()], Want::NONE).unwrap();
+            there.update().unwrap();
+            losses_there.set_report(&Report::number(loss)).unwrap();
+            losses_there.update().unwrap();
+            there.join(&losses_there).unwrap();
+            let out = &mut [narrow.tensor_mut()];
+            there
+                .unscale_guarded_into(&[grad.tensor()], out, Want::NONE)
+                .unwrap();
+            there
+                .unscale_guarded(&mut [grad.tensor_mut()], Want::NONE)
+                .unwrap();
+
+            assert_eq!(there.report().unwrap(), report);
+            let state = there.state().unwrap();
+            assert_eq!(state, *host.state());
+            let bits = |of: &[f32]| of.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&grad.to_vec().unwrap()), bits(&expected));
+            assert_eq!(narrow.to_vec().unwrap(), halves);
+            seen.push((state.skip(), state.reason().unwrap_or_default()));
+        }
+        let expected = [
+            (false, ""),
+            (false, ""),
+            (
+                false,
+                "clipped to 0.357143 of it: the norm is above 2.5, 1 in a row",
+            ),
+            (true, "skipped: overflow"),
+            (true, "skipped: so says a scaler that was joined"),
+            (false, ""),
+        ];
+        assert_eq!(seen, expected.map(|(skip, reason)| (skip, reason.into())));
+    }
+}
+
 #[test]
 fn buffers_keep_their_device_and_their_length() {
     for device in devices() {
@@ -234,6 +313,12 @@ fn memory_of_another_device_is_refused() {
         refused(result, "tensors[0]");
         let result = scaler.scale_into(&[here.tensor()], &mut [there.tensor_mut()], Want::NONE);
         refused(result, "out[0]");
+        let elsewhere = torch().to_device(other).unwrap();
+        refused(scaler.join(&elsewhere), "other");
+        let result = scaler.unscale_guarded(&mut [there.tensor_mut()], Want::NONE);
+        refused(result, "tensors[0]");
+        let result = scaler.unscale_guarded_into(&[here.tensor()], &mut [], Want::NONE);
+        assert_eq!(result.unwrap_err().status, Status::COUNT);
         let result = scaler.accumulate(&[here.tensor()], &mut [], Want::NONE);
         assert_eq!(result.unwrap_err().status, Status::COUNT);
         scaler
@@ -349,11 +434,25 @@ fn a_step_on_a_stream_of_others_is_captured_in_a_graph() {
             .unwrap();
         scaler.update().unwrap();
 
+        let [mut clips, losses] =
+            [guards().0, guards().1].map(|host| host.to_device(&device).unwrap());
+        let mut spike = DeviceBuffer::from_slice(&device, &[65536f32]).unwrap();
+        let mut guarded = |spike: &mut DeviceBuffer<f32>| {
+            clips.check(&[spike.tensor()], Want::NONE).unwrap();
+            clips.update().unwrap();
+            clips.join(&losses).unwrap();
+            clips
+                .unscale_guarded(&mut [spike.tensor_mut()], Want::NONE)
+                .unwrap();
+        };
+        guarded(&mut spike);
+
         driver!(cuStreamBeginCapture_v2(stream => *mut c_void, 0 => c_int));
         scaler
             .unscale(&mut [grad.tensor_mut()], Want::NORM)
             .unwrap();
         scaler.update().unwrap();
+        guarded(&mut spike);
         // Whatever waits is refused, and the capture goes on.
         for error in [scaler.state().unwrap_err(), device.wait().unwrap_err()] {
             assert_eq!(error.status, Status::UNAVAILABLE, "{error}");
@@ -367,9 +466,11 @@ fn a_step_on_a_stream_of_others_is_captured_in_a_graph() {
         driver!(cuGraphInstantiateWithFlags(
             &mut executable => *mut *mut c_void, graph => *mut c_void, flags => u64
         ));
-        for _ in 0..2 {
+        for (norm, clipped) in [(1.0, 1.0), (7.0, 2.0)] {
             grad.copy_from_slice(&[65536.0, 0.0, -65536.0]).unwrap();
+            spike.copy_from_slice(&[norm * 65536.0]).unwrap();
             driver!(cuGraphLaunch(executable => *mut c_void, stream => *mut c_void));
+            assert_eq!(spike.to_vec().unwrap(), [clipped]);
             assert_eq!(grad.to_vec().unwrap(), [1.0, 0.0, -1.0]);
             assert_eq!(scaler.report().unwrap().norm(), Some(2f64.sqrt()));
         }

@@ -3,8 +3,8 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use gradscaler::{
-    info, presets, Arithmetic, Counts, Event, Factor, Limit, Options, Policy, PolicyBuilder, Quirk,
-    Report, Reset, Scaler, Tensor, Test, Want,
+    info, presets, Arithmetic, Counts, Event, Factor, Guard, Limit, Options, Policy, PolicyBuilder,
+    Quirk, Report, Reset, Scaler, Tensor, Test, Want,
 };
 
 fn torch(change: impl FnOnce(PolicyBuilder) -> PolicyBuilder) -> Scaler {
@@ -225,6 +225,54 @@ fn an_optimizer_that_runs_after_the_update_reads_whether_to_skip() {
         (Report::of(false).found_inf(), scaler.state().skip_f32()),
         (0.0, 0.0)
     );
+}
+
+#[test]
+fn why_a_step_was_skipped_or_clipped_has_a_sentence() {
+    let none = || Policy::preset("none").unwrap();
+    let skips = none().guard_norm(2.5).guard_limit(2);
+    let clips = none().guard_norm(1e9).guard_flags(Guard::CLIP);
+    for (policy, numbers, sentence) in [
+        (skips, vec![], None),
+        (skips, vec![2.5], None),
+        (
+            skips,
+            vec![3.0],
+            Some("skipped: the norm is above 2.5, 1 in a row"),
+        ),
+        (
+            skips,
+            vec![3.0, 3.0],
+            Some("let through: the norm is above 2.5, 2 in a row"),
+        ),
+        (skips, vec![3.0, f64::NAN], Some("skipped: overflow")),
+        (
+            clips,
+            vec![3e9],
+            Some("clipped to 0.333333 of it: the norm is above 1e9, 1 in a row"),
+        ),
+    ] {
+        let mut scaler = Scaler::new(policy.build().unwrap()).unwrap();
+        for number in numbers {
+            scaler.update(&Report::number(number)).unwrap();
+        }
+        let state = scaler.state();
+        assert_eq!(state.reason().as_deref(), sentence);
+        assert_eq!(
+            state.skip(),
+            sentence.map_or(false, |text| text.starts_with("skipped"))
+        );
+
+        let mut joined = Scaler::new(skips.build().unwrap()).unwrap();
+        joined.update(&Report::number(0.0)).unwrap();
+        joined.join(state).unwrap();
+        assert_eq!(joined.state().skip(), state.skip());
+        if state.events().contains(Event::OUTLIER) {
+            let (outcome, _) = sentence.unwrap().split_once(": ").unwrap();
+            let said = format!("{outcome}: so says a scaler that was joined");
+            assert_eq!(joined.state().reason(), Some(said));
+        }
+    }
 }
 
 #[test]
