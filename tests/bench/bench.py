@@ -4,9 +4,10 @@
 All run in one process, in alternating rounds and, except JAX, on the same memory. Only times of one round are divided,
 so that a busy machine slows both, and a short time is the least of several, so that an interruption is no part of it.
 The quartiles of these ratios are shown: for "limit" the time of gradscaler over that of the row's own limit, for the
-others their time over that of gradscaler. A limit is a plain loop that checks nothing: it multiplies the same bytes in
-place ("memory"), widens them into other memory ("copy"), or where the processor's conversions bind, as they do f16 in
-its caches, converts them to float and back ("conversions"). What was asked is compared with the lower quartile.
+others their time over that of gradscaler. A limit is a plain loop that checks and sums nothing. In place it is the
+slower of two: one multiplies the same bytes ("memory"), one does no more than the conversions without which the dtype
+cannot be multiplied ("conversions"). Into other memory it widens without arithmetic ("copy"). What was asked is
+compared with the lower quartile.
 """
 
 import argparse
@@ -16,7 +17,6 @@ import json
 import mmap
 import os
 import sys
-import textwrap
 import time
 from functools import cache, cached_property, lru_cache, partial
 from itertools import groupby, product
@@ -26,6 +26,8 @@ from pathlib import Path
 os.environ |= {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
 import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402
+import readme_table  # noqa: E402
+from readme_table import ORDER, number  # noqa: E402
 
 import gradscaler  # noqa: E402
 from gradscaler import Want  # noqa: E402
@@ -94,7 +96,6 @@ DTYPES = {  # name: GSC_*, the type in NumPy
 REPORT_BYTES = 192
 START = time.monotonic()
 MIXED = ("f32", "f16", "bf16")
-ORDER = (*MIXED, "f8_e4m3fn", "f8_e5m2", "cb16")  # of the bounds that were asked for
 BACK = (0.25, 4.0)  # unscaling by one, then by the other, leaves the values as they were
 # Unscaling by it always makes the norm four times as large, and clipping brings it back.
 ALWAYS_CLIPPED = (0.25, 0.25)
@@ -104,7 +105,7 @@ library, limits = ctypes.CDLL(build / "libgradscaler.so"), ctypes.CDLL(build / "
 pointer, u64, f64 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_double
 for function, arguments in (
     (limits.multiply_seconds, (pointer, u64, u64)),
-    (limits.convert_seconds, (pointer, u64, u64)),
+    (limits.convert_seconds, (ctypes.c_uint32, pointer, u64, u64)),
     (limits.widen_seconds, (pointer, pointer, u64, u64)),
     (limits.widen_bytes_seconds, (pointer, pointer, u64, u64)),
     (
@@ -202,9 +203,21 @@ def repeated(call, clock=time.perf_counter):
     return run
 
 
-def limit(grads):
-    loop = limits.convert_seconds if kind_of_limit(grads.type, "") == "conversions" else limits.multiply_seconds
-    return partial(loop, memory.ctypes.data, grads.bytes)
+@lru_cache(maxsize=2)
+def slower_loop(grads, exact):
+    """Over the bytes in place: its name and a function of `pairs`. `exact`: all factors are powers of two."""
+    at = memory.ctypes.data
+    loops = {"memory": partial(limits.multiply_seconds, at, grads.bytes)}
+    # bf16 by a power of two is an addition, which is as fast as the memory.
+    if limits.convert_seconds(grads.code, None, 0, 0) >= 0 and not (exact and grads.code == core.GSC_BF16):
+        loops["conversions"] = partial(limits.convert_seconds, grads.code, at, grads.bytes)
+    pairs = 1 + (1 << 22) // grads.bytes
+    least = {name: min(run(pairs) for _ in range(5)) for name, run in loops.items()}
+    return max(loops.items(), key=lambda loop: least[loop[0]])
+
+
+def limit(grads, exact=True):
+    return slower_loop(grads, exact)[1]
 
 
 def limit_widening(grads):
@@ -212,11 +225,11 @@ def limit_widening(grads):
     return partial(loop, memory.ctypes.data, memory.ctypes.data + grads.bytes, grads.elements)
 
 
-def kind_of_limit(dtype, operation):
-    if operation.startswith("into f32"):
-        return "copy"
-    has_loop = limits.convert_seconds(None, 0, 0) >= 0
-    return "conversions" if dtype is np.float16 and has_loop else "memory"
+def name_of_limit(grads, loop):
+    """Of what is the limit of a row; None: it has none."""
+    if loop is None:
+        return None
+    return "copy" if loop is limit_widening else slower_loop(grads, loop is limit)[0]
 
 
 @cache
@@ -506,6 +519,9 @@ def training(how):
     return competitor
 
 
+any_scale = partial(limit, exact=False)
+
+
 def against(options, limit=limit, **peers):
     return {"ours": partial(ours, **options), **({"limit": limit} if limit else {}), **peers}
 
@@ -524,8 +540,8 @@ OPERATIONS = {  # name: competitors; ours first
     "check + norm": against({"want": Want.NORM}, **peers(norm=True)),
     "alone": against({}),
     "alone, + norm": against({"want": Want.NORM}),
-    "by 1.25": against({"scales": (1.25, 0.8)}, torch=partial(of_torch, scales=(1.25, 0.8))),
-    "by 1.25, + norm": against({"want": Want.NORM, "scales": (1.25, 0.8)}),
+    "by 1.25": against({"scales": (1.25, 0.8)}, any_scale, torch=partial(of_torch, scales=(1.25, 0.8))),
+    "by 1.25, + norm": against({"want": Want.NORM, "scales": (1.25, 0.8)}, any_scale),
     "clip, not reached": against({"want": Want.NORM, "clip": 1e9, "applied": True}, **peers(clip=1e9)),
     "clip, reached": against(
         {"want": Want.NORM, "clip": 1, "applied": True, "scales": ALWAYS_CLIPPED},
@@ -682,7 +698,7 @@ def measure(label, name, dtype, operation, quick):
         except NotRunError as reason:
             not_run[who] = str(reason)
     row = {"list": name, "dtype": dtype, "operation": operation, "not_run": not_run, "ratios": {}}
-    row["limit"] = kind_of_limit(grads.type, operation) if "limit" in OPERATIONS[operation] else None
+    row["limit"] = name_of_limit(grads, OPERATIONS[operation].get("limit"))
     if "ours" not in runs:
         return row
     budget, least, most = (0.1, 3, 7) if quick else (2.0, 3, 31)
@@ -716,7 +732,10 @@ def measure(label, name, dtype, operation, quick):
 
 def machine():
     with open("/proc/cpuinfo") as file:
-        model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown CPU")
+        words = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in file)}
+    model = words.get("model name", "unknown CPU")
+    if "cpu family" in words:  # virtual machines hide the name
+        model += f", family {words['cpu family']}, model {words['model']}"
     info, cores = gradscaler.info(), len(os.sched_getaffinity(0))
     versions = {
         "numpy": np.__version__,
@@ -738,10 +757,6 @@ def asked(row):
         return None, None, None
     lower = row["ratios"].get(who, [float("nan")])[0]
     return who, bound, lower <= bound if who in AT_MOST else lower >= bound
-
-
-def number(value):
-    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def cell(row, who, width):
@@ -768,7 +783,7 @@ def print_section(title, rows):
             seconds = row["seconds"]["ours"]
             text += f"{1e6 * seconds:9.1f} us {row['bytes'] / seconds / 1e9:5.1f} GB/s"
             text += "".join(cell(row, who, widths[who]) for who in columns)
-            text += f"  {row['limit']}" if row["limit"] not in (None, "memory") else ""
+            text += f"  {row['limit'] or ''}"
         print(text if "seconds" in row else f"{text}   NOT RUN")
         reasons |= {f"  {who}, {row['dtype']}: NOT RUN, {reason}" for who, reason in row["not_run"].items()}
     for reason in sorted(reasons):
@@ -814,53 +829,6 @@ def picture(rows, path):
     figure.savefig(path, dpi=120)
 
 
-def write_readme(results):
-    """The block of this processor in README.md, anew, or a new one below those of others."""
-    rows = {(row["list"], row["dtype"], row["operation"]): row["ratios"] for row in results["rows"]}
-
-    def ratio(name, dtype, operation, who):
-        found = rows.get((name, dtype, operation), {}).get(who)
-        return f"{number(found[0])}" if found else "-"
-
-    lines = [
-        "| | check / limit | with norm / limit | torch, unscale | torch, unscale and clip | JAX, unscale and clip |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, about in (("GPT-2", "GPT-2, 148 tensors"), ("256 Ki", "256 Ki values, in the L2 cache")):
-        for dtype in ORDER:
-            alone = "alone" if dtype in ("f8_e5m2", "cb16") else "check"
-            norm = "alone, + norm" if alone == "alone" else "check + norm"
-            columns = [(alone, "limit"), (norm, "limit"), ("check", "torch")]
-            columns += [("clip, not reached", "torch"), ("clip, not reached", "JAX")]
-            cells = " | ".join(ratio(name, dtype, *column) for column in columns)
-            lines.append(f"| {about}, {dtype} | {cells} |")
-    machine = results["machine"]
-    kind = f"{machine['cpu']}, {machine['instructions']}"
-    step, built = (ratio("161 of 64", "f32", operation, "torch") for operation in ("friendly", "list built"))
-    about = f"""gradscaler {machine["gradscaler"]} on {kind}, {machine["cores"]} cores, {machine["date"]}: in place, one
-        thread; lower quartiles of alternating rounds. The limit multiplies the same bytes in place and checks nothing;
-        that of f16 converts them, too. For torch {machine["torch"]} and JAX {machine["jax"]} it is their time over
-        ours. A whole step from Python (unscale, clip, skip or not, update; 161 small arrays) takes torch {step} times
-        as long, {built} times without the friendly layer."""
-    lines += ["", textwrap.fill(" ".join(about.split()), 120)]
-    readme = Path(__file__).parents[2] / "README.md"
-    readme.write_text(with_block(readme.read_text(), kind, "\n".join(lines)))
-
-
-def with_block(text, kind, block):
-    """`text` with this block of a processor, which takes the place of one, or comes last of all."""
-    begin = f"<!-- written by ci/bench --readme: {kind} -->\n"
-    block = f"{begin}{block}\n{END}"
-    if begin in text:
-        before, rest = text.split(begin)
-        return before + block + rest.split(END, 1)[1]
-    before, after = text.rsplit(END, 1)
-    return f"{before}{END}\n\n{block}{after}"
-
-
-END = "<!-- to here -->"
-
-
 def main():
     parser = argparse.ArgumentParser(
         prog="ci/bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -873,13 +841,16 @@ def main():
         "--readme",
         type=Path,
         metavar="FILE",
-        help="only write this processor's table in README.md, from JSON files of it",
+        help="only write this processor's table in README.md, from JSON files of it; those of older kernels go",
         nargs="+",
     )
     options = parser.parse_args()
     if options.readme:
         parts = [json.loads(path.read_text()) for path in options.readme]
-        return write_readme({"machine": parts[-1]["machine"], "rows": [row for part in parts for row in part["rows"]]})
+        about, rows = parts[-1]["machine"], [row for part in parts for row in part["rows"]]
+        readme, block = Path(__file__).parents[2] / "README.md", readme_table.block(about, rows)
+        readme.write_text(readme_table.with_block(readme.read_text(), block, about["gradscaler"]))
+        return 0
 
     cases = [
         (title, name, dtype, operation)

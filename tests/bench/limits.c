@@ -4,6 +4,7 @@
  * calls, and the loops over plain memory that are their limits. Each goes round `pairs` times two;
  * the second of a pair undoes the first, so that the values stay normal numbers.
  */
+#include <string.h>
 #include <time.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -41,59 +42,132 @@ double multiply_seconds(void *memory, uint64_t bytes, uint64_t pairs)
 }
 
 /*
- * f16 is bound by the processor's conversions where the memory is near: each value goes to float
- * and back. As many in a register as the library has, which takes the widest that runs here.
+ * What a dtype cannot be multiplied without, and no more: it binds where the memory is near. On as
+ * many values in a register as the library has; no tails.
  */
+typedef void loop(void *memory, uint64_t bytes, float by);
+
+/* Two bf16 in each word, the even and the odd, rounded to nearest even. */
+VECTORS static void bf16_pairs(void *memory, uint64_t bytes, float by)
+{
+    union {
+        uint32_t bits;
+        float value;
+    } even, odd;
+    uint32_t *x = memory;
+    for (uint64_t i = 0; i < bytes / sizeof *x; i++) {
+        even.bits = x[i] << 16;
+        odd.bits = x[i] & 0xffff0000;
+        even.value *= by;
+        odd.value *= by;
+        even.bits += 0x7fff + (even.bits >> 16 & 1);
+        odd.bits += 0x7fff + (odd.bits >> 16 & 1);
+        x[i] = even.bits >> 16 | (odd.bits & 0xffff0000);
+    }
+}
+
 #if defined(__x86_64__)
-__attribute__((target("avx2,f16c"), noinline)) static void convert_8(uint16_t *x, uint64_t n,
-                                                                     float by)
+__attribute__((target("avx2,f16c"), noinline)) static void f16_8(void *memory, uint64_t bytes,
+                                                                 float by)
 {
     const __m256 m = _mm256_set1_ps(by);
-    for (uint64_t i = 0; i + 8 <= n; i += 8) {
+    char *x = memory;
+    for (uint64_t i = 0; i + 16 <= bytes; i += 16) {
         const __m256 wide = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(x + i)));
         _mm_storeu_si128((void *)(x + i), _mm256_cvtps_ph(_mm256_mul_ps(wide, m), 0));
     }
 }
 
-__attribute__((target("avx512f"), noinline)) static void convert_16(uint16_t *x, uint64_t n,
-                                                                    float by)
+#define VECTORS_512 __attribute__((target("avx512f,avx512bw,avx512vbmi")))
+
+VECTORS_512 static void f16_16(void *memory, uint64_t bytes, float by)
 {
     const __m512 m = _mm512_set1_ps(by);
-    for (uint64_t i = 0; i + 16 <= n; i += 16) {
+    char *x = memory;
+    for (uint64_t i = 0; i + 32 <= bytes; i += 32) {
         const __m512 wide = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(x + i)));
         const __m256i half = _mm512_maskz_cvtps_ph(0xffff, _mm512_mul_ps(wide, m), 0);
         _mm256_storeu_si256((void *)(x + i), half);
     }
 }
 
-static void convert(void *x, uint64_t n, float by)
+/* The upper halves, rounded; the lower ones are left as they come. */
+VECTORS_512 static inline __m512i round_16(__m512 x)
 {
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vbmi"))
-        convert_16(x, n, by);
-    else
-        convert_8(x, n, by);
+    const __m512i bits = _mm512_castps_si512(x);
+    const __mmask16 is_odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+    const __m512i even = _mm512_mask_add_epi32(bits, is_odd, bits, _mm512_set1_epi32(1));
+    return _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff));
+}
+
+VECTORS_512 static void bf16_32(void *memory, uint64_t bytes, float by)
+{
+    const __m512 m = _mm512_set1_ps(by);
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    char *x = memory;
+    for (uint64_t i = 0; i + 64 <= bytes; i += 64) {
+        const __m512i bits = _mm512_loadu_si512(x + i);
+        const __m512 even = _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+        const __m512 odd = _mm512_castsi512_ps(_mm512_and_si512(bits, upper));
+        const __m512i low = _mm512_srli_epi32(round_16(_mm512_mul_ps(even, m)), 16);
+        const __m512i high = round_16(_mm512_mul_ps(odd, m));
+        _mm512_storeu_si512(x + i, _mm512_mask_blend_epi16(0xaaaaaaaa, low, high));
+    }
+}
+
+/* By a table of the results, here the values themselves; the sign is kept. */
+VECTORS_512 static void f8_64(void *memory, uint64_t bytes, float by)
+{
+    char table[128], *x = memory;
+    for (int i = 0; i < 128; i++)
+        table[i] = (char)i;
+    const __m512i first = _mm512_loadu_si512(table), second = _mm512_loadu_si512(table + 64);
+    const __m512i sign = _mm512_set1_epi8((char)0x80);
+    (void)by;
+    for (uint64_t i = 0; i + 64 <= bytes; i += 64) {
+        const __m512i bits = _mm512_loadu_si512(x + i);
+        const __m512i results = _mm512_permutex2var_epi8(first, bits, second);
+        _mm512_storeu_si512(x + i, _mm512_ternarylogic_epi64(sign, bits, results, 0xca));
+    }
 }
 #elif defined(__aarch64__)
-static void convert(void *memory, uint64_t n, float by)
+static void f16_each(void *memory, uint64_t bytes, float by)
 {
     __fp16 *x = memory;
-    for (uint64_t i = 0; i < n; i++)
+    for (uint64_t i = 0; i < bytes / sizeof *x; i++)
         x[i] = (__fp16)((float)x[i] * by);
 }
 #endif
 
-/* The limit of f16 in place; less than 0 where there is no loop for this processor. */
-double convert_seconds(void *memory, uint64_t bytes, uint64_t pairs)
+/* NULL: it has none, or not on the instruction set that the library uses. */
+static loop *conversions(uint32_t dtype)
 {
-    double start = seconds();
-#if defined(__x86_64__) || defined(__aarch64__)
-    for (uint64_t i = 0; i < 2 * pairs; i++)
-        convert(memory, bytes / sizeof(uint16_t), i & 1 ? 0.25f : 4.0f);
-    return seconds() - start;
-#else
-    (void)memory, (void)bytes, (void)pairs, (void)start;
-    return -1;
+    gsc_info info = GSC_INFO_INIT;
+    if (gsc_info_get(&info, NULL) != GSC_OK)
+        return NULL;
+#if defined(__x86_64__)
+    const int is_512 = strcmp(info.cpu, "avx512") == 0, is_256 = strcmp(info.cpu, "avx2") == 0;
+    if (dtype == GSC_F16)
+        return is_512 ? f16_16 : is_256 ? f16_8 : NULL;
+    if (dtype == GSC_F8_E4M3FN || dtype == GSC_F8_E5M2)
+        return is_512 ? f8_64 : NULL;
+    if (dtype == GSC_BF16 && is_512)
+        return bf16_32;
+#elif defined(__aarch64__)
+    if (dtype == GSC_F16)
+        return f16_each;
 #endif
+    return dtype == GSC_BF16 ? bf16_pairs : NULL;
+}
+
+/* Less than 0 where there is no loop. */
+double convert_seconds(uint32_t dtype, void *memory, uint64_t bytes, uint64_t pairs)
+{
+    loop *convert = conversions(dtype);
+    double start = seconds();
+    for (uint64_t i = 0; convert && i < 2 * pairs; i++)
+        convert(memory, bytes, i & 1 ? 0.25f : 4.0f);
+    return convert ? seconds() - start : -1;
 }
 
 VECTORS static void widen(const uint16_t *restrict in, uint32_t *restrict out, uint64_t n)
