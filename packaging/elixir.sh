@@ -34,11 +34,11 @@ export MIX_ENV=prod MIX_BUILD_PATH=$elixir/build ELIXIR_ERL_OPTIONS=+fnu
 project() { (cd "$clone/bindings/elixir" && mix run --no-compile --no-deps-check --no-start -e "$1"); }
 folder=gradscaler-elixir-$version
 mkdir "$elixir/$folder"
-project 'GradScaler.MixProject.add_sources([])'
+project 'GradScaler.MixProject.add_sources()'
 project 'IO.puts(Enum.join(Mix.Project.config()[:package][:files], "\n"))' | while read -r file; do
   cp -R "$clone/bindings/elixir/$file" "$elixir/$folder"
 done
-project 'GradScaler.MixProject.remove_sources([])'
+project 'GradScaler.MixProject.remove_sources()'
 tarball "$packages/$folder.tar.gz" "$elixir" "$folder"
 
 if has_hex; then

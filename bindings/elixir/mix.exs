@@ -44,7 +44,7 @@ defmodule Mix.Tasks.Compile.Gradscaler do
 
     File.mkdir_p!(Mix.Project.app_path())
     options = [env: environment, cd: __DIR__, into: IO.stream(), stderr_to_stdout: true]
-    System.cmd("make", ["--silent" | targets], options)
+    System.cmd("make", ["--silent", "--jobs=#{System.schedulers_online()}" | targets], options)
   end
 end
 
@@ -86,11 +86,20 @@ defmodule GradScaler.MixProject do
   end
 
   defp aliases do
-    for task <- [:"hex.build", :"hex.publish"],
-        do: {task, [&add_sources/1, to_string(task), &remove_sources/1]}
+    for task <- ["hex.build", "hex.publish"], do: {String.to_atom(task), &with_sources(task, &1)}
   end
 
-  def add_sources(_arguments) do
+  # Whatever becomes of the task, the checkout is then as it was.
+  defp with_sources(task, arguments) do
+    add_sources()
+    Mix.Task.run(task, arguments)
+  after
+    remove_sources()
+  end
+
+  def add_sources do
+    remove_sources()
+
     for folder <- ["core", "include", "bindings/xla"] do
       File.mkdir_p!(Path.join("source", Path.dirname(folder)))
       File.cp_r!(Path.join("../..", folder), Path.join("source", folder))
@@ -99,10 +108,7 @@ defmodule GradScaler.MixProject do
     File.cp!("../../LICENSE", "LICENSE")
   end
 
-  def remove_sources(_arguments) do
-    File.rm_rf!("source")
-    File.rm!("LICENSE")
-  end
+  def remove_sources, do: for(added <- ["source", "LICENSE"], do: File.rm_rf!(added))
 
   # Nx is optional: as it is found (ERL_LIBS), from a checkout (NX_PATH), from Hex, or not at all.
   defp nx do

@@ -63,7 +63,7 @@ def test_a_program_in_elixir(code, said, tmp_path):
 def test_a_program_in_rust(code, said, tmp_path):
     ((dependencies, _),) = blocks("docs/rust.md", "toml")
     path = tomllib.loads(dependencies)["dependencies"]["gradscaler"]["path"]
-    where = dependencies.replace(path, str(ROOT / path.removeprefix("gradscaler/")))
+    where = dependencies.replace(path, str(ROOT / path.removeprefix("../gradscaler/")))
     (tmp_path / "Cargo.toml").write_text(f'[package]\nname = "program"\nversion = "0.1.0"\nedition = "2021"\n{where}')
     (tmp_path / "src").mkdir()
     (tmp_path / "src/main.rs").write_text(code)

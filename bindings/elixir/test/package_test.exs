@@ -8,12 +8,12 @@ defmodule GradScaler.PackageTest do
     File.mkdir_p!(folder)
     config = Mix.Project.config()
 
-    GradScaler.MixProject.add_sources([])
+    GradScaler.MixProject.add_sources()
 
     try do
       for file <- config[:package][:files], do: File.cp_r!(file, Path.join(folder, file))
     after
-      GradScaler.MixProject.remove_sources([])
+      GradScaler.MixProject.remove_sources()
     end
 
     environment = [
@@ -29,5 +29,11 @@ defmodule GradScaler.PackageTest do
     assert File.read!(Path.join(folder, "LICENSE")) =~ "MIT"
     assert {config[:package][:licenses], is_binary(config[:description])} == {["MIT"], true}
     refute File.exists?("source")
+  end
+
+  test "what goes wrong in hex.build leaves nothing behind" do
+    # Without Hex there is no such task, with it no such option.
+    assert %{__exception__: true} = catch_error(Mix.Task.run("hex.build", ["--unheard-of"]))
+    for added <- ["source", "LICENSE"], do: refute(File.exists?(added))
   end
 end
