@@ -361,6 +361,12 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     CHECK(guard_sample, 0, GSC_SAMPLE_THRESHOLD, p->guard_sample <= GSC_SAMPLE_THRESHOLD,
           "one of the samples");
     CHECK_BITS(guard_flags, GUARD_BITS);
+    CHECK(
+        guard_flags, 0, GUARD_BITS,
+        p->guard_flags & GSC_GUARD_CLIP ||
+            !(p->guard_flags & (GSC_GUARD_CLIP_MORE | GSC_GUARD_CLIP_TO_MEAN)),
+        "with CLIP (1), where CLIP_MORE (16) or CLIP_TO_MEAN (128) says how far: alone they would "
+        "skip");
     /*
      * Whether an outlier may move the mean or the variance too little for the threshold to reach
      * it: it does not enter, or enters where it was clipped to far below the threshold, or the

@@ -161,6 +161,8 @@ gsc_policy any_guard(Random &random)
     p.guard_limit = random.next() % 3 ? random.next() % 8 : 0;
     p.guard_sample = static_cast<uint32_t>(random.next() % 3);
     p.guard_flags = static_cast<uint32_t>(random.next() % 256) & ~GSC_GUARD_CORRECTED;
+    if (!(p.guard_flags & GSC_GUARD_CLIP))
+        p.guard_flags &= ~(GSC_GUARD_CLIP_MORE | GSC_GUARD_CLIP_TO_MEAN);
     p.quirks = GSC_QUIRK_LOCKS_OUT;
     return p;
 }
@@ -521,6 +523,21 @@ TEST_CASE("the report of a number: its magnitude, its sign, and what is none", "
     // A clip of a number below 0 has no share: it is skipped.
     p.guard_flags = GSC_GUARD_CLIP;
     CHECK(multipliers(p, start(p), {-5, -5.25, -5, -1}) == std::vector<double>{1, 1, 1, 0});
+}
+
+TEST_CASE("what says how far to clip is refused where nothing is clipped", "[guard]")
+{
+    for (uint32_t how : {GSC_GUARD_CLIP_MORE, GSC_GUARD_CLIP_TO_MEAN,
+                         GSC_GUARD_CLIP_MORE | GSC_GUARD_CLIP_TO_MEAN}) {
+        gsc_policy p = zeros();
+        p.guard_ratio = 2;
+        p.guard_flags = how | GSC_GUARD_STOP;
+        gsc_error err;
+        CHECK(gsc_policy_check(&p, &err) == GSC_ERROR_POLICY);
+        CHECK(std::string(err.field) == "guard_flags");
+        p.guard_flags |= GSC_GUARD_CLIP;
+        CHECK(gsc_policy_check(&p, nullptr) == GSC_OK);
+    }
 }
 
 TEST_CASE("decisions of two signals are joined", "[guard]")
