@@ -253,7 +253,8 @@ typedef struct gsc_policy {
     double overflow_log2;      /* the sample of log2(amax) that an overflow stands for */
     double guard_norm;         /* an outlier has a norm above this; 0: no such threshold; since
                                   0.5 */
-    double guard_ratio;        /* or above this times the mean; above 1, or 0; since 0.5 */
+    double guard_ratio;        /* or above this times the mean, where that is above 0; above 1,
+                                  or 0; since 0.5 */
     double guard_sigmas;       /* or this many standard deviations above the mean; 0: no such
                                   threshold; since 0.5 */
     double guard_decay;        /* what is left of the mean and the variance at each sample after
@@ -262,8 +263,9 @@ typedef struct gsc_policy {
                                   judged; 0: none; since 0.5 */
     uint64_t guard_warmup;     /* samples before the first step is judged, which enter as they
                                   are and weigh the same; since 0.5 */
-    uint64_t guard_limit;      /* so many outliers in a row are no spike: the last of them is let
-                                  through, or stops; 0: never; since 0.5 */
+    uint64_t guard_limit;      /* so many outliers in a row are no spike: the last of them and
+                                  those that follow it in the row are let through, or it stops;
+                                  0: never; since 0.5 */
     uint32_t guard_sample;     /* GSC_SAMPLE_*; since 0.5 */
     uint32_t guard_flags;      /* GSC_GUARD_* bits; since 0.5 */
 } gsc_policy;

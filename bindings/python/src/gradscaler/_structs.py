@@ -227,15 +227,15 @@ class Policy(Struct):
     margin_sigmas: standard deviations kept free above the mean
     overflow_log2: the sample of log2(amax) that an overflow stands for
     guard_norm: an outlier has a norm above this; 0: no such threshold
-    guard_ratio: or above this times the mean; above 1, or 0
+    guard_ratio: or above this times the mean, where that is above 0; above 1, or 0
     guard_sigmas: or this many standard deviations above the mean; 0: no such threshold
     guard_decay: what is left of the mean and the variance at each sample after the warm-up; below
         1. 0: all samples weigh the same
     guard_start: the mean before the first sample, by which the first step is judged; 0: none
     guard_warmup: samples before the first step is judged, which enter as they are and weigh the
         same
-    guard_limit: so many outliers in a row are no spike: the last of them is let through, or stops;
-        0: never
+    guard_limit: so many outliers in a row are no spike: the last of them and those that follow it
+        in the row are let through, or it stops; 0: never
     guard_sample: Sample
     guard_flags: Guard
     """

@@ -420,7 +420,7 @@ pub struct gsc_policy {
     ///
     /// Since 0.5.
     pub guard_norm: f64,
-    /// or above this times the mean; above 1, or 0
+    /// or above this times the mean, where that is above 0; above 1, or 0
     ///
     /// Since 0.5.
     pub guard_ratio: f64,
@@ -441,7 +441,8 @@ pub struct gsc_policy {
     ///
     /// Since 0.5.
     pub guard_warmup: u64,
-    /// so many outliers in a row are no spike: the last of them is let through, or stops; 0: never
+    /// so many outliers in a row are no spike: the last of them and those that follow it in the row
+    /// are let through, or it stops; 0: never
     ///
     /// Since 0.5.
     pub guard_limit: u64,

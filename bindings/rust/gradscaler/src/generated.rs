@@ -364,7 +364,7 @@ fields! {
     ///
     /// Since 0.5.
     guard_norm: f64;
-    /// Or above this times the mean; above 1, or 0.
+    /// Or above this times the mean, where that is above 0; above 1, or 0.
     ///
     /// Since 0.5.
     guard_ratio: f64;
@@ -385,7 +385,8 @@ fields! {
     ///
     /// Since 0.5.
     guard_warmup: u64;
-    /// So many outliers in a row are no spike: the last of them is let through, or stops; 0: never.
+    /// So many outliers in a row are no spike: the last of them and those that follow it in the row
+    /// are let through, or it stops; 0: never.
     ///
     /// Since 0.5.
     guard_limit: u64;
