@@ -413,3 +413,49 @@ def test_notes_name_rules_and_say_the_important_first():
     order = ("UNUSABLE", "FORMAT", "IGNORED", "LACKS")
     assert list(dict.fromkeys(kinds)) == [NoteKind[name] for name in order]
     assert any("it is Limit.HOLD, as in the policy" in note for note in notes if note.field == "ceiling_rule")
+
+
+NOT_SCALED = "bf16 is not scaled: the scale is 1 for good; the preset 'guard' skips what is absurd, too"
+
+
+@pytest.mark.parametrize(
+    "config, prefix",
+    [
+        ({"bf16": {"enabled": True}}, None),
+        ({"bf16": {"enabled": True}, "fp16": {"enabled": False, "initial_scale_power": 12}}, None),
+        ({"bf16": {"enabled": True}, "fp16": {"enabled": False}}, "bf16"),
+        ({"bf16": {"enabled": "auto", "immediate_grad_update": True}}, "bf16"),
+        ({"deepspeed": {"bf16": {"enabled": True}}}, "deepspeed.bf16"),
+    ],
+)
+def test_deepspeed_scales_nothing_in_bf16(config, prefix):
+    for format in "deepspeed", "deepspeed_fp16":
+        policy = Policy.from_settings(format, config, prefix=prefix, stall_limit=3)
+        assert policy == Policy("none", stall_limit=3)
+        assert [note.removeprefix("deepspeed.") for note in policy.notes] == [NOT_SCALED]
+    assert Policy.from_settings("deepspeed", config, prefix=prefix, preset="guard") == Policy("guard")
+    assert Policy.from_settings("deepspeed", config, prefix=prefix, preset="torch") == Policy("none")
+    assert Policy.from_settings("deepspeed", config, prefix=prefix, preset="static").init_scale == 1
+
+
+@pytest.mark.parametrize("bf16", [{}, {"bf16": {"enabled": False}}, {"bf16": {"enabled": True}}])
+def test_deepspeed_scales_in_fp16_whatever_is_said_of_bf16(bf16):
+    config = {"fp16": {"enabled": True, "initial_scale_power": 12}, **bf16}
+    assert Policy.from_settings("deepspeed", config, prefix="fp16").init_scale == 4096
+    assert Policy.from_settings("deepspeed", config).init_scale == 2.0**16  # settings are not searched for
+
+
+@pytest.mark.parametrize("unknown", [9, 2, 1, 0])
+def test_what_an_earlier_version_did_not_know_is_off_in_its_checkpoint(unknown):
+    scaler = Scaler("guard")
+    fields = [name for name, *_ in Policy._fields_ if name.startswith("guard_")]
+    state = {name: value for name, value in scaler.state_dict().items() if name not in fields[len(fields) - unknown :]}
+    other = Scaler("none")
+    other.load_state_dict({"scaler": state})
+    for place, name in enumerate(fields):
+        assert getattr(other.policy, name) == (0 if place >= 9 - unknown else getattr(scaler.policy, name)), name
+    assert other.policy.stall_limit == scaler.policy.stall_limit
+    lacks = scaler.state_dict()
+    del lacks["stall_limit"]  # not the last one: it was taken out
+    other.load_state_dict(lacks)
+    assert other.policy == scaler.policy

@@ -496,6 +496,20 @@ def test_an_unknown_field_is_named(field):
 
 
 @pytest.mark.parametrize(
+    "field, meant",
+    [
+        ("guard_sigma", "did you mean 'guard_sigmas'?"),
+        ("guard_ration", "did you mean 'guard_ratio'?"),
+        ("interval", "did you mean 'growth_interval'?"),
+        ("zebra", "it has arithmetic, init_scale"),
+        ("policy", "a policy, or the name of a preset, is the first argument"),
+    ],
+)
+def test_an_unknown_field_is_told_which_one_was_meant(field, meant):
+    assert meant in refusal(lambda: Scaler("torch", **{field: 1}))
+
+
+@pytest.mark.parametrize(
     "preset", ["pytorch", "", "Torch", "torch ", "torch\0", "a" + "é" * 100, "x" * 10_000], ids=short
 )
 def test_an_unknown_preset_is_refused_by_name(preset):

@@ -6,10 +6,12 @@ import copy
 import json
 import math
 import pickle
+import warnings
 
 import pytest
 
-from gradscaler import Error, Event, Guard, Policy, Report, Sample, Scaler, Want
+import gradscaler
+from gradscaler import Error, Event, Guard, NoteKind, Policy, Report, Sample, Scaler, Want
 
 
 def fed(scaler, *norms):
@@ -23,7 +25,7 @@ def test_an_outlier_is_skipped_and_said():
     assert (scaler.multiplier, scaler.reason) == (1.0, "")
     assert fed(scaler, 9) == [Event.SKIPPED | Event.OUTLIER]
     assert (scaler.multiplier, scaler.outliers_skipped, scaler.skipped) == (0.0, 1, 0)
-    assert scaler.reason == "skipped: the norm is above 2.5, 1 in a row"
+    assert scaler.reason == "skipped: the norm, 9, is above 2.5, 1 in a row"
     assert scaler.state.guard_threshold == 2.5
     assert fed(scaler, math.nan) == [Event.SKIPPED | Event.STALLED]
     assert scaler.reason == "skipped: overflow"
@@ -38,7 +40,7 @@ def test_unscale_measures_what_a_guard_judges_by():
     report = scaler.check(grads)
     assert (report.norm, report.overflow) == (5.0, False)
     assert scaler.update(report) == Event.OUTLIER | Event.CLIPPED
-    assert scaler.reason == "clipped to 0.2 of it: the norm is above 1, 1 in a row"
+    assert scaler.reason == "clipped: multiplied by 0.2: the norm, 5, is above 1, 1 in a row"
     clipping = scaler.guard_factor(before)
     assert (clipping.scale, clipping.inverse) == (4.0, 0.25 * 0.2)
     assert scaler.guard_factor().inverse == scaler.multiplier == 0.2
@@ -49,8 +51,12 @@ def test_unscale_measures_what_a_guard_judges_by():
 def test_what_is_let_through_is_said():
     scaler = Scaler("none", guard_ratio=2, guard_limit=2, guard_sample=Sample.NONE)
     assert fed(scaler, 1, 1, 9, 9)[-1] == Event.OUTLIER
-    assert scaler.reason == "let through: the norm is above 2, 2 in a row"
+    assert scaler.reason == "let through: the norm, 9, is above 2, 2 in a row"
     assert scaler.multiplier == 1.0
+    other = Scaler("none")
+    other.load_state_dict(scaler.state_dict())
+    other.state = scaler.state
+    assert other.reason == "let through: the norm is above 2, 2 in a row"
 
 
 def test_a_bool_has_no_norm_to_be_judged_by():
@@ -71,8 +77,22 @@ def test_decisions_of_two_signals_are_joined():
     scale, good = scaler.loss_scale, scaler.state.good
     assert scaler.join(losses) == Event.SKIPPED | Event.OUTLIER
     assert (scaler.loss_scale, scaler.state.good, scaler.state.skip_f32) == (scale, good, 1.0)
+    assert scaler.reason == losses.reason == "skipped: the norm, 9.5, is above 4, 1 in a row"
+    scaler.update(Report())
+    assert scaler.reason == ""
     with pytest.raises(TypeError, match="^other must be a gradscaler.Scaler, not 3$"):
         scaler.join(3)
+
+
+def test_joined_reasons_are_those_of_the_signals_that_had_one():
+    scaler, losses = Scaler("none", guard_norm=10), Scaler("none", guard_norm=4, guard_flags=Guard.CLIP)
+    loss = "clipped: multiplied by 0.5: the norm, 8, is above 4, 1 in a row"
+    outlier = "skipped: the norm, 20, is above 10, 1 in a row; "
+    for norm, own in (3.0, ""), (20.0, outlier), (math.inf, "skipped: overflow; "):
+        fed(scaler, norm)
+        fed(losses, 2.0, 8.0)
+        scaler.join(losses)
+        assert scaler.reason == own + loss
 
 
 @pytest.mark.parametrize("number", [2.5, -3.0, 0.0, 1e-100])
@@ -91,6 +111,10 @@ def test_guards_and_what_is_refused():
     assert Policy("torch", guard_sigmas=3).guards
     with pytest.raises(Error, match="^guard_limit is 0: it must be above 0: guard_sample keeps outliers out"):
         Policy("none", guard_ratio=2, guard_sample=Sample.NONE)
+    for alone in Guard.CLIP_TO_MEAN, Guard.CLIP_MORE | Guard.STOP:
+        with pytest.raises(Error, match=rf"^guard_flags is {int(alone)}: it must be with CLIP \(1\), where CLIP_MORE"):
+            Policy("zclip", guard_flags=alone)
+        Policy("zclip", guard_flags=alone | Guard.CLIP)
     with pytest.raises(Error, match="^guard_ratio is 1: it must be above 1"):
         Policy("none", guard_ratio=1)
 
@@ -105,3 +129,69 @@ def test_a_state_dict_holds_the_statistic():
     assert fed(other, 2, 90, 2) == fed(scaler, 2, 90, 2)
     for name in "mean", "variance", "count", "run", "skips":
         assert getattr(other.state, f"guard_{name}") == getattr(scaler.state, f"guard_{name}")
+
+
+@pytest.mark.parametrize(
+    "preset, fields, what",
+    [
+        *((name, {}, f"the preset '{name}'") for name in ("megatron_skip", "metaseq_skip", "optax_skip")),
+        ("none", {"guard_limit": 5, "guard_flags": Guard.CLIP}, "guard_limit, guard_flags"),
+    ],
+)
+def test_a_guard_without_a_threshold_is_warned_of(preset, fields, what):
+    with pytest.warns(UserWarning, match=f"^nothing is guarded by {what} without a threshold: set guard_norm") as told:
+        Scaler(preset, **fields)
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Scaler(preset, guard_norm=2.0, **fields)
+
+
+def test_all_presets_that_ask_for_a_threshold_are_warned_of():
+    asking = [name for name, summary in gradscaler.presets().items() if "set guard_norm" in summary]
+    assert sorted(asking) == sorted(gradscaler._scaler._NEED_A_NORM)
+
+
+@pytest.mark.parametrize(
+    "mine, saved, expected",
+    [
+        (
+            Policy("recommended", guard_norm=5, guard_limit=10),
+            Policy("recommended"),
+            {"guard_norm": "0.0 in the checkpoint, which replaces 5.0", "guard_limit": "0 in"},
+        ),
+        (Policy("torch", guard_ratio=7), Policy("torch", guard_ratio=5), {"guard_ratio": "5.0 in"}),
+        (
+            Policy("guard"),
+            Policy("none"),
+            {
+                "guard_ratio": "0.0 in",
+                "guard_decay": "0.0 in",
+                "guard_warmup": "0 in",
+                "guard_limit": "0 in",
+                "guard_sample": "Sample.AS_IS in the checkpoint, which replaces Sample.THRESHOLD",
+            },
+        ),
+        (Policy("recommended"), Policy("guard"), {}),
+        (Policy("torch", growth_interval=9), Policy("torch"), {"growth_interval": "2000 in"}),
+    ],
+)
+def test_a_guard_that_a_checkpoint_replaces_is_in_the_notes(mine, saved, expected):
+    state = Scaler(saved).state_dict()
+    scaler = Scaler(mine)
+    notes = scaler.load_state_dict(state)
+    assert scaler.notes == notes and scaler.policy == saved
+    assert {note.field: note for note in notes}.keys() == expected.keys()
+    for note in notes:
+        assert note.startswith(f"{note.field} is {expected[note.field]}") and note.kind == NoteKind.CHANGED
+        assert note.value == getattr(saved, note.field)
+    assert Scaler(mine).load_state_dict(Scaler(mine).state_dict()) == []
+
+
+def test_a_checkpoint_that_moves_the_scale_of_a_guard_says_so():
+    torchs = {"scale": 2048.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 7, "_growth_tracker": 3}
+    scaler = Scaler("guard")
+    first, *_ = scaler.load_state_dict(torchs)
+    assert first == "the checkpoint has rules that move the scale, which those of 'guard' never do"
+    assert scaler.policy.guard_ratio == 10  # torch's keys say nothing of a guard
+    assert not any("never do" in note for note in Scaler("torch").load_state_dict(torchs))

@@ -19,7 +19,7 @@ import pytest
 from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 
 import gradscaler
-from gradscaler import Arrays, Event, Policy, Report, Scaler, Want
+from gradscaler import Arrays, Event, Guard, Limit, Policy, Report, Scaler, Want
 from gradscaler import _gradscaler as c
 
 F16, F32, F64 = np.float16, np.float32, np.float64
@@ -1055,6 +1055,30 @@ def test_policies_factors_and_reports_are_pickled(original, name):
 )
 def test_a_scaler_says_what_it_is_and_where_it_stands(scaler, expected):
     assert repr(scaler) == expected
+
+
+@pytest.mark.parametrize(
+    "policy, expected",
+    [
+        (Policy("guard"), "Policy('guard')"),
+        (
+            Policy("none", guard_norm=2, guard_limit=4, guard_flags=Guard.CLIP | Guard.STOP, ceiling_rule=Limit.HOLD),
+            "Policy('none', ceiling_rule=Limit.HOLD, guard_norm=2.0, guard_limit=4, guard_flags=Guard.CLIP|Guard.STOP)",
+        ),
+        (Policy("jmp", overflow_reset=0, growth_interval=3), "Policy('jmp', growth_interval=3)"),
+        (Policy("nemo", overflow_reset=0), "Policy('nemo', overflow_reset=0)"),
+    ],
+    ids=["preset", "fields", "number", "no bits"],
+)
+def test_a_policy_says_in_what_it_is_not_its_preset(policy, expected):
+    assert repr(policy) == expected
+    assert eval(expected) == policy
+
+
+def test_a_policy_of_bytes_says_all_that_is_not_0():
+    for preset in gradscaler.presets():
+        policy = Policy.from_buffer_copy(bytes(Policy(preset)))
+        assert eval(repr(policy), vars(gradscaler)) == policy
 
 
 def test_a_scaler_says_what_the_last_update_did():

@@ -39,6 +39,12 @@ class Note(str):
     value: float
 
 
+def note(text: str, kind: NoteKind, field: str, value: float, key: Path | None = None) -> Note:
+    one = Note(text)
+    one.kind, one.field, one.value, one.key = kind, field, value, key
+    return one
+
+
 def formats() -> dict[str, str]:
     """The names of all formats of checkpoints and settings, with a sentence each on whose they are."""
     found, name = {}, c.gsc_format_name(0)
@@ -258,17 +264,14 @@ class _Entries:
             value = self.values[each.entry] if 0 <= each.entry < len(self.values) else None
             if each.kind == NoteKind.IGNORED and isinstance(value, _Unread):
                 continue
-            note = Note(_with_names(each))
-            note.kind, note.field, note.value = NoteKind(each.kind), each.field.decode(), each.value
-            note.key = self.paths[each.entry] if 0 <= each.entry < len(self.paths) else None
-            found.append(note)
-        ignored = {note.key for note in found if note.kind == NoteKind.IGNORED}
+            path = self.paths[each.entry] if 0 <= each.entry < len(self.paths) else None
+            found.append(note(_with_names(each), NoteKind(each.kind), each.field.decode(), each.value, path))
+        ignored = {one.key for one in found if one.kind == NoteKind.IGNORED}
         for path, value in zip(self.paths, self.values, strict=True):
             if isinstance(value, int) and _rounded(value) != value and path not in ignored:
-                note = Note(f"{self.where(path)} is {value}: it is read as {_rounded(value):.0f}, the nearest double")
-                note.kind, note.field, note.value, note.key = NoteKind.CHANGED, "", _rounded(value), path
-                found.append(note)
-        return sorted(found, key=lambda note: _ORDER.index(note.kind) if note.kind in _ORDER else -1)
+                text = f"{self.where(path)} is {value}: it is read as {_rounded(value):.0f}, the nearest double"
+                found.append(note(text, NoteKind.CHANGED, "", _rounded(value), path))
+        return sorted(found, key=lambda one: _ORDER.index(one.kind) if one.kind in _ORDER else -1)
 
 
 _ORDER = [NoteKind.UNUSABLE, NoteKind.CHANGED, NoteKind.LOST, NoteKind.FORMAT, NoteKind.IGNORED, NoteKind.LACKS]
@@ -285,13 +288,17 @@ def _hint(why: str) -> str:
 
 def _with_names(note: _structs.Note) -> str:
     """The sentence of a note with the name of a rule instead of its number."""
-    text, takes = note.message.decode(errors="replace"), _structs.Policy._takes_.get(note.field.decode())
-    if takes is None or note.value != int(note.value):
-        return text
-    value = int(note.value)
-    members = [each for each in takes if each == value] or [each for each in takes if each & value]
-    name = "|".join(f"{takes.__name__}.{each.name}" for each in members)
-    return re.sub(rf"\b(is|at) {value}\b", rf"\1 {name}", text) if members else text
+    text, name = note.message.decode(errors="replace"), told(note.field.decode(), note.value)
+    return re.sub(rf"\b(is|at) {int(note.value)}\b", rf"\1 {name}", text) if "." in name and name[0].isalpha() else text
+
+
+def told(field: str, value: float) -> str:
+    """The value of a field as one would write it: rules and bits by their names."""
+    takes = _structs.Policy._takes_.get(field)
+    if takes is None or value != int(value):
+        return repr(value)
+    members = [each for each in takes if each == value] or [each for each in takes if each & int(value)]
+    return "|".join(f"{takes.__name__}.{each.name}" for each in members) or repr(value)
 
 
 def _rounded(value: int) -> float | None:
@@ -389,6 +396,23 @@ def settings(policy: Any, given: Any, format: str, prefix: str | None, keep: boo
     with entries.naming():
         c.gsc_policy_import(format, prefix, entries.list, policy if keep else None, policy, notes)
     return entries.notes(notes)
+
+
+def of_bf16(given: Any, format: str, prefix: str | None) -> Note | None:
+    """Of DeepSpeed's section for bf16, where it scales nothing: the one asked for, or that is on where fp16 is not."""
+    if not format.startswith("deepspeed"):
+        return None
+    rows = dict(pairs(_tree(given, "settings")))
+    places = {path[:-1] for path in rows if path[-2:-1] in (("bf16",), ("bfloat16",))}
+    if prefix:
+        places = {place for place in places if _joined(place) == prefix}
+    else:
+        fp16 = rows.get(("fp16", "enabled")) == 1
+        places = {place for place in places if len(place) == 1 and rows.get((*place, "enabled")) == 1 and not fp16}
+    for place in places:
+        why = f"{_joined(place)} is not scaled: the scale is 1 for good; the preset 'guard' skips what is absurd, too"
+        return note(why, NoteKind.CHANGED, "init_scale", 1.0, place)
+    return None
 
 
 def _value(entry: _structs.Entry) -> Any:

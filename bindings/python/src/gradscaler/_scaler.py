@@ -6,12 +6,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
+import difflib
 import functools
+import itertools
 import math
 import operator
 import struct
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +28,9 @@ _FIELDS = [name for name, *_ in _structs.Policy._fields_ if name not in ("struct
 _COUNTS = ("good", "steps", "overflows", "stalled", "skipped", "growths", "backoffs")
 _SIZE = ctypes.sizeof(_structs.Report)
 _VERSION = 1  # of what Scaler.state_dict returns
-_NORM = int(Want.NORM)  # a union with a plain int is many times as fast
+_NORM, _OUTLIER = int(Want.NORM), int(Event.OUTLIER)  # a union with a plain int is many times as fast
+_GUARD_FIELDS = [name for name in _FIELDS if name.startswith("guard_")]
+_NEED_A_NORM = ("megatron_skip", "metaseq_skip", "optax_skip")  # presets of peers that have no threshold of their own
 _event = functools.cache(Event)
 
 
@@ -123,7 +128,13 @@ class Policy(_structs.Policy):
         if format is None:
             raise TypeError("format must be the name of one of gradscaler.formats(), not None")
         policy = cls(_preset_of(format) if preset is None else preset)
-        vars(policy)["notes"] = _checkpoints.settings(policy, settings, format, prefix, preset is not None)
+        if (why := _checkpoints.of_bf16(settings, format, prefix)) is not None:
+            policy, notes = cls("none") if preset is None or not is_fixed(policy) else policy, [why]
+            if policy.init_scale:
+                policy.init_scale = 1.0
+        else:
+            notes = _checkpoints.settings(policy, settings, format, prefix, preset is not None)
+        vars(policy)["notes"] = notes
         with _naming(policy=""):
             for name, value in fields.items():
                 policy._set(name, value)
@@ -132,7 +143,7 @@ class Policy(_structs.Policy):
 
     def _set(self, name: str, value: float) -> None:
         if name not in _FIELDS:
-            raise TypeError(f"a policy has no field {name!r}; it has {', '.join(_FIELDS)}")
+            raise TypeError(f"a policy has no field {name!r}{_meant(name)}")
         if name == "init_scale" and value == 0:
             raise ValueError("init_scale is 0: it must be above 0")  # where 0 is the default of 1 in C
         old = getattr(self, name)
@@ -169,6 +180,32 @@ class Policy(_structs.Policy):
         """The fields in which this policy is not the preset."""
         base = Policy(preset)
         return {name: getattr(self, name) for name in _FIELDS if getattr(self, name) != getattr(base, name)}
+
+    def __repr__(self) -> str:
+        fields = self.differences(self.preset)
+        told = [f"{name}={_checkpoints.told(name, value)}" for name, value in fields.items()]
+        return f"Policy({', '.join([repr(self.preset), *told])})"
+
+
+# help(Policy) tells the fields, too.
+_, _, _about = (_structs.Policy.__doc__ or "").replace("    reserved: 0\n", "").partition("initialiser\n")
+Policy.__doc__ = f"{(Policy.__doc__ or '').rstrip()}\n\n{_about}"
+
+
+def _meant(name: str) -> str:
+    if name in ("policy", "preset"):
+        return ": a policy, or the name of a preset, is the first argument"
+    near = difflib.get_close_matches(name, _FIELDS, 1)
+    return f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(_FIELDS)}"
+
+
+def warn_if_idle(policy: Policy, level: int) -> None:
+    """Says of a policy that looks as if it guarded, and has no rule to do so by, that it does not."""
+    given = [name for name in _GUARD_FIELDS if getattr(policy, name)]
+    if not policy.guards and (given or policy.preset in _NEED_A_NORM):
+        what = f"the preset {policy.preset!r}" if policy.preset in _NEED_A_NORM else ", ".join(given)
+        why = "without a threshold: set guard_norm, guard_ratio or guard_sigmas"
+        warnings.warn(f"nothing is guarded by {what} {why}", stacklevel=level + 1)
 
 
 class Report(_structs.Report):
@@ -246,7 +283,7 @@ class Report(_structs.Report):
     def norm(self) -> float:
         """Global L2 norm of the finite elements after unscaling; of of_number the number itself."""
         self._demand("norm", Want.NORM)
-        return math.copysign(math.sqrt(abs(self.sum_squares)), self.sum_squares)
+        return _root(self.sum_squares)
 
     @property
     def amax(self) -> float:
@@ -427,6 +464,11 @@ class Report(_structs.Report):
             bins = [(f"2^{4 * k - 48}" if k else "<2^-44", n) for k, n in enumerate(self.histogram) if n]
             parts += [f"histogram={{{', '.join(f'{low}: {n}' for low, n in bins)}}} of {self.histogram_elements}"]
         return f"Report({', '.join(parts)})"
+
+
+def _root(squares: float) -> float:
+    """The norm of a sum of squares, which of a number below 0 is negative."""
+    return math.copysign(math.sqrt(abs(squares)), squares)
 
 
 def _not_negative(value: float) -> bool:
@@ -683,10 +725,13 @@ class Scaler:
 
     notes: Sequence[Note] = ()
     _pinned: Any = None
+    _norm: float | None = None  # of the last update, if it was an outlier
+    _joined: str | None = None  # the reasons for it, with those of the scalers that were joined
 
     def __init__(self, preset: str | Policy = "recommended", *, threads: int = 1, **fields: float) -> None:
         self.policy = Policy(preset, **fields) if not isinstance(preset, Policy) else _copied(preset, fields)
         self.preset = self.policy.preset
+        warn_if_idle(self.policy, 2)
         self._state = State()
         self.threads = threads
         c.gsc_state_init(None, self.policy, None, self.state)
@@ -699,6 +744,7 @@ class Scaler:
 
     @state.setter
     def state(self, state: State) -> None:
+        self._norm = self._joined = None
         if self._pinned is None:
             self._state = state
         else:
@@ -771,8 +817,12 @@ class Scaler:
         >>> scaler.update(Report.of_number(3))
         <Event.SKIPPED|OUTLIER: 516>
         >>> scaler.reason
-        'skipped: the norm is above 2, 1 in a row'
+        'skipped: the norm, 3, is above 2, 1 in a row'
+
+        After `join` it has the reasons of both. The norm is left out where another scaler's state was taken over.
         """
+        if self._joined is not None:
+            return self._joined
         events, state = self.events, self.state
         if not events & (Event.SKIPPED | Event.OUTLIER):
             return ""
@@ -780,10 +830,11 @@ class Scaler:
             return "skipped: overflow"
         outcome = "skipped" if events & Event.SKIPPED else "let through"
         if events & Event.CLIPPED:
-            outcome = f"clipped to {state.guard_multiplier:g} of it"
-        if not state.guard_threshold:
+            outcome = f"clipped: multiplied by {state.guard_multiplier:g}"
+        if not (state.guard_threshold and state.guard_run):  # of gradscaler.jax
             return f"{outcome}: so says a scaler that was joined"
-        return f"{outcome}: the norm is above {state.guard_threshold:g}, {state.guard_run} in a row"
+        norm = "" if self._norm is None else f", {self._norm:g},"
+        return f"{outcome}: the norm{norm} is above {state.guard_threshold:g}, {state.guard_run} in a row"
 
     @property
     def growths(self) -> int:
@@ -940,6 +991,7 @@ class Scaler:
                     advice = f"pass want=Want.{want.name} to what made it, or check the sum of several"
                     error.args = (f"report.{name} is absent, which this policy judges by: {advice}",)
             raise
+        self._norm, self._joined = _root(report.sum_squares) if self._state.events & _OUTLIER else None, None
         return self.events
 
     def stamp(self, report: Report, rank: int) -> Report:
@@ -1000,13 +1052,17 @@ class Scaler:
         >>> _ = scaler.update(False), losses.update(Report.of_number(9.5))
         >>> scaler.join(losses)
         <Event.SKIPPED|OUTLIER: 516>
+        >>> scaler.reason
+        'skipped: the norm, 9.5, is above 4, 1 in a row'
 
         Scale, counts and samples stay those of this scaler. Returns its events.
         """
         if not isinstance(other, Scaler):
             raise TypeError(f"other must be a gradscaler.Scaler, not {_short(other)}")
+        reasons = filter(None, (self.reason, other.reason))
         with _naming():
             c.gsc_state_join(None, self.state, other.state, self.state)
+        self._joined = "; ".join(reasons)
         return self.events
 
     def guard_factor(self, factor: Factor | None = None) -> Factor:
@@ -1209,8 +1265,16 @@ class Scaler:
                 return self._load_ours(rows, place)
         policy, loaded = _copied(self.policy, {}), State()
         notes = _checkpoints.read(rows, policy, loaded, format, prefix)
-        self.policy, self.state, self.notes = policy, loaded, notes
-        return notes
+        return self._loaded(self.preset, policy, loaded, notes, is_fixed(self.policy) and not is_fixed(policy))
+
+    def _loaded(self, preset: str, policy: Policy, state: State, notes: Sequence[Note], moves: bool = False) -> Any:
+        """Takes what was loaded; first of the notes is what of the rules that this scaler was given it replaces."""
+        replaced = [] if self.policy is None else _replaced(self.policy, policy)
+        if moves:
+            why = f"the checkpoint has rules that move the scale, which those of {self.preset!r} never do"
+            replaced.append(_checkpoints.note(why, NoteKind.CHANGED, "growth_interval", policy.growth_interval))
+        self.preset, self.policy, self.state, self.notes = preset, policy, state, replaced + list(notes)
+        return self.notes
 
     def _load_ours(self, rows: Mapping[tuple, Any], place: tuple) -> Sequence[Note]:
         """What state_dict returned, at a place in a checkpoint."""
@@ -1221,17 +1285,16 @@ class Scaler:
             raise ValueError(f"{where}['version'] is {version}: gradscaler {info().version} reads {_VERSION}")
         if type(head["preset"]) is not str:
             raise KeyError(f"{where} has no text 'preset'" if place else "the state has no text 'preset'")
-        # Of a version whose presets did not guard: what it did not know was off.
-        guard = () if any(str(path[-1]).startswith("guard_ratio") for path in rows if path) else _GUARD_FIELDS
-        policy, loaded = Policy(head["preset"], **dict.fromkeys(guard, 0)), State()
+        # New fields are the last ones: what an earlier version did not know was off, whatever the preset has by now.
+        unknown = itertools.takewhile(lambda name: (*place, name) not in rows, reversed(_FIELDS))
+        policy, loaded = Policy(head["preset"], **dict.fromkeys(unknown, 0)), State()
         numbers = {path: value for path, value in rows.items() if path[:-1] != place or path[-1] not in head}
         notes = _checkpoints.read(numbers, policy, loaded, "gradscaler", _checkpoints._joined(place))
         for note in notes:  # of a later version, which does nothing where it is 0
             if note.kind == NoteKind.IGNORED and note.value:
                 (*_, key), value = note.key, rows[note.key]
                 raise ValueError(f"{where}[{key!r}] is {_short(value)}: gradscaler {info().version} does not know it")
-        self.preset, self.policy, self.state, self.notes = head["preset"], policy, loaded, notes
-        return notes
+        return self._loaded(head["preset"], policy, loaded, notes)
 
     def _load_saved(self, state: Mapping[str, Any]) -> Sequence[Note]:
         """What state_dict returned before 0.3: bytes in hexadecimal."""
@@ -1239,8 +1302,7 @@ class Scaler:
             if not isinstance(state.get(key), str):
                 raise KeyError(f"the state has no text {key!r}")
         policy, loaded = _unhex(state["saved"], "state['saved']", state["preset"])
-        self.preset, self.policy, self.state, self.notes = state["preset"], policy, loaded, ()
-        return self.notes
+        return self._loaded(state["preset"], policy, loaded, [])
 
     def _load_torchs(self, state: Mapping[str, Any]) -> Sequence[Note]:
         """Of gradscaler.torch.GradScaler: torch's entries, and all rules and counts in one more."""
@@ -1249,8 +1311,7 @@ class Scaler:
         notes = _checkpoints.read(_checkpoints.rows_of(entries), policy, loaded, "torch", None)
         if (whole.factor.scale_f32, whole.good) == (loaded.factor.scale_f32, loaded.good):
             loaded = whole
-        self.preset, self.policy, self.state, self.notes = policy.preset, policy, loaded, notes
-        return notes
+        return self._loaded(policy.preset, policy, loaded, notes)
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = {"policy": None, "_state": None, "_pinned": None, "_on": None}
@@ -1260,9 +1321,6 @@ class Scaler:
         vars(self).update(attributes)
         self.threads = attributes["_threads"]
         self.load_state_dict(vars(self).pop("state"))
-
-
-_GUARD_FIELDS = [name for name in _FIELDS if name.startswith("guard_")]
 
 
 def policy_of(data: bytes) -> Policy:
@@ -1292,6 +1350,41 @@ def _copied(policy: Policy, fields: Mapping[str, float]) -> Policy:
             copied._set(name, value)
         c.gsc_policy_check(copied)
     return copied
+
+
+def rules(policy: Policy) -> dict[str, float]:
+    """The fields of a policy but its start, where 0 is no name of another number."""
+    values = {name: getattr(policy, name) for name in _FIELDS if name != "init_scale"}
+    growth = policy.growth_factor or 1.0
+    return values | {
+        "growth_factor": growth,
+        "backoff_factor": policy.backoff_factor or 1.0 / growth,
+        "hysteresis": policy.hysteresis or 1,
+    }
+
+
+def is_fixed(policy: Policy) -> bool:
+    """Whether the scale never moves."""
+    values = rules(policy)
+    stays = values["growth_factor"] == 1 or not policy.growth_interval
+    return stays and values["backoff_factor"] == 1 and not policy.target_amax
+
+
+def _replaced(old: Policy, new: Policy) -> list[Note]:
+    """Of a guard, and of fields in which the old policy is not its preset: those that the new one has otherwise."""
+    given = {*old.differences(old.preset), *(_GUARD_FIELDS if old.guards else ())}
+    was, now = rules(old), rules(new)
+    return [
+        _checkpoints.note(
+            f"{name} is {_checkpoints.told(name, now[name])} in the checkpoint, which replaces "
+            f"{_checkpoints.told(name, was[name])} of this scaler",
+            NoteKind.CHANGED,
+            name,
+            now[name],
+        )
+        for name in was
+        if name in given and was[name] != now[name]
+    ]
 
 
 def _preset_of(format: str) -> str:
@@ -1485,4 +1578,5 @@ def _number(name: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise type(error)(f"{name}={_short(value)}: {error}") from None
+        kind = next(kind for kind in (TypeError, OverflowError, ValueError) if isinstance(error, kind))
+        raise kind(f"{name}={_short(value)}: {error}") from None  # not JAX's own, which are made of a tracer

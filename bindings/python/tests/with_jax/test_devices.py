@@ -149,6 +149,14 @@ def test_replicas_average_their_gradients_as_flaxs_do(way):
     assert bad.finite.tolist() == [False, False]
 
 
+def test_an_axis_of_vmap_averages_too(way):
+    scaler, xs = Scaler("torch"), jnp.arange(8.0).reshape(4, 2)
+    step = functools.partial(lambda p, x: scaler.value_and_grad(lambda p: p @ x, axis_name="batch")(p), jnp.ones(2))
+    for batched in jax.vmap(step, axis_name="batch"), jax.jit(jax.vmap(step, axis_name="batch")):
+        found = batched(xs)
+        assert found.grad.tolist() == [[3, 4]] * 4 and found.finite.all()
+
+
 def checked(mesh, function, *specs):
     """By shard_map's default, which follows what varies from device to device."""
     return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=specs[:-1], out_specs=specs[-1]))

@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 
+import gradscaler
 from gradscaler import Event, Guard, Policy, Sample
 from gradscaler import _gradscaler as c
 from gradscaler._structs import Report, State
@@ -101,7 +102,7 @@ def test_the_reason_names_what_grew():
     scaler.unscale_(optimizer)
     scaler.step(optimizer)
     said = "skipped: the norm of the gradients is 100, above 6; the mean of 8 steps is 2"
-    assert scaler.reason == f"{said}: b has 81% of its square, 25% before"
+    assert scaler.reason == f"{said}; b makes up 81% of its square, usually 25%"
     assert scaler.report.grew == {"b": (pytest.approx(0.25), pytest.approx(0.81))}
     assert scaler.step_was_skipped and not scaler.report.overflow
     scaler.update()
@@ -151,7 +152,10 @@ def test_too_many_outliers_in_a_row_stop():
     scaler = GradScaler("cpu", policy=policy)
     scaler.name_parameters(model)
     scaler.scale(torch.ones(()))
-    with pytest.raises(StallError, match=r"3 steps in a row had a norm above .*, the last above 6: b has 81% of its"):
+    told = (
+        r"3 steps in a row had a norm above what the guard allows, the last 50, above 6; b makes up 81% of its square"
+    )
+    with pytest.raises(StallError, match=told):
         for i in range(20):
             give(model, 2.0 if i < 6 else 50.0, scaler.get_scale(), share=0.5 if i < 6 else 0.81)
             scaler.step(optimizer)
@@ -267,3 +271,81 @@ def test_a_scaler_that_an_earlier_version_pickled_goes_on():
     state["_policy"] = state["_policy"][:152]
     scaler.__setstate__(state)
     assert not scaler._policy.guards and scaler._policy.stall_limit == 10
+
+
+class HalfAgain(GradScaler):
+    """A program's own class: its gradients are divided by twice the scale."""
+
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        return super()._unscale_grads_(optimizer, inv_scale / 2, found_inf, allow_fp16)
+
+
+class Own(GradScaler):
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        return {found_inf.device: found_inf}
+
+
+@pytest.mark.parametrize("kind", [HalfAgain, Own])
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradients_that_others_unscale_have_no_norm_for_a_guard(kind, fused):
+    model, _ = model_of()
+    optimizer = torch.optim.Adam(model.values(), fused=fused)
+    scaler = kind("cpu", policy=guarded("norm"))
+    scaler.scale(torch.ones(()))
+    give(model, 3.0, scaler.get_scale())
+    before = [p.grad.clone() for p in model.values()]
+    with pytest.raises(RuntimeError, match="^_unscale_grads_ was replaced, or called with another inverse, so nobody"):
+        scaler.step(optimizer)
+    assert all(torch.equal(p.grad, grad) and not p.any() for p, grad in zip(model.values(), before, strict=True))
+    kind("cpu").scale(torch.ones(()))
+
+
+@pytest.mark.parametrize("found, norm, skipped", [(1.0, 3.0, True), (0.0, math.inf, False), (0.0, 90.0, True)])
+def test_found_inf_that_others_wrote_rules_beside_the_guard(found, norm, skipped):
+    model, optimizer = model_of()
+    scaler = GradScaler("cpu", policy=guarded("norm", guard_flags=0))
+    scaler.scale(torch.ones(()))
+    give(model, 1.0 if norm == math.inf else norm, scaler.get_scale())
+    if norm == math.inf:
+        model["a"].grad[0] = math.inf
+    scaler.unscale_(optimizer)
+    (tensor,) = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+    tensor.fill_(found)
+    scaler.step(optimizer)
+    assert scaler.step_was_skipped == skipped
+    scaler.update()
+
+
+def test_a_guard_without_a_threshold_is_warned_of():
+    for make in (
+        lambda: GradScaler("cpu", policy="optax_skip"),
+        lambda: GradScaler("cpu", policy=Policy("metaseq_skip")),
+        lambda: TensorScaler("megatron_skip"),
+    ):
+        with pytest.warns(UserWarning, match="^nothing is guarded by the preset .* without a threshold") as told:
+            make()
+        assert told[0].filename == __file__
+    with pytest.raises(ValueError, match="device is 'guard', which is a preset: GradScaler"):
+        GradScaler("guard")
+
+
+def test_tensor_scaler_reads_what_the_others_saved():
+    other = GradScaler("cpu", policy=Policy("recommended", guard_ratio=3))
+    other.scale(torch.ones(()))
+    scaler = TensorScaler("recommended", guard_norm=5)
+    notes = scaler.load_state_dict(other.state_dict())
+    assert notes[0] == "guard_norm is 0.0 in the checkpoint, which replaces 5.0 of this scaler"
+    assert scaler.policy.guard_ratio == 3 and scaler.loss_scale == 2.0**16
+    for saved in (
+        GradScaler("cpu", init_scale=8.0).state_dict(),
+        gradscaler.Scaler("torch", init_scale=8.0).state_dict(),
+        TensorScaler("torch", init_scale=8.0).state_dict(),
+        gradscaler.Scaler("torch", init_scale=8.0).state_dict(format="megatron"),
+    ):
+        scaler = TensorScaler("torch")
+        before = scaler.state.data_ptr()
+        scaler.load_state_dict(saved)
+        assert scaler.loss_scale == 8.0 and scaler.state.data_ptr() == before
+    with pytest.raises(gradscaler.Error, match="keys of no format"):
+        scaler.load_state_dict({"weights": 1.0})
+    assert scaler.loss_scale == 8.0

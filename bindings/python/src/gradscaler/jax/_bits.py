@@ -52,6 +52,7 @@ def varying(results: Any, *operands: Any, over: frozenset = frozenset()) -> Any:
     """
     if not hasattr(lax, "pcast") and not hasattr(lax, "pvary"):  # before 0.7: the type says nothing
         return results
+    over = over & frozenset(jax.sharding.get_abstract_mesh().manual_axes)  # an axis of vmap is in no type
     axes = over.union(*(_axes(leaf) for leaf in jax.tree.leaves(operands)))
 
     def cast(leaf: Any) -> Any:

@@ -93,8 +93,7 @@ class _Static(bytes):
     """A policy's bytes, as a tree's structure shows them: JAX prints it where two differ."""
 
     def __repr__(self) -> str:
-        policy = Policy.from_buffer_copy(self)
-        return "Policy(" + ", ".join(f"{name}={getattr(policy, name)!r}" for name in host._FIELDS) + ")"
+        return repr(Policy.from_buffer_copy(self))
 
 
 class _Tree:
@@ -682,8 +681,9 @@ class Scaler:
     def to_host(self) -> host.Scaler:
         """The same as gradscaler.Scaler; outside of jit."""
         _outside(self.state, "to_host()", "scaler")
-        scaler = host.Scaler(self.preset)
-        scaler.policy, scaler.state = self.policy, _call.struct_of(_structs.State, self.state)
+        scaler = host.Scaler("none")
+        scaler.preset, scaler.policy = self.preset, self.policy
+        scaler.state = _call.struct_of(_structs.State, self.state)
         return scaler
 
     @classmethod

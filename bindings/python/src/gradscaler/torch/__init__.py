@@ -9,6 +9,9 @@
     scaler.step(optimizer)
     scaler.update()
 
+GradScaler("cuda", policy="guard") is for bf16: its scale is 1, and it skips steps whose norm is absurd, beside those
+that are not finite. Any other policy can guard, too: Policy("recommended", guard_norm=20).
+
 `help(GradScaler)` tells what it has beside torch's class. Where it differs from torch's class, and why:
 
 - a scale of 0 stops with StallError: torch trains on, and skips each step. on_stall is asked first

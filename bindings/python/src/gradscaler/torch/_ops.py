@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from .. import _gradscaler as c
-from .._scaler import Policy, Report
+from .._checkpoints import Note
+from .._scaler import Policy, Report, Scaler, warn_if_idle
 from .._structs import Event, Factor, Guard, State, Status, Want
 from ._grads import Lot
 from ._place import FACTOR, FOUND, SIZE, data, merged, on
@@ -153,6 +154,7 @@ class TensorScaler:
         self, policy: str | Policy = "torch", device: str | torch.device = "cpu", *, want: int = 0, **fields: float
     ) -> None:
         self.policy, self.want, state = _policy_of(policy, fields), int(want), State()
+        warn_if_idle(self.policy, 2)
         self._saved = bytes(self.policy).hex()
         c.gsc_state_init(None, self.policy, None, state)
         self.state = torch.frombuffer(state, dtype=torch.uint8).to(device, copy=True)
@@ -215,12 +217,19 @@ class TensorScaler:
         """Policy and state, for a checkpoint."""
         return {"saved": c.gsc_state_save(self.policy, State.from_buffer_copy(data(self.state))).hex()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores what state_dict returned, in the same tensors; nothing is changed on an error."""
-        policy, loaded = Policy("none"), State()
-        c.gsc_state_load(bytes.fromhex(state["saved"]), policy, loaded)
-        self.policy, self._saved = policy, bytes(policy).hex()
-        self.state.copy_(torch.frombuffer(loaded, dtype=torch.uint8))
-        self.loss_scale.fill_(loaded.factor.scale_f32)
+    def load_state_dict(self, state: Any) -> Sequence[Note]:
+        """Restores what state_dict returned, in the same tensors; nothing is changed on an error.
+
+        What GradScaler, gradscaler.Scaler or a framework has saved will do, too: as in Scaler.load_state_dict. Returned
+        are its notes, such as on a guard of this scaler that the checkpoint replaces.
+        """
+        other = Scaler(self.policy)
+        if isinstance(state, Mapping) and "saved" in state:
+            state = {"preset": "none", **state}  # ours has no name of its own
+        notes = other.load_state_dict(state)
+        self.policy, self._saved = other.policy, bytes(other.policy).hex()
+        self.state.copy_(torch.frombuffer(other.state, dtype=torch.uint8))
+        self.loss_scale.fill_(other.state.factor.scale_f32)
         self.report_tensor.zero_()
         self.pending.fill_(False)
+        return notes

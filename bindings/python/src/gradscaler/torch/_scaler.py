@@ -51,6 +51,10 @@ _NOT_SAVED = ("_names", "_state", "_words", "_shown", "_exact", "_asked", "_last
 _NOT_SAVED += ("_looks_over", "_losses_over", "_arrival", "_expected", "_judged", "_said", "_usual")
 _THEIRS = torch.amp.GradScaler._unscale_grads_
 _NO_BACKOFF = "backoff_factor is 0: it must be above 0"  # where 0 stands for 1 / growth_factor in C
+_NO_NORM = (
+    "_unscale_grads_ was replaced, or called with another inverse, so nobody has taken the norm that the guard of the "
+    "policy judges by: call GradScaler's with the arguments that it was called with, or take a policy without a guard"
+)
 _CPU = _place.CPU
 _Init = TypeVar("_Init", bound=Callable)
 
@@ -176,6 +180,8 @@ class GradScaler(torch.amp.GradScaler):
             raise TypeError(f"GradScaler: the argument {name!r} {_unknown(name)}")
         pairs = zip(_NUMBERS, (init_scale, growth_factor, backoff_factor, growth_interval), strict=True)
         fields = {name: number for name, number in pairs if not isinstance(number, _Float | _Int)}
+        if isinstance(device, str) and device in base.presets():
+            raise ValueError(f"device is {device!r}, which is a preset: GradScaler(policy={device!r})")
         if not isinstance(want, int):
             raise TypeError(f"want={want!r}: expected a union of gradscaler.Want, such as Want.NORM | Want.AMAX")
         if on_stall is not None and not callable(on_stall):
@@ -209,6 +215,7 @@ class GradScaler(torch.amp.GradScaler):
         if "init_scale" in fields and base._number("init_scale", fields["init_scale"]) <= 0:
             raise ValueError(f"init_scale is {fields['init_scale']}: it must be finite and above 0")
         self._policy = _policy(policy, fields)
+        base.warn_if_idle(self._policy, 3)
         if (on_stall is not None or min_scale) and not self._policy.stall_limit:  # a floor hides stalls
             self._policy.stall_limit = _STALL_LIMIT
         self._init_scale = self._policy.init_scale or 1.0
@@ -445,6 +452,8 @@ class GradScaler(torch.amp.GradScaler):
         inverse, found_inf = self._inverse(writes), torch.zeros((), dtype=torch.float32, device=self._scale.device)
         self._asked, state["norm"] = (state, writes, inverse, max_norm), None
         state["found_inf_per_device"] = self._unscale_grads_(optimizer, inverse, found_inf, not writes)
+        if self._policy.guards and "found" not in state:
+            raise RuntimeError(_NO_NORM)
         if max_norm is None or state["norm"] is not None:
             return state["norm"]
         return torch.nn.utils.clip_grad_norm_(_with_gradients(optimizer), max_norm).float()
@@ -455,6 +464,8 @@ class GradScaler(torch.amp.GradScaler):
         """What programs override, mostly to allow float16, and call with what it was called with."""
         state, writes, inverse, max_norm = self._asked
         if inv_scale is not inverse or torch.amp.GradScaler._unscale_grads_ is not _THEIRS:
+            if self._policy.guards:
+                raise RuntimeError(_NO_NORM)
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         state["norm"] = self._look(optimizer, state, writes, allow_fp16 or self._allow_fp16, max_norm)
         return state["found_inf_per_device"]
@@ -781,6 +792,13 @@ class GradScaler(torch.amp.GradScaler):
         return any(answers)
 
     @property
+    def outliers_skipped(self) -> int:
+        """Steps that the guard skipped since the start, as of the last update(). A device is waited for."""
+        if self._scale is None:
+            return self._saved.guard_skips if self._saved is not None else 0
+        return self._read().guard_skips
+
+    @property
     def report(self) -> Report | None:
         """What the gradients of the last unscale_() or step() were like; None before. A device is waited for.
 
@@ -828,9 +846,9 @@ class GradScaler(torch.amp.GradScaler):
         before, state = map(self._read, self._said)
         if not state.events & _OUTLIER:
             return ""
-        norm = math.sqrt(sum(report.sum_squares for report in reports))
+        norm = _norm_of(reports)
         done = "skipped" if state.events & _SKIPPED else "let through"
-        done = f"clipped to {state.guard_multiplier:.3g} of it" if state.events & _CLIPPED else done
+        done = f"clipped: multiplied by {state.guard_multiplier:.3g}" if state.events & _CLIPPED else done
         steps = "1 step" if before.guard_count == 1 else f"{before.guard_count} steps"
         usual = f"; the mean of {steps} is {before.guard_mean:.4g}" if before.guard_count else ""
         told = f"{done}: the norm of the gradients is {norm:.4g}, above {state.guard_threshold:.4g}{usual}"
@@ -907,9 +925,11 @@ class GradScaler(torch.amp.GradScaler):
         home = self._scale.device
         if self._state is not None:
             overflow = any(tensor.item() for tensor in tensors)
-            if found is None or found.report.overflow != overflow:
+            if found is None:
                 return Report(overflow=overflow, absent=int(Want.NORM | Want.AMAX | Want.UNDERFLOW))
-            return found.report
+            report = Report.from_bytes(bytes(found.report))
+            report.overflow = overflow
+            return report
         report = torch.zeros(_place.SIZE, dtype=torch.uint8, device=home) if found is None else found.report.clone()
         if found is None:
             _place.words(report)[_place.ABSENT] = int(Want.NORM | Want.AMAX | Want.UNDERFLOW)
@@ -986,9 +1006,9 @@ class GradScaler(torch.amp.GradScaler):
             )
         if state.events & _OUTLIER:
             stalled = StallError(
-                f"{state.guard_run} steps in a row had a norm above what the guard allows, the last above "
-                f"{state.guard_threshold:.4g}{_grown_words(reports)}. Look at the data and the learning rate, or raise "
-                "guard_limit or the threshold."
+                f"{state.guard_run} steps in a row had a norm above what the guard allows, the last "
+                f"{_norm_of(reports):.4g}, above {state.guard_threshold:.4g}{_grown_words(reports)}. Look at the data "
+                "and the learning rate, or raise guard_limit or the threshold."
             )
         else:
             stalled = StallError(
@@ -1079,7 +1099,8 @@ class GradScaler(torch.amp.GradScaler):
                 if own:
                     raise KeyError(f"state_dict has no {missing[0]!r}, and is of no other format: {error}") from None
                 raise
-        if "policy" in self._given and _is_fixed(self._policy) and (not _is_fixed(policy) or format is not None):
+        stays = "policy" in self._given and base.is_fixed(self._policy)
+        if stays and (not base.is_fixed(policy) or format is not None):
             why = "the policy that GradScaler was given never moves it"
             warnings.warn(f"the loss scale {state.factor.scale:g} of the checkpoint is not taken: {why}", stacklevel=2)
             return notes
@@ -1095,13 +1116,13 @@ class GradScaler(torch.amp.GradScaler):
 
     def _warn(self, policy: Policy) -> None:
         """Of rules that a checkpoint replaces, though the constructor was given them."""
-        old, new = _rules(self._policy), _rules(policy)
+        old, new = base.rules(self._policy), base.rules(policy)
         fields = [field for field in old if field in self._given or "policy" in self._given]
         changed = [f"{field} {old[field]:g} by {new[field]:g}" for field in fields if old[field] != new[field]]
         if changed:
             why = "the checkpoint replaces what GradScaler was given"
             warnings.warn(f"{why}: {', '.join(changed)}", stacklevel=3)
-        elif _is_fixed(policy) and not _is_fixed(self._policy):
+        elif base.is_fixed(policy) and not base.is_fixed(self._policy):
             why = "by the rules of the checkpoint the loss scale never moves"
             warnings.warn(f"{why}, and they replace those of GradScaler", stacklevel=3)
 
@@ -1154,26 +1175,6 @@ def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, St
     return policy, _resumed(policy, scale, good, state)
 
 
-def _rules(policy: Policy) -> dict[str, float]:
-    """The fields of a policy, where 0 is no name of another number."""
-    rules = {name: getattr(policy, name) for name, *_ in Policy._fields_}
-    for name in ("struct_size", "reserved", "init_scale"):
-        del rules[name]
-    growth = policy.growth_factor or 1.0
-    return rules | {
-        "growth_factor": growth,
-        "backoff_factor": policy.backoff_factor or 1.0 / growth,
-        "hysteresis": policy.hysteresis or 1,
-    }
-
-
-def _is_fixed(policy: Policy) -> bool:
-    """Whether the scale never moves."""
-    rules = _rules(policy)
-    stays = rules["growth_factor"] == 1 or not policy.growth_interval
-    return stays and rules["backoff_factor"] == 1 and not policy.target_amax
-
-
 def _some(names: list) -> str:
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(map(str, names[:3])) + rest
@@ -1181,7 +1182,7 @@ def _some(names: list) -> str:
 
 def _unknown(name: str) -> str:
     """What to do about an argument that is none."""
-    if name in _rules(Policy("torch")):
+    if name in base.rules(Policy("torch")):
         return f"is a field of the policy: policy=gradscaler.Policy(..., {name}=...)"
     options = (*_NUMBERS, "enabled", *GradScaler.__init__.__wrapped__.__kwdefaults__)
     near = difflib.get_close_matches(name, options, 1)
@@ -1208,10 +1209,14 @@ def _grown(shares: list[float], usual: list[float], names: list[str]) -> dict[st
     return {_at(names, i): (usual[i], shares[i]) for i in order if shares[i] > usual[i]}
 
 
+def _norm_of(reports: Iterable[Report]) -> float:
+    return math.sqrt(sum(report.sum_squares for report in reports))
+
+
 def _grown_words(reports: Iterable[Report]) -> str:
     pairs = sorted((was - now, was, now, name) for report in reports for name, (was, now) in report.grew.items())
-    words = ", ".join(f"{name} has {now:.0%} of its square, {was:.0%} before" for _, was, now, name in pairs[:3])
-    return f": {words}" if words else ""
+    words = ", ".join(f"{name} makes up {now:.0%} of its square, usually {was:.0%}" for _, was, now, name in pairs[:3])
+    return f"; {words}" if words else ""
 
 
 def _multiply(lots: Iterable[Lot], rest: Sorted | None, factor: Any) -> None:
@@ -1259,10 +1264,7 @@ def _policy(policy: str | Policy | None, fields: Mapping[str, Any]) -> Policy:
         return Policy(policy or "torch", **fields)
     if not isinstance(policy, Policy):
         raise TypeError(f"policy={policy!r}: expected the name of a preset or a gradscaler.Policy")
-    own = Policy.from_buffer_copy(policy)
-    for name, value in fields.items():
-        setattr(own, name, value)
-    return own
+    return base._copied(policy, fields)
 
 
 def _rounded(name: str, scale: Any, policy: Policy) -> float:
