@@ -463,9 +463,20 @@ GSC_INLINE half f8_e4m3fn_to_f16(quarter bits)
     return (half){f8_e4m3fn_shifted(upper.low), f8_e4m3fn_shifted(upper.high)};
 }
 
+/*
+ * Products of bytes by look-ups of 16, as gsc_table describes them. What the multiplier is has a
+ * loop each; the last kind takes Inf and NaN.
+ */
+enum { GROWS = 1, IS_POWER = 2, TAKES_ALL = 4, REPEATS = 1 };
+
+GSC_INLINE int table_kind(const gsc_table *from)
+{
+    return (from->grows ? GROWS : 0) | (from->is_power ? IS_POWER : 0);
+}
+
 /* In each half of a register, as a permute of bytes needs it. */
 typedef struct table {
-    __m256i steps, window, other, first; /* other: window, or the last 16 */
+    __m256i steps, window, bottom, first, last; /* of a power of two the window is `exact` */
 } table;
 
 GSC_INLINE __m256i both_halves(const uint8_t *at)
@@ -473,42 +484,47 @@ GSC_INLINE __m256i both_halves(const uint8_t *at)
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)at));
 }
 
-GSC_INLINE table table_load(enum gsc_dtype dtype, const gsc_table *from)
+GSC_INLINE table table_load(int kind, const gsc_table *from)
 {
-    return (table){both_halves(from->steps), both_halves(from->windows),
-                   both_halves(dtype == gsc_f8_e5m2 ? from->tops : from->windows + 16),
-                   all(1, from->first)};
+    const bool is_power = kind & IS_POWER;
+    return (table){both_halves(from->steps), both_halves(is_power ? from->exact : from->window),
+                   both_halves(from->bottom), all(1, (uint64_t)from->first),
+                   all(1, (uint64_t)(is_power ? from->last : 128 - from->last))};
 }
 
 /*
- * The steps are added to |bits| - 128, so that signed saturation stops at zero. A permute gives
- * zero where the upper bit of its index is set: as 0x70 more sets it for all but 0 to 15.
+ * A permute looks at the lower 4 bits of an index, and gives zero where the upper one is set. What
+ * is below the window so gets the distance of a larger x, which is larger: the least of it and of
+ * what is there to lose is right. What is above `bottom` loses what an x below it has left.
  */
-GSC_INLINE __m256i register_results(enum gsc_dtype dtype, table t, __m256i bits)
+GSC_INLINE __m256i register_results(enum gsc_dtype dtype, int kind, table t, __m256i bits)
 {
-    const __m256i sixteen = all(1, 16), past_15 = all(1, 0x70);
+    const uint64_t infinity = dtype == gsc_f8_e5m2 ? f8_e5m2_INF : f8_e4m3fn_INF;
     const __m256i x = _mm256_and_si256(bits, all(1, 0x7f));
-    const __m256i low = _mm256_or_si256(bits, all(1, 0x80));
-    const __m256i place = _mm256_sub_epi8(x, t.first);
-    __m256i y = _mm256_adds_epi8(low, _mm256_shuffle_epi8(t.steps, x));
-    __m256i index = _mm256_adds_epu8(place, past_15);
-    y = _mm256_add_epi8(y, _mm256_shuffle_epi8(t.window, index));
-    if (dtype == gsc_f8_e5m2) {
-        y = _mm256_min_epi8(y, all(1, 0x80 | f8_e5m2_INF));
-        index = _mm256_sub_epi8(x, past_15);
-        y = _mm256_add_epi8(y, _mm256_shuffle_epi8(t.other, index));
-    } else { /* four binades are 32, and of what is not finite there is one */
-        index = _mm256_adds_epu8(_mm256_sub_epi8(place, sixteen), past_15);
-        y = _mm256_add_epi8(y, _mm256_shuffle_epi8(t.other, index));
-        y = _mm256_min_epi8(y, all(1, 0x80 | f8_e4m3fn_INF));
-        y = _mm256_or_si256(y, _mm256_cmpeq_epi8(x, all(1, f8_e4m3fn_NAN)));
+    __m256i distance, room = x;
+    if (kind & IS_POWER)
+        distance = _mm256_shuffle_epi8(t.window, _mm256_min_epu8(x, t.last));
+    else
+        distance = _mm256_add_epi8(_mm256_shuffle_epi8(t.steps, x),
+                                   _mm256_shuffle_epi8(t.window, _mm256_add_epi8(x, t.last)));
+    if (kind & GROWS)
+        room = _mm256_sub_epi8(all(1, infinity), x);
+    else if (dtype == gsc_f8_e4m3fn)
+        room = _mm256_sub_epi8(x, _mm256_shuffle_epi8(t.bottom, _mm256_sub_epi8(x, t.first)));
+    distance = _mm256_min_epu8(distance, room);
+    if (kind & TAKES_ALL) {
+        const __m256i is_nan = greater(1, x, all(1, infinity));
+        distance = _mm256_and_si256(distance, greater(1, all(1, infinity), x));
+        if (dtype == gsc_f8_e5m2)
+            bits = _mm256_or_si256(bits, _mm256_and_si256(is_nan, all(1, 2)));
     }
-    return _mm256_xor_si256(y, _mm256_xor_si256(low, bits));
+    return kind & GROWS ? _mm256_add_epi8(bits, distance) : _mm256_sub_epi8(bits, distance);
 }
 
-GSC_INLINE ints table_results(enum gsc_dtype dtype, table t, ints bits)
+GSC_INLINE ints table_results(enum gsc_dtype dtype, int kind, table t, ints bits)
 {
-    return (ints){register_results(dtype, t, bits.low), register_results(dtype, t, bits.high)};
+    return (ints){register_results(dtype, kind, t, bits.low),
+                  register_results(dtype, kind, t, bits.high)};
 }
 
 /* ---- doubles ---- */

@@ -360,23 +360,31 @@ GSC_INLINE half f8_e4m3fn_to_f16(quarter from)
     return _mm256_or_si256(bits, _mm256_and_si256(next, _mm256_set1_epi16(0x4000)));
 }
 
-/* The results by |bits|. */
+/* The results by |bits|, whatever the multiplier is. */
+enum { TAKES_ALL = 0, REPEATS = 0 };
+
+GSC_INLINE int table_kind(const gsc_table *from)
+{
+    (void)from;
+    return 0;
+}
+
 typedef struct table {
     __m512i low, high;
 } table;
 
-GSC_INLINE table table_load(enum gsc_dtype dtype, const gsc_table *from)
+GSC_INLINE table table_load(int kind, const gsc_table *from)
 {
-    (void)dtype;
+    (void)kind;
     return (table){_mm512_loadu_si512(from->results), _mm512_loadu_si512(from->results + 64)};
 }
 
 /* A permute of 128 bytes does not look at the sign. */
-GSC_INLINE ints table_results(enum gsc_dtype dtype, table t, ints bits)
+GSC_INLINE ints table_results(enum gsc_dtype dtype, int kind, table t, ints bits)
 {
     enum { FROM_B_WHERE_A = 0xca };
     const __m512i results = _mm512_permutex2var_epi8(t.low, bits, t.high);
-    (void)dtype;
+    (void)dtype, (void)kind;
     return _mm512_ternarylogic_epi64(_mm512_set1_epi8((char)0x80), bits, results, FROM_B_WHERE_A);
 }
 

@@ -52,15 +52,19 @@
     X(f64, f64)
 
 /*
- * All products of a multiplier, of a dtype of one byte to itself: 128, as a sign is only kept. Also
- * as sums, for instruction sets that look up 16 at a time: x + steps[x % 16], kept between 0 and
- * 254, plus windows[] for the 16 or 32 from `first` on, is at most Inf, to which are added the
- * tops[] of the last 16. All but the limits wrap around.
+ * All products of a multiplier, of a dtype of one byte to itself: 128, as a sign is only kept. For
+ * instruction sets that look up 16 at a time, and for what is finite, also by the distance of
+ * |bits| x and result, which is towards zero unless the multiplier `grows`, and ends at zero or
+ * Inf: steps[x % 16], where both are normal. Otherwise x is below `last`, and window[(x - last) %
+ * 16] is to be added, which wraps around. What is more than 16 below becomes zero, or has its
+ * result in bottom[x - first]. A power of two has one step: its distance is exact[], of x % 16 from
+ * the 15 below `last` on.
  */
 typedef struct gsc_table {
     uint8_t results[128];
-    uint8_t steps[16], windows[32], tops[16]; /* steps: signed */
-    uint8_t first;
+    uint8_t steps[16], window[16], bottom[16], exact[16];
+    int first, last;
+    bool grows, is_power;
 } gsc_table;
 
 /*

@@ -504,14 +504,22 @@ GSC_INLINE half f8_e4m3fn_to_f16(quarter bits)
     return (half){f8_e4m3fn_shifted(upper.low), f8_e4m3fn_shifted(upper.high)};
 }
 
-/* The results by |bits|. */
+/* The results by |bits|, whatever the multiplier is. */
+enum { TAKES_ALL = 0, REPEATS = 0 };
+
+GSC_INLINE int table_kind(const gsc_table *from)
+{
+    (void)from;
+    return 0;
+}
+
 typedef struct table {
     uint8x16x4_t low, high;
 } table;
 
-GSC_INLINE table table_load(enum gsc_dtype dtype, const gsc_table *from)
+GSC_INLINE table table_load(int kind, const gsc_table *from)
 {
-    (void)dtype;
+    (void)kind;
     return (table){vld1q_u8_x4(from->results), vld1q_u8_x4(from->results + 64)};
 }
 
@@ -525,9 +533,9 @@ GSC_INLINE uint32x4_t register_results(table t, uint32x4_t bits)
     return vreinterpretq_u32_u8(vbslq_u8(sign, x, results));
 }
 
-GSC_INLINE ints table_results(enum gsc_dtype dtype, table t, ints bits)
+GSC_INLINE ints table_results(enum gsc_dtype dtype, int kind, table t, ints bits)
 {
-    (void)dtype;
+    (void)dtype, (void)kind;
     return (ints){register_results(t, bits.a), register_results(t, bits.b),
                   register_results(t, bits.c), register_results(t, bits.d)};
 }

@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum {
     TABLE_BYTES = 2048 /* of a list: below this, products take less time than a table of them */
@@ -64,16 +65,16 @@ bool gsc_is_bad(const gsc_plan *plan, uint64_t most)
 
 /* ---- tables ---- */
 
-/* Of the input's value alone; all that the windows and the tops change is left as it is. */
-static int stepped(const gsc_table *table, int x)
+/* How far a result is from x < Inf by the step alone. */
+static int stepped(const gsc_table *table, int x, int infinity)
 {
-    const int sum = x + (int8_t)table->steps[x % 16];
-    return sum < 0 ? 0 : sum;
+    const int step = table->steps[x % 16], room = table->grows ? infinity - x : x;
+    return step < room ? step : room;
 }
 
-static int at_most(int x, int most)
+static int distance(const gsc_table *table, int x)
 {
-    return x < most ? x : most;
+    return table->grows ? table->results[x] - x : x - table->results[x];
 }
 
 /*
@@ -87,38 +88,37 @@ static void find_steps(const gsc_kernels *kernels, uint32_t dtype, double multip
     int exponent;
     const double mantissa = 2 * frexp(multiplier, &exponent);
     const int moved = (exponent - 1) * (int)gsc_encodings[dtype].normal;
+    table->grows = multiplier >= 1;
+    table->is_power = mantissa == 1;
     for (int i = 0; i < 16; i++)
         table->steps[i] = (uint8_t)(FIRST + i);
     kernels->unscale[0][dtype][dtype](table->steps, table->steps, 16, mantissa, NULL);
     for (int i = 0; i < 16; i++) {
-        const int step = table->steps[i] - (FIRST + i) + moved;
-        table->steps[i] = (uint8_t)(step < -127 ? -127 : at_most(step, 127));
+        const int step = abs(table->steps[i] - (FIRST + i) + moved);
+        table->steps[i] = (uint8_t)(step < 255 ? step : 255);
     }
 }
 
 /*
- * What the steps miss: where input or result is subnormal. These are neighbours, of 4 binades at
- * most, as so many end in the subnormal numbers of f8_e4m3fn, and 3 in those of f8_e5m2.
+ * What the steps miss: where input or result is subnormal. Of results these are neighbours: 11 of 3
+ * binades in f8_e5m2, and 32 of 4 in f8_e4m3fn, of which a power of two gets one right.
  */
 static void find_windows(uint32_t dtype, gsc_table *table)
 {
     const int infinity = (int)gsc_encodings[dtype].infinity;
-    const int width = 4 * (int)gsc_encodings[dtype].normal;
-    int last = infinity - 1;
-    while (last > 0 && at_most(stepped(table, last), infinity) == table->results[last])
+    int last = infinity;
+    while (last > 0 && distance(table, last - 1) == stepped(table, last - 1, infinity))
         last--;
-    table->first = (uint8_t)(last < width ? 0 : last - (width - 1));
-    for (int i = 0; i < width; i++) {
-        const int x = table->first + i, sum = stepped(table, x);
-        const bool misses = x < infinity && at_most(sum, infinity) != table->results[x];
-        table->windows[i] = misses ? (uint8_t)(table->results[x] - sum) : 0;
-    }
+    table->last = last;
+    table->first = last - (table->is_power ? 31 : 32);
     for (int i = 0; i < 16; i++) {
-        const int x = 128 - 16 + i, window = x - table->first;
-        const int added = window >= 0 && window < width ? table->windows[window] : 0;
-        table->tops[i] =
-            (uint8_t)(table->results[x] - at_most((stepped(table, x) + added) & 255, infinity));
+        const int x = last - 16 + i, lower = table->first + i;
+        table->window[i] = x < 0 ? 0 : (uint8_t)(distance(table, x) - table->steps[x % 16]);
+        table->bottom[i] = lower < 0 ? 0 : table->results[lower];
+        if (i > 0)
+            table->exact[(x + 16) % 16] = x < 0 ? 0 : (uint8_t)distance(table, x);
     }
+    table->exact[last % 16] = table->steps[0];
 }
 
 void gsc_table_make(const gsc_kernels *kernels, uint32_t dtype, double multiplier, gsc_table *table)

@@ -401,30 +401,61 @@ GSC_INLINE uint64_t sum_bytes(enum gsc_dtype dtype, const char *from, uint64_t n
     return largest(1, most);
 }
 
-GSC_INLINE void table_group(enum gsc_dtype dtype, unsigned does, place *at, uint64_t left,
+GSC_INLINE void table_group(enum gsc_dtype dtype, int kind, unsigned does, place *at, uint64_t left,
                             table results)
 {
     const ints bits = take(at->from, left);
     count_small(1, does, at, left);
     store(at->kept, bits);
-    put(at->to, table_results(dtype, results, bits), left);
+    put(at->to, table_results(dtype, kind, results, bits), left);
     at->most = larger(1, at->most, magnitudes(1, bits));
+}
+
+GSC_INLINE void table_groups(enum gsc_dtype dtype, int kind, unsigned does, place *at, uint64_t n,
+                             const gsc_table *from)
+{
+    const table results = table_load(kind, from);
+    for (; n >= GROUP; n -= GROUP) {
+        prefetch(at->from, GROUP);
+        table_group(dtype, kind, does, at, GROUP, results);
+        advance(dtype, dtype, does | KEEPS, at);
+    }
+    if (n)
+        table_group(dtype, kind, does, at, n, results);
+}
+
+/* A block whose results are wrong where it is not finite. */
+GSC_INLINE void table_repeat(enum gsc_dtype dtype, int kind, const gsc_norm *norm, char *to,
+                             uint64_t n)
+{
+    const table results = table_load(kind, norm->table);
+    for (uint64_t i = 0; i < n; i += GROUP)
+        put(to + i, table_results(dtype, kind, results, load((const char *)norm->input + i)),
+            n - i);
 }
 
 /* Keeps the input, summed or not: a store costs nothing here. */
 GSC_INLINE uint64_t multiply_by_table(enum gsc_dtype dtype, unsigned does, const void *from,
                                       void *to, uint64_t n, gsc_norm *norm)
 {
-    const table results = table_load(dtype, norm->table);
+    const int kind = table_kind(norm->table);
     place at = begin(does | KEEPS, from, to, norm);
-    for (; n >= GROUP; n -= GROUP) {
-        prefetch(at.from, GROUP);
-        table_group(dtype, does, &at, GROUP, results);
-        advance(dtype, dtype, does | KEEPS, &at);
+    if (kind == 3)
+        table_groups(dtype, 3, does, &at, n, norm->table);
+    else if (kind == 2)
+        table_groups(dtype, 2, does, &at, n, norm->table);
+    else if (kind == 1)
+        table_groups(dtype, 1, does, &at, n, norm->table);
+    else
+        table_groups(dtype, 0, does, &at, n, norm->table);
+    const uint64_t most = end(1, does, &at, norm);
+    if (REPEATS && most >= layout_of(dtype).infinity) {
+        if (norm->table->grows)
+            table_repeat(dtype, TAKES_ALL | 1, norm, to, n);
+        else
+            table_repeat(dtype, TAKES_ALL, norm, to, n);
     }
-    if (n)
-        table_group(dtype, does, &at, n, results);
-    return end(1, does, &at, norm);
+    return most;
 }
 
 /* ---- bf16 to itself: two elements of a float's width, the even and the odd ---- */
