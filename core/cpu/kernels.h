@@ -84,7 +84,7 @@ typedef struct gsc_norm {
     gsc_small small;
     uint64_t limit; /* finite_norm takes what has these |bits| or more for zero */
     /* The input of unscale_norm of a narrow dtype to itself, which in place is gone. */
-    unsigned char input[GSC_BLOCK * sizeof(uint16_t)];
+    unsigned char input[GSC_BLOCK * sizeof(uint16_t)] __attribute__((aligned(64)));
     const gsc_table *table; /* of the multiplier, where it is worth while; else NULL */
 } gsc_norm;
 typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number, gsc_norm *norm);
