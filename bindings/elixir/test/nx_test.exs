@@ -194,6 +194,123 @@ defmodule GradScaler.NxTest do
       end
     end
 
+    @guard [:guard_mean, :guard_variance, :guard_multiplier, :guard_threshold] ++
+             [:guard_count, :guard_run, :guard_skips]
+
+    # Both, after each norm.
+    defp guarded(scaler, norms) do
+      norms
+      |> Enum.scan({scaler, Defn.init(scaler)}, fn norm, {scaler, state} ->
+        norm = if norm == "1", do: :infinity, else: norm
+        tensor = Nx.tensor(norm, type: {:f, 64})
+        state = Defn.update(state, Nx.tensor(0), scaler, tensor)
+        {GradScaler.update(scaler, GradScaler.number_report(norm)), state}
+      end)
+      |> Enum.map(fn {scaler, state} ->
+        plain = GradScaler.state(scaler)
+        expected = Map.put(Map.take(plain, @guard), :skipped, :skipped in plain.events)
+        scales = %{scale: plain.factor.scale, next: plain.next.scale}
+        counts = Map.take(plain, [:good, :steps, :overflows])
+        found = Map.new(state, fn {name, tensor} -> {name, Nx.to_number(tensor)} end)
+        skipped = Nx.to_number(Defn.skipped(state)) == 1
+        {Map.put(found, :skipped, skipped), expected |> Map.merge(scales) |> Map.merge(counts)}
+      end)
+    end
+
+    test "every guard that takes no logarithm decides as that of a scaler, on all recorded norms" do
+      recordings =
+        for recording <- Recordings.guards(),
+            recording.preset != "axlearn",
+            do: recording
+
+      assert length(recordings) > 12
+
+      for %{scaler: scaler, steps: steps} = recording <- recordings do
+        norms = for step <- steps, do: if(step == "1", do: "1", else: HexFloat.parse(tl_of(step)))
+
+        for {{found, expected}, step} <- Enum.with_index(guarded(scaler, norms)),
+            do: assert({recording.name, step, found} == {recording.name, step, expected})
+      end
+    end
+
+    defp tl_of("n" <> hex), do: hex
+
+    test "flags and samples of a guard act as in a scaler" do
+      norms =
+        [1.0, 2.0, 1.5, "1", 9.0, 1.0, 30.0, 2.0, 2.5, 40.0, 41.0, 42.0, 1.0, -3.0] ++
+          [2.0 ** 501, 2.0 ** 500, 2.0 ** 500, 2.0 ** 499, 1.0, 0.0, 50.0, 8.0]
+
+      rules = [
+        [guard_norm: 8.0],
+        [guard_ratio: 3.0],
+        [guard_sigmas: 2.0],
+        [guard_sigmas: 0.5, guard_ratio: 2.0 ** 20],
+        [guard_sigmas: 2.0 ** 20, guard_norm: 2.0 ** 500],
+        [guard_sigmas: 1.5, guard_ratio: 4.0, guard_norm: 35.0, guard_start: 3.0]
+      ]
+
+      flags = [[], [:clip], [:clip, :clip_more], [:clip, :clip_to_mean, :spread_after]]
+
+      flags =
+        flags ++ [[:at_threshold, :skip_counts], [:stop], [:clip, :clip_more, :at_threshold]]
+
+      for rule <- rules, flags <- flags, sample <- [:as_is, :none, :threshold] do
+        fields = [guard_decay: 0.75, guard_warmup: 2, guard_limit: 3, guard_sample: sample]
+        fields = rule ++ fields ++ [guard_flags: flags, growth_interval: 3]
+
+        for preset <- ["torch", "roundpipe"], scaler = GradScaler.new(preset, fields) do
+          for {{found, expected}, step} <- Enum.with_index(guarded(scaler, norms)),
+              do: assert({fields, step, found} == {fields, step, expected})
+        end
+      end
+    end
+
+    test "a guard in a jitted step clips and skips, and its state goes back to a scaler" do
+      fields = [guard_norm: 4.0, guard_flags: [:clip], init_scale: 8.0, growth_interval: 2]
+      scaler = GradScaler.new("torch", fields)
+
+      step =
+        Nx.Defn.jit(fn w, grads, state ->
+          {grads, overflow} = Defn.unscale(grads, state, scaler)
+          state = Defn.update(state, overflow, scaler, Defn.norm(grads))
+          stepped = Nx.subtract(w, Defn.guard(grads, state))
+          {Defn.skip(Defn.skipped(state), stepped, w), state}
+        end)
+
+      w = Nx.tensor([0.0, 0.0])
+      {w, state} = step.(w, Nx.tensor([-24.0, -32.0]), Defn.init(scaler))
+      assert w == Nx.tensor([2.4, 3.2])
+      assert Nx.to_number(state.guard_multiplier) == 0.8
+      {w, state} = step.(w, Nx.tensor([:nan, 1.0]), state)
+      assert {w, Nx.to_number(Defn.skipped(state))} == {Nx.tensor([2.4, 3.2]), 1}
+      back = Defn.to_scaler(state, scaler)
+      assert GradScaler.loss_scale(back) == 4.0
+      assert %{guard_count: 1, guard_run: 1, guard_skips: 0} = GradScaler.state(back)
+      assert Defn.init(back) == %{state | guard_multiplier: f64(1.0), guard_threshold: f64(0.0)}
+
+      assert_raise ArgumentError, ~r/the policy guards, and needs the norm/, fn ->
+        Defn.update(state, Nx.tensor(0), scaler)
+      end
+
+      assert_raise ArgumentError, ~r/make it with init/, fn ->
+        Defn.update(Defn.init(GradScaler.new("torch")), Nx.tensor(0), scaler, 1.0)
+      end
+
+      assert_raise ArgumentError, ~r/rules that do not guard/, fn ->
+        Defn.skipped(Defn.init(GradScaler.new("torch")))
+      end
+
+      assert_raise ArgumentError, ~r/:corrected/, fn ->
+        Defn.init(GradScaler.new("axlearn"))
+      end
+
+      assert_raise ArgumentError, ~r/the policy guards, but Axon/, fn ->
+        GradScaler.Axon.loss_scale(scaler)
+      end
+    end
+
+    defp f64(x), do: Nx.tensor(x, type: {:f, 64})
+
     defp traced_scales(%{scaler: scaler, steps: steps}) do
       states =
         Enum.scan(

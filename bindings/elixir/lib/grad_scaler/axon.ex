@@ -23,9 +23,15 @@ defmodule GradScaler.Axon do
   """
   alias GradScaler.{Defn, Tree}
 
-  @doc "The `:loss_scale` of `Axon.Loop.trainer/4` by the rules of a scaler with a counting policy."
+  @doc "The `:loss_scale` of `Axon.Loop.trainer/4` by the rules of a scaler; rules that guard are refused."
   @spec loss_scale(GradScaler.t()) :: {fun, fun, fun}
   def loss_scale(%GradScaler{} = scaler) do
+    if Defn.guards?(GradScaler.policy(scaler)) do
+      raise ArgumentError,
+            "the policy guards, but Axon tells its optimizer of no outlier: set guard_norm, guard_ratio " <>
+              "and guard_sigmas to 0, or write the step with GradScaler.Defn"
+    end
+
     unscale = fn grads, state ->
       {unscaled, overflow} = Defn.unscale(grads, state)
       {unscaled, Defn.update(state, overflow, scaler)}

@@ -3,9 +3,10 @@ defmodule GradScaler.Defn do
   The step as plain Nx operations, for code that Nx traces: inside `defn`, `Nx.Defn.jit` and grad.
 
   The state is a map of scalar tensors, so it passes through `defn` and onto any backend; the rules
-  are those of a `GradScaler` with a policy that counts (all presets but `openseq2seq_logmax` and
-  those that guard), and are fixed while tracing. The scale moves exactly as that of `GradScaler.update/2`; events are not
-  kept, and `to_scaler/2` makes a `GradScaler` of it again. float64 is needed for the scale itself.
+  are those of a `GradScaler`, and are fixed while tracing: all presets but `openseq2seq_logmax` and
+  `axlearn`, which take logarithms. The scale moves exactly as that of
+  `GradScaler.update/2`; events are not kept, and `to_scaler/2` makes a `GradScaler` of it again.
+  float64 is needed for the scale itself.
 
       defmodule Train do
         import Nx.Defn
@@ -27,6 +28,19 @@ defmodule GradScaler.Defn do
       state = GradScaler.Defn.init(scaler)
       step = Nx.Defn.jit(&Train.step(&1, &2, &3, &4, scaler: scaler))
       {params, state} = step.(params, state, x, y)
+
+  ## Rules that guard
+
+  They judge the norm in `update/4`, so update first:
+
+      {grads, overflow} = GradScaler.Defn.unscale(grads, state, scaler)
+      state = GradScaler.Defn.update(state, overflow, scaler, GradScaler.Defn.norm(grads))
+      new = sgd(params, GradScaler.Defn.guard(grads, state))
+      params = GradScaler.Defn.skip(GradScaler.Defn.skipped(state), new, params)
+
+  Mean, variance and decisions have the bits of `GradScaler.update/2` where products and sums are
+  rounded apart, as in `Nx.BinaryBackend`. A compiler that rounds the two at once may give another
+  last digit.
   """
   alias GradScaler.{Factor, Leaf, Native, Policy, State, Tree}
 
@@ -34,9 +48,20 @@ defmodule GradScaler.Defn do
   @max_double 1.7976931348623157e308
   @smallest_normal_float 1.1754943508222875e-38
   @most_steps 0x7FFFFFFFFFFFFFFF
+  # Above it no norm is a sample, so that the square of a difference is finite.
+  @most_norm 3.273390607896142e150
+  @guard_numbers [:guard_mean, :guard_variance, :guard_multiplier, :guard_threshold]
+  @guard_counts [:guard_count, :guard_run, :guard_skips]
 
-  @typedoc "The state of a scaler as scalar tensors."
-  @type state :: %{scale: term, next: term, good: term, steps: term, overflows: term}
+  @typedoc "The state of a scaler as scalar tensors; of rules that guard, those of `GradScaler.State`, too."
+  @type state :: %{
+          required(:scale) => term,
+          required(:next) => term,
+          required(:good) => term,
+          required(:steps) => term,
+          required(:overflows) => term,
+          optional(atom) => term
+        }
 
   @typedoc "A tree of tensors, as for `GradScaler`."
   @type tree :: term
@@ -51,7 +76,10 @@ defmodule GradScaler.Defn do
         norm: 1,
         clip: 2,
         skip: 3,
-        update: 3
+        update: 3,
+        update: 4,
+        skipped: 1,
+        guard: 2
       ] do
     arguments = Macro.generate_arguments(arity, __MODULE__)
     @doc false
@@ -64,17 +92,14 @@ defmodule GradScaler.Defn do
   @doc "The state of a scaler as tensors. Call it outside of `defn`."
   @spec init(GradScaler.t()) :: state
   def init(%GradScaler{} = scaler) do
-    _counting = counting(scaler)
+    guards? = guards?(traced(scaler))
     state = GradScaler.state(scaler)
-    count = &Nx.tensor(Map.fetch!(state, &1), type: {:s, 64})
+    counts = [:good, :steps, :overflows] ++ if(guards?, do: @guard_counts, else: [])
+    numbers = if guards?, do: @guard_numbers, else: []
 
-    %{
-      scale: Nx.tensor(state.factor.scale, type: {:f, 64}),
-      next: Nx.tensor(state.next.scale, type: {:f, 64}),
-      good: count.(:good),
-      steps: count.(:steps),
-      overflows: count.(:overflows)
-    }
+    %{scale: f64(state.factor.scale), next: f64(state.next.scale)}
+    |> Map.merge(Map.new(numbers, &{&1, f64(Map.fetch!(state, &1))}))
+    |> Map.merge(Map.new(counts, &{&1, Nx.tensor(Map.fetch!(state, &1), type: {:s, 64})}))
   end
 
   @doc """
@@ -83,9 +108,11 @@ defmodule GradScaler.Defn do
   """
   @spec to_scaler(state, GradScaler.t()) :: GradScaler.t()
   def to_scaler(state, %GradScaler{} = scaler) do
-    counts = for name <- [:good, :steps, :overflows], do: {name, Nx.to_number(state[name])}
-    [scale, next] = for name <- [:scale, :next], do: Nx.to_number(state[name])
-    moved = GradScaler.put_state(scaler, [scale: next] ++ counts)
+    {scales, counted} =
+      state |> Map.new(fn {k, v} -> {k, Nx.to_number(v)} end) |> Map.split([:scale, :next])
+
+    %{scale: scale, next: next} = scales
+    moved = GradScaler.put_state(scaler, [scale: next] ++ Map.to_list(counted))
     if scale == next, do: moved, else: in_force(moved, scale)
   end
 
@@ -154,10 +181,191 @@ defmodule GradScaler.Defn do
   @spec skip(term, tree, tree) :: tree
   def skip(overflow, new, old), do: zip(new, old, &Nx.select(overflow, &2, &1))
 
-  @doc "The state after a step. `overflow` is a scalar tensor; the rules are those of `scaler`."
-  @spec update(state, term, GradScaler.t()) :: state
-  def update(state, overflow, %GradScaler{} = scaler) do
-    policy = counting(scaler)
+  @doc """
+  The state after a step. `overflow` is a scalar tensor; the rules are those of `scaler`.
+
+  Rules that guard take the norm of the gradients, unscaled and not clipped, or any other number that
+  they are to judge, such as the loss.
+  """
+  @spec update(state, term, GradScaler.t(), term) :: state
+  def update(state, overflow, %GradScaler{} = scaler, norm \\ nil) do
+    policy = traced(scaler)
+
+    cond do
+      not guards?(policy) ->
+        count(state, overflow, policy)
+
+      norm == nil ->
+        raise ArgumentError,
+              "the policy guards, and needs the norm: update(state, overflow, scaler, norm(grads))"
+
+      not is_map_key(state, :guard_multiplier) ->
+        raise ArgumentError,
+              "the policy guards, the state is of rules that do not: make it with init(scaler)"
+
+      true ->
+        judge_and_count(state, overflow, policy, scalar(norm))
+    end
+  end
+
+  @doc "1 where rules that guard skip the step of the last update, because of an overflow or an outlier, else 0."
+  @spec skipped(state) :: term
+  def skipped(state), do: Nx.equal(multiplier(state), f64(0.0))
+
+  @doc "Gradients times what the guard clips those of the last update by: 1 where it does not."
+  @spec guard(tree, state) :: tree
+  def guard(grads, state) do
+    by = multiplier(state)
+    map(grads, &(&1 |> multiply(by) |> Nx.as_type(&1.type)))
+  end
+
+  defp multiplier(%{guard_multiplier: multiplier}), do: multiplier
+
+  defp multiplier(_state) do
+    raise ArgumentError,
+          "the state is of rules that do not guard: skip(overflow, new, old) by the overflow"
+  end
+
+  # ---- what core/policy.h does to a norm ----
+
+  defp judge_and_count(state, overflow, policy, norm) do
+    finite = Nx.logical_not(not_finite(norm))
+    x = Nx.select(finite, norm, f64(0.0))
+    within = Nx.logical_and(finite, Nx.less_equal(Nx.abs(x), f64(@most_norm)))
+    overflow = Nx.logical_or(overflow, Nx.logical_not(within))
+    unjudged = %{state | guard_multiplier: f64(0.0), guard_threshold: f64(0.0)}
+    judged = judge(state, Nx.select(overflow, f64(0.0), x), policy)
+    state = choose(overflow, unjudged, judged)
+    counted = count(state, overflow, policy)
+
+    if :skip_counts in policy.guard_flags do
+      counted
+    else
+      outlier = Nx.logical_and(Nx.logical_not(overflow), skipped(state))
+      choose(outlier, %{state | scale: state.next}, counted)
+    end
+  end
+
+  defp judge(state, x, policy) do
+    flags = policy.guard_flags
+    state = begin(state, policy)
+    threshold = threshold(state, policy)
+
+    out =
+      if :at_threshold in flags,
+        do: Nx.greater_equal(x, threshold),
+        else: Nx.greater(x, threshold)
+
+    run = Nx.select(out, Nx.add(state.guard_run, 1), Nx.tensor(0, type: {:s, 64}))
+    # Neither in the range nor let through.
+    stays =
+      if policy.guard_limit == 0 or :stop in flags,
+        do: out,
+        else: Nx.logical_and(out, Nx.less(run, min(policy.guard_limit, @most_steps)))
+
+    target = target(state.guard_mean, x, Nx.select(out, threshold, x), out, flags)
+    share = share(target, x, stays, flags)
+    skips = Nx.logical_and(stays, Nx.equal(share, f64(0.0)))
+    as_is = policy.guard_sample == :as_is
+    sampled = sample(state, if(as_is, do: x, else: Nx.select(stays, target, x)), policy)
+    state = if policy.guard_sample == :none, do: choose(stays, state, sampled), else: sampled
+
+    %{
+      state
+      | guard_run: run,
+        guard_skips: Nx.add(state.guard_skips, skips),
+        guard_multiplier: Nx.select(stays, share, f64(1.0)),
+        guard_threshold: Nx.select(Nx.less(threshold, f64(:infinity)), threshold, f64(0.0))
+    }
+  end
+
+  defp begin(state, %Policy{guard_start: start}) when start == 0.0, do: state
+
+  defp begin(state, policy) do
+    first = Nx.logical_and(Nx.equal(state.guard_count, 0), Nx.equal(state.guard_mean, f64(0.0)))
+    %{state | guard_mean: Nx.select(first, f64(policy.guard_start), state.guard_mean)}
+  end
+
+  # The least of the thresholds that are on; infinity: there is none yet.
+  defp threshold(state, policy) do
+    {mean, variance, zero, none} =
+      {state.guard_mean, state.guard_variance, f64(0.0), f64(:infinity)}
+
+    ratio = Nx.multiply(mean, f64(policy.guard_ratio))
+    sigmas = Nx.add(mean, Nx.multiply(f64(policy.guard_sigmas), Nx.sqrt(variance)))
+    known = if policy.guard_start == 0.0, do: Nx.greater(variance, zero), else: 1
+
+    least =
+      [
+        policy.guard_norm != 0.0 and f64(policy.guard_norm),
+        policy.guard_ratio != 0.0 and Nx.select(Nx.greater(mean, zero), ratio, none),
+        policy.guard_sigmas != 0.0 and Nx.select(known, sigmas, none)
+      ]
+      |> Enum.filter(& &1)
+      |> Enum.reduce(&Nx.min/2)
+
+    warm = Nx.greater_equal(state.guard_count, min(policy.guard_warmup, @most_steps))
+    Nx.select(warm, least, none)
+  end
+
+  # What an outlier is brought down to.
+  defp target(mean, x, threshold, out, flags) do
+    above = Nx.logical_and(out, Nx.greater(threshold, mean))
+
+    cond do
+      :clip_to_mean in flags ->
+        Nx.select(above, mean, threshold)
+
+      :clip_more in flags ->
+        excess = Nx.select(above, Nx.subtract(threshold, mean), f64(1.0))
+        distance = Nx.select(above, Nx.subtract(x, mean), f64(1.0))
+        less = Nx.add(mean, Nx.multiply(excess, Nx.divide(excess, distance)))
+        Nx.select(above, less, threshold)
+
+      true ->
+        threshold
+    end
+  end
+
+  defp share(target, x, stays, flags) do
+    if :clip in flags do
+      clips = Nx.logical_and(stays, Nx.greater(target, f64(0.0)))
+      share = Nx.divide(Nx.select(clips, target, f64(0.0)), Nx.select(clips, x, f64(1.0)))
+      Nx.min(share, f64(1.0))
+    else
+      f64(0.0)
+    end
+  end
+
+  # Into the mean and the variance.
+  defp sample(state, x, policy) do
+    count = Nx.add(state.guard_count, 1)
+    share = Nx.divide(f64(1.0), double(count))
+    decay = policy.guard_decay
+    start = if policy.guard_start == 0.0, do: 1, else: 0
+    even = Nx.less_equal(count, policy.guard_warmup |> max(start) |> min(@most_steps))
+    weight = if decay == 0.0, do: share, else: Nx.select(even, share, f64(1.0 - decay))
+    rest = Nx.subtract(f64(1.0), weight)
+    distance = Nx.subtract(x, state.guard_mean)
+    step = Nx.multiply(weight, distance)
+    mean = Nx.add(state.guard_mean, step)
+    spread = Nx.multiply(rest, Nx.add(state.guard_variance, Nx.multiply(distance, step)))
+
+    variance =
+      if :spread_after in policy.guard_flags and decay != 0.0 do
+        after_it = Nx.subtract(x, mean)
+        square = Nx.multiply(weight, Nx.multiply(after_it, after_it))
+        Nx.select(even, spread, Nx.add(Nx.multiply(rest, state.guard_variance), square))
+      else
+        spread
+      end
+
+    %{state | guard_count: count, guard_mean: mean, guard_variance: variance}
+  end
+
+  # ---- what it does to the counts ----
+
+  defp count(state, overflow, policy) do
     counted = %{state | good: Nx.add(state.good, 1), steps: Nx.add(state.steps, 1)}
 
     moved =
@@ -169,8 +377,6 @@ defmodule GradScaler.Defn do
     in_force = if policy.apply_delay == 1, do: state.next, else: moved.next
     %{moved | scale: in_force}
   end
-
-  # ---- what core/policy.h does to the counts ----
 
   defp good(state, policy) do
     if :on_good_step in policy.overflow_reset, do: zero(state, [:overflows]), else: state
@@ -299,17 +505,21 @@ defmodule GradScaler.Defn do
 
   # ---- trees and states ----
 
-  defp counting(scaler) do
+  @doc false
+  def guards?(policy),
+    do: policy.guard_norm != 0.0 or policy.guard_ratio != 0.0 or policy.guard_sigmas != 0.0
+
+  defp traced(scaler) do
     policy = GradScaler.policy(scaler)
 
     if policy.target_amax != 0.0 do
       raise ArgumentError, "policy.target_amax is set: a predictive policy has no traced update"
     end
 
-    if policy.guard_norm != 0.0 or policy.guard_ratio != 0.0 or policy.guard_sigmas != 0.0 do
+    if guards?(policy) and :corrected in policy.guard_flags do
       raise ArgumentError,
-            "the policy guards, which has no traced update: set guard_norm, guard_ratio and " <>
-              "guard_sigmas to 0, or update with GradScaler.update/2"
+            "policy.guard_flags has :corrected, which takes logarithms: it has no traced update; " <>
+              "use GradScaler.update/2"
     end
 
     policy

@@ -10,20 +10,21 @@ defmodule GradScaler.Recordings do
       if path.name != "checkpoints.json":
           recording = json.loads(path.read_text())
           for trace in recording["traces"]:
-              if "norm" in trace:
+              if ("norm" in trace) != (sys.argv[2] == "guards"):
                   continue
-              scales = ",".join(float(scale).hex() for scale in trace["scale"])
+              scales = ",".join(float(scale).hex() for scale in trace.get("scale", [0]))
               print(replay.request(recording["preset"], trace), scales, recording.get("tolerance", 0), trace["name"])
   """
 
   def root, do: @root
 
-  @doc "All recordings, or those of one preset."
-  def all do
-    {lines, 0} = System.cmd("python3", ["-B", "-c", @script, @root])
+  @doc "All recordings of scales, or those of one preset; those of guards, whose steps are norms."
+  def all(of \\ "scales") do
+    {lines, 0} = System.cmd("python3", ["-B", "-c", @script, @root, of])
     for line <- String.split(lines, "\n", trim: true), do: parse(line)
   end
 
+  def guards, do: all("guards")
   def of(preset), do: Enum.filter(all(), &(&1.preset == preset))
 
   defp parse(line) do
