@@ -463,6 +463,35 @@ GSC_INLINE half f8_e4m3fn_to_f16(quarter bits)
     return (half){f8_e4m3fn_shifted(upper.low), f8_e4m3fn_shifted(upper.high)};
 }
 
+/* What is summed of bytes is found from their bits. */
+typedef int byte_values;
+enum { SUMS_WITH_TABLE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
+
+GSC_INLINE byte_values byte_values_load(enum gsc_dtype dtype)
+{
+    (void)dtype;
+    return 0;
+}
+
+/* Vector k of the values' magnitudes, or of parts of BYTE_UNIT: bits of f16, a register at once. */
+GSC_INLINE floats byte_value(enum gsc_dtype dtype, byte_values values, ints bits, int k)
+{
+    const int down = dtype == gsc_f8_e5m2 ? 0 : 1;
+    const __m256i zero = _mm256_setzero_si256();
+    const __m256i x = _mm256_and_si256(k < 2 ? bits.low : bits.high, all(1, 0x7f));
+    const __m256i first = _mm256_srli_epi16(_mm256_unpacklo_epi8(zero, x), down);
+    const __m256i last = _mm256_srli_epi16(_mm256_unpackhi_epi8(zero, x), down);
+    (void)values;
+    return f16_widen(
+        k % 2 == 0 ? (half){_mm256_castsi256_si128(first), _mm256_castsi256_si128(last)}
+                   : (half){_mm256_extracti128_si256(first, 1), _mm256_extracti128_si256(last, 1)});
+}
+
+GSC_INLINE void byte_order(floats *a, floats *b, floats *c, floats *d)
+{
+    (void)a, (void)b, (void)c, (void)d; /* as they come */
+}
+
 /*
  * Products of bytes by look-ups of 16, as gsc_table describes them. What the multiplier is has a
  * loop each; the last kind takes Inf and NaN.

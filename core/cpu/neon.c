@@ -504,6 +504,29 @@ GSC_INLINE half f8_e4m3fn_to_f16(quarter bits)
     return (half){f8_e4m3fn_shifted(upper.low), f8_e4m3fn_shifted(upper.high)};
 }
 
+/* What is summed of bytes is found from their bits. */
+typedef int byte_values;
+enum { SUMS_WITH_TABLE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
+
+GSC_INLINE byte_values byte_values_load(enum gsc_dtype dtype)
+{
+    (void)dtype;
+    return 0;
+}
+
+/* Vector k of the values' magnitudes, or of parts of BYTE_UNIT: bits of f16. */
+GSC_INLINE floats byte_value(enum gsc_dtype dtype, byte_values values, ints bits, int k)
+{
+    (void)values;
+    return f16_widen(
+        bytes_up(vbicq_u8(quarter_of(bits, k), vdupq_n_u8(0x80)), dtype == gsc_f8_e5m2 ? 8 : 7));
+}
+
+GSC_INLINE void byte_order(floats *a, floats *b, floats *c, floats *d)
+{
+    (void)a, (void)b, (void)c, (void)d; /* as they come */
+}
+
 /* The results by |bits|, whatever the multiplier is. */
 enum { TAKES_ALL = 0, REPEATS = 0 };
 

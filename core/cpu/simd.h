@@ -365,43 +365,76 @@ GSC_INLINE uint64_t multiply_floats(enum gsc_dtype in, enum gsc_dtype out, unsig
 
 /* ---- bytes: floats are for the sum alone, results come from a table ---- */
 
-/* A product without its sign, of the 64 |bits|: those of f16, or of 2^-8 of the value. */
-GSC_INLINE floats byte_product(enum gsc_dtype dtype, ints absolute, int k, floats m)
+/* How bytes are summed: times `m`, if it `multiplies`, and the sum times `after`. */
+typedef struct byte_factor {
+    floats m;
+    bool multiplies;
+    double after;
+} byte_factor;
+
+/*
+ * Where a power of two takes no square of a byte, and no sum of them, out of the normal floats, the
+ * lanes' sums without it are rounded at the same places, and their fold is exact times its square.
+ */
+GSC_INLINE byte_factor byte_factor_of(enum gsc_dtype dtype, double number)
 {
-    const int up = f16_MANTISSA - (dtype == gsc_f8_e5m2 ? f8_e5m2_MANTISSA : f8_e4m3fn_MANTISSA);
-    return floats_mul(f16_widen(bytes_up(quarter_of(absolute, k), up)), m);
+    const float by = (float)(number * (dtype == gsc_f8_e5m2 ? 1 : BYTE_UNIT));
+    const bool is_power = (gsc_float_bits(by) & 0x7fffff) == 0;
+    const bool multiplies = !(is_power && by >= 0x1p-40f && by <= 0x1p40f);
+    return (byte_factor){floats_set(by), multiplies, multiplies ? 1 : (double)by * (double)by};
 }
 
-GSC_INLINE lanes sum_group(enum gsc_dtype dtype, ints bits, floats m, ints *most, lanes sums)
+/* 64 elements: squares know no sign. */
+GSC_INLINE lanes sum_group(enum gsc_dtype dtype, bool multiplies, byte_values values, ints bits,
+                           floats m, lanes sums)
 {
-    const ints absolute = magnitudes(1, bits);
-    const floats a = byte_product(dtype, absolute, 0, m), b = byte_product(dtype, absolute, 1, m);
-    const floats c = byte_product(dtype, absolute, 2, m), d = byte_product(dtype, absolute, 3, m);
-    *most = larger(1, *most, absolute);
+    floats a = byte_value(dtype, values, bits, 0), b = byte_value(dtype, values, bits, 1);
+    floats c = byte_value(dtype, values, bits, 2), d = byte_value(dtype, values, bits, 3);
+    if (multiplies) {
+        a = floats_mul(a, m);
+        b = floats_mul(b, m);
+        c = floats_mul(c, m);
+        d = floats_mul(d, m);
+    }
     return (lanes){floats_fma(a, a, sums.a), floats_fma(b, b, sums.b), floats_fma(c, c, sums.c),
                    floats_fma(d, d, sums.d)};
+}
+
+GSC_INLINE double fold_bytes(lanes sums)
+{
+    byte_order(&sums.a, &sums.b, &sums.c, &sums.d);
+    return fold(sums);
+}
+
+GSC_INLINE uint64_t sum_groups(enum gsc_dtype dtype, bool multiplies, const char *from, uint64_t n,
+                               floats m, lanes *sums)
+{
+    const byte_values values = byte_values_load(dtype);
+    ints most = ints_set(0);
+    for (; n; from += GROUP) {
+        const ints bits = take(from, n);
+        prefetch(from, GROUP);
+        *sums = sum_group(dtype, multiplies, values, bits, m, *sums);
+        most = larger(1, most, magnitudes(1, bits));
+        n -= n < GROUP ? n : GROUP;
+    }
+    return largest(1, most);
 }
 
 GSC_INLINE uint64_t sum_bytes(enum gsc_dtype dtype, const char *from, uint64_t n, double number,
                               gsc_norm *norm)
 {
-    const float by = (float)(dtype == gsc_f8_e5m2 ? number : number * 0x1p8);
-    const floats m = floats_set(by);
-    ints most = ints_set(0);
+    const byte_factor by = byte_factor_of(dtype, number);
     lanes sums = lanes_zero();
-    if (!isfinite(by))
+    if (number > 0x1p100)
         return multiply_floats(dtype, dtype, GSC_SUMS, from, NULL, n, number, norm);
-    for (; n >= GROUP; n -= GROUP, from += GROUP) {
-        prefetch(from, GROUP);
-        sums = sum_group(dtype, load(from), m, &most, sums);
-    }
-    if (n)
-        sums = sum_group(dtype, load_first(from, n), m, &most, sums);
-    norm->sum = fold(sums);
-    return largest(1, most);
+    const uint64_t most = by.multiplies ? sum_groups(dtype, true, from, n, by.m, &sums)
+                                        : sum_groups(dtype, false, from, n, by.m, &sums);
+    norm->sum = fold_bytes(sums) * by.after;
+    return most;
 }
 
-GSC_INLINE void table_group(enum gsc_dtype dtype, int kind, unsigned does, place *at, uint64_t left,
+GSC_INLINE ints table_group(enum gsc_dtype dtype, int kind, unsigned does, place *at, uint64_t left,
                             table results)
 {
     const ints bits = take(at->from, left);
@@ -409,19 +442,26 @@ GSC_INLINE void table_group(enum gsc_dtype dtype, int kind, unsigned does, place
     store(at->kept, bits);
     put(at->to, table_results(dtype, kind, results, bits), left);
     at->most = larger(1, at->most, magnitudes(1, bits));
+    return bits;
 }
 
 GSC_INLINE void table_groups(enum gsc_dtype dtype, int kind, unsigned does, place *at, uint64_t n,
-                             const gsc_table *from)
+                             const gsc_table *from, lanes *sums)
 {
     const table results = table_load(kind, from);
+    const byte_values values = byte_values_load(dtype);
     for (; n >= GROUP; n -= GROUP) {
         prefetch(at->from, GROUP);
-        table_group(dtype, kind, does, at, GROUP, results);
+        const ints bits = table_group(dtype, kind, does, at, GROUP, results);
+        if (does & GSC_SUMS)
+            *sums = sum_group(dtype, false, values, bits, floats_set(1), *sums);
         advance(dtype, dtype, does | KEEPS, at);
     }
-    if (n)
-        table_group(dtype, kind, does, at, n, results);
+    if (n == 0)
+        return;
+    const ints bits = table_group(dtype, kind, does, at, n, results);
+    if (does & GSC_SUMS)
+        *sums = sum_group(dtype, false, values, bits, floats_set(1), *sums);
 }
 
 /* A block whose results are wrong where it is not finite. */
@@ -436,18 +476,21 @@ GSC_INLINE void table_repeat(enum gsc_dtype dtype, int kind, const gsc_norm *nor
 
 /* Keeps the input, summed or not: a store costs nothing here. */
 GSC_INLINE uint64_t multiply_by_table(enum gsc_dtype dtype, unsigned does, const void *from,
-                                      void *to, uint64_t n, gsc_norm *norm)
+                                      void *to, uint64_t n, double after, gsc_norm *norm)
 {
     const int kind = table_kind(norm->table);
     place at = begin(does | KEEPS, from, to, norm);
+    lanes sums = lanes_zero();
     if (kind == 3)
-        table_groups(dtype, 3, does, &at, n, norm->table);
+        table_groups(dtype, 3, does, &at, n, norm->table, &sums);
     else if (kind == 2)
-        table_groups(dtype, 2, does, &at, n, norm->table);
+        table_groups(dtype, 2, does, &at, n, norm->table, &sums);
     else if (kind == 1)
-        table_groups(dtype, 1, does, &at, n, norm->table);
+        table_groups(dtype, 1, does, &at, n, norm->table, &sums);
     else
-        table_groups(dtype, 0, does, &at, n, norm->table);
+        table_groups(dtype, 0, does, &at, n, norm->table, &sums);
+    if (does & GSC_SUMS)
+        norm->sum = fold_bytes(sums) * after;
     const uint64_t most = end(1, does, &at, norm);
     if (REPEATS && most >= layout_of(dtype).infinity) {
         if (norm->table->grows)
@@ -818,10 +861,13 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
     if ((does & GSC_WRITES) && (does & GSC_SUMS) && in == out && size_of(in) <= 2)
         does |= KEEPS;
     if (size_of(in) == 1 && in == out && (does & GSC_WRITES) && norm && norm->table) {
-        /* The sums first, as both at once lack registers; the input stays in L1. */
+        const byte_factor by = byte_factor_of(in, number);
+        if ((does & GSC_SUMS) && SUMS_WITH_TABLE && !by.multiplies)
+            return multiply_by_table(in, does, from, to, n, by.after, norm);
+        /* The sums first, where both at once lack registers; the input stays in L1. */
         if (does & GSC_SUMS)
             (void)sum_bytes(in, from, n, number, norm);
-        return multiply_by_table(in, does, from, to, n, norm);
+        return multiply_by_table(in, does & ~(unsigned)GSC_SUMS, from, to, n, 1, norm);
     }
     if (size_of(in) == 1 && does == GSC_SUMS)
         return sum_bytes(in, from, n, number, norm);
