@@ -576,6 +576,14 @@ def test_a_clip_value_does_not_hide_an_overflow():
     assert (report.grads["a"].tolist(), report.norm, report.amax) == ([1, -2], math.sqrt(2), 1.0)
 
 
+def test_what_was_bad_in_a_call_is_told_after_others():
+    scaler, names = scaler_of(1.0), ["a", "b", "c"]
+    arrays = [np.array(values, F32) for values in ([1, 2], [np.nan, np.inf], [np.nan, 1])]
+    reports = [scaler.check(dict(zip(names, arrays[i:] + arrays[:i], strict=True))) for i in range(3)]
+    assert [report.bad for report in reports] == [{"b": 2, "c": 1}, {"a": 2, "b": 1}, {"a": 1, "c": 2}]
+    assert "bad={'b': 2, 'c': 1}" in repr(reports[0])
+
+
 def test_in_place_all_bad_arrays_are_named_though_their_infs_were_clamped():
     grads = {
         "a": np.ones(1, F32),

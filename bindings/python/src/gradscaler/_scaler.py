@@ -256,11 +256,12 @@ class Report(_structs.Report):
 
     @property
     def bad(self) -> dict[Any, int]:
-        if self._bad is None and self.nan_count + self.inf_count:
+        counts = self._counts_of_each()
+        if counts is None and self.nan_count + self.inf_count:
             raise ValueError(
                 "the report has no counts of each array: it was merged or made of bytes; that of the call has them"
             )
-        return dict(self._bad or {})
+        return dict(counts or {})
 
     @property
     def first_overflow(self) -> tuple | None:
@@ -348,7 +349,8 @@ class Report(_structs.Report):
     def _one(self, index: int) -> Report:
         report = Report.from_buffer_copy(self._each, index * _SIZE)
         report.names, report.scale = self.names, self.scale
-        report._locate({self.names[index]: report.nan_count + report.inf_count})
+        count = report.nan_count + report.inf_count
+        report._bad = {self.names[index]: count} if count else {}
         return report
 
     @classmethod
@@ -433,12 +435,22 @@ class Report(_structs.Report):
         merged.names, merged._of_summands = names if isinstance(names, Sequence) else list(names), summands
         return merged
 
-    def _locate(self, counts: Mapping[Any, int]) -> None:
-        self._bad = {name: count for name, count in counts.items() if count}
+    def _locate(self, names: Sequence, each: bytes | bytearray) -> None:
+        """`each` has the reports of the arrays: a step that is skipped need not wait until they are read."""
+        self._bad = (names, each)
+
+    def _counts_of_each(self) -> dict[Any, int] | None:
+        counts = self._bad
+        if isinstance(counts, tuple):
+            names, each = counts
+            counts = {name: count for name, count in zip(names, _overflows(each, len(names)), strict=True) if count}
+            self._bad = counts
+        return counts
 
     def __reduce__(self) -> Any:
         here = ("grads", "_later", "_lock")
         extra = {name: value for name, value in vars(self).items() if name not in here}
+        extra["_bad"] = self._counts_of_each()
         return _restored, (bytes(self), extra)
 
     def __repr__(self) -> str:
@@ -449,7 +461,7 @@ class Report(_structs.Report):
             f"{name}={getattr(self, name)}" for name in ("failed_rank", "rank") if getattr(self, name) is not None
         ]
         if self.nan_count + self.inf_count:
-            parts += [f"bad={self.bad!r}"] if self._bad else []  # a merged report does not know
+            parts += [f"bad={self.bad!r}"] if self._counts_of_each() else []  # a merged report does not know
             parts += [f"{name}={getattr(self, name)!r}" for name in ("first_overflow", "nan_count", "inf_count")]
         for want, names in (
             (Want.NORM, ["norm"]),
@@ -693,7 +705,7 @@ def _finished(report: Report, lists: _Lists, options: Mapping[str, Any], each: b
     """The report with what is known of each array; if the call is over, another may take its buffer."""
     buffer = options["each"]
     if report.nan_count + report.inf_count:
-        report._locate(dict(zip(lists.names, _overflows(buffer, len(lists.ins)), strict=True)))
+        report._locate(lists.names, buffer[: len(lists.ins) * _SIZE])
     if each:
         report._each = bytes(buffer)
     elif over and len(buffer) <= 1 << 20:
@@ -1417,7 +1429,7 @@ def _borrow(count: int) -> bytearray:
     return buffer if len(buffer) >= max(count, 1) * _SIZE else bytearray(max(count, 64) * _SIZE)
 
 
-def _overflows(each: bytearray, count: int) -> Iterable[int]:
+def _overflows(each: bytes | bytearray, count: int) -> Iterable[int]:
     """How many elements of each array are Inf or NaN."""
     words, step = memoryview(each)[: count * _SIZE].cast("q"), _SIZE // 8
     nans, infs = (words[field.offset // 8 :: step] for field in (_structs.Report.nan_count, _structs.Report.inf_count))

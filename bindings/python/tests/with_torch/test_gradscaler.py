@@ -257,6 +257,16 @@ def test_a_report_counts_what_was_asked_for():
     assert one.report is report
 
 
+def test_what_was_bad_is_told_when_its_optimizer_and_parameters_are_gone():
+    one, model = scaler(), torch.nn.Linear(2, 1)
+    model.weight.grad, model.bias.grad = torch.ones(1, 2), torch.tensor([NAN])
+    weak = weakref.ref(model.bias)
+    one.step(torch.optim.SGD(model.parameters()))
+    del model
+    gc.collect()
+    assert weak() is None and one.report.bad == {"group 0, parameter 1": 1}
+
+
 def test_of_parameters_without_gradients_the_others_are_named():
     optimizer = torch.optim.SGD([("a", parameter(torch.ones(1))), ("b", parameter(torch.tensor([INF])))])
     parameters(optimizer)[0].grad = None

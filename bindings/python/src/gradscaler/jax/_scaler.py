@@ -205,7 +205,7 @@ class Report:
         report.names = self.names
         if self.words_of_each is not None:
             report._each = np.asarray(self.words_of_each, np.uint32).tobytes()
-            report._locate({name: one.nan_count + one.inf_count for name, one in report.each.items()})
+            report._locate(report.names, report._each)
         if self.bins is not None:
             report._words = bytearray(np.asarray(self.bins, np.uint32).tobytes())
         return report

@@ -81,7 +81,7 @@ class _Found:
         self.alike = True  # whether other ranks have parameters of the same names
         self.seen: Report | None = None
         self.clip: Any = None  # by which max_norm has multiplied them
-        self.present: set[int] | None = None  # ids of the parameters that had gradients, if it is read later
+        self.whose: list = []  # as _whose() has it, if names may be asked for
         self.shares: tuple[torch.Tensor, torch.Tensor] | None = (
             None  # of the norm's square: of each gradient, and usual
         )
@@ -96,7 +96,7 @@ class _Found:
             if report.overflow:
                 known = dict(count for lot in self.lots for count in lot.counts())
                 called = names()
-                report._locate({_at(called, i): count for i, count in known.items()})
+                report._bad = {_at(called, i): count for i, count in known.items() if count}
                 report.names = called if self.alike or report.bad else ()
             report.scale = float(self.scale)
             self.seen = report
@@ -496,12 +496,14 @@ class GradScaler(torch.amp.GradScaler):
             self._skipped.clear()
         with contextlib.suppress(TypeError):  # of a wrapper with slots
             found.optimizer = weakref.ref(optimizer)
+        if self._state is None or found.report.overflow or self._policy.guards:
+            found.whose = _whose(optimizer)  # before the last are gone, whose references are these
         state["found"] = self._last = self._looks[id(optimizer)] = found
         if self._state is not None:
             found.scale = self._state.factor.scale
-            found.read(lambda: self._names_of(optimizer))
+            if not found.report.overflow:
+                found.read(list)
         else:
-            found.present = {id(parameter) for parameter in _with_gradients(optimizer)}
             found.scale = self._scale.clone()  # update() writes the other
             found.captured = _place.captures(self._scale.device)
         if self._policy.guards and found.lots:
@@ -820,11 +822,7 @@ class GradScaler(torch.amp.GradScaler):
         return None
 
     def _seen(self, found: _Found) -> Report:
-        optimizer = found.optimizer()
-
-        def names() -> list[str]:
-            return self._names_of(optimizer, found.present) if optimizer is not None else []
-
+        names = functools.partial(self._named, found.whose)
         report = found.read(names)
         if found.shares is not None and self._said is not None and self._read(self._said[1]).events & _OUTLIER:
             report.grew = _grown(*(shares.tolist() for shares in found.shares), names())
@@ -981,15 +979,18 @@ class GradScaler(torch.amp.GradScaler):
         for name, parameter in pairs:
             self._names[parameter] = prefix + name
 
-    def _names_of(self, optimizer: torch.optim.Optimizer, present: set[int] | None = None) -> list[str]:
-        """The names of the parameters that have gradients, or had them, in their order."""
+    def _names_of(self, optimizer: torch.optim.Optimizer) -> list[str]:
+        """The names of the parameters that have gradients, in their order."""
+        return self._named(_whose(optimizer))
+
+    def _named(self, whose: list) -> list[str]:
         found = []
-        for i, group in enumerate(optimizer.param_groups):
-            names = group.get("param_names") or ()
-            for j, parameter in enumerate(group["params"]):
-                if parameter.grad is not None if present is None else id(parameter) in present:
-                    place = names[j] if j < len(names) else f"group {i}, parameter {j}, shape {tuple(parameter.shape)}"
-                    found.append(self._names.get(parameter, place))
+        for i, (names, parameters) in enumerate(whose):
+            for j, weak in parameters.items():
+                parameter = weak()
+                shape = "" if parameter is None else f", shape {tuple(parameter.shape)}"
+                place = names[j] if j < len(names) else f"group {i}, parameter {j}{shape}"
+                found.append(place if parameter is None else self._names.get(parameter, place))
         return found
 
     def _stall(self, state: State, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -1241,6 +1242,17 @@ def _beyond(clip: Any, other: Any) -> None:
 
 def _with_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+def _whose(optimizer: torch.optim.Optimizer) -> list[tuple[Sequence[str], dict[int, Callable]]]:
+    """What names the parameters that have gradients, for later: it keeps none of them, nor needs the optimizer."""
+    return [
+        (
+            group.get("param_names") or (),
+            {j: weakref.ref(parameter) for j, parameter in enumerate(group["params"]) if parameter.grad is not None},
+        )
+        for group in optimizer.param_groups
+    ]
 
 
 def _at(names: list[str], index: int) -> Any:
