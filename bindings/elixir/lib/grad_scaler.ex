@@ -497,7 +497,7 @@ defmodule GradScaler do
 
     outcome =
       cond do
-        clipped -> "clipped to #{short(state.guard_multiplier)} of it"
+        clipped -> "clipped: multiplied by #{short(state.guard_multiplier)}"
         skipped -> "skipped"
         true -> "let through"
       end

@@ -79,7 +79,7 @@ impl State {
             return self.skip().then(|| "skipped: overflow".into());
         }
         let outcome = if events.contains(Event::CLIPPED) {
-            format!("clipped to {} of it", short(self.0.guard_multiplier))
+            format!("clipped: multiplied by {}", short(self.0.guard_multiplier))
         } else {
             let outcome = if self.skip() {
                 "skipped"

@@ -241,7 +241,7 @@ fn a_guard_skips_and_clips_as_that_of_the_host() {
             (false, ""),
             (
                 false,
-                "clipped to 0.357143 of it: the norm is above 2.5, 1 in a row",
+                "clipped: multiplied by 0.357143: the norm is above 2.5, 1 in a row",
             ),
             (true, "skipped: overflow"),
             (true, "skipped: so says a scaler that was joined"),

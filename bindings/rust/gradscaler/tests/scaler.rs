@@ -249,7 +249,7 @@ fn why_a_step_was_skipped_or_clipped_has_a_sentence() {
         (
             clips,
             vec![3e9],
-            Some("clipped to 0.333333 of it: the norm is above 1e9, 1 in a row"),
+            Some("clipped: multiplied by 0.333333: the norm is above 1e9, 1 in a row"),
         ),
     ] {
         let mut scaler = Scaler::new(policy.build().unwrap()).unwrap();
@@ -268,7 +268,7 @@ fn why_a_step_was_skipped_or_clipped_has_a_sentence() {
         joined.join(state).unwrap();
         assert_eq!(joined.state().skip(), state.skip());
         if state.events().contains(Event::OUTLIER) {
-            let (outcome, _) = sentence.unwrap().split_once(": ").unwrap();
+            let (outcome, _) = sentence.unwrap().rsplit_once(": ").unwrap();
             let said = format!("{outcome}: so says a scaler that was joined");
             assert_eq!(joined.state().reason(), Some(said));
         }
