@@ -78,7 +78,9 @@ defmodule GradScaler do
   """
   @spec new(binary | atom | keyword, Enumerable.t()) :: t
   def new(preset \\ "recommended", fields \\ [])
-  def new([{_, _} | _] = fields, []), do: new("recommended", fields)
+
+  def new(fields, []) when is_list(fields) or (is_map(fields) and not is_struct(fields)),
+    do: new("recommended", fields)
 
   def new(preset, fields) do
     policy = preset |> policy_of_preset() |> replace(fields) |> Policy.encode()
@@ -103,7 +105,11 @@ defmodule GradScaler do
   defp policy_of_preset(preset),
     do: raise(ArgumentError, "preset is #{inspect(preset)}: it must be a name")
 
-  defp replace(policy, fields), do: Enum.reduce(fields, policy, &replace_field/2)
+  defp replace(policy, fields) when is_list(fields) or is_map(fields),
+    do: Enum.reduce(fields, policy, &replace_field/2)
+
+  defp replace(_policy, other),
+    do: raise(ArgumentError, "fields is #{inspect(other)}: they must be names with values")
 
   # The library's default, not a scale.
   defp replace_field({:init_scale, zero}, _policy) when zero == 0,

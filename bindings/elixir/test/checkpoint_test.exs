@@ -112,6 +112,8 @@ defmodule GradScaler.CheckpointTest do
           {fn -> Checkpoint.read(%{}) end, "switched off saves none"},
           {fn -> Checkpoint.read(%{"lr" => 1}) end, "GradScaler.Checkpoint.formats/0"},
           {fn -> Checkpoint.read(@torch, nil, format: "pytorch") end, "format is \"pytorch\""},
+          {fn -> Checkpoint.read(Map.new(1..70_000, &{to_string(&1), 1})) end,
+           "the number of its entries is 70000: it must be at most 65536: hand over those of the scaler"},
           {fn -> Checkpoint.read(3) end, "a map, a keyword list or a struct"},
           {fn -> Checkpoint.read(@torch, nil, prefix: 3) end, "prefix is 3"},
           {fn -> Checkpoint.write(GradScaler.new(), "oneflow") end, "saves no state"},

@@ -375,7 +375,11 @@ defmodule GradScalerTest do
     end
 
     test "takes fields without a preset" do
-      assert GradScaler.policy(GradScaler.new(growth_interval: 5)).growth_interval == 5
+      for fields <- [[growth_interval: 5], %{growth_interval: 5}],
+          do: assert(GradScaler.policy(GradScaler.new(fields)).growth_interval == 5)
+
+      assert GradScaler.new([]) == GradScaler.new()
+      assert_raise ArgumentError, ~r/fields is 5/, fn -> GradScaler.new("torch", 5) end
     end
 
     test "shows what matters" do

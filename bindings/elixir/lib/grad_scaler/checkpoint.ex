@@ -166,7 +166,8 @@ defmodule GradScaler.Checkpoint do
   defp text(name, _label) when is_binary(name) or is_atom(name), do: to_string(name)
   defp text(other, label), do: Fields.refuse(label, other, "a name")
 
-  defp room(keys), do: length(keys) + @notes
+  # No call takes more entries, nor more notes.
+  defp room(keys), do: min(length(keys) + @notes, 65536)
 
   # An error about an entry names its key.
   defp check!({:error, %{name: "entries"} = details}, keys) do
@@ -190,7 +191,12 @@ defmodule GradScaler.Checkpoint do
     Error.check!({:error, %{details | message: message}})
   end
 
-  defp check!(result, _keys), do: Error.check!(result)
+  defp check!(result, _keys) do
+    Error.check!(result, fn
+      "n", _index -> "the number of its entries"
+      _name, _index -> nil
+    end)
+  end
 
   # The library quotes the beginning of a long key.
   defp quoted(key), do: binary_part(key, 0, min(byte_size(key), 64))

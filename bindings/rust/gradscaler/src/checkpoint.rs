@@ -431,7 +431,9 @@ impl Entries {
             *mut sys::gsc_error,
         ) -> sys::gsc_status,
     ) -> Result<Vec<Note>> {
-        let mut notes = vec![sys::gsc_note::default(); self.list.len() + sys::GSC_NOTES as usize];
+        // No call takes more entries, nor more notes.
+        let room = (self.list.len() + sys::GSC_NOTES as usize).min(65536);
+        let mut notes = vec![sys::gsc_note::default(); room];
         let (list, n) = (self.list.as_ptr(), self.list.len() as u64);
         let (room, capacity) = (notes.as_mut_ptr(), notes.len() as u64);
         check(|err| call(list, n, room, capacity, err)).map_err(|error| {

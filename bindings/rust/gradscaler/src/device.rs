@@ -218,8 +218,25 @@ impl<T: Element> DeviceBuffer<T> {
     ///
     /// As [`from_slice`](Self::from_slice).
     pub fn zeros(device: &Device, count: usize) -> Result<Self> {
-        // SAFETY: an element is a number or two, and zero bits are 0.
-        Self::from_slice(device, &vec![unsafe { std::mem::zeroed::<T>() }; count])
+        let size = match count.checked_mul(size_of::<T>()) {
+            Some(size) => size,
+            None => {
+                let message = format!("is {count}, which no memory holds");
+                return Err(Error::new(Status::MEMORY, "count", message));
+            }
+        };
+        let block = Block::new(device, size)?;
+        let zeros = vec![0u8; size.min(1 << 26)];
+        for at in (0..size).step_by(1 << 26) {
+            let to = block.data.cast::<u8>().wrapping_add(at).cast();
+            let length = zeros.len().min(size - at);
+            device.copy(to, zeros.as_ptr().cast(), length)?;
+        }
+        Ok(Self {
+            block,
+            count,
+            elements: PhantomData,
+        })
     }
 
     /// Number of elements.
@@ -262,7 +279,7 @@ impl<T: Element> DeviceBuffer<T> {
 
     /// Waits, and copies all elements.
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        // SAFETY: as in `zeros`.
+        // SAFETY: an element is a number or two, and zero bits are 0.
         let mut elements = vec![unsafe { std::mem::zeroed::<T>() }; self.count];
         self.copy_to_slice(&mut elements)?;
         Ok(elements)

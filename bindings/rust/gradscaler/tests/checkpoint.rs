@@ -139,6 +139,12 @@ fn what_cannot_be_is_refused_by_its_key_and_changes_nothing() {
             "{error}"
         );
     }
+    let many = (0..70000).map(|number| (number.to_string(), 1.0));
+    let error = scaler.import("torch", many).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "n is 70000: it must be at most 65536: hand over those of the scaler"
+    );
     let nothing: [(&str, f64); 0] = [];
     for error in [
         scaler.import(Format::RECOGNISED, nothing).unwrap_err(),

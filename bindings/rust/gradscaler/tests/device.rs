@@ -273,6 +273,19 @@ fn buffers_keep_their_device_and_their_length() {
 }
 
 #[test]
+fn large_buffers_are_zeros_and_what_no_memory_holds_is_refused() {
+    for device in devices() {
+        let error = DeviceBuffer::<f64>::zeros(&device, usize::MAX / 4).unwrap_err();
+        assert_eq!(error.status, Status::MEMORY, "{error}");
+        let mut large = DeviceBuffer::<f32>::zeros(&device, (1 << 24) + 3).unwrap();
+        large.copy_from_slice(&vec![1.0; (1 << 24) + 3]).unwrap();
+        drop(large);
+        let large = DeviceBuffer::<f32>::zeros(&device, (1 << 24) + 3).unwrap();
+        assert!(large.to_vec().unwrap().iter().all(|&x| x == 0.0));
+    }
+}
+
+#[test]
 fn no_tensor_and_empty_buffers_are_fine() {
     for device in devices() {
         let mut scaler = torch().to_device(&device).unwrap();
