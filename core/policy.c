@@ -317,6 +317,13 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     CHECK(max_scale, 0, most,
           unlimited || (gsc_usable(gsc_format(p, p->max_scale)) && gsc_usable(gsc_max_scale(p))),
           "above 0 and finite in the policy's arithmetic, as its inverse, or 0 or infinity");
+    if (p->min_scale != 0 && gsc_min_scale(p) > gsc_max_scale(p)) {
+        char least[GSC_DIGITS], limit[GSC_DIGITS];
+        (void)gsc_fail(err, GSC_ERROR_POLICY, argument, -1, "policy.min_scale",
+                       "is %s: it must be at most max_scale, which is %s",
+                       gsc_digits(least, p->min_scale), gsc_digits(limit, p->max_scale));
+        return gsc_with_numbers(GSC_ERROR_POLICY, err, p->min_scale, 0, gsc_max_scale(p));
+    }
     CHECK(min_scale, 0, gsc_max_scale(p),
           p->min_scale == 0 ||
               (gsc_usable(gsc_format(p, p->min_scale)) && gsc_usable(gsc_min_scale(p)) &&

@@ -495,6 +495,12 @@ def test_an_unknown_field_is_named(field):
     assert repr(field) in refusal(lambda: Scaler("torch", **{field: 1}))
 
 
+def test_a_floor_above_the_ceiling_names_both():
+    assert refusal(lambda: Scaler("torch", min_scale=8, max_scale=4)) == (
+        "min_scale is 8: it must be at most max_scale, which is 4"
+    )
+
+
 @pytest.mark.parametrize(
     "field, meant",
     [

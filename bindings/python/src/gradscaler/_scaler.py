@@ -121,8 +121,9 @@ class Policy(_structs.Policy):
         `settings` are the arguments of its constructor or program, or its part of a configuration: a dict, a namespace
         of argparse, a dataclass. `format` is one of `formats()`, `prefix` the keys that they are under, joined by dots:
         in a nested configuration it is required, as settings are not searched for. What they leave out is that of the
-        framework, or of `preset`. `fields` are replaced afterwards. `policy.notes` tells in sentences which settings
-        mean nothing to a scaler, and what became of those that mean something else here.
+        framework, or of `preset`; of DeepSpeed's bf16 the scale is 1 for good. `fields` are replaced afterwards.
+        `policy.notes` tells in sentences which settings mean nothing to a scaler, and what became of those that mean
+        something else here.
         """
         _checkpoints._checked(format, prefix)
         if format is None:
@@ -1263,6 +1264,7 @@ class Scaler:
         framework changes the settings that are in it, and no others: Scaler("torch") goes on as torch would,
         Scaler("recommended") by its own rules from that scale and those counts. Returns, and keeps as `notes`,
         sentences on what the checkpoint lacks, what in it was ignored, and what means something else to this policy.
+        The first are on what it replaced: a guard, fields other than the preset's, a scale that never moved.
         Nothing is changed on an error.
         """
         if isinstance(state, Mapping) and "saved" in state and "scale" not in state:  # RoundPipe's has both
@@ -1591,4 +1593,5 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
         kind = next(kind for kind in (TypeError, OverflowError, ValueError) if isinstance(error, kind))
-        raise kind(f"{name}={_short(value)}: {error}") from None  # not JAX's own, which are made of a tracer
+        why = str(error).partition("\n")[0]  # of JAX's own kind, which is made of a tracer, the first line
+        raise kind(f"{name}={_short(value)}: {why}") from None

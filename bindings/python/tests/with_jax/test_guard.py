@@ -184,6 +184,11 @@ def test_a_bool_and_a_scaler_of_the_host_are_refused_by_a_sentence():
         scaler.join(gradscaler.Scaler("guard"))
 
 
+def test_a_number_that_is_traced_is_refused_by_the_report_of_the_host():
+    with pytest.raises(TypeError, match=r"^number=.*: Abstract tracer value .* float32"):
+        jax.jit(lambda loss: gradscaler.Report.of_number(loss).norm)(2.0)
+
+
 def test_flax_s_loop_is_told_not_to_step(way):
     scaler, params = Scaler("none", guard_norm=4.0), jnp.float32(1)
     found = []
