@@ -501,7 +501,7 @@ GSC_INLINE uint64_t multiply_by_table(enum gsc_dtype dtype, unsigned does, const
     return most;
 }
 
-/* ---- bf16 to itself: two elements of a float's width, the even and the odd ---- */
+/* ---- bf16 and cb16 to themselves: two elements of a float's width, the even and the odd ---- */
 
 /* What a factor is to bf16: a power of two adds `shift` to the bits of what stays normal. */
 typedef struct power {
@@ -530,6 +530,83 @@ GSC_INLINE floats odd(ints bits)
     return floats_of(ints_and(bits, ints_set(0xffff0000)));
 }
 
+/* As its exponent has two bits less than a float's, |bits| make a float of 2^-85 of the value. */
+enum { CB16_UP = f32_MANTISSA - cb16_MANTISSA };
+
+GSC_INLINE floats cb16_even(ints absolute)
+{
+    return floats_of(ints_and(ints_shl(absolute, CB16_UP), ints_set(0x7fffu << CB16_UP)));
+}
+
+GSC_INLINE floats cb16_odd(ints absolute)
+{
+    return floats_of(ints_and(ints_shr(absolute, 16 - CB16_UP), ints_set(0x7fffu << CB16_UP)));
+}
+
+/* Even or odd numbers, and what they are to be multiplied by to become the products. */
+GSC_INLINE floats cb16_add_squares(floats x, float by, floats sums)
+{
+    const floats product = by == 1 ? x : floats_mul(x, floats_set(by));
+    return floats_fma(product, product, sums);
+}
+
+/* Elements that are tested at once: enough to hide the test, few enough to be read again from L1.
+ */
+enum { PIECE = 4 * GROUP };
+
+/* 32 elements at byte i of a piece; the sums are of the even and the odd. */
+GSC_INLINE void shift_half(enum gsc_dtype dtype, bool has_zeros, unsigned does, const place *at,
+                           uint64_t i, uint16_t shift, floats *even_sums, floats *odd_sums)
+{
+    const ints bits = load(at->from + i);
+    const ints result =
+        has_zeros ? add_where_not_zero2(bits, shift) : sub(2, bits, (uint16_t)-shift);
+    if (does & KEEPS)
+        store(at->kept + i, bits);
+    if (does & GSC_WRITES)
+        store(at->to + i, result);
+    if ((does & GSC_SUMS) && dtype == gsc_bf16) {
+        *even_sums = floats_fma(even(result), even(result), *even_sums);
+        *odd_sums = floats_fma(odd(result), odd(result), *odd_sums);
+    } else if (does & GSC_SUMS) {
+        const ints absolute = magnitudes(2, result);
+        *even_sums = cb16_add_squares(cb16_even(absolute), 0x1p85f, *even_sums);
+        *odd_sums = cb16_add_squares(cb16_odd(absolute), 0x1p85f, *odd_sums);
+    }
+}
+
+/* A piece of what stays normal, or is zero where it `has_zeros`; false and nothing, if more is. */
+GSC_INLINE bool shift_all(enum gsc_dtype dtype, bool has_zeros, unsigned does, place *at, power by,
+                          lanes *sums)
+{
+    const uint64_t one = has_zeros;                     /* less than zero by one is the largest */
+    ints most = at->most, least = ints_set(UINT32_MAX); /* with a larger one before, all is lost */
+    for (uint64_t i = 0; i < 2 * PIECE; i += 64) {
+        const ints absolute = magnitudes(2, load(at->from + i));
+        most = larger(2, most, absolute);
+        least = smaller(2, least, sub(2, absolute, one));
+    }
+    if (any_below(2, least, UINT64_C(1) + by.smallest - one) || any_above2(most, by.largest))
+        return false;
+    at->most = most;
+    for (uint64_t i = 0; i < 2 * PIECE; i += 128) {
+        shift_half(dtype, has_zeros, does, at, i, by.shift, &sums->a, &sums->b);
+        shift_half(dtype, has_zeros, does, at, i + 64, by.shift, &sums->c, &sums->d);
+    }
+    return true;
+}
+
+/* A piece by a power of two; false and nothing, if one would not stay normal. */
+GSC_INLINE bool shift_piece(enum gsc_dtype dtype, unsigned does, place *at, power by, lanes *sums)
+{
+    prefetch(at->from, 2 * PIECE);
+    if (!shift_all(dtype, false, does, at, by, sums) && !shift_all(dtype, true, does, at, by, sums))
+        return false;
+    for (uint64_t i = 0; i < PIECE; i += GROUP)
+        advance(dtype, dtype, does, at);
+    return true;
+}
+
 /* 32 elements that are done, or the first `left`: what they are, and the even and odd of them. */
 GSC_INLINE void bf16_finish(unsigned does, char *to, uint64_t left, ints result, floats evens,
                             floats odds, floats *even_sums, floats *odd_sums)
@@ -540,13 +617,6 @@ GSC_INLINE void bf16_finish(unsigned does, char *to, uint64_t left, ints result,
         *even_sums = floats_fma(evens, evens, *even_sums);
         *odd_sums = floats_fma(odds, odds, *odd_sums);
     }
-}
-
-GSC_INLINE void bf16_shift(unsigned does, ints bits, uint16_t shift, char *to, uint64_t left,
-                           floats *even_sums, floats *odd_sums)
-{
-    const ints result = add_where_not_zero2(bits, shift);
-    bf16_finish(does, to, left, result, even(result), odd(result), even_sums, odd_sums);
 }
 
 GSC_INLINE void bf16_round(unsigned does, ints bits, floats m, char *to, uint64_t left,
@@ -563,26 +633,6 @@ GSC_INLINE void bf16_keep(unsigned does, place *at, ints first, ints last)
         store(at->kept, first);
         store(at->kept + 64, last);
     }
-}
-
-/* 64 elements by a power of two; false and nothing, if one would not stay normal. */
-GSC_INLINE bool bf16_shift_group(unsigned does, place *at, power by, lanes *sums)
-{
-    const ints first = load(at->from), last = load(at->from + 64);
-    const ints absolute = magnitudes(2, first), absolute_last = magnitudes(2, last);
-    const ints most = larger(2, absolute, absolute_last);
-    /* Zero is no smallest: below it comes the largest. */
-    if (any_below(2, smaller(2, sub(2, absolute, 1), sub(2, absolute_last, 1)), by.smallest) ||
-        any_above2(most, by.largest))
-        return false;
-    at->most = larger(2, at->most, most);
-    bf16_keep(does, at, first, last);
-    /* What writes reads again, as registers are few: measured with two compilers. */
-    const bool writes = does & GSC_WRITES;
-    bf16_shift(does, writes ? load(at->from) : first, by.shift, at->to, 32, &sums->a, &sums->b);
-    bf16_shift(does, writes ? load(at->from + 64) : last, by.shift, past(does, at->to, 64), 32,
-               &sums->c, &sums->d);
-    return true;
 }
 
 /* 64 elements, or the last `left`; false and nothing, if there is a NaN. */
@@ -603,24 +653,20 @@ GSC_INLINE bool bf16_round_group(unsigned does, place *at, uint64_t left, floats
 }
 
 /* Returns how many elements are left where a group has a NaN, or 0. Loops of their own have all
- * registers. */
+ * registers. A piece that a power of two does not only shift is rounded. */
 GSC_INLINE uint64_t bf16_groups(unsigned does, place *at, uint64_t n, float number, lanes *sums)
 {
     const power by = power_of(number);
     const floats m = floats_set(number);
     while (n >= GROUP) {
-        for (; by.is_exact && n >= GROUP; n -= GROUP) {
-            prefetch(at->from, 2 * GROUP);
-            if (!bf16_shift_group(does, at, by, sums))
-                break;
-            advance(gsc_bf16, gsc_bf16, does, at);
-        }
-        for (bool again = true; again && n >= GROUP; n -= GROUP) {
+        for (; by.is_exact && n >= PIECE && shift_piece(gsc_bf16, does, at, by, sums); n -= PIECE)
+            ;
+        const uint64_t end = by.is_exact && n > PIECE ? n - PIECE : 0;
+        for (; n > end && n >= GROUP; n -= GROUP) {
             prefetch(at->from, 2 * GROUP);
             if (!bf16_round_group(does, at, GROUP, m, sums))
                 return n;
             advance(gsc_bf16, gsc_bf16, does, at);
-            again = !by.is_exact;
         }
     }
     return n && bf16_round_group(does, at, n, m, sums) ? 0 : n;
@@ -684,32 +730,12 @@ GSC_INLINE power cb16_power_of(float number)
                    (uint16_t)(((highest < 0 ? 0 : highest) + 1) * (1 << cb16_MANTISSA) - 1)};
 }
 
-/* As its exponent has two bits less than a float's, |bits| make a float of 2^-85 of the value. */
-enum { CB16_UP = f32_MANTISSA - cb16_MANTISSA };
-
-GSC_INLINE floats cb16_even(ints absolute)
-{
-    return floats_of(ints_and(ints_shl(absolute, CB16_UP), ints_set(0x7fffu << CB16_UP)));
-}
-
-GSC_INLINE floats cb16_odd(ints absolute)
-{
-    return floats_of(ints_and(ints_shr(absolute, 16 - CB16_UP), ints_set(0x7fffu << CB16_UP)));
-}
-
 /* The way back, to the upper half; the lower one is left as it comes. */
 GSC_INLINE ints cb16_round_upper(floats x)
 {
     const ints bits = bits_of(x), last = ints_and(ints_shr(bits, CB16_UP), ints_set(1));
     const ints middle = ints_set((1u << (CB16_UP - 1)) - 1);
     return ints_shl(ints_add(ints_add(bits, last), middle), 16 - CB16_UP);
-}
-
-/* Even or odd numbers, and what they are to be multiplied by to become the products. */
-GSC_INLINE floats cb16_add_squares(floats x, float by, floats sums)
-{
-    const floats product = by == 1 ? x : floats_mul(x, floats_set(by));
-    return floats_fma(product, product, sums);
 }
 
 /* 32 elements, or the first `left`. */
@@ -774,10 +800,15 @@ GSC_INLINE void cb16_group(bool shifts, unsigned does, place *at, uint64_t left,
 GSC_INLINE void cb16_groups(bool shifts, unsigned does, place *at, uint64_t n, float number,
                             power by, lanes *sums)
 {
-    for (; n >= GROUP; n -= GROUP) {
-        prefetch(at->from, 2 * GROUP);
-        cb16_group(shifts, does, at, GROUP, number, by, sums);
-        advance(gsc_cb16, gsc_cb16, does, at);
+    while (n >= GROUP) {
+        for (; shifts && n >= PIECE && shift_piece(gsc_cb16, does, at, by, sums); n -= PIECE)
+            ;
+        const uint64_t end = shifts && n > PIECE ? n - PIECE : 0;
+        for (; n > end && n >= GROUP; n -= GROUP) {
+            prefetch(at->from, 2 * GROUP);
+            cb16_group(shifts, does, at, GROUP, number, by, sums);
+            advance(gsc_cb16, gsc_cb16, does, at);
+        }
     }
     if (n)
         cb16_group(shifts, does, at, n, number, by, sums);
