@@ -246,6 +246,20 @@ void special_values(const Dtype &d, Random &random, uint64_t n, unsigned char *t
         write_bits(d, to, i, special[random.next() % special.size()]);
 }
 
+/* As gradients are: zeros among them, here and there another. */
+void mostly_moderate_values(const Dtype &d, Random &random, uint64_t n, unsigned char *to)
+{
+    const std::vector<uint64_t> special = special_bits(d);
+    moderate_values(d, random, n, to);
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t which = random.next() % 1024;
+        if (which < 4)
+            write_bits(d, to, i, which % 2 ? d.sign() : 0);
+        else if (which == 4)
+            write_bits(d, to, i, special[random.next() % special.size()]);
+    }
+}
+
 std::vector<uint64_t> sizes_up_to(uint64_t last)
 {
     std::vector<uint64_t> sizes;
@@ -307,6 +321,14 @@ TEST_CASE("every rung gives the bits of plain C for moderate values", "[kernels]
 TEST_CASE("every rung gives the bits of plain C for zeros, limits, Inf and NaN", "[kernels]")
 {
     CHECK(first_difference(special_values, sizes_up_to(130), {Place::aligned}) == "");
+}
+
+TEST_CASE("every rung gives the bits of plain C for moderate values among zeros", "[kernels]")
+{
+    std::vector<uint64_t> sizes = {255, 256, 257, 319, 320, 511, 512, 575, 700, 1024, 3000};
+    for (uint64_t n = GSC_BLOCK - 9; n <= GSC_BLOCK; n++)
+        sizes.push_back(n);
+    CHECK(first_difference(mostly_moderate_values, sizes, {Place::aligned, Place::in_place}) == "");
 }
 
 TEST_CASE("every rung gives the bits of plain C for all narrow values", "[kernels]")
