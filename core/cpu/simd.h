@@ -575,12 +575,13 @@ GSC_INLINE void shift_half(enum gsc_dtype dtype, bool has_zeros, unsigned does, 
     }
 }
 
-/* A piece of what stays normal, or is zero where it `has_zeros`; false and nothing, if more is. */
+/* A piece of what stays normal, or is zero where it `has_zeros`; false and nothing, if more is, or
+ * was too large before: then the result is not finite. */
 GSC_INLINE bool shift_all(enum gsc_dtype dtype, bool has_zeros, unsigned does, place *at, power by,
                           lanes *sums)
 {
-    const uint64_t one = has_zeros;                     /* less than zero by one is the largest */
-    ints most = at->most, least = ints_set(UINT32_MAX); /* with a larger one before, all is lost */
+    const uint32_t one = has_zeros; /* less than zero by one is the largest */
+    ints most = at->most, least = ints_set(UINT32_MAX);
     for (uint64_t i = 0; i < 2 * PIECE; i += 64) {
         const ints absolute = magnitudes(2, load(at->from + i));
         most = larger(2, most, absolute);
