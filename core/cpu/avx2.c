@@ -255,13 +255,25 @@ GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
     return (uint64_t)_mm_popcnt_u64(first | last << 32) / size;
 }
 
-/* Of magnitudes: how many are at least `least`, by the bytes of those that are below. */
+/* Bits for the bytes of magnitudes x that are below `limit`. */
+GSC_INLINE uint64_t below(uint64_t size, ints x, uint64_t limit)
+{
+    const __m256i above = all(size, limit);
+    const uint64_t low = (uint32_t)_mm256_movemask_epi8(greater(size, above, x.low));
+    const uint64_t high = (uint32_t)_mm256_movemask_epi8(greater(size, above, x.high));
+    return low | high << 32;
+}
+
+/* Of magnitudes: how many are at least `least`. */
 GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
-    const __m256i limit = all(size, least);
-    const uint64_t low = (uint32_t)_mm256_movemask_epi8(greater(size, limit, x.low));
-    const uint64_t high = (uint32_t)_mm256_movemask_epi8(greater(size, limit, x.high));
-    return (64 - (uint64_t)_mm_popcnt_u64(low | high << 32)) / size;
+    return (64 - (uint64_t)_mm_popcnt_u64(below(size, x, least))) / size;
+}
+
+/* Of magnitudes, one of which is at least `least`: how many come before the first. */
+GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
+{
+    return (uint64_t)__builtin_ctzll(~below(size, x, least)) / size;
 }
 
 /* Zero in place of what has magnitudes of `limit` or more. */

@@ -173,6 +173,12 @@ GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
     return 64 / size - (uint64_t)_mm_popcnt_u64(below(size, x, least));
 }
 
+/* Of magnitudes, one of which is at least `least`: how many come before the first. */
+GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
+{
+    return (uint64_t)__builtin_ctzll(~below(size, x, least));
+}
+
 /* Zero in place of what has magnitudes of `limit` or more. */
 GSC_INLINE ints keep_below(uint64_t size, ints x, uint64_t limit)
 {

@@ -40,19 +40,27 @@ static void count_small(gsc_worker *w, const gsc_block *b, const void *data)
     }
 }
 
-/* From the largest down: two bins at a time, until all are found. */
+/*
+ * From the largest down, two bins at a time, until all are found: mostly in a look or two at the
+ * block. Where these do not do, those that are not zero are counted, or zeros would be looked for.
+ */
 static void count_bins(gsc_worker *w, const gsc_block *b, const void *data)
 {
     const uint64_t *bins = w->plan->bins, n = b->n / b->parts;
     gsc_counter *count = w->pass->kernels->count[w->plan->source];
-    const gsc_found all = count(data, n, bins[0], bins[GSC_BINS]);
-    uint64_t above = all.high;
-    for (int bin = GSC_BINS - 2; bin >= 0 && above < all.low; bin -= 2) {
-        const gsc_found found = count(data, n, bins[bin], bins[bin + 1]);
+    gsc_found found = count(data, n, bins[GSC_BINS - 1], bins[GSC_BINS]);
+    uint64_t above = found.low, all = n;
+    w->histogram[GSC_BINS - 1] += (int64_t)(found.low - found.high);
+    for (int bin = GSC_BINS - 3, looks = 0; bin > 0 && above < all; bin -= 2) {
+        found = count(data, n, bins[bin], bins[bin + 1]);
         w->histogram[bin + 1] += (int64_t)(found.high - above);
         w->histogram[bin] += (int64_t)(found.low - found.high);
         above = found.low;
+        if (above > 0 && ++looks == 2)
+            all = count(data, n, bins[0], bins[0]).low;
     }
+    if (above < all)
+        w->histogram[0] += (int64_t)(count(data, n, bins[0], bins[0]).low - above);
     w->histogram[GSC_BINS] += (int64_t)n;
 }
 

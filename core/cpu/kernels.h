@@ -117,6 +117,9 @@ typedef struct gsc_kernels {
 void gsc_table_make(const gsc_kernels *kernels, uint32_t dtype, double multiplier,
                     gsc_table *table);
 
+/* An element to another dtype, by plain C. */
+uint64_t gsc_convert_one(uint32_t from, uint64_t bits, uint32_t to, double multiplier);
+
 /* ---- what the files of the rungs share; rung.h makes their functions ---- */
 
 #if defined(__OPTIMIZE__) && !defined(GSC_SANITIZED)

@@ -263,6 +263,18 @@ GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
     return (64 - count_ones(less)) / size;
 }
 
+/* Of magnitudes, one of which is at least `least`: how many come before the first. */
+GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
+{
+    unsigned char less[64];
+    uint64_t i = 0;
+    store(less, (ints){below(size, x.a, least), below(size, x.b, least), below(size, x.c, least),
+                       below(size, x.d, least)});
+    while (less[i * size])
+        i++;
+    return i;
+}
+
 /* Zero in place of what has magnitudes of `limit` or more. */
 GSC_INLINE ints keep_below(uint64_t size, ints x, uint64_t limit)
 {

@@ -9,15 +9,6 @@ enum {
     TABLE_BYTES = 2048 /* of a list: below this, products take less time than a table of them */
 };
 
-uint64_t gsc_convert_one(uint32_t from, uint64_t bits, uint32_t to, double multiplier)
-{
-    bool runs;
-    uint64_t result = 0;
-    float wide;
-    gsc_convert(gsc_kernels_rung(0, &runs), from, &bits, to, &result, 1, multiplier, &wide);
-    return result;
-}
-
 /* What divided by the multiplier lies about at the threshold: halfway to what comes before. */
 static uint64_t guess_threshold(uint32_t from, uint32_t to, uint64_t target, double multiplier)
 {

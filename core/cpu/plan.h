@@ -70,8 +70,6 @@ static inline void gsc_convert(const gsc_kernels *kernels, uint32_t from, const 
     }
 }
 
-/* By plain C, which is the quickest for one element. */
-uint64_t gsc_convert_one(uint32_t from, uint64_t bits, uint32_t to, double multiplier);
 /* The least |bits| of `from` that become `target` or more; at most the first that is not finite. */
 uint64_t gsc_threshold(uint32_t from, uint32_t to, uint64_t target, double multiplier);
 /* Whether an input of these |bits| is bad. */

@@ -226,6 +226,12 @@ GSC_INLINE gsc_found count(enum gsc_dtype dtype, const void *from, uint64_t n, u
     return found;
 }
 
+uint64_t gsc_convert_one(uint32_t from, uint64_t bits, uint32_t to, double multiplier)
+{
+    const number x = product(from, bits, multiplier);
+    return from == gsc_f64 ? round_double(to, x.d) : round_float(to, x.f);
+}
+
 static void stream(const void *in, void *out, uint64_t bytes)
 {
     memcpy(out, in, bytes);

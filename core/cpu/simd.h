@@ -926,23 +926,14 @@ GSC_INLINE uint64_t check(enum gsc_dtype dtype, const char *from, uint64_t n)
     return largest(size, most);
 }
 
-/* Where the first is, of some that are known to reach `least`. */
-GSC_INLINE uint64_t first_at_least(enum gsc_dtype dtype, const char *from, uint64_t least)
+/* A vector at byte i; `first` is where the last one was, as long as nothing was found. */
+GSC_INLINE gsc_found count_vector(uint64_t size, ints absolute, uint64_t i, uint64_t low,
+                                  uint64_t high, gsc_found found)
 {
-    const uint64_t size = size_of(dtype);
-    for (uint64_t i = 0;; i++) {
-        uint64_t bits = 0;
-        memcpy(&bits, from + i * size, size);
-        if ((bits & ~UINT64_C(0) >> (65 - 8 * size)) >= least)
-            return i;
-    }
-}
-
-GSC_INLINE void count_vector(enum gsc_dtype dtype, ints absolute, uint64_t low, uint64_t high,
-                             gsc_found *found)
-{
-    found->low += at_least(size_of(dtype), absolute, low);
-    found->high += at_least(size_of(dtype), absolute, high);
+    found.first = found.low == 0 ? i : found.first;
+    found.low += at_least(size, absolute, low);
+    found.high += at_least(size, absolute, high);
+    return found;
 }
 
 /* Four vectors at a time, of which most have nothing to count. */
@@ -951,22 +942,26 @@ GSC_INLINE gsc_found count(enum gsc_dtype dtype, const char *from, uint64_t n, u
 {
     const uint64_t size = size_of(dtype), bytes = n * size;
     gsc_found found = {0, 0, n};
-    for (uint64_t i = 0; i < bytes; i += 256) {
-        const uint64_t left = bytes - i;
-        const ints none = ints_set(0);
-        const ints a = magnitudes(size, take(from + i, left));
-        const ints b = left > 64 ? magnitudes(size, take(from + i + 64, left - 64)) : none;
-        const ints c = left > 128 ? magnitudes(size, take(from + i + 128, left - 128)) : none;
-        const ints d = left > 192 ? magnitudes(size, take(from + i + 192, left - 192)) : none;
+    uint64_t i = 0;
+    for (; i + 256 <= bytes; i += 256) {
+        const ints a = magnitudes(size, load(from + i));
+        const ints b = magnitudes(size, load(from + i + 64));
+        const ints c = magnitudes(size, load(from + i + 128));
+        const ints d = magnitudes(size, load(from + i + 192));
         if (at_least(size, larger(size, larger(size, a, b), larger(size, c, d)), low) == 0)
             continue;
-        if (found.low == 0)
-            found.first = i / size + first_at_least(dtype, from + i, low);
-        count_vector(dtype, a, low, high, &found);
-        count_vector(dtype, b, low, high, &found);
-        count_vector(dtype, c, low, high, &found);
-        count_vector(dtype, d, low, high, &found);
+        found = count_vector(size, a, i, low, high, found);
+        found = count_vector(size, b, i + 64, low, high, found);
+        found = count_vector(size, c, i + 128, low, high, found);
+        found = count_vector(size, d, i + 192, low, high, found);
     }
+    for (; i < bytes; i += 64)
+        found =
+            count_vector(size, magnitudes(size, take(from + i, bytes - i)), i, low, high, found);
+    if (found.low == 0)
+        return (gsc_found){0, 0, n};
+    const ints absolute = magnitudes(size, take(from + found.first, bytes - found.first));
+    found.first = found.first / size + before_first(size, absolute, low);
     return found;
 }
 
