@@ -345,10 +345,9 @@ GSC_INLINE ints add_bit16(ints x)
 GSC_INLINE ints add_where_not_zero2(ints bits, uint16_t b)
 {
     const ints magnitude = magnitudes(2, bits);
-    const __m256i zero = _mm256_setzero_si256(), addend = all(2, b);
-    const ints some = {_mm256_andnot_si256(_mm256_cmpeq_epi16(magnitude.low, zero), addend),
-                       _mm256_andnot_si256(_mm256_cmpeq_epi16(magnitude.high, zero), addend)};
-    return (ints){_mm256_add_epi16(bits.low, some.low), _mm256_add_epi16(bits.high, some.high)};
+    const __m256i addend = all(2, b); /* times the sign of a magnitude, 1 or 0 */
+    return (ints){_mm256_add_epi16(bits.low, _mm256_sign_epi16(addend, magnitude.low)),
+                  _mm256_add_epi16(bits.high, _mm256_sign_epi16(addend, magnitude.high))};
 }
 
 GSC_INLINE bool any_above2(ints x, uint16_t limit)
