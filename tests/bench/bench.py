@@ -863,6 +863,8 @@ def main():
         parser.error(f"no row has {options.only!r}")
     about, rows = machine(), []
     print(", ".join(f"{key} {value}" for key, value in about.items() if value))
+    minutes = len(cases) * (0.5 if options.quick else 5) / 60  # as rows in DRAM and caches take, measured
+    print(f"{len(cases)} rows, about {max(1, minutes):.0f} min where nothing else runs", flush=True)
     for title, group in groupby(enumerate(cases), lambda case: case[1][0]):
         section = []
         for i, (_, *case) in group:
