@@ -30,8 +30,9 @@ defmodule GradScaler.Tree do
     do: walk_struct(struct, path, acc, fun)
 
   defp walk(map, path, acc, fun) when is_map(map) do
+    # By their keys: the order that a map has differs between nodes from OTP 26 on, and a norm is summed in order.
     {pairs, acc} =
-      Enum.map_reduce(map, acc, fn {key, value}, acc ->
+      Enum.map_reduce(List.keysort(Map.to_list(map), 0), acc, fn {key, value}, acc ->
         {value, acc} = walk(value, [key | path], acc, fun)
         {{key, value}, acc}
       end)
