@@ -443,6 +443,7 @@ enum {
     MAY_LACK = 2, /* without a scale it starts anew */
     NUMBERED = 4, /* keys end with a number, or none */
     DISTINCT = 8, /* no other framework has the scale under this key: it is enough */
+    FP16_ONLY = 16, /* settings have a section for bf16, where nothing is scaled */
 };
 
 static const struct format {
@@ -468,9 +469,9 @@ static const struct format {
     {"colossalai", "ColossalAI DynamicGradScaler.state_dict(): scale and settings, no counts.",
      "colossalai", colossalai, "", 0},
     {"deepspeed", "DeepSpeed DynamicLossScaler, the attributes that ZeRO pickles; fp16 settings.",
-     "deepspeed", deepspeed, "", DISTINCT},
+     "deepspeed", deepspeed, "", DISTINCT | FP16_ONLY},
     {"deepspeed_fp16", "DeepSpeed FP16_Optimizer.state_dict(), without ZeRO: no hysteresis.",
-     "deepspeed", deepspeed_fp16, "", DISTINCT},
+     "deepspeed", deepspeed_fp16, "", DISTINCT | FP16_ONLY},
     {"fairseq", "fairseq FP16Optimizer.state_dict(): the scale alone.",
      "fairseq", fairseq, "", 0},
     {"fairscale", "fairscale DynamicLossScaler.state_dict(): the scale alone.",
@@ -1080,6 +1081,27 @@ static gsc_status read_policy(reading *r, gsc_error *err)
     return status == GSC_OK ? GSC_OK : fail_for(r, &why, err);
 }
 
+static bool is_on(const reading *r, const char *key)
+{
+    const int64_t i = find_entry(r, key, 0);
+    return i >= 0 && r->entries[i].value == 1;
+}
+
+/* The section for bf16, if it is the one asked for, or is on where fp16 is not; or NULL. */
+static const char *bf16_section(const reading *r)
+{
+    const char *name = r->prefix + strlen(r->prefix);
+    if (!(r->format->traits & FP16_ONLY))
+        return NULL;
+    while (name > r->prefix && !is_separator(name[-1]))
+        name--;
+    if (*name)
+        return strcmp(name, "bf16") == 0 || strcmp(name, "bfloat16") == 0 ? r->prefix : NULL;
+    if (is_on(r, "fp16.enabled"))
+        return NULL;
+    return is_on(r, "bf16.enabled") ? "bf16" : is_on(r, "bfloat16.enabled") ? "bfloat16" : NULL;
+}
+
 static void start(reading *r, const struct format *f, const gsc_policy *policy, unsigned where)
 {
     r->format = f;
@@ -1676,9 +1698,21 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
         GSC_TRY(use_prefix(&r, prefix, err));
     start(&r, f, policy, SET);
     GSC_TRY(check_prefix(&r, err));
-    GSC_TRY(read_all(&r, &none, err));
+    const char *bf16 = bf16_section(&r);
+    if (!bf16)
+        GSC_TRY(read_all(&r, &none, err));
+    else if (!policy || moves(policy))
+        r.s.policy = (gsc_policy)GSC_POLICY_INIT;
+    else if (policy->init_scale != 0)
+        r.s.policy.init_scale = 1;
     GSC_TRY(gsc_struct_write(&r.s.policy, GSC_POLICY_SIZE, out, false, 5, "out", err));
-    note_entries(&r, &list);
+    if (bf16)
+        add_note(&list, GSC_NOTE_CHANGED, -1, "init_scale", 1,
+                 "\"%.48s\" is not scaled: the scale is 1 for good; the preset guard skips "
+                 "what is absurd, too",
+                 bf16);
+    else
+        note_entries(&r, &list);
     end_notes(&list);
     return GSC_OK;
 }

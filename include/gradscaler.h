@@ -852,7 +852,9 @@ GSC_API gsc_status gsc_state_export(const char *format, const char *prefix,
  * Reads how a framework's scaler is set up: the arguments of its constructor or program, or its
  * part of a configuration. What is in `out`, which GSC_POLICY_INIT made, is then `policy` with
  * these settings; both may be one struct. The names of the fields of a policy are taken in every
- * format, too, and alone where the name is of a preset that is no format.
+ * format, too, and alone where the name is of a preset that is no format. Of DeepSpeed's section
+ * for bf16, asked for or on where fp16 is not, the scale is 1 for good, whatever `policy` starts
+ * with.
  *
  *     prefix    what the keys begin with, up to a dot, such as "fp16"; others are passed over, but
  *               one that no key begins with is refused; NULL: nothing

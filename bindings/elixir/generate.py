@@ -269,7 +269,8 @@ def parameter(manifest, function, arg, number):
     if arg.kind == "string":
         reader = f"get_string(&call, {where}, {name}, sizeof {name})"
         if arg.null:
-            return f"char {name}[{KEY_SIZE}];", f"(is_nil({term}) || {reader})", {name: f"is_nil({term}) ? NULL : {name}"}
+            given = f"is_nil({term}) ? NULL : {name}"
+            return f"char {name}[{KEY_SIZE}];", f"(is_nil({term}) || {reader})", {name: given}
         return f"char {name}[{KEY_SIZE}];", reader, {name: name}
     expression = f"&{name}" if arg.passing else name
     return f"{arg.base} {name};", f"get_{arg.base}(&call, {where}, &{name})", {name: expression}

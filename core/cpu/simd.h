@@ -411,12 +411,11 @@ GSC_INLINE uint64_t sum_groups(enum gsc_dtype dtype, bool multiplies, const char
 {
     const byte_values values = byte_values_load(dtype);
     ints most = ints_set(0);
-    for (; n; from += GROUP) {
-        const ints bits = take(from, n);
-        prefetch(from, GROUP);
+    for (uint64_t i = 0; i < n; i += GROUP) {
+        const ints bits = take(from + i, n - i);
+        prefetch(from + i, GROUP);
         *sums = sum_group(dtype, multiplies, values, bits, m, *sums);
         most = larger(1, most, magnitudes(1, bits));
-        n -= n < GROUP ? n : GROUP;
     }
     return largest(1, most);
 }

@@ -1162,6 +1162,34 @@ TEST_CASE("settings are read below a prefix, and unknown ones are told", "[forma
     CHECK(settings("deepspeed", list, &torch, "fp16").policy.growth_rule == GSC_GROWTH_EXACT);
 }
 
+TEST_CASE("DeepSpeed scales nothing in bf16", "[formats]")
+{
+    const gsc_policy torch = preset("torch"), guard = preset("guard"), fixed = preset("static");
+    for (const char *format : {"deepspeed", "deepspeed_fp16"}) {
+        const Entries on = entries_of("bf16.enabled 1 fp16.enabled 0 fp16.hysteresis 3 lr 1");
+        for (const char *prefix : {(const char *)nullptr, "", "bf16"}) {
+            const Read r = settings(format, on, nullptr, prefix);
+            CHECK(same(r.policy, preset("none")));
+            REQUIRE(r.notes.size() == 1);
+            CHECK(r.notes[0].kind == GSC_NOTE_CHANGED);
+            CHECK(r.notes[0].value == 1);
+            CHECK(std::string(r.notes[0].message).find("\"bf16\" is not scaled") == 0);
+            CHECK(same(settings(format, on, &torch, prefix).policy, preset("none")));
+            CHECK(same(settings(format, on, &guard, prefix).policy, guard));
+            CHECK(settings(format, on, &fixed, prefix).policy.init_scale == 1);
+        }
+        CHECK(settings("deepspeed", {number("fp16.hysteresis", 3), number("bf16.enabled", 1)},
+                       nullptr, "fp16")
+                  .policy.hysteresis == 3);
+        const Entries word = {text("ds.bfloat16.enabled", "auto")};
+        CHECK(same(settings(format, word, nullptr, "ds.bfloat16").policy, preset("none")));
+        CHECK(!same(settings(format, entries_of("bf16.enabled 0")).policy, preset("none")));
+        CHECK(!same(settings(format, entries_of("bf16.enabled 1 fp16.enabled 1")).policy,
+                    preset("none")));
+    }
+    CHECK(same(settings("torch", entries_of("bf16.enabled 1")).policy, torch));
+}
+
 TEST_CASE("settings below a prefix that nobody gave are told, and a wrong prefix is refused",
           "[formats]")
 {

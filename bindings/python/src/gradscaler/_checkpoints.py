@@ -398,23 +398,6 @@ def settings(policy: Any, given: Any, format: str, prefix: str | None, keep: boo
     return entries.notes(notes)
 
 
-def of_bf16(given: Any, format: str, prefix: str | None) -> Note | None:
-    """Of DeepSpeed's section for bf16, where it scales nothing: the one asked for, or that is on where fp16 is not."""
-    if not format.startswith("deepspeed"):
-        return None
-    rows = dict(pairs(_tree(given, "settings")))
-    places = {path[:-1] for path in rows if path[-2:-1] in (("bf16",), ("bfloat16",))}
-    if prefix:
-        places = {place for place in places if _joined(place) == prefix}
-    else:
-        fp16 = rows.get(("fp16", "enabled")) == 1
-        places = {place for place in places if len(place) == 1 and rows.get((*place, "enabled")) == 1 and not fp16}
-    for place in places:
-        why = f"{_joined(place)} is not scaled: the scale is 1 for good; the preset 'guard' skips what is absurd, too"
-        return note(why, NoteKind.CHANGED, "init_scale", 1.0, place)
-    return None
-
-
 def _value(entry: _structs.Entry) -> Any:
     kinds: dict[int, Callable[[], Any]] = {
         EntryKind.NUMBER: lambda: entry.value,

@@ -129,12 +129,7 @@ class Policy(_structs.Policy):
         if format is None:
             raise TypeError("format must be the name of one of gradscaler.formats(), not None")
         policy = cls(_preset_of(format) if preset is None else preset)
-        if (why := _checkpoints.of_bf16(settings, format, prefix)) is not None:
-            policy, notes = cls("none") if preset is None or not is_fixed(policy) else policy, [why]
-            if policy.init_scale:
-                policy.init_scale = 1.0
-        else:
-            notes = _checkpoints.settings(policy, settings, format, prefix, preset is not None)
+        notes = _checkpoints.settings(policy, settings, format, prefix, preset is not None)
         vars(policy)["notes"] = notes
         with _naming(policy=""):
             for name, value in fields.items():
