@@ -73,6 +73,7 @@ def test_decisions_of_two_signals_are_joined():
     scaler.update(Report())
     losses.update(Report.of_number(2.5))
     assert scaler.join(losses) == Event(0)
+    assert scaler.multiplier == scaler.guard_factor().inverse == 1.0
     losses.update(Report.of_number(9.5))
     scale, good = scaler.loss_scale, scaler.state.good
     assert scaler.join(losses) == Event.SKIPPED | Event.OUTLIER

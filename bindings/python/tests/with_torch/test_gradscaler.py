@@ -589,6 +589,9 @@ def test_a_disabled_scaler_knows_nothing_and_says_so():
         each.step(optimizer)
         each.update()
         assert each.report is None and each.report_of(optimizer) is None and each.step_was_skipped is False
+        assert each.outliers_skipped == 0 and each.reason == ""
+        for name in [name for name, value in vars(GradScaler).items() if isinstance(value, property)]:
+            getattr(each, name)
 
 
 # ---- checkpoints ----

@@ -796,6 +796,8 @@ class GradScaler(torch.amp.GradScaler):
     @property
     def outliers_skipped(self) -> int:
         """Steps that the guard skipped since the start, as of the last update(). A device is waited for."""
+        if not self._enabled:
+            return 0
         if self._scale is None:
             return self._saved.guard_skips if self._saved is not None else 0
         return self._read().guard_skips
