@@ -300,6 +300,35 @@ def test_gradients_that_others_unscale_have_no_norm_for_a_guard(kind, fused):
     kind("cpu").scale(torch.ones(()))
 
 
+class Divides(GradScaler):
+    def _unscale_grads_(self, optimizer, inv_scale, found_inf, allow_fp16):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(inv_scale)
+        return {found_inf.device: found_inf}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradients_that_others_have_divided_are_not_divided_again(fused):
+    model, _ = model_of(1)
+    optimizer = torch.optim.Adam(model.values(), fused=fused)
+    scaler = Divides("cpu", policy=guarded("norm"))
+    scaler.scale(torch.ones(()))
+    give(model, 1.0, scaler.get_scale())
+    once = model["a"].grad / (1.0 if fused else scaler.get_scale())
+    for call in scaler.step, scaler.step, lambda _: scaler.update():
+        with pytest.raises(RuntimeError, match="^_unscale_grads_ was replaced"):
+            call(optimizer)
+        assert torch.equal(model["a"].grad, once) and not model["a"].any()
+    scaler.update(8.0)
+    give(model, 1.0, 8.0)
+    with pytest.raises(RuntimeError, match="^_unscale_grads_ was replaced"):
+        scaler.unscale_(optimizer)
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.unscale_(optimizer)
+    assert model["a"].grad[0] == 1.0
+
+
 @pytest.mark.parametrize("found, norm, skipped", [(1.0, 3.0, True), (0.0, math.inf, False), (0.0, 90.0, True)])
 def test_found_inf_that_others_wrote_rules_beside_the_guard(found, norm, skipped):
     model, optimizer = model_of()

@@ -453,6 +453,9 @@ class GradScaler(torch.amp.GradScaler):
         self._asked, state["norm"] = (state, writes, inverse, max_norm), None
         state["found_inf_per_device"] = self._unscale_grads_(optimizer, inverse, found_inf, not writes)
         if self._policy.guards and "found" not in state:
+            state["no_norm"] = True
+            if writes:  # they are divided by now, so that another step() must not divide them again
+                state["stage"] = OptState.UNSCALED
             raise RuntimeError(_NO_NORM)
         if max_norm is None or state["norm"] is not None:
             return state["norm"]
@@ -920,6 +923,8 @@ class GradScaler(torch.amp.GradScaler):
         found, tensors = state.get("found"), list(state["found_inf_per_device"].values())
         if not tensors:
             return None
+        if "no_norm" in state:
+            raise RuntimeError(_NO_NORM)
         if found and len(tensors) == 1 and tensors[0] is found.found and tensors[0]._version == found.version:
             return found.report
         home = self._scale.device
