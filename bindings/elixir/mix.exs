@@ -108,7 +108,15 @@ defmodule GradScaler.MixProject do
     File.cp!("../../LICENSE", "LICENSE")
   end
 
-  def remove_sources, do: for(added <- ["source", "LICENSE"], do: File.rm_rf!(added))
+  # In a package that is unpacked these are no copies.
+  def remove_sources do
+    File.exists?("../../include/gradscaler.toml") ||
+      Mix.raise(
+        "this is no clone of the repository: the package can only be built in bindings/elixir of one"
+      )
+
+    for added <- ["source", "LICENSE"], do: File.rm_rf!(added)
+  end
 
   # Nx is optional: as it is found (ERL_LIBS), from a checkout (NX_PATH), from Hex, or not at all.
   defp nx do

@@ -36,4 +36,25 @@ defmodule GradScaler.PackageTest do
     assert %{__exception__: true} = catch_error(Mix.Task.run("hex.build", ["--unheard-of"]))
     for added <- ["source", "LICENSE"], do: refute(File.exists?(added))
   end
+
+  test "in a package that is unpacked nothing is removed" do
+    folder = Path.join(System.tmp_dir!(), "gradscaler-unpacked-#{System.pid()}")
+    on_exit(fn -> File.rm_rf!(folder) end)
+    unpacked = Path.join(folder, "deps/gradscaler")
+    files = for name <- ["source/core/scaler.c", "LICENSE"], do: Path.join(unpacked, name)
+    for file <- files, do: File.mkdir_p!(Path.dirname(file))
+    for file <- files, do: File.write!(file, "its own")
+
+    Mix.Task.reenable("hex.build")
+
+    for task <- [
+          &GradScaler.MixProject.add_sources/0,
+          &GradScaler.MixProject.remove_sources/0,
+          fn -> Mix.Task.run("hex.build") end
+        ] do
+      assert_raise Mix.Error, ~r/no clone of the repository/, fn -> File.cd!(unpacked, task) end
+    end
+
+    for file <- files, do: assert(File.read!(file) == "its own")
+  end
 end
