@@ -73,14 +73,20 @@ defmodule GradScaler do
       iex> GradScaler.new(growth_interval: 100) |> GradScaler.policy() |> Map.fetch!(:growth_interval)
       100
 
+      iex> GradScaler.new(%{growth_interval: 100}) == GradScaler.new(growth_interval: 100)
+      true
+
       iex> GradScaler.new("pytorch")
       ** (ArgumentError) no preset is named "pytorch"; did you mean "torch"? GradScaler.presets/0 lists all
   """
   @spec new(binary | atom | keyword, Enumerable.t()) :: t
   def new(preset \\ "recommended", fields \\ [])
 
-  def new(fields, []) when is_list(fields) or (is_map(fields) and not is_struct(fields)),
-    do: new("recommended", fields)
+  # Another list is no fields: a name between single quotes.
+  def new(fields, [])
+      when fields == [] or is_tuple(hd(fields))
+      when is_map(fields) and not is_struct(fields),
+      do: new("recommended", fields)
 
   def new(preset, fields) do
     policy = preset |> policy_of_preset() |> replace(fields) |> Policy.encode()

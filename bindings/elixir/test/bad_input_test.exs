@@ -13,6 +13,7 @@ defmodule GradScaler.BadInputTest do
     cases = [
       {~r/no preset is named "torsh"; did you mean "torch"\?/, fn -> GradScaler.new("torsh") end},
       {~r/preset is {:torch}: it must be a name/, fn -> GradScaler.new({:torch}) end},
+      {~r/preset is .*torch.*: it must be a name/, fn -> GradScaler.new(~c"torch") end},
       {~r/fields holds 5: they must be names/, fn -> GradScaler.new("torch", [5]) end},
       {~r/no field :growth/, fn -> GradScaler.new("torch", growth: 1) end},
       {~r/policy.backoff_factor is 1.5: it must be from 0 to 1/,
