@@ -97,6 +97,7 @@ newer() {
 cd "$root"
 erlang=(erlang-base erlang-crypto elixir libc6 libgcc-s1 libstdc++6 zlib1g libtinfo6 libsystemd0 libssl3t64 libcap2 libzstd1)
 wanted=$(elixir -pa "$scratch/compiled/lib/gradscaler/ebin" bindings/elixir/examples/parity.exs build/parity/steps.bin)
+[ -n "$wanted" ] || die 'parity.exs printed nothing'
 system=$(debian erlang-amd64 trixie amd64 "${erlang[@]}")
 newer amd64 "$(nif compiled)" "$system/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$system/usr/lib/x86_64-linux-gnu"
 arm=$(echo "$packages"/gradscaler-nif-*-aarch64-linux-gnu-*.so)
