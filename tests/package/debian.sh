@@ -5,7 +5,9 @@
 debian() {
   local root=$PWD/build/roots/$1 apt=$PWD/build/roots/$1.apt from deb
   if [ ! -d "$root" ]; then
-    from=$(apt-get indextargets --format '$(REPO_URI)' | grep -m 1 '/debian/$')
+    # All lines are read: apt-get dies of a pipe that is closed.
+    from=$(apt-get indextargets --format '$(REPO_URI)' | awk '/\/debian\/$/ && !found++')
+    [ -n "$from" ] || die 'apt knows no mirror of Debian: no address that ends in /debian/'
     mkdir -p "$apt"/{lists,cache/archives}/partial
     echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $from $2 main" >"$apt/list"
     (
