@@ -94,6 +94,16 @@ defmodule GradScalerTest do
       assert GradScaler.first_overflow(report) == {["dense", 1, 0], 0}
     end
 
+    test "leaves are taken by their keys, whatever the order of the map" do
+      # A map of more than 32 keys is in the order of their hashes, in every release.
+      for keys <- [Enum.to_list(1..40), for(n <- 1..40, do: "layer #{n}")] do
+        tree = Map.new(keys, &{&1, @nan_f32})
+        assert Map.keys(tree) != Enum.sort(keys)
+        report = GradScaler.check(tree, GradScaler.new("torch"))
+        assert GradScaler.overflows(report) == for(key <- Enum.sort(keys), do: [key])
+      end
+    end
+
     test "an empty tree is no overflow" do
       assert {%{}, report} = GradScaler.unscale(%{}, GradScaler.new())
       refute GradScaler.overflow?(report)
