@@ -73,9 +73,6 @@ defmodule GradScaler do
       iex> GradScaler.new(growth_interval: 100) |> GradScaler.policy() |> Map.fetch!(:growth_interval)
       100
 
-      iex> GradScaler.new(%{growth_interval: 100}) == GradScaler.new(growth_interval: 100)
-      true
-
       iex> GradScaler.new("pytorch")
       ** (ArgumentError) no preset is named "pytorch"; did you mean "torch"? GradScaler.presets/0 lists all
   """

@@ -41,6 +41,9 @@ defmodule GradScaler.Defn do
   Mean, variance and decisions have the bits of `GradScaler.update/2` where products and sums are
   rounded apart, as in `Nx.BinaryBackend`. A compiler that rounds the two at once may give another
   last digit.
+
+  The flag `:stop` ends nothing here, as no event is kept: outliers are skipped or clipped on. End the
+  training where `state.guard_run` reaches the policy's `guard_limit`.
   """
   alias GradScaler.{Factor, Leaf, Native, Policy, State, Tree}
 
