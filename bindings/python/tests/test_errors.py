@@ -689,7 +689,7 @@ def before_0_3(**keys):
         ({}, "empty"),
         ({"color": 3}, "gradscaler.formats()"),
         ({"preset": "torch"}, "format"),
-        ({"saved": "00"}, "preset"),
+        ({"saved": "00"}, "saved"),
         ({"scale": math.nan, "growth_interval": 5, "_growth_tracker": 0}, "state['scale'] is nan"),
         ({"a": {"scale": -1.0, "growth_interval": 5, "_growth_tracker": 0}}, "state['a']['scale'] is -1"),
         ({"scale": 1.0, "growth_interval": "x", "_growth_tracker": 0}, "state['growth_interval'] is \"x\""),

@@ -1306,9 +1306,10 @@ class Scaler:
         return self._loaded(head["preset"], policy, loaded, notes)
 
     def _load_saved(self, state: Mapping[str, Any]) -> Sequence[Note]:
-        """What state_dict returned before 0.3: bytes in hexadecimal."""
+        """What state_dict returned before 0.3, bytes in hexadecimal, or that of TensorScaler, which has no preset."""
+        state = {"preset": "none", **state}
         for key in ("preset", "saved"):
-            if not isinstance(state.get(key), str):
+            if not isinstance(state[key], str):
                 raise KeyError(f"the state has no text {key!r}")
         policy, loaded = _unhex(state["saved"], "state['saved']", state["preset"])
         return self._loaded(state["preset"], policy, loaded, [])

@@ -3,6 +3,7 @@
 
 import math
 import random
+import warnings
 
 import pytest
 import torch
@@ -354,6 +355,12 @@ def test_a_guard_without_a_threshold_is_warned_of():
         with pytest.warns(UserWarning, match="^nothing is guarded by the preset .* without a threshold") as told:
             make()
         assert told[0].filename == __file__
+    saved = GradScaler("cpu", policy=Policy("recommended", guard_ratio=3)).state_dict()
+    with pytest.warns(UserWarning) as told:
+        scaler = TensorScaler("megatron_skip")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaler.load_state_dict(saved)
     with pytest.raises(ValueError, match="device is 'guard', which is a preset: GradScaler"):
         GradScaler("guard")
 
@@ -378,3 +385,17 @@ def test_tensor_scaler_reads_what_the_others_saved():
     with pytest.raises(gradscaler.Error, match="keys of no format"):
         scaler.load_state_dict({"weights": 1.0})
     assert scaler.loss_scale == 8.0
+
+
+def test_what_tensor_scaler_saved_is_read_by_the_others():
+    kept = TensorScaler("megatron", init_scale=8.0, guard_ratio=3).state_dict()
+    for saved in kept, {"saved": kept["saved"]}:  # of before it had a preset
+        for make in gradscaler.Scaler, lambda: GradScaler("cpu"), TensorScaler:
+            scaler = make()
+            scaler.load_state_dict(saved)
+            other = gradscaler.Scaler("none")
+            other.load_state_dict(scaler.state_dict())
+            assert (other.loss_scale, other.policy.guard_ratio, other.policy.hysteresis) == (8.0, 3.0, 2)
+    scaler = TensorScaler()
+    scaler.load_state_dict(kept)
+    assert repr(scaler.policy) == "Policy('megatron', init_scale=8.0, guard_ratio=3.0)"

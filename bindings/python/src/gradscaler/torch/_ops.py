@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -215,7 +215,8 @@ class TensorScaler:
 
     def state_dict(self) -> dict[str, Any]:
         """Policy and state, for a checkpoint."""
-        return {"saved": c.gsc_state_save(self.policy, State.from_buffer_copy(data(self.state))).hex()}
+        saved = c.gsc_state_save(self.policy, State.from_buffer_copy(data(self.state)))
+        return {"preset": self.policy.preset, "saved": saved.hex()}
 
     def load_state_dict(self, state: Any) -> Sequence[Note]:
         """Restores what state_dict returned, in the same tensors; nothing is changed on an error.
@@ -223,9 +224,8 @@ class TensorScaler:
         What GradScaler, gradscaler.Scaler or a framework has saved will do, too: as in Scaler.load_state_dict. Returned
         are its notes, such as on a guard of this scaler that the checkpoint replaces.
         """
-        other = Scaler(self.policy)
-        if isinstance(state, Mapping) and "saved" in state:
-            state = {"preset": "none", **state}  # ours has no name of its own
+        other = Scaler("none")
+        other.policy, other.preset = self.policy, self.policy.preset  # Scaler(self.policy) may warn, which was done
         notes = other.load_state_dict(state)
         self.policy, self._saved = other.policy, bytes(other.policy).hex()
         self.state.copy_(torch.frombuffer(other.state, dtype=torch.uint8))

@@ -1098,7 +1098,7 @@ class GradScaler(torch.amp.GradScaler):
             policy, state = _of_torch(state_dict, policy)
         elif own and (state_dict.get("format") == "gradscaler" or ("saved" in state_dict and "scale" in missing)):
             other = base.Scaler("none")
-            notes = list(other.load_state_dict({"preset": "none", **state_dict}))  # TensorScaler's has none
+            notes = list(other.load_state_dict(state_dict))
             policy, state = Policy.from_buffer_copy(other.policy), other.state
         else:
             try:
