@@ -580,6 +580,24 @@ def test_of_several_optimizers_each_is_known_and_the_bad_one_is_in_the_message()
     assert not one.step_was_skipped and one.report_of(first) is None
 
 
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("found", [0.0, 1.0])
+def test_the_reason_is_of_what_others_wrote_into_found_inf(found, fused):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([parameter], lr=0.1, fused=fused)
+    one = GradScaler("cpu")
+    one.scale(torch.ones(()))
+    parameter.grad = torch.tensor([1.0, 1.0 if found else math.inf])
+    one.unscale_(optimizer)
+    (tensor,) = one._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+    tensor.fill_(found)
+    one.step(optimizer)
+    said = "skipped: found_inf is not 0, though the gradients are finite: others wrote it" if found else ""
+    assert one.reason == said and one.step_was_skipped == bool(found)
+    one.update()
+    assert one.reason == said
+
+
 def test_a_disabled_scaler_knows_nothing_and_says_so():
     one, model = GradScaler("cpu", enabled=False), torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

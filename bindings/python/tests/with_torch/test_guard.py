@@ -343,7 +343,10 @@ def test_found_inf_that_others_wrote_rules_beside_the_guard(found, norm, skipped
     tensor.fill_(found)
     scaler.step(optimizer)
     assert scaler.step_was_skipped == skipped
+    reason = scaler.reason
+    assert reason.startswith("skipped") == skipped and ("others wrote it" in reason) == (found != 0)
     scaler.update()
+    assert scaler.reason == reason
 
 
 def test_a_guard_without_a_threshold_is_warned_of():

@@ -76,6 +76,7 @@ class _Found:
         words = report if isinstance(report, torch.Tensor) else torch.frombuffer(report, dtype=torch.float32, count=1)
         self.found = words.view(()) if words is not report else report.view(torch.float32)[0]
         self.version = self.found._version
+        self.ruling: Mapping[Any, torch.Tensor] = {}  # found_inf by device, which others may have written since
         self.scale: Any = 1.0  # on a device a tensor
         self.captured = False  # in a graph, each replay of which finds anew
         self.alike = True  # whether other ranks have parameters of the same names
@@ -492,7 +493,7 @@ class GradScaler(torch.amp.GradScaler):
         norm = None if max_norm is None else self._clipped(found, float(max_norm))
         if writes and found.rest:
             found.rest.put_back()
-        state["found_inf_per_device"] = {found.found.device: found.found} if any_there else {}
+        state["found_inf_per_device"] = found.ruling = {found.found.device: found.found} if any_there else {}
         if self._looks_over:
             self._looks_over, self._said = False, None
             self._looks.clear()
@@ -841,8 +842,10 @@ class GradScaler(torch.amp.GradScaler):
         whose part of the norm's square grew most: those of report.grew, on several ranks of this one's own.
         """
         reports = [self._seen(found) for found in self._looks.values()]
-        bad = [name for report in reports for name in report.bad]
-        if any(report.overflow for report in reports):
+        if any(tensor.item() for found in self._looks.values() for tensor in found.ruling.values()):
+            if not any(report.overflow for report in reports):
+                return "skipped: found_inf is not 0, though the gradients are finite: others wrote it"
+            bad = [name for report in reports for name in report.bad]
             return f"skipped: Inf or NaN in the gradients of {_some(bad)}" if bad else "skipped: overflow"
         if self._said is None:
             return ""
