@@ -4,6 +4,7 @@
 # machine has installed stays as it is.
 debian() {
   local root=$PWD/build/roots/$1 apt=$PWD/build/roots/$1.apt from deb
+  set -e # $(debian ...) is without: a part of a system would be taken for all of it
   if [ ! -d "$root" ]; then
     # All lines are read: apt-get dies of a pipe that is closed.
     from=$(apt-get indextargets --format '$(REPO_URI)' | awk '/\/debian\/$/ && !found++')
