@@ -96,6 +96,20 @@ def test_joined_reasons_are_those_of_the_signals_that_had_one():
         assert scaler.reason == own + loss
 
 
+def test_the_first_of_joined_reasons_is_the_one_that_decided():
+    norms, losses = (Scaler("none", guard_norm=4, guard_flags=Guard.CLIP) for _ in range(2))
+    half, quarter = (f"clipped: multiplied by {4 / n:g}: the norm, {n}, is above 4, 1 in a row" for n in (8, 16))
+    for first, second, said in (
+        (8.0, 16.0, f"{quarter}; {half}"),
+        (16.0, 8.0, f"{quarter}; {half}"),
+        (8.0, math.inf, f"skipped: overflow; {half}"),
+    ):
+        fed(norms, 2.0, first)
+        fed(losses, 2.0, second)
+        norms.join(losses)
+        assert norms.reason == said
+
+
 @pytest.mark.parametrize("number", [2.5, -3.0, 0.0, 1e-100])
 def test_the_report_of_a_number_is_a_value(number):
     report = Report.of_number(number)

@@ -827,7 +827,8 @@ class Scaler:
         >>> scaler.reason
         'skipped: the norm, 3, is above 2, 1 in a row'
 
-        After `join` it has the reasons of both. The norm is left out where another scaler's state was taken over.
+        After `join` it has the reasons of both, first that of `multiplier`. The norm is left out where another scaler's
+        state was taken over.
         """
         if self._joined is not None:
             return self._joined
@@ -1067,7 +1068,8 @@ class Scaler:
         """
         if not isinstance(other, Scaler):
             raise TypeError(f"other must be a gradscaler.Scaler, not {_short(other)}")
-        reasons = filter(None, (self.reason, other.reason))
+        deciding_first = sorted((self, other), key=lambda scaler: scaler.multiplier)
+        reasons = [scaler.reason for scaler in deciding_first if scaler.reason]
         with _naming():
             c.gsc_state_join(None, self.state, other.state, self.state)
         self._joined = "; ".join(reasons)
