@@ -195,13 +195,16 @@ def _meant(name: str) -> str:
     return f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(_FIELDS)}"
 
 
-def warn_if_idle(policy: Policy, level: int) -> None:
-    """Says of a policy that looks as if it guarded, and has no rule to do so by, that it does not."""
+def warn_if_idle(policy: Policy) -> None:
+    """Says of a policy that looks as if it guarded, and has no rule to do so by, that it does not, where it is made."""
     given = [name for name in _GUARD_FIELDS if getattr(policy, name)]
     if not policy.guards and (given or policy.preset in _NEED_A_NORM):
         what = f"the preset {policy.preset!r}" if policy.preset in _NEED_A_NORM else ", ".join(given)
         why = "without a threshold: set guard_norm, guard_ratio or guard_sigmas"
-        warnings.warn(f"nothing is guarded by {what} {why}", stacklevel=level + 1)
+        frame, level = sys._getframe(1), 2
+        while frame.f_back and frame.f_globals.get("__name__", "").startswith("gradscaler."):
+            frame, level = frame.f_back, level + 1
+        warnings.warn(f"nothing is guarded by {what} {why}", stacklevel=level)
 
 
 class Report(_structs.Report):
@@ -739,7 +742,7 @@ class Scaler:
     def __init__(self, preset: str | Policy = "recommended", *, threads: int = 1, **fields: float) -> None:
         self.policy = Policy(preset, **fields) if not isinstance(preset, Policy) else _copied(preset, fields)
         self.preset = self.policy.preset
-        warn_if_idle(self.policy, 2)
+        warn_if_idle(self.policy)
         self._state = State()
         self.threads = threads
         c.gsc_state_init(None, self.policy, None, self.state)

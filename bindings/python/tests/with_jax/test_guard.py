@@ -202,3 +202,13 @@ def test_a_corrected_mean_is_refused_without_the_handler(in_jnp):
     scaler = Scaler("none", guard_ratio=3.0, guard_decay=0.9, guard_limit=3, guard_flags=Guard.CORRECTED)
     with pytest.raises(NotImplementedError, match="CORRECTED"):
         scaler.update(gradscaler.jax.Report.of_number(1.0))
+
+
+def test_a_guard_without_a_threshold_is_warned_of_where_it_is_made():
+    for make in (
+        lambda: Scaler("optax_skip"),
+        lambda: Scaler.from_state_dict({"loss_scale": 8.0, "counter": 0}, policy="megatron_skip"),
+    ):
+        with pytest.warns(UserWarning, match="^nothing is guarded by the preset .* without a threshold") as told:
+            make()
+        assert told[0].filename == __file__

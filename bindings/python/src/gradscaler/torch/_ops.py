@@ -154,7 +154,7 @@ class TensorScaler:
         self, policy: str | Policy = "torch", device: str | torch.device = "cpu", *, want: int = 0, **fields: float
     ) -> None:
         self.policy, self.want, state = _policy_of(policy, fields), int(want), State()
-        warn_if_idle(self.policy, 2)
+        warn_if_idle(self.policy)
         self._saved = bytes(self.policy).hex()
         c.gsc_state_init(None, self.policy, None, state)
         self.state = torch.frombuffer(state, dtype=torch.uint8).to(device, copy=True)

@@ -216,7 +216,7 @@ class GradScaler(torch.amp.GradScaler):
         if "init_scale" in fields and base._number("init_scale", fields["init_scale"]) <= 0:
             raise ValueError(f"init_scale is {fields['init_scale']}: it must be finite and above 0")
         self._policy = _policy(policy, fields)
-        base.warn_if_idle(self._policy, 3)
+        base.warn_if_idle(self._policy)
         if (on_stall is not None or min_scale) and not self._policy.stall_limit:  # a floor hides stalls
             self._policy.stall_limit = _STALL_LIMIT
         self._init_scale = self._policy.init_scale or 1.0
