@@ -670,6 +670,8 @@ TEST_CASE("a guard judges on the device as on the CPU, to the bit")
         policy.guard_limit = random.next() % 6;
         policy.guard_sample = static_cast<uint32_t>(random.next() % 3);
         policy.guard_flags = static_cast<uint32_t>(random.next() % 256);
+        if (!(policy.guard_flags & GSC_GUARD_CLIP))
+            policy.guard_flags &= ~(GSC_GUARD_CLIP_MORE | GSC_GUARD_CLIP_TO_MEAN);
         policy.quirks = GSC_QUIRK_LOCKS_OUT;
         gsc_state state, other;
         REQUIRE(gsc_state_init(nullptr, &policy, nullptr, &state, nullptr) == GSC_OK);
