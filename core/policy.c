@@ -326,8 +326,7 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     }
     CHECK(min_scale, 0, gsc_max_scale(p),
           p->min_scale == 0 ||
-              (gsc_usable(gsc_format(p, p->min_scale)) && gsc_usable(gsc_min_scale(p)) &&
-               gsc_min_scale(p) <= gsc_max_scale(p)),
+              (gsc_usable(gsc_format(p, p->min_scale)) && gsc_usable(gsc_min_scale(p))),
           "above 0, finite and at most max_scale, all in the policy's arithmetic, or 0");
     CHECK(ceiling_rule, 0, GSC_LIMIT_HOLD, p->ceiling_rule <= GSC_LIMIT_HOLD,
           "one of the rules of limits");

@@ -17,14 +17,8 @@ if [ ! -d "$prefix" ]; then
   cmake --install "$scratch/build" --prefix "$prefix" >/dev/null
 fi
 
-# The folder of packages takes the place of the registry.
-mkdir -p "$CARGO_HOME" "$scratch/vendor" "$scratch/user/src"
-printf '[source.crates-io]\nreplace-with = "vendor"\n[source.vendor]\ndirectory = "%s"\n' "$scratch/vendor" >"$CARGO_HOME/config.toml"
-for crate in "${crates[@]}"; do
-  tar -C "$scratch/vendor" -xzf "$crate"
-  printf '{"files": {}, "package": "%s"}' "$(sha256sum <"$crate" | cut -d' ' -f1)" \
-    >"$scratch/vendor/$(basename "$crate" .crate)/.cargo-checksum.json"
-done
+vendor "$CARGO_HOME" "$scratch/vendor" "$scratch/vendor" "${crates[@]}"
+mkdir -p "$scratch/user/src"
 cp "$scratch"/vendor/gradscaler-[0-9]*/examples/train_step.rs "$scratch/user/src/main.rs"
 cd "$scratch/user"
 # user FEATURES CARGO...: builds and runs the program.

@@ -288,17 +288,22 @@ def _hint(why: str) -> str:
 
 def _with_names(note: _structs.Note) -> str:
     """The sentence of a note with the name of a rule instead of its number."""
-    text, name = note.message.decode(errors="replace"), told(note.field.decode(), note.value)
-    return re.sub(rf"\b(is|at) {int(note.value)}\b", rf"\1 {name}", text) if "." in name and name[0].isalpha() else text
+    text, name = note.message.decode(errors="replace"), _named(note.field.decode(), note.value)
+    return re.sub(rf"\b(is|at) {int(note.value)}\b", rf"\1 {name}", text) if name else text
+
+
+def _named(field: str, value: float) -> str:
+    """The names of a rule or of bits; empty where the field takes a number, or the value has none."""
+    takes = _structs.Policy._takes_.get(field)
+    if takes is None or value != int(value):
+        return ""
+    members = [each for each in takes if each == value] or [each for each in takes if each & int(value)]
+    return "|".join(f"{takes.__name__}.{each.name}" for each in members)
 
 
 def told(field: str, value: float) -> str:
-    """The value of a field as one would write it: rules and bits by their names."""
-    takes = _structs.Policy._takes_.get(field)
-    if takes is None or value != int(value):
-        return repr(value)
-    members = [each for each in takes if each == value] or [each for each in takes if each & int(value)]
-    return "|".join(f"{takes.__name__}.{each.name}" for each in members) or repr(value)
+    """The value of a field as one would write it."""
+    return _named(field, value) or repr(value)
 
 
 def _rounded(value: int) -> float | None:

@@ -129,8 +129,7 @@ class Policy(_structs.Policy):
         if format is None:
             raise TypeError("format must be the name of one of gradscaler.formats(), not None")
         policy = cls(_preset_of(format) if preset is None else preset)
-        notes = _checkpoints.settings(policy, settings, format, prefix, preset is not None)
-        vars(policy)["notes"] = notes
+        vars(policy)["notes"] = _checkpoints.settings(policy, settings, format, prefix, preset is not None)
         with _naming(policy=""):
             for name, value in fields.items():
                 policy._set(name, value)

@@ -218,13 +218,10 @@ impl<T: Element> DeviceBuffer<T> {
     ///
     /// As [`from_slice`](Self::from_slice).
     pub fn zeros(device: &Device, count: usize) -> Result<Self> {
-        let size = match count.checked_mul(size_of::<T>()) {
-            Some(size) => size,
-            None => {
-                let message = format!("is {count}, which no memory holds");
-                return Err(Error::new(Status::MEMORY, "count", message));
-            }
-        };
+        let size = count.checked_mul(size_of::<T>()).ok_or_else(|| {
+            let message = format!("is {count}, which no memory holds");
+            Error::new(Status::MEMORY, "count", message)
+        })?;
         let block = Block::new(device, size)?;
         let zeros = vec![0u8; size.min(1 << 26)];
         for at in (0..size).step_by(1 << 26) {
@@ -500,7 +497,13 @@ impl DeviceScaler {
         tensors: &mut [DeviceTensorMut<'_>],
         options: impl Into<DeviceOptions>,
     ) -> Result<()> {
-        self.in_place(sys::gsc_scale, tensors, options.into(), Verdict::None)
+        self.in_place(
+            sys::gsc_scale,
+            self.factor(),
+            tensors,
+            options.into(),
+            Verdict::None,
+        )
     }
 
     /// Likewise into other memory, which may have other dtypes.
@@ -516,7 +519,14 @@ impl DeviceScaler {
         options: impl Into<DeviceOptions>,
     ) -> Result<()> {
         let options = options.into();
-        self.elsewhere(sys::gsc_scale, tensors, out, options, Verdict::None)
+        self.elsewhere(
+            sys::gsc_scale,
+            self.factor(),
+            tensors,
+            out,
+            options,
+            Verdict::None,
+        )
     }
 
     /// Divides gradients by the scale in place, and makes the report that
@@ -526,7 +536,13 @@ impl DeviceScaler {
         tensors: &mut [DeviceTensorMut<'_>],
         options: impl Into<DeviceOptions>,
     ) -> Result<()> {
-        self.in_place(sys::gsc_unscale, tensors, options.into(), Verdict::OfPolicy)
+        self.in_place(
+            sys::gsc_unscale,
+            self.factor(),
+            tensors,
+            options.into(),
+            Verdict::OfPolicy,
+        )
     }
 
     /// Likewise into other memory, which may have other dtypes.
@@ -537,7 +553,14 @@ impl DeviceScaler {
         options: impl Into<DeviceOptions>,
     ) -> Result<()> {
         let options = options.into();
-        self.elsewhere(sys::gsc_unscale, tensors, out, options, Verdict::OfPolicy)
+        self.elsewhere(
+            sys::gsc_unscale,
+            self.factor(),
+            tensors,
+            out,
+            options,
+            Verdict::OfPolicy,
+        )
     }
 
     /// [`unscale`](Self::unscale), with the gradients clipped to a global norm, as
@@ -579,6 +602,7 @@ impl DeviceScaler {
         let options = options.into();
         self.elsewhere(
             sys::gsc_accumulate,
+            self.factor(),
             tensors,
             out,
             options,
@@ -676,9 +700,14 @@ impl DeviceScaler {
         tensors: &mut [DeviceTensorMut<'_>],
         options: impl Into<DeviceOptions>,
     ) -> Result<()> {
-        self.fill(0, tensors.iter().map(|tensor| &tensor.0))?;
-        let (factor, call) = (self.guard_factor()?, (sys::gsc_unscale as _, 0));
-        self.enqueue(Some(call), factor, options.into(), Verdict::None)
+        let factor = self.guard_factor()?;
+        self.in_place(
+            sys::gsc_unscale,
+            factor,
+            tensors,
+            options.into(),
+            Verdict::None,
+        )
     }
 
     /// Likewise into other memory, which may have other dtypes.
@@ -688,11 +717,15 @@ impl DeviceScaler {
         out: &mut [DeviceTensorMut<'_>],
         options: impl Into<DeviceOptions>,
     ) -> Result<()> {
-        same_length(tensors.len(), out.len())?;
-        self.fill(0, tensors)?;
-        self.fill(1, out.iter().map(|tensor| &tensor.0))?;
-        let (factor, call) = (self.guard_factor()?, (sys::gsc_unscale as _, 1));
-        self.enqueue(Some(call), factor, options.into(), Verdict::None)
+        let (factor, options) = (self.guard_factor()?, options.into());
+        self.elsewhere(
+            sys::gsc_unscale,
+            factor,
+            tensors,
+            out,
+            options,
+            Verdict::None,
+        )
     }
 
     /// Makes one of the lists; memory of another device is refused.
@@ -718,17 +751,19 @@ impl DeviceScaler {
     fn in_place(
         &mut self,
         call: ListCall,
+        factor: *const sys::gsc_factor,
         tensors: &[DeviceTensorMut<'_>],
         options: DeviceOptions,
         verdict: Verdict,
     ) -> Result<()> {
         self.fill(0, tensors.iter().map(|tensor| &tensor.0))?;
-        self.enqueue(Some((call, 0)), self.factor(), options, verdict)
+        self.enqueue(Some((call, 0)), factor, options, verdict)
     }
 
     fn elsewhere(
         &mut self,
         call: ListCall,
+        factor: *const sys::gsc_factor,
         tensors: &[DeviceTensor<'_>],
         out: &[DeviceTensorMut<'_>],
         options: DeviceOptions,
@@ -737,7 +772,7 @@ impl DeviceScaler {
         same_length(tensors.len(), out.len())?;
         self.fill(0, tensors)?;
         self.fill(1, out.iter().map(|tensor| &tensor.0))?;
-        self.enqueue(Some((call, 1)), self.factor(), options, verdict)
+        self.enqueue(Some((call, 1)), factor, options, verdict)
     }
 
     /// A state starts with its factor.

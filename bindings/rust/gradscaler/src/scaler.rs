@@ -80,13 +80,10 @@ impl State {
         }
         let outcome = if events.contains(Event::CLIPPED) {
             format!("clipped: multiplied by {}", short(self.0.guard_multiplier))
+        } else if self.skip() {
+            "skipped".into()
         } else {
-            let outcome = if self.skip() {
-                "skipped"
-            } else {
-                "let through"
-            };
-            outcome.into()
+            "let through".into()
         };
         let (threshold, run) = (self.guard_threshold(), self.guard_run());
         Some(if threshold == 0.0 || run == 0 {

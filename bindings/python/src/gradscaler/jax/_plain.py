@@ -148,10 +148,15 @@ def multiply(factor: jax.Array, by: float) -> jax.Array:
     return _checked(product, _usable(factor))
 
 
+def clipping(norm: jax.Array, max_norm: float) -> jax.Array:
+    """What gsc_factor_clip multiplies by, in float32."""
+    return jnp.minimum(jnp.float32(max_norm) / (norm + jnp.float32(1e-6)), 1)
+
+
 def clip(factor: jax.Array, report: jax.Array, *, max_norm: float) -> jax.Array:
-    """As gsc_factor_clip; the coefficient is computed in float32."""
+    """As gsc_factor_clip."""
     squares = _pair(_structs.Report, report, "sum_squares")
-    coefficient = jnp.minimum(jnp.float32(max_norm) / (root(squares) + jnp.float32(1e-6)), 1)
+    coefficient = clipping(root(squares), max_norm)
     inverse = b.read(factor, _INVERSE)
     inverse = b.select(coefficient < 1, b.times(inverse, _wide(coefficient)), inverse)
     words = [*(factor[i] for i in (0, 1)), inverse[1], inverse[0], factor[4], b.to_float(inverse), factor[6], factor[7]]

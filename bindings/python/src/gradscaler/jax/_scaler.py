@@ -478,8 +478,7 @@ class Scaler:
             return grads
         tree, share = _Tree(grads, "grads"), _plain.b.read(_plain.guarded(self.state), 2)
         if max_norm is not None:
-            done = jnp.minimum(jnp.float32(max_norm) / (report.norm + jnp.float32(1e-6)), 1)
-            share = _plain.b.divided(share, _plain.b.of_float(_plain.as_bits(done)))
+            share = _plain.b.divided(share, _plain._wide(_plain.clipping(report.norm, max_norm)))
             share = _plain.b.select(_plain.b.less(_plain.b.double(1.0), share), _plain.b.double(1.0), share)
         number = _plain._multiplier(share, jnp.bool_(True))
 

@@ -83,9 +83,8 @@ class _Found:
         self.seen: Report | None = None
         self.clip: Any = None  # by which max_norm has multiplied them
         self.whose: list = []  # as _whose() has it, if names may be asked for
-        self.shares: tuple[torch.Tensor, torch.Tensor] | None = (
-            None  # of the norm's square: of each gradient, and usual
-        )
+        # Shares of the norm's square: of each gradient, and what is usual.
+        self.shares: tuple[torch.Tensor, torch.Tensor] | None = None
         self.optimizer: Callable[[], Any] = _nothing
 
     def read(self, names: Callable[[], list[str]]) -> Report:
@@ -239,9 +238,8 @@ class GradScaler(torch.amp.GradScaler):
         self._expected = False  # whether it is of the scale in force, and not of one from before
         self._judged: Any = None  # a policy that guards: the state after the update of the step that is under way
         self._said: tuple[Any, Any] | None = None  # and what the state was before it, of the last step that was judged
-        self._usual: dict[
-            int, tuple[tuple, torch.Tensor]
-        ] = {}  # by the id of an optimizer: shares of its gradients in the norm
+        # By the id of an optimizer: those of its parameters that had gradients, and their usual shares in the norm.
+        self._usual: dict[int, tuple[tuple, torch.Tensor]] = {}
 
     # ---- the rules: torch's own methods read and write these three ----
 
