@@ -159,6 +159,7 @@ clients() {
 recorded_steps() {
   [ -e build/parity/steps.bin ] && return
   venv numpy scikit-learn matplotlib ml_dtypes
+  python_binding
   mkdir -p build/parity
   say "recording 200 steps of scaled gradients"
   $python tests/parity/record.py build/parity/steps.new
