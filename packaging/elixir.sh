@@ -36,7 +36,7 @@ folder=gradscaler-elixir-$version
 mkdir "$elixir/$folder"
 project 'GradScaler.MixProject.add_sources()'
 project 'IO.puts(Enum.join(Mix.Project.config()[:package][:files], "\n"))' | while read -r file; do
-  cp -R "$clone/bindings/elixir/$file" "$elixir/$folder"
+  (cd "$clone/bindings/elixir" && cp --parents "$file" "$elixir/$folder")
 done
 project 'GradScaler.MixProject.remove_sources()'
 tarball "$packages/$folder.tar.gz" "$elixir" "$folder"

@@ -73,16 +73,22 @@ defmodule GradScaler.MixProject do
 
   def application, do: [extra_applications: [:logger]]
 
+  defp package, do: [licenses: ["MIT"], links: %{}, files: files()]
+
   # The C sources travel along, in a folder that is there while the package is built; in a release the
-  # checksums of the precompiled NIFs, too.
-  defp package do
-    [
-      licenses: ["MIT"],
-      links: %{},
-      files:
-        ~w(lib c_src source Makefile mix.exs precompiled.exs .formatter.exs README.md LICENSE) ++
-          Path.wildcard("checksums.exs")
-    ]
+  # checksums of the precompiled NIFs, too. Each file is named: those of a folder Hex packs in the order of the disk.
+  @sources ["core", "include", "bindings/xla"]
+  @own ~w(lib c_src Makefile mix.exs precompiled.exs checksums.exs .formatter.exs README.md)
+  defp files do
+    sources = for path <- regular("../../", @sources), do: Path.join("source", path)
+    regular("", @own) ++ sources ++ ["LICENSE"]
+  end
+
+  defp regular(base, names) do
+    for name <- names,
+        path <- [base <> name | Path.wildcard(base <> name <> "/**")],
+        File.regular?(path),
+        do: String.replace_prefix(path, base, "")
   end
 
   defp aliases do
@@ -100,7 +106,7 @@ defmodule GradScaler.MixProject do
   def add_sources do
     remove_sources()
 
-    for folder <- ["core", "include", "bindings/xla"] do
+    for folder <- @sources do
       File.mkdir_p!(Path.join("source", Path.dirname(folder)))
       File.cp_r!(Path.join("../..", folder), Path.join("source", folder))
     end
