@@ -1066,17 +1066,31 @@ static void note_entries(const reading *r, struct notes *notes)
     note_ignored(r, notes);
 }
 
+/* What a policy is where nothing moves the scale: of its rules the guard's alone, which are its
+ * last fields. */
+static gsc_policy fixed_at(const gsc_policy *p, double scale)
+{
+    gsc_policy made = *p;
+    memset(&made, 0, offsetof(gsc_policy, guard_norm));
+    made.struct_size = GSC_POLICY_SIZE;
+    made.init_scale = scale;
+    return made;
+}
+
 static gsc_status read_policy(reading *r, gsc_error *err)
 {
+    const gsc_policy asked = r->s.policy;
     gsc_error why;
     /* A state may have a scale that no policy starts with. */
     if (r->where == SAVED && !gsc_usable(gsc_format(&r->s.policy, r->fixed)))
         r->fixed = r->fixed == r->fixed ? 1 : NAN;
-    if (r->fixed == r->fixed)
-        r->s.policy = (gsc_policy){.struct_size = GSC_POLICY_SIZE,
-                                   .init_scale = r->fixed,
-                                   .arithmetic = r->s.policy.arithmetic,
-                                   .overflow_test = r->s.policy.overflow_test};
+    if (r->fixed == r->fixed) {
+        r->s.policy = (gsc_policy){.struct_size = GSC_POLICY_SIZE, .init_scale = r->fixed};
+        if (r->where == SET) /* a checkpoint says what its own scaler did, which had no guard */
+            r->s.policy = fixed_at(&asked, r->fixed);
+        r->s.policy.arithmetic = asked.arithmetic;
+        r->s.policy.overflow_test = asked.overflow_test;
+    }
     const gsc_status status = gsc_policy_check_full(&r->s.policy, 0, &why);
     return status == GSC_OK ? GSC_OK : fail_for(r, &why, err);
 }
@@ -1701,9 +1715,9 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
     const char *bf16 = bf16_section(&r);
     if (!bf16)
         GSC_TRY(read_all(&r, &none, err));
-    else if (!policy || moves(policy))
-        r.s.policy = (gsc_policy)GSC_POLICY_INIT;
-    else if (policy->init_scale != 0)
+    else if (moves(&r.s.policy))
+        r.s.policy = fixed_at(&r.s.policy, 0);
+    else if (r.s.policy.init_scale != 0)
         r.s.policy.init_scale = 1;
     GSC_TRY(gsc_struct_write(&r.s.policy, GSC_POLICY_SIZE, out, false, 5, "out", err));
     if (bf16)

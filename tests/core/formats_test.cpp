@@ -1162,6 +1162,21 @@ TEST_CASE("settings are read below a prefix, and unknown ones are told", "[forma
     CHECK(settings("deepspeed", list, &torch, "fp16").policy.growth_rule == GSC_GROWTH_EXACT);
 }
 
+TEST_CASE("where settings switch scaling off, the guard of the policy stays", "[formats]")
+{
+    gsc_policy guarded = preset("recommended"), wanted = preset("none");
+    guarded.guard_norm = wanted.guard_norm = 5;
+    guarded.guard_limit = wanted.guard_limit = 3;
+    guarded.guard_flags = wanted.guard_flags = GSC_GUARD_CLIP | GSC_GUARD_CLIP_MORE;
+    CHECK(same(settings("deepspeed", entries_of("bf16.enabled 1"), &guarded).policy, wanted));
+    wanted.init_scale = 128;
+    wanted.arithmetic = guarded.arithmetic;
+    for (const char *off : {"fp16 1 loss_scale 128", "bf16 1 loss_scale 128"}) {
+        INFO(off);
+        CHECK(same(settings("megatron", entries_of(off), &guarded).policy, wanted));
+    }
+}
+
 TEST_CASE("DeepSpeed scales nothing in bf16", "[formats]")
 {
     const gsc_policy torch = preset("torch"), guard = preset("guard"), fixed = preset("static");
