@@ -475,6 +475,13 @@ GSC_INLINE half f8_e4m3fn_to_f16(quarter bits)
 }
 
 /* What is summed of bytes is found from their bits. */
+GSC_INLINE floats byte_widen(enum gsc_dtype dtype, ints bits, int k, quarter from)
+{
+    (void)bits, (void)k;
+    return dtype == gsc_f8_e5m2 ? f16_widen(bytes_up(from, 8))
+                                : floats_mul(f16_widen(f8_e4m3fn_to_f16(from)), floats_set(0x1p8f));
+}
+
 typedef int byte_values;
 enum { SUMS_WITH_TABLE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
 

@@ -350,22 +350,6 @@ GSC_INLINE half f16_narrow(floats x)
 
 /* ---- bytes ---- */
 
-/* Each in 2 bytes, shifted up by 8 or less. */
-GSC_INLINE half bytes_up(quarter x, int count)
-{
-    return _mm256_slli_epi16(_mm256_cvtepu8_epi16(x), count);
-}
-
-/* Of 2^-8 of the value; a NaN, which is no NaN with less bits of exponent, gets them all. */
-GSC_INLINE half f8_e4m3fn_to_f16(quarter from)
-{
-    const __m256i upper = bytes_up(from, 8);
-    const __m256i bits =
-        _mm256_and_si256(_mm256_srai_epi16(upper, 1), _mm256_set1_epi16((short)0xbf80));
-    const __m256i next = _mm256_add_epi16(bits, _mm256_set1_epi16(0x80));
-    return _mm256_or_si256(bits, _mm256_and_si256(next, _mm256_set1_epi16(0x4000)));
-}
-
 /*
  * What is summed of bytes: the two upper bytes of a float that is their value's magnitude, the
  * lower two are 0. A permute and interleaving take less time than conversions from f16.
@@ -397,6 +381,14 @@ GSC_INLINE byte_values byte_values_load(enum gsc_dtype dtype)
     return (byte_values){load(third), load(third + 64), load(fourth), load(fourth + 64)};
 }
 
+/* `magnitudes` with the signs of `bits`. A permute of 128 bytes does not look at these. */
+GSC_INLINE ints byte_signed(ints bits, ints magnitudes)
+{
+    enum { FROM_B_WHERE_A = 0xca };
+    return _mm512_ternarylogic_epi64(_mm512_set1_epi8((char)0x80), bits, magnitudes,
+                                     FROM_B_WHERE_A);
+}
+
 /* Vector k has elements 4k to 4k + 3 of each 16. */
 GSC_INLINE floats byte_value(enum gsc_dtype dtype, byte_values t, ints bits, int k)
 {
@@ -410,7 +402,30 @@ GSC_INLINE floats byte_value(enum gsc_dtype dtype, byte_values t, ints bits, int
                                           : _mm512_unpackhi_epi16(zero, upper));
 }
 
-/* Lanes of such vectors into their order: 4 by 4 parts are transposed. */
+/*
+ * Vector k of 64 bytes, in order: where bytes are put so that a value's upper two come to lie in
+ * the lower or upper half of its float, half of the interleaving is shifts.
+ */
+static const uint8_t byte_places[64] = {
+    0,  16, 1,  17, 2,  18, 3,  19, 32, 48, 33, 49, 34, 50, 35, 51, 4,  20, 5,  21, 6,  22,
+    7,  23, 36, 52, 37, 53, 38, 54, 39, 55, 8,  24, 9,  25, 10, 26, 11, 27, 40, 56, 41, 57,
+    42, 58, 43, 59, 12, 28, 13, 29, 14, 30, 15, 31, 44, 60, 45, 61, 46, 62, 47, 63};
+
+GSC_INLINE floats byte_widen(enum gsc_dtype dtype, ints bits, int k, quarter from)
+{
+    const byte_values t = byte_values_load(dtype);
+    const __m512i x = _mm512_permutexvar_epi8(load(byte_places), bits);
+    const __m512i third = _mm512_permutex2var_epi8(t.third_low, x, t.third_high);
+    const __m512i fourth = byte_signed(x, _mm512_permutex2var_epi8(t.fourth_low, x, t.fourth_high));
+    const __m512i upper =
+        k < 2 ? _mm512_unpacklo_epi8(third, fourth) : _mm512_unpackhi_epi8(third, fourth);
+    (void)from;
+    return _mm512_castsi512_ps(k % 2 == 0
+                                   ? _mm512_slli_epi32(upper, 16)
+                                   : _mm512_and_si512(upper, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+/* Lanes of the vectors of byte_value into their order: 4 by 4 parts are transposed. */
 GSC_INLINE void byte_order(floats *a, floats *b, floats *c, floats *d)
 {
     enum { EVEN = 0x88, ODD = 0xdd };
@@ -442,13 +457,10 @@ GSC_INLINE table table_load(int kind, const gsc_table *from)
     return (table){_mm512_loadu_si512(from->results), _mm512_loadu_si512(from->results + 64)};
 }
 
-/* A permute of 128 bytes does not look at the sign. */
 GSC_INLINE ints table_results(enum gsc_dtype dtype, int kind, table t, ints bits)
 {
-    enum { FROM_B_WHERE_A = 0xca };
-    const __m512i results = _mm512_permutex2var_epi8(t.low, bits, t.high);
     (void)dtype, (void)kind;
-    return _mm512_ternarylogic_epi64(_mm512_set1_epi8((char)0x80), bits, results, FROM_B_WHERE_A);
+    return byte_signed(bits, _mm512_permutex2var_epi8(t.low, bits, t.high));
 }
 
 /* ---- doubles ---- */

@@ -158,11 +158,8 @@ GSC_INLINE floats widen(enum gsc_dtype dtype, const char *at, uint64_t left, int
         return floats_of(ints_shl(widen2(half_at(at, left, bits, k)), 16));
     case gsc_cb16:
         return small_widen(layout_of(dtype), widen2(half_at(at, left, bits, k)));
-    case gsc_f8_e5m2:
-        return f16_widen(bytes_up(quarter_at(at, left, bits, k), 8));
     default:
-        return floats_mul(f16_widen(f8_e4m3fn_to_f16(quarter_at(at, left, bits, k))),
-                          floats_set(0x1p8f));
+        return byte_widen(dtype, bits, k, quarter_at(at, left, bits, k));
     }
 }
 
