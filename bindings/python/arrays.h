@@ -321,8 +321,35 @@ static gsc_py_range *gsc_py_sorted(gsc_py_range *ranges, size_t n)
     return from;
 }
 
-/* Refuses a list that would write to the same memory twice. */
-static bool gsc_py_distinct(const gsc_py_list *list, const char *name)
+/*
+ * Refuses inputs in the memory of the output of another, which is written before they are read.
+ * `ranges` are the outputs, sorted and apart.
+ */
+static bool gsc_py_apart(const gsc_py_list *in, const gsc_py_range *ranges, size_t n)
+{
+    for (Py_ssize_t i = 0; n > 0 && i < in->n; i++) {
+        uintptr_t start = (uintptr_t)in->tensors[i].data;
+        uintptr_t end = start + (uintptr_t)in->views[i].len;
+        size_t first = 0, count = start < ranges[n - 1].end && end > ranges[0].start ? n : 0;
+        bool none = count == 0 || start == end;
+        while (count > 0) { /* the first that ends behind `start` */
+            size_t half = count / 2;
+            bool before = ranges[first + half].end <= start;
+            first += before ? half + 1 : 0;
+            count = before ? count - half - 1 : half;
+        }
+        for (; !none && first < n && ranges[first].start < end; first++)
+            if (ranges[first].index != i)
+                return gsc_py_raise_at(
+                    GSC_ERROR_OVERLAP, "tensors", i, ranges[first].index,
+                    PyUnicode_FromString("shares memory with the output of another: it would be "
+                                         "written before it is read"));
+    }
+    return true;
+}
+
+/* Refuses a list that would write to the same memory twice, or to that of the other inputs. */
+static bool gsc_py_distinct(const gsc_py_list *list, const char *name, const gsc_py_list *in)
 {
     gsc_py_range *ranges = PyMem_Malloc(2 * (size_t)list->n * sizeof *ranges + 1);
     size_t n = 0;
@@ -346,6 +373,7 @@ static bool gsc_py_distinct(const gsc_py_list *list, const char *name)
                                  PyUnicode_FromString("shares memory with another of the list: it "
                                                       "would be written twice"));
     }
+    ok = ok && (!in || gsc_py_apart(in, by_start, n));
     PyMem_Free(ranges);
     return ok;
 }
@@ -362,7 +390,7 @@ static bool gsc_py_lists_of(PyObject *tensors, PyObject *out, gsc_py_lists *list
     if (!out)
         return true;
     if (in_place)
-        return gsc_py_distinct(&lists->in, "tensors");
+        return gsc_py_distinct(&lists->in, "tensors", NULL);
     if (!gsc_py_list_of(out, &lists->out, true, where, "out"))
         return false;
     if (lists->in.n != lists->out.n) {
@@ -374,7 +402,7 @@ static bool gsc_py_lists_of(PyObject *tensors, PyObject *out, gsc_py_lists *list
             return gsc_py_raise_at(
                 GSC_ERROR_COUNT, "out", i, -1,
                 PyUnicode_FromString("has another shape or memory order than its input"));
-    return gsc_py_distinct(&lists->out, "out");
+    return gsc_py_distinct(&lists->out, "out", &lists->in);
 }
 
 static const gsc_py_where gsc_py_host = {-1, NULL, false};

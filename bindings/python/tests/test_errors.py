@@ -890,6 +890,28 @@ def test_views_beside_each_other_are_unscaled_in_any_order():
     assert set(x) == {1}
 
 
+@pytest.mark.parametrize(
+    ("ins", "outs", "read", "written"),
+    [
+        (((0, 2), (2, 4)), ((2, 4), (0, 2)), 0, 1),
+        (((6, 8), (0, 4)), ((3, 5), (8, 12)), 1, 0),
+        (((0, 4), (4, 8), (9, 9)), ((0, 4), (9, 13), (4, 4)), None, None),
+        (((0, 4), (4, 8), (8, 12)), ((12, 16), (16, 20), (7, 11)), 1, 2),
+        (((0, 2), (0, 2)), ((4, 6), (0, 2)), 0, 1),
+        (((0, 2), (0, 2)), ((4, 6), (2, 4)), None, None),
+    ],
+)
+def test_an_input_in_the_place_of_another_output_is_refused(ins, outs, read, written):
+    x = np.full(20, 8, F32)
+    ins, outs = ([x[start:end] for start, end in places] for places in (ins, outs))
+    if read is None:
+        assert scaler_of().unscale(ins, out=outs).elements == sum(map(len, ins))
+        return
+    for call in (lambda: scaler_of().unscale(ins, out=outs), lambda: scaler_of().accumulate(ins, outs)):
+        why = f"grads[{read}] shares memory with out[{written}]: it would be written before it is read"
+        assert refusal(call, x) == why
+
+
 # ---- options ----
 
 

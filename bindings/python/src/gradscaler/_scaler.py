@@ -613,7 +613,9 @@ class _Lists:
             error.other = indices[error.other] if error.other >= 0 else -1
         where, why = self.where(error.name, error.index), error.why
         if error.other >= 0:
-            why = f"shares memory with {self.where(error.name, error.other)}: it would be written twice"
+            other = self.where("grads" if self.outs is self.ins else "out", error.other)
+            early = error.name != "out" and self.outs is not self.ins
+            why = f"shares memory with {other}: it would be written {'before it is read' if early else 'twice'}"
         field = f".{error.field}" if error.field and error.field != "device" else ""
         error.args = (f"{where}{field} {why}",)
 

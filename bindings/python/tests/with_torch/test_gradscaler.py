@@ -289,6 +289,20 @@ def test_step_was_skipped_answers_for_every_optimizer(fused):
         assert torch.equal(parameters(optimizer)[0], before) is bad
 
 
+@pytest.mark.parametrize("given", [None, 4.0])
+def test_a_fused_optimizer_that_failed_keeps_the_scale_that_it_was_given(given):
+    """Which torch multiplies by the scaler's, and takes away after a step that is made."""
+    one = torch.optim.SGD([parameter(torch.tensor([64.0]))], lr=1.0, fused=True)
+    scaling = scaler(8.0)
+    if given:
+        one.grad_scale = torch.tensor(given)
+    with pytest.raises(TypeError):
+        scaling.step(one, unknown=1)
+    assert getattr(one, "grad_scale", None) == given and not hasattr(one, "found_inf")
+    scaling.step(one)
+    assert parameters(one)[0].item() == -64 / 8 / (given or 1)
+
+
 def test_step_says_why_no_gradient_was_checked():
     optimizer = sgd([1.0], [1.0])
     optimizer.zero_grad()

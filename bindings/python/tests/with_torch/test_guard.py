@@ -402,3 +402,24 @@ def test_what_tensor_scaler_saved_is_read_by_the_others():
     scaler = TensorScaler()
     scaler.load_state_dict(kept)
     assert repr(scaler.policy) == "Policy('megatron', init_scale=8.0, guard_ratio=3.0)"
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_fails_may_be_made_again_and_clips_once(fused):
+    model, _ = model_of(1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, fused=fused)
+    scaler, failures = GradScaler("cpu", policy=guarded("norm", init_scale=8.0)), [RuntimeError("out of memory")]
+
+    def fails_once(*_):
+        if failures:
+            raise failures.pop()
+
+    optimizer.register_step_pre_hook(fails_once)
+    scaler.scale(torch.ones(()))
+    give(model, 80.0, scaler.get_scale())
+    with pytest.raises(RuntimeError, match="out of memory"):
+        scaler.step(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    assert model["a"][0].item() == -20.0
+    assert not hasattr(optimizer, "grad_scale") and not hasattr(optimizer, "found_inf")

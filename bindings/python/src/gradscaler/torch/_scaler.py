@@ -703,15 +703,19 @@ class GradScaler(torch.amp.GradScaler):
         """Clips as the verdict says; `events` None: what it says is on a device, which is not waited for."""
         if not self._policy.guard_flags & Guard.CLIP or (events is not None and not events & _CLIPPED):
             return
-        home = self._scale.device
+        state, home = self._per_optimizer_states[id(optimizer)], self._scale.device
+        if "guarded" in state:  # by a step() of the optimizer that then failed
+            return
         clip = Factor() if self._state is not None else torch.empty(_place.FACTOR, dtype=torch.uint8, device=home)
         c.gsc_factor_guard(_place.on(home), None, self._judged, clip)
-        found = self._per_optimizer_states[id(optimizer)].get("found")
+        found = state.get("found")
         if found is not None and found.clip is not None:
             _beyond(clip, found.clip)
         rest = self._sorted(optimizer, _grads.gradients(optimizer), 0)
         _multiply(rest.lots, rest, clip)
         rest.put_back()
+        if state["stage"] is OptState.UNSCALED:  # otherwise the next step() looks at them anew
+            state["guarded"] = True
 
     def _step_fused(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """An optimizer that looks at found_inf itself: where the guard skips it is told the same."""
@@ -744,11 +748,14 @@ class GradScaler(torch.amp.GradScaler):
         judges = judges and self._per_optimizer_states[id(optimizer)]["stage"] is not OptState.STEPPED
         if judges:
             self._judge(optimizer, fused)
+        given = getattr(optimizer, "grad_scale", None)
         try:
             if fused and judges and self._judged is not None:
                 return self._step_fused(optimizer, *args, **kwargs)
             result = super().step(optimizer, *args, **kwargs)
-        except AssertionError as error:
+        except BaseException as error:
+            if fused:
+                _without_scale(optimizer, given)
             if error.args == ("No inf checks were recorded for this optimizer.",):
                 error.args = (f"{error.args[0]} {_without_gradients(optimizer)}",)
             raise
@@ -1312,6 +1319,15 @@ def _resumed(policy: Policy, scale: float, good: int, saved: State | None) -> St
     if saved is not None and (saved.factor.scale, saved.good) == (scale, good):
         return State.from_buffer_copy(saved)
     return _started(policy, scale, good, saved)
+
+
+def _without_scale(optimizer: torch.optim.Optimizer, given: Any) -> None:
+    """Of a fused optimizer that failed: torch leaves its scale there, and the next step() would divide by both."""
+    for name, value in {"grad_scale": given, "found_inf": None}.items():
+        if value is not None:
+            setattr(optimizer, name, value)
+        elif hasattr(optimizer, name):
+            delattr(optimizer, name)
 
 
 def _without_gradients(optimizer: torch.optim.Optimizer) -> str:
