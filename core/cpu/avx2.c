@@ -270,6 +270,13 @@ GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
     return (64 - (uint64_t)_mm_popcnt_u64(below(size, x, least))) / size;
 }
 
+GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
+{
+    const __m256i most = larger_register(size, x.low, x.high);
+    const __m256i reach = greater(size, most, all(size, least - 1));
+    return !_mm256_testz_si256(reach, reach);
+}
+
 /* Of magnitudes, one of which is at least `least`: how many come before the first. */
 GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
 {
@@ -483,7 +490,7 @@ GSC_INLINE floats byte_widen(enum gsc_dtype dtype, ints bits, int k, quarter fro
 }
 
 typedef int byte_values;
-enum { SUMS_WITH_TABLE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
+enum { SUMS_AT_ONCE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
 
 GSC_INLINE byte_values byte_values_load(enum gsc_dtype dtype)
 {

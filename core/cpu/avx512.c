@@ -173,6 +173,11 @@ GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
     return 64 / size - (uint64_t)_mm_popcnt_u64(below(size, x, least));
 }
 
+GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
+{
+    return at_least(size, x, least) != 0;
+}
+
 /* Of magnitudes, one of which is at least `least`: how many come before the first. */
 GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
 {
@@ -359,7 +364,7 @@ static uint8_t third_bytes[2][128], fourth_bytes[2][128]; /* by whether f8_e5m2,
 typedef struct byte_values {
     __m512i third_low, third_high, fourth_low, fourth_high;
 } byte_values;
-enum { SUMS_WITH_TABLE = 1, BYTE_UNIT = 1 };
+enum { SUMS_AT_ONCE = 1, BYTE_UNIT = 1 };
 
 static void byte_values_make(const gsc_kernels *kernels, enum gsc_dtype dtype)
 {

@@ -263,6 +263,11 @@ GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
     return (64 - count_ones(less)) / size;
 }
 
+GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
+{
+    return at_least(size, x, least) != 0;
+}
+
 /* Of magnitudes, one of which is at least `least`: how many come before the first. */
 GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
 {
@@ -525,7 +530,7 @@ GSC_INLINE floats byte_widen(enum gsc_dtype dtype, ints bits, int k, quarter fro
 }
 
 typedef int byte_values;
-enum { SUMS_WITH_TABLE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
+enum { SUMS_AT_ONCE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
 
 GSC_INLINE byte_values byte_values_load(enum gsc_dtype dtype)
 {

@@ -546,62 +546,126 @@ GSC_INLINE floats cb16_add_squares(floats x, float by, floats sums)
     return floats_fma(product, product, sums);
 }
 
-/* Elements that are tested at once: enough to hide the test, few enough to be read again from L1.
+/* Elements that are shifted at once: enough to hide the test, few enough to be done again from L1.
  */
-enum { PIECE = 4 * GROUP };
+enum { PIECE = 8 * GROUP };
 
-/* 32 elements at byte i of a piece; the sums are of the even and the odd. */
-GSC_INLINE void shift_half(enum gsc_dtype dtype, bool has_zeros, unsigned does, const place *at,
-                           uint64_t i, uint16_t shift, floats *even_sums, floats *odd_sums)
+/* 32 elements at byte i of a piece, and what they become. */
+GSC_INLINE void shift_half(unsigned does, const place *at, uint64_t i, ints bits, ints result)
 {
-    const ints bits = load(at->from + i);
-    const ints result =
-        has_zeros ? add_where_not_zero2(bits, shift) : sub(2, bits, (uint16_t)-shift);
     if (does & KEEPS)
         store(at->kept + i, bits);
     if (does & GSC_WRITES)
         store(at->to + i, result);
-    if ((does & GSC_SUMS) && dtype == gsc_bf16) {
-        *even_sums = floats_fma(even(result), even(result), *even_sums);
-        *odd_sums = floats_fma(odd(result), odd(result), *odd_sums);
-    } else if (does & GSC_SUMS) {
-        const ints absolute = magnitudes(2, result);
+}
+
+/* What 32 elements at byte i of a piece became. */
+GSC_INLINE ints shifted(bool is_normal, unsigned does, const place *at, uint64_t i, power by)
+{
+    if (does & GSC_WRITES)
+        return load(at->to + i);
+    const ints bits = load(at->from + i);
+    return is_normal ? sub(2, bits, (uint16_t)-by.shift) : add_where_not_zero2(bits, by.shift);
+}
+
+GSC_INLINE void add_pairs(enum gsc_dtype dtype, ints bits, floats *even_sums, floats *odd_sums)
+{
+    if (dtype == gsc_bf16) {
+        *even_sums = floats_fma(even(bits), even(bits), *even_sums);
+        *odd_sums = floats_fma(odd(bits), odd(bits), *odd_sums);
+    } else {
+        const ints absolute = magnitudes(2, bits);
         *even_sums = cb16_add_squares(cb16_even(absolute), 0x1p85f, *even_sums);
         *odd_sums = cb16_add_squares(cb16_odd(absolute), 0x1p85f, *odd_sums);
     }
 }
 
-/* A piece of what stays normal, or is zero where it `has_zeros`; false and nothing, if more is, or
- * was too large before: then the result is not finite. */
-GSC_INLINE bool shift_all(enum gsc_dtype dtype, bool has_zeros, unsigned does, place *at, power by,
-                          lanes *sums)
+/* In a loop of its own, where 64 lanes take most registers. */
+GSC_INLINE void add_shifted(enum gsc_dtype dtype, bool is_normal, unsigned does, const place *at,
+                            uint64_t bytes, power by, lanes *sums)
 {
-    const uint32_t one = has_zeros; /* less than zero by one is the largest */
-    ints most = at->most, least = ints_set(UINT32_MAX);
-    for (uint64_t i = 0; i < 2 * PIECE; i += 64) {
-        const ints absolute = magnitudes(2, load(at->from + i));
-        most = larger(2, most, absolute);
-        least = smaller(2, least, sub(2, absolute, one));
+    for (uint64_t i = 0; i < bytes; i += 128) {
+        add_pairs(dtype, shifted(is_normal, does, at, i, by), &sums->a, &sums->b);
+        add_pairs(dtype, shifted(is_normal, does, at, i + 64, by), &sums->c, &sums->d);
     }
-    if (any_below(2, least, UINT64_C(1) + by.smallest - one) || any_above2(most, by.largest))
+}
+
+/* |bits| less the smallest of what stays normal: what is below that wraps around to the largest. */
+GSC_INLINE ints above_smallest(ints bits, power by)
+{
+    return sub(2, magnitudes(2, bits), UINT64_C(1) + by.smallest);
+}
+
+/*
+ * A piece of what stays normal, else false and nothing: then a result is not normal, or the input
+ * was not finite. It is written before that is known, as a shift can be taken back.
+ */
+GSC_INLINE bool shift_normal(enum gsc_dtype dtype, unsigned does, place *at, uint64_t bytes,
+                             power by, lanes *sums)
+{
+    const lanes before = *sums;
+    const uint64_t back = (uint16_t)-by.shift;
+    ints most = ints_set(0);
+    for (uint64_t i = 0; i < bytes; i += 128) {
+        const ints first = load(at->from + i), last = load(at->from + i + 64);
+        prefetch(at->from + i, 128);
+        most = larger(2, most, above_smallest(first, by));
+        most = larger(2, most, above_smallest(last, by));
+        shift_half(does, at, i, first, sub(2, first, back));
+        shift_half(does, at, i + 64, last, sub(2, last, back));
+        if ((does & GSC_SUMS) && SUMS_AT_ONCE) {
+            add_pairs(dtype, sub(2, first, back), &sums->a, &sums->b);
+            add_pairs(dtype, sub(2, last, back), &sums->c, &sums->d);
+        }
+    }
+    if (any_above2(most, (uint16_t)(by.largest - by.smallest - 1))) {
+        for (uint64_t i = 0; (does & GSC_WRITES) && i < bytes; i += 64)
+            store(at->to + i, sub(2, load(at->to + i), by.shift));
+        *sums = before;
         return false;
-    at->most = most;
-    for (uint64_t i = 0; i < 2 * PIECE; i += 128) {
-        shift_half(dtype, has_zeros, does, at, i, by.shift, &sums->a, &sums->b);
-        shift_half(dtype, has_zeros, does, at, i + 64, by.shift, &sums->c, &sums->d);
     }
+    at->most = larger(2, at->most, sub(2, most, (uint16_t)~by.smallest));
+    if ((does & GSC_SUMS) && !SUMS_AT_ONCE)
+        add_shifted(dtype, true, does, at, bytes, by, sums);
     return true;
 }
 
-/* A piece by a power of two; false and nothing, if one would not stay normal. */
-GSC_INLINE bool shift_piece(enum gsc_dtype dtype, unsigned does, place *at, power by, lanes *sums)
+/* The same of what stays normal or is zero. */
+GSC_INLINE bool shift_with_zeros(enum gsc_dtype dtype, unsigned does, place *at, uint64_t bytes,
+                                 power by, lanes *sums)
 {
-    prefetch(at->from, 2 * PIECE);
-    if (!shift_all(dtype, false, does, at, by, sums) && !shift_all(dtype, true, does, at, by, sums))
+    ints most = at->most, least = ints_set(UINT32_MAX);
+    for (uint64_t i = 0; i < bytes; i += 64) {
+        const ints absolute = magnitudes(2, load(at->from + i));
+        most = larger(2, most, absolute);
+        least = smaller(2, least, sub(2, absolute, 1)); /* of zero the largest */
+    }
+    if (any_below(2, least, by.smallest) || any_above2(most, by.largest))
         return false;
-    for (uint64_t i = 0; i < PIECE; i += GROUP)
-        advance(dtype, dtype, does, at);
+    at->most = most;
+    for (uint64_t i = 0; i < bytes; i += 64) {
+        const ints bits = load(at->from + i);
+        prefetch(at->from + i, 64);
+        shift_half(does, at, i, bits, add_where_not_zero2(bits, by.shift));
+    }
+    if (does & GSC_SUMS)
+        add_shifted(dtype, false, does, at, bytes, by, sums);
     return true;
+}
+
+/* A piece of n >= GROUP elements by a power of two: how many were done, or 0. What follows a piece
+ * that was not all normal is seldom that either. */
+GSC_INLINE uint64_t shift_piece(enum gsc_dtype dtype, unsigned does, place *at, uint64_t n,
+                                power by, bool *is_normal, lanes *sums)
+{
+    const uint64_t bytes = 2 * (n < PIECE ? n / GROUP * GROUP : PIECE);
+    *is_normal = *is_normal && shift_normal(dtype, does, at, bytes, by, sums);
+    if (!*is_normal && !shift_with_zeros(dtype, does, at, bytes, by, sums))
+        return 0;
+    at->from += bytes;
+    at->to = past(does, at->to, bytes);
+    at->kept = does & KEEPS ? at->kept + bytes : at->kept;
+    return bytes / 2;
 }
 
 /* 32 elements that are done, or the first `left`: what they are, and the even and odd of them. */
@@ -653,11 +717,12 @@ GSC_INLINE bool bf16_round_group(unsigned does, place *at, uint64_t left, floats
  * registers. A piece that a power of two does not only shift is rounded. */
 GSC_INLINE uint64_t bf16_groups(unsigned does, place *at, uint64_t n, float number, lanes *sums)
 {
-    const power by = power_of(number);
+    const power by = n < GROUP ? (power){0} : power_of(number);
     const floats m = floats_set(number);
+    bool is_normal = by.largest > by.smallest;
     while (n >= GROUP) {
-        for (; by.is_exact && n >= PIECE && shift_piece(gsc_bf16, does, at, by, sums); n -= PIECE)
-            ;
+        for (uint64_t done = by.is_exact; done && n >= GROUP; n -= done)
+            done = shift_piece(gsc_bf16, does, at, n, by, &is_normal, sums);
         const uint64_t end = by.is_exact && n > PIECE ? n - PIECE : 0;
         for (; n > end && n >= GROUP; n -= GROUP) {
             prefetch(at->from, 2 * GROUP);
@@ -669,7 +734,21 @@ GSC_INLINE uint64_t bf16_groups(unsigned does, place *at, uint64_t n, float numb
     return n && bf16_round_group(does, at, n, m, sums) ? 0 : n;
 }
 
-/* What is left from a NaN on, for which the sum will say nothing. */
+/* What is left from a group with a NaN on, for which the sum will say nothing. */
+GSC_INLINE uint64_t bf16_past_nans(unsigned does, const char *from, char *to, uint64_t n,
+                                   double number, gsc_norm *counts)
+{
+    place at = begin(does, from, to, counts);
+    lanes no_sums = lanes_zero();
+    while (n) {
+        const uint64_t some = n < GROUP ? n : GROUP;
+        no_sums = group(gsc_bf16, gsc_bf16, does, &at, some, floats_set((float)number), no_sums);
+        advance(gsc_bf16, gsc_bf16, does, &at);
+        n = bf16_groups(does, &at, n - some, (float)number, &no_sums);
+    }
+    return end(2, does, &at, counts);
+}
+
 static __attribute__((noinline)) uint64_t bf16_with_nan(const char *from, char *to, uint64_t n,
                                                         double number, unsigned char *kept,
                                                         gsc_norm *counts)
@@ -679,9 +758,8 @@ static __attribute__((noinline)) uint64_t bf16_with_nan(const char *from, char *
     if (!to)
         return multiply_floats(gsc_bf16, gsc_bf16, 0, from, to, n, number, NULL);
     if (!counts)
-        return multiply_floats(gsc_bf16, gsc_bf16, GSC_WRITES, from, to, n, number, NULL);
-    return multiply_floats(gsc_bf16, gsc_bf16, GSC_WRITES | GSC_COUNTS, from, to, n, number,
-                           counts);
+        return bf16_past_nans(GSC_WRITES, from, to, n, number, NULL);
+    return bf16_past_nans(GSC_WRITES | GSC_COUNTS, from, to, n, number, counts);
 }
 
 /* Where the even lanes are a and c, and the odd ones b and d. */
@@ -797,9 +875,10 @@ GSC_INLINE void cb16_group(bool shifts, unsigned does, place *at, uint64_t left,
 GSC_INLINE void cb16_groups(bool shifts, unsigned does, place *at, uint64_t n, float number,
                             power by, lanes *sums)
 {
+    bool is_normal = by.largest > by.smallest;
     while (n >= GROUP) {
-        for (; shifts && n >= PIECE && shift_piece(gsc_cb16, does, at, by, sums); n -= PIECE)
-            ;
+        for (uint64_t done = shifts; done && n >= GROUP; n -= done)
+            done = shift_piece(gsc_cb16, does, at, n, by, &is_normal, sums);
         const uint64_t end = shifts && n > PIECE ? n - PIECE : 0;
         for (; n > end && n >= GROUP; n -= GROUP) {
             prefetch(at->from, 2 * GROUP);
@@ -890,7 +969,7 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
         does |= KEEPS;
     if (size_of(in) == 1 && in == out && (does & GSC_WRITES) && norm && norm->table) {
         const byte_factor by = byte_factor_of(in, number);
-        if ((does & GSC_SUMS) && SUMS_WITH_TABLE && !by.multiplies)
+        if ((does & GSC_SUMS) && SUMS_AT_ONCE && !by.multiplies)
             return multiply_by_table(in, does, from, to, n, by.after, norm);
         /* The sums first, where both at once lack registers; the input stays in L1. */
         if (does & GSC_SUMS)
@@ -944,7 +1023,7 @@ GSC_INLINE gsc_found count(enum gsc_dtype dtype, const char *from, uint64_t n, u
         const ints b = magnitudes(size, load(from + i + 64));
         const ints c = magnitudes(size, load(from + i + 128));
         const ints d = magnitudes(size, load(from + i + 192));
-        if (at_least(size, larger(size, larger(size, a, b), larger(size, c, d)), low) == 0)
+        if (!any_at_least(size, larger(size, larger(size, a, b), larger(size, c, d)), low))
             continue;
         found = count_vector(size, a, i, low, high, found);
         found = count_vector(size, b, i + 64, low, high, found);
