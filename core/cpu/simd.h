@@ -593,7 +593,7 @@ GSC_INLINE void add_shifted(enum gsc_dtype dtype, bool is_normal, unsigned does,
 /* |bits| less the smallest of what stays normal: what is below that wraps around to the largest. */
 GSC_INLINE ints above_smallest(ints bits, power by)
 {
-    return sub(2, magnitudes(2, bits), UINT64_C(1) + by.smallest);
+    return sub(2, magnitudes(2, bits), (uint16_t)(by.smallest + 1));
 }
 
 /*
@@ -604,7 +604,7 @@ GSC_INLINE bool shift_normal(enum gsc_dtype dtype, unsigned does, place *at, uin
                              power by, lanes *sums)
 {
     const lanes before = *sums;
-    const uint64_t back = (uint16_t)-by.shift;
+    const uint16_t back = (uint16_t)-by.shift;
     ints most = ints_set(0);
     for (uint64_t i = 0; i < bytes; i += 128) {
         const ints first = load(at->from + i), last = load(at->from + i + 64);
