@@ -19,3 +19,4 @@ toc_object_entries_show_parents = "hide"
 python_use_unqualified_type_names = True
 add_module_names = False
 maximum_signature_line_length = 88
+smartquotes = False  # texts of the code have code's quotes

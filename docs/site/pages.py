@@ -346,6 +346,7 @@ class Python:
             value = re.sub(
                 r"_(?:Float|Int)\((.*)\)", r"\1", str(parameter.default)
             )  # which remembers that nobody gave it
+            value = re.sub(r"^\(lambda: (.*)\)\(\)$", r"\1", value)  # of a dataclass
             default = "" if parameter.default is None or star else f" = {value}"
             if parameter.name not in ("self", "cls"):
                 parameters.append(f"{star}{parameter.name}{of}{default}")
