@@ -234,14 +234,19 @@ GSC_INLINE ints sub(uint64_t size, ints a, uint64_t b)
                   sub_register(size, a.high, all(size, b))};
 }
 
+GSC_INLINE __m256i equal(uint64_t size, __m256i a, __m256i b)
+{
+    return size == 1   ? _mm256_cmpeq_epi8(a, b)
+           : size == 2 ? _mm256_cmpeq_epi16(a, b)
+                       : _mm256_cmpeq_epi32(a, b);
+}
+
 /* Of numbers as `smaller` has them. */
 GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
 {
     const __m256i least = smaller_register(size, x.low, x.high), most = all(size, limit - 1);
-    const __m256i kept = smaller_register(size, least, most); /* least, where that is below */
-    return limit > 0 && _mm256_movemask_epi8(size == 1   ? _mm256_cmpeq_epi8(kept, least)
-                                             : size == 2 ? _mm256_cmpeq_epi16(kept, least)
-                                                         : _mm256_cmpeq_epi32(kept, least)) != 0;
+    return limit > 0 &&
+           _mm256_movemask_epi8(equal(size, smaller_register(size, least, most), least)) != 0;
 }
 
 /* Of magnitudes: how many are from `low` on and below `high`. */
@@ -270,11 +275,13 @@ GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
     return (64 - (uint64_t)_mm_popcnt_u64(below(size, x, least))) / size;
 }
 
+/* Of magnitudes, or of any numbers of up to 4 bytes. */
 GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
 {
-    const __m256i most = larger_register(size, x.low, x.high);
-    const __m256i reach = greater(size, most, all(size, least - 1));
-    return !_mm256_testz_si256(reach, reach);
+    const __m256i most = larger_register(size, x.low, x.high), limit = all(size, least);
+    if (size == 8)
+        return _mm256_movemask_epi8(greater(8, limit, most)) != -1;
+    return _mm256_movemask_epi8(equal(size, larger_register(size, most, limit), most)) != 0;
 }
 
 /* Of magnitudes, one of which is at least `least`: how many come before the first. */

@@ -255,11 +255,40 @@ GSC_INLINE smalls smalls_of(uint64_t size, const gsc_small *limits, const char *
     return found;
 }
 
-/* Of floats, which seldom become so small: not inlined, as it would take registers. */
+/* Of a group of floats that has zeros or what is small, and the largest |bits|. Not inlined, as it
+ * would take registers. */
 static __attribute__((noinline)) smalls smalls_of_floats(const gsc_small *limits, const char *from,
-                                                         uint64_t bytes)
+                                                         uint64_t bytes, ints *most)
 {
+    ints least = ints_set(UINT32_MAX); /* less one: zero is no smallest */
+    for (uint64_t i = 0; i < bytes; i += 64) {
+        const ints absolute = magnitudes(4, take(from + i, bytes - i));
+        *most = larger(4, *most, absolute);
+        least = smaller(4, least, sub(4, absolute, 1));
+    }
+    if (!any_below(4, least, limits->normal - 1))
+        return (smalls){0, 0};
     return smalls_of(4, limits, from, bytes);
+}
+
+/* As count_small; finds the largest |bits|, too. */
+GSC_INLINE void count_small_floats(place *at, uint64_t bytes)
+{
+    /* Less the smallest that is not small: what is, wraps around to the largest. */
+    const uint32_t normal = (uint32_t)at->normal;
+    ints most = sub(4, magnitudes(4, take(at->from, bytes)), normal);
+    for (uint64_t i = 64; i < GROUP * 4; i += 64)
+        if (i < bytes)
+            most = larger(4, most, sub(4, magnitudes(4, take(at->from + i, bytes - i)), normal));
+    if (any_at_least(4, most, UINT64_C(1) << 31)) {
+        most = ints_set(0);
+        const smalls found = smalls_of_floats(at->limits, at->from, bytes, &most);
+        at->zeros += found.zeros;
+        at->subnormals += found.subnormals;
+    } else {
+        most = sub(4, most, 0 - normal);
+    }
+    at->most = larger(4, at->most, most);
 }
 
 /* A group, or what is left of it, that is about to be multiplied: most have nothing so small. */
@@ -268,6 +297,10 @@ GSC_INLINE void count_small(uint64_t size, unsigned does, place *at, uint64_t le
     const uint64_t bytes = left * size;
     if (!(does & GSC_COUNTS) || left == 0)
         return;
+    if (size == 4) {
+        count_small_floats(at, bytes);
+        return;
+    }
     /* Zero is no smallest: below it comes the largest. */
     ints least = sub(size, magnitudes(size, take(at->from, bytes)), 1);
     for (uint64_t i = 64; i < GROUP * size; i += 64)
@@ -275,8 +308,7 @@ GSC_INLINE void count_small(uint64_t size, unsigned does, place *at, uint64_t le
             least =
                 smaller(size, least, sub(size, magnitudes(size, take(at->from + i, bytes - i)), 1));
     if (any_below(size, least, at->normal - 1)) {
-        const smalls found = size == 4 ? smalls_of_floats(at->limits, at->from, bytes)
-                                       : smalls_of(size, at->limits, at->from, bytes);
+        const smalls found = smalls_of(size, at->limits, at->from, bytes);
         at->zeros += found.zeros;
         at->subnormals += found.subnormals;
     }
@@ -293,7 +325,8 @@ GSC_INLINE floats vector(enum gsc_dtype in, enum gsc_dtype out, unsigned does, i
         at->bits = take(at->from + bytes, left * size_of(in) - bytes);
         if (does & GSC_CLEANS)
             at->bits = keep_below(size_of(in), at->bits, at->limit);
-        at->most = larger(size_of(in), at->most, magnitudes(size_of(in), at->bits));
+        if (in != gsc_f32 || !(does & GSC_COUNTS)) /* which have found it */
+            at->most = larger(size_of(in), at->most, magnitudes(size_of(in), at->bits));
         if (does & KEEPS)
             store(at->kept + bytes, at->bits);
     }
