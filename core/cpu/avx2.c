@@ -348,10 +348,10 @@ GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
                   _mm256_blendv_epi8(x.high, y.high, greater(4, b.high, a.high))};
 }
 
-/* x + bit 16 of x */
-GSC_INLINE ints add_bit16(ints x)
+/* x + bit `place` of x */
+GSC_INLINE ints add_bit(ints x, int place)
 {
-    return ints_add(x, ints_and(ints_shr(x, 16), ints_set(1)));
+    return ints_add(x, ints_and(ints_shr(x, (uint32_t)place), ints_set(1)));
 }
 
 /* ---- integers of 2 bytes ---- */
@@ -376,6 +376,13 @@ GSC_INLINE ints merge_upper(ints even, ints odd)
     const ints lower = ints_shr(even, 16);
     return (ints){_mm256_blend_epi16(lower.low, odd.low, 0xaa),
                   _mm256_blend_epi16(lower.high, odd.high, 0xaa)};
+}
+
+/* Two bytes from bit 14 on of a float's width each, with the signs of `bits`. */
+GSC_INLINE ints merge_cb16(ints even, ints odd, ints bits)
+{
+    return ints_or(merge_upper(ints_shl(even, 2), ints_shl(odd, 2)),
+                   ints_and(bits, ints_set(0x80008000)));
 }
 
 /* ---- widths ---- */

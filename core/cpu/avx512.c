@@ -20,6 +20,8 @@ typedef __m512d doubles;
 typedef __m256i half;
 typedef __m128i quarter;
 
+enum { FROM_B_WHERE_A = 0xca }; /* of ternarylogic */
+
 /* ---- memory ---- */
 
 /* Bits for the first `bytes` < 64. */
@@ -245,10 +247,10 @@ GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
     return _mm512_mask_blend_epi32(_mm512_cmpge_epu32_mask(a, b), y, x);
 }
 
-/* x + bit 16 of x */
-GSC_INLINE ints add_bit16(ints x)
+/* x + bit `place` of x */
+GSC_INLINE ints add_bit(ints x, int place)
 {
-    return _mm512_mask_add_epi32(x, _mm512_test_epi32_mask(x, _mm512_set1_epi32(0x10000)), x,
+    return _mm512_mask_add_epi32(x, _mm512_test_epi32_mask(x, _mm512_set1_epi32(1 << place)), x,
                                  _mm512_set1_epi32(1));
 }
 
@@ -269,6 +271,16 @@ GSC_INLINE bool any_above2(ints x, uint16_t limit)
 GSC_INLINE ints merge_upper(ints even, ints odd)
 {
     return _mm512_mask_blend_epi16(0xaaaaaaaa, ints_shr(even, 16), odd);
+}
+
+/* Two bytes from bit 14 on of a float's width each, with the signs of `bits`. */
+GSC_INLINE ints merge_cb16(ints even, ints odd, ints bits)
+{
+    const __m512i places = _mm512_set1_epi64(0x362e362e160e160e);
+    const __m512i both = _mm512_mask_multishift_epi64_epi8(
+        _mm512_multishift_epi64_epi8(places, even), 0xcccccccccccccccc, places, odd);
+    return _mm512_ternarylogic_epi64(_mm512_set1_epi32((int)0x80008000), bits, both,
+                                     FROM_B_WHERE_A);
 }
 
 /* ---- widths ---- */
@@ -389,7 +401,6 @@ GSC_INLINE byte_values byte_values_load(enum gsc_dtype dtype)
 /* `magnitudes` with the signs of `bits`. A permute of 128 bytes does not look at these. */
 GSC_INLINE ints byte_signed(ints bits, ints magnitudes)
 {
-    enum { FROM_B_WHERE_A = 0xca };
     return _mm512_ternarylogic_epi64(_mm512_set1_epi8((char)0x80), bits, magnitudes,
                                      FROM_B_WHERE_A);
 }

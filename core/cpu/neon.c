@@ -344,10 +344,10 @@ GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
         vbslq_u32(vcgeq_u32(a.c, b.c), x.c, y.c), vbslq_u32(vcgeq_u32(a.d, b.d), x.d, y.d)};
 }
 
-/* x + bit 16 of x */
-GSC_INLINE ints add_bit16(ints x)
+/* x + bit `place` of x */
+GSC_INLINE ints add_bit(ints x, int place)
 {
-    const uint32x4_t bit = vdupq_n_u32(0x10000); /* a test that holds is -1 */
+    const uint32x4_t bit = vdupq_n_u32(UINT32_C(1) << place); /* a test that holds is -1 */
     return (ints){vsubq_u32(x.a, vtstq_u32(x.a, bit)), vsubq_u32(x.b, vtstq_u32(x.b, bit)),
                   vsubq_u32(x.c, vtstq_u32(x.c, bit)), vsubq_u32(x.d, vtstq_u32(x.d, bit))};
 }
@@ -396,6 +396,13 @@ GSC_INLINE ints merge_upper(ints even, ints odd)
     const shorts x = shorts_of(even), y = shorts_of(odd);
     return bits_of_shorts((shorts){vtrn2q_u16(x.a, y.a), vtrn2q_u16(x.b, y.b), vtrn2q_u16(x.c, y.c),
                                    vtrn2q_u16(x.d, y.d)});
+}
+
+/* Two bytes from bit 14 on of a float's width each, with the signs of `bits`. */
+GSC_INLINE ints merge_cb16(ints even, ints odd, ints bits)
+{
+    return ints_or(merge_upper(ints_shl(even, 2), ints_shl(odd, 2)),
+                   ints_and(bits, ints_set(0x80008000)));
 }
 
 /* ---- widths ---- */

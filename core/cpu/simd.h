@@ -67,7 +67,7 @@ GSC_INLINE void prefetch(const char *from, uint64_t bytes)
 /* NaN apart, one rounding to the upper half; the lower one is left as it comes. */
 GSC_INLINE ints round_upper(floats x)
 {
-    return ints_add(add_bit16(bits_of(x)), ints_set(0x7fff));
+    return ints_add(add_bit(bits_of(x), 16), ints_set(0x7fff));
 }
 
 GSC_INLINE half bf16_narrow(floats x)
@@ -838,12 +838,10 @@ GSC_INLINE power cb16_power_of(float number)
                    (uint16_t)(((highest < 0 ? 0 : highest) + 1) * (1 << cb16_MANTISSA) - 1)};
 }
 
-/* The way back, to the upper half; the lower one is left as it comes. */
-GSC_INLINE ints cb16_round_upper(floats x)
+/* The way back: results begin at bit CB16_UP; what is below is left as it comes. */
+GSC_INLINE ints cb16_round(floats x)
 {
-    const ints bits = bits_of(x), last = ints_and(ints_shr(bits, CB16_UP), ints_set(1));
-    const ints middle = ints_set((1u << (CB16_UP - 1)) - 1);
-    return ints_shl(ints_add(ints_add(bits, last), middle), 16 - CB16_UP);
+    return ints_add(add_bit(bits_of(x), CB16_UP), ints_set((1u << (CB16_UP - 1)) - 1));
 }
 
 /* 32 elements, or the first `left`. */
@@ -862,8 +860,7 @@ GSC_INLINE void cb16_half(bool shifts, bool quick, unsigned does, ints bits, flo
     } else if (quick) {
         evens = floats_mul(cb16_even(absolute), m);
         odds = floats_mul(cb16_odd(absolute), m);
-        result = ints_or(merge_upper(cb16_round_upper(evens), cb16_round_upper(odds)),
-                         ints_and(bits, ints_set(0x80008000)));
+        result = merge_cb16(cb16_round(evens), cb16_round(odds), bits);
     } else {
         evens = floats_mul(small_widen(cb16, ints_and(bits, ints_set(0xffff))), m);
         odds = floats_mul(small_widen(cb16, ints_shr(bits, 16)), m);
@@ -877,9 +874,10 @@ GSC_INLINE void cb16_half(bool shifts, bool quick, unsigned does, ints bits, flo
     }
 }
 
-/* 64 elements, or the last `left`. */
-GSC_INLINE void cb16_group(bool shifts, unsigned does, place *at, uint64_t left, float number,
-                           power by, lanes *sums)
+/* 64 elements, or the last `left`; quickly, or false and nothing, if one that is not zero is not or
+ * does not stay normal. */
+GSC_INLINE bool cb16_group(bool shifts, bool quick, unsigned does, place *at, uint64_t left,
+                           float number, power by, lanes *sums)
 {
     const uint64_t others = left > 32 ? left - 32 : 0;
     const ints first = take(at->from, 2 * left);
@@ -888,23 +886,24 @@ GSC_INLINE void cb16_group(bool shifts, unsigned does, place *at, uint64_t left,
     const ints most = larger(2, absolute, absolute_last);
     const floats m = floats_set(number);
     char *to = at->to, *to_last = past(does, to, 64);
+    /* Zero is no smallest: below it comes the largest. */
+    if (quick &&
+        (any_below(2, smaller(2, sub(2, absolute, 1), sub(2, absolute_last, 1)), by.smallest) ||
+         any_above2(most, by.largest)))
+        return false;
     at->most = larger(2, at->most, most);
     if (does & KEEPS) {
         store(at->kept, first);
         store(at->kept + 64, last);
     }
-    /* Zero is no smallest: below it comes the largest. */
-    if (!any_below(2, smaller(2, sub(2, absolute, 1), sub(2, absolute_last, 1)), by.smallest) &&
-        !any_above2(most, by.largest)) {
-        cb16_half(shifts, true, does, first, m, by.shift, to, left, &sums->a, &sums->b);
-        cb16_half(shifts, true, does, last, m, by.shift, to_last, others, &sums->c, &sums->d);
-    } else {
+    if (!quick)
         count_small(2, does, at, left);
-        cb16_half(shifts, false, does, first, m, by.shift, to, left, &sums->a, &sums->b);
-        cb16_half(shifts, false, does, last, m, by.shift, to_last, others, &sums->c, &sums->d);
-    }
+    cb16_half(shifts, quick, does, first, m, by.shift, to, left, &sums->a, &sums->b);
+    cb16_half(shifts, quick, does, last, m, by.shift, to_last, others, &sums->c, &sums->d);
+    return true;
 }
 
+/* Quick groups have a loop of their own, and so all registers. */
 GSC_INLINE void cb16_groups(bool shifts, unsigned does, place *at, uint64_t n, float number,
                             power by, lanes *sums)
 {
@@ -914,13 +913,20 @@ GSC_INLINE void cb16_groups(bool shifts, unsigned does, place *at, uint64_t n, f
             done = shift_piece(gsc_cb16, does, at, n, by, &is_normal, sums);
         const uint64_t end = shifts && n > PIECE ? n - PIECE : 0;
         for (; n > end && n >= GROUP; n -= GROUP) {
-            prefetch(at->from, 2 * GROUP);
-            cb16_group(shifts, does, at, GROUP, number, by, sums);
+            for (; n > end && n >= GROUP &&
+                   cb16_group(shifts, true, does, at, GROUP, number, by, sums);
+                 n -= GROUP) {
+                prefetch(at->from, 2 * GROUP);
+                advance(gsc_cb16, gsc_cb16, does, at);
+            }
+            if (n <= end || n < GROUP)
+                break;
+            (void)cb16_group(shifts, false, does, at, GROUP, number, by, sums);
             advance(gsc_cb16, gsc_cb16, does, at);
         }
     }
-    if (n)
-        cb16_group(shifts, does, at, n, number, by, sums);
+    if (n && !cb16_group(shifts, true, does, at, n, number, by, sums))
+        (void)cb16_group(shifts, false, does, at, n, number, by, sums);
 }
 
 GSC_INLINE uint64_t multiply_cb16(unsigned does, const void *from, void *to, uint64_t n,
