@@ -142,6 +142,27 @@ def test_the_loss_is_a_second_signal(way):
         gradscaler.jax.Report.of_number(jnp.ones(2))
 
 
+def test_a_number_is_a_real_one_of_any_size():
+    with pytest.raises(TypeError, match="number is of complex64: pass a real one"):
+        gradscaler.jax.Report.of_number(jnp.complex64(3j))
+    assert float(gradscaler.jax.Report.of_number(2**40).norm) == 2.0**40
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+def test_a_truth_value_has_no_norm_for_a_guard(overflow):
+    report = gradscaler.jax.Report.of(overflow)
+    for update in (lambda scaler, report: scaler.update(report), jax.jit(lambda scaler, report: scaler.update(report))):
+        with pytest.raises(ValueError, match="the policy guards by the norm, which the report lacks"):
+            update(gradscaler.jax.Scaler("guard"), report)
+    with pytest.raises(ValueError, match="the report has no norm"):
+        _ = report.norm
+    assert bool(gradscaler.jax.Scaler("torch").update(report).skip) == overflow
+
+
+def test_any_truth_value_is_one():
+    assert gradscaler.jax.Report.of(jnp.float32(2.5)).to_host().overflow
+
+
 def test_reports_of_numbers_have_the_bits_of_the_core():
     for number in 0.0, -0.0, 1.5, -2.25, 1e-40, 3e38, np.inf, -np.inf, np.nan:
         expected = Report()

@@ -213,9 +213,9 @@ class Report:
     @classmethod
     def of(cls, overflow: Any) -> Report:
         """The report that a truth value stands for, a traced one, too."""
-        overflow = jnp.asarray(overflow)
+        overflow = jnp.asarray(overflow).astype(bool)
         fields = {"overflow": overflow, "found_inf": _plain.as_bits(overflow)}
-        return cls(_plain._report(fields))
+        return cls(_plain._report(fields), want=0)
 
     @classmethod
     def of_number(cls, number: Any) -> Report:
@@ -223,7 +223,10 @@ class Report:
 
         It counts with its sign; Inf and NaN are an overflow. Several numbers of one step: their mean or their largest.
         """
-        bits = _plain.as_bits(jnp.asarray(number))
+        number = jnp.asarray(float(number) if isinstance(number, int) else number)
+        if jnp.issubdtype(number.dtype, jnp.complexfloating):
+            raise TypeError(f"number is of {number.dtype}: pass a real one, such as its magnitude")
+        bits = _plain.as_bits(number)
         if bits.shape:
             raise ValueError(f"number has the shape {bits.shape}: pass one number, such as loss.mean()")
         wide = _plain.b.of_float(bits)
@@ -631,6 +634,10 @@ class Scaler:
                 report = Report.of(report)
             else:
                 raise TypeError(f"expected the report of unscale, or several, or a bool, not {type(report).__name__}")
+        if self.policy.guards and report.want is not None and not report.want & Want.NORM:
+            raise ValueError(
+                "update: the policy guards by the norm, which the report lacks: measure it, want=Want.NORM"
+            )
         return self._with(_call.run(Call("update", self._policy), self.state, report.words))
 
     def value_and_grad(
