@@ -6,6 +6,7 @@ Every table has the bad input and the words that the message must contain.
 
 import copy
 import ctypes
+import decimal
 import functools
 import itertools
 import math
@@ -388,6 +389,21 @@ def test_complex_gradients_and_real_results_are_refused(dtype, result):
     assert message.startswith("out['b']") and "complex" in message
 
 
+# ---- numbers of a policy ----
+
+
+def test_a_number_of_any_kind_becomes_the_nearest_double_and_a_count_stays_whole():
+    policy = Policy("torch", init_scale=2**53 + 1, backoff_factor=decimal.Decimal("0.1"))
+    assert (policy.init_scale, policy.backoff_factor) == (2.0**53, 0.1)
+    for name, value, why in (
+        ("growth_interval", 10**400, "it must be a whole number from 0 to 18446744073709551615"),
+        ("init_scale", 10**400, "int too large to convert to float"),
+        ("init_scale", decimal.Decimal("nan"), "it must be a number"),
+    ):
+        message = refusal(lambda name=name, value=value: setattr(policy, name, value), policy)
+        assert message.startswith(name) and message.endswith(why) and len(message) < 120
+
+
 # ---- arrays that are held ----
 
 
@@ -724,6 +740,9 @@ def test_a_state_dict_that_is_damaged_or_of_no_framework_is_refused(state, word)
         (lambda: Scaler("torch").state_dict("pytorch"), 'format is "pytorch", which is none'),
         (lambda: Scaler("torch").state_dict("oneflow"), "saves no state"),
         (lambda: Scaler("torch").state_dict(3), "format must be a text, not int"),
+        (lambda: Scaler("torch").state_dict(None), "format must be the name of one of gradscaler.formats()"),
+        (lambda: Scaler("torch").state_dict("\udcff"), "format is '\\udcff'"),
+        (lambda: Scaler("torch").load_state_dict({"scale": 1.0}, prefix="\udcff"), "prefix is '\\udcff'"),
         (lambda: Policy.from_settings("torch", {"init_scale": -1}), "settings['init_scale'] is -1"),
         (
             lambda: Policy.from_settings("deepspeed", {"fp16": {"hysteresis": 0.5}}, prefix="fp16"),

@@ -326,6 +326,10 @@ def _checked(format: Any, prefix: Any) -> None:
     for name, text in (("format", format), ("prefix", prefix)):
         if not isinstance(text, str | None):
             raise TypeError(f"{name} must be a text, not {type(text).__name__}")
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{name} is {text[:40]!r}: it has characters that UTF-8 lacks") from None
 
 
 def _room(entries: int) -> Any:
@@ -381,6 +385,8 @@ def write(
 ) -> tuple[dict[str, Any], list[Note]]:
     """A state in the keys of a framework, after those of `first`, and what they cannot hold."""
     _checked(format, prefix)
+    if format is None:
+        raise TypeError("format must be the name of one of gradscaler.formats(), not None")
     none = _Entries("state", [], prefix, saved=False)
     with none.naming():
         rows, notes = _written(policy, state, format, prefix)

@@ -145,11 +145,12 @@ class Policy(_structs.Policy):
         try:
             super().__setattr__(name, value)
         except (TypeError, OverflowError) as error:
-            raise type(error)(f"{name}={value!r}: {error}") from None
-        if getattr(self, name) != value:
+            raise type(error)(f"{name}={_short(value)}: {error}") from None
+        new = getattr(self, name)
+        if new != value and (type(new) is not float or value != value):  # else the nearest double
             super().__setattr__(name, old)
             whole = f"a whole number from 0 to {2 ** (8 * getattr(_structs.Policy, name).size) - 1}"
-            raise ValueError(f"{name} is {value!r}: it must be {'a number' if value != value else whole}")
+            raise ValueError(f"{name} is {_short(value)}: it must be {'a number' if value != value else whole}")
 
     def __setattr__(self, name: str, value: float) -> None:
         old = getattr(self, name, None)
