@@ -41,26 +41,30 @@ static void count_small(gsc_worker *w, const gsc_block *b, const void *data)
 }
 
 /*
- * From the largest down, two bins at a time, until all are found: mostly in a look or two at the
- * block. Where these do not do, those that are not zero are counted, or zeros would be looked for.
+ * From the bin of the largest down, two at a time, until all are found: mostly in a look or two at
+ * the block. Where these do not do, those that are not zero are counted, or zeros would be looked
+ * for.
  */
 static void count_bins(gsc_worker *w, const gsc_block *b, const void *data)
 {
     const uint64_t *bins = w->plan->bins, n = b->n / b->parts;
-    gsc_counter *count = w->pass->kernels->count[w->plan->source];
-    gsc_found found = count(data, n, bins[GSC_BINS - 1], bins[GSC_BINS]);
-    uint64_t above = found.low, all = n;
-    w->histogram[GSC_BINS - 1] += (int64_t)(found.low - found.high);
-    for (int bin = GSC_BINS - 3, looks = 0; bin > 0 && above < all; bin -= 2) {
-        found = count(data, n, bins[bin], bins[bin + 1]);
-        w->histogram[bin + 1] += (int64_t)(found.high - above);
-        w->histogram[bin] += (int64_t)(found.low - found.high);
+    const gsc_kernels *k = w->pass->kernels;
+    gsc_counter *count = k->count[w->plan->source];
+    const uint64_t most = k->check[w->plan->source](data, NULL, n, 1.0, NULL);
+    uint64_t above = most < bins[GSC_BINS] ? 0 : count(data, n, bins[GSC_BINS], bins[GSC_BINS]).low;
+    uint64_t all = n;
+    int bin = GSC_BINS - 1;
+    while (bin >= 0 && most < bins[bin])
+        bin--;
+    for (int looks = 0; bin >= 0 && above < all; bin -= 2) {
+        const gsc_found found = count(data, n, bins[bin > 0 ? bin - 1 : 0], bins[bin]);
+        w->histogram[bin] += (int64_t)(found.high - above);
+        if (bin > 0)
+            w->histogram[bin - 1] += (int64_t)(found.low - found.high);
         above = found.low;
-        if (above > 0 && ++looks == 2)
+        if (++looks == 2 && above < all)
             all = count(data, n, bins[0], bins[0]).low;
     }
-    if (above < all)
-        w->histogram[0] += (int64_t)(count(data, n, bins[0], bins[0]).low - above);
     w->histogram[GSC_BINS] += (int64_t)n;
 }
 
@@ -88,29 +92,69 @@ static void raise_amax(const gsc_worker *w, uint32_t dtype, uint64_t most, doubl
     w->tally->amax = amax > w->tally->amax ? amax : w->tally->amax;
 }
 
-/* What a block is judged by: numbers, and what they are multiplied by. */
+/* What a block is judged by: numbers, what they are multiplied by, and the least |bits| that are
+ * bad then; 0: to be searched. */
 typedef struct view {
     const void *data;
     uint32_t dtype;
     double multiplier;
+    uint64_t bad;
 } view;
+
+/* What is measured: products where they are still to be had, or else what makes them again. */
+static inline view numbers_of(const gsc_worker *w, const void *source, const void *to)
+{
+    const gsc_plan *plan = w->plan;
+    if (to && (plan->last || plan->out == plan->wide))
+        return (view){to, plan->wide, 1.0,
+                      plan->judged == plan->wide ? gsc_encodings[plan->wide].infinity : 0};
+    return (view){to == source ? w->norm.input : source, plan->source, plan->multiplier,
+                  plan->safe};
+}
+
+/* What tells bad from good: the same, except what was written in place where that tells it. */
+static inline view outputs_of(const gsc_worker *w, const void *source, const void *to)
+{
+    const gsc_plan *plan = w->plan;
+    if (to == source && !plan->last && !gsc_hides_infinity(plan))
+        return (view){to, plan->out, 1.0, gsc_encodings[plan->out].infinity};
+    return numbers_of(w, source, to);
+}
+
+static inline void tally_bad(const gsc_worker *w, const gsc_block *b, gsc_found found)
+{
+    gsc_report *tally = w->tally;
+    if (found.low && !gsc_has_bad(tally)) {
+        tally->first_tensor = (int64_t)b->tensor;
+        tally->first_element = (int64_t)(b->first / b->parts + found.first);
+    }
+    tally->nan_count += (int64_t)found.high;
+    tally->inf_count += (int64_t)(found.low - found.high);
+}
 
 /* Counts the elements that are not finite in the judged dtype, and finds the first. */
 static void count_bad(const gsc_worker *w, const gsc_block *b, view v, void *scratch)
 {
-    const gsc_kernels *k = w->pass->kernels;
     const uint32_t judged = w->plan->judged;
-    const uint64_t n = b->n / b->parts;
     const uint64_t limit =
-        gsc_threshold(v.dtype, judged, gsc_encodings[judged].infinity, v.multiplier);
+        v.bad ? v.bad
+              : gsc_threshold(v.dtype, judged, gsc_encodings[judged].infinity, v.multiplier);
     const void *data = elements_of(b, v.data, v.dtype, scratch);
-    const gsc_found found = k->count[v.dtype](data, n, limit, gsc_encodings[v.dtype].nan);
-    if (found.low && !gsc_has_bad(w->tally)) {
-        w->tally->first_tensor = (int64_t)b->tensor;
-        w->tally->first_element = (int64_t)(b->first / b->parts + found.first);
-    }
-    w->tally->nan_count += (int64_t)found.high;
-    w->tally->inf_count += (int64_t)(found.low - found.high);
+    tally_bad(
+        w, b,
+        w->pass->kernels->count[v.dtype](data, b->n / b->parts, limit, gsc_encodings[v.dtype].nan));
+}
+
+/* The least |bits| whose product is not finite where it is multiplied: of the source, searched once
+ * for a plan. */
+static uint64_t finite_limit(gsc_worker *w, view v)
+{
+    const uint64_t infinity = gsc_encodings[w->plan->wide].infinity;
+    if (v.dtype == w->plan->wide && v.multiplier == 1.0)
+        return infinity;
+    if (w->finite == 0)
+        w->finite = gsc_threshold(v.dtype, w->plan->wide, infinity, v.multiplier);
+    return w->finite;
 }
 
 /* The sum of squares, in double where float lacks range, and the largest, of all that is not bad.
@@ -119,13 +163,11 @@ static void measure(gsc_worker *w, const gsc_block *b, view v, bool bad, void *s
                     double *wide)
 {
     const gsc_kernels *k = w->pass->kernels;
-    const uint32_t product = w->plan->wide;
     gsc_kernel *const *norm = bad ? k->finite_norm : k->norm;
     if (bad)
-        w->norm.limit =
-            gsc_threshold(v.dtype, product, gsc_encodings[product].infinity, v.multiplier);
+        w->norm.limit = finite_limit(w, v);
     const uint64_t most = norm[v.dtype](v.data, NULL, b->n, v.multiplier, &w->norm);
-    if (most && product == gsc_f32 && !gsc_is_trusted(w->norm.sum)) {
+    if (most && w->plan->wide == gsc_f32 && !gsc_is_trusted(w->norm.sum)) {
         gsc_convert(k, v.dtype, v.data, gsc_f64, wide, b->n, v.multiplier, scratch);
         w->norm.limit = gsc_encodings[gsc_f64].infinity;
         norm[gsc_f64](wide, NULL, b->n, 1.0, &w->norm);
@@ -134,34 +176,22 @@ static void measure(gsc_worker *w, const gsc_block *b, view v, bool bad, void *s
         raise_amax(w, v.dtype, most, v.multiplier);
 }
 
-/*
- * What is left to be found out of a block whose kernel has read `source`, written `to` and returned
- * `most`. `wide` is scratch where numbers are multiplied in float.
- */
+/* What is left to be found out of a block whose kernel has read `source`, written `to` and returned
+ * `most`. `wide` is scratch where numbers are multiplied in float. */
 static GSC_NOINLINE void judge(gsc_worker *w, const gsc_block *b, const void *source,
                                const void *to, uint64_t most, double *wide)
 {
     double scratch[GSC_BLOCK];
     const gsc_plan *plan = w->plan;
     const uint32_t want = w->pass->want;
-    const bool bad = gsc_is_bad(plan, most);
-    if (!bad && !gsc_lacks_range(plan, most, w->norm.sum)) {
-        if (want & GSC_WANT_AMAX)
-            raise_amax(w, plan->source, most, plan->multiplier);
-        return;
-    }
-    /* What is to be measured, and what tells bad from good. */
-    view numbers = {source, plan->source, plan->multiplier}, outputs = numbers;
-    if (to && (plan->last || plan->out == plan->wide)) {
-        numbers = outputs = (view){to, plan->wide, 1.0};
-    } else if (to == source) { /* in place */
-        numbers.data = w->norm.input;
-        outputs = gsc_hides_infinity(plan) ? numbers : (view){to, plan->out, 1.0};
-    }
+    const bool bad = plan->safe ? most >= plan->safe : gsc_is_bad(plan, most);
+    const bool measures = bad && (want & (GSC_WANT_NORM | GSC_WANT_AMAX));
     if (bad && w->pass->counts)
-        count_bad(w, b, outputs, scratch);
-    if (want & (GSC_WANT_NORM | GSC_WANT_AMAX))
-        measure(w, b, numbers, bad, scratch, wide);
+        count_bad(w, b, outputs_of(w, source, to), scratch);
+    if (measures || gsc_lacks_range(plan, most, w->norm.sum))
+        measure(w, b, numbers_of(w, source, to), bad, scratch, wide);
+    else if (want & GSC_WANT_AMAX)
+        raise_amax(w, plan->source, most, plan->multiplier);
 }
 
 /* A block that takes more than a kernel. */
@@ -206,8 +236,23 @@ void gsc_run_steps(gsc_worker *w, const gsc_block *b)
         memcpy(b->out, results, n * gsc_encodings[plan->out].size);
 }
 
-void gsc_judge_direct(gsc_worker *w, const gsc_block *b, uint64_t most)
+static GSC_NOINLINE void judge_direct(gsc_worker *w, const gsc_block *b, uint64_t most)
 {
     double wide[GSC_BLOCK];
     judge(w, b, b->in, b->out, most, wide);
+}
+
+/* In few instructions where bad ones are only to be counted: each small tensor may have some. */
+void gsc_judge_direct(gsc_worker *w, const gsc_block *b, uint64_t most)
+{
+    const gsc_pass *pass = w->pass;
+    const gsc_plan *plan = w->plan;
+    if (!pass->counts || (pass->want & GSC_WANT_NORM) || b->parts > 1 || plan->safe == 0 ||
+        b->in != b->out || gsc_hides_infinity(plan)) {
+        judge_direct(w, b, most);
+        return;
+    }
+    tally_bad(w, b,
+              pass->kernels->count[plan->out](b->out, b->n, gsc_encodings[plan->out].infinity,
+                                              gsc_encodings[plan->out].nan));
 }

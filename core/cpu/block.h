@@ -18,7 +18,8 @@ typedef struct gsc_worker {
     const gsc_plan *plan; /* of the block that runs */
     gsc_report *tally;    /* what they said, except for the sums, whose order matters */
     int64_t histogram[GSC_HISTOGRAM_WORDS];
-    gsc_norm norm; /* its sum is that of the last block, if wanted */
+    uint64_t finite; /* the least |bits| of the source whose product is not finite; 0: not known */
+    gsc_norm norm;   /* its sum is that of the last block, if wanted */
 } gsc_worker;
 
 /* What is counted of the source before a kernel runs. */

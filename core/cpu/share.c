@@ -114,6 +114,7 @@ static void choose_plan(runner *r, uint64_t tensor)
             gsc_plan_make(pass, in, out, plan);
     }
     r->worker.plan = plan;
+    r->worker.finite = 0;
     r->worker.norm.small = plan->small;
     r->worker.norm.table = plan->has_table ? &plan->table : NULL;
 }

@@ -835,6 +835,21 @@ TEST_CASE("a bad element is found wherever it stands", "[tensors]")
     }
 }
 
+TEST_CASE("bad elements in each of many small tensors are all counted", "[tensors]")
+{
+    const uint64_t tensors = 20; // a list of fewer than 16 has no threshold of what overflows
+    for (const Dtype &d : all_outputs)
+        for (double scale : {65536.0, 0.5})
+            for (uint32_t ask : {0u, ask_each, ask_each | GSC_WANT_NORM}) {
+                Tensors in;
+                for (uint64_t i = 0; i < tensors; i++)
+                    add_random(in, d, 1 + 7 * i, Kind::any, i + 1);
+                CAPTURE(d.name, scale, ask);
+                CHECK(wrong_unscale(in, std::vector<Dtype>(tensors, d), scale, ask) == "");
+                CHECK(wrong_unscale(in, std::vector<Dtype>(tensors, f32), scale, ask) == "");
+            }
+}
+
 TEST_CASE("the first of several bad elements is the one of the earliest tensor", "[tensors]")
 {
     Tensors in;
