@@ -495,7 +495,6 @@ GSC_INLINE half f8_e4m3fn_to_f16(quarter bits)
     return (half){f8_e4m3fn_shifted(upper.low), f8_e4m3fn_shifted(upper.high)};
 }
 
-/* What is summed of bytes is found from their bits. */
 GSC_INLINE floats byte_widen(enum gsc_dtype dtype, ints bits, int k, quarter from)
 {
     (void)bits, (void)k;
@@ -503,6 +502,7 @@ GSC_INLINE floats byte_widen(enum gsc_dtype dtype, ints bits, int k, quarter fro
                                 : floats_mul(f16_widen(f8_e4m3fn_to_f16(from)), floats_set(0x1p8f));
 }
 
+/* What is summed of bytes is found from their bits. */
 typedef int byte_values;
 enum { SUMS_AT_ONCE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
 

@@ -45,9 +45,13 @@ GSC_INLINE void store(void *at, ints x)
     _mm512_storeu_si512(at, x);
 }
 
+/* A load of what comes next waits for a masked store, though the bytes are not those stored. */
 GSC_INLINE void store_first(void *at, ints x, uint64_t bytes)
 {
-    _mm512_mask_storeu_epi8(at, first(bytes), x);
+    if (bytes == 32)
+        _mm256_storeu_si256(at, _mm512_castsi512_si256(x));
+    else
+        _mm512_mask_storeu_epi8(at, first(bytes), x);
 }
 
 GSC_INLINE half load_half(const void *at)

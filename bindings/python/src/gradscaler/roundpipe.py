@@ -148,7 +148,7 @@ class GradScaler:
         self._begin(Scaler("roundpipe", init_scale=init_scale, **fields), executor)
 
     def _begin(self, scaler: Scaler, executor: Any) -> None:
-        self._scaler = scaler  # the optimizer's thread alone reads and writes it, but for `next` between two updates
+        self._scaler = scaler  # the optimizer's thread alone reads and writes it, except `next` between two updates
         self._rounds: dict[torch.optim.Optimizer, Round] = {}  # likewise
         self._report: Report | None = None
         self._updating = threading.Lock()
