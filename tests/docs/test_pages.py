@@ -118,8 +118,17 @@ def test_the_numbers_of_readme_are_those_of_the_library():
     readme = (ROOT / "README.md").read_text()
     count = sum(len(recorded["traces"]) for recorded in recordings)
     assert f" {count} recordings of {len(recordings)} real scalers " in readme
-    others = len(gradscaler.formats()) - 1  # all but our own
-    assert f"| {len(gradscaler.presets())} presets |" in readme and f"| {others} formats |" in readme
+    saves = [format for format in gradscaler.formats() if saves_a_state(format)]
+    assert f"| {len(gradscaler.presets())} presets |" in readme and f"| itself and {len(saves) - 1} others |" in readme
+
+
+def saves_a_state(format):
+    try:
+        gradscaler.Scaler("torch").state_dict(format)
+    except gradscaler.Error as error:
+        assert "which saves no state" in str(error)
+        return False
+    return True
 
 
 def test_the_presets_are_those_of_the_library():

@@ -11,7 +11,10 @@ defmodule GradScaler.PackageTest do
     GradScaler.MixProject.add_sources()
 
     try do
-      for file <- config[:package][:files], do: File.cp_r!(file, Path.join(folder, file))
+      for file <- config[:package][:files] do
+        File.mkdir_p!(Path.dirname(Path.join(folder, file)))
+        File.cp!(file, Path.join(folder, file))
+      end
     after
       GradScaler.MixProject.remove_sources()
     end
