@@ -129,15 +129,16 @@ oldest_rust() {
   esac
 }
 
-# vendor CARGO_HOME FOLDER AS CRATE...: a folder of crates takes the place of the registry for cargo, which finds it AS.
+# vendor CARGO_HOME CRATE...: the folder "vendor" beside it, with these crates, takes the place of the registry for cargo.
 vendor() {
-  local crate
-  mkdir -p "$1" "$2"
-  printf '[source.crates-io]\nreplace-with = "vendor"\n[source.vendor]\ndirectory = "%s"\n' "$3" >"$1/config.toml"
-  for crate in "${@:4}"; do
-    tar -C "$2" -xzf "$crate"
+  local crate folder
+  folder=$(dirname "$1")/vendor
+  mkdir -p "$1" "$folder"
+  printf '[source.crates-io]\nreplace-with = "vendor"\n[source.vendor]\ndirectory = "vendor"\n' >"$1/config.toml"
+  for crate in "${@:2}"; do
+    tar -C "$folder" -xzf "$crate"
     printf '{"files": {}, "package": "%s"}' "$(sha256sum <"$crate" | cut -d' ' -f1)" \
-      >"$2/$(basename "$crate" .crate)/.cargo-checksum.json"
+      >"$folder/$(basename "$crate" .crate)/.cargo-checksum.json"
   done
 }
 

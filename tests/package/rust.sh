@@ -17,7 +17,7 @@ if [ ! -d "$prefix" ]; then
   cmake --install "$scratch/build" --prefix "$prefix" >/dev/null
 fi
 
-vendor "$CARGO_HOME" "$scratch/vendor" "$scratch/vendor" "${crates[@]}"
+vendor "$CARGO_HOME" "${crates[@]}"
 mkdir -p "$scratch/user/src"
 cp "$scratch"/vendor/gradscaler-[0-9]*/examples/train_step.rs "$scratch/user/src/main.rs"
 cd "$scratch/user"
