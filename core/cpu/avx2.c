@@ -393,6 +393,11 @@ GSC_INLINE half half_of(ints x, int k)
     return (half){_mm256_castsi256_si128(part), _mm256_extracti128_si256(part, 1)};
 }
 
+GSC_INLINE ints ints_of_halves(half low, half high)
+{
+    return (ints){_mm256_setr_m128i(low.low, low.high), _mm256_setr_m128i(high.low, high.high)};
+}
+
 GSC_INLINE quarter quarter_of(ints x, int k)
 {
     const half part = half_of(x, k / 2);

@@ -2,6 +2,7 @@
 /* AVX-512 F, BW, DQ, VL, VBMI: a vector of simd.h is a register, ends of a list are masked. */
 #if defined(__x86_64__)
 #include <immintrin.h>
+#include <string.h>
 
 #include "kernels.h"
 
@@ -37,21 +38,14 @@ GSC_INLINE ints load(const void *at)
 
 GSC_INLINE ints load_first(const void *at, uint64_t bytes)
 {
+    if (bytes == 32)
+        return _mm512_zextsi256_si512(_mm256_loadu_si256(at));
     return _mm512_maskz_loadu_epi8(first(bytes), at);
 }
 
 GSC_INLINE void store(void *at, ints x)
 {
     _mm512_storeu_si512(at, x);
-}
-
-/* A load of what comes next waits for a masked store, though the bytes are not those stored. */
-GSC_INLINE void store_first(void *at, ints x, uint64_t bytes)
-{
-    if (bytes == 32)
-        _mm256_storeu_si256(at, _mm512_castsi512_si256(x));
-    else
-        _mm512_mask_storeu_epi8(at, first(bytes), x);
 }
 
 GSC_INLINE half load_half(const void *at)
@@ -64,11 +58,6 @@ GSC_INLINE void store_half(void *at, half x)
     _mm256_storeu_si256(at, x);
 }
 
-GSC_INLINE void store_first_half(void *at, half x, uint64_t bytes)
-{
-    _mm256_mask_storeu_epi8(at, (__mmask32)first(bytes), x);
-}
-
 GSC_INLINE quarter load_quarter(const void *at)
 {
     return _mm_loadu_si128(at);
@@ -79,9 +68,47 @@ GSC_INLINE void store_quarter(void *at, quarter x)
     _mm_storeu_si128(at, x);
 }
 
-GSC_INLINE void store_first_quarter(void *at, quarter x, uint64_t bytes)
+/*
+ * Fewer bytes than there are, by their number's bits: a load of what comes next waits for a masked
+ * store, though the bytes are not those stored.
+ */
+GSC_INLINE void store_first_quarter(char *at, quarter x, uint64_t bytes)
 {
-    _mm_mask_storeu_epi8(at, (__mmask16)first(bytes), x);
+    uint64_t word = (uint64_t)_mm_cvtsi128_si64(x);
+    if (bytes & 8) {
+        memcpy(at, &word, 8);
+        word = (uint64_t)_mm_extract_epi64(x, 1);
+    }
+    if (bytes & 4) {
+        memcpy(at + (bytes & 8), &word, 4);
+        word >>= 32;
+    }
+    if (bytes & 2) {
+        memcpy(at + (bytes & 12), &word, 2);
+        word >>= 16;
+    }
+    if (bytes & 1)
+        memcpy(at + (bytes & 14), &word, 1);
+}
+
+GSC_INLINE void store_first_half(char *at, half x, uint64_t bytes)
+{
+    quarter rest = _mm256_castsi256_si128(x);
+    if (bytes & 16) {
+        store_quarter(at, rest);
+        rest = _mm256_extracti128_si256(x, 1);
+    }
+    store_first_quarter(at + (bytes & 16), rest, bytes);
+}
+
+GSC_INLINE void store_first(char *at, ints x, uint64_t bytes)
+{
+    half rest = _mm512_castsi512_si256(x);
+    if (bytes & 32) {
+        store_half(at, rest);
+        rest = _mm512_extracti64x4_epi64(x, 1);
+    }
+    store_first_half(at + (bytes & 32), rest, bytes);
 }
 
 /* At a multiple of 64. */
@@ -181,7 +208,10 @@ GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 
 GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
 {
-    return at_least(size, x, least) != 0;
+    return (size == 1   ? _mm512_cmpge_epu8_mask(x, all(1, least))
+            : size == 2 ? _mm512_cmpge_epu16_mask(x, all(2, least))
+            : size == 4 ? _mm512_cmpge_epu32_mask(x, all(4, least))
+                        : _mm512_cmpge_epu64_mask(x, all(8, least))) != 0;
 }
 
 /* Of magnitudes, one of which is at least `least`: how many come before the first. */
@@ -292,6 +322,11 @@ GSC_INLINE ints merge_cb16(ints even, ints odd, ints bits)
 GSC_INLINE half half_of(ints x, int k)
 {
     return k == 0 ? _mm512_castsi512_si256(x) : _mm512_extracti64x4_epi64(x, 1);
+}
+
+GSC_INLINE ints ints_of_halves(half low, half high)
+{
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
 GSC_INLINE quarter quarter_of(ints x, int k)

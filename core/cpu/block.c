@@ -121,28 +121,30 @@ static inline view outputs_of(const gsc_worker *w, const void *source, const voi
     return numbers_of(w, source, to);
 }
 
-static inline void tally_bad(const gsc_worker *w, const gsc_block *b, gsc_found found)
+/* Counts the elements whose |bits| reach `limit`, and finds the first. */
+static inline void tally_bad(const gsc_worker *w, const gsc_block *b, const void *data,
+                             uint32_t dtype, uint64_t limit)
 {
+    const gsc_kernels *k = w->pass->kernels;
+    const uint64_t n = b->n / b->parts;
+    const gsc_found found = k->count[dtype](data, n, limit, gsc_encodings[dtype].nan);
     gsc_report *tally = w->tally;
     if (found.low && !gsc_has_bad(tally)) {
         tally->first_tensor = (int64_t)b->tensor;
-        tally->first_element = (int64_t)(b->first / b->parts + found.first);
+        tally->first_element = (int64_t)(b->first / b->parts + k->find[dtype](data, n, limit));
     }
     tally->nan_count += (int64_t)found.high;
     tally->inf_count += (int64_t)(found.low - found.high);
 }
 
-/* Counts the elements that are not finite in the judged dtype, and finds the first. */
+/* Those that are not finite in the judged dtype. */
 static void count_bad(const gsc_worker *w, const gsc_block *b, view v, void *scratch)
 {
     const uint32_t judged = w->plan->judged;
     const uint64_t limit =
         v.bad ? v.bad
               : gsc_threshold(v.dtype, judged, gsc_encodings[judged].infinity, v.multiplier);
-    const void *data = elements_of(b, v.data, v.dtype, scratch);
-    tally_bad(
-        w, b,
-        w->pass->kernels->count[v.dtype](data, b->n / b->parts, limit, gsc_encodings[v.dtype].nan));
+    tally_bad(w, b, elements_of(b, v.data, v.dtype, scratch), v.dtype, limit);
 }
 
 /* The least |bits| whose product is not finite where it is multiplied: of the source, searched once
@@ -252,7 +254,5 @@ void gsc_judge_direct(gsc_worker *w, const gsc_block *b, uint64_t most)
         judge_direct(w, b, most);
         return;
     }
-    tally_bad(w, b,
-              pass->kernels->count[plan->out](b->out, b->n, gsc_encodings[plan->out].infinity,
-                                              gsc_encodings[plan->out].nan));
+    tally_bad(w, b, b->out, plan->out, gsc_encodings[plan->out].infinity);
 }

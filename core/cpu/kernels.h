@@ -68,11 +68,12 @@ typedef struct gsc_table {
 } gsc_table;
 
 /*
- * One block of n <= GSC_BLOCK elements, in == out or disjoint, any alignment. Elements are
- * multiplied in double if `in` is f64, else in float, to which `number` is then already rounded.
- * Returns the largest |bits| of the input, by which the caller knows whether all of it, and of its
- * product, is finite; `add` and `clamp` return 0. Only kernels with a norm or with counts, and
- * those of one byte to itself, look at `norm`.
+ * One block of n <= GSC_BLOCK elements, or of twice as many where no norm is wanted and they have 2
+ * bytes at most; in == out or disjoint, any alignment. Elements are multiplied in double if `in` is
+ * f64, else in float, to which `number` is then already rounded. Returns the largest |bits| of the
+ * input, by which the caller knows whether all of it, and of its product, is finite; `add` and
+ * `clamp` return 0. Only kernels with a norm or with counts, and those of one byte to itself, look
+ * at `norm`.
  */
 typedef struct gsc_small {      /* |bits| from ... and below ... */
     uint64_t not_zero;          /* 1: become zero */
@@ -92,9 +93,11 @@ typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number
 /* How many elements have |bits| of `low` <= `high` or more, from 1 to the least that is NaN. Quick
  * where few reach `low`. */
 typedef struct gsc_found {
-    uint64_t low, high, first; /* first: that reaches `low`; n if none does */
+    uint64_t low, high;
 } gsc_found;
 typedef gsc_found gsc_counter(const void *in, uint64_t n, uint64_t low, uint64_t high);
+/* The first of them that reaches `low`; n if none does. */
+typedef uint64_t gsc_finder(const void *in, uint64_t n, uint64_t low);
 
 /* memcpy of bytes that nobody reads soon: past the caches, to which a plain store fetches a line.
  */
@@ -103,6 +106,7 @@ typedef void gsc_streamer(const void *in, void *out, uint64_t bytes);
 typedef struct gsc_kernels {
     const char *name;
     gsc_counter *count[gsc_dtypes];
+    gsc_finder *find[gsc_dtypes];
     gsc_kernel *check[gsc_dtypes]; /* reads only: out is NULL; multiplies nothing */
     gsc_kernel *norm[gsc_dtypes];  /* reads only: out is NULL */
     gsc_kernel *finite_norm[gsc_dtypes];

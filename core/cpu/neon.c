@@ -413,6 +413,12 @@ GSC_INLINE half half_of(ints x, int k)
                   : (half){vreinterpretq_u16_u32(x.c), vreinterpretq_u16_u32(x.d)};
 }
 
+GSC_INLINE ints ints_of_halves(half low, half high)
+{
+    return (ints){vreinterpretq_u32_u16(low.low), vreinterpretq_u32_u16(low.high),
+                  vreinterpretq_u32_u16(high.low), vreinterpretq_u32_u16(high.high)};
+}
+
 GSC_INLINE quarter quarter_of(ints x, int k)
 {
     return vreinterpretq_u8_u32(k == 0 ? x.a : k == 1 ? x.b : k == 2 ? x.c : x.d);

@@ -39,6 +39,7 @@ typedef struct gsc_plan {
     bool sums_floats;  /* its sums of squares may lack range */
     bool is_direct;    /* the kernel does it all, if |bits| stay below `safe` */
     bool counts;       /* the kernel counts what becomes zero or subnormal, of real numbers */
+    uint64_t block;    /* numbers that the kernel takes at once, if it does it all */
     uint64_t safe;
     /* Least |bits| of the source whose product is beyond the clamp ... */
     uint64_t beyond;

@@ -19,6 +19,10 @@
     static gsc_found count_##in(const void *from, uint64_t n, uint64_t low, uint64_t high)         \
     {                                                                                              \
         return count(gsc_##in, from, n, low, high);                                                \
+    }                                                                                              \
+    static uint64_t find_##in(const void *from, uint64_t n, uint64_t low)                          \
+    {                                                                                              \
+        return find(gsc_##in, from, n, low);                                                       \
     }
 #define GSC_WRITER(does, in, out)                                                                  \
     GSC_KERNEL(unscale_##does##_##in##_##out,                                                      \
@@ -30,6 +34,7 @@
 /* In an install function: the kernels of a dtype, or of a pair. */
 #define GSC_INSTALL_READERS(in)                                                                    \
     kernels->count[gsc_##in] = count_##in;                                                         \
+    kernels->find[gsc_##in] = find_##in;                                                           \
     kernels->check[gsc_##in] = check_##in;                                                         \
     kernels->norm[gsc_##in] = norm_##in;                                                           \
     kernels->finite_norm[gsc_##in] = finite_norm_##in;

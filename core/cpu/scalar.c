@@ -216,14 +216,21 @@ GSC_INLINE uint64_t check(enum gsc_dtype dtype, const void *from, uint64_t n)
 GSC_INLINE gsc_found count(enum gsc_dtype dtype, const void *from, uint64_t n, uint64_t low,
                            uint64_t high)
 {
-    gsc_found found = {0, 0, n};
+    gsc_found found = {0, 0};
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t magnitude = magnitude_of(dtype, load(dtype, from, i));
-        if (magnitude >= low && found.low++ == 0)
-            found.first = i;
+        found.low += magnitude >= low;
         found.high += magnitude >= high;
     }
     return found;
+}
+
+GSC_INLINE uint64_t find(enum gsc_dtype dtype, const void *from, uint64_t n, uint64_t low)
+{
+    uint64_t i = 0;
+    while (i < n && magnitude_of(dtype, load(dtype, from, i)) < low)
+        i++;
+    return i;
 }
 
 uint64_t gsc_convert_one(uint32_t from, uint64_t bits, uint32_t to, double multiplier)

@@ -134,12 +134,13 @@ static double run_chunk(gsc_worker *w, cursor at)
         w->pass->operation == GSC_OPERATION_CHECK ? NULL : w->pass->out[at.tensor].data;
     const bool is_direct = is_direct_of(w, in) && !(plan->streams && from != to);
     const uint64_t end = least(gsc_numbers_of(in), (at.chunk + 1) * GSC_CHUNK);
+    const uint64_t block = is_direct ? plan->block : GSC_BLOCK;
     gsc_block b = {.tensor = at.tensor, .parts = gsc_reals[in->dtype].parts};
     double sum = 0;
-    for (b.first = at.chunk * GSC_CHUNK; b.first < end; b.first += GSC_BLOCK) {
+    for (b.first = at.chunk * GSC_CHUNK; b.first < end; b.first += block) {
         b.in = from + b.first * gsc_encodings[plan->in].size;
         b.out = to ? to + b.first * gsc_encodings[plan->out].size : NULL;
-        b.n = least(end - b.first, GSC_BLOCK);
+        b.n = least(end - b.first, block);
         if (!is_direct) {
             gsc_run_steps(w, &b);
         } else {

@@ -163,6 +163,14 @@ GSC_INLINE floats widen(enum gsc_dtype dtype, const char *at, uint64_t left, int
     }
 }
 
+/* To a dtype of 2 bytes. */
+GSC_INLINE half narrow_half(enum gsc_dtype dtype, floats x)
+{
+    return dtype == gsc_f16    ? f16_narrow(x)
+           : dtype == gsc_bf16 ? bf16_narrow(x)
+                               : narrow2(small_narrow(layout_of(dtype), x));
+}
+
 /* Writes `left` elements, 16 at most. */
 GSC_INLINE void put_floats(enum gsc_dtype dtype, char *at, floats x, uint64_t left)
 {
@@ -176,13 +184,9 @@ GSC_INLINE void put_floats(enum gsc_dtype dtype, char *at, floats x, uint64_t le
             put(at + 64, bits_of_doubles(doubles_high(x)), 8 * (left - 8));
         break;
     case gsc_f16:
-        put_half(at, f16_narrow(x), 2 * left);
-        break;
     case gsc_bf16:
-        put_half(at, bf16_narrow(x), 2 * left);
-        break;
     case gsc_cb16:
-        put_half(at, narrow2(small_narrow(layout_of(dtype), x)), 2 * left);
+        put_half(at, narrow_half(dtype, x), 2 * left);
         break;
     default:
         put_quarter(at, narrow1(small_narrow(layout_of(dtype), x)), left);
@@ -204,6 +208,9 @@ GSC_INLINE lanes lanes_zero(void)
 
 /* Beside what all rungs do: the input stays, in the norm. */
 enum { KEEPS = 16 };
+/* The last group, which is written 64 bytes at a time: what reads these next, of a small tensor
+ * that is bad, would wait for two stores. In a loop to join them would take longer. */
+enum { JOINS = 32 };
 
 /* Where a kernel is, and what it met. */
 typedef struct place {
@@ -213,6 +220,7 @@ typedef struct place {
     uint64_t limit, normal, zeros, subnormals; /* as in gsc_norm and its `small` */
     const gsc_small *limits;
     ints bits, most; /* bits: the 64 bytes that were read last; most: the largest |bits| */
+    half first;      /* of two that are joined */
 } place;
 
 GSC_INLINE place begin(unsigned does, const void *from, void *to, gsc_norm *norm)
@@ -314,6 +322,19 @@ GSC_INLINE void count_small(uint64_t size, unsigned does, place *at, uint64_t le
     }
 }
 
+/* Vector k of a group, to 2 bytes each, and `left` elements. */
+GSC_INLINE void put_joined(enum gsc_dtype dtype, int k, place *at, floats x, uint64_t left)
+{
+    const half next = narrow_half(dtype, x);
+    char *to = at->to + 32 * k;
+    if (k % 2 == 1)
+        put(to - 32, ints_of_halves(at->first, next), 32 + 2 * left);
+    else if (left <= 16)
+        put_half(to, next, 2 * left);
+    else
+        at->first = next;
+}
+
 /* Vector k of a group that has `left` elements. */
 GSC_INLINE floats vector(enum gsc_dtype in, enum gsc_dtype out, unsigned does, int k, place *at,
                          uint64_t left, floats m, floats sum)
@@ -332,7 +353,9 @@ GSC_INLINE floats vector(enum gsc_dtype in, enum gsc_dtype out, unsigned does, i
     }
     const uint64_t in_memory = does & GSC_CLEANS ? 0 : left - done;
     const floats x = floats_mul(widen(in, at->from + bytes, in_memory, at->bits, k), m);
-    if (does & GSC_WRITES)
+    if ((does & GSC_WRITES) && (does & JOINS) && size_of(out) == 2)
+        put_joined(out, k, at, x, left - done);
+    else if (does & GSC_WRITES)
         put_floats(out, at->to + done * size_of(out), x, left - done);
     return does & GSC_SUMS ? floats_fma(x, x, sum) : sum;
 }
@@ -387,7 +410,7 @@ GSC_INLINE uint64_t multiply_floats(enum gsc_dtype in, enum gsc_dtype out, unsig
         sums = group(in, out, does, &at, GROUP, m, sums);
         advance(in, out, does, &at);
     }
-    sums = group(in, out, does, &at, n, m, sums);
+    sums = group(in, out, does | JOINS, &at, n, m, sums);
     if (does & GSC_SUMS)
         norm->sum = fold(sums);
     return end(size_of(in), does, &at, norm);
@@ -1026,57 +1049,72 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
 
 /* ---- bits alone ---- */
 
+enum { ROW = 256 /* bytes that are looked at as one */ };
+
+/* The largest |bits| of a row, in some place. */
+GSC_INLINE ints most_of_row(uint64_t size, const char *at)
+{
+    const ints a = magnitudes(size, load(at)), b = magnitudes(size, load(at + 64));
+    const ints c = magnitudes(size, load(at + 128)), d = magnitudes(size, load(at + 192));
+    return larger(size, larger(size, a, b), larger(size, c, d));
+}
+
 GSC_INLINE uint64_t check(enum gsc_dtype dtype, const char *from, uint64_t n)
 {
     const uint64_t size = size_of(dtype), bytes = n * size;
     ints most = ints_set(0);
     uint64_t i = 0;
-    for (; i + 64 <= bytes; i += 64) {
-        prefetch(from + i, 64);
-        most = larger(size, most, magnitudes(size, load(from + i)));
+    for (; i + ROW <= bytes; i += ROW) {
+        prefetch(from + i, ROW);
+        most = larger(size, most, most_of_row(size, from + i));
     }
-    if (i < bytes)
-        most = larger(size, most, magnitudes(size, load_first(from + i, bytes - i)));
+    for (; i < bytes; i += 64)
+        most = larger(size, most, magnitudes(size, take(from + i, bytes - i)));
     return largest(size, most);
 }
 
-/* A vector at byte i; `first` is where the last one was, as long as nothing was found. */
-GSC_INLINE gsc_found count_vector(uint64_t size, ints absolute, uint64_t i, uint64_t low,
-                                  uint64_t high, gsc_found found)
+/* A row, or what is left of it. */
+GSC_INLINE gsc_found count_row(uint64_t size, const char *at, uint64_t bytes, uint64_t low,
+                               uint64_t high, gsc_found found)
 {
-    found.first = found.low == 0 ? i : found.first;
-    found.low += at_least(size, absolute, low);
-    found.high += at_least(size, absolute, high);
+    for (uint64_t i = 0; i < bytes; i += 64) {
+        const ints absolute = magnitudes(size, take(at + i, bytes - i));
+        found.low += at_least(size, absolute, low);
+        found.high += at_least(size, absolute, high);
+    }
     return found;
 }
 
-/* Four vectors at a time, of which most have nothing to count. */
+/* Without a branch on where something is, which nobody can predict: 64 rows have a bit each. */
 GSC_INLINE gsc_found count(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t low,
                            uint64_t high)
 {
     const uint64_t size = size_of(dtype), bytes = n * size;
-    gsc_found found = {0, 0, n};
-    uint64_t i = 0;
-    for (; i + 256 <= bytes; i += 256) {
-        const ints a = magnitudes(size, load(from + i));
-        const ints b = magnitudes(size, load(from + i + 64));
-        const ints c = magnitudes(size, load(from + i + 128));
-        const ints d = magnitudes(size, load(from + i + 192));
-        if (!any_at_least(size, larger(size, larger(size, a, b), larger(size, c, d)), low))
-            continue;
-        found = count_vector(size, a, i, low, high, found);
-        found = count_vector(size, b, i + 64, low, high, found);
-        found = count_vector(size, c, i + 128, low, high, found);
-        found = count_vector(size, d, i + 192, low, high, found);
+    gsc_found found = {0, 0};
+    for (uint64_t rows = bytes / ROW, some; rows; rows -= some, from += some * ROW) {
+        uint64_t bits = 0;
+        some = rows < 64 ? rows : 64;
+        for (uint64_t k = 0; k < some; k++)
+            bits |= (uint64_t)any_at_least(size, most_of_row(size, from + k * ROW), low) << k;
+        for (; bits; bits &= bits - 1)
+            found = count_row(size, from + ROW * (uint64_t)__builtin_ctzll(bits), ROW, low, high,
+                              found);
     }
-    for (; i < bytes; i += 64)
-        found =
-            count_vector(size, magnitudes(size, take(from + i, bytes - i)), i, low, high, found);
-    if (found.low == 0)
-        return (gsc_found){0, 0, n};
-    const ints absolute = magnitudes(size, take(from + found.first, bytes - found.first));
-    found.first = found.first / size + before_first(size, absolute, low);
-    return found;
+    return count_row(size, from, bytes % ROW, low, high, found);
+}
+
+GSC_INLINE uint64_t find(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t low)
+{
+    const uint64_t size = size_of(dtype), bytes = n * size;
+    uint64_t i = 0;
+    while (i + ROW <= bytes && !any_at_least(size, most_of_row(size, from + i), low))
+        i += ROW;
+    for (; i < bytes; i += 64) {
+        const ints absolute = magnitudes(size, take(from + i, bytes - i));
+        if (any_at_least(size, absolute, low))
+            return i / size + before_first(size, absolute, low);
+    }
+    return n;
 }
 
 /* ---- sums and limits ---- */
