@@ -84,9 +84,10 @@ typedef struct gsc_norm {
     double sum; /* of squares, folded; says nothing if the input is not all finite */
     gsc_small small;
     uint64_t limit; /* finite_norm takes what has these |bits| or more for zero */
-    /* The input of unscale_norm of a narrow dtype to itself, which in place is gone. */
+    /* What unscale_norm of a narrow dtype to itself took, which in place is gone. */
     unsigned char input[GSC_BLOCK * sizeof(uint16_t)] __attribute__((aligned(64)));
     const gsc_table *table; /* of the multiplier, where it is worth while; else NULL */
+    bool keeps;             /* a kernel with a table keeps its input without a norm, too */
 } gsc_norm;
 typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number, gsc_norm *norm);
 

@@ -143,6 +143,7 @@ static void choose_kernels(const gsc_pass *pass, gsc_plan *p)
     const bool measures = pass->want & (GSC_WANT_NORM | GSC_WANT_AMAX);
     const bool needs_input = measures || (pass->counts && gsc_hides_infinity(p));
     p->keeping = p->kernel;
+    p->keeps = needs_input;
     if (pass->operation == GSC_OPERATION_STORE && pass->clamp == 0 && p->in == p->out &&
         p->source == p->in && p->out != p->wide && needs_input && !p->has_table)
         p->keeping = k->unscale[does | GSC_SUMS][p->in][p->out];

@@ -117,6 +117,7 @@ static void choose_plan(runner *r, uint64_t tensor)
     r->worker.finite = 0;
     r->worker.norm.small = plan->small;
     r->worker.norm.table = plan->has_table ? &plan->table : NULL;
+    r->worker.norm.keeps = plan->keeps;
 }
 
 static bool is_direct_of(const gsc_worker *w, const gsc_tensor *in)

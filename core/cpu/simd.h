@@ -491,7 +491,8 @@ GSC_INLINE ints table_group(enum gsc_dtype dtype, int kind, unsigned does, place
 {
     const ints bits = take(at->from, left);
     count_small(1, does, at, left);
-    store(at->kept, bits);
+    if (does & KEEPS)
+        store(at->kept, bits);
     put(at->to, table_results(dtype, kind, results, bits), left);
     at->most = larger(1, at->most, magnitudes(1, bits));
     return bits;
@@ -507,7 +508,7 @@ GSC_INLINE void table_groups(enum gsc_dtype dtype, int kind, unsigned does, plac
         const ints bits = table_group(dtype, kind, does, at, GROUP, results);
         if (does & GSC_SUMS)
             *sums = sum_group(dtype, false, values, bits, floats_set(1), *sums);
-        advance(dtype, dtype, does | KEEPS, at);
+        advance(dtype, dtype, does, at);
     }
     if (n == 0)
         return;
@@ -526,12 +527,11 @@ GSC_INLINE void table_repeat(enum gsc_dtype dtype, int kind, const gsc_norm *nor
             n - i);
 }
 
-/* Keeps the input, summed or not: a store costs nothing here. */
 GSC_INLINE uint64_t multiply_by_table(enum gsc_dtype dtype, unsigned does, const void *from,
                                       void *to, uint64_t n, double after, gsc_norm *norm)
 {
     const int kind = table_kind(norm->table);
-    place at = begin(does | KEEPS, from, to, norm);
+    place at = begin(does, from, to, norm);
     lanes sums = lanes_zero();
     if (kind == 3)
         table_groups(dtype, 3, does, &at, n, norm->table, &sums);
@@ -1036,7 +1036,10 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
         /* The sums first, where both at once lack registers; the input stays in L1. */
         if (does & GSC_SUMS)
             (void)sum_bytes(in, from, n, number, norm);
-        return multiply_by_table(in, does & ~(unsigned)GSC_SUMS, from, to, n, 1, norm);
+        does &= ~(unsigned)GSC_SUMS;
+        if (REPEATS || norm->keeps)
+            return multiply_by_table(in, does | KEEPS, from, to, n, 1, norm);
+        return multiply_by_table(in, does, from, to, n, 1, norm);
     }
     if (size_of(in) == 1 && does == GSC_SUMS)
         return sum_bytes(in, from, n, number, norm);
