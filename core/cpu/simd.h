@@ -765,7 +765,8 @@ GSC_INLINE bool bf16_round_group(unsigned does, place *at, uint64_t left, floats
     count_small(2, does, at, left);
     bf16_keep(does, at, first, last);
     bf16_round(does, first, m, at->to, left, &sums->a, &sums->b);
-    bf16_round(does, last, m, past(does, at->to, 64), others, &sums->c, &sums->d);
+    if (others)
+        bf16_round(does, last, m, past(does, at->to, 64), others, &sums->c, &sums->d);
     return true;
 }
 
@@ -967,6 +968,60 @@ GSC_INLINE uint64_t multiply_cb16(unsigned does, const void *from, void *to, uin
     return end(2, does, &at, norm);
 }
 
+GSC_INLINE uint64_t multiply_pairs(enum gsc_dtype dtype, unsigned does, const void *from, void *to,
+                                   uint64_t n, double number, gsc_norm *norm)
+{
+    return dtype == gsc_bf16 ? multiply_bf16(does, from, to, n, number, norm)
+                             : multiply_cb16(does, from, to, n, number, norm);
+}
+
+/* A group or more of a dtype, by what a kernel does. */
+GSC_INLINE uint64_t multiply_groups(enum gsc_dtype dtype, unsigned does, const void *from, void *to,
+                                    uint64_t n, double number, gsc_norm *norm)
+{
+    enum { UNSCALE = GSC_WRITES, UNSCALE_NORM = GSC_WRITES | GSC_SUMS | KEEPS };
+    switch (does) {
+    case UNSCALE:
+        return multiply_pairs(dtype, UNSCALE, from, to, n, number, norm);
+    case UNSCALE | GSC_COUNTS:
+        return multiply_pairs(dtype, UNSCALE | GSC_COUNTS, from, to, n, number, norm);
+    case UNSCALE_NORM:
+        return multiply_pairs(dtype, UNSCALE_NORM, from, to, n, number, norm);
+    case UNSCALE_NORM | GSC_COUNTS:
+        return multiply_pairs(dtype, UNSCALE_NORM | GSC_COUNTS, from, to, n, number, norm);
+    default:
+        return multiply_pairs(dtype, GSC_SUMS, from, to, n, number, norm);
+    }
+}
+
+/* Not inlined: a small tensor would save the registers that these take, and needs none of them. */
+static __attribute__((noinline)) uint64_t multiply_bf16_groups(unsigned does, const void *from,
+                                                               void *to, uint64_t n, double number,
+                                                               gsc_norm *norm)
+{
+    return multiply_groups(gsc_bf16, does, from, to, n, number, norm);
+}
+
+static __attribute__((noinline)) uint64_t multiply_cb16_groups(unsigned does, const void *from,
+                                                               void *to, uint64_t n, double number,
+                                                               gsc_norm *norm)
+{
+    return multiply_groups(gsc_cb16, does, from, to, n, number, norm);
+}
+
+/* Less than a group; one with a NaN, of which the sum will say nothing, in floats. */
+GSC_INLINE uint64_t multiply_few_bf16(unsigned does, const void *from, void *to, uint64_t n,
+                                      double number, gsc_norm *norm)
+{
+    place at = begin(does, from, to, norm);
+    lanes sums = lanes_zero();
+    if (!bf16_round_group(does, &at, n, floats_set((float)number), &sums))
+        return multiply_floats(gsc_bf16, gsc_bf16, does, from, to, n, number, norm);
+    if (does & GSC_SUMS)
+        norm->sum = fold_pairs(sums);
+    return end(2, does, &at, norm);
+}
+
 /* ---- doubles: 64 lanes of them do not fit into registers, they stay in L1 ---- */
 
 /* 8 elements, or the last `left`. */
@@ -1043,10 +1098,12 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
     }
     if (size_of(in) == 1 && does == GSC_SUMS)
         return sum_bytes(in, from, n, number, norm);
-    if (in == gsc_cb16 && out == gsc_cb16)
-        return multiply_cb16(does, from, to, n, number, norm);
     if (in == gsc_bf16 && out == gsc_bf16)
-        return multiply_bf16(does, from, to, n, number, norm);
+        return n >= GROUP ? multiply_bf16_groups(does, from, to, n, number, norm)
+                          : multiply_few_bf16(does, from, to, n, number, norm);
+    if (in == gsc_cb16 && out == gsc_cb16)
+        return n >= GROUP ? multiply_cb16_groups(does, from, to, n, number, norm)
+                          : multiply_cb16(does, from, to, n, number, norm);
     return multiply_floats(in, out, does, from, to, n, number, norm);
 }
 
