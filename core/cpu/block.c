@@ -32,10 +32,10 @@ static void count_small(gsc_worker *w, const gsc_block *b, const void *data)
     const gsc_small *small = &plan->small;
     gsc_counter *count = w->pass->kernels->count[plan->source];
     const uint64_t n = b->n / b->parts;
-    const gsc_found not_small = count(data, n, small->least, small->normal);
+    const gsc_found not_small = count(data, n, small->least, small->normal, false);
     w->tally->subnormals_made += (int64_t)(not_small.low - not_small.high);
     if (not_small.high < n) {
-        const gsc_found some = count(data, n, 1, small->not_zero);
+        const gsc_found some = count(data, n, 1, small->not_zero, false);
         w->tally->zeros_made += (int64_t)(some.low - some.high);
     }
 }
@@ -51,19 +51,20 @@ static void count_bins(gsc_worker *w, const gsc_block *b, const void *data)
     const gsc_kernels *k = w->pass->kernels;
     gsc_counter *count = k->count[w->plan->source];
     const uint64_t most = k->check[w->plan->source](data, NULL, n, 1.0, NULL);
-    uint64_t above = most < bins[GSC_BINS] ? 0 : count(data, n, bins[GSC_BINS], bins[GSC_BINS]).low;
+    uint64_t above =
+        most < bins[GSC_BINS] ? 0 : count(data, n, bins[GSC_BINS], bins[GSC_BINS], true).low;
     uint64_t all = n;
     int bin = GSC_BINS - 1;
     while (bin >= 0 && most < bins[bin])
         bin--;
     for (int looks = 0; bin >= 0 && above < all; bin -= 2) {
-        const gsc_found found = count(data, n, bins[bin > 0 ? bin - 1 : 0], bins[bin]);
+        const gsc_found found = count(data, n, bins[bin > 0 ? bin - 1 : 0], bins[bin], false);
         w->histogram[bin] += (int64_t)(found.high - above);
         if (bin > 0)
             w->histogram[bin - 1] += (int64_t)(found.low - found.high);
         above = found.low;
         if (++looks == 2 && above < all)
-            all = count(data, n, bins[0], bins[0]).low;
+            all = count(data, n, bins[0], bins[0], false).low;
     }
     w->histogram[GSC_BINS] += (int64_t)n;
 }
@@ -78,7 +79,7 @@ void gsc_count_before(gsc_worker *w, const gsc_block *b, const void *source)
         count_small(w, b, data);
     if (pass->clamp != 0) {
         const gsc_found beyond = pass->kernels->count[plan->source](
-            data, b->n / b->parts, plan->beyond, gsc_encodings[plan->source].nan);
+            data, b->n / b->parts, plan->beyond, gsc_encodings[plan->source].nan, true);
         w->tally->clamped += (int64_t)(beyond.low - beyond.high);
     }
     if (pass->histogram && b->first % GSC_CHUNK == 0)
@@ -127,7 +128,7 @@ static inline void tally_bad(const gsc_worker *w, const gsc_block *b, const void
 {
     const gsc_kernels *k = w->pass->kernels;
     const uint64_t n = b->n / b->parts;
-    const gsc_found found = k->count[dtype](data, n, limit, gsc_encodings[dtype].nan);
+    const gsc_found found = k->count[dtype](data, n, limit, gsc_encodings[dtype].nan, true);
     gsc_report *tally = w->tally;
     if (found.low && !gsc_has_bad(tally)) {
         tally->first_tensor = (int64_t)b->tensor;

@@ -91,12 +91,12 @@ typedef struct gsc_norm {
 } gsc_norm;
 typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number, gsc_norm *norm);
 
-/* How many elements have |bits| of `low` <= `high` or more, from 1 to the least that is NaN. Quick
- * where few reach `low`. */
+/* How many elements have |bits| of `low` <= `high` or more, from 1 to the least that is NaN; quick
+ * if `few`, should few reach `low`. */
 typedef struct gsc_found {
     uint64_t low, high;
 } gsc_found;
-typedef gsc_found gsc_counter(const void *in, uint64_t n, uint64_t low, uint64_t high);
+typedef gsc_found gsc_counter(const void *in, uint64_t n, uint64_t low, uint64_t high, bool few);
 /* The first of them that reaches `low`; n if none does. */
 typedef uint64_t gsc_finder(const void *in, uint64_t n, uint64_t low);
 

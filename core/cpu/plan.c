@@ -230,7 +230,6 @@ void gsc_plan_make(const gsc_pass *pass, uint32_t in, uint32_t out, gsc_plan *p)
                    !(pass->want & (GSC_WANT_AMAX | (p->counts ? 0 : GSC_WANT_UNDERFLOW)));
     /* Two of what is narrow fit into L1 as well. */
     const bool is_narrow = gsc_encodings[in].size <= 2 && gsc_encodings[out].size <= 2;
-    const bool by_block =
-        (pass->want & GSC_WANT_NORM) || pass->histogram || p->keeping != p->kernel;
+    const bool by_block = (pass->want & GSC_WANT_NORM) || p->keeping != p->kernel;
     p->block = is_narrow && !by_block ? 2 * GSC_BLOCK : GSC_BLOCK;
 }

@@ -716,8 +716,10 @@ GSC_INLINE uint64_t shift_piece(enum gsc_dtype dtype, unsigned does, place *at, 
 {
     const uint64_t bytes = 2 * (n < PIECE ? n / GROUP * GROUP : PIECE);
     *is_normal = *is_normal && shift_normal(dtype, does, at, bytes, by, sums);
-    if (!*is_normal && !shift_with_zeros(dtype, does, at, bytes, by, sums))
+    if (!*is_normal && !shift_with_zeros(dtype, does, at, bytes, by, sums)) {
+        *is_normal = by.largest > by.smallest;
         return 0;
+    }
     at->from += bytes;
     at->to = past(does, at->to, bytes);
     at->kept = does & KEEPS ? at->kept + bytes : at->kept;
@@ -736,6 +738,7 @@ GSC_INLINE void bf16_finish(unsigned does, char *to, uint64_t left, ints result,
     }
 }
 
+/* A NaN stays one: the lower half of its product is 0, to which rounding adds less than a carry. */
 GSC_INLINE void bf16_round(unsigned does, ints bits, floats m, char *to, uint64_t left,
                            floats *even_sums, floats *odd_sums)
 {
@@ -752,27 +755,23 @@ GSC_INLINE void bf16_keep(unsigned does, place *at, ints first, ints last)
     }
 }
 
-/* 64 elements, or the last `left`; false and nothing, if there is a NaN. */
-GSC_INLINE bool bf16_round_group(unsigned does, place *at, uint64_t left, floats m, lanes *sums)
+/* 64 elements, or the last `left`. */
+GSC_INLINE void bf16_round_group(unsigned does, place *at, uint64_t left, floats m, lanes *sums)
 {
     const uint64_t others = left > 32 ? left - 32 : 0;
     const ints first = take(at->from, 2 * left);
     const ints last = others ? take(at->from + 64, 2 * others) : ints_set(0);
-    const ints most = larger(2, magnitudes(2, first), magnitudes(2, last));
-    if (any_above2(most, bf16_INF))
-        return false;
-    at->most = larger(2, at->most, most);
+    at->most = larger(2, at->most, larger(2, magnitudes(2, first), magnitudes(2, last)));
     count_small(2, does, at, left);
     bf16_keep(does, at, first, last);
     bf16_round(does, first, m, at->to, left, &sums->a, &sums->b);
     if (others)
         bf16_round(does, last, m, past(does, at->to, 64), others, &sums->c, &sums->d);
-    return true;
 }
 
-/* Returns how many elements are left where a group has a NaN, or 0. Loops of their own have all
- * registers. A piece that a power of two does not only shift is rounded. */
-GSC_INLINE uint64_t bf16_groups(unsigned does, place *at, uint64_t n, float number, lanes *sums)
+/* Loops of their own have all registers. A piece that a power of two does not only shift is
+ * rounded. */
+GSC_INLINE void bf16_groups(unsigned does, place *at, uint64_t n, float number, lanes *sums)
 {
     const power by = n < GROUP ? (power){0} : power_of(number);
     const floats m = floats_set(number);
@@ -783,40 +782,12 @@ GSC_INLINE uint64_t bf16_groups(unsigned does, place *at, uint64_t n, float numb
         const uint64_t end = by.is_exact && n > PIECE ? n - PIECE : 0;
         for (; n > end && n >= GROUP; n -= GROUP) {
             prefetch(at->from, 2 * GROUP);
-            if (!bf16_round_group(does, at, GROUP, m, sums))
-                return n;
+            bf16_round_group(does, at, GROUP, m, sums);
             advance(gsc_bf16, gsc_bf16, does, at);
         }
     }
-    return n && bf16_round_group(does, at, n, m, sums) ? 0 : n;
-}
-
-/* What is left from a group with a NaN on, for which the sum will say nothing. */
-GSC_INLINE uint64_t bf16_past_nans(unsigned does, const char *from, char *to, uint64_t n,
-                                   double number, gsc_norm *counts)
-{
-    place at = begin(does, from, to, counts);
-    lanes no_sums = lanes_zero();
-    while (n) {
-        const uint64_t some = n < GROUP ? n : GROUP;
-        no_sums = group(gsc_bf16, gsc_bf16, does, &at, some, floats_set((float)number), no_sums);
-        advance(gsc_bf16, gsc_bf16, does, &at);
-        n = bf16_groups(does, &at, n - some, (float)number, &no_sums);
-    }
-    return end(2, does, &at, counts);
-}
-
-static __attribute__((noinline)) uint64_t bf16_with_nan(const char *from, char *to, uint64_t n,
-                                                        double number, unsigned char *kept,
-                                                        gsc_norm *counts)
-{
-    if (kept)
-        memcpy(kept, from, 2 * n);
-    if (!to)
-        return multiply_floats(gsc_bf16, gsc_bf16, 0, from, to, n, number, NULL);
-    if (!counts)
-        return bf16_past_nans(GSC_WRITES, from, to, n, number, NULL);
-    return bf16_past_nans(GSC_WRITES | GSC_COUNTS, from, to, n, number, counts);
+    if (n)
+        bf16_round_group(does, at, n, m, sums);
 }
 
 /* Where the even lanes are a and c, and the odd ones b and d. */
@@ -831,19 +802,10 @@ GSC_INLINE uint64_t multiply_bf16(unsigned does, const void *from, void *to, uin
 {
     place at = begin(does, from, to, norm);
     lanes sums = lanes_zero();
-    const uint64_t left = bf16_groups(does, &at, n, (float)number, &sums);
+    bf16_groups(does, &at, n, (float)number, &sums);
     if (does & GSC_SUMS)
         norm->sum = fold_pairs(sums);
-    const uint64_t most = end(2, does, &at, norm);
-    if (left == 0)
-        return most;
-    const uint64_t other = bf16_with_nan(at.from, does & GSC_WRITES ? at.to : NULL, left, number,
-                                         at.kept, does & GSC_COUNTS ? norm : NULL);
-    if (does & GSC_COUNTS) {
-        norm->small.zeros += at.zeros;
-        norm->small.subnormals += at.subnormals;
-    }
-    return other > most ? other : most;
+    return end(2, does, &at, norm);
 }
 
 /* ---- cb16 to itself: the even and the odd as well; what is normal and stays so goes quickly ----
@@ -1009,19 +971,6 @@ static __attribute__((noinline)) uint64_t multiply_cb16_groups(unsigned does, co
     return multiply_groups(gsc_cb16, does, from, to, n, number, norm);
 }
 
-/* Less than a group; one with a NaN, of which the sum will say nothing, in floats. */
-GSC_INLINE uint64_t multiply_few_bf16(unsigned does, const void *from, void *to, uint64_t n,
-                                      double number, gsc_norm *norm)
-{
-    place at = begin(does, from, to, norm);
-    lanes sums = lanes_zero();
-    if (!bf16_round_group(does, &at, n, floats_set((float)number), &sums))
-        return multiply_floats(gsc_bf16, gsc_bf16, does, from, to, n, number, norm);
-    if (does & GSC_SUMS)
-        norm->sum = fold_pairs(sums);
-    return end(2, does, &at, norm);
-}
-
 /* ---- doubles: 64 lanes of them do not fit into registers, they stay in L1 ---- */
 
 /* 8 elements, or the last `left`. */
@@ -1100,7 +1049,7 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
         return sum_bytes(in, from, n, number, norm);
     if (in == gsc_bf16 && out == gsc_bf16)
         return n >= GROUP ? multiply_bf16_groups(does, from, to, n, number, norm)
-                          : multiply_few_bf16(does, from, to, n, number, norm);
+                          : multiply_bf16(does, from, to, n, number, norm);
     if (in == gsc_cb16 && out == gsc_cb16)
         return n >= GROUP ? multiply_cb16_groups(does, from, to, n, number, norm)
                           : multiply_cb16(does, from, to, n, number, norm);
@@ -1147,11 +1096,12 @@ GSC_INLINE gsc_found count_row(uint64_t size, const char *at, uint64_t bytes, ui
 
 /* Without a branch on where something is, which nobody can predict: 64 rows have a bit each. */
 GSC_INLINE gsc_found count(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t low,
-                           uint64_t high)
+                           uint64_t high, bool few)
 {
     const uint64_t size = size_of(dtype), bytes = n * size;
     gsc_found found = {0, 0};
-    for (uint64_t rows = bytes / ROW, some; rows; rows -= some, from += some * ROW) {
+    const char *end = from + bytes;
+    for (uint64_t rows = few ? bytes / ROW : 0, some; rows; rows -= some, from += some * ROW) {
         uint64_t bits = 0;
         some = rows < 64 ? rows : 64;
         for (uint64_t k = 0; k < some; k++)
@@ -1160,7 +1110,7 @@ GSC_INLINE gsc_found count(enum gsc_dtype dtype, const char *from, uint64_t n, u
             found = count_row(size, from + ROW * (uint64_t)__builtin_ctzll(bits), ROW, low, high,
                               found);
     }
-    return count_row(size, from, bytes % ROW, low, high, found);
+    return count_row(size, from, (uint64_t)(end - from), low, high, found);
 }
 
 GSC_INLINE uint64_t find(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t low)
