@@ -583,12 +583,9 @@ GSC_INLINE double doubles_fold(doubles x)
 
 void gsc_install_avx512(gsc_kernels *kernels)
 {
-    gsc_kernel *const narrower = kernels->unscale[GSC_SUMS][gsc_f32][gsc_f32];
     byte_values_make(kernels, gsc_f8_e4m3fn);
     byte_values_make(kernels, gsc_f8_e5m2);
     install(kernels);
-    /* Measured: as fast in L2, and with data from DRAM 0.88 of the limit against 1.1. */
-    kernels->unscale[GSC_SUMS][gsc_f32][gsc_f32] = narrower;
 }
 
 #if defined(__clang__)
