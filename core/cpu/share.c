@@ -145,8 +145,9 @@ static double run_chunk(gsc_worker *w, cursor at)
         if (!is_direct) {
             gsc_run_steps(w, &b);
         } else {
-            const gsc_block seen = {.n = least(b.n, GSC_BLOCK), .parts = b.parts};
-            if (w->pass->histogram && b.first % GSC_CHUNK == 0)
+            gsc_block seen = b;
+            seen.n = least(b.n, GSC_BLOCK);
+            if (w->pass->histogram)
                 gsc_count_before(w, &seen, b.in);
             (void)gsc_run_direct(w, &b);
         }
