@@ -288,7 +288,7 @@ GSC_INLINE void count_small_floats(place *at, uint64_t bytes)
     for (uint64_t i = 64; i < GROUP * 4; i += 64)
         if (i < bytes)
             most = larger(4, most, sub(4, magnitudes(4, take(at->from + i, bytes - i)), normal));
-    if (any_at_least(4, most, UINT64_C(1) << 31)) {
+    if (__builtin_expect(any_at_least(4, most, UINT64_C(1) << 31), 0)) {
         most = ints_set(0);
         const smalls found = smalls_of_floats(at->limits, at->from, bytes, &most);
         at->zeros += found.zeros;
@@ -315,7 +315,7 @@ GSC_INLINE void count_small(uint64_t size, unsigned does, place *at, uint64_t le
         if (i < bytes)
             least =
                 smaller(size, least, sub(size, magnitudes(size, take(at->from + i, bytes - i)), 1));
-    if (any_below(size, least, at->normal - 1)) {
+    if (__builtin_expect(any_below(size, least, at->normal - 1), 0)) {
         const smalls found = smalls_of(size, at->limits, at->from, bytes);
         at->zeros += found.zeros;
         at->subnormals += found.subnormals;
