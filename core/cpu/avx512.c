@@ -108,7 +108,8 @@ GSC_INLINE void store_first(char *at, ints x, uint64_t bytes)
         store_half(at, rest);
         rest = _mm512_extracti64x4_epi64(x, 1);
     }
-    store_first_half(at + (bytes & 32), rest, bytes);
+    if (bytes % 32)
+        store_first_half(at + (bytes & 32), rest, bytes);
 }
 
 /* At a multiple of 64. */

@@ -553,6 +553,27 @@ GSC_INLINE uint64_t multiply_by_table(enum gsc_dtype dtype, unsigned does, const
     return most;
 }
 
+GSC_INLINE uint64_t look_up_as(enum gsc_dtype dtype, unsigned does, const void *from, void *to,
+                               uint64_t n, gsc_norm *norm)
+{
+    if (REPEATS || norm->keeps)
+        return multiply_by_table(dtype, does | KEEPS, from, to, n, 1, norm);
+    return multiply_by_table(dtype, does, from, to, n, 1, norm);
+}
+
+/* A group or more, without a sum. Not inlined: a small tensor would save the registers that these
+ * take. */
+static __attribute__((noinline)) uint64_t
+look_up(enum gsc_dtype dtype, bool counts, const void *from, void *to, uint64_t n, gsc_norm *norm)
+{
+    enum { UNSCALE = GSC_WRITES, COUNT = GSC_WRITES | GSC_COUNTS };
+    if (dtype == gsc_f8_e4m3fn)
+        return counts ? look_up_as(gsc_f8_e4m3fn, COUNT, from, to, n, norm)
+                      : look_up_as(gsc_f8_e4m3fn, UNSCALE, from, to, n, norm);
+    return counts ? look_up_as(gsc_f8_e5m2, COUNT, from, to, n, norm)
+                  : look_up_as(gsc_f8_e5m2, UNSCALE, from, to, n, norm);
+}
+
 /* ---- bf16 and cb16 to themselves: two elements of a float's width, the even and the odd ---- */
 
 /* What a factor is to bf16: a power of two adds `shift` to the bits of what stays normal. */
@@ -1040,10 +1061,9 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
         /* The sums first, where both at once lack registers; the input stays in L1. */
         if (does & GSC_SUMS)
             (void)sum_bytes(in, from, n, number, norm);
-        does &= ~(unsigned)GSC_SUMS;
-        if (REPEATS || norm->keeps)
-            return multiply_by_table(in, does | KEEPS, from, to, n, 1, norm);
-        return multiply_by_table(in, does, from, to, n, 1, norm);
+        if (!(does & GSC_SUMS) && n >= GROUP)
+            return look_up(in, does & GSC_COUNTS, from, to, n, norm);
+        return multiply_by_table(in, (does & ~(unsigned)GSC_SUMS) | KEEPS, from, to, n, 1, norm);
     }
     if (size_of(in) == 1 && does == GSC_SUMS)
         return sum_bytes(in, from, n, number, norm);
