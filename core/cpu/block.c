@@ -32,10 +32,10 @@ static void count_small(gsc_worker *w, const gsc_block *b, const void *data)
     const gsc_small *small = &plan->small;
     gsc_counter *count = w->pass->kernels->count[plan->source];
     const uint64_t n = b->n / b->parts;
-    const gsc_found not_small = count(data, n, small->least, small->normal, false);
+    const gsc_found not_small = count(data, n, small->least, small->normal, NULL);
     w->tally->subnormals_made += (int64_t)(not_small.low - not_small.high);
     if (not_small.high < n) {
-        const gsc_found some = count(data, n, 1, small->not_zero, false);
+        const gsc_found some = count(data, n, 1, small->not_zero, NULL);
         w->tally->zeros_made += (int64_t)(some.low - some.high);
     }
 }
@@ -52,19 +52,19 @@ static void count_bins(gsc_worker *w, const gsc_block *b, const void *data)
     gsc_counter *count = k->count[w->plan->source];
     const uint64_t most = k->check[w->plan->source](data, NULL, n, 1.0, NULL);
     uint64_t above =
-        most < bins[GSC_BINS] ? 0 : count(data, n, bins[GSC_BINS], bins[GSC_BINS], true).low;
+        most < bins[GSC_BINS] ? 0 : count(data, n, bins[GSC_BINS], bins[GSC_BINS], NULL).low;
     uint64_t all = n;
     int bin = GSC_BINS - 1;
     while (bin >= 0 && most < bins[bin])
         bin--;
     for (int looks = 0; bin >= 0 && above < all; bin -= 2) {
-        const gsc_found found = count(data, n, bins[bin > 0 ? bin - 1 : 0], bins[bin], false);
+        const gsc_found found = count(data, n, bins[bin > 0 ? bin - 1 : 0], bins[bin], NULL);
         w->histogram[bin] += (int64_t)(found.high - above);
         if (bin > 0)
             w->histogram[bin - 1] += (int64_t)(found.low - found.high);
         above = found.low;
         if (++looks == 2 && above < all)
-            all = count(data, n, bins[0], bins[0], false).low;
+            all = count(data, n, bins[0], bins[0], NULL).low;
     }
     w->histogram[GSC_BINS] += (int64_t)n;
 }
@@ -78,8 +78,9 @@ void gsc_count_before(gsc_worker *w, const gsc_block *b, const void *source)
     if ((pass->want & GSC_WANT_UNDERFLOW) && !plan->copies && !gsc_kernel_counts(w, b))
         count_small(w, b, data);
     if (pass->clamp != 0) {
+        uint64_t row;
         const gsc_found beyond = pass->kernels->count[plan->source](
-            data, b->n / b->parts, plan->beyond, gsc_encodings[plan->source].nan, true);
+            data, b->n / b->parts, plan->beyond, gsc_encodings[plan->source].nan, &row);
         w->tally->clamped += (int64_t)(beyond.low - beyond.high);
     }
     if (pass->histogram && b->first % GSC_CHUNK == 0)
@@ -127,12 +128,15 @@ static inline void tally_bad(const gsc_worker *w, const gsc_block *b, const void
                              uint32_t dtype, uint64_t limit)
 {
     const gsc_kernels *k = w->pass->kernels;
-    const uint64_t n = b->n / b->parts;
-    const gsc_found found = k->count[dtype](data, n, limit, gsc_encodings[dtype].nan, true);
+    const uint64_t n = b->n / b->parts, size = gsc_encodings[dtype].size, most = GSC_ROW / size;
+    uint64_t row;
+    const gsc_found found = k->count[dtype](data, n, limit, gsc_encodings[dtype].nan, &row);
     gsc_report *tally = w->tally;
     if (found.low && !gsc_has_bad(tally)) {
+        const unsigned char *at = (const unsigned char *)data + row * size;
+        row += k->find[dtype](at, n - row < most ? n - row : most, limit);
         tally->first_tensor = (int64_t)b->tensor;
-        tally->first_element = (int64_t)(b->first / b->parts + k->find[dtype](data, n, limit));
+        tally->first_element = (int64_t)(b->first / b->parts + row);
     }
     tally->nan_count += (int64_t)found.high;
     tally->inf_count += (int64_t)(found.low - found.high);

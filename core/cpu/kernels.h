@@ -91,13 +91,18 @@ typedef struct gsc_norm {
 } gsc_norm;
 typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number, gsc_norm *norm);
 
-/* How many elements have |bits| of `low` <= `high` or more, from 1 to the least that is NaN; quick
- * if `few`, should few reach `low`. */
+/*
+ * How many elements have |bits| of `low` <= `high` or more, from 1 to the least that is NaN. Quick
+ * with `row`, should few reach `low`: it gets the element from which on a finder, in so many bytes,
+ * meets the first of them, if there is one.
+ */
+enum { GSC_ROW = 256 };
 typedef struct gsc_found {
     uint64_t low, high;
 } gsc_found;
-typedef gsc_found gsc_counter(const void *in, uint64_t n, uint64_t low, uint64_t high, bool few);
-/* The first of them that reaches `low`; n if none does. */
+typedef gsc_found gsc_counter(const void *in, uint64_t n, uint64_t low, uint64_t high,
+                              uint64_t *row);
+/* The first that reaches `low`, of at most GSC_ROW bytes in which one does. */
 typedef uint64_t gsc_finder(const void *in, uint64_t n, uint64_t low);
 
 /* memcpy of bytes that nobody reads soon: past the caches, to which a plain store fetches a line.

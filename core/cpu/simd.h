@@ -1078,8 +1078,6 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
 
 /* ---- bits alone ---- */
 
-enum { ROW = 256 /* bytes that are looked at as one */ };
-
 /* The largest |bits| of a row, in some place. */
 GSC_INLINE ints most_of_row(uint64_t size, const char *at)
 {
@@ -1093,8 +1091,8 @@ GSC_INLINE uint64_t check(enum gsc_dtype dtype, const char *from, uint64_t n)
     const uint64_t size = size_of(dtype), bytes = n * size;
     ints most = ints_set(0);
     uint64_t i = 0;
-    for (; i + ROW <= bytes; i += ROW) {
-        prefetch(from + i, ROW);
+    for (; i + GSC_ROW <= bytes; i += GSC_ROW) {
+        prefetch(from + i, GSC_ROW);
         most = larger(size, most, most_of_row(size, from + i));
     }
     for (; i < bytes; i += 64)
@@ -1116,35 +1114,38 @@ GSC_INLINE gsc_found count_row(uint64_t size, const char *at, uint64_t bytes, ui
 
 /* Without a branch on where something is, which nobody can predict: 64 rows have a bit each. */
 GSC_INLINE gsc_found count(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t low,
-                           uint64_t high, bool few)
+                           uint64_t high, uint64_t *row)
 {
-    const uint64_t size = size_of(dtype), bytes = n * size;
+    const uint64_t size = size_of(dtype), bytes = n * size, rows = row ? bytes / GSC_ROW : 0;
+    uint64_t first = rows;
     gsc_found found = {0, 0};
-    const char *end = from + bytes;
-    for (uint64_t rows = few ? bytes / ROW : 0, some; rows; rows -= some, from += some * ROW) {
+    for (uint64_t i = 0, end; i < rows; i = end) {
         uint64_t bits = 0;
-        some = rows < 64 ? rows : 64;
-        for (uint64_t k = 0; k < some; k++)
-            bits |= (uint64_t)any_at_least(size, most_of_row(size, from + k * ROW), low) << k;
+        end = rows - i < 64 ? rows : i + 64;
+        for (uint64_t k = i; k < end; k++)
+            bits |= (uint64_t)any_at_least(size, most_of_row(size, from + k * GSC_ROW), low)
+                    << k % 64;
+        first = found.low == 0 && bits ? i + (uint64_t)__builtin_ctzll(bits) : first;
         for (; bits; bits &= bits - 1)
-            found = count_row(size, from + ROW * (uint64_t)__builtin_ctzll(bits), ROW, low, high,
-                              found);
+            found = count_row(size, from + GSC_ROW * (i + (uint64_t)__builtin_ctzll(bits)), GSC_ROW,
+                              low, high, found);
     }
-    return count_row(size, from, (uint64_t)(end - from), low, high, found);
+    if (row)
+        *row = first * GSC_ROW / size;
+    return count_row(size, from + rows * GSC_ROW, bytes - rows * GSC_ROW, low, high, found);
 }
 
+/* Without a branch, either. */
 GSC_INLINE uint64_t find(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t low)
 {
     const uint64_t size = size_of(dtype), bytes = n * size;
-    uint64_t i = 0;
-    while (i + ROW <= bytes && !any_at_least(size, most_of_row(size, from + i), low))
-        i += ROW;
-    for (; i < bytes; i += 64) {
-        const ints absolute = magnitudes(size, take(from + i, bytes - i));
-        if (any_at_least(size, absolute, low))
-            return i / size + before_first(size, absolute, low);
+    uint64_t first = 0;
+    for (uint64_t i = (bytes + 63) / 64; i-- > 0;) {
+        const ints absolute = magnitudes(size, take(from + 64 * i, bytes - 64 * i));
+        first = any_at_least(size, absolute, low) ? 64 * i : first;
     }
-    return n;
+    return first / size +
+           before_first(size, magnitudes(size, take(from + first, bytes - first)), low);
 }
 
 /* ---- sums and limits ---- */
