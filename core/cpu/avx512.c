@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* AVX-512 F, BW, DQ, VL, VBMI: a vector of simd.h is a register, ends of a list are masked. */
+/* AVX-512 F, BW, DQ, VL, VBMI: a vector of simd.h is a register, loads of ends are masked. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include <string.h>
@@ -38,8 +38,8 @@ GSC_INLINE ints load(const void *at)
 
 GSC_INLINE ints load_first(const void *at, uint64_t bytes)
 {
-    if (bytes == 32)
-        return _mm512_zextsi256_si512(_mm256_loadu_si256(at));
+    if (bytes == 32) /* may be had from a store before it, which a masked load waits for */
+        return _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_loadu_si256(at), 0);
     return _mm512_maskz_loadu_epi8(first(bytes), at);
 }
 

@@ -47,7 +47,8 @@ static void count_small(gsc_worker *w, const gsc_block *b, const void *data)
  */
 static void count_bins(gsc_worker *w, const gsc_block *b, const void *data)
 {
-    const uint64_t *bins = w->plan->bins, n = b->n / b->parts;
+    const uint64_t *bins = w->plan->bins;
+    const uint64_t n = (b->n < GSC_BLOCK ? b->n : GSC_BLOCK) / b->parts;
     const gsc_kernels *k = w->pass->kernels;
     gsc_counter *count = k->count[w->plan->source];
     const uint64_t most = k->check[w->plan->source](data, NULL, n, 1.0, NULL);
@@ -78,9 +79,9 @@ void gsc_count_before(gsc_worker *w, const gsc_block *b, const void *source)
     if ((pass->want & GSC_WANT_UNDERFLOW) && !plan->copies && !gsc_kernel_counts(w, b))
         count_small(w, b, data);
     if (pass->clamp != 0) {
-        uint64_t row;
+        uint64_t near; /* by which few are counted quickly */
         const gsc_found beyond = pass->kernels->count[plan->source](
-            data, b->n / b->parts, plan->beyond, gsc_encodings[plan->source].nan, &row);
+            data, b->n / b->parts, plan->beyond, gsc_encodings[plan->source].nan, &near);
         w->tally->clamped += (int64_t)(beyond.low - beyond.high);
     }
     if (pass->histogram && b->first % GSC_CHUNK == 0)
@@ -129,14 +130,14 @@ static inline void tally_bad(const gsc_worker *w, const gsc_block *b, const void
 {
     const gsc_kernels *k = w->pass->kernels;
     const uint64_t n = b->n / b->parts, size = gsc_encodings[dtype].size, most = GSC_ROW / size;
-    uint64_t row;
-    const gsc_found found = k->count[dtype](data, n, limit, gsc_encodings[dtype].nan, &row);
+    uint64_t near;
+    const gsc_found found = k->count[dtype](data, n, limit, gsc_encodings[dtype].nan, &near);
     gsc_report *tally = w->tally;
     if (found.low && !gsc_has_bad(tally)) {
-        const unsigned char *at = (const unsigned char *)data + row * size;
-        row += k->find[dtype](at, n - row < most ? n - row : most, limit);
+        const unsigned char *at = (const unsigned char *)data + near * size;
+        near += k->find[dtype](at, n - near < most ? n - near : most, limit);
         tally->first_tensor = (int64_t)b->tensor;
-        tally->first_element = (int64_t)(b->first / b->parts + row);
+        tally->first_element = (int64_t)(b->first / b->parts + near);
     }
     tally->nan_count += (int64_t)found.high;
     tally->inf_count += (int64_t)(found.low - found.high);

@@ -84,24 +84,25 @@ typedef struct gsc_norm {
     double sum; /* of squares, folded; says nothing if the input is not all finite */
     gsc_small small;
     uint64_t limit; /* finite_norm takes what has these |bits| or more for zero */
-    /* What unscale_norm of a narrow dtype to itself took, which in place is gone. */
+    /* What a narrow dtype to itself took, which in place is gone: a block with a norm, or two of
+     * bytes by a table. */
     unsigned char input[GSC_BLOCK * sizeof(uint16_t)] __attribute__((aligned(64)));
     const gsc_table *table; /* of the multiplier, where it is worth while; else NULL */
-    bool keeps;             /* a kernel with a table keeps its input without a norm, too */
+    bool keeps_input;       /* by a table without a norm, too */
 } gsc_norm;
 typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number, gsc_norm *norm);
 
 /*
  * How many elements have |bits| of `low` <= `high` or more, from 1 to the least that is NaN. Quick
- * with `row`, should few reach `low`: it gets the element from which on a finder, in so many bytes,
- * meets the first of them, if there is one.
+ * with `near`, should few reach `low`: it gets the element from which on a finder, in so many
+ * bytes, meets the first of them, if there is one.
  */
 enum { GSC_ROW = 256 };
 typedef struct gsc_found {
     uint64_t low, high;
 } gsc_found;
 typedef gsc_found gsc_counter(const void *in, uint64_t n, uint64_t low, uint64_t high,
-                              uint64_t *row);
+                              uint64_t *near);
 /* The first that reaches `low`, of at most GSC_ROW bytes in which one does. */
 typedef uint64_t gsc_finder(const void *in, uint64_t n, uint64_t low);
 

@@ -143,7 +143,7 @@ static void choose_kernels(const gsc_pass *pass, gsc_plan *p)
     const bool measures = pass->want & (GSC_WANT_NORM | GSC_WANT_AMAX);
     const bool needs_input = measures || (pass->counts && gsc_hides_infinity(p));
     p->keeping = p->kernel;
-    p->keeps = needs_input;
+    p->keeps_input = needs_input;
     if (pass->operation == GSC_OPERATION_STORE && pass->clamp == 0 && p->in == p->out &&
         p->source == p->in && p->out != p->wide && needs_input && !p->has_table)
         p->keeping = k->unscale[does | GSC_SUMS][p->in][p->out];
@@ -228,8 +228,8 @@ void gsc_plan_make(const gsc_pass *pass, uint32_t in, uint32_t out, gsc_plan *p)
     p->is_direct = (stores || pass->operation == GSC_OPERATION_CHECK) && !p->last && !p->copies &&
                    p->source == in &&
                    !(pass->want & (GSC_WANT_AMAX | (p->counts ? 0 : GSC_WANT_UNDERFLOW)));
-    /* Two of what is narrow fit into L1 as well. */
+    /* Two of what is narrow fit into L1 as well, and two of bytes into what a table keeps. */
     const bool is_narrow = gsc_encodings[in].size <= 2 && gsc_encodings[out].size <= 2;
-    const bool by_block = (pass->want & GSC_WANT_NORM) || p->keeping != p->kernel;
-    p->block = is_narrow && !by_block ? 2 * GSC_BLOCK : GSC_BLOCK;
+    const bool sums_or_keeps = (pass->want & GSC_WANT_NORM) || p->keeping != p->kernel;
+    p->block = is_narrow && !sums_or_keeps ? 2 * GSC_BLOCK : GSC_BLOCK;
 }

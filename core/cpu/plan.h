@@ -45,8 +45,8 @@ typedef struct gsc_plan {
     uint64_t beyond;
     /* ... and whose product belongs to bin k or a later one, or to none. */
     uint64_t bins[GSC_BINS + 1];
-    gsc_small small;       /* of the source */
-    bool has_table, keeps; /* keeps: without a norm, too */
+    gsc_small small;             /* of the source */
+    bool has_table, keeps_input; /* as in gsc_norm */
     gsc_table table;
 } gsc_plan;
 

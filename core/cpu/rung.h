@@ -17,9 +17,9 @@
     GSC_KERNEL(finite_norm_##in,                                                                   \
                multiply(gsc_##in, gsc_##in, GSC_SUMS | GSC_CLEANS, from, to, n, number, norm))     \
     static gsc_found count_##in(const void *from, uint64_t n, uint64_t low, uint64_t high,         \
-                                uint64_t *row)                                                     \
+                                uint64_t *near)                                                    \
     {                                                                                              \
-        return count(gsc_##in, from, n, low, high, row);                                           \
+        return count(gsc_##in, from, n, low, high, near);                                          \
     }                                                                                              \
     static uint64_t find_##in(const void *from, uint64_t n, uint64_t low)                          \
     {                                                                                              \

@@ -214,13 +214,13 @@ GSC_INLINE uint64_t check(enum gsc_dtype dtype, const void *from, uint64_t n)
 }
 
 GSC_INLINE gsc_found count(enum gsc_dtype dtype, const void *from, uint64_t n, uint64_t low,
-                           uint64_t high, uint64_t *row)
+                           uint64_t high, uint64_t *near)
 {
     gsc_found found = {0, 0};
     for (uint64_t i = 0; i < n; i++) {
         const uint64_t magnitude = magnitude_of(dtype, load(dtype, from, i));
-        if (row && magnitude >= low && found.low == 0)
-            *row = i;
+        if (near && magnitude >= low && found.low == 0)
+            *near = i;
         found.low += magnitude >= low;
         found.high += magnitude >= high;
     }

@@ -117,7 +117,7 @@ static void choose_plan(runner *r, uint64_t tensor)
     r->worker.finite = 0;
     r->worker.norm.small = plan->small;
     r->worker.norm.table = plan->has_table ? &plan->table : NULL;
-    r->worker.norm.keeps = plan->keeps;
+    r->worker.norm.keeps_input = plan->keeps_input;
 }
 
 static bool is_direct_of(const gsc_worker *w, const gsc_tensor *in)
@@ -145,10 +145,8 @@ static double run_chunk(gsc_worker *w, cursor at)
         if (!is_direct) {
             gsc_run_steps(w, &b);
         } else {
-            gsc_block seen = b;
-            seen.n = least(b.n, GSC_BLOCK);
-            if (w->pass->histogram)
-                gsc_count_before(w, &seen, b.in);
+            if (w->pass->histogram && b.first % GSC_CHUNK == 0)
+                gsc_count_before(w, &b, b.in);
             (void)gsc_run_direct(w, &b);
         }
         sum += w->norm.sum;
@@ -157,9 +155,9 @@ static double run_chunk(gsc_worker *w, cursor at)
 }
 
 /*
- * Lists of small tensors, in few instructions: as many of the next `count` as are one block each,
- * with the dtypes of the first. Returns their number. `each` and `sums_squares` are constants, as
- * asking for every tensor would cost 2 ns.
+ * Lists of small tensors, in few instructions: as many of the next `count` as are GSC_BLOCK at
+ * most, with the dtypes of the first. Returns their number. `each` and `sums_squares` are
+ * constants, as asking for every tensor would cost 2 ns.
  */
 static inline __attribute__((always_inline)) uint64_t run_small_as(runner *r, uint64_t tensor,
                                                                    uint64_t count, double *sums,

@@ -64,7 +64,7 @@ GSC_INLINE void prefetch(const char *from, uint64_t bytes)
 
 /* ---- dtypes: to and from floats ---- */
 
-/* NaN apart, one rounding to the upper half; the lower one is left as it comes. */
+/* One rounding to the upper half, the lower one is left as it comes. Of a NaN that has to be 0. */
 GSC_INLINE ints round_upper(floats x)
 {
     return ints_add(add_bit(bits_of(x), 16), ints_set(0x7fff));
@@ -437,20 +437,24 @@ GSC_INLINE byte_factor byte_factor_of(enum gsc_dtype dtype, double number)
     return (byte_factor){floats_set(by), multiplies, multiplies ? 1 : (double)by * (double)by};
 }
 
-/* 64 elements: squares know no sign. */
+/* Vector k of 64 elements, right after it is made: AVX2 lacks registers for all. */
+GSC_INLINE floats sum_vector(enum gsc_dtype dtype, bool multiplies, byte_values values, ints bits,
+                             int k, floats m, floats sum)
+{
+    floats x = byte_value(dtype, values, bits, k); /* squares know no sign */
+    if (multiplies)
+        x = floats_mul(x, m);
+    return floats_fma(x, x, sum);
+}
+
 GSC_INLINE lanes sum_group(enum gsc_dtype dtype, bool multiplies, byte_values values, ints bits,
                            floats m, lanes sums)
 {
-    floats a = byte_value(dtype, values, bits, 0), b = byte_value(dtype, values, bits, 1);
-    floats c = byte_value(dtype, values, bits, 2), d = byte_value(dtype, values, bits, 3);
-    if (multiplies) {
-        a = floats_mul(a, m);
-        b = floats_mul(b, m);
-        c = floats_mul(c, m);
-        d = floats_mul(d, m);
-    }
-    return (lanes){floats_fma(a, a, sums.a), floats_fma(b, b, sums.b), floats_fma(c, c, sums.c),
-                   floats_fma(d, d, sums.d)};
+    sums.a = sum_vector(dtype, multiplies, values, bits, 0, m, sums.a);
+    sums.b = sum_vector(dtype, multiplies, values, bits, 1, m, sums.b);
+    sums.c = sum_vector(dtype, multiplies, values, bits, 2, m, sums.c);
+    sums.d = sum_vector(dtype, multiplies, values, bits, 3, m, sums.d);
+    return sums;
 }
 
 GSC_INLINE double fold_bytes(lanes sums)
@@ -556,7 +560,7 @@ GSC_INLINE uint64_t multiply_by_table(enum gsc_dtype dtype, unsigned does, const
 GSC_INLINE uint64_t look_up_as(enum gsc_dtype dtype, unsigned does, const void *from, void *to,
                                uint64_t n, gsc_norm *norm)
 {
-    if (REPEATS || norm->keeps)
+    if (REPEATS || norm->keeps_input)
         return multiply_by_table(dtype, does | KEEPS, from, to, n, 1, norm);
     return multiply_by_table(dtype, does, from, to, n, 1, norm);
 }
@@ -675,10 +679,11 @@ GSC_INLINE ints above_smallest(ints bits, power by)
 
 /*
  * A piece of what stays normal, else false and nothing: then a result is not normal, or the input
- * was not finite. It is written before that is known, as a shift can be taken back.
+ * was not finite. It is written before that is known, as a shift can be taken back. *none_small:
+ * nothing is zero or becomes too small, so that it is too large.
  */
 GSC_INLINE bool shift_normal(enum gsc_dtype dtype, unsigned does, place *at, uint64_t bytes,
-                             power by, lanes *sums)
+                             power by, bool *none_small, lanes *sums)
 {
     const lanes before = *sums;
     const uint16_t back = (uint16_t)-by.shift;
@@ -699,6 +704,7 @@ GSC_INLINE bool shift_normal(enum gsc_dtype dtype, unsigned does, place *at, uin
         for (uint64_t i = 0; (does & GSC_WRITES) && i < bytes; i += 64)
             store(at->to + i, sub(2, load(at->to + i), by.shift));
         *sums = before;
+        *none_small = !any_above2(most, 0x7fff);
         return false;
     }
     at->most = larger(2, at->most, sub(2, most, (uint16_t)~by.smallest));
@@ -731,48 +737,31 @@ GSC_INLINE bool shift_with_zeros(enum gsc_dtype dtype, unsigned does, place *at,
 }
 
 /* A piece of n >= GROUP elements by a power of two: how many were done, or 0. What follows a piece
- * that was not all normal is seldom that either. */
+ * with something small is seldom without; what follows an Inf or NaN mostly is. */
 GSC_INLINE uint64_t shift_piece(enum gsc_dtype dtype, unsigned does, place *at, uint64_t n,
-                                power by, bool *is_normal, lanes *sums)
+                                power by, bool *none_small, lanes *sums)
 {
     const uint64_t bytes = 2 * (n < PIECE ? n / GROUP * GROUP : PIECE);
-    *is_normal = *is_normal && shift_normal(dtype, does, at, bytes, by, sums);
-    if (!*is_normal && !shift_with_zeros(dtype, does, at, bytes, by, sums)) {
-        *is_normal = by.largest > by.smallest;
+    if (!(*none_small && shift_normal(dtype, does, at, bytes, by, none_small, sums)) &&
+        (*none_small || !shift_with_zeros(dtype, does, at, bytes, by, sums)))
         return 0;
-    }
     at->from += bytes;
     at->to = past(does, at->to, bytes);
     at->kept = does & KEEPS ? at->kept + bytes : at->kept;
     return bytes / 2;
 }
 
-/* 32 elements that are done, or the first `left`: what they are, and the even and odd of them. */
-GSC_INLINE void bf16_finish(unsigned does, char *to, uint64_t left, ints result, floats evens,
-                            floats odds, floats *even_sums, floats *odd_sums)
-{
-    if ((does & GSC_WRITES) && left)
-        put(to, result, 2 * left);
-    if (does & GSC_SUMS) {
-        *even_sums = floats_fma(evens, evens, *even_sums);
-        *odd_sums = floats_fma(odds, odds, *odd_sums);
-    }
-}
-
-/* A NaN stays one: the lower half of its product is 0, to which rounding adds less than a carry. */
+/* 32 elements, or the first `left`. A NaN stays one: the lower half of its product is 0, to which
+ * rounding adds less than a carry. */
 GSC_INLINE void bf16_round(unsigned does, ints bits, floats m, char *to, uint64_t left,
                            floats *even_sums, floats *odd_sums)
 {
     const floats evens = floats_mul(even(bits), m), odds = floats_mul(odd(bits), m);
-    const ints result = merge_upper(round_upper(evens), round_upper(odds));
-    bf16_finish(does, to, left, result, evens, odds, even_sums, odd_sums);
-}
-
-GSC_INLINE void bf16_keep(unsigned does, place *at, ints first, ints last)
-{
-    if (does & KEEPS) {
-        store(at->kept, first);
-        store(at->kept + 64, last);
+    if (does & GSC_WRITES)
+        put(to, merge_upper(round_upper(evens), round_upper(odds)), 2 * left);
+    if (does & GSC_SUMS) {
+        *even_sums = floats_fma(evens, evens, *even_sums);
+        *odd_sums = floats_fma(odds, odds, *odd_sums);
     }
 }
 
@@ -784,7 +773,10 @@ GSC_INLINE void bf16_round_group(unsigned does, place *at, uint64_t left, floats
     const ints last = others ? take(at->from + 64, 2 * others) : ints_set(0);
     at->most = larger(2, at->most, larger(2, magnitudes(2, first), magnitudes(2, last)));
     count_small(2, does, at, left);
-    bf16_keep(does, at, first, last);
+    if (does & KEEPS) {
+        store(at->kept, first);
+        store(at->kept + 64, last);
+    }
     bf16_round(does, first, m, at->to, left, &sums->a, &sums->b);
     if (others)
         bf16_round(does, last, m, past(does, at->to, 64), others, &sums->c, &sums->d);
@@ -796,10 +788,10 @@ GSC_INLINE void bf16_groups(unsigned does, place *at, uint64_t n, float number, 
 {
     const power by = n < GROUP ? (power){0} : power_of(number);
     const floats m = floats_set(number);
-    bool is_normal = by.largest > by.smallest;
+    bool none_small = by.largest > by.smallest;
     while (n >= GROUP) {
         for (uint64_t done = by.is_exact; done && n >= GROUP; n -= done)
-            done = shift_piece(gsc_bf16, does, at, n, by, &is_normal, sums);
+            done = shift_piece(gsc_bf16, does, at, n, by, &none_small, sums);
         const uint64_t end = by.is_exact && n > PIECE ? n - PIECE : 0;
         for (; n > end && n >= GROUP; n -= GROUP) {
             prefetch(at->from, 2 * GROUP);
@@ -914,10 +906,10 @@ GSC_INLINE bool cb16_group(bool shifts, bool quick, unsigned does, place *at, ui
 GSC_INLINE void cb16_groups(bool shifts, unsigned does, place *at, uint64_t n, float number,
                             power by, lanes *sums)
 {
-    bool is_normal = by.largest > by.smallest;
+    bool none_small = by.largest > by.smallest;
     while (n >= GROUP) {
         for (uint64_t done = shifts; done && n >= GROUP; n -= done)
-            done = shift_piece(gsc_cb16, does, at, n, by, &is_normal, sums);
+            done = shift_piece(gsc_cb16, does, at, n, by, &none_small, sums);
         const uint64_t end = shifts && n > PIECE ? n - PIECE : 0;
         for (; n > end && n >= GROUP; n -= GROUP) {
             for (; n > end && n >= GROUP &&
@@ -1063,6 +1055,7 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
             (void)sum_bytes(in, from, n, number, norm);
         if (!(does & GSC_SUMS) && n >= GROUP)
             return look_up(in, does & GSC_COUNTS, from, to, n, norm);
+        /* Less than a group is kept for nothing. */
         return multiply_by_table(in, (does & ~(unsigned)GSC_SUMS) | KEEPS, from, to, n, 1, norm);
     }
     if (size_of(in) == 1 && does == GSC_SUMS)
@@ -1114,9 +1107,9 @@ GSC_INLINE gsc_found count_row(uint64_t size, const char *at, uint64_t bytes, ui
 
 /* Without a branch on where something is, which nobody can predict: 64 rows have a bit each. */
 GSC_INLINE gsc_found count(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t low,
-                           uint64_t high, uint64_t *row)
+                           uint64_t high, uint64_t *near)
 {
-    const uint64_t size = size_of(dtype), bytes = n * size, rows = row ? bytes / GSC_ROW : 0;
+    const uint64_t size = size_of(dtype), bytes = n * size, rows = near ? bytes / GSC_ROW : 0;
     uint64_t first = rows;
     gsc_found found = {0, 0};
     for (uint64_t i = 0, end; i < rows; i = end) {
@@ -1130,8 +1123,8 @@ GSC_INLINE gsc_found count(enum gsc_dtype dtype, const char *from, uint64_t n, u
             found = count_row(size, from + GSC_ROW * (i + (uint64_t)__builtin_ctzll(bits)), GSC_ROW,
                               low, high, found);
     }
-    if (row)
-        *row = first * GSC_ROW / size;
+    if (near)
+        *near = first * GSC_ROW / size;
     return count_row(size, from + rows * GSC_ROW, bytes - rows * GSC_ROW, low, high, found);
 }
 
