@@ -54,19 +54,22 @@ static gsc_status workspace_size(const gsc_exec *on, const gsc_job *job, uint64_
     return GSC_OK;
 }
 
+static void *allocate(uint64_t size)
+{
+    enum { ALIGNMENT = 256 };
+    const uint64_t whole = (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 #if defined(_WIN32)
-#define ALIGNED_ALLOC(alignment, size) _aligned_malloc(size, alignment)
-#define ALIGNED_FREE(memory)           _aligned_free(memory)
+    return _aligned_malloc(whole, ALIGNMENT);
 #else
-#define ALIGNED_ALLOC(alignment, size) aligned_alloc(alignment, size)
-#define ALIGNED_FREE(memory)           free(memory)
+    return aligned_alloc(ALIGNMENT, whole);
 #endif
+}
 
 static gsc_status memory_create(void *data, uint32_t kind, uint64_t size, void **out,
                                 gsc_error *err)
 {
     (void)data, (void)kind;
-    void *memory = ALIGNED_ALLOC(256, (size + 255) / 256 * 256);
+    void *memory = allocate(size);
     if (!memory)
         return gsc_fail_memory(err);
     *out = memory;
@@ -76,7 +79,11 @@ static gsc_status memory_create(void *data, uint32_t kind, uint64_t size, void *
 static void memory_destroy(void *data, void *memory)
 {
     (void)data;
-    ALIGNED_FREE(memory);
+#if defined(_WIN32)
+    _aligned_free(memory);
+#else
+    free(memory);
+#endif
 }
 
 static gsc_status memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,

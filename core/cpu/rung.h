@@ -25,12 +25,18 @@
     {                                                                                              \
         return find(gsc_##in, from, n, low);                                                       \
     }
-#define GSC_WRITER(does, in, out)                                                                  \
-    GSC_KERNEL(unscale_##does##_##in##_##out,                                                      \
-               multiply(gsc_##in, gsc_##out, GSC_WRITES | does, from, to, n, number, norm))
-#define GSC_WRITERS(in, out)  GSC_WRITER(0, in, out) GSC_WRITER(1, in, out)
-#define GSC_COUNTERS(in, out) GSC_WRITER(2, in, out) GSC_WRITER(3, in, out)
-#define GSC_SUM(in, out)      GSC_KERNEL(add_##in##_##out, add(gsc_##in, gsc_##out, from, to, n, number))
+#define GSC_WRITERS(in, out)                                                                       \
+    GSC_KERNEL(unscale_0_##in##_##out,                                                             \
+               multiply(gsc_##in, gsc_##out, GSC_WRITES, from, to, n, number, norm))               \
+    GSC_KERNEL(unscale_1_##in##_##out,                                                             \
+               multiply(gsc_##in, gsc_##out, GSC_WRITES | GSC_SUMS, from, to, n, number, norm))
+#define GSC_COUNTERS(in, out)                                                                      \
+    GSC_KERNEL(unscale_2_##in##_##out,                                                             \
+               multiply(gsc_##in, gsc_##out, GSC_WRITES | GSC_COUNTS, from, to, n, number, norm))  \
+    GSC_KERNEL(unscale_3_##in##_##out,                                                             \
+               multiply(gsc_##in, gsc_##out, GSC_WRITES | GSC_COUNTS | GSC_SUMS, from, to, n,      \
+                        number, norm))
+#define GSC_SUM(in, out) GSC_KERNEL(add_##in##_##out, add(gsc_##in, gsc_##out, from, to, n, number))
 
 /* In an install function: the kernels of a dtype, or of a pair. */
 #define GSC_INSTALL_READERS(in)                                                                    \
