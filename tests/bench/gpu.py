@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """All that a machine with a GPU can tell, in one run: gpu.py PROGRAMS [--out FOLDER] [--short] [--only GROUP,...].
 
-PROGRAMS is the folder with `gpu` and `gpu_bench`, of tests/cuda/gpu.c and gpu_bench.c. Each group is a process with a
-limit of time, so that a wrong bit, a crash or a device that is stuck in an error hides nothing else; the important come
-first. The report, a JSON and a text of the name of the device, is written anew after each. --short is the rehearsal on
-an emulated device.
+PROGRAMS is the folder with `gpu` and `gpu_bench`, built from tests/cuda/gpu.c and gpu_bench.c. Each group runs as a
+process with a time limit, so a wrong bit, a crash or a stuck device hides no other group. The most important groups run
+first. The report, a JSON and a text file named after the device, is replaced after each group. Nothing here changes the
+clocks, the power or the modes of the device. --short is the rehearsal on an emulated device.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,10 +23,19 @@ TESTS = Path(__file__).parents[1]
 RESULTS = TESTS / "bench/results"
 CHECKS = ["memcheck: lists", "racecheck: lists", "synccheck: lists", "initcheck: lists"]  # few, as each takes long
 CHECKS += ["memcheck: graph", "memcheck: small_calls"]
-FAULTS = ["memory", "context", "pointer", "stream"]
+FAULTS = ["memory", "context", "stream"]
+BREAKING_FAULTS = ["pointer"]  # the device's context is unusable afterwards
+PYTHON = ["scaler", "torch", "train", "cupy", "jax"]
 PROFILED = [f"GPT-2 {dtype}, unscale + norm" for dtype in ("f32", "f16", "bf16")]
 METRICS = "dram__throughput.avg.pct_of_peak_sustained_elapsed,gpu__time_duration.sum"
 NO_CACHE = {"CUDA_CACHE_DISABLE": "1"}
+# How ncu and compute-sanitizer say that the machine does not let them work. What memcheck finds in a program, which may
+# itself be "not permitted", begins with other words.
+REFUSAL = re.compile(
+    r"^(?:==ERROR==|=========\s+(?:Internal Sanitizer )?Error:)\s*"
+    r"(.*(?:permission|not permitted|privilege|Device not supported|initialize the profiler).*)",
+    re.MULTILINE | re.IGNORECASE,
+)
 
 
 def end_of(text, size=4000):
@@ -73,50 +83,55 @@ def tool(name):
     return at or next((f"{place}/bin/{name}" for place in places if place and Path(place, "bin", name).exists()), None)
 
 
-def plan(programs, short, python, without_python=None):
-    """(name, command, seconds, environment) of each group; a command that is a text is why it does not run.
+def plan(programs, cache, short=False, python=sys.executable, without_python=None, faults=False):
+    """Yields (name, command, seconds, environment) for each group; a command that is a text says why it does not run.
 
-    What there may be no time for is last.
+    `cache` is an empty folder for the driver's cache of compiled kernels.
     """
     gpu, bench = programs / "gpu", programs / "gpu_bench"
-    scripts = [sys.executable if python is None else python, TESTS / "bench/gpu_python.py"]
+    more = ["short"] if short else []
     status, output, _ = run([gpu, "--groups"], 60)
     if status:
         sys.exit(output)
     groups = output.split()
-    yield "open, driver cache off", [bench, "open"], 120, NO_CACHE
-    yield "open, first with the driver cache", [bench, "open"], 120, None
-    yield "open, again", [bench, "open"], 60, None
     for group in groups:
         if not short or group not in ("tensors", "conversions"):  # minutes on an emulated device; cuda.gpu runs them
             yield f"same bits: {group}", [gpu, group], 120, None
-    replay = [sys.executable, TESTS / "replay/replay.py", TESTS / "traces", f"CUDA={gpu} --replay"]
-    yield "recordings", replay, 120, None
-    yield "rows", [bench, "rows", *(["short"] if short else [])], 240, None
-    for kind in ("scaler", "torch", "train", "cupy", "jax"):
-        yield kind, without_python or [*scripts, kind, *(["short"] if short else [])], 150, None
+        if group == "policies":
+            replay = [sys.executable, TESTS / "replay/replay.py", TESTS / "traces", f"CUDA={gpu} --replay"]
+            yield "recordings", replay, 120, None
+    yield "open, driver cache off", [bench, "open"], 120, NO_CACHE
+    yield "open, first with the driver cache", [bench, "open"], 120, {"CUDA_CACHE_PATH": cache}
+    yield "open, again", [bench, "open"], 60, {"CUDA_CACHE_PATH": cache}
+    yield "rows", [bench, "rows", *more], 240, None
+    for kind in PYTHON:
+        yield kind, without_python or [python, TESTS / "bench/gpu_python.py", kind, *more], 150, None
     checker, profiler = tool("compute-sanitizer"), tool("ncu")
     for row in PROFILED:
-        command = [profiler, "--metrics", METRICS, "--csv", bench, "row", row]
+        command = [profiler, "--clock-control", "none", "--metrics", METRICS, "--csv", bench, "row", row]
         yield f"ncu: {row}", command if profiler else "ncu is not here", 60, None
-    for fault in FAULTS:
-        emulated = short and fault in ("pointer", "stream")
-        yield f"fault: {fault}", [bench, "fault", fault] if not emulated else "an emulated device has none", 30, None
     for check in CHECKS:
         name, group = check.split(": ")
         command = [checker, "--tool", name, "--error-exitcode", "9", gpu, group]
         yield check, command if checker else "compute-sanitizer is not here", 60, None
+    for fault in FAULTS + BREAKING_FAULTS * faults:
+        emulated = short and fault in ("pointer", "stream")
+        yield f"fault: {fault}", [bench, "fault", fault] if not emulated else "an emulated device has none", 30, None
 
 
 def verdict(name, status, output):
-    """Whether a group is as it has to be, in a word or two."""
+    """Returns whether a group is as it has to be, in a word or two, and why not if it did not run."""
+    if output.startswith("NOT RUN: "):
+        return "not run", output.removeprefix("NOT RUN: ").strip()
+    if name.startswith("ncu") or name in CHECKS:
+        refused = REFUSAL.search(output)
+        if refused:
+            return "not run", f"refused by this machine: {refused[1].strip()}"
     if status is None:
-        return "TOO LONG"
-    if output.startswith("NOT RUN"):
-        return "not run"
+        return "TOO LONG", None
     if name == "fault: stream" and status < 0:
-        return "crashed"  # the driver, with a handle that is none any more
-    return "ok" if status == 0 else f"FAILED ({status})"
+        return "crashed", None  # the driver, with a handle that is none any more
+    return "ok" if status == 0 else f"FAILED ({status})", None
 
 
 def table_of(rows):
@@ -138,12 +153,16 @@ def table_of(rows):
     return lines
 
 
+def line_of(name, group):
+    if "why" in group:
+        return f"{name:44}not run: {group['why']}"
+    last = "" if group["verdict"] == "ok" else f"  {group['output'].strip().splitlines()[-1:]}"
+    return f"{name:44}{group['verdict']:14}{group['seconds']:7.1f} s{last}"
+
+
 def text_of(report):
     lines = [f"gradscaler {report['gradscaler']} on {report['device']}, driver for CUDA {report['driver']}", ""]
-    for name, group in report["groups"].items():
-        said = "" if group["verdict"] in ("ok", "not run") else f"  {group['output'].strip().splitlines()[-1:]}"
-        why = f"  {group['why']}" if "why" in group else said
-        lines.append(f"{name:44}{group['verdict']:14}{group['seconds']:7.1f} s{why}")
+    lines += [line_of(name, group) for name, group in report["groups"].items()]
     for name, group in report["groups"].items():
         for result in group["results"]:
             if name.startswith(("open", "fault")):
@@ -151,7 +170,7 @@ def text_of(report):
     rows = report["groups"].get("rows", {}).get("results", [])
     if rows:
         lines += ["", *table_of(rows)]
-    for kind in ("scaler", "torch", "train", "cupy", "jax"):
+    for kind in PYTHON:
         for result in report["groups"].get(kind, {}).get("results", []):
             lines.append(f"{kind}: " + ", ".join(f"{key} {value}" for key, value in result.items()))
     for name, group in report["groups"].items():
@@ -164,7 +183,9 @@ def write(report, folder):
     folder.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"[^a-z0-9]+", "-", report["device"].lower()).strip("-")
     for suffix, text in ((".json", json.dumps(report, indent=1) + "\n"), (".txt", text_of(report))):
-        (folder / f"{name}{suffix}").write_text(text)
+        part = folder / f"{name}{suffix}.part"
+        part.write_text(text)
+        part.replace(folder / f"{name}{suffix}")  # so that a report cut short keeps what there was
 
 
 def main(arguments):
@@ -172,39 +193,44 @@ def main(arguments):
     parser.add_argument("programs", type=Path)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or RESULTS))
     parser.add_argument("--short", action="store_true")
-    parser.add_argument("--python", help="the interpreter that has gradscaler; without it that of this program")
+    parser.add_argument("--python", default=sys.executable, help="an interpreter that has gradscaler")
     parser.add_argument("--without-python", metavar="WHY", help="there is no gradscaler for Python")
-    parser.add_argument("--seconds", type=float, default=585, help="after so many no group begins, and none goes on")
-    parser.add_argument("--only", help="groups whose names begin so, with commas between", default="")
-    given = parser.parse_args(arguments)
-    status, output, _ = run([given.programs / "gpu_bench", "info"], 120)
+    parser.add_argument("--faults", action="store_true", help="also those that break the device's context, last")
+    parser.add_argument("--seconds", type=float, required=True, help="no group begins, and none goes on, after that")
+    parser.add_argument("--only", help="groups whose names begin with one of these, separated by commas", default="")
+    given, start = parser.parse_args(arguments), time.monotonic()
+    status, output, _ = run(
+        [given.programs / "gpu_bench", "info"], 120, NO_CACHE
+    )  # an open group measures the first load
     if status or output.startswith("NOT RUN"):
         print(output, end="")
         return status or 0
     report = json.loads(output) | {"groups": {}}
     if report["device"] == "stand-in" and not given.short:
         sys.exit("a stand-in for the driver has no speed to report: --short rehearses")
-    only, failed, start = given.only.split(","), 0, time.monotonic()
-    groups = plan(given.programs, given.short, given.python, given.without_python)
-    for name, command, limit, environment in groups:
-        if not name.startswith(tuple(only)):
-            continue
-        group = {"verdict": "not run", "seconds": 0.0, "output": "", "results": []}
-        left = start + given.seconds - time.monotonic()
-        if left < 5 and not isinstance(command, str):
-            command = "there was no time left"
-        if isinstance(command, str):
-            group["why"] = command
-        else:
-            status, output, seconds = run(command, min(limit, left), environment)
-            group |= {"verdict": verdict(name, status, output), "seconds": round(seconds, 2), "status": status}
-            group |= {"results": lines_of(output), "output": end_of(output)}
-            if group["verdict"] == "not run":
-                group["why"] = output.strip()[len("NOT RUN: ") :]
-        report["groups"][name] = group
-        failed += group["verdict"].startswith(("FAILED", "TOO LONG"))
-        print(f"{name:44}{group['verdict']}", flush=True)
-        write(report, given.out)
+    only, failed = tuple(given.only.split(",")), 0
+    with tempfile.TemporaryDirectory() as cache:
+        plans = plan(given.programs, cache, given.short, given.python, given.without_python, given.faults)
+        for name, command, limit, environment in plans:
+            if not name.startswith(only):
+                continue
+            group = {"verdict": "not run", "seconds": 0.0, "output": "", "results": []}
+            left = start + given.seconds - time.monotonic()
+            if left < 5 and not isinstance(command, str):
+                command = "there was no time left"
+            if isinstance(command, str):
+                group["why"] = command
+            else:
+                status, output, seconds = run(command, min(limit, left), environment)
+                word, why = verdict(name, status, output)
+                if word == "TOO LONG" and left < limit:
+                    word, why = "not run", f"there was no time left after {seconds:.0f} s of it"
+                group |= {"verdict": word, "seconds": round(seconds, 2), "status": status}
+                group |= {"results": lines_of(output), "output": end_of(output)} | ({"why": why} if why else {})
+            report["groups"][name] = group
+            failed += group["verdict"].startswith(("FAILED", "TOO LONG"))
+            print(line_of(name, group), flush=True)
+            write(report, given.out)
     print(text_of(report), end="")
     return failed > 0
 

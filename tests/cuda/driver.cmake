@@ -57,7 +57,8 @@ add_test(NAME cuda.replay COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tes
   ${PROJECT_SOURCE_DIR}/tests/traces "CUDA=$<TARGET_FILE:cuda_gpu> --replay")
 # What ci/gpu does with a device, but for what other tests here do.
 add_test(NAME cuda.rehearsal COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/bench/gpu.py
-  ${CMAKE_CURRENT_BINARY_DIR}/gpu --short --without-python "not here" --out ${CMAKE_CURRENT_BINARY_DIR}/gpu/report
+  ${CMAKE_CURRENT_BINARY_DIR}/gpu --short --seconds 600 --without-python "not here"
+  --out ${CMAKE_CURRENT_BINARY_DIR}/gpu/report
   --only "open,same bits: streams,rows,fault,ncu,memcheck")
 add_test(NAME cuda.report COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/report_test.py)
 add_test(NAME cuda.model COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/bench/gpu_model_test.py)
