@@ -1,9 +1,33 @@
 # What the commands share; sourced, never run. Everything they make is under build/.
 set -euo pipefail
+if [[ ${1-} == -h || ${1-} == --help ]]; then # the comment at the top of the command; nothing is installed
+  sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+  exit
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf '%s\n' "$*" >&2; exit 1; }
+
+# step TITLE SECONDS COMMAND...: one of $steps. Says that it begins and about how long it takes, on a terminal the seconds so
+# far, and how long it took. What the command prints goes to a log; a failure shows its end.
+step() {
+  local title=$1 about=$2 began=$SECONDS status log=build/step.log ticker=
+  shift 2
+  number=$((${number:-0} + 1))
+  printf '[%d/%d] %s, about %d s\n' "$number" "$steps" "$title" "$about"
+  if [ -t 1 ]; then
+    while sleep 1; do printf '\r\033[K%d s' $((SECONDS - began)); done &
+    ticker=$!
+  fi
+  set +e
+  (set -e && "$@") >$log 2>&1
+  status=$?
+  set -e
+  [ -z "$ticker" ] || { kill $ticker && wait $ticker 2>/dev/null || printf '\r\033[K'; }
+  [ $status -eq 0 ] || { tail -n 20 $log >&2; die "FAILED: $title; all of it: $log"; }
+  printf '[%d/%d] done, %d s\n' "$number" "$steps" $((SECONDS - began))
+}
 
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
   die "python3 must be 3.11 or newer; this is $(python3 --version 2>&1 || echo 'not installed')"
@@ -38,9 +62,13 @@ venv() {
   done
   [ ${#missing[@]} -eq 0 ] && return
   say "installing Python packages: ${missing[*]}"
+  local lock
+  exec {lock}>build/pip.lock
+  flock $lock
   # Python compiles what it imports, pip all modules of torch and JAX: more than half of the time of installing them.
   $python -m pip install --quiet --disable-pip-version-check --no-compile "${missing[@]}" || return
   for name in "${missing[@]}"; do touch "build/venv/.has-$name"; done
+  exec {lock}>&-
 }
 
 # NVIDIA's compilers, assemblers and disassembler in build/nvidia: a folder of their own, as other packages bring parts of
@@ -57,37 +85,53 @@ nvidia() {
   touch $have
 }
 
-# The Python binding, built from this tree into the virtual environment; again only when a source changed.
+# The C library, built once for all bindings: GRADSCALER_LIB_DIR is what their builds call its folder.
+library() {
+  build release gradscaler_static
+  mkdir -p build/library
+  ln -sf ../release/libgradscaler.a build/library/
+}
+
+# Builds the Python binding from this tree into the virtual environment; again only when a source changed.
 python_binding() {
   packages python3-dev
   venv
+  library
   local sum
   sum=$(find core include bindings/xla bindings/python CMakeLists.txt -type f -not -path '*cache*/*' -not -path '*/tests/*' \
     -print0 | sort -z | xargs -0 sha256sum | sha256sum)
   [ "$(cat build/venv/.gradscaler 2>/dev/null)" = "$sum" ] && return
   say "building the Python binding"
   rm -rf build/wheel
-  $python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build/wheel \
+  GRADSCALER_LIB_DIR=$PWD/build/library $python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build/wheel \
     --config-settings=cmake.define.GSC_WERROR=ON ./bindings/python
   $python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps build/wheel/*.whl
   echo "$sum" >build/venv/.gradscaler
 }
 
-# The Elixir binding, built from this tree to build/elixir; make and mix see what changed.
+# The one build of the Elixir binding, which its tests use, too.
+elixir_environment() {
+  export MIX_ENV=test MIX_BUILD_PATH=$PWD/build/elixir GRADSCALER_LIB_DIR=$PWD/build/library
+  export ELIXIR_ERL_OPTIONS=+fnu # file names and output are UTF-8 whatever the locale
+}
+
+# Builds the Elixir binding from this tree to build/elixir; make and mix see what changed.
 elixir_binding() {
   packages elixir erlang-dev make gcc
-  export ELIXIR_ERL_OPTIONS=+fnu # file names and output are UTF-8 whatever the locale
+  library
   say "building the Elixir binding"
+  elixir_environment
   (
-    export MIX_ENV=prod MIX_BUILD_PATH=$PWD/build/elixir
+    flock 9
     cd bindings/elixir
     mix deps.get >/dev/null && mix compile --warnings-as-errors
-  )
+  ) 9>build/elixir.lock
 }
 
 # Whether mix has Hex, Elixir's package manager, which mix does not come with.
 has_hex() {
-  [ -n "$(cd /tmp && mix run --no-mix-exs -e 'if Code.ensure_loaded?(Hex), do: IO.puts("yes")')" ]
+  mkdir -p build/empty
+  [ -n "$(cd build/empty && mix run --no-mix-exs -e 'if Code.ensure_loaded?(Hex), do: IO.puts("yes")')" ]
 }
 
 # build PRESET [TARGET...]: configures and builds a preset of CMakePresets.json.
@@ -100,16 +144,21 @@ build() {
     flock 9 # one at a time: two would write the same files
     [ build/"$preset"/build.ninja -nt CMakePresets.json ] || cmake --preset "$preset" >build/"$preset".log 2>&1 ||
       { cat build/"$preset".log; return 1; }
-    cmake --build build/"$preset" ${1:+--target "$@"} -- --quiet
+    cmake --build build/"$preset" ${1:+--target "$@"} >build/"$preset".log 2>&1 || { grep -v '^\[' build/"$preset".log; return 1; }
   ) 9>build/"$preset".lock
 }
 
-# The Rust binding's programs: build/rust/release/examples.
+# The one build of the crates, which their tests use, too.
+rust_environment() {
+  export CARGO_TARGET_DIR=$PWD/build/rust CARGO_NET_OFFLINE=true GRADSCALER_LIB_DIR=$PWD/build/library
+}
+
+# Builds the Rust binding's programs: build/rust/debug/examples.
 rust_binding() {
   command -v cargo >/dev/null || packages cargo
+  library
   say "building the Rust binding"
-  CARGO_TARGET_DIR=$PWD/build/rust cargo build --quiet --offline --release --examples \
-    --manifest-path bindings/rust/Cargo.toml
+  (rust_environment && cargo build --quiet --examples --manifest-path bindings/rust/Cargo.toml)
 }
 
 rust_minor() {
@@ -142,17 +191,21 @@ vendor() {
   done
 }
 
-# clients KIND: builds the KIND program (replay, parity) of every language and lists them as NAME=COMMAND in $clients.
-clients() {
+# Builds the KIND program (replay, parity) of every language.
+programs() { # KIND
   build release "$1"
   python_binding
   elixir_binding
   rust_binding
+}
+
+# Lists them as NAME=COMMAND in $clients.
+clients() { # KIND
   clients=(
     "C=build/release/tests/$1/$1"
     "Python=$python bindings/python/tests/$1.py"
     "Elixir=elixir -pa build/elixir/lib/gradscaler/ebin bindings/elixir/examples/$1.exs"
-    "Rust=build/rust/release/examples/$1"
+    "Rust=build/rust/debug/examples/$1"
   )
 }
 
@@ -167,11 +220,9 @@ recorded_steps() {
   mv build/parity/steps.new build/parity/steps.bin
 }
 
-# Recorded gradients through every language: parity [--json FILE] prints their digests, which must be equal.
-parity() {
+# Recorded gradients through the programs of every language: prints their digests, which must be equal.
+parity() { # [--json FILE]
   clients parity
-  recorded_steps
-  say "the same gradients in every language"
   python3 tests/parity/parity.py build/parity/steps.bin "$@" "${clients[@]}"
 }
 
@@ -183,7 +234,8 @@ digits() {
 from sklearn.datasets import load_digits
 d = load_digits()
 rows = zip(d.data.astype("uint8"), d.target)
-open("build/digits.bin", "wb").write(b"".join(bytes(pixels) + bytes([label]) for pixels, label in rows))'
+open("build/digits.new", "wb").write(b"".join(bytes(pixels) + bytes([label]) for pixels, label in rows))'
+  mv build/digits.new build/digits.bin
 }
 
 mkdir -p build

@@ -64,17 +64,27 @@ std::vector<Operation> all_operations()
     return all;
 }
 
-std::vector<const gsc_kernels *> rungs_that_run()
+std::vector<const gsc_kernels *> rungs(bool that_run)
 {
     std::vector<const gsc_kernels *> rungs;
     bool runs;
-    for (uint32_t i = 0; const gsc_kernels *rung = gsc_kernels_rung(i, &runs); i++) {
-        if (runs)
+    for (uint32_t i = 0; const gsc_kernels *rung = gsc_kernels_rung(i, &runs); i++)
+        if (runs == that_run)
             rungs.push_back(rung);
-        else
-            WARN("NOT RUN: " << rung->name << " (this machine cannot)");
-    }
     return rungs;
+}
+
+std::vector<const gsc_kernels *> rungs_that_run()
+{
+    return rungs(true);
+}
+
+std::string names(const std::vector<const gsc_kernels *> &rungs)
+{
+    std::string names;
+    for (const gsc_kernels *rung : rungs)
+        names += std::string(names.empty() ? "" : ", ") + rung->name;
+    return names.empty() ? "none" : names;
 }
 
 /* Multipliers as the kernels get them: rounded to float, unless the input is f64. */
@@ -311,6 +321,13 @@ std::string first_difference(Fill fill, const std::vector<uint64_t> &sizes,
 }
 
 } // namespace
+
+/* For ci/test, which prints this line. */
+TEST_CASE("instruction sets", "[.instruction_sets]")
+{
+    printf("instruction sets tested: %s; this machine lacks: %s\n", names(rungs(true)).c_str(),
+           names(rungs(false)).c_str());
+}
 
 TEST_CASE("every rung gives the bits of plain C for random bits", "[kernels][long]")
 {

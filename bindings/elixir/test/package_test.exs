@@ -22,7 +22,8 @@ defmodule GradScaler.PackageTest do
     environment = [
       {"MIX_APP_PATH", folder},
       {"ERTS_INCLUDE_DIR", folder},
-      {"GRADSCALER_SOURCE", nil}
+      {"GRADSCALER_SOURCE", nil},
+      {"GRADSCALER_LIB_DIR", nil}
     ]
 
     {commands, 0} = System.cmd("make", ["-n"], cd: folder, env: environment)

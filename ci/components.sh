@@ -1,0 +1,342 @@
+# The components of ci/test, which has their table; sourced after setup.sh, never run. ci/test installs what they need and
+# runs the builds before. It sets $level (quick, default, all), $long (yes or empty), $only (one test, or empty) and
+# $order (random, or empty).
+
+# at_least LEVEL
+at_least() { case $1 in default) [ "$level" != quick ] ;; all) [ "$level" = all ] ;; esac }
+
+# Each runs tests of one kind; if $only is a test of another, none.
+mine() { [ -z "$only" ] || [[ $only == $1 ]]; }
+
+# check NAME COMMAND...
+check() {
+  mine "$1" || return 0
+  "${@:2}" || { echo "CHECK FAILED: $1"; return 1; }
+}
+
+# pytests PATH [OPTION...]
+pytests() {
+  mine "${1%.py}*.py::*" || return 0
+  $python -m pytest "${only:-$1}" "${@:2}" ${order:+--random-order}
+}
+
+# ctests PRESET LABEL [OPTION...]
+ctests() {
+  [[ $only != *:* ]] || return 0
+  ctest --preset "$1" -L "$2" "${@:3}" ${only:+-R "^$only\$"} ${order:+--schedule-random} --no-tests=ignore
+}
+
+# cargo_tests [OPTION...]
+cargo_tests() {
+  [[ $only != *.py::* ]] || return 0
+  cargo test --quiet "$@" ${only:+"$only"}
+}
+
+# mix_tests COMMAND [OPTION...], in bindings/elixir; one at a time, as they compile to one folder
+mix_tests() {
+  mine 'test/*.exs:*' || return 0
+  flock "$MIX_BUILD_PATH.lock" "$@" ${only:+"$only"}
+}
+
+# The builds.
+release() {
+  if at_least default; then build release; else build release core_tests gradscaler_static; fi
+}
+wheel() { python_binding; }
+nif() { elixir_binding; }
+crate() { rust_binding; }
+
+generate() { # the generated files are those of the manifest and of the CUDA kernels
+  check generate ci/generate --check
+}
+
+format() { # layout is decided by the formatters; and ci/test itself
+  check runner tests/ci/runner_test.py
+  local sources
+  sources=$(git ls-files '*.c' '*.h' '*.cpp' '*.cu' ':!tests/abi/released/*/gradscaler.h' | grep -vxF -e include/gradscaler.h \
+    -e core/layout.h -e bindings/elixir/c_src/gradscaler_nif.c)
+  check clang-format clang-format --dry-run --Werror $sources
+  check ruff $python -m ruff check --quiet --config bindings/python/pyproject.toml . ci/test
+  check ruff-format $python -m ruff format --quiet --check --config bindings/python/pyproject.toml . ci/test
+}
+
+core() { # Catch2 on every instruction set of this machine
+  ctests release core
+  local tests=build/release/tests/core/core_tests
+  [ -z "$order" ] || check core-in-random-order $tests --order rand --rng-seed time
+  $tests '[instruction_sets]' | sed -n 's/^instruction sets/NOTE: &/p'
+  if at_least all && [ "$(uname -m)" = x86_64 ] && ! grep -qw avx2 /proc/cpuinfo; then
+    say "AVX2 under qemu"
+    check core-avx2-emulated qemu-x86_64-static -cpu max $tests '[kernels]~[long],[convert],[info],[tensors]~[threads]~[long]'
+  fi
+}
+
+neon() { # the core on 64-bit Arm, cross-compiled and emulated: its kernels, conversions and calls, but what takes long
+  if [ "$(uname -m)" = aarch64 ]; then
+    say "NEON is this machine's own: core tests it"
+    return
+  fi
+  build neon core_tests
+  printf '%s\n' '[kernels]~[long]' '[convert],[info],[tensors]~[threads]~[long]' |
+    xargs -P 2 -n 1 qemu-aarch64-static -L /usr/aarch64-linux-gnu build/neon/tests/core/core_tests
+}
+
+riscv() { # the core on 64-bit RISC-V, emulated: plain C, where a NaN that goes through arithmetic loses sign and payload
+  build riscv core_tests
+  # Not what streams past caches, which plain C does not, nor 67 s of logarithms.
+  printf '%s\n' '[tensors]~[threads]~[long]~"a large list*"' \
+    '[convert],[info],[errors],[state],[policy]~[long]~"log2 and exp2 are off*"' |
+    xargs -d '\n' -P 2 -n 1 qemu-riscv64-static -L /usr/riscv64-linux-gnu build/riscv/tests/core/core_tests
+}
+
+abi() { # callers, foreign clients, old ones and those of releases
+  ctests release abi
+}
+
+contract() { # what changes of the manifest do: mistakes are refused, additions work in four languages
+  check mutations $python tests/abi/mutations.py build/contract build/release/libgradscaler.so
+}
+
+cuda() { # CUDA without a GPU: a stand-in for the driver, the PTX on an emulated device, and assembled for real ones
+  local emulated=$PWD/build/release/tests/cuda/emulated cuda=build/nvidia/nvidia build=$PWD/build
+  check ptx core/cuda/ptx.py --check
+  ctests release cuda
+  # A second compiler for the kernels, and the assemblers: that of CUDA 12 is the last for sm_70.
+  nvidia
+  check assemble-cuda12 $python tests/cuda/ptxas.py $cuda/cuda_nvcc/bin/ptxas sm_70 sm_86
+  check assemble-cuda13 $python tests/cuda/ptxas.py $cuda/cu13/bin/ptxas sm_89 sm_100 sm_120
+  say "the machine code of sm_75, sm_80 and sm_90: build/gpu_model.txt"
+  check model ci/gpu --model --check >build/gpu_model.txt
+  $cuda/cu13/bin/nvcc -ptx -arch=compute_75 -fmad=false -Werror all-warnings -Icore -Iinclude \
+    -o build/release/nvcc.ptx core/cuda/kernels.cu
+  say "what NVIDIA's compiler makes of the kernels, on the emulated device"
+  cmake --build build/release --target cuda_nvcc -- --quiet
+  check nvcc build/release/tests/cuda/cuda_nvcc
+  LD_LIBRARY_PATH=$emulated pytests bindings/python/tests/test_cuda.py
+  say "ci/gpu, rehearsed with that of Python"
+  LD_LIBRARY_PATH=$emulated PYTHON=$python check rehearsal ci/gpu --short --programs build/release/tests/cuda/gpu \
+    --only scaler,torch,train,cupy,jax build/gpu-report
+  (
+    elixir_environment
+    cd bindings/elixir
+    LD_LIBRARY_PATH=$emulated mix_tests mix test --only cuda
+  )
+  (
+    rust_environment
+    cd bindings/rust
+    LD_LIBRARY_PATH=$emulated GRADSCALER_TEST_CUDA=1 cargo_tests -p gradscaler --test device
+  )
+}
+
+clang() { # the other compiler, warnings as errors; the device's code, which it does not compile, is tested by cuda
+  build clang
+  ctests clang . -E '^(cuda\.(gpu|ptx|ptx_scalar|rehearsal|model)|core_scalar)$'
+}
+
+sanitize() { # address and undefined behaviour; clang's looks closer
+  build sanitize
+  ctests sanitize . -E '^cuda\.ptx_scalar$' # plain C is seen in core_scalar
+}
+
+thread() { # data races
+  build thread core_tests
+  check threads build/thread/tests/core/core_tests '[threads]'
+}
+
+fuzz() { # half a minute of inputs that look for trouble, with --long an hour
+  check fuzz ci/fuzz $((${long:+3570} + 30))
+}
+
+replay() { # all recordings in every language
+  check recordings ci/replay
+}
+
+python() { # the wheel, its tests, its stable ABI
+  ls build/wheel | grep -x 'gradscaler-.*-cp311-abi3-.*\.whl'
+  pytests bindings/python/tests -n 2
+  digits
+  check digits $python bindings/python/examples/digits.py build/digits.bin
+  ! at_least all || check stable-abi $python -m abi3audit --strict --assume-minimum-abi3 3.11 build/wheel/*.whl
+}
+
+torch() { # gradscaler.torch beside torch's own class: call by call, in recipes, and with --all in real programs
+  export OMP_NUM_THREADS=1
+  if ! at_least all; then
+    pytests bindings/python/tests/with_torch -n 2 --ignore bindings/python/tests/with_torch/test_programs.py
+    return
+  fi
+  pytests bindings/python/tests/with_torch -n 2 ${long:+--long}
+  LD_LIBRARY_PATH=$PWD/build/release/tests/cuda/emulated pytests bindings/python/tests/with_torch/test_device.py
+  say "what ci/gpu does with torch, on the CPU"
+  check gpu-torch $python tests/bench/gpu_python.py torch short >/dev/null
+  check gpu-train $python tests/bench/gpu_python.py train short >/dev/null
+}
+
+dropins() { # RoundPipe's and Cerebras' scalers: their recordings, random calls beside their own classes, threads, examples
+  # The files of the scalers are read from their packages; what those need beside is not there.
+  local package
+  for package in roundpipe==0.1.1 cerebras_pytorch==2.10.0; do
+    [ -e "build/venv/.has-$package" ] && continue
+    if $python -m pip install --quiet --disable-pip-version-check --no-deps "$package" 2>build/pip.log; then
+      touch "build/venv/.has-$package"
+    else
+      grep -q 'No matching distribution' build/pip.log || { cat build/pip.log >&2; return 1; }
+      say "NOT RUN: beside $package, which has no package for this Python"
+    fi
+  done
+  OMP_NUM_THREADS=1 pytests bindings/python/tests/dropins -n 2 ${long:+--long}
+}
+
+checkpoints() { # theirs to ours to theirs, with the installed scalers of torch, flax, jmp and keras
+  OMP_NUM_THREADS=1 pytests bindings/python/tests/checkpoints ${long:+--long}
+}
+
+jax() { # gradscaler.jax: the handler in three versions of JAX's compiler, beside jmp, flax and eFormer, in training, on two devices
+  JAX_PLATFORMS=cpu pytests bindings/python/tests/with_jax -n 2 ${long:+--long}
+}
+
+elixir() { # layout, warnings, tests, and with --all the tests under sanitizers; of Nx where ERL_LIBS or NX_PATH has it
+  elixir_environment
+  digits
+  check digits command elixir -pa build/elixir/lib/gradscaler/ebin bindings/elixir/examples/digits.exs build/digits.bin
+  local build=$PWD/build
+  cd bindings/elixir
+  check mix-format mix format --check-formatted
+  mix_tests mix test --warnings-as-errors
+  at_least all || return 0
+  MIX_BUILD_PATH=$build/elixir-sanitize GRADSCALER_LIB_DIR='' mix_tests test/sanitize.sh
+  if has_hex; then
+    MIX_ENV=dev MIX_BUILD_PATH=$build/elixir-docs mix do deps.get, docs --output "$build/elixir-docs/html"
+  else
+    say "NOT RUN: mix docs, as ExDoc comes with Hex, which is not installed"
+  fi
+}
+
+rust() { # both crates: layout, tests, training; with --all lints, documentation, the oldest compiler, sanitizers
+  rust_environment
+  digits
+  check digits build/rust/debug/examples/digits build/digits.bin
+  local oldest
+  cd bindings/rust
+  check rustfmt cargo fmt --all --check
+  cargo_tests
+  at_least all || return 0
+  if [ "$(rust_minor)" -ge 74 ]; then
+    check clippy cargo clippy --quiet --all-targets -- -D warnings
+  else
+    say "NOT RUN: clippy, which reads this project's lints from Rust 1.74 on"
+  fi
+  oldest=$(oldest_rust)
+  [ -z "$oldest" ] || check oldest $oldest check --quiet --target-dir "$CARGO_TARGET_DIR/oldest"
+  RUSTDOCFLAGS='-D warnings' check doc cargo doc --quiet --no-deps
+  # The C core compiled here, and instrumented, the Rust code as it is: its allocations are seen all the same. A target of its own
+  # keeps the flags away from build scripts; the default libraries are what the compiler adds the runtime to.
+  local host link='-Cdefault-linker-libraries=yes -Clink-arg=-fsanitize=address,undefined'
+  host=$(rustc -vV | sed -n 's/^host: //p')
+  unset GRADSCALER_LIB_DIR
+  CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all' RUSTFLAGS=$link RUSTDOCFLAGS=$link \
+    cargo_tests --target "$host" --target-dir "$CARGO_TARGET_DIR/sanitize"
+}
+
+rust_companions() { # half, ndarray, serde and candle, from the registry, two of which train a model; with --long burn
+  if [ "$(rust_minor)" -lt 85 ]; then
+    say "NOT RUN: candle needs Rust 1.85 or newer, this is $(rustc --version)"
+    return
+  fi
+  export CARGO_TARGET_DIR=$PWD/build/rust-companions
+  digits
+  local digits=$PWD/build/digits.bin
+  cd bindings/rust/companions
+  check rustfmt cargo fmt --all --check
+  check clippy cargo clippy --quiet --locked --all-targets -- -D warnings
+  cargo_tests --locked
+  check half cargo run --quiet --locked -p gradscaler-half --example train
+  check candle cargo run --quiet --locked -p gradscaler-candle --example digits "$digits"
+  [ -n "$long" ] || return 0
+  if [ "$(rust_minor)" -lt 95 ]; then
+    say "NOT RUN: burn needs Rust 1.95 or newer, this is $(rustc --version)"
+    return
+  fi
+  cd gradscaler-burn # 250 packages that only it needs
+  check burn-rustfmt cargo fmt --check
+  check burn-clippy cargo clippy --quiet --locked --all-targets -- -D warnings
+  cargo_tests --locked
+  check burn cargo run --quiet --locked --example digits "$digits"
+}
+
+c() { # the smallest training in C
+  digits
+  gcc -std=c11 -O2 -Iinclude bindings/c/examples/digits.c build/release/libgradscaler.a -lm -pthread -o build/c-digits
+  check digits build/c-digits build/digits.bin
+}
+
+# quietly COMMAND...: what it says of skipped steps is shown only where it fails.
+quietly() {
+  "$@" 2>build/ranks.log || { cat build/ranks.log >&2; return 1; }
+}
+
+# in_parts COMMAND...: a program on 1, 2 and 4 ranks of MPI, which must print the same.
+in_parts() {
+  local ranks said first=
+  for ranks in 1 2 4; do
+    said=$(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 quietly mpirun --oversubscribe -np $ranks "$@") || return
+    printf '%d: %s\n' $ranks "$said"
+    [ "$said" = "${first:=$said}" ] || { say "$ranks ranks do not print what 1 does"; return 1; }
+  done
+}
+
+ranks() { # several processes agree: training over MPI and Erlang nodes has the same weights on any number of ranks
+  export OMP_NUM_THREADS=1
+  digits
+  mpicc -std=c11 -O2 -Iinclude bindings/c/examples/mpi_digits.c build/release/libgradscaler.a -lm -pthread -o build/c-mpi-digits
+  check c-copies in_parts build/c-mpi-digits build/digits.bin copies
+  check c-shards in_parts build/c-mpi-digits build/digits.bin shards
+  check python in_parts $python -m mpi4py bindings/python/examples/mpi_digits.py build/digits.bin
+  # The mpi crate makes its bindings with one that takes longer to compile than all the rest here.
+  if [ -n "$long" ]; then
+    if [ "$(rust_minor)" -ge 78 ]; then
+      CARGO_TARGET_DIR=$PWD/build/rust-ranks cargo build --quiet --locked --release --manifest-path bindings/rust/ranks/Cargo.toml
+      check rust in_parts build/rust-ranks/release/gradscaler-ranks build/digits.bin
+    else
+      say "NOT RUN: the mpi crate needs Rust 1.78 or newer, this is $(rustc --version)"
+    fi
+  fi
+  check elixir quietly command elixir -pa build/elixir/lib/gradscaler/ebin bindings/elixir/examples/ranks.exs build/digits.bin
+  mpicc -std=c11 -O2 -Iinclude tests/ranks/over_mpi.c build/release/libgradscaler.a -lm -pthread -o build/over_mpi
+  pytests tests/ranks ${long:+--long}
+}
+
+platforms() { # other systems and processors: built for all with --long, run under emulators, with this machine's bits
+  recorded_steps
+  check platforms $python tests/platforms/platforms.py ${long:+--long}
+}
+
+install() { # a user's program against an installed copy
+  check install tests/install/test.sh build/release
+}
+
+package() { # packages, each installed in a place of its own, with its smallest program; with --long those of all platforms
+  recorded_steps
+  local kind
+  if [ -n "$long" ]; then ci/package; else ci/package --short; fi
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  for kind in packaging/*.sh; do
+    kind=$(basename "$kind" .sh)
+    mkdir "$scratch/$kind"
+    say "installed: $kind"
+    check "$kind" tests/package/"$kind".sh "$PWD/build/packages/$kind" "$scratch/$kind"
+  done
+  say "what ci/release refuses"
+  check release tests/package/release.sh "$scratch"
+}
+
+docs() { # README and the page of each language: every example runs; with --all guides and references make one site
+  pytests tests/docs
+  ! at_least all || check site ci/docs --look
+}
+
+demo() { # the demo keeps its promises, with every matrix kernel that this processor can run; four languages give the same bits
+  check demo ci/demo
+  check kernels $python tests/demo/kernels.py
+}
