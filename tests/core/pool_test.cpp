@@ -152,12 +152,12 @@ std::ptrdiff_t count_threads()
     return std::distance(directory_iterator("/proc/self/task"), directory_iterator());
 }
 
-/* A joined thread may still be listed for a moment. */
+/* A joined thread may still be listed for a moment, also when `count` was taken. */
 bool threads_become(std::ptrdiff_t count)
 {
-    for (int tries = 0; tries < 1000 && count_threads() != count; tries++)
+    for (int tries = 0; tries < 10000 && count_threads() > count; tries++)
         std::this_thread::sleep_for(milliseconds(1));
-    return count_threads() == count;
+    return count_threads() <= count;
 }
 
 } // namespace
@@ -315,7 +315,7 @@ TEST_CASE("a destroyed context leaves no threads, and one just made can be destr
         Context(3);
     CHECK(threads_become(before));
     const Context serial(1);
-    CHECK(count_threads() == before);
+    CHECK(threads_become(before));
 }
 
 TEST_CASE("threads without work use no time", "[pool]")

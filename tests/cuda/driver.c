@@ -347,7 +347,7 @@ static void launch_fails(void)
 static void capture(void)
 {
     gsc_error err;
-    void *stream, *graph = NULL;
+    void *stream, *independent, *graph = NULL;
     uint64_t nodes = 0;
     int32_t mode = 0;
     gsc_context *context = created(0), *late;
@@ -363,6 +363,15 @@ static void capture(void)
     CHECK(launch(context, NULL, &err) == GSC_ERROR_DEVICE);
     CHECK_TEXT(err.message, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT");
     CHECK(cuStreamEndCapture(stream, &graph) == 0 && cuGraphDestroy(graph) == 0);
+
+    /* The legacy stream does not depend on a non-blocking one, captured or not. */
+    gsc_exec legacy = GSC_EXEC_INIT;
+    legacy.context = context;
+    CHECK(cuStreamCreate(&independent, 1) == 0);
+    CHECK(cuStreamBeginCapture_v2(independent, 0) == 0);
+    CHECK(launch(context, NULL, &err) == GSC_OK && gsc_exec_wait(&legacy, &err) == GSC_OK);
+    CHECK(cuStreamEndCapture(independent, &graph) == 0 && cuGraphDestroy(graph) == 0);
+    CHECK(cuStreamDestroy_v2(independent) == 0);
 
     /* Loading and unloading leave a capture alone, and the thread as it was. */
     CHECK(cuStreamBeginCapture_v2(stream, 0) == 0);

@@ -63,7 +63,7 @@ static const struct {
 enum { ERRORS = sizeof errors / sizeof *errors };
 
 typedef struct context {
-    int32_t retained;
+    atomic_int retained;
 } context;
 
 typedef struct module {
@@ -98,14 +98,17 @@ typedef struct graph {
 } graph;
 
 typedef struct stream {
-    graph *captured; /* NULL: none */
+    bool is_non_blocking; /* and so independent of the legacy stream */
+    graph *captured;      /* NULL: none */
 } stream;
 
 static standin state = {.version = 12040, .devices = 1, .capability = 75};
 static context contexts[MAX_DEVICES];
 static function *functions;
-static pid_t process;  /* that started the driver */
-static graph *capture; /* that is under way; one at a time is enough here */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the functions and the memory */
+static pid_t process;                                    /* that started the driver */
+static graph *_Atomic capture;        /* that is under way; one at a time is enough here */
+static atomic_bool is_legacy_refused; /* while a stream that waits for it is captured */
 static _Thread_local int32_t capture_mode;
 static _Thread_local struct { /* the contexts that were pushed */
     context *contexts[MAX_DEPTH];
@@ -171,8 +174,9 @@ static int32_t enter(const char *symbol)
 /* What may not be done while a stream is captured breaks the capture, too, but in that mode. */
 #define FORBID_CAPTURE()                                                                           \
     do {                                                                                           \
-        if (capture && capture_mode != CAPTURE_RELAXED) {                                          \
-            capture->broken = true;                                                                \
+        graph *under_way = capture;                                                                \
+        if (under_way && capture_mode != CAPTURE_RELAXED) {                                        \
+            under_way->broken = true;                                                              \
             return CAPTURE_UNSUPPORTED;                                                            \
         }                                                                                          \
     } while (0)
@@ -359,6 +363,7 @@ int32_t cuModuleUnload(void *unloaded)
     const module *m = unloaded;
     if (m->context != standin_current())
         return INVALID_CONTEXT;
+    pthread_mutex_lock(&lock);
     for (function **at = &functions; *at;) {
         function *f = *at;
         if (f->module == m) {
@@ -368,6 +373,7 @@ int32_t cuModuleUnload(void *unloaded)
             at = &f->next;
         }
     }
+    pthread_mutex_unlock(&lock);
     state.loaded--;
     free(((module *)unloaded)->image);
     free(unloaded);
@@ -398,14 +404,17 @@ int32_t cuModuleGetFunction(void **out, void *from, const char *name)
     function *f;
     if (make((void **)&f, sizeof *f) != OK)
         return OUT_OF_MEMORY;
-    *f = (function){.next = functions, .module = m};
+    *f = (function){.module = m};
     f->size = size && size < end ? strtoull(size + 1, NULL, 10) : 8;
     if (f->size > m->parameters) { /* which a real driver sees when it loads the module */
         free(f);
         return INVALID_PTX;
     }
     snprintf(f->name, sizeof f->name, "%s", name);
+    pthread_mutex_lock(&lock);
+    f->next = functions;
     functions = f;
+    pthread_mutex_unlock(&lock);
     *out = f;
     return OK;
 }
@@ -474,7 +483,7 @@ int32_t cuLaunchKernel(void *launched, uint32_t grid_x, uint32_t grid_y, uint32_
     stream *s = stream_of(on);
     if (s && s->captured)
         return record(s->captured, f, grid_x, block_x, parameters[0], f->size);
-    if (!s && capture)
+    if (!s && is_legacy_refused)
         return CAPTURE_IMPLICIT;
     run(f, grid_x, block_x, parameters[0]);
     return OK;
@@ -486,7 +495,6 @@ static struct {
     bool of_host;
     int32_t device;
 } blocks[1 << 12];
-static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 enum { BLOCKS = sizeof blocks / sizeof *blocks };
 
 /* The place of a block; NULL: of one that is free. -1: there is none. */
@@ -500,7 +508,7 @@ static int place_of(const void *memory)
 
 static int32_t allocate(void **out, uint64_t bytes, bool of_host)
 {
-    pthread_mutex_lock(&blocks_lock);
+    pthread_mutex_lock(&lock);
     /* More than any device has is refused here: a sanitizer's allocator would end the process. */
     const int place = bytes >> 39 ? -1 : place_of(NULL);
     *out = place < 0 ? NULL : aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -510,13 +518,13 @@ static int32_t allocate(void **out, uint64_t bytes, bool of_host)
         blocks[place].device = (int32_t)((context *)standin_current() - contexts);
         state.allocated++;
     }
-    pthread_mutex_unlock(&blocks_lock);
+    pthread_mutex_unlock(&lock);
     return *out ? OK : OUT_OF_MEMORY;
 }
 
 static int32_t deallocate(void *memory, bool of_host)
 {
-    pthread_mutex_lock(&blocks_lock);
+    pthread_mutex_lock(&lock);
     const int place = place_of(memory);
     const bool is_known = place >= 0 && blocks[place].of_host == of_host;
     if (is_known) {
@@ -524,7 +532,7 @@ static int32_t deallocate(void *memory, bool of_host)
         state.allocated--;
         free(memory);
     }
-    pthread_mutex_unlock(&blocks_lock);
+    pthread_mutex_unlock(&lock);
     return is_known ? OK : INVALID_VALUE;
 }
 
@@ -568,13 +576,13 @@ int32_t cuPointerGetAttribute(void *value, int32_t attribute, uint64_t address)
 {
     enum { TYPE = 2 /* 1 host, 2 device */, ORDINAL = 9 };
     ENTER(value && (attribute == TYPE || attribute == ORDINAL));
-    pthread_mutex_lock(&blocks_lock);
+    pthread_mutex_lock(&lock);
     const int place = place_of((void *)(uintptr_t)address);
     if (place >= 0)
         *(int32_t *)value = attribute == ORDINAL    ? blocks[place].device
                             : blocks[place].of_host ? 1
                                                     : 2;
-    pthread_mutex_unlock(&blocks_lock);
+    pthread_mutex_unlock(&lock);
     return place >= 0 ? OK : INVALID_VALUE;
 }
 
@@ -587,7 +595,7 @@ int32_t cuMemcpyAsync(uint64_t to, uint64_t from, uint64_t bytes, void *on)
     state.copies++;
     if (s && s->captured)
         return record(s->captured, NULL, 0, 0, &(copied){to, from, bytes}, sizeof(copied));
-    if (!s && capture)
+    if (!s && is_legacy_refused)
         return CAPTURE_IMPLICIT;
     copy(&(copied){to, from, bytes});
     return OK;
@@ -596,7 +604,10 @@ int32_t cuMemcpyAsync(uint64_t to, uint64_t from, uint64_t bytes, void *on)
 int32_t cuStreamCreate(void **out, uint32_t flags)
 {
     ENTER(out && flags <= 1);
-    return make(out, 1 << 20); /* of that size it is mapped, above 4 GiB, as a test wants it */
+    if (make(out, 1 << 20) != OK) /* of that size it is mapped, above 4 GiB, as a test wants it */
+        return OUT_OF_MEMORY;
+    ((stream *)*out)->is_non_blocking = flags;
+    return OK;
 }
 
 int32_t cuStreamDestroy_v2(void *on)
@@ -629,7 +640,7 @@ int32_t cuStreamIsCapturing(void *on, int32_t *status)
     const stream *s = stream_of(on);
     if (!s && !standin_current())
         return INVALID_CONTEXT;
-    if (!s && capture)
+    if (!s && is_legacy_refused)
         return CAPTURE_IMPLICIT;
     *status = s && s->captured ? 1 + s->captured->broken : 0;
     return OK;
@@ -652,6 +663,7 @@ int32_t cuStreamBeginCapture_v2(void *on, int32_t mode)
     if (make((void **)&s->captured, sizeof *s->captured) != OK)
         return OUT_OF_MEMORY;
     capture = s->captured;
+    is_legacy_refused = !s->is_non_blocking;
     return OK;
 }
 
@@ -662,7 +674,9 @@ int32_t cuStreamEndCapture(void *on, void **out)
     if (!s->captured)
         return INVALID_VALUE;
     graph *g = s->captured;
-    s->captured = capture = NULL;
+    s->captured = NULL;
+    capture = NULL;
+    is_legacy_refused = false;
     if (g->broken) {
         *out = NULL;
         (void)cuGraphDestroy(g);

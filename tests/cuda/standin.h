@@ -2,7 +2,7 @@
 /*
  * A CUDA driver whose devices are host memory, built as libcuda.so.1: it counts what it is asked,
  * fails where it is told to, and refuses what a real one refuses: kernels that the PTX lacks, PTX
- * that is too new, foreign contexts, loading while a stream is captured.
+ * that is too new, foreign contexts, loading while a stream is captured. Threads can share it.
  */
 #ifndef GSC_TESTS_CUDA_STANDIN_H
 #define GSC_TESTS_CUDA_STANDIN_H

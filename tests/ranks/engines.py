@@ -21,10 +21,15 @@ BUILD = HERE.parents[1] / "build"
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "-np"]
 
 
+_reserved = []
+
+
 def free_port():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return free.getsockname()[1]
+    """A port that only gRPC, which JAX's coordinator uses, can bind: like it, this process binds with SO_REUSEPORT."""
+    _reserved.append(socket.socket())
+    _reserved[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    _reserved[-1].bind(("localhost", 0))
+    return _reserved[-1].getsockname()[1]
 
 
 class Torch:

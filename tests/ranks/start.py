@@ -14,16 +14,16 @@ _context.set_forkserver_preload(["torch.distributed", "torch._dynamo", "gradscal
 
 
 @functools.cache
-def _imported():
+def imported():
     """The server of forks has imported its modules, which is not the time of any test."""
     process = _context.Process(target=int)
     process.start()
     process.join()
 
 
-def processes(function, size, *args, limit=120):
+def processes(function, size, *args, limit=300):
     """Runs function(rank, size, *args) in `size` processes: their exit statuses, None of one that had to be killed."""
-    _imported()
+    imported()
     started = [_context.Process(target=function, args=(rank, size, *args)) for rank in range(size)]
     for process in started:
         process.start()
@@ -36,7 +36,7 @@ def processes(function, size, *args, limit=120):
     return found
 
 
-def command(words, limit=120, **variables):
+def command(words, limit=300, **variables):
     """Runs a command that starts ranks of its own: its exit status, None if it had to be killed, and its output."""
     with subprocess.Popen(
         words,

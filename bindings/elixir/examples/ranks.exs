@@ -124,7 +124,7 @@ defmodule Ranks do
   @batch 256
   @epochs 20
   @rate 0.5
-  @timeout 5_000
+  @timeout 60_000
 
   def main([path]) do
     {_, 0} = System.cmd("epmd", ["-daemon"])

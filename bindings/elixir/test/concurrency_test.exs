@@ -50,8 +50,8 @@ defmodule GradScaler.ConcurrencyTest do
 
       :erlang.trace(task.pid, true, [:call])
       send(task.pid, :go)
-      assert {{:f32, _}, _} = Task.await(task)
-      assert_receive {:trace, _, :call, {Native, ^function, _}}
+      assert {{:f32, _}, _} = Task.await(task, 60_000)
+      assert_receive {:trace, _, :call, {Native, ^function, _}}, 60_000
     end
   end
 

@@ -223,7 +223,7 @@ defmodule GradScaler.DeviceTest do
           Process.exit(victim, :kill)
         end
 
-        tree = Task.await(Task.async(fn -> Device.put(good(), Device.open!(kind)) end))
+        tree = Task.await(Task.async(fn -> Device.put(good(), Device.open!(kind)) end), 60_000)
         :erlang.garbage_collect()
         assert Device.get(tree) == good()
       end

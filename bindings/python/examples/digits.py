@@ -132,7 +132,7 @@ def main():
     float32 = train("float32", np.float32, Scaler("none"), *digits)
     float16 = train("float16", np.float16, Scaler("none"), *digits)
     scaled = train("float16, scaled", np.float16, scaler, *digits)
-    if float16 > float32 - 0.10 or abs(scaled - float32) > 0.01:
+    if float16 > float32 - 0.10 or abs(scaled - float32) > 0.02:
         sys.exit("float16 should fail without a scaler and match float32 with it")
 
 

@@ -416,12 +416,16 @@ def test_an_update_during_a_call_does_not_change_what_gradients_are_divided_by()
 THREADED = Scaler("static", init_scale=8.0, threads=3)
 
 
-def threads_become(expected):
-    """Whether this process has so many threads, soon: the system counts one that has ended a moment longer."""
+def threads():
+    return set(os.listdir("/proc/self/task"))
+
+
+def threads_become(before, more):
+    """Whether this process soon has so many threads more: the system lists one that has ended a moment longer."""
     deadline = time.monotonic() + 10
-    while len(os.listdir("/proc/self/task")) != expected and time.monotonic() < deadline:
+    while len(threads() - before) != more and time.monotonic() < deadline:
         time.sleep(0.001)
-    return len(os.listdir("/proc/self/task")) == expected
+    return len(threads() - before) == more
 
 
 def large(last=1.0):
@@ -461,12 +465,12 @@ def test_more_threads_scale_to_the_bits_of_one():
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
 def test_a_scaler_holds_its_threads_as_long_as_it_lives():
     gc.collect()  # the scalers of other tests end now, with their threads
-    before, scaler, as_many = len(os.listdir("/proc/self/task")), Scaler(threads=4), []
-    for threads in (4, 2, 1, 3):
-        scaler.threads = threads
-        as_many.append(threads_become(before + threads - 1))
+    before, scaler, as_many = threads(), Scaler(threads=4), []
+    for count in (4, 2, 1, 3):
+        scaler.threads = count
+        as_many.append(threads_become(before, count - 1))
     del scaler
-    assert (as_many, threads_become(before)) == ([True] * 4, True)
+    assert (as_many, threads_become(before, 0)) == ([True] * 4, True)
 
 
 @pytest.mark.parametrize("restore", [copy.copy, copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))])

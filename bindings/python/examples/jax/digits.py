@@ -107,7 +107,7 @@ def main():
     scaled = train("float16, scaled", jnp.float16, scaler, *digits)
     if train_epoch._cache_size() != 3:
         sys.exit("one program for each of the three trainings, not one for each scale")
-    if float16 > float32 - 0.10 or abs(scaled - float32) > 0.01:
+    if float16 > float32 - 0.10 or abs(scaled - float32) > 0.02:
         sys.exit("float16 should fail without a scaler and match float32 with it")
 
 

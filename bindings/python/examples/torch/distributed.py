@@ -8,7 +8,7 @@ its scale alike. Ranks that have gradients of their own (pipelines, sharded opti
 see sharded.py.
 """
 
-import socket
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -44,10 +44,10 @@ def train(rank, scaler, bad=(3, 1)):
     return model, loss.item()
 
 
-def worker(rank, port, kind, results):
+def worker(rank, folder, kind, results):
     torch.set_num_threads(1)
     dist.init_process_group(
-        "nccl" if DEVICE == "cuda" else "gloo", init_method=f"tcp://localhost:{port}", rank=rank, world_size=RANKS
+        "nccl" if DEVICE == "cuda" else "gloo", init_method=f"file://{folder}/group", rank=rank, world_size=RANKS
     )
     scaler = kind(DEVICE)
     model, loss = train(rank, scaler)
@@ -57,12 +57,9 @@ def worker(rank, port, kind, results):
 
 def run(kind=GradScaler):
     """(parameters, loss, scale) of each rank."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    with mp.Manager() as manager:
+    with tempfile.TemporaryDirectory() as folder, mp.Manager() as manager:
         results = manager.dict()
-        mp.spawn(worker, (port, kind, results), nprocs=RANKS)
+        mp.spawn(worker, (folder, kind, results), nprocs=RANKS)
         return [results[rank] for rank in range(RANKS)]
 
 

@@ -7,7 +7,7 @@ Where one rank overflows all must skip, and a clip must see the norm of the whol
 gathers the reports of the ranks, one collective a step; torch's class has no such thing.
 """
 
-import socket
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -62,10 +62,10 @@ def train(rank, scaler):
     return stage, norms
 
 
-def worker(rank, port, results):
+def worker(rank, folder, results):
     torch.set_num_threads(1)
     dist.init_process_group(
-        "nccl" if DEVICE == "cuda" else "gloo", init_method=f"tcp://localhost:{port}", rank=rank, world_size=RANKS
+        "nccl" if DEVICE == "cuda" else "gloo", init_method=f"file://{folder}/group", rank=rank, world_size=RANKS
     )
     scaler = GradScaler(DEVICE, process_group=dist.group.WORLD, sharded=True)
     stage, norms = train(rank, scaler)
@@ -75,12 +75,9 @@ def worker(rank, port, results):
 
 def run():
     """(parameters, norms, scale) of each rank."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    with mp.Manager() as manager:
+    with tempfile.TemporaryDirectory() as folder, mp.Manager() as manager:
         results = manager.dict()
-        mp.spawn(worker, (port, results), nprocs=RANKS)
+        mp.spawn(worker, (folder, results), nprocs=RANKS)
         return [results[rank] for rank in range(RANKS)]
 
 

@@ -245,15 +245,15 @@ def quiet():
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def ranks_worker(rank, port, kinds, results):
+def ranks_worker(rank, folder, kinds, results):
     """All programs with each kind, as one of two ranks."""
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
-        "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "none", "ACCELERATE_USE_CPU": "1",
+        "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "none", "ACCELERATE_USE_CPU": "1",
     }  # fmt: skip
     quiet()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=2)
     for program in OF_TWO:
         for kind in kinds:
             results[rank, program.__name__, kind] = program(kind)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Real programs train the same, to the bit, with torch's class and with ours in its place: alone and as two ranks."""
 
-import socket
-
 import programs
 import pytest
 import torch
@@ -39,14 +37,11 @@ def test_frameworks(program):
 
 
 @pytest.fixture(scope="module")
-def ranks():
+def ranks(tmp_path_factory):
     """What each program returned on each of two ranks."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
     with mp.Manager() as manager:
         results = manager.dict()
-        mp.spawn(programs.ranks_worker, (port, KINDS, results), nprocs=2)
+        mp.spawn(programs.ranks_worker, (tmp_path_factory.mktemp("ranks"), KINDS, results), nprocs=2)
         return dict(results)
 
 

@@ -286,7 +286,7 @@ fn main() -> std::result::Result<ExitCode, Box<dyn Error>> {
     let f32_alone = train::<f32>("f32", Scaler::preset("none")?, &digits)?;
     let f16_alone = train::<F16>("f16", Scaler::preset("none")?, &digits)?;
     let f16_scaled = train::<F16>("f16, scaled", Scaler::new(policy)?, &digits)?;
-    if f16_alone > f32_alone - 0.10 || (f16_scaled - f32_alone).abs() > 0.01 {
+    if f16_alone > f32_alone - 0.10 || (f16_scaled - f32_alone).abs() > 0.02 {
         eprintln!("f16 should fail without a scaler and match f32 with it");
         return Ok(ExitCode::FAILURE);
     }
