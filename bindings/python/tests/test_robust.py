@@ -110,6 +110,14 @@ CALLS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def a_short_collection():
+    """Leaves out what other modules have imported: with torch and JAX a collection takes a quarter of a second."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def repeat(call, times):
     for _ in range(times):
         call()
