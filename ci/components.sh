@@ -135,7 +135,7 @@ clang() { # the other compiler, warnings as errors; the device's code, which it 
 
 sanitize() { # address and undefined behaviour; clang's looks closer
   build sanitize
-  ctests sanitize . -E '^cuda\.ptx_scalar$' # plain C is seen in core_scalar
+  ctests sanitize . -E '^cuda\.ptx' # the code of the device has no sanitizer; cuda.gpu is the host's
 }
 
 thread() { # data races
@@ -216,7 +216,8 @@ rust() { # both crates: layout, tests, training; with --all lints, documentation
   rust_environment
   digits
   check digits build/rust/debug/examples/digits build/digits.bin
-  local oldest
+  local oldest=
+  ! at_least all || oldest=$(oldest_rust)
   cd bindings/rust
   check rustfmt cargo fmt --all --check
   cargo_tests
@@ -226,7 +227,6 @@ rust() { # both crates: layout, tests, training; with --all lints, documentation
   else
     say "NOT RUN: clippy, which reads this project's lints from Rust 1.74 on"
   fi
-  oldest=$(oldest_rust)
   [ -z "$oldest" ] || check oldest $oldest check --quiet --target-dir "$CARGO_TARGET_DIR/oldest"
   RUSTDOCFLAGS='-D warnings' check doc cargo doc --quiet --no-deps
   # The C core compiled here, and instrumented, the Rust code as it is: its allocations are seen all the same. A target of its own
@@ -338,5 +338,5 @@ docs() { # README and the page of each language: every example runs; with --all 
 
 demo() { # the demo keeps its promises, with every matrix kernel that this processor can run; four languages give the same bits
   check demo ci/demo
-  check kernels $python tests/demo/kernels.py
+  check kernels $python tests/demo/kernels.py --threads 1 $(! at_least all || echo 2)
 }
