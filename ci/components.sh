@@ -46,7 +46,7 @@ wheel() { python_binding; }
 nif() { elixir_binding; }
 crate() { rust_binding; }
 
-generate() { # the generated files are those of the manifest and of the CUDA kernels
+generate() { # the generated files match the manifest and the CUDA kernels
   check generate ci/generate --check
 }
 
@@ -89,7 +89,7 @@ riscv() { # the core on 64-bit RISC-V, emulated: plain C, where a NaN that goes 
     xargs -d '\n' -P 2 -n 1 qemu-riscv64-static -L /usr/riscv64-linux-gnu build/riscv/tests/core/core_tests
 }
 
-abi() { # callers, foreign clients, old ones and those of releases
+abi() { # callers, foreign clients, clients of older headers and of each release
   ctests release abi
 }
 
@@ -101,7 +101,7 @@ cuda() { # CUDA without a GPU: a stand-in for the driver, the PTX on an emulated
   local emulated=$PWD/build/release/tests/cuda/emulated cuda=build/nvidia/nvidia build=$PWD/build
   check ptx core/cuda/ptx.py --check
   ctests release cuda
-  # A second compiler for the kernels, and the assemblers: that of CUDA 12 is the last for sm_70.
+  # A second compiler for the kernels, and the assemblers: only the one of CUDA 12 knows sm_70.
   nvidia
   check assemble-cuda12 $python tests/cuda/ptxas.py $cuda/cuda_nvcc/bin/ptxas sm_70 sm_86
   check assemble-cuda13 $python tests/cuda/ptxas.py $cuda/cu13/bin/ptxas sm_89 sm_100 sm_120
@@ -113,7 +113,7 @@ cuda() { # CUDA without a GPU: a stand-in for the driver, the PTX on an emulated
   cmake --build build/release --target cuda_nvcc -- --quiet
   check nvcc build/release/tests/cuda/cuda_nvcc
   LD_LIBRARY_PATH=$emulated pytests bindings/python/tests/test_cuda.py
-  say "ci/gpu, rehearsed with that of Python"
+  say "ci/gpu, rehearsed with its Python groups"
   LD_LIBRARY_PATH=$emulated PYTHON=$python check rehearsal ci/gpu --short --programs build/release/tests/cuda/gpu \
     --only scaler,torch,train,cupy,jax build/gpu-report
   (
@@ -315,7 +315,7 @@ install() { # a user's program against an installed copy
   check install tests/install/test.sh build/release
 }
 
-package() { # packages, each installed in a place of its own, with its smallest program; with --long those of all platforms
+package() { # packages, each installed in a place of its own, with its smallest program; with --long the packages of all platforms
   recorded_steps
   local kind
   if [ -n "$long" ]; then ci/package; else ci/package --short; fi
@@ -338,5 +338,5 @@ docs() { # README and the page of each language: every example runs; with --all 
 
 demo() { # the demo keeps its promises, with every matrix kernel that this processor can run; four languages give the same bits
   check demo ci/demo
-  check kernels $python tests/demo/kernels.py --threads 1 $(! at_least all || echo 2)
+  check kernels $python tests/demo/kernels.py --threads 1 ${long:+2}
 }

@@ -109,7 +109,7 @@ python_binding() {
   echo "$sum" >build/venv/.gradscaler
 }
 
-# The one build of the Elixir binding, which its tests use, too.
+# The programs and the tests in Elixir share this build.
 elixir_environment() {
   export MIX_ENV=test MIX_BUILD_PATH=$PWD/build/elixir GRADSCALER_LIB_DIR=$PWD/build/library
   export ELIXIR_ERL_OPTIONS=+fnu # file names and output are UTF-8 whatever the locale
@@ -148,7 +148,7 @@ build() {
   ) 9>build/"$preset".lock
 }
 
-# The one build of the crates, which their tests use, too.
+# The programs and the tests in Rust share this build.
 rust_environment() {
   export CARGO_TARGET_DIR=$PWD/build/rust CARGO_NET_OFFLINE=true GRADSCALER_LIB_DIR=$PWD/build/library
 }
