@@ -130,12 +130,12 @@ cuda() { # CUDA without a GPU: a stand-in for the driver, the PTX on an emulated
 
 clang() { # the other compiler, warnings as errors; the device's code, which it does not compile, is tested by cuda
   build clang
-  ctests clang . -E '^(cuda\.(gpu|ptx|ptx_scalar|rehearsal|model)|core_scalar)$'
+  ctests clang . -E '^(cuda\.(gpu|ptx|rehearsal|model)|core_scalar)$'
 }
 
 sanitize() { # address and undefined behaviour; clang's looks closer
   build sanitize
-  ctests sanitize . -E '^cuda\.ptx' # the code of the device has no sanitizer; cuda.gpu is the host's
+  ctests sanitize . -E '^cuda\.ptx$' # the code of the device has no sanitizer; cuda.gpu is the host's
 }
 
 thread() { # data races
@@ -200,11 +200,12 @@ elixir() { # layout, warnings, tests, and with --all the tests under sanitizers;
   digits
   check digits command elixir -pa build/elixir/lib/gradscaler/ebin bindings/elixir/examples/digits.exs build/digits.bin
   local build=$PWD/build
+  ! at_least all || build sanitize_gcc gradscaler_static
   cd bindings/elixir
   check mix-format mix format --check-formatted
   mix_tests mix test --warnings-as-errors
   at_least all || return 0
-  MIX_BUILD_PATH=$build/elixir-sanitize GRADSCALER_LIB_DIR='' mix_tests test/sanitize.sh
+  MIX_BUILD_PATH=$build/elixir-sanitize GRADSCALER_LIB_DIR=$build/sanitize_gcc mix_tests test/sanitize.sh
   if has_hex; then
     MIX_ENV=dev MIX_BUILD_PATH=$build/elixir-docs mix do deps.get, docs --output "$build/elixir-docs/html"
   else
@@ -216,8 +217,11 @@ rust() { # both crates: layout, tests, training; with --all lints, documentation
   rust_environment
   digits
   check digits build/rust/debug/examples/digits build/digits.bin
-  local oldest=
-  ! at_least all || oldest=$(oldest_rust)
+  local oldest= build=$PWD/build
+  if at_least all; then
+    oldest=$(oldest_rust)
+    build sanitize_gcc gradscaler_static
+  fi
   cd bindings/rust
   check rustfmt cargo fmt --all --check
   cargo_tests
@@ -229,12 +233,11 @@ rust() { # both crates: layout, tests, training; with --all lints, documentation
   fi
   [ -z "$oldest" ] || check oldest $oldest check --quiet --target-dir "$CARGO_TARGET_DIR/oldest"
   RUSTDOCFLAGS='-D warnings' check doc cargo doc --quiet --no-deps
-  # The C core compiled here, and instrumented, the Rust code as it is: its allocations are seen all the same. A target of its own
+  # The C core instrumented, the Rust code as it is: its allocations are seen all the same. A target of its own
   # keeps the flags away from build scripts; the default libraries are what the compiler adds the runtime to.
   local host link='-Cdefault-linker-libraries=yes -Clink-arg=-fsanitize=address,undefined'
   host=$(rustc -vV | sed -n 's/^host: //p')
-  unset GRADSCALER_LIB_DIR
-  CFLAGS='-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all' RUSTFLAGS=$link RUSTDOCFLAGS=$link \
+  GRADSCALER_LIB_DIR=$build/sanitize_gcc RUSTFLAGS=$link RUSTDOCFLAGS=$link \
     cargo_tests --target "$host" --target-dir "$CARGO_TARGET_DIR/sanitize"
 }
 

@@ -21,7 +21,4 @@ foreach(name ptx nvcc)
   target_compile_options(cuda_${name} PRIVATE -ffp-contract=off)
 endforeach()
 add_test(NAME cuda.ptx COMMAND cuda_ptx)
-# Against the CPU's best rung, and plain C.
-add_test(NAME cuda.ptx_scalar COMMAND cuda_ptx)
-set_tests_properties(cuda.ptx cuda.ptx_scalar PROPERTIES LABELS cuda)
-set_tests_properties(cuda.ptx_scalar PROPERTIES ENVIRONMENT GSC_CPU=scalar)
+set_tests_properties(cuda.ptx PROPERTIES LABELS cuda)
