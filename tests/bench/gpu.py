@@ -197,7 +197,7 @@ def main(arguments):
     parser.add_argument("--without-python", metavar="WHY", help="there is no gradscaler for Python")
     parser.add_argument("--faults", action="store_true", help="also those that break the device's context, last")
     parser.add_argument("--seconds", type=float, required=True, help="no group begins, and none goes on, after that")
-    parser.add_argument("--only", help="only groups that begin with one of these words, separated by commas", default="")
+    parser.add_argument("--only", help="only groups that begin with one of these words, comma-separated", default="")
     given, start = parser.parse_args(arguments), time.monotonic()
     status, output, _ = run(
         [given.programs / "gpu_bench", "info"], 120, NO_CACHE
