@@ -66,6 +66,7 @@ core() { # Catch2 on every instruction set of this machine
   [ -z "$order" ] || check core-in-random-order $tests --order rand --rng-seed time
   $tests '[instruction_sets]' | sed -n 's/^instruction sets/NOTE: &/p'
   if at_least all && [ "$(uname -m)" = x86_64 ] && ! grep -qw avx2 /proc/cpuinfo; then
+    packages qemu-user-static
     say "AVX2 under qemu"
     check core-avx2-emulated qemu-x86_64-static -cpu max $tests '[kernels]~[long],[convert],[info],[tensors]~[threads]~[long]'
   fi

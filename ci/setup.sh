@@ -5,6 +5,7 @@ if [[ ${1-} == -h || ${1-} == --help ]]; then # the comment at the top of the co
   exit
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export ELIXIR_ERL_OPTIONS=+fnu # file names and output are UTF-8 whatever the locale
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf '%s\n' "$*" >&2; exit 1; }
@@ -112,7 +113,6 @@ python_binding() {
 # The programs and the tests in Elixir share this build.
 elixir_environment() {
   export MIX_ENV=test MIX_BUILD_PATH=$PWD/build/elixir GRADSCALER_LIB_DIR=$PWD/build/library
-  export ELIXIR_ERL_OPTIONS=+fnu # file names and output are UTF-8 whatever the locale
 }
 
 # Builds the Elixir binding from this tree to build/elixir; make and mix see what changed.
@@ -120,9 +120,9 @@ elixir_binding() {
   packages elixir erlang-dev make gcc
   library
   say "building the Elixir binding"
-  elixir_environment
   (
     flock 9
+    elixir_environment
     cd bindings/elixir
     mix deps.get >/dev/null && mix compile --warnings-as-errors
   ) 9>build/elixir.lock

@@ -199,9 +199,8 @@ def main(arguments):
     parser.add_argument("--seconds", type=float, required=True, help="no group begins, and none goes on, after that")
     parser.add_argument("--only", help="only groups that begin with one of these words, comma-separated", default="")
     given, start = parser.parse_args(arguments), time.monotonic()
-    status, output, _ = run(
-        [given.programs / "gpu_bench", "info"], 120, NO_CACHE
-    )  # an open group measures the first load
+    # Without the driver's cache, as an open group measures the first load.
+    status, output, _ = run([given.programs / "gpu_bench", "info"], 120, NO_CACHE)
     if status or output.startswith("NOT RUN"):
         print(output, end="")
         return status or 0
