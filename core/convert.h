@@ -51,6 +51,8 @@ typedef float cb16_wide;
 #define f8_e4m3fn_MANTISSA 3
 #define f8_e5m2_MANTISSA   2
 #define cb16_MANTISSA      9
+#define f32_BIAS           127
+#define f64_BIAS           1023
 #define f16_BIAS           15
 #define bf16_BIAS          127
 #define f8_e4m3fn_BIAS     7

@@ -24,6 +24,31 @@ const struct gsc_real gsc_reals[] = {
     [GSC_COMPLEX128] = REAL(f64, 2, "complex128"),
 };
 
+/* Cuts off the bits that a dtype lacks: its values are those of a double with fewer. */
+static double cut(double clamp, int mantissa, int bias, double largest)
+{
+    const uint64_t bits = gsc_double_bits(clamp);
+    const int exponent = bits < GSC_NORMAL(f64) ? -1022 : (int)(bits >> 52) - 1023;
+    const int below_normal = 1 - bias - exponent;
+    const int lacks = 52 - mantissa + (below_normal > 0 ? below_normal : 0);
+    if (clamp >= largest)
+        return largest;
+    return lacks > 52 ? 0 : gsc_double(bits >> lacks << lacks);
+}
+
+double gsc_clamp_limit(uint32_t dtype, double clamp)
+{
+    switch (dtype) {
+#define CASE(name)                                                                                 \
+    case gsc_##name:                                                                               \
+        return cut(clamp, name##_MANTISSA, name##_BIAS, (double)name##_load(name##_INF - 1));
+        GSC_FOR_DTYPES(CASE)
+#undef CASE
+    default:
+        return 0;
+    }
+}
+
 uint32_t gsc_dtype_size(uint32_t dtype)
 {
     return gsc_is_dtype(dtype) ? gsc_reals[dtype].size : 0;

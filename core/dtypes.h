@@ -22,6 +22,9 @@ struct gsc_encoding {
 };
 extern const struct gsc_encoding gsc_encodings[];
 
+/* The largest value of a dtype of convert.h that is not above `clamp` > 0; 0 if only 0 is not. */
+double gsc_clamp_limit(uint32_t dtype, double clamp);
+
 static inline bool gsc_is_dtype(uint64_t dtype)
 {
     return dtype - 1 < sizeof gsc_reals / sizeof *gsc_reals - 1;

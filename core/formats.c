@@ -696,7 +696,8 @@ static bool counts(const gsc_policy *p, enum field f)
     case guard_mean:
     case guard_variance:
     case guard_count:
-        return p->guard_ratio != 0 || p->guard_sigmas != 0 || p->guard_warmup != 0;
+        return p->guard_ratio != 0 || p->guard_sigmas != 0 || p->guard_warmup != 0 ||
+               p->guard_flags & (GSC_GUARD_CLIP_TO_MEAN | GSC_GUARD_CLIP_MORE);
     case guard_run:
         return p->guard_limit != 0;
     case guard_multiplier:
@@ -1783,7 +1784,11 @@ static bool same_field(const struct scaler *a, const struct scaler *b, enum fiel
         a->policy.growth_lag == 0)
         return fmod(x, (double)a->policy.growth_interval) ==
                fmod(y, (double)a->policy.growth_interval);
-    return x == y || (f >= POLICY_FIELDS && !counts(&a->policy, f));
+    const size_t at = fields[f].offset; /* entries round whole numbers from 2^53 on */
+    const bool same =
+        x == y && (fabs(x) < 0x1p53 ||
+                   memcmp((const char *)a + at, (const char *)b + at, sizeof(int64_t)) == 0);
+    return same || (f >= POLICY_FIELDS && !counts(&a->policy, f));
 }
 
 /* What does not come back: of the state in this policy, of the policy in that of the format. */

@@ -345,6 +345,10 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     CHECK(apply_delay, 0, 1, p->apply_delay <= 1, "0 or 1");
     CHECK(overflow_tolerance, 0, 1, within(p->overflow_tolerance, 0, 1), "from 0 to 1");
     CHECK_BITS(quirks, QUIRK_BITS);
+    CHECK(overflow_tolerance, 0, 1,
+          p->overflow_tolerance < 1 || p->quirks & GSC_QUIRK_TOLERATE_BELOW,
+          "below 1, or overflows alone would never lower the scale, unless quirks has "
+          "TOLERATE_BELOW (1)");
     CHECK(reserved, 0, 0, p->reserved == 0, "0");
     CHECK(target_amax, 0, most, within(p->target_amax, 0, most), "finite and not negative");
     /* In its own format, where one that rounds to 1 would never forget. */
@@ -388,6 +392,22 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     const bool held =
         p->guard_sample == GSC_SAMPLE_NONE ||
         (p->guard_sample == GSC_SAMPLE_THRESHOLD && !(clip == GSC_GUARD_CLIP && spreads));
+    /*
+     * Whether rounding may keep a norm that stays the same an outlier. The mean no longer moves
+     * where a step is less than half a unit in the last place: the norm must then be below the
+     * threshold already. Of samples as they are, the variance becomes the square of this distance,
+     * and where the mean arrives it becomes 0, so that a norm at the threshold is one at the mean.
+     */
+    const bool ratio_rounds = p->guard_ratio != 0 && p->guard_decay != 0 &&
+                              (1 - p->guard_decay) * (p->guard_ratio - 1) < 0x1p-52;
+    const double near = p->guard_flags & GSC_GUARD_SPREAD_AFTER ? p->guard_sigmas : reach;
+    const bool sigmas_round =
+        p->guard_sigmas != 0 &&
+        ((p->guard_sample == GSC_SAMPLE_AS_IS && p->guard_decay != 0 && near <= 1) ||
+         (p->guard_flags & GSC_GUARD_AT_THRESHOLD && (p->guard_decay != 0 || p->guard_start != 0)));
+    CHECK(guard_limit, 1, 0x1p64,
+          p->guard_limit != 0 || !(ratio_rounds || sigmas_round) || p->quirks & GSC_QUIRK_LOCKS_OUT,
+          "above 0: roundings could make all steps outliers while the norm stays the same");
     CHECK(guard_limit, 1, 0x1p64,
           p->guard_limit != 0 || !held || (p->guard_ratio == 0 && p->guard_sigmas == 0) ||
               p->quirks & GSC_QUIRK_LOCKS_OUT,

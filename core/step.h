@@ -294,10 +294,21 @@ static inline int gsc_is_inverse(double scale, double inverse)
     return inverse == 1.0 / scale || fabs(scale * inverse - 1.0) < 0x1p-50;
 }
 
+/* Whether `y` is x >= 0 as a float, whatever the rounding mode was, and if it flushed. */
+static inline int gsc_is_float_of(double x, float y)
+{
+    if (x < 0x1p-125)
+        return y >= 0 && y <= 0x1p-125f;
+    if (x >= 0x1.fffffep127)
+        return y >= 0x1.fffffep127f;
+    return fabs((double)y - x) <= 0x1p-22 * x;
+}
+
 /*
  * X(field, low, high, holds) for what holds of the state `s` after any update. The first ones of a
  * state whose scale alone is taken.
  */
+#define GSC_EVENTS (2 * GSC_EVENT_CLIPPED - 1) /* all */
 #define GSC_FOR_STATE_VALUES(X)                                                                    \
     X(good, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->good))                                         \
     X(steps, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->steps))                                       \
@@ -323,7 +334,13 @@ static inline int gsc_is_inverse(double scale, double inverse)
     X(factor.scale, 0, NAN, s->factor.scale >= 0 && (s->factor.scale > 0 || s->factor.serial > 0)) \
     X(next.scale, 0, NAN, s->next.scale >= 0 && (s->next.scale > 0 || s->next.serial > 0))         \
     X(factor.inverse, 0, NAN, gsc_is_inverse(s->factor.scale, s->factor.inverse))                  \
-    X(next.inverse, 0, NAN, gsc_is_inverse(s->next.scale, s->next.inverse))
+    X(next.inverse, 0, NAN, gsc_is_inverse(s->next.scale, s->next.inverse))                        \
+    X(factor.scale_f32, 0, NAN, gsc_is_float_of(s->factor.scale, s->factor.scale_f32))             \
+    X(factor.inverse_f32, 0, NAN, gsc_is_float_of(s->factor.inverse, s->factor.inverse_f32))       \
+    X(next.scale_f32, 0, NAN, gsc_is_float_of(s->next.scale, s->next.scale_f32))                   \
+    X(next.inverse_f32, 0, NAN, gsc_is_float_of(s->next.inverse, s->next.inverse_f32))             \
+    X(skip_f32, 0, 1, s->skip_f32 == 0 || s->skip_f32 == 1)                                        \
+    X(events, 0, GSC_EVENTS, (s->events & ~GSC_EVENTS) == 0)
 
 #define GSC_STATE_RESERVED_IS_ZERO(s) ((s)->reserved_u32 == 0 && GSC_RESERVED_IS_ZERO(s))
 
@@ -484,14 +501,15 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
         }
     }
     if (s) {
-        const double numbers[] = {s->factor.scale, s->next.scale, s->mean,      s->slow_mean,
+        const double numbers[] = {s->factor.scale, s->next.scale, s->factor.inverse,
+                                  s->next.inverse, s->mean,       s->slow_mean,
                                   s->mean_square,  s->mean_start, s->slow_start};
         const int64_t counts[] = {s->good, s->steps, s->overflows, s->stalled};
         for (uint32_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
             gsc_digest_add_number(&digest, numbers[i]);
         for (uint32_t i = 0; i < sizeof counts / sizeof *counts; i++)
             gsc_digest_add(&digest, (uint64_t)counts[i]);
-        if (s->guard_count != 0 || s->guard_run != 0) {
+        if (!p || gsc_guards(p)) {
             gsc_digest_add_number(&digest, s->guard_mean);
             gsc_digest_add_number(&digest, s->guard_variance);
             gsc_digest_add(&digest, (uint64_t)s->guard_count);

@@ -161,6 +161,29 @@ static gsc_status options_read(gsc_job *job, const gsc_options *options, gsc_pol
     return GSC_OK;
 }
 
+/* Refused is a clamp that would leave nothing but 0 of an output. */
+static gsc_status clamp_check(const gsc_job *job, gsc_error *err)
+{
+    if (job->clamp == 0)
+        return GSC_OK;
+    if (job->operation != GSC_OPERATION_STORE)
+        return gsc_fail_number(err, GSC_ERROR_VALUE, job->options_argument, -1, "options.clamp",
+                               job->clamp, 0, 0, "0 here: only what is stored can be clamped");
+    for (uint64_t i = 0; i < job->n; i++) {
+        const struct gsc_real *out = &gsc_reals[job->out[i].dtype];
+        if (gsc_clamp_limit(out->real, job->clamp) > 0)
+            continue;
+        char digits[GSC_DIGITS];
+        return gsc_with_numbers(
+            gsc_fail(err, GSC_ERROR_VALUE, job->options_argument, -1, "options.clamp",
+                     "is %s: tensor %llu is %s, whose least value above 0 is "
+                     "larger, so that nothing but 0 would be left",
+                     gsc_digits(digits, job->clamp), (unsigned long long)i, out->name),
+            err, job->clamp, NAN, NAN);
+    }
+    return GSC_OK;
+}
+
 /* ---- the public functions ---- */
 
 /* Field by field: to clear such a struct first takes as long as a small tensor. */
@@ -195,13 +218,11 @@ static gsc_status run(const gsc_exec *on, gsc_job *job, const gsc_options *optio
     const gsc_backend *backend;
     gsc_policy policy;
     GSC_TRY(options_read(job, options, &policy, err));
-    if (job->clamp != 0 && job->operation != GSC_OPERATION_STORE)
-        return gsc_fail_number(err, GSC_ERROR_VALUE, job->options_argument, -1, "options.clamp",
-                               job->clamp, 0, 0, "0 here: only what is stored can be clamped");
     if (!job->report && !job->each) /* nobody would read it */
         job->want = 0;
     GSC_TRY(gsc_exec_read(on, &gsc_cpu_backend, &where, &backend, err));
     GSC_TRY(list_check(job, err));
+    GSC_TRY(clamp_check(job, err));
     return backend->tensors(&where, job, err);
 }
 

@@ -143,11 +143,12 @@ GSC_API uint32_t gsc_version(void);
  *         d = sample - mean; mean += weight * d; variance = (1 - weight) * (variance + weight * d * d)
  *     multiplier = 1; of an outlier that is clipped threshold / x, that is skipped 0
  *
- * A mean that is not above 0, and a variance of 0, are no thresholds, unless there is a
- * guard_start. A guard that keeps its outliers out of the statistic would, after a lasting change
- * of level, refuse every step from then on: without a guard_limit it is refused. A fixed guard_norm
- * asks for none: that is for you to watch. A policy that guards judges by the norm, and takes one
- * that is not finite, or above 2^500, for an overflow.
+ * For guard_ratio a mean that is not above 0 is no threshold, nor is a variance of 0 for
+ * guard_sigmas, unless there is a guard_start. A guard that keeps its outliers out of the statistic
+ * would, after a lasting change of level, refuse every step from then on, and one whose threshold
+ * is within a rounding of the norm might: without a guard_limit they are refused. A fixed
+ * guard_norm asks for none: that is for you to watch. A policy that guards judges by the norm, and
+ * takes one that is not finite, or above 2^500, for an overflow.
  */
 
 /* growth_rule: when `good`, less growth_lag, makes a growth due. */
@@ -202,7 +203,8 @@ GSC_API uint32_t gsc_version(void);
  * Since 0.5.
  */
 #define GSC_GUARD_CLIP         1u   /* its gradients are multiplied by threshold / norm, and the
-                                       step is taken; without it the step is skipped */
+                                       step is taken, unless the threshold is not above 0;
+                                       without it the step is skipped */
 #define GSC_GUARD_AT_THRESHOLD 2u   /* a norm equal to the threshold is one, too */
 #define GSC_GUARD_STOP         4u   /* at guard_limit GSC_EVENT_STOPPED; without it that outlier
                                        is let through, enters as it is, and so do those that
@@ -239,7 +241,7 @@ typedef struct gsc_policy {
     uint32_t apply_delay;      /* 1: a new scale is in force one update later */
     double overflow_tolerance; /* overflows are absorbed while they are at most this share of the
                                   steps since the last change; overflow_reset restarts their
-                                  count; 0 to 1 */
+                                  count; below 1, or 1 with TOLERATE_BELOW */
     uint64_t stall_limit;      /* GSC_EVENT_STOPPED at this many overflows in a row that could
                                   not lower the scale; 0 never */
     uint32_t quirks;           /* GSC_QUIRK_* bits; 0 in any new policy */
@@ -911,8 +913,9 @@ typedef struct gsc_options {
     uint32_t want;            /* GSC_WANT_* bits */
     const gsc_policy *policy; /* measures what this policy judges by, too, and report.overflow is
                                  its verdict; NULL: Inf and NaN are overflows */
-    double clamp;             /* limits outputs to [-clamp, clamp]; the report is of the values
-                                 before that; 0: none */
+    double clamp;             /* limits each output to the largest value of its dtype that is not
+                                 above the clamp, which must not be 0; the report is of the
+                                 values before that; 0: none */
     gsc_report *each;         /* n reports: each[i] is of tensor i alone, and its overflow says
                                  whether that has an Inf or NaN; NULL: none */
     int64_t *histogram;       /* GSC_HISTOGRAM_WORDS of them; NULL: none */
@@ -932,8 +935,9 @@ typedef struct gsc_options {
  * Narrow types are widened exactly, multiplied in float (doubles, and all types where the factor is
  * no normal float, in double) and rounded to nearest even. NaN stays NaN; a multiplier of exactly 1
  * into the same dtype copies the bits. A finite value beyond the range of its output becomes Inf,
- * or NaN where there is no Inf, and counts as Inf. A clamp makes Inf the limit, though it counts,
- * and leaves NaN.
+ * or NaN where there is no Inf, and counts as Inf. A clamp makes both the limit, but an Inf of the
+ * input, and a product that is infinite before it is rounded to the output, count all the same; it
+ * leaves NaN.
  *
  * A factor of NULL is 1: then gsc_scale and gsc_unscale are casts, and options.clamp makes them
  * saturate. Options and report may be NULL: nothing is wanted.

@@ -234,14 +234,16 @@ void gsc_run_steps(gsc_worker *w, const gsc_block *b)
         judge(w, b, source, to, most, wide);
 
     const void *results = plan->copies ? b->in : to;
-    if (pass->clamp != 0)
-        pass->kernels->clamp[plan->wide](to, to, n, pass->clamp, NULL);
+    if (pass->clamp != 0 && plan->limited == plan->wide)
+        pass->kernels->clamp[plan->wide](to, to, n, plan->limit, NULL);
     if (plan->last)
         plan->last(to, b->out, n, 1.0, NULL);
     else if (b->out != results && pass->streams)
         pass->kernels->stream(results, b->out, n * gsc_encodings[plan->out].size);
     else if (b->out != results)
         memcpy(b->out, results, n * gsc_encodings[plan->out].size);
+    if (pass->clamp != 0 && plan->limited != plan->wide)
+        pass->kernels->clamp[plan->limited](b->out, b->out, n, plan->limit, NULL);
 }
 
 static GSC_NOINLINE void judge_direct(gsc_worker *w, const gsc_block *b, uint64_t most)

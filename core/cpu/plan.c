@@ -149,14 +149,14 @@ static void choose_kernels(const gsc_pass *pass, gsc_plan *p)
         p->keeping = k->unscale[does | GSC_SUMS][p->in][p->out];
 }
 
-/* Whatever is beyond a limit that is rounded to the multiplying type, as the clamp rounds it. */
-static uint64_t beyond_clamp(const gsc_pass *pass, const gsc_plan *p)
+/* The products of floats may have doubles as outputs, among which there are more limits. */
+static void find_limit(const gsc_pass *pass, gsc_plan *p)
 {
+    p->limited = p->out == gsc_f64 ? gsc_f64 : p->wide;
+    p->limit = gsc_clamp_limit(p->out, pass->clamp);
     const uint64_t limit =
-        p->wide == gsc_f64 ? gsc_double_bits(pass->clamp) : gsc_float_bits((float)pass->clamp);
-    if (limit >= gsc_encodings[p->wide].infinity)
-        return gsc_encodings[p->source].nan;
-    return gsc_threshold(p->source, p->wide, limit + 1, p->multiplier);
+        p->limited == gsc_f64 ? gsc_double_bits(p->limit) : gsc_float_bits((float)p->limit);
+    p->beyond = gsc_threshold(p->source, p->limited, limit + 1, p->multiplier);
 }
 
 static void find_thresholds(const gsc_pass *pass, gsc_plan *p)
@@ -181,7 +181,7 @@ static void find_thresholds(const gsc_pass *pass, gsc_plan *p)
             small->least = small->normal;
     }
     if (pass->clamp != 0)
-        p->beyond = beyond_clamp(pass, p);
+        find_limit(pass, p);
 }
 
 static void find_bins(gsc_plan *p)

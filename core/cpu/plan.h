@@ -33,6 +33,8 @@ typedef struct gsc_plan {
     uint32_t wide;       /* its multiplying type */
     uint32_t judged;     /* an element is bad if it is not finite in this dtype */
     double multiplier;
+    double limit;      /* of the clamp: the largest of `out` */
+    uint32_t limited;  /* what is clamped: numbers of this dtype */
     bool copies;       /* multiplied by 1: the kernel reads, the bits are copied */
     bool streams;      /* output elsewhere waits in the L1 cache to be streamed */
     bool may_overflow; /* a finite input may become bad */

@@ -148,11 +148,12 @@ static gsc_status tensors(const gsc_exec *on, const gsc_job *job, gsc_error *err
                  .tensors = job->n,
                  .all_chunks = job->chunks,
                  .elements = job->elements,
-                 .clamp = job->clamp,
                  .operation = job->clamp != 0 ? GSC_CUDA_CLAMP : GSC_CUDA_STORE,
                  .want = job->want,
                  .writes = !adds},
     };
+    for (uint32_t dtype = 0; job->clamp != 0 && dtype < gsc_dtypes; dtype++)
+        header.call.limits[dtype] = gsc_clamp_limit(dtype, job->clamp);
     for (uint64_t i = 0; job->histogram && i < job->n; i++)
         header.call.histogram_elements += (int64_t)looked_at(&job->in[i]);
     GSC_TRY(launch_begin(on, job, &header, err));

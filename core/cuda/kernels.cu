@@ -363,7 +363,7 @@ DEVICE void element(const piece *p, found *f, uint32_t i, uint32_t k, seen *e)
     const uint32_t in = p->in_dtype, out = p->out_dtype, operation = call->operation;
     const int in_double = call->in_double || in == gsc_f64;
     const double m = in_double ? call->multiplier : (double)call->multiplier_f32;
-    const double clamp = in_double ? call->clamp : (double)call->clamp_f32;
+    const double limit = call->limits[out];
     const uint64_t bits = read_bits(in, p->in + (uint64_t)i * dtypes[in].size);
     uint64_t result;
     double x = HUGE_VAL;
@@ -385,9 +385,9 @@ DEVICE void element(const piece *p, found *f, uint32_t i, uint32_t k, seen *e)
         f->narrow[k] = fmaf((float)x, (float)x, f->narrow[k]);
         f->wide[k] = fma(x, x, f->wide[k]);
     }
-    e->clamped = operation == GSC_CUDA_CLAMP && e->before < dtypes[in].nan && e->product > clamp;
+    e->clamped = operation == GSC_CUDA_CLAMP && e->before < dtypes[in].nan && e->product > limit;
     if (e->clamped)
-        result = narrow(out, copysign(clamp, x));
+        result = narrow(out, copysign(limit, x));
     if (!p->out)
         return;
     unsigned char *to = p->out + (uint64_t)i * dtypes[out].size;
@@ -703,14 +703,15 @@ template <class Out, class real> struct task {
         SAME = 128
     };
     uint32_t flags; /* SAME: a NaN stays as it is */
-    real m, clamp;
-    uint32_t start;                      /* of the thread's lanes in the chunk */
-    uint32_t zeros, subnormals, clamped; /* so many */
+    real m;
+    decltype(real() + typename Out::real()) limit; /* which holds it exactly */
+    uint32_t start;                                /* of the thread's lanes in the chunk */
+    uint32_t zeros, subnormals, clamped;           /* so many */
 
     __inline__ __device__ explicit task(const piece *p)
         : flags(0), m(multiplier<real>(p->call)),
-          clamp(sizeof m == 4 ? (real)p->call->clamp_f32 : (real)p->call->clamp),
-          start(p->start + 4 * p->thread), zeros(0), subnormals(0), clamped(0)
+          limit((decltype(limit))p->call->limits[p->out_dtype]), start(p->start + 4 * p->thread),
+          zeros(0), subnormals(0), clamped(0)
     {
         const gsc_cuda_call *call = p->call;
         flags |= call->operation == GSC_CUDA_ADD ? ADDS : 0;
@@ -788,11 +789,11 @@ INLINED void underflow(task<Out, real> &task, const quad<In> &in,
 template <class Out, class real>
 INLINED void clamp_row(task<Out, real> &task, const real (&x)[4], typename Out::bits (&result)[4])
 {
-    const typename Out::bits limit = Out::store(task.clamp);
+    const typename Out::bits limit = Out::store(task.limit);
     bool before = false;
     UNROLLED for (uint32_t k = 0; k < 4; k++)
     {
-        const bool clamped = fabs(x[k]) > task.clamp;
+        const bool clamped = fabs(x[k]) > task.limit;
         if (clamped)
             result[k] = (typename Out::bits)((x[k] < 0 ? Out::sign : 0) | limit);
         task.clamped += clamped && !(k % 2 != 0 && task.is(task.COMPLEX) && before);
@@ -981,7 +982,6 @@ DEVICE void begin_calls(gsc_cuda_workspace *w, const gsc_factor factor, bool by_
     const double multiplier = by_scale ? factor.scale : factor.inverse;
     call->multiplier = add->multiplier = multiplier;
     call->multiplier_f32 = add->multiplier_f32 = (float)multiplier;
-    call->clamp_f32 = (float)call->clamp;
     call->serial = factor.serial;
     call->status = add->status = gsc_factor_status(&factor);
     /* Not a normal float: numerics.md says why. */

@@ -13,6 +13,7 @@
 #define GSC_CUDA_LAUNCH_H
 
 #include "bits.h"
+#include "convert.h"
 #include "gradscaler.h"
 
 /* The last is for drivers that take 32 KiB of parameters. */
@@ -27,8 +28,8 @@ enum gsc_cuda_kernel {
 
 enum {
     GSC_CUDA_THREADS = 256,     /* of a block, which takes a chunk; `step` needs one */
-    GSC_CUDA_TENSORS = 162,     /* of a launch: 4 KiB of parameters, which all drivers take */
-    GSC_CUDA_MANY = 1356,       /* likewise: 32,764 bytes, from CUDA 12.1 on */
+    GSC_CUDA_TENSORS = 160,     /* of a launch: 4 KiB of parameters, which all drivers take */
+    GSC_CUDA_MANY = 1354,       /* likewise: 32,744 bytes, from CUDA 12.1 on */
     GSC_CUDA_COMPLEX = 1u << 7, /* in in_dtype: two parts make an element */
 };
 
@@ -79,9 +80,10 @@ typedef struct gsc_cuda_call {
     int64_t *histogram;        /* likewise */
     uint64_t tensors, all_chunks;
     int64_t elements, histogram_elements;
-    double multiplier, clamp;
-    uint64_t serial; /* of the factor */
-    float multiplier_f32, clamp_f32;
+    double multiplier;
+    double limits[gsc_dtypes]; /* of the clamp, by the output's dtype */
+    uint64_t serial;           /* of the factor */
+    float multiplier_f32;
     uint32_t operation, want, in_double, writes;
     gsc_status status;
 } gsc_cuda_call;

@@ -954,6 +954,29 @@ TEST_CASE("what a format cannot hold is listed", "[formats]")
     CHECK(write("torch", own, started(own)).notes.empty());
 }
 
+TEST_CASE("a mean that only a clip reads, and a count that entries round, are listed", "[formats]")
+{
+    gsc_policy p = preset("torch");
+    p.guard_norm = 10;
+    for (uint32_t flag : {GSC_GUARD_CLIP_TO_MEAN, GSC_GUARD_CLIP_MORE}) {
+        p.guard_flags = GSC_GUARD_CLIP | flag;
+        gsc_state s = started(p);
+        s.guard_mean = 2;
+        CHECK(write("torch", p, s).lost("guard_mean"));
+    }
+    p.guard_flags = GSC_GUARD_CLIP;
+    gsc_state s = started(p);
+    s.guard_mean = 2;
+    CHECK_FALSE(write("torch", p, s).lost("guard_mean"));
+    for (const auto &[count, lost] :
+         {std::pair<int64_t, bool>{INT64_C(1) << 53, false}, {(INT64_C(1) << 53) + 1, true}}) {
+        s.skipped = count;
+        CHECK(write("gradscaler", p, s).lost("skipped") == lost);
+    }
+    p.growth_interval = (UINT64_C(1) << 53) + 1;
+    CHECK(write("gradscaler", p, s).lost("growth_interval"));
+}
+
 TEST_CASE("settings of each framework become fields of a policy", "[formats]")
 {
     struct Setting {

@@ -370,6 +370,84 @@ TEST_CASE("a guard that may lock itself out is refused", "[guard]")
         }
 }
 
+TEST_CASE("a guard that roundings may lock out is refused", "[guard]")
+{
+    struct Row {
+        double sigmas, ratio, decay, start;
+        uint32_t sample, flags;
+        bool refused;
+    };
+    const uint32_t at = GSC_GUARD_AT_THRESHOLD, clip = GSC_GUARD_CLIP, as_is = GSC_SAMPLE_AS_IS,
+                   after = GSC_GUARD_SPREAD_AFTER;
+    const Row rows[] = {
+        {0.5, 0, 0.99, 0, as_is, 0, true},
+        {0.5, 0, 0.999, 0, as_is, 0, true},
+        {1.0, 0, 0.99, 0, as_is, clip, true},
+        {1.1, 0, 0.99, 0, as_is, 0, false},
+        {1.1, 0, 0.3, 0, as_is, 0, true},
+        {1.1, 0, 0.3, 0, as_is, after, false},
+        {0.5, 0, 0, 0, as_is, 0, false}, // samples that weigh less and less keep the spread
+        {3, 0, 0.99, 0, as_is, at, true},
+        {3, 0, 0, 1, as_is, at, true},
+        {3, 0, 0, 0, as_is, at, false},
+        {0, 1.01, 0.99, 0, as_is, at, false},
+        {0, 1.0001, 1 - 0x1p-40, 0, as_is, 0, true},
+        {0, 1.0001, 1 - 0x1p-40, 0, GSC_SAMPLE_THRESHOLD, clip, true},
+        {0, 1.0001, 1 - 0x1p-30, 0, as_is, 0, false},
+    };
+    for (const Row &row : rows) {
+        gsc_policy p = zeros();
+        p.guard_sigmas = row.sigmas, p.guard_ratio = row.ratio, p.guard_decay = row.decay;
+        p.guard_start = row.start, p.guard_sample = row.sample, p.guard_flags = row.flags;
+        gsc_error err = {};
+        CAPTURE(row.sigmas, row.ratio, row.decay, row.start, row.flags);
+        CHECK((gsc_policy_check(&p, &err) != GSC_OK) == row.refused);
+        if (row.refused)
+            CHECK(std::string(err.message) ==
+                  "policy.guard_limit is 0: it must be above 0: roundings could make all steps "
+                  "outliers while the norm stays the same");
+        for (bool by_limit : {false, true}) {
+            p.guard_limit = by_limit;
+            p.quirks = by_limit ? 0 : GSC_QUIRK_LOCKS_OUT;
+            CHECK(gsc_policy_check(&p, nullptr) == GSC_OK);
+        }
+    }
+}
+
+TEST_CASE("no guard that is accepted refuses a norm that stays the same", "[guard]")
+{
+    Random random = {6};
+    int accepted = 0;
+    for (int i = 0; i < 4000; i++) {
+        gsc_policy p = any_guard(random);
+        const double decays[] = {0, 0.3, 0.9, 0.99, 0.999}, starts[] = {0, 0, 1};
+        const double sigmas[] = {0, 0.5, 1, 1.0001, 1.2, 3}, ratios[] = {0, 1.01, 1.5, 10};
+        p.quirks = 0;
+        p.guard_norm = 0;
+        p.guard_limit = 0;
+        p.guard_sigmas = sigmas[random.next() % 6];
+        p.guard_ratio = ratios[random.next() % 4];
+        p.guard_decay = decays[random.next() % 5];
+        p.guard_start = starts[random.next() % 3];
+        if (gsc_policy_check(&p, nullptr) != GSC_OK || (p.guard_ratio == 0 && p.guard_sigmas == 0))
+            continue;
+        accepted++;
+        const double norm = random.next() % 2 ? 1 : std::exp(20 * uniform(random) - 10);
+        gsc_state s = start(p);
+        for (int step = 0; step < 20; step++)
+            s = updated(p, s, report_of(norm * (0.9 + 0.2 * uniform(random))));
+        int skips = 0;
+        for (int step = 0; step < 30000; step++) {
+            s = updated(p, s, report_of(norm));
+            skips += step >= 29000 && s.events & GSC_EVENT_SKIPPED;
+        }
+        CAPTURE(i, norm, p.guard_ratio, p.guard_sigmas, p.guard_decay, p.guard_start,
+                p.guard_sample, p.guard_flags);
+        REQUIRE(skips == 0);
+    }
+    CHECK(accepted > 500);
+}
+
 TEST_CASE("a threefold shift is followed by every guard that is accepted", "[guard]")
 {
     Random random = {5};
@@ -380,12 +458,10 @@ TEST_CASE("a threefold shift is followed by every guard that is accepted", "[gua
         p.guard_norm = 0;
         p.guard_sigmas = p.guard_sigmas == 0 ? 0 : 1.5 + p.guard_sigmas;
         p.guard_flags &= ~GSC_GUARD_STOP;
+        p.guard_decay = p.guard_decay == 0 ? 0.9 : p.guard_decay * 0.99; // forgets within the steps
         if (gsc_policy_check(&p, nullptr) != GSC_OK || (p.guard_ratio == 0 && p.guard_sigmas == 0))
             continue;
         accepted++;
-        p.guard_decay *= 0.99; // forgets within the steps below
-        if (p.guard_decay == 0)
-            p.guard_decay = 0.9;
         const auto noisy = [&](double level) { return level * (0.8 + 0.4 * uniform(random)); };
         gsc_state s = start(p);
         for (int step = 0; step < 300; step++)

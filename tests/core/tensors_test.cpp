@@ -308,6 +308,13 @@ struct Expected {
 
 constexpr uint64_t serial = 7; /* of the factors here */
 
+/* The largest value of a dtype that is not above the clamp. */
+double limit_of(const Dtype &to, double clamp)
+{
+    const uint64_t nearest = std::min(encode(to, clamp), to.infinity() - 1);
+    return decode(to, nearest - (decode(to, nearest) > clamp));
+}
+
 /* Outputs, and everything that can be asked for. */
 Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double multiplier,
                   double clamp = 0)
@@ -320,7 +327,7 @@ Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double
         const bool in_float = from.dtype != GSC_F64 && normal;
         const double m =
             in_float ? static_cast<double>(static_cast<float>(multiplier)) : multiplier;
-        const double most = in_float ? static_cast<double>(static_cast<float>(clamp)) : clamp;
+        const double most = clamp != 0 ? limit_of(to, clamp) : 0;
         const bool copied = m == 1.0 && from.dtype == to.dtype && clamp == 0;
         std::vector<double> products(in.numbers(t));
         gsc_report r = {};
@@ -1059,7 +1066,7 @@ TEST_CASE("a clamp bounds the products, reports on them before, and counts what 
 {
     for (double scale : {65536.0, 1.0, 0.5, 3.0, 1e39})
         for (Kind kind : {Kind::moderate, Kind::tiny, Kind::huge, Kind::any})
-            for (double limit : {1.0, 0.1, 448.0, 1e-9, 1e30})
+            for (double limit : {1.0, 0.1, 448.0, 0.003, 1e30})
                 for (uint32_t ask : {ask_all, 0u}) {
                     CAPTURE(scale, static_cast<int>(kind), limit, ask);
                     CHECK(wrong_unscale(every_pair(70, kind), all_outputs, scale, ask, limit) ==
@@ -1095,7 +1102,7 @@ TEST_CASE("what a clamp changed is counted by element, NaN not at all", "[tensor
         {"Inf is, NaN is not", GSC_F64, {infinity, nan_value, -infinity}, 2, 2},
         {"a complex element counts once", GSC_COMPLEX64, {3, 3, 3, 0, 0, 3, 1, 1}, 2, 3},
         {"as its larger part, which a NaN is", GSC_COMPLEX128, {3, nan_value, 1, 3}, 2, 1},
-        {"the limit is that of the multiplying type", GSC_F32, {0.1}, 0.1, 0},
+        {"what was rounded up to its dtype is beyond", GSC_F32, {0.1}, 0.1, 1},
     };
     for (const Row &row : rows) {
         Tensors in;
@@ -1111,6 +1118,53 @@ TEST_CASE("what a clamp changed is counted by element, NaN not at all", "[tensor
             CHECK(said.each[0].clamped == row.clamped);
         }
         CHECK(unscale(nullptr, 1, in, in.data()).report.clamped == 0);
+    }
+}
+
+TEST_CASE("a clamp's limit is the largest value of the output that is not above it", "[tensors]")
+{
+    struct Row {
+        uint32_t from, to;
+        double x, clamp;
+        uint64_t bits;
+        int64_t overflow;
+    };
+    const Row rows[] = {
+        {GSC_F32, GSC_F16, 70000, 1e5, 0x7bff, 0},
+        {GSC_F32, GSC_F8_E4M3FN, 470, 500, 0x7e, 0},
+        {GSC_F32, GSC_F32, infinity, 1e39, 0x7f7fffff, 1},
+        {GSC_F64, GSC_F64, infinity, 1e308, 0x7fe1ccf385ebc8a0, 1},
+        {GSC_F32, GSC_BF16, 1, 0.1, 0x3dcc, 0},
+        {GSC_F32, GSC_F32, 1, 0.1, 0x3dcccccc, 0},
+        {GSC_F32, GSC_F64, 1, 0.1, 0x3fb999999999999a, 0},
+        {GSC_F64, GSC_F32, 1, 0.1, 0x3dcccccc, 0},
+        {GSC_F32, GSC_F32, 1, 1e-45, 0, 0}, /* refused */
+        {GSC_F32, GSC_F32, 1, 1.5e-45, 1, 0},
+        {GSC_F64, GSC_F64, 1, 4.9e-324, 1, 0},
+        {GSC_F32, GSC_F16, 1, 7e-8, 1, 0},
+        {GSC_BF16, GSC_F8_E4M3FN, 1, 0.0025, 1, 0},
+        {GSC_F16, GSC_CB16, infinity, 1e30, 0x7dff, 1},
+    };
+    for (const Row &row : rows) {
+        Tensors in;
+        in.add_values(real(row.from), {row.x});
+        const Tensors out = in.like({real(row.to)});
+        CAPTURE(row.from, row.to, row.clamp);
+        gsc_options options = GSC_OPTIONS_INIT;
+        options.clamp = row.clamp;
+        gsc_report report = {};
+        gsc_error error = {};
+        const gsc_status status =
+            gsc_unscale(nullptr, nullptr, in.data(), out.data(), 1, &options, &report, &error);
+        if (row.bits == 0) {
+            CHECK(status == GSC_ERROR_VALUE);
+            CHECK(std::string(error.message).find("options.clamp is 1e-45: ") == 0);
+            continue;
+        }
+        CHECK(status == GSC_OK);
+        CHECK(out.bits(0, 0) == row.bits);
+        CHECK(report.overflow == row.overflow);
+        CHECK(report.clamped == 1);
     }
 }
 

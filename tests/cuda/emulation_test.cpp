@@ -303,7 +303,7 @@ Call any_call(Random &random, Operation operation, const gsc_factor *factor)
 {
     static gsc_report wanted;
     static int64_t wanted_too;
-    const double clamps[] = {1, 1e-3, 448, 1e300, 1e-60};
+    const double clamps[] = {1, 3e-3, 448, 1e300, 0.1};
     const bool may_clamp = operation == SCALE || operation == UNSCALE;
     Call call = {operation, random.next() % 8 ? factor : nullptr, GSC_OPTIONS_INIT, false};
     call.reports = operation == ::CHECK || operation == ACCUMULATE || random.next() % 4;

@@ -546,13 +546,16 @@ def test_complex_is_known_by_its_buffer(dtype):
     [(F16, F32), (F32, F32), (F64, F32), (bfloat16, bfloat16), (F16, E5M2), (F32, E4M3), (C64, C64)],
 )
 @pytest.mark.parametrize("scale", [3.0, 1024.0])
-def test_clipped_gradients_have_the_bits_of_numpys_clip(dtype, result, scale):
+def test_clipped_gradients_have_the_bits_of_numpys_clip_to_the_largest_value_of_the_result(dtype, result, scale):
     gradients = values(dtype)
     report = scaler_of(scale).unscale([gradients], dtype=result, clip_value=0.1)
     wide = {F64: F64, C64: C64}.get(dtype, F32)
     products = times(gradients, 1 / scale, wide)
     parts = products.view(F32) if dtype == C64 else products
-    expected = np.clip(parts, -wide(0.1).real, wide(0.1).real)
+    real = F32 if result == C64 else result
+    limit = np.asarray(0.1).astype(real)
+    limit = parts.dtype.type(limit if float(limit) <= 0.1 else np.nextafter(limit, real(0)))
+    expected = np.clip(parts, -limit, limit)
     expected = expected.view(C64) if dtype == C64 else expected.astype(result)
     assert bits(report.grads[0]) == bits(expected) and not report.overflow
 

@@ -234,7 +234,7 @@ defmodule GradScaler.Policy do
     `:on_backoff`
   * `apply_delay` - 1: a new scale is in force one update later
   * `overflow_tolerance` - overflows are absorbed while they are at most this share of the steps
-    since the last change; overflow_reset restarts their count; 0 to 1
+    since the last change; overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW
   * `stall_limit` - `:stopped` at this many overflows in a row that could not lower the scale; 0
     never
   * `quirks` - any of these; 0 in any new policy: `:tolerate_below`, `:overflow_counts`,
@@ -995,7 +995,8 @@ defmodule GradScaler.Options do
   * `want` - any of these: `:norm`, `:amax`, `:underflow`
   * `policy` - measures what this policy judges by, too, and report.overflow is its verdict; nil:
     Inf and NaN are overflows
-  * `clamp` - limits outputs to [-clamp, clamp]; the report is of the values before that; 0: none
+  * `clamp` - limits each output to the largest value of its dtype that is not above the clamp,
+    which must not be 0; the report is of the values before that; 0: none
   * `each` - n reports: each[i] is of tensor i alone, and its overflow says whether that has an
     Inf or NaN; nil: none
   * `histogram` - `:words` of them; nil: none

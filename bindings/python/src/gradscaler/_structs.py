@@ -96,7 +96,7 @@ class Sample(enum.IntEnum):
 class Guard(enum.IntFlag):
     """guard_flags, bits: what becomes of an outlier."""
 
-    CLIP = 1  # its gradients are multiplied by threshold / norm, and the step is taken; without it the step is skipped
+    CLIP = 1  # its gradients are multiplied by threshold / norm, and the step is taken, unless the threshold is not above 0; without it the step is skipped
     AT_THRESHOLD = 2  # a norm equal to the threshold is one, too
     STOP = 4  # at guard_limit Event.STOPPED; without it that outlier is let through, enters as it is, and so do those that follow it in a row
     SKIP_COUNTS = 8  # a step that is skipped for it is a good step of the scale; without it the scale and its counts stay
@@ -216,7 +216,7 @@ class Policy(Struct):
     overflow_reset: Reset: what refills the hysteresis
     apply_delay: 1: a new scale is in force one update later
     overflow_tolerance: overflows are absorbed while they are at most this share of the steps since
-        the last change; overflow_reset restarts their count; 0 to 1
+        the last change; overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW
     stall_limit: Event.STOPPED at this many overflows in a row that could not lower the scale; 0
         never
     quirks: Quirk; 0 in any new policy

@@ -167,6 +167,16 @@ def test_clip_value_clamps_and_counts(way):
     assert report.to_host().clamped == 2 and report.overflow
 
 
+def test_clip_value_is_rounded_down_to_the_result(way):
+    to_16 = [("float16", 70000.0, 1e5, 65504.0), ("bfloat16", 1.0, 0.1, 0.099609375)]
+    for dtype, value, limit, expected in [*to_16, ("float8_e4m3fn", 470.0, 500.0, 448.0)]:
+        found, report = Scaler("none").unscale([jnp.array([value, -value])], dtype=dtype, clip_value=limit)
+        assert found[0].astype(float).tolist() == [expected, -expected], dtype
+        assert not report.overflow and report.to_host().clamped == 2
+    with pytest.raises(ValueError, match="clip_value.*float16"):
+        Scaler("none").unscale([jnp.ones(2, jnp.float16)], clip_value=1e-9)
+
+
 def test_a_micro_batch_that_overflowed_is_left_out_of_the_sums(way):
     scaler = Scaler("static", init_scale=2.0)
     sums = {"w": jnp.ones(3, jnp.float32)}

@@ -331,8 +331,8 @@ newtype! {
     gsc_guard: u32
 }
 
-/// its gradients are multiplied by threshold / norm, and the step is taken; without it the step is
-/// skipped
+/// its gradients are multiplied by threshold / norm, and the step is taken, unless the threshold is
+/// not above 0; without it the step is skipped
 pub const GSC_GUARD_CLIP: gsc_guard = gsc_guard(1);
 
 /// a norm equal to the threshold is one, too
@@ -398,7 +398,7 @@ pub struct gsc_policy {
     /// 1: a new scale is in force one update later
     pub apply_delay: u32,
     /// overflows are absorbed while they are at most this share of the steps since the last change;
-    /// overflow_reset restarts their count; 0 to 1
+    /// overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW
     pub overflow_tolerance: f64,
     /// GSC_EVENT_STOPPED at this many overflows in a row that could not lower the scale; 0 never
     pub stall_limit: u64,
@@ -1158,7 +1158,8 @@ pub struct gsc_options {
     /// measures what this policy judges by, too, and report.overflow is its verdict; NULL: Inf and
     /// NaN are overflows
     pub policy: *const gsc_policy,
-    /// limits outputs to \[-clamp, clamp\]; the report is of the values before that; 0: none
+    /// limits each output to the largest value of its dtype that is not above the clamp, which must
+    /// not be 0; the report is of the values before that; 0: none
     pub clamp: f64,
     /// n reports: each\[i\] is of tensor i alone, and its overflow says whether that has an Inf or
     /// NaN; NULL: none

@@ -155,8 +155,8 @@ flags! {
     ///
     /// Since 0.5.
     Guard: sys::gsc_guard(u32) {
-        /// Its gradients are multiplied by threshold / norm, and the step is taken; without it the
-        /// step is skipped.
+        /// Its gradients are multiplied by threshold / norm, and the step is taken, unless the
+        /// threshold is not above 0; without it the step is skipped.
         CLIP = sys::GSC_GUARD_CLIP;
         /// A norm equal to the threshold is one, too.
         AT_THRESHOLD = sys::GSC_GUARD_AT_THRESHOLD;
@@ -344,7 +344,7 @@ fields! {
     /// 1: a new scale is in force one update later.
     apply_delay: u32;
     /// Overflows are absorbed while they are at most this share of the steps since the last change;
-    /// overflow_reset restarts their count; 0 to 1.
+    /// overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW.
     overflow_tolerance: f64;
     /// [`Event::STOPPED`] at this many overflows in a row that could not lower the scale; 0 never.
     stall_limit: u64;

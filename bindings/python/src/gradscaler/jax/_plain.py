@@ -279,15 +279,25 @@ def _located(judged: Sequence[jax.Array], probes: Sequence[jax.Array]) -> jax.Ar
     return jnp.stack(rows)
 
 
-def _limited(product: jax.Array, limit: float) -> tuple[jax.Array, jax.Array]:
-    """The product within the limit, where it is a number; how many elements were not."""
+def _clip_limit(clip_value: float, dtype: Any) -> float:
+    """The largest value of `dtype` that is not above `clip_value`."""
+    most = min(clip_value, float(jnp.finfo(dtype).max))
+    nearest = np.asarray(most, dtype)
+    bound = float(nearest if float(nearest) <= most else np.nextafter(nearest, np.zeros_like(nearest)))
+    if bound == 0:
+        raise ValueError(f"clip_value={clip_value!r}: nothing but 0 would be left of {np.dtype(dtype).name}")
+    return bound
+
+
+def _limited(product: jax.Array, clip_value: float, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """The product as `dtype`, limited where it is a number; which elements were beyond."""
     if jnp.iscomplexobj(product):
-        (real, _), (imag, _) = _limited(product.real, limit), _limited(product.imag, limit)
-        beyond = [jnp.abs(part) > jnp.asarray(limit, part.dtype) for part in _parts(product)]
-        return lax.complex(real, imag), jnp.sum(beyond[0] | beyond[1], dtype=jnp.uint32)
-    bound = jnp.asarray(limit, product.dtype)
-    beyond = jnp.sum(jnp.abs(product) > bound, dtype=jnp.uint32)
-    return jnp.where(jnp.isnan(product), product, jnp.clip(product, -bound, bound)), beyond
+        parts = [_limited(part, clip_value, jnp.finfo(dtype).dtype) for part in _parts(product)]
+        (real, real_beyond), (imag, imag_beyond) = parts
+        return lax.complex(real, imag), real_beyond | imag_beyond
+    wide = product.astype(dtype) if dtype == jnp.float64 else product
+    bound = jnp.asarray(_clip_limit(clip_value, dtype), wide.dtype)
+    return jnp.where(jnp.isnan(wide), wide, jnp.clip(wide, -bound, bound)).astype(dtype), jnp.abs(wide) > bound
 
 
 def _column(values: Sequence[Any]) -> Any:
@@ -324,11 +334,11 @@ def tensors(
     judged = products if clip_value is not None else rounded
     rows = _rows(leaves, judged, products, asked, factor)
     if clip_value is not None:
-        limited = [_limited(product, clip_value) for product in products]
-        rounded = [x.astype(dtype) for (x, _), dtype in zip(limited, targets, strict=True)]
+        limited = [_limited(product, clip_value, dtype) for product, dtype in zip(products, targets, strict=True)]
+        rounded = [x for x, _ in limited]
         if leaves:
             i = _offset(_structs.Report, "clamped")
-            rows = rows.at[:, i].set(jnp.stack([beyond for _, beyond in limited]))
+            rows = rows.at[:, i].set(jnp.stack([jnp.sum(beyond, dtype=jnp.uint32) for _, beyond in limited]))
     report = _totalled(rows, factor, asked, policy, len(leaves))
     failed = _failed(Status.ERROR_FACTOR)
     report = jnp.where(good, report, failed)
@@ -531,18 +541,19 @@ def _policy_digest(policy: bytes) -> int:
     c.gsc_state_init(None, rules, None, state)
     c.gsc_report_stamp(None, report, rules, state, 0, report)
     digest, all_bits = report.agreement, 2**64 - 1
-    for word in reversed(_digest_words(np.frombuffer(bytes(state), np.uint32))):
+    for word in reversed(_digest_words(np.frombuffer(bytes(state), np.uint32), rules.guards)):
         digest ^= digest >> 32
         digest = digest * pow(_DIGEST_BY, -1, 2**64) & all_bits
         digest ^= int(word[0]) << 32 | int(word[1])
     return digest
 
 
-def _digest_words(state: Any) -> list[b.Pair]:
+def _digest_words(state: Any, guards: bool) -> list[b.Pair]:
     """What of a state is in the digest, in its order."""
     kind = _structs.State
-    scales = [b.read(state, _offset(kind, name) + _SCALE) for name in ("factor", "next")]
-    return [*scales, *(_pair(kind, state, name) for name in (*_DIGEST_NUMBERS, *_STEP_COUNTS))]
+    scales = [b.read(state, _offset(kind, name) + at) for at in (_SCALE, _INVERSE) for name in ("factor", "next")]
+    names = (*_DIGEST_NUMBERS, *_STEP_COUNTS, *(_GUARD[:4] if guards else ()))
+    return [*scales, *(_pair(kind, state, name) for name in names)]
 
 
 def stamp(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
@@ -555,13 +566,8 @@ def stamp(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
         return (high, low ^ high), None
 
     # A loop: XLA takes long over a chain of products.
-    words = tuple(jnp.stack(part) for part in zip(*_digest_words(state), strict=True))
+    words = tuple(jnp.stack(part) for part in zip(*_digest_words(state, policy.guards), strict=True))
     digest, _ = lax.scan(mix, b.varying(b.pair(_policy_digest(bytes(policy))), words), words)
-    if policy.guards:
-        guard = [_pair(_structs.State, state, name) for name in _GUARD[:4]]
-        words = tuple(jnp.stack(part) for part in zip(*guard, strict=True))
-        begun = ~b.is_zero(guard[2]) | ~b.is_zero(guard[3])
-        digest = b.select(begun, lax.scan(mix, digest, words)[0], digest)
     digest = b.select(b.is_zero(digest), b.pair(1), digest)
     for name, word in {"status_rank": b.u32(1), "first_rank": b.u32(1), "agreement": digest[1]}.items():
         report = report.at[_offset(kind, name)].set(word)
