@@ -103,7 +103,10 @@ def constants(manifest, item):
     doc = paragraphs(words(manifest, item.doc), WIDTH - 8)
     lines += [f'    """{doc[0]}', *(f"    {line}".rstrip() for line in doc[1:])]
     lines = [*lines[:-1], lines[-1] + '"""', ""]
-    return lines + [f"    {v.name} = {v.value}  # {words(manifest, v.doc)}" for v in item.values]
+    lines += [f"    {v.name} = {v.value}  # {words(manifest, v.doc)}" for v in item.values]
+    return lines + (
+        ["", "    __str__ = enum.Flag.__str__  # names, where IntFlag has a number"] if item.kind == "bits" else []
+    )
 
 
 def structs(manifest):

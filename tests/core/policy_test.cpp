@@ -171,6 +171,39 @@ template <size_t n> void check_events(const EventRow (&rows)[n])
 
 /* ---- growth ---- */
 
+TEST_CASE("presets that no recording holds have these numbers", "[policy]")
+{
+    gsc_policy none = GSC_POLICY_INIT, recommended = none, fixed = none, guard = none, olmo = none;
+    fixed.init_scale = recommended.init_scale = 65536;
+    recommended.growth_factor = 2;
+    recommended.backoff_factor = 0.5;
+    recommended.growth_interval = 2000;
+    recommended.max_scale = 16777216;
+    recommended.min_scale = 0.00006103515625;
+    recommended.ceiling_rule = recommended.floor_rule = GSC_LIMIT_HOLD;
+    recommended.overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF;
+    recommended.arithmetic = GSC_ARITHMETIC_F32_ONCE;
+    recommended.stall_limit = guard.stall_limit = 10;
+    guard.guard_ratio = 10;
+    guard.guard_limit = 10;
+    guard.guard_decay = 0.99;
+    guard.guard_warmup = 100;
+    guard.guard_sample = GSC_SAMPLE_THRESHOLD;
+    olmo.guard_sigmas = 6;
+    olmo.guard_decay = 127.0 / 129;
+    olmo.guard_warmup = 63;
+    const std::pair<const char *, gsc_policy> presets[] = {{"recommended", recommended},
+                                                           {"none", none},
+                                                           {"static", fixed},
+                                                           {"guard", guard},
+                                                           {"olmo_like", olmo}};
+    for (const auto &[name, expected] : presets) {
+        CAPTURE(name);
+        const gsc_policy p = preset(name);
+        CHECK(std::memcmp(&p, &expected, sizeof p) == 0); // which has no padding
+    }
+}
+
 TEST_CASE("factors and interval", "[policy]")
 {
     const ScaleRow rows[] = {

@@ -210,3 +210,29 @@ def test_a_checkpoint_that_moves_the_scale_of_a_guard_says_so():
     assert first == "the checkpoint has rules that move the scale, which those of 'guard' never do"
     assert scaler.policy.guard_ratio == 10  # torch's keys say nothing of a guard
     assert not any("never do" in note for note in Scaler("torch").load_state_dict(torchs))
+
+
+def test_a_policy_that_has_stopped_says_so_and_what_to_do():
+    scaler = Scaler("deepspeed", init_scale=1)
+    scaler.update(True)
+    assert scaler.reason == "skipped: overflow"
+    scaler.update(True)
+    assert scaler.reason.startswith(
+        "stopped: overflow, and the policy gives up at a loss scale of 1: look for Inf or NaN"
+    )
+    guarded = Scaler("none", guard_norm=2, guard_limit=2, guard_flags=Guard.STOP)
+    for outcome in "skipped", "stopped":
+        guarded.update(Report.of_number(9))
+        assert guarded.reason.startswith(outcome) and "the norm, 9, is above 2" in guarded.reason
+
+
+def test_bits_are_printed_by_their_names():
+    assert str(Event.SKIPPED | Event.STOPPED) == "Event.SKIPPED|STOPPED" == f"{Event.SKIPPED | Event.STOPPED!s}"
+    assert str(Want.NORM) == "Want.NORM"
+
+
+def test_a_policy_is_replaced_with_fields_that_are_checked_together():
+    changed = Policy("recommended").replace(max_scale=2.0**-20, min_scale=2.0**-30)
+    assert (changed.preset, changed.max_scale, changed.hysteresis) == ("recommended", 2.0**-20, 0)
+    with pytest.raises(Error, match="min_scale"):
+        Policy("recommended").replace(max_scale=2.0**-20)

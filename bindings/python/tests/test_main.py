@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import gradscaler
 from gradscaler import __main__ as report
 
@@ -63,3 +65,11 @@ def test_a_library_that_computes_nonsense_is_a_failure(monkeypatch, capsys):
 def test_an_argument_is_refused():
     done = said("-m", "gradscaler", "--versoin")
     assert done.returncode == 2 and "--versoin" in done.stderr
+
+
+def test_help_has_no_markup(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gradscaler", "--help"])
+    with pytest.raises(SystemExit):
+        report.main()
+    printed = capsys.readouterr().out
+    assert "python -m gradscaler says what runs here" in printed and "`" not in printed

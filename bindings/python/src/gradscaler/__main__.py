@@ -58,7 +58,7 @@ def lines() -> dict[str, str]:
 
 def main() -> int:
     """Prints it; 1 where the library does not do what it should."""
-    argparse.ArgumentParser("python -m gradscaler", description=__doc__.splitlines()[0].strip("`")).parse_args()
+    argparse.ArgumentParser("python -m gradscaler", description=__doc__.splitlines()[0].replace("`", "")).parse_args()
     said = lines()
     for word, text in said.items():
         print(f"{word:<12}{text}")

@@ -80,6 +80,8 @@ def pairs(tree: Any) -> Iterator[tuple[Path, Any]]:
 def _pairs(value: Any, path: Path, above: set[int]) -> Iterator[tuple[Path, Any]]:
     if isinstance(value, os.PathLike):
         value = str(value)
+    if isinstance(value, decimal.Decimal) and value.is_nan():
+        value = math.nan  # a signalling one cannot even be compared
     if value is None or isinstance(value, str | numbers.Real | decimal.Decimal):
         yield path, value
         return

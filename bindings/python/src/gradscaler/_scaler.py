@@ -152,7 +152,25 @@ class Policy(_structs.Policy):
             whole = f"a whole number from 0 to {2 ** (8 * getattr(_structs.Policy, name).size) - 1}"
             raise ValueError(f"{name} is {_short(value)}: it must be {'a number' if value != value else whole}")
 
+    def replace(self, **fields: float) -> Policy:
+        """These rules with fields replaced, which are checked together.
+
+        >>> Policy("torch").replace(growth_interval=100).growth_interval
+        100
+        """
+        policy = Policy.from_buffer_copy(self)
+        vars(policy)["preset"] = self.preset
+        with _naming(policy=""):
+            for name, value in fields.items():
+                policy._set(name, value)
+            c.gsc_policy_check(policy)
+        return policy
+
     def __setattr__(self, name: str, value: float) -> None:
+        if vars(self).get("is_copy"):
+            raise AttributeError(
+                f"{name}: this is a copy of the scaler's rules; scaler.replace({name}={value!r}) has others"
+            )
         old = getattr(self, name, None)
         self._set(name, value)
         try:
@@ -841,8 +859,15 @@ class Scaler:
         if not events & (Event.SKIPPED | Event.OUTLIER):
             return ""
         if not events & Event.OUTLIER:
-            return "skipped: overflow"
+            if not events & Event.STOPPED:
+                return "skipped: overflow"
+            return (
+                f"stopped: overflow, and the policy gives up at a loss scale of {self.loss_scale:g}: look for Inf or "
+                "NaN in the input, the loss and the parameters, and go back to a checkpoint from before that"
+            )
         outcome = "skipped" if events & Event.SKIPPED else "let through"
+        if events & Event.STOPPED:
+            outcome = "stopped, look at the data and the learning rate"
         if events & Event.CLIPPED:
             outcome = f"clipped: multiplied by {state.guard_multiplier:g}"
         if not (state.guard_threshold and state.guard_run):  # of gradscaler.jax

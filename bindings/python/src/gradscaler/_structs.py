@@ -59,6 +59,8 @@ class Reset(enum.IntFlag):
     ON_GOOD_STEP = 2  # a step without overflow
     ON_BACKOFF = 4  # a backoff
 
+    __str__ = enum.Flag.__str__  # names, where IntFlag has a number
+
 
 class Arithmetic(enum.IntEnum):
     """arithmetic: the number format in which a new scale is computed."""
@@ -83,6 +85,8 @@ class Quirk(enum.IntFlag):
     OVERFLOW_COUNTS = 2  # an overflow counts once more, as a good step
     LOCKS_OUT = 4  # the guard may refuse all steps for good: no guard_limit is asked for
 
+    __str__ = enum.Flag.__str__  # names, where IntFlag has a number
+
 
 class Sample(enum.IntEnum):
     """guard_sample: what an outlier adds to the mean and the variance that later steps are judged
@@ -105,6 +109,8 @@ class Guard(enum.IntFlag):
     CORRECTED = 64  # a sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the first one on
     CLIP_TO_MEAN = 128  # with CLIP: to the mean
 
+    __str__ = enum.Flag.__str__  # names, where IntFlag has a number
+
 
 class Memory(enum.IntEnum):
     """Kinds of memory of a context. On the CPU both are host memory."""
@@ -119,6 +125,8 @@ class Want(enum.IntFlag):
     NORM = 1  # sum_squares
     AMAX = 2  # amax
     UNDERFLOW = 4  # zeros_made, subnormals_made
+
+    __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
 class Merge(enum.IntEnum):
@@ -142,6 +150,8 @@ class Event(enum.IntFlag):
     STALE = 256  # the report is of another factor than the one in force: late, or used before
     OUTLIER = 512  # the norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through
     CLIPPED = 1024  # multiply the gradients by guard_multiplier, as gsc_factor_guard does
+
+    __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
 class EntryKind(enum.IntEnum):

@@ -371,3 +371,21 @@ def test_value_and_grad_gives_what_flaxs_dynamic_scale_gives(way):
         if b.finite:
             np.testing.assert_array_equal(a.grad, b.grad)
             np.testing.assert_array_equal(a.aux, jnp.float16(b.aux))
+
+
+def test_a_step_that_the_guard_skips_is_not_taken():
+    handler = PrecisionHandler("p=f32,c=f32,o=f32", loss_scaler=gradscaler.jax.Scaler("none", guard_norm=2))
+    step = handler.step(lambda p, x: p * x)
+    _, _, _, finite, _ = step(handler.loss_scaler, jnp.float32(1), jnp.float32(1))
+    assert finite
+    scaler, _, _, finite, _ = step(handler.loss_scaler, jnp.float32(1), jnp.float32(3))
+    assert scaler.skip and not finite
+
+
+def test_a_loss_may_be_a_python_number_and_a_tuple_is_refused_by_what_helps():
+    handler = PrecisionHandler("p=f32,c=f32,o=f32")
+    loss, grads, finite = handler.training_step_wrapper(lambda p: 2.0)(jnp.float32(1))
+    assert (loss, grads, finite) == (2, 0, True)
+    with pytest.raises(TypeError, match=r"make step\(loss_fn, True\)"):
+        handler.training_step_wrapper(lambda p: (p, p))(jnp.float32(1))
+    assert handler.step(lambda p: (p, p), True)(handler.loss_scaler, jnp.float32(1)).aux == 1

@@ -2,6 +2,7 @@
 """The Scaler inside compiled programs: the same gradients, verdicts and states by the handler and in jax.numpy."""
 
 import functools
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -539,3 +540,31 @@ def test_the_backend_is_told_and_a_slower_one_warned_of_once(monkeypatch, recwar
 def test_the_policy_of_a_scaler_makes_a_scaler_of_the_host():
     scaler = Scaler("torch", growth_interval=5)
     assert repr(gradscaler.Scaler(scaler.policy)) == repr(scaler)
+
+
+@pytest.mark.parametrize("bad", ["x", object(), Fraction(1, 2), np.array(["x"]), np.array([object()])], ids=range(5))
+def test_what_is_no_gradient_is_refused_by_its_place(bad):
+    for call in (Scaler().unscale, gradscaler.jax.all_finite):
+        with pytest.raises(TypeError, match=r"\['bad'\].*expected an array or a number"):
+            call({"good": jnp.ones(2), "bad": bad})
+
+
+def test_what_is_no_float_is_left_alone():
+    tree = {"count": 3, "flag": True, "nothing": None, "key": jax.random.key(0), "steps": np.int32(2)}
+    assert Scaler().unscale(tree)[0] == tree and gradscaler.jax.all_finite(tree)
+
+
+def test_the_copy_of_a_policy_is_not_assigned_to():
+    scaler = Scaler("torch").set_scale(8.0)
+    with pytest.raises(AttributeError, match=r"scaler.replace\(growth_interval=3\)"):
+        scaler.policy.growth_interval = 3
+    changed = scaler.replace(growth_interval=3)
+    assert (changed.policy.growth_interval, float(changed.loss_scale), changed.preset) == (3, 8.0, "torch")
+    assert scaler.policy.growth_interval == 2000
+    with pytest.raises(gradscaler.Error, match="growth_factor"):
+        scaler.replace(growth_factor=0.5)
+
+
+def test_a_report_is_neither_true_nor_false():
+    with pytest.raises(TypeError, match="report.overflow"):
+        bool(Scaler().unscale([jnp.ones(2)])[1])

@@ -60,6 +60,21 @@ def test_a_scaled_optimizer_skips_an_overflow_whole(way):
     assert good.inner[0].count == 1
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, None])
+def test_the_state_of_a_scaled_optimizer_keeps_its_dtypes(dtype):
+    optimizer, params = gradscaler.jax.scaled(optax.adam(1e-3), dtype=dtype), {"w": jnp.ones(3, jnp.bfloat16)}
+    state = optimizer.init(params)
+    grads = jax.tree.map(lambda p: state.scaler.scale(p), params)
+
+    def step(carry, _):
+        updates, state = optimizer.update(grads, carry[1], carry[0])
+        return (optax.apply_updates(carry[0], updates), state), state.report.overflow
+
+    (params, state), overflows = jax.lax.scan(step, (params, state), length=3)
+    assert not overflows.any() and params["w"].dtype == jnp.bfloat16
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.inner[0].mu)} == {jnp.dtype(dtype or jnp.bfloat16)}
+
+
 def test_a_scaled_optimizer_clips_by_the_norm_and_joins_a_chain():
     optimizer = optax.chain(scaled(optax.identity(), Scaler("static", init_scale=4.0), max_norm=1.0), optax.scale(-2.0))
     params = jnp.zeros(4)

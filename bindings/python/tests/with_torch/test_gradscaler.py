@@ -951,3 +951,12 @@ def test_the_older_form_may_go_on_by_name(monkeypatch, count):
     one = GradScaler(*values[:count], **dict(list(zip(names, values, strict=True))[count:]))
     numbers = one.get_scale(), one.get_growth_factor(), one.get_backoff_factor(), one.get_growth_interval()
     assert numbers == values[:4] and one.is_enabled()
+
+
+def test_repr_tells_scale_and_rules():
+    assert repr(GradScaler("cpu", enabled=False)) == "<GradScaler('cpu', enabled=False)>"
+    scaler = GradScaler("cpu", init_scale=8.0, growth_interval=7)
+    shown = "<GradScaler('cpu', policy=Policy('torch', init_scale=8.0, growth_interval=7)): scale 8, good steps 0>"
+    assert repr(scaler) == shown
+    scaler.scale(torch.ones(()))
+    assert repr(scaler) == shown

@@ -12,7 +12,7 @@ from jax import lax
 
 from .._structs import Want
 from . import _plain
-from ._scaler import Report, Scaler, _float_dtype, _limit
+from ._scaler import Report, Scaler, _float_dtype, _limit, is_float
 
 
 class ScaledState(NamedTuple):
@@ -35,8 +35,9 @@ def scaled(
         params = optax.apply_updates(params, updates)
 
     Gradients are unscaled in `dtype` and clipped to the global norm `max_norm`. After an overflow, and where the guard
-    of the policy skips, the updates are zeros, and the inner state is the one before. It may be a part of optax.chain,
-    in whose state its own then is.
+    of the policy skips, the updates are zeros, and the inner state is the one before. What the inner optimizer makes of
+    parameters at its start, such as moments, has `dtype`, too, as what it makes of gradients: so the state keeps its
+    dtypes. It may be a part of optax.chain, in whose state its own then is.
     """
     import optax
 
@@ -54,7 +55,8 @@ def scaled(
         own = jax.tree.map(jnp.copy, scaler)
         # Of what later ones are of, so that a loop carries a state of one structure.
         report = dataclasses.replace(Report.of(False), want=int(Want.NORM) if measures_norm else 0)
-        return ScaledState(own, inner.init(params), report)
+        wide = jax.tree.map(lambda x: jnp.asarray(x, dtype) if dtype is not None and is_float(x) else x, params)
+        return ScaledState(own, inner.init(wide), report)
 
     def update(grads: Any, state: ScaledState, params: Any = None, **extra: Any) -> tuple[Any, ScaledState]:
         if not isinstance(state, ScaledState):

@@ -137,7 +137,8 @@ class PrecisionHandler:
 
         Parameters and arguments are cast to compute_dtype, the loss is scaled and differentiated by the parameters;
         gradients have the parameters' dtypes, divided by the scale that their loss was multiplied by; the loss is
-        unscaled, in output_dtype. Skip the optimizer step where grads_finite is False.
+        unscaled, in output_dtype. Skip the optimizer step where grads_finite is False: also where the guard of a
+        Scaler's policy skips finite gradients.
         """
 
         @functools.wraps(loss_fn)
@@ -149,15 +150,15 @@ class PrecisionHandler:
                 if isinstance(value, tuple) != has_aux:
                     raise TypeError(
                         "expected the function that computes the loss, which is scaled before it is differentiated, "
-                        "not one that returns (loss, grads); one that returns (loss, aux) needs has_aux=True"
+                        "not one that returns (loss, grads); of one that returns (loss, aux) make step(loss_fn, True)"
                     )
                 loss, aux = value if has_aux else (value, None)
-                return loss_scaler.scale(loss.astype(jnp.float32)), (loss, aux)
+                return loss_scaler.scale(jnp.asarray(loss, jnp.float32)), (loss, aux)
 
             (_, (loss, aux)), grads = jax.value_and_grad(scaled, has_aux=True)(params)
             if isinstance(loss_scaler, Scaler):
-                grads, report, loss_scaler = loss_scaler.step(grads)
-                finite = ~report.overflow
+                grads, _, loss_scaler = loss_scaler.step(grads)
+                finite = ~loss_scaler.skip
             else:
                 grads = loss_scaler.unscale(grads)
                 finite = all_finite(grads)

@@ -33,6 +33,13 @@ def is_float(leaf: Any) -> bool:
     return leaf.dtype != jax.dtypes.float0 and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
+def _may_be_a_leaf(leaf: Any) -> bool:
+    """Whether it is scaled or, as integers and keys, left alone."""
+    if hasattr(leaf, "dtype"):
+        return not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind not in "OSUMm"
+    return isinstance(leaf, int | float | complex)
+
+
 def _is_concrete(array: Any) -> bool:
     return isinstance(array, jax.Array | np.ndarray) and not isinstance(array, jax.core.Tracer)
 
@@ -102,6 +109,10 @@ class _Tree:
     def __init__(self, tree: Any, what: str) -> None:
         paths, self.structure = jax.tree_util.tree_flatten_with_path(tree)
         self.all = [leaf for _, leaf in paths]
+        for path, leaf in paths:
+            if not _may_be_a_leaf(leaf):
+                place = f"{what}{jax.tree_util.keystr(path)}"
+                raise TypeError(f"{place} is {type(leaf).__name__} {repr(leaf)[:60]}: expected an array or a number")
         self.places = [i for i, leaf in enumerate(self.all) if is_float(leaf)]
         self.names = _call.names_of([paths[i][0] for i in self.places])
         self.leaves = [jnp.asarray(self.all[i]) for i in self.places]
@@ -141,6 +152,9 @@ class Report:
             raise ValueError(f"the report has no {name}: pass want=gradscaler.Want.{want.name}")
         field = getattr(_structs.Report, "sum_squares" if name == "norm" else name)
         return _plain.b.read(self.words, field.offset // 4)
+
+    def __bool__(self) -> bool:
+        raise TypeError("a report is neither true nor false: report.overflow is")
 
     @property
     def overflow(self) -> jax.Array:
@@ -345,10 +359,16 @@ class Scaler:
 
     @property
     def policy(self) -> Policy:
-        """A copy of the rules; for others make another scaler."""
+        """A copy of the rules, which cannot be assigned to: `replace` makes a scaler of others."""
         policy = Policy.from_buffer_copy(self._policy)
-        vars(policy)["preset"] = self.preset
+        vars(policy).update(preset=self.preset, is_copy=True)
         return policy
+
+    def replace(self, **fields: float) -> Scaler:
+        """This scale and its counts with fields of the policy replaced; programs are compiled anew for it."""
+        scaler = self._with(self.state)
+        vars(scaler)["_policy"] = _Static(bytes(self.policy.replace(**fields)))
+        return scaler
 
     @property
     def loss_scale(self) -> jax.Array:

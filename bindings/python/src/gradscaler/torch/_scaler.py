@@ -839,6 +839,12 @@ class GradScaler(torch.amp.GradScaler):
             report.grew = _grown(*(shares.tolist() for shares in found.shares), names())
         return report
 
+    def __repr__(self) -> str:
+        if not self._enabled:
+            return f"<GradScaler({self._device!r}, enabled=False)>"
+        scale, good = self.get_scale(), self._get_growth_tracker()
+        return f"<GradScaler({self._device!r}, policy={self._policy!r}): scale {scale:g}, good steps {good}>"
+
     @property
     def reason(self) -> str:
         """Why the last step() skipped, clipped or let an outlier through, or empty. A device is waited for.
