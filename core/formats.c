@@ -126,6 +126,7 @@ enum conversion {
     IS_OFF,        /* 1: likewise */
     FIXED_SCALE,   /* a scale that never moves; 0, null and "dynamic": it does move */
     FIXED_OR_ONE,  /* likewise, but 0 and null are a scale of 1 that never moves */
+    HALF_TYPE,     /* "float16", "cbfloat16", whose scales go to 2^31, or "bfloat16": no scaling */
     OFF,           /* who has this key has no such rule: the field is 0 */
 };
 
@@ -321,12 +322,15 @@ static const row cerebras[] = {
     {"steps_since_rescale",     steps,           PLAIN,         SAVED},
     {"overflows_since_rescale", overflows,       PLAIN,         SAVED},
     {"num_skipped_steps",       skipped,         PLAIN,         SAVED},
+    {"fp16_type",               max_scale,       HALF_TYPE,     SET},
     {"init_scale",              init_scale,      PLAIN,         SET},
+    {"initial_loss_scale",      init_scale,      PLAIN,         SET},
     {"steps_per_increase",      growth_interval, PLAIN,         SET},
     {"min_loss_scale",          min_scale,       PLAIN,         SET},
     {"max_loss_scale",          max_scale,       PLAIN,         SET},
     {"overflow_tolerance",      overflow_tolerance, PLAIN,      SET},
     {"loss_scale",              init_scale,      FIXED_OR_ONE,  SET},
+    {"loss_scaling_factor",     init_scale,      FIXED_OR_ONE,  SET},
     {0},
 };
 
@@ -885,6 +889,15 @@ static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *
             return GSC_OK;
         r->fixed = x == 0 ? 1 : x;
         return set(r, init_scale, r->fixed, entry, err);
+    }
+    if (row->as == HALF_TYPE) {
+        if (is_text(e, "bfloat16"))
+            r->fixed = p->init_scale = 1;
+        else if (is_text(e, "cbfloat16"))
+            p->init_scale = 0x1p31;
+        else if (!is_text(e, "float16"))
+            return fail_at(r, entry, NAN, NAN, "\"float16\", \"bfloat16\" or \"cbfloat16\"", err);
+        return is_text(e, "cbfloat16") ? set(r, max_scale, 0x1p31, entry, err) : GSC_OK;
     }
     if (row->as == REFILL) {
         if (!is_text(e, "growth") && !is_text(e, "good_step"))

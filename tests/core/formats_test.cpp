@@ -37,15 +37,17 @@ gsc_entry empty(const std::string &key)
 
 using Entries = std::vector<gsc_entry>;
 
-/* "scale 8 counter 3" */
+/* "scale 8 counter 3 loss_scale dynamic" */
 Entries entries_of(const std::string &words)
 {
     std::istringstream in(words);
     Entries list;
-    std::string key;
-    double value;
-    while (in >> key >> value)
-        list.push_back(number(key, value));
+    std::string key, word;
+    while (in >> key >> word) {
+        char *end;
+        const double value = std::strtod(word.c_str(), &end);
+        list.push_back(*end ? text(key, word) : number(key, value));
+    }
     return list;
 }
 
@@ -1020,6 +1022,11 @@ TEST_CASE("settings of each framework become fields of a policy", "[formats]")
          "overflow_tolerance 0.25",
          "init_scale 1024 growth_interval 7 min_scale 2 max_scale 4096 overflow_tolerance 0.25"},
         {"cerebras", "loss_scale 0", "init_scale 1 growth_interval 0"},
+        {"cerebras", "loss_scaling_factor 8", "init_scale 8 growth_interval 0"},
+        {"cerebras", "fp16_type cbfloat16 loss_scaling_factor dynamic",
+         "init_scale 2147483648 max_scale 2147483648"},
+        {"cerebras", "fp16_type float16 initial_loss_scale 1024", "init_scale 1024"},
+        {"cerebras", "fp16_type bfloat16", "init_scale 1 growth_interval 0"},
         {"jmp", "loss_scale 128 period 7 factor 4 min_loss_scale 2",
          "init_scale 128 growth_interval 7 growth_factor 4 backoff_factor 0 min_scale 2"},
         {"eformer", "initial_scale 128 growth_interval 7 scale_factor 4 min_scale 2",

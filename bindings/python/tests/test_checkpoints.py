@@ -323,6 +323,12 @@ def test_a_decimal_is_a_number():
     assert scaler.loss_scale == 8.0
 
 
+@pytest.mark.parametrize("nan", ["NaN", "sNaN"])
+def test_a_decimal_nan_is_refused_by_its_key(nan):
+    with pytest.raises(Error, match="state\\['scale'\\] is nan"):
+        Scaler("torch").load_state_dict(torch_state(scale=decimal.Decimal(nan)))
+
+
 @pytest.mark.parametrize("place", [(), ("scaler",), ("a", "b.c")])
 def test_our_own_state_is_found_where_it_is_without_a_note(place):
     scaler, restored = used_scaler(), Scaler("none")

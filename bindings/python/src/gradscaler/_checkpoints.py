@@ -357,7 +357,17 @@ def place_of_ours(rows: Mapping[Path, Any], prefix: str | None) -> Path | None:
         if format != "gradscaler" and all((*place, key) in rows for key in ("version", "preset", "growth_interval")):
             where = "".join(f"[{key!r}]" for key in (*place, "format"))
             raise ValueError(f"state{where} is {format!r}: it must be 'gradscaler'")
-    places = [place for place in heads if rows[(*place, "format")] == "gradscaler"]
+    return _the_one([place for place in heads if rows[(*place, "format")] == "gradscaler"], prefix)
+
+
+def of_our_torchs(rows: Mapping[Path, Any], prefix: str | None) -> dict[Any, Any] | None:
+    """The entries that a gradscaler.torch.GradScaler saved, wherever they lie; None: there are none."""
+    places = [path[:-1] for path, value in rows.items() if path[-1:] == ("gradscaler",) and isinstance(value, str)]
+    place = _the_one([place for place in places if (*place, "scale") in rows], prefix)
+    return None if place is None else {path[-1]: value for path, value in rows.items() if path[:-1] == place}
+
+
+def _the_one(places: list[Path], prefix: str | None) -> Path | None:
     if prefix is not None:
         places = [place for place in places if _joined(place) == prefix]
     if len(places) > 1:

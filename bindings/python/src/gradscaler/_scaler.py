@@ -1296,14 +1296,15 @@ class Scaler:
         """
         if isinstance(state, Mapping) and "saved" in state and "scale" not in state:  # RoundPipe's has both
             return self._load_saved(state)
-        if isinstance(state, Mapping) and "gradscaler" in state and "scale" in state and format in (None, "torch"):
-            return self._load_torchs(state)
         _checkpoints._checked(format, prefix)
         rows = _checkpoints.rows_of(state)
         if format in (None, "gradscaler"):
             place = _checkpoints.place_of_ours(rows, prefix)
             if place is not None:
                 return self._load_ours(rows, place)
+        torchs = _checkpoints.of_our_torchs(rows, prefix) if format in (None, "torch") else None
+        if torchs is not None:
+            return self._load_torchs(torchs)
         policy, loaded = _copied(self.policy, {}), State()
         notes = _checkpoints.read(rows, policy, loaded, format, prefix)
         return self._loaded(self.preset, policy, loaded, notes, is_fixed(self.policy) and not is_fixed(policy))
@@ -1353,6 +1354,7 @@ class Scaler:
         notes = _checkpoints.read(_checkpoints.rows_of(entries), policy, loaded, "torch", None)
         if (whole.factor.scale_f32, whole.good) == (loaded.factor.scale_f32, loaded.good):
             loaded = whole
+            notes = [note for note in notes if note.kind != NoteKind.LACKS]  # which the sixth entry has
         return self._loaded(policy.preset, policy, loaded, notes)
 
     def __getstate__(self) -> dict[str, Any]:

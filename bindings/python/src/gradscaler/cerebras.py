@@ -44,7 +44,7 @@ class GradScaler:
     """cerebras.pytorch.amp.GradScaler.
 
     loss_scale: "dynamic", or a number, by which losses are then scaled without any check; None is 1
-    init_scale (initial_loss_scale in their documentation): default the largest scale
+    init_scale (initial_loss_scale in their documentation): default 2^15, of cbfloat16 2^31
     steps_per_increase: the scale doubles after this many steps and one more, overflows among them; default 2000
     min_loss_scale, max_loss_scale: default 2^-14, and 2^15 for float16 or 2^31 for cbfloat16. Their documentation
         writes 2e-14, 2e15 and 2e31 and means these
@@ -99,13 +99,13 @@ class GradScaler:
         self._least = min_loss_scale or _LEAST
         if self._least < _LEAST:
             raise ValueError(f"min_loss_scale={min_loss_scale!r} is too small: it must be at least 2^-14")
-        if not overflow_tolerance >= 0:
-            raise ValueError(f"overflow_tolerance={overflow_tolerance!r}: it must be 0 or more")
+        if not 0 <= overflow_tolerance < 1:
+            why = "it must be from 0 to below 1, where overflows alone would never lower the scale"
+            raise ValueError(f"overflow_tolerance={overflow_tolerance!r}: {why}")
         fields = {"max_scale": max_loss_scale, "init_scale": init_scale, "growth_interval": steps_per_increase}
         fields = {name: value for name, value in fields.items() if value}
-        fields |= {"min_scale": self._least, "overflow_tolerance": min(overflow_tolerance, 1.0)}
+        fields |= {"min_scale": self._least, "overflow_tolerance": overflow_tolerance}
         preset = "cerebras_cb16" if half == "cbfloat16" else "cerebras"
-        fields.setdefault("init_scale", fields.get("max_scale", Policy(preset).max_scale))
         self._scaler = Scaler(preset, **fields)
         self._without_floor = Policy(preset, **fields | {"min_scale": 0.0})
         self._unclamped: float | None = None

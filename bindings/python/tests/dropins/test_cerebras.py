@@ -111,7 +111,7 @@ def test_random_steps_follow_the_rules(sequences):
         most = draw.choice([None, 2.0**15, 3000.0])
         least = draw.choice([None, 2.0**-14, 1.0, 300.0])
         init = draw.choice([None, 1.0, 1000.0, 2.0**20, 0.001])
-        interval, tolerance = draw.randint(1, 5), draw.choice([0.0, 0.1, 0.25, 0.3, 0.5, 1.0])
+        interval, tolerance = draw.randint(1, 5), draw.choice([0.0, 0.1, 0.25, 0.3, 0.5, 0.9])
         ceiling = most or (2.0**31 if half == "cbfloat16" else 2.0**15)
         rules = Rules(init or ceiling, interval, least or 2.0**-14, ceiling, tolerance)
         options = {"min_loss_scale": least, "max_loss_scale": most, "overflow_tolerance": tolerance, "half_dtype": half}
@@ -224,7 +224,7 @@ def test_random_calls_do_what_they_do_in_cerebras_class(theirs, sequences):
             "steps_per_increase": draw.randint(1, 4),
             "min_loss_scale": draw.choice([None, 2.0**-14, 1.0, 300.0]),
             "max_loss_scale": draw.choice([None, 2.0**15, 3000.0]),
-            "overflow_tolerance": draw.choice([0.0, 0.1, 0.25, 0.3, 0.5, 1.0]),
+            "overflow_tolerance": draw.choice([0.0, 0.1, 0.25, 0.3, 0.5, 0.9]),
             "max_gradient_norm": draw.choice([None, None, 0.5]),
         }
         clipping = 1e-5 if options["max_gradient_norm"] else 0  # theirs rounds the coefficient to float32 twice
@@ -362,6 +362,8 @@ def test_gradients_of_several_losses_may_be_accumulated():
         ({"init_scale": 2.0**20, "half_dtype": "cb16"}, 2.0**20),
         ({"initial_loss_scale": 64.0}, 64.0),
         ({"max_loss_scale": 128.0}, 128.0),
+        ({"max_loss_scale": 2.0**20}, 2.0**15),
+        ({"max_loss_scale": 2.0**40, "half_dtype": "cb16"}, 2.0**31),
     ],
 )
 def test_the_first_scale(options, scale):
@@ -396,6 +398,7 @@ def test_a_static_scale_checks_nothing(given, scale):
     [
         (lambda: dynamic(min_loss_scale=2.0**-15), ValueError, "min_loss_scale"),
         (lambda: dynamic(overflow_tolerance=-0.1), ValueError, "overflow_tolerance"),
+        (lambda: dynamic(overflow_tolerance=1.0), ValueError, "below 1"),
         (lambda: dynamic(init_scale=1.0, initial_loss_scale=2.0), TypeError, "one number"),
         (lambda: dynamic(min_loss_scale=4.0, max_loss_scale=2.0), ValueError, "min_scale"),
         (lambda: dynamic(half_dtype="float32"), ValueError, "half_dtype"),

@@ -960,3 +960,23 @@ def test_repr_tells_scale_and_rules():
     assert repr(scaler) == shown
     scaler.scale(torch.ones(()))
     assert repr(scaler) == shown
+
+
+def test_a_checkpoint_of_ours_is_found_whole_wherever_it_lies():
+    saved = GradScaler("cpu", policy="recommended", init_scale=1024.0, growth_interval=7)
+    saved.scale(torch.ones(()))
+    saved.update(2048.0)
+    whole = {"model": {}, "scaler": saved.state_dict()}
+    loaded = GradScaler("cpu")
+    assert loaded.load_state_dict(whole) == []
+    assert loaded.state_dict() == whole["scaler"]
+    for checkpoint in whole, whole["scaler"]:
+        host = gradscaler.Scaler("none")
+        host.load_state_dict(checkpoint)
+        assert not [note for note in host.notes if "not among" in note]
+        assert (host.policy.max_scale, host.policy.stall_limit, host.loss_scale) == (2.0**24, 10, 2048.0)
+    both = {"first": saved.state_dict(), "second": loaded.state_dict() | {"scale": 4.0}}
+    with pytest.raises(ValueError, match="'first', 'second': say which by prefix"):
+        GradScaler("cpu").load_state_dict(both)
+    loaded.load_state_dict(both, prefix="second")
+    assert loaded.get_scale() == 4.0 and loaded.state_dict()["growth_interval"] == 7

@@ -1116,7 +1116,12 @@ class GradScaler(torch.amp.GradScaler):
             policy, state = Policy.from_buffer_copy(other.policy), other.state
         else:
             try:
-                notes = _checkpoints.read(_checkpoints.rows_of(state_dict), policy, state, format, prefix)
+                rows = _checkpoints.rows_of(state_dict)
+                whole = _checkpoints.of_our_torchs(rows, prefix) if format in (None, "torch") else None
+                if whole is not None:
+                    (policy, state), notes = _of_torch(whole, policy), []
+                else:
+                    notes = _checkpoints.read(rows, policy, state, format, prefix)
             except c.Error as error:
                 if own:
                     raise KeyError(f"state_dict has no {missing[0]!r}, and is of no other format: {error}") from None
