@@ -568,3 +568,43 @@ def test_the_copy_of_a_policy_is_not_assigned_to():
 def test_a_report_is_neither_true_nor_false():
     with pytest.raises(TypeError, match="report.overflow"):
         bool(Scaler().unscale([jnp.ones(2)])[1])
+
+
+@pytest.mark.parametrize("options", [{}, {"clip_value": 5.0}, {"dtype": jnp.float16}], ids=["plain", "clip", "narrow"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_unscaled_gradients_are_differentiated_once_more(way, options, compiled):
+    scaler = Scaler("static", init_scale=4.0)
+
+    def loss(p):
+        return (2 * p**3).sum()
+
+    def penalty(p, scaler):
+        grads, report = scaler.unscale(jax.grad(lambda p: scaler.scale(loss(p)))(p), **options)
+        return (grads.astype(jnp.float32) ** 2).sum(), scaler.update(report)
+
+    def expected(p):
+        grads = jax.grad(loss)(p)
+        return (jnp.clip(grads, -5, 5) ** 2 if "clip_value" in options else grads**2).sum()
+
+    second = jax.jit(jax.grad(penalty, has_aux=True)) if compiled else jax.grad(penalty, has_aux=True)
+    found, moved = second(jnp.array([0.5, 2.0]), scaler)
+    assert found.tolist() == jax.grad(expected)(jnp.array([0.5, 2.0])).tolist()
+    assert float(moved.loss_scale) == 4.0
+
+
+def test_a_step_of_a_scaler_may_be_an_inner_one(way):
+    """As in MAML: the outer gradient goes through what the inner step made of parameters."""
+
+    def adapted(p):
+        result = Scaler("static", init_scale=4.0).value_and_grad(lambda q: (q**2).sum())(p)
+        return ((p - 0.25 * result.grad) ** 2).sum()
+
+    assert jax.grad(adapted)(jnp.array([1.0, -2.0])).tolist() == [0.5, -1.0]
+
+
+def test_max_norm_is_refused_where_it_is_differentiated(way):
+    def clipped(p):
+        return Scaler("static").unscale(p, max_norm=1.0)[0].sum()
+
+    with pytest.raises(NotImplementedError, match="max_norm is not differentiated"):
+        jax.grad(clipped)(jnp.ones(2))

@@ -67,6 +67,7 @@ class Call:
     summands: bool = False
     names: tuple[str, ...] = ()
     in_place: bool = False
+    is_clipped: bool = False  # by max_norm, which is in the factor
 
 
 @functools.lru_cache(maxsize=256)
@@ -77,7 +78,8 @@ def policy_of(data: bytes) -> Policy:
 def run(call: Call, *operands: Any) -> Any:
     """The results of a call on arrays: traced into the caller's program, or compiled by itself."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(operands)):
-        return _run(dataclasses.replace(call, in_place=True), *operands)
+        call = dataclasses.replace(call, in_place=True)
+        return _differentiable(call, *operands) if call.operation in _ON_TENSORS else _run(call, *operands)
     return _compiled(call, _xla.why_not(jax.default_backend()), *operands)
 
 
@@ -107,6 +109,27 @@ def _run(call: Call, *operands: Any) -> Any:
     }:  # no program here is for another platform: the other way is not traced
         return handled(platform, *operands)
     return _xla.choose(handled, None if lacks else in_jnp, *operands)
+
+
+_ON_TENSORS = ("unscale", "scale", "accumulate", "check")
+_differentiable = jax.custom_jvp(_run, nondiff_argnums=(0,))
+
+
+@_differentiable.defjvp
+def _tangents(call: Call, primals: Any, tangents: Any) -> Any:
+    """How gradients move with those that went in, by jax.numpy; reports and states are whole numbers, which do not."""
+    leaves, factor, out, _ = primals
+    if call.max_norm is not None or call.is_clipped:
+        raise NotImplementedError("max_norm is not differentiated: clip what unscale returns, as optax's functions do")
+    results = _differentiable(call, *primals)
+    written = dataclasses.replace(call, policy=None, want=0, each=False, histogram=False)
+    _, moved = jax.jvp(
+        lambda leaves, out: _in_jnp(written, None, leaves, factor, out, None)[0],
+        (leaves, out),
+        (tangents[0], tangents[2]),
+    )
+    still = jax.tree.map(lambda words: np.zeros(words.shape, jax.dtypes.float0), results[1:])
+    return results, (jax.tree.unflatten(jax.tree.structure(results[0]), jax.tree.leaves(moved)), *still)
 
 
 def _handled(call: Call, policy: Policy | None, platform: str, *operands: Any) -> Any:

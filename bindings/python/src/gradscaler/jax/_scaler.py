@@ -614,7 +614,7 @@ class Scaler:
             words = self._gathered(axis_name, words, usable)
             clipped = _call.run(Call("clip", max_norm=call.max_norm), factor, words)
             factor = jnp.where(clipped.any(), clipped, factor)  # not where the norm is that of an overflow
-            write = dataclasses.replace(call, want=0, max_norm=None, each=False, histogram=False)
+            write = dataclasses.replace(call, want=0, max_norm=None, each=False, histogram=False, is_clipped=True)
             leaves = _call.run(write, leaves, factor, out, None)[0]
             return leaves, words, rows, bins
         leaves, words, rows, bins, _ = _call.run(call, leaves, factor, out, None)
