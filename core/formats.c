@@ -905,6 +905,10 @@ static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *
         return set(r, row->field,
                    is_text(e, "growth") ? GSC_RESET_ON_GROWTH : GSC_RESET_ON_GOOD_STEP, entry, err);
     }
+    const bool is_switch = row->as == SWITCH || row->as == CONSECUTIVE || row->as == IS_DYNAMIC ||
+                           row->as == IS_ON || row->as == IS_OFF || row->as == OFF;
+    if (e->kind == GSC_ENTRY_BOOLEAN && row->field >= POLICY_FIELDS && !is_switch)
+        return fail_at(r, entry, NAN, NAN, "a number, and no boolean", err);
     if (text || (!number && row->field >= POLICY_FIELDS) || isnan(x))
         return fail_at(r, entry, NAN, NAN, "a number", err);
     if (!number && is_unset(row)) {

@@ -189,7 +189,7 @@ static void measure(gsc_worker *w, const gsc_block *b, view v, bool bad, void *s
 static GSC_NOINLINE void judge(gsc_worker *w, const gsc_block *b, const void *source,
                                const void *to, uint64_t most, double *wide)
 {
-    double scratch[GSC_BLOCK];
+    double scratch[GSC_BLOCK / 2]; /* floats, or the larger parts of complex numbers */
     const gsc_plan *plan = w->plan;
     const uint32_t want = w->pass->want;
     const bool bad = plan->safe ? most >= plan->safe : gsc_is_bad(plan, most);

@@ -230,6 +230,13 @@ inline uint64_t encode(const Dtype &d, double x)
     return nearest(d, x);
 }
 
+/* The largest value of a dtype that is not above the clamp. */
+inline double limit_of(const Dtype &to, double clamp)
+{
+    const uint64_t nearest = std::min(encode(to, clamp), to.infinity() - 1);
+    return decode(to, nearest - (decode(to, nearest) > clamp ? 1 : 0));
+}
+
 /* A NaN in another dtype: quiet, sign and upper payload kept. */
 inline uint64_t convert_nan(const Dtype &from, const Dtype &to, uint64_t bits)
 {

@@ -308,13 +308,6 @@ struct Expected {
 
 constexpr uint64_t serial = 7; /* of the factors here */
 
-/* The largest value of a dtype that is not above the clamp. */
-double limit_of(const Dtype &to, double clamp)
-{
-    const uint64_t nearest = std::min(encode(to, clamp), to.infinity() - 1);
-    return decode(to, nearest - (decode(to, nearest) > clamp));
-}
-
 /* Outputs, and everything that can be asked for. */
 Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double multiplier,
                   double clamp = 0)
@@ -1608,13 +1601,13 @@ size_t stack_of(const std::function<void()> &body)
     return stack.size() - free;
 }
 
-TEST_CASE("a call needs no more stack than the header says", "[tensors]")
+TEST_CASE("a call needs less stack than the header says, whatever the compiler", "[tensors]")
 {
-    const size_t start = stack_of([] {}) + 4096; // of the thread itself
-#if defined(GSC_SANITIZED)                       // whose kernels are calls with frames of their own
+    const size_t start = stack_of([] {}); // of the thread itself
+#if defined(GSC_SANITIZED)                // whose kernels are calls with frames of their own
     const size_t most = 160 << 10;
 #else
-    const size_t most = 120 << 10;
+    const size_t most = 112 << 10; // of 120: the linker takes some at the first call
 #endif
     Tensors in;
     for (const Dtype &d : {f32, f32, f64})

@@ -242,9 +242,10 @@ class Translator:
         guard, opcode, rest = re.fullmatch(r"(?:@(!?%\w+) )?([\w.]+) ?(.*);", text).groups()
         operands = [o.strip() for o in re.split(r",(?![^{(]*[})])", rest)] if rest else []
         function = self.function
-        if opcode == "mov.b32" and "{" in operands[1]:
-            low, high = (self.value(o.strip(), "b16") for o in operands[1].strip("{}").split(","))
-            c = f"{function.register(operands[0], 32)} = (u32){low} | (u32){high} << 16;"
+        if opcode in ("mov.b32", "mov.b64") and "{" in operands[1]:
+            width = int(opcode[-2:])
+            low, high = (self.value(o.strip(), f"b{width // 2}") for o in operands[1].strip("{}").split(","))
+            c = f"{function.register(operands[0], width)} = (u{width}){low} | (u{width}){high} << {width // 2};"
         elif opcode == "mov.b32" and "{" in operands[0]:
             low, high = (function.register(o.strip(), 16) for o in operands[0].strip("{}").split(","))
             word = self.value(operands[1], "b32")

@@ -283,7 +283,7 @@ class Numbers {
         : call(c), e(entry), from(real(e.in)), to(real(e.out)),
           in_float(from.dtype != GSC_F64 && std::isnormal(static_cast<float>(c.multiplier()))),
           multiplier(in_float ? static_cast<float>(c.multiplier()) : c.multiplier()),
-          limit(in_float ? static_cast<float>(c.clamp) : c.clamp)
+          limit(c.clamp != 0 ? limit_of(to, c.clamp) : 0)
     {
     }
     const Call &call;
@@ -524,6 +524,8 @@ Call random_call(Source &source, bool large)
         e.data = random_data(e.in, e.count, good && !source.one_in(4), source);
         e.before = random_data(e.out, e.count, good, source);
         bytes += e.data.size();
+        if (c.clamp != 0 && limit_of(real(e.out), c.clamp) == 0) /* which is refused */
+            c.clamp = 1;
         c.entries.push_back(std::move(e));
     }
     return c;

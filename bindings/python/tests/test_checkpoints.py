@@ -323,6 +323,23 @@ def test_a_decimal_is_a_number():
     assert scaler.loss_scale == 8.0
 
 
+def test_a_boolean_is_no_count():
+    with pytest.raises(Error, match="state\\['_growth_tracker'\\] is .*a number, and no boolean"):
+        Scaler("torch").load_state_dict(torch_state(_growth_tracker=True))
+
+
+def test_an_object_with_slots_has_attributes():
+    class Slotted:
+        __slots__ = ("__weakref__", "_growth_tracker", "backoff_factor", "growth_factor", "growth_interval", "scale")
+
+    slotted = Slotted()
+    for name, value in torch_state(scale=8.0).items():
+        setattr(slotted, name, value)
+    scaler = Scaler("torch")
+    scaler.load_state_dict({"scaler": slotted})
+    assert scaler.loss_scale == 8.0
+
+
 @pytest.mark.parametrize("nan", ["NaN", "sNaN"])
 def test_a_decimal_nan_is_refused_by_its_key(nan):
     with pytest.raises(Error, match="state\\['scale'\\] is nan"):

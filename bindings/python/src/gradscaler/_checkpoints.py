@@ -135,7 +135,13 @@ def _branches(value: Any) -> Mapping[Any, Any] | None:
         return _branches(value.state_dict())
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return getattr(value, "__dict__", None)
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if name[:2] != "__"]
+    attributes = getattr(value, "__dict__", None)
+    return (
+        attributes
+        if not slots
+        else {name: getattr(value, name) for name in slots if hasattr(value, name)} | (attributes or {})
+    )
 
 
 def _tree(tree: Any, what: str) -> Any:
@@ -321,7 +327,8 @@ def _entry(key: bytes, value: Any) -> _structs.Entry:
     if isinstance(value, str | _Unread):
         text = str(value).encode(errors="replace")[:_TEXT].decode(errors="ignore").encode().partition(b"\0")[0]
         return _structs.Entry(key=key, kind=EntryKind.TEXT, text=text)
-    return _structs.Entry(key=key, kind=EntryKind.NUMBER, value=float(value))
+    kind = EntryKind.BOOLEAN if isinstance(value, bool) else EntryKind.NUMBER
+    return _structs.Entry(key=key, kind=kind, value=float(value))
 
 
 def _checked(format: Any, prefix: Any) -> None:

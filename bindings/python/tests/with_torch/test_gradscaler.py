@@ -980,3 +980,9 @@ def test_a_checkpoint_of_ours_is_found_whole_wherever_it_lies():
         GradScaler("cpu").load_state_dict(both)
     loaded.load_state_dict(both, prefix="second")
     assert loaded.get_scale() == 4.0 and loaded.state_dict()["growth_interval"] == 7
+
+
+def test_a_boolean_is_no_count_of_steps():
+    state = GradScaler("cpu", init_scale=8.0).state_dict() | {"_growth_tracker": True}
+    with pytest.raises(TypeError, match="_growth_tracker'\\] is True: it must be a whole number"):
+        GradScaler("cpu").load_state_dict(state)

@@ -1194,9 +1194,11 @@ def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, St
     if not scale >= 0:
         raise ValueError(f"state_dict['scale'] is {scale}: a loss scale is a number from 0 on")
     try:
-        good = operator.index(good)
+        good = operator.index(None if isinstance(good, bool) else good)
     except TypeError:
-        raise TypeError(f"state_dict['_growth_tracker'] is {good!r}: it must be a whole number") from None
+        raise TypeError(
+            f"state_dict['_growth_tracker'] is {state_dict['_growth_tracker']!r}: it must be a whole number"
+        ) from None
     if not 0 <= good < 2**31:
         raise ValueError(f"state_dict['_growth_tracker'] is {good}: it counts steps, from 0 to {2**31 - 1}")
     return policy, _resumed(policy, scale, good, state)
