@@ -294,11 +294,13 @@ static inline int gsc_is_inverse(double scale, double inverse)
     return inverse == 1.0 / scale || fabs(scale * inverse - 1.0) < 0x1p-50;
 }
 
-/* Whether `y` is x >= 0 as a float, whatever the rounding mode was, and if it flushed. */
+/* Whether `y` is x as a float, whatever the rounding mode was, and if it flushed. */
 static inline int gsc_is_float_of(double x, float y)
 {
+    if ((double)y == x)
+        return 1; /* of a scale of -0 the inverse is -Inf */
     if (x < 0x1p-125)
-        return y >= 0 && y <= 0x1p-125f;
+        return x >= 0 && y >= 0 && y <= 0x1p-125f;
     if (x >= 0x1.fffffep127)
         return y >= 0x1.fffffep127f;
     return fabs((double)y - x) <= 0x1p-22 * x;
