@@ -133,7 +133,9 @@ defmodule Ranks do
   end
 
   defp nodes(size) do
-    {_, 0} = System.cmd("epmd", ["-daemon"])
+    # It answers a moment after `epmd -daemon` has ended.
+    epmd = "epmd -daemon; for i in $(seq 100); do epmd -names && exit; sleep 0.1; done; exit 1"
+    {_, 0} = System.cmd("sh", ["-c", epmd], stderr_to_stdout: true)
     {:ok, _} = :net_kernel.start([:"ranks_#{System.pid()}@127.0.0.1", :longnames])
     for rank <- 0..(size - 1), do: peer(rank)
   end
