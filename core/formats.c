@@ -623,7 +623,7 @@ static double get(const struct scaler *s, enum field f)
 /* The most that a field of whole numbers holds. */
 static double most_of(enum field f)
 {
-    return f == events                       ? 0x7ff
+    return f == events                       ? GSC_EVENTS
            : f == serial || f == next_serial ? 0x1p53
            : fields[f].type == U32           ? 0xffffffffp0
            : fields[f].type == U64           ? (double)MOST_U64

@@ -306,11 +306,12 @@ static inline int gsc_is_float_of(double x, float y)
     return fabs((double)y - x) <= 0x1p-22 * x;
 }
 
+#define GSC_EVENTS (2 * GSC_EVENT_CLIPPED - 1) /* all bits */
+
 /*
  * X(field, low, high, holds) for what holds of the state `s` after any update. The first ones of a
  * state whose scale alone is taken.
  */
-#define GSC_EVENTS (2 * GSC_EVENT_CLIPPED - 1) /* all */
 #define GSC_FOR_STATE_VALUES(X)                                                                    \
     X(good, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->good))                                         \
     X(steps, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->steps))                                       \

@@ -137,11 +137,9 @@ def _branches(value: Any) -> Mapping[Any, Any] | None:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if name[:2] != "__"]
     attributes = getattr(value, "__dict__", None)
-    return (
-        attributes
-        if not slots
-        else {name: getattr(value, name) for name in slots if hasattr(value, name)} | (attributes or {})
-    )
+    if not slots:
+        return attributes
+    return {name: getattr(value, name) for name in slots if hasattr(value, name)} | (attributes or {})
 
 
 def _tree(tree: Any, what: str) -> Any:

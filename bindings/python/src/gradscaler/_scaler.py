@@ -158,8 +158,8 @@ class Policy(_structs.Policy):
         >>> Policy("torch").replace(growth_interval=100).growth_interval
         100
         """
-        policy = Policy.from_buffer_copy(self)
-        vars(policy)["preset"] = self.preset
+        policy = copy.copy(self)
+        vars(policy).pop("is_copy", None)
         with _naming(policy=""):
             for name, value in fields.items():
                 policy._set(name, value)
@@ -760,7 +760,7 @@ class Scaler:
     _joined: str | None = None  # the reasons for it, with those of the scalers that were joined
 
     def __init__(self, preset: str | Policy = "recommended", *, threads: int = 1, **fields: float) -> None:
-        self.policy = Policy(preset, **fields) if not isinstance(preset, Policy) else _copied(preset, fields)
+        self.policy = Policy(preset, **fields) if not isinstance(preset, Policy) else preset.replace(**fields)
         self.preset = self.policy.preset
         warn_if_idle(self.policy)
         self._state = State()
@@ -1305,7 +1305,7 @@ class Scaler:
         torchs = _checkpoints.of_our_torchs(rows, prefix) if format in (None, "torch") else None
         if torchs is not None:
             return self._load_torchs(torchs)
-        policy, loaded = _copied(self.policy, {}), State()
+        policy, loaded = self.policy.replace(), State()
         notes = _checkpoints.read(rows, policy, loaded, format, prefix)
         return self._loaded(self.preset, policy, loaded, notes, is_fixed(self.policy) and not is_fixed(policy))
 
@@ -1384,16 +1384,6 @@ def _unhex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, State]
     with _naming(bytes=where, size=f"the size of {where}"):
         c.gsc_state_load(data, policy, state)
     return policy, state
-
-
-def _copied(policy: Policy, fields: Mapping[str, float]) -> Policy:
-    """A policy of its own, with fields replaced."""
-    copied = copy.copy(policy)
-    with _naming(policy=""):
-        for name, value in fields.items():
-            copied._set(name, value)
-        c.gsc_policy_check(copied)
-    return copied
 
 
 def rules(policy: Policy) -> dict[str, float]:

@@ -561,6 +561,9 @@ def test_the_copy_of_a_policy_is_not_assigned_to():
     changed = scaler.replace(growth_interval=3)
     assert (changed.policy.growth_interval, float(changed.loss_scale), changed.preset) == (3, 8.0, "torch")
     assert scaler.policy.growth_interval == 2000
+    host = gradscaler.Scaler(scaler.policy)  # which has rules of its own
+    host.policy.growth_interval = 3
+    assert host.policy.growth_interval == 3
     with pytest.raises(gradscaler.Error, match="growth_factor"):
         scaler.replace(growth_factor=0.5)
 

@@ -1304,7 +1304,7 @@ def _policy(policy: str | Policy | None, fields: Mapping[str, Any]) -> Policy:
         return Policy(policy or "torch", **fields)
     if not isinstance(policy, Policy):
         raise TypeError(f"policy={policy!r}: expected the name of a preset or a gradscaler.Policy")
-    return base._copied(policy, fields)
+    return policy.replace(**fields)
 
 
 def _rounded(name: str, scale: Any, policy: Policy) -> float:
