@@ -56,8 +56,8 @@ format() { # layout is decided by the formatters; and ci/test itself
   sources=$(git ls-files '*.c' '*.h' '*.cpp' '*.cu' ':!tests/abi/released/*/gradscaler.h' | grep -vxF -e include/gradscaler.h \
     -e core/layout.h -e bindings/elixir/c_src/gradscaler_nif.c)
   check clang-format clang-format --dry-run --Werror $sources
-  check ruff $python -m ruff check --quiet --config bindings/python/pyproject.toml . ci/test
-  check ruff-format $python -m ruff format --quiet --check --config bindings/python/pyproject.toml . ci/test
+  check ruff $python -m ruff check --quiet --config bindings/python/pyproject.toml . ci/test ci/lock
+  check ruff-format $python -m ruff format --quiet --check --config bindings/python/pyproject.toml . ci/test ci/lock
 }
 
 core() { # Catch2 on every instruction set of this machine
@@ -176,11 +176,8 @@ torch() { # gradscaler.torch beside torch's own class: call by call, in recipes,
 dropins() { # RoundPipe's and Cerebras' scalers: their recordings, random calls beside their own classes, threads, examples
   # The files of the scalers are read from their packages; what those need beside is not there.
   local package
-  for package in roundpipe==0.1.1 cerebras_pytorch==2.10.0; do
-    [ -e "build/venv/.has-$package" ] && continue
-    if $python -m pip install --quiet --disable-pip-version-check --no-deps "$package" 2>build/pip.log; then
-      touch "build/venv/.has-$package"
-    else
+  for package in roundpipe cerebras; do
+    if ! locked --no-deps -r ci/locks/$package.txt 2>build/pip.log; then
       grep -q 'No matching distribution' build/pip.log || { cat build/pip.log >&2; return 1; }
       say "NOT RUN: beside $package, which has no package for this Python"
     fi

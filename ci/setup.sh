@@ -53,13 +53,14 @@ packages() {
   exec {lock}>&-
 }
 
-# venv NAME...: a private virtual environment with these packages; `python` is then its interpreter.
+# venv SET...: a private virtual environment with these sets of ci/locks; `python` is then its interpreter.
 python=build/venv/bin/python
 venv() {
-  local name missing=()
+  local set missing=() files=() locks
   $python -m pip --version >/dev/null 2>&1 || { packages python3-venv; python3 -m venv --clear build/venv; }
-  for name; do
-    [ -e "build/venv/.has-$name" ] || missing+=("$name")
+  locks=$(cat ci/locks/*.txt | sha256sum)
+  for set; do
+    [ "$(cat "build/venv/.has-$set" 2>/dev/null)" = "$locks" ] || { missing+=("$set") files+=(-r "ci/locks/$set.txt"); }
   done
   [ ${#missing[@]} -eq 0 ] && return
   say "installing Python packages: ${missing[*]}"
@@ -67,23 +68,25 @@ venv() {
   exec {lock}>build/pip.lock
   flock $lock
   # Python compiles what it imports, pip all modules of torch and JAX: more than half of the time of installing them.
-  $python -m pip install --quiet --disable-pip-version-check --no-compile "${missing[@]}" || return
-  for name in "${missing[@]}"; do touch "build/venv/.has-$name"; done
+  locked --no-compile "${files[@]}" || return
+  for set in "${missing[@]}"; do echo "$locks" >"build/venv/.has-$set"; done
   exec {lock}>&-
+}
+
+# locked OPTION...: what the locks among the options hold is installed, if its hashes are right.
+locked() {
+  $python -m pip install --quiet --disable-pip-version-check --require-hashes "$@"
 }
 
 # NVIDIA's compilers, assemblers and disassembler in build/nvidia: a folder of their own, as other packages bring parts of
 # other versions.
 nvidia() {
-  local have=build/nvidia/.has-13.0.88-13.5.37
   venv
-  [ -e $have ] && return
+  cmp -s ci/locks/nvidia.txt build/nvidia/.lock && return
   say "installing NVIDIA's compiler and assemblers"
   rm -rf build/nvidia
-  $python -m pip install --quiet --disable-pip-version-check --target build/nvidia nvidia-cuda-nvcc-cu12==12.9.86 \
-    nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 \
-    nvidia-cuda-nvdisasm==13.5.37
-  touch $have
+  locked --target build/nvidia -r ci/locks/nvidia.txt
+  cp ci/locks/nvidia.txt build/nvidia/.lock
 }
 
 # The C library, built once for all bindings: GRADSCALER_LIB_DIR is what their builds call its folder.
@@ -96,7 +99,7 @@ library() {
 # Builds the Python binding from this tree into the virtual environment; again only when a source changed.
 python_binding() {
   packages python3-dev
-  venv
+  venv build
   library
   local sum
   sum=$(find core include bindings/xla bindings/python CMakeLists.txt -type f -not -path '*cache*/*' -not -path '*/tests/*' \
@@ -104,7 +107,9 @@ python_binding() {
   [ "$(cat build/venv/.gradscaler 2>/dev/null)" = "$sum" ] && return
   say "building the Python binding"
   rm -rf build/wheel
-  GRADSCALER_LIB_DIR=$PWD/build/library $python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build/wheel \
+  # The first SWIG in the path is that of the environment: Debian's is too old.
+  PATH=$PWD/build/venv/bin:$PATH GRADSCALER_LIB_DIR=$PWD/build/library $python -m pip wheel --quiet \
+    --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel \
     --config-settings=cmake.define.GSC_WERROR=ON ./bindings/python
   $python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps build/wheel/*.whl
   echo "$sum" >build/venv/.gradscaler

