@@ -217,7 +217,7 @@ clients() { # KIND
 # The gradients that the parity test replays: build/parity/steps.bin.
 recorded_steps() {
   [ -e build/parity/steps.bin ] && return
-  venv numpy scikit-learn matplotlib ml_dtypes
+  venv python
   python_binding
   mkdir -p build/parity
   say "recording 200 steps of scaled gradients"
@@ -234,7 +234,7 @@ parity() { # [--json FILE]
 # The digits as the small examples read them, 64 bytes of pixels and one of label each: build/digits.bin.
 digits() {
   [ -e build/digits.bin ] && return
-  venv scikit-learn
+  venv python
   $python -c '
 from sklearn.datasets import load_digits
 d = load_digits()
