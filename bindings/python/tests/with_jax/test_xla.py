@@ -600,8 +600,9 @@ def header_of(version):
         locked = re.search(r"^jaxlib==.*\n(    .*\n)+", lock_of(version).read_text(), re.MULTILINE)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "lock.txt").write_text(locked[0])
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--require-hashes"]
-        subprocess.run([*pip, "--python-version=3.11", "-r", folder / "lock.txt", "-d", folder], check=True)
+        options = ["--quiet", "--no-deps", "--only-binary=:all:", "--python-version=3.11", "--require-hashes"]
+        pip = [sys.executable, "-m", "pip", "download", *options, "-r", folder / "lock.txt", "-d", folder]
+        subprocess.run(pip, check=True)
         for wheel in folder.glob("*.whl"):
             zipfile.ZipFile(wheel).extract(name, folder)
             wheel.unlink()
