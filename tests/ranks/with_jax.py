@@ -77,6 +77,7 @@ def faults(rank, size, directory, port, fault, seconds, timeout):
         except Exception as error:
             log.refused(number, error)
         after = jax.tree.map(lambda a: a.addressable_data(0), scaler)
+        assert repr(scaler) == repr(after)
         log.stepped(number, bool(stepped), report.norm, float(after.loss_scale), report)
 
 

@@ -1375,12 +1375,13 @@ def policy_of(data: bytes) -> Policy:
 
 
 def _unhex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, State]:
-    """Policy and state of bytes in hexadecimal; `preset` is where the policy started, if that is known."""
+    """Policy and state of bytes in hexadecimal, after the name of the preset where the policy started, if they have it."""
     try:
-        data = bytes.fromhex(saved)
-    except (TypeError, ValueError):
+        named, _, digits = saved.rpartition(":")
+        data = bytes.fromhex(digits)
+    except (AttributeError, ValueError):
         raise ValueError(f"{where} is damaged: it is not hexadecimal") from None
-    policy, state = Policy(preset), State()
+    policy, state = Policy(named or preset), State()
     with _naming(bytes=where, size=f"the size of {where}"):
         c.gsc_state_load(data, policy, state)
     return policy, state

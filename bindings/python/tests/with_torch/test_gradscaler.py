@@ -974,7 +974,7 @@ def test_a_checkpoint_of_ours_is_found_whole_wherever_it_lies():
         host = gradscaler.Scaler("none")
         host.load_state_dict(checkpoint)
         assert not [note for note in host.notes if "not among" in note]
-        assert (host.policy.max_scale, host.policy.stall_limit, host.loss_scale) == (2.0**24, 10, 2048.0)
+        assert (host.preset, host.policy.growth_interval, host.loss_scale) == ("recommended", 7, 2048.0)
     both = {"first": saved.state_dict(), "second": loaded.state_dict() | {"scale": 4.0}}
     with pytest.raises(ValueError, match="'first', 'second': say which by prefix"):
         GradScaler("cpu").load_state_dict(both)

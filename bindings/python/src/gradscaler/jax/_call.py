@@ -5,15 +5,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.backend import backends
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from .. import _structs
 from .._scaler import Policy
+from .._structs import Want
 from . import _plain, _xla
 
 
@@ -85,7 +93,7 @@ def run(call: Call, *operands: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _compiled(call: Call, why_not: str | None, *operands: Any) -> Any:
-    return _run(call, *operands)
+    return _on_tensors(call, *operands) if call.operation in _ON_TENSORS else _run(call, *operands)
 
 
 def _run(call: Call, *operands: Any) -> Any:
@@ -112,7 +120,111 @@ def _run(call: Call, *operands: Any) -> Any:
 
 
 _ON_TENSORS = ("unscale", "scale", "accumulate", "check")
-_differentiable = jax.custom_jvp(_run, nondiff_argnums=(0,))
+
+
+def _on_tensors(call: Call, *operands: Any) -> Any:
+    """Where the program spreads gradients over devices, each works on its part, if it need not know of histograms."""
+    if jax.device_count() == 1 or call.histogram or not call.names or not hasattr(jax.sharding, "get_abstract_mesh"):
+        return _run(call, *operands)
+    here = jax.sharding.get_abstract_mesh()
+    if here.manual_axes:
+        return _run(call, *operands)
+    spread = custom_partitioning(jax.jit(functools.partial(_run, call)))  # jit keeps what a trace closes over
+    partition = functools.partial(_partition, call)
+    spread.def_partition(partition, lambda *known: partition(*known)[2], sharding_rule=functools.partial(_rule, call))
+    spread = jax.custom_batching.sequential_vmap(spread)
+    if not getattr(here, "explicit_axes", ()):
+        return spread(*operands)
+    leaves, _, out, state = operands
+    written = [] if call.operation == "check" else [jax.typeof(leaf).sharding.spec for leaf in out or leaves]
+    whole = PartitionSpec()
+    results = written, whole, whole if call.each else None, None, None if state is None else whole
+    return jax.sharding.auto_axes(spread, axes=here.explicit_axes, out_sharding=results)(*operands)
+
+
+def _rule(call: Call, mesh: Any, operands: Sequence[Any], results: Sequence[Any]) -> str:
+    """A result is spread as its gradient; to the compiler structs are unrelated to them."""
+    count = len(call.names)
+    sums = range(count + 1, 2 * count + 1) if call.operation == "accumulate" else ()
+
+    def dimensions(kind: Any, name: str) -> str:
+        return " ".join(f"{name}_{k}" for k in range(len(kind.shape)))
+
+    def given(i: int) -> str:
+        return f"g{i}" if i < count else f"g{i - count - 1}" if i in sums else f"s{i}"
+
+    def made(i: int) -> str:
+        return f"g{i}" if i < count and call.operation != "check" else f"r{i}"
+
+    sides = (operands, given), (results, made)
+    return "->".join(",".join(dimensions(kind, name(i)) for i, kind in enumerate(kinds)) for kinds, name in sides)
+
+
+def _partition(call: Call, mesh: Any, operands: Any, results: Any) -> Any:
+    """What each device does with its part; dimensions that cannot be divided evenly are gathered."""
+    named = not mesh.empty
+    if not named:  # everything is gathered
+        mesh = Mesh(sorted(operands[0][0].sharding.device_set, key=lambda device: device.id), "device")
+    axes = [_even(mesh, leaf) if named else [()] * len(leaf.shape) for leaf in operands[0]]
+    whole = NamedSharding(mesh, PartitionSpec())
+    placed = [NamedSharding(mesh, PartitionSpec(*each)) for each in axes]
+
+    def shardings(tree: Any) -> Any:
+        return placed[: len(tree)] if isinstance(tree, list) else None if tree is None else whole
+
+    return mesh, functools.partial(_part, call, mesh, axes), tuple(map(shardings, results)), tuple(map(shardings, operands))
+
+
+def _even(mesh: Any, leaf: Any) -> list[tuple[str, ...]]:
+    """The axes of the mesh over which each dimension is spread."""
+    spread = []
+    for size, axes in zip(leaf.shape, leaf.sharding.spec, strict=True):
+        axes = () if axes is None else axes if isinstance(axes, tuple) else (axes,)
+        spread.append(axes if size % math.prod(mesh.shape[axis] for axis in axes) == 0 else ())
+    return spread
+
+
+def _part(call: Call, mesh: Any, spread: Sequence[Any], leaves: Any, factor: Any, out: Any, state: Any) -> Any:
+    axes = mesh.axis_names
+    merge = functools.partial(_run, Call("merge", policy=call.policy))
+    # Of a gradient that several devices have, one counts.
+    first = {axis: lax.axis_index(axis) == 0 for axis in axes}
+    counts = []
+    for dimensions in spread:
+        others = set(axes).difference(*dimensions)
+        counts.append(functools.reduce(operator.and_, (first[axis] for axis in others), jnp.bool_(True)))
+    counts = jnp.stack(counts)[:, None]
+
+    def merged(words: jax.Array, rows: jax.Array) -> tuple:
+        rows = jnp.where(counts, rows, 0).at[:, _FIRST_RANK].set(lax.axis_index(axes).astype(jnp.uint32) + 1)
+        words = merge(lax.all_gather(merge(rows), axes))
+        return words, lax.map(merge, lax.all_gather(rows, axes, axis=1)) if call.each else None
+
+    alone = dataclasses.replace(call, each=True)
+    leaves, words, rows, bins = over(_run, alone, leaves, factor, out, merged)
+    new = None if state is None else _run(Call("update", policy=call.policy), state, words)
+    return leaves, words, rows, bins, new
+
+
+_FIRST_RANK = _structs.Report.first_rank.offset // 4
+
+
+def over(do: Callable, call: Call, leaves: Any, factor: Any, out: Any, merged: Callable) -> tuple:
+    """A call on one device's part, whose reports `merged` makes those of all: (leaves, report, each, histogram)."""
+    if call.max_norm is None:
+        leaves, words, rows, bins, _ = do(call, leaves, factor, out, None)
+        return leaves, *merged(words, rows), bins
+    # What to divide by is known when all have been seen.
+    seen = dataclasses.replace(call, operation="check", want=call.want | int(Want.NORM), max_norm=None, clip_value=None)
+    _, words, rows, bins, _ = do(seen, leaves, factor, None, None)
+    words, rows = merged(words, rows)
+    clipped = _run(Call("clip", max_norm=call.max_norm), factor, words)
+    factor = jnp.where(clipped.any(), clipped, factor)  # not where the norm is that of an overflow
+    write = dataclasses.replace(call, want=0, max_norm=None, each=False, histogram=False, is_clipped=True)
+    return do(write, leaves, factor, out, None)[0], words, rows, bins
+
+
+_differentiable = jax.custom_jvp(_on_tensors, nondiff_argnums=(0,))
 
 
 @_differentiable.defjvp

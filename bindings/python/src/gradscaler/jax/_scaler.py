@@ -48,7 +48,9 @@ def _is_one(array: Any, words: int) -> bool:
     """Whether these are the bytes of one struct, which can be read now."""
     if not _is_concrete(array) or array.shape != (words,) or array.dtype != np.uint32:
         return False
-    return not (isinstance(array, jax.Array) and (array.is_deleted() or not array.is_fully_addressable))
+    if isinstance(array, np.ndarray):
+        return True
+    return not array.is_deleted() and (array.is_fully_addressable or array.is_fully_replicated)
 
 
 def _refuse_batch(array: Any) -> None:
@@ -605,20 +607,11 @@ class Scaler:
         told by the report instead.
         """
         usable = _plain._usable(factor)
-        factor = jnp.where(usable, factor, _ONE)
-        if call.max_norm is not None:  # what to divide by is known when all have been seen
-            seen = dataclasses.replace(
-                call, operation="check", want=call.want | int(Want.NORM), max_norm=None, clip_value=None
-            )
-            _, words, rows, bins, _ = _call.run(seen, leaves, factor, None, None)
-            words = self._gathered(axis_name, words, usable)
-            clipped = _call.run(Call("clip", max_norm=call.max_norm), factor, words)
-            factor = jnp.where(clipped.any(), clipped, factor)  # not where the norm is that of an overflow
-            write = dataclasses.replace(call, want=0, max_norm=None, each=False, histogram=False, is_clipped=True)
-            leaves = _call.run(write, leaves, factor, out, None)[0]
-            return leaves, words, rows, bins
-        leaves, words, rows, bins, _ = _call.run(call, leaves, factor, out, None)
-        return leaves, self._gathered(axis_name, words, usable), rows, bins
+
+        def merged(words: jax.Array, rows: jax.Array) -> tuple:
+            return self._gathered(axis_name, words, usable), rows
+
+        return _call.over(_call.run, call, leaves, jnp.where(usable, factor, _ONE), out, merged)
 
     def _gathered(self, axis_name: Any, words: jax.Array, usable: jax.Array) -> jax.Array:
         """All devices' reports, merged in rank order, if their states agree."""

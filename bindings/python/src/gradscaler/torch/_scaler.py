@@ -1079,7 +1079,7 @@ class GradScaler(torch.amp.GradScaler):
             state = other.state_dict(format, prefix=prefix)
             self.notes = other.notes
         elif self._enabled and self._policy.differences("torch").keys() - set(_NUMBERS):
-            state["gradscaler"] = c.gsc_state_save(self._policy, current).hex()
+            state["gradscaler"] = f"{self._policy.preset}:{c.gsc_state_save(self._policy, current).hex()}"
         return state
 
     def load_state_dict(

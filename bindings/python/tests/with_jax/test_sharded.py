@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: MIT
+"""Gradients that plain jit spreads over devices, as FSDP has them: they stay there, and the report is of all of them."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import gradscaler
+from gradscaler import Want
+from gradscaler.jax import Scaler, all_finite
+
+P = PartitionSpec
+SPECS = {"bias": P(), "columns": P(None, "model"), "rows": P("data"), "whole": P(("data", "model"), None)}
+SHAPES = {"bias": (3,), "columns": (5, 64), "rows": (256, 16), "whole": (512, 33)}
+RNG = np.random.default_rng(0)
+GRADS = {name: (1024 * RNG.standard_normal(shape)).astype(np.float32) for name, shape in SHAPES.items()}
+TRUE = {name: grad / 1024 for name, grad in GRADS.items()}
+WANT = Want.NORM | Want.AMAX
+
+
+@pytest.fixture(params=[AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+def mesh(request):
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(request.param,) * 2)
+    with jax.set_mesh(mesh):
+        yield mesh
+
+
+def spread(mesh, grads):
+    return {name: jax.device_put(grad, NamedSharding(mesh, SPECS[name])) for name, grad in grads.items()}
+
+
+def scaler(preset="static"):
+    return Scaler(preset, init_scale=1024.0)
+
+
+def assert_same(ours, theirs):
+    ours = ours.to_host()
+    for name in ("overflow", "nan_count", "inf_count", "elements", "amax"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    np.testing.assert_allclose(ours.norm, theirs.norm, 1e-6)  # summed in another order
+
+
+def of_host(grads, each=False):
+    return gradscaler.Scaler("static", init_scale=1024.0).check(list(grads.values()), want=WANT, each=each)
+
+
+def moved(compiled):
+    """Bytes of the largest result of a collective."""
+    results = re.findall(r"= (.*?) (?:all-\w+|collective-\w+|reduce-scatter)\(", compiled.as_text())
+    shapes = re.findall(r"[a-z](\d*)\[([\d,]*)\]", " ".join(results))
+    return max(int(bits or 8) // 8 * int(np.prod([int(n) for n in dims.split(",") if n])) for bits, dims in shapes)
+
+
+CLIPPED = 0.5 / float(np.sqrt(sum((grad.astype(np.float64) ** 2).sum() for grad in TRUE.values())))
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ({}, lambda grad: grad),
+        ({"max_norm": 0.5}, lambda grad: grad * CLIPPED),
+        ({"clip_value": 0.1}, lambda grad: grad.clip(-0.1, 0.1)),
+    ],
+    ids=["plain", "max_norm", "clip_value"],
+)
+def test_gradients_stay_where_they_are(way, mesh, options, expected):
+    grads = spread(mesh, GRADS)
+    step = jax.jit(lambda scaler, grads: scaler.step(grads, want=WANT, **options))
+    results, report, after = step(scaler(), grads)
+    for name, result in results.items():
+        np.testing.assert_allclose(result, expected(TRUE[name]), 1e-5)
+        assert result.sharding.is_equivalent_to(grads[name].sharding, result.ndim), name
+    assert_same(report, of_host(GRADS))
+    assert after.to_host().state.steps == 1
+    assert moved(step.lower(scaler(), grads).compile()) <= 4 * 192
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_what_is_not_finite_is_counted_once(way, mesh, name):
+    poisoned = {key: grad.copy() for key, grad in GRADS.items()}
+    poisoned[name].flat[-1] = np.nan
+    poisoned[name].flat[-2] = -np.inf
+    grads = spread(mesh, poisoned)
+    _, report, after = jax.jit(lambda scaler, grads: scaler.step(grads, want=WANT, each=True))(scaler("torch"), grads)
+    theirs = of_host(poisoned, each=True)
+    assert_same(report, theirs)
+    assert (float(after.loss_scale), bool(after.skip)) == (512.0, True)
+    for one, other in zip(report.each.values(), theirs.each.values(), strict=True):
+        assert_same(one, other)
+    assert f"['{name}']" in str(report.to_host())
+
+
+def test_sums_stay_where_they_are(mesh):
+    grads, sums = spread(mesh, GRADS), spread(mesh, TRUE)
+    results, report = jax.jit(lambda scaler, grads, sums: scaler.accumulate(grads, sums, want=WANT))(
+        scaler(), grads, sums
+    )
+    for name, result in results.items():
+        np.testing.assert_allclose(result, 2 * TRUE[name], 1e-6)
+        assert result.sharding.is_equivalent_to(sums[name].sharding, result.ndim), name
+    assert_same(report, of_host(GRADS))
+
+
+def test_a_check_moves_reports_only(mesh):
+    grads = spread(mesh, GRADS)
+    finite = jax.jit(all_finite)
+    assert finite(grads) and not finite(grads | {"bias": jnp.array([1.0, jnp.nan, 1.0])})
+    assert moved(finite.lower(grads).compile()) <= 4 * 192
+
+
+def test_a_guard_decides_by_the_norm_of_all(mesh):
+    guard = Scaler("none", init_scale=1024.0, guard_norm=1e-3)
+    _, _, after = jax.jit(lambda scaler, grads: scaler.step(grads, want=WANT))(guard, spread(mesh, GRADS))
+    assert bool(after.skip)
+
+
+def test_in_a_loop_and_under_vmap(mesh):
+    grads = spread(mesh, GRADS)
+
+    def many(scaler, grads):
+        return jax.lax.scan(lambda scaler, _: (scaler.step(grads)[2], None), scaler, None, length=5)[0]
+
+    assert jax.jit(many)(scaler(), grads).to_host().state.steps == 5
+    twice = jax.jit(jax.vmap(lambda grad: scaler().unscale(grad)[0]))(jnp.stack([GRADS["rows"]] * 2))
+    np.testing.assert_array_equal(twice[1], TRUE["rows"])
+
+
+def test_a_dimension_that_does_not_divide_is_right(mesh):
+    grads = {"odd": jax.device_put(np.full((7, 2), 1024.0, np.float32), NamedSharding(mesh, P(None, "data")))}
+    results, report = jax.jit(lambda scaler, grads: scaler.unscale(grads, want=WANT))(scaler(), grads)
+    np.testing.assert_array_equal(results["odd"], np.ones((7, 2)))
+    assert report.to_host().elements == 14
+
+
+def test_a_loss_of_sharded_parameters_is_differentiated(mesh):
+    weights = spread(mesh, {"rows": TRUE["rows"]})
+    (_, finite, loss, grads) = jax.jit(lambda s, w: s.value_and_grad(lambda w: (w["rows"] ** 2).sum())(w))(
+        scaler("torch"), weights
+    )
+    assert bool(finite)
+    np.testing.assert_allclose(grads["rows"], 2 * TRUE["rows"], 1e-6)
+    assert grads["rows"].sharding.is_equivalent_to(weights["rows"].sharding, 2)
+
+
+def test_without_a_mesh_that_is_set():
+    mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+    grads = {"rows": jax.device_put(GRADS["rows"], NamedSharding(mesh, P("data")))}
+    for step in (scaler().unscale, jax.jit(lambda grads: scaler().unscale(grads))):  # eagerly, too
+        results, report = step(grads)
+        assert results["rows"].sharding.is_equivalent_to(grads["rows"].sharding, 2)
+        assert report.to_host().elements == GRADS["rows"].size
