@@ -117,7 +117,7 @@ def _number_of(array: Any) -> Any:
     """What an array of one element holds, or None."""
     with contextlib.suppress(TypeError, ValueError, RuntimeError, NotImplementedError):
         if math.prod(array.shape) == 1:
-            array = array if hasattr(array, "item") else array.numpy()
+            array = array if hasattr(array, "item") else array.numpy() if hasattr(array, "numpy") else array[()]
             number = array.item()
             return number if isinstance(number, numbers.Real) else None
     return None
@@ -351,7 +351,14 @@ def rows_of(checkpoint: Any) -> dict[Path, Any]:
     tree = _tree(checkpoint, "state")
     if not _branches(tree):
         raise ValueError("state is empty, as that of a scaler that is switched off: there is nothing to go on from")
-    return dict(pairs(tree))
+    rows = dict(pairs(tree))
+    for place in {path[:-1] for path in rows if path[-1:] == ("3",)}:
+        # Keras numbers the variables of an optimizer: its steps and learning rate, those of the scaler, the inner ones.
+        numbered = [rows.get((*place, str(i))) for i in range(6)]
+        if [type(value) for value in numbered] == [int, float] * 3:
+            rows = {path: value for path, value in rows.items() if path[:-1] != place}
+            rows[(*place, "step_counter")], rows[(*place, "dynamic_scale")] = numbered[2:4]
+    return rows
 
 
 def place_of_ours(rows: Mapping[Path, Any], prefix: str | None) -> Path | None:

@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import random
+import zipfile
 
 import peers
 import pytest
@@ -86,6 +87,27 @@ def test_a_file_of_torch_is_read_as_it_is_loaded():
     scaler = Scaler("torch")
     scaler.load_state_dict(torch.load(file))
     assert scales_of_ours(scaler, overflows(1)) == scales_of(theirs, overflows(1))
+
+
+@pytest.mark.parametrize("inner", ["SGD", "Adam"])
+def test_the_numbered_variables_that_keras_saves_are_read(inner, tmp_path):
+    keras, h5py = importlib.import_module("keras"), importlib.import_module("h5py")
+    layer = keras.Sequential([keras.layers.Dense(1)])
+    layer.build((1, 2))
+    inner = getattr(keras.optimizers, inner)()
+    layer.compile(keras.optimizers.LossScaleOptimizer(inner, initial_scale=1024.0, dynamic_growth_steps=5), "mse")
+    layer.optimizer.build(layer.trainable_variables)
+    layer.optimizer.step_counter.assign(3)
+    layer.optimizer.dynamic_scale.assign(256.0)
+    numbered = {}
+    layer.optimizer.save_own_variables(numbered)
+    layer.save(tmp_path / "model.keras")
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive, archive.open("model.weights.h5") as file:
+        for saved in numbered, h5py.File(file)["optimizer"], {"optimizer": {"vars": numbered}}:
+            scaler = Scaler("keras")
+            notes = scaler.load_state_dict(saved)
+            assert [note.field for note in notes] == ["", "growth_interval"]
+            assert (scaler.loss_scale, scaler.state.good) == (256.0, 3)
 
 
 def test_a_scaler_travels_in_the_metadata_of_safetensors(tmp_path):
