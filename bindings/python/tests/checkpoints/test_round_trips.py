@@ -106,7 +106,7 @@ def test_the_numbered_variables_that_keras_saves_are_read(inner, tmp_path):
         for saved in numbered, h5py.File(file)["optimizer"], {"optimizer": {"vars": numbered}}:
             scaler = Scaler("keras")
             notes = scaler.load_state_dict(saved)
-            assert [note.field for note in notes] == ["", "growth_interval"]
+            assert [note.field for note in notes] == ["keras", "growth_interval"]
             assert (scaler.loss_scale, scaler.state.good) == (256.0, 3)
 
 

@@ -408,6 +408,11 @@ def test_flax_saves_a_scaler_and_restores_it_as_one():
     target = {"ds": Scaler("torch", growth_interval=5), "report": Report.of(True)}
     restored = serialization.from_bytes(target, saved)
     assert restored["ds"] == scaler and not restored["report"].overflow
+    with pytest.warns(UserWarning, match="backoff_factor was 0.5 and is 0.25; growth_interval was 5 and is 2000"):
+        changed = serialization.from_bytes(target | {"ds": Scaler("torch", backoff_factor=0.25)}, saved)
+    assert (changed["ds"].policy.growth_interval, changed["ds"].loss_scale) == (2000, scaler.loss_scale)
+    before = {"state": scaler.state}  # what 0.4 saved
+    assert serialization.from_state_dict(target["ds"], before) == scaler
     with pytest.raises(ValueError, match="a Scaler has state"):
         serialization.from_state_dict(scaler, {"scale": 1.0})
 

@@ -172,7 +172,12 @@ def _partition(call: Call, mesh: Any, operands: Any, results: Any) -> Any:
     def shardings(tree: Any) -> Any:
         return placed[: len(tree)] if isinstance(tree, list) else None if tree is None else whole
 
-    return mesh, functools.partial(_part, call, mesh, axes), tuple(map(shardings, results)), tuple(map(shardings, operands))
+    return (
+        mesh,
+        functools.partial(_part, call, mesh, axes),
+        tuple(map(shardings, results)),
+        tuple(map(shardings, operands)),
+    )
 
 
 def _even(mesh: Any, leaf: Any) -> list[tuple[str, ...]]:

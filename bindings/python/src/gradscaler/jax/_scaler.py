@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from jax import lax
 
 from .. import _scaler as host
 from .. import _structs
+from .._checkpoints import told
 from .._scaler import Policy
 from .._structs import Event, Guard, Want
 from . import _call, _plain
@@ -766,10 +768,14 @@ def _tell_flax() -> None:
     _told_flax = True
 
     def to_dict(value: Any) -> dict[str, Any]:
-        return {name: getattr(value, name) for name in _saved_by_flax[type(value)]}
+        policy = {"policy": np.frombuffer(value._policy, np.uint8)} if isinstance(value, Scaler) else {}
+        return {name: getattr(value, name) for name in _saved_by_flax[type(value)]} | policy
 
     def from_dict(target: Any, state: Mapping[str, Any]) -> Any:
         names = _saved_by_flax[type(target)]
+        if isinstance(target, Scaler) and "policy" in state:
+            state = dict(state)
+            _warn_of_other_rules(target.policy, host.policy_of(np.asarray(state.pop("policy")).tobytes()))
         if set(state) != set(names):
             expected = ", ".join(names) or "nothing"
             raise ValueError(f"a {type(target).__name__} has {expected}, the checkpoint {', '.join(state)}")
@@ -783,6 +789,17 @@ def _tell_flax() -> None:
 
     for kind in _saved_by_flax:
         flax.register_serialization_state(kind, to_dict, from_dict)
+
+
+def _warn_of_other_rules(policy: Policy, saved: Policy) -> None:
+    here, there = host.rules(policy), host.rules(saved)
+    others = [
+        f"{name} was {told(name, there[name])} and is {told(name, here[name])}"
+        for name in here
+        if here[name] != there[name]
+    ]
+    if others:
+        warnings.warn(f"the checkpoint's scaler had other rules than this one: {'; '.join(others)}", stacklevel=5)
 
 
 _saved_by_flax |= {Scaler: ("state",), Report: ("words", "words_of_each", "bins")}
