@@ -1084,6 +1084,22 @@ static void note_entries(const reading *r, struct notes *notes)
     note_ignored(r, notes);
 }
 
+/* Cerebras' documentation writes 2e15 and means 2^15. */
+static void note_meant(const reading *r, struct notes *notes)
+{
+    static const struct {
+        double written;
+        int exponent;
+    } meant[] = {{2e15, 15}, {2e31, 31}, {2e-14, -14}};
+    for (enum field f = 0; f < FIELDS; f++)
+        for (size_t i = 0; i < sizeof meant / sizeof meant[0]; i++)
+            if (r->from[f] >= 0 && r->entries[r->from[f]].value == meant[i].written)
+                add_note(notes, GSC_NOTE_CHANGED, r->from[f], fields[f].name, get(&r->s, f),
+                         "\"%.64s\" is %s: if 2^%d is meant, write %s", r->entries[r->from[f]].key,
+                         DIGITS(meant[i].written), meant[i].exponent,
+                         DIGITS(ldexp(1, meant[i].exponent)));
+}
+
 /* What a policy is where nothing moves the scale: of its rules the guard's alone, which are its
  * last fields. */
 static gsc_policy fixed_at(const gsc_policy *p, double scale)
@@ -1743,8 +1759,11 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
                  "\"%.48s\" is not scaled: the scale is 1 for good; the preset guard skips "
                  "what is absurd, too",
                  bf16);
-    else
+    else {
         note_entries(&r, &list);
+        if (f->rows == cerebras)
+            note_meant(&r, &list);
+    }
     end_notes(&list);
     return GSC_OK;
 }

@@ -1067,6 +1067,19 @@ TEST_CASE("settings of each framework become fields of a policy", "[formats]")
     }
 }
 
+TEST_CASE("a number that Cerebras' documentation writes for a power of two is read with a note",
+          "[formats]")
+{
+    const Read r = settings("cerebras", entries_of("max_loss_scale 2e15 min_loss_scale 2e-14"));
+    CHECK((r.policy.max_scale == 2e15 && r.policy.min_scale == 2e-14));
+    REQUIRE(r.notes.size() == 2);
+    CHECK(r.notes[1].entry == 1);
+    CHECK(std::string(r.notes[0].message) ==
+          "\"max_loss_scale\" is 2e+15: if 2^15 is meant, write 32768");
+    CHECK(settings("cerebras", entries_of("max_loss_scale 32768")).notes.empty());
+    CHECK(settings("cerebras", {text("fp16_type", "float16")}).notes.empty());
+}
+
 TEST_CASE("words of settings", "[formats]")
 {
     CHECK(settings("cerebras", {text("loss_scale", "dynamic")}).policy.growth_interval == 2000);

@@ -1375,7 +1375,7 @@ def policy_of(data: bytes) -> Policy:
 
 
 def _unhex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, State]:
-    """Policy and state of bytes in hexadecimal, after the name of the preset where the policy started, if they have it."""
+    """Policy and state of "preset:hexadecimal"; `preset` is where the policy started if the text does not say it."""
     try:
         named, _, digits = saved.rpartition(":")
         data = bytes.fromhex(digits)

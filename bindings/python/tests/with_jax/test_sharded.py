@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Gradients that plain jit spreads over devices, as FSDP has them: they stay there, and the report is of all of them."""
+"""Gradients that plain jit spreads over devices, as FSDP has them: they stay there, and the report is of them all."""
 
 import re
 
