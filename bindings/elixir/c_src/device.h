@@ -255,17 +255,24 @@ static ERL_NIF_TERM nif_xla_register(ErlNifEnv *env, int argc, const ERL_NIF_TER
 /* ---- the library's life ---- */
 
 /*
- * The names of the resource types are this library's own: an upgrade takes over no resource, whose
- * context is run by the code that made it. The old library stays until the last of them is freed.
+ * The names of the resource types are this library's own. Another file, which an upgrade loads,
+ * takes over no resource, whose context is run by the code that made it: the old library stays
+ * until the last of them is freed. The same file loaded again is the same library, and takes over
+ * its own.
  */
 static bool open_types(ErlNifEnv *env)
 {
+    const ErlNifResourceFlags flags = ERL_NIF_RT_CREATE | ERL_NIF_RT_TAKEOVER;
     char name[64];
     snprintf(name, sizeof name, "device %p", (void *)&device_type);
-    device_type = enif_open_resource_type(env, NULL, name, free_device, ERL_NIF_RT_CREATE, NULL);
+    ErlNifResourceType *device = enif_open_resource_type(env, NULL, name, free_device, flags, NULL);
     snprintf(name, sizeof name, "memory %p", (void *)&device_type);
-    memory_type = enif_open_resource_type(env, NULL, name, free_memory, ERL_NIF_RT_CREATE, NULL);
-    return device_type && memory_type;
+    ErlNifResourceType *memory = enif_open_resource_type(env, NULL, name, free_memory, flags, NULL);
+    if (!device || !memory)
+        return false; /* and what runs goes on with its own */
+    device_type = device;
+    memory_type = memory;
+    return true;
 }
 
 /*

@@ -71,6 +71,20 @@ defmodule GradScaler.ConcurrencyTest do
            ) == shared()
   end
 
+  test "the same file is loaded again, as r of iex does, and devices go on" do
+    device = GradScaler.Device.open!({:cpu, 2})
+    tree = GradScaler.Device.put(shared(), device)
+
+    for _ <- 1..3 do
+      soft_purge(6000)
+      assert {:module, Native} = :code.load_file(Native)
+      assert GradScaler.Device.get(tree) == shared()
+    end
+
+    :code.purge(Native)
+    assert GradScaler.Device.get(GradScaler.Device.put(shared(), device)) == shared()
+  end
+
   test "a process that is killed in a dirty call harms nobody" do
     large = {:f32, :binary.copy(<<1.0::little-float-32>>, 2_000_000)}
     scaler = GradScaler.new("torch")
