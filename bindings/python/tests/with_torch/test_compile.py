@@ -243,3 +243,66 @@ def test_on_a_device_all_of_a_step_stays_there():
     assert found_inf.device.type == norm.device.type == "cuda"
     assert devices.seen == {"cuda"}
     assert not [name for name in devices.names if "local_scalar_dense" in name or "aten.item" in name]
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.5),
+    "foreach": lambda p: torch.optim.SGD(p, 0.5, momentum=0.9, foreach=True),
+    "adam": lambda p: torch.optim.Adam(p, 0.1),
+    "fused": lambda p: torch.optim.AdamW(p, 0.1, fused=True),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.1),
+}
+COMPILED = {  # of the parts of a step those that are compiled together
+    "unscale_": [["backward"], ["unscale_"], ["step"], ["update"]],
+    "unscale_ and step": [["backward"], ["unscale_", "step"], ["update"]],
+    "step": [["backward"], ["step"], ["update"]],
+    "update": [["backward"], ["unscale_"], ["step"], ["update"]],
+    "all": [["backward", "unscale_", "clip", "step", "update"]],
+    "scale": [["backward"], ["unscale_"], ["step"], ["update"]],
+}
+
+
+def trained(kind, optimizer, what, backend, starts):
+    """Parameters and scale after four steps, the third of which overflows."""
+    torch._dynamo.reset()
+    model = network()
+    optimizer = OPTIMIZERS[optimizer](model.parameters())
+    scaler = kind("cpu", init_scale=1024.0, growth_interval=2)
+    if starts:  # the scale, which is lazy, is made before anything is compiled
+        scaler.scale(torch.zeros(()))
+
+    def loss(x):
+        return scaler.scale(model(x).square().mean())
+
+    loss = torch.compile(loss, backend=backend) if what == "scale" else loss
+    parts = {
+        "backward": lambda x: loss(x).backward(),
+        "unscale_": lambda x: scaler.unscale_(optimizer),
+        "clip": lambda x: torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+        "step": lambda x: scaler.step(optimizer),
+        "update": lambda x: scaler.update(),
+    }
+
+    def run(names, x):
+        for name in names:
+            parts[name](x)
+
+    for x in batches()[2:6]:
+        optimizer.zero_grad()
+        for names in COMPILED[what]:
+            part = torch.compile(run, backend=backend) if names[0] in what or what == "all" else run
+            part(names, x)
+    return [parameter.detach().clone() for parameter in model.parameters()], scaler.get_scale()
+
+
+PROGRAMS = [("sgd", what, backend) for what in COMPILED for backend in ("eager", "aot_eager")]
+PROGRAMS += [(name, what, "aot_eager") for name in [*OPTIMIZERS][1:] for what in ("unscale_ and step", "all")]
+
+
+@pytest.mark.parametrize("starts", [True, False], ids=["started", "unstarted"])
+@pytest.mark.parametrize("optimizer, what, backend", PROGRAMS)
+def test_what_is_compiled_with_torchs_class_gives_the_same_with_ours(optimizer, what, backend, starts):
+    theirs = trained(torch.amp.GradScaler, optimizer, what, backend, starts)
+    ours = trained(GradScaler, optimizer, what, backend, starts)
+    assert theirs[1] == ours[1] == 1024.0
+    assert all(torch.equal(a, b) for a, b in zip(theirs[0], ours[0], strict=True))

@@ -27,6 +27,7 @@ from .._checkpoints import Note
 from .._scaler import Policy, Report
 from .._structs import Event, Factor, Guard, Limit, Reset, State, Status, Test, Want
 from . import _grads, _place, _ranks, _shadow
+from ._eager import eager, seen
 from ._grads import Lot, Sorted
 
 
@@ -358,7 +359,9 @@ class GradScaler(torch.amp.GradScaler):
 
     def scale(self, outputs: Any) -> Any:
         compiling = torch.compiler.is_compiling()
-        if compiling and self._enabled and self._scale is not None and isinstance(outputs, torch.Tensor):
+        if compiling and self._enabled and isinstance(outputs, torch.Tensor):
+            if self._scale is None:
+                self._begin(outputs.device)
             return outputs * self._scale.to(device=outputs.device, non_blocking=True)  # torch's own is never traced
         if self._enabled and not compiling:
             if self._losses_over:
@@ -372,6 +375,10 @@ class GradScaler(torch.amp.GradScaler):
 
     scale.__doc__ = torch.amp.GradScaler.scale.__doc__
 
+    @eager
+    def _begin(self, device: torch.device) -> None:
+        self._lazy_init_scale_growth_tracker(device)
+
     def _keep(self, losses: Any) -> None:
         """For the message of a StallError: the values of losses, without their graphs; large ones while others do."""
         if isinstance(losses, list | tuple):
@@ -383,6 +390,7 @@ class GradScaler(torch.amp.GradScaler):
                 small = type(losses) is torch.Tensor and losses.untyped_storage().nbytes() <= _SMALL
             self._losses.append(functools.partial(_itself, losses.detach()) if small else weakref.ref(losses))
 
+    @eager
     def unscale_(self, optimizer: torch.optim.Optimizer, max_norm: float | None = None) -> torch.Tensor | None:
         """Divides the gradients of the optimizer by the scale and checks them, once between two updates, as in torch.
 
@@ -737,6 +745,7 @@ class GradScaler(torch.amp.GradScaler):
             self._skipped[id(optimizer)] = list(state["found_inf_per_device"].values())
             state["found_inf_per_device"] = found
 
+    @eager
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         if not self._enabled:
             return super().step(optimizer, *args, **kwargs)
@@ -776,7 +785,7 @@ class GradScaler(torch.amp.GradScaler):
             self._guarded(optimizer, events)
         self._skipped[id(optimizer)] = skipped
         if not skipped:
-            return optimizer.step(*args, **kwargs)
+            return seen(optimizer.step, *args, **kwargs)
         if self._state is None:  # the device has been waited for
             report = self.report_of(optimizer)
             if report is not None and report.status and report.status != Status.ERROR_FACTOR:
@@ -871,6 +880,7 @@ class GradScaler(torch.amp.GradScaler):
         told = f"{done}: the norm of the gradients is {norm:.4g}, above {state.guard_threshold:.4g}{usual}"
         return told + _grown_words(reports)
 
+    @eager
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         if not self._enabled:
             return
