@@ -14,6 +14,10 @@ from torch._C._dynamo import eval_frame
 _Method = TypeVar("_Method", bound=Callable)
 
 
+_WHY = (
+    "a GradScaler's state is no part of a graph: compile without fullgraph=True, or use TensorScaler; if this is "
+    "scale(), call scaler.scale(torch.zeros(())) once before"
+)
 _here = threading.local()  # the compiler that does not see what runs now
 
 
@@ -37,6 +41,8 @@ def eager(method: _Method) -> _Method:
     @functools.wraps(method)
     def run(self: Any, *args: Any, **named: Any) -> Any:
         compiler = eval_frame.set_eval_frame(None)
+        if compiler is None:
+            return method(self, *args, **named)
         before, _here.compiler = getattr(_here, "compiler", None), compiler
         try:
             return method(self, *args, **named)
@@ -49,5 +55,5 @@ def eager(method: _Method) -> _Method:
     for each in run, seen:
         eval_frame.set_code_exec_strategy(each.__code__, strategy)
     run._torchdynamo_disable = True
-    run._torchdynamo_disable_msg = "GradScaler keeps what it found in objects of Python"
+    run._torchdynamo_disable_msg = _WHY
     return run
