@@ -103,6 +103,12 @@ def test_sums_stay_where_they_are(mesh):
         np.testing.assert_allclose(result, 2 * TRUE[name], 1e-6)
         assert result.sharding.is_equivalent_to(sums[name].sharding, result.ndim), name
     assert_same(report, of_host(GRADS))
+    poisoned = GRADS | {"whole": np.where(np.arange(512)[:, None] == 500, np.inf, GRADS["whole"])}  # on one device
+    add = jax.jit(lambda scaler, grads, sums: scaler.accumulate(grads, sums))
+    results, report = add(scaler(), spread(mesh, poisoned), sums)
+    assert report.overflow
+    for name, result in results.items():
+        np.testing.assert_array_equal(result, TRUE[name])
 
 
 def test_a_check_moves_reports_only(mesh):

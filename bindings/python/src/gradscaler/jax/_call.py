@@ -196,8 +196,9 @@ def _part(call: Call, mesh: Any, spread: Sequence[Any], leaves: Any, factor: Any
     first = {axis: lax.axis_index(axis) == 0 for axis in axes}
     counts = []
     for dimensions in spread:
-        others = set(axes).difference(*dimensions)
-        counts.append(functools.reduce(operator.and_, (first[axis] for axis in others), jnp.bool_(True)))
+        used = {axis for each in dimensions for axis in each}
+        others = (first[axis] for axis in axes if axis not in used)
+        counts.append(functools.reduce(operator.and_, others, jnp.bool_(True)))
     counts = jnp.stack(counts)[:, None]
 
     def merged(words: jax.Array, rows: jax.Array) -> tuple:
@@ -207,11 +208,13 @@ def _part(call: Call, mesh: Any, spread: Sequence[Any], leaves: Any, factor: Any
 
     alone = dataclasses.replace(call, each=True)
     leaves, words, rows, bins = over(_run, alone, leaves, factor, out, merged)
+    if call.operation == "accumulate":  # the parts of other devices are left alone, too
+        leaves = [jnp.where(words[_OVERFLOW] != 0, old, new) for old, new in zip(out, leaves, strict=True)]
     new = None if state is None else _run(Call("update", policy=call.policy), state, words)
     return leaves, words, rows, bins, new
 
 
-_FIRST_RANK = _structs.Report.first_rank.offset // 4
+_FIRST_RANK, _OVERFLOW = (getattr(_structs.Report, name).offset // 4 for name in ("first_rank", "overflow"))
 
 
 def over(do: Callable, call: Call, leaves: Any, factor: Any, out: Any, merged: Callable) -> tuple:
