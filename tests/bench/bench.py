@@ -11,7 +11,6 @@ compared with the lower quartile.
 """
 
 import argparse
-import contextlib
 import ctypes
 import json
 import mmap
@@ -503,8 +502,7 @@ def training(how):
         def call(i):
             for parameter in parameters:
                 parameter.grad = None
-            with scaler.shadow(optimizer) if how == "shadow" else contextlib.nullcontext():
-                scaler.scale(loss()).backward()
+            scaler.scale(loss()).backward()
             if how == "torch":
                 scaler.unscale_(optimizer)
                 torch.nn.utils.clip_grad_norm_(parameters, 1e9)
@@ -571,7 +569,6 @@ OPERATIONS = {  # name: competitors; ours first
     "torch's gradients": {"ours": torchs_gradients, "torch": torch_unscale},
     "GradScaler": {"ours": drop_in_step, "torch": torch_step},
     "in one call": {"ours": training("call"), "added": training("torch"), "nothing": training("")},
-    "in the shadow": {"ours": training("shadow"), "added": training("torch"), "nothing": training("")},
 }
 CASES = [  # title, lists, dtypes, operations
     ("Unscale in place", list(LISTS)[:5], (*MIXED, "f8_e4m3fn"), ("check", "check + norm")),
@@ -602,7 +599,7 @@ CASES = [  # title, lists, dtypes, operations
         ("friendly", "friendly, held", "list built"),
     ),
     ("A whole step with torch's optimizers", ("161 of 64", "GPT-2"), ("f32",), ("GradScaler",)),
-    ("Added to a training step with torch", ("small GPT",), ("f32",), ("in one call", "in the shadow")),
+    ("Added to a training step with torch", ("small GPT",), ("f32",), ("in one call",)),
     ("Unscale and update, from Python", ("MLP of 6", "161 of 64", "1,000 of 64"), ("f32",), ("torch's gradients",)),
 ]
 ASKED = {  # list, operation: against whom, and the bounds of the lower quartile, of dtypes as in ORDER
@@ -635,7 +632,6 @@ ASKED = {  # list, operation: against whom, and the bounds of the lower quartile
     ("161 of 64", "GradScaler"): ("torch", 10, None, None),
     ("GPT-2", "GradScaler"): ("torch", 2.8, None, None),
     ("small GPT", "in one call"): ("added", 0.4, None, None),
-    ("small GPT", "in the shadow"): ("added", 0.25, None, None),
     ("GPT-2", "check, 2 threads"): ("one", 1.6, 1.6, 1.6),
     ("GPT-2", "norm, 2 threads"): ("one", 1.6, 1.6, 1.6),
     ("ResNet-50", "check, 2 threads"): ("one", 1.6, 1.6, 1.6),

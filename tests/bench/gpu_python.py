@@ -12,7 +12,6 @@ A JSON is printed for each result; what is wrong is an exception, what is not th
 rehearses, `train` and `torch` do on the CPU what can be done there.
 """
 
-import contextlib
 import ctypes
 import gc
 import json
@@ -299,8 +298,7 @@ def streams(torch):
         with torch.cuda.stream(stream):
             for step in range(8):
                 optimizer.zero_grad()
-                with scaler.shadow(optimizer) if step % 2 else contextlib.nullcontext():
-                    scaler.scale(model(x).square().mean() * (float("inf") if step == 5 else 1.0)).backward()
+                scaler.scale(model(x).square().mean() * (float("inf") if step == 5 else 1.0)).backward()
                 scaler.unscale_(optimizer, max_norm=0.1)
                 scaler.step(optimizer)
                 scaler.update()
@@ -479,7 +477,7 @@ def train():
         torch.use_deterministic_algorithms(deterministic, warn_only=True)
         model = gpt2(torch, device)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
-        made = {"torch": torch.amp.GradScaler, "ours": GradScaler, "shadow": GradScaler}.get(kind)
+        made = {"torch": torch.amp.GradScaler, "ours": GradScaler}.get(kind)
         scaler = made(device, 65536.0, growth_interval=20) if made else None
         losses, warm, start = [], 2 if SHORT else 10, 0.0
         for step in range(steps + warm):
@@ -488,8 +486,7 @@ def train():
                 start = time.perf_counter()
             with torch.autocast(device, dtype=narrow):
                 loss = model(tokens[step % 8])
-            with scaler.shadow(optimizer) if kind == "shadow" else contextlib.nullcontext():
-                (scaler.scale(loss) if scaler else loss).backward()
+            (scaler.scale(loss) if scaler else loss).backward()
             if scaler is None:
                 if clip:
                     torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -498,7 +495,7 @@ def train():
                 if clip and kind == "torch":
                     scaler.unscale_(optimizer)
                     torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-                elif clip or kind == "shadow":
+                elif clip:
                     scaler.unscale_(optimizer, max_norm=clip)
                 scaler.step(optimizer)
                 scaler.update()
@@ -523,7 +520,7 @@ def train():
             assert torch.equal(ours, reference), "torch gives these losses each time, ours gives others"
     for clip in (1.0,) if SHORT else (None, 1.0):
         for fused in (True,) if SHORT else (False, True):
-            kinds, found = ["none", "torch", "ours", "shadow"], {}
+            kinds, found = ["none", "torch", "ours"], {}
             for kind in [*kinds, *reversed(kinds)]:
                 found[kind] = min(found.get(kind, 1e9), trained(kind, clip, fused)[1])
                 gc.collect()

@@ -15,7 +15,7 @@ import torch
 
 from gradscaler import Guard, Policy, Want, _cuda
 from gradscaler import _gradscaler as c
-from gradscaler.torch import GradScaler, StallError, _place, _shadow
+from gradscaler.torch import GradScaler, StallError, _place
 
 
 def standin():
@@ -67,7 +67,6 @@ def device(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(_place, "ordinal", lambda _: 0)
         patch.setattr(_place, "stream", lambda _: 0)
-        patch.setattr(_place, "on_host", lambda _: False)
         patch.setattr(_place, "hold", hold)
         patch.setattr(_place, "data", lambda tensor: (wait(), data(tensor))[1])
         yield patch
@@ -238,94 +237,3 @@ def test_what_a_graph_found_is_asked_for_after_each_replay(device):
         words[_place.OVERFLOW] = bad
         wait()
         assert (one.step_was_skipped, one.report.overflow) == (bad, bad)
-
-
-def launches():
-    class Standin(ctypes.Structure):
-        _fields_ = [("numbers", ctypes.c_int32 * 4), ("failing", ctypes.c_char_p), ("failure", ctypes.c_int32)]
-        _fields_ += [("good_calls", ctypes.c_int32), ("log", ctypes.c_char_p), ("execute", ctypes.c_void_p)]
-        _fields_ += [("counts", ctypes.c_int32 * 3), ("launches", ctypes.c_int32)]
-
-    DRIVER.standin_state.restype = ctypes.POINTER(Standin)
-    return DRIVER.standin_state()[0].launches
-
-
-class Operations(torch.utils._python_dispatch.TorchDispatchMode):
-    """The operators of torch within it."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
-        self.names.append(function.name().removeprefix("aten::").partition(".")[0])
-        return function(*arguments, **(keywords or {}))
-
-
-def shadowed(scale, overflows=()):
-    """Norms, reports and gradients of steps with a shadow."""
-    torch.manual_seed(2)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
-    optimizer = torch.optim.SGD(model.named_parameters(), lr=1e-2)
-    one, log = GradScaler("cpu", scale), []
-    for step in range(4):
-        optimizer.zero_grad()
-        with one.shadow(optimizer):
-            one.scale(model(torch.randn(5, 8)).square().mean()).backward()
-            if step in overflows:
-                model[2].bias.grad[1] = float("inf")
-        norm = one.unscale_(optimizer, max_norm=0.01)
-        wait()
-        log.append((norm.item(), one.report.bad, one.report.first_overflow, one.report.elements))
-        log.append([parameter.grad.tolist() for parameter in model.parameters() if not one.report.overflow])
-        one.step(optimizer)
-        one.update()
-        wait()
-    return log
-
-
-@pytest.mark.parametrize("scale", [1024.0, 1000.0])
-def test_a_shadow_on_a_device_has_the_bits_of_the_host(device, scale):
-    there = shadowed(scale, (1, 2))
-    device.undo()
-    assert there == shadowed(scale, (1, 2))
-
-
-def test_a_hook_launches_one_call_and_no_operator(device):
-    parameter = torch.nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.SGD([parameter], lr=1.0)
-    one = GradScaler("cpu", 3.0, want=Want.NORM)  # which a shadow always asks for
-    one.scale(torch.ones(()))
-    parameter.grad = torch.ones(3)
-    before = launches()
-    one.unscale_(optimizer)
-    of_one_call = launches() - before
-    optimizer.zero_grad()
-    one.update()
-    with one.shadow(optimizer):
-        loss, before = one.scale((parameter * 2).sum()), launches()
-        with Operations() as operations:
-            loss.backward()
-    assert launches() - before == of_one_call > 0
-    views = {"detach", "view", "slice", "select", "unbind", "alias", "empty", "as_strided"}
-    assert {name for name in operations.names if name not in views} <= {"ones_like", "mul", "expand", "sum", "clone"}
-    assert parameter.grad.tolist() == [2.0] * 3
-
-
-def test_memory_that_another_stream_uses_is_kept_for_it(device):
-    parameter, kept, streams = torch.nn.Parameter(torch.ones(3)), [], [0]
-    optimizer = torch.optim.SGD([parameter], lr=1.0)
-    device.setattr(_place, "stream", lambda _: streams[-1])
-    device.setattr(_place, "keep", lambda tensor, _: kept.append((tensor.data_ptr(), streams[-1])))
-    one = GradScaler("cpu", 3.0)
-    with one.shadow(optimizer):
-        loss = one.scale((parameter * 2).sum())
-        record = _shadow._shadows[one][optimizer].record
-        streams.append(2)  # that of a hook
-        loss.backward()
-        streams.pop()
-    factor = next(iter(record.factors.values())).data_ptr()
-    rows = next(iter(record.rooms.values()))[0].rows.data_ptr()
-    assert kept == [(rows, 2), (factor, 2)]
-    one.unscale_(optimizer)
-    assert parameter.grad.tolist() == [2.0] * 3 and one.report.elements == 3

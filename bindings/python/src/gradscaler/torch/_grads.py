@@ -43,12 +43,9 @@ class Lot:
         self.device, self.indices, self.tensors, self.held = device, indices, tensors, _place.hold(tensors, device)
         self.dtypes, self.size = c.summary(self.held)
 
-    def run(self, writes: bool, factor: Any, policy: Policy, want: int, each: torch.Tensor | None = None) -> None:
-        """`each`: where a device writes the reports of each gradient, if nothing else is asked of it."""
+    def run(self, writes: bool, factor: Any, policy: Policy, want: int) -> None:
         count, options = len(self.indices), {"policy": policy, "want": want}
-        if each is not None:
-            self.report, self.each = None, each
-        elif _place.ordinal(self.device) is None:
+        if _place.ordinal(self.device) is None:
             self.report, self.each = Report.__new__(Report), base._borrow(count)
         else:
             room = torch.empty((count + 1) * SIZE, dtype=torch.uint8, device=self.device)

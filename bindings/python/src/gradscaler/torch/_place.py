@@ -44,15 +44,6 @@ def captures(device: torch.device) -> bool:
     return number is not None and _cuda.captures(number, stream(number))
 
 
-def on_host(tensor: torch.Tensor) -> bool:
-    return tensor.is_cpu
-
-
-def keep(tensor: torch.Tensor, device: torch.device) -> None:
-    """Of another stream: its memory is nobody else's before the current one is done."""
-    tensor.record_stream(torch.cuda.current_stream(device))
-
-
 def hold(tensors: list[torch.Tensor], device: torch.device) -> Any:
     number = ordinal(device)
     return c.hold(tensors, tensors, -1 if number is None else number, _cuda.SAME_STREAM)

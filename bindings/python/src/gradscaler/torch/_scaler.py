@@ -26,7 +26,7 @@ from .. import _scaler as base
 from .._checkpoints import Note
 from .._scaler import Policy, Report
 from .._structs import Event, Factor, Guard, Limit, Reset, State, Status, Test, Want
-from . import _grads, _place, _ranks, _shadow
+from . import _grads, _place, _ranks
 from ._eager import eager, seen
 from ._grads import Lot, Sorted
 
@@ -368,10 +368,7 @@ class GradScaler(torch.amp.GradScaler):
                 self._losses_over = False
                 self._losses.clear()
             self._keep(outputs)
-        scaled = super().scale(outputs)
-        if self._enabled and self._state is None and not compiling:
-            _shadow.prepare(self)
-        return scaled
+        return super().scale(outputs)
 
     scale.__doc__ = torch.amp.GradScaler.scale.__doc__
 
@@ -414,32 +411,6 @@ class GradScaler(torch.amp.GradScaler):
         norm = self._unscaled(optimizer, state, True, max_norm)
         state["stage"] = OptState.UNSCALED
         return norm
-
-    def shadow(
-        self,
-        optimizer: torch.optim.Optimizer,
-        model: torch.nn.Module | None = None,
-        comm_hook: tuple[Any, Callable] | None = None,
-    ) -> contextlib.AbstractContextManager[None]:
-        """Divides and checks gradients while backward() produces them, which is cheaper than after it.
-
-            with scaler.shadow(optimizer):          # only around the last backward() before step()
-                scaler.scale(loss).backward()
-            norm = scaler.unscale_(optimizer, max_norm=1.0)   # may be left out, as ever; it merges what was found
-            scaler.step(optimizer)
-
-        The gradients, the report and the norm are those of unscale_ without it, bit for bit, also where backward() does
-        not reach some parameters; only a fused optimizer that steps without unscale_ divides by itself, which may
-        differ in the last bit where the scale is no power of two. Inside and after the block gradients are unscaled.
-        What is written into them there is checked by unscale_, unless torch does not count it (p.grad.data, numpy);
-        another tensor in the place of one is refused with RuntimeError. `model` is needed where there are several
-        ranks: gradients of its DistributedDataParallel are divided after they are reduced, in buckets, so all ranks
-        find the same without another collective. It takes one communication hook: give yours as
-        comm_hook=(state, hook), not to the model.
-        A second backward() between shadow() and step() would add scaled gradients to divided ones: it raises
-        RuntimeError before it does, as does a second shadow(). zero_grad() lets go of the gradients and allows both.
-        """
-        return _shadow.Block(self, optimizer, model, comm_hook)
 
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[Any, torch.Tensor]:
         self._check_scale_growth_tracker("_check_inf_per_device")
@@ -582,22 +553,12 @@ class GradScaler(torch.amp.GradScaler):
     def _run(self, lots: list[Lot], optimizer: torch.optim.Optimizer, writes: bool, fp16: bool, want: int) -> None:
         if not fp16 and any(lot.dtypes & _F16 for lot in lots):
             self._refuse_fp16(optimizer)
-        shadow = _shadow.divided(self, optimizer) if writes else None
-        if shadow is not None:
-            parameters = _with_gradients(optimizer)
-            changed = shadow.changed(parameters)
         for lot in lots:
             try:
-                factor = self._factor(lot.device)
-                if shadow is None:
-                    lot.run(writes, factor, self._policy, want)
-                else:
-                    _shadow.finish(shadow, parameters, changed, lot, factor, self._policy, want)
+                lot.run(writes, self._factor(lot.device), self._policy, want)
             except c.Error as error:
                 self._explain(error, optimizer, lot)
                 raise
-        if shadow is not None:
-            _shadow.let_go(self, shadow, optimizer)
 
     def _refuse_fp16(self, optimizer: torch.optim.Optimizer) -> None:
         grads = _grads.gradients(optimizer)
@@ -749,8 +710,6 @@ class GradScaler(torch.amp.GradScaler):
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         if not self._enabled:
             return super().step(optimizer, *args, **kwargs)
-        if _shadow.divided(self, optimizer) is not None:  # a fused optimizer would divide once more
-            self.unscale_(optimizer)
         fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         # What torch's class refuses it is left to refuse, before anything is written.
         judges = self._policy.guards and self._scale is not None and "closure" not in kwargs
