@@ -123,7 +123,7 @@ class Sorted:
 
     def _dense(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The tensor itself, or a copy that a call can take; None if torch has to multiply it."""
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type not in ("cpu", "cuda"):
+        if type(tensor) not in _place.PLAIN or tensor.device.type not in ("cpu", "cuda"):
             self.others.append(tensor)
             return None
         try:

@@ -274,6 +274,7 @@ class GradScaler(torch.amp.GradScaler):
 
     # ---- the state: its scale and its count are tensors, as in torch, the rest is behind them ----
 
+    @eager
     @torch.inference_mode(False)  # whose tensors could not be trained with
     def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
         if self._growth_tracker is not None:
@@ -361,7 +362,7 @@ class GradScaler(torch.amp.GradScaler):
         compiling = torch.compiler.is_compiling()
         if compiling and self._enabled and isinstance(outputs, torch.Tensor):
             if self._scale is None:
-                self._begin(outputs.device)
+                self._lazy_init_scale_growth_tracker(outputs.device)
             return outputs * self._scale.to(device=outputs.device, non_blocking=True)  # torch's own is never traced
         if self._enabled and not compiling:
             if self._losses_over:
@@ -371,10 +372,6 @@ class GradScaler(torch.amp.GradScaler):
         return super().scale(outputs)
 
     scale.__doc__ = torch.amp.GradScaler.scale.__doc__
-
-    @eager
-    def _begin(self, device: torch.device) -> None:
-        self._lazy_init_scale_growth_tracker(device)
 
     def _keep(self, losses: Any) -> None:
         """For the message of a StallError: the values of losses, without their graphs; large ones while others do."""
