@@ -232,7 +232,7 @@ def test_what_a_graph_found_is_asked_for_after_each_replay(device):
     one.update()
     found = one._last
     for bad in False, True, False:
-        found.found.fill_(bad)
+        found.found_inf.fill_(bad)
         words = found.report.view(torch.int32)
         words[_place.OVERFLOW] = bad
         wait()

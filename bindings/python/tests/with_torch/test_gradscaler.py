@@ -564,10 +564,10 @@ def test_of_a_loss_its_graph_is_not_kept_nor_is_a_large_one_nor_one_of_an_earlie
     alive = weakref.ref(product)
     del product
     one.scale(torch.ones(100_000))
-    assert alive() is None and [get() is None for get in one._losses] == [False, False, True]
+    assert alive() is None and [get() is None for get in one._losses._kept] == [False, False, True]
     steps(one, 0)
     one.scale(torch.zeros(()))
-    assert [get().item() for get in one._losses] == [0.0]
+    assert [get().item() for get in one._losses._kept] == [0.0]
 
 
 # ---- several optimizers ----
@@ -780,7 +780,7 @@ def test_the_librarys_own_classes_read_each_other_with_all_rules_and_counts():
     steps(one, 0, 1, 1)
     plain = gradscaler.Scaler()
     plain.load_state_dict(one.state_dict())
-    assert bytes(plain.policy) == bytes(one._policy) and bytes(plain.state) == bytes(one._read())
+    assert bytes(plain.policy) == bytes(one._policy) and bytes(plain.state) == bytes(one._current("").read())
     plain.load_state_dict(one.state_dict() | {"scale": 64.0})
     assert plain.loss_scale == 64.0 and plain.policy.min_scale == 0.5
     tensors = TensorScaler("recommended", init_scale=32.0)
@@ -895,8 +895,10 @@ def test_what_stands_for_an_optimizer_needs_groups_and_a_step_only():
 
 
 def test_a_scale_where_the_library_does_not_run_is_refused_with_what_to_use_instead():
-    with pytest.raises(NotImplementedError, match=r"not on meta: use torch\.amp\.GradScaler there"):
-        GradScaler("cpu").scale(torch.ones((), device="meta"))
+    one = GradScaler("cpu")
+    with pytest.raises(NotImplementedError, match=r"not on xpu: use torch\.amp\.GradScaler there"):
+        one._lazy_init_scale_growth_tracker("xpu")
+    assert one.scale(torch.ones((), device="meta")).is_meta
 
 
 def test_the_device_of_the_host_may_have_a_number():

@@ -11,9 +11,10 @@ import torch
 from .. import _gradscaler as c
 from .. import _scaler as base
 from .._scaler import Policy, Report
-from .._structs import Want
+from .._structs import Factor, Want
 from . import _place, _ranks
 from ._place import ABSENT, SIZE, flag, words
+from ._torch import divide
 
 _NORM = int(Want.NORM)
 
@@ -54,8 +55,8 @@ class Lot:
         function = c.gsc_unscale if writes else c.gsc_check
         function(_place.on(self.device, self.size, self.held, options), factor, self.held, options, self.report)
 
-    def let_go(self, read: bool) -> None:
-        """Of the gradients and, where it was read, of the reports of each, which the next call takes."""
+    def release(self, read: bool) -> None:
+        """Lets go of the gradients and, where it was read, of the reports of each, which the next call takes."""
         self.held = self.tensors = None
         if read and isinstance(self.each, bytearray):
             base._spare.append(self.each)
@@ -146,15 +147,21 @@ class Sorted:
         for tensor, copy in self.copies:
             tensor.copy_(copy)
 
-    def others_reports(self, inverse: torch.Tensor, scaled_by: torch.Tensor | float) -> list[torch.Tensor]:
-        """Multiplies the others by `inverse`, as torch's class does, and reports on them, where that is.
-
-        The norm is of them times `scaled_by`, if they are only checked.
-        """
+    @torch.no_grad()
+    def others_reports(self, writes: bool, factor: Any) -> list[torch.Tensor]:
+        """Multiplies the others, if it writes, by the factor's inverse, as torch's class does, and reports on them."""
+        if not self.others:
+            return []
+        if isinstance(factor, Factor):
+            inverse = torch.tensor(factor.inverse, dtype=torch.float32, device=_place.CPU)
+        else:
+            inverse = factor.view(torch.float64)[Factor.inverse.offset // 8].float()
+        scaled_by = 1.0 if writes else inverse
+        inverse = inverse if writes else torch.ones_like(inverse)
         found = []
         for tensor in self.others:
             bad = torch.zeros((), dtype=torch.float32, device=tensor.device)
-            torch._amp_foreach_non_finite_check_and_unscale_([tensor], bad, inverse.to(tensor.device))
+            divide([tensor], bad, inverse.to(tensor.device))
             values = tensor.detach()
             finite = torch.where(torch.isfinite(values), values, 0).abs().double() * scaled_by
             report = torch.zeros(SIZE, dtype=torch.uint8, device=inverse.device)

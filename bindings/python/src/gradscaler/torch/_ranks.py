@@ -51,7 +51,8 @@ def part(grad: Any, name: str) -> tuple[torch.Tensor, bool]:
     at = grad.device_mesh.get_coordinate()
     pairs = zip(at or (), grad.placements, strict=False)
     first = at is not None and all(c == 0 for c, placement in pairs if placement.is_replicate())
-    return grad._local_tensor, first
+    with torch.no_grad():  # else it is another tensor
+        return grad.to_local(), first
 
 
 def groups(mesh: Any) -> Sequence[Any]:

@@ -6,19 +6,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import ctypes
+import dataclasses
 import difflib
 import functools
 import math
 import operator
 import warnings
 import weakref
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch.amp.grad_scaler import OptState, _refresh_per_optimizer_state
-from torch.utils.weak import WeakIdKeyDictionary
 
 from .. import _checkpoints, _cuda
 from .. import _gradscaler as c
@@ -26,9 +24,12 @@ from .. import _scaler as base
 from .._checkpoints import Note
 from .._scaler import Policy, Report
 from .._structs import Event, Factor, Guard, Limit, Reset, State, Status, Test, Want
-from . import _grads, _place, _ranks
-from ._eager import eager, seen
+from . import _grads, _memory, _place, _ranks
+from ._found import Found
 from ._grads import Lot, Sorted
+from ._names import Names, at, owners, some
+from ._stall import Losses, StallError, stalled
+from ._torch import Base, OptState, eager, is_torchs, lacks_cuda, seen
 
 
 class _Float(float):
@@ -46,68 +47,27 @@ _NORM, _STOPPED = int(Want.NORM), int(Event.STOPPED)
 _STALL_LIMIT = 10
 _SKIPPED, _OUTLIER, _CLIPPED = int(Event.SKIPPED), int(Event.OUTLIER), int(Event.CLIPPED)
 _MEMORY = 0.1  # weight of a step in the usual shares of the norm
-_LOSSES = 64  # of a step that are kept, for the message of a StallError, ...
-_SMALL = 1 << 12  # ... if they have no more bytes
-_NOT_SAVED = ("_names", "_state", "_words", "_shown", "_exact", "_asked", "_last", "_looks", "_skipped", "_losses")
-_NOT_SAVED += ("_looks_over", "_losses_over", "_arrival", "_expected", "_judged", "_said", "_usual")
-_THEIRS = torch.amp.GradScaler._unscale_grads_
+_NOT_SAVED = ("_names", "_memory", "_last", "_looks", "_skipped", "_losses", "_looks_over", "_arrival", "_expected")
+_NOT_SAVED += ("_judged", "_said", "_usual")
 _NO_BACKOFF = "backoff_factor is 0: it must be above 0"  # where 0 stands for 1 / growth_factor in C
 _NO_NORM = (
     "_unscale_grads_ was replaced, or called with another inverse, so nobody has taken the norm that the guard of the "
     "policy judges by: call GradScaler's with the arguments that it was called with, or take a policy without a guard"
 )
-_CPU = _place.CPU
 _Init = TypeVar("_Init", bound=Callable)
 
 
-class StallError(RuntimeError):
-    """Training on would only skip steps. The message says what is known of the reason.
+@dataclasses.dataclass
+class _Look:
+    """What one look at the gradients of an optimizer is told."""
 
-    report: what the last gradients were like, or None
-    """
-
-    report: Report | None = None
-
-
-class _Found:
-    """What a look at the gradients of one optimizer found: a report, on a device its bytes."""
-
-    def __init__(self, report: Any, lots: list[Lot], rest: Sorted | None = None) -> None:
-        self.report, self.lots, self.rest = report, lots, rest
-        words = report if isinstance(report, torch.Tensor) else torch.frombuffer(report, dtype=torch.float32, count=1)
-        self.found = words.view(()) if words is not report else report.view(torch.float32)[0]
-        self.version = self.found._version
-        self.ruling: Mapping[Any, torch.Tensor] = {}  # found_inf by device, which others may have written since
-        self.scale: Any = 1.0  # on a device a tensor
-        self.captured = False  # in a graph, each replay of which finds anew
-        self.alike = True  # whether other ranks have parameters of the same names
-        self.seen: Report | None = None
-        self.clip: Any = None  # by which max_norm has multiplied them
-        self.whose: list = []  # as _whose() has it, if names may be asked for
-        # Shares of the norm's square: of each gradient, and what is usual.
-        self.shares: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.optimizer: Callable[[], Any] = _nothing
-
-    def read(self, names: Callable[[], list[str]]) -> Report:
-        """The report with names, for which a device is waited for."""
-        if self.seen is None or self.captured:
-            report = self.report
-            if isinstance(report, torch.Tensor):
-                report = Report.from_bytes(_place.data(report))
-            if report.overflow:
-                known = dict(count for lot in self.lots for count in lot.counts())
-                called = names()
-                report._bad = {_at(called, i): count for i, count in known.items() if count}
-                report.names = called if self.alike or report.bad else ()
-            report.scale = float(self.scale)
-            self.seen = report
-        return self.seen
-
-    def let_go(self) -> None:
-        """Of the gradients, which live as long as their parameters have them."""
-        self.rest = None
-        for lot in self.lots:
-            lot.let_go(self.seen is not None)
+    optimizer: torch.optim.Optimizer
+    state: dict[str, Any]  # torch's, of this optimizer
+    writes: bool
+    fp16: bool
+    want: int
+    memory: _memory.Host | _memory.Device
+    factor: Any
 
 
 def _older_form(init: _Init) -> _Init:
@@ -121,7 +81,7 @@ def _older_form(init: _Init) -> _Init:
     return either
 
 
-class GradScaler(torch.amp.GradScaler):
+class GradScaler(Base):
     """torch.amp.GradScaler, faster and with more to say; for gradients on the CPU and on CUDA devices.
 
     GradScaler(device="cuda", init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000,
@@ -196,9 +156,15 @@ class GradScaler(torch.amp.GradScaler):
         given = {"policy": policy, "min_scale": min_scale, "max_scale": max_scale, "hysteresis": hysteresis}
         self._given = tuple(name for name, value in given.items() if value is not None)
         self._saved: State | None = None  # counts that torch's class has no place for, until there is a _scale
-        self._names = WeakIdKeyDictionary()
+        self._names = Names()
         self._forget()
-        super().__init__(device, enabled=enabled)
+        if device == "cuda" and enabled and lacks_cuda():
+            why = (
+                "GradScaler('cuda') is disabled, as CUDA is not available: for gradients on the CPU, GradScaler('cpu')"
+            )
+            warnings.warn(why, stacklevel=3)
+            enabled = False
+        torch.amp.grad_scaler.GradScaler.__init__(self, device, enabled=enabled)
         if not self._enabled:
             return
         if fields.get("growth_factor", 2.0) <= 1.0:
@@ -224,17 +190,13 @@ class GradScaler(torch.amp.GradScaler):
 
     def _forget(self) -> None:
         """What is not saved."""
-        self._state: State | None = None  # of a scale on the CPU
-        self._words: torch.Tensor | None = None  # its bytes, or those on a device
-        self._shown: Any = None
-        self._exact = False  # whether the scale is known to be a power of two, whose inverse needs no rounding
-        self._asked: Any = None
-        self._last: _Found | None = None
+        self._memory: _memory.Host | _memory.Device | None = None  # of the state
+        self._last: Found | None = None
         # of the step that is under way, or else the last: by the id of each optimizer
-        self._looks: dict[int, _Found] = {}
+        self._looks: dict[int, Found] = {}
         self._skipped: dict[int, bool | list[torch.Tensor]] = {}
-        self._losses: deque[Callable[[], Any]] = deque(maxlen=_LOSSES)
-        self._looks_over = self._losses_over = False  # whether the next ones are of another step
+        self._losses = Losses()
+        self._looks_over = False  # whether the next one is of another step
         self._arrival: _cuda.Arrival | None = None  # the state of a device after an update before the last
         self._expected = False  # whether it is of the scale in force, and not of one from before
         self._judged: Any = None  # a policy that guards: the state after the update of the step that is under way
@@ -272,89 +234,44 @@ class GradScaler(torch.amp.GradScaler):
     def _growth_interval(self, value: int) -> None:
         self._policy.growth_interval = value
 
-    # ---- the state: its scale and its count are tensors, as in torch, the rest is behind them ----
+    # ---- the state: torch's two tensors show its scale and its count, and what others write there counts ----
 
     @eager
     @torch.inference_mode(False)  # whose tensors could not be trained with
-    def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
+    def _lazy_init_scale_growth_tracker(self, dev: torch.device | str) -> None:
         if self._growth_tracker is not None:
             raise AssertionError("_growth_tracker initialized before _scale")
+        dev = torch.device(dev)
+        if dev.type != "meta":
+            _place.ordinal(dev)  # refuses what is neither the host nor CUDA's
         state = self._start()
-        words = torch.frombuffer(state, dtype=torch.uint8)
-        self._state = state if _place.ordinal(dev) is None else None
-        self._words = words if self._state is not None else words.to(dev)
-        self._scale = self._words.view(torch.float32)[Factor.scale_f32.offset // 4]  # the factor comes first
-        self._growth_tracker = self._words.view(torch.int32)[State.good.offset // 4]
-        self._exact = _is_power(state.factor.scale)
-        self._written()
+        self._scale = torch.full((), state.factor.scale, dtype=torch.float32, device=dev)
+        self._growth_tracker = torch.full((), state.good, dtype=torch.int32, device=dev)
+        self._memory = None
 
     def _start(self) -> State:
         return _resumed(self._policy, self._init_scale, self._init_growth_tracker, self._saved)
 
-    @property
-    def _place(self) -> Any:
-        """The state as a call takes it."""
-        return self._words if self._state is None else self._state
+    def _current(self, function: str) -> _memory.Host | _memory.Device:
+        """The state, with what others have written into torch's two tensors."""
+        scale, good = self._check_scale_growth_tracker(function)
+        memory = self._memory
+        if memory is None or memory.home != scale.device:
+            state = self._start() if memory is None else memory.read()
+            with torch.inference_mode(False):
+                self._memory = memory = _memory.start(state, scale.device)
+        memory.take(self._policy, scale, good)
+        return memory
 
-    def _written(self, by_update: bool = False) -> None:
-        """Tells autograd, which may have saved the scale for a backward pass that is yet to come."""
-        self._expected = self._expected and by_update
-        torch.autograd.graph.increment_version(self._scale)
-        self._shown = self._scale, self._growth_tracker, self._scale._version
+    def _show(self) -> None:
+        with torch.no_grad():
+            self._memory.show(self._scale, self._growth_tracker)
 
-    def _check_scale_growth_tracker(self, funcname: str) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._scale is None or self._growth_tracker is None:
-            return super()._check_scale_growth_tracker(funcname)
-        scale, tracker, version = self._shown
-        if self._scale is not scale or self._growth_tracker is not tracker or scale._version != version:
-            self._adopt(scale, tracker)
-        return scale, tracker
-
-    @torch.no_grad()
-    def _adopt(self, scale: torch.Tensor, tracker: torch.Tensor) -> None:
-        """Takes over what others wrote into the two tensors, or put in their place."""
-        if self._scale is not scale:
-            scale.copy_(self._scale)
-        if self._growth_tracker is not tracker:
-            tracker.copy_(self._growth_tracker)
-        self._scale, self._growth_tracker, self._exact = scale, tracker, False
-        self._words.view(torch.float64)[Factor.scale.offset // 8].copy_(scale.double())
-        self._words.view(torch.int64)[State.good.offset // 8].copy_(tracker.long())
-        with base._naming(**{"from": ""}):
-            c.gsc_state_init(_place.on(scale.device), self._policy, self._place, self._place)
-        self._written()
-
-    def _assign(self, state: State) -> None:
+    def _put(self, state: State) -> None:
         """Puts another state in force."""
-        self._words.copy_(torch.frombuffer(state, dtype=torch.uint8))
-        self._scale, self._growth_tracker, _ = self._shown
-        self._exact = _is_power(state.factor.scale)
-        self._written()
-
-    def _read(self, state: Any = None) -> State:
-        """A copy of the state, or of another that is where it is; a device is waited for."""
-        if state is None:
-            self._check_scale_growth_tracker("reading the state")
-            state = self._place
-        return State.from_buffer_copy(_place.data(state) if isinstance(state, torch.Tensor) else state)
-
-    def _factor(self, device: torch.device = _CPU) -> Any:
-        """What gradients are divided by, where they are: torch multiplies by the inverse that it rounded to float32."""
-        on_host = _place.ordinal(device) is None
-        if self._state is not None and on_host:
-            factor = Factor.from_buffer_copy(self._state)
-            if self._policy.arithmetic and 0 < factor.inverse_f32 < math.inf:
-                factor.inverse = factor.inverse_f32
-            return factor
-        words = self._words[: ctypes.sizeof(Factor)]
-        if not (self._exact and _is_power(self._growth_factor) and _is_power(self._backoff_factor)):
-            words = words.clone()
-            inverse = words.view(torch.float64)[Factor.inverse.offset // 8]
-            rounded = words.view(torch.float32)[Factor.inverse_f32.offset // 4].double()
-            inverse.copy_(torch.where(torch.isfinite(rounded) & (rounded > 0), rounded, inverse))
-        if on_host:
-            return Factor.from_buffer_copy(_place.data(words))
-        return words.to(device, non_blocking=True)
+        self._memory = _memory.start(state, self._scale.device)
+        self._expected = False
+        self._show()
 
     # ---- the step ----
 
@@ -365,24 +282,10 @@ class GradScaler(torch.amp.GradScaler):
                 self._lazy_init_scale_growth_tracker(outputs.device)
             return outputs * self._scale.to(device=outputs.device, non_blocking=True)  # torch's own is never traced
         if self._enabled and not compiling:
-            if self._losses_over:
-                self._losses_over = False
-                self._losses.clear()
-            self._keep(outputs)
+            self._losses.add(outputs)
         return super().scale(outputs)
 
     scale.__doc__ = torch.amp.GradScaler.scale.__doc__
-
-    def _keep(self, losses: Any) -> None:
-        """For the message of a StallError: the values of losses, without their graphs; large ones while others do."""
-        if isinstance(losses, list | tuple):
-            for loss in losses:
-                self._keep(loss)
-        elif isinstance(losses, torch.Tensor):
-            small = False
-            with contextlib.suppress(RuntimeError):  # of what has no memory of its own, as in torch.func
-                small = type(losses) is torch.Tensor and losses.untyped_storage().nbytes() <= _SMALL
-            self._losses.append(functools.partial(_itself, losses.detach()) if small else weakref.ref(losses))
 
     @eager
     def unscale_(self, optimizer: torch.optim.Optimizer, max_norm: float | None = None) -> torch.Tensor | None:
@@ -397,57 +300,71 @@ class GradScaler(torch.amp.GradScaler):
             why = "GradScaler(want=gradscaler.Want.NORM) and report.norm give the norm alone"
             raise ValueError(f"max_norm={max_norm!r}: it must be finite and above 0; {why}")
         if not self._enabled:
-            parameters = (p for group in optimizer.param_groups for p in group["params"])
-            return None if max_norm is None else torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-        self._check_scale_growth_tracker("unscale_")
+            return None if max_norm is None else torch.nn.utils.clip_grad_norm_(_with_gradients(optimizer), max_norm)
+        self._current("unscale_")
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.UNSCALED:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
         if state["stage"] is OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
-        norm = self._unscaled(optimizer, state, True, max_norm)
+        norm = self._looked_at(optimizer, state, True, max_norm)
         state["stage"] = OptState.UNSCALED
         return norm
 
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[Any, torch.Tensor]:
-        self._check_scale_growth_tracker("_check_inf_per_device")
+        self._current("_check_inf_per_device")
         state = self._per_optimizer_states[id(optimizer)]
-        if self._judged is not None and state["found_inf_per_device"]:
-            return state["found_inf_per_device"]  # the guard has looked
-        self._unscaled(optimizer, state, False)
+        if self._judged is None or not state["found_inf_per_device"]:  # else the guard has looked
+            self._looked_at(optimizer, state, False)
         return state["found_inf_per_device"]
 
-    def _unscaled(
+    def _looked_at(
         self, optimizer: torch.optim.Optimizer, state: dict[str, Any], writes: bool, max_norm: float | None = None
     ) -> torch.Tensor | None:
         """The look itself, or what a program has put in the place of the method that torch does it with."""
-        method = getattr(self._unscale_grads_, "__func__", None)
-        if method is GradScaler._unscale_grads_ and torch.amp.GradScaler._unscale_grads_ is _THEIRS:
-            return self._look(optimizer, state, writes, self._allow_fp16 or not writes, max_norm)
-        inverse, found_inf = self._inverse(writes), torch.zeros((), dtype=torch.float32, device=self._scale.device)
-        self._asked, state["norm"] = (state, writes, inverse, max_norm), None
-        state["found_inf_per_device"] = self._unscale_grads_(optimizer, inverse, found_inf, not writes)
-        if self._policy.guards and "found" not in state:
-            state["no_norm"] = True
-            if writes:  # they are divided by now, so that another step() must not divide them again
-                state["stage"] = OptState.UNSCALED
-            raise RuntimeError(_NO_NORM)
-        if max_norm is None or state["norm"] is not None:
-            return state["norm"]
-        return torch.nn.utils.clip_grad_norm_(_with_gradients(optimizer), max_norm).float()
+        try:
+            method = getattr(self._unscale_grads_, "__func__", None)
+            if getattr(method, "__globals__", None) is globals() and is_torchs(super()._unscale_grads_):
+                found = self._look(optimizer, state, writes, self._allow_fp16 or not writes, max_norm)
+                state["found_inf_per_device"] = found.verdict
+                return found.norm
+            inverse, found_inf = self._inverse(writes), torch.zeros((), dtype=torch.float32, device=self._scale.device)
+            inverse.asked = state, writes, max_norm  # beside what torch's method has arguments for
+            state["found_inf_per_device"] = self._unscale_grads_(optimizer, inverse, found_inf, not writes)
+            found = state.get("found")
+            if self._policy.guards and found is None:
+                state["no_norm"] = True
+                if writes:  # they are divided by now, so that another step() must not divide them again
+                    state["stage"] = OptState.UNSCALED
+                raise RuntimeError(_NO_NORM)
+            if max_norm is None or found is not None:
+                return None if found is None else found.norm
+            return torch.nn.utils.clip_grad_norm_(_with_gradients(optimizer), max_norm).float()
+        except BaseException:
+            if state["stage"] is OptState.UNSCALED:  # some are divided: no step may be made with them
+                state["found_inf_per_device"] = {_place.CPU: torch.ones((), device=_place.CPU)}
+                state.pop("found", None)
+            raise
 
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
     ) -> dict[torch.device, torch.Tensor]:
         """What programs override, mostly to allow float16, and call with what it was called with."""
-        state, writes, inverse, max_norm = self._asked
-        if inv_scale is not inverse or torch.amp.GradScaler._unscale_grads_ is not _THEIRS:
-            if self._policy.guards:
-                raise RuntimeError(_NO_NORM)
+        if not is_torchs(super()._unscale_grads_):
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-        state["norm"] = self._look(optimizer, state, writes, allow_fp16 or self._allow_fp16, max_norm)
-        return state["found_inf_per_device"]
+        fp16, asked = allow_fp16 or self._allow_fp16, getattr(inv_scale, "asked", None)
+        if asked is not None:
+            state, writes, max_norm = asked
+            return self._look(optimizer, state, writes, fp16, max_norm).verdict
+        if self._policy.guards:
+            raise RuntimeError(_NO_NORM)
+        found = self._look(optimizer, {"stage": None}, True, fp16, None, inv_scale)
+        if found.verdict:
+            found_inf.copy_(torch.maximum(found_inf, found.found_inf.to(found_inf.device)))
+        return {found_inf.device: found_inf} if found.verdict else {}
 
+    @torch.inference_mode(False)
+    @torch.no_grad()
     def _look(
         self,
         optimizer: torch.optim.Optimizer,
@@ -455,41 +372,48 @@ class GradScaler(torch.amp.GradScaler):
         writes: bool,
         fp16: bool,
         max_norm: float | None = None,
-    ) -> torch.Tensor | None:
-        """The one look at all gradients: `state` gets what was found, and found_inf, its first float."""
-        if self._state is not None and not 0 < self._state.factor.scale < math.inf:
-            self._stall(self._state, optimizer)
-            found, any_there = _Found(Report(overflow=True), []), True
+        inverse: torch.Tensor | None = None,
+    ) -> Found:
+        """The one look at all gradients, which are multiplied by `inverse`, or else by the inverse of the scale."""
+        home, memory = (self._scale if inverse is None else inverse).device, self._memory
+        if memory is None or memory.home != home:  # of a call with an inverse of its own
+            memory = _memory.start(self._start(), home)
+        if inverse is None and not memory.is_usable():
+            self._stall(memory.read(), optimizer)
+            found, any_there = Found(Report(overflow=True), []), True
         else:
             by_norm = max_norm is not None or self._policy.guards or self._policy.overflow_test == Test.NORM
-            want = self._want | _NORM if by_norm else self._want
-            found, any_there = self._looked(optimizer, writes, fp16, want)
-        norm = None if max_norm is None else self._clipped(found, float(max_norm))
+            factor = memory.factor(bool(self._policy.arithmetic)) if inverse is None else memory.factor_of(inverse)
+            look = _Look(optimizer, state, writes, fp16, self._want | _NORM if by_norm else self._want, memory, factor)
+            found, any_there = self._looked(look)
+        if max_norm is not None:
+            found.norm, found.clip = memory.norm(found.report), memory.clip(found.report, float(max_norm))
+            if found.clip is not None:
+                _multiply(found.lots, found.rest, found.clip)
         if writes and found.rest:
             found.rest.put_back()
-        state["found_inf_per_device"] = found.ruling = {found.found.device: found.found} if any_there else {}
+        found.verdict = {found.found_inf.device: found.found_inf} if any_there else {}
         if self._looks_over:
             self._looks_over, self._said = False, None
             self._looks.clear()
             self._skipped.clear()
         with contextlib.suppress(TypeError):  # of a wrapper with slots
             found.optimizer = weakref.ref(optimizer)
-        if self._state is None or found.report.overflow or self._policy.guards:
-            found.whose = _whose(optimizer)  # before the last are gone, whose references are these
+        on_host = isinstance(memory, _memory.Host)
+        if not on_host or found.report.overflow or self._policy.guards:
+            found.owners = owners(optimizer)  # before the last are gone, whose references are these
         state["found"] = self._last = self._looks[id(optimizer)] = found
-        if self._state is not None:
-            found.scale = self._state.factor.scale
-            if not found.report.overflow:
-                found.read(list)
-        else:
-            found.scale = self._scale.clone()  # update() writes the other
-            found.captured = _place.captures(self._scale.device)
+        found.scale = memory.scale()
+        if not on_host:
+            found.captured = _place.captures(memory.home)
+        elif not found.report.overflow:
+            found.read(list)
         if self._policy.guards and found.lots:
             self._share(optimizer, found)
-        found.let_go()
-        return norm
+        found.release()
+        return found
 
-    def _share(self, optimizer: torch.optim.Optimizer, found: _Found) -> None:
+    def _share(self, optimizer: torch.optim.Optimizer, found: Found) -> None:
         """Keeps which part of the square of the norm each gradient has; what is usual is of the steps before."""
         order = [i for lot in found.lots for i in lot.indices]
         rows = [lot.reports(self._scale.device).view(torch.float64) for lot in found.lots]
@@ -505,33 +429,34 @@ class GradScaler(torch.amp.GradScaler):
             self._usual[id(optimizer)] = whose, usual
         found.shares = share, usual.clone()
 
-    def _looked(self, optimizer: torch.optim.Optimizer, writes: bool, fp16: bool, want: int) -> tuple[_Found, bool]:
-        grads, home, meshes = _grads.gradients(optimizer), self._scale.device, ()
+    def _looked(self, look: _Look) -> tuple[Found, bool]:
+        optimizer, home, meshes = look.optimizer, look.memory.home, ()
+        grads = _grads.gradients(optimizer)
         if _ranks.possible():
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             if _ranks.is_spread(c.kinds(parameters) | c.kinds(grads)):
                 meshes = _ranks.meshes(parameters + grads)
         if meshes or self._group is not None:
-            return self._agreed(optimizer, grads, writes, fp16, want, meshes), True
+            return self._agreed(look, grads, meshes), True
         if c.kinds(grads) <= _place.PLAIN:
             try:
                 lot = Lot(home, grads, range(len(grads)))
             except c.Error:
                 lot = None  # some are elsewhere, or not dense
             if lot is not None:
-                self._run([lot], optimizer, writes, fp16, want)
-                return _Found(lot.report, [lot]), bool(grads)
-        rest = self._sorted(optimizer, grads, want)
-        self._run(rest.lots, optimizer, writes, fp16, want)
-        others = self._others(rest, writes)
+                self._run([lot], look)
+                return Found(lot.report, [lot]), bool(grads)
+        rest = self._sorted(optimizer, grads, look.want)
+        self._run(rest.lots, look)
+        others = rest.others_reports(look.writes, look.factor)
         if len(rest.lots) == 1 and rest.lots[0].device == home and not others:
-            return _Found(rest.lots[0].report, rest.lots, rest), True
+            return Found(rest.lots[0].report, rest.lots, rest), True
         report = _place.merged(torch.cat([self._each(rest, home).view(-1), *others]), self._policy)
-        return _Found(self._at_home(report), rest.lots, rest), True
+        return Found(look.memory.report(report), rest.lots, rest), True
 
     def _sorted(self, optimizer: torch.optim.Optimizer, grads: list[torch.Tensor], want: int) -> Sorted:
         try:
-            return Sorted(_with_gradients(optimizer), grads, lambda i: self._names_of(optimizer)[i], want)
+            return Sorted(_with_gradients(optimizer), grads, lambda i: self._names.of(owners(optimizer))[i], want)
         except c.Error as error:
             self._explain(error, optimizer, None)
             raise
@@ -540,28 +465,31 @@ class GradScaler(torch.amp.GradScaler):
         """Names the parameters whose gradients were refused; `lot` is the list that the error counts in."""
         if error.index < 0:
             return
-        names, places = self._names_of(optimizer), lot.indices if lot else range(2**31)
+        names, places = self._names.of(owners(optimizer)), lot.indices if lot else range(2**31)
         why = error.why
         if error.other >= 0:
-            other = _at(names, places[error.other])
+            other = at(names, places[error.other])
             why = f"shares memory with that of {other}: it would be unscaled twice; give each its own"
-        error.args = (f"the gradient of {_at(names, places[error.index])} {why}",)
+        error.args = (f"the gradient of {at(names, places[error.index])} {why}",)
 
-    def _run(self, lots: list[Lot], optimizer: torch.optim.Optimizer, writes: bool, fp16: bool, want: int) -> None:
-        if not fp16 and any(lot.dtypes & _F16 for lot in lots):
-            self._refuse_fp16(optimizer)
+    def _run(self, lots: list[Lot], look: _Look) -> None:
+        if not look.fp16 and any(lot.dtypes & _F16 for lot in lots):
+            self._refuse_fp16(look.optimizer)
         for lot in lots:
             try:
-                lot.run(writes, self._factor(lot.device), self._policy, want)
+                lot.run(look.writes, _there(look.factor, lot.device), self._policy, look.want)
             except c.Error as error:
-                self._explain(error, optimizer, lot)
+                self._explain(error, look.optimizer, lot)
                 raise
+            if look.writes and look.state["stage"] is OptState.READY:
+                look.state["stage"] = OptState.UNSCALED
 
     def _refuse_fp16(self, optimizer: torch.optim.Optimizer) -> None:
         grads = _grads.gradients(optimizer)
         index = next(i for i, grad in enumerate(grads) if grad.dtype == torch.float16)
+        name = self._names.of(owners(optimizer))[index]
         raise ValueError(
-            f"Attempting to unscale FP16 gradients. That of {self._names_of(optimizer)[index]} is in float16: keep the "
+            f"Attempting to unscale FP16 gradients. That of {name} is in float16: keep the "
             "parameters in float32 and run the model under torch.autocast, or pass allow_fp16=True to GradScaler, "
             "though in place most of what scaling saved is lost again."
         )
@@ -571,10 +499,6 @@ class GradScaler(torch.amp.GradScaler):
         if not writes:
             return torch.ones((), dtype=torch.float32, device=self._scale.device)
         return self._scale.double().reciprocal().float()
-
-    def _others(self, rest: Sorted, writes: bool) -> list[torch.Tensor]:
-        with torch.no_grad():
-            return rest.others_reports(self._inverse(writes), 1.0 if writes else self._inverse(True))
 
     def _each(self, rest: Sorted, home: torch.device) -> torch.Tensor:
         """The reports of each gradient in their order, where the scale is."""
@@ -587,24 +511,13 @@ class GradScaler(torch.amp.GradScaler):
         ranks = _place.places(sorted(range(len(order)), key=order.__getitem__), home)
         return torch.cat(rows)[ranks]
 
-    def _at_home(self, report: torch.Tensor) -> Any:
-        return report if self._state is None else Report.from_bytes(_place.data(report))
-
-    def _agreed(
-        self,
-        optimizer: torch.optim.Optimizer,
-        grads: list[torch.Tensor],
-        writes: bool,
-        fp16: bool,
-        want: int,
-        meshes: list,
-    ) -> _Found:
+    def _agreed(self, look: _Look, grads: list[torch.Tensor], meshes: list) -> Found:
         """As one of several ranks: also one whose own part was refused tells the others, so that none waits for it."""
-        home, rest, failed, parts = self._scale.device, None, None, {}
+        memory, home, rest, failed, parts = look.memory, look.memory.home, None, None, {}
         try:
-            rest = self._sorted(optimizer, grads, want)
-            self._run(rest.lots, optimizer, writes, fp16, want)
-            others = self._others(rest, writes)
+            rest = self._sorted(look.optimizer, grads, look.want)
+            self._run(rest.lots, look)
+            others = rest.others_reports(look.writes, look.factor)
             each = self._each(rest, home)
             order = sorted(i for lot in rest.lots for i in lot.indices)
             at = {i: place for place, i in enumerate(order)}
@@ -620,34 +533,15 @@ class GradScaler(torch.amp.GradScaler):
             status = getattr(error, "status", None) or Status.ERROR_VALUE
             bad = torch.frombuffer(Report.failed(status), dtype=torch.uint8).to(home)
             parts = {(None, False): bad}
-        report = _ranks.agreed(parts, meshes, self._group, self._sharded, self._policy, self._place, home)
+        report = _ranks.agreed(parts, meshes, self._group, self._sharded, self._policy, memory.words, home)
         if failed is not None:
             raise failed
-        report = self._at_home(report)
-        if self._state is not None and (why := _ranks.refusal(report)):
+        report = memory.report(report)
+        if isinstance(report, Report) and (why := _ranks.refusal(report)):
             raise RuntimeError(why)
-        found = _Found(report, rest.lots, rest)
+        found = Found(report, rest.lots, rest)
         found.alike = not self._sharded
         return found
-
-    def _clipped(self, found: _Found, max_norm: float) -> torch.Tensor:
-        """Multiplies what is in memory of calls; returns the norm before that."""
-        report, home = found.report, self._scale.device
-        if self._state is None:
-            squares = report.view(torch.float64)[Report.sum_squares.offset // 8]
-            norm = torch.where(found.found != 0, math.inf, squares.sqrt()).float()
-            clip = torch.empty(ctypes.sizeof(Factor), dtype=torch.uint8, device=home)
-            c.gsc_factor_clip(_place.on(home), None, report, max_norm, clip)
-        else:
-            value = math.inf if report.overflow else math.sqrt(report.sum_squares)
-            norm = torch.tensor(value, dtype=torch.float32, device=home)  # whatever the defaults are
-            if report.overflow or value <= max_norm:
-                return norm
-            clip = Factor()
-            c.gsc_factor_clip(None, None, report, max_norm, clip)
-        found.clip = clip
-        _multiply(found.lots, found.rest, clip)
-        return norm
 
     def _judge(self, optimizer: torch.optim.Optimizer, fused: bool) -> None:
         """Asks the guard about the gradients of the step that is under way, as far as they have been looked at."""
@@ -659,43 +553,32 @@ class GradScaler(torch.amp.GradScaler):
             self.unscale_(optimizer)
         report = self._step_report()
         if report is not None:
-            on_host = self._state is not None
-            before = State.from_buffer_copy(self._state) if on_host else self._words.clone()
-            judged = State() if on_host else torch.empty_like(before)
-            c.gsc_state_update(_place.on(self._scale.device), self._policy, before, report, judged)
+            before, judged = self._memory.copy(), self._memory.copy()
+            judged.update(self._policy, report)
             self._judged, self._said = judged, (before, judged)
 
     def _guarded(self, optimizer: torch.optim.Optimizer, events: int | None) -> None:
         """Clips as the verdict says; `events` None: what it says is on a device, which is not waited for."""
         if not self._policy.guard_flags & Guard.CLIP or (events is not None and not events & _CLIPPED):
             return
-        state, home = self._per_optimizer_states[id(optimizer)], self._scale.device
+        state = self._per_optimizer_states[id(optimizer)]
         if "guarded" in state:  # by a step() of the optimizer that then failed
             return
-        clip = Factor() if self._state is not None else torch.empty(_place.FACTOR, dtype=torch.uint8, device=home)
-        c.gsc_factor_guard(_place.on(home), None, self._judged, clip)
-        found = state.get("found")
+        clip, found = self._judged.guard_factor(), state.get("found")
         if found is not None and found.clip is not None:
             _beyond(clip, found.clip)
         rest = self._sorted(optimizer, _grads.gradients(optimizer), 0)
-        _multiply(rest.lots, rest, clip)
-        rest.put_back()
         if state["stage"] is OptState.UNSCALED:  # otherwise the next step() looks at them anew
             state["guarded"] = True
+        _multiply(rest.lots, rest, clip)
+        rest.put_back()
 
     def _step_fused(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """An optimizer that looks at found_inf itself: where the guard skips it is told the same."""
         state = self._per_optimizer_states[id(optimizer)]
-        found = state["found_inf_per_device"]
-        if self._state is not None:
-            refused = torch.tensor(float(self._judged.events & _SKIPPED != 0))
-            self._guarded(optimizer, self._judged.events)
-        else:
-            events = self._judged.view(torch.int32)[State.events.offset // 4]
-            refused = ((events & _SKIPPED) != 0).float()
-            self._guarded(optimizer, None)
-        home = self._scale.device
-        refused = sum((one.to(home, non_blocking=True) for one in found.values()), refused.to(home))
+        found, refused, home = state["found_inf_per_device"], self._judged.refusal(), self._memory.home
+        self._guarded(optimizer, self._judged.events())
+        refused = sum((one.to(home, non_blocking=True) for one in found.values()), refused)
         state["found_inf_per_device"] = {home: refused.clamp(max=1.0)}  # kernels skip where it is 1, not where it is 2
         try:
             return super().step(optimizer, *args, **kwargs)
@@ -721,7 +604,8 @@ class GradScaler(torch.amp.GradScaler):
         except BaseException as error:
             if fused:
                 _without_scale(optimizer, given)
-            if error.args == ("No inf checks were recorded for this optimizer.",):
+            state = self._per_optimizer_states.get(id(optimizer))
+            if isinstance(error, AssertionError) and state and not state["found_inf_per_device"]:
                 error.args = (f"{error.args[0]} {_without_gradients(optimizer)}",)
             raise
         if fused:
@@ -736,18 +620,18 @@ class GradScaler(torch.amp.GradScaler):
     ) -> float | None:
         skipped = any(found.item() for found in optimizer_state["found_inf_per_device"].values())
         if not skipped and self._judged is not None:
-            events = self._read(self._judged).events
+            events = self._judged.read().events
             skipped = events & _SKIPPED != 0
             self._guarded(optimizer, events)
         self._skipped[id(optimizer)] = skipped
         if not skipped:
             return seen(optimizer.step, *args, **kwargs)
-        if self._state is None:  # the device has been waited for
+        if isinstance(self._memory, _memory.Device):  # which has been waited for
             report = self.report_of(optimizer)
             if report is not None and report.status and report.status != Status.ERROR_FACTOR:
                 why = f"the gradients could not be unscaled: {c.gsc_status_string(report.status)}"
                 raise RuntimeError(_ranks.refusal(report) if report.status_rank else why)
-            state = self._read()
+            state = self._memory.read()
             if not 0 < state.factor.scale < math.inf or state.events & _STOPPED:
                 self._stall(state, optimizer)
         return None
@@ -774,7 +658,7 @@ class GradScaler(torch.amp.GradScaler):
             return 0
         if self._scale is None:
             return self._saved.guard_skips if self._saved is not None else 0
-        return self._read().guard_skips
+        return self._current("outliers_skipped").read().guard_skips
 
     @property
     def report(self) -> Report | None:
@@ -797,10 +681,10 @@ class GradScaler(torch.amp.GradScaler):
                 return self._seen(found)
         return None
 
-    def _seen(self, found: _Found) -> Report:
-        names = functools.partial(self._named, found.whose)
+    def _seen(self, found: Found) -> Report:
+        names = functools.partial(self._names.of, found.owners)
         report = found.read(names)
-        if found.shares is not None and self._said is not None and self._read(self._said[1]).events & _OUTLIER:
+        if found.shares is not None and self._said is not None and self._said[1].read().events & _OUTLIER:
             report.grew = _grown(*(shares.tolist() for shares in found.shares), names())
         return report
 
@@ -818,14 +702,14 @@ class GradScaler(torch.amp.GradScaler):
         whose part of the norm's square grew most: those of report.grew, on several ranks of this one's own.
         """
         reports = [self._seen(found) for found in self._looks.values()]
-        if any(tensor.item() for found in self._looks.values() for tensor in found.ruling.values()):
+        if any(tensor.item() for found in self._looks.values() for tensor in found.verdict.values()):
             if not any(report.overflow for report in reports):
                 return "skipped: found_inf is not 0, though the gradients are finite: others wrote it"
             bad = [name for report in reports for name in report.bad]
-            return f"skipped: Inf or NaN in the gradients of {_some(bad)}" if bad else "skipped: overflow"
+            return f"skipped: Inf or NaN in the gradients of {some(bad)}" if bad else "skipped: overflow"
         if self._said is None:
             return ""
-        before, state = map(self._read, self._said)
+        before, state = (memory.read() for memory in self._said)
         if not state.events & _OUTLIER:
             return ""
         norm = _norm_of(reports)
@@ -840,24 +724,28 @@ class GradScaler(torch.amp.GradScaler):
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         if not self._enabled:
             return
-        self._check_scale_growth_tracker("update")
+        memory = self._current("update")
         if new_scale is not None:
-            self._put(new_scale)
+            self._set_scale(new_scale)
         else:
             report = self._step_report()
             if report is None:
                 why = "Call scale(), and step() or unscale_() with each optimizer, before update()."
                 raise AssertionError(f"No inf checks were recorded prior to update. {why}")
-            c.gsc_state_update(_place.on(self._scale.device), self._policy, self._place, report, self._place)
-            self._written(by_update=True)
-            if self._policy.guards:
-                self._remember()
-        self._per_optimizer_states, self._judged = defaultdict(_refresh_per_optimizer_state), None
-        self._looks_over = self._losses_over = True
-        if self._state is None and any(not isinstance(skipped, bool) for skipped in self._skipped.values()):
+            memory.update(self._policy, report)
+        self._per_optimizer_states.clear()
+        self._judged, self._looks_over = None, True
+        self._losses.end_step()
+        if new_scale is not None:
+            return
+        self._show()
+        if self._policy.guards:
+            self._remember()
+        if isinstance(memory, _memory.Host):
+            if memory.words.events & _STOPPED:
+                self._stall(memory.read())
+        elif any(not isinstance(skipped, bool) for skipped in self._skipped.values()):
             self._watch()
-        if self._state is not None and self._state.events & _STOPPED and new_scale is None:
-            self._stall(self._state)
 
     update.__doc__ = torch.amp.GradScaler.update.__doc__
 
@@ -867,24 +755,21 @@ class GradScaler(torch.amp.GradScaler):
         reports = [report for report in reports if report is not None]
         if len(reports) < 2:
             return reports[0] if reports else None
-        if self._state is not None:
-            return Report.merge(reports, policy=self._policy)
-        return _place.merged(torch.cat(reports), self._policy)
+        return self._memory.merged(reports, self._policy)
 
     def _remember(self) -> None:
         """What parts of the norm the gradients had in a step that was as usual."""
         for key, found in self._looks.items():
             _, usual = self._usual.get(key, (None, None))
             if found.shares is not None and usual is not None and usual.shape == found.shares[0].shape:
-                events = self._words.view(torch.int32)[State.events.offset // 4]
-                good = (events & (_OUTLIER | _SKIPPED)) == 0
+                good = self._memory.has_none_of(_OUTLIER | _SKIPPED)
                 usual.copy_(torch.where(good, usual.lerp(found.shares[0], _MEMORY), usual))
 
     def _watch(self) -> None:
         """Whether training is stuck on a device: with a fused optimizer nobody looks, so the state is sent to the host
         behind an update, and what has come is looked at in a later one. Nothing waits.
         """
-        home = self._scale.device
+        home = self._memory.home
         if _place.captures(home):
             return
         context, stream, _ = _place.on(home)
@@ -893,7 +778,7 @@ class GradScaler(torch.amp.GradScaler):
         if not self._arrival.is_there():
             return
         state = State.from_buffer_copy(self._arrival.data()) if self._expected else None
-        self._arrival.send(stream, self._words, ctypes.sizeof(State))
+        self._arrival.send(stream, self._memory.words, ctypes.sizeof(State))
         self._expected = True
         if state is not None and (not 0 < state.factor.scale < math.inf or state.events & _STOPPED):
             self._stall(state)
@@ -905,24 +790,11 @@ class GradScaler(torch.amp.GradScaler):
             return None
         if "no_norm" in state:
             raise RuntimeError(_NO_NORM)
-        if found and len(tensors) == 1 and tensors[0] is found.found and tensors[0]._version == found.version:
+        if found is not None and found.rules(tensors):
             return found.report
-        home = self._scale.device
-        if self._state is not None:
-            overflow = any(tensor.item() for tensor in tensors)
-            if found is None:
-                return Report(overflow=overflow, absent=int(Want.NORM | Want.AMAX | Want.UNDERFLOW))
-            report = Report.from_bytes(bytes(found.report))
-            report.overflow = overflow
-            return report
-        report = torch.zeros(_place.SIZE, dtype=torch.uint8, device=home) if found is None else found.report.clone()
-        if found is None:
-            _place.words(report)[_place.ABSENT] = int(Want.NORM | Want.AMAX | Want.UNDERFLOW)
-        overflow = sum(tensor.to(home, non_blocking=True) for tensor in tensors) != 0
-        _place.flag(report, overflow)
-        return report
+        return self._memory.ruled(None if found is None else found.report, tensors)
 
-    def _put(self, new_scale: float | torch.Tensor) -> None:
+    def _set_scale(self, new_scale: float | torch.Tensor) -> None:
         if isinstance(new_scale, torch.Tensor):
             reason = (
                 "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor with "
@@ -930,17 +802,14 @@ class GradScaler(torch.amp.GradScaler):
             )
             if new_scale.device.type != self._device or new_scale.numel() != 1 or new_scale.requires_grad:
                 raise AssertionError(reason)
-            if self._state is None:
-                self._scale.copy_(new_scale.view(()))
-                self._adopt(self._scale, self._growth_tracker)
+            if isinstance(self._memory, _memory.Device):
+                self._memory.take(self._policy, new_scale, self._growth_tracker)
+                self._expected = False
+                self._show()
                 return
             new_scale = new_scale.item()
-        scale = _rounded("new_scale", new_scale, self._policy)
-        if self._state is None:
-            self._scale.fill_(scale)
-            self._adopt(self._scale, self._growth_tracker)
-        else:
-            self._assign(_started(self._policy, scale, self._state.good, self._state))
+        state = self._memory.read()
+        self._put(_started(self._policy, _rounded("new_scale", new_scale, self._policy), state.good, state))
 
     # ---- names and stalls ----
 
@@ -950,35 +819,7 @@ class GradScaler(torch.amp.GradScaler):
         Without it they have the names of an optimizer that was made of model.named_parameters(), else their places.
         Where another model has such names already, these begin with the class of this one.
         """
-        pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
-        try:
-            pairs = [(n, p) for n, p in (pairs.items() if isinstance(pairs, Mapping) else pairs)]
-            if not all(isinstance(n, str) and isinstance(p, torch.Tensor) for n, p in pairs):
-                raise TypeError
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError("name_parameters takes a model or (name, parameter) pairs") from None
-        pairs = [(name.replace("_orig_mod.", ""), parameter) for name, parameter in pairs]  # of torch.compile
-        others = {id(parameter) for _, parameter in pairs}
-        taken = {name for parameter, name in self._names.items() if id(parameter) not in others}
-        prefix, count = "", 1
-        while any(prefix + name in taken for name, _ in pairs):
-            prefix, count = f"{type(model).__name__}{f' {count}' if count > 1 else ''}.", count + 1
-        for name, parameter in pairs:
-            self._names[parameter] = prefix + name
-
-    def _names_of(self, optimizer: torch.optim.Optimizer) -> list[str]:
-        """The names of the parameters that have gradients, in their order."""
-        return self._named(_whose(optimizer))
-
-    def _named(self, whose: list) -> list[str]:
-        found = []
-        for i, (names, parameters) in enumerate(whose):
-            for j, weak in parameters.items():
-                parameter = weak()
-                shape = "" if parameter is None else f", shape {tuple(parameter.shape)}"
-                place = names[j] if j < len(names) else f"group {i}, parameter {j}{shape}"
-                found.append(place if parameter is None else self._names.get(parameter, place))
-        return found
+        self._names.add(model)
 
     def _stall(self, state: State, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Ends training, or tells who wants to know, with what there is to say; `optimizer` is the one at hand."""
@@ -986,48 +827,18 @@ class GradScaler(torch.amp.GradScaler):
         report = next((each for each in reversed(reports) if each.bad or each.overflow), self.report)
         optimizers = [found.optimizer() for found in self._looks.values()]
         optimizers = {id(each): each for each in [*optimizers, optimizer] if each is not None}
-        skipped = f"after {state.skipped} skipped steps" if state.skipped else "from the start"
-        limit = ""
-        if not state.factor.scale:
-            limit = (
-                ' min_scale=2**-14 or policy="recommended" would keep it where float16 needs no less, and stop sooner.'
-            )
         if state.events & _OUTLIER:
-            stalled = StallError(
+            error = StallError(
                 f"{state.guard_run} steps in a row had a norm above what the guard allows, the last "
                 f"{_norm_of(reports):.4g}, above {state.guard_threshold:.4g}{_grown_words(reports)}. Look at the data "
                 "and the learning rate, or raise guard_limit or the threshold."
             )
         else:
-            stalled = StallError(
-                f"The loss scale is {state.factor.scale:g} {skipped}, and no other would help: "
-                f"{'; '.join(self._diagnosis(report, optimizers.values()))}.{limit}"
-            )
-        stalled.report = report
+            error = stalled(state, report, self._names, self._losses, optimizers.values())
+        error.report = report
         if self._on_stall is None:
-            raise stalled
-        self._on_stall(stalled)
-
-    def _diagnosis(self, report: Report | None, optimizers: Iterable[torch.optim.Optimizer]) -> Iterable[str]:
-        """What is not finite, the first cause first."""
-        bad, infinite = [], []
-        for i, group in ((i, group) for optimizer in optimizers for i, group in enumerate(optimizer.param_groups)):
-            names = group.get("param_names") or ()
-            for j, parameter in enumerate(group["params"]):
-                name = self._names.get(parameter, names[j] if j < len(names) else f"group {i}, parameter {j}")
-                if _is_bad(parameter):
-                    bad.append(name)
-                if parameter.grad is not None and _is_bad(parameter.grad):
-                    infinite.append(name)
-        if bad:
-            yield f"not finite are the parameters {_some(bad)}: go back to a checkpoint from before that"
-        if any(map(_is_bad, (get() for get in self._losses))):
-            yield "the loss is not finite before it is scaled: look at the input and at what the model makes of it"
-        infinite = list(report.bad) if report is not None and report.bad else infinite
-        if infinite:
-            yield f"Inf or NaN were in the last gradients of {_some(infinite)}"
-        elif not bad:
-            yield "nothing is known of the last gradients"
+            raise error
+        self._on_stall(error)
 
     # ---- to and from a checkpoint ----
 
@@ -1038,7 +849,11 @@ class GradScaler(torch.amp.GradScaler):
         with `prefix`, where one is given; `notes` are then sentences on what these cannot hold.
         """
         state = super().state_dict()
-        current = (self._read() if self._scale is not None else self._start()) if self._enabled else None
+        current = (
+            (self._current("state_dict").read() if self._scale is not None else self._start())
+            if self._enabled
+            else None
+        )
         if format is not None and self._enabled:
             other = base.Scaler(self._policy)
             other.state = current
@@ -1104,7 +919,7 @@ class GradScaler(torch.amp.GradScaler):
         if self._scale is None:
             self._saved = state
         else:
-            self._assign(state)
+            self._put(state)
         return notes
 
     def _warn(self, policy: Policy) -> None:
@@ -1121,7 +936,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        saved = self._read() if self._enabled and self._scale is not None else self._saved
+        saved = self._current("pickling").read() if self._enabled and self._scale is not None else self._saved
         state |= {"_policy": bytes(self._policy), "_saved": saved and bytes(saved)}
         for name in _NOT_SAVED:
             del state[name]
@@ -1131,15 +946,14 @@ class GradScaler(torch.amp.GradScaler):
         super().__setstate__(state)
         self._policy = base.policy_of(state["_policy"])
         self._saved = state["_saved"] and State.from_buffer_copy(state["_saved"])
-        self._names = WeakIdKeyDictionary()
+        self._names = Names()
         self._forget()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GradScaler:
         """Names go with it, to the copies of parameters that were copied before it."""
         made = type(self).__new__(type(self))
         made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        for parameter, name in self._names.items():
-            made._names[memo.get(id(parameter), parameter)] = name
+        made._names = self._names.copied(memo)
         return made
 
 
@@ -1170,11 +984,6 @@ def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, St
     return policy, _resumed(policy, scale, good, state)
 
 
-def _some(names: list) -> str:
-    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(map(str, names[:3])) + rest
-
-
 def _unknown(name: str) -> str:
     """What to do about an argument that is none."""
     if name in base.rules(Policy("torch")):
@@ -1184,24 +993,10 @@ def _unknown(name: str) -> str:
     return f"is unknown: {f'did you mean {near[0]}?' if near else f'it takes {options}'}"
 
 
-def _nothing() -> None:
-    return None
-
-
-def _is_bad(loss: torch.Tensor | None) -> bool:
-    with contextlib.suppress(RuntimeError):  # where a later run of a CUDA graph took its memory
-        return loss is not None and not torch.isfinite(loss.detach()).all()
-    return False
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
 def _grown(shares: list[float], usual: list[float], names: list[str]) -> dict[str, tuple[float, float]]:
     """Of at most three parameters, the first grew most: their part of the norm's square, what is usual and now."""
     order = sorted(range(len(shares)), key=lambda i: usual[i] - shares[i])[:3]
-    return {_at(names, i): (usual[i], shares[i]) for i in order if shares[i] > usual[i]}
+    return {at(names, i): (usual[i], shares[i]) for i in order if shares[i] > usual[i]}
 
 
 def _norm_of(reports: Iterable[Report]) -> float:
@@ -1236,25 +1031,6 @@ def _beyond(clip: Any, other: Any) -> None:
 
 def _with_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-
-
-def _whose(optimizer: torch.optim.Optimizer) -> list[tuple[Sequence[str], dict[int, Callable]]]:
-    """What names the parameters that have gradients, for later: it keeps none of them, nor needs the optimizer."""
-    return [
-        (
-            group.get("param_names") or (),
-            {j: weakref.ref(parameter) for j, parameter in enumerate(group["params"]) if parameter.grad is not None},
-        )
-        for group in optimizer.param_groups
-    ]
-
-
-def _at(names: list[str], index: int) -> Any:
-    return names[index] if index < len(names) else index
-
-
-def _is_power(value: float) -> bool:
-    return abs(math.frexp(value)[0]) == 0.5
 
 
 def _there(factor: Any, device: torch.device) -> Any:

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: MIT
+"""The error of a training that can only skip steps, and what its message needs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from .._scaler import Report
+from .._structs import State
+from ._names import Names, some
+
+_KEPT = 64  # losses of a step, ...
+_SMALL = 1 << 12  # ... the values of those that have no more bytes
+
+
+class StallError(RuntimeError):
+    """Training on would only skip steps. The message says what is known of the reason.
+
+    report: what the last gradients were like, or None
+    """
+
+    report: Report | None = None
+
+
+class Losses:
+    """The losses of a step without their graphs; large ones while others keep them alive."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Callable[[], Any]] = deque(maxlen=_KEPT)
+        self._over = False  # whether the next one is of another step
+
+    def end_step(self) -> None:
+        self._over = True
+
+    def add(self, losses: Any) -> None:
+        if self._over:
+            self._over = False
+            self._kept.clear()
+        if isinstance(losses, list | tuple):
+            for loss in losses:
+                self.add(loss)
+        elif isinstance(losses, torch.Tensor):
+            small = False
+            with contextlib.suppress(RuntimeError):  # of what has no memory of its own, as in torch.func
+                small = type(losses) is torch.Tensor and losses.untyped_storage().nbytes() <= _SMALL
+            self._kept.append(functools.partial(_itself, losses.detach()) if small else weakref.ref(losses))
+
+    def are_bad(self) -> bool:
+        return any(_is_bad(get()) for get in self._kept)
+
+
+def stalled(
+    state: State, report: Report | None, names: Names, losses: Losses, optimizers: Iterable[torch.optim.Optimizer]
+) -> StallError:
+    """The error of a scale that no step can succeed with."""
+    skipped = f"after {state.skipped} skipped steps" if state.skipped else "from the start"
+    why = "; ".join(_diagnosis(report, names, losses, optimizers))
+    limit = ""
+    if not state.factor.scale:
+        limit = ' min_scale=2**-14 or policy="recommended" would keep it where float16 needs no less, and stop sooner.'
+    return StallError(f"The loss scale is {state.factor.scale:g} {skipped}, and no other would help: {why}.{limit}")
+
+
+def _diagnosis(
+    report: Report | None, names: Names, losses: Losses, optimizers: Iterable[torch.optim.Optimizer]
+) -> Iterable[str]:
+    """What is not finite, the first cause first."""
+    bad, infinite = [], []
+    for i, group in ((i, group) for optimizer in optimizers for i, group in enumerate(optimizer.param_groups)):
+        for j, parameter in enumerate(group["params"]):
+            name = names.one(parameter, i, j, group.get("param_names") or ())
+            if _is_bad(parameter):
+                bad.append(name)
+            if _is_bad(parameter.grad):
+                infinite.append(name)
+    if bad:
+        yield f"not finite are the parameters {some(bad)}: go back to a checkpoint from before that"
+    if losses.are_bad():
+        yield "the loss is not finite before it is scaled: look at the input and at what the model makes of it"
+    infinite = list(report.bad) if report is not None and report.bad else infinite
+    if infinite:
+        yield f"Inf or NaN were in the last gradients of {some(infinite)}"
+    elif not bad:
+        yield "nothing is known of the last gradients"
+
+
+def _is_bad(value: torch.Tensor | None) -> bool:
+    with contextlib.suppress(RuntimeError):  # where a later run of a CUDA graph took its memory
+        return value is not None and not torch.isfinite(value.detach()).all()
+    return False
+
+
+def _itself(value: Any) -> Any:
+    return value

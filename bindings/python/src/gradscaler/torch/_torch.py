@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""The private parts of torch that this package uses. A torch without one is refused here, by its name."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch.amp.grad_scaler import OptState
+
+__all__ = ["Base", "OptState", "divide", "eager", "is_torchs", "lacks_cuda", "seen"]
+
+_PARTS = (  # beside the public ones: what torch's class calls and what programs read
+    "amp.GradScaler._unscale_grads_",
+    "amp.GradScaler._check_inf_per_device",
+    "amp.GradScaler._maybe_opt_step",
+    "amp.GradScaler._check_scale_growth_tracker",
+    "amp.GradScaler._lazy_init_scale_growth_tracker",
+    "amp.GradScaler._get_scale_async",
+    "amp.GradScaler._get_growth_tracker",
+    "_amp_foreach_non_finite_check_and_unscale_",
+    "cuda.amp.common.amp_definitely_not_available",
+    "_C._dynamo.eval_frame.set_eval_frame",
+    "utils.weak.WeakIdKeyDictionary",
+)
+
+
+def _require(parts: tuple[str, ...]) -> None:
+    for part in parts:
+        try:
+            operator.attrgetter(part)(torch)
+        except AttributeError:
+            raise ImportError(
+                f"torch {torch.__version__} has no torch.{part}, which gradscaler.torch needs: it runs with torch "
+                "2.4 to 2.15; with another, use torch.amp.GradScaler and tell us"
+            ) from None
+
+
+_require(_PARTS)
+eval_frame = torch._C._dynamo.eval_frame
+divide = torch._amp_foreach_non_finite_check_and_unscale_
+lacks_cuda = torch.cuda.amp.common.amp_definitely_not_available
+# Both classes that programs ask isinstance() for; the older is made as the newer is, which gives no warning.
+Base = getattr(torch.cuda.amp, "GradScaler", torch.amp.GradScaler)
+
+
+def is_torchs(method: Any) -> bool:
+    """Whether a method is of the file that torch.amp.GradScaler is in, and not what a program put in its place."""
+    return getattr(method, "__globals__", None) is _GLOBALS
+
+
+_GLOBALS = vars(torch.amp.grad_scaler)
+_Method = TypeVar("_Method", bound=Callable)
+_WHY = (
+    "a GradScaler's state is no part of a graph: compile without fullgraph=True, or use TensorScaler; if this is "
+    "scale(), call scaler.scale(torch.zeros(())) once before"
+)
+_here = threading.local()  # the compiler that does not see what runs now
+
+
+def seen(call: Callable, *args: Any, **named: Any) -> Any:
+    """A call in an eager method that is compiled all the same: a step of an optimizer."""
+    compiler = getattr(_here, "compiler", None)
+    if compiler is None:
+        return call(*args, **named)
+    eval_frame.set_eval_frame(compiler)
+    try:
+        return call(*args, **named)
+    finally:
+        eval_frame.set_eval_frame(None)
+
+
+def eager(method: _Method) -> _Method:
+    """The method as torch.compiler.disable makes it, which would import the compiler: that takes seconds."""
+    if not hasattr(eval_frame, "set_code_exec_strategy"):  # another torch
+        return torch.compiler.disable(method)
+
+    @functools.wraps(method)
+    def run(self: Any, *args: Any, **named: Any) -> Any:
+        compiler = eval_frame.set_eval_frame(None)
+        if compiler is None:
+            return method(self, *args, **named)
+        before, _here.compiler = getattr(_here, "compiler", None), compiler
+        try:
+            return method(self, *args, **named)
+        finally:
+            _here.compiler = before
+            eval_frame.set_eval_frame(compiler)
+
+    action = eval_frame._FrameAction
+    strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
+    for each in run, seen:
+        eval_frame.set_code_exec_strategy(each.__code__, strategy)
+    run._torchdynamo_disable = True
+    run._torchdynamo_disable_msg = _WHY
+    return run
