@@ -511,14 +511,16 @@ def test_a_policy_that_stops_ends_training():
         steps(one, *[1] * 20)
 
 
-def test_a_checkpoint_of_a_run_that_stalled_is_read_and_ends_training():
-    theirs = torch.amp.GradScaler("cpu")
-    theirs.load_state_dict(theirs.state_dict() | {"scale": 0.0})
+@pytest.mark.parametrize("scale", [0.0, INF, -1.0])
+def test_a_checkpoint_with_a_scale_that_no_step_succeeds_with_is_refused(scale):
     one = GradScaler("cpu")
-    one.load_state_dict(theirs.state_dict())
-    one.scale(torch.ones(()))
-    with pytest.raises(StallError):
-        one.step(sgd([1.0]))
+    with pytest.raises(
+        ValueError, match=rf"state_dict\['scale'\] is {scale}: it must be finite and above 0 in float32"
+    ):
+        one.load_state_dict(one.state_dict() | {"scale": scale})
+    assert one.get_scale() == 65536
+    one.load_state_dict(one.state_dict() | {"_growth_tracker": 3.0})
+    assert one._get_growth_tracker() == 3
 
 
 def test_a_floor_brings_a_stop_with_it():

@@ -45,6 +45,7 @@ _ENTRIES = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_gro
 _F16 = 1 << c.GSC_F16
 _NORM, _STOPPED = int(Want.NORM), int(Event.STOPPED)
 _STALL_LIMIT = 10
+_ALIKE = 10  # norms in a row
 _SKIPPED, _OUTLIER, _CLIPPED = int(Event.SKIPPED), int(Event.OUTLIER), int(Event.CLIPPED)
 _MEMORY = 0.1  # weight of a step in the usual shares of the norm
 _NOT_SAVED = ("_names", "_memory", "_last", "_looks", "_skipped", "_losses", "_looks_over", "_arrival", "_expected")
@@ -159,10 +160,8 @@ class GradScaler(Base):
         self._names = Names()
         self._forget()
         if device == "cuda" and enabled and lacks_cuda():
-            why = (
-                "GradScaler('cuda') is disabled, as CUDA is not available: for gradients on the CPU, GradScaler('cpu')"
-            )
-            warnings.warn(why, stacklevel=3)
+            why = "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling."
+            warnings.warn(f"{why} GradScaler('cpu') scales for gradients on the CPU.", stacklevel=3)
             enabled = False
         torch.amp.grad_scaler.GradScaler.__init__(self, device, enabled=enabled)
         if not self._enabled:
@@ -359,9 +358,7 @@ class GradScaler(Base):
         if self._policy.guards:
             raise RuntimeError(_NO_NORM)
         found = self._look(optimizer, {"stage": None}, True, fp16, None, inv_scale)
-        if found.verdict:
-            found_inf.copy_(torch.maximum(found_inf, found.found_inf.to(found_inf.device)))
-        return {found_inf.device: found_inf} if found.verdict else {}
+        return {device: torch.maximum(found_inf.to(device), tensor) for device, tensor in found.verdict.items()}
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -620,9 +617,11 @@ class GradScaler(Base):
     ) -> float | None:
         skipped = any(found.item() for found in optimizer_state["found_inf_per_device"].values())
         if not skipped and self._judged is not None:
-            events = self._judged.read().events
-            skipped = events & _SKIPPED != 0
-            self._guarded(optimizer, events)
+            judged = self._judged.read()
+            if isinstance(self._judged, _memory.Device):
+                self._check_norms(judged, 6)
+            skipped = judged.events & _SKIPPED != 0
+            self._guarded(optimizer, judged.events)
         self._skipped[id(optimizer)] = skipped
         if not skipped:
             return seen(optimizer.step, *args, **kwargs)
@@ -640,9 +639,13 @@ class GradScaler(Base):
     def step_was_skipped(self) -> bool:
         """Whether step() left the parameters of any optimizer alone since the update() before the last; see report_of.
 
+        This is the answer about steps, whoever asked for the skip: a guard, found_inf, a disagreement of ranks.
+        report.overflow is about the gradients alone. In a subclass with a step() of its own it is what was found.
         With a fused optimizer on a device this waits for it. After a step in a CUDA graph it is of the last replay.
         """
         answers = []
+        if type(self).step is not GradScaler.step:
+            answers = [tensor.item() != 0 for found in self._looks.values() for tensor in found.verdict.values()]
         for key, skipped in self._skipped.items():
             if not isinstance(skipped, bool):
                 skipped = any(found.item() for found in skipped)
@@ -733,6 +736,8 @@ class GradScaler(Base):
                 why = "Call scale(), and step() or unscale_() with each optimizer, before update()."
                 raise AssertionError(f"No inf checks were recorded prior to update. {why}")
             memory.update(self._policy, report)
+            if self._judged is not None and isinstance(memory, _memory.Host):
+                self._check_norms(memory.words, 4)
         self._per_optimizer_states.clear()
         self._judged, self._looks_over = None, True
         self._losses.end_step()
@@ -780,8 +785,20 @@ class GradScaler(Base):
         state = State.from_buffer_copy(self._arrival.data()) if self._expected else None
         self._arrival.send(stream, self._memory.words, ctypes.sizeof(State))
         self._expected = True
+        if state is not None:
+            self._check_norms(state, 5)
         if state is not None and (not 0 < state.factor.scale < math.inf or state.events & _STOPPED):
             self._stall(state)
+
+    def _check_norms(self, state: State, level: int) -> None:
+        """A guard is of no use where each norm is that of the steps before, as after a clip_grad_norm_() of others."""
+        if state.guard_count == _ALIKE and state.guard_variance <= (1e-5 * state.guard_mean) ** 2:
+            warnings.warn(
+                f"the norm of the gradients was {state.guard_mean:.6g} in each of {_ALIKE} steps: if they were clipped "
+                "before GradScaler saw them, the guard finds no outlier; call scaler.unscale_(optimizer) before, or "
+                "clip with scaler.unscale_(optimizer, max_norm=...)",
+                stacklevel=level,
+            )
 
     def _report_of(self, state: Mapping[str, Any]) -> Any:
         """The report of an optimizer, where the scale is; found_inf rules, if others wrote it or brought theirs."""
@@ -970,11 +987,10 @@ def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, St
         except (TypeError, ValueError) as error:
             error.args = (f"state_dict[{field!r}]: {error}",)
             raise
-    scale, good = base._number("state_dict['scale']", state_dict["scale"]), state_dict["_growth_tracker"]
-    if not scale >= 0:
-        raise ValueError(f"state_dict['scale'] is {scale}: a loss scale is a number from 0 on")
+    scale, good = _rounded("state_dict['scale']", state_dict["scale"], policy), state_dict["_growth_tracker"]
     try:
-        good = operator.index(None if isinstance(good, bool) else good)
+        whole = isinstance(good, float) and good.is_integer()
+        good = operator.index(int(good) if whole else None if isinstance(good, bool) else good)
     except TypeError:
         raise TypeError(
             f"state_dict['_growth_tracker'] is {state_dict['_growth_tracker']!r}: it must be a whole number"

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: MIT
+"""What programs do with torch's class from outside: its name, its tensors, its private methods, its modes."""
+
+import warnings
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import gradscaler.torch._scaler as module
+from gradscaler import Policy
+from gradscaler.torch import GradScaler
+
+THEIRS = torch.amp.GradScaler
+KINDS = pytest.mark.parametrize("kind", [THEIRS, GradScaler])
+INF, NAN = float("inf"), float("nan")
+
+
+def world(kind, **options):
+    p = torch.nn.Parameter(torch.zeros(3))
+    return p, torch.optim.SGD([p], lr=1.0), kind("cpu", init_scale=1024.0, **options)
+
+
+def step(p, optimizer, scaler, loss=3.0):
+    optimizer.zero_grad()
+    scaler.scale((p * loss).sum()).backward()
+    scaler.unscale_(optimizer)
+    grad = p.grad.tolist()
+    scaler.step(optimizer)
+    scaler.update()
+    return grad, p.tolist(), scaler.get_scale(), scaler._get_growth_tracker()
+
+
+@pytest.mark.parametrize("options", [{}, {"policy": "guard"}, {"allow_fp16": True}])
+def test_under_the_name_of_torchs_class_it_is_the_same(monkeypatch, options):
+    monkeypatch.setattr(torch.amp, "GradScaler", GradScaler)
+    monkeypatch.setattr(torch.cuda.amp, "GradScaler", GradScaler)
+    p, optimizer, scaler = world(torch.amp.GradScaler, **options)
+    assert step(p, optimizer, scaler)[:2] == ([3.0] * 3, [-3.0] * 3) and scaler.report.elements == 3
+
+
+def test_it_is_of_both_of_torchs_classes_and_says_nothing_of_the_older():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one = GradScaler("cpu")
+    assert isinstance(one, THEIRS) and isinstance(one, torch.cuda.amp.GradScaler)
+
+
+def test_a_method_of_torchs_class_that_a_program_replaced_is_called(monkeypatch):
+    called = []
+
+    def own(self, optimizer, inv_scale, found_inf, allow_fp16):
+        called.append(allow_fp16)
+        return theirs(self, optimizer, inv_scale, found_inf, True)
+
+    for kind in (THEIRS, GradScaler):
+        with monkeypatch.context() as patch:
+            theirs = kind._unscale_grads_
+            patch.setattr(kind, "_unscale_grads_", own)
+            assert step(*world(GradScaler))[:2] == ([3.0] * 3, [-3.0] * 3) and called.pop() is False
+
+
+def written(scaler):
+    scaler._scale.data.fill_(256.0)
+
+
+def replaced(scaler):
+    scaler._scale, scaler._growth_tracker = torch.tensor(256.0), torch.tensor(5, dtype=torch.int32)
+
+
+def of_one_element(scaler):
+    scaler._scale = torch.full((1,), 256.0)
+
+
+@KINDS
+@pytest.mark.parametrize("change", [written, replaced, of_one_element])
+@pytest.mark.parametrize("when", ["first", "before", "between"])
+def test_what_is_in_torchs_tensors_counts(kind, change, when):
+    p, optimizer, scaler = world(kind)
+    if when != "first":
+        step(p, optimizer, scaler)
+    elif change is not replaced:
+        scaler._lazy_init_scale_growth_tracker("cpu")
+    if when != "between":
+        change(scaler)
+        grad, _, scale, count = step(p, optimizer, scaler)
+        assert grad == [3.0] * 3 and scale == 256
+    else:
+        scaler.scale((p * 3.0).sum()).backward()
+        scaler.unscale_(optimizer)
+        change(scaler)
+        scaler.update()
+        scale, count = scaler.get_scale(), scaler._get_growth_tracker()
+    assert scale == 256 and count == (6 if change is replaced else 1 if when == "first" else 2)
+
+
+@KINDS
+def test_two_scalers_that_share_the_tensors_have_one_scale(kind):
+    (p, optimizer, one), (q, other_optimizer, other) = world(kind), world(kind)
+    step(p, optimizer, one)
+    other._scale, other._growth_tracker = one._scale, one._growth_tracker
+    assert step(p, optimizer, one, INF)[2] == 512 == other.get_scale()
+    assert step(q, other_optimizer, other) == ([3.0] * 3, [-3.0] * 3, 512.0, 1) and one._get_growth_tracker() == 1
+
+
+@KINDS
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_in_inference_mode(kind, fused):
+    p, _, scaler = world(kind)
+    optimizer = torch.optim.SGD([p], lr=1.0, fused=fused)
+    scaler.scale((p * 3.0).sum()).backward()
+    with torch.inference_mode():
+        if not fused:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+    assert p.tolist() == [-3.0] * 3 and step(p, optimizer, scaler)[1] == [-6.0] * 3
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "value, inverse, after, found", [(4.0, 0.25, 1.0, 0.0), (NAN, 0.25, NAN, 1.0), (2.0, 1.0, 2.0, 0.0)]
+)
+def test_a_direct_call_divides_by_what_it_is_given(kind, value, inverse, after, found):
+    p, optimizer, scaler = world(kind)
+    p.grad = torch.full((3,), value)
+    found_inf = torch.zeros(1)
+    verdicts = scaler._unscale_grads_(optimizer, torch.full((1,), inverse), found_inf, False)
+    assert list(verdicts) == [found_inf.device] and verdicts[found_inf.device].tolist() == [found]
+    assert str(p.grad.tolist()) == str([after] * 3)
+    p.grad = None
+    assert scaler._unscale_grads_(optimizer, torch.ones(1), found_inf, False) == {}
+
+
+@KINDS
+def test_a_disabled_scaler_looks_at_nothing(kind):
+    assert kind("cpu", enabled=False).unscale_(None) is None
+
+
+@KINDS
+def test_losses_without_values_are_scaled(kind):
+    assert kind("cpu").scale(torch.ones(2, device="meta")).shape == (2,)
+    with FakeTensorMode():
+        assert kind("cpu").scale(torch.ones(2)).shape == (2,)
+
+
+def test_the_warning_of_a_missing_cuda_names_the_line_of_the_caller(monkeypatch):
+    monkeypatch.setattr(module, "lacks_cuda", lambda: True)
+    with pytest.warns(UserWarning, match="CUDA is not available") as seen:
+        assert not GradScaler("cuda").is_enabled() and not GradScaler(1024.0).is_enabled()
+    assert {warning.filename for warning in seen} == {__file__}
+
+
+class OwnStep(GradScaler):
+    """As in trainers whose optimizers take closures: the step is made in the class of the program."""
+
+    def step(self, optimizer):
+        self.unscale_(optimizer)
+        found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        if not sum(tensor.item() for tensor in found.values()):
+            optimizer.step()
+
+
+def test_a_class_with_a_step_of_its_own_knows_that_it_was_skipped():
+    p, optimizer, scaler = world(OwnStep)
+    for loss, skipped in (INF, True), (1.0, False):
+        optimizer.zero_grad()
+        scaler.scale((p * loss).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.step_was_skipped is skipped
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_guard_that_sees_only_clipped_gradients_says_so(fused):
+    p = torch.nn.Parameter(torch.zeros(3))
+    optimizer, scaler = torch.optim.SGD([p], lr=1.0, fused=fused), GradScaler("cpu", policy=Policy("guard"))
+    with pytest.warns(UserWarning, match=r"was 0\.5 in each of 10 steps.*unscale_\(optimizer, max_norm") as seen:
+        for i in range(12):
+            optimizer.zero_grad()
+            scaler.scale((p * (i + 1.0)).sum()).backward()
+            torch.nn.utils.clip_grad_norm_([p], 0.5)
+            scaler.step(optimizer)
+            scaler.update()
+    assert len(seen) == 1 and seen[0].filename == __file__
+
+
+FAILING = ["owners", "weakref.ref", "_memory.Host.norm", "_memory.Host.clip", "Sorted.put_back", "Found.read"]
+
+
+@pytest.mark.parametrize("place", FAILING)
+def test_after_an_error_gradients_that_were_divided_are_neither_divided_again_nor_stepped_with(monkeypatch, place):
+    p = torch.nn.Parameter(torch.zeros(4, 4).t().contiguous()[::2])
+    optimizer, scaler = torch.optim.SGD([p], lr=1.0), GradScaler("cpu", 1024.0, want=2)
+    scaler.scale(torch.zeros(()))
+    p.grad = torch.full((4, 4), 4096.0)[::2]
+    holder, _, name = place.rpartition(".")
+    owner = module if not holder else eval(holder, vars(module))
+
+    def fails(*_):
+        raise MemoryError("injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fails)
+        if place == "owners":
+            p.grad[0] = INF
+        with pytest.raises(MemoryError, match="injected"):
+            scaler.unscale_(optimizer, max_norm=1.0)
+    before = p.grad.clone()
+    with pytest.raises(RuntimeError, match="already been called"):
+        scaler.unscale_(optimizer)
+    scaler.step(optimizer)
+    assert torch.equal(p.grad, before) and not p.any() and scaler.step_was_skipped
+    scaler.update()
+    assert step(p, optimizer, scaler)[0] == [[3.0] * 4] * 2
