@@ -200,6 +200,44 @@ def transformers_trainer(kind):
     return losses, scales, weights(trainer.model)
 
 
+def timm(kind):
+    from timm.utils import NativeScaler
+
+    model, native = Gpt(bad_on(rank())), NativeScaler("cpu")
+    native._scaler = kind("cpu", 2.0**20, growth_interval=4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses, scales = [], []
+    for batch in batches(STEPS):
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = model(**batch)["loss"]
+        optimizer.zero_grad()
+        native(loss, optimizer, clip_grad=1.0, parameters=model.parameters())
+        losses.append(loss.item())
+        scales.append(native._scaler.get_scale())
+    return losses, scales, weights(model)
+
+
+def ignite(kind):
+    from ignite.engine import Events, create_supervised_trainer
+
+    model, scaler = Gpt(bad_on(rank())), kind("cpu", 2.0**20, growth_interval=4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses, scales = [], []
+    trainer = create_supervised_trainer(
+        model, optimizer, lambda loss, _: loss, amp_mode="amp", scaler=scaler,
+        prepare_batch=lambda batch, *_, **__: (batch, None),
+        model_fn=lambda model, batch: model(**batch)["loss"], output_transform=lambda x, y, z, loss: loss.item(),
+    )  # fmt: skip
+
+    @trainer.on(Events.ITERATION_COMPLETED)
+    def record(engine):
+        losses.append(engine.state.output)
+        scales.append(scaler.get_scale())
+
+    trainer.run(list(batches(STEPS)))
+    return losses, scales, weights(model)
+
+
 def fsdp2(kind):
     """Sharded parameters: gradients are DTensors, and an Inf is in the shard of one rank only."""
     from torch.distributed.fsdp import fully_shard
@@ -234,8 +272,8 @@ def of_processes():
     return {"strategy": "ddp", "devices": world} if world > 1 else {"strategy": "auto", "devices": 1}
 
 
-SINGLE = (accelerate, lightning_fabric, lightning_trainer, transformers_trainer)
-OF_TWO = (*SINGLE, fsdp2)
+SINGLE = (accelerate, lightning_fabric, lightning_trainer, transformers_trainer, timm, ignite)
+OF_TWO = (*SINGLE[:4], fsdp2)
 
 
 def quiet():
@@ -257,4 +295,5 @@ def ranks_worker(rank, folder, kinds, results):
     for program in OF_TWO:
         for kind in kinds:
             results[rank, program.__name__, kind] = program(kind)
+    dist.barrier()  # a rank that leaves while another still talks ends that one
     dist.destroy_process_group()

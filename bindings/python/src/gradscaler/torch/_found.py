@@ -19,9 +19,10 @@ class Found:
 
     def __init__(self, report: Any, lots: list[Lot], rest: Sorted | None = None) -> None:
         self.report, self.lots, self.rest = report, lots, rest
-        on_host = not isinstance(report, torch.Tensor)
-        words = torch.frombuffer(report, dtype=torch.float32, count=1) if on_host else report.view(torch.float32)
-        self.found_inf = words[0]
+        if isinstance(report, torch.Tensor):
+            self.found_inf = report.view(torch.float32)[0]
+        else:
+            self.found_inf = torch.frombuffer(report, dtype=torch.float32, count=1).view(())
         self._version = None if self.found_inf.is_inference() else self.found_inf._version
         self.verdict: Mapping[Any, torch.Tensor] = {}  # found_inf by device, which others may have written since
         self.norm: torch.Tensor | None = None  # before clipping

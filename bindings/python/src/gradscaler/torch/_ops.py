@@ -45,7 +45,14 @@ def _check(gradients: Sequence[torch.Tensor], state: torch.Tensor) -> None:
             )
 
 
-@torch.library.custom_op("gradscaler::unscale_", mutates_args=("gradients", "report", "pending"))
+# torch 2.5 cannot infer this schema from list[torch.Tensor].
+_UNSCALE = (
+    "(Tensor(a0!)[] gradients, Tensor state, Tensor(a2!) report, Tensor(a3!) pending, str policy, SymInt want, "
+    "float max_norm) -> (Tensor, Tensor)"
+)
+
+
+@torch.library.custom_op("gradscaler::unscale_", mutates_args=("gradients", "report", "pending"), schema=_UNSCALE)
 def _unscale_(
     gradients: list[torch.Tensor],
     state: torch.Tensor,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import ctypes
 import dataclasses
@@ -262,15 +261,11 @@ class GradScaler(Base):
         memory.take(self._policy, scale, good)
         return memory
 
-    def _show(self) -> None:
-        with torch.no_grad():
-            self._memory.show(self._scale, self._growth_tracker)
-
     def _put(self, state: State) -> None:
         """Puts another state in force."""
         self._memory = _memory.start(state, self._scale.device)
         self._expected = False
-        self._show()
+        self._memory.show(self._scale, self._growth_tracker)
 
     # ---- the step ----
 
@@ -360,8 +355,6 @@ class GradScaler(Base):
         found = self._look(optimizer, {"stage": None}, True, fp16, None, inv_scale)
         return {device: torch.maximum(found_inf.to(device), tensor) for device, tensor in found.verdict.items()}
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
     def _look(
         self,
         optimizer: torch.optim.Optimizer,
@@ -394,8 +387,7 @@ class GradScaler(Base):
             self._looks_over, self._said = False, None
             self._looks.clear()
             self._skipped.clear()
-        with contextlib.suppress(TypeError):  # of a wrapper with slots
-            found.optimizer = weakref.ref(optimizer)
+        found.optimizer = _weak(optimizer)
         on_host = isinstance(memory, _memory.Host)
         if not on_host or found.report.overflow or self._policy.guards:
             found.owners = owners(optimizer)  # before the last are gone, whose references are these
@@ -743,7 +735,7 @@ class GradScaler(Base):
         self._losses.end_step()
         if new_scale is not None:
             return
-        self._show()
+        memory.show(self._scale, self._growth_tracker)
         if self._policy.guards:
             self._remember()
         if isinstance(memory, _memory.Host):
@@ -822,7 +814,7 @@ class GradScaler(Base):
             if isinstance(self._memory, _memory.Device):
                 self._memory.take(self._policy, new_scale, self._growth_tracker)
                 self._expected = False
-                self._show()
+                self._memory.show(self._scale, self._growth_tracker)
                 return
             new_scale = new_scale.item()
         state = self._memory.read()
@@ -1043,6 +1035,13 @@ def _beyond(clip: Any, other: Any) -> None:
     inverse, done = (words.view(torch.float64)[Factor.inverse.offset // 8] for words in (clip, other))
     inverse.copy_((inverse / done).clamp_max(1.0))
     clip.view(torch.float32)[Factor.inverse_f32.offset // 4].copy_(inverse)
+
+
+def _weak(optimizer: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(optimizer)
+    except TypeError:  # a wrapper with slots
+        return lambda: None
 
 
 def _with_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
