@@ -251,12 +251,30 @@ static bool gsc_py_from_capsule(PyObject *capsule, Py_buffer *view, gsc_tensor *
     return !*why;
 }
 
+/* As gsc_py_lent, by the methods of a tensor of torch before 2.10, which has no exchange API. */
+static bool gsc_py_told(PyObject *array, void **at, uint64_t *size)
+{
+    PyObject *address = PyObject_CallMethod(array, "data_ptr", NULL);
+    PyObject *dense = address ? PyObject_CallMethod(array, "is_contiguous", NULL) : NULL;
+    PyObject *bytes = dense ? PyObject_GetAttrString(array, "nbytes") : NULL;
+    *at = bytes && dense == Py_True ? PyLong_AsVoidPtr(address) : NULL;
+    *size = *at ? PyLong_AsUnsignedLongLong(bytes) : 0;
+    Py_XDECREF(address);
+    Py_XDECREF(dense);
+    Py_XDECREF(bytes);
+    bool ok = *at && !PyErr_Occurred() && ((uintptr_t)*at & 7) == 0;
+    PyErr_Clear();
+    return ok;
+}
+
 static bool gsc_py_lent(PyObject *array, void **at, uint64_t *size)
 {
     const gsc_dl_exchange *api = gsc_py_exchange(array);
     gsc_dl_tensor t;
     uint64_t count = 1;
-    if (!api || api->lend(array, &t) != 0) {
+    if (!api)
+        return gsc_py_told(array, at, size);
+    if (api->lend(array, &t) != 0) {
         PyErr_Clear();
         return false;
     }

@@ -426,6 +426,25 @@ defmodule GradScaler.NxTest do
     end
   end
 
+  describe "the recipe for Axon without Axon" do
+    test "a norm that the scaler's rules find too large skips the step, though every gradient is finite" do
+      scaler = GradScaler.new("fairseq", init_scale: 4.0)
+      {begin, _, unscale} = GradScaler.Axon.loss_scale(scaler)
+
+      {_, step} =
+        GradScaler.Axon.skip_overflow({fn _ -> %{} end, fn grads, s, _ -> {grads, s} end})
+
+      grads = %{w: Nx.tensor([3.0e38, 3.0e38], type: {:f, 64}), b: Nx.tensor([1.0])}
+      {told, state} = unscale.(Map.update!(grads, :w, &Nx.multiply(&1, 4)), begin.())
+      assert {%{w: w, b: b}, _} = step.(told, %{}, grads)
+      assert {Nx.to_flat_list(w), Nx.to_flat_list(b)} == {[0.0, 0.0], [0.0]}
+      assert Nx.to_number(state.scale) == 2.0
+
+      {told, _} = unscale.(%{w: Nx.tensor([8.0])}, begin.())
+      assert Nx.to_flat_list(told.w) == [2.0]
+    end
+  end
+
   describe "Axon" do
     @describetag :axon
     @compile {:no_warn_undefined, [Axon, Axon.Loop, Polaris.Optimizers]}

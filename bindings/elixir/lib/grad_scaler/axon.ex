@@ -14,7 +14,8 @@ defmodule GradScaler.Axon do
         loss_scale: GradScaler.Axon.loss_scale(scaler))
       |> Axon.Loop.run(data)
 
-  Where a gradient is Inf or NaN, the parameters and the optimizer's state stay as they were; the
+  Where a gradient is Inf or NaN, or by the rules of the scaler the norm is too large (the presets
+  `fairseq`, `fairscale` and `cerebras`), the parameters and the optimizer's state stay as they were; the
   running statistics of layers, which come from the forward pass, move on. With
   `gradient_accumulation_steps` one overflow skips all the steps that are summed. Unlike
   Axon.LossScale, a NaN counts as an overflow.
@@ -33,8 +34,8 @@ defmodule GradScaler.Axon do
     end
 
     unscale = fn grads, state ->
-      {unscaled, overflow} = Defn.unscale(grads, state)
-      {unscaled, Defn.update(state, overflow, scaler)}
+      {unscaled, overflow} = Defn.unscale(grads, state, scaler)
+      {told(unscaled, overflow, scaler), Defn.update(state, overflow, scaler)}
     end
 
     {fn -> Defn.init(scaler) end, &Defn.scale_loss/2, unscale}
@@ -50,6 +51,13 @@ defmodule GradScaler.Axon do
     end
 
     {init, skipping}
+  end
+
+  # Axon gives its optimizer the gradients alone: of a norm that is too large they have to tell.
+  defp told(grads, overflow, scaler) do
+    if GradScaler.policy(scaler).overflow_test == :norm,
+      do: Tree.map(grads, &Nx.select(overflow, Nx.Constants.infinity(), &1)),
+      else: grads
   end
 
   defp zeros(tree),

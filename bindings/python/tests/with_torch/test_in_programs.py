@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import gradscaler.torch._scaler as module
 from gradscaler import Policy
-from gradscaler.torch import GradScaler
+from gradscaler.torch import GradScaler, _torch
 
 THEIRS = torch.amp.GradScaler
 KINDS = pytest.mark.parametrize("kind", [THEIRS, GradScaler])
@@ -58,6 +58,13 @@ def test_a_method_of_torchs_class_that_a_program_replaced_is_called(monkeypatch)
             theirs = kind._unscale_grads_
             patch.setattr(kind, "_unscale_grads_", own)
             assert step(*world(GradScaler))[:2] == ([3.0] * 3, [-3.0] * 3) and called.pop() is False
+
+
+def test_a_part_of_torch_that_moved_is_named():
+    with pytest.raises(
+        ImportError, match=r"has no torch\.amp\.GradScaler\._moved, which gradscaler\.torch needs: .*2\.6"
+    ):
+        _torch._require((*_torch._PARTS, "amp.GradScaler._moved"))
 
 
 def written(scaler):

@@ -45,7 +45,7 @@ def _check(gradients: Sequence[torch.Tensor], state: torch.Tensor) -> None:
             )
 
 
-# torch 2.5 cannot infer this schema from list[torch.Tensor].
+# torch 2.6 cannot infer this schema from list[torch.Tensor].
 _UNSCALE = (
     "(Tensor(a0!)[] gradients, Tensor state, Tensor(a2!) report, Tensor(a3!) pending, str policy, SymInt want, "
     "float max_norm) -> (Tensor, Tensor)"

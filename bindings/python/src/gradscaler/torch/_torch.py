@@ -36,7 +36,7 @@ def _require(parts: tuple[str, ...]) -> None:
         except AttributeError:
             raise ImportError(
                 f"torch {torch.__version__} has no torch.{part}, which gradscaler.torch needs: it runs with torch "
-                "2.5 to 2.15; with another, use torch.amp.GradScaler and tell us"
+                "2.6 to 2.15; with another, use torch.amp.GradScaler and tell us"
             ) from None
 
 
