@@ -110,10 +110,10 @@ def test_two_scalers_that_share_the_tensors_have_one_scale(kind):
     assert step(q, other_optimizer, other) == ([3.0] * 3, [-3.0] * 3, 512.0, 1) and one._get_growth_tracker() == 1
 
 
-@KINDS
+@pytest.mark.parametrize("kind, options", [(THEIRS, {}), (GradScaler, {}), (GradScaler, {"policy": "guard"})])
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_step_in_inference_mode(kind, fused):
-    p, _, scaler = world(kind)
+def test_a_step_in_inference_mode(kind, options, fused):
+    p, _, scaler = world(kind, **options)
     optimizer = torch.optim.SGD([p], lr=1.0, fused=fused)
     scaler.scale((p * 3.0).sum()).backward()
     with torch.inference_mode():

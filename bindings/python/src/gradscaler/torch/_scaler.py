@@ -402,6 +402,7 @@ class GradScaler(Base):
         found.release()
         return found
 
+    @torch.inference_mode(False)  # later steps write what is usual
     def _share(self, optimizer: torch.optim.Optimizer, found: Found) -> None:
         """Keeps which part of the square of the norm each gradient has; what is usual is of the steps before."""
         order = [i for lot in found.lots for i in lot.indices]
