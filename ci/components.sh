@@ -239,6 +239,17 @@ rust() { # both crates: layout, tests, training; with --all lints, documentation
     cargo_tests --target "$host" --target-dir "$CARGO_TARGET_DIR/sanitize"
 }
 
+rust_targets() { # the crates compile for platforms that this machine is not, as far as rustup has their standard libraries
+  local target
+  for target in aarch64-unknown-linux-gnu riscv64gc-unknown-linux-gnu powerpc64le-unknown-linux-gnu aarch64-apple-darwin x86_64-pc-windows-gnu; do
+    if rustup --quiet target add $target 2>build/rustup.log; then
+      DOCS_RS=1 check $target cargo check --quiet --manifest-path bindings/rust/Cargo.toml -p gradscaler --target $target
+    else
+      say "NOT RUN: $target, whose standard library rustup does not give: $(tail -n 1 build/rustup.log)"
+    fi
+  done
+}
+
 rust_companions() { # half, ndarray, serde and candle, from the registry, two of which train a model; with --long burn
   if [ "$(rust_minor)" -lt 85 ]; then
     say "NOT RUN: candle needs Rust 1.85 or newer, this is $(rustc --version)"

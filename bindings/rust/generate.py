@@ -199,10 +199,12 @@ def sys_crate(manifest):
     lines = ["// SPDX-License-Identifier: MIT", f"// {NOTE}"]
     lines += doc_comment(paragraphs(manifest.library.doc, WIDTH - 4), "//!")
     lines += ["#![no_std]", "#![allow(non_camel_case_types, non_snake_case)]", "", "use core::ffi::c_void;", ""]
-    lines += ["/// C's `char`; core has it only since Rust 1.64."]
-    lines += ['#[cfg(all(target_arch = "aarch64", not(target_vendor = "apple")))]', "pub type c_char = u8;"]
-    lines += ["/// C's `char`; core has it only since Rust 1.64."]
-    lines += ['#[cfg(not(all(target_arch = "aarch64", not(target_vendor = "apple"))))]', "pub type c_char = i8;"]
+    arches = ("aarch64", "arm", "powerpc", "powerpc64", "riscv32", "riscv64", "s390x")
+    unsigned = ["    any(", ",\n".join(f'        target_arch = "{arch}"' for arch in arches), "    ),"]
+    unsigned += ['    not(any(windows, target_vendor = "apple"))']
+    for begin, end, kind in ("all(", ")", "u8"), ("not(all(", "))", "i8"):
+        lines += ["/// C's `char`; core has it only since Rust 1.64.", f"#[cfg({begin}"]
+        lines += [*unsigned, f"{end})]", f"pub type c_char = {kind};"]
     lines += LAYOUT.rstrip().split("\n")
     lines += ["", "/// Version of the C interface that this crate declares: major, minor and patch, a byte each."]
     lines.append(f"pub const GSC_VERSION: u32 = {major << 16 | minor << 8 | patch:#08x};")

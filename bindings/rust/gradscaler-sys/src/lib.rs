@@ -41,10 +41,32 @@
 use core::ffi::c_void;
 
 /// C's `char`; core has it only since Rust 1.64.
-#[cfg(all(target_arch = "aarch64", not(target_vendor = "apple")))]
+#[cfg(all(
+    any(
+        target_arch = "aarch64",
+        target_arch = "arm",
+        target_arch = "powerpc",
+        target_arch = "powerpc64",
+        target_arch = "riscv32",
+        target_arch = "riscv64",
+        target_arch = "s390x"
+    ),
+    not(any(windows, target_vendor = "apple"))
+))]
 pub type c_char = u8;
 /// C's `char`; core has it only since Rust 1.64.
-#[cfg(not(all(target_arch = "aarch64", not(target_vendor = "apple"))))]
+#[cfg(not(all(
+    any(
+        target_arch = "aarch64",
+        target_arch = "arm",
+        target_arch = "powerpc",
+        target_arch = "powerpc64",
+        target_arch = "riscv32",
+        target_arch = "riscv64",
+        target_arch = "s390x"
+    ),
+    not(any(windows, target_vendor = "apple"))
+)))]
 pub type c_char = i8;
 
 /// Compares a struct with the layout that the manifest states, and makes it of zeros: what every field may be.
