@@ -33,6 +33,8 @@ c=(gcc -std=c11 $example/train_step.c)
 cpp=(g++ -std=c++17 -x c++ $example/train_step.c -x none)
 compile 'pkg-config, C11' "${c[@]}" "${shared[@]}"
 compile 'pkg-config, C++17' "${cpp[@]}" "${shared[@]}"
+compile 'pkg-config --static, which finds the shared library' "${c[@]}" $(flags --static --cflags --libs) "-Wl,-rpath,$libdir"
+compile 'pkg-config --static, which is told -static' "${c[@]}" -static $(flags --static --cflags --libs) 2> >(grep -v -e dlopen -e 'In function' >&2)
 compile 'static, C11' "${c[@]}" "${static[@]}"
 compile 'static, C++17' "${cpp[@]}" "${static[@]}"
 compile 'policy only' gcc tests/install/update_only.c "${static[@]}" -s -Wl,--gc-sections
