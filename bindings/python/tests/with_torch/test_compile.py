@@ -60,6 +60,7 @@ def step_of(scaler, model, backward):
     return step
 
 
+@whole_step
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("backward", [True, False])
 def test_a_whole_step_is_one_graph_compiled_once_over_growths_and_overflows(backend, backward):
