@@ -243,7 +243,8 @@ def beside_torch(torch, device):
         reference = torch.amp.GradScaler(device, 1.0, growth_interval=2**30)
         for each in scaler, reference:
             each.scale(one)
-        lot, factor = _grads.Lot(grads[0].device, grads, range(len(grads))), scaler._factor(grads[0].device)
+        lot = _grads.Lot(grads[0].device, grads, range(len(grads)))
+        factor = scaler._current("measure").factor(True)
 
         def check_of_torch(norm):
             torch._amp_foreach_non_finite_check_and_unscale_(grads, found, one)

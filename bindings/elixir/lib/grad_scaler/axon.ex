@@ -56,7 +56,7 @@ defmodule GradScaler.Axon do
   # Axon gives its optimizer the gradients alone: of a norm that is too large they have to tell.
   defp told(grads, overflow, scaler) do
     if GradScaler.policy(scaler).overflow_test == :norm,
-      do: Tree.map(grads, &Nx.select(overflow, Nx.Constants.infinity(), &1)),
+      do: Tree.map(grads, &Nx.select(overflow, Nx.tensor(:infinity), &1)),
       else: grads
   end
 
