@@ -221,8 +221,8 @@ recorded_steps() {
   python_binding
   mkdir -p build/parity
   say "recording 200 steps of scaled gradients"
-  $python tests/parity/record.py build/parity/steps.new
-  mv build/parity/steps.new build/parity/steps.bin
+  $python tests/parity/record.py "build/parity/steps.$$"
+  mv "build/parity/steps.$$" build/parity/steps.bin
 }
 
 # Recorded gradients through the programs of every language: prints their digests, which must be equal.

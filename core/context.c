@@ -33,6 +33,7 @@ static gsc_status create(const gsc_backend *backend, void *data, gsc_context **o
 gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_for, void *pool,
                                   gsc_context **out, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_cpu *cpu;
     GSC_REQUIRE(out, 3);
     if (threads == 0 || threads > 1024)
@@ -47,6 +48,7 @@ gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_f
 
 gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err)
 {
+    gsc_begin(err);
     GSC_REQUIRE(out, 1);
 #if defined(GSC_NO_CUDA)
     return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "device", "CUDA device %d: %s", device,
@@ -85,6 +87,7 @@ gsc_status gsc_exec_read(const gsc_exec *on, const gsc_backend *otherwise, gsc_e
 
 gsc_status gsc_exec_wait(const gsc_exec *on, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
@@ -101,6 +104,7 @@ static const gsc_backend *backend_of(const gsc_context *context)
 gsc_status gsc_memory_create(gsc_context *context, uint32_t kind, uint64_t size, void **out,
                              gsc_error *err)
 {
+    gsc_begin(err);
     GSC_REQUIRE(out, 3);
     if (kind > GSC_MEMORY_SHARED)
         return gsc_fail_number(err, GSC_ERROR_VALUE, 1, -1, "kind", kind, 0, GSC_MEMORY_SHARED,
@@ -124,6 +128,7 @@ void gsc_memory_destroy(gsc_context *context, void *memory)
 gsc_status gsc_memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
                            gsc_error *err)
 {
+    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
@@ -138,6 +143,7 @@ gsc_status gsc_memory_copy(const gsc_exec *on, void *to, const void *from, uint6
 
 gsc_status gsc_info_get(gsc_info *out, gsc_error *err)
 {
+    gsc_begin(err);
     GSC_REQUIRE(out, 0);
     /* Whoever's struct ends before `cuda` does not ask for it: the driver is not started. */
     bool asks = out->struct_size > offsetof(gsc_info, cuda);

@@ -4,11 +4,13 @@
 
 gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err)
 {
+    gsc_begin(err);
     GSC_REQUIRE(out, 1);
-    if (!gsc_usable(scale))
+    const gsc_factor factor = gsc_factor_of(scale, 0);
+    if (!gsc_positive((double)factor.scale_f32) || !gsc_positive((double)factor.inverse_f32))
         return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "scale", scale, 0, NAN,
-                               "finite and above 0, as its inverse");
-    *out = gsc_factor_of(scale, 0);
+                               "above 0 and finite as a float, as its inverse");
+    *out = factor;
     return GSC_OK;
 }
 
@@ -26,12 +28,17 @@ gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *e
     if (!gsc_positive(factor->inverse))
         return gsc_fail_number(err, GSC_ERROR_FACTOR, argument, -1, "factor.inverse",
                                factor->inverse, 0, NAN, "finite and above 0");
+    if (!gsc_inverse_is_low(factor))
+        return gsc_fail_number(err, GSC_ERROR_FACTOR, argument, -1, "factor.inverse",
+                               factor->inverse, 0, 1 / factor->scale,
+                               "1 / factor.scale or, where gradients are clipped, less");
     return GSC_OK;
 }
 
 gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, double by,
                                gsc_factor *out, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
@@ -46,6 +53,7 @@ gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, dou
 gsc_status gsc_factor_clip(const gsc_exec *on, const gsc_factor *factor, const gsc_report *report,
                            double max_norm, gsc_factor *out, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
@@ -62,6 +70,7 @@ gsc_status gsc_factor_clip(const gsc_exec *on, const gsc_factor *factor, const g
 gsc_status gsc_factor_guard(const gsc_exec *on, const gsc_factor *factor, const gsc_state *state,
                             gsc_factor *out, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     const gsc_step step = {.kind = GSC_STEP_GUARD, .factor = factor, .state = state, .out = out};

@@ -1680,6 +1680,7 @@ gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_en
                             uint64_t n, const gsc_policy *policy, gsc_policy *out_policy,
                             gsc_state *state, gsc_note *notes, uint64_t capacity, gsc_error *err)
 {
+    gsc_begin(err);
     reading r = {.entries = entries, .n = n};
     gsc_policy full;
     const struct format *f = NULL;
@@ -1721,6 +1722,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
                              uint64_t n, const gsc_policy *policy, gsc_policy *out, gsc_note *notes,
                              uint64_t capacity, gsc_error *err)
 {
+    gsc_begin(err);
     reading r = {.entries = entries, .n = n};
     gsc_policy full;
     const struct format *f = NULL;
@@ -1850,6 +1852,7 @@ gsc_status gsc_state_export(const char *format, const char *prefix, const gsc_po
                             const gsc_state *state, gsc_entry *entries, uint64_t n, gsc_note *notes,
                             uint64_t capacity, gsc_error *err)
 {
+    gsc_begin(err);
     struct scaler s;
     const struct format *f = NULL;
     struct notes list = {notes, capacity, 0};

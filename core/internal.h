@@ -23,6 +23,13 @@
     GSC_STRING(GSC_VERSION_MAJOR)                                                                  \
     "." GSC_STRING(GSC_VERSION_MINOR) "." GSC_STRING(GSC_VERSION_PATCH)
 
+/* The first line of every function of the ABI: a call that succeeds leaves GSC_OK in *err. */
+static inline void gsc_begin(gsc_error *err)
+{
+    if (err)
+        err->status = GSC_OK;
+}
+
 /*
  * What is wrong, in *err (NULL: nobody asks); each returns status, so that a check is one return
  * statement. `place` is what the sentence is about, "policy.min_scale" or, with an index,

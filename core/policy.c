@@ -271,6 +271,7 @@ static const char *nth_preset(const void *context, uint32_t index)
 
 gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
 {
+    gsc_begin(err);
     GSC_REQUIRE(name, 0);
     GSC_REQUIRE(out, 1);
     /* It was released without guard_*, and structs of that time get it so. */
@@ -428,6 +429,7 @@ gsc_status gsc_policy_read(const gsc_policy *from, gsc_policy *full, int argumen
 
 gsc_status gsc_policy_check(const gsc_policy *policy, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_policy full;
     return gsc_policy_read(policy, &full, 0, err);
 }

@@ -35,6 +35,7 @@ static uint32_t crc32(const unsigned char *bytes, uint64_t size)
 gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *state, void *bytes,
                           uint64_t capacity, uint64_t *size, gsc_error *err)
 {
+    gsc_begin(err);
     struct saved_head head = {.format = 1,
                               .size = sizeof head + GSC_POLICY_SIZE + sizeof *state + 4,
                               .policy_size = GSC_POLICY_SIZE,
@@ -101,6 +102,7 @@ static gsc_status saved_head_check(const unsigned char *bytes, uint64_t size,
 gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy, gsc_state *state,
                           gsc_error *err)
 {
+    gsc_begin(err);
     struct saved_head head;
     gsc_policy full;
     gsc_state loaded;

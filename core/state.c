@@ -8,6 +8,7 @@ gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint6
                             uint32_t kind, const gsc_policy *policy, gsc_report *out,
                             gsc_error *err)
 {
+    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     gsc_step step = {.kind = GSC_STEP_MERGE, .merge = kind, .reports = reports, .n = n, .out = out};
@@ -27,6 +28,7 @@ gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint6
 
 gsc_status gsc_report_number(double number, gsc_report *out, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_report r = {.elements = 1};
     GSC_REQUIRE(out, 1);
     if (isnan(number))
@@ -44,6 +46,7 @@ gsc_status gsc_report_number(double number, gsc_report *out, gsc_error *err)
 gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report, const gsc_policy *policy,
                             const gsc_state *state, uint32_t rank, gsc_report *out, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     gsc_step step = {
@@ -83,6 +86,7 @@ gsc_status gsc_state_check(const gsc_state *s, int argument, const char *name, g
 gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy, const gsc_state *from,
                           gsc_state *out, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     gsc_step step = {.kind = GSC_STEP_STATE_INIT, .state = from, .out = out};
@@ -95,6 +99,7 @@ gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy, const gs
 gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy, const gsc_state *state,
                             const gsc_report *report, gsc_state *out, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     gsc_step step = {
@@ -110,6 +115,7 @@ gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy, const 
 gsc_status gsc_state_join(const gsc_exec *on, const gsc_state *state, const gsc_state *other,
                           gsc_state *out, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     const gsc_step step = {.kind = GSC_STEP_JOIN, .state = state, .other = other, .out = out};

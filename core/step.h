@@ -50,9 +50,17 @@ static inline gsc_factor gsc_factor_of(double scale, uint64_t serial)
     return f;
 }
 
+/* Clipping and guarding lower the inverse; nothing raises it, but for the rounding of a float. */
+static inline int gsc_inverse_is_low(const gsc_factor *f)
+{
+    return f->scale * f->inverse <= 1 + 0x1p-20;
+}
+
 static inline gsc_status gsc_factor_status(const gsc_factor *f)
 {
-    return gsc_positive(f->scale) && gsc_positive(f->inverse) ? GSC_OK : GSC_ERROR_FACTOR;
+    return gsc_positive(f->scale) && gsc_positive(f->inverse) && gsc_inverse_is_low(f)
+               ? GSC_OK
+               : GSC_ERROR_FACTOR;
 }
 
 static inline gsc_status gsc_factor_times(const gsc_factor *factor, double by, gsc_factor *out)
@@ -157,12 +165,36 @@ static inline int gsc_words_are_zero(const uint64_t *words, uint32_t n)
 #define GSC_RESERVED_IS_ZERO(s)                                                                    \
     gsc_words_are_zero((s)->reserved, sizeof(s)->reserved / sizeof *(s)->reserved)
 
+/* X(field, high, holds) for what holds of any report `r`, filled in by whomever. */
+#define GSC_FOR_REPORT_VALUES(X)                                                                   \
+    X(absent, GSC_WANT_ALL, (r->absent & ~GSC_WANT_ALL) == 0)                                      \
+    X(elements, NAN, r->elements >= 0)                                                             \
+    X(nan_count, NAN, r->nan_count >= 0)                                                           \
+    X(inf_count, NAN, r->inf_count >= 0)                                                           \
+    X(first_tensor, NAN, r->first_tensor >= 0)                                                     \
+    X(first_element, NAN, r->first_element >= 0)                                                   \
+    X(zeros_made, NAN, r->zeros_made >= 0)                                                         \
+    X(subnormals_made, NAN, r->subnormals_made >= 0)                                               \
+    X(clamped, NAN, r->clamped >= 0)
+
+static inline gsc_status gsc_report_values_status(const gsc_report *r)
+{
+#define GSC_HOLDS(field, high, holds)                                                              \
+    if (!(holds))                                                                                  \
+        return GSC_ERROR_REPORT;
+    GSC_FOR_REPORT_VALUES(GSC_HOLDS)
+#undef GSC_HOLDS
+    if (gsc_has_bad(r) && !gsc_says_overflow(r))
+        return GSC_ERROR_REPORT;
+    return GSC_RESERVED_IS_ZERO(r) ? GSC_OK : GSC_ERROR_REPORT;
+}
+
 /* Whether the report tells what the policy judges by; an overflow tells enough. */
 static inline gsc_status gsc_report_status(const gsc_policy *policy, const gsc_report *report)
 {
     const int lacks = !gsc_says_overflow(report) && (report->absent & gsc_policy_wants(policy));
     return report->status == GSC_OK && !lacks && report->amax >= 0 && isfinite(report->amax) &&
-                   GSC_RESERVED_IS_ZERO(report)
+                   gsc_report_values_status(report) == GSC_OK
                ? GSC_OK
                : GSC_ERROR_REPORT;
 }
@@ -171,7 +203,7 @@ static inline gsc_status gsc_norm_status(const gsc_report *report)
 {
     return !(report->absent & GSC_WANT_NORM) && report->status == GSC_OK &&
                    report->sum_squares >= 0 && isfinite(report->sum_squares) &&
-                   GSC_RESERVED_IS_ZERO(report)
+                   gsc_report_values_status(report) == GSC_OK
                ? GSC_OK
                : GSC_ERROR_REPORT;
 }
@@ -249,7 +281,7 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
         r.absent = GSC_WANT_NORM | GSC_WANT_AMAX;
     for (uint64_t i = 0; i < n; i++) {
         const gsc_report *report = &reports[i];
-        if (!GSC_RESERVED_IS_ZERO(report))
+        if (gsc_report_values_status(report) != GSC_OK)
             return GSC_ERROR_REPORT;
         if (gsc_says_overflow(report) && !overflow && !gsc_has_bad(&r))
             r.first_rank = report->first_rank; /* unless one that counted some comes */
@@ -527,7 +559,7 @@ static inline gsc_status gsc_stamped(const gsc_report *report, const gsc_policy 
                                      const gsc_state *state, uint64_t rank, gsc_report *out)
 {
     gsc_report r = *report;
-    if (!GSC_RESERVED_IS_ZERO(report))
+    if (gsc_report_values_status(report) != GSC_OK)
         return GSC_ERROR_REPORT;
     if (state && gsc_state_status(state) != GSC_OK)
         return GSC_ERROR_STATE;

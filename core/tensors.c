@@ -229,6 +229,7 @@ static gsc_status run(const gsc_exec *on, gsc_job *job, const gsc_options *optio
 gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *tensors,
                      uint64_t n, const gsc_options *options, gsc_report *report, gsc_error *err)
 {
+    gsc_begin(err);
     GSC_REQUIRE(report, 5);
     gsc_job job = job_of(GSC_OPERATION_CHECK, false, factor, tensors, NULL, n, report);
     return run(on, &job, options, err);
@@ -238,6 +239,7 @@ gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor, const gsc_t
                        const gsc_tensor *out, uint64_t n, const gsc_options *options,
                        gsc_report *report, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_job job = job_of(GSC_OPERATION_STORE, false, factor, tensors, out, n, report);
     return run(on, &job, options, err);
 }
@@ -246,6 +248,7 @@ gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor, const gsc_ten
                      const gsc_tensor *out, uint64_t n, const gsc_options *options,
                      gsc_report *report, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_job job = job_of(GSC_OPERATION_STORE, true, factor, tensors, out, n, report);
     return run(on, &job, options, err);
 }
@@ -254,6 +257,7 @@ gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor, const gs
                           const gsc_tensor *out, uint64_t n, const gsc_options *options,
                           gsc_report *report, gsc_error *err)
 {
+    gsc_begin(err);
     GSC_REQUIRE(report, 6);
     gsc_job job = job_of(GSC_OPERATION_ADD, false, factor, tensors, out, n, report);
     return run(on, &job, options, err);
@@ -262,6 +266,7 @@ gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor, const gs
 gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uint64_t n,
                               const gsc_options *options, uint64_t *size, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     gsc_policy policy;

@@ -23,8 +23,9 @@
  *
  * Rules for every function:
  * - The caller owns all structs. Only a gsc_context remembers anything between calls.
- * - A function returns GSC_OK (0) or a negative GSC_ERROR_*. After an error only *err was written.
- *   `err` comes last and may be NULL.
+ * - A function returns GSC_OK (0) or a negative GSC_ERROR_*, and writes it to err->status. After an
+ *   error only *err was written, after a success the rest of *err is as it was. `err` comes last
+ *   and may be NULL.
  * - A pointer may be NULL only where the text says so. Tensor data may have any alignment.
  * - Any thread may call any function at any time, as long as no two calls write the same memory and
  *   none reads what another writes.
@@ -328,8 +329,8 @@ typedef struct gsc_exec {
     uint32_t reserved;       /* 0 */
     gsc_context *context;    /* NULL: the calling thread */
     void *stream;            /* CUstream; NULL is the legacy default stream. NULL on the CPU */
-    void *workspace;         /* scratch memory of the device; the CPU needs none */
-    uint64_t workspace_size; /* its bytes, at least what gsc_workspace_size says */
+    void *workspace;         /* scratch memory of the device; NULL on the CPU */
+    uint64_t workspace_size; /* its bytes, at least what gsc_workspace_size says; 0 on the CPU */
 } gsc_exec;
 
 #define GSC_EXEC_SIZE 40u
@@ -433,7 +434,8 @@ GSC_API gsc_status gsc_info_get(gsc_info *out, gsc_error *err);
  */
 typedef struct gsc_factor {
     double scale;      /* the loss is multiplied by this */
-    double inverse;    /* the gradients are multiplied by this */
+    double inverse;    /* the gradients are multiplied by this: 1 / scale, or less where they are
+                          clipped */
     float scale_f32;   /* scale, rounded; fused optimizers read the floats in place */
     float inverse_f32; /* inverse, rounded */
     uint64_t serial;   /* number of updates, and of states made from another, that led to it,
@@ -443,7 +445,7 @@ typedef struct gsc_factor {
 /*
  * The factor of a scale, with serial 0.
  *
- *     scale  finite and above 0, as is its inverse
+ *     scale  finite and above 0 as a float, as is its inverse
  */
 GSC_API gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err);
 
@@ -465,10 +467,12 @@ GSC_API gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *fac
 
 /*
  * All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool becomes a
- * report; with `status` and `overflow` set, it is that of a rank whose call failed.
+ * report; with `status` and `overflow` set, it is that of a rank whose call failed. Refused: a
+ * count below 0, an unknown bit in `absent`, and elements that are NaN or Inf without an overflow.
  */
 typedef struct gsc_report {
-    float found_inf;         /* `overflow` as the float that fused optimizers read */
+    float found_inf;         /* `overflow` as the float that fused optimizers read; not 0 is an
+                                overflow by itself */
     int32_t overflow;        /* 1: do not step. An element is Inf or NaN or became so, or
                                 options.policy says so, or the call failed */
     gsc_status status;       /* GSC_OK, or the error that a device or a rank met */

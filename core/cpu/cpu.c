@@ -43,6 +43,10 @@ static gsc_status check(const gsc_exec *on, gsc_error *err)
     if (on->stream)
         return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.stream",
                         "is set, but a CPU has no streams: leave it NULL");
+    if (on->workspace || on->workspace_size)
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1,
+                        on->workspace ? "on.workspace" : "on.workspace_size",
+                        "is set, but a CPU needs no scratch memory: leave it 0");
     return GSC_OK;
 }
 

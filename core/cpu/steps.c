@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps of factors, reports and states in host memory: step.h, and in words what it refuses. */
+#include <stdio.h>
+
 #include "cpu.h"
 
 /* What of `wants` a report or, with `index`, an entry of reports lacks. */
@@ -15,6 +17,28 @@ static gsc_status fail_absent(const gsc_report *report, uint32_t wants, int argu
                     "is absent: amax is needed here, so want it when you measure");
 }
 
+/* What no report has, of one or, with `index`, of an entry of reports. */
+static gsc_status fail_values(const gsc_report *r, int argument, int64_t index, gsc_error *err)
+{
+    char place[48];
+#define CHECK(field, high, holds)                                                                  \
+    if (!(holds)) {                                                                                \
+        (void)snprintf(place, sizeof place, "report%s." #field, index < 0 ? "" : "s");             \
+        return gsc_fail_number(                                                                    \
+            err, GSC_ERROR_REPORT, argument, index, place, (double)r->field, 0, high,              \
+            isnan((double)(high)) ? "0 or above" : "a union of the bits 1, 2 and 4");              \
+    }
+    GSC_FOR_REPORT_VALUES(CHECK)
+#undef CHECK
+    if (gsc_has_bad(r) && !gsc_says_overflow(r))
+        return gsc_fail(err, GSC_ERROR_REPORT, argument, index,
+                        index < 0 ? "report.overflow" : "reports.overflow",
+                        "is 0, but %lld elements are NaN and %lld are Inf: it must be 1",
+                        (long long)r->nan_count, (long long)r->inf_count);
+    return gsc_fail_reserved(err, GSC_ERROR_REPORT, argument, index,
+                             index < 0 ? "report.reserved" : "reports.reserved");
+}
+
 /* Whatever is wrong with one report. */
 static gsc_status fail_report(const gsc_report *report, uint32_t wants, int argument,
                               gsc_error *err)
@@ -26,8 +50,8 @@ static gsc_status fail_report(const gsc_report *report, uint32_t wants, int argu
     if (report->status != GSC_OK)
         return gsc_fail(err, GSC_ERROR_REPORT, argument, -1, "report.status", "is an error: %s",
                         gsc_status_string(report->status));
-    if (!GSC_RESERVED_IS_ZERO(report))
-        return gsc_fail_reserved(err, GSC_ERROR_REPORT, argument, -1, "report.reserved");
+    if (gsc_report_values_status(report) != GSC_OK)
+        return fail_values(report, argument, -1, err);
     if (report->absent & wants)
         return fail_absent(report, wants, argument, -1, err);
     if (!(report->amax >= 0) || !isfinite(report->amax))
@@ -72,13 +96,13 @@ static gsc_status fail_agreement(const gsc_step *p, gsc_error *err)
                     (unsigned long long)first);
 }
 
-/* A report with reserved words, or the first that lacks what the policy judges by. */
+/* A report with values that none has, or the first that lacks what the policy judges by. */
 static gsc_status fail_merge(const gsc_step *p, gsc_error *err)
 {
     const uint32_t wants = p->has_policy ? gsc_policy_wants(&p->policy) : 0;
     for (uint64_t i = 0; i < p->n; i++)
-        if (!GSC_RESERVED_IS_ZERO(&p->reports[i]))
-            return gsc_fail_reserved(err, GSC_ERROR_REPORT, 1, (int64_t)i, "reports.reserved");
+        if (gsc_report_values_status(&p->reports[i]) != GSC_OK)
+            return fail_values(&p->reports[i], 1, (int64_t)i, err);
     for (uint64_t i = 0; i < p->n; i++)
         if (p->reports[i].absent & wants)
             return fail_absent(&p->reports[i], wants, 1, (int64_t)i, err);
@@ -121,7 +145,7 @@ gsc_status gsc_cpu_step(const gsc_exec *on, const gsc_step *step, gsc_error *err
     case GSC_STEP_STAMP:
         if (status == GSC_ERROR_STATE)
             return gsc_state_check(step->state, 3, "state", err);
-        return gsc_fail_reserved(err, GSC_ERROR_REPORT, 1, -1, "report.reserved");
+        return fail_values(step->reports, 1, -1, err);
     case GSC_STEP_STATE_INIT:
         return fail_from(step->state, err);
     case GSC_STEP_JOIN:

@@ -330,9 +330,10 @@ TEST_CASE("what the tables spoil is valid before", "[errors]")
         gsc_error err, mark;
         std::memset(&mark, 0x5a, sizeof mark);
         err = mark;
+        mark.status = GSC_OK;
         CAPTURE(f.name);
         CHECK(f.call(w, &err) == GSC_OK);
-        CHECK(same(err, mark)); // written only when a call fails
+        CHECK(same(err, mark)); // the rest of *err is written when a call fails
     }
 }
 
@@ -555,6 +556,8 @@ TEST_CASE("a factor that cannot multiply", "[errors]")
         {[](World &w) { w.factor.inverse = infinity; }, "inverse", "finite"},
         {[](World &w) { w.factor.inverse = nan_value; }, "inverse", "finite"},
         {[](World &w) { w.factor.inverse = -2; }, "inverse", "above 0"},
+        {[](World &w) { w.factor.inverse = w.factor.scale; }, "inverse", "1 / factor.scale"},
+        {[](World &w) { w.factor.inverse *= 1 + 0x1p-19; }, "inverse", "1 / factor.scale"},
     };
     for (const Case &c : cases)
         check_refused(c.spoil, {GSC_ERROR_FACTOR, "factor", -1, c.field, c.hint});
@@ -562,7 +565,7 @@ TEST_CASE("a factor that cannot multiply", "[errors]")
 
 TEST_CASE("numbers out of range", "[errors]")
 {
-    for (double bad : {0.0, -1.0, infinity, nan_value, 1e-310, -infinity})
+    for (double bad : {0.0, -1.0, infinity, nan_value, 1e-310, 1e300, 1e39, 1e-39, -infinity})
         check_refused([=](World &w) { w.number = bad; },
                       {GSC_ERROR_VALUE, "scale", -1, "", "above 0", {bad}});
     for (double bad : {0.0, -1.0, infinity, nan_value})
@@ -585,6 +588,46 @@ TEST_CASE("numbers out of range", "[errors]")
                   {GSC_ERROR_VALUE, "kind", -1, "", "must be", {2, 0, 1}});
     check_refused([](World &w) { w.exec.stream = &w; },
                   {GSC_ERROR_VALUE, "on", -1, "stream", "NULL"});
+    check_refused([](World &w) { w.exec.workspace = &w; },
+                  {GSC_ERROR_VALUE, "on", -1, "workspace", "no scratch memory"});
+    check_refused([](World &w) { w.exec.workspace_size = 8; },
+                  {GSC_ERROR_VALUE, "on", -1, "workspace_size", "no scratch memory"});
+}
+
+TEST_CASE("a report that no call leaves is refused wherever one is read", "[errors]")
+{
+    struct Row {
+        const char *field, *hint;
+        double value;
+        std::function<void(gsc_report &)> spoil;
+    };
+#define COUNT(field)                                                                               \
+    {                                                                                              \
+#field, "0 or above", -1, [](gsc_report & r) { r.field = -1; }                             \
+    }
+    const Row rows[] = {
+        {"absent", "bits 1, 2 and 4", 8, [](gsc_report &r) { r.absent = 8; }},
+        COUNT(elements),
+        COUNT(nan_count),
+        COUNT(inf_count),
+        COUNT(first_tensor),
+        COUNT(first_element),
+        COUNT(zeros_made),
+        COUNT(subnormals_made),
+        COUNT(clamped),
+        {"overflow", "but 3 elements are NaN and 0 are Inf", nan_value,
+         [](gsc_report &r) { r.nan_count = 3; }},
+        {"overflow", "but 0 elements are NaN and 1 are Inf", nan_value,
+         [](gsc_report &r) { r.inf_count = 1; }},
+    };
+#undef COUNT
+    for (const Row &row : rows) {
+        for (const char *name : {"gsc_state_update", "gsc_factor_clip", "gsc_report_stamp"})
+            check_refused(function(name), [&](World &w) { row.spoil(w.report); },
+                          {GSC_ERROR_REPORT, "report", -1, row.field, row.hint, {row.value}});
+        check_refused(function("gsc_report_merge"), [&](World &w) { row.spoil(w.reports[2]); },
+                      {GSC_ERROR_REPORT, "reports", 2, row.field, row.hint, {row.value}});
+    }
 }
 
 TEST_CASE("bits that mean nothing: the sentence lists those that do", "[errors]")

@@ -384,12 +384,10 @@ Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double
 
 /* ---- calls ---- */
 
+/* As of a state: gsc_factor_init refuses what a float cannot hold. */
 gsc_factor factor_of(double scale)
 {
-    gsc_factor factor;
-    REQUIRE(gsc_factor_init(scale, &factor, nullptr) == GSC_OK);
-    factor.serial = serial;
-    return factor;
+    return {scale, 1 / scale, static_cast<float>(scale), static_cast<float>(1 / scale), serial};
 }
 
 using Call = decltype(&gsc_unscale);

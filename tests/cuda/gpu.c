@@ -232,8 +232,8 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
         on_device.each = device->each;
         on_device.histogram = device->histogram;
     }
-    GSC(gsc_factor_init(scale, &host->factor, &err));
-    host->factor.serial = 7;
+    /* As of a state: gsc_factor_init refuses what a float cannot hold. */
+    host->factor = (gsc_factor){scale, 1 / scale, (float)scale, (float)(1 / scale), 7};
     lists_restart(l);
     upload(device, host, bytes);
     GSC(run_operation(operation, NULL, &host->factor, l->host[0], l->host[side], l->n, &options,
@@ -424,6 +424,7 @@ static void compare_small_calls(void)
             if (i % 3) {
                 host.others[j].overflow = 0;
                 host.others[j].found_inf = 0;
+                host.others[j].inf_count = 0;
             }
         }
         GSC(gsc_factor_init(1 + (double)(random_bits() >> 50), &host.factor, &err));

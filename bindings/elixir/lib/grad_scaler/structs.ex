@@ -462,7 +462,7 @@ defmodule GradScaler.Factor do
   scaled and keep it with them.
 
   * `scale` - the loss is multiplied by this
-  * `inverse` - the gradients are multiplied by this
+  * `inverse` - the gradients are multiplied by this: 1 / scale, or less where they are clipped
   * `scale_f32` - scale, rounded; fused optimizers read the floats in place
   * `inverse_f32` - inverse, rounded
   * `serial` - number of updates, and of states made from another, that led to it, from 1; 0: of
@@ -522,9 +522,11 @@ end
 defmodule GradScaler.Report do
   @moduledoc """
   All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool becomes
-  a report; with `status` and `overflow` set, it is that of a rank whose call failed.
+  a report; with `status` and `overflow` set, it is that of a rank whose call failed. Refused: a
+  count below 0, an unknown bit in `absent`, and elements that are NaN or Inf without an overflow.
 
-  * `found_inf` - `overflow` as the float that fused optimizers read
+  * `found_inf` - `overflow` as the float that fused optimizers read; not 0 is an overflow by
+    itself
   * `overflow` - 1: do not step. An element is Inf or NaN or became so, or options.policy says so,
     or the call failed
   * `status` - `:ok`, or the error that a device or a rank met: `:ok`, `:null`, `:struct_size`,

@@ -24,8 +24,9 @@
 //!
 //! Rules for every function:
 //! - The caller owns all structs. Only a gsc_context remembers anything between calls.
-//! - A function returns GSC_OK (0) or a negative GSC_ERROR_*. After an error only *err was written.
-//!   `err` comes last and may be NULL.
+//! - A function returns GSC_OK (0) or a negative GSC_ERROR_*, and writes it to err->status. After
+//!   an error only *err was written, after a success the rest of *err is as it was. `err` comes
+//!   last and may be NULL.
 //! - A pointer may be NULL only where the text says so. Tensor data may have any alignment.
 //! - Any thread may call any function at any time, as long as no two calls write the same memory
 //!   and none reads what another writes.
@@ -572,9 +573,9 @@ pub struct gsc_exec {
     pub context: *mut gsc_context,
     /// CUstream; NULL is the legacy default stream. NULL on the CPU
     pub stream: *mut c_void,
-    /// scratch memory of the device; the CPU needs none
+    /// scratch memory of the device; NULL on the CPU
     pub workspace: *mut c_void,
-    /// its bytes, at least what gsc_workspace_size says
+    /// its bytes, at least what gsc_workspace_size says; 0 on the CPU
     pub workspace_size: u64,
 }
 
@@ -667,7 +668,7 @@ impl Default for gsc_info {
 pub struct gsc_factor {
     /// the loss is multiplied by this
     pub scale: f64,
-    /// the gradients are multiplied by this
+    /// the gradients are multiplied by this: 1 / scale, or less where they are clipped
     pub inverse: f64,
     /// scale, rounded; fused optimizers read the floats in place
     pub scale_f32: f32,
@@ -709,11 +710,12 @@ pub const GSC_WANT_AMAX: gsc_want = gsc_want(2);
 pub const GSC_WANT_UNDERFLOW: gsc_want = gsc_want(4);
 
 /// All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool becomes
-/// a report; with `status` and `overflow` set, it is that of a rank whose call failed.
+/// a report; with `status` and `overflow` set, it is that of a rank whose call failed. Refused: a
+/// count below 0, an unknown bit in `absent`, and elements that are NaN or Inf without an overflow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_report {
-    /// `overflow` as the float that fused optimizers read
+    /// `overflow` as the float that fused optimizers read; not 0 is an overflow by itself
     pub found_inf: f32,
     /// 1: do not step. An element is Inf or NaN or became so, or options.policy says so, or the
     /// call failed
@@ -1342,7 +1344,7 @@ extern "C" {
 
     /// The factor of a scale, with serial 0.
     ///
-    /// - `scale`: finite and above 0, as is its inverse
+    /// - `scale`: finite and above 0 as a float, as is its inverse
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE.
     pub fn gsc_factor_init(scale: f64, out: *mut gsc_factor, err: *mut gsc_error) -> gsc_status;

@@ -110,6 +110,8 @@ class Host:
             return report
         made = Report(overflow=True, absent=_UNKNOWN) if report is None else Report.from_bytes(bytes(report))
         made.overflow = overflow
+        if not overflow:
+            made.nan_count = made.inf_count = 0  # a report that counts some is of an overflow
         return made
 
     @staticmethod
@@ -207,7 +209,10 @@ class Device:
             _place.words(report)[_place.ABSENT] = _UNKNOWN
         else:
             report = report.clone()
-        _place.flag(report, sum(tensor.to(self.home, non_blocking=True) for tensor in found_inf).reshape(()) != 0)
+        overflow = sum(tensor.to(self.home, non_blocking=True) for tensor in found_inf).reshape(()) != 0
+        _place.flag(report, overflow)
+        at = Report.nan_count.offset // 8
+        report.view(torch.int64)[at : at + 2].mul_(overflow)  # nan_count and inf_count, as on the host
         return report
 
     def norm(self, report: torch.Tensor) -> torch.Tensor:
