@@ -274,12 +274,9 @@ gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
     gsc_begin(err);
     GSC_REQUIRE(name, 0);
     GSC_REQUIRE(out, 1);
-    /* It was released without guard_*, and structs of that time get it so. */
-    const bool older =
-        strcmp(name, "guard") == 0 && out->struct_size >= offsetof(gsc_policy, guard_norm);
     for (uint32_t i = 0; i < PRESET_COUNT; i++)
         if (strcmp(name, presets[i].name) == 0)
-            return gsc_struct_write(&presets[i].policy, GSC_POLICY_SIZE, out, older, 1, "out", err);
+            return gsc_struct_write(&presets[i].policy, GSC_POLICY_SIZE, out, false, 1, "out", err);
     const char *meant = gsc_nearest(name, nth_preset, NULL);
     return gsc_fail(err, GSC_ERROR_PRESET, 0, -1, "name", "is \"%.40s\", which is no preset%s%s%s",
                     name, meant ? ": did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");

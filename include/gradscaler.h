@@ -34,7 +34,6 @@
  *   calls on tensors need up to 120 KiB of stack.
  * - Reserved words must be 0.
  * - `on` says where the memory is and what computes. NULL is host memory and the calling thread.
- * - Functions, constants and fields are there since 0.2 unless they say another version.
  */
 #ifndef GRADSCALER_H
 #define GRADSCALER_H
@@ -71,7 +70,7 @@ extern "C" {
 #endif
 
 #define GSC_VERSION_MAJOR 0
-#define GSC_VERSION_MINOR 5
+#define GSC_VERSION_MINOR 9
 #define GSC_VERSION_PATCH 0
 #define GSC_VERSION (GSC_VERSION_MAJOR << 16 | GSC_VERSION_MINOR << 8 | GSC_VERSION_PATCH)
 
@@ -101,9 +100,8 @@ typedef int32_t gsc_status;
 #define GSC_ERROR_MEMORY      (-16) /* out of memory or threads */
 #define GSC_ERROR_DEVICE      (-17) /* the driver failed, or the context is of another process */
 #define GSC_ERROR_FORMAT      (-18) /* the entries are of no format, or of several, or no format
-                                       has this name; since 0.3 */
-#define GSC_ERROR_AGREEMENT   (-19) /* the reports are of ranks whose policies or states differ;
-                                       since 0.4 */
+                                       has this name */
+#define GSC_ERROR_AGREEMENT   (-19) /* the reports are of ranks whose policies or states differ */
 
 /* What was wrong. C programs print `message`; bindings make their own text from the rest. */
 typedef struct gsc_error {
@@ -134,7 +132,7 @@ GSC_API uint32_t gsc_version(void);
  * change what you need.
  *
  * The fields guard_* are a second rule, against steps whose gradients are finite but absurd. x is
- * the norm of all gradients after unscaling, the root of report.sum_squares. Since 0.5:
+ * the norm of all gradients after unscaling, the root of report.sum_squares:
  *
  *     overflow, or x is not finite: no sample, the outliers in a row stay; loss scaling decides
  *     threshold = the least of guard_norm, guard_ratio * mean, mean + guard_sigmas * sqrt(variance) that are on
@@ -186,23 +184,17 @@ GSC_API uint32_t gsc_version(void);
 #define GSC_QUIRK_TOLERATE_BELOW  1u /* a share equal to overflow_tolerance is not tolerated */
 #define GSC_QUIRK_OVERFLOW_COUNTS 2u /* an overflow counts once more, as a good step */
 #define GSC_QUIRK_LOCKS_OUT       4u /* the guard may refuse all steps for good: no guard_limit
-                                        is asked for; since 0.5 */
+                                        is asked for */
 
 /*
  * guard_sample: what an outlier adds to the mean and the variance that later steps are judged by.
- *
- * Since 0.5.
  */
 #define GSC_SAMPLE_AS_IS     0u /* itself */
 #define GSC_SAMPLE_NONE      1u /* nothing */
 #define GSC_SAMPLE_THRESHOLD 2u /* what it could have been at most: the threshold, or what it was
                                    clipped to */
 
-/*
- * guard_flags, bits: what becomes of an outlier.
- *
- * Since 0.5.
- */
+/* guard_flags, bits: what becomes of an outlier. */
 #define GSC_GUARD_CLIP         1u   /* its gradients are multiplied by threshold / norm, and the
                                        step is taken, unless the threshold is not above 0;
                                        without it the step is skipped */
@@ -254,23 +246,22 @@ typedef struct gsc_policy {
     double variance_decay;     /* decay of its slower mean and of its square; likewise */
     double margin_sigmas;      /* standard deviations kept free above the mean */
     double overflow_log2;      /* the sample of log2(amax) that an overflow stands for */
-    double guard_norm;         /* an outlier has a norm above this; 0: no such threshold; since
-                                  0.5 */
+    double guard_norm;         /* an outlier has a norm above this; 0: no such threshold */
     double guard_ratio;        /* or above this times the mean, where that is above 0; above 1,
-                                  or 0; since 0.5 */
+                                  or 0 */
     double guard_sigmas;       /* or this many standard deviations above the mean; 0: no such
-                                  threshold; since 0.5 */
+                                  threshold */
     double guard_decay;        /* what is left of the mean and the variance at each sample after
-                                  the warm-up; below 1. 0: all samples weigh the same; since 0.5 */
+                                  the warm-up; below 1. 0: all samples weigh the same */
     double guard_start;        /* the mean before the first sample, by which the first step is
-                                  judged; 0: none; since 0.5 */
+                                  judged; 0: none */
     uint64_t guard_warmup;     /* samples before the first step is judged, which enter as they
-                                  are and weigh the same; since 0.5 */
+                                  are and weigh the same */
     uint64_t guard_limit;      /* so many outliers in a row are no spike: the last of them and
                                   those that follow it in the row are let through, or it stops;
-                                  0: never; since 0.5 */
-    uint32_t guard_sample;     /* GSC_SAMPLE_*; since 0.5 */
-    uint32_t guard_flags;      /* GSC_GUARD_* bits; since 0.5 */
+                                  0: never */
+    uint32_t guard_sample;     /* GSC_SAMPLE_* */
+    uint32_t guard_flags;      /* GSC_GUARD_* bits */
 } gsc_policy;
 
 #define GSC_POLICY_SIZE 216u
@@ -281,7 +272,7 @@ typedef struct gsc_policy {
 /*
  * Fills *out, which GSC_POLICY_INIT made, with a named set of rules: "recommended" for new work,
  * "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch" or
- * "megatron". "guard" has its guard_* since 0.5; a struct of an earlier version gets it without.
+ * "megatron".
  */
 GSC_API gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err);
 
@@ -490,11 +481,10 @@ typedef struct gsc_report {
     int64_t zeros_made;      /* outputs that are zero while their input was not */
     int64_t subnormals_made; /* outputs that are subnormal while their input was not */
     int64_t clamped;         /* elements that options.clamp changed */
-    uint64_t agreement;      /* what gsc_report_stamp left: a digest of policy and state; 0:
-                                none; since 0.4 */
-    uint32_t status_rank;    /* 1 + the rank that status is of; 0: not known; since 0.4 */
+    uint64_t agreement;      /* what gsc_report_stamp left: a digest of policy and state; 0: none */
+    uint32_t status_rank;    /* 1 + the rank that status is of; 0: not known */
     uint32_t first_rank;     /* 1 + the rank that first_tensor is of, or, where nothing was
-                                counted, of the first with overflow; 0: not known; since 0.4 */
+                                counted, of the first with overflow; 0: not known */
     uint64_t reserved[9];    /* 0 */
 } gsc_report;
 
@@ -505,8 +495,6 @@ typedef struct gsc_report {
  * a device gsc_check makes such a report, with GSC_WANT_NORM, of its magnitude.
  *
  *     number  any; magnitudes above 2^500 are taken for Inf
- *
- * Since 0.5.
  */
 GSC_API gsc_status gsc_report_number(double number, gsc_report *out, gsc_error *err);
 
@@ -569,9 +557,9 @@ GSC_API gsc_status gsc_factor_clip(const gsc_exec *on, const gsc_factor *factor,
 #define GSC_EVENT_STALE      256u  /* the report is of another factor than the one in force:
                                       late, or used before */
 #define GSC_EVENT_OUTLIER    512u  /* the norm is above guard_threshold; neither SKIPPED nor
-                                      CLIPPED: it was let through; since 0.5 */
+                                      CLIPPED: it was let through */
 #define GSC_EVENT_CLIPPED    1024u /* multiply the gradients by guard_multiplier, as
-                                      gsc_factor_guard does; since 0.5 */
+                                      gsc_factor_guard does */
 
 /* One scaler. A value without pointers: copy it, store it, send it. */
 typedef struct gsc_state {
@@ -597,15 +585,14 @@ typedef struct gsc_state {
     float skip_f32;          /* 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer that
                                 runs after the update takes as found_inf */
     uint32_t reserved_u32;   /* 0 */
-    double guard_mean;       /* policies that guard: mean of the samples; since 0.5 */
-    double guard_variance;   /* their variance; since 0.5 */
-    int64_t guard_count;     /* their number; since 0.5 */
-    int64_t guard_run;       /* outliers in a row; since 0.5 */
-    int64_t guard_skips;     /* steps since the start that were skipped as outliers; since 0.5 */
+    double guard_mean;       /* policies that guard: mean of the samples */
+    double guard_variance;   /* their variance */
+    int64_t guard_count;     /* their number */
+    int64_t guard_run;       /* outliers in a row */
+    int64_t guard_skips;     /* steps since the start that were skipped as outliers */
     double guard_multiplier; /* of the last update: 1, below 1 where it clips, 0 where the step
-                                is skipped; without a guard 0; since 0.5 */
-    double guard_threshold;  /* what the last update's norm was held against; 0: against nothing;
-                                since 0.5 */
+                                is skipped; without a guard 0 */
+    double guard_threshold;  /* what the last update's norm was held against; 0: against nothing */
     uint64_t reserved[3];    /* 0 */
 } gsc_state;
 
@@ -638,8 +625,6 @@ GSC_API gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy
  * of another signal, such as the loss, which a policy of its own judged. It has the events SKIPPED,
  * STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale, counts and samples
  * are those of `state`. *out may be either. Of several signals join one after the other.
- *
- * Since 0.5.
  */
 GSC_API gsc_status gsc_state_join(const gsc_exec *on, const gsc_state *state,
                                   const gsc_state *other, gsc_state *out, gsc_error *err);
@@ -651,8 +636,6 @@ GSC_API gsc_status gsc_state_join(const gsc_exec *on, const gsc_state *state,
  * state->skip_f32 as found_inf. `factor` is that of the gradients, copied before the update.
  *
  *     factor  NULL: 1
- *
- * Since 0.5.
  */
 GSC_API gsc_status gsc_factor_guard(const gsc_exec *on, const gsc_factor *factor,
                                     const gsc_state *state, gsc_factor *out, gsc_error *err);
@@ -710,8 +693,6 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
  *     state   NULL: the digest is of the policy alone; both NULL: only the rank is said, and
  *             agreement is 0
  *     rank    from 0, below 2^32 - 1
- *
- * Since 0.4.
  */
 GSC_API gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report,
                                     const gsc_policy *policy, const gsc_state *state, uint32_t rank,
@@ -739,8 +720,6 @@ GSC_API gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report
 /*
  * entry.kind: what is at the key. All numbers are read alike; gsc_state_export says which ones a
  * loader expects.
- *
- * Since 0.3.
  */
 #define GSC_ENTRY_NONE    0u /* no entry: passed over, and where a list ends */
 #define GSC_ENTRY_NUMBER  1u /* `value`, any number */
@@ -749,11 +728,7 @@ GSC_API gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report
 #define GSC_ENTRY_INTEGER 4u /* `value`, which the framework has as an integer */
 #define GSC_ENTRY_BOOLEAN 5u /* `value`, 0 or 1, which it has as a boolean */
 
-/*
- * A key of a checkpoint or a configuration, and what is there.
- *
- * Since 0.3.
- */
+/* A key of a checkpoint or a configuration, and what is there. */
 typedef struct gsc_entry {
     char key[112];     /* ends with a zero; nested keys are joined by dots, as in
                           "grad_scaler.scale" */
@@ -763,11 +738,7 @@ typedef struct gsc_entry {
     char text[32];     /* the text, such as "dynamic"; ends with a zero */
 } gsc_entry;
 
-/*
- * note.kind: what a call has to tell.
- *
- * Since 0.3.
- */
+/* note.kind: what a call has to tell. */
 #define GSC_NOTE_NONE     0u /* no note: where a list ends */
 #define GSC_NOTE_FORMAT   1u /* the entries were recognised: `field` is the name of the format */
 #define GSC_NOTE_LACKS    2u /* the entries do not say `field`: `value` is that of the policy, or
@@ -778,11 +749,7 @@ typedef struct gsc_entry {
 #define GSC_NOTE_UNUSABLE 5u /* the scale is 0 or infinity: no call multiplies by it */
 #define GSC_NOTE_LOST     6u /* the format has no key for `field`, which is `value` */
 
-/*
- * Something that the caller may want to know of a call that succeeded.
- *
- * Since 0.3.
- */
+/* Something that the caller may want to know of a call that succeeded. */
 typedef struct gsc_note {
     uint32_t kind;     /* GSC_NOTE_* */
     uint32_t reserved; /* 0 */
@@ -793,26 +760,14 @@ typedef struct gsc_note {
                           1000, as in the policy" */
 } gsc_note;
 
-/*
- * How long lists are.
- *
- * Since 0.3.
- */
+/* How long lists are. */
 #define GSC_ENTRIES 64u /* entries that hold any state in any format */
 #define GSC_NOTES   64u /* with the number of entries added: notes that any call has */
 
-/*
- * Name of format `index`, from 0; most are those of presets. NULL past the last.
- *
- * Since 0.3.
- */
+/* Name of format `index`, from 0; most are those of presets. NULL past the last. */
 GSC_API const char *gsc_format_name(uint32_t index);
 
-/*
- * Whose format `index` is and what it holds, in a sentence. NULL past the last.
- *
- * Since 0.3.
- */
+/* Whose format `index` is and what it holds, in a sentence. NULL past the last. */
 GSC_API const char *gsc_format_summary(uint32_t index);
 
 /*
@@ -829,8 +784,6 @@ GSC_API const char *gsc_format_summary(uint32_t index);
  *     policy    NULL: the preset of the format
  *     notes     NULL only with capacity = 0
  *     capacity  notes that there is room for; further ones are dropped
- *
- * Since 0.3.
  */
 GSC_API gsc_status gsc_state_import(const char *format, const char *prefix,
                                     const gsc_entry *entries, uint64_t n, const gsc_policy *policy,
@@ -846,8 +799,6 @@ GSC_API gsc_status gsc_state_import(const char *format, const char *prefix,
  *     n         entries that there is room for; GSC_ENTRIES always suffices
  *     notes     NULL only with capacity = 0
  *     capacity  notes that there is room for; further ones are dropped
- *
- * Since 0.3.
  */
 GSC_API gsc_status gsc_state_export(const char *format, const char *prefix,
                                     const gsc_policy *policy, const gsc_state *state,
@@ -868,8 +819,6 @@ GSC_API gsc_status gsc_state_export(const char *format, const char *prefix,
  *     policy    NULL: the preset of the format
  *     notes     NULL only with capacity = 0
  *     capacity  notes that there is room for; further ones are dropped
- *
- * Since 0.3.
  */
 GSC_API gsc_status gsc_policy_import(const char *format, const char *prefix,
                                      const gsc_entry *entries, uint64_t n, const gsc_policy *policy,

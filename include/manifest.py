@@ -26,7 +26,7 @@ MEMBER = {"name": str, "type": str, "pass?": str, "takes?": str}
 FIELD = MEMBER | {"doc": str, "array?": int, "since?": str}
 ARGUMENT = MEMBER | {"null?": str, "count?": str, "required?": bool, "unit?": str, "const?": bool}
 VALUE = {"name": str, "value": int, "doc": str, "since?": str}
-LIBRARY = {"name": str, "version": str, "doc": str}
+LIBRARY = {"name": str, "version": str, "first": str, "doc": str}
 ITEMS = {
     "section": {"section": str, "doc?": str},
     "constants": {
@@ -34,14 +34,14 @@ ITEMS = {
         "prefix": str,
         "kind": ("enum", "bits", "number"),
         "type": str,
-        "since": str,
+        "since?": str,
         "doc": str,
         "values": list,
     },
-    "alias": {"alias": str, "type": str, "since": str, "doc": str},
-    "opaque": {"opaque": str, "since": str, "doc": str},
-    "callback": {"callback": str, "returns": str, "args": list, "since": str, "doc": str},
-    "struct": {"struct": str, "kind": ("grows", "fixed"), "size?": int, "since": str, "doc": str, "fields": list},
+    "alias": {"alias": str, "type": str, "since?": str, "doc": str},
+    "opaque": {"opaque": str, "since?": str, "doc": str},
+    "callback": {"callback": str, "returns": str, "args": list, "since?": str, "doc": str},
+    "struct": {"struct": str, "kind": ("grows", "fixed"), "size?": int, "since?": str, "doc": str, "fields": list},
     "function": {
         "function": str,
         "returns": str,
@@ -49,7 +49,7 @@ ITEMS = {
         "errors": list,
         "blocks": ("no", "by size", "yes"),
         "capture": bool,
-        "since": str,
+        "since?": str,
         "doc": str,
     },
 }
@@ -134,7 +134,7 @@ class Manifest:
         match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", self.library.version)
         if not match:
             raise ManifestError(f"library: version is {self.library.version!r}, not MAJOR.MINOR.PATCH")
-        self.version = tuple(map(int, match.groups()))
+        self.version, self.first = tuple(map(int, match.groups())), self.library.first
         self.items = []
         for number, table in enumerate(top.item, 1):
             self.items.append(self._item(number, table, self.items[-1].name if self.items else "library"))
@@ -150,7 +150,6 @@ class Manifest:
             self._struct(item)
         for item in [*self.callbacks.values(), *self.functions.values()]:
             self._callable(item)
-        self.first = min((item.since for item in self.items if item.what != "section"), key=version_of)
 
     def _item(self, number, table, after):
         kinds = [key for key in ITEMS if key in table]
@@ -167,8 +166,8 @@ class Manifest:
         return item
 
     def _since(self, where, it, item=None):
-        if item and it.since is None:
-            it.since = item.since
+        if it.since is None:
+            it.since = item.since if item else self.first
         since = version_of(it.since)
         if since is None:
             raise ManifestError(f"{where}: since is {it.since!r}, not MAJOR.MINOR")

@@ -26,7 +26,7 @@ GSC_FIELDS(gsc_options, gsc_options_fields, GSC_OPTIONS_INIT)
 
 %feature("docstring") gsc_status_string "gsc_status_string(status)\n\nThe meaning of a status in a few words. Never None, never freed.";
 %feature("docstring") gsc_version "gsc_version()\n\nVersion of the library that runs; GSC_VERSION is that of this header.";
-%feature("docstring") gsc_policy_preset "gsc_policy_preset(name, out)\n\nFills *out, which GSC_POLICY_INIT made, with a named set of rules: \"recommended\" for new work,\n\"guard\" for bf16, \"none\", \"static\", or the exact rules of a framework, such as \"torch\" or\n\"megatron\". \"guard\" has its guard_* since 0.5; a struct of an earlier version gets it without.";
+%feature("docstring") gsc_policy_preset "gsc_policy_preset(name, out)\n\nFills *out, which GSC_POLICY_INIT made, with a named set of rules: \"recommended\" for new work,\n\"guard\" for bf16, \"none\", \"static\", or the exact rules of a framework, such as \"torch\" or\n\"megatron\".";
 %feature("docstring") gsc_policy_check "gsc_policy_check(policy)\n\nWhether the policy can be used; every call that takes a policy asks the same.";
 %feature("docstring") gsc_preset_name "gsc_preset_name(index)\n\nName of preset `index`, from 0. None past the last.";
 %feature("docstring") gsc_preset_summary "gsc_preset_summary(index)\n\nWhat preset `index` does and where its rules come from, in a sentence. None past the last.";

@@ -23,6 +23,8 @@ SCALARS = ("int64_t", "uint64_t", "double", "int32_t", "uint32_t", "float", "int
 VERSION = re.search(r'^version = "(.*)"$', (ROOT / MANIFEST).read_text(), re.M)[1]
 MAJOR, MINOR, _ = VERSION.split(".")
 LATER = f"{MAJOR}.{int(MINOR) + 1}"
+FIRST = f"{MAJOR}.{MINOR}"
+GROWS = 'kind = "grows"\n'
 NEXT = (f'version = "{VERSION}"', f'version = "{LATER}.0"')
 SINCE = f'since = "{LATER}"'
 failed = []
@@ -99,7 +101,7 @@ MISTAKES = [
     ("a misspelt key of a field", [("takes =", "take =", "gsc_policy")], ["gsc_policy.arithmetic", '"take"']),
     ("a misspelt key of an argument", [("null =", "nul =", "gsc_check")], ["gsc_check.on", '"nul"']),
     ("a misspelt kind of item", [('opaque = "gsc_context"', 'opake = "gsc_context"')], ["item", "opake"]),
-    ("a missing key of an item", [('since = "0.2"\n', "", "gsc_policy")], ["gsc_policy", '"since"', "missing"]),
+    ("a missing key of an item", [("capture = true\n", "", "gsc_check")], ["gsc_check", '"capture"', "missing"]),
     ("a missing key of a field", [(', doc = "GSC_GROWTH_*"', "")], ["gsc_policy.growth_rule", '"doc"', "missing"]),
     ("a missing size", [("size = 32\n", "", "gsc_factor")], ["gsc_factor", '"size"', "missing"]),
     ("a text where a number belongs", [("size = 32", 'size = "32"', "gsc_factor")], ["gsc_factor", "size", "'32'"]),
@@ -132,8 +134,8 @@ MISTAKES = [
     ("a number twice", [("value = 2", "value = 1", "growth")], ["growth", "value 1", "twice"]),
     ("a number that does not fit", [("value = 3", "value = 5000000000", "growth")], ["growth.STEPS", "5000000000"]),
     ("a name twice", [('name = "growth_lag"', 'name = "growth_rule"')], ["gsc_policy.growth_rule", "twice"]),
-    ("a version that is none", [('since = "0.2"', 'since = "soon"', "gsc_policy")], ["gsc_policy", "since", "'soon'"]),
-    ("a later version", [('since = "0.2"', SINCE, "gsc_policy")], ["gsc_policy", f"since is {LATER}", VERSION]),
+    ("a version that is none", [(GROWS, f'{GROWS}since = "soon"\n', "gsc_policy")], ["gsc_policy", "since", "'soon'"]),
+    ("a later version", [(GROWS, f"{GROWS}{SINCE}\n", "gsc_policy")], ["gsc_policy", f"since is {LATER}", VERSION]),
     # From here on what a release promised.
     (
         "two dtypes swapped",
@@ -145,7 +147,7 @@ MISTAKES = [
     (
         "a constant more, of the same version",
         [('{ name = "UNDERFLOW"', '{ name = "MORE", value = 8, doc = "x" },\n  { name = "UNDERFLOW"')],
-        ["GSC_WANT_MORE", "since is 0.2"],
+        ["GSC_WANT_MORE", f"since is {FIRST}"],
     ),
     ("a group of another prefix", [('"GSC_MERGE_"', '"GSC_MERGED_"')], ["merge", "GSC_MERGED_", "GSC_MERGE_"]),
     ("an argument of another type", [('"by", type = "double"', '"by", type = "float"')], ["gsc_factor_multiply.by"]),
@@ -172,16 +174,25 @@ MISTAKES = [
     (
         "a field more, of the same version",
         [(POLICY_END, POLICY_END + '  { name = "x", type = "double", doc = "x" },\n')],
-        ["gsc_policy.x", "since is 0.2"],
+        ["gsc_policy.x", f"since is {FIRST}"],
     ),
     ("a function gone", [('function = "gsc_dtype_size"', 'function = "gsc_size"')], ["gsc_dtype_size", "missing"]),
-    ("a function that was there before", [function("x", "double"), (SINCE, 'since = "0.2"')], ["gsc_mutate"]),
-    ("a newer since", [NEXT, ('since = "0.2"', SINCE, "gsc_policy_check")], ["gsc_policy_check", "since"]),
+    ("a function that was there before", [function("x", "double"), (SINCE, f'since = "{FIRST}"')], ["gsc_mutate"]),
+    ("a newer since", [NEXT, (GROWS, f"{GROWS}{SINCE}\n", "gsc_policy")], ["gsc_policy", "since"]),
 ]
 
 
-def check_mistakes(scratch):
+def release(scratch):
+    """A copy of the tree in which the present version is a release."""
     tree = copy(scratch, "tree")
+    shutil.rmtree(tree / "tests/abi/released", ignore_errors=True)
+    done = generate(tree, "--release")
+    report(done.returncode == 0, "the version is released", done.stdout + done.stderr)
+    return tree
+
+
+def check_mistakes(scratch):
+    tree = release(scratch)
     for what, changes, words in MISTAKES:
         edit(tree, *changes)
         done = generate(tree)
@@ -604,7 +615,7 @@ def check_c(tree, build, out, older):
 
 def check_additions(scratch, older):
     changes, policy, code = additions()
-    tree = copy(scratch, "tree")
+    tree = release(scratch)
     edit(tree, *changes)
     done = generate(tree)
     fresh = "ptx.c is of these sources" in done.stdout

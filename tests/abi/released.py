@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: MIT
 """Keeps the promises of the releases: compares the manifest with that of each one under tests/abi/released/.
 
-ci/generate runs this before it writes anything. With --release it adds the present version instead: its manifest and
-its header. Its client.c, which runs against every later library, is written by hand beside them.
+ci/generate runs this before it writes anything. With --release it adds the present version instead: its manifest, its
+header, and the client that runs against every later library.
 """
 
 import shutil
 import sys
+from pathlib import Path
 
 from manifest import PATH, ROOT, ManifestError, load, version_of
 
-RELEASED = ROOT / "tests" / "abi" / "released"
+CLIENT = Path("tests/abi/client.c")
+RELEASED = ROOT / CLIENT.with_name("released")
 
 
 def same_type(old, new):
@@ -144,7 +146,7 @@ def main():
     if (folder / PATH.name).exists():
         sys.exit(f"{folder.relative_to(ROOT)} is there already: what was released stays as it is")
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (PATH, PATH.with_suffix(".h")):
+    for path in (PATH, PATH.with_suffix(".h"), CLIENT, CLIENT.with_name("saved.inc")):
         shutil.copyfile(ROOT / path, folder / path.name)
         print(f"wrote {(folder / path.name).relative_to(ROOT)}")
 

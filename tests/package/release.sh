@@ -9,9 +9,8 @@ commit() { git add --all && git -c user.name=nobody -c user.email=nobody commit 
 die() { printf '%s\n' "$@" >&2; exit 1; }
 
 sed -i "0,/^## .*/s//## $version (2000-01-01)/" CHANGELOG.md
-mkdir -p "$released"
-cp include/gradscaler.{h,toml} "$released"
-touch "$released/client.c"
+rm -rf "$released"
+ci/generate --release >/dev/null
 commit right
 said=$(ci/release --quick) || die "$said" "refused, though nothing is wrong"
 [[ $said != *FAIL* && $said == *"git tag"* ]] || die "$said" "no word of what to do then"

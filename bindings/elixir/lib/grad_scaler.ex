@@ -149,7 +149,7 @@ defmodule GradScaler do
   What runs here: the version, the instruction set in use, those available, and whether there is CUDA.
 
       iex> GradScaler.info().version
-      "0.5.0"
+      "0.9.0"
   """
   @spec info() :: map
   def info do

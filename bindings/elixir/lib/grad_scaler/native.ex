@@ -22,7 +22,7 @@ defmodule GradScaler.Native do
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
   @on_load :load
-  @version 1280
+  @version 2304
 
   @type dtype :: non_neg_integer
   @type device :: reference
@@ -99,7 +99,7 @@ defmodule GradScaler.Native do
   @doc """
   Fills the result, which GSC_POLICY_INIT made, with a named set of rules: `recommended` for new
   work, `guard` for bf16, `none`, `static`, or the exact rules of a framework, such as `torch` or
-  `megatron`. `guard` has its guard_* since 0.5; a struct of an earlier version gets it without.
+  `megatron`.
   """
   @spec policy_preset(binary) :: {:ok, binary} | error
   def policy_preset(_name), do: :erlang.nif_error(:nif_not_loaded)

@@ -34,7 +34,7 @@ from ._structs import (
     Want,
 )
 
-__version__ = "0.5.0"
+__version__ = "0.9.0"
 __all__ = [
     "Arithmetic",
     "Arrays",

@@ -35,7 +35,6 @@
 //!   calls on tensors need up to 120 KiB of stack.
 //! - Reserved words must be 0.
 //! - `on` says where the memory is and what computes. NULL is host memory and the calling thread.
-//! - Functions, constants and fields are there since 0.2 unless they say another version.
 #![no_std]
 #![allow(non_camel_case_types, non_snake_case)]
 
@@ -101,7 +100,7 @@ macro_rules! newtype {
 }
 
 /// Version of the C interface that this crate declares: major, minor and patch, a byte each.
-pub const GSC_VERSION: u32 = 0x000500;
+pub const GSC_VERSION: u32 = 0x000900;
 
 // ---- Errors -------------------------------------------------------------------------------------
 
@@ -168,13 +167,9 @@ pub const GSC_ERROR_MEMORY: gsc_status = gsc_status(-16);
 pub const GSC_ERROR_DEVICE: gsc_status = gsc_status(-17);
 
 /// the entries are of no format, or of several, or no format has this name
-///
-/// Since 0.3.
 pub const GSC_ERROR_FORMAT: gsc_status = gsc_status(-18);
 
 /// the reports are of ranks whose policies or states differ
-///
-/// Since 0.4.
 pub const GSC_ERROR_AGREEMENT: gsc_status = gsc_status(-19);
 
 /// What was wrong. C programs print `message`; bindings make their own text from the rest.
@@ -324,15 +319,11 @@ pub const GSC_QUIRK_TOLERATE_BELOW: gsc_quirk = gsc_quirk(1);
 pub const GSC_QUIRK_OVERFLOW_COUNTS: gsc_quirk = gsc_quirk(2);
 
 /// the guard may refuse all steps for good: no guard_limit is asked for
-///
-/// Since 0.5.
 pub const GSC_QUIRK_LOCKS_OUT: gsc_quirk = gsc_quirk(4);
 
 newtype! {
     /// guard_sample: what an outlier adds to the mean and the variance that later steps are judged
     /// by.
-    ///
-    /// Since 0.5.
     #[derive(Eq, Hash)]
     gsc_sample: u32
 }
@@ -348,8 +339,6 @@ pub const GSC_SAMPLE_THRESHOLD: gsc_sample = gsc_sample(2);
 
 newtype! {
     /// guard_flags, bits: what becomes of an outlier.
-    ///
-    /// Since 0.5.
     #[derive(Eq, Hash)]
     gsc_guard: u32
 }
@@ -440,42 +429,24 @@ pub struct gsc_policy {
     /// the sample of log2(amax) that an overflow stands for
     pub overflow_log2: f64,
     /// an outlier has a norm above this; 0: no such threshold
-    ///
-    /// Since 0.5.
     pub guard_norm: f64,
     /// or above this times the mean, where that is above 0; above 1, or 0
-    ///
-    /// Since 0.5.
     pub guard_ratio: f64,
     /// or this many standard deviations above the mean; 0: no such threshold
-    ///
-    /// Since 0.5.
     pub guard_sigmas: f64,
     /// what is left of the mean and the variance at each sample after the warm-up; below 1. 0: all
     /// samples weigh the same
-    ///
-    /// Since 0.5.
     pub guard_decay: f64,
     /// the mean before the first sample, by which the first step is judged; 0: none
-    ///
-    /// Since 0.5.
     pub guard_start: f64,
     /// samples before the first step is judged, which enter as they are and weigh the same
-    ///
-    /// Since 0.5.
     pub guard_warmup: u64,
     /// so many outliers in a row are no spike: the last of them and those that follow it in the row
     /// are let through, or it stops; 0: never
-    ///
-    /// Since 0.5.
     pub guard_limit: u64,
     /// GSC_SAMPLE_*
-    ///
-    /// Since 0.5.
     pub guard_sample: gsc_sample,
     /// GSC_GUARD_* bits
-    ///
-    /// Since 0.5.
     pub guard_flags: gsc_guard,
 }
 
@@ -749,17 +720,11 @@ pub struct gsc_report {
     /// elements that options.clamp changed
     pub clamped: i64,
     /// what gsc_report_stamp left: a digest of policy and state; 0: none
-    ///
-    /// Since 0.4.
     pub agreement: u64,
     /// 1 + the rank that status is of; 0: not known
-    ///
-    /// Since 0.4.
     pub status_rank: u32,
     /// 1 + the rank that first_tensor is of, or, where nothing was counted, of the first with
     /// overflow; 0: not known
-    ///
-    /// Since 0.4.
     pub first_rank: u32,
     /// 0
     pub reserved: [u64; 9],
@@ -841,13 +806,9 @@ pub const GSC_EVENT_STOPPED: gsc_event = gsc_event(128);
 pub const GSC_EVENT_STALE: gsc_event = gsc_event(256);
 
 /// the norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through
-///
-/// Since 0.5.
 pub const GSC_EVENT_OUTLIER: gsc_event = gsc_event(512);
 
 /// multiply the gradients by guard_multiplier, as gsc_factor_guard does
-///
-/// Since 0.5.
 pub const GSC_EVENT_CLIPPED: gsc_event = gsc_event(1024);
 
 /// One scaler. A value without pointers: copy it, store it, send it.
@@ -893,33 +854,19 @@ pub struct gsc_state {
     /// 0
     pub reserved_u32: u32,
     /// policies that guard: mean of the samples
-    ///
-    /// Since 0.5.
     pub guard_mean: f64,
     /// their variance
-    ///
-    /// Since 0.5.
     pub guard_variance: f64,
     /// their number
-    ///
-    /// Since 0.5.
     pub guard_count: i64,
     /// outliers in a row
-    ///
-    /// Since 0.5.
     pub guard_run: i64,
     /// steps since the start that were skipped as outliers
-    ///
-    /// Since 0.5.
     pub guard_skips: i64,
     /// of the last update: 1, below 1 where it clips, 0 where the step is skipped; without a guard
     /// 0
-    ///
-    /// Since 0.5.
     pub guard_multiplier: f64,
     /// what the last update's norm was held against; 0: against nothing
-    ///
-    /// Since 0.5.
     pub guard_threshold: f64,
     /// 0
     pub reserved: [u64; 3],
@@ -972,8 +919,6 @@ pub const GSC_SAVED_SIZE: u32 = 1024;
 newtype! {
     /// entry.kind: what is at the key. All numbers are read alike; gsc_state_export says which ones
     /// a loader expects.
-    ///
-    /// Since 0.3.
     #[derive(Eq, Hash)]
     gsc_entry_kind: u32
 }
@@ -997,8 +942,6 @@ pub const GSC_ENTRY_INTEGER: gsc_entry_kind = gsc_entry_kind(4);
 pub const GSC_ENTRY_BOOLEAN: gsc_entry_kind = gsc_entry_kind(5);
 
 /// A key of a checkpoint or a configuration, and what is there.
-///
-/// Since 0.3.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_entry {
@@ -1030,8 +973,6 @@ impl Default for gsc_entry {
 
 newtype! {
     /// note.kind: what a call has to tell.
-    ///
-    /// Since 0.3.
     #[derive(Eq, Hash)]
     gsc_note_kind: u32
 }
@@ -1058,8 +999,6 @@ pub const GSC_NOTE_UNUSABLE: gsc_note_kind = gsc_note_kind(5);
 pub const GSC_NOTE_LOST: gsc_note_kind = gsc_note_kind(6);
 
 /// Something that the caller may want to know of a call that succeeded.
-///
-/// Since 0.3.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_note {
@@ -1229,8 +1168,7 @@ extern "C" {
 
     /// Fills *out, which GSC_POLICY_INIT made, with a named set of rules: "recommended" for new
     /// work, "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch"
-    /// or "megatron". "guard" has its guard_* since 0.5; a struct of an earlier version gets it
-    /// without.
+    /// or "megatron".
     ///
     /// - `out`: read and written
     ///
@@ -1374,8 +1312,6 @@ extern "C" {
     /// - `number`: any; magnitudes above 2^500 are taken for Inf
     ///
     /// Errors: GSC_ERROR_NULL.
-    ///
-    /// Since 0.5.
     pub fn gsc_report_number(number: f64, out: *mut gsc_report, err: *mut gsc_error) -> gsc_status;
 
     /// One report of many. Ranks gather their reports and merge them in rank order, so that all get
@@ -1480,8 +1416,6 @@ extern "C" {
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_STATE, GSC_ERROR_MEMORY,
     /// GSC_ERROR_DEVICE.
-    ///
-    /// Since 0.5.
     pub fn gsc_state_join(
         on: *const gsc_exec,
         state: *const gsc_state,
@@ -1501,8 +1435,6 @@ extern "C" {
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_STATE,
     /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
-    ///
-    /// Since 0.5.
     pub fn gsc_factor_guard(
         on: *const gsc_exec,
         factor: *const gsc_factor,
@@ -1557,8 +1489,6 @@ extern "C" {
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
     /// GSC_ERROR_REPORT, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
-    ///
-    /// Since 0.4.
     pub fn gsc_report_stamp(
         on: *const gsc_exec,
         report: *const gsc_report,
@@ -1570,13 +1500,9 @@ extern "C" {
     ) -> gsc_status;
 
     /// Name of format `index`, from 0; most are those of presets. NULL past the last.
-    ///
-    /// Since 0.3.
     pub fn gsc_format_name(index: u32) -> *const c_char;
 
     /// Whose format `index` is and what it holds, in a sentence. NULL past the last.
-    ///
-    /// Since 0.3.
     pub fn gsc_format_summary(index: u32) -> *const c_char;
 
     /// Reads a checkpoint. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with
@@ -1595,8 +1521,6 @@ extern "C" {
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
     /// GSC_ERROR_COUNT, GSC_ERROR_FORMAT.
-    ///
-    /// Since 0.3.
     pub fn gsc_state_import(
         format: *const c_char,
         prefix: *const c_char,
@@ -1620,8 +1544,6 @@ extern "C" {
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
     /// GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_FORMAT.
-    ///
-    /// Since 0.3.
     pub fn gsc_state_export(
         format: *const c_char,
         prefix: *const c_char,
@@ -1648,8 +1570,6 @@ extern "C" {
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
     /// GSC_ERROR_COUNT, GSC_ERROR_FORMAT.
-    ///
-    /// Since 0.3.
     pub fn gsc_policy_import(
         format: *const c_char,
         prefix: *const c_char,

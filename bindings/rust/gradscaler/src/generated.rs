@@ -45,12 +45,8 @@ choice! {
         /// The driver failed, or the context is of another process.
         DEVICE = sys::GSC_ERROR_DEVICE;
         /// The entries are of no format, or of several, or no format has this name.
-        ///
-        /// Since 0.3.
         FORMAT = sys::GSC_ERROR_FORMAT;
         /// The reports are of ranks whose policies or states differ.
-        ///
-        /// Since 0.4.
         AGREEMENT = sys::GSC_ERROR_AGREEMENT;
     }
 }
@@ -129,8 +125,6 @@ flags! {
         /// An overflow counts once more, as a good step.
         OVERFLOW_COUNTS = sys::GSC_QUIRK_OVERFLOW_COUNTS;
         /// The guard may refuse all steps for good: no guard_limit is asked for.
-        ///
-        /// Since 0.5.
         LOCKS_OUT = sys::GSC_QUIRK_LOCKS_OUT;
     }
 }
@@ -138,8 +132,6 @@ flags! {
 choice! {
     /// `guard_sample`: what an outlier adds to the mean and the variance that later steps are
     /// judged by.
-    ///
-    /// Since 0.5.
     Sample: sys::gsc_sample(u32) {
         /// Itself.
         AS_IS = sys::GSC_SAMPLE_AS_IS;
@@ -152,8 +144,6 @@ choice! {
 
 flags! {
     /// `guard_flags`, bits: what becomes of an outlier.
-    ///
-    /// Since 0.5.
     Guard: sys::gsc_guard(u32) {
         /// Its gradients are multiplied by threshold / norm, and the step is taken, unless the
         /// threshold is not above 0; without it the step is skipped.
@@ -234,12 +224,8 @@ flags! {
         /// The report is of another factor than the one in force: late, or used before.
         STALE = sys::GSC_EVENT_STALE;
         /// The norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through.
-        ///
-        /// Since 0.5.
         OUTLIER = sys::GSC_EVENT_OUTLIER;
         /// Multiply the gradients by guard_multiplier, as gsc_factor_guard does.
-        ///
-        /// Since 0.5.
         CLIPPED = sys::GSC_EVENT_CLIPPED;
     }
 }
@@ -247,8 +233,6 @@ flags! {
 choice! {
     /// Entry.kind: what is at the key. All numbers are read alike; gsc_state_export says which ones
     /// a loader expects.
-    ///
-    /// Since 0.3.
     EntryKind: sys::gsc_entry_kind(u32) {
         /// No entry: passed over, and where a list ends.
         NONE = sys::GSC_ENTRY_NONE;
@@ -267,8 +251,6 @@ choice! {
 
 choice! {
     /// Note.kind: what a call has to tell.
-    ///
-    /// Since 0.3.
     NoteKind: sys::gsc_note_kind(u32) {
         /// No note: where a list ends.
         NONE = sys::GSC_NOTE_NONE;
@@ -361,41 +343,23 @@ fields! {
     /// The sample of log2(amax) that an overflow stands for.
     overflow_log2: f64;
     /// An outlier has a norm above this; 0: no such threshold.
-    ///
-    /// Since 0.5.
     guard_norm: f64;
     /// Or above this times the mean, where that is above 0; above 1, or 0.
-    ///
-    /// Since 0.5.
     guard_ratio: f64;
     /// Or this many standard deviations above the mean; 0: no such threshold.
-    ///
-    /// Since 0.5.
     guard_sigmas: f64;
     /// What is left of the mean and the variance at each sample after the warm-up; below 1. 0: all
     /// samples weigh the same.
-    ///
-    /// Since 0.5.
     guard_decay: f64;
     /// The mean before the first sample, by which the first step is judged; 0: none.
-    ///
-    /// Since 0.5.
     guard_start: f64;
     /// Samples before the first step is judged, which enter as they are and weigh the same.
-    ///
-    /// Since 0.5.
     guard_warmup: u64;
     /// So many outliers in a row are no spike: the last of them and those that follow it in the row
     /// are let through, or it stops; 0: never.
-    ///
-    /// Since 0.5.
     guard_limit: u64;
     /// [`Sample`].
-    ///
-    /// Since 0.5.
     guard_sample: Sample;
     /// [`Guard`].
-    ///
-    /// Since 0.5.
     guard_flags: Guard;
 }

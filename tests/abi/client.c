@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A program that calls each function once, and loads bytes that its version saved. A release keeps
+ * it with its header and its bytes, so that it meets every later library.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "gradscaler.h"
+
+static int failed;
+
+static void check(int holds, const char *what)
+{
+    printf("%s %s\n", holds ? "ok  " : "FAIL", what);
+    failed += !holds;
+}
+
+static gsc_error err;
+static gsc_policy policy = GSC_POLICY_INIT;
+static gsc_state state;
+
+static int ok(gsc_status status)
+{
+    if (status != GSC_OK)
+        printf("     %d: %s\n", status, err.message);
+    return status == GSC_OK;
+}
+
+static void check_start(void)
+{
+    gsc_info info = GSC_INFO_INIT;
+    check(gsc_version() >= GSC_VERSION, "the library is this version or a later one");
+    check(ok(gsc_info_get(&info, &err)) && info.version == gsc_version() && *info.cpu &&
+              strstr(info.cpu_available, "scalar") && info.cpu_note && *info.cuda,
+          "info");
+    check(strcmp(gsc_status_string(GSC_OK), "ok") == 0 && *gsc_status_string(GSC_ERROR_DEVICE),
+          "words of a status");
+    check(*gsc_preset_name(0) && *gsc_preset_summary(0) && !gsc_preset_name(100000), "presets");
+    check(gsc_dtype_size(GSC_F32) == 4 && gsc_dtype_size(GSC_F64) == 8 &&
+              gsc_dtype_size(GSC_F16) == 2 && gsc_dtype_size(GSC_BF16) == 2 &&
+              gsc_dtype_size(GSC_F8_E4M3FN) == 1 && gsc_dtype_size(GSC_F8_E5M2) == 1 &&
+              gsc_dtype_size(GSC_CB16) == 2 && gsc_dtype_size(GSC_COMPLEX64) == 8 &&
+              gsc_dtype_size(GSC_COMPLEX128) == 16 && gsc_dtype_size(0) == 0,
+          "dtypes");
+}
+
+static void check_policy(void)
+{
+    check(ok(gsc_policy_preset("torch", &policy, &err)) && ok(gsc_policy_check(&policy, &err)) &&
+              policy.struct_size == GSC_POLICY_SIZE && policy.init_scale == 65536 &&
+              policy.growth_factor == 2 && policy.backoff_factor == 0.5 &&
+              policy.growth_interval == 2000,
+          "a preset");
+    policy.min_scale = -1;
+    check(gsc_policy_check(&policy, &err) == GSC_ERROR_POLICY && err.status == GSC_ERROR_POLICY &&
+              err.argument == 0 && err.index == -1 && strcmp(err.name, "policy") == 0 &&
+              strcmp(err.field, "min_scale") == 0 && err.value == -1 && err.low == 0 &&
+              strncmp(err.message, "policy.min_scale ", err.subject) == 0,
+          "an error is data");
+    policy.min_scale = 0;
+    policy.reserved = 1;
+    check(gsc_policy_check(&policy, &err) != GSC_OK, "reserved words are 0");
+    policy.reserved = 0;
+    check(gsc_policy_preset("no such preset", &policy, &err) == GSC_ERROR_PRESET &&
+              policy.init_scale == 65536,
+          "an unknown preset");
+}
+
+static void check_tensors(void)
+{
+    float gradients[4] = {8, -16, 24, 0}, sums[4] = {1, 1, 1, 1}, more[1] = {INFINITY};
+    const gsc_tensor list[2] = {{gradients, 4, GSC_F32, 0}, {more, 1, GSC_F32, 0}};
+    const gsc_tensor sum = {sums, 4, GSC_F32, 0};
+    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_report report, each[2], merged;
+    gsc_factor factor, clipped;
+    int64_t histogram[GSC_HISTOGRAM_WORDS] = {0};
+    uint64_t size = 1;
+    check(ok(gsc_factor_init(4, &factor, &err)) && factor.inverse == 0.25 &&
+              factor.scale_f32 == 4 && factor.serial == 0 &&
+              ok(gsc_factor_multiply(NULL, &factor, 2, &factor, &err)) && factor.scale == 8 &&
+              factor.inverse == 0.125,
+          "a factor");
+    options.want = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
+    options.policy = &policy;
+    options.each = each;
+    options.histogram = histogram;
+    check(ok(gsc_check(NULL, &factor, list, 2, &options, &report, &err)) && report.overflow == 1 &&
+              report.found_inf == 1 && report.status == GSC_OK && report.absent == 0 &&
+              report.amax == 3 && report.sum_squares == 14 && report.elements == 5 &&
+              report.inf_count == 1 && report.nan_count == 0 && report.first_tensor == 1 &&
+              report.first_element == 0,
+          "a check");
+    check(each[0].overflow == 0 && each[0].sum_squares == 14 && each[1].overflow == 1 &&
+              each[1].first_tensor == 1 && histogram[16] == 5,
+          "a report of each tensor, and a histogram");
+    check(ok(gsc_report_merge(NULL, each, 2, GSC_MERGE_PARTS, &policy, &merged, &err)) &&
+              memcmp(&merged, &report, sizeof merged) == 0,
+          "merged they are that of the list");
+    check(ok(gsc_report_merge(NULL, each, 2, GSC_MERGE_SUMMANDS, NULL, &merged, &err)) &&
+              merged.absent == (GSC_WANT_NORM | GSC_WANT_AMAX),
+          "of summands the norm is not known");
+    check(ok(gsc_accumulate(NULL, &factor, list, &sum, 1, NULL, &report, &err)) && sums[0] == 2 &&
+              sums[1] == -1 && sums[2] == 4 && sums[3] == 1,
+          "accumulate");
+    options.clamp = 2;
+    check(ok(gsc_unscale(NULL, &factor, list, list, 1, &options, &report, &err)) &&
+              gradients[0] == 1 && gradients[1] == -2 && gradients[2] == 2 && report.clamped == 1 &&
+              report.amax == 3,
+          "unscale, clamped");
+    check(ok(gsc_factor_clip(NULL, &factor, &report, 1, &clipped, &err)) &&
+              clipped.inverse < factor.inverse,
+          "clip");
+    check(ok(gsc_scale(NULL, &factor, list, list, 1, NULL, NULL, &err)) && gradients[1] == -16,
+          "scale");
+    check(ok(gsc_workspace_size(NULL, list, 2, NULL, &size, &err)) && size == 0, "workspace");
+    check(gsc_check(NULL, NULL, NULL, 1, NULL, &report, &err) == GSC_ERROR_NULL &&
+              err.argument == 2 && strcmp(err.name, "tensors") == 0,
+          "NULL is refused by name");
+}
+
+static void check_steps(void)
+{
+    gsc_report good, bad;
+    gsc_state from;
+    memset(&good, 0, sizeof good);
+    memset(&bad, 0, sizeof bad);
+    bad.overflow = 1;
+    check(ok(gsc_state_init(NULL, &policy, NULL, &state, &err)) && state.factor.scale == 65536 &&
+              state.factor.serial == 1,
+          "the first state");
+    bad.serial = state.factor.serial;
+    check(ok(gsc_state_update(NULL, &policy, &state, &bad, &state, &err)) &&
+              state.factor.scale == 32768 && state.skipped == 1 && state.skip_f32 == 1 &&
+              (state.events & GSC_EVENT_SKIPPED) && (state.events & GSC_EVENT_BACKED_OFF) &&
+              !(state.events & GSC_EVENT_STALE),
+          "an overflow");
+    check(ok(gsc_state_update(NULL, &policy, &state, &bad, &state, &err)) &&
+              (state.events & GSC_EVENT_STALE),
+          "the same report again is stale");
+    check(ok(gsc_state_update(NULL, &policy, &state, &good, &state, &err)) && state.events == 0 &&
+              state.good == 1 && state.skip_f32 == 0,
+          "a good step");
+    from = state;
+    from.factor.scale = 4;
+    check(ok(gsc_state_init(NULL, &policy, &from, &from, &err)) && from.factor.scale == 4 &&
+              from.factor.inverse == 0.25 && from.good == 1 && from.skipped == 2 &&
+              from.factor.serial > state.next.serial,
+          "a state with another scale");
+}
+
+static void check_ranks(void)
+{
+    gsc_report ranks[3], out;
+    gsc_state other = state;
+    memset(ranks, 0, sizeof ranks);
+    ranks[1].overflow = 1;
+    check(ok(gsc_report_stamp(NULL, &ranks[0], &policy, &state, 0, &ranks[0], &err)) &&
+              ok(gsc_report_stamp(NULL, &ranks[1], &policy, &state, 1, &ranks[1], &err)) &&
+              ranks[1].agreement != 0 && ranks[1].agreement == ranks[0].agreement &&
+              ranks[1].status_rank == 2 && ranks[1].first_rank == 2,
+          "a stamp is of rank and state");
+    check(ok(gsc_report_merge(NULL, ranks, 3, GSC_MERGE_SUMMANDS, &policy, &out, &err)) &&
+              out.agreement == ranks[0].agreement && out.first_rank == 2 && out.status_rank == 0,
+          "what has none agrees, and the rank of an overflow is told");
+    other.good++;
+    check(ok(gsc_report_stamp(NULL, &ranks[2], &policy, &other, 2, &ranks[2], &err)) &&
+              gsc_report_merge(NULL, ranks, 3, GSC_MERGE_SUMMANDS, &policy, &out, &err) ==
+                  GSC_ERROR_AGREEMENT &&
+              err.index == 2 && strstr(err.message, "rank 2"),
+          "ranks that differ are refused");
+}
+
+static void check_contexts(void)
+{
+    gsc_exec on = GSC_EXEC_INIT;
+    void *memory = NULL;
+    float values[2] = {2, 4}, back[2] = {0, 0};
+    check(ok(gsc_context_create_cpu(2, NULL, NULL, &on.context, &err)) &&
+              ok(gsc_memory_create(on.context, GSC_MEMORY_SHARED, sizeof values, &memory, &err)),
+          "a context and its memory");
+    const gsc_tensor tensor = {memory, 2, GSC_F32, 0};
+    gsc_factor factor;
+    check(ok(gsc_memory_copy(&on, memory, values, sizeof values, &err)) &&
+              ok(gsc_factor_init(2, &factor, &err)) &&
+              ok(gsc_unscale(&on, &factor, &tensor, &tensor, 1, NULL, NULL, &err)) &&
+              ok(gsc_memory_copy(&on, back, memory, sizeof back, &err)) &&
+              ok(gsc_exec_wait(&on, &err)) && back[0] == 1 && back[1] == 2,
+          "a call there");
+    gsc_memory_destroy(on.context, memory);
+    gsc_context_destroy(on.context);
+    gsc_context *cuda = NULL;
+    const gsc_status status = gsc_context_create_cuda(0, &cuda, &err);
+    check(status == GSC_OK || status == GSC_ERROR_UNAVAILABLE, "CUDA, or none");
+    if (cuda)
+        gsc_context_destroy(cuda);
+}
+
+/* The norm of a report, as one who measures it elsewhere makes it. */
+static gsc_report of_norm(double norm)
+{
+    gsc_report report;
+    memset(&report, 0, sizeof report);
+    report.sum_squares = norm * norm;
+    return report;
+}
+
+static void check_guard(void)
+{
+    gsc_policy losses = GSC_POLICY_INIT, clips = GSC_POLICY_INIT;
+    gsc_state of_losses, joined, of_clips;
+    gsc_report report;
+    gsc_factor factor, clipped;
+    policy.guard_ratio = 2;
+    policy.guard_decay = 0.5;
+    policy.guard_warmup = 2;
+    policy.guard_limit = 3;
+    policy.guard_sample = GSC_SAMPLE_NONE;
+    int fine = 1;
+    for (int i = 0; i < 3; i++) {
+        report = of_norm(4);
+        fine = fine && ok(gsc_state_update(NULL, &policy, &state, &report, &state, &err)) &&
+               !(state.events & GSC_EVENT_OUTLIER) && state.guard_multiplier == 1;
+    }
+    report = of_norm(9);
+    fine = fine && ok(gsc_state_update(NULL, &policy, &state, &report, &state, &err));
+    check(fine && state.events == (GSC_EVENT_SKIPPED | GSC_EVENT_OUTLIER) &&
+              state.guard_mean == 4 && state.guard_count == 3 && state.guard_run == 1 &&
+              state.guard_skips == 1 && state.guard_threshold == 8 && state.skip_f32 == 1,
+          "an outlier is skipped");
+    losses.guard_norm = 2;
+    check(ok(gsc_state_init(NULL, &losses, NULL, &of_losses, &err)) &&
+              ok(gsc_report_number(3, &report, &err)) && report.sum_squares == 9 &&
+              ok(gsc_state_update(NULL, &losses, &of_losses, &report, &of_losses, &err)),
+          "a loss is judged");
+    clips.guard_norm = 2;
+    clips.guard_flags = GSC_GUARD_CLIP;
+    report = of_norm(8);
+    check(ok(gsc_state_init(NULL, &clips, NULL, &of_clips, &err)) &&
+              ok(gsc_state_update(NULL, &clips, &of_clips, &report, &of_clips, &err)) &&
+              of_clips.events == (GSC_EVENT_CLIPPED | GSC_EVENT_OUTLIER) &&
+              ok(gsc_factor_init(4, &factor, &err)) &&
+              ok(gsc_factor_guard(NULL, &factor, &of_clips, &clipped, &err)) &&
+              clipped.inverse == 0.0625 && clipped.scale == 4,
+          "a clip is folded into a factor");
+    check(ok(gsc_state_join(NULL, &of_clips, &of_losses, &joined, &err)) &&
+              joined.events == (GSC_EVENT_SKIPPED | GSC_EVENT_OUTLIER) && joined.skip_f32 == 1,
+          "two signals are joined");
+    losses.guard_norm = 0;
+    losses.guard_sigmas = 3;
+    losses.guard_sample = GSC_SAMPLE_NONE;
+    check(gsc_policy_check(&losses, &err) == GSC_ERROR_POLICY &&
+              strcmp(err.field, "guard_limit") == 0,
+          "a guard that locks itself out is refused");
+    losses.quirks = GSC_QUIRK_LOCKS_OUT;
+    check(ok(gsc_policy_check(&losses, &err)), "unless it says so");
+}
+
+static int has(const gsc_note *notes, uint32_t kind, const char *field)
+{
+    for (; notes->kind; notes++)
+        if (notes->kind == kind && strcmp(notes->field, field) == 0)
+            return *notes->message != 0;
+    return 0;
+}
+
+static void check_formats(void)
+{
+    const gsc_entry entries[] = {{"scaler.scale", GSC_ENTRY_NUMBER, 0, 2048, ""},
+                                 {"scaler.growth_factor", GSC_ENTRY_NUMBER, 0, 2, ""},
+                                 {"scaler.backoff_factor", GSC_ENTRY_NUMBER, 0, 0.5, ""},
+                                 {"scaler.growth_interval", GSC_ENTRY_INTEGER, 0, 7, ""},
+                                 {"scaler._growth_tracker", GSC_ENTRY_NUMBER, 0, 3, ""},
+                                 {"scaler.lr", GSC_ENTRY_NUMBER, 0, 0.1, ""}};
+    const gsc_entry settings[] = {{"loss_scale", GSC_ENTRY_TEXT, 0, 0, "dynamic"},
+                                  {"max_loss_scale", GSC_ENTRY_EMPTY, 0, 0, ""},
+                                  {"enabled", GSC_ENTRY_BOOLEAN, 0, 1, ""}};
+    gsc_entry written[GSC_ENTRIES];
+    gsc_note notes[GSC_NOTES + 6];
+    gsc_policy torch = GSC_POLICY_INIT, read = GSC_POLICY_INIT;
+    gsc_state there;
+    check(*gsc_format_name(0) && *gsc_format_summary(0) && !gsc_format_name(100000), "formats");
+    check(ok(gsc_state_import(NULL, NULL, entries, 6, NULL, &torch, &there, notes, GSC_NOTES + 6,
+                              &err)) &&
+              there.factor.scale == 2048 && there.good == 3 && torch.growth_interval == 7 &&
+              has(notes, GSC_NOTE_FORMAT, "torch") && has(notes, GSC_NOTE_IGNORED, ""),
+          "a checkpoint is recognised and read");
+    check(ok(gsc_state_export("megatron", "grad_scaler", &torch, &there, written, GSC_ENTRIES,
+                              notes, GSC_NOTES, &err)) &&
+              strcmp(written[0].key, "grad_scaler.scale") == 0 && written[0].value == 2048 &&
+              written[1].kind == GSC_ENTRY_INTEGER && written[1].value == 3 &&
+              has(notes, GSC_NOTE_LOST, "growth_interval"),
+          "and written for another framework");
+    check(ok(gsc_state_import("megatron", "grad_scaler", written, GSC_ENTRIES, &torch, &read,
+                              &there, notes, GSC_NOTES, &err)) &&
+              there.good == 3 && read.growth_interval == 7 &&
+              has(notes, GSC_NOTE_LACKS, "growth_interval"),
+          "which it comes back from");
+    check(ok(gsc_policy_import("apex", NULL, settings, 3, NULL, &read, NULL, 0, &err)) &&
+              read.max_scale == 0 && read.growth_interval == 2000,
+          "settings");
+    written[0].value = -1;
+    check(gsc_state_import("megatron", "grad_scaler", written, GSC_ENTRIES, NULL, &read, &there,
+                           NULL, 0, &err) == GSC_ERROR_VALUE &&
+              err.argument == 2 && err.index == 0 && strcmp(err.name, "entries") == 0,
+          "what cannot be is refused by its entry");
+    check(gsc_state_import("no such format", NULL, entries, 6, NULL, &read, &there, NULL, 0,
+                           &err) == GSC_ERROR_FORMAT,
+          "an unknown format");
+    written[0].value = INFINITY;
+    check(ok(gsc_state_import("megatron", "grad_scaler", written, GSC_ENTRIES, NULL, &read, &there,
+                              notes, GSC_NOTES, &err)) &&
+              has(notes, GSC_NOTE_UNUSABLE, "scale"),
+          "a scale that a framework reaches is read");
+}
+
+/* What this version saved of the policy and the state of this program: `client save` wrote it. */
+static const unsigned char saved[] = {
+#include "saved.inc"
+};
+
+static void check_saved(int print)
+{
+    unsigned char bytes[GSC_SAVED_SIZE];
+    gsc_policy loaded = GSC_POLICY_INIT;
+    gsc_state there;
+    uint64_t size = 0;
+    check(ok(gsc_state_save(&policy, &state, bytes, sizeof bytes, &size, &err)) &&
+              ok(gsc_state_load(bytes, size, &loaded, &there, &err)) &&
+              memcmp(&loaded, &policy, sizeof policy) == 0 &&
+              memcmp(&there, &state, sizeof state) == 0,
+          "saved and loaded");
+    check(ok(gsc_state_load(saved, sizeof saved, &loaded, &there, &err)) &&
+              memcmp(&loaded, &policy, sizeof policy) == 0 &&
+              memcmp(&there, &state, sizeof state) == 0,
+          "what this version saved is loaded");
+    for (uint64_t i = 0; print && i < size; i++)
+        fprintf(stderr, "%u,%c", bytes[i], i % 16 == 15 || i + 1 == size ? '\n' : ' ');
+}
+
+int main(int count, char **arguments)
+{
+    check_start();
+    check_policy();
+    check_tensors();
+    check_steps();
+    check_contexts();
+    check_formats();
+    check_ranks();
+    check_guard();
+    check_saved(count > 1 && strcmp(arguments[1], "save") == 0);
+    printf("%d failed\n", failed);
+    return failed > 0;
+}
