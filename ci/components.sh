@@ -94,7 +94,15 @@ abi() { # callers, foreign clients, clients of older headers and of each release
   ctests release abi
 }
 
-contract() { # what changes of the manifest do: mistakes are refused, additions work in four languages
+contract() { # what changes of the manifest do: mistakes are refused, additions work in four languages; and clients of cffi and Zig
+  check cffi $python tests/abi/client_cffi.py include/gradscaler.cdef build/release/libgradscaler.so
+  mkdir -p build/zig
+  (
+    export ZIG_GLOBAL_CACHE_DIR=build/zig ZIG_LOCAL_CACHE_DIR=build/zig
+    $python -m ziglang translate-c -lc include/gradscaler.h >build/zig/gradscaler.zig
+    check zig $python -m ziglang run -lc --dep gradscaler -Mroot=tests/abi/client.zig -Mgradscaler=build/zig/gradscaler.zig \
+      -Lbuild/release -lgradscaler -rpath "$PWD/build/release"
+  )
   check mutations $python tests/abi/mutations.py build/contract build/release/libgradscaler.so
 }
 

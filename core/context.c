@@ -30,32 +30,38 @@ static gsc_status create(const gsc_backend *backend, void *data, gsc_context **o
     return GSC_OK;
 }
 
-gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_for, void *pool,
-                                  gsc_context **out, gsc_error *err)
+gsc_status gsc_context_create_cpu(const gsc_cpu_options *options, gsc_context **out, gsc_error *err)
 {
     gsc_begin(err);
+    gsc_cpu_options full;
     gsc_cpu *cpu;
-    GSC_REQUIRE(out, 3);
-    if (threads == 0 || threads > 1024)
-        return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "threads", threads, 1, 1024,
-                               "from 1 to 1024");
-    if (pool && !parallel_for)
-        return gsc_fail(err, GSC_ERROR_VALUE, 2, -1, "pool",
+    GSC_REQUIRE(options, 0);
+    GSC_TRY(gsc_struct_read(options, &full, GSC_CPU_OPTIONS_SIZE, 0, "options", err));
+    GSC_REQUIRE(out, 1);
+    if (full.threads == 0 || full.threads > 1024)
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "options.threads", full.threads, 1,
+                               1024, "from 1 to 1024");
+    if (full.pool && !full.parallel_for)
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "options.pool",
                         "is set, but parallel_for, which would run on it, is NULL");
-    GSC_TRY(gsc_cpu_open(threads, parallel_for, pool, &cpu, err));
+    GSC_TRY(gsc_cpu_open(&full, &cpu, err));
     return create(&gsc_cpu_backend, cpu, out, err);
 }
 
-gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err)
+gsc_status gsc_context_create_cuda(const gsc_cuda_options *options, gsc_context **out,
+                                   gsc_error *err)
 {
     gsc_begin(err);
+    gsc_cuda_options full;
+    GSC_REQUIRE(options, 0);
+    GSC_TRY(gsc_struct_read(options, &full, GSC_CUDA_OPTIONS_SIZE, 0, "options", err));
     GSC_REQUIRE(out, 1);
 #if defined(GSC_NO_CUDA)
-    return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "device", "CUDA device %d: %s", device,
-                              gsc_cuda_note());
+    return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "options.device", "CUDA device %d: %s",
+                              full.device, gsc_cuda_note());
 #else
     gsc_cuda *cuda;
-    GSC_TRY(gsc_cuda_open(device, &cuda, err));
+    GSC_TRY(gsc_cuda_open(full.device, &cuda, err));
     return create(&gsc_cuda_backend, cuda, out, err);
 #endif
 }

@@ -49,6 +49,16 @@ double gsc_clamp_limit(uint32_t dtype, double clamp)
     }
 }
 
+const char *gsc_dtype_name(uint32_t dtype)
+{
+    return gsc_is_dtype(dtype) ? gsc_reals[dtype].name : NULL;
+}
+
+uint32_t gsc_dtype_bits(uint32_t dtype)
+{
+    return 8 * gsc_dtype_size(dtype);
+}
+
 uint32_t gsc_dtype_size(uint32_t dtype)
 {
     return gsc_is_dtype(dtype) ? gsc_reals[dtype].size : 0;

@@ -9,6 +9,11 @@
 #include "internal.h"
 #include "layout.h"
 
+const char *gsc_version_string(void)
+{
+    return GSC_VERSION_STRING;
+}
+
 uint32_t gsc_version(void)
 {
     return GSC_VERSION;
@@ -188,7 +193,7 @@ static gsc_status struct_size_of(const void *from, uint32_t *size, int argument,
     return GSC_OK;
 }
 
-static bool all_zero(const void *bytes, size_t size)
+bool gsc_all_zero(const void *bytes, size_t size)
 {
     const unsigned char *at = bytes;
     for (size_t i = 0; i < size; i++)
@@ -206,7 +211,7 @@ gsc_status gsc_struct_read(const void *from, void *full, uint32_t size, int argu
         memcpy(full, from, size);
         return GSC_OK;
     }
-    if (from_size > size && !all_zero((const char *)from + size, from_size - size))
+    if (from_size > size && !gsc_all_zero((const char *)from + size, from_size - size))
         return gsc_fail(err, GSC_ERROR_STRUCT_SIZE, argument, -1, name,
                         "sets fields that this version (" GSC_VERSION_STRING ") does not know");
     memset(full, 0, size);
@@ -221,7 +226,7 @@ gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool trun
     uint32_t to_size;
     GSC_TRY(struct_size_of(to, &to_size, argument, name, err));
     uint32_t common = to_size < size ? to_size : size;
-    if (!truncate && !all_zero((const char *)full + common, size - common))
+    if (!truncate && !gsc_all_zero((const char *)full + common, size - common))
         return gsc_fail(err, GSC_ERROR_STRUCT_SIZE, argument, -1, name,
                         "has %u bytes and lacks fields that are needed here (%u bytes)", to_size,
                         size);

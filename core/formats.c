@@ -1268,7 +1268,7 @@ static gsc_status read_state(reading *r, struct notes *notes, gsc_error *err)
     made.guard_threshold = s->guard_threshold;
     if (s->guard_multiplier > 0 || s->events & GSC_EVENT_SKIPPED)
         made.guard_multiplier = s->guard_multiplier;
-    made.skip_f32 = s->events & GSC_EVENT_SKIPPED ? 1.0f : 0.0f;
+    gsc_set_skip(&made);
     *s = made;
     if (p->apply_delay && r->from[next_scale] < 0 && r->from[scale] >= 0)
         add_note(notes, GSC_NOTE_LACKS, -1, "next_scale", s->next.scale,

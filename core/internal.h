@@ -16,7 +16,7 @@
 #define GSC_NOINLINE
 #endif
 
-/* "0.5.0", for sentences. */
+/* "0.9.0", for sentences. */
 #define GSC_STRING_OF(x) #x
 #define GSC_STRING(x)    GSC_STRING_OF(x)
 #define GSC_VERSION_STRING                                                                         \
@@ -79,6 +79,7 @@ gsc_status gsc_fail_memory(gsc_error *err);
  * `truncate` says that they may be left out.
  */
 bool gsc_struct_size_possible(uint32_t size);
+bool gsc_all_zero(const void *bytes, size_t size);
 gsc_status gsc_struct_read(const void *from, void *full, uint32_t size, int argument,
                            const char *name, gsc_error *err);
 gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool truncate, int argument,

@@ -3,17 +3,20 @@
 #include <math.h>
 #include <string.h>
 
-#include "internal.h"
+#include "backend.h"
 
 /*
- * magic, format, size of all, size of the policy | policy | state | CRC-32 of everything before.
- * Structs are stored as they are: their layout is part of the ABI, and the library is for
- * little-endian targets only.
+ * head | policy | state | CRC-32 of everything before. Structs are stored as they are: their layout
+ * is part of the ABI, and the library is for little-endian targets only. Format 1, of versions
+ * before 0.9, has a head without `version` and a state of 256 bytes without `skip`.
  */
 struct saved_head {
     char magic[8];
     uint32_t format, size, policy_size, state_size;
+    uint32_t version; /* of the library that saved */
+    uint32_t reserved;
 };
+enum { HEAD_OF_FORMAT_1 = offsetof(struct saved_head, version) };
 static const char magic[8] = {'G', 'S', 'C', 'S', 'T', 'A', 'T', 'E'};
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -36,7 +39,8 @@ gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *state, void
                           uint64_t capacity, uint64_t *size, gsc_error *err)
 {
     gsc_begin(err);
-    struct saved_head head = {.format = 1,
+    struct saved_head head = {.format = 2,
+                              .version = GSC_VERSION,
                               .size = sizeof head + GSC_POLICY_SIZE + sizeof *state + 4,
                               .policy_size = GSC_POLICY_SIZE,
                               .state_size = sizeof *state};
@@ -65,15 +69,34 @@ gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *state, void
     return GSC_OK;
 }
 
-static gsc_status saved_head_check(const unsigned char *bytes, uint64_t size,
-                                   struct saved_head *head, gsc_error *err)
+static gsc_status fail_damaged(gsc_error *err)
 {
-    if (size < sizeof *head)
+    return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
+                    "were damaged: the sizes inside do not add up");
+}
+
+static gsc_status fail_newer(gsc_error *err, const char *what)
+{
+    return gsc_fail(err, GSC_ERROR_VERSION, 0, -1, "bytes",
+                    "set fields of the %s that this version (" GSC_VERSION_STRING ") does not know",
+                    what);
+}
+
+static uint64_t head_size_of(const struct saved_head *head)
+{
+    return head->format == 1 ? HEAD_OF_FORMAT_1 : sizeof *head;
+}
+
+static gsc_status head_read(const unsigned char *bytes, uint64_t size, struct saved_head *head,
+                            gsc_error *err)
+{
+    memset(head, 0, sizeof *head);
+    if (size < HEAD_OF_FORMAT_1)
         return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CORRUPT, 1, -1, "size",
                                          "is %llu: too few bytes for a saved state",
                                          (unsigned long long)size),
-                                err, (double)size, sizeof *head, NAN);
-    memcpy(head, bytes, sizeof *head);
+                                err, (double)size, HEAD_OF_FORMAT_1, NAN);
+    memcpy(head, bytes, HEAD_OF_FORMAT_1);
     if (memcmp(head->magic, magic, sizeof magic) != 0)
         return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
                         "are no saved state: they do not start with \"GSCSTATE\"");
@@ -87,16 +110,36 @@ static gsc_status saved_head_check(const unsigned char *bytes, uint64_t size,
     if (crc != crc32(bytes, size - 4))
         return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
                         "were damaged: the checksum does not match");
-    if (head->format != 1)
+    if (head->format != 1 && head->format != 2)
         return gsc_fail(err, GSC_ERROR_VERSION, 0, -1, "bytes",
-                        "have format %u: this version (" GSC_VERSION_STRING ") reads 1",
+                        "have format %u: this version (" GSC_VERSION_STRING ") reads 1 and 2",
                         head->format);
-    uint64_t sum = sizeof *head + (uint64_t)head->policy_size + head->state_size + 4;
-    if (!gsc_struct_size_possible(head->policy_size) || head->state_size != sizeof(gsc_state) ||
-        sum != size)
-        return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
-                        "were damaged: the sizes inside do not add up");
-    return GSC_OK;
+    const uint64_t head_size = head_size_of(head);
+    if (!gsc_struct_size_possible(head->policy_size) ||
+        !gsc_struct_size_possible(head->state_size) ||
+        head_size + head->policy_size + head->state_size + 4 != size)
+        return fail_damaged(err);
+    memcpy(head, bytes, head_size);
+    return head->reserved == 0 ? GSC_OK : fail_newer(err, "head");
+}
+
+/* Reads policy and state, which this version must know. */
+static gsc_status structs_read(const struct saved_head *head, const unsigned char *at,
+                               gsc_policy *policy, gsc_state *state, gsc_error *err)
+{
+    const uint32_t common =
+        head->state_size < sizeof *state ? head->state_size : (uint32_t)sizeof *state;
+    if (gsc_struct_read(at, policy, GSC_POLICY_SIZE, 0, "bytes", err) != GSC_OK)
+        return fail_newer(err, "policy");
+    GSC_TRY(gsc_policy_check_full(policy, 0, err));
+    at += head->policy_size;
+    memset(state, 0, sizeof *state);
+    memcpy(state, at, common);
+    if (!gsc_all_zero(at + common, head->state_size - common))
+        return fail_newer(err, "state");
+    if (head->format == 1)
+        gsc_set_skip(state);
+    return gsc_state_check(state, 0, "state", err);
 }
 
 gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy, gsc_state *state,
@@ -106,23 +149,26 @@ gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy, 
     struct saved_head head;
     gsc_policy full;
     gsc_state loaded;
+    gsc_error why;
     GSC_REQUIRE(bytes, 0);
     GSC_REQUIRE(state, 3);
-    GSC_TRY(saved_head_check(bytes, size, &head, err));
-    const unsigned char *at = (const unsigned char *)bytes + sizeof head;
+    GSC_TRY(head_read(bytes, size, &head, err));
+    const unsigned char *at = (const unsigned char *)bytes + head_size_of(&head);
     uint32_t policy_size;
     memcpy(&policy_size, at, sizeof policy_size);
     if (policy_size != head.policy_size)
-        return gsc_fail(err, GSC_ERROR_CORRUPT, 0, -1, "bytes",
-                        "were damaged: the sizes inside do not add up");
-    gsc_status status = gsc_struct_read(at, &full, GSC_POLICY_SIZE, 0, "bytes", err);
-    if (status == GSC_ERROR_STRUCT_SIZE)
-        return gsc_fail(err, GSC_ERROR_VERSION, 0, -1, "bytes",
-                        "set fields of the policy that this version (" GSC_VERSION_STRING
-                        ") does not know");
-    GSC_TRY(gsc_policy_check_full(&full, 0, err));
-    memcpy(&loaded, at + head.policy_size, sizeof loaded);
-    GSC_TRY(gsc_state_check(&loaded, 0, "state", err));
+        return fail_damaged(err);
+    const gsc_status status = structs_read(&head, at, &full, &loaded, &why);
+    if (status != GSC_OK && head.version > GSC_VERSION)
+        return gsc_fail(
+            err, GSC_ERROR_VERSION, 0, -1, "bytes",
+            "were saved by version %u.%u.%u, and this is " GSC_VERSION_STRING ", for which %s",
+            head.version >> 16, head.version >> 8 & 255, head.version & 255, why.message);
+    if (status != GSC_OK) {
+        if (err)
+            *err = why;
+        return status;
+    }
     if (policy)
         GSC_TRY(gsc_struct_write(&full, GSC_POLICY_SIZE, policy, false, 2, "policy", err));
     *state = loaded;

@@ -76,7 +76,7 @@ gsc_status gsc_state_check(const gsc_state *s, int argument, const char *name, g
     GSC_FOR_STATE_FACTORS(CHECK)
     GSC_FOR_STATE_VALUES(CHECK)
 #undef CHECK
-    if (!GSC_STATE_RESERVED_IS_ZERO(s)) {
+    if (!GSC_RESERVED_IS_ZERO(s)) {
         (void)snprintf(place, sizeof place, "%s.reserved", name);
         return gsc_fail_reserved(err, GSC_ERROR_STATE, argument, -1, place);
     }

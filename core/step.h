@@ -374,10 +374,9 @@ static inline int gsc_is_float_of(double x, float y)
     X(factor.inverse_f32, 0, NAN, gsc_is_float_of(s->factor.inverse, s->factor.inverse_f32))       \
     X(next.scale_f32, 0, NAN, gsc_is_float_of(s->next.scale, s->next.scale_f32))                   \
     X(next.inverse_f32, 0, NAN, gsc_is_float_of(s->next.inverse, s->next.inverse_f32))             \
+    X(skip, 0, 1, s->skip == 0 || s->skip == 1)                                                    \
     X(skip_f32, 0, 1, s->skip_f32 == 0 || s->skip_f32 == 1)                                        \
     X(events, 0, GSC_EVENTS, (s->events & ~GSC_EVENTS) == 0)
-
-#define GSC_STATE_RESERVED_IS_ZERO(s) ((s)->reserved_u32 == 0 && GSC_RESERVED_IS_ZERO(s))
 
 #define GSC_HOLDS(field, low, high, holds)                                                         \
     if (!(holds))                                                                                  \
@@ -385,7 +384,7 @@ static inline int gsc_is_float_of(double x, float y)
 static inline gsc_status gsc_state_values_status(const gsc_state *s)
 {
     GSC_FOR_STATE_VALUES(GSC_HOLDS)
-    return GSC_STATE_RESERVED_IS_ZERO(s) ? GSC_OK : GSC_ERROR_STATE;
+    return GSC_RESERVED_IS_ZERO(s) ? GSC_OK : GSC_ERROR_STATE;
 }
 
 static inline gsc_status gsc_state_status(const gsc_state *s)
@@ -394,6 +393,13 @@ static inline gsc_status gsc_state_status(const gsc_state *s)
     return gsc_state_values_status(s);
 }
 #undef GSC_HOLDS
+
+/* Says the event SKIPPED as the integer and as the float that callers branch on. */
+static inline void gsc_set_skip(gsc_state *s)
+{
+    s->skip = (s->events & GSC_EVENT_SKIPPED) != 0;
+    s->skip_f32 = (float)s->skip;
+}
 
 /* The start, or, with `from`, its scale at once and all that it counted. */
 static inline gsc_status gsc_state_made(const gsc_policy *policy, const gsc_state *from,
@@ -416,7 +422,7 @@ static inline gsc_status gsc_state_made(const gsc_policy *policy, const gsc_stat
     s.factor = s.next = gsc_factor_of(gsc_format(policy, scale), serial);
     s.events = 0;
     s.status = GSC_OK;
-    s.skip_f32 = 0;
+    gsc_set_skip(&s);
     s.guard_multiplier = gsc_guards(policy) ? 1 : 0;
     s.guard_threshold = 0;
     *out = s;
@@ -438,7 +444,7 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
     s.next = gsc_factor_of(newest, state->next.serial + 1);
     s.factor = policy->apply_delay ? state->next : s.next;
     s.status = GSC_OK;
-    s.skip_f32 = s.events & GSC_EVENT_SKIPPED ? 1.0f : 0.0f;
+    gsc_set_skip(&s);
     *out = s;
     return GSC_OK;
 }
@@ -455,7 +461,7 @@ static inline gsc_status gsc_joined(const gsc_state *state, const gsc_state *oth
     s.events |= other->events & GSC_EVENTS_OF_STEP;
     if (s.status == GSC_OK)
         s.status = other->status;
-    s.skip_f32 = s.events & GSC_EVENT_SKIPPED ? 1.0f : 0.0f;
+    gsc_set_skip(&s);
     if (s.events & GSC_EVENT_SKIPPED) {
         s.events &= ~GSC_EVENT_CLIPPED;
         s.guard_multiplier = 0;
@@ -625,7 +631,7 @@ static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
         gsc_state state = *p->state;
         state.status = status;
         state.events = GSC_EVENT_SKIPPED;
-        state.skip_f32 = 1.0f;
+        gsc_set_skip(&state);
         *(gsc_state *)p->out = state;
     }
     }

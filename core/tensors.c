@@ -6,8 +6,8 @@
 
 static bool tensor_is_good(const gsc_tensor *t)
 {
-    const uint64_t kind = t->dtype | (uint64_t)t->reserved << 32;
-    return gsc_is_dtype(kind) && t->count <= UINTPTR_MAX / 16 &&
+    const uint64_t kind = t->dtype | (uint64_t)t->flags << 32;
+    return gsc_is_dtype(kind) && GSC_RESERVED_IS_ZERO(t) && t->count <= UINTPTR_MAX / 16 &&
            t->count * gsc_reals[kind].size <= UINTPTR_MAX - (uintptr_t)t->data &&
            (t->data || t->count == 0);
 }
@@ -22,9 +22,11 @@ static gsc_status tensor_fail(const gsc_tensor *t, int argument, uint64_t index,
     if (!gsc_is_dtype(t->dtype))
         return gsc_fail_number(err, GSC_ERROR_DTYPE, argument, (int64_t)index, PLACE("dtype"),
                                t->dtype, GSC_F32, GSC_COMPLEX128, "a dtype");
-    if (t->reserved != 0)
-        return gsc_fail_number(err, GSC_ERROR_VALUE, argument, (int64_t)index, PLACE("reserved"),
-                               t->reserved, 0, 0, "0");
+    if (t->flags != 0)
+        return gsc_fail_number(err, GSC_ERROR_VALUE, argument, (int64_t)index, PLACE("flags"),
+                               t->flags, 0, 0, "0");
+    if (!GSC_RESERVED_IS_ZERO(t))
+        return gsc_fail_reserved(err, GSC_ERROR_VALUE, argument, (int64_t)index, PLACE("reserved"));
     if (!t->data && t->count > 0)
         return gsc_fail(err, GSC_ERROR_NULL, argument, (int64_t)index, PLACE("data"),
                         "is NULL, but there are %llu elements", (unsigned long long)t->count);
@@ -75,8 +77,8 @@ static uint64_t ordinary_run(const gsc_tensor *t, uint64_t n, uint64_t *bytes, u
     const uint64_t parts = gsc_reals[dtype].parts;
     uint64_t i = 0, count = 0, all = 0;
     for (; i < n && i < ORDINARY_TENSORS; i++) {
-        if (t[i].dtype != dtype || t[i].reserved != 0 || t[i].count - 1 >= ORDINARY_COUNT ||
-            (uintptr_t)t[i].data - 1 >= UINTPTR_MAX / 2)
+        if (t[i].dtype != dtype || (t[i].flags | t[i].reserved[0] | t[i].reserved[1]) != 0 ||
+            t[i].count - 1 >= ORDINARY_COUNT || (uintptr_t)t[i].data - 1 >= UINTPTR_MAX / 2)
             break;
         count += (t[i].count * parts + GSC_CHUNK - 1) / GSC_CHUNK;
         all += t[i].count;

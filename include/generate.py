@@ -3,7 +3,7 @@
 
 import textwrap
 
-from manifest import WIDTH, declare, note, paragraphs, run, version_of
+from manifest import WIDTH, declare, is_pointer, note, paragraphs, run, version_of
 
 NOTE = note(__file__)
 # What NULL means so often that the header says it once.
@@ -63,7 +63,7 @@ def literal(base, value):
     if base == "int64_t" and value == -(2**63):
         return "(-9223372036854775807ll - 1)"
     suffix = {"uint64_t": "ull", "int64_t": "ll"}.get(base, "u" if base.startswith("u") else "")
-    return f"({value}{suffix})" if value < 0 else f"{value}{suffix}"
+    return f"{value}{suffix}"  # without parentheses, which cffi does not read
 
 
 def constants(manifest, item):
@@ -85,7 +85,8 @@ def zeros(manifest, struct):
         elif field.array:
             values.append("{0}")
         else:
-            values.append({"float": "0.0f", "double": "0.0"}.get(field.c, "0"))
+            null = is_pointer(field.c) or field.kind == "callback"
+            values.append("NULL" if null else {"float": "0.0f", "double": "0.0"}.get(field.c, "0"))
     return values
 
 
@@ -180,7 +181,7 @@ def section(manifest, item):
 def header(manifest):
     lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */"]
     lines += comment(paragraphs(manifest.library.doc, WIDTH - 3))
-    lines += ["#ifndef GRADSCALER_H", "#define GRADSCALER_H", "", "#include <stdint.h>", ""]
+    lines += ["#ifndef GRADSCALER_H", "#define GRADSCALER_H", "", "#include <stddef.h>", "#include <stdint.h>", ""]
     lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", "", *EXPORT.split("\n")]
     for part, number in zip(("MAJOR", "MINOR", "PATCH"), manifest.version, strict=True):
         lines.append(f"#define GSC_VERSION_{part} {number}")
@@ -188,6 +189,26 @@ def header(manifest):
     for item in manifest.items:
         lines += ["", *globals()[item.what](manifest, item)]
     return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
+
+
+def cffi(manifest):
+    """What cffi.FFI.cdef reads: declarations without macros and comments."""
+    lines = [f"// {NOTE}", "// For ffi.cdef(open(...).read()). Structs that grow: set struct_size to ffi.sizeof(...)."]
+    for item in manifest.items:
+        if item.what == "constants":
+            lines += [f"#define {value.c} {value.value}" for value in item.values]
+        elif item.what == "struct":
+            arrays = {f.name: f"[{f.array}]" if f.array else "" for f in item.fields}
+            fields = " ".join(f"{declare(f.c, f.name)}{arrays[f.name]};" for f in item.fields)
+            lines.append(f"typedef struct {{ {fields} }} {item.name};")
+        elif item.what == "callback":
+            lines.append(f"typedef {declare(c_result(item.returns), item.name)}({', '.join(arguments(item))});")
+        elif item.what == "function":
+            args = ", ".join(arguments(item)) or "void"
+            lines.append(f"{declare(c_result(item.returns), item.name)}({args});")
+        elif item.what != "section":
+            lines.append(globals()[item.what](manifest, item)[-1])
+    return "\n".join(lines) + "\n"
 
 
 def version_script(manifest):
@@ -218,6 +239,7 @@ def layout_assertions(manifest):
 if __name__ == "__main__":
     run({
         "include/gradscaler.h": header,
+        "include/gradscaler.cdef": cffi,
         "core/gradscaler.map": version_script,
         "core/layout.h": layout_assertions,
     })  # fmt: skip

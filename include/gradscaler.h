@@ -38,6 +38,7 @@
 #ifndef GRADSCALER_H
 #define GRADSCALER_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -80,28 +81,28 @@ extern "C" {
 typedef int32_t gsc_status;
 
 /* What a call returns. */
-#define GSC_OK                0     /* done */
-#define GSC_ERROR_NULL        (-1)  /* a pointer is NULL that may not be */
-#define GSC_ERROR_STRUCT_SIZE (-2)  /* struct_size is not set, or a field is set that this
-                                       version lacks */
-#define GSC_ERROR_PRESET      (-3)  /* no preset has this name */
-#define GSC_ERROR_POLICY      (-4)  /* a field of the policy is out of range */
-#define GSC_ERROR_STATE       (-5)  /* no update leads to this state */
-#define GSC_ERROR_REPORT      (-6)  /* the report failed, or lacks what the policy judges by */
-#define GSC_ERROR_FACTOR      (-7)  /* a factor is zero, infinite or not a number */
-#define GSC_ERROR_VALUE       (-8)  /* a number is out of range */
-#define GSC_ERROR_DTYPE       (-9)  /* unknown dtype */
-#define GSC_ERROR_COUNT       (-10) /* counts differ, or are too large */
-#define GSC_ERROR_OVERLAP     (-11) /* input and output overlap without being the same */
-#define GSC_ERROR_CAPACITY    (-12) /* the buffer is too small */
-#define GSC_ERROR_CORRUPT     (-13) /* saved bytes are truncated, damaged or something else */
-#define GSC_ERROR_VERSION     (-14) /* saved bytes need a newer version of the library */
-#define GSC_ERROR_UNAVAILABLE (-15) /* this build or machine cannot do it */
-#define GSC_ERROR_MEMORY      (-16) /* out of memory or threads */
-#define GSC_ERROR_DEVICE      (-17) /* the driver failed, or the context is of another process */
-#define GSC_ERROR_FORMAT      (-18) /* the entries are of no format, or of several, or no format
-                                       has this name */
-#define GSC_ERROR_AGREEMENT   (-19) /* the reports are of ranks whose policies or states differ */
+#define GSC_OK                0   /* done */
+#define GSC_ERROR_NULL        -1  /* a pointer is NULL that may not be */
+#define GSC_ERROR_STRUCT_SIZE -2  /* struct_size is not set, or a field is set that this version
+                                     lacks */
+#define GSC_ERROR_PRESET      -3  /* no preset has this name */
+#define GSC_ERROR_POLICY      -4  /* a field of the policy is out of range */
+#define GSC_ERROR_STATE       -5  /* no update leads to this state */
+#define GSC_ERROR_REPORT      -6  /* the report failed, or lacks what the policy judges by */
+#define GSC_ERROR_FACTOR      -7  /* a factor is zero, infinite or not a number */
+#define GSC_ERROR_VALUE       -8  /* a number is out of range */
+#define GSC_ERROR_DTYPE       -9  /* unknown dtype */
+#define GSC_ERROR_COUNT       -10 /* counts differ, or are too large */
+#define GSC_ERROR_OVERLAP     -11 /* input and output overlap without being the same */
+#define GSC_ERROR_CAPACITY    -12 /* the buffer is too small */
+#define GSC_ERROR_CORRUPT     -13 /* saved bytes are truncated, damaged or something else */
+#define GSC_ERROR_VERSION     -14 /* saved bytes need a newer version of the library */
+#define GSC_ERROR_UNAVAILABLE -15 /* this build or machine cannot do it */
+#define GSC_ERROR_MEMORY      -16 /* out of memory or threads */
+#define GSC_ERROR_DEVICE      -17 /* the driver failed, or the context is of another process */
+#define GSC_ERROR_FORMAT      -18 /* the entries are of no format, or of several, or no format
+                                     has this name */
+#define GSC_ERROR_AGREEMENT   -19 /* the reports are of ranks whose policies or states differ */
 
 /* What was wrong. C programs print `message`; bindings make their own text from the rest. */
 typedef struct gsc_error {
@@ -121,8 +122,11 @@ typedef struct gsc_error {
 /* The meaning of a status in a few words. Never NULL, never freed. */
 GSC_API const char *gsc_status_string(gsc_status status);
 
-/* Version of the library that runs; GSC_VERSION is that of this header. */
+/* Version of the library that runs; GSC_VERSION is the version of this header. */
 GSC_API uint32_t gsc_version(void);
+
+/* The same as text, such as "1.0.2". Never NULL, never freed. */
+GSC_API const char *gsc_version_string(void);
 
 /* ---- Policy: the rules ----------------------------------------------------------------------- */
 
@@ -294,11 +298,13 @@ typedef struct gsc_context gsc_context;
 typedef void gsc_task(void *data, uint64_t index);
 
 /*
- * The caller's thread pool: runs task(data, i) for every i below count, in any order and on any
- * threads, and returns when all have returned. Tasks never block, call nothing back, and need 120
- * KiB of stack.
+ * The caller's thread pool. It runs task(data, i) for every i below count, in any order and on any
+ * threads, and returns 0 when all have returned. If it cannot, it runs none of them and returns
+ * another number: then the call fails with GSC_ERROR_MEMORY and has written nothing or, if the pool
+ * has run other tasks of this call, the calling thread runs these. Tasks never block, call nothing
+ * back, and need 120 KiB of stack.
  */
-typedef void gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
+typedef int32_t gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
 
 /*
  * Where the memory of a call is and what computes.
@@ -325,20 +331,36 @@ typedef struct gsc_exec {
 } gsc_exec;
 
 #define GSC_EXEC_SIZE 40u
-#define GSC_EXEC_INIT {GSC_EXEC_SIZE, 0, 0, 0, 0, 0}
+#define GSC_EXEC_INIT {GSC_EXEC_SIZE, 0, NULL, NULL, NULL, 0}
+
+/* How many threads share the work of a call, and whose they are. */
+typedef struct gsc_cpu_options {
+    uint32_t struct_size;           /* set by the initialiser */
+    uint32_t threads;               /* 1 to 1,024, the calling one included */
+    gsc_parallel_for *parallel_for; /* the caller's pool; NULL: the context makes threads - 1 of
+                                       its own */
+    void *pool;                     /* handed to parallel_for; NULL without one */
+} gsc_cpu_options;
+
+#define GSC_CPU_OPTIONS_SIZE 24u
+#define GSC_CPU_OPTIONS_INIT {GSC_CPU_OPTIONS_SIZE, 0, NULL, NULL}
+
+/* Which device. */
+typedef struct gsc_cuda_options {
+    uint32_t struct_size; /* set by the initialiser */
+    int32_t device;       /* CUDA ordinal */
+} gsc_cuda_options;
+
+#define GSC_CUDA_OPTIONS_SIZE 8u
+#define GSC_CUDA_OPTIONS_INIT {GSC_CUDA_OPTIONS_SIZE, 0}
 
 /*
- * A context of `threads` threads, the calling one included. They are its own, sleep between calls
- * and are made anew in a forked process; with parallel_for they are those of the caller's pool.
+ * A context of threads. Its own threads sleep between calls and are made anew in a forked process.
  * Results have the same bits for any number of threads. Lists below 4 MiB stay on the calling
  * thread.
- *
- *     threads       1 to 1,024
- *     parallel_for  NULL: the context makes threads - 1 of its own
- *     pool          NULL: nothing to hand to parallel_for; without one it must be NULL
  */
-GSC_API gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *parallel_for,
-                                          void *pool, gsc_context **out, gsc_error *err);
+GSC_API gsc_status gsc_context_create_cpu(const gsc_cpu_options *options, gsc_context **out,
+                                          gsc_error *err);
 
 /*
  * A context on a CUDA device: its primary one, which frameworks share. It loads the kernels, which
@@ -346,10 +368,9 @@ GSC_API gsc_status gsc_context_create_cpu(uint32_t threads, gsc_parallel_for *pa
  * one per call. It needs compute capability 7.0 and a driver of CUDA 11.0. GSC_ERROR_UNAVAILABLE:
  * gsc_info.cuda says why. A process that was forked after CUDA was used cannot use it;
  * cudaDeviceReset ends the context, so destroy it before.
- *
- *     device  CUDA ordinal
  */
-GSC_API gsc_status gsc_context_create_cuda(int32_t device, gsc_context **out, gsc_error *err);
+GSC_API gsc_status gsc_context_create_cuda(const gsc_cuda_options *options, gsc_context **out,
+                                           gsc_error *err);
 
 /*
  * Frees a context that no call, stream or graph uses any more.
@@ -411,7 +432,7 @@ typedef struct gsc_info {
 } gsc_info;
 
 #define GSC_INFO_SIZE 40u
-#define GSC_INFO_INIT {GSC_INFO_SIZE, 0, 0, 0, 0, 0}
+#define GSC_INFO_INIT {GSC_INFO_SIZE, 0, NULL, NULL, NULL, NULL}
 
 /* Fills *out, which GSC_INFO_INIT made. */
 GSC_API gsc_status gsc_info_get(gsc_info *out, gsc_error *err);
@@ -485,7 +506,7 @@ typedef struct gsc_report {
     uint32_t status_rank;    /* 1 + the rank that status is of; 0: not known */
     uint32_t first_rank;     /* 1 + the rank that first_tensor is of, or, where nothing was
                                 counted, of the first with overflow; 0: not known */
-    uint64_t reserved[9];    /* 0 */
+    uint64_t reserved[17];   /* 0 */
 } gsc_report;
 
 /*
@@ -584,7 +605,7 @@ typedef struct gsc_state {
     int64_t backoffs;        /* updates since the start that made it smaller */
     float skip_f32;          /* 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer that
                                 runs after the update takes as found_inf */
-    uint32_t reserved_u32;   /* 0 */
+    int32_t skip;            /* 1 with GSC_EVENT_SKIPPED, else 0: leave the parameters alone */
     double guard_mean;       /* policies that guard: mean of the samples */
     double guard_variance;   /* their variance */
     int64_t guard_count;     /* their number */
@@ -593,7 +614,7 @@ typedef struct gsc_state {
     double guard_multiplier; /* of the last update: 1, below 1 where it clips, 0 where the step
                                 is skipped; without a guard 0 */
     double guard_threshold;  /* what the last update's norm was held against; 0: against nothing */
-    uint64_t reserved[3];    /* 0 */
+    uint64_t reserved[19];   /* 0 */
 } gsc_state;
 
 /*
@@ -756,7 +777,7 @@ typedef struct gsc_note {
     int64_t entry;     /* which of the entries, from 0; -1: none */
     double value;      /* the number that counts from now on */
     char field[24];    /* field of the policy or the state; with FORMAT the name of the format */
-    char message[208]; /* a sentence, such as "growth_interval is not among the entries: it is
+    char message[336]; /* a sentence, such as "growth_interval is not among the entries: it is
                           1000, as in the policy" */
 } gsc_note;
 
@@ -840,11 +861,21 @@ GSC_API gsc_status gsc_policy_import(const char *format, const char *prefix,
 
 /* A run of elements. An input is only read, although `data` is not const. */
 typedef struct gsc_tensor {
-    void *data;        /* first element, any alignment; NULL only if count is 0 */
-    uint64_t count;    /* elements */
-    uint32_t dtype;    /* GSC_F32 ... */
-    uint32_t reserved; /* 0 */
+    void *data;           /* first element, any alignment; NULL only if count is 0 */
+    uint64_t count;       /* elements */
+    uint32_t dtype;       /* GSC_F32 ... */
+    uint32_t flags;       /* 0 */
+    uint64_t reserved[2]; /* 0 */
 } gsc_tensor;
+
+/*
+ * Name of a dtype, as NumPy and ml_dtypes spell it: "float32", "float8_e4m3fn", "cb16". NULL for a
+ * number that is no dtype.
+ */
+GSC_API const char *gsc_dtype_name(uint32_t dtype);
+
+/* Bits of one element; 0 for a number that is no dtype. */
+GSC_API uint32_t gsc_dtype_bits(uint32_t dtype);
 
 /* Bytes of one element; 0 for a number that is no dtype. */
 GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
@@ -875,7 +906,7 @@ typedef struct gsc_options {
 } gsc_options;
 
 #define GSC_OPTIONS_SIZE 40u
-#define GSC_OPTIONS_INIT {GSC_OPTIONS_SIZE, 0, 0, 0.0, 0, 0}
+#define GSC_OPTIONS_INIT {GSC_OPTIONS_SIZE, 0, NULL, 0.0, NULL, NULL}
 
 /* ---- Calls on tensors ------------------------------------------------------------------------ */
 

@@ -11,7 +11,7 @@ DOC_WIDTH = 98
 KEY_SIZE = 112  # of the key of an entry, which is the longest text that a call takes
 # Structs that the binding itself fills or reads; Elixir code sees the others as structs of its own, or as maps if they
 # have pointers.
-FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_options")
+FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_options", "gsc_cpu_options", "gsc_cuda_options")
 # How many elements lie behind what an option points to.
 LENGTHS = {"each": "call->n", "histogram": "GSC_HISTOGRAM_WORDS"}
 # What the Elixir struct holds beside the fields: what options asked for.

@@ -230,7 +230,8 @@ static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
         return gsc_py_raise_at(GSC_ERROR_DTYPE, list, index, -1, why);
     }
     Py_XDECREF(dtype);
-    *tensor = (gsc_tensor){view->buf, (uint64_t)(view->len / view->itemsize), code, 0};
+    *tensor = (gsc_tensor){
+        .data = view->buf, .count = (uint64_t)(view->len / view->itemsize), .dtype = code};
     return true;
 }
 
@@ -560,6 +561,9 @@ static PyObject *gsc_py_xla_workspace(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "iy#", &device, &bytes, &length))
         return NULL;
     const uint64_t n = (uint64_t)length / sizeof(gsc_tensor);
+    if (n * sizeof(gsc_tensor) != (uint64_t)length)
+        return PyErr_Format(PyExc_ValueError, "tensors: expected %zu bytes for each",
+                            sizeof(gsc_tensor));
     gsc_tensor *tensors = PyMem_Malloc((size_t)length + 1);
     if (!tensors)
         return PyErr_NoMemory();

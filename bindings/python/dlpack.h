@@ -194,7 +194,7 @@ static PyObject *gsc_py_view(const gsc_dl_tensor *t, Py_buffer *view, gsc_tensor
                         .ndim = t->ndim,
                         .shape = (Py_ssize_t *)t->shape,
                         .strides = (Py_ssize_t *)t->strides};
-    *tensor = (gsc_tensor){view->buf, count, dtype, 0};
+    *tensor = (gsc_tensor){.data = view->buf, .count = count, .dtype = dtype};
     return NULL;
 }
 

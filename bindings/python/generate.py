@@ -9,6 +9,7 @@ from manifest import WIDTH, note, paragraphs, reword, run
 NOTE = note(__file__)
 # Structs and functions that objects.h and arrays.h deal with: where a call runs, its lists, what frees itself.
 BY_HAND = ("gsc_exec", "gsc_tensor", "gsc_context_destroy", "gsc_memory_destroy")
+DICTS = ("gsc_cuda_options",)  # of fields, as structs with pointers are
 CTYPES = {"float": "c_float", "double": "c_double", "char": "c_char"}
 NUMBERS = {"'f'": "PyFloat_FromDouble", "'i'": "PyLong_FromLongLong", "'u'": "PyLong_FromUnsignedLongLong"}
 STUB = """\
@@ -40,6 +41,26 @@ class Error(ValueError):
     subject: int
     why: str
 """
+STATE = '''\
+    @classmethod
+    def from_bytes(cls, data):
+        """A state from what bytes(state) made, also in 0.2 to 0.5, where a state had 256 bytes and no `skip`.
+
+        Bytes of a later version are longer; they are taken if the rest is zero.
+        """
+        data, size = bytes(data), c.sizeof(cls)
+        if len(data) != 256 and len(data) < size:
+            raise ValueError(f"a state has {size} bytes, not {len(data)}")
+        if any(data[size:]):
+            raise ValueError("the bytes of the state set fields that this version does not know")
+        state = cls.from_buffer_copy(data.ljust(size, b"\\0"))
+        if len(data) == 256:
+            state.skip = bool(state.events & Event.SKIPPED)
+        return state
+
+    def __setstate__(self, attributes, data):
+        super().__setstate__(attributes, bytes(self.from_bytes(data)))
+'''
 NATIVE = """\
 def hold(tensors: Arrays, out: Arrays | None, device: int, stream: int | None, /) -> Held: ...
 def summary(lists: Held, /) -> tuple[int, int]: ...
@@ -65,7 +86,7 @@ def groups(manifest):
 
 def pointers(item):
     """Whether it has what Python cannot hold as a value."""
-    return any(f.passing or f.kind in ("pointer", "callback", "opaque") for f in item.fields)
+    return item.name in DICTS or any(f.passing or f.kind in ("pointer", "callback", "opaque") for f in item.fields)
 
 
 def of_values(manifest):
@@ -95,7 +116,8 @@ def struct(manifest, item):
     lines += [*(f"    {line}".rstrip() for line in doc[1:]), '    """', "", "    _fields_ = ["]
     lines += [*(f'        ("{f.name}", {field_type(f)}),' for f in item.fields), "    ]"]
     taken = [f'"{f.name}": {class_of(f.takes)}' for f in item.fields if f.takes]
-    return lines + ([f"    _takes_ = {{{', '.join(taken)}}}"] if taken else [])
+    lines += [f"    _takes_ = {{{', '.join(taken)}}}"] if taken else []
+    return lines + (["", *STATE.splitlines()] if item.name == "gsc_state" else [])
 
 
 def constants(manifest, item):
@@ -144,9 +166,8 @@ def arguments(manifest, function):
     names = [arg.name for arg in function.args]
     counts = {arg.count for arg in function.args if arg.kind != "pointer"}  # of a list, which knows its length
     dicts = [item.name for item in with_fields(manifest)]
-    pool = any(arg.kind == "callback" for arg in function.args)
     for arg in function.args:
-        if arg.name == "err" or arg.name in counts or arg.kind == "callback" or (pool and arg.kind == "pointer"):
+        if arg.name == "err" or arg.name in counts:
             continue
         none = " | None" if arg.null or (arg.count and arg.passing == "out" and not arg.required) else ""
         if arg.passing == "create" or (arg.passing == "out" and arg.kind in ("scalar", "bytes")):

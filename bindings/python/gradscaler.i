@@ -13,6 +13,21 @@ GSC_STRUCT(gsc_state, false)
 GSC_STRUCT(gsc_entry, false)
 GSC_STRUCT(gsc_note, false)
 %{
+static const gsc_py_field gsc_cpu_options_fields[] = {
+  {"threads", offsetof(gsc_cpu_options, threads), sizeof((gsc_cpu_options *)0)->threads, 'u', false},
+  {"pool", offsetof(gsc_cpu_options, pool), 0, 'o', false},
+  {NULL, 0, 0, 0, false},
+};
+%}
+GSC_FIELDS(gsc_cpu_options, gsc_cpu_options_fields, GSC_CPU_OPTIONS_INIT)
+%{
+static const gsc_py_field gsc_cuda_options_fields[] = {
+  {"device", offsetof(gsc_cuda_options, device), sizeof((gsc_cuda_options *)0)->device, 'i', false},
+  {NULL, 0, 0, 0, false},
+};
+%}
+GSC_FIELDS(gsc_cuda_options, gsc_cuda_options_fields, GSC_CUDA_OPTIONS_INIT)
+%{
 static const gsc_py_field gsc_options_fields[] = {
   {"want", offsetof(gsc_options, want), sizeof((gsc_options *)0)->want, 'u', false},
   {"policy", offsetof(gsc_options, policy), sizeof(gsc_policy), 's', true},
@@ -25,13 +40,14 @@ static const gsc_py_field gsc_options_fields[] = {
 GSC_FIELDS(gsc_options, gsc_options_fields, GSC_OPTIONS_INIT)
 
 %feature("docstring") gsc_status_string "gsc_status_string(status)\n\nThe meaning of a status in a few words. Never None, never freed.";
-%feature("docstring") gsc_version "gsc_version()\n\nVersion of the library that runs; GSC_VERSION is that of this header.";
+%feature("docstring") gsc_version "gsc_version()\n\nVersion of the library that runs; GSC_VERSION is the version of this header.";
+%feature("docstring") gsc_version_string "gsc_version_string()\n\nThe same as text, such as \"1.0.2\". Never None, never freed.";
 %feature("docstring") gsc_policy_preset "gsc_policy_preset(name, out)\n\nFills *out, which GSC_POLICY_INIT made, with a named set of rules: \"recommended\" for new work,\n\"guard\" for bf16, \"none\", \"static\", or the exact rules of a framework, such as \"torch\" or\n\"megatron\".";
 %feature("docstring") gsc_policy_check "gsc_policy_check(policy)\n\nWhether the policy can be used; every call that takes a policy asks the same.";
 %feature("docstring") gsc_preset_name "gsc_preset_name(index)\n\nName of preset `index`, from 0. None past the last.";
 %feature("docstring") gsc_preset_summary "gsc_preset_summary(index)\n\nWhat preset `index` does and where its rules come from, in a sentence. None past the last.";
-%feature("docstring") gsc_context_create_cpu "gsc_context_create_cpu(threads)\n\nA context of `threads` threads, the calling one included. They are its own, sleep between calls and\nare made anew in a forked process; with parallel_for they are those of the caller's pool. Results\nhave the same bits for any number of threads. Lists below 4 MiB stay on the calling thread.";
-%feature("docstring") gsc_context_create_cuda "gsc_context_create_cuda(device)\n\nA context on a CUDA device: its primary one, which frameworks share. It loads the kernels, which\ntakes seconds the first time on a machine, so that no later call has to: make one per device, not\none per call. It needs compute capability 7.0 and a driver of CUDA 11.0. Status.ERROR_UNAVAILABLE:\ngsc_info.cuda says why. A process that was forked after CUDA was used cannot use it; cudaDeviceReset\nends the context, so destroy it before.";
+%feature("docstring") gsc_context_create_cpu "gsc_context_create_cpu(options)\n\nA context of threads. Its own threads sleep between calls and are made anew in a forked process.\nResults have the same bits for any number of threads. Lists below 4 MiB stay on the calling thread.";
+%feature("docstring") gsc_context_create_cuda "gsc_context_create_cuda(options)\n\nA context on a CUDA device: its primary one, which frameworks share. It loads the kernels, which\ntakes seconds the first time on a machine, so that no later call has to: make one per device, not\none per call. It needs compute capability 7.0 and a driver of CUDA 11.0. Status.ERROR_UNAVAILABLE:\ngsc_info.cuda says why. A process that was forked after CUDA was used cannot use it; cudaDeviceReset\nends the context, so destroy it before.";
 GSC_BLOCKS(gsc_context_create_cuda)
 %ignore gsc_context_destroy;
 %feature("docstring") gsc_memory_create "gsc_memory_create(context, kind, size)\n\nMemory of a context, aligned to 256 bytes and not cleared. Free it before the context.";
@@ -66,6 +82,8 @@ GSC_STRUCTS_OUT(gsc_note, notes, capacity)
 GSC_STRUCTS(gsc_entry, entries, n)
 GSC_STRUCTS_OUT(gsc_note, notes, capacity)
 %feature("docstring") gsc_policy_import "gsc_policy_import(format, prefix, entries, policy, out, notes)\n\nReads how a framework's scaler is set up: the arguments of its constructor or program, or its part\nof a configuration. What is in `out`, which GSC_POLICY_INIT made, is then `policy` with these\nsettings; both may be one struct. The names of the fields of a policy are taken in every format,\ntoo, and alone where the name is of a preset that is no format. Of DeepSpeed's section for bf16,\nasked for or on where fp16 is not, the scale is 1 for good, whatever `policy` starts with.";
+%feature("docstring") gsc_dtype_name "gsc_dtype_name(dtype)\n\nName of a dtype, as NumPy and ml_dtypes spell it: \"float32\", \"float8_e4m3fn\", \"cb16\". None for a\nnumber that is no dtype.";
+%feature("docstring") gsc_dtype_bits "gsc_dtype_bits(dtype)\n\nBits of one element; 0 for a number that is no dtype.";
 %feature("docstring") gsc_dtype_size "gsc_dtype_size(dtype)\n\nBytes of one element; 0 for a number that is no dtype.";
 %feature("docstring") gsc_check "gsc_check(on, factor, tensors, options, report)\n\nReports on tensors * factor.inverse without writing it: what gsc_unscale in place would report.";
 GSC_ON_LISTS(gsc_check, on1, lists3, held5)
@@ -81,6 +99,8 @@ GSC_ON_LISTS(gsc_workspace_size, on1, lists2, held4)
 %ignore gsc_error;
 %ignore gsc_policy;
 %ignore gsc_exec;
+%ignore gsc_cpu_options;
+%ignore gsc_cuda_options;
 %ignore gsc_info;
 %ignore gsc_factor;
 %ignore gsc_report;

@@ -13,11 +13,11 @@
 %typemap(in) gsc_context *context (int device) {
   if (!gsc_py_context_of($input, &$1, &device)) SWIG_fail;
 }
-%typemap(in, numinputs=0) (gsc_parallel_for *parallel_for, void *pool) "$1 = NULL; $2 = NULL;"
 %typemap(in, numinputs=0) gsc_context **out (gsc_context *context) "$1 = &context;"
 %typemap(argout) gsc_context **out {
   Py_DECREF($result);
-  $result = gsc_py_context(*$1, strcmp("$symname", "gsc_context_create_cpu") ? (int)arg1 : -1);
+  const int is_cuda = strcmp("$symname", "gsc_context_create_cuda") == 0;
+  $result = gsc_py_context(*$1, is_cuda ? ((const gsc_cuda_options *)(const void *)arg1)->device : -1);
 }
 %typemap(in, numinputs=0) void **out (void *memory) "$1 = &memory;"
 %typemap(argout) void **out {

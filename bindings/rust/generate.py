@@ -152,7 +152,8 @@ def sys_callback(manifest, item):
 
 def sys_struct(manifest, item):
     lines = doc_of(item, manifest.first)
-    lines += ["#[repr(C)]", "#[derive(Clone, Copy, Debug, PartialEq)]", f"pub struct {item.name} {{"]
+    equal = "" if any(field.kind == "callback" for field in item.fields) else ", PartialEq"  # functions have no identity
+    lines += ["#[repr(C)]", f"#[derive(Clone, Copy, Debug{equal})]", f"pub struct {item.name} {{"]
     for field in item.fields:
         lines += [*doc_of(field, item.since, "    "), f"    pub {field.name}: {member_type(manifest, field, True)},"]
     lines += ["}", "", f"layout! {{ {item.name}, {item.size},"]

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The library's calls as custom calls of XLA, on host memory and on CUDA memory. Structs travel as
- * uint32, as JAX has no wider integers by default: 8 are a factor, 64 a state, which begins with
- * its factor, 48 a report, 34 a histogram. The attribute `call` is one of enum call; [] is there if
+ * uint32, as JAX has no wider integers by default: 8 are a factor, 96 a state, which begins with
+ * its factor, 64 a report, 34 a histogram. The attribute `call` is one of enum call; [] is there if
  * its bit of `with` is set:
  *
  *     call            operands                              results
@@ -157,7 +157,8 @@ static void take_tensors(struct run *run, bool operand, gsc_tensor *list, uint64
 {
     for (uint64_t i = 0; i < n; i++) {
         const struct xla_buffer *buffer = take(run, operand);
-        list[i] = (gsc_tensor){buffer->data, elements(buffer), dtype_of(buffer->dtype), 0};
+        list[i] = (gsc_tensor){
+            .data = buffer->data, .count = elements(buffer), .dtype = dtype_of(buffer->dtype)};
     }
 }
 
@@ -224,7 +225,7 @@ static int64_t threads_of(const struct xla_frame *frame)
  * The caller works, too, so the call ends however busy XLA's threads are: only those are waited for
  * that have begun a task.
  */
-static void parallel_for(void *pool, gsc_task *task, void *data, uint64_t count)
+static int32_t parallel_for(void *pool, gsc_task *task, void *data, uint64_t count)
 {
     const struct xla_frame *frame = pool;
     const uint64_t threads = (uint64_t)threads_of(frame);
@@ -233,7 +234,7 @@ static void parallel_for(void *pool, gsc_task *task, void *data, uint64_t count)
     if (!batch) {
         for (uint64_t i = 0; i < count; i++)
             task(data, i);
-        return;
+        return 0;
     }
     batch->task = task;
     batch->data = data;
@@ -255,6 +256,7 @@ static void parallel_for(void *pool, gsc_task *task, void *data, uint64_t count)
         pthread_cond_wait(&batch->finished, &batch->mutex);
     pthread_mutex_unlock(&batch->mutex);
     leave(batch);
+    return 0;
 }
 
 /* ---- CUDA ---- */
@@ -266,12 +268,14 @@ static _Atomic(gsc_context *) contexts[DEVICES];
 static gsc_context *context_of(int32_t device, gsc_error *err)
 {
     gsc_context *none = NULL, *context;
+    gsc_cuda_options options = GSC_CUDA_OPTIONS_INIT;
+    options.device = device < DEVICES ? device : INT32_MAX;
     if (device < 0 || device >= DEVICES) { /* the library says what there is */
-        gsc_context_create_cuda(device < 0 ? device : INT32_MAX, &context, err);
+        gsc_context_create_cuda(&options, &context, err);
         return NULL;
     }
     context = contexts[device];
-    if (context || gsc_context_create_cuda(device, &context, err) != GSC_OK)
+    if (context || gsc_context_create_cuda(&options, &context, err) != GSC_OK)
         return context;
     if (atomic_compare_exchange_strong(&contexts[device], &none, context))
         return context;
@@ -408,8 +412,11 @@ static gsc_status on_host_tensors(struct run *run, int64_t call, const struct te
     gsc_status status;
     if (threads > 1) {
         run->exec = (gsc_exec)GSC_EXEC_INIT;
-        status = gsc_context_create_cpu((uint32_t)threads, parallel_for, (void *)run->frame,
-                                        &run->exec.context, &run->err);
+        gsc_cpu_options options = GSC_CPU_OPTIONS_INIT;
+        options.threads = (uint32_t)threads;
+        options.parallel_for = parallel_for;
+        options.pool = (void *)run->frame;
+        status = gsc_context_create_cpu(&options, &run->exec.context, &run->err);
         if (status != GSC_OK)
             return status;
         run->on = &run->exec;

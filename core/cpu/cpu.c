@@ -10,19 +10,20 @@
 
 #include "pool.h"
 
-gsc_status gsc_cpu_open(uint32_t threads, gsc_parallel_for *parallel_for, void *pool, gsc_cpu **out,
-                        gsc_error *err)
+gsc_status gsc_cpu_open(const gsc_cpu_options *options, gsc_cpu **out, gsc_error *err)
 {
+    const uint32_t threads = options->threads;
     gsc_cpu *cpu = malloc(sizeof *cpu);
     if (!cpu)
         return gsc_fail_memory(err);
-    *cpu = (gsc_cpu){.threads = threads, .parallel_for = parallel_for, .pool = pool};
-    if (threads > 1 && !parallel_for) {
+    *cpu =
+        (gsc_cpu){.threads = threads, .parallel_for = options->parallel_for, .pool = options->pool};
+    if (threads > 1 && !cpu->parallel_for) {
         cpu->parallel_for = gsc_pool_run;
         cpu->pool = gsc_pool_create(threads);
         if (!cpu->pool) {
             free(cpu);
-            return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, 0, "threads",
+            return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, 0, "options.threads",
                                       "out of memory or threads: %u were asked for", threads);
         }
     }

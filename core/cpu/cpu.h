@@ -12,8 +12,7 @@ typedef struct gsc_cpu {
     void *pool;
 } gsc_cpu;
 
-gsc_status gsc_cpu_open(uint32_t threads, gsc_parallel_for *parallel_for, void *pool, gsc_cpu **out,
-                        gsc_error *err);
+gsc_status gsc_cpu_open(const gsc_cpu_options *options, gsc_cpu **out, gsc_error *err);
 
 /* Operations of the table. */
 gsc_status gsc_cpu_tensors(const gsc_exec *on, const gsc_job *job, gsc_error *err);

@@ -186,7 +186,7 @@ static void run_with_workers(gsc_pool *pool, struct work *work)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-void gsc_pool_run(void *context_pool, gsc_task *task, void *data, uint64_t count)
+int32_t gsc_pool_run(void *context_pool, gsc_task *task, void *data, uint64_t count)
 {
     gsc_pool *pool = context_pool;
     struct work work = {.task = task, .data = data, .count = count};
@@ -194,7 +194,7 @@ void gsc_pool_run(void *context_pool, gsc_task *task, void *data, uint64_t count
     if (count < 2 || holder == here ||
         !atomic_compare_exchange_strong(&pool->holder, &holder, here)) {
         run_tasks(&work);
-        return;
+        return 0;
     }
     /* A thread that were cancelled while it waits would leave the others its stack to work on. */
     int cancelled;
@@ -202,4 +202,5 @@ void gsc_pool_run(void *context_pool, gsc_task *task, void *data, uint64_t count
     run_with_workers(pool, &work);
     pthread_setcancelstate(cancelled, &cancelled);
     pool->holder = 0;
+    return 0;
 }

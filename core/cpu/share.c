@@ -319,8 +319,26 @@ static void fold_shares(const batch *b, gsc_report *all)
     }
 }
 
-/* The whole list; what it found goes to `all`. */
-static void run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, gsc_report *all)
+/*
+ * Runs the tasks of a batch. Returns false if the pool refuses the first batch of a call, before
+ * anything is written; later ones are then run by the calling thread.
+ */
+static bool run_batch(batch *b, const gsc_cpu *cpu, bool is_first)
+{
+    if (b->tasks > 1) {
+        if (cpu->parallel_for(cpu->pool, run_task, b, b->tasks) == 0)
+            return true;
+        if (is_first)
+            return false;
+    }
+    for (uint64_t task = 0; task < b->tasks; task++)
+        run_share(b, task);
+    return true;
+}
+
+/* The whole list; what it found goes to `all`. Returns false if the pool refuses the call. */
+static bool run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, bool is_first,
+                     gsc_report *all)
 {
     batch b;
     sums sums = {{0, 0, 0}, {0, 0, 0}};
@@ -335,10 +353,8 @@ static void run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, g
     for (uint64_t done = 0; done < pass->chunks; done += b.count) {
         b.count = least(pass->chunks - done, BATCH);
         b.tasks = least(b.count, tasks);
-        if (b.tasks > 1)
-            cpu->parallel_for(cpu->pool, run_task, &b, b.tasks);
-        else
-            run_share(&b, 0);
+        if (!run_batch(&b, cpu, is_first && done == 0))
+            return false;
         fold_shares(&b, all);
         if (pass->want & GSC_WANT_NORM)
             b.start = fold_sums(&b, &sums);
@@ -346,23 +362,24 @@ static void run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, g
             b.start = skip_chunks(pass, b.start, b.count);
     }
     all->sum_squares = gsc_sum_total(&sums.list);
+    return true;
 }
 
 /* Nothing is added before all of it is known to be good. */
-static void check_and_add(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes,
+static bool check_and_add(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes,
                           gsc_report *found)
 {
     gsc_pass check = *pass, add = *pass;
     gsc_report unread;
     check.operation = GSC_OPERATION_CHECK;
-    run_pass(&check, cpu, bytes, found);
+    if (!run_pass(&check, cpu, bytes, true, found))
+        return false;
     add.want = 0;
     add.counts = false;
     add.each = NULL;
     add.histogram = NULL;
     clear_report(&unread);
-    if (!gsc_has_bad(found))
-        run_pass(&add, cpu, bytes, &unread);
+    return gsc_has_bad(found) || run_pass(&add, cpu, bytes, false, &unread);
 }
 
 /* Tensors without elements are in no chunk. */
@@ -377,6 +394,7 @@ gsc_status gsc_cpu_tensors(const gsc_exec *on, const gsc_job *job, gsc_error *er
 {
     const gsc_cpu *cpu = on->context ? on->context->data : NULL;
     gsc_report result;
+    int64_t histogram[GSC_HISTOGRAM_WORDS] = {0};
     if (job->factor)
         GSC_TRY(gsc_factor_check(job->factor, 1, err));
     gsc_pass pass = {.in = job->in,
@@ -395,16 +413,16 @@ gsc_status gsc_cpu_tensors(const gsc_exec *on, const gsc_job *job, gsc_error *er
                      .streams = job->operation == GSC_OPERATION_STORE && job->clamp == 0 &&
                                 job->bytes >= STREAM_BYTES,
                      .each = job->each,
-                     .histogram = job->histogram};
+                     .histogram = job->histogram ? histogram : NULL};
     clear_report(&result);
-    if (pass.histogram)
-        memset(pass.histogram, 0, GSC_HISTOGRAM_WORDS * sizeof *pass.histogram);
+    if (!(job->operation == GSC_OPERATION_ADD ? check_and_add(&pass, cpu, job->bytes, &result)
+                                              : run_pass(&pass, cpu, job->bytes, true, &result)))
+        return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, 0, "on.context",
+                                  "the pool of the context ran no task: see its parallel_for");
+    if (job->histogram)
+        memcpy(job->histogram, histogram, sizeof histogram);
     if (pass.each && job->has_empty)
         report_empty(&pass, job->n);
-    if (job->operation == GSC_OPERATION_ADD)
-        check_and_add(&pass, cpu, job->bytes, &result);
-    else
-        run_pass(&pass, cpu, job->bytes, &result);
     if (!job->report)
         return GSC_OK;
     result.elements = job->elements;

@@ -120,7 +120,7 @@ static gsc_status fail_from(const gsc_state *s, gsc_error *err)
                                high, "what a state can have");
     GSC_FOR_STATE_VALUES(CHECK)
 #undef CHECK
-    if (!GSC_STATE_RESERVED_IS_ZERO(s))
+    if (!GSC_RESERVED_IS_ZERO(s))
         return gsc_fail_reserved(err, GSC_ERROR_STATE, 2, -1, "from.reserved");
     return gsc_fail_number(err, GSC_ERROR_STATE, 2, -1, "from.factor.scale", s->factor.scale, 0,
                            NAN, "0 or above");

@@ -254,7 +254,7 @@ static gsc_status refuse(gsc_error *err, int32_t result, int32_t device, char *l
         atomic_store(&refused, refusal);
     }
     pthread_mutex_unlock(&refusal_lock);
-    return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "device", "%s%s", text,
+    return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "options.device", "%s%s", text,
                               *log ? "; info.cuda has its log" : "");
 }
 
@@ -297,7 +297,7 @@ static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
     if (is_refusal(result))
         return refuse(err, result, cuda->device, log);
     if (result != 0)
-        return fail(err, result, "device", cuda->device, "load the kernels' ", kernel);
+        return fail(err, result, "options.device", cuda->device, "load the kernels' ", kernel);
     return GSC_OK;
 }
 
@@ -311,16 +311,16 @@ static gsc_status open_device(gsc_cuda *cuda, gsc_error *err)
     if (result == 0)
         result = driver.device_attribute(&minor, CAPABILITY_MINOR, device);
     if (result == 0 && major < LEAST_CAPABILITY)
-        return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "device",
+        return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "options.device",
                                   "CUDA device %d has compute capability %d.%d: %d.0 is needed",
                                   cuda->device, major, minor, LEAST_CAPABILITY);
     if (result == 0)
         result = driver.context_retain(&cuda->context, device);
     if (result != 0)
-        return fail(err, result, "device", cuda->device, "open the device", "");
+        return fail(err, result, "options.device", cuda->device, "open the device", "");
     result = driver.context_push(cuda->context);
     if (result != 0)
-        return fail(err, result, "device", cuda->device, "enter its context", "");
+        return fail(err, result, "options.device", cuda->device, "enter its context", "");
     gsc_status status = load_kernels(cuda, err);
     (void)driver.context_pop(&popped);
     return status;
@@ -342,14 +342,14 @@ gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err)
 {
     const char *note = driver_note();
     if (!driver.available || driver.process != getpid())
-        return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "device", "CUDA device %d: %s",
-                                  device, note);
+        return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "options.device",
+                                  "CUDA device %d: %s", device, note);
     if (device < 0 || device >= driver.devices) {
         char must[64];
         (void)snprintf(must, sizeof must, "0 or above and below %d, as many as CUDA has here",
                        driver.devices);
-        return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "device", device, 0, driver.devices - 1,
-                               must);
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "options.device", device, 0,
+                               driver.devices - 1, must);
     }
     gsc_cuda *cuda = calloc(1, sizeof *cuda);
     if (!cuda)

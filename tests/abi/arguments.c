@@ -92,6 +92,8 @@ static void *new_input(attempt *a, const argument *at, const structure *s)
         fill_tensors(a, at, object);
     else if (strcmp(s->name, "gsc_entry") == 0)
         fill_entries(object);
+    else if (strcmp(s->name, "gsc_cpu_options") == 0)
+        memcpy(field_of(object, s->name, "threads"), &(uint32_t){1}, 4);
     return object;
 }
 
@@ -124,18 +126,14 @@ static uint64_t save(void *bytes)
     return size;
 }
 
-static void parallel_for(void *pool, void (*task)(void *, uint64_t), void *data, uint64_t count)
-{
-    (void)pool;
-    for (uint64_t i = 0; i < count; i++)
-        task(data, i);
-}
-
 static void *new_context(void)
 {
-    void *context = NULL;
+    void *context = NULL, *options = calloc(1, find_structure("gsc_cpu_options")->size);
+    set_struct_size(find_structure("gsc_cpu_options"), options);
+    memcpy(field_of(options, "gsc_cpu_options", "threads"), &(uint32_t){1}, 4);
     foreign_do("gsc_context_create_cpu",
-               (value[]){{.u32 = 1}, {0}, {0}, {.pointer = &context}, {0}});
+               (value[]){{.pointer = options}, {.pointer = &context}, {0}});
+    free(options);
     return context;
 }
 
@@ -158,9 +156,6 @@ static void *good_pointer(attempt *a, const argument *at)
         result = new_context();
         if (at->pass == HANDLE)
             a->context = result;
-    } else if (strcmp(at->type, "gsc_parallel_for") == 0) {
-        void (*code)(void *, void (*)(void *, uint64_t), void *, uint64_t) = parallel_for;
-        memcpy(&result, &code, sizeof result); /* ISO C has no such cast */
     } else if (strcmp(at->type, "string") == 0) {
         const char *text = strcmp(at->name, "prefix") == 0 ? "" : "torch";
         result = strcpy(new_block(a, at->name, READ, sizeof "torch"), text);
@@ -172,7 +167,7 @@ static void *good_pointer(attempt *a, const argument *at)
             save(result);
         else if (strcmp(at->type, "double") == 0 && at->pass == IN)
             memcpy(result, &(double){1024}, 8);
-    } /* else a pool, which stays NULL for a call without parallel_for */
+    }
     return result;
 }
 
@@ -194,7 +189,7 @@ static value good_number(const function *f, const argument *at)
         return (value){.number = 1024};
     if (at->kind == FLOAT)
         return (value){.single = 1024};
-    if (strcmp(at->name, "threads") == 0 || strcmp(at->name, "dtype") == 0)
+    if (strcmp(at->name, "dtype") == 0)
         return (value){.u32 = 1};
     return (value){.u64 = strcmp(at->name, "size") == 0 ? SAVED : 0}; /* an index, a kind */
 }

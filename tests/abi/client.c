@@ -38,6 +38,9 @@ static void check_start(void)
     check(strcmp(gsc_status_string(GSC_OK), "ok") == 0 && *gsc_status_string(GSC_ERROR_DEVICE),
           "words of a status");
     check(*gsc_preset_name(0) && *gsc_preset_summary(0) && !gsc_preset_name(100000), "presets");
+    check(strcmp(gsc_dtype_name(GSC_BF16), "bfloat16") == 0 && gsc_dtype_bits(GSC_F8_E5M2) == 8 &&
+              *gsc_version_string() != '\0',
+          "names of dtypes and of the version");
     check(gsc_dtype_size(GSC_F32) == 4 && gsc_dtype_size(GSC_F64) == 8 &&
               gsc_dtype_size(GSC_F16) == 2 && gsc_dtype_size(GSC_BF16) == 2 &&
               gsc_dtype_size(GSC_F8_E4M3FN) == 1 && gsc_dtype_size(GSC_F8_E5M2) == 1 &&
@@ -71,8 +74,9 @@ static void check_policy(void)
 static void check_tensors(void)
 {
     float gradients[4] = {8, -16, 24, 0}, sums[4] = {1, 1, 1, 1}, more[1] = {INFINITY};
-    const gsc_tensor list[2] = {{gradients, 4, GSC_F32, 0}, {more, 1, GSC_F32, 0}};
-    const gsc_tensor sum = {sums, 4, GSC_F32, 0};
+    const gsc_tensor list[2] = {{.data = gradients, .count = 4, .dtype = GSC_F32},
+                                {.data = more, .count = 1, .dtype = GSC_F32}};
+    const gsc_tensor sum = {.data = sums, .count = 4, .dtype = GSC_F32};
     gsc_options options = GSC_OPTIONS_INIT;
     gsc_report report, each[2], merged;
     gsc_factor factor, clipped;
@@ -178,10 +182,13 @@ static void check_contexts(void)
     gsc_exec on = GSC_EXEC_INIT;
     void *memory = NULL;
     float values[2] = {2, 4}, back[2] = {0, 0};
-    check(ok(gsc_context_create_cpu(2, NULL, NULL, &on.context, &err)) &&
+    gsc_cpu_options two = GSC_CPU_OPTIONS_INIT;
+    gsc_cuda_options first = GSC_CUDA_OPTIONS_INIT;
+    two.threads = 2;
+    check(ok(gsc_context_create_cpu(&two, &on.context, &err)) &&
               ok(gsc_memory_create(on.context, GSC_MEMORY_SHARED, sizeof values, &memory, &err)),
           "a context and its memory");
-    const gsc_tensor tensor = {memory, 2, GSC_F32, 0};
+    const gsc_tensor tensor = {.data = memory, .count = 2, .dtype = GSC_F32};
     gsc_factor factor;
     check(ok(gsc_memory_copy(&on, memory, values, sizeof values, &err)) &&
               ok(gsc_factor_init(2, &factor, &err)) &&
@@ -192,7 +199,7 @@ static void check_contexts(void)
     gsc_memory_destroy(on.context, memory);
     gsc_context_destroy(on.context);
     gsc_context *cuda = NULL;
-    const gsc_status status = gsc_context_create_cuda(0, &cuda, &err);
+    const gsc_status status = gsc_context_create_cuda(&first, &cuda, &err);
     check(status == GSC_OK || status == GSC_ERROR_UNAVAILABLE, "CUDA, or none");
     if (cuda)
         gsc_context_destroy(cuda);

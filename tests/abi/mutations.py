@@ -331,6 +331,7 @@ CORE = """
 gsc_status gsc_mutate(%(parameters)s, const char *name, const gsc_mutant *from,
                       const gsc_policy *policy, gsc_mutant *out, double *total, gsc_error *err)
 {
+    gsc_begin(err);
     gsc_policy p = GSC_POLICY_INIT;
     GSC_REQUIRE(name, 10);
     GSC_REQUIRE(from, 11);

@@ -27,18 +27,19 @@ typedef struct gsc_report {
     uint32_t absent;
     uint64_t serial;
     double amax, sum_squares;
-    uint64_t rest[19];
+    uint64_t rest[27];
 } gsc_report;
 
 typedef struct gsc_state {
     gsc_factor factor;
-    uint64_t rest[28];
+    uint64_t rest[44];
 } gsc_state;
 
 typedef struct gsc_tensor {
     void *data;
     uint64_t count;
-    uint32_t dtype, reserved;
+    uint32_t dtype, flags;
+    uint64_t reserved[2];
 } gsc_tensor;
 
 typedef struct gsc_error {
@@ -167,7 +168,7 @@ static int scales_are(const room *policy, const char *overflows, const double *s
 static int32_t unscale(const void *on, const void *options, float *values, gsc_report *report,
                        gsc_error *error)
 {
-    const gsc_tensor tensor = {values, 2, F32, 0};
+    const gsc_tensor tensor = {.data = values, .count = 2, .dtype = F32};
     const gsc_factor factor = {8, 0.125, 8, 0.125f, 0};
     return gsc_unscale(on, &factor, &tensor, &tensor, 1, options, report, error);
 }

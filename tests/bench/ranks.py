@@ -4,7 +4,7 @@
     cmake --build build/release --target limits && build/venv/bin/python tests/bench/ranks.py [--guide]
 
 Prints a table for 8 to 65,536 ranks; --guide writes it to docs/ranks.md. The model: a gather among n ranks takes
-ceil(log2 n) messages one after another, each of a latency, and moves 192 bytes of each other rank through a link.
+ceil(log2 n) messages one after another, each of a latency, and moves 256 bytes of each other rank through a link.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import gradscaler
 
 ROOT = Path(__file__).parents[2]
 BEGIN, END = "<!-- written by tests/bench/ranks.py --guide -->", "<!-- to here -->"
-SIZE, GROUP = 192, 64
+SIZE, GROUP = 256, 64
 NETWORKS = {"5 µs, 25 GB/s": (5e-6, 25e9), "30 µs, 1.25 GB/s": (30e-6, 1.25e9)}  # InfiniBand, 10 Gbit Ethernet
 RANKS = [8, 64, 512, 4096, 65536]
 

@@ -60,8 +60,8 @@ void make(World &w)
     REQUIRE(gsc_state_save(&w.policy, &w.state, w.bytes, sizeof w.bytes, &w.bytes_size, nullptr) ==
             GSC_OK);
     for (uint64_t i = 0; i < n; i++) {
-        w.tensors[i] = {&w.values[4 * i], 4, GSC_F32, 0};
-        w.out[i] = {&w.results[4 * i], 4, GSC_F32, 0};
+        w.tensors[i] = {&w.values[4 * i], 4, GSC_F32, 0, {}};
+        w.out[i] = {&w.results[4 * i], 4, GSC_F32, 0, {}};
     }
     for (float &x : w.values)
         x = 3;
@@ -357,13 +357,17 @@ TEST_CASE("NULL where there is no list to speak of", "[errors]")
 {
     const Function made[] = {
         {"gsc_context_create_cpu",
-         {"threads", "parallel_for", "pool", "out"},
+         {"options", "out"},
          [](World &, gsc_error *err) {
-             return gsc_context_create_cpu(1, nullptr, nullptr, nullptr, err);
+             const gsc_cpu_options one = {GSC_CPU_OPTIONS_SIZE, 1, nullptr, nullptr};
+             return gsc_context_create_cpu(&one, nullptr, err);
          }},
         {"gsc_context_create_cuda",
-         {"device", "out"},
-         [](World &, gsc_error *err) { return gsc_context_create_cuda(0, nullptr, err); }},
+         {"options", "out"},
+         [](World &, gsc_error *err) {
+             const gsc_cuda_options first = GSC_CUDA_OPTIONS_INIT;
+             return gsc_context_create_cuda(&first, nullptr, err);
+         }},
         {"gsc_memory_create",
          {"context", "kind", "size", "out"},
          [](World &, gsc_error *err) {
@@ -454,25 +458,25 @@ TEST_CASE("tensors that are none", "[errors]")
         {[](World &w) { w.out[1].data = reinterpret_cast<char *>(&w.values[4]) + 1; },
          GSC_ERROR_OVERLAP, "out", 1, "data", "same address"},
         {[](World &w) {
-             w.out[1] = {&w.values[4], 4, GSC_F16, 0};
+             w.out[1] = {&w.values[4], 4, GSC_F16, 0, {}};
          },
          GSC_ERROR_OVERLAP, "out", 1, "data", "element size"},
         {[](World &w) {
-             w.out[1] = {&w.values[4], 4, GSC_F64, 0};
+             w.out[1] = {&w.values[4], 4, GSC_F64, 0, {}};
          },
          GSC_ERROR_OVERLAP, "out", 1, "data", "element size"},
-        {[](World &w) { w.tensors[1].reserved = 1; },
+        {[](World &w) { w.tensors[1].flags = 1; },
          GSC_ERROR_VALUE,
          "tensors",
          1,
-         "reserved",
+         "flags",
          "must be 0",
          {1, 0, 0}},
-        {[](World &w) { w.out[1].reserved = 1; },
+        {[](World &w) { w.out[1].flags = 1; },
          GSC_ERROR_VALUE,
          "out",
          1,
-         "reserved",
+         "flags",
          "must be 0",
          {1, 0, 0}},
     };
@@ -501,8 +505,8 @@ TEST_CASE("neighbours, the same address, and empty tensors do not overlap", "[er
             w.out[1].data = reinterpret_cast<char *>(&w.values[4]) + 1;
         },
         [](World &w) {
-            w.tensors[1] = {&w.values[4], 4, GSC_F16, 0};
-            w.out[1] = {&w.values[4], 4, GSC_BF16, 0};
+            w.tensors[1] = {&w.values[4], 4, GSC_F16, 0, {}};
+            w.out[1] = {&w.values[4], 4, GSC_BF16, 0, {}};
         },
     };
     for (const Spoil &spoil : spoils) {
@@ -518,8 +522,8 @@ TEST_CASE("what is added to is other memory", "[errors]")
 {
     const Spoil spoils[] = {
         [](World &w) {
-            w.tensors[0] = {w.values, 4, GSC_F32, 0};
-            w.out[0] = {&w.values[3], 4, GSC_F32, 0};
+            w.tensors[0] = {w.values, 4, GSC_F32, 0, {}};
+            w.out[0] = {&w.values[3], 4, GSC_F32, 0, {}};
         },
         [](World &w) { w.out[0] = w.tensors[0]; },
     };
@@ -530,12 +534,13 @@ TEST_CASE("what is added to is other memory", "[errors]")
 
 TEST_CASE("a list whose bytes together exceed memory", "[errors]")
 {
-    check_refused(function("gsc_workspace_size"),
-                  [](World &w) {
-                      for (gsc_tensor &tensor : w.tensors)
-                          tensor = {reinterpret_cast<void *>(16), UINT64_C(1) << 59, GSC_F64, 0};
-                  },
-                  {GSC_ERROR_COUNT, "tensors", 1, "count", "memory"});
+    check_refused(
+        function("gsc_workspace_size"),
+        [](World &w) {
+            for (gsc_tensor &tensor : w.tensors)
+                tensor = {reinterpret_cast<void *>(16), UINT64_C(1) << 59, GSC_F64, 0, {}};
+        },
+        {GSC_ERROR_COUNT, "tensors", 1, "count", "memory"});
 }
 
 /* ---- numbers ---- */
@@ -647,22 +652,26 @@ TEST_CASE("bits that mean nothing: the sentence lists those that do", "[errors]"
 
 TEST_CASE("contexts and memory that cannot be made", "[errors]")
 {
-    const Function create = {"gsc_context_create_cpu",
-                             {"threads", "parallel_for", "pool", "out"},
-                             [](World &w, gsc_error *err) {
-                                 return gsc_context_create_cpu(
-                                     w.kind, nullptr, w.null ? &w : nullptr, &w.context, err);
-                             }};
+    const Function create = {
+        "gsc_context_create_cpu", {"options", "out"}, [](World &w, gsc_error *err) {
+            const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, w.kind, nullptr,
+                                             w.null ? &w : nullptr};
+            return gsc_context_create_cpu(&options, &w.context, err);
+        }};
     for (uint32_t threads : {0u, 1025u, UINT32_MAX})
-        check_refused(
-            create, [=](World &w) { w.kind = threads; },
-            {GSC_ERROR_VALUE, "threads", -1, "", "1024", {static_cast<double>(threads), 1, 1024}});
+        check_refused(create, [=](World &w) { w.kind = threads; },
+                      {GSC_ERROR_VALUE,
+                       "options",
+                       -1,
+                       "threads",
+                       "1024",
+                       {static_cast<double>(threads), 1, 1024}});
     check_refused(create,
                   [](World &w) {
                       w.kind = 1;
                       w.null = "";
                   },
-                  {GSC_ERROR_VALUE, "pool", -1, "", "parallel_for"});
+                  {GSC_ERROR_VALUE, "options", -1, "pool", "parallel_for"});
     const Function memory = {
         "gsc_memory_create", {"context", "kind", "size", "out"}, [](World &w, gsc_error *err) {
             return gsc_memory_create(nullptr, w.kind, w.size, &w.memory, err);
@@ -689,12 +698,13 @@ TEST_CASE("a reserved word that is not 0 is refused wherever its struct is read"
         check_refused(spoil, {status, name, index, field, " 0"});
     };
     reserved("on", GSC_ERROR_VALUE, -1, "reserved", [](World &w) { w.exec.reserved = 1; });
-    reserved("tensors", GSC_ERROR_VALUE, 2, "reserved",
-             [](World &w) { w.tensors[2].reserved = 1; });
+    for (size_t i = 0; i < std::size(World().tensors[0].reserved); i++)
+        reserved("tensors", GSC_ERROR_VALUE, 2, "reserved",
+                 [=](World &w) { w.tensors[2].reserved[i] = 1; });
     for (const Function &f : functions) {
         if (has_outputs(f))
-            check_refused(f, [](World &w) { w.out[3].reserved = 7; },
-                          {GSC_ERROR_VALUE, "out", 3, "reserved", " 0", {7, 0, 0}});
+            check_refused(f, [](World &w) { w.out[3].reserved[1] = 7; },
+                          {GSC_ERROR_VALUE, "out", 3, "reserved", " 0"});
         if (f.has("policy") && f.name != std::string("gsc_state_load"))
             check_refused(f, [](World &w) { w.policy.reserved = 1; },
                           {GSC_ERROR_POLICY, "policy", -1, "reserved", " 0", {1, 0, 0}});
@@ -711,8 +721,6 @@ TEST_CASE("a reserved word that is not 0 is refused wherever its struct is read"
             if (!f.has(name) || f.has("bytes") == (f.name != std::string("gsc_state_save")) ||
                 f.name == std::string("gsc_memory_copy"))
                 continue;
-            check_refused(f, [](World &w) { w.state.reserved_u32 = 1; },
-                          {GSC_ERROR_STATE, name, -1, "reserved", " 0"});
             for (size_t i = 0; i < std::size(World().state.reserved); i++)
                 check_refused(f, [=](World &w) { w.state.reserved[i] = 42; },
                               {GSC_ERROR_STATE, name, -1, "reserved", " 0"});
@@ -1105,7 +1113,7 @@ TEST_CASE("saved bytes that cannot be read, a buffer too small, an unknown prese
     check_refused(load, [](World &w) { w.bytes[0] = 0; },
                   {GSC_ERROR_CORRUPT, "bytes", -1, "", "GSCSTATE"});
     check_refused(load, [](World &w) { w.bytes_size--; },
-                  {GSC_ERROR_CORRUPT, "size", -1, "", "were saved", {499, 500, 500}});
+                  {GSC_ERROR_CORRUPT, "size", -1, "", "were saved", {635, 636, 636}});
     check_refused(load, [](World &w) { w.bytes_size = 3; },
                   {GSC_ERROR_CORRUPT, "size", -1, "", "too few", {3}});
     const Function rows[] = {
@@ -1118,16 +1126,20 @@ TEST_CASE("saved bytes that cannot be read, a buffer too small, an unknown prese
          {"name", "out"},
          [](World &w, gsc_error *err) { return gsc_policy_preset("", &w.policy, err); }},
         {"gsc_context_create_cuda",
-         {"device", "out"},
-         [](World &w, gsc_error *err) { return gsc_context_create_cuda(0, &w.context, err); }},
+         {"options", "out"},
+         [](World &w, gsc_error *err) {
+             const gsc_cuda_options first = GSC_CUDA_OPTIONS_INIT;
+             return gsc_context_create_cuda(&first, &w.context, err);
+         }},
     };
     const Spoil nothing = [](World &) {};
-    check_refused(rows[0], nothing, {GSC_ERROR_CAPACITY, "capacity", -1, "", "is 10", {10, 500}});
+    check_refused(rows[0], nothing, {GSC_ERROR_CAPACITY, "capacity", -1, "", "is 10", {10, 636}});
     check_refused(rows[1], nothing, {GSC_ERROR_PRESET, "name", -1, "", "preset"});
     gsc_info info = GSC_INFO_INIT;
     REQUIRE(gsc_info_get(&info, nullptr) == GSC_OK);
     if (info.cuda != std::string("available"))
-        check_refused(rows[2], nothing, {GSC_ERROR_UNAVAILABLE, "device", -1, "", info.cuda});
+        check_refused(rows[2], nothing,
+                      {GSC_ERROR_UNAVAILABLE, "options", -1, "device", info.cuda});
 }
 
 TEST_CASE("an unknown preset is told the nearest name", "[errors]")
@@ -1215,16 +1227,26 @@ TEST_CASE("every status has words of its own", "[errors]")
     for (gsc_status none : {1, GSC_ERROR_AGREEMENT - 1, INT32_MIN, INT32_MAX})
         CHECK(std::string(gsc_status_string(none)) == "unknown status");
     CHECK(gsc_version() == GSC_VERSION);
+    CHECK(gsc_version_string() == std::to_string(GSC_VERSION_MAJOR) + "." +
+                                      std::to_string(GSC_VERSION_MINOR) + "." +
+                                      std::to_string(GSC_VERSION_PATCH));
 }
 
-TEST_CASE("the size of a dtype, 0 for none", "[errors]")
+TEST_CASE("the size and the name of a dtype, 0 and NULL for none", "[errors]")
 {
     const std::pair<uint32_t, uint32_t> rows[] = {
         {GSC_F32, 4},  {GSC_F64, 8},       {GSC_F16, 2},
         {GSC_BF16, 2}, {GSC_F8_E4M3FN, 1}, {GSC_F8_E5M2, 1},
         {GSC_CB16, 2}, {GSC_COMPLEX64, 8}, {GSC_COMPLEX128, 16}};
-    for (const auto &[dtype, size] : rows)
+    for (const auto &[dtype, size] : rows) {
         CHECK(gsc_dtype_size(dtype) == size);
-    for (uint32_t none : {0u, static_cast<uint32_t>(std::size(rows)) + 1, UINT32_MAX})
+        CHECK(gsc_dtype_bits(dtype) == 8 * size);
+    }
+    for (uint32_t none : {0u, static_cast<uint32_t>(std::size(rows)) + 1, UINT32_MAX}) {
         CHECK(gsc_dtype_size(none) == 0);
+        CHECK(gsc_dtype_bits(none) == 0);
+        CHECK(gsc_dtype_name(none) == nullptr);
+    }
+    CHECK(gsc_dtype_name(GSC_F8_E4M3FN) == std::string("float8_e4m3fn"));
+    CHECK(gsc_dtype_name(GSC_COMPLEX128) == std::string("complex128"));
 }

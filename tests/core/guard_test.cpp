@@ -643,7 +643,8 @@ TEST_CASE("decisions of two signals are joined", "[guard]")
         gsc_state expected = a;
         expected.events = row.events;
         expected.guard_multiplier = row.multiplier;
-        expected.skip_f32 = row.events & skipped ? 1.0f : 0.0f;
+        expected.skip = row.events & skipped ? 1 : 0;
+        expected.skip_f32 = static_cast<float>(expected.skip);
         CAPTURE(row.norm, row.loss);
         CHECK(same(out, expected));
         // Its statistic and scale go on as if it were alone.
@@ -708,14 +709,14 @@ TEST_CASE("a policy that guards measures the norm, also where nobody asks for it
     gsc_options options = GSC_OPTIONS_INIT;
     options.policy = &p;
     float gradients[] = {3, 4, 0, 12};
-    const gsc_tensor tensor = {gradients, 4, GSC_F32, 0};
+    const gsc_tensor tensor = {gradients, 4, GSC_F32, 0, {}};
     gsc_report report;
     REQUIRE(gsc_check(nullptr, nullptr, &tensor, 1, &options, &report, nullptr) == GSC_OK);
     CHECK(report.sum_squares == 169);
     CHECK(report.overflow == 0); // outliers are for the update to tell
     CHECK(updated(p, start(p), report).events == (outlier | skipped));
     // The norms of groups are merges of the reports of their tensors.
-    gsc_tensor parts[] = {{gradients, 2, GSC_F32, 0}, {gradients + 2, 2, GSC_F32, 0}};
+    gsc_tensor parts[] = {{gradients, 2, GSC_F32, 0, {}}, {gradients + 2, 2, GSC_F32, 0, {}}};
     gsc_report each[2], group;
     options.each = each;
     REQUIRE(gsc_check(nullptr, nullptr, parts, 2, &options, &report, nullptr) == GSC_OK);
@@ -723,7 +724,7 @@ TEST_CASE("a policy that guards measures the norm, also where nobody asks for it
     REQUIRE(gsc_report_merge(nullptr, each, 2, GSC_MERGE_PARTS, &p, &group, nullptr) == GSC_OK);
     CHECK(same(updated(p, start(p), group), updated(p, start(p), report)));
     double large[] = {1e160}; // its square is infinite
-    const gsc_tensor wide = {large, 1, GSC_F64, 0};
+    const gsc_tensor wide = {large, 1, GSC_F64, 0, {}};
     options.each = nullptr;
     REQUIRE(gsc_check(nullptr, nullptr, &wide, 1, &options, &report, nullptr) == GSC_OK);
     CHECK((report.overflow == 1 && report.inf_count == 0));

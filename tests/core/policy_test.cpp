@@ -804,7 +804,7 @@ TEST_CASE("an update that runs twice, a late factor, and a state of other proces
 {
     const gsc_policy plain = usual, delayed = usual.apply_delay(1);
     float gradient = 1;
-    const gsc_tensor list = {&gradient, 1, GSC_F32, 0};
+    const gsc_tensor list = {&gradient, 1, GSC_F32, 0, {}};
     const auto reported = [&](const gsc_factor &factor) {
         gsc_report report;
         REQUIRE(gsc_check(nullptr, &factor, &list, 1, nullptr, &report, nullptr) == GSC_OK);
@@ -1112,13 +1112,13 @@ TEST_CASE("a scale of 0 or Inf is taken and updated, and refused where it would 
     }
 }
 
-TEST_CASE("skip_f32 is 1 where the step is to be skipped", "[policy]")
+TEST_CASE("skip and skip_f32 are 1 if the step is to be skipped", "[policy]")
 {
     for (const gsc_policy &p : {gsc_policy(usual), gsc_policy(usual.hysteresis(3)),
                                 gsc_policy(usual.target_amax(1).overflow_log2(2))})
         for (const gsc_state &s : states(p, start(p), ".xx..x")) {
+            CHECK(s.skip == (s.events & skipped ? 1 : 0));
             CHECK(s.skip_f32 == (s.events & skipped ? 1.0f : 0.0f));
-            CHECK(s.reserved_u32 == 0);
         }
     CHECK(start(usual).skip_f32 == 0);
 }
@@ -1216,7 +1216,7 @@ TEST_CASE("gsc_factor_clip multiplies by the coefficient of torch's clip_grad_no
 TEST_CASE("unscaling by a clip factor unscales and clips in one pass", "[policy]")
 {
     float gradients[] = {6, 8, 0, -24};
-    const gsc_tensor list = {gradients, 4, GSC_F32, 0};
+    const gsc_tensor list = {gradients, 4, GSC_F32, 0, {}};
     const gsc_options norm = wanting(GSC_WANT_NORM);
     gsc_factor half, clip;
     gsc_report report;

@@ -93,8 +93,8 @@ class Gradients {
             bits = static_cast<uint32_t>(random.next());
         for (uint64_t at = 0, size; at < count; at += size) {
             size = std::min(count - at, random.next() % 8 ? random.next() % 100 : 90000);
-            in.push_back({&values[at], size, GSC_F32, 0});
-            out.push_back({&results[at], size, GSC_F32, 0});
+            in.push_back({&values[at], size, GSC_F32, 0, {}});
+            out.push_back({&results[at], size, GSC_F32, 0, {}});
         }
         REQUIRE(gsc_factor_init(3, &factor, nullptr) == GSC_OK);
         unscale(nullptr, report);
@@ -122,10 +122,16 @@ class Gradients {
     gsc_report report;
 };
 
+gsc_status create(uint32_t threads, gsc_context **out, gsc_error *err = nullptr)
+{
+    const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, threads, nullptr, nullptr};
+    return gsc_context_create_cpu(&options, out, err);
+}
+
 struct Context {
     explicit Context(uint32_t threads)
     {
-        REQUIRE(gsc_context_create_cpu(threads, nullptr, nullptr, &on.context, nullptr) == GSC_OK);
+        REQUIRE(create(threads, &on.context) == GSC_OK);
         owner.reset(on.context);
     }
     gsc_exec on = GSC_EXEC_INIT;
@@ -355,7 +361,7 @@ TEST_CASE("forks that cannot be watched for lack of memory are an error, and the
     gsc_context *context = nullptr;
     gsc_error err;
     refuse_to_watch_forks = true;
-    CHECK(gsc_context_create_cpu(2, nullptr, nullptr, &context, &err) == GSC_ERROR_MEMORY);
+    CHECK(create(2, &context, &err) == GSC_ERROR_MEMORY);
     refuse_to_watch_forks = false;
     CHECK(context == nullptr);
     CHECK(forks_watched == 0);
@@ -377,9 +383,8 @@ TEST_CASE("threads that cannot all be made are an error, and none stay", "[pool]
         gsc_context *context = nullptr;
         gsc_error err;
         const bool refused =
-            setrlimit(RLIMIT_AS, &some) == 0 &&
-            gsc_context_create_cpu(1000, nullptr, nullptr, &context, &err) == GSC_ERROR_MEMORY;
-        return refused && !context && std::string(err.name) == "threads" && threads_become(before);
+            setrlimit(RLIMIT_AS, &some) == 0 && create(1000, &context, &err) == GSC_ERROR_MEMORY;
+        return refused && !context && std::string(err.field) == "threads" && threads_become(before);
     }));
 }
 #endif

@@ -12,7 +12,7 @@ using Reports = std::vector<gsc_report>;
 constexpr gsc_report unread = {};
 
 // A new field decides later steps: then it belongs into gsc_digest and into the first case below.
-static_assert(GSC_POLICY_SIZE == 216 && sizeof gsc_state().reserved == 24);
+static_assert(GSC_POLICY_SIZE == 216 && sizeof gsc_state().reserved == 152);
 
 gsc_policy preset(const char *name)
 {

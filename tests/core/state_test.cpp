@@ -147,15 +147,16 @@ Loaded load(const Bytes &bytes)
 }
 
 constexpr size_t format_at = 8, size_at = 12, policy_size_at = 16, state_size_at = 20,
-                 policy_at = 24, state_at = policy_at + GSC_POLICY_SIZE;
+                 version_at = 24, policy_at = 32, state_at = policy_at + GSC_POLICY_SIZE;
 
 } // namespace
 
 TEST_CASE("the saved bytes are those of the format", "[state]")
 {
     CHECK(in_hex(golden_bytes()) ==
-          // magic, format, sizes
-          "475343535441544501000000f4010000d800000000010000"
+          // magic, format, sizes, version
+          "4753435354415445020000007c020000d800000080010000"
+          "0009000000000000"
           // policy
           "d80000000200000000000000000090400000000000001040000000000000d03f"
           "020000000000000002000000010000000000000000007041000000000000103f"
@@ -173,11 +174,16 @@ TEST_CASE("the saved bytes are those of the format", "[state]")
           "0100000000000000000000000000000000000000000000000000000000000000"
           "050000000000000000000000000000000000000000000000000000000000f03f"
           "0000000000000000000000000000000000000000000000000000000000000000"
+          "0000000000000000000000000000000000000000000000000000000000000000"
+          "0000000000000000000000000000000000000000000000000000000000000000"
+          "0000000000000000000000000000000000000000000000000000000000000000"
+          "0000000000000000000000000000000000000000000000000000000000000000"
           // CRC-32
-          "5b536f0e");
+          "98f7a494");
 }
 
-TEST_CASE("bytes that 0.4 saved load, and go on without a guard", "[state]")
+TEST_CASE("bytes that 0.4 saved load: a shorter policy, and a state of 256 bytes without skip",
+          "[state]")
 {
     const Bytes bytes = from_hex( // magic, format, sizes
         "475343535441544501000000b40100009800000000010000"
@@ -207,6 +213,8 @@ TEST_CASE("bytes that 0.4 saved load, and go on without a guard", "[state]")
     CHECK(same(l.policy, p));
     CHECK(same(l.state, after(p, start(p), "..x.x..")));
     CHECK(same(after(l.policy, l.state, ".x..x"), after(p, start(p), "..x.x...x..x")));
+    const Loaded skips = load(changed(bytes, 24 + 152 + offsetof(gsc_state, events), 4u));
+    CHECK((skips.status == GSC_OK && skips.state.skip == 1));
 }
 
 TEST_CASE("the golden bytes load as what was saved", "[state]")
@@ -263,14 +271,15 @@ TEST_CASE("absurd values with a checksum that fits are refused", "[state]")
     const double nan = std::numeric_limits<double>::quiet_NaN();
     const std::pair<Bytes, gsc_status> rows[] = {
         {changed(bytes, 0, 'g'), GSC_ERROR_CORRUPT},
-        {changed(bytes, format_at, 2u), GSC_ERROR_VERSION},
+        {changed(bytes, format_at, 3u), GSC_ERROR_VERSION},
         {changed(bytes, format_at, 0u), GSC_ERROR_VERSION},
+        {changed(bytes, version_at + 4, 1u), GSC_ERROR_VERSION},
         {changed(bytes, size_at, 300u), GSC_ERROR_CORRUPT},
         {changed(bytes, policy_size_at, GSC_POLICY_SIZE - 8), GSC_ERROR_CORRUPT},
         {changed(bytes, policy_size_at, 0u), GSC_ERROR_CORRUPT},
         {changed(bytes, policy_size_at, 0xffffff00u), GSC_ERROR_CORRUPT},
-        {changed(bytes, state_size_at, 248u), GSC_ERROR_CORRUPT},
-        {changed(changed(bytes, policy_size_at, GSC_POLICY_SIZE - 8), state_size_at, 264u),
+        {changed(bytes, state_size_at, 376u), GSC_ERROR_CORRUPT},
+        {changed(changed(bytes, policy_size_at, GSC_POLICY_SIZE - 8), state_size_at, 392u),
          GSC_ERROR_CORRUPT},
         {changed(bytes, policy_at, 7u), GSC_ERROR_CORRUPT},
         {changed(bytes, policy_at + offsetof(gsc_policy, init_scale), -1.0), GSC_ERROR_POLICY},
@@ -278,7 +287,7 @@ TEST_CASE("absurd values with a checksum that fits are refused", "[state]")
         {changed(bytes, state_at + offsetof(gsc_state, next.scale), nan), GSC_ERROR_STATE},
         {changed(bytes, state_at + offsetof(gsc_state, good), int64_t{-1}), GSC_ERROR_STATE},
         {changed(bytes, policy_at + offsetof(gsc_policy, reserved), 1u), GSC_ERROR_POLICY},
-        {changed(bytes, state_at + offsetof(gsc_state, reserved_u32), 1u), GSC_ERROR_STATE},
+        {changed(bytes, state_at + offsetof(gsc_state, skip), 2u), GSC_ERROR_STATE},
         {changed(bytes, state_at + offsetof(gsc_state, reserved), uint64_t{42}), GSC_ERROR_STATE},
         {changed(bytes, state_at + sizeof(gsc_state) - 8, uint64_t{1}), GSC_ERROR_STATE},
     };
@@ -288,6 +297,38 @@ TEST_CASE("absurd values with a checksum that fits are refused", "[state]")
         CHECK(l.status == rows[i].second);
         CHECK(l.untouched);
     }
+}
+
+TEST_CASE("what only a later version knows is refused as its, by number", "[state]")
+{
+    const Bytes later = changed(golden_bytes(), version_at, 0x00010203u);
+    CHECK(load(later).status == GSC_OK);
+    const Bytes rows[] = {
+        changed(later, policy_at + offsetof(gsc_policy, guard_flags), 1u << 20),
+        changed(later, policy_at + offsetof(gsc_policy, growth_rule), 9u),
+        changed(later, policy_at + offsetof(gsc_policy, reserved), 1u),
+        changed(later, state_at + offsetof(gsc_state, events), 1u << 20),
+        changed(later, state_at + offsetof(gsc_state, reserved), uint64_t{1}),
+    };
+    for (const Bytes &bytes : rows) {
+        gsc_policy policy = GSC_POLICY_INIT;
+        gsc_state state;
+        gsc_error err;
+        CHECK(gsc_state_load(bytes.data(), bytes.size(), &policy, &state, &err) ==
+              GSC_ERROR_VERSION);
+        CHECK(std::string(err.message).find("bytes were saved by version 1.2.3") == 0);
+    }
+}
+
+TEST_CASE("a saved state may be longer if what is behind is zero", "[state]")
+{
+    Bytes longer = golden_bytes();
+    longer.insert(longer.end() - 4, 16, 0);
+    const auto size = static_cast<uint32_t>(longer.size());
+    longer = changed(changed(longer, size_at, size), state_size_at, 400u);
+    const Loaded l = load(longer);
+    CHECK((l.status == GSC_OK && same(l.state, load(golden_bytes()).state)));
+    CHECK(load(changed(longer, longer.size() - 12, uint8_t{1})).status == GSC_ERROR_VERSION);
 }
 
 /* ---- capacity ---- */

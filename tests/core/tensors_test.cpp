@@ -57,7 +57,7 @@ class Tensors {
     {
         const bool odd = memory.size() % 2 == 1;
         memory.emplace_back(count * gsc_dtype_size(dtype) + odd);
-        list.push_back({count ? memory.back().data() + odd : nullptr, count, dtype, 0});
+        list.push_back({count ? memory.back().data() + odd : nullptr, count, dtype, 0, {}});
     }
     void add(const Dtype &d, uint64_t count)
     {
@@ -529,7 +529,7 @@ struct Pool {
     std::atomic<int> calls{0};
 };
 
-void run_on_threads(void *pool, gsc_task *task, void *data, uint64_t count)
+int32_t run_on_threads(void *pool, gsc_task *task, void *data, uint64_t count)
 {
     Pool *p = static_cast<Pool *>(pool);
     p->calls++;
@@ -544,21 +544,37 @@ void run_on_threads(void *pool, gsc_task *task, void *data, uint64_t count)
     work();
     for (std::thread &other : others)
         other.join();
+    return 0;
 }
 
-void run_backwards(void *pool, gsc_task *task, void *data, uint64_t count)
+int32_t run_backwards(void *pool, gsc_task *task, void *data, uint64_t count)
 {
     static_cast<Pool *>(pool)->calls++;
     while (count-- > 0)
         task(data, count);
+    return 0;
+}
+
+/* Refuses its first call, or each one after that. */
+int32_t refuse_first(void *pool, gsc_task *task, void *data, uint64_t count)
+{
+    Pool *p = static_cast<Pool *>(pool);
+    return p->calls > 0 ? run_backwards(pool, task, data, count) : ++p->calls;
+}
+
+int32_t refuse_later(void *pool, gsc_task *task, void *data, uint64_t count)
+{
+    Pool *p = static_cast<Pool *>(pool);
+    return p->calls == 0 ? run_backwards(pool, task, data, count) : ++p->calls;
 }
 
 class Context {
   public:
     Context(uint32_t threads, gsc_parallel_for *parallel_for) : pool{threads}
     {
-        void *lent = parallel_for ? &pool : nullptr;
-        REQUIRE(gsc_context_create_cpu(threads, parallel_for, lent, &context, nullptr) == GSC_OK);
+        const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, threads, parallel_for,
+                                         parallel_for ? &pool : nullptr};
+        REQUIRE(gsc_context_create_cpu(&options, &context, nullptr) == GSC_OK);
         exec.context = context;
     }
     Context(const Context &) = delete;
@@ -866,9 +882,9 @@ TEST_CASE("a bad element is found at the end of a list of millions of tensors", 
 {
     constexpr uint64_t n = (1u << 23) + 3;
     float bad = HUGE_VALF;
-    std::vector<gsc_tensor> list(n, gsc_tensor{nullptr, 0, GSC_F32, 0});
+    std::vector<gsc_tensor> list(n, gsc_tensor{nullptr, 0, GSC_F32, 0, {}});
     for (uint64_t at : {n / 2, n - 1}) {
-        list[at] = {&bad, 1, GSC_F32, 0};
+        list[at] = {&bad, 1, GSC_F32, 0, {}};
         gsc_report report;
         CHECK(gsc_check(nullptr, nullptr, list.data(), n, nullptr, &report, nullptr) == GSC_OK);
         list[at] = list[0];
@@ -1003,8 +1019,8 @@ TEST_CASE("a large list, whose output goes past the caches, gives the bytes of i
             const gsc_factor factor = factor_of(scale);
             for (uint64_t i = 0; i < n; i += piece) {
                 const uint64_t count = std::min(piece, n - i);
-                const gsc_tensor part = {in.at(1) + i * 4, count, GSC_F32, 0},
-                                 result = {pieces.at(1) + i * to.size, count, to.dtype, 0};
+                const gsc_tensor part = {in.at(1) + i * 4, count, GSC_F32, 0, {}},
+                                 result = {pieces.at(1) + i * to.size, count, to.dtype, 0, {}};
                 reports.emplace_back();
                 REQUIRE(gsc_unscale(nullptr, &factor, &part, &result, 1, &options, &reports.back(),
                                     nullptr) == GSC_OK);
@@ -1544,6 +1560,43 @@ TEST_CASE("a pool gives the bytes of one thread", "[tensors][threads]")
         }
 }
 
+TEST_CASE("a pool that refuses a call ends it unwritten; later in a call its thread goes on",
+          "[tensors][threads]")
+{
+    const Tensors in = long_list();
+    const gsc_factor factor = factor_of(0.75);
+    for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_accumulate}) {
+        Tensors alone_out = in.like(all_outputs), out = in.like(all_outputs),
+                kept = in.like(all_outputs), before = in.like(all_outputs);
+        const Said alone = said_by(call, nullptr, &factor, in, alone_out.data(), ask_all, 0);
+        const Context later(3, refuse_later);
+        CHECK(difference(said_by(call, later.on(), &factor, in, out.data(), ask_all, 0), alone) ==
+              "");
+        CHECK(difference(out, alone_out) == "");
+        CHECK(later.calls() > 1);
+
+        const Context first(3, refuse_first);
+        std::vector<gsc_report> each(in.size(), gsc_report{}), marked;
+        for (gsc_report &report : each)
+            report.serial = 42;
+        marked = each;
+        std::vector<int64_t> histogram(GSC_HISTOGRAM_WORDS, 42);
+        gsc_options options = GSC_OPTIONS_INIT;
+        options.each = each.data();
+        options.histogram = histogram.data();
+        gsc_report report = marked[0];
+        gsc_error err;
+        CHECK(call(first.on(), &factor, in.data(), kept.data(), in.size(), &options, &report,
+                   &err) == GSC_ERROR_MEMORY);
+        CHECK(std::string(err.message).find("the pool of the context ran no task") == 0);
+        CHECK(difference(kept, before) == "");
+        CHECK(same(report, marked[0]));
+        for (size_t i = 0; i < each.size(); i++)
+            CHECK(same(each[i], marked[i]));
+        CHECK(histogram == std::vector<int64_t>(GSC_HISTOGRAM_WORDS, 42));
+    }
+}
+
 #if defined(__x86_64__)
 TEST_CASE("a pool whose threads flush subnormal numbers gives the bytes of the caller",
           "[tensors][threads]")
@@ -1553,6 +1606,7 @@ TEST_CASE("a pool whose threads flush subnormal numbers gives the bytes of the c
             _mm_setcsr(_mm_getcsr() | 0x8040);
             run_backwards(pool, task, data, count);
         }).join();
+        return 0;
     };
     Tensors in;
     for (const Dtype &d : all_outputs)
@@ -1634,8 +1688,8 @@ TEST_CASE("without a factor gsc_scale and gsc_unscale cast", "[tensors]")
 {
     float values[] = {1, -2.5f, 70000, 0};
     uint16_t halves[4] = {}, again[4] = {};
-    const gsc_tensor in = {values, 4, GSC_F32, 0}, out = {halves, 4, GSC_F16, 0},
-                     second = {again, 4, GSC_F16, 0};
+    const gsc_tensor in = {values, 4, GSC_F32, 0, {}}, out = {halves, 4, GSC_F16, 0, {}},
+                     second = {again, 4, GSC_F16, 0, {}};
     gsc_report report;
     REQUIRE(gsc_scale(nullptr, nullptr, &in, &out, 1, nullptr, nullptr, nullptr) == GSC_OK);
     REQUIRE(gsc_unscale(nullptr, nullptr, &in, &second, 1, nullptr, &report, nullptr) == GSC_OK);

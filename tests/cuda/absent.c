@@ -10,7 +10,8 @@ int main(int count, char **arguments)
         return 2;
     const char *note = cuda_note();
     CHECK_TEXT(note, arguments[1]);
-    gsc_status status = gsc_context_create_cuda(0, &context, &err);
+    gsc_status status =
+        gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &context, &err);
     if (strcmp(arguments[1], "available") == 0) {
         CHECK(status == GSC_OK);
     } else {

@@ -48,7 +48,7 @@ static inline const char *cuda_note(void)
 static inline void check_cpu(void)
 {
     float gradients[] = {8, -2};
-    const gsc_tensor tensor = {gradients, 2, GSC_F32, 0};
+    const gsc_tensor tensor = {.data = gradients, .count = 2, .dtype = GSC_F32};
     gsc_factor factor;
     gsc_report report;
     CHECK(gsc_factor_init(4, &factor, NULL) == GSC_OK);

@@ -25,7 +25,8 @@ static gsc_status create(int32_t device, gsc_context **out, gsc_error *err)
 {
     *out = NULL;
     memset(err, 0, sizeof *err);
-    gsc_status status = gsc_context_create_cuda(device, out, err);
+    const gsc_cuda_options options = {GSC_CUDA_OPTIONS_SIZE, device};
+    gsc_status status = gsc_context_create_cuda(&options, out, err);
     CHECK(err->status == status);
     CHECK((status == GSC_OK) == (*out != NULL));
     return status;
@@ -290,7 +291,7 @@ static int launches(int32_t version)
     driver->version = version;
     gsc_context *context = on.context = created(0);
     for (int i = 0; i < TENSORS; i++)
-        tensors[i] = (gsc_tensor){&data, 1, GSC_F64, 0};
+        tensors[i] = (gsc_tensor){.data = &data, .count = 1, .dtype = GSC_F64};
     CHECK(gsc_workspace_size(&on, tensors, TENSORS, NULL, &on.workspace_size, &err) == GSC_OK);
     CHECK((on.workspace = calloc(1, on.workspace_size)));
     CHECK(gsc_scale(&on, NULL, tensors, tensors, TENSORS, NULL, NULL, &err) == GSC_OK);

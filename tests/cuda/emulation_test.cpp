@@ -24,7 +24,8 @@ struct Device {
     {
         REQUIRE(memory);
         emulated_reach(false);
-        REQUIRE(gsc_context_create_cuda(0, &on.context, nullptr) == GSC_OK);
+        const gsc_cuda_options options = GSC_CUDA_OPTIONS_INIT;
+        REQUIRE(gsc_context_create_cuda(&options, &on.context, nullptr) == GSC_OK);
     }
     ~Device()
     {
@@ -144,8 +145,8 @@ Bytes numbers(Random &random, Kind kind, uint32_t dtype, uint64_t count)
         if (kind == RARELY_LARGE && random.next() % 500 == 0)
             x = std::ldexp(unit, 20);
     }
-    const gsc_tensor from = {values.data(), parts, GSC_F64, 0};
-    const gsc_tensor to = {bytes.data(), parts, d.dtype, 0};
+    const gsc_tensor from = {values.data(), parts, GSC_F64, 0, {}};
+    const gsc_tensor to = {bytes.data(), parts, d.dtype, 0, {}};
     REQUIRE(gsc_scale(nullptr, nullptr, &from, &to, 1, nullptr, nullptr, nullptr) == GSC_OK);
     for (uint64_t i = 0; i < parts; i++)
         if (kind == ANY_BITS)
@@ -202,10 +203,10 @@ void compare(Random &random, Call call, const std::vector<Shape> &shapes)
         unsigned char *to = d.allocate(out_data[i].size(), s.out_offset, i == last && !last_is_in);
         d.write(from, in_data[i].data(), in_data[i].size());
         d.write(to, out_data[i].data(), out_data[i].size());
-        in.push_back({in_data[i].data(), s.count, s.in, 0});
-        out.push_back({s.in_place ? in_data[i].data() : out_data[i].data(), s.count, s.out, 0});
-        device_in.push_back({from, s.count, s.in, 0});
-        device_out.push_back({s.in_place ? from : to, s.count, s.out, 0});
+        in.push_back({in_data[i].data(), s.count, s.in, 0, {}});
+        out.push_back({s.in_place ? in_data[i].data() : out_data[i].data(), s.count, s.out, 0, {}});
+        device_in.push_back({from, s.count, s.in, 0, {}});
+        device_out.push_back({s.in_place ? from : to, s.count, s.out, 0, {}});
     }
     /* Before the call what it is to write is garbage. */
     gsc_report garbage;
@@ -420,8 +421,8 @@ TEST_CASE("more chunks and tensors than the device folds at a time")
     std::vector<gsc_tensor> host, there;
     for (uint64_t i = 0; i < 3000; i++) {
         const uint64_t count = i == 1500 ? data.size() : i % 5;
-        host.push_back({data.data(), count, GSC_F8_E5M2, 0});
-        there.push_back({at, count, GSC_F8_E5M2, 0});
+        host.push_back({data.data(), count, GSC_F8_E5M2, 0, {}});
+        there.push_back({at, count, GSC_F8_E5M2, 0, {}});
     }
     gsc_report report;
     gsc_report *on_device = d.put(gsc_report{});
@@ -446,7 +447,7 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
     const Bytes data = numbers(random, GRADIENTS, GSC_F32, 100);
     unsigned char *at = d.allocate(data.size());
     d.write(at, data.data(), data.size());
-    const std::vector<gsc_tensor> list = {{at, 100, GSC_F32, 0}};
+    const std::vector<gsc_tensor> list = {{at, 100, GSC_F32, 0, {}}};
     gsc_factor zero = {};
     gsc_factor *factor = d.put(zero);
     gsc_report *report = d.put(gsc_report{}), *each = d.put(gsc_report{});
@@ -478,6 +479,7 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
     const auto skipped = [](gsc_state s, gsc_status status) {
         s.status = status;
         s.events = GSC_EVENT_SKIPPED;
+        s.skip = 1;
         s.skip_f32 = 1;
         return s;
     };
@@ -504,11 +506,11 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
 
     /* Reserved words. */
     gsc_report reserved = {};
-    reserved.reserved[8] = 42;
+    reserved.reserved[16] = 42;
     gsc_report *with_reserved = d.put(reserved);
     REQUIRE(gsc_state_update(&d.on, &policy, there, with_reserved, out, nullptr) == GSC_OK);
     CHECK(d.get(out).status == GSC_ERROR_REPORT);
-    state.reserved[2] = 42;
+    state.reserved[18] = 42;
     REQUIRE(gsc_state_update(&d.on, &policy, d.put(state), good, out, nullptr) == GSC_OK);
     CHECK(d.get(out).status == GSC_ERROR_STATE);
     REQUIRE(gsc_state_init(&d.on, &policy, d.put(state), out, nullptr) == GSC_OK);
@@ -536,7 +538,7 @@ TEST_CASE("what the host can see is refused before anything is launched")
 {
     Device d;
     unsigned char *at = d.allocate(64);
-    const std::vector<gsc_tensor> list = {{at, 16, GSC_F32, 0}};
+    const std::vector<gsc_tensor> list = {{at, 16, GSC_F32, 0, {}}};
     gsc_report *report = d.put(gsc_report{});
     d.reserve(list);
     const uint64_t before = emulated_launches();
@@ -558,7 +560,7 @@ TEST_CASE("what the host can see is refused before anything is launched")
     on.workspace = at + 4;
     CHECK(check(on) == GSC_ERROR_VALUE);
     CHECK(is_of("on", "workspace"));
-    const gsc_tensor large = {at, uint64_t{1} << 50, GSC_F8_E5M2, 0};
+    const gsc_tensor large = {at, uint64_t{1} << 50, GSC_F8_E5M2, 0, {}};
     uint64_t size;
     CHECK(gsc_workspace_size(&d.on, &large, 1, nullptr, &size, &err) == GSC_ERROR_COUNT);
     CHECK(err.argument == 1);

@@ -38,8 +38,8 @@ static void lists_add_at(lists *l, uint64_t count, uint32_t in, uint32_t out, ui
         if (!l->host[side])
             die("out of memory", "host");
         l->bytes[side] += 16 - l->bytes[side] % 16 + past[side];
-        l->host[side][l->n] =
-            (gsc_tensor){(void *)(uintptr_t)l->bytes[side], count, dtypes[side], 0};
+        l->host[side][l->n] = (gsc_tensor){
+            .data = (void *)(uintptr_t)l->bytes[side], .count = count, .dtype = dtypes[side]};
         l->bytes[side] += count * gsc_dtype_size(dtypes[side]);
     }
     l->n++;
@@ -107,7 +107,9 @@ static void lists_fill(lists *l, enum kind kind)
             for (uint64_t j = 0; j < parts; j++)
                 values[j] = kind == RARELY_BAD && random_bits() % 1500 == 0 ? bad[random_bits() % 4]
                                                                             : random_float();
-            gsc_tensor from = {values, t->count, is_complex(t->dtype) ? GSC_COMPLEX64 : GSC_F32, 0};
+            gsc_tensor from = {.data = values,
+                               .count = t->count,
+                               .dtype = is_complex(t->dtype) ? GSC_COMPLEX64 : GSC_F32};
             GSC(gsc_scale(NULL, NULL, &from, t, 1, NULL, NULL, &err));
             free(values);
         }
@@ -325,8 +327,8 @@ static void compare_conversions(void)
         for (int i = 0; i < 2; i++)
             for (uint32_t bits = 0; bits < 2 * half; bits++)
                 memcpy((unsigned char *)l.host[0][i].data + bits * size, &bits, size);
-        const gsc_tensor positive = {l.host[0][0].data, half, dtype, 0};
-        const gsc_tensor widened = {values, half, GSC_F32, 0};
+        const gsc_tensor positive = {.data = l.host[0][0].data, .count = half, .dtype = dtype};
+        const gsc_tensor widened = {.data = values, .count = half, .dtype = GSC_F32};
         GSC(gsc_scale(NULL, NULL, &positive, &widened, 1, NULL, NULL, &err));
         for (uint32_t i = 0; i < half; i++) {
             /* Past the largest, as far as from the one before. */
@@ -502,7 +504,7 @@ static void errors_on_the_device(void)
     gsc_state before;
     gsc_policy policy = GSC_POLICY_INIT;
     float value = 1;
-    const gsc_tensor tensor = {device_memory(sizeof value), 1, GSC_F32, 0};
+    const gsc_tensor tensor = {.data = device_memory(sizeof value), .count = 1, .dtype = GSC_F32};
     gsc_exec own = stream_exec(&tensor, 1), *on = &own;
     GSC(gsc_policy_preset("recommended", &policy, &err));
     memset(&host, 0, sizeof host);
@@ -522,6 +524,7 @@ static void errors_on_the_device(void)
     CHECK(value == 1);
     before.status = host.state.status;
     before.events = GSC_EVENT_SKIPPED;
+    before.skip = 1;
     before.skip_f32 = 1;
     same("a state that was refused", &before, &host.state, sizeof before);
 

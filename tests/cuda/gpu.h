@@ -62,7 +62,7 @@ static inline void open_device(void)
 #include "cuda/driver.def"
 #include "device.def"
 #undef X
-    GSC(gsc_context_create_cuda(0, &context, &err));
+    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &context, &err));
     CU(device_get(&device, 0));
     CU(context_retain(&primary, device));
     CU(context_push(primary));

@@ -241,7 +241,7 @@ static uint64_t lay_out(gsc_tensor *list, const uint64_t *counts, uint64_t n, ui
     const uint32_t size = gsc_dtype_size(dtype);
     for (uint64_t i = 0; i < n; i++) {
         used = (used + 15) / 16 * 16 + (misaligned ? size : 0);
-        list[i] = (gsc_tensor){(void *)(uintptr_t)used, counts[i], dtype, 0};
+        list[i] = (gsc_tensor){.data = (void *)(uintptr_t)used, .count = counts[i], .dtype = dtype};
         used += counts[i] * size;
     }
     return (used + 15) / 16 * 16;
@@ -256,8 +256,9 @@ static void fill(unsigned char *memory, uint64_t bytes, uint32_t dtype, uint32_t
     unsigned char *block = allocated(count * size);
     for (uint64_t i = 0; i < count * parts; i++)
         values[i] = random_bits() % 100 < bad ? NAN : random_float();
-    const gsc_tensor from = {values, count, parts == 2 ? GSC_COMPLEX64 : GSC_F32, 0};
-    const gsc_tensor to = {block, count, dtype, 0};
+    const gsc_tensor from = {
+        .data = values, .count = count, .dtype = parts == 2 ? GSC_COMPLEX64 : GSC_F32};
+    const gsc_tensor to = {.data = block, .count = count, .dtype = dtype};
     GSC(gsc_scale(NULL, NULL, &from, &to, 1, NULL, NULL, &err));
     uint64_t done = bytes < count * size ? bytes : count * size;
     upload(memory, block, done);
@@ -466,7 +467,7 @@ static void say(const char *fault, gsc_status status, const char *message)
 static void check_call(void)
 {
     float values[] = {8, -2};
-    const gsc_tensor tensor = {device_memory(sizeof values), 2, GSC_F32, 0};
+    const gsc_tensor tensor = {.data = device_memory(sizeof values), .count = 2, .dtype = GSC_F32};
     gsc_factor factor, *at = device_memory(sizeof factor);
     gsc_exec on = stream_exec(&tensor, 1);
     GSC(gsc_factor_init(4, &factor, &err));
@@ -484,7 +485,8 @@ static void check_call(void)
 /* An address that nobody has: the wait says that the process has to be started anew. */
 static void fault_pointer(void)
 {
-    const gsc_tensor tensor = {(void *)(uintptr_t)0x7000dead0000, 1 << 20, GSC_F32, 0};
+    const gsc_tensor tensor = {
+        .data = (void *)(uintptr_t)0x7000dead0000, .count = 1 << 20, .dtype = GSC_F32};
     gsc_exec on = stream_exec(&tensor, 1);
     gsc_error err;
     GSC(gsc_unscale(&on, NULL, &tensor, &tensor, 1, NULL, NULL, &err));
@@ -500,7 +502,7 @@ static void fault_pointer(void)
 /* What the driver says of a stream that was destroyed; some crash, which is the driver's own. */
 static void fault_stream(void)
 {
-    const gsc_tensor tensor = {device_memory(4), 1, GSC_F32, 0};
+    const gsc_tensor tensor = {.data = device_memory(4), .count = 1, .dtype = GSC_F32};
     gsc_exec on = stream_exec(&tensor, 1);
     gsc_error err;
     CU(stream_destroy(on.stream));
@@ -530,7 +532,7 @@ static void fault_context(void)
     on.context = context;
     GSC(gsc_memory_copy(&on, memory, from, 64, &err));
     GSC(gsc_exec_wait(&on, &err));
-    GSC(gsc_context_create_cuda(0, &on.context, &err));
+    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &on.context, &err));
     gsc_context_destroy(on.context);
     device_free(memory);
     CU(context_current(&current));
@@ -567,10 +569,10 @@ static void open_times(void)
     if (retain(&primary, 0) != 0)
         die("cuDevicePrimaryCtxRetain", "fails");
     const double retained = seconds();
-    GSC(gsc_context_create_cuda(0, &context, &err));
+    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &context, &err));
     const double loaded = seconds();
     gsc_context *second;
-    GSC(gsc_context_create_cuda(0, &second, &err));
+    GSC(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &second, &err));
     printf(
         "{\"driver_ms\": %.3f, \"context_ms\": %.3f, \"kernels_ms\": %.3f, \"again_ms\": %.3f}\n",
         (started - start) * 1e3, (retained - started) * 1e3, (loaded - retained) * 1e3,

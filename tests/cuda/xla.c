@@ -117,6 +117,7 @@ static struct xla_api api = {.struct_size = sizeof api,
 
 /* ---- a call: buffers and attributes, which a test adds one after another ---- */
 
+enum { STATE = sizeof(gsc_state) / 4, REPORT = sizeof(gsc_report) / 4 }; /* words */
 enum { ROOM = 16 };
 
 struct call {
@@ -292,7 +293,8 @@ static void threads_that_come_late_or_never_change_nothing(void)
     gsc_report report, expected_report;
     gsc_options options = GSC_OPTIONS_INIT;
     struct call call;
-    const gsc_tensor from = {in, COUNT, GSC_F32, 0}, to = {expected, COUNT, GSC_F32, 0};
+    const gsc_tensor from = {.data = in, .count = COUNT, .dtype = GSC_F32},
+                     to = {.data = expected, .count = COUNT, .dtype = GSC_F32};
     for (int i = 0; i < COUNT; i++)
         in[i] = (float)(i % 1013) - 500;
     in[COUNT - 5] = HUGE_VALF;
@@ -313,7 +315,7 @@ static void threads_that_come_late_or_never_change_nothing(void)
         buffer(&call, 0, in, XLA_F32, COUNT);
         buffer(&call, 0, &factor, XLA_U32, 8);
         buffer(&call, 1, out, XLA_F32, COUNT);
-        buffer(&call, 1, &report, XLA_U32, 48);
+        buffer(&call, 1, &report, XLA_U32, REPORT);
         expect(gsc_xla_host(&call.frame), "");
         CHECK(memcmp(out, expected, COUNT * sizeof *out) == 0);
         CHECK(memcmp(&report, &expected_report, sizeof report) == 0);
@@ -384,7 +386,7 @@ static struct memory memory_of(void)
     CHECK(gsc_policy_preset("recommended", &rules, NULL) == GSC_OK);
     CHECK(gsc_state_init(NULL, &rules, NULL, m.state, NULL) == GSC_OK);
     CHECK(gsc_factor_init(1024, m.factor, NULL) == GSC_OK);
-    const gsc_tensor tensor = {m.single, B, GSC_F32, 0};
+    const gsc_tensor tensor = {.data = m.single, .count = B, .dtype = GSC_F32};
     gsc_options options = GSC_OPTIONS_INIT;
     options.want = GSC_WANT_NORM;
     for (int i = 0; i < N; i++)
@@ -420,27 +422,27 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
         real(&call, "clip_value", v->clip_value);
     switch (v->call) {
     case MERGE:
-        buffer(&call, 0, m->reports, XLA_U32, N * 48);
-        buffer(&call, 1, m->report, XLA_U32, 48);
+        buffer(&call, 0, m->reports, XLA_U32, N * REPORT);
+        buffer(&call, 1, m->report, XLA_U32, REPORT);
         break;
     case UPDATE:
-        buffer(&call, 0, m->state, XLA_U32, 64);
-        buffer(&call, 0, m->reports, XLA_U32, 48);
-        buffer(&call, 1, v->in_place ? m->state : m->new_state, XLA_U32, 64);
+        buffer(&call, 0, m->state, XLA_U32, STATE);
+        buffer(&call, 0, m->reports, XLA_U32, REPORT);
+        buffer(&call, 1, v->in_place ? m->state : m->new_state, XLA_U32, STATE);
         break;
     case CLIP:
         buffer(&call, 0, m->factor, XLA_U32, 8);
-        buffer(&call, 0, m->reports, XLA_U32, 48);
+        buffer(&call, 0, m->reports, XLA_U32, REPORT);
         buffer(&call, 1, m->new_factor, XLA_U32, 8);
         break;
     case STAMP:
-        buffer(&call, 0, m->reports, XLA_U32, 48);
-        buffer(&call, 0, m->state, XLA_U32, 64);
-        buffer(&call, 1, v->in_place ? m->reports : m->report, XLA_U32, 48);
+        buffer(&call, 0, m->reports, XLA_U32, REPORT);
+        buffer(&call, 0, m->state, XLA_U32, STATE);
+        buffer(&call, 1, v->in_place ? m->reports : m->report, XLA_U32, REPORT);
         break;
     case MULTIPLY:
         real(&call, "by", 3);
-        buffer(&call, 0, m->state, XLA_U32, 64); /* its beginning */
+        buffer(&call, 0, m->state, XLA_U32, STATE); /* its beginning */
         buffer(&call, 1, m->new_factor, XLA_U32, 8);
         break;
     default:
@@ -455,7 +457,7 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
         if (v->with & WITH_FACTOR)
             buffer(&call, 0, m->factor, XLA_U32, 8);
         if (v->with & WITH_STATE)
-            buffer(&call, 0, m->state, XLA_U32, 64);
+            buffer(&call, 0, m->state, XLA_U32, STATE);
         if (v->call == ACCUMULATE && v->in_place)
             for (int i = 0; i < N; i++)
                 buffer(&call, 1, m->sums[i], XLA_F32, i ? B : A);
@@ -465,13 +467,13 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
         } else if (v->call != CHECK_)
             for (int i = 0; i < N; i++)
                 buffer(&call, 1, m->out[i], XLA_F32, i ? B : A);
-        buffer(&call, 1, m->report, XLA_U32, 48);
+        buffer(&call, 1, m->report, XLA_U32, REPORT);
         if (v->with & WITH_EACH)
-            buffer(&call, 1, m->each, XLA_U32, N * 48);
+            buffer(&call, 1, m->each, XLA_U32, N * REPORT);
         if (v->with & WITH_HISTOGRAM)
             buffer(&call, 1, m->histogram, XLA_U32, 2 * GSC_HISTOGRAM_WORDS);
         if (v->with & WITH_STATE)
-            buffer(&call, 1, v->in_place ? m->state : m->new_state, XLA_U32, 64);
+            buffer(&call, 1, v->in_place ? m->state : m->new_state, XLA_U32, STATE);
         if (cuda)
             buffer(&call, 1, m->workspace, XLA_U8, WORKSPACE);
     }
@@ -545,7 +547,7 @@ static void fails_in_sentences(void)
     begin(&call);
     expect(gsc_xla_cuda(&call.frame), "too few results");
 
-    uint8_t on_host[64 * 4] = {0};
+    uint8_t on_host[STATE * 4] = {0};
     begin(&call);
     integer(&call, "call", MULTIPLY);
     real(&call, "by", 3);
@@ -553,7 +555,7 @@ static void fails_in_sentences(void)
     buffer(&call, 1, on_host, XLA_U32, 8);
     expect(gsc_xla_cuda(&call.frame), "gradscaler: |device");
 
-    const gsc_tensor tensor = {m.single, B, GSC_F32, 0};
+    const gsc_tensor tensor = {.data = m.single, .count = B, .dtype = GSC_F32};
     CHECK(gsc_xla_workspace(0, &tensor, 1, &size, &err) == GSC_OK && size > 256);
     const int64_t enough = (int64_t)size, sizes[] = {0, 255, 256, enough - 1, enough};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -561,7 +563,7 @@ static void fails_in_sentences(void)
         integer(&call, "call", CHECK_);
         integer(&call, "count", 1);
         buffer(&call, 0, m.single, XLA_F32, B);
-        buffer(&call, 1, m.report, XLA_U32, 48);
+        buffer(&call, 1, m.report, XLA_U32, REPORT);
         buffer(&call, 1, m.workspace, XLA_U8, sizes[i]);
         expect(gsc_xla_cuda(&call.frame), sizes[i] < 256      ? "too small"
                                           : sizes[i] < enough ? "on.workspace has"
@@ -589,7 +591,8 @@ int main(void)
     *(void **)&create = driver ? dlsym(driver, "cuStreamCreate") : NULL;
     if (!CHECK(stream_of_launch && blocks && create))
         return 1; /* it reads memory of the device, so the real one is not for it */
-    if (!CHECK(gsc_context_create_cuda(0, &context, &err) == GSC_OK))
+    if (!CHECK(gsc_context_create_cuda(&(gsc_cuda_options)GSC_CUDA_OPTIONS_INIT, &context, &err) ==
+               GSC_OK))
         return 1;
     CHECK(create(&xla.stream, 0) == 0);
     struct memory m = memory_of();

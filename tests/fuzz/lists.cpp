@@ -94,8 +94,8 @@ class Image {
     Image(const Call &call, bool apart)
     {
         for (const Entry &e : call.entries) {
-            in.push_back({add(e.data, e.shift, e.count % 2), e.count, e.in, 0});
-            out.push_back({in.back().data, e.count, e.out, 0});
+            in.push_back({add(e.data, e.shift, e.count % 2), e.count, e.in, 0, {}});
+            out.push_back({in.back().data, e.count, e.out, 0, {}});
             if (call.writes() && (apart || !e.in_place))
                 out.back().data = add(e.before, e.out_shift, e.count % 2);
         }
@@ -534,18 +534,19 @@ Call random_call(Source &source, bool large)
 /* ---- contexts ---- */
 
 /* Shares of the work in an odd order: a stride that meets all of them. */
-void run_in_odd_order(void *, gsc_task *task, void *data, uint64_t count)
+int32_t run_in_odd_order(void *, gsc_task *task, void *data, uint64_t count)
 {
     const uint64_t stride = count % 7 ? 7 : 1;
     for (uint64_t i = 0; i < count; i++)
         task(data, (count - 1 - i) * stride % count);
+    return 0;
 }
 
 gsc_exec exec_of(uint32_t threads, gsc_parallel_for *parallel_for)
 {
     gsc_exec exec = GSC_EXEC_INIT;
-    claim(gsc_context_create_cpu(threads, parallel_for, nullptr, &exec.context, nullptr) == GSC_OK,
-          "there are threads");
+    const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, threads, parallel_for, nullptr};
+    claim(gsc_context_create_cpu(&options, &exec.context, nullptr) == GSC_OK, "there are threads");
     return exec;
 }
 
@@ -712,7 +713,7 @@ void fuzz_invalid_lists(Source &source)
             either->dtype = 0;
         break;
     case 1:
-        either->reserved = static_cast<uint32_t>(source.bits(4)) | 1;
+        either->flags = static_cast<uint32_t>(source.bits(4)) | 1;
         expected = GSC_ERROR_VALUE;
         break;
     case 2:

@@ -137,7 +137,8 @@ int main(int count, char **arguments)
         read_exactly(&in[i].dtype, 8, file); /* and reserved */
         read_exactly(&in[i].count, 8, file);
         in[i].data = allocate(in[i].count * gsc_dtype_size(in[i].dtype));
-        out[i] = (gsc_tensor){allocate(in[i].count * 4), in[i].count, GSC_F32, 0};
+        out[i] =
+            (gsc_tensor){.data = allocate(in[i].count * 4), .count = in[i].count, .dtype = GSC_F32};
     }
     sha256 digest;
     sha256_start(&digest);

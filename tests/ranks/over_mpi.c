@@ -51,7 +51,8 @@ static int step(int number, const char *fault, unsigned seconds, const gsc_polic
                 gsc_state *state, FILE *log)
 {
     float weight[WEIGHT], bias[BIAS];
-    gsc_tensor list[] = {{weight, WEIGHT, GSC_F32, 0}, {bias, BIAS, GSC_F32, 0}};
+    gsc_tensor list[] = {{.data = weight, .count = WEIGHT, .dtype = GSC_F32},
+                         {.data = bias, .count = BIAS, .dtype = GSC_F32}};
     gsc_options options = GSC_OPTIONS_INIT;
     gsc_report report;
     gsc_error err;

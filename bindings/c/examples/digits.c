@@ -21,10 +21,12 @@ static void step(network *net, const gsc_policy *policy, gsc_state *state, const
     gsc_options options = GSC_OPTIONS_INIT;
     gsc_tensor wide[TENSORS], stored[TENSORS];
     for (size_t t = 0; t < TENSORS; t++) {
-        wide[t] = (gsc_tensor){net->gradients[t], tensor_size(t), GSC_F32, 0};
+        wide[t] =
+            (gsc_tensor){.data = net->gradients[t], .count = tensor_size(t), .dtype = GSC_F32};
         stored[t] = wide[t];
         if (net->dtype == GSC_F16)
-            stored[t] = (gsc_tensor){net->half[t], tensor_size(t), GSC_F16, 0};
+            stored[t] =
+                (gsc_tensor){.data = net->half[t], .count = tensor_size(t), .dtype = GSC_F16};
     }
     /* Forward and backward in dtype, from the loss's gradient times the scale. */
     forward(net, batch, BATCH);

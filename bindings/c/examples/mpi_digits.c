@@ -61,7 +61,7 @@ static uint64_t pieces(void *all, uint32_t dtype, size_t first, size_t count, gs
         const size_t end = first + count - t * LARGEST;
         const size_t to = end < tensor_size(t) ? end : tensor_size(t);
         char *data = (char *)all + (t * LARGEST + from) * gsc_dtype_size(dtype);
-        list[n] = (gsc_tensor){data, to > from ? to - from : 0, dtype, 0};
+        list[n] = (gsc_tensor){.data = data, .count = to > from ? to - from : 0, .dtype = dtype};
     }
     return n;
 }
@@ -145,7 +145,8 @@ static gsc_report step_shards(network *net, ranks *r, const gsc_policy *policy,
              part++) { /* of a rank all its shards, of a shard its parts */
             const int from = part / r->own, k = part % r->own;
             uint16_t *half = &mine[0][0][0] + ((from * r->own + i) * r->own + k) * SHARD;
-            const gsc_tensor in = {half, SHARD, GSC_F16, 0}, out = {wide, SHARD, GSC_F32, 0};
+            const gsc_tensor in = {.data = half, .count = SHARD, .dtype = GSC_F16},
+                             out = {.data = wide, .count = SHARD, .dtype = GSC_F32};
             must(gsc_scale(NULL, NULL, &in, &out, 1, NULL, NULL, NULL));
             for (size_t j = 0; j < SHARD; j++)
                 sum[j] += wide[j];

@@ -59,8 +59,10 @@ static size_t tensor_size(size_t t)
 static void round_to(uint32_t dtype, const gsc_factor *factor, float *from, float *to, size_t count)
 {
     uint16_t half[TEST_SET * WIDTH];
-    const gsc_tensor in = {from, count, GSC_F32, 0}, out = {to, count, GSC_F32, 0};
-    const gsc_tensor stored = dtype == GSC_F16 ? (gsc_tensor){half, count, GSC_F16, 0} : out;
+    const gsc_tensor in = {.data = from, .count = count, .dtype = GSC_F32},
+                     out = {.data = to, .count = count, .dtype = GSC_F32};
+    const gsc_tensor stored =
+        dtype == GSC_F16 ? (gsc_tensor){.data = half, .count = count, .dtype = GSC_F16} : out;
     must(gsc_scale(NULL, factor, &in, &stored, 1, NULL, NULL, NULL));
     must(gsc_scale(NULL, NULL, &stored, &out, 1, NULL, NULL, NULL));
 }

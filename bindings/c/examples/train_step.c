@@ -16,7 +16,8 @@ int main(void)
     gsc_error err;
     float w = 0, gradient;
     uint16_t half;
-    const gsc_tensor full = {&gradient, 1, GSC_F32, 0}, stored = {&half, 1, GSC_F16, 0};
+    const gsc_tensor full = {.data = &gradient, .count = 1, .dtype = GSC_F32},
+                     stored = {.data = &half, .count = 1, .dtype = GSC_F16};
 
     if (gsc_policy_preset("recommended", &policy, &err) != GSC_OK ||
         gsc_state_init(NULL, &policy, NULL, &state, &err) != GSC_OK) {

@@ -77,11 +77,11 @@ static ERL_NIF_TERM nif_context_create_cpu(ErlNifEnv *env, int argc, const ERL_N
 {
     (void)argc;
     struct call call = {.env = env};
-    uint32_t threads;
+    gsc_cpu_options options = GSC_CPU_OPTIONS_INIT;
     struct device *device = NULL;
-    bool good = get_uint32_t(&call, argv[0], 0, "threads", &threads) &&
+    bool good = get_uint32_t(&call, argv[0], 0, "options.threads", &options.threads) &&
                 (device = new_device(&call, true)) &&
-                gsc_context_create_cpu(threads, NULL, NULL, &device->context, &call.err) == GSC_OK;
+                gsc_context_create_cpu(&options, &device->context, &call.err) == GSC_OK;
     return opened(&call, device, good);
 }
 
@@ -89,11 +89,11 @@ static ERL_NIF_TERM nif_context_create_cuda(ErlNifEnv *env, int argc, const ERL_
 {
     (void)argc;
     struct call call = {.env = env};
-    int32_t ordinal;
+    gsc_cuda_options options = GSC_CUDA_OPTIONS_INIT;
     struct device *device = NULL;
-    bool good = get_int32_t(&call, argv[0], 0, "device", &ordinal) &&
+    bool good = get_int32_t(&call, argv[0], 0, "options.device", &options.device) &&
                 (device = new_device(&call, false)) &&
-                gsc_context_create_cuda(ordinal, &device->context, &call.err) == GSC_OK;
+                gsc_context_create_cuda(&options, &device->context, &call.err) == GSC_OK;
     return opened(&call, device, good);
 }
 

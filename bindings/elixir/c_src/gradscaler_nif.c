@@ -98,6 +98,13 @@ static ERL_NIF_TERM nif_version(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
     return make_uint32_t(env, gsc_version());
 }
 
+static ERL_NIF_TERM nif_version_string(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    (void)argv;
+    return make_string(env, gsc_version_string());
+}
+
 static ERL_NIF_TERM nif_policy_preset(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
@@ -495,6 +502,26 @@ static ERL_NIF_TERM nif_policy_import(ErlNifEnv *env, int argc, const ERL_NIF_TE
     return done(&call, terms, 2);
 }
 
+static ERL_NIF_TERM nif_dtype_name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    uint32_t dtype;
+    if (!get_uint32_t(&call, argv[0], 0, "dtype", &dtype))
+        return failed(&call);
+    return make_string(env, gsc_dtype_name(dtype));
+}
+
+static ERL_NIF_TERM nif_dtype_bits(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    uint32_t dtype;
+    if (!get_uint32_t(&call, argv[0], 0, "dtype", &dtype))
+        return failed(&call);
+    return make_uint32_t(env, gsc_dtype_bits(dtype));
+}
+
 static ERL_NIF_TERM nif_dtype_size(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
@@ -639,6 +666,7 @@ static ErlNifFunc functions[] = {
     {"xla_register", 1, nif_xla_register, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"status_string", 1, nif_status_string, 0},
     {"version", 0, nif_version, 0},
+    {"version_string", 0, nif_version_string, 0},
     {"policy_preset", 1, nif_policy_preset, 0},
     {"policy_check", 1, nif_policy_check, 0},
     {"preset_name", 1, nif_preset_name, 0},
@@ -662,6 +690,8 @@ static ErlNifFunc functions[] = {
     {"state_import", 5, nif_state_import, 0},
     {"state_export", 6, nif_state_export, 0},
     {"policy_import", 5, nif_policy_import, 0},
+    {"dtype_name", 1, nif_dtype_name, 0},
+    {"dtype_bits", 1, nif_dtype_bits, 0},
     {"dtype_size", 1, nif_dtype_size, 0},
     {"check", 4, nif_check, 0},
     {"check_dirty", 4, nif_check, ERL_NIF_DIRTY_JOB_CPU_BOUND},

@@ -655,7 +655,7 @@ static bool get_output(struct call *call, ERL_NIF_TERM term, int argument, const
     if (!read && enif_get_uint(call->env, term, &dtype)) {
         if (!gsc_dtype_size(dtype))
             return refuse(call, GSC_ERROR_DTYPE, argument, index, name, "is not a dtype");
-        *out = (gsc_tensor){NULL, count, dtype, 0};
+        *out = (gsc_tensor){.data = NULL, .count = count, .dtype = dtype};
         return true;
     }
     if (!get_tensor(call, term, argument, name, index, out))

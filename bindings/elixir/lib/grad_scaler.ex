@@ -361,9 +361,10 @@ defmodule GradScaler do
       iex> for {path, report} <- GradScaler.each(report), do: {path, GradScaler.norm(report)}
       [{[:w], 3.0}]
   """
+  @report_size byte_size(Report.encode(%Report{}))
   @spec each(Report.t()) :: [{path, Report.t()}]
   def each(%Report{each: each, paths: paths}) when is_binary(each) and is_list(paths) do
-    reports = for <<report::binary-size(192) <- each>>, do: Report.decode(report)
+    reports = for <<report::binary-size(@report_size) <- each>>, do: Report.decode(report)
     Enum.zip(Enum.map(paths, &Enum.reverse/1), reports)
   end
 
@@ -652,7 +653,9 @@ defmodule GradScaler do
   def put_state(%__MODULE__{} = scaler, fields) do
     {scale, fields} = Keyword.pop(fields, :scale, loss_scale(scaler))
     state = State.decode(scaler.state)
-    known = Map.keys(Map.from_struct(state)) -- [:factor, :next, :events, :status, :skip_f32]
+
+    known =
+      Map.keys(Map.from_struct(state)) -- [:factor, :next, :events, :status, :skip_f32, :skip]
 
     for {name, _value} <- fields, name not in known do
       raise ArgumentError,

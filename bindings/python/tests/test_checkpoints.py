@@ -9,13 +9,15 @@ import decimal
 import pathlib
 import pickle
 import re
+import struct
 import types
+import zlib
 
 import numpy as np
 import pytest
 
 import gradscaler
-from gradscaler import Error, NoteKind, Policy, Report, Scaler
+from gradscaler import Error, NoteKind, Policy, Report, Scaler, State
 from gradscaler import _gradscaler as c
 
 F32 = np.float32
@@ -54,6 +56,29 @@ def test_a_pickle_of_before_0_3_is_read():
     scaler, restored = used_scaler(), Scaler.__new__(Scaler)
     saved = {"preset": "megatron", "saved": c.gsc_state_save(scaler.policy, scaler.state).hex()}
     restored.__setstate__({"preset": "megatron", "policy": None, "state": saved, "_on": None, "_threads": 1})
+    assert contents(restored) == contents(scaler)
+
+
+def in_0_5(state):
+    """The bytes of a state in 0.2 to 0.5."""
+    return bytes(state)[:172] + bytes(4) + bytes(state)[176:256]
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+def test_a_state_of_before_0_9_is_read(overflow):
+    scaler = used_scaler()
+    scaler.update(overflow)
+    state, data = scaler.state, in_0_5(scaler.state)
+    assert state.skip == overflow and bytes(State.from_bytes(data)) == bytes(state)
+    assert bytes(State.from_bytes(bytes(state) + bytes(128))) == bytes(state)
+    again = pickle.loads(pickle.dumps(state))
+    assert bytes(again) == bytes(copy.deepcopy(state)) == bytes(state)
+    again.__setstate__({}, data)
+    assert bytes(again) == bytes(state)
+    policy = bytes(scaler.policy)
+    saved = struct.pack("<8s4I", b"GSCSTATE", 1, 28 + len(policy) + 256, len(policy), 256) + policy + data
+    restored = Scaler("none")
+    restored.load_state_dict({"preset": "megatron", "saved": (saved + struct.pack("<I", zlib.crc32(saved))).hex()})
     assert contents(restored) == contents(scaler)
 
 

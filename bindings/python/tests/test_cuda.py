@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import gradscaler
-from gradscaler import Arrays, Error, Factor, Scaler, Want
+from gradscaler import Arrays, Error, Factor, Report, Scaler, Want
 from gradscaler import _gradscaler as c
 
 F32 = np.float32
@@ -1032,7 +1032,7 @@ def test_the_verdict_of_a_policy_is_that_of_the_host(places):
 
 
 def test_memory_of_a_device():
-    context = c.gsc_context_create_cuda(0)
+    context = c.gsc_context_create_cuda({"device": 0})
     device, shared = (c.gsc_memory_create(context, kind, 64) for kind in (c.GSC_MEMORY_DEVICE, c.GSC_MEMORY_SHARED))
     with pytest.raises(BufferError, match="memory of the device"):
         memoryview(device)
@@ -1042,4 +1042,4 @@ def test_memory_of_a_device():
     c.gsc_exec_wait(on)
     assert bytes(memoryview(shared)[:32]) == bytes(range(32, 64))
     with pytest.raises(ValueError, match="the lists are of device -1, the call is on 0"):
-        c.gsc_check(on, None, [], None, c.gsc_memory_create(context, c.GSC_MEMORY_SHARED, 192))
+        c.gsc_check(on, None, [], None, c.gsc_memory_create(context, c.GSC_MEMORY_SHARED, len(bytes(Report()))))

@@ -18,10 +18,11 @@ import pytest
 from ml_dtypes import float8_e4m3b11fnuz
 
 import gradscaler
-from gradscaler import Arrays, Error, Factor, Policy, Report, Scaler, Want
+from gradscaler import Arrays, Error, Factor, Policy, Report, Scaler, State, Want
 from gradscaler import _gradscaler as c
 
 F32 = np.float32
+SIZE = ctypes.sizeof(Report)
 REFUSALS = (TypeError, ValueError, KeyError, OverflowError)
 
 
@@ -184,7 +185,13 @@ def test_a_message_says_what_to_do_in_python():
             "out['a'].dtype is complex64, but its input is float32: make both complex, or none",
         ),
         (lambda s: s.load_state_dict(before_0_3(saved="00")), "the size of state['saved'] is 1"),
-        (lambda s: Report.from_bytes(b"123"), "a report has 192 bytes, not 3"),
+        (lambda s: Report.from_bytes(b"123"), "a report has 256 bytes, not 3"),
+        (lambda s: State.from_bytes(b"123"), "a state has 384 bytes, not 3"),
+        (lambda s: State.from_bytes(bytes(257)), "a state has 384 bytes, not 257"),
+        (
+            lambda s: State.from_bytes(bytes(s.state) + b"\1"),
+            "the bytes of the state set fields that this version does not know",
+        ),
         (lambda s: Report.from_bytes(None), "expected the bytes of a report, not None"),
         (
             lambda s: Report.merge([Report()], policy="torch"),
@@ -194,10 +201,10 @@ def test_a_message_says_what_to_do_in_python():
         (lambda s: Report.merge([Report()], names="weight"), "names must be a list of names, not 'weight'"),
         (lambda s: Report.merge([Report()], names=3), "names must be a list of names, not 3"),
         (
-            lambda s: Report.merge([bytes(192)]),
+            lambda s: Report.merge([bytes(SIZE)]),
             "expected the report of unscale, or several, not bytes: make a report of them by Report.from_bytes",
         ),
-        (lambda s: Report.merge(bytes(192)), "expected the report of unscale, or several, not bytes: make a report"),
+        (lambda s: Report.merge(bytes(SIZE)), "expected the report of unscale, or several, not bytes: make a report"),
         (lambda s: Report.failed(0), "error is 0: expected an exception, or a"),
         (lambda s: Report.failed(7), "error is 7: expected an exception, or a"),
         (lambda s: Policy("torch", init_scale=F32(0)), "init_scale is 0: it must be above 0"),
@@ -444,7 +451,7 @@ def test_what_cannot_be_held_is_refused_by_name(arguments, words):
             lambda s, held: c.gsc_unscale(None, None, (held.groups[0][1], held.groups[0][1]), None, None),
             ["tensors", "PyCapsule"],
         ),
-        (lambda s, held: c.gsc_unscale(None, None, c.gsc_context_create_cpu(2), None, None), ["tuple"]),
+        (lambda s, held: c.gsc_unscale(None, None, c.gsc_context_create_cpu({"threads": 2}), None, None), ["tuple"]),
         (lambda s, held: c.gsc_unscale(None, None, c.hold([ones()], None, -1, None), None, None), ["only read"]),
         (lambda s, held: c.hold(held.groups[0][1], None, 0, 1), ["tensors", "PyCapsule"]),
         (lambda s, held: c.gsc_exec_wait(held.groups[0][1]), ["PyCapsule"]),
@@ -784,9 +791,9 @@ ANYTHING = [
     "torch",
     "\ud800",
     b"",
-    bytes(256),
+    bytes(Report()),
     bytearray(3),
-    bytearray(256),
+    bytearray(State()),
     memoryview(bytearray(512))[::2],
     [],
     [None],
@@ -820,7 +827,7 @@ GOOD = {
     "report": Report(),
     "factor": scaler_of().factor,
     "max_norm": 1.0,
-    "out": bytearray(256),
+    "out": bytearray(State()),
 }
 
 
@@ -833,7 +840,7 @@ GOOD = {
         (functools.partial(c.gsc_factor_clip, None, None), ["report", "max_norm", "out"]),
     ],
 )
-@pytest.mark.parametrize("bad", [None, bytearray(), bytearray(7), bytearray(255), bytearray(257), 3, "x"])
+@pytest.mark.parametrize("bad", [None, bytearray(), bytearray(7), bytearray(383), bytearray(385), 3, "x"])
 def test_a_struct_of_the_wrong_size_or_type_is_named(function, arguments, bad):
     for position, argument in enumerate(arguments):
         if argument == "max_norm":
@@ -937,9 +944,9 @@ def test_an_input_in_the_place_of_another_output_is_refused(ins, outs, read, wri
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"each": bytearray(191)}, "each has 191 bytes"),
-        ({"each": bytearray(192)}, "each has 192 bytes, 384 are needed"),
-        ({"each": bytes(384)}, "each must be a buffer that can be written"),
+        ({"each": bytearray(SIZE - 1)}, "each has 255 bytes"),
+        ({"each": bytearray(SIZE)}, "each has 256 bytes, 512 are needed"),
+        ({"each": bytes(2 * SIZE)}, "each must be a buffer that can be written"),
         ({"histogram": bytearray(135)}, "histogram has 135 bytes, 136 are needed"),
         ({"histogram": memoryview(bytearray(200))[1:]}, "histogram is not aligned"),
         ({"policy": bytes(3)}, "policy has 3 bytes"),
@@ -959,20 +966,20 @@ def test_options_that_are_none_are_refused(options, words):
 
 
 def test_memory_of_the_host_holds_structs():
-    memory = c.gsc_memory_create(None, c.GSC_MEMORY_SHARED, 192 + 192)
+    memory = c.gsc_memory_create(None, c.GSC_MEMORY_SHARED, 2 * SIZE)
     view = memoryview(memory)
-    view[:] = bytes(384)
-    c.gsc_check(None, None, [ones()], {"each": (memory, 192)}, memory)
-    assert [Report.from_bytes(view[at : at + 192]).elements for at in (0, 192)] == [3, 3]
-    c.gsc_memory_copy(None, memory, bytes(384), 384)
-    assert view.tolist() == [0] * 384
+    view[:] = bytes(2 * SIZE)
+    c.gsc_check(None, None, [ones()], {"each": (memory, SIZE)}, memory)
+    assert [Report.from_bytes(view[at : at + SIZE]).elements for at in (0, SIZE)] == [3, 3]
+    c.gsc_memory_copy(None, memory, bytes(2 * SIZE), 2 * SIZE)
+    assert view.tolist() == [0] * 2 * SIZE
     assert c.gsc_exec_wait(None) is None
     for call, words in [
-        (lambda: c.gsc_check(None, None, [ones()], None, (memory, 193)), "191 bytes"),
-        (lambda: c.gsc_check(None, None, [ones()], None, (memory, 400)), "the offset is 400"),
+        (lambda: c.gsc_check(None, None, [ones()], None, (memory, SIZE + 1)), "255 bytes"),
+        (lambda: c.gsc_check(None, None, [ones()], None, (memory, 600)), "the offset is 600"),
         (lambda: c.gsc_memory_copy(None, memory, bytes(3), 4), "from has 3 bytes"),
-        (lambda: c.gsc_memory_copy(None, memory, bytes(400), 385), "to has 384 bytes"),
-        (lambda: c.gsc_policy_check(memory), "policy has 384 bytes"),
+        (lambda: c.gsc_memory_copy(None, memory, bytes(600), 513), "to has 512 bytes"),
+        (lambda: c.gsc_policy_check(memory), "policy has 512 bytes"),
         (lambda: c.gsc_check((None, 0, 3), None, [ones()], None, Report()), "workspace must be Memory"),
         (lambda: c.Memory(), "gsc_memory_create makes memory"),
         (lambda: c.gsc_memory_create(None, 7, 1), "kind is 7"),

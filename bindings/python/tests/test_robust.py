@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 import gradscaler
-from gradscaler import Arrays, Factor, Policy, Report, Scaler, Want
+from gradscaler import Arrays, Factor, Policy, Report, Scaler, State, Want
 from gradscaler import _gradscaler as c
 
 F32 = np.float32
@@ -244,7 +244,7 @@ def test_the_buffer_of_a_refused_array_is_not_held(position):
 
 
 @pytest.mark.parametrize(
-    "last", [bytearray(256), bytearray(255), bytes(256), None], ids=["good", "short", "bytes", "None"]
+    "last", [bytearray(State()), bytearray(255), bytes(State()), None], ids=["good", "short", "bytes", "None"]
 )
 def test_no_struct_is_held_after_a_call(last):
     structs = [bytearray(bytes(each)) for each in (SCALER.policy, SCALER.state, Report())]
@@ -273,7 +273,7 @@ def test_no_struct_is_held_after_a_call(last):
         (lambda: c.gsc_exec_wait(None), type(None)),
         (lambda: c.gsc_memory_create(None, 0, 8), c.Memory),
         (lambda: c.gsc_policy_check(SCALER.policy), type(None)),
-        (lambda: c.gsc_report_merge(None, bytes(192 * 2), 0, None, Report()), type(None)),
+        (lambda: c.gsc_report_merge(None, 2 * bytes(Report()), 0, None, Report()), type(None)),
         (lambda: c.gsc_check(None, None, [], None, Report()), type(None)),
         (lambda: c.gsc_unscale(None, None, HELD.groups[0][1], None, None), type(None)),
     ],

@@ -63,7 +63,7 @@ static int accumulated(const gsc_policy *policy, gsc_state *state, const float *
     float gradient;
     int apply;
     gsc_error err;
-    const gsc_tensor gradients = {&gradient, 1, GSC_F32, 0}, sums = {sum, 1, GSC_F32, 0};
+    const gsc_tensor gradients = {&gradient, 1, GSC_F32, 0, {0}}, sums = {sum, 1, GSC_F32, 0, {0}};
     *sum = 0;
     begin(&a);
     for (int i = 0; i < number; i++) {

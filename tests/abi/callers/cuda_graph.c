@@ -88,19 +88,21 @@ int main(int argc, char **argv)
     const gsc_exec alone = GSC_EXEC_INIT;
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_error err;
+    gsc_cpu_options two = GSC_CPU_OPTIONS_INIT;
+    gsc_cuda_options first = GSC_CUDA_OPTIONS_INIT;
+    two.threads = 2;
     MUST(gsc_policy_preset("recommended", &policy, NULL) == GSC_OK);
     for (int bad = 0; bad < 2; bad++) {
         struct step step = {alone, NULL};
-        const gsc_status status =
-            argc > 1 && strcmp(argv[1], "cpu") == 0
-                ? gsc_context_create_cpu(2, NULL, NULL, &step.on.context, &err)
-                : gsc_context_create_cuda(0, &step.on.context, &err);
+        const gsc_status status = argc > 1 && strcmp(argv[1], "cpu") == 0
+                                      ? gsc_context_create_cpu(&two, &step.on.context, &err)
+                                      : gsc_context_create_cuda(&first, &step.on.context, &err);
         if (status == GSC_ERROR_UNAVAILABLE) {
             printf("not run: %s\n", err.message);
             return 77;
         }
         MUST(status == GSC_OK);
-        gsc_tensor gradients = {NULL, 2, GSC_F32, 0};
+        gsc_tensor gradients = {NULL, 2, GSC_F32, 0, {0}};
         MUST(gsc_memory_create(step.on.context, GSC_MEMORY_DEVICE, 2 * sizeof(float),
                                &gradients.data, &err) == GSC_OK);
         one_step(&gpu, &step, &policy, &gradients, bad ? HUGE_VALF : 65536);

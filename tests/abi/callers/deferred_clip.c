@@ -45,7 +45,7 @@ int main(void)
 {
     const float scaled = 65536;
     float weight[] = {3 * scaled, 0}, bias[] = {4 * scaled}, multiplier = 0;
-    const gsc_tensor gradients[] = {{weight, 2, GSC_F32, 0}, {bias, 1, GSC_F32, 0}};
+    const gsc_tensor gradients[] = {{weight, 2, GSC_F32, 0, {0}}, {bias, 1, GSC_F32, 0, {0}}};
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_state state;
     gsc_report report;

@@ -72,7 +72,7 @@ int main(void)
 {
     struct toy toy = {{1, start_backward, finish_backward, start_optimizer},
                       {0, 0},
-                      {{NULL, 1, GSC_F32, 0}, {NULL, 1, GSC_F32, 0}},
+                      {{NULL, 1, GSC_F32, 0, {0}}, {NULL, 1, GSC_F32, 0, {0}}},
                       0,
                       0,
                       0,

@@ -51,7 +51,7 @@ int main(void)
     const float scale = 65536;
     float first[2], second[1], third[1];
     gsc_tensor gradients[TENSORS] = {
-        {first, 2, GSC_F32, 0}, {second, 1, GSC_F32, 0}, {third, 1, GSC_F32, 0}};
+        {first, 2, GSC_F32, 0, {0}}, {second, 1, GSC_F32, 0, {0}}, {third, 1, GSC_F32, 0, {0}}};
     const gsc_policy off = GSC_POLICY_INIT;
     struct guarded g;
     double layers[2];

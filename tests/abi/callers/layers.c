@@ -41,8 +41,9 @@ int main(void)
     const char *const names[] = {"embedding", "attention", "head"};
     float embedding[] = {3 * 65536.f, 4 * 65536.f}, attention[] = {65536, HUGE_VALF, NAN},
           head[] = {65536};
-    gsc_tensor gradients[] = {
-        {embedding, 2, GSC_F32, 0}, {attention, 3, GSC_F32, 0}, {head, 1, GSC_F32, 0}};
+    gsc_tensor gradients[] = {{embedding, 2, GSC_F32, 0, {0}},
+                              {attention, 3, GSC_F32, 0, {0}},
+                              {head, 1, GSC_F32, 0, {0}}};
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_options options = GSC_OPTIONS_INIT;
     gsc_state state;

@@ -53,7 +53,8 @@ int main(void)
     policy.init_scale = 1024;
     MUST(gsc_state_init(NULL, &policy, NULL, &state, &err) == GSC_OK);
     for (int i = 0; i < 3; i++) { /* three passes before the first answer */
-        const gsc_tensor half = {halves[i], 2, GSC_F16, 0}, single = {singles[i], 2, GSC_F32, 0};
+        const gsc_tensor half = {halves[i], 2, GSC_F16, 0, {0}},
+                         single = {singles[i], 2, GSC_F32, 0, {0}};
         offload(&state, &half, &single, &waiting[i]);
     }
     for (int i = 0; i < 3; i++) {

@@ -109,7 +109,7 @@ int main(void)
     MUST(pthread_barrier_init(&group.barrier, NULL, RANKS) == 0);
     MUST(gsc_policy_preset("fairseq", &policy, NULL) == GSC_OK); /* it judges by the norm */
     for (int i = 0; i < RANKS; i++) {
-        const gsc_tensor shard = {ranks[i].gradients, COUNT, GSC_F32, 0};
+        const gsc_tensor shard = {ranks[i].gradients, COUNT, GSC_F32, 0, {0}};
         ranks[i].number = i;
         ranks[i].policy = &policy;
         ranks[i].shard = shard;

@@ -61,7 +61,7 @@ static void optimizer_step(struct model *self)
 static struct toy toy_with(int first_spoilt, int last_spoilt, float spoilt)
 {
     const struct toy toy = {{NULL, 1, backward, optimizer_step},
-                            {NULL, 4, GSC_F32, 0},
+                            {NULL, 4, GSC_F32, 0, {0}},
                             {0},
                             spoilt,
                             0,

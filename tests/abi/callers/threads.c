@@ -13,18 +13,24 @@ struct pool {
     void (*run)(struct pool *self, void (*job)(void *, uint64_t), void *data, uint64_t jobs);
 };
 
-void run_on_pool(void *pool, gsc_task *task, void *data, uint64_t count)
+int32_t run_on_pool(void *pool, gsc_task *task, void *data, uint64_t count)
 {
     struct pool *p = (struct pool *)pool;
     p->run(p, task, data, count);
+    return 0;
 }
 
 /* Once for a program: a context has threads of its own, which sleep between the calls. */
 gsc_status open_context(struct pool *pool, gsc_exec *on, gsc_error *err)
 {
-    if (!pool)
-        return gsc_context_create_cpu(4, NULL, NULL, &on->context, err);
-    return gsc_context_create_cpu(pool->threads, run_on_pool, pool, &on->context, err);
+    gsc_cpu_options options = GSC_CPU_OPTIONS_INIT;
+    options.threads = 4;
+    if (pool) {
+        options.threads = pool->threads;
+        options.parallel_for = run_on_pool;
+        options.pool = pool;
+    }
+    return gsc_context_create_cpu(&options, &on->context, err);
 }
 
 gsc_status unscale_in_parallel(const gsc_exec *on, const gsc_state *state,
@@ -75,7 +81,7 @@ static gsc_report unscaled(const gsc_exec *on, uint64_t *sum_of_bits)
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_state state;
     gsc_report report;
-    const gsc_tensor gradients = {values, COUNT, GSC_F32, 0};
+    const gsc_tensor gradients = {values, COUNT, GSC_F32, 0, {0}};
     for (uint32_t i = 0; i < COUNT; i++)
         values[i] = (float)(i % 1000) * 0.37f;
     MUST(gsc_policy_preset("recommended", &policy, NULL) == GSC_OK);

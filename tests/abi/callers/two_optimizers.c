@@ -75,8 +75,9 @@ static void step(struct optimizer *self)
 int main(void)
 {
     float values[4] = {1, 1, 1, 1};
-    const gsc_tensor tensors[] = {
-        {&values[0], 1, GSC_F32, 0}, {&values[1], 2, GSC_F32, 0}, {&values[3], 1, GSC_F32, 0}};
+    const gsc_tensor tensors[] = {{&values[0], 1, GSC_F32, 0, {0}},
+                                  {&values[1], 2, GSC_F32, 0, {0}},
+                                  {&values[3], 1, GSC_F32, 0, {0}}};
     struct toy generator = {{&tensors[0], 2, step}, 0}, discriminator = {{&tensors[2], 1, step}, 0};
     struct optimizer *both[] = {&generator.optimizer, &discriminator.optimizer};
     gsc_policy policy = GSC_POLICY_INIT;

@@ -2,7 +2,7 @@
 /*
  * A handler as XLA calls it: buffers in, buffers out, nothing changed in place. In: n gradients and
  * the state. Out: n gradients, the state, the report, and n reports of the tensors. As JAX has no
- * 64-bit types by default, the structs travel as uint32: 64 of them a state, 48 a report.
+ * 64-bit types by default, the structs travel as uint32: 96 of them a state, 64 a report.
  */
 #include <math.h>
 #include <string.h>
@@ -18,7 +18,7 @@ struct buffer { /* XLA aligns its memory to 64 bytes */
 static void list_of(const struct buffer *buffers, uint64_t n, gsc_tensor *list)
 {
     for (uint64_t i = 0; i < n; i++) {
-        const gsc_tensor tensor = {buffers[i].data, buffers[i].count, buffers[i].dtype, 0};
+        const gsc_tensor tensor = {buffers[i].data, buffers[i].count, buffers[i].dtype, 0, {0}};
         list[i] = tensor;
     }
 }
@@ -56,13 +56,13 @@ int main(void)
     gsc_error err;
     MUST(gsc_policy_preset("recommended", &policy, &err) == GSC_OK);
     MUST(gsc_state_init(NULL, &policy, NULL, &before, &err) == GSC_OK);
-    struct buffer in[] = {{half, 2, GSC_F16}, {single, 3, GSC_F32}, {&before, 64, 0}};
+    struct buffer in[] = {{half, 2, GSC_F16}, {single, 3, GSC_F32}, {&before, 96, 0}};
     const struct buffer out[] = {{out_half, 2, GSC_F32},
                                  {out_single, 3, GSC_F32},
-                                 {&after, 64, 0},
-                                 {&report, 48, 0},
-                                 {each, N * 48, 0}};
-    MUST(sizeof before == 64 * sizeof(uint32_t) && sizeof report == 48 * sizeof(uint32_t));
+                                 {&after, 96, 0},
+                                 {&report, 64, 0},
+                                 {each, N * 64, 0}};
+    MUST(sizeof before == 96 * sizeof(uint32_t) && sizeof report == 64 * sizeof(uint32_t));
 
     MUST(!handle_step(&policy, in, out, N, &err));
     MUST(out_half[0] == 1.f / 65536 && out_single[0] == 1 && out_single[2] == 1);

@@ -201,12 +201,13 @@ defmodule GradScaler.Checkpoint do
   # The library quotes the beginning of a long key.
   defp quoted(key), do: binary_part(key, 0, min(byte_size(key), 64))
 
+  @note_size byte_size(Note.encode(%Note{}))
   defp notes(bytes, keys) do
     unread =
       for {{_key, what}, index} <- Enum.with_index(keys), what, into: MapSet.new(), do: index
 
     notes =
-      for <<note::binary-size(256) <- bytes>>,
+      for <<note::binary-size(@note_size) <- bytes>>,
           note = Note.decode(note),
           note.kind != :none,
           note.kind != :ignored or not MapSet.member?(unread, note.entry),

@@ -91,10 +91,16 @@ defmodule GradScaler.Native do
   def status_string(_status), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Version of the library that runs; GSC_VERSION is that of this header.
+  Version of the library that runs; GSC_VERSION is the version of this header.
   """
   @spec version() :: integer
   def version, do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  The same as text, such as `1.0.2`. Never nil, never freed.
+  """
+  @spec version_string() :: binary | nil
+  def version_string, do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   Fills the result, which GSC_POLICY_INIT made, with a named set of rules: `recommended` for new
@@ -300,6 +306,19 @@ defmodule GradScaler.Native do
           {:ok, binary, binary} | error
   def policy_import(_format, _prefix, _entries, _policy, _capacity),
     do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Name of a dtype, as NumPy and ml_dtypes spell it: `float32`, `float8_e4m3fn`, `cb16`. nil for a
+  number that is no dtype.
+  """
+  @spec dtype_name(integer) :: binary | nil | error
+  def dtype_name(_dtype), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Bits of one element; 0 for a number that is no dtype.
+  """
+  @spec dtype_bits(integer) :: integer | error
+  def dtype_bits(_dtype), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   Bytes of one element; 0 for a number that is no dtype.

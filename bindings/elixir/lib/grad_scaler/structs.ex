@@ -626,7 +626,7 @@ defmodule GradScaler.Report do
         agreement::little-unsigned-64,
         status_rank::little-unsigned-32,
         first_rank::little-unsigned-32,
-        0::576
+        0::1088
       >>) do
     %__MODULE__{
       found_inf: Fields.real(found_inf),
@@ -651,7 +651,7 @@ defmodule GradScaler.Report do
   end
 
   def decode(other) do
-    Fields.refuse("report", other, "192 bytes, the reserved ones 0")
+    Fields.refuse("report", other, "256 bytes, the reserved ones 0")
   end
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
@@ -676,7 +676,7 @@ defmodule GradScaler.Report do
       Fields.u64(s.agreement, "report.agreement")::binary,
       Fields.u32(s.status_rank, "report.status_rank")::binary,
       Fields.u32(s.first_rank, "report.first_rank")::binary,
-      0::little-576
+      0::little-1088
     >>
   end
 end
@@ -708,6 +708,7 @@ defmodule GradScaler.State do
   * `backoffs` - updates since the start that made it smaller
   * `skip_f32` - 1 with `:skipped`, else 0: what a fused optimizer that runs after the update
     takes as found_inf
+  * `skip` - 1 with `:skipped`, else 0: leave the parameters alone
   * `guard_mean` - policies that guard: mean of the samples
   * `guard_variance` - their variance
   * `guard_count` - their number
@@ -736,6 +737,7 @@ defmodule GradScaler.State do
             growths: 0,
             backoffs: 0,
             skip_f32: 0.0,
+            skip: 0,
             guard_mean: 0.0,
             guard_variance: 0.0,
             guard_count: 0,
@@ -762,6 +764,7 @@ defmodule GradScaler.State do
           growths: integer,
           backoffs: integer,
           skip_f32: GradScaler.Native.real(),
+          skip: integer,
           guard_mean: GradScaler.Native.real(),
           guard_variance: GradScaler.Native.real(),
           guard_count: integer,
@@ -791,7 +794,7 @@ defmodule GradScaler.State do
         growths::little-signed-64,
         backoffs::little-signed-64,
         skip_f32::binary-size(4),
-        0::32,
+        skip::little-signed-32,
         guard_mean::binary-size(8),
         guard_variance::binary-size(8),
         guard_count::little-signed-64,
@@ -799,7 +802,7 @@ defmodule GradScaler.State do
         guard_skips::little-signed-64,
         guard_multiplier::binary-size(8),
         guard_threshold::binary-size(8),
-        0::192
+        0::1216
       >>) do
     %__MODULE__{
       factor: GradScaler.Factor.decode(factor),
@@ -819,6 +822,7 @@ defmodule GradScaler.State do
       growths: growths,
       backoffs: backoffs,
       skip_f32: Fields.real(skip_f32),
+      skip: skip,
       guard_mean: Fields.real(guard_mean),
       guard_variance: Fields.real(guard_variance),
       guard_count: guard_count,
@@ -830,7 +834,7 @@ defmodule GradScaler.State do
   end
 
   def decode(other) do
-    Fields.refuse("state", other, "256 bytes, the reserved ones 0")
+    Fields.refuse("state", other, "384 bytes, the reserved ones 0")
   end
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
@@ -854,7 +858,7 @@ defmodule GradScaler.State do
       Fields.s64(s.growths, "state.growths")::binary,
       Fields.s64(s.backoffs, "state.backoffs")::binary,
       Fields.f32(s.skip_f32, "state.skip_f32")::binary,
-      0::little-32,
+      Fields.s32(s.skip, "state.skip")::binary,
       Fields.f64(s.guard_mean, "state.guard_mean")::binary,
       Fields.f64(s.guard_variance, "state.guard_variance")::binary,
       Fields.s64(s.guard_count, "state.guard_count")::binary,
@@ -862,7 +866,7 @@ defmodule GradScaler.State do
       Fields.s64(s.guard_skips, "state.guard_skips")::binary,
       Fields.f64(s.guard_multiplier, "state.guard_multiplier")::binary,
       Fields.f64(s.guard_threshold, "state.guard_threshold")::binary,
-      0::little-192
+      0::little-1216
     >>
   end
 end
@@ -960,7 +964,7 @@ defmodule GradScaler.Note do
         entry::little-signed-64,
         value::binary-size(8),
         field::binary-size(24),
-        message::binary-size(208)
+        message::binary-size(336)
       >>) do
     %__MODULE__{
       kind: Constants.name(:note_kind, kind),
@@ -972,7 +976,7 @@ defmodule GradScaler.Note do
   end
 
   def decode(other) do
-    Fields.refuse("note", other, "256 bytes, the reserved ones 0")
+    Fields.refuse("note", other, "384 bytes, the reserved ones 0")
   end
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
@@ -984,7 +988,7 @@ defmodule GradScaler.Note do
       Fields.s64(s.entry, "note.entry")::binary,
       Fields.f64(s.value, "note.value")::binary,
       Fields.chars(s.field, 24, "note.field")::binary,
-      Fields.chars(s.message, 208, "note.message")::binary
+      Fields.chars(s.message, 336, "note.message")::binary
     >>
   end
 end

@@ -135,7 +135,7 @@ class Device:
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
-        self.context = c.gsc_context_create_cuda(ordinal)
+        self.context = c.gsc_context_create_cuda({"device": ordinal})
         self.spare: list[Space] = []
         self.left: deque[tuple[Space, Any]] = deque()  # of reports that nobody read, with the arrays of the call
         self.graphs: list[Any] = []  # what graphs use, which may be replayed as long as the process lives

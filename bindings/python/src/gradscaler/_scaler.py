@@ -800,7 +800,7 @@ class Scaler:
     def threads(self, threads: int) -> None:
         if not isinstance(threads, int) or not 1 <= threads < 2**32:
             raise ValueError(f"threads={_short(threads)}: expected a whole number from 1 on")
-        self._on = c.gsc_context_create_cpu(threads) if threads > 1 else None
+        self._on = c.gsc_context_create_cpu({"threads": threads}) if threads > 1 else None
         self._threads = threads
 
     @property

@@ -383,7 +383,7 @@ class Report(Struct):
         ("agreement", c.c_uint64),
         ("status_rank", c.c_uint32),
         ("first_rank", c.c_uint32),
-        ("reserved", c.c_uint64 * 9),
+        ("reserved", c.c_uint64 * 17),
     ]
     _takes_ = {"status": Status, "absent": Want}
 
@@ -410,7 +410,7 @@ class State(Struct):
     backoffs: updates since the start that made it smaller
     skip_f32: 1 with Event.SKIPPED, else 0: what a fused optimizer that runs after the update takes
         as found_inf
-    reserved_u32: 0
+    skip: 1 with Event.SKIPPED, else 0: leave the parameters alone
     guard_mean: policies that guard: mean of the samples
     guard_variance: their variance
     guard_count: their number
@@ -440,7 +440,7 @@ class State(Struct):
         ("growths", c.c_int64),
         ("backoffs", c.c_int64),
         ("skip_f32", c.c_float),
-        ("reserved_u32", c.c_uint32),
+        ("skip", c.c_int32),
         ("guard_mean", c.c_double),
         ("guard_variance", c.c_double),
         ("guard_count", c.c_int64),
@@ -448,9 +448,28 @@ class State(Struct):
         ("guard_skips", c.c_int64),
         ("guard_multiplier", c.c_double),
         ("guard_threshold", c.c_double),
-        ("reserved", c.c_uint64 * 3),
+        ("reserved", c.c_uint64 * 19),
     ]
     _takes_ = {"events": Event, "status": Status}
+
+    @classmethod
+    def from_bytes(cls, data):
+        """A state from what bytes(state) made, also in 0.2 to 0.5, where a state had 256 bytes and no `skip`.
+
+        Bytes of a later version are longer; they are taken if the rest is zero.
+        """
+        data, size = bytes(data), c.sizeof(cls)
+        if len(data) != 256 and len(data) < size:
+            raise ValueError(f"a state has {size} bytes, not {len(data)}")
+        if any(data[size:]):
+            raise ValueError("the bytes of the state set fields that this version does not know")
+        state = cls.from_buffer_copy(data.ljust(size, b"\0"))
+        if len(data) == 256:
+            state.skip = bool(state.events & Event.SKIPPED)
+        return state
+
+    def __setstate__(self, attributes, data):
+        super().__setstate__(attributes, bytes(self.from_bytes(data)))
 
 
 class Entry(Struct):
@@ -491,6 +510,6 @@ class Note(Struct):
         ("entry", c.c_int64),
         ("value", c.c_double),
         ("field", c.c_char * 24),
-        ("message", c.c_char * 208),
+        ("message", c.c_char * 336),
     ]
     _takes_ = {"kind": NoteKind}

@@ -177,7 +177,7 @@ def test_a_checked_shard_map_takes_every_call(way, mesh):
     summed = checked(mesh, lambda s, g: s.accumulate(g, g)[0], P(), spread, spread)
     np.testing.assert_array_equal(summed(scaler, parts), PARTS * np.float32(1.5))
     each = checked(mesh, lambda s, g: s.unscale([g], each=True)[1].words_of_each, P(), spread, spread)
-    assert each(scaler, parts).shape == (2, 48)
+    assert each(scaler, parts).shape == (2, 64)
     assert checked(mesh, lambda s: s.update(False).loss_scale, P(), P())(scaler) == 2.0
 
 

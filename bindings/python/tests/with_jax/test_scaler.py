@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
 """The Scaler inside compiled programs: the same gradients, verdicts and states by the handler and in jax.numpy."""
 
+import copy
+import dataclasses
 import functools
+import pickle
 from fractions import Fraction
 
 import jax
@@ -378,7 +381,11 @@ def test_reports_merge_in_jnp_with_the_bits_of_the_core(count, summands):
         report.overflow = report.nan_count > 0
         rows.append(report)
     expected = gradscaler.Report.merge(rows, summands=summands)
-    words = np.stack([np.frombuffer(bytes(row), np.uint32) for row in rows]) if rows else np.zeros((0, 48), np.uint32)
+    words = (
+        np.stack([np.frombuffer(bytes(row), np.uint32) for row in rows])
+        if rows
+        else np.zeros((0, _plain.REPORT_WORDS), np.uint32)
+    )
     found = _plain.merge(jnp.asarray(words), summands=summands)
     assert repr(gradscaler.Report.from_bytes(np.asarray(found).tobytes())) == repr(expected)
     assert np.asarray(found).tobytes() == bytes(expected)
@@ -398,6 +405,39 @@ def test_nothing_is_lost_through_flatten_and_checkpoints(tmp_path):
     host = gradscaler.Scaler()
     host.load_state_dict(scaler.state_dict())
     assert repr(Scaler.from_host(host)) == repr(scaler)
+
+
+def in_0_5(scaler):
+    """The scaler with the words that 0.2 to 0.5 had."""
+    old = copy.copy(scaler)
+    vars(old)["state"] = scaler.state.at[43].set(0)[:64]
+    return old
+
+
+@pytest.mark.parametrize("overflow", [False, True])
+def test_words_of_before_0_9_are_read(overflow):
+    from flax import serialization
+
+    scaler = Scaler("megatron", growth_interval=5).update(overflow)
+    old = in_0_5(scaler)
+    assert old.state.shape == (64,)
+    leaves, structure = jax.tree.flatten(old)
+    assert jax.tree.unflatten(structure, leaves) == jax.tree.unflatten(structure, map(np.asarray, leaves)) == scaler
+    assert np.array_equal(jax.jit(lambda s: s.update(False))(old).state, scaler.update(False).state)
+    assert jax.vmap(lambda s: s.skip)(jax.tree.unflatten(structure, [jnp.stack([old.state] * 3)])).tolist() == 3 * [
+        overflow
+    ]
+    assert pickle.loads(pickle.dumps(old)) == copy.copy(old) == scaler
+    report = scaler.check({"a": jnp.full(3, jnp.inf)}, each=True)
+    whole = {"scaler": scaler, "report": report}
+    words = {"words": report.words[:48], "words_of_each": report.words_of_each[:, :48], "bins": None}
+    saved = serialization.msgpack_serialize(
+        serialization.to_state_dict({"scaler": {"state": old.state}, "report": words})
+    )
+    restored = serialization.from_bytes(whole, saved)
+    assert restored["scaler"] == scaler and np.array_equal(restored["report"].words, report.words)
+    assert restored["report"].bad == report.bad == {"['a']": 3}
+    assert np.array_equal(dataclasses.replace(report, words=words["words"]).words, report.words)
 
 
 def test_flax_saves_a_scaler_and_restores_it_as_one():

@@ -76,7 +76,7 @@ def test_gradients_stay_where_they_are(way, mesh, options, expected):
         assert result.sharding.is_equivalent_to(grads[name].sharding, result.ndim), name
     assert_same(report, of_host(GRADS))
     assert after.to_host().state.steps == 1
-    assert moved(step.lower(scaler(), grads).compile()) <= 4 * 192
+    assert moved(step.lower(scaler(), grads).compile()) <= 4 * len(bytes(gradscaler.Report()))
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -115,7 +115,7 @@ def test_a_check_moves_reports_only(mesh):
     grads = spread(mesh, GRADS)
     finite = jax.jit(all_finite)
     assert finite(grads) and not finite(grads | {"bias": jnp.array([1.0, jnp.nan, 1.0])})
-    assert moved(finite.lower(grads).compile()) <= 4 * 192
+    assert moved(finite.lower(grads).compile()) <= 4 * len(bytes(gradscaler.Report()))
 
 
 def test_a_guard_decides_by_the_norm_of_all(mesh):

@@ -422,9 +422,9 @@ def test_errors_of_a_trace_name_the_leaf():
     ("error", "text", "options"),
     [
         (ValueError, "operation='add': expected one of check, unscale, scale, accumulate", {"operation": "add"}),
-        (TypeError, "state is updated by a policy: pass it", {"state": jnp.zeros(64, jnp.uint32)}),
+        (TypeError, "state is updated by a policy: pass it", {"state": jnp.zeros(_xla.STATE, jnp.uint32)}),
         (TypeError, "only unscale clips", {"operation": "check", "max_norm": 1.0}),
-        (TypeError, "factor must be uint32[8] or uint32[64], not float32[]", {"factor": jnp.float32(1)}),
+        (TypeError, "factor must be uint32[8] or uint32[96], not float32[]", {"factor": jnp.float32(1)}),
         (ValueError, "max_norm=0: it must be finite and above 0", {"max_norm": 0}),
         (ValueError, "clip_value=-1.0: it must be finite and above 0", {"clip_value": -1.0}),
         (ValueError, "clip_value=nan", {"clip_value": float("nan")}),
@@ -444,14 +444,14 @@ def test_errors_of_a_trace_say_what_is_wrong(error, text, options):
 def test_errors_of_a_run_are_sentences_of_the_library(run):
     unscale = run(lambda state: _xla.tensors("cpu", "unscale", [jnp.ones(3)], state).leaves[0])
     with pytest.raises(RuntimeError, match=r"gradscaler: factor.scale is 0: it must be finite and above 0"):
-        jax.block_until_ready(unscale(jnp.zeros(64, jnp.uint32)))
+        jax.block_until_ready(unscale(jnp.zeros(_xla.STATE, jnp.uint32)))
     update = run(functools.partial(_xla.update, "cpu", policy=gradscaler.Policy("recommended")))
     with pytest.raises(RuntimeError, match=r"gradscaler: state"):
-        jax.block_until_ready(update(jnp.full(64, 7, jnp.uint32), jnp.zeros(48, jnp.uint32)))
+        jax.block_until_ready(update(jnp.full(_xla.STATE, 7, jnp.uint32), jnp.zeros(_xla.REPORT, jnp.uint32)))
 
 
 RIGHT = {"call": np.int64(1), "with": np.int64(0), "count": np.int64(1), "want": np.int64(0)}
-ARRAY, REPORT = np.ones(3, np.float32), ((48,), np.uint32)
+ARRAY, STATE, REPORT = np.ones(3, np.float32), ((_xla.STATE,), np.uint32), ((_xla.REPORT,), np.uint32)
 
 
 @pytest.mark.parametrize(
@@ -463,8 +463,8 @@ ARRAY, REPORT = np.ones(3, np.float32), ((48,), np.uint32)
         ("too few operands", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"count": np.int64(-1)}),
         ("too few operands", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"with": np.int64(1)}),
         ("too few results", [ARRAY], [((3,), np.float32)], RIGHT),
-        ("not uint32 of its size", [ARRAY], [((3,), np.float32), ((47,), np.uint32)], RIGHT),
-        ("not uint32 of its size", [ARRAY], [((3,), np.float32), ((48,), np.int32)], RIGHT),
+        ("not uint32 of its size", [ARRAY], [((3,), np.float32), ((_xla.REPORT - 1,), np.uint32)], RIGHT),
+        ("not uint32 of its size", [ARRAY], [((3,), np.float32), ((_xla.REPORT,), np.int32)], RIGHT),
         ("too few operands", [], [REPORT], {"call": np.int64(4)}),
         ("tensors[0].dtype", [np.ones(3, np.int32)], [((3,), np.float32), REPORT], RIGHT),
         ("out[0].count", [ARRAY], [((4,), np.float32), REPORT], RIGHT),
@@ -474,7 +474,7 @@ ARRAY, REPORT = np.ones(3, np.float32), ((48,), np.uint32)
             [((3,), np.float32), REPORT],
             RIGHT | {"policy": np.zeros(9, np.uint8)},
         ),
-        ("policy", [np.zeros(64, np.uint32), np.zeros(48, np.uint32)], [((64,), np.uint32)], {"call": np.int64(5)}),
+        ("policy", [np.zeros(n, np.uint32) for n in (_xla.STATE, _xla.REPORT)], [STATE], {"call": np.int64(5)}),
         ("sums and results differ", [ARRAY, ARRAY], [((4,), np.float32), REPORT], RIGHT | {"call": np.int64(3)}),
     ],
 )

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A training step in one graph, compiled once, whatever the scale does."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -200,6 +202,20 @@ def test_a_checkpoint_restores_policy_and_state_in_the_same_tensors():
     other.load_state_dict(scaler.state_dict())
     assert other.loss_scale == 8 and other.state is state and torch.equal(state, scaler.state)
     assert bytes(other.policy) == bytes(scaler.policy)
+
+
+def test_tensors_of_before_0_9_are_read():
+    scaler = TensorScaler("torch", init_scale=4.0)
+    scaler.unscale_([torch.tensor([math.inf])])
+    scaler.update()
+    scaler.unscale_([torch.ones(3)])
+    old = copy.deepcopy(scaler)
+    old.state, old.report_tensor = scaler.state[:256].clone(), scaler.report_tensor[:192].clone()
+    old.state[172:176] = 0  # where skip is now
+    for restored in copy.deepcopy(old), pickle.loads(pickle.dumps(old)):
+        assert torch.equal(restored.state, scaler.state) and torch.equal(restored.report_tensor, scaler.report_tensor)
+        restored.update()
+        assert restored.loss_scale == 2
 
 
 def test_scale_of_gradscaler_is_traced_and_compiled_once():

@@ -679,6 +679,16 @@ def test_copies_go_on_from_where_it_is(copied):
     assert steps(other, 1, 1, 0, 0, 0, 0, 0) == steps(one, 1, 1, 0, 0, 0, 0, 0)
 
 
+def test_a_pickle_of_before_0_9_is_read():
+    one = scaler(policy="nemo", growth_interval=4, hysteresis=2)
+    steps(one, 0, 1, 1)
+    state, other = one.__getstate__(), GradScaler("cpu")
+    other.__setstate__(state | {"_saved": state["_saved"][:172] + bytes(4) + state["_saved"][176:256]})
+    assert other.__getstate__() == state
+    other.scale(torch.ones(()))
+    assert steps(other, 1, 1, 0, 0, 0, 0, 0) == steps(one, 1, 1, 0, 0, 0, 0, 0)
+
+
 def test_scalers_of_several_threads_do_not_meet():
     found = {}
 

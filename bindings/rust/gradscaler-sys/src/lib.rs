@@ -514,11 +514,13 @@ pub struct gsc_context {
 /// One piece of a call's work.
 pub type gsc_task = unsafe extern "C" fn(data: *mut c_void, index: u64);
 
-/// The caller's thread pool: runs task(data, i) for every i below count, in any order and on any
-/// threads, and returns when all have returned. Tasks never block, call nothing back, and need 120
-/// KiB of stack.
+/// The caller's thread pool. It runs task(data, i) for every i below count, in any order and on any
+/// threads, and returns 0 when all have returned. If it cannot, it runs none of them and returns
+/// another number: then the call fails with GSC_ERROR_MEMORY and has written nothing or, if the
+/// pool has run other tasks of this call, the calling thread runs these. Tasks never block, call
+/// nothing back, and need 120 KiB of stack.
 pub type gsc_parallel_for =
-    unsafe extern "C" fn(pool: *mut c_void, task: gsc_task, data: *mut c_void, count: u64);
+    unsafe extern "C" fn(pool: *mut c_void, task: gsc_task, data: *mut c_void, count: u64) -> i32;
 
 /// Where the memory of a call is and what computes.
 ///
@@ -571,6 +573,72 @@ pub const GSC_EXEC_INIT: gsc_exec = gsc_exec {
 impl Default for gsc_exec {
     fn default() -> Self {
         GSC_EXEC_INIT
+    }
+}
+
+/// How many threads share the work of a call, and whose they are.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gsc_cpu_options {
+    /// set by the initialiser
+    pub struct_size: u32,
+    /// 1 to 1,024, the calling one included
+    pub threads: u32,
+    /// the caller's pool; NULL: the context makes threads - 1 of its own
+    pub parallel_for: Option<gsc_parallel_for>,
+    /// handed to parallel_for; NULL without one
+    pub pool: *mut c_void,
+}
+
+layout! { gsc_cpu_options, 24,
+    struct_size 0,
+    threads 4,
+    parallel_for 8,
+    pool 16,
+}
+
+/// Bytes of [`gsc_cpu_options`].
+pub const GSC_CPU_OPTIONS_SIZE: u32 = 24;
+
+/// Zeros, and the size: where every [`gsc_cpu_options`] starts.
+pub const GSC_CPU_OPTIONS_INIT: gsc_cpu_options = gsc_cpu_options {
+    struct_size: GSC_CPU_OPTIONS_SIZE,
+    ..gsc_cpu_options::ZERO
+};
+
+impl Default for gsc_cpu_options {
+    fn default() -> Self {
+        GSC_CPU_OPTIONS_INIT
+    }
+}
+
+/// Which device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct gsc_cuda_options {
+    /// set by the initialiser
+    pub struct_size: u32,
+    /// CUDA ordinal
+    pub device: i32,
+}
+
+layout! { gsc_cuda_options, 8,
+    struct_size 0,
+    device 4,
+}
+
+/// Bytes of [`gsc_cuda_options`].
+pub const GSC_CUDA_OPTIONS_SIZE: u32 = 8;
+
+/// Zeros, and the size: where every [`gsc_cuda_options`] starts.
+pub const GSC_CUDA_OPTIONS_INIT: gsc_cuda_options = gsc_cuda_options {
+    struct_size: GSC_CUDA_OPTIONS_SIZE,
+    ..gsc_cuda_options::ZERO
+};
+
+impl Default for gsc_cuda_options {
+    fn default() -> Self {
+        GSC_CUDA_OPTIONS_INIT
     }
 }
 
@@ -727,10 +795,10 @@ pub struct gsc_report {
     /// overflow; 0: not known
     pub first_rank: u32,
     /// 0
-    pub reserved: [u64; 9],
+    pub reserved: [u64; 17],
 }
 
-layout! { gsc_report, 192,
+layout! { gsc_report, 256,
     found_inf 0,
     overflow 4,
     status 8,
@@ -851,8 +919,8 @@ pub struct gsc_state {
     /// 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer that runs after the update takes as
     /// found_inf
     pub skip_f32: f32,
-    /// 0
-    pub reserved_u32: u32,
+    /// 1 with GSC_EVENT_SKIPPED, else 0: leave the parameters alone
+    pub skip: i32,
     /// policies that guard: mean of the samples
     pub guard_mean: f64,
     /// their variance
@@ -869,10 +937,10 @@ pub struct gsc_state {
     /// what the last update's norm was held against; 0: against nothing
     pub guard_threshold: f64,
     /// 0
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 19],
 }
 
-layout! { gsc_state, 256,
+layout! { gsc_state, 384,
     factor 0,
     next 32,
     mean 64,
@@ -890,7 +958,7 @@ layout! { gsc_state, 256,
     growths 152,
     backoffs 160,
     skip_f32 168,
-    reserved_u32 172,
+    skip 172,
     guard_mean 176,
     guard_variance 184,
     guard_count 192,
@@ -1013,10 +1081,10 @@ pub struct gsc_note {
     /// field of the policy or the state; with FORMAT the name of the format
     pub field: [c_char; 24],
     /// a sentence, such as "growth_interval is not among the entries: it is 1000, as in the policy"
-    pub message: [c_char; 208],
+    pub message: [c_char; 336],
 }
 
-layout! { gsc_note, 256,
+layout! { gsc_note, 384,
     kind 0,
     reserved 4,
     entry 8,
@@ -1085,14 +1153,17 @@ pub struct gsc_tensor {
     /// GSC_F32 ...
     pub dtype: gsc_dtype,
     /// 0
-    pub reserved: u32,
+    pub flags: u32,
+    /// 0
+    pub reserved: [u64; 2],
 }
 
-layout! { gsc_tensor, 24,
+layout! { gsc_tensor, 40,
     data 0,
     count 8,
     dtype 16,
-    reserved 20,
+    flags 20,
+    reserved 24,
 }
 
 impl Default for gsc_tensor {
@@ -1163,8 +1234,11 @@ extern "C" {
     /// The meaning of a status in a few words. Never NULL, never freed.
     pub fn gsc_status_string(status: gsc_status) -> *const c_char;
 
-    /// Version of the library that runs; GSC_VERSION is that of this header.
+    /// Version of the library that runs; GSC_VERSION is the version of this header.
     pub fn gsc_version() -> u32;
+
+    /// The same as text, such as "1.0.2". Never NULL, never freed.
+    pub fn gsc_version_string() -> *const c_char;
 
     /// Fills *out, which GSC_POLICY_INIT made, with a named set of rules: "recommended" for new
     /// work, "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch"
@@ -1190,20 +1264,13 @@ extern "C" {
     /// What preset `index` does and where its rules come from, in a sentence. NULL past the last.
     pub fn gsc_preset_summary(index: u32) -> *const c_char;
 
-    /// A context of `threads` threads, the calling one included. They are its own, sleep between
-    /// calls and are made anew in a forked process; with parallel_for they are those of the
-    /// caller's pool. Results have the same bits for any number of threads. Lists below 4 MiB stay
-    /// on the calling thread.
+    /// A context of threads. Its own threads sleep between calls and are made anew in a forked
+    /// process. Results have the same bits for any number of threads. Lists below 4 MiB stay on the
+    /// calling thread.
     ///
-    /// - `threads`: 1 to 1,024
-    /// - `parallel_for`: NULL: the context makes threads - 1 of its own
-    /// - `pool`: NULL: nothing to hand to parallel_for; without one it must be NULL
-    ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_MEMORY.
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_MEMORY.
     pub fn gsc_context_create_cpu(
-        threads: u32,
-        parallel_for: Option<gsc_parallel_for>,
-        pool: *mut c_void,
+        options: *const gsc_cpu_options,
         out: *mut *mut gsc_context,
         err: *mut gsc_error,
     ) -> gsc_status;
@@ -1214,12 +1281,10 @@ extern "C" {
     /// GSC_ERROR_UNAVAILABLE: gsc_info.cuda says why. A process that was forked after CUDA was used
     /// cannot use it; cudaDeviceReset ends the context, so destroy it before.
     ///
-    /// - `device`: CUDA ordinal
-    ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_DEVICE,
-    /// GSC_ERROR_MEMORY.
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE,
+    /// GSC_ERROR_DEVICE, GSC_ERROR_MEMORY.
     pub fn gsc_context_create_cuda(
-        device: i32,
+        options: *const gsc_cuda_options,
         out: *mut *mut gsc_context,
         err: *mut gsc_error,
     ) -> gsc_status;
@@ -1581,6 +1646,13 @@ extern "C" {
         capacity: u64,
         err: *mut gsc_error,
     ) -> gsc_status;
+
+    /// Name of a dtype, as NumPy and ml_dtypes spell it: "float32", "float8_e4m3fn", "cb16". NULL
+    /// for a number that is no dtype.
+    pub fn gsc_dtype_name(dtype: gsc_dtype) -> *const c_char;
+
+    /// Bits of one element; 0 for a number that is no dtype.
+    pub fn gsc_dtype_bits(dtype: gsc_dtype) -> u32;
 
     /// Bytes of one element; 0 for a number that is no dtype.
     pub fn gsc_dtype_size(dtype: gsc_dtype) -> u32;

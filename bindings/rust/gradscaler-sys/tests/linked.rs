@@ -51,7 +51,8 @@ fn a_list_is_unscaled_in_place() {
         data: data.as_mut_ptr().cast(),
         count: 2,
         dtype: GSC_F32,
-        reserved: 0,
+        flags: 0,
+        reserved: [0; 2],
     };
     let (mut factor, mut report) = (gsc_factor::default(), gsc_report::default());
     let none = ptr::null_mut();

@@ -133,7 +133,8 @@ pub(crate) fn raw(data: *mut std::ffi::c_void, count: usize, dtype: Dtype) -> sy
         data,
         count: count as u64,
         dtype: dtype.into(),
-        reserved: 0,
+        flags: 0,
+        reserved: [0; 2],
     }
 }
 

@@ -17,15 +17,21 @@ unsafe impl Sync for Context {}
 
 impl Context {
     pub(crate) fn cpu(threads: u32) -> Result<Self> {
+        let options = sys::gsc_cpu_options {
+            threads,
+            ..Default::default()
+        };
         // SAFETY: without a pool of the caller's; the output is a pointer.
-        Self::create(|out, err| unsafe {
-            sys::gsc_context_create_cpu(threads, None, ptr::null_mut(), out, err)
-        })
+        Self::create(|out, err| unsafe { sys::gsc_context_create_cpu(&options, out, err) })
     }
 
     pub(crate) fn cuda(device: i32) -> Result<Self> {
+        let options = sys::gsc_cuda_options {
+            device,
+            ..Default::default()
+        };
         // SAFETY: the output is a pointer.
-        Self::create(|out, err| unsafe { sys::gsc_context_create_cuda(device, out, err) })
+        Self::create(|out, err| unsafe { sys::gsc_context_create_cuda(&options, out, err) })
     }
 
     fn create(

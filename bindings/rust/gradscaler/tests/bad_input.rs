@@ -238,7 +238,7 @@ fn limits_that_cannot_clamp_and_sums_of_another_kind() {
 
 #[test]
 fn no_threads() {
-    refused(Threads::new(0), Status::VALUE, "threads");
+    refused(Threads::new(0), Status::VALUE, "options.threads");
 }
 
 #[test]

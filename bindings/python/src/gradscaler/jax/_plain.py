@@ -8,6 +8,7 @@ error is told as on a CUDA device: by the status of the report or state, with `o
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from collections.abc import Sequence
@@ -24,7 +25,9 @@ from .._scaler import Policy
 from .._structs import Arithmetic, Event, Growth, Guard, Limit, Quirk, Reset, Sample, Status, Test, Want
 from . import _bits as b
 
-STATE_WORDS, REPORT_WORDS, FACTOR_WORDS = 64, 48, 8
+STATE_WORDS, REPORT_WORDS, FACTOR_WORDS = (
+    ctypes.sizeof(kind) // 4 for kind in (_structs.State, _structs.Report, _structs.Factor)
+)
 _MOST = float(np.finfo(np.float32).max)
 _GUARD_MOST = 2.0**500
 
@@ -70,6 +73,24 @@ def _report(fields: dict[str, Any]) -> jax.Array:
         for k, part in enumerate(parts):
             words[i + k] = jnp.broadcast_to(jnp.asarray(part).astype(jnp.uint32), shape)
     return jnp.stack(words, axis=-1)
+
+
+_WORDS_BEFORE_0_9 = {_structs.State: 64, _structs.Report: 48}
+
+
+def current(kind: type, words: Any) -> Any:
+    """The words of a state or a report, or of a batch; those of 0.2 to 0.5 were fewer, and a state had no `skip`."""
+    count, before = ctypes.sizeof(kind) // 4, _WORDS_BEFORE_0_9[kind]
+    if not isinstance(words, jax.Array | np.ndarray) or words.dtype != np.uint32:
+        return words
+    if words.shape[-1:] != (before,) or count in words.shape:  # the axis of a batch may be the last
+        return words
+    parts = [words, jnp.zeros((*words.shape[:-1], count - before), jnp.uint32)]
+    if kind is _structs.State:
+        events, skip = (_offset(kind, name) for name in ("events", "skip"))
+        skips = words[..., events : events + 1] & np.uint32(Event.SKIPPED) != 0
+        parts = [words[..., :skip], skips.astype(jnp.uint32), words[..., skip + 1 :], parts[1]]
+    return jnp.concatenate(parts, axis=-1)
 
 
 def _pair(kind: type, words: jax.Array, name: str) -> b.Pair:
@@ -367,7 +388,7 @@ def _added(out: jax.Array, product: jax.Array) -> jax.Array:
 
 
 def _rows(leaves: Any, judged: Any, products: Any, want: int, factor: jax.Array) -> jax.Array:
-    """The report of each tensor; u32[n, 48]."""
+    """The report of each tensor; u32[n, 64]."""
     if not leaves:
         return jnp.zeros((0, REPORT_WORDS), jnp.uint32)
     # Where elements are bad is looked for only when some are: the step is skipped, so there is time.
@@ -490,7 +511,7 @@ def _judged(fields: dict[str, Any], policy: Policy | None) -> jax.Array:
 
 
 def merge(reports: jax.Array, *, policy: Policy | None = None, summands: bool = False) -> jax.Array:
-    """As gsc_report_merge: one report of u32[n, 48], in their order."""
+    """As gsc_report_merge: one report of u32[n, 64], in their order."""
     kind, count = _structs.Report, reports.shape[0]
     fields = _gathered(reports, count)
     absent = lax.reduce(_word(kind, reports, "absent"), b.u32(0), lax.bitwise_or, (0,))
@@ -742,6 +763,11 @@ class _Step:
         return scale
 
 
+def _skip(skips: jax.Array) -> dict[str, jax.Array]:
+    """The words by which a state says that the last update skipped the step."""
+    return {"skip_f32": as_bits(skips), "skip": skips.astype(jnp.uint32)}
+
+
 def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
     """As gsc_state_update."""
     kind, status = _structs.Report, _word(_structs.Report, report, "status")
@@ -773,7 +799,7 @@ def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
     told = {
         "events": jnp.where(refused, b.u32(Event.SKIPPED), step.events),
         "status": jnp.where(refused, b.u32(Status.ERROR_REPORT & 0xFFFFFFFF), b.u32(0)),
-        "skip_f32": as_bits(refused | (step.events & int(Event.SKIPPED) != 0)),
+        **_skip(refused | (step.events & int(Event.SKIPPED) != 0)),
     }
     moved = jnp.where(refused, state, moved)
     for name, word in told.items():
@@ -883,7 +909,7 @@ def joined(state: jax.Array, other: jax.Array) -> jax.Array:
     told = {
         "events": jnp.where(skips, events & ~np.uint32(clipped), events),
         "status": jnp.where(status != 0, status, _word(kind, other, "status")),
-        "skip_f32": as_bits(skips),
+        **_skip(skips),
     }
     for name, word in told.items():
         state = state.at[_offset(kind, name)].set(word)

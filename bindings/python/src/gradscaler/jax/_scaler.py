@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The scaler as a pytree: a state of 64 words that moves, and a policy that is compiled in."""
+"""The scaler as a pytree: a state of 96 words that moves, and a policy that is compiled in."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class _Tree:
 class Report:
     """What the gradients of one call were like: a pytree, whose properties are scalar arrays inside jit, too.
 
-    words: uint32[48], the bytes of the library's report; words_of_each: uint32[n, 48] with each=True; bins: uint32[34]
+    words: uint32[64], the bytes of the library's report; words_of_each: uint32[n, 64] with each=True; bins: uint32[34]
     with histogram=True; names: of the n leaves, as jax.tree_util.keystr writes their paths; want: what was asked,
     or None where only `words` can tell.
     """
@@ -146,6 +146,10 @@ class Report:
     bins: jax.Array | None = None
     names: tuple[str, ...] = ()
     want: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("words", "words_of_each"):
+            vars(self)[name] = _plain.current(_structs.Report, getattr(self, name))
 
     def _word(self, name: str) -> jax.Array:
         return _word_at(self.words, getattr(_structs.Report, name).offset // 4)
@@ -299,7 +303,7 @@ class Scaler:
     """A loss scale and the rules by which it moves, as a pytree that no call changes.
 
     Scaler("torch", growth_interval=100) follows a preset of gradscaler.presets() with fields replaced. Its only leaf is
-    `state`, uint32[64]: the bytes of the library's state. The policy is static: a program is compiled for it once, not
+    `state`, uint32[96]: the bytes of the library's state. The policy is static: a program is compiled for it once, not
     for another scale or count.
 
     scale(loss) inside the function that is differentiated; then
@@ -353,8 +357,11 @@ class Scaler:
         scaler = object.__new__(cls)
         _tell_flax()
         (state,), (preset, policy) = leaves, static
-        vars(scaler).update(preset=preset, _policy=policy, state=state)
+        vars(scaler).update(preset=preset, _policy=policy, state=_plain.current(_structs.State, state))
         return scaler
+
+    def __setstate__(self, attributes: Mapping[str, Any]) -> None:
+        vars(self).update(attributes, state=_plain.current(_structs.State, attributes["state"]))
 
     def _with(self, state: jax.Array) -> Scaler:
         return self.tree_unflatten((self.preset, self._policy), (state,))
@@ -782,6 +789,7 @@ def _tell_flax() -> None:
         new = copy.copy(target)
         for name in names:
             here, saved = getattr(target, name), state[name]
+            saved = _plain.current(_STRUCTS[name], saved) if name in _STRUCTS else saved
             if getattr(saved, "shape", ()) != getattr(here, "shape", ()):
                 raise ValueError(f"{name} has the shape {jnp.shape(saved)} in the checkpoint")
             vars(new)[name] = saved if saved is None else jnp.asarray(saved, getattr(here, "dtype", None))
@@ -803,6 +811,7 @@ def _warn_of_other_rules(policy: Policy, saved: Policy) -> None:
 
 
 _saved_by_flax |= {Scaler: ("state",), Report: ("words", "words_of_each", "bins")}
+_STRUCTS = {"state": _structs.State, "words": _structs.Report, "words_of_each": _structs.Report}
 
 
 _AT_LEAST_FLOAT32 = "at least float32"

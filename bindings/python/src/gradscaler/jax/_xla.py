@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The library's calls as operations of JAX: custom calls of XLA, which the compiled module handles.
 
-Structs are arrays of uint32: a state has 64 words, of which the first 8 are its factor, a report 48, a histogram 34.
+Structs are arrays of uint32: a state has 96 words, of which the first 8 are its factor, a report 64, a histogram 34.
 They are arguments of the compiled program, so nothing is compiled anew when the scale or a count changes; policies,
 wants and limits are a part of it. None of these operations can be differentiated: apply them after jax.grad. Under vmap
 they run one after another.
@@ -124,7 +124,7 @@ def tensors(
     """One pass of `operation` ("check", "unscale", "scale", "accumulate") over all leaves, as in gradscaler.Scaler.
 
     `leaves` are float or complex arrays; `factor` is uint32[8], a state whose factor is meant, or None for 1, or for
-    that of `state`. With `state`, uint32[64], its update by this report, under `policy`, is a part of the call.
+    that of `state`. With `state`, uint32[96], its update by this report, under `policy`, is a part of the call.
     `dtypes`, one or one for each leaf, are those of what "unscale" and "scale" give. `out` are the sums that
     "accumulate" adds to, and it gives. `max_norm` clips what "unscale" gives by the norm of all leaves, which takes two
     passes; the report is of the gradients before that, as "check" makes it.
@@ -235,7 +235,7 @@ def _checked(
 def _workspace(leaves: Sequence[jax.Array]) -> int:
     """Bytes for any device of this process, whose contexts are made now rather than in a graph that is captured."""
     of = {kind: getattr(c, f"GSC_{name}") for kind, name in _DTYPES.items()}
-    packed = b"".join(struct.pack("QQII", 256, leaf.size, of[leaf.dtype.name], 0) for leaf in leaves)
+    packed = b"".join(struct.pack("QQII16x", 256, leaf.size, of[leaf.dtype.name], 0) for leaf in leaves)
     return max(c.xla_workspace(device.local_hardware_id, packed) for device in jax.local_devices(backend="cuda"))
 
 
@@ -255,7 +255,7 @@ _DTYPES = {
 
 
 def merge(platform: str, reports: jax.Array, *, policy: Policy | None = None, summands: bool = False) -> jax.Array:
-    """One report of uint32[n, 48], in the order of their rows; `summands` as in Report.merge."""
+    """One report of uint32[n, 64], in the order of their rows; `summands` as in Report.merge."""
     reports = _words("reports", reports, (reports.shape[0] if reports.ndim == 2 else None, REPORT))
     kind = c.GSC_MERGE_SUMMANDS if summands else c.GSC_MERGE_PARTS
     return _call(platform, _MERGE, [reports], [_struct(REPORT)], {}, policy, {"kind": np.int64(kind)})[0]

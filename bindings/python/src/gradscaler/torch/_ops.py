@@ -149,7 +149,7 @@ class TensorScaler:
             return loss.detach(), norm
 
     Tracing a call of torch.autograd.grad or of backward() needs torch._dynamo.config.trace_autograd_ops = True.
-    All that changes is in tensors: `state` (uint8, 256 bytes), `report_tensor` (uint8, 192 bytes), `loss_scale`
+    All that changes is in tensors: `state` (uint8, 384 bytes), `report_tensor` (uint8, 256 bytes), `loss_scale`
     (float32, no dimensions) and `pending` (bool, no dimensions; whether there is a report that update has not seen).
     So one compilation serves all steps, and its results have the bits of GradScaler's.
     `gradients` are plain tensors on `device`, the scaler's, in any dtype but float16. On a CUDA device a step only
@@ -168,6 +168,14 @@ class TensorScaler:
         self.report_tensor = torch.zeros(SIZE, dtype=torch.uint8, device=device)
         self.pending = torch.zeros((), dtype=torch.bool, device=device)
         self.loss_scale = self.state.view(torch.float32)[_SCALE].clone()
+
+    def __setstate__(self, attributes: dict[str, Any]) -> None:
+        vars(self).update(attributes)
+        if self.state.numel() == 256:  # of 0.2 to 0.5, whose report was also shorter
+            state = State.from_bytes(data(self.state))
+            self.state = torch.frombuffer(state, dtype=torch.uint8).to(self.state.device, copy=True)
+            report = self.report_tensor
+            self.report_tensor = torch.cat([report, report.new_zeros(SIZE - report.numel())])
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss`, of any shape, times the scale; it can be differentiated."""

@@ -61,7 +61,7 @@ def on(device: torch.device, size: int = 0, held: Any = None, options: Any = Non
             return None
         threads = torch.get_num_threads()
         if threads != _threads[0]:
-            _threads = threads, c.gsc_context_create_cpu(threads) if threads > 1 else None
+            _threads = threads, c.gsc_context_create_cpu({"threads": threads}) if threads > 1 else None
         return _threads[1]
     context, at, workspace = _cuda.device(number).context, stream(number), None
     if held is not None:

@@ -61,7 +61,7 @@ def groups(mesh: Any) -> Sequence[Any]:
 
 
 def gathered(report: torch.Tensor, group: Any) -> torch.Tensor | None:
-    """The reports, of 192 bytes, of all ranks of a group in their order; None if there is one rank only."""
+    """The reports, as bytes, of all ranks of a group in their order; None if there is one rank only."""
     size = dist.get_world_size(group)
     if size == 1:
         return None

@@ -955,7 +955,7 @@ class GradScaler(Base):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._policy = base.policy_of(state["_policy"])
-        self._saved = state["_saved"] and State.from_buffer_copy(state["_saved"])
+        self._saved = state["_saved"] and State.from_bytes(state["_saved"])
         self._names = Names()
         self._forget()
 
