@@ -17,8 +17,8 @@
  *     while (!(state.events & GSC_EVENT_STOPPED)) {
  *         ... gradients of loss * state.factor.scale ...
  *         gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, NULL);
- *         if (!report.overflow) ... optimizer step ...
  *         gsc_state_update(NULL, &policy, &state, &report, &state, NULL);
+ *         if (!state.skip) ... optimizer step ...
  *     }
  *
  * Rules for every function:
@@ -630,10 +630,9 @@ GSC_API gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy,
 
 /*
  * One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
- * report on all of its gradients. *out may be *state. What happened is in out->events; a caller
- * that steps after this call does so unless GSC_EVENT_SKIPPED is there, and must where the policy
- * guards, as only the update knows outliers: report.overflow is about overflow alone. To know
- * before, update a copy of the state. A report that lacks what the policy judges by is refused;
+ * report on all of its gradients. *out may be *state. Then ask out->skip: if it is 1, leave the
+ * parameters alone. Only the update knows outliers: report.overflow is about overflow alone.
+ * out->events says what happened. A report that lacks what the policy judges by is refused;
  * options.policy measures it. A predictive policy takes a report with amax 0 and no overflow as no
  * sample: the scale stays.
  */
@@ -696,8 +695,8 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
  *     gsc_report_stamp(NULL, &report, &policy, &state, rank, &report, NULL);
  *     MPI_Allgather(&report, sizeof report, MPI_BYTE, all, sizeof report, MPI_BYTE, comm);
  *     if (gsc_report_merge(NULL, all, ranks, GSC_MERGE_PARTS, &policy, &report, &err) != GSC_OK) ... all stop: err.message ...
- *     if (!report.overflow) ... optimizer step ...
  *     if (gsc_state_update(NULL, &policy, &state, &report, &state, &err) != GSC_OK) ... all stop: the call of one failed ...
+ *     if (!state.skip) ... optimizer step ...
  *
  * A rank that loaded another checkpoint, missed a step or has other rules is found by the merge,
  * before anybody steps. After a merge that was refused nobody updates: the report is still that of

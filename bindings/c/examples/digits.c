@@ -38,9 +38,9 @@ static void step(network *net, const gsc_policy *policy, gsc_state *state, const
     /* All gradients in one call: check, divide by the scale, convert to float32. */
     options.policy = policy;
     must(gsc_unscale(NULL, &state->factor, stored, wide, TENSORS, &options, &report, NULL));
-    if (!report.overflow)
-        adam(net, 0, TENSORS * LARGEST);
     must(gsc_state_update(NULL, policy, state, &report, state, NULL));
+    if (!state->skip)
+        adam(net, 0, TENSORS * LARGEST);
 }
 
 static double train(const char *name, uint32_t dtype, const gsc_policy *policy, const digit *digits)

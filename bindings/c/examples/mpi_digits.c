@@ -39,13 +39,15 @@ static void gather(ranks *r, const gsc_policy *policy, const gsc_state *state)
                    &r->request);
 }
 
-/* What became of all parts: the same on all ranks. Ranks that differ end the program, by name. */
-static gsc_report agree(ranks *r, const gsc_policy *policy, uint32_t kind)
+/* Merges the reports and updates, alike on all ranks. Ranks that differ end the program, by name.
+ */
+static gsc_report agree(ranks *r, const gsc_policy *policy, gsc_state *state, uint32_t kind)
 {
     gsc_report report;
     gsc_error err;
     MPI_Wait(&r->request, MPI_STATUS_IGNORE);
-    if (gsc_report_merge(NULL, r->all, PARTS, kind, policy, &report, &err) != GSC_OK) {
+    if (gsc_report_merge(NULL, r->all, PARTS, kind, policy, &report, &err) != GSC_OK ||
+        gsc_state_update(NULL, policy, state, &report, state, &err) != GSC_OK) {
         fprintf(stderr, "rank %d stops: %s\n", r->rank, err.message);
         exit(1);
     }
@@ -97,8 +99,8 @@ static void part_gradients(network *net, const gsc_state *state, const digit *ba
 }
 
 /* Data parallel: while the reports are on their way, so are the gradients. */
-static gsc_report step_copies(network *net, ranks *r, const gsc_policy *policy,
-                              const gsc_state *state, const digit *batch)
+static gsc_report step_copies(network *net, ranks *r, const gsc_policy *policy, gsc_state *state,
+                              const digit *batch)
 {
     static float own[PARTS][ALL], all[PARTS][ALL];
     for (int i = 0; i < r->own; i++) {
@@ -115,15 +117,15 @@ static gsc_report step_copies(network *net, ranks *r, const gsc_policy *policy,
     for (int part = 0; part < PARTS; part++)
         for (int i = 0; i < ALL; i++)
             sum[i] += all[part][i];
-    const gsc_report report = agree(r, policy, GSC_MERGE_SUMMANDS);
-    if (!report.overflow)
+    const gsc_report report = agree(r, policy, state, GSC_MERGE_SUMMANDS);
+    if (!state->skip)
         adam(net, 0, ALL);
     return report;
 }
 
 /* Sharded: a rank adds, unscales and clips its shards alone, by a norm that is that of all. */
-static gsc_report step_shards(network *net, ranks *r, const gsc_policy *policy,
-                              const gsc_state *state, const digit *batch)
+static gsc_report step_shards(network *net, ranks *r, const gsc_policy *policy, gsc_state *state,
+                              const digit *batch)
 {
     static uint16_t mine[PARTS][PARTS][SHARD], sent[PARTS * PARTS * SHARD]; /* [shard][part] */
     static float wide[SHARD];
@@ -155,8 +157,8 @@ static gsc_report step_shards(network *net, ranks *r, const gsc_policy *policy,
         unscale(policy, &state->factor, list, list, n, GSC_WANT_NORM, &r->reports[i]);
     }
     gather(r, policy, state);
-    const gsc_report report = agree(r, policy, GSC_MERGE_PARTS);
-    if (report.overflow)
+    const gsc_report report = agree(r, policy, state, GSC_MERGE_PARTS);
+    if (state->skip)
         return report;
     must(gsc_factor_clip(NULL, NULL, &report, MAX_NORM, &clip, NULL));
     const size_t own = (size_t)r->own * SHARD, first = (size_t)r->rank * own;
@@ -218,13 +220,8 @@ int main(int argc, char **argv)
         next_batch(&net, digits, batch);
         const gsc_report report = sharded ? step_shards(&net, &r, &policy, &state, batch)
                                           : step_copies(&net, &r, &policy, &state, batch);
-        gsc_error err;
         if (report.overflow && r.rank == 0)
             tell(&r, i, sharded);
-        if (gsc_state_update(NULL, &policy, &state, &report, &state, &err) != GSC_OK) {
-            fprintf(stderr, "rank %d stops: %s\n", r.rank, err.message);
-            exit(1);
-        }
     }
 
     const uint64_t of_weights = digest(net.master, sizeof net.master);

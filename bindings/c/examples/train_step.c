@@ -29,9 +29,9 @@ int main(void)
         gradient = 2e-9f * (w - 3); /* of the loss 1e-9 (w - 3)^2 */
         gsc_scale(NULL, &state.factor, &full, &stored, 1, NULL, NULL, NULL);
         gsc_unscale(NULL, &state.factor, &stored, &full, 1, &options, &report, NULL);
-        if (!report.overflow)
-            w -= 1e8f * gradient;
         gsc_state_update(NULL, &policy, &state, &report, &state, NULL);
+        if (!state.skip)
+            w -= 1e8f * gradient;
     }
     printf("w = %.3f, 3 is right; scale %g, %lld steps skipped\n", (double)w, state.factor.scale,
            (long long)state.skipped);

@@ -227,8 +227,8 @@ defmodule Digits do
   # The whole of loss scaling: unscale, skip or step, update.
   defp optimize(gradients, run) do
     {gradients, report} = GradScaler.unscale(gradients, run.scaler)
-    run = if GradScaler.overflow?(report), do: run, else: apply_gradients(run, gradients)
-    %{run | scaler: GradScaler.update(run.scaler, report)}
+    run = %{run | scaler: GradScaler.update(run.scaler, report)}
+    if GradScaler.skip?(run.scaler), do: run, else: apply_gradients(run, gradients)
   end
 
   defp apply_gradients(run, gradients) do

@@ -54,7 +54,7 @@
       updated = GradScaler.update(scaler, report)
 
       weights =
-        if GradScaler.overflow?(report),
+        if GradScaler.skip?(updated),
           do: weights,
           else:
             answers

@@ -9,8 +9,8 @@ step = fn _step, {w, scaler} ->
   gradient = {:f32, <<2.0e-9 * (w - 3)::little-float-32>>}
   stored = gradient |> GradScaler.scale_loss(scaler) |> GradScaler.cast_params(:f16)
   {{:f32, <<gradient::little-float-32>>}, report} = GradScaler.unscale(stored, scaler)
-  w = if GradScaler.overflow?(report), do: w, else: w - 1.0e8 * gradient
-  {w, GradScaler.update(scaler, report)}
+  scaler = GradScaler.update(scaler, report)
+  {if(GradScaler.skip?(scaler), do: w, else: w - 1.0e8 * gradient), scaler}
 end
 
 {w, scaler} = Enum.reduce(1..100, {0.0, GradScaler.new("recommended")}, step)

@@ -174,7 +174,7 @@ def scaled_step(scaler, optimizer, grads, unscaled, run):
     report = scaler.unscale(grads, out=unscaled)
     run.events.append(scaler.update(report))
     run.overflowed.update(report.bad.keys())
-    if not report.overflow:
+    if not scaler.skip:
         optimizer.step(unscaled)
 
 

@@ -41,9 +41,9 @@ def train(name, dtype, scaler, images, labels):
 
             # All gradients in one call: check, divide by the scale, convert to float32.
             report = scaler.unscale(gradients, dtype=np.float32)
-            if not report.overflow:
-                adam.step(report.grads)
             scaler.update(report)
+            if not scaler.skip:
+                adam.step(report.grads)
     logits = forward([p.astype(dtype) for p in master], images[TRAINING_SET:].astype(dtype))[-1]
     accuracy = np.mean(logits.argmax(axis=1) == labels[TRAINING_SET:])
     print(f"{name:<16} {accuracy:>8.1%} {scaler.skipped:>9} {scaler.growths:>9} {scaler.loss_scale:>13.0f}")

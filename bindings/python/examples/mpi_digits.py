@@ -43,11 +43,11 @@ def step(comm, scaler, adam, images, labels, batch):
     of_all = [Report.from_bytes(of_all[i : i + SIZE]) for i in range(0, len(of_all), SIZE)]
     report = Report.merge(of_all, summands=True, names=NAMES)  # raises on all ranks where one has another state
 
-    if not report.overflow:
+    scaler.update(report)  # raises on all ranks if the call of one failed, and names it
+    if not scaler.skip:
         adam.step([sum(gradients[1:], gradients[0]) for gradients in zip(*parts, strict=True)])
     elif comm.rank == 0:
         print("skipped:", report, file=sys.stderr)
-    scaler.update(report)  # raises on all ranks where the call of one failed, and names it
 
 
 def main():

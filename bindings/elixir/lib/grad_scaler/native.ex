@@ -203,10 +203,9 @@ defmodule GradScaler.Native do
 
   @doc """
   One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
-  report on all of its gradients. the result may be *state. What happened is in out->events; a
-  caller that steps after this call does so unless `:skipped` is there, and must where the policy
-  guards, as only the update knows outliers: report.overflow is about overflow alone. To know
-  before, update a copy of the state. A report that lacks what the policy judges by is refused;
+  report on all of its gradients. the result may be *state. Then ask out->skip: if it is 1, leave
+  the parameters alone. Only the update knows outliers: report.overflow is about overflow alone.
+  out->events says what happened. A report that lacks what the policy judges by is refused;
   options.policy measures it. A predictive policy takes a report with amax 0 and no overflow as no
   sample: the scale stays.
   """

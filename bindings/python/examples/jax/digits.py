@@ -55,10 +55,11 @@ def train_epoch(dtype, carry, batches):
 
         # All gradients in one call: check, divide by the scale, convert to float32.
         grads, report = scaler.unscale(grads, dtype=jnp.float32)
+        scaler = scaler.update(report)
         updates, new_state = optimizer.update(grads, state)
         new = optax.apply_updates(params, updates), new_state
-        params, state = select_tree(report.overflow, (params, state), new)
-        return (scaler.update(report), params, state), report.overflow
+        params, state = select_tree(scaler.skip, (params, state), new)
+        return (scaler, params, state), scaler.skip
 
     return jax.lax.scan(step, carry, batches)[0]
 

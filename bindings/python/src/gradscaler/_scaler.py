@@ -824,6 +824,11 @@ class Scaler:
         return _event(self.state.events)
 
     @property
+    def skip(self) -> bool:
+        """The last update says to leave the parameters alone: an overflow, or a norm that the guard refuses."""
+        return bool(self.state.skip)
+
+    @property
     def skipped(self) -> int:
         """Steps with an overflow since the start; `outliers_skipped` are not among them."""
         return self.state.skipped

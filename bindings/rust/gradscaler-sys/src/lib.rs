@@ -17,8 +17,8 @@
 //! while (!(state.events & GSC_EVENT_STOPPED)) {
 //!     ... gradients of loss * state.factor.scale ...
 //!     gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, NULL);
-//!     if (!report.overflow) ... optimizer step ...
 //!     gsc_state_update(NULL, &policy, &state, &report, &state, NULL);
+//!     if (!state.skip) ... optimizer step ...
 //! }
 //! ```
 //!
@@ -1451,12 +1451,11 @@ extern "C" {
     ) -> gsc_status;
 
     /// One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
-    /// report on all of its gradients. *out may be *state. What happened is in out->events; a
-    /// caller that steps after this call does so unless GSC_EVENT_SKIPPED is there, and must where
-    /// the policy guards, as only the update knows outliers: report.overflow is about overflow
-    /// alone. To know before, update a copy of the state. A report that lacks what the policy
-    /// judges by is refused; options.policy measures it. A predictive policy takes a report with
-    /// amax 0 and no overflow as no sample: the scale stays.
+    /// report on all of its gradients. *out may be *state. Then ask out->skip: if it is 1, leave
+    /// the parameters alone. Only the update knows outliers: report.overflow is about overflow
+    /// alone. out->events says what happened. A report that lacks what the policy judges by is
+    /// refused; options.policy measures it. A predictive policy takes a report with amax 0 and no
+    /// overflow as no sample: the scale stays.
     ///
     /// - `on`: NULL: this thread, host memory
     ///

@@ -51,10 +51,10 @@ fn train<T: Element + Default>(name: &str, mut scaler: Scaler, digits: &Digits) 
             let tensors: Vec<Tensor> = scaled.iter().map(|g| Tensor::new(g)).collect();
             let mut out: Vec<TensorMut> = gradients.iter_mut().map(|g| TensorMut::new(g)).collect();
             let report = scaler.unscale_into(&tensors, &mut out, Want::NONE)?;
-            if !report.overflow() {
+            scaler.update(&report)?;
+            if !scaler.state().skip() {
                 adam.step(&mut master, &gradients);
             }
-            scaler.update(&report)?;
         }
     }
     let parameters: Vec<Vec<T>> = master.iter().map(|p| cast(p)).collect::<Result<_>>()?;

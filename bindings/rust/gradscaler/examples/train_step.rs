@@ -15,10 +15,10 @@ fn main() -> Result<()> {
         scaler.scale_into(&[Tensor::new(&gradient)], scaled, Want::NONE)?;
         let unscaled = &mut [TensorMut::new(&mut gradient)];
         let report = scaler.unscale_into(&[Tensor::new(&stored)], unscaled, Want::NONE)?;
-        if !report.overflow() {
+        scaler.update(&report)?;
+        if !scaler.state().skip() {
             w -= 1e8 * gradient[0];
         }
-        scaler.update(&report)?;
     }
     let (scale, skipped) = (scaler.loss_scale(), scaler.state().skipped());
     println!("w = {w:.3}, 3 is right; scale {scale}, {skipped} steps skipped");

@@ -19,12 +19,12 @@
 //! let tensors: Vec<Tensor> = half_grads.iter().map(|grad| Tensor::new(grad)).collect();
 //! let mut out: Vec<TensorMut> = grads.iter_mut().map(|grad| TensorMut::new(grad)).collect();
 //! let report = scaler.unscale_into(&tensors, &mut out, Want::NORM)?;
-//! if report.overflow() {
+//! scaler.update(&report)?;
+//! if scaler.state().skip() {
 //!     eprintln!("skipped because of {:?}", report.first_overflow());
 //! } else {
 //!     println!("norm {:?}", report.norm()); // the optimizer's step, with `grads`
 //! }
-//! scaler.update(&report)?;
 //! # Ok::<(), gradscaler::Error>(())
 //! ```
 //!
