@@ -21,8 +21,6 @@ const FLAGS: &[&str] = &[
     "-fdata-sections",
     "-DGSC_STATIC",
     "-D_POSIX_C_SOURCE=200809L",
-    "-Iinclude",
-    "-Icore",
 ];
 
 /// A tight loop that crosses a cache line can run several times slower; not every compiler can help.
@@ -30,8 +28,8 @@ const FLAGS_WHERE_ACCEPTED: &[&str] = &["-falign-functions=64", "-falign-loops=6
 
 fn main() {
     println!("cargo:rerun-if-env-changed=GRADSCALER_LIB_DIR");
-    for path in ["build.rs", "core", "include"] {
-        println!("cargo:rerun-if-changed={path}");
+    for path in ["build.rs".into(), folder("core"), folder("include")] {
+        println!("cargo:rerun-if-changed={}", path.display());
     }
     if env::var_os("DOCS_RS").is_some() {
         return; // documentation needs no library
@@ -42,6 +40,16 @@ fn main() {
         link_system();
     } else {
         build_core(&PathBuf::from(variable("OUT_DIR")));
+    }
+}
+
+/// The folder of this name in the package; in a clone, which has it once for all languages, the repository's.
+fn folder(name: &str) -> PathBuf {
+    let packed = PathBuf::from(name);
+    if packed.is_dir() {
+        packed
+    } else {
+        Path::new("../../..").join(name)
     }
 }
 
@@ -204,11 +212,12 @@ fn build_core(out: &Path) {
     let own = setting("CFLAGS").unwrap_or_default();
     let flags: Vec<&str> = FLAGS.iter().chain(accepted).copied().collect();
 
-    let sources = sources(Path::new("core"));
+    let (core, include) = (folder("core"), folder("include"));
     assert!(
-        !sources.is_empty(),
-        "there are no C sources in core/: a link that was not followed?"
+        core.is_dir(),
+        "this is neither a clone of the repository nor a package that ci/package made: it has no core/"
     );
+    let sources = sources(&core);
     let numbers = 0..sources.len();
     let objects: Vec<PathBuf> = numbers.map(|i| out.join(format!("{i}.o"))).collect();
     let jobs = env::var("NUM_JOBS").unwrap_or_default();
@@ -216,7 +225,8 @@ fn build_core(out: &Path) {
     for (sources, objects) in sources.chunks(jobs).zip(objects.chunks(jobs)) {
         let compile = |(source, object)| {
             let mut compile = command(&compiler);
-            compile.args(&flags).args(own.split_whitespace());
+            compile.args(&flags).arg("-I").arg(&include);
+            compile.arg("-I").arg(&core).args(own.split_whitespace());
             spawn(compile.arg("-c").arg(source).arg("-o").arg(object))
         };
         let running: Vec<Child> = sources.iter().zip(objects).map(compile).collect();
@@ -225,7 +235,7 @@ fn build_core(out: &Path) {
     archive(&objects, &out.join("libgradscaler.a"));
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=static=gradscaler");
-    let include = fs::canonicalize("include").expect("include/ is here");
+    let include = fs::canonicalize(include).expect("include/ is beside core/");
     println!("cargo:include={}", include.display());
     link_dependencies();
 }
