@@ -52,6 +52,7 @@ generate() { # the generated files match the manifest and the CUDA kernels
 
 format() { # layout is decided by the formatters; and ci/test itself
   check runner tests/ci/runner_test.py
+  check links bash -c '! git ls-files --stage | grep ^120000' # Windows checks them out as text
   local sources
   sources=$(git ls-files '*.c' '*.h' '*.cpp' '*.cu' ':!tests/abi/released/*/gradscaler.h' | grep -vxF -e include/gradscaler.h \
     -e core/layout.h -e bindings/elixir/c_src/gradscaler_nif.c)

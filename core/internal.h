@@ -16,7 +16,7 @@
 #define GSC_NOINLINE
 #endif
 
-/* "0.9.0", for sentences. */
+/* "0.9.0", for sentences. Rust's build.rs searches libraries for "this version (0.9.0)". */
 #define GSC_STRING_OF(x) #x
 #define GSC_STRING(x)    GSC_STRING_OF(x)
 #define GSC_VERSION_STRING                                                                         \

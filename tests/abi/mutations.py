@@ -46,7 +46,7 @@ def copy(scratch, name):
     for file in filter(None, files):
         if (ROOT / file).exists():
             (tree / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / file, tree / file, follow_symlinks=False)
+            shutil.copy2(ROOT / file, tree / file)
     return tree
 
 

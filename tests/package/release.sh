@@ -11,6 +11,11 @@ die() { printf '%s\n' "$@" >&2; exit 1; }
 sed -i "0,/^## .*/s//## $version (2000-01-01)/" CHANGELOG.md
 rm -rf "$released"
 ci/generate --release >/dev/null
+sed -i 's/^description = .*/&\nrepository = "-"\ndocumentation = "-"/' bindings/rust/{gradscaler*,companions/gradscaler*}/Cargo.toml
+sed -i 's/^description = .*/&\nmaintainers = [{ name = "-" }]\nurls = { Repository = "-" }/' bindings/python/pyproject.toml
+sed -i 's/links: %{}/links: %{"-" => "-"}/; s/^      package: /      source_url: "-",\n&/' bindings/elixir/mix.exs
+sed -i 's/^    license = .*/&\n    url = homepage = "-"/' packaging/conanfile.py
+sed -i 's/^  "license": .*/&\n  "homepage": "-",\n  "maintainers": "-",/' packaging/vcpkg/vcpkg.json
 commit right
 said=$(ci/release --quick) || die "$said" "refused, though nothing is wrong"
 [[ $said != *FAIL* && $said == *"git tag"* ]] || die "$said" "no word of what to do then"
@@ -18,9 +23,12 @@ said=$(ci/release --quick) || die "$said" "refused, though nothing is wrong"
 git tag "v$version"
 sed -i 's/ (2000-01-01)//' CHANGELOG.md
 sed -i 's/^version = .*/version = "0.0.1"/' bindings/python/pyproject.toml
+sed -i '/^repository/d' bindings/rust/companions/gradscaler-half/Cargo.toml
+sed -i 's/links: .*"}/links: %{}/' bindings/elixir/mix.exs
 echo '/* more */' >>"$released/gradscaler.h"
 commit wrong
 touch notes
 said=$(ci/release --quick 2>&1) && die "$said" "not refused"
-[ "$(grep -c '^FAIL' <<<"$said")" = 5 ] && ! grep -q -e '^ok' -e 'git tag' <<<"$said" || die "$said" "not all was found"
+[ "$(grep -c '^FAIL' <<<"$said")" = 6 ] && ! grep -q -e '^ok' -e 'git tag' <<<"$said" || die "$said" "not all was found"
+[[ $said == *'Cargo.toml: repository'$'\n'*'mix.exs: links'$'\n'* ]] || die "$said" "not all missing fields are listed"
 sed -n 's/^FAIL /ok    refused:/p' <<<"$said"

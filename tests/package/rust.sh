@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The crates, used by a program that has nothing but them, no network and no registry: rust.sh PACKAGES SCRATCH
-# With the newest and the oldest Rust, each compiling the core; then with an installed library.
+# With the newest and the oldest Rust, each compiling the core; then with an installed library, by both settings.
 packages=$(realpath "$1") scratch=$(realpath "$2")
 source "$(dirname "$0")/../../ci/setup.sh"
 export CARGO_HOME=$scratch/cargo CARGO_NET_OFFLINE=true
@@ -56,3 +56,5 @@ export PKG_CONFIG_PATH LD_LIBRARY_PATH=${PKG_CONFIG_PATH%/pkgconfig}
 row 'feature "system"'
 CC=false user '"system"' cargo
 ldd target$count/release/user | grep -q "$LD_LIBRARY_PATH/libgradscaler.so" || die 'it is not linked with the installed library'
+row GRADSCALER_LIB_DIR
+CC=false GRADSCALER_LIB_DIR=$LD_LIBRARY_PATH user '' cargo

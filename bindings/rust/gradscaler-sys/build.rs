@@ -4,9 +4,7 @@
 //! the crates `cc` and `pkg-config`, so that it builds where there is no registry.
 
 use std::env;
-use std::ffi::CString;
 use std::fs;
-use std::os::raw::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -21,8 +19,6 @@ const FLAGS: &[&str] = &[
     "-fdata-sections",
     "-DGSC_STATIC",
     "-D_POSIX_C_SOURCE=200809L",
-    "-Iinclude",
-    "-Icore",
 ];
 
 /// A tight loop that crosses a cache line can run several times slower; not every compiler can help.
@@ -30,18 +26,30 @@ const FLAGS_WHERE_ACCEPTED: &[&str] = &["-falign-functions=64", "-falign-loops=6
 
 fn main() {
     println!("cargo:rerun-if-env-changed=GRADSCALER_LIB_DIR");
-    for path in ["build.rs", "core", "include"] {
-        println!("cargo:rerun-if-changed={path}");
+    for path in ["build.rs".into(), folder("core"), folder("include")] {
+        println!("cargo:rerun-if-changed={}", path.display());
     }
     if env::var_os("DOCS_RS").is_some() {
         return; // documentation needs no library
     }
     if let Some(directory) = env::var_os("GRADSCALER_LIB_DIR") {
-        link_installed(Path::new(&directory), "GRADSCALER_LIB_DIR");
+        let library = link_installed(Path::new(&directory), "GRADSCALER_LIB_DIR");
+        println!("cargo:rerun-if-changed={}", library.display());
+        check_version(&library);
     } else if env::var_os("CARGO_FEATURE_SYSTEM").is_some() {
         link_system();
     } else {
         build_core(&PathBuf::from(variable("OUT_DIR")));
+    }
+}
+
+/// The folder of this name in the package; in a clone, which has it once for all languages, the repository's.
+fn folder(name: &str) -> PathBuf {
+    let packed = PathBuf::from(name);
+    if packed.is_dir() {
+        packed
+    } else {
+        Path::new("../../..").join(name)
     }
 }
 
@@ -98,11 +106,10 @@ fn link_system() {
         println!("cargo:rerun-if-env-changed={name}");
     }
     let version = pkg_config("--modversion");
-    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
-    let mut number = || numbers.next().unwrap_or(0);
     require(
-        [number(), number(), number()],
+        &version,
         "the gradscaler of pkg-config",
+        "the feature `system`",
     );
     println!("cargo:include={}", pkg_config("--variable=includedir"));
     let directory = pkg_config("--variable=libdir");
@@ -127,66 +134,52 @@ fn pkg_config(question: &str) -> String {
     );
 }
 
-fn link_installed(directory: &Path, origin: &str) {
-    let shared = ["libgradscaler.so", "libgradscaler.dylib"].map(|name| directory.join(name));
-    let kind = if let Some(library) = shared.iter().find(|library| library.exists()) {
-        check_version(library);
-        "dylib"
-    } else if directory.join("libgradscaler.a").exists() {
-        "static"
-    } else {
+/// Links the library of a folder; returns its file.
+fn link_installed(directory: &Path, origin: &str) -> PathBuf {
+    let kinds = [("so", "dylib"), ("dylib", "dylib"), ("a", "static")];
+    let files = kinds.map(|(end, kind)| (directory.join(format!("libgradscaler.{end}")), kind));
+    let found = files.into_iter().find(|(file, _)| file.exists());
+    let (library, kind) = found.unwrap_or_else(|| {
         panic!(
             "{origin} is {}, which has no libgradscaler",
             directory.display()
-        );
-    };
+        )
+    });
     println!("cargo:rustc-link-search=native={}", directory.display());
     println!("cargo:rustc-link-lib={kind}=gradscaler");
     link_dependencies();
+    library
 }
 
-extern "C" {
-    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
-    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-}
-
-/// The version of a shared library, which can be asked where it can be loaded.
+/// Reads the version from the text of an error message, which every library since 0.2 contains. The file is
+/// not loaded: it can be for another machine, and loading runs its code.
 fn check_version(library: &Path) {
-    let text = |text: &str| CString::new(text).expect("a path or name without NUL");
-    if is_cross() {
-        return;
-    }
-    let version = text("gsc_version");
-    // SAFETY: the library is what the user wants to link; the function has this type since 0.1.
-    let found = unsafe {
-        let opened = dlopen(text(&library.to_string_lossy()).as_ptr(), 2); // RTLD_NOW
-        if opened.is_null() {
-            println!(
-                "cargo:warning={} cannot be loaded, its version is not checked",
-                library.display()
-            );
-            return;
-        }
-        let symbol = dlsym(opened, version.as_ptr());
-        assert!(!symbol.is_null(), "{} is no gradscaler", library.display());
-        std::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(symbol)()
-    };
-    let found = [found >> 16, found >> 8 & 0xff, found & 0xff];
-    require(found, &library.display().to_string());
+    let bytes = fs::read(library).unwrap_or_else(|error| panic!("{}: {error}", library.display()));
+    let text = String::from_utf8_lossy(&bytes);
+    let found = text.split("this version (").nth(1);
+    let found = found.and_then(|text| text.split(')').next());
+    let found = found.unwrap_or_else(|| {
+        panic!(
+            "{} contains no version, so it is older than 0.2 or not gradscaler; without \
+             GRADSCALER_LIB_DIR the crate compiles the library",
+            library.display()
+        )
+    });
+    require(found, &library.display().to_string(), "GRADSCALER_LIB_DIR");
 }
 
-/// A library that is older than the declarations lacks some of them, and one of another major
-/// version has others.
-fn require(found: [u32; 3], library: &str) {
-    let number = |name: &str| variable(name).parse::<u32>().expect("cargo gives numbers");
-    let major = number("CARGO_PKG_VERSION_MAJOR");
-    let minor = number("CARGO_PKG_VERSION_MINOR");
+/// Refuses a library that is older than the declarations, which lacks some of them, and a library of another
+/// major version, which has others.
+fn require(found: &str, library: &str, setting: &str) {
+    let own = |name| variable(name).parse::<u32>().expect("cargo gives numbers");
+    let major = own("CARGO_PKG_VERSION_MAJOR");
+    let minor = own("CARGO_PKG_VERSION_MINOR");
+    let mut numbers = found.split('.').map(|number| number.parse::<u32>().ok());
+    let mut number = || numbers.next().flatten();
     assert!(
-        found[0] == major && found[1] >= minor,
-        "{library} has version {}.{}.{}, but this crate needs {major}.{minor} or a later {major}.x",
-        found[0],
-        found[1],
-        found[2],
+        number() == Some(major) && number() >= Some(minor),
+        "{library} has version {found}, but this crate needs {major}.{minor} or a later {major}.x: install \
+         one, or build without {setting}, which compiles the library"
     );
 }
 
@@ -204,11 +197,12 @@ fn build_core(out: &Path) {
     let own = setting("CFLAGS").unwrap_or_default();
     let flags: Vec<&str> = FLAGS.iter().chain(accepted).copied().collect();
 
-    let sources = sources(Path::new("core"));
+    let (core, include) = (folder("core"), folder("include"));
     assert!(
-        !sources.is_empty(),
-        "there are no C sources in core/: a link that was not followed?"
+        core.is_dir(),
+        "this is neither a clone of the repository nor a package that ci/package made: it has no core/"
     );
+    let sources = sources(&core);
     let numbers = 0..sources.len();
     let objects: Vec<PathBuf> = numbers.map(|i| out.join(format!("{i}.o"))).collect();
     let jobs = env::var("NUM_JOBS").unwrap_or_default();
@@ -216,7 +210,8 @@ fn build_core(out: &Path) {
     for (sources, objects) in sources.chunks(jobs).zip(objects.chunks(jobs)) {
         let compile = |(source, object)| {
             let mut compile = command(&compiler);
-            compile.args(&flags).args(own.split_whitespace());
+            compile.args(&flags).arg("-I").arg(&include);
+            compile.arg("-I").arg(&core).args(own.split_whitespace());
             spawn(compile.arg("-c").arg(source).arg("-o").arg(object))
         };
         let running: Vec<Child> = sources.iter().zip(objects).map(compile).collect();
@@ -225,7 +220,7 @@ fn build_core(out: &Path) {
     archive(&objects, &out.join("libgradscaler.a"));
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=static=gradscaler");
-    let include = fs::canonicalize("include").expect("include/ is here");
+    let include = fs::canonicalize(include).expect("include/ is beside core/");
     println!("cargo:include={}", include.display());
     link_dependencies();
 }

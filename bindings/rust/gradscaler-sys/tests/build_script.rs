@@ -126,38 +126,46 @@ fn a_build_for_another_machine_uses_its_tools() {
 #[test]
 fn a_library_of_another_version_is_not_linked() {
     let scratch = Scratch::new("version");
-    let library = scratch.0.join("libgradscaler.so");
     let (major, minor) = (
         env!("CARGO_PKG_VERSION_MAJOR"),
         env!("CARGO_PKG_VERSION_MINOR"),
     );
     let (major, minor): (u32, u32) = (major.parse().unwrap(), minor.parse().unwrap());
-    for (version, fits) in [
-        (major << 16 | (minor - 1) << 8, false),
-        (major << 16 | minor << 8, true),
-        (major << 16 | minor << 8 | 7, true),
-        (major << 16 | (minor + 1) << 8, true),
-        ((major + 1) << 16, false),
-    ] {
-        let source = scratch.0.join("version.c");
-        fs::write(
-            &source,
-            format!("unsigned gsc_version(void) {{ return {version}u; }}"),
-        )
-        .unwrap();
-        let mut compile = Command::new("cc");
-        compile
-            .args(["-shared", "-fPIC", "-o"])
-            .arg(&library)
-            .arg(&source);
-        assert!(compile.status().unwrap().success());
-        let output = scratch.run(HOST, &[("GRADSCALER_LIB_DIR", &scratch.0)]);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.success(), fits, "{version:#x}: {text}");
-        let needs = format!("but this crate needs {major}.{minor} or a later {major}.x");
-        assert!(fits || text.contains(&needs), "{text}");
+    let needs = format!("but this crate needs {major}.{minor} or a later {major}.x");
+    let text = |version: String| format!("\0is new: this version ({version}) ignores it\0");
+    let cases = [
+        (text(format!("{major}.{}.9", minor - 1)), needs.as_str()),
+        (text(format!("{major}.{minor}.0")), ""),
+        (text(format!("{major}.{minor}.7")), ""),
+        (text(format!("{major}.{}.0", minor + 1)), ""),
+        (text(format!("{}.{minor}.0", major + 1)), &needs),
+        (text("%s".into()), &needs),
+        ("of something else".into(), "contains no version"),
+    ];
+    // No machine can load these files.
+    for file in ["libgradscaler.a", "libgradscaler.so"] {
+        let library = scratch.0.join(file);
+        for (contents, wrong) in &cases {
+            fs::write(
+                &library,
+                [b"\x7fELF\xff".as_slice(), contents.as_bytes()].concat(),
+            )
+            .unwrap();
+            for target in [HOST, TARGET] {
+                let output = scratch.run(target, &[("GRADSCALER_LIB_DIR", &scratch.0)]);
+                let text = String::from_utf8_lossy(&output.stderr);
+                let says = |words: &str| wrong.is_empty() || text.contains(words);
+                assert_eq!(
+                    output.status.success(),
+                    wrong.is_empty(),
+                    "{contents}: {text}"
+                );
+                assert!(says(wrong) && says(file), "{contents}: {text}");
+                assert!(says("without GRADSCALER_LIB_DIR"), "{text}");
+            }
+        }
+        fs::remove_file(&library).unwrap();
     }
-    fs::remove_file(&library).unwrap();
     let output = scratch.run(HOST, &[("GRADSCALER_LIB_DIR", &scratch.0)]);
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(
