@@ -147,6 +147,20 @@ OLDER_STRUCT = """
     decode(older <> <<0::size((@size - byte_size(older)) * 8)>>)
   end"""
 
+OTHER_STATES = """
+  # Of 0.2 to 0.5: 256 bytes without `skip`.
+  def decode(<<older::binary-size(256)>>) do
+    state = decode(older <> <<0::size((SIZE - 256) * 8)>>)
+    %{state | skip: if(:skipped in state.events, do: 1, else: 0)}
+  end
+
+  # Of a later version: longer, and this one knows what is set.
+  def decode(<<state::binary-size(SIZE), rest::binary>> = later) when rest != "" do
+    if rest == <<0::size(byte_size(rest) * 8)>>,
+      do: decode(state),
+      else: Fields.refuse("state", later, "without fields that this version does not know")
+  end"""
+
 
 def module_of(struct):
     return "GradScaler." + struct.removeprefix("gsc_").title().replace("_", "")
@@ -608,6 +622,7 @@ def struct(manifest, item):
     lines += ["      >>) do", "    %__MODULE__{"]
     lines += rows([f"{field.name}: {decode}" for field, _, decode, _, _ in shown], "      ")
     lines += ["    }", "  end", *(OLDER_STRUCT.split("\n") if item.kind == "grows" else [])]
+    lines += OTHER_STATES.replace("SIZE", str(item.size)).split("\n") if item.name == "gsc_state" else []
     lines += OTHER_BYTES.replace("STRUCT", short(item)).replace("SIZE", str(item.size)).split("\n") + [""]
     lines += [
         '  @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."',

@@ -56,6 +56,36 @@ defmodule GradScalerTest do
       assert_raise ArgumentError, fn -> State.decode(<<0::3064, 1>>) end
     end
 
+    test "a state of 0.2 to 0.5, and one of a later version, is read" do
+      for overflow <- [false, true],
+          %{state: bytes} = GradScaler.update(GradScaler.new("torch"), overflow) do
+        <<front::binary-size(172), _skip::32, guard::binary-size(80), _new::binary>> = bytes
+        older = <<front::binary, 0::32, guard::binary>>
+        assert State.decode(older).skip == if(overflow, do: 1, else: 0)
+        assert State.encode(State.decode(older)) == bytes
+        assert State.decode(bytes <> <<0::64>>) == State.decode(bytes)
+        assert_raise ArgumentError, fn -> State.decode(bytes <> <<0::56, 1>>) end
+        assert_raise ArgumentError, fn -> State.decode(older <> <<0>>) end
+      end
+    end
+
+    test "bytes that 0.5 saved load" do
+      for overflow <- [false, true],
+          scaler = GradScaler.update(GradScaler.new("torch"), overflow) do
+        %{
+          policy: policy,
+          state: <<front::binary-size(172), _skip::32, guard::binary-size(80), _::binary>>
+        } = scaler
+
+        body =
+          <<1::little-32, 500::little-32, 216::little-32, 256::little-32, policy::binary,
+            front::binary, 0::32, guard::binary>>
+
+        saved = "GSCSTATE" <> body
+        assert GradScaler.load(<<saved::binary, :erlang.crc32(saved)::little-32>>) == scaler
+      end
+    end
+
     test "a policy of an older version is read" do
       older = binary_part(Policy.encode(GradScaler.policy(GradScaler.new("torch"))), 0, 120)
       older = <<120::little-32, binary_part(older, 4, 116)::binary>>

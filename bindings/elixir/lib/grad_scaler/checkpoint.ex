@@ -155,8 +155,9 @@ defmodule GradScaler.Checkpoint do
   defp export(%GradScaler{policy: policy, state: state}, format, prefix),
     do: Native.state_export(format, prefix, policy, state, @entries, @notes)
 
+  @entry_size byte_size(Entry.encode(%Entry{}))
   defp rows(entries) do
-    for <<bytes::binary-size(160) <- entries>>,
+    for <<bytes::binary-size(@entry_size) <- entries>>,
         entry = Entry.decode(bytes),
         entry.kind != :none,
         do: {entry.key, value(entry)}

@@ -833,6 +833,19 @@ defmodule GradScaler.State do
     }
   end
 
+  # Of 0.2 to 0.5: 256 bytes without `skip`.
+  def decode(<<older::binary-size(256)>>) do
+    state = decode(older <> <<0::size((384 - 256) * 8)>>)
+    %{state | skip: if(:skipped in state.events, do: 1, else: 0)}
+  end
+
+  # Of a later version: longer, and this one knows what is set.
+  def decode(<<state::binary-size(384), rest::binary>> = later) when rest != "" do
+    if rest == <<0::size(byte_size(rest) * 8)>>,
+      do: decode(state),
+      else: Fields.refuse("state", later, "without fields that this version does not know")
+  end
+
   def decode(other) do
     Fields.refuse("state", other, "384 bytes, the reserved ones 0")
   end

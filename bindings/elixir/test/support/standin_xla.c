@@ -71,7 +71,7 @@ static ERL_NIF_TERM standin_unscale(ErlNifEnv *env, int argc, const ERL_NIF_TERM
         !enif_inspect_binary(env, argv[1], &gradient) ||
         !enif_inspect_binary(env, argv[2], &policy))
         return enif_make_badarg(env);
-    int64_t numbers[] = {1, 1, 1}, counts[] = {(int64_t)gradient.size / 4, 8, 64};
+    int64_t numbers[] = {1, 1, 1}, counts[] = {(int64_t)gradient.size / 4, 8, sizeof(gsc_report) / 4};
     static const char *const names[] = {"call", "with", "count", "policy"};
     uint64_t aligned[4];
     memcpy(aligned, factor.data, sizeof aligned);
@@ -80,7 +80,8 @@ static ERL_NIF_TERM standin_unscale(ErlNifEnv *env, int argc, const ERL_NIF_TERM
         {sizeof *buffers, NULL, XLA_U32, aligned, 1, &counts[1]},
         {sizeof *buffers, NULL, XLA_F32, enif_make_new_binary(env, gradient.size, &unscaled), 1,
          &counts[0]},
-        {sizeof *buffers, NULL, XLA_U32, enif_make_new_binary(env, 256, &report), 1, &counts[2]},
+        {sizeof *buffers, NULL, XLA_U32, enif_make_new_binary(env, sizeof(gsc_report), &report), 1,
+         &counts[2]},
     };
     struct xla_scalar scalars[3];
     struct xla_array array = {XLA_U8, policy.size, policy.data};

@@ -7,7 +7,7 @@ use std::ptr;
 use crate::error::{check, Result};
 use crate::{sys, Event, Factor, Options, Policy, Report, Status, Tensor, TensorMut};
 
-/// A scale and its counts, as [`Scaler::state`] gives it: a value of 256 bytes without pointers.
+/// A scale and its counts, as [`Scaler::state`] gives it: a value without pointers.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(transparent)]
 pub struct State(pub(crate) sys::gsc_state);
