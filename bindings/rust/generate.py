@@ -152,7 +152,7 @@ def sys_callback(manifest, item):
 
 def sys_struct(manifest, item):
     lines = doc_of(item, manifest.first)
-    equal = "" if any(field.kind == "callback" for field in item.fields) else ", PartialEq"  # functions have no identity
+    equal = "" if any(field.kind == "callback" for field in item.fields) else ", PartialEq"  # not of functions
     lines += ["#[repr(C)]", f"#[derive(Clone, Copy, Debug{equal})]", f"pub struct {item.name} {{"]
     for field in item.fields:
         lines += [*doc_of(field, item.since, "    "), f"    pub {field.name}: {member_type(manifest, field, True)},"]

@@ -71,7 +71,8 @@ static ERL_NIF_TERM standin_unscale(ErlNifEnv *env, int argc, const ERL_NIF_TERM
         !enif_inspect_binary(env, argv[1], &gradient) ||
         !enif_inspect_binary(env, argv[2], &policy))
         return enif_make_badarg(env);
-    int64_t numbers[] = {1, 1, 1}, counts[] = {(int64_t)gradient.size / 4, 8, sizeof(gsc_report) / 4};
+    int64_t numbers[] = {1, 1, 1},
+            counts[] = {(int64_t)gradient.size / 4, 8, sizeof(gsc_report) / 4};
     static const char *const names[] = {"call", "with", "count", "policy"};
     uint64_t aligned[4];
     memcpy(aligned, factor.data, sizeof aligned);
