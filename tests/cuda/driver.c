@@ -77,7 +77,7 @@ static void check_unavailable(const char *words)
     gsc_error err;
     CHECK_TEXT(cuda_note(), words);
     CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
-    CHECK(err.argument == 0 && strcmp(err.name, "device") == 0);
+    CHECK(err.argument == 0 && strcmp(err.field, "device") == 0);
     CHECK_TEXT(err.message, cuda_note());
     check_nothing_held();
 }
@@ -132,7 +132,7 @@ static void device_out_of_range(void)
     driver->devices = 2;
     for (int32_t device = -1; device <= 2; device += 3) {
         CHECK(create(device, &context, &err) == GSC_ERROR_VALUE);
-        CHECK(err.argument == 0 && strcmp(err.name, "device") == 0);
+        CHECK(err.argument == 0 && strcmp(err.field, "device") == 0);
         CHECK_TEXT(err.message, device < 0 ? "device is -1|below 2" : "device is 2|below 2");
     }
     check_nothing_held();
@@ -171,7 +171,7 @@ static void creation_fails(void)
         fail_at(symbols[i], 719, 0);
         CHECK(create(0, &context, &err) == GSC_ERROR_DEVICE);
         CHECK_TEXT(err.message, "unspecified launch failure (CUDA_ERROR_LAUNCH_FAILED)");
-        CHECK(err.argument == 0 && strcmp(err.name, "device") == 0);
+        CHECK(err.argument == 0 && strcmp(err.field, "device") == 0);
         CHECK(driver->good_calls == -1); /* asked once */
         check_nothing_held();
         check_cpu();
