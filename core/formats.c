@@ -4,6 +4,7 @@
  * A framework is a row of `formats` and a table of its keys; what a number means there that is not
  * simply the field is the conversion of its key.
  */
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -876,107 +877,134 @@ static bool is_unset(const row *row)
            row->field != min_scale && row->field != max_scale && row->field != stall_limit;
 }
 
-static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *err)
+/* What the value of a conversion must be, if not any number: from low to high, or one of the words,
+ * which stand for numbers. From 1 to 0 is no number. */
+/* clang-format off */
+static const struct {
+    const char *must;
+    double low, high;
+    struct {
+        const char *text;
+        double number;
+    } words[3];
+} values[OFF + 1] = {
+    [EXPONENT] = {"an exponent of 2 from -1023 to 1023", -1023, 1023, {{0}}},
+    [REMAINING] = {"a whole number", -GSC_COUNT_MOST, GSC_COUNT_MOST, {{0}}},
+    [REMAINING_ONE] = {"a whole number", -GSC_COUNT_MOST, GSC_COUNT_MOST, {{0}}},
+    [RAISES] = {"finite and 0 or above", 0, DBL_MAX, {{0}}},
+    [FIXED_SCALE] = {"a number or \"dynamic\"", -DBL_MAX, DBL_MAX, {{"dynamic", 0}}},
+    [FIXED_OR_ONE] = {"a number or \"dynamic\"", -DBL_MAX, DBL_MAX, {{"dynamic", 0}}},
+    [REFILL] = {"\"growth\" or \"good_step\"", 1, 0,
+                {{"growth", GSC_RESET_ON_GROWTH}, {"good_step", GSC_RESET_ON_GOOD_STEP}}},
+    [HALF_TYPE] = {"\"float16\", \"bfloat16\" or \"cbfloat16\"", 1, 0,
+                   {{"float16", 0}, {"bfloat16", 1}, {"cbfloat16", 0x1p31}}},
+};
+/* clang-format on */
+
+/* The number that an entry is; null is 0. */
+static gsc_status read_number(const reading *r, const row *row, int64_t entry, double *x,
+                              gsc_error *err)
 {
     const gsc_entry *e = &r->entries[entry];
-    const bool text = e->kind == GSC_ENTRY_TEXT, number = is_number(e);
-    const double x = number ? e->value : 0;
-    gsc_policy *p = &r->s.policy;
-    if (row->as == FIXED_SCALE || row->as == FIXED_OR_ONE) {
-        if (text && !is_text(e, "dynamic"))
-            return fail_at(r, entry, NAN, NAN, "a number or \"dynamic\"", err);
-        if (text || (x == 0 && row->as == FIXED_SCALE))
+    const bool of_state = row->field >= POLICY_FIELDS, text = e->kind == GSC_ENTRY_TEXT;
+    const char *must = values[row->as].must;
+    const double low = values[row->as].low, high = values[row->as].high;
+    for (int i = 0; i < 3 && values[row->as].words[i].text; i++)
+        if (is_text(e, values[row->as].words[i].text)) {
+            *x = values[row->as].words[i].number;
             return GSC_OK;
-        r->fixed = x == 0 ? 1 : x;
-        return set(r, init_scale, r->fixed, entry, err);
-    }
-    if (row->as == HALF_TYPE) {
-        if (is_text(e, "bfloat16"))
-            r->fixed = p->init_scale = 1;
-        else if (is_text(e, "cbfloat16"))
-            p->init_scale = 0x1p31;
-        else if (!is_text(e, "float16"))
-            return fail_at(r, entry, NAN, NAN, "\"float16\", \"bfloat16\" or \"cbfloat16\"", err);
-        return is_text(e, "cbfloat16") ? set(r, max_scale, 0x1p31, entry, err) : GSC_OK;
-    }
-    if (row->as == REFILL) {
-        if (!is_text(e, "growth") && !is_text(e, "good_step"))
-            return fail_at(r, entry, NAN, NAN, "\"growth\" or \"good_step\"", err);
-        return set(r, row->field,
-                   is_text(e, "growth") ? GSC_RESET_ON_GROWTH : GSC_RESET_ON_GOOD_STEP, entry, err);
-    }
-    const bool is_switch = row->as == SWITCH || row->as == CONSECUTIVE || row->as == IS_DYNAMIC ||
-                           row->as == IS_ON || row->as == IS_OFF || row->as == OFF;
-    if (e->kind == GSC_ENTRY_BOOLEAN && row->field >= POLICY_FIELDS && !is_switch)
+        }
+    *x = is_number(e) ? e->value : 0;
+    if (of_state && e->kind == GSC_ENTRY_BOOLEAN)
         return fail_at(r, entry, NAN, NAN, "a number, and no boolean", err);
-    if (text || (!number && row->field >= POLICY_FIELDS) || isnan(x))
+    if (isnan(*x) || (of_state && !is_number(e)) || (text && !must))
         return fail_at(r, entry, NAN, NAN, "a number", err);
-    if (!number && is_unset(row)) {
-        r->unset[row->field] = entry;
-        return GSC_OK;
-    }
+    const bool whole = fields[row->field].type == F64 || *x == floor(*x);
+    if (must && (text || !whole || !(*x >= low && *x <= high)))
+        return fail_at(r, entry, low < high ? low : NAN, low < high ? high : NAN, must, err);
+    if (row->field == scale && *x < 0)
+        return fail_at(r, entry, 0, NAN, "a scale: 0 or above", err);
+    if (row->as == FIXED_OR_ONE && *x == 0)
+        *x = 1;
+    return GSC_OK;
+}
+
+/* Returns what a number makes of the row's field; NAN: it stays. What else it decides is set. */
+static double meaning(reading *r, const row *row, int64_t entry, double x)
+{
+    gsc_policy *p = &r->s.policy;
     switch (row->as) {
     case EXPONENT:
-        if (!(fabs(x) <= 1023))
-            return fail_at(r, entry, -1023, 1023, "an exponent of 2 from -1023 to 1023", err);
-        return set(r, row->field, gsc_exp2(x), entry, err);
+        return gsc_exp2(x);
     case BOTH_WAYS:
-        GSC_TRY(set(r, row->field, x, entry, err));
         if (p->backoff_factor * x != 1)
             p->backoff_factor = 0;
         r->from[backoff_factor] = entry;
-        return GSC_OK;
+        return x;
     case REMAINING:
-    case REMAINING_ONE: {
-        const double left = hysteresis_of(p) - x;
-        if (!(fabs(x) <= GSC_COUNT_MOST) || x != floor(x))
-            return fail_at(r, entry, -GSC_COUNT_MOST, GSC_COUNT_MOST, "a whole number", err);
-        GSC_TRY(set(r, row->field, left > 0 ? left : 0, entry, err));
-        r->read[row->field] = left;
-        return GSC_OK;
-    }
+    case REMAINING_ONE:
+        return fmax(hysteresis_of(p) - x, 0);
     case ITERATION:
-        GSC_TRY(set(r, row->field, x, entry, err));
         r->since_start = true;
-        return GSC_OK;
-    case LAST_OVERFLOW: {
-        const double since = get(&r->s, good) - x - 1;
-        if (!r->since_start)
-            return GSC_OK; /* of no count */
-        if (!(x >= -1) || !(since >= 0))
-            return fail_at(r, entry, -1, get(&r->s, good) - 1,
-                           "-1 or the number of a step before the present one", err);
-        return set(r, row->field, since, entry, err);
-    }
+        return x;
+    case LAST_OVERFLOW:
+        return r->since_start ? get(&r->s, good) - x - 1 : NAN;
     case SWITCH:
-        return set(r, row->field, x != 0, entry, err);
+        return x != 0;
     case CONSECUTIVE:
-        return set(r, row->field, x != 0 ? GSC_RESET_ON_GOOD_STEP : GSC_RESET_ON_GROWTH, entry,
-                   err);
+        return x != 0 ? GSC_RESET_ON_GOOD_STEP : GSC_RESET_ON_GROWTH;
+    case OFF:
+        return 0;
     case RAISES:
-        if (!(x >= 0) || isinf(x))
-            return fail_at(r, entry, 0, NAN, "finite and 0 or above", err);
-        if (x > p->min_scale) {
-            GSC_TRY(set(r, min_scale, x, entry, err));
-            p->floor_rule = GSC_LIMIT_CLAMP;
-        }
-        return GSC_OK;
+        if (x <= p->min_scale)
+            return NAN;
+        p->floor_rule = GSC_LIMIT_CLAMP;
+        return x;
     case IS_DYNAMIC:
         if (x == 0)
             r->fixed = r->from[scale] >= 0 ? r->s.state.factor.scale : p->init_scale;
-        return GSC_OK;
-    case OFF:
-        return set(r, row->field, 0, entry, err);
+        return NAN;
     case IS_ON:
     case IS_OFF:
-        if ((x == 0) == (row->as == IS_ON))
-            r->fixed = p->init_scale = 1;
-        return GSC_OK;
+        if ((x != 0) == (row->as == IS_OFF))
+            r->fixed = 1;
+        return NAN;
+    case FIXED_SCALE:
+    case FIXED_OR_ONE:
+        if (x == 0)
+            return NAN;
+        r->fixed = x;
+        return x;
+    case HALF_TYPE:
+        if (x == 1)
+            r->fixed = 1;
+        if (x <= 1)
+            return NAN;
+        p->init_scale = x;
+        return x;
     default:
-        if (row->field == scale && !(x >= 0))
-            return fail_at(r, entry, 0, NAN, "a scale: 0 or above", err);
-        return set(r, row->field, x, entry, err);
+        return x;
     }
+}
+
+static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *err)
+{
+    double x;
+    GSC_TRY(read_number(r, row, entry, &x, err));
+    if (r->entries[entry].kind == GSC_ENTRY_EMPTY && is_unset(row)) {
+        r->unset[row->field] = entry;
+        return GSC_OK;
+    }
+    if (row->as == LAST_OVERFLOW && r->since_start && !(x >= -1 && x < get(&r->s, good)))
+        return fail_at(r, entry, -1, get(&r->s, good) - 1,
+                       "-1 or the number of a step before the present one", err);
+    const double value = meaning(r, row, entry, x);
+    if (isnan(value))
+        return GSC_OK;
+    GSC_TRY(set(r, row->field, value, entry, err));
+    if (row->as == REMAINING || row->as == REMAINING_ONE)
+        r->read[row->field] = hysteresis_of(&r->s.policy) - x;
+    return GSC_OK;
 }
 
 static bool has_row(const row *rows, const char *key, unsigned where)

@@ -692,6 +692,12 @@ TEST_CASE("what means something else in a policy is carried as it means it", "[f
     /* Used up: more overflows than it has. */
     CHECK(import("megatron", entries_of("scale 8 growth_tracker 0 hysteresis_tracker -3"))
               .state.overflows == 5);
+    for (const char *left : {"1.5", "4.5", "-0.5", "1e30", "inf"})
+        CHECK(std::string(import("megatron", entries_of("scale 8 growth_tracker 0 "
+                                                        "hysteresis_tracker " +
+                                                        std::string(left)))
+                              .err.message)
+                  .find("it must be a whole number") != std::string::npos);
     /* A scale of doubles in a policy of floats; one to come where there is no delay. */
     const gsc_policy torch = preset("torch");
     const Read rounded = import("emily", {number("scale", 0.1), number("counter", 0)}, &torch);
@@ -1198,6 +1204,8 @@ TEST_CASE("without fp16 there is no scaling in Megatron and fairseq", "[formats]
     }
     CHECK(settings("megatron", entries_of("bf16 1 fp16 0 loss_scale 128")).policy.init_scale ==
           128);
+    CHECK(same(settings("megatron", entries_of("fp16 0 loss_scale 0")).policy,
+               settings("megatron", entries_of("fp16 0")).policy));
 }
 
 TEST_CASE("a threshold of fairseq above min_loss_scale is the floor", "[formats]")
