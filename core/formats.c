@@ -4,6 +4,7 @@
  * A framework is a row of `formats` and a table of its keys; what a number means there that is not
  * simply the field is the conversion of its key.
  */
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -876,107 +877,134 @@ static bool is_unset(const row *row)
            row->field != min_scale && row->field != max_scale && row->field != stall_limit;
 }
 
-static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *err)
+/* What the value of a conversion must be, if not any number: from low to high, or one of the words,
+ * which stand for numbers. From 1 to 0 is no number. */
+/* clang-format off */
+static const struct {
+    const char *must;
+    double low, high;
+    struct {
+        const char *text;
+        double number;
+    } words[3];
+} values[OFF + 1] = {
+    [EXPONENT] = {"an exponent of 2 from -1023 to 1023", -1023, 1023, {{0}}},
+    [REMAINING] = {"a whole number", -GSC_COUNT_MOST, GSC_COUNT_MOST, {{0}}},
+    [REMAINING_ONE] = {"a whole number", -GSC_COUNT_MOST, GSC_COUNT_MOST, {{0}}},
+    [RAISES] = {"finite and 0 or above", 0, DBL_MAX, {{0}}},
+    [FIXED_SCALE] = {"a number or \"dynamic\"", -DBL_MAX, DBL_MAX, {{"dynamic", 0}}},
+    [FIXED_OR_ONE] = {"a number or \"dynamic\"", -DBL_MAX, DBL_MAX, {{"dynamic", 0}}},
+    [REFILL] = {"\"growth\" or \"good_step\"", 1, 0,
+                {{"growth", GSC_RESET_ON_GROWTH}, {"good_step", GSC_RESET_ON_GOOD_STEP}}},
+    [HALF_TYPE] = {"\"float16\", \"bfloat16\" or \"cbfloat16\"", 1, 0,
+                   {{"float16", 0}, {"bfloat16", 1}, {"cbfloat16", 0x1p31}}},
+};
+/* clang-format on */
+
+/* The number that an entry is; null is 0. */
+static gsc_status read_number(const reading *r, const row *row, int64_t entry, double *x,
+                              gsc_error *err)
 {
     const gsc_entry *e = &r->entries[entry];
-    const bool text = e->kind == GSC_ENTRY_TEXT, number = is_number(e);
-    const double x = number ? e->value : 0;
-    gsc_policy *p = &r->s.policy;
-    if (row->as == FIXED_SCALE || row->as == FIXED_OR_ONE) {
-        if (text && !is_text(e, "dynamic"))
-            return fail_at(r, entry, NAN, NAN, "a number or \"dynamic\"", err);
-        if (text || (x == 0 && row->as == FIXED_SCALE))
+    const bool of_state = row->field >= POLICY_FIELDS, text = e->kind == GSC_ENTRY_TEXT;
+    const char *must = values[row->as].must;
+    const double low = values[row->as].low, high = values[row->as].high;
+    for (int i = 0; i < 3 && values[row->as].words[i].text; i++)
+        if (is_text(e, values[row->as].words[i].text)) {
+            *x = values[row->as].words[i].number;
             return GSC_OK;
-        r->fixed = x == 0 ? 1 : x;
-        return set(r, init_scale, r->fixed, entry, err);
-    }
-    if (row->as == HALF_TYPE) {
-        if (is_text(e, "bfloat16"))
-            r->fixed = p->init_scale = 1;
-        else if (is_text(e, "cbfloat16"))
-            p->init_scale = 0x1p31;
-        else if (!is_text(e, "float16"))
-            return fail_at(r, entry, NAN, NAN, "\"float16\", \"bfloat16\" or \"cbfloat16\"", err);
-        return is_text(e, "cbfloat16") ? set(r, max_scale, 0x1p31, entry, err) : GSC_OK;
-    }
-    if (row->as == REFILL) {
-        if (!is_text(e, "growth") && !is_text(e, "good_step"))
-            return fail_at(r, entry, NAN, NAN, "\"growth\" or \"good_step\"", err);
-        return set(r, row->field,
-                   is_text(e, "growth") ? GSC_RESET_ON_GROWTH : GSC_RESET_ON_GOOD_STEP, entry, err);
-    }
-    const bool is_switch = row->as == SWITCH || row->as == CONSECUTIVE || row->as == IS_DYNAMIC ||
-                           row->as == IS_ON || row->as == IS_OFF || row->as == OFF;
-    if (e->kind == GSC_ENTRY_BOOLEAN && row->field >= POLICY_FIELDS && !is_switch)
+        }
+    *x = is_number(e) ? e->value : 0;
+    if (of_state && e->kind == GSC_ENTRY_BOOLEAN)
         return fail_at(r, entry, NAN, NAN, "a number, and no boolean", err);
-    if (text || (!number && row->field >= POLICY_FIELDS) || isnan(x))
+    if (isnan(*x) || (of_state && !is_number(e)) || (text && !must))
         return fail_at(r, entry, NAN, NAN, "a number", err);
-    if (!number && is_unset(row)) {
-        r->unset[row->field] = entry;
-        return GSC_OK;
-    }
+    const bool whole = fields[row->field].type == F64 || *x == floor(*x);
+    if (must && (text || !whole || !(*x >= low && *x <= high)))
+        return fail_at(r, entry, low < high ? low : NAN, low < high ? high : NAN, must, err);
+    if (row->field == scale && *x < 0)
+        return fail_at(r, entry, 0, NAN, "a scale: 0 or above", err);
+    if (row->as == FIXED_OR_ONE && *x == 0)
+        *x = 1;
+    return GSC_OK;
+}
+
+/* Returns what a number makes of the row's field; NAN: it stays. What else it decides is set. */
+static double meaning(reading *r, const row *row, int64_t entry, double x)
+{
+    gsc_policy *p = &r->s.policy;
     switch (row->as) {
     case EXPONENT:
-        if (!(fabs(x) <= 1023))
-            return fail_at(r, entry, -1023, 1023, "an exponent of 2 from -1023 to 1023", err);
-        return set(r, row->field, gsc_exp2(x), entry, err);
+        return gsc_exp2(x);
     case BOTH_WAYS:
-        GSC_TRY(set(r, row->field, x, entry, err));
         if (p->backoff_factor * x != 1)
             p->backoff_factor = 0;
         r->from[backoff_factor] = entry;
-        return GSC_OK;
+        return x;
     case REMAINING:
-    case REMAINING_ONE: {
-        const double left = hysteresis_of(p) - x;
-        if (!(fabs(x) <= GSC_COUNT_MOST) || x != floor(x))
-            return fail_at(r, entry, -GSC_COUNT_MOST, GSC_COUNT_MOST, "a whole number", err);
-        GSC_TRY(set(r, row->field, left > 0 ? left : 0, entry, err));
-        r->read[row->field] = left;
-        return GSC_OK;
-    }
+    case REMAINING_ONE:
+        return fmax(hysteresis_of(p) - x, 0);
     case ITERATION:
-        GSC_TRY(set(r, row->field, x, entry, err));
         r->since_start = true;
-        return GSC_OK;
-    case LAST_OVERFLOW: {
-        const double since = get(&r->s, good) - x - 1;
-        if (!r->since_start)
-            return GSC_OK; /* of no count */
-        if (!(x >= -1) || !(since >= 0))
-            return fail_at(r, entry, -1, get(&r->s, good) - 1,
-                           "-1 or the number of a step before the present one", err);
-        return set(r, row->field, since, entry, err);
-    }
+        return x;
+    case LAST_OVERFLOW:
+        return r->since_start ? get(&r->s, good) - x - 1 : NAN;
     case SWITCH:
-        return set(r, row->field, x != 0, entry, err);
+        return x != 0;
     case CONSECUTIVE:
-        return set(r, row->field, x != 0 ? GSC_RESET_ON_GOOD_STEP : GSC_RESET_ON_GROWTH, entry,
-                   err);
+        return x != 0 ? GSC_RESET_ON_GOOD_STEP : GSC_RESET_ON_GROWTH;
+    case OFF:
+        return 0;
     case RAISES:
-        if (!(x >= 0) || isinf(x))
-            return fail_at(r, entry, 0, NAN, "finite and 0 or above", err);
-        if (x > p->min_scale) {
-            GSC_TRY(set(r, min_scale, x, entry, err));
-            p->floor_rule = GSC_LIMIT_CLAMP;
-        }
-        return GSC_OK;
+        if (x <= p->min_scale)
+            return NAN;
+        p->floor_rule = GSC_LIMIT_CLAMP;
+        return x;
     case IS_DYNAMIC:
         if (x == 0)
             r->fixed = r->from[scale] >= 0 ? r->s.state.factor.scale : p->init_scale;
-        return GSC_OK;
-    case OFF:
-        return set(r, row->field, 0, entry, err);
+        return NAN;
     case IS_ON:
     case IS_OFF:
-        if ((x == 0) == (row->as == IS_ON))
-            r->fixed = p->init_scale = 1;
-        return GSC_OK;
+        if ((x != 0) == (row->as == IS_OFF))
+            r->fixed = 1;
+        return NAN;
+    case FIXED_SCALE:
+    case FIXED_OR_ONE:
+        if (x == 0)
+            return NAN;
+        r->fixed = x;
+        return x;
+    case HALF_TYPE:
+        if (x == 1)
+            r->fixed = 1;
+        if (x <= 1)
+            return NAN;
+        p->init_scale = x;
+        return x;
     default:
-        if (row->field == scale && !(x >= 0))
-            return fail_at(r, entry, 0, NAN, "a scale: 0 or above", err);
-        return set(r, row->field, x, entry, err);
+        return x;
     }
+}
+
+static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *err)
+{
+    double x;
+    GSC_TRY(read_number(r, row, entry, &x, err));
+    if (r->entries[entry].kind == GSC_ENTRY_EMPTY && is_unset(row)) {
+        r->unset[row->field] = entry;
+        return GSC_OK;
+    }
+    if (row->as == LAST_OVERFLOW && r->since_start && !(x >= -1 && x < get(&r->s, good)))
+        return fail_at(r, entry, -1, get(&r->s, good) - 1,
+                       "-1 or the number of a step before the present one", err);
+    const double value = meaning(r, row, entry, x);
+    if (isnan(value))
+        return GSC_OK;
+    GSC_TRY(set(r, row->field, value, entry, err));
+    if (row->as == REMAINING || row->as == REMAINING_ONE)
+        r->read[row->field] = hysteresis_of(&r->s.policy) - x;
+    return GSC_OK;
 }
 
 static bool has_row(const row *rows, const char *key, unsigned where)
@@ -1303,67 +1331,10 @@ static gsc_status read_all(reading *r, struct notes *notes, gsc_error *err)
 
 /* ---- recognising ---- */
 
-/* Whether the entries below the reading's prefix are of its format: its scale and most of its keys,
- * of which so many are there and so many are not. What it never writes counts beside all else. */
-static bool fits(const reading *r, int *found, int *missing)
-{
-    int beside = 0;
-    *found = *missing = 0;
-    for (const row *row = r->format->rows; row->key; row++)
-        if ((row->where & SAVED) && row->as != OFF) {
-            const bool there = find_entry(r, row->key, 0) >= 0, writes = !(row->where & ONLY_READ);
-            *found += there && writes;
-            *missing += !there && writes;
-            beside += there && !writes;
-        }
-    *found += *missing ? 0 : beside;
-    return find_entry(r, r->format->rows->key, 0) >= 0 &&
-           (*found > *missing || (r->format->traits & DISTINCT));
-}
-
-/* A place in the entries where one scaler of the format may be: the prefix of a scale, as long as
- * there are further ones. */
-static bool next_prefix(reading *r, uint64_t *i)
-{
-    for (; *i < r->n; ++*i) {
-        const gsc_entry *e = &r->entries[*i];
-        if (e->kind == GSC_ENTRY_NONE)
-            continue;
-        for (size_t at = 0; e->key[at]; at++) {
-            if ((at && !is_separator(e->key[at - 1])) ||
-                !same_key(r->format, r->format->rows->key, e->key + at))
-                continue;
-            const size_t length = at ? at - 1 : 0;
-            memcpy(r->prefix, e->key, length);
-            r->prefix[length] = '\0';
-            ++*i;
-            return true;
-        }
-    }
-    return false;
-}
-
-static gsc_status use_prefix(reading *r, const char *prefix, gsc_error *err)
-{
-    const size_t length = strnlen(prefix, sizeof r->prefix);
-    if (length >= sizeof r->prefix)
-        return gsc_fail(err, GSC_ERROR_VALUE, 1, -1, "prefix", "has more than %d bytes",
-                        (int)sizeof r->prefix - 1);
-    memcpy(r->prefix, prefix, length + 1);
-    return GSC_OK;
-}
-
-/* At how many places scalers are looked for, of each format: each looks at all entries. */
-static uint64_t most_places(const reading *r)
-{
-    return 64 + (1u << 20) / (r->n + 1);
-}
-
-/* Whether at this place is nothing but a scale, under a key that other things have, too. */
-static bool is_alone(const reading *r, int found)
-{
-    return *r->prefix && found < 2 && !(r->format->traits & DISTINCT);
-}
+/* The keys of a scaler stand at one place: at the top, or below names that separators join. Without
+ * a prefix a scaler is recognised at the top and below one or two names. If none is there, a search
+ * of all places tells where to look. */
+enum { KEY_SIZE = sizeof((gsc_entry *)0)->key, MOST_NAMES = 2, ANY_NAMES = KEY_SIZE };
 
 /* Places, as the end of a sentence. */
 struct places {
@@ -1383,27 +1354,189 @@ static void list_place(struct places *p, const char *place, size_t length)
                        quoted);
 }
 
-/* Where in the entries settings or scales are. */
+/* A format and the keys of it that are at a place and that are not. */
+struct match {
+    const struct format *format;
+    bool scale; /* whether its scale is there */
+    int found, missing;
+    char place[KEY_SIZE];
+};
+
+/* Counts keys at the reading's prefix. Those that a format never writes count only beside all
+ * others. */
+static struct match match_at(reading *at, const struct format *f)
+{
+    struct match m = {.format = f};
+    int beside = 0;
+    at->format = f;
+    memcpy(m.place, at->prefix, KEY_SIZE);
+    for (const row *row = f->rows; row->key; row++)
+        if ((row->where & SAVED) && row->as != OFF) {
+            const bool there = find_entry(at, row->key, 0) >= 0;
+            m.scale |= there && row == f->rows;
+            if (row->where & ONLY_READ)
+                beside += there;
+            else
+                there ? m.found++ : m.missing++;
+        }
+    m.found += m.missing ? 0 : beside;
+    return m;
+}
+
+static bool is_better(const struct match *a, const struct match *b)
+{
+    return a->found > b->found || (a->found == b->found && a->missing < b->missing);
+}
+
+/* What a search finds in the entries. */
+struct search {
+    const struct format *named;           /* the only one that is tried; NULL: all are */
+    struct match best, second;            /* a second scaler at another place makes it several */
+    struct match alone;                   /* a scale and nothing else, which may be anything's */
+    struct match lacking;                 /* most keys of a format, but no scale */
+    const struct format *format[FORMATS]; /* all that match as well as the best, at its place */
+    int n;
+    struct places places; /* of all scalers */
+};
+
+/* Adds a scaler to a search. If a format was named, one with more keys is the one that is meant;
+ * if not, all with several keys are meant alike, before any that is a scale alone. */
+static void add_scaler(struct search *s, const struct match *m)
+{
+    const bool better = !s->n || is_better(m, &s->best), worse = is_better(&s->best, m);
+    const bool same_place = strcmp(m->place, s->best.place) == 0;
+    list_place(&s->places, m->place, strlen(m->place));
+    if (s->n && !same_place &&
+        (!(better || worse) || (!s->named && m->found > 1 && s->best.found > 1))) {
+        s->second = *m;
+    } else if (better) {
+        if (!same_place)
+            s->second.format = NULL;
+        s->best = *m;
+        s->format[0] = m->format;
+        s->n = 1;
+    } else if (same_place && !worse) {
+        s->format[s->n++] = m->format;
+    }
+}
+
+/* Whether a checkpoint of the format may be the scale alone. */
+static bool may_be_alone(const struct format *f)
+{
+    bool more = false;
+    for (const row *row = f->rows + 1; row->key; row++)
+        more |= (row->where & SAVED) && !(row->where & ONLY_READ);
+    return !more || (f->traits & MAY_LACK);
+}
+
+/* Tries the formats at the reading's prefix: a scaler has the scale and most of its keys. A scale
+ * alone is one at the top, at a prefix that was given, or if nothing else is called so. */
+static void try_place(struct search *s, reading *at, bool given)
+{
+    for (const struct format *f = formats; f < formats + FORMATS; f++) {
+        if (s->named ? f != s->named : !saves(f) || (f->traits & BY_NAME))
+            continue;
+        const struct match m = match_at(at, f);
+        const bool most = m.found > m.missing, distinct = f->traits & DISTINCT;
+        const bool alone = m.found < 2 && !distinct && !given && *m.place;
+        if (!m.scale) {
+            if (most && m.found > 1 && is_better(&m, &s->lacking))
+                s->lacking = m;
+        } else if (most || distinct || s->named) {
+            if (alone && !(s->named && may_be_alone(f)))
+                s->alone = m;
+            else
+                add_scaler(s, &m);
+        }
+    }
+    at->format = s->named;
+}
+
+/* The length of what is in front of a key's last separator, and how many names that is. */
+static size_t place_of(const char *key, int *names)
+{
+    size_t length = 0;
+    *names = 0;
+    for (size_t i = 0; key[i]; i++)
+        if (is_separator(key[i])) {
+            length = i;
+            ++*names;
+        }
+    return length;
+}
+
+/* Whether a format saves a number under the last name of a key; few names in a checkpoint are such.
+ */
+static bool is_of_a_scaler(const gsc_entry *e)
+{
+    int names;
+    const size_t length = place_of(e->key, &names);
+    const char *name = e->key + (names ? length + 1 : 0);
+    for (const struct format *f = formats; f < formats + FORMATS; f++)
+        for (const row *row = f->rows; row->key; row++)
+            if ((row->where & SAVED) && same_key(f, row->key, name))
+                return true;
+    return false;
+}
+
+static bool is_at(const gsc_entry *e, const char *place, size_t length)
+{
+    int names;
+    return e->kind != GSC_ENTRY_NONE && strncmp(e->key, place, length) == 0 &&
+           place_of(e->key, &names) == length && is_of_a_scaler(e);
+}
+
+/* Tries each place of at most so many names, when its first entry comes: of the entries, those from
+ * the first to the last at the place. */
+static void search_places(struct search *s, const reading *r, int most_names)
+{
+    reading at = *r;
+    for (uint64_t i = 0; i < r->n; i++) {
+        const gsc_entry *e = &r->entries[i];
+        uint64_t before = i, last = r->n - 1;
+        int names;
+        if (e->kind == GSC_ENTRY_NONE)
+            continue;
+        const size_t length = place_of(e->key, &names);
+        if (names > most_names || !is_of_a_scaler(e))
+            continue;
+        while (before > 0 && !is_at(&r->entries[before - 1], e->key, length))
+            before--;
+        if (before > 0)
+            continue;
+        while (!is_at(&r->entries[last], e->key, length))
+            last--;
+        memcpy(at.prefix, e->key, length);
+        at.prefix[length] = '\0';
+        at.entries = e;
+        at.n = last - i + 1;
+        try_place(s, &at, false);
+    }
+}
+
+static gsc_status use_prefix(reading *r, const char *prefix, gsc_error *err)
+{
+    const size_t length = strnlen(prefix, sizeof r->prefix);
+    if (length >= sizeof r->prefix)
+        return gsc_fail(err, GSC_ERROR_VALUE, 1, -1, "prefix", "has more than %d bytes",
+                        (int)sizeof r->prefix - 1);
+    memcpy(r->prefix, prefix, length + 1);
+    return GSC_OK;
+}
+
+/* Where in the entries settings or scalers are. */
 static const char *list_places(const reading *r, struct places *p)
 {
-    *p = (struct places){.n = 0};
+    struct search s = {.named = r->format};
     for (uint64_t i = 0; i < r->n && r->where == SET; i++) {
         const gsc_entry *e = &r->entries[i];
         const size_t place = e->kind == GSC_ENTRY_NONE ? 0 : place_in(r, e->key);
         if (place)
-            list_place(p, e->key, place);
+            list_place(&s.places, e->key, place);
     }
-    for (const struct format *f = formats; f < formats + FORMATS && r->where == SAVED; f++) {
-        reading other = *r;
-        int found, missing;
-        if (r->format ? f != r->format : !saves(f) || (f->traits & BY_NAME))
-            continue;
-        other.format = f;
-        uint64_t most = most_places(r);
-        for (uint64_t i = 0; most && next_prefix(&other, &i); most--)
-            if (r->format || (fits(&other, &found, &missing) && !is_alone(&other, found)))
-                list_place(p, other.prefix, strlen(other.prefix));
-    }
+    if (r->where == SAVED)
+        search_places(&s, r, ANY_NAMES);
+    *p = s.places;
     return p->text;
 }
 
@@ -1438,123 +1571,56 @@ static gsc_status fail_no_scale(const reading *r, gsc_error *err)
                     r->format->name, list_places(r, &places));
 }
 
-static gsc_status fail_several(const char *one, const char *other, gsc_error *err)
+/* Why nothing was recognised: what comes nearest to a scaler. */
+static gsc_status fail_unknown(const reading *r, const struct search *s, const char *prefix,
+                               gsc_error *err)
 {
-    return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
-                    "hold several scalers, \"%.48s\" and \"%.48s\": say which by prefix", one,
-                    other);
-}
-
-/* Whether what the format saves may be the scale alone. */
-static bool may_be_alone(const struct format *f)
-{
-    bool more = false;
-    for (const row *row = f->rows + 1; row->key; row++)
-        more |= (row->where & SAVED) && !(row->where & ONLY_READ);
-    return !more || (f->traits & MAY_LACK);
-}
-
-/* Sets the prefix to where most keys of the format are. */
-static gsc_status find_prefix(reading *r, gsc_error *err)
-{
-    char best[sizeof r->prefix] = "", other[sizeof r->prefix], alone[sizeof r->prefix] = "";
-    int found, missing, most = 0;
-    bool several = false;
-    uint64_t places = most_places(r);
-    for (uint64_t i = 0; places && next_prefix(r, &i); places--) {
-        (void)fits(r, &found, &missing);
-        if (is_alone(r, found) && !may_be_alone(r->format)) {
-            memcpy(alone, r->prefix, sizeof alone);
-            continue;
-        }
-        if (found == most && strcmp(best, r->prefix) != 0) {
-            several = true;
-            memcpy(other, r->prefix, sizeof other);
-        }
-        if (found > most) {
-            most = found;
-            several = false;
-            memcpy(best, r->prefix, sizeof best);
-        }
-    }
-    memcpy(r->prefix, best, sizeof best);
-    if (most == 0 && *alone)
+    const struct match *alone = &s->alone, *lacking = &s->lacking;
+    struct places places;
+    if (alone->format)
+        return gsc_fail(
+            err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
+            "have only a \"%s\" below \"%.80s\": if it is a scaler's, give this prefix%s",
+            alone->format->rows->key, alone->place, s->named ? "" : " and the format");
+    if (lacking->format)
         return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
-                        "have nothing of the format %s but \"%.48s.%s\": give the prefix "
-                        "\"%.48s\" if that is its scale",
-                        r->format->name, alone, r->format->rows->key, alone);
-    return several ? fail_several(best, other, err) : GSC_OK;
+                        "have the keys of no format that is known: they look like those of %s, "
+                        "without \"%s\"%s%.48s%s",
+                        lacking->format->name, lacking->format->rows->key,
+                        *lacking->place ? " below \"" : "", lacking->place,
+                        *lacking->place ? "\"" : "");
+    return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
+                    "have the keys of no format that is known%s",
+                    prefix ? list_places(r, &places) : "");
 }
 
-/* The formats that the entries fit best; of each, the place. */
-struct candidates {
-    const struct format *format[FORMATS];
-    char prefix[FORMATS][sizeof((gsc_entry *)0)->key];
-    int n, found, missing;
-    char place[2]
-              [sizeof((gsc_entry *)0)->key]; /* where scalers are, whether they fit best or not */
-    int places;
-    char alone[sizeof((gsc_entry *)0)->key]; /* where a scale is that is not taken for one */
-};
-
-static void offer(struct candidates *best, const reading *r, bool searched)
+/* Finds the scaler if no prefix is given, and its formats if none is named. */
+static gsc_status find_scaler(reading *r, const struct format *named, const char *prefix,
+                              struct search *s, gsc_error *err)
 {
-    int found, missing;
-    if (!fits(r, &found, &missing))
-        return;
-    if (searched && is_alone(r, found)) {
-        (void)snprintf(best->alone, sizeof best->alone, "%s", r->prefix);
-        return;
+    *s = (struct search){.named = named};
+    if (!prefix)
+        search_places(s, r, MOST_NAMES);
+    else if (!named)
+        try_place(s, r, true);
+    if (s->second.format)
+        return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
+                        "hold several scalers, \"%.60s\" and \"%.60s\": say which by prefix",
+                        s->best.place, s->second.place);
+    if (s->n > 0) {
+        memcpy(r->prefix, s->best.place, KEY_SIZE);
+        return GSC_OK;
     }
-    if (found > 1 && best->places < 2 &&
-        (best->places == 0 || strcmp(best->place[0], r->prefix) != 0))
-        memcpy(best->place[best->places++], r->prefix, sizeof r->prefix);
-    if (found < best->found || (found == best->found && missing > best->missing))
-        return;
-    if (found > best->found || missing < best->missing)
-        best->n = 0;
-    for (int i = 0; i < best->n; i++)
-        if (best->format[i] == r->format && strcmp(best->prefix[i], r->prefix) == 0)
-            return;
-    if (best->n == FORMATS)
-        return;
-    best->found = found;
-    best->missing = missing;
-    best->format[best->n] = r->format;
-    memcpy(best->prefix[best->n++], r->prefix, sizeof r->prefix);
-}
-
-static void find_candidates(reading *r, const char *prefix, struct candidates *best)
-{
-    for (const struct format *f = formats; f < formats + FORMATS; f++) {
-        if (!saves(f) || (f->traits & BY_NAME))
-            continue;
-        r->format = f;
-        if (prefix) {
-            offer(best, r, false);
-            continue;
-        }
-        uint64_t places = most_places(r);
-        for (uint64_t i = 0; places && next_prefix(r, &i); places--)
-            offer(best, r, true);
-    }
-}
-
-/* Others that have the same keys, as the end of a sentence. */
-static const char *others(const struct candidates *best, char text[96])
-{
-    int length = 0;
-    text[0] = '\0';
-    for (const struct format *f = formats; f < formats + FORMATS && length < 72; f++) {
-        bool listed = f != best->format[0] && (f->traits & BY_NAME) &&
-                      f->rows == best->format[0]->rows && saves(f);
-        for (int i = 1; i < best->n; i++)
-            listed |= f == best->format[i];
-        if (listed)
-            length += snprintf(text + length, 96 - (size_t)length, "%s%s",
-                               length ? ", " : "; the same keys have ", f->name);
-    }
-    return text;
+    if (!prefix)
+        search_places(s, r, ANY_NAMES);
+    if (s->n > 0)
+        return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
+                        "have a scaler below more than two names: give the prefix \"%s\"",
+                        s->best.place);
+    if (!named || s->alone.format)
+        return fail_unknown(r, s, prefix, err);
+    s->format[s->n++] = named; /* reading says what it lacks */
+    return GSC_OK;
 }
 
 static gsc_status import_as(reading *r, const struct format *f, const gsc_policy *policy,
@@ -1564,109 +1630,39 @@ static gsc_status import_as(reading *r, const struct format *f, const gsc_policy
     return read_all(r, notes, err);
 }
 
-/* The format most of whose keys are below the reading's prefix; NULL: of none. */
-static const struct format *nearly(reading *r, int *most, int *least)
+/* Reads the scaler, in all formats that fit: they must mean the same. */
+static gsc_status import_alike(reading *r, const struct search *s, const gsc_policy *policy,
+                               gsc_error *err)
 {
-    const struct format *best = NULL;
-    int found, missing;
-    for (const struct format *f = formats; f < formats + FORMATS; f++) {
-        r->format = f;
-        if (!saves(f) || (f->traits & BY_NAME))
-            continue;
-        (void)fits(r, &found, &missing);
-        if (found < 2 || missing > 2 || found <= missing || found < *most ||
-            (found == *most && missing >= *least))
-            continue;
-        best = f;
-        *most = found;
-        *least = missing;
-    }
-    return best;
-}
-
-/* What keys are that fit no format: a few are missing, or it is a scale that may be anything. */
-static gsc_status fail_unknown(reading *r, const char *prefix, const char *alone, gsc_error *err)
-{
-    const struct format *best = NULL, *f;
-    char place[sizeof r->prefix] = "", lacks[96] = "";
-    struct places places;
-    int most = 0, least = 0;
-    uint64_t left = most_places(r) / 32 + 1;
-    if (*alone)
-        return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
-                        "have nothing but a \"loss_scale\" below \"%.48s\": if it is that of a "
-                        "scaler, give the format and this prefix",
-                        alone);
-    for (uint64_t i = 0; i < r->n && left; i++) {
-        const gsc_entry *e = &r->entries[i];
-        size_t end = e->kind == GSC_ENTRY_NONE || prefix ? 0 : strlen(e->key);
-        while (end && !is_separator(e->key[end]))
-            end--;
-        if (!prefix) {
-            if (i && strlen(r->prefix) == end && memcmp(r->prefix, e->key, end) == 0)
-                continue; /* as the one before */
-            memcpy(r->prefix, e->key, end);
-            r->prefix[end] = '\0';
-        }
-        if ((f = nearly(r, &most, &least))) {
-            best = f;
-            memcpy(place, r->prefix, sizeof place);
-        }
-        left = prefix ? 0 : left - 1;
-    }
-    if (!best) {
-        r->format = NULL;
-        return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
-                        "have the keys of no format that is known%s",
-                        prefix ? list_places(r, &places) : "");
-    }
-    r->format = best;
-    memcpy(r->prefix, place, sizeof place);
-    for (const row *row = best->rows; row->key; row++)
-        if ((row->where & SAVED) && !(row->where & ONLY_READ) && row->as != OFF &&
-            find_entry(r, row->key, 0) < 0) {
-            const size_t end = strlen(lacks);
-            (void)snprintf(lacks + end, sizeof lacks - end, "%s\"%s\"", end ? " and " : "",
-                           row->key);
-        }
-    return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
-                    "have the keys of no format that is known: they look like those of %s, "
-                    "without %s%s%.48s%s",
-                    best->name, lacks, *place ? " below \"" : "", place, *place ? "\"" : "");
-}
-
-/* Without a name: the format that fits best, or all that fit as well if they read alike. */
-static gsc_status recognise(reading *r, const char *prefix, const gsc_policy *policy,
-                            struct notes *notes, gsc_error *err)
-{
-    struct candidates best = {.n = 0};
     struct notes none = {0};
-    char text[96];
-    r->where = SAVED;
-    find_candidates(r, prefix, &best);
-    if (best.n == 0)
-        return fail_unknown(r, prefix, best.alone, err);
-    if (best.places > 1)
-        return fail_several(best.place[0], best.place[1], err);
-    for (int i = 1; i < best.n; i++) {
-        if (strcmp(best.prefix[i], best.prefix[0]) != 0)
-            return fail_several(best.prefix[0], best.prefix[i], err);
-    }
-    memcpy(r->prefix, best.prefix[0], sizeof r->prefix);
-    for (int i = 1; i < best.n; i++) {
+    GSC_TRY(import_as(r, s->format[0], policy, &none, err));
+    for (int i = 1; i < s->n; i++) {
         reading other = *r;
-        GSC_TRY(import_as(r, best.format[0], policy, &none, err));
-        GSC_TRY(import_as(&other, best.format[i], policy, &none, err));
+        GSC_TRY(import_as(&other, s->format[i], policy, &none, err));
         if (memcmp(&r->s, &other.s, sizeof r->s) != 0)
             return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
                             "are of the format %s or %s, which go on differently: name the format",
-                            best.format[0]->name, best.format[i]->name);
+                            s->format[0]->name, s->format[i]->name);
     }
-    const bool nested = *r->prefix && !prefix;
-    add_note(notes, GSC_NOTE_FORMAT, -1, best.format[0]->name, NAN, "read as %s%s%.64s%s%s",
-             best.format[0]->name, nested ? " from \"" : "", nested ? r->prefix : "",
-             nested ? "\"" : "", others(&best, text));
-    return import_as(r, best.format[0], policy, notes, err);
+    return GSC_OK;
+}
+
+/* Notes which format was recognised and where, and which others have the same keys. */
+static void note_format(const struct search *s, const char *place, struct notes *notes)
+{
+    const struct format *best = s->format[0];
+    char others[96] = "";
+    for (const struct format *f = formats; f < formats + FORMATS; f++) {
+        const size_t end = strlen(others);
+        bool listed = (f->traits & BY_NAME) && f->rows == best->rows;
+        for (int i = 1; i < s->n; i++)
+            listed |= f == s->format[i];
+        if (listed && end < 72)
+            (void)snprintf(others + end, sizeof others - end, "%s%s",
+                           end ? ", " : "; the same keys have ", f->name);
+    }
+    add_note(notes, GSC_NOTE_FORMAT, -1, best->name, NAN, "read as %s%s%.64s%s%s", best->name,
+             *place ? " from \"" : "", place, *place ? "\"" : "", others);
 }
 
 /* ---- the calls ---- */
@@ -1684,7 +1680,8 @@ gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_en
     reading r = {.entries = entries, .n = n};
     gsc_policy full;
     const struct format *f = NULL;
-    struct notes list = {notes, capacity, 0}, none = {0};
+    struct search search;
+    struct notes list = {notes, capacity, 0};
     GSC_REQUIRE(entries, 2);
     GSC_REQUIRE(out_policy, 5);
     GSC_REQUIRE(state, 6);
@@ -1706,13 +1703,14 @@ gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_en
     if (!(f && (f->traits & MAY_LACK)))
         GSC_TRY(check_some(&r, err));
     GSC_TRY(check_prefix(&r, err));
-    if (f && !prefix)
-        GSC_TRY(find_prefix(&r, err));
+    GSC_TRY(find_scaler(&r, f, prefix, &search, err));
     /* Once without notes: nothing is written unless all goes well. */
-    GSC_TRY(f ? import_as(&r, f, policy, &none, err) : recognise(&r, prefix, policy, &none, err));
+    GSC_TRY(import_alike(&r, &search, policy, err));
     GSC_TRY(
         gsc_struct_write(&r.s.policy, GSC_POLICY_SIZE, out_policy, false, 5, "out_policy", err));
-    (void)(f ? import_as(&r, f, policy, &list, NULL) : recognise(&r, prefix, policy, &list, NULL));
+    if (!f)
+        note_format(&search, prefix ? "" : r.prefix, &list);
+    (void)import_as(&r, search.format[0], policy, &list, NULL);
     end_notes(&list);
     *state = r.s.state;
     return GSC_OK;

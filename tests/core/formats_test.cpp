@@ -383,6 +383,42 @@ TEST_CASE("a scaler is found in a nested checkpoint", "[formats]")
     CHECK(import("megatron", list, nullptr, "amp").status == GSC_ERROR_FORMAT);
 }
 
+TEST_CASE("below more than two names a scaler is not recognised, and its prefix is told",
+          "[formats]")
+{
+    const auto below = [](const std::string &place, const Sample &sample) {
+        Entries list = entries_of("epoch 3 model.scale 0.5 optimizer.state.0.step 7");
+        for (const gsc_entry &e : entries_of(sample.entries))
+            list.push_back(number(place + e.key, e.value));
+        return list;
+    };
+    for (const Sample &sample : samples) {
+        if (!sample.recognised || std::string(sample.format) == "apex")
+            continue;
+        INFO(sample.format);
+        for (const char *place : {"", "a.", "a.b.", "a/b."})
+            CHECK(import(nullptr, below(place, sample)).state.factor.scale == sample.scale);
+        const Entries deep = below("a.b/c.", sample);
+        for (const char *format : {(const char *)nullptr, sample.recognised}) {
+            const Read r = import(format, deep);
+            CHECK(r.status == GSC_ERROR_FORMAT);
+            CHECK(r.err.argument == 2);
+            CHECK(std::string(r.err.message) ==
+                  "entries have a scaler below more than two names: give the prefix \"a.b/c\"");
+            CHECK(import(format, deep, nullptr, "a.b/c").state.factor.scale == sample.scale);
+        }
+    }
+    /* One below two names is the one; a place of any length is told whole. */
+    Entries list = below("a.b.c.", samples[0]);
+    for (const gsc_entry &e : entries_of("scale 8 growth_tracker 3 hysteresis_tracker 2"))
+        list.push_back(number(std::string("amp.scaler.") + e.key, e.value));
+    CHECK(std::string(import(nullptr, list).notes[0].message) ==
+          "read as megatron from \"amp.scaler\"");
+    const std::string place = "a.b." + std::string(88, 'c');
+    const Read far = import(nullptr, below(place + ".", samples[0]));
+    CHECK(std::string(far.err.message).find("\"" + place + "\"") != std::string::npos);
+}
+
 TEST_CASE("a scaler is found among other things that are called scale", "[formats]")
 {
     Entries list;
@@ -457,9 +493,9 @@ TEST_CASE("a key alone somewhere deep is no scaler unless its place is named", "
         INFO(format);
         const Read r = import(format, model);
         CHECK(r.status == GSC_ERROR_FORMAT);
-        CHECK(std::string(r.err.message) ==
-              "entries have nothing of the format " + std::string(format) +
-                  " but \"model.scale\": give the prefix \"model\" if that is its scale");
+        CHECK(
+            std::string(r.err.message) ==
+            "entries have only a \"scale\" below \"model\": if it is a scaler's, give this prefix");
         CHECK(import(format, model, nullptr, "model").state.factor.scale == 0.5);
         CHECK(import(format, entries_of("scale 0.5")).state.factor.scale == 0.5);
     }
@@ -470,8 +506,8 @@ TEST_CASE("a key alone somewhere deep is no scaler unless its place is named", "
     const gsc_policy p = preset("torch");
     const Read r = import(nullptr, last, &p);
     CHECK(std::string(r.err.message) ==
-          "entries have nothing but a \"loss_scale\" below \"last_optimizer_state\": if it is that "
-          "of a scaler, give the format and this prefix");
+          "entries have only a \"loss_scale\" below \"last_optimizer_state\": if it is a scaler's, "
+          "give this prefix and the format");
     CHECK(import(nullptr, last, &p, "last_optimizer_state").state.factor.scale == 128);
     /* A key that nothing else has. */
     CHECK(import(nullptr, entries_of("zero.cur_scale 128")).state.factor.scale == 128);
@@ -656,6 +692,12 @@ TEST_CASE("what means something else in a policy is carried as it means it", "[f
     /* Used up: more overflows than it has. */
     CHECK(import("megatron", entries_of("scale 8 growth_tracker 0 hysteresis_tracker -3"))
               .state.overflows == 5);
+    for (const char *left : {"1.5", "4.5", "-0.5", "1e30", "inf"})
+        CHECK(std::string(import("megatron", entries_of("scale 8 growth_tracker 0 "
+                                                        "hysteresis_tracker " +
+                                                        std::string(left)))
+                              .err.message)
+                  .find("it must be a whole number") != std::string::npos);
     /* A scale of doubles in a policy of floats; one to come where there is no delay. */
     const gsc_policy torch = preset("torch");
     const Read rounded = import("emily", {number("scale", 0.1), number("counter", 0)}, &torch);
@@ -1162,6 +1204,8 @@ TEST_CASE("without fp16 there is no scaling in Megatron and fairseq", "[formats]
     }
     CHECK(settings("megatron", entries_of("bf16 1 fp16 0 loss_scale 128")).policy.init_scale ==
           128);
+    CHECK(same(settings("megatron", entries_of("fp16 0 loss_scale 0")).policy,
+               settings("megatron", entries_of("fp16 0")).policy));
 }
 
 TEST_CASE("a threshold of fairseq above min_loss_scale is the floor", "[formats]")

@@ -433,6 +433,16 @@ def test_a_state_too_deep_is_refused_by_name():
         Scaler("torch").load_state_dict(state)
 
 
+def test_the_place_of_a_scaler_below_more_than_two_names_is_its_prefix():
+    state, scaler = {"trainer": {"amp": {"scaler": torch_state()}}}, Scaler("torch")
+    told = 'the entries of state have a scaler below more than two names: give the prefix "trainer.amp.scaler"'
+    with pytest.raises(Error, match=re.escape(told)):
+        scaler.load_state_dict(state)
+    scaler.load_state_dict(state, prefix="trainer.amp.scaler")
+    scaler.load_state_dict(state["trainer"])
+    assert (scaler.loss_scale, scaler.state.good) == (2048.0, 3)
+
+
 @pytest.mark.parametrize("state", [list(torch_state().items()), {k.encode(): v for k, v in torch_state().items()}])
 def test_pairs_and_keys_of_bytes_are_read(state):
     scaler = Scaler("torch")

@@ -62,7 +62,8 @@ defmodule GradScaler.Checkpoint do
   checkpoint has, or, where that is nil, by those of its framework; and notes.
 
     * `:format` - whose it is, one of `formats/0`; without it, the keys tell
-    * `:prefix` - which of several scalers, such as "loss_scaler1"
+    * `:prefix` - where the scaler is, such as "loss_scaler1"; needed if there are several, or if it
+      is not at the top or below one or two names
 
   A checkpoint without a scale, or with one that cannot be, raises `ArgumentError`, which names the key.
 

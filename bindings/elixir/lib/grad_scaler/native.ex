@@ -272,11 +272,13 @@ defmodule GradScaler.Native do
   @doc """
   Reads a checkpoint. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with the
   settings that are among the entries, and `state` goes on from the counts that are there. Both
-  policies may be one struct. Without `format` the keys tell which it is; where several fit they
-  must read alike, else the call fails and names them. A scale that is missing, or no number that
-  a scale or a count can be, is refused by its key. What is not among the entries, has no place
-  here, or means something else to this policy, such as a count past its interval, is in the
-  notes.
+  policies may be one struct. Without `prefix` the scaler's keys stand at the top or below one or
+  two names, as in `scale`, `scaler.scale` and `optimizer.grad_scaler.scale`. If a scaler stands
+  only below more names, or several scalers are there, the call fails and names the prefixes.
+  Without `format` the keys tell the format. If several formats fit, they must read alike, else
+  the call fails and names them. A scale that is missing, or no number that a scale or a count can
+  be, is refused by its key. What is not among the entries, has no place here, or means something
+  else to this policy, such as a count past its interval, is in the notes.
   """
   @spec state_import(binary | nil, binary | nil, binary, binary | nil, integer) ::
           {:ok, binary, binary, binary} | error

@@ -1288,10 +1288,11 @@ class Scaler:
         """Goes on from what `state_dict` returned, here or of any framework in `formats()`.
 
         `state` is a dict, nested or not, of numbers, arrays or tensors of one element, as torch.load and others return
-        it; or an object with attributes, such as the scaler that DeepSpeed pickles. Its scale and most of its keys at
-        one place, at most 111 bytes from the top, tell whose it is; where those of several fit, the error names them,
-        and `format` decides. `prefix` tells which of several scalers, by the path from the top, joined by dots:
-        "amp.loss_scaler1". What is no number where the scaler has one raises gradscaler.Error with its key.
+        it; or an object with attributes, such as the scaler that DeepSpeed pickles. Its scale and most of its keys, at
+        the top or below one or two names, tell the format. If several formats fit, the error names them, and `format`
+        decides. If there are several scalers, or one stands deeper, the error names the `prefix` to give: the path from
+        the top, joined by dots, such as "amp.loss_scaler1". A key of more than 111 bytes is not read. What is no number
+        where the scaler has one raises gradscaler.Error with its key.
         What `state_dict` returned, found wherever it lies, has a policy, which becomes this scaler's. A checkpoint of a
         framework changes the settings that are in it, and no others: Scaler("torch") goes on as torch would,
         Scaler("recommended") by its own rules from that scale and those counts. Returns, and keeps as `notes`,

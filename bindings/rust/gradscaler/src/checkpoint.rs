@@ -113,8 +113,9 @@ impl<'a> Format<'a> {
     }
 
     /// What the keys begin with, up to a dot: of a checkpoint which of several scalers, such as
-    /// `"loss_scaler1"`, of settings where they are, such as `"fp16"`. Empty for nothing. Without it a
-    /// checkpoint is searched for one scaler, and written with what the framework has.
+    /// `"loss_scaler1"`, of settings where they are, such as `"fp16"`. Empty for nothing. Without it the
+    /// scaler of a checkpoint is recognised at the top or below one or two names, and written with what
+    /// the framework has.
     #[must_use]
     pub const fn prefix(mut self, prefix: &'a str) -> Self {
         self.prefix = Some(prefix);

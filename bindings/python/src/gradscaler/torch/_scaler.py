@@ -878,9 +878,10 @@ class GradScaler(Base):
     ) -> list[Note] | None:
         """Loads what state_dict() of this class returned, or of torch's; nothing is changed by an error.
 
-        Without torch's keys it is recognised: as that of gradscaler.Scaler or TensorScaler, or of a framework, nested
-        or not; `format`, one of gradscaler.formats(), says which, `prefix` names one of several scalers in it. Rules
-        that it does not set stay. Then what it lacked, or had in vain, is returned.
+        Without torch's keys it is recognised: as that of gradscaler.Scaler or TensorScaler, or of a framework, at the
+        top or below one or two names; `format`, one of gradscaler.formats(), says which, `prefix` names one of several
+        scalers in it, or a deeper one. Rules that it does not set stay. Then what it lacked, or had in vain, is
+        returned.
         As in torch, the rules of a checkpoint replace those of the constructor; where it was given others by name, a
         warning names them. A policy whose scale never moves, as "guard", stays if it was given, with its scale.
         """
