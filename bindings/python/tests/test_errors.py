@@ -211,7 +211,7 @@ def test_a_message_says_what_to_do_in_python():
         (lambda s: s.clip_factor(None, 1.0), "report must not be None"),
         (lambda s: Report(overflw=1), "a report has no field 'overflw'"),
         (lambda s: s.update(np.array([True, False])), "expected the report of unscale, or several, not bool"),
-        (lambda s: Scaler(threads=2000), "threads is 2000: it must be "),
+        (lambda s: Scaler(threads=2000), "options.threads is 2000: it must be "),
         (lambda s: s.check([ones()], factor=s.factor, unscaled=True), "pass factor or unscaled, not both"),
     ],
 )
