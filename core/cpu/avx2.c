@@ -10,6 +10,7 @@
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,f16c,fma,popcnt"))), apply_to = function)
 #else
+#pragma GCC push_options /* in the library as one file others follow */
 #pragma GCC target("avx2,f16c,fma,popcnt")
 #endif
 
@@ -674,6 +675,8 @@ void gsc_install_avx2(gsc_kernels *kernels)
 
 #if defined(__clang__)
 #pragma clang attribute pop
+#else
+#pragma GCC pop_options
 #endif
 #else
 typedef int gsc_no_avx2; /* an empty translation unit is not C */

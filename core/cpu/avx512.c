@@ -12,6 +12,7 @@
     __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,f16c,fma,bmi2,popcnt"))), \
     apply_to = function)
 #else
+#pragma GCC push_options /* in the library as one file others follow */
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,f16c,fma,bmi2,popcnt")
 #endif
 
@@ -592,6 +593,8 @@ void gsc_install_avx512(gsc_kernels *kernels)
 
 #if defined(__clang__)
 #pragma clang attribute pop
+#else
+#pragma GCC pop_options
 #endif
 #else
 typedef int gsc_no_avx512; /* an empty translation unit is not C */
