@@ -116,9 +116,10 @@ Bytes from_hex(const std::string &text)
 /* The bytes with another value at an offset, and a checksum that fits. */
 template <class T> Bytes changed(Bytes bytes, size_t offset, T value)
 {
-    std::memcpy(&bytes[offset], &value, sizeof value);
+    REQUIRE(offset + sizeof value + 4 <= bytes.size());
+    std::memcpy(bytes.data() + offset, &value, sizeof value);
     const uint32_t crc = crc32(bytes.data(), bytes.size() - 4);
-    std::memcpy(&bytes[bytes.size() - 4], &crc, 4);
+    std::memcpy(bytes.data() + bytes.size() - 4, &crc, 4);
     return bytes;
 }
 

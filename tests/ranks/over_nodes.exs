@@ -96,8 +96,10 @@
     def own(path) do
       %{rank: rank, size: size} = :persistent_term.get(__MODULE__)
 
-      for <<row::binary-size(192 * size) <- File.read!(path)>>,
-        do: Report.decode(binary_part(row, 192 * rank, 192))
+      bytes = byte_size(Report.encode(%Report{}))
+
+      for <<row::binary-size(bytes * size) <- File.read!(path)>>,
+        do: Report.decode(binary_part(row, bytes * rank, bytes))
     end
 
     @doc "Merges the reports of all nodes, case by case, into a file."

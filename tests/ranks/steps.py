@@ -12,10 +12,12 @@ scales are known beforehand. A rank writes a line a step to its file:
 import math
 import sys
 
+from gradscaler import Report
+
 STEPS, BAD_STEP, BAD_RANK = 6, 3, 1
 INIT_SCALE, GROWTH_INTERVAL = 4.0, 2
 SIZES = {"weight": 8, "bias": 4}
-REPORT_SIZE = 192
+REPORT_SIZE = len(bytes(Report()))
 
 
 def gradients(step, rank):
