@@ -54,7 +54,7 @@ format() { # layout is decided by the formatters; and ci/test itself
   check runner tests/ci/runner_test.py
   check links bash -c '! git ls-files --stage | grep ^120000' # Windows checks them out as text
   local sources
-  sources=$(git ls-files '*.c' '*.h' '*.cpp' '*.cu' ':!tests/abi/released/*/gradscaler.h' | grep -vxF -e include/gradscaler.h \
+  sources=$(git ls-files '*.c' '*.h' '*.cpp' '*.cu' ':!include' ':!tests/abi/released' | grep -vxF \
     -e core/layout.h -e bindings/elixir/c_src/gradscaler_nif.c)
   check clang-format clang-format --dry-run --Werror $sources
   check ruff $python -m ruff check --quiet --config bindings/python/pyproject.toml . ci/test ci/lock
@@ -100,7 +100,7 @@ contract() { # what changes of the manifest do: mistakes are refused, additions 
   mkdir -p build/zig
   (
     export ZIG_GLOBAL_CACHE_DIR=build/zig ZIG_LOCAL_CACHE_DIR=build/zig
-    $python -m ziglang translate-c -lc include/gradscaler.h >build/zig/gradscaler.zig
+    $python -m ziglang translate-c -lc include/gradscaler_cuda.h >build/zig/gradscaler.zig
     check zig $python -m ziglang run -lc --dep gradscaler -Mroot=tests/abi/client.zig -Mgradscaler=build/zig/gradscaler.zig \
       -Lbuild/release -lgradscaler -rpath "$PWD/build/release"
   )

@@ -10,10 +10,19 @@
 #include "cuda/driver.h"
 
 #if defined(GSC_NO_CUDA)
-const char *gsc_cuda_note(void)
+static const bool has_cuda = false;
+
+const char *gsc_cuda_missing(void)
 {
-    return "not in this build: it was made with GSC_CUDA off";
+    return "CUDA is not in this build: it was made with GSC_CUDA off";
 }
+
+const char *gsc_cuda_log(void)
+{
+    return "";
+}
+#else
+static const bool has_cuda = true;
 #endif
 
 /* A context of what a backend made, which is destroyed if there is no memory for one. */
@@ -58,7 +67,7 @@ gsc_status gsc_context_create_cuda(const gsc_cuda_options *options, gsc_context 
     GSC_REQUIRE(out, 1);
 #if defined(GSC_NO_CUDA)
     return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "options.device", "CUDA device %d: %s",
-                              full.device, gsc_cuda_note());
+                              full.device, gsc_cuda_missing());
 #else
     gsc_cuda *cuda;
     GSC_TRY(gsc_cuda_open(full.device, &cuda, err));
@@ -151,12 +160,21 @@ gsc_status gsc_info_get(gsc_info *out, gsc_error *err)
 {
     gsc_begin(err);
     GSC_REQUIRE(out, 0);
-    /* Whoever's struct ends before `cuda` does not ask for it: the driver is not started. */
-    bool asks = out->struct_size > offsetof(gsc_info, cuda);
     gsc_info info = {.version = GSC_VERSION,
                      .cpu = gsc_kernels_best()->name,
                      .cpu_available = gsc_cpu_available(),
-                     .cpu_note = gsc_cpu_note(),
-                     .cuda = asks ? gsc_cuda_note() : NULL};
+                     .cpu_note = gsc_cpu_note()};
     return gsc_struct_write(&info, GSC_INFO_SIZE, out, true, 0, "out", err);
+}
+
+gsc_status gsc_cuda_start(gsc_error *err)
+{
+    gsc_begin(err);
+    const char *why = gsc_cuda_missing();
+    return why ? gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, -1, "", "%s", why) : GSC_OK;
+}
+
+int32_t gsc_has(gsc_feature feature)
+{
+    return feature == GSC_FEATURE_CUDA && has_cuda;
 }

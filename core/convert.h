@@ -19,7 +19,7 @@
 #define GSC_FOR_DTYPES(X) X(f32) X(f64) X(f16) X(bf16) X(f8_e4m3fn) X(f8_e5m2) X(cb16)
 
 /* Index of a dtype in the tables; that of a GSC_* constant is in gsc_reals. */
-enum gsc_dtype {
+enum gsc_real_dtype {
 #define GSC_INDEX(dtype) gsc_##dtype,
     GSC_FOR_DTYPES(GSC_INDEX)
 #undef GSC_INDEX

@@ -202,6 +202,18 @@ bool gsc_all_zero(const void *bytes, size_t size)
     return true;
 }
 
+gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *err)
+{
+    gsc_begin(err);
+    GSC_REQUIRE(out, 0);
+    if (!gsc_struct_size_possible(struct_size))
+        return gsc_fail_number(err, GSC_ERROR_STRUCT_SIZE, 1, -1, "struct_size", struct_size, 8,
+                               STRUCT_SIZE_LIMIT, "the size of a struct, a multiple of 8");
+    memset(out, 0, struct_size);
+    memcpy(out, &struct_size, sizeof struct_size);
+    return GSC_OK;
+}
+
 gsc_status gsc_struct_read(const void *from, void *full, uint32_t size, int argument,
                            const char *name, gsc_error *err)
 {

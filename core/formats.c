@@ -5,6 +5,7 @@
  * simply the field is the conversion of its key.
  */
 #include <float.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -561,9 +562,9 @@ static void add_note(struct notes *notes, uint32_t kind, int64_t entry, const ch
 static void add_note(struct notes *notes, uint32_t kind, int64_t entry, const char *field,
                      double value, const char *format, ...)
 {
-    if (notes->n >= notes->capacity)
+    if (notes->n++ >= notes->capacity)
         return;
-    gsc_note *note = &notes->at[notes->n++];
+    gsc_note *note = &notes->at[notes->n - 1];
     memset(note, 0, sizeof *note);
     note->kind = kind;
     note->entry = entry;
@@ -586,13 +587,6 @@ static struct digits digits_of(double x)
     return made;
 }
 #define DIGITS(x) (digits_of(x).text)
-
-/* What a caller sees of the notes: all that there is room for, the rest zeros. */
-static void end_notes(const struct notes *notes)
-{
-    if (notes->capacity > notes->n)
-        memset(notes->at + notes->n, 0, (notes->capacity - notes->n) * sizeof *notes->at);
-}
 
 /* ---- fields ---- */
 
@@ -624,11 +618,10 @@ static double get(const struct scaler *s, enum field f)
 /* The most that a field of whole numbers holds. */
 static double most_of(enum field f)
 {
-    return f == events                       ? GSC_EVENTS
-           : f == serial || f == next_serial ? 0x1p53
-           : fields[f].type == U32           ? 0xffffffffp0
-           : fields[f].type == U64           ? (double)MOST_U64
-                                             : GSC_COUNT_MOST;
+    return f == events             ? GSC_EVENTS
+           : fields[f].type == U32 ? 0xffffffffp0
+           : fields[f].type == U64 ? (double)MOST_U64
+                                   : GSC_COUNT_MOST;
 }
 
 /* Whether x is a value of the field's type. */
@@ -653,6 +646,13 @@ static void put(struct scaler *s, enum field f, double x)
     default:
         memcpy(at, &x, 8);
     }
+}
+
+/* Of an integer from 2^53 on, which a double would round. */
+static void put_exact(struct scaler *s, enum field f, int64_t integer)
+{
+    if (fields[f].type == I64 || fields[f].type == U64)
+        memcpy((char *)s + fields[f].offset, &integer, sizeof integer);
 }
 
 /* Overflows that make a backoff. */
@@ -754,7 +754,7 @@ typedef struct reading {
 static const char *rest_of(const reading *r, const gsc_entry *entry)
 {
     const size_t length = strlen(r->prefix);
-    if (entry->kind == GSC_ENTRY_NONE)
+    if (entry->kind == GSC_ENTRY_UNUSED)
         return NULL;
     if (!length)
         return entry->key;
@@ -776,7 +776,10 @@ static int64_t find_entry(const reading *r, const char *key, uint64_t start)
 
 /* ---- errors ---- */
 
-enum { ENTRIES = 2 }; /* position of the argument */
+enum {
+    ENTRIES = 2,      /* position of the argument */
+    MOST_ENTRIES = 64 /* of a state in any format */
+};
 
 static bool is_number(const gsc_entry *e)
 {
@@ -795,9 +798,12 @@ static gsc_status fail_at(const reading *r, int64_t entry, double low, double hi
                         e->kind == GSC_ENTRY_TEXT ? "\"" : "",
                         e->kind == GSC_ENTRY_TEXT ? e->text : "empty",
                         e->kind == GSC_ENTRY_TEXT ? "\"" : "", must);
+    if (e->kind == GSC_ENTRY_INTEGER)
+        (void)snprintf(digits, sizeof digits, "%" PRId64, e->integer);
+    else
+        (void)gsc_digits(digits, e->value);
     return gsc_with_numbers(gsc_fail(err, GSC_ERROR_VALUE, ENTRIES, entry, "entries.value",
-                                     "of \"%.64s\" is %s: it must be %s", e->key,
-                                     gsc_digits(digits, e->value), must),
+                                     "of \"%.64s\" is %s: it must be %s", e->key, digits, must),
                             err, e->value, low, high);
 }
 
@@ -817,19 +823,25 @@ static gsc_status check_entries(const gsc_entry *entries, uint64_t n, gsc_error 
 {
     const uint64_t most = 65536;
     if (n > most)
-        return gsc_fail_number(err, GSC_ERROR_COUNT, ENTRIES + 1, -1, "n", (double)n, 0,
+        return gsc_fail_number(err, GSC_ERROR_COUNT, ENTRIES + 1, -1, "entries_count", (double)n, 0,
                                (double)most, "at most 65536: hand over those of the scaler");
     for (uint64_t i = 0; i < n; i++) {
         const gsc_entry *e = &entries[i];
         if (e->kind > GSC_ENTRY_BOOLEAN)
             return gsc_fail_number(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i, "entries.kind",
                                    e->kind, 0, GSC_ENTRY_BOOLEAN, "one of the kinds of entries");
-        if (e->kind == GSC_ENTRY_NONE)
+        if (e->kind == GSC_ENTRY_UNUSED)
             continue;
-        if (e->reserved)
-            return gsc_fail_reserved(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i, "entries.reserved");
-        if (e->kind == GSC_ENTRY_BOOLEAN && e->value != 0 && e->value != 1)
+        if (e->flags || !GSC_RESERVED_IS_ZERO(e))
+            return gsc_fail_reserved(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i,
+                                     e->flags ? "entries.flags" : "entries.reserved");
+        const bool whole = e->kind == GSC_ENTRY_INTEGER || e->kind == GSC_ENTRY_BOOLEAN;
+        if (whole && e->value != (double)e->integer)
             return gsc_fail_number(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i, "entries.value",
+                                   e->value, (double)e->integer, (double)e->integer,
+                                   "the same number as entries.integer, rounded");
+        if (e->kind == GSC_ENTRY_BOOLEAN && (uint64_t)e->integer > 1)
+            return gsc_fail_number(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i, "entries.integer",
                                    e->value, 0, 1, "0 or 1, as its kind is a boolean");
         if (!memchr(e->key, 0, sizeof e->key))
             return gsc_fail(err, GSC_ERROR_VALUE, ENTRIES, (int64_t)i, "entries.key",
@@ -991,7 +1003,7 @@ static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *
 {
     double x;
     GSC_TRY(read_number(r, row, entry, &x, err));
-    if (r->entries[entry].kind == GSC_ENTRY_EMPTY && is_unset(row)) {
+    if (r->entries[entry].kind == GSC_ENTRY_NULL && is_unset(row)) {
         r->unset[row->field] = entry;
         return GSC_OK;
     }
@@ -1002,6 +1014,9 @@ static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *
     if (isnan(value))
         return GSC_OK;
     GSC_TRY(set(r, row->field, value, entry, err));
+    const gsc_entry *e = &r->entries[entry];
+    if (e->kind == GSC_ENTRY_INTEGER && (row->as == PLAIN || row->as == DERIVED) && x >= 0x1p53)
+        put_exact(&r->s, row->field, e->integer);
     if (row->as == REMAINING || row->as == REMAINING_ONE)
         r->read[row->field] = hysteresis_of(&r->s.policy) - x;
     return GSC_OK;
@@ -1197,14 +1212,14 @@ static void start(reading *r, const struct format *f, const gsc_policy *policy, 
 }
 
 /* A count that is at least so many where it is not among the entries. */
-static void count_from(reading *r, enum field f, double value, struct notes *notes)
+static void count_from(reading *r, enum field f, int64_t value, struct notes *notes)
 {
     if (r->from[f] >= 0)
         return;
-    put(&r->s, f, value);
+    put_exact(&r->s, f, value);
     if (counts(&r->s.policy, f))
-        add_note(notes, GSC_NOTE_LACKS, -1, fields[f].name, value,
-                 "%s is not among the entries: it starts at %s", fields[f].name, DIGITS(value));
+        add_note(notes, GSC_NOTE_LACKS, -1, fields[f].name, (double)value,
+                 "%s is not among the entries: it starts at %" PRId64, fields[f].name, value);
 }
 
 static void note_lacks(const reading *r, struct notes *notes)
@@ -1267,11 +1282,11 @@ static gsc_status read_state(reading *r, struct notes *notes, gsc_error *err)
         return fail_at(r, r->from[scale], 0, 0x1.fffffep127,
                        "at most the largest float, in which this policy computes", err);
     }
-    const double counted = s->overflows == 0 ? (double)s->steps : 0;
+    const int64_t counted = s->overflows == 0 ? s->steps : 0;
     if (r->from[good] < 0)
         count_from(r, good, r->from[steps] >= 0 ? counted : 0, notes);
     if (r->from[steps] < 0) /* each good one is a step */
-        count_from(r, steps, (double)s->good, notes);
+        count_from(r, steps, s->good, notes);
     count_from(r, overflows, 0, notes);
     count_from(r, stalled, 0, notes);
     const double newest = r->from[next_scale] >= 0 ? s->next.scale : s->factor.scale;
@@ -1482,7 +1497,7 @@ static bool is_of_a_scaler(const gsc_entry *e)
 static bool is_at(const gsc_entry *e, const char *place, size_t length)
 {
     int names;
-    return e->kind != GSC_ENTRY_NONE && strncmp(e->key, place, length) == 0 &&
+    return e->kind != GSC_ENTRY_UNUSED && strncmp(e->key, place, length) == 0 &&
            place_of(e->key, &names) == length && is_of_a_scaler(e);
 }
 
@@ -1495,7 +1510,7 @@ static void search_places(struct search *s, const reading *r, int most_names)
         const gsc_entry *e = &r->entries[i];
         uint64_t before = i, last = r->n - 1;
         int names;
-        if (e->kind == GSC_ENTRY_NONE)
+        if (e->kind == GSC_ENTRY_UNUSED)
             continue;
         const size_t length = place_of(e->key, &names);
         if (names > most_names || !is_of_a_scaler(e))
@@ -1530,7 +1545,7 @@ static const char *list_places(const reading *r, struct places *p)
     struct search s = {.named = r->format};
     for (uint64_t i = 0; i < r->n && r->where == SET; i++) {
         const gsc_entry *e = &r->entries[i];
-        const size_t place = e->kind == GSC_ENTRY_NONE ? 0 : place_in(r, e->key);
+        const size_t place = e->kind == GSC_ENTRY_UNUSED ? 0 : place_in(r, e->key);
         if (place)
             list_place(&s.places, e->key, place);
     }
@@ -1543,7 +1558,7 @@ static const char *list_places(const reading *r, struct places *p)
 static gsc_status check_some(const reading *r, gsc_error *err)
 {
     for (uint64_t i = 0; i < r->n; i++)
-        if (r->entries[i].kind != GSC_ENTRY_NONE)
+        if (r->entries[i].kind != GSC_ENTRY_UNUSED)
             return GSC_OK;
     return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
                     "are none: a scaler that is switched off saves none");
@@ -1667,32 +1682,39 @@ static void note_format(const struct search *s, const char *place, struct notes 
 
 /* ---- the calls ---- */
 
-static gsc_status check_notes(gsc_note *notes, uint64_t capacity, int argument, gsc_error *err)
+static gsc_status check_notes(const struct notes *notes, int argument, gsc_error *err)
 {
-    return capacity > 0 && !notes ? gsc_fail_null(err, argument, "notes") : GSC_OK;
+    return notes->capacity > 0 && !notes->at ? gsc_fail_null(err, argument, "notes") : GSC_OK;
+}
+
+static void tell(uint64_t *count, uint64_t value)
+{
+    if (count)
+        *count = value;
 }
 
 gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_entry *entries,
-                            uint64_t n, const gsc_policy *policy, gsc_policy *out_policy,
-                            gsc_state *state, gsc_note *notes, uint64_t capacity, gsc_error *err)
+                            uint64_t entries_count, const gsc_policy *policy,
+                            gsc_policy *out_policy, gsc_state *out_state, gsc_note *notes,
+                            uint64_t notes_capacity, uint64_t *notes_count, gsc_error *err)
 {
     gsc_begin(err);
-    reading r = {.entries = entries, .n = n};
+    reading r = {.entries = entries, .n = entries_count};
     gsc_policy full;
     const struct format *f = NULL;
     struct search search;
-    struct notes list = {notes, capacity, 0};
+    struct notes list = {notes, notes_capacity, 0};
     GSC_REQUIRE(entries, 2);
     GSC_REQUIRE(out_policy, 5);
-    GSC_REQUIRE(state, 6);
-    GSC_TRY(check_notes(notes, capacity, 7, err));
+    GSC_REQUIRE(out_state, 6);
+    GSC_TRY(check_notes(&list, 7, err));
     if (format)
         GSC_TRY(find_format(format, &f, err));
     if (policy) {
         GSC_TRY(gsc_policy_read(policy, &full, 4, err));
         policy = &full;
     }
-    GSC_TRY(check_entries(entries, n, err));
+    GSC_TRY(check_entries(entries, entries_count, err));
     if (f && !saves(f))
         return gsc_fail(err, GSC_ERROR_FORMAT, 0, -1, "format", "is \"%s\", which saves no state",
                         f->name);
@@ -1711,25 +1733,26 @@ gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_en
     if (!f)
         note_format(&search, prefix ? "" : r.prefix, &list);
     (void)import_as(&r, search.format[0], policy, &list, NULL);
-    end_notes(&list);
-    *state = r.s.state;
+    tell(notes_count, list.n);
+    *out_state = r.s.state;
     return GSC_OK;
 }
 
 gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_entry *entries,
-                             uint64_t n, const gsc_policy *policy, gsc_policy *out, gsc_note *notes,
-                             uint64_t capacity, gsc_error *err)
+                             uint64_t entries_count, const gsc_policy *policy,
+                             gsc_policy *out_policy, gsc_note *notes, uint64_t notes_capacity,
+                             uint64_t *notes_count, gsc_error *err)
 {
     gsc_begin(err);
-    reading r = {.entries = entries, .n = n};
+    reading r = {.entries = entries, .n = entries_count};
     gsc_policy full;
     const struct format *f = NULL;
-    struct notes list = {notes, capacity, 0}, none = {0};
+    struct notes list = {notes, notes_capacity, 0}, none = {0};
     GSC_REQUIRE(format, 0);
-    if (n > 0)
+    if (entries_count > 0)
         GSC_REQUIRE(entries, 2);
-    GSC_REQUIRE(out, 5);
-    GSC_TRY(check_notes(notes, capacity, 6, err));
+    GSC_REQUIRE(out_policy, 5);
+    GSC_TRY(check_notes(&list, 6, err));
     if (find_format(format, &f, NULL) != GSC_OK) { /* a preset alone has its fields by name */
         full = (gsc_policy){.struct_size = GSC_POLICY_SIZE};
         if (gsc_policy_preset(format, &full, NULL) != GSC_OK)
@@ -1741,7 +1764,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
         GSC_TRY(gsc_policy_read(policy, &full, 4, err));
         policy = &full;
     }
-    GSC_TRY(check_entries(entries, n, err));
+    GSC_TRY(check_entries(entries, entries_count, err));
     if (prefix)
         GSC_TRY(use_prefix(&r, prefix, err));
     start(&r, f, policy, SET);
@@ -1753,7 +1776,8 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
         r.s.policy = fixed_at(&r.s.policy, 0);
     else if (r.s.policy.init_scale != 0)
         r.s.policy.init_scale = 1;
-    GSC_TRY(gsc_struct_write(&r.s.policy, GSC_POLICY_SIZE, out, false, 5, "out", err));
+    GSC_TRY(
+        gsc_struct_write(&r.s.policy, GSC_POLICY_SIZE, out_policy, false, 5, "out_policy", err));
     if (bf16)
         add_note(&list, GSC_NOTE_CHANGED, -1, "init_scale", 1,
                  "\"%.48s\" is not scaled: the scale is 1 for good; the preset guard skips "
@@ -1764,7 +1788,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
         if (f->rows == cerebras)
             note_meant(&r, &list);
     }
-    end_notes(&list);
+    tell(notes_count, list.n);
     return GSC_OK;
 }
 
@@ -1806,6 +1830,20 @@ static uint32_t kind_of(const row *row)
                                                                                 : GSC_ENTRY_INTEGER;
 }
 
+/* The number of a row, in the kind that the framework's loader expects. */
+static void fill(gsc_entry *e, const struct format *f, const struct scaler *s, const row *row)
+{
+    e->value = written(f, s, row);
+    e->kind = kind_of(row);
+    if (e->kind == GSC_ENTRY_INTEGER && e->value >= 0x1p63)
+        e->kind = GSC_ENTRY_NUMBER; /* of a policy: no count goes so far */
+    if (e->kind == GSC_ENTRY_NUMBER)
+        return;
+    e->integer = (int64_t)e->value;
+    if (row->as == PLAIN && e->value == get(s, row->field) && e->value >= 0x1p53)
+        memcpy(&e->integer, (const char *)s + fields[row->field].offset, sizeof e->integer);
+}
+
 /* Whether a field that came back as `b` is what it was, as far as the policy is concerned. */
 static bool same_field(const struct scaler *a, const struct scaler *b, enum field f)
 {
@@ -1820,7 +1858,7 @@ static bool same_field(const struct scaler *a, const struct scaler *b, enum fiel
         a->policy.growth_lag == 0)
         return fmod(x, (double)a->policy.growth_interval) ==
                fmod(y, (double)a->policy.growth_interval);
-    const size_t at = fields[f].offset; /* entries round whole numbers from 2^53 on */
+    const size_t at = fields[f].offset;
     const bool same =
         x == y && (fabs(x) < 0x1p53 ||
                    memcmp((const char *)a + at, (const char *)b + at, sizeof(int64_t)) == 0);
@@ -1847,21 +1885,23 @@ static void note_lost(const struct scaler *s, const struct format *f, const char
 }
 
 gsc_status gsc_state_export(const char *format, const char *prefix, const gsc_policy *policy,
-                            const gsc_state *state, gsc_entry *entries, uint64_t n, gsc_note *notes,
-                            uint64_t capacity, gsc_error *err)
+                            const gsc_state *state, gsc_entry *entries, uint64_t entries_capacity,
+                            uint64_t *entries_count, gsc_note *notes, uint64_t notes_capacity,
+                            uint64_t *notes_count, gsc_error *err)
 {
     gsc_begin(err);
     struct scaler s;
     const struct format *f = NULL;
-    struct notes list = {notes, capacity, 0};
-    gsc_entry made[GSC_ENTRIES] = {0};
+    struct notes list = {notes, notes_capacity, 0};
+    gsc_entry made[MOST_ENTRIES] = {0};
     uint32_t count = 0;
     GSC_REQUIRE(format, 0);
     GSC_TRY(find_format(format, &f, err));
     GSC_TRY(gsc_policy_read(policy, &s.policy, 2, err));
     GSC_REQUIRE(state, 3);
-    GSC_REQUIRE(entries, 4);
-    GSC_TRY(check_notes(notes, capacity, 6, err));
+    if (entries_capacity > 0)
+        GSC_REQUIRE(entries, 4);
+    GSC_TRY(check_notes(&list, 7, err));
     GSC_TRY(gsc_state_check(state, 3, "state", err));
     s.state = *state;
     if (!saves(f))
@@ -1878,17 +1918,17 @@ gsc_status gsc_state_export(const char *format, const char *prefix, const gsc_po
             return gsc_fail(err, GSC_ERROR_VALUE, 1, -1, "prefix",
                             "is too long: with it a key has more than %d bytes",
                             (int)sizeof e->key - 1);
-        e->kind = kind_of(row);
-        e->value = written(f, &s, row);
+        fill(e, f, &s, row);
     }
-    if (n < count)
-        return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CAPACITY, 5, -1, "n",
-                                         "is %llu: there are %u entries", (unsigned long long)n,
-                                         count),
-                                err, (double)n, count, NAN);
+    if (entries_capacity > 0 && entries_capacity < count)
+        return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CAPACITY, 5, -1, "entries_capacity",
+                                         "is %llu: there are %u entries",
+                                         (unsigned long long)entries_capacity, count),
+                                err, (double)entries_capacity, count, NAN);
     note_lost(&s, f, prefix, made, count, &list);
-    end_notes(&list);
-    memset(entries, 0, n * sizeof *entries);
-    memcpy(entries, made, count * sizeof *made);
+    if (entries_capacity > 0)
+        memcpy(entries, made, count * sizeof *made);
+    tell(entries_count, count);
+    tell(notes_count, list.n);
     return GSC_OK;
 }

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "gradscaler.h"
+#include "gradscaler_cuda.h"
 
 #if defined(__GNUC__)
 #define GSC_PRINTF(text, first) __attribute__((format(printf, text, first)))

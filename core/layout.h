@@ -2,7 +2,7 @@
 /* Generated from include/gradscaler.toml by include/generate.py. Do not edit. */
 #include <stddef.h>
 
-#include "gradscaler.h"
+#include "gradscaler_cuda.h"
 
 _Static_assert(sizeof(gsc_error) == 296, "gsc_error");
 _Static_assert(offsetof(gsc_error, status) == 0, "gsc_error.status");
@@ -63,16 +63,12 @@ _Static_assert(offsetof(gsc_cpu_options, struct_size) == 0, "gsc_cpu_options.str
 _Static_assert(offsetof(gsc_cpu_options, threads) == 4, "gsc_cpu_options.threads");
 _Static_assert(offsetof(gsc_cpu_options, parallel_for) == 8, "gsc_cpu_options.parallel_for");
 _Static_assert(offsetof(gsc_cpu_options, pool) == 16, "gsc_cpu_options.pool");
-_Static_assert(sizeof(gsc_cuda_options) == 8, "gsc_cuda_options");
-_Static_assert(offsetof(gsc_cuda_options, struct_size) == 0, "gsc_cuda_options.struct_size");
-_Static_assert(offsetof(gsc_cuda_options, device) == 4, "gsc_cuda_options.device");
-_Static_assert(sizeof(gsc_info) == 40, "gsc_info");
+_Static_assert(sizeof(gsc_info) == 32, "gsc_info");
 _Static_assert(offsetof(gsc_info, struct_size) == 0, "gsc_info.struct_size");
 _Static_assert(offsetof(gsc_info, version) == 4, "gsc_info.version");
 _Static_assert(offsetof(gsc_info, cpu) == 8, "gsc_info.cpu");
 _Static_assert(offsetof(gsc_info, cpu_available) == 16, "gsc_info.cpu_available");
 _Static_assert(offsetof(gsc_info, cpu_note) == 24, "gsc_info.cpu_note");
-_Static_assert(offsetof(gsc_info, cuda) == 32, "gsc_info.cuda");
 _Static_assert(sizeof(gsc_factor) == 32, "gsc_factor");
 _Static_assert(offsetof(gsc_factor, scale) == 0, "gsc_factor.scale");
 _Static_assert(offsetof(gsc_factor, inverse) == 8, "gsc_factor.inverse");
@@ -83,7 +79,7 @@ _Static_assert(sizeof(gsc_report) == 256, "gsc_report");
 _Static_assert(offsetof(gsc_report, found_inf) == 0, "gsc_report.found_inf");
 _Static_assert(offsetof(gsc_report, overflow) == 4, "gsc_report.overflow");
 _Static_assert(offsetof(gsc_report, status) == 8, "gsc_report.status");
-_Static_assert(offsetof(gsc_report, absent) == 12, "gsc_report.absent");
+_Static_assert(offsetof(gsc_report, measured) == 12, "gsc_report.measured");
 _Static_assert(offsetof(gsc_report, serial) == 16, "gsc_report.serial");
 _Static_assert(offsetof(gsc_report, amax) == 24, "gsc_report.amax");
 _Static_assert(offsetof(gsc_report, sum_squares) == 32, "gsc_report.sum_squares");
@@ -98,7 +94,10 @@ _Static_assert(offsetof(gsc_report, clamped) == 96, "gsc_report.clamped");
 _Static_assert(offsetof(gsc_report, agreement) == 104, "gsc_report.agreement");
 _Static_assert(offsetof(gsc_report, status_rank) == 112, "gsc_report.status_rank");
 _Static_assert(offsetof(gsc_report, first_rank) == 116, "gsc_report.first_rank");
-_Static_assert(offsetof(gsc_report, reserved) == 120, "gsc_report.reserved");
+_Static_assert(offsetof(gsc_report, kind) == 120, "gsc_report.kind");
+_Static_assert(offsetof(gsc_report, flags) == 124, "gsc_report.flags");
+_Static_assert(offsetof(gsc_report, number) == 128, "gsc_report.number");
+_Static_assert(offsetof(gsc_report, reserved) == 136, "gsc_report.reserved");
 _Static_assert(sizeof(gsc_state) == 384, "gsc_state");
 _Static_assert(offsetof(gsc_state, factor) == 0, "gsc_state.factor");
 _Static_assert(offsetof(gsc_state, next) == 32, "gsc_state.next");
@@ -126,19 +125,22 @@ _Static_assert(offsetof(gsc_state, guard_skips) == 208, "gsc_state.guard_skips")
 _Static_assert(offsetof(gsc_state, guard_multiplier) == 216, "gsc_state.guard_multiplier");
 _Static_assert(offsetof(gsc_state, guard_threshold) == 224, "gsc_state.guard_threshold");
 _Static_assert(offsetof(gsc_state, reserved) == 232, "gsc_state.reserved");
-_Static_assert(sizeof(gsc_entry) == 160, "gsc_entry");
+_Static_assert(sizeof(gsc_entry) == 256, "gsc_entry");
 _Static_assert(offsetof(gsc_entry, key) == 0, "gsc_entry.key");
-_Static_assert(offsetof(gsc_entry, kind) == 112, "gsc_entry.kind");
-_Static_assert(offsetof(gsc_entry, reserved) == 116, "gsc_entry.reserved");
-_Static_assert(offsetof(gsc_entry, value) == 120, "gsc_entry.value");
-_Static_assert(offsetof(gsc_entry, text) == 128, "gsc_entry.text");
+_Static_assert(offsetof(gsc_entry, kind) == 160, "gsc_entry.kind");
+_Static_assert(offsetof(gsc_entry, flags) == 164, "gsc_entry.flags");
+_Static_assert(offsetof(gsc_entry, value) == 168, "gsc_entry.value");
+_Static_assert(offsetof(gsc_entry, integer) == 176, "gsc_entry.integer");
+_Static_assert(offsetof(gsc_entry, text) == 184, "gsc_entry.text");
+_Static_assert(offsetof(gsc_entry, reserved) == 240, "gsc_entry.reserved");
 _Static_assert(sizeof(gsc_note) == 384, "gsc_note");
 _Static_assert(offsetof(gsc_note, kind) == 0, "gsc_note.kind");
-_Static_assert(offsetof(gsc_note, reserved) == 4, "gsc_note.reserved");
+_Static_assert(offsetof(gsc_note, flags) == 4, "gsc_note.flags");
 _Static_assert(offsetof(gsc_note, entry) == 8, "gsc_note.entry");
 _Static_assert(offsetof(gsc_note, value) == 16, "gsc_note.value");
 _Static_assert(offsetof(gsc_note, field) == 24, "gsc_note.field");
 _Static_assert(offsetof(gsc_note, message) == 48, "gsc_note.message");
+_Static_assert(offsetof(gsc_note, reserved) == 368, "gsc_note.reserved");
 _Static_assert(sizeof(gsc_tensor) == 40, "gsc_tensor");
 _Static_assert(offsetof(gsc_tensor, data) == 0, "gsc_tensor.data");
 _Static_assert(offsetof(gsc_tensor, count) == 8, "gsc_tensor.count");
@@ -152,3 +154,6 @@ _Static_assert(offsetof(gsc_options, policy) == 8, "gsc_options.policy");
 _Static_assert(offsetof(gsc_options, clamp) == 16, "gsc_options.clamp");
 _Static_assert(offsetof(gsc_options, each) == 24, "gsc_options.each");
 _Static_assert(offsetof(gsc_options, histogram) == 32, "gsc_options.histogram");
+_Static_assert(sizeof(gsc_cuda_options) == 8, "gsc_cuda_options");
+_Static_assert(offsetof(gsc_cuda_options, struct_size) == 0, "gsc_cuda_options.struct_size");
+_Static_assert(offsetof(gsc_cuda_options, device) == 4, "gsc_cuda_options.device");

@@ -43,8 +43,8 @@ static inline double gsc_format_factor(const gsc_policy *p, double y)
 }
 
 /* A change from `old` to `moved` that reaches `bound`. */
-static inline double gsc_limit(gsc_state *s, uint32_t rule, double old, double bound,
-                               uint32_t event)
+static inline double gsc_limited(gsc_state *s, uint32_t rule, double old, double bound,
+                                 uint32_t event)
 {
     s->events |= event | (rule == GSC_LIMIT_STOP ? GSC_EVENT_STOPPED : 0u);
     int past = event == GSC_EVENT_AT_FLOOR ? old < bound : old > bound;
@@ -84,7 +84,7 @@ static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
     if (p->overflow_reset & GSC_RESET_ON_BACKOFF)
         s->overflows = 0;
     double floor = gsc_min_scale(p);
-    return moved > floor ? moved : gsc_limit(s, p->floor_rule, old, floor, GSC_EVENT_AT_FLOOR);
+    return moved > floor ? moved : gsc_limited(s, p->floor_rule, old, floor, GSC_EVENT_AT_FLOOR);
 }
 
 static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
@@ -98,7 +98,7 @@ static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
     if (p->overflow_reset & GSC_RESET_ON_GROWTH)
         s->overflows = 0;
     return moved < ceiling ? moved
-                           : gsc_limit(s, p->ceiling_rule, old, ceiling, GSC_EVENT_AT_CEILING);
+                           : gsc_limited(s, p->ceiling_rule, old, ceiling, GSC_EVENT_AT_CEILING);
 }
 
 /* Whether this overflow is one of those that do not lower the scale. */
@@ -178,10 +178,10 @@ static inline int gsc_guards(const gsc_policy *p)
     return p->guard_norm != 0.0 || p->guard_ratio != 0.0 || p->guard_sigmas != 0.0;
 }
 
-/* The norm that a sum of squares stands for; it has the sign of the number that was squared. */
-static inline double gsc_signal(double sum_squares)
+/* The norm of a report, or its number. */
+static inline double gsc_signal(const gsc_report *report)
 {
-    return sum_squares < 0.0 ? -sqrt(-sum_squares) : sqrt(sum_squares);
+    return report->kind == GSC_REPORT_NUMBER ? report->number : sqrt(report->sum_squares);
 }
 
 /* The least of the thresholds that are on; infinity: there is none yet. */
@@ -279,17 +279,17 @@ static inline void gsc_guard_step(const gsc_policy *p, gsc_state *s, double x)
 }
 
 /*
- * The newest scale after one optimizer step; amax is read by predictive policies only, the sum of
- * squares by those that guard. Leaves s->factor and s->next to the caller.
+ * The newest scale after one optimizer step; amax is read by predictive policies only, the signal
+ * by those that guard. Leaves s->factor and s->next to the caller.
  */
 static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overflow, double amax,
-                                     double sum_squares)
+                                     double signal)
 {
     double old = s->next.scale, scale = old;
     s->events = overflow ? GSC_EVENT_SKIPPED : 0u;
     s->guard_multiplier = s->guard_threshold = 0.0;
     if (gsc_guards(p) && !overflow)
-        gsc_guard_step(p, s, gsc_signal(sum_squares));
+        gsc_guard_step(p, s, signal);
     if (s->events & GSC_EVENT_OUTLIER && s->events & GSC_EVENT_SKIPPED &&
         !(p->guard_flags & GSC_GUARD_SKIP_COUNTS))
         return old;

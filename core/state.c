@@ -26,19 +26,26 @@ gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint6
     return backend->step(&where, &step, err);
 }
 
-gsc_status gsc_report_number(double number, gsc_report *out, gsc_error *err)
+gsc_status gsc_report_from_number(double number, gsc_report *out, gsc_error *err)
 {
     gsc_begin(err);
-    gsc_report r = {.elements = 1};
+    const int infinite = fabs(number) > GSC_GUARD_MOST;
+    gsc_report r = {.elements = 1, .nan_count = isnan(number), .inf_count = infinite};
     GSC_REQUIRE(out, 1);
-    if (isnan(number))
-        r.nan_count = 1;
-    else if (!(fabs(number) <= GSC_GUARD_MOST))
-        r.inf_count = 1;
-    else
-        r.sum_squares = number < 0 ? -(number * number) : number * number;
-    r.amax = r.nan_count || r.inf_count ? 0 : fabs(number);
-    gsc_report_finish(&r, GSC_WANT_NORM | GSC_WANT_AMAX, 0, NULL);
+    r.number = isnan(number) || infinite ? 0 : number;
+    r.amax = fabs(r.number);
+    gsc_report_finish(&r, GSC_WANT_AMAX, 0, NULL);
+    r.kind = GSC_REPORT_NUMBER;
+    *out = r;
+    return GSC_OK;
+}
+
+gsc_status gsc_report_from_flag(int32_t overflow, gsc_report *out, gsc_error *err)
+{
+    gsc_begin(err);
+    gsc_report r = {.kind = GSC_REPORT_FLAG};
+    GSC_REQUIRE(out, 1);
+    gsc_set_overflow(&r, overflow != 0);
     *out = r;
     return GSC_OK;
 }

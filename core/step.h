@@ -125,10 +125,12 @@ static inline int gsc_overflowed(const gsc_policy *policy, const gsc_report *rep
 {
     if (gsc_says_overflow(report))
         return 1;
-    /* Not `>`: a sum of squares that is NaN is an overflow, too. */
-    if (gsc_guards(policy) && !(fabs(report->sum_squares) <= GSC_GUARD_MOST * GSC_GUARD_MOST))
+    /* Not `>`: a sum of squares that is NaN is also an overflow. */
+    const double square =
+        report->kind == GSC_REPORT_NUMBER ? report->number * report->number : report->sum_squares;
+    if (gsc_guards(policy) && !(square <= GSC_GUARD_MOST * GSC_GUARD_MOST))
         return 1;
-    return policy->overflow_test == GSC_TEST_NORM && !(report->sum_squares <= 0x1.fffffep127);
+    return policy->overflow_test == GSC_TEST_NORM && !(square <= 0x1.fffffep127);
 }
 
 static inline void gsc_set_overflow(gsc_report *report, int overflow)
@@ -141,7 +143,8 @@ static inline void gsc_set_overflow(gsc_report *report, int overflow)
 static inline void gsc_report_finish(gsc_report *report, uint32_t want, uint64_t serial,
                                      const gsc_policy *policy)
 {
-    report->absent = GSC_WANT_ALL & ~want;
+    report->kind = GSC_REPORT_TENSORS;
+    report->measured = want;
     report->serial = serial;
     gsc_set_overflow(report, gsc_has_bad(report));
     if (policy)
@@ -165,45 +168,63 @@ static inline int gsc_words_are_zero(const uint64_t *words, uint32_t n)
 #define GSC_RESERVED_IS_ZERO(s)                                                                    \
     gsc_words_are_zero((s)->reserved, sizeof(s)->reserved / sizeof *(s)->reserved)
 
-/* X(field, high, holds) for what holds of any report `r`, filled in by whomever. */
+/* X(field, high, words, holds) for what holds of any report `r`, filled in by whomever. */
 #define GSC_FOR_REPORT_VALUES(X)                                                                   \
-    X(absent, GSC_WANT_ALL, (r->absent & ~GSC_WANT_ALL) == 0)                                      \
-    X(elements, NAN, r->elements >= 0)                                                             \
-    X(nan_count, NAN, r->nan_count >= 0)                                                           \
-    X(inf_count, NAN, r->inf_count >= 0)                                                           \
-    X(first_tensor, NAN, r->first_tensor >= 0)                                                     \
-    X(first_element, NAN, r->first_element >= 0)                                                   \
-    X(zeros_made, NAN, r->zeros_made >= 0)                                                         \
-    X(subnormals_made, NAN, r->subnormals_made >= 0)                                               \
-    X(clamped, NAN, r->clamped >= 0)
+    X(kind, GSC_REPORT_FLAG, "0 to 4", r->kind <= GSC_REPORT_FLAG)                                 \
+    X(flags, 0, "0", r->flags == 0)                                                                \
+    X(measured, GSC_WANT_ALL, "a union of the bits 1, 2 and 4", r->measured <= GSC_WANT_ALL)       \
+    X(measured, GSC_WANT_ALL, "0 in the report of a flag",                                         \
+      r->kind != GSC_REPORT_FLAG || r->measured == 0)                                              \
+    X(number, NAN, "finite in the report of a number and 0 in others",                             \
+      r->kind == GSC_REPORT_NUMBER ? isfinite(r->number) : r->number == 0)                         \
+    X(sum_squares, NAN, "0 or above", !(r->sum_squares < 0))                                       \
+    X(elements, NAN, "0 or above", r->elements >= 0)                                               \
+    X(nan_count, NAN, "0 or above", r->nan_count >= 0)                                             \
+    X(inf_count, NAN, "0 or above", r->inf_count >= 0)                                             \
+    X(first_tensor, NAN, "0 or above", r->first_tensor >= 0)                                       \
+    X(first_element, NAN, "0 or above", r->first_element >= 0)                                     \
+    X(zeros_made, NAN, "0 or above", r->zeros_made >= 0)                                           \
+    X(subnormals_made, NAN, "0 or above", r->subnormals_made >= 0)                                 \
+    X(clamped, NAN, "0 or above", r->clamped >= 0)
+
+/* Whether nobody filled the report in; an overflow says enough. */
+static inline int gsc_is_unfilled(const gsc_report *r)
+{
+    return r->kind == GSC_REPORT_NONE && !gsc_says_overflow(r);
+}
 
 static inline gsc_status gsc_report_values_status(const gsc_report *r)
 {
-#define GSC_HOLDS(field, high, holds)                                                              \
+#define GSC_HOLDS(field, high, words, holds)                                                       \
     if (!(holds))                                                                                  \
         return GSC_ERROR_REPORT;
     GSC_FOR_REPORT_VALUES(GSC_HOLDS)
 #undef GSC_HOLDS
-    if (gsc_has_bad(r) && !gsc_says_overflow(r))
+    if (gsc_is_unfilled(r) || (gsc_has_bad(r) && !gsc_says_overflow(r)))
         return GSC_ERROR_REPORT;
     return GSC_RESERVED_IS_ZERO(r) ? GSC_OK : GSC_ERROR_REPORT;
 }
 
-/* Whether the report tells what the policy judges by; an overflow tells enough. */
+/* The GSC_WANT_* bits that the policy judges by and the report lacks. A number stands for a norm.
+ */
+static inline uint32_t gsc_report_lacks(const gsc_policy *policy, const gsc_report *report)
+{
+    const uint32_t number = report->kind == GSC_REPORT_NUMBER ? GSC_WANT_NORM : 0u;
+    return gsc_says_overflow(report) ? 0u : gsc_policy_wants(policy) & ~(report->measured | number);
+}
+
 static inline gsc_status gsc_report_status(const gsc_policy *policy, const gsc_report *report)
 {
-    const int lacks = !gsc_says_overflow(report) && (report->absent & gsc_policy_wants(policy));
-    return report->status == GSC_OK && !lacks && report->amax >= 0 && isfinite(report->amax) &&
-                   gsc_report_values_status(report) == GSC_OK
+    return report->status == GSC_OK && !gsc_report_lacks(policy, report) && report->amax >= 0 &&
+                   isfinite(report->amax) && gsc_report_values_status(report) == GSC_OK
                ? GSC_OK
                : GSC_ERROR_REPORT;
 }
 
 static inline gsc_status gsc_norm_status(const gsc_report *report)
 {
-    return !(report->absent & GSC_WANT_NORM) && report->status == GSC_OK &&
-                   report->sum_squares >= 0 && isfinite(report->sum_squares) &&
-                   gsc_report_values_status(report) == GSC_OK
+    return (report->measured & GSC_WANT_NORM) && report->status == GSC_OK &&
+                   isfinite(report->sum_squares) && gsc_report_values_status(report) == GSC_OK
                ? GSC_OK
                : GSC_ERROR_REPORT;
 }
@@ -277,18 +298,18 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
     if (gsc_disagrees(reports, n) < n)
         return GSC_ERROR_AGREEMENT;
     memset(&r, 0, sizeof r);
-    if (merge == GSC_MERGE_SUMMANDS && n > 0)
-        r.absent = GSC_WANT_NORM | GSC_WANT_AMAX;
+    r.kind = GSC_REPORT_MERGED;
+    r.measured = merge == GSC_MERGE_SUMMANDS && n > 0 ? GSC_WANT_UNDERFLOW : GSC_WANT_ALL;
     for (uint64_t i = 0; i < n; i++) {
         const gsc_report *report = &reports[i];
-        if (gsc_report_values_status(report) != GSC_OK)
+        if (gsc_report_values_status(report) != GSC_OK || report->kind == GSC_REPORT_NUMBER)
             return GSC_ERROR_REPORT;
         if (gsc_says_overflow(report) && !overflow && !gsc_has_bad(&r))
             r.first_rank = report->first_rank; /* unless one that counted some comes */
         gsc_report_add(&r, report);
         gsc_sum_add(&sum, report->sum_squares);
         overflow |= gsc_says_overflow(report);
-        r.absent |= report->absent;
+        r.measured &= report->measured;
         if (r.agreement == 0)
             r.agreement = report->agreement;
         if (r.status == GSC_OK && report->status != GSC_OK) {
@@ -299,15 +320,15 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
             r.serial = report->serial;
     }
     r.sum_squares = gsc_sum_total(&sum);
-    if (r.absent & GSC_WANT_NORM)
+    if (!(r.measured & GSC_WANT_NORM))
         r.sum_squares = 0;
-    if (r.absent & GSC_WANT_AMAX)
+    if (!(r.measured & GSC_WANT_AMAX))
         r.amax = 0;
-    if (r.absent & GSC_WANT_UNDERFLOW)
+    if (!(r.measured & GSC_WANT_UNDERFLOW))
         r.zeros_made = r.subnormals_made = 0;
     gsc_set_overflow(&r, overflow);
     if (policy && !overflow) {
-        if (r.absent & gsc_policy_wants(policy))
+        if (gsc_report_lacks(policy, &r))
             return GSC_ERROR_REPORT;
         gsc_set_overflow(&r, gsc_overflowed(policy, &r));
     }
@@ -438,7 +459,7 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
         return GSC_ERROR_REPORT;
     gsc_state s = *state;
     const double newest = gsc_policy_step(policy, &s, gsc_overflowed(policy, report), report->amax,
-                                          report->sum_squares);
+                                          gsc_signal(report));
     if (report->serial != 0 && report->serial != state->factor.serial)
         s.events |= GSC_EVENT_STALE;
     s.next = gsc_factor_of(newest, state->next.serial + 1);

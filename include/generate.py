@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes what the core needs of the manifest: the header, the version script, the assertions of every layout."""
+"""Writes what the core needs of the manifest: the headers, the version script, the assertions of every layout."""
 
 import textwrap
 
@@ -66,11 +66,17 @@ def literal(base, value):
     return f"{value}{suffix}"  # without parentheses, which cffi does not read
 
 
+def has_type(manifest, group):
+    """Whether the constants of a group get a type of their own; an alias is one already."""
+    return group.kind != "number" and group.type not in manifest.aliases
+
+
 def constants(manifest, item):
     base = manifest.base(item.type)
     rows = [(v.c, literal(base, v.value), later(v.doc, v, item.since)) for v in item.values]
     first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = comment(item_doc(manifest, item))
+    lines += [f"typedef {item.type} gsc_{item.name};"] if has_type(manifest, item) else []
     for name, value, doc in rows:
         lines += beside(f"#define {name:<{first}} {value:<{second}}", doc, first + second + 9)
     return lines
@@ -179,15 +185,25 @@ def section(manifest, item):
 
 
 def header(manifest):
-    lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */"]
-    lines += comment(paragraphs(manifest.library.doc, WIDTH - 3))
-    lines += ["#ifndef GRADSCALER_H", "#define GRADSCALER_H", "", "#include <stddef.h>", "#include <stdint.h>", ""]
-    lines += ["#ifdef __cplusplus", 'extern "C" {', "#endif", "", *EXPORT.split("\n")]
+    lines = [*comment(paragraphs(manifest.library.doc, WIDTH - 3)), "#ifndef GRADSCALER_H", "#define GRADSCALER_H", ""]
+    lines += ["#include <stddef.h>", "#include <stdint.h>", "", *EXPORT.split("\n")]
     for part, number in zip(("MAJOR", "MINOR", "PATCH"), manifest.version, strict=True):
         lines.append(f"#define GSC_VERSION_{part} {number}")
     lines.append("#define GSC_VERSION (GSC_VERSION_MAJOR << 16 | GSC_VERSION_MINOR << 8 | GSC_VERSION_PATCH)")
+    return declarations(manifest, lines, None)
+
+
+def cuda_header(manifest):
+    guard = ["#ifndef GRADSCALER_CUDA_H", "#define GRADSCALER_CUDA_H", "", '#include "gradscaler.h"']
+    return declarations(manifest, guard, "cuda")
+
+
+def declarations(manifest, start, part):
+    lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */", *start]
+    lines += ["", "#ifdef __cplusplus", 'extern "C" {', "#endif"]
     for item in manifest.items:
-        lines += ["", *globals()[item.what](manifest, item)]
+        if item.header == part:
+            lines += ["", *globals()[item.what](manifest, item)]
     return "\n".join([*lines, "", "#ifdef __cplusplus", "}", "#endif", "#endif", ""])
 
 
@@ -196,6 +212,7 @@ def cffi(manifest):
     lines = [f"// {NOTE}", "// For ffi.cdef(open(...).read()). Structs that grow: set struct_size to ffi.sizeof(...)."]
     for item in manifest.items:
         if item.what == "constants":
+            lines += [f"typedef {item.type} gsc_{item.name};"] if has_type(manifest, item) else []
             lines += [f"#define {value.c} {value.value}" for value in item.values]
         elif item.what == "struct":
             arrays = {f.name: f"[{f.array}]" if f.array else "" for f in item.fields}
@@ -212,22 +229,22 @@ def cffi(manifest):
 
 
 def version_script(manifest):
-    """A node for each minor version that added functions, each on top of the one before."""
+    """A node for each minor version that added functions, each on top of the one before; those of CUDA apart."""
     nodes = {}
     for item in manifest.functions.values():
-        nodes.setdefault(item.since, []).append(item.name)
-    lines, below = [f"# {NOTE}"], ""
-    for since in sorted(nodes, key=version_of):
-        node = f"{manifest.library.name.upper()}_{since}"
-        lines += [f"{node} {{", "global:", *(f"    {name};" for name in nodes[since])]
-        lines += ["local:", "    *;", "};"] if not below else [f"}} {below};"]
-        below = node
+        nodes.setdefault((item.header or "", version_of(item.since)), []).append(item.name)
+    lines, below = [f"# {NOTE}"], {}
+    for part, since in sorted(nodes):
+        node = "_".join(filter(None, [manifest.library.name.upper(), part.upper(), "%d.%d" % since]))
+        lines += [f"{node} {{", "global:", *(f"    {name};" for name in nodes[part, since])]
+        lines += [f"}} {below[part]};"] if part in below else ["};"] if below else ["local:", "    *;", "};"]
+        below[part] = node
     return "\n".join(lines) + "\n"
 
 
 def layout_assertions(manifest):
     lines = ["/* SPDX-License-Identifier: MIT */", f"/* {NOTE} */", "#include <stddef.h>", ""]
-    lines += ['#include "gradscaler.h"', ""]
+    lines += ['#include "gradscaler_cuda.h"', ""]
     for item in manifest.structs.values():
         lines.append(f'_Static_assert(sizeof({item.name}) == {item.size}, "{item.name}");')
         for field in item.fields:
@@ -239,6 +256,7 @@ def layout_assertions(manifest):
 if __name__ == "__main__":
     run({
         "include/gradscaler.h": header,
+        "include/gradscaler_cuda.h": cuda_header,
         "include/gradscaler.cdef": cffi,
         "core/gradscaler.map": version_script,
         "core/layout.h": layout_assertions,

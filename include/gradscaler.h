@@ -11,13 +11,15 @@
  *     gsc_options options = GSC_OPTIONS_INIT;
  *     gsc_state state;
  *     gsc_report report;
- *     gsc_policy_preset("recommended", &policy, NULL);
- *     gsc_state_init(NULL, &policy, NULL, &state, NULL);
+ *     gsc_error err;
+ *     if (gsc_policy_preset("recommended", &policy, &err) || gsc_state_init(NULL, &policy, NULL, &state, &err))
+ *         ... err.message ...
  *     options.policy = &policy;
  *     while (!(state.events & GSC_EVENT_STOPPED)) {
  *         ... gradients of loss * state.factor.scale ...
- *         gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, NULL);
- *         gsc_state_update(NULL, &policy, &state, &report, &state, NULL);
+ *         if (gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, &err) ||
+ *             gsc_state_update(NULL, &policy, &state, &report, &state, &err))
+ *             ... err.message ...
  *         if (!state.skip) ... optimizer step ...
  *     }
  *
@@ -30,9 +32,13 @@
  * - Any thread may call any function at any time, as long as no two calls write the same memory and
  *   none reads what another writes.
  * - No function prints or changes the rounding mode or other settings of the floating-point unit;
- *   its status flags may be raised. Only gsc_context_create_* and gsc_memory_create allocate. The
+ *   its status flags may be raised. Only calls that make a context, memory or threads allocate. The
  *   calls on tensors need up to 120 KiB of stack.
- * - Reserved words must be 0.
+ * - `flags` and reserved words are 0 in what you make; pass on whole structs, so that what a later
+ *   version keeps in them is not lost. Other values are refused.
+ * - Later versions may add statuses, bits of events, kinds, dtypes, presets and formats. Treat
+ *   every status that is not GSC_OK as a failure, and ignore an unknown bit that the library wrote.
+ *   A preset keeps its rules and a format what it reads.
  * - `on` says where the memory is and what computes. NULL is host memory and the calling thread.
  */
 #ifndef GRADSCALER_H
@@ -40,10 +46,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 #if (defined(UINTPTR_MAX) && UINTPTR_MAX != 0xffffffffffffffff) || \
     (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
@@ -74,6 +76,10 @@ extern "C" {
 #define GSC_VERSION_MINOR 9
 #define GSC_VERSION_PATCH 0
 #define GSC_VERSION (GSC_VERSION_MAJOR << 16 | GSC_VERSION_MINOR << 8 | GSC_VERSION_PATCH)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 /* ---- Errors ---------------------------------------------------------------------------------- */
 
@@ -128,6 +134,21 @@ GSC_API uint32_t gsc_version(void);
 /* The same as text, such as "1.0.2". Never NULL, never freed. */
 GSC_API const char *gsc_version_string(void);
 
+/* What a build of the library may lack. */
+typedef uint32_t gsc_feature;
+#define GSC_FEATURE_CUDA 1u /* contexts on CUDA devices, see gradscaler_cuda.h */
+
+/* Returns 1 if the library that runs has the feature, else 0. */
+GSC_API int32_t gsc_has(gsc_feature feature);
+
+/*
+ * Makes a struct that starts with struct_size ready to be filled in, for languages that cannot use
+ * the macros GSC_..._INIT: sets struct_size and clears the rest.
+ *
+ *     struct_size  bytes of the struct, as the caller's language has it
+ */
+GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *err);
+
 /* ---- Policy: the rules ----------------------------------------------------------------------- */
 
 /*
@@ -155,6 +176,7 @@ GSC_API const char *gsc_version_string(void);
  */
 
 /* growth_rule: when `good`, less growth_lag, makes a growth due. */
+typedef uint32_t gsc_growth;
 #define GSC_GROWTH_REACHED 0u /* at the interval or past it */
 #define GSC_GROWTH_EXACT   1u /* at the interval only; a count already past it waits for an
                                  overflow */
@@ -162,6 +184,7 @@ GSC_API const char *gsc_version_string(void);
 #define GSC_GROWTH_STEPS   3u /* as REACHED, but counting `steps`, overflows included */
 
 /* ceiling_rule, floor_rule: what a change does that would reach the limit. */
+typedef uint32_t gsc_limit;
 #define GSC_LIMIT_CLAMP  0u /* ends at the limit */
 #define GSC_LIMIT_ALWAYS 1u /* as CLAMP, and every update enforces the limit */
 #define GSC_LIMIT_KEEP   2u /* is dropped */
@@ -170,21 +193,25 @@ GSC_API const char *gsc_version_string(void);
                                it is */
 
 /* overflow_reset, bits: what sets the count of overflows to 0. */
+typedef uint32_t gsc_reset;
 #define GSC_RESET_ON_GROWTH    1u /* a growth */
 #define GSC_RESET_ON_GOOD_STEP 2u /* a step without overflow */
 #define GSC_RESET_ON_BACKOFF   4u /* a backoff */
 
 /* arithmetic: the number format in which a new scale is computed. */
+typedef uint32_t gsc_arithmetic;
 #define GSC_ARITHMETIC_F64       0u /* double */
 #define GSC_ARITHMETIC_F32_ONCE  1u /* double product, rounded once to float */
 #define GSC_ARITHMETIC_F32       2u /* factors rounded to float first, then a float operation */
 #define GSC_ARITHMETIC_F32_FLUSH 3u /* as F32; a result below 2^-126 becomes 0 */
 
 /* overflow_test: what of a report is an overflow. */
+typedef uint32_t gsc_test;
 #define GSC_TEST_ELEMENT 0u /* an element that is not finite */
 #define GSC_TEST_NORM    1u /* that, or a sum of squares above the largest float */
 
 /* quirks, bits: what a peer does and no new policy should. */
+typedef uint32_t gsc_quirk;
 #define GSC_QUIRK_TOLERATE_BELOW  1u /* a share equal to overflow_tolerance is not tolerated */
 #define GSC_QUIRK_OVERFLOW_COUNTS 2u /* an overflow counts once more, as a good step */
 #define GSC_QUIRK_LOCKS_OUT       4u /* the guard may refuse all steps for good: no guard_limit
@@ -193,12 +220,14 @@ GSC_API const char *gsc_version_string(void);
 /*
  * guard_sample: what an outlier adds to the mean and the variance that later steps are judged by.
  */
+typedef uint32_t gsc_sample;
 #define GSC_SAMPLE_AS_IS     0u /* itself */
 #define GSC_SAMPLE_NONE      1u /* nothing */
 #define GSC_SAMPLE_THRESHOLD 2u /* what it could have been at most: the threshold, or what it was
                                    clipped to */
 
 /* guard_flags, bits: what becomes of an outlier. */
+typedef uint32_t gsc_guard;
 #define GSC_GUARD_CLIP         1u   /* its gradients are multiplied by threshold / norm, and the
                                        step is taken, unless the threshold is not above 0;
                                        without it the step is skipped */
@@ -219,29 +248,29 @@ GSC_API const char *gsc_version_string(void);
 /* The rules of one scaler. Initialise it, then fill it with gsc_policy_preset. */
 typedef struct gsc_policy {
     uint32_t struct_size;      /* set by the initialiser */
-    uint32_t arithmetic;       /* GSC_ARITHMETIC_* */
+    gsc_arithmetic arithmetic; /* GSC_ARITHMETIC_* */
     double init_scale;         /* first scale; 0 is 1 */
     double growth_factor;      /* a growth multiplies by it; at least 1, 0 is 1 */
     double backoff_factor;     /* a backoff multiplies by it; in (0, 1]. 0: divides by
                                   growth_factor */
     uint64_t growth_interval;  /* good steps from one growth to the next; 0 never grows */
-    uint32_t growth_rule;      /* GSC_GROWTH_* */
+    gsc_growth growth_rule;    /* GSC_GROWTH_* */
     uint32_t growth_lag;       /* steps a count needs beyond the interval */
     double max_scale;          /* ceiling; 0 is none (infinity) */
     double min_scale;          /* floor; 0 is none */
-    uint32_t ceiling_rule;     /* GSC_LIMIT_* at max_scale; ALWAYS holds for the start, too */
-    uint32_t floor_rule;       /* GSC_LIMIT_* at min_scale; the start itself is never raised */
-    uint32_t overflow_test;    /* GSC_TEST_* */
+    gsc_limit ceiling_rule;    /* GSC_LIMIT_* at max_scale; ALWAYS holds for the start, too */
+    gsc_limit floor_rule;      /* GSC_LIMIT_* at min_scale; the start itself is never raised */
+    gsc_test overflow_test;    /* GSC_TEST_* */
     uint32_t hysteresis;       /* so many overflows make a backoff, those before are absorbed;
                                   overflow_reset restarts the count; 0 is 1 */
-    uint32_t overflow_reset;   /* GSC_RESET_* bits: what refills the hysteresis */
+    gsc_reset overflow_reset;  /* GSC_RESET_* bits: what refills the hysteresis */
     uint32_t apply_delay;      /* 1: a new scale is in force one update later */
     double overflow_tolerance; /* overflows are absorbed while they are at most this share of the
                                   steps since the last change; overflow_reset restarts their
                                   count; below 1, or 1 with TOLERATE_BELOW */
     uint64_t stall_limit;      /* GSC_EVENT_STOPPED at this many overflows in a row that could
                                   not lower the scale; 0 never */
-    uint32_t quirks;           /* GSC_QUIRK_* bits; 0 in any new policy */
+    gsc_quirk quirks;          /* GSC_QUIRK_* bits; 0 in any new policy */
     uint32_t reserved;         /* 0 */
     double target_amax;        /* not 0: the scale is predicted so that amax lands here, and
                                   nothing is counted */
@@ -264,8 +293,8 @@ typedef struct gsc_policy {
     uint64_t guard_limit;      /* so many outliers in a row are no spike: the last of them and
                                   those that follow it in the row are let through, or it stops;
                                   0: never */
-    uint32_t guard_sample;     /* GSC_SAMPLE_* */
-    uint32_t guard_flags;      /* GSC_GUARD_* bits */
+    gsc_sample guard_sample;   /* GSC_SAMPLE_* */
+    gsc_guard guard_flags;     /* GSC_GUARD_* bits */
 } gsc_policy;
 
 #define GSC_POLICY_SIZE 216u
@@ -307,27 +336,17 @@ typedef void gsc_task(void *data, uint64_t index);
 typedef int32_t gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
 
 /*
- * Where the memory of a call is and what computes.
- *
- * With a CUDA context, tensor data, factors, states, reports and histograms are memory that the
- * device sees, aligned to 8 bytes except for tensor data; `on`, options, policies and the lists
- * themselves are host memory, which the call reads before it returns. The call enqueues its work on
- * `stream` and returns at once. Calls on one stream may share one workspace. A call may be captured
- * in a CUDA graph, which keeps the lists, options, policies and numbers of that time.
- *
- * What is wrong in memory of the device only the device can find, after the call has returned:
- * report.status or state.status says it, report.overflow is 1, and nothing else is changed. A
- * factor that cannot be made becomes all zeros, which every call refuses. The same call on the
- * host, on copies of these structs, says in a sentence what is wrong. If the driver refuses a
- * launch, the call fails, though the launches before it are under way.
+ * Where the memory of a call is and what computes. The header that made the context says what
+ * pointers, stream and workspace are there, and which dtypes it takes; here that is host memory,
+ * and neither stream nor workspace.
  */
 typedef struct gsc_exec {
     uint32_t struct_size;    /* set by the initialiser */
     uint32_t reserved;       /* 0 */
     gsc_context *context;    /* NULL: the calling thread */
-    void *stream;            /* CUstream; NULL is the legacy default stream. NULL on the CPU */
+    void *stream;            /* the queue of a device; NULL on the CPU */
     void *workspace;         /* scratch memory of the device; NULL on the CPU */
-    uint64_t workspace_size; /* its bytes, at least what gsc_workspace_size says; 0 on the CPU */
+    uint64_t workspace_size; /* its bytes; 0 on the CPU */
 } gsc_exec;
 
 #define GSC_EXEC_SIZE 40u
@@ -345,32 +364,12 @@ typedef struct gsc_cpu_options {
 #define GSC_CPU_OPTIONS_SIZE 24u
 #define GSC_CPU_OPTIONS_INIT {GSC_CPU_OPTIONS_SIZE, 0, NULL, NULL}
 
-/* Which device. */
-typedef struct gsc_cuda_options {
-    uint32_t struct_size; /* set by the initialiser */
-    int32_t device;       /* CUDA ordinal */
-} gsc_cuda_options;
-
-#define GSC_CUDA_OPTIONS_SIZE 8u
-#define GSC_CUDA_OPTIONS_INIT {GSC_CUDA_OPTIONS_SIZE, 0}
-
 /*
- * A context of threads. Its own threads sleep between calls and are made anew in a forked process.
- * Results have the same bits for any number of threads. Lists below 4 MiB stay on the calling
- * thread.
+ * Makes a context of threads. Its own threads sleep between calls and are made anew in a forked
+ * process. Results have the same bits for any number of threads.
  */
 GSC_API gsc_status gsc_context_create_cpu(const gsc_cpu_options *options, gsc_context **out,
                                           gsc_error *err);
-
-/*
- * A context on a CUDA device: its primary one, which frameworks share. It loads the kernels, which
- * takes seconds the first time on a machine, so that no later call has to: make one per device, not
- * one per call. It needs compute capability 7.0 and a driver of CUDA 11.0. GSC_ERROR_UNAVAILABLE:
- * gsc_info.cuda says why. A process that was forked after CUDA was used cannot use it;
- * cudaDeviceReset ends the context, so destroy it before.
- */
-GSC_API gsc_status gsc_context_create_cuda(const gsc_cuda_options *options, gsc_context **out,
-                                           gsc_error *err);
 
 /*
  * Frees a context that no call, stream or graph uses any more.
@@ -379,47 +378,6 @@ GSC_API gsc_status gsc_context_create_cuda(const gsc_cuda_options *options, gsc_
  */
 GSC_API void gsc_context_destroy(gsc_context *context);
 
-/* Kinds of memory of a context. On the CPU both are host memory. */
-#define GSC_MEMORY_DEVICE 0u /* memory of the device */
-#define GSC_MEMORY_SHARED 1u /* host memory that the device reads and writes, too */
-
-/*
- * Memory of a context, aligned to 256 bytes and not cleared. Free it before the context.
- *
- *     context  NULL: host memory
- *     size     bytes; 0 gives NULL
- */
-GSC_API gsc_status gsc_memory_create(gsc_context *context, uint32_t kind, uint64_t size, void **out,
-                                     gsc_error *err);
-
-/*
- * Frees memory that gsc_memory_create made with the same context and that no call, stream or graph
- * uses any more.
- *
- *     context  NULL: host memory
- *     memory   NULL: does nothing
- */
-GSC_API void gsc_memory_destroy(gsc_context *context, void *memory);
-
-/*
- * Copies between any two of host, shared and device memory, in the order of on->stream. Host memory
- * stays in use until gsc_exec_wait, or whatever else waits for the stream.
- *
- *     to    NULL only with size = 0
- *     from  NULL only with size = 0
- *     size  bytes
- */
-GSC_API gsc_status gsc_memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
-                                   gsc_error *err);
-
-/*
- * Waits until on->stream has done all that was enqueued. A stream that is being captured is refused
- * with GSC_ERROR_UNAVAILABLE, and its capture goes on.
- *
- *     on  NULL: returns at once
- */
-GSC_API gsc_status gsc_exec_wait(const gsc_exec *on, gsc_error *err);
-
 /* What runs here. The strings are never freed. */
 typedef struct gsc_info {
     uint32_t struct_size;      /* set by the initialiser */
@@ -427,12 +385,10 @@ typedef struct gsc_info {
     const char *cpu;           /* instruction set in use; GSC_CPU in the environment chooses */
     const char *cpu_available; /* those that this machine can run, separated by spaces */
     const char *cpu_note;      /* empty, or why GSC_CPU was not followed */
-    const char *cuda;          /* "available", or why there is no CUDA; asking starts the driver,
-                                  which a process forked later cannot use */
 } gsc_info;
 
-#define GSC_INFO_SIZE 40u
-#define GSC_INFO_INIT {GSC_INFO_SIZE, 0, NULL, NULL, NULL, NULL}
+#define GSC_INFO_SIZE 32u
+#define GSC_INFO_INIT {GSC_INFO_SIZE, 0, NULL, NULL, NULL}
 
 /* Fills *out, which GSC_INFO_INIT made. */
 GSC_API gsc_status gsc_info_get(gsc_info *out, gsc_error *err);
@@ -450,12 +406,12 @@ typedef struct gsc_factor {
                           clipped */
     float scale_f32;   /* scale, rounded; fused optimizers read the floats in place */
     float inverse_f32; /* inverse, rounded */
-    uint64_t serial;   /* number of updates, and of states made from another, that led to it,
-                          from 1; 0: of no state */
+    uint64_t serial;   /* tells the scales of a state apart, a later one has a larger number; 0:
+                          of no state */
 } gsc_factor;
 
 /*
- * The factor of a scale, with serial 0.
+ * Makes the factor of a scale, with serial 0.
  *
  *     scale  finite and above 0 as a float, as is its inverse
  */
@@ -473,14 +429,25 @@ GSC_API gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *fac
 /* ---- Report: what the gradients were like ---------------------------------------------------- */
 
 /* What a report can measure beside overflow, its place and its counts, which are always there. */
+typedef uint32_t gsc_want;
 #define GSC_WANT_NORM      1u /* sum_squares */
 #define GSC_WANT_AMAX      2u /* amax */
 #define GSC_WANT_UNDERFLOW 4u /* zeros_made, subnormals_made */
 
+/* report.kind: what a report is of. */
+typedef uint32_t gsc_report_kind;
+#define GSC_REPORT_NONE    0u /* nothing, it was not filled in; refused unless it says an
+                                 overflow */
+#define GSC_REPORT_TENSORS 1u /* the tensors of a call */
+#define GSC_REPORT_NUMBER  2u /* a number */
+#define GSC_REPORT_MERGED  3u /* other reports */
+#define GSC_REPORT_FLAG    4u /* a flag: whether there was an overflow, and nothing else */
+
 /*
- * All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool becomes a
- * report; with `status` and `overflow` set, it is that of a rank whose call failed. Refused: a
- * count below 0, an unknown bit in `absent`, and elements that are NaN or Inf without an overflow.
+ * Calls on tensors, gsc_report_from_number, gsc_report_from_flag and gsc_report_merge fill a report
+ * in. A report of zeros is refused, as nobody filled it in. Zeros with `status` and `overflow` set
+ * are the report of a rank whose call failed. Also refused: values that contradict each other, such
+ * as elements that are NaN without an overflow.
  */
 typedef struct gsc_report {
     float found_inf;         /* `overflow` as the float that fused optimizers read; not 0 is an
@@ -488,12 +455,11 @@ typedef struct gsc_report {
     int32_t overflow;        /* 1: do not step. An element is Inf or NaN or became so, or
                                 options.policy says so, or the call failed */
     gsc_status status;       /* GSC_OK, or the error that a device or a rank met */
-    uint32_t absent;         /* GSC_WANT_* bits that were not measured */
+    gsc_want measured;       /* GSC_WANT_* bits */
     uint64_t serial;         /* of the factor; 0: unknown */
     double amax;             /* largest finite magnitude after unscaling, before rounding; of a
                                 complex element its larger part */
-    double sum_squares;      /* of the finite elements after unscaling; its root is the norm. Of
-                                a number below 0 (gsc_report_number) the negative of its square */
+    double sum_squares;      /* of the finite elements after unscaling; its root is the norm */
     int64_t elements;        /* elements seen */
     int64_t nan_count;       /* elements that are NaN */
     int64_t inf_count;       /* elements that are Inf, or became so by unscaling */
@@ -506,20 +472,35 @@ typedef struct gsc_report {
     uint32_t status_rank;    /* 1 + the rank that status is of; 0: not known */
     uint32_t first_rank;     /* 1 + the rank that first_tensor is of, or, where nothing was
                                 counted, of the first with overflow; 0: not known */
-    uint64_t reserved[17];   /* 0 */
+    gsc_report_kind kind;    /* GSC_REPORT_* */
+    uint32_t flags;          /* 0 */
+    double number;           /* with GSC_REPORT_NUMBER the number, which a policy judges as it
+                                judges a norm; 0 if it is not finite. Else 0 */
+    uint64_t reserved[15];   /* 0 */
 } gsc_report;
 
 /*
- * The report of a number, for a policy that guards something else than gradients, such as the loss
- * of each step: its state takes this report in gsc_state_update, and gsc_state_join says what both
- * decided. The number counts with its sign; Inf and NaN are an overflow. Of a loss in the memory of
- * a device gsc_check makes such a report, with GSC_WANT_NORM, of its magnitude.
+ * Makes the report of a number, for a policy that guards something else than gradients, such as the
+ * loss of each step. Its own state takes this report in gsc_state_update, and gsc_state_join says
+ * what both states decided. The number counts with its sign. Inf and NaN are an overflow. If the
+ * loss is in the memory of a device, measure its magnitude with gsc_check and GSC_WANT_NORM
+ * instead. A report of a number cannot be merged.
  *
  *     number  any; magnitudes above 2^500 are taken for Inf
  */
-GSC_API gsc_status gsc_report_number(double number, gsc_report *out, gsc_error *err);
+GSC_API gsc_status gsc_report_from_number(double number, gsc_report *out, gsc_error *err);
+
+/*
+ * Makes a report of an overflow that was found elsewhere, such as a framework's found_inf. It
+ * measures nothing else, so a policy that judges by the norm or by amax refuses it unless it says
+ * an overflow.
+ *
+ *     overflow  not 0: an overflow
+ */
+GSC_API gsc_status gsc_report_from_flag(int32_t overflow, gsc_report *out, gsc_error *err);
 
 /* What the merged reports are of. */
+typedef uint32_t gsc_merge_kind;
 #define GSC_MERGE_PARTS    0u /* different gradients: shards, layers, optimizers. Their sums of
                                  squares add up */
 #define GSC_MERGE_SUMMANDS 1u /* gradients that are added: micro-batches, data-parallel ranks.
@@ -548,7 +529,7 @@ GSC_API gsc_status gsc_report_number(double number, gsc_report *out, gsc_error *
  *     policy   NULL: an overflow in any report is one; with it, overflow is the policy's verdict
  */
 GSC_API gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint64_t n,
-                                    uint32_t kind, const gsc_policy *policy, gsc_report *out,
+                                    gsc_merge_kind kind, const gsc_policy *policy, gsc_report *out,
                                     gsc_error *err);
 
 /*
@@ -566,6 +547,7 @@ GSC_API gsc_status gsc_factor_clip(const gsc_exec *on, const gsc_factor *factor,
 /* ---- State: the scale and its counts --------------------------------------------------------- */
 
 /* Bits of state.events: what the last update did. */
+typedef uint32_t gsc_event;
 #define GSC_EVENT_GREW       1u    /* the scale became larger */
 #define GSC_EVENT_BACKED_OFF 2u    /* the scale became smaller */
 #define GSC_EVENT_SKIPPED    4u    /* an overflow, an outlier, or a failure on a device: leave
@@ -597,7 +579,7 @@ typedef struct gsc_state {
     int64_t steps;           /* all steps since the last change */
     int64_t overflows;       /* overflows not reset yet */
     int64_t stalled;         /* overflows in a row that could not lower the scale */
-    uint32_t events;         /* GSC_EVENT_* of the last update */
+    gsc_event events;        /* GSC_EVENT_* of the last update */
     gsc_status status;       /* GSC_OK, or the error of the last update on a device */
     int64_t skipped;         /* overflows since the start; what the guard skipped is in
                                 guard_skips */
@@ -725,41 +707,45 @@ GSC_API gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report
  * entries. The library reads those of every framework that it has a preset of, and writes a state
  * as a framework would, so that training goes on where it stopped, there or here:
  *
- *     gsc_entry entries[] = {{"scale", GSC_ENTRY_NUMBER, 0, 2048.0, ""},
- *                            {"growth_interval", GSC_ENTRY_NUMBER, 0, 2000.0, ""},
- *                            {"_growth_tracker", GSC_ENTRY_NUMBER, 0, 3.0, ""}};
- *     gsc_note notes[GSC_NOTES + 3];
- *     gsc_state_import("torch", NULL, entries, 3, NULL, &policy, &state, notes, GSC_NOTES + 3, NULL);
- *     for (int i = 0; notes[i].kind; i++)
+ *     gsc_entry entries[] = {{.key = "scale", .kind = GSC_ENTRY_NUMBER, .value = 2048.0},
+ *                            {.key = "growth_interval", .kind = GSC_ENTRY_NUMBER, .value = 2000.0},
+ *                            {.key = "_growth_tracker", .kind = GSC_ENTRY_NUMBER, .value = 3.0}};
+ *     gsc_note notes[16];
+ *     uint64_t count;
+ *     if (gsc_state_import("torch", NULL, entries, 3, NULL, &policy, &state, notes, 16, &count, &err) != GSC_OK) ... err.message ...
+ *     for (uint64_t i = 0; i < count && i < 16; i++)
  *         puts(notes[i].message);
  *
- * All of it is host memory. A list that a call fills ends with a kind of 0 where there is room:
- * what is not used is zeros.
+ * All of it is host memory. A call writes the entries and notes that there are, up to the capacity
+ * of the list, and tells their number, which may be larger for notes.
  */
 
 /*
  * entry.kind: what is at the key. All numbers are read alike; gsc_state_export says which ones a
  * loader expects.
  */
-#define GSC_ENTRY_NONE    0u /* no entry: passed over, and where a list ends */
+typedef uint32_t gsc_entry_kind;
+#define GSC_ENTRY_UNUSED  0u /* no entry: it is passed over */
 #define GSC_ENTRY_NUMBER  1u /* `value`, any number */
 #define GSC_ENTRY_TEXT    2u /* `text` */
-#define GSC_ENTRY_EMPTY   3u /* null, None, nil: switched off */
-#define GSC_ENTRY_INTEGER 4u /* `value`, which the framework has as an integer */
-#define GSC_ENTRY_BOOLEAN 5u /* `value`, 0 or 1, which it has as a boolean */
+#define GSC_ENTRY_NULL    3u /* null, None, nil: switched off */
+#define GSC_ENTRY_INTEGER 4u /* `integer`, and in `value` the same number, rounded */
+#define GSC_ENTRY_BOOLEAN 5u /* 0 or 1, in `integer` and in `value` */
 
 /* A key of a checkpoint or a configuration, and what is there. */
 typedef struct gsc_entry {
-    char key[112];     /* ends with a zero; nested keys are joined by dots, as in
-                          "grad_scaler.scale" */
-    uint32_t kind;     /* GSC_ENTRY_* */
-    uint32_t reserved; /* 0 */
-    double value;      /* the number */
-    char text[32];     /* the text, such as "dynamic"; ends with a zero */
+    char key[160];        /* ends with a zero; nested keys are joined by dots, as in
+                             "grad_scaler.scale" */
+    gsc_entry_kind kind;  /* GSC_ENTRY_* */
+    uint32_t flags;       /* 0 */
+    double value;         /* the number */
+    int64_t integer;      /* the number of an INTEGER or a BOOLEAN, exactly */
+    char text[56];        /* the text, such as "dynamic"; ends with a zero */
+    uint64_t reserved[2]; /* 0 */
 } gsc_entry;
 
 /* note.kind: what a call has to tell. */
-#define GSC_NOTE_NONE     0u /* no note: where a list ends */
+typedef uint32_t gsc_note_kind;
 #define GSC_NOTE_FORMAT   1u /* the entries were recognised: `field` is the name of the format */
 #define GSC_NOTE_LACKS    2u /* the entries do not say `field`: `value` is that of the policy, or
                                 where a count starts */
@@ -771,18 +757,15 @@ typedef struct gsc_entry {
 
 /* Something that the caller may want to know of a call that succeeded. */
 typedef struct gsc_note {
-    uint32_t kind;     /* GSC_NOTE_* */
-    uint32_t reserved; /* 0 */
-    int64_t entry;     /* which of the entries, from 0; -1: none */
-    double value;      /* the number that counts from now on */
-    char field[24];    /* field of the policy or the state; with FORMAT the name of the format */
-    char message[336]; /* a sentence, such as "growth_interval is not among the entries: it is
-                          1000, as in the policy" */
+    gsc_note_kind kind;   /* GSC_NOTE_* */
+    uint32_t flags;       /* 0 */
+    int64_t entry;        /* which of the entries, from 0; -1: none */
+    double value;         /* the number that counts from now on */
+    char field[24];       /* field of the policy or the state; with FORMAT the name of the format */
+    char message[320];    /* a sentence, such as "growth_interval is not among the entries: it is
+                             1000, as in the policy" */
+    uint64_t reserved[2]; /* 0 */
 } gsc_note;
-
-/* How long lists are. */
-#define GSC_ENTRIES 64u /* entries that hold any state in any format */
-#define GSC_NOTES   64u /* with the number of entries added: notes that any call has */
 
 /* Name of format `index`, from 0; most are those of presets. NULL past the last. */
 GSC_API const char *gsc_format_name(uint32_t index);
@@ -792,7 +775,7 @@ GSC_API const char *gsc_format_summary(uint32_t index);
 
 /*
  * Reads a checkpoint. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with the
- * settings that are among the entries, and `state` goes on from the counts that are there. Both
+ * settings that are among the entries, and out_state goes on from the counts that are there. Both
  * policies may be one struct. Without `prefix` the scaler's keys stand at the top or below one or
  * two names, as in "scale", "scaler.scale" and "optimizer.grad_scaler.scale". If a scaler stands
  * only below more names, or several scalers are there, the call fails and names the prefixes.
@@ -801,56 +784,65 @@ GSC_API const char *gsc_format_summary(uint32_t index);
  * is refused by its key. What is not among the entries, has no place here, or means something else
  * to this policy, such as a count past its interval, is in the notes.
  *
- *     format    NULL: recognised by the keys
- *     prefix    what the keys begin with, up to a dot, such as "loss_scaler1"; "": nothing; NULL:
- *               where a scaler is, at the top or below one or two names
- *     policy    NULL: the preset of the format
- *     notes     NULL only with capacity = 0
- *     capacity  notes that there is room for; further ones are dropped
+ *     format          NULL: recognised by the keys
+ *     prefix          what the keys begin with, up to a dot, such as "loss_scaler1"; "": nothing;
+ *                     NULL: where a scaler is, at the top or below one or two names
+ *     policy          NULL: the preset of the format
+ *     notes           NULL only with notes_capacity = 0
+ *     notes_capacity  notes that there is room for; further ones are only counted
+ *     notes_count     number of notes; NULL: not wanted
  */
 GSC_API gsc_status gsc_state_import(const char *format, const char *prefix,
-                                    const gsc_entry *entries, uint64_t n, const gsc_policy *policy,
-                                    gsc_policy *out_policy, gsc_state *state, gsc_note *notes,
-                                    uint64_t capacity, gsc_error *err);
+                                    const gsc_entry *entries, uint64_t entries_count,
+                                    const gsc_policy *policy, gsc_policy *out_policy,
+                                    gsc_state *out_state, gsc_note *notes, uint64_t notes_capacity,
+                                    uint64_t *notes_count, gsc_error *err);
 
 /*
  * Writes a state, and of its policy the settings that belong to it, in the keys of a framework.
- * What they cannot hold is in the notes; all else comes back from gsc_state_import. Refused if
- * there is room for too few entries.
+ * What they cannot hold is in the notes; all else comes back from gsc_state_import. A list with too
+ * little room for the entries is refused; with a capacity of 0 the call only counts.
  *
- *     prefix    what the keys begin with; "": nothing; NULL: as the framework has it
- *     n         entries that there is room for; GSC_ENTRIES always suffices
- *     notes     NULL only with capacity = 0
- *     capacity  notes that there is room for; further ones are dropped
+ *     prefix            what the keys begin with; "": nothing; NULL: as the framework has it
+ *     entries           NULL only with entries_capacity = 0
+ *     entries_capacity  entries that there is room for
+ *     entries_count     number of entries; NULL: not wanted
+ *     notes             NULL only with notes_capacity = 0
+ *     notes_capacity    notes that there is room for; further ones are only counted
+ *     notes_count       number of notes; NULL: not wanted
  */
 GSC_API gsc_status gsc_state_export(const char *format, const char *prefix,
                                     const gsc_policy *policy, const gsc_state *state,
-                                    gsc_entry *entries, uint64_t n, gsc_note *notes,
-                                    uint64_t capacity, gsc_error *err);
+                                    gsc_entry *entries, uint64_t entries_capacity,
+                                    uint64_t *entries_count, gsc_note *notes,
+                                    uint64_t notes_capacity, uint64_t *notes_count, gsc_error *err);
 
 /*
  * Reads how a framework's scaler is set up: the arguments of its constructor or program, or its
- * part of a configuration. What is in `out`, which GSC_POLICY_INIT made, is then `policy` with
+ * part of a configuration. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with
  * these settings; both may be one struct. The names of the fields of a policy are taken in every
  * format, too, and alone where the name is of a preset that is no format. Of DeepSpeed's section
  * for bf16, asked for or on where fp16 is not, the scale is 1 for good, whatever `policy` starts
  * with.
  *
- *     prefix    what the keys begin with, up to a dot, such as "fp16"; others are passed over, but
- *               one that no key begins with is refused; NULL: nothing
- *     entries   NULL only with n = 0
- *     policy    NULL: the preset of the format
- *     notes     NULL only with capacity = 0
- *     capacity  notes that there is room for; further ones are dropped
+ *     prefix          what the keys begin with, up to a dot, such as "fp16"; others are passed
+ *                     over, but one that no key begins with is refused; NULL: nothing
+ *     entries         NULL only with entries_count = 0
+ *     policy          NULL: the preset of the format
+ *     notes           NULL only with notes_capacity = 0
+ *     notes_capacity  notes that there is room for; further ones are only counted
+ *     notes_count     number of notes; NULL: not wanted
  */
 GSC_API gsc_status gsc_policy_import(const char *format, const char *prefix,
-                                     const gsc_entry *entries, uint64_t n, const gsc_policy *policy,
-                                     gsc_policy *out, gsc_note *notes, uint64_t capacity,
-                                     gsc_error *err);
+                                     const gsc_entry *entries, uint64_t entries_count,
+                                     const gsc_policy *policy, gsc_policy *out_policy,
+                                     gsc_note *notes, uint64_t notes_capacity,
+                                     uint64_t *notes_count, gsc_error *err);
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
 /* dtype of a tensor. */
+typedef uint32_t gsc_dtype;
 #define GSC_F32        1u /* IEEE binary32 */
 #define GSC_F64        2u /* IEEE binary64 */
 #define GSC_F16        3u /* IEEE binary16 */
@@ -865,7 +857,7 @@ GSC_API gsc_status gsc_policy_import(const char *format, const char *prefix,
 typedef struct gsc_tensor {
     void *data;           /* first element, any alignment; NULL only if count is 0 */
     uint64_t count;       /* elements */
-    uint32_t dtype;       /* GSC_F32 ... */
+    gsc_dtype dtype;      /* GSC_F32 ... */
     uint32_t flags;       /* 0 */
     uint64_t reserved[2]; /* 0 */
 } gsc_tensor;
@@ -874,13 +866,16 @@ typedef struct gsc_tensor {
  * Name of a dtype, as NumPy and ml_dtypes spell it: "float32", "float8_e4m3fn", "cb16". NULL for a
  * number that is no dtype.
  */
-GSC_API const char *gsc_dtype_name(uint32_t dtype);
+GSC_API const char *gsc_dtype_name(gsc_dtype dtype);
 
 /* Bits of one element; 0 for a number that is no dtype. */
-GSC_API uint32_t gsc_dtype_bits(uint32_t dtype);
+GSC_API uint32_t gsc_dtype_bits(gsc_dtype dtype);
 
-/* Bytes of one element; 0 for a number that is no dtype. */
-GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
+/*
+ * Returns the bytes of one element; 0 for a number that is no dtype, and for a dtype that has
+ * several elements in a byte.
+ */
+GSC_API uint32_t gsc_dtype_size(gsc_dtype dtype);
 
 /*
  * Of options.histogram: word k counts magnitudes from 2^(4k-48) up to 2^(4k-44) after unscaling,
@@ -896,7 +891,7 @@ GSC_API uint32_t gsc_dtype_size(uint32_t dtype);
  */
 typedef struct gsc_options {
     uint32_t struct_size;     /* set by the initialiser */
-    uint32_t want;            /* GSC_WANT_* bits */
+    gsc_want want;            /* GSC_WANT_* bits */
     const gsc_policy *policy; /* measures what this policy judges by, too, and report.overflow is
                                  its verdict; NULL: Inf and NaN are overflows */
     double clamp;             /* limits each output to the largest value of its dtype that is not
@@ -974,8 +969,9 @@ GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
  * unscaled or checked. Sums are made in the type that multiplies, or in double if `out` is double.
  * Reads `tensors` twice; `out` is other memory.
  *
- * A step of several micro-batches: merge their reports as summands. Unscale the sums by a factor of
- * the number that was added, with options.policy, and step if that report has no overflow. Update
+ * A step of several micro-batches: merge their reports as summands, beginning with the merge of
+ * none. Unscale the sums by a factor of the number that was added, with options.policy, and step if
+ * that report has no overflow: state.skip is then about the micro-batch that was left out. Update
  * with the merged report if it has an overflow, else with that of the sums.
  *
  *     factor   NULL: 1
@@ -986,15 +982,6 @@ GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
 GSC_API gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor,
                                   const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
                                   const gsc_options *options, gsc_report *report, gsc_error *err);
-
-/*
- * Bytes of on->workspace that any of these calls needs for this list; 0 on the CPU.
- *
- *     tensors  NULL only with n = 0
- *     options  NULL: nothing is wanted
- */
-GSC_API gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uint64_t n,
-                                      const gsc_options *options, uint64_t *size, gsc_error *err);
 
 #ifdef __cplusplus
 }

@@ -24,11 +24,11 @@ TYPES = (*SIZES, "char", "string", "pointer", "bytes")
 # Key: what its value must be; a tuple lists the admissible values. A key that ends in ? may be left out.
 MEMBER = {"name": str, "type": str, "pass?": str, "takes?": str}
 FIELD = MEMBER | {"doc": str, "array?": int, "since?": str}
-ARGUMENT = MEMBER | {"null?": str, "count?": str, "required?": bool, "unit?": str, "const?": bool}
+ARGUMENT = MEMBER | {"null?": str, "count?": str, "counts?": str, "required?": bool, "unit?": str, "const?": bool}
 VALUE = {"name": str, "value": int, "doc": str, "since?": str}
 LIBRARY = {"name": str, "version": str, "first": str, "doc": str}
 ITEMS = {
-    "section": {"section": str, "doc?": str},
+    "section": {"section": str, "header?": ("cuda",), "doc?": str},
     "constants": {
         "constants": str,
         "prefix": str,
@@ -162,6 +162,7 @@ class Manifest:
             raise ManifestError(f"{name}: {what} is no name that starts with gsc_")
         item.what, item.name = what, name
         if what != "section":
+            item.header = next((i.header for i in self.items[::-1] if i.what == "section"), None)
             self._since(item.name, item)
         return item
 
@@ -239,6 +240,8 @@ class Manifest:
         if getattr(member, "const", None) and (member.kind != "pointer" or member.passing):
             raise ManifestError(f"{where}: const is for a pointer that is passed by value")
         member.c = self.c_type(member)
+        if member.takes and member.c in SIZES:
+            member.c = f"gsc_{member.takes}"
         return member
 
     # ---- items ----
@@ -338,6 +341,9 @@ class Manifest:
                 raise ManifestError(f'{arg.where}: the key "count" is missing, which bytes need')
             elif arg.required is not None:
                 raise ManifestError(f"{arg.where}: required is for what has a count")
+        for arg in item.args:
+            if arg.counts is not None and (arg.counts not in args or not args[arg.counts].count):
+                raise ManifestError(f"{arg.where}: counts is {arg.counts!r}, which is no list among the arguments")
         known = {value.c for group in self.constants.values() for value in group.values}
         for error in getattr(item, "errors", []):
             if f"GSC_ERROR_{error}" not in known:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes the library as one C file and its header: amalgamate.py FOLDER, from the tree that this file is in.
+"""Writes the library as one C file and its headers: amalgamate.py FOLDER, from the tree that this file is in.
 
 The headers of the core come first, in the order in which they need each other; then its C files. Names that are static
 may occur in several of these: each file gets its own, by the file's name in front. Macros end with their file.
@@ -31,12 +31,15 @@ MEMBERS = re.compile(r"^(?:typedef |static )?(?:const )?(?:struct|union)(?: \w+)
 # tight loop that crosses a cache line can run several times slower.
 START = """\
 /*
- * gradscaler VERSION in one file: compile it as C11 or later, with gradscaler.h beside it. Link with -pthread, -lm and,
+ * gradscaler VERSION in one file: compile it as C11 or later, with its headers beside it. Link with -pthread, -lm and,
  * on Linux, -ldl. GSC_NO_CUDA leaves CUDA out. On Windows define GSC_STATIC, here and where the header is used.
  *
 LICENSE */
 #if defined(__cplusplus)
 #error "gradscaler.c is C: compile it with a C compiler, and link it; gradscaler.h is for C++, too"
+#endif
+#if !defined(__SIZEOF_INT128__)
+#error "gradscaler.c needs integers of 128 bits: compile it with gcc or clang; a program of any C11 compiler can link it"
 #endif
 #if defined(__FAST_MATH__)
 #error "compile gradscaler.c without -ffast-math, which takes infinities and NaN for numbers that do not occur"
@@ -56,7 +59,7 @@ PUBLIC = """\
 #if defined(_WIN32) && !defined(GSC_STATIC) && !defined(GSC_BUILD)
 #define GSC_STATIC
 #endif
-#include "gradscaler.h"
+#include "gradscaler_cuda.h"
 #if defined(_WIN32)
 #define GSC_OURS
 #define GSC_THEIRS
@@ -133,8 +136,8 @@ def main():
         files[path] = collect(path, headers)
     shared = set().union(*map(defined, headers.values()))
     counts = Counter(name for text in files.values() for name in defined(text) | shared)
-    public = (ROOT / "include/gradscaler.h").read_text()
-    version = ".".join(re.findall(r"^#define GSC_VERSION_(?:MAJOR|MINOR|PATCH)\s+(\d+)", public, re.M))
+    public = {path.name: path.read_text() for path in sorted((ROOT / "include").glob("*.h"))}
+    version = ".".join(re.findall(r"^#define GSC_VERSION_(?:MAJOR|MINOR|PATCH)\s+(\d+)", public["gradscaler.h"], re.M))
     licence = "".join(f" * {line}".rstrip() + "\n" for line in (ROOT / "LICENSE").read_text().splitlines())
     parts = [START.replace("VERSION", version).replace("LICENSE", licence)]
     parts.append(PUBLIC)
@@ -149,7 +152,8 @@ def main():
         parts.append(f"#if !defined(GSC_NO_CUDA)\n{part}#endif\n" if cuda else part)
     parts.append("GSC_THEIRS\n")
     (folder / "gradscaler.c").write_text("".join(parts))
-    (folder / "gradscaler.h").write_text(public)
+    for name, text in public.items():
+        (folder / name).write_text(text)
 
 
 main()

@@ -8,7 +8,7 @@ from manifest import SIZES, WIDTH, is_pointer, note, reword, run
 
 NOTE = note(__file__)
 DOC_WIDTH = 98
-KEY_SIZE = 112  # of the key of an entry, which is the longest text that a call takes
+KEY_SIZE = 160  # of the key of an entry, which is the longest text that a call takes
 # Structs that the binding itself fills or reads; Elixir code sees the others as structs of its own, or as maps if they
 # have pointers.
 FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_options", "gsc_cpu_options", "gsc_cuda_options")
@@ -62,7 +62,8 @@ defmodule GradScaler.Native do
 
   Structs are binaries of their exact size (`GradScaler.Policy` and its siblings encode and decode
   them), lists of structs one binary, tensors `{dtype, binary}` with the dtype's number, and results
-  new binaries. What the caller passes is never written. Options are the tuple that
+  new binaries. A list that a call fills has as many structs as there are: the C function is called for
+  their number first. What the caller passes is never written. Options are the tuple that
   `GradScaler.Options.encode/1` makes, or nil; what they ask for comes last in the results, nil where
   it was not asked for. A refusal is `{:error, error}` with the members of `gsc_error` as a map; nothing
   here raises.
@@ -228,14 +229,18 @@ def has_pointers(item):
 
 
 def fills(arg):
-    """Whether it is a list of structs that the call fills, of a length that the caller gives."""
+    """Whether it is a list of structs that the call fills: its count is the room, and another argument counts it."""
     return arg.count and arg.kind == "struct" and arg.passing == "out"
+
+
+def told(function, arg):
+    return next(other.name for other in function.args if other.counts == arg.name)
 
 
 def split(function):
     """The arguments that Elixir passes, and those that it gets back."""
     passed, returned = [], []
-    lengths = {arg.count for arg in function.args if not fills(arg)}
+    lengths = {arg.count for arg in function.args} | {told(function, arg) for arg in function.args if fills(arg)}
     saves = any(arg.kind == "bytes" and arg.passing == "out" for arg in function.args)
     for arg in function.args:
         if arg.name == "err" or arg.name in lengths or (saves and arg.name == "size"):
@@ -292,7 +297,7 @@ def parameter(manifest, function, arg, number):
 
 def returned_value(manifest, function, arg):
     """(declaration, reader, term, C expressions by name) of an argument that is a result."""
-    name, number = arg.name, [other.name for other in function.args].index(arg.count) if arg.count else None
+    name = arg.name
     if arg.kind == "bytes":
         declaration = f"unsigned char {name}[GSC_SAVED_SIZE];\n    uint64_t size;"
         return (
@@ -305,8 +310,13 @@ def returned_value(manifest, function, arg):
         declaration = None if arg.passing == "inout" else f"{arg.base} {name};"
         return declaration, None, f"make_{arg.base}(env, {name})", {name: f"&{name}"}
     if fills(arg):
-        reader = f'make_list_room(&call, {arg.count}, sizeof({arg.type}), {number}, "{arg.count}", &{name})'
-        return f"struct result {name};", reader, f"make_result(&call, &{name})", {name: f"{name}.data"}
+        named = {name: f"{name}.data", arg.count: told(function, arg), told(function, arg): f"&{told(function, arg)}"}
+        return (
+            f"struct result {name};\n    uint64_t {told(function, arg)};",
+            None,
+            f"make_result(&call, &{name})",
+            named,
+        )
     if manifest.structs[arg.type].kind == "fixed":
         reader = f"make_room(&call, sizeof({arg.type}), &{name})"
         return f"struct result {name};", reader, f"make_result(&call, &{name})", {name: f"{name}.data"}
@@ -404,6 +414,12 @@ def body(manifest, function, readers, terms, expressions):
     if function.blocks == "by size":
         readers = [*readers, f"get_workspace(&call, {expressions.get('options', 'NULL')})"]
     lines = [("    if (" if number == 0 else "        ") + f"!{reader} ||" for number, reader in enumerate(readers)]
+    lists = [arg for arg in function.args if fills(arg)]
+    if lists:
+        none = {arg.name: "NULL" for arg in lists} | {arg.count: "0" for arg in lists}
+        lines += call(function, expressions | none, "        ", ") != GSC_OK ||")
+        room = "        !make_room(&call, {} * sizeof({}), &{}) ||"
+        lines += [room.format(told(function, arg), arg.type, arg.name) for arg in lists]
     after = ") != GSC_OK || !finish(&call))" if has(function, "on") else ") != GSC_OK)"
     lines += call(function, expressions, "        " if readers else "    if (", after)
     lines.append("        return failed(&call);")

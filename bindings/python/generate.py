@@ -7,8 +7,9 @@ import textwrap
 from manifest import WIDTH, note, paragraphs, reword, run
 
 NOTE = note(__file__)
-# Structs and functions that objects.h and arrays.h deal with: where a call runs, its lists, what frees itself.
-BY_HAND = ("gsc_exec", "gsc_tensor", "gsc_context_destroy", "gsc_memory_destroy")
+# Structs and functions that objects.h and arrays.h deal with: where a call runs, its lists, what frees itself; and what
+# ctypes does: a struct's initialisation.
+BY_HAND = ("gsc_exec", "gsc_tensor", "gsc_context_destroy", "gsc_memory_destroy", "gsc_struct_init")
 DICTS = ("gsc_cuda_options",)  # of fields, as structs with pointers are
 CTYPES = {"float": "c_float", "double": "c_double", "char": "c_char"}
 NUMBERS = {"'f'": "PyFloat_FromDouble", "'i'": "PyLong_FromLongLong", "'u'": "PyLong_FromUnsignedLongLong"}
@@ -189,14 +190,16 @@ def arguments(manifest, function):
 
 
 def result(function):
+    found = []
     for arg in function.args:
         if arg.passing == "create":
             return "Memory" if arg.kind == "pointer" else "Context"
         if arg.passing == "out" and arg.kind == "bytes":
             return "bytes"
         if arg.passing in ("out", "inout") and arg.kind == "scalar":
-            return "float" if arg.base in ("float", "double") else "int"
+            found.append("float" if arg.base in ("float", "double") else "int")
     kinds = {"gsc_status": "None", "string": "str | None", "float": "float", "double": "float", "void": "None"}
+    kinds |= {"gsc_status": found[0] if len(found) == 1 else f"tuple[{', '.join(found)}]"} if found else {}
     return kinds.get(function.returns, "int")
 
 
@@ -288,7 +291,7 @@ def swig_interface(manifest):
         lines.append(f'%feature("docstring") {name} "{text}";')
         lines += exception(manifest, function)
     lines += [f"%ignore {name};" for name in manifest.structs]
-    return "\n".join([*lines, "", '%include "gradscaler.h"', ""])
+    return "\n".join([*lines, "", '%include "gradscaler.h"', '%include "gradscaler_cuda.h"', ""])
 
 
 if __name__ == "__main__":

@@ -21,13 +21,6 @@ static const gsc_py_field gsc_cpu_options_fields[] = {
 %}
 GSC_FIELDS(gsc_cpu_options, gsc_cpu_options_fields, GSC_CPU_OPTIONS_INIT)
 %{
-static const gsc_py_field gsc_cuda_options_fields[] = {
-  {"device", offsetof(gsc_cuda_options, device), sizeof((gsc_cuda_options *)0)->device, 'i', false},
-  {NULL, 0, 0, 0, false},
-};
-%}
-GSC_FIELDS(gsc_cuda_options, gsc_cuda_options_fields, GSC_CUDA_OPTIONS_INIT)
-%{
 static const gsc_py_field gsc_options_fields[] = {
   {"want", offsetof(gsc_options, want), sizeof((gsc_options *)0)->want, 'u', false},
   {"policy", offsetof(gsc_options, policy), sizeof(gsc_policy), 's', true},
@@ -38,29 +31,30 @@ static const gsc_py_field gsc_options_fields[] = {
 };
 %}
 GSC_FIELDS(gsc_options, gsc_options_fields, GSC_OPTIONS_INIT)
+%{
+static const gsc_py_field gsc_cuda_options_fields[] = {
+  {"device", offsetof(gsc_cuda_options, device), sizeof((gsc_cuda_options *)0)->device, 'i', false},
+  {NULL, 0, 0, 0, false},
+};
+%}
+GSC_FIELDS(gsc_cuda_options, gsc_cuda_options_fields, GSC_CUDA_OPTIONS_INIT)
 
 %feature("docstring") gsc_status_string "gsc_status_string(status)\n\nThe meaning of a status in a few words. Never None, never freed.";
 %feature("docstring") gsc_version "gsc_version()\n\nVersion of the library that runs; GSC_VERSION is the version of this header.";
 %feature("docstring") gsc_version_string "gsc_version_string()\n\nThe same as text, such as \"1.0.2\". Never None, never freed.";
+%feature("docstring") gsc_has "gsc_has(feature)\n\nReturns 1 if the library that runs has the feature, else 0.";
+%ignore gsc_struct_init;
 %feature("docstring") gsc_policy_preset "gsc_policy_preset(name, out)\n\nFills *out, which GSC_POLICY_INIT made, with a named set of rules: \"recommended\" for new work,\n\"guard\" for bf16, \"none\", \"static\", or the exact rules of a framework, such as \"torch\" or\n\"megatron\".";
 %feature("docstring") gsc_policy_check "gsc_policy_check(policy)\n\nWhether the policy can be used; every call that takes a policy asks the same.";
 %feature("docstring") gsc_preset_name "gsc_preset_name(index)\n\nName of preset `index`, from 0. None past the last.";
 %feature("docstring") gsc_preset_summary "gsc_preset_summary(index)\n\nWhat preset `index` does and where its rules come from, in a sentence. None past the last.";
-%feature("docstring") gsc_context_create_cpu "gsc_context_create_cpu(options)\n\nA context of threads. Its own threads sleep between calls and are made anew in a forked process.\nResults have the same bits for any number of threads. Lists below 4 MiB stay on the calling thread.";
-%feature("docstring") gsc_context_create_cuda "gsc_context_create_cuda(options)\n\nA context on a CUDA device: its primary one, which frameworks share. It loads the kernels, which\ntakes seconds the first time on a machine, so that no later call has to: make one per device, not\none per call. It needs compute capability 7.0 and a driver of CUDA 11.0. Status.ERROR_UNAVAILABLE:\ngsc_info.cuda says why. A process that was forked after CUDA was used cannot use it; cudaDeviceReset\nends the context, so destroy it before.";
-GSC_BLOCKS(gsc_context_create_cuda)
+%feature("docstring") gsc_context_create_cpu "gsc_context_create_cpu(options)\n\nMakes a context of threads. Its own threads sleep between calls and are made anew in a forked\nprocess. Results have the same bits for any number of threads.";
 %ignore gsc_context_destroy;
-%feature("docstring") gsc_memory_create "gsc_memory_create(context, kind, size)\n\nMemory of a context, aligned to 256 bytes and not cleared. Free it before the context.";
-GSC_BLOCKS(gsc_memory_create)
-%ignore gsc_memory_destroy;
-%feature("docstring") gsc_memory_copy "gsc_memory_copy(on, to, from, size)\n\nCopies between any two of host, shared and device memory, in the order of on->stream. Host memory\nstays in use until gsc_exec_wait, or whatever else waits for the stream.";
-%feature("docstring") gsc_exec_wait "gsc_exec_wait(on)\n\nWaits until on->stream has done all that was enqueued. A stream that is being captured is refused\nwith Status.ERROR_UNAVAILABLE, and its capture goes on.";
-GSC_BLOCKS(gsc_exec_wait)
 %feature("docstring") gsc_info_get "gsc_info_get(out)\n\nFills *out, which GSC_INFO_INIT made.";
-GSC_BLOCKS(gsc_info_get)
-%feature("docstring") gsc_factor_init "gsc_factor_init(scale, out)\n\nThe factor of a scale, with serial 0.";
+%feature("docstring") gsc_factor_init "gsc_factor_init(scale, out)\n\nMakes the factor of a scale, with serial 0.";
 %feature("docstring") gsc_factor_multiply "gsc_factor_multiply(on, factor, by, out)\n\nMultiplies the scale by `by` and divides the inverse by it. To get the mean of k gradients that were\nadded, unscale their sum by the factor times k. *out may be *factor.";
-%feature("docstring") gsc_report_number "gsc_report_number(number, out)\n\nThe report of a number, for a policy that guards something else than gradients, such as the loss of\neach step: its state takes this report in gsc_state_update, and gsc_state_join says what both\ndecided. The number counts with its sign; Inf and NaN are an overflow. Of a loss in the memory of a\ndevice gsc_check makes such a report, with Want.NORM, of its magnitude.";
+%feature("docstring") gsc_report_from_number "gsc_report_from_number(number, out)\n\nMakes the report of a number, for a policy that guards something else than gradients, such as the\nloss of each step. Its own state takes this report in gsc_state_update, and gsc_state_join says what\nboth states decided. The number counts with its sign. Inf and NaN are an overflow. If the loss is in\nthe memory of a device, measure its magnitude with gsc_check and Want.NORM instead. A report of a\nnumber cannot be merged.";
+%feature("docstring") gsc_report_from_flag "gsc_report_from_flag(overflow, out)\n\nMakes a report of an overflow that was found elsewhere, such as a framework's found_inf. It measures\nnothing else, so a policy that judges by the norm or by amax refuses it unless it says an overflow.";
 GSC_STRUCTS(gsc_report, reports, n)
 %feature("docstring") gsc_report_merge "gsc_report_merge(on, reports, kind, policy, out)\n\nOne report of many. Ranks gather their reports and merge them in rank order, so that all get the\nsame bits; that each rank is there once, and in order, is not checked. It lacks what one of them\nlacks, and of summands the norm and amax: ask the sum for those. first_tensor and first_element are\nthose of the first report that has some. *out may be one of the reports.\n\nDigests that differ are refused: Status.ERROR_AGREEMENT, with the index of the first report that has\nanother one than those before it. A device, which returns no error, makes a report with that status\nand an overflow, so that nobody steps. A report without a digest, such as that of a rank that failed\nor that has no gradients, agrees with all.\n\nMerged reports may be merged again, per node and then across nodes: that gives what one merge of all\ngives, to the bit, except for sum_squares, which is then a sum of the nodes' sums: the same on all\nranks as long as all merge the same groups, and that of one merge if each group but the last has 64\nreports and at most 64 groups are merged. The policy belongs to the last merge. A group whose merge\nis refused still meets the others, with a report that has that status and an overflow, lest they\nwait for it.";
 %feature("docstring") gsc_factor_clip "gsc_factor_clip(on, factor, report, max_norm, out)\n\n*out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in\ntorch.nn.utils.clip_grad_norm_. The report has Want.NORM. After gsc_check, unscaling by *out clips\nin the same pass; an optimizer that takes a multiplier takes out->inverse_f32.";
@@ -73,26 +67,41 @@ GSC_STRUCTS(gsc_report, reports, n)
 %feature("docstring") gsc_report_stamp "gsc_report_stamp(on, report, policy, state, rank, out)\n\n*out is the report with the rank that it is of and, as `agreement`, a digest of the policy and of\nthe state that the step began with: of all that decides later steps (rules, scales, counts, means),\nnot of totals, serials, events and init_scale. The digest is never 0, and the same on every device\nand in every language; ranks run one version of this library. *out may be *report.";
 %feature("docstring") gsc_format_name "gsc_format_name(index)\n\nName of format `index`, from 0; most are those of presets. None past the last.";
 %feature("docstring") gsc_format_summary "gsc_format_summary(index)\n\nWhose format `index` is and what it holds, in a sentence. None past the last.";
-GSC_STRUCTS(gsc_entry, entries, n)
-GSC_STRUCTS_OUT(gsc_note, notes, capacity)
-%feature("docstring") gsc_state_import "gsc_state_import(format, prefix, entries, policy, out_policy, state, notes)\n\nReads a checkpoint. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with the\nsettings that are among the entries, and `state` goes on from the counts that are there. Both\npolicies may be one struct. Without `prefix` the scaler's keys stand at the top or below one or two\nnames, as in \"scale\", \"scaler.scale\" and \"optimizer.grad_scaler.scale\". If a scaler stands only\nbelow more names, or several scalers are there, the call fails and names the prefixes. Without\n`format` the keys tell the format. If several formats fit, they must read alike, else the call fails\nand names them. A scale that is missing, or no number that a scale or a count can be, is refused by\nits key. What is not among the entries, has no place here, or means something else to this policy,\nsuch as a count past its interval, is in the notes.";
-GSC_STRUCTS_OUT(gsc_entry, entries, n)
-GSC_STRUCTS_OUT(gsc_note, notes, capacity)
-%feature("docstring") gsc_state_export "gsc_state_export(format, prefix, policy, state, entries, notes)\n\nWrites a state, and of its policy the settings that belong to it, in the keys of a framework. What\nthey cannot hold is in the notes; all else comes back from gsc_state_import. Refused if there is\nroom for too few entries.";
-GSC_STRUCTS(gsc_entry, entries, n)
-GSC_STRUCTS_OUT(gsc_note, notes, capacity)
-%feature("docstring") gsc_policy_import "gsc_policy_import(format, prefix, entries, policy, out, notes)\n\nReads how a framework's scaler is set up: the arguments of its constructor or program, or its part\nof a configuration. What is in `out`, which GSC_POLICY_INIT made, is then `policy` with these\nsettings; both may be one struct. The names of the fields of a policy are taken in every format,\ntoo, and alone where the name is of a preset that is no format. Of DeepSpeed's section for bf16,\nasked for or on where fp16 is not, the scale is 1 for good, whatever `policy` starts with.";
+GSC_STRUCTS(gsc_entry, entries, entries_count)
+GSC_STRUCTS_OUT(gsc_note, notes, notes_capacity)
+GSC_ONLY_OUT(uint64_t, notes_count, PyLong_FromUnsignedLongLong)
+%feature("docstring") gsc_state_import "gsc_state_import(format, prefix, entries, policy, out_policy, out_state, notes)\n\nReads a checkpoint. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with the\nsettings that are among the entries, and out_state goes on from the counts that are there. Both\npolicies may be one struct. Without `prefix` the scaler's keys stand at the top or below one or two\nnames, as in \"scale\", \"scaler.scale\" and \"optimizer.grad_scaler.scale\". If a scaler stands only\nbelow more names, or several scalers are there, the call fails and names the prefixes. Without\n`format` the keys tell the format. If several formats fit, they must read alike, else the call fails\nand names them. A scale that is missing, or no number that a scale or a count can be, is refused by\nits key. What is not among the entries, has no place here, or means something else to this policy,\nsuch as a count past its interval, is in the notes.";
+GSC_STRUCTS_OUT(gsc_entry, entries, entries_capacity)
+GSC_ONLY_OUT(uint64_t, entries_count, PyLong_FromUnsignedLongLong)
+GSC_STRUCTS_OUT(gsc_note, notes, notes_capacity)
+GSC_ONLY_OUT(uint64_t, notes_count, PyLong_FromUnsignedLongLong)
+%feature("docstring") gsc_state_export "gsc_state_export(format, prefix, policy, state, entries, notes)\n\nWrites a state, and of its policy the settings that belong to it, in the keys of a framework. What\nthey cannot hold is in the notes; all else comes back from gsc_state_import. A list with too little\nroom for the entries is refused; with a capacity of 0 the call only counts.";
+GSC_STRUCTS(gsc_entry, entries, entries_count)
+GSC_STRUCTS_OUT(gsc_note, notes, notes_capacity)
+GSC_ONLY_OUT(uint64_t, notes_count, PyLong_FromUnsignedLongLong)
+%feature("docstring") gsc_policy_import "gsc_policy_import(format, prefix, entries, policy, out_policy, notes)\n\nReads how a framework's scaler is set up: the arguments of its constructor or program, or its part\nof a configuration. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with these\nsettings; both may be one struct. The names of the fields of a policy are taken in every format,\ntoo, and alone where the name is of a preset that is no format. Of DeepSpeed's section for bf16,\nasked for or on where fp16 is not, the scale is 1 for good, whatever `policy` starts with.";
 %feature("docstring") gsc_dtype_name "gsc_dtype_name(dtype)\n\nName of a dtype, as NumPy and ml_dtypes spell it: \"float32\", \"float8_e4m3fn\", \"cb16\". None for a\nnumber that is no dtype.";
 %feature("docstring") gsc_dtype_bits "gsc_dtype_bits(dtype)\n\nBits of one element; 0 for a number that is no dtype.";
-%feature("docstring") gsc_dtype_size "gsc_dtype_size(dtype)\n\nBytes of one element; 0 for a number that is no dtype.";
+%feature("docstring") gsc_dtype_size "gsc_dtype_size(dtype)\n\nReturns the bytes of one element; 0 for a number that is no dtype, and for a dtype that has several\nelements in a byte.";
 %feature("docstring") gsc_check "gsc_check(on, factor, tensors, options, report)\n\nReports on tensors * factor.inverse without writing it: what gsc_unscale in place would report.";
 GSC_ON_LISTS(gsc_check, on1, lists3, held5)
 %feature("docstring") gsc_unscale "gsc_unscale(on, factor, tensors_and_out, options, report)\n\nout = tensors * factor.inverse. Writes all elements, also when report->overflow is set. float16\ngradients are best unscaled into float32: in place most of what scaling saved is lost again.";
 GSC_ON_LISTS(gsc_unscale, on1, lists3, held6)
 %feature("docstring") gsc_scale "gsc_scale(on, factor, tensors_and_out, options, report)\n\nout = tensors * factor.scale: the loss, or what a backward pass starts from.";
 GSC_ON_LISTS(gsc_scale, on1, lists3, held6)
-%feature("docstring") gsc_accumulate "gsc_accumulate(on, factor, tensors_and_out, options, report)\n\nout += tensors * factor.inverse if every product is finite in the dtype of its output, else nothing:\na micro-batch that overflowed is left out, so divide the sums by the number of those that were\nadded. The report is of the products; whether the sums are finite shows when they are unscaled or\nchecked. Sums are made in the type that multiplies, or in double if `out` is double. Reads `tensors`\ntwice; `out` is other memory.\n\nA step of several micro-batches: merge their reports as summands. Unscale the sums by a factor of\nthe number that was added, with options.policy, and step if that report has no overflow. Update with\nthe merged report if it has an overflow, else with that of the sums.";
+%feature("docstring") gsc_accumulate "gsc_accumulate(on, factor, tensors_and_out, options, report)\n\nout += tensors * factor.inverse if every product is finite in the dtype of its output, else nothing:\na micro-batch that overflowed is left out, so divide the sums by the number of those that were\nadded. The report is of the products; whether the sums are finite shows when they are unscaled or\nchecked. Sums are made in the type that multiplies, or in double if `out` is double. Reads `tensors`\ntwice; `out` is other memory.\n\nA step of several micro-batches: merge their reports as summands, beginning with the merge of none.\nUnscale the sums by a factor of the number that was added, with options.policy, and step if that\nreport has no overflow: state.skip is then about the micro-batch that was left out. Update with the\nmerged report if it has an overflow, else with that of the sums.";
 GSC_ON_LISTS(gsc_accumulate, on1, lists3, held6)
+%feature("docstring") gsc_cuda_start "gsc_cuda_start()\n\nStarts the CUDA driver and says whether there is a device. Status.ERROR_UNAVAILABLE: err->message\nsays why there is none. A process that is forked later cannot use CUDA.";
+GSC_BLOCKS(gsc_cuda_start)
+%feature("docstring") gsc_cuda_log "gsc_cuda_log()\n\nReturns what the driver's compiler said when it refused the kernels of the first device that did;\nempty before. Never None, never freed.";
+%feature("docstring") gsc_context_create_cuda "gsc_context_create_cuda(options)\n\nMakes a context on a CUDA device: its primary one, which frameworks share. It loads the kernels,\nwhich takes seconds the first time on a machine, so that no later call has to: make one per device,\nnot one per call. It needs compute capability 7.0 and a driver of CUDA 11.0. A process that was\nforked after CUDA was used cannot use it; cudaDeviceReset ends the context, so destroy it before.";
+GSC_BLOCKS(gsc_context_create_cuda)
+%feature("docstring") gsc_memory_create "gsc_memory_create(context, kind, size)\n\nMemory of a context, aligned to 256 bytes and not cleared. Free it before the context.";
+GSC_BLOCKS(gsc_memory_create)
+%ignore gsc_memory_destroy;
+%feature("docstring") gsc_memory_copy "gsc_memory_copy(on, to, from, size)\n\nCopies between any two of host, shared and device memory, in the order of on->stream. Host memory\nstays in use until gsc_exec_wait, or whatever else waits for the stream.";
+%feature("docstring") gsc_exec_wait "gsc_exec_wait(on)\n\nWaits until on->stream has done all that was enqueued. A stream that is being captured is refused\nwith Status.ERROR_UNAVAILABLE, and its capture goes on.";
+GSC_BLOCKS(gsc_exec_wait)
 GSC_ONLY_OUT(uint64_t, size, PyLong_FromUnsignedLongLong)
 %feature("docstring") gsc_workspace_size "gsc_workspace_size(on, tensors, options)\n\nBytes of on->workspace that any of these calls needs for this list; 0 on the CPU.";
 GSC_ON_LISTS(gsc_workspace_size, on1, lists2, held4)
@@ -100,7 +109,6 @@ GSC_ON_LISTS(gsc_workspace_size, on1, lists2, held4)
 %ignore gsc_policy;
 %ignore gsc_exec;
 %ignore gsc_cpu_options;
-%ignore gsc_cuda_options;
 %ignore gsc_info;
 %ignore gsc_factor;
 %ignore gsc_report;
@@ -109,5 +117,7 @@ GSC_ON_LISTS(gsc_workspace_size, on1, lists2, held4)
 %ignore gsc_note;
 %ignore gsc_tensor;
 %ignore gsc_options;
+%ignore gsc_cuda_options;
 
 %include "gradscaler.h"
+%include "gradscaler_cuda.h"

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "gradscaler.h"
+#include "gradscaler_cuda.h"
 
 /* ---- errors ---- */
 
@@ -88,6 +88,26 @@ static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t inde
     gsc_py_raise_as(&err, PyUnicode_FromFormat("%s[%zd] ", list, index),
                     why ? why : PyUnicode_FromString("cannot be used"), other);
     return false;
+}
+
+/* ---- results ---- */
+
+/* What a call returns, None at first, with one more value. Takes both references. */
+static PyObject *gsc_py_with(PyObject *result, PyObject *value)
+{
+    if (result == Py_None) {
+        Py_DECREF(result);
+        return value;
+    }
+    const bool several = result && PyTuple_Check(result);
+    PyObject *before = several ? Py_NewRef(result) : result ? PyTuple_Pack(1, result) : NULL;
+    PyObject *last = value ? PyTuple_Pack(1, value) : NULL;
+    PyObject *all = before && last ? PySequence_Concat(before, last) : NULL;
+    Py_XDECREF(before);
+    Py_XDECREF(last);
+    Py_XDECREF(result);
+    Py_XDECREF(value);
+    return all;
 }
 
 /* ---- memory of contexts ---- */

@@ -102,7 +102,7 @@
 %typemap(freearg) const type * "gsc_py_fields_release(&held$argnum);"
 %enddef
 
-/* A number behind a pointer is given as it is, and returned; kind is that of gsc_py_field. */
+/* A number behind a pointer is given as it is, and returned; kind is that of gsc_py_field. Several are a tuple. */
 %define GSC_IN(type, name, kind)
 %typemap(in) type *name (type value) {
   const gsc_py_field field = {"$1_name", 0, sizeof value, kind, false};
@@ -112,8 +112,7 @@
 %enddef
 %define GSC_OUT(type, name, make)
 %typemap(argout) type *name {
-  Py_DECREF($result);
-  $result = make(*$1);
+  $result = gsc_py_with($result, make(*$1));
 }
 %enddef
 %define GSC_ONLY_OUT(type, name, make)

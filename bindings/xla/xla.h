@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gradscaler.h"
+#include "gradscaler_cuda.h"
 
 enum {
     XLA_MAJOR = 0,

@@ -501,7 +501,7 @@ GSC_INLINE half f8_e4m3fn_to_f16(quarter bits)
     return (half){f8_e4m3fn_shifted(upper.low), f8_e4m3fn_shifted(upper.high)};
 }
 
-GSC_INLINE floats byte_widen(enum gsc_dtype dtype, ints bits, int k, quarter from)
+GSC_INLINE floats byte_widen(enum gsc_real_dtype dtype, ints bits, int k, quarter from)
 {
     (void)bits, (void)k;
     return dtype == gsc_f8_e5m2 ? f16_widen(bytes_up(from, 8))
@@ -512,14 +512,14 @@ GSC_INLINE floats byte_widen(enum gsc_dtype dtype, ints bits, int k, quarter fro
 typedef int byte_values;
 enum { SUMS_AT_ONCE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
 
-GSC_INLINE byte_values byte_values_load(enum gsc_dtype dtype)
+GSC_INLINE byte_values byte_values_load(enum gsc_real_dtype dtype)
 {
     (void)dtype;
     return 0;
 }
 
 /* Vector k of the values' magnitudes, or of parts of BYTE_UNIT: bits of f16, a register at once. */
-GSC_INLINE floats byte_value(enum gsc_dtype dtype, byte_values values, ints bits, int k)
+GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values values, ints bits, int k)
 {
     const int down = dtype == gsc_f8_e5m2 ? 0 : 1;
     const __m256i zero = _mm256_setzero_si256();
@@ -571,7 +571,7 @@ GSC_INLINE table table_load(int kind, const gsc_table *from)
  * is below the window so gets the distance of a larger x, which is larger: the least of it and of
  * what is there to lose is right. What is above `bottom` loses what an x below it has left.
  */
-GSC_INLINE __m256i register_results(enum gsc_dtype dtype, int kind, table t, __m256i bits)
+GSC_INLINE __m256i register_results(enum gsc_real_dtype dtype, int kind, table t, __m256i bits)
 {
     const uint64_t infinity = dtype == gsc_f8_e5m2 ? f8_e5m2_INF : f8_e4m3fn_INF;
     const __m256i x = _mm256_and_si256(bits, all(1, 0x7f));
@@ -595,7 +595,7 @@ GSC_INLINE __m256i register_results(enum gsc_dtype dtype, int kind, table t, __m
     return kind & GROWS ? _mm256_add_epi8(bits, distance) : _mm256_sub_epi8(bits, distance);
 }
 
-GSC_INLINE ints table_results(enum gsc_dtype dtype, int kind, table t, ints bits)
+GSC_INLINE ints table_results(enum gsc_real_dtype dtype, int kind, table t, ints bits)
 {
     return (ints){register_results(dtype, kind, t, bits.low),
                   register_results(dtype, kind, t, bits.high)};

@@ -420,7 +420,7 @@ typedef struct byte_values {
 } byte_values;
 enum { SUMS_AT_ONCE = 1, BYTE_UNIT = 1 };
 
-static void byte_values_make(const gsc_kernels *kernels, enum gsc_dtype dtype)
+static void byte_values_make(const gsc_kernels *kernels, enum gsc_real_dtype dtype)
 {
     uint8_t bits[128];
     float values[128];
@@ -433,7 +433,7 @@ static void byte_values_make(const gsc_kernels *kernels, enum gsc_dtype dtype)
     }
 }
 
-GSC_INLINE byte_values byte_values_load(enum gsc_dtype dtype)
+GSC_INLINE byte_values byte_values_load(enum gsc_real_dtype dtype)
 {
     const uint8_t *third = third_bytes[dtype == gsc_f8_e5m2];
     const uint8_t *fourth = fourth_bytes[dtype == gsc_f8_e5m2];
@@ -448,7 +448,7 @@ GSC_INLINE ints byte_signed(ints bits, ints magnitudes)
 }
 
 /* Vector k has elements 4k to 4k + 3 of each 16. */
-GSC_INLINE floats byte_value(enum gsc_dtype dtype, byte_values t, ints bits, int k)
+GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values t, ints bits, int k)
 {
     const __m512i zero = _mm512_setzero_si512();
     const __m512i third = _mm512_permutex2var_epi8(t.third_low, bits, t.third_high);
@@ -469,7 +469,7 @@ static const uint8_t byte_places[64] = {
     7,  23, 36, 52, 37, 53, 38, 54, 39, 55, 8,  24, 9,  25, 10, 26, 11, 27, 40, 56, 41, 57,
     42, 58, 43, 59, 12, 28, 13, 29, 14, 30, 15, 31, 44, 60, 45, 61, 46, 62, 47, 63};
 
-GSC_INLINE floats byte_widen(enum gsc_dtype dtype, ints bits, int k, quarter from)
+GSC_INLINE floats byte_widen(enum gsc_real_dtype dtype, ints bits, int k, quarter from)
 {
     const byte_values t = byte_values_load(dtype);
     const __m512i x = _mm512_permutexvar_epi8(load(byte_places), bits);
@@ -515,7 +515,7 @@ GSC_INLINE table table_load(int kind, const gsc_table *from)
     return (table){_mm512_loadu_si512(from->results), _mm512_loadu_si512(from->results + 64)};
 }
 
-GSC_INLINE ints table_results(enum gsc_dtype dtype, int kind, table t, ints bits)
+GSC_INLINE ints table_results(enum gsc_real_dtype dtype, int kind, table t, ints bits)
 {
     (void)dtype, (void)kind;
     return byte_signed(bits, _mm512_permutex2var_epi8(t.low, bits, t.high));

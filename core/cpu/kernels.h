@@ -143,7 +143,7 @@ uint64_t gsc_convert_one(uint32_t from, uint64_t bits, uint32_t to, double multi
 enum { GSC_SUMS = 1, GSC_COUNTS = 2, GSC_WRITES = 4, GSC_CLEANS = 8 }; /* what `multiply` does */
 
 /* Bytes of an element, and of a number in the type that multiplies. */
-GSC_INLINE uint64_t size_of(enum gsc_dtype dtype)
+GSC_INLINE uint64_t size_of(enum gsc_real_dtype dtype)
 {
     return dtype == gsc_f64                                 ? sizeof(f64_bits)
            : dtype == gsc_f32                               ? sizeof(f32_bits)

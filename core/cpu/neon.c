@@ -534,7 +534,7 @@ GSC_INLINE half f8_e4m3fn_to_f16(quarter bits)
     return (half){f8_e4m3fn_shifted(upper.low), f8_e4m3fn_shifted(upper.high)};
 }
 
-GSC_INLINE floats byte_widen(enum gsc_dtype dtype, ints bits, int k, quarter from)
+GSC_INLINE floats byte_widen(enum gsc_real_dtype dtype, ints bits, int k, quarter from)
 {
     (void)bits, (void)k;
     return dtype == gsc_f8_e5m2 ? f16_widen(bytes_up(from, 8))
@@ -545,14 +545,14 @@ GSC_INLINE floats byte_widen(enum gsc_dtype dtype, ints bits, int k, quarter fro
 typedef int byte_values;
 enum { SUMS_AT_ONCE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
 
-GSC_INLINE byte_values byte_values_load(enum gsc_dtype dtype)
+GSC_INLINE byte_values byte_values_load(enum gsc_real_dtype dtype)
 {
     (void)dtype;
     return 0;
 }
 
 /* Vector k of the values' magnitudes, or of parts of BYTE_UNIT: bits of f16. */
-GSC_INLINE floats byte_value(enum gsc_dtype dtype, byte_values values, ints bits, int k)
+GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values values, ints bits, int k)
 {
     (void)values;
     return f16_widen(
@@ -593,7 +593,7 @@ GSC_INLINE uint32x4_t register_results(table t, uint32x4_t bits)
     return vreinterpretq_u32_u8(vbslq_u8(sign, x, results));
 }
 
-GSC_INLINE ints table_results(enum gsc_dtype dtype, int kind, table t, ints bits)
+GSC_INLINE ints table_results(enum gsc_real_dtype dtype, int kind, table t, ints bits)
 {
     (void)dtype, (void)kind;
     return (ints){register_results(t, bits.a), register_results(t, bits.b),

@@ -11,25 +11,25 @@
 
 /* ---- an element: its bits, and its value in the type that multiplies ---- */
 
-GSC_INLINE uint64_t load(enum gsc_dtype dtype, const void *at, uint64_t i)
+GSC_INLINE uint64_t load(enum gsc_real_dtype dtype, const void *at, uint64_t i)
 {
     uint64_t bits = 0;
     memcpy(&bits, (const char *)at + i * size_of(dtype), size_of(dtype));
     return bits;
 }
 
-GSC_INLINE void store(enum gsc_dtype dtype, void *at, uint64_t i, uint64_t bits)
+GSC_INLINE void store(enum gsc_real_dtype dtype, void *at, uint64_t i, uint64_t bits)
 {
     memcpy((char *)at + i * size_of(dtype), &bits, size_of(dtype));
 }
 
-GSC_INLINE uint64_t magnitude_of(enum gsc_dtype dtype, uint64_t bits)
+GSC_INLINE uint64_t magnitude_of(enum gsc_real_dtype dtype, uint64_t bits)
 {
     return bits & ~UINT64_C(0) >> (65 - 8 * size_of(dtype));
 }
 
 /* Of a NaN, where the machine would make another one. */
-GSC_INLINE uint64_t quiet(enum gsc_dtype dtype, uint64_t bits)
+GSC_INLINE uint64_t quiet(enum gsc_real_dtype dtype, uint64_t bits)
 {
     return bits | gsc_encodings[dtype].normal >> 1;
 }
@@ -40,7 +40,7 @@ typedef struct number {
     double d;
 } number;
 
-GSC_INLINE float widen(enum gsc_dtype dtype, uint64_t bits)
+GSC_INLINE float widen(enum gsc_real_dtype dtype, uint64_t bits)
 {
     switch (dtype) {
     case gsc_f16:
@@ -58,7 +58,7 @@ GSC_INLINE float widen(enum gsc_dtype dtype, uint64_t bits)
     }
 }
 
-GSC_INLINE uint64_t round_float(enum gsc_dtype out, float x)
+GSC_INLINE uint64_t round_float(enum gsc_real_dtype out, float x)
 {
     switch (out) {
     case gsc_f64:
@@ -78,7 +78,7 @@ GSC_INLINE uint64_t round_float(enum gsc_dtype out, float x)
     }
 }
 
-GSC_INLINE uint64_t round_double(enum gsc_dtype out, double x)
+GSC_INLINE uint64_t round_double(enum gsc_real_dtype out, double x)
 {
     switch (out) {
     case gsc_f32:
@@ -100,7 +100,7 @@ GSC_INLINE uint64_t round_double(enum gsc_dtype out, double x)
 
 /* ---- kernels ---- */
 
-GSC_INLINE number product(enum gsc_dtype in, uint64_t bits, double m)
+GSC_INLINE number product(enum gsc_real_dtype in, uint64_t bits, double m)
 {
     if (in == gsc_f64) {
         const double x = gsc_double(bits);
@@ -113,7 +113,7 @@ GSC_INLINE number product(enum gsc_dtype in, uint64_t bits, double m)
 }
 
 /* lane + x * x, rounded once, in the type that multiplies `in`. */
-GSC_INLINE double add_square(enum gsc_dtype in, number x, double lane)
+GSC_INLINE double add_square(enum gsc_real_dtype in, number x, double lane)
 {
 #if defined(_WIN32)
     return in == gsc_f64 ? gsc_fma(x.d, x.d, lane) : (double)gsc_fmaf(x.f, x.f, (float)lane);
@@ -131,8 +131,8 @@ static double fold(double *lanes)
     return lanes[0];
 }
 
-GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned does, const void *from,
-                             void *to, uint64_t n, double m, gsc_norm *norm)
+GSC_INLINE uint64_t multiply(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does,
+                             const void *from, void *to, uint64_t n, double m, gsc_norm *norm)
 {
     double lanes[GSC_LANES] = {0};
     uint64_t most = 0, zeros = 0, subnormals = 0;
@@ -164,7 +164,7 @@ GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned doe
 }
 
 /* In the wider of the types that multiply both. */
-GSC_INLINE uint64_t add(enum gsc_dtype in, enum gsc_dtype out, const void *from, void *to,
+GSC_INLINE uint64_t add(enum gsc_real_dtype in, enum gsc_real_dtype out, const void *from, void *to,
                         uint64_t n, double m)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -185,7 +185,8 @@ GSC_INLINE uint64_t add(enum gsc_dtype in, enum gsc_dtype out, const void *from,
     return 0;
 }
 
-GSC_INLINE uint64_t clamp(enum gsc_dtype dtype, const void *from, void *to, uint64_t n, double most)
+GSC_INLINE uint64_t clamp(enum gsc_real_dtype dtype, const void *from, void *to, uint64_t n,
+                          double most)
 {
     const float f_most = (float)most;
     for (uint64_t i = 0; i < n; i++) {
@@ -203,7 +204,7 @@ GSC_INLINE uint64_t clamp(enum gsc_dtype dtype, const void *from, void *to, uint
     return 0;
 }
 
-GSC_INLINE uint64_t check(enum gsc_dtype dtype, const void *from, uint64_t n)
+GSC_INLINE uint64_t check(enum gsc_real_dtype dtype, const void *from, uint64_t n)
 {
     uint64_t most = 0;
     for (uint64_t i = 0; i < n; i++) {
@@ -213,7 +214,7 @@ GSC_INLINE uint64_t check(enum gsc_dtype dtype, const void *from, uint64_t n)
     return most;
 }
 
-GSC_INLINE gsc_found count(enum gsc_dtype dtype, const void *from, uint64_t n, uint64_t low,
+GSC_INLINE gsc_found count(enum gsc_real_dtype dtype, const void *from, uint64_t n, uint64_t low,
                            uint64_t high, uint64_t *near)
 {
     gsc_found found = {0, 0};
@@ -227,7 +228,7 @@ GSC_INLINE gsc_found count(enum gsc_dtype dtype, const void *from, uint64_t n, u
     return found;
 }
 
-GSC_INLINE uint64_t find(enum gsc_dtype dtype, const void *from, uint64_t n, uint64_t low)
+GSC_INLINE uint64_t find(enum gsc_real_dtype dtype, const void *from, uint64_t n, uint64_t low)
 {
     uint64_t i = 0;
     while (i < n && magnitude_of(dtype, load(dtype, from, i)) < low)

@@ -82,7 +82,8 @@ static inline gsc_report *begin_tensor(const gsc_pass *pass, uint64_t tensor)
 {
     gsc_report *report = &pass->each[tensor];
     clear_report(report);
-    report->absent = GSC_WANT_ALL & ~pass->want;
+    report->kind = GSC_REPORT_TENSORS;
+    report->measured = pass->want;
     report->serial = pass->serial;
     report->elements = (int64_t)pass->in[tensor].count;
     return report;

@@ -83,7 +83,7 @@ typedef struct layout {
     uint32_t bits, mantissa, bias, infinity, nan;
 } layout;
 
-GSC_INLINE layout layout_of(enum gsc_dtype dtype)
+GSC_INLINE layout layout_of(enum gsc_real_dtype dtype)
 {
     switch (dtype) {
     case gsc_f8_e4m3fn:
@@ -147,7 +147,7 @@ GSC_INLINE quarter quarter_at(const char *at, uint64_t left, ints bits, int k)
     return left >= 16 ? load_quarter(at) : quarter_of(bits, k);
 }
 
-GSC_INLINE floats widen(enum gsc_dtype dtype, const char *at, uint64_t left, ints bits, int k)
+GSC_INLINE floats widen(enum gsc_real_dtype dtype, const char *at, uint64_t left, ints bits, int k)
 {
     switch (dtype) {
     case gsc_f32:
@@ -164,7 +164,7 @@ GSC_INLINE floats widen(enum gsc_dtype dtype, const char *at, uint64_t left, int
 }
 
 /* To a dtype of 2 bytes. */
-GSC_INLINE half narrow_half(enum gsc_dtype dtype, floats x)
+GSC_INLINE half narrow_half(enum gsc_real_dtype dtype, floats x)
 {
     return dtype == gsc_f16    ? f16_narrow(x)
            : dtype == gsc_bf16 ? bf16_narrow(x)
@@ -172,7 +172,7 @@ GSC_INLINE half narrow_half(enum gsc_dtype dtype, floats x)
 }
 
 /* Writes `left` elements, 16 at most. */
-GSC_INLINE void put_floats(enum gsc_dtype dtype, char *at, floats x, uint64_t left)
+GSC_INLINE void put_floats(enum gsc_real_dtype dtype, char *at, floats x, uint64_t left)
 {
     switch (dtype) {
     case gsc_f32:
@@ -323,7 +323,7 @@ GSC_INLINE void count_small(uint64_t size, unsigned does, place *at, uint64_t le
 }
 
 /* Vector k of a group, to 2 bytes each, and `left` elements. */
-GSC_INLINE void put_joined(enum gsc_dtype dtype, int k, place *at, floats x, uint64_t left)
+GSC_INLINE void put_joined(enum gsc_real_dtype dtype, int k, place *at, floats x, uint64_t left)
 {
     const half next = narrow_half(dtype, x);
     char *to = at->to + 32 * k;
@@ -336,8 +336,8 @@ GSC_INLINE void put_joined(enum gsc_dtype dtype, int k, place *at, floats x, uin
 }
 
 /* Vector k of a group that has `left` elements. */
-GSC_INLINE floats vector(enum gsc_dtype in, enum gsc_dtype out, unsigned does, int k, place *at,
-                         uint64_t left, floats m, floats sum)
+GSC_INLINE floats vector(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does, int k,
+                         place *at, uint64_t left, floats m, floats sum)
 {
     const uint64_t done = 16 * (uint64_t)k, bytes = done * size_of(in);
     if (left <= done)
@@ -361,7 +361,7 @@ GSC_INLINE floats vector(enum gsc_dtype in, enum gsc_dtype out, unsigned does, i
 }
 
 /* 64 elements, or the last `left`. */
-GSC_INLINE lanes group(enum gsc_dtype in, enum gsc_dtype out, unsigned does, place *at,
+GSC_INLINE lanes group(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does, place *at,
                        uint64_t left, floats m, lanes sums)
 {
     count_small(size_of(in), does, at, left);
@@ -372,7 +372,7 @@ GSC_INLINE lanes group(enum gsc_dtype in, enum gsc_dtype out, unsigned does, pla
     return sums;
 }
 
-GSC_INLINE void advance(enum gsc_dtype in, enum gsc_dtype out, unsigned does, place *at)
+GSC_INLINE void advance(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does, place *at)
 {
     at->from += GROUP * size_of(in);
     if (does & GSC_WRITES)
@@ -398,7 +398,7 @@ GSC_INLINE double fold(lanes x)
                                     doubles_add(high_sum(x.a, x.c), high_sum(x.b, x.d))));
 }
 
-GSC_INLINE uint64_t multiply_floats(enum gsc_dtype in, enum gsc_dtype out, unsigned does,
+GSC_INLINE uint64_t multiply_floats(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does,
                                     const void *from, void *to, uint64_t n, double number,
                                     gsc_norm *norm)
 {
@@ -429,7 +429,7 @@ typedef struct byte_factor {
  * Where a power of two takes no square of a byte, and no sum of them, out of the normal floats, the
  * lanes' sums without it are rounded at the same places, and their fold is exact times its square.
  */
-GSC_INLINE byte_factor byte_factor_of(enum gsc_dtype dtype, double number)
+GSC_INLINE byte_factor byte_factor_of(enum gsc_real_dtype dtype, double number)
 {
     const float by = (float)(number * (dtype == gsc_f8_e5m2 ? 1 : BYTE_UNIT));
     const bool is_power = (gsc_float_bits(by) & 0x7fffff) == 0;
@@ -438,8 +438,8 @@ GSC_INLINE byte_factor byte_factor_of(enum gsc_dtype dtype, double number)
 }
 
 /* Vector k of 64 elements, right after it is made: AVX2 lacks registers for all. */
-GSC_INLINE floats sum_vector(enum gsc_dtype dtype, bool multiplies, byte_values values, ints bits,
-                             int k, floats m, floats sum)
+GSC_INLINE floats sum_vector(enum gsc_real_dtype dtype, bool multiplies, byte_values values,
+                             ints bits, int k, floats m, floats sum)
 {
     floats x = byte_value(dtype, values, bits, k); /* squares know no sign */
     if (multiplies)
@@ -447,8 +447,8 @@ GSC_INLINE floats sum_vector(enum gsc_dtype dtype, bool multiplies, byte_values 
     return floats_fma(x, x, sum);
 }
 
-GSC_INLINE lanes sum_group(enum gsc_dtype dtype, bool multiplies, byte_values values, ints bits,
-                           floats m, lanes sums)
+GSC_INLINE lanes sum_group(enum gsc_real_dtype dtype, bool multiplies, byte_values values,
+                           ints bits, floats m, lanes sums)
 {
     sums.a = sum_vector(dtype, multiplies, values, bits, 0, m, sums.a);
     sums.b = sum_vector(dtype, multiplies, values, bits, 1, m, sums.b);
@@ -463,8 +463,8 @@ GSC_INLINE double fold_bytes(lanes sums)
     return fold(sums);
 }
 
-GSC_INLINE uint64_t sum_groups(enum gsc_dtype dtype, bool multiplies, const char *from, uint64_t n,
-                               floats m, lanes *sums)
+GSC_INLINE uint64_t sum_groups(enum gsc_real_dtype dtype, bool multiplies, const char *from,
+                               uint64_t n, floats m, lanes *sums)
 {
     const byte_values values = byte_values_load(dtype);
     ints most = ints_set(0);
@@ -477,8 +477,8 @@ GSC_INLINE uint64_t sum_groups(enum gsc_dtype dtype, bool multiplies, const char
     return largest(1, most);
 }
 
-GSC_INLINE uint64_t sum_bytes(enum gsc_dtype dtype, const char *from, uint64_t n, double number,
-                              gsc_norm *norm)
+GSC_INLINE uint64_t sum_bytes(enum gsc_real_dtype dtype, const char *from, uint64_t n,
+                              double number, gsc_norm *norm)
 {
     const byte_factor by = byte_factor_of(dtype, number);
     lanes sums = lanes_zero();
@@ -490,8 +490,8 @@ GSC_INLINE uint64_t sum_bytes(enum gsc_dtype dtype, const char *from, uint64_t n
     return most;
 }
 
-GSC_INLINE ints table_group(enum gsc_dtype dtype, int kind, unsigned does, place *at, uint64_t left,
-                            table results)
+GSC_INLINE ints table_group(enum gsc_real_dtype dtype, int kind, unsigned does, place *at,
+                            uint64_t left, table results)
 {
     const ints bits = take(at->from, left);
     count_small(1, does, at, left);
@@ -502,8 +502,8 @@ GSC_INLINE ints table_group(enum gsc_dtype dtype, int kind, unsigned does, place
     return bits;
 }
 
-GSC_INLINE void table_groups(enum gsc_dtype dtype, int kind, unsigned does, place *at, uint64_t n,
-                             const gsc_table *from, lanes *sums)
+GSC_INLINE void table_groups(enum gsc_real_dtype dtype, int kind, unsigned does, place *at,
+                             uint64_t n, const gsc_table *from, lanes *sums)
 {
     const table results = table_load(kind, from);
     const byte_values values = byte_values_load(dtype);
@@ -522,7 +522,7 @@ GSC_INLINE void table_groups(enum gsc_dtype dtype, int kind, unsigned does, plac
 }
 
 /* A block whose results are wrong where it is not finite. */
-GSC_INLINE void table_repeat(enum gsc_dtype dtype, int kind, const gsc_norm *norm, char *to,
+GSC_INLINE void table_repeat(enum gsc_real_dtype dtype, int kind, const gsc_norm *norm, char *to,
                              uint64_t n)
 {
     const table results = table_load(kind, norm->table);
@@ -531,7 +531,7 @@ GSC_INLINE void table_repeat(enum gsc_dtype dtype, int kind, const gsc_norm *nor
             n - i);
 }
 
-GSC_INLINE uint64_t multiply_by_table(enum gsc_dtype dtype, unsigned does, const void *from,
+GSC_INLINE uint64_t multiply_by_table(enum gsc_real_dtype dtype, unsigned does, const void *from,
                                       void *to, uint64_t n, double after, gsc_norm *norm)
 {
     const int kind = table_kind(norm->table);
@@ -557,7 +557,7 @@ GSC_INLINE uint64_t multiply_by_table(enum gsc_dtype dtype, unsigned does, const
     return most;
 }
 
-GSC_INLINE uint64_t look_up_as(enum gsc_dtype dtype, unsigned does, const void *from, void *to,
+GSC_INLINE uint64_t look_up_as(enum gsc_real_dtype dtype, unsigned does, const void *from, void *to,
                                uint64_t n, gsc_norm *norm)
 {
     if (REPEATS || norm->keeps_input)
@@ -567,8 +567,9 @@ GSC_INLINE uint64_t look_up_as(enum gsc_dtype dtype, unsigned does, const void *
 
 /* A group or more, without a sum. Not inlined: a small tensor would save the registers that these
  * take. */
-static __attribute__((noinline)) uint64_t
-look_up(enum gsc_dtype dtype, bool counts, const void *from, void *to, uint64_t n, gsc_norm *norm)
+static __attribute__((noinline)) uint64_t look_up(enum gsc_real_dtype dtype, bool counts,
+                                                  const void *from, void *to, uint64_t n,
+                                                  gsc_norm *norm)
 {
     enum { UNSCALE = GSC_WRITES, COUNT = GSC_WRITES | GSC_COUNTS };
     if (dtype == gsc_f8_e4m3fn)
@@ -649,7 +650,7 @@ GSC_INLINE ints shifted(bool is_normal, unsigned does, const place *at, uint64_t
     return is_normal ? sub(2, bits, (uint16_t)-by.shift) : add_where_not_zero2(bits, by.shift);
 }
 
-GSC_INLINE void add_pairs(enum gsc_dtype dtype, ints bits, floats *even_sums, floats *odd_sums)
+GSC_INLINE void add_pairs(enum gsc_real_dtype dtype, ints bits, floats *even_sums, floats *odd_sums)
 {
     if (dtype == gsc_bf16) {
         *even_sums = floats_fma(even(bits), even(bits), *even_sums);
@@ -662,8 +663,8 @@ GSC_INLINE void add_pairs(enum gsc_dtype dtype, ints bits, floats *even_sums, fl
 }
 
 /* In a loop of its own, where 64 lanes take most registers. */
-GSC_INLINE void add_shifted(enum gsc_dtype dtype, bool is_normal, unsigned does, const place *at,
-                            uint64_t bytes, power by, lanes *sums)
+GSC_INLINE void add_shifted(enum gsc_real_dtype dtype, bool is_normal, unsigned does,
+                            const place *at, uint64_t bytes, power by, lanes *sums)
 {
     for (uint64_t i = 0; i < bytes; i += 128) {
         add_pairs(dtype, shifted(is_normal, does, at, i, by), &sums->a, &sums->b);
@@ -682,7 +683,7 @@ GSC_INLINE ints above_smallest(ints bits, power by)
  * was not finite. It is written before that is known, as a shift can be taken back. *none_small:
  * nothing is zero or becomes too small, so that it is too large.
  */
-GSC_INLINE bool shift_normal(enum gsc_dtype dtype, unsigned does, place *at, uint64_t bytes,
+GSC_INLINE bool shift_normal(enum gsc_real_dtype dtype, unsigned does, place *at, uint64_t bytes,
                              power by, bool *none_small, lanes *sums)
 {
     const lanes before = *sums;
@@ -714,8 +715,8 @@ GSC_INLINE bool shift_normal(enum gsc_dtype dtype, unsigned does, place *at, uin
 }
 
 /* The same of what stays normal or is zero. */
-GSC_INLINE bool shift_with_zeros(enum gsc_dtype dtype, unsigned does, place *at, uint64_t bytes,
-                                 power by, lanes *sums)
+GSC_INLINE bool shift_with_zeros(enum gsc_real_dtype dtype, unsigned does, place *at,
+                                 uint64_t bytes, power by, lanes *sums)
 {
     ints most = at->most, least = ints_set(UINT32_MAX);
     for (uint64_t i = 0; i < bytes; i += 64) {
@@ -738,7 +739,7 @@ GSC_INLINE bool shift_with_zeros(enum gsc_dtype dtype, unsigned does, place *at,
 
 /* A piece of n >= GROUP elements by a power of two: how many were done, or 0. What follows a piece
  * with something small is seldom without; what follows an Inf or NaN mostly is. */
-GSC_INLINE uint64_t shift_piece(enum gsc_dtype dtype, unsigned does, place *at, uint64_t n,
+GSC_INLINE uint64_t shift_piece(enum gsc_real_dtype dtype, unsigned does, place *at, uint64_t n,
                                 power by, bool *none_small, lanes *sums)
 {
     const uint64_t bytes = 2 * (n < PIECE ? n / GROUP * GROUP : PIECE);
@@ -943,16 +944,16 @@ GSC_INLINE uint64_t multiply_cb16(unsigned does, const void *from, void *to, uin
     return end(2, does, &at, norm);
 }
 
-GSC_INLINE uint64_t multiply_pairs(enum gsc_dtype dtype, unsigned does, const void *from, void *to,
-                                   uint64_t n, double number, gsc_norm *norm)
+GSC_INLINE uint64_t multiply_pairs(enum gsc_real_dtype dtype, unsigned does, const void *from,
+                                   void *to, uint64_t n, double number, gsc_norm *norm)
 {
     return dtype == gsc_bf16 ? multiply_bf16(does, from, to, n, number, norm)
                              : multiply_cb16(does, from, to, n, number, norm);
 }
 
 /* A group or more of a dtype, by what a kernel does. */
-GSC_INLINE uint64_t multiply_groups(enum gsc_dtype dtype, unsigned does, const void *from, void *to,
-                                    uint64_t n, double number, gsc_norm *norm)
+GSC_INLINE uint64_t multiply_groups(enum gsc_real_dtype dtype, unsigned does, const void *from,
+                                    void *to, uint64_t n, double number, gsc_norm *norm)
 {
     enum { UNSCALE = GSC_WRITES, UNSCALE_NORM = GSC_WRITES | GSC_SUMS | KEEPS };
     switch (does) {
@@ -988,8 +989,8 @@ static __attribute__((noinline)) uint64_t multiply_cb16_groups(unsigned does, co
 /* ---- doubles: 64 lanes of them do not fit into registers, they stay in L1 ---- */
 
 /* 8 elements, or the last `left`. */
-GSC_INLINE void wide_vector(enum gsc_dtype out, unsigned does, place *at, uint64_t left, doubles m,
-                            char *lanes)
+GSC_INLINE void wide_vector(enum gsc_real_dtype out, unsigned does, place *at, uint64_t left,
+                            doubles m, char *lanes)
 {
     ints bits = take(at->from, 8 * left);
     if (does & GSC_CLEANS)
@@ -1020,8 +1021,8 @@ GSC_INLINE double wide_fold(char *lanes)
     return doubles_fold(doubles_of(load(lanes)));
 }
 
-GSC_INLINE uint64_t multiply_doubles(enum gsc_dtype out, unsigned does, const char *from, char *to,
-                                     uint64_t n, double number, gsc_norm *norm)
+GSC_INLINE uint64_t multiply_doubles(enum gsc_real_dtype out, unsigned does, const char *from,
+                                     char *to, uint64_t n, double number, gsc_norm *norm)
 {
     const doubles m = doubles_set(number);
     char lanes[8 * GSC_LANES] = {0};
@@ -1038,8 +1039,8 @@ GSC_INLINE uint64_t multiply_doubles(enum gsc_dtype out, unsigned does, const ch
     return end(8, does, &at, norm);
 }
 
-GSC_INLINE uint64_t multiply(enum gsc_dtype in, enum gsc_dtype out, unsigned does, const void *from,
-                             void *to, uint64_t n, double number, gsc_norm *norm)
+GSC_INLINE uint64_t multiply(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does,
+                             const void *from, void *to, uint64_t n, double number, gsc_norm *norm)
 {
     if (in == gsc_f64)
         return multiply_doubles(out, does, from, to, n, number, norm);
@@ -1080,7 +1081,7 @@ GSC_INLINE ints most_of_row(uint64_t size, const char *at)
     return larger(size, larger(size, a, b), larger(size, c, d));
 }
 
-GSC_INLINE uint64_t check(enum gsc_dtype dtype, const char *from, uint64_t n)
+GSC_INLINE uint64_t check(enum gsc_real_dtype dtype, const char *from, uint64_t n)
 {
     const uint64_t size = size_of(dtype), bytes = n * size;
     ints most = ints_set(0);
@@ -1107,7 +1108,7 @@ GSC_INLINE gsc_found count_row(uint64_t size, const char *at, uint64_t bytes, ui
 }
 
 /* Without a branch on where something is, which nobody can predict: 64 rows have a bit each. */
-GSC_INLINE gsc_found count(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t low,
+GSC_INLINE gsc_found count(enum gsc_real_dtype dtype, const char *from, uint64_t n, uint64_t low,
                            uint64_t high, uint64_t *near)
 {
     const uint64_t size = size_of(dtype), bytes = n * size, rows = near ? bytes / GSC_ROW : 0;
@@ -1130,7 +1131,7 @@ GSC_INLINE gsc_found count(enum gsc_dtype dtype, const char *from, uint64_t n, u
 }
 
 /* Without a branch, either. */
-GSC_INLINE uint64_t find(enum gsc_dtype dtype, const char *from, uint64_t n, uint64_t low)
+GSC_INLINE uint64_t find(enum gsc_real_dtype dtype, const char *from, uint64_t n, uint64_t low)
 {
     const uint64_t size = size_of(dtype), bytes = n * size;
     uint64_t first = 0;
@@ -1155,8 +1156,8 @@ GSC_INLINE uint64_t add_doubles(const char *from, char *to, uint64_t n, double n
 }
 
 /* Vector k of a group that has `left` elements; `bits` as in a place, but of what is added to. */
-GSC_INLINE void add_vector(enum gsc_dtype out, int k, const char *from, char *to, uint64_t left,
-                           floats m, ints *bits)
+GSC_INLINE void add_vector(enum gsc_real_dtype out, int k, const char *from, char *to,
+                           uint64_t left, floats m, ints *bits)
 {
     const uint64_t done = 16 * (uint64_t)k, bytes = done * size_of(out);
     if (left <= done)
@@ -1177,7 +1178,7 @@ GSC_INLINE void add_vector(enum gsc_dtype out, int k, const char *from, char *to
     }
 }
 
-GSC_INLINE uint64_t add(enum gsc_dtype in, enum gsc_dtype out, const char *from, char *to,
+GSC_INLINE uint64_t add(enum gsc_real_dtype in, enum gsc_real_dtype out, const char *from, char *to,
                         uint64_t n, double number)
 {
     if (in == gsc_f64)
@@ -1193,7 +1194,7 @@ GSC_INLINE uint64_t add(enum gsc_dtype in, enum gsc_dtype out, const char *from,
     return 0;
 }
 
-GSC_INLINE uint64_t clamp(enum gsc_dtype dtype, const char *from, char *to, uint64_t n,
+GSC_INLINE uint64_t clamp(enum gsc_real_dtype dtype, const char *from, char *to, uint64_t n,
                           double number)
 {
     const uint64_t bytes = n * size_of(dtype);

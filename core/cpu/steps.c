@@ -4,32 +4,34 @@
 
 #include "cpu.h"
 
-/* What of `wants` a report or, with `index`, an entry of reports lacks. */
-static gsc_status fail_absent(const gsc_report *report, uint32_t wants, int argument, int64_t index,
-                              gsc_error *err)
+/* A report or, with `index`, an entry of reports lacks these GSC_WANT_* bits. */
+static gsc_status fail_lacks(uint32_t lacks, int argument, int64_t index, gsc_error *err)
 {
-    if (report->absent & wants & GSC_WANT_NORM)
+    if (lacks & GSC_WANT_NORM)
         return gsc_fail(err, GSC_ERROR_REPORT, argument, index,
                         index < 0 ? "report.sum_squares" : "reports.sum_squares",
-                        "is absent: the norm is needed here, so want it when you measure");
+                        "was not measured: the norm is needed here, so want it when you measure");
     return gsc_fail(err, GSC_ERROR_REPORT, argument, index,
                     index < 0 ? "report.amax" : "reports.amax",
-                    "is absent: amax is needed here, so want it when you measure");
+                    "was not measured: amax is needed here, so want it when you measure");
 }
 
 /* What no report has, of one or, with `index`, of an entry of reports. */
 static gsc_status fail_values(const gsc_report *r, int argument, int64_t index, gsc_error *err)
 {
     char place[48];
-#define CHECK(field, high, holds)                                                                  \
+#define CHECK(field, high, words, holds)                                                           \
     if (!(holds)) {                                                                                \
         (void)snprintf(place, sizeof place, "report%s." #field, index < 0 ? "" : "s");             \
-        return gsc_fail_number(                                                                    \
-            err, GSC_ERROR_REPORT, argument, index, place, (double)r->field, 0, high,              \
-            isnan((double)(high)) ? "0 or above" : "a union of the bits 1, 2 and 4");              \
+        return gsc_fail_number(err, GSC_ERROR_REPORT, argument, index, place, (double)r->field, 0, \
+                               high, words);                                                       \
     }
     GSC_FOR_REPORT_VALUES(CHECK)
 #undef CHECK
+    if (gsc_is_unfilled(r))
+        return gsc_fail(
+            err, GSC_ERROR_REPORT, argument, index, index < 0 ? "report.kind" : "reports.kind",
+            "is 0: no call filled the report in; one that you make yourself has 1 to 4");
     if (gsc_has_bad(r) && !gsc_says_overflow(r))
         return gsc_fail(err, GSC_ERROR_REPORT, argument, index,
                         index < 0 ? "report.overflow" : "reports.overflow",
@@ -40,7 +42,7 @@ static gsc_status fail_values(const gsc_report *r, int argument, int64_t index, 
 }
 
 /* Whatever is wrong with one report. */
-static gsc_status fail_report(const gsc_report *report, uint32_t wants, int argument,
+static gsc_status fail_report(const gsc_report *report, uint32_t lacks, int argument,
                               gsc_error *err)
 {
     if (report->status != GSC_OK && report->status_rank != 0)
@@ -52,8 +54,8 @@ static gsc_status fail_report(const gsc_report *report, uint32_t wants, int argu
                         gsc_status_string(report->status));
     if (gsc_report_values_status(report) != GSC_OK)
         return fail_values(report, argument, -1, err);
-    if (report->absent & wants)
-        return fail_absent(report, wants, argument, -1, err);
+    if (lacks)
+        return fail_lacks(lacks, argument, -1, err);
     if (!(report->amax >= 0) || !isfinite(report->amax))
         return gsc_fail_number(err, GSC_ERROR_REPORT, argument, -1, "report.amax", report->amax, 0,
                                NAN, "finite and not negative");
@@ -65,7 +67,7 @@ static gsc_status fail_report(const gsc_report *report, uint32_t wants, int argu
 static gsc_status fail_clip(const gsc_step *p, gsc_status status, gsc_error *err)
 {
     if (status == GSC_ERROR_REPORT)
-        return fail_report(p->reports, GSC_WANT_NORM, 2, err);
+        return fail_report(p->reports, GSC_WANT_NORM & ~p->reports->measured, 2, err);
     if (p->factor)
         GSC_TRY(gsc_factor_check(p->factor, 1, err));
     return gsc_fail_number(err, GSC_ERROR_FACTOR, 3, -1, "max_norm", p->number, 0, NAN,
@@ -100,12 +102,17 @@ static gsc_status fail_agreement(const gsc_step *p, gsc_error *err)
 static gsc_status fail_merge(const gsc_step *p, gsc_error *err)
 {
     const uint32_t wants = p->has_policy ? gsc_policy_wants(&p->policy) : 0;
-    for (uint64_t i = 0; i < p->n; i++)
+    for (uint64_t i = 0; i < p->n; i++) {
         if (gsc_report_values_status(&p->reports[i]) != GSC_OK)
             return fail_values(&p->reports[i], 1, (int64_t)i, err);
+        if (p->reports[i].kind == GSC_REPORT_NUMBER)
+            return gsc_fail(err, GSC_ERROR_REPORT, 1, (int64_t)i, "reports.kind",
+                            "is the report of a number: update a state of its own with it and "
+                            "join the states");
+    }
     for (uint64_t i = 0; i < p->n; i++)
-        if (p->reports[i].absent & wants)
-            return fail_absent(&p->reports[i], wants, 1, (int64_t)i, err);
+        if (wants & ~p->reports[i].measured)
+            return fail_lacks(wants & ~p->reports[i].measured, 1, (int64_t)i, err);
     return gsc_fail(err, GSC_ERROR_REPORT, 4, -1, "policy",
                     "judges by %s, which is not known of a sum: check the sum of the gradients",
                     wants & GSC_WANT_NORM ? "the norm" : "amax");
@@ -161,6 +168,6 @@ gsc_status gsc_cpu_step(const gsc_exec *on, const gsc_step *step, gsc_error *err
     default:
         if (status == GSC_ERROR_STATE)
             return gsc_state_check(step->state, 2, "state", err);
-        return fail_report(step->reports, gsc_policy_wants(&step->policy), 3, err);
+        return fail_report(step->reports, gsc_report_lacks(&step->policy, step->reports), 3, err);
     }
 }

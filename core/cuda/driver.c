@@ -196,7 +196,6 @@ static void start_driver(void)
              result == NOT_INITIALIZED ? "; was CUDA used before this process was forked?" : "");
         return;
     }
-    NOTE("available");
     driver.process = getpid();
     driver.available = true;
 }
@@ -206,20 +205,20 @@ static pthread_mutex_t refusal_lock = PTHREAD_MUTEX_INITIALIZER;
 static char refusal[1024];
 static _Atomic(const char *) refused;
 
-static const char *driver_note(void)
+const char *gsc_cuda_missing(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     (void)pthread_once(&once, start_driver);
     if (driver.available && driver.process != getpid())
         return "this process was forked after CUDA was used, and CUDA does not survive that: "
                "start it anew (in Python, multiprocessing's \"spawn\")";
-    return driver.note;
+    return driver.available ? NULL : driver.note;
 }
 
-const char *gsc_cuda_note(void)
+const char *gsc_cuda_log(void)
 {
-    const char *why = atomic_load(&refused);
-    return why ? why : driver_note();
+    const char *log = atomic_load(&refused);
+    return log ? log : "";
 }
 
 /* ---- a device ---- */
@@ -239,7 +238,7 @@ static bool is_refusal(int32_t result)
     }
 }
 
-/* Says it in gsc_info.cuda, too, with what the driver's compiler said. */
+/* Keeps what the driver's compiler said for gsc_cuda_log. */
 static gsc_status refuse(gsc_error *err, int32_t result, int32_t device, char *log)
 {
     char text[sizeof err->message];
@@ -255,7 +254,7 @@ static gsc_status refuse(gsc_error *err, int32_t result, int32_t device, char *l
     }
     pthread_mutex_unlock(&refusal_lock);
     return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "options.device", "%s%s", text,
-                              *log ? "; info.cuda has its log" : "");
+                              *log ? "; the CUDA log has more" : "");
 }
 
 /* The module: its version, what all drivers take and, if `many`, the kernel for newer ones. */
@@ -340,10 +339,10 @@ static void close_device(gsc_cuda *cuda)
 
 gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err)
 {
-    const char *note = driver_note();
-    if (!driver.available || driver.process != getpid())
+    const char *why = gsc_cuda_missing();
+    if (why)
         return gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, 0, "options.device",
-                                  "CUDA device %d: %s", device, note);
+                                  "CUDA device %d: %s", device, why);
     if (device < 0 || device >= driver.devices) {
         char must[64];
         (void)snprintf(must, sizeof must, "0 or above and below %d, as many as CUDA has here",

@@ -12,10 +12,10 @@
 typedef struct gsc_cuda gsc_cuda;
 
 /*
- * "available", or why there is no CUDA in this process. Never freed. The first call starts the
- * driver; a process that is forked afterwards has no CUDA.
+ * Returns why there is no CUDA in this process, or NULL if there is. Never freed. The first call
+ * starts the driver; a process that is forked afterwards has no CUDA.
  */
-const char *gsc_cuda_note(void);
+const char *gsc_cuda_missing(void);
 
 /*
  * Retains the primary context of a device and loads the kernels into it, so that no later call

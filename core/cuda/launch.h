@@ -52,7 +52,7 @@ typedef struct gsc_cuda_tensor {
     unsigned char *out;          /* NULL: nothing is written */
     uint32_t end;                /* chunks of the call up to the tensor's last */
     uint16_t last;               /* elements, or parts, of its last chunk, less 1 */
-    uint8_t in_dtype, out_dtype; /* enum gsc_dtype */
+    uint8_t in_dtype, out_dtype; /* enum gsc_real_dtype */
 } gsc_cuda_tensor;
 
 /* What is known of a tensor, in 64 bytes; its chunks add to it in any order. */

@@ -38,6 +38,7 @@ SITE = {
     "core/numerics.md": "numerics.md",
     "tests/traces/README.md": "recordings.md",
     "include/gradscaler.h": "reference/c.md",
+    "include/gradscaler_cuda.h": "reference/c.md",
     "bindings/python/src/gradscaler/__init__.py": "reference/python.md",
     "bindings/elixir/lib/grad_scaler.ex": "reference/elixir/GradScaler.md",
     "bindings/rust/gradscaler/src/lib.rs": "reference/rust/gradscaler/index.html",

@@ -66,6 +66,15 @@ static uint32_t list_of(const argument *at)
     return at->count < 0 ? 1 : all ? ENTRIES : LIST;
 }
 
+/* Of lists that were measured. */
+static void fill_reports(const argument *at, char *list)
+{
+    for (uint32_t i = 0; i < list_of(at); i++, list += find_structure("gsc_report")->size) {
+        memcpy(field_of(list, "gsc_report", "kind"), &(uint32_t){1}, 4);
+        memcpy(field_of(list, "gsc_report", "measured"), &(uint32_t){7}, 4);
+    }
+}
+
 /* A scale and a count, which make a checkpoint. */
 static void fill_entries(char *list)
 {
@@ -77,7 +86,7 @@ static void fill_entries(char *list)
     }
 }
 
-/* What a call reads; all zeros is a report, and a struct that grows once its size is set. */
+/* What a call reads; a struct that grows is all zeros once its size is set. */
 static void *new_input(attempt *a, const argument *at, const structure *s)
 {
     void *object = new_block(a, at->name, READ, s->size * list_of(at));
@@ -88,6 +97,8 @@ static void *new_input(attempt *a, const argument *at, const structure *s)
         fill_state(object);
     else if (strcmp(s->name, "gsc_factor") == 0)
         foreign_do("gsc_factor_init", (value[]){{.number = 1024}, {.pointer = object}, {0}});
+    else if (strcmp(s->name, "gsc_report") == 0)
+        fill_reports(at, object);
     else if (strcmp(s->name, "gsc_tensor") == 0)
         fill_tensors(a, at, object);
     else if (strcmp(s->name, "gsc_entry") == 0)
@@ -157,8 +168,10 @@ static void *good_pointer(attempt *a, const argument *at)
         if (at->pass == HANDLE)
             a->context = result;
     } else if (strcmp(at->type, "string") == 0) {
-        const char *text = strcmp(at->name, "prefix") == 0 ? "" : "torch";
-        result = strcpy(new_block(a, at->name, READ, sizeof "torch"), text);
+        const char *text = strcmp(at->name, "prefix") == 0   ? ""
+                           : strcmp(at->name, "format") == 0 ? "megatron" /* lacks a key */
+                                                             : "torch";
+        result = strcpy(new_block(a, at->name, READ, sizeof "megatron"), text);
     } else if (strcmp(at->type, "pointer") == 0 && at->pass == DESTROY) {
         result = new_memory(a->arguments[0].pointer);
     } else if (at->pass != VALUE) { /* numbers, bytes, a place for a pointer */

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gradscaler.h"
+#include "gradscaler_cuda.h"
 
 static int failed;
 
@@ -33,8 +33,13 @@ static void check_start(void)
     gsc_info info = GSC_INFO_INIT;
     check(gsc_version() >= GSC_VERSION, "the library is this version or a later one");
     check(ok(gsc_info_get(&info, &err)) && info.version == gsc_version() && *info.cpu &&
-              strstr(info.cpu_available, "scalar") && info.cpu_note && *info.cuda,
+              strstr(info.cpu_available, "scalar") && info.cpu_note,
           "info");
+    gsc_options options;
+    check(gsc_has(GSC_FEATURE_CUDA) <= 1 && !gsc_has(100000), "features");
+    check(ok(gsc_struct_init(&options, sizeof options, &err)) &&
+              options.struct_size == GSC_OPTIONS_SIZE && !options.policy,
+          "a struct that is filled in without a macro");
     check(strcmp(gsc_status_string(GSC_OK), "ok") == 0 && *gsc_status_string(GSC_ERROR_DEVICE),
           "words of a status");
     check(*gsc_preset_name(0) && *gsc_preset_summary(0) && !gsc_preset_name(100000), "presets");
@@ -92,7 +97,7 @@ static void check_tensors(void)
     options.each = each;
     options.histogram = histogram;
     check(ok(gsc_check(NULL, &factor, list, 2, &options, &report, &err)) && report.overflow == 1 &&
-              report.found_inf == 1 && report.status == GSC_OK && report.absent == 0 &&
+              report.found_inf == 1 && report.status == GSC_OK && report.measured == 7 &&
               report.amax == 3 && report.sum_squares == 14 && report.elements == 5 &&
               report.inf_count == 1 && report.nan_count == 0 && report.first_tensor == 1 &&
               report.first_element == 0,
@@ -100,11 +105,12 @@ static void check_tensors(void)
     check(each[0].overflow == 0 && each[0].sum_squares == 14 && each[1].overflow == 1 &&
               each[1].first_tensor == 1 && histogram[16] == 5,
           "a report of each tensor, and a histogram");
+    report.kind = GSC_REPORT_MERGED;
     check(ok(gsc_report_merge(NULL, each, 2, GSC_MERGE_PARTS, &policy, &merged, &err)) &&
               memcmp(&merged, &report, sizeof merged) == 0,
           "merged they are that of the list");
     check(ok(gsc_report_merge(NULL, each, 2, GSC_MERGE_SUMMANDS, NULL, &merged, &err)) &&
-              merged.absent == (GSC_WANT_NORM | GSC_WANT_AMAX),
+              merged.measured == GSC_WANT_UNDERFLOW,
           "of summands the norm is not known");
     check(ok(gsc_accumulate(NULL, &factor, list, &sum, 1, NULL, &report, &err)) && sums[0] == 2 &&
               sums[1] == -1 && sums[2] == 4 && sums[3] == 1,
@@ -129,9 +135,8 @@ static void check_steps(void)
 {
     gsc_report good, bad;
     gsc_state from;
-    memset(&good, 0, sizeof good);
-    memset(&bad, 0, sizeof bad);
-    bad.overflow = 1;
+    check(ok(gsc_report_from_flag(0, &good, &err)) && ok(gsc_report_from_flag(1, &bad, &err)),
+          "good and bad");
     check(ok(gsc_state_init(NULL, &policy, NULL, &state, &err)) && state.factor.scale == 65536 &&
               state.factor.serial == 1,
           "the first state");
@@ -159,8 +164,10 @@ static void check_ranks(void)
 {
     gsc_report ranks[3], out;
     gsc_state other = state;
-    memset(ranks, 0, sizeof ranks);
-    ranks[1].overflow = 1;
+    check(ok(gsc_report_from_flag(0, &ranks[0], &err)) &&
+              ok(gsc_report_from_flag(1, &ranks[1], &err)) &&
+              ok(gsc_report_from_flag(0, &ranks[2], &err)),
+          "reports of flags");
     check(ok(gsc_report_stamp(NULL, &ranks[0], &policy, &state, 0, &ranks[0], &err)) &&
               ok(gsc_report_stamp(NULL, &ranks[1], &policy, &state, 1, &ranks[1], &err)) &&
               ranks[1].agreement != 0 && ranks[1].agreement == ranks[0].agreement &&
@@ -199,8 +206,11 @@ static void check_contexts(void)
     gsc_memory_destroy(on.context, memory);
     gsc_context_destroy(on.context);
     gsc_context *cuda = NULL;
+    const gsc_status started = gsc_cuda_start(&err);
     const gsc_status status = gsc_context_create_cuda(&first, &cuda, &err);
-    check(status == GSC_OK || status == GSC_ERROR_UNAVAILABLE, "CUDA, or none");
+    check((status == GSC_OK || status == GSC_ERROR_UNAVAILABLE) && started >= status &&
+              gsc_cuda_log(),
+          "CUDA, or none");
     if (cuda)
         gsc_context_destroy(cuda);
 }
@@ -210,6 +220,8 @@ static gsc_report of_norm(double norm)
 {
     gsc_report report;
     memset(&report, 0, sizeof report);
+    report.kind = GSC_REPORT_TENSORS;
+    report.measured = GSC_WANT_NORM;
     report.sum_squares = norm * norm;
     return report;
 }
@@ -239,7 +251,7 @@ static void check_guard(void)
           "an outlier is skipped");
     losses.guard_norm = 2;
     check(ok(gsc_state_init(NULL, &losses, NULL, &of_losses, &err)) &&
-              ok(gsc_report_number(3, &report, &err)) && report.sum_squares == 9 &&
+              ok(gsc_report_from_number(3, &report, &err)) && report.number == 3 &&
               ok(gsc_state_update(NULL, &losses, &of_losses, &report, &of_losses, &err)),
           "a loss is judged");
     clips.guard_norm = 2;
@@ -265,9 +277,11 @@ static void check_guard(void)
     check(ok(gsc_policy_check(&losses, &err)), "unless it says so");
 }
 
-static int has(const gsc_note *notes, uint32_t kind, const char *field)
+enum { MOST = 64 }; /* entries and notes */
+
+static int has(const gsc_note *notes, uint64_t count, uint32_t kind, const char *field)
 {
-    for (; notes->kind; notes++)
+    for (; count > 0; notes++, count--)
         if (notes->kind == kind && strcmp(notes->field, field) == 0)
             return *notes->message != 0;
     return 0;
@@ -275,51 +289,55 @@ static int has(const gsc_note *notes, uint32_t kind, const char *field)
 
 static void check_formats(void)
 {
-    const gsc_entry entries[] = {{"scaler.scale", GSC_ENTRY_NUMBER, 0, 2048, ""},
-                                 {"scaler.growth_factor", GSC_ENTRY_NUMBER, 0, 2, ""},
-                                 {"scaler.backoff_factor", GSC_ENTRY_NUMBER, 0, 0.5, ""},
-                                 {"scaler.growth_interval", GSC_ENTRY_INTEGER, 0, 7, ""},
-                                 {"scaler._growth_tracker", GSC_ENTRY_NUMBER, 0, 3, ""},
-                                 {"scaler.lr", GSC_ENTRY_NUMBER, 0, 0.1, ""}};
-    const gsc_entry settings[] = {{"loss_scale", GSC_ENTRY_TEXT, 0, 0, "dynamic"},
-                                  {"max_loss_scale", GSC_ENTRY_EMPTY, 0, 0, ""},
-                                  {"enabled", GSC_ENTRY_BOOLEAN, 0, 1, ""}};
-    gsc_entry written[GSC_ENTRIES];
-    gsc_note notes[GSC_NOTES + 6];
+    const gsc_entry entries[] = {
+        {.key = "scaler.scale", .kind = GSC_ENTRY_NUMBER, .value = 2048},
+        {.key = "scaler.growth_factor", .kind = GSC_ENTRY_NUMBER, .value = 2},
+        {.key = "scaler.backoff_factor", .kind = GSC_ENTRY_NUMBER, .value = 0.5},
+        {.key = "scaler.growth_interval", .kind = GSC_ENTRY_INTEGER, .value = 7, .integer = 7},
+        {.key = "scaler._growth_tracker", .kind = GSC_ENTRY_NUMBER, .value = 3},
+        {.key = "scaler.lr", .kind = GSC_ENTRY_NUMBER, .value = 0.1}};
+    const gsc_entry settings[] = {
+        {.key = "loss_scale", .kind = GSC_ENTRY_TEXT, .text = "dynamic"},
+        {.key = "max_loss_scale", .kind = GSC_ENTRY_NULL},
+        {.key = "enabled", .kind = GSC_ENTRY_BOOLEAN, .value = 1, .integer = 1}};
+    gsc_entry written[MOST];
+    gsc_note notes[MOST];
+    uint64_t entries_count = 0, count = 0;
     gsc_policy torch = GSC_POLICY_INIT, read = GSC_POLICY_INIT;
     gsc_state there;
     check(*gsc_format_name(0) && *gsc_format_summary(0) && !gsc_format_name(100000), "formats");
-    check(ok(gsc_state_import(NULL, NULL, entries, 6, NULL, &torch, &there, notes, GSC_NOTES + 6,
+    check(ok(gsc_state_import(NULL, NULL, entries, 6, NULL, &torch, &there, notes, MOST, &count,
                               &err)) &&
               there.factor.scale == 2048 && there.good == 3 && torch.growth_interval == 7 &&
-              has(notes, GSC_NOTE_FORMAT, "torch") && has(notes, GSC_NOTE_IGNORED, ""),
+              has(notes, count, GSC_NOTE_FORMAT, "torch") &&
+              has(notes, count, GSC_NOTE_IGNORED, ""),
           "a checkpoint is recognised and read");
-    check(ok(gsc_state_export("megatron", "grad_scaler", &torch, &there, written, GSC_ENTRIES,
-                              notes, GSC_NOTES, &err)) &&
+    check(ok(gsc_state_export("megatron", "grad_scaler", &torch, &there, written, MOST,
+                              &entries_count, notes, MOST, &count, &err)) &&
               strcmp(written[0].key, "grad_scaler.scale") == 0 && written[0].value == 2048 &&
               written[1].kind == GSC_ENTRY_INTEGER && written[1].value == 3 &&
-              has(notes, GSC_NOTE_LOST, "growth_interval"),
+              has(notes, count, GSC_NOTE_LOST, "growth_interval"),
           "and written for another framework");
-    check(ok(gsc_state_import("megatron", "grad_scaler", written, GSC_ENTRIES, &torch, &read,
-                              &there, notes, GSC_NOTES, &err)) &&
+    check(ok(gsc_state_import("megatron", "grad_scaler", written, entries_count, &torch, &read,
+                              &there, notes, MOST, &count, &err)) &&
               there.good == 3 && read.growth_interval == 7 &&
-              has(notes, GSC_NOTE_LACKS, "growth_interval"),
+              has(notes, count, GSC_NOTE_LACKS, "growth_interval"),
           "which it comes back from");
-    check(ok(gsc_policy_import("apex", NULL, settings, 3, NULL, &read, NULL, 0, &err)) &&
+    check(ok(gsc_policy_import("apex", NULL, settings, 3, NULL, &read, NULL, 0, NULL, &err)) &&
               read.max_scale == 0 && read.growth_interval == 2000,
           "settings");
     written[0].value = -1;
-    check(gsc_state_import("megatron", "grad_scaler", written, GSC_ENTRIES, NULL, &read, &there,
-                           NULL, 0, &err) == GSC_ERROR_VALUE &&
+    check(gsc_state_import("megatron", "grad_scaler", written, entries_count, NULL, &read, &there,
+                           NULL, 0, NULL, &err) == GSC_ERROR_VALUE &&
               err.argument == 2 && err.index == 0 && strcmp(err.name, "entries") == 0,
           "what cannot be is refused by its entry");
-    check(gsc_state_import("no such format", NULL, entries, 6, NULL, &read, &there, NULL, 0,
+    check(gsc_state_import("no such format", NULL, entries, 6, NULL, &read, &there, NULL, 0, NULL,
                            &err) == GSC_ERROR_FORMAT,
           "an unknown format");
     written[0].value = INFINITY;
-    check(ok(gsc_state_import("megatron", "grad_scaler", written, GSC_ENTRIES, NULL, &read, &there,
-                              notes, GSC_NOTES, &err)) &&
-              has(notes, GSC_NOTE_UNUSABLE, "scale"),
+    check(ok(gsc_state_import("megatron", "grad_scaler", written, entries_count, NULL, &read,
+                              &there, notes, MOST, &count, &err)) &&
+              has(notes, count, GSC_NOTE_UNUSABLE, "scale"),
           "a scale that a framework reaches is read");
 }
 

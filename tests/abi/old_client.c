@@ -24,10 +24,12 @@ typedef struct gsc_factor {
 typedef struct gsc_report {
     float found_inf;
     int32_t overflow, status;
-    uint32_t absent;
+    uint32_t measured;
     uint64_t serial;
     double amax, sum_squares;
-    uint64_t rest[27];
+    uint64_t more[10];
+    uint32_t kind, flags;
+    uint64_t rest[16];
 } gsc_report;
 
 typedef struct gsc_state {
@@ -156,7 +158,7 @@ static int scales_are(const room *policy, const char *overflows, const double *s
     gsc_state state;
     int same = gsc_state_init(NULL, policy, NULL, &state, NULL) == OK;
     for (; *overflows; overflows++, scales++) {
-        gsc_report report = {0};
+        gsc_report report = {.kind = 1};
         report.overflow = *overflows == '1';
         report.found_inf = (float)report.overflow;
         same &= state.factor.scale == *scales;

@@ -2,7 +2,7 @@
 """Keeps the promises of the releases: compares the manifest with that of each one under tests/abi/released/.
 
 ci/generate runs this before it writes anything. With --release it adds the present version instead: its manifest, its
-header, and the client that runs against every later library.
+headers, and the client that runs against every later library.
 """
 
 import shutil
@@ -12,6 +12,7 @@ from pathlib import Path
 from manifest import PATH, ROOT, ManifestError, load, version_of
 
 CLIENT = Path("tests/abi/client.c")
+HEADERS = PATH.with_suffix(".h"), PATH.with_name("gradscaler_cuda.h")
 RELEASED = ROOT / CLIENT.with_name("released")
 
 
@@ -146,7 +147,7 @@ def main():
     if (folder / PATH.name).exists():
         sys.exit(f"{folder.relative_to(ROOT)} is there already: what was released stays as it is")
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (PATH, PATH.with_suffix(".h"), CLIENT, CLIENT.with_name("saved.inc")):
+    for path in (PATH, *HEADERS, CLIENT, CLIENT.with_name("saved.inc")):
         shutil.copyfile(ROOT / path, folder / path.name)
         print(f"wrote {(folder / path.name).relative_to(ROOT)}")
 

@@ -79,7 +79,8 @@ static void start(trace *t, const char *preset, char *settings, char *checkpoint
     list l = read_list(settings);
     t->status = foreign_do(
         "gsc_policy_import",
-        (value[]){format, {0}, {.pointer = l.entries}, {.u64 = l.n}, {0}, policy, {0}, {0}, error});
+        (value[]){
+            format, {0}, {.pointer = l.entries}, {.u64 = l.n}, {0}, policy, {0}, {0}, {0}, error});
     free(l.entries);
     if (t->status == 0 && !checkpoint)
         t->status = foreign_do("gsc_state_init", (value[]){{0}, policy, {0}, state, error});
@@ -94,6 +95,7 @@ static void start(trace *t, const char *preset, char *settings, char *checkpoint
                                                              state,
                                                              {0},
                                                              {0},
+                                                             {0},
                                                              error});
         free(l.entries);
     }
@@ -105,6 +107,8 @@ static void step(trace *t, const char *what)
     const double amax = *what == 'a' ? strtod(what + 1, NULL) : 0;
     const double norm = *what == 'n' ? strtod(what + 1, NULL) : 0;
     memset(t->report, 0, find_structure("gsc_report")->size);
+    memcpy(field_of(t->report, "gsc_report", "kind"), &(uint32_t){1}, 4);
+    memcpy(field_of(t->report, "gsc_report", "measured"), &(uint32_t){7}, 4);
     memcpy(field_of(t->report, "gsc_report", "found_inf"), &(float){(float)overflow}, 4);
     memcpy(field_of(t->report, "gsc_report", "overflow"), &(int32_t){overflow}, 4);
     memcpy(field_of(t->report, "gsc_report", "amax"), &amax, 8);

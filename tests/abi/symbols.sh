@@ -36,7 +36,7 @@ sed -n 's/^FUNCTION(\([^,]*\),.*/\1/p' "$table" | sort > "$scratch/described"
 dynamic=$(readelf -dW "$library")
 
 say "only gsc_ symbols" "$(grep -v '^gsc_' "$scratch/symbols")"
-say "each has a version" "$(grep -Ev '@@?GRADSCALER_[0-9]+\.[0-9]+$' "$scratch/symbols")"
+say "each has a version" "$(grep -Ev '@@?GRADSCALER_(CUDA_)?[0-9]+\.[0-9]+$' "$scratch/symbols")"
 say "all that is described is exported" "$(comm -13 "$scratch/exported" "$scratch/described")"
 say "all that is exported is described" "$(comm -23 "$scratch/exported" "$scratch/described")"
 abi=$(sed -n 's/^version = "\(0\.[0-9]*\|[1-9][0-9]*\).*/\1/p' "$(dirname "$0")/../../include/gradscaler.toml")

@@ -66,6 +66,7 @@ void make(World &w)
     for (float &x : w.values)
         x = 3;
     w.number = 8;
+    w.report = w.reports[0] = w.reports[1] = w.reports[2] = measured;
     for (void *marked : {static_cast<void *>(&w.out_state), static_cast<void *>(&w.out_report)})
         std::memset(marked, 0x5a, sizeof(gsc_report));
     std::memset(&w.out_factor, 0x5a, sizeof w.out_factor);
@@ -140,7 +141,17 @@ const std::vector<Function> functions = {
     {"gsc_report_number",
      {"number", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_report_number(w.number, w.at("out", &w.out_report), err);
+         return gsc_report_from_number(w.number, w.at("out", &w.out_report), err);
+     }},
+    {"gsc_report_from_flag",
+     {"overflow", "out"},
+     [](World &w, gsc_error *err) {
+         return gsc_report_from_flag(1, w.at("out", &w.out_report), err);
+     }},
+    {"gsc_struct_init",
+     {"out", "struct_size"},
+     [](World &w, gsc_error *err) {
+         return gsc_struct_init(w.at("out", &w.info), sizeof w.info, err);
      }},
     {"gsc_report_merge",
      {"on?", "reports", "n", "kind", "policy?", "out"},
@@ -611,7 +622,18 @@ TEST_CASE("a report that no call leaves is refused wherever one is read", "[erro
 #field, "0 or above", -1, [](gsc_report & r) { r.field = -1; }                             \
     }
     const Row rows[] = {
-        {"absent", "bits 1, 2 and 4", 8, [](gsc_report &r) { r.absent = 8; }},
+        {"kind", "0 to 4", 5, [](gsc_report &r) { r.kind = 5; }},
+        {"kind", "is 0: no call filled the report in", nan_value,
+         [](gsc_report &r) { r = gsc_report{}; }},
+        {"flags", "must be 0", 1, [](gsc_report &r) { r.flags = 1; }},
+        {"measured", "bits 1, 2 and 4", 8, [](gsc_report &r) { r.measured = 8; }},
+        {"measured", "must be 0 in the report of a flag", 1,
+         [](gsc_report &r) {
+             r.kind = GSC_REPORT_FLAG;
+             r.measured = GSC_WANT_NORM;
+         }},
+        {"number", "0 in others", 3, [](gsc_report &r) { r.number = 3; }},
+        {"sum_squares", "0 or above", -9, [](gsc_report &r) { r.sum_squares = -9; }},
         COUNT(elements),
         COUNT(nan_count),
         COUNT(inf_count),
@@ -632,6 +654,22 @@ TEST_CASE("a report that no call leaves is refused wherever one is read", "[erro
                           {GSC_ERROR_REPORT, "report", -1, row.field, row.hint, {row.value}});
         check_refused(function("gsc_report_merge"), [&](World &w) { row.spoil(w.reports[2]); },
                       {GSC_ERROR_REPORT, "reports", 2, row.field, row.hint, {row.value}});
+    }
+}
+
+TEST_CASE("a struct is made ready to be filled in, or its size is refused", "[errors]")
+{
+    gsc_policy made, expected = GSC_POLICY_INIT;
+    std::memset(&made, 0x5a, sizeof made);
+    REQUIRE(gsc_struct_init(&made, sizeof made, nullptr) == GSC_OK);
+    CHECK(same(made, expected));
+    for (uint32_t size : {0u, 4u, 20u, 4104u}) {
+        gsc_error err = {};
+        std::memset(&made, 0x5a, sizeof made);
+        expected = made;
+        CHECK(gsc_struct_init(&made, size, &err) == GSC_ERROR_STRUCT_SIZE);
+        CHECK(std::string(err.name) == "struct_size");
+        CHECK(same(made, expected));
     }
 }
 
@@ -1069,11 +1107,11 @@ TEST_CASE("a report that an update, a clip or a merge cannot use", "[errors]")
     const Spoil failed = [](World &w) { w.report.status = GSC_ERROR_FACTOR; },
                 no_norm =
                     [](World &w) {
-                        w.report.absent = w.reports[1].absent = GSC_WANT_NORM;
+                        w.report.measured = w.reports[1].measured = GSC_WANT_AMAX;
                         w.policy.overflow_test = GSC_TEST_NORM;
                     },
                 no_amax = [](World &w) {
-                    w.report.absent = w.reports[1].absent = GSC_WANT_AMAX;
+                    w.report.measured = w.reports[1].measured = GSC_WANT_NORM;
                     w.policy.target_amax = 1;
                 };
     const auto amax = [](double value) { return [=](World &w) { w.report.amax = value; }; };
@@ -1096,7 +1134,7 @@ TEST_CASE("a report that an update, a clip or a merge cannot use", "[errors]")
 TEST_CASE("an amax that is not a number survives a merge from any place", "[errors]")
 {
     for (size_t i = 0; i < 3; i++) {
-        gsc_report reports[3] = {}, merged;
+        gsc_report reports[3] = {measured, measured, measured}, merged;
         reports[i].amax = nan_value;
         REQUIRE(gsc_report_merge(nullptr, reports, 3, GSC_MERGE_PARTS, nullptr, &merged, nullptr) ==
                 GSC_OK);
@@ -1135,11 +1173,13 @@ TEST_CASE("saved bytes that cannot be read, a buffer too small, an unknown prese
     const Spoil nothing = [](World &) {};
     check_refused(rows[0], nothing, {GSC_ERROR_CAPACITY, "capacity", -1, "", "is 10", {10, 636}});
     check_refused(rows[1], nothing, {GSC_ERROR_PRESET, "name", -1, "", "preset"});
-    gsc_info info = GSC_INFO_INIT;
-    REQUIRE(gsc_info_get(&info, nullptr) == GSC_OK);
-    if (info.cuda != std::string("available"))
+    gsc_error why = {};
+    if (gsc_cuda_start(&why) == GSC_ERROR_UNAVAILABLE)
         check_refused(rows[2], nothing,
-                      {GSC_ERROR_UNAVAILABLE, "options", -1, "device", info.cuda});
+                      {GSC_ERROR_UNAVAILABLE, "options", -1, "device", why.message});
+    CHECK(std::string(gsc_cuda_log()) == "");
+    CHECK(gsc_has(GSC_FEATURE_CUDA) == 1);
+    CHECK(gsc_has(GSC_FEATURE_CUDA + 1) == 0);
 }
 
 TEST_CASE("an unknown preset is told the nearest name", "[errors]")

@@ -26,7 +26,7 @@ gsc_state start(const gsc_policy &p)
 gsc_report report_of(double norm)
 {
     gsc_report report;
-    REQUIRE(gsc_report_number(norm, &report, nullptr) == GSC_OK);
+    REQUIRE(gsc_report_from_number(norm, &report, nullptr) == GSC_OK);
     return report;
 }
 
@@ -262,7 +262,7 @@ TEST_CASE("what is not finite is no sample and keeps the run", "[guard]")
     }
     // A sum of squares that overflowed while its elements did not is an overflow where norms judge.
     for (double sum : {nan_value, infinity, 1e305}) {
-        gsc_report report = {};
+        gsc_report report = measured;
         report.sum_squares = sum;
         CHECK(updated(p, before, report).events == (skipped | GSC_EVENT_STALLED));
         const gsc_policy off = zeros();
@@ -695,11 +695,13 @@ TEST_CASE("the preset guard: ten times the mean, ten in a row", "[guard]")
     CHECK(s.guard_skips == 9);
     CHECK(after(p, s, {1e6}).events == outlier);
     CHECK(after(p, s, {1e6, 2}).guard_run == 0);
-    gsc_report bare = {};
-    bare.absent = want_all;
+    gsc_report bare = measured;
+    bare.measured = 0;
     gsc_error err = {};
     CHECK(gsc_state_update(nullptr, &p, &s, &bare, &s, &err) == GSC_ERROR_REPORT);
-    CHECK(std::string(err.message).find("report.sum_squares is absent: the norm is needed") == 0);
+    CHECK(
+        std::string(err.message).find("report.sum_squares was not measured: the norm is needed") ==
+        0);
 }
 
 TEST_CASE("a policy that guards measures the norm, also where nobody asks for it", "[guard]")

@@ -87,7 +87,7 @@ gsc_state updated(const gsc_policy &p, const gsc_state &state, const gsc_report 
 
 gsc_report report_of(char step)
 {
-    gsc_report report = {};
+    gsc_report report = measured;
     report.overflow = step == 'x';
     report.found_inf = static_cast<float>(report.overflow);
     return report;
@@ -95,7 +95,7 @@ gsc_report report_of(char step)
 
 gsc_report report_with_amax(double amax)
 {
-    gsc_report report = {};
+    gsc_report report = measured;
     report.amax = amax;
     return report;
 }
@@ -720,7 +720,7 @@ TEST_CASE("any found_inf but 0 is an overflow", "[policy]")
                         {nan, 0, true}, {0, 3, true},      {HUGE_VALF, 0, true}};
     const gsc_policy p = usual;
     for (const Row &row : rows) {
-        gsc_report report = {};
+        gsc_report report = measured;
         report.found_inf = row.found_inf;
         report.overflow = row.overflow;
         CAPTURE(row.found_inf, row.overflow);
@@ -736,7 +736,7 @@ TEST_CASE("the norm test takes a sum of squares above the largest float as overf
         {infinity, true}, {NAN, true}};
     gsc_policy p = usual;
     for (const auto &[sum_squares, expected] : rows) {
-        gsc_report report = {};
+        gsc_report report = measured;
         report.sum_squares = sum_squares;
         CAPTURE(sum_squares);
         p.overflow_test = GSC_TEST_NORM;
@@ -755,7 +755,7 @@ TEST_CASE("a report that lacks what the policy judges by is refused, unless it o
                      plain = usual;
     const auto status = [](const gsc_policy &p, uint32_t absent, char step = '.') {
         gsc_report report = report_of(step);
-        report.absent = absent;
+        report.measured = want_all & ~absent;
         gsc_state s = start(p);
         return gsc_state_update(nullptr, &p, &s, &report, &s, nullptr);
     };
@@ -799,6 +799,55 @@ TEST_CASE("a report of another factor than the one in force is stale, and counts
     }
 }
 
+TEST_CASE("a report says what it is of: nothing filled in is no good step, and a number is no part "
+          "of a merge",
+          "[policy]")
+{
+    const gsc_policy plain = usual, by_norm = usual.overflow_test(GSC_TEST_NORM);
+    gsc_report flag, number, all;
+    gsc_state s = start(plain);
+    const auto update = [&](const gsc_policy &p, const gsc_report &r) {
+        return gsc_state_update(nullptr, &p, &s, &r, &s, nullptr);
+    };
+    const gsc_report nothing = {};
+    gsc_report found = {};
+    CHECK(update(plain, nothing) == GSC_ERROR_REPORT);
+    found.found_inf = 1; // as a framework leaves it that all-reduced it
+    CHECK(update(plain, found) == GSC_OK);
+    CHECK(s.skip == 1);
+
+    REQUIRE(gsc_report_from_flag(0, &flag, nullptr) == GSC_OK);
+    CHECK(flag.kind == GSC_REPORT_FLAG);
+    CHECK(flag.measured == 0);
+    CHECK(update(plain, flag) == GSC_OK);
+    CHECK(s.skip == 0);
+    CHECK(update(by_norm, flag) == GSC_ERROR_REPORT);
+    REQUIRE(gsc_report_from_flag(-3, &flag, nullptr) == GSC_OK);
+    CHECK(flag.overflow == 1);
+    CHECK(flag.found_inf == 1);
+    CHECK(update(by_norm, flag) == GSC_OK);
+    CHECK(s.skip == 1);
+
+    REQUIRE(gsc_report_from_number(-3, &number, nullptr) == GSC_OK);
+    CHECK(number.kind == GSC_REPORT_NUMBER);
+    CHECK(number.number == -3);
+    CHECK(number.sum_squares == 0);
+    CHECK(update(by_norm, number) == GSC_OK);
+    gsc_error err = {};
+    const gsc_report list[] = {flag, number};
+    CHECK(gsc_report_merge(nullptr, list, 2, GSC_MERGE_PARTS, nullptr, &all, &err) ==
+          GSC_ERROR_REPORT);
+    CHECK(err.index == 1);
+    CHECK(std::string(err.field) == "kind");
+    gsc_factor clip;
+    CHECK(gsc_factor_clip(nullptr, nullptr, &number, 1, &clip, nullptr) == GSC_ERROR_REPORT);
+    for (double absurd : {std::nan(""), -HUGE_VAL, HUGE_VAL, 0x1.1p500}) {
+        REQUIRE(gsc_report_from_number(absurd, &number, nullptr) == GSC_OK);
+        CHECK(number.overflow == 1);
+        CHECK(number.number == 0);
+    }
+}
+
 TEST_CASE("an update that runs twice, a late factor, and a state of other processes are found",
           "[policy]")
 {
@@ -820,7 +869,7 @@ TEST_CASE("an update that runs twice, a late factor, and a state of other proces
             gsc_factor thrice, clip;
             REQUIRE(gsc_factor_multiply(nullptr, &s.factor, 3, &thrice, nullptr) == GSC_OK);
             gsc_report with_norm = report;
-            with_norm.absent = 0;
+            with_norm.measured = want_all;
             REQUIRE(gsc_factor_clip(nullptr, &s.factor, &with_norm, 1, &clip, nullptr) == GSC_OK);
             CHECK((updated(p, s, reported(thrice)).events & stale) == 0);
             CHECK((updated(p, s, reported(clip)).events & stale) == 0);
@@ -1000,7 +1049,7 @@ TEST_CASE("a state of one rounding mode is updated and saved in any other", "[po
     for (int made : modes)
         for (int used : modes) {
             gsc_state state;
-            const gsc_report report = {};
+            const gsc_report report = measured;
             uint64_t size = 0;
             std::fesetround(made);
             gsc_state_init(nullptr, &p, nullptr, &state, nullptr);
@@ -1155,7 +1204,7 @@ TEST_CASE("a scale of 0 or infinity that updates led to is refused, saying how i
             return gsc_accumulate(nullptr, f, nullptr, nullptr, 0, nullptr, &report, err);
         },
         [](const gsc_factor *f, gsc_error *err) {
-            const gsc_report report = {};
+            const gsc_report report = measured;
             gsc_factor out;
             return gsc_factor_clip(nullptr, f, &report, 1, &out, err);
         },
@@ -1198,7 +1247,7 @@ TEST_CASE("gsc_factor_clip multiplies by the coefficient of torch's clip_grad_no
     REQUIRE(gsc_factor_init(2, &half, nullptr) == GSC_OK);
     half.serial = 9;
     for (const Row &row : rows) {
-        gsc_report report = {};
+        gsc_report report = measured;
         report.sum_squares = row.sum_squares;
         gsc_factor of_half, of_one;
         CHECK(gsc_factor_clip(nullptr, &half, &report, row.max_norm, &of_half, nullptr) == GSC_OK);
@@ -1230,7 +1279,7 @@ TEST_CASE("unscaling by a clip factor unscales and clips in one pass", "[policy]
 
 TEST_CASE("a report that failed or has no finite norm is none to clip by", "[policy]")
 {
-    gsc_report failed = {}, infinite = {}, nan = {};
+    gsc_report failed = {}, infinite = measured, nan = measured;
     failed.status = GSC_ERROR_FACTOR;
     infinite.sum_squares = infinity;
     nan.sum_squares = NAN;
@@ -1259,15 +1308,15 @@ gsc_report merged(const Reports &reports, uint32_t kind = GSC_MERGE_PARTS,
 /* As calls leave them: where nothing was found, nothing was found first. */
 gsc_report random_report(Random &random)
 {
-    gsc_report r = {};
+    gsc_report r = measured;
     r.amax = random.unit() * 100;
     r.sum_squares = random.unit() * 1000;
-    r.absent = random.next() % 4 ? 0 : GSC_WANT_UNDERFLOW;
+    r.measured = random.next() % 4 ? want_all : GSC_WANT_NORM | GSC_WANT_AMAX;
     r.status = random.next() % 16 ? GSC_OK : GSC_ERROR_FACTOR;
     r.serial = random.next() % 5;
     r.elements = static_cast<int64_t>(random.next() % 1000);
     r.clamped = static_cast<int64_t>(random.next() % 1000);
-    if (!r.absent)
+    if (r.measured == want_all)
         r.zeros_made = r.subnormals_made = static_cast<int64_t>(random.next() % 1000);
     if (random.next() % 8 == 0) {
         (random.next() % 2 ? r.nan_count : r.inf_count) =
@@ -1283,10 +1332,11 @@ gsc_report random_report(Random &random)
 /* What the contract says, member by member. */
 gsc_report merged_by_hand(const Reports &reports, uint32_t kind)
 {
-    gsc_report r = {};
+    gsc_report r = measured;
     std::vector<double> squares;
+    r.kind = GSC_REPORT_MERGED;
     if (kind == GSC_MERGE_SUMMANDS && !reports.empty())
-        r.absent = GSC_WANT_NORM | GSC_WANT_AMAX;
+        r.measured = GSC_WANT_UNDERFLOW;
     for (const gsc_report &one : reports) {
         const bool first = r.nan_count + r.inf_count == 0 && one.nan_count + one.inf_count > 0;
         r.first_tensor = first ? one.first_tensor : r.first_tensor;
@@ -1296,7 +1346,7 @@ gsc_report merged_by_hand(const Reports &reports, uint32_t kind)
                    : one.serial == 0 ? r.serial
                                      : std::min(r.serial, one.serial);
         r.overflow |= one.overflow;
-        r.absent |= one.absent;
+        r.measured &= one.measured;
         r.amax = std::max(r.amax, one.amax);
         r.elements += one.elements;
         r.nan_count += one.nan_count;
@@ -1307,10 +1357,10 @@ gsc_report merged_by_hand(const Reports &reports, uint32_t kind)
         squares.push_back(one.sum_squares);
     }
     r.found_inf = static_cast<float>(r.overflow);
-    r.sum_squares = r.absent & GSC_WANT_NORM ? 0 : sum_in_runs(squares);
-    if (r.absent & GSC_WANT_AMAX)
+    r.sum_squares = r.measured & GSC_WANT_NORM ? sum_in_runs(squares) : 0;
+    if (!(r.measured & GSC_WANT_AMAX))
         r.amax = 0;
-    if (r.absent & GSC_WANT_UNDERFLOW)
+    if (!(r.measured & GSC_WANT_UNDERFLOW))
         r.zeros_made = r.subnormals_made = 0;
     return r;
 }
@@ -1352,22 +1402,25 @@ TEST_CASE("a merge is member by member what the contract says, in order, of any 
 TEST_CASE("the merge of no reports is that of an empty list, of one that one", "[policy]")
 {
     Random random = {2};
-    const gsc_report zero_bits = {};
-    CHECK(same(merged({}), zero_bits));
-    CHECK(same(merged({}, GSC_MERGE_SUMMANDS), zero_bits));
+    gsc_report empty = measured;
+    empty.kind = GSC_REPORT_MERGED;
+    CHECK(same(merged({}), empty));
+    CHECK(same(merged({}, GSC_MERGE_SUMMANDS), empty));
     for (int i = 0; i < 50; i++) {
-        const gsc_report one = random_report(random);
-        CHECK(same(merged({one}), one));
+        gsc_report one = random_report(random);
+        const gsc_report of_one = merged({one});
+        one.kind = GSC_REPORT_MERGED;
+        CHECK(same(of_one, one));
     }
 }
 
 TEST_CASE("the norm of summands is not known, so nothing judges or clips by it", "[policy]")
 {
-    gsc_report a = {};
+    gsc_report a = measured;
     a.amax = 3;
     a.sum_squares = 9;
     const gsc_report sum = merged({a, a}, GSC_MERGE_SUMMANDS);
-    CHECK(sum.absent == (GSC_WANT_NORM | GSC_WANT_AMAX));
+    CHECK(sum.measured == GSC_WANT_UNDERFLOW);
     CHECK(sum.sum_squares == 0);
     CHECK(sum.amax == 0);
     gsc_factor out;
@@ -1384,9 +1437,9 @@ TEST_CASE("a merge with a policy has its verdict, or is refused where that is no
     const double most = static_cast<double>(FLT_MAX);
     const gsc_policy by_norm = usual.overflow_test(GSC_TEST_NORM), by_amax = usual.target_amax(1),
                      plain = usual;
-    gsc_report half = {}, without = {}, overflow = report_of('x');
+    gsc_report half = measured, without = measured, overflow = report_of('x');
     half.sum_squares = most * 0.75;
-    without.absent = want_all;
+    without.measured = 0;
     struct Row {
         const char *what;
         gsc_policy policy;
@@ -1426,11 +1479,11 @@ TEST_CASE("a merge with a policy has its verdict, or is refused where that is no
 
 TEST_CASE("a merged overflow is 1, whatever the parts say", "[policy]")
 {
-    gsc_report a = {}, b = {}, failed = {};
+    gsc_report a = measured, b = measured, failed = {};
     a.found_inf = 2;
     b.overflow = 5;
     failed.status = GSC_ERROR_DEVICE; // as a rank may leave it that set nothing else
-    const gsc_report empty = {};
+    const gsc_report empty = measured;
     for (const Reports &reports :
          {Reports{a, b}, {a, a}, {empty, b}, {b, empty}, {empty, failed, empty}, {failed}}) {
         CHECK(merged(reports).found_inf == 1.0f);
@@ -1441,7 +1494,7 @@ TEST_CASE("a merged overflow is 1, whatever the parts say", "[policy]")
 
 TEST_CASE("a merged report of a rank that failed is none to update by", "[policy]")
 {
-    gsc_report failed = {}, good = {};
+    gsc_report failed = {}, good = measured;
     failed.status = GSC_ERROR_DEVICE;
     const gsc_report all = merged({good, failed});
     gsc_state s = start(usual);
@@ -1452,7 +1505,7 @@ TEST_CASE("the oldest factor of a merge shows, so that a late one is found", "[p
 {
     const gsc_policy p = usual;
     const gsc_state s = states(p, start(p), "...").back();
-    gsc_report late = {}, fresh = {}, unknown = {};
+    gsc_report late = measured, fresh = measured, unknown = measured;
     late.serial = s.factor.serial - 1;
     fresh.serial = s.factor.serial;
     CHECK((updated(p, s, merged({fresh, unknown, fresh})).events & stale) == 0);

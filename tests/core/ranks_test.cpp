@@ -9,7 +9,7 @@ namespace {
 
 using Reports = std::vector<gsc_report>;
 
-constexpr gsc_report unread = {};
+constexpr gsc_report unread = measured;
 
 // A new field decides later steps: then it belongs into gsc_digest and into the first case below.
 static_assert(GSC_POLICY_SIZE == 216 && sizeof gsc_state().reserved == 152);
@@ -30,7 +30,7 @@ gsc_state start(const gsc_policy &p)
 
 gsc_state stepped(const gsc_policy &p, const gsc_state &from, uint64_t draw)
 {
-    gsc_report report = {};
+    gsc_report report = measured;
     gsc_state state;
     report.overflow = draw % 5 == 0;
     report.amax = static_cast<double>(1 + draw % 3);
@@ -63,12 +63,12 @@ gsc_report merged(const gsc_report *reports, uint64_t n, uint32_t kind = GSC_MER
 /* What a rank may send: of an empty list, without a digest, a bare verdict, failed, measured. */
 gsc_report random_report(Random &random, uint32_t rank)
 {
-    gsc_report r = {};
+    gsc_report r = measured;
     if (random.next() % 8 == 0)
         return r;
     r.amax = random.unit() * 100;
     r.sum_squares = random.unit() * 1000;
-    r.absent = random.next() % 8 ? 0 : GSC_WANT_NORM;
+    r.measured = random.next() % 8 ? measured.measured : GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
     r.serial = random.next() % 5;
     r.elements = static_cast<int64_t>(random.next() % 1000);
     if (random.next() % 8 == 0) {
@@ -251,8 +251,8 @@ TEST_CASE("a stamp changes the rank and the digest, whatever was there", "[state
 
 TEST_CASE("a merge says of which rank the error is, and of which the first overflow", "[state]")
 {
-    const gsc_report good = {};
-    gsc_report verdict = {}, nan = {}, failed = {};
+    const gsc_report good = measured;
+    gsc_report verdict = measured, nan = measured, failed = {};
     verdict.overflow = nan.overflow = failed.overflow = 1;
     nan.nan_count = 3;
     nan.first_tensor = 5;
@@ -278,7 +278,7 @@ TEST_CASE("a report without a digest agrees with all, and a merge keeps the dige
     gsc_report failed = {};
     failed.status = GSC_ERROR_MEMORY;
     failed.overflow = 1;
-    for (const gsc_report &other : {gsc_report{}, failed}) {
+    for (const gsc_report &other : {measured, failed}) {
         const gsc_report list[] = {other, stamped(unread, 1, &p, &s), other};
         const gsc_report r = merged(list, 3);
         CHECK(r.agreement == digest(&p, &s));
@@ -307,7 +307,7 @@ TEST_CASE("merges of merges are the merge of all, but for the order of the sum",
                 nested.sum_squares = flat.sum_squares;
             }
             if (reports.empty())
-                nested.absent = flat.absent; // a list of no groups, or of empty ones
+                nested.measured = flat.measured; // a list of no groups, or of empty ones
             CHECK(same(nested, flat));
         }
     }
@@ -323,7 +323,7 @@ TEST_CASE("in groups of 64 the sum has the same bits, too", "[state]")
             sizes.push_back(n % 64);
         while (reports.size() < n) {
             reports.push_back(random_report(random, static_cast<uint32_t>(reports.size())));
-            reports.back().absent = 0;
+            reports.back().measured = measured.measured;
         }
         const Reports groups = merged_in_groups(reports, sizes, GSC_MERGE_PARTS);
         CHECK(same(merged(groups.data(), groups.size()), merged(reports.data(), n)));

@@ -45,7 +45,7 @@ gsc_policy golden_policy()
 
 gsc_report report_of(char step)
 {
-    gsc_report report = {};
+    gsc_report report = measured;
     report.overflow = step == 'x';
     report.found_inf = static_cast<float>(report.overflow);
     report.amax = 1.5;

@@ -21,10 +21,18 @@
 
 extern "C" {
 #include "cpu/kernels.h"
-#include "gradscaler.h"
+#include "gradscaler_cuda.h"
 }
 
 using Bytes = std::vector<unsigned char>;
+
+/* The report of a list without elements. */
+constexpr gsc_report measured = [] {
+    gsc_report report{};
+    report.kind = GSC_REPORT_TENSORS;
+    report.measured = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
+    return report;
+}();
 
 template <class T> bool same(const T &a, const T &b)
 {

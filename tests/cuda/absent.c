@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A library that is not there, or lacks a function: absent WORDS, those that gsc_info.cuda has. */
+/* A library that is not there, or lacks a function: absent WORDS, those that gsc_cuda_start says.
+ */
 #include "check.h"
 
 int main(int count, char **arguments)

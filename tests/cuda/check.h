@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gradscaler.h"
+#include "gradscaler_cuda.h"
 
 static int check_failures;
 
@@ -38,10 +38,11 @@ static inline void check_text(const char *text, const char *words, const char *f
     }
 }
 
+/* "available", or why there is no CUDA. */
 static inline const char *cuda_note(void)
 {
-    gsc_info info = GSC_INFO_INIT;
-    return CHECK(gsc_info_get(&info, NULL) == GSC_OK) ? info.cuda : "";
+    static gsc_error err;
+    return gsc_cuda_start(&err) == GSC_OK ? "available" : err.message;
 }
 
 /* Whatever CUDA does, the CPU unscales. */

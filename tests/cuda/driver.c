@@ -70,7 +70,7 @@ static void check_nothing_held(void)
     CHECK(standin_depth() == 0);
 }
 
-/* No context can be had, and gsc_info.cuda says why. */
+/* No context can be had, and gsc_cuda_start says why. */
 static void check_unavailable(const char *words)
 {
     gsc_context *context;
@@ -199,15 +199,15 @@ static void kernels_refused(void)
     driver->log = "line 7: fatal\nUnsupported .version";
     CHECK(create(1, &context, &err) == GSC_ERROR_UNAVAILABLE);
     CHECK_TEXT(err.message, "device 1 refused the kernels|(CUDA_ERROR_INVALID_PTX)");
-    CHECK_TEXT(err.message, "; info.cuda has its log");
+    CHECK_TEXT(err.message, "; the CUDA log has more");
     CHECK(driver->good_calls == -1); /* older PTX is for an older compiler alone */
-    CHECK_TEXT(cuda_note(), "device 1|a PTX JIT compilation failed|line 7: fatal Unsupported");
-    CHECK_TEXT(cuda_note(), "other devices may work");
+    CHECK_TEXT(gsc_cuda_log(), "device 1|a PTX JIT compilation failed|line 7: fatal Unsupported");
+    CHECK_TEXT(gsc_cuda_log(), "other devices may work");
     driver->log = NULL;
     CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);
     CHECK_TEXT(err.message, "device 0 refused the kernels");
     CHECK(!strstr(err.message, "log"));
-    CHECK_TEXT(cuda_note(), "device 1"); /* the first stays */
+    CHECK_TEXT(gsc_cuda_log(), "device 1"); /* the first stays */
     /* A driver that compiles late. */
     fail_at("cuFuncLoad", 222, 0);
     CHECK(create(0, &context, &err) == GSC_ERROR_UNAVAILABLE);

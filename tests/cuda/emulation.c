@@ -89,9 +89,14 @@ uint32_t emulated_thread(uint32_t k)
     return k < device.threads ? ordered(device.thread_order, k, device.threads) : 0;
 }
 
-const char *gsc_cuda_note(void)
+const char *gsc_cuda_missing(void)
 {
-    return "emulated";
+    return NULL;
+}
+
+const char *gsc_cuda_log(void)
+{
+    return "";
 }
 
 gsc_status gsc_cuda_open(int32_t number, gsc_cuda **out, gsc_error *err)

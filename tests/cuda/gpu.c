@@ -253,6 +253,7 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
         GSC(gsc_report_merge(on, device->each, l->n, GSC_MERGE_PARTS, &policy, &device->report,
                              &err));
         GSC(gsc_exec_wait(on, &err));
+        host->report.kind = GSC_REPORT_MERGED;
         same_report("the reports of each, merged", &host->report, &device->report);
     }
     free(host);
@@ -385,7 +386,7 @@ typedef struct record {
 
 static gsc_report random_report(void)
 {
-    gsc_report r = {0};
+    gsc_report r = {.kind = GSC_REPORT_TENSORS, .measured = 7};
     r.inf_count = random_bits() % 4 == 0;
     r.overflow = (int32_t)r.inf_count;
     r.found_inf = (float)r.overflow;
@@ -438,7 +439,7 @@ static void compare_small_calls(void)
         GSC(gsc_report_merge(on, device->others, 2, kind, by, &device->others[1], &err));
         GSC(gsc_factor_multiply(NULL, &host.factor, 0.3, &host.factor, &err));
         GSC(gsc_factor_multiply(on, &device->factor, 0.3, &device->factor, &err));
-        if (!(host.report.absent & GSC_WANT_NORM)) {
+        if (host.report.measured & GSC_WANT_NORM) {
             GSC(gsc_factor_clip(NULL, &host.factor, &host.report, 0.7, &host.factor, &err));
             GSC(gsc_factor_clip(on, &device->factor, &device->report, 0.7, &device->factor, &err));
         }
@@ -534,7 +535,11 @@ static void errors_on_the_device(void)
     upload(&device->state, &before, sizeof before);
     upload(&device->from, &other, sizeof other);
     const gsc_state *states[] = {&device->state, &device->state, &device->from, &device->from};
-    upload(device->others, (gsc_report[4]){{0}}, 4 * sizeof(gsc_report));
+    const gsc_report flags[4] = {{.kind = GSC_REPORT_FLAG},
+                                 {.kind = GSC_REPORT_FLAG},
+                                 {.kind = GSC_REPORT_FLAG},
+                                 {.kind = GSC_REPORT_FLAG}};
+    upload(device->others, flags, sizeof flags);
     for (uint32_t rank = 0; rank < 4; rank++)
         GSC(gsc_report_stamp(on, &device->others[rank], &policy, states[rank], rank,
                              &device->others[rank], &err));

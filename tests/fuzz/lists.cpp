@@ -224,6 +224,7 @@ Outcome outcome(const Call &c, const gsc_kernels *rung, const gsc_exec *on, bool
                 o.each[i].first_tensor += shift;
         claim(gsc_report_merge(on, halves, 2, GSC_MERGE_PARTS, policy, &o.report, &err) == GSC_OK,
               "reports merge", err.message);
+        o.report.kind = GSC_REPORT_TENSORS;
     }
     kernels = nullptr;
     claim(std::fegetround() == rounding, "the rounding mode stays");
@@ -235,9 +236,10 @@ Outcome outcome(const Call &c, const gsc_kernels *rung, const gsc_exec *on, bool
     claim(image.blocks == fresh.blocks, "nothing but the outputs is written");
     if (c.each && n > 0) {
         gsc_report merged;
-        claim(gsc_report_merge(on, o.each.data(), n, GSC_MERGE_PARTS, options.policy, &merged,
-                               &err) == GSC_OK &&
-                  (split || same(merged, o.report)),
+        const gsc_status status =
+            gsc_report_merge(on, o.each.data(), n, GSC_MERGE_PARTS, options.policy, &merged, &err);
+        merged.kind = o.report.kind;
+        claim(status == GSC_OK && (split || same(merged, o.report)),
               "the reports of each tensor merge to that of the list",
               text(merged) + text(o.report));
     }
@@ -249,12 +251,12 @@ Outcome outcome(const Call &c, const gsc_kernels *rung, const gsc_exec *on, bool
 /* A report where less was measured. */
 gsc_report only(uint32_t measures, gsc_report r)
 {
-    r.absent = want_all & ~measures;
-    if (r.absent & GSC_WANT_NORM)
+    r.measured = want_all & measures;
+    if (!(r.measured & GSC_WANT_NORM))
         r.sum_squares = 0;
-    if (r.absent & GSC_WANT_AMAX)
+    if (!(r.measured & GSC_WANT_AMAX))
         r.amax = 0;
-    if (r.absent & GSC_WANT_UNDERFLOW)
+    if (!(r.measured & GSC_WANT_UNDERFLOW))
         r.zeros_made = r.subnormals_made = 0;
     return r;
 }
@@ -355,13 +357,14 @@ void judge(gsc_report &r)
 Outcome model(const Call &c)
 {
     Outcome o = {};
+    o.report = measured;
     o.report.serial = c.has_factor ? c.factor.serial : 0;
     for (uint64_t t = 0; t < c.entries.size(); t++) {
         const Entry &e = c.entries[t];
         const Numbers numbers(c, e);
         const Dtype &from = numbers.from, &to = numbers.to;
         const uint64_t k = parts(e.in);
-        gsc_report r = {};
+        gsc_report r = measured;
         r.serial = o.report.serial;
         r.elements = static_cast<int64_t>(e.count);
         r.first_tensor = static_cast<int64_t>(t);

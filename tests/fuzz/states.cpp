@@ -146,7 +146,7 @@ void check_update(const gsc_policy &p, const gsc_state &before, const gsc_state 
 
 gsc_report random_report(Random &random, uint64_t overflows_in_256, int kind)
 {
-    gsc_report r = {};
+    gsc_report r = measured;
     r.overflow = random.next() % 256 < overflows_in_256;
     r.found_inf = static_cast<float>(r.overflow);
     const double any = std::ldexp(1 + random.unit(), static_cast<int>(random.next() % 2000) - 1000);

@@ -39,7 +39,7 @@ static void add_report(sha256 *digest, const gsc_report *report)
     ADD(report->found_inf);
     ADD(report->overflow);
     ADD(report->status);
-    ADD(report->absent);
+    ADD(report->measured);
     ADD(report->serial);
     ADD(report->amax);
     ADD(report->sum_squares);

@@ -115,7 +115,7 @@ def try_platform(platform, expected):
 
 def check_refused(target):
     """None, or what the compiler says instead of the header's sentence."""
-    result = run([*ZIG, "cc", "-target", target, "-c", "-o", os.devnull, "-x", "c", ROOT / "include/gradscaler.h"])
+    result = run([*ZIG, "cc", "-target", target, "-c", "-o", os.devnull, "-x", "c", ROOT / "include/gradscaler_cuda.h"])
     return None if result.returncode != 0 and REFUSAL in result.stderr else result.stderr or "it compiles"
 
 

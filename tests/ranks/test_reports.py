@@ -8,7 +8,7 @@ import engines
 import pytest
 import steps
 
-from gradscaler import Report
+from gradscaler import Report, ReportKind
 from gradscaler._structs import Status
 
 CASES = 500  # for each of 2, 3, 4 and 5 ranks
@@ -27,7 +27,8 @@ def report(random):
     fields = {
         "sum_squares": number(random),
         "amax": abs(number(random)),
-        "absent": random.choice([0, 0, 0, random.randrange(8)]),
+        "kind": random.choice([ReportKind.TENSORS, ReportKind.MERGED]),
+        "measured": random.choice([7, 7, 7, random.randrange(8)]),
         "serial": random.choice([0, random.randrange(1 << 60)]),
         "elements": count(),
         "zeros_made": count(),
@@ -76,7 +77,7 @@ def test_groups_of_64_ranks_merge_to_the_bits_of_all_others_to_the_same_verdict(
     generator = random.Random(64)
     reports = [report(generator) for _ in range(512)]
     for one in reports:
-        one.sum_squares, one.status, one.absent = generator.uniform(0, 1) * 2.0 ** generator.randrange(-60, 60), 0, 0
+        one.sum_squares, one.status, one.measured = generator.uniform(0, 1) * 2.0 ** generator.randrange(-60, 60), 0, 7
     flat = Report.merge(reports)
     for size in 8, 64:
         nodes = [Report.merge(reports[at : at + size]) for at in range(0, len(reports), size)]

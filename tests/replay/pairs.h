@@ -18,7 +18,7 @@ static void read_value(const char *text, gsc_entry *entry)
     if (*text && !*end)
         return;
     entry->value = 0;
-    entry->kind = strcmp(text, "null") == 0 ? GSC_ENTRY_EMPTY : GSC_ENTRY_TEXT;
+    entry->kind = strcmp(text, "null") == 0 ? GSC_ENTRY_NULL : GSC_ENTRY_TEXT;
     if (entry->kind == GSC_ENTRY_TEXT)
         snprintf(entry->text, sizeof entry->text, "%s", text);
 }
@@ -47,7 +47,7 @@ static gsc_status read_policy(const char *preset, char *settings, gsc_policy *po
 {
     gsc_entry entries[PAIRS];
     const uint64_t n = read_pairs(settings, entries);
-    return gsc_policy_import(preset, NULL, entries, n, NULL, policy, NULL, 0, err);
+    return gsc_policy_import(preset, NULL, entries, n, NULL, policy, NULL, 0, NULL, err);
 }
 
 /* The state before the first step, or, unless it is empty, that of a checkpoint, which may change
@@ -59,14 +59,14 @@ static inline gsc_status read_state(const char *preset, char *checkpoint, gsc_po
     if (!*checkpoint)
         return gsc_state_init(NULL, policy, NULL, state, err);
     const uint64_t n = read_pairs(checkpoint, entries);
-    return gsc_state_import(preset, "", entries, n, policy, policy, state, NULL, 0, err);
+    return gsc_state_import(preset, "", entries, n, policy, policy, state, NULL, 0, NULL, err);
 }
 
 /* What gradients give: "0" good ones, "1" an overflow, "a0x1p3" good ones of an amax, "n0x1p3" of a
  * norm. */
 static inline gsc_report read_step(const char *step)
 {
-    gsc_report report = {0};
+    gsc_report report = {.kind = GSC_REPORT_TENSORS, .measured = 7};
     const double number = *step == 'a' || *step == 'n' ? strtod(step + 1, NULL) : 0;
     report.overflow = *step == '1';
     report.found_inf = (float)report.overflow;

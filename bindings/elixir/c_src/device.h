@@ -293,8 +293,7 @@ static int load(ErlNifEnv *env, void **private_data, ERL_NIF_TERM version)
     atoms.infinity = enif_make_atom(env, "infinity");
     atoms.neg_infinity = enif_make_atom(env, "neg_infinity");
     atoms.nan = enif_make_atom(env, "nan");
-    /* Not to its end: asking about CUDA would start the driver. */
-    gsc_info info = {.struct_size = offsetof(gsc_info, cuda)};
+    gsc_info info = GSC_INFO_INIT;
     if (gsc_info_get(&info, NULL) != GSC_OK || !open_types(env))
         return -1;
     slowness = strcmp(info.cpu, "scalar") == 0 ? PLAIN_C_FACTOR : 1;

@@ -38,16 +38,14 @@ static ERL_NIF_TERM make_info(ErlNifEnv *env, const gsc_info *from)
         enif_make_atom(env, "cpu"),
         enif_make_atom(env, "cpu_available"),
         enif_make_atom(env, "cpu_note"),
-        enif_make_atom(env, "cuda"),
     };
     ERL_NIF_TERM values[] = {
         make_uint32_t(env, from->version),
         make_string(env, from->cpu),
         make_string(env, from->cpu_available),
         make_string(env, from->cpu_note),
-        make_string(env, from->cuda),
     };
-    return make_map(env, keys, values, 5);
+    return make_map(env, keys, values, 4);
 }
 
 /* {want, policy, clamp, each, histogram}, or nil */
@@ -105,11 +103,21 @@ static ERL_NIF_TERM nif_version_string(ErlNifEnv *env, int argc, const ERL_NIF_T
     return make_string(env, gsc_version_string());
 }
 
+static ERL_NIF_TERM nif_has(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    uint32_t feature;
+    if (!get_uint32_t(&call, argv[0], 0, "feature", &feature))
+        return failed(&call);
+    return make_int32_t(env, gsc_has(feature));
+}
+
 static ERL_NIF_TERM nif_policy_preset(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
     struct call call = {.env = env};
-    char name[112];
+    char name[160];
     gsc_policy out = GSC_POLICY_INIT;
     if (!get_string(&call, argv[0], 0, "name", name, sizeof name) ||
         gsc_policy_preset(name, &out, &call.err) != GSC_OK)
@@ -147,18 +155,6 @@ static ERL_NIF_TERM nif_preset_summary(ErlNifEnv *env, int argc, const ERL_NIF_T
     if (!get_uint32_t(&call, argv[0], 0, "index", &index))
         return failed(&call);
     return make_string(env, gsc_preset_summary(index));
-}
-
-static ERL_NIF_TERM nif_exec_wait(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
-{
-    if (waits(argv[0]))
-        return enif_schedule_nif(env, "exec_wait", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_exec_wait, argc,
-                                 argv);
-    struct call call = {.env = env};
-    if (!get_on(&call, argv[0], 0, "on") ||
-        gsc_exec_wait(call.on, &call.err) != GSC_OK || !finish(&call))
-        return failed(&call);
-    return done(&call, NULL, 0);
 }
 
 static ERL_NIF_TERM nif_info_get(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
@@ -206,7 +202,7 @@ static ERL_NIF_TERM nif_factor_multiply(ErlNifEnv *env, int argc, const ERL_NIF_
     return done(&call, terms, 1);
 }
 
-static ERL_NIF_TERM nif_report_number(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_report_from_number(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
     struct call call = {.env = env};
@@ -214,7 +210,21 @@ static ERL_NIF_TERM nif_report_number(ErlNifEnv *env, int argc, const ERL_NIF_TE
     struct result out;
     if (!get_double(&call, argv[0], 0, "number", &number) ||
         !make_room(&call, sizeof(gsc_report), &out) ||
-        gsc_report_number(number, out.data, &call.err) != GSC_OK)
+        gsc_report_from_number(number, out.data, &call.err) != GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
+    return done(&call, terms, 1);
+}
+
+static ERL_NIF_TERM nif_report_from_flag(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    int32_t overflow;
+    struct result out;
+    if (!get_int32_t(&call, argv[0], 0, "overflow", &overflow) ||
+        !make_room(&call, sizeof(gsc_report), &out) ||
+        gsc_report_from_flag(overflow, out.data, &call.err) != GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
@@ -424,28 +434,31 @@ static ERL_NIF_TERM nif_state_import(ErlNifEnv *env, int argc, const ERL_NIF_TER
 {
     (void)argc;
     struct call call = {.env = env};
-    char format[112];
-    char prefix[112];
+    char format[160];
+    char prefix[160];
     const gsc_entry *entries = NULL;
     uint64_t entries_count = 0;
     gsc_policy policy;
-    uint64_t capacity;
     gsc_policy out_policy = GSC_POLICY_INIT;
-    struct result state;
+    struct result out_state;
     struct result notes;
+    uint64_t notes_count;
     if (!(is_nil(argv[0]) || get_string(&call, argv[0], 0, "format", format, sizeof format)) ||
         !(is_nil(argv[1]) || get_string(&call, argv[1], 1, "prefix", prefix, sizeof prefix)) ||
         !(entries = get_values(&call, argv[2], 2, "entries", sizeof *entries, &entries_count)) ||
         !(is_nil(argv[3]) || get_growing(&call, argv[3], 4, "policy", &policy, sizeof policy)) ||
-        !get_uint64_t(&call, argv[4], 8, "capacity", &capacity) ||
-        !make_room(&call, sizeof(gsc_state), &state) ||
-        !make_list_room(&call, capacity, sizeof(gsc_note), 8, "capacity", &notes) ||
+        !make_room(&call, sizeof(gsc_state), &out_state) ||
         gsc_state_import(is_nil(argv[0]) ? NULL : format, is_nil(argv[1]) ? NULL : prefix, entries,
-                         entries_count, is_nil(argv[3]) ? NULL : &policy, &out_policy, state.data,
-                         notes.data, capacity, &call.err) != GSC_OK)
+                         entries_count, is_nil(argv[3]) ? NULL : &policy, &out_policy,
+                         out_state.data, NULL, 0, &notes_count, &call.err) != GSC_OK ||
+        !make_room(&call, notes_count * sizeof(gsc_note), &notes) ||
+        gsc_state_import(is_nil(argv[0]) ? NULL : format, is_nil(argv[1]) ? NULL : prefix, entries,
+                         entries_count, is_nil(argv[3]) ? NULL : &policy, &out_policy,
+                         out_state.data, notes.data, notes_count, &notes_count, &call.err) !=
+                         GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_bytes(env, &out_policy, sizeof out_policy),
-                                  make_result(&call, &state), make_result(&call, &notes)};
+                                  make_result(&call, &out_state), make_result(&call, &notes)};
     return done(&call, terms, 3);
 }
 
@@ -453,24 +466,25 @@ static ERL_NIF_TERM nif_state_export(ErlNifEnv *env, int argc, const ERL_NIF_TER
 {
     (void)argc;
     struct call call = {.env = env};
-    char format[112];
-    char prefix[112];
+    char format[160];
+    char prefix[160];
     gsc_policy policy;
     const gsc_state *state = NULL;
-    uint64_t n;
-    uint64_t capacity;
     struct result entries;
+    uint64_t entries_count;
     struct result notes;
+    uint64_t notes_count;
     if (!get_string(&call, argv[0], 0, "format", format, sizeof format) ||
         !(is_nil(argv[1]) || get_string(&call, argv[1], 1, "prefix", prefix, sizeof prefix)) ||
         !get_growing(&call, argv[2], 2, "policy", &policy, sizeof policy) ||
         !(state = get_values(&call, argv[3], 3, "state", sizeof *state, NULL)) ||
-        !get_uint64_t(&call, argv[4], 5, "n", &n) ||
-        !get_uint64_t(&call, argv[5], 7, "capacity", &capacity) ||
-        !make_list_room(&call, n, sizeof(gsc_entry), 5, "n", &entries) ||
-        !make_list_room(&call, capacity, sizeof(gsc_note), 7, "capacity", &notes) ||
-        gsc_state_export(format, is_nil(argv[1]) ? NULL : prefix, &policy, state, entries.data, n,
-                         notes.data, capacity, &call.err) != GSC_OK)
+        gsc_state_export(format, is_nil(argv[1]) ? NULL : prefix, &policy, state, NULL, 0,
+                         &entries_count, NULL, 0, &notes_count, &call.err) != GSC_OK ||
+        !make_room(&call, entries_count * sizeof(gsc_entry), &entries) ||
+        !make_room(&call, notes_count * sizeof(gsc_note), &notes) ||
+        gsc_state_export(format, is_nil(argv[1]) ? NULL : prefix, &policy, state, entries.data,
+                         entries_count, &entries_count, notes.data, notes_count, &notes_count,
+                         &call.err) != GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &entries), make_result(&call, &notes)};
     return done(&call, terms, 2);
@@ -480,25 +494,28 @@ static ERL_NIF_TERM nif_policy_import(ErlNifEnv *env, int argc, const ERL_NIF_TE
 {
     (void)argc;
     struct call call = {.env = env};
-    char format[112];
-    char prefix[112];
+    char format[160];
+    char prefix[160];
     const gsc_entry *entries = NULL;
     uint64_t entries_count = 0;
     gsc_policy policy;
-    uint64_t capacity;
-    gsc_policy out = GSC_POLICY_INIT;
+    gsc_policy out_policy = GSC_POLICY_INIT;
     struct result notes;
+    uint64_t notes_count;
     if (!get_string(&call, argv[0], 0, "format", format, sizeof format) ||
         !(is_nil(argv[1]) || get_string(&call, argv[1], 1, "prefix", prefix, sizeof prefix)) ||
         !(entries = get_values(&call, argv[2], 2, "entries", sizeof *entries, &entries_count)) ||
         !(is_nil(argv[3]) || get_growing(&call, argv[3], 4, "policy", &policy, sizeof policy)) ||
-        !get_uint64_t(&call, argv[4], 7, "capacity", &capacity) ||
-        !make_list_room(&call, capacity, sizeof(gsc_note), 7, "capacity", &notes) ||
         gsc_policy_import(format, is_nil(argv[1]) ? NULL : prefix, entries, entries_count,
-                          is_nil(argv[3]) ? NULL : &policy, &out, notes.data, capacity, &call.err)
-                          != GSC_OK)
+                          is_nil(argv[3]) ? NULL : &policy, &out_policy, NULL, 0, &notes_count,
+                          &call.err) != GSC_OK ||
+        !make_room(&call, notes_count * sizeof(gsc_note), &notes) ||
+        gsc_policy_import(format, is_nil(argv[1]) ? NULL : prefix, entries, entries_count,
+                          is_nil(argv[3]) ? NULL : &policy, &out_policy, notes.data, notes_count,
+                          &notes_count, &call.err) != GSC_OK)
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_bytes(env, &out, sizeof out), make_result(&call, &notes)};
+    const ERL_NIF_TERM terms[] = {make_bytes(env, &out_policy, sizeof out_policy),
+                                  make_result(&call, &notes)};
     return done(&call, terms, 2);
 }
 
@@ -638,6 +655,35 @@ static ERL_NIF_TERM nif_accumulate(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     return done(&call, terms, 4);
 }
 
+static ERL_NIF_TERM nif_cuda_start(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    (void)argv;
+    struct call call = {.env = env};
+    if (gsc_cuda_start(&call.err) != GSC_OK)
+        return failed(&call);
+    return done(&call, NULL, 0);
+}
+
+static ERL_NIF_TERM nif_cuda_log(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    (void)argv;
+    return make_string(env, gsc_cuda_log());
+}
+
+static ERL_NIF_TERM nif_exec_wait(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "exec_wait", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_exec_wait, argc,
+                                 argv);
+    struct call call = {.env = env};
+    if (!get_on(&call, argv[0], 0, "on") ||
+        gsc_exec_wait(call.on, &call.err) != GSC_OK || !finish(&call))
+        return failed(&call);
+    return done(&call, NULL, 0);
+}
+
 static ERL_NIF_TERM nif_workspace_size(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     if (waits(argv[0]))
@@ -667,15 +713,16 @@ static ErlNifFunc functions[] = {
     {"status_string", 1, nif_status_string, 0},
     {"version", 0, nif_version, 0},
     {"version_string", 0, nif_version_string, 0},
+    {"has", 1, nif_has, 0},
     {"policy_preset", 1, nif_policy_preset, 0},
     {"policy_check", 1, nif_policy_check, 0},
     {"preset_name", 1, nif_preset_name, 0},
     {"preset_summary", 1, nif_preset_summary, 0},
-    {"exec_wait", 1, nif_exec_wait, ERL_NIF_DIRTY_JOB_IO_BOUND},
-    {"info_get", 0, nif_info_get, ERL_NIF_DIRTY_JOB_IO_BOUND},
+    {"info_get", 0, nif_info_get, 0},
     {"factor_init", 1, nif_factor_init, 0},
     {"factor_multiply", 3, nif_factor_multiply, 0},
-    {"report_number", 1, nif_report_number, 0},
+    {"report_from_number", 1, nif_report_from_number, 0},
+    {"report_from_flag", 1, nif_report_from_flag, 0},
     {"report_merge", 4, nif_report_merge, 0},
     {"factor_clip", 4, nif_factor_clip, 0},
     {"state_init", 3, nif_state_init, 0},
@@ -687,9 +734,9 @@ static ErlNifFunc functions[] = {
     {"report_stamp", 5, nif_report_stamp, 0},
     {"format_name", 1, nif_format_name, 0},
     {"format_summary", 1, nif_format_summary, 0},
-    {"state_import", 5, nif_state_import, 0},
-    {"state_export", 6, nif_state_export, 0},
-    {"policy_import", 5, nif_policy_import, 0},
+    {"state_import", 4, nif_state_import, 0},
+    {"state_export", 4, nif_state_export, 0},
+    {"policy_import", 4, nif_policy_import, 0},
     {"dtype_name", 1, nif_dtype_name, 0},
     {"dtype_bits", 1, nif_dtype_bits, 0},
     {"dtype_size", 1, nif_dtype_size, 0},
@@ -701,6 +748,9 @@ static ErlNifFunc functions[] = {
     {"scale_dirty", 5, nif_scale, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"accumulate", 5, nif_accumulate, 0},
     {"accumulate_dirty", 5, nif_accumulate, ERL_NIF_DIRTY_JOB_CPU_BOUND},
+    {"cuda_start", 0, nif_cuda_start, ERL_NIF_DIRTY_JOB_IO_BOUND},
+    {"cuda_log", 0, nif_cuda_log, 0},
+    {"exec_wait", 1, nif_exec_wait, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"workspace_size", 3, nif_workspace_size, 0},
 };
 

@@ -20,7 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <gradscaler.h>
+#include <gradscaler_cuda.h>
 
 /*
  * What a call may take on a normal scheduler, whose limit is 1 ms, and what its parts cost at
@@ -231,16 +231,6 @@ static inline bool make_room(struct call *call, size_t size, struct result *resu
     if (!result->data && !call->err.status)
         out_of_memory(call);
     return result->data;
-}
-
-/* For a list of structs of a length that the caller gave. */
-static inline bool make_list_room(struct call *call, uint64_t count, size_t size, int argument,
-                                  const char *name, struct result *result)
-{
-    if (count > 65536)
-        return refuse(call, GSC_ERROR_COUNT, argument, -1, name, "is %llu: at most 65536",
-                      (unsigned long long)count);
-    return make_room(call, (size_t)count * size, result);
 }
 
 static inline ERL_NIF_TERM make_result(struct call *call, const struct result *result)

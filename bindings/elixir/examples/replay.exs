@@ -4,6 +4,8 @@ for file <- ["hex_float.exs", "settings.exs"], do: Code.require_file(file, __DIR
 defmodule Replay do
   alias GradScaler.Report
 
+  @report %Report{kind: :tensors, measured: [:norm, :amax, :underflow]}
+
   def run do
     for line <- IO.stream(:stdio, :line), do: line |> answer() |> IO.puts()
   end
@@ -31,13 +33,13 @@ defmodule Replay do
     IO.iodata_to_binary([Enum.reverse(answers), scale(scaler)])
   end
 
-  defp report("0"), do: %Report{}
-  defp report("1"), do: %Report{found_inf: 1.0, overflow: 1}
-  defp report("a" <> amax), do: %Report{amax: HexFloat.parse(amax)}
+  defp report("0"), do: @report
+  defp report("1"), do: %{@report | found_inf: 1.0, overflow: 1}
+  defp report("a" <> amax), do: %{@report | amax: HexFloat.parse(amax)}
 
   defp report("n" <> norm) do
     norm = HexFloat.parse(norm)
-    %Report{sum_squares: norm * norm}
+    %{@report | sum_squares: norm * norm}
   end
 
   defp guard("n" <> _norm, scaler) do

@@ -156,12 +156,16 @@ defmodule GradScaler do
     {:ok, info} = Error.check!(Native.info_get())
     <<major::16, minor::8, patch::8>> = <<info.version::32>>
 
-    %{
-      info
-      | version: "#{major}.#{minor}.#{patch}",
-        cpu_available: String.split(info.cpu_available)
-    }
+    Map.merge(info, %{
+      version: "#{major}.#{minor}.#{patch}",
+      cpu_available: String.split(info.cpu_available),
+      cuda: cuda(Native.cuda_log(), Native.cuda_start())
+    })
   end
+
+  defp cuda("", :ok), do: "available"
+  defp cuda("", {:error, error}), do: error.message
+  defp cuda(log, _started), do: log
 
   @doc "The scale in force; `:infinity` where a policy without ceiling has led there."
   @spec loss_scale(t) :: float | :infinity
@@ -400,8 +404,8 @@ defmodule GradScaler do
   `merge/3` refuses reports of different digests: so a rank that loaded another checkpoint, missed a
   step or has other rules is found before anybody steps.
 
-      iex> reports = for {name, rank} <- [{"torch", 0}, {"nemo", 1}] do
-      ...>   GradScaler.stamp(%GradScaler.Report{}, GradScaler.new(name), rank)
+      iex> reports = for {name, rank} <- [{"torch", 0}, {"nemo", 1}], scaler = GradScaler.new(name) do
+      ...>   GradScaler.stamp(GradScaler.check([], scaler), scaler, rank)
       ...> end
       iex> GradScaler.merge(reports, :summands)
       ** (ArgumentError) reports[1].agreement differs: rank 1 has another policy or state than rank 0: load the same checkpoint on all ranks, or send one rank's policy and state to all
@@ -418,9 +422,8 @@ defmodule GradScaler do
   overflowed or failed, or none was stamped.
 
       iex> scaler = GradScaler.new()
-      iex> reports = for {report, rank} <- [{%GradScaler.Report{}, 0}, {GradScaler.failed_report(), 1}] do
-      ...>   GradScaler.stamp(report, scaler, rank)
-      ...> end
+      iex> reports = [GradScaler.check([], scaler), GradScaler.failed_report()]
+      iex> reports = for {report, rank} <- Enum.with_index(reports), do: GradScaler.stamp(report, scaler, rank)
       iex> GradScaler.ranks(GradScaler.merge(reports, :parts))
       %{first: 1, failed: 1}
   """
@@ -448,10 +451,8 @@ defmodule GradScaler do
   """
   @spec update(t, Report.t() | boolean) :: t
   def update(%__MODULE__{} = scaler, overflow) when is_boolean(overflow) do
-    bit = if overflow, do: 1, else: 0
-    # What a policy judges by is absent from a mere flag: the library refuses where it is needed.
-    absent = Keyword.keys(Constants.all(:want))
-    update(scaler, %Report{found_inf: bit * 1.0, overflow: bit, absent: absent})
+    {:ok, report} = Error.check!(Native.report_from_flag(if overflow, do: 1, else: 0))
+    update(scaler, Report.decode(report))
   end
 
   def update(%__MODULE__{} = scaler, %Report{} = report) do
@@ -551,7 +552,7 @@ defmodule GradScaler do
   """
   @spec number_report(number | :infinity | :neg_infinity | :nan) :: Report.t()
   def number_report(number) do
-    {:ok, report} = Error.check!(Native.report_number(number))
+    {:ok, report} = Error.check!(Native.report_from_number(number))
     Report.decode(report)
   end
 
@@ -576,7 +577,7 @@ defmodule GradScaler do
   @spec merge([Report.t()], :parts | :summands, t | nil) :: Report.t()
   def merge(reports, kind, scaler \\ nil) when is_list(reports) do
     policy = scaler && scaler.policy
-    kind = Constants.number(:merge, kind, "kind")
+    kind = Constants.number(:merge_kind, kind, "kind")
     encoded = for report <- reports, into: <<>>, do: encode_report(report)
     {:ok, merged} = Error.check!(Native.report_merge(nil, encoded, kind, policy))
     first = Enum.find(reports, %Report{}, &(&1.nan_count + &1.inf_count > 0))
@@ -604,14 +605,10 @@ defmodule GradScaler do
 
   @doc "The global norm of the gradients, of a report with `want: :norm`."
   @spec norm(Report.t()) :: float | :infinity
-  def norm(%Report{absent: absent, sum_squares: sum}) do
-    if :norm in absent, do: raise(ArgumentError, "the report has no norm: pass want: :norm")
-    if is_float(sum) and sum >= 0, do: :math.sqrt(sum), else: negative_root(sum)
+  def norm(%Report{measured: measured, sum_squares: sum}) do
+    if :norm not in measured, do: raise(ArgumentError, "the report has no norm: pass want: :norm")
+    if is_float(sum), do: :math.sqrt(sum), else: sum
   end
-
-  # Of number_report/1.
-  defp negative_root(sum) when is_float(sum), do: -:math.sqrt(-sum)
-  defp negative_root(sum), do: sum
 
   @doc """
   `factor`, that of `scaler` before its update, with the clip of that update: `unscale/3` with it as

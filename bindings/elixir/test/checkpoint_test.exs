@@ -54,7 +54,8 @@ defmodule GradScaler.CheckpointTest do
         format not in ~w(oneflow guided_diffusion openseq2seq_logmax) do
       preset = if is_map_key(GradScaler.presets(), format), do: format, else: "torch"
 
-      reports = for overflow <- [0, 0, 1, 0], do: %Report{overflow: overflow, amax: 1.0}
+      report = %Report{kind: :tensors, measured: [:norm, :amax], amax: 1.0}
+      reports = for overflow <- [0, 0, 1, 0], do: %{report | overflow: overflow}
 
       scaler =
         Enum.reduce(
@@ -69,6 +70,21 @@ defmodule GradScaler.CheckpointTest do
       assert GradScaler.loss_scale(again) == GradScaler.loss_scale(scaler)
       if format == "gradscaler", do: assert(again == scaler)
     end
+  end
+
+  test "an integer that no double holds is written and read as it is" do
+    for skipped <- [2 ** 53 + 1, 2 ** 61 + 1] do
+      scaler = GradScaler.put_state(GradScaler.new("torch"), skipped: skipped)
+      {checkpoint, []} = Checkpoint.write(scaler, "gradscaler")
+      assert skipped in Map.values(checkpoint)
+      assert {^scaler, _notes} = Checkpoint.read(checkpoint, scaler, format: "gradscaler")
+    end
+  end
+
+  test "notes are as many as there are" do
+    settings = Map.new(1..1000, &{"name#{&1}", &1})
+    {_scaler, notes} = Checkpoint.settings("torch", settings)
+    assert Enum.count(notes, &(&1.kind == :ignored)) == 1000
   end
 
   test "numbers have the types that loaders expect, and keys can be atoms" do
@@ -147,7 +163,7 @@ defmodule GradScaler.CheckpointTest do
   end
 
   test "a key of a scaler that is too long is refused, that of a weight passed over" do
-    place = String.duplicate("p", 100)
+    place = String.duplicate("p", 145)
 
     # The scale still fits, its count does not.
     for {options, count} <- [
@@ -156,7 +172,7 @@ defmodule GradScaler.CheckpointTest do
           {[], "in/num_good_steps_3"}
         ] do
       assert_raise ArgumentError,
-                   "#{place}.#{count} is a key of #{101 + byte_size(count)} bytes: at most 111 " <>
+                   "#{place}.#{count} is a key of #{146 + byte_size(count)} bytes: at most 159 " <>
                      "are read, so pass what is below its place",
                    fn ->
                      Checkpoint.read(%{place => %{"scale" => 8.0, count => 3}}, nil, options)
@@ -175,9 +191,9 @@ defmodule GradScaler.CheckpointTest do
 
     assert found(named) == {2048.0, 3, 100}
 
-    long = String.duplicate("s", 112)
+    long = String.duplicate("s", 160)
 
-    assert_raise ArgumentError, ~r/^#{long} is a key of 112 bytes/, fn ->
+    assert_raise ArgumentError, ~r/^#{long} is a key of 160 bytes/, fn ->
       Checkpoint.settings("torch", %{long => 1})
     end
 
@@ -190,9 +206,9 @@ defmodule GradScaler.CheckpointTest do
 
   test "a text that does not fit is refused where one is read, and noted where none is" do
     for {text, shown} <- [
-          {"dynamic" <> String.duplicate("x", 25),
-           "dynamic" <> String.duplicate("x", 21) <> "..."},
-          {String.duplicate("\u00e9", 20), String.duplicate("\u00e9", 14) <> "..."}
+          {"dynamic" <> String.duplicate("x", 49),
+           "dynamic" <> String.duplicate("x", 45) <> "..."},
+          {String.duplicate("\u00e9", 32), String.duplicate("\u00e9", 26) <> "..."}
         ] do
       assert_raise ArgumentError,
                    ~s(loss_scale is "#{shown}": it must be a number or "dynamic"),

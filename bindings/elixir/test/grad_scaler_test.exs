@@ -46,7 +46,8 @@ defmodule GradScalerTest do
     end
 
     test "bits without a name are kept as a number" do
-      assert Report.decode(Report.encode(%Report{absent: [:amax, 64]})).absent == [:amax, 64]
+      report = Report.decode(Report.encode(%Report{measured: [:amax, 64]}))
+      assert report.measured == [:amax, 64]
     end
 
     test "reserved words that are not 0 are refused" do
@@ -275,7 +276,8 @@ defmodule GradScalerTest do
       assert {GradScaler.norm(c), c.elements} == {1.0, 1}
       parts = for {_path, part} <- GradScaler.each(report), do: part
       merged = GradScaler.merge(parts, :parts)
-      assert Report.encode(merged) == Report.encode(%{report | first_tensor: merged.first_tensor})
+      expected = %{report | kind: :merged, first_tensor: merged.first_tensor}
+      assert Report.encode(merged) == Report.encode(expected)
     end
 
     test "a report that was made of bytes does not know its paths, and says so" do
@@ -295,7 +297,8 @@ defmodule GradScalerTest do
       assert_in_delta GradScaler.norm(GradScaler.merge([large, large], :parts)), 2.1e19, 1.0e18
       refute GradScaler.overflow?(GradScaler.merge([large, large], :parts))
       assert GradScaler.overflow?(GradScaler.merge([large, large], :parts, scaler))
-      assert GradScaler.merge([], :parts) == %Report{}
+      all = [:norm, :amax, :underflow]
+      assert GradScaler.merge([], :parts) == %Report{kind: :merged, measured: all}
     end
 
     test "ranks send reports as bytes, and a failed one stops all" do
@@ -308,6 +311,37 @@ defmodule GradScalerTest do
 
       assert {GradScaler.overflow?(merged), merged.found_inf, merged.status} ==
                {true, 1.0, :device}
+    end
+
+    test "a report that nobody filled in is refused, unless it says an overflow" do
+      scaler = GradScaler.new("torch")
+
+      for call <- [
+            fn -> GradScaler.update(scaler, %Report{}) end,
+            fn -> GradScaler.merge([%Report{}], :parts) end,
+            fn -> GradScaler.stamp(%Report{}, scaler, 0) end,
+            fn -> GradScaler.clip_factor(%Report{}, scaler, 1.0) end
+          ] do
+        assert_raise ArgumentError, ~r/kind is 0: .* nobody has/, call
+      end
+
+      assert GradScaler.skip?(GradScaler.update(scaler, %Report{overflow: 1}))
+    end
+
+    test "a report knows what it is of and what was measured" do
+      report = GradScaler.check(f32([-3.0]), GradScaler.new("none"), want: :norm)
+      assert {report.kind, report.measured} == {:tensors, [:norm]}
+      assert GradScaler.merge([report], :parts).kind == :merged
+      number = GradScaler.number_report(-3.0)
+      assert {number.kind, number.measured, number.number} == {:number, [:amax], -3.0}
+      assert_raise ArgumentError, ~r/reports/, fn -> GradScaler.merge([number], :parts) end
+      guarded = GradScaler.new("none", guard_norm: 2.0)
+
+      assert_raise ArgumentError, ~r/sum_squares was not measured/, fn ->
+        GradScaler.update(guarded, false)
+      end
+
+      assert GradScaler.skip?(GradScaler.update(guarded, true))
     end
 
     test "a report that was used, or is of an earlier scale, is stale" do
@@ -387,6 +421,13 @@ defmodule GradScalerTest do
       three = f32([3.0])
       scaler = GradScaler.new("static", init_scale: 2.0)
       assert {{^three, ^three}, _} = GradScaler.unscale({{:f32, part}, {:f32, bits}}, scaler)
+    end
+  end
+
+  test "info tells whether there is CUDA, or why not" do
+    case GradScaler.Device.open(:cuda) do
+      {:ok, _device} -> assert GradScaler.info().cuda == "available"
+      {:error, error} -> assert error.message =~ GradScaler.info().cuda
     end
   end
 

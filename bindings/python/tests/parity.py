@@ -11,7 +11,7 @@ from ml_dtypes import bfloat16
 from gradscaler import Scaler, Want
 
 DTYPES = {1: np.float32, 2: np.float64, 3: np.float16, 4: bfloat16}
-REPORT = "found_inf:f overflow:i status:i absent:I serial:Q amax:d sum_squares:d elements:q nan_count:q inf_count:q "
+REPORT = "found_inf:f overflow:i status:i measured:I serial:Q amax:d sum_squares:d elements:q nan_count:q inf_count:q "
 REPORT += "first_tensor:q first_element:q zeros_made:q subnormals_made:q clamped:q"
 FACTOR = "scale:d inverse:d scale_f32:f inverse_f32:f serial:Q"
 STATE = "mean:d slow_mean:d mean_square:d mean_start:d slow_start:d good:q steps:q overflows:q stalled:q events:I "

@@ -30,8 +30,7 @@ def mapping(words):
 
 def report_of(step):
     """What gradients give: good ones ("0"), an overflow ("1"), good ones of an amax ("a0x1p3") or a norm ("n0x1p3")."""
-    report = gradscaler.Report()
-    report.overflow = step == "1"
+    report = gradscaler.Report(kind=gradscaler.ReportKind.TENSORS, measured=sum(gradscaler.Want), overflow=step == "1")
     if step.startswith("a"):
         report.amax = float.fromhex(step[1:])
     if step.startswith("n"):

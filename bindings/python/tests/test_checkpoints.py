@@ -6,6 +6,7 @@ import collections
 import copy
 import dataclasses
 import decimal
+import json
 import pathlib
 import pickle
 import re
@@ -17,17 +18,22 @@ import numpy as np
 import pytest
 
 import gradscaler
-from gradscaler import Error, NoteKind, Policy, Report, Scaler, State
+from gradscaler import Error, NoteKind, Policy, Report, ReportKind, Scaler, State, Want
 from gradscaler import _gradscaler as c
 
 F32 = np.float32
 POLICY_FIELDS = [name for name, *_ in gradscaler._structs.Policy._fields_ if name not in ("struct_size", "reserved")]
 
 
+def report_of(overflow):
+    """A report for any policy."""
+    return Report(kind=ReportKind.TENSORS, measured=sum(Want), overflow=overflow, amax=3.0)
+
+
 def used_scaler():
     scaler = Scaler("megatron", growth_interval=3, init_scale=2.0**20)
     for overflow in (0, 0, 0, 1, 1, 1, 0):
-        scaler.update(Report(overflow=overflow))
+        scaler.update(bool(overflow))
     return scaler
 
 
@@ -190,7 +196,7 @@ def test_one_of_several_scalers_is_named_by_its_prefix():
 def test_what_a_format_cannot_hold_is_said_and_all_else_comes_back(format):
     scaler = Scaler(format if format in gradscaler.presets() else "torch", growth_interval=3)
     for overflow in (0, 0, 0, 0, 1, 0, 0):
-        scaler.update(Report(overflow=overflow, amax=3.0))
+        scaler.update(report_of(overflow))
     try:
         state = scaler.state_dict(format)
     except Error as error:
@@ -208,7 +214,7 @@ def moves(scaler):
     """The scales of a run with overflows."""
     found = []
     for step in range(60):
-        scaler.update(Report(overflow=step % 7 in (2, 3, 4) and step % 3 > 0, amax=3.0))
+        scaler.update(report_of(step % 7 in (2, 3, 4) and step % 3 > 0))
         found.append(scaler.loss_scale)
     return found
 
@@ -337,9 +343,21 @@ def test_weights_with_the_name_of_a_scale_are_passed_over():
 
 def test_a_whole_number_that_is_rounded_is_said():
     scaler = Scaler("torch")
-    notes = scaler.load_state_dict(torch_state(growth_interval=2**53 + 1))
+    notes = scaler.load_state_dict(torch_state(growth_interval=2**63 + 1))
     assert ("growth_interval",) in {note.key for note in notes if note.kind == NoteKind.CHANGED}
-    assert scaler.policy.growth_interval == 2**53
+    assert scaler.policy.growth_interval == 2**63
+
+
+@pytest.mark.parametrize("format", ["torch", "gradscaler"])
+@pytest.mark.parametrize("number", [2**53 + 1, np.int64(2**60 + 1)])
+def test_a_whole_number_beyond_doubles_is_read_and_written_as_it_is(format, number):
+    scaler, again = Scaler("torch"), Scaler("torch")
+    notes = scaler.load_state_dict(torch_state(growth_interval=2**61 + 1, _growth_tracker=number))
+    state = scaler.state_dict(format)
+    again.load_state_dict(json.loads(json.dumps(state)), format)
+    for each in scaler, again:
+        assert (each.policy.growth_interval, each.state.good) == (2**61 + 1, number)
+    assert [note for note in notes if note.kind == NoteKind.CHANGED] == []
 
 
 def test_a_decimal_is_a_number():
@@ -417,7 +435,7 @@ def test_a_prefix_is_around_all_of_our_own_state():
         ("scaler.pt", TypeError, "load what is in the file"),
         ([1.0, 2.0], TypeError, "not a list of float"),
         (Dataclass, TypeError, "not the class Dataclass: pass an instance"),
-        ({"a" * 120: torch_state()}, Error, "'scale' is at a key of more than 111 bytes"),
+        ({"a" * 160: torch_state()}, Error, "'scale' is at a key of more than 159 bytes"),
     ],
 )
 def test_what_holds_no_state_is_refused_by_what_it_is(state, kind, sentence):

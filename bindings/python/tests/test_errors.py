@@ -18,11 +18,12 @@ import pytest
 from ml_dtypes import float8_e4m3b11fnuz
 
 import gradscaler
-from gradscaler import Arrays, Error, Factor, Policy, Report, Scaler, State, Want
+from gradscaler import Arrays, Error, Factor, Policy, Report, ReportKind, Scaler, State, Want
 from gradscaler import _gradscaler as c
 
 F32 = np.float32
 SIZE = ctypes.sizeof(Report)
+GOOD_REPORT = Report.of_flag(False)
 REFUSALS = (TypeError, ValueError, KeyError, OverflowError)
 
 
@@ -194,12 +195,12 @@ def test_a_message_says_what_to_do_in_python():
         ),
         (lambda s: Report.from_bytes(None), "expected the bytes of a report, not None"),
         (
-            lambda s: Report.merge([Report()], policy="torch"),
+            lambda s: Report.merge([GOOD_REPORT], policy="torch"),
             "policy must be a gradscaler.Policy such as",
         ),
-        (lambda s: Report.merge([Report()], policy=s), "policy must be a gradscaler.Policy such as scaler.pol"),
-        (lambda s: Report.merge([Report()], names="weight"), "names must be a list of names, not 'weight'"),
-        (lambda s: Report.merge([Report()], names=3), "names must be a list of names, not 3"),
+        (lambda s: Report.merge([GOOD_REPORT], policy=s), "policy must be a gradscaler.Policy such as scaler.pol"),
+        (lambda s: Report.merge([GOOD_REPORT], names="weight"), "names must be a list of names, not 'weight'"),
+        (lambda s: Report.merge([GOOD_REPORT], names=3), "names must be a list of names, not 3"),
         (
             lambda s: Report.merge([bytes(SIZE)]),
             "expected the report of unscale, or several, not bytes: make a report of them by Report.from_bytes",
@@ -225,7 +226,7 @@ def test_no_message_has_a_name_of_c():
     fields = [(field, value) for field, values in OUT_OF_RANGE.items() for value in values]
     calls = [lambda f=f, v=v: Policy("recommended", **{f: v}) for f, v in fields]
     calls += [lambda b=b: scaler_of().unscale([b]) for b, _ in (*NO_GRADIENTS.values(), *NOT_WRITABLE.values())]
-    calls += [lambda: scaler_of().update(Report(absent=7, status=-3)), lambda: scaler_of().check([ones()], want=64)]
+    calls += [lambda: scaler_of().update(Report(status=-3)), lambda: scaler_of().check([ones()], want=64)]
     calls += [lambda: scaler_of().check([ones()], factor=Factor())]
     calls += [lambda: scaler_of().load_state_dict(before_0_3(saved="00"))]
     for call in calls:
@@ -557,7 +558,7 @@ def test_a_preset_that_is_no_name_is_refused(preset):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda s: s.update(Report()),
+        lambda s: s.update(False),
         lambda s: s.set_scale(2.0),
         lambda s: s.state_dict(),
         lambda s: c.gsc_policy_check(s.policy),
@@ -588,7 +589,7 @@ def test_a_struct_size_that_changes_during_the_call_is_refused(size):
 def test_a_policy_that_became_invalid_is_refused_by_every_call_that_uses_it():
     scaler = Scaler("torch")
     type(scaler.policy).backoff_factor.__set__(scaler.policy, 2.0)
-    calls = (lambda: scaler.update(Report()), lambda: scaler.set_scale(2.0), lambda: scaler.state_dict())
+    calls = (lambda: scaler.update(False), lambda: scaler.set_scale(2.0), lambda: scaler.state_dict())
     messages = [refusal(call, scaler, of=Error) for call in calls]
     assert [message.split()[0] for message in messages] == ["policy.backoff_factor"] * 3
 
@@ -663,27 +664,41 @@ def test_a_context_that_is_none_is_refused(context):
         lambda s: s.scale(ones()),
         lambda s: s.unscale([ones()]),
         lambda s: s.check([ones()]),
-        lambda s: s.clip_factor(Report(), 1.0),
+        lambda s: s.clip_factor(Report(kind=ReportKind.TENSORS, measured=Want.NORM), 1.0),
     ],
     ids=["scale a number", "scale", "unscale", "check", "clip_factor"],
 )
 def test_a_scale_that_ran_to_zero_or_infinity_is_refused_with_advice(overflow, advice, call):
     scaler = Scaler("keras", growth_interval=1)
     for _ in range(300):
-        scaler.update(Report(overflow=overflow))
+        scaler.update(bool(overflow))
     assert advice in refusal(lambda: call(scaler), scaler)
 
 
 # ---- reports and updates ----
 
 
-NO_REPORTS = [None, 3, 1.0, "no", [True], np.ones(1), Factor(), [Report(), None], [3], {"a": Report()}, object()]
+NO_REPORTS = [None, 3, 1.0, "no", [True], np.ones(1), Factor(), [GOOD_REPORT, None], [3], {"a": GOOD_REPORT}, object()]
 
 
 @pytest.mark.parametrize("report", NO_REPORTS)
 def test_what_is_no_report_is_refused(report):
     scaler = Scaler("torch")
     assert "report" in refusal(lambda: scaler.update(report), scaler).lower()
+
+
+def test_a_report_that_nobody_filled_in_is_refused():
+    scaler = Scaler("torch")
+    calls = (lambda: scaler.update(Report()), lambda: scaler.stamp(Report(), 0), lambda: Report.merge([Report()]))
+    for call in calls:
+        assert ".kind is 0: no call filled the report in" in refusal(call, scaler, of=Error)
+    assert "norm" in refusal(lambda: scaler.clip_factor(Report(), 1.0), scaler)
+    assert scaler.update(Report(overflow=True)) == gradscaler.Event.SKIPPED | gradscaler.Event.BACKED_OFF
+
+
+def test_the_report_of_a_number_is_not_merged():
+    reports = [GOOD_REPORT, Report.of_number(2.5)]
+    assert refusal(lambda: Report.merge(reports), of=Error).startswith("reports[1].kind is the report of a number")
 
 
 @pytest.mark.parametrize(
@@ -824,7 +839,7 @@ def test_a_function_of_c_refuses_wrong_arguments_with_an_exception(name, count):
 GOOD = {
     "policy": Policy("torch"),
     "state": Scaler("torch").state,
-    "report": Report(),
+    "report": Report(kind=ReportKind.TENSORS, measured=Want.NORM),
     "factor": scaler_of().factor,
     "max_norm": 1.0,
     "out": bytearray(State()),

@@ -19,7 +19,7 @@ import pytest
 from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 
 import gradscaler
-from gradscaler import Arrays, Event, Guard, Limit, Policy, Report, Scaler, Want
+from gradscaler import Arrays, Event, Guard, Limit, Policy, Report, ReportKind, Scaler, Want
 from gradscaler import _gradscaler as c
 
 F16, F32, F64 = np.float16, np.float32, np.float64
@@ -67,7 +67,7 @@ def contents(scaler):
 
 def found(overflow=1):
     """The report of gradients with an overflow, or without."""
-    return Report(overflow=overflow)
+    return Report.of_flag(overflow)
 
 
 def used_scaler():
@@ -435,7 +435,7 @@ def test_the_norm_is_numpys():
 )
 def test_a_scaler_asks_for_what_its_policy_judges_by(preset, fields, bit):
     report = Scaler(preset, **fields).check([np.ones(3, F32)])
-    assert (Want.NORM | Want.AMAX) & ~Want(report.absent) == bit
+    assert Want(report.measured) == bit
 
 
 def test_a_report_tells_the_scale_of_the_gradients():
@@ -1017,7 +1017,7 @@ class TestCopies:
 def test_a_scaler_of_every_preset_is_restored(preset):
     scaler = Scaler(preset, growth_interval=2)
     for overflow in (0, 0, 0, 1, 0):
-        scaler.update(Report(overflow=overflow, amax=3.0))
+        scaler.update(Report(kind=ReportKind.TENSORS, measured=sum(Want), overflow=overflow, amax=3.0))
     assert contents(through_state_dict(scaler)) == contents(scaler)
 
 
@@ -1162,7 +1162,10 @@ def test_merged_reports_of_each_array_are_the_report(call):
     grads = [np.random.default_rng(i).normal(size=100 * i % 977).astype(F32) for i in range(200)]
     out = ([np.zeros(g.shape, F32) for g in grads],) if call == "accumulate" else ()
     report = getattr(scaler_of(8.0), call)(grads, *out, want=sum(Want), each=True)
-    assert bytes(Report.merge(report.each.values())) == bytes(report)
+    merged = Report.merge(report.each.values())
+    assert (merged.kind, report.kind) == (ReportKind.MERGED, ReportKind.TENSORS)
+    report.kind = ReportKind.MERGED
+    assert bytes(merged) == bytes(report)
 
 
 def test_the_index_of_a_list_names_its_reports():
@@ -1176,7 +1179,7 @@ def test_the_index_of_a_list_names_its_reports():
 def test_a_merged_report_tells_the_first_bad_array_by_its_index():
     scaler = scaler_of(1.0)
     good, bad = ({"a": np.ones(2, F32), "b": np.array([1, x], F32)} for x in (2, np.inf))
-    merged = Report()
+    merged = Report.merge([])
     for report in (scaler.check(good), scaler.check(bad)):
         c.gsc_report_merge(None, bytes(merged) + bytes(report), 0, None, merged)
     assert merged.first_overflow == (1, 1)
@@ -1187,7 +1190,7 @@ def test_norms_of_parts_add_up_and_those_of_summands_are_not_known():
     halves = [scaler_of(1.0).check([np.full(2, value, F32)], want=Want.NORM | Want.AMAX) for value in (3, 4)]
     parts, summands = Report.merge(halves), Report.merge(iter(halves), summands=True)
     assert (parts.sum_squares, parts.amax, parts.elements) == (50, 4, 4)
-    assert (Want(summands.absent) & (Want.NORM | Want.AMAX), summands.elements) == (Want.NORM | Want.AMAX, 4)
+    assert (Want(summands.measured), summands.elements) == (Want(0), 4)
 
 
 def test_a_merge_gives_the_verdict_of_a_policy():
@@ -1199,7 +1202,7 @@ def test_a_merge_gives_the_verdict_of_a_policy():
 def test_micro_batches_for_a_policy_that_judges_by_the_norm_are_checked_as_their_sum():
     scaler, total = Scaler("fairseq", init_scale=8.0), [np.zeros(1, F32)]
     reports = [scaler.accumulate([np.full(1, 8, F32)], total, want=Want.NORM) for _ in range(2)]
-    with pytest.raises(gradscaler.Error, match="absent, which this policy judges by: .* check the sum"):
+    with pytest.raises(gradscaler.Error, match="norm was not measured, and this policy judges by it: .* check the sum"):
         scaler.update(reports)
     report = scaler.check(total, unscaled=True, want=Want.NORM)
     assert (report.norm, report.scale, report.overflow, scaler.update(report)) == (2.0, 1.0, False, Event(0))
@@ -1245,7 +1248,7 @@ def test_a_report_without_the_counts_of_each_array_does_not_say_that_none_is_bad
         with pytest.raises(ValueError, match="no counts of each array: it was merged"):
             _ = other.bad
         assert "first_overflow=(0, 1)" in repr(other) and "bad" not in repr(other)
-    assert (report.bad, pickle.loads(pickle.dumps(report)).bad, Report.merge([Report()]).bad) == ({0: 1}, {0: 1}, {})
+    assert (report.bad, pickle.loads(pickle.dumps(report)).bad, Report.merge([found(0)]).bad) == ({0: 1}, {0: 1}, {})
 
 
 def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
@@ -1267,7 +1270,10 @@ def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
         ("overflow", 2),
         ("status", 5),
         ("status", -99),
-        ("absent", 8),
+        ("measured", 8),
+        ("sum_squares", -1.0),
+        ("kind", 5),
+        ("flags", 1),
         ("amax", -1.0),
         ("elements", -1),
         ("nan_count", -(2**63)),
@@ -1332,13 +1338,13 @@ def test_ranks_that_drifted_apart_are_refused_by_name():
 
 
 def test_two_ranks_that_were_given_the_same_number_are_told_so():
-    reports = [scaler.stamp(Report(), 7) for scaler in (Scaler("torch"), Scaler("megatron"))]
+    reports = [scaler.stamp(found(0), 7) for scaler in (Scaler("torch"), Scaler("megatron"))]
     with pytest.raises(gradscaler.Error, match="two ranks with unlike policies or states were both stamped 7"):
         Report.merge(reports)
 
 
 def test_a_rank_may_be_any_whole_number():
-    assert [Scaler().stamp(Report(), rank).rank for rank in (np.int64(3), np.uint8(4), np.array(5))] == [3, 4, 5]
+    assert [Scaler().stamp(found(0), rank).rank for rank in (np.int64(3), np.uint8(4), np.array(5))] == [3, 4, 5]
 
 
 def test_names_are_those_of_any_container_of_them():
@@ -1352,7 +1358,7 @@ def test_names_are_those_of_any_container_of_them():
 @pytest.mark.parametrize("rank", [-1, 2**32 - 1, 1.0, None, True, "1", np.float32(1)])
 def test_what_is_no_rank_is_refused(rank):
     with pytest.raises(ValueError, match="rank is .*: it must be a whole number from 0"):
-        Scaler().stamp(Report(), rank)
+        Scaler().stamp(found(0), rank)
 
 
 def test_only_a_report_is_stamped():

@@ -19,7 +19,8 @@ struct accumulator {
 /* The sums start at zero, too. */
 void begin(struct accumulator *a)
 {
-    memset(a, 0, sizeof *a); /* the report of an empty list */
+    memset(a, 0, sizeof *a);
+    MUST(!gsc_report_merge(NULL, NULL, 0, GSC_MERGE_SUMMANDS, NULL, &a->reports[0], NULL));
 }
 
 gsc_status add(struct accumulator *a, const gsc_state *state, const gsc_tensor *gradients,
@@ -71,7 +72,8 @@ static int accumulated(const gsc_policy *policy, gsc_state *state, const float *
         MUST(add(&a, state, &gradients, &sums, 1, &err) == GSC_OK);
         MUST(a.reports[0].elements == i + 1);
     }
-    MUST(a.reports[0].absent & GSC_WANT_NORM); /* nobody clips by a norm that is not the sum's */
+    MUST(!(a.reports[0].measured &
+           GSC_WANT_NORM)); /* nobody clips by a norm that is not the sum's */
     MUST(finish(&a, policy, state, &sums, 1, &apply, &err) == GSC_OK);
     return apply;
 }

@@ -12,17 +12,19 @@ gsc_status unscale_and_clip(const gsc_policy *policy, gsc_state *state, const gs
                             gsc_error *err)
 {
     gsc_report report;
-    gsc_factor clipped;
+    gsc_factor factor = state->factor;
     gsc_options options = GSC_OPTIONS_INIT;
     options.want = GSC_WANT_NORM;
     options.policy = policy;
-    gsc_status status = gsc_check(NULL, &state->factor, gradients, count, &options, &report, err);
-    *apply = status == GSC_OK && !report.overflow;
+    gsc_status status = gsc_check(NULL, &factor, gradients, count, &options, &report, err);
+    if (status == GSC_OK)
+        status = gsc_state_update(NULL, policy, state, &report, state, err);
+    *apply = status == GSC_OK && !state->skip;
     if (*apply)
-        status = gsc_factor_clip(NULL, &state->factor, &report, max_norm, &clipped, err);
+        status = gsc_factor_clip(NULL, &factor, &report, max_norm, &factor, err);
     if (*apply && status == GSC_OK)
-        status = gsc_unscale(NULL, &clipped, gradients, out, count, NULL, NULL, err);
-    return status == GSC_OK ? gsc_state_update(NULL, policy, state, &report, state, err) : status;
+        status = gsc_unscale(NULL, &factor, gradients, out, count, NULL, NULL, err);
+    return status;
 }
 
 /* For an optimizer that multiplies the gradients itself: no second pass. */

@@ -34,9 +34,11 @@ gsc_status turn(struct pipeline *p, const gsc_policy *policy, gsc_state *state, 
     p->start_backward(p, &state->next); /* the update of this turn puts it in force */
     gsc_status status =
         gsc_unscale(NULL, &state->factor, gradients, gradients, p->count, &options, &report, err);
-    if (status == GSC_OK && !report.overflow)
+    if (status == GSC_OK)
+        status = gsc_state_update(NULL, policy, state, &report, state, err);
+    if (status == GSC_OK && !state->skip)
         p->start_optimizer(p, gradients);
-    return status == GSC_OK ? gsc_state_update(NULL, policy, state, &report, state, err) : status;
+    return status;
 }
 
 /* Two buffers in turn; every gradient is 1, except that pass 2 is spoilt. */

@@ -31,7 +31,7 @@ static gsc_status guard(struct guarded *g, double loss, gsc_tensor *gradients, d
         layers[i] = sqrt(layer.sum_squares);
     }
     if (status == GSC_OK)
-        status = gsc_report_number(loss, &of_loss, NULL);
+        status = gsc_report_from_number(loss, &of_loss, NULL);
     if (status == GSC_OK)
         status = gsc_state_update(NULL, &g->policy, &g->state, &report, &g->state, NULL);
     if (status == GSC_OK)

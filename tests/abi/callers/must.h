@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <gradscaler.h>
+#include <gradscaler_cuda.h>
 
 /* Ends the program with an error if the claim is false. */
 #define MUST(claim)                                                                                \

@@ -32,8 +32,10 @@ gsc_status step_on_rank(void *group, all_gather *gather, uint32_t rank, gsc_repo
     gather(group, &report, of_ranks, sizeof report);
     if (status == GSC_OK)
         status = gsc_report_merge(NULL, of_ranks, ranks, GSC_MERGE_PARTS, policy, &report, err);
-    *step = status == GSC_OK && !report.overflow;
-    return status == GSC_OK ? gsc_state_update(NULL, policy, state, &report, state, err) : status;
+    if (status == GSC_OK)
+        status = gsc_state_update(NULL, policy, state, &report, state, err);
+    *step = status == GSC_OK && !state->skip;
+    return status;
 }
 
 /* A group of threads: all write, all wait, all read, all wait. */

@@ -25,10 +25,10 @@ gsc_status train(struct model *model, const gsc_policy *policy, gsc_state *state
         model->backward(model, state->factor.scale);
         status = gsc_unscale(NULL, &state->factor, model->gradients, model->gradients, model->count,
                              &options, &report, err);
-        if (status == GSC_OK && !report.overflow)
-            model->optimizer_step(model);
         if (status == GSC_OK)
             status = gsc_state_update(NULL, policy, state, &report, state, err);
+        if (status == GSC_OK && !state->skip)
+            model->optimizer_step(model);
     }
     return status;
 }

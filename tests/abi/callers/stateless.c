@@ -12,10 +12,9 @@ gsc_status amp_update_scale(const gsc_policy *policy, float *scale, int32_t *goo
 {
     gsc_state state;
     gsc_report report;
-    memset(&report, 0, sizeof report);
-    report.found_inf = found_inf; /* zeros with a bool are a report */
-    report.overflow = found_inf != 0;
-    gsc_status status = gsc_state_init(NULL, policy, NULL, &state, err);
+    gsc_status status = gsc_report_from_flag(found_inf != 0, &report, err);
+    if (status == GSC_OK)
+        status = gsc_state_init(NULL, policy, NULL, &state, err);
     if (status != GSC_OK)
         return status;
     state.factor.scale = (double)*scale; /* 0, too, which torch's scale can reach */

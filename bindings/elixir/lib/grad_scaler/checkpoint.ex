@@ -9,7 +9,7 @@ defmodule GradScaler.Checkpoint do
 
   A checkpoint, or a configuration, is a map, a keyword list or a struct, nested or not, with numbers,
   booleans, tensors of one element, texts and nil at its ends, up to 16 deep. Whatever else is there is
-  passed over, and refused where a number of the scaler belongs. So is a key of more than 111 bytes,
+  passed over, and refused where a number of the scaler belongs. So is a key of more than 159 bytes,
   with those that it is nested in: pass what is below the first of them.
 
   Each call returns notes beside its result, structs of `GradScaler.Note`: what was not said, was
@@ -24,11 +24,10 @@ defmodule GradScaler.Checkpoint do
   @typedoc "Keys with numbers, texts, nil, tensors of one element, or more of these."
   @type tree :: map | keyword | struct
 
-  @key_bytes 111
-  @text_bytes 31
+  @key_bytes 159
+  @text_bytes 55
   @depth 16
-  @entries 64
-  @notes 64
+  @int64 -0x8000000000000000..0x7FFFFFFFFFFFFFFF
   @rules %{
     "growth_rule" => :growth,
     "ceiling_rule" => :limit,
@@ -80,7 +79,7 @@ defmodule GradScaler.Checkpoint do
     {:ok, policy, state, notes} =
       options[:format]
       |> text("format")
-      |> Native.state_import(prefix, entries, policy, room(keys))
+      |> Native.state_import(prefix, entries, policy)
       |> check!(keys)
 
     {%GradScaler{policy: policy, state: state}, notes(notes, keys)}
@@ -144,7 +143,7 @@ defmodule GradScaler.Checkpoint do
     {:ok, policy, notes} =
       format
       |> text("format")
-      |> Native.policy_import(prefix, entries, policy, room(keys))
+      |> Native.policy_import(prefix, entries, policy)
       |> check!(keys)
 
     {:ok, state} = Error.check!(Native.state_init(nil, policy, nil))
@@ -154,22 +153,18 @@ defmodule GradScaler.Checkpoint do
   # ---- the lists of the library ----
 
   defp export(%GradScaler{policy: policy, state: state}, format, prefix),
-    do: Native.state_export(format, prefix, policy, state, @entries, @notes)
+    do: Native.state_export(format, prefix, policy, state)
 
   @entry_size byte_size(Entry.encode(%Entry{}))
   defp rows(entries) do
     for <<bytes::binary-size(@entry_size) <- entries>>,
         entry = Entry.decode(bytes),
-        entry.kind != :none,
         do: {entry.key, value(entry)}
   end
 
   defp text(nil, _label), do: nil
   defp text(name, _label) when is_binary(name) or is_atom(name), do: to_string(name)
   defp text(other, label), do: Fields.refuse(label, other, "a name")
-
-  # No call takes more entries, nor more notes.
-  defp room(keys), do: min(length(keys) + @notes, 65536)
 
   # An error about an entry names its key.
   defp check!({:error, %{name: "entries"} = details}, keys) do
@@ -195,7 +190,7 @@ defmodule GradScaler.Checkpoint do
 
   defp check!(result, _keys) do
     Error.check!(result, fn
-      "n", _index -> "the number of its entries"
+      "entries_count", _index -> "the number of its entries"
       _name, _index -> nil
     end)
   end
@@ -211,7 +206,6 @@ defmodule GradScaler.Checkpoint do
     notes =
       for <<note::binary-size(@note_size) <- bytes>>,
           note = Note.decode(note),
-          note.kind != :none,
           note.kind != :ignored or not MapSet.member?(unread, note.entry),
           do: %{note | message: named(note)}
 
@@ -230,15 +224,22 @@ defmodule GradScaler.Checkpoint do
   end
 
   defp value(%Entry{kind: :text, text: text}), do: text
-  defp value(%Entry{kind: :empty}), do: nil
-  defp value(%Entry{kind: :integer, value: value}), do: trunc(value)
-  defp value(%Entry{kind: :boolean, value: value}), do: value != 0
+  defp value(%Entry{kind: :null}), do: nil
+  defp value(%Entry{kind: :integer, integer: integer}), do: integer
+  defp value(%Entry{kind: :boolean, integer: integer}), do: integer != 0
   defp value(%Entry{value: value}), do: value
 
   # What is no number is handed over beside numbers only: elsewhere it is a weight.
   defp entries(tree, label, prefix, names) when is_map(tree) or is_list(tree) do
     rows = for {[_ | place] = path, entry} <- walk(tree, []), do: {join(path), join(place), entry}
-    beside = for {_key, place, %Entry{kind: :number}} <- rows, into: MapSet.new(), do: place
+    numbers = [:number, :integer]
+
+    beside =
+      for {_key, place, %Entry{kind: kind}} <- rows,
+          kind in numbers,
+          into: MapSet.new(),
+          do: place
+
     refuse_long(rows, prefix, names)
 
     entries =
@@ -304,9 +305,12 @@ defmodule GradScaler.Checkpoint do
 
   defp stem(name), do: String.replace(name, ~r/\d+$/, "")
 
-  defp walk(nil, path), do: [{path, %Entry{kind: :empty}}]
-  defp walk(true, path), do: [{path, %Entry{kind: :number, value: 1}}]
-  defp walk(false, path), do: [{path, %Entry{kind: :number, value: 0}}]
+  defp walk(nil, path), do: [{path, %Entry{kind: :null}}]
+  defp walk(true, path), do: walk(1, path)
+  defp walk(false, path), do: walk(0, path)
+
+  defp walk(number, path) when is_integer(number) and number in @int64,
+    do: [{path, %Entry{kind: :integer, value: number, integer: number}}]
 
   defp walk(number, path) when is_number(number) or number in [:infinity, :neg_infinity, :nan],
     do: [{path, %Entry{kind: :number, value: number}}]

@@ -5,7 +5,8 @@ defmodule GradScaler.Native do
 
   Structs are binaries of their exact size (`GradScaler.Policy` and its siblings encode and decode
   them), lists of structs one binary, tensors `{dtype, binary}` with the dtype's number, and results
-  new binaries. What the caller passes is never written. Options are the tuple that
+  new binaries. A list that a call fills has as many structs as there are: the C function is called for
+  their number first. What the caller passes is never written. Options are the tuple that
   `GradScaler.Options.encode/1` makes, or nil; what they ask for comes last in the results, nil where
   it was not asked for. A refusal is `{:error, error}` with the members of `gsc_error` as a map; nothing
   here raises.
@@ -103,6 +104,12 @@ defmodule GradScaler.Native do
   def version_string, do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
+  Returns 1 if the library that runs has the feature, else 0.
+  """
+  @spec has(integer) :: integer | error
+  def has(_feature), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
   Fills the result, which GSC_POLICY_INIT made, with a named set of rules: `recommended` for new
   work, `guard` for bf16, `none`, `static`, or the exact rules of a framework, such as `torch` or
   `megatron`.
@@ -129,20 +136,13 @@ defmodule GradScaler.Native do
   def preset_summary(_index), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Waits until on->stream has done all that was enqueued. A stream that is being captured is
-  refused with `:unavailable`, and its capture goes on.
-  """
-  @spec exec_wait(device | nil) :: :ok | error
-  def exec_wait(_on), do: :erlang.nif_error(:nif_not_loaded)
-
-  @doc """
   Fills the result, which GSC_INFO_INIT made.
   """
   @spec info_get() :: {:ok, map} | error
   def info_get, do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  The factor of a scale, with serial 0.
+  Makes the factor of a scale, with serial 0.
   """
   @spec factor_init(real) :: {:ok, binary} | error
   def factor_init(_scale), do: :erlang.nif_error(:nif_not_loaded)
@@ -155,13 +155,22 @@ defmodule GradScaler.Native do
   def factor_multiply(_on, _factor, _by), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  The report of a number, for a policy that guards something else than gradients, such as the loss
-  of each step: its state takes this report in `state_update`, and `state_join` says what both
-  decided. The number counts with its sign; Inf and NaN are an overflow. Of a loss in the memory
-  of a device `check` makes such a report, with `:norm`, of its magnitude.
+  Makes the report of a number, for a policy that guards something else than gradients, such as
+  the loss of each step. Its own state takes this report in `state_update`, and `state_join` says
+  what both states decided. The number counts with its sign. Inf and NaN are an overflow. If the
+  loss is in the memory of a device, measure its magnitude with `check` and `:norm` instead. A
+  report of a number cannot be merged.
   """
-  @spec report_number(real) :: {:ok, binary} | error
-  def report_number(_number), do: :erlang.nif_error(:nif_not_loaded)
+  @spec report_from_number(real) :: {:ok, binary} | error
+  def report_from_number(_number), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Makes a report of an overflow that was found elsewhere, such as a framework's found_inf. It
+  measures nothing else, so a policy that judges by the norm or by amax refuses it unless it says
+  an overflow.
+  """
+  @spec report_from_flag(integer) :: {:ok, binary} | error
+  def report_from_flag(_overflow), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   One report of many. Ranks gather their reports and merge them in rank order, so that all get the
@@ -271,7 +280,7 @@ defmodule GradScaler.Native do
 
   @doc """
   Reads a checkpoint. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with the
-  settings that are among the entries, and `state` goes on from the counts that are there. Both
+  settings that are among the entries, and out_state goes on from the counts that are there. Both
   policies may be one struct. Without `prefix` the scaler's keys stand at the top or below one or
   two names, as in `scale`, `scaler.scale` and `optimizer.grad_scaler.scale`. If a scaler stands
   only below more names, or several scalers are there, the call fails and names the prefixes.
@@ -280,33 +289,28 @@ defmodule GradScaler.Native do
   be, is refused by its key. What is not among the entries, has no place here, or means something
   else to this policy, such as a count past its interval, is in the notes.
   """
-  @spec state_import(binary | nil, binary | nil, binary, binary | nil, integer) ::
+  @spec state_import(binary | nil, binary | nil, binary, binary | nil) ::
           {:ok, binary, binary, binary} | error
-  def state_import(_format, _prefix, _entries, _policy, _capacity),
-    do: :erlang.nif_error(:nif_not_loaded)
+  def state_import(_format, _prefix, _entries, _policy), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   Writes a state, and of its policy the settings that belong to it, in the keys of a framework.
-  What they cannot hold is in the notes; all else comes back from `state_import`. Refused if there
-  is room for too few entries.
+  What they cannot hold is in the notes; all else comes back from `state_import`. A list with too
+  little room for the entries is refused; with a capacity of 0 the call only counts.
   """
-  @spec state_export(binary, binary | nil, binary, binary, integer, integer) ::
-          {:ok, binary, binary} | error
-  def state_export(_format, _prefix, _policy, _state, _n, _capacity),
-    do: :erlang.nif_error(:nif_not_loaded)
+  @spec state_export(binary, binary | nil, binary, binary) :: {:ok, binary, binary} | error
+  def state_export(_format, _prefix, _policy, _state), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   Reads how a framework's scaler is set up: the arguments of its constructor or program, or its
-  part of a configuration. What is in `out`, which GSC_POLICY_INIT made, is then `policy` with
-  these settings; both may be one struct. The names of the fields of a policy are taken in every
-  format, too, and alone where the name is of a preset that is no format. Of DeepSpeed's section
-  for bf16, asked for or on where fp16 is not, the scale is 1 for good, whatever `policy` starts
-  with.
+  part of a configuration. What is in out_policy, which GSC_POLICY_INIT made, is then `policy`
+  with these settings; both may be one struct. The names of the fields of a policy are taken in
+  every format, too, and alone where the name is of a preset that is no format. Of DeepSpeed's
+  section for bf16, asked for or on where fp16 is not, the scale is 1 for good, whatever `policy`
+  starts with.
   """
-  @spec policy_import(binary, binary | nil, binary, binary | nil, integer) ::
-          {:ok, binary, binary} | error
-  def policy_import(_format, _prefix, _entries, _policy, _capacity),
-    do: :erlang.nif_error(:nif_not_loaded)
+  @spec policy_import(binary, binary | nil, binary, binary | nil) :: {:ok, binary, binary} | error
+  def policy_import(_format, _prefix, _entries, _policy), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   Name of a dtype, as NumPy and ml_dtypes spell it: `float32`, `float8_e4m3fn`, `cb16`. nil for a
@@ -322,7 +326,8 @@ defmodule GradScaler.Native do
   def dtype_bits(_dtype), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Bytes of one element; 0 for a number that is no dtype.
+  Returns the bytes of one element; 0 for a number that is no dtype, and for a dtype that has
+  several elements in a byte.
   """
   @spec dtype_size(integer) :: integer | error
   def dtype_size(_dtype), do: :erlang.nif_error(:nif_not_loaded)
@@ -366,8 +371,9 @@ defmodule GradScaler.Native do
   unscaled or checked. Sums are made in the type that multiplies, or in double if `out` is double.
   Reads `tensors` twice; `out` is other memory.
 
-  A step of several micro-batches: merge their reports as summands. Unscale the sums by a factor
-  of the number that was added, with options.policy, and step if that report has no overflow.
+  A step of several micro-batches: merge their reports as summands, beginning with the merge of
+  none. Unscale the sums by a factor of the number that was added, with options.policy, and step
+  if that report has no overflow: state.skip is then about the micro-batch that was left out.
   Update with the merged report if it has an overflow, else with that of the sums.
   """
   @spec accumulate(device | nil, binary | nil, [tensor], [tensor], tuple | nil) ::
@@ -377,6 +383,27 @@ defmodule GradScaler.Native do
   @doc false
   def accumulate_dirty(_on, _factor, _tensors, _out, _options),
     do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Starts the CUDA driver and says whether there is a device. `:unavailable`: err->message says why
+  there is none. A process that is forked later cannot use CUDA.
+  """
+  @spec cuda_start() :: :ok | error
+  def cuda_start, do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Returns what the driver's compiler said when it refused the kernels of the first device that
+  did; empty before. Never nil, never freed.
+  """
+  @spec cuda_log() :: binary | nil
+  def cuda_log, do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Waits until on->stream has done all that was enqueued. A stream that is being captured is
+  refused with `:unavailable`, and its capture goes on.
+  """
+  @spec exec_wait(device | nil) :: :ok | error
+  def exec_wait(_on), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   Bytes of on->workspace that any of these calls needs for this list; 0 on the CPU.

@@ -28,6 +28,12 @@ defmodule GradScaler.Constants do
     ]
   end
 
+  def all(:feature) do
+    [
+      cuda: 1
+    ]
+  end
+
   def all(:growth) do
     [
       reached: 0,
@@ -100,13 +106,6 @@ defmodule GradScaler.Constants do
     ]
   end
 
-  def all(:memory) do
-    [
-      device: 0,
-      shared: 1
-    ]
-  end
-
   def all(:want) do
     [
       norm: 1,
@@ -115,7 +114,17 @@ defmodule GradScaler.Constants do
     ]
   end
 
-  def all(:merge) do
+  def all(:report_kind) do
+    [
+      none: 0,
+      tensors: 1,
+      number: 2,
+      merged: 3,
+      flag: 4
+    ]
+  end
+
+  def all(:merge_kind) do
     [
       parts: 0,
       summands: 1
@@ -140,10 +149,10 @@ defmodule GradScaler.Constants do
 
   def all(:entry_kind) do
     [
-      none: 0,
+      unused: 0,
       number: 1,
       text: 2,
-      empty: 3,
+      null: 3,
       integer: 4,
       boolean: 5
     ]
@@ -151,7 +160,6 @@ defmodule GradScaler.Constants do
 
   def all(:note_kind) do
     [
-      none: 0,
       format: 1,
       lacks: 2,
       ignored: 3,
@@ -172,6 +180,13 @@ defmodule GradScaler.Constants do
       cb16: 7,
       complex64: 8,
       complex128: 9
+    ]
+  end
+
+  def all(:memory_kind) do
+    [
+      device: 0,
+      shared: 1
     ]
   end
 
@@ -465,8 +480,7 @@ defmodule GradScaler.Factor do
   * `inverse` - the gradients are multiplied by this: 1 / scale, or less where they are clipped
   * `scale_f32` - scale, rounded; fused optimizers read the floats in place
   * `inverse_f32` - inverse, rounded
-  * `serial` - number of updates, and of states made from another, that led to it, from 1; 0: of
-    no state
+  * `serial` - tells the scales of a state apart, a later one has a larger number; 0: of no state
   """
   alias GradScaler.Fields
 
@@ -521,9 +535,10 @@ end
 
 defmodule GradScaler.Report do
   @moduledoc """
-  All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool becomes
-  a report; with `status` and `overflow` set, it is that of a rank whose call failed. Refused: a
-  count below 0, an unknown bit in `absent`, and elements that are NaN or Inf without an overflow.
+  Calls on tensors, `report_from_number`, `report_from_flag` and `report_merge` fill a report in.
+  A report of zeros is refused, as nobody filled it in. Zeros with `status` and `overflow` set are
+  the report of a rank whose call failed. Also refused: values that contradict each other, such as
+  elements that are NaN without an overflow.
 
   * `found_inf` - `overflow` as the float that fused optimizers read; not 0 is an overflow by
     itself
@@ -533,12 +548,11 @@ defmodule GradScaler.Report do
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
     `:format`, `:agreement`
-  * `absent` - any of these that were not measured: `:norm`, `:amax`, `:underflow`
+  * `measured` - any of these: `:norm`, `:amax`, `:underflow`
   * `serial` - of the factor; 0: unknown
   * `amax` - largest finite magnitude after unscaling, before rounding; of a complex element its
     larger part
-  * `sum_squares` - of the finite elements after unscaling; its root is the norm. Of a number
-    below 0 (`report_number`) the negative of its square
+  * `sum_squares` - of the finite elements after unscaling; its root is the norm
   * `elements` - elements seen
   * `nan_count` - elements that are NaN
   * `inf_count` - elements that are Inf, or became so by unscaling
@@ -551,6 +565,10 @@ defmodule GradScaler.Report do
   * `status_rank` - 1 + the rank that status is of; 0: not known
   * `first_rank` - 1 + the rank that first_tensor is of, or, where nothing was counted, of the
     first with overflow; 0: not known
+  * `kind` - one of these: `:none`, `:tensors`, `:number`, `:merged`, `:flag`
+  * `flags` - 0
+  * `number` - with `:number` the number, which a policy judges as it judges a norm; 0 if it is
+    not finite. Else 0
   * `each` - what `GradScaler.each/1` reads: a report of each tensor, or nil
   * `paths` - where those are in the tree, or nil
   * `histogram` - how many magnitudes are below 2^-44, in each step of a factor 16 above, and
@@ -562,7 +580,7 @@ defmodule GradScaler.Report do
   defstruct found_inf: 0.0,
             overflow: 0,
             status: :ok,
-            absent: [],
+            measured: [],
             serial: 0,
             amax: 0.0,
             sum_squares: 0.0,
@@ -577,6 +595,9 @@ defmodule GradScaler.Report do
             agreement: 0,
             status_rank: 0,
             first_rank: 0,
+            kind: :none,
+            flags: 0,
+            number: 0.0,
             each: nil,
             paths: nil,
             histogram: nil
@@ -585,7 +606,7 @@ defmodule GradScaler.Report do
           found_inf: GradScaler.Native.real(),
           overflow: integer,
           status: atom | integer,
-          absent: [atom | integer],
+          measured: [atom | integer],
           serial: integer,
           amax: GradScaler.Native.real(),
           sum_squares: GradScaler.Native.real(),
@@ -600,6 +621,9 @@ defmodule GradScaler.Report do
           agreement: integer,
           status_rank: integer,
           first_rank: integer,
+          kind: atom | integer,
+          flags: integer,
+          number: GradScaler.Native.real(),
           each: term,
           paths: term,
           histogram: term
@@ -611,7 +635,7 @@ defmodule GradScaler.Report do
         found_inf::binary-size(4),
         overflow::little-signed-32,
         status::little-signed-32,
-        absent::little-unsigned-32,
+        measured::little-unsigned-32,
         serial::little-unsigned-64,
         amax::binary-size(8),
         sum_squares::binary-size(8),
@@ -626,13 +650,16 @@ defmodule GradScaler.Report do
         agreement::little-unsigned-64,
         status_rank::little-unsigned-32,
         first_rank::little-unsigned-32,
-        0::1088
+        kind::little-unsigned-32,
+        flags::little-unsigned-32,
+        number::binary-size(8),
+        0::960
       >>) do
     %__MODULE__{
       found_inf: Fields.real(found_inf),
       overflow: overflow,
       status: Constants.name(:status, status),
-      absent: Constants.names(:want, absent),
+      measured: Constants.names(:want, measured),
       serial: serial,
       amax: Fields.real(amax),
       sum_squares: Fields.real(sum_squares),
@@ -646,7 +673,10 @@ defmodule GradScaler.Report do
       clamped: clamped,
       agreement: agreement,
       status_rank: status_rank,
-      first_rank: first_rank
+      first_rank: first_rank,
+      kind: Constants.name(:report_kind, kind),
+      flags: flags,
+      number: Fields.real(number)
     }
   end
 
@@ -661,7 +691,7 @@ defmodule GradScaler.Report do
       Fields.f32(s.found_inf, "report.found_inf")::binary,
       Fields.s32(s.overflow, "report.overflow")::binary,
       Fields.named(:status, s.status, "report.status", &Fields.s32/2)::binary,
-      Fields.named(:want, s.absent, "report.absent", &Fields.u32/2)::binary,
+      Fields.named(:want, s.measured, "report.measured", &Fields.u32/2)::binary,
       Fields.u64(s.serial, "report.serial")::binary,
       Fields.f64(s.amax, "report.amax")::binary,
       Fields.f64(s.sum_squares, "report.sum_squares")::binary,
@@ -676,7 +706,10 @@ defmodule GradScaler.Report do
       Fields.u64(s.agreement, "report.agreement")::binary,
       Fields.u32(s.status_rank, "report.status_rank")::binary,
       Fields.u32(s.first_rank, "report.first_rank")::binary,
-      0::little-1088
+      Fields.named(:report_kind, s.kind, "report.kind", &Fields.u32/2)::binary,
+      Fields.u32(s.flags, "report.flags")::binary,
+      Fields.f64(s.number, "report.number")::binary,
+      0::little-960
     >>
   end
 end
@@ -889,54 +922,66 @@ defmodule GradScaler.Entry do
   A key of a checkpoint or a configuration, and what is there.
 
   * `key` - ends with a zero; nested keys are joined by dots, as in `grad_scaler.scale`
-  * `kind` - one of these: `:none`, `:number`, `:text`, `:empty`, `:integer`, `:boolean`
+  * `kind` - one of these: `:unused`, `:number`, `:text`, `:null`, `:integer`, `:boolean`
+  * `flags` - 0
   * `value` - the number
+  * `integer` - the number of an INTEGER or a BOOLEAN, exactly
   * `text` - the text, such as `dynamic`; ends with a zero
   """
   alias GradScaler.{Constants, Fields}
 
   defstruct key: "",
-            kind: :none,
+            kind: :unused,
+            flags: 0,
             value: 0.0,
+            integer: 0,
             text: ""
 
   @type t :: %__MODULE__{
           key: binary,
           kind: atom | integer,
+          flags: integer,
           value: GradScaler.Native.real(),
+          integer: integer,
           text: binary
         }
 
   @doc "The struct that a binary of the library holds."
   @spec decode(binary) :: t
   def decode(<<
-        key::binary-size(112),
+        key::binary-size(160),
         kind::little-unsigned-32,
-        0::32,
+        flags::little-unsigned-32,
         value::binary-size(8),
-        text::binary-size(32)
+        integer::little-signed-64,
+        text::binary-size(56),
+        0::128
       >>) do
     %__MODULE__{
       key: Fields.string(key),
       kind: Constants.name(:entry_kind, kind),
+      flags: flags,
       value: Fields.real(value),
+      integer: integer,
       text: Fields.string(text)
     }
   end
 
   def decode(other) do
-    Fields.refuse("entry", other, "160 bytes, the reserved ones 0")
+    Fields.refuse("entry", other, "256 bytes, the reserved ones 0")
   end
 
   @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
   @spec encode(t) :: binary
   def encode(%__MODULE__{} = s) do
     <<
-      Fields.chars(s.key, 112, "entry.key")::binary,
+      Fields.chars(s.key, 160, "entry.key")::binary,
       Fields.named(:entry_kind, s.kind, "entry.kind", &Fields.u32/2)::binary,
-      0::little-32,
+      Fields.u32(s.flags, "entry.flags")::binary,
       Fields.f64(s.value, "entry.value")::binary,
-      Fields.chars(s.text, 32, "entry.text")::binary
+      Fields.s64(s.integer, "entry.integer")::binary,
+      Fields.chars(s.text, 56, "entry.text")::binary,
+      0::little-128
     >>
   end
 end
@@ -945,8 +990,8 @@ defmodule GradScaler.Note do
   @moduledoc """
   Something that the caller may want to know of a call that succeeded.
 
-  * `kind` - one of these: `:none`, `:format`, `:lacks`, `:ignored`, `:changed`, `:unusable`,
-    `:lost`
+  * `kind` - one of these: `:format`, `:lacks`, `:ignored`, `:changed`, `:unusable`, `:lost`
+  * `flags` - 0
   * `entry` - which of the entries, from 0; -1: none
   * `value` - the number that counts from now on
   * `field` - field of the policy or the state; with FORMAT the name of the format
@@ -955,7 +1000,8 @@ defmodule GradScaler.Note do
   """
   alias GradScaler.{Constants, Fields}
 
-  defstruct kind: :none,
+  defstruct kind: 0,
+            flags: 0,
             entry: 0,
             value: 0.0,
             field: "",
@@ -963,6 +1009,7 @@ defmodule GradScaler.Note do
 
   @type t :: %__MODULE__{
           kind: atom | integer,
+          flags: integer,
           entry: integer,
           value: GradScaler.Native.real(),
           field: binary,
@@ -973,14 +1020,16 @@ defmodule GradScaler.Note do
   @spec decode(binary) :: t
   def decode(<<
         kind::little-unsigned-32,
-        0::32,
+        flags::little-unsigned-32,
         entry::little-signed-64,
         value::binary-size(8),
         field::binary-size(24),
-        message::binary-size(336)
+        message::binary-size(320),
+        0::128
       >>) do
     %__MODULE__{
       kind: Constants.name(:note_kind, kind),
+      flags: flags,
       entry: entry,
       value: Fields.real(value),
       field: Fields.string(field),
@@ -997,11 +1046,12 @@ defmodule GradScaler.Note do
   def encode(%__MODULE__{} = s) do
     <<
       Fields.named(:note_kind, s.kind, "note.kind", &Fields.u32/2)::binary,
-      0::little-32,
+      Fields.u32(s.flags, "note.flags")::binary,
       Fields.s64(s.entry, "note.entry")::binary,
       Fields.f64(s.value, "note.value")::binary,
       Fields.chars(s.field, 24, "note.field")::binary,
-      Fields.chars(s.message, 336, "note.message")::binary
+      Fields.chars(s.message, 320, "note.message")::binary,
+      0::little-128
     >>
   end
 end

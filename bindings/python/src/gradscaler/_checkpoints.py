@@ -265,8 +265,6 @@ class _Entries:
         """Those of the core, important ones first, and of numbers that were rounded."""
         found = []
         for each in raw:
-            if not each.kind:
-                break
             value = self.values[each.entry] if 0 <= each.entry < len(self.values) else None
             if each.kind == NoteKind.IGNORED and isinstance(value, _Unread):
                 continue
@@ -274,7 +272,7 @@ class _Entries:
             found.append(note(_with_names(each), NoteKind(each.kind), each.field.decode(), each.value, path))
         ignored = {one.key for one in found if one.kind == NoteKind.IGNORED}
         for path, value in zip(self.paths, self.values, strict=True):
-            if isinstance(value, int) and _rounded(value) != value and path not in ignored:
+            if isinstance(value, int) and not _is_exact(value) and _rounded(value) != value and path not in ignored:
                 text = f"{self.where(path)} is {value}: it is read as {_rounded(value):.0f}, the nearest double"
                 found.append(note(text, NoteKind.CHANGED, "", _rounded(value), path))
         return sorted(found, key=lambda one: _ORDER.index(one.kind) if one.kind in _ORDER else -1)
@@ -319,14 +317,21 @@ def _rounded(value: int) -> float | None:
         return None
 
 
+def _is_exact(value: Any) -> bool:
+    """Whether it is a whole number that an entry holds as it is."""
+    return isinstance(value, numbers.Integral) and -(2**63) <= value < 2**63
+
+
 def _entry(key: bytes, value: Any) -> _structs.Entry:
     if value is None:
-        return _structs.Entry(key=key, kind=EntryKind.EMPTY)
+        return _structs.Entry(key=key, kind=EntryKind.NULL)
     if isinstance(value, str | _Unread):
         text = str(value).encode(errors="replace")[:_TEXT].decode(errors="ignore").encode().partition(b"\0")[0]
         return _structs.Entry(key=key, kind=EntryKind.TEXT, text=text)
-    kind = EntryKind.BOOLEAN if isinstance(value, bool) else EntryKind.NUMBER
-    return _structs.Entry(key=key, kind=kind, value=float(value))
+    if not _is_exact(value):
+        return _structs.Entry(key=key, kind=EntryKind.NUMBER, value=float(value))
+    kind = EntryKind.BOOLEAN if isinstance(value, bool) else EntryKind.INTEGER
+    return _structs.Entry(key=key, kind=kind, value=float(value), integer=int(value))
 
 
 def _checked(format: Any, prefix: Any) -> None:
@@ -339,8 +344,11 @@ def _checked(format: Any, prefix: Any) -> None:
             raise ValueError(f"{name} is {text[:40]!r}: it has characters that UTF-8 lacks") from None
 
 
-def _room(entries: int) -> Any:
-    return (_structs.Note * (c.GSC_NOTES + entries))()
+def _told(call: Callable[[Any], int]) -> Any:
+    """The notes of a call: it is made twice, as the first tells their number."""
+    notes = (_structs.Note * call(None))()
+    call(notes)
+    return notes
 
 
 # ---- the calls ----
@@ -398,10 +406,10 @@ def read(
     """Fills a policy and a state with a framework's checkpoint; the fields that it lacks stay. Neither on an error."""
     _checked(format, prefix)
     entries = _Entries("state", rows.items(), prefix, saved=True)
-    notes = _room(len(entries.list))
+    rules = bytes(policy)
     with entries.naming():
-        c.gsc_state_import(format, prefix, entries.list, policy, policy, state, notes)
-    return entries.notes(notes)
+        raw = _told(lambda notes: c.gsc_state_import(format, prefix, entries.list, rules, policy, state, notes))
+    return entries.notes(raw)
 
 
 def write(
@@ -419,26 +427,27 @@ def write(
 
 
 def _written(policy: Any, state: _structs.State, format: str, prefix: str | None) -> tuple[dict[str, Any], Any]:
-    entries, notes = (_structs.Entry * c.GSC_ENTRIES)(), _room(0)
+    counts = c.gsc_state_export(format, prefix, policy, state, None, None)
+    entries, notes = (_structs.Entry * counts[0])(), (_structs.Note * counts[1])()
     c.gsc_state_export(format, prefix, policy, state, entries, notes)
-    return {each.key.decode(): _value(each) for each in entries if each.kind}, notes
+    return {each.key.decode(): _value(each) for each in entries}, notes
 
 
 def settings(policy: Any, given: Any, format: str, prefix: str | None, keep: bool) -> list[Note]:
     """Fills a policy with a framework's settings. What they leave out stays where `keep`, else is the framework's."""
     entries = _Entries("settings", pairs(_tree(given, "settings")), prefix, saved=False)
-    notes = _room(len(entries.list))
+    rules = bytes(policy) if keep else None
     with entries.naming():
-        c.gsc_policy_import(format, prefix, entries.list, policy if keep else None, policy, notes)
-    return entries.notes(notes)
+        raw = _told(lambda notes: c.gsc_policy_import(format, prefix, entries.list, rules, policy, notes))
+    return entries.notes(raw)
 
 
 def _value(entry: _structs.Entry) -> Any:
     kinds: dict[int, Callable[[], Any]] = {
         EntryKind.NUMBER: lambda: entry.value,
-        EntryKind.INTEGER: lambda: int(entry.value),
-        EntryKind.BOOLEAN: lambda: bool(entry.value),
+        EntryKind.INTEGER: lambda: entry.integer,
+        EntryKind.BOOLEAN: lambda: bool(entry.integer),
         EntryKind.TEXT: lambda: entry.text.decode(),
-        EntryKind.EMPTY: lambda: None,
+        EntryKind.NULL: lambda: None,
     }
     return kinds[entry.kind]()

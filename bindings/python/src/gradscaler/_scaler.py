@@ -21,14 +21,14 @@ from typing import Any
 from . import _checkpoints, _cuda, _structs
 from . import _gradscaler as c
 from ._checkpoints import Note
-from ._structs import Event, Factor, Merge, NoteKind, State, Status, Want
+from ._structs import Event, Factor, MergeKind, NoteKind, ReportKind, State, Status, Want
 
 Container = Mapping[str, Any] | Sequence[Any]
 _FIELDS = [name for name, *_ in _structs.Policy._fields_ if name not in ("struct_size", "reserved")]
 _COUNTS = ("good", "steps", "overflows", "stalled", "skipped", "growths", "backoffs")
 _SIZE = ctypes.sizeof(_structs.Report)
 _VERSION = 1  # of what Scaler.state_dict returns
-_NORM, _OUTLIER = int(Want.NORM), int(Event.OUTLIER)  # a union with a plain int is many times as fast
+_OUTLIER = int(Event.OUTLIER)  # a union with a plain int is many times as fast
 _GUARD_FIELDS = [name for name in _FIELDS if name.startswith("guard_")]
 _NEED_A_NORM = ("megatron_skip", "metaseq_skip", "optax_skip")  # presets of peers that have no threshold of their own
 _event = functools.cache(Event)
@@ -53,7 +53,12 @@ class Info:
         self.cpu = raw.cpu.decode()
         self.cpu_available = raw.cpu_available.decode().split()
         self.cpu_note = raw.cpu_note.decode()
-        self.cuda = raw.cuda.decode()
+        self.cuda = "available"
+        try:
+            c.gsc_cuda_start()
+        except c.Error as error:
+            self.cuda = str(error)
+        self.cuda = c.gsc_cuda_log() or self.cuda
 
     def __repr__(self) -> str:
         return "Info(" + ", ".join(f"{name}={value!r}" for name, value in vars(self).items()) + ")"
@@ -240,6 +245,8 @@ class Report(_structs.Report):
     norm, amax, zeros_made, ...: where `want` asked for them, else ValueError; histogram with histogram=True
     each: {name: Report}, of each array, with each=True
     clamped: how many elements clip_value changed
+    kind: a ReportKind, what it is of. One that nobody filled in, Report(), is refused by whatever takes a report
+    measured: a union of Want, which of the above were asked for
     grew: of an outlier that the guard found, in gradscaler.torch: the parameters whose part of the norm's square grew
         most, {name: (usual part, part now)}
     histogram_edges: 17 magnitudes, those of bin k from [k] up to, not including, [k + 1]
@@ -301,7 +308,7 @@ class Report(_structs.Report):
     def norm(self) -> float:
         """Global L2 norm of the finite elements after unscaling; of of_number the number itself."""
         self._demand("norm", Want.NORM)
-        return _root(self.sum_squares)
+        return _signal(self)
 
     @property
     def amax(self) -> float:
@@ -334,7 +341,7 @@ class Report(_structs.Report):
         _structs.Report.subnormals_made.__set__(self, value)
 
     def _demand(self, name: str, want: Want) -> None:
-        if self.absent & want:
+        if not _has(self, want):
             of_a_sum = self._of_summands and want != Want.UNDERFLOW
             where = " to check(sum, unscaled=True): it is of summands, and their sum has another" if of_a_sum else ""
             raise ValueError(f"the report has no {name}: pass want=gradscaler.Want.{want.name}{where}")
@@ -379,14 +386,16 @@ class Report(_structs.Report):
             raise TypeError(f"expected the bytes of a report, not {_short(data)}") from None
         if size != _SIZE:
             raise ValueError(f"a report has {_SIZE} bytes, not {size}")
-        overflow, status, absent, amax, _, *numbers = _CHECKED.unpack_from(data)
+        overflow, status, measured, amax, squares, *counts, kind, flags = _CHECKED.unpack_from(data)
         # all at a time, as thousands of ranks send reports; a NaN is for update to refuse, as in a report of this rank
         if not (
             0 <= overflow <= 1
             and status in _STATUSES
-            and absent < 8
-            and not amax < 0
-            and not any(map((0).__gt__, numbers))
+            and measured < 8
+            and not (amax < 0 or squares < 0)
+            and not any(map((0).__gt__, counts))
+            and kind in _KINDS
+            and flags == 0
         ):
             raw = _structs.Report.from_buffer_copy(data)
             name = next(name for name, holds in _HOLDS.items() if not holds(getattr(raw, name)))
@@ -400,7 +409,14 @@ class Report(_structs.Report):
         It counts with its sign; Inf, NaN and magnitudes above 2^500 are an overflow.
         """
         report = cls()
-        c.gsc_report_number(_number("number", number), report)
+        c.gsc_report_from_number(_number("number", number), report)
+        return report
+
+    @classmethod
+    def of_flag(cls, overflow: bool) -> Report:
+        """The report of an overflow, or of none, that was found elsewhere; nothing else is measured."""
+        report = cls()
+        c.gsc_report_from_flag(bool(overflow), report)
         return report
 
     @classmethod
@@ -431,11 +447,11 @@ class Report(_structs.Report):
         """One report of several, in order: of ranks that gathered theirs, optimizers, layers.
 
         summands=True where their gradients are added, as those of micro-batches and data-parallel ranks are: then the
-        norm and amax of the sum are not known, and absent. With `policy`, overflow is its verdict. `names`, of the
-        arrays that each was made of, such as `report.names`, make first_overflow a name: they are looked up by the
-        index that the rank with the overflow has, so all reports must be of the same names in the same order. Reports
-        of ranks that `Scaler.stamp` found to differ raise gradscaler.Error with Status.ERROR_AGREEMENT. That the ranks
-        are all there, once each and in order, is not checked.
+        norm and amax of the sum are not known. With `policy`, overflow is its verdict. `names`, of the arrays that each
+        was made of, such as `report.names`, make first_overflow a name: they are looked up by the index that the rank
+        with the overflow has, so all reports must be of the same names in the same order. Reports of ranks that
+        `Scaler.stamp` found to differ raise gradscaler.Error with Status.ERROR_AGREEMENT. That the ranks are all there,
+        once each and in order, is not checked. Those of of_number are refused.
         """
         if not isinstance(policy, _structs.Policy | None):
             raise TypeError(f"policy must be a gradscaler.Policy such as scaler.policy, not {_short(policy)}")
@@ -446,7 +462,7 @@ class Report(_structs.Report):
             if not isinstance(report, _structs.Report):
                 why = ": make a report of them by Report.from_bytes" if isinstance(report, bytes) else ""
                 raise TypeError(f"expected the report of unscale, or several, not {type(report).__name__}{why}")
-        merged, kind = Report(), Merge.SUMMANDS if summands else Merge.PARTS
+        merged, kind = Report(), MergeKind.SUMMANDS if summands else MergeKind.PARTS
         with _naming():
             c.gsc_report_merge(None, b"".join(map(bytes, reports)), int(kind), policy, merged)
         merged.names, merged._of_summands = names if isinstance(names, Sequence) else list(names), summands
@@ -485,7 +501,7 @@ class Report(_structs.Report):
             (Want.AMAX, ["amax"]),
             (Want.UNDERFLOW, ["zeros_made", "subnormals_made"]),
         ):
-            if not self.absent & want:
+            if _has(self, want):
                 parts += [f"{name}={getattr(self, name)!r}" for name in names]
         if self.clamped:
             parts += [f"clamped={self.clamped}"]
@@ -495,9 +511,14 @@ class Report(_structs.Report):
         return f"Report({', '.join(parts)})"
 
 
-def _root(squares: float) -> float:
-    """The norm of a sum of squares, which of a number below 0 is negative."""
-    return math.copysign(math.sqrt(abs(squares)), squares)
+def _has(report: _structs.Report, want: int) -> bool:
+    """Whether this was measured; a number stands for a norm."""
+    return bool((report.measured | (Want.NORM if report.kind == ReportKind.NUMBER else 0)) & want)
+
+
+def _signal(report: _structs.Report) -> float:
+    """What a guard judges: the norm, or the number of of_number."""
+    return report.number if report.kind == ReportKind.NUMBER else math.sqrt(report.sum_squares)
 
 
 def _not_negative(value: float) -> bool:
@@ -505,13 +526,16 @@ def _not_negative(value: float) -> bool:
 
 
 _STATUSES = frozenset(map(int, Status))
-_CHECKED = struct.Struct("=4x2iI8x2d8q")  # from overflow to clamped, without serial
+_KINDS = range(len(ReportKind))
+_CHECKED = struct.Struct("=4x2iI8x2d8q16x2I")  # from overflow to flags, without serial, agreement and ranks
 _HOLDS: dict[str, Callable[[Any], bool]] = {  # what any report has, whatever made it
     "overflow": (0, 1).__contains__,
     "status": _STATUSES.__contains__,
-    "absent": range(8).__contains__,
-    **dict.fromkeys(("amax", "elements", "nan_count", "inf_count", "first_tensor"), _not_negative),
+    "measured": range(8).__contains__,
+    **dict.fromkeys(("amax", "sum_squares", "elements", "nan_count", "inf_count", "first_tensor"), _not_negative),
     **dict.fromkeys(("first_element", "zeros_made", "subnormals_made", "clamped"), _not_negative),
+    "kind": _KINDS.__contains__,
+    "flags": (0,).__contains__,
 }
 
 
@@ -1021,7 +1045,7 @@ class Scaler:
         `multiplier` where Event.CLIPPED is.
         """
         if not isinstance(report, _structs.Report):
-            report = _report_of(report, _NORM if self.policy.guards else 0)
+            report = _report_of(report)
         if isinstance(report, _Later):
             _look(report)
         try:
@@ -1031,17 +1055,18 @@ class Scaler:
             if error.field == "status":
                 error.args = (f"{error}; what the call that failed raised says more",)
             for field, name, want in (("sum_squares", "norm", Want.NORM), ("amax", "amax", Want.AMAX)):
-                if error.field == field and report.absent & want:
+                if error.field == field and not _has(report, want):
                     advice = f"pass want=Want.{want.name} to what made it, or check the sum of several"
-                    error.args = (f"report.{name} is absent, which this policy judges by: {advice}",)
+                    error.args = (f"report.{name} was not measured, and this policy judges by it: {advice}",)
             raise
-        self._norm, self._joined = _root(report.sum_squares) if self._state.events & _OUTLIER else None, None
+        self._norm, self._joined = _signal(report) if self._state.events & _OUTLIER else None, None
         return self.events
 
     def stamp(self, report: Report, rank: int) -> Report:
         """Notes in the report, before ranks gather theirs, whose it is, and a digest of this scaler's policy and state.
 
-        >>> reports = [Scaler("torch").stamp(Report(), rank=0), Scaler("megatron").stamp(Report(), rank=1)]
+        >>> scalers = Scaler("torch"), Scaler("megatron")
+        >>> reports = [scaler.stamp(Report.of_flag(False), rank) for rank, scaler in enumerate(scalers)]
         >>> Report.merge(reports)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         gradscaler.Error: reports[1].agreement differs: rank 1 has another policy or state than rank 0: ...
@@ -1129,7 +1154,7 @@ class Scaler:
         """
         out = Factor()
         factor = None if unscaled else self.state.factor
-        if isinstance(report, Report) and report.absent & _NORM and not report.status:
+        if isinstance(report, Report) and not _has(report, Want.NORM) and not report.status:
             report._demand("norm", Want.NORM)
         try:
             c.gsc_factor_clip(None, factor, report, _number("max_norm", max_norm), out)
@@ -1267,7 +1292,8 @@ class Scaler:
         if parts[0][0] is not None:
             count = sum(len(indices) for indices, *_ in parts)
             all_of_them = bytes(memoryview(buffer)[: count * _SIZE])
-            c.gsc_report_merge(None, all_of_them, int(Merge.PARTS), options.get("policy"), report)
+            c.gsc_report_merge(None, all_of_them, int(MergeKind.PARTS), options.get("policy"), report)
+            report.kind = ReportKind.TENSORS
         if "histogram" in options:
             options["histogram"][:] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
 
@@ -1291,7 +1317,7 @@ class Scaler:
         it; or an object with attributes, such as the scaler that DeepSpeed pickles. Its scale and most of its keys, at
         the top or below one or two names, tell the format. If several formats fit, the error names them, and `format`
         decides. If there are several scalers, or one stands deeper, the error names the `prefix` to give: the path from
-        the top, joined by dots, such as "amp.loss_scaler1". A key of more than 111 bytes is not read. What is no number
+        the top, joined by dots, such as "amp.loss_scaler1". A key of more than 159 bytes is not read. What is no number
         where the scaler has one raises gradscaler.Error with its key.
         What `state_dict` returned, found wherever it lies, has a policy, which becomes this scaler's. A checkpoint of a
         framework changes the settings that are in it, and no others: Scaler("torch") goes on as torch would,
@@ -1433,11 +1459,11 @@ def _preset_of(format: str) -> str:
     return format if format in presets() else "recommended"
 
 
-def _report_of(value: Any, absent: int) -> Report:
-    """The report of one step that a bool, which lacks what is absent, or several reports, stand for."""
+def _report_of(value: Any) -> Report:
+    """The report of one step that a bool, or several reports, stand for."""
     dtype = str(getattr(value, "dtype", ""))
     if isinstance(value, bool) or (dtype in ("bool", "torch.bool") and not value.shape):
-        return Report(overflow=bool(value), absent=absent)
+        return Report.of_flag(bool(value))
     reports = list(value) if isinstance(value, Iterable) else [value]
     if not reports:
         raise ValueError("update takes at least one report")

@@ -33,6 +33,12 @@ class Status(enum.IntEnum):
     ERROR_AGREEMENT = -19  # the reports are of ranks whose policies or states differ
 
 
+class Feature(enum.IntEnum):
+    """What a build of the library may lack."""
+
+    CUDA = 1  # contexts on CUDA devices, see gradscaler_cuda.h
+
+
 class Growth(enum.IntEnum):
     """growth_rule: when `good`, less growth_lag, makes a growth due."""
 
@@ -112,13 +118,6 @@ class Guard(enum.IntFlag):
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
-class Memory(enum.IntEnum):
-    """Kinds of memory of a context. On the CPU both are host memory."""
-
-    DEVICE = 0  # memory of the device
-    SHARED = 1  # host memory that the device reads and writes, too
-
-
 class Want(enum.IntFlag):
     """What a report can measure beside overflow, its place and its counts, which are always there."""
 
@@ -129,7 +128,17 @@ class Want(enum.IntFlag):
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
-class Merge(enum.IntEnum):
+class ReportKind(enum.IntEnum):
+    """report.kind: what a report is of."""
+
+    NONE = 0  # nothing, it was not filled in; refused unless it says an overflow
+    TENSORS = 1  # the tensors of a call
+    NUMBER = 2  # a number
+    MERGED = 3  # other reports
+    FLAG = 4  # a flag: whether there was an overflow, and nothing else
+
+
+class MergeKind(enum.IntEnum):
     """What the merged reports are of."""
 
     PARTS = 0  # different gradients: shards, layers, optimizers. Their sums of squares add up
@@ -158,18 +167,17 @@ class EntryKind(enum.IntEnum):
     """entry.kind: what is at the key. All numbers are read alike; gsc_state_export says which ones
     a loader expects."""
 
-    NONE = 0  # no entry: passed over, and where a list ends
+    UNUSED = 0  # no entry: it is passed over
     NUMBER = 1  # `value`, any number
     TEXT = 2  # `text`
-    EMPTY = 3  # null, None, nil: switched off
-    INTEGER = 4  # `value`, which the framework has as an integer
-    BOOLEAN = 5  # `value`, 0 or 1, which it has as a boolean
+    NULL = 3  # null, None, nil: switched off
+    INTEGER = 4  # `integer`, and in `value` the same number, rounded
+    BOOLEAN = 5  # 0 or 1, in `integer` and in `value`
 
 
 class NoteKind(enum.IntEnum):
     """note.kind: what a call has to tell."""
 
-    NONE = 0  # no note: where a list ends
     FORMAT = 1  # the entries were recognised: `field` is the name of the format
     LACKS = 2  # the entries do not say `field`: `value` is that of the policy, or where a count starts
     IGNORED = 3  # the key of `entry` means nothing in this format
@@ -190,6 +198,13 @@ class Dtype(enum.IntEnum):
     CB16 = 7  # Cerebras' 16 bits: 6 of exponent, 9 of mantissa, bias 42
     COMPLEX64 = 8  # two binary32: real, imaginary
     COMPLEX128 = 9  # two binary64
+
+
+class MemoryKind(enum.IntEnum):
+    """Kinds of memory of a context. On the CPU both are host memory."""
+
+    DEVICE = 0  # memory of the device
+    SHARED = 1  # host memory that the device reads and writes, too
 
 
 class Struct(c.Structure):
@@ -297,8 +312,6 @@ class Info(Struct):
     cpu: instruction set in use; GSC_CPU in the environment chooses
     cpu_available: those that this machine can run, separated by spaces
     cpu_note: empty, or why GSC_CPU was not followed
-    cuda: "available", or why there is no CUDA; asking starts the driver, which a process forked
-        later cannot use
     """
 
     _fields_ = [
@@ -307,7 +320,6 @@ class Info(Struct):
         ("cpu", c.c_char_p),
         ("cpu_available", c.c_char_p),
         ("cpu_note", c.c_char_p),
-        ("cuda", c.c_char_p),
     ]
 
 
@@ -320,8 +332,7 @@ class Factor(Struct):
     inverse: the gradients are multiplied by this: 1 / scale, or less where they are clipped
     scale_f32: scale, rounded; fused optimizers read the floats in place
     inverse_f32: inverse, rounded
-    serial: number of updates, and of states made from another, that led to it, from 1; 0: of no
-        state
+    serial: tells the scales of a state apart, a later one has a larger number; 0: of no state
     """
 
     _fields_ = [
@@ -334,21 +345,20 @@ class Factor(Struct):
 
 
 class Report(Struct):
-    """All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool
-    becomes a report; with `status` and `overflow` set, it is that of a rank whose call failed.
-    Refused: a count below 0, an unknown bit in `absent`, and elements that are NaN or Inf
-    without an overflow.
+    """Calls on tensors, gsc_report_from_number, gsc_report_from_flag and gsc_report_merge fill a
+    report in. A report of zeros is refused, as nobody filled it in. Zeros with `status` and
+    `overflow` set are the report of a rank whose call failed. Also refused: values that
+    contradict each other, such as elements that are NaN without an overflow.
 
     found_inf: `overflow` as the float that fused optimizers read; not 0 is an overflow by itself
     overflow: 1: do not step. An element is Inf or NaN or became so, or options.policy says so, or
         the call failed
     status: Status.OK, or the error that a device or a rank met
-    absent: Want that were not measured
+    measured: Want
     serial: of the factor; 0: unknown
     amax: largest finite magnitude after unscaling, before rounding; of a complex element its larger
         part
-    sum_squares: of the finite elements after unscaling; its root is the norm. Of a number below 0
-        (gsc_report_number) the negative of its square
+    sum_squares: of the finite elements after unscaling; its root is the norm
     elements: elements seen
     nan_count: elements that are NaN
     inf_count: elements that are Inf, or became so by unscaling
@@ -361,6 +371,10 @@ class Report(Struct):
     status_rank: 1 + the rank that status is of; 0: not known
     first_rank: 1 + the rank that first_tensor is of, or, where nothing was counted, of the first
         with overflow; 0: not known
+    kind: ReportKind
+    flags: 0
+    number: with ReportKind.NUMBER the number, which a policy judges as it judges a norm; 0 if it is
+        not finite. Else 0
     reserved: 0
     """
 
@@ -368,7 +382,7 @@ class Report(Struct):
         ("found_inf", c.c_float),
         ("overflow", c.c_int32),
         ("status", c.c_int32),
-        ("absent", c.c_uint32),
+        ("measured", c.c_uint32),
         ("serial", c.c_uint64),
         ("amax", c.c_double),
         ("sum_squares", c.c_double),
@@ -383,9 +397,12 @@ class Report(Struct):
         ("agreement", c.c_uint64),
         ("status_rank", c.c_uint32),
         ("first_rank", c.c_uint32),
-        ("reserved", c.c_uint64 * 17),
+        ("kind", c.c_uint32),
+        ("flags", c.c_uint32),
+        ("number", c.c_double),
+        ("reserved", c.c_uint64 * 15),
     ]
-    _takes_ = {"status": Status, "absent": Want}
+    _takes_ = {"status": Status, "measured": Want, "kind": ReportKind}
 
 
 class State(Struct):
@@ -477,17 +494,21 @@ class Entry(Struct):
 
     key: ends with a zero; nested keys are joined by dots, as in "grad_scaler.scale"
     kind: EntryKind
-    reserved: 0
+    flags: 0
     value: the number
+    integer: the number of an INTEGER or a BOOLEAN, exactly
     text: the text, such as "dynamic"; ends with a zero
+    reserved: 0
     """
 
     _fields_ = [
-        ("key", c.c_char * 112),
+        ("key", c.c_char * 160),
         ("kind", c.c_uint32),
-        ("reserved", c.c_uint32),
+        ("flags", c.c_uint32),
         ("value", c.c_double),
-        ("text", c.c_char * 32),
+        ("integer", c.c_int64),
+        ("text", c.c_char * 56),
+        ("reserved", c.c_uint64 * 2),
     ]
     _takes_ = {"kind": EntryKind}
 
@@ -496,20 +517,22 @@ class Note(Struct):
     """Something that the caller may want to know of a call that succeeded.
 
     kind: NoteKind
-    reserved: 0
+    flags: 0
     entry: which of the entries, from 0; -1: none
     value: the number that counts from now on
     field: field of the policy or the state; with FORMAT the name of the format
     message: a sentence, such as "growth_interval is not among the entries: it is 1000, as in the
         policy"
+    reserved: 0
     """
 
     _fields_ = [
         ("kind", c.c_uint32),
-        ("reserved", c.c_uint32),
+        ("flags", c.c_uint32),
         ("entry", c.c_int64),
         ("value", c.c_double),
         ("field", c.c_char * 24),
-        ("message", c.c_char * 336),
+        ("message", c.c_char * 320),
+        ("reserved", c.c_uint64 * 2),
     ]
     _takes_ = {"kind": NoteKind}

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_policy_step import assert_same, each_in_jnp, report_words, scanned
+from test_policy_step import assert_same, each_in_jnp, report_words, scanned, words_of
 
 import gradscaler
 import gradscaler.jax
 from gradscaler import Guard
 from gradscaler import _gradscaler as core
-from gradscaler._structs import Event, Report, State
+from gradscaler._structs import Event, Report, ReportKind, State
 from gradscaler.jax import Scaler, _bits, _plain, scaled, select_tree
 
 POLICIES = {
@@ -38,8 +38,10 @@ def series(rng, count=25):
         level *= 4 if rng.random() < 0.03 else 1
         spike = rng.choice([10, 1e10, 1e300, 1e-160]) if rng.random() < 0.15 else 1.0
         norm = rng.choice([4.0, 8.0, 0.0, level * (1 + rng.random())]) * spike
-        squares = min(norm * norm, 1e308) * (-1 if rng.random() < 0.1 else 1)
-        reports.append(report_words(rng.random() < 0.1, squares))
+        if rng.random() < 0.1:
+            reports.append(words_of(kind=ReportKind.NUMBER, measured=2, number=-norm))
+        else:
+            reports.append(report_words(rng.random() < 0.1, min(norm * norm, 1e308)))
     return reports
 
 
@@ -79,8 +81,8 @@ def test_stamps_have_the_bits_of_the_core(name):
     scaler = Scaler(preset, **fields)
     for words in series(random.Random(1), 12):
         report, state = Report(), State.from_buffer_copy(np.asarray(scaler.state).tobytes())
-        core.gsc_report_stamp(None, Report(), scaler.policy, state, 0, report)
-        stamped = _plain.stamp(jnp.zeros(_plain.REPORT_WORDS, jnp.uint32), scaler.state, policy=scaler.policy)
+        core.gsc_report_stamp(None, words, scaler.policy, state, 0, report)
+        stamped = _plain.stamp(jnp.asarray(words), scaler.state, policy=scaler.policy)
         assert np.asarray(stamped).tobytes() == bytes(report)
         scaler = scaler.update(gradscaler.jax.Report(jnp.asarray(words)))
 
@@ -110,7 +112,7 @@ def test_a_scan_skips_and_clips_as_the_rule_says(way, name):
     (scaler, _), taken = trained(Scaler(preset, **fields), norms)
     model, expected = gradscaler.Scaler(preset, **fields), []
     for norm in norms:
-        report = Report(sum_squares=float(np.float32(norm)) ** 2)
+        report = Report(kind=ReportKind.TENSORS, measured=1, sum_squares=float(np.float32(norm)) ** 2)
         core.gsc_state_update(None, model.policy, model.state, report, model.state)
         expected.append(norm * model.state.guard_multiplier)
     np.testing.assert_allclose(taken, expected, rtol=1e-5)
@@ -166,7 +168,7 @@ def test_any_truth_value_is_one():
 def test_reports_of_numbers_have_the_bits_of_the_core():
     for number in 0.0, -0.0, 1.5, -2.25, 1e-40, 3e38, np.inf, -np.inf, np.nan:
         expected = Report()
-        core.gsc_report_number(float(np.float32(number)), expected)
+        core.gsc_report_from_number(float(np.float32(number)), expected)
         found = Report.from_buffer_copy(
             np.asarray(gradscaler.jax.Report.of_number(jnp.float32(number)).words).tobytes()
         )
@@ -199,7 +201,7 @@ def test_a_norm_that_is_clipped_to_max_norm_is_not_clipped_once_more(way):
 
 def test_a_bool_and_a_scaler_of_the_host_are_refused_by_a_sentence():
     scaler = Scaler("guard")
-    with pytest.raises(ValueError, match="which a bool does not have"):
+    with pytest.raises(ValueError, match="the policy judges by what a bool does not have: pass a report"):
         scaler.update(False)
     with pytest.raises(TypeError, match="expected a gradscaler.jax.Scaler, not gradscaler"):
         scaler.join(gradscaler.Scaler("guard"))

@@ -12,15 +12,19 @@ import pytest
 import gradscaler
 import gradscaler.jax
 from gradscaler import _gradscaler as core
-from gradscaler._structs import Report, State, Status
+from gradscaler._structs import Report, ReportKind, State, Status
 from gradscaler.jax import _plain
 
 STEPS = 40
 
 
-def report_words(overflow, squares=0.0, absent=0, amax=0.0, serial=0):
-    report = Report(overflow=overflow, found_inf=overflow, sum_squares=squares, absent=absent, amax=amax, serial=serial)
-    return np.frombuffer(bytes(report), np.uint32)
+def words_of(**fields):
+    return np.frombuffer(bytes(Report(**fields)), np.uint32)
+
+
+def report_words(overflow, squares=0.0, amax=0.0):
+    fields = {"overflow": overflow, "found_inf": overflow, "sum_squares": squares, "amax": amax}
+    return words_of(kind=ReportKind.TENSORS, measured=7, **fields)
 
 
 def in_core(policy, state, reports):
@@ -62,7 +66,7 @@ def scanned(scaler, states, reports):
 
 
 def random_steps(rng, share):
-    return [report_words(rng.random() < share, rng.choice([0.0, 1.0, 1e38, 1e39]), 0, 1.0) for _ in range(STEPS)]
+    return [report_words(rng.random() < share, rng.choice([0.0, 1.0, 1e38, 1e39]), 1.0) for _ in range(STEPS)]
 
 
 COUNTING = [preset for preset in gradscaler.presets() if not _plain.why_not(gradscaler.Policy(preset))]
@@ -91,6 +95,8 @@ def test_every_preset_steps_in_the_handler_as_the_core(preset):
 
 def test_a_policy_that_predicts_is_refused_in_jnp_by_name(in_jnp):
     with pytest.raises(NotImplementedError, match="target_amax"):
+        gradscaler.jax.Scaler("openseq2seq_logmax").update(gradscaler.jax.Report.of_number(1.0))
+    with pytest.raises(ValueError, match="judges by what a bool does not have"):
         gradscaler.jax.Scaler("openseq2seq_logmax").update(False)
 
 
@@ -143,22 +149,73 @@ def test_stamps_have_the_bits_of_the_core_along_a_training():
         scaler = gradscaler.Scaler(preset)
         stamp = jax.jit(functools.partial(_plain.stamp, policy=scaler.policy))
         for step in range(6):
-            report, stamped = Report(sum_squares=3.0), Report()
+            report, stamped = Report(kind=ReportKind.TENSORS, measured=7, sum_squares=3.0), Report()
             core.gsc_report_stamp(None, report, scaler.policy, scaler.state, 0, stamped)
             words = [np.frombuffer(bytes(struct), np.uint32) for struct in (report, scaler.state)]
             found = stamp(*map(jnp.asarray, words))
             assert np.asarray(found).tobytes() == bytes(stamped), (preset, step)
-            scaler.update(gradscaler.Report(overflow=rng.random() < 0.3, amax=rng.random()))
+            report.overflow = rng.random() < 0.3
+            scaler.update(report)
+
+
+LAWFUL = [
+    {"kind": ReportKind.TENSORS, "measured": 1, "sum_squares": -0.0},
+    {"kind": ReportKind.MERGED},
+    {"kind": ReportKind.FLAG},
+    {"overflow": 1, "found_inf": 1.0},
+    {"kind": ReportKind.TENSORS, "nan_count": 1, "found_inf": 1.0},
+]
+UNLAWFUL = [
+    {},
+    {"kind": 5},
+    {"kind": ReportKind.TENSORS, "flags": 1},
+    {"kind": ReportKind.TENSORS, "measured": 8},
+    {"kind": ReportKind.FLAG, "measured": 1},
+    {"kind": ReportKind.TENSORS, "number": 1.0},
+    {"kind": ReportKind.NUMBER, "number": np.inf},
+    {"kind": ReportKind.TENSORS, "sum_squares": -1.0},
+    {"kind": ReportKind.TENSORS, "elements": -1},
+    {"kind": ReportKind.TENSORS, "inf_count": 1},
+    {"kind": ReportKind.TENSORS, "reserved": (0, 1)},
+]
+
+
+@pytest.mark.parametrize("fields", LAWFUL + UNLAWFUL)
+def test_jnp_refuses_the_reports_that_the_core_refuses(fields):
+    words, scaler, found = jnp.asarray(words_of(**fields)), gradscaler.Scaler("torch"), []
+    state = jnp.asarray(np.frombuffer(bytes(scaler.state), np.uint32))
+    for call in (
+        lambda: _plain.update(state, words, policy=scaler.policy),
+        lambda: _plain.stamp(words, state, policy=scaler.policy),
+        lambda: _plain.merge(words[None]),
+    ):
+        made = np.asarray(call()).tobytes()
+        found.append((State if len(made) == len(bytes(scaler.state)) else Report).from_buffer_copy(made))
+    refused = fields in UNLAWFUL
+    assert [each.status for each in found] == [Status.ERROR_REPORT if refused else Status.OK] * 3
+    assert not refused or (found[0].skip, found[1].overflow, found[1].agreement, found[2].found_inf) == (1, 1, 0, 1.0)
+    for call in (
+        lambda: scaler.update(Report(**fields)),
+        lambda: scaler.stamp(Report(**fields), 0),
+        lambda: gradscaler.Report.merge([Report(**fields)]),
+    ):
+        if refused:
+            with pytest.raises(core.Error, match="report"):
+                call()
+        else:
+            call()
 
 
 def test_merged_reports_of_ranks_have_the_bits_of_the_core():
     """Who overflowed, who failed, and whether all agree; of sums, exact ones."""
-    rng = random.Random(12)
+    rng = random.Random(13)
     refused, merge = 0, jax.jit(_plain.merge)
     for _ in range(200):
         reports = []
         for rank in range(rng.randrange(1, 5)):
-            report = Report(sum_squares=rng.randrange(1 << 20), elements=rng.randrange(1 << 40))
+            kind, measured = rng.choice([ReportKind.TENSORS, ReportKind.MERGED]), rng.choice([7, 7, 1, 6])
+            report = Report(kind=kind, measured=measured, sum_squares=rng.randrange(1 << 20))
+            report.elements = rng.randrange(1 << 40)
             if rng.random() < 0.3:
                 report.nan_count, report.first_tensor, report.overflow, report.found_inf = 1, rng.randrange(9), 1, 1
             elif rng.random() < 0.2:

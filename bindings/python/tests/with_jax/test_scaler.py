@@ -119,7 +119,8 @@ def test_a_report_is_that_of_the_host(way):
         "inf_count",
         "first_element",
         "serial",
-        "absent",
+        "measured",
+        "kind",
         "status",
         "amax",
     ):
@@ -370,13 +371,14 @@ def test_reports_merge_in_jnp_with_the_bits_of_the_core(count, summands):
     rows = []
     for i in range(count):
         report = gradscaler.Report(
+            kind=gradscaler.ReportKind.TENSORS,
+            measured=3,
             sum_squares=rng.random() * 10.0 ** rng.integers(-30, 30),
             amax=rng.random(),
             elements=int(rng.integers(2**40)),
             nan_count=int(rng.random() < 0.1),
             serial=int(rng.integers(3)),
             first_tensor=i,
-            absent=4,
         )
         report.overflow = report.nan_count > 0
         rows.append(report)
@@ -414,6 +416,14 @@ def in_0_5(scaler):
     return old
 
 
+def report_in_0_5(words):
+    """It said what was absent, and had no kind."""
+    words = np.array(words[..., :48])
+    words[..., 3] ^= 7
+    words[..., 30] = 0
+    return words
+
+
 @pytest.mark.parametrize("overflow", [False, True])
 def test_words_of_before_0_9_are_read(overflow):
     from flax import serialization
@@ -430,7 +440,7 @@ def test_words_of_before_0_9_are_read(overflow):
     assert pickle.loads(pickle.dumps(old)) == copy.copy(old) == scaler
     report = scaler.check({"a": jnp.full(3, jnp.inf)}, each=True)
     whole = {"scaler": scaler, "report": report}
-    words = {"words": report.words[:48], "words_of_each": report.words_of_each[:, :48], "bins": None}
+    words = {"words": report_in_0_5(report.words), "words_of_each": report_in_0_5(report.words_of_each), "bins": None}
     saved = serialization.msgpack_serialize(
         serialization.to_state_dict({"scaler": {"state": old.state}, "report": words})
     )

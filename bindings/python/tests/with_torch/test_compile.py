@@ -212,6 +212,7 @@ def test_tensors_of_before_0_9_are_read():
     old = copy.deepcopy(scaler)
     old.state, old.report_tensor = scaler.state[:256].clone(), scaler.report_tensor[:192].clone()
     old.state[172:176] = 0  # where skip is now
+    old.report_tensor[12], old.report_tensor[120] = old.report_tensor[12] ^ 7, 0  # what was absent, and no kind
     for restored in copy.deepcopy(old), pickle.loads(pickle.dumps(old)):
         assert torch.equal(restored.state, scaler.state) and torch.equal(restored.report_tensor, scaler.report_tensor)
         restored.update()

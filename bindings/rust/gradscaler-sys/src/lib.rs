@@ -11,13 +11,15 @@
 //! gsc_options options = GSC_OPTIONS_INIT;
 //! gsc_state state;
 //! gsc_report report;
-//! gsc_policy_preset("recommended", &policy, NULL);
-//! gsc_state_init(NULL, &policy, NULL, &state, NULL);
+//! gsc_error err;
+//! if (gsc_policy_preset("recommended", &policy, &err) || gsc_state_init(NULL, &policy, NULL, &state, &err))
+//!     ... err.message ...
 //! options.policy = &policy;
 //! while (!(state.events & GSC_EVENT_STOPPED)) {
 //!     ... gradients of loss * state.factor.scale ...
-//!     gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, NULL);
-//!     gsc_state_update(NULL, &policy, &state, &report, &state, NULL);
+//!     if (gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, &err) ||
+//!         gsc_state_update(NULL, &policy, &state, &report, &state, &err))
+//!         ... err.message ...
 //!     if (!state.skip) ... optimizer step ...
 //! }
 //! ```
@@ -31,9 +33,13 @@
 //! - Any thread may call any function at any time, as long as no two calls write the same memory
 //!   and none reads what another writes.
 //! - No function prints or changes the rounding mode or other settings of the floating-point unit;
-//!   its status flags may be raised. Only gsc_context_create_* and gsc_memory_create allocate. The
-//!   calls on tensors need up to 120 KiB of stack.
-//! - Reserved words must be 0.
+//!   its status flags may be raised. Only calls that make a context, memory or threads allocate.
+//!   The calls on tensors need up to 120 KiB of stack.
+//! - `flags` and reserved words are 0 in what you make; pass on whole structs, so that what a later
+//!   version keeps in them is not lost. Other values are refused.
+//! - Later versions may add statuses, bits of events, kinds, dtypes, presets and formats. Treat
+//!   every status that is not GSC_OK as a failure, and ignore an unknown bit that the library
+//!   wrote. A preset keeps its rules and a format what it reads.
 //! - `on` says where the memory is and what computes. NULL is host memory and the calling thread.
 #![no_std]
 #![allow(non_camel_case_types, non_snake_case)]
@@ -219,6 +225,15 @@ impl Default for gsc_error {
         gsc_error::ZERO
     }
 }
+
+newtype! {
+    /// What a build of the library may lack.
+    #[derive(Eq, Hash)]
+    gsc_feature: u32
+}
+
+/// contexts on CUDA devices, see gradscaler_cuda.h
+pub const GSC_FEATURE_CUDA: gsc_feature = gsc_feature(1);
 
 // ---- Policy: the rules --------------------------------------------------------------------------
 
@@ -522,19 +537,9 @@ pub type gsc_task = unsafe extern "C" fn(data: *mut c_void, index: u64);
 pub type gsc_parallel_for =
     unsafe extern "C" fn(pool: *mut c_void, task: gsc_task, data: *mut c_void, count: u64) -> i32;
 
-/// Where the memory of a call is and what computes.
-///
-/// With a CUDA context, tensor data, factors, states, reports and histograms are memory that the
-/// device sees, aligned to 8 bytes except for tensor data; `on`, options, policies and the lists
-/// themselves are host memory, which the call reads before it returns. The call enqueues its work
-/// on `stream` and returns at once. Calls on one stream may share one workspace. A call may be
-/// captured in a CUDA graph, which keeps the lists, options, policies and numbers of that time.
-///
-/// What is wrong in memory of the device only the device can find, after the call has returned:
-/// report.status or state.status says it, report.overflow is 1, and nothing else is changed. A
-/// factor that cannot be made becomes all zeros, which every call refuses. The same call on the
-/// host, on copies of these structs, says in a sentence what is wrong. If the driver refuses a
-/// launch, the call fails, though the launches before it are under way.
+/// Where the memory of a call is and what computes. The header that made the context says what
+/// pointers, stream and workspace are there, and which dtypes it takes; here that is host memory,
+/// and neither stream nor workspace.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_exec {
@@ -544,11 +549,11 @@ pub struct gsc_exec {
     pub reserved: u32,
     /// NULL: the calling thread
     pub context: *mut gsc_context,
-    /// CUstream; NULL is the legacy default stream. NULL on the CPU
+    /// the queue of a device; NULL on the CPU
     pub stream: *mut c_void,
     /// scratch memory of the device; NULL on the CPU
     pub workspace: *mut c_void,
-    /// its bytes, at least what gsc_workspace_size says; 0 on the CPU
+    /// its bytes; 0 on the CPU
     pub workspace_size: u64,
 }
 
@@ -612,48 +617,6 @@ impl Default for gsc_cpu_options {
     }
 }
 
-/// Which device.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct gsc_cuda_options {
-    /// set by the initialiser
-    pub struct_size: u32,
-    /// CUDA ordinal
-    pub device: i32,
-}
-
-layout! { gsc_cuda_options, 8,
-    struct_size 0,
-    device 4,
-}
-
-/// Bytes of [`gsc_cuda_options`].
-pub const GSC_CUDA_OPTIONS_SIZE: u32 = 8;
-
-/// Zeros, and the size: where every [`gsc_cuda_options`] starts.
-pub const GSC_CUDA_OPTIONS_INIT: gsc_cuda_options = gsc_cuda_options {
-    struct_size: GSC_CUDA_OPTIONS_SIZE,
-    ..gsc_cuda_options::ZERO
-};
-
-impl Default for gsc_cuda_options {
-    fn default() -> Self {
-        GSC_CUDA_OPTIONS_INIT
-    }
-}
-
-newtype! {
-    /// Kinds of memory of a context. On the CPU both are host memory.
-    #[derive(Eq, Hash)]
-    gsc_memory: u32
-}
-
-/// memory of the device
-pub const GSC_MEMORY_DEVICE: gsc_memory = gsc_memory(0);
-
-/// host memory that the device reads and writes, too
-pub const GSC_MEMORY_SHARED: gsc_memory = gsc_memory(1);
-
 /// What runs here. The strings are never freed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -668,22 +631,18 @@ pub struct gsc_info {
     pub cpu_available: *const c_char,
     /// empty, or why GSC_CPU was not followed
     pub cpu_note: *const c_char,
-    /// "available", or why there is no CUDA; asking starts the driver, which a process forked later
-    /// cannot use
-    pub cuda: *const c_char,
 }
 
-layout! { gsc_info, 40,
+layout! { gsc_info, 32,
     struct_size 0,
     version 4,
     cpu 8,
     cpu_available 16,
     cpu_note 24,
-    cuda 32,
 }
 
 /// Bytes of [`gsc_info`].
-pub const GSC_INFO_SIZE: u32 = 40;
+pub const GSC_INFO_SIZE: u32 = 32;
 
 /// Zeros, and the size: where every [`gsc_info`] starts.
 pub const GSC_INFO_INIT: gsc_info = gsc_info {
@@ -713,7 +672,7 @@ pub struct gsc_factor {
     pub scale_f32: f32,
     /// inverse, rounded
     pub inverse_f32: f32,
-    /// number of updates, and of states made from another, that led to it, from 1; 0: of no state
+    /// tells the scales of a state apart, a later one has a larger number; 0: of no state
     pub serial: u64,
 }
 
@@ -748,9 +707,31 @@ pub const GSC_WANT_AMAX: gsc_want = gsc_want(2);
 /// zeros_made, subnormals_made
 pub const GSC_WANT_UNDERFLOW: gsc_want = gsc_want(4);
 
-/// All zeros is the report of an empty list. Zeros with `overflow` set is how a plain bool becomes
-/// a report; with `status` and `overflow` set, it is that of a rank whose call failed. Refused: a
-/// count below 0, an unknown bit in `absent`, and elements that are NaN or Inf without an overflow.
+newtype! {
+    /// report.kind: what a report is of.
+    #[derive(Eq, Hash)]
+    gsc_report_kind: u32
+}
+
+/// nothing, it was not filled in; refused unless it says an overflow
+pub const GSC_REPORT_NONE: gsc_report_kind = gsc_report_kind(0);
+
+/// the tensors of a call
+pub const GSC_REPORT_TENSORS: gsc_report_kind = gsc_report_kind(1);
+
+/// a number
+pub const GSC_REPORT_NUMBER: gsc_report_kind = gsc_report_kind(2);
+
+/// other reports
+pub const GSC_REPORT_MERGED: gsc_report_kind = gsc_report_kind(3);
+
+/// a flag: whether there was an overflow, and nothing else
+pub const GSC_REPORT_FLAG: gsc_report_kind = gsc_report_kind(4);
+
+/// Calls on tensors, gsc_report_from_number, gsc_report_from_flag and gsc_report_merge fill a
+/// report in. A report of zeros is refused, as nobody filled it in. Zeros with `status` and
+/// `overflow` set are the report of a rank whose call failed. Also refused: values that contradict
+/// each other, such as elements that are NaN without an overflow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_report {
@@ -761,15 +742,14 @@ pub struct gsc_report {
     pub overflow: i32,
     /// GSC_OK, or the error that a device or a rank met
     pub status: gsc_status,
-    /// GSC_WANT_* bits that were not measured
-    pub absent: gsc_want,
+    /// GSC_WANT_* bits
+    pub measured: gsc_want,
     /// of the factor; 0: unknown
     pub serial: u64,
     /// largest finite magnitude after unscaling, before rounding; of a complex element its larger
     /// part
     pub amax: f64,
-    /// of the finite elements after unscaling; its root is the norm. Of a number below 0
-    /// (gsc_report_number) the negative of its square
+    /// of the finite elements after unscaling; its root is the norm
     pub sum_squares: f64,
     /// elements seen
     pub elements: i64,
@@ -794,15 +774,22 @@ pub struct gsc_report {
     /// 1 + the rank that first_tensor is of, or, where nothing was counted, of the first with
     /// overflow; 0: not known
     pub first_rank: u32,
+    /// GSC_REPORT_*
+    pub kind: gsc_report_kind,
     /// 0
-    pub reserved: [u64; 17],
+    pub flags: u32,
+    /// with GSC_REPORT_NUMBER the number, which a policy judges as it judges a norm; 0 if it is not
+    /// finite. Else 0
+    pub number: f64,
+    /// 0
+    pub reserved: [u64; 15],
 }
 
 layout! { gsc_report, 256,
     found_inf 0,
     overflow 4,
     status 8,
-    absent 12,
+    measured 12,
     serial 16,
     amax 24,
     sum_squares 32,
@@ -817,7 +804,10 @@ layout! { gsc_report, 256,
     agreement 104,
     status_rank 112,
     first_rank 116,
-    reserved 120,
+    kind 120,
+    flags 124,
+    number 128,
+    reserved 136,
 }
 
 impl Default for gsc_report {
@@ -829,14 +819,14 @@ impl Default for gsc_report {
 newtype! {
     /// What the merged reports are of.
     #[derive(Eq, Hash)]
-    gsc_merge: u32
+    gsc_merge_kind: u32
 }
 
 /// different gradients: shards, layers, optimizers. Their sums of squares add up
-pub const GSC_MERGE_PARTS: gsc_merge = gsc_merge(0);
+pub const GSC_MERGE_PARTS: gsc_merge_kind = gsc_merge_kind(0);
 
 /// gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is not known
-pub const GSC_MERGE_SUMMANDS: gsc_merge = gsc_merge(1);
+pub const GSC_MERGE_SUMMANDS: gsc_merge_kind = gsc_merge_kind(1);
 
 // ---- State: the scale and its counts ------------------------------------------------------------
 
@@ -991,8 +981,8 @@ newtype! {
     gsc_entry_kind: u32
 }
 
-/// no entry: passed over, and where a list ends
-pub const GSC_ENTRY_NONE: gsc_entry_kind = gsc_entry_kind(0);
+/// no entry: it is passed over
+pub const GSC_ENTRY_UNUSED: gsc_entry_kind = gsc_entry_kind(0);
 
 /// `value`, any number
 pub const GSC_ENTRY_NUMBER: gsc_entry_kind = gsc_entry_kind(1);
@@ -1001,12 +991,12 @@ pub const GSC_ENTRY_NUMBER: gsc_entry_kind = gsc_entry_kind(1);
 pub const GSC_ENTRY_TEXT: gsc_entry_kind = gsc_entry_kind(2);
 
 /// null, None, nil: switched off
-pub const GSC_ENTRY_EMPTY: gsc_entry_kind = gsc_entry_kind(3);
+pub const GSC_ENTRY_NULL: gsc_entry_kind = gsc_entry_kind(3);
 
-/// `value`, which the framework has as an integer
+/// `integer`, and in `value` the same number, rounded
 pub const GSC_ENTRY_INTEGER: gsc_entry_kind = gsc_entry_kind(4);
 
-/// `value`, 0 or 1, which it has as a boolean
+/// 0 or 1, in `integer` and in `value`
 pub const GSC_ENTRY_BOOLEAN: gsc_entry_kind = gsc_entry_kind(5);
 
 /// A key of a checkpoint or a configuration, and what is there.
@@ -1014,23 +1004,29 @@ pub const GSC_ENTRY_BOOLEAN: gsc_entry_kind = gsc_entry_kind(5);
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_entry {
     /// ends with a zero; nested keys are joined by dots, as in "grad_scaler.scale"
-    pub key: [c_char; 112],
+    pub key: [c_char; 160],
     /// GSC_ENTRY_*
     pub kind: gsc_entry_kind,
     /// 0
-    pub reserved: u32,
+    pub flags: u32,
     /// the number
     pub value: f64,
+    /// the number of an INTEGER or a BOOLEAN, exactly
+    pub integer: i64,
     /// the text, such as "dynamic"; ends with a zero
-    pub text: [c_char; 32],
+    pub text: [c_char; 56],
+    /// 0
+    pub reserved: [u64; 2],
 }
 
-layout! { gsc_entry, 160,
+layout! { gsc_entry, 256,
     key 0,
-    kind 112,
-    reserved 116,
-    value 120,
-    text 128,
+    kind 160,
+    flags 164,
+    value 168,
+    integer 176,
+    text 184,
+    reserved 240,
 }
 
 impl Default for gsc_entry {
@@ -1044,9 +1040,6 @@ newtype! {
     #[derive(Eq, Hash)]
     gsc_note_kind: u32
 }
-
-/// no note: where a list ends
-pub const GSC_NOTE_NONE: gsc_note_kind = gsc_note_kind(0);
 
 /// the entries were recognised: `field` is the name of the format
 pub const GSC_NOTE_FORMAT: gsc_note_kind = gsc_note_kind(1);
@@ -1073,7 +1066,7 @@ pub struct gsc_note {
     /// GSC_NOTE_*
     pub kind: gsc_note_kind,
     /// 0
-    pub reserved: u32,
+    pub flags: u32,
     /// which of the entries, from 0; -1: none
     pub entry: i64,
     /// the number that counts from now on
@@ -1081,16 +1074,19 @@ pub struct gsc_note {
     /// field of the policy or the state; with FORMAT the name of the format
     pub field: [c_char; 24],
     /// a sentence, such as "growth_interval is not among the entries: it is 1000, as in the policy"
-    pub message: [c_char; 336],
+    pub message: [c_char; 320],
+    /// 0
+    pub reserved: [u64; 2],
 }
 
 layout! { gsc_note, 384,
     kind 0,
-    reserved 4,
+    flags 4,
     entry 8,
     value 16,
     field 24,
     message 48,
+    reserved 368,
 }
 
 impl Default for gsc_note {
@@ -1098,14 +1094,6 @@ impl Default for gsc_note {
         gsc_note::ZERO
     }
 }
-
-// How long lists are.
-
-/// entries that hold any state in any format
-pub const GSC_ENTRIES: u32 = 64;
-
-/// with the number of entries added: notes that any call has
-pub const GSC_NOTES: u32 = 64;
 
 // ---- Tensors ------------------------------------------------------------------------------------
 
@@ -1228,6 +1216,50 @@ impl Default for gsc_options {
 
 // ---- Calls on tensors ---------------------------------------------------------------------------
 
+// ---- CUDA ---------------------------------------------------------------------------------------
+
+/// Which device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct gsc_cuda_options {
+    /// set by the initialiser
+    pub struct_size: u32,
+    /// CUDA ordinal
+    pub device: i32,
+}
+
+layout! { gsc_cuda_options, 8,
+    struct_size 0,
+    device 4,
+}
+
+/// Bytes of [`gsc_cuda_options`].
+pub const GSC_CUDA_OPTIONS_SIZE: u32 = 8;
+
+/// Zeros, and the size: where every [`gsc_cuda_options`] starts.
+pub const GSC_CUDA_OPTIONS_INIT: gsc_cuda_options = gsc_cuda_options {
+    struct_size: GSC_CUDA_OPTIONS_SIZE,
+    ..gsc_cuda_options::ZERO
+};
+
+impl Default for gsc_cuda_options {
+    fn default() -> Self {
+        GSC_CUDA_OPTIONS_INIT
+    }
+}
+
+newtype! {
+    /// Kinds of memory of a context. On the CPU both are host memory.
+    #[derive(Eq, Hash)]
+    gsc_memory_kind: u32
+}
+
+/// memory of the device
+pub const GSC_MEMORY_DEVICE: gsc_memory_kind = gsc_memory_kind(0);
+
+/// host memory that the device reads and writes, too
+pub const GSC_MEMORY_SHARED: gsc_memory_kind = gsc_memory_kind(1);
+
 // ---- Functions ----------------------------------------------------------------------------------
 
 extern "C" {
@@ -1239,6 +1271,17 @@ extern "C" {
 
     /// The same as text, such as "1.0.2". Never NULL, never freed.
     pub fn gsc_version_string() -> *const c_char;
+
+    /// Returns 1 if the library that runs has the feature, else 0.
+    pub fn gsc_has(feature: gsc_feature) -> i32;
+
+    /// Makes a struct that starts with struct_size ready to be filled in, for languages that cannot
+    /// use the macros GSC_..._INIT: sets struct_size and clears the rest.
+    ///
+    /// - `struct_size`: bytes of the struct, as the caller's language has it
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
+    pub fn gsc_struct_init(out: *mut c_void, struct_size: u32, err: *mut gsc_error) -> gsc_status;
 
     /// Fills *out, which GSC_POLICY_INIT made, with a named set of rules: "recommended" for new
     /// work, "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch"
@@ -1264,27 +1307,12 @@ extern "C" {
     /// What preset `index` does and where its rules come from, in a sentence. NULL past the last.
     pub fn gsc_preset_summary(index: u32) -> *const c_char;
 
-    /// A context of threads. Its own threads sleep between calls and are made anew in a forked
-    /// process. Results have the same bits for any number of threads. Lists below 4 MiB stay on the
-    /// calling thread.
+    /// Makes a context of threads. Its own threads sleep between calls and are made anew in a
+    /// forked process. Results have the same bits for any number of threads.
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_MEMORY.
     pub fn gsc_context_create_cpu(
         options: *const gsc_cpu_options,
-        out: *mut *mut gsc_context,
-        err: *mut gsc_error,
-    ) -> gsc_status;
-
-    /// A context on a CUDA device: its primary one, which frameworks share. It loads the kernels,
-    /// which takes seconds the first time on a machine, so that no later call has to: make one per
-    /// device, not one per call. It needs compute capability 7.0 and a driver of CUDA 11.0.
-    /// GSC_ERROR_UNAVAILABLE: gsc_info.cuda says why. A process that was forked after CUDA was used
-    /// cannot use it; cudaDeviceReset ends the context, so destroy it before.
-    ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE,
-    /// GSC_ERROR_DEVICE, GSC_ERROR_MEMORY.
-    pub fn gsc_context_create_cuda(
-        options: *const gsc_cuda_options,
         out: *mut *mut gsc_context,
         err: *mut gsc_error,
     ) -> gsc_status;
@@ -1294,50 +1322,6 @@ extern "C" {
     /// - `context`: NULL: does nothing
     pub fn gsc_context_destroy(context: *mut gsc_context);
 
-    /// Memory of a context, aligned to 256 bytes and not cleared. Free it before the context.
-    ///
-    /// - `context`: NULL: host memory
-    /// - `size`: bytes; 0 gives NULL
-    ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
-    pub fn gsc_memory_create(
-        context: *mut gsc_context,
-        kind: gsc_memory,
-        size: u64,
-        out: *mut *mut c_void,
-        err: *mut gsc_error,
-    ) -> gsc_status;
-
-    /// Frees memory that gsc_memory_create made with the same context and that no call, stream or
-    /// graph uses any more.
-    ///
-    /// - `context`: NULL: host memory
-    /// - `memory`: NULL: does nothing
-    pub fn gsc_memory_destroy(context: *mut gsc_context, memory: *mut c_void);
-
-    /// Copies between any two of host, shared and device memory, in the order of on->stream. Host
-    /// memory stays in use until gsc_exec_wait, or whatever else waits for the stream.
-    ///
-    /// - `on`: NULL: this thread, host memory
-    /// - `size`: bytes
-    ///
-    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
-    pub fn gsc_memory_copy(
-        on: *const gsc_exec,
-        to: *mut c_void,
-        from: *const c_void,
-        size: u64,
-        err: *mut gsc_error,
-    ) -> gsc_status;
-
-    /// Waits until on->stream has done all that was enqueued. A stream that is being captured is
-    /// refused with GSC_ERROR_UNAVAILABLE, and its capture goes on.
-    ///
-    /// - `on`: NULL: returns at once
-    ///
-    /// Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_DEVICE.
-    pub fn gsc_exec_wait(on: *const gsc_exec, err: *mut gsc_error) -> gsc_status;
-
     /// Fills *out, which GSC_INFO_INIT made.
     ///
     /// - `out`: read and written
@@ -1345,7 +1329,7 @@ extern "C" {
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
     pub fn gsc_info_get(out: *mut gsc_info, err: *mut gsc_error) -> gsc_status;
 
-    /// The factor of a scale, with serial 0.
+    /// Makes the factor of a scale, with serial 0.
     ///
     /// - `scale`: finite and above 0 as a float, as is its inverse
     ///
@@ -1368,16 +1352,33 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// The report of a number, for a policy that guards something else than gradients, such as the
-    /// loss of each step: its state takes this report in gsc_state_update, and gsc_state_join says
-    /// what both decided. The number counts with its sign; Inf and NaN are an overflow. Of a loss
-    /// in the memory of a device gsc_check makes such a report, with GSC_WANT_NORM, of its
-    /// magnitude.
+    /// Makes the report of a number, for a policy that guards something else than gradients, such
+    /// as the loss of each step. Its own state takes this report in gsc_state_update, and
+    /// gsc_state_join says what both states decided. The number counts with its sign. Inf and NaN
+    /// are an overflow. If the loss is in the memory of a device, measure its magnitude with
+    /// gsc_check and GSC_WANT_NORM instead. A report of a number cannot be merged.
     ///
     /// - `number`: any; magnitudes above 2^500 are taken for Inf
     ///
     /// Errors: GSC_ERROR_NULL.
-    pub fn gsc_report_number(number: f64, out: *mut gsc_report, err: *mut gsc_error) -> gsc_status;
+    pub fn gsc_report_from_number(
+        number: f64,
+        out: *mut gsc_report,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// Makes a report of an overflow that was found elsewhere, such as a framework's found_inf. It
+    /// measures nothing else, so a policy that judges by the norm or by amax refuses it unless it
+    /// says an overflow.
+    ///
+    /// - `overflow`: not 0: an overflow
+    ///
+    /// Errors: GSC_ERROR_NULL.
+    pub fn gsc_report_from_flag(
+        overflow: i32,
+        out: *mut gsc_report,
+        err: *mut gsc_error,
+    ) -> gsc_status;
 
     /// One report of many. Ranks gather their reports and merge them in rank order, so that all get
     /// the same bits; that each rank is there once, and in order, is not checked. It lacks what one
@@ -1407,7 +1408,7 @@ extern "C" {
         on: *const gsc_exec,
         reports: *const gsc_report,
         n: u64,
-        kind: gsc_merge,
+        kind: gsc_merge_kind,
         policy: *const gsc_policy,
         out: *mut gsc_report,
         err: *mut gsc_error,
@@ -1570,10 +1571,10 @@ extern "C" {
     pub fn gsc_format_summary(index: u32) -> *const c_char;
 
     /// Reads a checkpoint. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with
-    /// the settings that are among the entries, and `state` goes on from the counts that are there.
-    /// Both policies may be one struct. Without `prefix` the scaler's keys stand at the top or
-    /// below one or two names, as in "scale", "scaler.scale" and "optimizer.grad_scaler.scale". If
-    /// a scaler stands only below more names, or several scalers are there, the call fails and
+    /// the settings that are among the entries, and out_state goes on from the counts that are
+    /// there. Both policies may be one struct. Without `prefix` the scaler's keys stand at the top
+    /// or below one or two names, as in "scale", "scaler.scale" and "optimizer.grad_scaler.scale".
+    /// If a scaler stands only below more names, or several scalers are there, the call fails and
     /// names the prefixes. Without `format` the keys tell the format. If several formats fit, they
     /// must read alike, else the call fails and names them. A scale that is missing, or no number
     /// that a scale or a count can be, is refused by its key. What is not among the entries, has no
@@ -1584,7 +1585,8 @@ extern "C" {
     /// - `prefix`: what the keys begin with, up to a dot, such as "loss_scaler1"; "": nothing;
     ///   NULL: where a scaler is, at the top or below one or two names
     /// - `policy`: NULL: the preset of the format
-    /// - `capacity`: notes that there is room for; further ones are dropped
+    /// - `notes_capacity`: notes that there is room for; further ones are only counted
+    /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
     /// GSC_ERROR_COUNT, GSC_ERROR_FORMAT.
@@ -1592,22 +1594,26 @@ extern "C" {
         format: *const c_char,
         prefix: *const c_char,
         entries: *const gsc_entry,
-        n: u64,
+        entries_count: u64,
         policy: *const gsc_policy,
         out_policy: *mut gsc_policy,
-        state: *mut gsc_state,
+        out_state: *mut gsc_state,
         notes: *mut gsc_note,
-        capacity: u64,
+        notes_capacity: u64,
+        notes_count: *mut u64,
         err: *mut gsc_error,
     ) -> gsc_status;
 
     /// Writes a state, and of its policy the settings that belong to it, in the keys of a
     /// framework. What they cannot hold is in the notes; all else comes back from gsc_state_import.
-    /// Refused if there is room for too few entries.
+    /// A list with too little room for the entries is refused; with a capacity of 0 the call only
+    /// counts.
     ///
     /// - `prefix`: what the keys begin with; "": nothing; NULL: as the framework has it
-    /// - `n`: entries that there is room for; GSC_ENTRIES always suffices
-    /// - `capacity`: notes that there is room for; further ones are dropped
+    /// - `entries_capacity`: entries that there is room for
+    /// - `entries_count`: number of entries; NULL: not wanted
+    /// - `notes_capacity`: notes that there is room for; further ones are only counted
+    /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
     /// GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_FORMAT.
@@ -1617,23 +1623,26 @@ extern "C" {
         policy: *const gsc_policy,
         state: *const gsc_state,
         entries: *mut gsc_entry,
-        n: u64,
+        entries_capacity: u64,
+        entries_count: *mut u64,
         notes: *mut gsc_note,
-        capacity: u64,
+        notes_capacity: u64,
+        notes_count: *mut u64,
         err: *mut gsc_error,
     ) -> gsc_status;
 
     /// Reads how a framework's scaler is set up: the arguments of its constructor or program, or
-    /// its part of a configuration. What is in `out`, which GSC_POLICY_INIT made, is then `policy`
-    /// with these settings; both may be one struct. The names of the fields of a policy are taken
-    /// in every format, too, and alone where the name is of a preset that is no format. Of
-    /// DeepSpeed's section for bf16, asked for or on where fp16 is not, the scale is 1 for good,
+    /// its part of a configuration. What is in out_policy, which GSC_POLICY_INIT made, is then
+    /// `policy` with these settings; both may be one struct. The names of the fields of a policy
+    /// are taken in every format, too, and alone where the name is of a preset that is no format.
+    /// Of DeepSpeed's section for bf16, asked for or on where fp16 is not, the scale is 1 for good,
     /// whatever `policy` starts with.
     ///
     /// - `prefix`: what the keys begin with, up to a dot, such as "fp16"; others are passed over,
     ///   but one that no key begins with is refused; NULL: nothing
     /// - `policy`: NULL: the preset of the format
-    /// - `capacity`: notes that there is room for; further ones are dropped
+    /// - `notes_capacity`: notes that there is room for; further ones are only counted
+    /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
     /// GSC_ERROR_COUNT, GSC_ERROR_FORMAT.
@@ -1641,11 +1650,12 @@ extern "C" {
         format: *const c_char,
         prefix: *const c_char,
         entries: *const gsc_entry,
-        n: u64,
+        entries_count: u64,
         policy: *const gsc_policy,
-        out: *mut gsc_policy,
+        out_policy: *mut gsc_policy,
         notes: *mut gsc_note,
-        capacity: u64,
+        notes_capacity: u64,
+        notes_count: *mut u64,
         err: *mut gsc_error,
     ) -> gsc_status;
 
@@ -1656,7 +1666,8 @@ extern "C" {
     /// Bits of one element; 0 for a number that is no dtype.
     pub fn gsc_dtype_bits(dtype: gsc_dtype) -> u32;
 
-    /// Bytes of one element; 0 for a number that is no dtype.
+    /// Returns the bytes of one element; 0 for a number that is no dtype, and for a dtype that has
+    /// several elements in a byte.
     pub fn gsc_dtype_size(dtype: gsc_dtype) -> u32;
 
     /// Reports on tensors * factor.inverse without writing it: what gsc_unscale in place would
@@ -1729,9 +1740,10 @@ extern "C" {
     /// they are unscaled or checked. Sums are made in the type that multiplies, or in double if
     /// `out` is double. Reads `tensors` twice; `out` is other memory.
     ///
-    /// A step of several micro-batches: merge their reports as summands. Unscale the sums by a
-    /// factor of the number that was added, with options.policy, and step if that report has no
-    /// overflow. Update with the merged report if it has an overflow, else with that of the sums.
+    /// A step of several micro-batches: merge their reports as summands, beginning with the merge
+    /// of none. Unscale the sums by a factor of the number that was added, with options.policy, and
+    /// step if that report has no overflow: state.skip is then about the micro-batch that was left
+    /// out. Update with the merged report if it has an overflow, else with that of the sums.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1750,6 +1762,74 @@ extern "C" {
         report: *mut gsc_report,
         err: *mut gsc_error,
     ) -> gsc_status;
+
+    /// Starts the CUDA driver and says whether there is a device. GSC_ERROR_UNAVAILABLE:
+    /// err->message says why there is none. A process that is forked later cannot use CUDA.
+    ///
+    /// Errors: GSC_ERROR_UNAVAILABLE.
+    pub fn gsc_cuda_start(err: *mut gsc_error) -> gsc_status;
+
+    /// Returns what the driver's compiler said when it refused the kernels of the first device that
+    /// did; empty before. Never NULL, never freed.
+    pub fn gsc_cuda_log() -> *const c_char;
+
+    /// Makes a context on a CUDA device: its primary one, which frameworks share. It loads the
+    /// kernels, which takes seconds the first time on a machine, so that no later call has to: make
+    /// one per device, not one per call. It needs compute capability 7.0 and a driver of CUDA 11.0.
+    /// A process that was forked after CUDA was used cannot use it; cudaDeviceReset ends the
+    /// context, so destroy it before.
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE,
+    /// GSC_ERROR_DEVICE, GSC_ERROR_MEMORY.
+    pub fn gsc_context_create_cuda(
+        options: *const gsc_cuda_options,
+        out: *mut *mut gsc_context,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// Memory of a context, aligned to 256 bytes and not cleared. Free it before the context.
+    ///
+    /// - `context`: NULL: host memory
+    /// - `size`: bytes; 0 gives NULL
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    pub fn gsc_memory_create(
+        context: *mut gsc_context,
+        kind: gsc_memory_kind,
+        size: u64,
+        out: *mut *mut c_void,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// Frees memory that gsc_memory_create made with the same context and that no call, stream or
+    /// graph uses any more.
+    ///
+    /// - `context`: NULL: host memory
+    /// - `memory`: NULL: does nothing
+    pub fn gsc_memory_destroy(context: *mut gsc_context, memory: *mut c_void);
+
+    /// Copies between any two of host, shared and device memory, in the order of on->stream. Host
+    /// memory stays in use until gsc_exec_wait, or whatever else waits for the stream.
+    ///
+    /// - `on`: NULL: this thread, host memory
+    /// - `size`: bytes
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
+    pub fn gsc_memory_copy(
+        on: *const gsc_exec,
+        to: *mut c_void,
+        from: *const c_void,
+        size: u64,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// Waits until on->stream has done all that was enqueued. A stream that is being captured is
+    /// refused with GSC_ERROR_UNAVAILABLE, and its capture goes on.
+    ///
+    /// - `on`: NULL: returns at once
+    ///
+    /// Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_DEVICE.
+    pub fn gsc_exec_wait(on: *const gsc_exec, err: *mut gsc_error) -> gsc_status;
 
     /// Bytes of on->workspace that any of these calls needs for this list; 0 on the CPU.
     ///

@@ -12,7 +12,8 @@ use crate::{sys, NoteKind, Policy, PolicyBuilder, Scaler, Status};
 /// What is at a key of a checkpoint or of settings: a number, which a boolean is, too, a text such as
 /// `"dynamic"`, or nothing, as Python's `None`.
 ///
-/// Numbers, booleans, texts and options of them become one by themselves.
+/// Numbers, booleans, texts and options of them become one by themselves. An integer that no i64 holds becomes a
+/// [`Number`](Self::Number), which rounds it; all others stay exact.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
@@ -22,14 +23,14 @@ pub enum Value {
     Integer(i64),
     /// What it has as a boolean.
     Boolean(bool),
-    /// A text; all that mean something have less than 32 bytes.
+    /// A text; all that mean something have less than 56 bytes.
     Text(String),
     /// Switched off.
     Empty,
 }
 
 impl Value {
-    /// The number, if it is one; of booleans 0 or 1.
+    /// The number, rounded, if it is one; of booleans 0 or 1.
     pub fn number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -38,30 +39,33 @@ impl Value {
             Self::Text(_) | Self::Empty => None,
         }
     }
-
-    /// The number, if an f64 is exactly it.
-    pub(crate) fn exactly(&self) -> Option<f64> {
-        let exact = |number: i64| number as f64 as i64 == number;
-        match self {
-            Self::Integer(number) if !exact(*number) => None,
-            other => other.number(),
-        }
-    }
 }
 
-macro_rules! numbers {
+macro_rules! integers {
     ($($kind:ty)*) => {
         $(
             impl From<$kind> for Value {
                 fn from(number: $kind) -> Self {
-                    Self::Number(number as f64)
+                    i64::try_from(number).map_or(Self::Number(number as f64), Self::Integer)
                 }
             }
         )*
     };
 }
 
-numbers! { f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 usize }
+integers! { i8 i16 i32 i64 u8 u16 u32 u64 usize }
+
+impl From<f64> for Value {
+    fn from(number: f64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<f32> for Value {
+    fn from(number: f32) -> Self {
+        Self::Number(number.into())
+    }
+}
 
 impl From<bool> for Value {
     fn from(truth: bool) -> Self {
@@ -190,7 +194,7 @@ impl Scaler {
     ///
     /// [`Status::FORMAT`]: the keys are those of no framework, or of several, or the scale is missing;
     /// [`Status::VALUE`]: a value cannot be what its key says, or a key has the name of one of a scaler's and
-    /// more than 111 bytes. Nothing is changed then.
+    /// more than 159 bytes. Nothing is changed then.
     pub fn import<'a, K: AsRef<str>, V: Into<Value>>(
         &mut self,
         format: impl Into<Format<'a>>,
@@ -204,7 +208,7 @@ impl Scaler {
         })?;
         let format = CFormat::of(format)?;
         let (mut policy, mut state) = (self.policy().0, sys::gsc_state::default());
-        let notes = entries.read(|list, n, notes, capacity, err| {
+        let notes = entries.read(|list, n, notes, capacity, count, err| {
             let from: *const _ = &self.policy().0;
             // SAFETY: strings or NULL, as many entries and notes as are told, policies with their size
             // set, and a state.
@@ -219,6 +223,7 @@ impl Scaler {
                     &mut state,
                     notes,
                     capacity,
+                    count,
                     err,
                 )
             }
@@ -244,28 +249,34 @@ impl Scaler {
     /// [`Status::FORMAT`]: no format has this name.
     pub fn export<'a>(&self, format: impl Into<Format<'a>>) -> Result<(Checkpoint, Vec<Note>)> {
         let format = CFormat::of(format.into())?;
-        let mut list = vec![sys::gsc_entry::default(); sys::GSC_ENTRIES as usize];
-        let notes = Entries::default().read(|_, _, notes, capacity, err| {
+        let mut list = Vec::<sys::gsc_entry>::new();
+        let notes = Entries::default().read(|_, _, notes, capacity, count, err| {
             let (policy, state) = (&self.policy().0, self.state().as_raw());
-            let (list, n) = (list.as_mut_ptr(), list.len() as u64);
+            let (entries, room, mut n) = match list.len() {
+                0 => (ptr::null_mut(), 0, 0), // only counts
+                room => (list.as_mut_ptr(), room as u64, 0),
+            };
             // SAFETY: strings or NULL, a policy, a state, and as many entries and notes as are told.
-            unsafe {
+            let status = unsafe {
                 sys::gsc_state_export(
                     format.name(),
                     format.prefix(),
                     policy,
                     state,
-                    list,
-                    n,
+                    entries,
+                    room,
+                    &mut n,
                     notes,
                     capacity,
+                    count,
                     err,
                 )
-            }
+            };
+            list.resize(n as usize, sys::gsc_entry::default());
+            status
         })?;
         let entries = list
             .iter()
-            .take_while(|entry| entry.kind != sys::GSC_ENTRY_NONE)
             .map(|entry| (text(&entry.key), value(entry)))
             .collect();
         Ok((entries, notes))
@@ -316,7 +327,7 @@ fn read_settings<K: AsRef<str>, V: Into<Value>>(
 ) -> Result<(PolicyBuilder, Vec<Note>)> {
     let settings = Entries::of(settings, |place, _| place == format.prefix.unwrap_or(""))?;
     let (format, mut policy) = (CFormat::of(format)?, sys::GSC_POLICY_INIT);
-    let notes = settings.read(|list, n, notes, capacity, err| {
+    let notes = settings.read(|list, n, notes, capacity, count, err| {
         // SAFETY: strings or NULL, as many entries and notes as are told, policies with their size set.
         unsafe {
             sys::gsc_policy_import(
@@ -328,6 +339,7 @@ fn read_settings<K: AsRef<str>, V: Into<Value>>(
                 &mut policy,
                 notes,
                 capacity,
+                count,
                 err,
             )
         }
@@ -399,8 +411,14 @@ impl Entries {
             entry.value = value.number().unwrap_or(0.0);
             entry.kind = match value {
                 Value::Number(_) => sys::GSC_ENTRY_NUMBER,
-                Value::Integer(_) => sys::GSC_ENTRY_INTEGER,
-                Value::Boolean(_) => sys::GSC_ENTRY_BOOLEAN,
+                Value::Integer(number) => {
+                    entry.integer = number;
+                    sys::GSC_ENTRY_INTEGER
+                }
+                Value::Boolean(truth) => {
+                    entry.integer = truth.into();
+                    sys::GSC_ENTRY_BOOLEAN
+                }
                 Value::Text(text) => {
                     // One that does not fit means nothing, nor does what is left of it.
                     if !put(&mut entry.text, &text) {
@@ -413,7 +431,7 @@ impl Entries {
                     }
                     sys::GSC_ENTRY_TEXT
                 }
-                Value::Empty => sys::GSC_ENTRY_EMPTY,
+                Value::Empty => sys::GSC_ENTRY_NULL,
             };
             entries.keys.push(key.into());
             entries.list.push(entry);
@@ -421,31 +439,31 @@ impl Entries {
         Ok(entries)
     }
 
-    /// Makes a call with these entries and room for its notes, which are returned.
+    /// Makes a call with these entries twice, for the number of its notes and with room for them.
     fn read(
         &self,
-        call: impl FnOnce(
+        mut call: impl FnMut(
             *const sys::gsc_entry,
             u64,
             *mut sys::gsc_note,
             u64,
+            *mut u64,
             *mut sys::gsc_error,
         ) -> sys::gsc_status,
     ) -> Result<Vec<Note>> {
-        // No call takes more entries, nor more notes.
-        let room = (self.list.len() + sys::GSC_NOTES as usize).min(65536);
-        let mut notes = vec![sys::gsc_note::default(); room];
         let (list, n) = (self.list.as_ptr(), self.list.len() as u64);
-        let (room, capacity) = (notes.as_mut_ptr(), notes.len() as u64);
-        check(|err| call(list, n, room, capacity, err)).map_err(|error| {
-            match (
+        let (mut notes, mut count) = (Vec::<sys::gsc_note>::new(), 0);
+        for _ in 0..2 {
+            let (room, capacity) = (notes.as_mut_ptr(), notes.len() as u64);
+            check(|err| call(list, n, room, capacity, &mut count, err)).map_err(|error| match (
                 error.name.as_str(),
                 error.index.and_then(|index| self.keys.get(index)),
             ) {
                 ("entries", Some(key)) => error.of_key(key),
                 _ => error,
-            }
-        })?;
+            })?;
+            notes.resize(count as usize, sys::gsc_note::default());
+        }
         let of_c = |note: &sys::gsc_note| Note {
             kind: note.kind.into(),
             key: usize::try_from(note.entry)
@@ -456,11 +474,7 @@ impl Entries {
             value: note.value,
             message: with_name(note),
         };
-        let mut notes: Vec<_> = notes
-            .iter()
-            .take_while(|note| note.kind != sys::GSC_NOTE_NONE)
-            .map(of_c)
-            .collect();
+        let mut notes: Vec<_> = notes.iter().map(of_c).collect();
         notes.sort_by_key(|note| IMPORTANCE.iter().position(|kind| *kind == note.kind));
         Ok(notes)
     }
@@ -519,9 +533,9 @@ fn put(to: &mut [c_char], text: &str) -> bool {
 fn value(entry: &sys::gsc_entry) -> Value {
     match entry.kind {
         sys::GSC_ENTRY_TEXT => Value::Text(text(&entry.text)),
-        sys::GSC_ENTRY_EMPTY => Value::Empty,
-        sys::GSC_ENTRY_INTEGER => Value::Integer(entry.value as i64),
-        sys::GSC_ENTRY_BOOLEAN => Value::Boolean(entry.value != 0.0),
+        sys::GSC_ENTRY_NULL => Value::Empty,
+        sys::GSC_ENTRY_INTEGER => Value::Integer(entry.integer),
+        sys::GSC_ENTRY_BOOLEAN => Value::Boolean(entry.integer != 0),
         _ => Value::Number(entry.value),
     }
 }

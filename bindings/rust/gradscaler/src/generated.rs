@@ -52,6 +52,14 @@ choice! {
 }
 
 choice! {
+    /// What a build of the library may lack.
+    Feature: sys::gsc_feature(u32) {
+        /// Contexts on CUDA devices, see gradscaler_cuda.h.
+        CUDA = sys::GSC_FEATURE_CUDA;
+    }
+}
+
+choice! {
     /// `growth_rule`: when `good`, less growth_lag, makes a growth due.
     Growth: sys::gsc_growth(u32) {
         /// At the interval or past it.
@@ -169,16 +177,6 @@ flags! {
     }
 }
 
-choice! {
-    /// Kinds of memory of a context. On the CPU both are host memory.
-    Memory: sys::gsc_memory(u32) {
-        /// Memory of the device.
-        DEVICE = sys::GSC_MEMORY_DEVICE;
-        /// Host memory that the device reads and writes, too.
-        SHARED = sys::GSC_MEMORY_SHARED;
-    }
-}
-
 flags! {
     /// What a report can measure beside overflow, its place and its counts, which are always there.
     Want: sys::gsc_want(u32) {
@@ -192,8 +190,24 @@ flags! {
 }
 
 choice! {
+    /// Report.kind: what a report is of.
+    ReportKind: sys::gsc_report_kind(u32) {
+        /// Nothing, it was not filled in; refused unless it says an overflow.
+        NONE = sys::GSC_REPORT_NONE;
+        /// The tensors of a call.
+        TENSORS = sys::GSC_REPORT_TENSORS;
+        /// A number.
+        NUMBER = sys::GSC_REPORT_NUMBER;
+        /// Other reports.
+        MERGED = sys::GSC_REPORT_MERGED;
+        /// A flag: whether there was an overflow, and nothing else.
+        FLAG = sys::GSC_REPORT_FLAG;
+    }
+}
+
+choice! {
     /// What the merged reports are of.
-    Merge: sys::gsc_merge(u32) {
+    MergeKind: sys::gsc_merge_kind(u32) {
         /// Different gradients: shards, layers, optimizers. Their sums of squares add up.
         PARTS = sys::GSC_MERGE_PARTS;
         /// Gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is
@@ -234,17 +248,17 @@ choice! {
     /// Entry.kind: what is at the key. All numbers are read alike; gsc_state_export says which ones
     /// a loader expects.
     EntryKind: sys::gsc_entry_kind(u32) {
-        /// No entry: passed over, and where a list ends.
-        NONE = sys::GSC_ENTRY_NONE;
+        /// No entry: it is passed over.
+        UNUSED = sys::GSC_ENTRY_UNUSED;
         /// `value`, any number.
         NUMBER = sys::GSC_ENTRY_NUMBER;
         /// `text`.
         TEXT = sys::GSC_ENTRY_TEXT;
         /// Null, None, nil: switched off.
-        EMPTY = sys::GSC_ENTRY_EMPTY;
-        /// `value`, which the framework has as an integer.
+        NULL = sys::GSC_ENTRY_NULL;
+        /// `integer`, and in `value` the same number, rounded.
         INTEGER = sys::GSC_ENTRY_INTEGER;
-        /// `value`, 0 or 1, which it has as a boolean.
+        /// 0 or 1, in `integer` and in `value`.
         BOOLEAN = sys::GSC_ENTRY_BOOLEAN;
     }
 }
@@ -252,8 +266,6 @@ choice! {
 choice! {
     /// Note.kind: what a call has to tell.
     NoteKind: sys::gsc_note_kind(u32) {
-        /// No note: where a list ends.
-        NONE = sys::GSC_NOTE_NONE;
         /// The entries were recognised: `field` is the name of the format.
         FORMAT = sys::GSC_NOTE_FORMAT;
         /// The entries do not say `field`: `value` is that of the policy, or where a count starts.
@@ -290,6 +302,16 @@ choice! {
         COMPLEX64 = sys::GSC_COMPLEX64;
         /// Two binary64.
         COMPLEX128 = sys::GSC_COMPLEX128;
+    }
+}
+
+choice! {
+    /// Kinds of memory of a context. On the CPU both are host memory.
+    MemoryKind: sys::gsc_memory_kind(u32) {
+        /// Memory of the device.
+        DEVICE = sys::GSC_MEMORY_DEVICE;
+        /// Host memory that the device reads and writes, too.
+        SHARED = sys::GSC_MEMORY_SHARED;
     }
 }
 

@@ -17,11 +17,13 @@ pub struct Info {
     pub cpu_available: Vec<&'static str>,
     /// Empty, or why `GSC_CPU` was not followed.
     pub cpu_note: &'static str,
-    /// `"available"`, or why there is no CUDA.
-    pub cuda: &'static str,
+    /// `"available"`, or why there is no CUDA, such as the words of the driver's compiler that refused the
+    /// kernels.
+    pub cuda: String,
 }
 
-/// What runs here: the version of the library, the instruction set in use, whether there is CUDA.
+/// What runs here: the version of the library, the instruction set in use, whether there is CUDA. It starts
+/// CUDA's driver, which a process that is forked later cannot use.
 ///
 /// ```
 /// println!("{:?}", gradscaler::info()?);
@@ -36,8 +38,12 @@ pub fn info() -> Result<Info> {
     // SAFETY: the struct has its size set.
     check(|err| unsafe { sys::gsc_info_get(&mut raw, err) })?;
     // SAFETY: the call filled the strings, which live as long as the library.
-    let [cpu, available, cpu_note, cuda] = [raw.cpu, raw.cpu_available, raw.cpu_note, raw.cuda]
-        .map(|text| unsafe { static_str(text) });
+    let [cpu, available, cpu_note] =
+        [raw.cpu, raw.cpu_available, raw.cpu_note].map(|text| unsafe { static_str(text) });
+    // SAFETY: no conditions.
+    let started = check(|err| unsafe { sys::gsc_cuda_start(err) });
+    // SAFETY: a string that lives as long as the library.
+    let log = unsafe { static_str(sys::gsc_cuda_log()) };
     Ok(Info {
         version: (
             raw.version >> 16,
@@ -47,6 +53,10 @@ pub fn info() -> Result<Info> {
         cpu,
         cpu_available: available.split(' ').collect(),
         cpu_note,
-        cuda,
+        cuda: match started {
+            _ if !log.is_empty() => log.into(),
+            Ok(()) => "available".into(),
+            Err(error) => error.to_string(),
+        },
     })
 }

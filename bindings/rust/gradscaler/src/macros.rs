@@ -42,8 +42,8 @@ macro_rules! constants {
         }
 
         impl crate::policy::Number for sys::$raw {
-            fn exactly(value: f64) -> Option<Self> {
-                crate::policy::Number::exactly(value).map(Self)
+            fn held(value: &crate::Value) -> Option<Self> {
+                crate::policy::Number::held(value).map(Self)
             }
         }
 
@@ -187,7 +187,7 @@ macro_rules! fields {
                 match name {
                     $(stringify!($field) => self.0.$field = match value {
                         crate::Value::Text(text) => <$kind as crate::policy::Field>::named(text)?.into(),
-                        number => crate::policy::Number::exactly(number.exactly()?)?,
+                        number => crate::policy::Number::held(number)?,
                     },)*
                     _ => return None,
                 }

@@ -93,6 +93,7 @@ impl PolicyBuilder {
         let value = match value {
             Value::Text(text) => format!("{text:?}"),
             Value::Empty => "empty".into(),
+            Value::Integer(number) => number.to_string(),
             number => number.number().unwrap_or(f64::NAN).to_string(),
         };
         let names = Self::names_of(name).join(", ");
@@ -138,51 +139,42 @@ pub(crate) trait Field: Sized {
     }
 }
 
-impl Field for f64 {
+impl<T: Into<Value>> Field for T {
     fn value(self) -> Value {
-        Value::Number(self)
-    }
-}
-
-impl Field for f32 {
-    fn value(self) -> Value {
-        Value::Number(self.into())
+        self.into()
     }
 }
 
 /// A number that a field can hold.
 pub(crate) trait Number: Sized {
-    /// This number, if it is one of these exactly.
-    fn exactly(value: f64) -> Option<Self>;
+    /// This number, if a field of this type holds it.
+    fn held(value: &Value) -> Option<Self>;
 }
 
 impl Number for f64 {
-    fn exactly(value: f64) -> Option<Self> {
-        Some(value)
+    fn held(value: &Value) -> Option<Self> {
+        value.number()
     }
 }
 
 impl Number for f32 {
-    fn exactly(value: f64) -> Option<Self> {
-        Some(value as f32)
+    fn held(value: &Value) -> Option<Self> {
+        value.number().map(|number| number as f32)
     }
 }
 
 macro_rules! whole_numbers {
     ($($kind:ident)*) => {
         $(
-            impl Field for $kind {
-                fn value(self) -> Value {
-                    let wide = i128::from(self);
-                    i64::try_from(wide).map_or(Value::Number(self as f64), Value::Integer)
-                }
-            }
-
             impl Number for $kind {
-                fn exactly(value: f64) -> Option<Self> {
+                fn held(value: &Value) -> Option<Self> {
+                    if let Value::Integer(number) = value {
+                        return Self::try_from(*number).ok();
+                    }
+                    let number = value.number()?;
                     // The largest of 64 bits becomes, as f64, one that does not fit.
-                    let fits = $kind::BITS < 64 || value < $kind::MAX as f64;
-                    (fits && value as $kind as f64 == value).then_some(value as $kind)
+                    let fits = $kind::BITS < 64 || number < $kind::MAX as f64;
+                    (fits && number as $kind as f64 == number).then_some(number as $kind)
                 }
             }
         )*

@@ -5,14 +5,14 @@ use std::fmt;
 use std::ptr;
 
 use crate::error::{check, Result};
-use crate::{sys, Factor, Merge, Policy, Status, Want};
+use crate::{sys, Factor, MergeKind, Policy, Status, Want};
 
 /// What the gradients were like; made by `unscale`, `check` and others, read by
 /// [`Scaler::update`](crate::Scaler::update).
 ///
 /// A value without pointers: copy it, send it to another thread, [as bytes](Self::to_bytes) to
-/// another rank, [`merge`](Self::merge) it. The default is the report of an empty list. What was
-/// not asked for by [`Want`] is `None`.
+/// another rank, [`merge`](Self::merge) it. The default is of nothing, and calls refuse it. What was not
+/// asked for by [`Want`] is `None`.
 ///
 /// One that is ignored is a warning of the compiler:
 ///
@@ -32,21 +32,24 @@ impl Report {
 
     /// Of gradients that were checked elsewhere: whether one overflowed, and nothing else.
     pub fn of(overflow: bool) -> Self {
-        Self(sys::gsc_report {
-            found_inf: f32::from(u8::from(overflow)),
-            overflow: i32::from(overflow),
-            absent: Want::ALL.into(),
-            ..Default::default()
+        // SAFETY: a report that is written.
+        Self::made(|out| unsafe {
+            sys::gsc_report_from_flag(overflow.into(), out, ptr::null_mut())
         })
     }
 
     /// Of a number, such as the loss, for a scaler of its own whose policy guards; see
     /// [`Scaler::join`](crate::Scaler::join). It counts with its sign; Inf, NaN and magnitudes above
-    /// 2^500 are an overflow.
+    /// 2^500 are an overflow. It cannot be merged.
     pub fn number(number: f64) -> Self {
+        // SAFETY: a report that is written.
+        Self::made(|out| unsafe { sys::gsc_report_from_number(number, out, ptr::null_mut()) })
+    }
+
+    /// By a call that refuses nothing.
+    fn made(call: impl FnOnce(*mut sys::gsc_report) -> sys::gsc_status) -> Self {
         let mut out = Self::default();
-        // SAFETY: a report that is written; nothing is refused.
-        let status = unsafe { sys::gsc_report_number(number, &mut out.0, ptr::null_mut()) };
+        let status = call(&mut out.0);
         debug_assert_eq!(Status::from(status), Status::OK);
         out
     }
@@ -55,7 +58,7 @@ impl Report {
     /// update is refused.
     ///
     /// ```
-    /// use gradscaler::{Factor, Merge, Report, Scaler, Status, TensorMut, Want};
+    /// use gradscaler::{Factor, MergeKind, Report, Scaler, Status, TensorMut, Want};
     ///
     /// let mut scaler = Scaler::preset("torch")?;
     /// let mut grad = [1f32; 4];
@@ -67,7 +70,7 @@ impl Report {
     /// let other = scaler.stamp(&Report::failed(Status::MEMORY), 1)?;
     /// let of_ranks = [mine, other].map(|report| report.to_bytes());
     /// let of_ranks = of_ranks.map(|bytes| Report::from_bytes(&bytes));
-    /// let report = Report::merge(&of_ranks, Merge::PARTS, Some(scaler.policy()))?;
+    /// let report = Report::merge(&of_ranks, MergeKind::PARTS, Some(scaler.policy()))?;
     /// assert!(report.overflow());
     /// assert_eq!(report.failed_rank(), Some(1));
     /// assert!(scaler.update(&report).is_err());
@@ -100,8 +103,12 @@ impl Report {
         self
     }
 
+    /// A flag measures nothing, so the report is then of the tensors.
     fn measured(mut self, want: Want) -> Self {
-        self.0.absent.0 &= !want.raw();
+        if self.0.kind == sys::GSC_REPORT_FLAG {
+            self.0.kind = sys::GSC_REPORT_TENSORS;
+        }
+        self.0.measured.0 |= want.raw();
         self
     }
 
@@ -142,7 +149,8 @@ impl Report {
     /// Global L2 norm of the finite elements after unscaling; with [`Want::NORM`]. Of
     /// [`number`](Self::number) the number itself.
     pub fn norm(&self) -> Option<f64> {
-        self.sum_squares().map(|sum| sum.abs().sqrt().copysign(sum))
+        let number = (self.0.kind == sys::GSC_REPORT_NUMBER).then_some(self.0.number);
+        number.or_else(|| self.sum_squares().map(f64::sqrt))
     }
 
     /// Largest finite magnitude after unscaling; with [`Want::AMAX`].
@@ -161,14 +169,14 @@ impl Report {
     }
 
     fn wanted<T>(&self, want: Want, value: T) -> Option<T> {
-        (self.0.absent.0 & want.raw() == 0).then_some(value)
+        (self.0.measured.0 & want.raw() != 0).then_some(value)
     }
 
     /// One report of many, in order: of ranks, micro-batches, optimizers that share a scale, the
     /// tensors of a layer.
     ///
-    /// `kind` says what they are of: [`Merge::PARTS`] of different gradients, whose norms add up;
-    /// [`Merge::SUMMANDS`] of gradients that are added, such as micro-batches, whose sum has a norm
+    /// `kind` says what they are of: [`MergeKind::PARTS`] of different gradients, whose norms add up;
+    /// [`MergeKind::SUMMANDS`] of gradients that are added, such as micro-batches, whose sum has a norm
     /// and an amax that nobody knows: they become `None`, and a [`check`](Factor::check) of the sum
     /// tells them. What one report lacks, the merged one lacks.
     ///
@@ -177,11 +185,11 @@ impl Report {
     /// points into the list of that one.
     ///
     /// ```
-    /// use gradscaler::{Factor, Merge, Report, Tensor, Want};
+    /// use gradscaler::{Factor, MergeKind, Report, Tensor, Want};
     ///
     /// let ranks = [[3f32], [4.0]].map(|shard| Factor::ONE.check(&[Tensor::new(&shard)], Want::NORM));
     /// let [first, second] = ranks;
-    /// let all = Report::merge(&[first?, second?], Merge::PARTS, None)?;
+    /// let all = Report::merge(&[first?, second?], MergeKind::PARTS, None)?;
     /// assert_eq!((all.norm(), all.elements()), (Some(5.0), 2));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
@@ -191,7 +199,7 @@ impl Report {
     /// [`Status::AGREEMENT`]: [`Scaler::stamp`](crate::Scaler::stamp) found ranks to differ;
     /// [`Status::REPORT`]: the policy judges by what a report lacks, and none overflowed;
     /// [`Status::VALUE`]: no such kind.
-    pub fn merge(reports: &[Report], kind: Merge, policy: Option<&Policy>) -> Result<Report> {
+    pub fn merge(reports: &[Report], kind: MergeKind, policy: Option<&Policy>) -> Result<Report> {
         let mut out = Report::default();
         let (list, n) = (reports.as_ptr().cast(), reports.len() as u64);
         let policy = policy.map_or(ptr::null(), |policy| &policy.0);

@@ -327,12 +327,12 @@ impl Scaler {
     /// missed a step or has other rules is found before anybody steps.
     ///
     /// ```
-    /// use gradscaler::{Merge, Report, Scaler, Status};
+    /// use gradscaler::{MergeKind, Report, Scaler, Status};
     ///
     /// let (one, mut other) = (Scaler::preset("torch")?, Scaler::preset("torch")?);
     /// other.update(&Report::of(false))?; // a step that rank 0 did not take
-    /// let of_ranks = [one.stamp(&Report::default(), 0)?, other.stamp(&Report::default(), 1)?];
-    /// let error = Report::merge(&of_ranks, Merge::SUMMANDS, None).unwrap_err();
+    /// let of_ranks = [one.stamp(&Report::of(false), 0)?, other.stamp(&Report::of(false), 1)?];
+    /// let error = Report::merge(&of_ranks, MergeKind::SUMMANDS, None).unwrap_err();
     /// assert_eq!(error.status, Status::AGREEMENT);
     /// assert!(error.to_string().contains("rank 1 has another policy or state than rank 0"));
     /// # Ok::<(), gradscaler::Error>(())

@@ -5,8 +5,8 @@
 use std::fmt::Debug;
 
 use gradscaler::{
-    Counts, Device, Error, Factor, Growth, Merge, Options, Policy, PolicyBuilder, Report, Result,
-    Scaler, Status, Tensor, TensorMut, Test, Threads, Value, Want,
+    Counts, Device, Error, Factor, Growth, MergeKind, Options, Policy, PolicyBuilder, Report,
+    Result, Scaler, Status, Tensor, TensorMut, Test, Threads, Value, Want,
 };
 
 #[track_caller]
@@ -109,7 +109,7 @@ fn fields_by_name_that_do_not_exist_or_fit() {
     }
     for (field, value) in [
         ("growth_interval", Value::Text("7".into())),
-        ("growth_interval", Value::Integer((1 << 53) + 1)), // no f64
+        ("growth_interval", Value::Integer(-1)),
         ("growth_rule", Value::Text("exact".into())),
         ("overflow_reset", Value::Text("ON_GROWTH | EXACT".into())),
         ("floor_rule", Value::Empty),
@@ -295,11 +295,22 @@ fn reports_that_lack_what_is_judged_by() {
 }
 
 #[test]
+fn a_report_that_nobody_filled_in() {
+    let mut scaler = Scaler::preset("torch").unwrap();
+    let (before, nothing) = (scaler.clone(), Report::default());
+    refused(scaler.update(&nothing), Status::REPORT, "report.kind");
+    refused(scaler.stamp(&nothing, 0), Status::REPORT, "report.kind");
+    let merged = Report::merge(&[Report::of(false), nothing], MergeKind::PARTS, None);
+    refused(merged, Status::REPORT, "reports[1].kind");
+    assert_eq!(scaler, before);
+}
+
+#[test]
 fn reports_of_a_failed_rank() {
     let mut scaler = Scaler::preset("torch").unwrap();
     let before = scaler.clone();
-    let ranks = [Report::default(), Report::failed(Status::DEVICE)];
-    let merged = Report::merge(&ranks, Merge::PARTS, None).unwrap();
+    let ranks = [Report::of(false), Report::failed(Status::DEVICE)];
+    let merged = Report::merge(&ranks, MergeKind::PARTS, None).unwrap();
     assert_eq!((merged.status(), merged.overflow()), (Status::DEVICE, true));
     refused(scaler.update(&merged), Status::REPORT, "report.status");
     assert_eq!(scaler, before);
@@ -314,24 +325,34 @@ fn merges_that_cannot_be_judged() {
         .unwrap();
     let reports = [Report::of(false).with_norm(3.0); 2];
     let judged = |kind| Report::merge(&reports, kind, Some(&policy));
-    assert!(!judged(Merge::PARTS).unwrap().overflow());
-    assert_eq!(judged(Merge::SUMMANDS).unwrap_err().status, Status::REPORT);
-    refused(judged(Merge::from_raw(9)), Status::VALUE, "kind");
+    assert!(!judged(MergeKind::PARTS).unwrap().overflow());
+    assert_eq!(
+        judged(MergeKind::SUMMANDS).unwrap_err().status,
+        Status::REPORT
+    );
+    refused(judged(MergeKind::from_raw(9)), Status::VALUE, "kind");
+    let number = [Report::number(-3.0)];
+    assert_eq!(
+        (number[0].norm(), number[0].amax()),
+        (Some(-3.0), Some(3.0))
+    );
+    let merged = Report::merge(&number, MergeKind::PARTS, None);
+    refused(merged, Status::REPORT, "reports[0].kind");
     // What overflowed needs no norm to be judged.
     let reports = [reports[0], Report::of(true)];
-    assert!(Report::merge(&reports, Merge::SUMMANDS, Some(&policy))
+    assert!(Report::merge(&reports, MergeKind::SUMMANDS, Some(&policy))
         .unwrap()
         .overflow());
 }
 
 #[test]
 fn reports_from_bytes_that_no_rank_made() {
-    let mut bytes = Report::default().to_bytes();
+    let mut bytes = Report::of(false).to_bytes();
     bytes[Report::SIZE - 1] = 1;
     let report = Report::from_bytes(&bytes);
     let mut scaler = Scaler::preset("torch").unwrap();
     refused(scaler.update(&report), Status::REPORT, "report.reserved");
-    let error = Report::merge(&[report], Merge::PARTS, None).unwrap_err();
+    let error = Report::merge(&[report], MergeKind::PARTS, None).unwrap_err();
     assert_eq!((error.status, error.index), (Status::REPORT, Some(0)));
 }
 

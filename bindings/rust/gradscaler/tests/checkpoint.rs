@@ -2,7 +2,7 @@
 //! Checkpoints and settings of frameworks, as pairs of keys and values.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use gradscaler::{formats, Format, NoteKind, Policy, Report, Scaler, Status, Value};
+use gradscaler::{formats, Counts, Format, NoteKind, Policy, Report, Scaler, Status, Value};
 
 const TORCH: [(&str, f64); 5] = [
     ("scale", 2048.0),
@@ -77,6 +77,30 @@ fn numbers_have_the_types_that_loaders_expect() {
 }
 
 #[test]
+fn an_integer_above_2_to_the_53_stays_exact() {
+    const GOOD: i64 = (1 << 53) + 1;
+    let torch = Policy::preset("torch").unwrap();
+    let policy = torch.set("growth_interval", GOOD + 2).unwrap();
+    let mut scaler = Scaler::new(policy.build().unwrap()).unwrap();
+    let good = GOOD as u64;
+    let counts = Counts {
+        good,
+        ..Counts::default()
+    };
+    scaler.set_counts(2.0, counts).unwrap();
+    for (format, key) in [("gradscaler", "good"), ("torch", "_growth_tracker")] {
+        let (entries, _) = scaler.export(format).unwrap();
+        assert!(entries.contains(&(key.into(), Value::Integer(GOOD))));
+        let mut again = Scaler::preset("torch").unwrap();
+        again.import(format, entries).unwrap();
+        assert_eq!(again.state().counts().good, good);
+        assert_eq!(again.policy().growth_interval(), good + 2);
+    }
+    assert_eq!(Value::from(good), Value::Integer(GOOD));
+    assert_eq!(Value::from(u64::MAX), Value::Number(2f64.powi(64)));
+}
+
+#[test]
 fn one_of_several_scalers_is_named_by_its_prefix() {
     let apex = [
         ("loss_scaler0.loss_scale", 1.0),
@@ -143,7 +167,7 @@ fn what_cannot_be_is_refused_by_its_key_and_changes_nothing() {
     let error = scaler.import("torch", many).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "n is 70000: it must be at most 65536: hand over those of the scaler"
+        "entries_count is 70000: it must be at most 65536: hand over those of the scaler"
     );
     let nothing: [(&str, f64); 0] = [];
     for error in [
@@ -159,7 +183,7 @@ fn what_cannot_be_is_refused_by_its_key_and_changes_nothing() {
 
 #[test]
 fn a_key_of_a_scaler_that_is_too_long_is_refused_and_that_of_a_weight_passed_over() {
-    let place = "p".repeat(100);
+    let place = "p".repeat(150);
     let mut scaler = used("torch");
     let before = scaler.clone();
     // The scale still fits, its tracker does not.
@@ -172,8 +196,8 @@ fn a_key_of_a_scaler_that_is_too_long_is_refused_and_that_of_a_weight_passed_ove
         entries.push((place.clone() + tracker, 3.0));
         let error = scaler.import(format, entries).unwrap_err();
         assert_eq!(error.status, Status::VALUE);
-        let (key, size) = (place.clone() + tracker, 100 + tracker.len());
-        let said = format!("{key} is a key of {size} bytes: at most 111 are read");
+        let (key, size) = (place.clone() + tracker, 150 + tracker.len());
+        let said = format!("{key} is a key of {size} bytes: at most 159 are read");
         assert!(error.to_string().starts_with(&said), "{error}");
         assert_eq!(scaler, before);
     }
@@ -188,10 +212,10 @@ fn a_key_of_a_scaler_that_is_too_long_is_refused_and_that_of_a_weight_passed_ove
     scaler.import(named, entries).unwrap();
     assert_eq!(scaler.state().counts().good, 3);
 
-    let long = "s".repeat(112);
+    let long = "s".repeat(160);
     let error = Policy::from_settings("torch", [(long.as_str(), 1)]).unwrap_err();
     assert_eq!((error.status, error.place()), (Status::VALUE, long));
-    let deep = "model.".repeat(20) + "init_scale";
+    let deep = "model.".repeat(30) + "init_scale";
     assert!(Policy::from_settings("torch", [(deep.as_str(), 1)]).is_ok());
     let error = Policy::from_settings("torch", [("init_scale\0", 1)]).unwrap_err();
     assert!(error.to_string().ends_with(" holds a NUL"), "{error}");
@@ -201,8 +225,8 @@ fn a_key_of_a_scaler_that_is_too_long_is_refused_and_that_of_a_weight_passed_ove
 fn a_text_that_is_cut_means_nothing() {
     for (text, shown) in [
         ("dynamic\0ally".to_string(), "dynamic...".to_string()),
-        ("x".repeat(32), "x".repeat(28) + "..."),
-        ("\u{e9}".repeat(20), "\u{e9}".repeat(14) + "..."),
+        ("x".repeat(56), "x".repeat(52) + "..."),
+        ("\u{e9}".repeat(30), "\u{e9}".repeat(26) + "..."),
     ] {
         let read = |key| Policy::from_settings("cerebras", [(key, Value::from(text.as_str()))]);
         let error = read("loss_scale").unwrap_err();

@@ -10,7 +10,9 @@
 
 use std::error::Error;
 
-use gradscaler::{Element, Factor, Merge, Policy, Report, Scaler, Tensor, TensorMut, Want, F16};
+use gradscaler::{
+    Element, Factor, MergeKind, Policy, Report, Scaler, Tensor, TensorMut, Want, F16,
+};
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives};
 
@@ -52,7 +54,7 @@ fn step(
         .chunks(Report::SIZE)
         .map(|bytes| Ok(Report::from_bytes(bytes.try_into()?)))
         .collect::<Result<_>>()?;
-    let report = Report::merge(&of_all, Merge::SUMMANDS, Some(scaler.policy()))?;
+    let report = Report::merge(&of_all, MergeKind::SUMMANDS, Some(scaler.policy()))?;
 
     let mut parts = vec![0f32; PARTS * weights.len()];
     world.all_gather_into(&gradients[..], &mut parts[..]);

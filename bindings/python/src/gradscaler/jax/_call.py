@@ -20,7 +20,7 @@ from jax.extend.backend import backends
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import _structs
-from .._scaler import Policy
+from .._scaler import Policy, Report
 from .._structs import Want
 from . import _plain, _xla
 
@@ -202,7 +202,7 @@ def _part(call: Call, mesh: Any, spread: Sequence[Any], leaves: Any, factor: Any
     counts = jnp.stack(counts)[:, None]
 
     def merged(words: jax.Array, rows: jax.Array) -> tuple:
-        rows = jnp.where(counts, rows, 0).at[:, _FIRST_RANK].set(lax.axis_index(axes).astype(jnp.uint32) + 1)
+        rows = jnp.where(counts, rows, _NOTHING).at[:, _FIRST_RANK].set(lax.axis_index(axes).astype(jnp.uint32) + 1)
         words = merge(lax.all_gather(merge(rows), axes))
         return words, lax.map(merge, lax.all_gather(rows, axes, axis=1)) if call.each else None
 
@@ -290,6 +290,9 @@ def _options(call: Call, policy: Policy | None, out: Any, state: Any) -> dict[st
 
 def words_of(struct: Any) -> np.ndarray:
     return np.frombuffer(bytes(struct), np.uint32)
+
+
+_NOTHING = words_of(Report.merge([]))  # what it is merged with stays as it is
 
 
 def struct_of(kind: type, words: Any) -> Any:

@@ -22,7 +22,7 @@ from jax import lax
 from .. import _gradscaler as c
 from .. import _structs
 from .._scaler import Policy
-from .._structs import Arithmetic, Event, Growth, Guard, Limit, Quirk, Reset, Sample, Status, Test, Want
+from .._structs import Arithmetic, Event, Growth, Guard, Limit, Quirk, ReportKind, Reset, Sample, Status, Test, Want
 from . import _bits as b
 
 STATE_WORDS, REPORT_WORDS, FACTOR_WORDS = (
@@ -30,6 +30,7 @@ STATE_WORDS, REPORT_WORDS, FACTOR_WORDS = (
 )
 _MOST = float(np.finfo(np.float32).max)
 _GUARD_MOST = 2.0**500
+_NORM, _ALL = int(Want.NORM), int(Want.NORM | Want.AMAX | Want.UNDERFLOW)
 
 
 class Result(NamedTuple):
@@ -79,7 +80,10 @@ _WORDS_BEFORE_0_9 = {_structs.State: 64, _structs.Report: 48}
 
 
 def current(kind: type, words: Any) -> Any:
-    """The words of a state or a report, or of a batch; those of 0.2 to 0.5 were fewer, and a state had no `skip`."""
+    """The words of a state or a report, or of a batch; those of 0.2 to 0.5 were fewer.
+
+    A state had no `skip`. A report said what was absent instead of what was measured, and had no kind.
+    """
     count, before = ctypes.sizeof(kind) // 4, _WORDS_BEFORE_0_9[kind]
     if not isinstance(words, jax.Array | np.ndarray) or words.dtype != np.uint32:
         return words
@@ -90,6 +94,11 @@ def current(kind: type, words: Any) -> Any:
         events, skip = (_offset(kind, name) for name in ("events", "skip"))
         skips = words[..., events : events + 1] & np.uint32(Event.SKIPPED) != 0
         parts = [words[..., :skip], skips.astype(jnp.uint32), words[..., skip + 1 :], parts[1]]
+    else:
+        said, of = (_offset(kind, name) for name in ("measured", "kind"))
+        tensors = jnp.full((*words.shape[:-1], 1), int(ReportKind.TENSORS), jnp.uint32)
+        measured = words[..., said : said + 1] ^ np.uint32(_ALL)
+        parts = [words[..., :said], measured, words[..., said + 1 : of], tensors, words[..., of + 1 :], parts[1]]
     return jnp.concatenate(parts, axis=-1)
 
 
@@ -181,9 +190,9 @@ def clip(factor: jax.Array, report: jax.Array, *, max_norm: float) -> jax.Array:
     inverse = b.read(factor, _INVERSE)
     inverse = b.select(coefficient < 1, b.times(inverse, _wide(coefficient)), inverse)
     words = [*(factor[i] for i in (0, 1)), inverse[1], inverse[0], factor[4], b.to_float(inverse), factor[6], factor[7]]
-    absent = _word(_structs.Report, report, "absent") & int(Want.NORM)
-    good = (absent == 0) & (_word(_structs.Report, report, "status") == 0) & b.less(squares, b.double(float("inf")))
-    return _checked(words, good & _usable(factor))
+    known = _word(_structs.Report, report, "measured") & _NORM != 0
+    good = _lawful(report) & known & (_word(_structs.Report, report, "status") == 0)
+    return _checked(words, good & b.less(squares, b.double(float("inf"))) & _usable(factor))
 
 
 class _Multiplier(NamedTuple):
@@ -401,7 +410,8 @@ def _rows(leaves: Any, judged: Any, products: Any, want: int, factor: jax.Array)
     fields = {
         "found_inf": as_bits(bad),
         "overflow": bad,
-        "absent": jnp.full(len(leaves), int(Want.NORM | Want.AMAX | Want.UNDERFLOW) & ~int(want), jnp.uint32),
+        "measured": jnp.full(len(leaves), int(want), jnp.uint32),
+        "kind": jnp.full(len(leaves), int(ReportKind.TENSORS), jnp.uint32),
         "serial": tuple(jnp.broadcast_to(word, zeros.shape) for word in b.read(factor, _SERIAL)),
         "elements": (
             jnp.asarray([n >> 32 for n in sizes], jnp.uint32),
@@ -429,7 +439,7 @@ def _totalled(rows: jax.Array, factor: jax.Array, want: int, policy: Policy | No
     if count > 1:
         squares = [_tree(_pair(_structs.Report, rows, "sum_squares"))]
     fields["sum_squares"] = squares[0] if squares else b.pair(0)
-    fields["absent"] = b.u32(int(Want.NORM | Want.AMAX | Want.UNDERFLOW) & ~int(want))
+    fields["measured"], fields["kind"] = b.u32(int(want)), b.u32(int(ReportKind.TENSORS))
     fields["serial"] = b.read(factor, _SERIAL)
     return _judged(fields, policy)
 
@@ -463,7 +473,7 @@ def _largest(pairs: b.Pair) -> b.Pair:
 
 
 def _gathered(rows: jax.Array, count: int) -> dict[str, Any]:
-    """The fields of one report of many, except for sum_squares, absent and serial."""
+    """The fields of one report of many, except for sum_squares, measured, kind and serial."""
     kind = _structs.Report
     if count == 0:
         return {name: b.pair(0) for name in (*_COUNTS, "amax", "first_tensor", "first_element")} | {
@@ -473,7 +483,7 @@ def _gathered(rows: jax.Array, count: int) -> dict[str, Any]:
     ranks = _word(kind, rows, "first_rank")
     has_bad = ~(b.is_zero(_pair(kind, rows, "nan_count")) & b.is_zero(_pair(kind, rows, "inf_count")))
     status = _word(kind, rows, "status")
-    says = (_word(kind, rows, "overflow") != 0) | (_word(kind, rows, "found_inf") << 1 != 0) | (status != 0)
+    says = _says_overflow(rows)
     first = jnp.argmax(has_bad)
     fields: dict[str, Any] = {name: _total(_pair(kind, rows, name)) for name in _COUNTS}
     for name in ("first_tensor", "first_element"):
@@ -490,6 +500,32 @@ def _gathered(rows: jax.Array, count: int) -> dict[str, Any]:
 def _failed(status: int) -> np.ndarray:
     """What stands in a report that nothing could be found out for."""
     return np.frombuffer(bytes(_structs.Report(status=status, overflow=1, found_inf=1)), np.uint32)
+
+
+def _says_overflow(report: jax.Array) -> jax.Array:
+    kind = _structs.Report
+    said = _word(kind, report, "overflow") | _word(kind, report, "found_inf") << 1 | _word(kind, report, "status")
+    return said != 0
+
+
+_NOT_NEGATIVE = ("elements", "nan_count", "inf_count", "first_tensor", "first_element")
+_NOT_NEGATIVE += ("zeros_made", "subnormals_made", "clamped")
+
+
+def _lawful(report: jax.Array) -> jax.Array:
+    """Whether somebody filled it in, with values that a report can have: as gsc_report_values_status."""
+    kind, says = _structs.Report, _says_overflow(report)
+    what, measured, flags = (_word(kind, report, name) for name in ("kind", "measured", "flags"))
+    number, squares = _pair(kind, report, "number"), _pair(kind, report, "sum_squares")
+    bad = ~b.is_zero(_pair(kind, report, "nan_count")) | ~b.is_zero(_pair(kind, report, "inf_count"))
+    zero, infinity, size = b.is_zero(b.magnitude(number)), b.double(float("inf")), b.magnitude(squares)
+    holds = (what <= len(ReportKind) - 1) & ((what != int(ReportKind.NONE)) | says) & (flags == 0)
+    holds &= (measured <= _ALL) & ((what != int(ReportKind.FLAG)) | (measured == 0)) & (says | ~bad)
+    holds &= jnp.where(what == int(ReportKind.NUMBER), b.less(b.magnitude(number), infinity), zero)
+    holds &= ~b.is_negative(squares) | b.is_zero(size) | b.less(infinity, size)  # 0 or above, or NaN
+    for name in _NOT_NEGATIVE:
+        holds &= _pair(kind, report, name)[0] >> 31 == 0
+    return holds & jnp.all(report[..., _offset(kind, "reserved") :] == 0, axis=-1)
 
 
 def by_norm(policy: Policy | None) -> bool:
@@ -514,9 +550,9 @@ def merge(reports: jax.Array, *, policy: Policy | None = None, summands: bool = 
     """As gsc_report_merge: one report of u32[n, 64], in their order."""
     kind, count = _structs.Report, reports.shape[0]
     fields = _gathered(reports, count)
-    absent = lax.reduce(_word(kind, reports, "absent"), b.u32(0), lax.bitwise_or, (0,))
+    measured = lax.reduce(_word(kind, reports, "measured"), b.u32(_ALL), lax.bitwise_and, (0,))
     if summands and count:
-        absent = absent | int(Want.NORM | Want.AMAX)
+        measured = measured & int(Want.UNDERFLOW)
     serial = _pair(kind, reports, "serial")
     unknown = b.is_zero(serial)
     serial = b.select(unknown, b.pair(2**64 - 1), serial)
@@ -527,8 +563,8 @@ def merge(reports: jax.Array, *, policy: Policy | None = None, summands: bool = 
     fields["sum_squares"] = _in_runs(_pair(kind, reports, "sum_squares"))
     for bit, names in ((Want.NORM, ["sum_squares"]), (Want.AMAX, ["amax"]), (Want.UNDERFLOW, _COUNTS[3:5])):
         for name in names:
-            fields[name] = b.select(absent & int(bit) != 0, b.pair(0), fields[name])
-    fields["absent"] = absent
+            fields[name] = b.select(measured & int(bit) != 0, fields[name], b.pair(0))
+    fields["measured"], fields["kind"] = measured, b.u32(int(ReportKind.MERGED))
     status, ranks, differs = _word(kind, reports, "status"), _word(kind, reports, "status_rank"), None
     if count:
         agreement = _pair(kind, reports, "agreement")
@@ -536,10 +572,11 @@ def merge(reports: jax.Array, *, policy: Policy | None = None, summands: bool = 
         fields["agreement"] = first = tuple(word[jnp.argmax(known)] for word in agreement)
         differs = known & ~b.equal(agreement, first)
         fields["status_rank"] = jnp.where(jnp.any(status != 0), ranks[jnp.argmax(status != 0)], 0)
-    report = _judged(fields, policy)
+    numbers = _word(kind, reports, "kind") == int(ReportKind.NUMBER)
+    refused = ~jnp.all(_lawful(reports) & ~numbers)
     if by_norm(policy):  # a report that lacks what the policy judges by
-        lacks = (absent & int(Want.NORM) != 0) & ~fields["overflow"]
-        report = jnp.where(lacks, _failed(Status.ERROR_REPORT), report)
+        refused = refused | ((measured & _NORM == 0) & ~fields["overflow"])
+    report = jnp.where(refused, _failed(Status.ERROR_REPORT), _judged(fields, policy))
     if differs is not None:
         refused = jnp.asarray(_failed(Status.ERROR_AGREEMENT)).at[_offset(kind, "status_rank")]
         report = jnp.where(jnp.any(differs), refused.set(ranks[jnp.argmax(differs)]), report)
@@ -558,7 +595,7 @@ def _policy_digest(policy: bytes) -> int:
 
     The library knows what of a policy counts. It gives the digest with a state, whose words are taken out again.
     """
-    rules, state, report = Policy.from_buffer_copy(policy), _structs.State(), _structs.Report()
+    rules, state, report = Policy.from_buffer_copy(policy), _structs.State(), _structs.Report(kind=ReportKind.FLAG)
     c.gsc_state_init(None, rules, None, state)
     c.gsc_report_stamp(None, report, rules, state, 0, report)
     digest, all_bits = report.agreement, 2**64 - 1
@@ -589,8 +626,14 @@ def stamp(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
     # A loop: XLA takes long over a chain of products.
     words = tuple(jnp.stack(part) for part in zip(*_digest_words(state, policy.guards), strict=True))
     digest, _ = lax.scan(mix, b.varying(b.pair(_policy_digest(bytes(policy))), words), words)
-    digest = b.select(b.is_zero(digest), b.pair(1), digest)
-    for name, word in {"status_rank": b.u32(1), "first_rank": b.u32(1), "agreement": digest[1]}.items():
+    digest, holds = b.select(b.is_zero(digest), b.pair(1), digest), _lawful(report)
+    digest = b.select(holds, digest, b.pair(0))
+    told = {"status_rank": b.u32(1), "first_rank": b.u32(1), "agreement": digest[1]}
+    failed = _structs.Report.from_buffer_copy(_failed(Status.ERROR_REPORT))
+    for name in ("overflow", "status"):
+        told[name] = jnp.where(holds, _word(kind, report, name), b.u32(getattr(failed, name) & 0xFFFFFFFF))
+    told["found_inf"] = jnp.where(holds, _word(kind, report, "found_inf"), as_bits(jnp.float32(1)))
+    for name, word in told.items():
         report = report.at[_offset(kind, name)].set(word)
     return report.at[_offset(kind, "agreement") + 1].set(digest[0])
 
@@ -770,16 +813,19 @@ def _skip(skips: jax.Array) -> dict[str, jax.Array]:
 
 def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
     """As gsc_state_update."""
-    kind, status = _structs.Report, _word(_structs.Report, report, "status")
-    says = (_word(kind, report, "overflow") != 0) | (_word(kind, report, "found_inf") << 1 != 0) | (status != 0)
-    overflow, refused = says, status != 0
-    squares = _pair(kind, report, "sum_squares")
+    kind, overflow = _structs.Report, _says_overflow(report)
+    amax, is_number = _pair(kind, report, "amax"), _word(kind, report, "kind") == int(ReportKind.NUMBER)
+    refused = ~_lawful(report) | (_word(kind, report, "status") != 0)
+    refused |= ~(b.less(amax, b.double(float("inf"))) | b.is_zero(b.magnitude(amax)))
+    number = _pair(kind, report, "number")
+    squares = b.select(is_number, b.pair(0), _pair(kind, report, "sum_squares"))
     if by_norm(policy):
-        overflow = says | _too_large(policy, squares)
-        refused = refused | (~says & (_word(kind, report, "absent") & int(Want.NORM) != 0))
+        refused |= ~overflow & ~is_number & (_word(kind, report, "measured") & _NORM == 0)
+        size = b.magnitude(number)
+        overflow |= _too_large(policy, b.select(is_number, b.times(size, size), squares))
     step = _Step(policy, state, overflow)
     newest = step.scale()
-    guard = _Guard(policy, state, overflow, squares) if policy.guards else None
+    guard = _Guard(policy, state, overflow, number, squares) if policy.guards else None
     if guard is not None:
         newest = step.held(guard, newest)
     serial = _pair(kind, report, "serial")
@@ -808,17 +854,17 @@ def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
 
 
 class _Guard:
-    """What the guard of a policy says of a step's norm: core/policy.h, whose branches become picks."""
+    """What the guard of a policy says of a step's norm, or of a number: core/policy.h, whose branches become picks."""
 
-    def __init__(self, policy: Policy, state: jax.Array, overflow: jax.Array, squares: b.Pair) -> None:
+    def __init__(self, policy: Policy, state: jax.Array, overflow: jax.Array, number: b.Pair, squares: b.Pair) -> None:
         before = {name: _pair(_structs.State, state, name) for name in _GUARD}
         flags, sheet, infinity = policy.guard_flags, b.Sheet(), float("inf")
         start = b.is_zero(before["guard_count"]) & b.is_zero(b.magnitude(before["guard_mean"]))
         mean = sheet.number(b.select(start, b.double(policy.guard_start), before["guard_mean"]))
         variance = sheet.number(before["guard_variance"])
         count, run = (sheet.number(b.of_integer(before[name])) for name in ("guard_count", "guard_run"))
-        sign = b.signed(b.double(1.0), b.is_negative(squares))
-        x = sheet.number(b.magnitude(b.select(overflow, b.pair(0), squares))).root() * sheet.number(sign)
+        number, squares = (b.select(overflow, b.pair(0), each) for each in (number, b.magnitude(squares)))
+        x = sheet.number(number) + sheet.number(squares).root()  # one of them is 0
 
         threshold = sheet.number(policy.guard_norm or infinity)
         if policy.guard_ratio:

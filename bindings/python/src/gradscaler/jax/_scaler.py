@@ -21,7 +21,7 @@ from .. import _scaler as host
 from .. import _structs
 from .._checkpoints import told
 from .._scaler import Policy
-from .._structs import Event, Guard, Want
+from .._structs import Event, Guard, ReportKind, Want
 from . import _call, _plain
 from ._call import Call
 
@@ -155,8 +155,11 @@ class Report:
         return _word_at(self.words, getattr(_structs.Report, name).offset // 4)
 
     def _measured(self, name: str, want: Want) -> Any:
-        absent = self._word("absent") if self.want is None else np.uint32(~self.want & 7)
-        if not isinstance(absent, jax.core.Tracer) and np.any(np.asarray(absent) & int(want)):
+        known = self.want
+        if known is None and not isinstance(self.words, jax.core.Tracer):
+            is_number = np.asarray(self._word("kind")) == int(ReportKind.NUMBER)  # which stands for a norm
+            known = np.asarray(self._word("measured")) | np.where(is_number, np.uint32(Want.NORM), np.uint32(0))
+        if known is not None and not np.all(known & int(want)):
             raise ValueError(f"the report has no {name}: pass want=gradscaler.Want.{want.name}")
         field = getattr(_structs.Report, "sum_squares" if name == "norm" else name)
         return _plain.b.read(self.words, field.offset // 4)
@@ -191,10 +194,13 @@ class Report:
 
     @property
     def norm(self) -> jax.Array:
-        """float32: global L2 norm of the finite elements after unscaling, with want=Want.NORM or max_norm."""
-        squares = self._measured("norm", Want.NORM)  # of a number below 0 below 0
-        norm = _plain.root(_plain.b.magnitude(squares))
-        return jnp.where(_plain.b.is_negative(squares), -norm, norm)
+        """float32: global L2 norm of the finite elements after unscaling, with want=Want.NORM or max_norm; of of_number
+        the number itself."""
+        norm = _plain.root(self._measured("norm", Want.NORM))
+        number = _plain.b.read(self.words, _structs.Report.number.offset // 4)
+        size = _plain.as_float(_plain.b.to_float(_plain.b.magnitude(number)))
+        signed = jnp.where(_plain.b.is_negative(number), -size, size)
+        return jnp.where(self._word("kind") == np.uint32(ReportKind.NUMBER), signed, norm)
 
     @property
     def amax(self) -> jax.Array:
@@ -237,7 +243,7 @@ class Report:
         """The report that a truth value stands for, a traced one, too."""
         overflow = jnp.asarray(overflow).astype(bool)
         fields = {"overflow": overflow, "found_inf": _plain.as_bits(overflow)}
-        return cls(_plain._report(fields), want=0)
+        return cls(_plain._report(fields | {"kind": _plain.b.u32(int(ReportKind.FLAG))}), want=0)
 
     @classmethod
     def of_number(cls, number: Any) -> Report:
@@ -253,14 +259,15 @@ class Report:
             raise ValueError(f"number has the shape {bits.shape}: pass one number, such as loss.mean()")
         wide = _plain.b.of_float(bits)
         bad = ~_plain.b.less(wide, _plain.b.double(math.inf))
-        squares = _plain.b.select(bad, _plain.b.pair(0), _plain.b.times(wide, wide))
+        size = _plain.b.select(bad, _plain.b.pair(0), wide)
         nan = jnp.isnan(_plain.as_float(bits))
         fields = {
             "overflow": bad,
             "found_inf": _plain.as_bits(bad),
-            "absent": _plain.b.u32(int(Want.UNDERFLOW)),
-            "amax": _plain.b.select(bad, _plain.b.pair(0), wide),
-            "sum_squares": _plain.b.signed(squares, (bits >> 31 != 0) & ~_plain.b.is_zero(squares)),
+            "measured": _plain.b.u32(int(Want.AMAX)),
+            "kind": _plain.b.u32(int(ReportKind.NUMBER)),
+            "amax": size,
+            "number": _plain.b.signed(size, (bits >> 31 != 0) & ~bad),
             "elements": _plain.b.pair(1),
             "nan_count": (_plain.b.u32(0), nan),
             "inf_count": (_plain.b.u32(0), bad & ~nan),
@@ -651,8 +658,8 @@ class Scaler:
             if isinstance(report, host.Report):
                 report = Report(jnp.asarray(np.frombuffer(bytes(report), np.uint32)))
             elif isinstance(report, bool) or (getattr(report, "shape", None) == () and report.dtype == np.bool_):
-                if self.policy.guards:
-                    raise ValueError("update: the policy guards by the norm, which a bool does not have: pass a report")
+                if _plain.by_norm(self.policy) or self.policy.target_amax:
+                    raise ValueError("update: the policy judges by what a bool does not have: pass a report")
                 report = Report.of(report)
             else:
                 raise TypeError(f"expected the report of unscale, or several, or a bool, not {type(report).__name__}")

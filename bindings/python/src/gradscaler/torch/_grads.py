@@ -11,9 +11,9 @@ import torch
 from .. import _gradscaler as c
 from .. import _scaler as base
 from .._scaler import Policy, Report
-from .._structs import Factor, Want
+from .._structs import Factor, ReportKind, Want
 from . import _place, _ranks
-from ._place import ABSENT, SIZE, flag, words
+from ._place import KIND, MEASURED, SIZE, flag, words
 from ._torch import divide
 
 _NORM = int(Want.NORM)
@@ -170,7 +170,7 @@ class Sorted:
             counts[Report.nan_count.offset // 8] = torch.isnan(values).sum().to(inverse.device)
             counts[Report.inf_count.offset // 8] = torch.isinf(values).sum().to(inverse.device)
             doubles[Report.sum_squares.offset // 8] = finite.square().sum().to(inverse.device)
-            words(report)[ABSENT] = int(Want.AMAX | Want.UNDERFLOW)
+            words(report)[MEASURED], words(report)[KIND] = _NORM, int(ReportKind.TENSORS)
             flag(report, (bad != 0).to(inverse.device))
             found.append(report)
         return found

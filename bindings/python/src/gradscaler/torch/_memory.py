@@ -17,12 +17,11 @@ import torch
 from .. import _gradscaler as c
 from .. import _scaler as base
 from .._scaler import Policy, Report
-from .._structs import Event, Factor, State, Want
+from .._structs import Event, Factor, ReportKind, State
 from . import _place
 from ._place import CPU, FACTOR
 
 _SKIPPED = int(Event.SKIPPED)
-_UNKNOWN = int(Want.NORM | Want.AMAX | Want.UNDERFLOW)  # of gradients of which others found Inf or NaN
 _MOST = 2**31 - 1
 
 
@@ -106,9 +105,11 @@ class Host:
     def ruled(report: Report | None, found_inf: Iterable[torch.Tensor]) -> Report:
         """The report with the verdict of others."""
         overflow = any(tensor.item() for tensor in found_inf)
-        if report is not None and report.overflow == overflow:
+        if report is None:
+            return Report.of_flag(overflow)
+        if report.overflow == overflow:
             return report
-        made = Report(overflow=True, absent=_UNKNOWN) if report is None else Report.from_bytes(bytes(report))
+        made = Report.from_bytes(bytes(report))
         made.overflow = overflow
         if not overflow:
             made.nan_count = made.inf_count = 0  # a report that counts some is of an overflow
@@ -206,7 +207,7 @@ class Device:
     def ruled(self, report: torch.Tensor | None, found_inf: Iterable[torch.Tensor]) -> torch.Tensor:
         if report is None:
             report = torch.zeros(_place.SIZE, dtype=torch.uint8, device=self.home)
-            _place.words(report)[_place.ABSENT] = _UNKNOWN
+            _place.words(report)[_place.KIND] = int(ReportKind.FLAG)
         else:
             report = report.clone()
         overflow = sum(tensor.to(self.home, non_blocking=True) for tensor in found_inf).reshape(()) != 0

@@ -16,9 +16,9 @@ import torch
 from .. import _gradscaler as c
 from .._checkpoints import Note
 from .._scaler import Policy, Report, Scaler, warn_if_idle
-from .._structs import Event, Factor, Guard, State, Status, Want
+from .._structs import Event, Factor, Guard, ReportKind, State, Status, Want
 from ._grads import Lot
-from ._place import FACTOR, FOUND, SIZE, data, merged, on
+from ._place import FACTOR, FOUND, KIND, MEASURED, SIZE, data, merged, nothing, on, words
 from ._scaler import StallError, _beyond
 from ._scaler import _policy as _policy_of
 
@@ -80,7 +80,8 @@ def _unscale_(
         stalled.report = Report.from_bytes(data(report))
         raise stalled from None
     norm = torch.where(own.view(torch.float32)[FOUND] != 0, math.inf, own.view(torch.float64)[_SQUARES].sqrt()).float()
-    report.copy_(merged(torch.cat([torch.where(pending, report, 0), own]), options["policy"]))
+    before = torch.where(pending, report, nothing(state.device))
+    report.copy_(merged(torch.cat([before, own]), options["policy"]))
     pending.fill_(True)
     found = report.view(torch.float32)[FOUND].clone()
     guard = None
@@ -165,7 +166,7 @@ class TensorScaler:
         self._saved = bytes(self.policy).hex()
         c.gsc_state_init(None, self.policy, None, state)
         self.state = torch.frombuffer(state, dtype=torch.uint8).to(device, copy=True)
-        self.report_tensor = torch.zeros(SIZE, dtype=torch.uint8, device=device)
+        self.report_tensor = torch.frombuffer(Report.merge([]), dtype=torch.uint8).to(device, copy=True)
         self.pending = torch.zeros((), dtype=torch.bool, device=device)
         self.loss_scale = self.state.view(torch.float32)[_SCALE].clone()
 
@@ -176,6 +177,8 @@ class TensorScaler:
             self.state = torch.frombuffer(state, dtype=torch.uint8).to(self.state.device, copy=True)
             report = self.report_tensor
             self.report_tensor = torch.cat([report, report.new_zeros(SIZE - report.numel())])
+            words(self.report_tensor)[MEASURED] ^= 7  # it said what was absent
+            words(self.report_tensor)[KIND] = int(ReportKind.MERGED)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss`, of any shape, times the scale; it can be differentiated."""
@@ -245,6 +248,6 @@ class TensorScaler:
         self.policy, self._saved = other.policy, bytes(other.policy).hex()
         self.state.copy_(torch.frombuffer(other.state, dtype=torch.uint8))
         self.loss_scale.fill_(other.state.factor.scale_f32)
-        self.report_tensor.zero_()
+        self.report_tensor.copy_(torch.frombuffer(Report.merge([]), dtype=torch.uint8))
         self.pending.fill_(False)
         return notes

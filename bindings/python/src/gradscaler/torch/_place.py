@@ -12,14 +12,14 @@ import torch
 from .. import _cuda
 from .. import _gradscaler as c
 from .._scaler import Policy, Report
-from .._structs import Factor, Merge
+from .._structs import Factor, MergeKind
 
 SIZE, FACTOR = ctypes.sizeof(Report), ctypes.sizeof(Factor)
-FOUND, OVERFLOW, STATUS, ABSENT = 0, 1, 2, 3  # words of a report
+FOUND, OVERFLOW, STATUS, MEASURED, KIND = 0, 1, 2, 3, Report.kind.offset // 4  # words of a report
 CPU = torch.device("cpu")
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 _SHARED = 4 << 20  # bytes from which threads share a call
-_PARTS = int(Merge.PARTS)
+_PARTS = int(MergeKind.PARTS)
 
 
 def ordinal(device: torch.device) -> int | None:
@@ -81,6 +81,11 @@ def merged(reports: torch.Tensor, policy: Policy | None = None) -> torch.Tensor:
     out = reports.new_empty(SIZE)
     c.gsc_report_merge(on(reports.device), reports.contiguous() if reports.numel() else None, _PARTS, policy, out)
     return out
+
+
+def nothing(device: torch.device) -> torch.Tensor:
+    """The report of no gradients: what it is merged with stays as it is."""
+    return merged(torch.empty(0, dtype=torch.uint8, device=device))
 
 
 def places(numbers: Sequence[int], device: torch.device) -> torch.Tensor:

@@ -20,7 +20,7 @@ from .. import _gradscaler as c
 from .._scaler import Policy, Report
 from .._structs import Status
 from . import _place
-from ._place import OVERFLOW, SIZE, STATUS, flag, merged, words
+from ._place import OVERFLOW, SIZE, STATUS, flag, merged, nothing, words
 
 _VERDICT = slice(0, STATUS + 1)
 _OF = slice(Report.agreement.offset // 4, Report.first_rank.offset // 4 + 1)  # agreement, status_rank, first_rank
@@ -139,7 +139,7 @@ def agreed(
 
     def own(mesh: Any) -> torch.Tensor:
         report = parts.get((mesh, True))
-        report = torch.zeros(SIZE, dtype=torch.uint8, device=home) if report is None else report.clone()
+        report = nothing(home) if report is None else report.clone()
         flag(report, overflow, status)
         stamped(report, policy, state)
         return report

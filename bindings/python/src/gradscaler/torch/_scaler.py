@@ -370,7 +370,7 @@ class GradScaler(Base):
             memory = _memory.start(self._start(), home)
         if inverse is None and not memory.is_usable():
             self._stall(memory.read(), optimizer)
-            found, any_there = Found(Report(overflow=True), []), True
+            found, any_there = Found(Report.of_flag(True), []), True
         else:
             by_norm = max_norm is not None or self._policy.guards or self._policy.overflow_test == Test.NORM
             factor = memory.factor(bool(self._policy.arithmetic)) if inverse is None else memory.factor_of(inverse)
