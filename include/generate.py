@@ -235,7 +235,7 @@ def version_script(manifest):
         nodes.setdefault((item.header or "", version_of(item.since)), []).append(item.name)
     lines, below = [f"# {NOTE}"], {}
     for part, since in sorted(nodes):
-        node = "_".join(filter(None, [manifest.library.name.upper(), part.upper(), "%d.%d" % since]))
+        node = "_".join(filter(None, [manifest.library.name.upper(), part.upper(), ".".join(map(str, since))]))
         lines += [f"{node} {{", "global:", *(f"    {name};" for name in nodes[part, since])]
         lines += [f"}} {below[part]};"] if part in below else ["};"] if below else ["local:", "    *;", "};"]
         below[part] = node

@@ -39,7 +39,7 @@ LICENSE */
 #error "gradscaler.c is C: compile it with a C compiler, and link it; gradscaler.h is for C++, too"
 #endif
 #if !defined(__SIZEOF_INT128__)
-#error "gradscaler.c needs integers of 128 bits: compile it with gcc or clang; a program of any C11 compiler can link it"
+#error "gradscaler.c needs integers of 128 bits: compile it with gcc or clang, and link it with any C11"
 #endif
 #if defined(__FAST_MATH__)
 #error "compile gradscaler.c without -ffast-math, which takes infinities and NaN for numbers that do not occur"
