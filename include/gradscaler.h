@@ -120,7 +120,8 @@ typedef struct gsc_error {
     double value;         /* the number that was refused; NaN: none */
     double low;           /* the least that it may be; NaN: no such limit */
     double high;          /* the most that it may be; NaN: no such limit */
-    uint32_t subject;     /* bytes of `message` that say where; message + subject is the rest */
+    uint32_t subject;     /* bytes of `message` that name the argument; what is wrong with it
+                             begins at message + subject */
     char message[188];    /* such as "policy.min_scale is -1: it must be 0 or above" */
     uint64_t reserved[2]; /* 0 */
 } gsc_error;
@@ -159,23 +160,24 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
  * The fields guard_* are a second rule, against steps whose gradients are finite but absurd. x is
  * the norm of all gradients after unscaling, the root of report.sum_squares:
  *
- *     overflow, or x is not finite: no sample, the outliers in a row stay; loss scaling decides
- *     threshold = the least of guard_norm, guard_ratio * mean, mean + guard_sigmas * sqrt(variance) that are on
- *     outlier = x > threshold, once guard_warmup samples are in
- *     outlier: one more in a row, at guard_limit stop or let it through; else none in a row
- *     sample = x, the threshold, or none: weight = 1 / samples in the warm-up, then 1 - guard_decay
+ *     overflow, or x is not finite: nothing of this; loss scaling alone decides
+ *     threshold = the least of those that are on: guard_norm, guard_ratio * mean, mean + guard_sigmas * sqrt(variance)
+ *     outlier = x > threshold, after guard_warmup samples
+ *     outliers in a row: one more after an outlier, else 0; at guard_limit it stops, or lets the outlier through
+ *     sample = x, the threshold, or none, as guard_sample says
+ *     weight = 1 / samples in the warm-up, then 1 - guard_decay
  *         d = sample - mean; mean += weight * d; variance = (1 - weight) * (variance + weight * d * d)
- *     multiplier = 1; of an outlier that is clipped threshold / x, that is skipped 0
+ *     multiplier = 1 of a normal step, threshold / x if it is clipped, 0 if it is skipped
  *
- * For guard_ratio a mean that is not above 0 is no threshold, nor is a variance of 0 for
- * guard_sigmas, unless there is a guard_start. A guard that keeps its outliers out of the statistic
- * would, after a lasting change of level, refuse every step from then on, and one whose threshold
- * is within a rounding of the norm might: without a guard_limit they are refused. A fixed
- * guard_norm asks for none: that is for you to watch. A policy that guards judges by the norm, and
- * takes one that is not finite, or above 2^500, for an overflow.
+ * While the mean is not above 0, guard_ratio gives no threshold. While the variance is 0,
+ * guard_sigmas gives none, unless guard_start is set. After a lasting change of level, a guard that
+ * keeps its outliers out of the mean would skip every step from then on, and a rounding could do
+ * the same if the threshold is as low as the norm. Without a guard_limit gsc_policy_check refuses
+ * both. A guard_norm alone needs none: such a limit is for you to watch. A policy that guards
+ * judges by the norm. It takes a norm that is not finite, or above 2^500, for an overflow.
  */
 
-/* growth_rule: when `good`, less growth_lag, makes a growth due. */
+/* growth_rule: when the scale grows. The count is `good` less growth_lag. */
 typedef uint32_t gsc_growth;
 #define GSC_GROWTH_REACHED 0u /* at the interval or past it */
 #define GSC_GROWTH_EXACT   1u /* at the interval only; a count already past it waits for an
@@ -213,9 +215,9 @@ typedef uint32_t gsc_test;
 /* quirks, bits: what a peer does and no new policy should. */
 typedef uint32_t gsc_quirk;
 #define GSC_QUIRK_TOLERATE_BELOW  1u /* a share equal to overflow_tolerance is not tolerated */
-#define GSC_QUIRK_OVERFLOW_COUNTS 2u /* an overflow counts once more, as a good step */
-#define GSC_QUIRK_LOCKS_OUT       4u /* the guard may refuse all steps for good: no guard_limit
-                                        is asked for */
+#define GSC_QUIRK_OVERFLOW_COUNTS 2u /* an overflow also counts as a good step */
+#define GSC_QUIRK_LOCKS_OUT       4u /* the guard may skip all steps for good: gsc_policy_check
+                                        asks for no guard_limit */
 
 /*
  * guard_sample: what an outlier adds to the mean and the variance that later steps are judged by.
@@ -223,24 +225,23 @@ typedef uint32_t gsc_quirk;
 typedef uint32_t gsc_sample;
 #define GSC_SAMPLE_AS_IS     0u /* itself */
 #define GSC_SAMPLE_NONE      1u /* nothing */
-#define GSC_SAMPLE_THRESHOLD 2u /* what it could have been at most: the threshold, or what it was
-                                   clipped to */
+#define GSC_SAMPLE_THRESHOLD 2u /* the threshold, or what the outlier was clipped to */
 
 /* guard_flags, bits: what becomes of an outlier. */
 typedef uint32_t gsc_guard;
 #define GSC_GUARD_CLIP         1u   /* its gradients are multiplied by threshold / norm, and the
                                        step is taken, unless the threshold is not above 0;
                                        without it the step is skipped */
-#define GSC_GUARD_AT_THRESHOLD 2u   /* a norm equal to the threshold is one, too */
-#define GSC_GUARD_STOP         4u   /* at guard_limit GSC_EVENT_STOPPED; without it that outlier
-                                       is let through, enters as it is, and so do those that
-                                       follow it in a row */
-#define GSC_GUARD_SKIP_COUNTS  8u   /* a step that is skipped for it is a good step of the scale;
-                                       without it the scale and its counts stay */
+#define GSC_GUARD_AT_THRESHOLD 2u   /* a norm equal to the threshold is also an outlier */
+#define GSC_GUARD_STOP         4u   /* at guard_limit GSC_EVENT_STOPPED; without it this outlier
+                                       and those that follow it in the row are let through, and
+                                       enter the mean as they are */
+#define GSC_GUARD_SKIP_COUNTS  8u   /* a step that is skipped as an outlier counts as a good step
+                                       of the scale; without it the scale and its counts stay */
 #define GSC_GUARD_CLIP_MORE    16u  /* with CLIP: to mean + (threshold - mean)^2 / (norm - mean),
                                        the further out the lower */
-#define GSC_GUARD_SPREAD_AFTER 32u  /* after the warm-up the variance takes the distance of a
-                                       sample from the mean that already has it, squared */
+#define GSC_GUARD_SPREAD_AFTER 32u  /* after the warm-up the variance takes (sample - mean)^2
+                                       with the mean that already has the sample */
 #define GSC_GUARD_CORRECTED    64u  /* a sample's weight is (1 - guard_decay) / (1 -
                                        guard_decay^n), n its number, from the first one on */
 #define GSC_GUARD_CLIP_TO_MEAN 128u /* with CLIP: to the mean */
@@ -258,16 +259,16 @@ typedef struct gsc_policy {
     uint32_t growth_lag;       /* steps a count needs beyond the interval */
     double max_scale;          /* ceiling; 0 is none (infinity) */
     double min_scale;          /* floor; 0 is none */
-    gsc_limit ceiling_rule;    /* GSC_LIMIT_* at max_scale; ALWAYS holds for the start, too */
-    gsc_limit floor_rule;      /* GSC_LIMIT_* at min_scale; the start itself is never raised */
+    gsc_limit ceiling_rule;    /* GSC_LIMIT_* at max_scale; with ALWAYS also for the first scale */
+    gsc_limit floor_rule;      /* GSC_LIMIT_* at min_scale; the first scale is never raised */
     gsc_test overflow_test;    /* GSC_TEST_* */
-    uint32_t hysteresis;       /* so many overflows make a backoff, those before are absorbed;
-                                  overflow_reset restarts the count; 0 is 1 */
+    uint32_t hysteresis;       /* number of overflows that make a backoff; those before the last
+                                  are absorbed; overflow_reset restarts the count; 0 is 1 */
     gsc_reset overflow_reset;  /* GSC_RESET_* bits: what refills the hysteresis */
     uint32_t apply_delay;      /* 1: a new scale is in force one update later */
-    double overflow_tolerance; /* overflows are absorbed while they are at most this share of the
-                                  steps since the last change; overflow_reset restarts their
-                                  count; below 1, or 1 with TOLERATE_BELOW */
+    double overflow_tolerance; /* an overflow is absorbed while overflows are at most this share
+                                  of the steps since the last change; overflow_reset restarts
+                                  their count; below 1, or 1 with TOLERATE_BELOW */
     uint64_t stall_limit;      /* GSC_EVENT_STOPPED at this many overflows in a row that could
                                   not lower the scale; 0 never */
     gsc_quirk quirks;          /* GSC_QUIRK_* bits; 0 in any new policy */
@@ -290,9 +291,9 @@ typedef struct gsc_policy {
                                   judged; 0: none */
     uint64_t guard_warmup;     /* samples before the first step is judged, which enter as they
                                   are and weigh the same */
-    uint64_t guard_limit;      /* so many outliers in a row are no spike: the last of them and
-                                  those that follow it in the row are let through, or it stops;
-                                  0: never */
+    uint64_t guard_limit;      /* at this many outliers in a row the guard accepts a new level:
+                                  it lets this outlier and those that follow it in the row
+                                  through, or with GSC_GUARD_STOP it stops; 0: never */
     gsc_sample guard_sample;   /* GSC_SAMPLE_* */
     gsc_guard guard_flags;     /* GSC_GUARD_* bits */
 } gsc_policy;
@@ -328,10 +329,10 @@ typedef void gsc_task(void *data, uint64_t index);
 
 /*
  * The caller's thread pool. It runs task(data, i) for every i below count, in any order and on any
- * threads, and returns 0 when all have returned. If it cannot, it runs none of them and returns
- * another number: then the call fails with GSC_ERROR_MEMORY and has written nothing or, if the pool
- * has run other tasks of this call, the calling thread runs these. Tasks never block, call nothing
- * back, and need 120 KiB of stack.
+ * threads, and returns 0 when all have returned. If it cannot run them, it runs none and returns
+ * another number. Then the call fails with GSC_ERROR_MEMORY and has written nothing. If the pool
+ * has run other tasks of the same call before, the calling thread runs these tasks instead. Tasks
+ * never block, call nothing back, and need 120 KiB of stack.
  */
 typedef int32_t gsc_parallel_for(void *pool, gsc_task *task, void *data, uint64_t count);
 
@@ -356,8 +357,8 @@ typedef struct gsc_exec {
 typedef struct gsc_cpu_options {
     uint32_t struct_size;           /* set by the initialiser */
     uint32_t threads;               /* 1 to 1,024, the calling one included */
-    gsc_parallel_for *parallel_for; /* the caller's pool; NULL: the context makes threads - 1 of
-                                       its own */
+    gsc_parallel_for *parallel_for; /* the caller's pool; NULL: the context makes its own, one
+                                       fewer than `threads` */
     void *pool;                     /* handed to parallel_for; NULL without one */
 } gsc_cpu_options;
 
@@ -507,22 +508,23 @@ typedef uint32_t gsc_merge_kind;
                                  The norm of their sum is not known */
 
 /*
- * One report of many. Ranks gather their reports and merge them in rank order, so that all get the
- * same bits; that each rank is there once, and in order, is not checked. It lacks what one of them
- * lacks, and of summands the norm and amax: ask the sum for those. first_tensor and first_element
- * are those of the first report that has some. *out may be one of the reports.
+ * Makes one report of many. Ranks gather their reports and merge them in the order of the ranks, so
+ * that all get the same bits. That each rank is there once, and in order, is not checked. The
+ * result has measured what all of them have measured; the norm and amax of summands are not known:
+ * measure their sum. first_tensor and first_element are those of the first report that has some,
+ * the serial is the least that is known. *out may be one of the reports.
  *
  * Digests that differ are refused: GSC_ERROR_AGREEMENT, with the index of the first report that has
- * another one than those before it. A device, which returns no error, makes a report with that
- * status and an overflow, so that nobody steps. A report without a digest, such as that of a rank
- * that failed or that has no gradients, agrees with all.
+ * another digest than those before it. A device returns no error: it makes a report with that
+ * status and an overflow, so that nobody steps. A report without a digest agrees with all, such as
+ * the report of a rank that failed or that has no gradients.
  *
- * Merged reports may be merged again, per node and then across nodes: that gives what one merge of
- * all gives, to the bit, except for sum_squares, which is then a sum of the nodes' sums: the same
- * on all ranks as long as all merge the same groups, and that of one merge if each group but the
- * last has 64 reports and at most 64 groups are merged. The policy belongs to the last merge. A
- * group whose merge is refused still meets the others, with a report that has that status and an
- * overflow, lest they wait for it.
+ * Merged reports can be merged again, per node and then across nodes. The result is what one merge
+ * of all reports gives, to the bit, except for sum_squares, which is then a sum of the sums of the
+ * nodes. All ranks get the same sum if all merge the same groups. It is the sum of one merge if
+ * each group but the last has 64 reports and there are at most 64 groups. Give the policy to the
+ * last merge. If the merge of a group is refused, the group takes part in the next merge with a
+ * report of that status and an overflow, so that the others do not wait for it.
  *
  *     reports  NULL only with n = 0
  *     n        0 gives the report of an empty list
@@ -567,13 +569,14 @@ typedef uint32_t gsc_event;
 /* One scaler. A value without pointers: copy it, store it, send it. */
 typedef struct gsc_state {
     gsc_factor factor;       /* the scale in force */
-    gsc_factor next;         /* the newest scale; differs only with apply_delay, where the next
-                                loss is scaled by it while the update for this one is under way */
+    gsc_factor next;         /* the newest scale. It differs from `factor` only with apply_delay:
+                                then the next loss is scaled by it while the update for this one
+                                is under way */
     double mean;             /* predictive policies: running mean of log2(amax) */
     double slow_mean;        /* slower mean of log2(amax), with variance_decay */
     double mean_square;      /* slower mean of its square */
-    double mean_start;       /* weight of the zero that mean began with */
-    double slow_start;       /* likewise of slow_mean */
+    double mean_start;       /* weight in `mean` of the zero that it began with */
+    double slow_start;       /* the same of slow_mean */
     int64_t good;            /* good steps since the last overflow or growth; with
                                 GSC_GROWTH_EVERY since the last overflow */
     int64_t steps;           /* all steps since the last change */
@@ -626,7 +629,7 @@ GSC_API gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy
  * *out is `state`, and skips, clips or stops also where `other` did in its last update: the state
  * of another signal, such as the loss, which a policy of its own judged. It has the events SKIPPED,
  * STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale, counts and samples
- * are those of `state`. *out may be either. Of several signals join one after the other.
+ * are those of `state`. *out may be either. Join several signals one after the other.
  */
 GSC_API gsc_status gsc_state_join(const gsc_exec *on, const gsc_state *state,
                                   const gsc_state *other, gsc_state *out, gsc_error *err);
@@ -780,9 +783,9 @@ GSC_API const char *gsc_format_summary(uint32_t index);
  * two names, as in "scale", "scaler.scale" and "optimizer.grad_scaler.scale". If a scaler stands
  * only below more names, or several scalers are there, the call fails and names the prefixes.
  * Without `format` the keys tell the format. If several formats fit, they must read alike, else the
- * call fails and names them. A scale that is missing, or no number that a scale or a count can be,
- * is refused by its key. What is not among the entries, has no place here, or means something else
- * to this policy, such as a count past its interval, is in the notes.
+ * call fails and names them. Refused are a missing scale, and a value that cannot be a scale or a
+ * count; the error names the key. What is not among the entries, has no place here, or means
+ * something else to this policy, such as a count past its interval, is in the notes.
  *
  *     format          NULL: recognised by the keys
  *     prefix          what the keys begin with, up to a dot, such as "loss_scaler1"; "": nothing;
@@ -820,10 +823,10 @@ GSC_API gsc_status gsc_state_export(const char *format, const char *prefix,
 /*
  * Reads how a framework's scaler is set up: the arguments of its constructor or program, or its
  * part of a configuration. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with
- * these settings; both may be one struct. The names of the fields of a policy are taken in every
- * format, too, and alone where the name is of a preset that is no format. Of DeepSpeed's section
- * for bf16, asked for or on where fp16 is not, the scale is 1 for good, whatever `policy` starts
- * with.
+ * these settings; both may be one struct. The fields of gsc_policy are read by their own names in
+ * every format; `format` can also be the name of a preset of a guard, which has no other keys. If
+ * DeepSpeed's section for bf16 is asked for, or is on while fp16 is not, the scale is 1 for good,
+ * whatever `policy` starts with.
  *
  *     prefix          what the keys begin with, up to a dot, such as "fp16"; others are passed
  *                     over, but one that no key begins with is refused; NULL: nothing
@@ -880,8 +883,8 @@ GSC_API uint32_t gsc_dtype_size(gsc_dtype dtype);
 /*
  * Of options.histogram: word k counts magnitudes from 2^(4k-48) up to 2^(4k-44) after unscaling,
  * word 0 all smaller ones except zeros, word 15 all larger finite ones, word 16 the elements that
- * were looked at: the first 4,096 of every 65,536 of a tensor, of a complex one half as many. Add
- * the words to merge.
+ * were counted: the first 4,096 of every 65,536 of a tensor, half as many of a complex one. The
+ * call sets the words; add those of several calls to merge them.
  */
 #define GSC_HISTOGRAM_WORDS 17u /* words of a histogram */
 
@@ -894,9 +897,9 @@ typedef struct gsc_options {
     gsc_want want;            /* GSC_WANT_* bits */
     const gsc_policy *policy; /* measures what this policy judges by, too, and report.overflow is
                                  its verdict; NULL: Inf and NaN are overflows */
-    double clamp;             /* limits each output to the largest value of its dtype that is not
-                                 above the clamp, which must not be 0; the report is of the
-                                 values before that; 0: none */
+    double clamp;             /* above 0: limits each output to the largest value of its dtype
+                                 that is not above the clamp, which is refused if this value is
+                                 0; the report is of the values before that. 0: no limit */
     gsc_report *each;         /* n reports: each[i] is of tensor i alone, and its overflow says
                                  whether that has an Inf or NaN; NULL: none */
     int64_t *histogram;       /* GSC_HISTOGRAM_WORDS of them; NULL: none */
@@ -916,9 +919,9 @@ typedef struct gsc_options {
  * Narrow types are widened exactly, multiplied in float (doubles, and all types where the factor is
  * no normal float, in double) and rounded to nearest even. NaN stays NaN; a multiplier of exactly 1
  * into the same dtype copies the bits. A finite value beyond the range of its output becomes Inf,
- * or NaN where there is no Inf, and counts as Inf. A clamp makes both the limit, but an Inf of the
- * input, and a product that is infinite before it is rounded to the output, count all the same; it
- * leaves NaN.
+ * or NaN where there is no Inf, and counts as Inf. With a clamp both become the limit. An Inf of
+ * the input still counts as Inf, and so does a product that is infinite before it is rounded to the
+ * output. NaN stays NaN.
  *
  * A factor of NULL is 1: then gsc_scale and gsc_unscale are casts, and options.clamp makes them
  * saturate. Options and report may be NULL: nothing is wanted.
@@ -970,9 +973,10 @@ GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
  * Reads `tensors` twice; `out` is other memory.
  *
  * A step of several micro-batches: merge their reports as summands, beginning with the merge of
- * none. Unscale the sums by a factor of the number that was added, with options.policy, and step if
- * that report has no overflow: state.skip is then about the micro-batch that was left out. Update
- * with the merged report if it has an overflow, else with that of the sums.
+ * none. Make a factor of the number of micro-batches that were added, unscale the sums by it with
+ * options.policy, and step if that report has no overflow. Then update, with the merged report if
+ * it has an overflow, else with the report of the sums. Here state.skip does not decide: it is 1
+ * also if a micro-batch was left out and the others made a step.
  *
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0

@@ -322,7 +322,7 @@ defmodule GradScalerTest do
             fn -> GradScaler.stamp(%Report{}, scaler, 0) end,
             fn -> GradScaler.clip_factor(%Report{}, scaler, 1.0) end
           ] do
-        assert_raise ArgumentError, ~r/kind is 0: .* nobody has/, call
+        assert_raise ArgumentError, ~r/kind is 0: no call filled the report in/, call
       end
 
       assert GradScaler.skip?(GradScaler.update(scaler, %Report{overflow: 1}))

@@ -173,22 +173,23 @@ defmodule GradScaler.Native do
   def report_from_flag(_overflow), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  One report of many. Ranks gather their reports and merge them in rank order, so that all get the
-  same bits; that each rank is there once, and in order, is not checked. It lacks what one of them
-  lacks, and of summands the norm and amax: ask the sum for those. first_tensor and first_element
-  are those of the first report that has some. the result may be one of the reports.
+  Makes one report of many. Ranks gather their reports and merge them in the order of the ranks,
+  so that all get the same bits. That each rank is there once, and in order, is not checked. The
+  result has measured what all of them have measured; the norm and amax of summands are not known:
+  measure their sum. first_tensor and first_element are those of the first report that has some,
+  the serial is the least that is known. the result may be one of the reports.
 
   Digests that differ are refused: `:agreement`, with the index of the first report that has
-  another one than those before it. A device, which returns no error, makes a report with that
-  status and an overflow, so that nobody steps. A report without a digest, such as that of a rank
-  that failed or that has no gradients, agrees with all.
+  another digest than those before it. A device returns no error: it makes a report with that
+  status and an overflow, so that nobody steps. A report without a digest agrees with all, such as
+  the report of a rank that failed or that has no gradients.
 
-  Merged reports may be merged again, per node and then across nodes: that gives what one merge of
-  all gives, to the bit, except for sum_squares, which is then a sum of the nodes' sums: the same
-  on all ranks as long as all merge the same groups, and that of one merge if each group but the
-  last has 64 reports and at most 64 groups are merged. The policy belongs to the last merge. A
-  group whose merge is refused still meets the others, with a report that has that status and an
-  overflow, lest they wait for it.
+  Merged reports can be merged again, per node and then across nodes. The result is what one merge
+  of all reports gives, to the bit, except for sum_squares, which is then a sum of the sums of the
+  nodes. All ranks get the same sum if all merge the same groups. It is the sum of one merge if
+  each group but the last has 64 reports and there are at most 64 groups. Give the policy to the
+  last merge. If the merge of a group is refused, the group takes part in the next merge with a
+  report of that status and an overflow, so that the others do not wait for it.
   """
   @spec report_merge(device | nil, binary, integer, binary | nil) :: {:ok, binary} | error
   def report_merge(_on, _reports, _kind, _policy), do: :erlang.nif_error(:nif_not_loaded)
@@ -225,7 +226,7 @@ defmodule GradScaler.Native do
   the result is `state`, and skips, clips or stops also where `other` did in its last update: the
   state of another signal, such as the loss, which a policy of its own judged. It has the events
   SKIPPED, STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale, counts and
-  samples are those of `state`. the result may be either. Of several signals join one after the
+  samples are those of `state`. the result may be either. Join several signals one after the
   other.
   """
   @spec state_join(device | nil, binary, binary) :: {:ok, binary} | error
@@ -285,9 +286,9 @@ defmodule GradScaler.Native do
   two names, as in `scale`, `scaler.scale` and `optimizer.grad_scaler.scale`. If a scaler stands
   only below more names, or several scalers are there, the call fails and names the prefixes.
   Without `format` the keys tell the format. If several formats fit, they must read alike, else
-  the call fails and names them. A scale that is missing, or no number that a scale or a count can
-  be, is refused by its key. What is not among the entries, has no place here, or means something
-  else to this policy, such as a count past its interval, is in the notes.
+  the call fails and names them. Refused are a missing scale, and a value that cannot be a scale
+  or a count; the error names the key. What is not among the entries, has no place here, or means
+  something else to this policy, such as a count past its interval, is in the notes.
   """
   @spec state_import(binary | nil, binary | nil, binary, binary | nil) ::
           {:ok, binary, binary, binary} | error
@@ -304,10 +305,10 @@ defmodule GradScaler.Native do
   @doc """
   Reads how a framework's scaler is set up: the arguments of its constructor or program, or its
   part of a configuration. What is in out_policy, which GSC_POLICY_INIT made, is then `policy`
-  with these settings; both may be one struct. The names of the fields of a policy are taken in
-  every format, too, and alone where the name is of a preset that is no format. Of DeepSpeed's
-  section for bf16, asked for or on where fp16 is not, the scale is 1 for good, whatever `policy`
-  starts with.
+  with these settings; both may be one struct. The fields of policy are read by their own names in
+  every format; `format` can also be the name of a preset of a guard, which has no other keys. If
+  DeepSpeed's section for bf16 is asked for, or is on while fp16 is not, the scale is 1 for good,
+  whatever `policy` starts with.
   """
   @spec policy_import(binary, binary | nil, binary, binary | nil) :: {:ok, binary, binary} | error
   def policy_import(_format, _prefix, _entries, _policy), do: :erlang.nif_error(:nif_not_loaded)
@@ -372,9 +373,10 @@ defmodule GradScaler.Native do
   Reads `tensors` twice; `out` is other memory.
 
   A step of several micro-batches: merge their reports as summands, beginning with the merge of
-  none. Unscale the sums by a factor of the number that was added, with options.policy, and step
-  if that report has no overflow: state.skip is then about the micro-batch that was left out.
-  Update with the merged report if it has an overflow, else with that of the sums.
+  none. Make a factor of the number of micro-batches that were added, unscale the sums by it with
+  options.policy, and step if that report has no overflow. Then update, with the merged report if
+  it has an overflow, else with the report of the sums. Here state.skip does not decide: it is 1
+  also if a micro-batch was left out and the others made a step.
   """
   @spec accumulate(device | nil, binary | nil, [tensor], [tensor], tuple | nil) ::
           {:ok, [binary], binary, binary | nil, binary | nil} | error

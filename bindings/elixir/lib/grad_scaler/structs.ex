@@ -238,18 +238,19 @@ defmodule GradScaler.Policy do
   * `growth_lag` - steps a count needs beyond the interval
   * `max_scale` - ceiling; 0 is none (infinity)
   * `min_scale` - floor; 0 is none
-  * `ceiling_rule` - one of these at max_scale; ALWAYS holds for the start, too: `:clamp`,
+  * `ceiling_rule` - one of these at max_scale; with ALWAYS also for the first scale: `:clamp`,
     `:always`, `:keep`, `:stop`, `:hold`
-  * `floor_rule` - one of these at min_scale; the start itself is never raised: `:clamp`,
+  * `floor_rule` - one of these at min_scale; the first scale is never raised: `:clamp`,
     `:always`, `:keep`, `:stop`, `:hold`
   * `overflow_test` - one of these: `:element`, `:norm`
-  * `hysteresis` - so many overflows make a backoff, those before are absorbed; overflow_reset
-    restarts the count; 0 is 1
+  * `hysteresis` - number of overflows that make a backoff; those before the last are absorbed;
+    overflow_reset restarts the count; 0 is 1
   * `overflow_reset` - any of these: what refills the hysteresis: `:on_growth`, `:on_good_step`,
     `:on_backoff`
   * `apply_delay` - 1: a new scale is in force one update later
-  * `overflow_tolerance` - overflows are absorbed while they are at most this share of the steps
-    since the last change; overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW
+  * `overflow_tolerance` - an overflow is absorbed while overflows are at most this share of the
+    steps since the last change; overflow_reset restarts their count; below 1, or 1 with
+    TOLERATE_BELOW
   * `stall_limit` - `:stopped` at this many overflows in a row that could not lower the scale; 0
     never
   * `quirks` - any of these; 0 in any new policy: `:tolerate_below`, `:overflow_counts`,
@@ -267,8 +268,8 @@ defmodule GradScaler.Policy do
   * `guard_start` - the mean before the first sample, by which the first step is judged; 0: none
   * `guard_warmup` - samples before the first step is judged, which enter as they are and weigh
     the same
-  * `guard_limit` - so many outliers in a row are no spike: the last of them and those that follow
-    it in the row are let through, or it stops; 0: never
+  * `guard_limit` - at this many outliers in a row the guard accepts a new level: it lets this
+    outlier and those that follow it in the row through, or with `:stop` it stops; 0: never
   * `guard_sample` - one of these: `:as_is`, `:none`, `:threshold`
   * `guard_flags` - any of these: `:clip`, `:at_threshold`, `:stop`, `:skip_counts`, `:clip_more`,
     `:spread_after`, `:corrected`, `:clip_to_mean`
@@ -719,13 +720,13 @@ defmodule GradScaler.State do
   One scaler. A value without pointers: copy it, store it, send it.
 
   * `factor` - the scale in force
-  * `next` - the newest scale; differs only with apply_delay, where the next loss is scaled by it
-    while the update for this one is under way
+  * `next` - the newest scale. It differs from `factor` only with apply_delay: then the next loss
+    is scaled by it while the update for this one is under way
   * `mean` - predictive policies: running mean of log2(amax)
   * `slow_mean` - slower mean of log2(amax), with variance_decay
   * `mean_square` - slower mean of its square
-  * `mean_start` - weight of the zero that mean began with
-  * `slow_start` - likewise of slow_mean
+  * `mean_start` - weight in `mean` of the zero that it began with
+  * `slow_start` - the same of slow_mean
   * `good` - good steps since the last overflow or growth; with `:every` since the last overflow
   * `steps` - all steps since the last change
   * `overflows` - overflows not reset yet
@@ -1064,8 +1065,9 @@ defmodule GradScaler.Options do
   * `want` - any of these: `:norm`, `:amax`, `:underflow`
   * `policy` - measures what this policy judges by, too, and report.overflow is its verdict; nil:
     Inf and NaN are overflows
-  * `clamp` - limits each output to the largest value of its dtype that is not above the clamp,
-    which must not be 0; the report is of the values before that; 0: none
+  * `clamp` - above 0: limits each output to the largest value of its dtype that is not above the
+    clamp, which is refused if this value is 0; the report is of the values before that. 0: no
+    limit
   * `each` - n reports: each[i] is of tensor i alone, and its overflow says whether that has an
     Inf or NaN; nil: none
   * `histogram` - `:words` of them; nil: none

@@ -44,7 +44,10 @@ def presets() -> dict[str, str]:
 
 
 class Info:
-    """What runs here: `version`, `cpu` (instruction set in use), `cpu_available`, `cpu_note`, `cuda`."""
+    """What runs here: `version`, `cpu` (instruction set in use), `cpu_available`, `cpu_note`.
+
+    cuda: "available", or why it is not, or the CUDA log: what the driver's compiler said when it refused the kernels
+    """
 
     def __init__(self) -> None:
         raw = _structs.Info(struct_size=ctypes.sizeof(_structs.Info))

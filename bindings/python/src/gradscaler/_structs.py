@@ -40,7 +40,7 @@ class Feature(enum.IntEnum):
 
 
 class Growth(enum.IntEnum):
-    """growth_rule: when `good`, less growth_lag, makes a growth due."""
+    """growth_rule: when the scale grows. The count is `good` less growth_lag."""
 
     REACHED = 0  # at the interval or past it
     EXACT = 1  # at the interval only; a count already past it waits for an overflow
@@ -88,8 +88,8 @@ class Quirk(enum.IntFlag):
     """quirks, bits: what a peer does and no new policy should."""
 
     TOLERATE_BELOW = 1  # a share equal to overflow_tolerance is not tolerated
-    OVERFLOW_COUNTS = 2  # an overflow counts once more, as a good step
-    LOCKS_OUT = 4  # the guard may refuse all steps for good: no guard_limit is asked for
+    OVERFLOW_COUNTS = 2  # an overflow also counts as a good step
+    LOCKS_OUT = 4  # the guard may skip all steps for good: gsc_policy_check asks for no guard_limit
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
@@ -100,18 +100,18 @@ class Sample(enum.IntEnum):
 
     AS_IS = 0  # itself
     NONE = 1  # nothing
-    THRESHOLD = 2  # what it could have been at most: the threshold, or what it was clipped to
+    THRESHOLD = 2  # the threshold, or what the outlier was clipped to
 
 
 class Guard(enum.IntFlag):
     """guard_flags, bits: what becomes of an outlier."""
 
     CLIP = 1  # its gradients are multiplied by threshold / norm, and the step is taken, unless the threshold is not above 0; without it the step is skipped
-    AT_THRESHOLD = 2  # a norm equal to the threshold is one, too
-    STOP = 4  # at guard_limit Event.STOPPED; without it that outlier is let through, enters as it is, and so do those that follow it in a row
-    SKIP_COUNTS = 8  # a step that is skipped for it is a good step of the scale; without it the scale and its counts stay
+    AT_THRESHOLD = 2  # a norm equal to the threshold is also an outlier
+    STOP = 4  # at guard_limit Event.STOPPED; without it this outlier and those that follow it in the row are let through, and enter the mean as they are
+    SKIP_COUNTS = 8  # a step that is skipped as an outlier counts as a good step of the scale; without it the scale and its counts stay
     CLIP_MORE = 16  # with CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower
-    SPREAD_AFTER = 32  # after the warm-up the variance takes the distance of a sample from the mean that already has it, squared
+    SPREAD_AFTER = 32  # after the warm-up the variance takes (sample - mean)^2 with the mean that already has the sample
     CORRECTED = 64  # a sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the first one on
     CLIP_TO_MEAN = 128  # with CLIP: to the mean
 
@@ -233,15 +233,16 @@ class Policy(Struct):
     growth_lag: steps a count needs beyond the interval
     max_scale: ceiling; 0 is none (infinity)
     min_scale: floor; 0 is none
-    ceiling_rule: Limit at max_scale; ALWAYS holds for the start, too
-    floor_rule: Limit at min_scale; the start itself is never raised
+    ceiling_rule: Limit at max_scale; with ALWAYS also for the first scale
+    floor_rule: Limit at min_scale; the first scale is never raised
     overflow_test: Test
-    hysteresis: so many overflows make a backoff, those before are absorbed; overflow_reset restarts
-        the count; 0 is 1
+    hysteresis: number of overflows that make a backoff; those before the last are absorbed;
+        overflow_reset restarts the count; 0 is 1
     overflow_reset: Reset: what refills the hysteresis
     apply_delay: 1: a new scale is in force one update later
-    overflow_tolerance: overflows are absorbed while they are at most this share of the steps since
-        the last change; overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW
+    overflow_tolerance: an overflow is absorbed while overflows are at most this share of the steps
+        since the last change; overflow_reset restarts their count; below 1, or 1 with
+        TOLERATE_BELOW
     stall_limit: Event.STOPPED at this many overflows in a row that could not lower the scale; 0
         never
     quirks: Quirk; 0 in any new policy
@@ -259,8 +260,8 @@ class Policy(Struct):
     guard_start: the mean before the first sample, by which the first step is judged; 0: none
     guard_warmup: samples before the first step is judged, which enter as they are and weigh the
         same
-    guard_limit: so many outliers in a row are no spike: the last of them and those that follow it
-        in the row are let through, or it stops; 0: never
+    guard_limit: at this many outliers in a row the guard accepts a new level: it lets this outlier
+        and those that follow it in the row through, or with Guard.STOP it stops; 0: never
     guard_sample: Sample
     guard_flags: Guard
     """
@@ -409,13 +410,13 @@ class State(Struct):
     """One scaler. A value without pointers: copy it, store it, send it.
 
     factor: the scale in force
-    next: the newest scale; differs only with apply_delay, where the next loss is scaled by it while
-        the update for this one is under way
+    next: the newest scale. It differs from `factor` only with apply_delay: then the next loss is
+        scaled by it while the update for this one is under way
     mean: predictive policies: running mean of log2(amax)
     slow_mean: slower mean of log2(amax), with variance_decay
     mean_square: slower mean of its square
-    mean_start: weight of the zero that mean began with
-    slow_start: likewise of slow_mean
+    mean_start: weight in `mean` of the zero that it began with
+    slow_start: the same of slow_mean
     good: good steps since the last overflow or growth; with Growth.EVERY since the last overflow
     steps: all steps since the last change
     overflows: overflows not reset yet

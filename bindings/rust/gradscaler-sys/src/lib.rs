@@ -198,7 +198,7 @@ pub struct gsc_error {
     pub low: f64,
     /// the most that it may be; NaN: no such limit
     pub high: f64,
-    /// bytes of `message` that say where; message + subject is the rest
+    /// bytes of `message` that name the argument; what is wrong with it begins at message + subject
     pub subject: u32,
     /// such as "policy.min_scale is -1: it must be 0 or above"
     pub message: [c_char; 188],
@@ -238,7 +238,7 @@ pub const GSC_FEATURE_CUDA: gsc_feature = gsc_feature(1);
 // ---- Policy: the rules --------------------------------------------------------------------------
 
 newtype! {
-    /// growth_rule: when `good`, less growth_lag, makes a growth due.
+    /// growth_rule: when the scale grows. The count is `good` less growth_lag.
     #[derive(Eq, Hash)]
     gsc_growth: u32
 }
@@ -330,10 +330,10 @@ newtype! {
 /// a share equal to overflow_tolerance is not tolerated
 pub const GSC_QUIRK_TOLERATE_BELOW: gsc_quirk = gsc_quirk(1);
 
-/// an overflow counts once more, as a good step
+/// an overflow also counts as a good step
 pub const GSC_QUIRK_OVERFLOW_COUNTS: gsc_quirk = gsc_quirk(2);
 
-/// the guard may refuse all steps for good: no guard_limit is asked for
+/// the guard may skip all steps for good: gsc_policy_check asks for no guard_limit
 pub const GSC_QUIRK_LOCKS_OUT: gsc_quirk = gsc_quirk(4);
 
 newtype! {
@@ -349,7 +349,7 @@ pub const GSC_SAMPLE_AS_IS: gsc_sample = gsc_sample(0);
 /// nothing
 pub const GSC_SAMPLE_NONE: gsc_sample = gsc_sample(1);
 
-/// what it could have been at most: the threshold, or what it was clipped to
+/// the threshold, or what the outlier was clipped to
 pub const GSC_SAMPLE_THRESHOLD: gsc_sample = gsc_sample(2);
 
 newtype! {
@@ -362,22 +362,21 @@ newtype! {
 /// not above 0; without it the step is skipped
 pub const GSC_GUARD_CLIP: gsc_guard = gsc_guard(1);
 
-/// a norm equal to the threshold is one, too
+/// a norm equal to the threshold is also an outlier
 pub const GSC_GUARD_AT_THRESHOLD: gsc_guard = gsc_guard(2);
 
-/// at guard_limit GSC_EVENT_STOPPED; without it that outlier is let through, enters as it is, and
-/// so do those that follow it in a row
+/// at guard_limit GSC_EVENT_STOPPED; without it this outlier and those that follow it in the row
+/// are let through, and enter the mean as they are
 pub const GSC_GUARD_STOP: gsc_guard = gsc_guard(4);
 
-/// a step that is skipped for it is a good step of the scale; without it the scale and its counts
-/// stay
+/// a step that is skipped as an outlier counts as a good step of the scale; without it the scale
+/// and its counts stay
 pub const GSC_GUARD_SKIP_COUNTS: gsc_guard = gsc_guard(8);
 
 /// with CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower
 pub const GSC_GUARD_CLIP_MORE: gsc_guard = gsc_guard(16);
 
-/// after the warm-up the variance takes the distance of a sample from the mean that already has it,
-/// squared
+/// after the warm-up the variance takes (sample - mean)^2 with the mean that already has the sample
 pub const GSC_GUARD_SPREAD_AFTER: gsc_guard = gsc_guard(32);
 
 /// a sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the first one
@@ -411,21 +410,21 @@ pub struct gsc_policy {
     pub max_scale: f64,
     /// floor; 0 is none
     pub min_scale: f64,
-    /// GSC_LIMIT_* at max_scale; ALWAYS holds for the start, too
+    /// GSC_LIMIT_* at max_scale; with ALWAYS also for the first scale
     pub ceiling_rule: gsc_limit,
-    /// GSC_LIMIT_* at min_scale; the start itself is never raised
+    /// GSC_LIMIT_* at min_scale; the first scale is never raised
     pub floor_rule: gsc_limit,
     /// GSC_TEST_*
     pub overflow_test: gsc_test,
-    /// so many overflows make a backoff, those before are absorbed; overflow_reset restarts the
-    /// count; 0 is 1
+    /// number of overflows that make a backoff; those before the last are absorbed; overflow_reset
+    /// restarts the count; 0 is 1
     pub hysteresis: u32,
     /// GSC_RESET_* bits: what refills the hysteresis
     pub overflow_reset: gsc_reset,
     /// 1: a new scale is in force one update later
     pub apply_delay: u32,
-    /// overflows are absorbed while they are at most this share of the steps since the last change;
-    /// overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW
+    /// an overflow is absorbed while overflows are at most this share of the steps since the last
+    /// change; overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW
     pub overflow_tolerance: f64,
     /// GSC_EVENT_STOPPED at this many overflows in a row that could not lower the scale; 0 never
     pub stall_limit: u64,
@@ -456,8 +455,8 @@ pub struct gsc_policy {
     pub guard_start: f64,
     /// samples before the first step is judged, which enter as they are and weigh the same
     pub guard_warmup: u64,
-    /// so many outliers in a row are no spike: the last of them and those that follow it in the row
-    /// are let through, or it stops; 0: never
+    /// at this many outliers in a row the guard accepts a new level: it lets this outlier and those
+    /// that follow it in the row through, or with GSC_GUARD_STOP it stops; 0: never
     pub guard_limit: u64,
     /// GSC_SAMPLE_*
     pub guard_sample: gsc_sample,
@@ -530,10 +529,10 @@ pub struct gsc_context {
 pub type gsc_task = unsafe extern "C" fn(data: *mut c_void, index: u64);
 
 /// The caller's thread pool. It runs task(data, i) for every i below count, in any order and on any
-/// threads, and returns 0 when all have returned. If it cannot, it runs none of them and returns
-/// another number: then the call fails with GSC_ERROR_MEMORY and has written nothing or, if the
-/// pool has run other tasks of this call, the calling thread runs these. Tasks never block, call
-/// nothing back, and need 120 KiB of stack.
+/// threads, and returns 0 when all have returned. If it cannot run them, it runs none and returns
+/// another number. Then the call fails with GSC_ERROR_MEMORY and has written nothing. If the pool
+/// has run other tasks of the same call before, the calling thread runs these tasks instead. Tasks
+/// never block, call nothing back, and need 120 KiB of stack.
 pub type gsc_parallel_for =
     unsafe extern "C" fn(pool: *mut c_void, task: gsc_task, data: *mut c_void, count: u64) -> i32;
 
@@ -589,7 +588,7 @@ pub struct gsc_cpu_options {
     pub struct_size: u32,
     /// 1 to 1,024, the calling one included
     pub threads: u32,
-    /// the caller's pool; NULL: the context makes threads - 1 of its own
+    /// the caller's pool; NULL: the context makes its own, one fewer than `threads`
     pub parallel_for: Option<gsc_parallel_for>,
     /// handed to parallel_for; NULL without one
     pub pool: *mut c_void,
@@ -875,8 +874,8 @@ pub const GSC_EVENT_CLIPPED: gsc_event = gsc_event(1024);
 pub struct gsc_state {
     /// the scale in force
     pub factor: gsc_factor,
-    /// the newest scale; differs only with apply_delay, where the next loss is scaled by it while
-    /// the update for this one is under way
+    /// the newest scale. It differs from `factor` only with apply_delay: then the next loss is
+    /// scaled by it while the update for this one is under way
     pub next: gsc_factor,
     /// predictive policies: running mean of log2(amax)
     pub mean: f64,
@@ -884,9 +883,9 @@ pub struct gsc_state {
     pub slow_mean: f64,
     /// slower mean of its square
     pub mean_square: f64,
-    /// weight of the zero that mean began with
+    /// weight in `mean` of the zero that it began with
     pub mean_start: f64,
-    /// likewise of slow_mean
+    /// the same of slow_mean
     pub slow_start: f64,
     /// good steps since the last overflow or growth; with GSC_GROWTH_EVERY since the last overflow
     pub good: i64,
@@ -1162,8 +1161,8 @@ impl Default for gsc_tensor {
 
 // Of options.histogram: word k counts magnitudes from 2^(4k-48) up to 2^(4k-44) after unscaling,
 // word 0 all smaller ones except zeros, word 15 all larger finite ones, word 16 the elements that
-// were looked at: the first 4,096 of every 65,536 of a tensor, of a complex one half as many. Add
-// the words to merge.
+// were counted: the first 4,096 of every 65,536 of a tensor, half as many of a complex one. The
+// call sets the words; add those of several calls to merge them.
 
 /// words of a histogram
 pub const GSC_HISTOGRAM_WORDS: u32 = 17;
@@ -1180,8 +1179,8 @@ pub struct gsc_options {
     /// measures what this policy judges by, too, and report.overflow is its verdict; NULL: Inf and
     /// NaN are overflows
     pub policy: *const gsc_policy,
-    /// limits each output to the largest value of its dtype that is not above the clamp, which must
-    /// not be 0; the report is of the values before that; 0: none
+    /// above 0: limits each output to the largest value of its dtype that is not above the clamp,
+    /// which is refused if this value is 0; the report is of the values before that. 0: no limit
     pub clamp: f64,
     /// n reports: each\[i\] is of tensor i alone, and its overflow says whether that has an Inf or
     /// NaN; NULL: none
@@ -1380,22 +1379,25 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// One report of many. Ranks gather their reports and merge them in rank order, so that all get
-    /// the same bits; that each rank is there once, and in order, is not checked. It lacks what one
-    /// of them lacks, and of summands the norm and amax: ask the sum for those. first_tensor and
-    /// first_element are those of the first report that has some. *out may be one of the reports.
+    /// Makes one report of many. Ranks gather their reports and merge them in the order of the
+    /// ranks, so that all get the same bits. That each rank is there once, and in order, is not
+    /// checked. The result has measured what all of them have measured; the norm and amax of
+    /// summands are not known: measure their sum. first_tensor and first_element are those of the
+    /// first report that has some, the serial is the least that is known. *out may be one of the
+    /// reports.
     ///
     /// Digests that differ are refused: GSC_ERROR_AGREEMENT, with the index of the first report
-    /// that has another one than those before it. A device, which returns no error, makes a report
-    /// with that status and an overflow, so that nobody steps. A report without a digest, such as
-    /// that of a rank that failed or that has no gradients, agrees with all.
+    /// that has another digest than those before it. A device returns no error: it makes a report
+    /// with that status and an overflow, so that nobody steps. A report without a digest agrees
+    /// with all, such as the report of a rank that failed or that has no gradients.
     ///
-    /// Merged reports may be merged again, per node and then across nodes: that gives what one
-    /// merge of all gives, to the bit, except for sum_squares, which is then a sum of the nodes'
-    /// sums: the same on all ranks as long as all merge the same groups, and that of one merge if
-    /// each group but the last has 64 reports and at most 64 groups are merged. The policy belongs
-    /// to the last merge. A group whose merge is refused still meets the others, with a report that
-    /// has that status and an overflow, lest they wait for it.
+    /// Merged reports can be merged again, per node and then across nodes. The result is what one
+    /// merge of all reports gives, to the bit, except for sum_squares, which is then a sum of the
+    /// sums of the nodes. All ranks get the same sum if all merge the same groups. It is the sum of
+    /// one merge if each group but the last has 64 reports and there are at most 64 groups. Give
+    /// the policy to the last merge. If the merge of a group is refused, the group takes part in
+    /// the next merge with a report of that status and an overflow, so that the others do not wait
+    /// for it.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `n`: 0 gives the report of an empty list
@@ -1474,8 +1476,8 @@ extern "C" {
     /// *out is `state`, and skips, clips or stops also where `other` did in its last update: the
     /// state of another signal, such as the loss, which a policy of its own judged. It has the
     /// events SKIPPED, STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale,
-    /// counts and samples are those of `state`. *out may be either. Of several signals join one
-    /// after the other.
+    /// counts and samples are those of `state`. *out may be either. Join several signals one after
+    /// the other.
     ///
     /// - `on`: NULL: this thread, host memory
     ///
@@ -1576,10 +1578,10 @@ extern "C" {
     /// or below one or two names, as in "scale", "scaler.scale" and "optimizer.grad_scaler.scale".
     /// If a scaler stands only below more names, or several scalers are there, the call fails and
     /// names the prefixes. Without `format` the keys tell the format. If several formats fit, they
-    /// must read alike, else the call fails and names them. A scale that is missing, or no number
-    /// that a scale or a count can be, is refused by its key. What is not among the entries, has no
-    /// place here, or means something else to this policy, such as a count past its interval, is in
-    /// the notes.
+    /// must read alike, else the call fails and names them. Refused are a missing scale, and a
+    /// value that cannot be a scale or a count; the error names the key. What is not among the
+    /// entries, has no place here, or means something else to this policy, such as a count past its
+    /// interval, is in the notes.
     ///
     /// - `format`: NULL: recognised by the keys
     /// - `prefix`: what the keys begin with, up to a dot, such as "loss_scaler1"; "": nothing;
@@ -1633,10 +1635,10 @@ extern "C" {
 
     /// Reads how a framework's scaler is set up: the arguments of its constructor or program, or
     /// its part of a configuration. What is in out_policy, which GSC_POLICY_INIT made, is then
-    /// `policy` with these settings; both may be one struct. The names of the fields of a policy
-    /// are taken in every format, too, and alone where the name is of a preset that is no format.
-    /// Of DeepSpeed's section for bf16, asked for or on where fp16 is not, the scale is 1 for good,
-    /// whatever `policy` starts with.
+    /// `policy` with these settings; both may be one struct. The fields of gsc_policy are read by
+    /// their own names in every format; `format` can also be the name of a preset of a guard, which
+    /// has no other keys. If DeepSpeed's section for bf16 is asked for, or is on while fp16 is not,
+    /// the scale is 1 for good, whatever `policy` starts with.
     ///
     /// - `prefix`: what the keys begin with, up to a dot, such as "fp16"; others are passed over,
     ///   but one that no key begins with is refused; NULL: nothing
@@ -1741,9 +1743,10 @@ extern "C" {
     /// `out` is double. Reads `tensors` twice; `out` is other memory.
     ///
     /// A step of several micro-batches: merge their reports as summands, beginning with the merge
-    /// of none. Unscale the sums by a factor of the number that was added, with options.policy, and
-    /// step if that report has no overflow: state.skip is then about the micro-batch that was left
-    /// out. Update with the merged report if it has an overflow, else with that of the sums.
+    /// of none. Make a factor of the number of micro-batches that were added, unscale the sums by
+    /// it with options.policy, and step if that report has no overflow. Then update, with the
+    /// merged report if it has an overflow, else with the report of the sums. Here state.skip does
+    /// not decide: it is 1 also if a micro-batch was left out and the others made a step.
     ///
     /// - `on`: NULL: this thread, host memory
     /// - `factor`: NULL: 1

@@ -60,7 +60,7 @@ choice! {
 }
 
 choice! {
-    /// `growth_rule`: when `good`, less growth_lag, makes a growth due.
+    /// `growth_rule`: when the scale grows. The count is `good` less growth_lag.
     Growth: sys::gsc_growth(u32) {
         /// At the interval or past it.
         REACHED = sys::GSC_GROWTH_REACHED;
@@ -130,9 +130,9 @@ flags! {
     Quirk: sys::gsc_quirk(u32) {
         /// A share equal to overflow_tolerance is not tolerated.
         TOLERATE_BELOW = sys::GSC_QUIRK_TOLERATE_BELOW;
-        /// An overflow counts once more, as a good step.
+        /// An overflow also counts as a good step.
         OVERFLOW_COUNTS = sys::GSC_QUIRK_OVERFLOW_COUNTS;
-        /// The guard may refuse all steps for good: no guard_limit is asked for.
+        /// The guard may skip all steps for good: gsc_policy_check asks for no guard_limit.
         LOCKS_OUT = sys::GSC_QUIRK_LOCKS_OUT;
     }
 }
@@ -145,7 +145,7 @@ choice! {
         AS_IS = sys::GSC_SAMPLE_AS_IS;
         /// Nothing.
         NONE = sys::GSC_SAMPLE_NONE;
-        /// What it could have been at most: the threshold, or what it was clipped to.
+        /// The threshold, or what the outlier was clipped to.
         THRESHOLD = sys::GSC_SAMPLE_THRESHOLD;
     }
 }
@@ -156,18 +156,18 @@ flags! {
         /// Its gradients are multiplied by threshold / norm, and the step is taken, unless the
         /// threshold is not above 0; without it the step is skipped.
         CLIP = sys::GSC_GUARD_CLIP;
-        /// A norm equal to the threshold is one, too.
+        /// A norm equal to the threshold is also an outlier.
         AT_THRESHOLD = sys::GSC_GUARD_AT_THRESHOLD;
-        /// At guard_limit [`Event::STOPPED`]; without it that outlier is let through, enters as it
-        /// is, and so do those that follow it in a row.
+        /// At guard_limit [`Event::STOPPED`]; without it this outlier and those that follow it in
+        /// the row are let through, and enter the mean as they are.
         STOP = sys::GSC_GUARD_STOP;
-        /// A step that is skipped for it is a good step of the scale; without it the scale and its
-        /// counts stay.
+        /// A step that is skipped as an outlier counts as a good step of the scale; without it the
+        /// scale and its counts stay.
         SKIP_COUNTS = sys::GSC_GUARD_SKIP_COUNTS;
         /// With CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower.
         CLIP_MORE = sys::GSC_GUARD_CLIP_MORE;
-        /// After the warm-up the variance takes the distance of a sample from the mean that already
-        /// has it, squared.
+        /// After the warm-up the variance takes (sample - mean)^2 with the mean that already has
+        /// the sample.
         SPREAD_AFTER = sys::GSC_GUARD_SPREAD_AFTER;
         /// A sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the
         /// first one on.
@@ -334,21 +334,21 @@ fields! {
     max_scale: f64;
     /// Floor; 0 is none.
     min_scale: f64;
-    /// [`Limit`] at max_scale; ALWAYS holds for the start, too.
+    /// [`Limit`] at max_scale; with ALWAYS also for the first scale.
     ceiling_rule: Limit;
-    /// [`Limit`] at min_scale; the start itself is never raised.
+    /// [`Limit`] at min_scale; the first scale is never raised.
     floor_rule: Limit;
     /// [`Test`].
     overflow_test: Test;
-    /// So many overflows make a backoff, those before are absorbed; overflow_reset restarts the
-    /// count; 0 is 1.
+    /// Number of overflows that make a backoff; those before the last are absorbed; overflow_reset
+    /// restarts the count; 0 is 1.
     hysteresis: u32;
     /// [`Reset`]: what refills the hysteresis.
     overflow_reset: Reset;
     /// 1: a new scale is in force one update later.
     apply_delay: u32;
-    /// Overflows are absorbed while they are at most this share of the steps since the last change;
-    /// overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW.
+    /// An overflow is absorbed while overflows are at most this share of the steps since the last
+    /// change; overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW.
     overflow_tolerance: f64;
     /// [`Event::STOPPED`] at this many overflows in a row that could not lower the scale; 0 never.
     stall_limit: u64;
@@ -377,8 +377,8 @@ fields! {
     guard_start: f64;
     /// Samples before the first step is judged, which enter as they are and weigh the same.
     guard_warmup: u64;
-    /// So many outliers in a row are no spike: the last of them and those that follow it in the row
-    /// are let through, or it stops; 0: never.
+    /// At this many outliers in a row the guard accepts a new level: it lets this outlier and those
+    /// that follow it in the row through, or with [`Guard::STOP`] it stops; 0: never.
     guard_limit: u64;
     /// [`Sample`].
     guard_sample: Sample;
