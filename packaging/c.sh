@@ -1,4 +1,4 @@
-# For C: the sources, from which CMake builds and installs; the library as one file and its header; of these a project for
+# For C: the sources, from which CMake builds and installs; the library as one file and its headers; of these a project for
 # Meson and its wrap; a port for vcpkg with the sources in it. The recipe for Conan lies in the sources.
 tarball "$packages/gradscaler-$version.tar.gz" "$work" "gradscaler-$version"
 python3 "$clone/packaging/amalgamate.py" "$packages"
@@ -10,7 +10,7 @@ stamped() { # FOLDER TO: its files, with the version
 }
 meson=gradscaler-meson-$version
 stamped meson "$work/$meson"
-cp "$packages"/gradscaler.[ch] "$clone/LICENSE" "$work/$meson"
+cp "$packages"/gradscaler*.[ch] "$clone/LICENSE" "$work/$meson"
 tarball "$packages/$meson.tar.gz" "$work" "$meson"
 cat >"$packages/gradscaler.wrap" <<END
 # As subprojects/gradscaler.wrap; the archive goes into subprojects/packagefiles.

@@ -20,7 +20,7 @@ row 'sources, CMake'
 # One file: the same bits as those of the sources, whatever a compiler does without being asked.
 one=$scratch/one
 mkdir "$one"
-cp "$packages"/gradscaler.[ch] "$one"
+cp "$packages"/gradscaler*.[ch] "$one"
 for compiler in gcc clang; do
   for option in -UGSC_NO_CUDA -DGSC_NO_CUDA; do
     $compiler -std=c11 -Wall -Wextra -Wpedantic -Wconversion -Werror $option -fsyntax-only "$one/gradscaler.c"
