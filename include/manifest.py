@@ -237,6 +237,8 @@ class Manifest:
                 raise ManifestError(
                     f"{where}: type {member.type}, but the constants of {member.takes} are {group.type}"
                 )
+            if self.items.index(group) > self.items.index(owner):  # in C the type of the group comes first
+                raise ManifestError(f"{where}: takes {member.takes!r}, which must stand further up")
         if getattr(member, "const", None) and (member.kind != "pointer" or member.passing):
             raise ManifestError(f"{where}: const is for a pointer that is passed by value")
         member.c = self.c_type(member)

@@ -122,7 +122,8 @@ MISTAKES = [
     ("NULL for a number", [function("x", "double", ', null = "none"'), NEXT], ["gsc_mutate.x", "null", "double"]),
     ("an unknown group", [('takes = "growth"', 'takes = "growths"')], ["gsc_policy.growth_rule", "takes", "'growths'"]),
     ("a group of another type", [field('name = "x", type = "double", takes = "want", doc = "x"')], ["gsc_policy.x"]),
-    ("an unknown error", [('errors = ["NULL"', 'errors = ["NIL"')], ["gsc_policy_preset", "'NIL'"]),
+    ("a group further down", [field('name = "x", type = "uint32_t", takes = "want", doc = "x"')], ["x", "further up"]),
+    ("an unknown error", [('errors = ["NULL"', 'errors = ["NIL"', "gsc_check")], ["gsc_check", "'NIL'"]),
     ("4 bytes more in the policy", [field('name = "x", type = "uint32_t", doc = "x"')], ["padding", "reserved"]),
     (
         "4 bytes more at its end",
@@ -276,7 +277,8 @@ OPTIONS_FIELDS = [
     f'{{ name = "reserved_u8", type = "uint8_t", array = 6, {SINCE}, doc = "0" }}',
 ]
 EVENT = f'  {{ name = "MUTATED", value = 4096, {SINCE}, doc = "it mutated" }},\n'
-ITEMS = """\
+POLICY_START = '[[item]]\nstruct = "gsc_policy"\n'
+SHAPE = """\
 [[item]]
 constants = "shape"
 prefix = "GSC_SHAPE_"
@@ -286,6 +288,8 @@ SINCE
 doc = "policy.shape."
 values = [{ name = "ROUND", value = 0, doc = "no corner" }, { name = "SQUARE", value = 200, doc = "four corners" }]
 
+""".replace("SINCE", SINCE)
+ITEMS = """\
 [[item]]
 constants = "trait"
 prefix = "GSC_TRAIT_"
@@ -355,7 +359,8 @@ def additions():
     items = ITEMS % (",\n  ".join(fields_of_each_type()), ",\n  ".join(args))
     fields, options = ("".join(f"  {text},\n" for text in texts) for texts in (POLICY_FIELDS, OPTIONS_FIELDS))
     end, tail = OPTIONS_END.split("]", 1)
-    changes = [NEXT, (EVENT_AFTER, EVENT_AFTER + EVENT), (OPTIONS_END, f"{end}{options}]\n\n{items}{tail}")]
+    changes = [NEXT, (EVENT_AFTER, EVENT_AFTER + EVENT), (POLICY_START, SHAPE + POLICY_START)]
+    changes.append((OPTIONS_END, f"{end}{options}]\n\n{items}{tail}"))
     code = CORE % {
         "parameters": ", ".join(f"{type_} {short(type_)}" for type_ in SCALARS),
         "copies": "".join(f"    out->{name} = {name};\n" for name in names).rstrip(),
