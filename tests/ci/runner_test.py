@@ -4,6 +4,7 @@
 
 import importlib.machinery
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -67,12 +68,10 @@ with tempfile.TemporaryDirectory() as folder:
     assert status == 1 and lines[-1].startswith("4 passed, 3 failed"), said
     assert "    expected 1, not 2" in lines and "  ci/test 'c:digits'" in lines, said
     assert "    error: no compiler" in lines and "    not run: wheel failed" in lines, said
-    assert any(line.startswith("[2/7] release ok, 0 s, about") for line in lines), said
+    assert any(re.match(r"\[2/7\] release ok, \d+ s, about", line) for line in lines), said
 
     status, said = run("format:clang-format")
-    assert status == 0 and "format: only clang-format" in said and said.endswith("2 passed, 0 failed, 0 min 0 s\n"), (
-        said
-    )
+    assert status == 0 and "format: only clang-format" in said and "\n2 passed, 0 failed, " in said, said
 
     # The second round fails, as the first of --quick and the first here have added a line.
     status, said = run("--again", "2", "core")
