@@ -17,7 +17,7 @@ const char *gsc_cuda_missing(void)
     return "CUDA is not in this build: it was made with GSC_CUDA off";
 }
 
-const char *gsc_cuda_log(void)
+const char *gsc_cuda_refusal(void)
 {
     return "";
 }
@@ -172,6 +172,11 @@ gsc_status gsc_cuda_start(gsc_error *err)
     gsc_begin(err);
     const char *why = gsc_cuda_missing();
     return why ? gsc_fail_otherwise(err, GSC_ERROR_UNAVAILABLE, -1, "", "%s", why) : GSC_OK;
+}
+
+const char *gsc_cuda_log(void)
+{
+    return gsc_cuda_refusal();
 }
 
 int32_t gsc_has(gsc_feature feature)

@@ -215,10 +215,10 @@ const char *gsc_cuda_missing(void)
     return driver.available ? NULL : driver.note;
 }
 
-const char *gsc_cuda_log(void)
+const char *gsc_cuda_refusal(void)
 {
-    const char *log = atomic_load(&refused);
-    return log ? log : "";
+    const char *why = atomic_load(&refused);
+    return why ? why : "";
 }
 
 /* ---- a device ---- */

@@ -17,6 +17,9 @@ typedef struct gsc_cuda gsc_cuda;
  */
 const char *gsc_cuda_missing(void);
 
+/* As gsc_cuda_log. */
+const char *gsc_cuda_refusal(void);
+
 /*
  * Retains the primary context of a device and loads the kernels into it, so that no later call
  * does: what a stream capture forbids is done here.

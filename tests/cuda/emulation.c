@@ -94,7 +94,7 @@ const char *gsc_cuda_missing(void)
     return NULL;
 }
 
-const char *gsc_cuda_log(void)
+const char *gsc_cuda_refusal(void)
 {
     return "";
 }
