@@ -66,17 +66,17 @@ def literal(base, value):
     return f"{value}{suffix}"  # without parentheses, which cffi does not read
 
 
-def has_type(manifest, group):
-    """Whether the constants of a group get a type of their own; an alias is one already."""
-    return group.kind != "number" and group.type not in manifest.aliases
+def typedef(manifest, group):
+    """The type of the constants of a group; numbers have none, and an alias is one already."""
+    has_type = group.kind != "number" and group.type not in manifest.aliases
+    return [f"typedef {group.type} gsc_{group.name};"] if has_type else []
 
 
 def constants(manifest, item):
     base = manifest.base(item.type)
     rows = [(v.c, literal(base, v.value), later(v.doc, v, item.since)) for v in item.values]
     first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
-    lines = comment(item_doc(manifest, item))
-    lines += [f"typedef {item.type} gsc_{item.name};"] if has_type(manifest, item) else []
+    lines = [*comment(item_doc(manifest, item)), *typedef(manifest, item)]
     for name, value, doc in rows:
         lines += beside(f"#define {name:<{first}} {value:<{second}}", doc, first + second + 9)
     return lines
@@ -212,8 +212,7 @@ def cffi(manifest):
     lines = [f"// {NOTE}", "// For ffi.cdef(open(...).read()). Structs that grow: set struct_size to ffi.sizeof(...)."]
     for item in manifest.items:
         if item.what == "constants":
-            lines += [f"typedef {item.type} gsc_{item.name};"] if has_type(manifest, item) else []
-            lines += [f"#define {value.c} {value.value}" for value in item.values]
+            lines += [*typedef(manifest, item), *(f"#define {value.c} {value.value}" for value in item.values)]
         elif item.what == "struct":
             arrays = {f.name: f"[{f.array}]" if f.array else "" for f in item.fields}
             fields = " ".join(f"{declare(f.c, f.name)}{arrays[f.name]};" for f in item.fields)

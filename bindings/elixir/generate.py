@@ -8,7 +8,7 @@ from manifest import SIZES, WIDTH, is_pointer, note, reword, run
 
 NOTE = note(__file__)
 DOC_WIDTH = 98
-KEY_SIZE = 160  # of the key of an entry, which is the longest text that a call takes
+KEY_SIZE = "sizeof((gsc_entry *)0)->key"  # the longest text that a call takes
 # Structs that the binding itself fills or reads; Elixir code sees the others as structs of its own, or as maps if they
 # have pointers.
 FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_options", "gsc_cpu_options", "gsc_cuda_options")
@@ -310,13 +310,9 @@ def returned_value(manifest, function, arg):
         declaration = None if arg.passing == "inout" else f"{arg.base} {name};"
         return declaration, None, f"make_{arg.base}(env, {name})", {name: f"&{name}"}
     if fills(arg):
-        named = {name: f"{name}.data", arg.count: told(function, arg), told(function, arg): f"&{told(function, arg)}"}
-        return (
-            f"struct result {name};\n    uint64_t {told(function, arg)};",
-            None,
-            f"make_result(&call, &{name})",
-            named,
-        )
+        count = told(function, arg)
+        named = {name: f"{name}.data", arg.count: count, count: f"&{count}"}
+        return f"struct result {name};\n    uint64_t {count};", None, f"make_result(&call, &{name})", named
     if manifest.structs[arg.type].kind == "fixed":
         reader = f"make_room(&call, sizeof({arg.type}), &{name})"
         return f"struct result {name};", reader, f"make_result(&call, &{name})", {name: f"{name}.data"}

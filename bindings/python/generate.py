@@ -198,8 +198,9 @@ def result(function):
             return "bytes"
         if arg.passing in ("out", "inout") and arg.kind == "scalar":
             found.append("float" if arg.base in ("float", "double") else "int")
+    if found:
+        return found[0] if len(found) == 1 else f"tuple[{', '.join(found)}]"
     kinds = {"gsc_status": "None", "string": "str | None", "float": "float", "double": "float", "void": "None"}
-    kinds |= {"gsc_status": found[0] if len(found) == 1 else f"tuple[{', '.join(found)}]"} if found else {}
     return kinds.get(function.returns, "int")
 
 

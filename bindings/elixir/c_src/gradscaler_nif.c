@@ -117,7 +117,7 @@ static ERL_NIF_TERM nif_policy_preset(ErlNifEnv *env, int argc, const ERL_NIF_TE
 {
     (void)argc;
     struct call call = {.env = env};
-    char name[160];
+    char name[sizeof((gsc_entry *)0)->key];
     gsc_policy out = GSC_POLICY_INIT;
     if (!get_string(&call, argv[0], 0, "name", name, sizeof name) ||
         gsc_policy_preset(name, &out, &call.err) != GSC_OK)
@@ -434,8 +434,8 @@ static ERL_NIF_TERM nif_state_import(ErlNifEnv *env, int argc, const ERL_NIF_TER
 {
     (void)argc;
     struct call call = {.env = env};
-    char format[160];
-    char prefix[160];
+    char format[sizeof((gsc_entry *)0)->key];
+    char prefix[sizeof((gsc_entry *)0)->key];
     const gsc_entry *entries = NULL;
     uint64_t entries_count = 0;
     gsc_policy policy;
@@ -466,8 +466,8 @@ static ERL_NIF_TERM nif_state_export(ErlNifEnv *env, int argc, const ERL_NIF_TER
 {
     (void)argc;
     struct call call = {.env = env};
-    char format[160];
-    char prefix[160];
+    char format[sizeof((gsc_entry *)0)->key];
+    char prefix[sizeof((gsc_entry *)0)->key];
     gsc_policy policy;
     const gsc_state *state = NULL;
     struct result entries;
@@ -494,8 +494,8 @@ static ERL_NIF_TERM nif_policy_import(ErlNifEnv *env, int argc, const ERL_NIF_TE
 {
     (void)argc;
     struct call call = {.env = env};
-    char format[160];
-    char prefix[160];
+    char format[sizeof((gsc_entry *)0)->key];
+    char prefix[sizeof((gsc_entry *)0)->key];
     const gsc_entry *entries = NULL;
     uint64_t entries_count = 0;
     gsc_policy policy;

@@ -242,8 +242,8 @@ class Report:
     def of(cls, overflow: Any) -> Report:
         """The report that a truth value stands for, a traced one, too."""
         overflow = jnp.asarray(overflow).astype(bool)
-        fields = {"overflow": overflow, "found_inf": _plain.as_bits(overflow)}
-        return cls(_plain._report(fields | {"kind": _plain.b.u32(int(ReportKind.FLAG))}), want=0)
+        kind = _plain.b.u32(int(ReportKind.FLAG))
+        return cls(_plain._report({"overflow": overflow, "found_inf": _plain.as_bits(overflow), "kind": kind}), want=0)
 
     @classmethod
     def of_number(cls, number: Any) -> Report:
