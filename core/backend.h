@@ -29,31 +29,32 @@ typedef struct gsc_job {
     double clamp;             /* 0: none */
     const gsc_policy *policy; /* in full; NULL: none */
     gsc_report *report;       /* the backend's memory; NULL: not wanted */
-    gsc_report *each;         /* likewise, n of them */
+    gsc_report *per_tensor;   /* likewise, n of them */
     int64_t *histogram;       /* likewise */
     int tensors_argument, options_argument, report_argument; /* positions, for errors */
 } gsc_job;
 
 /*
- * `on` is in full and never NULL; on->context may be NULL for the CPU alone. What is wrong with
+ * `exec` is in full and never NULL; exec->context may be NULL for the CPU alone. What is wrong with
  * values in the backend's memory the CPU says in *err; a device writes it to where the result goes.
  */
 typedef struct gsc_backend {
     /* Whether `on` can be used; before any other operation on it. */
-    gsc_status (*check)(const gsc_exec *on, gsc_error *err);
-    gsc_status (*tensors)(const gsc_exec *on, const gsc_job *job, gsc_error *err);
-    /* The bytes of on->workspace that `tensors` needs; the job has neither factor, out nor report.
+    gsc_status (*check)(const gsc_exec *exec, gsc_error *err);
+    gsc_status (*tensors)(const gsc_exec *exec, const gsc_job *job, gsc_error *err);
+    /* The bytes of exec->workspace that `tensors` needs; the job has neither factor, out nor
+     * report.
      */
-    gsc_status (*workspace_size)(const gsc_exec *on, const gsc_job *job, uint64_t *size,
+    gsc_status (*workspace_size)(const gsc_exec *exec, const gsc_job *job, uint64_t *size,
                                  gsc_error *err);
-    gsc_status (*step)(const gsc_exec *on, const gsc_step *step, gsc_error *err);
+    gsc_status (*step)(const gsc_exec *exec, const gsc_step *step, gsc_error *err);
     /* `kind` and `size` are possible; `data` is that of the context. */
     gsc_status (*memory_create)(void *data, uint32_t kind, uint64_t size, void **out,
                                 gsc_error *err);
     void (*memory_destroy)(void *data, void *memory);
-    gsc_status (*memory_copy)(const gsc_exec *on, void *to, const void *from, uint64_t size,
+    gsc_status (*memory_copy)(const gsc_exec *exec, void *to, const void *from, uint64_t size,
                               gsc_error *err);
-    gsc_status (*wait)(const gsc_exec *on, gsc_error *err);
+    gsc_status (*wait)(const gsc_exec *exec, gsc_error *err);
     void (*destroy)(void *data);
 } gsc_backend;
 
@@ -69,7 +70,7 @@ extern const gsc_backend gsc_thread_backend, gsc_cpu_backend, gsc_cuda_backend;
  * Where a call runs, in full and checked, argument 0 of it; and the backend that runs it, which
  * without a context is `otherwise`.
  */
-gsc_status gsc_exec_read(const gsc_exec *on, const gsc_backend *otherwise, gsc_exec *full,
+gsc_status gsc_exec_read(const gsc_exec *exec, const gsc_backend *otherwise, gsc_exec *full,
                          const gsc_backend **backend, gsc_error *err);
 
 #endif

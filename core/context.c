@@ -84,28 +84,28 @@ void gsc_context_destroy(gsc_context *context)
 
 /* ---- on ---- */
 
-gsc_status gsc_exec_read(const gsc_exec *on, const gsc_backend *otherwise, gsc_exec *full,
+gsc_status gsc_exec_read(const gsc_exec *exec, const gsc_backend *otherwise, gsc_exec *full,
                          const gsc_backend **backend, gsc_error *err)
 {
     memset(full, 0, sizeof *full);
     *backend = otherwise;
-    if (!on)
+    if (!exec)
         return GSC_OK;
-    GSC_TRY(gsc_struct_read(on, full, GSC_EXEC_SIZE, 0, "on", err));
+    GSC_TRY(gsc_struct_read(exec, full, GSC_EXEC_SIZE, 0, "exec", err));
     if (full->reserved != 0)
-        return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "on.reserved", full->reserved, 0, 0,
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 0, -1, "exec.reserved", full->reserved, 0, 0,
                                "0");
     if (full->context)
         *backend = full->context->backend;
     return (*backend)->check(full, err);
 }
 
-gsc_status gsc_exec_wait(const gsc_exec *on, gsc_error *err)
+gsc_status gsc_exec_wait(const gsc_exec *exec, gsc_error *err)
 {
     gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
     return backend->wait(&where, err);
 }
 
@@ -121,8 +121,8 @@ gsc_status gsc_memory_create(gsc_context *context, uint32_t kind, uint64_t size,
 {
     gsc_begin(err);
     GSC_REQUIRE(out, 3);
-    if (kind > GSC_MEMORY_SHARED)
-        return gsc_fail_number(err, GSC_ERROR_VALUE, 1, -1, "kind", kind, 0, GSC_MEMORY_SHARED,
+    if (kind > GSC_MEMORY_HOST)
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 1, -1, "kind", kind, 0, GSC_MEMORY_HOST,
                                "a kind of memory");
     if (size > INT64_MAX)
         return gsc_fail(err, GSC_ERROR_MEMORY, 2, -1, "size", "is %llu bytes: out of memory",
@@ -140,13 +140,13 @@ void gsc_memory_destroy(gsc_context *context, void *memory)
         backend_of(context)->memory_destroy(context ? context->data : NULL, memory);
 }
 
-gsc_status gsc_memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
+gsc_status gsc_memory_copy(const gsc_exec *exec, void *to, const void *from, uint64_t size,
                            gsc_error *err)
 {
     gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
     if (size == 0)
         return GSC_OK;
     GSC_REQUIRE(to, 1);

@@ -71,7 +71,7 @@ static void begin_with_place(gsc_error *err, gsc_status status, int argument, in
         (void)snprintf(entry, sizeof entry, "[%lld]", (long long)index);
     const int length = snprintf(err->message, sizeof err->message, "%s%s%s%s ", err->name, entry,
                                 *err->field ? "." : "", err->field);
-    err->subject = (uint32_t)length;
+    err->subject_length = (uint32_t)length;
 }
 
 gsc_status gsc_fail(gsc_error *err, gsc_status status, int argument, int64_t index,
@@ -81,8 +81,8 @@ gsc_status gsc_fail(gsc_error *err, gsc_status status, int argument, int64_t ind
         begin_with_place(err, status, argument, index, place);
         va_list arguments;
         va_start(arguments, format);
-        (void)vsnprintf(err->message + err->subject, sizeof err->message - err->subject, format,
-                        arguments);
+        (void)vsnprintf(err->message + err->subject_length,
+                        sizeof err->message - err->subject_length, format, arguments);
         va_end(arguments);
     }
     return status;

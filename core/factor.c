@@ -18,9 +18,9 @@ gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *e
 {
     if (!gsc_positive(factor->scale)) {
         const char *how = "finite and above 0: a state or a scale makes a factor";
-        if (factor->scale == 0 && factor->serial)
+        if (factor->scale == 0 && factor->generation)
             how = "above 0: overflows lowered it without a floor; set policy.min_scale";
-        else if (factor->scale > 0 && factor->serial)
+        else if (factor->scale > 0 && factor->generation)
             how = "finite: it grew without a ceiling; set policy.max_scale";
         return gsc_fail_number(err, GSC_ERROR_FACTOR, argument, -1, "factor.scale", factor->scale,
                                0, NAN, how);
@@ -35,13 +35,13 @@ gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *e
     return GSC_OK;
 }
 
-gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, double by,
+gsc_status gsc_factor_multiply(const gsc_exec *exec, const gsc_factor *factor, double by,
                                gsc_factor *out, gsc_error *err)
 {
     gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
     GSC_REQUIRE(factor, 1);
     GSC_REQUIRE(out, 3);
     if (!gsc_positive(by))
@@ -50,13 +50,14 @@ gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, dou
     return backend->step(&where, &step, err);
 }
 
-gsc_status gsc_factor_clip(const gsc_exec *on, const gsc_factor *factor, const gsc_report *report,
-                           double max_norm, gsc_factor *out, gsc_error *err)
+gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_factor *factor,
+                                     const gsc_report *report, double max_norm, gsc_factor *out,
+                                     gsc_error *err)
 {
     gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
     GSC_REQUIRE(report, 2);
     GSC_REQUIRE(out, 4);
     if (!gsc_positive(max_norm))
@@ -67,14 +68,14 @@ gsc_status gsc_factor_clip(const gsc_exec *on, const gsc_factor *factor, const g
     return backend->step(&where, &step, err);
 }
 
-gsc_status gsc_factor_guard(const gsc_exec *on, const gsc_factor *factor, const gsc_state *state,
-                            gsc_factor *out, gsc_error *err)
+gsc_status gsc_factor_clip_outlier(const gsc_exec *exec, const gsc_factor *factor,
+                                   const gsc_state *state, gsc_factor *out, gsc_error *err)
 {
     gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     const gsc_step step = {.kind = GSC_STEP_GUARD, .factor = factor, .state = state, .out = out};
-    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(out, 3);
     return backend->step(&where, &step, err);

@@ -29,7 +29,7 @@ enum type { F64, U32, U64, I64 };
     X(backoff_factor, F64)                                                                         \
     X(growth_interval, U64)                                                                        \
     X(growth_rule, U32)                                                                            \
-    X(growth_lag, U32)                                                                             \
+    X(growth_extra_steps, U32)                                                                     \
     X(max_scale, F64)                                                                              \
     X(min_scale, F64)                                                                              \
     X(ceiling_rule, U32)                                                                           \
@@ -39,47 +39,48 @@ enum type { F64, U32, U64, I64 };
     X(overflow_reset, U32)                                                                         \
     X(apply_delay, U32)                                                                            \
     X(overflow_tolerance, F64)                                                                     \
-    X(stall_limit, U64)                                                                            \
+    X(max_failed_backoffs, U64)                                                                    \
     X(quirks, U32)                                                                                 \
     X(arithmetic, U32)                                                                             \
     X(target_amax, F64)                                                                            \
-    X(mean_decay, F64)                                                                             \
-    X(variance_decay, F64)                                                                         \
-    X(margin_sigmas, F64)                                                                          \
-    X(overflow_log2, F64)                                                                          \
+    X(log2_decay, F64)                                                                             \
+    X(log2_slow_decay, F64)                                                                        \
+    X(log2_margin_sigmas, F64)                                                                     \
+    X(overflow_sample_log2, F64)                                                                   \
     X(guard_norm, F64)                                                                             \
     X(guard_ratio, F64)                                                                            \
     X(guard_sigmas, F64)                                                                           \
     X(guard_decay, F64)                                                                            \
-    X(guard_start, F64)                                                                            \
+    X(guard_init_mean, F64)                                                                        \
     X(guard_warmup, U64)                                                                           \
-    X(guard_limit, U64)                                                                            \
+    X(guard_max_in_a_row, U64)                                                                     \
     X(guard_sample, U32)                                                                           \
     X(guard_flags, U32)
 #define FOR_STATE(X)                                                                               \
     X(scale, factor.scale, F64)                                                                    \
     X(next_scale, next.scale, F64)                                                                 \
-    X(good, good, I64)                                                                             \
-    X(steps, steps, I64)                                                                           \
-    X(overflows, overflows, I64)                                                                   \
-    X(stalled, stalled, I64)                                                                       \
-    X(skipped, skipped, I64)                                                                       \
-    X(growths, growths, I64)                                                                       \
-    X(backoffs, backoffs, I64)                                                                     \
-    X(mean, mean, F64)                                                                             \
-    X(slow_mean, slow_mean, F64)                                                                   \
-    X(mean_square, mean_square, F64)                                                               \
-    X(mean_start, mean_start, F64)                                                                 \
-    X(slow_start, slow_start, F64)                                                                 \
+    X(good_steps, good_steps, I64)                                                                 \
+    X(steps_since_change, steps_since_change, I64)                                                 \
+    X(overflows_since_reset, overflows_since_reset, I64)                                           \
+    X(failed_backoffs, failed_backoffs, I64)                                                       \
+    X(total_overflows, total_overflows, I64)                                                       \
+    X(total_growths, total_growths, I64)                                                           \
+    X(total_backoffs, total_backoffs, I64)                                                         \
+    X(log2_mean, log2_mean, F64)                                                                   \
+    X(log2_slow_mean, log2_slow_mean, F64)                                                         \
+    X(log2_mean_square, log2_mean_square, F64)                                                     \
+    X(log2_zero_weight, log2_zero_weight, F64)                                                     \
+    X(log2_slow_zero_weight, log2_slow_zero_weight, F64)                                           \
     X(guard_mean, guard_mean, F64)                                                                 \
     X(guard_variance, guard_variance, F64)                                                         \
     X(guard_count, guard_count, I64)                                                               \
-    X(guard_run, guard_run, I64)                                                                   \
-    X(guard_skips, guard_skips, I64)                                                               \
+    X(guard_in_a_row, guard_in_a_row, I64)                                                         \
+    X(total_guard_skips, total_guard_skips, I64)                                                   \
     X(guard_multiplier, guard_multiplier, F64)                                                     \
     X(guard_threshold, guard_threshold, F64)                                                       \
-    X(serial, factor.serial, U64)                                                                  \
-    X(next_serial, next.serial, U64)                                                               \
+    X(guard_value, guard_value, F64)                                                               \
+    X(generation, factor.generation, U64)                                                          \
+    X(next_generation, next.generation, U64)                                                       \
     X(events, events, U32)
 
 enum field {
@@ -157,7 +158,7 @@ static const row ours[] = {
 /* Names that recordings of every framework use, beside those of the fields. */
 static const row common[] = {
     {"hysteresis_refill",       overflow_reset,  REFILL,        SET},
-    {"raise_at_min",            stall_limit,     SWITCH,        SET},
+    {"raise_at_min",            max_failed_backoffs,     SWITCH,        SET},
     {0},
 };
 
@@ -166,7 +167,7 @@ static const row torch[] = {
     {"growth_factor",           growth_factor,   PLAIN,         BOTH},
     {"backoff_factor",          backoff_factor,  PLAIN,         BOTH},
     {"growth_interval",         growth_interval, PLAIN,         BOTH},
-    {"_growth_tracker",         good,            PLAIN,         SAVED},
+    {"_growth_tracker",         good_steps,            PLAIN,         SAVED},
     {"init_scale",              init_scale,      PLAIN,         SET},
     {"enabled",                 init_scale,      IS_ON,         SET},
     {0},
@@ -185,10 +186,10 @@ static const row nemo[] = {
     {"growth_factor",           growth_factor,   PLAIN,         BOTH},
     {"backoff_factor",          backoff_factor,  PLAIN,         BOTH},
     {"growth_interval",         growth_interval, PLAIN,         BOTH},
-    {"_growth_tracker",         good,            PLAIN,         SAVED},
+    {"_growth_tracker",         good_steps,            PLAIN,         SAVED},
     {"hysteresis",              hysteresis,      PLAIN,         SET},
-    {"_hysterisis_tracker",     overflows,       REMAINING,     SAVED},
-    {"_hysteresis_tracker",     overflows,       REMAINING,     SAVED},
+    {"_hysterisis_tracker",     overflows_since_reset,       REMAINING,     SAVED},
+    {"_hysteresis_tracker",     overflows_since_reset,       REMAINING,     SAVED},
     {"init_scale",              init_scale,      PLAIN,         SET},
     {"enabled",                 init_scale,      IS_ON,         SET},
     {0},
@@ -196,7 +197,7 @@ static const row nemo[] = {
 
 static const row apex[] = {
     {"loss_scale",              scale,           PLAIN,         SAVED},
-    {"unskipped",               good,            PLAIN,         SAVED},
+    {"unskipped",               good_steps,            PLAIN,         SAVED},
     {"init_scale",              init_scale,      PLAIN,         SET},
     {"scale_window",            growth_interval, PLAIN,         SET},
     {"min_loss_scale",          min_scale,       PLAIN,         SET},
@@ -208,7 +209,7 @@ static const row apex[] = {
 
 static const row megatron[] = {
     {"scale",                   scale,           PLAIN,         SAVED},
-    {"growth_tracker",          good,            PLAIN,         SAVED},
+    {"growth_tracker",          good_steps,            PLAIN,         SAVED},
     {"growth_factor",           growth_factor,   PLAIN,         SET},
     {"backoff_factor",          backoff_factor,  PLAIN,         SET},
     {"growth_interval",         growth_interval, PLAIN,         SET},
@@ -216,7 +217,7 @@ static const row megatron[] = {
     {"min_scale",               min_scale,       PLAIN,         SET},
     {"min_loss_scale",          min_scale,       PLAIN,         SET},
     {"hysteresis",              hysteresis,      PLAIN,         SET},
-    {"hysteresis_tracker",      overflows,       REMAINING,     SAVED},
+    {"hysteresis_tracker",      overflows_since_reset,       REMAINING,     SAVED},
     {"initial_scale",           init_scale,      PLAIN,         SET},
     {"initial_loss_scale",      init_scale,      PLAIN,         SET},
     {"fp16",                    init_scale,      IS_ON,         SET},
@@ -240,8 +241,8 @@ static const row colossalai[] = {
 /* What ZeRO pickles. */
 static const row deepspeed[] = {
     {"cur_scale",               scale,           PLAIN,         SAVED},
-    {"cur_iter",                good,            ITERATION,     SAVED},
-    {"last_overflow_iter",      good,            LAST_OVERFLOW, SAVED},
+    {"cur_iter",                good_steps,            ITERATION,     SAVED},
+    {"last_overflow_iter",      good_steps,            LAST_OVERFLOW, SAVED},
     {"scale_factor",            growth_factor,   BOTH_WAYS,     BOTH},
     {"scale_window",            growth_interval, PLAIN,         BOTH},
     {"loss_scale_window",       growth_interval, PLAIN,         SET},
@@ -249,9 +250,9 @@ static const row deepspeed[] = {
     {"min_loss_scale",          min_scale,       PLAIN,         SET},
     {"delayed_shift",           hysteresis,      PLAIN,         BOTH},
     {"hysteresis",              hysteresis,      PLAIN,         SET},
-    {"cur_hysteresis",          overflows,       REMAINING_ONE, SAVED},
+    {"cur_hysteresis",          overflows_since_reset,       REMAINING_ONE, SAVED},
     {"consecutive_hysteresis",  overflow_reset,  CONSECUTIVE,   BOTH},
-    {"raise_error_at_min_scale", stall_limit,    SWITCH,        BOTH},
+    {"raise_error_at_min_scale", max_failed_backoffs,    SWITCH,        BOTH},
     {"init_scale",              init_scale,      PLAIN,         SET},
     {"initial_scale_power",     init_scale,      EXPONENT,      SET},
     {"loss_scale",              init_scale,      FIXED_SCALE,   SET},
@@ -264,9 +265,9 @@ static const row deepspeed[] = {
 static const row deepspeed_fp16[] = {
     {"cur_scale",               scale,           PLAIN,         SAVED},
     {"cur_scale",               hysteresis,      OFF,           SAVED},
-    {"cur_scale",               stall_limit,     OFF,           SAVED},
-    {"cur_iter",                good,            ITERATION,     SAVED},
-    {"last_overflow_iter",      good,            LAST_OVERFLOW, SAVED},
+    {"cur_scale",               max_failed_backoffs,     OFF,           SAVED},
+    {"cur_iter",                good_steps,            ITERATION,     SAVED},
+    {"last_overflow_iter",      good_steps,            LAST_OVERFLOW, SAVED},
     {"scale_factor",            growth_factor,   BOTH_WAYS,     SAVED},
     {"scale_window",            growth_interval, PLAIN,         SAVED},
     {"min_loss_scale",          min_scale,       PLAIN,         SET},
@@ -294,8 +295,8 @@ static const row fairseq[] = {
 
 static const row paddle[] = {
     {"loss_scaling_0",          scale,           PLAIN,         SAVED},
-    {"num_good_steps_0",        good,            PLAIN,         SAVED},
-    {"num_bad_steps_0",         overflows,       PLAIN,         SAVED},
+    {"num_good_steps_0",        good_steps,            PLAIN,         SAVED},
+    {"num_bad_steps_0",         overflows_since_reset,       PLAIN,         SAVED},
     {"init_loss_scaling",       init_scale,      PLAIN,         SET},
     {"incr_ratio",              growth_factor,   PLAIN,         SET},
     {"decr_ratio",              backoff_factor,  PLAIN,         SET},
@@ -311,8 +312,8 @@ static const row paddle_dygraph[] = {
     {"decr_ratio",              backoff_factor,  PLAIN,         BOTH},
     {"incr_every_n_steps",      growth_interval, PLAIN,         BOTH},
     {"decr_every_n_nan_or_inf", hysteresis,      PLAIN,         BOTH},
-    {"incr_count",              good,            PLAIN,         SAVED},
-    {"decr_count",              overflows,       PLAIN,         SAVED},
+    {"incr_count",              good_steps,            PLAIN,         SAVED},
+    {"decr_count",              overflows_since_reset,       PLAIN,         SAVED},
     {"init_loss_scaling",       init_scale,      PLAIN,         SET},
     {"use_dynamic_loss_scaling", init_scale,     IS_DYNAMIC,    BOTH},
     {"enable",                  init_scale,      IS_ON,         SET},
@@ -321,9 +322,9 @@ static const row paddle_dygraph[] = {
 
 static const row cerebras[] = {
     {"loss_scale",              scale,           PLAIN,         SAVED},
-    {"steps_since_rescale",     steps,           PLAIN,         SAVED},
-    {"overflows_since_rescale", overflows,       PLAIN,         SAVED},
-    {"num_skipped_steps",       skipped,         PLAIN,         SAVED},
+    {"steps_since_rescale",     steps_since_change,           PLAIN,         SAVED},
+    {"overflows_since_rescale", overflows_since_reset,       PLAIN,         SAVED},
+    {"num_skipped_steps",       total_overflows,         PLAIN,         SAVED},
     {"fp16_type",               max_scale,       HALF_TYPE,     SET},
     {"init_scale",              init_scale,      PLAIN,         SET},
     {"initial_loss_scale",      init_scale,      PLAIN,         SET},
@@ -338,7 +339,7 @@ static const row cerebras[] = {
 
 static const row jmp[] = {
     {"loss_scale",              scale,           PLAIN,         SAVED},
-    {"counter",                 good,            WITHIN,        SAVED},
+    {"counter",                 good_steps,            WITHIN,        SAVED},
     {"period",                  growth_interval, PLAIN,         BOTH | ONLY_READ},
     {"factor",                  growth_factor,   BOTH_WAYS,     BOTH | ONLY_READ},
     {"min_loss_scale",          min_scale,       PLAIN,         BOTH | ONLY_READ},
@@ -349,7 +350,7 @@ static const row jmp[] = {
 
 static const row axon[] = {
     {"loss_scale",              scale,           PLAIN,         SAVED},
-    {"counter",                 good,            WITHIN,        SAVED},
+    {"counter",                 good_steps,            WITHIN,        SAVED},
     {"period",                  growth_interval, PLAIN,         SET},
     {"factor",                  growth_factor,   BOTH_WAYS,     SET},
     {"min_loss_scale",          min_scale,       PLAIN,         SET},
@@ -359,7 +360,7 @@ static const row axon[] = {
 
 static const row eformer[] = {
     {"loss_scale",              scale,           PLAIN,         SAVED},
-    {"counter",                 good,            WITHIN,        SAVED},
+    {"counter",                 good_steps,            WITHIN,        SAVED},
     {"period",                  growth_interval, PLAIN,         BOTH},
     {"factor",                  growth_factor,   BOTH_WAYS,     BOTH},
     {"min_loss_scale",          min_scale,       PLAIN,         BOTH},
@@ -370,7 +371,7 @@ static const row eformer[] = {
 
 static const row mindspore[] = {
     {"scale_value",             scale,           PLAIN,         SAVED},
-    {"counter",                 good,            WITHIN,        SAVED},
+    {"counter",                 good_steps,            WITHIN,        SAVED},
     {"scale_factor",            growth_factor,   BOTH_WAYS,     SET},
     {"scale_window",            growth_interval, PLAIN,         SET},
     {"scale_value",             init_scale,      PLAIN,         SET},
@@ -379,7 +380,7 @@ static const row mindspore[] = {
 
 static const row flax[] = {
     {"scale",                   scale,           PLAIN,         SAVED},
-    {"fin_steps",               good,            PLAIN,         SAVED},
+    {"fin_steps",               good_steps,            PLAIN,         SAVED},
     {"growth_factor",           growth_factor,   PLAIN,         BOTH | ONLY_READ},
     {"backoff_factor",          backoff_factor,  PLAIN,         BOTH | ONLY_READ},
     {"growth_interval",         growth_interval, PLAIN,         BOTH | ONLY_READ},
@@ -390,7 +391,7 @@ static const row flax[] = {
 
 static const row keras[] = {
     {"dynamic_scale",           scale,           PLAIN,         SAVED},
-    {"step_counter",            good,            PLAIN,         SAVED},
+    {"step_counter",            good_steps,            PLAIN,         SAVED},
     {"initial_scale",           init_scale,      PLAIN,         SET},
     {"dynamic_growth_steps",    growth_interval, PLAIN,         SET},
     {0},
@@ -398,7 +399,7 @@ static const row keras[] = {
 
 static const row tf_keras[] = {
     {"current_loss_scale",      scale,           PLAIN,         SAVED},
-    {"good_steps",              good,            PLAIN,         SAVED},
+    {"good_steps",              good_steps,            PLAIN,         SAVED},
     {"initial_scale",           init_scale,      PLAIN,         SET},
     {"dynamic_growth_steps",    growth_interval, PLAIN,         SET},
     {"dynamic",                 init_scale,      IS_DYNAMIC,    SET},
@@ -410,13 +411,13 @@ static const row mxnet[] = {
     {"_next_loss_scale",        next_scale,      PLAIN,         SAVED},
     {"_max_loss_scale",         max_scale,       PLAIN,         BOTH},
     {"_scale_seq_len",          growth_interval, PLAIN,         BOTH},
-    {"_unskipped",              good,            PLAIN,         SAVED},
+    {"_unskipped",              good_steps,            PLAIN,         SAVED},
     {0},
 };
 
 static const row emily[] = {
     {"scale",                   scale,           PLAIN,         SAVED},
-    {"counter",                 good,            PLAIN,         SAVED},
+    {"counter",                 good_steps,            PLAIN,         SAVED},
     {"growth_factor",           growth_factor,   PLAIN,         BOTH},
     {"backoff_factor",          backoff_factor,  PLAIN,         BOTH},
     {"growth_interval",         growth_interval, PLAIN,         BOTH},
@@ -435,10 +436,10 @@ static const row guided_diffusion[] = {
 static const row openseq2seq[] = {
     {"scale_min",               min_scale,       PLAIN,         SET},
     {"scale_max",               max_scale,       PLAIN,         SET},
-    {"log_max",                 overflow_log2,   EXPONENT,      SET},
-    {"beta1",                   mean_decay,      PLAIN,         SET},
-    {"beta2",                   variance_decay,  PLAIN,         SET},
-    {"overflow_std_dev",        margin_sigmas,   PLAIN,         SET},
+    {"log_max",                 overflow_sample_log2,   EXPONENT,      SET},
+    {"beta1",                   log2_decay,      PLAIN,         SET},
+    {"beta2",                   log2_slow_decay,  PLAIN,         SET},
+    {"overflow_std_dev",        log2_margin_sigmas,   PLAIN,         SET},
     {0},
 };
 
@@ -681,34 +682,35 @@ static bool moves(const gsc_policy *p)
 static bool counts(const gsc_policy *p, enum field f)
 {
     switch (f) {
-    case good:
-        return p->growth_interval != 0 && p->growth_rule != GSC_GROWTH_STEPS && moves(p);
-    case steps:
-        return (p->growth_interval != 0 && p->growth_rule == GSC_GROWTH_STEPS) ||
+    case good_steps:
+        return p->growth_interval != 0 && p->growth_rule != GSC_GROWTH_ALL_STEPS && moves(p);
+    case steps_since_change:
+        return (p->growth_interval != 0 && p->growth_rule == GSC_GROWTH_ALL_STEPS) ||
                p->overflow_tolerance > 0;
-    case overflows:
+    case overflows_since_reset:
         return p->hysteresis > 1 || p->overflow_tolerance > 0;
-    case stalled:
-        return p->stall_limit > 1; /* the first one stops else */
+    case failed_backoffs:
+        return p->max_failed_backoffs > 1; /* the first one stops else */
     case next_scale:
         return p->apply_delay != 0;
-    case mean:
-    case slow_mean:
-    case mean_square:
-    case mean_start:
-    case slow_start:
+    case log2_mean:
+    case log2_slow_mean:
+    case log2_mean_square:
+    case log2_zero_weight:
+    case log2_slow_zero_weight:
         return p->target_amax != 0;
     case guard_mean:
     case guard_variance:
     case guard_count:
         return p->guard_ratio != 0 || p->guard_sigmas != 0 || p->guard_warmup != 0 ||
-               p->guard_flags & (GSC_GUARD_CLIP_TO_MEAN | GSC_GUARD_CLIP_MORE);
-    case guard_run:
-        return p->guard_limit != 0;
+               p->guard_flags & (GSC_GUARD_CLIP_TO_MEAN | GSC_GUARD_CLIP_PROGRESSIVE);
+    case guard_in_a_row:
+        return p->guard_max_in_a_row != 0;
     case guard_multiplier:
     case guard_threshold:
-    case serial:
-    case next_serial:
+    case guard_value:
+    case generation:
+    case next_generation:
     case events:
         return false; /* of the last update or of reports, which do not outlive a checkpoint */
     default:
@@ -886,7 +888,7 @@ static bool is_unset(const row *row)
 {
     return (row->as == PLAIN || row->as == DERIVED || row->as == EXPONENT ||
             row->as == BOTH_WAYS) &&
-           row->field != min_scale && row->field != max_scale && row->field != stall_limit;
+           row->field != min_scale && row->field != max_scale && row->field != max_failed_backoffs;
 }
 
 /* What the value of a conversion must be, if not any number: from low to high, or one of the words,
@@ -960,7 +962,7 @@ static double meaning(reading *r, const row *row, int64_t entry, double x)
         r->since_start = true;
         return x;
     case LAST_OVERFLOW:
-        return r->since_start ? get(&r->s, good) - x - 1 : NAN;
+        return r->since_start ? get(&r->s, good_steps) - x - 1 : NAN;
     case SWITCH:
         return x != 0;
     case CONSECUTIVE:
@@ -1007,8 +1009,8 @@ static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *
         r->unset[row->field] = entry;
         return GSC_OK;
     }
-    if (row->as == LAST_OVERFLOW && r->since_start && !(x >= -1 && x < get(&r->s, good)))
-        return fail_at(r, entry, -1, get(&r->s, good) - 1,
+    if (row->as == LAST_OVERFLOW && r->since_start && !(x >= -1 && x < get(&r->s, good_steps)))
+        return fail_at(r, entry, -1, get(&r->s, good_steps) - 1,
                        "-1 or the number of a step before the present one", err);
     const double value = meaning(r, row, entry, x);
     if (isnan(value))
@@ -1113,7 +1115,7 @@ static void note_unset(const reading *r, struct notes *notes)
             continue;
         const gsc_entry *e = &r->entries[r->unset[f]];
         const double x = get(&r->s, (enum field)f);
-        add_note(notes, GSC_NOTE_LACKS, r->unset[f], fields[f].name, x,
+        add_note(notes, GSC_NOTE_MISSING, r->unset[f], fields[f].name, x,
                  "\"%.64s\" is empty: %s stays %s%s", e->key, fields[f].name, DIGITS(x),
                  row_of(r, rest_of(r, e))->as == DERIVED
                      ? ", where fairseq takes 2^14 / data-parallel size / update_freq: set it"
@@ -1218,7 +1220,7 @@ static void count_from(reading *r, enum field f, int64_t value, struct notes *no
         return;
     put_exact(&r->s, f, value);
     if (counts(&r->s.policy, f))
-        add_note(notes, GSC_NOTE_LACKS, -1, fields[f].name, (double)value,
+        add_note(notes, GSC_NOTE_MISSING, -1, fields[f].name, (double)value,
                  "%s is not among the entries: it starts at %" PRId64, fields[f].name, value);
 }
 
@@ -1232,7 +1234,7 @@ static void note_lacks(const reading *r, struct notes *notes)
         for (const row *row = r->format->rows; row->key; row++)
             asked |= row->field == (enum field)f && (row->where & BOTH);
         if (r->from[f] < 0 && r->unset[f] < 0 && asked)
-            add_note(notes, GSC_NOTE_LACKS, -1, fields[f].name, x,
+            add_note(notes, GSC_NOTE_MISSING, -1, fields[f].name, x,
                      "%s is not among the entries: it is %s, as in the policy", fields[f].name,
                      DIGITS(x));
     }
@@ -1250,8 +1252,8 @@ static void note_changed(const reading *r, enum field f, struct notes *notes)
 static void note_past_interval(const reading *r, struct notes *notes)
 {
     const gsc_policy *p = &r->s.policy;
-    const enum field f = p->growth_rule == GSC_GROWTH_STEPS ? steps : good;
-    const double count = get(&r->s, f), due = (double)p->growth_interval + p->growth_lag;
+    const enum field f = p->growth_rule == GSC_GROWTH_ALL_STEPS ? steps_since_change : good_steps;
+    const double count = get(&r->s, f), due = (double)p->growth_interval + p->growth_extra_steps;
     if (p->growth_rule == GSC_GROWTH_EVERY || !p->growth_interval || !moves(p) || count < due ||
         r->from[f] < 0)
         return;
@@ -1276,26 +1278,26 @@ static gsc_status read_state(reading *r, struct notes *notes, gsc_error *err)
             return fail_no_scale(r, err);
         (void)gsc_state_made(p, NULL, &made);
         s->factor = made.factor;
-        add_note(notes, GSC_NOTE_LACKS, -1, "scale", s->factor.scale,
+        add_note(notes, GSC_NOTE_MISSING, -1, "scale", s->factor.scale,
                  "the scale is not among the entries: it starts at %s", DIGITS(s->factor.scale));
     } else if (isfinite(s->factor.scale) && isinf(gsc_format(p, s->factor.scale))) {
         return fail_at(r, r->from[scale], 0, 0x1.fffffep127,
                        "at most the largest float, in which this policy computes", err);
     }
-    const int64_t counted = s->overflows == 0 ? s->steps : 0;
-    if (r->from[good] < 0)
-        count_from(r, good, r->from[steps] >= 0 ? counted : 0, notes);
-    if (r->from[steps] < 0) /* each good one is a step */
-        count_from(r, steps, s->good, notes);
-    count_from(r, overflows, 0, notes);
-    count_from(r, stalled, 0, notes);
+    const int64_t counted = s->overflows_since_reset == 0 ? s->steps_since_change : 0;
+    if (r->from[good_steps] < 0)
+        count_from(r, good_steps, r->from[steps_since_change] >= 0 ? counted : 0, notes);
+    if (r->from[steps_since_change] < 0) /* each good one is a step */
+        count_from(r, steps_since_change, s->good_steps, notes);
+    count_from(r, overflows_since_reset, 0, notes);
+    count_from(r, failed_backoffs, 0, notes);
     const double newest = r->from[next_scale] >= 0 ? s->next.scale : s->factor.scale;
     if (!(newest >= 0) || (isfinite(newest) && isinf(gsc_format(p, newest))))
         return fail_at(r, r->from[next_scale], 0, 0x1.fffffep127, "a scale of this policy", err);
     if (!p->apply_delay)
         s->factor.scale = newest;
-    const uint64_t serial_to_come = s->next.serial;
-    s->next.serial = 0;
+    const uint64_t generation_to_come = s->next.generation;
+    s->next.generation = 0;
     if (gsc_state_made(p, s, &made) != GSC_OK) {
         s->factor = s->next = gsc_factor_of(1, 1); /* they are in order: what is not is named */
         (void)gsc_state_check(s, 0, "state", &why);
@@ -1303,21 +1305,22 @@ static gsc_status read_state(reading *r, struct notes *notes, gsc_error *err)
     }
     if (p->apply_delay && r->from[next_scale] >= 0)
         made.next = gsc_factor_of(gsc_format(p, newest), 2);
-    if (r->from[serial] >= 0 && r->from[next_serial] >= 0 && s->factor.serial <= serial_to_come) {
-        made.factor.serial = s->factor.serial;
-        made.next.serial = serial_to_come;
+    if (r->from[generation] >= 0 && r->from[next_generation] >= 0 &&
+        s->factor.generation <= generation_to_come) {
+        made.factor.generation = s->factor.generation;
+        made.next.generation = generation_to_come;
     }
     made.events = s->events;
     made.guard_threshold = s->guard_threshold;
-    if (s->guard_multiplier > 0 || s->events & GSC_EVENT_SKIPPED)
-        made.guard_multiplier = s->guard_multiplier;
+    made.guard_value = s->guard_value;
+    made.guard_multiplier = s->guard_multiplier;
     gsc_set_skip(&made);
     *s = made;
     if (p->apply_delay && r->from[next_scale] < 0 && r->from[scale] >= 0)
-        add_note(notes, GSC_NOTE_LACKS, -1, "next_scale", s->next.scale,
+        add_note(notes, GSC_NOTE_MISSING, -1, "next_scale", s->next.scale,
                  "next_scale is not among the entries: it is %s, as the scale",
                  DIGITS(s->next.scale));
-    for (int f = POLICY_FIELDS; f < serial; f++)
+    for (int f = POLICY_FIELDS; f < generation; f++)
         note_changed(r, (enum field)f, notes);
     note_past_interval(r, notes);
     if (!gsc_usable(s->factor.scale) || !gsc_usable(s->next.scale))
@@ -1806,7 +1809,8 @@ static double written(const struct format *f, const struct scaler *s, const row 
     case LAST_OVERFLOW:
         return -1; /* as if the good steps were all */
     case WITHIN:
-        return p->growth_interval ? (double)((uint64_t)s->state.good % p->growth_interval) : x;
+        return p->growth_interval ? (double)((uint64_t)s->state.good_steps % p->growth_interval)
+                                  : x;
     case SWITCH:
         return x != 0;
     case CONSECUTIVE:
@@ -1854,8 +1858,8 @@ static bool same_field(const struct scaler *a, const struct scaler *b, enum fiel
         return backoff_of(&a->policy) == backoff_of(&b->policy);
     if (f == hysteresis)
         return hysteresis_of(&a->policy) == hysteresis_of(&b->policy);
-    if (f == good && a->policy.growth_rule == GSC_GROWTH_EVERY && a->policy.growth_interval &&
-        a->policy.growth_lag == 0)
+    if (f == good_steps && a->policy.growth_rule == GSC_GROWTH_EVERY && a->policy.growth_interval &&
+        a->policy.growth_extra_steps == 0)
         return fmod(x, (double)a->policy.growth_interval) ==
                fmod(y, (double)a->policy.growth_interval);
     const size_t at = fields[f].offset;

@@ -6,10 +6,12 @@
 #include "policy.h"
 
 #define RESET_BITS (GSC_RESET_ON_GROWTH | GSC_RESET_ON_GOOD_STEP | GSC_RESET_ON_BACKOFF)
-#define QUIRK_BITS (GSC_QUIRK_TOLERATE_BELOW | GSC_QUIRK_OVERFLOW_COUNTS | GSC_QUIRK_LOCKS_OUT)
+#define QUIRK_BITS                                                                                 \
+    (GSC_QUIRK_TOLERANCE_EXCLUSIVE | GSC_QUIRK_OVERFLOW_IS_GOOD | GSC_QUIRK_ALLOW_LOCKOUT)
 #define GUARD_BITS                                                                                 \
-    (GSC_GUARD_CLIP | GSC_GUARD_AT_THRESHOLD | GSC_GUARD_STOP | GSC_GUARD_SKIP_COUNTS |            \
-     GSC_GUARD_CLIP_MORE | GSC_GUARD_SPREAD_AFTER | GSC_GUARD_CORRECTED | GSC_GUARD_CLIP_TO_MEAN)
+    (GSC_GUARD_CLIP | GSC_GUARD_INCLUSIVE | GSC_GUARD_STOP | GSC_GUARD_SKIP_IS_GOOD |              \
+     GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_VARIANCE_AFTER_MEAN | GSC_GUARD_BIAS_CORRECTED |       \
+     GSC_GUARD_CLIP_TO_MEAN)
 #define MAX_F32 0x1.fffffep127
 
 /* Doubled every `interval` good steps, halved by an overflow. */
@@ -19,10 +21,10 @@
 #define ONE_FACTOR(init) .init_scale = init, .growth_factor = 2, .growth_interval = 2000
 #define USUAL            TWO_FACTORS(0x1p16, 2000)
 #define TORCH                                                                                      \
-    USUAL, .growth_rule = GSC_GROWTH_EXACT, .ceiling_rule = GSC_LIMIT_KEEP,                        \
-           .arithmetic = GSC_ARITHMETIC_F32_ONCE
+    USUAL, .growth_rule = GSC_GROWTH_EXACT, .ceiling_rule = GSC_LIMIT_REJECT,                      \
+           .arithmetic = GSC_ARITHMETIC_F64_TO_F32
 #define JMP(init, format)                                                                          \
-    ONE_FACTOR(init), .growth_rule = GSC_GROWTH_EVERY, .ceiling_rule = GSC_LIMIT_KEEP,             \
+    ONE_FACTOR(init), .growth_rule = GSC_GROWTH_EVERY, .ceiling_rule = GSC_LIMIT_REJECT,           \
                       .min_scale = 1, .arithmetic = GSC_ARITHMETIC_##format
 #define FAIRSEQ                                                                                    \
     ONE_FACTOR(0x1p15), .growth_rule = GSC_GROWTH_EVERY, .min_scale = 0.0001,                      \
@@ -35,11 +37,11 @@
 #define ZCLIP(flags)                                                                               \
     .guard_sigmas = 2.5, .guard_decay = 0.97, .guard_warmup = 25,                                  \
     .guard_sample = GSC_SAMPLE_THRESHOLD,                                                          \
-    .guard_flags = GSC_GUARD_CLIP | GSC_GUARD_SPREAD_AFTER | (flags)
+    .guard_flags = GSC_GUARD_CLIP | GSC_GUARD_VARIANCE_AFTER_MEAN | (flags)
 #define CEREBRAS(limit)                                                                            \
-    TWO_FACTORS(limit, 2000), .growth_rule = GSC_GROWTH_STEPS, .growth_lag = 1,                    \
-                              .max_scale = limit, .ceiling_rule = GSC_LIMIT_ALWAYS,                \
-                              .min_scale = 0x1p-14, .floor_rule = GSC_LIMIT_ALWAYS,                \
+    TWO_FACTORS(limit, 2000), .growth_rule = GSC_GROWTH_ALL_STEPS, .growth_extra_steps = 1,        \
+                              .max_scale = limit, .ceiling_rule = GSC_LIMIT_ENFORCE,               \
+                              .min_scale = 0x1p-14, .floor_rule = GSC_LIMIT_ENFORCE,               \
                               .overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF,        \
                               .overflow_test = GSC_TEST_NORM, .arithmetic = GSC_ARITHMETIC_F32
 
@@ -50,19 +52,19 @@ static const struct preset {
     {"recommended",
      "For new work: torch's numbers, held between 2^-14 and 2^24, and a stop event after ten "
      "overflows in a row at the floor.",
-     {USUAL, .max_scale = 0x1p24, .ceiling_rule = GSC_LIMIT_HOLD, .min_scale = 0x1p-14,
-      .floor_rule = GSC_LIMIT_HOLD, .stall_limit = 10,
+     {USUAL, .max_scale = 0x1p24, .ceiling_rule = GSC_LIMIT_CLAMP_UNLESS_PAST, .min_scale = 0x1p-14,
+      .floor_rule = GSC_LIMIT_CLAMP_UNLESS_PAST, .max_failed_backoffs = 10,
       .overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF,
-      .arithmetic = GSC_ARITHMETIC_F32_ONCE}},
+      .arithmetic = GSC_ARITHMETIC_F64_TO_F32}},
     {"none", "A scale of 1 that never moves; gradients are still checked and reported.", {0}},
     {"guard",
      "For bf16, which needs no scaling: as none, with a stop event after ten overflows in a row. A "
      "norm above ten times the running mean is skipped, unless it is the tenth in a row.",
-     {.stall_limit = 10,
+     {.max_failed_backoffs = 10,
       .guard_ratio = 10,
       .guard_decay = 0.99,
       .guard_warmup = 100,
-      .guard_limit = 10,
+      .guard_max_in_a_row = 10,
       .guard_sample = GSC_SAMPLE_THRESHOLD}},
     {"static",
      "A given scale that never moves; set init_scale. Overflows are still skipped.",
@@ -94,14 +96,14 @@ static const struct preset {
      {USUAL, .ceiling_rule = GSC_LIMIT_STOP, .min_scale = 1}},
     {"flax",
      "flax DynamicScale 0.12: grows after growth_interval + 1 good steps; floor 2^-126.",
-     {USUAL, .growth_rule = GSC_GROWTH_EXACT, .growth_lag = 1, .max_scale = MAX_F32,
+     {USUAL, .growth_rule = GSC_GROWTH_EXACT, .growth_extra_steps = 1, .max_scale = MAX_F32,
       .min_scale = 0x1p-126, .arithmetic = GSC_ARITHMETIC_F32}},
     {"keras",
      "keras 3.15 LossScaleOptimizer: no floor and no ceiling; an infinite scale stays.",
      {TWO_FACTORS(0x1p15, 2000), .arithmetic = GSC_ARITHMETIC_F32}},
     {"tf_keras",
      "tf_keras 2.21 LossScaleOptimizer: floor 1; a growth past the largest float is dropped.",
-     {TWO_FACTORS(0x1p15, 2000), .ceiling_rule = GSC_LIMIT_KEEP, .min_scale = 1,
+     {TWO_FACTORS(0x1p15, 2000), .ceiling_rule = GSC_LIMIT_REJECT, .min_scale = 1,
       .arithmetic = GSC_ARITHMETIC_F32}},
     {"megatron",
      "Megatron-LM 0.16 DynamicGradScaler: hysteresis 2, refilled by a growth; floor 1.",
@@ -112,12 +114,13 @@ static const struct preset {
       .arithmetic = GSC_ARITHMETIC_F32}},
     {"deepspeed",
      "DeepSpeed 0.19 DynamicLossScaler: hysteresis 2; an overflow at the floor 1 stops.",
-     {TWO_FACTORS(0x1p16, 1000), .growth_rule = GSC_GROWTH_EVERY, .growth_lag = 1, .min_scale = 1,
-      .hysteresis = 2, .overflow_reset = GSC_RESET_ON_GROWTH, .stall_limit = 1}},
+     {TWO_FACTORS(0x1p16, 1000), .growth_rule = GSC_GROWTH_EVERY, .growth_extra_steps = 1,
+      .min_scale = 1, .hysteresis = 2, .overflow_reset = GSC_RESET_ON_GROWTH,
+      .max_failed_backoffs = 1}},
     {"paddle",
      "PaddlePaddle 3.3 update_loss_scaling: backs off after `hysteresis` overflows in a row, "
      "floor 1.",
-     {USUAL, .growth_rule = GSC_GROWTH_EXACT, .ceiling_rule = GSC_LIMIT_KEEP, .min_scale = 1,
+     {USUAL, .growth_rule = GSC_GROWTH_EXACT, .ceiling_rule = GSC_LIMIT_REJECT, .min_scale = 1,
       .hysteresis = 1, .overflow_reset = GSC_RESET_ON_GOOD_STEP | GSC_RESET_ON_BACKOFF,
       .arithmetic = GSC_ARITHMETIC_F32}},
     {"paddle_dygraph",
@@ -127,17 +130,17 @@ static const struct preset {
       .arithmetic = GSC_ARITHMETIC_F32}},
     {"apex",
      "apex amp LossScaler: cap 2^24, also for the start; no floor.",
-     {USUAL, .max_scale = 0x1p24, .ceiling_rule = GSC_LIMIT_ALWAYS}},
+     {USUAL, .max_scale = 0x1p24, .ceiling_rule = GSC_LIMIT_ENFORCE}},
     {"mxnet",
      "MXNet 1.9 amp LossScaler: cap 2^24 on growth; a new scale is in force one step later.",
      {USUAL, .max_scale = 0x1p24, .apply_delay = 1}},
     {"fairseq",
      "fairseq 0.12 DynamicLossScaler: tolerates a share of overflows; stops at 1e-4.",
-     {FAIRSEQ, .quirks = GSC_QUIRK_TOLERATE_BELOW}},
+     {FAIRSEQ, .quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE}},
     {"fairscale",
      "fairscale 0.4 DynamicLossScaler: fairseq's, but a skipped step counts once more as good. "
      "There the scaled gradients' norm decides, here that of the unscaled ones.",
-     {FAIRSEQ, .quirks = GSC_QUIRK_TOLERATE_BELOW | GSC_QUIRK_OVERFLOW_COUNTS}},
+     {FAIRSEQ, .quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE | GSC_QUIRK_OVERFLOW_IS_GOOD}},
     {"cerebras",
      "Cerebras 2.10 amp.GradScaler for fp16: counts all steps, kept within 2^-14 and 2^15.",
      {CEREBRAS(0x1p15)}},
@@ -154,14 +157,14 @@ static const struct preset {
      "Megatron-LM of August 2026, grad_norm_skip_threshold: megatron's scale; set guard_norm, "
      "above "
      "which a norm is skipped and counts as a good step of the scale.",
-     {MEGATRON, .guard_flags = GSC_GUARD_SKIP_COUNTS}},
+     {MEGATRON, .guard_flags = GSC_GUARD_SKIP_IS_GOOD}},
     {"metaseq_skip",
      "metaseq skip_gradient_update_on_clip_norm: set guard_norm, above which a norm is skipped; "
      "the scale and its counts stay.",
      {0}},
     {"optax_skip",
      "optax 0.2 skip_large_updates: set guard_norm, at or above which a norm is skipped.",
-     {.guard_flags = GSC_GUARD_AT_THRESHOLD}},
+     {.guard_flags = GSC_GUARD_INCLUSIVE}},
     {"minfm",
      "minFM of October 2025: a norm above 2 is skipped from its step 2000 on.",
      {.guard_norm = 2, .guard_warmup = 1999}},
@@ -170,14 +173,14 @@ static const struct preset {
      "skipped and kept out of it. The mean begins at 1.",
      {.guard_ratio = 20,
       .guard_decay = 0.99,
-      .guard_start = 1,
+      .guard_init_mean = 1,
       .guard_sample = GSC_SAMPLE_NONE,
-      .guard_flags = GSC_GUARD_AT_THRESHOLD | GSC_GUARD_CORRECTED,
-      .quirks = GSC_QUIRK_LOCKS_OUT}},
+      .guard_flags = GSC_GUARD_INCLUSIVE | GSC_GUARD_BIAS_CORRECTED,
+      .quirks = GSC_QUIRK_ALLOW_LOCKOUT}},
     {"zclip",
      "ZClip 1.0: a norm above mean + 2.5 sigmas is clipped the more the larger it is; add "
-     "CLIP_TO_MEAN in place of CLIP_MORE for its clip_option mean.",
-     {ZCLIP(GSC_GUARD_CLIP_MORE), .quirks = GSC_QUIRK_LOCKS_OUT}},
+     "CLIP_TO_MEAN in place of CLIP_PROGRESSIVE for its clip_option mean.",
+     {ZCLIP(GSC_GUARD_CLIP_PROGRESSIVE), .quirks = GSC_QUIRK_ALLOW_LOCKOUT}},
     {"zclip_percentile",
      "ZClip 1.0 in its mode percentile: a norm above mean + 2.5 sigmas is clipped to that.",
      {ZCLIP(0)}},
@@ -186,10 +189,10 @@ static const struct preset {
      "kept out of both. The mean begins at 1.",
      {.guard_sigmas = 3,
       .guard_decay = 0.99,
-      .guard_start = 1,
+      .guard_init_mean = 1,
       .guard_sample = GSC_SAMPLE_NONE,
-      .guard_flags = GSC_GUARD_CLIP | GSC_GUARD_SPREAD_AFTER,
-      .quirks = GSC_QUIRK_LOCKS_OUT}},
+      .guard_flags = GSC_GUARD_CLIP | GSC_GUARD_VARIANCE_AFTER_MEAN,
+      .quirks = GSC_QUIRK_ALLOW_LOCKOUT}},
     {"olmo_like",
      "Like the window of 128 norms of OLMo-core 3.0's SkipStepOptimizer, whose decisions it nearly "
      "gives: a norm above mean + 6 sigmas is skipped, and enters both.",
@@ -197,15 +200,15 @@ static const struct preset {
     {"openseq2seq_logmax",
      "OpenSeq2Seq LogMaxScaler: predicts the scale from running means of log2(amax).",
      {.max_scale = 0x1p14,
-      .ceiling_rule = GSC_LIMIT_ALWAYS,
+      .ceiling_rule = GSC_LIMIT_ENFORCE,
       .min_scale = 1,
-      .floor_rule = GSC_LIMIT_ALWAYS,
+      .floor_rule = GSC_LIMIT_ENFORCE,
       .arithmetic = GSC_ARITHMETIC_F32,
       .target_amax = 0x1p16,
-      .mean_decay = 0.99,
-      .variance_decay = 0.999,
-      .margin_sigmas = 3.09,
-      .overflow_log2 = 0x1p16}},
+      .log2_decay = 0.99,
+      .log2_slow_decay = 0.999,
+      .log2_margin_sigmas = 3.09,
+      .overflow_sample_log2 = 0x1p16}},
 };
 
 #define PRESET_COUNT (sizeof presets / sizeof *presets)
@@ -309,7 +312,7 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     CHECK(backoff_factor, 0, 1,
           p->backoff_factor == 0 || gsc_usable(gsc_format_factor(p, p->backoff_factor)),
           "above 0 in the policy's arithmetic, or 0");
-    CHECK(growth_rule, 0, GSC_GROWTH_STEPS, p->growth_rule <= GSC_GROWTH_STEPS,
+    CHECK(growth_rule, 0, GSC_GROWTH_ALL_STEPS, p->growth_rule <= GSC_GROWTH_ALL_STEPS,
           "one of the rules of growth");
     const bool unlimited = p->max_scale == 0 || p->max_scale > most;
     CHECK(max_scale, 0, most,
@@ -326,16 +329,16 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
           p->min_scale == 0 ||
               (gsc_usable(gsc_format(p, p->min_scale)) && gsc_usable(gsc_min_scale(p))),
           "above 0, finite and at most max_scale, all in the policy's arithmetic, or 0");
-    CHECK(ceiling_rule, 0, GSC_LIMIT_HOLD, p->ceiling_rule <= GSC_LIMIT_HOLD,
-          "one of the rules of limits");
-    CHECK(floor_rule, 0, GSC_LIMIT_HOLD, p->floor_rule <= GSC_LIMIT_HOLD,
+    CHECK(ceiling_rule, 0, GSC_LIMIT_CLAMP_UNLESS_PAST,
+          p->ceiling_rule <= GSC_LIMIT_CLAMP_UNLESS_PAST, "one of the rules of limits");
+    CHECK(floor_rule, 0, GSC_LIMIT_CLAMP_UNLESS_PAST, p->floor_rule <= GSC_LIMIT_CLAMP_UNLESS_PAST,
           "one of the rules of limits");
     const bool predicts = p->target_amax != 0;
-    CHECK(ceiling_rule, GSC_LIMIT_ALWAYS, GSC_LIMIT_ALWAYS,
-          !predicts || unlimited || p->ceiling_rule == GSC_LIMIT_ALWAYS,
+    CHECK(ceiling_rule, GSC_LIMIT_ENFORCE, GSC_LIMIT_ENFORCE,
+          !predicts || unlimited || p->ceiling_rule == GSC_LIMIT_ENFORCE,
           "the rule that always holds (1) where target_amax is set");
-    CHECK(floor_rule, GSC_LIMIT_ALWAYS, GSC_LIMIT_ALWAYS,
-          !predicts || p->min_scale == 0 || p->floor_rule == GSC_LIMIT_ALWAYS,
+    CHECK(floor_rule, GSC_LIMIT_ENFORCE, GSC_LIMIT_ENFORCE,
+          !predicts || p->min_scale == 0 || p->floor_rule == GSC_LIMIT_ENFORCE,
           "the rule that always holds (1) where target_amax is set");
     CHECK(overflow_test, 0, GSC_TEST_NORM, p->overflow_test <= GSC_TEST_NORM,
           "one of the tests of overflow");
@@ -344,18 +347,19 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     CHECK(overflow_tolerance, 0, 1, within(p->overflow_tolerance, 0, 1), "from 0 to 1");
     CHECK_BITS(quirks, QUIRK_BITS);
     CHECK(overflow_tolerance, 0, 1,
-          p->overflow_tolerance < 1 || p->quirks & GSC_QUIRK_TOLERATE_BELOW,
+          p->overflow_tolerance < 1 || p->quirks & GSC_QUIRK_TOLERANCE_EXCLUSIVE,
           "below 1, or overflows alone would never lower the scale, unless quirks has "
-          "TOLERATE_BELOW (1)");
+          "TOLERANCE_EXCLUSIVE (1)");
     CHECK(reserved, 0, 0, p->reserved == 0, "0");
     CHECK(target_amax, 0, most, within(p->target_amax, 0, most), "finite and not negative");
     /* In its own format, where one that rounds to 1 would never forget. */
-    CHECK(mean_decay, 0, 1, p->mean_decay >= 0 && gsc_format(p, p->mean_decay) < 1,
+    CHECK(log2_decay, 0, 1, p->log2_decay >= 0 && gsc_format(p, p->log2_decay) < 1,
           "at least 0 and below 1 in the policy's arithmetic");
-    CHECK(variance_decay, 0, 1, p->variance_decay >= 0 && gsc_format(p, p->variance_decay) < 1,
+    CHECK(log2_slow_decay, 0, 1, p->log2_slow_decay >= 0 && gsc_format(p, p->log2_slow_decay) < 1,
           "at least 0 and below 1 in the policy's arithmetic");
-    CHECK(margin_sigmas, 0, 0x1p20, within(p->margin_sigmas, 0, 0x1p20), "from 0 to 2^20");
-    CHECK(overflow_log2, -0x1p20, 0x1p20, within(p->overflow_log2, -0x1p20, 0x1p20),
+    CHECK(log2_margin_sigmas, 0, 0x1p20, within(p->log2_margin_sigmas, 0, 0x1p20),
+          "from 0 to 2^20");
+    CHECK(overflow_sample_log2, -0x1p20, 0x1p20, within(p->overflow_sample_log2, -0x1p20, 0x1p20),
           "from -2^20 to 2^20");
     CHECK(guard_norm, 0, GSC_GUARD_MOST, within(p->guard_norm, 0, GSC_GUARD_MOST),
           "from 0 to 2^500");
@@ -364,7 +368,7 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
           "above 1 and at most 2^20, or 0: at 1 every second step would be an outlier");
     CHECK(guard_sigmas, 0, 0x1p20, within(p->guard_sigmas, 0, 0x1p20), "from 0 to 2^20");
     CHECK(guard_decay, 0, 1, p->guard_decay >= 0 && p->guard_decay < 1, "at least 0 and below 1");
-    CHECK(guard_start, 0, GSC_GUARD_MOST, within(p->guard_start, 0, GSC_GUARD_MOST),
+    CHECK(guard_init_mean, 0, GSC_GUARD_MOST, within(p->guard_init_mean, 0, GSC_GUARD_MOST),
           "from 0 to 2^500");
     CHECK(guard_sample, 0, GSC_SAMPLE_THRESHOLD, p->guard_sample <= GSC_SAMPLE_THRESHOLD,
           "one of the samples");
@@ -372,8 +376,8 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     CHECK(
         guard_flags, 0, GUARD_BITS,
         p->guard_flags & GSC_GUARD_CLIP ||
-            !(p->guard_flags & (GSC_GUARD_CLIP_MORE | GSC_GUARD_CLIP_TO_MEAN)),
-        "with CLIP (1), where CLIP_MORE (16) or CLIP_TO_MEAN (128) says how far: alone they would "
+            !(p->guard_flags & (GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN)),
+        "with CLIP (1), where CLIP_PROGRESSIVE (16) or CLIP_TO_MEAN (128) says how far: alone they would "
         "skip");
     /*
      * Whether an outlier may move the mean or the variance too little for the threshold to reach
@@ -382,11 +386,12 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
      * standard deviations, says by how much it grows, less what the decay takes.
      */
     const double decay = p->guard_decay == 0 ? 1 : p->guard_decay;
-    const double reach = p->guard_flags & GSC_GUARD_SPREAD_AFTER ? p->guard_sigmas * decay
-                                                                 : p->guard_sigmas * sqrt(decay);
-    const bool spreads = p->guard_sigmas == 0 || (reach > 1 && p->guard_start == 0);
+    const double reach = p->guard_flags & GSC_GUARD_VARIANCE_AFTER_MEAN
+                             ? p->guard_sigmas * decay
+                             : p->guard_sigmas * sqrt(decay);
+    const bool spreads = p->guard_sigmas == 0 || (reach > 1 && p->guard_init_mean == 0);
     const uint32_t clip =
-        p->guard_flags & (GSC_GUARD_CLIP | GSC_GUARD_CLIP_MORE | GSC_GUARD_CLIP_TO_MEAN);
+        p->guard_flags & (GSC_GUARD_CLIP | GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN);
     const bool held =
         p->guard_sample == GSC_SAMPLE_NONE ||
         (p->guard_sample == GSC_SAMPLE_THRESHOLD && !(clip == GSC_GUARD_CLIP && spreads));
@@ -398,17 +403,19 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
      */
     const bool ratio_rounds = p->guard_ratio != 0 && p->guard_decay != 0 &&
                               (1 - p->guard_decay) * (p->guard_ratio - 1) < 0x1p-52;
-    const double near = p->guard_flags & GSC_GUARD_SPREAD_AFTER ? p->guard_sigmas : reach;
+    const double near = p->guard_flags & GSC_GUARD_VARIANCE_AFTER_MEAN ? p->guard_sigmas : reach;
     const bool sigmas_round =
         p->guard_sigmas != 0 &&
         ((p->guard_sample == GSC_SAMPLE_AS_IS && p->guard_decay != 0 && near <= 1) ||
-         (p->guard_flags & GSC_GUARD_AT_THRESHOLD && (p->guard_decay != 0 || p->guard_start != 0)));
-    CHECK(guard_limit, 1, 0x1p64,
-          p->guard_limit != 0 || !(ratio_rounds || sigmas_round) || p->quirks & GSC_QUIRK_LOCKS_OUT,
+         (p->guard_flags & GSC_GUARD_INCLUSIVE &&
+          (p->guard_decay != 0 || p->guard_init_mean != 0)));
+    CHECK(guard_max_in_a_row, 1, 0x1p64,
+          p->guard_max_in_a_row != 0 || !(ratio_rounds || sigmas_round) ||
+              p->quirks & GSC_QUIRK_ALLOW_LOCKOUT,
           "above 0: roundings could make all steps outliers while the norm stays the same");
-    CHECK(guard_limit, 1, 0x1p64,
-          p->guard_limit != 0 || !held || (p->guard_ratio == 0 && p->guard_sigmas == 0) ||
-              p->quirks & GSC_QUIRK_LOCKS_OUT,
+    CHECK(guard_max_in_a_row, 1, 0x1p64,
+          p->guard_max_in_a_row != 0 || !held || (p->guard_ratio == 0 && p->guard_sigmas == 0) ||
+              p->quirks & GSC_QUIRK_ALLOW_LOCKOUT,
           "above 0: guard_sample keeps outliers out, so after a lasting change of level all steps "
           "would be outliers");
 #undef CHECK

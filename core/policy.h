@@ -3,9 +3,9 @@
  * The policy step: how a scale moves, for every framework's rules. One source for the CPU and the
  * GPU, without memory, errors or names of frameworks: those rules are values of the fields.
  *
- * Four ideas: three counts (good, steps, overflows), each with one question what sets it to 0; a
- * change is computed in a number format, then held by a limit; an overflow is absorbed or backs
- * off; a stall is an overflow that left the scale where it was.
+ * Four ideas: three counts (good_steps, steps_since_change, overflows_since_reset), each with one
+ * question what sets it to 0; a change is computed in a number format, then held by a limit; an
+ * overflow is absorbed or backs off; a stall is an overflow that left the scale where it was.
  */
 #ifndef GSC_POLICY_H
 #define GSC_POLICY_H
@@ -48,8 +48,8 @@ static inline double gsc_limited(gsc_state *s, uint32_t rule, double old, double
 {
     s->events |= event | (rule == GSC_LIMIT_STOP ? GSC_EVENT_STOPPED : 0u);
     int past = event == GSC_EVENT_AT_FLOOR ? old < bound : old > bound;
-    int stays =
-        rule == GSC_LIMIT_KEEP || rule == GSC_LIMIT_STOP || (rule == GSC_LIMIT_HOLD && past);
+    int stays = rule == GSC_LIMIT_REJECT || rule == GSC_LIMIT_STOP ||
+                (rule == GSC_LIMIT_CLAMP_UNLESS_PAST && past);
     return stays ? old : bound;
 }
 
@@ -80,9 +80,9 @@ static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
     double moved = p->backoff_factor == 0.0
                        ? gsc_format(p, old / gsc_format_factor(p, growth))
                        : gsc_format(p, old * gsc_format_factor(p, p->backoff_factor));
-    s->steps = 0;
+    s->steps_since_change = 0;
     if (p->overflow_reset & GSC_RESET_ON_BACKOFF)
-        s->overflows = 0;
+        s->overflows_since_reset = 0;
     double floor = gsc_min_scale(p);
     return moved > floor ? moved : gsc_limited(s, p->floor_rule, old, floor, GSC_EVENT_AT_FLOOR);
 }
@@ -92,11 +92,11 @@ static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
     double growth = p->growth_factor == 0.0 ? 1.0 : p->growth_factor;
     double moved = gsc_format(p, old * gsc_format_factor(p, growth));
     double ceiling = gsc_max_scale(p);
-    s->steps = 0;
+    s->steps_since_change = 0;
     if (p->growth_rule != GSC_GROWTH_EVERY)
-        s->good = 0;
+        s->good_steps = 0;
     if (p->overflow_reset & GSC_RESET_ON_GROWTH)
-        s->overflows = 0;
+        s->overflows_since_reset = 0;
     return moved < ceiling ? moved
                            : gsc_limited(s, p->ceiling_rule, old, ceiling, GSC_EVENT_AT_CEILING);
 }
@@ -104,16 +104,16 @@ static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
 /* Whether this overflow is one of those that do not lower the scale. */
 static inline int gsc_absorbs(const gsc_policy *p, const gsc_state *s)
 {
-    double share = (double)s->overflows / (double)s->steps;
-    int tolerated = p->quirks & GSC_QUIRK_TOLERATE_BELOW ? share < p->overflow_tolerance
-                                                         : share <= p->overflow_tolerance;
-    return tolerated || s->overflows < (int64_t)p->hysteresis;
+    double share = (double)s->overflows_since_reset / (double)s->steps_since_change;
+    int tolerated = p->quirks & GSC_QUIRK_TOLERANCE_EXCLUSIVE ? share < p->overflow_tolerance
+                                                              : share <= p->overflow_tolerance;
+    return tolerated || s->overflows_since_reset < (int64_t)p->hysteresis;
 }
 
 static inline int gsc_growth_due(const gsc_policy *p, const gsc_state *s)
 {
-    int64_t count = p->growth_rule == GSC_GROWTH_STEPS ? s->steps : s->good;
-    int64_t n = count - (int64_t)p->growth_lag;
+    int64_t count = p->growth_rule == GSC_GROWTH_ALL_STEPS ? s->steps_since_change : s->good_steps;
+    int64_t n = count - (int64_t)p->growth_extra_steps;
     if (n <= 0 || p->growth_interval == 0)
         return 0;
     switch (p->growth_rule) {
@@ -132,18 +132,19 @@ static inline int gsc_growth_due(const gsc_policy *p, const gsc_state *s)
  */
 static inline double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
 {
-    double fast = gsc_format_factor(p, p->mean_decay);
-    double slow = gsc_format_factor(p, p->variance_decay);
-    s->mean = fast * s->mean + (1.0 - p->mean_decay) * x;
-    s->mean_start = gsc_format(p, fast * s->mean_start);
-    s->slow_mean = slow * s->slow_mean + (1.0 - p->variance_decay) * x;
-    s->slow_start = gsc_format(p, slow * s->slow_start);
-    s->mean_square = slow * s->mean_square + (1.0 - p->variance_decay) * (x * x);
-    double mean = s->mean / (1.0 - s->mean_start);
-    double slow_mean = s->slow_mean / (1.0 - s->slow_start);
-    double variance = s->mean_square / (1.0 - s->slow_start) - slow_mean * slow_mean;
+    double fast = gsc_format_factor(p, p->log2_decay);
+    double slow = gsc_format_factor(p, p->log2_slow_decay);
+    s->log2_mean = fast * s->log2_mean + (1.0 - p->log2_decay) * x;
+    s->log2_zero_weight = gsc_format(p, fast * s->log2_zero_weight);
+    s->log2_slow_mean = slow * s->log2_slow_mean + (1.0 - p->log2_slow_decay) * x;
+    s->log2_slow_zero_weight = gsc_format(p, slow * s->log2_slow_zero_weight);
+    s->log2_mean_square = slow * s->log2_mean_square + (1.0 - p->log2_slow_decay) * (x * x);
+    double mean = s->log2_mean / (1.0 - s->log2_zero_weight);
+    double log2_slow_mean = s->log2_slow_mean / (1.0 - s->log2_slow_zero_weight);
+    double variance =
+        s->log2_mean_square / (1.0 - s->log2_slow_zero_weight) - log2_slow_mean * log2_slow_mean;
     double sigma = sqrt(variance > 0.0 ? variance : 0.0);
-    double scale = p->target_amax * gsc_exp2(-(mean + p->margin_sigmas * sigma));
+    double scale = p->target_amax * gsc_exp2(-(mean + p->log2_margin_sigmas * sigma));
     /* What float and its inverse can hold; a prediction is no reason to leave it. */
     return scale < 0x1p-126 ? 0x1p-126 : scale > 0x1p126 ? 0x1p126 : scale;
 }
@@ -151,18 +152,18 @@ static inline double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
 static inline double gsc_count(const gsc_policy *p, gsc_state *s, int overflow, double scale)
 {
     if (overflow) {
-        s->good = 0;
-        s->overflows++;
+        s->good_steps = 0;
+        s->overflows_since_reset++;
         if (gsc_absorbs(p, s))
             s->events |= GSC_EVENT_ABSORBED;
         else
             scale = gsc_back_off(p, s, scale);
-        if (p->quirks & GSC_QUIRK_OVERFLOW_COUNTS) {
-            s->good++;
-            s->steps++;
+        if (p->quirks & GSC_QUIRK_OVERFLOW_IS_GOOD) {
+            s->good_steps++;
+            s->steps_since_change++;
         }
     } else if (p->overflow_reset & GSC_RESET_ON_GOOD_STEP) {
-        s->overflows = 0;
+        s->overflows_since_reset = 0;
     }
     /* After an overflow too: only policies that count overflow steps are due then. */
     return gsc_growth_due(p, s) ? gsc_grow(p, s, scale) : scale;
@@ -196,7 +197,7 @@ static inline double gsc_guard_threshold(const gsc_policy *p, const gsc_state *s
         double limit = p->guard_ratio * s->guard_mean;
         least = limit < least ? limit : least;
     }
-    if (p->guard_sigmas != 0.0 && (s->guard_variance > 0.0 || p->guard_start != 0.0)) {
+    if (p->guard_sigmas != 0.0 && (s->guard_variance > 0.0 || p->guard_init_mean != 0.0)) {
         double limit = s->guard_mean + p->guard_sigmas * sqrt(s->guard_variance);
         least = limit < least ? limit : least;
     }
@@ -212,8 +213,8 @@ static inline void gsc_guard_sample(const gsc_policy *p, gsc_state *s, double x)
 {
     int64_t n = ++s->guard_count;
     double decay = p->guard_decay;
-    int corrected = (p->guard_flags & GSC_GUARD_CORRECTED) != 0;
-    int even = decay == 0.0 || (n == 1 && (corrected || p->guard_start == 0.0)) ||
+    int corrected = (p->guard_flags & GSC_GUARD_BIAS_CORRECTED) != 0;
+    int even = decay == 0.0 || (n == 1 && (corrected || p->guard_init_mean == 0.0)) ||
                (!corrected && (uint64_t)n <= p->guard_warmup);
     double weight = even ? 1.0 / (double)n : 1.0 - decay;
     if (corrected && !even)
@@ -224,7 +225,7 @@ static inline void gsc_guard_sample(const gsc_policy *p, gsc_state *s, double x)
     double distance = x - s->guard_mean;
     double step = weight * distance;
     s->guard_mean += step;
-    if (p->guard_flags & GSC_GUARD_SPREAD_AFTER && !even) {
+    if (p->guard_flags & GSC_GUARD_VARIANCE_AFTER_MEAN && !even) {
         double after = x - s->guard_mean;
         s->guard_variance = rest * s->guard_variance + weight * (after * after);
     } else {
@@ -240,28 +241,28 @@ static inline double gsc_guard_target(const gsc_policy *p, const gsc_state *s, d
         return threshold;
     if (p->guard_flags & GSC_GUARD_CLIP_TO_MEAN)
         return s->guard_mean;
-    if (!(p->guard_flags & GSC_GUARD_CLIP_MORE))
+    if (!(p->guard_flags & GSC_GUARD_CLIP_PROGRESSIVE))
         return threshold;
     double excess = threshold - s->guard_mean;
     return s->guard_mean + excess * (excess / (x - s->guard_mean));
 }
 
-/* Judges the norm of a step without overflow; leaves the multiplier and the events in the state. */
+/* Judges the norm of a step without overflow. */
 static inline void gsc_guard_step(const gsc_policy *p, gsc_state *s, double x)
 {
     if (s->guard_count == 0 && s->guard_mean == 0.0)
-        s->guard_mean = p->guard_start;
+        s->guard_mean = p->guard_init_mean;
     const double threshold = gsc_guard_threshold(p, s);
-    int out = p->guard_flags & GSC_GUARD_AT_THRESHOLD ? x >= threshold : x > threshold;
+    int out = p->guard_flags & GSC_GUARD_INCLUSIVE ? x >= threshold : x > threshold;
+    s->guard_value = x + 0.0; /* -0 is 0 */
     s->guard_threshold = isfinite(threshold) ? threshold : 0.0;
-    s->guard_multiplier = 1.0;
-    s->guard_run = out ? s->guard_run + 1 : 0;
+    s->guard_in_a_row = out ? s->guard_in_a_row + 1 : 0;
     if (!out) {
         gsc_guard_sample(p, s, x);
         return;
     }
     s->events |= GSC_EVENT_OUTLIER;
-    int last = p->guard_limit != 0 && (uint64_t)s->guard_run >= p->guard_limit;
+    int last = p->guard_max_in_a_row != 0 && (uint64_t)s->guard_in_a_row >= p->guard_max_in_a_row;
     if (last && !(p->guard_flags & GSC_GUARD_STOP)) {
         gsc_guard_sample(p, s, x);
         return;
@@ -273,7 +274,7 @@ static inline void gsc_guard_step(const gsc_policy *p, gsc_state *s, double x)
     s->guard_multiplier = share;
     s->events |= share > 0.0 ? GSC_EVENT_CLIPPED : GSC_EVENT_SKIPPED;
     s->events |= last ? GSC_EVENT_STOPPED : 0u;
-    s->guard_skips += share == 0.0;
+    s->total_guard_skips += share == 0.0;
     if (p->guard_sample != GSC_SAMPLE_NONE)
         gsc_guard_sample(p, s, p->guard_sample == GSC_SAMPLE_AS_IS ? x : target);
 }
@@ -287,33 +288,34 @@ static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int over
 {
     double old = s->next.scale, scale = old;
     s->events = overflow ? GSC_EVENT_SKIPPED : 0u;
-    s->guard_multiplier = s->guard_threshold = 0.0;
+    s->guard_multiplier = 1.0;
+    s->guard_value = s->guard_threshold = 0.0;
     if (gsc_guards(p) && !overflow)
         gsc_guard_step(p, s, signal);
     if (s->events & GSC_EVENT_OUTLIER && s->events & GSC_EVENT_SKIPPED &&
-        !(p->guard_flags & GSC_GUARD_SKIP_COUNTS))
+        !(p->guard_flags & GSC_GUARD_SKIP_IS_GOOD))
         return old;
-    s->skipped += overflow;
-    s->good++;
-    s->steps++;
+    s->total_overflows += overflow;
+    s->good_steps++;
+    s->steps_since_change++;
     if (p->target_amax == 0.0)
         scale = gsc_count(p, s, overflow, old);
     else if (overflow || amax > 0.0)
-        scale = gsc_predict(p, s, overflow ? p->overflow_log2 : gsc_log2(amax));
-    if (p->ceiling_rule == GSC_LIMIT_ALWAYS && scale > gsc_max_scale(p))
+        scale = gsc_predict(p, s, overflow ? p->overflow_sample_log2 : gsc_log2(amax));
+    if (p->ceiling_rule == GSC_LIMIT_ENFORCE && scale > gsc_max_scale(p))
         scale = gsc_max_scale(p);
-    if (p->floor_rule == GSC_LIMIT_ALWAYS && scale < gsc_min_scale(p))
+    if (p->floor_rule == GSC_LIMIT_ENFORCE && scale < gsc_min_scale(p))
         scale = gsc_min_scale(p);
     scale = gsc_format(p, scale);
     s->events |= scale > old ? GSC_EVENT_GREW : scale < old ? GSC_EVENT_BACKED_OFF : 0u;
-    s->growths += scale > old;
-    s->backoffs += scale < old;
+    s->total_growths += scale > old;
+    s->total_backoffs += scale < old;
 
     if (!(s->events & GSC_EVENT_ABSORBED)) {
-        s->stalled = overflow && scale == old ? s->stalled + 1 : 0;
-        s->events |= s->stalled > 0 ? GSC_EVENT_STALLED : 0u;
+        s->failed_backoffs = overflow && scale == old ? s->failed_backoffs + 1 : 0;
+        s->events |= s->failed_backoffs > 0 ? GSC_EVENT_BACKOFF_FAILED : 0u;
     }
-    if (p->stall_limit && (uint64_t)s->stalled >= p->stall_limit)
+    if (p->max_failed_backoffs && (uint64_t)s->failed_backoffs >= p->max_failed_backoffs)
         s->events |= GSC_EVENT_STOPPED;
     return scale;
 }

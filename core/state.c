@@ -4,7 +4,7 @@
 
 #include "backend.h"
 
-gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint64_t n,
+gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *reports, uint64_t n,
                             uint32_t kind, const gsc_policy *policy, gsc_report *out,
                             gsc_error *err)
 {
@@ -12,11 +12,11 @@ gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint6
     gsc_exec where;
     const gsc_backend *backend;
     gsc_step step = {.kind = GSC_STEP_MERGE, .merge = kind, .reports = reports, .n = n, .out = out};
-    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
     if (n > 0)
         GSC_REQUIRE(reports, 1);
-    if (kind > GSC_MERGE_SUMMANDS)
-        return gsc_fail_number(err, GSC_ERROR_VALUE, 3, -1, "kind", kind, 0, GSC_MERGE_SUMMANDS,
+    if (kind > GSC_MERGE_ADDENDS)
+        return gsc_fail_number(err, GSC_ERROR_VALUE, 3, -1, "kind", kind, 0, GSC_MERGE_ADDENDS,
                                "0 (of different gradients) or 1 (of gradients that are added)");
     if (policy) {
         step.has_policy = 1;
@@ -50,15 +50,16 @@ gsc_status gsc_report_from_flag(int32_t overflow, gsc_report *out, gsc_error *er
     return GSC_OK;
 }
 
-gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report, const gsc_policy *policy,
-                            const gsc_state *state, uint32_t rank, gsc_report *out, gsc_error *err)
+gsc_status gsc_report_set_rank(const gsc_exec *exec, const gsc_report *report,
+                               const gsc_policy *policy, const gsc_state *state, uint32_t rank,
+                               gsc_report *out, gsc_error *err)
 {
     gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     gsc_step step = {
         .kind = GSC_STEP_STAMP, .reports = report, .state = state, .n = rank, .out = out};
-    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
     GSC_REQUIRE(report, 1);
     if (policy) {
         step.has_policy = 1;
@@ -90,20 +91,34 @@ gsc_status gsc_state_check(const gsc_state *s, int argument, const char *name, g
     return GSC_OK;
 }
 
-gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy, const gsc_state *from,
-                          gsc_state *out, gsc_error *err)
+static gsc_status init(const gsc_exec *exec, const gsc_policy *policy, const gsc_state *from,
+                       gsc_state *out, gsc_error *err)
 {
-    gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     gsc_step step = {.kind = GSC_STEP_STATE_INIT, .state = from, .out = out};
-    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
     GSC_TRY(gsc_policy_read(policy, &step.policy, 1, err));
-    GSC_REQUIRE(out, 3);
+    GSC_REQUIRE(out, from ? 3 : 2);
     return backend->step(&where, &step, err);
 }
 
-gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy, const gsc_state *state,
+gsc_status gsc_state_init(const gsc_exec *exec, const gsc_policy *policy, gsc_state *out,
+                          gsc_error *err)
+{
+    gsc_begin(err);
+    return init(exec, policy, NULL, out, err);
+}
+
+gsc_status gsc_state_init_from(const gsc_exec *exec, const gsc_policy *policy,
+                               const gsc_state *from, gsc_state *out, gsc_error *err)
+{
+    gsc_begin(err);
+    GSC_REQUIRE(from, 2);
+    return init(exec, policy, from, out, err);
+}
+
+gsc_status gsc_state_update(const gsc_exec *exec, const gsc_policy *policy, const gsc_state *state,
                             const gsc_report *report, gsc_state *out, gsc_error *err)
 {
     gsc_begin(err);
@@ -111,7 +126,7 @@ gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy, const 
     const gsc_backend *backend;
     gsc_step step = {
         .kind = GSC_STEP_UPDATE, .state = state, .reports = report, .n = 1, .out = out};
-    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
     GSC_TRY(gsc_policy_read(policy, &step.policy, 1, err));
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(report, 3);
@@ -119,16 +134,95 @@ gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy, const 
     return backend->step(&where, &step, err);
 }
 
-gsc_status gsc_state_join(const gsc_exec *on, const gsc_state *state, const gsc_state *other,
-                          gsc_state *out, gsc_error *err)
+gsc_status gsc_state_combine_decisions(const gsc_exec *exec, const gsc_state *state,
+                                       const gsc_state *other, gsc_state *out, gsc_error *err)
 {
     gsc_begin(err);
     gsc_exec where;
     const gsc_backend *backend;
     const gsc_step step = {.kind = GSC_STEP_JOIN, .state = state, .other = other, .out = out};
-    GSC_TRY(gsc_exec_read(on, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
     GSC_REQUIRE(state, 1);
     GSC_REQUIRE(other, 2);
     GSC_REQUIRE(out, 3);
     return backend->step(&where, &step, err);
+}
+
+/* An outlier of its own has a threshold, and is one of a row; a combined state has only the event.
+ */
+static uint32_t cause_of(const gsc_state *s)
+{
+    if (s->status != GSC_OK)
+        return GSC_CAUSE_FAILURE;
+    if (s->events & GSC_EVENT_OUTLIER)
+        return s->guard_threshold != 0 && s->guard_in_a_row != 0 ? GSC_CAUSE_OUTLIER
+                                                                 : GSC_CAUSE_OTHER_STATE;
+    return s->events & GSC_EVENT_SKIPPED   ? GSC_CAUSE_OVERFLOW
+           : s->events & GSC_EVENT_STOPPED ? GSC_CAUSE_CEILING
+                                           : GSC_CAUSE_NONE;
+}
+
+static uint32_t outcome_of(const gsc_state *s)
+{
+    return s->events & GSC_EVENT_STOPPED   ? GSC_OUTCOME_STOPPED
+           : s->events & GSC_EVENT_SKIPPED ? GSC_OUTCOME_SKIPPED
+           : s->events & GSC_EVENT_CLIPPED ? GSC_OUTCOME_CLIPPED
+           : s->events & GSC_EVENT_OUTLIER ? GSC_OUTCOME_LET_THROUGH
+                                           : GSC_OUTCOME_TAKEN;
+}
+
+static void say_reason(const gsc_state *s, gsc_reason *r)
+{
+    static const char *const outcomes[] = {"", "let through", "clipped", "skipped", "stopped"};
+    size_t n = (size_t)snprintf(r->message, sizeof r->message, "%s", outcomes[r->outcome]);
+#define SAY(...) n += (size_t)snprintf(r->message + n, sizeof r->message - n, __VA_ARGS__)
+    if (r->outcome == GSC_OUTCOME_CLIPPED)
+        SAY(": multiplied by %g", r->multiplier);
+    switch (r->cause) {
+    case GSC_CAUSE_OVERFLOW:
+        SAY(": overflow");
+        if (r->outcome == GSC_OUTCOME_STOPPED)
+            SAY(" at a loss scale of %g: look for Inf or NaN in the input, the loss and the "
+                "parameters, and go back to a checkpoint from before that",
+                s->factor.scale);
+        break;
+    case GSC_CAUSE_OUTLIER:
+        SAY(": the norm");
+        if (r->value != 0)
+            SAY(", %g,", r->value);
+        SAY(" is above %g, %lld in a row", r->threshold, (long long)r->in_a_row);
+        if (r->outcome == GSC_OUTCOME_STOPPED)
+            SAY(": look at the data and the learning rate");
+        break;
+    case GSC_CAUSE_CEILING:
+        SAY(": the scale, %g, would pass max_scale", s->next.scale);
+        break;
+    case GSC_CAUSE_OTHER_STATE:
+        SAY(": so says a state that it was combined with");
+        break;
+    case GSC_CAUSE_FAILURE:
+        SAY(": the update failed on the device: %s", gsc_status_string(s->status));
+        break;
+    }
+#undef SAY
+}
+
+gsc_status gsc_state_reason(const gsc_state *state, gsc_reason *out, gsc_error *err)
+{
+    gsc_begin(err);
+    GSC_REQUIRE(state, 0);
+    GSC_REQUIRE(out, 1);
+    GSC_TRY(gsc_state_check(state, 0, "state", err));
+    gsc_reason r = {.outcome = outcome_of(state), .cause = cause_of(state)};
+    r.multiplier = state->events & GSC_EVENT_SKIPPED   ? 0
+                   : state->events & GSC_EVENT_CLIPPED ? state->guard_multiplier
+                                                       : 1;
+    if (r.cause == GSC_CAUSE_OUTLIER) {
+        r.value = state->guard_value;
+        r.threshold = state->guard_threshold;
+        r.in_a_row = state->guard_in_a_row;
+    }
+    say_reason(state, &r);
+    *out = r;
+    return GSC_OK;
 }

@@ -39,14 +39,14 @@ typedef struct gsc_step {
 
 /* ---- factors ---- */
 
-static inline gsc_factor gsc_factor_of(double scale, uint64_t serial)
+static inline gsc_factor gsc_factor_of(double scale, uint64_t generation)
 {
     gsc_factor f;
     f.scale = scale;
     f.inverse = 1.0 / scale;
     f.scale_f32 = (float)f.scale;
     f.inverse_f32 = (float)f.inverse;
-    f.serial = serial;
+    f.generation = generation;
     return f;
 }
 
@@ -140,12 +140,12 @@ static inline void gsc_set_overflow(gsc_report *report, int overflow)
 }
 
 /* A report of which only the measurements are filled in, with `want`; policy NULL: none. */
-static inline void gsc_report_finish(gsc_report *report, uint32_t want, uint64_t serial,
+static inline void gsc_report_finish(gsc_report *report, uint32_t want, uint64_t generation,
                                      const gsc_policy *policy)
 {
     report->kind = GSC_REPORT_TENSORS;
     report->measured = want;
-    report->serial = serial;
+    report->generation = generation;
     gsc_set_overflow(report, gsc_has_bad(report));
     if (policy)
         gsc_set_overflow(report, gsc_overflowed(policy, report));
@@ -183,8 +183,8 @@ static inline int gsc_words_are_zero(const uint64_t *words, uint32_t n)
     X(inf_count, NAN, "0 or above", r->inf_count >= 0)                                             \
     X(first_tensor, NAN, "0 or above", r->first_tensor >= 0)                                       \
     X(first_element, NAN, "0 or above", r->first_element >= 0)                                     \
-    X(zeros_made, NAN, "0 or above", r->zeros_made >= 0)                                           \
-    X(subnormals_made, NAN, "0 or above", r->subnormals_made >= 0)                                 \
+    X(underflows_to_zero, NAN, "0 or above", r->underflows_to_zero >= 0)                           \
+    X(underflows_to_subnormal, NAN, "0 or above", r->underflows_to_subnormal >= 0)                 \
     X(clamped, NAN, "0 or above", r->clamped >= 0)
 
 /* Whether nobody filled the report in; an overflow says enough. */
@@ -265,13 +265,14 @@ static inline void gsc_report_add(gsc_report *to, const gsc_report *from)
     if (gsc_has_bad(from) && !gsc_has_bad(to)) {
         to->first_tensor = from->first_tensor;
         to->first_element = from->first_element;
-        to->first_rank = from->first_rank;
+        to->first_rank_plus_1 = from->first_rank_plus_1;
     }
     to->elements = gsc_add(to->elements, from->elements);
     to->nan_count = gsc_add(to->nan_count, from->nan_count);
     to->inf_count = gsc_add(to->inf_count, from->inf_count);
-    to->zeros_made = gsc_add(to->zeros_made, from->zeros_made);
-    to->subnormals_made = gsc_add(to->subnormals_made, from->subnormals_made);
+    to->underflows_to_zero = gsc_add(to->underflows_to_zero, from->underflows_to_zero);
+    to->underflows_to_subnormal =
+        gsc_add(to->underflows_to_subnormal, from->underflows_to_subnormal);
     to->clamped = gsc_add(to->clamped, from->clamped);
 }
 
@@ -280,10 +281,10 @@ static inline uint64_t gsc_disagrees(const gsc_report *reports, uint64_t n)
 {
     uint64_t agreement = 0;
     for (uint64_t i = 0; i < n; i++) {
-        if (reports[i].agreement != 0 && agreement != 0 && reports[i].agreement != agreement)
+        if (reports[i].digest != 0 && agreement != 0 && reports[i].digest != agreement)
             return i;
         if (agreement == 0)
-            agreement = reports[i].agreement;
+            agreement = reports[i].digest;
     }
     return n;
 }
@@ -296,28 +297,29 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
     gsc_sum sum = {0, 0, 0};
     int overflow = 0;
     if (gsc_disagrees(reports, n) < n)
-        return GSC_ERROR_AGREEMENT;
+        return GSC_ERROR_MISMATCH;
     memset(&r, 0, sizeof r);
     r.kind = GSC_REPORT_MERGED;
-    r.measured = merge == GSC_MERGE_SUMMANDS && n > 0 ? GSC_WANT_UNDERFLOW : GSC_WANT_ALL;
+    r.measured = merge == GSC_MERGE_ADDENDS && n > 0 ? GSC_WANT_UNDERFLOW : GSC_WANT_ALL;
     for (uint64_t i = 0; i < n; i++) {
         const gsc_report *report = &reports[i];
         if (gsc_report_values_status(report) != GSC_OK || report->kind == GSC_REPORT_NUMBER)
             return GSC_ERROR_REPORT;
         if (gsc_says_overflow(report) && !overflow && !gsc_has_bad(&r))
-            r.first_rank = report->first_rank; /* unless one that counted some comes */
+            r.first_rank_plus_1 =
+                report->first_rank_plus_1; /* unless one that counted some comes */
         gsc_report_add(&r, report);
         gsc_sum_add(&sum, report->sum_squares);
         overflow |= gsc_says_overflow(report);
         r.measured &= report->measured;
-        if (r.agreement == 0)
-            r.agreement = report->agreement;
+        if (r.digest == 0)
+            r.digest = report->digest;
         if (r.status == GSC_OK && report->status != GSC_OK) {
             r.status = report->status;
-            r.status_rank = report->status_rank;
+            r.status_rank_plus_1 = report->status_rank_plus_1;
         }
-        if (r.serial == 0 || (report->serial != 0 && report->serial < r.serial))
-            r.serial = report->serial;
+        if (r.generation == 0 || (report->generation != 0 && report->generation < r.generation))
+            r.generation = report->generation;
     }
     r.sum_squares = gsc_sum_total(&sum);
     if (!(r.measured & GSC_WANT_NORM))
@@ -325,7 +327,7 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
     if (!(r.measured & GSC_WANT_AMAX))
         r.amax = 0;
     if (!(r.measured & GSC_WANT_UNDERFLOW))
-        r.zeros_made = r.subnormals_made = 0;
+        r.underflows_to_zero = r.underflows_to_subnormal = 0;
     gsc_set_overflow(&r, overflow);
     if (policy && !overflow) {
         if (gsc_report_lacks(policy, &r))
@@ -366,29 +368,31 @@ static inline int gsc_is_float_of(double x, float y)
  * state whose scale alone is taken.
  */
 #define GSC_FOR_STATE_VALUES(X)                                                                    \
-    X(good, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->good))                                         \
-    X(steps, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->steps))                                       \
-    X(overflows, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->overflows))                               \
-    X(stalled, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->stalled))                                   \
-    X(skipped, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->skipped))                                   \
-    X(growths, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->growths))                                   \
-    X(backoffs, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->backoffs))                                 \
-    X(mean, -0x1p21, 0x1p21, fabs(s->mean) <= 0x1p21)                                              \
-    X(slow_mean, -0x1p21, 0x1p21, fabs(s->slow_mean) <= 0x1p21)                                    \
-    X(mean_square, 0, 0x1p42, s->mean_square >= 0 && s->mean_square <= 0x1p42)                     \
-    X(mean_start, 0, 1, s->mean_start >= 0 && s->mean_start <= 1)                                  \
-    X(slow_start, 0, 1, s->slow_start >= 0 && s->slow_start <= 1)                                  \
+    X(good_steps, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->good_steps))                             \
+    X(steps_since_change, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->steps_since_change))             \
+    X(overflows_since_reset, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->overflows_since_reset))       \
+    X(failed_backoffs, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->failed_backoffs))                   \
+    X(total_overflows, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->total_overflows))                   \
+    X(total_growths, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->total_growths))                       \
+    X(total_backoffs, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->total_backoffs))                     \
+    X(log2_mean, -0x1p21, 0x1p21, fabs(s->log2_mean) <= 0x1p21)                                    \
+    X(log2_slow_mean, -0x1p21, 0x1p21, fabs(s->log2_slow_mean) <= 0x1p21)                          \
+    X(log2_mean_square, 0, 0x1p42, s->log2_mean_square >= 0 && s->log2_mean_square <= 0x1p42)      \
+    X(log2_zero_weight, 0, 1, s->log2_zero_weight >= 0 && s->log2_zero_weight <= 1)                \
+    X(log2_slow_zero_weight, 0, 1, s->log2_slow_zero_weight >= 0 && s->log2_slow_zero_weight <= 1) \
     X(guard_mean, -2 * GSC_GUARD_MOST, 2 * GSC_GUARD_MOST,                                         \
       fabs(s->guard_mean) <= 2 * GSC_GUARD_MOST)                                                   \
     X(guard_variance, 0, 0x1p1004, s->guard_variance >= 0 && s->guard_variance <= 0x1p1004)        \
     X(guard_count, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->guard_count))                           \
-    X(guard_run, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->guard_run))                               \
-    X(guard_skips, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->guard_skips))                           \
+    X(guard_in_a_row, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->guard_in_a_row))                     \
+    X(total_guard_skips, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->total_guard_skips))               \
     X(guard_multiplier, 0, 1, s->guard_multiplier >= 0 && s->guard_multiplier <= 1)                \
-    X(guard_threshold, NAN, NAN, isfinite(s->guard_threshold))
+    X(guard_threshold, NAN, NAN, isfinite(s->guard_threshold))                                     \
+    X(guard_value, NAN, NAN, isfinite(s->guard_value))
 #define GSC_FOR_STATE_FACTORS(X)                                                                   \
-    X(factor.scale, 0, NAN, s->factor.scale >= 0 && (s->factor.scale > 0 || s->factor.serial > 0)) \
-    X(next.scale, 0, NAN, s->next.scale >= 0 && (s->next.scale > 0 || s->next.serial > 0))         \
+    X(factor.scale, 0, NAN,                                                                        \
+      s->factor.scale >= 0 && (s->factor.scale > 0 || s->factor.generation > 0))                   \
+    X(next.scale, 0, NAN, s->next.scale >= 0 && (s->next.scale > 0 || s->next.generation > 0))     \
     X(factor.inverse, 0, NAN, gsc_is_inverse(s->factor.scale, s->factor.inverse))                  \
     X(next.inverse, 0, NAN, gsc_is_inverse(s->next.scale, s->next.inverse))                        \
     X(factor.scale_f32, 0, NAN, gsc_is_float_of(s->factor.scale, s->factor.scale_f32))             \
@@ -415,11 +419,15 @@ static inline gsc_status gsc_state_status(const gsc_state *s)
 }
 #undef GSC_HOLDS
 
-/* Says the event SKIPPED as the integer and as the float that callers branch on. */
+/* Says the event SKIPPED in all ways that callers read it. */
 static inline void gsc_set_skip(gsc_state *s)
 {
     s->skip = (s->events & GSC_EVENT_SKIPPED) != 0;
     s->skip_f32 = (float)s->skip;
+    if (s->skip)
+        s->guard_multiplier = 0;
+    else if (s->guard_multiplier == 0) /* as before 0.9 without a guard */
+        s->guard_multiplier = 1;
 }
 
 /* The start, or, with `from`, its scale at once and all that it counted. */
@@ -428,24 +436,24 @@ static inline gsc_status gsc_state_made(const gsc_policy *policy, const gsc_stat
 {
     gsc_state s;
     double scale = policy->init_scale == 0 ? 1.0 : policy->init_scale;
-    uint64_t serial = 1;
-    if (policy->ceiling_rule == GSC_LIMIT_ALWAYS && scale > gsc_max_scale(policy))
+    uint64_t generation = 1;
+    if (policy->ceiling_rule == GSC_LIMIT_ENFORCE && scale > gsc_max_scale(policy))
         scale = gsc_max_scale(policy);
     memset(&s, 0, sizeof s);
-    s.mean_start = s.slow_start = 1;
+    s.log2_zero_weight = s.log2_slow_zero_weight = 1;
     if (from) {
         if (!(from->factor.scale >= 0) || gsc_state_values_status(from) != GSC_OK)
             return GSC_ERROR_STATE;
         s = *from;
         scale = from->factor.scale;
-        serial = from->next.serial + 1;
+        generation = from->next.generation + 1;
     }
-    s.factor = s.next = gsc_factor_of(gsc_format(policy, scale), serial);
+    s.factor = s.next = gsc_factor_of(gsc_format(policy, scale), generation);
     s.events = 0;
     s.status = GSC_OK;
+    s.guard_multiplier = 1;
+    s.guard_value = s.guard_threshold = 0;
     gsc_set_skip(&s);
-    s.guard_multiplier = gsc_guards(policy) ? 1 : 0;
-    s.guard_threshold = 0;
     *out = s;
     return GSC_OK;
 }
@@ -460,9 +468,9 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
     gsc_state s = *state;
     const double newest = gsc_policy_step(policy, &s, gsc_overflowed(policy, report), report->amax,
                                           gsc_signal(report));
-    if (report->serial != 0 && report->serial != state->factor.serial)
+    if (report->generation != 0 && report->generation != state->factor.generation)
         s.events |= GSC_EVENT_STALE;
-    s.next = gsc_factor_of(newest, state->next.serial + 1);
+    s.next = gsc_factor_of(newest, state->next.generation + 1);
     s.factor = policy->apply_delay ? state->next : s.next;
     s.status = GSC_OK;
     gsc_set_skip(&s);
@@ -483,14 +491,12 @@ static inline gsc_status gsc_joined(const gsc_state *state, const gsc_state *oth
     if (s.status == GSC_OK)
         s.status = other->status;
     gsc_set_skip(&s);
-    if (s.events & GSC_EVENT_SKIPPED) {
+    if (s.events & GSC_EVENT_SKIPPED)
         s.events &= ~GSC_EVENT_CLIPPED;
-        s.guard_multiplier = 0;
-    } else if (other->events & GSC_EVENT_CLIPPED &&
+    else if (other->events & GSC_EVENT_CLIPPED &&
                !(state->events & GSC_EVENT_CLIPPED &&
-                 state->guard_multiplier < other->guard_multiplier)) {
+                 state->guard_multiplier < other->guard_multiplier))
         s.guard_multiplier = other->guard_multiplier;
-    }
     *out = s;
     return GSC_OK;
 }
@@ -538,15 +544,15 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
                                   gsc_min_scale(p),
                                   p->overflow_tolerance,
                                   p->target_amax,
-                                  p->mean_decay,
-                                  p->variance_decay,
-                                  p->margin_sigmas,
-                                  p->overflow_log2};
+                                  p->log2_decay,
+                                  p->log2_slow_decay,
+                                  p->log2_margin_sigmas,
+                                  p->overflow_sample_log2};
         const uint64_t words[] = {
-            p->arithmetic,    p->growth_interval, p->growth_rule,
-            p->growth_lag,    p->ceiling_rule,    p->floor_rule,
-            p->overflow_test, p->overflow_reset,  p->hysteresis ? p->hysteresis : 1,
-            p->apply_delay,   p->stall_limit,     p->quirks};
+            p->arithmetic,         p->growth_interval,     p->growth_rule,
+            p->growth_extra_steps, p->ceiling_rule,        p->floor_rule,
+            p->overflow_test,      p->overflow_reset,      p->hysteresis ? p->hysteresis : 1,
+            p->apply_delay,        p->max_failed_backoffs, p->quirks};
         for (uint32_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
             gsc_digest_add_number(&digest, numbers[i]);
         for (uint32_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -556,17 +562,19 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
             gsc_digest_add_number(&digest, p->guard_ratio);
             gsc_digest_add_number(&digest, p->guard_sigmas);
             gsc_digest_add_number(&digest, p->guard_decay);
-            gsc_digest_add_number(&digest, p->guard_start);
+            gsc_digest_add_number(&digest, p->guard_init_mean);
             gsc_digest_add(&digest, p->guard_warmup);
-            gsc_digest_add(&digest, p->guard_limit);
+            gsc_digest_add(&digest, p->guard_max_in_a_row);
             gsc_digest_add(&digest, (uint64_t)p->guard_sample << 32 | p->guard_flags);
         }
     }
     if (s) {
-        const double numbers[] = {s->factor.scale, s->next.scale, s->factor.inverse,
-                                  s->next.inverse, s->mean,       s->slow_mean,
-                                  s->mean_square,  s->mean_start, s->slow_start};
-        const int64_t counts[] = {s->good, s->steps, s->overflows, s->stalled};
+        const double numbers[] = {
+            s->factor.scale,     s->next.scale,       s->factor.inverse,
+            s->next.inverse,     s->log2_mean,        s->log2_slow_mean,
+            s->log2_mean_square, s->log2_zero_weight, s->log2_slow_zero_weight};
+        const int64_t counts[] = {s->good_steps, s->steps_since_change, s->overflows_since_reset,
+                                  s->failed_backoffs};
         for (uint32_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
             gsc_digest_add_number(&digest, numbers[i]);
         for (uint32_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -575,7 +583,7 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
             gsc_digest_add_number(&digest, s->guard_mean);
             gsc_digest_add_number(&digest, s->guard_variance);
             gsc_digest_add(&digest, (uint64_t)s->guard_count);
-            gsc_digest_add(&digest, (uint64_t)s->guard_run);
+            gsc_digest_add(&digest, (uint64_t)s->guard_in_a_row);
         }
     }
     return digest == 0 ? 1 : digest;
@@ -590,8 +598,8 @@ static inline gsc_status gsc_stamped(const gsc_report *report, const gsc_policy 
         return GSC_ERROR_REPORT;
     if (state && gsc_state_status(state) != GSC_OK)
         return GSC_ERROR_STATE;
-    r.agreement = policy || state ? gsc_digest(policy, state) : 0;
-    r.status_rank = r.first_rank = (uint32_t)rank + 1;
+    r.digest = policy || state ? gsc_digest(policy, state) : 0;
+    r.status_rank_plus_1 = r.first_rank_plus_1 = (uint32_t)rank + 1;
     *out = r;
     return GSC_OK;
 }
@@ -635,16 +643,17 @@ static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
         gsc_report report;
         memset(&report, 0, sizeof report);
         gsc_report_failed(&report, status);
-        if (status == GSC_ERROR_AGREEMENT)
-            report.status_rank = p->reports[gsc_disagrees(p->reports, p->n)].status_rank;
+        if (status == GSC_ERROR_MISMATCH)
+            report.status_rank_plus_1 =
+                p->reports[gsc_disagrees(p->reports, p->n)].status_rank_plus_1;
         *(gsc_report *)p->out = report;
         break;
     }
     case GSC_STEP_STAMP: { /* an agreement with all, as nobody steps anyway */
         gsc_report report = *p->reports;
         gsc_report_failed(&report, status);
-        report.agreement = 0;
-        report.status_rank = report.first_rank = (uint32_t)p->n + 1;
+        report.digest = 0;
+        report.status_rank_plus_1 = report.first_rank_plus_1 = (uint32_t)p->n + 1;
         *(gsc_report *)p->out = report;
         break;
     }

@@ -137,14 +137,14 @@ static gsc_status list_check(gsc_job *job, gsc_error *err)
 /* ---- options ---- */
 
 /* `policy` is room for the one that the options name. */
-static gsc_status options_read(gsc_job *job, const gsc_options *options, gsc_policy *policy,
+static gsc_status options_read(gsc_job *job, const gsc_tensor_options *options, gsc_policy *policy,
                                gsc_error *err)
 {
     const int argument = job->options_argument;
-    gsc_options full;
+    gsc_tensor_options full;
     if (!options)
         return GSC_OK;
-    GSC_TRY(gsc_struct_read(options, &full, GSC_OPTIONS_SIZE, argument, "options", err));
+    GSC_TRY(gsc_struct_read(options, &full, GSC_TENSOR_OPTIONS_SIZE, argument, "options", err));
     if (full.want & ~GSC_WANT_ALL)
         return gsc_fail_bits(err, GSC_ERROR_VALUE, argument, "options.want", full.want,
                              GSC_WANT_ALL);
@@ -153,7 +153,7 @@ static gsc_status options_read(gsc_job *job, const gsc_options *options, gsc_pol
                                NAN, "finite and above 0, or 0");
     job->want = full.want;
     job->clamp = full.clamp;
-    job->each = full.each;
+    job->per_tensor = full.per_tensor;
     job->histogram = full.histogram;
     if (full.policy) {
         GSC_TRY(gsc_policy_read(full.policy, policy, argument, err));
@@ -206,7 +206,7 @@ static gsc_job job_of(enum gsc_operation operation, bool by_scale, const gsc_fac
                      .clamp = 0,
                      .policy = NULL,
                      .report = report,
-                     .each = NULL,
+                     .per_tensor = NULL,
                      .histogram = NULL,
                      .tensors_argument = 2,
                      .options_argument = operation == GSC_OPERATION_CHECK ? 4 : 5,
@@ -214,59 +214,62 @@ static gsc_job job_of(enum gsc_operation operation, bool by_scale, const gsc_fac
 }
 
 /* What they have in common: all take `tensors` third, and some an output. */
-static gsc_status run(const gsc_exec *on, gsc_job *job, const gsc_options *options, gsc_error *err)
+static gsc_status run(const gsc_exec *exec, gsc_job *job, const gsc_tensor_options *options,
+                      gsc_error *err)
 {
     gsc_exec where;
     const gsc_backend *backend;
     gsc_policy policy;
     GSC_TRY(options_read(job, options, &policy, err));
-    if (!job->report && !job->each) /* nobody would read it */
+    if (!job->report && !job->per_tensor) /* nobody would read it */
         job->want = 0;
-    GSC_TRY(gsc_exec_read(on, &gsc_cpu_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &where, &backend, err));
     GSC_TRY(list_check(job, err));
     GSC_TRY(clamp_check(job, err));
     return backend->tensors(&where, job, err);
 }
 
-gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *tensors,
-                     uint64_t n, const gsc_options *options, gsc_report *report, gsc_error *err)
+gsc_status gsc_measure(const gsc_exec *exec, const gsc_factor *factor, const gsc_tensor *tensors,
+                       uint64_t n, const gsc_tensor_options *options, gsc_report *report,
+                       gsc_error *err)
 {
     gsc_begin(err);
     GSC_REQUIRE(report, 5);
     gsc_job job = job_of(GSC_OPERATION_CHECK, false, factor, tensors, NULL, n, report);
-    return run(on, &job, options, err);
+    return run(exec, &job, options, err);
 }
 
-gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *tensors,
-                       const gsc_tensor *out, uint64_t n, const gsc_options *options,
+gsc_status gsc_unscale(const gsc_exec *exec, const gsc_factor *factor, const gsc_tensor *tensors,
+                       const gsc_tensor *out, uint64_t n, const gsc_tensor_options *options,
                        gsc_report *report, gsc_error *err)
 {
     gsc_begin(err);
     gsc_job job = job_of(GSC_OPERATION_STORE, false, factor, tensors, out, n, report);
-    return run(on, &job, options, err);
+    return run(exec, &job, options, err);
 }
 
-gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *tensors,
-                     const gsc_tensor *out, uint64_t n, const gsc_options *options,
+gsc_status gsc_scale(const gsc_exec *exec, const gsc_factor *factor, const gsc_tensor *tensors,
+                     const gsc_tensor *out, uint64_t n, const gsc_tensor_options *options,
                      gsc_report *report, gsc_error *err)
 {
     gsc_begin(err);
     gsc_job job = job_of(GSC_OPERATION_STORE, true, factor, tensors, out, n, report);
-    return run(on, &job, options, err);
+    return run(exec, &job, options, err);
 }
 
-gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *tensors,
-                          const gsc_tensor *out, uint64_t n, const gsc_options *options,
-                          gsc_report *report, gsc_error *err)
+gsc_status gsc_unscale_accumulate(const gsc_exec *exec, const gsc_factor *factor,
+                                  const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
+                                  const gsc_tensor_options *options, gsc_report *report,
+                                  gsc_error *err)
 {
     gsc_begin(err);
     GSC_REQUIRE(report, 6);
     gsc_job job = job_of(GSC_OPERATION_ADD, false, factor, tensors, out, n, report);
-    return run(on, &job, options, err);
+    return run(exec, &job, options, err);
 }
 
-gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uint64_t n,
-                              const gsc_options *options, uint64_t *size, gsc_error *err)
+gsc_status gsc_workspace_size(const gsc_exec *exec, const gsc_tensor *tensors, uint64_t n,
+                              const gsc_tensor_options *options, uint64_t *size, gsc_error *err)
 {
     gsc_begin(err);
     gsc_exec where;
@@ -277,7 +280,7 @@ gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uin
     job.options_argument = 3;
     GSC_REQUIRE(size, 4);
     GSC_TRY(options_read(&job, options, &policy, err));
-    GSC_TRY(gsc_exec_read(on, &gsc_cpu_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &where, &backend, err));
     GSC_TRY(list_check(&job, err));
     return backend->workspace_size(&where, &job, size, err);
 }

@@ -8,11 +8,11 @@
  * scale when a gradient overflowed.
  *
  *     gsc_policy policy = GSC_POLICY_INIT;
- *     gsc_options options = GSC_OPTIONS_INIT;
+ *     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
  *     gsc_state state;
  *     gsc_report report;
  *     gsc_error err;
- *     if (gsc_policy_preset("recommended", &policy, &err) || gsc_state_init(NULL, &policy, NULL, &state, &err))
+ *     if (gsc_policy_preset("recommended", &policy, &err) || gsc_state_init(NULL, &policy, &state, &err))
  *         ... err.message ...
  *     options.policy = &policy;
  *     while (!(state.events & GSC_EVENT_STOPPED)) {
@@ -39,7 +39,7 @@
  * - Later versions may add statuses, bits of events, kinds, dtypes, presets and formats. Treat
  *   every status that is not GSC_OK as a failure, and ignore an unknown bit that the library wrote.
  *   A preset keeps its rules and a format what it reads.
- * - `on` says where the memory is and what computes. NULL is host memory and the calling thread.
+ * - `exec` says where the memory is and what computes. NULL is host memory and the calling thread.
  */
 #ifndef GRADSCALER_H
 #define GRADSCALER_H
@@ -108,22 +108,22 @@ typedef int32_t gsc_status;
 #define GSC_ERROR_DEVICE      -17 /* the driver failed, or the context is of another process */
 #define GSC_ERROR_FORMAT      -18 /* the entries are of no format, or of several, or no format
                                      has this name */
-#define GSC_ERROR_AGREEMENT   -19 /* the reports are of ranks whose policies or states differ */
+#define GSC_ERROR_MISMATCH    -19 /* the reports are of ranks whose policies or states differ */
 
 /* What was wrong. C programs print `message`; bindings make their own text from the rest. */
 typedef struct gsc_error {
-    gsc_status status;    /* what the call returned */
-    int32_t argument;     /* position of the argument in the call, from 0; -1: none */
-    int64_t index;        /* entry of the argument, if it is a list; else -1 */
-    char name[24];        /* name of the argument, such as "tensors" or "policy" */
-    char field[24];       /* its field, such as "min_scale"; empty: all of it */
-    double value;         /* the number that was refused; NaN: none */
-    double low;           /* the least that it may be; NaN: no such limit */
-    double high;          /* the most that it may be; NaN: no such limit */
-    uint32_t subject;     /* bytes of `message` that name the argument; what is wrong with it
-                             begins at message + subject */
-    char message[188];    /* such as "policy.min_scale is -1: it must be 0 or above" */
-    uint64_t reserved[2]; /* 0 */
+    gsc_status status;       /* what the call returned */
+    int32_t argument;        /* position of the argument in the call, from 0; -1: none */
+    int64_t index;           /* entry of the argument, if it is a list; else -1 */
+    char name[24];           /* name of the argument, such as "tensors" or "policy" */
+    char field[24];          /* its field, such as "min_scale"; empty: all of it */
+    double value;            /* the number that was refused; NaN: none */
+    double low;              /* the least that it may be; NaN: no such limit */
+    double high;             /* the most that it may be; NaN: no such limit */
+    uint32_t subject_length; /* bytes of `message` that name the argument; what is wrong with it
+                                begins at message + subject_length */
+    char message[188];       /* such as "policy.min_scale is -1: it must be 0 or above" */
+    uint64_t reserved[2];    /* 0 */
 } gsc_error;
 
 /* The meaning of a status in a few words. Never NULL, never freed. */
@@ -163,36 +163,37 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
  *     overflow, or x is not finite: nothing of this; loss scaling alone decides
  *     threshold = the least of those that are on: guard_norm, guard_ratio * mean, mean + guard_sigmas * sqrt(variance)
  *     outlier = x > threshold, after guard_warmup samples
- *     outliers in a row: one more after an outlier, else 0; at guard_limit it stops, or lets the outlier through
+ *     outliers in a row: one more after an outlier, else 0; at guard_max_in_a_row it stops, or lets the outlier through
  *     sample = x, the threshold, or none, as guard_sample says
  *     weight = 1 / samples in the warm-up, then 1 - guard_decay
  *         d = sample - mean; mean += weight * d; variance = (1 - weight) * (variance + weight * d * d)
  *     multiplier = 1 of a normal step, threshold / x if it is clipped, 0 if it is skipped
  *
  * While the mean is not above 0, guard_ratio gives no threshold. While the variance is 0,
- * guard_sigmas gives none, unless guard_start is set. After a lasting change of level, a guard that
- * keeps its outliers out of the mean would skip every step from then on, and a rounding could do
- * the same if the threshold is as low as the norm. Without a guard_limit gsc_policy_check refuses
- * both. A guard_norm alone needs none: such a limit is for you to watch. A policy that guards
- * judges by the norm. It takes a norm that is not finite, or above 2^500, for an overflow.
+ * guard_sigmas gives none, unless guard_init_mean is set. After a lasting change of level, a guard
+ * that keeps its outliers out of the mean would skip every step from then on, and a rounding could
+ * do the same if the threshold is as low as the norm. Without a guard_max_in_a_row gsc_policy_check
+ * refuses both. A guard_norm alone needs none: such a limit is for you to watch. A policy that
+ * guards judges by the norm. It takes a norm that is not finite, or above 2^500, for an overflow.
  */
 
-/* growth_rule: when the scale grows. The count is `good` less growth_lag. */
+/* growth_rule: when the scale grows. The count is `good_steps` less growth_extra_steps. */
 typedef uint32_t gsc_growth;
-#define GSC_GROWTH_REACHED 0u /* at the interval or past it */
-#define GSC_GROWTH_EXACT   1u /* at the interval only; a count already past it waits for an
-                                 overflow */
-#define GSC_GROWTH_EVERY   2u /* at each multiple of it; a growth does not restart the count */
-#define GSC_GROWTH_STEPS   3u /* as REACHED, but counting `steps`, overflows included */
+#define GSC_GROWTH_REACHED   0u /* at the interval or past it */
+#define GSC_GROWTH_EXACT     1u /* at the interval only; a count already past it waits for an
+                                   overflow */
+#define GSC_GROWTH_EVERY     2u /* at each multiple of it; a growth does not restart the count */
+#define GSC_GROWTH_ALL_STEPS 3u /* as REACHED, but counting `steps_since_change`, overflows
+                                   included */
 
 /* ceiling_rule, floor_rule: what a change does that would reach the limit. */
 typedef uint32_t gsc_limit;
-#define GSC_LIMIT_CLAMP  0u /* ends at the limit */
-#define GSC_LIMIT_ALWAYS 1u /* as CLAMP, and every update enforces the limit */
-#define GSC_LIMIT_KEEP   2u /* is dropped */
-#define GSC_LIMIT_STOP   3u /* is dropped, with GSC_EVENT_STOPPED */
-#define GSC_LIMIT_HOLD   4u /* as CLAMP, except that a scale already past the limit stays where
-                               it is */
+#define GSC_LIMIT_CLAMP             0u /* ends at the limit */
+#define GSC_LIMIT_ENFORCE           1u /* as CLAMP, and every update enforces the limit */
+#define GSC_LIMIT_REJECT            2u /* is dropped */
+#define GSC_LIMIT_STOP              3u /* is dropped, with GSC_EVENT_STOPPED */
+#define GSC_LIMIT_CLAMP_UNLESS_PAST 4u /* as CLAMP, except that a scale already past the limit
+                                          stays where it is */
 
 /* overflow_reset, bits: what sets the count of overflows to 0. */
 typedef uint32_t gsc_reset;
@@ -202,10 +203,10 @@ typedef uint32_t gsc_reset;
 
 /* arithmetic: the number format in which a new scale is computed. */
 typedef uint32_t gsc_arithmetic;
-#define GSC_ARITHMETIC_F64       0u /* double */
-#define GSC_ARITHMETIC_F32_ONCE  1u /* double product, rounded once to float */
-#define GSC_ARITHMETIC_F32       2u /* factors rounded to float first, then a float operation */
-#define GSC_ARITHMETIC_F32_FLUSH 3u /* as F32; a result below 2^-126 becomes 0 */
+#define GSC_ARITHMETIC_F64        0u /* double */
+#define GSC_ARITHMETIC_F64_TO_F32 1u /* double product, rounded once to float */
+#define GSC_ARITHMETIC_F32        2u /* factors rounded to float first, then a float operation */
+#define GSC_ARITHMETIC_F32_FLUSH  3u /* as F32; a result below 2^-126 becomes 0 */
 
 /* overflow_test: what of a report is an overflow. */
 typedef uint32_t gsc_test;
@@ -214,10 +215,10 @@ typedef uint32_t gsc_test;
 
 /* quirks, bits: what a peer does and no new policy should. */
 typedef uint32_t gsc_quirk;
-#define GSC_QUIRK_TOLERATE_BELOW  1u /* a share equal to overflow_tolerance is not tolerated */
-#define GSC_QUIRK_OVERFLOW_COUNTS 2u /* an overflow also counts as a good step */
-#define GSC_QUIRK_LOCKS_OUT       4u /* the guard may skip all steps for good: gsc_policy_check
-                                        asks for no guard_limit */
+#define GSC_QUIRK_TOLERANCE_EXCLUSIVE 1u /* a share equal to overflow_tolerance is not tolerated */
+#define GSC_QUIRK_OVERFLOW_IS_GOOD    2u /* an overflow also counts as a good step */
+#define GSC_QUIRK_ALLOW_LOCKOUT       4u /* the guard may skip all steps for good:
+                                            gsc_policy_check asks for no guard_max_in_a_row */
 
 /*
  * guard_sample: what an outlier adds to the mean and the variance that later steps are judged by.
@@ -229,73 +230,75 @@ typedef uint32_t gsc_sample;
 
 /* guard_flags, bits: what becomes of an outlier. */
 typedef uint32_t gsc_guard;
-#define GSC_GUARD_CLIP         1u   /* its gradients are multiplied by threshold / norm, and the
-                                       step is taken, unless the threshold is not above 0;
-                                       without it the step is skipped */
-#define GSC_GUARD_AT_THRESHOLD 2u   /* a norm equal to the threshold is also an outlier */
-#define GSC_GUARD_STOP         4u   /* at guard_limit GSC_EVENT_STOPPED; without it this outlier
-                                       and those that follow it in the row are let through, and
-                                       enter the mean as they are */
-#define GSC_GUARD_SKIP_COUNTS  8u   /* a step that is skipped as an outlier counts as a good step
-                                       of the scale; without it the scale and its counts stay */
-#define GSC_GUARD_CLIP_MORE    16u  /* with CLIP: to mean + (threshold - mean)^2 / (norm - mean),
-                                       the further out the lower */
-#define GSC_GUARD_SPREAD_AFTER 32u  /* after the warm-up the variance takes (sample - mean)^2
-                                       with the mean that already has the sample */
-#define GSC_GUARD_CORRECTED    64u  /* a sample's weight is (1 - guard_decay) / (1 -
-                                       guard_decay^n), n its number, from the first one on */
-#define GSC_GUARD_CLIP_TO_MEAN 128u /* with CLIP: to the mean */
+#define GSC_GUARD_CLIP                1u   /* its gradients are multiplied by threshold / norm,
+                                              and the step is taken, unless the threshold is not
+                                              above 0; without it the step is skipped */
+#define GSC_GUARD_INCLUSIVE           2u   /* a norm equal to the threshold is also an outlier */
+#define GSC_GUARD_STOP                4u   /* at guard_max_in_a_row GSC_EVENT_STOPPED; without it
+                                              this outlier and those that follow it in the row
+                                              are let through, and enter the mean as they are */
+#define GSC_GUARD_SKIP_IS_GOOD        8u   /* a step that is skipped as an outlier counts as a
+                                              good step of the scale; without it the scale and
+                                              its counts stay */
+#define GSC_GUARD_CLIP_PROGRESSIVE    16u  /* with CLIP: to mean + (threshold - mean)^2 / (norm -
+                                              mean), the further out the lower */
+#define GSC_GUARD_VARIANCE_AFTER_MEAN 32u  /* after the warm-up the variance takes (sample -
+                                              mean)^2 with the mean that already has the sample */
+#define GSC_GUARD_BIAS_CORRECTED      64u  /* a sample's weight is (1 - guard_decay) / (1 -
+                                              guard_decay^n), n its number, from the first one on */
+#define GSC_GUARD_CLIP_TO_MEAN        128u /* with CLIP: to the mean */
 
 /* The rules of one scaler. Initialise it, then fill it with gsc_policy_preset. */
 typedef struct gsc_policy {
-    uint32_t struct_size;      /* set by the initialiser */
-    gsc_arithmetic arithmetic; /* GSC_ARITHMETIC_* */
-    double init_scale;         /* first scale; 0 is 1 */
-    double growth_factor;      /* a growth multiplies by it; at least 1, 0 is 1 */
-    double backoff_factor;     /* a backoff multiplies by it; in (0, 1]. 0: divides by
-                                  growth_factor */
-    uint64_t growth_interval;  /* good steps from one growth to the next; 0 never grows */
-    gsc_growth growth_rule;    /* GSC_GROWTH_* */
-    uint32_t growth_lag;       /* steps a count needs beyond the interval */
-    double max_scale;          /* ceiling; 0 is none (infinity) */
-    double min_scale;          /* floor; 0 is none */
-    gsc_limit ceiling_rule;    /* GSC_LIMIT_* at max_scale; with ALWAYS also for the first scale */
-    gsc_limit floor_rule;      /* GSC_LIMIT_* at min_scale; the first scale is never raised */
-    gsc_test overflow_test;    /* GSC_TEST_* */
-    uint32_t hysteresis;       /* number of overflows that make a backoff; those before the last
-                                  are absorbed; overflow_reset restarts the count; 0 is 1 */
-    gsc_reset overflow_reset;  /* GSC_RESET_* bits: what refills the hysteresis */
-    uint32_t apply_delay;      /* 1: a new scale is in force one update later */
-    double overflow_tolerance; /* an overflow is absorbed while overflows are at most this share
-                                  of the steps since the last change; overflow_reset restarts
-                                  their count; below 1, or 1 with TOLERATE_BELOW */
-    uint64_t stall_limit;      /* GSC_EVENT_STOPPED at this many overflows in a row that could
-                                  not lower the scale; 0 never */
-    gsc_quirk quirks;          /* GSC_QUIRK_* bits; 0 in any new policy */
-    uint32_t reserved;         /* 0 */
-    double target_amax;        /* not 0: the scale is predicted so that amax lands here, and
-                                  nothing is counted */
-    double mean_decay;         /* decay of the running mean of log2(amax); 0 up to, not
-                                  including, 1 */
-    double variance_decay;     /* decay of its slower mean and of its square; likewise */
-    double margin_sigmas;      /* standard deviations kept free above the mean */
-    double overflow_log2;      /* the sample of log2(amax) that an overflow stands for */
-    double guard_norm;         /* an outlier has a norm above this; 0: no such threshold */
-    double guard_ratio;        /* or above this times the mean, where that is above 0; above 1,
-                                  or 0 */
-    double guard_sigmas;       /* or this many standard deviations above the mean; 0: no such
-                                  threshold */
-    double guard_decay;        /* what is left of the mean and the variance at each sample after
-                                  the warm-up; below 1. 0: all samples weigh the same */
-    double guard_start;        /* the mean before the first sample, by which the first step is
-                                  judged; 0: none */
-    uint64_t guard_warmup;     /* samples before the first step is judged, which enter as they
-                                  are and weigh the same */
-    uint64_t guard_limit;      /* at this many outliers in a row the guard accepts a new level:
-                                  it lets this outlier and those that follow it in the row
-                                  through, or with GSC_GUARD_STOP it stops; 0: never */
-    gsc_sample guard_sample;   /* GSC_SAMPLE_* */
-    gsc_guard guard_flags;     /* GSC_GUARD_* bits */
+    uint32_t struct_size;         /* set by the initialiser */
+    gsc_arithmetic arithmetic;    /* GSC_ARITHMETIC_* */
+    double init_scale;            /* first scale; 0 is 1 */
+    double growth_factor;         /* a growth multiplies by it; at least 1, 0 is 1 */
+    double backoff_factor;        /* a backoff multiplies by it; in (0, 1]. 0: divides by
+                                     growth_factor */
+    uint64_t growth_interval;     /* good steps from one growth to the next; 0 never grows */
+    gsc_growth growth_rule;       /* GSC_GROWTH_* */
+    uint32_t growth_extra_steps;  /* steps a count needs beyond the interval */
+    double max_scale;             /* ceiling; 0 is none (infinity) */
+    double min_scale;             /* floor; 0 is none */
+    gsc_limit ceiling_rule;       /* GSC_LIMIT_* at max_scale; with ENFORCE also for the first
+                                     scale */
+    gsc_limit floor_rule;         /* GSC_LIMIT_* at min_scale; the first scale is never raised */
+    gsc_test overflow_test;       /* GSC_TEST_* */
+    uint32_t hysteresis;          /* number of overflows that make a backoff; those before the
+                                     last are absorbed; overflow_reset restarts the count; 0 is 1 */
+    gsc_reset overflow_reset;     /* GSC_RESET_* bits: what refills the hysteresis */
+    uint32_t apply_delay;         /* 1: a new scale is in force one update later */
+    double overflow_tolerance;    /* an overflow is absorbed while overflows are at most this
+                                     share of the steps since the last change; overflow_reset
+                                     restarts their count; below 1, or 1 with TOLERANCE_EXCLUSIVE */
+    uint64_t max_failed_backoffs; /* GSC_EVENT_STOPPED at this many overflows in a row that could
+                                     not lower the scale; 0 never */
+    gsc_quirk quirks;             /* GSC_QUIRK_* bits; 0 in any new policy */
+    uint32_t reserved;            /* 0 */
+    double target_amax;           /* not 0: the scale is predicted so that amax lands here, and
+                                     nothing is counted */
+    double log2_decay;            /* decay of the running mean of log2(amax); 0 up to, not
+                                     including, 1 */
+    double log2_slow_decay;       /* decay of its slower mean and of its square; likewise */
+    double log2_margin_sigmas;    /* standard deviations kept free above the mean */
+    double overflow_sample_log2;  /* the sample of log2(amax) that an overflow stands for */
+    double guard_norm;            /* an outlier has a norm above this; 0: no such threshold */
+    double guard_ratio;           /* or above this times the mean, where that is above 0; above
+                                     1, or 0 */
+    double guard_sigmas;          /* or this many standard deviations above the mean; 0: no such
+                                     threshold */
+    double guard_decay;           /* what is left of the mean and the variance at each sample
+                                     after the warm-up; below 1. 0: all samples weigh the same */
+    double guard_init_mean;       /* the mean before the first sample, by which the first step is
+                                     judged; 0: none */
+    uint64_t guard_warmup;        /* samples before the first step is judged, which enter as they
+                                     are and weigh the same */
+    uint64_t guard_max_in_a_row;  /* at this many outliers in a row the guard accepts a new
+                                     level: it lets this outlier and those that follow it in the
+                                     row through, or with GSC_GUARD_STOP it stops; 0: never */
+    gsc_sample guard_sample;      /* GSC_SAMPLE_* */
+    gsc_guard guard_flags;        /* GSC_GUARD_* bits */
 } gsc_policy;
 
 #define GSC_POLICY_SIZE 216u
@@ -402,17 +405,17 @@ GSC_API gsc_status gsc_info_get(gsc_info *out, gsc_error *err);
  * scaled and keep it with them.
  */
 typedef struct gsc_factor {
-    double scale;      /* the loss is multiplied by this */
-    double inverse;    /* the gradients are multiplied by this: 1 / scale, or less where they are
-                          clipped */
-    float scale_f32;   /* scale, rounded; fused optimizers read the floats in place */
-    float inverse_f32; /* inverse, rounded */
-    uint64_t serial;   /* tells the scales of a state apart, a later one has a larger number; 0:
-                          of no state */
+    double scale;        /* the loss is multiplied by this */
+    double inverse;      /* the gradients are multiplied by this: 1 / scale, or less where they
+                            are clipped */
+    float scale_f32;     /* scale, rounded; fused optimizers read the floats in place */
+    float inverse_f32;   /* inverse, rounded */
+    uint64_t generation; /* tells the scales of a state apart, a later one has a larger number;
+                            0: of no state */
 } gsc_factor;
 
 /*
- * Makes the factor of a scale, with serial 0.
+ * Makes the factor of a scale, with generation 0.
  *
  *     scale  finite and above 0 as a float, as is its inverse
  */
@@ -424,7 +427,7 @@ GSC_API gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err
  *
  *     by  finite, above 0
  */
-GSC_API gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *factor, double by,
+GSC_API gsc_status gsc_factor_multiply(const gsc_exec *exec, const gsc_factor *factor, double by,
                                        gsc_factor *out, gsc_error *err);
 
 /* ---- Report: what the gradients were like ---------------------------------------------------- */
@@ -433,7 +436,7 @@ GSC_API gsc_status gsc_factor_multiply(const gsc_exec *on, const gsc_factor *fac
 typedef uint32_t gsc_want;
 #define GSC_WANT_NORM      1u /* sum_squares */
 #define GSC_WANT_AMAX      2u /* amax */
-#define GSC_WANT_UNDERFLOW 4u /* zeros_made, subnormals_made */
+#define GSC_WANT_UNDERFLOW 4u /* underflows_to_zero, underflows_to_subnormal */
 
 /* report.kind: what a report is of. */
 typedef uint32_t gsc_report_kind;
@@ -451,41 +454,43 @@ typedef uint32_t gsc_report_kind;
  * as elements that are NaN without an overflow.
  */
 typedef struct gsc_report {
-    float found_inf;         /* `overflow` as the float that fused optimizers read; not 0 is an
-                                overflow by itself */
-    int32_t overflow;        /* 1: do not step. An element is Inf or NaN or became so, or
-                                options.policy says so, or the call failed */
-    gsc_status status;       /* GSC_OK, or the error that a device or a rank met */
-    gsc_want measured;       /* GSC_WANT_* bits */
-    uint64_t serial;         /* of the factor; 0: unknown */
-    double amax;             /* largest finite magnitude after unscaling, before rounding; of a
-                                complex element its larger part */
-    double sum_squares;      /* of the finite elements after unscaling; its root is the norm */
-    int64_t elements;        /* elements seen */
-    int64_t nan_count;       /* elements that are NaN */
-    int64_t inf_count;       /* elements that are Inf, or became so by unscaling */
-    int64_t first_tensor;    /* where the first of these is: index in the list ... */
-    int64_t first_element;   /* ... and in the tensor; both 0 if both counts are */
-    int64_t zeros_made;      /* outputs that are zero while their input was not */
-    int64_t subnormals_made; /* outputs that are subnormal while their input was not */
-    int64_t clamped;         /* elements that options.clamp changed */
-    uint64_t agreement;      /* what gsc_report_stamp left: a digest of policy and state; 0: none */
-    uint32_t status_rank;    /* 1 + the rank that status is of; 0: not known */
-    uint32_t first_rank;     /* 1 + the rank that first_tensor is of, or, where nothing was
-                                counted, of the first with overflow; 0: not known */
-    gsc_report_kind kind;    /* GSC_REPORT_* */
-    uint32_t flags;          /* 0 */
-    double number;           /* with GSC_REPORT_NUMBER the number, which a policy judges as it
-                                judges a norm; 0 if it is not finite. Else 0 */
-    uint64_t reserved[15];   /* 0 */
+    float found_inf;                 /* `overflow` as the float that fused optimizers read; not 0
+                                        is an overflow by itself */
+    int32_t overflow;                /* 1: do not step. An element is Inf or NaN or became so, or
+                                        options.policy says so, or the call failed */
+    gsc_status status;               /* GSC_OK, or the error that a device or a rank met */
+    gsc_want measured;               /* GSC_WANT_* bits */
+    uint64_t generation;             /* of the factor; 0: unknown */
+    double amax;                     /* largest finite magnitude after unscaling, before
+                                        rounding; of a complex element its larger part */
+    double sum_squares;              /* of the finite elements after unscaling; its root is the
+                                        norm */
+    int64_t elements;                /* elements seen */
+    int64_t nan_count;               /* elements that are NaN */
+    int64_t inf_count;               /* elements that are Inf, or became so by unscaling */
+    int64_t first_tensor;            /* where the first of these is: index in the list ... */
+    int64_t first_element;           /* ... and in the tensor; both 0 if both counts are */
+    int64_t underflows_to_zero;      /* outputs that are zero while their input was not */
+    int64_t underflows_to_subnormal; /* outputs that are subnormal while their input was not */
+    int64_t clamped;                 /* elements that options.clamp changed */
+    uint64_t digest;                 /* what gsc_report_set_rank left: a digest of policy and
+                                        state; 0: none */
+    uint32_t status_rank_plus_1;     /* 1 + the rank that status is of; 0: not known */
+    uint32_t first_rank_plus_1;      /* 1 + the rank that first_tensor is of, or, where nothing
+                                        was counted, of the first with overflow; 0: not known */
+    gsc_report_kind kind;            /* GSC_REPORT_* */
+    uint32_t flags;                  /* 0 */
+    double number;                   /* with GSC_REPORT_NUMBER the number, which a policy judges
+                                        as it judges a norm; 0 if it is not finite. Else 0 */
+    uint64_t reserved[15];           /* 0 */
 } gsc_report;
 
 /*
  * Makes the report of a number, for a policy that guards something else than gradients, such as the
- * loss of each step. Its own state takes this report in gsc_state_update, and gsc_state_join says
- * what both states decided. The number counts with its sign. Inf and NaN are an overflow. If the
- * loss is in the memory of a device, measure its magnitude with gsc_check and GSC_WANT_NORM
- * instead. A report of a number cannot be merged.
+ * loss of each step. Its own state takes this report in gsc_state_update, and
+ * gsc_state_combine_decisions says what both states decided. The number counts with its sign. Inf
+ * and NaN are an overflow. If the loss is in the memory of a device, measure its magnitude with
+ * gsc_measure and GSC_WANT_NORM instead. A report of a number cannot be merged.
  *
  *     number  any; magnitudes above 2^500 are taken for Inf
  */
@@ -502,19 +507,19 @@ GSC_API gsc_status gsc_report_from_flag(int32_t overflow, gsc_report *out, gsc_e
 
 /* What the merged reports are of. */
 typedef uint32_t gsc_merge_kind;
-#define GSC_MERGE_PARTS    0u /* different gradients: shards, layers, optimizers. Their sums of
-                                 squares add up */
-#define GSC_MERGE_SUMMANDS 1u /* gradients that are added: micro-batches, data-parallel ranks.
-                                 The norm of their sum is not known */
+#define GSC_MERGE_SHARDS  0u /* different gradients: shards, layers, optimizers. Their sums of
+                                squares add up */
+#define GSC_MERGE_ADDENDS 1u /* gradients that are added: micro-batches, data-parallel ranks. The
+                                norm of their sum is not known */
 
 /*
  * Makes one report of many. Ranks gather their reports and merge them in the order of the ranks, so
  * that all get the same bits. That each rank is there once, and in order, is not checked. The
- * result has measured what all of them have measured; the norm and amax of summands are not known:
+ * result has measured what all of them have measured; the norm and amax of addends are not known:
  * measure their sum. first_tensor and first_element are those of the first report that has some,
- * the serial is the least that is known. *out may be one of the reports.
+ * the generation is the least that is known. *out may be one of the reports.
  *
- * Digests that differ are refused: GSC_ERROR_AGREEMENT, with the index of the first report that has
+ * Digests that differ are refused: GSC_ERROR_MISMATCH, with the index of the first report that has
  * another digest than those before it. A device returns no error: it makes a report with that
  * status and an overflow, so that nobody steps. A report without a digest agrees with all, such as
  * the report of a rank that failed or that has no gradients.
@@ -530,88 +535,92 @@ typedef uint32_t gsc_merge_kind;
  *     n        0 gives the report of an empty list
  *     policy   NULL: an overflow in any report is one; with it, overflow is the policy's verdict
  */
-GSC_API gsc_status gsc_report_merge(const gsc_exec *on, const gsc_report *reports, uint64_t n,
+GSC_API gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *reports, uint64_t n,
                                     gsc_merge_kind kind, const gsc_policy *policy, gsc_report *out,
                                     gsc_error *err);
 
 /*
  * *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in
- * torch.nn.utils.clip_grad_norm_. The report has GSC_WANT_NORM. After gsc_check, unscaling by *out
- * clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
+ * torch.nn.utils.clip_grad_norm_. The report has GSC_WANT_NORM. After gsc_measure, unscaling by
+ * *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
  *
  *     factor    NULL: 1
  *     max_norm  finite, above 0
  */
-GSC_API gsc_status gsc_factor_clip(const gsc_exec *on, const gsc_factor *factor,
-                                   const gsc_report *report, double max_norm, gsc_factor *out,
-                                   gsc_error *err);
+GSC_API gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_factor *factor,
+                                             const gsc_report *report, double max_norm,
+                                             gsc_factor *out, gsc_error *err);
 
 /* ---- State: the scale and its counts --------------------------------------------------------- */
 
 /* Bits of state.events: what the last update did. */
 typedef uint32_t gsc_event;
-#define GSC_EVENT_GREW       1u    /* the scale became larger */
-#define GSC_EVENT_BACKED_OFF 2u    /* the scale became smaller */
-#define GSC_EVENT_SKIPPED    4u    /* an overflow, an outlier, or a failure on a device: leave
-                                      the parameters alone */
-#define GSC_EVENT_ABSORBED   8u    /* the overflow was absorbed by hysteresis or tolerance */
-#define GSC_EVENT_AT_CEILING 16u   /* max_scale held a growth */
-#define GSC_EVENT_AT_FLOOR   32u   /* min_scale held a backoff */
-#define GSC_EVENT_STALLED    64u   /* the overflow could not lower the scale */
-#define GSC_EVENT_STOPPED    128u  /* the policy gives up: training on would only skip */
-#define GSC_EVENT_STALE      256u  /* the report is of another factor than the one in force:
-                                      late, or used before */
-#define GSC_EVENT_OUTLIER    512u  /* the norm is above guard_threshold; neither SKIPPED nor
-                                      CLIPPED: it was let through */
-#define GSC_EVENT_CLIPPED    1024u /* multiply the gradients by guard_multiplier, as
-                                      gsc_factor_guard does */
+#define GSC_EVENT_GREW           1u    /* the scale became larger */
+#define GSC_EVENT_BACKED_OFF     2u    /* the scale became smaller */
+#define GSC_EVENT_SKIPPED        4u    /* an overflow, an outlier, or a failure on a device:
+                                          leave the parameters alone */
+#define GSC_EVENT_ABSORBED       8u    /* the overflow was absorbed by hysteresis or tolerance */
+#define GSC_EVENT_AT_CEILING     16u   /* max_scale held a growth */
+#define GSC_EVENT_AT_FLOOR       32u   /* min_scale held a backoff */
+#define GSC_EVENT_BACKOFF_FAILED 64u   /* the overflow could not lower the scale */
+#define GSC_EVENT_STOPPED        128u  /* the policy gives up: training on would only skip */
+#define GSC_EVENT_STALE          256u  /* the report is of another factor than the one in force:
+                                          late, or used before */
+#define GSC_EVENT_OUTLIER        512u  /* the norm is above guard_threshold; neither SKIPPED nor
+                                          CLIPPED: it was let through */
+#define GSC_EVENT_CLIPPED        1024u /* multiply the gradients by guard_multiplier, as
+                                          gsc_factor_clip_outlier does */
 
 /* One scaler. A value without pointers: copy it, store it, send it. */
 typedef struct gsc_state {
-    gsc_factor factor;       /* the scale in force */
-    gsc_factor next;         /* the newest scale. It differs from `factor` only with apply_delay:
-                                then the next loss is scaled by it while the update for this one
-                                is under way */
-    double mean;             /* predictive policies: running mean of log2(amax) */
-    double slow_mean;        /* slower mean of log2(amax), with variance_decay */
-    double mean_square;      /* slower mean of its square */
-    double mean_start;       /* weight in `mean` of the zero that it began with */
-    double slow_start;       /* the same of slow_mean */
-    int64_t good;            /* good steps since the last overflow or growth; with
-                                GSC_GROWTH_EVERY since the last overflow */
-    int64_t steps;           /* all steps since the last change */
-    int64_t overflows;       /* overflows not reset yet */
-    int64_t stalled;         /* overflows in a row that could not lower the scale */
-    gsc_event events;        /* GSC_EVENT_* of the last update */
-    gsc_status status;       /* GSC_OK, or the error of the last update on a device */
-    int64_t skipped;         /* overflows since the start; what the guard skipped is in
-                                guard_skips */
-    int64_t growths;         /* updates since the start that made the scale larger */
-    int64_t backoffs;        /* updates since the start that made it smaller */
-    float skip_f32;          /* 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer that
-                                runs after the update takes as found_inf */
-    int32_t skip;            /* 1 with GSC_EVENT_SKIPPED, else 0: leave the parameters alone */
-    double guard_mean;       /* policies that guard: mean of the samples */
-    double guard_variance;   /* their variance */
-    int64_t guard_count;     /* their number */
-    int64_t guard_run;       /* outliers in a row */
-    int64_t guard_skips;     /* steps since the start that were skipped as outliers */
-    double guard_multiplier; /* of the last update: 1, below 1 where it clips, 0 where the step
-                                is skipped; without a guard 0 */
-    double guard_threshold;  /* what the last update's norm was held against; 0: against nothing */
-    uint64_t reserved[19];   /* 0 */
+    gsc_factor factor;             /* the scale in force */
+    gsc_factor next;               /* the newest scale. It differs from `factor` only with
+                                      apply_delay: then the next loss is scaled by it while the
+                                      update for this one is under way */
+    double log2_mean;              /* predictive policies: running mean of log2(amax) */
+    double log2_slow_mean;         /* slower mean of log2(amax), with log2_slow_decay */
+    double log2_mean_square;       /* slower mean of its square */
+    double log2_zero_weight;       /* weight in log2_mean of the zero that it began with */
+    double log2_slow_zero_weight;  /* the same of log2_slow_mean */
+    int64_t good_steps;            /* good steps since the last overflow or growth; with
+                                      GSC_GROWTH_EVERY since the last overflow */
+    int64_t steps_since_change;    /* all steps since the last change */
+    int64_t overflows_since_reset; /* overflows not reset yet */
+    int64_t failed_backoffs;       /* overflows in a row that could not lower the scale */
+    gsc_event events;              /* GSC_EVENT_* of the last update */
+    gsc_status status;             /* GSC_OK, or the error of the last update on a device */
+    int64_t total_overflows;       /* overflows since the start; what the guard skipped is in
+                                      total_guard_skips */
+    int64_t total_growths;         /* updates since the start that made the scale larger */
+    int64_t total_backoffs;        /* updates since the start that made it smaller */
+    float skip_f32;                /* 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer
+                                      that runs after the update takes as found_inf */
+    int32_t skip;                  /* 1 with GSC_EVENT_SKIPPED, else 0: leave the parameters
+                                      alone */
+    double guard_mean;             /* policies that guard: mean of the samples */
+    double guard_variance;         /* their variance */
+    int64_t guard_count;           /* their number */
+    int64_t guard_in_a_row;        /* outliers in a row */
+    int64_t total_guard_skips;     /* steps since the start that were skipped as outliers */
+    double guard_multiplier;       /* of the last update: 1, below 1 where it clips, 0 with
+                                      GSC_EVENT_SKIPPED */
+    double guard_threshold;        /* what guard_value was held against; 0: against nothing */
+    double guard_value;            /* the norm or the number that the last update judged; 0: none */
+    uint64_t reserved[18];         /* 0 */
 } gsc_state;
 
+/* Makes the state before the first step. */
+GSC_API gsc_status gsc_state_init(const gsc_exec *exec, const gsc_policy *policy, gsc_state *out,
+                                  gsc_error *err);
+
 /*
- * Without `from`, the state before the first step. With it, a state that has the scale
- * from->factor.scale at once, and its counts, means and totals: to set the scale of a state or its
- * counts, change a copy and hand it over. *out may be *from. A scale of 0 or infinity, which some
- * peers reach, is taken; its factor is refused by every call that multiplies.
- *
- *     from  NULL: the policy's start
+ * Makes a state that has the scale from->factor.scale at once, and the counts, means and totals of
+ * `from`: to set the scale of a state or its counts, change a copy and hand it over. *out may be
+ * *from. A scale of 0 or infinity, which some peers reach, is taken; its factor is refused by every
+ * call that multiplies.
  */
-GSC_API gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy,
-                                  const gsc_state *from, gsc_state *out, gsc_error *err);
+GSC_API gsc_status gsc_state_init_from(const gsc_exec *exec, const gsc_policy *policy,
+                                       const gsc_state *from, gsc_state *out, gsc_error *err);
 
 /*
  * One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
@@ -621,7 +630,7 @@ GSC_API gsc_status gsc_state_init(const gsc_exec *on, const gsc_policy *policy,
  * options.policy measures it. A predictive policy takes a report with amax 0 and no overflow as no
  * sample: the scale stays.
  */
-GSC_API gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy,
+GSC_API gsc_status gsc_state_update(const gsc_exec *exec, const gsc_policy *policy,
                                     const gsc_state *state, const gsc_report *report,
                                     gsc_state *out, gsc_error *err);
 
@@ -629,24 +638,58 @@ GSC_API gsc_status gsc_state_update(const gsc_exec *on, const gsc_policy *policy
  * *out is `state`, and skips, clips or stops also where `other` did in its last update: the state
  * of another signal, such as the loss, which a policy of its own judged. It has the events SKIPPED,
  * STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale, counts and samples
- * are those of `state`. *out may be either. Join several signals one after the other.
+ * are those of `state`. *out may be either. Combine several signals one after the other.
  */
-GSC_API gsc_status gsc_state_join(const gsc_exec *on, const gsc_state *state,
-                                  const gsc_state *other, gsc_state *out, gsc_error *err);
+GSC_API gsc_status gsc_state_combine_decisions(const gsc_exec *exec, const gsc_state *state,
+                                               const gsc_state *other, gsc_state *out,
+                                               gsc_error *err);
+
+/* reason.outcome: what the last update decided of its step. */
+typedef uint32_t gsc_outcome;
+#define GSC_OUTCOME_TAKEN       0u /* take it; the gradients are as they are */
+#define GSC_OUTCOME_LET_THROUGH 1u /* take it, although it is an outlier */
+#define GSC_OUTCOME_CLIPPED     2u /* take it with gradients times `multiplier` */
+#define GSC_OUTCOME_SKIPPED     3u /* leave the parameters alone */
+#define GSC_OUTCOME_STOPPED     4u /* end the training */
+
+/* reason.cause: why it decided so. */
+typedef uint32_t gsc_cause;
+#define GSC_CAUSE_NONE        0u /* nothing was wrong */
+#define GSC_CAUSE_OVERFLOW    1u /* Inf or NaN */
+#define GSC_CAUSE_OUTLIER     2u /* `value` is above `threshold` */
+#define GSC_CAUSE_CEILING     3u /* the scale would pass max_scale, where ceiling_rule stops */
+#define GSC_CAUSE_OTHER_STATE 4u /* a state that it was combined with found an outlier */
+#define GSC_CAUSE_FAILURE     5u /* the update failed on a device; state.status says how */
+
+/* Why the last update took, clipped or skipped its step. */
+typedef struct gsc_reason {
+    gsc_outcome outcome;  /* GSC_OUTCOME_* */
+    gsc_cause cause;      /* GSC_CAUSE_* */
+    double value;         /* with OUTLIER the norm or the number that was judged; 0: not known */
+    double threshold;     /* with OUTLIER what it is above */
+    double multiplier;    /* what the gradients are to be multiplied by */
+    int64_t in_a_row;     /* with OUTLIER, how many in a row there were */
+    char message[192];    /* a sentence for a log, such as "skipped: the norm, 3, is above 2, 1
+                             in a row"; empty if the step is taken as it is */
+    uint64_t reserved[3]; /* 0 */
+} gsc_reason;
+
+/* Says why the last update decided as it did. The state is in host memory. */
+GSC_API gsc_status gsc_state_reason(const gsc_state *state, gsc_reason *out, gsc_error *err);
 
 /*
  * *out is *factor with its inverse multiplied by state->guard_multiplier if the last update clips
- * (GSC_EVENT_CLIPPED), else *factor. After gsc_check and gsc_state_update, unscaling by *out clips
- * in the same pass; an optimizer that takes a multiplier takes out->inverse_f32, and
+ * (GSC_EVENT_CLIPPED), else *factor. After gsc_measure and gsc_state_update, unscaling by *out
+ * clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32, and
  * state->skip_f32 as found_inf. `factor` is that of the gradients, copied before the update.
  *
  *     factor  NULL: 1
  */
-GSC_API gsc_status gsc_factor_guard(const gsc_exec *on, const gsc_factor *factor,
-                                    const gsc_state *state, gsc_factor *out, gsc_error *err);
+GSC_API gsc_status gsc_factor_clip_outlier(const gsc_exec *exec, const gsc_factor *factor,
+                                           const gsc_state *state, gsc_factor *out, gsc_error *err);
 
 /* Of gsc_state_save. */
-#define GSC_SAVED_SIZE 1024u /* bytes that hold any saved state of this major version */
+#define GSC_SAVED_SIZE_MAX 1024u /* bytes that hold any saved state of this major version */
 
 /*
  * Writes policy and state, which are host memory, as bytes that any later version on any machine
@@ -654,7 +697,7 @@ GSC_API gsc_status gsc_factor_guard(const gsc_exec *on, const gsc_factor *factor
  * only that.
  *
  *     bytes     NULL only with capacity = 0
- *     capacity  bytes; GSC_SAVED_SIZE always suffices
+ *     capacity  bytes; GSC_SAVED_SIZE_MAX always suffices
  */
 GSC_API gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *state, void *bytes,
                                   uint64_t capacity, uint64_t *size, gsc_error *err);
@@ -672,14 +715,14 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
 
 /*
  * Ranks that hold parts or copies of one model each have a state, and it stays the same on all of
- * them. Each one stamps the report of its own gradients, gathers those of all in the order of the
- * ranks, and merges them; a rank whose call failed does so with zeros, `status` and `overflow`,
- * instead of leaving the others to wait:
+ * them. Each one writes its rank and a digest into the report of its own gradients, gathers those
+ * of all in the order of the ranks, and merges them; a rank whose call failed does so with zeros,
+ * `status` and `overflow`, instead of leaving the others to wait:
  *
  *     gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, NULL);
- *     gsc_report_stamp(NULL, &report, &policy, &state, rank, &report, NULL);
+ *     gsc_report_set_rank(NULL, &report, &policy, &state, rank, &report, NULL);
  *     MPI_Allgather(&report, sizeof report, MPI_BYTE, all, sizeof report, MPI_BYTE, comm);
- *     if (gsc_report_merge(NULL, all, ranks, GSC_MERGE_PARTS, &policy, &report, &err) != GSC_OK) ... all stop: err.message ...
+ *     if (gsc_report_merge(NULL, all, ranks, GSC_MERGE_SHARDS, &policy, &report, &err) != GSC_OK) ... all stop: err.message ...
  *     if (gsc_state_update(NULL, &policy, &state, &report, &state, &err) != GSC_OK) ... all stop: the call of one failed ...
  *     if (!state.skip) ... optimizer step ...
  *
@@ -689,19 +732,19 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
  */
 
 /*
- * *out is the report with the rank that it is of and, as `agreement`, a digest of the policy and of
+ * *out is the report with the rank that it is of and, as `digest`, a digest of the policy and of
  * the state that the step began with: of all that decides later steps (rules, scales, counts,
- * means), not of totals, serials, events and init_scale. The digest is never 0, and the same on
+ * means), not of totals, generations, events and init_scale. The digest is never 0, and the same on
  * every device and in every language; ranks run one version of this library. *out may be *report.
  *
  *     policy  NULL: the digest is of the state alone
- *     state   NULL: the digest is of the policy alone; both NULL: only the rank is said, and
- *             agreement is 0
+ *     state   NULL: the digest is of the policy alone; both NULL: only the rank is said, and digest
+ *             is 0
  *     rank    from 0, below 2^32 - 1
  */
-GSC_API gsc_status gsc_report_stamp(const gsc_exec *on, const gsc_report *report,
-                                    const gsc_policy *policy, const gsc_state *state, uint32_t rank,
-                                    gsc_report *out, gsc_error *err);
+GSC_API gsc_status gsc_report_set_rank(const gsc_exec *exec, const gsc_report *report,
+                                       const gsc_policy *policy, const gsc_state *state,
+                                       uint32_t rank, gsc_report *out, gsc_error *err);
 
 /* ---- Checkpoints and settings of frameworks -------------------------------------------------- */
 
@@ -750,7 +793,7 @@ typedef struct gsc_entry {
 /* note.kind: what a call has to tell. */
 typedef uint32_t gsc_note_kind;
 #define GSC_NOTE_FORMAT   1u /* the entries were recognised: `field` is the name of the format */
-#define GSC_NOTE_LACKS    2u /* the entries do not say `field`: `value` is that of the policy, or
+#define GSC_NOTE_MISSING  2u /* the entries do not say `field`: `value` is that of the policy, or
                                 where a count starts */
 #define GSC_NOTE_IGNORED  3u /* the key of `entry` means nothing in this format */
 #define GSC_NOTE_CHANGED  4u /* `field` became `value`, which is what `entry` means to this
@@ -886,13 +929,13 @@ GSC_API uint32_t gsc_dtype_size(gsc_dtype dtype);
  * were counted: the first 4,096 of every 65,536 of a tensor, half as many of a complex one. The
  * call sets the words; add those of several calls to merge them.
  */
-#define GSC_HISTOGRAM_WORDS 17u /* words of a histogram */
+#define GSC_HISTOGRAM_LENGTH 17u /* words of a histogram */
 
 /*
  * What a call on tensors measures beside overflow, where that goes, and whether it clamps. NULL and
- * GSC_OPTIONS_INIT: nothing more.
+ * GSC_TENSOR_OPTIONS_INIT: nothing more.
  */
-typedef struct gsc_options {
+typedef struct gsc_tensor_options {
     uint32_t struct_size;     /* set by the initialiser */
     gsc_want want;            /* GSC_WANT_* bits */
     const gsc_policy *policy; /* measures what this policy judges by, too, and report.overflow is
@@ -900,13 +943,13 @@ typedef struct gsc_options {
     double clamp;             /* above 0: limits each output to the largest value of its dtype
                                  that is not above the clamp, which is refused if this value is
                                  0; the report is of the values before that. 0: no limit */
-    gsc_report *each;         /* n reports: each[i] is of tensor i alone, and its overflow says
-                                 whether that has an Inf or NaN; NULL: none */
-    int64_t *histogram;       /* GSC_HISTOGRAM_WORDS of them; NULL: none */
-} gsc_options;
+    gsc_report *per_tensor;   /* n reports: per_tensor[i] is of tensor i alone, and its overflow
+                                 says whether that has an Inf or NaN; NULL: none */
+    int64_t *histogram;       /* GSC_HISTOGRAM_LENGTH of them; NULL: none */
+} gsc_tensor_options;
 
-#define GSC_OPTIONS_SIZE 40u
-#define GSC_OPTIONS_INIT {GSC_OPTIONS_SIZE, 0, NULL, 0.0, NULL, NULL}
+#define GSC_TENSOR_OPTIONS_SIZE 40u
+#define GSC_TENSOR_OPTIONS_INIT {GSC_TENSOR_OPTIONS_SIZE, 0, NULL, 0.0, NULL, NULL}
 
 /* ---- Calls on tensors ------------------------------------------------------------------------ */
 
@@ -934,9 +977,10 @@ typedef struct gsc_options {
  *     tensors  NULL only with n = 0
  *     options  NULL: nothing is wanted; its clamp must be 0
  */
-GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
-                             const gsc_tensor *tensors, uint64_t n, const gsc_options *options,
-                             gsc_report *report, gsc_error *err);
+GSC_API gsc_status gsc_measure(const gsc_exec *exec, const gsc_factor *factor,
+                               const gsc_tensor *tensors, uint64_t n,
+                               const gsc_tensor_options *options, gsc_report *report,
+                               gsc_error *err);
 
 /*
  * out = tensors * factor.inverse. Writes all elements, also when report->overflow is set. float16
@@ -948,9 +992,10 @@ GSC_API gsc_status gsc_check(const gsc_exec *on, const gsc_factor *factor,
  *     options  NULL: nothing is wanted
  *     report   NULL: not wanted
  */
-GSC_API gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor,
+GSC_API gsc_status gsc_unscale(const gsc_exec *exec, const gsc_factor *factor,
                                const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
-                               const gsc_options *options, gsc_report *report, gsc_error *err);
+                               const gsc_tensor_options *options, gsc_report *report,
+                               gsc_error *err);
 
 /*
  * out = tensors * factor.scale: the loss, or what a backward pass starts from.
@@ -961,9 +1006,9 @@ GSC_API gsc_status gsc_unscale(const gsc_exec *on, const gsc_factor *factor,
  *     options  NULL: nothing is wanted
  *     report   NULL: not wanted
  */
-GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
+GSC_API gsc_status gsc_scale(const gsc_exec *exec, const gsc_factor *factor,
                              const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
-                             const gsc_options *options, gsc_report *report, gsc_error *err);
+                             const gsc_tensor_options *options, gsc_report *report, gsc_error *err);
 
 /*
  * out += tensors * factor.inverse if every product is finite in the dtype of its output, else
@@ -972,7 +1017,7 @@ GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
  * unscaled or checked. Sums are made in the type that multiplies, or in double if `out` is double.
  * Reads `tensors` twice; `out` is other memory.
  *
- * A step of several micro-batches: merge their reports as summands, beginning with the merge of
+ * A step of several micro-batches: merge their reports as addends, beginning with the merge of
  * none. Make a factor of the number of micro-batches that were added, unscale the sums by it with
  * options.policy, and step if that report has no overflow. Then update, with the merged report if
  * it has an overflow, else with the report of the sums. Here state.skip does not decide: it is 1
@@ -983,9 +1028,10 @@ GSC_API gsc_status gsc_scale(const gsc_exec *on, const gsc_factor *factor,
  *     out      NULL only with n = 0
  *     options  NULL: nothing is wanted; its clamp must be 0
  */
-GSC_API gsc_status gsc_accumulate(const gsc_exec *on, const gsc_factor *factor,
-                                  const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
-                                  const gsc_options *options, gsc_report *report, gsc_error *err);
+GSC_API gsc_status gsc_unscale_accumulate(const gsc_exec *exec, const gsc_factor *factor,
+                                          const gsc_tensor *tensors, const gsc_tensor *out,
+                                          uint64_t n, const gsc_tensor_options *options,
+                                          gsc_report *report, gsc_error *err);
 
 #ifdef __cplusplus
 }

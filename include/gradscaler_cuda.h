@@ -68,7 +68,7 @@ GSC_API gsc_status gsc_context_create_cuda(const gsc_cuda_options *options, gsc_
 /* Kinds of memory of a context. On the CPU both are host memory. */
 typedef uint32_t gsc_memory_kind;
 #define GSC_MEMORY_DEVICE 0u /* memory of the device */
-#define GSC_MEMORY_SHARED 1u /* host memory that the device reads and writes, too */
+#define GSC_MEMORY_HOST   1u /* host memory that the device reads and writes, too */
 
 /*
  * Memory of a context, aligned to 256 bytes and not cleared. Free it before the context.
@@ -89,32 +89,33 @@ GSC_API gsc_status gsc_memory_create(gsc_context *context, gsc_memory_kind kind,
 GSC_API void gsc_memory_destroy(gsc_context *context, void *memory);
 
 /*
- * Copies between any two of host, shared and device memory, in the order of on->stream. Host memory
- * stays in use until gsc_exec_wait, or whatever else waits for the stream.
+ * Copies between any two of host and device memory, in the order of exec->stream. Host memory stays
+ * in use until gsc_exec_wait, or whatever else waits for the stream.
  *
  *     to    NULL only with size = 0
  *     from  NULL only with size = 0
  *     size  bytes
  */
-GSC_API gsc_status gsc_memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
+GSC_API gsc_status gsc_memory_copy(const gsc_exec *exec, void *to, const void *from, uint64_t size,
                                    gsc_error *err);
 
 /*
- * Waits until on->stream has done all that was enqueued. A stream that is being captured is refused
- * with GSC_ERROR_UNAVAILABLE, and its capture goes on.
+ * Waits until exec->stream has done all that was enqueued. A stream that is being captured is
+ * refused with GSC_ERROR_UNAVAILABLE, and its capture goes on.
  *
- *     on  NULL: returns at once
+ *     exec  NULL: returns at once
  */
-GSC_API gsc_status gsc_exec_wait(const gsc_exec *on, gsc_error *err);
+GSC_API gsc_status gsc_exec_wait(const gsc_exec *exec, gsc_error *err);
 
 /*
- * Bytes of on->workspace that any of these calls needs for this list; 0 on the CPU.
+ * Bytes of exec->workspace that any of these calls needs for this list; 0 on the CPU.
  *
  *     tensors  NULL only with n = 0
  *     options  NULL: nothing is wanted
  */
-GSC_API gsc_status gsc_workspace_size(const gsc_exec *on, const gsc_tensor *tensors, uint64_t n,
-                                      const gsc_options *options, uint64_t *size, gsc_error *err);
+GSC_API gsc_status gsc_workspace_size(const gsc_exec *exec, const gsc_tensor *tensors, uint64_t n,
+                                      const gsc_tensor_options *options, uint64_t *size,
+                                      gsc_error *err);
 
 #ifdef __cplusplus
 }

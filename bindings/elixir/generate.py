@@ -11,20 +11,20 @@ DOC_WIDTH = 98
 KEY_SIZE = "sizeof((gsc_entry *)0)->key"  # the longest text that a call takes
 # Structs that the binding itself fills or reads; Elixir code sees the others as structs of its own, or as maps if they
 # have pointers.
-FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_options", "gsc_cpu_options", "gsc_cuda_options")
+FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_tensor_options", "gsc_cpu_options", "gsc_cuda_options")
 # How many elements lie behind what an option points to.
-LENGTHS = {"each": "call->n", "histogram": "GSC_HISTOGRAM_WORDS"}
+LENGTHS = {"per_tensor": "call->n", "histogram": "GSC_HISTOGRAM_LENGTH"}
 # What the Elixir struct holds beside the fields: what options asked for.
 EXTRA = {
     "gsc_report": {
-        "each": "what `GradScaler.each/1` reads: a report of each tensor, or nil",
+        "per_tensor": "what `GradScaler.per_tensor/1` reads: a report of each tensor, or nil",
         "paths": "where those are in the tree, or nil",
         "histogram": "how many magnitudes are below 2^-44, in each step of a factor 16 above, and looked at: 17 words, "
         "or nil",
     }
 }
 # Functions whose `out` is read, too.
-SUMS = ("gsc_accumulate",)
+SUMS = ("gsc_unscale_accumulate",)
 # What device.h offers instead of functions over pointers: types of the arguments by name, result, doc.
 BY_HAND = {
     "context_create_cpu": (
@@ -64,11 +64,11 @@ defmodule GradScaler.Native do
   them), lists of structs one binary, tensors `{dtype, binary}` with the dtype's number, and results
   new binaries. A list that a call fills has as many structs as there are: the C function is called for
   their number first. What the caller passes is never written. Options are the tuple that
-  `GradScaler.Options.encode/1` makes, or nil; what they ask for comes last in the results, nil where
-  it was not asked for. A refusal is `{:error, error}` with the members of `gsc_error` as a map; nothing
-  here raises.
+  `GradScaler.TensorOptions.encode/1` makes, or nil; what they ask for comes last in the results, nil
+  where it was not asked for. A refusal is `{:error, error}` with the members of `gsc_error` as a map;
+  nothing here raises.
 
-  `on` is nil, or a device. On a CUDA device tensors are `{dtype, memory, offset, bytes}`, outputs
+  `exec` is nil, or a device. On a CUDA device tensors are `{dtype, memory, offset, bytes}`, outputs
   are written in place and structs are binaries all the same: each call waits for its results, on a
   dirty scheduler.
 
@@ -261,7 +261,7 @@ def parameter(manifest, function, arg, number):
     name, term = arg.name, f"argv[{number}]"
     where = f'{term}, {function.args.index(arg)}, "{name}"'
     if arg.type == "gsc_exec":
-        return None, f"get_on(&call, {where})", {name: "call.on"}
+        return None, f"get_exec(&call, {where})", {name: "call.exec"}
     if arg.type == "gsc_tensor" and name == "out":
         read = "true" if function.name in SUMS else "false"
         return None, f"get_outputs(&call, {where}, {read})", {name: "call.out"}
@@ -299,7 +299,7 @@ def returned_value(manifest, function, arg):
     """(declaration, reader, term, C expressions by name) of an argument that is a result."""
     name = arg.name
     if arg.kind == "bytes":
-        declaration = f"unsigned char {name}[GSC_SAVED_SIZE];\n    uint64_t size;"
+        declaration = f"unsigned char {name}[GSC_SAVED_SIZE_MAX];\n    uint64_t size;"
         return (
             declaration,
             None,
@@ -337,7 +337,7 @@ def make_struct(item):
 def option_fields(manifest, item):
     """(field, declaration, reader, what happens then) of each field that Elixir gives."""
     for number, field in enumerate(field for field in item.fields[1:] if "reserved" not in field.name):
-        where = f'fields[{number}], argument, "{short(item)}.{field.name}"'
+        where = f'fields[{number}], argument, "options.{field.name}"'
         if field.kind == "struct" and field.passing == "in":
             reader = f"get_growing(call, {where}, &to->{field.name}, sizeof to->{field.name})"
             given = f"    if (!is_nil(fields[{number}]))\n        to->c.{field.name} = &to->{field.name};"
@@ -392,10 +392,10 @@ def reschedule(manifest, function, passed):
         arguments = f'env, "{short(function)}", ERL_NIF_DIRTY_JOB_{kind}, nif_{short(function)}, argc, argv);'
         return [f"    if ({condition})", *wrap("        return enif_schedule_nif(", arguments)]
 
-    if "on" in names:
-        lines += move(f"waits(argv[{names.index('on')}])", "IO_BOUND")
+    if "exec" in names:
+        lines += move(f"waits(argv[{names.index('exec')}])", "IO_BOUND")
     if function.blocks == "by size":
-        options = [field.name for field, *_ in option_fields(manifest, manifest.structs["gsc_options"])]
+        options = [field.name for field, *_ in option_fields(manifest, manifest.structs["gsc_tensor_options"])]
         where = f"argv[{names.index('options')}], {options.index('want')}, {options.index('histogram')}"
         limits = f"wants_limits(env, {where})" if "options" in names else "false"
         lines += move(f"takes_long(env, argv[{names.index('tensors')}], {limits})", "CPU_BOUND")
@@ -416,7 +416,7 @@ def body(manifest, function, readers, terms, expressions):
         lines += call(function, expressions | none, "        ", ") != GSC_OK ||")
         room = "        !make_room(&call, {} * sizeof({}), &{}) ||"
         lines += [room.format(told(function, arg), arg.type, arg.name) for arg in lists]
-    after = ") != GSC_OK || !finish(&call))" if has(function, "on") else ") != GSC_OK)"
+    after = ") != GSC_OK || !finish(&call))" if has(function, "exec") else ") != GSC_OK)"
     lines += call(function, expressions, "        " if readers else "    if (", after)
     lines.append("        return failed(&call);")
     if not terms:
@@ -435,7 +435,7 @@ def nif_function(manifest, function):
     terms = ["make_results(&call)"] if any(arg.type == "gsc_tensor" and arg.name == "out" for arg in passed) else []
     terms += [term for _, _, term, _ in results]
     for arg in passed:
-        if arg.type == "gsc_options" and function.blocks == "by size":
+        if arg.type == "gsc_tensor_options" and function.blocks == "by size":
             wanted = [
                 field for field, *_ in option_fields(manifest, manifest.structs[arg.type]) if field.passing == "out"
             ]
@@ -456,7 +456,7 @@ def nif_source(manifest):
     for item in manifest.structs.values():
         if item.name == "gsc_error" or (item.name not in FILLED and has_pointers(item)):
             lines += [*make_struct(item), ""]
-    lines += [*get_options(manifest, manifest.structs["gsc_options"]), ""]
+    lines += [*get_options(manifest, manifest.structs["gsc_tensor_options"]), ""]
     for function in functions(manifest):
         lines += [*nif_function(manifest, function), ""]
     lines += ["static ErlNifFunc functions[] = {"]
@@ -494,7 +494,7 @@ def spec(manifest, function):
         binary = arg.kind == "bytes" or (arg.kind == "struct" and visible(manifest, arg.type))
         results.append("binary" if binary else "map" if arg.kind == "struct" else kind(arg))
     for arg in passed:
-        if arg.type == "gsc_options" and function.blocks == "by size":
+        if arg.type == "gsc_tensor_options" and function.blocks == "by size":
             results += ["binary | nil" for field in manifest.structs[arg.type].fields if field.passing == "out"]
     ok = f"{{:ok, {', '.join(results)}}}" if results else ":ok"
     kinds = {"gsc_status": f"{ok} | error", "string": "binary | nil", "float": "real", "double": "real"}
@@ -654,7 +654,7 @@ def options(manifest, item):
         bits = field.takes and manifest.constants[field.takes].kind == "bits"
         zero = "0.0" if field.base in ("float", "double") else "0"
         defaults.append(f"{field.name}: {kind or ('[]' if bits else zero)}")
-        named = f'Constants.number(:{field.takes}, o.{field.name}, "{short(item)}.{field.name}")'
+        named = f'Constants.number(:{field.takes}, o.{field.name}, "options.{field.name}")'
         values.append(named if field.takes else f"o.{field.name}")
     lines = [f"defmodule {module_of(item.name)} do", *struct_doc(manifest, item, fields, OPTIONS_DOC)]
     if any(field.takes for field in fields):
@@ -674,7 +674,7 @@ def structs(manifest):
     for item in manifest.structs.values():
         if visible(manifest, item.name):
             lines += ["", *struct(manifest, item)]
-    lines += ["", *options(manifest, manifest.structs["gsc_options"])]
+    lines += ["", *options(manifest, manifest.structs["gsc_tensor_options"])]
     return "\n".join(lines) + "\n"
 
 

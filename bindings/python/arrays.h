@@ -527,8 +527,8 @@ static bool gsc_py_ready(const gsc_py_exec *on, const gsc_py_lists *lists,
                      lists->device, on->device);
         return false;
     }
-    return gsc_py_field_fits(options, "each", (uint64_t)lists->in.n * sizeof(gsc_report)) &&
-           gsc_py_field_fits(options, "histogram", GSC_HISTOGRAM_WORDS * sizeof(int64_t));
+    return gsc_py_field_fits(options, "per_tensor", (uint64_t)lists->in.n * sizeof(gsc_report)) &&
+           gsc_py_field_fits(options, "histogram", GSC_HISTOGRAM_LENGTH * sizeof(int64_t));
 }
 
 /* ---- the handler for XLA ---- */

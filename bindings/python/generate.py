@@ -39,7 +39,7 @@ class Error(ValueError):
     value: float | None
     low: float | None
     high: float | None
-    subject: int
+    subject_length: int
     why: str
 """
 STATE = '''\
@@ -176,7 +176,7 @@ def arguments(manifest, function):
         if arg.type == "gsc_tensor":
             if arg.name == "tensors":
                 yield ("tensors_and_out", "Pair | Held") if "out" in names else (arg.name, "Arrays | Held")
-        elif arg.name == "on":
+        elif arg.name == "exec":
             yield arg.name, "On"
         elif arg.kind == "opaque":
             yield arg.name, f"Context{none}"

@@ -10,6 +10,7 @@ GSC_STRUCT(gsc_info, true)
 GSC_STRUCT(gsc_factor, false)
 GSC_STRUCT(gsc_report, false)
 GSC_STRUCT(gsc_state, false)
+GSC_STRUCT(gsc_reason, false)
 GSC_STRUCT(gsc_entry, false)
 GSC_STRUCT(gsc_note, false)
 %{
@@ -21,16 +22,16 @@ static const gsc_py_field gsc_cpu_options_fields[] = {
 %}
 GSC_FIELDS(gsc_cpu_options, gsc_cpu_options_fields, GSC_CPU_OPTIONS_INIT)
 %{
-static const gsc_py_field gsc_options_fields[] = {
-  {"want", offsetof(gsc_options, want), sizeof((gsc_options *)0)->want, 'u', false},
-  {"policy", offsetof(gsc_options, policy), sizeof(gsc_policy), 's', true},
-  {"clamp", offsetof(gsc_options, clamp), sizeof((gsc_options *)0)->clamp, 'f', false},
-  {"each", offsetof(gsc_options, each), sizeof(gsc_report), 'o', false},
-  {"histogram", offsetof(gsc_options, histogram), sizeof(int64_t), 'o', false},
+static const gsc_py_field gsc_tensor_options_fields[] = {
+  {"want", offsetof(gsc_tensor_options, want), sizeof((gsc_tensor_options *)0)->want, 'u', false},
+  {"policy", offsetof(gsc_tensor_options, policy), sizeof(gsc_policy), 's', true},
+  {"clamp", offsetof(gsc_tensor_options, clamp), sizeof((gsc_tensor_options *)0)->clamp, 'f', false},
+  {"per_tensor", offsetof(gsc_tensor_options, per_tensor), sizeof(gsc_report), 'o', false},
+  {"histogram", offsetof(gsc_tensor_options, histogram), sizeof(int64_t), 'o', false},
   {NULL, 0, 0, 0, false},
 };
 %}
-GSC_FIELDS(gsc_options, gsc_options_fields, GSC_OPTIONS_INIT)
+GSC_FIELDS(gsc_tensor_options, gsc_tensor_options_fields, GSC_TENSOR_OPTIONS_INIT)
 %{
 static const gsc_py_field gsc_cuda_options_fields[] = {
   {"device", offsetof(gsc_cuda_options, device), sizeof((gsc_cuda_options *)0)->device, 'i', false},
@@ -51,20 +52,22 @@ GSC_FIELDS(gsc_cuda_options, gsc_cuda_options_fields, GSC_CUDA_OPTIONS_INIT)
 %feature("docstring") gsc_context_create_cpu "gsc_context_create_cpu(options)\n\nMakes a context of threads. Its own threads sleep between calls and are made anew in a forked\nprocess. Results have the same bits for any number of threads.";
 %ignore gsc_context_destroy;
 %feature("docstring") gsc_info_get "gsc_info_get(out)\n\nFills *out, which GSC_INFO_INIT made.";
-%feature("docstring") gsc_factor_init "gsc_factor_init(scale, out)\n\nMakes the factor of a scale, with serial 0.";
-%feature("docstring") gsc_factor_multiply "gsc_factor_multiply(on, factor, by, out)\n\nMultiplies the scale by `by` and divides the inverse by it. To get the mean of k gradients that were\nadded, unscale their sum by the factor times k. *out may be *factor.";
-%feature("docstring") gsc_report_from_number "gsc_report_from_number(number, out)\n\nMakes the report of a number, for a policy that guards something else than gradients, such as the\nloss of each step. Its own state takes this report in gsc_state_update, and gsc_state_join says what\nboth states decided. The number counts with its sign. Inf and NaN are an overflow. If the loss is in\nthe memory of a device, measure its magnitude with gsc_check and Want.NORM instead. A report of a\nnumber cannot be merged.";
+%feature("docstring") gsc_factor_init "gsc_factor_init(scale, out)\n\nMakes the factor of a scale, with generation 0.";
+%feature("docstring") gsc_factor_multiply "gsc_factor_multiply(exec, factor, by, out)\n\nMultiplies the scale by `by` and divides the inverse by it. To get the mean of k gradients that were\nadded, unscale their sum by the factor times k. *out may be *factor.";
+%feature("docstring") gsc_report_from_number "gsc_report_from_number(number, out)\n\nMakes the report of a number, for a policy that guards something else than gradients, such as the\nloss of each step. Its own state takes this report in gsc_state_update, and\ngsc_state_combine_decisions says what both states decided. The number counts with its sign. Inf and\nNaN are an overflow. If the loss is in the memory of a device, measure its magnitude with\ngsc_measure and Want.NORM instead. A report of a number cannot be merged.";
 %feature("docstring") gsc_report_from_flag "gsc_report_from_flag(overflow, out)\n\nMakes a report of an overflow that was found elsewhere, such as a framework's found_inf. It measures\nnothing else, so a policy that judges by the norm or by amax refuses it unless it says an overflow.";
 GSC_STRUCTS(gsc_report, reports, n)
-%feature("docstring") gsc_report_merge "gsc_report_merge(on, reports, kind, policy, out)\n\nMakes one report of many. Ranks gather their reports and merge them in the order of the ranks, so\nthat all get the same bits. That each rank is there once, and in order, is not checked. The result\nhas measured what all of them have measured; the norm and amax of summands are not known: measure\ntheir sum. first_tensor and first_element are those of the first report that has some, the serial is\nthe least that is known. *out may be one of the reports.\n\nDigests that differ are refused: Status.ERROR_AGREEMENT, with the index of the first report that has\nanother digest than those before it. A device returns no error: it makes a report with that status\nand an overflow, so that nobody steps. A report without a digest agrees with all, such as the report\nof a rank that failed or that has no gradients.\n\nMerged reports can be merged again, per node and then across nodes. The result is what one merge of\nall reports gives, to the bit, except for sum_squares, which is then a sum of the sums of the nodes.\nAll ranks get the same sum if all merge the same groups. It is the sum of one merge if each group\nbut the last has 64 reports and there are at most 64 groups. Give the policy to the last merge. If\nthe merge of a group is refused, the group takes part in the next merge with a report of that status\nand an overflow, so that the others do not wait for it.";
-%feature("docstring") gsc_factor_clip "gsc_factor_clip(on, factor, report, max_norm, out)\n\n*out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in\ntorch.nn.utils.clip_grad_norm_. The report has Want.NORM. After gsc_check, unscaling by *out clips\nin the same pass; an optimizer that takes a multiplier takes out->inverse_f32.";
-%feature("docstring") gsc_state_init "gsc_state_init(on, policy, from, out)\n\nWithout `from`, the state before the first step. With it, a state that has the scale\nfrom->factor.scale at once, and its counts, means and totals: to set the scale of a state or its\ncounts, change a copy and hand it over. *out may be *from. A scale of 0 or infinity, which some\npeers reach, is taken; its factor is refused by every call that multiplies.";
-%feature("docstring") gsc_state_update "gsc_state_update(on, policy, state, report, out)\n\nOne step of the policy. Call it once for each optimizer step, also for a skipped one, with a report\non all of its gradients. *out may be *state. Then ask out->skip: if it is 1, leave the parameters\nalone. Only the update knows outliers: report.overflow is about overflow alone. out->events says\nwhat happened. A report that lacks what the policy judges by is refused; options.policy measures it.\nA predictive policy takes a report with amax 0 and no overflow as no sample: the scale stays.";
-%feature("docstring") gsc_state_join "gsc_state_join(on, state, other, out)\n\n*out is `state`, and skips, clips or stops also where `other` did in its last update: the state of\nanother signal, such as the loss, which a policy of its own judged. It has the events SKIPPED,\nSTOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale, counts and samples are\nthose of `state`. *out may be either. Join several signals one after the other.";
-%feature("docstring") gsc_factor_guard "gsc_factor_guard(on, factor, state, out)\n\n*out is *factor with its inverse multiplied by state->guard_multiplier if the last update clips\n(Event.CLIPPED), else *factor. After gsc_check and gsc_state_update, unscaling by *out clips in the\nsame pass; an optimizer that takes a multiplier takes out->inverse_f32, and state->skip_f32 as\nfound_inf. `factor` is that of the gradients, copied before the update.";
+%feature("docstring") gsc_report_merge "gsc_report_merge(exec, reports, kind, policy, out)\n\nMakes one report of many. Ranks gather their reports and merge them in the order of the ranks, so\nthat all get the same bits. That each rank is there once, and in order, is not checked. The result\nhas measured what all of them have measured; the norm and amax of addends are not known: measure\ntheir sum. first_tensor and first_element are those of the first report that has some, the\ngeneration is the least that is known. *out may be one of the reports.\n\nDigests that differ are refused: Status.ERROR_MISMATCH, with the index of the first report that has\nanother digest than those before it. A device returns no error: it makes a report with that status\nand an overflow, so that nobody steps. A report without a digest agrees with all, such as the report\nof a rank that failed or that has no gradients.\n\nMerged reports can be merged again, per node and then across nodes. The result is what one merge of\nall reports gives, to the bit, except for sum_squares, which is then a sum of the sums of the nodes.\nAll ranks get the same sum if all merge the same groups. It is the sum of one merge if each group\nbut the last has 64 reports and there are at most 64 groups. Give the policy to the last merge. If\nthe merge of a group is refused, the group takes part in the next merge with a report of that status\nand an overflow, so that the others do not wait for it.";
+%feature("docstring") gsc_factor_clip_grad_norm "gsc_factor_clip_grad_norm(exec, factor, report, max_norm, out)\n\n*out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in\ntorch.nn.utils.clip_grad_norm_. The report has Want.NORM. After gsc_measure, unscaling by *out clips\nin the same pass; an optimizer that takes a multiplier takes out->inverse_f32.";
+%feature("docstring") gsc_state_init "gsc_state_init(exec, policy, out)\n\nMakes the state before the first step.";
+%feature("docstring") gsc_state_init_from "gsc_state_init_from(exec, policy, from, out)\n\nMakes a state that has the scale from->factor.scale at once, and the counts, means and totals of\n`from`: to set the scale of a state or its counts, change a copy and hand it over. *out may be\n*from. A scale of 0 or infinity, which some peers reach, is taken; its factor is refused by every\ncall that multiplies.";
+%feature("docstring") gsc_state_update "gsc_state_update(exec, policy, state, report, out)\n\nOne step of the policy. Call it once for each optimizer step, also for a skipped one, with a report\non all of its gradients. *out may be *state. Then ask out->skip: if it is 1, leave the parameters\nalone. Only the update knows outliers: report.overflow is about overflow alone. out->events says\nwhat happened. A report that lacks what the policy judges by is refused; options.policy measures it.\nA predictive policy takes a report with amax 0 and no overflow as no sample: the scale stays.";
+%feature("docstring") gsc_state_combine_decisions "gsc_state_combine_decisions(exec, state, other, out)\n\n*out is `state`, and skips, clips or stops also where `other` did in its last update: the state of\nanother signal, such as the loss, which a policy of its own judged. It has the events SKIPPED,\nSTOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale, counts and samples are\nthose of `state`. *out may be either. Combine several signals one after the other.";
+%feature("docstring") gsc_state_reason "gsc_state_reason(state, out)\n\nSays why the last update decided as it did. The state is in host memory.";
+%feature("docstring") gsc_factor_clip_outlier "gsc_factor_clip_outlier(exec, factor, state, out)\n\n*out is *factor with its inverse multiplied by state->guard_multiplier if the last update clips\n(Event.CLIPPED), else *factor. After gsc_measure and gsc_state_update, unscaling by *out clips in\nthe same pass; an optimizer that takes a multiplier takes out->inverse_f32, and state->skip_f32 as\nfound_inf. `factor` is that of the gradients, copied before the update.";
 %feature("docstring") gsc_state_save "gsc_state_save(policy, state)\n\nWrites policy and state, which are host memory, as bytes that any later version on any machine\nreads: versioned, with a checksum. *size becomes their number; with bytes None and capacity 0 only\nthat.";
 %feature("docstring") gsc_state_load "gsc_state_load(bytes, policy, state)\n\nReads what gsc_state_save wrote. Fields that the caller's *policy is too small for must be 0 in the\nbytes.";
-%feature("docstring") gsc_report_stamp "gsc_report_stamp(on, report, policy, state, rank, out)\n\n*out is the report with the rank that it is of and, as `agreement`, a digest of the policy and of\nthe state that the step began with: of all that decides later steps (rules, scales, counts, means),\nnot of totals, serials, events and init_scale. The digest is never 0, and the same on every device\nand in every language; ranks run one version of this library. *out may be *report.";
+%feature("docstring") gsc_report_set_rank "gsc_report_set_rank(exec, report, policy, state, rank, out)\n\n*out is the report with the rank that it is of and, as `digest`, a digest of the policy and of the\nstate that the step began with: of all that decides later steps (rules, scales, counts, means), not\nof totals, generations, events and init_scale. The digest is never 0, and the same on every device\nand in every language; ranks run one version of this library. *out may be *report.";
 %feature("docstring") gsc_format_name "gsc_format_name(index)\n\nName of format `index`, from 0; most are those of presets. None past the last.";
 %feature("docstring") gsc_format_summary "gsc_format_summary(index)\n\nWhose format `index` is and what it holds, in a sentence. None past the last.";
 GSC_STRUCTS(gsc_entry, entries, entries_count)
@@ -83,14 +86,14 @@ GSC_ONLY_OUT(uint64_t, notes_count, PyLong_FromUnsignedLongLong)
 %feature("docstring") gsc_dtype_name "gsc_dtype_name(dtype)\n\nName of a dtype, as NumPy and ml_dtypes spell it: \"float32\", \"float8_e4m3fn\", \"cb16\". None for a\nnumber that is no dtype.";
 %feature("docstring") gsc_dtype_bits "gsc_dtype_bits(dtype)\n\nBits of one element; 0 for a number that is no dtype.";
 %feature("docstring") gsc_dtype_size "gsc_dtype_size(dtype)\n\nReturns the bytes of one element; 0 for a number that is no dtype, and for a dtype that has several\nelements in a byte.";
-%feature("docstring") gsc_check "gsc_check(on, factor, tensors, options, report)\n\nReports on tensors * factor.inverse without writing it: what gsc_unscale in place would report.";
-GSC_ON_LISTS(gsc_check, on1, lists3, held5)
-%feature("docstring") gsc_unscale "gsc_unscale(on, factor, tensors_and_out, options, report)\n\nout = tensors * factor.inverse. Writes all elements, also when report->overflow is set. float16\ngradients are best unscaled into float32: in place most of what scaling saved is lost again.";
+%feature("docstring") gsc_measure "gsc_measure(exec, factor, tensors, options, report)\n\nReports on tensors * factor.inverse without writing it: what gsc_unscale in place would report.";
+GSC_ON_LISTS(gsc_measure, on1, lists3, held5)
+%feature("docstring") gsc_unscale "gsc_unscale(exec, factor, tensors_and_out, options, report)\n\nout = tensors * factor.inverse. Writes all elements, also when report->overflow is set. float16\ngradients are best unscaled into float32: in place most of what scaling saved is lost again.";
 GSC_ON_LISTS(gsc_unscale, on1, lists3, held6)
-%feature("docstring") gsc_scale "gsc_scale(on, factor, tensors_and_out, options, report)\n\nout = tensors * factor.scale: the loss, or what a backward pass starts from.";
+%feature("docstring") gsc_scale "gsc_scale(exec, factor, tensors_and_out, options, report)\n\nout = tensors * factor.scale: the loss, or what a backward pass starts from.";
 GSC_ON_LISTS(gsc_scale, on1, lists3, held6)
-%feature("docstring") gsc_accumulate "gsc_accumulate(on, factor, tensors_and_out, options, report)\n\nout += tensors * factor.inverse if every product is finite in the dtype of its output, else nothing:\na micro-batch that overflowed is left out, so divide the sums by the number of those that were\nadded. The report is of the products; whether the sums are finite shows when they are unscaled or\nchecked. Sums are made in the type that multiplies, or in double if `out` is double. Reads `tensors`\ntwice; `out` is other memory.\n\nA step of several micro-batches: merge their reports as summands, beginning with the merge of none.\nMake a factor of the number of micro-batches that were added, unscale the sums by it with\noptions.policy, and step if that report has no overflow. Then update, with the merged report if it\nhas an overflow, else with the report of the sums. Here state.skip does not decide: it is 1 also if\na micro-batch was left out and the others made a step.";
-GSC_ON_LISTS(gsc_accumulate, on1, lists3, held6)
+%feature("docstring") gsc_unscale_accumulate "gsc_unscale_accumulate(exec, factor, tensors_and_out, options, report)\n\nout += tensors * factor.inverse if every product is finite in the dtype of its output, else nothing:\na micro-batch that overflowed is left out, so divide the sums by the number of those that were\nadded. The report is of the products; whether the sums are finite shows when they are unscaled or\nchecked. Sums are made in the type that multiplies, or in double if `out` is double. Reads `tensors`\ntwice; `out` is other memory.\n\nA step of several micro-batches: merge their reports as addends, beginning with the merge of none.\nMake a factor of the number of micro-batches that were added, unscale the sums by it with\noptions.policy, and step if that report has no overflow. Then update, with the merged report if it\nhas an overflow, else with the report of the sums. Here state.skip does not decide: it is 1 also if\na micro-batch was left out and the others made a step.";
+GSC_ON_LISTS(gsc_unscale_accumulate, on1, lists3, held6)
 %feature("docstring") gsc_cuda_start "gsc_cuda_start()\n\nStarts the CUDA driver and says whether there is a device. Status.ERROR_UNAVAILABLE: err->message\nsays why there is none. A process that is forked later cannot use CUDA.";
 GSC_BLOCKS(gsc_cuda_start)
 %feature("docstring") gsc_cuda_log "gsc_cuda_log()\n\nReturns what the driver's compiler said when it refused the kernels of the first device that did;\nempty before. Never None, never freed.";
@@ -99,11 +102,11 @@ GSC_BLOCKS(gsc_context_create_cuda)
 %feature("docstring") gsc_memory_create "gsc_memory_create(context, kind, size)\n\nMemory of a context, aligned to 256 bytes and not cleared. Free it before the context.";
 GSC_BLOCKS(gsc_memory_create)
 %ignore gsc_memory_destroy;
-%feature("docstring") gsc_memory_copy "gsc_memory_copy(on, to, from, size)\n\nCopies between any two of host, shared and device memory, in the order of on->stream. Host memory\nstays in use until gsc_exec_wait, or whatever else waits for the stream.";
-%feature("docstring") gsc_exec_wait "gsc_exec_wait(on)\n\nWaits until on->stream has done all that was enqueued. A stream that is being captured is refused\nwith Status.ERROR_UNAVAILABLE, and its capture goes on.";
+%feature("docstring") gsc_memory_copy "gsc_memory_copy(exec, to, from, size)\n\nCopies between any two of host and device memory, in the order of exec->stream. Host memory stays in\nuse until gsc_exec_wait, or whatever else waits for the stream.";
+%feature("docstring") gsc_exec_wait "gsc_exec_wait(exec)\n\nWaits until exec->stream has done all that was enqueued. A stream that is being captured is refused\nwith Status.ERROR_UNAVAILABLE, and its capture goes on.";
 GSC_BLOCKS(gsc_exec_wait)
 GSC_ONLY_OUT(uint64_t, size, PyLong_FromUnsignedLongLong)
-%feature("docstring") gsc_workspace_size "gsc_workspace_size(on, tensors, options)\n\nBytes of on->workspace that any of these calls needs for this list; 0 on the CPU.";
+%feature("docstring") gsc_workspace_size "gsc_workspace_size(exec, tensors, options)\n\nBytes of exec->workspace that any of these calls needs for this list; 0 on the CPU.";
 GSC_ON_LISTS(gsc_workspace_size, on1, lists2, held4)
 %ignore gsc_error;
 %ignore gsc_policy;
@@ -113,10 +116,11 @@ GSC_ON_LISTS(gsc_workspace_size, on1, lists2, held4)
 %ignore gsc_factor;
 %ignore gsc_report;
 %ignore gsc_state;
+%ignore gsc_reason;
 %ignore gsc_entry;
 %ignore gsc_note;
 %ignore gsc_tensor;
-%ignore gsc_options;
+%ignore gsc_tensor_options;
 %ignore gsc_cuda_options;
 
 %include "gradscaler.h"

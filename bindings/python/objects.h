@@ -53,7 +53,7 @@ static void gsc_py_raise_as(const gsc_error *err, PyObject *where, PyObject *why
         gsc_py_set(error, "value", gsc_py_number_or_none(err->value));
         gsc_py_set(error, "low", gsc_py_number_or_none(err->low));
         gsc_py_set(error, "high", gsc_py_number_or_none(err->high));
-        gsc_py_set(error, "subject", PyLong_FromSsize_t(PyUnicode_GetLength(where)));
+        gsc_py_set(error, "subject_length", PyLong_FromSsize_t(PyUnicode_GetLength(where)));
         gsc_py_set(error, "why", Py_NewRef(why));
         PyErr_SetObject(gsc_py_error, error);
     }
@@ -65,7 +65,8 @@ static void gsc_py_raise_as(const gsc_error *err, PyObject *where, PyObject *why
 
 static void gsc_py_raise(const gsc_error *err)
 {
-    size_t length = strlen(err->message), subject = err->subject < length ? err->subject : 0;
+    size_t length = strlen(err->message),
+           subject = err->subject_length < length ? err->subject_length : 0;
     gsc_py_raise_as(err, PyUnicode_DecodeUTF8(err->message, (Py_ssize_t)subject, "replace"),
                     gsc_py_text(err->message + subject), -1);
 }
@@ -158,7 +159,7 @@ static bool gsc_py_context_of(PyObject *object, gsc_context **context, int *devi
     if (object == Py_None)
         return true;
     if (!PyCapsule_IsValid(object, gsc_py_context_name)) {
-        PyErr_Format(PyExc_TypeError, "on must be a context or None, not %R",
+        PyErr_Format(PyExc_TypeError, "exec must be a context or None, not %R",
                      (PyObject *)Py_TYPE(object));
         return false;
     }

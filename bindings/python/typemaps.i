@@ -6,7 +6,7 @@
  */
 %include <stdint.i>
 
-%typemap(in) const gsc_exec *on (gsc_py_exec on = {GSC_EXEC_INIT, -1}) {
+%typemap(in) const gsc_exec *exec (gsc_py_exec on = {GSC_EXEC_INIT, -1}) {
   if (!gsc_py_exec_of($input, &on)) SWIG_fail;
   $1 = on.exec.context ? &on.exec : NULL;
 }
@@ -22,7 +22,7 @@
 %typemap(in, numinputs=0) void **out (void *memory) "$1 = &memory;"
 %typemap(argout) void **out {
   Py_DECREF($result);
-  $result = gsc_py_memory_new(swig_obj[0], *$1, arg3, device1 < 0 || arg2 == GSC_MEMORY_SHARED);
+  $result = gsc_py_memory_new(swig_obj[0], *$1, arg3, device1 < 0 || arg2 == GSC_MEMORY_HOST);
 }
 %typemap(in, numinputs=0, noblock=1) gsc_error *err {
   gsc_error gsc_err;
@@ -139,7 +139,7 @@ GSC_OUT(type, name, make)
 }
 %typemap(freearg) (const void *bytes, uint64_t size) "PyBuffer_Release(&view$argnum);"
 %typemap(in, numinputs=0) (void *bytes, uint64_t capacity, uint64_t *size)
-    (char saved[GSC_SAVED_SIZE], uint64_t saved_size) {
+    (char saved[GSC_SAVED_SIZE_MAX], uint64_t saved_size) {
   $1 = saved;
   $2 = sizeof saved;
   $3 = &saved_size;

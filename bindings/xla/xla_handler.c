@@ -370,7 +370,7 @@ struct tensors {
     gsc_report *report;
     gsc_state *updated;
     gsc_factor *clipped; /* room for it */
-    gsc_options options;
+    gsc_tensor_options options;
 };
 
 static gsc_status on_tensors(struct run *run, int64_t call, const struct tensors *t)
@@ -379,17 +379,18 @@ static gsc_status on_tensors(struct run *run, int64_t call, const struct tensors
     const double max_norm = real(run, "max_norm");
     gsc_status status;
     if (max_norm != 0 && call == UNSCALE) {
-        gsc_options measure = t->options, change = GSC_OPTIONS_INIT;
+        gsc_tensor_options measure = t->options, change = GSC_TENSOR_OPTIONS_INIT;
         measure.want |= GSC_WANT_NORM;
         measure.clamp = 0;
         change.clamp = t->options.clamp;
-        status = gsc_check(run->on, t->factor, t->in, t->n, &measure, t->report, err);
+        status = gsc_measure(run->on, t->factor, t->in, t->n, &measure, t->report, err);
         if (status == GSC_OK)
-            status = gsc_factor_clip(run->on, t->factor, t->report, max_norm, t->clipped, err);
+            status =
+                gsc_factor_clip_grad_norm(run->on, t->factor, t->report, max_norm, t->clipped, err);
         if (status == GSC_OK)
             status = gsc_unscale(run->on, t->clipped, t->in, t->out, t->n, &change, NULL, err);
     } else if (call == CHECK) {
-        status = gsc_check(run->on, t->factor, t->in, t->n, &t->options, t->report, err);
+        status = gsc_measure(run->on, t->factor, t->in, t->n, &t->options, t->report, err);
     } else if (call == UNSCALE) {
         status = gsc_unscale(run->on, t->factor, t->in, t->out, t->n, &t->options, t->report, err);
     } else if (call == SCALE) {
@@ -397,8 +398,8 @@ static gsc_status on_tensors(struct run *run, int64_t call, const struct tensors
     } else {
         status = copy_tensors(run, t->out, t->sums, t->n, err);
         if (status == GSC_OK)
-            status = gsc_accumulate(run->on, t->factor, t->in, t->out, t->n, &t->options, t->report,
-                                    err);
+            status = gsc_unscale_accumulate(run->on, t->factor, t->in, t->out, t->n, &t->options,
+                                            t->report, err);
     }
     if (status == GSC_OK && t->updated)
         status = gsc_state_update(run->on, run->policy, t->state, t->report, t->updated, err);
@@ -430,7 +431,7 @@ static gsc_status on_host_tensors(struct run *run, int64_t call, const struct te
 static gsc_status run_tensors(struct run *run, int64_t call)
 {
     const int64_t with = integer(run, "with"), count = integer(run, "count");
-    struct tensors t = {.options = GSC_OPTIONS_INIT};
+    struct tensors t = {.options = GSC_TENSOR_OPTIONS_INIT};
     gsc_factor clipped;
     gsc_status status = GSC_OK;
     if (count < 0 || count > run->frame->operands.size) {
@@ -459,9 +460,9 @@ static gsc_status run_tensors(struct run *run, int64_t call)
         take_tensors(run, false, t.out, t.n);
     t.report = take_struct(run, false, sizeof *t.report, 1);
     if (with & WITH_EACH)
-        t.options.each = take_struct(run, false, sizeof *t.options.each, t.n);
+        t.options.per_tensor = take_struct(run, false, sizeof *t.options.per_tensor, t.n);
     if (with & WITH_HISTOGRAM)
-        t.options.histogram = take_struct(run, false, sizeof(int64_t), GSC_HISTOGRAM_WORDS);
+        t.options.histogram = take_struct(run, false, sizeof(int64_t), GSC_HISTOGRAM_LENGTH);
     if (with & WITH_STATE)
         t.updated = take_struct(run, false, sizeof *t.updated, 1);
     if (run->on)
@@ -482,10 +483,10 @@ static gsc_status run_tensors(struct run *run, int64_t call)
 static gsc_status stamp(struct run *run, const gsc_report *report, const gsc_state *state,
                         gsc_report *out)
 {
-    gsc_status status = gsc_report_stamp(run->on, report, run->policy, state, 0, out, &run->err);
+    gsc_status status = gsc_report_set_rank(run->on, report, run->policy, state, 0, out, &run->err);
     if (status != GSC_ERROR_STATE)
         return status;
-    status = gsc_report_stamp(run->on, report, NULL, NULL, 0, out, &run->err);
+    status = gsc_report_set_rank(run->on, report, NULL, NULL, 0, out, &run->err);
     out->status = GSC_ERROR_STATE;
     out->overflow = 1;
     out->found_inf = 1;
@@ -524,7 +525,8 @@ static gsc_status run_structs(struct run *run, int64_t call)
     case STAMP:
         return stamp(run, report, state, out);
     case CLIP:
-        return gsc_factor_clip(run->on, factor, report, real(run, "max_norm"), out, &run->err);
+        return gsc_factor_clip_grad_norm(run->on, factor, report, real(run, "max_norm"), out,
+                                         &run->err);
     default:
         return gsc_factor_multiply(run->on, factor, real(run, "by"), out, &run->err);
     }

@@ -33,10 +33,10 @@ static void count_small(gsc_worker *w, const gsc_block *b, const void *data)
     gsc_counter *count = w->pass->kernels->count[plan->source];
     const uint64_t n = b->n / b->parts;
     const gsc_found not_small = count(data, n, small->least, small->normal, NULL);
-    w->tally->subnormals_made += (int64_t)(not_small.low - not_small.high);
+    w->tally->underflows_to_subnormal += (int64_t)(not_small.low - not_small.high);
     if (not_small.high < n) {
         const gsc_found some = count(data, n, 1, small->not_zero, NULL);
-        w->tally->zeros_made += (int64_t)(some.low - some.high);
+        w->tally->underflows_to_zero += (int64_t)(some.low - some.high);
     }
 }
 

@@ -17,7 +17,7 @@ typedef struct gsc_worker {
     const gsc_pass *pass;
     const gsc_plan *plan; /* of the block that runs */
     gsc_report *tally;    /* what they said, except for the sums, whose order matters */
-    int64_t histogram[GSC_HISTOGRAM_WORDS];
+    int64_t histogram[GSC_HISTOGRAM_LENGTH];
     uint64_t finite; /* the least |bits| of the source whose product is not finite; 0: not known */
     gsc_norm norm;   /* its sum is that of the last block, if wanted */
 } gsc_worker;
@@ -48,8 +48,8 @@ static inline bool gsc_kernel_counts(const gsc_worker *w, const gsc_block *b)
 
 static inline void gsc_tally_small(gsc_worker *w)
 {
-    w->tally->zeros_made += (int64_t)w->norm.small.zeros;
-    w->tally->subnormals_made += (int64_t)w->norm.small.subnormals;
+    w->tally->underflows_to_zero += (int64_t)w->norm.small.zeros;
+    w->tally->underflows_to_subnormal += (int64_t)w->norm.small.subnormals;
 }
 
 /* A block of which a kernel does all, unless it meets what is to be judged. Returns whether there

@@ -39,22 +39,22 @@ static void destroy(void *data)
     free(cpu);
 }
 
-static gsc_status check(const gsc_exec *on, gsc_error *err)
+static gsc_status check(const gsc_exec *exec, gsc_error *err)
 {
-    if (on->stream)
-        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "on.stream",
+    if (exec->stream)
+        return gsc_fail(err, GSC_ERROR_VALUE, 0, -1, "exec.stream",
                         "is set, but a CPU has no streams: leave it NULL");
-    if (on->workspace || on->workspace_size)
+    if (exec->workspace || exec->workspace_size)
         return gsc_fail(err, GSC_ERROR_VALUE, 0, -1,
-                        on->workspace ? "on.workspace" : "on.workspace_size",
+                        exec->workspace ? "exec.workspace" : "exec.workspace_size",
                         "is set, but a CPU needs no scratch memory: leave it 0");
     return GSC_OK;
 }
 
-static gsc_status workspace_size(const gsc_exec *on, const gsc_job *job, uint64_t *size,
+static gsc_status workspace_size(const gsc_exec *exec, const gsc_job *job, uint64_t *size,
                                  gsc_error *err)
 {
-    (void)on, (void)job, (void)err;
+    (void)exec, (void)job, (void)err;
     *size = 0;
     return GSC_OK;
 }
@@ -91,17 +91,17 @@ static void memory_destroy(void *data, void *memory)
 #endif
 }
 
-static gsc_status memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
+static gsc_status memory_copy(const gsc_exec *exec, void *to, const void *from, uint64_t size,
                               gsc_error *err)
 {
-    (void)on, (void)err;
+    (void)exec, (void)err;
     memmove(to, from, size);
     return GSC_OK;
 }
 
-static gsc_status exec_wait(const gsc_exec *on, gsc_error *err)
+static gsc_status exec_wait(const gsc_exec *exec, gsc_error *err)
 {
-    (void)on, (void)err; /* every call is done when it returns */
+    (void)exec, (void)err; /* every call is done when it returns */
     return GSC_OK;
 }
 

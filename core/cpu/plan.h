@@ -14,13 +14,13 @@
 typedef struct gsc_pass {
     const gsc_tensor *in, *out; /* out: NULL for a check that judges as in place */
     const gsc_kernels *kernels;
-    double multiplier, clamp;       /* clamp: 0 is none */
-    uint64_t chunks, bytes, serial; /* bytes: of `in` */
+    double multiplier, clamp;           /* clamp: 0 is none */
+    uint64_t chunks, bytes, generation; /* bytes: of `in` */
     enum gsc_operation operation;
     uint32_t want;
-    bool counts;      /* somebody reads the report, or those of the tensors */
-    bool streams;     /* output that is not in place goes past the caches */
-    gsc_report *each; /* NULL: not wanted */
+    bool counts;            /* somebody reads the report, or those of the tensors */
+    bool streams;           /* output that is not in place goes past the caches */
+    gsc_report *per_tensor; /* NULL: not wanted */
     int64_t *histogram;
 } gsc_pass;
 

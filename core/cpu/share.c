@@ -44,7 +44,7 @@ static cursor skip_chunks(const gsc_pass *pass, cursor at, uint64_t count)
 /* A share of a batch, and what was found in it. */
 typedef struct share {
     gsc_report all;
-    gsc_report rest; /* with pass->each, of the tensor that an earlier share began ... */
+    gsc_report rest; /* with pass->per_tensor, of the tensor that an earlier share began ... */
     uint64_t begun;  /* ... which is this one; UINT64_MAX: there is none */
 } share;
 
@@ -80,11 +80,11 @@ typedef struct runner {
 /* The report of a tensor, to which all goes that is found from here to its end. */
 static inline gsc_report *begin_tensor(const gsc_pass *pass, uint64_t tensor)
 {
-    gsc_report *report = &pass->each[tensor];
+    gsc_report *report = &pass->per_tensor[tensor];
     clear_report(report);
     report->kind = GSC_REPORT_TENSORS;
     report->measured = pass->want;
-    report->serial = pass->serial;
+    report->generation = pass->generation;
     report->elements = (int64_t)pass->in[tensor].count;
     return report;
 }
@@ -194,7 +194,7 @@ static inline __attribute__((always_inline)) uint64_t run_small_as(runner *r, ui
 static uint64_t run_small(runner *r, uint64_t tensor, uint64_t count, double *sums, share *share)
 {
     const gsc_pass *pass = r->worker.pass;
-    if (!pass->each)
+    if (!pass->per_tensor)
         return run_small_as(r, tensor, count, sums, share, false, false);
     return run_small_as(r, tensor, count, sums, share, true, pass->want & GSC_WANT_NORM);
 }
@@ -205,7 +205,7 @@ static void run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *
     runner r;
     gsc_worker *w = &r.worker;
     w->pass = pass;
-    w->tally = pass->each ? &share->rest : &share->all;
+    w->tally = pass->per_tensor ? &share->rest : &share->all;
     w->plan = NULL;
     w->norm.sum = 0;
     clear_report(&share->all);
@@ -215,7 +215,7 @@ static void run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *
         r.plans[dtype].recent[0].kernel = r.plans[dtype].recent[1].kernel = NULL;
         r.plans[dtype].last = 0;
     }
-    if (pass->each) {
+    if (pass->per_tensor) {
         clear_report(&share->rest);
         share->begun = at.chunk > 0 ? at.tensor : UINT64_MAX;
     }
@@ -232,18 +232,18 @@ static void run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *
         at.tensor += small;
         done += small;
         if (small == 0) {
-            if (pass->each && at.chunk == 0)
+            if (pass->per_tensor && at.chunk == 0)
                 w->tally = begin_tensor(pass, at.tensor);
             sums[done++] = run_chunk(w, at);
             at.chunk++;
-            if (pass->each && chunks == 1 && (pass->want & GSC_WANT_NORM))
+            if (pass->per_tensor && chunks == 1 && (pass->want & GSC_WANT_NORM))
                 w->tally->sum_squares = sums[done - 1];
-            if (pass->each && (at.chunk == chunks || done == count))
+            if (pass->per_tensor && (at.chunk == chunks || done == count))
                 end_tensor(w->tally, share);
         }
     }
     if (pass->histogram)
-        for (uint32_t word = 0; word < GSC_HISTOGRAM_WORDS; word++)
+        for (uint32_t word = 0; word < GSC_HISTOGRAM_LENGTH; word++)
             if (w->histogram[word])
                 atomic_fetch_add((_Atomic int64_t *)&pass->histogram[word], w->histogram[word]);
 }
@@ -300,8 +300,8 @@ static cursor fold_sums(const batch *b, sums *sums)
         const double sum = gsc_sum_total(&sums->tensor);
         gsc_sum_add(&sums->list, sum);
         sums->tensor = (gsc_sum){0, 0, 0};
-        if (b->pass->each)
-            b->pass->each[at.tensor].sum_squares = sum;
+        if (b->pass->per_tensor)
+            b->pass->per_tensor[at.tensor].sum_squares = sum;
     }
     return at;
 }
@@ -312,10 +312,10 @@ static void fold_shares(const batch *b, gsc_report *all)
     for (uint64_t task = 0; task < b->tasks; task++) {
         const share *share = &b->shares[task];
         gsc_report_add(all, &share->all);
-        if (b->pass->each && share->begun != UINT64_MAX) {
-            gsc_report *each = &b->pass->each[share->begun];
-            gsc_report_add(each, &share->rest);
-            gsc_set_overflow(each, gsc_has_bad(each));
+        if (b->pass->per_tensor && share->begun != UINT64_MAX) {
+            gsc_report *report = &b->pass->per_tensor[share->begun];
+            gsc_report_add(report, &share->rest);
+            gsc_set_overflow(report, gsc_has_bad(report));
         }
     }
 }
@@ -377,7 +377,7 @@ static bool check_and_add(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t byt
         return false;
     add.want = 0;
     add.counts = false;
-    add.each = NULL;
+    add.per_tensor = NULL;
     add.histogram = NULL;
     clear_report(&unread);
     return gsc_has_bad(found) || run_pass(&add, cpu, bytes, false, &unread);
@@ -391,11 +391,11 @@ static void report_empty(const gsc_pass *pass, uint64_t n)
             (void)begin_tensor(pass, i);
 }
 
-gsc_status gsc_cpu_tensors(const gsc_exec *on, const gsc_job *job, gsc_error *err)
+gsc_status gsc_cpu_tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *err)
 {
-    const gsc_cpu *cpu = on->context ? on->context->data : NULL;
+    const gsc_cpu *cpu = exec->context ? exec->context->data : NULL;
     gsc_report result;
-    int64_t histogram[GSC_HISTOGRAM_WORDS] = {0};
+    int64_t histogram[GSC_HISTOGRAM_LENGTH] = {0};
     if (job->factor)
         GSC_TRY(gsc_factor_check(job->factor, 1, err));
     gsc_pass pass = {.in = job->in,
@@ -407,27 +407,27 @@ gsc_status gsc_cpu_tensors(const gsc_exec *on, const gsc_job *job, gsc_error *er
                      .clamp = job->clamp,
                      .chunks = job->chunks,
                      .bytes = job->bytes,
-                     .serial = job->factor ? job->factor->serial : 0,
+                     .generation = job->factor ? job->factor->generation : 0,
                      .operation = job->operation,
                      .want = job->want,
-                     .counts = job->report || job->each,
+                     .counts = job->report || job->per_tensor,
                      .streams = job->operation == GSC_OPERATION_STORE && job->clamp == 0 &&
                                 job->bytes >= STREAM_BYTES,
-                     .each = job->each,
+                     .per_tensor = job->per_tensor,
                      .histogram = job->histogram ? histogram : NULL};
     clear_report(&result);
     if (!(job->operation == GSC_OPERATION_ADD ? check_and_add(&pass, cpu, job->bytes, &result)
                                               : run_pass(&pass, cpu, job->bytes, true, &result)))
-        return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, 0, "on.context",
+        return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, 0, "exec.context",
                                   "the pool of the context ran no task: see its parallel_for");
     if (job->histogram)
         memcpy(job->histogram, histogram, sizeof histogram);
-    if (pass.each && job->has_empty)
+    if (pass.per_tensor && job->has_empty)
         report_empty(&pass, job->n);
     if (!job->report)
         return GSC_OK;
     result.elements = job->elements;
-    gsc_report_finish(&result, job->want, pass.serial, job->policy);
+    gsc_report_finish(&result, job->want, pass.generation, job->policy);
     copy_report(job->report, &result);
     return GSC_OK;
 }

@@ -45,9 +45,9 @@ static gsc_status fail_values(const gsc_report *r, int argument, int64_t index, 
 static gsc_status fail_report(const gsc_report *report, uint32_t lacks, int argument,
                               gsc_error *err)
 {
-    if (report->status != GSC_OK && report->status_rank != 0)
+    if (report->status != GSC_OK && report->status_rank_plus_1 != 0)
         return gsc_fail(err, GSC_ERROR_REPORT, argument, -1, "report.status",
-                        "is an error that rank %u met: %s", report->status_rank - 1,
+                        "is an error that rank %u met: %s", report->status_rank_plus_1 - 1,
                         gsc_status_string(report->status));
     if (report->status != GSC_OK)
         return gsc_fail(err, GSC_ERROR_REPORT, argument, -1, "report.status", "is an error: %s",
@@ -79,20 +79,21 @@ static gsc_status fail_agreement(const gsc_step *p, gsc_error *err)
 {
     const uint64_t index = gsc_disagrees(p->reports, p->n);
     uint64_t first = 0;
-    while (p->reports[first].agreement == 0)
+    while (p->reports[first].digest == 0)
         first++;
-    const uint32_t rank = p->reports[index].status_rank, other = p->reports[first].status_rank;
+    const uint32_t rank = p->reports[index].status_rank_plus_1,
+                   other = p->reports[first].status_rank_plus_1;
     if (rank != 0 && rank == other)
-        return gsc_fail(err, GSC_ERROR_AGREEMENT, 1, (int64_t)index, "reports.agreement",
+        return gsc_fail(err, GSC_ERROR_MISMATCH, 1, (int64_t)index, "reports.digest",
                         "differs: two ranks with unlike policies or states were both stamped %u: "
                         "give each rank its own number, and all the same checkpoint",
                         rank - 1);
     if (rank != 0 && other != 0)
-        return gsc_fail(err, GSC_ERROR_AGREEMENT, 1, (int64_t)index, "reports.agreement",
+        return gsc_fail(err, GSC_ERROR_MISMATCH, 1, (int64_t)index, "reports.digest",
                         "differs: rank %u has another policy or state than rank %u: load the same "
                         "checkpoint on all ranks, or send one rank's policy and state to all",
                         rank - 1, other - 1);
-    return gsc_fail(err, GSC_ERROR_AGREEMENT, 1, (int64_t)index, "reports.agreement",
+    return gsc_fail(err, GSC_ERROR_MISMATCH, 1, (int64_t)index, "reports.digest",
                     "differs from that of reports[%llu]: load the same checkpoint on all ranks, or "
                     "send one rank's policy and state to all",
                     (unsigned long long)first);
@@ -133,9 +134,9 @@ static gsc_status fail_from(const gsc_state *s, gsc_error *err)
                            NAN, "0 or above");
 }
 
-gsc_status gsc_cpu_step(const gsc_exec *on, const gsc_step *step, gsc_error *err)
+gsc_status gsc_cpu_step(const gsc_exec *exec, const gsc_step *step, gsc_error *err)
 {
-    (void)on;
+    (void)exec;
     const gsc_status status = gsc_step_run(step);
     if (status == GSC_OK)
         return GSC_OK;
@@ -148,7 +149,7 @@ gsc_status gsc_cpu_step(const gsc_exec *on, const gsc_step *step, gsc_error *err
     case GSC_STEP_CLIP:
         return fail_clip(step, status, err);
     case GSC_STEP_MERGE:
-        return status == GSC_ERROR_AGREEMENT ? fail_agreement(step, err) : fail_merge(step, err);
+        return status == GSC_ERROR_MISMATCH ? fail_agreement(step, err) : fail_merge(step, err);
     case GSC_STEP_STAMP:
         if (status == GSC_ERROR_STATE)
             return gsc_state_check(step->state, 3, "state", err);

@@ -118,7 +118,7 @@ static const char *explain(int32_t result)
     case JIT_COMPILATION_DISABLED:
         return "unset CUDA_DISABLE_PTX_JIT";
     case INVALID_HANDLE:
-        return "is on.stream of this device's primary context?";
+        return "is exec.stream of this device's primary context?";
     case ILLEGAL_ADDRESS:
         return "work before used memory that the device does not see; start the process anew";
     case CAPTURE_UNSUPPORTED:
@@ -126,7 +126,7 @@ static const char *explain(int32_t result)
     case CAPTURE_INVALIDATED:
         return "the capture was broken before; end it and capture again";
     case CAPTURE_IMPLICIT:
-        return "on.stream is the legacy stream while another is captured: pass that one";
+        return "exec.stream is the legacy stream while another is captured: pass that one";
     default:
         return driver.error_string(result, &text) == 0 && text ? text : "unknown error";
     }
@@ -392,31 +392,31 @@ static gsc_status process_check(const gsc_cuda *cuda, const char *place, gsc_err
     return GSC_OK;
 }
 
-gsc_status gsc_cuda_check(const gsc_exec *on, gsc_error *err)
+gsc_status gsc_cuda_check(const gsc_exec *exec, gsc_error *err)
 {
-    return process_check(on->context->data, "on.context", err);
+    return process_check(exec->context->data, "exec.context", err);
 }
 
-bool gsc_cuda_has(const gsc_exec *on, int kernel)
+bool gsc_cuda_has(const gsc_exec *exec, int kernel)
 {
-    const gsc_cuda *cuda = on->context->data;
+    const gsc_cuda *cuda = exec->context->data;
     return cuda->functions[kernel];
 }
 
-gsc_status gsc_cuda_launch(const gsc_exec *on, int kernel, uint32_t blocks, uint32_t threads,
+gsc_status gsc_cuda_launch(const gsc_exec *exec, int kernel, uint32_t blocks, uint32_t threads,
                            const void *parameter, gsc_error *err)
 {
-    const gsc_cuda *cuda = on->context->data;
+    const gsc_cuda *cuda = exec->context->data;
     void *parameters[] = {(void *)(uintptr_t)parameter}; /* the driver copies what it points to */
     void *popped;
     int32_t result = driver.context_push(cuda->context);
     if (result != 0)
-        return fail(err, result, "on", cuda->device, "enter its context", "");
-    result = driver.launch(cuda->functions[kernel], blocks, 1, 1, threads, 1, 1, 0, on->stream,
+        return fail(err, result, "exec", cuda->device, "enter its context", "");
+    result = driver.launch(cuda->functions[kernel], blocks, 1, 1, threads, 1, 1, 0, exec->stream,
                            parameters, NULL);
     (void)driver.context_pop(&popped);
     if (result != 0)
-        return fail(err, result, "on", cuda->device, "launch the kernel ",
+        return fail(err, result, "exec", cuda->device, "launch the kernel ",
                     kernel_names[kernel] + sizeof GSC_CUDA_PREFIX - 1);
     return GSC_OK;
 }
@@ -452,7 +452,7 @@ gsc_status gsc_cuda_memory_create(void *data, uint32_t kind, uint64_t size, void
     GSC_TRY(process_check(cuda, "context", err));
     int32_t result = enter(cuda, &mode);
     if (result == 0) {
-        if (kind == GSC_MEMORY_SHARED)
+        if (kind == GSC_MEMORY_HOST)
             result = driver.allocate_host(&memory, size, PORTABLE_MAPPED);
         else
             result = driver.allocate(&address, size);
@@ -482,33 +482,34 @@ void gsc_cuda_memory_destroy(void *data, void *memory)
     leave(mode);
 }
 
-gsc_status gsc_cuda_memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
+gsc_status gsc_cuda_memory_copy(const gsc_exec *exec, void *to, const void *from, uint64_t size,
                                 gsc_error *err)
 {
-    const gsc_cuda *cuda = on->context->data;
+    const gsc_cuda *cuda = exec->context->data;
     int32_t mode;
     int32_t result = enter(cuda, &mode);
     if (result == 0) {
-        result = driver.copy((uintptr_t)to, (uintptr_t)from, size, on->stream);
+        result = driver.copy((uintptr_t)to, (uintptr_t)from, size, exec->stream);
         leave(mode);
     }
-    return result == 0 ? GSC_OK : fail(err, result, "on", cuda->device, "copy memory", "");
+    return result == 0 ? GSC_OK : fail(err, result, "exec", cuda->device, "copy memory", "");
 }
 
-gsc_status gsc_cuda_wait(const gsc_exec *on, gsc_error *err)
+gsc_status gsc_cuda_wait(const gsc_exec *exec, gsc_error *err)
 {
-    const gsc_cuda *cuda = on->context->data;
+    const gsc_cuda *cuda = exec->context->data;
     int32_t mode, capturing = 0;
     int32_t result = enter(cuda, &mode);
     if (result == 0) {
-        result = driver.stream_capturing(on->stream, &capturing);
+        result = driver.stream_capturing(exec->stream, &capturing);
         if (result == 0 && !capturing)
-            result = driver.stream_synchronize(on->stream);
+            result = driver.stream_synchronize(exec->stream);
         leave(mode);
     }
     if (capturing || result == CAPTURE_IMPLICIT)
-        return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "on.stream",
+        return gsc_fail(err, GSC_ERROR_UNAVAILABLE, 0, -1, "exec.stream",
                         "is being captured, or another stream is and this is the legacy one: wait "
                         "for what the graph is launched on");
-    return result == 0 ? GSC_OK : fail(err, result, "on", cuda->device, "wait for the stream", "");
+    return result == 0 ? GSC_OK
+                       : fail(err, result, "exec", cuda->device, "wait for the stream", "");
 }

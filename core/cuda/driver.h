@@ -29,23 +29,23 @@ gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err);
 void gsc_cuda_close(void *data);
 
 /* Whether this process made the context; before any other use of it. */
-gsc_status gsc_cuda_check(const gsc_exec *on, gsc_error *err);
+gsc_status gsc_cuda_check(const gsc_exec *exec, gsc_error *err);
 
 /* Whether the driver takes a kernel of launch.h: GSC_CUDA_many not before CUDA 12.1. */
-bool gsc_cuda_has(const gsc_exec *on, int kernel);
+bool gsc_cuda_has(const gsc_exec *exec, int kernel);
 
 /*
  * Enqueues kernel number `kernel` of launch.h with its parameter, which is copied before the call
  * returns. The caller's current context is the same afterwards.
  */
-gsc_status gsc_cuda_launch(const gsc_exec *on, int kernel, uint32_t blocks, uint32_t threads,
+gsc_status gsc_cuda_launch(const gsc_exec *exec, int kernel, uint32_t blocks, uint32_t threads,
                            const void *parameter, gsc_error *err);
 
 gsc_status gsc_cuda_memory_create(void *data, uint32_t kind, uint64_t size, void **out,
                                   gsc_error *err);
 void gsc_cuda_memory_destroy(void *data, void *memory);
-gsc_status gsc_cuda_memory_copy(const gsc_exec *on, void *to, const void *from, uint64_t size,
+gsc_status gsc_cuda_memory_copy(const gsc_exec *exec, void *to, const void *from, uint64_t size,
                                 gsc_error *err);
-gsc_status gsc_cuda_wait(const gsc_exec *on, gsc_error *err);
+gsc_status gsc_cuda_wait(const gsc_exec *exec, gsc_error *err);
 
 #endif

@@ -44,21 +44,21 @@ static gsc_status list_check(const gsc_job *job, gsc_error *err)
     return GSC_OK;
 }
 
-static gsc_status workspace_size(const gsc_exec *on, const gsc_job *job, uint64_t *size,
+static gsc_status workspace_size(const gsc_exec *exec, const gsc_job *job, uint64_t *size,
                                  gsc_error *err)
 {
-    (void)on;
+    (void)exec;
     GSC_TRY(list_check(job, err));
     *size = size_for(job);
     return GSC_OK;
 }
 
-static gsc_status workspace_check(const gsc_exec *on, uint64_t size, gsc_error *err)
+static gsc_status workspace_check(const gsc_exec *exec, uint64_t size, gsc_error *err)
 {
-    GSC_TRY(align_check(on->workspace, 0, "on.workspace", err));
-    const uint64_t has = on->workspace ? on->workspace_size : 0;
+    GSC_TRY(align_check(exec->workspace, 0, "exec.workspace", err));
+    const uint64_t has = exec->workspace ? exec->workspace_size : 0;
     if (has < size)
-        return gsc_fail(err, GSC_ERROR_CAPACITY, 0, -1, "on.workspace",
+        return gsc_fail(err, GSC_ERROR_CAPACITY, 0, -1, "exec.workspace",
                         "has %llu bytes, and this call needs %llu: ask for the workspace's size",
                         (unsigned long long)has, (unsigned long long)size);
     return GSC_OK;
@@ -86,10 +86,10 @@ static uint32_t describe(const gsc_job *job, uint64_t i, gsc_cuda_tensor *to)
 }
 
 /* The call and its whole list, in as few launches as the driver takes. */
-static gsc_status launch_begin(const gsc_exec *on, const gsc_job *job,
+static gsc_status launch_begin(const gsc_exec *exec, const gsc_job *job,
                                const gsc_cuda_begin_header *header, gsc_error *err)
 {
-    const bool has_many = gsc_cuda_has(on, GSC_CUDA_many);
+    const bool has_many = gsc_cuda_has(exec, GSC_CUDA_many);
     gsc_cuda_many_parameter p; /* too long to be cleared where only its beginning is used */
     p.header = *header;
     memset(p.tensors, 0, sizeof *p.tensors);
@@ -103,8 +103,8 @@ static gsc_status launch_begin(const gsc_exec *on, const gsc_job *job,
         for (uint32_t i = 1; i <= n; i++)
             p.tensors[i].end = p.tensors[i - 1].end + describe(job, first + i - 1, &p.tensors[i]);
         memset(p.tensors + 1 + n, 0, (most - n) * sizeof *p.tensors);
-        GSC_TRY(gsc_cuda_launch(on, many ? GSC_CUDA_many : GSC_CUDA_begin, n / GSC_CUDA_THREADS + 1,
-                                GSC_CUDA_THREADS, &p, err));
+        GSC_TRY(gsc_cuda_launch(exec, many ? GSC_CUDA_many : GSC_CUDA_begin,
+                                n / GSC_CUDA_THREADS + 1, GSC_CUDA_THREADS, &p, err));
         p.tensors[0] = p.tensors[n];
         first += n;
     } while (first < job->n);
@@ -112,24 +112,24 @@ static gsc_status launch_begin(const gsc_exec *on, const gsc_job *job,
 }
 
 /* A pass over the list. */
-static gsc_status launch_chunks(const gsc_exec *on, const gsc_job *job, const gsc_cuda_call *call,
+static gsc_status launch_chunks(const gsc_exec *exec, const gsc_job *job, const gsc_cuda_call *call,
                                 gsc_error *err)
 {
     const gsc_cuda_chunks_parameter p = {call};
     if (job->chunks == 0)
         return GSC_OK;
-    return gsc_cuda_launch(on, GSC_CUDA_chunks, (uint32_t)job->chunks, GSC_CUDA_THREADS, &p, err);
+    return gsc_cuda_launch(exec, GSC_CUDA_chunks, (uint32_t)job->chunks, GSC_CUDA_THREADS, &p, err);
 }
 
-static gsc_status tensors(const gsc_exec *on, const gsc_job *job, gsc_error *err)
+static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *err)
 {
     GSC_TRY(align_check(job->factor, 1, "factor", err));
     GSC_TRY(align_check(job->report, job->report_argument, "report", err));
-    GSC_TRY(align_check(job->each, job->options_argument, "options.each", err));
+    GSC_TRY(align_check(job->per_tensor, job->options_argument, "options.per_tensor", err));
     GSC_TRY(align_check(job->histogram, job->options_argument, "options.histogram", err));
     GSC_TRY(list_check(job, err));
-    GSC_TRY(workspace_check(on, size_for(job), err));
-    gsc_cuda_workspace *workspace = on->workspace;
+    GSC_TRY(workspace_check(exec, size_for(job), err));
+    gsc_cuda_workspace *workspace = exec->workspace;
     gsc_cuda_record *records = (gsc_cuda_record *)(void *)(workspace + 1);
     gsc_cuda_tensor *list = (gsc_cuda_tensor *)(void *)(records + job->n);
     const bool adds = job->operation == GSC_OPERATION_ADD;
@@ -143,7 +143,7 @@ static gsc_status tensors(const gsc_exec *on, const gsc_job *job, gsc_error *err
                  .overflow = adds ? &workspace->overflow : NULL,
                  .bins = job->histogram ? workspace->bins : NULL,
                  .report = job->report,
-                 .each = job->each,
+                 .per_tensor = job->per_tensor,
                  .histogram = job->histogram,
                  .tensors = job->n,
                  .all_chunks = job->chunks,
@@ -156,26 +156,26 @@ static gsc_status tensors(const gsc_exec *on, const gsc_job *job, gsc_error *err
         header.call.limits[dtype] = gsc_clamp_limit(dtype, job->clamp);
     for (uint64_t i = 0; job->histogram && i < job->n; i++)
         header.call.histogram_elements += (int64_t)looked_at(&job->in[i]);
-    GSC_TRY(launch_begin(on, job, &header, err));
-    GSC_TRY(launch_chunks(on, job, &workspace->call, err));
+    GSC_TRY(launch_begin(exec, job, &header, err));
+    GSC_TRY(launch_chunks(exec, job, &workspace->call, err));
     if (adds)
-        GSC_TRY(launch_chunks(on, job, &workspace->add, err));
-    if (!job->report && !job->each && !job->histogram)
+        GSC_TRY(launch_chunks(exec, job, &workspace->add, err));
+    if (!job->report && !job->per_tensor && !job->histogram)
         return GSC_OK;
     if (job->chunks > 0 && (job->want & (GSC_WANT_NORM | GSC_WANT_AMAX))) {
         const gsc_cuda_fold_parameter fold = {&workspace->call};
         const uint32_t blocks = (uint32_t)((job->chunks - 1) / GSC_CUDA_THREADS + 1);
-        GSC_TRY(gsc_cuda_launch(on, GSC_CUDA_fold, blocks, GSC_CUDA_THREADS, &fold, err));
+        GSC_TRY(gsc_cuda_launch(exec, GSC_CUDA_fold, blocks, GSC_CUDA_THREADS, &fold, err));
     }
     const gsc_cuda_finish_parameter finish = {&workspace->call, policy_of(job->policy)};
-    return gsc_cuda_launch(on, GSC_CUDA_finish, 1, GSC_CUDA_THREADS, &finish, err);
+    return gsc_cuda_launch(exec, GSC_CUDA_finish, 1, GSC_CUDA_THREADS, &finish, err);
 }
 
 /* ---- factors, reports and states ---- */
 
-static gsc_status step(const gsc_exec *on, const gsc_step *step, gsc_error *err)
+static gsc_status step(const gsc_exec *exec, const gsc_step *step, gsc_error *err)
 {
-    /* Where they stand in the public functions, all of which have the factor behind `on`. */
+    /* Where they stand in the public functions, all of which have the factor behind `exec`. */
     static const struct {
         int state, reports, out;
         const char *state_name, *reports_name;
@@ -188,11 +188,12 @@ static gsc_status step(const gsc_exec *on, const gsc_step *step, gsc_error *err)
                   [GSC_STEP_JOIN] = {1, 0, 3, "state", ""},
                   [GSC_STEP_GUARD] = {2, 0, 3, "state", ""}};
     const int reports = places[step->kind].reports, state = places[step->kind].state;
+    const bool starts = step->kind == GSC_STEP_STATE_INIT && !step->state; /* without `from` */
     GSC_TRY(align_check(step->factor, 1, "factor", err));
     GSC_TRY(align_check(step->state, state, places[step->kind].state_name, err));
     GSC_TRY(align_check(step->other, 2, "other", err));
     GSC_TRY(align_check(step->reports, reports, places[step->kind].reports_name, err));
-    GSC_TRY(align_check(step->out, places[step->kind].out, "out", err));
+    GSC_TRY(align_check(step->out, places[step->kind].out - starts, "out", err));
     const gsc_cuda_step_parameter p = {.kind = step->kind,
                                        .merge = step->merge,
                                        .has_policy = step->has_policy,
@@ -204,7 +205,7 @@ static gsc_status step(const gsc_exec *on, const gsc_step *step, gsc_error *err)
                                        .number = step->number,
                                        .out = step->out,
                                        .policy = policy_of(&step->policy)};
-    return gsc_cuda_launch(on, GSC_CUDA_step, 1, 1, &p, err);
+    return gsc_cuda_launch(exec, GSC_CUDA_step, 1, 1, &p, err);
 }
 
 const gsc_backend gsc_cuda_backend = {.check = gsc_cuda_check,

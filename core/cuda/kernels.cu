@@ -982,7 +982,7 @@ DEVICE void begin_calls(gsc_cuda_workspace *w, const gsc_factor factor, bool by_
     const double multiplier = by_scale ? factor.scale : factor.inverse;
     call->multiplier = add->multiplier = multiplier;
     call->multiplier_f32 = add->multiplier_f32 = (float)multiplier;
-    call->serial = factor.serial;
+    call->generation = factor.generation;
     call->status = add->status = gsc_factor_status(&factor);
     /* Not a normal float: numerics.md says why. */
     const uint32_t exponent = gsc_float_bits((float)multiplier) >> 23;
@@ -1276,10 +1276,10 @@ DEVICE gsc_report report_of(const gsc_cuda_call *call, const gsc_policy *policy,
     r.sum_squares = call->want & GSC_WANT_NORM ? sum : 0;
     r.nan_count = counts[GSC_CUDA_NAN];
     r.inf_count = counts[GSC_CUDA_INF];
-    r.zeros_made = counts[GSC_CUDA_ZEROS];
-    r.subnormals_made = counts[GSC_CUDA_SUBNORMALS];
+    r.underflows_to_zero = counts[GSC_CUDA_ZEROS];
+    r.underflows_to_subnormal = counts[GSC_CUDA_SUBNORMALS];
     r.clamped = counts[GSC_CUDA_CLAMPED];
-    gsc_report_finish(&r, call->want, call->serial, policy);
+    gsc_report_finish(&r, call->want, call->generation, policy);
     return r;
 }
 
@@ -1301,13 +1301,13 @@ DEVICE double finish_tensor(const gsc_cuda_call *call, finish_shared *s, uint32_
     const int bad = record.first_element != INT64_MAX;
     if (bad && index < s->first[t])
         s->first[t] = index;
-    if (call->each) {
+    if (call->per_tensor) {
         gsc_report r = report_of(call, NULL, record.counts, amax, sum);
         if (call->status == GSC_OK)
             r.elements = record.elements;
         r.first_tensor = bad ? (int64_t)index : 0;
         r.first_element = bad ? record.first_element : 0;
-        call->each[index] = r;
+        call->per_tensor[index] = r;
     }
     return sum;
 }

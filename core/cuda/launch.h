@@ -71,18 +71,18 @@ typedef struct gsc_cuda_chunk {
 
 /* A call, in the workspace. `begin` fills in what depends on the factor. */
 typedef struct gsc_cuda_call {
-    gsc_cuda_tensor *list;     /* `tensors` of them */
-    gsc_cuda_record *records;  /* likewise */
-    gsc_cuda_chunk *chunks;    /* `all_chunks` of them */
-    int64_t *overflow;         /* set where an element is not finite; NULL: nobody asks */
-    int64_t *bins;             /* of a histogram, GSC_BINS of them; NULL: none is wanted */
-    gsc_report *report, *each; /* the caller's; NULL: not wanted */
-    int64_t *histogram;        /* likewise */
+    gsc_cuda_tensor *list;           /* `tensors` of them */
+    gsc_cuda_record *records;        /* likewise */
+    gsc_cuda_chunk *chunks;          /* `all_chunks` of them */
+    int64_t *overflow;               /* set where an element is not finite; NULL: nobody asks */
+    int64_t *bins;                   /* of a histogram, GSC_BINS of them; NULL: none is wanted */
+    gsc_report *report, *per_tensor; /* the caller's; NULL: not wanted */
+    int64_t *histogram;              /* likewise */
     uint64_t tensors, all_chunks;
     int64_t elements, histogram_elements;
     double multiplier;
     double limits[gsc_dtypes]; /* of the clamp, by the output's dtype */
-    uint64_t serial;           /* of the factor */
+    uint64_t generation;       /* of the factor */
     float multiplier_f32;
     uint32_t operation, want, in_double, writes;
     gsc_status status;
@@ -90,7 +90,8 @@ typedef struct gsc_cuda_call {
 
 /* The workspace, up to its records, list and chunks. */
 typedef struct gsc_cuda_workspace {
-    gsc_cuda_call call, add; /* gsc_accumulate is a check and, if all is finite, an addition */
+    gsc_cuda_call call,
+        add; /* gsc_unscale_accumulate is a check and, if all is finite, an addition */
     int64_t overflow, bins[GSC_BINS];
 } gsc_cuda_workspace;
 

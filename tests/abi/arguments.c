@@ -43,7 +43,7 @@ static void fill_state(void *state)
 {
     void *policy = malloc(find_structure("gsc_policy")->size);
     fill_policy(policy);
-    foreign_do("gsc_state_init", (value[]){{0}, {.pointer = policy}, {0}, {.pointer = state}, {0}});
+    foreign_do("gsc_state_init", (value[]){{0}, {.pointer = policy}, {.pointer = state}, {0}});
     free(policy);
 }
 

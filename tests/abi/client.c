@@ -35,10 +35,10 @@ static void check_start(void)
     check(ok(gsc_info_get(&info, &err)) && info.version == gsc_version() && *info.cpu &&
               strstr(info.cpu_available, "scalar") && info.cpu_note,
           "info");
-    gsc_options options;
+    gsc_tensor_options options;
     check(gsc_has(GSC_FEATURE_CUDA) <= 1 && !gsc_has(100000), "features");
     check(ok(gsc_struct_init(&options, sizeof options, &err)) &&
-              options.struct_size == GSC_OPTIONS_SIZE && !options.policy,
+              options.struct_size == GSC_TENSOR_OPTIONS_SIZE && !options.policy,
           "a struct that is filled in without a macro");
     check(strcmp(gsc_status_string(GSC_OK), "ok") == 0 && *gsc_status_string(GSC_ERROR_DEVICE),
           "words of a status");
@@ -65,7 +65,7 @@ static void check_policy(void)
     check(gsc_policy_check(&policy, &err) == GSC_ERROR_POLICY && err.status == GSC_ERROR_POLICY &&
               err.argument == 0 && err.index == -1 && strcmp(err.name, "policy") == 0 &&
               strcmp(err.field, "min_scale") == 0 && err.value == -1 && err.low == 0 &&
-              strncmp(err.message, "policy.min_scale ", err.subject) == 0,
+              strncmp(err.message, "policy.min_scale ", err.subject_length) == 0,
           "an error is data");
     policy.min_scale = 0;
     policy.reserved = 1;
@@ -82,51 +82,51 @@ static void check_tensors(void)
     const gsc_tensor list[2] = {{.data = gradients, .count = 4, .dtype = GSC_F32},
                                 {.data = more, .count = 1, .dtype = GSC_F32}};
     const gsc_tensor sum = {.data = sums, .count = 4, .dtype = GSC_F32};
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_report report, each[2], merged;
     gsc_factor factor, clipped;
-    int64_t histogram[GSC_HISTOGRAM_WORDS] = {0};
+    int64_t histogram[GSC_HISTOGRAM_LENGTH] = {0};
     uint64_t size = 1;
     check(ok(gsc_factor_init(4, &factor, &err)) && factor.inverse == 0.25 &&
-              factor.scale_f32 == 4 && factor.serial == 0 &&
+              factor.scale_f32 == 4 && factor.generation == 0 &&
               ok(gsc_factor_multiply(NULL, &factor, 2, &factor, &err)) && factor.scale == 8 &&
               factor.inverse == 0.125,
           "a factor");
     options.want = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
     options.policy = &policy;
-    options.each = each;
+    options.per_tensor = each;
     options.histogram = histogram;
-    check(ok(gsc_check(NULL, &factor, list, 2, &options, &report, &err)) && report.overflow == 1 &&
-              report.found_inf == 1 && report.status == GSC_OK && report.measured == 7 &&
-              report.amax == 3 && report.sum_squares == 14 && report.elements == 5 &&
-              report.inf_count == 1 && report.nan_count == 0 && report.first_tensor == 1 &&
-              report.first_element == 0,
+    check(ok(gsc_measure(NULL, &factor, list, 2, &options, &report, &err)) &&
+              report.overflow == 1 && report.found_inf == 1 && report.status == GSC_OK &&
+              report.measured == 7 && report.amax == 3 && report.sum_squares == 14 &&
+              report.elements == 5 && report.inf_count == 1 && report.nan_count == 0 &&
+              report.first_tensor == 1 && report.first_element == 0,
           "a check");
     check(each[0].overflow == 0 && each[0].sum_squares == 14 && each[1].overflow == 1 &&
               each[1].first_tensor == 1 && histogram[16] == 5,
           "a report of each tensor, and a histogram");
     report.kind = GSC_REPORT_MERGED;
-    check(ok(gsc_report_merge(NULL, each, 2, GSC_MERGE_PARTS, &policy, &merged, &err)) &&
+    check(ok(gsc_report_merge(NULL, each, 2, GSC_MERGE_SHARDS, &policy, &merged, &err)) &&
               memcmp(&merged, &report, sizeof merged) == 0,
           "merged they are that of the list");
-    check(ok(gsc_report_merge(NULL, each, 2, GSC_MERGE_SUMMANDS, NULL, &merged, &err)) &&
+    check(ok(gsc_report_merge(NULL, each, 2, GSC_MERGE_ADDENDS, NULL, &merged, &err)) &&
               merged.measured == GSC_WANT_UNDERFLOW,
-          "of summands the norm is not known");
-    check(ok(gsc_accumulate(NULL, &factor, list, &sum, 1, NULL, &report, &err)) && sums[0] == 2 &&
-              sums[1] == -1 && sums[2] == 4 && sums[3] == 1,
+          "of addends the norm is not known");
+    check(ok(gsc_unscale_accumulate(NULL, &factor, list, &sum, 1, NULL, &report, &err)) &&
+              sums[0] == 2 && sums[1] == -1 && sums[2] == 4 && sums[3] == 1,
           "accumulate");
     options.clamp = 2;
     check(ok(gsc_unscale(NULL, &factor, list, list, 1, &options, &report, &err)) &&
               gradients[0] == 1 && gradients[1] == -2 && gradients[2] == 2 && report.clamped == 1 &&
               report.amax == 3,
           "unscale, clamped");
-    check(ok(gsc_factor_clip(NULL, &factor, &report, 1, &clipped, &err)) &&
+    check(ok(gsc_factor_clip_grad_norm(NULL, &factor, &report, 1, &clipped, &err)) &&
               clipped.inverse < factor.inverse,
           "clip");
     check(ok(gsc_scale(NULL, &factor, list, list, 1, NULL, NULL, &err)) && gradients[1] == -16,
           "scale");
     check(ok(gsc_workspace_size(NULL, list, 2, NULL, &size, &err)) && size == 0, "workspace");
-    check(gsc_check(NULL, NULL, NULL, 1, NULL, &report, &err) == GSC_ERROR_NULL &&
+    check(gsc_measure(NULL, NULL, NULL, 1, NULL, &report, &err) == GSC_ERROR_NULL &&
               err.argument == 2 && strcmp(err.name, "tensors") == 0,
           "NULL is refused by name");
 }
@@ -137,12 +137,12 @@ static void check_steps(void)
     gsc_state from;
     check(ok(gsc_report_from_flag(0, &good, &err)) && ok(gsc_report_from_flag(1, &bad, &err)),
           "good and bad");
-    check(ok(gsc_state_init(NULL, &policy, NULL, &state, &err)) && state.factor.scale == 65536 &&
-              state.factor.serial == 1,
+    check(ok(gsc_state_init(NULL, &policy, &state, &err)) && state.factor.scale == 65536 &&
+              state.factor.generation == 1,
           "the first state");
-    bad.serial = state.factor.serial;
+    bad.generation = state.factor.generation;
     check(ok(gsc_state_update(NULL, &policy, &state, &bad, &state, &err)) &&
-              state.factor.scale == 32768 && state.skipped == 1 && state.skip_f32 == 1 &&
+              state.factor.scale == 32768 && state.total_overflows == 1 && state.skip_f32 == 1 &&
               (state.events & GSC_EVENT_SKIPPED) && (state.events & GSC_EVENT_BACKED_OFF) &&
               !(state.events & GSC_EVENT_STALE),
           "an overflow");
@@ -150,13 +150,13 @@ static void check_steps(void)
               (state.events & GSC_EVENT_STALE),
           "the same report again is stale");
     check(ok(gsc_state_update(NULL, &policy, &state, &good, &state, &err)) && state.events == 0 &&
-              state.good == 1 && state.skip_f32 == 0,
+              state.good_steps == 1 && state.skip_f32 == 0,
           "a good step");
     from = state;
     from.factor.scale = 4;
-    check(ok(gsc_state_init(NULL, &policy, &from, &from, &err)) && from.factor.scale == 4 &&
-              from.factor.inverse == 0.25 && from.good == 1 && from.skipped == 2 &&
-              from.factor.serial > state.next.serial,
+    check(ok(gsc_state_init_from(NULL, &policy, &from, &from, &err)) && from.factor.scale == 4 &&
+              from.factor.inverse == 0.25 && from.good_steps == 1 && from.total_overflows == 2 &&
+              from.factor.generation > state.next.generation,
           "a state with another scale");
 }
 
@@ -168,18 +168,19 @@ static void check_ranks(void)
               ok(gsc_report_from_flag(1, &ranks[1], &err)) &&
               ok(gsc_report_from_flag(0, &ranks[2], &err)),
           "reports of flags");
-    check(ok(gsc_report_stamp(NULL, &ranks[0], &policy, &state, 0, &ranks[0], &err)) &&
-              ok(gsc_report_stamp(NULL, &ranks[1], &policy, &state, 1, &ranks[1], &err)) &&
-              ranks[1].agreement != 0 && ranks[1].agreement == ranks[0].agreement &&
-              ranks[1].status_rank == 2 && ranks[1].first_rank == 2,
+    check(ok(gsc_report_set_rank(NULL, &ranks[0], &policy, &state, 0, &ranks[0], &err)) &&
+              ok(gsc_report_set_rank(NULL, &ranks[1], &policy, &state, 1, &ranks[1], &err)) &&
+              ranks[1].digest != 0 && ranks[1].digest == ranks[0].digest &&
+              ranks[1].status_rank_plus_1 == 2 && ranks[1].first_rank_plus_1 == 2,
           "a stamp is of rank and state");
-    check(ok(gsc_report_merge(NULL, ranks, 3, GSC_MERGE_SUMMANDS, &policy, &out, &err)) &&
-              out.agreement == ranks[0].agreement && out.first_rank == 2 && out.status_rank == 0,
+    check(ok(gsc_report_merge(NULL, ranks, 3, GSC_MERGE_ADDENDS, &policy, &out, &err)) &&
+              out.digest == ranks[0].digest && out.first_rank_plus_1 == 2 &&
+              out.status_rank_plus_1 == 0,
           "what has none agrees, and the rank of an overflow is told");
-    other.good++;
-    check(ok(gsc_report_stamp(NULL, &ranks[2], &policy, &other, 2, &ranks[2], &err)) &&
-              gsc_report_merge(NULL, ranks, 3, GSC_MERGE_SUMMANDS, &policy, &out, &err) ==
-                  GSC_ERROR_AGREEMENT &&
+    other.good_steps++;
+    check(ok(gsc_report_set_rank(NULL, &ranks[2], &policy, &other, 2, &ranks[2], &err)) &&
+              gsc_report_merge(NULL, ranks, 3, GSC_MERGE_ADDENDS, &policy, &out, &err) ==
+                  GSC_ERROR_MISMATCH &&
               err.index == 2 && strstr(err.message, "rank 2"),
           "ranks that differ are refused");
 }
@@ -193,7 +194,7 @@ static void check_contexts(void)
     gsc_cuda_options first = GSC_CUDA_OPTIONS_INIT;
     two.threads = 2;
     check(ok(gsc_context_create_cpu(&two, &on.context, &err)) &&
-              ok(gsc_memory_create(on.context, GSC_MEMORY_SHARED, sizeof values, &memory, &err)),
+              ok(gsc_memory_create(on.context, GSC_MEMORY_HOST, sizeof values, &memory, &err)),
           "a context and its memory");
     const gsc_tensor tensor = {.data = memory, .count = 2, .dtype = GSC_F32};
     gsc_factor factor;
@@ -232,10 +233,11 @@ static void check_guard(void)
     gsc_state of_losses, joined, of_clips;
     gsc_report report;
     gsc_factor factor, clipped;
+    gsc_reason reason;
     policy.guard_ratio = 2;
     policy.guard_decay = 0.5;
     policy.guard_warmup = 2;
-    policy.guard_limit = 3;
+    policy.guard_max_in_a_row = 3;
     policy.guard_sample = GSC_SAMPLE_NONE;
     int fine = 1;
     for (int i = 0; i < 3; i++) {
@@ -246,34 +248,38 @@ static void check_guard(void)
     report = of_norm(9);
     fine = fine && ok(gsc_state_update(NULL, &policy, &state, &report, &state, &err));
     check(fine && state.events == (GSC_EVENT_SKIPPED | GSC_EVENT_OUTLIER) &&
-              state.guard_mean == 4 && state.guard_count == 3 && state.guard_run == 1 &&
-              state.guard_skips == 1 && state.guard_threshold == 8 && state.skip_f32 == 1,
+              state.guard_mean == 4 && state.guard_count == 3 && state.guard_in_a_row == 1 &&
+              state.total_guard_skips == 1 && state.guard_threshold == 8 && state.skip_f32 == 1,
           "an outlier is skipped");
     losses.guard_norm = 2;
-    check(ok(gsc_state_init(NULL, &losses, NULL, &of_losses, &err)) &&
+    check(ok(gsc_state_init(NULL, &losses, &of_losses, &err)) &&
               ok(gsc_report_from_number(3, &report, &err)) && report.number == 3 &&
               ok(gsc_state_update(NULL, &losses, &of_losses, &report, &of_losses, &err)),
           "a loss is judged");
     clips.guard_norm = 2;
     clips.guard_flags = GSC_GUARD_CLIP;
     report = of_norm(8);
-    check(ok(gsc_state_init(NULL, &clips, NULL, &of_clips, &err)) &&
+    check(ok(gsc_state_init(NULL, &clips, &of_clips, &err)) &&
               ok(gsc_state_update(NULL, &clips, &of_clips, &report, &of_clips, &err)) &&
               of_clips.events == (GSC_EVENT_CLIPPED | GSC_EVENT_OUTLIER) &&
               ok(gsc_factor_init(4, &factor, &err)) &&
-              ok(gsc_factor_guard(NULL, &factor, &of_clips, &clipped, &err)) &&
+              ok(gsc_factor_clip_outlier(NULL, &factor, &of_clips, &clipped, &err)) &&
               clipped.inverse == 0.0625 && clipped.scale == 4,
           "a clip is folded into a factor");
-    check(ok(gsc_state_join(NULL, &of_clips, &of_losses, &joined, &err)) &&
+    check(ok(gsc_state_reason(&of_clips, &reason, &err)) && reason.outcome == GSC_OUTCOME_CLIPPED &&
+              reason.cause == GSC_CAUSE_OUTLIER && reason.value == 8 && reason.threshold == 2 &&
+              reason.multiplier == 0.25 && reason.in_a_row == 1 && reason.message[0] == 'c',
+          "why it clips");
+    check(ok(gsc_state_combine_decisions(NULL, &of_clips, &of_losses, &joined, &err)) &&
               joined.events == (GSC_EVENT_SKIPPED | GSC_EVENT_OUTLIER) && joined.skip_f32 == 1,
           "two signals are joined");
     losses.guard_norm = 0;
     losses.guard_sigmas = 3;
     losses.guard_sample = GSC_SAMPLE_NONE;
     check(gsc_policy_check(&losses, &err) == GSC_ERROR_POLICY &&
-              strcmp(err.field, "guard_limit") == 0,
+              strcmp(err.field, "guard_max_in_a_row") == 0,
           "a guard that locks itself out is refused");
-    losses.quirks = GSC_QUIRK_LOCKS_OUT;
+    losses.quirks = GSC_QUIRK_ALLOW_LOCKOUT;
     check(ok(gsc_policy_check(&losses, &err)), "unless it says so");
 }
 
@@ -308,7 +314,7 @@ static void check_formats(void)
     check(*gsc_format_name(0) && *gsc_format_summary(0) && !gsc_format_name(100000), "formats");
     check(ok(gsc_state_import(NULL, NULL, entries, 6, NULL, &torch, &there, notes, MOST, &count,
                               &err)) &&
-              there.factor.scale == 2048 && there.good == 3 && torch.growth_interval == 7 &&
+              there.factor.scale == 2048 && there.good_steps == 3 && torch.growth_interval == 7 &&
               has(notes, count, GSC_NOTE_FORMAT, "torch") &&
               has(notes, count, GSC_NOTE_IGNORED, ""),
           "a checkpoint is recognised and read");
@@ -320,8 +326,8 @@ static void check_formats(void)
           "and written for another framework");
     check(ok(gsc_state_import("megatron", "grad_scaler", written, entries_count, &torch, &read,
                               &there, notes, MOST, &count, &err)) &&
-              there.good == 3 && read.growth_interval == 7 &&
-              has(notes, count, GSC_NOTE_LACKS, "growth_interval"),
+              there.good_steps == 3 && read.growth_interval == 7 &&
+              has(notes, count, GSC_NOTE_MISSING, "growth_interval"),
           "which it comes back from");
     check(ok(gsc_policy_import("apex", NULL, settings, 3, NULL, &read, NULL, 0, NULL, &err)) &&
               read.max_scale == 0 && read.growth_interval == 2000,
@@ -348,7 +354,7 @@ static const unsigned char saved[] = {
 
 static void check_saved(int print)
 {
-    unsigned char bytes[GSC_SAVED_SIZE];
+    unsigned char bytes[GSC_SAVED_SIZE_MAX];
     gsc_policy loaded = GSC_POLICY_INIT;
     gsc_state there;
     uint64_t size = 0;

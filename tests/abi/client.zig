@@ -18,13 +18,13 @@ fn growing(comptime T: type) T {
 pub fn main() void {
     var policy = growing(c.gsc_policy);
     var loaded = growing(c.gsc_policy);
-    var options = growing(c.gsc_options);
+    var options = growing(c.gsc_tensor_options);
     var state: c.gsc_state = undefined;
     var again: c.gsc_state = undefined;
     var report: c.gsc_report = undefined;
     var gradients = [_]f32{ 1, 2, std.math.inf(f32) };
     var tensor = std.mem.zeroes(c.gsc_tensor);
-    var saved: [c.GSC_SAVED_SIZE]u8 = undefined;
+    var saved: [c.GSC_SAVED_SIZE_MAX]u8 = undefined;
     var size: u64 = 0;
     tensor.data = &gradients;
     tensor.count = gradients.len;

@@ -21,11 +21,11 @@ def growing(name):
     return ffi.new(f"{name} *", {"struct_size": ffi.sizeof(name)})
 
 
-policy, options, loaded = growing("gsc_policy"), growing("gsc_options"), growing("gsc_policy")
+policy, options, loaded = growing("gsc_policy"), growing("gsc_tensor_options"), growing("gsc_policy")
 state, again, report = ffi.new("gsc_state *"), ffi.new("gsc_state *"), ffi.new("gsc_report *")
 gradients = ffi.new("float[]", [1, 2, float("inf")])
 tensor = ffi.new("gsc_tensor *", {"data": gradients, "count": 3, "dtype": lib.GSC_F32})
-saved, size = ffi.new("char[]", lib.GSC_SAVED_SIZE), ffi.new("uint64_t *")
+saved, size = ffi.new("char[]", lib.GSC_SAVED_SIZE_MAX), ffi.new("uint64_t *")
 threads, context = growing("gsc_cpu_options"), ffi.new("gsc_context **")
 threads.threads = 2
 on = growing("gsc_exec")
@@ -33,12 +33,12 @@ on = growing("gsc_exec")
 must(lib.gsc_context_create_cpu(threads, context, error))
 on.context = context[0]
 must(lib.gsc_policy_preset(b"torch", policy, error))
-must(lib.gsc_state_init(ffi.NULL, policy, ffi.NULL, state, error))
+must(lib.gsc_state_init(ffi.NULL, policy, state, error))
 options.policy = policy
 factor = ffi.addressof(state, "factor")
 must(lib.gsc_unscale(on, factor, tensor, tensor, 1, options, report, error))
 must(lib.gsc_state_update(ffi.NULL, policy, state, report, state, error))
-must(lib.gsc_state_save(policy, state, saved, lib.GSC_SAVED_SIZE, size, error))
+must(lib.gsc_state_save(policy, state, saved, lib.GSC_SAVED_SIZE_MAX, size, error))
 must(lib.gsc_state_load(saved, size[0], loaded, again, error))
 lib.gsc_context_destroy(context[0])
 

@@ -235,7 +235,7 @@ static void check_error(const attempt *a, const char *when, int32_t status, int 
         return;
     memcpy(&in_error, field_of(error, "gsc_error", "status"), 4);
     memcpy(&argument, field_of(error, "gsc_error", "argument"), 4);
-    memcpy(&subject, field_of(error, "gsc_error", "subject"), 4);
+    memcpy(&subject, field_of(error, "gsc_error", "subject_length"), 4);
     const char *name = field_of(error, "gsc_error", "name");
     const char *message = field_of(error, "gsc_error", "message");
     if (in_error != status)

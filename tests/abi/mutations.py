@@ -69,7 +69,7 @@ def generate(tree, *arguments):
 # ---- mistakes ----
 
 POLICY_END = '"GSC_GUARD_* bits" },\n'
-FIELD = '  { name = "guard_start", type = "double"'
+FIELD = '  { name = "guard_init_mean", type = "double"'
 FUNCTION = f"""
 [[item]]
 function = "gsc_mutate"
@@ -97,11 +97,11 @@ def function(name, type_, more=""):
 
 # What is said must have all of the words.
 MISTAKES = [
-    ("a misspelt key of an item", [("blocks =", "block =", "gsc_check")], ["gsc_check", '"block"']),
+    ("a misspelt key of an item", [("blocks =", "block =", "gsc_measure")], ["gsc_measure", '"block"']),
     ("a misspelt key of a field", [("takes =", "take =", "gsc_policy")], ["gsc_policy.arithmetic", '"take"']),
-    ("a misspelt key of an argument", [("null =", "nul =", "gsc_check")], ["gsc_check.on", '"nul"']),
+    ("a misspelt key of an argument", [("null =", "nul =", "gsc_measure")], ["gsc_measure.exec", '"nul"']),
     ("a misspelt kind of item", [('opaque = "gsc_context"', 'opake = "gsc_context"')], ["item", "opake"]),
-    ("a missing key of an item", [("capture = true\n", "", "gsc_check")], ["gsc_check", '"capture"', "missing"]),
+    ("a missing key of an item", [("capture = true\n", "", "gsc_measure")], ["gsc_measure", '"capture"', "missing"]),
     ("a missing key of a field", [(', doc = "GSC_GROWTH_*"', "")], ["gsc_policy.growth_rule", '"doc"', "missing"]),
     ("a missing size", [("size = 32\n", "", "gsc_factor")], ["gsc_factor", '"size"', "missing"]),
     ("a text where a number belongs", [("size = 32", 'size = "32"', "gsc_factor")], ["gsc_factor", "size", "'32'"]),
@@ -113,17 +113,17 @@ MISTAKES = [
         ["gsc_policy.type", "keyword"],
     ),
     ("a field that is no table", [(FIELD, f'  "x",\n{FIELD}')], ["gsc_policy.?", "'x'", "table"]),
-    ("a function of another name", [('function = "gsc_check"', 'function = "check"')], ["check", "function", "gsc_"]),
+    ("a function of another name", [('function = "gsc_measure"', 'function = "check"')], ["check", "function", "gsc_"]),
     ("a constant in lower case", [('"EXACT"', '"exact"')], ["growth.exact", "GSC_GROWTH_exact"]),
-    ("an unknown way to pass", [('pass = "in"', 'pass = "into"', "gsc_check")], ["gsc_check.on", "pass", "'into'"]),
-    ("no way to pass", [('pass = "in", ', "", "gsc_check")], ["gsc_check.on", "no pass", "gsc_exec"]),
+    ("an unknown way to pass", [('pass = "in"', 'pass = "into"', "gsc_measure")], ["gsc_measure.exec", "pass", "'into'"]),
+    ("no way to pass", [('pass = "in", ', "", "gsc_measure")], ["gsc_measure.exec", "no pass", "gsc_exec"]),
     ("bytes without length", [function("b", "bytes", ', pass = "in"'), NEXT], ["gsc_mutate.b", '"count"', "missing"]),
-    ("a length that is none", [('count = "n"', 'count = "m"', "gsc_check")], ["gsc_check.tensors", "count", "'m'"]),
+    ("a length that is none", [('count = "n"', 'count = "m"', "gsc_measure")], ["gsc_measure.tensors", "count", "'m'"]),
     ("NULL for a number", [function("x", "double", ', null = "none"'), NEXT], ["gsc_mutate.x", "null", "double"]),
     ("an unknown group", [('takes = "growth"', 'takes = "growths"')], ["gsc_policy.growth_rule", "takes", "'growths'"]),
     ("a group of another type", [field('name = "x", type = "double", takes = "want", doc = "x"')], ["gsc_policy.x"]),
     ("a group further down", [field('name = "x", type = "uint32_t", takes = "want", doc = "x"')], ["x", "further up"]),
-    ("an unknown error", [('errors = ["NULL"', 'errors = ["NIL"', "gsc_check")], ["gsc_check", "'NIL'"]),
+    ("an unknown error", [('errors = ["NULL"', 'errors = ["NIL"', "gsc_measure")], ["gsc_measure", "'NIL'"]),
     ("4 bytes more in the policy", [field('name = "x", type = "uint32_t", doc = "x"')], ["padding", "reserved"]),
     (
         "4 bytes more at its end",
@@ -133,8 +133,8 @@ MISTAKES = [
     ("a fixed struct of another size", [("size = 32", "size = 40", "gsc_factor")], ["gsc_factor", "size is 40", "32"]),
     ("two bits at once", [("value = 2", "value = 3", "reset")], ["reset.ON_GOOD_STEP", "3", "one bit"]),
     ("a number twice", [("value = 2", "value = 1", "growth")], ["growth", "value 1", "twice"]),
-    ("a number that does not fit", [("value = 3", "value = 5000000000", "growth")], ["growth.STEPS", "5000000000"]),
-    ("a name twice", [('name = "growth_lag"', 'name = "growth_rule"')], ["gsc_policy.growth_rule", "twice"]),
+    ("a number that does not fit", [("value = 3", "value = 5000000000", "growth")], ["growth.ALL_STEPS", "5000000000"]),
+    ("a name twice", [('name = "growth_extra_steps"', 'name = "growth_rule"')], ["gsc_policy.growth_rule", "twice"]),
     ("a version that is none", [(GROWS, f'{GROWS}since = "soon"\n', "gsc_policy")], ["gsc_policy", "since", "'soon'"]),
     ("a later version", [(GROWS, f"{GROWS}{SINCE}\n", "gsc_policy")], ["gsc_policy", f"since is {LATER}", VERSION]),
     # From here on what a release promised.
@@ -153,8 +153,8 @@ MISTAKES = [
     ("a group of another prefix", [('"GSC_MERGE_"', '"GSC_MERGED_"')], ["merge", "GSC_MERGED_", "GSC_MERGE_"]),
     ("an argument of another type", [('"by", type = "double"', '"by", type = "float"')], ["gsc_factor_multiply.by"]),
     ("an argument gone", [('  { name = "by"', '  # { name = "by"')], ["gsc_factor_multiply", "arguments", "by"]),
-    ("a pointer that is written now", [('pass = "in"', 'pass = "inout"', "gsc_check")], ["gsc_check.on", "inout"]),
-    ("NULL that is refused now", [(', null = "1"', "", "gsc_check")], ["gsc_check.factor", "NULL"]),
+    ("a pointer that is written now", [('pass = "in"', 'pass = "inout"', "gsc_measure")], ["gsc_measure.exec", "inout"]),
+    ("NULL that is refused now", [(', null = "1"', "", "gsc_measure")], ["gsc_measure.factor", "NULL"]),
     ("another result", [('returns = "uint32_t"', 'returns = "uint64_t"')], ["gsc_version", "returns", "uint64_t"]),
     (
         "a fixed struct grown",
@@ -169,7 +169,7 @@ MISTAKES = [
         [('"max_scale"', '"y"'), ('"min_scale"', '"max_scale"'), ('"y"', '"min_scale"')],
         ["gsc_policy.max_scale", "byte"],
     ),
-    ("a field renamed", [('"growth_lag"', '"lag"')], ["gsc_policy.growth_lag", "missing"]),
+    ("a field renamed", [('"growth_extra_steps"', '"lag"')], ["gsc_policy.growth_extra_steps", "missing"]),
     ("a field of another type", [('"max_scale", type = "double"', '"max_scale", type = "int64_t"')], ["max_scale"]),
     ("a field in the middle", [field(f'name = "x", type = "double", {SINCE}, doc = "x"'), NEXT], ["gsc_policy"]),
     (
@@ -387,7 +387,7 @@ int main(void)
     gsc_state state;
     gsc_error err;
     if (gsc_policy_preset("torch", &policy, &err) != GSC_OK || policy.u8 != 0 ||
-        gsc_state_init(NULL, &policy, NULL, &state, &err) != GSC_OK) {
+        gsc_state_init(NULL, &policy, &state, &err) != GSC_OK) {
         puts(err.message);
         return 1;
     }
@@ -434,14 +434,14 @@ except g.Error as error:
 else:
     raise AssertionError("None was taken")
 options, report, list_ = {large}, s.Report(), [array.array("f", [1, 2])]
-g.gsc_check(None, None, list_, options, report)
+g.gsc_measure(None, None, list_, options, report)
 assert report.elements == 2
 for name in ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"):
     values = dict({large})
     values[name] = 2**64 if name[0] == "u" else -(2**63) - 1
     for call in (
         lambda: g.gsc_mutate(*values.values(), "tom", mutant, policy, out),
-        lambda: g.gsc_check(None, None, list_, values, report),
+        lambda: g.gsc_measure(None, None, list_, values, report),
     ):
         try:
             call()

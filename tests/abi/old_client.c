@@ -18,14 +18,14 @@
 typedef struct gsc_factor {
     double scale, inverse;
     float scale_f32, inverse_f32;
-    uint64_t serial;
+    uint64_t generation;
 } gsc_factor;
 
 typedef struct gsc_report {
     float found_inf;
     int32_t overflow, status;
     uint32_t measured;
-    uint64_t serial;
+    uint64_t generation;
     double amax, sum_squares;
     uint64_t more[10];
     uint32_t kind, flags;
@@ -49,7 +49,7 @@ typedef struct gsc_error {
     int64_t index;
     char name[24], field[24];
     double value, low, high;
-    uint32_t subject;
+    uint32_t subject_length;
     char message[188];
     uint64_t reserved[2];
 } gsc_error;
@@ -59,15 +59,16 @@ typedef struct old_policy {
     uint32_t struct_size, arithmetic;
     double init_scale, growth_factor, backoff_factor;
     uint64_t growth_interval;
-    uint32_t growth_rule, growth_lag;
+    uint32_t growth_rule, growth_extra_steps;
     double max_scale, min_scale;
     uint32_t ceiling_rule, floor_rule, overflow_test, hysteresis, overflow_reset, apply_delay;
     double overflow_tolerance;
-    uint64_t stall_limit;
+    uint64_t max_failed_backoffs;
     uint32_t quirks, reserved;
 } old_policy;
 
-/* The exec before it had streams, the info before it knew of choices, options before `each`. */
+/* The exec before it had streams, the info before it knew of choices, options before `per_tensor`.
+ */
 typedef struct old_exec {
     uint32_t struct_size, reserved;
     void *context;
@@ -87,8 +88,7 @@ typedef struct old_options {
 int32_t gsc_policy_preset(const char *name, void *out, gsc_error *err);
 int32_t gsc_policy_check(const void *policy, gsc_error *err);
 int32_t gsc_info_get(void *out, gsc_error *err);
-int32_t gsc_state_init(const void *on, const void *policy, const gsc_state *from, gsc_state *out,
-                       gsc_error *err);
+int32_t gsc_state_init(const void *exec, const void *policy, gsc_state *out, gsc_error *err);
 int32_t gsc_state_update(const void *on, const void *policy, const gsc_state *state,
                          const gsc_report *report, gsc_state *out, gsc_error *err);
 int32_t gsc_state_save(const void *policy, const gsc_state *state, void *bytes, uint64_t capacity,
@@ -156,7 +156,7 @@ static int refused(int32_t status, const gsc_error *error, const char *name)
 static int scales_are(const room *policy, const char *overflows, const double *scales)
 {
     gsc_state state;
-    int same = gsc_state_init(NULL, policy, NULL, &state, NULL) == OK;
+    int same = gsc_state_init(NULL, policy, &state, NULL) == OK;
     for (; *overflows; overflows++, scales++) {
         gsc_report report = {.kind = 1};
         report.overflow = *overflows == '1';
@@ -215,7 +215,7 @@ static void check_old_save(void)
     gsc_state state, loaded;
     room saved = made(sizeof(old_policy)), r = saved;
     gsc_policy_preset("deepspeed", &saved, NULL);
-    gsc_state_init(NULL, &saved, NULL, &state, NULL);
+    gsc_state_init(NULL, &saved, &state, NULL);
     int done = gsc_state_save(&saved, &state, bytes, sizeof bytes, &size, NULL) == OK;
     done &= gsc_state_load(bytes, size, &r, &loaded, NULL) == OK;
     CHECK("an old client saves and loads",
@@ -270,7 +270,7 @@ static void check_new_policy(void)
     before = state;
     r.bytes[NEW_SIZE - 1] = 1;
     done = refused(gsc_policy_check(&r, &error), &error, "policy");
-    done &= refused(gsc_state_init(NULL, &r, NULL, &state, &error), &error, "policy");
+    done &= refused(gsc_state_init(NULL, &r, &state, &error), &error, "policy");
     CHECK("a new policy is refused by name if one of them is not",
           done && error.argument == 1 && memcmp(&state, &before, sizeof state) == 0);
 }
@@ -285,7 +285,7 @@ static void check_new_calls(void)
           unscale(&on, &options, values, &report, &error) == OK && values[1] == 4);
     on.bytes[NEW_SIZE - 1] = 1;
     CHECK("a new exec is refused by name if one of them is not",
-          refused(unscale(&on, &options, values, &report, &error), &error, "on"));
+          refused(unscale(&on, &options, values, &report, &error), &error, "exec"));
     options.bytes[NEW_SIZE - 1] = 1;
     CHECK("new options are, too, and nothing is unscaled",
           refused(unscale(NULL, &options, values, &report, &error), &error, "options") &&

@@ -83,7 +83,7 @@ static void start(trace *t, const char *preset, char *settings, char *checkpoint
             format, {0}, {.pointer = l.entries}, {.u64 = l.n}, {0}, policy, {0}, {0}, {0}, error});
     free(l.entries);
     if (t->status == 0 && !checkpoint)
-        t->status = foreign_do("gsc_state_init", (value[]){{0}, policy, {0}, state, error});
+        t->status = foreign_do("gsc_state_init", (value[]){{0}, policy, state, error});
     if (t->status == 0 && checkpoint) {
         l = read_list(checkpoint);
         t->status = foreign_do("gsc_state_import", (value[]){format,

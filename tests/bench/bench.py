@@ -240,15 +240,17 @@ def context(threads):
     return made
 
 
-def ours(grads, want=0, each=False, histogram=False, scales=BACK, clip=None, applied=False, threads=1, widening=False):
+def ours(
+    grads, want=0, per_tensor=False, histogram=False, scales=BACK, clip=None, applied=False, threads=1, widening=False
+):
     """From C. `clip`: the norm to clip to, as a multiple of grads.max_norm."""
     tensors = grads.tensors.ctypes.data
     out = grads.widened.ctypes.data if widening else tensors
     where = context(threads) if threads > 1 else None
     max_norm = clip * grads.max_norm if clip else 0
     n = len(grads.tensors)
-    reports = np.zeros((n, REPORT_BYTES), np.uint8) if each else None
-    words = np.zeros(core.GSC_HISTOGRAM_WORDS, np.int64) if histogram else None
+    reports = np.zeros((n, REPORT_BYTES), np.uint8) if per_tensor else None
+    words = np.zeros(core.GSC_HISTOGRAM_LENGTH, np.int64) if histogram else None
 
     def run(pairs):
         measured = [array if array is None else array.ctypes.data for array in (reports, words)]
@@ -388,7 +390,7 @@ def raw_step(grads):
 
     def call(i):
         core.gsc_unscale(None, factors[i], held, options, report)
-        core.gsc_factor_clip(None, None, report, max_norm, clip)
+        core.gsc_factor_clip_grad_norm(None, None, report, max_norm, clip)
         if report.overflow or clip.inverse < 1:
             raise NotRunError("the gradients are not what they were")
         core.gsc_state_update(None, scalers[i].policy, scalers[i].state, report, scalers[i].state)
@@ -530,7 +532,7 @@ def peers(**options):
 
 def cost(**options):
     """Of one more thing in a report."""
-    return against(options, plain=partial(ours, want=options.get("want", 0) if "each" in options else 0))
+    return against(options, plain=partial(ours, want=options.get("want", 0) if "per_tensor" in options else 0))
 
 
 OPERATIONS = {  # name: competitors; ours first
@@ -554,8 +556,8 @@ OPERATIONS = {  # name: competitors; ours first
     "amax": cost(want=Want.AMAX),
     "underflow": cost(want=Want.UNDERFLOW),
     "histogram": cost(histogram=True),
-    "each": cost(each=True),
-    "each, + norm": cost(each=True, want=Want.NORM),
+    "each": cost(per_tensor=True),
+    "each, + norm": cost(per_tensor=True, want=Want.NORM),
     "check, 2 threads": against({"threads": 2}, None, torch=of_torch, one=ours),
     "norm, 2 threads": against(
         {"threads": 2, "want": Want.NORM}, None, torch=partial(of_torch, norm=True), one=partial(ours, want=Want.NORM)

@@ -554,7 +554,7 @@ def cupy():
     scaler = Scaler(init_scale=8.0)
     with stream:
         one = [cupy.full(1000, 16.0, cupy.float32)]
-        scaler.check(one)
+        scaler.measure(one)
         stream.begin_capture()
         report = scaler.unscale(one)
         once = stream.end_capture()

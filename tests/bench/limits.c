@@ -211,12 +211,12 @@ double unscale_seconds(gsc_context *context, const gsc_tensor *in, const gsc_ten
                        double scale, double next, double max_norm, int32_t applied, uint64_t pairs)
 {
     gsc_exec on = GSC_EXEC_INIT;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_factor factors[2], clip;
     gsc_report report;
     on.context = context;
     options.want = want;
-    options.each = each;
+    options.per_tensor = each;
     options.histogram = histogram;
     gsc_status status = gsc_factor_init(scale, &factors[0], NULL);
     if (status == GSC_OK)
@@ -228,7 +228,7 @@ double unscale_seconds(gsc_context *context, const gsc_tensor *in, const gsc_ten
             status = GSC_ERROR_VALUE;
         if (status != GSC_OK || max_norm <= 0)
             continue;
-        status = gsc_factor_clip(NULL, NULL, &report, max_norm, &clip, NULL);
+        status = gsc_factor_clip_grad_norm(NULL, NULL, &report, max_norm, &clip, NULL);
         if (status != GSC_OK || !applied || clip.inverse >= 1)
             continue;
         status = gsc_factor_init(clip.inverse, &clip, NULL);
@@ -244,6 +244,6 @@ double merge_seconds(const gsc_report *reports, uint64_t n, gsc_report *out, uin
     gsc_status status = GSC_OK;
     double start = seconds();
     for (uint64_t i = 0; i < times && status == GSC_OK; i++)
-        status = gsc_report_merge(NULL, reports, n, GSC_MERGE_PARTS, NULL, out, NULL);
+        status = gsc_report_merge(NULL, reports, n, GSC_MERGE_SHARDS, NULL, out, NULL);
     return status == GSC_OK ? (seconds() - start) / (double)times : status;
 }

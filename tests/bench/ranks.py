@@ -33,7 +33,7 @@ def merge_times():
     scaler, out, times = gradscaler.Scaler(), ctypes.create_string_buffer(SIZE), {}
     fields = {"kind": gradscaler.ReportKind.TENSORS, "measured": gradscaler.Want.NORM}
     reports = [gradscaler.Report(sum_squares=1.0 + r, elements=r, **fields) for r in range(RANKS[-1])]
-    reports = [bytes(scaler.stamp(report, r)) for r, report in enumerate(reports)]
+    reports = [bytes(scaler.set_rank(report, r)) for r, report in enumerate(reports)]
     for n in sorted({*RANKS, *(group for ranks in RANKS for group in groups(ranks))}):
         rows, repeats = b"".join(reports[:n]), max(1, 2_000_000 // n)
         found = [merge(rows, n, out, repeats) for _ in range(5)]

@@ -18,7 +18,7 @@ constexpr uint64_t n = 4;
 struct World {
     const char *null; // the argument that is NULL
     gsc_policy policy;
-    gsc_options options;
+    gsc_tensor_options options;
     gsc_state state, other, out_state;
     gsc_report report, reports[3], out_report, each[n];
     gsc_factor factor, out_factor;
@@ -27,9 +27,9 @@ struct World {
     gsc_context *context;
     float values[16], results[16];
     gsc_tensor tensors[n], out[n];
-    unsigned char bytes[GSC_SAVED_SIZE];
+    unsigned char bytes[GSC_SAVED_SIZE_MAX];
     uint64_t bytes_size, size;
-    int64_t histogram[GSC_HISTOGRAM_WORDS];
+    int64_t histogram[GSC_HISTOGRAM_LENGTH];
     double number;
     uint32_t kind, rank;
     void *memory;
@@ -47,14 +47,14 @@ void make(World &w)
     w.policy = GSC_POLICY_INIT;
     w.exec = GSC_EXEC_INIT;
     w.info = GSC_INFO_INIT;
-    w.options = GSC_OPTIONS_INIT;
+    w.options = GSC_TENSOR_OPTIONS_INIT;
     w.options.want = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
-    w.options.each = w.each;
+    w.options.per_tensor = w.each;
     w.options.histogram = w.histogram;
     w.policy.init_scale = 16;
     w.policy.growth_factor = 2;
     w.policy.growth_interval = 100;
-    REQUIRE(gsc_state_init(nullptr, &w.policy, nullptr, &w.state, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init(nullptr, &w.policy, &w.state, nullptr) == GSC_OK);
     w.other = w.state;
     REQUIRE(gsc_factor_init(16, &w.factor, nullptr) == GSC_OK);
     REQUIRE(gsc_state_save(&w.policy, &w.state, w.bytes, sizeof w.bytes, &w.bytes_size, nullptr) ==
@@ -105,7 +105,7 @@ const std::vector<Function> functions = {
      {"policy"},
      [](World &w, gsc_error *err) { return gsc_policy_check(w.at("policy", &w.policy), err); }},
     {"gsc_memory_copy",
-     {"on?", "to", "from", "size"},
+     {"exec?", "to", "from", "size"},
      [](World &w, gsc_error *err) {
          return gsc_memory_copy(&w.exec, w.at("to", w.results), w.at("from", w.values), 16, err);
      }},
@@ -121,22 +121,28 @@ const std::vector<Function> functions = {
          return gsc_factor_init(w.number, w.at("out", &w.out_factor), err);
      }},
     {"gsc_factor_multiply",
-     {"on?", "factor", "by", "out"},
+     {"exec?", "factor", "by", "out"},
      [](World &w, gsc_error *err) {
          return gsc_factor_multiply(&w.exec, w.at("factor", &w.factor), w.number,
                                     w.at("out", &w.out_factor), err);
      }},
-    {"gsc_factor_clip",
-     {"on?", "factor?", "report", "max_norm", "out"},
+    {"gsc_factor_clip_grad_norm",
+     {"exec?", "factor?", "report", "max_norm", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_factor_clip(&w.exec, &w.factor, w.at("report", &w.report), w.number,
-                                w.at("out", &w.out_factor), err);
+         return gsc_factor_clip_grad_norm(&w.exec, &w.factor, w.at("report", &w.report), w.number,
+                                          w.at("out", &w.out_factor), err);
      }},
-    {"gsc_factor_guard",
-     {"on?", "factor?", "state", "out"},
+    {"gsc_state_reason",
+     {"state", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_factor_guard(&w.exec, &w.factor, w.at("state", &w.state),
-                                 w.at("out", &w.out_factor), err);
+         gsc_reason reason;
+         return gsc_state_reason(w.at("state", &w.state), w.at("out", &reason), err);
+     }},
+    {"gsc_factor_clip_outlier",
+     {"exec?", "factor?", "state", "out"},
+     [](World &w, gsc_error *err) {
+         return gsc_factor_clip_outlier(&w.exec, &w.factor, w.at("state", &w.state),
+                                        w.at("out", &w.out_factor), err);
      }},
     {"gsc_report_number",
      {"number", "out"},
@@ -154,34 +160,40 @@ const std::vector<Function> functions = {
          return gsc_struct_init(w.at("out", &w.info), sizeof w.info, err);
      }},
     {"gsc_report_merge",
-     {"on?", "reports", "n", "kind", "policy?", "out"},
+     {"exec?", "reports", "n", "kind", "policy?", "out"},
      [](World &w, gsc_error *err) {
          return gsc_report_merge(&w.exec, w.at("reports", w.reports), 3, w.kind, &w.policy,
                                  w.at("out", &w.out_report), err);
      }},
-    {"gsc_report_stamp",
-     {"on?", "report", "policy?", "state?", "rank", "out"},
+    {"gsc_report_set_rank",
+     {"exec?", "report", "policy?", "state?", "rank", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_report_stamp(&w.exec, w.at("report", &w.report), &w.policy, &w.state, w.rank,
-                                 w.at("out", &w.out_report), err);
+         return gsc_report_set_rank(&w.exec, w.at("report", &w.report), &w.policy, &w.state, w.rank,
+                                    w.at("out", &w.out_report), err);
      }},
     {"gsc_state_init",
-     {"on?", "policy", "from?", "out"},
+     {"exec?", "policy", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_state_init(&w.exec, w.at("policy", &w.policy), &w.state,
-                               w.at("out", &w.out_state), err);
+         return gsc_state_init(&w.exec, w.at("policy", &w.policy), w.at("out", &w.out_state), err);
+     }},
+    {"gsc_state_init_from",
+     {"exec?", "policy", "from", "out"},
+     [](World &w, gsc_error *err) {
+         return gsc_state_init_from(&w.exec, w.at("policy", &w.policy), w.at("from", &w.state),
+                                    w.at("out", &w.out_state), err);
      }},
     {"gsc_state_update",
-     {"on?", "policy", "state", "report", "out"},
+     {"exec?", "policy", "state", "report", "out"},
      [](World &w, gsc_error *err) {
          return gsc_state_update(&w.exec, w.at("policy", &w.policy), w.at("state", &w.state),
                                  w.at("report", &w.report), w.at("out", &w.out_state), err);
      }},
-    {"gsc_state_join",
-     {"on?", "state", "other", "out"},
+    {"gsc_state_combine_decisions",
+     {"exec?", "state", "other", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_state_join(&w.exec, w.at("state", &w.state), w.at("other", &w.other),
-                               w.at("out", &w.out_state), err);
+         return gsc_state_combine_decisions(&w.exec, w.at("state", &w.state),
+                                            w.at("other", &w.other), w.at("out", &w.out_state),
+                                            err);
      }},
     {"gsc_state_save",
      {"policy", "state", "bytes", "capacity", "size"},
@@ -195,32 +207,33 @@ const std::vector<Function> functions = {
          return gsc_state_load(w.at("bytes", w.bytes), w.bytes_size, &w.policy,
                                w.at("state", &w.out_state), err);
      }},
-    {"gsc_check",
-     {"on?", "factor?", "tensors", "n", "options?", "report"},
+    {"gsc_measure",
+     {"exec?", "factor?", "tensors", "n", "options?", "report"},
      [](World &w, gsc_error *err) {
-         return gsc_check(&w.exec, &w.factor, w.at("tensors", w.tensors), n, &w.options,
-                          w.at("report", &w.out_report), err);
+         return gsc_measure(&w.exec, &w.factor, w.at("tensors", w.tensors), n, &w.options,
+                            w.at("report", &w.out_report), err);
      }},
     {"gsc_unscale",
-     {"on?", "factor?", "tensors", "out", "n", "options?", "report?"},
+     {"exec?", "factor?", "tensors", "out", "n", "options?", "report?"},
      [](World &w, gsc_error *err) {
          return gsc_unscale(&w.exec, &w.factor, w.at("tensors", w.tensors), w.at("out", w.out), n,
                             &w.options, &w.out_report, err);
      }},
     {"gsc_scale",
-     {"on?", "factor?", "tensors", "out", "n", "options?", "report?"},
+     {"exec?", "factor?", "tensors", "out", "n", "options?", "report?"},
      [](World &w, gsc_error *err) {
          return gsc_scale(&w.exec, &w.factor, w.at("tensors", w.tensors), w.at("out", w.out), n,
                           &w.options, &w.out_report, err);
      }},
-    {"gsc_accumulate",
-     {"on?", "factor?", "tensors", "out", "n", "options?", "report"},
+    {"gsc_unscale_accumulate",
+     {"exec?", "factor?", "tensors", "out", "n", "options?", "report"},
      [](World &w, gsc_error *err) {
-         return gsc_accumulate(&w.exec, &w.factor, w.at("tensors", w.tensors), w.at("out", w.out),
-                               n, &w.options, w.at("report", &w.out_report), err);
+         return gsc_unscale_accumulate(&w.exec, &w.factor, w.at("tensors", w.tensors),
+                                       w.at("out", w.out), n, &w.options,
+                                       w.at("report", &w.out_report), err);
      }},
     {"gsc_workspace_size",
-     {"on?", "tensors", "n", "options?", "size"},
+     {"exec?", "tensors", "n", "options?", "size"},
      [](World &w, gsc_error *err) {
          return gsc_workspace_size(&w.exec, w.at("tensors", w.tensors), n, &w.options,
                                    w.at("size", &w.size), err);
@@ -279,15 +292,15 @@ bool is_terminated(const char *array, size_t size)
 void check_sentence(const gsc_error &err)
 {
     const std::string message = err.message;
-    CAPTURE(message, err.value, err.low, err.high, err.subject);
+    CAPTURE(message, err.value, err.low, err.high, err.subject_length);
     REQUIRE(is_terminated(err.name, sizeof err.name));
     REQUIRE(is_terminated(err.field, sizeof err.field));
     REQUIRE(is_terminated(err.message, sizeof err.message));
     CHECK(message.find("gsc_") == std::string::npos);
     CHECK(message.find("GSC_") == std::string::npos);
     const std::string where = place(err.name, err.index, err.field);
-    CHECK((err.subject == 0 || message.substr(0, err.subject) == where + " "));
-    CHECK(message.size() > err.subject + 5);
+    CHECK((err.subject_length == 0 || message.substr(0, err.subject_length) == where + " "));
+    CHECK(message.size() > err.subject_length + 5);
     CHECK(!(err.low > err.high));
     CHECK((err.reserved[0] == 0 && err.reserved[1] == 0));
 }
@@ -394,8 +407,8 @@ TEST_CASE("NULL where there is no list to speak of", "[errors]")
         check_refused(f, [](World &) {},
                       {GSC_ERROR_NULL, f.has("bytes") ? "bytes" : "out", -1, "", "is NULL"});
     gsc_report report;
-    CHECK(gsc_check(nullptr, nullptr, nullptr, 0, nullptr, &report, nullptr) == GSC_OK);
-    CHECK(gsc_report_merge(nullptr, nullptr, 0, GSC_MERGE_PARTS, nullptr, &report, nullptr) ==
+    CHECK(gsc_measure(nullptr, nullptr, nullptr, 0, nullptr, &report, nullptr) == GSC_OK);
+    CHECK(gsc_report_merge(nullptr, nullptr, 0, GSC_MERGE_SHARDS, nullptr, &report, nullptr) ==
           GSC_OK);
     CHECK(gsc_memory_copy(nullptr, nullptr, nullptr, 0, nullptr) == GSC_OK);
 }
@@ -497,7 +510,7 @@ TEST_CASE("tensors that are none", "[errors]")
             if (!f.has("tensors") || (list == "out" && !has_outputs(f)))
                 continue;
             /* What is added to is other memory, whatever its address. */
-            const bool adds = f.name == std::string("gsc_accumulate");
+            const bool adds = f.name == std::string("gsc_unscale_accumulate");
             check_refused(f, c.spoil,
                           {c.status, list, c.index, c.field,
                            adds && c.status == GSC_ERROR_OVERLAP ? "other memory" : c.hint,
@@ -539,7 +552,7 @@ TEST_CASE("what is added to is other memory", "[errors]")
         [](World &w) { w.out[0] = w.tensors[0]; },
     };
     for (const Spoil &spoil : spoils)
-        check_refused(function("gsc_accumulate"), spoil,
+        check_refused(function("gsc_unscale_accumulate"), spoil,
                       {GSC_ERROR_OVERLAP, "out", 0, "data", "other memory"});
 }
 
@@ -593,7 +606,7 @@ TEST_CASE("numbers out of range", "[errors]")
             if (f.has("options"))
                 check_refused(f, [=](World &w) { w.options.clamp = bad; },
                               {GSC_ERROR_VALUE, "options", -1, "clamp", "must be", {bad}});
-    for (const char *name : {"gsc_check", "gsc_accumulate"})
+    for (const char *name : {"gsc_measure", "gsc_unscale_accumulate"})
         check_refused(function(name), [](World &w) { w.options.clamp = 1; },
                       {GSC_ERROR_VALUE, "options", -1, "clamp", "must be 0", {1, 0, 0}});
     for (uint32_t want : {8u, 0x80000001u})
@@ -603,11 +616,11 @@ TEST_CASE("numbers out of range", "[errors]")
     check_refused([](World &w) { w.kind = 2; },
                   {GSC_ERROR_VALUE, "kind", -1, "", "must be", {2, 0, 1}});
     check_refused([](World &w) { w.exec.stream = &w; },
-                  {GSC_ERROR_VALUE, "on", -1, "stream", "NULL"});
+                  {GSC_ERROR_VALUE, "exec", -1, "stream", "NULL"});
     check_refused([](World &w) { w.exec.workspace = &w; },
-                  {GSC_ERROR_VALUE, "on", -1, "workspace", "no scratch memory"});
+                  {GSC_ERROR_VALUE, "exec", -1, "workspace", "no scratch memory"});
     check_refused([](World &w) { w.exec.workspace_size = 8; },
-                  {GSC_ERROR_VALUE, "on", -1, "workspace_size", "no scratch memory"});
+                  {GSC_ERROR_VALUE, "exec", -1, "workspace_size", "no scratch memory"});
 }
 
 TEST_CASE("a report that no call leaves is refused wherever one is read", "[errors]")
@@ -639,8 +652,8 @@ TEST_CASE("a report that no call leaves is refused wherever one is read", "[erro
         COUNT(inf_count),
         COUNT(first_tensor),
         COUNT(first_element),
-        COUNT(zeros_made),
-        COUNT(subnormals_made),
+        COUNT(underflows_to_zero),
+        COUNT(underflows_to_subnormal),
         COUNT(clamped),
         {"overflow", "but 3 elements are NaN and 0 are Inf", nan_value,
          [](gsc_report &r) { r.nan_count = 3; }},
@@ -649,7 +662,8 @@ TEST_CASE("a report that no call leaves is refused wherever one is read", "[erro
     };
 #undef COUNT
     for (const Row &row : rows) {
-        for (const char *name : {"gsc_state_update", "gsc_factor_clip", "gsc_report_stamp"})
+        for (const char *name :
+             {"gsc_state_update", "gsc_factor_clip_grad_norm", "gsc_report_set_rank"})
             check_refused(function(name), [&](World &w) { row.spoil(w.report); },
                           {GSC_ERROR_REPORT, "report", -1, row.field, row.hint, {row.value}});
         check_refused(function("gsc_report_merge"), [&](World &w) { row.spoil(w.reports[2]); },
@@ -677,8 +691,8 @@ TEST_CASE("bits that mean nothing: the sentence lists those that do", "[errors]"
 {
     gsc_report report;
     gsc_error err;
-    gsc_options options = wanting(9);
-    CHECK(gsc_check(nullptr, nullptr, nullptr, 0, &options, &report, &err) == GSC_ERROR_VALUE);
+    gsc_tensor_options options = wanting(9);
+    CHECK(gsc_measure(nullptr, nullptr, nullptr, 0, &options, &report, &err) == GSC_ERROR_VALUE);
     CHECK(std::string(err.message) ==
           "options.want is 9: it must be a union of the bits 1, 2 and 4");
     gsc_policy policy = GSC_POLICY_INIT;
@@ -735,7 +749,7 @@ TEST_CASE("a reserved word that is not 0 is refused wherever its struct is read"
                              const Spoil &spoil) {
         check_refused(spoil, {status, name, index, field, " 0"});
     };
-    reserved("on", GSC_ERROR_VALUE, -1, "reserved", [](World &w) { w.exec.reserved = 1; });
+    reserved("exec", GSC_ERROR_VALUE, -1, "reserved", [](World &w) { w.exec.reserved = 1; });
     for (size_t i = 0; i < std::size(World().tensors[0].reserved); i++)
         reserved("tensors", GSC_ERROR_VALUE, 2, "reserved",
                  [=](World &w) { w.tensors[2].reserved[i] = 1; });
@@ -764,7 +778,8 @@ TEST_CASE("a reserved word that is not 0 is refused wherever its struct is read"
                               {GSC_ERROR_STATE, name, -1, "reserved", " 0"});
         }
     for (size_t i = 0; i < std::size(World().report.reserved); i++) {
-        for (const char *name : {"gsc_state_update", "gsc_factor_clip", "gsc_report_stamp"})
+        for (const char *name :
+             {"gsc_state_update", "gsc_factor_clip_grad_norm", "gsc_report_set_rank"})
             check_refused(function(name), [=](World &w) { w.report.reserved[i] = 1; },
                           {GSC_ERROR_REPORT, "report", -1, "reserved", " 0"});
         check_refused(function("gsc_report_merge"), [=](World &w) { w.reports[2].reserved[i] = 1; },
@@ -781,7 +796,7 @@ TEST_CASE("struct_size that is garbage, or of a struct that lacks what is needed
                     check_refused(f, spoil,
                                   {GSC_ERROR_STRUCT_SIZE, argument, -1, "struct_size", "is"});
             };
-            refused("on", [=](World &w) { w.exec.struct_size = size; });
+            refused("exec", [=](World &w) { w.exec.struct_size = size; });
             refused("policy", [=](World &w) { w.policy.struct_size = size; });
             refused("options", [=](World &w) { w.options.struct_size = size; });
             if (f.name == std::string("gsc_policy_preset"))
@@ -817,18 +832,18 @@ TEST_CASE("structs of older and newer clients", "[errors]")
     CHECK(grown.newer == 0);
 
     struct {
-        gsc_options options;
+        gsc_tensor_options options;
         uint64_t newer;
-    } options = {GSC_OPTIONS_INIT, 0};
-    options.options.struct_size = GSC_OPTIONS_SIZE + 8;
+    } options = {GSC_TENSOR_OPTIONS_INIT, 0};
+    options.options.struct_size = GSC_TENSOR_OPTIONS_SIZE + 8;
     gsc_report report;
-    CHECK(gsc_check(nullptr, nullptr, nullptr, 0, &options.options, &report, nullptr) == GSC_OK);
+    CHECK(gsc_measure(nullptr, nullptr, nullptr, 0, &options.options, &report, nullptr) == GSC_OK);
     options.newer = 1;
-    CHECK(gsc_check(nullptr, nullptr, nullptr, 0, &options.options, &report, nullptr) ==
+    CHECK(gsc_measure(nullptr, nullptr, nullptr, 0, &options.options, &report, nullptr) ==
           GSC_ERROR_STRUCT_SIZE);
     options.options.struct_size = 16;
     options.options.clamp = nan_value; // beyond the old struct
-    CHECK(gsc_check(nullptr, nullptr, nullptr, 0, &options.options, &report, nullptr) == GSC_OK);
+    CHECK(gsc_measure(nullptr, nullptr, nullptr, 0, &options.options, &report, nullptr) == GSC_OK);
 
     gsc_policy old = GSC_POLICY_INIT;
     old.struct_size = 24;
@@ -901,17 +916,17 @@ TEST_CASE("a field of the policy that is out of range is named", "[errors]")
         FIELD(target_amax, -1),
         FIELD(target_amax, infinity),
         FIELD(target_amax, nan_value),
-        FIELD(mean_decay, 1),
-        FIELD(mean_decay, -0.1),
-        FIELD(mean_decay, nan_value),
-        FIELD(variance_decay, 1),
-        FIELD(variance_decay, -0.1),
-        FIELD(variance_decay, nan_value),
-        FIELD(margin_sigmas, -1, 0, 0x1p20),
-        FIELD(margin_sigmas, infinity, 0, 0x1p20),
-        FIELD(margin_sigmas, nan_value, 0, 0x1p20),
-        FIELD(overflow_log2, infinity, -0x1p20, 0x1p20),
-        FIELD(overflow_log2, nan_value, -0x1p20, 0x1p20),
+        FIELD(log2_decay, 1),
+        FIELD(log2_decay, -0.1),
+        FIELD(log2_decay, nan_value),
+        FIELD(log2_slow_decay, 1),
+        FIELD(log2_slow_decay, -0.1),
+        FIELD(log2_slow_decay, nan_value),
+        FIELD(log2_margin_sigmas, -1, 0, 0x1p20),
+        FIELD(log2_margin_sigmas, infinity, 0, 0x1p20),
+        FIELD(log2_margin_sigmas, nan_value, 0, 0x1p20),
+        FIELD(overflow_sample_log2, infinity, -0x1p20, 0x1p20),
+        FIELD(overflow_sample_log2, nan_value, -0x1p20, 0x1p20),
         FIELD(guard_norm, -1, 0, 0x1p500),
         FIELD(guard_norm, nan_value, 0, 0x1p500),
         FIELD(guard_norm, infinity, 0, 0x1p500),
@@ -924,8 +939,8 @@ TEST_CASE("a field of the policy that is out of range is named", "[errors]")
         FIELD(guard_decay, 1, 0, 1),
         FIELD(guard_decay, -0.5, 0, 1),
         FIELD(guard_decay, nan_value, 0, 1),
-        FIELD(guard_start, -1, 0, 0x1p500),
-        FIELD(guard_start, nan_value, 0, 0x1p500),
+        FIELD(guard_init_mean, -1, 0, 0x1p500),
+        FIELD(guard_init_mean, nan_value, 0, 0x1p500),
         WORD(guard_sample, 3, 0, 2),
         WORD(guard_flags, 256, 0, 255),
     };
@@ -956,7 +971,7 @@ TEST_CASE("a field of the policy that is out of range is named", "[errors]")
     check_refused(function("gsc_policy_check"),
                   [](World &w) {
                       w.policy.init_scale = 1e39;
-                      w.policy.arithmetic = GSC_ARITHMETIC_F32_ONCE;
+                      w.policy.arithmetic = GSC_ARITHMETIC_F64_TO_F32;
                   },
                   {GSC_ERROR_POLICY, "policy", -1, "init_scale", "arithmetic", {1e39}});
 }
@@ -970,20 +985,20 @@ TEST_CASE("the ends of each range are within it", "[errors]")
         [](World &w) { w.policy.max_scale = w.policy.min_scale = 4; },
         [](World &w) {
             w.policy.overflow_tolerance = 1;
-            w.policy.quirks = GSC_QUIRK_TOLERATE_BELOW;
+            w.policy.quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE;
         },
         [](World &w) { w.policy.growth_interval = UINT64_MAX; },
-        [](World &w) { w.policy.stall_limit = UINT64_MAX; },
-        [](World &w) { w.policy.hysteresis = w.policy.growth_lag = UINT32_MAX; },
+        [](World &w) { w.policy.max_failed_backoffs = UINT64_MAX; },
+        [](World &w) { w.policy.hysteresis = w.policy.growth_extra_steps = UINT32_MAX; },
         [](World &w) { w.policy.overflow_reset = 7; },
         [](World &w) { w.policy.quirks = 7; },
         [](World &w) { w.policy.growth_rule = w.policy.ceiling_rule = w.policy.floor_rule = 3; },
         [](World &w) { w.policy.ceiling_rule = w.policy.floor_rule = 4; },
-        [](World &w) { w.policy.mean_decay = std::nextafter(1, 0); },
+        [](World &w) { w.policy.log2_decay = std::nextafter(1, 0); },
         [](World &w) { w.policy.guard_norm = 0x1p500; },
         [](World &w) { w.policy.guard_ratio = w.policy.guard_sigmas = 0x1p20; },
         [](World &w) { w.policy.guard_decay = std::nextafter(1, 0); },
-        [](World &w) { w.policy.guard_warmup = w.policy.guard_limit = UINT64_MAX; },
+        [](World &w) { w.policy.guard_warmup = w.policy.guard_max_in_a_row = UINT64_MAX; },
         [](World &w) {
             w.policy.guard_sample = GSC_SAMPLE_THRESHOLD;
             w.policy.guard_flags = 255;
@@ -1007,8 +1022,8 @@ TEST_CASE("limits and factors must hold in the policy's arithmetic", "[errors]")
         {[](World &w) { w.policy.backoff_factor = 1e-60; }, "backoff_factor"},
         {[](World &w) { w.policy.target_amax = w.policy.max_scale = 64; }, "ceiling_rule"},
         {[](World &w) { w.policy.target_amax = w.policy.min_scale = 2; }, "floor_rule"},
-        {[](World &w) { w.policy.mean_decay = 1 - 0x1p-26; }, "mean_decay"},
-        {[](World &w) { w.policy.variance_decay = 1 - 0x1p-26; }, "variance_decay"},
+        {[](World &w) { w.policy.log2_decay = 1 - 0x1p-26; }, "log2_decay"},
+        {[](World &w) { w.policy.log2_slow_decay = 1 - 0x1p-26; }, "log2_slow_decay"},
     };
     for (const auto &row : rows) {
         const Spoil in_float = [](World &w) {
@@ -1052,35 +1067,36 @@ TEST_CASE("a state that no update leads to", "[errors]")
         FIELD(next.inverse_f32, static_cast<float>(nan_value)),
         FIELD(skip_f32, 5),
         FIELD(events, 2048),
-        FIELD(good, -1),
-        FIELD(steps, -1),
-        FIELD(overflows, -1),
-        FIELD(stalled, -1),
-        FIELD(skipped, -1),
-        FIELD(growths, -1),
-        FIELD(backoffs, -1),
-        FIELD(good, INT64_MAX),
-        FIELD(backoffs, INT64_MAX),
-        FIELD(mean, infinity),
-        FIELD(slow_mean, nan_value),
-        FIELD(mean_square, infinity),
-        FIELD(mean_start, 1.5),
-        FIELD(mean_start, nan_value),
-        FIELD(slow_start, -0.5),
+        FIELD(good_steps, -1),
+        FIELD(steps_since_change, -1),
+        FIELD(overflows_since_reset, -1),
+        FIELD(failed_backoffs, -1),
+        FIELD(total_overflows, -1),
+        FIELD(total_growths, -1),
+        FIELD(total_backoffs, -1),
+        FIELD(good_steps, INT64_MAX),
+        FIELD(total_backoffs, INT64_MAX),
+        FIELD(log2_mean, infinity),
+        FIELD(log2_slow_mean, nan_value),
+        FIELD(log2_mean_square, infinity),
+        FIELD(log2_zero_weight, 1.5),
+        FIELD(log2_zero_weight, nan_value),
+        FIELD(log2_slow_zero_weight, -0.5),
         FIELD(guard_mean, nan_value),
         FIELD(guard_mean, 0x1p502),
         FIELD(guard_variance, -1),
         FIELD(guard_variance, nan_value),
         FIELD(guard_count, -1),
-        FIELD(guard_run, INT64_MAX),
-        FIELD(guard_skips, -1),
+        FIELD(guard_in_a_row, INT64_MAX),
+        FIELD(total_guard_skips, -1),
         FIELD(guard_multiplier, 1.5),
         FIELD(guard_multiplier, nan_value),
         FIELD(guard_threshold, infinity),
+        FIELD(guard_value, nan_value),
     };
 #undef FIELD
     for (const Row &row : rows) {
-        for (const char *name : {"gsc_state_update", "gsc_state_save"})
+        for (const char *name : {"gsc_state_update", "gsc_state_reason", "gsc_state_save"})
             check_refused(function(name), row.spoil,
                           {GSC_ERROR_STATE, "state", -1, row.field, "is"});
         /* Of `from` these follow from factor.scale, or are of the last update. */
@@ -1088,7 +1104,7 @@ TEST_CASE("a state that no update leads to", "[errors]")
                                               "factor.inverse_f32", "skip_f32", "events"};
         const std::string field = row.field;
         if (field.rfind("next", 0) != 0 && unread.count(field) == 0)
-            check_refused(function("gsc_state_init"), row.spoil,
+            check_refused(function("gsc_state_init_from"), row.spoil,
                           {GSC_ERROR_STATE, "from", -1, row.field, "is"});
     }
     for (const char *name : {"gsc_state_update", "gsc_state_save"})
@@ -1122,8 +1138,8 @@ TEST_CASE("a report that an update, a clip or a merge cannot use", "[errors]")
         {"gsc_state_update", "report", -1, "amax", "finite", amax(infinity)},
         {"gsc_state_update", "report", -1, "amax", "finite", amax(nan_value)},
         {"gsc_state_update", "report", -1, "amax", "not negative", amax(-1)},
-        {"gsc_factor_clip", "report", -1, "sum_squares", "norm", no_norm},
-        {"gsc_factor_clip", "report", -1, "status", "factor is zero", failed},
+        {"gsc_factor_clip_grad_norm", "report", -1, "sum_squares", "norm", no_norm},
+        {"gsc_factor_clip_grad_norm", "report", -1, "status", "factor is zero", failed},
         {"gsc_report_merge", "reports", 1, "sum_squares", "norm", no_norm},
     };
     for (const Row &row : rows)
@@ -1136,8 +1152,8 @@ TEST_CASE("an amax that is not a number survives a merge from any place", "[erro
     for (size_t i = 0; i < 3; i++) {
         gsc_report reports[3] = {measured, measured, measured}, merged;
         reports[i].amax = nan_value;
-        REQUIRE(gsc_report_merge(nullptr, reports, 3, GSC_MERGE_PARTS, nullptr, &merged, nullptr) ==
-                GSC_OK);
+        REQUIRE(gsc_report_merge(nullptr, reports, 3, GSC_MERGE_SHARDS, nullptr, &merged,
+                                 nullptr) == GSC_OK);
         CHECK(std::isnan(merged.amax));
     }
 }
@@ -1216,38 +1232,38 @@ TEST_CASE("a long name is cut, not overrun", "[errors]")
 
 TEST_CASE("ranks that differ, and a rank that there cannot be", "[errors]")
 {
-    check_refused(function("gsc_report_stamp"), [](World &w) { w.rank = UINT32_MAX; },
+    check_refused(function("gsc_report_set_rank"), [](World &w) { w.rank = UINT32_MAX; },
                   {GSC_ERROR_VALUE, "rank", -1, "", "must be 0 to", {4294967295, 0, 4294967294}});
     check_refused(function("gsc_report_merge"),
                   [](World &w) {
-                      w.reports[0].agreement = w.reports[1].agreement = 7;
-                      w.reports[2].agreement = 8;
+                      w.reports[0].digest = w.reports[1].digest = 7;
+                      w.reports[2].digest = 8;
                   },
-                  {GSC_ERROR_AGREEMENT, "reports", 2, "agreement", "from that of reports[0]"});
+                  {GSC_ERROR_MISMATCH, "reports", 2, "digest", "from that of reports[0]"});
     check_refused(function("gsc_report_merge"),
                   [](World &w) {
-                      w.reports[1].agreement = 7;
-                      w.reports[2].agreement = 8;
-                      w.reports[1].status_rank = 12;
-                      w.reports[2].status_rank = 4294967295;
+                      w.reports[1].digest = 7;
+                      w.reports[2].digest = 8;
+                      w.reports[1].status_rank_plus_1 = 12;
+                      w.reports[2].status_rank_plus_1 = 4294967295;
                   },
-                  {GSC_ERROR_AGREEMENT, "reports", 2, "agreement",
+                  {GSC_ERROR_MISMATCH, "reports", 2, "digest",
                    "rank 4294967294 has another policy or state than rank 11: load the same "
                    "checkpoint on all ranks, or send one rank's policy and state to all"});
     check_refused(function("gsc_report_merge"),
                   [](World &w) {
-                      w.reports[0].agreement = 7;
-                      w.reports[2].agreement = 8;
-                      w.reports[0].status_rank = w.reports[2].status_rank = 8;
+                      w.reports[0].digest = 7;
+                      w.reports[2].digest = 8;
+                      w.reports[0].status_rank_plus_1 = w.reports[2].status_rank_plus_1 = 8;
                   },
-                  {GSC_ERROR_AGREEMENT, "reports", 2, "agreement",
+                  {GSC_ERROR_MISMATCH, "reports", 2, "digest",
                    "two ranks with unlike policies or states were both stamped 7: give each rank "
                    "its own number"});
-    for (const char *name : {"gsc_state_update", "gsc_factor_clip"})
+    for (const char *name : {"gsc_state_update", "gsc_factor_clip_grad_norm"})
         check_refused(function(name),
                       [](World &w) {
                           w.report.status = GSC_ERROR_MEMORY;
-                          w.report.status_rank = 4;
+                          w.report.status_rank_plus_1 = 4;
                       },
                       {GSC_ERROR_REPORT, "report", -1, "status",
                        "is an error that rank 3 met: out of memory"});
@@ -1258,13 +1274,13 @@ TEST_CASE("ranks that differ, and a rank that there cannot be", "[errors]")
 TEST_CASE("every status has words of its own", "[errors]")
 {
     std::vector<std::string> words;
-    for (gsc_status status = 0; status >= GSC_ERROR_AGREEMENT; status--) {
+    for (gsc_status status = 0; status >= GSC_ERROR_MISMATCH; status--) {
         words.push_back(gsc_status_string(status));
         CHECK(words.back() != "unknown status");
         CHECK(std::count(words.begin(), words.end(), words.back()) == 1);
         CHECK(words.back().find("gsc_") == std::string::npos);
     }
-    for (gsc_status none : {1, GSC_ERROR_AGREEMENT - 1, INT32_MIN, INT32_MAX})
+    for (gsc_status none : {1, GSC_ERROR_MISMATCH - 1, INT32_MIN, INT32_MAX})
         CHECK(std::string(gsc_status_string(none)) == "unknown status");
     CHECK(gsc_version() == GSC_VERSION);
     CHECK(gsc_version_string() == std::to_string(GSC_VERSION_MAJOR) + "." +

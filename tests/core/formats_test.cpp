@@ -140,7 +140,7 @@ Written write(const char *format, const gsc_policy &p, const gsc_state &state,
 gsc_state started(const gsc_policy &p)
 {
     gsc_state s;
-    REQUIRE(gsc_state_init(nullptr, &p, nullptr, &s, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init(nullptr, &p, &s, nullptr) == GSC_OK);
     return s;
 }
 
@@ -275,9 +275,9 @@ TEST_CASE("what each framework saved is read, and written as it was", "[formats]
         REQUIRE(r.status == GSC_OK);
         CHECK(r.state.factor.scale == sample.scale);
         CHECK(r.state.factor.inverse == 1 / sample.scale);
-        CHECK(r.state.good == sample.good);
-        CHECK(r.state.overflows == sample.overflows);
-        CHECK(r.state.steps == sample.steps);
+        CHECK(r.state.good_steps == sample.good);
+        CHECK(r.state.overflows_since_reset == sample.overflows);
+        CHECK(r.state.steps_since_change == sample.steps);
         CHECK(r.policy.growth_interval == sample.interval);
         CHECK_FALSE(r.note(GSC_NOTE_IGNORED));
         CHECK_FALSE(r.note(GSC_NOTE_CHANGED));
@@ -339,7 +339,7 @@ TEST_CASE("the attributes of flax's DynamicScale are flax's, with its settings",
         INFO(r.err.message);
         REQUIRE(r.status == GSC_OK);
         CHECK((format || std::string(r.notes[0].field) == "flax"));
-        CHECK(r.state.good == 3);
+        CHECK(r.state.good_steps == 3);
         CHECK(r.policy.growth_factor == 4);
         CHECK(r.policy.backoff_factor == 0.25);
         CHECK(r.policy.growth_interval == 7);
@@ -363,7 +363,7 @@ TEST_CASE("a scaler is found in a nested checkpoint", "[formats]")
             INFO(r.err.message);
             REQUIRE(r.status == GSC_OK);
             CHECK(r.state.factor.scale == 2048);
-            CHECK(r.state.good == 3);
+            CHECK(r.state.good_steps == 3);
             CHECK_FALSE(r.note(GSC_NOTE_IGNORED));
         }
     CHECK(import("megatron", list, nullptr, "").status == GSC_ERROR_FORMAT);
@@ -418,7 +418,7 @@ TEST_CASE("a scaler is found among other things that are called scale", "[format
         INFO(r.err.message);
         REQUIRE(r.status == GSC_OK);
         CHECK(r.state.factor.scale == 771.75);
-        CHECK(r.state.good == 2);
+        CHECK(r.state.good_steps == 2);
     }
 }
 
@@ -432,7 +432,7 @@ TEST_CASE("of several losses one is read at a time", "[formats]")
         CHECK(std::string(several.err.message) == "entries hold several scalers, \"loss_scaler0\" "
                                                   "and \"loss_scaler1\": say which by prefix");
         CHECK(import(format, list, nullptr, "loss_scaler1").state.factor.scale == 16);
-        CHECK(import(format, list, nullptr, "loss_scaler1").state.good == 4);
+        CHECK(import(format, list, nullptr, "loss_scaler1").state.good_steps == 4);
     }
     const gsc_policy p = preset("apex");
     CHECK(write("apex", p, started(p), "loss_scaler1").words() ==
@@ -545,8 +545,8 @@ TEST_CASE("Paddle's variables end with any number, or none", "[formats]")
         const Entries list = {number(std::string("loss_scaling") + end, 8),
                               number(std::string("num_good_steps") + end, 3),
                               number(std::string("num_bad_steps") + end, 1)};
-        CHECK(import(nullptr, list).state.good == 3);
-        CHECK(import("paddle", list).state.overflows == 1);
+        CHECK(import(nullptr, list).state.good_steps == 3);
+        CHECK(import("paddle", list).state.overflows_since_reset == 1);
     }
     for (const char *end : {"_", "_x", "_0_", "0"})
         CHECK(import("paddle", {number(std::string("loss_scaling") + end, 8)}).status ==
@@ -560,9 +560,9 @@ TEST_CASE("NeMo's loader looks for a misspelt key, which is read and written, to
     Entries list =
         entries_of("scale 8 growth_factor 2 backoff_factor 0.5 growth_interval 4 _growth_tracker 0 "
                    "_hysterisis_tracker 1");
-    CHECK(import("nemo", list, &p).state.overflows == 2);
+    CHECK(import("nemo", list, &p).state.overflows_since_reset == 2);
     list.push_back(number("_hysteresis_tracker", 2)); /* the one that it saves counts */
-    CHECK(import("nemo", list, &p).state.overflows == 1);
+    CHECK(import("nemo", list, &p).state.overflows_since_reset == 1);
     CHECK(write("nemo", p, import("nemo", list, &p).state).words().find("_hysterisis_tracker 2") !=
           std::string::npos);
 }
@@ -585,7 +585,7 @@ TEST_CASE("a checkpoint without dynamic scaling is a scale that stays", "[format
     const Read none = import("cerebras", {});
     REQUIRE(none.status == GSC_OK);
     CHECK(none.state.factor.scale == 0x1p15);
-    CHECK(none.note(GSC_NOTE_LACKS, "scale"));
+    CHECK(none.note(GSC_NOTE_MISSING, "scale"));
 }
 
 TEST_CASE("a checkpoint is read into another policy, and what it lacks is told", "[formats]")
@@ -602,30 +602,30 @@ TEST_CASE("a checkpoint is read into another policy, and what it lacks is told",
     CHECK(r.policy.growth_interval == 7);
     CHECK(r.policy.min_scale == 0x1p-14);
     CHECK(r.policy.max_scale == 0x1p24);
-    for (const char *field :
-         {"min_scale", "max_scale", "floor_rule", "ceiling_rule", "stall_limit", "growth_rule"}) {
+    for (const char *field : {"min_scale", "max_scale", "floor_rule", "ceiling_rule",
+                              "max_failed_backoffs", "growth_rule"}) {
         INFO(field);
-        const gsc_note *note = r.note(GSC_NOTE_LACKS, field);
+        const gsc_note *note = r.note(GSC_NOTE_MISSING, field);
         REQUIRE(note);
         CHECK(note->entry == -1);
     }
-    CHECK(r.note(GSC_NOTE_LACKS, "max_scale")->value == 0x1p24);
-    CHECK(std::string(r.note(GSC_NOTE_LACKS, "max_scale")->message) ==
+    CHECK(r.note(GSC_NOTE_MISSING, "max_scale")->value == 0x1p24);
+    CHECK(std::string(r.note(GSC_NOTE_MISSING, "max_scale")->message) ==
           "max_scale is not among the entries: it is 16777216, as in the policy");
     CHECK(std::string(import("cerebras", entries_of("loss_scale 8"), nullptr)
-                          .note(GSC_NOTE_LACKS, "overflow_tolerance")
+                          .note(GSC_NOTE_MISSING, "overflow_tolerance")
                           ->message) ==
           "overflow_tolerance is not among the entries: it is 0, as in the policy");
     /* As few digits as it takes. */
     gsc_policy tenth = preset("fairseq");
     tenth.overflow_tolerance = 0.1;
     CHECK(std::string(import("fairseq", entries_of("loss_scale 8"), &tenth)
-                          .note(GSC_NOTE_LACKS, "overflow_tolerance")
+                          .note(GSC_NOTE_MISSING, "overflow_tolerance")
                           ->message) ==
           "overflow_tolerance is not among the entries: it is 0.1, as in the policy");
     /* Of what it says nothing is told. */
-    for (const char *field : {"growth_factor", "backoff_factor", "growth_interval", "good"})
-        CHECK_FALSE(r.note(GSC_NOTE_LACKS, field));
+    for (const char *field : {"growth_factor", "backoff_factor", "growth_interval", "good_steps"})
+        CHECK_FALSE(r.note(GSC_NOTE_MISSING, field));
     /* Into torch's own rules all is there. */
     CHECK(import("torch", entries_of(samples[0].entries)).notes.empty());
 }
@@ -637,16 +637,16 @@ TEST_CASE("a count that a policy needs and a checkpoint lacks follows from those
     const gsc_policy torch = preset("torch"), cerebras = preset("cerebras");
     CHECK(import("cerebras",
                  entries_of("loss_scale 8 steps_since_rescale 5 overflows_since_rescale 0"), &torch)
-              .state.good == 5);
+              .state.good_steps == 5);
     CHECK(import("cerebras",
                  entries_of("loss_scale 8 steps_since_rescale 5 overflows_since_rescale 1"), &torch)
-              .state.good == 0);
+              .state.good_steps == 0);
     const Read r = import("torch", entries_of(samples[0].entries), &cerebras);
-    CHECK(r.state.steps == 2);
-    CHECK(r.note(GSC_NOTE_LACKS, "steps")->value == 2);
+    CHECK(r.state.steps_since_change == 2);
+    CHECK(r.note(GSC_NOTE_MISSING, "steps_since_change")->value == 2);
     const gsc_policy roundpipe = preset("roundpipe");
     CHECK(import("torch", entries_of(samples[0].entries), &roundpipe)
-              .note(GSC_NOTE_LACKS, "next_scale"));
+              .note(GSC_NOTE_MISSING, "next_scale"));
 }
 
 TEST_CASE("what means something else in a policy is carried as it means it", "[formats]")
@@ -657,28 +657,27 @@ TEST_CASE("what means something else in a policy is carried as it means it", "[f
     /* torch itself never grows from there until an overflow; at or past the interval is due at
      * once. */
     Read r = import("torch", entries_of(past + "9"));
-    REQUIRE(r.note(GSC_NOTE_CHANGED, "good"));
-    CHECK(r.note(GSC_NOTE_CHANGED, "good")->entry == 4);
+    REQUIRE(r.note(GSC_NOTE_CHANGED, "good_steps"));
+    CHECK(r.note(GSC_NOTE_CHANGED, "good_steps")->entry == 4);
     CHECK(
         std::string(r.notes[0].message) ==
-        "\"_growth_tracker\" makes good 9, where growth_interval is 4: the scale grows only after "
-        "an overflow, which "
-        "starts it anew");
+        "\"_growth_tracker\" makes good_steps 9, where growth_interval is 4: the scale grows only "
+        "after an overflow, which starts it anew");
     for (int i = 0; i < 20; i++)
         CHECK(step(r.policy, r.state, false) == 8);
     r = import("torch", entries_of(past + "9"), &recommended);
-    REQUIRE(r.note(GSC_NOTE_CHANGED, "good"));
+    REQUIRE(r.note(GSC_NOTE_CHANGED, "good_steps"));
     CHECK(step(r.policy, r.state, false) == 16);
     CHECK_FALSE(import("torch", entries_of(past + "3")).note(GSC_NOTE_CHANGED));
     /* More is left of the hysteresis than there is. */
     const Read left =
         import("megatron", entries_of("scale 8 growth_tracker 0 hysteresis_tracker 5"));
-    CHECK(left.state.overflows == 0);
-    CHECK(left.note(GSC_NOTE_CHANGED, "overflows")->entry == 2);
-    CHECK(left.note(GSC_NOTE_CHANGED, "overflows")->value == 0);
+    CHECK(left.state.overflows_since_reset == 0);
+    CHECK(left.note(GSC_NOTE_CHANGED, "overflows_since_reset")->entry == 2);
+    CHECK(left.note(GSC_NOTE_CHANGED, "overflows_since_reset")->value == 0);
     /* Used up: more overflows than it has. */
     CHECK(import("megatron", entries_of("scale 8 growth_tracker 0 hysteresis_tracker -3"))
-              .state.overflows == 5);
+              .state.overflows_since_reset == 5);
     for (const char *left : {"1.5", "4.5", "-0.5", "1e30", "inf"})
         CHECK(std::string(import("megatron", entries_of("scale 8 growth_tracker 0 "
                                                         "hysteresis_tracker " +
@@ -866,7 +865,7 @@ TEST_CASE("notes beyond the capacity are only counted, and too few entries are r
     CHECK(exported(nullptr, s, entries, 5) == GSC_OK);
     CHECK(exported(std::string(155, 'x').c_str(), s, entries, 5) == GSC_ERROR_VALUE);
     gsc_state broken = s;
-    broken.good = -1;
+    broken.good_steps = -1;
     CHECK(exported(nullptr, broken, entries, 5) == GSC_ERROR_STATE);
 }
 
@@ -876,17 +875,18 @@ TEST_CASE("an integer above 2^53 comes back as it was", "[formats]")
     gsc_policy p = preset("torch");
     p.growth_interval = (uint64_t{1} << 62) + 3;
     gsc_state s = started(p);
-    s.good = large;
-    s.skipped = large + 2;
+    s.good_steps = large;
+    s.total_overflows = large + 2;
     for (const char *format : {"torch", "gradscaler"}) {
         const Written w = write(format, p, s);
         const Read r = import(format, w.entries);
         REQUIRE(r.status == GSC_OK);
-        CHECK(r.state.good == large);
+        CHECK(r.state.good_steps == large);
         CHECK(r.policy.growth_interval == p.growth_interval);
         CHECK(w.lost("growth_interval") == false);
     }
-    CHECK(import("gradscaler", write("gradscaler", p, s).entries).state.skipped == large + 2);
+    CHECK(import("gradscaler", write("gradscaler", p, s).entries).state.total_overflows ==
+          large + 2);
     /* An entry has no integer for it: written as a number, it is rounded, and the notes say so. */
     p.growth_interval = ~uint64_t{0};
     const Written w = write("gradscaler", p, s);
@@ -938,9 +938,10 @@ TEST_CASE("what comes back goes on as before, unless the notes say what is lost"
                 bool lost = false;
                 for (const gsc_note &n : w.notes) {
                     const std::string field = n.field;
-                    lost |= field == "scale" || field == "next_scale" || field == "good" ||
-                            field == "steps" || field == "overflows" || field == "stalled" ||
-                            field.find("mean") != std::string::npos || field.find("slow") == 0;
+                    lost |= field == "scale" || field == "next_scale" || field == "good_steps" ||
+                            field == "steps_since_change" || field == "overflows_since_reset" ||
+                            field == "failed_backoffs" || field.find("mean") != std::string::npos ||
+                            field.find("slow") == 0;
                 }
                 /* A setting that the format has in another form stands in the notes, too. */
                 for (const gsc_note &n : w.notes)
@@ -987,7 +988,7 @@ TEST_CASE("our own format gives the same bytes back", "[formats]")
         CHECK(same(r.policy, p));
     }
     /* Of a version that has fewer keys. */
-    CHECK(import("gradscaler", entries_of("scale 8 good 3")).state.good == 3);
+    CHECK(import("gradscaler", entries_of("scale 8 good_steps 3")).state.good_steps == 3);
     CHECK(import("gradscaler", entries_of("scale 8 next_scale 8 events 2048")).err.index == 2);
 }
 
@@ -1017,13 +1018,13 @@ TEST_CASE("what a format cannot hold is listed", "[formats]")
     step(p, s, false);
     const Written torch = write("torch", p, s);
     for (const char *field : {"min_scale", "max_scale", "floor_rule", "ceiling_rule", "growth_rule",
-                              "stall_limit", "skipped", "backoffs"})
+                              "max_failed_backoffs", "total_overflows", "total_backoffs"})
         CHECK(torch.lost(field));
-    for (const char *field :
-         {"scale", "good", "growth_factor", "backoff_factor", "growth_interval", "steps"})
+    for (const char *field : {"scale", "good_steps", "growth_factor", "backoff_factor",
+                              "growth_interval", "steps_since_change"})
         CHECK_FALSE(torch.lost(field));
-    CHECK(write("fairseq", p, s).lost("good"));
-    CHECK(write("colossalai", preset("megatron"), s).lost("good"));
+    CHECK(write("fairseq", p, s).lost("good_steps"));
+    CHECK(write("colossalai", preset("megatron"), s).lost("good_steps"));
     CHECK(write("gradscaler", p, s).notes.empty());
     const gsc_policy own = preset("torch");
     CHECK(write("torch", own, started(own)).notes.empty());
@@ -1033,7 +1034,7 @@ TEST_CASE("a mean that only a clip reads is listed", "[formats]")
 {
     gsc_policy p = preset("torch");
     p.guard_norm = 10;
-    for (uint32_t flag : {GSC_GUARD_CLIP_TO_MEAN, GSC_GUARD_CLIP_MORE}) {
+    for (uint32_t flag : {GSC_GUARD_CLIP_TO_MEAN, GSC_GUARD_CLIP_PROGRESSIVE}) {
         p.guard_flags = GSC_GUARD_CLIP | flag;
         gsc_state s = started(p);
         s.guard_mean = 2;
@@ -1068,12 +1069,13 @@ TEST_CASE("settings of each framework become fields of a policy", "[formats]")
          "enabled 1 loss_scale 0 initial_scale_power 10 loss_scale_window 7 hysteresis 3 "
          "consecutive_hysteresis 1 "
          "min_loss_scale 2",
-         "init_scale 1024 growth_interval 7 hysteresis 3 overflow_reset 2 min_scale 2 stall_limit "
+         "init_scale 1024 growth_interval 7 hysteresis 3 overflow_reset 2 min_scale 2 "
+         "max_failed_backoffs "
          "1 growth_factor 2"},
         {"deepspeed", "loss_scale 128 initial_scale_power 10",
-         "init_scale 128 growth_interval 0 stall_limit 0"},
+         "init_scale 128 growth_interval 0 max_failed_backoffs 0"},
         {"deepspeed", "raise_error_at_min_scale 0 scale_factor 4",
-         "stall_limit 0 growth_factor 4 backoff_factor 0"},
+         "max_failed_backoffs 0 growth_factor 4 backoff_factor 0"},
         {"deepspeed", "scale_factor 2", "growth_factor 2 backoff_factor 0.5"},
         {"fairseq", "fp16_init_scale 128 fp16_scale_window 7 fp16_scale_tolerance 0.25",
          "init_scale 128 growth_interval 7 overflow_tolerance 0.25"},
@@ -1111,11 +1113,11 @@ TEST_CASE("settings of each framework become fields of a policy", "[formats]")
         {"guided_diffusion", "initial_lg_scale 10 lg_growth 0.25",
          "init_scale 1024 growth_factor 1.189207115002721"},
         {"openseq2seq_logmax", "beta1 0.5 beta2 0.75 overflow_std_dev 2 log_max 4",
-         "mean_decay 0.5 variance_decay 0.75 margin_sigmas 2 overflow_log2 16"},
+         "log2_decay 0.5 log2_slow_decay 0.75 log2_margin_sigmas 2 overflow_sample_log2 16"},
         {"gradscaler", "init_scale 128 growth_factor 2 growth_interval 7",
          "init_scale 128 growth_interval 7"},
         /* Fields of a policy, whatever the format. */
-        {"torch", "min_scale 2 raise_at_min 1", "min_scale 2 stall_limit 1"},
+        {"torch", "min_scale 2 raise_at_min 1", "min_scale 2 max_failed_backoffs 1"},
     };
     for (const Setting &setting : table) {
         INFO(setting.format << ": " << setting.entries);
@@ -1186,7 +1188,7 @@ TEST_CASE("null where a framework has no value leaves the policy's, and is said"
         REQUIRE(r.status == GSC_OK);
         CHECK(same(r.policy, preset(format)));
         REQUIRE(r.notes.size() == 1);
-        CHECK(r.notes[0].kind == GSC_NOTE_LACKS);
+        CHECK(r.notes[0].kind == GSC_NOTE_MISSING);
         CHECK(r.notes[0].entry == 0);
     }
     CHECK(std::string(settings("torch", {empty("growth_interval")}).notes[0].message) ==
@@ -1277,8 +1279,8 @@ TEST_CASE("where settings switch scaling off, the guard of the policy stays", "[
 {
     gsc_policy guarded = preset("recommended"), wanted = preset("none");
     guarded.guard_norm = wanted.guard_norm = 5;
-    guarded.guard_limit = wanted.guard_limit = 3;
-    guarded.guard_flags = wanted.guard_flags = GSC_GUARD_CLIP | GSC_GUARD_CLIP_MORE;
+    guarded.guard_max_in_a_row = wanted.guard_max_in_a_row = 3;
+    guarded.guard_flags = wanted.guard_flags = GSC_GUARD_CLIP | GSC_GUARD_CLIP_PROGRESSIVE;
     CHECK(same(settings("deepspeed", entries_of("bf16.enabled 1"), &guarded).policy, wanted));
     wanted.init_scale = 128;
     wanted.arithmetic = guarded.arithmetic;

@@ -18,7 +18,7 @@ gsc_policy zeros()
 gsc_state start(const gsc_policy &p)
 {
     gsc_state state;
-    REQUIRE(gsc_state_init(nullptr, &p, nullptr, &state, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init(nullptr, &p, &state, nullptr) == GSC_OK);
     return state;
 }
 
@@ -67,13 +67,13 @@ struct Plain {
         count++;
         double weight = 1 / static_cast<double>(count);
         const bool plain =
-            count <= p.guard_warmup || p.guard_decay == 0 || (count == 1 && p.guard_start == 0);
+            count <= p.guard_warmup || p.guard_decay == 0 || (count == 1 && p.guard_init_mean == 0);
         if (!plain)
             weight = 1 - p.guard_decay;
         const double rest = 1 - weight, d = sample - mean;
         const double moved = weight * d;
         mean = mean + moved;
-        if (!plain && p.guard_flags & GSC_GUARD_SPREAD_AFTER)
+        if (!plain && p.guard_flags & GSC_GUARD_VARIANCE_AFTER_MEAN)
             variance = rest * variance + weight * ((sample - mean) * (sample - mean));
         else
             variance = rest * (variance + d * moved);
@@ -86,28 +86,29 @@ struct Plain {
         if (!std::isfinite(x))
             return;
         multiplier = 1;
-        if (count == 0 && p.guard_start != 0)
-            mean = p.guard_start;
+        if (count == 0 && p.guard_init_mean != 0)
+            mean = p.guard_init_mean;
         std::vector<double> thresholds = {infinity};
         if (count >= p.guard_warmup) {
             if (p.guard_norm != 0)
                 thresholds.push_back(p.guard_norm);
             if (p.guard_ratio != 0 && mean > 0)
                 thresholds.push_back(p.guard_ratio * mean);
-            if (p.guard_sigmas != 0 && (variance > 0 || p.guard_start != 0))
+            if (p.guard_sigmas != 0 && (variance > 0 || p.guard_init_mean != 0))
                 thresholds.push_back(mean + p.guard_sigmas * std::sqrt(variance));
         }
         const double t = *std::min_element(thresholds.begin(), thresholds.end());
-        is_outlier = x > t || (x == t && p.guard_flags & GSC_GUARD_AT_THRESHOLD);
+        is_outlier = x > t || (x == t && p.guard_flags & GSC_GUARD_INCLUSIVE);
         run = is_outlier ? run + 1 : 0;
-        const bool at_limit = is_outlier && p.guard_limit != 0 && run >= p.guard_limit;
+        const bool at_limit =
+            is_outlier && p.guard_max_in_a_row != 0 && run >= p.guard_max_in_a_row;
         stops = at_limit && p.guard_flags & GSC_GUARD_STOP;
         if (!is_outlier || (at_limit && !stops))
             return enter(p, x);
         double target = t;
         if (t > mean && p.guard_flags & GSC_GUARD_CLIP_TO_MEAN)
             target = mean;
-        else if (t > mean && p.guard_flags & GSC_GUARD_CLIP_MORE)
+        else if (t > mean && p.guard_flags & GSC_GUARD_CLIP_PROGRESSIVE)
             target = mean + (t - mean) * ((t - mean) / (x - mean));
         multiplier = p.guard_flags & GSC_GUARD_CLIP && target > 0 ? target / x : 0;
         clips = multiplier > 0;
@@ -156,14 +157,14 @@ gsc_policy any_guard(Random &random)
         p.guard_sigmas = random.next() % 2 ? 0 : 6 * uniform(random);
     }
     p.guard_decay = random.next() % 4 ? uniform(random) : 0;
-    p.guard_start = random.next() % 4 ? 0 : uniform(random);
+    p.guard_init_mean = random.next() % 4 ? 0 : uniform(random);
     p.guard_warmup = random.next() % 3 ? random.next() % 20 : 0;
-    p.guard_limit = random.next() % 3 ? random.next() % 8 : 0;
+    p.guard_max_in_a_row = random.next() % 3 ? random.next() % 8 : 0;
     p.guard_sample = static_cast<uint32_t>(random.next() % 3);
-    p.guard_flags = static_cast<uint32_t>(random.next() % 256) & ~GSC_GUARD_CORRECTED;
+    p.guard_flags = static_cast<uint32_t>(random.next() % 256) & ~GSC_GUARD_BIAS_CORRECTED;
     if (!(p.guard_flags & GSC_GUARD_CLIP))
-        p.guard_flags &= ~(GSC_GUARD_CLIP_MORE | GSC_GUARD_CLIP_TO_MEAN);
-    p.quirks = GSC_QUIRK_LOCKS_OUT;
+        p.guard_flags &= ~(GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN);
+    p.quirks = GSC_QUIRK_ALLOW_LOCKOUT;
     return p;
 }
 
@@ -188,9 +189,9 @@ TEST_CASE("the guard does what the header says, on 10,000 series", "[guard]")
             REQUIRE(s.guard_mean == plain.mean);
             REQUIRE(s.guard_variance == plain.variance);
             REQUIRE(static_cast<uint64_t>(s.guard_count) == plain.count);
-            REQUIRE(static_cast<uint64_t>(s.guard_run) == plain.run);
+            REQUIRE(static_cast<uint64_t>(s.guard_in_a_row) == plain.run);
             REQUIRE(s.guard_multiplier == plain.multiplier);
-            REQUIRE(s.guard_skips == skips);
+            REQUIRE(s.total_guard_skips == skips);
             REQUIRE(((s.events & outlier) != 0) == plain.is_outlier);
             REQUIRE(((s.events & skipped) != 0) == (plain.multiplier == 0));
             REQUIRE(((s.events & clipped) != 0) == plain.clips);
@@ -210,7 +211,7 @@ TEST_CASE("mean and variance are those of the weighted samples", "[guard]")
         p.guard_norm = 0x1p400; // nothing is an outlier
         p.guard_decay = 0.5 + 0.49 * uniform(random);
         p.guard_warmup = random.next() % 30;
-        p.guard_flags = corrected ? GSC_GUARD_CORRECTED : 0;
+        p.guard_flags = corrected ? GSC_GUARD_BIAS_CORRECTED : 0;
         std::vector<double> samples, weights;
         const double level = std::exp(40 * uniform(random) - 20);
         gsc_state s = start(p);
@@ -246,25 +247,25 @@ TEST_CASE("what is not finite is no sample and keeps the run", "[guard]")
 {
     gsc_policy p = zeros();
     p.guard_ratio = 2;
-    p.guard_limit = 3;
+    p.guard_max_in_a_row = 3;
     const gsc_state before = after(p, start(p), {1, 1, 5});
-    CHECK(before.guard_run == 1);
+    CHECK(before.guard_in_a_row == 1);
     for (double x : {nan_value, infinity, -infinity, 0x1p501}) {
         const gsc_state s = updated(p, before, report_of(x));
-        CHECK(s.events == (skipped | GSC_EVENT_STALLED));
-        CHECK(s.skipped == 1);
+        CHECK(s.events == (skipped | GSC_EVENT_BACKOFF_FAILED));
+        CHECK(s.total_overflows == 1);
         CHECK(s.guard_multiplier == 0);
-        CHECK(s.guard_skips == before.guard_skips);
+        CHECK(s.total_guard_skips == before.total_guard_skips);
         CHECK(s.guard_mean == before.guard_mean);
         CHECK(s.guard_variance == before.guard_variance);
         CHECK(s.guard_count == before.guard_count);
-        CHECK(s.guard_run == 1);
+        CHECK(s.guard_in_a_row == 1);
     }
     // A sum of squares that overflowed while its elements did not is an overflow where norms judge.
     for (double sum : {nan_value, infinity, 1e305}) {
         gsc_report report = measured;
         report.sum_squares = sum;
-        CHECK(updated(p, before, report).events == (skipped | GSC_EVENT_STALLED));
+        CHECK(updated(p, before, report).events == (skipped | GSC_EVENT_BACKOFF_FAILED));
         const gsc_policy off = zeros();
         CHECK(updated(off, start(off), report).events == 0);
     }
@@ -285,9 +286,9 @@ TEST_CASE("the first steps are not judged by a mean of nothing", "[guard]")
     CHECK(multipliers(sigmas, start(sigmas), {1, 1, 1, 5, 1}) == std::vector<double>(5, 1.0));
     CHECK(multipliers(ratio, start(ratio), {0, 0, 1, 0, 5}) == std::vector<double>{1, 1, 1, 1, 0});
     gsc_policy begun = ratio;
-    begun.guard_start = 1;
+    begun.guard_init_mean = 1;
     CHECK(multipliers(begun, start(begun), {9, 1}) == std::vector<double>{0, 1});
-    begun.quirks = GSC_QUIRK_LOCKS_OUT;
+    begun.quirks = GSC_QUIRK_ALLOW_LOCKOUT;
     begun.guard_sample = GSC_SAMPLE_NONE;
     CHECK(multipliers(begun, start(begun), {9, 1.5}) == std::vector<double>{0, 1});
 }
@@ -298,7 +299,7 @@ TEST_CASE("a lasting change of level is let through, or stops", "[guard]")
     p.guard_ratio = 2;
     p.guard_decay = 0.9;
     p.guard_warmup = 10;
-    p.guard_limit = 4;
+    p.guard_max_in_a_row = 4;
     p.guard_sample = GSC_SAMPLE_NONE;
     const gsc_state level = after(p, start(p), std::vector<double>(20, 1.0));
     gsc_state s = level;
@@ -308,7 +309,7 @@ TEST_CASE("a lasting change of level is let through, or stops", "[guard]")
     CHECK(events[2] == (outlier | skipped));
     CHECK(events[3] == outlier);
     CHECK(events.back() == 0);
-    CHECK(s.guard_skips == 3);
+    CHECK(s.total_guard_skips == 3);
     p.guard_flags = GSC_GUARD_STOP;
     s = after(p, level, {3, 3, 3});
     CHECK(s.events == (outlier | skipped));
@@ -330,11 +331,11 @@ TEST_CASE("a guard that may lock itself out is refused", "[guard]")
         {GSC_SAMPLE_NONE, GSC_GUARD_CLIP, true},
         {GSC_SAMPLE_THRESHOLD, 0, true},
         {GSC_SAMPLE_THRESHOLD, GSC_GUARD_CLIP, false},
-        {GSC_SAMPLE_THRESHOLD, GSC_GUARD_CLIP | GSC_GUARD_CLIP_MORE, true},
+        {GSC_SAMPLE_THRESHOLD, GSC_GUARD_CLIP | GSC_GUARD_CLIP_PROGRESSIVE, true},
         {GSC_SAMPLE_THRESHOLD, GSC_GUARD_CLIP | GSC_GUARD_CLIP_TO_MEAN, true},
     };
     // A threshold that enters widens the spread only if it is far enough from the mean.
-    for (uint32_t after : {0u, GSC_GUARD_SPREAD_AFTER})
+    for (uint32_t after : {0u, GSC_GUARD_VARIANCE_AFTER_MEAN})
         for (double sigmas : {1.0, 1.5, 2.5}) {
             gsc_policy p = zeros();
             p.guard_sigmas = sigmas;
@@ -355,12 +356,13 @@ TEST_CASE("a guard that may lock itself out is refused", "[guard]")
             CHECK((gsc_policy_check(&p, &err) != GSC_OK) == row.refused);
             if (row.refused)
                 CHECK(std::string(err.message) ==
-                      "policy.guard_limit is 0: it must be above 0: guard_sample keeps outliers "
+                      "policy.guard_max_in_a_row is 0: it must be above 0: guard_sample keeps "
+                      "outliers "
                       "out, so after a lasting change of level all steps would be outliers");
             for (int mend = 0; mend < 3; mend++) {
                 gsc_policy mended = p;
-                mended.guard_limit = mend == 0;
-                mended.quirks = mend == 1 ? GSC_QUIRK_LOCKS_OUT : 0;
+                mended.guard_max_in_a_row = mend == 0;
+                mended.quirks = mend == 1 ? GSC_QUIRK_ALLOW_LOCKOUT : 0;
                 if (mend == 2) {
                     mended.guard_norm = 5; // which nothing moves
                     mended.guard_ratio = mended.guard_sigmas = 0;
@@ -377,8 +379,8 @@ TEST_CASE("a guard that roundings may lock out is refused", "[guard]")
         uint32_t sample, flags;
         bool refused;
     };
-    const uint32_t at = GSC_GUARD_AT_THRESHOLD, clip = GSC_GUARD_CLIP, as_is = GSC_SAMPLE_AS_IS,
-                   after = GSC_GUARD_SPREAD_AFTER;
+    const uint32_t at = GSC_GUARD_INCLUSIVE, clip = GSC_GUARD_CLIP, as_is = GSC_SAMPLE_AS_IS,
+                   after = GSC_GUARD_VARIANCE_AFTER_MEAN;
     const Row rows[] = {
         {0.5, 0, 0.99, 0, as_is, 0, true},
         {0.5, 0, 0.999, 0, as_is, 0, true},
@@ -398,17 +400,17 @@ TEST_CASE("a guard that roundings may lock out is refused", "[guard]")
     for (const Row &row : rows) {
         gsc_policy p = zeros();
         p.guard_sigmas = row.sigmas, p.guard_ratio = row.ratio, p.guard_decay = row.decay;
-        p.guard_start = row.start, p.guard_sample = row.sample, p.guard_flags = row.flags;
+        p.guard_init_mean = row.start, p.guard_sample = row.sample, p.guard_flags = row.flags;
         gsc_error err = {};
         CAPTURE(row.sigmas, row.ratio, row.decay, row.start, row.flags);
         CHECK((gsc_policy_check(&p, &err) != GSC_OK) == row.refused);
         if (row.refused)
-            CHECK(std::string(err.message) ==
-                  "policy.guard_limit is 0: it must be above 0: roundings could make all steps "
-                  "outliers while the norm stays the same");
+            CHECK(std::string(err.message) == "policy.guard_max_in_a_row is 0: it must be above 0: "
+                                              "roundings could make all steps "
+                                              "outliers while the norm stays the same");
         for (bool by_limit : {false, true}) {
-            p.guard_limit = by_limit;
-            p.quirks = by_limit ? 0 : GSC_QUIRK_LOCKS_OUT;
+            p.guard_max_in_a_row = by_limit;
+            p.quirks = by_limit ? 0 : GSC_QUIRK_ALLOW_LOCKOUT;
             CHECK(gsc_policy_check(&p, nullptr) == GSC_OK);
         }
     }
@@ -424,11 +426,11 @@ TEST_CASE("no guard that is accepted refuses a norm that stays the same", "[guar
         const double sigmas[] = {0, 0.5, 1, 1.0001, 1.2, 3}, ratios[] = {0, 1.01, 1.5, 10};
         p.quirks = 0;
         p.guard_norm = 0;
-        p.guard_limit = 0;
+        p.guard_max_in_a_row = 0;
         p.guard_sigmas = sigmas[random.next() % 6];
         p.guard_ratio = ratios[random.next() % 4];
         p.guard_decay = decays[random.next() % 5];
-        p.guard_start = starts[random.next() % 3];
+        p.guard_init_mean = starts[random.next() % 3];
         if (gsc_policy_check(&p, nullptr) != GSC_OK || (p.guard_ratio == 0 && p.guard_sigmas == 0))
             continue;
         accepted++;
@@ -441,7 +443,7 @@ TEST_CASE("no guard that is accepted refuses a norm that stays the same", "[guar
             s = updated(p, s, report_of(norm));
             skips += step >= 29000 && s.events & GSC_EVENT_SKIPPED;
         }
-        CAPTURE(i, norm, p.guard_ratio, p.guard_sigmas, p.guard_decay, p.guard_start,
+        CAPTURE(i, norm, p.guard_ratio, p.guard_sigmas, p.guard_decay, p.guard_init_mean,
                 p.guard_sample, p.guard_flags);
         REQUIRE(skips == 0);
     }
@@ -487,11 +489,11 @@ TEST_CASE("a step that is skipped leaves the scale alone, or counts for it", "[g
     const gsc_state two = after(p, start(p), {1, 1});
     gsc_state s = after(p, two, {9, 9, 9, 9});
     CHECK(s.factor.scale == 16);
-    CHECK((s.good == 2 && s.steps == 2));
-    CHECK(s.factor.serial == two.factor.serial + 4);
+    CHECK((s.good_steps == 2 && s.steps_since_change == 2));
+    CHECK(s.factor.generation == two.factor.generation + 4);
     CHECK(after(p, s, {1}).factor.scale == 32);
     gsc_policy counts = p;
-    counts.guard_flags = GSC_GUARD_SKIP_COUNTS;
+    counts.guard_flags = GSC_GUARD_SKIP_IS_GOOD;
     s = after(counts, two, {9});
     CHECK(s.factor.scale == 32);
     CHECK(s.events == (outlier | skipped | GSC_EVENT_GREW));
@@ -500,13 +502,13 @@ TEST_CASE("a step that is skipped leaves the scale alone, or counts for it", "[g
     report.overflow = 1;
     s = updated(p, updated(p, two, report), report);
     CHECK(s.factor.scale == 8);
-    CHECK((s.skipped == 2 && s.guard_skips == 0 && s.guard_count == 2));
+    CHECK((s.total_overflows == 2 && s.total_guard_skips == 0 && s.guard_count == 2));
     // A clipped step is a good one.
     p.guard_flags = GSC_GUARD_CLIP;
     CHECK(after(p, two, {9}).factor.scale == 32);
 }
 
-TEST_CASE("a clip folds into a factor as gsc_factor_clip does", "[guard]")
+TEST_CASE("a clip folds into a factor as gsc_factor_clip_grad_norm does", "[guard]")
 {
     gsc_policy p = zeros();
     p.guard_norm = 2;
@@ -516,24 +518,25 @@ TEST_CASE("a clip folds into a factor as gsc_factor_clip does", "[guard]")
     gsc_state s = after(p, start(p), {8});
     CHECK(s.events == (outlier | clipped));
     CHECK((s.guard_multiplier == 0.25 && s.guard_threshold == 2 && s.skip_f32 == 0));
-    REQUIRE(gsc_factor_guard(nullptr, &factor, &s, &out, nullptr) == GSC_OK);
+    CHECK(s.guard_value == 8);
+    REQUIRE(gsc_factor_clip_outlier(nullptr, &factor, &s, &out, nullptr) == GSC_OK);
     gsc_factor expected = factor;
     expected.inverse = 0x1p-12;
     expected.inverse_f32 = 0x1p-12f;
     CHECK(same(out, expected));
-    REQUIRE(gsc_factor_guard(nullptr, nullptr, &s, &out, nullptr) == GSC_OK);
+    REQUIRE(gsc_factor_clip_outlier(nullptr, nullptr, &s, &out, nullptr) == GSC_OK);
     CHECK((out.scale == 1 && out.inverse == 0.25 && out.inverse_f32 == 0.25f));
     // Where nothing is clipped, skipped steps included, the factor is what it was.
     for (double x : {1.0, nan_value}) {
         s = after(p, start(p), {x});
-        REQUIRE(gsc_factor_guard(nullptr, &factor, &s, &out, nullptr) == GSC_OK);
+        REQUIRE(gsc_factor_clip_outlier(nullptr, &factor, &s, &out, nullptr) == GSC_OK);
         CHECK(same(out, factor));
     }
     // A multiplier that no factor can hold.
     s = after(p, start(p), {8});
     s.guard_multiplier = 0x1p-1074;
     gsc_error err = {};
-    CHECK(gsc_factor_guard(nullptr, &factor, &s, &out, &err) == GSC_ERROR_FACTOR);
+    CHECK(gsc_factor_clip_outlier(nullptr, &factor, &s, &out, &err) == GSC_ERROR_FACTOR);
     CHECK(std::string(err.message).find("state.guard_multiplier is ") == 0);
 }
 
@@ -543,7 +546,7 @@ TEST_CASE("what an outlier enters as, and is clipped to", "[guard]")
     p.guard_ratio = 2;
     p.guard_warmup = 2;
     p.guard_decay = 0.5;
-    p.quirks = GSC_QUIRK_LOCKS_OUT;
+    p.quirks = GSC_QUIRK_ALLOW_LOCKOUT;
     struct Row {
         uint32_t sample, flags;
         double mean, multiplier;
@@ -555,7 +558,8 @@ TEST_CASE("what an outlier enters as, and is clipped to", "[guard]")
         {GSC_SAMPLE_THRESHOLD, GSC_GUARD_CLIP, 1.5, 0.25},
         {GSC_SAMPLE_AS_IS, GSC_GUARD_CLIP, 4.5, 0.25},
         {GSC_SAMPLE_THRESHOLD, GSC_GUARD_CLIP | GSC_GUARD_CLIP_TO_MEAN, 1, 0.125},
-        {GSC_SAMPLE_THRESHOLD, GSC_GUARD_CLIP | GSC_GUARD_CLIP_MORE, 1 + 0.5 / 7, (1 + 1. / 7) / 8},
+        {GSC_SAMPLE_THRESHOLD, GSC_GUARD_CLIP | GSC_GUARD_CLIP_PROGRESSIVE, 1 + 0.5 / 7,
+         (1 + 1. / 7) / 8},
     };
     for (const Row &row : rows) {
         p.guard_sample = row.sample;
@@ -566,7 +570,7 @@ TEST_CASE("what an outlier enters as, and is clipped to", "[guard]")
         CHECK(std::fabs(s.guard_mean - row.mean) < 1e-15);
         CHECK(std::fabs(s.guard_multiplier - row.multiplier) < 1e-16);
     }
-    p.guard_flags = GSC_GUARD_AT_THRESHOLD;
+    p.guard_flags = GSC_GUARD_INCLUSIVE;
     CHECK(multipliers(p, start(p), {1, 1, 2}) == std::vector<double>{1, 1, 0});
     p.guard_flags = 0;
     CHECK(multipliers(p, start(p), {1, 1, 2}) == std::vector<double>{1, 1, 1});
@@ -591,7 +595,7 @@ TEST_CASE("the report of a number: its magnitude, its sign, and what is none", "
         CHECK(report.inf_count == !std::isnan(x));
     }
     // Losses below 0 that jump up are judged by their value, and a ratio says nothing of them.
-    p.guard_limit = 2;
+    p.guard_max_in_a_row = 2;
     CHECK(multipliers(p, start(p), {-5, -5.25, -5, 3, -9}) == std::vector<double>{1, 1, 1, 0, 1});
     gsc_policy ratio = zeros();
     ratio.guard_ratio = 2;
@@ -603,8 +607,8 @@ TEST_CASE("the report of a number: its magnitude, its sign, and what is none", "
 
 TEST_CASE("what says how far to clip is refused where nothing is clipped", "[guard]")
 {
-    for (uint32_t how : {GSC_GUARD_CLIP_MORE, GSC_GUARD_CLIP_TO_MEAN,
-                         GSC_GUARD_CLIP_MORE | GSC_GUARD_CLIP_TO_MEAN}) {
+    for (uint32_t how : {GSC_GUARD_CLIP_PROGRESSIVE, GSC_GUARD_CLIP_TO_MEAN,
+                         GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN}) {
         gsc_policy p = zeros();
         p.guard_ratio = 2;
         p.guard_flags = how | GSC_GUARD_STOP;
@@ -633,13 +637,13 @@ TEST_CASE("decisions of two signals are joined", "[guard]")
         {1, 4, outlier | skipped, 0},
         {4, 4, outlier | skipped, 0},
         {1, nan_value, skipped, 0},
-        {nan_value, 1, skipped | GSC_EVENT_STALLED, 0},
+        {nan_value, 1, skipped | GSC_EVENT_BACKOFF_FAILED, 0},
     };
     for (const Row &row : rows) {
         const gsc_state a = after(norm, start(norm), {row.norm}),
                         b = after(loss, start(loss), {row.loss});
         gsc_state out;
-        REQUIRE(gsc_state_join(nullptr, &a, &b, &out, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_combine_decisions(nullptr, &a, &b, &out, nullptr) == GSC_OK);
         gsc_state expected = a;
         expected.events = row.events;
         expected.guard_multiplier = row.multiplier;
@@ -654,16 +658,80 @@ TEST_CASE("decisions of two signals are joined", "[guard]")
     loss.guard_flags = GSC_GUARD_CLIP;
     gsc_state a = after(norm, start(norm), {4}), b = after(loss, start(loss), {8}), out;
     for (int swap = 0; swap < 2; swap++) {
-        REQUIRE(gsc_state_join(nullptr, swap ? &b : &a, swap ? &a : &b, &out, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_combine_decisions(nullptr, swap ? &b : &a, swap ? &a : &b, &out,
+                                            nullptr) == GSC_OK);
         CHECK(out.guard_multiplier == 0.25);
     }
     b.status = GSC_ERROR_REPORT;
     b.events = skipped;
-    REQUIRE(gsc_state_join(nullptr, &a, &b, &a, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_combine_decisions(nullptr, &a, &b, &a, nullptr) == GSC_OK);
     CHECK((a.status == GSC_ERROR_REPORT && a.skip_f32 == 1 && a.events == (outlier | skipped)));
 }
 
-TEST_CASE("a policy that does not guard leaves the words of the guard at 0", "[guard]")
+TEST_CASE("the reason of an update is said as data and as a sentence", "[guard]")
+{
+    gsc_policy losses = zeros(), clips = zeros(), torch = GSC_POLICY_INIT, stops = zeros();
+    losses.guard_norm = 2;
+    losses.guard_max_in_a_row = 2;
+    clips.guard_norm = 2;
+    clips.guard_flags = GSC_GUARD_CLIP | GSC_GUARD_STOP;
+    clips.guard_max_in_a_row = 2;
+    REQUIRE(gsc_policy_preset("guard", &torch, nullptr) == GSC_OK);
+    torch.max_failed_backoffs = 1;
+    stops.growth_factor = 2;
+    stops.growth_interval = 1;
+    stops.ceiling_rule = GSC_LIMIT_STOP;
+    stops.max_scale = 1;
+    gsc_state failed = start(losses), both;
+    failed.status = GSC_ERROR_REPORT;
+    failed.events = skipped;
+    const gsc_state clipped_once = after(clips, start(clips), {8}),
+                    calm = after(clips, start(clips), {1});
+    REQUIRE(gsc_state_combine_decisions(nullptr, &calm, &clipped_once, &both, nullptr) == GSC_OK);
+    const struct {
+        gsc_state state;
+        uint32_t outcome, cause;
+        double value, threshold, multiplier;
+        int64_t in_a_row;
+        const char *message;
+    } rows[] = {
+        {start(losses), GSC_OUTCOME_TAKEN, GSC_CAUSE_NONE, 0, 0, 1, 0, ""},
+        {after(losses, start(losses), {1}), GSC_OUTCOME_TAKEN, GSC_CAUSE_NONE, 0, 0, 1, 0, ""},
+        {after(losses, start(losses), {3}), GSC_OUTCOME_SKIPPED, GSC_CAUSE_OUTLIER, 3, 2, 0, 1,
+         "skipped: the norm, 3, is above 2, 1 in a row"},
+        {after(losses, start(losses), {3, 4}), GSC_OUTCOME_LET_THROUGH, GSC_CAUSE_OUTLIER, 4, 2, 1,
+         2, "let through: the norm, 4, is above 2, 2 in a row"},
+        {after(losses, start(losses), {nan_value}), GSC_OUTCOME_SKIPPED, GSC_CAUSE_OVERFLOW, 0, 0,
+         0, 0, "skipped: overflow"},
+        {clipped_once, GSC_OUTCOME_CLIPPED, GSC_CAUSE_OUTLIER, 8, 2, 0.25, 1,
+         "clipped: multiplied by 0.25: the norm, 8, is above 2, 1 in a row"},
+        {after(clips, start(clips), {8, 4}), GSC_OUTCOME_STOPPED, GSC_CAUSE_OUTLIER, 4, 2, 0.5, 2,
+         "stopped: the norm, 4, is above 2, 2 in a row: look at the data and the learning rate"},
+        {after(torch, start(torch), {nan_value}), GSC_OUTCOME_STOPPED, GSC_CAUSE_OVERFLOW, 0, 0, 0,
+         0,
+         "stopped: overflow at a loss scale of 1: look for Inf or NaN in the input, the loss and "
+         "the parameters, and go back to a checkpoint from before that"},
+        {after(stops, start(stops), {1}), GSC_OUTCOME_STOPPED, GSC_CAUSE_CEILING, 0, 0, 1, 0,
+         "stopped: the scale, 1, would pass max_scale"},
+        {both, GSC_OUTCOME_CLIPPED, GSC_CAUSE_OTHER_STATE, 0, 0, 0.25, 0,
+         "clipped: multiplied by 0.25: so says a state that it was combined with"},
+        {failed, GSC_OUTCOME_SKIPPED, GSC_CAUSE_FAILURE, 0, 0, 0, 0,
+         "skipped: the update failed on the device: the report failed or lacks what the policy "
+         "needs"},
+    };
+    for (const auto &row : rows) {
+        gsc_reason r;
+        std::memset(&r, 0xff, sizeof r);
+        REQUIRE(gsc_state_reason(&row.state, &r, nullptr) == GSC_OK);
+        CHECK(std::string(r.message) == row.message);
+        CHECK((r.outcome == row.outcome && r.cause == row.cause));
+        CHECK((r.value == row.value && r.threshold == row.threshold));
+        CHECK((r.multiplier == row.multiplier && r.in_a_row == row.in_a_row));
+        CHECK((r.reserved[0] == 0 && r.reserved[2] == 0));
+    }
+}
+
+TEST_CASE("a policy that does not guard multiplies by 1, or by 0 to skip", "[guard]")
 {
     for (uint32_t i = 0; gsc_preset_name(i); i++) {
         gsc_policy p = GSC_POLICY_INIT;
@@ -672,12 +740,15 @@ TEST_CASE("a policy that does not guard leaves the words of the guard at 0", "[g
         if (guards)
             continue;
         gsc_state s = start(p);
-        for (double x : {1.0, 1e9, nan_value})
-            s = updated(p, s, report_of(x));
         CAPTURE(gsc_preset_name(i));
-        CHECK((s.guard_mean == 0 && s.guard_variance == 0 && s.guard_multiplier == 0));
-        CHECK((s.guard_count == 0 && s.guard_run == 0 && s.guard_skips == 0));
-        CHECK(s.guard_threshold == 0);
+        CHECK(s.guard_multiplier == 1);
+        for (double x : {1.0, 1e9, nan_value}) {
+            s = updated(p, s, report_of(x));
+            CHECK(s.guard_multiplier == !s.skip);
+        }
+        CHECK((s.guard_mean == 0 && s.guard_variance == 0));
+        CHECK((s.guard_count == 0 && s.guard_in_a_row == 0 && s.total_guard_skips == 0));
+        CHECK((s.guard_threshold == 0 && s.guard_value == 0));
     }
     gsc_policy recommended = GSC_POLICY_INIT;
     REQUIRE(gsc_policy_preset("recommended", &recommended, nullptr) == GSC_OK);
@@ -692,9 +763,9 @@ TEST_CASE("the preset guard: ten times the mean, ten in a row", "[guard]")
     CHECK(after(p, s, {20}).events == 0);
     CHECK(after(p, s, {20.001}).events == (outlier | skipped));
     s = after(p, s, std::vector<double>(9, 1e6));
-    CHECK(s.guard_skips == 9);
+    CHECK(s.total_guard_skips == 9);
     CHECK(after(p, s, {1e6}).events == outlier);
-    CHECK(after(p, s, {1e6, 2}).guard_run == 0);
+    CHECK(after(p, s, {1e6, 2}).guard_in_a_row == 0);
     gsc_report bare = measured;
     bare.measured = 0;
     gsc_error err = {};
@@ -708,27 +779,27 @@ TEST_CASE("a policy that guards measures the norm, also where nobody asks for it
 {
     gsc_policy p = zeros();
     p.guard_norm = 4;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.policy = &p;
     float gradients[] = {3, 4, 0, 12};
     const gsc_tensor tensor = {gradients, 4, GSC_F32, 0, {}};
     gsc_report report;
-    REQUIRE(gsc_check(nullptr, nullptr, &tensor, 1, &options, &report, nullptr) == GSC_OK);
+    REQUIRE(gsc_measure(nullptr, nullptr, &tensor, 1, &options, &report, nullptr) == GSC_OK);
     CHECK(report.sum_squares == 169);
     CHECK(report.overflow == 0); // outliers are for the update to tell
     CHECK(updated(p, start(p), report).events == (outlier | skipped));
     // The norms of groups are merges of the reports of their tensors.
     gsc_tensor parts[] = {{gradients, 2, GSC_F32, 0, {}}, {gradients + 2, 2, GSC_F32, 0, {}}};
     gsc_report each[2], group;
-    options.each = each;
-    REQUIRE(gsc_check(nullptr, nullptr, parts, 2, &options, &report, nullptr) == GSC_OK);
+    options.per_tensor = each;
+    REQUIRE(gsc_measure(nullptr, nullptr, parts, 2, &options, &report, nullptr) == GSC_OK);
     CHECK((each[0].sum_squares == 25 && each[1].sum_squares == 144));
-    REQUIRE(gsc_report_merge(nullptr, each, 2, GSC_MERGE_PARTS, &p, &group, nullptr) == GSC_OK);
+    REQUIRE(gsc_report_merge(nullptr, each, 2, GSC_MERGE_SHARDS, &p, &group, nullptr) == GSC_OK);
     CHECK(same(updated(p, start(p), group), updated(p, start(p), report)));
     double large[] = {1e160}; // its square is infinite
     const gsc_tensor wide = {large, 1, GSC_F64, 0, {}};
-    options.each = nullptr;
-    REQUIRE(gsc_check(nullptr, nullptr, &wide, 1, &options, &report, nullptr) == GSC_OK);
+    options.per_tensor = nullptr;
+    REQUIRE(gsc_measure(nullptr, nullptr, &wide, 1, &options, &report, nullptr) == GSC_OK);
     CHECK((report.overflow == 1 && report.inf_count == 0));
 }
 
@@ -737,9 +808,9 @@ TEST_CASE("a state of a version without a guard goes on under one", "[guard]")
     gsc_policy p = zeros();
     gsc_state s = after(p, start(p), {1, nan_value});
     p.guard_ratio = 2;
-    p.guard_start = 1;
+    p.guard_init_mean = 1;
     CHECK(after(p, s, {3}).events == (outlier | skipped));
-    p.guard_start = 0;
+    p.guard_init_mean = 0;
     CHECK(after(p, s, {3}).events == 0);
     CHECK(after(p, s, {3, 7}).events == (outlier | skipped));
 }

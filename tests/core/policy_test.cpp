@@ -13,7 +13,7 @@ constexpr double infinity = HUGE_VAL;
 constexpr uint32_t grew = GSC_EVENT_GREW, backed_off = GSC_EVENT_BACKED_OFF,
                    skipped = GSC_EVENT_SKIPPED, absorbed = GSC_EVENT_ABSORBED,
                    at_ceiling = GSC_EVENT_AT_CEILING, at_floor = GSC_EVENT_AT_FLOOR,
-                   stalled = GSC_EVENT_STALLED, stopped = GSC_EVENT_STOPPED,
+                   stalled = GSC_EVENT_BACKOFF_FAILED, stopped = GSC_EVENT_STOPPED,
                    stale = GSC_EVENT_STALE;
 
 /* A policy that is written down: zeros.init_scale(3).hysteresis(2). */
@@ -30,7 +30,7 @@ struct Policy : gsc_policy {
     FIELD(double, backoff_factor)
     FIELD(uint64_t, growth_interval)
     FIELD(uint32_t, growth_rule)
-    FIELD(uint32_t, growth_lag)
+    FIELD(uint32_t, growth_extra_steps)
     FIELD(double, max_scale)
     FIELD(double, min_scale)
     FIELD(uint32_t, ceiling_rule)
@@ -40,21 +40,21 @@ struct Policy : gsc_policy {
     FIELD(uint32_t, overflow_reset)
     FIELD(uint32_t, apply_delay)
     FIELD(double, overflow_tolerance)
-    FIELD(uint64_t, stall_limit)
+    FIELD(uint64_t, max_failed_backoffs)
     FIELD(uint32_t, quirks)
     FIELD(uint32_t, arithmetic)
     FIELD(double, target_amax)
-    FIELD(double, mean_decay)
-    FIELD(double, variance_decay)
-    FIELD(double, margin_sigmas)
-    FIELD(double, overflow_log2)
+    FIELD(double, log2_decay)
+    FIELD(double, log2_slow_decay)
+    FIELD(double, log2_margin_sigmas)
+    FIELD(double, overflow_sample_log2)
     FIELD(double, guard_norm)
     FIELD(double, guard_ratio)
     FIELD(double, guard_sigmas)
     FIELD(double, guard_decay)
-    FIELD(double, guard_start)
+    FIELD(double, guard_init_mean)
     FIELD(uint64_t, guard_warmup)
-    FIELD(uint64_t, guard_limit)
+    FIELD(uint64_t, guard_max_in_a_row)
     FIELD(uint32_t, guard_sample)
     FIELD(uint32_t, guard_flags)
 #undef FIELD
@@ -74,7 +74,7 @@ gsc_policy preset(const std::string &name)
 gsc_state start(const gsc_policy &p)
 {
     gsc_state state;
-    REQUIRE(gsc_state_init(nullptr, &p, nullptr, &state, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init(nullptr, &p, &state, nullptr) == GSC_OK);
     return state;
 }
 
@@ -180,12 +180,12 @@ TEST_CASE("presets that no recording holds have these numbers", "[policy]")
     recommended.growth_interval = 2000;
     recommended.max_scale = 16777216;
     recommended.min_scale = 0.00006103515625;
-    recommended.ceiling_rule = recommended.floor_rule = GSC_LIMIT_HOLD;
+    recommended.ceiling_rule = recommended.floor_rule = GSC_LIMIT_CLAMP_UNLESS_PAST;
     recommended.overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF;
-    recommended.arithmetic = GSC_ARITHMETIC_F32_ONCE;
-    recommended.stall_limit = guard.stall_limit = 10;
+    recommended.arithmetic = GSC_ARITHMETIC_F64_TO_F32;
+    recommended.max_failed_backoffs = guard.max_failed_backoffs = 10;
     guard.guard_ratio = 10;
-    guard.guard_limit = 10;
+    guard.guard_max_in_a_row = 10;
     guard.guard_decay = 0.99;
     guard.guard_warmup = 100;
     guard.guard_sample = GSC_SAMPLE_THRESHOLD;
@@ -226,23 +226,23 @@ TEST_CASE("factors and interval", "[policy]")
     check_scales(rows);
 }
 
-TEST_CASE("growth_rule and growth_lag", "[policy]")
+TEST_CASE("growth_rule and growth_extra_steps", "[policy]")
 {
     const ScaleRow rows[] = {
         {"REACHED with a lag counts one more, every time",
-         usual.growth_lag(1),
+         usual.growth_extra_steps(1),
          "......",
          {16, 16, 32, 32, 32, 64}},
         {"EXACT with a lag, too",
-         usual.growth_rule(GSC_GROWTH_EXACT).growth_lag(1),
+         usual.growth_rule(GSC_GROWTH_EXACT).growth_extra_steps(1),
          "......",
          {16, 16, 32, 32, 32, 64}},
         {"EVERY pays the lag at the start and after an overflow only",
-         usual.growth_rule(GSC_GROWTH_EVERY).growth_lag(1),
+         usual.growth_rule(GSC_GROWTH_EVERY).growth_extra_steps(1),
          ".....x...",
          {16, 16, 32, 32, 64, 32, 32, 32, 64}},
         {"STEPS counts absorbed overflows",
-         usual.growth_rule(GSC_GROWTH_STEPS).growth_interval(3).hysteresis(2),
+         usual.growth_rule(GSC_GROWTH_ALL_STEPS).growth_interval(3).hysteresis(2),
          "x.....",
          {16, 16, 32, 32, 32, 64}},
         {"REACHED does not",
@@ -250,11 +250,11 @@ TEST_CASE("growth_rule and growth_lag", "[policy]")
          "x.....",
          {16, 16, 16, 32, 32, 32}},
         {"STEPS starts anew at a backoff",
-         usual.growth_rule(GSC_GROWTH_STEPS).growth_interval(3),
+         usual.growth_rule(GSC_GROWTH_ALL_STEPS).growth_interval(3),
          "..x...",
          {16, 16, 8, 8, 8, 16}},
         {"STEPS grows after an absorbed overflow",
-         usual.growth_rule(GSC_GROWTH_STEPS).hysteresis(2),
+         usual.growth_rule(GSC_GROWTH_ALL_STEPS).hysteresis(2),
          ".x",
          {16, 32}},
     };
@@ -273,7 +273,7 @@ TEST_CASE("a count already past the interval", "[policy]")
         {"REACHED grows at once", GSC_GROWTH_REACHED, "...", {32, 32, 64}},
         {"EXACT waits for an overflow", GSC_GROWTH_EXACT, "....x..", {16, 16, 16, 16, 8, 8, 16}},
         {"EVERY grows at the next multiple", GSC_GROWTH_EVERY, "....", {32, 32, 64, 64}},
-        {"STEPS grows at once", GSC_GROWTH_STEPS, "...", {32, 32, 64}},
+        {"STEPS grows at once", GSC_GROWTH_ALL_STEPS, "...", {32, 32, 64}},
     };
     for (const Row &row : rows) {
         gsc_policy p = usual.growth_interval(100);
@@ -294,19 +294,19 @@ TEST_CASE("a ceiling", "[policy]")
         {"CLAMP leaves a start above it until a growth", usual.max_scale(8), ".x..", {16, 8, 8, 8}},
         {"CLAMP lowers a start above it at the first growth", usual.max_scale(8), "..", {16, 8}},
         {"ALWAYS lowers the start",
-         usual.max_scale(10).ceiling_rule(GSC_LIMIT_ALWAYS),
+         usual.max_scale(10).ceiling_rule(GSC_LIMIT_ENFORCE),
          ".x...",
          {10, 5, 5, 10, 10}},
         {"KEEP drops a growth that would pass it",
-         usual.max_scale(48).ceiling_rule(GSC_LIMIT_KEEP),
+         usual.max_scale(48).ceiling_rule(GSC_LIMIT_REJECT),
          "....",
          {16, 32, 32, 32}},
         {"KEEP drops one that would reach it, too",
-         usual.max_scale(32).ceiling_rule(GSC_LIMIT_KEEP),
+         usual.max_scale(32).ceiling_rule(GSC_LIMIT_REJECT),
          "....",
          {16, 16, 16, 16}},
         {"KEEP leaves a start above it alone",
-         usual.max_scale(8).ceiling_rule(GSC_LIMIT_KEEP),
+         usual.max_scale(8).ceiling_rule(GSC_LIMIT_REJECT),
          "..x",
          {16, 16, 8}},
         {"STOP drops it",
@@ -314,11 +314,11 @@ TEST_CASE("a ceiling", "[policy]")
          "....",
          {16, 32, 32, 32}},
         {"HOLD ends at the limit",
-         usual.max_scale(48).ceiling_rule(GSC_LIMIT_HOLD),
+         usual.max_scale(48).ceiling_rule(GSC_LIMIT_CLAMP_UNLESS_PAST),
          "....",
          {16, 32, 32, 48}},
         {"HOLD leaves a start above it until backoffs end below it",
-         usual.max_scale(6).ceiling_rule(GSC_LIMIT_HOLD),
+         usual.max_scale(6).ceiling_rule(GSC_LIMIT_CLAMP_UNLESS_PAST),
          "..xx..",
          {16, 16, 8, 4, 4, 6}},
         {"no ceiling is infinity, which CLAMP ends at",
@@ -326,11 +326,11 @@ TEST_CASE("a ceiling", "[policy]")
          "....x",
          {0x1p1023, infinity, infinity, infinity, infinity}},
         {"and KEEP stays below",
-         usual.init_scale(0x1p1023).ceiling_rule(GSC_LIMIT_KEEP),
+         usual.init_scale(0x1p1023).ceiling_rule(GSC_LIMIT_REJECT),
          "..x",
          {0x1p1023, 0x1p1023, 0x1p1022}},
         {"a dropped growth counts anew",
-         usual.max_scale(32).ceiling_rule(GSC_LIMIT_KEEP).growth_rule(GSC_GROWTH_EXACT),
+         usual.max_scale(32).ceiling_rule(GSC_LIMIT_REJECT).growth_rule(GSC_GROWTH_EXACT),
          "...x..",
          {16, 16, 16, 8, 8, 16}},
     };
@@ -343,25 +343,28 @@ TEST_CASE("a floor", "[policy]")
         {"CLAMP ends at the limit", usual.min_scale(6), "xxx", {8, 6, 6}},
         {"CLAMP raises a start below it at the first backoff", usual.min_scale(50), ".x", {16, 50}},
         {"ALWAYS raises a start below it after the first update",
-         usual.min_scale(50).floor_rule(GSC_LIMIT_ALWAYS),
+         usual.min_scale(50).floor_rule(GSC_LIMIT_ENFORCE),
          ".x",
          {50, 50}},
         {"KEEP drops a backoff that would pass it",
-         usual.min_scale(6).floor_rule(GSC_LIMIT_KEEP),
+         usual.min_scale(6).floor_rule(GSC_LIMIT_REJECT),
          "xxx",
          {8, 8, 8}},
         {"KEEP drops one that would reach it, too",
-         usual.min_scale(8).floor_rule(GSC_LIMIT_KEEP),
+         usual.min_scale(8).floor_rule(GSC_LIMIT_REJECT),
          "xx",
          {16, 16}},
         {"KEEP leaves a start below it alone",
-         usual.min_scale(50).floor_rule(GSC_LIMIT_KEEP),
+         usual.min_scale(50).floor_rule(GSC_LIMIT_REJECT),
          ".x",
          {16, 16}},
         {"STOP drops it", usual.min_scale(6).floor_rule(GSC_LIMIT_STOP), "xxx", {8, 8, 8}},
-        {"HOLD ends at the limit", usual.min_scale(6).floor_rule(GSC_LIMIT_HOLD), "xxx", {8, 6, 6}},
+        {"HOLD ends at the limit",
+         usual.min_scale(6).floor_rule(GSC_LIMIT_CLAMP_UNLESS_PAST),
+         "xxx",
+         {8, 6, 6}},
         {"HOLD leaves a start below it until growths end above it",
-         usual.min_scale(20).floor_rule(GSC_LIMIT_HOLD),
+         usual.min_scale(20).floor_rule(GSC_LIMIT_CLAMP_UNLESS_PAST),
          "xx..x",
          {16, 16, 16, 32, 20}},
         {"no floor ends at 0, which stays",
@@ -370,16 +373,16 @@ TEST_CASE("a floor", "[policy]")
          {0x1p-1074, 0, 0, 0}},
     };
     check_scales(rows);
-    const gsc_policy raised = usual.min_scale(50).floor_rule(GSC_LIMIT_ALWAYS);
+    const gsc_policy raised = usual.min_scale(50).floor_rule(GSC_LIMIT_ENFORCE);
     CHECK(start(raised).factor.scale == 16); // the start itself is not touched
 }
 
 TEST_CASE("a limit that is no number of the policy's format is never passed", "[policy]")
 {
     const gsc_policy limits = usual.init_scale(1).max_scale(3.3).min_scale(0.1);
-    for (uint32_t arithmetic : {GSC_ARITHMETIC_F64, GSC_ARITHMETIC_F32_ONCE, GSC_ARITHMETIC_F32,
+    for (uint32_t arithmetic : {GSC_ARITHMETIC_F64, GSC_ARITHMETIC_F64_TO_F32, GSC_ARITHMETIC_F32,
                                 GSC_ARITHMETIC_F32_FLUSH})
-        for (uint32_t rule : {GSC_LIMIT_CLAMP, GSC_LIMIT_ALWAYS, GSC_LIMIT_HOLD}) {
+        for (uint32_t rule : {GSC_LIMIT_CLAMP, GSC_LIMIT_ENFORCE, GSC_LIMIT_CLAMP_UNLESS_PAST}) {
             CAPTURE(arithmetic, rule);
             gsc_policy p = limits;
             p.arithmetic = arithmetic;
@@ -396,7 +399,7 @@ TEST_CASE("a limit that is no number of the policy's format is never passed", "[
                 const double bottom = scales(p, start(p), "xxxxx").back();
                 CHECK(bottom == (in_double ? least : static_cast<double>(above(least))));
             }
-            if (rule != GSC_LIMIT_ALWAYS)
+            if (rule != GSC_LIMIT_ENFORCE)
                 continue;
             p.init_scale = 100;
             CHECK(start(p).factor.scale <= p.max_scale);
@@ -440,12 +443,12 @@ TEST_CASE("overflow_tolerance", "[policy]")
          ".xx",
          {16, 16, 8}},
         {"a first step that overflows is a share of 1", usual.overflow_tolerance(0.5), "x", {8}},
-        {"TOLERATE_BELOW: a share equal to it is not",
-         usual.overflow_tolerance(0.5).growth_interval(0).quirks(GSC_QUIRK_TOLERATE_BELOW),
+        {"TOLERANCE_EXCLUSIVE: a share equal to it is not",
+         usual.overflow_tolerance(0.5).growth_interval(0).quirks(GSC_QUIRK_TOLERANCE_EXCLUSIVE),
          "..x.x",
          {16, 16, 16, 16, 16}},
-        {"TOLERATE_BELOW: exactly half",
-         usual.overflow_tolerance(0.5).growth_interval(0).quirks(GSC_QUIRK_TOLERATE_BELOW),
+        {"TOLERANCE_EXCLUSIVE: exactly half",
+         usual.overflow_tolerance(0.5).growth_interval(0).quirks(GSC_QUIRK_TOLERANCE_EXCLUSIVE),
          ".x",
          {16, 8}},
         {"the steps are those since the last change",
@@ -470,7 +473,7 @@ TEST_CASE("apply_delay puts a new scale in force one update later", "[policy]")
     std::vector<double> newest;
     for (const gsc_state &s : states(p, before, "x....")) {
         CHECK(same(s.factor, before.next));
-        CHECK(s.next.serial == before.next.serial + 1);
+        CHECK(s.next.generation == before.next.generation + 1);
         newest.push_back(s.next.scale);
         before = s;
     }
@@ -484,13 +487,13 @@ TEST_CASE("without apply_delay the newest scale is the one in force", "[policy]"
         CHECK(same(s.next, s.factor));
 }
 
-TEST_CASE("OVERFLOW_COUNTS counts an overflow once more, as a good step", "[policy]")
+TEST_CASE("OVERFLOW_IS_GOOD counts an overflow once more, as a good step", "[policy]")
 {
     const ScaleRow rows[] = {
         {"without", usual, "x..", {8, 8, 16}},
-        {"with", usual.quirks(GSC_QUIRK_OVERFLOW_COUNTS), "x..", {8, 16, 16}},
+        {"with", usual.quirks(GSC_QUIRK_OVERFLOW_IS_GOOD), "x..", {8, 16, 16}},
         {"a growth right after the backoff",
-         usual.quirks(GSC_QUIRK_OVERFLOW_COUNTS).growth_interval(1),
+         usual.quirks(GSC_QUIRK_OVERFLOW_IS_GOOD).growth_interval(1),
          "xx",
          {16, 16}},
     };
@@ -515,7 +518,7 @@ TEST_CASE("arithmetic is that of floats where the policy says so", "[policy]")
         in_f32.push_back(static_cast<double>(f32_scale));
     }
     CHECK(scales(p, start(p), steps) == in_f64);
-    p.arithmetic = GSC_ARITHMETIC_F32_ONCE;
+    p.arithmetic = GSC_ARITHMETIC_F64_TO_F32;
     CHECK(scales(p, start(p), steps) == once);
     p.arithmetic = GSC_ARITHMETIC_F32;
     CHECK(scales(p, start(p), steps) == in_f32);
@@ -535,8 +538,8 @@ TEST_CASE("float arithmetic at the ends of float's range", "[policy]")
          usual.init_scale(0x1p-125).arithmetic(GSC_ARITHMETIC_F32_FLUSH),
          "xxx",
          {0x1p-126, 0, 0}},
-        {"F32_ONCE: half of the smallest float is 0",
-         usual.init_scale(0x1p-148).arithmetic(GSC_ARITHMETIC_F32_ONCE),
+        {"F64_TO_F32: half of the smallest float is 0",
+         usual.init_scale(0x1p-148).arithmetic(GSC_ARITHMETIC_F64_TO_F32),
          "xx",
          {0x1p-149, 0}},
         {"a growth past the largest float is infinity",
@@ -544,7 +547,9 @@ TEST_CASE("float arithmetic at the ends of float's range", "[policy]")
          "..x",
          {0x1p127, infinity, infinity}},
         {"which KEEP drops",
-         usual.init_scale(0x1p127).arithmetic(GSC_ARITHMETIC_F32_ONCE).ceiling_rule(GSC_LIMIT_KEEP),
+         usual.init_scale(0x1p127)
+             .arithmetic(GSC_ARITHMETIC_F64_TO_F32)
+             .ceiling_rule(GSC_LIMIT_REJECT),
          "..x",
          {0x1p127, 0x1p127, 0x1p126}},
     };
@@ -566,7 +571,7 @@ TEST_CASE("events say what an update did", "[policy]")
          usual.max_scale(8),
          "..",
          {0, backed_off | at_ceiling}},
-        {"ceiling KEEP", usual.max_scale(32).ceiling_rule(GSC_LIMIT_KEEP), "..", {0, at_ceiling}},
+        {"ceiling KEEP", usual.max_scale(32).ceiling_rule(GSC_LIMIT_REJECT), "..", {0, at_ceiling}},
         {"ceiling STOP",
          usual.max_scale(32).ceiling_rule(GSC_LIMIT_STOP),
          "...",
@@ -580,7 +585,7 @@ TEST_CASE("events say what an update did", "[policy]")
          "x",
          {skipped | grew | at_floor}},
         {"floor KEEP",
-         usual.min_scale(8).floor_rule(GSC_LIMIT_KEEP),
+         usual.min_scale(8).floor_rule(GSC_LIMIT_REJECT),
          "x",
          {skipped | at_floor | stalled}},
         {"floor STOP",
@@ -588,8 +593,8 @@ TEST_CASE("events say what an update did", "[policy]")
          "x",
          {skipped | at_floor | stalled | stopped}},
         {"static", usual.growth_factor(1).backoff_factor(1), "..x", {0, 0, skipped | stalled}},
-        {"OVERFLOW_COUNTS: a backoff and a growth in one",
-         usual.quirks(GSC_QUIRK_OVERFLOW_COUNTS).growth_interval(1),
+        {"OVERFLOW_IS_GOOD: a backoff and a growth in one",
+         usual.quirks(GSC_QUIRK_OVERFLOW_IS_GOOD).growth_interval(1),
          "x",
          {skipped | stalled}},
         {"apply_delay: when the scale moves, not when it is in force",
@@ -600,22 +605,23 @@ TEST_CASE("events say what an update did", "[policy]")
     check_events(rows);
 }
 
-TEST_CASE("stall_limit stops at that many overflows in a row that could not lower the scale",
-          "[policy]")
+TEST_CASE(
+    "max_failed_backoffs stops at that many overflows in a row that could not lower the scale",
+    "[policy]")
 {
     constexpr uint32_t stuck = skipped | stalled;
     const EventRow rows[] = {
         {"0 never", usual.growth_factor(1).backoff_factor(1), "xxx", {stuck, stuck, stuck}},
         {"2, and a good step ends the row",
-         usual.growth_factor(1).backoff_factor(1).growth_interval(0).stall_limit(2),
+         usual.growth_factor(1).backoff_factor(1).growth_interval(0).max_failed_backoffs(2),
          "xxx.x.x",
          {stuck, stuck | stopped, stuck | stopped, 0, stuck, 0, stuck}},
         {"an overflow that lowers the scale is no stall",
-         usual.stall_limit(1),
+         usual.max_failed_backoffs(1),
          "xx",
          {skipped | backed_off, skipped | backed_off}},
         {"an infinite scale stalls",
-         usual.init_scale(0x1p1023).growth_interval(1).stall_limit(1),
+         usual.init_scale(0x1p1023).growth_interval(1).max_failed_backoffs(1),
          ".x",
          {grew | at_ceiling, stuck | stopped}},
     };
@@ -626,9 +632,9 @@ TEST_CASE("growths and backoffs are the updates that moved the scale", "[policy]
 {
     const gsc_policy p = usual.min_scale(8).max_scale(32).hysteresis(1);
     const gsc_state s = states(p, start(p), "....xxx").back(); // 16, 32, 32, 16, 8, 8
-    CHECK(s.growths == 1);
-    CHECK(s.backoffs == 2);
-    CHECK(s.skipped == 3);
+    CHECK(s.total_growths == 1);
+    CHECK(s.total_backoffs == 2);
+    CHECK(s.total_overflows == 3);
 }
 
 TEST_CASE("an absorbed overflow does not stall, as it tried nothing", "[policy]")
@@ -643,8 +649,8 @@ TEST_CASE("an overflow that lowers the scale ends a row of stalls", "[policy]")
 {
     const gsc_policy stuck = usual.backoff_factor(1);
     const gsc_state s = states(stuck, start(stuck), "xxx").back();
-    CHECK(s.stalled == 3);
-    CHECK(states(usual, s, "x").back().stalled == 0);
+    CHECK(s.failed_backoffs == 3);
+    CHECK(states(usual, s, "x").back().failed_backoffs == 0);
     CHECK(states(usual, s, "x").back().events == (skipped | backed_off));
 }
 
@@ -652,11 +658,11 @@ TEST_CASE("totals count from the start, the serial every update from 1", "[polic
 {
     const gsc_policy p = usual.hysteresis(2);
     const gsc_state s = states(p, start(p), "..xx.x..").back();
-    CHECK(s.growths == 2);
-    CHECK(s.backoffs == 2);
-    CHECK(s.skipped == 3);
-    CHECK(s.factor.serial == 9);
-    CHECK(start(p).factor.serial == 1);
+    CHECK(s.total_growths == 2);
+    CHECK(s.total_backoffs == 2);
+    CHECK(s.total_overflows == 3);
+    CHECK(s.factor.generation == 9);
+    CHECK(start(p).factor.generation == 1);
 }
 
 TEST_CASE("a factor holds scale and inverse, as doubles and rounded", "[policy]")
@@ -670,9 +676,9 @@ TEST_CASE("a factor holds scale and inverse, as doubles and rounded", "[policy]"
         gsc_factor factor = {};
         CHECK(gsc_factor_init(scale, &factor, nullptr) == (has_floats ? GSC_OK : GSC_ERROR_VALUE));
         CHECK(same(factor, has_floats ? expected : gsc_factor{}));
-        expected.serial = 1;
+        expected.generation = 1;
         CHECK(same(start(p).factor, expected));
-        expected.serial = 2;
+        expected.generation = 2;
         CHECK(same(updated(p, start(p), report_of('.')).factor, expected));
     }
 }
@@ -684,7 +690,7 @@ TEST_CASE("a factor times k: the loss by k times the scale, the gradients by a k
             gsc_factor factor = {}, product = {};
             factor.scale = scale;
             factor.inverse = 1 / scale;
-            factor.serial = 5;
+            factor.generation = 5;
             const double inverse = 1 / scale / by;
             const gsc_factor expected = {scale * by, inverse, static_cast<float>(scale * by),
                                          static_cast<float>(inverse), 5};
@@ -740,12 +746,12 @@ TEST_CASE("the norm test takes a sum of squares above the largest float as overf
         report.sum_squares = sum_squares;
         CAPTURE(sum_squares);
         p.overflow_test = GSC_TEST_NORM;
-        CHECK(updated(p, start(p), report).skipped == expected);
+        CHECK(updated(p, start(p), report).total_overflows == expected);
         p.overflow_test = GSC_TEST_ELEMENT;
-        CHECK(updated(p, start(p), report).skipped == 0);
+        CHECK(updated(p, start(p), report).total_overflows == 0);
     }
     p.overflow_test = GSC_TEST_NORM;
-    CHECK(updated(p, start(p), report_of('x')).skipped == 1);
+    CHECK(updated(p, start(p), report_of('x')).total_overflows == 1);
 }
 
 TEST_CASE("a report that lacks what the policy judges by is refused, unless it overflowed",
@@ -782,16 +788,16 @@ TEST_CASE("a report of another factor than the one in force is stale, and counts
             bool is_stale;
         };
         const Row rows[] = {
-            {"of the factor in force", s.factor.serial, false},
+            {"of the factor in force", s.factor.generation, false},
             {"unknown", 0, false},
-            {"late", s.factor.serial - 1, true},
-            {"of the future", s.factor.serial + 1, true},
+            {"late", s.factor.generation - 1, true},
+            {"of the future", s.factor.generation + 1, true},
         };
         for (char step : {'.', 'x'})
             for (const Row &row : rows) {
                 gsc_report report = report_of(step);
                 gsc_state expected = updated(p, s, report);
-                report.serial = row.serial;
+                report.generation = row.serial;
                 expected.events |= row.is_stale ? stale : 0;
                 CAPTURE(row.what, p.apply_delay);
                 CHECK(same(updated(p, s, report), expected));
@@ -835,12 +841,13 @@ TEST_CASE("a report says what it is of: nothing filled in is no good step, and a
     CHECK(update(by_norm, number) == GSC_OK);
     gsc_error err = {};
     const gsc_report list[] = {flag, number};
-    CHECK(gsc_report_merge(nullptr, list, 2, GSC_MERGE_PARTS, nullptr, &all, &err) ==
+    CHECK(gsc_report_merge(nullptr, list, 2, GSC_MERGE_SHARDS, nullptr, &all, &err) ==
           GSC_ERROR_REPORT);
     CHECK(err.index == 1);
     CHECK(std::string(err.field) == "kind");
     gsc_factor clip;
-    CHECK(gsc_factor_clip(nullptr, nullptr, &number, 1, &clip, nullptr) == GSC_ERROR_REPORT);
+    CHECK(gsc_factor_clip_grad_norm(nullptr, nullptr, &number, 1, &clip, nullptr) ==
+          GSC_ERROR_REPORT);
     for (double absurd : {std::nan(""), -HUGE_VAL, HUGE_VAL, 0x1.1p500}) {
         REQUIRE(gsc_report_from_number(absurd, &number, nullptr) == GSC_OK);
         CHECK(number.overflow == 1);
@@ -856,8 +863,8 @@ TEST_CASE("an update that runs twice, a late factor, and a state of other proces
     const gsc_tensor list = {&gradient, 1, GSC_F32, 0, {}};
     const auto reported = [&](const gsc_factor &factor) {
         gsc_report report;
-        REQUIRE(gsc_check(nullptr, &factor, &list, 1, nullptr, &report, nullptr) == GSC_OK);
-        CHECK(report.serial == factor.serial);
+        REQUIRE(gsc_measure(nullptr, &factor, &list, 1, nullptr, &report, nullptr) == GSC_OK);
+        CHECK(report.generation == factor.generation);
         return report;
     };
     for (const gsc_policy &p : {plain, delayed}) {
@@ -870,7 +877,8 @@ TEST_CASE("an update that runs twice, a late factor, and a state of other proces
             REQUIRE(gsc_factor_multiply(nullptr, &s.factor, 3, &thrice, nullptr) == GSC_OK);
             gsc_report with_norm = report;
             with_norm.measured = want_all;
-            REQUIRE(gsc_factor_clip(nullptr, &s.factor, &with_norm, 1, &clip, nullptr) == GSC_OK);
+            REQUIRE(gsc_factor_clip_grad_norm(nullptr, &s.factor, &with_norm, 1, &clip, nullptr) ==
+                    GSC_OK);
             CHECK((updated(p, s, reported(thrice)).events & stale) == 0);
             CHECK((updated(p, s, reported(clip)).events & stale) == 0);
             s = updated(p, s, report);
@@ -894,7 +902,7 @@ TEST_CASE("a predicted scale puts amax on the target", "[policy]")
     gsc_policy p = GSC_POLICY_INIT;
     p.init_scale = 5;
     p.target_amax = 0x1p16;
-    p.overflow_log2 = 12;
+    p.overflow_sample_log2 = 12;
     gsc_state s = start(p);
     CHECK(s.factor.scale == 5);
     for (double amax : {1.0, 8.0, 0x1p-20, 0x1p30}) { // without decay, the last sample is all
@@ -909,9 +917,9 @@ TEST_CASE("a running mean has no bias from its start", "[policy]")
 {
     gsc_policy p = GSC_POLICY_INIT;
     p.target_amax = 1024;
-    p.mean_decay = 0.9;
-    p.variance_decay = 0.99;
-    p.margin_sigmas = 3;
+    p.log2_decay = 0.9;
+    p.log2_slow_decay = 0.99;
+    p.log2_margin_sigmas = 3;
     gsc_state s = start(p);
     for (int i = 0; i < 20; i++) {
         s = updated(p, s, report_with_amax(16));
@@ -920,12 +928,12 @@ TEST_CASE("a running mean has no bias from its start", "[policy]")
     }
 }
 
-TEST_CASE("margin_sigmas lowers a predicted scale by the spread of the samples", "[policy]")
+TEST_CASE("log2_margin_sigmas lowers a predicted scale by the spread of the samples", "[policy]")
 {
     gsc_policy p = GSC_POLICY_INIT;
     p.target_amax = 1;
-    p.variance_decay = 0.5;
-    p.margin_sigmas = 2;
+    p.log2_slow_decay = 0.5;
+    p.log2_margin_sigmas = 2;
     const gsc_state first = updated(p, start(p), report_with_amax(1));
     const gsc_state second = updated(p, first, report_with_amax(4));
     CHECK(first.factor.scale == 1);
@@ -941,11 +949,11 @@ TEST_CASE("amax 0 without overflow is no sample", "[policy]")
     for (double amax : {0.0, 20.0, 100.0}) {
         const gsc_state before = s, after = updated(p, s, report_with_amax(0));
         CHECK(after.factor.scale == before.factor.scale);
-        CHECK(after.mean == before.mean);
-        CHECK(after.mean_start == before.mean_start);
-        CHECK(after.mean_square == before.mean_square);
+        CHECK(after.log2_mean == before.log2_mean);
+        CHECK(after.log2_zero_weight == before.log2_zero_weight);
+        CHECK(after.log2_mean_square == before.log2_mean_square);
         s = updated(p, after, report_with_amax(amax + 1));
-        CHECK(s.mean_start < after.mean_start);
+        CHECK(s.log2_zero_weight < after.log2_zero_weight);
     }
 }
 
@@ -958,19 +966,19 @@ TEST_CASE("no policy that is accepted leads to a state that is not", "[policy]")
         usual.init_scale(1e-300),
         usual.target_amax(1e300),
         usual.target_amax(1e-300),
-        usual.overflow_log2(1e200).target_amax(1e200),
-        usual.target_amax(1).overflow_log2(-1e200),
-        usual.target_amax(1).mean_decay(0.999999999),
-        usual.target_amax(1).margin_sigmas(1).variance_decay(0.999999999),
-        usual.target_amax(1).mean_decay(1 - 0x1p-53).variance_decay(1 - 0x1p-53),
-        usual.target_amax(1).margin_sigmas(1e308),
+        usual.overflow_sample_log2(1e200).target_amax(1e200),
+        usual.target_amax(1).overflow_sample_log2(-1e200),
+        usual.target_amax(1).log2_decay(0.999999999),
+        usual.target_amax(1).log2_margin_sigmas(1).log2_slow_decay(0.999999999),
+        usual.target_amax(1).log2_decay(1 - 0x1p-53).log2_slow_decay(1 - 0x1p-53),
+        usual.target_amax(1).log2_margin_sigmas(1e308),
     };
     for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
         for (uint32_t arithmetic = 0; arithmetic <= GSC_ARITHMETIC_F32_FLUSH; arithmetic++) {
             gsc_policy p = policies[i];
             p.arithmetic = arithmetic;
             gsc_state s;
-            if (gsc_state_init(nullptr, &p, nullptr, &s, nullptr) != GSC_OK)
+            if (gsc_state_init(nullptr, &p, &s, nullptr) != GSC_OK)
                 continue;
             for (char step : std::string(".x..xx....xxx..")) {
                 gsc_report report = report_of(step);
@@ -992,16 +1000,20 @@ TEST_CASE("no predictive policy that is accepted leads out of range, at the edge
                             0x1p16,      0x1p20,      0x1p126,     FLT_MAX,     1e39,
                             1e300,       DBL_MAX,     -0x1p20,     1 - 0x1p-53, 1 - 0x1p-52,
                             1 - 0x1p-26, 1 - 0x1p-25, 1 - 0x1p-24, 1 - 0x1p-23};
-    double gsc_policy::*const fields[] = {&gsc_policy::target_amax,    &gsc_policy::mean_decay,
-                                          &gsc_policy::variance_decay, &gsc_policy::margin_sigmas,
-                                          &gsc_policy::overflow_log2,  &gsc_policy::init_scale,
-                                          &gsc_policy::max_scale,      &gsc_policy::min_scale};
+    double gsc_policy::*const fields[] = {&gsc_policy::target_amax,
+                                          &gsc_policy::log2_decay,
+                                          &gsc_policy::log2_slow_decay,
+                                          &gsc_policy::log2_margin_sigmas,
+                                          &gsc_policy::overflow_sample_log2,
+                                          &gsc_policy::init_scale,
+                                          &gsc_policy::max_scale,
+                                          &gsc_policy::min_scale};
     Random random = {1};
     int accepted = 0;
     for (int i = 0; i < 60000; i++) {
         gsc_policy p = usual.target_amax(1).max_scale(0).min_scale(0);
         p.arithmetic = random.next() % 4;
-        p.ceiling_rule = p.floor_rule = GSC_LIMIT_ALWAYS;
+        p.ceiling_rule = p.floor_rule = GSC_LIMIT_ENFORCE;
         for (int changes = 0; changes < 3; changes++)
             p.*fields[random.next() % std::size(fields)] = edges[random.next() % std::size(edges)];
         if (p.target_amax == 0 || gsc_policy_check(&p, nullptr) != GSC_OK)
@@ -1016,8 +1028,8 @@ TEST_CASE("no predictive policy that is accepted leads out of range, at the edge
                 std::isfinite(s.factor.scale) && std::isfinite(s.factor.inverse))
                 continue;
             CAPTURE(i, step, report.amax, report.overflow, s.factor.scale, p.arithmetic,
-                    p.target_amax, p.mean_decay, p.variance_decay, p.margin_sigmas, p.overflow_log2,
-                    p.init_scale, p.max_scale, p.min_scale);
+                    p.target_amax, p.log2_decay, p.log2_slow_decay, p.log2_margin_sigmas,
+                    p.overflow_sample_log2, p.init_scale, p.max_scale, p.min_scale);
             CHECK(status == GSC_OK);
             CHECK((s.factor.scale > 0 && std::isfinite(s.factor.scale)));
             return;
@@ -1029,9 +1041,13 @@ TEST_CASE("no predictive policy that is accepted leads out of range, at the edge
 TEST_CASE("a count at the end of its range does not run over", "[policy]")
 {
     const gsc_policy p = usual.growth_interval(0);
-    int64_t gsc_state::*const counts[] = {
-        &gsc_state::good,    &gsc_state::steps,   &gsc_state::overflows, &gsc_state::stalled,
-        &gsc_state::skipped, &gsc_state::growths, &gsc_state::backoffs};
+    int64_t gsc_state::*const counts[] = {&gsc_state::good_steps,
+                                          &gsc_state::steps_since_change,
+                                          &gsc_state::overflows_since_reset,
+                                          &gsc_state::failed_backoffs,
+                                          &gsc_state::total_overflows,
+                                          &gsc_state::total_growths,
+                                          &gsc_state::total_backoffs};
     for (const auto count : counts)
         for (char step : {'.', 'x'}) {
             gsc_state s = start(p);
@@ -1052,7 +1068,7 @@ TEST_CASE("a state of one rounding mode is updated and saved in any other", "[po
             const gsc_report report = measured;
             uint64_t size = 0;
             std::fesetround(made);
-            gsc_state_init(nullptr, &p, nullptr, &state, nullptr);
+            gsc_state_init(nullptr, &p, &state, nullptr);
             gsc_status updated = GSC_OK;
             for (int step = 0; step < 9; step++)
                 updated |= gsc_state_update(nullptr, &p, &state, &report, &state, nullptr);
@@ -1073,7 +1089,7 @@ namespace {
 gsc_state made_from(const gsc_policy &p, const gsc_state &from)
 {
     gsc_state out;
-    REQUIRE(gsc_state_init(nullptr, &p, &from, &out, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init_from(nullptr, &p, &from, &out, nullptr) == GSC_OK);
     return out;
 }
 
@@ -1082,14 +1098,14 @@ gsc_state made_from(const gsc_policy &p, const gsc_state &from)
 TEST_CASE("a state made from another has its scale at once and all that it counted", "[policy]")
 {
     for (uint32_t delay : {0u, 1u})
-        for (uint32_t ceiling : {GSC_LIMIT_CLAMP, GSC_LIMIT_ALWAYS}) {
+        for (uint32_t ceiling : {GSC_LIMIT_CLAMP, GSC_LIMIT_ENFORCE}) {
             const gsc_policy p = usual.hysteresis(2).apply_delay(delay).max_scale(64).min_scale(8);
             gsc_policy other = p;
             other.arithmetic = GSC_ARITHMETIC_F32;
             other.ceiling_rule = ceiling;
             gsc_state before = states(p, start(p), "..xx.x.").back();
-            before.mean = 3.5;
-            before.mean_start = 0.25;
+            before.log2_mean = 3.5;
+            before.log2_zero_weight = 0.25;
             for (double scale : {0.1, 1000.0, 16.0}) { // also beyond what updates keep to
                 before.factor.scale = scale;
                 before.events = stopped;
@@ -1099,7 +1115,7 @@ TEST_CASE("a state made from another has its scale at once and all that it count
                 const float rounded = static_cast<float>(scale);
                 const double wide = static_cast<double>(rounded);
                 expected.factor = {wide, 1 / wide, rounded, static_cast<float>(1 / wide),
-                                   before.next.serial + 1};
+                                   before.next.generation + 1};
                 expected.next = expected.factor;
                 expected.events = 0;
                 expected.status = GSC_OK;
@@ -1107,7 +1123,7 @@ TEST_CASE("a state made from another has its scale at once and all that it count
                 CAPTURE(delay, ceiling, scale);
                 CHECK(same(made_from(other, before), expected));
                 gsc_state place = before;
-                CHECK(gsc_state_init(nullptr, &other, &place, &place, nullptr) == GSC_OK);
+                CHECK(gsc_state_init_from(nullptr, &other, &place, &place, nullptr) == GSC_OK);
                 CHECK(same(place, expected));
             }
         }
@@ -1125,12 +1141,12 @@ TEST_CASE("only scale, next serial, counts, means and totals of another state ar
     const gsc_policy p = usual;
     gsc_state all_zeros = {}, expected = start(p);
     all_zeros.factor.scale = 16; // as someone who keeps a scale alone makes it
-    expected.mean_start = expected.slow_start = 0;
+    expected.log2_zero_weight = expected.log2_slow_zero_weight = 0;
     CHECK(same(made_from(p, all_zeros), expected));
     gsc_state s = states(p, start(p), "..x").back(), spoilt = s;
     spoilt.factor.inverse = NAN;
     spoilt.factor.inverse_f32 = spoilt.factor.scale_f32 = -1;
-    spoilt.factor.serial = 1000;
+    spoilt.factor.generation = 1000;
     spoilt.next.scale = spoilt.next.inverse = NAN;
     CHECK(same(made_from(p, spoilt), made_from(p, s)));
 }
@@ -1150,13 +1166,13 @@ TEST_CASE("a scale of 0 or Inf is taken and updated, and refused where it would 
             CHECK(s.factor.inverse == (scale == 0 ? infinity : 0));
             CHECK(scales(p, s, "..x") == std::vector<double>(3, scale));
             gsc_report report;
-            CHECK(gsc_check(nullptr, &s.factor, nullptr, 0, nullptr, &report, nullptr) ==
+            CHECK(gsc_measure(nullptr, &s.factor, nullptr, 0, nullptr, &report, nullptr) ==
                   GSC_ERROR_FACTOR);
         }
     for (double bad : {-1.0, -infinity, -0x1p-1074, std::nan("")}) {
         gsc_state s = start(usual), untouched = s;
         s.factor.scale = bad;
-        CHECK(gsc_state_init(nullptr, &usual, &s, &untouched, nullptr) == GSC_ERROR_STATE);
+        CHECK(gsc_state_init_from(nullptr, &usual, &s, &untouched, nullptr) == GSC_ERROR_STATE);
         CHECK(same(untouched, start(usual)));
     }
 }
@@ -1164,7 +1180,7 @@ TEST_CASE("a scale of 0 or Inf is taken and updated, and refused where it would 
 TEST_CASE("skip and skip_f32 are 1 if the step is to be skipped", "[policy]")
 {
     for (const gsc_policy &p : {gsc_policy(usual), gsc_policy(usual.hysteresis(3)),
-                                gsc_policy(usual.target_amax(1).overflow_log2(2))})
+                                gsc_policy(usual.target_amax(1).overflow_sample_log2(2))})
         for (const gsc_state &s : states(p, start(p), ".xx..x")) {
             CHECK(s.skip == (s.events & skipped ? 1 : 0));
             CHECK(s.skip_f32 == (s.events & skipped ? 1.0f : 0.0f));
@@ -1194,19 +1210,19 @@ TEST_CASE("a scale of 0 or infinity that updates led to is refused, saying how i
         },
         [](const gsc_factor *f, gsc_error *err) {
             gsc_report report;
-            return gsc_check(nullptr, f, nullptr, 0, nullptr, &report, err);
+            return gsc_measure(nullptr, f, nullptr, 0, nullptr, &report, err);
         },
         [](const gsc_factor *f, gsc_error *err) {
             return gsc_unscale(nullptr, f, nullptr, nullptr, 0, nullptr, nullptr, err);
         },
         [](const gsc_factor *f, gsc_error *err) {
             gsc_report report;
-            return gsc_accumulate(nullptr, f, nullptr, nullptr, 0, nullptr, &report, err);
+            return gsc_unscale_accumulate(nullptr, f, nullptr, nullptr, 0, nullptr, &report, err);
         },
         [](const gsc_factor *f, gsc_error *err) {
             const gsc_report report = measured;
             gsc_factor out;
-            return gsc_factor_clip(nullptr, f, &report, 1, &out, err);
+            return gsc_factor_clip_grad_norm(nullptr, f, &report, 1, &out, err);
         },
         [](const gsc_factor *f, gsc_error *err) {
             gsc_factor out;
@@ -1229,7 +1245,8 @@ TEST_CASE("a scale of 0 or infinity that updates led to is refused, saying how i
 
 /* ---- clipping ---- */
 
-TEST_CASE("gsc_factor_clip multiplies by the coefficient of torch's clip_grad_norm_", "[policy]")
+TEST_CASE("gsc_factor_clip_grad_norm multiplies by the coefficient of torch's clip_grad_norm_",
+          "[policy]")
 {
     struct Row {
         double sum_squares, max_norm, coefficient;
@@ -1245,13 +1262,15 @@ TEST_CASE("gsc_factor_clip multiplies by the coefficient of torch's clip_grad_no
     };
     gsc_factor half = {};
     REQUIRE(gsc_factor_init(2, &half, nullptr) == GSC_OK);
-    half.serial = 9;
+    half.generation = 9;
     for (const Row &row : rows) {
         gsc_report report = measured;
         report.sum_squares = row.sum_squares;
         gsc_factor of_half, of_one;
-        CHECK(gsc_factor_clip(nullptr, &half, &report, row.max_norm, &of_half, nullptr) == GSC_OK);
-        CHECK(gsc_factor_clip(nullptr, nullptr, &report, row.max_norm, &of_one, nullptr) == GSC_OK);
+        CHECK(gsc_factor_clip_grad_norm(nullptr, &half, &report, row.max_norm, &of_half, nullptr) ==
+              GSC_OK);
+        CHECK(gsc_factor_clip_grad_norm(nullptr, nullptr, &report, row.max_norm, &of_one,
+                                        nullptr) == GSC_OK);
         const double inverse = 0.5 * row.coefficient;
         const gsc_factor expected = {2, inverse, 2, static_cast<float>(inverse), 9};
         CAPTURE(row.sum_squares, row.max_norm);
@@ -1266,13 +1285,13 @@ TEST_CASE("unscaling by a clip factor unscales and clips in one pass", "[policy]
 {
     float gradients[] = {6, 8, 0, -24};
     const gsc_tensor list = {gradients, 4, GSC_F32, 0, {}};
-    const gsc_options norm = wanting(GSC_WANT_NORM);
+    const gsc_tensor_options norm = wanting(GSC_WANT_NORM);
     gsc_factor half, clip;
     gsc_report report;
     REQUIRE(gsc_factor_init(2, &half, nullptr) == GSC_OK);
-    REQUIRE(gsc_check(nullptr, &half, &list, 1, &norm, &report, nullptr) == GSC_OK);
+    REQUIRE(gsc_measure(nullptr, &half, &list, 1, &norm, &report, nullptr) == GSC_OK);
     CHECK(report.sum_squares == 169); // 3, 4, 0, -12
-    REQUIRE(gsc_factor_clip(nullptr, &half, &report, 6.5, &clip, nullptr) == GSC_OK);
+    REQUIRE(gsc_factor_clip_grad_norm(nullptr, &half, &report, 6.5, &clip, nullptr) == GSC_OK);
     REQUIRE(gsc_unscale(nullptr, &clip, &list, &list, 1, &norm, &report, nullptr) == GSC_OK);
     CHECK(std::fabs(std::sqrt(report.sum_squares) - 6.5) < 1e-5);
 }
@@ -1285,7 +1304,8 @@ TEST_CASE("a report that failed or has no finite norm is none to clip by", "[pol
     nan.sum_squares = NAN;
     for (const gsc_report &report : {failed, infinite, nan}) {
         gsc_factor out;
-        CHECK(gsc_factor_clip(nullptr, nullptr, &report, 1, &out, nullptr) == GSC_ERROR_REPORT);
+        CHECK(gsc_factor_clip_grad_norm(nullptr, nullptr, &report, 1, &out, nullptr) ==
+              GSC_ERROR_REPORT);
     }
 }
 
@@ -1295,7 +1315,7 @@ namespace {
 
 using Reports = std::vector<gsc_report>;
 
-gsc_report merged(const Reports &reports, uint32_t kind = GSC_MERGE_PARTS,
+gsc_report merged(const Reports &reports, uint32_t kind = GSC_MERGE_SHARDS,
                   const gsc_policy *policy = nullptr)
 {
     gsc_report out;
@@ -1313,11 +1333,12 @@ gsc_report random_report(Random &random)
     r.sum_squares = random.unit() * 1000;
     r.measured = random.next() % 4 ? want_all : GSC_WANT_NORM | GSC_WANT_AMAX;
     r.status = random.next() % 16 ? GSC_OK : GSC_ERROR_FACTOR;
-    r.serial = random.next() % 5;
+    r.generation = random.next() % 5;
     r.elements = static_cast<int64_t>(random.next() % 1000);
     r.clamped = static_cast<int64_t>(random.next() % 1000);
     if (r.measured == want_all)
-        r.zeros_made = r.subnormals_made = static_cast<int64_t>(random.next() % 1000);
+        r.underflows_to_zero = r.underflows_to_subnormal =
+            static_cast<int64_t>(random.next() % 1000);
     if (random.next() % 8 == 0) {
         (random.next() % 2 ? r.nan_count : r.inf_count) =
             1 + static_cast<int64_t>(random.next() % 9);
@@ -1335,24 +1356,24 @@ gsc_report merged_by_hand(const Reports &reports, uint32_t kind)
     gsc_report r = measured;
     std::vector<double> squares;
     r.kind = GSC_REPORT_MERGED;
-    if (kind == GSC_MERGE_SUMMANDS && !reports.empty())
+    if (kind == GSC_MERGE_ADDENDS && !reports.empty())
         r.measured = GSC_WANT_UNDERFLOW;
     for (const gsc_report &one : reports) {
         const bool first = r.nan_count + r.inf_count == 0 && one.nan_count + one.inf_count > 0;
         r.first_tensor = first ? one.first_tensor : r.first_tensor;
         r.first_element = first ? one.first_element : r.first_element;
         r.status = r.status == GSC_OK ? one.status : r.status;
-        r.serial = r.serial == 0     ? one.serial
-                   : one.serial == 0 ? r.serial
-                                     : std::min(r.serial, one.serial);
+        r.generation = r.generation == 0     ? one.generation
+                       : one.generation == 0 ? r.generation
+                                             : std::min(r.generation, one.generation);
         r.overflow |= one.overflow;
         r.measured &= one.measured;
         r.amax = std::max(r.amax, one.amax);
         r.elements += one.elements;
         r.nan_count += one.nan_count;
         r.inf_count += one.inf_count;
-        r.zeros_made += one.zeros_made;
-        r.subnormals_made += one.subnormals_made;
+        r.underflows_to_zero += one.underflows_to_zero;
+        r.underflows_to_subnormal += one.underflows_to_subnormal;
         r.clamped += one.clamped;
         squares.push_back(one.sum_squares);
     }
@@ -1361,7 +1382,7 @@ gsc_report merged_by_hand(const Reports &reports, uint32_t kind)
     if (!(r.measured & GSC_WANT_AMAX))
         r.amax = 0;
     if (!(r.measured & GSC_WANT_UNDERFLOW))
-        r.zeros_made = r.subnormals_made = 0;
+        r.underflows_to_zero = r.underflows_to_subnormal = 0;
     return r;
 }
 
@@ -1372,7 +1393,7 @@ TEST_CASE("a merge is member by member what the contract says, in order, of any 
 {
     Random random = {1};
     for (uint64_t n : {0u, 1u, 2u, 3u, 63u, 64u, 65u, 128u, 129u, 1000u, 4097u})
-        for (uint32_t kind : {GSC_MERGE_PARTS, GSC_MERGE_SUMMANDS})
+        for (uint32_t kind : {GSC_MERGE_SHARDS, GSC_MERGE_ADDENDS})
             for (bool failing : {false, true}) {
                 Reports reports;
                 while (reports.size() < n) {
@@ -1405,7 +1426,7 @@ TEST_CASE("the merge of no reports is that of an empty list, of one that one", "
     gsc_report empty = measured;
     empty.kind = GSC_REPORT_MERGED;
     CHECK(same(merged({}), empty));
-    CHECK(same(merged({}, GSC_MERGE_SUMMANDS), empty));
+    CHECK(same(merged({}, GSC_MERGE_ADDENDS), empty));
     for (int i = 0; i < 50; i++) {
         gsc_report one = random_report(random);
         const gsc_report of_one = merged({one});
@@ -1414,17 +1435,17 @@ TEST_CASE("the merge of no reports is that of an empty list, of one that one", "
     }
 }
 
-TEST_CASE("the norm of summands is not known, so nothing judges or clips by it", "[policy]")
+TEST_CASE("the norm of addends is not known, so nothing judges or clips by it", "[policy]")
 {
     gsc_report a = measured;
     a.amax = 3;
     a.sum_squares = 9;
-    const gsc_report sum = merged({a, a}, GSC_MERGE_SUMMANDS);
+    const gsc_report sum = merged({a, a}, GSC_MERGE_ADDENDS);
     CHECK(sum.measured == GSC_WANT_UNDERFLOW);
     CHECK(sum.sum_squares == 0);
     CHECK(sum.amax == 0);
     gsc_factor out;
-    CHECK(gsc_factor_clip(nullptr, nullptr, &sum, 1, &out, nullptr) == GSC_ERROR_REPORT);
+    CHECK(gsc_factor_clip_grad_norm(nullptr, nullptr, &sum, 1, &out, nullptr) == GSC_ERROR_REPORT);
     const gsc_policy by_norm = usual.overflow_test(GSC_TEST_NORM);
     gsc_state s = start(by_norm);
     CHECK(gsc_state_update(nullptr, &by_norm, &s, &sum, &s, nullptr) == GSC_ERROR_REPORT);
@@ -1448,16 +1469,16 @@ TEST_CASE("a merge with a policy has its verdict, or is refused where that is no
         int verdict; // -1: refused
     };
     const Row rows[] = {
-        {"norms below add up to one above", by_norm, GSC_MERGE_PARTS, {half, half}, 1},
-        {"one of them is none", by_norm, GSC_MERGE_PARTS, {half}, 0},
-        {"who judges by elements does not mind", plain, GSC_MERGE_PARTS, {half, half}, 0},
-        {"an overflow is one", by_norm, GSC_MERGE_PARTS, {half, overflow}, 1},
-        {"no norm", by_norm, GSC_MERGE_PARTS, {half, without}, -1},
-        {"no norm of a sum", by_norm, GSC_MERGE_SUMMANDS, {half, half}, -1},
-        {"no amax", by_amax, GSC_MERGE_PARTS, {without}, -1},
-        {"nothing needed", plain, GSC_MERGE_SUMMANDS, {without, half}, 0},
-        {"no norm, but an overflow", by_norm, GSC_MERGE_PARTS, {without, overflow}, 1},
-        {"no reports", by_norm, GSC_MERGE_SUMMANDS, {}, 0},
+        {"norms below add up to one above", by_norm, GSC_MERGE_SHARDS, {half, half}, 1},
+        {"one of them is none", by_norm, GSC_MERGE_SHARDS, {half}, 0},
+        {"who judges by elements does not mind", plain, GSC_MERGE_SHARDS, {half, half}, 0},
+        {"an overflow is one", by_norm, GSC_MERGE_SHARDS, {half, overflow}, 1},
+        {"no norm", by_norm, GSC_MERGE_SHARDS, {half, without}, -1},
+        {"no norm of a sum", by_norm, GSC_MERGE_ADDENDS, {half, half}, -1},
+        {"no amax", by_amax, GSC_MERGE_SHARDS, {without}, -1},
+        {"nothing needed", plain, GSC_MERGE_ADDENDS, {without, half}, 0},
+        {"no norm, but an overflow", by_norm, GSC_MERGE_SHARDS, {without, overflow}, 1},
+        {"no reports", by_norm, GSC_MERGE_ADDENDS, {}, 0},
     };
     for (const Row &row : rows) {
         gsc_report out, mark;
@@ -1506,8 +1527,8 @@ TEST_CASE("the oldest factor of a merge shows, so that a late one is found", "[p
     const gsc_policy p = usual;
     const gsc_state s = states(p, start(p), "...").back();
     gsc_report late = measured, fresh = measured, unknown = measured;
-    late.serial = s.factor.serial - 1;
-    fresh.serial = s.factor.serial;
+    late.generation = s.factor.generation - 1;
+    fresh.generation = s.factor.generation;
     CHECK((updated(p, s, merged({fresh, unknown, fresh})).events & stale) == 0);
     CHECK((updated(p, s, merged({fresh, late})).events & stale) == stale);
     CHECK((updated(p, s, merged({late, unknown})).events & stale) == stale);

@@ -113,7 +113,7 @@ class Gradients {
   private:
     gsc_status unscale(const gsc_exec *on, gsc_report &to)
     {
-        const gsc_options options = wanting(want_all);
+        const gsc_tensor_options options = wanting(want_all);
         return gsc_unscale(on, &factor, in.data(), out.data(), in.size(), &options, &to, nullptr);
     }
     std::vector<uint32_t> values, results, expected;

@@ -12,7 +12,7 @@ using Reports = std::vector<gsc_report>;
 constexpr gsc_report unread = measured;
 
 // A new field decides later steps: then it belongs into gsc_digest and into the first case below.
-static_assert(GSC_POLICY_SIZE == 216 && sizeof gsc_state().reserved == 152);
+static_assert(GSC_POLICY_SIZE == 216 && sizeof gsc_state().reserved == 144);
 
 gsc_policy preset(const char *name)
 {
@@ -24,7 +24,7 @@ gsc_policy preset(const char *name)
 gsc_state start(const gsc_policy &p)
 {
     gsc_state state;
-    REQUIRE(gsc_state_init(nullptr, &p, nullptr, &state, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init(nullptr, &p, &state, nullptr) == GSC_OK);
     return state;
 }
 
@@ -41,19 +41,19 @@ gsc_state stepped(const gsc_policy &p, const gsc_state &from, uint64_t draw)
 uint64_t digest(const gsc_policy *p, const gsc_state *s)
 {
     gsc_report out;
-    REQUIRE(gsc_report_stamp(nullptr, &unread, p, s, 0, &out, nullptr) == GSC_OK);
-    return out.agreement;
+    REQUIRE(gsc_report_set_rank(nullptr, &unread, p, s, 0, &out, nullptr) == GSC_OK);
+    return out.digest;
 }
 
 gsc_report stamped(const gsc_report &report, uint32_t rank, const gsc_policy *p = nullptr,
                    const gsc_state *s = nullptr)
 {
     gsc_report out;
-    REQUIRE(gsc_report_stamp(nullptr, &report, p, s, rank, &out, nullptr) == GSC_OK);
+    REQUIRE(gsc_report_set_rank(nullptr, &report, p, s, rank, &out, nullptr) == GSC_OK);
     return out;
 }
 
-gsc_report merged(const gsc_report *reports, uint64_t n, uint32_t kind = GSC_MERGE_PARTS)
+gsc_report merged(const gsc_report *reports, uint64_t n, uint32_t kind = GSC_MERGE_SHARDS)
 {
     gsc_report out;
     REQUIRE(gsc_report_merge(nullptr, reports, n, kind, nullptr, &out, nullptr) == GSC_OK);
@@ -69,7 +69,7 @@ gsc_report random_report(Random &random, uint32_t rank)
     r.amax = random.unit() * 100;
     r.sum_squares = random.unit() * 1000;
     r.measured = random.next() % 8 ? measured.measured : GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
-    r.serial = random.next() % 5;
+    r.generation = random.next() % 5;
     r.elements = static_cast<int64_t>(random.next() % 1000);
     if (random.next() % 8 == 0) {
         r.nan_count = 1 + static_cast<int64_t>(random.next() % 9);
@@ -82,7 +82,7 @@ gsc_report random_report(Random &random, uint32_t rank)
     if (random.next() % 8 == 0)
         return r;
     r = stamped(r, rank);
-    r.agreement = 42;
+    r.digest = 42;
     return r;
 }
 
@@ -103,7 +103,7 @@ Reports merged_in_groups(const Reports &reports, const std::vector<uint64_t> &si
 TEST_CASE("each field that decides later steps is in the digest, and no other", "[state]")
 {
     gsc_policy base = preset("recommended");
-    base.ceiling_rule = base.floor_rule = GSC_LIMIT_ALWAYS; // all that may go with target_amax
+    base.ceiling_rule = base.floor_rule = GSC_LIMIT_ENFORCE; // all that may go with target_amax
     gsc_policy p = base;
     gsc_state s = stepped(p, start(p), 1);
     const uint64_t same_digest = digest(&p, &s);
@@ -123,7 +123,7 @@ TEST_CASE("each field that decides later steps is in the digest, and no other", 
     p.backoff_factor = 0, differs(); // divides, which rounds otherwise
     p.growth_interval = 3, differs();
     p.growth_rule = GSC_GROWTH_EXACT, differs();
-    p.growth_lag = 1, differs();
+    p.growth_extra_steps = 1, differs();
     p.max_scale = 0, differs();
     p.min_scale = 0, differs();
     p.ceiling_rule = GSC_LIMIT_CLAMP, differs();
@@ -133,45 +133,45 @@ TEST_CASE("each field that decides later steps is in the digest, and no other", 
     p.overflow_reset = 0, differs();
     p.apply_delay = 1, differs();
     p.overflow_tolerance = 0.5, differs();
-    p.stall_limit = 0, differs();
-    p.quirks = GSC_QUIRK_TOLERATE_BELOW, differs();
+    p.max_failed_backoffs = 0, differs();
+    p.quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE, differs();
     p.arithmetic = GSC_ARITHMETIC_F64, differs();
     p.target_amax = 1, differs();
-    p.mean_decay = 0.5, differs();
-    p.variance_decay = 0.5, differs();
-    p.margin_sigmas = 1, differs();
-    p.overflow_log2 = 1, differs();
+    p.log2_decay = 0.5, differs();
+    p.log2_slow_decay = 0.5, differs();
+    p.log2_margin_sigmas = 1, differs();
+    p.overflow_sample_log2 = 1, differs();
     gsc_factor two;
     REQUIRE(gsc_factor_init(2, &two, nullptr) == GSC_OK);
     s.factor = two, differs();
     s.next = two, differs();
     s.factor.inverse = std::nextafter(s.factor.inverse, 1), differs(); // of another rounding mode
     s.next.inverse = std::nextafter(s.next.inverse, 1), differs();
-    s.mean = 1, differs();
-    s.slow_mean = 1, differs();
-    s.mean_square = 1, differs();
-    s.mean_start = 0.5, differs();
-    s.slow_start = 0.5, differs();
-    s.good = 7, differs();
-    s.steps = 7, differs();
-    s.overflows = 7, differs();
-    s.stalled = 7, differs();
+    s.log2_mean = 1, differs();
+    s.log2_slow_mean = 1, differs();
+    s.log2_mean_square = 1, differs();
+    s.log2_zero_weight = 0.5, differs();
+    s.log2_slow_zero_weight = 0.5, differs();
+    s.good_steps = 7, differs();
+    s.steps_since_change = 7, differs();
+    s.overflows_since_reset = 7, differs();
+    s.failed_backoffs = 7, differs();
     std::sort(seen.begin(), seen.end());
     CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
     CHECK(seen.front() != 0);
 
     p.init_scale = 4, agrees();
     p.hysteresis = 1, agrees(); // what 0 means
-    s.mean = -0.0, agrees();
-    s.skipped = s.growths = s.backoffs = 9, agrees();
+    s.log2_mean = -0.0, agrees();
+    s.total_overflows = s.total_growths = s.total_backoffs = 9, agrees();
     s.events = GSC_EVENT_STOPPED, s.skip_f32 = 1, agrees();
-    s.factor.serial = s.next.serial = 99, agrees();    // of a run that was resumed
-    p.guard_decay = 0.5, p.guard_warmup = 3, agrees(); // of a guard that is off
-    s.guard_skips = 9, s.guard_multiplier = 0.5, s.guard_threshold = 2, agrees();
+    s.factor.generation = s.next.generation = 99, agrees(); // of a run that was resumed
+    p.guard_decay = 0.5, p.guard_warmup = 3, agrees();      // of a guard that is off
+    s.total_guard_skips = 9, s.guard_multiplier = 0.5, s.guard_threshold = s.guard_value = 2, agrees();
     CHECK(digest(nullptr, nullptr) == 0);
 
     base.guard_sigmas = 3;
-    base.guard_limit = 7;
+    base.guard_max_in_a_row = 7;
     s.guard_count = 5;
     const auto guards = [&] {
         seen.push_back(digest(&p, &s));
@@ -183,15 +183,15 @@ TEST_CASE("each field that decides later steps is in the digest, and no other", 
     p.guard_ratio = 2, guards();
     p.guard_sigmas = 2, guards();
     p.guard_decay = 0.5, guards();
-    p.guard_start = 1, guards();
+    p.guard_init_mean = 1, guards();
     p.guard_warmup = 1, guards();
-    p.guard_limit = 1, guards();
+    p.guard_max_in_a_row = 1, guards();
     p.guard_sample = GSC_SAMPLE_THRESHOLD, guards();
     p.guard_flags = GSC_GUARD_CLIP, guards();
     s.guard_mean = 1, guards();
     s.guard_variance = 1, guards();
     s.guard_count = 6, guards();
-    s.guard_run = 1, guards();
+    s.guard_in_a_row = 1, guards();
     s.guard_count = 0, guards();
     s.guard_count = 0, s.guard_mean = 1, guards(); // which the next update reads all the same
     s.guard_count = 0, s.guard_variance = 1, guards();
@@ -241,10 +241,10 @@ TEST_CASE("a stamp changes the rank and the digest, whatever was there", "[state
     for (uint32_t rank : {0u, 1u, 65535u, UINT32_MAX - 1})
         for (int i = 0; i < 20; i++) {
             gsc_report expected = random_report(random, 7), place = expected;
-            expected.agreement = digest(&p, &s);
-            expected.status_rank = expected.first_rank = rank + 1;
+            expected.digest = digest(&p, &s);
+            expected.status_rank_plus_1 = expected.first_rank_plus_1 = rank + 1;
             CHECK(same(stamped(place, rank, &p, &s), expected));
-            REQUIRE(gsc_report_stamp(nullptr, &place, &p, &s, rank, &place, nullptr) == GSC_OK);
+            REQUIRE(gsc_report_set_rank(nullptr, &place, &p, &s, rank, &place, nullptr) == GSC_OK);
             CHECK(same(place, expected));
         }
 }
@@ -261,7 +261,7 @@ TEST_CASE("a merge says of which rank the error is, and of which the first overf
         for (uint32_t i = 0; i < reports.size(); i++)
             reports[i] = stamped(reports[i], i);
         const gsc_report r = merged(reports.data(), reports.size());
-        return std::vector<uint32_t>{r.status_rank, r.first_rank};
+        return std::vector<uint32_t>{r.status_rank_plus_1, r.first_rank_plus_1};
     };
     using Ranks = std::vector<uint32_t>;
     CHECK(ranks({good, good}) == Ranks{0, 0});
@@ -281,7 +281,7 @@ TEST_CASE("a report without a digest agrees with all, and a merge keeps the dige
     for (const gsc_report &other : {measured, failed}) {
         const gsc_report list[] = {other, stamped(unread, 1, &p, &s), other};
         const gsc_report r = merged(list, 3);
-        CHECK(r.agreement == digest(&p, &s));
+        CHECK(r.digest == digest(&p, &s));
         CHECK(r.status == other.status);
     }
 }
@@ -298,11 +298,11 @@ TEST_CASE("merges of merges are the merge of all, but for the order of the sum",
                 reports.push_back(random_report(random, static_cast<uint32_t>(reports.size())));
         }
         reports.reserve(1);
-        for (uint32_t kind : {GSC_MERGE_PARTS, GSC_MERGE_SUMMANDS}) {
+        for (uint32_t kind : {GSC_MERGE_SHARDS, GSC_MERGE_ADDENDS}) {
             const Reports groups = merged_in_groups(reports, sizes, kind);
             const gsc_report flat = merged(reports.data(), reports.size(), kind);
             gsc_report nested = merged(groups.data(), groups.size(), kind);
-            if (reports.empty() || kind == GSC_MERGE_PARTS) {
+            if (reports.empty() || kind == GSC_MERGE_SHARDS) {
                 CHECK(std::fabs(nested.sum_squares - flat.sum_squares) <= 1e-12 * flat.sum_squares);
                 nested.sum_squares = flat.sum_squares;
             }
@@ -325,7 +325,7 @@ TEST_CASE("in groups of 64 the sum has the same bits, too", "[state]")
             reports.push_back(random_report(random, static_cast<uint32_t>(reports.size())));
             reports.back().measured = measured.measured;
         }
-        const Reports groups = merged_in_groups(reports, sizes, GSC_MERGE_PARTS);
+        const Reports groups = merged_in_groups(reports, sizes, GSC_MERGE_SHARDS);
         CHECK(same(merged(groups.data(), groups.size()), merged(reports.data(), n)));
     }
 }

@@ -15,31 +15,31 @@ gsc_policy golden_policy()
     p.backoff_factor = 0.25;
     p.growth_interval = 2;
     p.growth_rule = GSC_GROWTH_EVERY;
-    p.growth_lag = 1;
+    p.growth_extra_steps = 1;
     p.max_scale = 0x1p24;
     p.min_scale = 0x1p-14;
-    p.ceiling_rule = GSC_LIMIT_KEEP;
+    p.ceiling_rule = GSC_LIMIT_REJECT;
     p.floor_rule = GSC_LIMIT_STOP;
     p.overflow_test = GSC_TEST_NORM;
     p.hysteresis = 2;
     p.overflow_reset = GSC_RESET_ON_GROWTH | GSC_RESET_ON_BACKOFF;
     p.apply_delay = 1;
     p.overflow_tolerance = 0.125;
-    p.stall_limit = 10;
-    p.quirks = GSC_QUIRK_TOLERATE_BELOW;
-    p.mean_decay = 0.5;
-    p.variance_decay = 0.75;
-    p.margin_sigmas = 3;
-    p.overflow_log2 = 16;
+    p.max_failed_backoffs = 10;
+    p.quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE;
+    p.log2_decay = 0.5;
+    p.log2_slow_decay = 0.75;
+    p.log2_margin_sigmas = 3;
+    p.overflow_sample_log2 = 16;
     p.guard_norm = 3;
     p.guard_ratio = 4;
     p.guard_sigmas = 6;
     p.guard_decay = 0.5;
-    p.guard_start = 1.5;
+    p.guard_init_mean = 1.5;
     p.guard_warmup = 17;
-    p.guard_limit = 18;
+    p.guard_max_in_a_row = 18;
     p.guard_sample = GSC_SAMPLE_NONE;
-    p.guard_flags = GSC_GUARD_CLIP | GSC_GUARD_SPREAD_AFTER;
+    p.guard_flags = GSC_GUARD_CLIP | GSC_GUARD_VARIANCE_AFTER_MEAN;
     return p;
 }
 
@@ -64,13 +64,13 @@ gsc_state after(const gsc_policy &p, gsc_state state, const std::string &steps)
 gsc_state start(const gsc_policy &p)
 {
     gsc_state state;
-    REQUIRE(gsc_state_init(nullptr, &p, nullptr, &state, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init(nullptr, &p, &state, nullptr) == GSC_OK);
     return state;
 }
 
 Bytes saved(const gsc_policy &p, const gsc_state &s)
 {
-    Bytes bytes(GSC_SAVED_SIZE);
+    Bytes bytes(GSC_SAVED_SIZE_MAX);
     uint64_t size = 0;
     REQUIRE(gsc_state_save(&p, &s, bytes.data(), bytes.size(), &size, nullptr) == GSC_OK);
     bytes.resize(size);
@@ -261,7 +261,7 @@ TEST_CASE("no truncation goes unnoticed, and no byte too many", "[state]")
     }
     bytes.push_back(0);
     CHECK(load(bytes).status == GSC_ERROR_CORRUPT);
-    CHECK(load(Bytes(GSC_SAVED_SIZE)).status == GSC_ERROR_CORRUPT);
+    CHECK(load(Bytes(GSC_SAVED_SIZE_MAX)).status == GSC_ERROR_CORRUPT);
 }
 
 TEST_CASE("absurd values with a checksum that fits are refused", "[state]")
@@ -286,7 +286,7 @@ TEST_CASE("absurd values with a checksum that fits are refused", "[state]")
         {changed(bytes, policy_at + offsetof(gsc_policy, init_scale), -1.0), GSC_ERROR_POLICY},
         {changed(bytes, policy_at + offsetof(gsc_policy, quirks), 64u), GSC_ERROR_POLICY},
         {changed(bytes, state_at + offsetof(gsc_state, next.scale), nan), GSC_ERROR_STATE},
-        {changed(bytes, state_at + offsetof(gsc_state, good), int64_t{-1}), GSC_ERROR_STATE},
+        {changed(bytes, state_at + offsetof(gsc_state, good_steps), int64_t{-1}), GSC_ERROR_STATE},
         {changed(bytes, policy_at + offsetof(gsc_policy, reserved), 1u), GSC_ERROR_POLICY},
         {changed(bytes, state_at + offsetof(gsc_state, skip), 2u), GSC_ERROR_STATE},
         {changed(bytes, state_at + offsetof(gsc_state, reserved), uint64_t{42}), GSC_ERROR_STATE},
@@ -341,7 +341,7 @@ TEST_CASE("the size can be asked for, and a small buffer is refused", "[state]")
     uint64_t size = 0;
     REQUIRE(gsc_state_save(&p, &s, nullptr, 0, &size, nullptr) == GSC_OK);
     CHECK(size == golden_bytes().size());
-    CHECK(size <= GSC_SAVED_SIZE);
+    CHECK(size <= GSC_SAVED_SIZE_MAX);
     for (uint64_t capacity : {uint64_t{0}, uint64_t{1}, size - 1}) {
         Bytes buffer(size, 0x5a);
         uint64_t untouched = 77;
@@ -379,7 +379,7 @@ TEST_CASE("a smaller policy struct is filled as far as it goes, or refused", "[s
         return gsc_state_load(bytes.data(), bytes.size(), old, &state, nullptr);
     };
     gsc_policy old;
-    CHECK(load_old(saved(p, start(p)), &old) == GSC_ERROR_STRUCT_SIZE); // lacks mean_decay ...
+    CHECK(load_old(saved(p, start(p)), &old) == GSC_ERROR_STRUCT_SIZE); // lacks log2_decay ...
     p = without_later_fields(p);
     CHECK(load_old(saved(p, start(p)), &old) == GSC_OK);
     p.struct_size = old_size;

@@ -50,9 +50,9 @@ template <class To, class From> To bit_cast(From from)
 /* Every GSC_WANT_* bit, and what asks for some of them. */
 constexpr uint32_t want_all = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
 
-inline gsc_options wanting(uint32_t want)
+inline gsc_tensor_options wanting(uint32_t want)
 {
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.want = want;
     return options;
 }

@@ -163,7 +163,7 @@ std::string difference(const Tensors &results, const Tensors &expected)
 /* What is asked for: GSC_WANT_* bits and these. */
 constexpr uint32_t ask_each = 8, ask_histogram = 16, ask_all = 31;
 
-using Histogram = std::array<int64_t, GSC_HISTOGRAM_WORDS>;
+using Histogram = std::array<int64_t, GSC_HISTOGRAM_LENGTH>;
 
 /* Reports of the list and of each tensor, and the histogram; none and zeros where not asked for. */
 struct Said {
@@ -176,11 +176,11 @@ std::string text(const gsc_report &r)
 {
     std::ostringstream s;
     s << std::setprecision(17) << "found_inf " << r.found_inf << " overflow " << r.overflow
-      << " status " << r.status << " measured " << r.measured << " serial " << r.serial << " nan "
-      << r.nan_count << " inf " << r.inf_count << " first " << r.first_tensor << ":"
-      << r.first_element << " zeros " << r.zeros_made << " subnormals " << r.subnormals_made
-      << " clamped " << r.clamped << " amax " << r.amax << " squares " << r.sum_squares
-      << " elements " << r.elements;
+      << " status " << r.status << " measured " << r.measured << " serial " << r.generation
+      << " nan " << r.nan_count << " inf " << r.inf_count << " first " << r.first_tensor << ":"
+      << r.first_element << " zeros " << r.underflows_to_zero << " subnormals "
+      << r.underflows_to_subnormal << " clamped " << r.clamped << " amax " << r.amax << " squares "
+      << r.sum_squares << " elements " << r.elements;
     return s.str();
 }
 
@@ -200,7 +200,7 @@ std::string difference(const Said &said, const Said &expected)
         if (!same(said.each[i], expected.each[i]))
             wrong +=
                 "tensor " + std::to_string(i) + ": " + difference(said.each[i], expected.each[i]);
-    for (uint64_t i = 0; i < GSC_HISTOGRAM_WORDS; i++)
+    for (uint64_t i = 0; i < GSC_HISTOGRAM_LENGTH; i++)
         if (said.histogram[i] != expected.histogram[i])
             wrong += " histogram[" + std::to_string(i) + "] " + std::to_string(said.histogram[i]) +
                      ", not " + std::to_string(expected.histogram[i]);
@@ -215,7 +215,7 @@ gsc_report only(uint32_t ask, gsc_report r)
     if (!(r.measured & GSC_WANT_AMAX))
         r.amax = 0;
     if (!(r.measured & GSC_WANT_UNDERFLOW))
-        r.zeros_made = r.subnormals_made = 0;
+        r.underflows_to_zero = r.underflows_to_subnormal = 0;
     return r;
 }
 
@@ -282,14 +282,14 @@ gsc_report together(const std::vector<gsc_report> &each)
             r.first_tensor = one.first_tensor;
             r.first_element = one.first_element;
         }
-        r.serial = one.serial;
+        r.generation = one.generation;
         r.measured = one.measured;
         r.amax = std::max(r.amax, one.amax);
         r.elements += one.elements;
         r.nan_count += one.nan_count;
         r.inf_count += one.inf_count;
-        r.zeros_made += one.zeros_made;
-        r.subnormals_made += one.subnormals_made;
+        r.underflows_to_zero += one.underflows_to_zero;
+        r.underflows_to_subnormal += one.underflows_to_subnormal;
         r.clamped += one.clamped;
         squares.push_back(one.sum_squares);
     }
@@ -324,7 +324,7 @@ Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double
         const bool copied = m == 1.0 && from.dtype == to.dtype && clamp == 0;
         std::vector<double> products(in.numbers(t));
         gsc_report r = measured;
-        r.serial = serial;
+        r.generation = serial;
         r.elements = static_cast<int64_t>(in.data()[t].count);
         for (uint64_t element = 0; element < in.data()[t].count; element++) {
             /* Of the part that counts, the larger one. */
@@ -362,8 +362,9 @@ Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double
             }
             r.nan_count += nan;
             r.inf_count += bad && !nan;
-            r.zeros_made += y == 0 && x != 0;
-            r.subnormals_made += y != 0 && std::fabs(y) < decode(to, to.normal()) && !was_subnormal;
+            r.underflows_to_zero += y == 0 && x != 0;
+            r.underflows_to_subnormal +=
+                y != 0 && std::fabs(y) < decode(to, to.normal()) && !was_subnormal;
             r.clamped += is_clamped;
             if (element * parts % 65536 >= 4096)
                 continue;
@@ -378,7 +379,7 @@ Expected expected(const Tensors &in, const std::vector<Dtype> &out_types, double
         e.said.each.push_back(r);
     }
     e.said.report = together(e.said.each);
-    e.said.report.serial = serial;
+    e.said.report.generation = serial;
     return e;
 }
 
@@ -393,10 +394,10 @@ gsc_factor factor_of(double scale)
 using Call = decltype(&gsc_unscale);
 
 gsc_status check_only(const gsc_exec *on, const gsc_factor *factor, const gsc_tensor *in,
-                      const gsc_tensor *, uint64_t n, const gsc_options *options,
+                      const gsc_tensor *, uint64_t n, const gsc_tensor_options *options,
                       gsc_report *report, gsc_error *err)
 {
-    return gsc_check(on, factor, in, n, options, report, err);
+    return gsc_measure(on, factor, in, n, options, report, err);
 }
 
 /* What it says, out of memory that was full of a mark, so that what a call leaves out shows. */
@@ -404,12 +405,12 @@ Said said_by(Call call, const gsc_exec *on, const gsc_factor *factor, const Tens
              const gsc_tensor *out, uint32_t ask = ask_all, double clamp = 0)
 {
     Said said;
-    gsc_options options = wanting(ask & want_all);
+    gsc_tensor_options options = wanting(ask & want_all);
     options.clamp = clamp;
     std::memset(&said.report, 0x5a, sizeof said.report);
     if (ask & ask_each) {
         said.each.resize(in.size(), said.report);
-        options.each = said.each.data();
+        options.per_tensor = said.each.data();
     }
     if (ask & ask_histogram) {
         said.histogram.fill(-1);
@@ -625,7 +626,7 @@ TEST_CASE("known reports", "[tensors]")
         double scale;
         std::vector<double> values;
         int64_t nan_count, inf_count, first; // -1: none
-        int64_t zeros_made, subnormals_made;
+        int64_t underflows_to_zero, underflows_to_subnormal;
         double amax, sum_squares;
     };
     const Row rows[] = {
@@ -727,14 +728,14 @@ TEST_CASE("known reports", "[tensors]")
     for (const Row &row : rows) {
         CAPTURE(row.what);
         gsc_report report = measured;
-        report.serial = serial;
+        report.generation = serial;
         report.overflow = row.nan_count + row.inf_count > 0;
         report.found_inf = static_cast<float>(report.overflow);
         report.nan_count = row.nan_count;
         report.inf_count = row.inf_count;
         report.first_element = std::max<int64_t>(row.first, 0);
-        report.zeros_made = row.zeros_made;
-        report.subnormals_made = row.subnormals_made;
+        report.underflows_to_zero = row.underflows_to_zero;
+        report.underflows_to_subnormal = row.underflows_to_subnormal;
         report.amax = row.amax;
         report.sum_squares = row.sum_squares;
         report.elements = static_cast<int64_t>(row.values.size());
@@ -840,7 +841,7 @@ TEST_CASE("a bad element is found wherever it stands", "[tensors]")
                     report->inf_count = !report->nan_count;
                 }
                 for (gsc_report *report : {&one.each[0], &one.each[1], &one.each[2], &one.report})
-                    report->serial = serial;
+                    report->generation = serial;
                 one.report.elements = n + 3;
                 one.histogram[16] = 3 * 4096 + 2 - 4096 + 3;
                 CAPTURE(d.name, at, bad);
@@ -886,7 +887,7 @@ TEST_CASE("a bad element is found at the end of a list of millions of tensors", 
     for (uint64_t at : {n / 2, n - 1}) {
         list[at] = {&bad, 1, GSC_F32, 0, {}};
         gsc_report report;
-        CHECK(gsc_check(nullptr, nullptr, list.data(), n, nullptr, &report, nullptr) == GSC_OK);
+        CHECK(gsc_measure(nullptr, nullptr, list.data(), n, nullptr, &report, nullptr) == GSC_OK);
         list[at] = list[0];
         CHECK(report.first_tensor == static_cast<int64_t>(at));
         CHECK(report.first_element == 0);
@@ -925,7 +926,7 @@ TEST_CASE("gsc_scale multiplies by the scale, into Inf where there is no room, a
                     difference(said_by(gsc_scale, nullptr, &factor, in, out.data(), ask_all, clamp),
                                e.said) == "");
                 CHECK(difference(out, e.out) == "");
-                gsc_options options = GSC_OPTIONS_INIT;
+                gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
                 options.clamp = clamp;
                 CHECK(gsc_scale(nullptr, &factor, in.data(), without.data(), in.size(), &options,
                                 nullptr, nullptr) == GSC_OK);
@@ -941,11 +942,11 @@ TEST_CASE("an empty list is legal, and so is a tensor without data", "[tensors]"
     empty.add(GSC_COMPLEX128, 0);
     for (const Tensors *list : {&nothing, &empty}) {
         Said said;
-        said.report.serial = serial;
+        said.report.generation = serial;
         said.each.resize(list->size(), said.report);
-        for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_accumulate})
+        for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_unscale_accumulate})
             CHECK(difference(said_by(call, nullptr, &factor, *list, list->data()), said) == "");
-        said.report.serial = 0;
+        said.report.generation = 0;
         CHECK(difference(said_by(check_only, nullptr, nullptr, *list, nullptr, 0).report,
                          only(0, said.report)) == "");
     }
@@ -975,8 +976,8 @@ TEST_CASE("unscale without a report writes the same", "[tensors]")
         CHECK(difference(out, expected_out) == "");
         Said without; // the report of the list is none of each
         without.each.resize(in.size());
-        gsc_options options = wanting(want_all);
-        options.each = without.each.data();
+        gsc_tensor_options options = wanting(want_all);
+        options.per_tensor = without.each.data();
         CHECK(gsc_unscale(nullptr, &factor, in.data(), out.data(), in.size(), &options, nullptr,
                           nullptr) == GSC_OK);
         without.report = said.report;
@@ -989,12 +990,13 @@ TEST_CASE("a check without a factor is one of the values as they are", "[tensors
 {
     const Tensors in = every_pair(100, Kind::any);
     Said said = check(nullptr, 1, in);
-    said.report.serial = 0;
+    said.report.generation = 0;
     for (gsc_report &report : said.each)
-        report.serial = 0;
+        report.generation = 0;
     CHECK(difference(said_by(check_only, nullptr, nullptr, in, nullptr), said) == "");
     gsc_report report;
-    REQUIRE(gsc_check(nullptr, nullptr, in.data(), in.size(), nullptr, &report, nullptr) == GSC_OK);
+    REQUIRE(gsc_measure(nullptr, nullptr, in.data(), in.size(), nullptr, &report, nullptr) ==
+            GSC_OK);
     CHECK(difference(report, only(0, said.report)) == "");
 }
 
@@ -1013,7 +1015,7 @@ TEST_CASE("a large list, whose output goes past the caches, gives the bytes of i
         for (double scale : {65536.0, 1.0}) {
             const Tensors out = in.like({to}), pieces = in.like({to});
             const gsc_report whole = unscale(nullptr, scale, in, out.data()).report;
-            const gsc_options options = wanting(want_all);
+            const gsc_tensor_options options = wanting(want_all);
             std::vector<gsc_report> reports;
             gsc_report merged;
             const gsc_factor factor = factor_of(scale);
@@ -1025,13 +1027,13 @@ TEST_CASE("a large list, whose output goes past the caches, gives the bytes of i
                 REQUIRE(gsc_unscale(nullptr, &factor, &part, &result, 1, &options, &reports.back(),
                                     nullptr) == GSC_OK);
             }
-            REQUIRE(gsc_report_merge(nullptr, reports.data(), reports.size(), GSC_MERGE_PARTS,
+            REQUIRE(gsc_report_merge(nullptr, reports.data(), reports.size(), GSC_MERGE_SHARDS,
                                      nullptr, &merged, nullptr) == GSC_OK);
             CAPTURE(to.name, scale);
             CHECK(std::memcmp(out.at(1), pieces.at(1), n * to.size) == 0);
             CHECK(whole.nan_count == merged.nan_count);
             CHECK(whole.inf_count == merged.inf_count);
-            CHECK(whole.zeros_made == merged.zeros_made);
+            CHECK(whole.underflows_to_zero == merged.underflows_to_zero);
             CHECK(whole.amax == merged.amax);
         }
     }
@@ -1050,7 +1052,7 @@ TEST_CASE("small tensors of a large list are as they are alone", "[tensors]")
                 Said one_by_one = unscale(nullptr, scale, in, out.data(), want | ask_each);
                 const Said said = one_by_one;
                 const gsc_factor factor = factor_of(scale);
-                const gsc_options options = wanting(want);
+                const gsc_tensor_options options = wanting(want);
                 for (uint64_t i = 0; i < in.size(); i++) {
                     gsc_report &one = one_by_one.each[i];
                     REQUIRE(gsc_unscale(nullptr, &factor, in.data() + i, alone.data() + i, 1,
@@ -1157,7 +1159,7 @@ TEST_CASE("a clamp's limit is the largest value of the output that is not above 
         in.add_values(real(row.from), {row.x});
         const Tensors out = in.like({real(row.to)});
         CAPTURE(row.from, row.to, row.clamp);
-        gsc_options options = GSC_OPTIONS_INIT;
+        gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
         options.clamp = row.clamp;
         gsc_report report = measured;
         gsc_error error = {};
@@ -1201,7 +1203,7 @@ double product(const Tensors &in, uint64_t t, uint64_t i, double multiplier)
     return static_cast<double>(static_cast<float>(in.value(t, i)) * static_cast<float>(multiplier));
 }
 
-TEST_CASE("gsc_accumulate adds products and rounds once", "[tensors]")
+TEST_CASE("gsc_unscale_accumulate adds products and rounds once", "[tensors]")
 {
     for (double scale : {65536.0, 1.0, 3.0, 1e39})
         for (Kind kind : {Kind::moderate, Kind::tiny})
@@ -1229,14 +1231,14 @@ TEST_CASE("gsc_accumulate adds products and rounds once", "[tensors]")
                     }
                 const gsc_factor factor = factor_of(scale);
                 CAPTURE(scale, static_cast<int>(kind), n);
-                const Said said = said_by(gsc_accumulate, nullptr, &factor, in, out.data());
+                const Said said = said_by(gsc_unscale_accumulate, nullptr, &factor, in, out.data());
                 CHECK(difference(said, expected(in, all_outputs, 1 / scale).said) == "");
                 REQUIRE(said.report.overflow == 0);
                 CHECK(difference(out, sums) == "");
             }
 }
 
-TEST_CASE("gsc_accumulate adds nothing of a list with one bad element", "[tensors]")
+TEST_CASE("gsc_unscale_accumulate adds nothing of a list with one bad element", "[tensors]")
 {
     Tensors in, out;
     in.add_values(f16, std::vector<double>(70000, 1));
@@ -1244,12 +1246,12 @@ TEST_CASE("gsc_accumulate adds nothing of a list with one bad element", "[tensor
     out.add_values(f32, std::vector<double>(70000, 5));
     out.add_values(f8_e5m2, {1, 2, 3}); // up to 57344
     const Tensors before = out.copy();
-    CHECK(said_by(gsc_accumulate, nullptr, nullptr, in, out.data()).report.overflow == 0);
+    CHECK(said_by(gsc_unscale_accumulate, nullptr, nullptr, in, out.data()).report.overflow == 0);
     CHECK(out.value(0, 69999) == 6);
     CHECK(out.value(1, 2) == 57344);
     write_bits(f16, in.at(1), 2, 0x7bff);
     const Tensors after = out.copy();
-    const Said said = said_by(gsc_accumulate, nullptr, nullptr, in, out.data());
+    const Said said = said_by(gsc_unscale_accumulate, nullptr, nullptr, in, out.data());
     CHECK(said.report.overflow == 1);
     CHECK(said.report.inf_count == 1);
     CHECK(said.report.first_tensor == 1);
@@ -1356,7 +1358,7 @@ TEST_CASE("the reports of each tensor merge to that of the list, bit for bit", "
             const gsc_exec *const on = ask % 2 ? context.on() : nullptr;
             const Said said = check(on, 3, in, ask | ask_each);
             gsc_report merged;
-            CHECK(gsc_report_merge(nullptr, said.each.data(), in.size(), GSC_MERGE_PARTS, nullptr,
+            CHECK(gsc_report_merge(nullptr, said.each.data(), in.size(), GSC_MERGE_SHARDS, nullptr,
                                    &merged, nullptr) == GSC_OK);
             if (n == 0)
                 merged = said.report;
@@ -1370,13 +1372,13 @@ TEST_CASE("the reports of each tensor merge to that of the list, bit for bit", "
 TEST_CASE("each tensor's report is that of the tensor alone", "[tensors]")
 {
     const Tensors in = long_list();
-    const gsc_options options = wanting(want_all);
+    const gsc_tensor_options options = wanting(want_all);
     for (double scale : {3.0, 1e39}) {
         const Said said = check(nullptr, scale, in);
         const gsc_factor factor = factor_of(scale);
         for (uint64_t i = 0; i < in.size(); i++) {
             gsc_report alone;
-            REQUIRE(gsc_check(nullptr, &factor, in.data() + i, 1, &options, &alone, nullptr) ==
+            REQUIRE(gsc_measure(nullptr, &factor, in.data() + i, 1, &options, &alone, nullptr) ==
                     GSC_OK);
             if (alone.overflow)
                 alone.first_tensor = static_cast<int64_t>(i);
@@ -1402,17 +1404,17 @@ TEST_CASE("with a policy the report's verdict is what an update then says, for e
     int by_norm_alone = 0;
     for (uint32_t i = 0; gsc_preset_name(i); i++)
         for (const Tensors &in : lists)
-            for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_accumulate}) {
+            for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_unscale_accumulate}) {
                 gsc_policy policy = GSC_POLICY_INIT;
                 REQUIRE(gsc_policy_preset(gsc_preset_name(i), &policy, nullptr) == GSC_OK);
                 policy.init_scale = 1;
                 policy.guard_warmup = 1; /* an outlier is no overflow: the update alone finds it */
                 gsc_state state;
-                REQUIRE(gsc_state_init(nullptr, &policy, nullptr, &state, nullptr) == GSC_OK);
+                REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
                 std::vector<gsc_report> each(in.size());
-                gsc_options options = GSC_OPTIONS_INIT;
+                gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
                 options.policy = &policy;
-                options.each = each.data();
+                options.per_tensor = each.data();
                 gsc_report report, judged, merged;
                 const Tensors out = in.like({f64});
                 CAPTURE(gsc_preset_name(i));
@@ -1430,7 +1432,7 @@ TEST_CASE("with a policy the report's verdict is what an update then says, for e
 
                 // Of a tensor, `overflow` says whether something in it is Inf or NaN.
                 CHECK(each[0].overflow == (each[0].nan_count + each[0].inf_count > 0));
-                REQUIRE(gsc_report_merge(nullptr, each.data(), each.size(), GSC_MERGE_PARTS,
+                REQUIRE(gsc_report_merge(nullptr, each.data(), each.size(), GSC_MERGE_SHARDS,
                                          &policy, &merged, nullptr) == GSC_OK);
                 merged.kind = report.kind;
                 CHECK(difference(merged, report) == "");
@@ -1463,10 +1465,10 @@ TEST_CASE("a policy adds to what is wanted and takes nothing away", "[tensors]")
     policy.target_amax = 1;
     const Tensors in = every_pair(100, Kind::moderate);
     for (uint32_t want = 0; want <= want_all; want++) {
-        gsc_options options = wanting(want);
+        gsc_tensor_options options = wanting(want);
         options.policy = &policy;
         gsc_report report;
-        REQUIRE(gsc_check(nullptr, nullptr, in.data(), in.size(), &options, &report, nullptr) ==
+        REQUIRE(gsc_measure(nullptr, nullptr, in.data(), in.size(), &options, &report, nullptr) ==
                 GSC_OK);
         CHECK(report.measured == (want | GSC_WANT_NORM | GSC_WANT_AMAX));
     }
@@ -1476,14 +1478,14 @@ TEST_CASE("accumulate adds where every product is finite, whatever the verdict",
 {
     gsc_policy policy = GSC_POLICY_INIT;
     policy.overflow_test = GSC_TEST_NORM;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.policy = &policy;
     Tensors in, out;
     in.add_values(f32, {2e19, 1});
     out.add_values(f32, {1, 1});
     gsc_report report;
-    REQUIRE(gsc_accumulate(nullptr, nullptr, in.data(), out.data(), 1, &options, &report,
-                           nullptr) == GSC_OK);
+    REQUIRE(gsc_unscale_accumulate(nullptr, nullptr, in.data(), out.data(), 1, &options, &report,
+                                   nullptr) == GSC_OK);
     CHECK(report.overflow == 1);
     CHECK(out.value(0, 1) == 2);
 }
@@ -1494,7 +1496,7 @@ TEST_CASE("memory of a context is aligned, copied and freed", "[tensors]")
 {
     const Context two(2, run_backwards);
     for (const gsc_exec *on : {static_cast<const gsc_exec *>(nullptr), two.on()})
-        for (uint32_t kind : {GSC_MEMORY_DEVICE, GSC_MEMORY_SHARED})
+        for (uint32_t kind : {GSC_MEMORY_DEVICE, GSC_MEMORY_HOST})
             for (uint64_t size : {1u, 4u, 255u, 256u, 100001u}) {
                 gsc_context *const context = on ? on->context : nullptr;
                 void *from = nullptr, *to = nullptr;
@@ -1524,11 +1526,11 @@ TEST_CASE("a call on the CPU needs no workspace", "[tensors]")
     const Tensors in = long_list();
     const Context two(2, run_backwards);
     gsc_policy policy = GSC_POLICY_INIT;
-    gsc_options options = wanting(want_all);
+    gsc_tensor_options options = wanting(want_all);
     options.policy = &policy;
     for (const gsc_exec *on : {static_cast<const gsc_exec *>(nullptr), two.on()})
-        for (const gsc_options *some : {static_cast<const gsc_options *>(nullptr),
-                                        static_cast<const gsc_options *>(&options)}) {
+        for (const gsc_tensor_options *some : {static_cast<const gsc_tensor_options *>(nullptr),
+                                               static_cast<const gsc_tensor_options *>(&options)}) {
             uint64_t size = 1;
             CHECK(gsc_workspace_size(on, in.data(), in.size(), some, &size, nullptr) == GSC_OK);
             CHECK(size == 0);
@@ -1541,9 +1543,9 @@ TEST_CASE("a pool gives the bytes of one thread", "[tensors][threads]")
 {
     const Tensors in = long_list();
     const gsc_factor factor = factor_of(0.75);
-    for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_accumulate})
+    for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_unscale_accumulate})
         for (double clamp : {0.0, 20.0}) {
-            if (clamp != 0 && (call == check_only || call == gsc_accumulate))
+            if (clamp != 0 && (call == check_only || call == gsc_unscale_accumulate))
                 continue;
             Tensors serial_out = in.like(all_outputs);
             const Said alone =
@@ -1567,7 +1569,7 @@ TEST_CASE("a pool that refuses a call ends it unwritten; later in a call its thr
 {
     const Tensors in = long_list();
     const gsc_factor factor = factor_of(0.75);
-    for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_accumulate}) {
+    for (Call call : {check_only, gsc_unscale, gsc_scale, gsc_unscale_accumulate}) {
         Tensors alone_out = in.like(all_outputs), out = in.like(all_outputs),
                 kept = in.like(all_outputs), before = in.like(all_outputs);
         const Said alone = said_by(call, nullptr, &factor, in, alone_out.data(), ask_all, 0);
@@ -1580,11 +1582,11 @@ TEST_CASE("a pool that refuses a call ends it unwritten; later in a call its thr
         const Context first(3, refuse_first);
         std::vector<gsc_report> each(in.size(), gsc_report{}), marked;
         for (gsc_report &report : each)
-            report.serial = 42;
+            report.generation = 42;
         marked = each;
-        std::vector<int64_t> histogram(GSC_HISTOGRAM_WORDS, 42);
-        gsc_options options = GSC_OPTIONS_INIT;
-        options.each = each.data();
+        std::vector<int64_t> histogram(GSC_HISTOGRAM_LENGTH, 42);
+        gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
+        options.per_tensor = each.data();
         options.histogram = histogram.data();
         gsc_report report = marked[0];
         gsc_error err;
@@ -1595,7 +1597,7 @@ TEST_CASE("a pool that refuses a call ends it unwritten; later in a call its thr
         CHECK(same(report, marked[0]));
         for (size_t i = 0; i < each.size(); i++)
             CHECK(same(each[i], marked[i]));
-        CHECK(histogram == std::vector<int64_t>(GSC_HISTOGRAM_WORDS, 42));
+        CHECK(histogram == std::vector<int64_t>(GSC_HISTOGRAM_LENGTH, 42));
     }
 }
 
@@ -1671,17 +1673,18 @@ TEST_CASE("a call needs less stack than the header says, whatever the compiler",
                   const gsc_factor factor = factor_of(scale);
                   const Tensors half = in.like({f16, f32, f64}), sums = in.like({f64});
                   gsc_report report, each[3];
-                  int64_t histogram[GSC_HISTOGRAM_WORDS];
-                  gsc_options all = wanting(want_all), clamping = all, some = GSC_OPTIONS_INIT;
-                  all.each = clamping.each = each;
+                  int64_t histogram[GSC_HISTOGRAM_LENGTH];
+                  gsc_tensor_options all = wanting(want_all), clamping = all,
+                                     some = GSC_TENSOR_OPTIONS_INIT;
+                  all.per_tensor = clamping.per_tensor = each;
                   all.histogram = clamping.histogram = histogram;
                   clamping.clamp = 1;
-                  for (const gsc_options *options : {&all, &clamping, &some})
+                  for (const gsc_tensor_options *options : {&all, &clamping, &some})
                       for (const Tensors *out : {&half, static_cast<const Tensors *>(&in)})
                           gsc_unscale(nullptr, &factor, in.data(), out->data(), 3, options, &report,
                                       nullptr);
-                  gsc_accumulate(nullptr, &factor, in.data(), sums.data(), 3, &all, &report,
-                                 nullptr);
+                  gsc_unscale_accumulate(nullptr, &factor, in.data(), sums.data(), 3, &all, &report,
+                                         nullptr);
               }) < most + start);
 }
 #endif
@@ -1726,8 +1729,8 @@ TEST_CASE("many threads may call at the same time", "[tensors][threads]")
             for (int call = 0; call < calls; call++) {
                 Said said;
                 said.each.resize(inputs[i].size());
-                gsc_options options = wanting(want_all);
-                options.each = said.each.data();
+                gsc_tensor_options options = wanting(want_all);
+                options.per_tensor = said.each.data();
                 options.histogram = said.histogram.data();
                 Tensors out = inputs[i].like(all_outputs);
                 gsc_info info = GSC_INFO_INIT;
@@ -1757,7 +1760,7 @@ TEST_CASE("a forked process can call", "[tensors]")
         for (const gsc_exec *on : {static_cast<const gsc_exec *>(nullptr), context.on()}) {
             Tensors out = in.like(all_outputs);
             gsc_report report;
-            const gsc_options options = wanting(want_all);
+            const gsc_tensor_options options = wanting(want_all);
             const gsc_status status = gsc_unscale(on, &factor, in.data(), out.data(), in.size(),
                                                   &options, &report, nullptr);
             right &=
@@ -1791,7 +1794,7 @@ TEST_CASE("flush-to-zero in the host loses nothing where the float inverse is su
         Tensors out = in.like(types);
         const gsc_factor factor = factor_of(scale);
         gsc_report report;
-        const gsc_options options = wanting(want_all);
+        const gsc_tensor_options options = wanting(want_all);
         constexpr unsigned flush_to_zero = 0x8000, denormals_are_zero = 0x0040, flags = 0x3f;
         const unsigned before = _mm_getcsr();
         _mm_setcsr(before | flush_to_zero | denormals_are_zero);

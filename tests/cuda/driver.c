@@ -321,7 +321,7 @@ static void launch_fails(void)
     } rows[] = {
         {2, GSC_ERROR_MEMORY, "out of memory (CUDA_ERROR_OUT_OF_MEMORY)"},
         {719, GSC_ERROR_DEVICE, "unspecified launch failure (CUDA_ERROR_LAUNCH_FAILED)"},
-        {400, GSC_ERROR_DEVICE, "is on.stream of this device|(CUDA_ERROR_INVALID_HANDLE)"},
+        {400, GSC_ERROR_DEVICE, "is exec.stream of this device|(CUDA_ERROR_INVALID_HANDLE)"},
         {700, GSC_ERROR_DEVICE, "the device does not see; start the process anew"},
         {901, GSC_ERROR_DEVICE, "capture again (CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)"},
         {906, GSC_ERROR_DEVICE, "legacy stream while another is captured: pass that one"},
@@ -333,7 +333,7 @@ static void launch_fails(void)
         CHECK(launch(context, NULL, &err) == rows[i].status);
         CHECK_TEXT(err.message, "CUDA device 0: the driver could not launch the kernel ");
         CHECK_TEXT(err.message, rows[i].words);
-        CHECK(strcmp(err.name, "on") == 0 && standin_depth() == 0);
+        CHECK(strcmp(err.name, "exec") == 0 && standin_depth() == 0);
     }
     fail_at("cuCtxPushCurrent_v2", 201, 0);
     CHECK(launch(context, NULL, &err) == GSC_ERROR_DEVICE);
@@ -400,7 +400,7 @@ static void memory_kinds(void)
 {
     gsc_error err;
     gsc_context *context = created(0);
-    for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_SHARED; kind++) {
+    for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_HOST; kind++) {
         void *memory = NULL;
         CHECK(gsc_memory_create(context, kind, 1000, &memory, &err) == GSC_OK && memory);
         CHECK(driver->allocated == 1 && (uintptr_t)memory % 256 == 0);
@@ -417,7 +417,7 @@ static void memory_fails(void)
     static const struct {
         uint32_t kind;
         const char *symbol;
-    } rows[] = {{GSC_MEMORY_DEVICE, "cuMemAlloc_v2"}, {GSC_MEMORY_SHARED, "cuMemHostAlloc"}};
+    } rows[] = {{GSC_MEMORY_DEVICE, "cuMemAlloc_v2"}, {GSC_MEMORY_HOST, "cuMemHostAlloc"}};
     gsc_error err;
     gsc_context *context = created(0);
     for (int i = 0; i < 2; i++) {
@@ -445,7 +445,7 @@ static void copy_and_wait_fail(void)
     CHECK(gsc_exec_wait(&on, &err) == GSC_OK);
     fail_at("cuMemcpyAsync", 400, 0);
     CHECK(gsc_memory_copy(&on, to, from, 8, &err) == GSC_ERROR_DEVICE);
-    CHECK_TEXT(err.message, "could not copy memory|is on.stream of this device");
+    CHECK_TEXT(err.message, "could not copy memory|is exec.stream of this device");
     CHECK(gsc_memory_copy(&on, to, from, 0, &err) == GSC_OK); /* which asks no driver */
     fail_at("cuStreamSynchronize", 700, 0);
     CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
@@ -474,7 +474,7 @@ static void memory_while_captured(void)
     gsc_context *context = on.context = legacy.context = created(0);
     CHECK(cuStreamCreate(&on.stream, 0) == 0);
     CHECK(cuStreamBeginCapture_v2(on.stream, 0) == 0);
-    for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_SHARED; kind++) {
+    for (uint32_t kind = GSC_MEMORY_DEVICE; kind <= GSC_MEMORY_HOST; kind++) {
         CHECK(gsc_memory_create(context, kind, 64, &memory, &err) == GSC_OK);
         gsc_memory_destroy(context, memory);
     }
@@ -484,8 +484,8 @@ static void memory_while_captured(void)
     CHECK_TEXT(err.message, "legacy stream while another is captured");
     for (int i = 0; i < 2; i++) {
         CHECK(gsc_exec_wait(i ? &on : &legacy, &err) == GSC_ERROR_UNAVAILABLE);
-        CHECK(strcmp(err.name, "on") == 0 && strcmp(err.field, "stream") == 0);
-        CHECK_TEXT(err.message, "on.stream is being captured");
+        CHECK(strcmp(err.name, "exec") == 0 && strcmp(err.field, "stream") == 0);
+        CHECK_TEXT(err.message, "exec.stream is being captured");
     }
     CHECK(cuThreadExchangeStreamCaptureMode(&mode) == 0 && mode == 0);
     CHECK(cuStreamEndCapture(on.stream, &graph) == 0);
@@ -519,7 +519,7 @@ static void forked(void)
         gsc_context *own;
         on.context = context;
         CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_DEVICE);
-        CHECK(err.argument == 0 && strcmp(err.name, "on") == 0);
+        CHECK(err.argument == 0 && strcmp(err.name, "exec") == 0);
         CHECK(strcmp(err.field, "context") == 0);
         CHECK_TEXT(err.message, "before this process was forked");
         CHECK_TEXT(cuda_note(), "forked after CUDA was used");

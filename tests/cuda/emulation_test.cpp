@@ -82,7 +82,7 @@ struct Device {
         return at;
     }
     /* A workspace of what the call says it needs, and not a byte more. */
-    void reserve(const std::vector<gsc_tensor> &list, const gsc_options *options = nullptr)
+    void reserve(const std::vector<gsc_tensor> &list, const gsc_tensor_options *options = nullptr)
     {
         REQUIRE(gsc_workspace_size(&on, list.data(), list.size(), options, &on.workspace_size,
                                    nullptr) == GSC_OK);
@@ -99,7 +99,7 @@ enum Operation { SCALE, CHECK, UNSCALE, ACCUMULATE };
 struct Call {
     Operation operation;
     const gsc_factor *factor;
-    gsc_options options; // each and histogram: anything but NULL is wanted
+    gsc_tensor_options options; // each and histogram: anything but NULL is wanted
     bool reports;
 };
 
@@ -111,11 +111,12 @@ gsc_status run(const gsc_exec *on, const Call &c, const std::vector<gsc_tensor> 
     case SCALE:
         return gsc_scale(on, c.factor, in.data(), out.data(), n, &c.options, report, err);
     case CHECK:
-        return gsc_check(on, c.factor, in.data(), n, &c.options, report, err);
+        return gsc_measure(on, c.factor, in.data(), n, &c.options, report, err);
     case UNSCALE:
         return gsc_unscale(on, c.factor, in.data(), out.data(), n, &c.options, report, err);
     default:
-        return gsc_accumulate(on, c.factor, in.data(), out.data(), n, &c.options, report, err);
+        return gsc_unscale_accumulate(on, c.factor, in.data(), out.data(), n, &c.options, report,
+                                      err);
     }
 }
 
@@ -213,14 +214,14 @@ void compare(Random &random, Call call, const std::vector<Shape> &shapes)
     std::memset(&garbage, 0xa5, sizeof garbage);
     const uint64_t n = shapes.size();
     std::vector<gsc_report> reports(n + 1, garbage); // of each, and of all
-    std::vector<int64_t> histogram(GSC_HISTOGRAM_WORDS, -1);
+    std::vector<int64_t> histogram(GSC_HISTOGRAM_LENGTH, -1);
     gsc_report *reports_there = d.put(reports);
     int64_t *histogram_there = d.put(histogram);
     Call on_device = call;
     on_device.factor = call.factor ? d.put(*call.factor) : nullptr;
-    if (call.options.each) {
-        call.options.each = reports.data();
-        on_device.options.each = reports_there;
+    if (call.options.per_tensor) {
+        call.options.per_tensor = reports.data();
+        on_device.options.per_tensor = reports_there;
     }
     if (call.options.histogram) {
         call.options.histogram = histogram.data();
@@ -259,11 +260,12 @@ void compare(Random &random, Call call, const std::vector<Shape> &shapes)
                 CHECK(hex(words[1][k]) == hex(words[0][k]));
             }
     }
-    CHECK(same(d.get(reinterpret_cast<std::array<int64_t, GSC_HISTOGRAM_WORDS> *>(histogram_there)),
-               *reinterpret_cast<std::array<int64_t, GSC_HISTOGRAM_WORDS> *>(histogram.data())));
-    if (call.options.each && call.reports) { // the report of all is that of each, merged
+    CHECK(
+        same(d.get(reinterpret_cast<std::array<int64_t, GSC_HISTOGRAM_LENGTH> *>(histogram_there)),
+             *reinterpret_cast<std::array<int64_t, GSC_HISTOGRAM_LENGTH> *>(histogram.data())));
+    if (call.options.per_tensor && call.reports) { // the report of all is that of each, merged
         gsc_report *merged = d.put(garbage);
-        REQUIRE(gsc_report_merge(&d.on, reports_there, n, GSC_MERGE_PARTS, call.options.policy,
+        REQUIRE(gsc_report_merge(&d.on, reports_there, n, GSC_MERGE_SHARDS, call.options.policy,
                                  merged, &err) == GSC_OK);
         gsc_report expected = reports[n];
         expected.kind = GSC_REPORT_MERGED;
@@ -314,13 +316,13 @@ Call any_call(Random &random, Operation operation, const gsc_factor *factor)
     static int64_t wanted_too;
     const double clamps[] = {1, 3e-3, 448, 1e300, 0.1};
     const bool may_clamp = operation == SCALE || operation == UNSCALE;
-    Call call = {operation, random.next() % 8 ? factor : nullptr, GSC_OPTIONS_INIT, false};
+    Call call = {operation, random.next() % 8 ? factor : nullptr, GSC_TENSOR_OPTIONS_INIT, false};
     call.reports = operation == ::CHECK || operation == ACCUMULATE || random.next() % 4;
     call.options.want = random.next() % 2 ? GSC_WANT_NORM | GSC_WANT_AMAX
                                           : static_cast<uint32_t>(random.next()) & all_wants;
     call.options.policy = random.next() % 3 ? nullptr : norm_policy();
     call.options.clamp = may_clamp && random.next() % 3 == 0 ? clamps[random.next() % 5] : 0;
-    call.options.each = random.next() % 2 ? &wanted : nullptr;
+    call.options.per_tensor = random.next() % 2 ? &wanted : nullptr;
     call.options.histogram = random.next() % 2 ? &wanted_too : nullptr;
     return call;
 }
@@ -356,7 +358,7 @@ TEST_CASE(
     REQUIRE(gsc_factor_init(1, &factors[1], nullptr) == GSC_OK);
     Call calls[3];
     for (int i = 0; i < 3; i++) {
-        calls[i] = {i == 2 ? ACCUMULATE : UNSCALE, nullptr, GSC_OPTIONS_INIT, true};
+        calls[i] = {i == 2 ? ACCUMULATE : UNSCALE, nullptr, GSC_TENSOR_OPTIONS_INIT, true};
         calls[i].options.want = GSC_WANT_NORM | GSC_WANT_AMAX;
         calls[i].options.clamp = i == 1;
     }
@@ -398,13 +400,13 @@ TEST_CASE("lists of many tensors, of mixed dtypes and sizes, and of several chun
 TEST_CASE("an empty list")
 {
     gsc_report report = measured;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.want = all_wants;
     Device d;
     gsc_report *on_device = d.put(report);
     d.reserve({});
-    REQUIRE(gsc_check(nullptr, nullptr, nullptr, 0, &options, &report, nullptr) == GSC_OK);
-    REQUIRE(gsc_check(&d.on, nullptr, nullptr, 0, &options, on_device, nullptr) == GSC_OK);
+    REQUIRE(gsc_measure(nullptr, nullptr, nullptr, 0, &options, &report, nullptr) == GSC_OK);
+    REQUIRE(gsc_measure(&d.on, nullptr, nullptr, 0, &options, on_device, nullptr) == GSC_OK);
     CHECK(same(d.get(on_device), report));
     REQUIRE(gsc_report_merge(nullptr, nullptr, 0, 0, nullptr, &report, nullptr) == GSC_OK);
     REQUIRE(gsc_report_merge(&d.on, nullptr, 0, 0, nullptr, on_device, nullptr) == GSC_OK);
@@ -430,14 +432,14 @@ TEST_CASE("more chunks and tensors than the device folds at a time")
     }
     gsc_report report;
     gsc_report *on_device = d.put(gsc_report{});
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.want = GSC_WANT_NORM;
     d.reserve(there);
-    REQUIRE(gsc_check(nullptr, nullptr, host.data(), 3000, &options, &report, nullptr) == GSC_OK);
+    REQUIRE(gsc_measure(nullptr, nullptr, host.data(), 3000, &options, &report, nullptr) == GSC_OK);
     for (const bool many : {false, true}) {
         const uint64_t before = emulated_launches();
         emulated_takes_many(many);
-        REQUIRE(gsc_check(&d.on, nullptr, there.data(), 3000, &options, on_device, nullptr) ==
+        REQUIRE(gsc_measure(&d.on, nullptr, there.data(), 3000, &options, on_device, nullptr) ==
                 GSC_OK);
         CHECK(emulated_launches() - before == (many ? 6 : 22));
         CHECK(same(d.get(on_device), report));
@@ -455,10 +457,10 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
     gsc_factor zero = {};
     gsc_factor *factor = d.put(zero);
     gsc_report *report = d.put(gsc_report{}), *each = d.put(gsc_report{});
-    int64_t *histogram = d.put(std::vector<int64_t>(GSC_HISTOGRAM_WORDS, 7));
-    gsc_options options = GSC_OPTIONS_INIT;
+    int64_t *histogram = d.put(std::vector<int64_t>(GSC_HISTOGRAM_LENGTH, 7));
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.want = all_wants;
-    options.each = each;
+    options.per_tensor = each;
     options.histogram = histogram;
     d.reserve(list);
     REQUIRE(gsc_unscale(&d.on, factor, list.data(), list.data(), 1, &options, report, nullptr) ==
@@ -479,12 +481,13 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
     gsc_policy policy = GSC_POLICY_INIT;
     REQUIRE(gsc_policy_preset("recommended", &policy, nullptr) == GSC_OK);
     gsc_state state;
-    REQUIRE(gsc_state_init(nullptr, &policy, nullptr, &state, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
     const auto skipped = [](gsc_state s, gsc_status status) {
         s.status = status;
         s.events = GSC_EVENT_SKIPPED;
         s.skip = 1;
         s.skip_f32 = 1;
+        s.guard_multiplier = 0;
         return s;
     };
     state.events = GSC_EVENT_GREW; /* of the update before */
@@ -493,14 +496,14 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
     CHECK(same(d.get(out), skipped(state, GSC_ERROR_REPORT)));
     gsc_state negative = state;
     negative.factor.scale = -1;
-    REQUIRE(gsc_state_init(&d.on, &policy, d.put(negative), out, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init_from(&d.on, &policy, d.put(negative), out, nullptr) == GSC_OK);
     CHECK(same(d.get(out), skipped(negative, GSC_ERROR_STATE)));
     gsc_report *good = d.put(measured);
-    state.good = -1;
+    state.good_steps = -1;
     d.write(there, &state, sizeof state);
     REQUIRE(gsc_state_update(&d.on, &policy, there, good, there, nullptr) == GSC_OK);
     CHECK(same(d.get(there), skipped(state, GSC_ERROR_STATE)));
-    state.good = 0;
+    state.good_steps = 0;
     d.write(there, &state, sizeof state);
     REQUIRE(gsc_state_update(&d.on, &policy, there, good, out, nullptr) == GSC_OK);
     CHECK(d.get(out).status == GSC_OK);
@@ -514,10 +517,10 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
     gsc_report *with_reserved = d.put(reserved);
     REQUIRE(gsc_state_update(&d.on, &policy, there, with_reserved, out, nullptr) == GSC_OK);
     CHECK(d.get(out).status == GSC_ERROR_REPORT);
-    state.reserved[18] = 42;
+    state.reserved[17] = 42;
     REQUIRE(gsc_state_update(&d.on, &policy, d.put(state), good, out, nullptr) == GSC_OK);
     CHECK(d.get(out).status == GSC_ERROR_STATE);
-    REQUIRE(gsc_state_init(&d.on, &policy, d.put(state), out, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init_from(&d.on, &policy, d.put(state), out, nullptr) == GSC_OK);
     CHECK(d.get(out).status == GSC_ERROR_STATE);
     REQUIRE(gsc_report_merge(&d.on, with_reserved, 1, 0, nullptr, report, nullptr) == GSC_OK);
     expected.status = GSC_ERROR_REPORT;
@@ -534,7 +537,7 @@ TEST_CASE("what is wrong on the device is said there, and nothing else is writte
     REQUIRE(gsc_factor_multiply(&d.on, factor, 2, product, nullptr) == GSC_OK);
     CHECK(same(d.get(product), zero));
     product = d.put(gsc_factor{1, 1, 1, 1, 1});
-    REQUIRE(gsc_factor_clip(&d.on, nullptr, report, 1, product, nullptr) == GSC_OK);
+    REQUIRE(gsc_factor_clip_grad_norm(&d.on, nullptr, report, 1, product, nullptr) == GSC_OK);
     CHECK(same(d.get(product), zero));
 }
 
@@ -548,7 +551,7 @@ TEST_CASE("what the host can see is refused before anything is launched")
     const uint64_t before = emulated_launches();
     gsc_error err;
     const auto check = [&](gsc_exec on) {
-        return gsc_check(&on, nullptr, list.data(), 1, nullptr, report, &err);
+        return gsc_measure(&on, nullptr, list.data(), 1, nullptr, report, &err);
     };
     const auto is_of = [&](const char *name, const char *field) {
         INFO(err.name << "." << err.field << ": " << err.message);
@@ -563,7 +566,7 @@ TEST_CASE("what the host can see is refused before anything is launched")
     on = d.on;
     on.workspace = at + 4;
     CHECK(check(on) == GSC_ERROR_VALUE);
-    CHECK(is_of("on", "workspace"));
+    CHECK(is_of("exec", "workspace"));
     const gsc_tensor large = {at, uint64_t{1} << 50, GSC_F8_E5M2, 0, {}};
     uint64_t size;
     CHECK(gsc_workspace_size(&d.on, &large, 1, nullptr, &size, &err) == GSC_ERROR_COUNT);
@@ -582,20 +585,21 @@ TEST_CASE("what the host can see is refused before anything is launched")
         CHECK(err.argument == argument);
         CHECK(is_of(name, field));
     };
-    const gsc_options *none = nullptr;
+    const gsc_tensor_options *none = nullptr;
     refused(gsc_scale(&d.on, odd_factor, in, in, 1, none, report, &err), 1, "factor");
     refused(gsc_scale(&d.on, factor, in, in, 1, none, odd_report, &err), 6, "report");
-    refused(gsc_check(&d.on, factor, in, 1, none, odd_report, &err), 5, "report");
+    refused(gsc_measure(&d.on, factor, in, 1, none, odd_report, &err), 5, "report");
     refused(gsc_unscale(&d.on, factor, in, in, 1, none, odd_report, &err), 6, "report");
-    refused(gsc_accumulate(&d.on, factor, in, in + 1, 0, none, odd_report, &err), 6, "report");
-    gsc_options each = GSC_OPTIONS_INIT, histogram = GSC_OPTIONS_INIT;
-    each.each = odd_report;
+    refused(gsc_unscale_accumulate(&d.on, factor, in, in + 1, 0, none, odd_report, &err), 6,
+            "report");
+    gsc_tensor_options each = GSC_TENSOR_OPTIONS_INIT, histogram = GSC_TENSOR_OPTIONS_INIT;
+    each.per_tensor = odd_report;
     histogram.histogram = reinterpret_cast<int64_t *>(odd_report);
-    refused(gsc_check(&d.on, factor, in, 1, &each, report, &err), 4, "options", "each");
-    refused(gsc_unscale(&d.on, factor, in, in, 1, &each, report, &err), 5, "options", "each");
-    refused(gsc_check(&d.on, factor, in, 1, &histogram, report, &err), 4, "options", "histogram");
-    refused(gsc_state_init(&d.on, &policy, nullptr, odd_state, &err), 3, "out");
-    refused(gsc_state_init(&d.on, &policy, odd_state, state, &err), 2, "from");
+    refused(gsc_measure(&d.on, factor, in, 1, &each, report, &err), 4, "options", "per_tensor");
+    refused(gsc_unscale(&d.on, factor, in, in, 1, &each, report, &err), 5, "options", "per_tensor");
+    refused(gsc_measure(&d.on, factor, in, 1, &histogram, report, &err), 4, "options", "histogram");
+    refused(gsc_state_init(&d.on, &policy, odd_state, &err), 2, "out");
+    refused(gsc_state_init_from(&d.on, &policy, odd_state, state, &err), 2, "from");
     refused(gsc_state_update(&d.on, &policy, odd_state, report, state, &err), 2, "state");
     refused(gsc_state_update(&d.on, &policy, state, odd_report, state, &err), 3, "report");
     refused(gsc_state_update(&d.on, &policy, state, report, odd_state, &err), 4, "out");
@@ -603,15 +607,15 @@ TEST_CASE("what the host can see is refused before anything is launched")
     refused(gsc_factor_multiply(&d.on, factor, 2, odd_factor, &err), 3, "out");
     refused(gsc_report_merge(&d.on, odd_report, 1, 0, nullptr, report, &err), 1, "reports");
     refused(gsc_report_merge(&d.on, report, 1, 0, nullptr, odd_report, &err), 5, "out");
-    refused(gsc_factor_clip(&d.on, odd_factor, report, 1, factor, &err), 1, "factor");
-    refused(gsc_factor_clip(&d.on, factor, odd_report, 1, factor, &err), 2, "report");
-    refused(gsc_factor_clip(&d.on, factor, report, 1, odd_factor, &err), 4, "out");
-    refused(gsc_factor_guard(&d.on, odd_factor, state, factor, &err), 1, "factor");
-    refused(gsc_factor_guard(&d.on, factor, odd_state, factor, &err), 2, "state");
-    refused(gsc_factor_guard(&d.on, factor, state, odd_factor, &err), 3, "out");
-    refused(gsc_state_join(&d.on, odd_state, state, state, &err), 1, "state");
-    refused(gsc_state_join(&d.on, state, odd_state, state, &err), 2, "other");
-    refused(gsc_state_join(&d.on, state, state, odd_state, &err), 3, "out");
+    refused(gsc_factor_clip_grad_norm(&d.on, odd_factor, report, 1, factor, &err), 1, "factor");
+    refused(gsc_factor_clip_grad_norm(&d.on, factor, odd_report, 1, factor, &err), 2, "report");
+    refused(gsc_factor_clip_grad_norm(&d.on, factor, report, 1, odd_factor, &err), 4, "out");
+    refused(gsc_factor_clip_outlier(&d.on, odd_factor, state, factor, &err), 1, "factor");
+    refused(gsc_factor_clip_outlier(&d.on, factor, odd_state, factor, &err), 2, "state");
+    refused(gsc_factor_clip_outlier(&d.on, factor, state, odd_factor, &err), 3, "out");
+    refused(gsc_state_combine_decisions(&d.on, odd_state, state, state, &err), 1, "state");
+    refused(gsc_state_combine_decisions(&d.on, state, odd_state, state, &err), 2, "other");
+    refused(gsc_state_combine_decisions(&d.on, state, state, odd_state, &err), 3, "out");
     CHECK(emulated_launches() == before);
 }
 
@@ -629,19 +633,19 @@ TEST_CASE("states move on the device as on the CPU, with the policy of every pre
         gsc_state state;
         gsc_state *there = d.put(gsc_state{});
         gsc_report *report_there = d.put(gsc_report{});
-        REQUIRE(gsc_state_init(nullptr, &policy, nullptr, &state, nullptr) == GSC_OK);
-        REQUIRE(gsc_state_init(&d.on, &policy, nullptr, there, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_init(&d.on, &policy, there, nullptr) == GSC_OK);
         INFO(name);
         bool stale = false;
         for (int step = 0; step < 500 && same(d.get(there), state); step++) {
             const uint64_t luck = step < 150 ? 8 : step < 300 ? 1 : 0;
             gsc_report report = measured;
             report.overflow = luck ? random.next() % luck == 0 : random.next() % 50 == 0;
-            report.serial = random.next() % 9 ? state.factor.serial : 0;
+            report.generation = random.next() % 9 ? state.factor.generation : 0;
             report.sum_squares = random.next() % 9 ? 1 : 1e300;
             report.amax = std::ldexp(random.unit(), static_cast<int>(random.next() % 40) - 20);
             if (random.next() % 9 == 0)
-                report.serial++, stale = true;
+                report.generation++, stale = true;
             d.write(report_there, &report, sizeof report);
             REQUIRE(gsc_state_update(nullptr, &policy, &state, &report, &state, nullptr) == GSC_OK);
             REQUIRE(gsc_state_update(&d.on, &policy, there, report_there, there, nullptr) ==
@@ -652,8 +656,8 @@ TEST_CASE("states move on the device as on the CPU, with the policy of every pre
         for (const double scale : {384.3, 0.0, HUGE_VAL}) {
             state.factor.scale = scale;
             d.write(there, &state, sizeof state);
-            REQUIRE(gsc_state_init(nullptr, &policy, &state, &state, nullptr) == GSC_OK);
-            REQUIRE(gsc_state_init(&d.on, &policy, there, there, nullptr) == GSC_OK);
+            REQUIRE(gsc_state_init_from(nullptr, &policy, &state, &state, nullptr) == GSC_OK);
+            REQUIRE(gsc_state_init_from(&d.on, &policy, there, there, nullptr) == GSC_OK);
             CHECK(same(d.get(there), state));
         }
     }
@@ -674,16 +678,16 @@ TEST_CASE("a guard judges on the device as on the CPU, to the bit")
         policy.guard_ratio = round % 3 == 0 ? 1.5 + random.unit() : 0;
         policy.guard_sigmas = round % 3 == 0 ? 0 : 1 + 2 * random.unit();
         policy.guard_decay = random.unit();
-        policy.guard_start = round % 4 == 0 ? random.unit() : 0;
+        policy.guard_init_mean = round % 4 == 0 ? random.unit() : 0;
         policy.guard_warmup = random.next() % 10;
-        policy.guard_limit = random.next() % 6;
+        policy.guard_max_in_a_row = random.next() % 6;
         policy.guard_sample = static_cast<uint32_t>(random.next() % 3);
         policy.guard_flags = static_cast<uint32_t>(random.next() % 256);
         if (!(policy.guard_flags & GSC_GUARD_CLIP))
-            policy.guard_flags &= ~(GSC_GUARD_CLIP_MORE | GSC_GUARD_CLIP_TO_MEAN);
-        policy.quirks = GSC_QUIRK_LOCKS_OUT;
+            policy.guard_flags &= ~(GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN);
+        policy.quirks = GSC_QUIRK_ALLOW_LOCKOUT;
         gsc_state state, other;
-        REQUIRE(gsc_state_init(nullptr, &policy, nullptr, &state, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_init(nullptr, &policy, &state, nullptr) == GSC_OK);
         other = state;
         const gsc_factor factor = state.factor;
         gsc_state *there = d.put(state), *other_there = d.put(other);
@@ -695,7 +699,7 @@ TEST_CASE("a guard judges on the device as on the CPU, to the bit")
                                            nullptr) == GSC_OK);
             if (random.next() % 10 == 0)
                 report.sum_squares = random.next() % 2 ? HUGE_VAL : NAN;
-            report.serial = state.factor.serial;
+            report.generation = state.factor.generation;
             d.write(report_there, &report, sizeof report);
             REQUIRE(gsc_state_update(nullptr, &policy, &state, &report, &state, nullptr) == GSC_OK);
             REQUIRE(gsc_state_update(&d.on, &policy, there, report_there, there, nullptr) ==
@@ -704,14 +708,16 @@ TEST_CASE("a guard judges on the device as on the CPU, to the bit")
             REQUIRE(same(d.get(there), state));
             gsc_factor out = factor;
             gsc_state joined;
-            if (gsc_factor_guard(nullptr, round % 2 ? &factor : nullptr, &state, &out, nullptr) !=
-                GSC_OK)
+            if (gsc_factor_clip_outlier(nullptr, round % 2 ? &factor : nullptr, &state, &out,
+                                        nullptr) != GSC_OK)
                 out = {};
-            REQUIRE(gsc_factor_guard(&d.on, round % 2 ? factor_there : nullptr, there, out_there,
-                                     nullptr) == GSC_OK);
+            REQUIRE(gsc_factor_clip_outlier(&d.on, round % 2 ? factor_there : nullptr, there,
+                                            out_there, nullptr) == GSC_OK);
             REQUIRE(same(d.get(out_there), out));
-            REQUIRE(gsc_state_join(nullptr, &other, &state, &joined, nullptr) == GSC_OK);
-            REQUIRE(gsc_state_join(&d.on, other_there, there, other_there, nullptr) == GSC_OK);
+            REQUIRE(gsc_state_combine_decisions(nullptr, &other, &state, &joined, nullptr) ==
+                    GSC_OK);
+            REQUIRE(gsc_state_combine_decisions(&d.on, other_there, there, other_there, nullptr) ==
+                    GSC_OK);
             REQUIRE(same(d.get(other_there), joined));
             d.write(other_there, &other, sizeof other);
         }
@@ -725,9 +731,9 @@ TEST_CASE("a report of another factor is stale")
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_state *state = d.put(gsc_state{});
     gsc_report report = measured;
-    report.serial = 1;
+    report.generation = 1;
     gsc_report *there = d.put(report);
-    REQUIRE(gsc_state_init(&d.on, &policy, nullptr, state, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_init(&d.on, &policy, state, nullptr) == GSC_OK);
     for (const uint32_t events : {0u, GSC_EVENT_STALE}) { // the second time it was used before
         REQUIRE(gsc_state_update(&d.on, &policy, state, there, state, nullptr) == GSC_OK);
         CHECK(d.get(state).events == events);
@@ -741,7 +747,7 @@ TEST_CASE("factors and reports on the device as on the CPU")
         Device d;
         gsc_factor factor, expected;
         REQUIRE(gsc_factor_init(std::ldexp(random.unit() + 1, 20), &factor, nullptr) == GSC_OK);
-        factor.serial = random.next();
+        factor.generation = random.next();
         gsc_factor *there = d.put(factor), *out = d.put(gsc_factor{});
         const double by = 10 * random.unit() + 0.1;
         REQUIRE(gsc_factor_multiply(nullptr, &factor, by, &expected, nullptr) == GSC_OK);
@@ -753,7 +759,7 @@ TEST_CASE("factors and reports on the device as on the CPU")
             const bool bad = round % 2 && random.next() % 2;
             r.overflow = bad;
             r.found_inf = static_cast<float>(bad);
-            r.serial = random.next() % 3;
+            r.generation = random.next() % 3;
             r.amax = random.unit();
             r.sum_squares = 1e6 * random.unit();
             for (int64_t *count = &r.elements; count <= &r.clamped; count++)
@@ -768,24 +774,24 @@ TEST_CASE("factors and reports on the device as on the CPU")
         if (round % 4 == 2)
             reports[0].sum_squares = 1e300;
         gsc_report *reports_there = d.put(reports), *merged_there = d.put(gsc_report{}), merged;
-        for (const uint32_t kind : {GSC_MERGE_SUMMANDS, GSC_MERGE_PARTS}) {
-            const gsc_policy *policy = kind == GSC_MERGE_PARTS ? norm_policy() : nullptr;
+        for (const uint32_t kind : {GSC_MERGE_ADDENDS, GSC_MERGE_SHARDS}) {
+            const gsc_policy *policy = kind == GSC_MERGE_SHARDS ? norm_policy() : nullptr;
             REQUIRE(gsc_report_merge(nullptr, reports.data(), reports.size(), kind, policy, &merged,
                                      nullptr) == GSC_OK);
             REQUIRE(gsc_report_merge(&d.on, reports_there, reports.size(), kind, policy,
                                      merged_there, nullptr) == GSC_OK);
             CHECK(same(d.get(merged_there), merged));
         }
-        REQUIRE(gsc_report_merge(&d.on, reports_there, reports.size(), GSC_MERGE_PARTS,
+        REQUIRE(gsc_report_merge(&d.on, reports_there, reports.size(), GSC_MERGE_SHARDS,
                                  norm_policy(), reports_there, nullptr) == GSC_OK);
         CHECK(same(d.get(reports_there), merged));
 
         const gsc_factor *of = round % 2 ? &factor : nullptr;
         merged.status = GSC_OK;
         d.write(merged_there, &merged, sizeof merged);
-        REQUIRE(gsc_factor_clip(nullptr, of, &merged, 1.5, &expected, nullptr) == GSC_OK);
-        REQUIRE(gsc_factor_clip(&d.on, of ? there : nullptr, merged_there, 1.5, out, nullptr) ==
-                GSC_OK);
+        REQUIRE(gsc_factor_clip_grad_norm(nullptr, of, &merged, 1.5, &expected, nullptr) == GSC_OK);
+        REQUIRE(gsc_factor_clip_grad_norm(&d.on, of ? there : nullptr, merged_there, 1.5, out,
+                                          nullptr) == GSC_OK);
         CHECK(same(d.get(out), expected));
     }
 }

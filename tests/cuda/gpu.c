@@ -185,22 +185,23 @@ enum { WANT_ALL = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW };
 /* `options` has no clamp. */
 static gsc_status run_operation(enum operation operation, const gsc_exec *on,
                                 const gsc_factor *factor, const gsc_tensor *in,
-                                const gsc_tensor *out, uint64_t n, const gsc_options *options,
-                                gsc_report *report, gsc_error *err)
+                                const gsc_tensor *out, uint64_t n,
+                                const gsc_tensor_options *options, gsc_report *report,
+                                gsc_error *err)
 {
-    gsc_options clamped = *options;
+    gsc_tensor_options clamped = *options;
     clamped.clamp = 0.75;
     switch (operation) {
     case SCALE:
         return gsc_scale(on, factor, in, out, n, options, report, err);
     case CHECK_ONLY:
-        return gsc_check(on, factor, in, n, options, report, err);
+        return gsc_measure(on, factor, in, n, options, report, err);
     case UNSCALE:
         return gsc_unscale(on, factor, in, out, n, options, report, err);
     case CLAMP:
         return gsc_unscale(on, factor, in, out, n, &clamped, report, err);
     default:
-        return gsc_accumulate(on, factor, in, out, n, options, report, err);
+        return gsc_unscale_accumulate(on, factor, in, out, n, options, report, err);
     }
 }
 
@@ -208,7 +209,7 @@ static gsc_status run_operation(enum operation operation, const gsc_exec *on,
 typedef struct results {
     gsc_factor factor;
     gsc_report report;
-    int64_t histogram[GSC_HISTOGRAM_WORDS];
+    int64_t histogram[GSC_HISTOGRAM_LENGTH];
     gsc_report each[];
 } results;
 
@@ -219,7 +220,7 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
 {
     const uint64_t bytes = sizeof(results) + l->n * sizeof(gsc_report);
     results *host = allocated(bytes), *got = allocated(bytes), *device = device_memory(bytes);
-    gsc_options options = GSC_OPTIONS_INIT, on_device;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT, on_device;
     gsc_policy policy = GSC_POLICY_INIT;
     char what[128];
     snprintf(what, sizeof what, "%s%s, want %" PRIu32 ", scale %a, %s", operation_names[operation],
@@ -229,9 +230,9 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
     on_device = options;
     if (want == WANT_ALL) {
         options.policy = on_device.policy = &policy;
-        options.each = host->each;
+        options.per_tensor = host->each;
         options.histogram = host->histogram;
-        on_device.each = device->each;
+        on_device.per_tensor = device->each;
         on_device.histogram = device->histogram;
     }
     /* As of a state: gsc_factor_init refuses what a float cannot hold. */
@@ -250,7 +251,7 @@ static void compare_operation(const gsc_exec *on, lists *l, enum operation opera
     if (side)
         same_memory(what, l, 1);
     if (want == WANT_ALL) { /* of the parts the same */
-        GSC(gsc_report_merge(on, device->each, l->n, GSC_MERGE_PARTS, &policy, &device->report,
+        GSC(gsc_report_merge(on, device->each, l->n, GSC_MERGE_SHARDS, &policy, &device->report,
                              &err));
         GSC(gsc_exec_wait(on, &err));
         host->report.kind = GSC_REPORT_MERGED;
@@ -390,7 +391,7 @@ static gsc_report random_report(void)
     r.inf_count = random_bits() % 4 == 0;
     r.overflow = (int32_t)r.inf_count;
     r.found_inf = (float)r.overflow;
-    r.serial = random_bits() % 4;
+    r.generation = random_bits() % 4;
     r.amax = (double)random_float() * (double)random_float();
     r.amax = r.amax < 0 ? -r.amax : r.amax;
     r.sum_squares = (double)random_float() * 0x1p100;
@@ -399,8 +400,8 @@ static gsc_report random_report(void)
     r.first_tensor = r.overflow ? (int64_t)(random_bits() >> 40) : 0;
     r.first_element = r.overflow ? (int64_t)(random_bits() >> 40) : 0;
     r.clamped = (int64_t)(random_bits() >> 40);
-    r.status_rank = r.first_rank = (uint32_t)random_bits();
-    r.agreement = random_bits() % 2;
+    r.status_rank_plus_1 = r.first_rank_plus_1 = (uint32_t)random_bits();
+    r.digest = random_bits() % 2;
     return r;
 }
 
@@ -420,8 +421,8 @@ static void compare_small_calls(void)
     policy.overflow_test = GSC_TEST_NORM;
     for (int i = 0; i < 50; i++) {
         const uint64_t n = random_bits() % 131;
-        const uint32_t kind = i % 8 ? GSC_MERGE_PARTS : GSC_MERGE_SUMMANDS;
-        const gsc_policy *by = kind == GSC_MERGE_PARTS && i % 2 ? &policy : NULL;
+        const uint32_t kind = i % 8 ? GSC_MERGE_SHARDS : GSC_MERGE_ADDENDS;
+        const gsc_policy *by = kind == GSC_MERGE_SHARDS && i % 2 ? &policy : NULL;
         for (int j = 0; j < 130; j++) {
             host.others[j] = random_report();
             if (i % 3) {
@@ -431,7 +432,7 @@ static void compare_small_calls(void)
             }
         }
         GSC(gsc_factor_init(1 + (double)(random_bits() >> 50), &host.factor, &err));
-        host.factor.serial = 3;
+        host.factor.generation = 3;
         upload(device, &host, sizeof host);
         GSC(gsc_report_merge(NULL, host.others, n, kind, by, &host.report, &err));
         GSC(gsc_report_merge(on, device->others, n, kind, by, &device->report, &err));
@@ -440,8 +441,10 @@ static void compare_small_calls(void)
         GSC(gsc_factor_multiply(NULL, &host.factor, 0.3, &host.factor, &err));
         GSC(gsc_factor_multiply(on, &device->factor, 0.3, &device->factor, &err));
         if (host.report.measured & GSC_WANT_NORM) {
-            GSC(gsc_factor_clip(NULL, &host.factor, &host.report, 0.7, &host.factor, &err));
-            GSC(gsc_factor_clip(on, &device->factor, &device->report, 0.7, &device->factor, &err));
+            GSC(gsc_factor_clip_grad_norm(NULL, &host.factor, &host.report, 0.7, &host.factor,
+                                          &err));
+            GSC(gsc_factor_clip_grad_norm(on, &device->factor, &device->report, 0.7,
+                                          &device->factor, &err));
         }
         GSC(gsc_exec_wait(on, &err));
         same_record("report_merge, factor_multiply, factor_clip", &host, device);
@@ -461,19 +464,20 @@ static void compare_policies(void)
         gsc_policy policy = GSC_POLICY_INIT;
         GSC(gsc_policy_preset(name, &policy, &err));
         policy.growth_interval = policy.growth_interval > 5 ? 5 : policy.growth_interval;
-        GSC(gsc_state_init(NULL, &policy, NULL, &host.state, &err));
-        GSC(gsc_state_init(on, &policy, NULL, &device->state, &err));
+        GSC(gsc_state_init(NULL, &policy, &host.state, &err));
+        GSC(gsc_state_init(on, &policy, &device->state, &err));
         for (int step = 0; step < 60; step++) {
             host.report = random_report();
-            host.report.serial = step % 5 ? host.state.factor.serial : host.report.serial;
+            host.report.generation =
+                step % 5 ? host.state.factor.generation : host.report.generation;
             upload(&device->report, &host.report, sizeof host.report);
             const gsc_policy *stamp_policy = step % 3 ? &policy : NULL;
             const int of_state = step % 4 != 1;
-            GSC(gsc_report_stamp(NULL, &host.report, stamp_policy, of_state ? &host.state : NULL,
-                                 (uint32_t)step, &host.report, &err));
-            GSC(gsc_report_stamp(on, &device->report, stamp_policy,
-                                 of_state ? &device->state : NULL, (uint32_t)step, &device->report,
-                                 &err));
+            GSC(gsc_report_set_rank(NULL, &host.report, stamp_policy, of_state ? &host.state : NULL,
+                                    (uint32_t)step, &host.report, &err));
+            GSC(gsc_report_set_rank(on, &device->report, stamp_policy,
+                                    of_state ? &device->state : NULL, (uint32_t)step,
+                                    &device->report, &err));
             GSC(gsc_state_update(NULL, &policy, &host.state, &host.report, &host.state, &err));
             GSC(gsc_state_update(on, &policy, &device->state, &device->report, &device->state,
                                  &err));
@@ -481,8 +485,8 @@ static void compare_policies(void)
                 host.from = host.state;
                 host.from.factor.scale = (double)(1 + random_bits() % 1000);
                 upload(&device->from, &host.from, sizeof host.from);
-                GSC(gsc_state_init(NULL, &policy, &host.from, &host.state, &err));
-                GSC(gsc_state_init(on, &policy, &device->from, &device->state, &err));
+                GSC(gsc_state_init_from(NULL, &policy, &host.from, &host.state, &err));
+                GSC(gsc_state_init_from(on, &policy, &device->from, &device->state, &err));
             }
             GSC(gsc_exec_wait(on, &err));
             gsc_state state;
@@ -511,7 +515,7 @@ static void errors_on_the_device(void)
     memset(&host, 0, sizeof host);
     upload(device, &host, sizeof host); /* a factor of zeros */
     upload(tensor.data, &value, sizeof value);
-    GSC(gsc_state_init(on, &policy, NULL, &device->state, &err));
+    GSC(gsc_state_init(on, &policy, &device->state, &err));
     GSC(gsc_exec_wait(on, &err));
     download(&before, &device->state, sizeof before);
     GSC(gsc_unscale(on, &device->factor, &tensor, &tensor, 1, NULL, &device->report, &err));
@@ -527,11 +531,12 @@ static void errors_on_the_device(void)
     before.events = GSC_EVENT_SKIPPED;
     before.skip = 1;
     before.skip_f32 = 1;
+    before.guard_multiplier = 0;
     same("a state that was refused", &before, &host.state, sizeof before);
 
     /* Ranks that differ: nobody steps, and the report says which. A stamp of what is no state. */
     gsc_state other = before;
-    other.good = 41;
+    other.good_steps = 41;
     upload(&device->state, &before, sizeof before);
     upload(&device->from, &other, sizeof other);
     const gsc_state *states[] = {&device->state, &device->state, &device->from, &device->from};
@@ -541,29 +546,29 @@ static void errors_on_the_device(void)
                                  {.kind = GSC_REPORT_FLAG}};
     upload(device->others, flags, sizeof flags);
     for (uint32_t rank = 0; rank < 4; rank++)
-        GSC(gsc_report_stamp(on, &device->others[rank], &policy, states[rank], rank,
-                             &device->others[rank], &err));
-    GSC(gsc_report_merge(on, device->others, 2, GSC_MERGE_PARTS, &policy, &device->report, &err));
+        GSC(gsc_report_set_rank(on, &device->others[rank], &policy, states[rank], rank,
+                                &device->others[rank], &err));
+    GSC(gsc_report_merge(on, device->others, 2, GSC_MERGE_SHARDS, &policy, &device->report, &err));
     GSC(gsc_exec_wait(on, &err));
     download(&host, device, sizeof host);
-    CHECK(host.report.status == GSC_OK && host.report.agreement == host.others[0].agreement);
-    GSC(gsc_report_merge(on, device->others, 4, GSC_MERGE_PARTS, &policy, &device->report, &err));
+    CHECK(host.report.status == GSC_OK && host.report.digest == host.others[0].digest);
+    GSC(gsc_report_merge(on, device->others, 4, GSC_MERGE_SHARDS, &policy, &device->report, &err));
     GSC(gsc_state_update(on, &policy, &device->state, &device->report, &device->state, &err));
-    other.good = -1;
+    other.good_steps = -1;
     upload(&device->from, &other, sizeof other);
-    GSC(gsc_report_stamp(on, &device->others[3], &policy, &device->from, 3, &device->others[3],
-                         &err));
+    GSC(gsc_report_set_rank(on, &device->others[3], &policy, &device->from, 3, &device->others[3],
+                            &err));
     GSC(gsc_exec_wait(on, &err));
     gsc_report disagreed = {0};
-    disagreed.status = GSC_ERROR_AGREEMENT;
-    disagreed.status_rank = 3;
+    disagreed.status = GSC_ERROR_MISMATCH;
+    disagreed.status_rank_plus_1 = 3;
     disagreed.overflow = 1;
     disagreed.found_inf = 1;
     download(&host, device, sizeof host);
     same("a report of ranks that differ", &disagreed, &host.report, sizeof disagreed);
     CHECK(host.state.status == GSC_ERROR_REPORT && host.state.events == GSC_EVENT_SKIPPED);
     CHECK(host.others[3].status == GSC_ERROR_STATE && host.others[3].overflow == 1);
-    CHECK(host.others[3].status_rank == 4 && host.others[3].agreement == 0);
+    CHECK(host.others[3].status_rank_plus_1 == 4 && host.others[3].digest == 0);
     stream_free(on);
     device_free(tensor.data);
     device_free(device);
@@ -580,7 +585,7 @@ static void copies_and_waits(void)
     const gsc_tensor empty = {0};
     gsc_exec on = stream_exec(&empty, 0);
     GSC(gsc_memory_create(context, GSC_MEMORY_DEVICE, 4 * WORDS, &memory[1], &err));
-    GSC(gsc_memory_create(context, GSC_MEMORY_SHARED, 4 * WORDS, &memory[2], &err));
+    GSC(gsc_memory_create(context, GSC_MEMORY_HOST, 4 * WORDS, &memory[2], &err));
     CHECK((uintptr_t)memory[1] % 256 == 0 && (uintptr_t)memory[2] % 256 == 0);
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 3; j++) {
@@ -597,8 +602,8 @@ static void copies_and_waits(void)
     /* What the device writes to memory that is shared, the host reads after a wait. */
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_state state;
-    GSC(gsc_state_init(NULL, &policy, NULL, &state, &err));
-    GSC(gsc_state_init(&on, &policy, NULL, memory[2], &err));
+    GSC(gsc_state_init(NULL, &policy, &state, &err));
+    GSC(gsc_state_init(&on, &policy, memory[2], &err));
     GSC(gsc_exec_wait(&on, &err));
     same("a state in memory that is shared", &state, memory[2], sizeof state);
 
@@ -606,7 +611,7 @@ static void copies_and_waits(void)
     CU(capture_begin(on.stream, 0));
     CHECK(gsc_exec_wait(&on, &err) == GSC_ERROR_UNAVAILABLE);
     CHECK_TEXT(err.message, "captured");
-    GSC(gsc_state_init(&on, &policy, NULL, memory[1], &err));
+    GSC(gsc_state_init(&on, &policy, memory[1], &err));
     CU(capture_end(on.stream, &graph)); /* which went on */
     CU(graph_destroy(graph));
     GSC(gsc_exec_wait(&on, &err));
@@ -662,7 +667,7 @@ static void few_launches(void)
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (enum operation operation = 0; operation < OPERATIONS; operation++) {
             void *graph;
-            gsc_options options = GSC_OPTIONS_INIT;
+            gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
             options.want = WANT_ALL;
             CU(capture_begin(on.stream, 0));
             GSC(run_operation(operation, &on, &device->factor, l.device[0], l.device[1], lengths[i],
@@ -691,17 +696,17 @@ static void replay_graph(void)
     upload(&device->factor, &host.factor, sizeof host.factor);
     gsc_policy policy = GSC_POLICY_INIT;
     GSC(gsc_policy_preset("torch", &policy, &err));
-    GSC(gsc_state_init(NULL, &policy, NULL, &host.state, &err));
+    GSC(gsc_state_init(NULL, &policy, &host.state, &err));
     upload(&device->state, &host.state, sizeof host.state);
     void *graph, *executable;
     CU(capture_begin(on.stream, 0));
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.want = WANT_ALL;
     GSC(gsc_unscale(&on, &device->factor, l.device[0], l.device[1], l.n, &options, &device->report,
                     &err));
-    GSC(gsc_report_stamp(&on, &device->report, &policy, &device->state, 3, &device->others[1],
-                         &err));
-    GSC(gsc_report_merge(&on, &device->others[1], 1, GSC_MERGE_PARTS, &policy, &device->others[0],
+    GSC(gsc_report_set_rank(&on, &device->report, &policy, &device->state, 3, &device->others[1],
+                            &err));
+    GSC(gsc_report_merge(&on, &device->others[1], 1, GSC_MERGE_SHARDS, &policy, &device->others[0],
                          &err));
     CU(capture_end(on.stream, &graph));
     executable = instantiate(graph);
@@ -717,9 +722,9 @@ static void replay_graph(void)
         GSC(gsc_unscale(NULL, &host.factor, l.host[0], l.host[1], l.n, &options, &host.report,
                         &err));
         same_report("graph, report", &host.report, &device->report);
-        GSC(gsc_report_stamp(NULL, &host.report, &policy, &host.state, 3, &host.report, &err));
+        GSC(gsc_report_set_rank(NULL, &host.report, &policy, &host.state, 3, &host.report, &err));
         same_report("graph, stamped report", &host.report, &device->others[1]);
-        GSC(gsc_report_merge(NULL, &host.report, 1, GSC_MERGE_PARTS, &policy, &host.report, &err));
+        GSC(gsc_report_merge(NULL, &host.report, 1, GSC_MERGE_SHARDS, &policy, &host.report, &err));
         same_report("graph, merged report", &host.report, &device->others[0]);
         same_memory("graph, gradients", &l, 1);
     }
@@ -794,10 +799,10 @@ static void training_step(void)
         lists_add(&l, 500, GSC_F32, GSC_F16);
     lists_allocate(&l);
     gsc_exec on = stream_exec(l.device[0], l.n);
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.policy = &policy;
-    GSC(gsc_state_init(NULL, &policy, NULL, &host.state, &err));
-    GSC(gsc_state_init(&on, &policy, NULL, &device->state, &err));
+    GSC(gsc_state_init(NULL, &policy, &host.state, &err));
+    GSC(gsc_state_init(&on, &policy, &device->state, &err));
     void *graph, *executable;
     CU(capture_begin(on.stream, 0));
     GSC(gsc_scale(&on, &device->state.factor, l.device[0], l.device[1], l.n, NULL, NULL, &err));
@@ -820,7 +825,7 @@ static void training_step(void)
         same_report("training step, report", &host.report, &device->report);
         same_memory("training step, gradients", &l, 0);
     }
-    CHECK(host.state.growths > 0 && host.state.backoffs > 0);
+    CHECK(host.state.total_growths > 0 && host.state.total_backoffs > 0);
     CU(executable_destroy(executable));
     stream_free(&on);
     lists_free(&l);

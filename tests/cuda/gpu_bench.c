@@ -127,7 +127,7 @@ typedef struct measurement {
     void *executable;
     gsc_factor *factor;
     gsc_report *report;
-    gsc_options options;
+    gsc_tensor_options options;
     enum enqueued what;
 } measurement;
 
@@ -146,11 +146,12 @@ static void enqueue(const measurement *m)
     else if (m->what == READS)
         CU(launch(reader, 132 * 8, 1, 1, 512, 1, 1, 0, m->on.stream, parameters, NULL));
     else if (m->row->operation == CHECK_ONLY)
-        GSC(gsc_check(&m->on, m->factor, m->in, m->n, &m->options, m->report, &err));
+        GSC(gsc_measure(&m->on, m->factor, m->in, m->n, &m->options, m->report, &err));
     else if (m->row->operation == SCALE)
         GSC(gsc_scale(&m->on, m->factor, m->in, m->out, m->n, &m->options, m->report, &err));
     else if (m->row->operation == ACCUMULATE)
-        GSC(gsc_accumulate(&m->on, m->factor, m->in, m->out, m->n, &m->options, m->report, &err));
+        GSC(gsc_unscale_accumulate(&m->on, m->factor, m->in, m->out, m->n, &m->options, m->report,
+                                   &err));
     else
         GSC(gsc_unscale(&m->on, m->factor, m->in, m->out, m->n, &m->options, m->report, &err));
 }
@@ -306,12 +307,12 @@ static void set_up(measurement *m, const row *r, gsc_tensor *in, gsc_tensor *out
     m->on = (gsc_exec)GSC_EXEC_INIT;
     m->on.context = context;
     CU(stream_create(&m->on.stream, 1));
-    m->options = (gsc_options)GSC_OPTIONS_INIT;
+    m->options = (gsc_tensor_options)GSC_TENSOR_OPTIONS_INIT;
     m->options.want = r->want;
     m->options.clamp = r->operation == CLIP ? 1.0 : 0;
     m->options.histogram =
-        r->histogram ? device_memory(GSC_HISTOGRAM_WORDS * sizeof *m->options.histogram) : NULL;
-    m->options.each = r->each ? device_memory(m->n * sizeof *m->options.each) : NULL;
+        r->histogram ? device_memory(GSC_HISTOGRAM_LENGTH * sizeof *m->options.histogram) : NULL;
+    m->options.per_tensor = r->each ? device_memory(m->n * sizeof *m->options.per_tensor) : NULL;
     m->factor = device_memory(sizeof *m->factor);
     m->report = device_memory(sizeof *m->report);
     GSC(gsc_factor_init(1 + 0x1p-10, &factor,
@@ -330,8 +331,9 @@ static void tear_down(measurement *m, void *results)
 {
     if (m->on.stream)
         CU(stream_destroy(m->on.stream));
-    void *all[] = {m->memory, m->fresh,        results,   m->options.histogram,
-                   m->factor, m->options.each, m->report, m->on.workspace};
+    void *all[] = {
+        m->memory, m->fresh,       results, m->options.histogram, m->factor, m->options.per_tensor,
+        m->report, m->on.workspace};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i])
             device_free(all[i]);

@@ -291,7 +291,7 @@ static void threads_that_come_late_or_never_change_nothing(void)
     float *expected = malloc(COUNT * sizeof *expected);
     gsc_factor factor;
     gsc_report report, expected_report;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     struct call call;
     const gsc_tensor from = {.data = in, .count = COUNT, .dtype = GSC_F32},
                      to = {.data = expected, .count = COUNT, .dtype = GSC_F32};
@@ -373,7 +373,7 @@ static struct memory memory_of(void)
                        .report = room(sizeof *m.report),
                        .each = room(N * sizeof *m.each),
                        .reports = room(N * sizeof *m.reports),
-                       .histogram = room(GSC_HISTOGRAM_WORDS * sizeof *m.histogram),
+                       .histogram = room(GSC_HISTOGRAM_LENGTH * sizeof *m.histogram),
                        .workspace = room(WORKSPACE)};
     gsc_policy rules = GSC_POLICY_INIT;
     for (int i = 0; i < A; i++) {
@@ -384,13 +384,13 @@ static struct memory memory_of(void)
         m.single[i] = m.sums[1][i] = (float)(i - 7) * 1.7f;
     m.single[5] = 1e-40f;
     CHECK(gsc_policy_preset("recommended", &rules, NULL) == GSC_OK);
-    CHECK(gsc_state_init(NULL, &rules, NULL, m.state, NULL) == GSC_OK);
+    CHECK(gsc_state_init(NULL, &rules, m.state, NULL) == GSC_OK);
     CHECK(gsc_factor_init(1024, m.factor, NULL) == GSC_OK);
     const gsc_tensor tensor = {.data = m.single, .count = B, .dtype = GSC_F32};
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.want = GSC_WANT_NORM;
     for (int i = 0; i < N; i++)
-        CHECK(gsc_check(NULL, m.factor, &tensor, 1, &options, &m.reports[i], NULL) == GSC_OK);
+        CHECK(gsc_measure(NULL, m.factor, &tensor, 1, &options, &m.reports[i], NULL) == GSC_OK);
     return m;
 }
 
@@ -471,7 +471,7 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
         if (v->with & WITH_EACH)
             buffer(&call, 1, m->each, XLA_U32, N * REPORT);
         if (v->with & WITH_HISTOGRAM)
-            buffer(&call, 1, m->histogram, XLA_U32, 2 * GSC_HISTOGRAM_WORDS);
+            buffer(&call, 1, m->histogram, XLA_U32, 2 * GSC_HISTOGRAM_LENGTH);
         if (v->with & WITH_STATE)
             buffer(&call, 1, v->in_place ? m->state : m->new_state, XLA_U32, STATE);
         if (cuda)
@@ -527,7 +527,7 @@ static void gives_the_bits_of_the_host(const struct variant *v)
     SAME(report, sizeof *host.report);
     SAME(each, N * sizeof *host.each);
     SAME(reports, N * sizeof *host.reports);
-    SAME(histogram, GSC_HISTOGRAM_WORDS * sizeof *host.histogram);
+    SAME(histogram, GSC_HISTOGRAM_LENGTH * sizeof *host.histogram);
     free_memory(&device);
     context = NULL;
     free_memory(&host);
@@ -566,7 +566,7 @@ static void fails_in_sentences(void)
         buffer(&call, 1, m.report, XLA_U32, REPORT);
         buffer(&call, 1, m.workspace, XLA_U8, sizes[i]);
         expect(gsc_xla_cuda(&call.frame), sizes[i] < 256      ? "too small"
-                                          : sizes[i] < enough ? "on.workspace has"
+                                          : sizes[i] < enough ? "exec.workspace has"
                                                               : "");
     }
     CHECK(gsc_xla_workspace(7, &tensor, 1, &size, &err) != GSC_OK);

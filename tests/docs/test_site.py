@@ -50,7 +50,7 @@ def pages(monkeypatch):
 def test_what_markdown_would_take_for_marks_is_text(pages):
     assert pages["plain"]("- *a [b] `*c*` d_") == "- \\*a \\[b\\] `*c*` d\\_"
     names = pages["Names"](pages["manifest"].load())
-    assert names.text("*out is gsc_check of |x|, min_scale") == "`*out` is {c:func}`gsc_check` of |x|, `min_scale`"
+    assert names.text("*out is gsc_measure of |x|, min_scale") == "`*out` is {c:func}`gsc_measure` of |x|, `min_scale`"
 
 
 def test_a_docstring_keeps_its_lists_and_sessions(pages):

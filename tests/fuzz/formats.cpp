@@ -62,7 +62,7 @@ std::vector<Format> all_formats()
     std::vector<Format> formats;
     const gsc_policy p = preset("torch");
     gsc_state s;
-    gsc_state_init(nullptr, &p, nullptr, &s, nullptr);
+    gsc_state_init(nullptr, &p, &s, nullptr);
     for (uint32_t i = 0; gsc_format_name(i); i++) {
         Format f = {gsc_format_name(i), false, {std::begin(settings), std::end(settings)}};
         gsc_entry entries[64];
@@ -112,8 +112,8 @@ void check_refusal(const gsc_error &err, gsc_status status)
     claim(err.status == status && *err.message && std::memchr(err.message, 0, sizeof err.message),
           "a refusal says why", err.message);
     claim(no_c_names(err), "a refusal is for any language", err.message);
-    claim(err.subject == 0 ||
-              (err.subject < std::strlen(err.message) && err.message[err.subject - 1] == ' '),
+    claim(err.subject_length == 0 || (err.subject_length < std::strlen(err.message) &&
+                                      err.message[err.subject_length - 1] == ' '),
           "its subject is where it starts", err.message);
 }
 
@@ -132,7 +132,7 @@ void check_notes(const std::vector<gsc_note> &notes, size_t entries)
 
 void check_scaler(Source &source, const gsc_policy &p, gsc_state s)
 {
-    unsigned char bytes[GSC_SAVED_SIZE];
+    unsigned char bytes[GSC_SAVED_SIZE_MAX];
     uint64_t size;
     gsc_error err;
     claim(gsc_policy_check(&p, &err) == GSC_OK, "the policy can be used", err.message);

@@ -58,11 +58,11 @@ std::string text(const gsc_report &r)
 {
     std::ostringstream s;
     s << std::setprecision(17) << "found_inf " << r.found_inf << " overflow " << r.overflow
-      << " status " << r.status << " measured " << r.measured << " serial " << r.serial << " amax "
-      << r.amax << " squares " << r.sum_squares << " elements " << r.elements << " nan "
+      << " status " << r.status << " measured " << r.measured << " serial " << r.generation
+      << " amax " << r.amax << " squares " << r.sum_squares << " elements " << r.elements << " nan "
       << r.nan_count << " inf " << r.inf_count << " first " << r.first_tensor << ":"
-      << r.first_element << " zeros " << r.zeros_made << " subnormals " << r.subnormals_made
-      << " clamped " << r.clamped << "\n";
+      << r.first_element << " zeros " << r.underflows_to_zero << " subnormals "
+      << r.underflows_to_subnormal << " clamped " << r.clamped << "\n";
     return s.str();
 }
 

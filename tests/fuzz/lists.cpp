@@ -124,30 +124,30 @@ Bytes result(const gsc_tensor &t)
 }
 
 gsc_status run(const Call &c, const gsc_exec *on, const gsc_tensor *in, const gsc_tensor *out,
-               uint64_t n, const gsc_options *options, gsc_report *report, gsc_error *err)
+               uint64_t n, const gsc_tensor_options *options, gsc_report *report, gsc_error *err)
 {
     const gsc_factor *factor = c.has_factor ? &c.factor : nullptr;
     switch (c.operation) {
     case SCALE:
         return gsc_scale(on, factor, in, out, n, options, report, err);
     case CHECK:
-        return gsc_check(on, factor, in, n, options, report, err);
+        return gsc_measure(on, factor, in, n, options, report, err);
     case UNSCALE:
         return gsc_unscale(on, factor, in, out, n, options, report, err);
     default:
-        return gsc_accumulate(on, factor, in, out, n, options, report, err);
+        return gsc_unscale_accumulate(on, factor, in, out, n, options, report, err);
     }
 }
 
-gsc_options options_of(const Call &c)
+gsc_tensor_options options_of(const Call &c)
 {
-    gsc_options options = wanting(c.want);
+    gsc_tensor_options options = wanting(c.want);
     options.clamp = c.clamp;
     options.policy = c.has_policy ? &c.policy : nullptr;
     return options;
 }
 
-using Histogram = std::array<int64_t, GSC_HISTOGRAM_WORDS>;
+using Histogram = std::array<int64_t, GSC_HISTOGRAM_LENGTH>;
 
 struct Outcome {
     std::vector<Bytes> outputs;
@@ -191,14 +191,14 @@ Outcome outcome(const Call &c, const gsc_kernels *rung, const gsc_exec *on, bool
     Image image(c, apart), fresh(c, apart);
     Outcome o;
     gsc_error err = {};
-    gsc_options options = options_of(c);
+    gsc_tensor_options options = options_of(c);
     const uint64_t n = c.entries.size();
     const int rounding = std::fegetround();
     kernels = rung;
     std::memset(&o.report, 0x5a, sizeof o.report);
     o.each.resize(c.each ? n : 0, o.report);
     o.histogram.fill(c.histogram ? -1 : 0);
-    options.each = c.each ? o.each.data() : nullptr;
+    options.per_tensor = c.each ? o.each.data() : nullptr;
     options.histogram = c.histogram ? o.histogram.data() : nullptr;
     if (split == 0) {
         claim(run(c, on, image.in.data(), image.out.data(), n, &options, &o.report, &err) == GSC_OK,
@@ -211,7 +211,7 @@ Outcome outcome(const Call &c, const gsc_kernels *rung, const gsc_exec *on, bool
         if (c.histogram)
             first = o.histogram;
         if (c.each)
-            options.each += split;
+            options.per_tensor += split;
         run(c, on, image.in.data() + split, image.out.data() + split, n - split, &options,
             &halves[1], nullptr);
         for (uint64_t i = 0; i < first.size(); i++)
@@ -222,7 +222,7 @@ Outcome outcome(const Call &c, const gsc_kernels *rung, const gsc_exec *on, bool
         for (uint64_t i = split; i < o.each.size(); i++)
             if (o.each[i].overflow)
                 o.each[i].first_tensor += shift;
-        claim(gsc_report_merge(on, halves, 2, GSC_MERGE_PARTS, policy, &o.report, &err) == GSC_OK,
+        claim(gsc_report_merge(on, halves, 2, GSC_MERGE_SHARDS, policy, &o.report, &err) == GSC_OK,
               "reports merge", err.message);
         o.report.kind = GSC_REPORT_TENSORS;
     }
@@ -237,7 +237,7 @@ Outcome outcome(const Call &c, const gsc_kernels *rung, const gsc_exec *on, bool
     if (c.each && n > 0) {
         gsc_report merged;
         const gsc_status status =
-            gsc_report_merge(on, o.each.data(), n, GSC_MERGE_PARTS, options.policy, &merged, &err);
+            gsc_report_merge(on, o.each.data(), n, GSC_MERGE_SHARDS, options.policy, &merged, &err);
         merged.kind = o.report.kind;
         claim(status == GSC_OK && (split || same(merged, o.report)),
               "the reports of each tensor merge to that of the list",
@@ -257,7 +257,7 @@ gsc_report only(uint32_t measures, gsc_report r)
     if (!(r.measured & GSC_WANT_AMAX))
         r.amax = 0;
     if (!(r.measured & GSC_WANT_UNDERFLOW))
-        r.zeros_made = r.subnormals_made = 0;
+        r.underflows_to_zero = r.underflows_to_subnormal = 0;
     return r;
 }
 
@@ -340,8 +340,8 @@ void add(gsc_report &to, const gsc_report &from)
     to.elements += from.elements;
     to.nan_count += from.nan_count;
     to.inf_count += from.inf_count;
-    to.zeros_made += from.zeros_made;
-    to.subnormals_made += from.subnormals_made;
+    to.underflows_to_zero += from.underflows_to_zero;
+    to.underflows_to_subnormal += from.underflows_to_subnormal;
     to.clamped += from.clamped;
 }
 
@@ -358,14 +358,14 @@ Outcome model(const Call &c)
 {
     Outcome o = {};
     o.report = measured;
-    o.report.serial = c.has_factor ? c.factor.serial : 0;
+    o.report.generation = c.has_factor ? c.factor.generation : 0;
     for (uint64_t t = 0; t < c.entries.size(); t++) {
         const Entry &e = c.entries[t];
         const Numbers numbers(c, e);
         const Dtype &from = numbers.from, &to = numbers.to;
         const uint64_t k = parts(e.in);
         gsc_report r = measured;
-        r.serial = o.report.serial;
+        r.generation = o.report.generation;
         r.elements = static_cast<int64_t>(e.count);
         r.first_tensor = static_cast<int64_t>(t);
         for (uint64_t i = 0; i < e.count; i++) {
@@ -384,8 +384,9 @@ Outcome model(const Call &c)
                 r.first_element = static_cast<int64_t>(i);
             r.nan_count += v.nan;
             r.inf_count += v.bad && !v.nan;
-            r.zeros_made += before != 0 && after == 0;
-            r.subnormals_made += before >= from.normal() && after != 0 && after < to.normal();
+            r.underflows_to_zero += before != 0 && after == 0;
+            r.underflows_to_subnormal +=
+                before >= from.normal() && after != 0 && after < to.normal();
             r.clamped += v.clamped;
             if (i * k % 65536 >= 4096)
                 continue;
@@ -492,7 +493,7 @@ Call random_call(Source &source, bool large)
     c.operation = static_cast<Operation>(source.below(4));
     c.has_factor = !source.one_in(8);
     c.factor = random_factor(source);
-    c.factor.serial = source.below(3);
+    c.factor.generation = source.below(3);
     if (c.operation != CHECK && c.operation != ACCUMULATE && source.one_in(3)) {
         c.clamp = std::fabs(source.number());
         if (!std::isfinite(c.clamp))
@@ -573,7 +574,7 @@ void fuzz_memory(Source &source, const gsc_exec *on)
     for (unsigned char &byte : sent)
         byte = static_cast<unsigned char>(random.next());
     void *memory[2];
-    for (uint32_t kind : {GSC_MEMORY_DEVICE, GSC_MEMORY_SHARED})
+    for (uint32_t kind : {GSC_MEMORY_DEVICE, GSC_MEMORY_HOST})
         claim(gsc_memory_create(context, kind, size, &memory[kind], nullptr) == GSC_OK &&
                   reinterpret_cast<uintptr_t>(memory[kind]) % 256 == 0 &&
                   (memory[kind] == nullptr) == (size == 0),
@@ -668,8 +669,8 @@ void fuzz_lists(Source &source, bool rare)
     gsc_factor clipped;
     const double max_norm = std::fabs(source.number());
     gsc_error err = {};
-    const gsc_status status = gsc_factor_clip(nullptr, c.has_factor ? &c.factor : nullptr,
-                                              &first.report, max_norm, &clipped, &err);
+    const gsc_status status = gsc_factor_clip_grad_norm(nullptr, c.has_factor ? &c.factor : nullptr,
+                                                        &first.report, max_norm, &clipped, &err);
     claim(status == GSC_OK || (status == err.status && no_c_names(err)), "a refusal says why");
     if (status == GSC_OK)
         claim(clipped.inverse > 0 && clipped.inverse <= (c.has_factor ? c.factor.inverse : 1),
@@ -679,10 +680,11 @@ void fuzz_lists(Source &source, bool rare)
     if (!c.has_policy)
         gsc_policy_preset("recommended", &policy, nullptr);
     gsc_state state;
-    gsc_state_init(nullptr, &policy, nullptr, &state, nullptr);
+    gsc_state_init(nullptr, &policy, &state, nullptr);
     claim(gsc_state_update(nullptr, &policy, &state, &first.report, &state, &err) == GSC_OK,
           "a report leads to an update", err.message);
-    claim(state.skipped == first.report.overflow, "an overflow is skipped, and nothing else is");
+    claim(state.total_overflows == first.report.overflow,
+          "an overflow is skipped, and nothing else is");
 }
 
 void fuzz_invalid_lists(Source &source)
@@ -698,13 +700,13 @@ void fuzz_invalid_lists(Source &source)
                       *const either = source.one_in(2) ? out : in;
     const gsc_tensor *ins = image.in.data(), *outs = image.out.data();
     gsc_exec on = GSC_EXEC_INIT;
-    gsc_options options = options_of(c);
+    gsc_tensor_options options = options_of(c);
     gsc_report report, marked;
     std::memset(&marked, 0x5a, sizeof marked);
     report = marked;
     std::vector<gsc_report> each(n, marked);
     Histogram histogram = {};
-    options.each = each.data();
+    options.per_tensor = each.data();
     options.histogram = histogram.data();
     gsc_report *to = &report;
     gsc_status expected = GSC_ERROR_DTYPE;

@@ -11,15 +11,25 @@ namespace {
 constexpr uint64_t head_size = 32;
 
 double gsc_policy::*const doubles[] = {
-    &gsc_policy::init_scale,    &gsc_policy::growth_factor, &gsc_policy::backoff_factor,
-    &gsc_policy::max_scale,     &gsc_policy::min_scale,     &gsc_policy::overflow_tolerance,
-    &gsc_policy::target_amax,   &gsc_policy::mean_decay,    &gsc_policy::variance_decay,
-    &gsc_policy::margin_sigmas, &gsc_policy::overflow_log2, &gsc_policy::guard_norm,
-    &gsc_policy::guard_ratio,   &gsc_policy::guard_sigmas,  &gsc_policy::guard_decay,
-    &gsc_policy::guard_start,
+    &gsc_policy::init_scale,
+    &gsc_policy::growth_factor,
+    &gsc_policy::backoff_factor,
+    &gsc_policy::max_scale,
+    &gsc_policy::min_scale,
+    &gsc_policy::overflow_tolerance,
+    &gsc_policy::target_amax,
+    &gsc_policy::log2_decay,
+    &gsc_policy::log2_slow_decay,
+    &gsc_policy::log2_margin_sigmas,
+    &gsc_policy::overflow_sample_log2,
+    &gsc_policy::guard_norm,
+    &gsc_policy::guard_ratio,
+    &gsc_policy::guard_sigmas,
+    &gsc_policy::guard_decay,
+    &gsc_policy::guard_init_mean,
 };
 uint32_t gsc_policy::*const words[] = {
-    &gsc_policy::arithmetic,   &gsc_policy::growth_rule,    &gsc_policy::growth_lag,
+    &gsc_policy::arithmetic,   &gsc_policy::growth_rule,    &gsc_policy::growth_extra_steps,
     &gsc_policy::ceiling_rule, &gsc_policy::floor_rule,     &gsc_policy::overflow_test,
     &gsc_policy::hysteresis,   &gsc_policy::overflow_reset, &gsc_policy::apply_delay,
     &gsc_policy::quirks,       &gsc_policy::reserved,       &gsc_policy::guard_sample,
@@ -51,9 +61,9 @@ gsc_policy random_policy(Source &source)
             break;
         case 1:
             p.growth_interval = source.one_in(8) ? source.bits(8) : source.below(20);
-            p.stall_limit = source.below(20);
+            p.max_failed_backoffs = source.below(20);
             p.guard_warmup = source.below(20);
-            p.guard_limit = source.below(20);
+            p.guard_max_in_a_row = source.below(20);
             break;
         default:
             p.*doubles[source.below(std::size(doubles))] = source.number();
@@ -69,7 +79,7 @@ std::string words_of(const gsc_policy &p)
         s << p.*field << " ";
     for (const auto field : words)
         s << p.*field << " ";
-    s << p.growth_interval << " " << p.stall_limit;
+    s << p.growth_interval << " " << p.max_failed_backoffs;
     return "policy (doubles, words, interval, stall limit): " + s.str() + "\n";
 }
 
@@ -77,11 +87,12 @@ std::string words_of(const gsc_state &s)
 {
     std::ostringstream t;
     t << std::hexfloat << "scale " << s.factor.scale << " next " << s.next.scale << " serial "
-      << s.next.serial << " means " << s.mean << " " << s.slow_mean << " " << s.mean_square
-      << " starts " << s.mean_start << " " << s.slow_start << " good " << s.good << " steps "
-      << s.steps << " overflows " << s.overflows << " stalled " << s.stalled << " events "
-      << s.events << " guard " << s.guard_mean << " " << s.guard_variance << " " << s.guard_count
-      << " " << s.guard_run << " " << s.guard_multiplier << " " << s.guard_threshold << "\n";
+      << s.next.generation << " means " << s.log2_mean << " " << s.log2_slow_mean << " "
+      << s.log2_mean_square << " starts " << s.log2_zero_weight << " " << s.log2_slow_zero_weight
+      << " good " << s.good_steps << " steps " << s.steps_since_change << " overflows "
+      << s.overflows_since_reset << " stalled " << s.failed_backoffs << " events " << s.events
+      << " guard " << s.guard_mean << " " << s.guard_variance << " " << s.guard_count << " "
+      << s.guard_in_a_row << " " << s.guard_multiplier << " " << s.guard_threshold << "\n";
     return t.str();
 }
 
@@ -93,7 +104,7 @@ bool guards(const gsc_policy &p)
 /* Whether a change that would reach a limit is dropped, be it 0 or infinity. */
 bool drops(uint32_t rule)
 {
-    return rule == GSC_LIMIT_KEEP || rule == GSC_LIMIT_STOP;
+    return rule == GSC_LIMIT_REJECT || rule == GSC_LIMIT_STOP;
 }
 
 /* What a policy promises of its scales, of which `start` was the last one that was given. */
@@ -128,19 +139,19 @@ void check_update(const gsc_policy &p, const gsc_state &before, const gsc_state 
     claim(!(after.events & GSC_EVENT_SKIPPED) == !skipped,
           "an overflow or an outlier, and no other step, is skipped");
     claim(!(outlier && overflow) && (guards(p) || !outlier), "only a guard finds outliers");
-    claim(after.guard_skips == before.guard_skips + (skipped && !overflow),
+    claim(after.total_guard_skips == before.total_guard_skips + (skipped && !overflow),
           "what the guard skipped is counted");
-    claim(after.events & GSC_EVENT_CLIPPED || after.guard_multiplier == (guards(p) && !skipped),
+    claim(after.events & GSC_EVENT_CLIPPED || after.guard_multiplier == !skipped,
           "a step is taken as it is, clipped or skipped");
-    claim(after.next.serial == before.next.serial + 1, "serials count updates");
+    claim(after.next.generation == before.next.generation + 1, "generations count updates");
     claim(!(after.events & GSC_EVENT_STALE) == !is_stale, "a stale report is found");
     claim(after.skip == skipped && after.skip_f32 == static_cast<float>(skipped),
           "skip and skip_f32 are what is skipped");
     claim(same(after.factor, p.apply_delay ? before.next : after.next),
           "the scale is in force in time");
-    claim(after.skipped == before.skipped + overflow &&
-              after.growths == before.growths + (scale > old) &&
-              after.backoffs == before.backoffs + (scale < old),
+    claim(after.total_overflows == before.total_overflows + overflow &&
+              after.total_growths == before.total_growths + (scale > old) &&
+              after.total_backoffs == before.total_backoffs + (scale < old),
           "the totals count");
 }
 
@@ -154,7 +165,7 @@ gsc_report random_report(Random &random, uint64_t overflows_in_256, int kind)
     if (random.next() % 16 == 0)
         r.amax = 0;
     r.sum_squares = random.next() % 64 ? r.amax : HUGE_VAL;
-    r.serial = random.next() % 4;
+    r.generation = random.next() % 4;
     return r;
 }
 
@@ -243,7 +254,7 @@ void load_damaged(Bytes bytes, Source &source)
     }
     describe = [&] { return words_of(state); };
     claim(gsc_policy_check(loaded, &err) == GSC_OK, "a loaded policy can be used", words_of(err));
-    unsigned char again[GSC_SAVED_SIZE];
+    unsigned char again[GSC_SAVED_SIZE_MAX];
     uint64_t size;
     claim(gsc_state_save(loaded, &state, again, sizeof again, &size, &err) == GSC_OK,
           "a loaded state can be saved", words_of(err));
@@ -271,7 +282,7 @@ double remade(const gsc_policy &p, gsc_state &state, double scale)
 {
     gsc_state from = state, made;
     from.factor.scale = scale;
-    const gsc_status status = gsc_state_init(nullptr, &p, &from, &made, nullptr);
+    const gsc_status status = gsc_state_init_from(nullptr, &p, &from, &made, nullptr);
     claim(status == (scale >= 0 ? GSC_OK : GSC_ERROR_STATE),
           "any scale but NaN and negative is taken");
     if (status != GSC_OK)
@@ -281,9 +292,9 @@ double remade(const gsc_policy &p, gsc_state &state, double scale)
     expected.events = 0;
     expected.status = GSC_OK;
     expected.skip_f32 = 0, expected.skip = 0;
-    expected.guard_multiplier = guards(p);
-    expected.guard_threshold = 0;
-    claim(same(made, expected) && made.factor.serial == from.next.serial + 1 &&
+    expected.guard_multiplier = 1;
+    expected.guard_value = expected.guard_threshold = 0;
+    claim(same(made, expected) && made.factor.generation == from.next.generation + 1 &&
               made.factor.inverse == 1 / made.factor.scale,
           "a state made from another has its counts", words_of(made));
     if (p.target_amax != 0 && !(made.factor.scale > 0 && std::isfinite(made.factor.scale)))
@@ -303,7 +314,7 @@ void fuzz_states(Source &source)
     state = marked;
     describe = [&] { return words_of(p) + words_of(state); };
     const gsc_status status = gsc_policy_check(&p, &err);
-    claim(gsc_state_init(nullptr, &p, nullptr, &state, nullptr) == status, "init and check agree");
+    claim(gsc_state_init(nullptr, &p, &state, nullptr) == status, "init and check agree");
     if (status != GSC_OK) {
         claim(status == GSC_ERROR_POLICY && std::string(err.name) == "policy" && err.field[0] &&
                   no_c_names(err),
@@ -319,19 +330,19 @@ void fuzz_states(Source &source)
     const int kind = static_cast<int>(source.below(3)), steps = source.one_in(4) ? 1000 : 100;
     for (int i = 0; i < steps; i++) {
         gsc_report report = random_report(random, share, kind);
-        if (report.serial > 1) /* or unknown, or of long ago */
-            report.serial = state.factor.serial;
+        if (report.generation > 1) /* or unknown, or of long ago */
+            report.generation = state.factor.generation;
         const gsc_state before = state;
         claim(gsc_state_update(nullptr, &p, &state, &report, &state, &err) == GSC_OK,
               "a state of updates can be updated", words_of(err));
         check_update(p, before, state, is_overflow(p, report),
-                     report.serial != 0 && report.serial != before.factor.serial);
+                     report.generation != 0 && report.generation != before.factor.generation);
         check_scale(p, state.next.scale, start);
         if (source.at < source.end && source.one_in(16))
             start = remade(p, state, source.number());
     }
 
-    Bytes bytes(GSC_SAVED_SIZE);
+    Bytes bytes(GSC_SAVED_SIZE_MAX);
     uint64_t size = 0, needed = 0;
     claim(gsc_state_save(&p, &state, bytes.data(), bytes.size(), &size, &err) == GSC_OK,
           "a state of updates can be saved", words_of(err));

@@ -12,7 +12,7 @@ int main(void)
     report.overflow = 1;
     report.found_inf = 1;
     return gsc_policy_preset("torch", &policy, NULL) != GSC_OK ||
-           gsc_state_init(NULL, &policy, NULL, &state, NULL) != GSC_OK ||
+           gsc_state_init(NULL, &policy, &state, NULL) != GSC_OK ||
            gsc_state_update(NULL, &policy, &state, &report, &state, NULL) != GSC_OK ||
            state.factor.scale != 32768;
 }

@@ -40,7 +40,7 @@ static void add_report(sha256 *digest, const gsc_report *report)
     ADD(report->overflow);
     ADD(report->status);
     ADD(report->measured);
-    ADD(report->serial);
+    ADD(report->generation);
     ADD(report->amax);
     ADD(report->sum_squares);
     ADD(report->elements);
@@ -48,8 +48,8 @@ static void add_report(sha256 *digest, const gsc_report *report)
     ADD(report->inf_count);
     ADD(report->first_tensor);
     ADD(report->first_element);
-    ADD(report->zeros_made);
-    ADD(report->subnormals_made);
+    ADD(report->underflows_to_zero);
+    ADD(report->underflows_to_subnormal);
     ADD(report->clamped);
 }
 
@@ -59,27 +59,27 @@ static void add_factor(sha256 *digest, const gsc_factor *factor)
     ADD(factor->inverse);
     ADD(factor->scale_f32);
     ADD(factor->inverse_f32);
-    ADD(factor->serial);
+    ADD(factor->generation);
 }
 
 static void add_state(sha256 *digest, const gsc_state *state)
 {
     add_factor(digest, &state->factor);
     add_factor(digest, &state->next);
-    ADD(state->mean);
-    ADD(state->slow_mean);
-    ADD(state->mean_square);
-    ADD(state->mean_start);
-    ADD(state->slow_start);
-    ADD(state->good);
-    ADD(state->steps);
-    ADD(state->overflows);
-    ADD(state->stalled);
+    ADD(state->log2_mean);
+    ADD(state->log2_slow_mean);
+    ADD(state->log2_mean_square);
+    ADD(state->log2_zero_weight);
+    ADD(state->log2_slow_zero_weight);
+    ADD(state->good_steps);
+    ADD(state->steps_since_change);
+    ADD(state->overflows_since_reset);
+    ADD(state->failed_backoffs);
     ADD(state->events);
     ADD(state->status);
-    ADD(state->skipped);
-    ADD(state->growths);
-    ADD(state->backoffs);
+    ADD(state->total_overflows);
+    ADD(state->total_growths);
+    ADD(state->total_backoffs);
     ADD(state->skip_f32);
 }
 
@@ -87,8 +87,8 @@ static void add_state(sha256 *digest, const gsc_state *state)
 static void step(const gsc_policy *policy, gsc_state *state, const gsc_tensor *in,
                  const gsc_tensor *out, const gsc_tensor *back, uint32_t n, sha256 *digest)
 {
-    int64_t histogram[GSC_HISTOGRAM_WORDS];
-    gsc_options options = GSC_OPTIONS_INIT;
+    int64_t histogram[GSC_HISTOGRAM_LENGTH];
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_report report;
     gsc_error err;
     options.want = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
@@ -106,7 +106,7 @@ static void step(const gsc_policy *policy, gsc_state *state, const gsc_tensor *i
 
 static void save_and_reload(gsc_policy *policy, gsc_state *state)
 {
-    unsigned char bytes[GSC_SAVED_SIZE];
+    unsigned char bytes[GSC_SAVED_SIZE_MAX];
     uint64_t size;
     gsc_error err;
     check(gsc_state_save(policy, state, bytes, sizeof bytes, &size, &err), &err);
@@ -129,7 +129,7 @@ int main(int count, char **arguments)
         return 1;
     }
     check(read_policy(preset, settings, &policy, &err), &err);
-    check(gsc_state_init(NULL, &policy, NULL, &state, &err), &err);
+    check(gsc_state_init(NULL, &policy, &state, &err), &err);
 
     read_exactly(sizes, sizeof sizes, file);
     gsc_tensor *in = allocate(sizes[1] * sizeof *in), *out = allocate(sizes[1] * sizeof *out);
@@ -150,7 +150,7 @@ int main(int count, char **arguments)
             save_and_reload(&policy, &state);
     }
     sha256_finish(&digest, text);
-    printf("%s %lld %.17g\n", text, (long long)state.skipped, state.factor.scale);
+    printf("%s %lld %.17g\n", text, (long long)state.total_overflows, state.factor.scale);
     for (uint32_t i = 0; i < sizes[1]; i++) {
         free(in[i].data);
         free(out[i].data);

@@ -43,7 +43,7 @@ static gsc_status merge(gsc_report *report, const gsc_policy *policy, gsc_error 
 {
     gsc_report all[MOST];
     MPI_Allgather(report, sizeof *report, MPI_BYTE, all, sizeof *report, MPI_BYTE, MPI_COMM_WORLD);
-    return gsc_report_merge(NULL, all, (uint64_t)size, GSC_MERGE_PARTS, policy, report, err);
+    return gsc_report_merge(NULL, all, (uint64_t)size, GSC_MERGE_SHARDS, policy, report, err);
 }
 
 /* One step, of which `log` gets a line; whether all go on. */
@@ -53,7 +53,7 @@ static int step(int number, const char *fault, unsigned seconds, const gsc_polic
     float weight[WEIGHT], bias[BIAS];
     gsc_tensor list[] = {{.data = weight, .count = WEIGHT, .dtype = GSC_F32},
                          {.data = bias, .count = BIAS, .dtype = GSC_F32}};
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_report report;
     gsc_error err;
     for (int t = 0; t < 2; t++)
@@ -73,7 +73,7 @@ static int step(int number, const char *fault, unsigned seconds, const gsc_polic
         report.status = status;
         report.overflow = 1;
     }
-    must(gsc_report_stamp(NULL, &report, policy, state, (uint32_t)rank, &report, NULL));
+    must(gsc_report_set_rank(NULL, &report, policy, state, (uint32_t)rank, &report, NULL));
     if (bad && strcmp(fault, "dies") == 0)
         raise(SIGKILL);
     if (bad && strcmp(fault, "late") == 0)
@@ -84,10 +84,10 @@ static int step(int number, const char *fault, unsigned seconds, const gsc_polic
     if (status != GSC_OK)
         fprintf(log, "%d refused %s", number, err.message);
     else
-        fprintf(log, "%d %s %.17g %.17g", number, report.overflow ? "skipped" : "stepped",
+        fprintf(log, "%d %s %.17g %.17g", number, report.overflow ? "total_overflows" : "stepped",
                 sqrt(report.sum_squares), state->factor.scale);
     if (status == GSC_OK && report.overflow)
-        fprintf(log, " rank %u: %s", report.first_rank - 1, NAMES[report.first_tensor]);
+        fprintf(log, " rank %u: %s", report.first_rank_plus_1 - 1, NAMES[report.first_tensor]);
     fputs("\n", log);
     return status == GSC_OK;
 }
@@ -101,7 +101,7 @@ static int faults(const char *directory, const char *fault, unsigned seconds)
     must(gsc_policy_preset("torch", &policy, NULL));
     policy.init_scale = strcmp(fault, "drift") == 0 && rank == BAD_RANK ? 2 : 4;
     policy.growth_interval = 2;
-    must(gsc_state_init(NULL, &policy, NULL, &state, NULL));
+    must(gsc_state_init(NULL, &policy, &state, NULL));
     snprintf(name, sizeof name, "%d", rank);
     FILE *log = opened(directory, name, "w");
     setvbuf(log, NULL, _IOLBF, 0);

@@ -58,7 +58,7 @@
 
       if bad == "dies", do: System.cmd("kill", ["-KILL", System.pid()])
       if bad == "late", do: Process.sleep(1000 * seconds)
-      GradScaler.stamp(report, scaler, rank)
+      GradScaler.set_rank(report, scaler, rank)
     end
 
     @doc "Merges what the nodes answered, and updates; a line says what came of it. Whether to go on."
@@ -68,7 +68,7 @@
 
       {line, scaler} =
         try do
-          report = GradScaler.merge(reports, :parts, scaler)
+          report = GradScaler.merge(reports, :shards, scaler)
           updated = GradScaler.update(scaler, report)
           said = if GradScaler.overflow?(report), do: "skipped", else: "stepped"
 
@@ -105,7 +105,7 @@
     @doc "Merges the reports of all nodes, case by case, into a file."
     def merge(of_ranks) do
       %{rank: rank, size: size, directory: directory} = :persistent_term.get(__MODULE__)
-      merged = Enum.zip_with(of_ranks, &Report.encode(GradScaler.merge(&1, :parts)))
+      merged = Enum.zip_with(of_ranks, &Report.encode(GradScaler.merge(&1, :shards)))
       File.write!(Path.join(directory, "#{size}-#{rank}"), merged)
     end
   end
@@ -175,7 +175,7 @@ defmodule Ranks do
 
   # A node that is gone, or later than the time-out: a report in its name.
   defp report({_, rank}),
-    do: %{GradScaler.failed_report(:unavailable) | status_rank: rank + 1, first_rank: rank + 1}
+    do: %{GradScaler.failed_report(:unavailable) | status_rank_plus_1: rank + 1, first_rank_plus_1: rank + 1}
 end
 
 Ranks.main(System.argv())

@@ -29,10 +29,10 @@ def report(random):
         "amax": abs(number(random)),
         "kind": random.choice([ReportKind.TENSORS, ReportKind.MERGED]),
         "measured": random.choice([7, 7, 7, random.randrange(8)]),
-        "serial": random.choice([0, random.randrange(1 << 60)]),
+        "generation": random.choice([0, random.randrange(1 << 60)]),
         "elements": count(),
-        "zeros_made": count(),
-        "subnormals_made": count(),
+        "underflows_to_zero": count(),
+        "underflows_to_subnormal": count(),
         "clamped": count(),
     }
     if bad:

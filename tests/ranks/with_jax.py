@@ -46,7 +46,7 @@ def faults(rank, size, directory, port, fault, seconds, timeout):
 
     def step(scaler, grads, factor):
         grads = jax.tree.map(lambda g: g[0], grads)
-        grads, report = scaler.unscale(grads, want=Want.NORM, each=True, axis_name="ranks", factor=factor[0])
+        grads, report = scaler.unscale(grads, want=Want.NORM, per_tensor=True, axis_name="ranks", factor=factor[0])
         each = report.words_of_each
         return scaler.update(report), report.words, each[None], ~report.overflow
 
@@ -158,7 +158,7 @@ def train_alone():
         with np.errstate(invalid="ignore"):  # Inf - Inf, before the scale is small enough
             sums = sum(np.asarray(row, np.float32) for row in rows)
         parts = np.split(sums, RANKS)
-        report = scaler.check(parts, want=Want.NORM)
+        report = scaler.measure(parts, want=Want.NORM)
         factor = scaler.factor if report.overflow else scaler.clip_factor(report, 1.0)
         parts = scaler.unscale(parts, factor=factor).grads
         scaler.update(report)

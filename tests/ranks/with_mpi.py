@@ -48,7 +48,7 @@ def faults(directory, fault, seconds):
         except Exception as error:
             failure, report = error, Report.failed(error)
         try:
-            merged = Report.merge(gathered(scaler.stamp(report, rank)), policy=scaler.policy, names=list(grads))
+            merged = Report.merge(gathered(scaler.set_rank(report, rank)), policy=scaler.policy, names=list(grads))
             scaler.update(merged)
         except Exception as error:
             log.refused(step, failure or error)

@@ -57,7 +57,7 @@ static inline gsc_status read_state(const char *preset, char *checkpoint, gsc_po
 {
     gsc_entry entries[PAIRS];
     if (!*checkpoint)
-        return gsc_state_init(NULL, policy, NULL, state, err);
+        return gsc_state_init(NULL, policy, state, err);
     const uint64_t n = read_pairs(checkpoint, entries);
     return gsc_state_import(preset, "", entries, n, policy, policy, state, NULL, 0, NULL, err);
 }

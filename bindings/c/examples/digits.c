@@ -18,7 +18,7 @@
 static void step(network *net, const gsc_policy *policy, gsc_state *state, const digit *batch)
 {
     gsc_report report;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_tensor wide[TENSORS], stored[TENSORS];
     for (size_t t = 0; t < TENSORS; t++) {
         wide[t] =
@@ -49,14 +49,14 @@ static double train(const char *name, uint32_t dtype, const gsc_policy *policy, 
     digit batch[BATCH];
     gsc_state state;
     start(&net, dtype);
-    must(gsc_state_init(NULL, policy, NULL, &state, NULL));
+    must(gsc_state_init(NULL, policy, &state, NULL));
     for (int i = 0; i < STEPS; i++) {
         next_batch(&net, digits, batch);
         step(&net, policy, &state, batch);
     }
     const double percent = accuracy(&net, digits + TRAINING_SET);
-    printf("%-16s %7.1f%% %9lld %9lld %13.0f\n", name, percent, (long long)state.skipped,
-           (long long)state.growths, state.factor.scale);
+    printf("%-16s %7.1f%% %9lld %9lld %13.0f\n", name, percent, (long long)state.total_overflows,
+           (long long)state.total_growths, state.factor.scale);
     return percent;
 }
 
@@ -74,7 +74,8 @@ int main(int argc, char **argv)
     scaled.init_scale = 0x1p40;
     scaled.growth_interval = 25;
 
-    printf("%-16s %8s %9s %9s %13s\n", "training", "accuracy", "skipped", "growths", "final scale");
+    printf("%-16s %8s %9s %9s %13s\n", "training", "accuracy", "total_overflows", "total_growths",
+           "final scale");
     const double f32_alone = train("float32", GSC_F32, &none, digits);
     const double f16_alone = train("float16", GSC_F16, &none, digits);
     const double f16_scaled = train("float16, scaled", GSC_F16, &scaled, digits);

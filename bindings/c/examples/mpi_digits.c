@@ -32,8 +32,8 @@ typedef struct ranks {
 static void gather(ranks *r, const gsc_policy *policy, const gsc_state *state)
 {
     for (int i = 0; i < r->own; i++)
-        must(gsc_report_stamp(NULL, &r->reports[i], policy, state, (uint32_t)r->rank,
-                              &r->reports[i], NULL));
+        must(gsc_report_set_rank(NULL, &r->reports[i], policy, state, (uint32_t)r->rank,
+                                 &r->reports[i], NULL));
     const int bytes = r->own * (int)sizeof *r->reports;
     MPI_Iallgather(r->reports, bytes, MPI_BYTE, r->all, bytes, MPI_BYTE, MPI_COMM_WORLD,
                    &r->request);
@@ -72,7 +72,7 @@ static uint64_t pieces(void *all, uint32_t dtype, size_t first, size_t count, gs
 static void unscale(const gsc_policy *policy, const gsc_factor *factor, const gsc_tensor *in,
                     const gsc_tensor *out, uint64_t n, uint32_t want, gsc_report *report)
 {
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_error err;
     options.policy = policy;
     options.want = want;
@@ -117,7 +117,7 @@ static gsc_report step_copies(network *net, ranks *r, const gsc_policy *policy, 
     for (int part = 0; part < PARTS; part++)
         for (int i = 0; i < ALL; i++)
             sum[i] += all[part][i];
-    const gsc_report report = agree(r, policy, state, GSC_MERGE_SUMMANDS);
+    const gsc_report report = agree(r, policy, state, GSC_MERGE_ADDENDS);
     if (!state->skip)
         adam(net, 0, ALL);
     return report;
@@ -157,10 +157,10 @@ static gsc_report step_shards(network *net, ranks *r, const gsc_policy *policy, 
         unscale(policy, &state->factor, list, list, n, GSC_WANT_NORM, &r->reports[i]);
     }
     gather(r, policy, state);
-    const gsc_report report = agree(r, policy, state, GSC_MERGE_PARTS);
+    const gsc_report report = agree(r, policy, state, GSC_MERGE_SHARDS);
     if (state->skip)
         return report;
-    must(gsc_factor_clip(NULL, NULL, &report, MAX_NORM, &clip, NULL));
+    must(gsc_factor_clip_grad_norm(NULL, NULL, &report, MAX_NORM, &clip, NULL));
     const size_t own = (size_t)r->own * SHARD, first = (size_t)r->rank * own;
     const uint64_t n = pieces(net->gradients, GSC_F32, first, own, list);
     must(gsc_unscale(NULL, &clip, list, list, n, NULL, NULL, NULL));
@@ -180,7 +180,7 @@ static void tell(const ranks *r, int step, int sharded)
         return;
     }
     const size_t first = sharded ? part * SHARD / LARGEST : 0;
-    fprintf(stderr, "step %d is skipped: rank %u, %s\n", step, r->all[part].first_rank - 1,
+    fprintf(stderr, "step %d is skipped: rank %u, %s\n", step, r->all[part].first_rank_plus_1 - 1,
             NAMES[first + (size_t)r->all[part].first_tensor]);
 }
 
@@ -215,7 +215,7 @@ int main(int argc, char **argv)
     policy.init_scale = 0x1p40; /* too high on purpose, and a short interval: the scale moves */
     policy.max_scale = 0;
     policy.growth_interval = 25;
-    must(gsc_state_init(NULL, &policy, NULL, &state, NULL));
+    must(gsc_state_init(NULL, &policy, &state, NULL));
     for (int i = 0; i < STEPS; i++) {
         next_batch(&net, digits, batch);
         const gsc_report report = sharded ? step_shards(&net, &r, &policy, &state, batch)
@@ -234,7 +234,7 @@ int main(int argc, char **argv)
     const double percent = accuracy(&net, digits + TRAINING_SET);
     if (r.rank == 0)
         printf("%s: accuracy %.1f%%, skipped %lld, growths %lld, scale %.0f, digest %016llx\n",
-               argv[2], percent, (long long)state.skipped, (long long)state.growths,
+               argv[2], percent, (long long)state.total_overflows, (long long)state.total_growths,
                state.factor.scale, (unsigned long long)of_weights);
     MPI_Finalize();
     return percent < 90;

@@ -10,7 +10,7 @@
 int main(void)
 {
     gsc_policy policy = GSC_POLICY_INIT;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_state state;
     gsc_report report;
     gsc_error err;
@@ -20,7 +20,7 @@ int main(void)
                      stored = {.data = &half, .count = 1, .dtype = GSC_F16};
 
     if (gsc_policy_preset("recommended", &policy, &err) != GSC_OK ||
-        gsc_state_init(NULL, &policy, NULL, &state, &err) != GSC_OK) {
+        gsc_state_init(NULL, &policy, &state, &err) != GSC_OK) {
         fprintf(stderr, "%s\n", err.message);
         return 1;
     }
@@ -34,6 +34,6 @@ int main(void)
             w -= 1e8f * gradient;
     }
     printf("w = %.3f, 3 is right; scale %g, %lld steps skipped\n", (double)w, state.factor.scale,
-           (long long)state.skipped);
+           (long long)state.total_overflows);
     return w > 2.9f && w < 3.1f ? 0 : 1;
 }

@@ -102,7 +102,7 @@ static ERL_NIF_TERM nif_memory_create(ErlNifEnv *env, int argc, const ERL_NIF_TE
     (void)argc;
     struct call call = {.env = env};
     uint64_t size;
-    if (!get_on(&call, argv[0], 0, "context") || !get_uint64_t(&call, argv[1], 2, "size", &size))
+    if (!get_exec(&call, argv[0], 0, "context") || !get_uint64_t(&call, argv[1], 2, "size", &size))
         return failed(&call);
     if (!call.device) {
         refuse(&call, GSC_ERROR_VALUE, 0, -1, "context", "is nil: binaries are host memory");
@@ -177,14 +177,14 @@ static bool write_piece(struct call *call, struct memory *memory, ERL_NIF_TERM t
             return false;
     }
     return get_range(call, memory, 1, "to", -1, offset, size, &to) &&
-           gsc_memory_copy(call->on, to, from, size, &call->err) == GSC_OK;
+           gsc_memory_copy(call->exec, to, from, size, &call->err) == GSC_OK;
 }
 
 /* Host memory stays in use until the device is done, also where a later piece was refused. */
 static bool waited(struct call *call, bool good)
 {
     gsc_error ignored;
-    return gsc_exec_wait(call->on, good ? &call->err : &ignored) == GSC_OK && good;
+    return gsc_exec_wait(call->exec, good ? &call->err : &ignored) == GSC_OK && good;
 }
 
 /* memory_write(memory, pieces) */
@@ -228,8 +228,8 @@ static ERL_NIF_TERM nif_memory_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM
              enif_get_uint64(env, fields[0], &offset) && enif_get_uint64(env, fields[1], &size)) ||
             refuse(&call, GSC_ERROR_VALUE, 2, i, "from", "is not {offset, bytes}");
         good = good && get_range(&call, memory, 2, "from", i, offset, size, &from) &&
-               gsc_memory_copy(call.on, enif_make_new_binary(env, (size_t)size, &term), from, size,
-                               &call.err) == GSC_OK;
+               gsc_memory_copy(call.exec, enif_make_new_binary(env, (size_t)size, &term), from,
+                               size, &call.err) == GSC_OK;
         if (good)
             binaries = enif_make_list_cell(env, term, binaries);
     }

@@ -13,7 +13,7 @@ static ERL_NIF_TERM make_error(ErlNifEnv *env, const gsc_error *from)
         enif_make_atom(env, "value"),
         enif_make_atom(env, "low"),
         enif_make_atom(env, "high"),
-        enif_make_atom(env, "subject"),
+        enif_make_atom(env, "subject_length"),
         enif_make_atom(env, "message"),
     };
     ERL_NIF_TERM values[] = {
@@ -25,7 +25,7 @@ static ERL_NIF_TERM make_error(ErlNifEnv *env, const gsc_error *from)
         make_double(env, from->value),
         make_double(env, from->low),
         make_double(env, from->high),
-        make_uint32_t(env, from->subject),
+        make_uint32_t(env, from->subject_length),
         make_string(env, from->message),
     };
     return make_map(env, keys, values, 10);
@@ -48,32 +48,32 @@ static ERL_NIF_TERM make_info(ErlNifEnv *env, const gsc_info *from)
     return make_map(env, keys, values, 4);
 }
 
-/* {want, policy, clamp, each, histogram}, or nil */
-struct options {
-    const gsc_options *given; /* NULL for nil */
-    gsc_options c;
+/* {want, policy, clamp, per_tensor, histogram}, or nil */
+struct tensor_options {
+    const gsc_tensor_options *given; /* NULL for nil */
+    gsc_tensor_options c;
     gsc_policy policy;
-    struct result each;
+    struct result per_tensor;
     struct result histogram;
 };
 
-static bool get_options(struct call *call, ERL_NIF_TERM term, int argument,
-                        const char *name, struct options *to)
+static bool get_tensor_options(struct call *call, ERL_NIF_TERM term, int argument,
+                               const char *name, struct tensor_options *to)
 {
     const ERL_NIF_TERM *fields;
-    *to = (struct options){.c = GSC_OPTIONS_INIT};
+    *to = (struct tensor_options){.c = GSC_TENSOR_OPTIONS_INIT};
     if (is_nil(term))
         return true;
     if (!(fields = get_fields(call, term, argument, name, 5)) ||
         !get_uint32_t(call, fields[0], argument, "options.want", &to->c.want) ||
         !(is_nil(fields[1]) || get_growing(call, fields[1], argument, "options.policy", &to->policy, sizeof to->policy)) ||
         !get_double(call, fields[2], argument, "options.clamp", &to->c.clamp) ||
-        !get_result(call, fields[3], argument, "options.each", call->n * sizeof(gsc_report), &to->each) ||
-        !get_result(call, fields[4], argument, "options.histogram", GSC_HISTOGRAM_WORDS * sizeof(int64_t), &to->histogram))
+        !get_result(call, fields[3], argument, "options.per_tensor", call->n * sizeof(gsc_report), &to->per_tensor) ||
+        !get_result(call, fields[4], argument, "options.histogram", GSC_HISTOGRAM_LENGTH * sizeof(int64_t), &to->histogram))
         return false;
     if (!is_nil(fields[1]))
         to->c.policy = &to->policy;
-    to->c.each = to->each.data;
+    to->c.per_tensor = to->per_tensor.data;
     to->c.histogram = to->histogram.data;
     to->given = &to->c;
     return true;
@@ -192,11 +192,11 @@ static ERL_NIF_TERM nif_factor_multiply(ErlNifEnv *env, int argc, const ERL_NIF_
     const gsc_factor *factor = NULL;
     double by;
     struct result out;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !(factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL)) ||
         !get_double(&call, argv[2], 2, "by", &by) ||
         !make_room(&call, sizeof(gsc_factor), &out) ||
-        gsc_factor_multiply(call.on, factor, by, out.data, &call.err) != GSC_OK || !finish(&call))
+        gsc_factor_multiply(call.exec, factor, by, out.data, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
@@ -241,35 +241,35 @@ static ERL_NIF_TERM nif_report_merge(ErlNifEnv *env, int argc, const ERL_NIF_TER
     uint32_t kind;
     gsc_policy policy;
     struct result out;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !(reports = get_values(&call, argv[1], 1, "reports", sizeof *reports, &reports_count)) ||
         !get_uint32_t(&call, argv[2], 3, "kind", &kind) ||
         !(is_nil(argv[3]) || get_growing(&call, argv[3], 4, "policy", &policy, sizeof policy)) ||
         !make_room(&call, sizeof(gsc_report), &out) ||
-        gsc_report_merge(call.on, reports, reports_count, kind, is_nil(argv[3]) ? NULL : &policy,
+        gsc_report_merge(call.exec, reports, reports_count, kind, is_nil(argv[3]) ? NULL : &policy,
                          out.data, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
 }
 
-static ERL_NIF_TERM nif_factor_clip(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_factor_clip_grad_norm(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     if (waits(argv[0]))
-        return enif_schedule_nif(env, "factor_clip", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_factor_clip,
-                                 argc, argv);
+        return enif_schedule_nif(env, "factor_clip_grad_norm", ERL_NIF_DIRTY_JOB_IO_BOUND,
+                                 nif_factor_clip_grad_norm, argc, argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
     const gsc_report *report = NULL;
     double max_norm;
     struct result out;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
         !(report = get_values(&call, argv[2], 2, "report", sizeof *report, NULL)) ||
         !get_double(&call, argv[3], 3, "max_norm", &max_norm) ||
         !make_room(&call, sizeof(gsc_factor), &out) ||
-        gsc_factor_clip(call.on, factor, report, max_norm, out.data, &call.err) != GSC_OK ||
-                        !finish(&call))
+        gsc_factor_clip_grad_norm(call.exec, factor, report, max_norm, out.data, &call.err) !=
+                                  GSC_OK || !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
@@ -282,13 +282,31 @@ static ERL_NIF_TERM nif_state_init(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
                                  argc, argv);
     struct call call = {.env = env};
     gsc_policy policy;
+    struct result out;
+    if (!get_exec(&call, argv[0], 0, "exec") ||
+        !get_growing(&call, argv[1], 1, "policy", &policy, sizeof policy) ||
+        !make_room(&call, sizeof(gsc_state), &out) ||
+        gsc_state_init(call.exec, &policy, out.data, &call.err) != GSC_OK || !finish(&call))
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
+    return done(&call, terms, 1);
+}
+
+static ERL_NIF_TERM nif_state_init_from(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    if (waits(argv[0]))
+        return enif_schedule_nif(env, "state_init_from", ERL_NIF_DIRTY_JOB_IO_BOUND,
+                                 nif_state_init_from, argc, argv);
+    struct call call = {.env = env};
+    gsc_policy policy;
     const gsc_state *from = NULL;
     struct result out;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !get_growing(&call, argv[1], 1, "policy", &policy, sizeof policy) ||
-        !(is_nil(argv[2]) || (from = get_values(&call, argv[2], 2, "from", sizeof *from, NULL))) ||
+        !(from = get_values(&call, argv[2], 2, "from", sizeof *from, NULL)) ||
         !make_room(&call, sizeof(gsc_state), &out) ||
-        gsc_state_init(call.on, &policy, from, out.data, &call.err) != GSC_OK || !finish(&call))
+        gsc_state_init_from(call.exec, &policy, from, out.data, &call.err) != GSC_OK ||
+                            !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
@@ -304,51 +322,67 @@ static ERL_NIF_TERM nif_state_update(ErlNifEnv *env, int argc, const ERL_NIF_TER
     const gsc_state *state = NULL;
     const gsc_report *report = NULL;
     struct result out;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !get_growing(&call, argv[1], 1, "policy", &policy, sizeof policy) ||
         !(state = get_values(&call, argv[2], 2, "state", sizeof *state, NULL)) ||
         !(report = get_values(&call, argv[3], 3, "report", sizeof *report, NULL)) ||
         !make_room(&call, sizeof(gsc_state), &out) ||
-        gsc_state_update(call.on, &policy, state, report, out.data, &call.err) != GSC_OK ||
+        gsc_state_update(call.exec, &policy, state, report, out.data, &call.err) != GSC_OK ||
                          !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
 }
 
-static ERL_NIF_TERM nif_state_join(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_state_combine_decisions(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     if (waits(argv[0]))
-        return enif_schedule_nif(env, "state_join", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_state_join,
-                                 argc, argv);
+        return enif_schedule_nif(env, "state_combine_decisions", ERL_NIF_DIRTY_JOB_IO_BOUND,
+                                 nif_state_combine_decisions, argc, argv);
     struct call call = {.env = env};
     const gsc_state *state = NULL;
     const gsc_state *other = NULL;
     struct result out;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !(state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL)) ||
         !(other = get_values(&call, argv[2], 2, "other", sizeof *other, NULL)) ||
         !make_room(&call, sizeof(gsc_state), &out) ||
-        gsc_state_join(call.on, state, other, out.data, &call.err) != GSC_OK || !finish(&call))
+        gsc_state_combine_decisions(call.exec, state, other, out.data, &call.err) != GSC_OK ||
+                                    !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
 }
 
-static ERL_NIF_TERM nif_factor_guard(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_state_reason(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    const gsc_state *state = NULL;
+    struct result out;
+    if (!(state = get_values(&call, argv[0], 0, "state", sizeof *state, NULL)) ||
+        !make_room(&call, sizeof(gsc_reason), &out) ||
+        gsc_state_reason(state, out.data, &call.err) != GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
+    return done(&call, terms, 1);
+}
+
+static ERL_NIF_TERM nif_factor_clip_outlier(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     if (waits(argv[0]))
-        return enif_schedule_nif(env, "factor_guard", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_factor_guard,
-                                 argc, argv);
+        return enif_schedule_nif(env, "factor_clip_outlier", ERL_NIF_DIRTY_JOB_IO_BOUND,
+                                 nif_factor_clip_outlier, argc, argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
     const gsc_state *state = NULL;
     struct result out;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
         !(state = get_values(&call, argv[2], 2, "state", sizeof *state, NULL)) ||
         !make_room(&call, sizeof(gsc_factor), &out) ||
-        gsc_factor_guard(call.on, factor, state, out.data, &call.err) != GSC_OK || !finish(&call))
+        gsc_factor_clip_outlier(call.exec, factor, state, out.data, &call.err) != GSC_OK ||
+                                !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
@@ -360,7 +394,7 @@ static ERL_NIF_TERM nif_state_save(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     struct call call = {.env = env};
     gsc_policy policy;
     const gsc_state *state = NULL;
-    unsigned char bytes[GSC_SAVED_SIZE];
+    unsigned char bytes[GSC_SAVED_SIZE_MAX];
     uint64_t size;
     if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
         !(state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL)) ||
@@ -386,25 +420,25 @@ static ERL_NIF_TERM nif_state_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     return done(&call, terms, 2);
 }
 
-static ERL_NIF_TERM nif_report_stamp(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_report_set_rank(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     if (waits(argv[0]))
-        return enif_schedule_nif(env, "report_stamp", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_report_stamp,
-                                 argc, argv);
+        return enif_schedule_nif(env, "report_set_rank", ERL_NIF_DIRTY_JOB_IO_BOUND,
+                                 nif_report_set_rank, argc, argv);
     struct call call = {.env = env};
     const gsc_report *report = NULL;
     gsc_policy policy;
     const gsc_state *state = NULL;
     uint32_t rank;
     struct result out;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !(report = get_values(&call, argv[1], 1, "report", sizeof *report, NULL)) ||
         !(is_nil(argv[2]) || get_growing(&call, argv[2], 2, "policy", &policy, sizeof policy)) ||
         !(is_nil(argv[3]) || (state = get_values(&call, argv[3], 3, "state", sizeof *state, NULL))) ||
         !get_uint32_t(&call, argv[4], 4, "rank", &rank) ||
         !make_room(&call, sizeof(gsc_report), &out) ||
-        gsc_report_stamp(call.on, report, is_nil(argv[2]) ? NULL : &policy, state, rank, out.data,
-                         &call.err) != GSC_OK || !finish(&call))
+        gsc_report_set_rank(call.exec, report, is_nil(argv[2]) ? NULL : &policy, state, rank,
+                            out.data, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &out)};
     return done(&call, terms, 1);
@@ -549,27 +583,29 @@ static ERL_NIF_TERM nif_dtype_size(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     return make_uint32_t(env, gsc_dtype_size(dtype));
 }
 
-static ERL_NIF_TERM nif_check(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_measure(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     if (waits(argv[0]))
-        return enif_schedule_nif(env, "check", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_check, argc, argv);
+        return enif_schedule_nif(env, "measure", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_measure, argc,
+                                 argv);
     if (takes_long(env, argv[2], wants_limits(env, argv[3], 0, 4)))
-        return enif_schedule_nif(env, "check", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_check, argc, argv);
+        return enif_schedule_nif(env, "measure", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_measure, argc,
+                                 argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
-    struct options options;
+    struct tensor_options options;
     struct result report;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
         !get_tensors(&call, argv[2], 2, "tensors") ||
-        !get_options(&call, argv[3], 4, "options", &options) ||
+        !get_tensor_options(&call, argv[3], 4, "options", &options) ||
         !make_room(&call, sizeof(gsc_report), &report) ||
         !get_workspace(&call, options.given) ||
-        gsc_check(call.on, factor, call.in, call.n, options.given, report.data, &call.err) != GSC_OK
-                  || !finish(&call))
+        gsc_measure(call.exec, factor, call.in, call.n, options.given, report.data, &call.err) !=
+                    GSC_OK || !finish(&call))
         return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_result(&call, &report), make_result(&call, &options.each),
-                                  make_result(&call, &options.histogram)};
+    const ERL_NIF_TERM terms[] = {make_result(&call, &report), make_result(&call,
+                                  &options.per_tensor), make_result(&call, &options.histogram)};
     return done(&call, terms, 3);
 }
 
@@ -583,20 +619,20 @@ static ERL_NIF_TERM nif_unscale(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
                                  argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
-    struct options options;
+    struct tensor_options options;
     struct result report;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
         !get_tensors(&call, argv[2], 2, "tensors") ||
         !get_outputs(&call, argv[3], 3, "out", false) ||
-        !get_options(&call, argv[4], 5, "options", &options) ||
+        !get_tensor_options(&call, argv[4], 5, "options", &options) ||
         !make_room(&call, sizeof(gsc_report), &report) ||
         !get_workspace(&call, options.given) ||
-        gsc_unscale(call.on, factor, call.in, call.out, call.n, options.given, report.data,
+        gsc_unscale(call.exec, factor, call.in, call.out, call.n, options.given, report.data,
                     &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_results(&call), make_result(&call, &report),
-                                  make_result(&call, &options.each), make_result(&call,
+                                  make_result(&call, &options.per_tensor), make_result(&call,
                                   &options.histogram)};
     return done(&call, terms, 4);
 }
@@ -609,48 +645,48 @@ static ERL_NIF_TERM nif_scale(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
         return enif_schedule_nif(env, "scale", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_scale, argc, argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
-    struct options options;
+    struct tensor_options options;
     struct result report;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
         !get_tensors(&call, argv[2], 2, "tensors") ||
         !get_outputs(&call, argv[3], 3, "out", false) ||
-        !get_options(&call, argv[4], 5, "options", &options) ||
+        !get_tensor_options(&call, argv[4], 5, "options", &options) ||
         !make_room(&call, sizeof(gsc_report), &report) ||
         !get_workspace(&call, options.given) ||
-        gsc_scale(call.on, factor, call.in, call.out, call.n, options.given, report.data, &call.err)
-                  != GSC_OK || !finish(&call))
+        gsc_scale(call.exec, factor, call.in, call.out, call.n, options.given, report.data,
+                  &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_results(&call), make_result(&call, &report),
-                                  make_result(&call, &options.each), make_result(&call,
+                                  make_result(&call, &options.per_tensor), make_result(&call,
                                   &options.histogram)};
     return done(&call, terms, 4);
 }
 
-static ERL_NIF_TERM nif_accumulate(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_unscale_accumulate(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     if (waits(argv[0]))
-        return enif_schedule_nif(env, "accumulate", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_accumulate,
-                                 argc, argv);
+        return enif_schedule_nif(env, "unscale_accumulate", ERL_NIF_DIRTY_JOB_IO_BOUND,
+                                 nif_unscale_accumulate, argc, argv);
     if (takes_long(env, argv[2], wants_limits(env, argv[4], 0, 4)))
-        return enif_schedule_nif(env, "accumulate", ERL_NIF_DIRTY_JOB_CPU_BOUND, nif_accumulate,
-                                 argc, argv);
+        return enif_schedule_nif(env, "unscale_accumulate", ERL_NIF_DIRTY_JOB_CPU_BOUND,
+                                 nif_unscale_accumulate, argc, argv);
     struct call call = {.env = env};
     const gsc_factor *factor = NULL;
-    struct options options;
+    struct tensor_options options;
     struct result report;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !(is_nil(argv[1]) || (factor = get_values(&call, argv[1], 1, "factor", sizeof *factor, NULL))) ||
         !get_tensors(&call, argv[2], 2, "tensors") ||
         !get_outputs(&call, argv[3], 3, "out", true) ||
-        !get_options(&call, argv[4], 5, "options", &options) ||
+        !get_tensor_options(&call, argv[4], 5, "options", &options) ||
         !make_room(&call, sizeof(gsc_report), &report) ||
         !get_workspace(&call, options.given) ||
-        gsc_accumulate(call.on, factor, call.in, call.out, call.n, options.given, report.data,
-                       &call.err) != GSC_OK || !finish(&call))
+        gsc_unscale_accumulate(call.exec, factor, call.in, call.out, call.n, options.given,
+                               report.data, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_results(&call), make_result(&call, &report),
-                                  make_result(&call, &options.each), make_result(&call,
+                                  make_result(&call, &options.per_tensor), make_result(&call,
                                   &options.histogram)};
     return done(&call, terms, 4);
 }
@@ -678,8 +714,8 @@ static ERL_NIF_TERM nif_exec_wait(ErlNifEnv *env, int argc, const ERL_NIF_TERM a
         return enif_schedule_nif(env, "exec_wait", ERL_NIF_DIRTY_JOB_IO_BOUND, nif_exec_wait, argc,
                                  argv);
     struct call call = {.env = env};
-    if (!get_on(&call, argv[0], 0, "on") ||
-        gsc_exec_wait(call.on, &call.err) != GSC_OK || !finish(&call))
+    if (!get_exec(&call, argv[0], 0, "exec") ||
+        gsc_exec_wait(call.exec, &call.err) != GSC_OK || !finish(&call))
         return failed(&call);
     return done(&call, NULL, 0);
 }
@@ -690,12 +726,12 @@ static ERL_NIF_TERM nif_workspace_size(ErlNifEnv *env, int argc, const ERL_NIF_T
         return enif_schedule_nif(env, "workspace_size", ERL_NIF_DIRTY_JOB_IO_BOUND,
                                  nif_workspace_size, argc, argv);
     struct call call = {.env = env};
-    struct options options;
+    struct tensor_options options;
     uint64_t size;
-    if (!get_on(&call, argv[0], 0, "on") ||
+    if (!get_exec(&call, argv[0], 0, "exec") ||
         !get_tensors(&call, argv[1], 1, "tensors") ||
-        !get_options(&call, argv[2], 3, "options", &options) ||
-        gsc_workspace_size(call.on, call.in, call.n, options.given, &size, &call.err) != GSC_OK ||
+        !get_tensor_options(&call, argv[2], 3, "options", &options) ||
+        gsc_workspace_size(call.exec, call.in, call.n, options.given, &size, &call.err) != GSC_OK ||
                            !finish(&call))
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_uint64_t(env, size)};
@@ -724,14 +760,16 @@ static ErlNifFunc functions[] = {
     {"report_from_number", 1, nif_report_from_number, 0},
     {"report_from_flag", 1, nif_report_from_flag, 0},
     {"report_merge", 4, nif_report_merge, 0},
-    {"factor_clip", 4, nif_factor_clip, 0},
-    {"state_init", 3, nif_state_init, 0},
+    {"factor_clip_grad_norm", 4, nif_factor_clip_grad_norm, 0},
+    {"state_init", 2, nif_state_init, 0},
+    {"state_init_from", 3, nif_state_init_from, 0},
     {"state_update", 4, nif_state_update, 0},
-    {"state_join", 3, nif_state_join, 0},
-    {"factor_guard", 3, nif_factor_guard, 0},
+    {"state_combine_decisions", 3, nif_state_combine_decisions, 0},
+    {"state_reason", 1, nif_state_reason, 0},
+    {"factor_clip_outlier", 3, nif_factor_clip_outlier, 0},
     {"state_save", 2, nif_state_save, 0},
     {"state_load", 1, nif_state_load, 0},
-    {"report_stamp", 5, nif_report_stamp, 0},
+    {"report_set_rank", 5, nif_report_set_rank, 0},
     {"format_name", 1, nif_format_name, 0},
     {"format_summary", 1, nif_format_summary, 0},
     {"state_import", 4, nif_state_import, 0},
@@ -740,14 +778,14 @@ static ErlNifFunc functions[] = {
     {"dtype_name", 1, nif_dtype_name, 0},
     {"dtype_bits", 1, nif_dtype_bits, 0},
     {"dtype_size", 1, nif_dtype_size, 0},
-    {"check", 4, nif_check, 0},
-    {"check_dirty", 4, nif_check, ERL_NIF_DIRTY_JOB_CPU_BOUND},
+    {"measure", 4, nif_measure, 0},
+    {"measure_dirty", 4, nif_measure, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"unscale", 5, nif_unscale, 0},
     {"unscale_dirty", 5, nif_unscale, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"scale", 5, nif_scale, 0},
     {"scale_dirty", 5, nif_scale, ERL_NIF_DIRTY_JOB_CPU_BOUND},
-    {"accumulate", 5, nif_accumulate, 0},
-    {"accumulate_dirty", 5, nif_accumulate, ERL_NIF_DIRTY_JOB_CPU_BOUND},
+    {"unscale_accumulate", 5, nif_unscale_accumulate, 0},
+    {"unscale_accumulate_dirty", 5, nif_unscale_accumulate, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"cuda_start", 0, nif_cuda_start, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"cuda_log", 0, nif_cuda_log, 0},
     {"exec_wait", 1, nif_exec_wait, ERL_NIF_DIRTY_JOB_IO_BOUND},

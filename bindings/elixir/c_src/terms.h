@@ -54,7 +54,7 @@ struct device {
     gsc_context *context;
     bool sees_host;
     ErlNifMutex *turn;
-    struct block *blocks; /* shared memory for structs, kept for later calls */
+    struct block *blocks; /* host memory that it sees, for structs; kept for later calls */
     void *workspace;
     uint64_t workspace_size;
 };
@@ -70,9 +70,9 @@ struct memory {
 struct call {
     ErlNifEnv *env;
     struct device *device; /* whose turn the call has */
-    const gsc_exec *on;    /* NULL without a device */
-    gsc_exec exec;
-    struct block *blocks; /* host memory, freed with the call */
+    const gsc_exec *exec;  /* NULL without a device */
+    gsc_exec own;          /* what it points to, else */
+    struct block *blocks;  /* host memory, freed with the call */
     gsc_tensor *in, *out;
     ERL_NIF_TERM *binaries; /* which `out` points into; there are `made` of them */
     uint64_t n, made;
@@ -113,7 +113,7 @@ __attribute__((format(printf, 6, 7))) static bool refuse(struct call *call, gsc_
         subject = snprintf(err->message, sizeof err->message, "%s%s", name, *name ? " " : "");
     else
         subject = snprintf(err->message, sizeof err->message, "%s[%lld] ", name, (long long)index);
-    err->subject = (uint32_t)subject;
+    err->subject_length = (uint32_t)subject;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(err->message + subject, sizeof err->message - (size_t)subject, format, arguments);
@@ -210,7 +210,7 @@ static void *room(struct call *call, size_t size)
         if (!block)
             return (void)out_of_memory(call), NULL;
         data = block + 1;
-        if (shared && gsc_memory_create(call->device->context, GSC_MEMORY_SHARED, bytes, &data,
+        if (shared && gsc_memory_create(call->device->context, GSC_MEMORY_HOST, bytes, &data,
                                         &call->err) != GSC_OK) {
             enif_free(block);
             return NULL;
@@ -243,7 +243,7 @@ static inline ERL_NIF_TERM make_result(struct call *call, const struct result *r
 /* Whether the work is done; calls on a device only enqueue it. */
 static inline bool finish(struct call *call)
 {
-    return !apart(call) || gsc_exec_wait(call->on, &call->err) == GSC_OK;
+    return !apart(call) || gsc_exec_wait(call->exec, &call->err) == GSC_OK;
 }
 
 /* ---- numbers, strings, structs ---- */
@@ -428,15 +428,15 @@ static void take_turn(struct call *call, struct device *device)
     enif_mutex_lock(device->turn);
     for (struct block *block = device->blocks; block; block = block->next)
         block->used = 0;
-    call->exec = (gsc_exec)GSC_EXEC_INIT;
-    call->exec.context = device->context;
-    call->exec.workspace = device->workspace;
-    call->exec.workspace_size = device->workspace_size;
-    call->on = &call->exec;
+    call->own = (gsc_exec)GSC_EXEC_INIT;
+    call->own.context = device->context;
+    call->own.workspace = device->workspace;
+    call->own.workspace_size = device->workspace_size;
+    call->exec = &call->own;
 }
 
-/* `on`: nil, or a device. */
-static inline bool get_on(struct call *call, ERL_NIF_TERM term, int argument, const char *name)
+/* `exec`: nil, or a device. */
+static inline bool get_exec(struct call *call, ERL_NIF_TERM term, int argument, const char *name)
 {
     void *device;
     if (is_nil(term))
@@ -449,13 +449,13 @@ static inline bool get_on(struct call *call, ERL_NIF_TERM term, int argument, co
 }
 
 /* Makes the device's workspace large enough for the call. */
-static inline bool get_workspace(struct call *call, const gsc_options *options)
+static inline bool get_workspace(struct call *call, const gsc_tensor_options *options)
 {
     struct device *device = call->device;
     uint64_t size;
     if (!apart(call))
         return true;
-    if (gsc_workspace_size(call->on, call->in, call->n, options, &size, &call->err) != GSC_OK)
+    if (gsc_workspace_size(call->exec, call->in, call->n, options, &size, &call->err) != GSC_OK)
         return false;
     if (size <= device->workspace_size)
         return true;
@@ -465,8 +465,8 @@ static inline bool get_workspace(struct call *call, const gsc_options *options)
     if (gsc_memory_create(device->context, GSC_MEMORY_DEVICE, size, &device->workspace,
                           &call->err) != GSC_OK)
         return false;
-    call->exec.workspace = device->workspace;
-    call->exec.workspace_size = device->workspace_size = size;
+    call->own.workspace = device->workspace;
+    call->own.workspace_size = device->workspace_size = size;
     return true;
 }
 
@@ -738,9 +738,9 @@ static bool takes_long(ErlNifEnv *env, ERL_NIF_TERM list, bool limits)
 }
 
 /* Whether a call must leave a normal scheduler because it waits for a device. */
-static inline bool waits(ERL_NIF_TERM on)
+static inline bool waits(ERL_NIF_TERM exec)
 {
-    return !is_nil(on) && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER;
+    return !is_nil(exec) && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER;
 }
 
 #endif

@@ -260,7 +260,7 @@ defmodule Digits do
   defp story(scaler) do
     state = GradScaler.state(scaler)
 
-    "#{state.skipped} steps skipped, scale grew #{state.growths} times, now #{inspect(state.factor.scale)}"
+    "#{state.total_overflows} steps skipped, scale grew #{state.total_growths} times, now #{inspect(state.factor.scale)}"
   end
 
   # ---- promises ----

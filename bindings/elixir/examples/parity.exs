@@ -3,9 +3,9 @@
 for file <- ["hex_float.exs", "settings.exs"], do: Code.require_file(file, __DIR__)
 
 defmodule Parity do
-  alias GradScaler.{Binaries, Constants, Native, Options, Report, State}
+  alias GradScaler.{Binaries, Constants, Native, Report, State, TensorOptions}
 
-  @options %Options{want: Keyword.keys(Constants.all(:want)), histogram: true}
+  @options %TensorOptions{want: Keyword.keys(Constants.all(:want)), histogram: true}
   # The fields that are hashed are those in front of the reserved words.
   @report_bytes 104
   @state_bytes 172
@@ -23,7 +23,7 @@ defmodule Parity do
 
     state = State.decode(state)
     digest = Base.encode16(:crypto.hash_final(hash), case: :lower)
-    "#{digest} #{state.skipped} #{HexFloat.decimal(state.factor.scale)}"
+    "#{digest} #{state.total_overflows} #{HexFloat.decimal(state.factor.scale)}"
   end
 
   defp shapes(rest, 0, shapes), do: {Enum.reverse(shapes), rest}

@@ -29,7 +29,7 @@
           {weights, GradScaler.update(scaler, false)}
         end)
 
-    @doc "The gradients of this node's parts of a batch, each with its stamped report."
+    @doc "The gradients of this node's parts of a batch, each with its report, whose rank is set."
     def gradients(batch) do
       {rank, ranks} = :persistent_term.get(__MODULE__)
       {weights, scaler} = Agent.get(__MODULE__, & &1)
@@ -40,7 +40,7 @@
         {gradient, report} =
           part |> backward(weights, scaler, length(batch)) |> GradScaler.unscale(scaler)
 
-        {gradient, GradScaler.stamp(report, scaler, rank)}
+        {gradient, GradScaler.set_rank(report, scaler, rank)}
       end
     end
 
@@ -48,8 +48,7 @@
     def step(answers, rate) do
       {weights, scaler} = Agent.get(__MODULE__, & &1)
 
-      report =
-        GradScaler.merge(for({_gradient, report} <- answers, do: report), :summands, scaler)
+      report = GradScaler.merge(for({_gradient, report} <- answers, do: report), :addends, scaler)
 
       updated = GradScaler.update(scaler, report)
 
@@ -197,11 +196,11 @@ defmodule Ranks do
     state = GradScaler.state(scaler)
 
     IO.puts(
-      "#{length(nodes)} nodes: accuracy #{round(accuracy * 1000) / 10}%, skipped #{state.skipped}, growths " <>
-        "#{state.growths}, scale #{state.factor.scale}, digest #{digest |> Base.encode16() |> String.slice(0, 16)}"
+      "#{length(nodes)} nodes: accuracy #{round(accuracy * 1000) / 10}%, skipped #{state.total_overflows}, growths " <>
+        "#{state.total_growths}, scale #{state.factor.scale}, digest #{digest |> Base.encode16() |> String.slice(0, 16)}"
     )
 
-    if accuracy < 0.85 or state.skipped == 0, do: fail("that is not what one node learns")
+    if accuracy < 0.85 or state.total_overflows == 0, do: fail("that is not what one node learns")
     digest
   end
 
@@ -229,7 +228,11 @@ defmodule Ranks do
 
     [
       {nil,
-       %{GradScaler.failed_report(:unavailable) | status_rank: rank + 1, first_rank: rank + 1}}
+       %{
+         GradScaler.failed_report(:unavailable)
+         | status_rank_plus_1: rank + 1,
+           first_rank_plus_1: rank + 1
+       }}
     ]
   end
 

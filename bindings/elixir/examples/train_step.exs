@@ -16,5 +16,5 @@ end
 {w, scaler} = Enum.reduce(1..100, {0.0, GradScaler.new("recommended")}, step)
 true = abs(w - 3) < 0.1
 scale = GradScaler.loss_scale(scaler)
-skipped = GradScaler.state(scaler).skipped
+skipped = GradScaler.state(scaler).total_overflows
 IO.puts("w = #{Float.round(w, 3)}, 3 is right; scale #{scale}, #{skipped} steps skipped")

@@ -43,8 +43,8 @@ defmodule GradScaler do
       {4.0, [:backed_off, :skipped]}
   """
 
-  alias GradScaler.{Constants, Error, Factor, Leaf, Native, Options, Policy, Report, State, Tree}
-  alias GradScaler.Binaries
+  alias GradScaler.{Constants, Error, Factor, Leaf, Native, Policy, Reason, Report, State}
+  alias GradScaler.{Binaries, TensorOptions, Tree}
 
   @enforce_keys [:policy, :state]
   defstruct [:policy, :state]
@@ -87,7 +87,7 @@ defmodule GradScaler do
 
   def new(preset, fields) do
     policy = preset |> policy_of_preset() |> replace(fields) |> Policy.encode()
-    {:ok, state} = Error.check!(Native.state_init(nil, policy, nil))
+    {:ok, state} = Error.check!(Native.state_init(nil, policy))
     %__MODULE__{policy: policy, state: state}
   end
 
@@ -191,8 +191,8 @@ defmodule GradScaler do
 
   @doc """
   What the last update did: `:grew`, `:backed_off`, `:skipped`, `:absorbed`, `:at_ceiling`,
-  `:at_floor`, `:stalled`, `:stopped`, `:stale`: the report was of another scale than the one in
-  force, late or used before; and of the guard `:outlier`, the norm was above `guard_threshold` of
+  `:at_floor`, `:backoff_failed`, `:stopped`, `:stale`: the report was of another scale than the one
+  in force, late or used before; and of the guard `:outlier`, the norm was above `guard_threshold` of
   the state, with `:skipped`, `:clipped` or neither, where it was let through.
   """
   @spec events(t) :: [atom]
@@ -235,7 +235,7 @@ defmodule GradScaler do
         if Leaf.dtype(leaf), do: leaf, else: Nx.as_type(leaf, {:f, 32})
       end)
 
-    cast(loss, factor, options[:type], %Options{}, fn leaf, dtype ->
+    cast(loss, factor, options[:type], %TensorOptions{}, fn leaf, dtype ->
       # In the type of the result, or in float32 where that is narrow: a constant takes the type of
       # the tensor, and most scales are beyond float16.
       wide = Leaf.type(wide(dtype))
@@ -287,19 +287,19 @@ defmodule GradScaler do
   gradients. Returns the new sums, in their own types, and a report on what was to be added.
 
   Where one of the gradients is Inf or NaN, nothing is added, and the sums are what they were: the
-  good micro-batches still count, so divide by how many were added. `merge(reports, :summands)` makes
-  the report of the step; that the sums are finite, and their norm, `check/3` of the sums tells.
+  good micro-batches still count, so divide by how many were added. `merge(reports, :addends)` makes
+  the report of the step; that the sums are finite, and their norm, `measure/3` of the sums tells.
   Takes `:want`, `:histogram` and `:factor` as `unscale/3`.
 
       iex> scaler = GradScaler.new("static", init_scale: 4.0)
       iex> sums = {:f32, <<1.0::little-float-32>>}
-      iex> {sums, _report} = GradScaler.accumulate(sums, {:f16, <<2.0::little-float-16>>}, scaler)
-      iex> {sums, report} = GradScaler.accumulate(sums, {:f16, <<0x7C00::little-16>>}, scaler)
+      iex> {sums, _report} = GradScaler.unscale_accumulate(sums, {:f16, <<2.0::little-float-16>>}, scaler)
+      iex> {sums, report} = GradScaler.unscale_accumulate(sums, {:f16, <<0x7C00::little-16>>}, scaler)
       iex> {sums, GradScaler.overflow?(report)}
       {{:f32, <<1.5::little-float-32>>}, true}
   """
-  @spec accumulate(term, term, t, keyword) :: {term, Report.t()}
-  def accumulate(sums, grads, %__MODULE__{} = scaler, options \\ []) do
+  @spec unscale_accumulate(term, term, t, keyword) :: {term, Report.t()}
+  def unscale_accumulate(sums, grads, %__MODULE__{} = scaler, options \\ []) do
     options = options(options, [:want, :histogram, :factor])
     {leaves, paths} = leaves(grads, &refuse_traced/1)
     {sum_leaves, sum_paths} = leaves(sums, &refuse_traced/1)
@@ -310,7 +310,7 @@ defmodule GradScaler do
     end
 
     {results, report} =
-      Binaries.accumulate(
+      Binaries.unscale_accumulate(
         factor_option(options, scaler),
         leaves,
         sum_leaves,
@@ -325,12 +325,12 @@ defmodule GradScaler do
   What `unscale(grads, scaler, type: :same)` would report, without the gradients. Takes `:want`,
   `:histogram` and `:factor` as it does.
   """
-  @spec check(term, t, keyword) :: Report.t()
-  def check(grads, %__MODULE__{} = scaler, options \\ []) do
+  @spec measure(term, t, keyword) :: Report.t()
+  def measure(grads, %__MODULE__{} = scaler, options \\ []) do
     options = options(options, [:want, :histogram, :factor])
     {leaves, paths} = leaves(grads, &refuse_traced/1)
     factor = factor_option(options, scaler)
-    report = Binaries.check(factor, leaves, measures(options, scaler), names(paths))
+    report = Binaries.measure(factor, leaves, measures(options, scaler), names(paths))
     %{report | paths: paths}
   end
 
@@ -345,7 +345,7 @@ defmodule GradScaler do
 
   def overflow?(tree) do
     {leaves, paths} = leaves(tree, &refuse_traced/1)
-    overflow?(Binaries.check(nil, leaves, %Options{}, names(paths)))
+    overflow?(Binaries.measure(nil, leaves, %TensorOptions{}, names(paths)))
   end
 
   @doc """
@@ -354,7 +354,7 @@ defmodule GradScaler do
   """
   @spec overflows(Report.t()) :: [path]
   def overflows(%Report{} = report) do
-    for {path, %{overflow: 1}} <- each(report), do: path
+    for {path, %{overflow: 1}} <- per_tensor(report), do: path
   end
 
   @doc """
@@ -362,19 +362,20 @@ defmodule GradScaler do
   wrong. The norm of one is there where that of all was wanted.
 
       iex> {_grads, report} = GradScaler.unscale(%{w: {:f32, <<3.0::little-float-32>>}}, GradScaler.new("none"), want: :norm)
-      iex> for {path, report} <- GradScaler.each(report), do: {path, GradScaler.norm(report)}
+      iex> for {path, report} <- GradScaler.per_tensor(report), do: {path, GradScaler.norm(report)}
       [{[:w], 3.0}]
   """
   @report_size byte_size(Report.encode(%Report{}))
-  @spec each(Report.t()) :: [{path, Report.t()}]
-  def each(%Report{each: each, paths: paths}) when is_binary(each) and is_list(paths) do
-    reports = for <<report::binary-size(@report_size) <- each>>, do: Report.decode(report)
+  @spec per_tensor(Report.t()) :: [{path, Report.t()}]
+  def per_tensor(%Report{per_tensor: bytes, paths: paths})
+      when is_binary(bytes) and is_list(paths) do
+    reports = for <<report::binary-size(@report_size) <- bytes>>, do: Report.decode(report)
     Enum.zip(Enum.map(paths, &Enum.reverse/1), reports)
   end
 
-  def each(%Report{}) do
+  def per_tensor(%Report{}) do
     raise ArgumentError,
-          "the report has none of each gradient: it is no report of unscale, check or accumulate"
+          "the report has none of each gradient: it is no report of unscale, measure or unscale_accumulate"
   end
 
   @doc """
@@ -398,37 +399,38 @@ defmodule GradScaler do
   end
 
   @doc """
-  Notes in a report, before ranks gather theirs, whose it is, and a digest of this scaler's rules and
-  state.
+  Sets in a report, before ranks gather theirs, the rank that it is of, and a digest of this scaler's
+  rules and state.
 
   `merge/3` refuses reports of different digests: so a rank that loaded another checkpoint, missed a
   step or has other rules is found before anybody steps.
 
       iex> reports = for {name, rank} <- [{"torch", 0}, {"nemo", 1}], scaler = GradScaler.new(name) do
-      ...>   GradScaler.stamp(GradScaler.check([], scaler), scaler, rank)
+      ...>   GradScaler.set_rank(GradScaler.measure([], scaler), scaler, rank)
       ...> end
-      iex> GradScaler.merge(reports, :summands)
-      ** (ArgumentError) reports[1].agreement differs: rank 1 has another policy or state than rank 0: load the same checkpoint on all ranks, or send one rank's policy and state to all
+      iex> GradScaler.merge(reports, :addends)
+      ** (ArgumentError) reports[1].digest differs: rank 1 has another policy or state than rank 0: load the same checkpoint on all ranks, or send one rank's policy and state to all
   """
-  @spec stamp(Report.t(), t, non_neg_integer) :: Report.t()
-  def stamp(%Report{} = report, %__MODULE__{policy: policy, state: state}, rank) do
+  @spec set_rank(Report.t(), t, non_neg_integer) :: Report.t()
+  def set_rank(%Report{} = report, %__MODULE__{policy: policy, state: state}, rank) do
     encoded = Report.encode(report)
-    {:ok, stamped} = Error.check!(Native.report_stamp(nil, encoded, policy, state, rank))
-    Map.merge(report, Map.take(Report.decode(stamped), [:agreement, :status_rank, :first_rank]))
+    {:ok, ranked} = Error.check!(Native.report_set_rank(nil, encoded, policy, state, rank))
+    fields = [:digest, :status_rank_plus_1, :first_rank_plus_1]
+    Map.merge(report, Map.take(Report.decode(ranked), fields))
   end
 
   @doc """
   The rank that a report, or its first overflow, is of, and the one whose call failed; nil where none
-  overflowed or failed, or none was stamped.
+  overflowed or failed, or no report had its rank set.
 
       iex> scaler = GradScaler.new()
-      iex> reports = [GradScaler.check([], scaler), GradScaler.failed_report()]
-      iex> reports = for {report, rank} <- Enum.with_index(reports), do: GradScaler.stamp(report, scaler, rank)
-      iex> GradScaler.ranks(GradScaler.merge(reports, :parts))
+      iex> reports = [GradScaler.measure([], scaler), GradScaler.failed_report()]
+      iex> reports = for {report, rank} <- Enum.with_index(reports), do: GradScaler.set_rank(report, scaler, rank)
+      iex> GradScaler.ranks(GradScaler.merge(reports, :shards))
       %{first: 1, failed: 1}
   """
   @spec ranks(Report.t()) :: %{first: non_neg_integer | nil, failed: non_neg_integer | nil}
-  def ranks(%Report{first_rank: first, status_rank: failed, status: status}) do
+  def ranks(%Report{first_rank_plus_1: first, status_rank_plus_1: failed, status: status}) do
     %{
       first: if(first > 0, do: first - 1),
       failed: if(status != :ok and failed > 0, do: failed - 1)
@@ -436,7 +438,7 @@ defmodule GradScaler do
   end
 
   @doc """
-  The scaler after a step. Takes the report of `unscale/3`, `check/3` or `merge/3`, or whether there
+  The scaler after a step. Takes the report of `unscale/3`, `measure/3` or `merge/3`, or whether there
   was an overflow.
 
       iex> GradScaler.new("torch") |> GradScaler.update(true) |> GradScaler.loss_scale()
@@ -478,12 +480,12 @@ defmodule GradScaler do
 
       iex> scaler = GradScaler.update(GradScaler.new("recommended"), false)
       iex> losses = GradScaler.update(GradScaler.new("none", guard_norm: 4.0), GradScaler.number_report(9.5))
-      iex> GradScaler.events(GradScaler.join(scaler, losses))
+      iex> GradScaler.events(GradScaler.combine_decisions(scaler, losses))
       [:skipped, :outlier]
   """
-  @spec join(t, t) :: t
-  def join(%__MODULE__{} = scaler, %__MODULE__{} = other) do
-    {:ok, state} = Error.check!(Native.state_join(nil, scaler.state, other.state))
+  @spec combine_decisions(t, t) :: t
+  def combine_decisions(%__MODULE__{} = scaler, %__MODULE__{} = other) do
+    {:ok, state} = Error.check!(Native.state_combine_decisions(nil, scaler.state, other.state))
     %{scaler | state: state}
   end
 
@@ -497,38 +499,12 @@ defmodule GradScaler do
 
       iex> scaler = GradScaler.update(GradScaler.new("none", guard_norm: 2.0), GradScaler.number_report(3.0))
       iex> GradScaler.reason(scaler)
-      "skipped: the norm is above 2, 1 in a row"
+      "skipped: the norm, 3, is above 2, 1 in a row"
   """
   @spec reason(t) :: binary | nil
-  def reason(%__MODULE__{} = scaler) do
-    state = state(scaler)
-
-    [outlier, clipped, skipped] =
-      for event <- [:outlier, :clipped, :skipped], do: event in state.events
-
-    outcome =
-      cond do
-        clipped -> "clipped: multiplied by #{short(state.guard_multiplier)}"
-        skipped -> "skipped"
-        true -> "let through"
-      end
-
-    cond do
-      not outlier ->
-        if skipped, do: "skipped: overflow"
-
-      state.guard_threshold == 0 or state.guard_run == 0 ->
-        "#{outcome}: so says a scaler that was joined"
-
-      true ->
-        "#{outcome}: the norm is above #{short(state.guard_threshold)}, #{state.guard_run} in a row"
-    end
-  end
-
-  # A number with six digits.
-  defp short(number) do
-    rounded = :io_lib.format("~.6e", [number]) |> IO.iodata_to_binary() |> String.to_float()
-    rounded |> to_string() |> String.replace(~r/\.0(?=e|$)/, "")
+  def reason(%__MODULE__{state: state}) do
+    {:ok, reason} = Native.state_reason(state)
+    with "" <- Reason.decode(reason).message, do: nil
   end
 
   @doc """
@@ -547,8 +523,9 @@ defmodule GradScaler do
   end
 
   @doc """
-  The report of a number, such as the loss, for a scaler of its own whose rules guard; see `join/2`.
-  It counts with its sign; infinities, NaN and magnitudes above 2^500 are an overflow.
+  The report of a number, such as the loss, for a scaler of its own whose rules guard; see
+  `combine_decisions/2`. It counts with its sign; infinities, NaN and magnitudes above 2^500 are an
+  overflow.
   """
   @spec number_report(number | :infinity | :neg_infinity | :nan) :: Report.t()
   def number_report(number) do
@@ -559,22 +536,22 @@ defmodule GradScaler do
   @doc """
   One report of several, in their order.
 
-    * `:parts` - of different gradients: layers, shards, optimizers that share a scale. Their sums of
+    * `:shards` - of different gradients: layers, shards, optimizers that share a scale. Their sums of
       squares add up
-    * `:summands` - of gradients that are added: micro-batches, data-parallel ranks. The norm of
+    * `:addends` - of gradients that are added: micro-batches, data-parallel ranks. The norm of
       their sum is not known, so the report lacks it
 
   With a scaler, the report's `overflow` is the verdict of its rules. Histograms are added where all
   have one. Ranks send each other theirs, as terms or as the bytes of `GradScaler.Report.encode/1`, and
-  all merge them in rank order: that gives all the same bits. `stamp/3` them before.
+  all merge them in rank order: that gives all the same bits. Call `set_rank/3` on each before.
 
       iex> scaler = GradScaler.new("torch")
-      iex> good = GradScaler.check({:f32, <<1.0::little-float-32>>}, scaler)
+      iex> good = GradScaler.measure({:f32, <<1.0::little-float-32>>}, scaler)
       iex> bad = GradScaler.failed_report()
-      iex> GradScaler.overflow?(GradScaler.merge([good, bad], :summands))
+      iex> GradScaler.overflow?(GradScaler.merge([good, bad], :addends))
       true
   """
-  @spec merge([Report.t()], :parts | :summands, t | nil) :: Report.t()
+  @spec merge([Report.t()], :shards | :addends, t | nil) :: Report.t()
   def merge(reports, kind, scaler \\ nil) when is_list(reports) do
     policy = scaler && scaler.policy
     kind = Constants.number(:merge_kind, kind, "kind")
@@ -616,12 +593,12 @@ defmodule GradScaler do
   """
   @spec guard_factor(factor, t) :: factor
   def guard_factor(factor, %__MODULE__{state: state}) do
-    {:ok, factor} = Error.check!(Native.factor_guard(nil, Factor.encode(factor), state))
+    {:ok, factor} = Error.check!(Native.factor_clip_outlier(nil, Factor.encode(factor), state))
     Factor.decode(factor)
   end
 
   @doc """
-  The factor that unscales and clips to a global norm in one pass: `check/3` with `want: :norm`,
+  The factor that unscales and clips to a global norm in one pass: `measure/3` with `want: :norm`,
   this, then `unscale/3` with it as `:factor`. The coefficient is that of
   torch.nn.utils.clip_grad_norm_.
   """
@@ -629,7 +606,8 @@ defmodule GradScaler do
   def clip_factor(%Report{} = report, %__MODULE__{state: state}, max_norm) do
     factor = factor_binary(state)
 
-    {:ok, factor} = Error.check!(Native.factor_clip(nil, factor, Report.encode(report), max_norm))
+    {:ok, factor} =
+      Error.check!(Native.factor_clip_grad_norm(nil, factor, Report.encode(report), max_norm))
 
     Factor.decode(factor)
   end
@@ -642,7 +620,7 @@ defmodule GradScaler do
   The scaler with a scale and counts of yours: `:scale`, and the fields of `GradScaler.State`. For
   loops that keep these themselves, and to go on from a checkpoint of another library.
 
-      iex> scaler = GradScaler.put_state(GradScaler.new("torch"), scale: 1024.0, good: 1999)
+      iex> scaler = GradScaler.put_state(GradScaler.new("torch"), scale: 1024.0, good_steps: 1999)
       iex> scaler |> GradScaler.update(false) |> GradScaler.loss_scale()
       2048.0
   """
@@ -662,7 +640,7 @@ defmodule GradScaler do
     from = struct!(%{state | factor: %{state.factor | scale: scale}}, fields)
 
     {:ok, state} =
-      Error.check!(Native.state_init(nil, scaler.policy, State.encode(from)), fn
+      Error.check!(Native.state_init_from(nil, scaler.policy, State.encode(from)), fn
         "from", _ -> "the new state"
         _, _ -> nil
       end)
@@ -693,7 +671,7 @@ defmodule GradScaler do
       Nx.as_type(leaf, Leaf.type(dtype))
     end
 
-    cast(params, nil, dtype, %Options{clamp: options[:clamp] || 0.0}, convert)
+    cast(params, nil, dtype, %TensorOptions{clamp: options[:clamp] || 0.0}, convert)
   end
 
   @doc "`cast_params/2` under the name for the way back: gradients to the type they are summed in."
@@ -812,11 +790,11 @@ defmodule GradScaler do
 
   # Always each gradient's own report, for overflows/1; it costs next to nothing.
   defp measures(options, scaler) do
-    %Options{
+    %TensorOptions{
       want: List.wrap(options[:want]),
       policy: scaler.policy,
       clamp: options[:clamp] || 0.0,
-      each: true,
+      per_tensor: true,
       histogram: options[:histogram] || false
     }
   end
@@ -843,8 +821,8 @@ defmodule GradScaler do
     def inspect(scaler, _options) do
       state = GradScaler.state(scaler)
 
-      "#GradScaler<scale #{Kernel.inspect(state.factor.scale)}, #{state.good} good steps, " <>
-        "#{state.skipped} skipped, #{state.growths} growths, #{state.backoffs} backoffs>"
+      "#GradScaler<scale #{Kernel.inspect(state.factor.scale)}, #{state.good_steps} good steps, " <>
+        "#{state.total_overflows} overflows, #{state.total_growths} growths, #{state.total_backoffs} backoffs>"
     end
   end
 

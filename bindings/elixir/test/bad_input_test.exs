@@ -51,15 +51,15 @@ defmodule GradScaler.BadInputTest do
        fn -> GradScaler.unscale(pair, torch(), clamp: 0) end},
       {~r/clamp is "1": it must be a number/,
        fn -> GradScaler.cast_params(pair, :f16, clamp: "1") end},
-      {~r/unknown keys \[:clamp\]/, fn -> GradScaler.check(pair, torch(), clamp: 1) end},
+      {~r/unknown keys \[:clamp\]/, fn -> GradScaler.measure(pair, torch(), clamp: 1) end},
       {~r/sums is a tree of another shape/,
-       fn -> GradScaler.accumulate(%{w: pair}, %{v: pair}, torch()) end},
+       fn -> GradScaler.unscale_accumulate(%{w: pair}, %{v: pair}, torch()) end},
       {~r/the result of the tensor has 2 elements, its tensor 1/,
-       fn -> GradScaler.accumulate({:f32, <<0::64>>}, pair, torch()) end},
+       fn -> GradScaler.unscale_accumulate({:f32, <<0::64>>}, pair, torch()) end},
       {~r/^the result of the tensor cannot be :complex64/,
-       fn -> GradScaler.accumulate({:complex64, <<0::64>>}, pair, torch()) end},
+       fn -> GradScaler.unscale_accumulate({:complex64, <<0::64>>}, pair, torch()) end},
       {~r/unknown keys \[:type\]/,
-       fn -> GradScaler.accumulate(pair, pair, torch(), type: :f32) end},
+       fn -> GradScaler.unscale_accumulate(pair, pair, torch(), type: :f32) end},
       {~r/report.elements is 1.5: it must be an integer/,
        fn -> GradScaler.update(torch(), %GradScaler.Report{elements: 1.5}) end},
       {~r/report is ".*: it must be 256 bytes, the reserved ones 0/,
@@ -77,8 +77,8 @@ defmodule GradScaler.BadInputTest do
        fn -> GradScaler.update(torch(), :overflow) end},
       {~r/report is a list: make one of them with GradScaler.merge/,
        fn -> GradScaler.update(torch(), [%GradScaler.Report{}]) end},
-      {~r/reports holds 1/, fn -> GradScaler.merge([%GradScaler.Report{}, 1], :parts) end},
-      {~r/kind is :sum, not one of \[:parts, :summands\]/, fn -> GradScaler.merge([], :sum) end},
+      {~r/reports holds 1/, fn -> GradScaler.merge([%GradScaler.Report{}, 1], :shards) end},
+      {~r/kind is :sum, not one of \[:shards, :addends\]/, fn -> GradScaler.merge([], :sum) end},
       {~r/has none of each gradient/, fn -> GradScaler.overflows(%GradScaler.Report{}) end},
       {~r/report has no norm/,
        fn -> GradScaler.norm(elem(GradScaler.unscale(pair, torch()), 1)) end},
@@ -89,8 +89,8 @@ defmodule GradScaler.BadInputTest do
        fn -> GradScaler.set_scale(torch(), "1") end},
       {~r/a state has no field :events to set/,
        fn -> GradScaler.put_state(torch(), events: []) end},
-      {~r/state.good is 1.5: it must be an integer/,
-       fn -> GradScaler.put_state(torch(), good: 1.5) end},
+      {~r/state.good_steps is 1.5: it must be an integer/,
+       fn -> GradScaler.put_state(torch(), good_steps: 1.5) end},
       {~r/amax/, fn -> GradScaler.update(GradScaler.new("openseq2seq_logmax"), false) end},
       {~r/^the number of bytes is 7: too few/, fn -> GradScaler.load("nothing") end},
       {~r/bytes is not a binary/, fn -> GradScaler.load(:nothing) end},
@@ -126,7 +126,7 @@ defmodule GradScaler.BadInputTest do
       fn -> GradScaler.new("torsh") end,
       fn -> GradScaler.new("torch", min_scale: -1) end,
       fn -> GradScaler.update(norm, false) end,
-      fn -> GradScaler.merge([GradScaler.check(pair, torch())], :parts, norm) end,
+      fn -> GradScaler.merge([GradScaler.measure(pair, torch())], :shards, norm) end,
       fn ->
         GradScaler.clip_factor(elem(GradScaler.unscale(pair, torch()), 1), torch(), 1.0)
       end,
@@ -148,7 +148,7 @@ defmodule GradScaler.BadInputTest do
 
     none = {0, nil, 0.0, false, false}
     unscale = &Native.unscale(nil, one(), &1, &2, &3)
-    accumulate = &Native.accumulate(nil, one(), [tensor], &1, none)
+    accumulate = &Native.unscale_accumulate(nil, one(), [tensor], &1, none)
     torch = elem(Native.policy_preset("torch"), 1)
 
     cases = [
@@ -161,7 +161,7 @@ defmodule GradScaler.BadInputTest do
       {{-2, 0, -1, "policy", ""}, Native.policy_check(<<152::little-32, 0::size(160 * 8)>>)},
       {{-4, 0, -1, "policy", "min_scale"},
        Native.policy_check(GradScaler.Policy.encode(%GradScaler.Policy{min_scale: -1}))},
-      {{-8, 0, -1, "on", ""}, Native.unscale(1, one(), [tensor], [1], none)},
+      {{-8, 0, -1, "exec", ""}, Native.unscale(1, one(), [tensor], [1], none)},
       {{-2, 1, -1, "factor", ""}, Native.unscale(nil, "", [], [], none)},
       {{-8, 1, -1, "factor", ""}, Native.factor_multiply(nil, nil, 2.0)},
       {{-8, 2, -1, "tensors", ""}, unscale.(tensor, [1], none)},
@@ -181,7 +181,7 @@ defmodule GradScaler.BadInputTest do
       {{-2, 5, -1, "policy", "struct_size"}, unscale.([tensor], [1], put_elem(none, 1, ""))},
       {{-8, 5, -1, "options", "clamp"}, unscale.([tensor], [1], put_elem(none, 2, nil))},
       {{-8, 5, -1, "options", "clamp"}, unscale.([tensor], [1], put_elem(none, 2, :infinity))},
-      {{-8, 5, -1, "options", "each"}, unscale.([tensor], [1], put_elem(none, 3, 1))},
+      {{-8, 5, -1, "options", "per_tensor"}, unscale.([tensor], [1], put_elem(none, 3, 1))},
       {{-8, 5, -1, "options", "histogram"}, unscale.([tensor], [1], put_elem(none, 4, nil))},
       {{-8, 3, -1, "out", ""}, accumulate.(1)},
       {{-10, 3, -1, "out", ""}, accumulate.([])},
@@ -204,10 +204,10 @@ defmodule GradScaler.BadInputTest do
 
     for {{expected, result}, number} <- Enum.with_index(cases) do
       assert {:error, error} = result
-      subject = error.subject
+      length = error.subject_length
       got = {error.status, error.argument, error.index, error.name, error.field}
       assert {number, got} == {number, expected}
-      <<_::binary-size(subject), rest::binary>> = error.message
+      <<_::binary-size(length), rest::binary>> = error.message
       assert rest =~ ~r/\w/
     end
 

@@ -18,7 +18,7 @@ defmodule GradScaler.CheckpointTest do
 
   defp found({scaler, _notes}),
     do:
-      {GradScaler.loss_scale(scaler), GradScaler.state(scaler).good,
+      {GradScaler.loss_scale(scaler), GradScaler.state(scaler).good_steps,
        GradScaler.policy(scaler).growth_interval}
 
   test "a checkpoint may be a map, a keyword list, a struct, nested, with more in it" do
@@ -45,7 +45,7 @@ defmodule GradScaler.CheckpointTest do
     assert GradScaler.policy(recommended) ==
              GradScaler.policy(GradScaler.new(growth_interval: 100))
 
-    assert :lacks in Enum.map(notes, & &1.kind)
+    assert :missing in Enum.map(notes, & &1.kind)
     assert Enum.all?(notes, &(is_binary(&1.message) and &1.message != ""))
   end
 
@@ -73,10 +73,10 @@ defmodule GradScaler.CheckpointTest do
   end
 
   test "an integer that no double holds is written and read as it is" do
-    for skipped <- [2 ** 53 + 1, 2 ** 61 + 1] do
-      scaler = GradScaler.put_state(GradScaler.new("torch"), skipped: skipped)
+    for overflows <- [2 ** 53 + 1, 2 ** 61 + 1] do
+      scaler = GradScaler.put_state(GradScaler.new("torch"), total_overflows: overflows)
       {checkpoint, []} = Checkpoint.write(scaler, "gradscaler")
-      assert skipped in Map.values(checkpoint)
+      assert overflows in Map.values(checkpoint)
       assert {^scaler, _notes} = Checkpoint.read(checkpoint, scaler, format: "gradscaler")
     end
   end
@@ -231,8 +231,10 @@ defmodule GradScaler.CheckpointTest do
 
   test "notes name rules and say the important first" do
     {_scaler, notes} = Checkpoint.read(Map.put(@torch, "color", 3), GradScaler.new())
-    assert notes |> Enum.map(& &1.kind) |> Enum.dedup() == [:format, :ignored, :lacks]
-    assert Enum.find(notes, &(&1.field == "ceiling_rule")).message =~ "it is :hold, as"
+    assert notes |> Enum.map(& &1.kind) |> Enum.dedup() == [:format, :ignored, :missing]
+
+    assert Enum.find(notes, &(&1.field == "ceiling_rule")).message =~
+             "it is :clamp_unless_past, as"
   end
 
   describe "Axon's own scaler" do

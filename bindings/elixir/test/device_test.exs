@@ -23,7 +23,8 @@ defmodule GradScaler.DeviceTest do
       b: [{:f32, <<4.0::little-float-32>>}]
     }
 
-  defp bits(report), do: {Report.encode(report), report.each, report.paths, report.histogram}
+  defp bits(report),
+    do: {Report.encode(report), report.per_tensor, report.paths, report.histogram}
 
   for {name, kind, tag} <- [{"threads", {:cpu, 2}, :cpu}, {"CUDA", :cuda, :cuda}] do
     describe name do
@@ -55,8 +56,8 @@ defmodule GradScaler.DeviceTest do
 
           options = Keyword.delete(options, :type)
 
-          assert bits(GradScaler.check(on_device, scaler, options)) ==
-                   bits(GradScaler.check(grads, scaler, options))
+          assert bits(GradScaler.measure(on_device, scaler, options)) ==
+                   bits(GradScaler.measure(grads, scaler, options))
         end
 
         assert GradScaler.overflow?(on_device)
@@ -79,13 +80,13 @@ defmodule GradScaler.DeviceTest do
         scaler = GradScaler.new("static", init_scale: 2.0)
         {sums, _} = GradScaler.unscale(Device.put(good(), device), scaler)
         before = Device.get(sums)
-        {added, report} = GradScaler.accumulate(sums, Device.put(good(), device), scaler)
-        {expected, host} = GradScaler.accumulate(before, good(), scaler)
+        {added, report} = GradScaler.unscale_accumulate(sums, Device.put(good(), device), scaler)
+        {expected, host} = GradScaler.unscale_accumulate(before, good(), scaler)
         assert {Device.get(added), bits(report)} == {expected, bits(host)}
         assert Device.get(sums) == before
 
         bad = Device.put(%{good() | b: [{:f32, <<0x7FC00000::little-32>>}]}, device)
-        {kept, report} = GradScaler.accumulate(added, bad, scaler)
+        {kept, report} = GradScaler.unscale_accumulate(added, bad, scaler)
         assert {Device.get(kept), GradScaler.overflows(report)} == {expected, [[:b, 0]]}
       end
 
@@ -93,7 +94,7 @@ defmodule GradScaler.DeviceTest do
         scaler = GradScaler.new("torch", init_scale: 2.0 ** 20)
         {_, report} = GradScaler.unscale(Device.put(good(), device), scaler)
         refute GradScaler.overflow?(report)
-        assert report.serial == 1
+        assert report.generation == 1
         refute :stale in GradScaler.events(GradScaler.update(scaler, report))
       end
 
@@ -111,7 +112,7 @@ defmodule GradScaler.DeviceTest do
           {~r/\[1\]\[:a\] is not where those before it are/,
            fn -> GradScaler.unscale([tree, other], torch) end},
           {~r/sums are not where the gradients are/,
-           fn -> GradScaler.accumulate(good(), tree, torch) end},
+           fn -> GradScaler.unscale_accumulate(good(), tree, torch) end},
           {~r/\[:a\] is on a device already/, fn -> Device.put(tree, device) end},
           {~r/^the result of \[:a\] cannot be :complex64/,
            fn -> GradScaler.cast_params(tree, :complex64) end},
@@ -131,25 +132,25 @@ defmodule GradScaler.DeviceTest do
       end
 
       test "the steps of a policy are those of the host", %{device: device} do
-        on = device.reference
+        exec = device.reference
         {:ok, policy} = Native.policy_preset("torch")
-        {:ok, state} = Native.state_init(nil, policy, nil)
-        assert Native.state_init(on, policy, nil) == {:ok, state}
+        {:ok, state} = Native.state_init(nil, policy)
+        assert Native.state_init(exec, policy) == {:ok, state}
 
-        report = Report.encode(GradScaler.check(good(), GradScaler.new("torch"), want: :norm))
+        report = Report.encode(GradScaler.measure(good(), GradScaler.new("torch"), want: :norm))
         factor = binary_part(state, 0, 32)
 
         for call <- [
               &Native.state_update(&1, policy, state, report),
-              &Native.state_init(&1, policy, state),
+              &Native.state_init_from(&1, policy, state),
               &Native.factor_multiply(&1, factor, 3.0),
-              &Native.factor_clip(&1, factor, report, 0.5),
-              &Native.factor_clip(&1, nil, report, 0.5),
+              &Native.factor_clip_grad_norm(&1, factor, report, 0.5),
+              &Native.factor_clip_grad_norm(&1, nil, report, 0.5),
               &Native.report_merge(&1, :binary.copy(report, 1000), 0, policy),
               &Native.report_merge(&1, "", 1, nil)
             ] do
           assert {:ok, binary} = call.(nil)
-          assert call.(on) == {:ok, binary}
+          assert call.(exec) == {:ok, binary}
         end
       end
 
@@ -170,9 +171,9 @@ defmodule GradScaler.DeviceTest do
               Native.memory_write(memory, [{0, "ab"} | :end]),
               Native.memory_read(memory, [{0, 2 ** 63}]),
               Native.memory_read(memory, [{9, 0}]),
-              Native.check(device.reference, nil, [{1, memory, 4, 8}], nil),
-              Native.check(device.reference, nil, [{1, memory, 2 ** 64 - 4, 8}], nil),
-              Native.check(nil, nil, [{1, memory, 0, 8}], nil),
+              Native.measure(device.reference, nil, [{1, memory, 4, 8}], nil),
+              Native.measure(device.reference, nil, [{1, memory, 2 ** 64 - 4, 8}], nil),
+              Native.measure(nil, nil, [{1, memory, 0, 8}], nil),
               Native.scale(
                 device.reference,
                 nil,
@@ -262,7 +263,7 @@ defmodule GradScaler.DeviceTest do
 
       assert_raise ArgumentError, ~r/\[:w\] has the shape {1, 2}, its sum {2, 1}/, fn ->
         sums = Device.put(%{tree | w: Nx.tensor([[0.0], [0.0]])}, device)
-        GradScaler.accumulate(sums, Device.put(tree, device), GradScaler.new("none"))
+        GradScaler.unscale_accumulate(sums, Device.put(tree, device), GradScaler.new("none"))
       end
 
       assert_raise ArgumentError, ~r/the tensor is traced/, fn ->

@@ -79,7 +79,7 @@ defmodule GradScaler.EXLATest do
     policy = Policy.encode(GradScaler.policy(scaler))
     assert {unscaled, report} = Standin.unscale(factor, gradient, policy)
     assert {[f32: ^unscaled], expected} = GradScaler.unscale([f32: gradient], scaler)
-    assert report == Report.encode(%{expected | serial: 0})
+    assert report == Report.encode(%{expected | generation: 0})
     inf = <<0, 0, 128, 127>>
     assert {_unscaled, <<_::32, 1::little-32, _::binary>>} = Standin.unscale(factor, inf, policy)
 

@@ -17,10 +17,10 @@ defmodule GradScalerTest do
   describe "structs" do
     test "every struct survives being decoded and encoded" do
       {:ok, policy} = Native.policy_preset("fairscale")
-      {:ok, state} = Native.state_init(nil, policy, nil)
+      {:ok, state} = Native.state_init(nil, policy)
       {:ok, factor} = Native.factor_init(3.0)
       tensor = {1, <<0x7F800000::little-32, 5::32>>}
-      {:ok, report, nil, nil} = Native.check(nil, factor, [tensor], {7, nil, 0, false, false})
+      {:ok, report, nil, nil} = Native.measure(nil, factor, [tensor], {7, nil, 0, false, false})
 
       for {module, binary} <- [
             {Policy, policy},
@@ -34,7 +34,7 @@ defmodule GradScalerTest do
 
     test "bits and rules have names" do
       policy = GradScaler.policy(GradScaler.new("fairscale"))
-      assert policy.quirks == [:tolerate_below, :overflow_counts]
+      assert policy.quirks == [:tolerance_exclusive, :overflow_is_good]
       assert policy.floor_rule == :stop
     end
 
@@ -90,7 +90,7 @@ defmodule GradScalerTest do
     test "a policy of an older version is read" do
       older = binary_part(Policy.encode(GradScaler.policy(GradScaler.new("torch"))), 0, 120)
       older = <<120::little-32, binary_part(older, 4, 116)::binary>>
-      assert {:ok, _state} = Native.state_init(nil, older, nil)
+      assert {:ok, _state} = Native.state_init(nil, older)
       assert Policy.decode(older).growth_interval == 2000
     end
   end
@@ -121,7 +121,10 @@ defmodule GradScalerTest do
 
       assert {report.nan_count, report.inf_count} == {1, 1}
       assert GradScaler.overflows(report) == [["dense", 1, 0], ["dense", 1, 1, 1]]
-      assert GradScaler.overflows(GradScaler.check(grads, scaler)) == GradScaler.overflows(report)
+
+      assert GradScaler.overflows(GradScaler.measure(grads, scaler)) ==
+               GradScaler.overflows(report)
+
       assert GradScaler.first_overflow(report) == {["dense", 1, 0], 0}
     end
 
@@ -130,7 +133,7 @@ defmodule GradScalerTest do
       for keys <- [Enum.to_list(1..40), for(n <- 1..40, do: "layer #{n}")] do
         tree = Map.new(keys, &{&1, @nan_f32})
         assert Map.keys(tree) != Enum.sort(keys)
-        report = GradScaler.check(tree, GradScaler.new("torch"))
+        report = GradScaler.measure(tree, GradScaler.new("torch"))
         assert GradScaler.overflows(report) == for(key <- Enum.sort(keys), do: [key])
       end
     end
@@ -157,7 +160,7 @@ defmodule GradScalerTest do
     test "clipping is one pass" do
       scaler = GradScaler.new("static", init_scale: 2.0)
       grads = f32([6.0, 8.0])
-      report = GradScaler.check(grads, scaler, want: [:norm])
+      report = GradScaler.measure(grads, scaler, want: [:norm])
       assert GradScaler.norm(report) == 5.0
       factor = GradScaler.clip_factor(report, scaler, 1.0)
       {_, clipped} = GradScaler.unscale(grads, scaler, factor: factor, want: [:norm])
@@ -192,13 +195,13 @@ defmodule GradScalerTest do
     test "the histogram counts magnitudes after unscaling, where it is wanted" do
       scaler = GradScaler.new("static", init_scale: 2.0)
       grads = f32([2.0, -2.0, 0.0, 2.0e-30, 1.0e30])
-      report = GradScaler.check(grads, scaler, histogram: true)
+      report = GradScaler.measure(grads, scaler, histogram: true)
       assert report.histogram == [1 | List.duplicate(0, 11)] ++ [2, 0, 0, 1, 5]
-      merged = GradScaler.merge([report, report], :parts)
+      merged = GradScaler.merge([report, report], :shards)
       assert {Enum.at(merged.histogram, 12), Enum.at(merged.histogram, 16)} == {4, 10}
-      without = GradScaler.check(grads, scaler)
+      without = GradScaler.measure(grads, scaler)
       assert without.histogram == nil
-      assert GradScaler.merge([report, without], :parts).histogram == nil
+      assert GradScaler.merge([report, without], :shards).histogram == nil
     end
 
     test "clamping clamps what overflows, counts it, and tells the overflow" do
@@ -226,7 +229,7 @@ defmodule GradScalerTest do
       grads = %{small: [one, one, one], double: one, part: one, none: f16([])}
       copy = :erlang.term_to_binary(sums)
 
-      {added, report} = GradScaler.accumulate(sums, grads, scaler, want: :norm)
+      {added, report} = GradScaler.unscale_accumulate(sums, grads, scaler, want: :norm)
 
       assert added == %{
                small: [f32([2.0]), f32([3.0]), f32([4.0])],
@@ -236,7 +239,7 @@ defmodule GradScalerTest do
              }
 
       assert GradScaler.norm(report) == :math.sqrt(5)
-      {kept, report} = GradScaler.accumulate(added, %{grads | part: @nan_f32}, scaler)
+      {kept, report} = GradScaler.unscale_accumulate(added, %{grads | part: @nan_f32}, scaler)
       assert {kept, GradScaler.overflow?(report)} == {added, true}
       assert :erlang.term_to_binary(sums) == copy
     end
@@ -245,8 +248,10 @@ defmodule GradScalerTest do
       scaler = GradScaler.new("torch")
       {_, good} = GradScaler.unscale(f32([1.0]), scaler)
       {_, bad} = GradScaler.unscale(@nan_f32, scaler)
-      updated = GradScaler.update(scaler, GradScaler.merge([good, bad, good], :summands))
-      assert {GradScaler.loss_scale(updated), GradScaler.state(updated).skipped} == {32768.0, 1}
+      updated = GradScaler.update(scaler, GradScaler.merge([good, bad, good], :addends))
+
+      assert {GradScaler.loss_scale(updated), GradScaler.state(updated).total_overflows} ==
+               {32768.0, 1}
     end
 
     test "the verdict of a policy that judges by the norm is there before the step" do
@@ -259,7 +264,7 @@ defmodule GradScalerTest do
         assert GradScaler.overflows(report) == []
         assert GradScaler.first_overflow(report) == nil
         assert :skipped in GradScaler.events(GradScaler.update(scaler, report))
-        assert GradScaler.overflow?(GradScaler.check(big, scaler))
+        assert GradScaler.overflow?(GradScaler.measure(big, scaler))
       end
 
       refute GradScaler.overflow?(elem(GradScaler.unscale(big, GradScaler.new("none")), 1))
@@ -270,44 +275,44 @@ defmodule GradScalerTest do
       grads = %{a: f32([6.0, 8.0]), b: [@nan_f32, f16([2.0])]}
       {_, report} = GradScaler.unscale(grads, scaler, want: [:norm, :amax])
 
-      assert [{[:a], a}, {[:b, 0], b}, {[:b, 1], c}] = GradScaler.each(report)
+      assert [{[:a], a}, {[:b, 0], b}, {[:b, 1], c}] = GradScaler.per_tensor(report)
       assert {GradScaler.norm(a), a.amax, a.overflow} == {5.0, 4.0, 0}
       assert {b.nan_count, b.overflow, b.first_element} == {1, 1, 0}
       assert {GradScaler.norm(c), c.elements} == {1.0, 1}
-      parts = for {_path, part} <- GradScaler.each(report), do: part
-      merged = GradScaler.merge(parts, :parts)
+      parts = for {_path, part} <- GradScaler.per_tensor(report), do: part
+      merged = GradScaler.merge(parts, :shards)
       expected = %{report | kind: :merged, first_tensor: merged.first_tensor}
       assert Report.encode(merged) == Report.encode(expected)
     end
 
     test "a report that was made of bytes does not know its paths, and says so" do
       {_, report} = GradScaler.unscale([{:f32, <<0x7FC00000::little-32>>}], GradScaler.new())
-      report = GradScaler.merge([Report.decode(Report.encode(report))], :parts)
+      report = GradScaler.merge([Report.decode(Report.encode(report))], :shards)
       assert_raise ArgumentError, ~r/made of bytes/, fn -> GradScaler.first_overflow(report) end
     end
 
     test "merged reports know what they are of" do
       scaler = GradScaler.new("fairseq")
-      report = GradScaler.check(f32([3.0, 4.0]), scaler)
-      assert GradScaler.norm(GradScaler.merge([report, report], :parts, scaler))
-      summed = GradScaler.merge([report, report], :summands)
+      report = GradScaler.measure(f32([3.0, 4.0]), scaler)
+      assert GradScaler.norm(GradScaler.merge([report, report], :shards, scaler))
+      summed = GradScaler.merge([report, report], :addends)
       assert_raise ArgumentError, ~r/no norm/, fn -> GradScaler.norm(summed) end
       assert_raise ArgumentError, fn -> GradScaler.update(scaler, summed) end
-      large = GradScaler.check(f32([1.5e19]), GradScaler.new("none"), want: :norm)
-      assert_in_delta GradScaler.norm(GradScaler.merge([large, large], :parts)), 2.1e19, 1.0e18
-      refute GradScaler.overflow?(GradScaler.merge([large, large], :parts))
-      assert GradScaler.overflow?(GradScaler.merge([large, large], :parts, scaler))
+      large = GradScaler.measure(f32([1.5e19]), GradScaler.new("none"), want: :norm)
+      assert_in_delta GradScaler.norm(GradScaler.merge([large, large], :shards)), 2.1e19, 1.0e18
+      refute GradScaler.overflow?(GradScaler.merge([large, large], :shards))
+      assert GradScaler.overflow?(GradScaler.merge([large, large], :shards, scaler))
       all = [:norm, :amax, :underflow]
-      assert GradScaler.merge([], :parts) == %Report{kind: :merged, measured: all}
+      assert GradScaler.merge([], :shards) == %Report{kind: :merged, measured: all}
     end
 
     test "ranks send reports as bytes, and a failed one stops all" do
       scaler = GradScaler.new("torch")
-      report = GradScaler.check(f32([3.0]), scaler, want: :norm)
+      report = GradScaler.measure(f32([3.0]), scaler, want: :norm)
       sent = Report.encode(report)
       assert byte_size(sent) == 256
-      assert Report.decode(sent) == %{report | each: nil, paths: nil}
-      merged = GradScaler.merge([Report.decode(sent), GradScaler.failed_report()], :parts)
+      assert Report.decode(sent) == %{report | per_tensor: nil, paths: nil}
+      merged = GradScaler.merge([Report.decode(sent), GradScaler.failed_report()], :shards)
 
       assert {GradScaler.overflow?(merged), merged.found_inf, merged.status} ==
                {true, 1.0, :device}
@@ -318,8 +323,8 @@ defmodule GradScalerTest do
 
       for call <- [
             fn -> GradScaler.update(scaler, %Report{}) end,
-            fn -> GradScaler.merge([%Report{}], :parts) end,
-            fn -> GradScaler.stamp(%Report{}, scaler, 0) end,
+            fn -> GradScaler.merge([%Report{}], :shards) end,
+            fn -> GradScaler.set_rank(%Report{}, scaler, 0) end,
             fn -> GradScaler.clip_factor(%Report{}, scaler, 1.0) end
           ] do
         assert_raise ArgumentError, ~r/kind is 0: no call filled the report in/, call
@@ -329,12 +334,12 @@ defmodule GradScalerTest do
     end
 
     test "a report knows what it is of and what was measured" do
-      report = GradScaler.check(f32([-3.0]), GradScaler.new("none"), want: :norm)
+      report = GradScaler.measure(f32([-3.0]), GradScaler.new("none"), want: :norm)
       assert {report.kind, report.measured} == {:tensors, [:norm]}
-      assert GradScaler.merge([report], :parts).kind == :merged
+      assert GradScaler.merge([report], :shards).kind == :merged
       number = GradScaler.number_report(-3.0)
       assert {number.kind, number.measured, number.number} == {:number, [:amax], -3.0}
-      assert_raise ArgumentError, ~r/reports/, fn -> GradScaler.merge([number], :parts) end
+      assert_raise ArgumentError, ~r/reports/, fn -> GradScaler.merge([number], :shards) end
       guarded = GradScaler.new("none", guard_norm: 2.0)
 
       assert_raise ArgumentError, ~r/sum_squares was not measured/, fn ->
@@ -362,16 +367,17 @@ defmodule GradScalerTest do
     end
 
     test "why a step was skipped or clipped has a sentence" do
-      skips = GradScaler.new("none", guard_norm: 2.5, guard_limit: 2)
+      skips = GradScaler.new("none", guard_norm: 2.5, guard_max_in_a_row: 2)
       clips = GradScaler.new("none", guard_norm: 1.0e9, guard_flags: [:clip])
 
       for {scaler, numbers, sentence} <- [
             {skips, [], nil},
             {skips, [2.5], nil},
-            {skips, [3.0], "skipped: the norm is above 2.5, 1 in a row"},
-            {skips, [3.0, 3.0], "let through: the norm is above 2.5, 2 in a row"},
+            {skips, [3.0], "skipped: the norm, 3, is above 2.5, 1 in a row"},
+            {skips, [3.0, 3.0], "let through: the norm, 3, is above 2.5, 2 in a row"},
             {skips, [3.0, :nan], "skipped: overflow"},
-            {clips, [3.0e9], "clipped: multiplied by 0.333333: the norm is above 1e9, 1 in a row"}
+            {clips, [3.0e9],
+             "clipped: multiplied by 0.333333: the norm, 3e+09, is above 1e+09, 1 in a row"}
           ] do
         scaler =
           Enum.reduce(numbers, scaler, &GradScaler.update(&2, GradScaler.number_report(&1)))
@@ -379,12 +385,15 @@ defmodule GradScalerTest do
         assert GradScaler.reason(scaler) == sentence
         assert GradScaler.skip?(scaler) == String.starts_with?(sentence || "", "skipped")
 
-        joined = GradScaler.join(GradScaler.update(skips, GradScaler.number_report(0)), scaler)
-        assert GradScaler.skip?(joined) == GradScaler.skip?(scaler)
+        normal = GradScaler.update(skips, GradScaler.number_report(0))
+        combined = GradScaler.combine_decisions(normal, scaler)
+        assert GradScaler.skip?(combined) == GradScaler.skip?(scaler)
 
         if :outlier in GradScaler.events(scaler) do
           [outcome, _why] = String.split(sentence, ~r/: (?=the)/)
-          assert GradScaler.reason(joined) == "#{outcome}: so says a scaler that was joined"
+
+          assert GradScaler.reason(combined) ==
+                   "#{outcome}: so says a state that it was combined with"
         end
       end
     end
@@ -440,13 +449,21 @@ defmodule GradScalerTest do
 
     test "takes another scale and keeps its counts" do
       scaler = GradScaler.new("torch") |> GradScaler.update(false) |> GradScaler.set_scale(4)
-      assert {GradScaler.loss_scale(scaler), GradScaler.state(scaler).good} == {4.0, 1}
+      assert {GradScaler.loss_scale(scaler), GradScaler.state(scaler).good_steps} == {4.0, 1}
       assert GradScaler.loss_scale(GradScaler.set_scale(scaler, :infinity)) == :infinity
       assert GradScaler.loss_scale(GradScaler.set_scale(scaler, 0)) == 0.0
     end
 
     test "is made of a scale and counts" do
-      counts = [good: 7, steps: 9, overflows: 1, skipped: 2, growths: 3, backoffs: 4]
+      counts = [
+        good_steps: 7,
+        steps_since_change: 9,
+        overflows_since_reset: 1,
+        total_overflows: 2,
+        total_growths: 3,
+        total_backoffs: 4
+      ]
+
       scaler = GradScaler.put_state(GradScaler.new("megatron"), [scale: 16.0] ++ counts)
       assert GradScaler.loss_scale(scaler) == 16.0
 
@@ -465,7 +482,7 @@ defmodule GradScalerTest do
 
     test "shows what matters" do
       assert inspect(GradScaler.new("torch")) ==
-               "#GradScaler<scale 65536.0, 0 good steps, 0 skipped, 0 growths, 0 backoffs>"
+               "#GradScaler<scale 65536.0, 0 good steps, 0 overflows, 0 growths, 0 backoffs>"
     end
 
     test "knows all presets" do

@@ -20,11 +20,11 @@ defmodule GradScaler.MeasureTest do
       best(1000, fn -> GradScaler.unscale(tiny, scaler) end)
     )
 
-    report = GradScaler.check(tiny, scaler)
+    report = GradScaler.measure(tiny, scaler)
     say("  and update", best(1000, fn -> GradScaler.update(scaler, report) end))
   end
 
-  # The C time is that of the library's own loop: check, which reads, writes nothing and makes no results, is a lower
+  # The C time is that of the library's own loop: measure, which reads, writes nothing and makes no results, is a lower
   # bound for it; ci/bench has the rest.
   defp thousand_tensors do
     scaler = GradScaler.new("torch")
@@ -34,8 +34,8 @@ defmodule GradScaler.MeasureTest do
     factor = binary_part(scaler.state, 0, 32)
 
     say(
-      "1,000 tensors of 1,000 f32, check",
-      best(1, fn -> Native.check(nil, factor, tensors, nil) end)
+      "1,000 tensors of 1,000 f32, measure",
+      best(1, fn -> Native.measure(nil, factor, tensors, nil) end)
     )
 
     say(
@@ -59,7 +59,7 @@ defmodule GradScaler.MeasureTest do
       for {name, dtype} <- dtypes,
           {what, bits} <- [nan: -1, tiny: 1],
           out <- Enum.uniq([if(name in complex, do: dtypes[:complex64], else: 1), dtype]),
-          operation <- [:unscale, :clamp, :accumulate] do
+          operation <- [:unscale, :clamp, :unscale_accumulate] do
         count = div(879_000, slowness * if(name in [:f64 | complex], do: 72, else: 24))
         size = Native.dtype_size(dtype)
         data = :binary.copy(<<bits::little-size(size)-unit(8)>>, count)
@@ -73,8 +73,10 @@ defmodule GradScaler.MeasureTest do
             :clamp ->
               fn -> Native.unscale(nil, factor, [{dtype, data}], [out], clamp) end
 
-            :accumulate ->
-              fn -> Native.accumulate(nil, factor, [{dtype, data}], [{out, sums}], all) end
+            :unscale_accumulate ->
+              fn ->
+                Native.unscale_accumulate(nil, factor, [{dtype, data}], [{out, sums}], all)
+              end
           end
 
         {"#{operation} of #{what} #{name} into #{out}", call}

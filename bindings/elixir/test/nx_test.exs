@@ -20,7 +20,7 @@ defmodule GradScaler.NxTest do
       # The gradient of w^2 as a backward pass in float16 gives it.
       defn step(w, state, sums, opts \\ []) do
         grads = %{w: (w * 2) |> Defn.scale_loss(state) |> Nx.as_type({:f, 16})}
-        {sums, dropped} = Defn.accumulate(sums, grads, state)
+        {sums, dropped} = Defn.unscale_accumulate(sums, grads, state)
         {grads, overflow} = Defn.unscale(grads, state, opts[:scaler])
         grads = Defn.clip(grads, 1.0)
         w = Defn.skip(overflow, w - 0.1 * grads.w, w)
@@ -64,13 +64,17 @@ defmodule GradScaler.NxTest do
       sums = %{w: Nx.tensor([[1.0, 1.0]])}
 
       assert {%{w: added}, _} =
-               GradScaler.accumulate(sums, %{w: Nx.tensor([[2.0, 4.0]], type: :f16)}, scaler)
+               GradScaler.unscale_accumulate(
+                 sums,
+                 %{w: Nx.tensor([[2.0, 4.0]], type: :f16)},
+                 scaler
+               )
 
       assert added == Nx.tensor([[2.0, 3.0]])
       message = ~r/\[:w\] has the shape {2, 1}, its sum {1, 2}/
 
       assert_raise ArgumentError, message, fn ->
-        GradScaler.accumulate(sums, %{w: Nx.tensor([[1.0], [2.0]])}, scaler)
+        GradScaler.unscale_accumulate(sums, %{w: Nx.tensor([[1.0], [2.0]])}, scaler)
       end
     end
 
@@ -167,7 +171,8 @@ defmodule GradScaler.NxTest do
     end
 
     test "limits hold as in an update of a scaler" do
-      for arithmetic <- [:f64, :f32_once], rule <- [:clamp, :always, :keep, :hold] do
+      for arithmetic <- [:f64, :f64_to_f32],
+          rule <- [:clamp, :enforce, :reject, :clamp_unless_past] do
         for {start, max_scale, min_scale} <- [
               {1.0, 3.3, 0.1},
               {1.0, 3.4, 0.7},
@@ -195,7 +200,7 @@ defmodule GradScaler.NxTest do
     end
 
     @guard [:guard_mean, :guard_variance, :guard_multiplier, :guard_threshold] ++
-             [:guard_count, :guard_run, :guard_skips]
+             [:guard_count, :guard_in_a_row, :total_guard_skips]
 
     # Both, after each norm.
     defp guarded(scaler, norms) do
@@ -210,7 +215,7 @@ defmodule GradScaler.NxTest do
         plain = GradScaler.state(scaler)
         expected = Map.put(Map.take(plain, @guard), :skipped, :skipped in plain.events)
         scales = %{scale: plain.factor.scale, next: plain.next.scale}
-        counts = Map.take(plain, [:good, :steps, :overflows])
+        counts = Map.take(plain, [:good_steps, :steps_since_change, :overflows_since_reset])
         found = Map.new(state, fn {name, tensor} -> {name, Nx.to_number(tensor)} end)
         skipped = Nx.to_number(Defn.skipped(state)) == 1
         {Map.put(found, :skipped, skipped), expected |> Map.merge(scales) |> Map.merge(counts)}
@@ -246,16 +251,21 @@ defmodule GradScaler.NxTest do
         [guard_sigmas: 2.0],
         [guard_sigmas: 0.5, guard_ratio: 2.0 ** 20],
         [guard_sigmas: 2.0 ** 20, guard_norm: 2.0 ** 500],
-        [guard_sigmas: 1.5, guard_ratio: 4.0, guard_norm: 35.0, guard_start: 3.0]
+        [guard_sigmas: 1.5, guard_ratio: 4.0, guard_norm: 35.0, guard_init_mean: 3.0]
       ]
 
-      flags = [[], [:clip], [:clip, :clip_more], [:clip, :clip_to_mean, :spread_after]]
+      flags = [
+        [],
+        [:clip],
+        [:clip, :clip_progressive],
+        [:clip, :clip_to_mean, :variance_after_mean]
+      ]
 
       flags =
-        flags ++ [[:at_threshold, :skip_counts], [:stop], [:clip, :clip_more, :at_threshold]]
+        flags ++ [[:inclusive, :skip_is_good], [:stop], [:clip, :clip_progressive, :inclusive]]
 
       for rule <- rules, flags <- flags, sample <- [:as_is, :none, :threshold] do
-        fields = [guard_decay: 0.75, guard_warmup: 2, guard_limit: 3, guard_sample: sample]
+        fields = [guard_decay: 0.75, guard_warmup: 2, guard_max_in_a_row: 3, guard_sample: sample]
         fields = rule ++ fields ++ [guard_flags: flags, growth_interval: 3]
 
         for preset <- ["torch", "roundpipe"], scaler = GradScaler.new(preset, fields) do
@@ -285,7 +295,7 @@ defmodule GradScaler.NxTest do
       assert {w, Nx.to_number(Defn.skipped(state))} == {Nx.tensor([2.4, 3.2]), 1}
       back = Defn.to_scaler(state, scaler)
       assert GradScaler.loss_scale(back) == 4.0
-      assert %{guard_count: 1, guard_run: 1, guard_skips: 0} = GradScaler.state(back)
+      assert %{guard_count: 1, guard_in_a_row: 1, total_guard_skips: 0} = GradScaler.state(back)
       assert Defn.init(back) == %{state | guard_multiplier: f64(1.0), guard_threshold: f64(0.0)}
 
       assert_raise ArgumentError, ~r/the policy guards, and needs the norm/, fn ->
@@ -300,7 +310,7 @@ defmodule GradScaler.NxTest do
         Defn.skipped(Defn.init(GradScaler.new("torch")))
       end
 
-      assert_raise ArgumentError, ~r/:corrected/, fn ->
+      assert_raise ArgumentError, ~r/:bias_corrected/, fn ->
         Defn.init(GradScaler.new("axlearn"))
       end
 
@@ -366,12 +376,12 @@ defmodule GradScaler.NxTest do
       assert_in_delta Nx.to_number(w[0]), 3.0 - 0.06, 1.0e-6
 
       back = Defn.to_scaler(state, scaler)
-      assert {GradScaler.loss_scale(back), GradScaler.state(back).good} == {1024.0, 1}
+      assert {GradScaler.loss_scale(back), GradScaler.state(back).good_steps} == {1024.0, 1}
 
       assert GradScaler.loss_scale(Enum.reduce([false, false], back, &GradScaler.update(&2, &1))) ==
                2048.0
 
-      assert %{good: _} = apply(__MODULE__.Train, :by_argument, [state, scaler])
+      assert %{good_steps: _} = apply(__MODULE__.Train, :by_argument, [state, scaler])
     end
 
     test "a state with a scale that is not in force yet comes back" do

@@ -46,7 +46,9 @@ def train(name, dtype, scaler, images, labels):
                 adam.step(report.grads)
     logits = forward([p.astype(dtype) for p in master], images[TRAINING_SET:].astype(dtype))[-1]
     accuracy = np.mean(logits.argmax(axis=1) == labels[TRAINING_SET:])
-    print(f"{name:<16} {accuracy:>8.1%} {scaler.skipped:>9} {scaler.growths:>9} {scaler.loss_scale:>13.0f}")
+    print(
+        f"{name:<16} {accuracy:>8.1%} {scaler.total_overflows:>9} {scaler.total_growths:>9} {scaler.loss_scale:>13.0f}"
+    )
     return accuracy
 
 

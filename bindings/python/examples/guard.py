@@ -83,7 +83,7 @@ class Sgd:
 
 
 def guarded_step(scaler, optimizer, grads, run):
-    report = scaler.check(grads)  # checks for overflow and measures the norm, if the policy needs it
+    report = scaler.measure(grads)  # checks for overflow and measures the norm, if the policy needs it
     events = scaler.update(report)
     multiplier = 1.0
     if events & (Event.SKIPPED | Event.CLIPPED):

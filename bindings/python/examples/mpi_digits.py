@@ -33,7 +33,7 @@ def step(comm, scaler, adam, images, labels, batch):
         except Exception as error:  # a rank that cannot go on says so, lest the others wait for it
             print(f"rank {comm.rank}: {error}", file=sys.stderr)
             report = Report.failed(error)
-        reports += bytes(scaler.stamp(report, comm.rank))
+        reports += bytes(scaler.set_rank(report, comm.rank))
         gradients.append(report.grads)
 
     of_all = bytearray(PARTS * SIZE)
@@ -41,7 +41,7 @@ def step(comm, scaler, adam, images, labels, batch):
     parts = [part for of_rank in comm.allgather(gradients) for part in of_rank]
     request.Wait()
     of_all = [Report.from_bytes(of_all[i : i + SIZE]) for i in range(0, len(of_all), SIZE)]
-    report = Report.merge(of_all, summands=True, names=NAMES)  # raises on all ranks where one has another state
+    report = Report.merge(of_all, addends=True, names=NAMES)  # raises on all ranks where one has another state
 
     scaler.update(report)  # raises on all ranks if the call of one failed, and names it
     if not scaler.skip:
@@ -66,7 +66,9 @@ def main():
     logits = digits.forward(adam.master, images[digits.TRAINING_SET :])[-1]
     accuracy = np.mean(logits.argmax(axis=1) == labels[digits.TRAINING_SET :])
     if MPI.COMM_WORLD.rank == 0:
-        print(f"accuracy {accuracy:.1%}, skipped {scaler.skipped}, scale {scaler.loss_scale:.0f}, digest {digest}")
+        print(
+            f"accuracy {accuracy:.1%}, skipped {scaler.total_overflows}, scale {scaler.loss_scale:.0f}, digest {digest}"
+        )
     if accuracy < 0.9:
         sys.exit("that is not what one process learns")
 

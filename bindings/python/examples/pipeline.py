@@ -53,7 +53,7 @@ def train(images, labels, test_images, test_labels, is_async):
                 if not is_async:
                     halves.load_state_dict(stages.state_dict())
         before.result()
-        skipped, scale = scaler.skipped, scaler.get_scale()
+        skipped, scale = scaler.total_overflows, scaler.get_scale()
     with torch.no_grad():
         right = stages(test_images.float()).argmax(1) == test_labels
     return right.float().mean().item(), skipped, scale

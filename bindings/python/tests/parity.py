@@ -11,11 +11,12 @@ from ml_dtypes import bfloat16
 from gradscaler import Scaler, Want
 
 DTYPES = {1: np.float32, 2: np.float64, 3: np.float16, 4: bfloat16}
-REPORT = "found_inf:f overflow:i status:i measured:I serial:Q amax:d sum_squares:d elements:q nan_count:q inf_count:q "
-REPORT += "first_tensor:q first_element:q zeros_made:q subnormals_made:q clamped:q"
-FACTOR = "scale:d inverse:d scale_f32:f inverse_f32:f serial:Q"
-STATE = "mean:d slow_mean:d mean_square:d mean_start:d slow_start:d good:q steps:q overflows:q stalled:q events:I "
-STATE += "status:i skipped:q growths:q backoffs:q skip_f32:f"
+REPORT = "found_inf:f overflow:i status:i measured:I generation:Q amax:d sum_squares:d elements:q nan_count:q "
+REPORT += "inf_count:q first_tensor:q first_element:q underflows_to_zero:q underflows_to_subnormal:q clamped:q"
+FACTOR = "scale:d inverse:d scale_f32:f inverse_f32:f generation:Q"
+STATE = "log2_mean:d log2_slow_mean:d log2_mean_square:d log2_zero_weight:d log2_slow_zero_weight:d "
+STATE += "good_steps:q steps_since_change:q overflows_since_reset:q failed_backoffs:q events:I status:i "
+STATE += "total_overflows:q total_growths:q total_backoffs:q skip_f32:f"
 
 
 def number(text):
@@ -59,7 +60,7 @@ def main():
                 state = scaler.state_dict()
                 scaler = Scaler()
                 scaler.load_state_dict(state)
-    print(digest.hexdigest(), scaler.skipped, repr(scaler.loss_scale))
+    print(digest.hexdigest(), scaler.total_overflows, repr(scaler.loss_scale))
 
 
 if __name__ == "__main__":

@@ -44,11 +44,11 @@ def contents(scaler):
 def test_a_state_dict_can_be_read():
     scaler = used_scaler()
     state = scaler.state_dict()
-    named = {"format": "gradscaler", "version": 1, "preset": "megatron", "scale": 2.0**19, "skipped": 3}
+    named = {"format": "gradscaler", "version": 2, "preset": "megatron", "scale": 2.0**19, "total_overflows": 3}
     assert {name: state[name] for name in named} == named
     fields = {name: state[name] for name in POLICY_FIELDS}
     assert fields == {name: getattr(scaler.policy, name) for name in POLICY_FIELDS}
-    assert {type(state[name]) for name in ("good", "growth_interval", "version")} == {int}
+    assert {type(state[name]) for name in ("good_steps", "growth_interval", "version")} == {int}
 
 
 def test_a_state_dict_of_before_0_3_is_read():
@@ -94,7 +94,7 @@ def test_what_a_state_dict_lacks_is_that_of_its_preset_and_said():
     scaler = Scaler("none")
     notes = scaler.load_state_dict(state)
     assert scaler.policy.growth_interval == 2000
-    assert [(note.kind, note.field, note.value) for note in notes] == [(NoteKind.LACKS, "growth_interval", 2000)]
+    assert [(note.kind, note.field, note.value) for note in notes] == [(NoteKind.MISSING, "growth_interval", 2000)]
     assert notes == scaler.notes
 
 
@@ -149,7 +149,7 @@ Leaves = collections.namedtuple("Leaves", ["loss_scale", "unskipped"])
 def test_a_checkpoint_may_be_any_container(state):
     scaler = Scaler("torch", growth_interval=100)
     scaler.load_state_dict(state)
-    assert (scaler.loss_scale, scaler.state.good, scaler.policy.growth_interval) == (2048.0, 3, 100)
+    assert (scaler.loss_scale, scaler.state.good_steps, scaler.policy.growth_interval) == (2048.0, 3, 100)
 
 
 def test_a_checkpoint_that_contains_itself_is_read():
@@ -164,7 +164,12 @@ def test_a_checkpoint_of_a_framework_keeps_the_rules_that_it_does_not_say():
     scaler = Scaler("recommended", max_scale=2.0**20)
     notes = scaler.load_state_dict(torch_state())
     expected = Policy("recommended", max_scale=2.0**20, growth_interval=100)
-    assert (scaler.policy, scaler.preset, scaler.loss_scale, scaler.state.good) == (expected, "recommended", 2048.0, 3)
+    assert (scaler.policy, scaler.preset, scaler.loss_scale, scaler.state.good_steps) == (
+        expected,
+        "recommended",
+        2048.0,
+        3,
+    )
     assert scaler.notes == notes
 
 
@@ -174,7 +179,7 @@ def test_notes_are_sentences_with_what_they_are_about():
     kinds = {note.kind: note for note in notes}
     read, changed, ignored = (kinds[kind] for kind in (NoteKind.FORMAT, NoteKind.CHANGED, NoteKind.IGNORED))
     assert (read.field, read.key) == ("torch", None)
-    assert (changed.field, changed.key, changed.value) == ("good", ("scaler", "_growth_tracker"), 100)
+    assert (changed.field, changed.key, changed.value) == ("good_steps", ("scaler", "_growth_tracker"), 100)
     assert ignored.key == ("scaler", "color") and "color" in ignored
     assert all(type(note) is gradscaler.Note and note for note in notes)
 
@@ -189,7 +194,7 @@ def test_one_of_several_scalers_is_named_by_its_prefix():
     scaler = Scaler("apex")
     state = {f"loss_scaler{i}": {"loss_scale": 2.0**i, "unskipped": i} for i in range(3)}
     scaler.load_state_dict(state, prefix="loss_scaler2")
-    assert (scaler.loss_scale, scaler.state.good) == (4.0, 2)
+    assert (scaler.loss_scale, scaler.state.good_steps) == (4.0, 2)
 
 
 @pytest.mark.parametrize("format", sorted(gradscaler.formats()))
@@ -206,7 +211,7 @@ def test_what_a_format_cannot_hold_is_said_and_all_else_comes_back(format):
     restored = Scaler(scaler.policy)
     restored.load_state_dict(state, format)
     assert (restored.loss_scale, restored.policy) == (scaler.loss_scale, scaler.policy)
-    if not lost & {"good", "steps", "overflows", "next_scale", "mean"}:
+    if not lost & {"good_steps", "steps_since_change", "overflows_since_reset", "next_scale", "log2_mean"}:
         assert moves(restored) == moves(scaler)
 
 
@@ -338,7 +343,7 @@ def test_weights_with_the_name_of_a_scale_are_passed_over():
     norms = {f"norm{i}": {"scale": np.ones(8), "bias": np.ones(8)} for i in range(300)}
     scaler = Scaler("flax")
     scaler.load_state_dict({"params": norms, "step": 7, "dynamic_scale": {"scale": 8.0, "fin_steps": 3}})
-    assert (scaler.loss_scale, scaler.state.good) == (8.0, 3)
+    assert (scaler.loss_scale, scaler.state.good_steps) == (8.0, 3)
 
 
 def test_a_whole_number_that_is_rounded_is_said():
@@ -356,7 +361,7 @@ def test_a_whole_number_beyond_doubles_is_read_and_written_as_it_is(format, numb
     state = scaler.state_dict(format)
     again.load_state_dict(json.loads(json.dumps(state)), format)
     for each in scaler, again:
-        assert (each.policy.growth_interval, each.state.good) == (2**61 + 1, number)
+        assert (each.policy.growth_interval, each.state.good_steps) == (2**61 + 1, number)
     assert [note for note in notes if note.kind == NoteKind.CHANGED] == []
 
 
@@ -400,8 +405,8 @@ def test_our_own_state_is_found_where_it_is_without_a_note(place):
 
 
 def test_a_version_that_is_not_read_is_refused_wherever_it_is():
-    state = {"scaler": {**Scaler("torch").state_dict(), "version": 2}}
-    with pytest.raises(ValueError, match=re.escape("state['scaler']['version'] is 2")):
+    state = {"scaler": {**Scaler("torch").state_dict(), "version": 1}}
+    with pytest.raises(ValueError, match=re.escape("state['scaler']['version'] is 1")):
         Scaler("none").load_state_dict(state)
     del state["scaler"]["version"]
     with pytest.raises(ValueError, match=re.escape("state['scaler']['version'] is absent")):
@@ -458,14 +463,14 @@ def test_the_place_of_a_scaler_below_more_than_two_names_is_its_prefix():
         scaler.load_state_dict(state)
     scaler.load_state_dict(state, prefix="trainer.amp.scaler")
     scaler.load_state_dict(state["trainer"])
-    assert (scaler.loss_scale, scaler.state.good) == (2048.0, 3)
+    assert (scaler.loss_scale, scaler.state.good_steps) == (2048.0, 3)
 
 
 @pytest.mark.parametrize("state", [list(torch_state().items()), {k.encode(): v for k, v in torch_state().items()}])
 def test_pairs_and_keys_of_bytes_are_read(state):
     scaler = Scaler("torch")
     scaler.load_state_dict(state)
-    assert (scaler.loss_scale, scaler.state.good) == (2048.0, 3)
+    assert (scaler.loss_scale, scaler.state.good_steps) == (2048.0, 3)
 
 
 def test_a_format_that_is_none_points_to_those_that_are():
@@ -486,9 +491,11 @@ def test_notes_name_rules_and_say_the_important_first():
     scaler = Scaler("recommended")
     notes = scaler.load_state_dict(torch_state(scale=0.0, color=3))
     kinds = [note.kind for note in notes]
-    order = ("UNUSABLE", "FORMAT", "IGNORED", "LACKS")
+    order = ("UNUSABLE", "FORMAT", "IGNORED", "MISSING")
     assert list(dict.fromkeys(kinds)) == [NoteKind[name] for name in order]
-    assert any("it is Limit.HOLD, as in the policy" in note for note in notes if note.field == "ceiling_rule")
+    assert any(
+        "it is Limit.CLAMP_UNLESS_PAST, as in the policy" in note for note in notes if note.field == "ceiling_rule"
+    )
 
 
 NOT_SCALED = '"{}" is not scaled: the scale is 1 for good; the preset guard skips what is absurd, too'
@@ -506,8 +513,8 @@ NOT_SCALED = '"{}" is not scaled: the scale is 1 for good; the preset guard skip
 )
 def test_deepspeed_scales_nothing_in_bf16(config, prefix):
     for format in "deepspeed", "deepspeed_fp16":
-        policy = Policy.from_settings(format, config, prefix=prefix, stall_limit=3)
-        assert policy == Policy("none", stall_limit=3)
+        policy = Policy.from_settings(format, config, prefix=prefix, max_failed_backoffs=3)
+        assert policy == Policy("none", max_failed_backoffs=3)
         assert policy.notes == [NOT_SCALED.format(prefix or "bf16")]
     assert Policy.from_settings("deepspeed", config, prefix=prefix, preset="guard") == Policy("guard")
     assert Policy.from_settings("deepspeed", config, prefix=prefix, preset="torch") == Policy("none")
@@ -530,8 +537,8 @@ def test_what_an_earlier_version_did_not_know_is_off_in_its_checkpoint(unknown):
     other.load_state_dict({"scaler": state})
     for place, name in enumerate(fields):
         assert getattr(other.policy, name) == (0 if place >= 9 - unknown else getattr(scaler.policy, name)), name
-    assert other.policy.stall_limit == scaler.policy.stall_limit
+    assert other.policy.max_failed_backoffs == scaler.policy.max_failed_backoffs
     lacks = scaler.state_dict()
-    del lacks["stall_limit"]  # not the last one: it was taken out
+    del lacks["max_failed_backoffs"]  # not the last one: it was taken out
     other.load_state_dict(lacks)
     assert other.policy == scaler.policy

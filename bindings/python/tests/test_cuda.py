@@ -180,13 +180,13 @@ def test_only_the_bad_are_called_bad(devices):
         values = zip((np.inf, 1, 2), devices, strict=True)
         return [np.array([x], F32) if at is None else Tensor([x], at) for x, at in values]
 
-    assert scaler_of().check(grads()).bad == scaler_of().unscale(grads()).bad == {0: 1}
-    assert scaler_of().check(Arrays(grads())).bad == {0: 1}
+    assert scaler_of().measure(grads()).bad == scaler_of().unscale(grads()).bad == {0: 1}
+    assert scaler_of().measure(Arrays(grads())).bad == {0: 1}
 
 
 def test_check_writes_nothing():
     tensor = Tensor([8, 16])
-    assert scaler_of().check([tensor], want=Want.AMAX).amax == 2
+    assert scaler_of().measure([tensor], want=Want.AMAX).amax == 2
     assert tensor.array.tolist() == [8, 16]
 
 
@@ -194,13 +194,13 @@ def test_clipping_and_accumulating():
     tensor, total = Tensor([80, -8]), Tensor([1, 1])
     scaler_of().unscale([tensor], clip_value=2.0)
     assert tensor.array.tolist() == [2, -1]
-    assert not scaler_of().accumulate({"a": Tensor([8, 16])}, {"a": total}).overflow
-    report = scaler_of().accumulate({"a": Tensor([8, np.inf])}, {"a": total})
+    assert not scaler_of().unscale_accumulate({"a": Tensor([8, 16])}, {"a": total}).overflow
+    report = scaler_of().unscale_accumulate({"a": Tensor([8, np.inf])}, {"a": total})
     assert report.bad == {"a": 1} and total.array.tolist() == [2, 3]
     with pytest.raises(ValueError, match="arrays of one device"):
-        scaler_of().accumulate([Tensor([1]), Tensor([1], 1)], [Tensor([1]), Tensor([1], 1)])
+        scaler_of().unscale_accumulate([Tensor([1]), Tensor([1], 1)], [Tensor([1]), Tensor([1], 1)])
     with pytest.raises(ValueError, match="arrays of one device"):
-        scaler_of().accumulate(Arrays([Tensor([1]), np.ones(1, F32)], [Tensor([1]), np.ones(1, F32)]))
+        scaler_of().unscale_accumulate(Arrays([Tensor([1]), np.ones(1, F32)], [Tensor([1]), np.ones(1, F32)]))
 
 
 def test_the_framework_multiplies_its_loss():
@@ -216,7 +216,7 @@ def test_the_framework_multiplies_its_loss():
 @pytest.mark.parametrize(("kind", "stream"), [(Tensor, 1), (OldTensor, 1), (StreamTensor, 2)])
 def test_the_stream_is_that_of_the_framework(kind, stream):
     tensor = kind([1])
-    scaler_of().check([tensor])
+    scaler_of().measure([tensor])
     assert set(tensor.streams) == {stream}
     assert DRIVER.standin_stream() == stream
 
@@ -236,7 +236,7 @@ def test_a_framework_that_cannot_say_its_stream():
             raise RuntimeError("not for bfloat16")
 
     tensor = Silent([1])
-    scaler_of().check([tensor])
+    scaler_of().measure([tensor])
     assert tensor.streams == [1]
 
 
@@ -244,7 +244,7 @@ def test_torch_keeps_its_stream_and_exports_from_its_current_device(monkeypatch)
     for stream in new_stream(), 0:
         torch, at = torch_on(monkeypatch, None, stream)
         tensor = torch([1], 1)
-        scaler_of().check([tensor])
+        scaler_of().measure([tensor])
         assert set(tensor.streams) == {-1} and DRIVER.standin_stream() == stream and at == [0]
 
 
@@ -252,10 +252,10 @@ def test_of_several_frameworks_each_is_told_the_stream(monkeypatch):
     for stream, told in (handle := new_stream(), handle), (0, 1):
         torch, at = torch_on(monkeypatch, None, stream)
         for tensors in ([Tensor([1], 1), torch([1], 1)], [torch([1], 1), StreamTensor([1], 1)]):
-            scaler_of().check(tensors)
+            scaler_of().measure(tensors)
             assert [tensor.streams for tensor in tensors] == [[told]] * 2 and DRIVER.standin_stream() == stream
     tensors = [Tensor([1]), StreamTensor([1])]
-    scaler_of().check(tensors)
+    scaler_of().measure(tensors)
     assert [tensor.streams for tensor in tensors] == [[2]] * 2 and at == [0]
 
 
@@ -277,28 +277,30 @@ def test_a_graph_divides_by_the_scale_in_force_and_its_report_is_of_the_last_rep
     stream = new_stream()
     tensor, sums, scaler = framework_on(stream)([8]), framework_on(stream)([1]), Scaler(init_scale=8.0)
     with captured(stream) as replays:
-        report = scaler.unscale({"a": tensor}, want=Want.NORM, each=True, histogram=True)
-        adding = scaler.accumulate([tensor], [sums], factor=Factor(scale=0.5, inverse=2, inverse_f32=2, scale_f32=0.5))
+        report = scaler.unscale({"a": tensor}, want=Want.NORM, per_tensor=True, histogram=True)
+        adding = scaler.unscale_accumulate(
+            [tensor], [sums], factor=Factor(scale=0.5, inverse=2, inverse_f32=2, scale_f32=0.5)
+        )
         with pytest.raises(Error, match="cuda:0: the stream is being captured"):
             _ = report.overflow
         with pytest.raises(Error, match="cuda:0: the stream is being captured"):
             scaler.update(report)
         with pytest.raises(Error, match="cuda:0: the stream is being captured"):
-            scaler.stamp(report, 3)
+            scaler.set_rank(report, 3)
     assert tensor.array.tolist() == [8]
     for value, overflow in (16, False), (np.inf, True), (16, False):
         scale = scaler.loss_scale
         tensor.array[:] = value
         assert replays[0]() == 0
         assert (report.overflow, report.scale, bool(report.bad)) == (overflow, scale, overflow)
-        assert report.each["a"].overflow == overflow and sum(report.histogram) == (not overflow)
+        assert report.per_tensor["a"].overflow == overflow and sum(report.histogram) == (not overflow)
         assert overflow or (report.norm == 16 / scale and tensor.array.tolist() == [16 / scale])
         assert adding.overflow == overflow and adding.scale == 0.5
-        stamped = scaler.stamp(report, 3)
+        stamped = scaler.set_rank(report, 3)
         assert (stamped.overflow, stamped.scale, bool(stamped.bad)) == (overflow, scale, overflow)
-        assert stamped.agreement and stamped.rank == 3 and not report.agreement
+        assert stamped.digest and stamped.rank == 3 and not report.digest
         scaler.update(report)
-    assert scaler.loss_scale == 4 and scaler.skipped == 1 and sums.array.tolist() == [1 + 4 + 8]
+    assert scaler.loss_scale == 4 and scaler.total_overflows == 1 and sums.array.tolist() == [1 + 4 + 8]
     assert not pickle.loads(pickle.dumps(report)).overflow and copy.copy(scaler).loss_scale == 4
     scaler.set_scale(2.0)
     tensor.array[:] = 16
@@ -311,7 +313,7 @@ def test_a_capture_refuses_what_would_wait_and_goes_on():
     with captured(stream):
         for grads in [silent], [tensor, silent]:  # on the legacy stream, which would wait for the captured one
             with pytest.raises(Error, match="cuda:0: the stream is being captured") as refused:
-                scaler_of().check(grads)
+                scaler_of().measure(grads)
             assert refused.value.status == c.GSC_ERROR_UNAVAILABLE
         with pytest.raises(ValueError, match="captured in a graph takes arrays of one device"):
             scaler_of().unscale([tensor, host])
@@ -323,8 +325,8 @@ def test_a_capture_of_another_thread_neither_forbids_a_call_nor_is_broken_by_it(
     tensor = framework_on(new_stream())([8])
 
     def first_calls():
-        reports.append(scaler_of().check([tensor]))
-        reports.append(scaler_of().check([tensor] * 1024, want=Want.NORM))  # in a larger workspace
+        reports.append(scaler_of().measure([tensor]))
+        reports.append(scaler_of().measure([tensor] * 1024, want=Want.NORM))  # in a larger workspace
         mode = ctypes.c_int(0)  # asks for the mode of this thread by setting it
         assert DRIVER.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
         modes.append(mode.value)
@@ -370,7 +372,7 @@ def test_nothing_waits_until_the_report_is_looked_at(behind):
         lambda report: gradscaler.Report.merge([report]),
         lambda report: report.bad,
         lambda report: setattr(report, "overflow", True),
-        lambda report: scaler_of().stamp(report, 0),
+        lambda report: scaler_of().set_rank(report, 0),
     ]
     for look in looks:
         tensor = framework_on(new_stream())([8, np.inf])
@@ -388,11 +390,11 @@ def test_a_report_of_a_device_is_stamped_as_one_of_the_host_is(behind):
     kind = framework_on(new_stream())
 
     def stamped(array, rank, scaler):
-        return bytes(scaler.stamp(scaler.unscale([array]), rank))
+        return bytes(scaler.set_rank(scaler.unscale([array]), rank))
 
     on_host = stamped(np.array([8, np.inf], F32), 3, scaler_of())
     assert stamped(kind([8, np.inf]), 3, scaler_of()) == on_host
-    assert gradscaler.Report.from_bytes(on_host).rank == 3 and gradscaler.Report.from_bytes(on_host).agreement
+    assert gradscaler.Report.from_bytes(on_host).rank == 3 and gradscaler.Report.from_bytes(on_host).digest
     gathered = [stamped(kind([8]), rank, Scaler("static", init_scale=8.0 + 8 * rank)) for rank in range(2)]
     with pytest.raises(Error, match="rank 1 has another policy or state than rank 0"):
         gradscaler.Report.merge(map(gradscaler.Report.from_bytes, gathered))
@@ -434,11 +436,11 @@ def test_a_report_that_nobody_reads_gives_its_memory_back_when_the_device_is_don
 
 
 def test_of_several_frameworks_a_call_waits(behind):
-    scaler_of().check([framework_on(stream := new_stream())([1]), framework_on(stream)([1])])
+    scaler_of().measure([framework_on(stream := new_stream())([1]), framework_on(stream)([1])])
     assert behind == []
-    scaler_of().check([framework_on(new_stream())([1]), framework_on(new_stream())([1])])
+    scaler_of().measure([framework_on(new_stream())([1]), framework_on(new_stream())([1])])
     assert behind == [1]
-    scaler_of().check([Tensor([1])])
+    scaler_of().measure([Tensor([1])])
     assert behind == [1, 1]
 
 
@@ -456,7 +458,7 @@ def test_a_thread_without_a_context_calls_and_looks():
         report = scaler_of().unscale([tensor := framework_on(stream)([8])])
         return report.elements, tensor.array.tolist(), DRIVER.standin_depth()
 
-    scaler_of().check([Tensor([1])])
+    scaler_of().measure([Tensor([1])])
     for stream in new_stream(), 1:
         with futures.ThreadPoolExecutor(1) as pool:
             assert pool.submit(call, stream).result() == (1, [1], 0)
@@ -464,19 +466,19 @@ def test_a_thread_without_a_context_calls_and_looks():
 
 def launched(monkeypatch, before_launch):
     """Calls it with the context before a check launches, but not when it asks whether all is right."""
-    call = c.gsc_check
+    call = c.gsc_measure
 
     def watched(on, *rest):
         if on and on[2] is not None:
             before_launch(on[0])
         return call(on, *rest)
 
-    monkeypatch.setattr(c, "gsc_check", watched)
+    monkeypatch.setattr(c, "gsc_measure", watched)
 
 
 def failure(text):
     error = Error(text)
-    error.status, error.index, error.field, error.subject = c.GSC_ERROR_DEVICE, -1, "", 0
+    error.status, error.index, error.field, error.subject_length = c.GSC_ERROR_DEVICE, -1, "", 0
     return error
 
 
@@ -527,23 +529,23 @@ def test_threads_share_a_scaler():
 
 
 def test_memory_is_that_of_the_calls_at_a_time_not_of_the_streams():
-    scaler_of().check([Tensor([1])])
+    scaler_of().measure([Tensor([1])])
     before = DRIVER.standin_allocated()
     for _ in range(3):
-        scaler_of().check([framework_on(new_stream())([1])])
+        scaler_of().measure([framework_on(new_stream())([1])])
     for count in (10, 100, 1000):  # workspaces grow
-        scaler_of().check([Tensor([k]) for k in range(count)], want=Want.NORM)
+        scaler_of().measure([Tensor([k]) for k in range(count)], want=Want.NORM)
     assert DRIVER.standin_allocated() == before
 
 
 def test_a_forked_child_says_that_cuda_ended():
-    scaler_of().check([Tensor([1])])
+    scaler_of().measure([Tensor([1])])
     with gradscaler._cuda._opening:
         child = os.fork()
         if child == 0:
             signal.alarm(60)  # rather than wait for a lock of the parent
             try:
-                scaler_of().check([Tensor([1])])
+                scaler_of().measure([Tensor([1])])
             except Error as error:
                 os._exit(0 if "forked" in str(error) else 1)
             os._exit(2)
@@ -555,7 +557,7 @@ def test_the_interpreter_ends_while_a_thread_is_in_a_call():
 import threading, time
 from test_cuda import Arrays, Tensor, scaler_of
 arrays = Arrays([Tensor([1]), Tensor([1], 1)])
-threading.Thread(target=lambda: [scaler_of().check(arrays) for _ in iter(int, 1)], daemon=True).start()
+threading.Thread(target=lambda: [scaler_of().measure(arrays) for _ in iter(int, 1)], daemon=True).start()
 time.sleep(0.05)
 """
     here = os.path.dirname(__file__)
@@ -598,7 +600,7 @@ def test_several_devices_work_at_a_time(monkeypatch):
     done = []
     launched(monkeypatch, lambda context: done.append("launch"))
     watch(monkeypatch, lambda: done.append("wait"))
-    scaler_of().check([Tensor([1]), np.ones(1, F32), Tensor([1], 1)])
+    scaler_of().measure([Tensor([1]), np.ones(1, F32), Tensor([1], 1)])
     assert done == ["launch", "launch", "wait", "wait"]
 
 
@@ -612,7 +614,7 @@ def test_a_launch_that_fails_is_waited_for_as_are_those_before(monkeypatch):
     launched(monkeypatch, fail_second)
     watch(monkeypatch, lambda: done.append("wait"))
     with pytest.raises(MemoryError):
-        scaler_of().check([Tensor([1]), Tensor([1], 1)])
+        scaler_of().measure([Tensor([1]), Tensor([1], 1)])
     assert done == ["launch", "launch", "wait", "wait"]
 
 
@@ -622,15 +624,15 @@ def test_a_wait_that_fails_hides_no_other_error_and_lends_its_memory_to_nobody(m
 
     spare = gradscaler._cuda.device(0).spare
     spare.clear()
-    scaler_of().check([Tensor([1])])
+    scaler_of().measure([Tensor([1])])
     assert len(spare) == 1
     with monkeypatch.context() as patch:
         watch(patch, lambda: fail(failure("it does not wait")))
         with pytest.raises(Error, match="it does not wait"):
-            scaler_of().check([Tensor([1])])
+            scaler_of().measure([Tensor([1])])
         launched(patch, lambda _: fail(MemoryError()))
         with pytest.raises(MemoryError):
-            scaler_of().check([Tensor([1])])
+            scaler_of().measure([Tensor([1])])
     assert spare == []  # `space` is lost, and that of the second call
 
 
@@ -665,13 +667,13 @@ def test_held_arrays_give_the_report_and_the_results_of_their_container(places, 
 
         grads, outs = arrays(8, np.inf), (arrays(1, 1),) if elsewhere else ()
         given = (Arrays(grads, *outs),) if hold else (grads, *outs)
-        report = call(scaler_of(), *given, want=Want.NORM, histogram=True, each=True)
+        report = call(scaler_of(), *given, want=Want.NORM, histogram=True, per_tensor=True)
         contents = [getattr(array, "array", array).tolist() for each in (grads, *outs) for array in each.values()]
         return bytes(report), report._each, report.histogram, report.bad, report.first_overflow, contents
 
     calls = [Scaler.unscale, functools.partial(Scaler.unscale, clip_value=1.0)]
-    calls += [Scaler.accumulate] if elsewhere and places == [0, 0] else []
-    calls += [] if elsewhere else [Scaler.check]
+    calls += [Scaler.unscale_accumulate] if elsewhere and places == [0, 0] else []
+    calls += [] if elsewhere else [Scaler.measure]
     for call in calls:
         assert outcome(True, call) == outcome(False, call)
 
@@ -699,7 +701,7 @@ def test_held_arrays_use_the_stream_of_each_call():
     arrays = Arrays([kind([1], 1)])
     for _ in range(2):
         streams.append(new_stream())
-        scaler_of().check(arrays)
+        scaler_of().measure(arrays)
         assert DRIVER.standin_stream() == streams[-1]
 
 
@@ -708,7 +710,7 @@ def test_held_arrays_of_several_frameworks_wait_for_each_at_each_call():
     tensors = [first([1], 1), StreamTensor([1], 1), StreamTensor([1], 1)]
     arrays = Arrays(tensors)
     assert [tensor.streams for tensor in tensors] == [[stream]] * 3
-    scaler_of().check(arrays)
+    scaler_of().measure(arrays)
     assert [tensor.streams for tensor in tensors] == [[stream] * 2, [stream] * 2, [stream]]
 
 
@@ -724,7 +726,7 @@ def test_held_arrays_during_a_capture_and_in_a_forked_child():
     child = os.fork()
     if child == 0:
         try:
-            scaler_of().check(arrays)
+            scaler_of().measure(arrays)
         except Error as error:
             os._exit(0 if "forked" in str(error) else 1)
         os._exit(2)
@@ -738,7 +740,7 @@ def test_what_cannot_be_held_is_refused_by_name():
     with pytest.raises(ValueError, match="out\\['b'\\] is on another device than its input"):
         Arrays({"a": np.ones(1, F32), "b": Tensor([1], 1)}, {"a": np.ones(1, F32), "b": Tensor([1])})
     with pytest.raises(Error, match="out\\['b'\\].data overlaps its input"):
-        scaler_of().accumulate(Arrays({"a": Tensor([1]), "b": (b := Tensor([1]))}, {"a": Tensor([1]), "b": b}))
+        scaler_of().unscale_accumulate(Arrays({"a": Tensor([1]), "b": (b := Tensor([1]))}, {"a": Tensor([1]), "b": b}))
     tensor = Tensor([8, 16], kind=1)
     scaler_of().unscale(Arrays([tensor]))
     assert tensor.array.tolist() == [1, 2]
@@ -813,27 +815,27 @@ def test_a_device_that_is_not_there():
         scaler_of().unscale([Tensor([1], 5)])
 
 
-@pytest.mark.parametrize(("scale", "serial", "words"), [(0, 0, "a scale makes"), (0, 3, "set policy.min_scale")])
-def test_a_factor_that_the_device_refuses_is_said_as_on_the_host(scale, serial, words):
+@pytest.mark.parametrize(("scale", "generation", "words"), [(0, 0, "a scale makes"), (0, 3, "set policy.min_scale")])
+def test_a_factor_that_the_device_refuses_is_said_as_on_the_host(scale, generation, words):
     tensor = Tensor([1])
     for array in tensor, np.ones(1, F32):
         with pytest.raises(Error, match=f"factor.scale is 0: .*{words}") as refused:
-            scaler_of().unscale([array], factor=Factor(scale=scale, serial=serial))
+            scaler_of().unscale([array], factor=Factor(scale=scale, generation=generation))
         assert refused.value.status == c.GSC_ERROR_FACTOR
     assert tensor.array.tolist() == [1]
 
 
 def test_what_only_the_device_finds_out_is_an_error(monkeypatch):
-    call, at = c.gsc_check, gradscaler._structs.Report.status.offset
+    call, at = c.gsc_measure, gradscaler._structs.Report.status.offset
 
     def failing(on, factor, lists, options, report):
         call(on, factor, lists, options, report)
         if on:
             memoryview(report[0])[report[1] + at :][:4] = int(c.GSC_ERROR_VALUE).to_bytes(4, "little", signed=True)
 
-    monkeypatch.setattr(c, "gsc_check", failing)
+    monkeypatch.setattr(c, "gsc_measure", failing)
     with pytest.raises(Error, match="cuda:0: value out of range") as refused:
-        scaler_of().check([Tensor([1])])
+        scaler_of().measure([Tensor([1])])
     assert (refused.value.status, refused.value.name) == (c.GSC_ERROR_VALUE, "report")
 
 
@@ -893,7 +895,7 @@ def test_arrays_of_jax_are_read_only(monkeypatch):
         assert (refused.value.index, refused.value.name) == (1, name)
     assert [tensor.array.tolist() for tensor in grads.values()] == [[8], [8]]
     results = {"good": Tensor([0]), "bad": Tensor([0])}
-    assert not scaler_of().unscale(grads, out=results).overflow and not scaler_of().check(grads).overflow
+    assert not scaler_of().unscale(grads, out=results).overflow and not scaler_of().measure(grads).overflow
     assert results["bad"].array.tolist() == [1]
 
 
@@ -912,7 +914,7 @@ def failing(symbol, failure, good_calls, names={}):  # noqa: B006 -- what the dr
 
 
 def test_a_driver_that_fails_is_an_error():
-    scaler_of().check([Tensor([1])])
+    scaler_of().measure([Tensor([1])])
     spare = len(gradscaler._cuda.device(0).spare)
     failing("cuStreamSynchronize", 719, 1)
     try:
@@ -921,18 +923,18 @@ def test_a_driver_that_fails_is_an_error():
             pytest.raises(Error, match="unspecified launch failure") as failed,
         ):
             patch.setattr(gradscaler._cuda.Arrival, "is_there", lambda self: False)
-            scaler_of().check([Tensor([1])])
+            scaler_of().measure([Tensor([1])])
     finally:
         failing(None, 0, 0)
     assert len(gradscaler._cuda.device(0).spare) == spare - 1  # its memory may be written to yet
     assert failed.value.status == c.GSC_ERROR_DEVICE
-    assert scaler_of().check([Tensor([1])]).elements == 1
+    assert scaler_of().measure([Tensor([1])]).elements == 1
 
 
 def test_a_call_that_fails_after_its_first_launch_waits_before_others_get_its_memory(monkeypatch):
     waits, wait, spare = [], c.gsc_exec_wait, gradscaler._cuda.device(0).spare
     kind = framework_on(new_stream())
-    assert scaler_of().check([kind([1])]).elements == 1 and spare[-1].arrival.is_there()
+    assert scaler_of().measure([kind([1])]).elements == 1 and spare[-1].arrival.is_there()
     monkeypatch.setattr(c, "gsc_exec_wait", lambda on: waits.append(len(spare)) or wait(on))
     before = len(spare)
     failing("cuLaunchKernel", 1, 1)
@@ -942,7 +944,7 @@ def test_a_call_that_fails_after_its_first_launch_waits_before_others_get_its_me
     finally:
         failing(None, 0, 0)
     assert waits == [before - 1] and len(spare) == before and spare[-1].arrival.is_there()
-    assert scaler_of().check([kind([1])]).elements == 1
+    assert scaler_of().measure([kind([1])]).elements == 1
 
 
 def test_memory_that_a_driver_refuses_is_one_error(monkeypatch):
@@ -989,7 +991,7 @@ def test_what_is_not_dense_is_refused(view):
     tensor = Tensor(np.ones((4, 3, 4)))
     tensor.array = view(tensor.array)
     with pytest.raises(Error, match="not contiguous"):
-        scaler_of().check([tensor])
+        scaler_of().measure([tensor])
 
 
 def test_shapes_must_agree():
@@ -1017,8 +1019,8 @@ def test_nothing_is_held():
 def test_a_report_of_each_array_is_that_of_the_host(places):
     values = [np.array(v, F32) for v in ([8, 16], [np.inf, 1, np.nan], [3e38], [0.5])][: len(places)]
     grads = [v.copy() if at is None else Tensor(v, at) for v, at in zip(values, places, strict=True)]
-    everything = {"want": sum(Want), "histogram": True, "each": True}
-    expected, report = (scaler_of(0.5).check(g, **everything) for g in (values, grads))
+    everything = {"want": sum(Want), "histogram": True, "per_tensor": True}
+    expected, report = (scaler_of(0.5).measure(g, **everything) for g in (values, grads))
     assert (bytes(report), report._each, report.histogram) == (bytes(expected), expected._each, expected.histogram)
     assert report.bad == expected.bad and report.first_overflow == expected.first_overflow
 
@@ -1028,12 +1030,12 @@ def test_the_verdict_of_a_policy_is_that_of_the_host(places):
     scaler = Scaler("fairseq", init_scale=1.0)
     report = scaler.unscale([Tensor([1.5e19], at) for at in places])
     assert report.overflow and report.bad == {}
-    assert not scaler.check([Tensor([1.5e19], places[1])]).overflow
+    assert not scaler.measure([Tensor([1.5e19], places[1])]).overflow
 
 
 def test_memory_of_a_device():
     context = c.gsc_context_create_cuda({"device": 0})
-    device, shared = (c.gsc_memory_create(context, kind, 64) for kind in (c.GSC_MEMORY_DEVICE, c.GSC_MEMORY_SHARED))
+    device, shared = (c.gsc_memory_create(context, kind, 64) for kind in (c.GSC_MEMORY_DEVICE, c.GSC_MEMORY_HOST))
     with pytest.raises(BufferError, match="memory of the device"):
         memoryview(device)
     on = (context, 0, None)
@@ -1042,4 +1044,4 @@ def test_memory_of_a_device():
     c.gsc_exec_wait(on)
     assert bytes(memoryview(shared)[:32]) == bytes(range(32, 64))
     with pytest.raises(ValueError, match="the lists are of device -1, the call is on 0"):
-        c.gsc_check(on, None, [], None, c.gsc_memory_create(context, c.GSC_MEMORY_SHARED, len(bytes(Report()))))
+        c.gsc_measure(on, None, [], None, c.gsc_memory_create(context, c.GSC_MEMORY_HOST, len(bytes(Report()))))

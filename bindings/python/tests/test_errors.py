@@ -58,10 +58,12 @@ def refusal(action, *watched, of=REFUSALS):
 
 
 CALLS = {
-    "check": Scaler.check,
+    "measure": Scaler.measure,
     "unscale": Scaler.unscale,
     "clip": functools.partial(Scaler.unscale, clip_value=1.0),
-    "accumulate": lambda scaler, grads, **keywords: scaler.accumulate(grads, [np.zeros(3, F32)], **keywords),
+    "unscale_accumulate": lambda scaler, grads, **keywords: scaler.unscale_accumulate(
+        grads, [np.zeros(3, F32)], **keywords
+    ),
 }
 
 
@@ -114,7 +116,7 @@ NOT_WRITABLE = {
 SHARED = ones()
 
 
-METHODS = {"check": Scaler.check, "unscale": Scaler.unscale, "held": lambda _, grads: Arrays(grads)}
+METHODS = {"measure": Scaler.measure, "unscale": Scaler.unscale, "held": lambda _, grads: Arrays(grads)}
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -142,21 +144,21 @@ def test_what_cannot_be_written_is_refused_in_place_and_as_out(bad, reason):
 
 
 def test_an_array_that_cannot_be_taken_comes_with_what_to_do():
-    integers = refusal(lambda: scaler_of().check([ones(dtype=np.int32)]))
+    integers = refusal(lambda: scaler_of().measure([ones(dtype=np.int32)]))
     taken = "float32, float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, gradscaler.cb16, complex64 or complex128"
     assert integers == f"grads[0] has dtype int32, which is not supported: pass {taken}"
-    assert refusal(lambda: scaler_of().check([ones(8)[::2]])) == "grads[0] is not contiguous: pass a contiguous copy"
+    assert refusal(lambda: scaler_of().measure([ones(8)[::2]])) == "grads[0] is not contiguous: pass a contiguous copy"
     for bad, _ in NOT_WRITABLE.values():
         assert refusal(lambda bad=bad: scaler_of().unscale([bad])) == "grads[0] is read-only: pass a writable copy"
 
 
 def test_a_message_says_what_to_do_in_python():
     scaler = scaler_of()
-    report = scaler.check([ones()])
+    report = scaler.measure([ones()])
     assert refusal(lambda: scaler.clip_factor(report, 1.0)) == "the report has no norm: pass want=gradscaler.Want.NORM"
     predicts = Scaler("static", target_amax=1.0, growth_factor=2.0)
     assert "pass want=Want.AMAX" in refusal(lambda: predicts.update(report))
-    message = refusal(lambda: scaler.check([ones()], factor=Factor()))
+    message = refusal(lambda: scaler.measure([ones()], factor=Factor()))
     assert message == "factor.scale is 0: it must be finite and above 0: a state or a scale makes a factor"
 
 
@@ -169,18 +171,18 @@ def test_a_message_says_what_to_do_in_python():
         (lambda s: setattr(s.policy, "init_scale", 0), "init_scale is 0: it must be above 0"),
         (lambda s: Policy("pytorch"), 'preset is "pytorch", which is no preset: did you mean "torch"?'),
         (lambda s: s.set_scale(-1.0), "scale is -1: it must be 0 or above"),
-        (lambda s: s.set_scale(8.0, good=-1), "good is -1: it must be what a state can have"),
-        (lambda s: s.set_scale(8.0, count=1), "a state has no count 'count'; it has good, "),
-        (lambda s: s.set_scale(8.0, good="x"), "good='x': "),
-        (lambda s: s.check([ones()], want=64), "want is 64: it must be a union"),
-        (lambda s: s.clip_factor(s.check([ones()], want=Want.NORM), -1), "max_norm is -1: it must be finite"),
+        (lambda s: s.set_scale(8.0, good_steps=-1), "good_steps is -1: it must be what a state can have"),
+        (lambda s: s.set_scale(8.0, count=1), "a state has no count 'count'; it has good_steps, "),
+        (lambda s: s.set_scale(8.0, good_steps="x"), "good_steps='x': "),
+        (lambda s: s.measure([ones()], want=64), "want is 64: it must be a union"),
+        (lambda s: s.clip_factor(s.measure([ones()], want=Want.NORM), -1), "max_norm is -1: it must be finite"),
         (lambda s: s.scale(np.ones(3, int)), "loss has dtype int64, which is not supported: pass float32"),
         (lambda s: s.scale(1.0, "int32"), "dtype has dtype int32, which is not supported: pass float32"),
         (
             lambda s: s.unscale({"a": {"b": ones(dtype=int)}}),
             "grads['a']['b'] has dtype int64, which is not",
         ),
-        (lambda s: s.check(ones(dtype=int)), "grads has dtype int64, which is not supported: pass"),
+        (lambda s: s.measure(ones(dtype=int)), "grads has dtype int64, which is not supported: pass"),
         (
             lambda s: s.unscale({"a": ones()}, {"a": ones(dtype="c8")}),
             "out['a'].dtype is complex64, but its input is float32: make both complex, or none",
@@ -213,7 +215,7 @@ def test_a_message_says_what_to_do_in_python():
         (lambda s: Report(overflw=1), "a report has no field 'overflw'"),
         (lambda s: s.update(np.array([True, False])), "expected the report of unscale, or several, not bool"),
         (lambda s: Scaler(threads=2000), "options.threads is 2000: it must be "),
-        (lambda s: s.check([ones()], factor=s.factor, unscaled=True), "pass factor or unscaled, not both"),
+        (lambda s: s.measure([ones()], factor=s.factor, unscaled=True), "pass factor or unscaled, not both"),
     ],
 )
 def test_a_message_names_what_was_passed(call, message):
@@ -226,8 +228,8 @@ def test_no_message_has_a_name_of_c():
     fields = [(field, value) for field, values in OUT_OF_RANGE.items() for value in values]
     calls = [lambda f=f, v=v: Policy("recommended", **{f: v}) for f, v in fields]
     calls += [lambda b=b: scaler_of().unscale([b]) for b, _ in (*NO_GRADIENTS.values(), *NOT_WRITABLE.values())]
-    calls += [lambda: scaler_of().update(Report(status=-3)), lambda: scaler_of().check([ones()], want=64)]
-    calls += [lambda: scaler_of().check([ones()], factor=Factor())]
+    calls += [lambda: scaler_of().update(Report(status=-3)), lambda: scaler_of().measure([ones()], want=64)]
+    calls += [lambda: scaler_of().measure([ones()], factor=Factor())]
     calls += [lambda: scaler_of().load_state_dict(before_0_3(saved="00"))]
     for call in calls:
         text = refusal(call)
@@ -238,7 +240,7 @@ def test_no_message_has_a_name_of_c():
 
 @pytest.mark.parametrize(("readable", "_"), NOT_WRITABLE.values(), ids=NOT_WRITABLE)
 def test_what_cannot_be_written_can_be_checked(readable, _):
-    assert not scaler_of().check([readable]).found_inf
+    assert not scaler_of().measure([readable]).found_inf
 
 
 @pytest.mark.parametrize(
@@ -285,7 +287,7 @@ def test_what_is_no_container_is_refused(grads):
 
 
 @pytest.mark.parametrize("out", [3, 1.5, object()])
-@pytest.mark.parametrize("method", [Scaler.unscale, Scaler.accumulate])
+@pytest.mark.parametrize("method", [Scaler.unscale, Scaler.unscale_accumulate])
 def test_an_out_that_is_no_container_is_refused(method, out):
     message = refusal(lambda: method(scaler_of(), [ones()], out))
     assert message.startswith("out: ") and type(out).__name__ in message
@@ -311,7 +313,7 @@ def test_an_array_whose_dtype_is_not_that_of_its_buffer_is_refused():
             return np.dtype(F32)
 
     inside_a_larger_one = np.zeros(64, np.int8)[:8].view(Liar)
-    assert "dtype" in refusal(lambda: scaler_of().check([inside_a_larger_one]))
+    assert "dtype" in refusal(lambda: scaler_of().measure([inside_a_larger_one]))
 
 
 class Dtype:
@@ -337,13 +339,13 @@ def array_with(dtype):
 )
 def test_a_dtype_with_a_strange_name_is_refused(text):
     strange = array_with(Dtype(lambda: text))
-    assert "grads[0] has dtype" in refusal(lambda: scaler_of().check([strange]))
+    assert "grads[0] has dtype" in refusal(lambda: scaler_of().measure([strange]))
 
 
 @pytest.mark.parametrize("describe", [lambda: 1 // 0, lambda: 3], ids=["raises", "no string"])
 def test_a_dtype_without_a_name_is_refused(describe):
     strange = array_with(Dtype(describe))
-    refusal(lambda: scaler_of().check([strange]), of=(ZeroDivisionError, *REFUSALS))
+    refusal(lambda: scaler_of().measure([strange]), of=(ZeroDivisionError, *REFUSALS))
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, MemoryError])
@@ -354,7 +356,7 @@ def test_an_interrupt_while_arrays_are_read_is_not_swallowed(interrupt):
             raise interrupt
 
     with pytest.raises(interrupt):
-        scaler_of().check([np.zeros(3, F32).view(Interrupting)])
+        scaler_of().measure([np.zeros(3, F32).view(Interrupting)])
 
 
 # ---- sums ----
@@ -374,20 +376,20 @@ def test_an_interrupt_while_arrays_are_read_is_not_swallowed(interrupt):
 )
 def test_a_sum_that_does_not_match_is_refused(out, words):
     scaler, grads = scaler_of(), {"w": ones(), "b": ones()}
-    message = refusal(lambda: scaler.accumulate(grads, out), scaler, grads, out)
+    message = refusal(lambda: scaler.unscale_accumulate(grads, out), scaler, grads, out)
     assert [word for word in words if word not in message] == []
 
 
 @pytest.mark.parametrize("shift", [0, 1])
 def test_gradients_that_overlap_their_sum_are_refused(shift):
     storage = np.arange(5, dtype=F32)
-    message = refusal(lambda: scaler_of().accumulate([storage[:4]], [storage[shift : shift + 4]]), storage)
+    message = refusal(lambda: scaler_of().unscale_accumulate([storage[:4]], [storage[shift : shift + 4]]), storage)
     assert "overlap" in message
 
 
 def test_gradients_as_their_own_sum_are_refused():
     grads = [ones()]
-    assert "overlap" in refusal(lambda: scaler_of().accumulate(grads, grads), grads)
+    assert "overlap" in refusal(lambda: scaler_of().unscale_accumulate(grads, grads), grads)
 
 
 @pytest.mark.parametrize(("dtype", "result"), [(np.complex64, F32), (F32, np.complex64), ("f8", "c16"), ("f2", "c8")])
@@ -439,12 +441,12 @@ def test_what_cannot_be_held_is_refused_by_name(arguments, words):
     [
         (lambda s, held: s.unscale(held, [ones()]), ["gradscaler.Arrays"]),
         (lambda s, held: s.unscale(held, dtype="float16"), ["gradscaler.Arrays"]),
-        (lambda s, held: s.accumulate(held, [ones()]), ["gradscaler.Arrays"]),
+        (lambda s, held: s.unscale_accumulate(held, [ones()]), ["gradscaler.Arrays"]),
         (lambda s, held: s.unscale({"w": ones()}, held), ["out", "dict"]),
-        (lambda s, held: s.accumulate(held), ["out['w']", "overlap"]),
+        (lambda s, held: s.unscale_accumulate(held), ["out['w']", "overlap"]),
         (lambda s, held: s.unscale(held, factor=Factor()), ["factor"]),
         (lambda s, held: s.unscale(held, clip_value=-1), ["clip_value"]),
-        (lambda s, held: s.check(held, want=64), ["want"]),
+        (lambda s, held: s.measure(held, want=64), ["want"]),
         (lambda s, held: s.scale(held), ["dtype"]),
         (lambda s, held: pickle.dumps(held), ["pickle", "grads"]),
         (lambda s, held: copy.copy(held), ["copy", "grads"]),
@@ -473,7 +475,7 @@ OUT_OF_RANGE = {
     "backoff_factor": [1.5, -0.5, math.nan],
     "growth_interval": [-1, 2**64, 1.5, "2000", None, math.nan],
     "growth_rule": [4, -1],
-    "growth_lag": [-1, 2**32, 0.5],
+    "growth_extra_steps": [-1, 2**32, 0.5],
     "max_scale": [-1.0, math.nan],
     "min_scale": [-1.0, math.nan, math.inf, 2.0**30],
     "ceiling_rule": [5, -1],
@@ -483,20 +485,20 @@ OUT_OF_RANGE = {
     "overflow_reset": [8, -1],
     "apply_delay": [2, -1],
     "overflow_tolerance": [1.5, -0.5, math.nan],
-    "stall_limit": [-1, 2**64],
+    "max_failed_backoffs": [-1, 2**64],
     "quirks": [8, -1],
     "target_amax": [-1.0, math.nan, math.inf],
-    "mean_decay": [1.0, -0.5, math.nan],
-    "variance_decay": [1.0, -0.5, math.nan],
-    "margin_sigmas": [-1.0, math.nan, math.inf],
-    "overflow_log2": [math.nan, math.inf, -math.inf],
+    "log2_decay": [1.0, -0.5, math.nan],
+    "log2_slow_decay": [1.0, -0.5, math.nan],
+    "log2_margin_sigmas": [-1.0, math.nan, math.inf],
+    "overflow_sample_log2": [math.nan, math.inf, -math.inf],
     "guard_norm": [-1.0, math.nan, math.inf],
     "guard_ratio": [1.0, -1.0, math.nan, math.inf],
     "guard_sigmas": [-1.0, math.nan, math.inf],
     "guard_decay": [1.0, -0.5, math.nan],
-    "guard_start": [-1.0, math.nan, math.inf],
+    "guard_init_mean": [-1.0, math.nan, math.inf],
     "guard_warmup": [-1, 2**64, 1.5],
-    "guard_limit": [-1, 2**64, 1.5],
+    "guard_max_in_a_row": [-1, 2**64, 1.5],
     "guard_sample": [3, -1],
     "guard_flags": [256, -1],
 }
@@ -563,7 +565,7 @@ def test_a_preset_that_is_no_name_is_refused(preset):
         lambda s: s.state_dict(),
         lambda s: c.gsc_policy_check(s.policy),
         lambda s: c.gsc_policy_preset("torch", s.policy),
-        lambda s: c.gsc_state_init(None, s.policy, None, s.state),
+        lambda s: c.gsc_state_init(None, s.policy, s.state),
         lambda s: c.gsc_state_load(bytes.fromhex(before_0_3()["saved"]), s.policy, s.state),
     ],
 )
@@ -606,12 +608,12 @@ def test_a_scale_that_is_none_is_refused(scale):
 @pytest.mark.parametrize("max_norm", [0, -1.0, math.nan, math.inf, None, "1", 1j, 10**400], ids=short)
 def test_a_max_norm_that_is_none_is_refused(max_norm):
     scaler = scaler_of()
-    report = scaler.check([ones()], want=Want.NORM)
+    report = scaler.measure([ones()], want=Want.NORM)
     assert "max_norm" in refusal(lambda: scaler.clip_factor(report, max_norm), scaler, report)
 
 
 def test_a_clip_factor_needs_the_norm():
-    report = scaler_of().check([ones()])
+    report = scaler_of().measure([ones()])
     assert "norm" in refusal(lambda: scaler_of().clip_factor(report, 1.0))
 
 
@@ -652,8 +654,8 @@ def test_a_number_of_threads_that_is_none_is_refused(threads):
 @pytest.mark.parametrize("context", [3, "cpu", ones(), Scaler(), c.gsc_version], ids=short)
 def test_a_context_that_is_none_is_refused(context):
     report = Report()
-    message = refusal(lambda: c.gsc_check(context, None, [ones()], None, report), report)
-    assert message.startswith("on must be")
+    message = refusal(lambda: c.gsc_measure(context, None, [ones()], None, report), report)
+    assert message.startswith("exec must be")
 
 
 @pytest.mark.parametrize(("overflow", "advice"), [(1, "policy.min_scale"), (0, "policy.max_scale")])
@@ -663,10 +665,10 @@ def test_a_context_that_is_none_is_refused(context):
         lambda s: s.scale(1.0),
         lambda s: s.scale(ones()),
         lambda s: s.unscale([ones()]),
-        lambda s: s.check([ones()]),
+        lambda s: s.measure([ones()]),
         lambda s: s.clip_factor(Report(kind=ReportKind.TENSORS, measured=Want.NORM), 1.0),
     ],
-    ids=["scale a number", "scale", "unscale", "check", "clip_factor"],
+    ids=["scale a number", "scale", "unscale", "measure", "clip_factor"],
 )
 def test_a_scale_that_ran_to_zero_or_infinity_is_refused_with_advice(overflow, advice, call):
     scaler = Scaler("keras", growth_interval=1)
@@ -689,7 +691,7 @@ def test_what_is_no_report_is_refused(report):
 
 def test_a_report_that_nobody_filled_in_is_refused():
     scaler = Scaler("torch")
-    calls = (lambda: scaler.update(Report()), lambda: scaler.stamp(Report(), 0), lambda: Report.merge([Report()]))
+    calls = (lambda: scaler.update(Report()), lambda: scaler.set_rank(Report(), 0), lambda: Report.merge([Report()]))
     for call in calls:
         assert ".kind is 0: no call filled the report in" in refusal(call, scaler, of=Error)
     assert "norm" in refusal(lambda: scaler.clip_factor(Report(), 1.0), scaler)
@@ -705,7 +707,7 @@ def test_the_report_of_a_number_is_not_merged():
     ("preset", "word"), [("cerebras", "norm"), ("fairseq", "norm"), ("openseq2seq_logmax", "amax")]
 )
 def test_a_report_that_lacks_what_the_policy_judges_by_is_refused(preset, word):
-    scaler, report = Scaler(preset), Scaler("torch").check([ones()])
+    scaler, report = Scaler(preset), Scaler("torch").measure([ones()])
     assert word in refusal(lambda: scaler.update(report), scaler, report, of=Error)
 
 
@@ -852,7 +854,7 @@ GOOD = {
         (c.gsc_policy_check, ["policy"]),
         (c.gsc_state_save, ["policy", "state"]),
         (functools.partial(c.gsc_state_update, None), ["policy", "state", "report", "out"]),
-        (functools.partial(c.gsc_factor_clip, None, None), ["report", "max_norm", "out"]),
+        (functools.partial(c.gsc_factor_clip_grad_norm, None, None), ["report", "max_norm", "out"]),
     ],
 )
 @pytest.mark.parametrize("bad", [None, bytearray(), bytearray(7), bytearray(383), bytearray(385), 3, "x"])
@@ -882,10 +884,10 @@ def test_a_status_that_is_no_32_bit_integer_is_refused(status):
     [
         (lambda: Policy("x"), (c.GSC_ERROR_PRESET, -1, "name", "", None)),
         (lambda: Policy("torch", init_scale=-1), (c.GSC_ERROR_POLICY, -1, "policy", "init_scale", -1.0)),
-        (lambda: scaler_of().check([ones(), 3.0]), (c.GSC_ERROR_VALUE, 1, "tensors", "", None)),
-        (lambda: scaler_of().check([ones(), ones(dtype=int)]), (c.GSC_ERROR_DTYPE, 1, "tensors", "", None)),
+        (lambda: scaler_of().measure([ones(), 3.0]), (c.GSC_ERROR_VALUE, 1, "tensors", "", None)),
+        (lambda: scaler_of().measure([ones(), ones(dtype=int)]), (c.GSC_ERROR_DTYPE, 1, "tensors", "", None)),
         (lambda: scaler_of().unscale([ones()], out=[ones(4)]), (c.GSC_ERROR_COUNT, 0, "out", "", None)),
-        (lambda: scaler_of().check([ones()], want=64), (c.GSC_ERROR_VALUE, -1, "options", "want", 64.0)),
+        (lambda: scaler_of().measure([ones()], want=64), (c.GSC_ERROR_VALUE, -1, "options", "want", 64.0)),
         (lambda: c.gsc_policy_check(None), (c.GSC_ERROR_NULL, -1, "policy", "", None)),
     ],
 )
@@ -921,7 +923,7 @@ def test_views_that_overlap_are_not_unscaled_twice(views):
     assert "shares memory with grads[" in refusal(lambda: scaler_of().unscale(arrays), x)
     inputs = [np.ones(len(a), F32) for a in arrays]
     assert "shares memory with out[" in refusal(lambda: scaler_of().unscale(inputs, out=arrays), x)
-    assert scaler_of().check(arrays).elements == sum(map(len, arrays))
+    assert scaler_of().measure(arrays).elements == sum(map(len, arrays))
 
 
 def test_views_beside_each_other_are_unscaled_in_any_order():
@@ -948,7 +950,7 @@ def test_an_input_in_the_place_of_another_output_is_refused(ins, outs, read, wri
     if read is None:
         assert scaler_of().unscale(ins, out=outs).elements == sum(map(len, ins))
         return
-    for call in (lambda: scaler_of().unscale(ins, out=outs), lambda: scaler_of().accumulate(ins, outs)):
+    for call in (lambda: scaler_of().unscale(ins, out=outs), lambda: scaler_of().unscale_accumulate(ins, outs)):
         why = f"grads[{read}] shares memory with out[{written}]: it would be written before it is read"
         assert refusal(call, x) == why
 
@@ -959,9 +961,9 @@ def test_an_input_in_the_place_of_another_output_is_refused(ins, outs, read, wri
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"each": bytearray(SIZE - 1)}, "each has 255 bytes"),
-        ({"each": bytearray(SIZE)}, "each has 256 bytes, 512 are needed"),
-        ({"each": bytes(2 * SIZE)}, "each must be a buffer that can be written"),
+        ({"per_tensor": bytearray(SIZE - 1)}, "per_tensor has 255 bytes"),
+        ({"per_tensor": bytearray(SIZE)}, "per_tensor has 256 bytes, 512 are needed"),
+        ({"per_tensor": bytes(2 * SIZE)}, "per_tensor must be a buffer that can be written"),
         ({"histogram": bytearray(135)}, "histogram has 135 bytes, 136 are needed"),
         ({"histogram": memoryview(bytearray(200))[1:]}, "histogram is not aligned"),
         ({"policy": bytes(3)}, "policy has 3 bytes"),
@@ -977,25 +979,25 @@ def test_an_input_in_the_place_of_another_output_is_refused(ins, outs, read, wri
 )
 def test_options_that_are_none_are_refused(options, words):
     report = Report()
-    assert words in refusal(lambda: c.gsc_check(None, None, [ones(), ones()], options, report), report)
+    assert words in refusal(lambda: c.gsc_measure(None, None, [ones(), ones()], options, report), report)
 
 
 def test_memory_of_the_host_holds_structs():
-    memory = c.gsc_memory_create(None, c.GSC_MEMORY_SHARED, 2 * SIZE)
+    memory = c.gsc_memory_create(None, c.GSC_MEMORY_HOST, 2 * SIZE)
     view = memoryview(memory)
     view[:] = bytes(2 * SIZE)
-    c.gsc_check(None, None, [ones()], {"each": (memory, SIZE)}, memory)
+    c.gsc_measure(None, None, [ones()], {"per_tensor": (memory, SIZE)}, memory)
     assert [Report.from_bytes(view[at : at + SIZE]).elements for at in (0, SIZE)] == [3, 3]
     c.gsc_memory_copy(None, memory, bytes(2 * SIZE), 2 * SIZE)
     assert view.tolist() == [0] * 2 * SIZE
     assert c.gsc_exec_wait(None) is None
     for call, words in [
-        (lambda: c.gsc_check(None, None, [ones()], None, (memory, SIZE + 1)), "255 bytes"),
-        (lambda: c.gsc_check(None, None, [ones()], None, (memory, 600)), "the offset is 600"),
+        (lambda: c.gsc_measure(None, None, [ones()], None, (memory, SIZE + 1)), "255 bytes"),
+        (lambda: c.gsc_measure(None, None, [ones()], None, (memory, 600)), "the offset is 600"),
         (lambda: c.gsc_memory_copy(None, memory, bytes(3), 4), "from has 3 bytes"),
         (lambda: c.gsc_memory_copy(None, memory, bytes(600), 513), "to has 512 bytes"),
         (lambda: c.gsc_policy_check(memory), "policy has 512 bytes"),
-        (lambda: c.gsc_check((None, 0, 3), None, [ones()], None, Report()), "workspace must be Memory"),
+        (lambda: c.gsc_measure((None, 0, 3), None, [ones()], None, Report()), "workspace must be Memory"),
         (lambda: c.Memory(), "gsc_memory_create makes memory"),
         (lambda: c.gsc_memory_create(None, 7, 1), "kind is 7"),
     ]:

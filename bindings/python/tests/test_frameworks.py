@@ -179,7 +179,7 @@ def marked(**attributes):
         (Tensor([1], place=(10, 0)), "is on a device of DLPack type 10"),
     ],
 )
-@pytest.mark.parametrize("method", [Scaler.check, Scaler.unscale])
+@pytest.mark.parametrize("method", [Scaler.measure, Scaler.unscale])
 def test_a_tensor_that_cannot_be_taken_is_refused_by_name(bad, words, method):
     good = Tensor([8.0])
     with pytest.raises(Error) as refused:
@@ -204,7 +204,7 @@ def test_tensors_mix_with_numpys():
 
 def test_an_interrupt_is_not_swallowed():
     with pytest.raises(KeyboardInterrupt):
-        scaler_of().check([raising(KeyboardInterrupt())])
+        scaler_of().measure([raising(KeyboardInterrupt())])
 
 
 def test_tensors_live_until_the_call_returns():
@@ -242,7 +242,7 @@ class Narrow(mmap.mmap):
 
 def test_an_array_that_has_no_buffer_is_exported():
     grads, out = {"w": Narrow([8.0, np.inf])}, {"w": np.zeros(2, F32)}
-    assert scaler_of().check(grads).bad == scaler_of().unscale(grads, out=out).bad == {"w": 1}
+    assert scaler_of().measure(grads).bad == scaler_of().unscale(grads, out=out).bad == {"w": 1}
     assert out["w"][0] == 1
 
 
@@ -310,7 +310,7 @@ class TestTorch:
         model[0].bias.grad[1] = float("nan")
         assert scaler_of().unscale(model.parameters()).bad == {1: 1}
         model.zero_grad()
-        assert scaler_of().check(model.parameters()).elements == 0
+        assert scaler_of().measure(model.parameters()).elements == 0
 
     def test_the_results_of_parameters_are_their_gradients(self):
         model = torch.nn.Linear(2, 1, bias=False)
@@ -346,7 +346,7 @@ class TestTorch:
     )
     def test_what_is_no_dense_gradient_is_refused_by_name(self, bad, words):
         with pytest.raises(Error) as refused:
-            scaler_of().check({"good": torch.ones(1), "bad": bad()})
+            scaler_of().measure({"good": torch.ones(1), "bad": bad()})
         assert str(refused.value).startswith(f"grads['bad'] {words}") and "\n" not in str(refused.value)
 
     def test_a_loss_is_multiplied_and_differentiated(self):
@@ -363,7 +363,7 @@ class TestTorch:
         report = scaler_of().unscale({"w": torch.full((3,), 8.0, dtype=torch.float16)}, dtype="float32")
         assert (report.grads["w"].dtype, report.grads["w"].tolist()) == (torch.float32, [1, 1, 1])
         total = [torch.zeros(3)]
-        assert not scaler_of().accumulate([torch.full((3,), 8.0, dtype=torch.float16)], total).overflow
+        assert not scaler_of().unscale_accumulate([torch.full((3,), 8.0, dtype=torch.float16)], total).overflow
         assert total[0].tolist() == [1, 1, 1]
 
     def test_a_bool_tensor_is_a_report(self):
@@ -395,7 +395,7 @@ class TestJax:
     @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float8_e5m2", "float8_e4m3fn"])
     def test_gradients_are_checked_and_unscaled_into_numpys(self, dtype):
         grads = {"w": jax.numpy.full((3,), 8, dtype=dtype)}
-        assert scaler_of().check(grads, want=Want.AMAX).amax == 1
+        assert scaler_of().measure(grads, want=Want.AMAX).amax == 1
         report = scaler_of().unscale(grads, dtype="float32")
         assert type(report.grads["w"]) is np.ndarray and report.grads["w"].tolist() == [1, 1, 1]
         with pytest.raises(Error, match="is read-only"):
@@ -409,4 +409,4 @@ class TestJax:
 
     def test_a_tree_of_gradients(self):
         tree = {"params": {"dense": {"kernel": jax.numpy.ones((2, 2)), "bias": jax.numpy.array([1, jax.numpy.inf])}}}
-        assert scaler_of().check(tree).bad == {("params", "dense", "bias"): 1}
+        assert scaler_of().measure(tree).bad == {("params", "dense", "bias"): 1}

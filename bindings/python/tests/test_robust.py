@@ -54,30 +54,34 @@ HELD = Arrays(OTHERS)
 SAVED = SCALER.state_dict("torch")
 CALLS = {
     "scale": lambda: SCALER.scale(GOOD["a"]),
-    "check": lambda: SCALER.check(GOOD, want=Want.NORM),
+    "measure": lambda: SCALER.measure(GOOD, want=Want.NORM),
     "unscale": lambda: SCALER.unscale(GOOD, dtype=np.float64),
     "clip": lambda: SCALER.unscale(GOOD, dtype="cb16", clip_value=1.0),
-    "accumulate": lambda: SCALER.accumulate(GOOD, OTHERS, histogram=True).histogram,
-    "accumulate an overflow": lambda: SCALER.accumulate([np.array([np.inf])], [np.zeros(1)]),
+    "unscale_accumulate": lambda: SCALER.unscale_accumulate(GOOD, OTHERS, histogram=True).histogram,
+    "accumulate an overflow": lambda: SCALER.unscale_accumulate([np.array([np.inf])], [np.zeros(1)]),
     "threads": lambda: setattr(SCALER, "threads", 3 - SCALER.threads),
     "held": lambda: SCALER.unscale(Arrays(GOOD, OTHERS)),
     "held call": lambda: SCALER.unscale(HELD, want=Want.NORM).norm,
-    "held overflow": lambda: SCALER.check(Arrays(np.array([np.inf]))),
+    "held overflow": lambda: SCALER.measure(Arrays(np.array([np.inf]))),
     "not held": lambda: refused(Arrays, GOOD, OTHER_SHAPE),
     "held bad report": lambda: refused(c.gsc_unscale, None, None, HELD.groups[0][1], None, bytes(3)),
-    "options": lambda: SCALER.check(GOOD, want=sum(Want), histogram=True, each=True).each,
-    "bad options": lambda: refused(c.gsc_check, None, None, [GOOD["a"]], {"policy": SCALER.policy, "x": 1}, Report()),
-    "small each": lambda: refused(c.gsc_check, None, None, [*GOOD.values()], {"each": bytearray(200)}, Report()),
-    "merge": lambda: Report.merge([Report.of_flag(True), Report.of_flag(True)], summands=True, policy=SCALER.policy),
+    "options": lambda: SCALER.measure(GOOD, want=sum(Want), histogram=True, per_tensor=True).per_tensor,
+    "bad options": lambda: refused(c.gsc_measure, None, None, [GOOD["a"]], {"policy": SCALER.policy, "x": 1}, Report()),
+    "small each": lambda: refused(
+        c.gsc_measure, None, None, [*GOOD.values()], {"per_tensor": bytearray(200)}, Report()
+    ),
+    "merge": lambda: Report.merge([Report.of_flag(True), Report.of_flag(True)], addends=True, policy=SCALER.policy),
     "bytes": lambda: pickle.loads(pickle.dumps(Report.from_bytes(bytes(Report.failed())))),
     "nested": lambda: SCALER.unscale({"a": [GOOD["a"], None], "b": GOOD["b"]}, dtype=np.float64).grads,
     "memory": lambda: memoryview(c.gsc_memory_create(None, 0, 1000)),
-    "in memory": lambda: c.gsc_check(None, None, [GOOD["a"]], None, (c.gsc_memory_create(None, 1, 999), 8)),
+    "in memory": lambda: c.gsc_measure(None, None, [GOOD["a"]], None, (c.gsc_memory_create(None, 1, 999), 8)),
     "bad memory": lambda: refused(c.gsc_memory_create, None, 9, 1000),
     "overlapping": lambda: refused(SCALER.unscale, [GOOD["a"], GOOD["a"][3:]]),
     "loss": lambda: refused(SCALER.scale, "x"),
-    "overflow": lambda: SCALER.check([np.array([np.inf])]),
-    "update": lambda: SCALER.update([Report(overflow=1), Report.of_flag(False)]) and SCALER.set_scale(8.0, good=0),
+    "overflow": lambda: SCALER.measure([np.array([np.inf])]),
+    "update": lambda: (
+        SCALER.update([Report(overflow=1), Report.of_flag(False)]) and SCALER.set_scale(8.0, good_steps=0)
+    ),
     "factors": lambda: SCALER.clip_factor(Report(kind=1, measured=1, sum_squares=4.0), 1.0),
     "save and load": lambda: SCALER.load_state_dict(SCALER.state_dict()),
     "another's checkpoint": lambda: SCALER.load_state_dict({"scaler": [SAVED, None, "x"]}),
@@ -88,19 +92,19 @@ CALLS = {
     "unknown preset": lambda: refused(Policy, "x"),
     "unknown field": lambda: refused(Policy, x=1),
     "bad field": lambda: refused(Policy, init_scale=-1),
-    "bad array": lambda: refused(SCALER.check, LAST_BAD),
+    "bad array": lambda: refused(SCALER.measure, LAST_BAD),
     "bad dtype": lambda: refused(SCALER.unscale, GOOD, dtype=np.int32),
     "bad out": lambda: refused(SCALER.unscale, GOOD, out={**GOOD, "c": 3.0}),
     "other shape": lambda: refused(SCALER.unscale, GOOD, out=OTHER_SHAPE),
     "overlap": lambda: refused(SCALER.unscale, [GOOD["a"][1:]], out=[GOOD["a"][:-1]]),
-    "bad want": lambda: refused(SCALER.check, GOOD, want=64),
-    "large want": lambda: refused(SCALER.check, GOOD, want=2**32),
+    "bad want": lambda: refused(SCALER.measure, GOOD, want=64),
+    "large want": lambda: refused(SCALER.measure, GOOD, want=2**32),
     "bad clip_value": lambda: refused(SCALER.unscale, GOOD, clip_value=-1),
-    "bad sum": lambda: refused(SCALER.accumulate, GOOD, GOOD),
+    "bad sum": lambda: refused(SCALER.unscale_accumulate, GOOD, GOOD),
     "bad threads": lambda: refused(Scaler, threads=0),
     "bad factor": lambda: refused(SCALER.unscale, GOOD, factor=Factor()),
-    "bad report": lambda: refused(c.gsc_check, None, None, [GOOD["a"]], None, bytes(3)),
-    "bad context": lambda: refused(c.gsc_check, SCALER, None, [GOOD["a"]], None, Report()),
+    "bad report": lambda: refused(c.gsc_measure, None, None, [GOOD["a"]], None, bytes(3)),
+    "bad context": lambda: refused(c.gsc_measure, SCALER, None, [GOOD["a"]], None, Report()),
     "bad scale": lambda: refused(SCALER.set_scale, -1),
     "no number": lambda: refused(SCALER.set_scale, "x"),
     "bad max_norm": lambda: refused(SCALER.clip_factor, Report(), None),
@@ -148,11 +152,11 @@ def test_no_name_of_an_attribute_is_new(monkeypatch):
             return getattr(c, name)
 
     names = []
-    refused(SCALER.check, [Watched()])
+    refused(SCALER.measure, [Watched()])
     monkeypatch.setattr(gradscaler._scaler, "c", Watched())
-    SCALER.check(GOOD)
+    SCALER.measure(GOOD)
     SCALER.unscale(GOOD, dtype=F32, clip_value=1.0)
-    assert {"__dlpack__", "dtype", "gsc_check", "gsc_unscale"} <= set(names)
+    assert {"__dlpack__", "dtype", "gsc_measure", "gsc_unscale"} <= set(names)
     assert [name for name in names if name is not sys.intern(name)] == []
 
 
@@ -185,31 +189,31 @@ def test_the_process_does_not_grow():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda a, b: scaler_of().check([a, b]),
+        lambda a, b: scaler_of().measure([a, b]),
         lambda a, b: scaler_of().unscale([a, b]),
         lambda a, b: scaler_of().unscale([a], out=[b]),
-        lambda a, b: scaler_of().accumulate([a], [b]),
+        lambda a, b: scaler_of().unscale_accumulate([a], [b]),
         lambda a, b: scaler_of().unscale([a, b], clip_value=1.0),
-        lambda a, b: refused(scaler_of().accumulate, [a], [a]),
-        lambda a, b: refused(scaler_of().check, [a, b, 3.0]),
-        lambda a, b: refused(scaler_of().check, [3.0, a, b]),
-        lambda a, b: scaler_of().check([None, a, b, None]),
+        lambda a, b: refused(scaler_of().unscale_accumulate, [a], [a]),
+        lambda a, b: refused(scaler_of().measure, [a, b, 3.0]),
+        lambda a, b: refused(scaler_of().measure, [3.0, a, b]),
+        lambda a, b: scaler_of().measure([None, a, b, None]),
         lambda a, b: refused(scaler_of().unscale, [a, memoryview(a), b]),
-        lambda a, b: refused(scaler_of().check, [a, b, array("i", [1])]),
+        lambda a, b: refused(scaler_of().measure, [a, b, array("i", [1])]),
         lambda a, b: refused(scaler_of().unscale, [a, b, bytes(3)]),
         lambda a, b: refused(scaler_of().unscale, [a, b], out=[b, None]),
         lambda a, b: refused(scaler_of().unscale, [a, b], out=[b]),
         lambda a, b: refused(scaler_of().unscale, [a], out=[array("f", [1])]),
-        lambda a, b: refused(scaler_of().check, [a, b], want=64),
-        lambda a, b: refused(scaler_of().check, [a, b], want=2**32),
-        lambda a, b: refused(scaler_of().check, [a, b], factor=Factor()),
+        lambda a, b: refused(scaler_of().measure, [a, b], want=64),
+        lambda a, b: refused(scaler_of().measure, [a, b], want=2**32),
+        lambda a, b: refused(scaler_of().measure, [a, b], factor=Factor()),
         lambda a, b: scaler_of().unscale(Arrays([a], [b])),
-        lambda a, b: refused(scaler_of().accumulate, Arrays([a, b])),
+        lambda a, b: refused(scaler_of().unscale_accumulate, Arrays([a, b])),
         lambda a, b: refused(Arrays, [a, b, 3.0]),
         lambda a, b: refused(Arrays, [a], [b, None]),
-        lambda a, b: refused(c.gsc_check, None, None, [a, b], None, None),
-        lambda a, b: refused(c.gsc_check, None, None, [a, b], None, bytes(3)),
-        lambda a, b: refused(c.gsc_check, None, None, [a, b], {"each": bytearray(3)}, Report()),
+        lambda a, b: refused(c.gsc_measure, None, None, [a, b], None, None),
+        lambda a, b: refused(c.gsc_measure, None, None, [a, b], None, bytes(3)),
+        lambda a, b: refused(c.gsc_measure, None, None, [a, b], {"per_tensor": bytearray(3)}, Report()),
     ],
 )
 def test_no_buffer_is_held_after_a_call(call):
@@ -237,7 +241,7 @@ def test_held_arrays_keep_their_memory_until_they_end():
 def test_the_buffer_of_a_refused_array_is_not_held(position):
     arrays = [array("f", [1]), array("f", [2])]
     arrays.insert(position, array("i", [1]))
-    refused(scaler_of().check, arrays)
+    refused(scaler_of().measure, arrays)
     for each in arrays:
         each.append(3)
     assert [len(each) for each in arrays] == [2, 2, 2]
@@ -275,7 +279,7 @@ def test_no_struct_is_held_after_a_call(last):
         (lambda: c.gsc_policy_check(SCALER.policy), type(None)),
         (lambda: c.gsc_report_merge(None, 2 * bytes(Report.of_flag(False)), 0, None, Report()), type(None)),
         (lambda: c.gsc_state_export("torch", None, SCALER.policy, SCALER.state, None, None), tuple),
-        (lambda: c.gsc_check(None, None, [], None, Report()), type(None)),
+        (lambda: c.gsc_measure(None, None, [], None, Report()), type(None)),
         (lambda: c.gsc_unscale(None, None, HELD.groups[0][1], None, None), type(None)),
     ],
 )
@@ -350,14 +354,14 @@ def beside(action):
     "call",
     [
         lambda a: SCALER.scale(a),
-        lambda a: SCALER.check([a]),
+        lambda a: SCALER.measure([a]),
         lambda a: SCALER.unscale([a]),
         lambda a: SCALER.unscale([a], clip_value=1.0),
-        lambda a: SCALER.accumulate([a], [np.empty_like(a)]),
+        lambda a: SCALER.unscale_accumulate([a], [np.empty_like(a)]),
         lambda a: THREADED.unscale([a]),
         lambda a: SCALER.unscale(Arrays([a])),
     ],
-    ids=["scale", "check", "unscale", "clip_value", "accumulate", "threads", "held"],
+    ids=["scale", "measure", "unscale", "clip_value", "unscale_accumulate", "threads", "held"],
 )
 def test_the_lock_is_released_for(call, elements, calls, released):
     gradients, turns = np.ones(elements, F32), []
@@ -450,12 +454,12 @@ def large(last=1.0):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda scaler, grads, want: scaler.check(grads, want=want, histogram=True),
-        lambda scaler, grads, want: scaler.unscale(grads, dtype=F32, want=want, histogram=True, each=True),
+        lambda scaler, grads, want: scaler.measure(grads, want=want, histogram=True),
+        lambda scaler, grads, want: scaler.unscale(grads, dtype=F32, want=want, histogram=True, per_tensor=True),
         lambda scaler, grads, want: scaler.unscale(grads, dtype=F32, clip_value=0.01, want=want),
-        lambda scaler, grads, want: scaler.accumulate(grads, [np.ones(g.shape, F32) for g in grads], want=want),
+        lambda scaler, grads, want: scaler.unscale_accumulate(grads, [np.ones(g.shape, F32) for g in grads], want=want),
     ],
-    ids=["check", "unscale", "clip_value", "accumulate"],
+    ids=["measure", "unscale", "clip_value", "unscale_accumulate"],
 )
 def test_more_threads_give_the_bits_of_one(call):
     def answers(scaler):
@@ -528,7 +532,7 @@ def test_threads_with_scalers_of_their_own_give_the_bits_of_one_thread():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("work", [lambda: train(0), lambda: bytes(THREADED.check(large(), want=Want.NORM))])
+@pytest.mark.parametrize("work", [lambda: train(0), lambda: bytes(THREADED.measure(large(), want=Want.NORM))])
 def test_a_forked_child_gives_the_bits_of_its_parent(work):
     reading, writing = os.pipe()
     expected = repr(work()).encode()
@@ -579,7 +583,7 @@ def test_a_list_that_is_emptied_while_it_is_read_is_read_to_its_end():
 
     grads = [np.full(3, 8, F32).view(Emptying) for _ in range(100)]
     report = Report()
-    c.gsc_check(None, None, grads, None, report)
+    c.gsc_measure(None, None, grads, None, report)
     assert (report.elements, grads) == (300, [])
 
 
@@ -587,11 +591,11 @@ def test_a_call_inside_the_conversion_of_another_works():
     class Nested(np.ndarray):
         @property
         def dtype(self):
-            inner.append(scaler_of().check([np.ones(5, F32)]).elements)
+            inner.append(scaler_of().measure([np.ones(5, F32)]).elements)
             return np.dtype(F32)
 
     inner = []
-    report = scaler_of().check({"w": np.ones(3, F32).view(Nested)})
+    report = scaler_of().measure({"w": np.ones(3, F32).view(Nested)})
     assert (report.elements, set(inner)) == (3, {5})
 
 
@@ -601,7 +605,7 @@ def test_a_dtype_is_known_by_its_name(dtype):
         pass
 
     Named.dtype = property(lambda self: dtype)
-    assert scaler_of().check([np.ones(3, F32).view(Named)]).elements == 3
+    assert scaler_of().measure([np.ones(3, F32).view(Named)]).elements == 3
 
 
 def test_an_array_without_its_dtype_is_known_by_its_buffer():
@@ -624,7 +628,7 @@ def test_a_subclass_of_ndarray_is_unscaled_as_its_data(kind):
 
 def test_the_masked_elements_of_an_array_count():
     masked = np.ma.masked_array(np.array([1, np.nan], F32), mask=[False, True])
-    assert scaler_of().check([masked]).nan_count == 1
+    assert scaler_of().measure([masked]).nan_count == 1
 
 
 @pytest.mark.parametrize("strides", [(0, 4), (12345, 4), (-4, 4)])
@@ -650,7 +654,7 @@ def test_a_list_that_contains_itself_is_refused():
     grads = []
     grads.append(grads)
     with pytest.raises(ValueError, match=r"grads\[0\]\[0\]\[0\]... is nested without end"):
-        scaler_of().check(grads)
+        scaler_of().measure(grads)
 
 
 def test_an_iterator_that_is_interrupted_is_not_swallowed():
@@ -659,7 +663,7 @@ def test_an_iterator_that_is_interrupted_is_not_swallowed():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        scaler_of().check(gradients())
+        scaler_of().measure(gradients())
 
 
 def run(program):

@@ -94,7 +94,7 @@ def test_a_step_with_an_overflow_names_the_parameter_and_halves_the_scale():
     scaler = Scaler("torch")
     report = scaler.unscale({"w": np.ones(2, F32), "b": np.array([1, np.inf], F32)})
     scaler.update(report)
-    assert (report.overflow, report.bad, scaler.loss_scale, scaler.skipped) == (True, {"b": 1}, 2.0**15, 1)
+    assert (report.overflow, report.bad, scaler.loss_scale, scaler.total_overflows) == (True, {"b": 1}, 2.0**15, 1)
 
 
 def test_the_scale_doubles_after_growth_interval_good_steps():
@@ -103,7 +103,7 @@ def test_the_scale_doubles_after_growth_interval_good_steps():
     for _ in range(4):
         scales.append(scaler.loss_scale)
         scaler.update(scaler.unscale([np.ones(2, F32)]))
-    assert (scales, scaler.growths) == ([2.0**16] * 3 + [2.0**17], 1)
+    assert (scales, scaler.total_growths) == ([2.0**16] * 3 + [2.0**17], 1)
 
 
 # ---- the values ----
@@ -288,7 +288,7 @@ def test_float32_keeps_what_float16_in_place_loses():
 def test_check_writes_nothing_and_reports_what_unscale_would():
     gradients = np.array([1, np.inf, 2.0**-24], F16)
     before, everything = bits(gradients), Want.NORM | Want.AMAX | Want.UNDERFLOW
-    checked = scaler_of(1024.0).check([gradients], want=everything)
+    checked = scaler_of(1024.0).measure([gradients], want=everything)
     after = bits(gradients)
     unscaled = scaler_of(1024.0).unscale([gradients], want=everything)
     assert (after, bytes(checked), checked.bad) == (before, bytes(unscaled), unscaled.bad)
@@ -296,7 +296,7 @@ def test_check_writes_nothing_and_reports_what_unscale_would():
 
 def test_an_array_that_is_listed_twice_is_checked_twice():
     gradient = np.array([3, 4], F32)
-    report = scaler_of(1.0).check([gradient, gradient], want=Want.NORM)
+    report = scaler_of(1.0).measure([gradient, gradient], want=Want.NORM)
     assert (report.elements, report.norm) == (4, math.sqrt(50))
 
 
@@ -391,7 +391,7 @@ def test_a_report_counts_and_names_what_is_not_finite(grads, expected, dtype):
     ("dtype", "finite"),
     [(F16, 40000.0), (F32, 3e38), (F64, 1e308), (bfloat16, 3e38), (E4M3, 256.0), (E5M2, 40960.0), (C64, 3e38j)],
 )
-@pytest.mark.parametrize("method", ["check", "unscale"])
+@pytest.mark.parametrize("method", ["measure", "unscale"])
 def test_an_element_that_becomes_infinite_by_unscaling_is_an_overflow(dtype, finite, method):
     grads = {"good": np.ones(3, dtype), "bad": np.array([1, finite], dtype)}
     report = getattr(scaler_of(0.25), method)(grads)
@@ -404,7 +404,7 @@ def test_an_element_that_is_too_large_for_the_result_is_an_overflow():
 
 
 def test_finite_gradients_whose_sum_overflows_are_no_overflow():
-    assert not scaler_of(1.0).check([np.full(100, 3e38, F32)]).found_inf
+    assert not scaler_of(1.0).measure([np.full(100, 3e38, F32)]).found_inf
 
 
 @pytest.mark.parametrize(
@@ -413,8 +413,8 @@ def test_finite_gradients_whose_sum_overflows_are_no_overflow():
         (Want.NORM, "norm", 5.0),
         (Want.NORM, "sum_squares", 25.0),
         (Want.AMAX, "amax", 4.0),
-        (Want.UNDERFLOW, "zeros_made", 1),
-        (Want.UNDERFLOW, "subnormals_made", 1),
+        (Want.UNDERFLOW, "underflows_to_zero", 1),
+        (Want.UNDERFLOW, "underflows_to_subnormal", 1),
     ],
 )
 def test_a_report_holds_what_was_wanted(want, name, expected):
@@ -425,7 +425,7 @@ def test_a_report_holds_what_was_wanted(want, name, expected):
 
 def test_the_norm_is_numpys():
     gradients = np.random.default_rng(0).normal(size=300_000).astype(F32)
-    report = scaler_of(8.0).check([gradients[:100_000], gradients[100_000:]], want=Want.NORM)
+    report = scaler_of(8.0).measure([gradients[:100_000], gradients[100_000:]], want=Want.NORM)
     assert report.norm == pytest.approx(np.linalg.norm(gradients.astype(F64)) / 8, rel=1e-7)
 
 
@@ -434,33 +434,33 @@ def test_the_norm_is_numpys():
     [("torch", {}, Want(0)), ("cerebras", {}, Want.NORM), ("openseq2seq_logmax", {}, Want.AMAX)],
 )
 def test_a_scaler_asks_for_what_its_policy_judges_by(preset, fields, bit):
-    report = Scaler(preset, **fields).check([np.ones(3, F32)])
+    report = Scaler(preset, **fields).measure([np.ones(3, F32)])
     assert Want(report.measured) == bit
 
 
 def test_a_report_tells_the_scale_of_the_gradients():
-    assert scaler_of(8.0).check([np.ones(3, F32)]).scale == 8.0
+    assert scaler_of(8.0).measure([np.ones(3, F32)]).scale == 8.0
 
 
 def test_a_histogram_counts_magnitudes_between_its_edges():
     gradients = np.ldexp(np.random.default_rng(0).normal(size=4096), np.arange(4096) % 90 - 60).astype(F32)
     gradients[:6] = 0, -0.0, np.inf, -np.inf, np.nan, 2.0**-44
     expected = np.histogram(np.abs(gradients[5:] / F32(8)), Report.histogram_edges)[0]
-    report = scaler_of(8.0).check([gradients], histogram=True)
+    report = scaler_of(8.0).measure([gradients], histogram=True)
     assert (type(report.histogram), report.histogram) == (list, expected.tolist())
 
 
 def test_the_edges_of_a_histogram_are_those_of_its_bins():
     edges = Report.histogram_edges
     inside = [np.array([low or 2.0**-60, np.nextafter(high, 0)]) for low, high in zip(edges, edges[1:], strict=False)]
-    counts = [scaler_of(1.0).check([both], histogram=True).histogram for both in inside]
+    counts = [scaler_of(1.0).measure([both], histogram=True).histogram for both in inside]
     assert counts == (2 * np.eye(16, dtype=int)).tolist()
 
 
 def test_a_histogram_is_of_the_first_4096_of_65536_elements():
     gradients = np.ones(2 * 65536, F32)
     gradients[4096:65536] = 16
-    report = scaler_of(1.0).check([gradients, np.full(5, 256, F32)], histogram=True)
+    report = scaler_of(1.0).measure([gradients, np.full(5, 256, F32)], histogram=True)
     assert report.histogram_elements == 2 * 4096 + 5
     assert report.histogram == [0] * 12 + [8192, 0, 5, 0]
 
@@ -470,19 +470,19 @@ def test_a_histogram_is_of_the_first_4096_of_65536_elements():
     [
         ("norm", {"histogram": True}, "no norm: pass want=gradscaler.Want.NORM"),
         ("histogram", {"want": Want.NORM}, "no histogram: pass histogram=True"),
-        ("histogram_elements", {"each": True}, "no histogram: pass histogram=True"),
-        ("each", {"want": Want.NORM}, "none of each array: pass each=True"),
+        ("histogram_elements", {"per_tensor": True}, "no histogram: pass histogram=True"),
+        ("per_tensor", {"want": Want.NORM}, "none of each array: pass per_tensor=True"),
     ],
 )
 def test_what_was_not_wanted_is_refused_by_name(name, wanted, advice):
-    report = scaler_of(2.0).check([np.ones(3, F32)], **wanted)
+    report = scaler_of(2.0).measure([np.ones(3, F32)], **wanted)
     with pytest.raises(ValueError, match=advice):
         getattr(report, name)
 
 
 def test_a_complex_element_counts_once():
     gradients = np.array([1, complex(np.inf, np.nan), complex(3, np.inf), 2j], C64)
-    report = scaler_of(1.0).check({"w": np.ones(2, C128), "b": gradients}, want=Want.AMAX)
+    report = scaler_of(1.0).measure({"w": np.ones(2, C128), "b": gradients}, want=Want.AMAX)
     assert (report.elements, report.nan_count, report.inf_count, report.amax) == (6, 1, 1, 3.0)
     assert (report.first_overflow, report.bad) == (("b", 1), {"b": 2})
 
@@ -582,7 +582,7 @@ def test_a_clip_value_does_not_hide_an_overflow():
 def test_what_was_bad_in_a_call_is_told_after_others():
     scaler, names = scaler_of(1.0), ["a", "b", "c"]
     arrays = [np.array(values, F32) for values in ([1, 2], [np.nan, np.inf], [np.nan, 1])]
-    reports = [scaler.check(dict(zip(names, arrays[i:] + arrays[:i], strict=True))) for i in range(3)]
+    reports = [scaler.measure(dict(zip(names, arrays[i:] + arrays[:i], strict=True))) for i in range(3)]
     assert [report.bad for report in reports] == [{"b": 2, "c": 1}, {"a": 2, "b": 1}, {"a": 1, "c": 2}]
     assert "bad={'b': 2, 'c': 1}" in repr(reports[0])
 
@@ -645,13 +645,13 @@ def test_accumulated_gradients_have_the_bits_of_numpys_sum(dtype, result, scale)
     first = sums(out, gradients, 1 / scale)
     second = sums(first, gradients, 1 / scale)
     scaler = scaler_of(scale)
-    reports = [scaler.accumulate([gradients], [out]) for _ in range(2)]
+    reports = [scaler.unscale_accumulate([gradients], [out]) for _ in range(2)]
     assert bits(out) == bits(second) and [report.overflow for report in reports] == [False, False]
 
 
 def test_complex_gradients_are_accumulated():
     out = np.array([1 + 1j], C128)
-    scaler_of(2.0).accumulate(np.array([2 + 4j], C64), out)
+    scaler_of(2.0).unscale_accumulate(np.array([2 + 4j], C64), out)
     assert out[0] == 2 + 3j
 
 
@@ -659,7 +659,7 @@ def test_complex_gradients_are_accumulated():
 def test_a_micro_batch_with_an_overflow_adds_nothing(container):
     grads = container([np.ones(3, F16), np.array([1, np.inf], F16), np.array([np.nan], F16)])
     out = container([np.ones(3, F32), np.ones(2, F32), np.ones(1, F32)])
-    report = scaler_of(8.0).accumulate(grads, out, want=Want.AMAX)
+    report = scaler_of(8.0).unscale_accumulate(grads, out, want=Want.AMAX)
     totals = list(out.values()) if isinstance(out, dict) else out
     assert (list(report.bad), report.inf_count, report.nan_count) == (list(report.names)[1:], 1, 1)
     assert (report.grads is out, report.amax, [total.tolist() for total in totals]) == (
@@ -671,23 +671,23 @@ def test_a_micro_batch_with_an_overflow_adds_nothing(container):
 
 def test_what_a_narrower_sum_cannot_hold_is_an_overflow_of_its_array_alone():
     out = {"a": np.zeros(1, F32), "b": np.zeros(1, F16), "c": np.zeros(1, F16)}
-    report = scaler_of(1.0).accumulate({name: np.array([1e5 if name < "c" else 1], F32) for name in "abc"}, out)
+    report = scaler_of(1.0).unscale_accumulate({name: np.array([1e5 if name < "c" else 1], F32) for name in "abc"}, out)
     assert (report.bad, [total[0] for total in out.values()]) == ({"b": 1}, [0, 0, 0])
 
 
 def test_micro_batches_with_one_overflow_are_one_skipped_step():
     scaler, total = Scaler("torch", init_scale=8.0), {"w": np.zeros(2, F32)}
     batches = [np.array([8, 16], F16), np.array([np.inf, 8], F16), np.array([24, 32], F16)]
-    reports = [scaler.accumulate({"w": batch}, total) for batch in batches]
+    reports = [scaler.unscale_accumulate({"w": batch}, total) for batch in batches]
     scaler.update(reports)
-    assert (total["w"].tolist(), scaler.skipped, scaler.loss_scale) == ([4, 6], 1, 4.0)
+    assert (total["w"].tolist(), scaler.total_overflows, scaler.loss_scale) == ([4, 6], 1, 4.0)
 
 
 def test_gradients_of_an_older_loss_are_accumulated_by_their_factor():
     scaler, out = scaler_of(8.0), np.zeros(1, F32)
     factor = scaler.factor
     scaler.set_scale(2.0)
-    report = scaler.accumulate(np.array([8], F32), out, factor=factor)
+    report = scaler.unscale_accumulate(np.array([8], F32), out, factor=factor)
     assert (out[0], report.scale) == (1, 8.0)
 
 
@@ -713,10 +713,10 @@ def flat(grads):
         (Scaler.unscale, None, {"want": Want.NORM}),
         (Scaler.unscale, F64, {"clip_value": 0.5}),
         (Scaler.unscale, None, {"factor": scaler_of(3.0).factor}),
-        (Scaler.check, None, {"want": Want.AMAX}),
-        (Scaler.accumulate, F32, {"histogram": True, "each": True}),
+        (Scaler.measure, None, {"want": Want.AMAX}),
+        (Scaler.unscale_accumulate, F32, {"histogram": True, "per_tensor": True}),
     ],
-    ids=["in place", "clip_value and out", "factor", "check", "accumulate"],
+    ids=["in place", "clip_value and out", "factor", "measure", "unscale_accumulate"],
 )
 def test_held_arrays_give_the_bits_and_the_report_of_their_container(method, result, keywords, container, last):
     def outcome(hold):
@@ -752,7 +752,7 @@ def test_held_arrays_are_read_once():
     arrays = Arrays([gradient.view(Counting)])
     before = len(read)
     scaler_of(8.0).unscale(arrays)
-    scaler_of(8.0).check(arrays)
+    scaler_of(8.0).measure(arrays)
     assert (before > 0, len(read) - before, gradient.tolist()) == (True, 0, [8, 8, 8])
 
 
@@ -800,13 +800,13 @@ def test_a_scaled_list_may_be_held():
 def test_reports_of_one_step_count_as_one(overflows, skipped, scale, container):
     scaler = Scaler("torch", init_scale=4.0)
     scaler.update(container([found(overflow) for overflow in overflows]))
-    assert (scaler.skipped, scaler.loss_scale, scaler.factor.serial) == (skipped, scale, 2)
+    assert (scaler.total_overflows, scaler.loss_scale, scaler.factor.generation) == (skipped, scale, 2)
 
 
 def test_reports_of_one_step_add_up_for_a_policy_that_judges_by_the_norm():
     scaler = Scaler("cerebras", overflow_tolerance=0.0)
     half = np.full(1, 1.5e19, F32)
-    reports = [scaler_of(1.0).check([half], want=Want.NORM) for _ in range(2)]
+    reports = [scaler_of(1.0).measure([half], want=Want.NORM) for _ in range(2)]
     one = [scaler.update(report) & Event.SKIPPED for report in reports]
     assert (one, scaler.update(reports) & ~Event.STALE) == ([0, 0], Event.SKIPPED | Event.BACKED_OFF)
 
@@ -832,7 +832,7 @@ def test_the_scaler_is_not_moved_by_scale_check_and_unscale():
     scaler = used_scaler()
     before = contents(scaler)
     scaler.scale(1.0)
-    scaler.check([np.array([np.inf], F32)])
+    scaler.measure([np.array([np.inf], F32)])
     scaler.unscale([np.ones(3, F32)])
     assert contents(scaler) == before
 
@@ -844,14 +844,20 @@ def test_set_scale_is_in_force_at_once_and_keeps_the_counts():
     scaler.update(found(0))
     scaler.set_scale(3.0)
     state = scaler.state
-    assert (scaler.loss_scale, scaler.scale(2.0), state.good, scaler.growths, scaler.skipped) == (3.0, 6.0, 1, 0, 1)
+    assert (scaler.loss_scale, scaler.scale(2.0), state.good_steps, scaler.total_growths, scaler.total_overflows) == (
+        3.0,
+        6.0,
+        1,
+        0,
+        1,
+    )
 
 
 def test_a_state_is_made_from_a_scale_and_counts():
     """As stateless frameworks keep them: the next good step is the one that grows."""
     scaler = Scaler("torch", growth_interval=3)
-    scaler.set_scale(8.0, good=2, skipped=5)
-    assert (scaler.update(found(0)), scaler.loss_scale, scaler.skipped) == (Event.GREW, 16.0, 5)
+    scaler.set_scale(8.0, good_steps=2, total_overflows=5)
+    assert (scaler.update(found(0)), scaler.loss_scale, scaler.total_overflows) == (Event.GREW, 16.0, 5)
 
 
 @pytest.mark.parametrize("scale", [0.0, math.inf])
@@ -869,11 +875,11 @@ def test_a_bool_is_a_report(overflow):
 
 def test_a_report_that_was_used_before_or_is_late_is_stale():
     scaler = Scaler("torch")
-    report = scaler.check([np.ones(3, F32)])
+    report = scaler.measure([np.ones(3, F32)])
     first, again = scaler.update(report), scaler.update(report)
     factor = scaler.factor
     scaler.update(found(0))
-    late = scaler.update(scaler.check([np.ones(3, F32)], factor=factor))
+    late = scaler.update(scaler.measure([np.ones(3, F32)], factor=factor))
     assert (first, again & Event.STALE, late & Event.STALE) == (Event(0), Event.STALE, Event.STALE)
     assert repr(scaler).endswith("last update: stale>")
 
@@ -883,7 +889,7 @@ def test_the_verdict_of_a_policy_that_judges_by_the_norm_stands_before_the_step(
     scaler = Scaler(preset, init_scale=1.0, hysteresis=1, overflow_tolerance=0.0, min_scale=0.0)
     huge, fine = {"w": np.full(4, 3e19, F32)}, {"w": np.full(4, 3e5, F32)}
     for grads, overflow in (huge, True), (fine, False):
-        for report in (scaler.unscale(grads, dtype=np.float64), scaler.check(grads)):
+        for report in (scaler.unscale(grads, dtype=np.float64), scaler.measure(grads)):
             assert (report.overflow, report.found_inf, report.bad) == (overflow, float(overflow), {})
         assert bool(scaler.update(report) & Event.SKIPPED) == overflow
 
@@ -904,7 +910,7 @@ def test_an_overflow_is_found_by_the_factor_of_its_loss():
     scaler = Scaler("torch", init_scale=0.25)
     factor = scaler.factor
     scaler.set_scale(8.0)
-    report = scaler.check({"w": np.array([40000], F16)}, factor=factor)
+    report = scaler.measure({"w": np.array([40000], F16)}, factor=factor)
     assert (report.overflow, report.bad) == (True, {"w": 1})
 
 
@@ -918,7 +924,7 @@ def test_a_clip_factor_unscales_and_clips_as_torch_does(max_norm):
     scaler = scaler_of(1024.0)
     grads = [np.array([3 * 1024], F32), np.array([4 * 1024], F32)]
     coefficient = min(1.0, max_norm / (5.0 + 1e-6))
-    factor = scaler.clip_factor(scaler.check(grads, want=Want.NORM), max_norm)
+    factor = scaler.clip_factor(scaler.measure(grads, want=Want.NORM), max_norm)
     report = scaler.unscale(grads, factor=factor)
     expected = [[F32(value * 1024) * F32(coefficient / 1024)] for value in (3, 4)]
     assert (factor.scale, report.scale, [g.tolist() for g in grads]) == (1024.0, 1024.0, expected)
@@ -1034,7 +1040,11 @@ def test_a_scale_of_zero_or_infinity_is_restored(overflow):
 
 @pytest.mark.parametrize(
     ("original", "name"),
-    [(Policy("torch", growth_interval=7), "growth_interval"), (used_scaler().factor, "serial"), (found(), "overflow")],
+    [
+        (Policy("torch", growth_interval=7), "growth_interval"),
+        (used_scaler().factor, "generation"),
+        (found(), "overflow"),
+    ],
 )
 def test_policies_factors_and_reports_are_pickled(original, name):
     copied = pickle.loads(pickle.dumps(original))
@@ -1047,19 +1057,19 @@ def test_policies_factors_and_reports_are_pickled(original, name):
 @pytest.mark.parametrize(
     ("scaler", "expected"),
     [
-        (Scaler("torch"), "<Scaler('torch'): scale 2^16; good steps 0 of 2000, skipped 0, growths 0, backoffs 0>"),
+        (Scaler("torch"), "<Scaler('torch'): scale 2^16; good steps 0 of 2000, overflows 0, growths 0, backoffs 0>"),
         (
             Scaler("static", init_scale=1000.0),
-            "<Scaler('static', init_scale=1000): scale 1000; good steps 0, skipped 0, growths 0, backoffs 0>",
+            "<Scaler('static', init_scale=1000): scale 1000; good steps 0, overflows 0, growths 0, backoffs 0>",
         ),
         (
             used_scaler(),
             "<Scaler('megatron', init_scale=1.04858e+06, growth_interval=3, hysteresis=3): scale 2^20; "
-            "good steps 2 of 3, skipped 3, growths 1, backoffs 1>",
+            "good steps 2 of 3, overflows 3, growths 1, backoffs 1>",
         ),
         (
             Scaler("torch", threads=2),
-            "<Scaler('torch', threads=2): scale 2^16; good steps 0 of 2000, skipped 0, growths 0, backoffs 0>",
+            "<Scaler('torch', threads=2): scale 2^16; good steps 0 of 2000, overflows 0, growths 0, backoffs 0>",
         ),
     ],
     ids=["torch", "static", "used", "threads"],
@@ -1073,8 +1083,15 @@ def test_a_scaler_says_what_it_is_and_where_it_stands(scaler, expected):
     [
         (Policy("guard"), "Policy('guard')"),
         (
-            Policy("none", guard_norm=2, guard_limit=4, guard_flags=Guard.CLIP | Guard.STOP, ceiling_rule=Limit.HOLD),
-            "Policy('none', ceiling_rule=Limit.HOLD, guard_norm=2.0, guard_limit=4, guard_flags=Guard.CLIP|Guard.STOP)",
+            Policy(
+                "none",
+                guard_norm=2,
+                guard_max_in_a_row=4,
+                guard_flags=Guard.CLIP | Guard.STOP,
+                ceiling_rule=Limit.CLAMP_UNLESS_PAST,
+            ),
+            "Policy('none', ceiling_rule=Limit.CLAMP_UNLESS_PAST, guard_norm=2.0, guard_max_in_a_row=4, "
+            "guard_flags=Guard.CLIP|Guard.STOP)",
         ),
         (Policy("jmp", overflow_reset=0, growth_interval=3), "Policy('jmp', growth_interval=3)"),
         (Policy("nemo", overflow_reset=0), "Policy('nemo', overflow_reset=0)"),
@@ -1095,7 +1112,7 @@ def test_a_policy_of_bytes_says_all_that_is_not_0():
 def test_a_scaler_says_what_the_last_update_did():
     scaler = Scaler("torch")
     scaler.update(found())
-    assert repr(scaler).endswith("skipped 1, growths 0, backoffs 1; last update: backed_off|skipped>")
+    assert repr(scaler).endswith("overflows 1, growths 0, backoffs 1; last update: backed_off|skipped>")
 
 
 @pytest.mark.parametrize(
@@ -1108,7 +1125,11 @@ def test_a_scaler_says_what_the_last_update_did():
             "Report(overflow=True, elements=2, bad={'w': 1}, first_overflow=('w', 1), nan_count=0, inf_count=1)",
         ),
         ({"w": [3, 4]}, {"want": Want.NORM | Want.AMAX}, "Report(overflow=False, elements=2, norm=5.0, amax=4.0)"),
-        ({"w": [0]}, {"want": Want.UNDERFLOW}, "Report(overflow=False, elements=1, zeros_made=0, subnormals_made=0)"),
+        (
+            {"w": [0]},
+            {"want": Want.UNDERFLOW},
+            "Report(overflow=False, elements=1, underflows_to_zero=0, underflows_to_subnormal=0)",
+        ),
         (
             {"w": [0, 1e-20, 1, -1.5, 20, 1e9]},
             {"histogram": True},
@@ -1118,7 +1139,7 @@ def test_a_scaler_says_what_the_last_update_did():
 )
 def test_a_report_says_what_was_found_and_wanted(grads, wanted, expected):
     grads = {name: np.array(elements, F32) for name, elements in grads.items()}
-    assert repr(scaler_of(1.0).check(grads, **wanted)) == expected
+    assert repr(scaler_of(1.0).measure(grads, **wanted)) == expected
 
 
 def test_info_tells_the_version_and_the_instruction_set():
@@ -1143,13 +1164,13 @@ def test_info_says_why_an_unknown_instruction_set_was_not_followed():
 def test_a_report_of_each_array_is_that_of_the_array_alone():
     grads = {"a": np.array([3, 4], F32), "b": np.array([[np.inf, 2, np.nan]], F16), "c": np.zeros(0, F64)}
     scaler, want = scaler_of(2.0), sum(Want)
-    report = scaler.check(grads, want=want, each=True)
+    report = scaler.measure(grads, want=want, per_tensor=True)
     for i, name in enumerate(grads):
-        alone, each = scaler.check({name: grads[name]}, want=want), report.each[name]
+        alone, each = scaler.measure({name: grads[name]}, want=want), report.per_tensor[name]
         each.first_tensor = 0 if each.first_tensor == i or each.bad == {} else -1
         assert bytes(each) == bytes(alone), name
         assert (each.bad, each.norm) == (alone.bad, alone.norm)
-    assert (list(report.each), report.bad, report.each["a"].norm, report.each["a"].amax) == (
+    assert (list(report.per_tensor), report.bad, report.per_tensor["a"].norm, report.per_tensor["a"].amax) == (
         list("abc"),
         {"b": 2},
         2.5,
@@ -1157,20 +1178,24 @@ def test_a_report_of_each_array_is_that_of_the_array_alone():
     )
 
 
-@pytest.mark.parametrize("call", ["unscale", "check", "accumulate"])
+@pytest.mark.parametrize("call", ["unscale", "measure", "unscale_accumulate"])
 def test_merged_reports_of_each_array_are_the_report(call):
     grads = [np.random.default_rng(i).normal(size=100 * i % 977).astype(F32) for i in range(200)]
-    out = ([np.zeros(g.shape, F32) for g in grads],) if call == "accumulate" else ()
-    report = getattr(scaler_of(8.0), call)(grads, *out, want=sum(Want), each=True)
-    merged = Report.merge(report.each.values())
+    out = ([np.zeros(g.shape, F32) for g in grads],) if call == "unscale_accumulate" else ()
+    report = getattr(scaler_of(8.0), call)(grads, *out, want=sum(Want), per_tensor=True)
+    merged = Report.merge(report.per_tensor.values())
     assert (merged.kind, report.kind) == (ReportKind.MERGED, ReportKind.TENSORS)
     report.kind = ReportKind.MERGED
     assert bytes(merged) == bytes(report)
 
 
 def test_the_index_of_a_list_names_its_reports():
-    report = scaler_of(1.0).check([np.ones(1, F32), np.array([1, np.nan], F32)], each=True)
-    assert (list(report.each), report.each[1].overflow, report.each[1].first_overflow) == ([0, 1], True, (1, 1))
+    report = scaler_of(1.0).measure([np.ones(1, F32), np.array([1, np.nan], F32)], per_tensor=True)
+    assert (list(report.per_tensor), report.per_tensor[1].overflow, report.per_tensor[1].first_overflow) == (
+        [0, 1],
+        True,
+        (1, 1),
+    )
 
 
 # ---- merged and failed reports ----
@@ -1180,31 +1205,31 @@ def test_a_merged_report_tells_the_first_bad_array_by_its_index():
     scaler = scaler_of(1.0)
     good, bad = ({"a": np.ones(2, F32), "b": np.array([1, x], F32)} for x in (2, np.inf))
     merged = Report.merge([])
-    for report in (scaler.check(good), scaler.check(bad)):
+    for report in (scaler.measure(good), scaler.measure(bad)):
         c.gsc_report_merge(None, bytes(merged) + bytes(report), 0, None, merged)
     assert merged.first_overflow == (1, 1)
-    assert Report.merge([scaler.check(good), scaler.check(bad)]).first_overflow == (1, 1)
+    assert Report.merge([scaler.measure(good), scaler.measure(bad)]).first_overflow == (1, 1)
 
 
-def test_norms_of_parts_add_up_and_those_of_summands_are_not_known():
-    halves = [scaler_of(1.0).check([np.full(2, value, F32)], want=Want.NORM | Want.AMAX) for value in (3, 4)]
-    parts, summands = Report.merge(halves), Report.merge(iter(halves), summands=True)
+def test_norms_of_parts_add_up_and_those_of_addends_are_not_known():
+    halves = [scaler_of(1.0).measure([np.full(2, value, F32)], want=Want.NORM | Want.AMAX) for value in (3, 4)]
+    parts, addends = Report.merge(halves), Report.merge(iter(halves), addends=True)
     assert (parts.sum_squares, parts.amax, parts.elements) == (50, 4, 4)
-    assert (Want(summands.measured), summands.elements) == (Want(0), 4)
+    assert (Want(addends.measured), addends.elements) == (Want(0), 4)
 
 
 def test_a_merge_gives_the_verdict_of_a_policy():
-    halves = [scaler_of(1.0).check([np.full(1, 1.5e19, F32)], want=Want.NORM) for _ in range(2)]
+    halves = [scaler_of(1.0).measure([np.full(1, 1.5e19, F32)], want=Want.NORM) for _ in range(2)]
     assert (Report.merge(halves).overflow, Report.merge(halves, policy=Policy("fairseq")).overflow) == (False, True)
     assert Report.merge([]).elements == 0
 
 
 def test_micro_batches_for_a_policy_that_judges_by_the_norm_are_checked_as_their_sum():
     scaler, total = Scaler("fairseq", init_scale=8.0), [np.zeros(1, F32)]
-    reports = [scaler.accumulate([np.full(1, 8, F32)], total, want=Want.NORM) for _ in range(2)]
+    reports = [scaler.unscale_accumulate([np.full(1, 8, F32)], total, want=Want.NORM) for _ in range(2)]
     with pytest.raises(gradscaler.Error, match="norm was not measured, and this policy judges by it: .* check the sum"):
         scaler.update(reports)
-    report = scaler.check(total, unscaled=True, want=Want.NORM)
+    report = scaler.measure(total, unscaled=True, want=Want.NORM)
     assert (report.norm, report.scale, report.overflow, scaler.update(report)) == (2.0, 1.0, False, Event(0))
 
 
@@ -1221,7 +1246,7 @@ def test_micro_batches_for_a_policy_that_judges_by_the_norm_are_checked_as_their
 )
 def test_a_rank_whose_call_failed_lets_nobody_step(error, status):
     failed = Report.failed(error)
-    merged = Report.merge([scaler_of(1.0).check([np.ones(3, F32)]), failed])
+    merged = Report.merge([scaler_of(1.0).measure([np.ones(3, F32)]), failed])
     assert (failed.overflow, failed.found_inf, merged.overflow, merged.status) == (True, 1.0, True, failed.status)
     assert failed.status == status
     assert "status=" in repr(failed)
@@ -1237,13 +1262,13 @@ def test_the_error_of_a_call_makes_its_report():
 
 
 def test_a_report_goes_through_bytes():
-    report = scaler_of(8.0).check([np.array([1, np.nan], F32)], want=Want.NORM)
+    report = scaler_of(8.0).measure([np.array([1, np.nan], F32)], want=Want.NORM)
     again = Report.from_bytes(bytes(report))
     assert (bytes(again), again.norm, again.first_overflow) == (bytes(report), report.norm, (0, 1))
 
 
 def test_a_report_without_the_counts_of_each_array_does_not_say_that_none_is_bad():
-    report = scaler_of(8.0).check([np.array([1, np.nan], F32)])
+    report = scaler_of(8.0).measure([np.array([1, np.nan], F32)])
     for other in (Report.merge([report]), Report.from_bytes(bytes(report))):
         with pytest.raises(ValueError, match="no counts of each array: it was merged"):
             _ = other.bad
@@ -1253,15 +1278,15 @@ def test_a_report_without_the_counts_of_each_array_does_not_say_that_none_is_bad
 
 def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
     scaler, want = scaler_of(1.0), Want.NORM | Want.AMAX
-    merged = Report.merge([scaler.check([np.ones(2, F32)], want=want) for _ in range(2)], summands=True)
+    merged = Report.merge([scaler.measure([np.ones(2, F32)], want=want) for _ in range(2)], addends=True)
     for call in (lambda: merged.norm, lambda: merged.amax, lambda: scaler.clip_factor(merged, 1.0)):
-        with pytest.raises(ValueError, match=r"to check\(sum, unscaled=True\): it is of summands"):
+        with pytest.raises(ValueError, match=r"to check\(sum, unscaled=True\): it is of addends"):
             call()
-    measured_without = scaler.check([np.ones(2, F32)])
+    measured_without = scaler.measure([np.ones(2, F32)])
     with pytest.raises(ValueError, match="^the report has no amax: pass want=gradscaler.Want.AMAX$"):
         _ = measured_without.amax
-    with pytest.raises(ValueError, match="^the report has no zeros_made: pass want=gradscaler.Want.UNDERFLOW$"):
-        _ = Report.merge([measured_without], summands=True).zeros_made
+    with pytest.raises(ValueError, match="^the report has no underflows_to_zero: pass want=gradscaler.Want.UNDERFLOW$"):
+        _ = Report.merge([measured_without], addends=True).underflows_to_zero
 
 
 @pytest.mark.parametrize(
@@ -1279,7 +1304,7 @@ def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
         ("nan_count", -(2**63)),
         ("first_tensor", -1),
         ("first_element", -1),
-        ("zeros_made", -1),
+        ("underflows_to_zero", -1),
         ("clamped", -1),
     ],
 )
@@ -1298,7 +1323,7 @@ def test_bytes_of_something_else_make_no_report(field, value):
 def of_ranks(scalers, *grads):
     """What each rank receives, as bytes."""
     reports = [
-        scaler.stamp(scaler.check(g) if isinstance(g, dict) else Report.failed(g), rank)
+        scaler.set_rank(scaler.measure(g) if isinstance(g, dict) else Report.failed(g), rank)
         for rank, (scaler, g) in enumerate(zip(scalers, grads, strict=True))
     ]
     return [Report.from_bytes(bytes(report)) for report in reports]
@@ -1311,7 +1336,7 @@ def test_a_merged_report_names_the_rank_and_the_parameter():
     assert (merged.overflow, merged.rank, merged.first_overflow, merged.failed_rank) == (True, 2, ("b", 1), None)
     assert "rank=2, first_overflow=('b', 1)" in repr(merged)
     assert Report.merge(of_ranks(scalers, good, good, good, good)).rank is None
-    assert scalers[3].stamp(scalers[3].check(bad), 3).rank == 3
+    assert scalers[3].set_rank(scalers[3].measure(bad), 3).rank == 3
 
 
 def test_a_rank_that_failed_is_named():
@@ -1330,26 +1355,26 @@ def test_ranks_that_drifted_apart_are_refused_by_name():
         gradscaler.Error, match="rank 2 has another policy or state than rank 0: load the same"
     ) as raised:
         Report.merge(of_ranks(scalers, good, good, good))
-    assert (raised.value.status, raised.value.index) == (gradscaler.Status.ERROR_AGREEMENT, 2)
-    assert str(raised.value).startswith("reports[2].agreement differs: rank 2 ")
+    assert (raised.value.status, raised.value.index) == (gradscaler.Status.ERROR_MISMATCH, 2)
+    assert str(raised.value).startswith("reports[2].digest differs: rank 2 ")
     for scaler in scalers[:2]:
         scaler.update(False)
-    assert Report.merge(of_ranks(scalers, good, good, good)).agreement != 0
+    assert Report.merge(of_ranks(scalers, good, good, good)).digest != 0
 
 
 def test_two_ranks_that_were_given_the_same_number_are_told_so():
-    reports = [scaler.stamp(found(0), 7) for scaler in (Scaler("torch"), Scaler("megatron"))]
+    reports = [scaler.set_rank(found(0), 7) for scaler in (Scaler("torch"), Scaler("megatron"))]
     with pytest.raises(gradscaler.Error, match="two ranks with unlike policies or states were both stamped 7"):
         Report.merge(reports)
 
 
 def test_a_rank_may_be_any_whole_number():
-    assert [Scaler().stamp(found(0), rank).rank for rank in (np.int64(3), np.uint8(4), np.array(5))] == [3, 4, 5]
+    assert [Scaler().set_rank(found(0), rank).rank for rank in (np.int64(3), np.uint8(4), np.array(5))] == [3, 4, 5]
 
 
 def test_names_are_those_of_any_container_of_them():
     grads = {"w": np.ones(2, F32), "b": np.array([1, np.nan], F32)}
-    reports = [Scaler().check(grads)]
+    reports = [Scaler().measure(grads)]
     assert [Report.merge(reports, names=names).first_overflow for names in (grads, iter(grads), ("w", "b"))] == [
         ("b", 1)
     ] * 3
@@ -1358,21 +1383,21 @@ def test_names_are_those_of_any_container_of_them():
 @pytest.mark.parametrize("rank", [-1, 2**32 - 1, 1.0, None, True, "1", np.float32(1)])
 def test_what_is_no_rank_is_refused(rank):
     with pytest.raises(ValueError, match="rank is .*: it must be a whole number from 0"):
-        Scaler().stamp(found(0), rank)
+        Scaler().set_rank(found(0), rank)
 
 
 def test_only_a_report_is_stamped():
     with pytest.raises(TypeError, match="expected the report of unscale, not True"):
-        Scaler().stamp(True, 0)
+        Scaler().set_rank(True, 0)
 
 
 def test_a_pickled_report_has_its_names_but_not_its_gradients():
     grads = {"w": np.array([1, np.nan] * 1000, F32)}
-    report = scaler_of(8.0).unscale(grads, histogram=True, each=True)
+    report = scaler_of(8.0).unscale(grads, histogram=True, per_tensor=True)
     data = pickle.dumps(report)
     again = pickle.loads(data)
     assert (again.bad, again.first_overflow, again.scale, again.grads) == ({"w": 1000}, ("w", 1), 8.0, None)
-    assert (again.histogram, again.each["w"].nan_count, len(data) < 2000) == (report.histogram, 1000, True)
+    assert (again.histogram, again.per_tensor["w"].nan_count, len(data) < 2000) == (report.histogram, 1000, True)
 
 
 # ---- None, and containers in containers ----
@@ -1389,13 +1414,13 @@ def test_none_is_passed_over():
 
 def test_containers_may_be_nested():
     grads = {"layer": {"w": np.array([8], F16), "b": None}, "heads": [np.array([16], F16), (np.array([np.inf], F16),)]}
-    report = scaler_of(8.0).unscale(grads, dtype=F32, each=True)
+    report = scaler_of(8.0).unscale(grads, dtype=F32, per_tensor=True)
     assert report.bad == {("heads", 1, 0): 1} and report.first_overflow == (("heads", 1, 0), 0)
-    assert list(report.each) == [("layer", "w"), ("heads", 0), ("heads", 1, 0)]
+    assert list(report.per_tensor) == [("layer", "w"), ("heads", 0), ("heads", 1, 0)]
     assert (report.grads["layer"]["w"][0], report.grads["layer"]["b"], report.grads["heads"][0][0]) == (1, None, 2)
     total = {"heads": [np.zeros(1, F32), [np.zeros(1, F32)]], "layer": {"w": np.zeros(1, F32)}}
     grads["heads"][1][0][0] = 24
-    assert not scaler_of(8.0).accumulate(grads, total).overflow
+    assert not scaler_of(8.0).unscale_accumulate(grads, total).overflow
     assert (total["layer"]["w"][0], total["heads"][1][0][0]) == (1, 3)
 
 

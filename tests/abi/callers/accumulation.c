@@ -20,18 +20,18 @@ struct accumulator {
 void begin(struct accumulator *a)
 {
     memset(a, 0, sizeof *a);
-    MUST(!gsc_report_merge(NULL, NULL, 0, GSC_MERGE_SUMMANDS, NULL, &a->reports[0], NULL));
+    MUST(!gsc_report_merge(NULL, NULL, 0, GSC_MERGE_ADDENDS, NULL, &a->reports[0], NULL));
 }
 
 gsc_status add(struct accumulator *a, const gsc_state *state, const gsc_tensor *gradients,
                const gsc_tensor *sums, uint64_t count, gsc_error *err)
 {
-    gsc_status status =
-        gsc_accumulate(NULL, &state->factor, gradients, sums, count, NULL, &a->reports[1], err);
+    gsc_status status = gsc_unscale_accumulate(NULL, &state->factor, gradients, sums, count, NULL,
+                                               &a->reports[1], err);
     if (status != GSC_OK)
         return status;
     a->added += !a->reports[1].overflow;
-    return gsc_report_merge(NULL, a->reports, 2, GSC_MERGE_SUMMANDS, NULL, &a->reports[0], err);
+    return gsc_report_merge(NULL, a->reports, 2, GSC_MERGE_ADDENDS, NULL, &a->reports[0], err);
 }
 
 /* Makes the sums, which are unscaled already, the mean. A policy that judges by the norm needs that
@@ -41,7 +41,7 @@ gsc_status finish(const struct accumulator *a, const gsc_policy *policy, gsc_sta
 {
     gsc_factor number;
     gsc_report report = a->reports[0];
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_status status = GSC_OK;
     options.policy = policy;
     *apply = 0;
@@ -90,11 +90,13 @@ int main(void)
         float sum;
         MUST(gsc_policy_preset(presets[i], &policy, NULL) == GSC_OK);
         policy.init_scale = 1; /* so that long_sum reaches the sum */
-        MUST(gsc_state_init(NULL, &policy, NULL, &state, NULL) == GSC_OK);
-        MUST(accumulated(&policy, &state, good, 3, &sum) && sum == 3 && state.skipped == 0);
-        MUST(accumulated(&policy, &state, one_bad, 3, &sum) && sum == 3 && state.skipped == 1);
-        MUST(!accumulated(&policy, &state, all_bad, 2, &sum) && sum == 0 && state.skipped == 2);
-        MUST(!accumulated(&policy, &state, long_sum, 2, &sum) && state.skipped == 3);
+        MUST(gsc_state_init(NULL, &policy, &state, NULL) == GSC_OK);
+        MUST(accumulated(&policy, &state, good, 3, &sum) && sum == 3 && state.total_overflows == 0);
+        MUST(accumulated(&policy, &state, one_bad, 3, &sum) && sum == 3 &&
+             state.total_overflows == 1);
+        MUST(!accumulated(&policy, &state, all_bad, 2, &sum) && sum == 0 &&
+             state.total_overflows == 2);
+        MUST(!accumulated(&policy, &state, long_sum, 2, &sum) && state.total_overflows == 3);
     }
     return 0;
 }

@@ -46,7 +46,7 @@ int main(void)
     MUST(!gsc_policy_import("megatron", NULL, arguments, 3, NULL, &policy, NULL, 0, NULL, NULL));
     MUST(resume("megatron", saved, 3, &policy, &state));
     /* Two of three overflows were absorbed, two of four good steps were done. */
-    MUST(state.factor.scale == 262144 && state.overflows == 2 && state.good == 2);
+    MUST(state.factor.scale == 262144 && state.overflows_since_reset == 2 && state.good_steps == 2);
     MUST(!gsc_state_update(NULL, &policy, &state, &overflow, &state, NULL));
     MUST(state.factor.scale == 131072);
     for (int i = 0; i < 4; i++)

@@ -26,9 +26,9 @@ struct step {
     struct shared *shared;
 };
 
-gsc_status capture_step(struct gpu *gpu, const gsc_policy *policy, const gsc_options *options,
-                        const gsc_tensor *gradients, uint64_t count, struct step *step,
-                        gsc_error *err)
+gsc_status capture_step(struct gpu *gpu, const gsc_policy *policy,
+                        const gsc_tensor_options *options, const gsc_tensor *gradients,
+                        uint64_t count, struct step *step, gsc_error *err)
 {
     gsc_exec *on = &step->on;
     void *memory = NULL;
@@ -38,11 +38,11 @@ gsc_status capture_step(struct gpu *gpu, const gsc_policy *policy, const gsc_opt
                                    &on->workspace, err);
     if (status == GSC_OK)
         status =
-            gsc_memory_create(on->context, GSC_MEMORY_SHARED, sizeof *step->shared, &memory, err);
+            gsc_memory_create(on->context, GSC_MEMORY_HOST, sizeof *step->shared, &memory, err);
     if (status != GSC_OK)
         return status;
     struct shared *shared = step->shared = (struct shared *)memory;
-    status = gsc_state_init(on, policy, NULL, &shared->state, err);
+    status = gsc_state_init(on, policy, &shared->state, err);
     if (status != GSC_OK)
         return status;
     gpu->begin_capture(gpu);
@@ -71,7 +71,7 @@ static void one_step(struct gpu *gpu, struct step *step, const gsc_policy *polic
                      const gsc_tensor *gradients, float value)
 {
     const float values[2] = {value, 65536};
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_error err;
     options.want = GSC_WANT_NORM;
     options.policy = policy;
@@ -110,7 +110,7 @@ int main(int argc, char **argv)
         float values[2];
         MUST(gsc_memory_copy(&step.on, values, gradients.data, sizeof values, &err) == GSC_OK);
         MUST(gsc_exec_wait(&step.on, &err) == GSC_OK && values[1] == 1);
-        MUST(step.shared->report.overflow == bad && step.shared->state.skipped == bad);
+        MUST(step.shared->report.overflow == bad && step.shared->state.total_overflows == bad);
         MUST(step.shared->state.factor.scale == (bad ? 32768 : 65536));
         MUST(bad || step.shared->report.sum_squares == 2);
         gsc_memory_destroy(step.on.context, gradients.data);

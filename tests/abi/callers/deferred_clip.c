@@ -13,15 +13,15 @@ gsc_status unscale_and_clip(const gsc_policy *policy, gsc_state *state, const gs
 {
     gsc_report report;
     gsc_factor factor = state->factor;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.want = GSC_WANT_NORM;
     options.policy = policy;
-    gsc_status status = gsc_check(NULL, &factor, gradients, count, &options, &report, err);
+    gsc_status status = gsc_measure(NULL, &factor, gradients, count, &options, &report, err);
     if (status == GSC_OK)
         status = gsc_state_update(NULL, policy, state, &report, state, err);
     *apply = status == GSC_OK && !state->skip;
     if (*apply)
-        status = gsc_factor_clip(NULL, &factor, &report, max_norm, &factor, err);
+        status = gsc_factor_clip_grad_norm(NULL, &factor, &report, max_norm, &factor, err);
     if (*apply && status == GSC_OK)
         status = gsc_unscale(NULL, &factor, gradients, out, count, NULL, NULL, err);
     return status;
@@ -33,11 +33,11 @@ gsc_status clip_for_fused_optimizer(const gsc_state *state, const gsc_tensor *gr
                                     gsc_report *report)
 {
     gsc_factor clipped;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.want = GSC_WANT_NORM;
-    gsc_status status = gsc_check(NULL, &state->factor, gradients, count, &options, report, NULL);
+    gsc_status status = gsc_measure(NULL, &state->factor, gradients, count, &options, report, NULL);
     if (status == GSC_OK && !report->overflow)
-        status = gsc_factor_clip(NULL, &state->factor, report, max_norm, &clipped, NULL);
+        status = gsc_factor_clip_grad_norm(NULL, &state->factor, report, max_norm, &clipped, NULL);
     if (status == GSC_OK && !report->overflow)
         *multiplier = clipped.inverse_f32;
     return status;
@@ -53,7 +53,7 @@ int main(void)
     gsc_report report;
     int apply;
     MUST(gsc_policy_preset("recommended", &policy, NULL) == GSC_OK);
-    MUST(gsc_state_init(NULL, &policy, NULL, &state, NULL) == GSC_OK);
+    MUST(gsc_state_init(NULL, &policy, &state, NULL) == GSC_OK);
 
     /* A norm of 5 becomes 1. */
     MUST(clip_for_fused_optimizer(&state, gradients, 2, 1, &multiplier, &report) == GSC_OK);

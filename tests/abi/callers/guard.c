@@ -20,13 +20,13 @@ static gsc_status guard(struct guarded *g, double loss, gsc_tensor *gradients, d
 {
     gsc_report each[TENSORS], report, of_loss, layer;
     gsc_factor factor = g->state.factor, clipped;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.policy = &g->policy; /* which wants the norm */
-    options.each = each;
+    options.per_tensor = each;
     gsc_state joined;
-    gsc_status status = gsc_check(NULL, &factor, gradients, TENSORS, &options, &report, NULL);
+    gsc_status status = gsc_measure(NULL, &factor, gradients, TENSORS, &options, &report, NULL);
     for (int i = 0; status == GSC_OK && i < 2; i++) { /* the last tensor is a layer by itself */
-        status = gsc_report_merge(NULL, each + 2 * i, 2 - (uint64_t)i, GSC_MERGE_PARTS, NULL,
+        status = gsc_report_merge(NULL, each + 2 * i, 2 - (uint64_t)i, GSC_MERGE_SHARDS, NULL,
                                   &layer, NULL);
         layers[i] = sqrt(layer.sum_squares);
     }
@@ -37,9 +37,9 @@ static gsc_status guard(struct guarded *g, double loss, gsc_tensor *gradients, d
     if (status == GSC_OK)
         status = gsc_state_update(NULL, &g->loss_policy, &g->losses, &of_loss, &g->losses, NULL);
     if (status == GSC_OK)
-        status = gsc_state_join(NULL, &g->state, &g->losses, &joined, NULL);
+        status = gsc_state_combine_decisions(NULL, &g->state, &g->losses, &joined, NULL);
     if (status == GSC_OK)
-        status = gsc_factor_guard(NULL, &factor, &joined, &clipped, NULL);
+        status = gsc_factor_clip_outlier(NULL, &factor, &joined, &clipped, NULL);
     if (status == GSC_OK && !(joined.events & GSC_EVENT_SKIPPED))
         status = gsc_unscale(NULL, &clipped, gradients, gradients, TENSORS, NULL, NULL, NULL);
     *events = joined.events;
@@ -66,9 +66,9 @@ int main(void)
     g.loss_policy.guard_sigmas = 6;
     g.loss_policy.guard_warmup = 10;
     g.loss_policy.guard_sample = GSC_SAMPLE_NONE;
-    g.loss_policy.guard_limit = 5;
-    MUST(gsc_state_init(NULL, &g.policy, NULL, &g.state, NULL) == GSC_OK);
-    MUST(gsc_state_init(NULL, &g.loss_policy, NULL, &g.losses, NULL) == GSC_OK);
+    g.loss_policy.guard_max_in_a_row = 5;
+    MUST(gsc_state_init(NULL, &g.policy, &g.state, NULL) == GSC_OK);
+    MUST(gsc_state_init(NULL, &g.loss_policy, &g.losses, NULL) == GSC_OK);
     for (int step = 0; step < 24; step++) {
         const int spike = step == 20, bad_batch = step == 22;
         first[0] = 3 * scale, first[1] = 0, second[0] = 0;
@@ -84,6 +84,7 @@ int main(void)
         else
             MUST(first[0] == (bad_batch ? 3 * scale : 3));
     }
-    MUST(g.losses.guard_skips == 1 && g.state.guard_skips == 0 && g.state.good == 24);
+    MUST(g.losses.total_guard_skips == 1 && g.state.total_guard_skips == 0 &&
+         g.state.good_steps == 24);
     return 0;
 }

@@ -10,14 +10,14 @@
 #include "must.h"
 
 /* Writes the norm of each gradient to `norms` and the overflows to `log`; each: `count` of them. */
-gsc_status unscale_and_tell(const gsc_state *state, const gsc_options *options,
+gsc_status unscale_and_tell(const gsc_state *state, const gsc_tensor_options *options,
                             const gsc_tensor *gradients, const char *const *names, uint64_t count,
                             double *norms, FILE *log, gsc_report *report, gsc_error *err)
 {
     gsc_status status =
         gsc_unscale(NULL, &state->factor, gradients, gradients, count, options, report, err);
     for (uint64_t i = 0; status == GSC_OK && i < count; i++) {
-        const gsc_report *of = &options->each[i];
+        const gsc_report *of = &options->per_tensor[i];
         norms[i] = sqrt(of->sum_squares);
         if (of->overflow)
             fprintf(log, "%s overflows at element %" PRId64 " (%" PRId64 " Inf, %" PRId64 " NaN)\n",
@@ -31,7 +31,7 @@ void explain(const gsc_error *err, const char *const *names, char *text, size_t 
 {
     if (err->index >= 0)
         snprintf(text, size, "%s: %s %s", names[err->index], err->field,
-                 err->message + err->subject);
+                 err->message + err->subject_length);
     else
         snprintf(text, size, "%s", err->message);
 }
@@ -45,7 +45,7 @@ int main(void)
                               {attention, 3, GSC_F32, 0, {0}},
                               {head, 1, GSC_F32, 0, {0}}};
     gsc_policy policy = GSC_POLICY_INIT;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_state state;
     gsc_report each[3], report, merged;
     gsc_error err;
@@ -53,10 +53,10 @@ int main(void)
     char text[256] = "";
     FILE *log = tmpfile();
     MUST(log && gsc_policy_preset("recommended", &policy, NULL) == GSC_OK);
-    MUST(gsc_state_init(NULL, &policy, NULL, &state, NULL) == GSC_OK);
+    MUST(gsc_state_init(NULL, &policy, &state, NULL) == GSC_OK);
     options.want = GSC_WANT_NORM;
     options.policy = &policy;
-    options.each = each;
+    options.per_tensor = each;
 
     MUST(unscale_and_tell(&state, &options, gradients, names, 3, norms, log, &report, &err) == 0);
     rewind(log);
@@ -67,7 +67,7 @@ int main(void)
     MUST(report.first_tensor == 1 && report.first_element == 1 && report.elements == 6);
 
     /* The reports of the tensors make that of the list, bit for bit. */
-    MUST(gsc_report_merge(NULL, each, 3, GSC_MERGE_PARTS, &policy, &merged, &err) == GSC_OK);
+    MUST(gsc_report_merge(NULL, each, 3, GSC_MERGE_SHARDS, &policy, &merged, &err) == GSC_OK);
     merged.kind = report.kind;
     MUST(memcmp(&merged, &report, sizeof report) == 0);
 

@@ -34,7 +34,7 @@ gsc_status take(const struct offloaded *in, gsc_report *report, gsc_error *err)
 gsc_status answer(const gsc_policy *policy, gsc_state *state, const gsc_report *report,
                   uint64_t *updates_late, gsc_error *err)
 {
-    *updates_late = state->factor.serial - report->serial;
+    *updates_late = state->factor.generation - report->generation;
     return gsc_state_update(NULL, policy, state, report, state, err);
 }
 
@@ -51,7 +51,7 @@ int main(void)
     uint64_t late;
     MUST(gsc_policy_preset("recommended", &policy, &err) == GSC_OK);
     policy.init_scale = 1024;
-    MUST(gsc_state_init(NULL, &policy, NULL, &state, &err) == GSC_OK);
+    MUST(gsc_state_init(NULL, &policy, &state, &err) == GSC_OK);
     for (int i = 0; i < 3; i++) { /* three passes before the first answer */
         const gsc_tensor half = {halves[i], 2, GSC_F16, 0, {0}},
                          single = {singles[i], 2, GSC_F32, 0, {0}};
@@ -63,6 +63,6 @@ int main(void)
         MUST(answer(&policy, &state, &report, &late, &err) == GSC_OK && late == (uint64_t)i);
         MUST(((state.events & GSC_EVENT_STALE) != 0) == (i > 0));
     }
-    MUST(state.factor.scale == 512 && state.skipped == 1);
+    MUST(state.factor.scale == 512 && state.total_overflows == 1);
     return 0;
 }

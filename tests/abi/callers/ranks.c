@@ -19,7 +19,7 @@ gsc_status step_on_rank(void *group, all_gather *gather, uint32_t rank, gsc_repo
                         const gsc_tensor *shard, uint64_t count, int *step, gsc_error *err)
 {
     gsc_report report;
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.policy = policy;
     gsc_status status =
         gsc_unscale(NULL, &state->factor, shard, shard, count, &options, &report, err);
@@ -28,10 +28,10 @@ gsc_status step_on_rank(void *group, all_gather *gather, uint32_t rank, gsc_repo
         report.status = status;
         report.overflow = 1;
     }
-    MUST(gsc_report_stamp(NULL, &report, policy, state, rank, &report, NULL) == GSC_OK);
+    MUST(gsc_report_set_rank(NULL, &report, policy, state, rank, &report, NULL) == GSC_OK);
     gather(group, &report, of_ranks, sizeof report);
     if (status == GSC_OK)
-        status = gsc_report_merge(NULL, of_ranks, ranks, GSC_MERGE_PARTS, policy, &report, err);
+        status = gsc_report_merge(NULL, of_ranks, ranks, GSC_MERGE_SHARDS, policy, &report, err);
     if (status == GSC_OK)
         status = gsc_state_update(NULL, policy, state, &report, state, err);
     *step = status == GSC_OK && !state->skip;
@@ -115,20 +115,20 @@ int main(void)
         ranks[i].number = i;
         ranks[i].policy = &policy;
         ranks[i].shard = shard;
-        MUST(gsc_state_init(NULL, &policy, NULL, &ranks[i].state, NULL) == GSC_OK);
+        MUST(gsc_state_init(NULL, &policy, &ranks[i].state, NULL) == GSC_OK);
     }
 
     set(ranks, 1);
-    MUST(step_all(ranks) == RANKS && ranks[0].state.skipped == 0);
+    MUST(step_all(ranks) == RANKS && ranks[0].state.total_overflows == 0);
 
     set(ranks, 1);
     ranks[1].gradients[2] = NAN; /* one rank overflows: all skip */
-    MUST(step_all(ranks) == 0 && ranks[0].state.skipped == 1);
+    MUST(step_all(ranks) == 0 && ranks[0].state.total_overflows == 1);
 
     set(ranks, 0); /* no rank's sum of squares is above the largest float, but that of all is */
     for (int i = 0; i < RANKS; i++)
         ranks[i].gradients[0] = 1e19f * ranks[i].state.factor.scale_f32;
-    MUST(step_all(ranks) == 0 && ranks[0].state.skipped == 2);
+    MUST(step_all(ranks) == 0 && ranks[0].state.total_overflows == 2);
 
     set(ranks, 1);
     before = ranks[0].state;
@@ -146,10 +146,11 @@ int main(void)
     must_be_alike(ranks);
 
     set(ranks, 1);
-    ranks[3].state.good++; /* one rank loaded another checkpoint: all refuse, and know which */
+    ranks[3]
+        .state.good_steps++; /* one rank loaded another checkpoint: all refuse, and know which */
     MUST(step_all(ranks) == 0);
     for (int i = 0; i < RANKS; i++) {
-        MUST(ranks[i].status == GSC_ERROR_AGREEMENT);
+        MUST(ranks[i].status == GSC_ERROR_MISMATCH);
         MUST(strstr(ranks[i].message, "rank 3") != NULL);
     }
     return 0;

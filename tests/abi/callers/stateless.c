@@ -14,17 +14,17 @@ gsc_status amp_update_scale(const gsc_policy *policy, float *scale, int32_t *goo
     gsc_report report;
     gsc_status status = gsc_report_from_flag(found_inf != 0, &report, err);
     if (status == GSC_OK)
-        status = gsc_state_init(NULL, policy, NULL, &state, err);
+        status = gsc_state_init(NULL, policy, &state, err);
     if (status != GSC_OK)
         return status;
     state.factor.scale = (double)*scale; /* 0, too, which torch's scale can reach */
-    state.good = *good;
-    status = gsc_state_init(NULL, policy, &state, &state, err);
+    state.good_steps = *good;
+    status = gsc_state_init_from(NULL, policy, &state, &state, err);
     if (status == GSC_OK)
         status = gsc_state_update(NULL, policy, &state, &report, &state, err);
     if (status == GSC_OK) {
         *scale = state.factor.scale_f32;
-        *good = (int32_t)state.good;
+        *good = (int32_t)state.good_steps;
     }
     return status;
 }
@@ -33,7 +33,7 @@ gsc_status update_to(const gsc_policy *policy, gsc_state *state, double new_scal
 {
     gsc_state from = *state;
     from.factor.scale = new_scale;
-    return gsc_state_init(NULL, policy, &from, state, err);
+    return gsc_state_init_from(NULL, policy, &from, state, err);
 }
 
 int main(void)
@@ -58,10 +58,10 @@ int main(void)
     scale = -1;
     MUST(amp_update_scale(&policy, &scale, &good, 0, &err) == GSC_ERROR_STATE && scale == -1);
 
-    MUST(gsc_state_init(NULL, &policy, NULL, &state, &err) == GSC_OK);
-    state.good = 2;
+    MUST(gsc_state_init(NULL, &policy, &state, &err) == GSC_OK);
+    state.good_steps = 2;
     MUST(update_to(&policy, &state, 256, &err) == GSC_OK);
-    MUST(state.factor.scale == 256 && state.factor.inverse == 1. / 256 && state.good == 2);
-    MUST(state.factor.serial == 2);
+    MUST(state.factor.scale == 256 && state.factor.inverse == 1. / 256 && state.good_steps == 2);
+    MUST(state.factor.generation == 2);
     return 0;
 }

@@ -36,7 +36,7 @@ gsc_status open_context(struct pool *pool, gsc_exec *on, gsc_error *err)
 gsc_status unscale_in_parallel(const gsc_exec *on, const gsc_state *state,
                                const gsc_tensor *gradients, uint64_t count, gsc_report *report)
 {
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     options.want = GSC_WANT_NORM;
     return gsc_unscale(on, &state->factor, gradients, gradients, count, &options, report, NULL);
 }
@@ -85,7 +85,7 @@ static gsc_report unscaled(const gsc_exec *on, uint64_t *sum_of_bits)
     for (uint32_t i = 0; i < COUNT; i++)
         values[i] = (float)(i % 1000) * 0.37f;
     MUST(gsc_policy_preset("recommended", &policy, NULL) == GSC_OK);
-    MUST(gsc_state_init(NULL, &policy, NULL, &state, NULL) == GSC_OK);
+    MUST(gsc_state_init(NULL, &policy, &state, NULL) == GSC_OK);
     MUST(unscale_in_parallel(on, &state, &gradients, 1, &report) == GSC_OK);
     *sum_of_bits = 0;
     for (uint32_t i = 0, bits; i < COUNT; i++) {

@@ -14,7 +14,7 @@ struct optimizer {
 };
 
 gsc_status unscale_and_step(struct optimizer *o, const gsc_factor *factor,
-                            const gsc_options *options, gsc_report *report)
+                            const gsc_tensor_options *options, gsc_report *report)
 {
     gsc_status status =
         gsc_unscale(NULL, factor, o->gradients, o->gradients, o->count, options, report, NULL);
@@ -26,14 +26,14 @@ gsc_status unscale_and_step(struct optimizer *o, const gsc_factor *factor,
 gsc_status step_both(const gsc_policy *policy, gsc_state *state, struct optimizer *generator,
                      struct optimizer *discriminator)
 {
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_report reports[2];
     options.policy = policy;
     gsc_status status = unscale_and_step(generator, &state->factor, &options, &reports[0]);
     if (status == GSC_OK)
         status = unscale_and_step(discriminator, &state->factor, &options, &reports[1]);
     if (status == GSC_OK)
-        status = gsc_report_merge(NULL, reports, 2, GSC_MERGE_PARTS, policy, &reports[0], NULL);
+        status = gsc_report_merge(NULL, reports, 2, GSC_MERGE_SHARDS, policy, &reports[0], NULL);
     if (status == GSC_OK)
         status = gsc_state_update(NULL, policy, state, &reports[0], state, NULL);
     return status;
@@ -45,16 +45,16 @@ gsc_status step_both_at_once(const gsc_policy *policy, gsc_state *state,
                              struct optimizer *optimizers[2], const gsc_tensor *gradients,
                              uint64_t count, uint64_t of_first, gsc_report *each)
 {
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_report report, own[2];
     options.policy = policy;
-    options.each = each;
+    options.per_tensor = each;
     gsc_status status =
         gsc_unscale(NULL, &state->factor, gradients, gradients, count, &options, &report, NULL);
     if (status == GSC_OK)
-        status = gsc_report_merge(NULL, each, of_first, GSC_MERGE_PARTS, policy, &own[0], NULL);
+        status = gsc_report_merge(NULL, each, of_first, GSC_MERGE_SHARDS, policy, &own[0], NULL);
     if (status == GSC_OK)
-        status = gsc_report_merge(NULL, each + of_first, count - of_first, GSC_MERGE_PARTS, policy,
+        status = gsc_report_merge(NULL, each + of_first, count - of_first, GSC_MERGE_SHARDS, policy,
                                   &own[1], NULL);
     for (int i = 0; status == GSC_OK && i < 2; i++)
         if (!own[i].overflow)
@@ -84,10 +84,10 @@ int main(void)
     gsc_state state;
     gsc_report each[3];
     MUST(gsc_policy_preset("recommended", &policy, NULL) == GSC_OK);
-    MUST(gsc_state_init(NULL, &policy, NULL, &state, NULL) == GSC_OK);
+    MUST(gsc_state_init(NULL, &policy, &state, NULL) == GSC_OK);
 
     MUST(step_both(&policy, &state, both[0], both[1]) == GSC_OK);
-    MUST(generator.steps == 1 && discriminator.steps == 1 && state.skipped == 0);
+    MUST(generator.steps == 1 && discriminator.steps == 1 && state.total_overflows == 0);
     values[2] = HUGE_VALF; /* one skips, the other steps, the scale backs off once */
     MUST(step_both(&policy, &state, both[0], both[1]) == GSC_OK);
     MUST(generator.steps == 1 && discriminator.steps == 2 && state.factor.scale == 32768);

@@ -27,14 +27,14 @@ static void list_of(const struct buffer *buffers, uint64_t n, gsc_tensor *list)
 const char *handle_step(const gsc_policy *policy, const struct buffer *in, const struct buffer *out,
                         uint64_t n, gsc_error *err)
 {
-    gsc_options options = GSC_OPTIONS_INIT;
+    gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     const gsc_state *state = (const gsc_state *)in[n].data;
     gsc_report *report = (gsc_report *)out[n + 1].data;
     gsc_tensor *lists = (gsc_tensor *)malloc((2 * n + 1) * sizeof *lists);
     if (!lists)
         return gsc_status_string(GSC_ERROR_MEMORY);
     options.policy = policy;
-    options.each = (gsc_report *)out[n + 2].data;
+    options.per_tensor = (gsc_report *)out[n + 2].data;
     list_of(in, n, lists);
     list_of(out, n, lists + n);
     gsc_status status =
@@ -55,7 +55,7 @@ int main(void)
     gsc_report report, each[N];
     gsc_error err;
     MUST(gsc_policy_preset("recommended", &policy, &err) == GSC_OK);
-    MUST(gsc_state_init(NULL, &policy, NULL, &before, &err) == GSC_OK);
+    MUST(gsc_state_init(NULL, &policy, &before, &err) == GSC_OK);
     struct buffer in[] = {{half, 2, GSC_F16}, {single, 3, GSC_F32}, {&before, 96, 0}};
     const struct buffer out[] = {{out_half, 2, GSC_F32},
                                  {out_single, 3, GSC_F32},

@@ -4,16 +4,16 @@ defmodule GradScaler.Binaries do
   raise.
 
   A dtype is a name of `t:dtype/0`, the binary holds its elements in little-endian order. What a call
-  does beside its work is a `GradScaler.Options`; the report then holds `each`, a binary of a report
-  for each tensor, and `histogram`. `GradScaler` calls this with the leaves of a tree. `names` gives
-  errors a text for an entry of a list, see `GradScaler.Error.check!/2`.
+  does beside its work is a `GradScaler.TensorOptions`; the report then holds `per_tensor`, a binary
+  of a report for each tensor, and `histogram`. `GradScaler` calls this with the leaves of a tree.
+  `names` gives errors a text for an entry of a list, see `GradScaler.Error.check!/2`.
 
       iex> {:ok, factor} = GradScaler.Native.factor_init(2.0)
-      iex> {[half], report} = GradScaler.Binaries.unscale(factor, [{:f32, <<3.0::little-float-32>>}], [:f32], %GradScaler.Options{want: [:norm]})
+      iex> {[half], report} = GradScaler.Binaries.unscale(factor, [{:f32, <<3.0::little-float-32>>}], [:f32], %GradScaler.TensorOptions{want: [:norm]})
       iex> {half, report.sum_squares}
       {{:f32, <<1.5::little-float-32>>}, 2.25}
   """
-  alias GradScaler.{Constants, Device, Error, Native, Options, Report}
+  alias GradScaler.{Constants, Device, Error, Native, Report, TensorOptions}
 
   @type dtype :: unquote(Enum.reduce(Keyword.keys(Constants.all(:dtype)), &{:|, [], [&1, &2]}))
   @type tensor :: {dtype, binary} | Device.Tensor.t()
@@ -28,36 +28,37 @@ defmodule GradScaler.Binaries do
   def dtypes, do: Keyword.keys(Constants.all(:dtype))
 
   @doc "`tensors` times the factor's scale, as these dtypes, and a report on them."
-  @spec scale(binary | nil, [tensor], [dtype], Options.t(), names) :: {[tensor], Report.t()}
-  def scale(factor, tensors, dtypes, options \\ %Options{}, names \\ &unnamed/2),
+  @spec scale(binary | nil, [tensor], [dtype], TensorOptions.t(), names) :: {[tensor], Report.t()}
+  def scale(factor, tensors, dtypes, options \\ %TensorOptions{}, names \\ &unnamed/2),
     do: into(:scale, factor, tensors, dtypes, options, names)
 
   @doc "`tensors` divided by the factor's scale, as these dtypes, and a report on them."
-  @spec unscale(binary | nil, [tensor], [dtype], Options.t(), names) :: {[tensor], Report.t()}
-  def unscale(factor, tensors, dtypes, options \\ %Options{}, names \\ &unnamed/2),
+  @spec unscale(binary | nil, [tensor], [dtype], TensorOptions.t(), names) ::
+          {[tensor], Report.t()}
+  def unscale(factor, tensors, dtypes, options \\ %TensorOptions{}, names \\ &unnamed/2),
     do: into(:unscale, factor, tensors, dtypes, options, names)
 
   @doc "`sums` plus `tensors` divided by the factor's scale, if all of that is finite, and a report."
-  @spec accumulate(binary | nil, [tensor], [tensor], Options.t(), names) ::
+  @spec unscale_accumulate(binary | nil, [tensor], [tensor], TensorOptions.t(), names) ::
           {[tensor], Report.t()}
-  def accumulate(factor, tensors, sums, options \\ %Options{}, names \\ &unnamed/2) do
-    on = device(tensors, names)
+  def unscale_accumulate(factor, tensors, sums, options \\ %TensorOptions{}, names \\ &unnamed/2) do
+    exec = device(tensors, names)
 
-    if device(sums, fn _tensors, index -> names.("out", index) end) != on,
+    if device(sums, fn _tensors, index -> names.("out", index) end) != exec,
       do: raise(ArgumentError, "sums are not where the gradients are: put all on one device")
 
-    out = if on, do: copies(on, sums), else: sums
-    arguments = [on, factor, encode(tensors), encode(out), Options.encode(options)]
+    out = if exec, do: copies(exec, sums), else: sums
+    arguments = [exec, factor, encode(tensors), encode(out), TensorOptions.encode(options)]
     dtypes = for sum <- sums, do: dtype(sum)
-    call(:accumulate, arguments, tensors, {out, dtypes}, names)
+    call(:unscale_accumulate, arguments, tensors, {out, dtypes}, names)
   end
 
   @doc "The report of `unscale/4` into the tensors' own dtypes, without the results."
-  @spec check(binary | nil, [tensor], Options.t(), names) :: Report.t()
-  def check(factor, tensors, options \\ %Options{}, names \\ &unnamed/2) do
-    on = device(tensors, names)
-    arguments = [on, factor, encode(tensors), Options.encode(options)]
-    {_none, report} = call(:check, arguments, tensors, {[], []}, names)
+  @spec measure(binary | nil, [tensor], TensorOptions.t(), names) :: Report.t()
+  def measure(factor, tensors, options \\ %TensorOptions{}, names \\ &unnamed/2) do
+    exec = device(tensors, names)
+    arguments = [exec, factor, encode(tensors), TensorOptions.encode(options)]
+    {_none, report} = call(:measure, arguments, tensors, {[], []}, names)
     report
   end
 
@@ -65,25 +66,25 @@ defmodule GradScaler.Binaries do
 
   defp into(function, factor, tensors, dtypes, options, names) do
     numbers = for dtype <- dtypes, do: number(dtype)
-    on = device(tensors, names)
-    out = if on, do: new_tensors(on, tensors, dtypes), else: numbers
-    encoded = if on, do: encode(out), else: numbers
-    arguments = [on, factor, encode(tensors), encoded, Options.encode(options)]
+    exec = device(tensors, names)
+    out = if exec, do: new_tensors(exec, tensors, dtypes), else: numbers
+    encoded = if exec, do: encode(out), else: numbers
+    arguments = [exec, factor, encode(tensors), encoded, TensorOptions.encode(options)]
     call(function, arguments, tensors, {out, dtypes}, names)
   end
 
-  defp call(function, [on, factor | _] = arguments, tensors, {out, dtypes}, names) do
+  defp call(function, [exec, factor | _] = arguments, tensors, {out, dtypes}, names) do
     # A device says no more than a status; the same call on the host, with nothing to do, says it in a sentence.
-    if on, do: Error.check!(Native.check(nil, factor, [], nil))
+    if exec, do: Error.check!(Native.measure(nil, factor, [], nil))
 
     result = apply(Native, scheduled(function, tensors), arguments)
 
     case Error.check!(with_names(result, tensors, dtypes), names) do
-      {:ok, report, each, histogram} ->
-        {[], report(report, each, histogram)}
+      {:ok, report, per_tensor, histogram} ->
+        {[], report(report, per_tensor, histogram)}
 
-      {:ok, made, report, each, histogram} ->
-        {results(made, out, dtypes), report(report, each, histogram)}
+      {:ok, made, report, per_tensor, histogram} ->
+        {results(made, out, dtypes), report(report, per_tensor, histogram)}
     end
   end
 
@@ -91,7 +92,7 @@ defmodule GradScaler.Binaries do
   defp with_names({:error, %{field: "dtype", index: index} = details}, tensors, dtypes) do
     [from, to] = [dtype(Enum.at(tensors, index)), Enum.at(dtypes, index)]
     text = "cannot be #{inspect(to)}, as one of it and its tensor of #{inspect(from)} is complex"
-    {:error, %{details | subject: 0, field: "", message: text}}
+    {:error, %{details | subject_length: 0, field: "", message: text}}
   end
 
   defp with_names(result, _tensors, _dtypes), do: result
@@ -107,9 +108,9 @@ defmodule GradScaler.Binaries do
   defp results([], [%Device.Tensor{} | _] = out, _dtypes), do: out
   defp results(binaries, _out, dtypes), do: Enum.zip(dtypes, binaries)
 
-  defp report(report, each, histogram) do
+  defp report(report, per_tensor, histogram) do
     words = histogram && for <<word::little-signed-64 <- histogram>>, do: word
-    %{Report.decode(report) | each: each, histogram: words}
+    %{Report.decode(report) | per_tensor: per_tensor, histogram: words}
   end
 
   # ---- tensors ----
@@ -118,11 +119,11 @@ defmodule GradScaler.Binaries do
   defp device([], _names), do: nil
 
   defp device([first | _] = tensors, names) do
-    on = device_of(first)
+    exec = device_of(first)
 
-    case Enum.find_index(tensors, &(device_of(&1) != on)) do
+    case Enum.find_index(tensors, &(device_of(&1) != exec)) do
       nil ->
-        on
+        exec
 
       index ->
         where = names.("tensors", index) || "tensors[#{index}]"
@@ -133,17 +134,17 @@ defmodule GradScaler.Binaries do
   defp device_of(%Device.Tensor{device: device}), do: device
   defp device_of(_pair), do: nil
 
-  defp new_tensors(on, tensors, dtypes) do
+  defp new_tensors(exec, tensors, dtypes) do
     sizes =
       for {tensor, dtype} <- Enum.zip(tensors, dtypes),
           do: {dtype, div(tensor.bytes, size(tensor.dtype)) * size(dtype)}
 
-    {_memory, tensors} = Device.allocate(on, sizes)
+    {_memory, tensors} = Device.allocate(exec, sizes)
     tensors
   end
 
-  defp copies(on, sums) do
-    {memory, copies} = Device.allocate(on, for(sum <- sums, do: {sum.dtype, sum.bytes}))
+  defp copies(exec, sums) do
+    {memory, copies} = Device.allocate(exec, for(sum <- sums, do: {sum.dtype, sum.bytes}))
 
     pieces =
       for {to, from} <- Enum.zip(copies, sums),

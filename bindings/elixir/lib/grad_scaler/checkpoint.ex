@@ -4,7 +4,7 @@ defmodule GradScaler.Checkpoint do
 
       iex> checkpoint = %{"model" => %{}, "scaler" => %{"scale" => 2048.0, "growth_interval" => 100, "_growth_tracker" => 3}}
       iex> {scaler, _notes} = GradScaler.Checkpoint.read(checkpoint, GradScaler.new("torch"))
-      iex> {GradScaler.loss_scale(scaler), GradScaler.state(scaler).good, GradScaler.policy(scaler).growth_interval}
+      iex> {GradScaler.loss_scale(scaler), GradScaler.state(scaler).good_steps, GradScaler.policy(scaler).growth_interval}
       {2048.0, 3, 100}
 
   A checkpoint, or a configuration, is a map, a keyword list or a struct, nested or not, with numbers,
@@ -39,7 +39,7 @@ defmodule GradScaler.Checkpoint do
     "guard_flags" => :guard,
     "arithmetic" => :arithmetic
   }
-  @importance [:unusable, :changed, :lost, :format, :ignored, :lacks]
+  @importance [:unusable, :changed, :lost, :format, :ignored, :missing]
 
   @doc """
   All formats, with a sentence each on whose they are and what they hold.
@@ -146,7 +146,7 @@ defmodule GradScaler.Checkpoint do
       |> Native.policy_import(prefix, entries, policy)
       |> check!(keys)
 
-    {:ok, state} = Error.check!(Native.state_init(nil, policy, nil))
+    {:ok, state} = Error.check!(Native.state_init(nil, policy))
     {%GradScaler{policy: policy, state: state}, notes(notes, keys)}
   end
 
@@ -168,7 +168,7 @@ defmodule GradScaler.Checkpoint do
 
   # An error about an entry names its key.
   defp check!({:error, %{name: "entries"} = details}, keys) do
-    <<where::binary-size(details.subject), rest::binary>> = details.message
+    <<where::binary-size(details.subject_length), rest::binary>> = details.message
     {key, what} = if details.index >= 0, do: Enum.at(keys, details.index), else: {nil, nil}
 
     rest =

@@ -43,7 +43,7 @@ defmodule GradScaler.Defn do
   last digit.
 
   The flag `:stop` ends nothing here, as no event is kept: outliers are skipped or clipped on. End the
-  training where `state.guard_run` reaches the policy's `guard_limit`.
+  training where `state.guard_in_a_row` reaches the policy's `guard_max_in_a_row`.
   """
   alias GradScaler.{Factor, Leaf, Native, Policy, State, Tree}
 
@@ -53,16 +53,17 @@ defmodule GradScaler.Defn do
   @most_steps 0x7FFFFFFFFFFFFFFF
   # Above it no norm is a sample, so that the square of a difference is finite.
   @most_norm 3.273390607896142e150
-  @guard_numbers [:guard_mean, :guard_variance, :guard_multiplier, :guard_threshold]
-  @guard_counts [:guard_count, :guard_run, :guard_skips]
+  @counts [:good_steps, :steps_since_change, :overflows_since_reset]
+  @guard_numbers [:guard_mean, :guard_variance, :guard_multiplier, :guard_threshold, :guard_value]
+  @guard_counts [:guard_count, :guard_in_a_row, :total_guard_skips]
 
   @typedoc "The state of a scaler as scalar tensors; of rules that guard, those of `GradScaler.State`, too."
   @type state :: %{
           required(:scale) => term,
           required(:next) => term,
-          required(:good) => term,
-          required(:steps) => term,
-          required(:overflows) => term,
+          required(:good_steps) => term,
+          required(:steps_since_change) => term,
+          required(:overflows_since_reset) => term,
           optional(atom) => term
         }
 
@@ -74,7 +75,7 @@ defmodule GradScaler.Defn do
         scale_loss: 2,
         unscale: 2,
         unscale: 3,
-        accumulate: 3,
+        unscale_accumulate: 3,
         overflow: 1,
         norm: 1,
         clip: 2,
@@ -97,7 +98,7 @@ defmodule GradScaler.Defn do
   def init(%GradScaler{} = scaler) do
     guards? = guards?(traced(scaler))
     state = GradScaler.state(scaler)
-    counts = [:good, :steps, :overflows] ++ if(guards?, do: @guard_counts, else: [])
+    counts = @counts ++ if(guards?, do: @guard_counts, else: [])
     numbers = if guards?, do: @guard_numbers, else: []
 
     %{scale: f64(state.factor.scale), next: f64(state.next.scale)}
@@ -123,8 +124,8 @@ defmodule GradScaler.Defn do
   defp in_force(%GradScaler{} = scaler, scale) do
     {:ok, factor} = Native.factor_init(scale)
     state = GradScaler.state(scaler)
-    factor = %{Factor.decode(factor) | serial: state.next.serial}
-    next = %{state.next | serial: state.next.serial + 1}
+    factor = %{Factor.decode(factor) | generation: state.next.generation}
+    next = %{state.next | generation: state.next.generation + 1}
     %{scaler | state: State.encode(%{state | factor: factor, next: next})}
   end
 
@@ -157,8 +158,8 @@ defmodule GradScaler.Defn do
   `{sums plus gradients divided by the scale, overflow}`; where one of the gradients is Inf or NaN,
   the sums stay as they were.
   """
-  @spec accumulate(tree, tree, state) :: {tree, term}
-  def accumulate(sums, grads, state) do
+  @spec unscale_accumulate(tree, tree, state) :: {tree, term}
+  def unscale_accumulate(sums, grads, state) do
     {grads, overflow} = unscale(grads, state)
     {skip(overflow, zip(sums, grads, &Nx.as_type(Nx.add(&1, &2), &1.type)), sums), overflow}
   end
@@ -236,12 +237,13 @@ defmodule GradScaler.Defn do
     x = Nx.select(finite, norm, f64(0.0))
     within = Nx.logical_and(finite, Nx.less_equal(Nx.abs(x), f64(@most_norm)))
     overflow = Nx.logical_or(overflow, Nx.logical_not(within))
-    unjudged = %{state | guard_multiplier: f64(0.0), guard_threshold: f64(0.0)}
+    none = f64(0.0)
+    unjudged = %{state | guard_multiplier: none, guard_threshold: none, guard_value: none}
     judged = judge(state, Nx.select(overflow, f64(0.0), x), policy)
     state = choose(overflow, unjudged, judged)
     counted = count(state, overflow, policy)
 
-    if :skip_counts in policy.guard_flags do
+    if :skip_is_good in policy.guard_flags do
       counted
     else
       outlier = Nx.logical_and(Nx.logical_not(overflow), skipped(state))
@@ -255,16 +257,16 @@ defmodule GradScaler.Defn do
     threshold = threshold(state, policy)
 
     out =
-      if :at_threshold in flags,
+      if :inclusive in flags,
         do: Nx.greater_equal(x, threshold),
         else: Nx.greater(x, threshold)
 
-    run = Nx.select(out, Nx.add(state.guard_run, 1), Nx.tensor(0, type: {:s, 64}))
+    run = Nx.select(out, Nx.add(state.guard_in_a_row, 1), Nx.tensor(0, type: {:s, 64}))
     # Neither in the range nor let through.
     stays =
-      if policy.guard_limit == 0 or :stop in flags,
+      if policy.guard_max_in_a_row == 0 or :stop in flags,
         do: out,
-        else: Nx.logical_and(out, Nx.less(run, min(policy.guard_limit, @most_steps)))
+        else: Nx.logical_and(out, Nx.less(run, min(policy.guard_max_in_a_row, @most_steps)))
 
     target = target(state.guard_mean, x, Nx.select(out, threshold, x), out, flags)
     share = share(target, x, stays, flags)
@@ -275,18 +277,19 @@ defmodule GradScaler.Defn do
 
     %{
       state
-      | guard_run: run,
-        guard_skips: Nx.add(state.guard_skips, skips),
+      | guard_in_a_row: run,
+        total_guard_skips: Nx.add(state.total_guard_skips, skips),
         guard_multiplier: Nx.select(stays, share, f64(1.0)),
-        guard_threshold: Nx.select(Nx.less(threshold, f64(:infinity)), threshold, f64(0.0))
+        guard_threshold: Nx.select(Nx.less(threshold, f64(:infinity)), threshold, f64(0.0)),
+        guard_value: Nx.select(Nx.equal(x, f64(0.0)), f64(0.0), x)
     }
   end
 
-  defp begin(state, %Policy{guard_start: start}) when start == 0.0, do: state
+  defp begin(state, %Policy{guard_init_mean: start}) when start == 0.0, do: state
 
   defp begin(state, policy) do
     first = Nx.logical_and(Nx.equal(state.guard_count, 0), Nx.equal(state.guard_mean, f64(0.0)))
-    %{state | guard_mean: Nx.select(first, f64(policy.guard_start), state.guard_mean)}
+    %{state | guard_mean: Nx.select(first, f64(policy.guard_init_mean), state.guard_mean)}
   end
 
   # The least of the thresholds that are on; infinity: there is none yet.
@@ -296,7 +299,7 @@ defmodule GradScaler.Defn do
 
     ratio = Nx.multiply(mean, f64(policy.guard_ratio))
     sigmas = Nx.add(mean, Nx.multiply(f64(policy.guard_sigmas), Nx.sqrt(variance)))
-    known = if policy.guard_start == 0.0, do: Nx.greater(variance, zero), else: 1
+    known = if policy.guard_init_mean == 0.0, do: Nx.greater(variance, zero), else: 1
 
     least =
       [
@@ -319,7 +322,7 @@ defmodule GradScaler.Defn do
       :clip_to_mean in flags ->
         Nx.select(above, mean, threshold)
 
-      :clip_more in flags ->
+      :clip_progressive in flags ->
         excess = Nx.select(above, Nx.subtract(threshold, mean), f64(1.0))
         distance = Nx.select(above, Nx.subtract(x, mean), f64(1.0))
         less = Nx.add(mean, Nx.multiply(excess, Nx.divide(excess, distance)))
@@ -345,7 +348,7 @@ defmodule GradScaler.Defn do
     count = Nx.add(state.guard_count, 1)
     share = Nx.divide(f64(1.0), double(count))
     decay = policy.guard_decay
-    start = if policy.guard_start == 0.0, do: 1, else: 0
+    start = if policy.guard_init_mean == 0.0, do: 1, else: 0
     even = Nx.less_equal(count, policy.guard_warmup |> max(start) |> min(@most_steps))
     weight = if decay == 0.0, do: share, else: Nx.select(even, share, f64(1.0 - decay))
     rest = Nx.subtract(f64(1.0), weight)
@@ -355,7 +358,7 @@ defmodule GradScaler.Defn do
     spread = Nx.multiply(rest, Nx.add(state.guard_variance, Nx.multiply(distance, step)))
 
     variance =
-      if :spread_after in policy.guard_flags and decay != 0.0 do
+      if :variance_after_mean in policy.guard_flags and decay != 0.0 do
         after_it = Nx.subtract(x, mean)
         square = Nx.multiply(weight, Nx.multiply(after_it, after_it))
         Nx.select(even, spread, Nx.add(Nx.multiply(rest, state.guard_variance), square))
@@ -369,7 +372,7 @@ defmodule GradScaler.Defn do
   # ---- what it does to the counts ----
 
   defp count(state, overflow, policy) do
-    counted = %{state | good: Nx.add(state.good, 1), steps: Nx.add(state.steps, 1)}
+    counted = good_step(state)
 
     moved =
       overflow
@@ -381,28 +384,37 @@ defmodule GradScaler.Defn do
     %{moved | scale: in_force}
   end
 
+  defp good_step(state) do
+    %{
+      state
+      | good_steps: Nx.add(state.good_steps, 1),
+        steps_since_change: Nx.add(state.steps_since_change, 1)
+    }
+  end
+
   defp good(state, policy) do
-    if :on_good_step in policy.overflow_reset, do: zero(state, [:overflows]), else: state
+    if :on_good_step in policy.overflow_reset,
+      do: zero(state, [:overflows_since_reset]),
+      else: state
   end
 
   defp overflowed(state, policy) do
-    counted = zero(%{state | overflows: Nx.add(state.overflows, 1)}, [:good])
+    overflows = Nx.add(state.overflows_since_reset, 1)
+    counted = zero(%{state | overflows_since_reset: overflows}, [:good_steps])
     after_one = choose(absorbed(counted, policy), counted, back_off(counted, policy))
 
-    if :overflow_counts in policy.quirks,
-      do: %{after_one | good: Nx.add(after_one.good, 1), steps: Nx.add(after_one.steps, 1)},
-      else: after_one
+    if :overflow_is_good in policy.quirks, do: good_step(after_one), else: after_one
   end
 
   defp absorbed(state, policy) do
-    share = Nx.divide(double(state.overflows), double(state.steps))
+    share = Nx.divide(double(state.overflows_since_reset), double(state.steps_since_change))
 
     tolerated =
-      if :tolerate_below in policy.quirks,
+      if :tolerance_exclusive in policy.quirks,
         do: Nx.less(share, f64(policy.overflow_tolerance)),
         else: Nx.less_equal(share, f64(policy.overflow_tolerance))
 
-    Nx.logical_or(tolerated, Nx.less(state.overflows, policy.hysteresis))
+    Nx.logical_or(tolerated, Nx.less(state.overflows_since_reset, policy.hysteresis))
   end
 
   defp back_off(state, policy) do
@@ -414,23 +426,25 @@ defmodule GradScaler.Defn do
     moved = format(moved, policy)
     floor = min_scale(policy)
     bound = limit(policy.floor_rule, state.next, floor, &Nx.min/2)
-    reset = if :on_backoff in policy.overflow_reset, do: [:steps, :overflows], else: [:steps]
-    zero(%{state | next: Nx.select(Nx.greater(moved, floor), moved, bound)}, reset)
+    reset = if :on_backoff in policy.overflow_reset, do: [:overflows_since_reset], else: []
+    next = Nx.select(Nx.greater(moved, floor), moved, bound)
+    zero(%{state | next: next}, [:steps_since_change | reset])
   end
 
   defp grow_if_due(state, %Policy{growth_interval: 0}), do: state
   defp grow_if_due(state, policy), do: choose(due(state, policy), grow(state, policy), state)
 
   defp due(state, policy) do
-    count = if policy.growth_rule == :steps, do: state.steps, else: state.good
-    n = Nx.subtract(count, policy.growth_lag)
+    all_steps = policy.growth_rule == :all_steps
+    count = if all_steps, do: state.steps_since_change, else: state.good_steps
+    n = Nx.subtract(count, policy.growth_extra_steps)
     interval = min(policy.growth_interval, @most_steps)
 
     reached =
       case policy.growth_rule do
         :exact -> Nx.equal(n, interval)
         :every -> Nx.equal(Nx.remainder(n, interval), 0)
-        _reached_or_steps -> Nx.greater_equal(n, interval)
+        _reached_or_all_steps -> Nx.greater_equal(n, interval)
       end
 
     Nx.logical_and(Nx.greater(n, 0), reached)
@@ -439,22 +453,22 @@ defmodule GradScaler.Defn do
   defp grow(state, policy) do
     moved = state.next |> product(factor(policy, growth_factor(policy))) |> format(policy)
     bound = limit(policy.ceiling_rule, state.next, max_scale(policy), &Nx.max/2)
-    good = if policy.growth_rule == :every, do: [], else: [:good]
-    overflows = if :on_growth in policy.overflow_reset, do: [:overflows], else: []
+    good = if policy.growth_rule == :every, do: [], else: [:good_steps]
+    overflows = if :on_growth in policy.overflow_reset, do: [:overflows_since_reset], else: []
     held = Nx.select(Nx.less(moved, max_scale(policy)), moved, bound)
-    zero(%{state | next: held}, [:steps | good ++ overflows])
+    zero(%{state | next: held}, [:steps_since_change | good ++ overflows])
   end
 
   # Limits that every update enforces.
   defp hold(state, policy) do
     next = state.next
-    next = if policy.ceiling_rule == :always, do: Nx.min(next, max_scale(policy)), else: next
-    next = if policy.floor_rule == :always, do: Nx.max(next, min_scale(policy)), else: next
+    next = if policy.ceiling_rule == :enforce, do: Nx.min(next, max_scale(policy)), else: next
+    next = if policy.floor_rule == :enforce, do: Nx.max(next, min_scale(policy)), else: next
     %{state | next: format(next, policy)}
   end
 
-  defp limit(rule, old, _bound, _farther) when rule in [:keep, :stop], do: old
-  defp limit(:hold, old, bound, farther), do: farther.(old, bound)
+  defp limit(rule, old, _bound, _farther) when rule in [:reject, :stop], do: old
+  defp limit(:clamp_unless_past, old, bound, farther), do: farther.(old, bound)
   defp limit(_rule, _old, bound, _farther), do: bound
 
   # ---- numbers ----
@@ -519,9 +533,9 @@ defmodule GradScaler.Defn do
       raise ArgumentError, "policy.target_amax is set: a predictive policy has no traced update"
     end
 
-    if guards?(policy) and :corrected in policy.guard_flags do
+    if guards?(policy) and :bias_corrected in policy.guard_flags do
       raise ArgumentError,
-            "policy.guard_flags has :corrected, which takes logarithms: it has no traced update; " <>
+            "policy.guard_flags has :bias_corrected, which takes logarithms: it has no traced update; " <>
               "use GradScaler.update/2"
     end
 

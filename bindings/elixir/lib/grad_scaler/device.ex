@@ -8,10 +8,10 @@ defmodule GradScaler.Device do
       grads = GradScaler.Device.get(grads)
 
   `put/2` copies a whole tree and leaves a `GradScaler.Device.Tensor` where each of its tensors was.
-  `GradScaler.unscale/3`, `check/3`, `accumulate/4`, `scale_loss/3` and `cast_params/3` take such a
-  tree as any other; results are new memory of the device, and `get/1` brings them back as what they
-  were, Nx tensors or pairs. Reports and states are host memory all the same, so each call waits for
-  the device, on a dirty scheduler; calls on one device take turns.
+  `GradScaler.unscale/3`, `measure/3`, `unscale_accumulate/4`, `scale_loss/3` and `cast_params/3` take
+  such a tree as any other; results are new memory of the device, and `get/1` brings them back as what
+  they were, Nx tensors or pairs. Reports and states are host memory all the same, so each call waits
+  for the device, on a dirty scheduler; calls on one device take turns.
 
   Memory is freed when the last term that names it is garbage, and a device after its memory. As the
   collector does not know how much a small term holds, `free/1` frees a tree now.

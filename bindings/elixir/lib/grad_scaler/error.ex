@@ -39,13 +39,13 @@ defmodule GradScaler.Error do
     %__MODULE__{status: status, message: sentence(details, names), details: details}
   end
 
-  defp sentence(%{message: message, subject: subject} = details, names) do
+  defp sentence(%{message: message, subject_length: length} = details, names) do
     case names.(details.name, details.index) do
       nil ->
         message
 
       where ->
-        <<_::binary-size(subject), rest::binary>> = message
+        <<_::binary-size(length), rest::binary>> = message
         "#{where}#{if details.field != "", do: ": " <> details.field} #{rest}"
     end
   end

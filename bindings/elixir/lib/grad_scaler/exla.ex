@@ -147,8 +147,8 @@ defmodule GradScaler.EXLA do
   def factor(scale) do
     inverse = Nx.divide(Nx.tensor(1.0, type: {:f, 64}), scale)
     bits32 = &Nx.reshape(Nx.bitcast(Nx.as_type(&1, {:f, 32}), {:u, 32}), {1})
-    serial = Nx.broadcast(Nx.tensor(0, type: {:u, 32}), {2})
-    Nx.concatenate([halves(scale), halves(inverse), bits32.(scale), bits32.(inverse), serial])
+    generation = Nx.broadcast(Nx.tensor(0, type: {:u, 32}), {2})
+    Nx.concatenate([halves(scale), halves(inverse), bits32.(scale), bits32.(inverse), generation])
   end
 
   defp halves(number) do

@@ -100,7 +100,12 @@ defmodule GradScaler.MixedPrecision do
   @spec update(LossScaler.t(), boolean) :: LossScaler.t()
   def update(%LossScaler{} = scaler, overflow) when is_boolean(overflow) do
     updated = scaler |> to_grad_scaler() |> GradScaler.update(overflow)
-    %{scaler | scale: GradScaler.loss_scale(updated), counter: GradScaler.state(updated).good}
+
+    %{
+      scaler
+      | scale: GradScaler.loss_scale(updated),
+        counter: GradScaler.state(updated).good_steps
+    }
   end
 
   @doc "Whether a tree of tensors holds Inf or NaN."
@@ -127,7 +132,10 @@ defmodule GradScaler.MixedPrecision do
       min_scale: scaler.min_scale
     ]
 
-    GradScaler.put_state(GradScaler.new("emily", fields), good: counter, steps: counter)
+    GradScaler.put_state(GradScaler.new("emily", fields),
+      good_steps: counter,
+      steps_since_change: counter
+    )
   end
 
   # 0 is a default in a policy.

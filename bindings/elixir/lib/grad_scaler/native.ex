@@ -7,11 +7,11 @@ defmodule GradScaler.Native do
   them), lists of structs one binary, tensors `{dtype, binary}` with the dtype's number, and results
   new binaries. A list that a call fills has as many structs as there are: the C function is called for
   their number first. What the caller passes is never written. Options are the tuple that
-  `GradScaler.Options.encode/1` makes, or nil; what they ask for comes last in the results, nil where
-  it was not asked for. A refusal is `{:error, error}` with the members of `gsc_error` as a map; nothing
-  here raises.
+  `GradScaler.TensorOptions.encode/1` makes, or nil; what they ask for comes last in the results, nil
+  where it was not asked for. A refusal is `{:error, error}` with the members of `gsc_error` as a map;
+  nothing here raises.
 
-  `on` is nil, or a device. On a CUDA device tensors are `{dtype, memory, offset, bytes}`, outputs
+  `exec` is nil, or a device. On a CUDA device tensors are `{dtype, memory, offset, bytes}`, outputs
   are written in place and structs are binaries all the same: each call waits for its results, on a
   dirty scheduler.
 
@@ -142,7 +142,7 @@ defmodule GradScaler.Native do
   def info_get, do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Makes the factor of a scale, with serial 0.
+  Makes the factor of a scale, with generation 0.
   """
   @spec factor_init(real) :: {:ok, binary} | error
   def factor_init(_scale), do: :erlang.nif_error(:nif_not_loaded)
@@ -152,14 +152,14 @@ defmodule GradScaler.Native do
   were added, unscale their sum by the factor times k. the result may be *factor.
   """
   @spec factor_multiply(device | nil, binary, real) :: {:ok, binary} | error
-  def factor_multiply(_on, _factor, _by), do: :erlang.nif_error(:nif_not_loaded)
+  def factor_multiply(_exec, _factor, _by), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   Makes the report of a number, for a policy that guards something else than gradients, such as
-  the loss of each step. Its own state takes this report in `state_update`, and `state_join` says
-  what both states decided. The number counts with its sign. Inf and NaN are an overflow. If the
-  loss is in the memory of a device, measure its magnitude with `check` and `:norm` instead. A
-  report of a number cannot be merged.
+  the loss of each step. Its own state takes this report in `state_update`, and
+  `state_combine_decisions` says what both states decided. The number counts with its sign. Inf
+  and NaN are an overflow. If the loss is in the memory of a device, measure its magnitude with
+  `measure` and `:norm` instead. A report of a number cannot be merged.
   """
   @spec report_from_number(real) :: {:ok, binary} | error
   def report_from_number(_number), do: :erlang.nif_error(:nif_not_loaded)
@@ -175,11 +175,11 @@ defmodule GradScaler.Native do
   @doc """
   Makes one report of many. Ranks gather their reports and merge them in the order of the ranks,
   so that all get the same bits. That each rank is there once, and in order, is not checked. The
-  result has measured what all of them have measured; the norm and amax of summands are not known:
+  result has measured what all of them have measured; the norm and amax of addends are not known:
   measure their sum. first_tensor and first_element are those of the first report that has some,
-  the serial is the least that is known. the result may be one of the reports.
+  the generation is the least that is known. the result may be one of the reports.
 
-  Digests that differ are refused: `:agreement`, with the index of the first report that has
+  Digests that differ are refused: `:mismatch`, with the index of the first report that has
   another digest than those before it. A device returns no error: it makes a report with that
   status and an overflow, so that nobody steps. A report without a digest agrees with all, such as
   the report of a rank that failed or that has no gradients.
@@ -192,24 +192,31 @@ defmodule GradScaler.Native do
   report of that status and an overflow, so that the others do not wait for it.
   """
   @spec report_merge(device | nil, binary, integer, binary | nil) :: {:ok, binary} | error
-  def report_merge(_on, _reports, _kind, _policy), do: :erlang.nif_error(:nif_not_loaded)
+  def report_merge(_exec, _reports, _kind, _policy), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   the result is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in
-  torch.nn.utils.clip_grad_norm_. The report has `:norm`. After `check`, unscaling by the result
+  torch.nn.utils.clip_grad_norm_. The report has `:norm`. After `measure`, unscaling by the result
   clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
   """
-  @spec factor_clip(device | nil, binary | nil, binary, real) :: {:ok, binary} | error
-  def factor_clip(_on, _factor, _report, _max_norm), do: :erlang.nif_error(:nif_not_loaded)
+  @spec factor_clip_grad_norm(device | nil, binary | nil, binary, real) :: {:ok, binary} | error
+  def factor_clip_grad_norm(_exec, _factor, _report, _max_norm),
+    do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Without `from`, the state before the first step. With it, a state that has the scale
-  from->factor.scale at once, and its counts, means and totals: to set the scale of a state or its
-  counts, change a copy and hand it over. the result may be *from. A scale of 0 or infinity, which
-  some peers reach, is taken; its factor is refused by every call that multiplies.
+  Makes the state before the first step.
   """
-  @spec state_init(device | nil, binary, binary | nil) :: {:ok, binary} | error
-  def state_init(_on, _policy, _from), do: :erlang.nif_error(:nif_not_loaded)
+  @spec state_init(device | nil, binary) :: {:ok, binary} | error
+  def state_init(_exec, _policy), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Makes a state that has the scale from->factor.scale at once, and the counts, means and totals of
+  `from`: to set the scale of a state or its counts, change a copy and hand it over. the result
+  may be *from. A scale of 0 or infinity, which some peers reach, is taken; its factor is refused
+  by every call that multiplies.
+  """
+  @spec state_init_from(device | nil, binary, binary) :: {:ok, binary} | error
+  def state_init_from(_exec, _policy, _from), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
@@ -220,26 +227,32 @@ defmodule GradScaler.Native do
   sample: the scale stays.
   """
   @spec state_update(device | nil, binary, binary, binary) :: {:ok, binary} | error
-  def state_update(_on, _policy, _state, _report), do: :erlang.nif_error(:nif_not_loaded)
+  def state_update(_exec, _policy, _state, _report), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   the result is `state`, and skips, clips or stops also where `other` did in its last update: the
   state of another signal, such as the loss, which a policy of its own judged. It has the events
   SKIPPED, STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale, counts and
-  samples are those of `state`. the result may be either. Join several signals one after the
+  samples are those of `state`. the result may be either. Combine several signals one after the
   other.
   """
-  @spec state_join(device | nil, binary, binary) :: {:ok, binary} | error
-  def state_join(_on, _state, _other), do: :erlang.nif_error(:nif_not_loaded)
+  @spec state_combine_decisions(device | nil, binary, binary) :: {:ok, binary} | error
+  def state_combine_decisions(_exec, _state, _other), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  Says why the last update decided as it did. The state is in host memory.
+  """
+  @spec state_reason(binary) :: {:ok, binary} | error
+  def state_reason(_state), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   the result is *factor with its inverse multiplied by state->guard_multiplier if the last update
-  clips (`:clipped`), else *factor. After `check` and `state_update`, unscaling by the result
+  clips (`:clipped`), else *factor. After `measure` and `state_update`, unscaling by the result
   clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32, and
   state->skip_f32 as found_inf. `factor` is that of the gradients, copied before the update.
   """
-  @spec factor_guard(device | nil, binary | nil, binary) :: {:ok, binary} | error
-  def factor_guard(_on, _factor, _state), do: :erlang.nif_error(:nif_not_loaded)
+  @spec factor_clip_outlier(device | nil, binary | nil, binary) :: {:ok, binary} | error
+  def factor_clip_outlier(_exec, _factor, _state), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   Writes policy and state, which are host memory, as bytes that any later version on any machine
@@ -257,15 +270,16 @@ defmodule GradScaler.Native do
   def state_load(_bytes), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  the result is the report with the rank that it is of and, as `agreement`, a digest of the policy
+  the result is the report with the rank that it is of and, as `digest`, a digest of the policy
   and of the state that the step began with: of all that decides later steps (rules, scales,
-  counts, means), not of totals, serials, events and init_scale. The digest is never 0, and the
-  same on every device and in every language; ranks run one version of this library. the result
-  may be *report.
+  counts, means), not of totals, generations, events and init_scale. The digest is never 0, and
+  the same on every device and in every language; ranks run one version of this library. the
+  result may be *report.
   """
-  @spec report_stamp(device | nil, binary, binary | nil, binary | nil, integer) ::
+  @spec report_set_rank(device | nil, binary, binary | nil, binary | nil, integer) ::
           {:ok, binary} | error
-  def report_stamp(_on, _report, _policy, _state, _rank), do: :erlang.nif_error(:nif_not_loaded)
+  def report_set_rank(_exec, _report, _policy, _state, _rank),
+    do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   Name of format `index`, from 0; most are those of presets. nil past the last.
@@ -336,12 +350,12 @@ defmodule GradScaler.Native do
   @doc """
   Reports on tensors * factor.inverse without writing it: what `unscale` in place would report.
   """
-  @spec check(device | nil, binary | nil, [tensor], tuple | nil) ::
+  @spec measure(device | nil, binary | nil, [tensor], tuple | nil) ::
           {:ok, binary, binary | nil, binary | nil} | error
-  def check(_on, _factor, _tensors, _options), do: :erlang.nif_error(:nif_not_loaded)
+  def measure(_exec, _factor, _tensors, _options), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc false
-  def check_dirty(_on, _factor, _tensors, _options), do: :erlang.nif_error(:nif_not_loaded)
+  def measure_dirty(_exec, _factor, _tensors, _options), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   out = tensors * factor.inverse. Writes all elements, also when report->overflow is set. float16
@@ -349,10 +363,10 @@ defmodule GradScaler.Native do
   """
   @spec unscale(device | nil, binary | nil, [tensor], [dtype | tensor], tuple | nil) ::
           {:ok, [binary], binary, binary | nil, binary | nil} | error
-  def unscale(_on, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
+  def unscale(_exec, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc false
-  def unscale_dirty(_on, _factor, _tensors, _out, _options),
+  def unscale_dirty(_exec, _factor, _tensors, _out, _options),
     do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
@@ -360,10 +374,11 @@ defmodule GradScaler.Native do
   """
   @spec scale(device | nil, binary | nil, [tensor], [dtype | tensor], tuple | nil) ::
           {:ok, [binary], binary, binary | nil, binary | nil} | error
-  def scale(_on, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
+  def scale(_exec, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc false
-  def scale_dirty(_on, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
+  def scale_dirty(_exec, _factor, _tensors, _out, _options),
+    do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
   out += tensors * factor.inverse if every product is finite in the dtype of its output, else
@@ -372,18 +387,19 @@ defmodule GradScaler.Native do
   unscaled or checked. Sums are made in the type that multiplies, or in double if `out` is double.
   Reads `tensors` twice; `out` is other memory.
 
-  A step of several micro-batches: merge their reports as summands, beginning with the merge of
+  A step of several micro-batches: merge their reports as addends, beginning with the merge of
   none. Make a factor of the number of micro-batches that were added, unscale the sums by it with
   options.policy, and step if that report has no overflow. Then update, with the merged report if
   it has an overflow, else with the report of the sums. Here state.skip does not decide: it is 1
   also if a micro-batch was left out and the others made a step.
   """
-  @spec accumulate(device | nil, binary | nil, [tensor], [tensor], tuple | nil) ::
+  @spec unscale_accumulate(device | nil, binary | nil, [tensor], [tensor], tuple | nil) ::
           {:ok, [binary], binary, binary | nil, binary | nil} | error
-  def accumulate(_on, _factor, _tensors, _out, _options), do: :erlang.nif_error(:nif_not_loaded)
+  def unscale_accumulate(_exec, _factor, _tensors, _out, _options),
+    do: :erlang.nif_error(:nif_not_loaded)
 
   @doc false
-  def accumulate_dirty(_on, _factor, _tensors, _out, _options),
+  def unscale_accumulate_dirty(_exec, _factor, _tensors, _out, _options),
     do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
@@ -401,15 +417,15 @@ defmodule GradScaler.Native do
   def cuda_log, do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Waits until on->stream has done all that was enqueued. A stream that is being captured is
+  Waits until exec->stream has done all that was enqueued. A stream that is being captured is
   refused with `:unavailable`, and its capture goes on.
   """
   @spec exec_wait(device | nil) :: :ok | error
-  def exec_wait(_on), do: :erlang.nif_error(:nif_not_loaded)
+  def exec_wait(_exec), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Bytes of on->workspace that any of these calls needs for this list; 0 on the CPU.
+  Bytes of exec->workspace that any of these calls needs for this list; 0 on the CPU.
   """
   @spec workspace_size(device | nil, [tensor], tuple | nil) :: {:ok, integer} | error
-  def workspace_size(_on, _tensors, _options), do: :erlang.nif_error(:nif_not_loaded)
+  def workspace_size(_exec, _tensors, _options), do: :erlang.nif_error(:nif_not_loaded)
 end

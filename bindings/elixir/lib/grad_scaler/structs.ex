@@ -24,7 +24,7 @@ defmodule GradScaler.Constants do
       memory: -16,
       device: -17,
       format: -18,
-      agreement: -19
+      mismatch: -19
     ]
   end
 
@@ -39,17 +39,17 @@ defmodule GradScaler.Constants do
       reached: 0,
       exact: 1,
       every: 2,
-      steps: 3
+      all_steps: 3
     ]
   end
 
   def all(:limit) do
     [
       clamp: 0,
-      always: 1,
-      keep: 2,
+      enforce: 1,
+      reject: 2,
       stop: 3,
-      hold: 4
+      clamp_unless_past: 4
     ]
   end
 
@@ -64,7 +64,7 @@ defmodule GradScaler.Constants do
   def all(:arithmetic) do
     [
       f64: 0,
-      f32_once: 1,
+      f64_to_f32: 1,
       f32: 2,
       f32_flush: 3
     ]
@@ -79,9 +79,9 @@ defmodule GradScaler.Constants do
 
   def all(:quirk) do
     [
-      tolerate_below: 1,
-      overflow_counts: 2,
-      locks_out: 4
+      tolerance_exclusive: 1,
+      overflow_is_good: 2,
+      allow_lockout: 4
     ]
   end
 
@@ -96,12 +96,12 @@ defmodule GradScaler.Constants do
   def all(:guard) do
     [
       clip: 1,
-      at_threshold: 2,
+      inclusive: 2,
       stop: 4,
-      skip_counts: 8,
-      clip_more: 16,
-      spread_after: 32,
-      corrected: 64,
+      skip_is_good: 8,
+      clip_progressive: 16,
+      variance_after_mean: 32,
+      bias_corrected: 64,
       clip_to_mean: 128
     ]
   end
@@ -126,8 +126,8 @@ defmodule GradScaler.Constants do
 
   def all(:merge_kind) do
     [
-      parts: 0,
-      summands: 1
+      shards: 0,
+      addends: 1
     ]
   end
 
@@ -139,11 +139,32 @@ defmodule GradScaler.Constants do
       absorbed: 8,
       at_ceiling: 16,
       at_floor: 32,
-      stalled: 64,
+      backoff_failed: 64,
       stopped: 128,
       stale: 256,
       outlier: 512,
       clipped: 1024
+    ]
+  end
+
+  def all(:outcome) do
+    [
+      taken: 0,
+      let_through: 1,
+      clipped: 2,
+      skipped: 3,
+      stopped: 4
+    ]
+  end
+
+  def all(:cause) do
+    [
+      none: 0,
+      overflow: 1,
+      outlier: 2,
+      ceiling: 3,
+      other_state: 4,
+      failure: 5
     ]
   end
 
@@ -161,7 +182,7 @@ defmodule GradScaler.Constants do
   def all(:note_kind) do
     [
       format: 1,
-      lacks: 2,
+      missing: 2,
       ignored: 3,
       changed: 4,
       unusable: 5,
@@ -186,7 +207,7 @@ defmodule GradScaler.Constants do
   def all(:memory_kind) do
     [
       device: 0,
-      shared: 1
+      host: 1
     ]
   end
 
@@ -229,19 +250,19 @@ defmodule GradScaler.Policy do
   @moduledoc """
   The rules of one scaler. Initialise it, then fill it with `policy_preset`.
 
-  * `arithmetic` - one of these: `:f64`, `:f32_once`, `:f32`, `:f32_flush`
+  * `arithmetic` - one of these: `:f64`, `:f64_to_f32`, `:f32`, `:f32_flush`
   * `init_scale` - first scale; 0 is 1
   * `growth_factor` - a growth multiplies by it; at least 1, 0 is 1
   * `backoff_factor` - a backoff multiplies by it; in (0, 1]. 0: divides by growth_factor
   * `growth_interval` - good steps from one growth to the next; 0 never grows
-  * `growth_rule` - one of these: `:reached`, `:exact`, `:every`, `:steps`
-  * `growth_lag` - steps a count needs beyond the interval
+  * `growth_rule` - one of these: `:reached`, `:exact`, `:every`, `:all_steps`
+  * `growth_extra_steps` - steps a count needs beyond the interval
   * `max_scale` - ceiling; 0 is none (infinity)
   * `min_scale` - floor; 0 is none
-  * `ceiling_rule` - one of these at max_scale; with ALWAYS also for the first scale: `:clamp`,
-    `:always`, `:keep`, `:stop`, `:hold`
+  * `ceiling_rule` - one of these at max_scale; with ENFORCE also for the first scale: `:clamp`,
+    `:enforce`, `:reject`, `:stop`, `:clamp_unless_past`
   * `floor_rule` - one of these at min_scale; the first scale is never raised: `:clamp`,
-    `:always`, `:keep`, `:stop`, `:hold`
+    `:enforce`, `:reject`, `:stop`, `:clamp_unless_past`
   * `overflow_test` - one of these: `:element`, `:norm`
   * `hysteresis` - number of overflows that make a backoff; those before the last are absorbed;
     overflow_reset restarts the count; 0 is 1
@@ -250,29 +271,30 @@ defmodule GradScaler.Policy do
   * `apply_delay` - 1: a new scale is in force one update later
   * `overflow_tolerance` - an overflow is absorbed while overflows are at most this share of the
     steps since the last change; overflow_reset restarts their count; below 1, or 1 with
-    TOLERATE_BELOW
-  * `stall_limit` - `:stopped` at this many overflows in a row that could not lower the scale; 0
-    never
-  * `quirks` - any of these; 0 in any new policy: `:tolerate_below`, `:overflow_counts`,
-    `:locks_out`
+    TOLERANCE_EXCLUSIVE
+  * `max_failed_backoffs` - `:stopped` at this many overflows in a row that could not lower the
+    scale; 0 never
+  * `quirks` - any of these; 0 in any new policy: `:tolerance_exclusive`, `:overflow_is_good`,
+    `:allow_lockout`
   * `target_amax` - not 0: the scale is predicted so that amax lands here, and nothing is counted
-  * `mean_decay` - decay of the running mean of log2(amax); 0 up to, not including, 1
-  * `variance_decay` - decay of its slower mean and of its square; likewise
-  * `margin_sigmas` - standard deviations kept free above the mean
-  * `overflow_log2` - the sample of log2(amax) that an overflow stands for
+  * `log2_decay` - decay of the running mean of log2(amax); 0 up to, not including, 1
+  * `log2_slow_decay` - decay of its slower mean and of its square; likewise
+  * `log2_margin_sigmas` - standard deviations kept free above the mean
+  * `overflow_sample_log2` - the sample of log2(amax) that an overflow stands for
   * `guard_norm` - an outlier has a norm above this; 0: no such threshold
   * `guard_ratio` - or above this times the mean, where that is above 0; above 1, or 0
   * `guard_sigmas` - or this many standard deviations above the mean; 0: no such threshold
   * `guard_decay` - what is left of the mean and the variance at each sample after the warm-up;
     below 1. 0: all samples weigh the same
-  * `guard_start` - the mean before the first sample, by which the first step is judged; 0: none
+  * `guard_init_mean` - the mean before the first sample, by which the first step is judged; 0:
+    none
   * `guard_warmup` - samples before the first step is judged, which enter as they are and weigh
     the same
-  * `guard_limit` - at this many outliers in a row the guard accepts a new level: it lets this
-    outlier and those that follow it in the row through, or with `:stop` it stops; 0: never
+  * `guard_max_in_a_row` - at this many outliers in a row the guard accepts a new level: it lets
+    this outlier and those that follow it in the row through, or with `:stop` it stops; 0: never
   * `guard_sample` - one of these: `:as_is`, `:none`, `:threshold`
-  * `guard_flags` - any of these: `:clip`, `:at_threshold`, `:stop`, `:skip_counts`, `:clip_more`,
-    `:spread_after`, `:corrected`, `:clip_to_mean`
+  * `guard_flags` - any of these: `:clip`, `:inclusive`, `:stop`, `:skip_is_good`,
+    `:clip_progressive`, `:variance_after_mean`, `:bias_corrected`, `:clip_to_mean`
   """
   alias GradScaler.{Constants, Fields}
 
@@ -284,7 +306,7 @@ defmodule GradScaler.Policy do
             backoff_factor: 0.0,
             growth_interval: 0,
             growth_rule: :reached,
-            growth_lag: 0,
+            growth_extra_steps: 0,
             max_scale: 0.0,
             min_scale: 0.0,
             ceiling_rule: :clamp,
@@ -294,20 +316,20 @@ defmodule GradScaler.Policy do
             overflow_reset: [],
             apply_delay: 0,
             overflow_tolerance: 0.0,
-            stall_limit: 0,
+            max_failed_backoffs: 0,
             quirks: [],
             target_amax: 0.0,
-            mean_decay: 0.0,
-            variance_decay: 0.0,
-            margin_sigmas: 0.0,
-            overflow_log2: 0.0,
+            log2_decay: 0.0,
+            log2_slow_decay: 0.0,
+            log2_margin_sigmas: 0.0,
+            overflow_sample_log2: 0.0,
             guard_norm: 0.0,
             guard_ratio: 0.0,
             guard_sigmas: 0.0,
             guard_decay: 0.0,
-            guard_start: 0.0,
+            guard_init_mean: 0.0,
             guard_warmup: 0,
-            guard_limit: 0,
+            guard_max_in_a_row: 0,
             guard_sample: :as_is,
             guard_flags: []
 
@@ -318,7 +340,7 @@ defmodule GradScaler.Policy do
           backoff_factor: GradScaler.Native.real(),
           growth_interval: integer,
           growth_rule: atom | integer,
-          growth_lag: integer,
+          growth_extra_steps: integer,
           max_scale: GradScaler.Native.real(),
           min_scale: GradScaler.Native.real(),
           ceiling_rule: atom | integer,
@@ -328,20 +350,20 @@ defmodule GradScaler.Policy do
           overflow_reset: [atom | integer],
           apply_delay: integer,
           overflow_tolerance: GradScaler.Native.real(),
-          stall_limit: integer,
+          max_failed_backoffs: integer,
           quirks: [atom | integer],
           target_amax: GradScaler.Native.real(),
-          mean_decay: GradScaler.Native.real(),
-          variance_decay: GradScaler.Native.real(),
-          margin_sigmas: GradScaler.Native.real(),
-          overflow_log2: GradScaler.Native.real(),
+          log2_decay: GradScaler.Native.real(),
+          log2_slow_decay: GradScaler.Native.real(),
+          log2_margin_sigmas: GradScaler.Native.real(),
+          overflow_sample_log2: GradScaler.Native.real(),
           guard_norm: GradScaler.Native.real(),
           guard_ratio: GradScaler.Native.real(),
           guard_sigmas: GradScaler.Native.real(),
           guard_decay: GradScaler.Native.real(),
-          guard_start: GradScaler.Native.real(),
+          guard_init_mean: GradScaler.Native.real(),
           guard_warmup: integer,
-          guard_limit: integer,
+          guard_max_in_a_row: integer,
           guard_sample: atom | integer,
           guard_flags: [atom | integer]
         }
@@ -356,7 +378,7 @@ defmodule GradScaler.Policy do
         backoff_factor::binary-size(8),
         growth_interval::little-unsigned-64,
         growth_rule::little-unsigned-32,
-        growth_lag::little-unsigned-32,
+        growth_extra_steps::little-unsigned-32,
         max_scale::binary-size(8),
         min_scale::binary-size(8),
         ceiling_rule::little-unsigned-32,
@@ -366,21 +388,21 @@ defmodule GradScaler.Policy do
         overflow_reset::little-unsigned-32,
         apply_delay::little-unsigned-32,
         overflow_tolerance::binary-size(8),
-        stall_limit::little-unsigned-64,
+        max_failed_backoffs::little-unsigned-64,
         quirks::little-unsigned-32,
         0::32,
         target_amax::binary-size(8),
-        mean_decay::binary-size(8),
-        variance_decay::binary-size(8),
-        margin_sigmas::binary-size(8),
-        overflow_log2::binary-size(8),
+        log2_decay::binary-size(8),
+        log2_slow_decay::binary-size(8),
+        log2_margin_sigmas::binary-size(8),
+        overflow_sample_log2::binary-size(8),
         guard_norm::binary-size(8),
         guard_ratio::binary-size(8),
         guard_sigmas::binary-size(8),
         guard_decay::binary-size(8),
-        guard_start::binary-size(8),
+        guard_init_mean::binary-size(8),
         guard_warmup::little-unsigned-64,
-        guard_limit::little-unsigned-64,
+        guard_max_in_a_row::little-unsigned-64,
         guard_sample::little-unsigned-32,
         guard_flags::little-unsigned-32
       >>) do
@@ -391,7 +413,7 @@ defmodule GradScaler.Policy do
       backoff_factor: Fields.real(backoff_factor),
       growth_interval: growth_interval,
       growth_rule: Constants.name(:growth, growth_rule),
-      growth_lag: growth_lag,
+      growth_extra_steps: growth_extra_steps,
       max_scale: Fields.real(max_scale),
       min_scale: Fields.real(min_scale),
       ceiling_rule: Constants.name(:limit, ceiling_rule),
@@ -401,20 +423,20 @@ defmodule GradScaler.Policy do
       overflow_reset: Constants.names(:reset, overflow_reset),
       apply_delay: apply_delay,
       overflow_tolerance: Fields.real(overflow_tolerance),
-      stall_limit: stall_limit,
+      max_failed_backoffs: max_failed_backoffs,
       quirks: Constants.names(:quirk, quirks),
       target_amax: Fields.real(target_amax),
-      mean_decay: Fields.real(mean_decay),
-      variance_decay: Fields.real(variance_decay),
-      margin_sigmas: Fields.real(margin_sigmas),
-      overflow_log2: Fields.real(overflow_log2),
+      log2_decay: Fields.real(log2_decay),
+      log2_slow_decay: Fields.real(log2_slow_decay),
+      log2_margin_sigmas: Fields.real(log2_margin_sigmas),
+      overflow_sample_log2: Fields.real(overflow_sample_log2),
       guard_norm: Fields.real(guard_norm),
       guard_ratio: Fields.real(guard_ratio),
       guard_sigmas: Fields.real(guard_sigmas),
       guard_decay: Fields.real(guard_decay),
-      guard_start: Fields.real(guard_start),
+      guard_init_mean: Fields.real(guard_init_mean),
       guard_warmup: guard_warmup,
-      guard_limit: guard_limit,
+      guard_max_in_a_row: guard_max_in_a_row,
       guard_sample: Constants.name(:sample, guard_sample),
       guard_flags: Constants.names(:guard, guard_flags)
     }
@@ -440,7 +462,7 @@ defmodule GradScaler.Policy do
       Fields.f64(s.backoff_factor, "policy.backoff_factor")::binary,
       Fields.u64(s.growth_interval, "policy.growth_interval")::binary,
       Fields.named(:growth, s.growth_rule, "policy.growth_rule", &Fields.u32/2)::binary,
-      Fields.u32(s.growth_lag, "policy.growth_lag")::binary,
+      Fields.u32(s.growth_extra_steps, "policy.growth_extra_steps")::binary,
       Fields.f64(s.max_scale, "policy.max_scale")::binary,
       Fields.f64(s.min_scale, "policy.min_scale")::binary,
       Fields.named(:limit, s.ceiling_rule, "policy.ceiling_rule", &Fields.u32/2)::binary,
@@ -450,21 +472,21 @@ defmodule GradScaler.Policy do
       Fields.named(:reset, s.overflow_reset, "policy.overflow_reset", &Fields.u32/2)::binary,
       Fields.u32(s.apply_delay, "policy.apply_delay")::binary,
       Fields.f64(s.overflow_tolerance, "policy.overflow_tolerance")::binary,
-      Fields.u64(s.stall_limit, "policy.stall_limit")::binary,
+      Fields.u64(s.max_failed_backoffs, "policy.max_failed_backoffs")::binary,
       Fields.named(:quirk, s.quirks, "policy.quirks", &Fields.u32/2)::binary,
       0::little-32,
       Fields.f64(s.target_amax, "policy.target_amax")::binary,
-      Fields.f64(s.mean_decay, "policy.mean_decay")::binary,
-      Fields.f64(s.variance_decay, "policy.variance_decay")::binary,
-      Fields.f64(s.margin_sigmas, "policy.margin_sigmas")::binary,
-      Fields.f64(s.overflow_log2, "policy.overflow_log2")::binary,
+      Fields.f64(s.log2_decay, "policy.log2_decay")::binary,
+      Fields.f64(s.log2_slow_decay, "policy.log2_slow_decay")::binary,
+      Fields.f64(s.log2_margin_sigmas, "policy.log2_margin_sigmas")::binary,
+      Fields.f64(s.overflow_sample_log2, "policy.overflow_sample_log2")::binary,
       Fields.f64(s.guard_norm, "policy.guard_norm")::binary,
       Fields.f64(s.guard_ratio, "policy.guard_ratio")::binary,
       Fields.f64(s.guard_sigmas, "policy.guard_sigmas")::binary,
       Fields.f64(s.guard_decay, "policy.guard_decay")::binary,
-      Fields.f64(s.guard_start, "policy.guard_start")::binary,
+      Fields.f64(s.guard_init_mean, "policy.guard_init_mean")::binary,
       Fields.u64(s.guard_warmup, "policy.guard_warmup")::binary,
-      Fields.u64(s.guard_limit, "policy.guard_limit")::binary,
+      Fields.u64(s.guard_max_in_a_row, "policy.guard_max_in_a_row")::binary,
       Fields.named(:sample, s.guard_sample, "policy.guard_sample", &Fields.u32/2)::binary,
       Fields.named(:guard, s.guard_flags, "policy.guard_flags", &Fields.u32/2)::binary
     >>
@@ -481,7 +503,8 @@ defmodule GradScaler.Factor do
   * `inverse` - the gradients are multiplied by this: 1 / scale, or less where they are clipped
   * `scale_f32` - scale, rounded; fused optimizers read the floats in place
   * `inverse_f32` - inverse, rounded
-  * `serial` - tells the scales of a state apart, a later one has a larger number; 0: of no state
+  * `generation` - tells the scales of a state apart, a later one has a larger number; 0: of no
+    state
   """
   alias GradScaler.Fields
 
@@ -489,14 +512,14 @@ defmodule GradScaler.Factor do
             inverse: 0.0,
             scale_f32: 0.0,
             inverse_f32: 0.0,
-            serial: 0
+            generation: 0
 
   @type t :: %__MODULE__{
           scale: GradScaler.Native.real(),
           inverse: GradScaler.Native.real(),
           scale_f32: GradScaler.Native.real(),
           inverse_f32: GradScaler.Native.real(),
-          serial: integer
+          generation: integer
         }
 
   @doc "The struct that a binary of the library holds."
@@ -506,14 +529,14 @@ defmodule GradScaler.Factor do
         inverse::binary-size(8),
         scale_f32::binary-size(4),
         inverse_f32::binary-size(4),
-        serial::little-unsigned-64
+        generation::little-unsigned-64
       >>) do
     %__MODULE__{
       scale: Fields.real(scale),
       inverse: Fields.real(inverse),
       scale_f32: Fields.real(scale_f32),
       inverse_f32: Fields.real(inverse_f32),
-      serial: serial
+      generation: generation
     }
   end
 
@@ -529,7 +552,7 @@ defmodule GradScaler.Factor do
       Fields.f64(s.inverse, "factor.inverse")::binary,
       Fields.f32(s.scale_f32, "factor.scale_f32")::binary,
       Fields.f32(s.inverse_f32, "factor.inverse_f32")::binary,
-      Fields.u64(s.serial, "factor.serial")::binary
+      Fields.u64(s.generation, "factor.generation")::binary
     >>
   end
 end
@@ -548,9 +571,9 @@ defmodule GradScaler.Report do
   * `status` - `:ok`, or the error that a device or a rank met: `:ok`, `:null`, `:struct_size`,
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
-    `:format`, `:agreement`
+    `:format`, `:mismatch`
   * `measured` - any of these: `:norm`, `:amax`, `:underflow`
-  * `serial` - of the factor; 0: unknown
+  * `generation` - of the factor; 0: unknown
   * `amax` - largest finite magnitude after unscaling, before rounding; of a complex element its
     larger part
   * `sum_squares` - of the finite elements after unscaling; its root is the norm
@@ -559,30 +582,30 @@ defmodule GradScaler.Report do
   * `inf_count` - elements that are Inf, or became so by unscaling
   * `first_tensor` - where the first of these is: index in the list ...
   * `first_element` - ... and in the tensor; both 0 if both counts are
-  * `zeros_made` - outputs that are zero while their input was not
-  * `subnormals_made` - outputs that are subnormal while their input was not
+  * `underflows_to_zero` - outputs that are zero while their input was not
+  * `underflows_to_subnormal` - outputs that are subnormal while their input was not
   * `clamped` - elements that options.clamp changed
-  * `agreement` - what `report_stamp` left: a digest of policy and state; 0: none
-  * `status_rank` - 1 + the rank that status is of; 0: not known
-  * `first_rank` - 1 + the rank that first_tensor is of, or, where nothing was counted, of the
-    first with overflow; 0: not known
+  * `digest` - what `report_set_rank` left: a digest of policy and state; 0: none
+  * `status_rank_plus_1` - 1 + the rank that status is of; 0: not known
+  * `first_rank_plus_1` - 1 + the rank that first_tensor is of, or, where nothing was counted, of
+    the first with overflow; 0: not known
   * `kind` - one of these: `:none`, `:tensors`, `:number`, `:merged`, `:flag`
   * `flags` - 0
   * `number` - with `:number` the number, which a policy judges as it judges a norm; 0 if it is
     not finite. Else 0
-  * `each` - what `GradScaler.each/1` reads: a report of each tensor, or nil
+  * `per_tensor` - what `GradScaler.per_tensor/1` reads: a report of each tensor, or nil
   * `paths` - where those are in the tree, or nil
   * `histogram` - how many magnitudes are below 2^-44, in each step of a factor 16 above, and
     looked at: 17 words, or nil
   """
   alias GradScaler.{Constants, Fields}
 
-  @derive {Inspect, except: [:each, :paths, :histogram]}
+  @derive {Inspect, except: [:per_tensor, :paths, :histogram]}
   defstruct found_inf: 0.0,
             overflow: 0,
             status: :ok,
             measured: [],
-            serial: 0,
+            generation: 0,
             amax: 0.0,
             sum_squares: 0.0,
             elements: 0,
@@ -590,16 +613,16 @@ defmodule GradScaler.Report do
             inf_count: 0,
             first_tensor: 0,
             first_element: 0,
-            zeros_made: 0,
-            subnormals_made: 0,
+            underflows_to_zero: 0,
+            underflows_to_subnormal: 0,
             clamped: 0,
-            agreement: 0,
-            status_rank: 0,
-            first_rank: 0,
+            digest: 0,
+            status_rank_plus_1: 0,
+            first_rank_plus_1: 0,
             kind: :none,
             flags: 0,
             number: 0.0,
-            each: nil,
+            per_tensor: nil,
             paths: nil,
             histogram: nil
 
@@ -608,7 +631,7 @@ defmodule GradScaler.Report do
           overflow: integer,
           status: atom | integer,
           measured: [atom | integer],
-          serial: integer,
+          generation: integer,
           amax: GradScaler.Native.real(),
           sum_squares: GradScaler.Native.real(),
           elements: integer,
@@ -616,16 +639,16 @@ defmodule GradScaler.Report do
           inf_count: integer,
           first_tensor: integer,
           first_element: integer,
-          zeros_made: integer,
-          subnormals_made: integer,
+          underflows_to_zero: integer,
+          underflows_to_subnormal: integer,
           clamped: integer,
-          agreement: integer,
-          status_rank: integer,
-          first_rank: integer,
+          digest: integer,
+          status_rank_plus_1: integer,
+          first_rank_plus_1: integer,
           kind: atom | integer,
           flags: integer,
           number: GradScaler.Native.real(),
-          each: term,
+          per_tensor: term,
           paths: term,
           histogram: term
         }
@@ -637,7 +660,7 @@ defmodule GradScaler.Report do
         overflow::little-signed-32,
         status::little-signed-32,
         measured::little-unsigned-32,
-        serial::little-unsigned-64,
+        generation::little-unsigned-64,
         amax::binary-size(8),
         sum_squares::binary-size(8),
         elements::little-signed-64,
@@ -645,12 +668,12 @@ defmodule GradScaler.Report do
         inf_count::little-signed-64,
         first_tensor::little-signed-64,
         first_element::little-signed-64,
-        zeros_made::little-signed-64,
-        subnormals_made::little-signed-64,
+        underflows_to_zero::little-signed-64,
+        underflows_to_subnormal::little-signed-64,
         clamped::little-signed-64,
-        agreement::little-unsigned-64,
-        status_rank::little-unsigned-32,
-        first_rank::little-unsigned-32,
+        digest::little-unsigned-64,
+        status_rank_plus_1::little-unsigned-32,
+        first_rank_plus_1::little-unsigned-32,
         kind::little-unsigned-32,
         flags::little-unsigned-32,
         number::binary-size(8),
@@ -661,7 +684,7 @@ defmodule GradScaler.Report do
       overflow: overflow,
       status: Constants.name(:status, status),
       measured: Constants.names(:want, measured),
-      serial: serial,
+      generation: generation,
       amax: Fields.real(amax),
       sum_squares: Fields.real(sum_squares),
       elements: elements,
@@ -669,12 +692,12 @@ defmodule GradScaler.Report do
       inf_count: inf_count,
       first_tensor: first_tensor,
       first_element: first_element,
-      zeros_made: zeros_made,
-      subnormals_made: subnormals_made,
+      underflows_to_zero: underflows_to_zero,
+      underflows_to_subnormal: underflows_to_subnormal,
       clamped: clamped,
-      agreement: agreement,
-      status_rank: status_rank,
-      first_rank: first_rank,
+      digest: digest,
+      status_rank_plus_1: status_rank_plus_1,
+      first_rank_plus_1: first_rank_plus_1,
       kind: Constants.name(:report_kind, kind),
       flags: flags,
       number: Fields.real(number)
@@ -693,7 +716,7 @@ defmodule GradScaler.Report do
       Fields.s32(s.overflow, "report.overflow")::binary,
       Fields.named(:status, s.status, "report.status", &Fields.s32/2)::binary,
       Fields.named(:want, s.measured, "report.measured", &Fields.u32/2)::binary,
-      Fields.u64(s.serial, "report.serial")::binary,
+      Fields.u64(s.generation, "report.generation")::binary,
       Fields.f64(s.amax, "report.amax")::binary,
       Fields.f64(s.sum_squares, "report.sum_squares")::binary,
       Fields.s64(s.elements, "report.elements")::binary,
@@ -701,12 +724,12 @@ defmodule GradScaler.Report do
       Fields.s64(s.inf_count, "report.inf_count")::binary,
       Fields.s64(s.first_tensor, "report.first_tensor")::binary,
       Fields.s64(s.first_element, "report.first_element")::binary,
-      Fields.s64(s.zeros_made, "report.zeros_made")::binary,
-      Fields.s64(s.subnormals_made, "report.subnormals_made")::binary,
+      Fields.s64(s.underflows_to_zero, "report.underflows_to_zero")::binary,
+      Fields.s64(s.underflows_to_subnormal, "report.underflows_to_subnormal")::binary,
       Fields.s64(s.clamped, "report.clamped")::binary,
-      Fields.u64(s.agreement, "report.agreement")::binary,
-      Fields.u32(s.status_rank, "report.status_rank")::binary,
-      Fields.u32(s.first_rank, "report.first_rank")::binary,
+      Fields.u64(s.digest, "report.digest")::binary,
+      Fields.u32(s.status_rank_plus_1, "report.status_rank_plus_1")::binary,
+      Fields.u32(s.first_rank_plus_1, "report.first_rank_plus_1")::binary,
       Fields.named(:report_kind, s.kind, "report.kind", &Fields.u32/2)::binary,
       Fields.u32(s.flags, "report.flags")::binary,
       Fields.f64(s.number, "report.number")::binary,
@@ -722,90 +745,93 @@ defmodule GradScaler.State do
   * `factor` - the scale in force
   * `next` - the newest scale. It differs from `factor` only with apply_delay: then the next loss
     is scaled by it while the update for this one is under way
-  * `mean` - predictive policies: running mean of log2(amax)
-  * `slow_mean` - slower mean of log2(amax), with variance_decay
-  * `mean_square` - slower mean of its square
-  * `mean_start` - weight in `mean` of the zero that it began with
-  * `slow_start` - the same of slow_mean
-  * `good` - good steps since the last overflow or growth; with `:every` since the last overflow
-  * `steps` - all steps since the last change
-  * `overflows` - overflows not reset yet
-  * `stalled` - overflows in a row that could not lower the scale
+  * `log2_mean` - predictive policies: running mean of log2(amax)
+  * `log2_slow_mean` - slower mean of log2(amax), with log2_slow_decay
+  * `log2_mean_square` - slower mean of its square
+  * `log2_zero_weight` - weight in log2_mean of the zero that it began with
+  * `log2_slow_zero_weight` - the same of log2_slow_mean
+  * `good_steps` - good steps since the last overflow or growth; with `:every` since the last
+    overflow
+  * `steps_since_change` - all steps since the last change
+  * `overflows_since_reset` - overflows not reset yet
+  * `failed_backoffs` - overflows in a row that could not lower the scale
   * `events` - any of these of the last update: `:grew`, `:backed_off`, `:skipped`, `:absorbed`,
-    `:at_ceiling`, `:at_floor`, `:stalled`, `:stopped`, `:stale`, `:outlier`, `:clipped`
+    `:at_ceiling`, `:at_floor`, `:backoff_failed`, `:stopped`, `:stale`, `:outlier`, `:clipped`
   * `status` - `:ok`, or the error of the last update on a device: `:ok`, `:null`, `:struct_size`,
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
-    `:format`, `:agreement`
-  * `skipped` - overflows since the start; what the guard skipped is in guard_skips
-  * `growths` - updates since the start that made the scale larger
-  * `backoffs` - updates since the start that made it smaller
+    `:format`, `:mismatch`
+  * `total_overflows` - overflows since the start; what the guard skipped is in total_guard_skips
+  * `total_growths` - updates since the start that made the scale larger
+  * `total_backoffs` - updates since the start that made it smaller
   * `skip_f32` - 1 with `:skipped`, else 0: what a fused optimizer that runs after the update
     takes as found_inf
   * `skip` - 1 with `:skipped`, else 0: leave the parameters alone
   * `guard_mean` - policies that guard: mean of the samples
   * `guard_variance` - their variance
   * `guard_count` - their number
-  * `guard_run` - outliers in a row
-  * `guard_skips` - steps since the start that were skipped as outliers
-  * `guard_multiplier` - of the last update: 1, below 1 where it clips, 0 where the step is
-    skipped; without a guard 0
-  * `guard_threshold` - what the last update's norm was held against; 0: against nothing
+  * `guard_in_a_row` - outliers in a row
+  * `total_guard_skips` - steps since the start that were skipped as outliers
+  * `guard_multiplier` - of the last update: 1, below 1 where it clips, 0 with `:skipped`
+  * `guard_threshold` - what guard_value was held against; 0: against nothing
+  * `guard_value` - the norm or the number that the last update judged; 0: none
   """
   alias GradScaler.{Constants, Fields}
 
   defstruct factor: %GradScaler.Factor{},
             next: %GradScaler.Factor{},
-            mean: 0.0,
-            slow_mean: 0.0,
-            mean_square: 0.0,
-            mean_start: 0.0,
-            slow_start: 0.0,
-            good: 0,
-            steps: 0,
-            overflows: 0,
-            stalled: 0,
+            log2_mean: 0.0,
+            log2_slow_mean: 0.0,
+            log2_mean_square: 0.0,
+            log2_zero_weight: 0.0,
+            log2_slow_zero_weight: 0.0,
+            good_steps: 0,
+            steps_since_change: 0,
+            overflows_since_reset: 0,
+            failed_backoffs: 0,
             events: [],
             status: :ok,
-            skipped: 0,
-            growths: 0,
-            backoffs: 0,
+            total_overflows: 0,
+            total_growths: 0,
+            total_backoffs: 0,
             skip_f32: 0.0,
             skip: 0,
             guard_mean: 0.0,
             guard_variance: 0.0,
             guard_count: 0,
-            guard_run: 0,
-            guard_skips: 0,
+            guard_in_a_row: 0,
+            total_guard_skips: 0,
             guard_multiplier: 0.0,
-            guard_threshold: 0.0
+            guard_threshold: 0.0,
+            guard_value: 0.0
 
   @type t :: %__MODULE__{
           factor: GradScaler.Factor.t(),
           next: GradScaler.Factor.t(),
-          mean: GradScaler.Native.real(),
-          slow_mean: GradScaler.Native.real(),
-          mean_square: GradScaler.Native.real(),
-          mean_start: GradScaler.Native.real(),
-          slow_start: GradScaler.Native.real(),
-          good: integer,
-          steps: integer,
-          overflows: integer,
-          stalled: integer,
+          log2_mean: GradScaler.Native.real(),
+          log2_slow_mean: GradScaler.Native.real(),
+          log2_mean_square: GradScaler.Native.real(),
+          log2_zero_weight: GradScaler.Native.real(),
+          log2_slow_zero_weight: GradScaler.Native.real(),
+          good_steps: integer,
+          steps_since_change: integer,
+          overflows_since_reset: integer,
+          failed_backoffs: integer,
           events: [atom | integer],
           status: atom | integer,
-          skipped: integer,
-          growths: integer,
-          backoffs: integer,
+          total_overflows: integer,
+          total_growths: integer,
+          total_backoffs: integer,
           skip_f32: GradScaler.Native.real(),
           skip: integer,
           guard_mean: GradScaler.Native.real(),
           guard_variance: GradScaler.Native.real(),
           guard_count: integer,
-          guard_run: integer,
-          guard_skips: integer,
+          guard_in_a_row: integer,
+          total_guard_skips: integer,
           guard_multiplier: GradScaler.Native.real(),
-          guard_threshold: GradScaler.Native.real()
+          guard_threshold: GradScaler.Native.real(),
+          guard_value: GradScaler.Native.real()
         }
 
   @doc "The struct that a binary of the library holds."
@@ -813,57 +839,59 @@ defmodule GradScaler.State do
   def decode(<<
         factor::binary-size(32),
         next::binary-size(32),
-        mean::binary-size(8),
-        slow_mean::binary-size(8),
-        mean_square::binary-size(8),
-        mean_start::binary-size(8),
-        slow_start::binary-size(8),
-        good::little-signed-64,
-        steps::little-signed-64,
-        overflows::little-signed-64,
-        stalled::little-signed-64,
+        log2_mean::binary-size(8),
+        log2_slow_mean::binary-size(8),
+        log2_mean_square::binary-size(8),
+        log2_zero_weight::binary-size(8),
+        log2_slow_zero_weight::binary-size(8),
+        good_steps::little-signed-64,
+        steps_since_change::little-signed-64,
+        overflows_since_reset::little-signed-64,
+        failed_backoffs::little-signed-64,
         events::little-unsigned-32,
         status::little-signed-32,
-        skipped::little-signed-64,
-        growths::little-signed-64,
-        backoffs::little-signed-64,
+        total_overflows::little-signed-64,
+        total_growths::little-signed-64,
+        total_backoffs::little-signed-64,
         skip_f32::binary-size(4),
         skip::little-signed-32,
         guard_mean::binary-size(8),
         guard_variance::binary-size(8),
         guard_count::little-signed-64,
-        guard_run::little-signed-64,
-        guard_skips::little-signed-64,
+        guard_in_a_row::little-signed-64,
+        total_guard_skips::little-signed-64,
         guard_multiplier::binary-size(8),
         guard_threshold::binary-size(8),
-        0::1216
+        guard_value::binary-size(8),
+        0::1152
       >>) do
     %__MODULE__{
       factor: GradScaler.Factor.decode(factor),
       next: GradScaler.Factor.decode(next),
-      mean: Fields.real(mean),
-      slow_mean: Fields.real(slow_mean),
-      mean_square: Fields.real(mean_square),
-      mean_start: Fields.real(mean_start),
-      slow_start: Fields.real(slow_start),
-      good: good,
-      steps: steps,
-      overflows: overflows,
-      stalled: stalled,
+      log2_mean: Fields.real(log2_mean),
+      log2_slow_mean: Fields.real(log2_slow_mean),
+      log2_mean_square: Fields.real(log2_mean_square),
+      log2_zero_weight: Fields.real(log2_zero_weight),
+      log2_slow_zero_weight: Fields.real(log2_slow_zero_weight),
+      good_steps: good_steps,
+      steps_since_change: steps_since_change,
+      overflows_since_reset: overflows_since_reset,
+      failed_backoffs: failed_backoffs,
       events: Constants.names(:event, events),
       status: Constants.name(:status, status),
-      skipped: skipped,
-      growths: growths,
-      backoffs: backoffs,
+      total_overflows: total_overflows,
+      total_growths: total_growths,
+      total_backoffs: total_backoffs,
       skip_f32: Fields.real(skip_f32),
       skip: skip,
       guard_mean: Fields.real(guard_mean),
       guard_variance: Fields.real(guard_variance),
       guard_count: guard_count,
-      guard_run: guard_run,
-      guard_skips: guard_skips,
+      guard_in_a_row: guard_in_a_row,
+      total_guard_skips: total_guard_skips,
       guard_multiplier: Fields.real(guard_multiplier),
-      guard_threshold: Fields.real(guard_threshold)
+      guard_threshold: Fields.real(guard_threshold),
+      guard_value: Fields.real(guard_value)
     }
   end
 
@@ -890,30 +918,108 @@ defmodule GradScaler.State do
     <<
       GradScaler.Factor.encode(s.factor)::binary,
       GradScaler.Factor.encode(s.next)::binary,
-      Fields.f64(s.mean, "state.mean")::binary,
-      Fields.f64(s.slow_mean, "state.slow_mean")::binary,
-      Fields.f64(s.mean_square, "state.mean_square")::binary,
-      Fields.f64(s.mean_start, "state.mean_start")::binary,
-      Fields.f64(s.slow_start, "state.slow_start")::binary,
-      Fields.s64(s.good, "state.good")::binary,
-      Fields.s64(s.steps, "state.steps")::binary,
-      Fields.s64(s.overflows, "state.overflows")::binary,
-      Fields.s64(s.stalled, "state.stalled")::binary,
+      Fields.f64(s.log2_mean, "state.log2_mean")::binary,
+      Fields.f64(s.log2_slow_mean, "state.log2_slow_mean")::binary,
+      Fields.f64(s.log2_mean_square, "state.log2_mean_square")::binary,
+      Fields.f64(s.log2_zero_weight, "state.log2_zero_weight")::binary,
+      Fields.f64(s.log2_slow_zero_weight, "state.log2_slow_zero_weight")::binary,
+      Fields.s64(s.good_steps, "state.good_steps")::binary,
+      Fields.s64(s.steps_since_change, "state.steps_since_change")::binary,
+      Fields.s64(s.overflows_since_reset, "state.overflows_since_reset")::binary,
+      Fields.s64(s.failed_backoffs, "state.failed_backoffs")::binary,
       Fields.named(:event, s.events, "state.events", &Fields.u32/2)::binary,
       Fields.named(:status, s.status, "state.status", &Fields.s32/2)::binary,
-      Fields.s64(s.skipped, "state.skipped")::binary,
-      Fields.s64(s.growths, "state.growths")::binary,
-      Fields.s64(s.backoffs, "state.backoffs")::binary,
+      Fields.s64(s.total_overflows, "state.total_overflows")::binary,
+      Fields.s64(s.total_growths, "state.total_growths")::binary,
+      Fields.s64(s.total_backoffs, "state.total_backoffs")::binary,
       Fields.f32(s.skip_f32, "state.skip_f32")::binary,
       Fields.s32(s.skip, "state.skip")::binary,
       Fields.f64(s.guard_mean, "state.guard_mean")::binary,
       Fields.f64(s.guard_variance, "state.guard_variance")::binary,
       Fields.s64(s.guard_count, "state.guard_count")::binary,
-      Fields.s64(s.guard_run, "state.guard_run")::binary,
-      Fields.s64(s.guard_skips, "state.guard_skips")::binary,
+      Fields.s64(s.guard_in_a_row, "state.guard_in_a_row")::binary,
+      Fields.s64(s.total_guard_skips, "state.total_guard_skips")::binary,
       Fields.f64(s.guard_multiplier, "state.guard_multiplier")::binary,
       Fields.f64(s.guard_threshold, "state.guard_threshold")::binary,
-      0::little-1216
+      Fields.f64(s.guard_value, "state.guard_value")::binary,
+      0::little-1152
+    >>
+  end
+end
+
+defmodule GradScaler.Reason do
+  @moduledoc """
+  Why the last update took, clipped or skipped its step.
+
+  * `outcome` - one of these: `:taken`, `:let_through`, `:clipped`, `:skipped`, `:stopped`
+  * `cause` - one of these: `:none`, `:overflow`, `:outlier`, `:ceiling`, `:other_state`,
+    `:failure`
+  * `value` - with OUTLIER the norm or the number that was judged; 0: not known
+  * `threshold` - with OUTLIER what it is above
+  * `multiplier` - what the gradients are to be multiplied by
+  * `in_a_row` - with OUTLIER, how many in a row there were
+  * `message` - a sentence for a log, such as `skipped: the norm, 3, is above 2, 1 in a row`;
+    empty if the step is taken as it is
+  """
+  alias GradScaler.{Constants, Fields}
+
+  defstruct outcome: :taken,
+            cause: :none,
+            value: 0.0,
+            threshold: 0.0,
+            multiplier: 0.0,
+            in_a_row: 0,
+            message: ""
+
+  @type t :: %__MODULE__{
+          outcome: atom | integer,
+          cause: atom | integer,
+          value: GradScaler.Native.real(),
+          threshold: GradScaler.Native.real(),
+          multiplier: GradScaler.Native.real(),
+          in_a_row: integer,
+          message: binary
+        }
+
+  @doc "The struct that a binary of the library holds."
+  @spec decode(binary) :: t
+  def decode(<<
+        outcome::little-unsigned-32,
+        cause::little-unsigned-32,
+        value::binary-size(8),
+        threshold::binary-size(8),
+        multiplier::binary-size(8),
+        in_a_row::little-signed-64,
+        message::binary-size(192),
+        0::192
+      >>) do
+    %__MODULE__{
+      outcome: Constants.name(:outcome, outcome),
+      cause: Constants.name(:cause, cause),
+      value: Fields.real(value),
+      threshold: Fields.real(threshold),
+      multiplier: Fields.real(multiplier),
+      in_a_row: in_a_row,
+      message: Fields.string(message)
+    }
+  end
+
+  def decode(other) do
+    Fields.refuse("reason", other, "256 bytes, the reserved ones 0")
+  end
+
+  @doc "The binary that the library reads; raises `ArgumentError` naming a field that cannot be."
+  @spec encode(t) :: binary
+  def encode(%__MODULE__{} = s) do
+    <<
+      Fields.named(:outcome, s.outcome, "reason.outcome", &Fields.u32/2)::binary,
+      Fields.named(:cause, s.cause, "reason.cause", &Fields.u32/2)::binary,
+      Fields.f64(s.value, "reason.value")::binary,
+      Fields.f64(s.threshold, "reason.threshold")::binary,
+      Fields.f64(s.multiplier, "reason.multiplier")::binary,
+      Fields.s64(s.in_a_row, "reason.in_a_row")::binary,
+      Fields.chars(s.message, 192, "reason.message")::binary,
+      0::little-192
     >>
   end
 end
@@ -991,7 +1097,7 @@ defmodule GradScaler.Note do
   @moduledoc """
   Something that the caller may want to know of a call that succeeded.
 
-  * `kind` - one of these: `:format`, `:lacks`, `:ignored`, `:changed`, `:unusable`, `:lost`
+  * `kind` - one of these: `:format`, `:missing`, `:ignored`, `:changed`, `:unusable`, `:lost`
   * `flags` - 0
   * `entry` - which of the entries, from 0; -1: none
   * `value` - the number that counts from now on
@@ -1057,7 +1163,7 @@ defmodule GradScaler.Note do
   end
 end
 
-defmodule GradScaler.Options do
+defmodule GradScaler.TensorOptions do
   @moduledoc """
   What a call on tensors does beside its work, as the tuple that `GradScaler.Native` takes: the
   policy is a binary or nil, and what is pointed to for results is true or false.
@@ -1068,16 +1174,16 @@ defmodule GradScaler.Options do
   * `clamp` - above 0: limits each output to the largest value of its dtype that is not above the
     clamp, which is refused if this value is 0; the report is of the values before that. 0: no
     limit
-  * `each` - n reports: each[i] is of tensor i alone, and its overflow says whether that has an
-    Inf or NaN; nil: none
-  * `histogram` - `:words` of them; nil: none
+  * `per_tensor` - n reports: per_tensor[i] is of tensor i alone, and its overflow says whether
+    that has an Inf or NaN; nil: none
+  * `histogram` - `:length` of them; nil: none
   """
   alias GradScaler.Constants
 
   defstruct want: [],
             policy: nil,
             clamp: 0.0,
-            each: false,
+            per_tensor: false,
             histogram: false
 
   @type t :: %__MODULE__{}
@@ -1089,7 +1195,7 @@ defmodule GradScaler.Options do
       Constants.number(:want, o.want, "options.want"),
       o.policy,
       o.clamp,
-      o.each,
+      o.per_tensor,
       o.histogram
     }
   end

@@ -76,7 +76,9 @@ def train(name, dtype, scaler, images, labels):
     narrow = jax.tree.map(lambda p: p.astype(dtype), params)
     logits = forward(narrow, images[TRAINING_SET:].astype(dtype))
     accuracy = float(np.mean(np.asarray(logits).argmax(axis=1) == labels[TRAINING_SET:]))
-    print(f"{name:<16} {accuracy:>8.1%} {scaler.skipped:>9} {scaler.growths:>9} {scaler.loss_scale:>13.0f}")
+    print(
+        f"{name:<16} {accuracy:>8.1%} {scaler.total_overflows:>9} {scaler.total_growths:>9} {scaler.loss_scale:>13.0f}"
+    )
     return accuracy
 
 

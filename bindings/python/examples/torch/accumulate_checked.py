@@ -35,7 +35,7 @@ def train(scaler, bad=(3, 2)):
             with torch.autocast(DEVICE, dtype=torch.float16):
                 loss = nn.functional.mse_loss(model(x), targets[micro_step])
             gradients = torch.autograd.grad(scaler.scale(loss), parameters)
-            if adder.accumulate(gradients, sums).overflow:
+            if adder.unscale_accumulate(gradients, sums).overflow:
                 dropped.append((step, micro_step))
             else:
                 kept += 1

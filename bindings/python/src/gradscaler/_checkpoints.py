@@ -188,7 +188,7 @@ def _saved() -> tuple[frozenset[str], frozenset[str]]:
     """The last part of every key of a checkpoint, and of those of scales."""
     policy, state = _structs.Policy(struct_size=ctypes.sizeof(_structs.Policy)), _structs.State()
     c.gsc_policy_preset("torch", policy)
-    c.gsc_state_init(None, policy, None, state)
+    c.gsc_state_init(None, policy, state)
     names, scales = set(), set()
     for format in formats():
         with contextlib.suppress(c.Error):  # it saves no state
@@ -257,7 +257,7 @@ class _Entries:
                     why += f"; what is in more than {_DEPTH} containers is not looked at"
             elif error.name == "format":
                 why += _hint(why)
-            if error.subject:  # else the sentence stands by itself
+            if error.subject_length:  # else the sentence stands by itself
                 error.args = (f"{where} {why}",)
             raise
 
@@ -278,7 +278,7 @@ class _Entries:
         return sorted(found, key=lambda one: _ORDER.index(one.kind) if one.kind in _ORDER else -1)
 
 
-_ORDER = [NoteKind.UNUSABLE, NoteKind.CHANGED, NoteKind.LOST, NoteKind.FORMAT, NoteKind.IGNORED, NoteKind.LACKS]
+_ORDER = [NoteKind.UNUSABLE, NoteKind.CHANGED, NoteKind.LOST, NoteKind.FORMAT, NoteKind.IGNORED, NoteKind.MISSING]
 _OF_TORCH = ("transformers", "huggingface", "accelerate", "lightning")
 _TORCH = "; its scaler is torch's: format='torch'"
 

@@ -91,7 +91,7 @@ def captures(ordinal: int, stream: int, waits: bool = False) -> bool:
         c.gsc_exec_wait((context, stream, None))
     except c.Error as error:
         error.args = (f"cuda:{ordinal}: {'the stream ' + error.why if error.field == 'stream' else error}",)
-        error.subject = 0
+        error.subject_length = 0
         raise
     return False
 
@@ -104,7 +104,7 @@ def _refuse_immutable(outs: Sequence[Any], name: str) -> None:
             why = "is read-only, as all of JAX are: pass out with arrays of another framework"
             error = c.Error(f"{name}[{i}] {why}")
             error.status, error.argument, error.index, error.other = c.GSC_ERROR_VALUE, -1, i, -1
-            error.name, error.field, error.subject, error.why = name, "", 1, why
+            error.name, error.field, error.subject_length, error.why = name, "", 1, why
             raise error
 
 
@@ -165,7 +165,7 @@ class Arrival:
 
     def __init__(self, context: Any, size: int = 0) -> None:
         self.context = context
-        self.shared = c.gsc_memory_create(context, c.GSC_MEMORY_SHARED, self.DATA + size)
+        self.shared = c.gsc_memory_create(context, c.GSC_MEMORY_HOST, self.DATA + size)
         self.one = c.gsc_memory_create(context, c.GSC_MEMORY_DEVICE, 8)
         self.words = memoryview(self.shared)[: self.DATA].cast("Q")
         self.words[0] = self.words[1] = 1
@@ -215,7 +215,7 @@ class Space:
         if self.room < arrays:
             self.room = 2 * arrays
             size = self.EACH + self.room * ctypes.sizeof(_structs.Report)
-            self.shared = c.gsc_memory_create(self.context, c.GSC_MEMORY_SHARED, size)
+            self.shared = c.gsc_memory_create(self.context, c.GSC_MEMORY_HOST, size)
 
 
 class Lists:
@@ -306,7 +306,7 @@ class Call:
         """Checks all that can be before the device works, and gets the memory that it needs."""
         space = self.space
         space.reserve(0, self.arrays)
-        self.options["each"] = (space.shared, Space.EACH)
+        self.options["per_tensor"] = (space.shared, Space.EACH)
         if "histogram" in self.options:
             self.options["histogram"] = (space.shared, Space.HISTOGRAM)
         size = c.gsc_workspace_size((self.device.context, self.stream, None), self.held, self.options)
@@ -339,12 +339,12 @@ class Call:
         shared = memoryview(self.space.shared)
         report = _structs.Report.from_buffer_copy(shared, Space.REPORT)
         if report.status:
-            c.gsc_check(None, self.factor, [], None, _structs.Report())  # says how to mend a factor
+            c.gsc_measure(None, self.factor, [], None, _structs.Report())  # says how to mend a factor
             text = f"cuda:{self.device.ordinal}: {c.gsc_status_string(report.status)}"
             error = c.Error(text)
             error.status, error.argument, error.index, error.other = report.status, -1, -1, -1
-            error.name, error.field, error.subject, error.why = "report", "status", 0, text
+            error.name, error.field, error.subject_length, error.why = "report", "status", 0, text
             raise error
         size = self.arrays * ctypes.sizeof(_structs.Report)
         each = shared[Space.EACH : Space.EACH + size]
-        return report, each, shared[Space.HISTOGRAM : Space.HISTOGRAM + 8 * c.GSC_HISTOGRAM_WORDS]
+        return report, each, shared[Space.HISTOGRAM : Space.HISTOGRAM + 8 * c.GSC_HISTOGRAM_LENGTH]

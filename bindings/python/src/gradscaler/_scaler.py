@@ -25,10 +25,17 @@ from ._structs import Event, Factor, MergeKind, NoteKind, ReportKind, State, Sta
 
 Container = Mapping[str, Any] | Sequence[Any]
 _FIELDS = [name for name, *_ in _structs.Policy._fields_ if name not in ("struct_size", "reserved")]
-_COUNTS = ("good", "steps", "overflows", "stalled", "skipped", "growths", "backoffs")
+_COUNTS = (
+    "good_steps",
+    "steps_since_change",
+    "overflows_since_reset",
+    "failed_backoffs",
+    "total_overflows",
+    "total_growths",
+    "total_backoffs",
+)
 _SIZE = ctypes.sizeof(_structs.Report)
-_VERSION = 1  # of what Scaler.state_dict returns
-_OUTLIER = int(Event.OUTLIER)  # a union with a plain int is many times as fast
+_VERSION = 2  # of what Scaler.state_dict returns
 _GUARD_FIELDS = [name for name in _FIELDS if name.startswith("guard_")]
 _NEED_A_NORM = ("megatron_skip", "metaseq_skip", "optax_skip")  # presets of peers that have no threshold of their own
 _event = functools.cache(Event)
@@ -86,7 +93,7 @@ def _naming(**names: str) -> Any:
 
 
 def _rename(error: c.Error, names: Mapping[str, str]) -> None:
-    if error.subject:  # else the sentence stands by itself
+    if error.subject_length:  # else the sentence stands by itself
         name = names.get(error.name, error.name) + (f"[{error.index}]" if error.index >= 0 else "")
         where = ".".join(filter(None, (name, error.field)))
         error.args = (f"{where} {'must not be None' if error.status == Status.ERROR_NULL else error.why}",)
@@ -242,11 +249,11 @@ class Report(_structs.Report):
         that was merged or made of bytes, which has no counts of each array: ValueError
     first_overflow: (name, element) of the first such element, or None; the array's index in a report that was merged
         without names. The index is that of the rank's own list, so names are right if they are the same on all ranks
-    rank, failed_rank: whose first_overflow it is, and whose call failed, where Scaler.stamp was told; else None
+    rank, failed_rank: whose first_overflow it is, and whose call failed, where Scaler.set_rank was told; else None
     grads: the container with the results; None in a report that was merged, pickled or made of bytes
     scale: the loss scale that the gradients were divided by; 1.0 in one that was merged or made of bytes
-    norm, amax, zeros_made, ...: where `want` asked for them, else ValueError; histogram with histogram=True
-    each: {name: Report}, of each array, with each=True
+    norm, amax, underflows_to_zero, ...: where `want` asked for them, else ValueError; histogram with histogram=True
+    each: {name: Report}, of each array, with per_tensor=True
     clamped: how many elements clip_value changed
     kind: a ReportKind, what it is of. One that nobody filled in, Report(), is refused by whatever takes a report
     measured: a union of Want, which of the above were asked for
@@ -260,8 +267,8 @@ class Report(_structs.Report):
     grads: Any = None
     scale: float = 1.0
     grew: Mapping[str, tuple[float, float]] = {}
-    _summand = False
-    _of_summands = False
+    _addend = False
+    _of_addends = False
     _bad: Any = None
     _each: Any = None
     _words: Any = None
@@ -300,12 +307,12 @@ class Report(_structs.Report):
     @property
     def rank(self) -> int | None:
         """The rank that the report, or its first overflow, is of; None: no rank was stamped, or none overflowed."""
-        return self.first_rank - 1 if self.first_rank else None
+        return self.first_rank_plus_1 - 1 if self.first_rank_plus_1 else None
 
     @property
     def failed_rank(self) -> int | None:
         """The rank whose call failed first; None: none did, or no rank was stamped."""
-        return self.status_rank - 1 if self.status and self.status_rank else None
+        return self.status_rank_plus_1 - 1 if self.status and self.status_rank_plus_1 else None
 
     @property
     def norm(self) -> float:
@@ -324,29 +331,29 @@ class Report(_structs.Report):
         _structs.Report.amax.__set__(self, value)
 
     @property
-    def zeros_made(self) -> int:
+    def underflows_to_zero(self) -> int:
         """How many outputs are zero while their input was not."""
-        self._demand("zeros_made", Want.UNDERFLOW)
-        return _structs.Report.zeros_made.__get__(self)
+        self._demand("underflows_to_zero", Want.UNDERFLOW)
+        return _structs.Report.underflows_to_zero.__get__(self)
 
-    @zeros_made.setter
-    def zeros_made(self, value: int) -> None:
-        _structs.Report.zeros_made.__set__(self, value)
+    @underflows_to_zero.setter
+    def underflows_to_zero(self, value: int) -> None:
+        _structs.Report.underflows_to_zero.__set__(self, value)
 
     @property
-    def subnormals_made(self) -> int:
+    def underflows_to_subnormal(self) -> int:
         """How many outputs are subnormal while their input was not."""
-        self._demand("subnormals_made", Want.UNDERFLOW)
-        return _structs.Report.subnormals_made.__get__(self)
+        self._demand("underflows_to_subnormal", Want.UNDERFLOW)
+        return _structs.Report.underflows_to_subnormal.__get__(self)
 
-    @subnormals_made.setter
-    def subnormals_made(self, value: int) -> None:
-        _structs.Report.subnormals_made.__set__(self, value)
+    @underflows_to_subnormal.setter
+    def underflows_to_subnormal(self, value: int) -> None:
+        _structs.Report.underflows_to_subnormal.__set__(self, value)
 
     def _demand(self, name: str, want: Want) -> None:
         if not _has(self, want):
-            of_a_sum = self._of_summands and want != Want.UNDERFLOW
-            where = " to check(sum, unscaled=True): it is of summands, and their sum has another" if of_a_sum else ""
+            of_a_sum = self._of_addends and want != Want.UNDERFLOW
+            where = " to check(sum, unscaled=True): it is of addends, and their sum has another" if of_a_sum else ""
             raise ValueError(f"the report has no {name}: pass want=gradscaler.Want.{want.name}{where}")
 
     @property
@@ -367,10 +374,10 @@ class Report(_structs.Report):
         return memoryview(self._words).cast("q").tolist()
 
     @property
-    def each(self) -> dict[Any, Report]:
+    def per_tensor(self) -> dict[Any, Report]:
         """A report of each array, by its name or index; where `overflow` is, its elements are the reason."""
         if self._each is None:
-            raise ValueError("the report has none of each array: pass each=True")
+            raise ValueError("the report has none of each array: pass per_tensor=True")
         return {name: self._one(i) for i, name in enumerate(self.names)}
 
     def _one(self, index: int) -> Report:
@@ -407,9 +414,10 @@ class Report(_structs.Report):
 
     @classmethod
     def of_number(cls, number: float) -> Report:
-        """The report of a number, such as the loss, for a scaler of its own whose policy guards; see Scaler.join.
+        """The report of a number, such as the loss, for a scaler of its own whose policy guards.
 
-        It counts with its sign; Inf, NaN and magnitudes above 2^500 are an overflow.
+        `Scaler.combine_decisions` joins its decisions with those of the gradients' scaler. It counts with its sign;
+        Inf, NaN and magnitudes above 2^500 are an overflow.
         """
         report = cls()
         c.gsc_report_from_number(_number("number", number), report)
@@ -443,18 +451,18 @@ class Report(_structs.Report):
     def merge(
         reports: Iterable[Report],
         *,
-        summands: bool = False,
+        addends: bool = False,
         policy: Policy | None = None,
         names: Sequence = (),
     ) -> Report:
         """One report of several, in order: of ranks that gathered theirs, optimizers, layers.
 
-        summands=True where their gradients are added, as those of micro-batches and data-parallel ranks are: then the
+        addends=True where their gradients are added, as those of micro-batches and data-parallel ranks are: then the
         norm and amax of the sum are not known. With `policy`, overflow is its verdict. `names`, of the arrays that each
         was made of, such as `report.names`, make first_overflow a name: they are looked up by the index that the rank
         with the overflow has, so all reports must be of the same names in the same order. Reports of ranks that
-        `Scaler.stamp` found to differ raise gradscaler.Error with Status.ERROR_AGREEMENT. That the ranks are all there,
-        once each and in order, is not checked. Those of of_number are refused.
+        `Scaler.set_rank` found to differ raise gradscaler.Error with Status.ERROR_MISMATCH. That the ranks are all
+        there, once each and in order, is not checked. Those of of_number are refused.
         """
         if not isinstance(policy, _structs.Policy | None):
             raise TypeError(f"policy must be a gradscaler.Policy such as scaler.policy, not {_short(policy)}")
@@ -465,14 +473,14 @@ class Report(_structs.Report):
             if not isinstance(report, _structs.Report):
                 why = ": make a report of them by Report.from_bytes" if isinstance(report, bytes) else ""
                 raise TypeError(f"expected the report of unscale, or several, not {type(report).__name__}{why}")
-        merged, kind = Report(), MergeKind.SUMMANDS if summands else MergeKind.PARTS
+        merged, kind = Report(), MergeKind.ADDENDS if addends else MergeKind.SHARDS
         with _naming():
             c.gsc_report_merge(None, b"".join(map(bytes, reports)), int(kind), policy, merged)
-        merged.names, merged._of_summands = names if isinstance(names, Sequence) else list(names), summands
+        merged.names, merged._of_addends = names if isinstance(names, Sequence) else list(names), addends
         return merged
 
     def _locate(self, names: Sequence, each: bytes | bytearray) -> None:
-        """`each` has the reports of the arrays: a step that is skipped need not wait until they are read."""
+        """`per_tensor` has the reports of the arrays: a step that is skipped need not wait until they are read."""
         self._bad = (names, each)
 
     def _counts_of_each(self) -> dict[Any, int] | None:
@@ -502,7 +510,7 @@ class Report(_structs.Report):
         for want, names in (
             (Want.NORM, ["norm"]),
             (Want.AMAX, ["amax"]),
-            (Want.UNDERFLOW, ["zeros_made", "subnormals_made"]),
+            (Want.UNDERFLOW, ["underflows_to_zero", "underflows_to_subnormal"]),
         ):
             if _has(self, want):
                 parts += [f"{name}={getattr(self, name)!r}" for name in names]
@@ -530,13 +538,13 @@ def _not_negative(value: float) -> bool:
 
 _STATUSES = frozenset(map(int, Status))
 _KINDS = range(len(ReportKind))
-_CHECKED = struct.Struct("=4x2iI8x2d8q16x2I")  # from overflow to flags, without serial, agreement and ranks
+_CHECKED = struct.Struct("=4x2iI8x2d8q16x2I")  # from overflow to flags, without generation, digest and ranks
 _HOLDS: dict[str, Callable[[Any], bool]] = {  # what any report has, whatever made it
     "overflow": (0, 1).__contains__,
     "status": _STATUSES.__contains__,
     "measured": range(8).__contains__,
     **dict.fromkeys(("amax", "sum_squares", "elements", "nan_count", "inf_count", "first_tensor"), _not_negative),
-    **dict.fromkeys(("first_element", "zeros_made", "subnormals_made", "clamped"), _not_negative),
+    **dict.fromkeys(("first_element", "underflows_to_zero", "underflows_to_subnormal", "clamped"), _not_negative),
     "kind": _KINDS.__contains__,
     "flags": (0,).__contains__,
 }
@@ -548,7 +556,7 @@ def _restored(data: bytes, extra: Mapping[str, Any]) -> Report:
     return report
 
 
-_AT_ONCE = {"names", "grads", "scale", "_summand", "__class__", "__dict__"}
+_AT_ONCE = {"names", "grads", "scale", "_addend", "__class__", "__dict__"}
 
 
 class _Later(Report):
@@ -705,7 +713,7 @@ class Arrays(_Lists):
     """Gradients, and the arrays for their results, read once: a call on many small ones costs little more than in C.
 
     arrays = Arrays(grads)           # in place; or Arrays(grads, out), Arrays(grads, dtype="float32"), as in `unscale`
-    report = scaler.unscale(arrays)  # likewise check and accumulate; report.grads is arrays.out
+    report = scaler.unscale(arrays)  # likewise measure and unscale_accumulate; report.grads is arrays.out
 
     This is for arrays that stay where they are from step to step: what is written into them is seen, an array that
     takes the place of another is not. So it is not for the gradients of torch, which are new ones after zero_grad();
@@ -747,12 +755,12 @@ def _results(calls: list) -> list[tuple]:
     return found
 
 
-def _finished(report: Report, lists: _Lists, options: Mapping[str, Any], each: bool, over: bool = True) -> Report:
+def _finished(report: Report, lists: _Lists, options: Mapping[str, Any], per_tensor: bool, over: bool = True) -> Report:
     """The report with what is known of each array; if the call is over, another may take its buffer."""
-    buffer = options["each"]
+    buffer = options["per_tensor"]
     if report.nan_count + report.inf_count:
         report._locate(lists.names, buffer[: len(lists.ins) * _SIZE])
-    if each:
+    if per_tensor:
         report._each = bytes(buffer)
     elif over and len(buffer) <= 1 << 20:
         _spare.append(buffer)
@@ -770,8 +778,8 @@ class Scaler:
     of several frameworks, or of one that does not say its stream, are waited for at once. A call that is captured in a
     CUDA graph divides by the scale in force at each replay, and its report is that of the last one, read anew at each
     look. A list may mix arrays of the host and of several devices, which
-    work at a time; but `accumulate`, which adds all or nothing, takes arrays of one. A masked array is taken with its
-    masked elements. `Arrays` read many small ones once.
+    work at a time; but `unscale_accumulate`, which adds all or nothing, takes arrays of one. A masked array is taken
+    with its masked elements. `Arrays` read many small ones once.
     Lists and dicts may be nested: names are then tuples, such as ("layer", "weight"). None is passed over, and a
     Parameter of torch stands for its gradient: unscale(dict(model.named_parameters())).
     One thread at a time may update a scaler; large calls release the interpreter's lock. With `threads` above 1 they
@@ -783,8 +791,7 @@ class Scaler:
 
     notes: Sequence[Note] = ()
     _pinned: Any = None
-    _norm: float | None = None  # of the last update, if it was an outlier
-    _joined: str | None = None  # the reasons for it, with those of the scalers that were joined
+    _combined: str | None = None  # the reasons of the last update, with those of the scalers it was combined with
 
     def __init__(self, preset: str | Policy = "recommended", *, threads: int = 1, **fields: float) -> None:
         self.policy = Policy(preset, **fields) if not isinstance(preset, Policy) else preset.replace(**fields)
@@ -792,7 +799,7 @@ class Scaler:
         warn_if_idle(self.policy)
         self._state = State()
         self.threads = threads
-        c.gsc_state_init(None, self.policy, None, self.state)
+        c.gsc_state_init(None, self.policy, self.state)
 
     # ---- what it is ----
 
@@ -802,7 +809,7 @@ class Scaler:
 
     @state.setter
     def state(self, state: State) -> None:
-        self._norm = self._joined = None
+        self._combined = None
         if self._pinned is None:
             self._state = state
         else:
@@ -811,7 +818,7 @@ class Scaler:
     def _pin(self, device: _cuda.Device) -> Any:
         """Where graphs read the factor in force: the state moves into memory that all devices see."""
         if self._pinned is None:
-            self._pinned = c.gsc_memory_create(device.context, c.GSC_MEMORY_SHARED, ctypes.sizeof(State))
+            self._pinned = c.gsc_memory_create(device.context, c.GSC_MEMORY_HOST, ctypes.sizeof(State))
             pinned = State.from_buffer(memoryview(self._pinned))
             ctypes.memmove(ctypes.byref(pinned), ctypes.byref(self._state), ctypes.sizeof(State))
             self._state = pinned
@@ -856,14 +863,14 @@ class Scaler:
         return bool(self.state.skip)
 
     @property
-    def skipped(self) -> int:
-        """Steps with an overflow since the start; `outliers_skipped` are not among them."""
-        return self.state.skipped
+    def total_overflows(self) -> int:
+        """Steps with an overflow since the start; `total_guard_skips` are not among them."""
+        return self.state.total_overflows
 
     @property
-    def outliers_skipped(self) -> int:
+    def total_guard_skips(self) -> int:
         """Steps that the guard skipped since the start."""
-        return self.state.guard_skips
+        return self.state.total_guard_skips
 
     @property
     def multiplier(self) -> float:
@@ -882,38 +889,21 @@ class Scaler:
         >>> scaler.reason
         'skipped: the norm, 3, is above 2, 1 in a row'
 
-        After `join` it has the reasons of both, first that of `multiplier`. The norm is left out where another scaler's
-        state was taken over.
+        After `combine_decisions` it has the reasons of both, first that of `multiplier`.
         """
-        if self._joined is not None:
-            return self._joined
-        events, state = self.events, self.state
-        if not events & (Event.SKIPPED | Event.OUTLIER):
-            return ""
-        if not events & Event.OUTLIER:
-            if not events & Event.STOPPED:
-                return "skipped: overflow"
-            return (
-                f"stopped: overflow, and the policy gives up at a loss scale of {self.loss_scale:g}: look for Inf or "
-                "NaN in the input, the loss and the parameters, and go back to a checkpoint from before that"
-            )
-        outcome = "skipped" if events & Event.SKIPPED else "let through"
-        if events & Event.STOPPED:
-            outcome = "stopped, look at the data and the learning rate"
-        if events & Event.CLIPPED:
-            outcome = f"clipped: multiplied by {state.guard_multiplier:g}"
-        if not (state.guard_threshold and state.guard_run):  # of gradscaler.jax
-            return f"{outcome}: so says a scaler that was joined"
-        norm = "" if self._norm is None else f", {self._norm:g},"
-        return f"{outcome}: the norm{norm} is above {state.guard_threshold:g}, {state.guard_run} in a row"
+        if self._combined is not None:
+            return self._combined
+        reason = _structs.Reason()
+        c.gsc_state_reason(self.state, reason)
+        return reason.message.decode()
 
     @property
-    def growths(self) -> int:
-        return self.state.growths
+    def total_growths(self) -> int:
+        return self.state.total_growths
 
     @property
-    def backoffs(self) -> int:
-        return self.state.backoffs
+    def total_backoffs(self) -> int:
+        return self.state.total_backoffs
 
     def __repr__(self) -> str:
         fields = self.policy.differences(self.preset)
@@ -923,10 +913,11 @@ class Scaler:
         scale = f"2^{exponent - 1}" if mantissa == 0.5 else f"{self.loss_scale:g}"
         interval = f" of {self.policy.growth_interval}" if self.policy.growth_interval else ""
         events = f"; last update: {self.events.name.lower()}" if self.events else ""
-        outliers = f"outliers skipped {self.outliers_skipped}, " if self.policy.guards else ""
+        outliers = f"outliers skipped {self.total_guard_skips}, " if self.policy.guards else ""
         return (
-            f"<Scaler({arguments}): scale {scale}; good steps {self.state.good}{interval}, skipped {self.skipped}, "
-            f"{outliers}growths {self.growths}, backoffs {self.backoffs}{events}>"
+            f"<Scaler({arguments}): scale {scale}; good steps {self.state.good_steps}{interval}, "
+            f"overflows {self.total_overflows}, {outliers}growths {self.total_growths}, "
+            f"backoffs {self.total_backoffs}{events}>"
         )
 
     # ---- the step ----
@@ -976,7 +967,7 @@ class Scaler:
         clip_value: float | None = None,
         want: int = 0,
         histogram: bool = False,
-        each: bool = False,
+        per_tensor: bool = False,
         factor: Factor | None = None,
     ) -> Report:
         """Divides gradients by the scale, checks them, and reports: one C call for a list or dict of arrays.
@@ -989,8 +980,8 @@ class Scaler:
         `clip_value`, a finite number above 0 in the unit of unscaled gradients, also clamps each to [-clip_value,
         clip_value], both parts of a complex one, before it is rounded to its result. The report is of the gradients
         before they are clamped, so that an overflow is found.
-        `want` (a union of Want), `histogram` and `each` (a report of each array) ask for more in the report. `factor`
-        is the snapshot that the loss was scaled by, where an update ran since. No two arrays may share memory.
+        `want` (a union of Want), `histogram` and `per_tensor` (a report of each array) ask for more in the report.
+        `factor` is the snapshot that the loss was scaled by, where an update ran since. No two arrays may share memory.
         """
         lists, options = _taken(grads, out, dtype), {"policy": self.policy}
         if clip_value is not None:
@@ -998,16 +989,16 @@ class Scaler:
             if not 0 < limit < math.inf:
                 raise ValueError(f"clip_value={limit!r}: it must be finite and above 0")
             options["clamp"] = limit
-        return self._run("gsc_unscale", lists, factor, want, histogram, each, options)
+        return self._run("gsc_unscale", lists, factor, want, histogram, per_tensor, options)
 
-    def accumulate(
+    def unscale_accumulate(
         self,
         grads: Container | Arrays,
         out: Container | None = None,
         *,
         want: int = 0,
         histogram: bool = False,
-        each: bool = False,
+        per_tensor: bool = False,
         factor: Factor | None = None,
     ) -> Report:
         """Adds gradients divided by the scale to `out` if all of them are finite, else nothing: of micro-batches.
@@ -1016,20 +1007,21 @@ class Scaler:
         complex ones for complex gradients. `report.overflow` tells that nothing was added; the report is of these
         gradients divided by the scale, in the dtypes of `out`. Give `update` the reports of all micro-batches; if one
         has an overflow, the sum lacks it: skip the step. The norm of a sum is not that of its parts: for a policy that
-        judges by it, `check` the sum with unscaled=True and give update that report. `want`, `histogram`, `each` and
-        `factor` are as in `unscale`. An error adds nothing. Only `Arrays`, which have it, go without `out`.
+        judges by it, `measure` the sum with unscaled=True and give update that report. `want`, `histogram`,
+        `per_tensor` and `factor` are as in `unscale`. An error adds nothing. Only `Arrays`, which have it, go without
+        `out`.
         """
-        report = self._run("gsc_accumulate", _taken(grads, out), factor, want, histogram, each, {})
-        report._summand = True
+        report = self._run("gsc_unscale_accumulate", _taken(grads, out), factor, want, histogram, per_tensor, {})
+        report._addend = True
         return report
 
-    def check(
+    def measure(
         self,
         grads: Container | Arrays,
         *,
         want: int = 0,
         histogram: bool = False,
-        each: bool = False,
+        per_tensor: bool = False,
         factor: Factor | None = None,
         unscaled: bool = False,
     ) -> Report:
@@ -1037,7 +1029,7 @@ class Scaler:
         if unscaled and factor is not None:
             raise TypeError("pass factor or unscaled, not both")
         options = {"policy": self.policy}
-        return self._run("gsc_check", _taken(grads), factor, want, histogram, each, options, unscaled)
+        return self._run("gsc_measure", _taken(grads), factor, want, histogram, per_tensor, options, unscaled)
 
     def update(self, report: Report | Iterable[Report] | bool) -> Event:
         """Moves the scale after an optimizer step, or one that was skipped because of `report.overflow`.
@@ -1062,17 +1054,17 @@ class Scaler:
                     advice = f"pass want=Want.{want.name} to what made it, or check the sum of several"
                     error.args = (f"report.{name} was not measured, and this policy judges by it: {advice}",)
             raise
-        self._norm, self._joined = _signal(report) if self._state.events & _OUTLIER else None, None
+        self._combined = None
         return self.events
 
-    def stamp(self, report: Report, rank: int) -> Report:
+    def set_rank(self, report: Report, rank: int) -> Report:
         """Notes in the report, before ranks gather theirs, whose it is, and a digest of this scaler's policy and state.
 
         >>> scalers = Scaler("torch"), Scaler("megatron")
-        >>> reports = [scaler.stamp(Report.of_flag(False), rank) for rank, scaler in enumerate(scalers)]
+        >>> reports = [scaler.set_rank(Report.of_flag(False), rank) for rank, scaler in enumerate(scalers)]
         >>> Report.merge(reports)  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        gradscaler.Error: reports[1].agreement differs: rank 1 has another policy or state than rank 0: ...
+        gradscaler.Error: reports[1].digest differs: rank 1 has another policy or state than rank 0: ...
 
         So a rank that loaded another checkpoint, missed a step or has other rules is found before anybody steps. Stamp
         `Report.failed(error)`, too: then all know which rank it was. Returns the report, for which a device is waited
@@ -1091,12 +1083,13 @@ class Scaler:
         if isinstance(report, _Later):
             report = copy.copy(report)  # the next look writes over it
         with _naming():
-            c.gsc_report_stamp(None, report, self.policy, self.state, number, report)
+            c.gsc_report_set_rank(None, report, self.policy, self.state, number, report)
         return report
 
     def set_scale(self, scale: float, **counts: int) -> None:
-        """Puts another scale in force at once. The counts stay, or become these: good, steps, overflows, stalled,
-        skipped, growths, backoffs, as stateless frameworks keep them.
+        """Puts another scale in force at once. The counts stay, or become these: good_steps, steps_since_change,
+        overflows_since_reset, failed_backoffs, total_overflows, total_growths, total_backoffs, as stateless frameworks
+        keep them.
         """
         state = State.from_buffer_copy(self.state)
         state.factor.scale = _number("scale", scale)
@@ -1110,19 +1103,19 @@ class Scaler:
             if getattr(state, name) != count:
                 raise ValueError(f"{name}={_short(count)} does not fit into its field")
         try:
-            c.gsc_state_init(None, self.policy, state, state)
+            c.gsc_state_init_from(None, self.policy, state, state)
         except c.Error as error:
             _rename(error, {"from": ""})
             error.args = (str(error).removeprefix("factor."),)
             raise
         self.state = state
 
-    def join(self, other: Scaler) -> Event:
+    def combine_decisions(self, other: Scaler) -> Event:
         """Skips, clips or stops also where `other` did in its last update, which judged another signal of this step.
 
         >>> scaler, losses = Scaler("recommended"), Scaler("none", guard_norm=4)
         >>> _ = scaler.update(False), losses.update(Report.of_number(9.5))
-        >>> scaler.join(losses)
+        >>> scaler.combine_decisions(losses)
         <Event.SKIPPED|OUTLIER: 516>
         >>> scaler.reason
         'skipped: the norm, 9.5, is above 4, 1 in a row'
@@ -1134,8 +1127,8 @@ class Scaler:
         deciding_first = sorted((self, other), key=lambda scaler: scaler.multiplier)
         reasons = [scaler.reason for scaler in deciding_first if scaler.reason]
         with _naming():
-            c.gsc_state_join(None, self.state, other.state, self.state)
-        self._joined = "; ".join(reasons)
+            c.gsc_state_combine_decisions(None, self.state, other.state, self.state)
+        self._combined = "; ".join(reasons)
         return self.events
 
     def guard_factor(self, factor: Factor | None = None) -> Factor:
@@ -1146,7 +1139,7 @@ class Scaler:
         """
         out = Factor()
         with _naming():
-            c.gsc_factor_guard(None, _factor(factor), self.state, out)
+            c.gsc_factor_clip_outlier(None, _factor(factor), self.state, out)
         return out
 
     def clip_factor(self, report: Report, max_norm: float, *, unscaled: bool = False) -> Factor:
@@ -1160,7 +1153,7 @@ class Scaler:
         if isinstance(report, Report) and not _has(report, Want.NORM) and not report.status:
             report._demand("norm", Want.NORM)
         try:
-            c.gsc_factor_clip(None, factor, report, _number("max_norm", max_norm), out)
+            c.gsc_factor_clip_grad_norm(None, factor, report, _number("max_norm", max_norm), out)
         except c.Error as error:
             _rename(error, {})
             raise
@@ -1173,7 +1166,7 @@ class Scaler:
         factor: Factor | None,
         want: int,
         histogram: bool,
-        each: bool,
+        per_tensor: bool,
         options: dict[str, Any],
         unscaled: bool = False,
     ) -> Report:
@@ -1182,22 +1175,22 @@ class Scaler:
             raise TypeError(f"want={want!r}: expected a union of gradscaler.Want")
         snapshot = factor
         factor = None if unscaled else _factor(factor) or self.factor
-        count, writes = len(lists.ins), function != "gsc_check"
+        count, writes = len(lists.ins), function != "gsc_measure"
         report = Report.__new__(Report)
         report.names, report.scale = lists.names, factor.scale if factor else 1.0
         report.grads = lists.out if writes else lists.grads
         options["want"] = want
         if histogram:
-            options["histogram"] = report._words = bytearray(8 * c.GSC_HISTOGRAM_WORDS)
-        options["each"] = bytearray(max(count, 1) * _SIZE) if each else _borrow(count)
+            options["histogram"] = report._words = bytearray(8 * c.GSC_HISTOGRAM_LENGTH)
+        options["per_tensor"] = bytearray(max(count, 1) * _SIZE) if per_tensor else _borrow(count)
         groups = lists.groups or lists.on_host(writes) or lists.grouped(writes)
         if not self._on_host(function, groups, factor, options, report, lists):
             live = snapshot is None and not unscaled
             groups = lists.groups or lists.grouped(writes)
             later = self._on_devices(function, groups, factor, live, options, report, lists)
             if later:
-                return _Later.make(report, functools.partial(later, each))
-        return _finished(report, lists, options, each)
+                return _Later.make(report, functools.partial(later, per_tensor))
+        return _finished(report, lists, options, per_tensor)
 
     def _on_host(self, function: str, groups: list, factor: Any, options: dict, report: Report, lists: _Lists) -> bool:
         """Whether all arrays are there: then the call is done."""
@@ -1221,12 +1214,12 @@ class Scaler:
         Returned is what completes the report, or one of a later replay, or None where this has waited. `live`: in a
         graph the factor is that in force at each replay.
         """
-        if len(groups) > 1 and function == "gsc_accumulate":
-            raise ValueError("accumulate, which adds all or nothing, takes arrays of one device")
+        if len(groups) > 1 and function == "gsc_unscale_accumulate":
+            raise ValueError("unscale_accumulate, which adds all or nothing, takes arrays of one device")
         call, indices, parts, calls = getattr(c, function), None, [], []
         try:
             if factor is not None:  # which a device would refuse only later
-                c.gsc_check(None, factor, [], None, _structs.Report())
+                c.gsc_measure(None, factor, [], None, _structs.Report())
             with contextlib.ExitStack() as ends:
                 for indices, group in groups:
                     if isinstance(group, _cuda.Lists):
@@ -1237,11 +1230,11 @@ class Scaler:
                         calls.append((indices, on_device))
                 for indices, group in groups:
                     if not isinstance(group, _cuda.Lists):  # checked only now
-                        own = options | {"each": bytearray(len(indices) * _SIZE)}
-                        own |= {"histogram": bytearray(8 * c.GSC_HISTOGRAM_WORDS)} if "histogram" in options else {}
+                        own = options | {"per_tensor": bytearray(len(indices) * _SIZE)}
+                        own |= {"histogram": bytearray(8 * c.GSC_HISTOGRAM_LENGTH)} if "histogram" in options else {}
                         part = _structs.Report()
                         call(self._on, factor, group, own, part)
-                        parts.append((indices, part, own["each"], own.get("histogram", b"")))
+                        parts.append((indices, part, own["per_tensor"], own.get("histogram", b"")))
                 for _, on_device in calls:
                     place = self._pin(on_device.device) if on_device.captured and live else None
                     on_device.enqueue(factor, place)
@@ -1265,7 +1258,7 @@ class Scaler:
         report: Report,
         lists: _Lists,
         live: bool,
-        each: bool,
+        per_tensor: bool,
     ) -> tuple[Report, bool]:
         """The report of what was enqueued, for which its devices are waited for; and whether it stays as it is."""
         captured, report._bad = calls[0][1].captured, None
@@ -1274,13 +1267,13 @@ class Scaler:
         self._assemble(parts + _results(calls), options, report)
         for _, on_device in calls:
             on_device.end()
-        return _finished(report, lists, options, each, not captured), not captured
+        return _finished(report, lists, options, per_tensor, not captured), not captured
 
     def _assemble(
         self, parts: list[tuple[Sequence[int] | None, Any, bytes, bytes]], options: Any, report: Report
     ) -> None:
         """The report of all of them, in the order of the list, so that its bits are those of one device."""
-        buffer, words = options["each"], [0] * c.GSC_HISTOGRAM_WORDS
+        buffer, words = options["per_tensor"], [0] * c.GSC_HISTOGRAM_LENGTH
         for indices, part, each, counts in parts:
             if "histogram" in options:
                 words = [a + b for a, b in zip(words, memoryview(counts).cast("q"), strict=True)]
@@ -1295,7 +1288,7 @@ class Scaler:
         if parts[0][0] is not None:
             count = sum(len(indices) for indices, *_ in parts)
             all_of_them = bytes(memoryview(buffer)[: count * _SIZE])
-            c.gsc_report_merge(None, all_of_them, int(MergeKind.PARTS), options.get("policy"), report)
+            c.gsc_report_merge(None, all_of_them, int(MergeKind.SHARDS), options.get("policy"), report)
             report.kind = ReportKind.TENSORS
         if "histogram" in options:
             options["histogram"][:] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
@@ -1387,9 +1380,9 @@ class Scaler:
         policy, whole = _unhex(state["gradscaler"], "state['gradscaler']")
         loaded, entries = State(), {key: value for key, value in state.items() if key != "gradscaler"}
         notes = _checkpoints.read(_checkpoints.rows_of(entries), policy, loaded, "torch", None)
-        if (whole.factor.scale_f32, whole.good) == (loaded.factor.scale_f32, loaded.good):
+        if (whole.factor.scale_f32, whole.good_steps) == (loaded.factor.scale_f32, loaded.good_steps):
             loaded = whole
-            notes = [note for note in notes if note.kind != NoteKind.LACKS]  # which the sixth entry has
+            notes = [note for note in notes if note.kind != NoteKind.MISSING]  # which the sixth entry has
         return self._loaded(policy.preset, policy, loaded, notes)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -1470,7 +1463,7 @@ def _report_of(value: Any) -> Report:
     reports = list(value) if isinstance(value, Iterable) else [value]
     if not reports:
         raise ValueError("update takes at least one report")
-    return Report.merge(reports, summands=any(getattr(each, "_summand", False) for each in reports))
+    return Report.merge(reports, addends=any(getattr(each, "_addend", False) for each in reports))
 
 
 # ---- what a call writes beside its report ----

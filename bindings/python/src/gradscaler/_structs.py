@@ -30,7 +30,7 @@ class Status(enum.IntEnum):
     ERROR_MEMORY = -16  # out of memory or threads
     ERROR_DEVICE = -17  # the driver failed, or the context is of another process
     ERROR_FORMAT = -18  # the entries are of no format, or of several, or no format has this name
-    ERROR_AGREEMENT = -19  # the reports are of ranks whose policies or states differ
+    ERROR_MISMATCH = -19  # the reports are of ranks whose policies or states differ
 
 
 class Feature(enum.IntEnum):
@@ -40,22 +40,22 @@ class Feature(enum.IntEnum):
 
 
 class Growth(enum.IntEnum):
-    """growth_rule: when the scale grows. The count is `good` less growth_lag."""
+    """growth_rule: when the scale grows. The count is `good_steps` less growth_extra_steps."""
 
     REACHED = 0  # at the interval or past it
     EXACT = 1  # at the interval only; a count already past it waits for an overflow
     EVERY = 2  # at each multiple of it; a growth does not restart the count
-    STEPS = 3  # as REACHED, but counting `steps`, overflows included
+    ALL_STEPS = 3  # as REACHED, but counting `steps_since_change`, overflows included
 
 
 class Limit(enum.IntEnum):
     """ceiling_rule, floor_rule: what a change does that would reach the limit."""
 
     CLAMP = 0  # ends at the limit
-    ALWAYS = 1  # as CLAMP, and every update enforces the limit
-    KEEP = 2  # is dropped
+    ENFORCE = 1  # as CLAMP, and every update enforces the limit
+    REJECT = 2  # is dropped
     STOP = 3  # is dropped, with Event.STOPPED
-    HOLD = 4  # as CLAMP, except that a scale already past the limit stays where it is
+    CLAMP_UNLESS_PAST = 4  # as CLAMP, except that a scale already past the limit stays where it is
 
 
 class Reset(enum.IntFlag):
@@ -72,7 +72,7 @@ class Arithmetic(enum.IntEnum):
     """arithmetic: the number format in which a new scale is computed."""
 
     F64 = 0  # double
-    F32_ONCE = 1  # double product, rounded once to float
+    F64_TO_F32 = 1  # double product, rounded once to float
     F32 = 2  # factors rounded to float first, then a float operation
     F32_FLUSH = 3  # as F32; a result below 2^-126 becomes 0
 
@@ -87,9 +87,9 @@ class Test(enum.IntEnum):
 class Quirk(enum.IntFlag):
     """quirks, bits: what a peer does and no new policy should."""
 
-    TOLERATE_BELOW = 1  # a share equal to overflow_tolerance is not tolerated
-    OVERFLOW_COUNTS = 2  # an overflow also counts as a good step
-    LOCKS_OUT = 4  # the guard may skip all steps for good: gsc_policy_check asks for no guard_limit
+    TOLERANCE_EXCLUSIVE = 1  # a share equal to overflow_tolerance is not tolerated
+    OVERFLOW_IS_GOOD = 2  # an overflow also counts as a good step
+    ALLOW_LOCKOUT = 4  # the guard may skip all steps for good: gsc_policy_check asks for no guard_max_in_a_row
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
@@ -107,12 +107,12 @@ class Guard(enum.IntFlag):
     """guard_flags, bits: what becomes of an outlier."""
 
     CLIP = 1  # its gradients are multiplied by threshold / norm, and the step is taken, unless the threshold is not above 0; without it the step is skipped
-    AT_THRESHOLD = 2  # a norm equal to the threshold is also an outlier
-    STOP = 4  # at guard_limit Event.STOPPED; without it this outlier and those that follow it in the row are let through, and enter the mean as they are
-    SKIP_COUNTS = 8  # a step that is skipped as an outlier counts as a good step of the scale; without it the scale and its counts stay
-    CLIP_MORE = 16  # with CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower
-    SPREAD_AFTER = 32  # after the warm-up the variance takes (sample - mean)^2 with the mean that already has the sample
-    CORRECTED = 64  # a sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the first one on
+    INCLUSIVE = 2  # a norm equal to the threshold is also an outlier
+    STOP = 4  # at guard_max_in_a_row Event.STOPPED; without it this outlier and those that follow it in the row are let through, and enter the mean as they are
+    SKIP_IS_GOOD = 8  # a step that is skipped as an outlier counts as a good step of the scale; without it the scale and its counts stay
+    CLIP_PROGRESSIVE = 16  # with CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower
+    VARIANCE_AFTER_MEAN = 32  # after the warm-up the variance takes (sample - mean)^2 with the mean that already has the sample
+    BIAS_CORRECTED = 64  # a sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the first one on
     CLIP_TO_MEAN = 128  # with CLIP: to the mean
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
@@ -123,7 +123,7 @@ class Want(enum.IntFlag):
 
     NORM = 1  # sum_squares
     AMAX = 2  # amax
-    UNDERFLOW = 4  # zeros_made, subnormals_made
+    UNDERFLOW = 4  # underflows_to_zero, underflows_to_subnormal
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
@@ -141,8 +141,8 @@ class ReportKind(enum.IntEnum):
 class MergeKind(enum.IntEnum):
     """What the merged reports are of."""
 
-    PARTS = 0  # different gradients: shards, layers, optimizers. Their sums of squares add up
-    SUMMANDS = 1  # gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is not known
+    SHARDS = 0  # different gradients: shards, layers, optimizers. Their sums of squares add up
+    ADDENDS = 1  # gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is not known
 
 
 class Event(enum.IntFlag):
@@ -154,13 +154,34 @@ class Event(enum.IntFlag):
     ABSORBED = 8  # the overflow was absorbed by hysteresis or tolerance
     AT_CEILING = 16  # max_scale held a growth
     AT_FLOOR = 32  # min_scale held a backoff
-    STALLED = 64  # the overflow could not lower the scale
+    BACKOFF_FAILED = 64  # the overflow could not lower the scale
     STOPPED = 128  # the policy gives up: training on would only skip
     STALE = 256  # the report is of another factor than the one in force: late, or used before
     OUTLIER = 512  # the norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through
-    CLIPPED = 1024  # multiply the gradients by guard_multiplier, as gsc_factor_guard does
+    CLIPPED = 1024  # multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
+
+
+class Outcome(enum.IntEnum):
+    """reason.outcome: what the last update decided of its step."""
+
+    TAKEN = 0  # take it; the gradients are as they are
+    LET_THROUGH = 1  # take it, although it is an outlier
+    CLIPPED = 2  # take it with gradients times `multiplier`
+    SKIPPED = 3  # leave the parameters alone
+    STOPPED = 4  # end the training
+
+
+class Cause(enum.IntEnum):
+    """reason.cause: why it decided so."""
+
+    NONE = 0  # nothing was wrong
+    OVERFLOW = 1  # Inf or NaN
+    OUTLIER = 2  # `value` is above `threshold`
+    CEILING = 3  # the scale would pass max_scale, where ceiling_rule stops
+    OTHER_STATE = 4  # a state that it was combined with found an outlier
+    FAILURE = 5  # the update failed on a device; state.status says how
 
 
 class EntryKind(enum.IntEnum):
@@ -179,7 +200,7 @@ class NoteKind(enum.IntEnum):
     """note.kind: what a call has to tell."""
 
     FORMAT = 1  # the entries were recognised: `field` is the name of the format
-    LACKS = 2  # the entries do not say `field`: `value` is that of the policy, or where a count starts
+    MISSING = 2  # the entries do not say `field`: `value` is that of the policy, or where a count starts
     IGNORED = 3  # the key of `entry` means nothing in this format
     CHANGED = 4  # `field` became `value`, which is what `entry` means to this policy
     UNUSABLE = 5  # the scale is 0 or infinity: no call multiplies by it
@@ -204,7 +225,7 @@ class MemoryKind(enum.IntEnum):
     """Kinds of memory of a context. On the CPU both are host memory."""
 
     DEVICE = 0  # memory of the device
-    SHARED = 1  # host memory that the device reads and writes, too
+    HOST = 1  # host memory that the device reads and writes, too
 
 
 class Struct(c.Structure):
@@ -230,10 +251,10 @@ class Policy(Struct):
     backoff_factor: a backoff multiplies by it; in (0, 1]. 0: divides by growth_factor
     growth_interval: good steps from one growth to the next; 0 never grows
     growth_rule: Growth
-    growth_lag: steps a count needs beyond the interval
+    growth_extra_steps: steps a count needs beyond the interval
     max_scale: ceiling; 0 is none (infinity)
     min_scale: floor; 0 is none
-    ceiling_rule: Limit at max_scale; with ALWAYS also for the first scale
+    ceiling_rule: Limit at max_scale; with ENFORCE also for the first scale
     floor_rule: Limit at min_scale; the first scale is never raised
     overflow_test: Test
     hysteresis: number of overflows that make a backoff; those before the last are absorbed;
@@ -242,26 +263,26 @@ class Policy(Struct):
     apply_delay: 1: a new scale is in force one update later
     overflow_tolerance: an overflow is absorbed while overflows are at most this share of the steps
         since the last change; overflow_reset restarts their count; below 1, or 1 with
-        TOLERATE_BELOW
-    stall_limit: Event.STOPPED at this many overflows in a row that could not lower the scale; 0
-        never
+        TOLERANCE_EXCLUSIVE
+    max_failed_backoffs: Event.STOPPED at this many overflows in a row that could not lower the
+        scale; 0 never
     quirks: Quirk; 0 in any new policy
     reserved: 0
     target_amax: not 0: the scale is predicted so that amax lands here, and nothing is counted
-    mean_decay: decay of the running mean of log2(amax); 0 up to, not including, 1
-    variance_decay: decay of its slower mean and of its square; likewise
-    margin_sigmas: standard deviations kept free above the mean
-    overflow_log2: the sample of log2(amax) that an overflow stands for
+    log2_decay: decay of the running mean of log2(amax); 0 up to, not including, 1
+    log2_slow_decay: decay of its slower mean and of its square; likewise
+    log2_margin_sigmas: standard deviations kept free above the mean
+    overflow_sample_log2: the sample of log2(amax) that an overflow stands for
     guard_norm: an outlier has a norm above this; 0: no such threshold
     guard_ratio: or above this times the mean, where that is above 0; above 1, or 0
     guard_sigmas: or this many standard deviations above the mean; 0: no such threshold
     guard_decay: what is left of the mean and the variance at each sample after the warm-up; below
         1. 0: all samples weigh the same
-    guard_start: the mean before the first sample, by which the first step is judged; 0: none
+    guard_init_mean: the mean before the first sample, by which the first step is judged; 0: none
     guard_warmup: samples before the first step is judged, which enter as they are and weigh the
         same
-    guard_limit: at this many outliers in a row the guard accepts a new level: it lets this outlier
-        and those that follow it in the row through, or with Guard.STOP it stops; 0: never
+    guard_max_in_a_row: at this many outliers in a row the guard accepts a new level: it lets this
+        outlier and those that follow it in the row through, or with Guard.STOP it stops; 0: never
     guard_sample: Sample
     guard_flags: Guard
     """
@@ -274,7 +295,7 @@ class Policy(Struct):
         ("backoff_factor", c.c_double),
         ("growth_interval", c.c_uint64),
         ("growth_rule", c.c_uint32),
-        ("growth_lag", c.c_uint32),
+        ("growth_extra_steps", c.c_uint32),
         ("max_scale", c.c_double),
         ("min_scale", c.c_double),
         ("ceiling_rule", c.c_uint32),
@@ -284,21 +305,21 @@ class Policy(Struct):
         ("overflow_reset", c.c_uint32),
         ("apply_delay", c.c_uint32),
         ("overflow_tolerance", c.c_double),
-        ("stall_limit", c.c_uint64),
+        ("max_failed_backoffs", c.c_uint64),
         ("quirks", c.c_uint32),
         ("reserved", c.c_uint32),
         ("target_amax", c.c_double),
-        ("mean_decay", c.c_double),
-        ("variance_decay", c.c_double),
-        ("margin_sigmas", c.c_double),
-        ("overflow_log2", c.c_double),
+        ("log2_decay", c.c_double),
+        ("log2_slow_decay", c.c_double),
+        ("log2_margin_sigmas", c.c_double),
+        ("overflow_sample_log2", c.c_double),
         ("guard_norm", c.c_double),
         ("guard_ratio", c.c_double),
         ("guard_sigmas", c.c_double),
         ("guard_decay", c.c_double),
-        ("guard_start", c.c_double),
+        ("guard_init_mean", c.c_double),
         ("guard_warmup", c.c_uint64),
-        ("guard_limit", c.c_uint64),
+        ("guard_max_in_a_row", c.c_uint64),
         ("guard_sample", c.c_uint32),
         ("guard_flags", c.c_uint32),
     ]
@@ -333,7 +354,7 @@ class Factor(Struct):
     inverse: the gradients are multiplied by this: 1 / scale, or less where they are clipped
     scale_f32: scale, rounded; fused optimizers read the floats in place
     inverse_f32: inverse, rounded
-    serial: tells the scales of a state apart, a later one has a larger number; 0: of no state
+    generation: tells the scales of a state apart, a later one has a larger number; 0: of no state
     """
 
     _fields_ = [
@@ -341,7 +362,7 @@ class Factor(Struct):
         ("inverse", c.c_double),
         ("scale_f32", c.c_float),
         ("inverse_f32", c.c_float),
-        ("serial", c.c_uint64),
+        ("generation", c.c_uint64),
     ]
 
 
@@ -356,7 +377,7 @@ class Report(Struct):
         the call failed
     status: Status.OK, or the error that a device or a rank met
     measured: Want
-    serial: of the factor; 0: unknown
+    generation: of the factor; 0: unknown
     amax: largest finite magnitude after unscaling, before rounding; of a complex element its larger
         part
     sum_squares: of the finite elements after unscaling; its root is the norm
@@ -365,13 +386,13 @@ class Report(Struct):
     inf_count: elements that are Inf, or became so by unscaling
     first_tensor: where the first of these is: index in the list ...
     first_element: ... and in the tensor; both 0 if both counts are
-    zeros_made: outputs that are zero while their input was not
-    subnormals_made: outputs that are subnormal while their input was not
+    underflows_to_zero: outputs that are zero while their input was not
+    underflows_to_subnormal: outputs that are subnormal while their input was not
     clamped: elements that options.clamp changed
-    agreement: what gsc_report_stamp left: a digest of policy and state; 0: none
-    status_rank: 1 + the rank that status is of; 0: not known
-    first_rank: 1 + the rank that first_tensor is of, or, where nothing was counted, of the first
-        with overflow; 0: not known
+    digest: what gsc_report_set_rank left: a digest of policy and state; 0: none
+    status_rank_plus_1: 1 + the rank that status is of; 0: not known
+    first_rank_plus_1: 1 + the rank that first_tensor is of, or, where nothing was counted, of the
+        first with overflow; 0: not known
     kind: ReportKind
     flags: 0
     number: with ReportKind.NUMBER the number, which a policy judges as it judges a norm; 0 if it is
@@ -384,7 +405,7 @@ class Report(Struct):
         ("overflow", c.c_int32),
         ("status", c.c_int32),
         ("measured", c.c_uint32),
-        ("serial", c.c_uint64),
+        ("generation", c.c_uint64),
         ("amax", c.c_double),
         ("sum_squares", c.c_double),
         ("elements", c.c_int64),
@@ -392,12 +413,12 @@ class Report(Struct):
         ("inf_count", c.c_int64),
         ("first_tensor", c.c_int64),
         ("first_element", c.c_int64),
-        ("zeros_made", c.c_int64),
-        ("subnormals_made", c.c_int64),
+        ("underflows_to_zero", c.c_int64),
+        ("underflows_to_subnormal", c.c_int64),
         ("clamped", c.c_int64),
-        ("agreement", c.c_uint64),
-        ("status_rank", c.c_uint32),
-        ("first_rank", c.c_uint32),
+        ("digest", c.c_uint64),
+        ("status_rank_plus_1", c.c_uint32),
+        ("first_rank_plus_1", c.c_uint32),
         ("kind", c.c_uint32),
         ("flags", c.c_uint32),
         ("number", c.c_double),
@@ -412,61 +433,63 @@ class State(Struct):
     factor: the scale in force
     next: the newest scale. It differs from `factor` only with apply_delay: then the next loss is
         scaled by it while the update for this one is under way
-    mean: predictive policies: running mean of log2(amax)
-    slow_mean: slower mean of log2(amax), with variance_decay
-    mean_square: slower mean of its square
-    mean_start: weight in `mean` of the zero that it began with
-    slow_start: the same of slow_mean
-    good: good steps since the last overflow or growth; with Growth.EVERY since the last overflow
-    steps: all steps since the last change
-    overflows: overflows not reset yet
-    stalled: overflows in a row that could not lower the scale
+    log2_mean: predictive policies: running mean of log2(amax)
+    log2_slow_mean: slower mean of log2(amax), with log2_slow_decay
+    log2_mean_square: slower mean of its square
+    log2_zero_weight: weight in log2_mean of the zero that it began with
+    log2_slow_zero_weight: the same of log2_slow_mean
+    good_steps: good steps since the last overflow or growth; with Growth.EVERY since the last
+        overflow
+    steps_since_change: all steps since the last change
+    overflows_since_reset: overflows not reset yet
+    failed_backoffs: overflows in a row that could not lower the scale
     events: Event of the last update
     status: Status.OK, or the error of the last update on a device
-    skipped: overflows since the start; what the guard skipped is in guard_skips
-    growths: updates since the start that made the scale larger
-    backoffs: updates since the start that made it smaller
+    total_overflows: overflows since the start; what the guard skipped is in total_guard_skips
+    total_growths: updates since the start that made the scale larger
+    total_backoffs: updates since the start that made it smaller
     skip_f32: 1 with Event.SKIPPED, else 0: what a fused optimizer that runs after the update takes
         as found_inf
     skip: 1 with Event.SKIPPED, else 0: leave the parameters alone
     guard_mean: policies that guard: mean of the samples
     guard_variance: their variance
     guard_count: their number
-    guard_run: outliers in a row
-    guard_skips: steps since the start that were skipped as outliers
-    guard_multiplier: of the last update: 1, below 1 where it clips, 0 where the step is skipped;
-        without a guard 0
-    guard_threshold: what the last update's norm was held against; 0: against nothing
+    guard_in_a_row: outliers in a row
+    total_guard_skips: steps since the start that were skipped as outliers
+    guard_multiplier: of the last update: 1, below 1 where it clips, 0 with Event.SKIPPED
+    guard_threshold: what guard_value was held against; 0: against nothing
+    guard_value: the norm or the number that the last update judged; 0: none
     reserved: 0
     """
 
     _fields_ = [
         ("factor", Factor),
         ("next", Factor),
-        ("mean", c.c_double),
-        ("slow_mean", c.c_double),
-        ("mean_square", c.c_double),
-        ("mean_start", c.c_double),
-        ("slow_start", c.c_double),
-        ("good", c.c_int64),
-        ("steps", c.c_int64),
-        ("overflows", c.c_int64),
-        ("stalled", c.c_int64),
+        ("log2_mean", c.c_double),
+        ("log2_slow_mean", c.c_double),
+        ("log2_mean_square", c.c_double),
+        ("log2_zero_weight", c.c_double),
+        ("log2_slow_zero_weight", c.c_double),
+        ("good_steps", c.c_int64),
+        ("steps_since_change", c.c_int64),
+        ("overflows_since_reset", c.c_int64),
+        ("failed_backoffs", c.c_int64),
         ("events", c.c_uint32),
         ("status", c.c_int32),
-        ("skipped", c.c_int64),
-        ("growths", c.c_int64),
-        ("backoffs", c.c_int64),
+        ("total_overflows", c.c_int64),
+        ("total_growths", c.c_int64),
+        ("total_backoffs", c.c_int64),
         ("skip_f32", c.c_float),
         ("skip", c.c_int32),
         ("guard_mean", c.c_double),
         ("guard_variance", c.c_double),
         ("guard_count", c.c_int64),
-        ("guard_run", c.c_int64),
-        ("guard_skips", c.c_int64),
+        ("guard_in_a_row", c.c_int64),
+        ("total_guard_skips", c.c_int64),
         ("guard_multiplier", c.c_double),
         ("guard_threshold", c.c_double),
-        ("reserved", c.c_uint64 * 19),
+        ("guard_value", c.c_double),
+        ("reserved", c.c_uint64 * 18),
     ]
     _takes_ = {"events": Event, "status": Status}
 
@@ -488,6 +511,33 @@ class State(Struct):
 
     def __setstate__(self, attributes, data):
         super().__setstate__(attributes, bytes(self.from_bytes(data)))
+
+
+class Reason(Struct):
+    """Why the last update took, clipped or skipped its step.
+
+    outcome: Outcome
+    cause: Cause
+    value: with OUTLIER the norm or the number that was judged; 0: not known
+    threshold: with OUTLIER what it is above
+    multiplier: what the gradients are to be multiplied by
+    in_a_row: with OUTLIER, how many in a row there were
+    message: a sentence for a log, such as "skipped: the norm, 3, is above 2, 1 in a row"; empty if
+        the step is taken as it is
+    reserved: 0
+    """
+
+    _fields_ = [
+        ("outcome", c.c_uint32),
+        ("cause", c.c_uint32),
+        ("value", c.c_double),
+        ("threshold", c.c_double),
+        ("multiplier", c.c_double),
+        ("in_a_row", c.c_int64),
+        ("message", c.c_char * 192),
+        ("reserved", c.c_uint64 * 3),
+    ]
+    _takes_ = {"outcome": Outcome, "cause": Cause}
 
 
 class Entry(Struct):

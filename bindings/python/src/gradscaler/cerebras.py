@@ -37,7 +37,7 @@ from ._structs import State, Want
 __all__ = ["GradScaler", "optimizer_step"]
 
 _LEAST = 2.0**-14
-_COUNTS = {"steps_since_rescale": "steps", "overflows_since_rescale": "overflows"}
+_COUNTS = {"steps_since_rescale": "steps_since_change", "overflows_since_rescale": "overflows_since_reset"}
 
 
 class GradScaler:

@@ -312,9 +312,9 @@ class GradScaler:
         return self._report
 
     @property
-    def skipped(self) -> int:
+    def total_overflows(self) -> int:
         """Updates with an overflow so far."""
-        return self._scaler.skipped
+        return self._scaler.total_overflows
 
     def _get(self, name: str, up_to_date: bool) -> Any:
         if up_to_date:
@@ -361,7 +361,7 @@ class GradScaler:
         policy, state = self._scaler.policy, self._scaler.state
         numbers = {name: getattr(policy, name) for name in _FIELDS}
         saved = c.gsc_state_save(policy, state).hex()
-        return {"scale": state.factor.scale, **numbers, "_growth_tracker": state.good, "saved": saved}
+        return {"scale": state.factor.scale, **numbers, "_growth_tracker": state.good_steps, "saved": saved}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores what state_dict() of this class or of torch.amp.GradScaler returned; an error changes nothing."""
@@ -376,7 +376,7 @@ class GradScaler:
             scaler.load_state_dict({"preset": "roundpipe", "saved": state_dict["saved"]})
         else:
             scaler.policy = Policy("roundpipe", **{name: state_dict[name] for name in _FIELDS})
-            scaler.set_scale(_checked_scale(state_dict["scale"]), good=int(state_dict["_growth_tracker"]))
+            scaler.set_scale(_checked_scale(state_dict["scale"]), good_steps=int(state_dict["_growth_tracker"]))
         self._there(self._replace, scaler)
 
     def _replace(self, scaler: Scaler) -> None:

@@ -107,7 +107,7 @@ def test_the_numbered_variables_that_keras_saves_are_read(inner, tmp_path):
             scaler = Scaler("keras")
             notes = scaler.load_state_dict(saved)
             assert [note.field for note in notes] == ["keras", "growth_interval"]
-            assert (scaler.loss_scale, scaler.state.good) == (256.0, 3)
+            assert (scaler.loss_scale, scaler.state.good_steps) == (256.0, 3)
 
 
 def test_a_scaler_travels_in_the_metadata_of_safetensors(tmp_path):

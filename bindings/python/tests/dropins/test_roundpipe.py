@@ -261,7 +261,7 @@ def test_an_error_on_the_optimizers_thread_reaches_the_caller_and_the_scaler_goe
     set_gradient(optimizer, scaler.get_scale(), INF)
     scaler.step(torch.optim.SGD([parameter_of(optimizer)], lr=1.0))
     scaler.update(is_async=False)
-    assert (scaler.skipped, scaler.get_scale()) == (1, 4.0)
+    assert (scaler.total_overflows, scaler.get_scale()) == (1, 4.0)
 
     class Broken(torch.optim.SGD):
         def step(self):
@@ -463,7 +463,7 @@ def test_eight_producers_and_a_slow_optimizer_neither_stop_nor_lose_an_update(th
         expected.append(alone.loss_scale)
         alone.update(overflow)
     assert scales == expected
-    assert scaler.skipped == sum(overflows) == alone.skipped
+    assert scaler.total_overflows == sum(overflows) == alone.total_overflows
     assert wrong == []
     for which in range(producers):
         own = sum(overflows[step] for step in range(which, steps, producers))

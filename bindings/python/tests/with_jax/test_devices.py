@@ -25,7 +25,7 @@ def mesh():
 
 
 def expected(parts, **options):
-    return gradscaler.Scaler("torch").check(list(parts), **options)
+    return gradscaler.Scaler("torch").measure(list(parts), **options)
 
 
 def sharded(mesh, function, out_specs):
@@ -55,13 +55,13 @@ def test_shards_agree_on_overflow_and_norm(way, mesh):
 
 def test_the_handlers_reports_merge_in_rank_order_to_the_bits_of_the_host(mesh):
     def check(scaler, part):
-        return scaler.check([part[0]], want=Want.NORM, axis_name="data").words[None]
+        return scaler.measure([part[0]], want=Want.NORM, axis_name="data").words[None]
 
     words = sharded(mesh, check, P("data"))(Scaler("torch"), PARTS)
     host = gradscaler.Scaler("torch")
-    reports = [host.check([part], want=Want.NORM) for part in PARTS]
+    reports = [host.measure([part], want=Want.NORM) for part in PARTS]
     for rank, report in enumerate(reports):
-        core.gsc_report_stamp(None, report, host.policy, host.state, rank, report)
+        core.gsc_report_set_rank(None, report, host.policy, host.state, rank, report)
     merged = gradscaler.Report.merge(reports, policy=host.policy)
     assert np.asarray(words[0]).tobytes() == np.asarray(words[1]).tobytes() == bytes(merged)
 
@@ -91,16 +91,16 @@ def test_devices_whose_states_drifted_apart_are_told_by_their_number(mesh, chang
 
 
 def test_where_no_error_is_raised_their_report_and_state_tell_it(in_jnp, mesh):
-    states, reports = drifted(mesh, lambda scaler: scaler.set_scale(2.0**16, good=1))
+    states, reports = drifted(mesh, lambda scaler: scaler.set_scale(2.0**16, good_steps=1))
     assert reports[0].tobytes() == reports[1].tobytes()
     report = gradscaler.Report.from_bytes(reports[0].tobytes())
-    assert report.overflow and report.status == Status.ERROR_AGREEMENT and report.failed_rank == 1
+    assert report.overflow and report.status == Status.ERROR_MISMATCH and report.failed_rank == 1
     for state in states:
         assert State.from_buffer_copy(state.tobytes()).status == Status.ERROR_REPORT
 
 
 def test_a_state_that_only_counted_otherwise_is_no_drift(mesh):
-    changed = drifted(mesh, lambda s: s._with(s.state.at[State.skipped.offset // 4].set(3)))
+    changed = drifted(mesh, lambda s: s._with(s.state.at[State.total_overflows.offset // 4].set(3)))
     assert gradscaler.Report.from_bytes(changed[1][0].tobytes()).status == 0
 
 
@@ -174,9 +174,9 @@ def test_a_checked_shard_map_takes_every_call(way, mesh):
     scaler, parts, spread = Scaler("static", init_scale=2.0), jnp.asarray(PARTS), P("data")
     clip = checked(mesh, lambda s, g: s.unscale(g, max_norm=0.5, axis_name="data")[0], P(), spread, spread)
     np.testing.assert_allclose(np.linalg.norm(np.asarray(clip(scaler, parts), np.float64)), 0.5, rtol=1e-5)
-    summed = checked(mesh, lambda s, g: s.accumulate(g, g)[0], P(), spread, spread)
+    summed = checked(mesh, lambda s, g: s.unscale_accumulate(g, g)[0], P(), spread, spread)
     np.testing.assert_array_equal(summed(scaler, parts), PARTS * np.float32(1.5))
-    each = checked(mesh, lambda s, g: s.unscale([g], each=True)[1].words_of_each, P(), spread, spread)
+    each = checked(mesh, lambda s, g: s.unscale([g], per_tensor=True)[1].words_per_tensor, P(), spread, spread)
     assert each(scaler, parts).shape == (2, 64)
     assert checked(mesh, lambda s: s.update(False).loss_scale, P(), P())(scaler) == 2.0
 

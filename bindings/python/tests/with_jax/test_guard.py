@@ -18,16 +18,19 @@ from gradscaler.jax import Scaler, _bits, _plain, scaled, select_tree
 
 POLICIES = {
     "guard": ("guard", {}),
-    "ratio": ("recommended", {"guard_ratio": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_limit": 3}),
+    "ratio": ("recommended", {"guard_ratio": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_max_in_a_row": 3}),
     "sigmas": ("torch", {"guard_sigmas": 2.5, "guard_decay": 0.97, "guard_warmup": 5, "guard_flags": Guard.CLIP}),
-    "further": ("none", {"guard_sigmas": 2.5, "guard_decay": 0.9, "guard_flags": Guard.CLIP | Guard.CLIP_MORE}),
+    "further": ("none", {"guard_sigmas": 2.5, "guard_decay": 0.9, "guard_flags": Guard.CLIP | Guard.CLIP_PROGRESSIVE}),
     "mean": (
         "none",
-        {"guard_sigmas": 3.0, "guard_flags": Guard.CLIP | Guard.CLIP_TO_MEAN, "guard_limit": 4, "guard_sample": 2},
+        {"guard_sigmas": 3, "guard_flags": Guard.CLIP | Guard.CLIP_TO_MEAN, "guard_max_in_a_row": 4, "guard_sample": 2},
     ),
-    "after": ("none", {"guard_sigmas": 3.0, "guard_decay": 0.9, "guard_flags": Guard.SPREAD_AFTER, "guard_start": 1.0}),
-    "stop": ("torch", {"guard_norm": 8.0, "guard_limit": 2, "guard_flags": Guard.STOP | Guard.SKIP_COUNTS}),
-    "at": ("torch", {"guard_norm": 4.0, "guard_flags": Guard.AT_THRESHOLD, "guard_sample": 1}),
+    "after": (
+        "none",
+        {"guard_sigmas": 3.0, "guard_decay": 0.9, "guard_flags": Guard.VARIANCE_AFTER_MEAN, "guard_init_mean": 1.0},
+    ),
+    "stop": ("torch", {"guard_norm": 8.0, "guard_max_in_a_row": 2, "guard_flags": Guard.STOP | Guard.SKIP_IS_GOOD}),
+    "at": ("torch", {"guard_norm": 4.0, "guard_flags": Guard.INCLUSIVE, "guard_sample": 1}),
 }
 
 
@@ -81,7 +84,7 @@ def test_stamps_have_the_bits_of_the_core(name):
     scaler = Scaler(preset, **fields)
     for words in series(random.Random(1), 12):
         report, state = Report(), State.from_buffer_copy(np.asarray(scaler.state).tobytes())
-        core.gsc_report_stamp(None, words, scaler.policy, state, 0, report)
+        core.gsc_report_set_rank(None, words, scaler.policy, state, 0, report)
         stamped = _plain.stamp(jnp.asarray(words), scaler.state, policy=scaler.policy)
         assert np.asarray(stamped).tobytes() == bytes(report)
         scaler = scaler.update(gradscaler.jax.Report(jnp.asarray(words)))
@@ -117,25 +120,25 @@ def test_a_scan_skips_and_clips_as_the_rule_says(way, name):
         expected.append(norm * model.state.guard_multiplier)
     np.testing.assert_allclose(taken, expected, rtol=1e-5)
     assert min(expected) < 3 and max(norms) == 30
-    assert scaler.to_host().state.guard_skips == expected.count(0.0)
+    assert scaler.to_host().state.total_guard_skips == expected.count(0.0)
 
 
 def test_the_loss_is_a_second_signal(way):
-    watch = Scaler("none", guard_ratio=2.0, guard_warmup=2, guard_limit=5)
+    watch = Scaler("none", guard_ratio=2.0, guard_warmup=2, guard_max_in_a_row=5)
     scaler = Scaler("torch")
 
     @jax.jit
     def step(scaler, watch, loss):
         watch = watch.update(gradscaler.jax.Report.of_number(loss))
         _, _, scaler = scaler.step(scaler.scale(gradients(scaler, 1.0)))
-        return scaler, watch, scaler.join(watch)
+        return scaler, watch, scaler.combine_decisions(watch)
 
     said = []
     for loss in [1.0, 1.1, 0.9, 5.0, -1.0, jnp.nan, 1.0]:
         scaler, watch, both = step(scaler, watch, loss)
         host = [one.to_host().state for one in (scaler, watch)]
         joined = State()
-        core.gsc_state_join(None, *host, joined)
+        core.gsc_state_combine_decisions(None, *host, joined)
         assert np.asarray(both.state).tobytes() == bytes(joined)
         said.append(bool(both.skip))
     assert said == [False, False, False, True, False, True, False]
@@ -204,7 +207,7 @@ def test_a_bool_and_a_scaler_of_the_host_are_refused_by_a_sentence():
     with pytest.raises(ValueError, match="the policy judges by what a bool does not have: pass a report"):
         scaler.update(False)
     with pytest.raises(TypeError, match="expected a gradscaler.jax.Scaler, not gradscaler"):
-        scaler.join(gradscaler.Scaler("guard"))
+        scaler.combine_decisions(gradscaler.Scaler("guard"))
 
 
 def test_a_number_that_is_traced_is_refused_by_the_report_of_the_host():
@@ -222,7 +225,7 @@ def test_flax_s_loop_is_told_not_to_step(way):
 
 
 def test_a_corrected_mean_is_refused_without_the_handler(in_jnp):
-    scaler = Scaler("none", guard_ratio=3.0, guard_decay=0.9, guard_limit=3, guard_flags=Guard.CORRECTED)
+    scaler = Scaler("none", guard_ratio=3.0, guard_decay=0.9, guard_max_in_a_row=3, guard_flags=Guard.BIAS_CORRECTED)
     with pytest.raises(NotImplementedError, match="CORRECTED"):
         scaler.update(gradscaler.jax.Report.of_number(1.0))
 

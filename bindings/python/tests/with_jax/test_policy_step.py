@@ -109,7 +109,7 @@ def random_policy(rng):
             "backoff_factor": rng.choice([0.0, 0.5, 0.3, 2.0**-30, 1e-200]),
             "growth_interval": rng.choice([0, 1, 2, 3, 7, 2**40]),
             "growth_rule": rng.randrange(4),
-            "growth_lag": rng.randrange(3),
+            "growth_extra_steps": rng.randrange(3),
             "max_scale": rng.choice([0.0, 2.0**24, 1e10, 3.4e38, 1e305]),
             "min_scale": rng.choice([0.0, 1.0, 2.0**-14, 0.1, 2.0**-126]),
             "ceiling_rule": rng.randrange(5),
@@ -119,7 +119,7 @@ def random_policy(rng):
             "overflow_reset": rng.randrange(8),
             "apply_delay": rng.randrange(2),
             "overflow_tolerance": rng.choice([0.0, 0.05, 1 / 3, 0.5, 1.0]),
-            "stall_limit": rng.choice([0, 1, 3]),
+            "max_failed_backoffs": rng.choice([0, 1, 3]),
             "quirks": rng.randrange(4),
             "arithmetic": rng.randrange(4),
         }
@@ -150,7 +150,7 @@ def test_stamps_have_the_bits_of_the_core_along_a_training():
         stamp = jax.jit(functools.partial(_plain.stamp, policy=scaler.policy))
         for step in range(6):
             report, stamped = Report(kind=ReportKind.TENSORS, measured=7, sum_squares=3.0), Report()
-            core.gsc_report_stamp(None, report, scaler.policy, scaler.state, 0, stamped)
+            core.gsc_report_set_rank(None, report, scaler.policy, scaler.state, 0, stamped)
             words = [np.frombuffer(bytes(struct), np.uint32) for struct in (report, scaler.state)]
             found = stamp(*map(jnp.asarray, words))
             assert np.asarray(found).tobytes() == bytes(stamped), (preset, step)
@@ -193,10 +193,10 @@ def test_jnp_refuses_the_reports_that_the_core_refuses(fields):
         found.append((State if len(made) == len(bytes(scaler.state)) else Report).from_buffer_copy(made))
     refused = fields in UNLAWFUL
     assert [each.status for each in found] == [Status.ERROR_REPORT if refused else Status.OK] * 3
-    assert not refused or (found[0].skip, found[1].overflow, found[1].agreement, found[2].found_inf) == (1, 1, 0, 1.0)
+    assert not refused or (found[0].skip, found[1].overflow, found[1].digest, found[2].found_inf) == (1, 1, 0, 1.0)
     for call in (
         lambda: scaler.update(Report(**fields)),
-        lambda: scaler.stamp(Report(**fields), 0),
+        lambda: scaler.set_rank(Report(**fields), 0),
         lambda: gradscaler.Report.merge([Report(**fields)]),
     ):
         if refused:
@@ -222,8 +222,8 @@ def test_merged_reports_of_ranks_have_the_bits_of_the_core():
                 report.status, report.overflow, report.found_inf = rng.choice([-7, -9]), 1, 1
             elif rng.random() < 0.1:
                 report.overflow = report.found_inf = 1
-            report.agreement = rng.choice([0, 5, 5, 5, 5 << 40 if rng.random() < 0.3 else 5])
-            report.status_rank = report.first_rank = rng.choice([0, rank + 1])
+            report.digest = rng.choice([0, 5, 5, 5, 5 << 40 if rng.random() < 0.3 else 5])
+            report.status_rank_plus_1 = report.first_rank_plus_1 = rng.choice([0, rank + 1])
             reports.append(report)
         rows = np.stack([np.frombuffer(bytes(report), np.uint32) for report in reports])
         found, merged = Report.from_buffer_copy(np.asarray(merge(jnp.asarray(rows))).tobytes()), Report()
@@ -231,8 +231,8 @@ def test_merged_reports_of_ranks_have_the_bits_of_the_core():
             core.gsc_report_merge(None, rows.tobytes(), 0, None, merged)
         except core.Error as error:
             refused += 1
-            assert (found.status, found.overflow) == (error.status, 1) == (Status.ERROR_AGREEMENT, 1)
-            assert found.status_rank == reports[error.index].status_rank
+            assert (found.status, found.overflow) == (error.status, 1) == (Status.ERROR_MISMATCH, 1)
+            assert found.status_rank_plus_1 == reports[error.index].status_rank_plus_1
         else:
             assert bytes(found) == bytes(merged)
     assert 20 < refused < 180

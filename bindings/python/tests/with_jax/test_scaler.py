@@ -109,8 +109,8 @@ def test_a_report_is_that_of_the_host(way):
     grads["complex"][4] = complex(1, np.nan)
     scaler = Scaler("recommended")
     leaves = [np.array(leaf) for leaf in jax.tree.leaves(grads)]
-    expected = gradscaler.Scaler("recommended").unscale(leaves, want=Want.NORM | Want.AMAX, each=True)
-    _, report = jax.jit(lambda s, g: s.unscale(g, want=Want.NORM | Want.AMAX, each=True))(scaler, grads)
+    expected = gradscaler.Scaler("recommended").unscale(leaves, want=Want.NORM | Want.AMAX, per_tensor=True)
+    _, report = jax.jit(lambda s, g: s.unscale(g, want=Want.NORM | Want.AMAX, per_tensor=True))(scaler, grads)
     found = report.to_host()
     for name in (
         "overflow",
@@ -118,7 +118,7 @@ def test_a_report_is_that_of_the_host(way):
         "nan_count",
         "inf_count",
         "first_element",
-        "serial",
+        "generation",
         "measured",
         "kind",
         "status",
@@ -128,8 +128,8 @@ def test_a_report_is_that_of_the_host(way):
     assert found.norm == pytest.approx(expected.norm, rel=1e-6)
     assert found.first_overflow == ("['complex']", 4)
     assert report.bad == {"['complex']": 1, "['layer']['w']": 2}
-    for name, one in expected.each.items():
-        other = found.each[report.names[name]]
+    for name, one in expected.per_tensor.items():
+        other = found.per_tensor[report.names[name]]
         assert (one.overflow, one.amax, one.elements) == (other.overflow, other.amax, other.elements)
         assert other.norm == pytest.approx(one.norm, rel=1e-6)
 
@@ -185,11 +185,11 @@ def test_clip_value_is_rounded_down_to_the_result(way):
 def test_a_micro_batch_that_overflowed_is_left_out_of_the_sums(way):
     scaler = Scaler("static", init_scale=2.0)
     sums = {"w": jnp.ones(3, jnp.float32)}
-    accumulate = jax.jit(lambda g, s: scaler.accumulate(g, s))
+    accumulate = jax.jit(lambda g, s: scaler.unscale_accumulate(g, s))
     sums, good = accumulate({"w": jnp.full(3, 4.0, jnp.float16)}, sums)
     sums, bad = accumulate({"w": jnp.array([1, jnp.inf, 1], jnp.float16)}, sums)
     assert sums["w"].tolist() == [3.0, 3.0, 3.0]
-    assert Report.merge([good, bad], summands=True).overflow and not good.overflow
+    assert Report.merge([good, bad], addends=True).overflow and not good.overflow
 
 
 def test_an_f8_gradient_that_becomes_too_large_is_an_overflow(way):
@@ -199,9 +199,9 @@ def test_an_f8_gradient_that_becomes_too_large_is_an_overflow(way):
 
 
 def test_policies_that_judge_by_the_norm_find_one_that_is_too_large(way):
-    report = Scaler("fairseq").check([jnp.full(100, 3e38)])
+    report = Scaler("fairseq").measure([jnp.full(100, 3e38)])
     assert report.overflow and not report.inf_count
-    assert not Scaler("torch").check([jnp.full(100, 3e38)]).overflow
+    assert not Scaler("torch").measure([jnp.full(100, 3e38)]).overflow
 
 
 # ---- programs ----
@@ -217,7 +217,7 @@ def test_no_other_scale_or_count_compiles_anew(way):
     for i in range(7):
         scaler, _ = step(scaler, [jnp.full(3, jnp.inf if i == 3 else 1.0)])
     assert step._cache_size() == 1
-    assert (scaler.growths, scaler.skipped, scaler.loss_scale) == (2, 1, 2.0**17)
+    assert (scaler.total_growths, scaler.total_overflows, scaler.loss_scale) == (2, 1, 2.0**17)
 
 
 def test_a_program_calls_nothing_on_the_host(way):
@@ -293,7 +293,7 @@ def test_value_and_grad_unscales_loss_aux_and_gradients(way):
     scaler, finite, (value, aux), grads = jax.jit(lambda s, p, x: s.value_and_grad(loss, has_aux=True)(p, x))(
         Scaler("torch", init_scale=2.0**10), {"w": jnp.ones(3, jnp.float16)}, jnp.arange(3.0)
     )
-    assert finite and value == aux["value"] == 3 and scaler.good == 1
+    assert finite and value == aux["value"] == 3 and scaler.good_steps == 1
     assert grads["w"].dtype == jnp.float32 and grads["w"].tolist() == [0, 1, 2]
 
 
@@ -358,15 +358,18 @@ def test_what_only_the_handler_can_do_is_refused_in_jnp_by_name(in_jnp):
 def test_the_handler_measures_underflow_and_a_histogram():
     _, report = Scaler().unscale([jnp.array([2.0**-140, 1.0])], dtype=jnp.float16, want=Want.UNDERFLOW, histogram=True)
     report = report.to_host()
-    assert report.zeros_made == report.subnormals_made == sum(report.histogram) == 1 and report.histogram_elements == 2
+    assert (
+        report.underflows_to_zero == report.underflows_to_subnormal == sum(report.histogram) == 1
+        and report.histogram_elements == 2
+    )
 
 
 # ---- merging ----
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 64, 65, 200])
-@pytest.mark.parametrize("summands", [False, True])
-def test_reports_merge_in_jnp_with_the_bits_of_the_core(count, summands):
+@pytest.mark.parametrize("addends", [False, True])
+def test_reports_merge_in_jnp_with_the_bits_of_the_core(count, addends):
     rng = np.random.default_rng(count)
     rows = []
     for i in range(count):
@@ -377,18 +380,18 @@ def test_reports_merge_in_jnp_with_the_bits_of_the_core(count, summands):
             amax=rng.random(),
             elements=int(rng.integers(2**40)),
             nan_count=int(rng.random() < 0.1),
-            serial=int(rng.integers(3)),
+            generation=int(rng.integers(3)),
             first_tensor=i,
         )
         report.overflow = report.nan_count > 0
         rows.append(report)
-    expected = gradscaler.Report.merge(rows, summands=summands)
+    expected = gradscaler.Report.merge(rows, addends=addends)
     words = (
         np.stack([np.frombuffer(bytes(row), np.uint32) for row in rows])
         if rows
         else np.zeros((0, _plain.REPORT_WORDS), np.uint32)
     )
-    found = _plain.merge(jnp.asarray(words), summands=summands)
+    found = _plain.merge(jnp.asarray(words), addends=addends)
     assert repr(gradscaler.Report.from_bytes(np.asarray(found).tobytes())) == repr(expected)
     assert np.asarray(found).tobytes() == bytes(expected)
 
@@ -438,9 +441,13 @@ def test_words_of_before_0_9_are_read(overflow):
         overflow
     ]
     assert pickle.loads(pickle.dumps(old)) == copy.copy(old) == scaler
-    report = scaler.check({"a": jnp.full(3, jnp.inf)}, each=True)
+    report = scaler.measure({"a": jnp.full(3, jnp.inf)}, per_tensor=True)
     whole = {"scaler": scaler, "report": report}
-    words = {"words": report_in_0_5(report.words), "words_of_each": report_in_0_5(report.words_of_each), "bins": None}
+    words = {
+        "words": report_in_0_5(report.words),
+        "words_per_tensor": report_in_0_5(report.words_per_tensor),
+        "bins": None,
+    }
     saved = serialization.msgpack_serialize(
         serialization.to_state_dict({"scaler": {"state": old.state}, "report": words})
     )
@@ -454,7 +461,7 @@ def test_flax_saves_a_scaler_and_restores_it_as_one():
     from flax import serialization
 
     scaler = Scaler("torch", growth_interval=5).update(True)
-    saved = serialization.to_bytes({"ds": scaler, "report": scaler.check([jnp.ones(2)])})
+    saved = serialization.to_bytes({"ds": scaler, "report": scaler.measure([jnp.ones(2)])})
     target = {"ds": Scaler("torch", growth_interval=5), "report": Report.of(True)}
     restored = serialization.from_bytes(target, saved)
     assert restored["ds"] == scaler and not restored["report"].overflow
@@ -483,11 +490,11 @@ def test_what_is_refused_says_what_to_do():
         (lambda: scaler.unscale(grads, max_norm=-1), ValueError, "max_norm=-1.0: it must be finite and above 0"),
         (lambda: scaler.unscale(grads, want="norm"), TypeError, "a union of gradscaler.Want"),
         (lambda: scaler.unscale(grads, factor=2.0), TypeError, "scaler.factor"),
-        (lambda: scaler.accumulate(grads, [jnp.ones(4)]), ValueError, r"sums\[0\] has the shape \(4,\)"),
-        (lambda: scaler.accumulate(grads, {"a": 1.0}), ValueError, "not the tree of grads"),
+        (lambda: scaler.unscale_accumulate(grads, [jnp.ones(4)]), ValueError, r"sums\[0\] has the shape \(4,\)"),
+        (lambda: scaler.unscale_accumulate(grads, {"a": 1.0}), ValueError, "not the tree of grads"),
         (lambda: scaler.unscale(grads)[1].norm, ValueError, "want=gradscaler.Want.NORM"),
-        (lambda: scaler.unscale(grads)[1].each, ValueError, "each=True"),
-        (lambda: scaler.unscale(grads)[1].bad, ValueError, "each=True"),
+        (lambda: scaler.unscale(grads)[1].per_tensor, ValueError, "per_tensor=True"),
+        (lambda: scaler.unscale(grads)[1].bad, ValueError, "per_tensor=True"),
         (lambda: scaler.update(scaler.unscale(grads)), TypeError, "the second part of what unscale returned"),
         (lambda: scaler.update(scaler), TypeError, "the report of unscale, .*not Scaler"),
         (lambda: scaler.update("x"), TypeError, "the report of unscale, .*not str"),
@@ -515,14 +522,14 @@ def test_what_needs_the_host_says_so_in_jit():
         (lambda s, r: r.bad, "bad only outside of jit: return the report"),
     ]:
         with pytest.raises(TypeError, match=match):
-            jax.eval_shape(lambda s, use=use: use(s, s.check([jnp.ones(2)], each=True)), Scaler())
+            jax.eval_shape(lambda s, use=use: use(s, s.measure([jnp.ones(2)], per_tensor=True)), Scaler())
 
 
 @pytest.mark.parametrize("name", ["norm", "amax"])
 def test_what_was_not_measured_is_refused_in_jit_too(name):
     with pytest.raises(ValueError, match=f"no {name}: pass want=gradscaler.Want.{name.upper()}"):
-        jax.eval_shape(lambda s: getattr(s.check([jnp.ones(2)], want=Want(3 & ~Want[name.upper()])), name), Scaler())
-    merged = lambda s: Report.merge([s.check([jnp.ones(2)], want=3)] * 2)  # noqa: E731
+        jax.eval_shape(lambda s: getattr(s.measure([jnp.ones(2)], want=Want(3 & ~Want[name.upper()])), name), Scaler())
+    merged = lambda s: Report.merge([s.measure([jnp.ones(2)], want=3)] * 2)  # noqa: E731
     assert jax.jit(lambda s: getattr(merged(s), name))(Scaler()).shape == ()
 
 
@@ -530,9 +537,9 @@ def test_a_batch_of_scalers_is_read_by_its_members():
     one = Scaler("torch", growth_interval=5).update(False)
     two = jax.tree.map(lambda a, b: jnp.stack([a, b]), one, one.update(True))
     assert two.loss_scale.tolist() == [2.0**16, 2.0**15]
-    assert two.good.tolist() == [1, 0] and two.skipped.tolist() == [0, 1]
+    assert two.good_steps.tolist() == [1, 0] and two.total_overflows.tolist() == [0, 1]
     assert two.events.shape == two.stopped.shape == (2,) and two.factor.shape == (2, 8)
-    reports = jax.vmap(lambda s: s.check([jnp.ones(2)], each=True))(two)
+    reports = jax.vmap(lambda s: s.measure([jnp.ones(2)], per_tensor=True))(two)
     for use in (
         lambda: two.to_host(),
         lambda: two.state_dict(),
@@ -540,7 +547,7 @@ def test_a_batch_of_scalers_is_read_by_its_members():
         lambda: two.scale(1.0),
         lambda: two.update(True),
         lambda: two.unscale([jnp.ones(2)]),
-        lambda: reports.each,
+        lambda: reports.per_tensor,
         lambda: reports.bad,
         lambda: reports.to_host(),
     ):
@@ -552,9 +559,9 @@ def test_a_batch_of_scalers_is_read_by_its_members():
 
 def test_a_repr_never_raises():
     scaler = Scaler("torch")
-    report = scaler.check([jnp.array([jnp.inf])])
+    report = scaler.measure([jnp.array([jnp.inf])])
     assert "bad" not in repr(report) and "inf_count=1" in repr(report)
-    assert "bad=" in repr(scaler.check([jnp.array([jnp.inf])], each=True))
+    assert "bad=" in repr(scaler.measure([jnp.array([jnp.inf])], per_tensor=True))
     assert "ShapeDtypeStruct" in repr(jax.eval_shape(lambda: (scaler, report)))
     told = []
     jax.eval_shape(lambda *values: told.append(repr(values)), scaler, report)
@@ -574,7 +581,7 @@ def test_equal_scalers_have_one_policy_and_one_state():
 
 def test_a_scale_is_read_where_transfers_are_disallowed():
     scaler, grads = Scaler("torch"), [jnp.ones(2)]
-    report = scaler.check(grads)
+    report = scaler.measure(grads)
     with jax.transfer_guard("disallow"):
         assert float(scaler.loss_scale) == 2.0**16
         assert not bool(scaler.stopped) and not bool(report.overflow)
@@ -587,7 +594,7 @@ def test_the_backend_is_told_and_a_slower_one_warned_of_once(monkeypatch, recwar
     monkeypatch.setattr(gradscaler.jax._xla, "why_not", lambda platform: "of a test")
     gradscaler.jax._call._warn_once.cache_clear()
     for _ in range(2):
-        jax.jit(lambda g: Scaler().check(g))([jnp.ones(2)])
+        jax.jit(lambda g: Scaler().measure(g))([jnp.ones(2)])
     told = [str(warning.message) for warning in recwarn if "jax.numpy" in str(warning.message)]
     assert len(told) == 1 and "of a test" in told[0]
 

@@ -44,8 +44,9 @@ def assert_same(ours, theirs):
     np.testing.assert_allclose(ours.norm, theirs.norm, 1e-6)  # summed in another order
 
 
-def of_host(grads, each=False):
-    return gradscaler.Scaler("static", init_scale=1024.0).check(list(grads.values()), want=WANT, each=each)
+def of_host(grads, per_tensor=False):
+    scaler = gradscaler.Scaler("static", init_scale=1024.0)
+    return scaler.measure(list(grads.values()), want=WANT, per_tensor=per_tensor)
 
 
 def moved(compiled):
@@ -85,18 +86,20 @@ def test_what_is_not_finite_is_counted_once(way, mesh, name):
     poisoned[name].flat[-1] = np.nan
     poisoned[name].flat[-2] = -np.inf
     grads = spread(mesh, poisoned)
-    _, report, after = jax.jit(lambda scaler, grads: scaler.step(grads, want=WANT, each=True))(scaler("torch"), grads)
-    theirs = of_host(poisoned, each=True)
+    _, report, after = jax.jit(lambda scaler, grads: scaler.step(grads, want=WANT, per_tensor=True))(
+        scaler("torch"), grads
+    )
+    theirs = of_host(poisoned, per_tensor=True)
     assert_same(report, theirs)
     assert (float(after.loss_scale), bool(after.skip)) == (512.0, True)
-    for one, other in zip(report.each.values(), theirs.each.values(), strict=True):
+    for one, other in zip(report.per_tensor.values(), theirs.per_tensor.values(), strict=True):
         assert_same(one, other)
     assert f"['{name}']" in str(report.to_host())
 
 
 def test_sums_stay_where_they_are(mesh):
     grads, sums = spread(mesh, GRADS), spread(mesh, TRUE)
-    results, report = jax.jit(lambda scaler, grads, sums: scaler.accumulate(grads, sums, want=WANT))(
+    results, report = jax.jit(lambda scaler, grads, sums: scaler.unscale_accumulate(grads, sums, want=WANT))(
         scaler(), grads, sums
     )
     for name, result in results.items():
@@ -104,7 +107,7 @@ def test_sums_stay_where_they_are(mesh):
         assert result.sharding.is_equivalent_to(sums[name].sharding, result.ndim), name
     assert_same(report, of_host(GRADS))
     poisoned = GRADS | {"whole": np.where(np.arange(512)[:, None] == 500, np.inf, GRADS["whole"])}  # on one device
-    add = jax.jit(lambda scaler, grads, sums: scaler.accumulate(grads, sums))
+    add = jax.jit(lambda scaler, grads, sums: scaler.unscale_accumulate(grads, sums))
     results, report = add(scaler(), spread(mesh, poisoned), sums)
     assert report.overflow
     for name, result in results.items():

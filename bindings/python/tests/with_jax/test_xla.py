@@ -89,17 +89,17 @@ def check_all(run, dtypes, scale):
 
     @run
     def unscale(leaves, state):
-        options = {"policy": scaler.policy, "want": int(ALL), "each": True, "histogram": True}
+        options = {"policy": scaler.policy, "want": int(ALL), "per_tensor": True, "histogram": True}
         return _xla.tensors("cpu", "unscale", leaves, None, state=state, **options)
 
     @run
     def check(leaves, factor):
-        return _xla.tensors("cpu", "check", leaves, factor, policy=scaler.policy, want=int(ALL))
+        return _xla.tensors("cpu", "measure", leaves, factor, policy=scaler.policy, want=int(ALL))
 
     result = unscale([copied(array) for array in arrays], words(scaler.state))
     checked = check([copied(array) for array in arrays], words(scaler.factor))
     copies = [array.copy() for array in arrays]
-    report = scaler.unscale(copies, want=ALL, each=True, histogram=True)
+    report = scaler.unscale(copies, want=ALL, per_tensor=True, histogram=True)
     scaler.update(report)
     for leaf, copy in zip(result.leaves, copies, strict=True):
         same(leaf, copy)
@@ -108,7 +108,7 @@ def check_all(run, dtypes, scale):
     same_words(checked.report, report)
     assert checked.leaves == []
     assert np.asarray(result.histogram).view(np.int64)[:16].tolist() == list(report.histogram)
-    for row, each in zip(np.asarray(result.each), report.each.values(), strict=True):
+    for row, each in zip(np.asarray(result.per_tensor), report.per_tensor.values(), strict=True):
         same_words(row, each)
 
 
@@ -150,10 +150,10 @@ def test_accumulate_adds_all_or_nothing(run, bad):
 
     @run
     def accumulate(leaves, out, factor):
-        return _xla.tensors("cpu", "accumulate", leaves, factor, out=out, want=int(Want.NORM))
+        return _xla.tensors("cpu", "unscale_accumulate", leaves, factor, out=out, want=int(Want.NORM))
 
     result = accumulate([copied(x) for x in arrays], [copied(x) for x in sums], words(scaler.factor))
-    report = scaler.accumulate(arrays, sums, want=Want.NORM)
+    report = scaler.unscale_accumulate(arrays, sums, want=Want.NORM)
     assert report.overflow == bad
     for leaf, expected in zip(result.leaves, sums, strict=True):
         same(leaf, expected)
@@ -169,15 +169,15 @@ def test_clipping_in_the_same_call_is_check_clip_and_unscale(run):
 
     @run
     def in_three(leaves, state):
-        report = _xla.tensors("cpu", "check", leaves, state, policy=scaler.policy, want=int(Want.NORM)).report
+        report = _xla.tensors("cpu", "measure", leaves, state, policy=scaler.policy, want=int(Want.NORM)).report
         factor = _xla.clip("cpu", state, report, max_norm=0.5)
         return _xla.tensors("cpu", "unscale", leaves, factor).leaves, report, factor
 
     leaves, state = [copied(array) for array in arrays], words(scaler.state)
     result, (clipped, found, factor) = in_one(leaves, state), in_three(leaves, state)
-    report = scaler.check(arrays, want=Want.NORM)
+    report = scaler.measure(arrays, want=Want.NORM)
     expected = gradscaler.Factor()
-    _gradscaler.gsc_factor_clip(None, scaler.factor, report, 0.5, expected)
+    _gradscaler.gsc_factor_clip_grad_norm(None, scaler.factor, report, 0.5, expected)
     scaler.unscale(arrays, factor=expected)
     same_words(factor, expected)
     same_words(found, report)
@@ -193,20 +193,20 @@ def test_updates_have_the_bits_of_the_library(run, preset):
     update = run(functools.partial(_xla.update, "cpu", policy=scaler.policy))
     state = words(scaler.state)
     for overflow in [0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0]:
-        report = scaler.check([np.array([np.inf if overflow else 1.0], np.float32)])
+        report = scaler.measure([np.array([np.inf if overflow else 1.0], np.float32)])
         state = update(state, words(report))
         scaler.update(report)
         same_words(state, scaler.state)
 
 
-@pytest.mark.parametrize("summands", [False, True])
-def test_reports_are_merged_in_the_order_of_their_rows(run, summands):
+@pytest.mark.parametrize("addends", [False, True])
+def test_reports_are_merged_in_the_order_of_their_rows(run, addends):
     scaler = gradscaler.Scaler()
-    reports = [scaler.check([good("float32", 999, i)], want=ALL) for i in range(5)]
-    merge = run(functools.partial(_xla.merge, "cpu", policy=scaler.policy, summands=summands))
+    reports = [scaler.measure([good("float32", 999, i)], want=ALL) for i in range(5)]
+    merge = run(functools.partial(_xla.merge, "cpu", policy=scaler.policy, addends=addends))
     merged = merge(jnp.stack([words(report) for report in reports]))
     expected = gradscaler.Report()
-    _gradscaler.gsc_report_merge(None, b"".join(map(bytes, reports)), int(summands), scaler.policy, expected)
+    _gradscaler.gsc_report_merge(None, b"".join(map(bytes, reports)), int(addends), scaler.policy, expected)
     same_words(merged, expected)
 
 
@@ -246,7 +246,7 @@ def test_donated_buffers_are_updated_in_place(dtype):
 
 def test_sums_are_added_to_in_place():
     accumulate = jax.jit(
-        lambda leaf, out: _xla.tensors("cpu", "accumulate", [leaf], None, out=[out]).leaves[0], donate_argnums=1
+        lambda leaf, out: _xla.tensors("cpu", "unscale_accumulate", [leaf], None, out=[out]).leaves[0], donate_argnums=1
     )
     leaf, out = on_device([good("float16", 100), good("float32", 100)])
     before = pointers([out])
@@ -268,7 +268,7 @@ def test_nothing_is_compiled_anew_when_the_scale_moves():
 
     @jax.jit
     def step(leaves, state):
-        return _xla.tensors("cpu", "check", leaves, None, policy=scaler.policy, state=state).state
+        return _xla.tensors("cpu", "measure", leaves, None, policy=scaler.policy, state=state).state
 
     (leaf,), state = on_device([good("float32", 10)]), words(scaler.state)
     state = step([leaf], state)
@@ -413,7 +413,7 @@ def test_errors_of_a_trace_name_the_leaf():
     with pytest.raises(gradscaler.Error, match=r"^out\[0\] .*complex"):
         _xla.tensors("cpu", "unscale", [jnp.ones(3)], None, dtypes="complex64")
     with pytest.raises(ValueError, match=r"^out\[0\] has shape \(2,\), its gradient \(3,\)"):
-        _xla.tensors("cpu", "accumulate", [jnp.ones(3)], None, out=[jnp.ones(2)])
+        _xla.tensors("cpu", "unscale_accumulate", [jnp.ones(3)], None, out=[jnp.ones(2)])
     with pytest.raises(ValueError, match="float64 needs jax_enable_x64"):
         _xla.tensors("cpu", "unscale", [jnp.ones(3)], None, dtypes="float64")
 
@@ -423,15 +423,15 @@ def test_errors_of_a_trace_name_the_leaf():
     [
         (ValueError, "operation='add': expected one of check, unscale, scale, accumulate", {"operation": "add"}),
         (TypeError, "state is updated by a policy: pass it", {"state": jnp.zeros(_xla.STATE, jnp.uint32)}),
-        (TypeError, "only unscale clips", {"operation": "check", "max_norm": 1.0}),
+        (TypeError, "only unscale clips", {"operation": "measure", "max_norm": 1.0}),
         (TypeError, "factor must be uint32[8] or uint32[96], not float32[]", {"factor": jnp.float32(1)}),
         (ValueError, "max_norm=0: it must be finite and above 0", {"max_norm": 0}),
         (ValueError, "clip_value=-1.0: it must be finite and above 0", {"clip_value": -1.0}),
         (ValueError, "clip_value=nan", {"clip_value": float("nan")}),
-        (ValueError, "clip_value", {"operation": "check", "clip_value": 1.0}),
+        (ValueError, "clip_value", {"operation": "measure", "clip_value": 1.0}),
         (ValueError, "2 dtypes for 1 leaves", {"dtypes": ["float32", "float32"]}),
         (ValueError, "want", {"want": 64}),
-        (TypeError, "accumulate adds to", {"operation": "accumulate"}),
+        (TypeError, "unscale_accumulate adds to", {"operation": "unscale_accumulate"}),
     ],
 )
 def test_errors_of_a_trace_say_what_is_wrong(error, text, options):
@@ -651,7 +651,7 @@ def test_older_versions_of_jax_pass_these_tests(version, request):
 def test_what_only_the_handler_can_do_is_compiled_for_the_platform_of_the_program(monkeypatch):
     monkeypatch.setattr(_call, "backends", lambda: {"cpu": None, "tpu": None})  # not JAX's default alone
     scaler = gradscaler.jax.Scaler("torch")
-    traced = jax.jit(lambda grads: scaler.check(grads, want=Want.UNDERFLOW)).trace([jnp.ones(3)])
+    traced = jax.jit(lambda grads: scaler.measure(grads, want=Want.UNDERFLOW)).trace([jnp.ones(3)])
     assert "@gradscaler(" in traced.lower(lowering_platforms=("cpu",)).as_text()
     with pytest.raises(NotImplementedError, match="tpu"):
         traced.lower(lowering_platforms=("tpu",))

@@ -172,7 +172,7 @@ def test_a_scale_of_0_raises_stallerror_and_stopped_tells_when_the_policy_gave_u
     with pytest.raises(StallError, match=r"loss scale is 0.*min_scale") as caught:
         scaler.unscale_([gradient])
     assert caught.value.report.nan_count == 1 and gradient.tolist() == [1, 1, 1]
-    guard = TensorScaler(Policy("guard", stall_limit=2))
+    guard = TensorScaler(Policy("guard", max_failed_backoffs=2))
     for _ in range(2):
         assert not guard.stopped
         guard.unscale_([torch.tensor([math.nan])])

@@ -249,7 +249,7 @@ def test_a_report_counts_what_was_asked_for():
     one = scaler(allow_fp16=True, want=Want.NORM | Want.UNDERFLOW | Want.AMAX)
     one.step(optimizer)
     report = one.report
-    assert (report.elements, report.inf_count, report.zeros_made, report.amax) == (3, 1, 1, 0.25)
+    assert (report.elements, report.inf_count, report.underflows_to_zero, report.amax) == (3, 1, 1, 0.25)
     assert report.norm == pytest.approx(0.25) and report.scale == 4.0
     one.update()
     assert one.report is report
@@ -383,7 +383,7 @@ def test_an_argument_that_no_scaler_can_follow_is_refused_by_name(arguments, mes
     [
         ({"init_scale": -1}, "init_scale is -1: it must be finite and above 0$"),
         ({"grow_interval": 3}, "did you mean growth_interval"),
-        ({"stall_limit": 3}, r"policy=gradscaler\.Policy\(\.\.\., stall_limit="),
+        ({"max_failed_backoffs": 3}, r"policy=gradscaler\.Policy\(\.\.\., max_failed_backoffs="),
         ({"want": "norm"}, r"want='norm': expected a union of gradscaler\.Want"),
         ({"on_stall": 3}, "on_stall=3: expected a function"),
         ({"process_group": 3}, "process_group=3: expected a torch.distributed group"),
@@ -419,8 +419,8 @@ def test_names_of_several_models_stay_apart_and_survive_a_copy_and_have_no_wrapp
     for each in one, scaled(copy.deepcopy(one)):
         each.step(torch.optim.SGD([model.weight for model in models]))
         assert each.report.bad == {"weight": 1, "Linear.weight": 1, "Linear 2.weight": 1}
-    with pytest.raises(ValueError, match=r"no zeros_made: pass want=gradscaler\.Want\.UNDERFLOW"):
-        _ = one.report.zeros_made
+    with pytest.raises(ValueError, match=r"no underflows_to_zero: pass want=gradscaler\.Want\.UNDERFLOW"):
+        _ = one.report.underflows_to_zero
 
 
 def test_the_older_form_takes_the_scale_first(monkeypatch):
@@ -527,8 +527,10 @@ def test_a_floor_brings_a_stop_with_it():
     one = scaler(min_scale=2.0)
     with pytest.raises(StallError, match="after 11 skipped steps"):
         steps(one, *[1] * 30)
-    assert GradScaler("cpu", policy=Policy("torch", stall_limit=3), min_scale=2.0)._policy.stall_limit == 3
-    assert GradScaler("cpu", max_scale=2.0**20, min_scale=0.0)._policy.stall_limit == 0
+    assert (
+        GradScaler("cpu", policy=Policy("torch", max_failed_backoffs=3), min_scale=2.0)._policy.max_failed_backoffs == 3
+    )
+    assert GradScaler("cpu", max_scale=2.0**20, min_scale=0.0)._policy.max_failed_backoffs == 0
 
 
 def test_the_message_at_scale_0_names_the_policy_that_prevents_it():
@@ -545,7 +547,7 @@ def test_a_loss_that_was_nowhere_kept_is_diagnosed(form):
 
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    one = scaler(policy=Policy("guard", stall_limit=2))
+    one = scaler(policy=Policy("guard", max_failed_backoffs=2))
     for step in range(2):
         optimizer.zero_grad()
         for value in (NAN, 1.0) if form == "micro-batches" else (NAN,):
@@ -576,7 +578,7 @@ def test_of_a_loss_its_graph_is_not_kept_nor_is_a_large_one_nor_one_of_an_earlie
 
 
 def test_of_several_optimizers_each_is_known_and_the_bad_one_is_in_the_message():
-    one = scaler(policy=Policy("guard", stall_limit=2))
+    one = scaler(policy=Policy("guard", max_failed_backoffs=2))
     first = torch.optim.SGD([("generator.weight", parameter(torch.ones(1)))], lr=0.1)
     second = torch.optim.SGD([("critic.weight", parameter(torch.ones(1)))], lr=0.1)
     for step in range(2):
@@ -621,7 +623,7 @@ def test_a_disabled_scaler_knows_nothing_and_says_so():
         each.step(optimizer)
         each.update()
         assert each.report is None and each.report_of(optimizer) is None and each.step_was_skipped is False
-        assert each.outliers_skipped == 0 and each.reason == ""
+        assert each.total_guard_skips == 0 and each.reason == ""
         for name in [name for name, value in vars(GradScaler).items() if isinstance(value, property)]:
             getattr(each, name)
 
@@ -934,7 +936,7 @@ class Operators(TorchDispatchMode):
 def test_the_places_in_reports_are_made_where_the_reports_are():
     lot = _grads.Lot(torch.device("cpu"), [torch.ones(2), torch.full((2,), math.nan)], range(2))
     lot.run(True, None, Policy("torch"), 0)
-    lot.each = torch.frombuffer(lot.each, dtype=torch.uint8)
+    lot.per_tensor = torch.frombuffer(lot.per_tensor, dtype=torch.uint8)
     with Operators() as operators:
         rows = lot.reports(lot.device)
     assert rows.view(torch.int64)[:, gradscaler.Report.first_tensor.offset // 8].tolist() == [0, 1]

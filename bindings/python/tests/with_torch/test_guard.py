@@ -15,9 +15,9 @@ from gradscaler._structs import Report, State
 from gradscaler.torch import GradScaler, StallError, TensorScaler
 
 RULES = {
-    "skip": {"guard_ratio": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_limit": 4},
+    "skip": {"guard_ratio": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_max_in_a_row": 4},
     "clip": {"guard_sigmas": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_flags": Guard.CLIP},
-    "norm": {"guard_norm": 20.0, "guard_flags": Guard.CLIP | Guard.AT_THRESHOLD, "guard_sample": Sample.NONE},
+    "norm": {"guard_norm": 20.0, "guard_flags": Guard.CLIP | Guard.INCLUSIVE, "guard_sample": Sample.NONE},
 }
 
 
@@ -47,14 +47,14 @@ def give(model, norm, scale, share=0.5):
 def by_the_library(policy, series):
     """What gradscaler's own step says of each norm: (multiplier, scale after it)."""
     state, said = State(), []
-    c.gsc_state_init(None, policy, None, state)
+    c.gsc_state_init(None, policy, state)
     for norm in series:
         model, _ = model_of()
         give(model, norm, state.factor.scale)
         report = Report()
         grads = [p.grad for p in model.values()]
         options = {"policy": policy}
-        c.gsc_check(None, state.factor, c.hold(grads, grads, -1, 0), options, report)
+        c.gsc_measure(None, state.factor, c.hold(grads, grads, -1, 0), options, report)
         c.gsc_state_update(None, policy, state, report, state)
         overflow = state.events & Event.SKIPPED and not state.events & Event.OUTLIER
         said.append((0.0 if overflow else state.guard_multiplier, state.factor.scale))
@@ -149,7 +149,7 @@ def test_a_loop_that_clips_by_itself_is_judged_by_what_it_was_before():
 
 def test_too_many_outliers_in_a_row_stop():
     model, optimizer = model_of()
-    policy = guarded("skip", guard_limit=3, guard_flags=Guard.STOP, guard_sample=Sample.NONE)
+    policy = guarded("skip", guard_max_in_a_row=3, guard_flags=Guard.STOP, guard_sample=Sample.NONE)
     scaler = GradScaler("cpu", policy=policy)
     scaler.name_parameters(model)
     scaler.scale(torch.ones(()))
@@ -271,7 +271,7 @@ def test_a_scaler_that_an_earlier_version_pickled_goes_on():
     state = scaler.__getstate__()
     state["_policy"] = state["_policy"][:152]
     scaler.__setstate__(state)
-    assert not scaler._policy.guards and scaler._policy.stall_limit == 10
+    assert not scaler._policy.guards and scaler._policy.max_failed_backoffs == 10
 
 
 class HalfAgain(GradScaler):

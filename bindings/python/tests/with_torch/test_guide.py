@@ -103,7 +103,7 @@ def test_a_guard_keeps_the_scale_at_1_skips_names_and_stops():
             guard.update()
     with pytest.raises(StallError, match="bias"):
         guard.update()
-    fewer = GradScaler("cpu", policy=gradscaler.Policy("guard", stall_limit=2))
+    fewer = GradScaler("cpu", policy=gradscaler.Policy("guard", max_failed_backoffs=2))
     fewer.scale(torch.zeros(()))
     for step in range(2):
         fewer.step(optimizer)

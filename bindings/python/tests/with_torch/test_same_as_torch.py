@@ -270,7 +270,7 @@ class World:
         else:
             self.scaler._scale = torch.tensor(value)
 
-    def check(self, i):
+    def measure(self, i):
         return list(self.scaler._check_inf_per_device(self.optimizers[i]).values())
 
     def found(self, i):

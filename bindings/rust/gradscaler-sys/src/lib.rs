@@ -8,11 +8,11 @@
 //!
 //! ```c
 //! gsc_policy policy = GSC_POLICY_INIT;
-//! gsc_options options = GSC_OPTIONS_INIT;
+//! gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
 //! gsc_state state;
 //! gsc_report report;
 //! gsc_error err;
-//! if (gsc_policy_preset("recommended", &policy, &err) || gsc_state_init(NULL, &policy, NULL, &state, &err))
+//! if (gsc_policy_preset("recommended", &policy, &err) || gsc_state_init(NULL, &policy, &state, &err))
 //!     ... err.message ...
 //! options.policy = &policy;
 //! while (!(state.events & GSC_EVENT_STOPPED)) {
@@ -40,7 +40,7 @@
 //! - Later versions may add statuses, bits of events, kinds, dtypes, presets and formats. Treat
 //!   every status that is not GSC_OK as a failure, and ignore an unknown bit that the library
 //!   wrote. A preset keeps its rules and a format what it reads.
-//! - `on` says where the memory is and what computes. NULL is host memory and the calling thread.
+//! - `exec` says where the memory is and what computes. NULL is host memory and the calling thread.
 #![no_std]
 #![allow(non_camel_case_types, non_snake_case)]
 
@@ -176,7 +176,7 @@ pub const GSC_ERROR_DEVICE: gsc_status = gsc_status(-17);
 pub const GSC_ERROR_FORMAT: gsc_status = gsc_status(-18);
 
 /// the reports are of ranks whose policies or states differ
-pub const GSC_ERROR_AGREEMENT: gsc_status = gsc_status(-19);
+pub const GSC_ERROR_MISMATCH: gsc_status = gsc_status(-19);
 
 /// What was wrong. C programs print `message`; bindings make their own text from the rest.
 #[repr(C)]
@@ -198,8 +198,9 @@ pub struct gsc_error {
     pub low: f64,
     /// the most that it may be; NaN: no such limit
     pub high: f64,
-    /// bytes of `message` that name the argument; what is wrong with it begins at message + subject
-    pub subject: u32,
+    /// bytes of `message` that name the argument; what is wrong with it begins at message +
+    /// subject_length
+    pub subject_length: u32,
     /// such as "policy.min_scale is -1: it must be 0 or above"
     pub message: [c_char; 188],
     /// 0
@@ -215,7 +216,7 @@ layout! { gsc_error, 296,
     value 64,
     low 72,
     high 80,
-    subject 88,
+    subject_length 88,
     message 92,
     reserved 280,
 }
@@ -238,7 +239,7 @@ pub const GSC_FEATURE_CUDA: gsc_feature = gsc_feature(1);
 // ---- Policy: the rules --------------------------------------------------------------------------
 
 newtype! {
-    /// growth_rule: when the scale grows. The count is `good` less growth_lag.
+    /// growth_rule: when the scale grows. The count is `good_steps` less growth_extra_steps.
     #[derive(Eq, Hash)]
     gsc_growth: u32
 }
@@ -252,8 +253,8 @@ pub const GSC_GROWTH_EXACT: gsc_growth = gsc_growth(1);
 /// at each multiple of it; a growth does not restart the count
 pub const GSC_GROWTH_EVERY: gsc_growth = gsc_growth(2);
 
-/// as REACHED, but counting `steps`, overflows included
-pub const GSC_GROWTH_STEPS: gsc_growth = gsc_growth(3);
+/// as REACHED, but counting `steps_since_change`, overflows included
+pub const GSC_GROWTH_ALL_STEPS: gsc_growth = gsc_growth(3);
 
 newtype! {
     /// ceiling_rule, floor_rule: what a change does that would reach the limit.
@@ -265,16 +266,16 @@ newtype! {
 pub const GSC_LIMIT_CLAMP: gsc_limit = gsc_limit(0);
 
 /// as CLAMP, and every update enforces the limit
-pub const GSC_LIMIT_ALWAYS: gsc_limit = gsc_limit(1);
+pub const GSC_LIMIT_ENFORCE: gsc_limit = gsc_limit(1);
 
 /// is dropped
-pub const GSC_LIMIT_KEEP: gsc_limit = gsc_limit(2);
+pub const GSC_LIMIT_REJECT: gsc_limit = gsc_limit(2);
 
 /// is dropped, with GSC_EVENT_STOPPED
 pub const GSC_LIMIT_STOP: gsc_limit = gsc_limit(3);
 
 /// as CLAMP, except that a scale already past the limit stays where it is
-pub const GSC_LIMIT_HOLD: gsc_limit = gsc_limit(4);
+pub const GSC_LIMIT_CLAMP_UNLESS_PAST: gsc_limit = gsc_limit(4);
 
 newtype! {
     /// overflow_reset, bits: what sets the count of overflows to 0.
@@ -301,7 +302,7 @@ newtype! {
 pub const GSC_ARITHMETIC_F64: gsc_arithmetic = gsc_arithmetic(0);
 
 /// double product, rounded once to float
-pub const GSC_ARITHMETIC_F32_ONCE: gsc_arithmetic = gsc_arithmetic(1);
+pub const GSC_ARITHMETIC_F64_TO_F32: gsc_arithmetic = gsc_arithmetic(1);
 
 /// factors rounded to float first, then a float operation
 pub const GSC_ARITHMETIC_F32: gsc_arithmetic = gsc_arithmetic(2);
@@ -328,13 +329,13 @@ newtype! {
 }
 
 /// a share equal to overflow_tolerance is not tolerated
-pub const GSC_QUIRK_TOLERATE_BELOW: gsc_quirk = gsc_quirk(1);
+pub const GSC_QUIRK_TOLERANCE_EXCLUSIVE: gsc_quirk = gsc_quirk(1);
 
 /// an overflow also counts as a good step
-pub const GSC_QUIRK_OVERFLOW_COUNTS: gsc_quirk = gsc_quirk(2);
+pub const GSC_QUIRK_OVERFLOW_IS_GOOD: gsc_quirk = gsc_quirk(2);
 
-/// the guard may skip all steps for good: gsc_policy_check asks for no guard_limit
-pub const GSC_QUIRK_LOCKS_OUT: gsc_quirk = gsc_quirk(4);
+/// the guard may skip all steps for good: gsc_policy_check asks for no guard_max_in_a_row
+pub const GSC_QUIRK_ALLOW_LOCKOUT: gsc_quirk = gsc_quirk(4);
 
 newtype! {
     /// guard_sample: what an outlier adds to the mean and the variance that later steps are judged
@@ -363,25 +364,25 @@ newtype! {
 pub const GSC_GUARD_CLIP: gsc_guard = gsc_guard(1);
 
 /// a norm equal to the threshold is also an outlier
-pub const GSC_GUARD_AT_THRESHOLD: gsc_guard = gsc_guard(2);
+pub const GSC_GUARD_INCLUSIVE: gsc_guard = gsc_guard(2);
 
-/// at guard_limit GSC_EVENT_STOPPED; without it this outlier and those that follow it in the row
-/// are let through, and enter the mean as they are
+/// at guard_max_in_a_row GSC_EVENT_STOPPED; without it this outlier and those that follow it in the
+/// row are let through, and enter the mean as they are
 pub const GSC_GUARD_STOP: gsc_guard = gsc_guard(4);
 
 /// a step that is skipped as an outlier counts as a good step of the scale; without it the scale
 /// and its counts stay
-pub const GSC_GUARD_SKIP_COUNTS: gsc_guard = gsc_guard(8);
+pub const GSC_GUARD_SKIP_IS_GOOD: gsc_guard = gsc_guard(8);
 
 /// with CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower
-pub const GSC_GUARD_CLIP_MORE: gsc_guard = gsc_guard(16);
+pub const GSC_GUARD_CLIP_PROGRESSIVE: gsc_guard = gsc_guard(16);
 
 /// after the warm-up the variance takes (sample - mean)^2 with the mean that already has the sample
-pub const GSC_GUARD_SPREAD_AFTER: gsc_guard = gsc_guard(32);
+pub const GSC_GUARD_VARIANCE_AFTER_MEAN: gsc_guard = gsc_guard(32);
 
 /// a sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the first one
 /// on
-pub const GSC_GUARD_CORRECTED: gsc_guard = gsc_guard(64);
+pub const GSC_GUARD_BIAS_CORRECTED: gsc_guard = gsc_guard(64);
 
 /// with CLIP: to the mean
 pub const GSC_GUARD_CLIP_TO_MEAN: gsc_guard = gsc_guard(128);
@@ -405,12 +406,12 @@ pub struct gsc_policy {
     /// GSC_GROWTH_*
     pub growth_rule: gsc_growth,
     /// steps a count needs beyond the interval
-    pub growth_lag: u32,
+    pub growth_extra_steps: u32,
     /// ceiling; 0 is none (infinity)
     pub max_scale: f64,
     /// floor; 0 is none
     pub min_scale: f64,
-    /// GSC_LIMIT_* at max_scale; with ALWAYS also for the first scale
+    /// GSC_LIMIT_* at max_scale; with ENFORCE also for the first scale
     pub ceiling_rule: gsc_limit,
     /// GSC_LIMIT_* at min_scale; the first scale is never raised
     pub floor_rule: gsc_limit,
@@ -424,10 +425,10 @@ pub struct gsc_policy {
     /// 1: a new scale is in force one update later
     pub apply_delay: u32,
     /// an overflow is absorbed while overflows are at most this share of the steps since the last
-    /// change; overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW
+    /// change; overflow_reset restarts their count; below 1, or 1 with TOLERANCE_EXCLUSIVE
     pub overflow_tolerance: f64,
     /// GSC_EVENT_STOPPED at this many overflows in a row that could not lower the scale; 0 never
-    pub stall_limit: u64,
+    pub max_failed_backoffs: u64,
     /// GSC_QUIRK_* bits; 0 in any new policy
     pub quirks: gsc_quirk,
     /// 0
@@ -435,13 +436,13 @@ pub struct gsc_policy {
     /// not 0: the scale is predicted so that amax lands here, and nothing is counted
     pub target_amax: f64,
     /// decay of the running mean of log2(amax); 0 up to, not including, 1
-    pub mean_decay: f64,
+    pub log2_decay: f64,
     /// decay of its slower mean and of its square; likewise
-    pub variance_decay: f64,
+    pub log2_slow_decay: f64,
     /// standard deviations kept free above the mean
-    pub margin_sigmas: f64,
+    pub log2_margin_sigmas: f64,
     /// the sample of log2(amax) that an overflow stands for
-    pub overflow_log2: f64,
+    pub overflow_sample_log2: f64,
     /// an outlier has a norm above this; 0: no such threshold
     pub guard_norm: f64,
     /// or above this times the mean, where that is above 0; above 1, or 0
@@ -452,12 +453,12 @@ pub struct gsc_policy {
     /// samples weigh the same
     pub guard_decay: f64,
     /// the mean before the first sample, by which the first step is judged; 0: none
-    pub guard_start: f64,
+    pub guard_init_mean: f64,
     /// samples before the first step is judged, which enter as they are and weigh the same
     pub guard_warmup: u64,
     /// at this many outliers in a row the guard accepts a new level: it lets this outlier and those
     /// that follow it in the row through, or with GSC_GUARD_STOP it stops; 0: never
-    pub guard_limit: u64,
+    pub guard_max_in_a_row: u64,
     /// GSC_SAMPLE_*
     pub guard_sample: gsc_sample,
     /// GSC_GUARD_* bits
@@ -472,7 +473,7 @@ layout! { gsc_policy, 216,
     backoff_factor 24,
     growth_interval 32,
     growth_rule 40,
-    growth_lag 44,
+    growth_extra_steps 44,
     max_scale 48,
     min_scale 56,
     ceiling_rule 64,
@@ -482,21 +483,21 @@ layout! { gsc_policy, 216,
     overflow_reset 80,
     apply_delay 84,
     overflow_tolerance 88,
-    stall_limit 96,
+    max_failed_backoffs 96,
     quirks 104,
     reserved 108,
     target_amax 112,
-    mean_decay 120,
-    variance_decay 128,
-    margin_sigmas 136,
-    overflow_log2 144,
+    log2_decay 120,
+    log2_slow_decay 128,
+    log2_margin_sigmas 136,
+    overflow_sample_log2 144,
     guard_norm 152,
     guard_ratio 160,
     guard_sigmas 168,
     guard_decay 176,
-    guard_start 184,
+    guard_init_mean 184,
     guard_warmup 192,
-    guard_limit 200,
+    guard_max_in_a_row 200,
     guard_sample 208,
     guard_flags 212,
 }
@@ -672,7 +673,7 @@ pub struct gsc_factor {
     /// inverse, rounded
     pub inverse_f32: f32,
     /// tells the scales of a state apart, a later one has a larger number; 0: of no state
-    pub serial: u64,
+    pub generation: u64,
 }
 
 layout! { gsc_factor, 32,
@@ -680,7 +681,7 @@ layout! { gsc_factor, 32,
     inverse 8,
     scale_f32 16,
     inverse_f32 20,
-    serial 24,
+    generation 24,
 }
 
 impl Default for gsc_factor {
@@ -703,7 +704,7 @@ pub const GSC_WANT_NORM: gsc_want = gsc_want(1);
 /// amax
 pub const GSC_WANT_AMAX: gsc_want = gsc_want(2);
 
-/// zeros_made, subnormals_made
+/// underflows_to_zero, underflows_to_subnormal
 pub const GSC_WANT_UNDERFLOW: gsc_want = gsc_want(4);
 
 newtype! {
@@ -744,7 +745,7 @@ pub struct gsc_report {
     /// GSC_WANT_* bits
     pub measured: gsc_want,
     /// of the factor; 0: unknown
-    pub serial: u64,
+    pub generation: u64,
     /// largest finite magnitude after unscaling, before rounding; of a complex element its larger
     /// part
     pub amax: f64,
@@ -761,18 +762,18 @@ pub struct gsc_report {
     /// ... and in the tensor; both 0 if both counts are
     pub first_element: i64,
     /// outputs that are zero while their input was not
-    pub zeros_made: i64,
+    pub underflows_to_zero: i64,
     /// outputs that are subnormal while their input was not
-    pub subnormals_made: i64,
+    pub underflows_to_subnormal: i64,
     /// elements that options.clamp changed
     pub clamped: i64,
-    /// what gsc_report_stamp left: a digest of policy and state; 0: none
-    pub agreement: u64,
+    /// what gsc_report_set_rank left: a digest of policy and state; 0: none
+    pub digest: u64,
     /// 1 + the rank that status is of; 0: not known
-    pub status_rank: u32,
+    pub status_rank_plus_1: u32,
     /// 1 + the rank that first_tensor is of, or, where nothing was counted, of the first with
     /// overflow; 0: not known
-    pub first_rank: u32,
+    pub first_rank_plus_1: u32,
     /// GSC_REPORT_*
     pub kind: gsc_report_kind,
     /// 0
@@ -789,7 +790,7 @@ layout! { gsc_report, 256,
     overflow 4,
     status 8,
     measured 12,
-    serial 16,
+    generation 16,
     amax 24,
     sum_squares 32,
     elements 40,
@@ -797,12 +798,12 @@ layout! { gsc_report, 256,
     inf_count 56,
     first_tensor 64,
     first_element 72,
-    zeros_made 80,
-    subnormals_made 88,
+    underflows_to_zero 80,
+    underflows_to_subnormal 88,
     clamped 96,
-    agreement 104,
-    status_rank 112,
-    first_rank 116,
+    digest 104,
+    status_rank_plus_1 112,
+    first_rank_plus_1 116,
     kind 120,
     flags 124,
     number 128,
@@ -822,10 +823,10 @@ newtype! {
 }
 
 /// different gradients: shards, layers, optimizers. Their sums of squares add up
-pub const GSC_MERGE_PARTS: gsc_merge_kind = gsc_merge_kind(0);
+pub const GSC_MERGE_SHARDS: gsc_merge_kind = gsc_merge_kind(0);
 
 /// gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is not known
-pub const GSC_MERGE_SUMMANDS: gsc_merge_kind = gsc_merge_kind(1);
+pub const GSC_MERGE_ADDENDS: gsc_merge_kind = gsc_merge_kind(1);
 
 // ---- State: the scale and its counts ------------------------------------------------------------
 
@@ -854,7 +855,7 @@ pub const GSC_EVENT_AT_CEILING: gsc_event = gsc_event(16);
 pub const GSC_EVENT_AT_FLOOR: gsc_event = gsc_event(32);
 
 /// the overflow could not lower the scale
-pub const GSC_EVENT_STALLED: gsc_event = gsc_event(64);
+pub const GSC_EVENT_BACKOFF_FAILED: gsc_event = gsc_event(64);
 
 /// the policy gives up: training on would only skip
 pub const GSC_EVENT_STOPPED: gsc_event = gsc_event(128);
@@ -865,7 +866,7 @@ pub const GSC_EVENT_STALE: gsc_event = gsc_event(256);
 /// the norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through
 pub const GSC_EVENT_OUTLIER: gsc_event = gsc_event(512);
 
-/// multiply the gradients by guard_multiplier, as gsc_factor_guard does
+/// multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does
 pub const GSC_EVENT_CLIPPED: gsc_event = gsc_event(1024);
 
 /// One scaler. A value without pointers: copy it, store it, send it.
@@ -878,33 +879,33 @@ pub struct gsc_state {
     /// scaled by it while the update for this one is under way
     pub next: gsc_factor,
     /// predictive policies: running mean of log2(amax)
-    pub mean: f64,
-    /// slower mean of log2(amax), with variance_decay
-    pub slow_mean: f64,
+    pub log2_mean: f64,
+    /// slower mean of log2(amax), with log2_slow_decay
+    pub log2_slow_mean: f64,
     /// slower mean of its square
-    pub mean_square: f64,
-    /// weight in `mean` of the zero that it began with
-    pub mean_start: f64,
-    /// the same of slow_mean
-    pub slow_start: f64,
+    pub log2_mean_square: f64,
+    /// weight in log2_mean of the zero that it began with
+    pub log2_zero_weight: f64,
+    /// the same of log2_slow_mean
+    pub log2_slow_zero_weight: f64,
     /// good steps since the last overflow or growth; with GSC_GROWTH_EVERY since the last overflow
-    pub good: i64,
+    pub good_steps: i64,
     /// all steps since the last change
-    pub steps: i64,
+    pub steps_since_change: i64,
     /// overflows not reset yet
-    pub overflows: i64,
+    pub overflows_since_reset: i64,
     /// overflows in a row that could not lower the scale
-    pub stalled: i64,
+    pub failed_backoffs: i64,
     /// GSC_EVENT_* of the last update
     pub events: gsc_event,
     /// GSC_OK, or the error of the last update on a device
     pub status: gsc_status,
-    /// overflows since the start; what the guard skipped is in guard_skips
-    pub skipped: i64,
+    /// overflows since the start; what the guard skipped is in total_guard_skips
+    pub total_overflows: i64,
     /// updates since the start that made the scale larger
-    pub growths: i64,
+    pub total_growths: i64,
     /// updates since the start that made it smaller
-    pub backoffs: i64,
+    pub total_backoffs: i64,
     /// 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer that runs after the update takes as
     /// found_inf
     pub skip_f32: f32,
@@ -917,45 +918,47 @@ pub struct gsc_state {
     /// their number
     pub guard_count: i64,
     /// outliers in a row
-    pub guard_run: i64,
+    pub guard_in_a_row: i64,
     /// steps since the start that were skipped as outliers
-    pub guard_skips: i64,
-    /// of the last update: 1, below 1 where it clips, 0 where the step is skipped; without a guard
-    /// 0
+    pub total_guard_skips: i64,
+    /// of the last update: 1, below 1 where it clips, 0 with GSC_EVENT_SKIPPED
     pub guard_multiplier: f64,
-    /// what the last update's norm was held against; 0: against nothing
+    /// what guard_value was held against; 0: against nothing
     pub guard_threshold: f64,
+    /// the norm or the number that the last update judged; 0: none
+    pub guard_value: f64,
     /// 0
-    pub reserved: [u64; 19],
+    pub reserved: [u64; 18],
 }
 
 layout! { gsc_state, 384,
     factor 0,
     next 32,
-    mean 64,
-    slow_mean 72,
-    mean_square 80,
-    mean_start 88,
-    slow_start 96,
-    good 104,
-    steps 112,
-    overflows 120,
-    stalled 128,
+    log2_mean 64,
+    log2_slow_mean 72,
+    log2_mean_square 80,
+    log2_zero_weight 88,
+    log2_slow_zero_weight 96,
+    good_steps 104,
+    steps_since_change 112,
+    overflows_since_reset 120,
+    failed_backoffs 128,
     events 136,
     status 140,
-    skipped 144,
-    growths 152,
-    backoffs 160,
+    total_overflows 144,
+    total_growths 152,
+    total_backoffs 160,
     skip_f32 168,
     skip 172,
     guard_mean 176,
     guard_variance 184,
     guard_count 192,
-    guard_run 200,
-    guard_skips 208,
+    guard_in_a_row 200,
+    total_guard_skips 208,
     guard_multiplier 216,
     guard_threshold 224,
-    reserved 232,
+    guard_value 232,
+    reserved 240,
 }
 
 impl Default for gsc_state {
@@ -964,10 +967,95 @@ impl Default for gsc_state {
     }
 }
 
+newtype! {
+    /// reason.outcome: what the last update decided of its step.
+    #[derive(Eq, Hash)]
+    gsc_outcome: u32
+}
+
+/// take it; the gradients are as they are
+pub const GSC_OUTCOME_TAKEN: gsc_outcome = gsc_outcome(0);
+
+/// take it, although it is an outlier
+pub const GSC_OUTCOME_LET_THROUGH: gsc_outcome = gsc_outcome(1);
+
+/// take it with gradients times `multiplier`
+pub const GSC_OUTCOME_CLIPPED: gsc_outcome = gsc_outcome(2);
+
+/// leave the parameters alone
+pub const GSC_OUTCOME_SKIPPED: gsc_outcome = gsc_outcome(3);
+
+/// end the training
+pub const GSC_OUTCOME_STOPPED: gsc_outcome = gsc_outcome(4);
+
+newtype! {
+    /// reason.cause: why it decided so.
+    #[derive(Eq, Hash)]
+    gsc_cause: u32
+}
+
+/// nothing was wrong
+pub const GSC_CAUSE_NONE: gsc_cause = gsc_cause(0);
+
+/// Inf or NaN
+pub const GSC_CAUSE_OVERFLOW: gsc_cause = gsc_cause(1);
+
+/// `value` is above `threshold`
+pub const GSC_CAUSE_OUTLIER: gsc_cause = gsc_cause(2);
+
+/// the scale would pass max_scale, where ceiling_rule stops
+pub const GSC_CAUSE_CEILING: gsc_cause = gsc_cause(3);
+
+/// a state that it was combined with found an outlier
+pub const GSC_CAUSE_OTHER_STATE: gsc_cause = gsc_cause(4);
+
+/// the update failed on a device; state.status says how
+pub const GSC_CAUSE_FAILURE: gsc_cause = gsc_cause(5);
+
+/// Why the last update took, clipped or skipped its step.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct gsc_reason {
+    /// GSC_OUTCOME_*
+    pub outcome: gsc_outcome,
+    /// GSC_CAUSE_*
+    pub cause: gsc_cause,
+    /// with OUTLIER the norm or the number that was judged; 0: not known
+    pub value: f64,
+    /// with OUTLIER what it is above
+    pub threshold: f64,
+    /// what the gradients are to be multiplied by
+    pub multiplier: f64,
+    /// with OUTLIER, how many in a row there were
+    pub in_a_row: i64,
+    /// a sentence for a log, such as "skipped: the norm, 3, is above 2, 1 in a row"; empty if the
+    /// step is taken as it is
+    pub message: [c_char; 192],
+    /// 0
+    pub reserved: [u64; 3],
+}
+
+layout! { gsc_reason, 256,
+    outcome 0,
+    cause 4,
+    value 8,
+    threshold 16,
+    multiplier 24,
+    in_a_row 32,
+    message 40,
+    reserved 232,
+}
+
+impl Default for gsc_reason {
+    fn default() -> Self {
+        gsc_reason::ZERO
+    }
+}
+
 // Of gsc_state_save.
 
 /// bytes that hold any saved state of this major version
-pub const GSC_SAVED_SIZE: u32 = 1024;
+pub const GSC_SAVED_SIZE_MAX: u32 = 1024;
 
 // ---- Ranks: all step, or none -------------------------------------------------------------------
 
@@ -1044,7 +1132,7 @@ newtype! {
 pub const GSC_NOTE_FORMAT: gsc_note_kind = gsc_note_kind(1);
 
 /// the entries do not say `field`: `value` is that of the policy, or where a count starts
-pub const GSC_NOTE_LACKS: gsc_note_kind = gsc_note_kind(2);
+pub const GSC_NOTE_MISSING: gsc_note_kind = gsc_note_kind(2);
 
 /// the key of `entry` means nothing in this format
 pub const GSC_NOTE_IGNORED: gsc_note_kind = gsc_note_kind(3);
@@ -1165,13 +1253,13 @@ impl Default for gsc_tensor {
 // call sets the words; add those of several calls to merge them.
 
 /// words of a histogram
-pub const GSC_HISTOGRAM_WORDS: u32 = 17;
+pub const GSC_HISTOGRAM_LENGTH: u32 = 17;
 
 /// What a call on tensors measures beside overflow, where that goes, and whether it clamps. NULL
-/// and GSC_OPTIONS_INIT: nothing more.
+/// and GSC_TENSOR_OPTIONS_INIT: nothing more.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct gsc_options {
+pub struct gsc_tensor_options {
     /// set by the initialiser
     pub struct_size: u32,
     /// GSC_WANT_* bits
@@ -1182,34 +1270,34 @@ pub struct gsc_options {
     /// above 0: limits each output to the largest value of its dtype that is not above the clamp,
     /// which is refused if this value is 0; the report is of the values before that. 0: no limit
     pub clamp: f64,
-    /// n reports: each\[i\] is of tensor i alone, and its overflow says whether that has an Inf or
-    /// NaN; NULL: none
-    pub each: *mut gsc_report,
-    /// GSC_HISTOGRAM_WORDS of them; NULL: none
+    /// n reports: per_tensor\[i\] is of tensor i alone, and its overflow says whether that has an Inf
+    /// or NaN; NULL: none
+    pub per_tensor: *mut gsc_report,
+    /// GSC_HISTOGRAM_LENGTH of them; NULL: none
     pub histogram: *mut i64,
 }
 
-layout! { gsc_options, 40,
+layout! { gsc_tensor_options, 40,
     struct_size 0,
     want 4,
     policy 8,
     clamp 16,
-    each 24,
+    per_tensor 24,
     histogram 32,
 }
 
-/// Bytes of [`gsc_options`].
-pub const GSC_OPTIONS_SIZE: u32 = 40;
+/// Bytes of [`gsc_tensor_options`].
+pub const GSC_TENSOR_OPTIONS_SIZE: u32 = 40;
 
-/// Zeros, and the size: where every [`gsc_options`] starts.
-pub const GSC_OPTIONS_INIT: gsc_options = gsc_options {
-    struct_size: GSC_OPTIONS_SIZE,
-    ..gsc_options::ZERO
+/// Zeros, and the size: where every [`gsc_tensor_options`] starts.
+pub const GSC_TENSOR_OPTIONS_INIT: gsc_tensor_options = gsc_tensor_options {
+    struct_size: GSC_TENSOR_OPTIONS_SIZE,
+    ..gsc_tensor_options::ZERO
 };
 
-impl Default for gsc_options {
+impl Default for gsc_tensor_options {
     fn default() -> Self {
-        GSC_OPTIONS_INIT
+        GSC_TENSOR_OPTIONS_INIT
     }
 }
 
@@ -1257,7 +1345,7 @@ newtype! {
 pub const GSC_MEMORY_DEVICE: gsc_memory_kind = gsc_memory_kind(0);
 
 /// host memory that the device reads and writes, too
-pub const GSC_MEMORY_SHARED: gsc_memory_kind = gsc_memory_kind(1);
+pub const GSC_MEMORY_HOST: gsc_memory_kind = gsc_memory_kind(1);
 
 // ---- Functions ----------------------------------------------------------------------------------
 
@@ -1328,7 +1416,7 @@ extern "C" {
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
     pub fn gsc_info_get(out: *mut gsc_info, err: *mut gsc_error) -> gsc_status;
 
-    /// Makes the factor of a scale, with serial 0.
+    /// Makes the factor of a scale, with generation 0.
     ///
     /// - `scale`: finite and above 0 as a float, as is its inverse
     ///
@@ -1338,13 +1426,13 @@ extern "C" {
     /// Multiplies the scale by `by` and divides the inverse by it. To get the mean of k gradients
     /// that were added, unscale their sum by the factor times k. *out may be *factor.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     /// - `by`: finite, above 0
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_VALUE,
     /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_factor_multiply(
-        on: *const gsc_exec,
+        exec: *const gsc_exec,
         factor: *const gsc_factor,
         by: f64,
         out: *mut gsc_factor,
@@ -1353,9 +1441,9 @@ extern "C" {
 
     /// Makes the report of a number, for a policy that guards something else than gradients, such
     /// as the loss of each step. Its own state takes this report in gsc_state_update, and
-    /// gsc_state_join says what both states decided. The number counts with its sign. Inf and NaN
-    /// are an overflow. If the loss is in the memory of a device, measure its magnitude with
-    /// gsc_check and GSC_WANT_NORM instead. A report of a number cannot be merged.
+    /// gsc_state_combine_decisions says what both states decided. The number counts with its sign.
+    /// Inf and NaN are an overflow. If the loss is in the memory of a device, measure its magnitude
+    /// with gsc_measure and GSC_WANT_NORM instead. A report of a number cannot be merged.
     ///
     /// - `number`: any; magnitudes above 2^500 are taken for Inf
     ///
@@ -1382,14 +1470,14 @@ extern "C" {
     /// Makes one report of many. Ranks gather their reports and merge them in the order of the
     /// ranks, so that all get the same bits. That each rank is there once, and in order, is not
     /// checked. The result has measured what all of them have measured; the norm and amax of
-    /// summands are not known: measure their sum. first_tensor and first_element are those of the
-    /// first report that has some, the serial is the least that is known. *out may be one of the
-    /// reports.
+    /// addends are not known: measure their sum. first_tensor and first_element are those of the
+    /// first report that has some, the generation is the least that is known. *out may be one of
+    /// the reports.
     ///
-    /// Digests that differ are refused: GSC_ERROR_AGREEMENT, with the index of the first report
-    /// that has another digest than those before it. A device returns no error: it makes a report
-    /// with that status and an overflow, so that nobody steps. A report without a digest agrees
-    /// with all, such as the report of a rank that failed or that has no gradients.
+    /// Digests that differ are refused: GSC_ERROR_MISMATCH, with the index of the first report that
+    /// has another digest than those before it. A device returns no error: it makes a report with
+    /// that status and an overflow, so that nobody steps. A report without a digest agrees with
+    /// all, such as the report of a rank that failed or that has no gradients.
     ///
     /// Merged reports can be merged again, per node and then across nodes. The result is what one
     /// merge of all reports gives, to the bit, except for sum_squares, which is then a sum of the
@@ -1399,15 +1487,15 @@ extern "C" {
     /// the next merge with a report of that status and an overflow, so that the others do not wait
     /// for it.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     /// - `n`: 0 gives the report of an empty list
     /// - `policy`: NULL: an overflow in any report is one; with it, overflow is the policy's
     ///   verdict
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_REPORT,
-    /// GSC_ERROR_AGREEMENT, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
+    /// GSC_ERROR_MISMATCH, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_report_merge(
-        on: *const gsc_exec,
+        exec: *const gsc_exec,
         reports: *const gsc_report,
         n: u64,
         kind: gsc_merge_kind,
@@ -1417,17 +1505,17 @@ extern "C" {
     ) -> gsc_status;
 
     /// *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in
-    /// torch.nn.utils.clip_grad_norm_. The report has GSC_WANT_NORM. After gsc_check, unscaling by
-    /// *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
+    /// torch.nn.utils.clip_grad_norm_. The report has GSC_WANT_NORM. After gsc_measure, unscaling
+    /// by *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
     /// - `max_norm`: finite, above 0
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_REPORT, GSC_ERROR_FACTOR,
     /// GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
-    pub fn gsc_factor_clip(
-        on: *const gsc_exec,
+    pub fn gsc_factor_clip_grad_norm(
+        exec: *const gsc_exec,
         factor: *const gsc_factor,
         report: *const gsc_report,
         max_norm: f64,
@@ -1435,18 +1523,30 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Without `from`, the state before the first step. With it, a state that has the scale
-    /// from->factor.scale at once, and its counts, means and totals: to set the scale of a state or
-    /// its counts, change a copy and hand it over. *out may be *from. A scale of 0 or infinity,
-    /// which some peers reach, is taken; its factor is refused by every call that multiplies.
+    /// Makes the state before the first step.
     ///
-    /// - `on`: NULL: this thread, host memory
-    /// - `from`: NULL: the policy's start
+    /// - `exec`: NULL: this thread, host memory
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_MEMORY,
+    /// GSC_ERROR_DEVICE.
+    pub fn gsc_state_init(
+        exec: *const gsc_exec,
+        policy: *const gsc_policy,
+        out: *mut gsc_state,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// Makes a state that has the scale from->factor.scale at once, and the counts, means and
+    /// totals of `from`: to set the scale of a state or its counts, change a copy and hand it over.
+    /// *out may be *from. A scale of 0 or infinity, which some peers reach, is taken; its factor is
+    /// refused by every call that multiplies.
+    ///
+    /// - `exec`: NULL: this thread, host memory
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
     /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
-    pub fn gsc_state_init(
-        on: *const gsc_exec,
+    pub fn gsc_state_init_from(
+        exec: *const gsc_exec,
         policy: *const gsc_policy,
         from: *const gsc_state,
         out: *mut gsc_state,
@@ -1460,12 +1560,12 @@ extern "C" {
     /// refused; options.policy measures it. A predictive policy takes a report with amax 0 and no
     /// overflow as no sample: the scale stays.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
     /// GSC_ERROR_REPORT, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_state_update(
-        on: *const gsc_exec,
+        exec: *const gsc_exec,
         policy: *const gsc_policy,
         state: *const gsc_state,
         report: *const gsc_report,
@@ -1476,34 +1576,43 @@ extern "C" {
     /// *out is `state`, and skips, clips or stops also where `other` did in its last update: the
     /// state of another signal, such as the loss, which a policy of its own judged. It has the
     /// events SKIPPED, STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale,
-    /// counts and samples are those of `state`. *out may be either. Join several signals one after
-    /// the other.
+    /// counts and samples are those of `state`. *out may be either. Combine several signals one
+    /// after the other.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_STATE, GSC_ERROR_MEMORY,
     /// GSC_ERROR_DEVICE.
-    pub fn gsc_state_join(
-        on: *const gsc_exec,
+    pub fn gsc_state_combine_decisions(
+        exec: *const gsc_exec,
         state: *const gsc_state,
         other: *const gsc_state,
         out: *mut gsc_state,
         err: *mut gsc_error,
     ) -> gsc_status;
 
+    /// Says why the last update decided as it did. The state is in host memory.
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STATE.
+    pub fn gsc_state_reason(
+        state: *const gsc_state,
+        out: *mut gsc_reason,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
     /// *out is *factor with its inverse multiplied by state->guard_multiplier if the last update
-    /// clips (GSC_EVENT_CLIPPED), else *factor. After gsc_check and gsc_state_update, unscaling by
-    /// *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32,
+    /// clips (GSC_EVENT_CLIPPED), else *factor. After gsc_measure and gsc_state_update, unscaling
+    /// by *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32,
     /// and state->skip_f32 as found_inf. `factor` is that of the gradients, copied before the
     /// update.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_FACTOR, GSC_ERROR_STATE,
     /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
-    pub fn gsc_factor_guard(
-        on: *const gsc_exec,
+    pub fn gsc_factor_clip_outlier(
+        exec: *const gsc_exec,
         factor: *const gsc_factor,
         state: *const gsc_state,
         out: *mut gsc_factor,
@@ -1514,7 +1623,7 @@ extern "C" {
     /// machine reads: versioned, with a checksum. *size becomes their number; with bytes NULL and
     /// capacity 0 only that.
     ///
-    /// - `capacity`: bytes; GSC_SAVED_SIZE always suffices
+    /// - `capacity`: bytes; GSC_SAVED_SIZE_MAX always suffices
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
     /// GSC_ERROR_CAPACITY.
@@ -1542,22 +1651,22 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// *out is the report with the rank that it is of and, as `agreement`, a digest of the policy
-    /// and of the state that the step began with: of all that decides later steps (rules, scales,
-    /// counts, means), not of totals, serials, events and init_scale. The digest is never 0, and
-    /// the same on every device and in every language; ranks run one version of this library. *out
-    /// may be *report.
+    /// *out is the report with the rank that it is of and, as `digest`, a digest of the policy and
+    /// of the state that the step began with: of all that decides later steps (rules, scales,
+    /// counts, means), not of totals, generations, events and init_scale. The digest is never 0,
+    /// and the same on every device and in every language; ranks run one version of this library.
+    /// *out may be *report.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     /// - `policy`: NULL: the digest is of the state alone
     /// - `state`: NULL: the digest is of the policy alone; both NULL: only the rank is said, and
-    ///   agreement is 0
+    ///   digest is 0
     /// - `rank`: from 0, below 2^32 - 1
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
     /// GSC_ERROR_REPORT, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
-    pub fn gsc_report_stamp(
-        on: *const gsc_exec,
+    pub fn gsc_report_set_rank(
+        exec: *const gsc_exec,
         report: *const gsc_report,
         policy: *const gsc_policy,
         state: *const gsc_state,
@@ -1675,19 +1784,19 @@ extern "C" {
     /// Reports on tensors * factor.inverse without writing it: what gsc_unscale in place would
     /// report.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
     /// - `options`: NULL: nothing is wanted; its clamp must be 0
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_FACTOR,
     /// GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY, GSC_ERROR_MEMORY,
     /// GSC_ERROR_DEVICE.
-    pub fn gsc_check(
-        on: *const gsc_exec,
+    pub fn gsc_measure(
+        exec: *const gsc_exec,
         factor: *const gsc_factor,
         tensors: *const gsc_tensor,
         n: u64,
-        options: *const gsc_options,
+        options: *const gsc_tensor_options,
         report: *mut gsc_report,
         err: *mut gsc_error,
     ) -> gsc_status;
@@ -1696,7 +1805,7 @@ extern "C" {
     /// float16 gradients are best unscaled into float32: in place most of what scaling saved is
     /// lost again.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
     /// - `options`: NULL: nothing is wanted
     /// - `report`: NULL: not wanted
@@ -1705,19 +1814,19 @@ extern "C" {
     /// GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
     /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_unscale(
-        on: *const gsc_exec,
+        exec: *const gsc_exec,
         factor: *const gsc_factor,
         tensors: *const gsc_tensor,
         out: *const gsc_tensor,
         n: u64,
-        options: *const gsc_options,
+        options: *const gsc_tensor_options,
         report: *mut gsc_report,
         err: *mut gsc_error,
     ) -> gsc_status;
 
     /// out = tensors * factor.scale: the loss, or what a backward pass starts from.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
     /// - `options`: NULL: nothing is wanted
     /// - `report`: NULL: not wanted
@@ -1726,12 +1835,12 @@ extern "C" {
     /// GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
     /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
     pub fn gsc_scale(
-        on: *const gsc_exec,
+        exec: *const gsc_exec,
         factor: *const gsc_factor,
         tensors: *const gsc_tensor,
         out: *const gsc_tensor,
         n: u64,
-        options: *const gsc_options,
+        options: *const gsc_tensor_options,
         report: *mut gsc_report,
         err: *mut gsc_error,
     ) -> gsc_status;
@@ -1742,26 +1851,26 @@ extern "C" {
     /// they are unscaled or checked. Sums are made in the type that multiplies, or in double if
     /// `out` is double. Reads `tensors` twice; `out` is other memory.
     ///
-    /// A step of several micro-batches: merge their reports as summands, beginning with the merge
-    /// of none. Make a factor of the number of micro-batches that were added, unscale the sums by
-    /// it with options.policy, and step if that report has no overflow. Then update, with the
-    /// merged report if it has an overflow, else with the report of the sums. Here state.skip does
-    /// not decide: it is 1 also if a micro-batch was left out and the others made a step.
+    /// A step of several micro-batches: merge their reports as addends, beginning with the merge of
+    /// none. Make a factor of the number of micro-batches that were added, unscale the sums by it
+    /// with options.policy, and step if that report has no overflow. Then update, with the merged
+    /// report if it has an overflow, else with the report of the sums. Here state.skip does not
+    /// decide: it is 1 also if a micro-batch was left out and the others made a step.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
     /// - `options`: NULL: nothing is wanted; its clamp must be 0
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_FACTOR,
     /// GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP, GSC_ERROR_VALUE, GSC_ERROR_CAPACITY,
     /// GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
-    pub fn gsc_accumulate(
-        on: *const gsc_exec,
+    pub fn gsc_unscale_accumulate(
+        exec: *const gsc_exec,
         factor: *const gsc_factor,
         tensors: *const gsc_tensor,
         out: *const gsc_tensor,
         n: u64,
-        options: *const gsc_options,
+        options: *const gsc_tensor_options,
         report: *mut gsc_report,
         err: *mut gsc_error,
     ) -> gsc_status;
@@ -1811,41 +1920,41 @@ extern "C" {
     /// - `memory`: NULL: does nothing
     pub fn gsc_memory_destroy(context: *mut gsc_context, memory: *mut c_void);
 
-    /// Copies between any two of host, shared and device memory, in the order of on->stream. Host
-    /// memory stays in use until gsc_exec_wait, or whatever else waits for the stream.
+    /// Copies between any two of host and device memory, in the order of exec->stream. Host memory
+    /// stays in use until gsc_exec_wait, or whatever else waits for the stream.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     /// - `size`: bytes
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
     pub fn gsc_memory_copy(
-        on: *const gsc_exec,
+        exec: *const gsc_exec,
         to: *mut c_void,
         from: *const c_void,
         size: u64,
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Waits until on->stream has done all that was enqueued. A stream that is being captured is
+    /// Waits until exec->stream has done all that was enqueued. A stream that is being captured is
     /// refused with GSC_ERROR_UNAVAILABLE, and its capture goes on.
     ///
-    /// - `on`: NULL: returns at once
+    /// - `exec`: NULL: returns at once
     ///
     /// Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_DEVICE.
-    pub fn gsc_exec_wait(on: *const gsc_exec, err: *mut gsc_error) -> gsc_status;
+    pub fn gsc_exec_wait(exec: *const gsc_exec, err: *mut gsc_error) -> gsc_status;
 
-    /// Bytes of on->workspace that any of these calls needs for this list; 0 on the CPU.
+    /// Bytes of exec->workspace that any of these calls needs for this list; 0 on the CPU.
     ///
-    /// - `on`: NULL: this thread, host memory
+    /// - `exec`: NULL: this thread, host memory
     /// - `options`: NULL: nothing is wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_DTYPE,
     /// GSC_ERROR_COUNT, GSC_ERROR_VALUE, GSC_ERROR_DEVICE.
     pub fn gsc_workspace_size(
-        on: *const gsc_exec,
+        exec: *const gsc_exec,
         tensors: *const gsc_tensor,
         n: u64,
-        options: *const gsc_options,
+        options: *const gsc_tensor_options,
         size: *mut u64,
         err: *mut gsc_error,
     ) -> gsc_status;

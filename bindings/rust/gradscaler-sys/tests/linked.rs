@@ -29,7 +29,7 @@ fn the_initialisers_are_those_of_the_library() {
     };
     assert_eq!(only_its_size, GSC_POLICY_INIT);
     assert_eq!(gsc_exec::default(), GSC_EXEC_INIT);
-    assert_eq!(GSC_OPTIONS_INIT.struct_size, GSC_OPTIONS_SIZE);
+    assert_eq!(GSC_TENSOR_OPTIONS_INIT.struct_size, GSC_TENSOR_OPTIONS_SIZE);
 }
 
 #[test]
@@ -59,9 +59,9 @@ fn a_list_is_unscaled_in_place() {
     // SAFETY: one tensor with two elements, and the outputs of the calls.
     unsafe {
         assert_eq!(gsc_factor_init(2.0, &mut factor, none), GSC_OK);
-        let options = gsc_options {
+        let options = gsc_tensor_options {
             want: GSC_WANT_AMAX,
-            ..GSC_OPTIONS_INIT
+            ..GSC_TENSOR_OPTIONS_INIT
         };
         let status = gsc_unscale(
             ptr::null(),

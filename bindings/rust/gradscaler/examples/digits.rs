@@ -59,7 +59,10 @@ fn train<T: Element + Default>(name: &str, mut scaler: Scaler, digits: &Digits) 
     }
     let parameters: Vec<Vec<T>> = master.iter().map(|p| cast(p)).collect::<Result<_>>()?;
     let accuracy = accuracy(&parameters, digits)?;
-    let (skipped, growths) = (scaler.state().skipped(), scaler.state().growths());
+    let (skipped, growths) = (
+        scaler.state().total_overflows(),
+        scaler.state().total_growths(),
+    );
     println!(
         "{name:<14} {:>7.1}% {skipped:>9} {growths:>9} {:>13}",
         100.0 * accuracy,

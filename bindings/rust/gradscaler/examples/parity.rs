@@ -171,7 +171,7 @@ fn main() -> std::result::Result<(), Box<dyn Error>> {
             scaler = Scaler::load(&scaler.save()?)?;
         }
     }
-    let (skipped, scale) = (scaler.state().skipped(), scaler.loss_scale());
+    let (skipped, scale) = (scaler.state().total_overflows(), scaler.loss_scale());
     println!("{} {skipped} {scale}", digest.finish()?);
     Ok(())
 }

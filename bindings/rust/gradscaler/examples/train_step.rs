@@ -20,7 +20,7 @@ fn main() -> Result<()> {
             w -= 1e8 * gradient[0];
         }
     }
-    let (scale, skipped) = (scaler.loss_scale(), scaler.state().skipped());
+    let (scale, skipped) = (scaler.loss_scale(), scaler.state().total_overflows());
     println!("w = {w:.3}, 3 is right; scale {scale}, {skipped} steps skipped");
     assert!((w - 3.0).abs() < 0.1);
     Ok(())

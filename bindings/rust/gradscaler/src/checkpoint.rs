@@ -181,9 +181,9 @@ impl Scaler {
     /// let torch = [("scaler.scale", 2048.0), ("scaler.growth_interval", 100.0), ("scaler._growth_tracker", 3.0)];
     /// let mut scaler = Scaler::preset("torch")?;
     /// for note in scaler.import(Format::RECOGNISED, torch)? {
-    ///     println!("{note}"); // what it lacks, and what was ignored
+    ///     println!("{note}"); // what is missing, and what was ignored
     /// }
-    /// assert_eq!((scaler.loss_scale(), scaler.state().counts().good), (2048.0, 3));
+    /// assert_eq!((scaler.loss_scale(), scaler.state().counts().good_steps), (2048.0, 3));
     ///
     /// let error = scaler.import("torch", [("scale", -1.0)]).unwrap_err();
     /// assert_eq!(error.place(), "scale");
@@ -487,7 +487,7 @@ const IMPORTANCE: [NoteKind; 6] = [
     NoteKind::LOST,
     NoteKind::FORMAT,
     NoteKind::IGNORED,
-    NoteKind::LACKS,
+    NoteKind::MISSING,
 ];
 
 /// The sentence of a note with the name of a rule instead of its number.

@@ -358,7 +358,7 @@ impl DeviceTensorMut<'_> {
 pub struct DeviceOptions {
     want: Want,
     clamp: f64,
-    each: bool,
+    per_tensor: bool,
     histogram: bool,
 }
 
@@ -374,9 +374,9 @@ impl DeviceOptions {
         self
     }
 
-    /// Makes a report of every tensor, which [`DeviceScaler::each`] reads.
-    pub fn each(mut self) -> Self {
-        self.each = true;
+    /// Makes a report of every tensor, which [`DeviceScaler::per_tensor`] reads.
+    pub fn per_tensor(mut self) -> Self {
+        self.per_tensor = true;
         self
     }
 
@@ -412,7 +412,7 @@ pub struct DeviceScaler {
     before: Block,
     clipped: Block,
     histogram: Block,
-    each: Block,
+    per_tensor: Block,
     workspace: Block,
     tensors: usize,
     lists: [Vec<Entry>; 2],
@@ -433,7 +433,7 @@ impl Scaler {
             before: Block::of(device, &[*self.factor().as_raw()])?,
             clipped: Block::new(device, size_of::<sys::gsc_factor>())?,
             histogram: Block::of(device, &[Histogram::default()])?,
-            each: Block::new(device, 0)?,
+            per_tensor: Block::new(device, 0)?,
             workspace: Block::new(device, 0)?,
             tensors: 0,
             lists: Default::default(),
@@ -463,10 +463,10 @@ impl DeviceScaler {
     }
 
     /// Waits, and copies the reports of the tensors of the newest call with
-    /// [`DeviceOptions::each`].
-    pub fn each(&self) -> Result<Vec<Report>> {
+    /// [`DeviceOptions::per_tensor`].
+    pub fn per_tensor(&self) -> Result<Vec<Report>> {
         let mut reports = vec![Report::default(); self.tensors];
-        self.each.read(&mut reports)?;
+        self.per_tensor.read(&mut reports)?;
         Ok(reports)
     }
 
@@ -580,10 +580,12 @@ impl DeviceScaler {
         self.fill(0, tensors.iter().map(|tensor| &tensor.0))?;
         let clamp = std::mem::take(&mut options.clamp);
         self.enqueue(None, self.factor(), options, Verdict::OfPolicy)?;
-        let (on, report) = (self.device.exec(None), self.report_ptr());
+        let (exec, report) = (self.device.exec(None), self.report_ptr());
         let (factor, clipped) = (self.factor(), self.clipped.data.cast());
         // SAFETY: the report is made before, on the same stream.
-        check(|err| unsafe { sys::gsc_factor_clip(&on, factor, report, max_norm, clipped, err) })?;
+        check(|err| unsafe {
+            sys::gsc_factor_clip_grad_norm(&exec, factor, report, max_norm, clipped, err)
+        })?;
         let (call, options) = (
             (sys::gsc_unscale as _, 0),
             DeviceOptions::default().clamp(clamp),
@@ -592,8 +594,8 @@ impl DeviceScaler {
     }
 
     /// Adds gradients of a micro-batch, divided by the scale, to `out` if all of them are finite;
-    /// see [`Scaler::accumulate`].
-    pub fn accumulate(
+    /// see [`Scaler::unscale_accumulate`].
+    pub fn unscale_accumulate(
         &mut self,
         tensors: &[DeviceTensor<'_>],
         out: &mut [DeviceTensorMut<'_>],
@@ -601,7 +603,7 @@ impl DeviceScaler {
     ) -> Result<()> {
         let options = options.into();
         self.elsewhere(
-            sys::gsc_accumulate,
+            sys::gsc_unscale_accumulate,
             self.factor(),
             tensors,
             out,
@@ -611,7 +613,7 @@ impl DeviceScaler {
     }
 
     /// Reports what [`unscale`](Self::unscale) would, and writes nothing else.
-    pub fn check(
+    pub fn measure(
         &mut self,
         tensors: &[DeviceTensor<'_>],
         options: impl Into<DeviceOptions>,
@@ -629,8 +631,8 @@ impl DeviceScaler {
     /// Moves the scale by the newest report; see [`Scaler::update`]. What happened is in
     /// [`State::events`].
     ///
-    /// A policy that guards knows outliers only here: [`check`](Self::check) first, then this, then
-    /// [`unscale_guarded`](Self::unscale_guarded), and a step where
+    /// A policy that guards knows outliers only here: [`measure`](Self::measure) first, then this,
+    /// then [`unscale_guarded`](Self::unscale_guarded), and a step where
     /// [`State::skip_f32`], which is on the device, too, is 0.
     ///
     /// ```
@@ -643,17 +645,17 @@ impl DeviceScaler {
     /// let (mut scaler, mut losses) = (clips.to_device(&device)?, skips.to_device(&device)?);
     /// let mut grad = DeviceBuffer::from_slice(&device, &[3f32, 4.0])?;
     ///
-    /// scaler.check(&[grad.tensor()], Want::NONE)?; // the norm is 5
+    /// scaler.measure(&[grad.tensor()], Want::NONE)?; // the norm is 5
     /// scaler.update()?;
     /// losses.set_report(&Report::number(0.7))?;
     /// losses.update()?;
-    /// scaler.join(&losses)?; // skips where one of them does
+    /// scaler.combine_decisions(&losses)?; // skips where one of them does
     /// scaler.unscale_guarded(&mut [grad.tensor_mut()], Want::NONE)?;
     /// assert_eq!((grad.to_vec()?, scaler.state()?.skip()), (vec![1.2, 1.6], false));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
     pub fn update(&mut self) -> Result<()> {
-        let (on, policy, state) = (
+        let (exec, policy, state) = (
             self.device.exec(None),
             &self.policy.0,
             self.state.data.cast(),
@@ -661,40 +663,44 @@ impl DeviceScaler {
         let (report, factor, before) = (self.report_ptr(), self.state.data, self.before.data);
         // SAFETY: a state starts with its factor, and may be its own output; all is memory of the device.
         check(|err| unsafe {
-            sys::gsc_memory_copy(&on, before, factor, self.before.size as u64, err)
+            sys::gsc_memory_copy(&exec, before, factor, self.before.size as u64, err)
         })?;
         // SAFETY: likewise, and a report.
-        check(|err| unsafe { sys::gsc_state_update(&on, policy, state, report, state, err) })
+        check(|err| unsafe { sys::gsc_state_update(&exec, policy, state, report, state, err) })
     }
 
-    /// Skips, clips or stops also where `other` did in its last update; see [`Scaler::join`].
+    /// Skips, clips or stops also where `other` did in its last update; see
+    /// [`Scaler::combine_decisions`].
     ///
     /// # Errors
     ///
     /// [`Status::VALUE`]: `other` is on another device.
-    pub fn join(&mut self, other: &Self) -> Result<()> {
+    pub fn combine_decisions(&mut self, other: &Self) -> Result<()> {
         if other.device.id() != self.device.id() {
             let message = "is on another device than the scaler".into();
             return Err(Error::new(Status::VALUE, "other", message));
         }
-        let (on, state) = (self.device.exec(None), self.state.data.cast());
+        let (exec, state) = (self.device.exec(None), self.state.data.cast());
         // SAFETY: a state that may be its own output, and another, in memory of the device.
-        check(|err| unsafe { sys::gsc_state_join(&on, state, other.state_ptr(), state, err) })
+        check(|err| unsafe {
+            sys::gsc_state_combine_decisions(&exec, state, other.state_ptr(), state, err)
+        })
     }
 
     /// The factor that unscales the gradients of the last update, and clips where that clips, in the
     /// device's memory: a fused optimizer reads `inverse_f32` there, with
-    /// `skip_f32` of the state as its found_inf. See [`Factor::guard`](crate::Factor::guard).
+    /// `skip_f32` of the state as its found_inf. See
+    /// [`Factor::clip_outlier`](crate::Factor::clip_outlier).
     pub fn guard_factor(&mut self) -> Result<*const sys::gsc_factor> {
-        let (on, factor) = (self.device.exec(None), self.before.data.cast());
+        let (exec, factor) = (self.device.exec(None), self.before.data.cast());
         let (state, out) = (self.state_ptr(), self.clipped.data.cast());
         // SAFETY: two factors and a state in memory of the device.
-        check(|err| unsafe { sys::gsc_factor_guard(&on, factor, state, out, err) })?;
+        check(|err| unsafe { sys::gsc_factor_clip_outlier(&exec, factor, state, out, err) })?;
         Ok(out)
     }
 
-    /// Divides gradients that were [checked](Self::check) by the scale before the last update, and
-    /// clips them where it clips, in one pass. The report stays.
+    /// Divides gradients that were [measured](Self::measure) by the scale before the last update,
+    /// and clips them where it clips, in one pass. The report stays.
     pub fn unscale_guarded(
         &mut self,
         tensors: &mut [DeviceTensorMut<'_>],
@@ -781,7 +787,7 @@ impl DeviceScaler {
     }
 
     /// Makes a call on the lists, with memory for what it makes: one that writes, in place (0) or to
-    /// the other list (1), or a check.
+    /// the other list (1), or one that measures.
     fn enqueue(
         &mut self,
         writes: Option<(ListCall, usize)>,
@@ -790,33 +796,35 @@ impl DeviceScaler {
         verdict: Verdict,
     ) -> Result<()> {
         let n = self.lists[0].len();
-        if options.each {
+        if options.per_tensor {
             self.tensors = 0;
-            if self.each.size < n * Report::SIZE {
-                self.each = Block::new(&self.device, n * Report::SIZE)?;
+            if self.per_tensor.size < n * Report::SIZE {
+                self.per_tensor = Block::new(&self.device, n * Report::SIZE)?;
             }
         }
-        let mut raw = sys::gsc_options {
+        let mut raw = sys::gsc_tensor_options {
             want: options.want.into(),
             clamp: options.clamp,
-            ..sys::GSC_OPTIONS_INIT
+            ..sys::GSC_TENSOR_OPTIONS_INIT
         };
         if verdict == Verdict::OfPolicy {
             raw.policy = &self.policy.0;
         }
-        if options.each {
-            raw.each = self.each.data.cast();
+        if options.per_tensor {
+            raw.per_tensor = self.per_tensor.data.cast();
         }
         if options.histogram {
             raw.histogram = self.histogram.data.cast();
         }
-        let (on, list, mut size) = (self.device.exec(None), self.lists[0].as_ptr().cast(), 0);
+        let (exec, list, mut size) = (self.device.exec(None), self.lists[0].as_ptr().cast(), 0);
         // SAFETY: n entries, and options.
-        check(|err| unsafe { sys::gsc_workspace_size(&on, list, n as u64, &raw, &mut size, err) })?;
+        check(|err| unsafe {
+            sys::gsc_workspace_size(&exec, list, n as u64, &raw, &mut size, err)
+        })?;
         if (self.workspace.size as u64) < size {
             self.workspace = Block::new(&self.device, size as usize)?;
         }
-        let on = self.device.exec(Some(&self.workspace));
+        let exec = self.device.exec(Some(&self.workspace));
         let report = match verdict {
             Verdict::None => ptr::null_mut(),
             _ => self.report.data.cast(),
@@ -827,12 +835,12 @@ impl DeviceScaler {
             match writes {
                 Some((call, out)) => {
                     let out = self.lists[out].as_ptr().cast();
-                    call(&on, factor, list, out, n as u64, &raw, report, err)
+                    call(&exec, factor, list, out, n as u64, &raw, report, err)
                 }
-                None => sys::gsc_check(&on, factor, list, n as u64, &raw, report, err),
+                None => sys::gsc_measure(&exec, factor, list, n as u64, &raw, report, err),
             }
         })?;
-        if options.each {
+        if options.per_tensor {
             self.tensors = n;
         }
         Ok(())

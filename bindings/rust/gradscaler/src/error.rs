@@ -76,7 +76,9 @@ impl Error {
     fn from_raw(raw: &sys::gsc_error) -> Self {
         let number = |value: f64| (!value.is_nan()).then_some(value);
         let message = text(&raw.message);
-        let rest = message.get(raw.subject as usize..).map(str::to_string);
+        let rest = message
+            .get(raw.subject_length as usize..)
+            .map(str::to_string);
         Self(Box::new(Details {
             status: raw.status.into(),
             name: text(&raw.name),
@@ -86,7 +88,7 @@ impl Error {
             low: number(raw.low),
             high: number(raw.high),
             message: rest.unwrap_or(message),
-            follows_place: raw.subject > 0,
+            follows_place: raw.subject_length > 0,
         }))
     }
 

@@ -34,14 +34,14 @@ use crate::{sys, Options, Report, State, Status, Tensor, TensorMut};
 pub struct Factor(pub(crate) sys::gsc_factor);
 
 impl Factor {
-    /// The factor 1: `check` with it tells about the tensors as they are; `scale_into` casts, and
+    /// The factor 1: `measure` with it tells about the tensors as they are; `scale_into` casts, and
     /// `unscale_into` casts with a report.
     pub const ONE: Self = Self(sys::gsc_factor {
         scale: 1.0,
         inverse: 1.0,
         scale_f32: 1.0,
         inverse_f32: 1.0,
-        serial: 0,
+        generation: 0,
     });
 
     /// The factor of a scale.
@@ -67,8 +67,8 @@ impl Factor {
     }
 
     /// Updates and changes of the scale that led to it, from 1; 0 for one that no scaler made.
-    pub fn serial(&self) -> u64 {
-        self.0.serial
+    pub fn generation(&self) -> u64 {
+        self.0.generation
     }
 
     /// This factor with its scale multiplied by `by`, which is finite and above 0. To get the mean
@@ -89,13 +89,14 @@ impl Factor {
     /// The factor that unscales and clips to a global norm in one pass: this one with its inverse
     /// multiplied by min(1, max_norm / (norm + 1e-6)), the coefficient of torch.
     ///
-    /// `report` is of [`check`](Self::check) with this factor and [`Want::NORM`](crate::Want::NORM).
+    /// `report` is of [`measure`](Self::measure) with this factor and
+    /// [`Want::NORM`](crate::Want::NORM).
     ///
     /// # Errors
     ///
     /// [`Status::REPORT`]: the report was made without [`Want::NORM`](crate::Want::NORM); [`Status::VALUE`]:
     /// `max_norm` is not finite and above 0; [`Status::FACTOR`].
-    pub fn clip(&self, report: &Report, max_norm: f64) -> Result<Self> {
+    pub fn clip_grad_norm(&self, report: &Report, max_norm: f64) -> Result<Self> {
         Self::clipped(Some(self), report, max_norm)
     }
 
@@ -107,11 +108,11 @@ impl Factor {
     /// # Errors
     ///
     /// [`Status::FACTOR`].
-    pub fn guard(&self, state: &State) -> Result<Self> {
+    pub fn clip_outlier(&self, state: &State) -> Result<Self> {
         let mut out = Self::ONE;
         // SAFETY: two factors and a state.
         check(|err| unsafe {
-            sys::gsc_factor_guard(ptr::null(), &self.0, &state.0, &mut out.0, err)
+            sys::gsc_factor_clip_outlier(ptr::null(), &self.0, &state.0, &mut out.0, err)
         })?;
         Ok(out)
     }
@@ -121,7 +122,14 @@ impl Factor {
         let factor = factor.map_or(ptr::null(), |factor| &factor.0);
         // SAFETY: a report and two factors; the one that is read may be NULL.
         check(|err| unsafe {
-            sys::gsc_factor_clip(ptr::null(), factor, &report.0, max_norm, &mut out.0, err)
+            sys::gsc_factor_clip_grad_norm(
+                ptr::null(),
+                factor,
+                &report.0,
+                max_norm,
+                &mut out.0,
+                err,
+            )
         })?;
         Ok(out)
     }
@@ -213,7 +221,7 @@ impl Factor {
     ///
     /// Where one of them is Inf or NaN, nothing is added: the good micro-batches still count. Sums
     /// are made in the type that multiplies, or in f64 into f64, and rounded; whether they are
-    /// finite is for a [`check`](Self::check) by [`Factor::ONE`] to find. The gradients are read
+    /// finite is for a [`measure`](Self::measure) by [`Factor::ONE`] to find. The gradients are read
     /// twice.
     ///
     /// ```
@@ -224,7 +232,7 @@ impl Factor {
     /// let (mut added, mut dropped) = (0, None);
     /// for scaled in [[scale, 3.0 * scale], [f32::INFINITY, 0.0], [3.0 * scale, scale]] {
     ///     let out = &mut [TensorMut::new(&mut sum)];
-    ///     let report = scaler.accumulate(&[Tensor::new(&scaled)], out, Want::NONE)?;
+    ///     let report = scaler.unscale_accumulate(&[Tensor::new(&scaled)], out, Want::NONE)?;
     ///     if report.overflow() {
     ///         dropped = Some(report);
     ///     } else {
@@ -243,13 +251,13 @@ impl Factor {
     /// # Errors
     ///
     /// [`Status::VALUE`]: the options clamp; otherwise as [`unscale_into`](Self::unscale_into).
-    pub fn accumulate<'a>(
+    pub fn unscale_accumulate<'a>(
         &self,
         tensors: &[Tensor<'_>],
         out: &mut [TensorMut<'_>],
         options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        self.elsewhere(sys::gsc_accumulate, tensors, out, options.into())
+        self.elsewhere(sys::gsc_unscale_accumulate, tensors, out, options.into())
     }
 
     /// Reports what [`unscale`](Self::unscale) in place would, and writes nothing.
@@ -257,7 +265,7 @@ impl Factor {
     /// # Errors
     ///
     /// [`Status::VALUE`]: the options clamp; [`Status::FACTOR`].
-    pub fn check<'a>(
+    pub fn measure<'a>(
         &self,
         tensors: &[Tensor<'_>],
         options: impl Into<Options<'a>>,
@@ -265,10 +273,10 @@ impl Factor {
         let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
         options
             .into()
-            .run(tensors.len(), |on, options, report, err| {
+            .run(tensors.len(), |exec, options, report, err| {
                 // SAFETY: a view is a gsc_tensor; n of them, which are only read; what the options
                 // point to is as large as n or its type says.
-                unsafe { sys::gsc_check(on, &self.0, list, n, options, report, err) }
+                unsafe { sys::gsc_measure(exec, &self.0, list, n, options, report, err) }
             })
     }
 
@@ -279,9 +287,9 @@ impl Factor {
         options: Options<'_>,
     ) -> Result<Report> {
         let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
-        options.run(tensors.len(), |on, options, report, err| {
-            // SAFETY: as in `check`; each is borrowed mutably and so apart from the others.
-            unsafe { call(on, &self.0, list, list, n, options, report, err) }
+        options.run(tensors.len(), |exec, options, report, err| {
+            // SAFETY: as in `measure`; each is borrowed mutably and so apart from the others.
+            unsafe { call(exec, &self.0, list, list, n, options, report, err) }
         })
     }
 
@@ -295,9 +303,9 @@ impl Factor {
         same_length(tensors.len(), out.len())?;
         let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
         let out = out.as_ptr().cast();
-        options.run(tensors.len(), |on, options, report, err| {
+        options.run(tensors.len(), |exec, options, report, err| {
             // SAFETY: as in `in_place`; there are n outputs, which are apart from the inputs, too.
-            unsafe { call(on, &self.0, list, out, n, options, report, err) }
+            unsafe { call(exec, &self.0, list, out, n, options, report, err) }
         })
     }
 
@@ -314,7 +322,7 @@ pub(crate) type ListCall = unsafe extern "C" fn(
     *const sys::gsc_tensor,
     *const sys::gsc_tensor,
     u64,
-    *const sys::gsc_options,
+    *const sys::gsc_tensor_options,
     *mut sys::gsc_report,
     *mut sys::gsc_error,
 ) -> sys::gsc_status;

@@ -47,7 +47,7 @@ choice! {
         /// The entries are of no format, or of several, or no format has this name.
         FORMAT = sys::GSC_ERROR_FORMAT;
         /// The reports are of ranks whose policies or states differ.
-        AGREEMENT = sys::GSC_ERROR_AGREEMENT;
+        MISMATCH = sys::GSC_ERROR_MISMATCH;
     }
 }
 
@@ -60,7 +60,7 @@ choice! {
 }
 
 choice! {
-    /// `growth_rule`: when the scale grows. The count is `good` less growth_lag.
+    /// `growth_rule`: when the scale grows. The count is `good_steps` less growth_extra_steps.
     Growth: sys::gsc_growth(u32) {
         /// At the interval or past it.
         REACHED = sys::GSC_GROWTH_REACHED;
@@ -68,8 +68,8 @@ choice! {
         EXACT = sys::GSC_GROWTH_EXACT;
         /// At each multiple of it; a growth does not restart the count.
         EVERY = sys::GSC_GROWTH_EVERY;
-        /// As REACHED, but counting `steps`, overflows included.
-        STEPS = sys::GSC_GROWTH_STEPS;
+        /// As REACHED, but counting `steps_since_change`, overflows included.
+        ALL_STEPS = sys::GSC_GROWTH_ALL_STEPS;
     }
 }
 
@@ -79,13 +79,13 @@ choice! {
         /// Ends at the limit.
         CLAMP = sys::GSC_LIMIT_CLAMP;
         /// As CLAMP, and every update enforces the limit.
-        ALWAYS = sys::GSC_LIMIT_ALWAYS;
+        ENFORCE = sys::GSC_LIMIT_ENFORCE;
         /// Is dropped.
-        KEEP = sys::GSC_LIMIT_KEEP;
+        REJECT = sys::GSC_LIMIT_REJECT;
         /// Is dropped, with [`Event::STOPPED`].
         STOP = sys::GSC_LIMIT_STOP;
         /// As CLAMP, except that a scale already past the limit stays where it is.
-        HOLD = sys::GSC_LIMIT_HOLD;
+        CLAMP_UNLESS_PAST = sys::GSC_LIMIT_CLAMP_UNLESS_PAST;
     }
 }
 
@@ -107,7 +107,7 @@ choice! {
         /// Double.
         F64 = sys::GSC_ARITHMETIC_F64;
         /// Double product, rounded once to float.
-        F32_ONCE = sys::GSC_ARITHMETIC_F32_ONCE;
+        F64_TO_F32 = sys::GSC_ARITHMETIC_F64_TO_F32;
         /// Factors rounded to float first, then a float operation.
         F32 = sys::GSC_ARITHMETIC_F32;
         /// As F32; a result below 2^-126 becomes 0.
@@ -129,11 +129,11 @@ flags! {
     /// Quirks, bits: what a peer does and no new policy should.
     Quirk: sys::gsc_quirk(u32) {
         /// A share equal to overflow_tolerance is not tolerated.
-        TOLERATE_BELOW = sys::GSC_QUIRK_TOLERATE_BELOW;
+        TOLERANCE_EXCLUSIVE = sys::GSC_QUIRK_TOLERANCE_EXCLUSIVE;
         /// An overflow also counts as a good step.
-        OVERFLOW_COUNTS = sys::GSC_QUIRK_OVERFLOW_COUNTS;
-        /// The guard may skip all steps for good: gsc_policy_check asks for no guard_limit.
-        LOCKS_OUT = sys::GSC_QUIRK_LOCKS_OUT;
+        OVERFLOW_IS_GOOD = sys::GSC_QUIRK_OVERFLOW_IS_GOOD;
+        /// The guard may skip all steps for good: gsc_policy_check asks for no guard_max_in_a_row.
+        ALLOW_LOCKOUT = sys::GSC_QUIRK_ALLOW_LOCKOUT;
     }
 }
 
@@ -157,21 +157,21 @@ flags! {
         /// threshold is not above 0; without it the step is skipped.
         CLIP = sys::GSC_GUARD_CLIP;
         /// A norm equal to the threshold is also an outlier.
-        AT_THRESHOLD = sys::GSC_GUARD_AT_THRESHOLD;
-        /// At guard_limit [`Event::STOPPED`]; without it this outlier and those that follow it in
-        /// the row are let through, and enter the mean as they are.
+        INCLUSIVE = sys::GSC_GUARD_INCLUSIVE;
+        /// At guard_max_in_a_row [`Event::STOPPED`]; without it this outlier and those that follow
+        /// it in the row are let through, and enter the mean as they are.
         STOP = sys::GSC_GUARD_STOP;
         /// A step that is skipped as an outlier counts as a good step of the scale; without it the
         /// scale and its counts stay.
-        SKIP_COUNTS = sys::GSC_GUARD_SKIP_COUNTS;
+        SKIP_IS_GOOD = sys::GSC_GUARD_SKIP_IS_GOOD;
         /// With CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower.
-        CLIP_MORE = sys::GSC_GUARD_CLIP_MORE;
+        CLIP_PROGRESSIVE = sys::GSC_GUARD_CLIP_PROGRESSIVE;
         /// After the warm-up the variance takes (sample - mean)^2 with the mean that already has
         /// the sample.
-        SPREAD_AFTER = sys::GSC_GUARD_SPREAD_AFTER;
+        VARIANCE_AFTER_MEAN = sys::GSC_GUARD_VARIANCE_AFTER_MEAN;
         /// A sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the
         /// first one on.
-        CORRECTED = sys::GSC_GUARD_CORRECTED;
+        BIAS_CORRECTED = sys::GSC_GUARD_BIAS_CORRECTED;
         /// With CLIP: to the mean.
         CLIP_TO_MEAN = sys::GSC_GUARD_CLIP_TO_MEAN;
     }
@@ -184,7 +184,7 @@ flags! {
         NORM = sys::GSC_WANT_NORM;
         /// Amax.
         AMAX = sys::GSC_WANT_AMAX;
-        /// `zeros_made`, subnormals_made.
+        /// `underflows_to_zero`, underflows_to_subnormal.
         UNDERFLOW = sys::GSC_WANT_UNDERFLOW;
     }
 }
@@ -209,10 +209,10 @@ choice! {
     /// What the merged reports are of.
     MergeKind: sys::gsc_merge_kind(u32) {
         /// Different gradients: shards, layers, optimizers. Their sums of squares add up.
-        PARTS = sys::GSC_MERGE_PARTS;
+        SHARDS = sys::GSC_MERGE_SHARDS;
         /// Gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is
         /// not known.
-        SUMMANDS = sys::GSC_MERGE_SUMMANDS;
+        ADDENDS = sys::GSC_MERGE_ADDENDS;
     }
 }
 
@@ -232,15 +232,49 @@ flags! {
         /// `min_scale` held a backoff.
         AT_FLOOR = sys::GSC_EVENT_AT_FLOOR;
         /// The overflow could not lower the scale.
-        STALLED = sys::GSC_EVENT_STALLED;
+        BACKOFF_FAILED = sys::GSC_EVENT_BACKOFF_FAILED;
         /// The policy gives up: training on would only skip.
         STOPPED = sys::GSC_EVENT_STOPPED;
         /// The report is of another factor than the one in force: late, or used before.
         STALE = sys::GSC_EVENT_STALE;
         /// The norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through.
         OUTLIER = sys::GSC_EVENT_OUTLIER;
-        /// Multiply the gradients by guard_multiplier, as gsc_factor_guard does.
+        /// Multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does.
         CLIPPED = sys::GSC_EVENT_CLIPPED;
+    }
+}
+
+choice! {
+    /// Reason.outcome: what the last update decided of its step.
+    Outcome: sys::gsc_outcome(u32) {
+        /// Take it; the gradients are as they are.
+        TAKEN = sys::GSC_OUTCOME_TAKEN;
+        /// Take it, although it is an outlier.
+        LET_THROUGH = sys::GSC_OUTCOME_LET_THROUGH;
+        /// Take it with gradients times `multiplier`.
+        CLIPPED = sys::GSC_OUTCOME_CLIPPED;
+        /// Leave the parameters alone.
+        SKIPPED = sys::GSC_OUTCOME_SKIPPED;
+        /// End the training.
+        STOPPED = sys::GSC_OUTCOME_STOPPED;
+    }
+}
+
+choice! {
+    /// Reason.cause: why it decided so.
+    Cause: sys::gsc_cause(u32) {
+        /// Nothing was wrong.
+        NONE = sys::GSC_CAUSE_NONE;
+        /// Inf or NaN.
+        OVERFLOW = sys::GSC_CAUSE_OVERFLOW;
+        /// `value` is above `threshold`.
+        OUTLIER = sys::GSC_CAUSE_OUTLIER;
+        /// The scale would pass max_scale, where ceiling_rule stops.
+        CEILING = sys::GSC_CAUSE_CEILING;
+        /// A state that it was combined with found an outlier.
+        OTHER_STATE = sys::GSC_CAUSE_OTHER_STATE;
+        /// The update failed on a device; state.status says how.
+        FAILURE = sys::GSC_CAUSE_FAILURE;
     }
 }
 
@@ -269,7 +303,7 @@ choice! {
         /// The entries were recognised: `field` is the name of the format.
         FORMAT = sys::GSC_NOTE_FORMAT;
         /// The entries do not say `field`: `value` is that of the policy, or where a count starts.
-        LACKS = sys::GSC_NOTE_LACKS;
+        MISSING = sys::GSC_NOTE_MISSING;
         /// The key of `entry` means nothing in this format.
         IGNORED = sys::GSC_NOTE_IGNORED;
         /// `field` became `value`, which is what `entry` means to this policy.
@@ -311,7 +345,7 @@ choice! {
         /// Memory of the device.
         DEVICE = sys::GSC_MEMORY_DEVICE;
         /// Host memory that the device reads and writes, too.
-        SHARED = sys::GSC_MEMORY_SHARED;
+        HOST = sys::GSC_MEMORY_HOST;
     }
 }
 
@@ -329,12 +363,12 @@ fields! {
     /// [`Growth`].
     growth_rule: Growth;
     /// Steps a count needs beyond the interval.
-    growth_lag: u32;
+    growth_extra_steps: u32;
     /// Ceiling; 0 is none (infinity).
     max_scale: f64;
     /// Floor; 0 is none.
     min_scale: f64;
-    /// [`Limit`] at max_scale; with ALWAYS also for the first scale.
+    /// [`Limit`] at max_scale; with ENFORCE also for the first scale.
     ceiling_rule: Limit;
     /// [`Limit`] at min_scale; the first scale is never raised.
     floor_rule: Limit;
@@ -348,22 +382,22 @@ fields! {
     /// 1: a new scale is in force one update later.
     apply_delay: u32;
     /// An overflow is absorbed while overflows are at most this share of the steps since the last
-    /// change; overflow_reset restarts their count; below 1, or 1 with TOLERATE_BELOW.
+    /// change; overflow_reset restarts their count; below 1, or 1 with TOLERANCE_EXCLUSIVE.
     overflow_tolerance: f64;
     /// [`Event::STOPPED`] at this many overflows in a row that could not lower the scale; 0 never.
-    stall_limit: u64;
+    max_failed_backoffs: u64;
     /// [`Quirk`]; 0 in any new policy.
     quirks: Quirk;
     /// Not 0: the scale is predicted so that amax lands here, and nothing is counted.
     target_amax: f64;
     /// Decay of the running mean of log2(amax); 0 up to, not including, 1.
-    mean_decay: f64;
+    log2_decay: f64;
     /// Decay of its slower mean and of its square; likewise.
-    variance_decay: f64;
+    log2_slow_decay: f64;
     /// Standard deviations kept free above the mean.
-    margin_sigmas: f64;
+    log2_margin_sigmas: f64;
     /// The sample of log2(amax) that an overflow stands for.
-    overflow_log2: f64;
+    overflow_sample_log2: f64;
     /// An outlier has a norm above this; 0: no such threshold.
     guard_norm: f64;
     /// Or above this times the mean, where that is above 0; above 1, or 0.
@@ -374,12 +408,12 @@ fields! {
     /// samples weigh the same.
     guard_decay: f64;
     /// The mean before the first sample, by which the first step is judged; 0: none.
-    guard_start: f64;
+    guard_init_mean: f64;
     /// Samples before the first step is judged, which enter as they are and weigh the same.
     guard_warmup: u64;
     /// At this many outliers in a row the guard accepts a new level: it lets this outlier and those
     /// that follow it in the row through, or with [`Guard::STOP`] it stops; 0: never.
-    guard_limit: u64;
+    guard_max_in_a_row: u64;
     /// [`Sample`].
     guard_sample: Sample;
     /// [`Guard`].

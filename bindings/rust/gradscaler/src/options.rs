@@ -15,18 +15,18 @@ use crate::{sys, Policy, Report, Threads, Want};
 /// let mut scaler = Scaler::preset("recommended")?;
 /// let threads = Threads::new(2)?;
 /// let (mut weight, mut bias) = (vec![65536f32; 6], vec![f32::NAN; 2]);
-/// let (mut each, mut histogram) = (Vec::new(), Histogram::default());
+/// let (mut reports, mut histogram) = (Vec::new(), Histogram::default());
 ///
 /// let report = scaler.unscale(
 ///     &mut [TensorMut::new(&mut weight), TensorMut::new(&mut bias)],
 ///     Options::new(Want::NORM)
 ///         .clamp(0.5) // after the report is made
-///         .each(&mut each) // a report of every tensor, of the same pass
+///         .per_tensor(&mut reports) // a report of every tensor, of the same pass
 ///         .histogram(&mut histogram)
 ///         .on(&threads),
 /// )?;
 /// assert_eq!((report.overflow(), report.clamped(), weight[0]), (true, 6, 0.5));
-/// assert!(!each[0].overflow() && each[1].overflow());
+/// assert!(!reports[0].overflow() && reports[1].overflow());
 /// assert_eq!(histogram.elements(), 8);
 /// scaler.update(&report)?;
 /// # Ok::<(), gradscaler::Error>(())
@@ -37,7 +37,7 @@ pub struct Options<'a> {
     want: Want,
     policy: Option<&'a Policy>,
     clamp: f64,
-    each: Option<&'a mut Vec<Report>>,
+    per_tensor: Option<&'a mut Vec<Report>>,
     histogram: Option<&'a mut Histogram>,
     threads: Option<&'a Threads>,
 }
@@ -51,7 +51,7 @@ impl<'a> Options<'a> {
     /// Measures what this policy judges by, too, and makes [`Report::overflow`] its verdict.
     /// Without it, Inf and NaN are overflows.
     ///
-    /// The methods of a [`Scaler`](crate::Scaler) that unscale or check do so with theirs.
+    /// The methods of a [`Scaler`](crate::Scaler) that unscale or measure do so with theirs.
     pub fn policy(mut self, policy: &'a Policy) -> Self {
         self.policy = Some(policy);
         self
@@ -74,8 +74,8 @@ impl<'a> Options<'a> {
     }
 
     /// Makes `reports` those of the tensors, one for each, in the same pass.
-    pub fn each(mut self, reports: &'a mut Vec<Report>) -> Self {
-        self.each = Some(reports);
+    pub fn per_tensor(mut self, reports: &'a mut Vec<Report>) -> Self {
+        self.per_tensor = Some(reports);
         self
     }
 
@@ -97,34 +97,34 @@ impl<'a> Options<'a> {
         n: usize,
         call: impl FnOnce(
             *const sys::gsc_exec,
-            *const sys::gsc_options,
+            *const sys::gsc_tensor_options,
             *mut sys::gsc_report,
             *mut sys::gsc_error,
         ) -> sys::gsc_status,
     ) -> Result<Report> {
-        let on = sys::gsc_exec {
+        let exec = sys::gsc_exec {
             context: self.threads.map_or(ptr::null_mut(), Threads::as_ptr),
             ..sys::GSC_EXEC_INIT
         };
-        let mut each = self.each;
-        let reports = each.as_mut().map_or(ptr::null_mut(), |reports| {
+        let mut per_tensor = self.per_tensor;
+        let reports = per_tensor.as_mut().map_or(ptr::null_mut(), |reports| {
             reports.clear();
             reports.resize(n, Report::default());
             reports.as_mut_ptr().cast()
         });
-        let options = sys::gsc_options {
+        let options = sys::gsc_tensor_options {
             want: self.want.into(),
             policy: self.policy.map_or(ptr::null(), |policy| &policy.0),
             clamp: self.clamp,
-            each: reports,
+            per_tensor: reports,
             histogram: self
                 .histogram
                 .map_or(ptr::null_mut(), |histogram| histogram.0.as_mut_ptr()),
-            ..sys::GSC_OPTIONS_INIT
+            ..sys::GSC_TENSOR_OPTIONS_INIT
         };
         let mut report = Report::default();
-        let result = check(|err| call(&on, &options, &mut report.0, err));
-        if let (Err(_), Some(reports)) = (&result, each) {
+        let result = check(|err| call(&exec, &options, &mut report.0, err));
+        if let (Err(_), Some(reports)) = (&result, per_tensor) {
             reports.clear(); // none was made
         }
         result.map(|()| report)
@@ -150,7 +150,7 @@ impl From<Option<Want>> for Options<'_> {
 /// adds another.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Histogram([i64; sys::GSC_HISTOGRAM_WORDS as usize]);
+pub struct Histogram([i64; sys::GSC_HISTOGRAM_LENGTH as usize]);
 
 impl Histogram {
     /// `[k]` are the magnitudes from 2^(4k-48) up to 2^(4k-44), `[0]` all smaller ones except zeros,

@@ -78,7 +78,7 @@ impl PolicyBuilder {
     /// assert_eq!(policy.build()?.floor_rule(), Limit::STOP);
     ///
     /// let error = Policy::preset("torch")?.set("floor_rule", "HALT").unwrap_err();
-    /// assert!(error.to_string().contains("one of CLAMP, ALWAYS, KEEP, STOP, HOLD"));
+    /// assert!(error.to_string().contains("one of CLAMP, ENFORCE, REJECT, STOP, CLAMP_UNLESS_PAST"));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
     ///

@@ -7,7 +7,7 @@ use std::ptr;
 use crate::error::{check, Result};
 use crate::{sys, Factor, MergeKind, Policy, Status, Want};
 
-/// What the gradients were like; made by `unscale`, `check` and others, read by
+/// What the gradients were like; made by `unscale`, `measure` and others, read by
 /// [`Scaler::update`](crate::Scaler::update).
 ///
 /// A value without pointers: copy it, send it to another thread, [as bytes](Self::to_bytes) to
@@ -18,7 +18,7 @@ use crate::{sys, Factor, MergeKind, Policy, Status, Want};
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
-/// gradscaler::Factor::ONE.check(&[], None)?;
+/// gradscaler::Factor::ONE.measure(&[], None)?;
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -39,8 +39,8 @@ impl Report {
     }
 
     /// Of a number, such as the loss, for a scaler of its own whose policy guards; see
-    /// [`Scaler::join`](crate::Scaler::join). It counts with its sign; Inf, NaN and magnitudes above
-    /// 2^500 are an overflow. It cannot be merged.
+    /// [`Scaler::combine_decisions`](crate::Scaler::combine_decisions). It counts with its sign; Inf,
+    /// NaN and magnitudes above 2^500 are an overflow. It cannot be merged.
     pub fn number(number: f64) -> Self {
         // SAFETY: a report that is written.
         Self::made(|out| unsafe { sys::gsc_report_from_number(number, out, ptr::null_mut()) })
@@ -65,12 +65,12 @@ impl Report {
     /// let mine = scaler
     ///     .unscale(&mut [TensorMut::new(&mut grad)], Want::NORM)
     ///     .unwrap_or_else(|error| Report::failed(error.status));
-    /// // All ranks stamp theirs, gather the bytes of all, and merge them in rank order.
-    /// let mine = scaler.stamp(&mine, 0)?;
-    /// let other = scaler.stamp(&Report::failed(Status::MEMORY), 1)?;
+    /// // All ranks say which they are, gather the bytes of all, and merge them in rank order.
+    /// let mine = scaler.set_rank(&mine, 0)?;
+    /// let other = scaler.set_rank(&Report::failed(Status::MEMORY), 1)?;
     /// let of_ranks = [mine, other].map(|report| report.to_bytes());
     /// let of_ranks = of_ranks.map(|bytes| Report::from_bytes(&bytes));
-    /// let report = Report::merge(&of_ranks, MergeKind::PARTS, Some(scaler.policy()))?;
+    /// let report = Report::merge(&of_ranks, MergeKind::SHARDS, Some(scaler.policy()))?;
     /// assert!(report.overflow());
     /// assert_eq!(report.failed_rank(), Some(1));
     /// assert!(scaler.update(&report).is_err());
@@ -99,7 +99,7 @@ impl Report {
     /// Likewise the factor that the gradients were unscaled by, so that an update by a late report
     /// is [`Event::STALE`](crate::Event::STALE).
     pub fn with_factor(mut self, factor: &Factor) -> Self {
-        self.0.serial = factor.serial();
+        self.0.generation = factor.generation();
         self
     }
 
@@ -130,15 +130,15 @@ impl Report {
     }
 
     /// The rank that the report, or its first overflow, is of, where
-    /// [`Scaler::stamp`](crate::Scaler::stamp) was told.
+    /// [`Scaler::set_rank`](crate::Scaler::set_rank) was told.
     pub fn rank(&self) -> Option<u32> {
-        self.0.first_rank.checked_sub(1)
+        self.0.first_rank_plus_1.checked_sub(1)
     }
 
     /// The rank whose call failed first, likewise.
     pub fn failed_rank(&self) -> Option<u32> {
         let failed = self.status() != Status::OK;
-        self.0.status_rank.checked_sub(1).filter(|_| failed)
+        self.0.status_rank_plus_1.checked_sub(1).filter(|_| failed)
     }
 
     /// Sum of the squares of the finite elements after unscaling; with [`Want::NORM`].
@@ -159,13 +159,13 @@ impl Report {
     }
 
     /// Results that are zero while their input was not; with [`Want::UNDERFLOW`].
-    pub fn zeros_made(&self) -> Option<u64> {
-        self.wanted(Want::UNDERFLOW, self.0.zeros_made as u64)
+    pub fn underflows_to_zero(&self) -> Option<u64> {
+        self.wanted(Want::UNDERFLOW, self.0.underflows_to_zero as u64)
     }
 
     /// Results that are subnormal while their input was not; with [`Want::UNDERFLOW`].
-    pub fn subnormals_made(&self) -> Option<u64> {
-        self.wanted(Want::UNDERFLOW, self.0.subnormals_made as u64)
+    pub fn underflows_to_subnormal(&self) -> Option<u64> {
+        self.wanted(Want::UNDERFLOW, self.0.underflows_to_subnormal as u64)
     }
 
     fn wanted<T>(&self, want: Want, value: T) -> Option<T> {
@@ -175,9 +175,9 @@ impl Report {
     /// One report of many, in order: of ranks, micro-batches, optimizers that share a scale, the
     /// tensors of a layer.
     ///
-    /// `kind` says what they are of: [`MergeKind::PARTS`] of different gradients, whose norms add up;
-    /// [`MergeKind::SUMMANDS`] of gradients that are added, such as micro-batches, whose sum has a norm
-    /// and an amax that nobody knows: they become `None`, and a [`check`](Factor::check) of the sum
+    /// `kind` says what they are of: [`MergeKind::SHARDS`] of different gradients, whose norms add up;
+    /// [`MergeKind::ADDENDS`] of gradients that are added, such as micro-batches, whose sum has a norm
+    /// and an amax that nobody knows: they become `None`, and a [`measure`](Factor::measure) of the sum
     /// tells them. What one report lacks, the merged one lacks.
     ///
     /// With a policy, [`overflow`](Self::overflow) is its verdict; without, an overflow in any is
@@ -187,16 +187,16 @@ impl Report {
     /// ```
     /// use gradscaler::{Factor, MergeKind, Report, Tensor, Want};
     ///
-    /// let ranks = [[3f32], [4.0]].map(|shard| Factor::ONE.check(&[Tensor::new(&shard)], Want::NORM));
+    /// let ranks = [[3f32], [4.0]].map(|shard| Factor::ONE.measure(&[Tensor::new(&shard)], Want::NORM));
     /// let [first, second] = ranks;
-    /// let all = Report::merge(&[first?, second?], MergeKind::PARTS, None)?;
+    /// let all = Report::merge(&[first?, second?], MergeKind::SHARDS, None)?;
     /// assert_eq!((all.norm(), all.elements()), (Some(5.0), 2));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// [`Status::AGREEMENT`]: [`Scaler::stamp`](crate::Scaler::stamp) found ranks to differ;
+    /// [`Status::MISMATCH`]: the digests of [`Scaler::set_rank`](crate::Scaler::set_rank) differ;
     /// [`Status::REPORT`]: the policy judges by what a report lacks, and none overflowed;
     /// [`Status::VALUE`]: no such kind.
     pub fn merge(reports: &[Report], kind: MergeKind, policy: Option<&Policy>) -> Result<Report> {
@@ -213,7 +213,7 @@ impl Report {
     /// The factor that clips gradients that are unscaled already: multiply them by its
     /// [`inverse`](Factor::inverse), which is min(1, max_norm / (norm + 1e-6)).
     ///
-    /// [`Factor::clip`] unscales and clips in one pass.
+    /// [`Factor::clip_grad_norm`] unscales and clips in one pass.
     ///
     /// # Errors
     ///
@@ -250,8 +250,8 @@ getters! {
     Report:
     /// [`overflow`](Self::overflow) as the 0 or 1 that fused optimizers read.
     found_inf: f32;
-    /// The [`serial`](Factor::serial) of the factor; 0: unknown.
-    serial: u64;
+    /// The [`generation`](Factor::generation) of the factor; 0: unknown.
+    generation: u64;
     /// Elements seen.
     elements: u64;
     /// Elements that are NaN.
@@ -260,8 +260,8 @@ getters! {
     inf_count: u64;
     /// Elements that [`Options::clamp`](crate::Options::clamp) changed.
     clamped: u64;
-    /// The digest that [`Scaler::stamp`](crate::Scaler::stamp) left; 0: none.
-    agreement: u64;
+    /// The digest that [`Scaler::set_rank`](crate::Scaler::set_rank) left; 0: none.
+    digest: u64;
 }
 
 impl fmt::Debug for Report {
@@ -289,8 +289,8 @@ impl fmt::Debug for Report {
             value.map(|value| debug.field(name, &value));
         }
         let made = [
-            ("zeros_made", self.zeros_made()),
-            ("subnormals_made", self.subnormals_made()),
+            ("underflows_to_zero", self.underflows_to_zero()),
+            ("underflows_to_subnormal", self.underflows_to_subnormal()),
         ];
         for (name, count) in made {
             count.map(|count| debug.field(name, &count));

@@ -2,9 +2,10 @@
 //! A policy and a state: the scaler that a training loop owns.
 
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::ptr;
 
-use crate::error::{check, Result};
+use crate::error::{check, text, Result};
 use crate::{sys, Event, Factor, Options, Policy, Report, Status, Tensor, TensorMut};
 
 /// A scale and its counts, as [`Scaler::state`] gives it: a value without pointers.
@@ -32,10 +33,10 @@ impl State {
     /// What the rules count by.
     pub fn counts(&self) -> Counts {
         Counts {
-            good: self.0.good as u64,
-            steps: self.0.steps as u64,
-            overflows: self.0.overflows as u64,
-            stalled: self.0.stalled as u64,
+            good_steps: self.0.good_steps as u64,
+            steps_since_change: self.0.steps_since_change as u64,
+            overflows_since_reset: self.0.overflows_since_reset as u64,
+            failed_backoffs: self.0.failed_backoffs as u64,
         }
     }
 
@@ -65,33 +66,15 @@ impl State {
     /// let mut scaler = Scaler::new(Policy::preset("none")?.guard_norm(2.0).build()?)?;
     /// scaler.update(&Report::number(3.0))?;
     /// let reason = scaler.state().reason();
-    /// assert_eq!(reason.as_deref(), Some("skipped: the norm is above 2, 1 in a row"));
+    /// assert_eq!(reason.as_deref(), Some("skipped: the norm, 3, is above 2, 1 in a row"));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
     pub fn reason(&self) -> Option<String> {
-        let (status, events) = (self.status(), self.events());
-        if status != Status::OK {
-            return Some(format!(
-                "skipped: the update failed on the device: {status:?}"
-            ));
-        }
-        if !events.contains(Event::OUTLIER) {
-            return self.skip().then(|| "skipped: overflow".into());
-        }
-        let outcome = if events.contains(Event::CLIPPED) {
-            format!("clipped: multiplied by {}", short(self.0.guard_multiplier))
-        } else if self.skip() {
-            "skipped".into()
-        } else {
-            "let through".into()
-        };
-        let (threshold, run) = (self.guard_threshold(), self.guard_run());
-        Some(if threshold == 0.0 || run == 0 {
-            format!("{outcome}: so says a scaler that was joined")
-        } else {
-            let threshold = short(threshold);
-            format!("{outcome}: the norm is above {threshold}, {run} in a row")
-        })
+        let mut reason = MaybeUninit::uninit();
+        check(|err| unsafe { sys::gsc_state_reason(&self.0, reason.as_mut_ptr(), err) }).ok()?;
+        let reason: sys::gsc_reason = unsafe { reason.assume_init() };
+        let message = text(&reason.message);
+        (!message.is_empty()).then_some(message)
     }
 
     /// [`Status::OK`], or the error of the last update on a device.
@@ -110,8 +93,9 @@ getters! {
     /// 1 where the last update skipped, else 0: what a fused optimizer that runs after the update
     /// takes as found_inf.
     skip_f32: f32;
-    /// Overflows since the start; what the guard skipped is in [`guard_skips`](Self::guard_skips).
-    skipped: u64;
+    /// Overflows since the start; what the guard skipped is in
+    /// [`total_guard_skips`](Self::total_guard_skips).
+    total_overflows: u64;
     /// Policies that guard: mean of the samples.
     guard_mean: f64;
     /// Their variance.
@@ -119,24 +103,15 @@ getters! {
     /// Their number.
     guard_count: u64;
     /// Outliers in a row.
-    guard_run: u64;
+    guard_in_a_row: u64;
     /// Steps since the start that were skipped as outliers.
-    guard_skips: u64;
+    total_guard_skips: u64;
     /// What the last update's norm was held against; 0: against nothing.
     guard_threshold: f64;
     /// Growths since the start.
-    growths: u64;
+    total_growths: u64;
     /// Backoffs since the start.
-    backoffs: u64;
-}
-
-/// A number with six digits.
-fn short(number: f64) -> String {
-    let rounded: f64 = format!("{number:.5e}").parse().unwrap_or(number);
-    match rounded.abs() {
-        size if size == 0.0 || (1e-4..1e6).contains(&size) => rounded.to_string(),
-        _ => format!("{rounded:e}"),
-    }
+    total_backoffs: u64;
 }
 
 impl fmt::Debug for State {
@@ -144,9 +119,9 @@ impl fmt::Debug for State {
         f.debug_struct("State")
             .field("loss_scale", &self.0.factor.scale)
             .field("counts", &self.counts())
-            .field("skipped", &self.skipped())
-            .field("growths", &self.growths())
-            .field("backoffs", &self.backoffs())
+            .field("total_overflows", &self.total_overflows())
+            .field("total_growths", &self.total_growths())
+            .field("total_backoffs", &self.total_backoffs())
             .field("events", &self.events())
             .finish_non_exhaustive()
     }
@@ -156,13 +131,13 @@ impl fmt::Debug for State {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Good steps since the last overflow or growth; torch's growth tracker.
-    pub good: u64,
+    pub good_steps: u64,
     /// All steps since the last change of the scale.
-    pub steps: u64,
+    pub steps_since_change: u64,
     /// Overflows since they were last reset.
-    pub overflows: u64,
+    pub overflows_since_reset: u64,
     /// Overflows in a row that could not lower the scale.
-    pub stalled: u64,
+    pub failed_backoffs: u64,
 }
 
 /// A loss scale and the rules by which it moves.
@@ -184,7 +159,7 @@ pub struct Counts {
 ///     let events = scaler.update(&report)?;
 ///     assert_eq!(events.contains(Event::BACKED_OFF), step == 1);
 /// }
-/// assert_eq!(scaler.state().skipped(), 1);
+/// assert_eq!(scaler.state().total_overflows(), 1);
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 ///
@@ -205,10 +180,8 @@ impl Scaler {
     /// [`Status::POLICY`]: the policy gives no usable first scale.
     pub fn new(policy: Policy) -> Result<Self> {
         let mut state = sys::gsc_state::default();
-        // SAFETY: a policy with its size set, no state to start from, and one to write.
-        check(|err| unsafe {
-            sys::gsc_state_init(ptr::null(), &policy.0, ptr::null(), &mut state, err)
-        })?;
+        // SAFETY: a policy with its size set, and a state to write.
+        check(|err| unsafe { sys::gsc_state_init(ptr::null(), &policy.0, &mut state, err) })?;
         Ok(Self::of(policy, State(state)))
     }
 
@@ -297,23 +270,23 @@ impl Scaler {
     }
 
     /// Adds gradients of a micro-batch, divided by the scale, to `out` if all of them are finite;
-    /// see [`Factor::accumulate`]. The policy judges the sum, not a micro-batch.
-    pub fn accumulate<'a>(
+    /// see [`Factor::unscale_accumulate`]. The policy judges the sum, not a micro-batch.
+    pub fn unscale_accumulate<'a>(
         &self,
         tensors: &[Tensor<'_>],
         out: &mut [TensorMut<'_>],
         options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        self.factor().accumulate(tensors, out, options)
+        self.factor().unscale_accumulate(tensors, out, options)
     }
 
     /// Reports what [`unscale`](Self::unscale) would, and writes nothing.
-    pub fn check<'a>(
+    pub fn measure<'a>(
         &self,
         tensors: &[Tensor<'_>],
         options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        self.factor().check(tensors, self.judged(options.into()))
+        self.factor().measure(tensors, self.judged(options.into()))
     }
 
     fn judged<'a>(&'a self, options: Options<'a>) -> Options<'a> {
@@ -331,9 +304,9 @@ impl Scaler {
     ///
     /// let (one, mut other) = (Scaler::preset("torch")?, Scaler::preset("torch")?);
     /// other.update(&Report::of(false))?; // a step that rank 0 did not take
-    /// let of_ranks = [one.stamp(&Report::of(false), 0)?, other.stamp(&Report::of(false), 1)?];
-    /// let error = Report::merge(&of_ranks, MergeKind::SUMMANDS, None).unwrap_err();
-    /// assert_eq!(error.status, Status::AGREEMENT);
+    /// let of_ranks = [one.set_rank(&Report::of(false), 0)?, other.set_rank(&Report::of(false), 1)?];
+    /// let error = Report::merge(&of_ranks, MergeKind::ADDENDS, None).unwrap_err();
+    /// assert_eq!(error.status, Status::MISMATCH);
     /// assert!(error.to_string().contains("rank 1 has another policy or state than rank 0"));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
@@ -341,12 +314,12 @@ impl Scaler {
     /// # Errors
     ///
     /// [`Status::VALUE`]: `rank` is `u32::MAX`; [`Status::REPORT`]: the report is of no call.
-    pub fn stamp(&self, report: &Report, rank: u32) -> Result<Report> {
+    pub fn set_rank(&self, report: &Report, rank: u32) -> Result<Report> {
         let mut out = Report::default();
         let (policy, state) = (&self.policy.0, &self.state.0);
         // SAFETY: a report, a policy, a state, and the output.
         check(|err| unsafe {
-            sys::gsc_report_stamp(ptr::null(), &report.0, policy, state, rank, &mut out.0, err)
+            sys::gsc_report_set_rank(ptr::null(), &report.0, policy, state, rank, &mut out.0, err)
         })?;
         Ok(out)
     }
@@ -401,17 +374,19 @@ impl Scaler {
     /// let mut losses = Scaler::new(Policy::preset("none")?.guard_norm(4.0).build()?)?;
     /// scaler.update(&Report::of(false))?;
     /// losses.update(&Report::number(9.5))?;
-    /// assert!(scaler.join(losses.state())?.contains(Event::SKIPPED));
+    /// assert!(scaler.combine_decisions(losses.state())?.contains(Event::SKIPPED));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
     ///
     /// # Errors
     ///
     /// None for states that this crate made.
-    pub fn join(&mut self, other: &State) -> Result<Event> {
+    pub fn combine_decisions(&mut self, other: &State) -> Result<Event> {
         let state = ptr::addr_of_mut!(self.state.0);
         // SAFETY: a state that may be its own output, and another.
-        check(|err| unsafe { sys::gsc_state_join(ptr::null(), state, &other.0, state, err) })?;
+        check(|err| unsafe {
+            sys::gsc_state_combine_decisions(ptr::null(), state, &other.0, state, err)
+        })?;
         Ok(self.events())
     }
 
@@ -434,8 +409,8 @@ impl Scaler {
     /// use gradscaler::{Counts, Scaler};
     ///
     /// let mut scaler = Scaler::preset("torch")?;
-    /// scaler.set_counts(4096.0, Counts { good: 1999, ..Counts::default() })?;
-    /// assert_eq!((scaler.loss_scale(), scaler.state().counts().good), (4096.0, 1999));
+    /// scaler.set_counts(4096.0, Counts { good_steps: 1999, ..Counts::default() })?;
+    /// assert_eq!((scaler.loss_scale(), scaler.state().counts().good_steps), (4096.0, 1999));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
     ///
@@ -447,21 +422,20 @@ impl Scaler {
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX); // refused by the call
         let mut from = self.state.0;
         from.factor.scale = scale;
-        from.good = count(counts.good);
-        from.steps = count(counts.steps);
-        from.overflows = count(counts.overflows);
-        from.stalled = count(counts.stalled);
+        from.good_steps = count(counts.good_steps);
+        from.steps_since_change = count(counts.steps_since_change);
+        from.overflows_since_reset = count(counts.overflows_since_reset);
+        from.failed_backoffs = count(counts.failed_backoffs);
         let (policy, state) = (&self.policy.0, ptr::addr_of_mut!(self.state.0));
         // SAFETY: a policy, a state to start from, and one to write.
-        check(|err| unsafe { sys::gsc_state_init(ptr::null(), policy, &from, state, err) }).map_err(
-            |error| match error.field.as_str() {
+        check(|err| unsafe { sys::gsc_state_init_from(ptr::null(), policy, &from, state, err) })
+            .map_err(|error| match error.field.as_str() {
                 "factor.scale" => error.at("scale", ""),
                 count => {
                     let count = count.to_string();
                     error.at("counts", &count)
                 }
-            },
-        )
+            })
     }
 
     // ---- to and from a checkpoint ----
@@ -480,7 +454,7 @@ impl Scaler {
     ///
     /// None for a scaler that this crate made.
     pub fn save(&self) -> Result<Vec<u8>> {
-        let mut bytes = vec![0u8; sys::GSC_SAVED_SIZE as usize];
+        let mut bytes = vec![0u8; sys::GSC_SAVED_SIZE_MAX as usize];
         let (data, capacity, mut size) = (bytes.as_mut_ptr().cast(), bytes.len() as u64, 0);
         let (policy, state) = (&self.policy.0, &self.state.0);
         // SAFETY: a policy, a state, and as many bytes as are told.

@@ -96,7 +96,7 @@ elements! {
 /// use gradscaler::{Factor, Tensor, Want};
 ///
 /// let (weights, bias) = (vec![1.0f32, -2.0], [f64::INFINITY]);
-/// let report = Factor::ONE.check(&[Tensor::new(&weights), Tensor::new(&bias)], Want::NONE)?;
+/// let report = Factor::ONE.measure(&[Tensor::new(&weights), Tensor::new(&bias)], Want::NONE)?;
 /// assert_eq!(report.first_overflow(), Some((1, 0)));
 /// # Ok::<(), gradscaler::Error>(())
 /// ```

@@ -143,31 +143,31 @@ fn scales_and_counts_that_no_scaler_has() {
     for (counts, place) in [
         (
             Counts {
-                good: u64::MAX,
+                good_steps: u64::MAX,
                 ..Counts::default()
             },
-            "counts.good",
+            "counts.good_steps",
         ),
         (
             Counts {
-                steps: 1 << 63,
+                steps_since_change: 1 << 63,
                 ..Counts::default()
             },
-            "counts.steps",
+            "counts.steps_since_change",
         ),
         (
             Counts {
-                overflows: u64::MAX,
+                overflows_since_reset: u64::MAX,
                 ..Counts::default()
             },
-            "counts.overflows",
+            "counts.overflows_since_reset",
         ),
         (
             Counts {
-                stalled: u64::MAX,
+                failed_backoffs: u64::MAX,
                 ..Counts::default()
             },
-            "counts.stalled",
+            "counts.failed_backoffs",
         ),
     ] {
         refused(scaler.set_counts(1.0, counts), Status::STATE, place);
@@ -221,18 +221,18 @@ fn limits_that_cannot_clamp_and_sums_of_another_kind() {
     }
     let clamp = || Options::default().clamp(1.0);
     refused(
-        Factor::ONE.check(&[], clamp()),
+        Factor::ONE.measure(&[], clamp()),
         Status::VALUE,
         "options.clamp",
     );
-    let result = Factor::ONE.accumulate(&[], &mut [], clamp());
+    let result = Factor::ONE.unscale_accumulate(&[], &mut [], clamp());
     refused(result, Status::VALUE, "options.clamp");
     let (grads, mut sums) = ([1f32; 2], [[1f32; 2]; 2]);
     let mut out = [TensorMut::new(&mut sums)];
-    let result = Factor::ONE.accumulate(&[Tensor::new(&grads)], &mut out, Want::NONE);
+    let result = Factor::ONE.unscale_accumulate(&[Tensor::new(&grads)], &mut out, Want::NONE);
     refused(result, Status::DTYPE, "out[0].dtype");
     assert_eq!(sums, [[1.0; 2]; 2]);
-    let result = Factor::ONE.accumulate(&[Tensor::new(&grads)], &mut [], Want::NONE);
+    let result = Factor::ONE.unscale_accumulate(&[Tensor::new(&grads)], &mut [], Want::NONE);
     refused(result, Status::COUNT, "out");
 }
 
@@ -244,7 +244,11 @@ fn no_threads() {
 #[test]
 fn unknown_want_bits() {
     let want = Want::from_raw(1 << 20);
-    refused(Factor::ONE.check(&[], want), Status::VALUE, "options.want");
+    refused(
+        Factor::ONE.measure(&[], want),
+        Status::VALUE,
+        "options.want",
+    );
     refused(
         Factor::ONE.unscale(&mut [], want),
         Status::VALUE,
@@ -254,14 +258,14 @@ fn unknown_want_bits() {
 
 #[test]
 fn a_failed_call_leaves_no_reports_of_tensors() {
-    let (grads, mut each) = ([1f32; 2], vec![Report::default(); 7]);
-    let options = Options::new(Want::from_raw(1 << 20)).each(&mut each);
+    let (grads, mut reports) = ([1f32; 2], vec![Report::default(); 7]);
+    let options = Options::new(Want::from_raw(1 << 20)).per_tensor(&mut reports);
     refused(
-        Factor::ONE.check(&[Tensor::new(&grads)], options),
+        Factor::ONE.measure(&[Tensor::new(&grads)], options),
         Status::VALUE,
         "options.want",
     );
-    assert!(each.is_empty());
+    assert!(reports.is_empty());
 }
 
 #[test]
@@ -280,8 +284,8 @@ fn a_driver_that_is_not_there() {
 fn reports_that_lack_what_is_judged_by() {
     let mut scaler = Scaler::preset("openseq2seq_logmax").unwrap();
     let before = scaler.clone();
-    assert!(scaler.check(&[], None).unwrap().amax().is_some());
-    let late = scaler.factor().check(&[], None).unwrap();
+    assert!(scaler.measure(&[], None).unwrap().amax().is_some());
+    let late = scaler.factor().measure(&[], None).unwrap();
     for report in [Report::of(false), late] {
         refused(scaler.update(&report), Status::REPORT, "report.amax");
     }
@@ -299,8 +303,8 @@ fn a_report_that_nobody_filled_in() {
     let mut scaler = Scaler::preset("torch").unwrap();
     let (before, nothing) = (scaler.clone(), Report::default());
     refused(scaler.update(&nothing), Status::REPORT, "report.kind");
-    refused(scaler.stamp(&nothing, 0), Status::REPORT, "report.kind");
-    let merged = Report::merge(&[Report::of(false), nothing], MergeKind::PARTS, None);
+    refused(scaler.set_rank(&nothing, 0), Status::REPORT, "report.kind");
+    let merged = Report::merge(&[Report::of(false), nothing], MergeKind::SHARDS, None);
     refused(merged, Status::REPORT, "reports[1].kind");
     assert_eq!(scaler, before);
 }
@@ -310,7 +314,7 @@ fn reports_of_a_failed_rank() {
     let mut scaler = Scaler::preset("torch").unwrap();
     let before = scaler.clone();
     let ranks = [Report::of(false), Report::failed(Status::DEVICE)];
-    let merged = Report::merge(&ranks, MergeKind::PARTS, None).unwrap();
+    let merged = Report::merge(&ranks, MergeKind::SHARDS, None).unwrap();
     assert_eq!((merged.status(), merged.overflow()), (Status::DEVICE, true));
     refused(scaler.update(&merged), Status::REPORT, "report.status");
     assert_eq!(scaler, before);
@@ -325,9 +329,9 @@ fn merges_that_cannot_be_judged() {
         .unwrap();
     let reports = [Report::of(false).with_norm(3.0); 2];
     let judged = |kind| Report::merge(&reports, kind, Some(&policy));
-    assert!(!judged(MergeKind::PARTS).unwrap().overflow());
+    assert!(!judged(MergeKind::SHARDS).unwrap().overflow());
     assert_eq!(
-        judged(MergeKind::SUMMANDS).unwrap_err().status,
+        judged(MergeKind::ADDENDS).unwrap_err().status,
         Status::REPORT
     );
     refused(judged(MergeKind::from_raw(9)), Status::VALUE, "kind");
@@ -336,11 +340,11 @@ fn merges_that_cannot_be_judged() {
         (number[0].norm(), number[0].amax()),
         (Some(-3.0), Some(3.0))
     );
-    let merged = Report::merge(&number, MergeKind::PARTS, None);
+    let merged = Report::merge(&number, MergeKind::SHARDS, None);
     refused(merged, Status::REPORT, "reports[0].kind");
     // What overflowed needs no norm to be judged.
     let reports = [reports[0], Report::of(true)];
-    assert!(Report::merge(&reports, MergeKind::SUMMANDS, Some(&policy))
+    assert!(Report::merge(&reports, MergeKind::ADDENDS, Some(&policy))
         .unwrap()
         .overflow());
 }
@@ -352,7 +356,7 @@ fn reports_from_bytes_that_no_rank_made() {
     let report = Report::from_bytes(&bytes);
     let mut scaler = Scaler::preset("torch").unwrap();
     refused(scaler.update(&report), Status::REPORT, "report.reserved");
-    let error = Report::merge(&[report], MergeKind::PARTS, None).unwrap_err();
+    let error = Report::merge(&[report], MergeKind::SHARDS, None).unwrap_err();
     assert_eq!((error.status, error.index), (Status::REPORT, Some(0)));
 }
 

@@ -31,7 +31,7 @@ fn a_checkpoint_changes_the_settings_that_are_in_it_and_no_others() {
     let expected = Policy::preset("recommended").unwrap().growth_interval(100);
     assert_eq!(scaler.policy(), &expected.build().unwrap());
     assert_eq!(
-        (scaler.loss_scale(), scaler.state().counts().good),
+        (scaler.loss_scale(), scaler.state().counts().good_steps),
         (2048.0, 3)
     );
     let read = notes
@@ -84,16 +84,16 @@ fn an_integer_above_2_to_the_53_stays_exact() {
     let mut scaler = Scaler::new(policy.build().unwrap()).unwrap();
     let good = GOOD as u64;
     let counts = Counts {
-        good,
+        good_steps: good,
         ..Counts::default()
     };
     scaler.set_counts(2.0, counts).unwrap();
-    for (format, key) in [("gradscaler", "good"), ("torch", "_growth_tracker")] {
+    for (format, key) in [("gradscaler", "good_steps"), ("torch", "_growth_tracker")] {
         let (entries, _) = scaler.export(format).unwrap();
         assert!(entries.contains(&(key.into(), Value::Integer(GOOD))));
         let mut again = Scaler::preset("torch").unwrap();
         again.import(format, entries).unwrap();
-        assert_eq!(again.state().counts().good, good);
+        assert_eq!(again.state().counts().good_steps, good);
         assert_eq!(again.policy().growth_interval(), good + 2);
     }
     assert_eq!(Value::from(good), Value::Integer(GOOD));
@@ -115,7 +115,7 @@ fn one_of_several_scalers_is_named_by_its_prefix() {
         .import(Format::RECOGNISED.prefix("loss_scaler1"), apex)
         .unwrap();
     assert_eq!(
-        (scaler.loss_scale(), scaler.state().counts().good),
+        (scaler.loss_scale(), scaler.state().counts().good_steps),
         (4.0, 2)
     );
     let (entries, _) = scaler.export(Format::named("apex").prefix("")).unwrap();
@@ -210,7 +210,7 @@ fn a_key_of_a_scaler_that_is_too_long_is_refused_and_that_of_a_weight_passed_ove
     entries.push((place.clone() + "._growth_tracker", 1.0));
     let named = Format::RECOGNISED.prefix("scaler");
     scaler.import(named, entries).unwrap();
-    assert_eq!(scaler.state().counts().good, 3);
+    assert_eq!(scaler.state().counts().good_steps, 3);
 
     let long = "s".repeat(160);
     let error = Policy::from_settings("torch", [(long.as_str(), 1)]).unwrap_err();
@@ -261,9 +261,11 @@ fn notes_name_rules_and_say_the_important_first() {
     kinds.dedup();
     assert_eq!(
         kinds,
-        [NoteKind::FORMAT, NoteKind::IGNORED, NoteKind::LACKS]
+        [NoteKind::FORMAT, NoteKind::IGNORED, NoteKind::MISSING]
     );
     let of = |field| notes.iter().find(|note| note.field == field).unwrap();
-    assert!(of("ceiling_rule").message.contains("it is HOLD, as"));
-    assert!(of("stall_limit").message.contains("it is 10, as"));
+    assert!(of("ceiling_rule")
+        .message
+        .contains("it is CLAMP_UNLESS_PAST, as"));
+    assert!(of("max_failed_backoffs").message.contains("it is 10, as"));
 }

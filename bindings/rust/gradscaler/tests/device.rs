@@ -46,9 +46,9 @@ fn a_training_is_that_of_the_host() {
         for step in 0..3 {
             let (halves, singles) = gradients(step);
             let (mut a, mut b) = (vec![0f32; 3000], vec![0f32; 500]);
-            let (mut each, mut histogram) = (Vec::new(), Histogram::default());
+            let (mut reports, mut histogram) = (Vec::new(), Histogram::default());
             let options = Options::new(Want::ALL)
-                .each(&mut each)
+                .per_tensor(&mut reports)
                 .histogram(&mut histogram);
             let list = [Tensor::new(&halves), Tensor::new(&singles)];
             let mut out = [TensorMut::new(&mut a), TensorMut::new(&mut b)];
@@ -61,18 +61,21 @@ fn a_training_is_that_of_the_host() {
             let mut d = DeviceBuffer::<f32>::zeros(&device, 500).unwrap();
             let list = [halves.tensor(), singles.tensor()];
             let mut out = [c.tensor_mut(), d.tensor_mut()];
-            let options = DeviceOptions::new(Want::ALL).each().histogram();
+            let options = DeviceOptions::new(Want::ALL).per_tensor().histogram();
             there.unscale_into(&list, &mut out, options).unwrap();
             there.update().unwrap();
 
             assert_eq!((c.to_vec().unwrap(), d.to_vec().unwrap()), (a, b));
             assert_eq!(there.report().unwrap(), report);
             assert_eq!(report.first_overflow(), (step == 1).then_some((1, 7)));
-            assert_eq!(there.each().unwrap(), each);
+            assert_eq!(there.per_tensor().unwrap(), reports);
             assert_eq!(there.histogram().unwrap(), histogram);
             assert_eq!(there.state().unwrap(), *host.state());
         }
-        assert_eq!((host.state().skipped(), host.loss_scale()), (1, 32768.0));
+        assert_eq!(
+            (host.state().total_overflows(), host.loss_scale()),
+            (1, 32768.0)
+        );
         assert_eq!(there.to_host().unwrap(), host);
     }
 }
@@ -83,7 +86,7 @@ fn what_changes_in_place_does_so_there() {
         let mut scaler = torch().to_device(&device).unwrap();
         let mut grad =
             DeviceBuffer::from_slice(&device, &[3f32 * 65536.0, -4.0 * 65536.0]).unwrap();
-        scaler.check(&[grad.tensor()], Want::NORM).unwrap();
+        scaler.measure(&[grad.tensor()], Want::NORM).unwrap();
         assert_eq!(scaler.report().unwrap().norm(), Some(5.0));
         assert_eq!(grad.to_vec().unwrap()[0], 3.0 * 65536.0);
 
@@ -124,7 +127,7 @@ fn gradients_are_clipped_to_a_norm() {
         );
         let report = scaler.report().unwrap();
         assert_eq!((report.norm(), report.amax()), (Some(5.0), Some(4.0)));
-        assert!(scaler.each().unwrap().is_empty());
+        assert!(scaler.per_tensor().unwrap().is_empty());
         let error = scaler
             .unscale_clipped(&mut [grad.tensor_mut()], -1.0, Want::NONE)
             .unwrap_err();
@@ -143,7 +146,7 @@ fn a_micro_batch_that_overflowed_is_left_out() {
         for last in [F16(0x7c00), F16(0x3c00)] {
             let grads = DeviceBuffer::from_slice(&device, &[F16(0x3c00), last]).unwrap();
             scaler
-                .accumulate(&[grads.tensor()], &mut [sums.tensor_mut()], Want::NONE)
+                .unscale_accumulate(&[grads.tensor()], &mut [sums.tensor_mut()], Want::NONE)
                 .unwrap();
             assert_eq!(scaler.report().unwrap().overflow(), last.0 == 0x7c00);
         }
@@ -161,7 +164,7 @@ fn the_verdict_is_that_of_the_policy() {
     for device in devices() {
         let mut scaler = Scaler::new(policy).unwrap().to_device(&device).unwrap();
         let grad = DeviceBuffer::from_slice(&device, &[3e38f64; 2]).unwrap();
-        scaler.check(&[grad.tensor()], Want::NONE).unwrap();
+        scaler.measure(&[grad.tensor()], Want::NONE).unwrap();
         let report = scaler.report().unwrap();
         assert!(
             report.overflow() && report.first_overflow().is_none(),
@@ -175,7 +178,7 @@ fn the_verdict_is_that_of_the_policy() {
 /// A guard that clips gradients, beside one that skips because of the loss.
 fn guards() -> (Scaler, Scaler) {
     let clips = Policy::preset("recommended").unwrap();
-    let clips = clips.guard_ratio(2.0).guard_warmup(2).guard_limit(9);
+    let clips = clips.guard_ratio(2.0).guard_warmup(2).guard_max_in_a_row(9);
     let clips = clips.guard_flags(Guard::CLIP).build().unwrap();
     let losses = Policy::preset("none").unwrap().guard_norm(4.0);
     let losses = Scaler::new(losses.build().unwrap()).unwrap();
@@ -199,12 +202,12 @@ fn a_guard_skips_and_clips_as_that_of_the_host() {
         ] {
             let scaled = [norm * 0.6 * host.loss_scale() as f32, norm * 0.8 * 65536.0];
             let (mut expected, mut halves) = (scaled, [F16(0); 2]);
-            let report = host.check(&[Tensor::new(&scaled)], Want::NONE).unwrap();
+            let report = host.measure(&[Tensor::new(&scaled)], Want::NONE).unwrap();
             let before = host.factor();
             host.update(&report).unwrap();
             losses.update(&Report::number(loss)).unwrap();
-            host.join(losses.state()).unwrap();
-            let factor = before.guard(host.state()).unwrap();
+            host.combine_decisions(losses.state()).unwrap();
+            let factor = before.clip_outlier(host.state()).unwrap();
             let out = &mut [TensorMut::new(&mut halves)];
             let _ = factor
                 .unscale_into(&[Tensor::new(&scaled)], out, Want::NONE)
@@ -215,11 +218,11 @@ fn a_guard_skips_and_clips_as_that_of_the_host() {
 
             let mut grad = DeviceBuffer::from_slice(&device, &scaled).unwrap();
             let mut narrow = DeviceBuffer::<F16>::zeros(&device, 2).unwrap();
-            there.check(&[grad.tensor()], Want::NONE).unwrap();
+            there.measure(&[grad.tensor()], Want::NONE).unwrap();
             there.update().unwrap();
             losses_there.set_report(&Report::number(loss)).unwrap();
             losses_there.update().unwrap();
-            there.join(&losses_there).unwrap();
+            there.combine_decisions(&losses_there).unwrap();
             let out = &mut [narrow.tensor_mut()];
             there
                 .unscale_guarded_into(&[grad.tensor()], out, Want::NONE)
@@ -241,10 +244,10 @@ fn a_guard_skips_and_clips_as_that_of_the_host() {
             (false, ""),
             (
                 false,
-                "clipped: multiplied by 0.357143: the norm is above 2.5, 1 in a row",
+                "clipped: multiplied by 0.357143: the norm, 7, is above 2.5, 1 in a row",
             ),
             (true, "skipped: overflow"),
-            (true, "skipped: so says a scaler that was joined"),
+            (true, "skipped: so says a state that it was combined with"),
             (false, ""),
         ];
         assert_eq!(seen, expected.map(|(skip, reason)| (skip, reason.into())));
@@ -291,7 +294,7 @@ fn no_tensor_and_empty_buffers_are_fine() {
         let mut scaler = torch().to_device(&device).unwrap();
         assert_eq!(scaler.report().unwrap(), Report::default());
         scaler
-            .unscale(&mut [], DeviceOptions::default().each())
+            .unscale(&mut [], DeviceOptions::default().per_tensor())
             .unwrap();
         let mut empty = DeviceBuffer::<F16>::zeros(&device, 0).unwrap();
         scaler
@@ -299,7 +302,7 @@ fn no_tensor_and_empty_buffers_are_fine() {
             .unwrap();
         assert_eq!(scaler.report().unwrap().elements(), 0);
         assert_eq!(
-            (empty.to_vec().unwrap(), scaler.each().unwrap()),
+            (empty.to_vec().unwrap(), scaler.per_tensor().unwrap()),
             (vec![], vec![])
         );
     }
@@ -320,19 +323,19 @@ fn memory_of_another_device_is_refused() {
                 (Status::VALUE, place)
             );
         };
-        let result = scaler.check(&[here.tensor(), there.tensor()], Want::NONE);
+        let result = scaler.measure(&[here.tensor(), there.tensor()], Want::NONE);
         refused(result, "tensors[1]");
         let result = scaler.unscale(&mut [there.tensor_mut()], Want::NONE);
         refused(result, "tensors[0]");
         let result = scaler.scale_into(&[here.tensor()], &mut [there.tensor_mut()], Want::NONE);
         refused(result, "out[0]");
         let elsewhere = torch().to_device(other).unwrap();
-        refused(scaler.join(&elsewhere), "other");
+        refused(scaler.combine_decisions(&elsewhere), "other");
         let result = scaler.unscale_guarded(&mut [there.tensor_mut()], Want::NONE);
         refused(result, "tensors[0]");
         let result = scaler.unscale_guarded_into(&[here.tensor()], &mut [], Want::NONE);
         assert_eq!(result.unwrap_err().status, Status::COUNT);
-        let result = scaler.accumulate(&[here.tensor()], &mut [], Want::NONE);
+        let result = scaler.unscale_accumulate(&[here.tensor()], &mut [], Want::NONE);
         assert_eq!(result.unwrap_err().status, Status::COUNT);
         scaler
             .unscale(&mut [here.tensor_mut()], Want::NONE)
@@ -355,7 +358,7 @@ fn memory_and_streams_of_others_are_used_as_they_are() {
             (part, [DeviceTensorMut::from_raw::<f32>(&device, rest, 6)])
         };
         scaler.unscale(&mut rest, Want::NONE).unwrap();
-        scaler.check(&[part], Want::AMAX).unwrap();
+        scaler.measure(&[part], Want::AMAX).unwrap();
         assert_eq!(scaler.report().unwrap().amax(), Some(1.0));
         let expected = [vec![65536.0; 4], vec![1.0; 6]].concat();
         assert_eq!(owner.to_vec().unwrap(), expected);
@@ -376,7 +379,7 @@ fn a_scaler_there_can_be_used_by_another_thread() {
                 scaler.update().unwrap();
             });
         });
-        assert_eq!(scaler.state().unwrap().counts().good, 1);
+        assert_eq!(scaler.state().unwrap().counts().good_steps, 1);
         assert_eq!(grad.to_vec().unwrap(), [1.0; 100]);
     }
 }
@@ -451,9 +454,9 @@ fn a_step_on_a_stream_of_others_is_captured_in_a_graph() {
             [guards().0, guards().1].map(|host| host.to_device(&device).unwrap());
         let mut spike = DeviceBuffer::from_slice(&device, &[65536f32]).unwrap();
         let mut guarded = |spike: &mut DeviceBuffer<f32>| {
-            clips.check(&[spike.tensor()], Want::NONE).unwrap();
+            clips.measure(&[spike.tensor()], Want::NONE).unwrap();
             clips.update().unwrap();
-            clips.join(&losses).unwrap();
+            clips.combine_decisions(&losses).unwrap();
             clips
                 .unscale_guarded(&mut [spike.tensor_mut()], Want::NONE)
                 .unwrap();
@@ -473,7 +476,7 @@ fn a_step_on_a_stream_of_others_is_captured_in_a_graph() {
         }
         assert_eq!(grad.to_vec().unwrap_err().status, Status::UNAVAILABLE);
         driver!(cuStreamEndCapture(stream => *mut c_void, &mut graph => *mut *mut c_void));
-        assert_eq!(scaler.state().unwrap().counts().good, 1);
+        assert_eq!(scaler.state().unwrap().counts().good_steps, 1);
 
         let flags = 0;
         driver!(cuGraphInstantiateWithFlags(
@@ -487,7 +490,7 @@ fn a_step_on_a_stream_of_others_is_captured_in_a_graph() {
             assert_eq!(grad.to_vec().unwrap(), [1.0, 0.0, -1.0]);
             assert_eq!(scaler.report().unwrap().norm(), Some(2f64.sqrt()));
         }
-        assert_eq!(scaler.state().unwrap().counts().good, 3);
+        assert_eq!(scaler.state().unwrap().counts().good_steps, 3);
         driver!(cuGraphExecDestroy(executable => *mut c_void));
         driver!(cuGraphDestroy(graph => *mut c_void));
     }

@@ -97,10 +97,10 @@ fn an_update_tells_what_it_did() {
     let state = scaler.state();
     assert_eq!(
         (
-            state.skipped(),
-            state.growths(),
-            state.backoffs(),
-            state.counts().good
+            state.total_overflows(),
+            state.total_growths(),
+            state.total_backoffs(),
+            state.counts().good_steps
         ),
         (1, 1, 1, 0)
     );
@@ -126,7 +126,7 @@ fn a_delayed_scale_is_in_force_one_update_later() {
 #[test]
 fn the_methods_ask_for_what_the_policy_needs() {
     let mut scaler = torch(|policy| policy.overflow_test(Test::NORM));
-    let report = scaler.check(&[], Want::NONE).unwrap();
+    let report = scaler.measure(&[], Want::NONE).unwrap();
     assert_eq!((report.norm(), report.amax()), (Some(0.0), None));
     scaler.update(&report).unwrap();
 }
@@ -136,23 +136,23 @@ fn the_verdict_before_the_step_is_that_of_the_update() {
     let mut scaler = torch(|policy| policy.overflow_test(Test::NORM).init_scale(1.0));
     let grad = [3e38f64; 2]; // finite, but the sum of squares is above the largest f32
     let list = [Tensor::new(&grad)];
-    let report = scaler.check(&list, Want::NONE).unwrap();
+    let report = scaler.measure(&list, Want::NONE).unwrap();
     assert!(report.overflow() && report.first_overflow().is_none());
     assert!(scaler.update(&report).unwrap().contains(Event::SKIPPED));
     // One that is named comes before the scaler's own.
     let none = torch(|policy| policy.init_scale(1.0));
-    assert!(!none.check(&list, None).unwrap().overflow());
+    assert!(!none.measure(&list, None).unwrap().overflow());
     let named = Options::default().policy(scaler.policy());
-    assert!(none.check(&list, named).unwrap().overflow());
+    assert!(none.measure(&list, named).unwrap().overflow());
     // Without the policy the same gradients are fine.
-    assert!(!Factor::ONE.check(&list, Want::NORM).unwrap().overflow());
+    assert!(!Factor::ONE.measure(&list, Want::NORM).unwrap().overflow());
 }
 
 #[test]
 fn a_report_that_is_late_or_used_before_is_stale() {
     let mut scaler = torch(|policy| policy);
-    let report = scaler.check(&[], Want::NONE).unwrap();
-    assert_eq!(report.serial(), scaler.factor().serial());
+    let report = scaler.measure(&[], Want::NONE).unwrap();
+    assert_eq!(report.generation(), scaler.factor().generation());
     assert!(!scaler.update(&report).unwrap().contains(Event::STALE));
     assert!(scaler.update(&report).unwrap().contains(Event::STALE));
     // A report of elsewhere is never stale, unless it says of which factor it is.
@@ -181,16 +181,16 @@ fn another_scale_is_in_force_at_once_and_counts_and_totals_stay() {
     let mut scaler = torch(|policy| policy.apply_delay(1));
     let _ = scaler.update(&Report::of(true)).unwrap();
     let _ = scaler.update(&Report::of(false)).unwrap();
-    let serial = scaler.factor().serial();
+    let generation = scaler.factor().generation();
     scaler.set_scale(8.0).unwrap();
     let state = scaler.state();
     assert_eq!(
         (scaler.loss_scale(), state.next_factor().loss_scale()),
         (8.0, 8.0)
     );
-    assert_eq!((state.skipped(), state.counts().good), (1, 1));
+    assert_eq!((state.total_overflows(), state.counts().good_steps), (1, 1));
     assert_eq!((state.events(), state.skip_f32()), (Event::NONE, 0.0));
-    assert!(scaler.factor().serial() > serial);
+    assert!(scaler.factor().generation() > generation);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_scale_and_counts_of_another_framework_go_on_from_there() {
     }
     let mut taken = torch(|policy| policy.growth_interval(5));
     let counts = straight.state().counts();
-    assert_eq!(counts.good, 4);
+    assert_eq!(counts.good_steps, 4);
     taken.set_counts(straight.loss_scale(), counts).unwrap();
     assert_eq!(taken.update(&Report::of(false)).unwrap(), Event::GREW);
     straight.update(&Report::of(false)).unwrap();
@@ -209,7 +209,7 @@ fn a_scale_and_counts_of_another_framework_go_on_from_there() {
     assert_eq!(taken.state().counts(), straight.state().counts());
     // Some frameworks sink to 0; what multiplies by that is refused.
     taken.set_counts(0.0, Counts::default()).unwrap();
-    assert!(taken.loss_scale() == 0.0 && taken.check(&[], None).is_err());
+    assert!(taken.loss_scale() == 0.0 && taken.measure(&[], None).is_err());
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn an_optimizer_that_runs_after_the_update_reads_whether_to_skip() {
 #[test]
 fn why_a_step_was_skipped_or_clipped_has_a_sentence() {
     let none = || Policy::preset("none").unwrap();
-    let skips = none().guard_norm(2.5).guard_limit(2);
+    let skips = none().guard_norm(2.5).guard_max_in_a_row(2);
     let clips = none().guard_norm(1e9).guard_flags(Guard::CLIP);
     for (policy, numbers, sentence) in [
         (skips, vec![], None),
@@ -238,18 +238,18 @@ fn why_a_step_was_skipped_or_clipped_has_a_sentence() {
         (
             skips,
             vec![3.0],
-            Some("skipped: the norm is above 2.5, 1 in a row"),
+            Some("skipped: the norm, 3, is above 2.5, 1 in a row"),
         ),
         (
             skips,
             vec![3.0, 3.0],
-            Some("let through: the norm is above 2.5, 2 in a row"),
+            Some("let through: the norm, 3, is above 2.5, 2 in a row"),
         ),
         (skips, vec![3.0, f64::NAN], Some("skipped: overflow")),
         (
             clips,
             vec![3e9],
-            Some("clipped: multiplied by 0.333333: the norm is above 1e9, 1 in a row"),
+            Some("clipped: multiplied by 0.333333: the norm, 3e+09, is above 1e+09, 1 in a row"),
         ),
     ] {
         let mut scaler = Scaler::new(policy.build().unwrap()).unwrap();
@@ -265,11 +265,11 @@ fn why_a_step_was_skipped_or_clipped_has_a_sentence() {
 
         let mut joined = Scaler::new(skips.build().unwrap()).unwrap();
         joined.update(&Report::number(0.0)).unwrap();
-        joined.join(state).unwrap();
+        joined.combine_decisions(state).unwrap();
         assert_eq!(joined.state().skip(), state.skip());
         if state.events().contains(Event::OUTLIER) {
             let (outcome, _) = sentence.unwrap().rsplit_once(": ").unwrap();
-            let said = format!("{outcome}: so says a scaler that was joined");
+            let said = format!("{outcome}: so says a state that it was combined with");
             assert_eq!(joined.state().reason(), Some(said));
         }
     }

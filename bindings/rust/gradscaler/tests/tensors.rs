@@ -104,7 +104,9 @@ struct Seen(Report, Vec<Report>, Histogram);
 
 impl Seen {
     fn options(&mut self) -> Options<'_> {
-        Options::new(ALL).each(&mut self.1).histogram(&mut self.2)
+        Options::new(ALL)
+            .per_tensor(&mut self.1)
+            .histogram(&mut self.2)
     }
 }
 
@@ -117,7 +119,7 @@ fn the_result_has_the_same_bits_in_place_and_elsewhere() {
 
         let mut all = [Seen::default(), Seen::default(), Seen::default()];
         let [one, two, three] = &mut all;
-        one.0 = factor.check(&before.views(), one.options()).unwrap();
+        one.0 = factor.measure(&before.views(), one.options()).unwrap();
         let in_place_views = &mut in_place.views_mut();
         two.0 = factor.unscale(in_place_views, two.options()).unwrap();
         three.0 = factor
@@ -141,25 +143,25 @@ fn one_call_reports_what_many_do() {
     let factor = Factor::new(16.0).unwrap();
     let mut together = Seen::default();
     together.0 = factor
-        .check(&gradients.views(), together.options())
+        .measure(&gradients.views(), together.options())
         .unwrap();
     let mut histogram = Histogram::default();
     let alone = gradients.views().map(|view| {
         let mut one = Seen::default();
-        one.0 = factor.check(&[view], one.options()).unwrap();
+        one.0 = factor.measure(&[view], one.options()).unwrap();
         histogram += one.2;
         one.0
     });
     // In order, the sums have the same bits, too.
-    let merged = Report::merge(&alone, MergeKind::PARTS, None).unwrap();
-    let whole = Report::merge(&[together.0], MergeKind::PARTS, None).unwrap();
+    let merged = Report::merge(&alone, MergeKind::SHARDS, None).unwrap();
+    let whole = Report::merge(&[together.0], MergeKind::SHARDS, None).unwrap();
     assert_eq!(merged, whole);
     assert_eq!(histogram, together.2);
     assert_eq!((merged.elements(), histogram.elements()), (9000, 9000));
     // So has the same pass.
     assert_eq!(together.1.len(), 9);
     assert_eq!(
-        Report::merge(&together.1, MergeKind::PARTS, None).unwrap(),
+        Report::merge(&together.1, MergeKind::SHARDS, None).unwrap(),
         whole
     );
     for (number, (each, alone)) in together.1.iter().zip(alone).enumerate() {
@@ -175,24 +177,24 @@ fn one_call_reports_what_many_do() {
 #[test]
 fn reports_of_what_is_added_have_no_norm() {
     let grads = [[3f32], [4.0], [f32::NAN]];
-    let reports = grads.map(|grad| Factor::ONE.check(&[Tensor::new(&grad)], ALL).unwrap());
-    let sum = Report::merge(&reports[..2], MergeKind::SUMMANDS, None).unwrap();
+    let reports = grads.map(|grad| Factor::ONE.measure(&[Tensor::new(&grad)], ALL).unwrap());
+    let sum = Report::merge(&reports[..2], MergeKind::ADDENDS, None).unwrap();
     assert_eq!(
-        (sum.norm(), sum.amax(), sum.zeros_made()),
+        (sum.norm(), sum.amax(), sum.underflows_to_zero()),
         (None, None, Some(0))
     );
     assert_eq!((sum.elements(), sum.overflow()), (2, false));
-    assert!(Report::merge(&reports, MergeKind::SUMMANDS, None)
+    assert!(Report::merge(&reports, MergeKind::ADDENDS, None)
         .unwrap()
         .overflow());
-    let none = Report::merge(&[], MergeKind::PARTS, None).unwrap();
+    let none = Report::merge(&[], MergeKind::SHARDS, None).unwrap();
     assert_eq!((none.norm(), none.overflow()), (Some(0.0), false));
 }
 
 #[test]
 fn a_report_survives_as_bytes() {
     let report = Factor::ONE
-        .check(&Gradients::new(100).views(), ALL)
+        .measure(&Gradients::new(100).views(), ALL)
         .unwrap();
     assert_eq!(Report::from_bytes(&report.to_bytes()), report);
 }
@@ -203,24 +205,27 @@ fn a_report_has_what_was_asked_for() {
     let list = [Tensor::new::<f32>(&[]), Tensor::new(&data)];
     let mut histogram = Histogram::default();
     let report = Factor::ONE
-        .check(&list, Options::new(ALL).histogram(&mut histogram))
+        .measure(&list, Options::new(ALL).histogram(&mut histogram))
         .unwrap();
     assert!(report.overflow() && report.found_inf() == 1.0);
     assert_eq!(report.first_overflow(), Some((1, 1)));
     assert_eq!((report.nan_count(), report.inf_count()), (1, 1));
     assert_eq!((report.norm(), report.amax()), (Some(5.0), Some(4.0)));
     assert_eq!(
-        (report.zeros_made(), report.subnormals_made()),
+        (
+            report.underflows_to_zero(),
+            report.underflows_to_subnormal()
+        ),
         (Some(0), Some(0))
     );
     assert_eq!(
         format!("{report:?} {histogram:?}"),
         "Report { overflow: true, elements: 4, first_overflow: (1, 1), nan_count: 1, inf_count: 1, \
-         norm: 5.0, amax: 4.0, zeros_made: 0, subnormals_made: 0 } Histogram { \
+         norm: 5.0, amax: 4.0, underflows_to_zero: 0, underflows_to_subnormal: 0 } Histogram { \
          bins: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0], elements: 4 }"
     );
 
-    let report = Factor::ONE.check(&[Tensor::new(&data)], None).unwrap();
+    let report = Factor::ONE.measure(&[Tensor::new(&data)], None).unwrap();
     assert!(report.overflow());
     assert_eq!(
         (
@@ -231,11 +236,13 @@ fn a_report_has_what_was_asked_for() {
         (Some((0, 1)), 1, 1)
     );
     assert_eq!(
-        (report.norm(), report.amax(), report.zeros_made()),
+        (report.norm(), report.amax(), report.underflows_to_zero()),
         (None, None, None)
     );
-    assert_eq!(report.subnormals_made(), None);
-    let finite = Factor::ONE.check(&[Tensor::new(&data[..1])], None).unwrap();
+    assert_eq!(report.underflows_to_subnormal(), None);
+    let finite = Factor::ONE
+        .measure(&[Tensor::new(&data[..1])], None)
+        .unwrap();
     assert_eq!((finite.overflow(), finite.first_overflow()), (false, None));
 }
 
@@ -251,7 +258,7 @@ fn no_tensor_and_empty_tensors_are_fine() {
     Factor::ONE.scale(&mut empty, Want::NONE).unwrap();
     assert_eq!(
         Factor::ONE
-            .check(TensorMut::as_inputs(&empty), ALL)
+            .measure(TensorMut::as_inputs(&empty), ALL)
             .unwrap()
             .elements(),
         0
@@ -299,14 +306,14 @@ fn a_factor_of_one_casts() {
     let (wide, mut half, mut upper) = ([1.0f32, -2.0, 65520.0], [F16(0); 3], [Bf16(0); 3]);
     let inputs = [Tensor::new(&wide), Tensor::new(&wide)];
     let mut out = [TensorMut::new(&mut half), TensorMut::new(&mut upper)];
-    let mut each = Vec::new();
-    let options = Options::new(Want::AMAX).each(&mut each);
+    let mut reports = Vec::new();
+    let options = Options::new(Want::AMAX).per_tensor(&mut reports);
     Factor::ONE.scale_into(&inputs, &mut out, options).unwrap();
     // Which of them overflowed, and where.
-    let first = each.iter().map(Report::first_overflow);
+    let first = reports.iter().map(Report::first_overflow);
     assert_eq!(first.collect::<Vec<_>>(), [Some((0, 2)), None]);
     assert_eq!(
-        (each[0].amax(), each[1].amax()),
+        (reports[0].amax(), reports[1].amax()),
         (Some(65520.0), Some(65520.0))
     );
     assert_eq!(half, [F16(0x3c00), F16(0xc000), F16(0x7c00)]);
@@ -392,7 +399,7 @@ fn a_micro_batch_is_added_as_a_whole_or_not_at_all() {
         let (a, b) = ([F16(0x4000); 3], [F16(0x4000), last]);
         let mut sums = [TensorMut::new(&mut weight), TensorMut::new(&mut bias)];
         let report = scaler
-            .accumulate(&[Tensor::new(&a), Tensor::new(&b)], &mut sums, Want::NONE)
+            .unscale_accumulate(&[Tensor::new(&a), Tensor::new(&b)], &mut sums, Want::NONE)
             .unwrap();
         assert_eq!((report.overflow(), report.elements()), (bad, 5));
         assert_eq!((weight, bias), ([2.0; 3], [2.0; 2]));
@@ -407,12 +414,12 @@ fn threads_give_the_same_bits_to_any_number_of_callers() {
     let report = factor.unscale(&mut alone.views_mut(), ALL).unwrap();
     let same = |mut shared: Gradients, threads: &Threads| {
         let on = || Options::new(ALL).on(threads);
-        let checked = factor.check(&shared.views(), on()).unwrap();
+        let measured = factor.measure(&shared.views(), on()).unwrap();
         assert_eq!(
             factor.unscale(&mut shared.views_mut(), on()).unwrap(),
-            checked
+            measured
         );
-        assert_eq!(checked, report);
+        assert_eq!(measured, report);
         assert_eq!(shared.bits(), alone.bits());
     };
     same(before.clone(), &Threads::new(1).unwrap());
@@ -427,9 +434,9 @@ fn threads_give_the_same_bits_to_any_number_of_callers() {
 fn clipping_is_one_pass_or_a_multiplier() {
     let mut grads = [30.0f32, 40.0];
     let factor = Factor::new(10.0).unwrap();
-    let report = factor.check(&[Tensor::new(&grads)], Want::NORM).unwrap();
+    let report = factor.measure(&[Tensor::new(&grads)], Want::NORM).unwrap();
     assert_eq!(report.norm(), Some(5.0));
-    let clip = factor.clip(&report, 1.0).unwrap();
+    let clip = factor.clip_grad_norm(&report, 1.0).unwrap();
     let _ = clip
         .unscale(&mut [TensorMut::new(&mut grads)], Want::NONE)
         .unwrap();
@@ -450,14 +457,14 @@ fn late_gradients_keep_the_factor_of_their_loss() {
     let late = scaler.factor();
     scaler.update(&Report::of(true)).unwrap();
     assert_eq!((late.loss_scale(), scaler.loss_scale()), (65536.0, 32768.0));
-    assert_eq!((late.serial(), scaler.factor().serial()), (1, 2));
+    assert_eq!((late.generation(), scaler.factor().generation()), (1, 2));
     let mut grads = [65536.0f64];
     let options = Options::default().policy(scaler.policy());
     let report = late
         .unscale(&mut [TensorMut::new(&mut grads)], options)
         .unwrap();
-    assert_eq!((grads, report.serial()), ([1.0], 1));
-    assert_eq!(Factor::new(2.0).unwrap().serial(), 0);
+    assert_eq!((grads, report.generation()), ([1.0], 1));
+    assert_eq!(Factor::new(2.0).unwrap().generation(), 0);
     assert_eq!(late.multiply(4.0).unwrap().inverse(), 1.0 / (4.0 * 65536.0));
 }
 
@@ -476,7 +483,7 @@ fn threads_share_a_scaler_and_move_views() {
             .collect()
     });
     assert!(shards.iter().flatten().all(|&x| x == 1.0));
-    let merged = Report::merge(&reports, MergeKind::PARTS, Some(scaler.policy())).unwrap();
+    let merged = Report::merge(&reports, MergeKind::SHARDS, Some(scaler.policy())).unwrap();
     assert_eq!(
         (merged.norm(), merged.elements()),
         (Some(80_000f64.sqrt()), 80_000)

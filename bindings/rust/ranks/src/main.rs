@@ -44,7 +44,7 @@ fn step(
         let report = scaler
             .unscale_into(&from, to, Want::NONE)
             .unwrap_or_else(|error| Report::failed(error.status));
-        sent.extend(scaler.stamp(&report, rank as u32)?.to_bytes());
+        sent.extend(scaler.set_rank(&report, rank as u32)?.to_bytes());
         gradients.extend(gradient);
     }
 
@@ -54,7 +54,7 @@ fn step(
         .chunks(Report::SIZE)
         .map(|bytes| Ok(Report::from_bytes(bytes.try_into()?)))
         .collect::<Result<_>>()?;
-    let report = Report::merge(&of_all, MergeKind::SUMMANDS, Some(scaler.policy()))?;
+    let report = Report::merge(&of_all, MergeKind::ADDENDS, Some(scaler.policy()))?;
 
     let mut parts = vec![0f32; PARTS * weights.len()];
     world.all_gather_into(&gradients[..], &mut parts[..]);
@@ -156,7 +156,7 @@ fn main() -> Result<()> {
     }
     let accuracy = accuracy(&weights, &digits[TRAINING_SET..]);
     if world.rank() == 0 {
-        let (skipped, scale) = (scaler.state().skipped(), scaler.loss_scale());
+        let (skipped, scale) = (scaler.state().total_overflows(), scaler.loss_scale());
         println!(
             "accuracy {:.1}%, skipped {skipped}, scale {scale}, digest {mine:016x}",
             100.0 * accuracy

@@ -70,9 +70,9 @@ class Call:
     want: int = 0
     max_norm: float | None = None
     clip_value: float | None = None
-    each: bool = False
+    per_tensor: bool = False
     histogram: bool = False
-    summands: bool = False
+    addends: bool = False
     names: tuple[str, ...] = ()
     in_place: bool = False
     is_clipped: bool = False  # by max_norm, which is in the factor
@@ -119,7 +119,7 @@ def _run(call: Call, *operands: Any) -> Any:
     return _xla.choose(handled, None if lacks else in_jnp, *operands)
 
 
-_ON_TENSORS = ("unscale", "scale", "accumulate", "check")
+_ON_TENSORS = ("unscale", "scale", "unscale_accumulate", "measure")
 
 
 def _on_tensors(call: Call, *operands: Any) -> Any:
@@ -136,16 +136,16 @@ def _on_tensors(call: Call, *operands: Any) -> Any:
     if not getattr(here, "explicit_axes", ()):
         return spread(*operands)
     leaves, _, out, state = operands
-    written = [] if call.operation == "check" else [jax.typeof(leaf).sharding.spec for leaf in out or leaves]
+    written = [] if call.operation == "measure" else [jax.typeof(leaf).sharding.spec for leaf in out or leaves]
     whole = PartitionSpec()
-    results = written, whole, whole if call.each else None, None, None if state is None else whole
+    results = written, whole, whole if call.per_tensor else None, None, None if state is None else whole
     return jax.sharding.auto_axes(spread, axes=here.explicit_axes, out_sharding=results)(*operands)
 
 
 def _rule(call: Call, mesh: Any, operands: Sequence[Any], results: Sequence[Any]) -> str:
     """A result is spread as its gradient; to the compiler structs are unrelated to them."""
     count = len(call.names)
-    sums = range(count + 1, 2 * count + 1) if call.operation == "accumulate" else ()
+    sums = range(count + 1, 2 * count + 1) if call.operation == "unscale_accumulate" else ()
 
     def dimensions(kind: Any, name: str) -> str:
         return " ".join(f"{name}_{k}" for k in range(len(kind.shape)))
@@ -154,7 +154,7 @@ def _rule(call: Call, mesh: Any, operands: Sequence[Any], results: Sequence[Any]
         return f"g{i}" if i < count else f"g{i - count - 1}" if i in sums else f"s{i}"
 
     def made(i: int) -> str:
-        return f"g{i}" if i < count and call.operation != "check" else f"r{i}"
+        return f"g{i}" if i < count and call.operation != "measure" else f"r{i}"
 
     sides = (operands, given), (results, made)
     return "->".join(",".join(dimensions(kind, name(i)) for i, kind in enumerate(kinds)) for kinds, name in sides)
@@ -204,17 +204,17 @@ def _part(call: Call, mesh: Any, spread: Sequence[Any], leaves: Any, factor: Any
     def merged(words: jax.Array, rows: jax.Array) -> tuple:
         rows = jnp.where(counts, rows, _NOTHING).at[:, _FIRST_RANK].set(lax.axis_index(axes).astype(jnp.uint32) + 1)
         words = merge(lax.all_gather(merge(rows), axes))
-        return words, lax.map(merge, lax.all_gather(rows, axes, axis=1)) if call.each else None
+        return words, lax.map(merge, lax.all_gather(rows, axes, axis=1)) if call.per_tensor else None
 
-    alone = dataclasses.replace(call, each=True)
+    alone = dataclasses.replace(call, per_tensor=True)
     leaves, words, rows, bins = over(_run, alone, leaves, factor, out, merged)
-    if call.operation == "accumulate":  # the parts of other devices are left alone, too
+    if call.operation == "unscale_accumulate":  # the parts of other devices are left alone, too
         leaves = [jnp.where(words[_OVERFLOW] != 0, old, new) for old, new in zip(out, leaves, strict=True)]
     new = None if state is None else _run(Call("update", policy=call.policy), state, words)
     return leaves, words, rows, bins, new
 
 
-_FIRST_RANK, _OVERFLOW = (getattr(_structs.Report, name).offset // 4 for name in ("first_rank", "overflow"))
+_FIRST_RANK, _OVERFLOW = (getattr(_structs.Report, name).offset // 4 for name in ("first_rank_plus_1", "overflow"))
 
 
 def over(do: Callable, call: Call, leaves: Any, factor: Any, out: Any, merged: Callable) -> tuple:
@@ -223,12 +223,14 @@ def over(do: Callable, call: Call, leaves: Any, factor: Any, out: Any, merged: C
         leaves, words, rows, bins, _ = do(call, leaves, factor, out, None)
         return leaves, *merged(words, rows), bins
     # What to divide by is known when all have been seen.
-    seen = dataclasses.replace(call, operation="check", want=call.want | int(Want.NORM), max_norm=None, clip_value=None)
+    seen = dataclasses.replace(
+        call, operation="measure", want=call.want | int(Want.NORM), max_norm=None, clip_value=None
+    )
     _, words, rows, bins, _ = do(seen, leaves, factor, None, None)
     words, rows = merged(words, rows)
     clipped = _run(Call("clip", max_norm=call.max_norm), factor, words)
     factor = jnp.where(clipped.any(), clipped, factor)  # not where the norm is that of an overflow
-    write = dataclasses.replace(call, want=0, max_norm=None, each=False, histogram=False, is_clipped=True)
+    write = dataclasses.replace(call, want=0, max_norm=None, per_tensor=False, histogram=False, is_clipped=True)
     return do(write, leaves, factor, out, None)[0], words, rows, bins
 
 
@@ -242,7 +244,7 @@ def _tangents(call: Call, primals: Any, tangents: Any) -> Any:
     if call.max_norm is not None or call.is_clipped:
         raise NotImplementedError("max_norm is not differentiated: clip what unscale returns, as optax's functions do")
     results = _differentiable(call, *primals)
-    written = dataclasses.replace(call, policy=None, want=0, each=False, histogram=False)
+    written = dataclasses.replace(call, policy=None, want=0, per_tensor=False, histogram=False)
     _, moved = jax.jvp(
         lambda leaves, out: _in_jnp(written, None, leaves, factor, out, None)[0],
         (leaves, out),
@@ -259,7 +261,7 @@ def _handled(call: Call, policy: Policy | None, platform: str, *operands: Any) -
     if call.operation == "stamp":
         return _xla.stamp(platform, *operands, policy=policy)
     if call.operation == "merge":
-        return _xla.merge(platform, *operands, policy=policy, summands=call.summands)
+        return _xla.merge(platform, *operands, policy=policy, addends=call.addends)
     if call.operation == "clip":
         return _xla.clip(platform, *operands, max_norm=call.max_norm)
     leaves, factor, out, state = operands
@@ -276,7 +278,7 @@ def _in_jnp(call: Call, policy: Policy | None, *operands: Any) -> Any:
     if call.operation == "stamp":
         return _plain.stamp(*operands, policy=policy)
     if call.operation == "merge":
-        return _plain.merge(*operands, policy=policy, summands=call.summands)
+        return _plain.merge(*operands, policy=policy, addends=call.addends)
     if call.operation == "clip":
         return _plain.clip(*operands, max_norm=call.max_norm)
     leaves, factor, out, state = operands
@@ -284,7 +286,7 @@ def _in_jnp(call: Call, policy: Policy | None, *operands: Any) -> Any:
 
 
 def _options(call: Call, policy: Policy | None, out: Any, state: Any) -> dict[str, Any]:
-    names = ("dtypes", "want", "max_norm", "clip_value", "each")
+    names = ("dtypes", "want", "max_norm", "clip_value", "per_tensor")
     return {"policy": policy, "out": out, "state": state} | {name: getattr(call, name) for name in names}
 
 

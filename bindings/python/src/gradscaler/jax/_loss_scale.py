@@ -247,7 +247,7 @@ def all_finite(tree: Any) -> jax.Array:
     found = _Tree(tree, "tree")
     if not found.leaves:
         return jnp.array(True)
-    call = Call("check", names=found.names)
+    call = Call("measure", names=found.names)
     return ~Report(_call.run(call, found.leaves, None, None, None)[1]).overflow
 
 

@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
     leaves: list
     report: jax.Array
-    each: jax.Array | None = None
+    per_tensor: jax.Array | None = None
     histogram: jax.Array | None = None
     state: jax.Array | None = None
 
@@ -47,8 +47,8 @@ def why_not(policy: Policy | None = None, want: int = 0, histogram: bool = False
     """None, or what of this only the compiled handler can do."""
     if policy is not None and policy.target_amax != 0:
         return "a policy that predicts the scale (target_amax) computes logarithms in doubles"
-    if policy is not None and policy.guards and policy.guard_flags & Guard.CORRECTED:
-        return "a guard whose mean is corrected (Guard.CORRECTED) computes logarithms in doubles"
+    if policy is not None and policy.guards and policy.guard_flags & Guard.BIAS_CORRECTED:
+        return "a guard whose mean is corrected (Guard.BIAS_CORRECTED) computes logarithms in doubles"
     if policy is not None and policy.growth_rule == Growth.EVERY and policy.growth_interval >= 2**31:
         return "a growth_interval of 2^31 or more with Growth.EVERY divides 64-bit numbers"
     if want & Want.UNDERFLOW:
@@ -140,8 +140,8 @@ def root(squares: b.Pair) -> jax.Array:
 
 # ---- factors ----
 
-_SCALE, _INVERSE, _SCALE_F32, _INVERSE_F32, _SERIAL = (
-    _offset(_structs.Factor, name) for name in ("scale", "inverse", "scale_f32", "inverse_f32", "serial")
+_SCALE, _INVERSE, _SCALE_F32, _INVERSE_F32, _GENERATION = (
+    _offset(_structs.Factor, name) for name in ("scale", "inverse", "scale_f32", "inverse_f32", "generation")
 )
 
 
@@ -153,13 +153,22 @@ def _usable(factor: jax.Array) -> jax.Array:
     return _positive(b.read(factor, _SCALE)) & _positive(b.read(factor, _INVERSE))
 
 
-def _factor(scale: b.Pair, inverse: b.Pair, serial: b.Pair) -> list:
-    words = [scale[1], scale[0], inverse[1], inverse[0], b.to_float(scale), b.to_float(inverse), serial[1], serial[0]]
+def _factor(scale: b.Pair, inverse: b.Pair, generation: b.Pair) -> list:
+    words = [
+        scale[1],
+        scale[0],
+        inverse[1],
+        inverse[0],
+        b.to_float(scale),
+        b.to_float(inverse),
+        generation[1],
+        generation[0],
+    ]
     return [jnp.asarray(word, jnp.uint32) for word in words]
 
 
-def _made(scale: b.Pair, serial: b.Pair) -> list:
-    return _factor(scale, b.divided(b.double(1.0), scale), serial)
+def _made(scale: b.Pair, generation: b.Pair) -> list:
+    return _factor(scale, b.divided(b.double(1.0), scale), generation)
 
 
 def _checked(factor: list, holds: jax.Array) -> jax.Array:
@@ -173,18 +182,20 @@ def multiply(factor: jax.Array, by: float) -> jax.Array:
     """As gsc_factor_multiply."""
     number = b.double(by)
     product = _factor(
-        b.times(b.read(factor, _SCALE), number), b.divided(b.read(factor, _INVERSE), number), b.read(factor, _SERIAL)
+        b.times(b.read(factor, _SCALE), number),
+        b.divided(b.read(factor, _INVERSE), number),
+        b.read(factor, _GENERATION),
     )
     return _checked(product, _usable(factor))
 
 
 def clipping(norm: jax.Array, max_norm: float) -> jax.Array:
-    """What gsc_factor_clip multiplies by, in float32."""
+    """What gsc_factor_clip_grad_norm multiplies by, in float32."""
     return jnp.minimum(jnp.float32(max_norm) / (norm + jnp.float32(1e-6)), 1)
 
 
 def clip(factor: jax.Array, report: jax.Array, *, max_norm: float) -> jax.Array:
-    """As gsc_factor_clip."""
+    """As gsc_factor_clip_grad_norm."""
     squares = _pair(_structs.Report, report, "sum_squares")
     coefficient = clipping(root(squares), max_norm)
     inverse = b.read(factor, _INVERSE)
@@ -348,7 +359,7 @@ def tensors(
     want: int = 0,
     max_norm: float | None = None,
     clip_value: float | None = None,
-    each: bool = False,
+    per_tensor: bool = False,
 ) -> Result:
     """`_xla.tensors`, in jax.numpy; `factor` may be a whole state, and None is 1."""
     if factor is None:
@@ -357,7 +368,7 @@ def tensors(
     good = _usable(factor)
     number = _multiplier(b.read(factor, _SCALE if operation == "scale" else _INVERSE), good)
     targets = [o.dtype for o in out] if out is not None else dtypes or [leaf.dtype for leaf in leaves]
-    if operation == "check":
+    if operation == "measure":
         targets = [leaf.dtype for leaf in leaves]
     products = [number(leaf) for leaf in leaves]
     rounded = [product.astype(dtype) for product, dtype in zip(products, targets, strict=True)]
@@ -379,13 +390,13 @@ def tensors(
         clipped = _multiplier(b.select(usable, b.read(clipped, _INVERSE), b.read(factor, _INVERSE)), good)
         products = [clipped(leaf) for leaf in leaves]
         rounded = [product.astype(dtype) for product, dtype in zip(products, targets, strict=True)]
-    if operation == "accumulate":
+    if operation == "unscale_accumulate":
         step = _word(_structs.Report, report, "overflow") == 0
         rounded = [jnp.where(step, _added(o, product), o) for o, product in zip(out, products, strict=True)]
-    elif operation == "check":
+    elif operation == "measure":
         rounded = []
     new = None if state is None else update(state, report, policy=policy)
-    return Result(rounded, report, rows if each else None, None, new)
+    return Result(rounded, report, rows if per_tensor else None, None, new)
 
 
 _ONE = _structs.Factor(scale=1, inverse=1, scale_f32=1, inverse_f32=1)
@@ -412,7 +423,7 @@ def _rows(leaves: Any, judged: Any, products: Any, want: int, factor: jax.Array)
         "overflow": bad,
         "measured": jnp.full(len(leaves), int(want), jnp.uint32),
         "kind": jnp.full(len(leaves), int(ReportKind.TENSORS), jnp.uint32),
-        "serial": tuple(jnp.broadcast_to(word, zeros.shape) for word in b.read(factor, _SERIAL)),
+        "generation": tuple(jnp.broadcast_to(word, zeros.shape) for word in b.read(factor, _GENERATION)),
         "elements": (
             jnp.asarray([n >> 32 for n in sizes], jnp.uint32),
             jnp.asarray([n & 0xFFFFFFFF for n in sizes], jnp.uint32),
@@ -440,7 +451,7 @@ def _totalled(rows: jax.Array, factor: jax.Array, want: int, policy: Policy | No
         squares = [_tree(_pair(_structs.Report, rows, "sum_squares"))]
     fields["sum_squares"] = squares[0] if squares else b.pair(0)
     fields["measured"], fields["kind"] = b.u32(int(want)), b.u32(int(ReportKind.TENSORS))
-    fields["serial"] = b.read(factor, _SERIAL)
+    fields["generation"] = b.read(factor, _GENERATION)
     return _judged(fields, policy)
 
 
@@ -459,7 +470,7 @@ def _tree(addends: b.Pair) -> b.Pair:
 
 # ---- reports ----
 
-_COUNTS = ("elements", "nan_count", "inf_count", "zeros_made", "subnormals_made", "clamped")
+_COUNTS = ("elements", "nan_count", "inf_count", "underflows_to_zero", "underflows_to_subnormal", "clamped")
 
 
 def _total(pairs: b.Pair) -> b.Pair:
@@ -473,14 +484,14 @@ def _largest(pairs: b.Pair) -> b.Pair:
 
 
 def _gathered(rows: jax.Array, count: int) -> dict[str, Any]:
-    """The fields of one report of many, except for sum_squares, measured, kind and serial."""
+    """The fields of one report of many, except for sum_squares, measured, kind and generation."""
     kind = _structs.Report
     if count == 0:
         return {name: b.pair(0) for name in (*_COUNTS, "amax", "first_tensor", "first_element")} | {
             "overflow": jnp.bool_(False),
             "status": b.u32(0),
         }
-    ranks = _word(kind, rows, "first_rank")
+    ranks = _word(kind, rows, "first_rank_plus_1")
     has_bad = ~(b.is_zero(_pair(kind, rows, "nan_count")) & b.is_zero(_pair(kind, rows, "inf_count")))
     status = _word(kind, rows, "status")
     says = _says_overflow(rows)
@@ -493,7 +504,9 @@ def _gathered(rows: jax.Array, count: int) -> dict[str, Any]:
         "amax": _largest(_pair(kind, rows, "amax")),
         "overflow": jnp.any(says),
         "status": status[jnp.argmax(status != 0)],
-        "first_rank": jnp.where(jnp.any(has_bad), ranks[first], jnp.where(jnp.any(says), ranks[jnp.argmax(says)], 0)),
+        "first_rank_plus_1": jnp.where(
+            jnp.any(has_bad), ranks[first], jnp.where(jnp.any(says), ranks[jnp.argmax(says)], 0)
+        ),
     }
 
 
@@ -509,7 +522,7 @@ def _says_overflow(report: jax.Array) -> jax.Array:
 
 
 _NOT_NEGATIVE = ("elements", "nan_count", "inf_count", "first_tensor", "first_element")
-_NOT_NEGATIVE += ("zeros_made", "subnormals_made", "clamped")
+_NOT_NEGATIVE += ("underflows_to_zero", "underflows_to_subnormal", "clamped")
 
 
 def _lawful(report: jax.Array) -> jax.Array:
@@ -546,47 +559,47 @@ def _judged(fields: dict[str, Any], policy: Policy | None) -> jax.Array:
     return _report(fields | {"overflow": overflow, "found_inf": as_bits(overflow)})
 
 
-def merge(reports: jax.Array, *, policy: Policy | None = None, summands: bool = False) -> jax.Array:
+def merge(reports: jax.Array, *, policy: Policy | None = None, addends: bool = False) -> jax.Array:
     """As gsc_report_merge: one report of u32[n, 64], in their order."""
     kind, count = _structs.Report, reports.shape[0]
     fields = _gathered(reports, count)
     measured = lax.reduce(_word(kind, reports, "measured"), b.u32(_ALL), lax.bitwise_and, (0,))
-    if summands and count:
+    if addends and count:
         measured = measured & int(Want.UNDERFLOW)
-    serial = _pair(kind, reports, "serial")
-    unknown = b.is_zero(serial)
-    serial = b.select(unknown, b.pair(2**64 - 1), serial)
+    generation = _pair(kind, reports, "generation")
+    unknown = b.is_zero(generation)
+    generation = b.select(unknown, b.pair(2**64 - 1), generation)
     if count:
-        high = jnp.min(serial[0])
-        low = jnp.min(jnp.where(serial[0] == high, serial[1], b.u32(0xFFFFFFFF)))
-        fields["serial"] = b.select(jnp.all(unknown), b.pair(0), (high, low))
+        high = jnp.min(generation[0])
+        low = jnp.min(jnp.where(generation[0] == high, generation[1], b.u32(0xFFFFFFFF)))
+        fields["generation"] = b.select(jnp.all(unknown), b.pair(0), (high, low))
     fields["sum_squares"] = _in_runs(_pair(kind, reports, "sum_squares"))
     for bit, names in ((Want.NORM, ["sum_squares"]), (Want.AMAX, ["amax"]), (Want.UNDERFLOW, _COUNTS[3:5])):
         for name in names:
             fields[name] = b.select(measured & int(bit) != 0, fields[name], b.pair(0))
     fields["measured"], fields["kind"] = measured, b.u32(int(ReportKind.MERGED))
-    status, ranks, differs = _word(kind, reports, "status"), _word(kind, reports, "status_rank"), None
+    status, ranks, differs = _word(kind, reports, "status"), _word(kind, reports, "status_rank_plus_1"), None
     if count:
-        agreement = _pair(kind, reports, "agreement")
-        known = ~b.is_zero(agreement)
-        fields["agreement"] = first = tuple(word[jnp.argmax(known)] for word in agreement)
-        differs = known & ~b.equal(agreement, first)
-        fields["status_rank"] = jnp.where(jnp.any(status != 0), ranks[jnp.argmax(status != 0)], 0)
+        digest = _pair(kind, reports, "digest")
+        known = ~b.is_zero(digest)
+        fields["digest"] = first = tuple(word[jnp.argmax(known)] for word in digest)
+        differs = known & ~b.equal(digest, first)
+        fields["status_rank_plus_1"] = jnp.where(jnp.any(status != 0), ranks[jnp.argmax(status != 0)], 0)
     numbers = _word(kind, reports, "kind") == int(ReportKind.NUMBER)
     refused = ~jnp.all(_lawful(reports) & ~numbers)
     if by_norm(policy):  # a report that lacks what the policy judges by
         refused = refused | ((measured & _NORM == 0) & ~fields["overflow"])
     report = jnp.where(refused, _failed(Status.ERROR_REPORT), _judged(fields, policy))
     if differs is not None:
-        refused = jnp.asarray(_failed(Status.ERROR_AGREEMENT)).at[_offset(kind, "status_rank")]
+        refused = jnp.asarray(_failed(Status.ERROR_MISMATCH)).at[_offset(kind, "status_rank_plus_1")]
         report = jnp.where(jnp.any(differs), refused.set(ranks[jnp.argmax(differs)]), report)
     return report
 
 
-# ---- agreement ----
+# ---- digest ----
 
 _DIGEST_BY = 0x9E3779B97F4A7C15
-_DIGEST_NUMBERS = ("mean", "slow_mean", "mean_square", "mean_start", "slow_start")
+_DIGEST_NUMBERS = ("log2_mean", "log2_slow_mean", "log2_mean_square", "log2_zero_weight", "log2_slow_zero_weight")
 
 
 @functools.lru_cache(maxsize=256)
@@ -596,9 +609,9 @@ def _policy_digest(policy: bytes) -> int:
     The library knows what of a policy counts. It gives the digest with a state, whose words are taken out again.
     """
     rules, state, report = Policy.from_buffer_copy(policy), _structs.State(), _structs.Report(kind=ReportKind.FLAG)
-    c.gsc_state_init(None, rules, None, state)
-    c.gsc_report_stamp(None, report, rules, state, 0, report)
-    digest, all_bits = report.agreement, 2**64 - 1
+    c.gsc_state_init(None, rules, state)
+    c.gsc_report_set_rank(None, report, rules, state, 0, report)
+    digest, all_bits = report.digest, 2**64 - 1
     for word in reversed(_digest_words(np.frombuffer(bytes(state), np.uint32), rules.guards)):
         digest ^= digest >> 32
         digest = digest * pow(_DIGEST_BY, -1, 2**64) & all_bits
@@ -615,7 +628,7 @@ def _digest_words(state: Any, guards: bool) -> list[b.Pair]:
 
 
 def stamp(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
-    """As gsc_report_stamp, of rank 0."""
+    """As gsc_report_set_rank, of rank 0."""
     kind = _structs.Report
 
     def mix(digest: b.Pair, word: b.Pair) -> tuple[b.Pair, None]:
@@ -628,14 +641,14 @@ def stamp(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
     digest, _ = lax.scan(mix, b.varying(b.pair(_policy_digest(bytes(policy))), words), words)
     digest, holds = b.select(b.is_zero(digest), b.pair(1), digest), _lawful(report)
     digest = b.select(holds, digest, b.pair(0))
-    told = {"status_rank": b.u32(1), "first_rank": b.u32(1), "agreement": digest[1]}
+    told = {"status_rank_plus_1": b.u32(1), "first_rank_plus_1": b.u32(1), "digest": digest[1]}
     failed = _structs.Report.from_buffer_copy(_failed(Status.ERROR_REPORT))
     for name in ("overflow", "status"):
         told[name] = jnp.where(holds, _word(kind, report, name), b.u32(getattr(failed, name) & 0xFFFFFFFF))
     told["found_inf"] = jnp.where(holds, _word(kind, report, "found_inf"), as_bits(jnp.float32(1)))
     for name, word in told.items():
         report = report.at[_offset(kind, name)].set(word)
-    return report.at[_offset(kind, "agreement") + 1].set(digest[0])
+    return report.at[_offset(kind, "digest") + 1].set(digest[0])
 
 
 def _in_runs(addends: b.Pair) -> b.Pair:
@@ -707,7 +720,7 @@ class _Step:
 
     def held(self, guard: _Guard, newest: b.Pair) -> b.Pair:
         """The newest scale where the guard has its say: a step that it skips may leave the scale and its counts."""
-        stays = guard.skips & jnp.bool_(not self.policy.guard_flags & Guard.SKIP_COUNTS)
+        stays = guard.skips & jnp.bool_(not self.policy.guard_flags & Guard.SKIP_IS_GOOD)
         for name in (*_STEP_COUNTS, *_STEP_TOTALS):
             setattr(self, name, b.select(stays, self.before[name], getattr(self, name)))
         self.events = jnp.where(stays, b.u32(0), self.events) | guard.events
@@ -724,27 +737,27 @@ class _Step:
         reaches = ~b.less(bound, moved) if floor else ~b.less(moved, bound)
         event = Event.AT_FLOOR if floor else Event.AT_CEILING
         self.event(when & reaches, event | (Event.STOPPED if rule == Limit.STOP else 0))
-        stays = jnp.bool_(rule in (Limit.KEEP, Limit.STOP))
-        if rule == Limit.HOLD:
+        stays = jnp.bool_(rule in (Limit.REJECT, Limit.STOP))
+        if rule == Limit.CLAMP_UNLESS_PAST:
             stays = b.less(old, bound) if floor else b.less(bound, old)
         return b.select(reaches, b.select(stays, old, bound), moved)
 
     def absorbed(self) -> jax.Array:
         policy = self.policy
-        few = b.less(self.overflows, b.pair(policy.hysteresis))
+        few = b.less(self.overflows_since_reset, b.pair(policy.hysteresis))
         if policy.overflow_tolerance == 0:
             return few
-        share = b.divided(b.of_integer(self.overflows), b.of_integer(self.steps))
+        share = b.divided(b.of_integer(self.overflows_since_reset), b.of_integer(self.steps_since_change))
         tolerance = b.double(policy.overflow_tolerance)
         below = b.less(share, tolerance)
-        return few | (below if policy.quirks & Quirk.TOLERATE_BELOW else below | b.equal(share, tolerance))
+        return few | (below if policy.quirks & Quirk.TOLERANCE_EXCLUSIVE else below | b.equal(share, tolerance))
 
     def due(self) -> jax.Array:
         policy = self.policy
         if policy.growth_interval == 0:
             return jnp.bool_(False)
-        count = self.steps if policy.growth_rule == Growth.STEPS else self.good
-        lag, interval = b.pair(policy.growth_lag), b.pair(policy.growth_interval)
+        count = self.steps_since_change if policy.growth_rule == Growth.ALL_STEPS else self.good_steps
+        lag, interval = b.pair(policy.growth_extra_steps), b.pair(policy.growth_interval)
         beyond, n = b.less(lag, count), b.subtract(count, lag)
         if policy.growth_rule == Growth.EXACT:
             return beyond & b.equal(n, interval)
@@ -757,58 +770,70 @@ class _Step:
         policy, overflow, scale = self.policy, self.overflow, self.old
         ceiling = b.double(_bound(policy, policy.max_scale, float("inf"), True))
         floor = b.double(_bound(policy, policy.min_scale, 0.0, False))
-        self.skipped = b.increment(self.skipped, overflow)
-        self.good, self.steps = b.increment(self.good, True), b.increment(self.steps, True)
+        self.total_overflows = b.increment(self.total_overflows, overflow)
+        self.good_steps, self.steps_since_change = (
+            b.increment(self.good_steps, True),
+            b.increment(self.steps_since_change, True),
+        )
 
-        self.clear("good", overflow)
-        self.overflows = b.increment(self.overflows, overflow)
+        self.clear("good_steps", overflow)
+        self.overflows_since_reset = b.increment(self.overflows_since_reset, overflow)
         absorbed = overflow & self.absorbed()
         self.event(absorbed, Event.ABSORBED)
         backs_off = overflow & ~absorbed
         divides = policy.backoff_factor == 0
         moved = self.changed(scale, "growth_factor" if divides else "backoff_factor", divides)
-        self.clear("steps", backs_off)
+        self.clear("steps_since_change", backs_off)
         if policy.overflow_reset & Reset.ON_BACKOFF:
-            self.clear("overflows", backs_off)
+            self.clear("overflows_since_reset", backs_off)
         moved = self.limited(backs_off, policy.floor_rule, scale, moved, floor, True)
         scale = b.select(backs_off, moved, scale)
-        if policy.quirks & Quirk.OVERFLOW_COUNTS:
-            self.good, self.steps = b.increment(self.good, overflow), b.increment(self.steps, overflow)
+        if policy.quirks & Quirk.OVERFLOW_IS_GOOD:
+            self.good_steps, self.steps_since_change = (
+                b.increment(self.good_steps, overflow),
+                b.increment(self.steps_since_change, overflow),
+            )
         if policy.overflow_reset & Reset.ON_GOOD_STEP:
-            self.clear("overflows", ~overflow)
+            self.clear("overflows_since_reset", ~overflow)
 
         grows = self.due()
-        self.clear("steps", grows)
+        self.clear("steps_since_change", grows)
         if policy.growth_rule != Growth.EVERY:
-            self.clear("good", grows)
+            self.clear("good_steps", grows)
         if policy.overflow_reset & Reset.ON_GROWTH:
-            self.clear("overflows", grows)
+            self.clear("overflows_since_reset", grows)
         moved = self.changed(scale, "growth_factor")
         moved = self.limited(grows, policy.ceiling_rule, scale, moved, ceiling, False)
         scale = b.select(grows, moved, scale)
 
-        if policy.ceiling_rule == Limit.ALWAYS:
+        if policy.ceiling_rule == Limit.ENFORCE:
             scale = b.select(b.less(ceiling, scale), ceiling, scale)
-        if policy.floor_rule == Limit.ALWAYS:
+        if policy.floor_rule == Limit.ENFORCE:
             scale = b.select(b.less(scale, floor), floor, scale)
         # It is in the policy's format, as the start, the limits and every change are.
         larger, smaller = b.less(self.old, scale), b.less(scale, self.old)
         self.event(larger, Event.GREW)
         self.event(smaller, Event.BACKED_OFF)
-        self.growths, self.backoffs = b.increment(self.growths, larger), b.increment(self.backoffs, smaller)
+        self.total_growths, self.total_backoffs = (
+            b.increment(self.total_growths, larger),
+            b.increment(self.total_backoffs, smaller),
+        )
 
         stalls = overflow & b.equal(scale, self.old)
-        stalled = b.select(stalls, b.increment(self.stalled, True), b.pair(0))
-        self.stalled = b.select(absorbed, self.stalled, stalled)
-        self.event(~absorbed & stalls, Event.STALLED)
-        if policy.stall_limit:
-            self.event(~b.less(self.stalled, b.pair(policy.stall_limit)), Event.STOPPED)
+        failed = b.select(stalls, b.increment(self.failed_backoffs, True), b.pair(0))
+        self.failed_backoffs = b.select(absorbed, self.failed_backoffs, failed)
+        self.event(~absorbed & stalls, Event.BACKOFF_FAILED)
+        if policy.max_failed_backoffs:
+            self.event(~b.less(self.failed_backoffs, b.pair(policy.max_failed_backoffs)), Event.STOPPED)
         return scale
 
 
-def _skip(skips: jax.Array) -> dict[str, jax.Array]:
-    """The words by which a state says that the last update skipped the step."""
-    return {"skip_f32": as_bits(skips), "skip": skips.astype(jnp.uint32)}
+def _set_skip(state: jax.Array, skips: jax.Array) -> jax.Array:
+    """Says in all words of a state whether the last update skipped the step, as gsc_set_skip."""
+    at = _offset(_structs.State, "guard_multiplier")
+    for name, word in {"skip_f32": as_bits(skips), "skip": skips.astype(jnp.uint32)}.items():
+        state = state.at[_offset(_structs.State, name)].set(word)
+    return state.at[at : at + 2].set(jnp.where(skips, b.u32(0), state[at : at + 2]))
 
 
 def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
@@ -828,29 +853,27 @@ def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
     guard = _Guard(policy, state, overflow, number, squares) if policy.guards else None
     if guard is not None:
         newest = step.held(guard, newest)
-    serial = _pair(kind, report, "serial")
-    step.event(~b.is_zero(serial) & ~b.equal(serial, b.read(state, _SERIAL)), Event.STALE)
+    generation = _pair(kind, report, "generation")
+    step.event(~b.is_zero(generation) & ~b.equal(generation, b.read(state, _GENERATION)), Event.STALE)
     at = _offset(_structs.State, "next")
-    new = jnp.stack(_made(newest, b.increment(b.read(state, at + _SERIAL), True)))
+    new = jnp.stack(_made(newest, b.increment(b.read(state, at + _GENERATION), True)))
     in_force = state[at : at + FACTOR_WORDS] if policy.apply_delay else new
     counts = [word for name in _STEP_COUNTS for word in reversed(getattr(step, name))]
     totals = [word for name in _STEP_TOTALS for word in reversed(getattr(step, name))]
-    first, last = _offset(_structs.State, "good"), _offset(_structs.State, "skip_f32")
+    first, last = _offset(_structs.State, "good_steps"), _offset(_structs.State, "skip_f32")
     moved = [in_force, new, state[at + FACTOR_WORDS : first], jnp.stack(counts), state[first + 8 : first + 10]]
     moved = jnp.concatenate([*moved, jnp.stack(totals), state[last:]])
-    for name in _GUARD if guard is not None else _GUARD[-2:]:
+    for name, word in (_UNJUDGED if guard is None else guard.words).items():
         at = _offset(_structs.State, name)
-        word = guard.words[name] if guard is not None else b.pair(0)
         moved = moved.at[at : at + 2].set(jnp.stack([word[1], word[0]]))
     told = {
         "events": jnp.where(refused, b.u32(Event.SKIPPED), step.events),
         "status": jnp.where(refused, b.u32(Status.ERROR_REPORT & 0xFFFFFFFF), b.u32(0)),
-        **_skip(refused | (step.events & int(Event.SKIPPED) != 0)),
     }
     moved = jnp.where(refused, state, moved)
     for name, word in told.items():
         moved = moved.at[_offset(_structs.State, name)].set(word)
-    return moved
+    return _set_skip(moved, refused | (step.events & int(Event.SKIPPED) != 0))
 
 
 class _Guard:
@@ -860,9 +883,9 @@ class _Guard:
         before = {name: _pair(_structs.State, state, name) for name in _GUARD}
         flags, sheet, infinity = policy.guard_flags, b.Sheet(), float("inf")
         start = b.is_zero(before["guard_count"]) & b.is_zero(b.magnitude(before["guard_mean"]))
-        mean = sheet.number(b.select(start, b.double(policy.guard_start), before["guard_mean"]))
+        mean = sheet.number(b.select(start, b.double(policy.guard_init_mean), before["guard_mean"]))
         variance = sheet.number(before["guard_variance"])
-        count, run = (sheet.number(b.of_integer(before[name])) for name in ("guard_count", "guard_run"))
+        count, run = (sheet.number(b.of_integer(before[name])) for name in ("guard_count", "guard_in_a_row"))
         number, squares = (b.select(overflow, b.pair(0), each) for each in (number, b.magnitude(squares)))
         x = sheet.number(number) + sheet.number(squares).root()  # one of them is 0
 
@@ -872,20 +895,20 @@ class _Guard:
             threshold = sheet.pick((sheet.number(0) < mean) * (limit < threshold), limit, threshold)
         if policy.guard_sigmas:
             limit = mean + variance.root() * policy.guard_sigmas
-            known = sheet.number(1) if policy.guard_start else sheet.number(0) < variance
+            known = sheet.number(1) if policy.guard_init_mean else sheet.number(0) < variance
             threshold = sheet.pick(known * (limit < threshold), limit, threshold)
         if policy.guard_warmup:
             threshold = sheet.pick(count < policy.guard_warmup, infinity, threshold)
-        out = sheet.number(1) - (x < threshold) if flags & Guard.AT_THRESHOLD else threshold < x
+        out = sheet.number(1) - (x < threshold) if flags & Guard.INCLUSIVE else threshold < x
         last = sheet.number(0)
-        if policy.guard_limit:
-            last = out * (sheet.number(policy.guard_limit - 1) < run + 1)
+        if policy.guard_max_in_a_row:
+            last = out * (sheet.number(policy.guard_max_in_a_row - 1) < run + 1)
         stays = out if flags & Guard.STOP else out - last  # is skipped or clipped, not let through
 
         target = threshold
         if flags & Guard.CLIP_TO_MEAN:
             target = sheet.pick(mean < threshold, mean, threshold)
-        elif flags & Guard.CLIP_MORE:
+        elif flags & Guard.CLIP_PROGRESSIVE:
             excess = threshold - mean
             target = sheet.pick(mean < threshold, mean + excess * (excess / (x - mean)), threshold)
         share, clips = sheet.number(0), sheet.number(0)
@@ -899,19 +922,19 @@ class _Guard:
         weight = sheet.number(1) / number
         if policy.guard_decay:
             even = sheet.number(1) - (sheet.number(policy.guard_warmup) < number)
-            if not policy.guard_start:
+            if not policy.guard_init_mean:
                 even = sheet.pick(sheet.number(1) < number, even, 1)
             weight = sheet.pick(even, weight, 1.0 - policy.guard_decay)
         rest, distance = sheet.number(1) - weight, sample - mean
         step = weight * distance
         moved = mean + step
         spread = rest * (variance + distance * step)
-        if flags & Guard.SPREAD_AFTER and policy.guard_decay:
+        if flags & Guard.VARIANCE_AFTER_MEAN and policy.guard_decay:
             after = sample - moved
             spread = sheet.pick(even, spread, rest * variance + weight * (after * after))
 
-        found = sheet.of(mean, threshold, out, last, stays, share, clips, moved, spread)
-        mean, threshold, share, moved, spread = (found[i] for i in (0, 1, 5, 7, 8))
+        found = sheet.of(mean, threshold, out, last, stays, share, clips, moved, spread, x)
+        mean, threshold, share, moved, spread, value = (found[i] for i in (0, 1, 5, 7, 8, 9))
         out, last, stays, clips = (~b.is_zero(found[i]) for i in (2, 3, 4, 6))
         skips = stays & ~clips & ~overflow
         enters = ~stays | jnp.bool_(policy.guard_sample != Sample.NONE)
@@ -919,12 +942,13 @@ class _Guard:
             "guard_mean": b.select(enters, moved, mean),
             "guard_variance": b.select(enters, spread, before["guard_variance"]),
             "guard_count": b.increment(before["guard_count"], enters),
-            "guard_run": b.select(out, b.increment(before["guard_run"], True), b.pair(0)),
-            "guard_skips": b.increment(before["guard_skips"], skips),
-            "guard_multiplier": b.select(clips, share, b.select(skips, b.pair(0), b.double(1.0))),
+            "guard_in_a_row": b.select(out, b.increment(before["guard_in_a_row"], True), b.pair(0)),
+            "total_guard_skips": b.increment(before["total_guard_skips"], skips),
+            "guard_multiplier": b.select(clips, share, b.double(1.0)),
             "guard_threshold": b.select(b.less(b.magnitude(threshold), b.double(infinity)), threshold, b.pair(0)),
+            "guard_value": value,
         }
-        before |= dict.fromkeys(_GUARD[-2:], b.pair(0))
+        before |= _UNJUDGED
         self.words = {name: b.select(overflow, before[name], after[name]) for name in _GUARD}
         self.skips, self.events = skips, b.u32(0)
         told = {Event.OUTLIER: out, Event.CLIPPED: clips, Event.SKIPPED: skips, Event.STOPPED: stays & last}
@@ -933,7 +957,7 @@ class _Guard:
 
 
 def guarded(state: jax.Array) -> jax.Array:
-    """As gsc_factor_guard, of a factor of 1."""
+    """As gsc_factor_clip_outlier, of a factor of 1."""
     clips = _word(_structs.State, state, "events") & int(Event.CLIPPED) != 0
     inverse = b.select(clips, _pair(_structs.State, state, "guard_multiplier"), b.double(1.0))
     return jnp.stack([jnp.asarray(w, jnp.uint32) for w in _factor(b.double(1.0), inverse, b.pair(0))])
@@ -943,34 +967,35 @@ _OF_STEP = int(Event.SKIPPED | Event.STOPPED | Event.OUTLIER | Event.CLIPPED)
 
 
 def joined(state: jax.Array, other: jax.Array) -> jax.Array:
-    """As gsc_state_join."""
+    """As gsc_state_combine_decisions."""
     kind = _structs.State
     ours, theirs = (_word(kind, words, "events") for words in (state, other))
     multipliers = [_pair(kind, words, "guard_multiplier") for words in (state, other)]
     events, clipped = ours | theirs & _OF_STEP, int(Event.CLIPPED)
     skips = events & int(Event.SKIPPED) != 0
     takes = (theirs & clipped != 0) & ((ours & clipped == 0) | ~b.less(*multipliers))
-    multiplier = b.select(skips, b.pair(0), b.select(takes, multipliers[1], multipliers[0]))
+    multiplier = b.select(takes, multipliers[1], multipliers[0])
     status = _word(kind, state, "status")
     told = {
         "events": jnp.where(skips, events & ~np.uint32(clipped), events),
         "status": jnp.where(status != 0, status, _word(kind, other, "status")),
-        **_skip(skips),
     }
     for name, word in told.items():
         state = state.at[_offset(kind, name)].set(word)
     at = _offset(kind, "guard_multiplier")
-    return state.at[at : at + 2].set(jnp.stack([multiplier[1], multiplier[0]]))
+    return _set_skip(state.at[at : at + 2].set(jnp.stack([multiplier[1], multiplier[0]])), skips)
 
 
+_UNJUDGED = {"guard_multiplier": b.double(1.0), "guard_threshold": b.pair(0), "guard_value": b.pair(0)}
 _GUARD = (
     "guard_mean",
     "guard_variance",
     "guard_count",
-    "guard_run",
-    "guard_skips",
+    "guard_in_a_row",
+    "total_guard_skips",
     "guard_multiplier",
     "guard_threshold",
+    "guard_value",
 )
-_STEP_COUNTS = ("good", "steps", "overflows", "stalled")
-_STEP_TOTALS = ("skipped", "growths", "backoffs")
+_STEP_COUNTS = ("good_steps", "steps_since_change", "overflows_since_reset", "failed_backoffs")
+_STEP_TOTALS = ("total_overflows", "total_growths", "total_backoffs")

@@ -130,25 +130,25 @@ class _Tree:
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["words", "words_of_each", "bins"], meta_fields=["names", "want"]
+    jax.tree_util.register_dataclass, data_fields=["words", "words_per_tensor", "bins"], meta_fields=["names", "want"]
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
     """What the gradients of one call were like: a pytree, whose properties are scalar arrays inside jit, too.
 
-    words: uint32[64], the bytes of the library's report; words_of_each: uint32[n, 64] with each=True; bins: uint32[34]
-    with histogram=True; names: of the n leaves, as jax.tree_util.keystr writes their paths; want: what was asked,
-    or None where only `words` can tell.
+    words: uint32[64], the bytes of the library's report; words_per_tensor: uint32[n, 64] with per_tensor=True;
+    bins: uint32[34] with histogram=True; names: of the n leaves, as jax.tree_util.keystr writes their paths;
+    want: what was asked, or None where only `words` can tell.
     """
 
     words: jax.Array
-    words_of_each: jax.Array | None = None
+    words_per_tensor: jax.Array | None = None
     bins: jax.Array | None = None
     names: tuple[str, ...] = ()
     want: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("words", "words_of_each"):
+        for name in ("words", "words_per_tensor"):
             vars(self)[name] = _plain.current(_structs.Report, getattr(self, name))
 
     def _word(self, name: str) -> jax.Array:
@@ -208,21 +208,21 @@ class Report:
         return _plain.as_float(_plain.b.to_float(self._measured("amax", Want.AMAX)))
 
     @property
-    def each(self) -> dict[str, Report]:
-        """A report of each leaf, by name, with each=True."""
-        if self.words_of_each is None:
-            raise ValueError("the report has none of each leaf: pass each=True")
+    def per_tensor(self) -> dict[str, Report]:
+        """A report of each leaf, by name, with per_tensor=True."""
+        if self.words_per_tensor is None:
+            raise ValueError("the report has none of each leaf: pass per_tensor=True")
         _refuse_batch(self.words)
-        return {name: Report(self.words_of_each[i], want=self.want) for i, name in enumerate(self.names)}
+        return {name: Report(self.words_per_tensor[i], want=self.want) for i, name in enumerate(self.names)}
 
     @property
     def bad(self) -> dict[str, int]:
-        """The leaves with an overflow, and how many elements of each: outside of jit, with each=True.
+        """The leaves with an overflow, and how many elements of each: outside of jit, with per_tensor=True.
 
-        With axis_name, this and `each` are of the device's own part.
+        With axis_name, this and `per_tensor` are of the device's own part.
         """
-        if self.words_of_each is None:
-            raise ValueError("the report has none of each leaf: pass each=True")
+        if self.words_per_tensor is None:
+            raise ValueError("the report has none of each leaf: pass per_tensor=True")
         _outside(self.words, "bad", "report")
         return self.to_host().bad
 
@@ -231,8 +231,8 @@ class Report:
         _outside(self.words, "to_host()", "report")
         report = host.Report.from_bytes(np.asarray(self.words, np.uint32).tobytes())
         report.names = self.names
-        if self.words_of_each is not None:
-            report._each = np.asarray(self.words_of_each, np.uint32).tobytes()
+        if self.words_per_tensor is not None:
+            report._each = np.asarray(self.words_per_tensor, np.uint32).tobytes()
             report._locate(report.names, report._each)
         if self.bins is not None:
             report._words = bytearray(np.asarray(self.bins, np.uint32).tobytes())
@@ -275,25 +275,25 @@ class Report:
         return cls(_plain._report(fields), want=int(Want.NORM | Want.AMAX))
 
     @staticmethod
-    def merge(reports: Iterable[Report], *, summands: bool = False, policy: Policy | None = None) -> Report:
-        """One report of several, in order; summands=True where their gradients are added, as those of micro-batches."""
+    def merge(reports: Iterable[Report], *, addends: bool = False, policy: Policy | None = None) -> Report:
+        """One report of several, in order; addends=True where their gradients are added, as those of micro-batches."""
         reports = list(reports)
         for report in reports:
             if not isinstance(report, Report):
                 raise TypeError(f"expected the report of unscale, or several, not {type(report).__name__}")
         words = jnp.stack([r.words for r in reports]) if reports else jnp.zeros((0, _plain.REPORT_WORDS), jnp.uint32)
-        call = Call("merge", policy=None if policy is None else bytes(policy), summands=summands)
+        call = Call("merge", policy=None if policy is None else bytes(policy), addends=addends)
         want = None
         if reports and all(report.want is not None for report in reports):
             want = functools.reduce(int.__and__, (report.want for report in reports))
-            want &= ~int(Want.NORM | Want.AMAX) if summands else 7
+            want &= ~int(Want.NORM | Want.AMAX) if addends else 7
         return Report(_call.run(call, words), want=want)
 
     def __repr__(self) -> str:
         if not _is_one(self.words, _plain.REPORT_WORDS):
             return f"Report({self.words!r})"
         told = repr(self.to_host())
-        return told if self.words_of_each is not None else told.replace("bad={}, ", "")
+        return told if self.words_per_tensor is not None else told.replace("bad={}, ", "")
 
 
 class ValueAndGrad(NamedTuple):
@@ -402,22 +402,22 @@ class Scaler:
         return _word_at(self.state, getattr(_structs.State, name).offset // 4)
 
     @property
-    def good(self) -> jax.Array:
+    def good_steps(self) -> jax.Array:
         """uint32: good steps since the last overflow or growth."""
-        return self._count("good")
+        return self._count("good_steps")
 
     @property
-    def skipped(self) -> jax.Array:
+    def total_overflows(self) -> jax.Array:
         """uint32: overflows since the start."""
-        return self._count("skipped")
+        return self._count("total_overflows")
 
     @property
-    def growths(self) -> jax.Array:
-        return self._count("growths")
+    def total_growths(self) -> jax.Array:
+        return self._count("total_growths")
 
     @property
-    def backoffs(self) -> jax.Array:
-        return self._count("backoffs")
+    def total_backoffs(self) -> jax.Array:
+        return self._count("total_backoffs")
 
     @property
     def events(self) -> jax.Array:
@@ -468,7 +468,7 @@ class Scaler:
         max_norm: float | None = None,
         clip_value: float | None = None,
         want: int = 0,
-        each: bool = False,
+        per_tensor: bool = False,
         histogram: bool = False,
         factor: jax.Array | None = None,
         axis_name: Any = None,
@@ -483,9 +483,9 @@ class Scaler:
         axis_name: in shard_map or pmap, where each device has a part of the gradients: the reports of all are merged in
         rank order, so that overflow and norm agree. Where each device has the same gradients, leave it out.
         """
-        return self._run("unscale", grads, None, dtype, max_norm, clip_value, want, each, histogram, factor, axis_name)[
-            :2
-        ]
+        return self._run(
+            "unscale", grads, None, dtype, max_norm, clip_value, want, per_tensor, histogram, factor, axis_name
+        )[:2]
 
     def step(
         self,
@@ -495,7 +495,7 @@ class Scaler:
         max_norm: float | None = None,
         clip_value: float | None = None,
         want: int = 0,
-        each: bool = False,
+        per_tensor: bool = False,
         axis_name: Any = None,
     ) -> tuple[Any, Report, Scaler]:
         """`unscale` and `update` in one: (gradients, report, scaler).
@@ -504,7 +504,7 @@ class Scaler:
         its guard clips are clipped.
         """
         grads, report, state = self._run(
-            "unscale", grads, None, dtype, max_norm, clip_value, want, each, False, None, axis_name, update=True
+            "unscale", grads, None, dtype, max_norm, clip_value, want, per_tensor, False, None, axis_name, update=True
         )
         scaler = self._with(state)
         return scaler._clipped(grads, report, max_norm), report, scaler
@@ -528,12 +528,12 @@ class Scaler:
 
         return tree.filled(lax.cond(_has_bits(self.events, int(Event.CLIPPED)), clipped, list, tree.leaves))
 
-    def join(self, *others: Scaler) -> Scaler:
+    def combine_decisions(self, *others: Scaler) -> Scaler:
         """This scaler, which skips, clips or stops also where others did: those of other signals, such as the loss.
 
         watch = watch.update(Report.of_number(loss))     # a policy of its own
         grads, report, scaler = scaler.step(grads)
-        params = select_tree(scaler.join(watch).skip, params, new_params)
+        params = select_tree(scaler.combine_decisions(watch).skip, params, new_params)
         """
         state = self.state
         for other in others:
@@ -544,27 +544,27 @@ class Scaler:
             state = _plain.joined(state, other.state)
         return self._with(state)
 
-    def check(
+    def measure(
         self,
         grads: Any,
         *,
         want: int = 0,
-        each: bool = False,
+        per_tensor: bool = False,
         histogram: bool = False,
         factor: jax.Array | None = None,
         axis_name: Any = None,
     ) -> Report:
         """Reports what `unscale` would, and writes nothing."""
-        return self._run("check", grads, None, None, None, None, want, each, histogram, factor, axis_name)[1]
+        return self._run("measure", grads, None, None, None, None, want, per_tensor, histogram, factor, axis_name)[1]
 
-    def accumulate(
-        self, grads: Any, sums: Any, *, want: int = 0, each: bool = False, factor: jax.Array | None = None
+    def unscale_accumulate(
+        self, grads: Any, sums: Any, *, want: int = 0, per_tensor: bool = False, factor: jax.Array | None = None
     ) -> tuple[Any, Report]:
         """Adds gradients divided by the scale to `sums`, a tree of the same shapes, if all are finite, else nothing.
 
-        Of micro-batches: merge their reports with summands=True, and skip the step if one has an overflow.
+        Of micro-batches: merge their reports with addends=True, and skip the step if one has an overflow.
         """
-        return self._run("accumulate", grads, sums, None, None, None, want, each, False, factor, None)[:2]
+        return self._run("unscale_accumulate", grads, sums, None, None, None, want, per_tensor, False, factor, None)[:2]
 
     def _run(
         self,
@@ -575,7 +575,7 @@ class Scaler:
         max_norm: float | None,
         clip_value: float | None,
         want: int,
-        each: bool,
+        per_tensor: bool,
         histogram: bool,
         factor: jax.Array | None,
         axis_name: Any,
@@ -603,7 +603,14 @@ class Scaler:
             tree_out = tree
         dtypes = None if dtype is None else tuple(_target(leaf.dtype, dtype) for leaf in tree.leaves)
         call = Call(
-            operation, self._policy, dtypes, int(want), **limits, each=each, histogram=histogram, names=tree.names
+            operation,
+            self._policy,
+            dtypes,
+            int(want),
+            **limits,
+            per_tensor=per_tensor,
+            histogram=histogram,
+            names=tree.names,
         )
         if axis_name is None:
             state = self.state if update else None
@@ -613,8 +620,8 @@ class Scaler:
             new = self.update(Report(words)).state if update else None
         if max_norm is not None or _plain.by_norm(self.policy):
             want |= Want.NORM
-        report = Report(words, rows, bins, tree.names if each else (), int(want))
-        return tree_out.filled(leaves) if operation != "check" else None, report, new
+        report = Report(words, rows, bins, tree.names if per_tensor else (), int(want))
+        return tree_out.filled(leaves) if operation != "measure" else None, report, new
 
     def _over(self, axis_name: Any, call: Call, leaves: Any, factor: Any, out: Any) -> tuple:
         """The call on each device's part; the report is that of all.
@@ -632,7 +639,7 @@ class Scaler:
     def _gathered(self, axis_name: Any, words: jax.Array, usable: jax.Array) -> jax.Array:
         """All devices' reports, merged in rank order, if their states agree."""
         words = _call.run(Call("stamp", policy=self._policy), jnp.where(usable, words, _UNUSABLE), self.state)
-        for name in ("status_rank", "first_rank"):
+        for name in ("status_rank_plus_1", "first_rank_plus_1"):
             at = getattr(_structs.Report, name).offset // 4
             words = words.at[at].set(lax.axis_index(axis_name).astype(jnp.uint32) + 1)
         return self._merged(axis_name, words)
@@ -817,8 +824,8 @@ def _warn_of_other_rules(policy: Policy, saved: Policy) -> None:
         warnings.warn(f"the checkpoint's scaler had other rules than this one: {'; '.join(others)}", stacklevel=5)
 
 
-_saved_by_flax |= {Scaler: ("state",), Report: ("words", "words_of_each", "bins")}
-_STRUCTS = {"state": _structs.State, "words": _structs.Report, "words_of_each": _structs.Report}
+_saved_by_flax |= {Scaler: ("state",), Report: ("words", "words_per_tensor", "bins")}
+_STRUCTS = {"state": _structs.State, "words": _structs.Report, "words_per_tensor": _structs.Report}
 
 
 _AT_LEAST_FLOAT32 = "at least float32"

@@ -26,9 +26,9 @@ from .. import _structs
 from .._scaler import Policy, info
 
 FACTOR, STATE, REPORT = (ctypes.sizeof(kind) // 4 for kind in (_structs.Factor, _structs.State, _structs.Report))
-HISTOGRAM = 2 * c.GSC_HISTOGRAM_WORDS
+HISTOGRAM = 2 * c.GSC_HISTOGRAM_LENGTH
 _TARGET = "gradscaler"
-_TENSORS = ("check", "unscale", "scale", "accumulate")
+_TENSORS = ("measure", "unscale", "scale", "unscale_accumulate")
 _MERGE, _UPDATE, _CLIP, _MULTIPLY, _STAMP = range(4, 9)
 _WITH_FACTOR, _WITH_STATE, _WITH_EACH, _WITH_HISTOGRAM = 1, 2, 4, 8
 
@@ -36,9 +36,9 @@ _WITH_FACTOR, _WITH_STATE, _WITH_EACH, _WITH_HISTOGRAM = 1, 2, 4, 8
 class Result(NamedTuple):
     """What a call on gradients gives; None for what was not asked."""
 
-    leaves: list[jax.Array]  # of "check" none
+    leaves: list[jax.Array]  # of "measure" none
     report: jax.Array
-    each: jax.Array | None = None
+    per_tensor: jax.Array | None = None
     histogram: jax.Array | None = None
     state: jax.Array | None = None
 
@@ -116,18 +116,18 @@ def tensors(
     want: int = 0,
     max_norm: float | None = None,
     clip_value: float | None = None,
-    each: bool = False,
+    per_tensor: bool = False,
     histogram: bool = False,
     names: Sequence[str] | None = None,
     in_place: bool | None = None,
 ) -> Result:
-    """One pass of `operation` ("check", "unscale", "scale", "accumulate") over all leaves, as in gradscaler.Scaler.
+    """One pass of `operation`, which is one of _TENSORS, over all leaves, as in gradscaler.Scaler.
 
     `leaves` are float or complex arrays; `factor` is uint32[8], a state whose factor is meant, or None for 1, or for
     that of `state`. With `state`, uint32[96], its update by this report, under `policy`, is a part of the call.
     `dtypes`, one or one for each leaf, are those of what "unscale" and "scale" give. `out` are the sums that
-    "accumulate" adds to, and it gives. `max_norm` clips what "unscale" gives by the norm of all leaves, which takes two
-    passes; the report is of the gradients before that, as "check" makes it.
+    "unscale_accumulate" adds to, and it gives. `max_norm` clips what "unscale" gives by the norm of all leaves, which
+    takes two passes; the report is of the gradients before that, as "measure" makes it.
     `names` say what an error calls the leaves. With `in_place` results have the memory of their operands; XLA copies
     those first that are used elsewhere, or were not donated. By default that is so in a trace.
     What is wrong with dtypes, the policy or a limit raises gradscaler.Error while tracing; with a factor, a state or a
@@ -137,15 +137,15 @@ def tensors(
         raise ValueError(f"operation={operation!r}: expected one of {', '.join(_TENSORS)}")
     if state is not None and policy is None:
         raise TypeError("state is updated by a policy: pass it")
-    if (out is not None) != (operation == "accumulate"):
-        raise TypeError("out: the sums that accumulate adds to, and no other operation has")
+    if (out is not None) != (operation == "unscale_accumulate"):
+        raise TypeError("out: the sums that unscale_accumulate adds to, and no other operation has")
     if max_norm is not None and operation != "unscale":
         raise TypeError("max_norm: only unscale clips")
     limits = {"max_norm": max_norm, "clip_value": clip_value}
     limits = {name: _positive(name, limit) for name, limit in limits.items() if limit is not None}
     leaves = list(leaves)
     names = [f"[{i}]" for i in range(len(leaves))] if names is None else names
-    writes = operation != "check"
+    writes = operation != "measure"
     sums = [] if out is None else list(out)
     given = sums or _results(leaves, dtypes) if writes else []
     _checked(operation, leaves, given if writes else None, policy, want, clip_value, names)
@@ -158,7 +158,7 @@ def tensors(
         operands.append(_words("state", state, (STATE,)))
     results = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in given]
     results.append(_struct(REPORT))
-    if each:
+    if per_tensor:
         flags |= _WITH_EACH
         results.append(_struct(len(leaves), REPORT))
     if histogram:
@@ -188,7 +188,7 @@ def tensors(
     return Result(
         list(found[: len(given)]),
         next(rest),
-        next(rest) if each else None,
+        next(rest) if per_tensor else None,
         next(rest) if histogram else None,
         next(rest) if state is not None else None,
     )
@@ -254,10 +254,10 @@ _DTYPES = {
 # ---- calls on structs ----
 
 
-def merge(platform: str, reports: jax.Array, *, policy: Policy | None = None, summands: bool = False) -> jax.Array:
-    """One report of uint32[n, 64], in the order of their rows; `summands` as in Report.merge."""
+def merge(platform: str, reports: jax.Array, *, policy: Policy | None = None, addends: bool = False) -> jax.Array:
+    """One report of uint32[n, 64], in the order of their rows; `addends` as in Report.merge."""
     reports = _words("reports", reports, (reports.shape[0] if reports.ndim == 2 else None, REPORT))
-    kind = c.GSC_MERGE_SUMMANDS if summands else c.GSC_MERGE_PARTS
+    kind = c.GSC_MERGE_ADDENDS if addends else c.GSC_MERGE_SHARDS
     return _call(platform, _MERGE, [reports], [_struct(REPORT)], {}, policy, {"kind": np.int64(kind)})[0]
 
 

@@ -38,7 +38,7 @@ class Lot:
     """The gradients on one device: one C call. `indices` are their positions among all."""
 
     report: Any
-    each: Any
+    per_tensor: Any
 
     def __init__(self, device: torch.device, tensors: list[torch.Tensor], indices: Sequence[int]) -> None:
         self.device, self.indices, self.tensors, self.held = device, indices, tensors, _place.hold(tensors, device)
@@ -47,28 +47,28 @@ class Lot:
     def run(self, writes: bool, factor: Any, policy: Policy, want: int) -> None:
         count, options = len(self.indices), {"policy": policy, "want": want}
         if _place.ordinal(self.device) is None:
-            self.report, self.each = Report.__new__(Report), base._borrow(count)
+            self.report, self.per_tensor = Report.__new__(Report), base._borrow(count)
         else:
             room = torch.empty((count + 1) * SIZE, dtype=torch.uint8, device=self.device)
-            self.report, self.each = room[:SIZE], room[SIZE:]
-        options["each"] = self.each
-        function = c.gsc_unscale if writes else c.gsc_check
+            self.report, self.per_tensor = room[:SIZE], room[SIZE:]
+        options["per_tensor"] = self.per_tensor
+        function = c.gsc_unscale if writes else c.gsc_measure
         function(_place.on(self.device, self.size, self.held, options), factor, self.held, options, self.report)
 
     def release(self, read: bool) -> None:
         """Lets go of the gradients and, where it was read, of the reports of each, which the next call takes."""
         self.held = self.tensors = None
-        if read and isinstance(self.each, bytearray):
-            base._spare.append(self.each)
-            self.each = None
+        if read and isinstance(self.per_tensor, bytearray):
+            base._spare.append(self.per_tensor)
+            self.per_tensor = None
 
     def multiply(self, factor: Any) -> None:
         c.gsc_unscale(_place.on(self.device, self.size, self.held, {}), factor, self.held, None, None)
 
     def reports(self, home: torch.device) -> torch.Tensor:
         """Those of each gradient, a row of bytes each, on another device; the place of a bad element is among all."""
-        host = isinstance(self.each, bytearray)
-        each = torch.frombuffer(self.each, dtype=torch.uint8) if host else self.each
+        host = isinstance(self.per_tensor, bytearray)
+        each = torch.frombuffer(self.per_tensor, dtype=torch.uint8) if host else self.per_tensor
         rows = each[: len(self.indices) * SIZE].view(-1, SIZE).to(home, copy=True)
         words = rows.view(torch.int64)
         bad = (words[:, Report.nan_count.offset // 8] + words[:, Report.inf_count.offset // 8]) != 0
@@ -77,7 +77,7 @@ class Lot:
 
     def counts(self) -> Iterable[tuple[int, int]]:
         """How many elements of which gradient are not finite."""
-        each = self.each if isinstance(self.each, bytearray) else bytearray(_place.data(self.each))
+        each = self.per_tensor if isinstance(self.per_tensor, bytearray) else bytearray(_place.data(self.per_tensor))
         return zip(self.indices, base._overflows(each, len(self.indices)), strict=True)
 
 

@@ -44,17 +44,17 @@ class Host:
     def take(self, policy: Policy, scale: torch.Tensor, good: torch.Tensor) -> None:
         """Takes over what others wrote into torch's two tensors."""
         now, count = scale.item(), good.item()
-        if now != self.words.factor.scale_f32 or count != min(self.words.good, _MOST):
+        if now != self.words.factor.scale_f32 or count != min(self.words.good_steps, _MOST):
             state = self.read()
             if now != state.factor.scale_f32:
                 state.factor.scale = now
-            state.good = count
+            state.good_steps = count
             self.words = _valid(policy, state)
 
     def show(self, scale: torch.Tensor, good: torch.Tensor) -> None:
         """Writes torch's two tensors."""
         scale.fill_(self.words.factor.scale)
-        good.fill_(min(self.words.good, _MOST))
+        good.fill_(min(self.words.good_steps, _MOST))
 
     def update(self, policy: Policy, report: Report) -> None:
         c.gsc_state_update(None, policy, self.words, report, self.words)
@@ -90,7 +90,7 @@ class Host:
 
     def guard_factor(self) -> Factor:
         factor = Factor()
-        c.gsc_factor_guard(None, None, self.words, factor)
+        c.gsc_factor_clip_outlier(None, None, self.words, factor)
         return factor
 
     @staticmethod
@@ -126,7 +126,7 @@ class Host:
         if report.overflow or math.sqrt(report.sum_squares) <= max_norm:
             return None
         clip = Factor()
-        c.gsc_factor_clip(None, None, report, max_norm, clip)
+        c.gsc_factor_clip_grad_norm(None, None, report, max_norm, clip)
         return clip
 
 
@@ -150,13 +150,13 @@ class Device:
     def take(self, policy: Policy, scale: torch.Tensor, good: torch.Tensor) -> None:
         own, now = self._double(Factor.scale), scale.reshape(())
         own.copy_(torch.where(now == self._float(Factor.scale_f32), own, now))  # what is equal keeps its double
-        self.words.view(torch.int64)[State.good.offset // 8].copy_(good.reshape(()))
+        self.words.view(torch.int64)[State.good_steps.offset // 8].copy_(good.reshape(()))
         with base._naming(**{"from": ""}):
-            c.gsc_state_init(_place.on(self.home), policy, self.words, self.words)
+            c.gsc_state_init_from(_place.on(self.home), policy, self.words, self.words)
 
     def show(self, scale: torch.Tensor, good: torch.Tensor) -> None:
         scale.copy_(self._float(Factor.scale_f32))
-        good.copy_(self.words.view(torch.int64)[State.good.offset // 8].clamp(max=_MOST))
+        good.copy_(self.words.view(torch.int64)[State.good_steps.offset // 8].clamp(max=_MOST))
 
     def update(self, policy: Policy, report: torch.Tensor) -> None:
         c.gsc_state_update(_place.on(self.home), policy, self.words, report, self.words)
@@ -188,12 +188,12 @@ class Device:
     def factor_of(inverse: torch.Tensor) -> torch.Tensor:
         value = inverse.reshape(1).double()
         pair = torch.cat([value.reciprocal(), value])
-        rounded = torch.cat([pair.float(), pair.new_zeros(2, dtype=torch.float32)])  # and no serial
+        rounded = torch.cat([pair.float(), pair.new_zeros(2, dtype=torch.float32)])  # and no generation
         return torch.cat([pair.view(torch.uint8), rounded.view(torch.uint8)])
 
     def guard_factor(self) -> torch.Tensor:
         factor = torch.empty(FACTOR, dtype=torch.uint8, device=self.home)
-        c.gsc_factor_guard(_place.on(self.home), None, self.words, factor)
+        c.gsc_factor_clip_outlier(_place.on(self.home), None, self.words, factor)
         return factor
 
     @staticmethod
@@ -222,11 +222,11 @@ class Device:
 
     def clip(self, report: torch.Tensor, max_norm: float) -> torch.Tensor:
         clip = torch.empty(ctypes.sizeof(Factor), dtype=torch.uint8, device=self.home)
-        c.gsc_factor_clip(_place.on(self.home), None, report, max_norm, clip)
+        c.gsc_factor_clip_grad_norm(_place.on(self.home), None, report, max_norm, clip)
         return clip
 
 
 def _valid(policy: Policy, state: State) -> State:
     with base._naming(**{"from": ""}):
-        c.gsc_state_init(None, policy, state, state)
+        c.gsc_state_init_from(None, policy, state, state)
     return state

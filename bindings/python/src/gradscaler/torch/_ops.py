@@ -91,12 +91,12 @@ def _unscale_(
         found.copy_(judged.view(torch.float32)[_SKIP])
         if options["policy"].guard_flags & Guard.CLIP:
             guard = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
-            c.gsc_factor_guard(on(state.device), None, judged, guard)
+            c.gsc_factor_clip_outlier(on(state.device), None, judged, guard)
             lot.multiply(guard)
     reached = max_norm and (state.device.type != "cpu" or max_norm < norm < math.inf)  # a device is not waited for
     if reached:
         clip = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
-        c.gsc_factor_clip(on(state.device), None, own, max_norm, clip)
+        c.gsc_factor_clip_grad_norm(on(state.device), None, own, max_norm, clip)
         if guard is not None:
             _beyond(clip, guard)
         lot.multiply(clip)
@@ -164,7 +164,7 @@ class TensorScaler:
         self.policy, self.want, state = _policy_of(policy, fields), int(want), State()
         warn_if_idle(self.policy)
         self._saved = bytes(self.policy).hex()
-        c.gsc_state_init(None, self.policy, None, state)
+        c.gsc_state_init(None, self.policy, state)
         self.state = torch.frombuffer(state, dtype=torch.uint8).to(device, copy=True)
         self.report_tensor = torch.frombuffer(Report.merge([]), dtype=torch.uint8).to(device, copy=True)
         self.pending = torch.zeros((), dtype=torch.bool, device=device)
@@ -217,7 +217,7 @@ class TensorScaler:
 
     @property
     def stopped(self) -> bool:
-        """Whether the policy gave up in the last update, as further steps would only be skipped (stall_limit).
+        """Whether the policy gave up in the last update, as further steps would only be skipped (max_failed_backoffs).
 
         It looks at a value, for which a device is waited for: ask now and then, outside of a compiled step.
         """

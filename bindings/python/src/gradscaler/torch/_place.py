@@ -19,7 +19,7 @@ FOUND, OVERFLOW, STATUS, MEASURED, KIND = 0, 1, 2, 3, Report.kind.offset // 4  #
 CPU = torch.device("cpu")
 PLAIN = {torch.Tensor, torch.nn.Parameter}
 _SHARED = 4 << 20  # bytes from which threads share a call
-_PARTS = int(MergeKind.PARTS)
+_PARTS = int(MergeKind.SHARDS)
 
 
 def ordinal(device: torch.device) -> int | None:

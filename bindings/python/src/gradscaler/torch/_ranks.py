@@ -23,7 +23,7 @@ from . import _place
 from ._place import OVERFLOW, SIZE, STATUS, flag, merged, nothing, words
 
 _VERDICT = slice(0, STATUS + 1)
-_OF = slice(Report.agreement.offset // 4, Report.first_rank.offset // 4 + 1)  # agreement, status_rank, first_rank
+_OF = slice(Report.digest.offset // 4, Report.first_rank_plus_1.offset // 4 + 1)
 
 
 def possible() -> bool:
@@ -45,7 +45,7 @@ def part(grad: Any, name: str) -> tuple[torch.Tensor, bool]:
     """What this rank has of a DTensor, and whether it counts here: of copies, the first does."""
     if any(placement.is_partial() for placement in grad.placements):
         raise ValueError(
-            f"the gradient of {name} is {grad.placements}: it is a summand on each rank; redistribute it to Shard or "
+            f"the gradient of {name} is {grad.placements}: it is a addend on each rank; redistribute it to Shard or "
             "Replicate, which adds it up, before it is unscaled"
         )
     at = grad.device_mesh.get_coordinate()
@@ -79,10 +79,10 @@ def stamped(report: torch.Tensor, policy: Policy | None, state: Any) -> None:
     """Says in a report which rank it is of, and what that rank goes by; a state that no scaler has is a failure."""
     place, rank = _place.on(report.device), dist.get_rank()
     try:
-        c.gsc_report_stamp(place, report, policy, state, rank, report)
+        c.gsc_report_set_rank(place, report, policy, state, rank, report)
     except c.Error as error:
         flag(report, torch.tensor(True), torch.tensor(error.status))
-        c.gsc_report_stamp(place, report, None, None, rank, report)
+        c.gsc_report_set_rank(place, report, None, None, rank, report)
 
 
 def united(every: torch.Tensor, policy: Policy | None = None) -> torch.Tensor:
@@ -90,7 +90,7 @@ def united(every: torch.Tensor, policy: Policy | None = None) -> torch.Tensor:
     try:
         return merged(every, policy)
     except c.Error as error:
-        if error.status != Status.ERROR_AGREEMENT:
+        if error.status != Status.ERROR_MISMATCH:
             raise
         failed = every.new_zeros(SIZE)
         flag(failed, torch.tensor(True), torch.tensor(error.status))
@@ -114,10 +114,10 @@ def joined(report: torch.Tensor, group: Any, copies: bool = False) -> torch.Tens
 
 def refusal(report: Report) -> str | None:
     """Why no rank may step, for the message of an error; None where nothing but gradients may be in the way."""
-    rank = f"rank {report.status_rank - 1}" if report.status_rank else "a rank"
+    rank = f"rank {report.status_rank_plus_1 - 1}" if report.status_rank_plus_1 else "a rank"
     if report.status == Status.OK:
         return None
-    if report.status == Status.ERROR_AGREEMENT:
+    if report.status == Status.ERROR_MISMATCH:
         why = "has another policy or state than the ranks before it: load the same checkpoint on all ranks"
     else:
         why = f"could not unscale its gradients ({c.gsc_status_string(report.status)}); its own message says more"

@@ -90,7 +90,7 @@ class GradScaler(Base):
     policy: a preset of gradscaler.presets() by name, or a gradscaler.Policy; numbers that are given replace its fields.
         Without it the rules are torch's, "torch"
     min_scale, max_scale: floor and ceiling of the scale; 0 is none. With a floor ten overflows in a row that could not
-        lower the scale stop training, if the policy has no other stall_limit
+        lower the scale stop training, if the policy has no other max_failed_backoffs
     hysteresis: the scale is lowered by this overflow in a row and those after it; by the first, if it is 1
     allow_fp16: gradients in float16 are unscaled in place, where torch refuses them: most of what scaling saved is lost
         again, so keep parameters in float32 where you can
@@ -181,8 +181,8 @@ class GradScaler(Base):
             raise ValueError(f"init_scale is {fields['init_scale']}: it must be finite and above 0")
         self._policy = _policy(policy, fields)
         base.warn_if_idle(self._policy)
-        if (on_stall is not None or min_scale) and not self._policy.stall_limit:  # a floor hides stalls
-            self._policy.stall_limit = _STALL_LIMIT
+        if (on_stall is not None or min_scale) and not self._policy.max_failed_backoffs:  # a floor hides stalls
+            self._policy.max_failed_backoffs = _STALL_LIMIT
         self._init_scale = self._policy.init_scale or 1.0
         _rounded("init_scale", self._init_scale, self._policy)
 
@@ -244,7 +244,7 @@ class GradScaler(Base):
             _place.ordinal(dev)  # refuses what is neither the host nor CUDA's
         state = self._start()
         self._scale = torch.full((), state.factor.scale, dtype=torch.float32, device=dev)
-        self._growth_tracker = torch.full((), state.good, dtype=torch.int32, device=dev)
+        self._growth_tracker = torch.full((), state.good_steps, dtype=torch.int32, device=dev)
         self._memory = None
 
     def _start(self) -> State:
@@ -622,7 +622,7 @@ class GradScaler(Base):
             report = self.report_of(optimizer)
             if report is not None and report.status and report.status != Status.ERROR_FACTOR:
                 why = f"the gradients could not be unscaled: {c.gsc_status_string(report.status)}"
-                raise RuntimeError(_ranks.refusal(report) if report.status_rank else why)
+                raise RuntimeError(_ranks.refusal(report) if report.status_rank_plus_1 else why)
             state = self._memory.read()
             if not 0 < state.factor.scale < math.inf or state.events & _STOPPED:
                 self._stall(state, optimizer)
@@ -648,13 +648,13 @@ class GradScaler(Base):
         return any(answers)
 
     @property
-    def outliers_skipped(self) -> int:
+    def total_guard_skips(self) -> int:
         """Steps that the guard skipped since the start, as of the last update(). A device is waited for."""
         if not self._enabled:
             return 0
         if self._scale is None:
-            return self._saved.guard_skips if self._saved is not None else 0
-        return self._current("outliers_skipped").read().guard_skips
+            return self._saved.total_guard_skips if self._saved is not None else 0
+        return self._current("total_guard_skips").read().total_guard_skips
 
     @property
     def report(self) -> Report | None:
@@ -819,7 +819,7 @@ class GradScaler(Base):
                 return
             new_scale = new_scale.item()
         state = self._memory.read()
-        self._put(_started(self._policy, _rounded("new_scale", new_scale, self._policy), state.good, state))
+        self._put(_started(self._policy, _rounded("new_scale", new_scale, self._policy), state.good_steps, state))
 
     # ---- names and stalls ----
 
@@ -839,9 +839,9 @@ class GradScaler(Base):
         optimizers = {id(each): each for each in [*optimizers, optimizer] if each is not None}
         if state.events & _OUTLIER:
             error = StallError(
-                f"{state.guard_run} steps in a row had a norm above what the guard allows, the last "
+                f"{state.guard_in_a_row} steps in a row had a norm above what the guard allows, the last "
                 f"{_norm_of(reports):.4g}, above {state.guard_threshold:.4g}{_grown_words(reports)}. Look at the data "
-                "and the learning rate, or raise guard_limit or the threshold."
+                "and the learning rate, or raise guard_max_in_a_row or the threshold."
             )
         else:
             error = stalled(state, report, self._names, self._losses, optimizers.values())
@@ -925,7 +925,7 @@ class GradScaler(Base):
             return notes
         self._warn(policy)
         self._said = None
-        self._policy, self._init_growth_tracker = policy, state.good
+        self._policy, self._init_growth_tracker = policy, state.good_steps
         self._init_scale = state.factor.scale if missing or not own else state_dict["scale"]  # torch's, not rounded yet
         if self._scale is None:
             self._saved = state
@@ -1079,16 +1079,16 @@ def _started(policy: Policy, scale: float, good: int, rest: State | None) -> Sta
     """A state with this scale and count, and what else `rest` has."""
     state = State() if rest is None else State.from_buffer_copy(rest)
     if rest is None:
-        c.gsc_state_init(None, policy, None, state)
-    state.factor.scale, state.good = ctypes.c_float(scale).value if policy.arithmetic else scale, good
+        c.gsc_state_init(None, policy, state)
+    state.factor.scale, state.good_steps = ctypes.c_float(scale).value if policy.arithmetic else scale, good
     with base._naming(**{"from": ""}):
-        c.gsc_state_init(None, policy, state, state)
+        c.gsc_state_init_from(None, policy, state, state)
     return state
 
 
 def _resumed(policy: Policy, scale: float, good: int, saved: State | None) -> State:
     """The state that was saved, unless another scale or count was put beside it."""
-    if saved is not None and (saved.factor.scale, saved.good) == (scale, good):
+    if saved is not None and (saved.factor.scale, saved.good_steps) == (scale, good):
         return State.from_buffer_copy(saved)
     return _started(policy, scale, good, saved)
 

@@ -60,7 +60,7 @@ def stalled(
     state: State, report: Report | None, names: Names, losses: Losses, optimizers: Iterable[torch.optim.Optimizer]
 ) -> StallError:
     """The error of a scale that no step can succeed with."""
-    skipped = f"after {state.skipped} skipped steps" if state.skipped else "from the start"
+    skipped = f"after {state.total_overflows} skipped steps" if state.total_overflows else "from the start"
     why = "; ".join(_diagnosis(report, names, losses, optimizers))
     limit = ""
     if not state.factor.scale:

@@ -110,7 +110,7 @@ fn train(
     let found = model.forward(images, dtype).argmax(1).squeeze_dim::<1>(1);
     let right: i64 = found.equal(labels).int().sum().into_scalar();
     let accuracy = right as f64 / (count - TRAINING_SET) as f64;
-    let skipped = scaler.state().skipped();
+    let skipped = scaler.state().total_overflows();
     let scale = scaler.loss_scale();
     println!(
         "{name:<14} {:>7.1}% {skipped:>9} {scale:>13}",

@@ -99,7 +99,7 @@ fn train(name: &str, dtype: DType, mut scaler: Scaler, digits: &Digits) -> Resul
         .argmax(D::Minus1)?
         .eq(&digits.labels.narrow(0, TRAINING_SET, count)?)?;
     let accuracy = right.to_dtype(DType::F64)?.mean_all()?.to_scalar::<f64>()?;
-    let skipped = scaler.state().skipped();
+    let skipped = scaler.state().total_overflows();
     println!(
         "{name:<14} {:>7.1}% {skipped:>9} {:>13}",
         100.0 * accuracy,

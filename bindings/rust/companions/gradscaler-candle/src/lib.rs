@@ -90,7 +90,7 @@ fn multiply(grads: &mut GradStore, variables: &[Var], by: f64) -> Result<()> {
 /// accumulating.
 ///
 /// `options` is a [`Want`](gradscaler::Want) or [`Options`]: its `policy`, that of the scaler, judges
-/// them, its `each` is a report of every variable.
+/// them, its `per_tensor` is a report of every variable.
 ///
 /// A gradient becomes a new tensor of the same dtype: candle's tensors may share their memory. A
 /// variable without gradient is left without.

@@ -89,7 +89,7 @@ fn train(name: &str, mut scaler: Scaler) -> Result<f32> {
         .fold(0.0, f32::max);
     println!(
         "{name:<12} largest error {error:.4}, {} steps skipped",
-        scaler.state().skipped()
+        scaler.state().total_overflows()
     );
     Ok(error)
 }

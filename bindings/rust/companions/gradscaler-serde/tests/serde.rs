@@ -53,7 +53,7 @@ fn mistakes_in_settings_are_named() {
         (r#"{"growth_interval": 18446744073709551615}"#, "too large"),
         (
             r#"{"floor_rule": "HALT"}"#,
-            "one of CLAMP, ALWAYS, KEEP, STOP, HOLD",
+            "one of CLAMP, ENFORCE, REJECT, STOP, CLAMP_UNLESS_PAST",
         ),
         (
             r#"{"preset": "torch", "backoff_factor": 1.5}"#,
