@@ -662,28 +662,12 @@ static double hysteresis_of(const gsc_policy *p)
     return p->hysteresis > 1 ? p->hysteresis : 1;
 }
 
-static double growth_of(const gsc_policy *p)
-{
-    return p->growth_factor == 0 ? 1 : p->growth_factor;
-}
-
-static double backoff_of(const gsc_policy *p)
-{
-    return p->backoff_factor == 0 ? 1 / growth_of(p) : p->backoff_factor;
-}
-
-static bool moves(const gsc_policy *p)
-{
-    return p->target_amax != 0 || backoff_of(p) < 1 ||
-           (p->growth_interval != 0 && growth_of(p) > 1);
-}
-
 /* Whether how training goes on depends on the field of the state. */
 static bool counts(const gsc_policy *p, enum field f)
 {
     switch (f) {
     case good_steps:
-        return p->growth_interval != 0 && p->growth_rule != GSC_GROWTH_ALL_STEPS && moves(p);
+        return p->growth_interval != 0 && p->growth_rule != GSC_GROWTH_ALL_STEPS && gsc_moves(p);
     case steps_since_change:
         return (p->growth_interval != 0 && p->growth_rule == GSC_GROWTH_ALL_STEPS) ||
                p->overflow_tolerance > 0;
@@ -1254,7 +1238,7 @@ static void note_past_interval(const reading *r, struct notes *notes)
     const gsc_policy *p = &r->s.policy;
     const enum field f = p->growth_rule == GSC_GROWTH_ALL_STEPS ? steps_since_change : good_steps;
     const double count = get(&r->s, f), due = (double)p->growth_interval + p->growth_extra_steps;
-    if (p->growth_rule == GSC_GROWTH_EVERY || !p->growth_interval || !moves(p) || count < due ||
+    if (p->growth_rule == GSC_GROWTH_EVERY || !p->growth_interval || !gsc_moves(p) || count < due ||
         r->from[f] < 0)
         return;
     add_note(notes, GSC_NOTE_CHANGED, r->from[f], fields[f].name, count,
@@ -1775,7 +1759,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
     const char *bf16 = bf16_section(&r);
     if (!bf16)
         GSC_TRY(read_all(&r, &none, err));
-    else if (moves(&r.s.policy))
+    else if (gsc_moves(&r.s.policy))
         r.s.policy = fixed_at(&r.s.policy, 0);
     else if (r.s.policy.init_scale != 0)
         r.s.policy.init_scale = 1;
@@ -1816,11 +1800,11 @@ static double written(const struct format *f, const struct scaler *s, const row 
     case CONSECUTIVE:
         return (p->overflow_reset & GSC_RESET_ON_GOOD_STEP) != 0;
     case IS_DYNAMIC:
-        return moves(p);
+        return gsc_moves(p);
     default:
         return f->rows == ours                ? x /* as it is */
-               : row->field == growth_factor  ? growth_of(p)
-               : row->field == backoff_factor ? backoff_of(p)
+               : row->field == growth_factor  ? gsc_growth_factor(p)
+               : row->field == backoff_factor ? gsc_backoff_factor(p)
                : row->field == hysteresis     ? hysteresis_of(p)
                                               : x;
     }
@@ -1853,9 +1837,9 @@ static bool same_field(const struct scaler *a, const struct scaler *b, enum fiel
 {
     const double x = get(a, f), y = get(b, f);
     if (f == growth_factor)
-        return growth_of(&a->policy) == growth_of(&b->policy);
+        return gsc_growth_factor(&a->policy) == gsc_growth_factor(&b->policy);
     if (f == backoff_factor)
-        return backoff_of(&a->policy) == backoff_of(&b->policy);
+        return gsc_backoff_factor(&a->policy) == gsc_backoff_factor(&b->policy);
     if (f == hysteresis)
         return hysteresis_of(&a->policy) == hysteresis_of(&b->policy);
     if (f == good_steps && a->policy.growth_rule == GSC_GROWTH_EVERY && a->policy.growth_interval &&

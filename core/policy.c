@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "internal.h"
-#include "policy.h"
+#include "step.h"
 
 #define RESET_BITS (GSC_RESET_ON_GROWTH | GSC_RESET_ON_GOOD_STEP | GSC_RESET_ON_BACKOFF)
 #define QUIRK_BITS                                                                                 \
@@ -373,12 +373,12 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     CHECK(guard_sample, 0, GSC_SAMPLE_THRESHOLD, p->guard_sample <= GSC_SAMPLE_THRESHOLD,
           "one of the samples");
     CHECK_BITS(guard_flags, GUARD_BITS);
-    CHECK(
-        guard_flags, 0, GUARD_BITS,
-        p->guard_flags & GSC_GUARD_CLIP ||
-            !(p->guard_flags & (GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN)),
-        "with CLIP (1), where CLIP_PROGRESSIVE (16) or CLIP_TO_MEAN (128) says how far: alone they would "
-        "skip");
+    CHECK(guard_flags, 0, GUARD_BITS,
+          p->guard_flags & GSC_GUARD_CLIP ||
+              !(p->guard_flags & (GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN)),
+          "with CLIP (1), where CLIP_PROGRESSIVE (16) or CLIP_TO_MEAN (128) says how far: alone "
+          "they would "
+          "skip");
     /*
      * Whether an outlier may move the mean or the variance too little for the threshold to reach
      * it: it does not enter, or enters where it was clipped to far below the threshold, or the
@@ -436,4 +436,26 @@ gsc_status gsc_policy_check(const gsc_policy *policy, gsc_error *err)
     gsc_begin(err);
     gsc_policy full;
     return gsc_policy_read(policy, &full, 0, err);
+}
+
+gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, uint32_t *traits,
+                              gsc_error *err)
+{
+    gsc_begin(err);
+    gsc_policy full;
+    GSC_TRY(gsc_policy_read(policy, &full, 0, err));
+    GSC_REQUIRE(out, 1);
+    GSC_REQUIRE(traits, 2);
+    const uint32_t wants = gsc_policy_wants(&full);
+    const uint32_t found = (gsc_moves(&full) ? GSC_TRAIT_MOVES : 0u) |
+                           (gsc_guards(&full) ? GSC_TRAIT_GUARDS : 0u) |
+                           (wants & GSC_WANT_NORM ? GSC_TRAIT_NEEDS_NORM : 0u) |
+                           (wants & GSC_WANT_AMAX ? GSC_TRAIT_NEEDS_AMAX : 0u);
+    full.backoff_factor = gsc_backoff_factor(&full);
+    full.growth_factor = gsc_growth_factor(&full);
+    full.init_scale = full.init_scale == 0 ? 1 : full.init_scale;
+    full.hysteresis = full.hysteresis == 0 ? 1 : full.hysteresis;
+    GSC_TRY(gsc_struct_write(&full, GSC_POLICY_SIZE, out, false, 1, "out", err));
+    *traits = found;
+    return GSC_OK;
 }

@@ -20,6 +20,23 @@ static inline int gsc_positive(double x)
     return x > 0 && isfinite(x);
 }
 
+static inline double gsc_growth_factor(const gsc_policy *p)
+{
+    return p->growth_factor == 0.0 ? 1.0 : p->growth_factor;
+}
+
+/* A backoff divides where it is not set. */
+static inline double gsc_backoff_factor(const gsc_policy *p)
+{
+    return p->backoff_factor == 0.0 ? 1.0 / gsc_growth_factor(p) : p->backoff_factor;
+}
+
+static inline int gsc_moves(const gsc_policy *p)
+{
+    return p->target_amax != 0.0 || gsc_backoff_factor(p) < 1.0 ||
+           (p->growth_interval != 0 && gsc_growth_factor(p) > 1.0);
+}
+
 /* Whether x can be a scale: it and its inverse are finite and above 0. */
 static inline int gsc_usable(double x)
 {
@@ -76,7 +93,7 @@ static inline double gsc_min_scale(const gsc_policy *p)
 
 static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
 {
-    double growth = p->growth_factor == 0.0 ? 1.0 : p->growth_factor;
+    double growth = gsc_growth_factor(p);
     double moved = p->backoff_factor == 0.0
                        ? gsc_format(p, old / gsc_format_factor(p, growth))
                        : gsc_format(p, old * gsc_format_factor(p, p->backoff_factor));
@@ -89,7 +106,7 @@ static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
 
 static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
 {
-    double growth = p->growth_factor == 0.0 ? 1.0 : p->growth_factor;
+    double growth = gsc_growth_factor(p);
     double moved = gsc_format(p, old * gsc_format_factor(p, growth));
     double ceiling = gsc_max_scale(p);
     s->steps_since_change = 0;

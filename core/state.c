@@ -148,6 +148,22 @@ gsc_status gsc_state_combine_decisions(const gsc_exec *exec, const gsc_state *st
     return backend->step(&where, &step, err);
 }
 
+gsc_status gsc_state_digest(const gsc_policy *policy, const gsc_state *state, uint64_t *digest,
+                            gsc_error *err)
+{
+    gsc_begin(err);
+    gsc_policy full;
+    if (policy)
+        GSC_TRY(gsc_policy_read(policy, &full, 0, err));
+    else
+        GSC_REQUIRE(state, 1);
+    if (state)
+        GSC_TRY(gsc_state_check(state, 1, "state", err));
+    GSC_REQUIRE(digest, 2);
+    *digest = gsc_digest(policy ? &full : NULL, state);
+    return GSC_OK;
+}
+
 /* An outlier of its own has a threshold, and is one of a row; a combined state has only the event.
  */
 static uint32_t cause_of(const gsc_state *s)

@@ -494,8 +494,8 @@ static inline gsc_status gsc_joined(const gsc_state *state, const gsc_state *oth
     if (s.events & GSC_EVENT_SKIPPED)
         s.events &= ~GSC_EVENT_CLIPPED;
     else if (other->events & GSC_EVENT_CLIPPED &&
-               !(state->events & GSC_EVENT_CLIPPED &&
-                 state->guard_multiplier < other->guard_multiplier))
+             !(state->events & GSC_EVENT_CLIPPED &&
+               state->guard_multiplier < other->guard_multiplier))
         s.guard_multiplier = other->guard_multiplier;
     *out = s;
     return GSC_OK;
@@ -538,16 +538,10 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
 {
     uint64_t digest = (uint64_t)(p != NULL) << 1 | (uint64_t)(s != NULL);
     if (p) {
-        const double numbers[] = {p->growth_factor == 0 ? 1 : p->growth_factor,
-                                  p->backoff_factor,
-                                  gsc_max_scale(p),
-                                  gsc_min_scale(p),
-                                  p->overflow_tolerance,
-                                  p->target_amax,
-                                  p->log2_decay,
-                                  p->log2_slow_decay,
-                                  p->log2_margin_sigmas,
-                                  p->overflow_sample_log2};
+        const double numbers[] = {
+            gsc_growth_factor(p),  p->backoff_factor,      gsc_max_scale(p), gsc_min_scale(p),
+            p->overflow_tolerance, p->target_amax,         p->log2_decay,    p->log2_slow_decay,
+            p->log2_margin_sigmas, p->overflow_sample_log2};
         const uint64_t words[] = {
             p->arithmetic,         p->growth_interval,     p->growth_rule,
             p->growth_extra_steps, p->ceiling_rule,        p->floor_rule,

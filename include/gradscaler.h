@@ -316,6 +316,21 @@ GSC_API gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_erro
 /* Whether the policy can be used; every call that takes a policy asks the same. */
 GSC_API gsc_status gsc_policy_check(const gsc_policy *policy, gsc_error *err);
 
+/* What a policy does, for callers that prepare for it. */
+typedef uint32_t gsc_trait;
+#define GSC_TRAIT_MOVES      1u /* its scale can change */
+#define GSC_TRAIT_GUARDS     2u /* it judges the norm of finite gradients */
+#define GSC_TRAIT_NEEDS_NORM 4u /* its updates need sum_squares, or a number */
+#define GSC_TRAIT_NEEDS_AMAX 8u /* its updates need amax */
+
+/*
+ * Says what a policy does. *out becomes the policy with what 0 stands for: init_scale,
+ * growth_factor and hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff divides by.
+ * In other fields 0 is no other number. Both may be the same.
+ */
+GSC_API gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, uint32_t *traits,
+                                      gsc_error *err);
+
 /* Name of preset `index`, from 0. NULL past the last. */
 GSC_API const char *gsc_preset_name(uint32_t index);
 
@@ -732,10 +747,19 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
  */
 
 /*
- * *out is the report with the rank that it is of and, as `digest`, a digest of the policy and of
- * the state that the step began with: of all that decides later steps (rules, scales, counts,
- * means), not of totals, generations, events and init_scale. The digest is never 0, and the same on
- * every device and in every language; ranks run one version of this library. *out may be *report.
+ * A digest of all that decides later steps: rules, scales, counts, means; not of totals,
+ * generations, events and init_scale. It is never 0, and the same on every device and in every
+ * language; compare digests of one version of this library.
+ *
+ *     policy  NULL: of the state alone
+ *     state   NULL: of the policy alone; one of both is there
+ */
+GSC_API gsc_status gsc_state_digest(const gsc_policy *policy, const gsc_state *state,
+                                    uint64_t *digest, gsc_error *err);
+
+/*
+ * *out is the report with the rank that it is of and, as `digest`, what gsc_state_digest gives of
+ * the policy and of the state that the step began with. *out may be *report.
  *
  *     policy  NULL: the digest is of the state alone
  *     state   NULL: the digest is of the policy alone; both NULL: only the rank is said, and digest

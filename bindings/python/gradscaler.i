@@ -47,6 +47,8 @@ GSC_FIELDS(gsc_cuda_options, gsc_cuda_options_fields, GSC_CUDA_OPTIONS_INIT)
 %ignore gsc_struct_init;
 %feature("docstring") gsc_policy_preset "gsc_policy_preset(name, out)\n\nFills *out, which GSC_POLICY_INIT made, with a named set of rules: \"recommended\" for new work,\n\"guard\" for bf16, \"none\", \"static\", or the exact rules of a framework, such as \"torch\" or\n\"megatron\".";
 %feature("docstring") gsc_policy_check "gsc_policy_check(policy)\n\nWhether the policy can be used; every call that takes a policy asks the same.";
+GSC_ONLY_OUT(uint32_t, traits, PyLong_FromUnsignedLongLong)
+%feature("docstring") gsc_policy_resolve "gsc_policy_resolve(policy, out)\n\nSays what a policy does. *out becomes the policy with what 0 stands for: init_scale, growth_factor\nand hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff divides by. In other fields\n0 is no other number. Both may be the same.";
 %feature("docstring") gsc_preset_name "gsc_preset_name(index)\n\nName of preset `index`, from 0. None past the last.";
 %feature("docstring") gsc_preset_summary "gsc_preset_summary(index)\n\nWhat preset `index` does and where its rules come from, in a sentence. None past the last.";
 %feature("docstring") gsc_context_create_cpu "gsc_context_create_cpu(options)\n\nMakes a context of threads. Its own threads sleep between calls and are made anew in a forked\nprocess. Results have the same bits for any number of threads.";
@@ -67,7 +69,9 @@ GSC_STRUCTS(gsc_report, reports, n)
 %feature("docstring") gsc_factor_clip_outlier "gsc_factor_clip_outlier(exec, factor, state, out)\n\n*out is *factor with its inverse multiplied by state->guard_multiplier if the last update clips\n(Event.CLIPPED), else *factor. After gsc_measure and gsc_state_update, unscaling by *out clips in\nthe same pass; an optimizer that takes a multiplier takes out->inverse_f32, and state->skip_f32 as\nfound_inf. `factor` is that of the gradients, copied before the update.";
 %feature("docstring") gsc_state_save "gsc_state_save(policy, state)\n\nWrites policy and state, which are host memory, as bytes that any later version on any machine\nreads: versioned, with a checksum. *size becomes their number; with bytes None and capacity 0 only\nthat.";
 %feature("docstring") gsc_state_load "gsc_state_load(bytes, policy, state)\n\nReads what gsc_state_save wrote. Fields that the caller's *policy is too small for must be 0 in the\nbytes.";
-%feature("docstring") gsc_report_set_rank "gsc_report_set_rank(exec, report, policy, state, rank, out)\n\n*out is the report with the rank that it is of and, as `digest`, a digest of the policy and of the\nstate that the step began with: of all that decides later steps (rules, scales, counts, means), not\nof totals, generations, events and init_scale. The digest is never 0, and the same on every device\nand in every language; ranks run one version of this library. *out may be *report.";
+GSC_ONLY_OUT(uint64_t, digest, PyLong_FromUnsignedLongLong)
+%feature("docstring") gsc_state_digest "gsc_state_digest(policy, state)\n\nA digest of all that decides later steps: rules, scales, counts, means; not of totals, generations,\nevents and init_scale. It is never 0, and the same on every device and in every language; compare\ndigests of one version of this library.";
+%feature("docstring") gsc_report_set_rank "gsc_report_set_rank(exec, report, policy, state, rank, out)\n\n*out is the report with the rank that it is of and, as `digest`, what gsc_state_digest gives of the\npolicy and of the state that the step began with. *out may be *report.";
 %feature("docstring") gsc_format_name "gsc_format_name(index)\n\nName of format `index`, from 0; most are those of presets. None past the last.";
 %feature("docstring") gsc_format_summary "gsc_format_summary(index)\n\nWhose format `index` is and what it holds, in a sentence. None past the last.";
 GSC_STRUCTS(gsc_entry, entries, entries_count)

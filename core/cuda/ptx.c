@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: d6142315e6f66e767884cff807e8887ea3b20ef1aeb4ca668e23716ea408e270
+ * sources: 8d564969dd347c2a45aade08792c3f038d69db6632a19f6277d2dec339755214
  */
 #include "launch.h"
 

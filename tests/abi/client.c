@@ -234,6 +234,9 @@ static void check_guard(void)
     gsc_report report;
     gsc_factor factor, clipped;
     gsc_reason reason;
+    gsc_policy resolved = GSC_POLICY_INIT;
+    uint32_t traits;
+    uint64_t digest;
     policy.guard_ratio = 2;
     policy.guard_decay = 0.5;
     policy.guard_warmup = 2;
@@ -266,6 +269,10 @@ static void check_guard(void)
               ok(gsc_factor_clip_outlier(NULL, &factor, &of_clips, &clipped, &err)) &&
               clipped.inverse == 0.0625 && clipped.scale == 4,
           "a clip is folded into a factor");
+    check(ok(gsc_policy_resolve(&clips, &resolved, &traits, &err)) &&
+              traits == (GSC_TRAIT_GUARDS | GSC_TRAIT_NEEDS_NORM) && resolved.init_scale == 1 &&
+              ok(gsc_state_digest(&clips, &of_clips, &digest, &err)) && digest != 0,
+          "what a policy does");
     check(ok(gsc_state_reason(&of_clips, &reason, &err)) && reason.outcome == GSC_OUTCOME_CLIPPED &&
               reason.cause == GSC_CAUSE_OUTLIER && reason.value == 8 && reason.threshold == 2 &&
               reason.multiplier == 0.25 && reason.in_a_row == 1 && reason.message[0] == 'c',

@@ -115,7 +115,11 @@ MISTAKES = [
     ("a field that is no table", [(FIELD, f'  "x",\n{FIELD}')], ["gsc_policy.?", "'x'", "table"]),
     ("a function of another name", [('function = "gsc_measure"', 'function = "check"')], ["check", "function", "gsc_"]),
     ("a constant in lower case", [('"EXACT"', '"exact"')], ["growth.exact", "GSC_GROWTH_exact"]),
-    ("an unknown way to pass", [('pass = "in"', 'pass = "into"', "gsc_measure")], ["gsc_measure.exec", "pass", "'into'"]),
+    (
+        "an unknown way to pass",
+        [('pass = "in"', 'pass = "into"', "gsc_measure")],
+        ["gsc_measure.exec", "pass", "'into'"],
+    ),
     ("no way to pass", [('pass = "in", ', "", "gsc_measure")], ["gsc_measure.exec", "no pass", "gsc_exec"]),
     ("bytes without length", [function("b", "bytes", ', pass = "in"'), NEXT], ["gsc_mutate.b", '"count"', "missing"]),
     ("a length that is none", [('count = "n"', 'count = "m"', "gsc_measure")], ["gsc_measure.tensors", "count", "'m'"]),
@@ -153,7 +157,11 @@ MISTAKES = [
     ("a group of another prefix", [('"GSC_MERGE_"', '"GSC_MERGED_"')], ["merge", "GSC_MERGED_", "GSC_MERGE_"]),
     ("an argument of another type", [('"by", type = "double"', '"by", type = "float"')], ["gsc_factor_multiply.by"]),
     ("an argument gone", [('  { name = "by"', '  # { name = "by"')], ["gsc_factor_multiply", "arguments", "by"]),
-    ("a pointer that is written now", [('pass = "in"', 'pass = "inout"', "gsc_measure")], ["gsc_measure.exec", "inout"]),
+    (
+        "a pointer that is written now",
+        [('pass = "in"', 'pass = "inout"', "gsc_measure")],
+        ["gsc_measure.exec", "inout"],
+    ),
     ("NULL that is refused now", [(', null = "1"', "", "gsc_measure")], ["gsc_measure.factor", "NULL"]),
     ("another result", [('returns = "uint32_t"', 'returns = "uint64_t"')], ["gsc_version", "returns", "uint64_t"]),
     (

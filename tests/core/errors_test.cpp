@@ -132,6 +132,20 @@ const std::vector<Function> functions = {
          return gsc_factor_clip_grad_norm(&w.exec, &w.factor, w.at("report", &w.report), w.number,
                                           w.at("out", &w.out_factor), err);
      }},
+    {"gsc_policy_resolve",
+     {"policy", "out", "traits"},
+     [](World &w, gsc_error *err) {
+         gsc_policy out = GSC_POLICY_INIT;
+         uint32_t traits;
+         return gsc_policy_resolve(w.at("policy", &w.policy), w.at("out", &out),
+                                   w.at("traits", &traits), err);
+     }},
+    {"gsc_state_digest",
+     {"policy?", "state?", "digest"},
+     [](World &w, gsc_error *err) {
+         uint64_t digest;
+         return gsc_state_digest(&w.policy, &w.state, w.at("digest", &digest), err);
+     }},
     {"gsc_state_reason",
      {"state", "out"},
      [](World &w, gsc_error *err) {

@@ -171,6 +171,37 @@ template <size_t n> void check_events(const EventRow (&rows)[n])
 
 /* ---- growth ---- */
 
+TEST_CASE("a policy says what it does, and what its zeros stand for", "[policy]")
+{
+    const struct {
+        const char *preset;
+        uint32_t traits;
+        double init_scale, growth, backoff;
+        uint32_t hysteresis;
+    } rows[] = {
+        {"torch", GSC_TRAIT_MOVES, 65536, 2, 0.5, 1},
+        {"none", 0, 1, 1, 1, 1},
+        {"static", 0, 65536, 1, 1, 1},
+        {"guard", GSC_TRAIT_GUARDS | GSC_TRAIT_NEEDS_NORM, 1, 1, 1, 1},
+        {"fairseq", GSC_TRAIT_MOVES | GSC_TRAIT_NEEDS_NORM, 32768, 2, 0.5, 1},
+        {"openseq2seq_logmax", GSC_TRAIT_MOVES | GSC_TRAIT_NEEDS_AMAX, 1, 1, 1, 1},
+        {"megatron", GSC_TRAIT_MOVES, 4294967296, 2, 0.5, 2},
+    };
+    for (const auto &row : rows) {
+        CAPTURE(row.preset);
+        gsc_policy p = preset(row.preset), out = GSC_POLICY_INIT;
+        uint32_t traits = ~0u;
+        REQUIRE(gsc_policy_resolve(&p, &out, &traits, nullptr) == GSC_OK);
+        CHECK(traits == row.traits);
+        CHECK((out.growth_factor == row.growth && out.backoff_factor == row.backoff));
+        CHECK((out.init_scale == row.init_scale && out.hysteresis == row.hysteresis));
+        REQUIRE(gsc_policy_resolve(&p, &p, &traits, nullptr) == GSC_OK);
+        CHECK(same(p, out));
+        REQUIRE(gsc_policy_resolve(&p, &out, &traits, nullptr) == GSC_OK);
+        CHECK(same(p, out));
+    }
+}
+
 TEST_CASE("presets that no recording holds have these numbers", "[policy]")
 {
     gsc_policy none = GSC_POLICY_INIT, recommended = none, fixed = none, guard = none, olmo = none;

@@ -160,6 +160,13 @@ TEST_CASE("each field that decides later steps is in the digest, and no other", 
     CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
     CHECK(seen.front() != 0);
 
+    uint64_t alone = 0;
+    REQUIRE(gsc_state_digest(&p, &s, &alone, nullptr) == GSC_OK);
+    CHECK(alone == digest(&p, &s));
+    REQUIRE(gsc_state_digest(nullptr, &s, &alone, nullptr) == GSC_OK);
+    CHECK(alone == digest(nullptr, &s));
+    REQUIRE(gsc_state_digest(&p, nullptr, &alone, nullptr) == GSC_OK);
+    CHECK(alone == digest(&p, nullptr));
     p.init_scale = 4, agrees();
     p.hysteresis = 1, agrees(); // what 0 means
     s.log2_mean = -0.0, agrees();
@@ -167,7 +174,8 @@ TEST_CASE("each field that decides later steps is in the digest, and no other", 
     s.events = GSC_EVENT_STOPPED, s.skip_f32 = 1, agrees();
     s.factor.generation = s.next.generation = 99, agrees(); // of a run that was resumed
     p.guard_decay = 0.5, p.guard_warmup = 3, agrees();      // of a guard that is off
-    s.total_guard_skips = 9, s.guard_multiplier = 0.5, s.guard_threshold = s.guard_value = 2, agrees();
+    s.total_guard_skips = 9, s.guard_multiplier = 0.5, s.guard_threshold = s.guard_value = 2,
+    agrees();
     CHECK(digest(nullptr, nullptr) == 0);
 
     base.guard_sigmas = 3;

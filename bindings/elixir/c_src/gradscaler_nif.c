@@ -137,6 +137,20 @@ static ERL_NIF_TERM nif_policy_check(ErlNifEnv *env, int argc, const ERL_NIF_TER
     return done(&call, NULL, 0);
 }
 
+static ERL_NIF_TERM nif_policy_resolve(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    gsc_policy policy;
+    gsc_policy out = GSC_POLICY_INIT;
+    uint32_t traits;
+    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
+        gsc_policy_resolve(&policy, &out, &traits, &call.err) != GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_bytes(env, &out, sizeof out), make_uint32_t(env, traits)};
+    return done(&call, terms, 2);
+}
+
 static ERL_NIF_TERM nif_preset_name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
@@ -418,6 +432,21 @@ static ERL_NIF_TERM nif_state_load(ErlNifEnv *env, int argc, const ERL_NIF_TERM 
     const ERL_NIF_TERM terms[] = {make_bytes(env, &policy, sizeof policy), make_result(&call,
                                   &state)};
     return done(&call, terms, 2);
+}
+
+static ERL_NIF_TERM nif_state_digest(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    gsc_policy policy;
+    const gsc_state *state = NULL;
+    uint64_t digest;
+    if (!(is_nil(argv[0]) || get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy)) ||
+        !(is_nil(argv[1]) || (state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL))) ||
+        gsc_state_digest(is_nil(argv[0]) ? NULL : &policy, state, &digest, &call.err) != GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_uint64_t(env, digest)};
+    return done(&call, terms, 1);
 }
 
 static ERL_NIF_TERM nif_report_set_rank(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
@@ -752,6 +781,7 @@ static ErlNifFunc functions[] = {
     {"has", 1, nif_has, 0},
     {"policy_preset", 1, nif_policy_preset, 0},
     {"policy_check", 1, nif_policy_check, 0},
+    {"policy_resolve", 1, nif_policy_resolve, 0},
     {"preset_name", 1, nif_preset_name, 0},
     {"preset_summary", 1, nif_preset_summary, 0},
     {"info_get", 0, nif_info_get, 0},
@@ -769,6 +799,7 @@ static ErlNifFunc functions[] = {
     {"factor_clip_outlier", 3, nif_factor_clip_outlier, 0},
     {"state_save", 2, nif_state_save, 0},
     {"state_load", 1, nif_state_load, 0},
+    {"state_digest", 2, nif_state_digest, 0},
     {"report_set_rank", 5, nif_report_set_rank, 0},
     {"format_name", 1, nif_format_name, 0},
     {"format_summary", 1, nif_format_summary, 0},

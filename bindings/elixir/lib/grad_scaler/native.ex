@@ -124,6 +124,14 @@ defmodule GradScaler.Native do
   def policy_check(_policy), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
+  Says what a policy does. the result becomes the policy with what 0 stands for: init_scale,
+  growth_factor and hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff divides
+  by. In other fields 0 is no other number. Both may be the same.
+  """
+  @spec policy_resolve(binary) :: {:ok, binary, integer} | error
+  def policy_resolve(_policy), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
   Name of preset `index`, from 0. nil past the last.
   """
   @spec preset_name(integer) :: binary | nil | error
@@ -270,11 +278,16 @@ defmodule GradScaler.Native do
   def state_load(_bytes), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  the result is the report with the rank that it is of and, as `digest`, a digest of the policy
-  and of the state that the step began with: of all that decides later steps (rules, scales,
-  counts, means), not of totals, generations, events and init_scale. The digest is never 0, and
-  the same on every device and in every language; ranks run one version of this library. the
-  result may be *report.
+  A digest of all that decides later steps: rules, scales, counts, means; not of totals,
+  generations, events and init_scale. It is never 0, and the same on every device and in every
+  language; compare digests of one version of this library.
+  """
+  @spec state_digest(binary | nil, binary | nil) :: {:ok, integer} | error
+  def state_digest(_policy, _state), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  the result is the report with the rank that it is of and, as `digest`, what `state_digest` gives
+  of the policy and of the state that the step began with. the result may be *report.
   """
   @spec report_set_rank(device | nil, binary, binary | nil, binary | nil, integer) ::
           {:ok, binary} | error

@@ -106,6 +106,15 @@ defmodule GradScaler.Constants do
     ]
   end
 
+  def all(:trait) do
+    [
+      moves: 1,
+      guards: 2,
+      needs_norm: 4,
+      needs_amax: 8
+    ]
+  end
+
   def all(:want) do
     [
       norm: 1,

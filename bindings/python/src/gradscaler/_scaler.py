@@ -21,7 +21,7 @@ from typing import Any
 from . import _checkpoints, _cuda, _structs
 from . import _gradscaler as c
 from ._checkpoints import Note
-from ._structs import Event, Factor, MergeKind, NoteKind, ReportKind, State, Status, Want
+from ._structs import Event, Factor, MergeKind, NoteKind, ReportKind, State, Status, Trait, Want
 
 Container = Mapping[str, Any] | Sequence[Any]
 _FIELDS = [name for name, *_ in _structs.Policy._fields_ if name not in ("struct_size", "reserved")]
@@ -1417,20 +1417,18 @@ def _unhex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, State]
 
 def rules(policy: Policy) -> dict[str, float]:
     """The fields of a policy but its start, where 0 is no name of another number."""
-    values = {name: getattr(policy, name) for name in _FIELDS if name != "init_scale"}
-    growth = policy.growth_factor or 1.0
-    return values | {
-        "growth_factor": growth,
-        "backoff_factor": policy.backoff_factor or 1.0 / growth,
-        "hysteresis": policy.hysteresis or 1,
-    }
+    resolved = policy.replace()
+    c.gsc_policy_resolve(policy, resolved)
+    return {name: getattr(resolved, name) for name in _FIELDS if name != "init_scale"}
 
 
 def is_fixed(policy: Policy) -> bool:
     """Whether the scale never moves."""
-    values = rules(policy)
-    stays = values["growth_factor"] == 1 or not policy.growth_interval
-    return stays and values["backoff_factor"] == 1 and not policy.target_amax
+    return not traits(policy) & Trait.MOVES
+
+
+def traits(policy: Policy) -> int:
+    return c.gsc_policy_resolve(policy, policy.replace())
 
 
 def _replaced(old: Policy, new: Policy) -> list[Note]:

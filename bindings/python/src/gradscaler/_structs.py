@@ -118,6 +118,17 @@ class Guard(enum.IntFlag):
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
+class Trait(enum.IntFlag):
+    """What a policy does, for callers that prepare for it."""
+
+    MOVES = 1  # its scale can change
+    GUARDS = 2  # it judges the norm of finite gradients
+    NEEDS_NORM = 4  # its updates need sum_squares, or a number
+    NEEDS_AMAX = 8  # its updates need amax
+
+    __str__ = enum.Flag.__str__  # names, where IntFlag has a number
+
+
 class Want(enum.IntFlag):
     """What a report can measure beside overflow, its place and its counts, which are always there."""
 

@@ -367,7 +367,7 @@ def test_value_and_grad_gives_what_flaxs_dynamic_scale_gives(way):
         a, b = step(ours, params, x), step(theirs, params, x)
         ours, theirs = a.scaler, b.dynamic_scale
         assert bool(a.finite) == bool(b.finite) and float(ours.loss_scale) == float(theirs.scale)
-        assert int(ours.good) == int(theirs.fin_steps)
+        assert int(ours.good_steps) == int(theirs.fin_steps)
         if b.finite:
             np.testing.assert_array_equal(a.grad, b.grad)
             np.testing.assert_array_equal(a.aux, jnp.float16(b.aux))

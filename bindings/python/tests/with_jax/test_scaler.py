@@ -267,7 +267,7 @@ def test_a_scan_with_a_skipped_step_is_a_loop_with_it(way):
     assert overflows.tolist() == [False, True, False, False]
     trees_equal(looped, (scanned, params))
     np.testing.assert_allclose(params, -0.6, rtol=1e-6)
-    assert scanned.loss_scale == 2.0**16 and scanned.growths == scanned.backoffs == 1
+    assert scanned.loss_scale == 2.0**16 and scanned.total_growths == scanned.total_backoffs == 1
 
 
 def test_select_skips_as_cond_does(way):

@@ -76,7 +76,7 @@ def test_gradients_stay_where_they_are(way, mesh, options, expected):
         np.testing.assert_allclose(result, expected(TRUE[name]), 1e-5)
         assert result.sharding.is_equivalent_to(grads[name].sharding, result.ndim), name
     assert_same(report, of_host(GRADS))
-    assert after.to_host().state.steps == 1
+    assert after.to_host().state.steps_since_change == 1
     assert moved(step.lower(scaler(), grads).compile()) <= 4 * len(bytes(gradscaler.Report()))
 
 
@@ -133,7 +133,7 @@ def test_in_a_loop_and_under_vmap(mesh):
     def many(scaler, grads):
         return jax.lax.scan(lambda scaler, _: (scaler.step(grads)[2], None), scaler, None, length=5)[0]
 
-    assert jax.jit(many)(scaler(), grads).to_host().state.steps == 5
+    assert jax.jit(many)(scaler(), grads).to_host().state.steps_since_change == 5
     twice = jax.jit(jax.vmap(lambda grad: scaler().unscale(grad)[0]))(jnp.stack([GRADS["rows"]] * 2))
     np.testing.assert_array_equal(twice[1], TRUE["rows"])
 

@@ -276,7 +276,7 @@ def test_nothing_is_compiled_anew_when_the_scale_moves():
     for _ in range(8):
         state = step([leaf], state)
     assert compiled[first:] == []
-    assert gradscaler.State.from_buffer_copy(np.asarray(state)).growths == 9
+    assert gradscaler.State.from_buffer_copy(np.asarray(state)).total_growths == 9
     assert any("backend_compile" in event for event in compiled)  # else it was not seen
 
 
@@ -421,7 +421,11 @@ def test_errors_of_a_trace_name_the_leaf():
 @pytest.mark.parametrize(
     ("error", "text", "options"),
     [
-        (ValueError, "operation='add': expected one of check, unscale, scale, accumulate", {"operation": "add"}),
+        (
+            ValueError,
+            "operation='add': expected one of measure, unscale, scale, unscale_accumulate",
+            {"operation": "add"},
+        ),
         (TypeError, "state is updated by a policy: pass it", {"state": jnp.zeros(_xla.STATE, jnp.uint32)}),
         (TypeError, "only unscale clips", {"operation": "measure", "max_norm": 1.0}),
         (TypeError, "factor must be uint32[8] or uint32[96], not float32[]", {"factor": jnp.float32(1)}),

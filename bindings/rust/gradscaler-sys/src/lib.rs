@@ -517,6 +517,24 @@ impl Default for gsc_policy {
     }
 }
 
+newtype! {
+    /// What a policy does, for callers that prepare for it.
+    #[derive(Eq, Hash)]
+    gsc_trait: u32
+}
+
+/// its scale can change
+pub const GSC_TRAIT_MOVES: gsc_trait = gsc_trait(1);
+
+/// it judges the norm of finite gradients
+pub const GSC_TRAIT_GUARDS: gsc_trait = gsc_trait(2);
+
+/// its updates need sum_squares, or a number
+pub const GSC_TRAIT_NEEDS_NORM: gsc_trait = gsc_trait(4);
+
+/// its updates need amax
+pub const GSC_TRAIT_NEEDS_AMAX: gsc_trait = gsc_trait(8);
+
 // ---- Where a call runs --------------------------------------------------------------------------
 
 /// Threads or a device. Calls from any number of threads may use it at the same time.
@@ -1388,6 +1406,20 @@ extern "C" {
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY.
     pub fn gsc_policy_check(policy: *const gsc_policy, err: *mut gsc_error) -> gsc_status;
 
+    /// Says what a policy does. *out becomes the policy with what 0 stands for: init_scale,
+    /// growth_factor and hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff
+    /// divides by. In other fields 0 is no other number. Both may be the same.
+    ///
+    /// - `out`: read and written
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY.
+    pub fn gsc_policy_resolve(
+        policy: *const gsc_policy,
+        out: *mut gsc_policy,
+        traits: *mut gsc_trait,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
     /// Name of preset `index`, from 0. NULL past the last.
     pub fn gsc_preset_name(index: u32) -> *const c_char;
 
@@ -1651,11 +1683,23 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// *out is the report with the rank that it is of and, as `digest`, a digest of the policy and
-    /// of the state that the step began with: of all that decides later steps (rules, scales,
-    /// counts, means), not of totals, generations, events and init_scale. The digest is never 0,
-    /// and the same on every device and in every language; ranks run one version of this library.
-    /// *out may be *report.
+    /// A digest of all that decides later steps: rules, scales, counts, means; not of totals,
+    /// generations, events and init_scale. It is never 0, and the same on every device and in every
+    /// language; compare digests of one version of this library.
+    ///
+    /// - `policy`: NULL: of the state alone
+    /// - `state`: NULL: of the policy alone; one of both is there
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE.
+    pub fn gsc_state_digest(
+        policy: *const gsc_policy,
+        state: *const gsc_state,
+        digest: *mut u64,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// *out is the report with the rank that it is of and, as `digest`, what gsc_state_digest gives
+    /// of the policy and of the state that the step began with. *out may be *report.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `policy`: NULL: the digest is of the state alone

@@ -178,6 +178,20 @@ flags! {
 }
 
 flags! {
+    /// What a policy does, for callers that prepare for it.
+    Trait: sys::gsc_trait(u32) {
+        /// Its scale can change.
+        MOVES = sys::GSC_TRAIT_MOVES;
+        /// It judges the norm of finite gradients.
+        GUARDS = sys::GSC_TRAIT_GUARDS;
+        /// Its updates need sum_squares, or a number.
+        NEEDS_NORM = sys::GSC_TRAIT_NEEDS_NORM;
+        /// Its updates need amax.
+        NEEDS_AMAX = sys::GSC_TRAIT_NEEDS_AMAX;
+    }
+}
+
+flags! {
     /// What a report can measure beside overflow, its place and its counts, which are always there.
     Want: sys::gsc_want(u32) {
         /// `sum_squares`.

@@ -71,7 +71,9 @@ impl State {
     /// ```
     pub fn reason(&self) -> Option<String> {
         let mut reason = MaybeUninit::uninit();
+        // SAFETY: the state is read, the reason is written.
         check(|err| unsafe { sys::gsc_state_reason(&self.0, reason.as_mut_ptr(), err) }).ok()?;
+        // SAFETY: the call succeeded, so it is written.
         let reason: sys::gsc_reason = unsafe { reason.assume_init() };
         let message = text(&reason.message);
         (!message.is_empty()).then_some(message)

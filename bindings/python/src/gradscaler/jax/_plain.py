@@ -21,8 +21,22 @@ from jax import lax
 
 from .. import _gradscaler as c
 from .. import _structs
-from .._scaler import Policy
-from .._structs import Arithmetic, Event, Growth, Guard, Limit, Quirk, ReportKind, Reset, Sample, Status, Test, Want
+from .._scaler import Policy, traits
+from .._structs import (
+    Arithmetic,
+    Event,
+    Growth,
+    Guard,
+    Limit,
+    Quirk,
+    ReportKind,
+    Reset,
+    Sample,
+    Status,
+    Test,
+    Trait,
+    Want,
+)
 from . import _bits as b
 
 STATE_WORDS, REPORT_WORDS, FACTOR_WORDS = (
@@ -543,7 +557,7 @@ def _lawful(report: jax.Array) -> jax.Array:
 
 def by_norm(policy: Policy | None) -> bool:
     """Whether a policy asks for the norm."""
-    return policy is not None and (policy.guards or policy.overflow_test == Test.NORM)
+    return policy is not None and bool(traits(policy) & Trait.NEEDS_NORM)
 
 
 def _too_large(policy: Policy, squares: b.Pair) -> jax.Array:
