@@ -41,8 +41,7 @@ _Static_assert(offsetof(gsc_policy, target_amax) == 112, "gsc_policy.target_amax
 _Static_assert(offsetof(gsc_policy, log2_decay) == 120, "gsc_policy.log2_decay");
 _Static_assert(offsetof(gsc_policy, log2_slow_decay) == 128, "gsc_policy.log2_slow_decay");
 _Static_assert(offsetof(gsc_policy, log2_margin_sigmas) == 136, "gsc_policy.log2_margin_sigmas");
-_Static_assert(offsetof(gsc_policy, overflow_sample_log2) == 144,
-               "gsc_policy.overflow_sample_log2");
+_Static_assert(offsetof(gsc_policy, overflow_sample_log2) == 144, "gsc_policy.overflow_sample_log2");
 _Static_assert(offsetof(gsc_policy, guard_norm) == 152, "gsc_policy.guard_norm");
 _Static_assert(offsetof(gsc_policy, guard_ratio) == 160, "gsc_policy.guard_ratio");
 _Static_assert(offsetof(gsc_policy, guard_sigmas) == 168, "gsc_policy.guard_sigmas");
@@ -90,8 +89,7 @@ _Static_assert(offsetof(gsc_report, inf_count) == 56, "gsc_report.inf_count");
 _Static_assert(offsetof(gsc_report, first_tensor) == 64, "gsc_report.first_tensor");
 _Static_assert(offsetof(gsc_report, first_element) == 72, "gsc_report.first_element");
 _Static_assert(offsetof(gsc_report, underflows_to_zero) == 80, "gsc_report.underflows_to_zero");
-_Static_assert(offsetof(gsc_report, underflows_to_subnormal) == 88,
-               "gsc_report.underflows_to_subnormal");
+_Static_assert(offsetof(gsc_report, underflows_to_subnormal) == 88, "gsc_report.underflows_to_subnormal");
 _Static_assert(offsetof(gsc_report, clamped) == 96, "gsc_report.clamped");
 _Static_assert(offsetof(gsc_report, digest) == 104, "gsc_report.digest");
 _Static_assert(offsetof(gsc_report, status_rank_plus_1) == 112, "gsc_report.status_rank_plus_1");
@@ -110,8 +108,7 @@ _Static_assert(offsetof(gsc_state, log2_zero_weight) == 88, "gsc_state.log2_zero
 _Static_assert(offsetof(gsc_state, log2_slow_zero_weight) == 96, "gsc_state.log2_slow_zero_weight");
 _Static_assert(offsetof(gsc_state, good_steps) == 104, "gsc_state.good_steps");
 _Static_assert(offsetof(gsc_state, steps_since_change) == 112, "gsc_state.steps_since_change");
-_Static_assert(offsetof(gsc_state, overflows_since_reset) == 120,
-               "gsc_state.overflows_since_reset");
+_Static_assert(offsetof(gsc_state, overflows_since_reset) == 120, "gsc_state.overflows_since_reset");
 _Static_assert(offsetof(gsc_state, failed_backoffs) == 128, "gsc_state.failed_backoffs");
 _Static_assert(offsetof(gsc_state, events) == 136, "gsc_state.events");
 _Static_assert(offsetof(gsc_state, status) == 140, "gsc_state.status");
