@@ -31,11 +31,11 @@
  * - A pointer may be NULL only where the text says so. Tensor data may have any alignment.
  * - Any thread may call any function at any time, as long as no two calls write the same memory and
  *   none reads what another writes.
- * - No function prints or changes the rounding mode or other settings of the floating-point unit;
- *   its status flags may be raised. Only calls that make a context, memory or threads allocate. The
- *   calls on tensors need up to 120 KiB of stack.
- * - `flags` and reserved words are 0 in what you make; pass on whole structs, so that what a later
- *   version keeps in them is not lost. Other values are refused.
+ * - No function prints. None changes the rounding mode or other settings of the floating-point
+ *   unit; its status flags may be raised. Only calls that make a context, memory or threads
+ *   allocate. The calls on tensors need up to 120 KiB of stack.
+ * - `flags` and reserved words are 0 in what you make; other values are refused. Pass on whole
+ *   structs, so that what a later version keeps in them is not lost.
  * - Later versions may add statuses, bits of events, kinds, dtypes, presets and formats. Treat
  *   every status that is not GSC_OK as a failure, and ignore an unknown bit that the library wrote.
  *   A preset keeps its rules and a format what it reads.
@@ -165,7 +165,7 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
  *     outlier = x > threshold, after guard_warmup samples
  *     outliers in a row: one more after an outlier, else 0; at guard_max_in_a_row it stops, or lets the outlier through
  *     sample = x, the threshold, or none, as guard_sample says
- *     weight = 1 / samples in the warm-up, then 1 - guard_decay
+ *     weight = 1 / samples in the warm-up, then 1 - guard_decay; with guard_decay 0 always 1 / samples
  *         d = sample - mean; mean += weight * d; variance = (1 - weight) * (variance + weight * d * d)
  *     multiplier = 1 of a normal step, threshold / x if it is clipped, 0 if it is skipped
  *
@@ -326,7 +326,7 @@ typedef uint32_t gsc_trait;
 /*
  * Says what a policy does. *out becomes the policy with what 0 stands for: init_scale,
  * growth_factor and hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff divides by.
- * In other fields 0 is no other number. Both may be the same.
+ * Other zeros stay. *out may be *policy.
  */
 GSC_API gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, uint32_t *traits,
                                       gsc_error *err);
@@ -734,7 +734,9 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
  * of all in the order of the ranks, and merges them; a rank whose call failed does so with zeros,
  * `status` and `overflow`, instead of leaving the others to wait:
  *
- *     gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, NULL);
+ *     gsc_status status = gsc_unscale(NULL, &state.factor, gradients, gradients, n, &options, &report, &err);
+ *     if (status != GSC_OK)
+ *         report = (gsc_report){.status = status, .overflow = 1};
  *     gsc_report_set_rank(NULL, &report, &policy, &state, rank, &report, NULL);
  *     MPI_Allgather(&report, sizeof report, MPI_BYTE, all, sizeof report, MPI_BYTE, comm);
  *     if (gsc_report_merge(NULL, all, ranks, GSC_MERGE_SHARDS, &policy, &report, &err) != GSC_OK) ... all stop: err.message ...

@@ -48,7 +48,7 @@ GSC_FIELDS(gsc_cuda_options, gsc_cuda_options_fields, GSC_CUDA_OPTIONS_INIT)
 %feature("docstring") gsc_policy_preset "gsc_policy_preset(name, out)\n\nFills *out, which GSC_POLICY_INIT made, with a named set of rules: \"recommended\" for new work,\n\"guard\" for bf16, \"none\", \"static\", or the exact rules of a framework, such as \"torch\" or\n\"megatron\".";
 %feature("docstring") gsc_policy_check "gsc_policy_check(policy)\n\nWhether the policy can be used; every call that takes a policy asks the same.";
 GSC_ONLY_OUT(uint32_t, traits, PyLong_FromUnsignedLongLong)
-%feature("docstring") gsc_policy_resolve "gsc_policy_resolve(policy, out)\n\nSays what a policy does. *out becomes the policy with what 0 stands for: init_scale, growth_factor\nand hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff divides by. In other fields\n0 is no other number. Both may be the same.";
+%feature("docstring") gsc_policy_resolve "gsc_policy_resolve(policy, out)\n\nSays what a policy does. *out becomes the policy with what 0 stands for: init_scale, growth_factor\nand hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff divides by. Other zeros\nstay. *out may be *policy.";
 %feature("docstring") gsc_preset_name "gsc_preset_name(index)\n\nName of preset `index`, from 0. None past the last.";
 %feature("docstring") gsc_preset_summary "gsc_preset_summary(index)\n\nWhat preset `index` does and where its rules come from, in a sentence. None past the last.";
 %feature("docstring") gsc_context_create_cpu "gsc_context_create_cpu(options)\n\nMakes a context of threads. Its own threads sleep between calls and are made anew in a forked\nprocess. Results have the same bits for any number of threads.";

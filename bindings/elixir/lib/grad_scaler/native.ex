@@ -126,7 +126,7 @@ defmodule GradScaler.Native do
   @doc """
   Says what a policy does. the result becomes the policy with what 0 stands for: init_scale,
   growth_factor and hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff divides
-  by. In other fields 0 is no other number. Both may be the same.
+  by. Other zeros stay. the result may be *policy.
   """
   @spec policy_resolve(binary) :: {:ok, binary, integer} | error
   def policy_resolve(_policy), do: :erlang.nif_error(:nif_not_loaded)

@@ -32,11 +32,11 @@
 //! - A pointer may be NULL only where the text says so. Tensor data may have any alignment.
 //! - Any thread may call any function at any time, as long as no two calls write the same memory
 //!   and none reads what another writes.
-//! - No function prints or changes the rounding mode or other settings of the floating-point unit;
-//!   its status flags may be raised. Only calls that make a context, memory or threads allocate.
-//!   The calls on tensors need up to 120 KiB of stack.
-//! - `flags` and reserved words are 0 in what you make; pass on whole structs, so that what a later
-//!   version keeps in them is not lost. Other values are refused.
+//! - No function prints. None changes the rounding mode or other settings of the floating-point
+//!   unit; its status flags may be raised. Only calls that make a context, memory or threads
+//!   allocate. The calls on tensors need up to 120 KiB of stack.
+//! - `flags` and reserved words are 0 in what you make; other values are refused. Pass on whole
+//!   structs, so that what a later version keeps in them is not lost.
 //! - Later versions may add statuses, bits of events, kinds, dtypes, presets and formats. Treat
 //!   every status that is not GSC_OK as a failure, and ignore an unknown bit that the library
 //!   wrote. A preset keeps its rules and a format what it reads.
@@ -1408,7 +1408,7 @@ extern "C" {
 
     /// Says what a policy does. *out becomes the policy with what 0 stands for: init_scale,
     /// growth_factor and hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff
-    /// divides by. In other fields 0 is no other number. Both may be the same.
+    /// divides by. Other zeros stay. *out may be *policy.
     ///
     /// - `out`: read and written
     ///
