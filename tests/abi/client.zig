@@ -31,7 +31,7 @@ pub fn main() void {
     tensor.dtype = c.GSC_F32;
 
     must(c.gsc_policy_preset("torch", &policy, &err));
-    must(c.gsc_state_init(null, &policy, null, &state, &err));
+    must(c.gsc_state_init(null, &policy, &state, &err));
     options.policy = &policy;
     must(c.gsc_unscale(null, &state.factor, &tensor, &tensor, 1, &options, &report, &err));
     must(c.gsc_state_update(null, &policy, &state, &report, &state, &err));

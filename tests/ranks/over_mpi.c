@@ -84,7 +84,7 @@ static int step(int number, const char *fault, unsigned seconds, const gsc_polic
     if (status != GSC_OK)
         fprintf(log, "%d refused %s", number, err.message);
     else
-        fprintf(log, "%d %s %.17g %.17g", number, report.overflow ? "total_overflows" : "stepped",
+        fprintf(log, "%d %s %.17g %.17g", number, report.overflow ? "skipped" : "stepped",
                 sqrt(report.sum_squares), state->factor.scale);
     if (status == GSC_OK && report.overflow)
         fprintf(log, " rank %u: %s", report.first_rank_plus_1 - 1, NAMES[report.first_tensor]);

@@ -74,8 +74,7 @@ int main(int argc, char **argv)
     scaled.init_scale = 0x1p40;
     scaled.growth_interval = 25;
 
-    printf("%-16s %8s %9s %9s %13s\n", "training", "accuracy", "total_overflows", "total_growths",
-           "final scale");
+    printf("%-16s %8s %9s %9s %13s\n", "training", "accuracy", "skipped", "growths", "final scale");
     const double f32_alone = train("float32", GSC_F32, &none, digits);
     const double f16_alone = train("float16", GSC_F16, &none, digits);
     const double f16_scaled = train("float16, scaled", GSC_F16, &scaled, digits);

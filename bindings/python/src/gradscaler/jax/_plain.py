@@ -877,7 +877,7 @@ def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
     first, last = _offset(_structs.State, "good_steps"), _offset(_structs.State, "skip_f32")
     moved = [in_force, new, state[at + FACTOR_WORDS : first], jnp.stack(counts), state[first + 8 : first + 10]]
     moved = jnp.concatenate([*moved, jnp.stack(totals), state[last:]])
-    for name, word in (_UNJUDGED if guard is None else guard.words).items():
+    for name, word in (_unjudged() if guard is None else guard.words).items():
         at = _offset(_structs.State, name)
         moved = moved.at[at : at + 2].set(jnp.stack([word[1], word[0]]))
     told = {
@@ -962,7 +962,7 @@ class _Guard:
             "guard_threshold": b.select(b.less(b.magnitude(threshold), b.double(infinity)), threshold, b.pair(0)),
             "guard_value": value,
         }
-        before |= _UNJUDGED
+        before |= _unjudged()
         self.words = {name: b.select(overflow, before[name], after[name]) for name in _GUARD}
         self.skips, self.events = skips, b.u32(0)
         told = {Event.OUTLIER: out, Event.CLIPPED: clips, Event.SKIPPED: skips, Event.STOPPED: stays & last}
@@ -1000,7 +1000,11 @@ def joined(state: jax.Array, other: jax.Array) -> jax.Array:
     return _set_skip(state.at[at : at + 2].set(jnp.stack([multiplier[1], multiplier[0]])), skips)
 
 
-_UNJUDGED = {"guard_multiplier": b.double(1.0), "guard_threshold": b.pair(0), "guard_value": b.pair(0)}
+def _unjudged() -> dict[str, b.Pair]:
+    """Not a constant of the module: an import makes no array, as jax.distributed.initialize() comes before the first."""
+    return {"guard_multiplier": b.double(1.0), "guard_threshold": b.pair(0), "guard_value": b.pair(0)}
+
+
 _GUARD = (
     "guard_mean",
     "guard_variance",
