@@ -1001,7 +1001,7 @@ def joined(state: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def _unjudged() -> dict[str, b.Pair]:
-    """Not a constant of the module: an import makes no array, as jax.distributed.initialize() comes before the first."""
+    """Not a constant: an import makes no array, as jax.distributed.initialize() has to come before the first one."""
     return {"guard_multiplier": b.double(1.0), "guard_threshold": b.pair(0), "guard_value": b.pair(0)}
 
 
