@@ -32,8 +32,8 @@ struct work {
 };
 
 struct gsc_pool {
-    _Atomic uint64_t holder; /* generation of the process whose call has the threads; 0: none */
-    uint64_t generation;     /* of the process that made the threads */
+    _Atomic uint64_t holder; /* number of the process whose call has the threads; 0: none */
+    uint64_t process;        /* the one that made the threads */
     pthread_mutex_t mutex;   /* guards work, active, stopping */
     pthread_cond_t posted, finished;
     struct work *work; /* NULL: nothing left to join */
@@ -44,7 +44,7 @@ struct gsc_pool {
 };
 
 /* One more in each child, so that what a fork froze is told from what runs here. */
-static _Atomic uint64_t generation = 1;
+static _Atomic uint64_t this_process = 1;
 
 #if defined(_WIN32) /* nothing forks */
 static bool watch_forks(void)
@@ -56,7 +56,7 @@ static _Atomic bool watches;
 
 static void forked(void)
 {
-    generation++;
+    this_process++;
 }
 
 /* Tried again by the next context, if there was no memory for it; to watch twice does no harm. */
@@ -103,7 +103,7 @@ static void *worker(void *argument)
 static void make_workers(gsc_pool *pool)
 {
     pthread_attr_t attributes;
-    pool->generation = generation;
+    pool->process = this_process;
     pool->work = NULL;
     pool->active = pool->made = 0;
     pthread_mutex_init(&pool->mutex, NULL);
@@ -155,7 +155,7 @@ gsc_pool *gsc_pool_create(uint32_t threads)
 
 void gsc_pool_destroy(gsc_pool *pool)
 {
-    if (pool->generation == generation) { /* else its threads are the parent's */
+    if (pool->process == this_process) { /* else its threads are the parent's */
         pthread_mutex_lock(&pool->mutex);
         pool->stopping = true;
         pthread_mutex_unlock(&pool->mutex);
@@ -172,7 +172,7 @@ void gsc_pool_destroy(gsc_pool *pool)
 /* With the threads of the pool. */
 static void run_with_workers(gsc_pool *pool, struct work *work)
 {
-    if (pool->generation != generation)
+    if (pool->process != this_process)
         make_workers(pool);
     pthread_mutex_lock(&pool->mutex);
     pool->work = work;
@@ -190,7 +190,7 @@ int32_t gsc_pool_run(void *context_pool, gsc_task *task, void *data, uint64_t co
 {
     gsc_pool *pool = context_pool;
     struct work work = {.task = task, .data = data, .count = count};
-    uint64_t here = generation, holder = pool->holder;
+    uint64_t here = this_process, holder = pool->holder;
     if (count < 2 || holder == here ||
         !atomic_compare_exchange_strong(&pool->holder, &holder, here)) {
         run_tasks(&work);

@@ -47,7 +47,7 @@ def faults(rank, size, directory, port, fault, seconds, timeout):
     def step(scaler, grads, factor):
         grads = jax.tree.map(lambda g: g[0], grads)
         grads, report = scaler.unscale(grads, want=Want.NORM, per_tensor=True, axis_name="ranks", factor=factor[0])
-        each = report.words_of_each
+        each = report.words_per_tensor
         return scaler.update(report), report.words, each[None], ~report.overflow
 
     step = jax.jit(
