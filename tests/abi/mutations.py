@@ -299,12 +299,12 @@ values = [{ name = "ROUND", value = 0, doc = "no corner" }, { name = "SQUARE", v
 """.replace("SINCE", SINCE)
 ITEMS = """\
 [[item]]
-constants = "trait"
-prefix = "GSC_TRAIT_"
+constants = "habit"
+prefix = "GSC_HABIT_"
 kind = "bits"
 type = "uint16_t"
 SINCE
-doc = "Bits of mutant.traits."
+doc = "Bits of mutant.habits."
 values = [{ name = "FAST", value = 1, doc = "is fast" }, { name = "TALL", value = 32768, doc = "is tall" }]
 
 [[item]]
@@ -315,7 +315,7 @@ SINCE
 doc = "A struct with everything."
 fields = [
   %s,
-  { name = "traits", type = "uint16_t", takes = "trait", doc = "GSC_TRAIT_* bits" },
+  { name = "habits", type = "uint16_t", takes = "habit", doc = "GSC_HABIT_* bits" },
   { name = "label", type = "char", array = 8, doc = "a text" },
   { name = "weights", type = "float", array = 3, doc = "three numbers" },
   { name = "steps", type = "int16_t", array = 4, doc = "four numbers" },
@@ -426,15 +426,15 @@ for name, value in {small}.items():
     setattr(policy, name, value)
 policy.shape = s.Shape.SQUARE
 policy_bytes = bytes(policy)
-mutant, out = s.Mutant(traits=s.Trait.FAST | s.Trait.TALL, weights=(1, 2, 3), steps=(1, -2, 3, -4)), s.Mutant()
+mutant, out = s.Mutant(habits=s.Habit.FAST | s.Habit.TALL, weights=(1, 2, 3), steps=(1, -2, 3, -4)), s.Mutant()
 mutant.factor.scale = 8
 total = g.gsc_mutate(*{large}.values(), "tom", mutant, policy, out)
 assert total == {total}, total
 for name, value in {large}.items():
     assert getattr(out, name) == value, (name, getattr(out, name))
 assert out.label == b"tom" and list(out.weights) == [1, 2, 3] and list(out.steps) == [1, -2, 3, -4], out
-assert out.traits == s.Trait(32769) and out.factor.scale == 8 and s.Event.MUTATED == g.GSC_EVENT_MUTATED == 4096
-assert g.GSC_TRAIT_TALL == 32768
+assert out.habits == s.Habit(32769) and out.factor.scale == 8 and s.Event.MUTATED == g.GSC_EVENT_MUTATED == 4096
+assert g.GSC_HABIT_TALL == 32768
 try:
     g.gsc_mutate(*{large}.values(), "tom", None, policy, out)
 except g.Error as error:
@@ -466,7 +466,7 @@ fn main() {{
     let (mut out, mut total) = (mutant, 0.0);
     {small}
     policy.shape = GSC_SHAPE_SQUARE;
-    mutant.traits = gsc_trait(GSC_TRAIT_FAST.0 | GSC_TRAIT_TALL.0);
+    mutant.habits = gsc_habit(GSC_HABIT_FAST.0 | GSC_HABIT_TALL.0);
     mutant.weights = [1.0, 2.0, 3.0];
     mutant.factor.scale = 8.0;
     let name = b"tom\\0".as_ptr().cast();
@@ -475,7 +475,7 @@ fn main() {{
     }};
     assert_eq!((status, total), (GSC_OK, {total}));
     {compare}
-    assert_eq!((out.traits, out.weights, out.factor.scale), (mutant.traits, [1.0, 2.0, 3.0], 8.0));
+    assert_eq!((out.habits, out.weights, out.factor.scale), (mutant.habits, [1.0, 2.0, 3.0], 8.0));
     let _ = GSC_EVENT_MUTATED;
 }}
 """
@@ -483,7 +483,7 @@ ELIXIR = """\
 alias GradScaler.{{Constants, Mutant, Native, Policy}}
 {{:ok, preset}} = Native.policy_preset("torch")
 policy = struct(Policy.decode(preset), {small} ++ [shape: :square])
-mutant = %Mutant{{traits: [:fast, :tall], weights: [1.0, 2.0, 3.0], steps: [1, -2, 3, -4], label: "none"}}
+mutant = %Mutant{{habits: [:fast, :tall], weights: [1.0, 2.0, 3.0], steps: [1, -2, 3, -4], label: "none"}}
 mutant = put_in(mutant.factor.scale, 8.0)
 numbers = {large}
 call = fn numbers, from ->
@@ -493,7 +493,7 @@ end
 true = total == {total}
 out = Mutant.decode(out)
 ^numbers = for {{name, _}} <- numbers, do: {{name, Map.fetch!(out, name)}}
-%{{traits: [:fast, :tall], weights: [1.0, 2.0, 3.0], steps: [1, -2, 3, -4], label: "tome"}} = out
+%{{habits: [:fast, :tall], weights: [1.0, 2.0, 3.0], steps: [1, -2, 3, -4], label: "tome"}} = out
 true = out.factor.scale == 8.0 and Constants.all(:event)[:mutated] == 4096
 for index <- 0..9, number = if(index in [2, 5], do: :none, else: 0x1_0000_0000_0000_0000) do
   {{:error, refused}} = call.(List.replace_at(Keyword.values(numbers), index, number), Mutant.encode(mutant))
