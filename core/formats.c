@@ -157,289 +157,289 @@ static const row ours[] = {
 
 /* Names that recordings of every framework use, beside those of the fields. */
 static const row common[] = {
-    {"hysteresis_refill",       overflow_reset,  REFILL,        SET},
-    {"raise_at_min",            max_failed_backoffs,     SWITCH,        SET},
+    {"hysteresis_refill", overflow_reset,      REFILL, SET},
+    {"raise_at_min",      max_failed_backoffs, SWITCH, SET},
     {0},
 };
 
 static const row torch[] = {
-    {"scale",                   scale,           PLAIN,         SAVED},
-    {"growth_factor",           growth_factor,   PLAIN,         BOTH},
-    {"backoff_factor",          backoff_factor,  PLAIN,         BOTH},
-    {"growth_interval",         growth_interval, PLAIN,         BOTH},
-    {"_growth_tracker",         good_steps,            PLAIN,         SAVED},
-    {"init_scale",              init_scale,      PLAIN,         SET},
-    {"enabled",                 init_scale,      IS_ON,         SET},
+    {"scale",           scale,           PLAIN, SAVED},
+    {"growth_factor",   growth_factor,   PLAIN, BOTH},
+    {"backoff_factor",  backoff_factor,  PLAIN, BOTH},
+    {"growth_interval", growth_interval, PLAIN, BOTH},
+    {"_growth_tracker", good_steps,      PLAIN, SAVED},
+    {"init_scale",      init_scale,      PLAIN, SET},
+    {"enabled",         init_scale,      IS_ON, SET},
     {0},
 };
 
 static const row oneflow[] = {
-    {"init_scale",              init_scale,      PLAIN,         SET},
-    {"growth_factor",           growth_factor,   BOTH_WAYS,     SET},
-    {"growth_interval",         growth_interval, PLAIN,         SET},
+    {"init_scale",      init_scale,      PLAIN,     SET},
+    {"growth_factor",   growth_factor,   BOTH_WAYS, SET},
+    {"growth_interval", growth_interval, PLAIN,     SET},
     {0},
 };
 
 /* Its loader looks for the tracker under a misspelt key, which it does not save. */
 static const row nemo[] = {
-    {"scale",                   scale,           PLAIN,         SAVED},
-    {"growth_factor",           growth_factor,   PLAIN,         BOTH},
-    {"backoff_factor",          backoff_factor,  PLAIN,         BOTH},
-    {"growth_interval",         growth_interval, PLAIN,         BOTH},
-    {"_growth_tracker",         good_steps,            PLAIN,         SAVED},
-    {"hysteresis",              hysteresis,      PLAIN,         SET},
-    {"_hysterisis_tracker",     overflows_since_reset,       REMAINING,     SAVED},
-    {"_hysteresis_tracker",     overflows_since_reset,       REMAINING,     SAVED},
-    {"init_scale",              init_scale,      PLAIN,         SET},
-    {"enabled",                 init_scale,      IS_ON,         SET},
+    {"scale",               scale,                 PLAIN,     SAVED},
+    {"growth_factor",       growth_factor,         PLAIN,     BOTH},
+    {"backoff_factor",      backoff_factor,        PLAIN,     BOTH},
+    {"growth_interval",     growth_interval,       PLAIN,     BOTH},
+    {"_growth_tracker",     good_steps,            PLAIN,     SAVED},
+    {"hysteresis",          hysteresis,            PLAIN,     SET},
+    {"_hysterisis_tracker", overflows_since_reset, REMAINING, SAVED},
+    {"_hysteresis_tracker", overflows_since_reset, REMAINING, SAVED},
+    {"init_scale",          init_scale,            PLAIN,     SET},
+    {"enabled",             init_scale,            IS_ON,     SET},
     {0},
 };
 
 static const row apex[] = {
-    {"loss_scale",              scale,           PLAIN,         SAVED},
-    {"unskipped",               good_steps,            PLAIN,         SAVED},
-    {"init_scale",              init_scale,      PLAIN,         SET},
-    {"scale_window",            growth_interval, PLAIN,         SET},
-    {"min_loss_scale",          min_scale,       PLAIN,         SET},
-    {"max_loss_scale",          max_scale,       PLAIN,         SET},
-    {"loss_scale",              init_scale,      FIXED_SCALE,   SET},
-    {"enabled",                 init_scale,      IS_ON,         SET},
+    {"loss_scale",     scale,           PLAIN,       SAVED},
+    {"unskipped",      good_steps,      PLAIN,       SAVED},
+    {"init_scale",     init_scale,      PLAIN,       SET},
+    {"scale_window",   growth_interval, PLAIN,       SET},
+    {"min_loss_scale", min_scale,       PLAIN,       SET},
+    {"max_loss_scale", max_scale,       PLAIN,       SET},
+    {"loss_scale",     init_scale,      FIXED_SCALE, SET},
+    {"enabled",        init_scale,      IS_ON,       SET},
     {0},
 };
 
 static const row megatron[] = {
-    {"scale",                   scale,           PLAIN,         SAVED},
-    {"growth_tracker",          good_steps,            PLAIN,         SAVED},
-    {"growth_factor",           growth_factor,   PLAIN,         SET},
-    {"backoff_factor",          backoff_factor,  PLAIN,         SET},
-    {"growth_interval",         growth_interval, PLAIN,         SET},
-    {"loss_scale_window",       growth_interval, PLAIN,         SET},
-    {"min_scale",               min_scale,       PLAIN,         SET},
-    {"min_loss_scale",          min_scale,       PLAIN,         SET},
-    {"hysteresis",              hysteresis,      PLAIN,         SET},
-    {"hysteresis_tracker",      overflows_since_reset,       REMAINING,     SAVED},
-    {"initial_scale",           init_scale,      PLAIN,         SET},
-    {"initial_loss_scale",      init_scale,      PLAIN,         SET},
-    {"fp16",                    init_scale,      IS_ON,         SET},
-    {"bf16",                    init_scale,      IS_OFF,        SET},
+    {"scale",              scale,                 PLAIN,     SAVED},
+    {"growth_tracker",     good_steps,            PLAIN,     SAVED},
+    {"growth_factor",      growth_factor,         PLAIN,     SET},
+    {"backoff_factor",     backoff_factor,        PLAIN,     SET},
+    {"growth_interval",    growth_interval,       PLAIN,     SET},
+    {"loss_scale_window",  growth_interval,       PLAIN,     SET},
+    {"min_scale",          min_scale,             PLAIN,     SET},
+    {"min_loss_scale",     min_scale,             PLAIN,     SET},
+    {"hysteresis",         hysteresis,            PLAIN,     SET},
+    {"hysteresis_tracker", overflows_since_reset, REMAINING, SAVED},
+    {"initial_scale",      init_scale,            PLAIN,     SET},
+    {"initial_loss_scale", init_scale,            PLAIN,     SET},
+    {"fp16",               init_scale,            IS_ON,     SET},
+    {"bf16",               init_scale,            IS_OFF,    SET},
     {"loss_scale",              init_scale,      FIXED_SCALE,   SET}, /* counts with bf16, too */
     {0},
 };
 
 static const row colossalai[] = {
-    {"scale",                   scale,           PLAIN,         SAVED},
-    {"growth_factor",           growth_factor,   PLAIN,         BOTH},
-    {"backoff_factor",          backoff_factor,  PLAIN,         BOTH},
-    {"hysteresis",              hysteresis,      PLAIN,         BOTH},
-    {"growth_interval",         growth_interval, PLAIN,         SET},
-    {"min_scale",               min_scale,       PLAIN,         SET},
-    {"max_scale",               max_scale,       PLAIN,         SET},
-    {"initial_scale",           init_scale,      PLAIN,         SET},
+    {"scale",           scale,           PLAIN, SAVED},
+    {"growth_factor",   growth_factor,   PLAIN, BOTH},
+    {"backoff_factor",  backoff_factor,  PLAIN, BOTH},
+    {"hysteresis",      hysteresis,      PLAIN, BOTH},
+    {"growth_interval", growth_interval, PLAIN, SET},
+    {"min_scale",       min_scale,       PLAIN, SET},
+    {"max_scale",       max_scale,       PLAIN, SET},
+    {"initial_scale",   init_scale,      PLAIN, SET},
     {0},
 };
 
 /* What ZeRO pickles. */
 static const row deepspeed[] = {
-    {"cur_scale",               scale,           PLAIN,         SAVED},
-    {"cur_iter",                good_steps,            ITERATION,     SAVED},
-    {"last_overflow_iter",      good_steps,            LAST_OVERFLOW, SAVED},
-    {"scale_factor",            growth_factor,   BOTH_WAYS,     BOTH},
-    {"scale_window",            growth_interval, PLAIN,         BOTH},
-    {"loss_scale_window",       growth_interval, PLAIN,         SET},
-    {"min_scale",               min_scale,       PLAIN,         BOTH},
-    {"min_loss_scale",          min_scale,       PLAIN,         SET},
-    {"delayed_shift",           hysteresis,      PLAIN,         BOTH},
-    {"hysteresis",              hysteresis,      PLAIN,         SET},
-    {"cur_hysteresis",          overflows_since_reset,       REMAINING_ONE, SAVED},
-    {"consecutive_hysteresis",  overflow_reset,  CONSECUTIVE,   BOTH},
-    {"raise_error_at_min_scale", max_failed_backoffs,    SWITCH,        BOTH},
-    {"init_scale",              init_scale,      PLAIN,         SET},
-    {"initial_scale_power",     init_scale,      EXPONENT,      SET},
-    {"loss_scale",              init_scale,      FIXED_SCALE,   SET},
-    {"dynamic",                 init_scale,      IS_DYNAMIC,    SAVED},
-    {"enabled",                 init_scale,      IS_ON,         SET},
+    {"cur_scale",                scale,                 PLAIN,         SAVED},
+    {"cur_iter",                 good_steps,            ITERATION,     SAVED},
+    {"last_overflow_iter",       good_steps,            LAST_OVERFLOW, SAVED},
+    {"scale_factor",             growth_factor,         BOTH_WAYS,     BOTH},
+    {"scale_window",             growth_interval,       PLAIN,         BOTH},
+    {"loss_scale_window",        growth_interval,       PLAIN,         SET},
+    {"min_scale",                min_scale,             PLAIN,         BOTH},
+    {"min_loss_scale",           min_scale,             PLAIN,         SET},
+    {"delayed_shift",            hysteresis,            PLAIN,         BOTH},
+    {"hysteresis",               hysteresis,            PLAIN,         SET},
+    {"cur_hysteresis",           overflows_since_reset, REMAINING_ONE, SAVED},
+    {"consecutive_hysteresis",   overflow_reset,        CONSECUTIVE,   BOTH},
+    {"raise_error_at_min_scale", max_failed_backoffs,   SWITCH,        BOTH},
+    {"init_scale",               init_scale,            PLAIN,         SET},
+    {"initial_scale_power",      init_scale,            EXPONENT,      SET},
+    {"loss_scale",               init_scale,            FIXED_SCALE,   SET},
+    {"dynamic",                  init_scale,            IS_DYNAMIC,    SAVED},
+    {"enabled",                  init_scale,            IS_ON,         SET},
     {0},
 };
 
 /* The optimizer without ZeRO: each overflow backs off, and none stops. */
 static const row deepspeed_fp16[] = {
-    {"cur_scale",               scale,           PLAIN,         SAVED},
-    {"cur_scale",               hysteresis,      OFF,           SAVED},
-    {"cur_scale",               max_failed_backoffs,     OFF,           SAVED},
-    {"cur_iter",                good_steps,            ITERATION,     SAVED},
-    {"last_overflow_iter",      good_steps,            LAST_OVERFLOW, SAVED},
-    {"scale_factor",            growth_factor,   BOTH_WAYS,     SAVED},
-    {"scale_window",            growth_interval, PLAIN,         SAVED},
-    {"min_loss_scale",          min_scale,       PLAIN,         SET},
-    {"dynamic_loss_scale",      init_scale,      IS_DYNAMIC,    SAVED},
+    {"cur_scale",          scale,               PLAIN,         SAVED},
+    {"cur_scale",          hysteresis,          OFF,           SAVED},
+    {"cur_scale",          max_failed_backoffs, OFF,           SAVED},
+    {"cur_iter",           good_steps,          ITERATION,     SAVED},
+    {"last_overflow_iter", good_steps,          LAST_OVERFLOW, SAVED},
+    {"scale_factor",       growth_factor,       BOTH_WAYS,     SAVED},
+    {"scale_window",       growth_interval,     PLAIN,         SAVED},
+    {"min_loss_scale",     min_scale,           PLAIN,         SET},
+    {"dynamic_loss_scale", init_scale,          IS_DYNAMIC,    SAVED},
     {0},
 };
 
 static const row fairseq[] = {
-    {"loss_scale",              scale,           PLAIN,         SAVED},
-    {"init_scale",              init_scale,      PLAIN,         SET},
-    {"fp16_init_scale",         init_scale,      PLAIN,         SET},
-    {"scale_factor",            growth_factor,   BOTH_WAYS,     SET},
-    {"scale_window",            growth_interval, PLAIN,         SET},
-    {"fp16_scale_window",       growth_interval, DERIVED,       SET},
-    {"tolerance",               overflow_tolerance, PLAIN,      SET},
-    {"fp16_scale_tolerance",    overflow_tolerance, PLAIN,      SET},
-    {"min_scale",               min_scale,       PLAIN,         SET},
-    {"min_loss_scale",          min_scale,       PLAIN,         SET},
-    {"threshold",               min_scale,       RAISES,        SET},
-    {"threshold_loss_scale",    min_scale,       RAISES,        SET},
-    {"fp16",                    init_scale,      IS_ON,         SET},
-    {"bf16",                    init_scale,      IS_OFF,        SET},
+    {"loss_scale",           scale,              PLAIN,     SAVED},
+    {"init_scale",           init_scale,         PLAIN,     SET},
+    {"fp16_init_scale",      init_scale,         PLAIN,     SET},
+    {"scale_factor",         growth_factor,      BOTH_WAYS, SET},
+    {"scale_window",         growth_interval,    PLAIN,     SET},
+    {"fp16_scale_window",    growth_interval,    DERIVED,   SET},
+    {"tolerance",            overflow_tolerance, PLAIN,     SET},
+    {"fp16_scale_tolerance", overflow_tolerance, PLAIN,     SET},
+    {"min_scale",            min_scale,          PLAIN,     SET},
+    {"min_loss_scale",       min_scale,          PLAIN,     SET},
+    {"threshold",            min_scale,          RAISES,    SET},
+    {"threshold_loss_scale", min_scale,          RAISES,    SET},
+    {"fp16",                 init_scale,         IS_ON,     SET},
+    {"bf16",                 init_scale,         IS_OFF,    SET},
     {0},
 };
 
 static const row paddle[] = {
-    {"loss_scaling_0",          scale,           PLAIN,         SAVED},
-    {"num_good_steps_0",        good_steps,            PLAIN,         SAVED},
-    {"num_bad_steps_0",         overflows_since_reset,       PLAIN,         SAVED},
-    {"init_loss_scaling",       init_scale,      PLAIN,         SET},
-    {"incr_ratio",              growth_factor,   PLAIN,         SET},
-    {"decr_ratio",              backoff_factor,  PLAIN,         SET},
-    {"incr_every_n_steps",      growth_interval, PLAIN,         SET},
-    {"decr_every_n_nan_or_inf", hysteresis,      PLAIN,         SET},
-    {"use_dynamic_loss_scaling", init_scale,     IS_DYNAMIC,    SET},
+    {"loss_scaling_0",           scale,                 PLAIN,      SAVED},
+    {"num_good_steps_0",         good_steps,            PLAIN,      SAVED},
+    {"num_bad_steps_0",          overflows_since_reset, PLAIN,      SAVED},
+    {"init_loss_scaling",        init_scale,            PLAIN,      SET},
+    {"incr_ratio",               growth_factor,         PLAIN,      SET},
+    {"decr_ratio",               backoff_factor,        PLAIN,      SET},
+    {"incr_every_n_steps",       growth_interval,       PLAIN,      SET},
+    {"decr_every_n_nan_or_inf",  hysteresis,            PLAIN,      SET},
+    {"use_dynamic_loss_scaling", init_scale,            IS_DYNAMIC, SET},
     {0},
 };
 
 static const row paddle_dygraph[] = {
-    {"scale",                   scale,           PLAIN,         SAVED},
-    {"incr_ratio",              growth_factor,   PLAIN,         BOTH},
-    {"decr_ratio",              backoff_factor,  PLAIN,         BOTH},
-    {"incr_every_n_steps",      growth_interval, PLAIN,         BOTH},
-    {"decr_every_n_nan_or_inf", hysteresis,      PLAIN,         BOTH},
-    {"incr_count",              good_steps,            PLAIN,         SAVED},
-    {"decr_count",              overflows_since_reset,       PLAIN,         SAVED},
-    {"init_loss_scaling",       init_scale,      PLAIN,         SET},
-    {"use_dynamic_loss_scaling", init_scale,     IS_DYNAMIC,    BOTH},
-    {"enable",                  init_scale,      IS_ON,         SET},
+    {"scale",                    scale,                 PLAIN,      SAVED},
+    {"incr_ratio",               growth_factor,         PLAIN,      BOTH},
+    {"decr_ratio",               backoff_factor,        PLAIN,      BOTH},
+    {"incr_every_n_steps",       growth_interval,       PLAIN,      BOTH},
+    {"decr_every_n_nan_or_inf",  hysteresis,            PLAIN,      BOTH},
+    {"incr_count",               good_steps,            PLAIN,      SAVED},
+    {"decr_count",               overflows_since_reset, PLAIN,      SAVED},
+    {"init_loss_scaling",        init_scale,            PLAIN,      SET},
+    {"use_dynamic_loss_scaling", init_scale,            IS_DYNAMIC, BOTH},
+    {"enable",                   init_scale,            IS_ON,      SET},
     {0},
 };
 
 static const row cerebras[] = {
-    {"loss_scale",              scale,           PLAIN,         SAVED},
-    {"steps_since_rescale",     steps_since_change,           PLAIN,         SAVED},
-    {"overflows_since_rescale", overflows_since_reset,       PLAIN,         SAVED},
-    {"num_skipped_steps",       total_overflows,         PLAIN,         SAVED},
-    {"fp16_type",               max_scale,       HALF_TYPE,     SET},
-    {"init_scale",              init_scale,      PLAIN,         SET},
-    {"initial_loss_scale",      init_scale,      PLAIN,         SET},
-    {"steps_per_increase",      growth_interval, PLAIN,         SET},
-    {"min_loss_scale",          min_scale,       PLAIN,         SET},
-    {"max_loss_scale",          max_scale,       PLAIN,         SET},
-    {"overflow_tolerance",      overflow_tolerance, PLAIN,      SET},
-    {"loss_scale",              init_scale,      FIXED_OR_ONE,  SET},
-    {"loss_scaling_factor",     init_scale,      FIXED_OR_ONE,  SET},
+    {"loss_scale",              scale,                 PLAIN,        SAVED},
+    {"steps_since_rescale",     steps_since_change,    PLAIN,        SAVED},
+    {"overflows_since_rescale", overflows_since_reset, PLAIN,        SAVED},
+    {"num_skipped_steps",       total_overflows,       PLAIN,        SAVED},
+    {"fp16_type",               max_scale,             HALF_TYPE,    SET},
+    {"init_scale",              init_scale,            PLAIN,        SET},
+    {"initial_loss_scale",      init_scale,            PLAIN,        SET},
+    {"steps_per_increase",      growth_interval,       PLAIN,        SET},
+    {"min_loss_scale",          min_scale,             PLAIN,        SET},
+    {"max_loss_scale",          max_scale,             PLAIN,        SET},
+    {"overflow_tolerance",      overflow_tolerance,    PLAIN,        SET},
+    {"loss_scale",              init_scale,            FIXED_OR_ONE, SET},
+    {"loss_scaling_factor",     init_scale,            FIXED_OR_ONE, SET},
     {0},
 };
 
 static const row jmp[] = {
-    {"loss_scale",              scale,           PLAIN,         SAVED},
-    {"counter",                 good_steps,            WITHIN,        SAVED},
+    {"loss_scale", scale,      PLAIN,  SAVED},
+    {"counter",    good_steps, WITHIN, SAVED},
     {"period",                  growth_interval, PLAIN,         BOTH | ONLY_READ},
     {"factor",                  growth_factor,   BOTH_WAYS,     BOTH | ONLY_READ},
     {"min_loss_scale",          min_scale,       PLAIN,         BOTH | ONLY_READ},
-    {"init_scale",              init_scale,      PLAIN,         SET},
-    {"loss_scale",              init_scale,      PLAIN,         SET},
+    {"init_scale", init_scale, PLAIN, SET},
+    {"loss_scale", init_scale, PLAIN, SET},
     {0},
 };
 
 static const row axon[] = {
-    {"loss_scale",              scale,           PLAIN,         SAVED},
-    {"counter",                 good_steps,            WITHIN,        SAVED},
-    {"period",                  growth_interval, PLAIN,         SET},
-    {"factor",                  growth_factor,   BOTH_WAYS,     SET},
-    {"min_loss_scale",          min_scale,       PLAIN,         SET},
-    {"init_scale",              init_scale,      PLAIN,         SET},
+    {"loss_scale",     scale,           PLAIN,     SAVED},
+    {"counter",        good_steps,      WITHIN,    SAVED},
+    {"period",         growth_interval, PLAIN,     SET},
+    {"factor",         growth_factor,   BOTH_WAYS, SET},
+    {"min_loss_scale", min_scale,       PLAIN,     SET},
+    {"init_scale",     init_scale,      PLAIN,     SET},
     {0},
 };
 
 static const row eformer[] = {
-    {"loss_scale",              scale,           PLAIN,         SAVED},
-    {"counter",                 good_steps,            WITHIN,        SAVED},
-    {"period",                  growth_interval, PLAIN,         BOTH},
-    {"factor",                  growth_factor,   BOTH_WAYS,     BOTH},
-    {"min_loss_scale",          min_scale,       PLAIN,         BOTH},
-    {"initial_scale",           init_scale,      PLAIN,         SET},
-    {"scale_factor",            growth_factor,   BOTH_WAYS,     SET},
+    {"loss_scale",     scale,           PLAIN,     SAVED},
+    {"counter",        good_steps,      WITHIN,    SAVED},
+    {"period",         growth_interval, PLAIN,     BOTH},
+    {"factor",         growth_factor,   BOTH_WAYS, BOTH},
+    {"min_loss_scale", min_scale,       PLAIN,     BOTH},
+    {"initial_scale",  init_scale,      PLAIN,     SET},
+    {"scale_factor",   growth_factor,   BOTH_WAYS, SET},
     {0},
 };
 
 static const row mindspore[] = {
-    {"scale_value",             scale,           PLAIN,         SAVED},
-    {"counter",                 good_steps,            WITHIN,        SAVED},
-    {"scale_factor",            growth_factor,   BOTH_WAYS,     SET},
-    {"scale_window",            growth_interval, PLAIN,         SET},
-    {"scale_value",             init_scale,      PLAIN,         SET},
+    {"scale_value",  scale,           PLAIN,     SAVED},
+    {"counter",      good_steps,      WITHIN,    SAVED},
+    {"scale_factor", growth_factor,   BOTH_WAYS, SET},
+    {"scale_window", growth_interval, PLAIN,     SET},
+    {"scale_value",  init_scale,      PLAIN,     SET},
     {0},
 };
 
 static const row flax[] = {
-    {"scale",                   scale,           PLAIN,         SAVED},
-    {"fin_steps",               good_steps,            PLAIN,         SAVED},
+    {"scale",     scale,      PLAIN, SAVED},
+    {"fin_steps", good_steps, PLAIN, SAVED},
     {"growth_factor",           growth_factor,   PLAIN,         BOTH | ONLY_READ},
     {"backoff_factor",          backoff_factor,  PLAIN,         BOTH | ONLY_READ},
     {"growth_interval",         growth_interval, PLAIN,         BOTH | ONLY_READ},
     {"minimum_scale",           min_scale,       PLAIN,         BOTH | ONLY_READ},
-    {"scale",                   init_scale,      PLAIN,         SET},
+    {"scale", init_scale, PLAIN, SET},
     {0},
 };
 
 static const row keras[] = {
-    {"dynamic_scale",           scale,           PLAIN,         SAVED},
-    {"step_counter",            good_steps,            PLAIN,         SAVED},
-    {"initial_scale",           init_scale,      PLAIN,         SET},
-    {"dynamic_growth_steps",    growth_interval, PLAIN,         SET},
+    {"dynamic_scale",        scale,           PLAIN, SAVED},
+    {"step_counter",         good_steps,      PLAIN, SAVED},
+    {"initial_scale",        init_scale,      PLAIN, SET},
+    {"dynamic_growth_steps", growth_interval, PLAIN, SET},
     {0},
 };
 
 static const row tf_keras[] = {
-    {"current_loss_scale",      scale,           PLAIN,         SAVED},
-    {"good_steps",              good_steps,            PLAIN,         SAVED},
-    {"initial_scale",           init_scale,      PLAIN,         SET},
-    {"dynamic_growth_steps",    growth_interval, PLAIN,         SET},
-    {"dynamic",                 init_scale,      IS_DYNAMIC,    SET},
+    {"current_loss_scale",   scale,           PLAIN,      SAVED},
+    {"good_steps",           good_steps,      PLAIN,      SAVED},
+    {"initial_scale",        init_scale,      PLAIN,      SET},
+    {"dynamic_growth_steps", growth_interval, PLAIN,      SET},
+    {"dynamic",              init_scale,      IS_DYNAMIC, SET},
     {0},
 };
 
 static const row mxnet[] = {
-    {"_loss_scale",             scale,           PLAIN,         SAVED},
-    {"_next_loss_scale",        next_scale,      PLAIN,         SAVED},
-    {"_max_loss_scale",         max_scale,       PLAIN,         BOTH},
-    {"_scale_seq_len",          growth_interval, PLAIN,         BOTH},
-    {"_unskipped",              good_steps,            PLAIN,         SAVED},
+    {"_loss_scale",      scale,           PLAIN, SAVED},
+    {"_next_loss_scale", next_scale,      PLAIN, SAVED},
+    {"_max_loss_scale",  max_scale,       PLAIN, BOTH},
+    {"_scale_seq_len",   growth_interval, PLAIN, BOTH},
+    {"_unskipped",       good_steps,      PLAIN, SAVED},
     {0},
 };
 
 static const row emily[] = {
-    {"scale",                   scale,           PLAIN,         SAVED},
-    {"counter",                 good_steps,            PLAIN,         SAVED},
-    {"growth_factor",           growth_factor,   PLAIN,         BOTH},
-    {"backoff_factor",          backoff_factor,  PLAIN,         BOTH},
-    {"growth_interval",         growth_interval, PLAIN,         BOTH},
-    {"min_scale",               min_scale,       PLAIN,         BOTH},
-    {"init_scale",              init_scale,      PLAIN,         SET},
+    {"scale",           scale,           PLAIN, SAVED},
+    {"counter",         good_steps,      PLAIN, SAVED},
+    {"growth_factor",   growth_factor,   PLAIN, BOTH},
+    {"backoff_factor",  backoff_factor,  PLAIN, BOTH},
+    {"growth_interval", growth_interval, PLAIN, BOTH},
+    {"min_scale",       min_scale,       PLAIN, BOTH},
+    {"init_scale",      init_scale,      PLAIN, SET},
     {0},
 };
 
 static const row guided_diffusion[] = {
-    {"initial_lg_scale",        init_scale,      EXPONENT,      SET},
-    {"lg_growth",               growth_factor,   EXPONENT,      SET},
-    {"fp16_scale_growth",       growth_factor,   EXPONENT,      SET},
+    {"initial_lg_scale",  init_scale,    EXPONENT, SET},
+    {"lg_growth",         growth_factor, EXPONENT, SET},
+    {"fp16_scale_growth", growth_factor, EXPONENT, SET},
     {0},
 };
 
 static const row openseq2seq[] = {
-    {"scale_min",               min_scale,       PLAIN,         SET},
-    {"scale_max",               max_scale,       PLAIN,         SET},
-    {"log_max",                 overflow_sample_log2,   EXPONENT,      SET},
-    {"beta1",                   log2_decay,      PLAIN,         SET},
-    {"beta2",                   log2_slow_decay,  PLAIN,         SET},
-    {"overflow_std_dev",        log2_margin_sigmas,   PLAIN,         SET},
+    {"scale_min",        min_scale,            PLAIN,    SET},
+    {"scale_max",        max_scale,            PLAIN,    SET},
+    {"log_max",          overflow_sample_log2, EXPONENT, SET},
+    {"beta1",            log2_decay,           PLAIN,    SET},
+    {"beta2",            log2_slow_decay,      PLAIN,    SET},
+    {"overflow_std_dev", log2_margin_sigmas,   PLAIN,    SET},
     {0},
 };
 
@@ -657,11 +657,6 @@ static void put_exact(struct scaler *s, enum field f, int64_t integer)
 }
 
 /* Overflows that make a backoff. */
-static double hysteresis_of(const gsc_policy *p)
-{
-    return p->hysteresis > 1 ? p->hysteresis : 1;
-}
-
 /* Whether how training goes on depends on the field of the state. */
 static bool counts(const gsc_policy *p, enum field f)
 {
@@ -941,7 +936,7 @@ static double meaning(reading *r, const row *row, int64_t entry, double x)
         return x;
     case REMAINING:
     case REMAINING_ONE:
-        return fmax(hysteresis_of(p) - x, 0);
+        return fmax((double)gsc_hysteresis(p) - x, 0);
     case ITERATION:
         r->since_start = true;
         return x;
@@ -1004,7 +999,7 @@ static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *
     if (e->kind == GSC_ENTRY_INTEGER && (row->as == PLAIN || row->as == DERIVED) && x >= 0x1p53)
         put_exact(&r->s, row->field, e->integer);
     if (row->as == REMAINING || row->as == REMAINING_ONE)
-        r->read[row->field] = hysteresis_of(&r->s.policy) - x;
+        r->read[row->field] = (double)gsc_hysteresis(&r->s.policy) - x;
     return GSC_OK;
 }
 
@@ -1787,9 +1782,9 @@ static double written(const struct format *f, const struct scaler *s, const row 
     const double x = get(s, row->field);
     switch (row->as) {
     case REMAINING:
-        return hysteresis_of(p) - x;
+        return (double)gsc_hysteresis(p) - x;
     case REMAINING_ONE:
-        return hysteresis_of(p) - x > 1 ? hysteresis_of(p) - x : 1;
+        return (double)gsc_hysteresis(p) - x > 1 ? (double)gsc_hysteresis(p) - x : 1;
     case LAST_OVERFLOW:
         return -1; /* as if the good steps were all */
     case WITHIN:
@@ -1805,7 +1800,7 @@ static double written(const struct format *f, const struct scaler *s, const row 
         return f->rows == ours                ? x /* as it is */
                : row->field == growth_factor  ? gsc_growth_factor(p)
                : row->field == backoff_factor ? gsc_backoff_factor(p)
-               : row->field == hysteresis     ? hysteresis_of(p)
+               : row->field == hysteresis     ? (double)gsc_hysteresis(p)
                                               : x;
     }
 }
@@ -1841,7 +1836,7 @@ static bool same_field(const struct scaler *a, const struct scaler *b, enum fiel
     if (f == backoff_factor)
         return gsc_backoff_factor(&a->policy) == gsc_backoff_factor(&b->policy);
     if (f == hysteresis)
-        return hysteresis_of(&a->policy) == hysteresis_of(&b->policy);
+        return (double)gsc_hysteresis(&a->policy) == (double)gsc_hysteresis(&b->policy);
     if (f == good_steps && a->policy.growth_rule == GSC_GROWTH_EVERY && a->policy.growth_interval &&
         a->policy.growth_extra_steps == 0)
         return fmod(x, (double)a->policy.growth_interval) ==

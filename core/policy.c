@@ -454,7 +454,7 @@ gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, uint32_
     full.backoff_factor = gsc_backoff_factor(&full);
     full.growth_factor = gsc_growth_factor(&full);
     full.init_scale = full.init_scale == 0 ? 1 : full.init_scale;
-    full.hysteresis = full.hysteresis == 0 ? 1 : full.hysteresis;
+    full.hysteresis = gsc_hysteresis(&full);
     GSC_TRY(gsc_struct_write(&full, GSC_POLICY_SIZE, out, false, 1, "out", err));
     *traits = found;
     return GSC_OK;

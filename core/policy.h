@@ -31,6 +31,11 @@ static inline double gsc_backoff_factor(const gsc_policy *p)
     return p->backoff_factor == 0.0 ? 1.0 / gsc_growth_factor(p) : p->backoff_factor;
 }
 
+static inline uint32_t gsc_hysteresis(const gsc_policy *p)
+{
+    return p->hysteresis > 1 ? p->hysteresis : 1;
+}
+
 static inline int gsc_moves(const gsc_policy *p)
 {
     return p->target_amax != 0.0 || gsc_backoff_factor(p) < 1.0 ||

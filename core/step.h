@@ -542,11 +542,10 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
             gsc_growth_factor(p),  p->backoff_factor,      gsc_max_scale(p), gsc_min_scale(p),
             p->overflow_tolerance, p->target_amax,         p->log2_decay,    p->log2_slow_decay,
             p->log2_margin_sigmas, p->overflow_sample_log2};
-        const uint64_t words[] = {
-            p->arithmetic,         p->growth_interval,     p->growth_rule,
-            p->growth_extra_steps, p->ceiling_rule,        p->floor_rule,
-            p->overflow_test,      p->overflow_reset,      p->hysteresis ? p->hysteresis : 1,
-            p->apply_delay,        p->max_failed_backoffs, p->quirks};
+        const uint64_t words[] = {p->arithmetic,         p->growth_interval,     p->growth_rule,
+                                  p->growth_extra_steps, p->ceiling_rule,        p->floor_rule,
+                                  p->overflow_test,      p->overflow_reset,      gsc_hysteresis(p),
+                                  p->apply_delay,        p->max_failed_backoffs, p->quirks};
         for (uint32_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
             gsc_digest_add_number(&digest, numbers[i]);
         for (uint32_t i = 0; i < sizeof words / sizeof *words; i++)

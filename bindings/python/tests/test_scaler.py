@@ -1280,7 +1280,7 @@ def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
     scaler, want = scaler_of(1.0), Want.NORM | Want.AMAX
     merged = Report.merge([scaler.measure([np.ones(2, F32)], want=want) for _ in range(2)], addends=True)
     for call in (lambda: merged.norm, lambda: merged.amax, lambda: scaler.clip_factor(merged, 1.0)):
-        with pytest.raises(ValueError, match=r"to check\(sum, unscaled=True\): it is of addends"):
+        with pytest.raises(ValueError, match=r"to measure\(sum, unscaled=True\): it is of addends"):
             call()
     measured_without = scaler.measure([np.ones(2, F32)])
     with pytest.raises(ValueError, match="^the report has no amax: pass want=gradscaler.Want.AMAX$"):

@@ -253,7 +253,7 @@ class Report(_structs.Report):
     grads: the container with the results; None in a report that was merged, pickled or made of bytes
     scale: the loss scale that the gradients were divided by; 1.0 in one that was merged or made of bytes
     norm, amax, underflows_to_zero, ...: where `want` asked for them, else ValueError; histogram with histogram=True
-    each: {name: Report}, of each array, with per_tensor=True
+    per_tensor: {name: Report}, of each array, with per_tensor=True
     clamped: how many elements clip_value changed
     kind: a ReportKind, what it is of. One that nobody filled in, Report(), is refused by whatever takes a report
     measured: a union of Want, which of the above were asked for
@@ -353,7 +353,7 @@ class Report(_structs.Report):
     def _demand(self, name: str, want: Want) -> None:
         if not _has(self, want):
             of_a_sum = self._of_addends and want != Want.UNDERFLOW
-            where = " to check(sum, unscaled=True): it is of addends, and their sum has another" if of_a_sum else ""
+            where = " to measure(sum, unscaled=True): it is of addends, and their sum has another" if of_a_sum else ""
             raise ValueError(f"the report has no {name}: pass want=gradscaler.Want.{want.name}{where}")
 
     @property
@@ -479,9 +479,9 @@ class Report(_structs.Report):
         merged.names, merged._of_addends = names if isinstance(names, Sequence) else list(names), addends
         return merged
 
-    def _locate(self, names: Sequence, each: bytes | bytearray) -> None:
+    def _locate(self, names: Sequence, per_tensor: bytes | bytearray) -> None:
         """`per_tensor` has the reports of the arrays: a step that is skipped need not wait until they are read."""
-        self._bad = (names, each)
+        self._bad = (names, per_tensor)
 
     def _counts_of_each(self) -> dict[Any, int] | None:
         counts = self._bad
@@ -1145,7 +1145,7 @@ class Scaler:
     def clip_factor(self, report: Report, max_norm: float, *, unscaled: bool = False) -> Factor:
         """The factor that unscales and clips to a global norm in one pass: `unscale(grads, factor=...)`.
 
-        `report` is of `check(grads, want=Want.NORM)`, or with `unscaled=True` of `unscale`; then multiply by
+        `report` is of `measure(grads, want=Want.NORM)`, or with `unscaled=True` of `unscale`; then multiply by
         `.inverse`. The coefficient is that of torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
         """
         out = Factor()

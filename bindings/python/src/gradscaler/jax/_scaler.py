@@ -478,7 +478,7 @@ class Scaler:
         dtype: of the results; None keeps those of the leaves. float16 gradients are best unscaled into float32.
         max_norm: clips by the global norm, as torch.nn.utils.clip_grad_norm_; the report is of the unclipped ones.
         clip_value: clamps each element to [-clip_value, clip_value]; the report is of those before that.
-        want: a union of gradscaler.Want; each: a report of each leaf; histogram: of magnitudes.
+        want: a union of gradscaler.Want; per_tensor: a report of each leaf; histogram: of magnitudes.
         factor: the snapshot that the loss was scaled by, where an update ran since.
         axis_name: in shard_map or pmap, where each device has a part of the gradients: the reports of all are merged in
         rank order, so that overflow and norm agree. Where each device has the same gradients, leave it out.
