@@ -63,7 +63,7 @@ def main():
         for name, dtype in DTYPES.items():
             file.write(struct.pack("<IIQ", dtype, 0, recorder.counts[name]))
         file.write(b"".join(recorder.steps))
-    print(f"{len(recorder.steps)} steps, {recorder.skipped} with an overflow: {sys.argv[1]}")
+    print(f"{len(recorder.steps)} steps, {recorder.total_overflows} with an overflow: {sys.argv[1]}")
 
 
 if __name__ == "__main__":
