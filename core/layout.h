@@ -4,18 +4,18 @@
 
 #include "gradscaler_cuda.h"
 
-_Static_assert(sizeof(gsc_error) == 296, "gsc_error");
+_Static_assert(sizeof(gsc_error) == 304, "gsc_error");
 _Static_assert(offsetof(gsc_error, status) == 0, "gsc_error.status");
 _Static_assert(offsetof(gsc_error, argument) == 4, "gsc_error.argument");
 _Static_assert(offsetof(gsc_error, index) == 8, "gsc_error.index");
 _Static_assert(offsetof(gsc_error, name) == 16, "gsc_error.name");
 _Static_assert(offsetof(gsc_error, field) == 40, "gsc_error.field");
-_Static_assert(offsetof(gsc_error, value) == 64, "gsc_error.value");
-_Static_assert(offsetof(gsc_error, low) == 72, "gsc_error.low");
-_Static_assert(offsetof(gsc_error, high) == 80, "gsc_error.high");
-_Static_assert(offsetof(gsc_error, subject_length) == 88, "gsc_error.subject_length");
-_Static_assert(offsetof(gsc_error, message) == 92, "gsc_error.message");
-_Static_assert(offsetof(gsc_error, reserved) == 280, "gsc_error.reserved");
+_Static_assert(offsetof(gsc_error, value) == 72, "gsc_error.value");
+_Static_assert(offsetof(gsc_error, low) == 80, "gsc_error.low");
+_Static_assert(offsetof(gsc_error, high) == 88, "gsc_error.high");
+_Static_assert(offsetof(gsc_error, subject_length) == 96, "gsc_error.subject_length");
+_Static_assert(offsetof(gsc_error, message) == 100, "gsc_error.message");
+_Static_assert(offsetof(gsc_error, reserved) == 288, "gsc_error.reserved");
 _Static_assert(sizeof(gsc_policy) == 216, "gsc_policy");
 _Static_assert(offsetof(gsc_policy, struct_size) == 0, "gsc_policy.struct_size");
 _Static_assert(offsetof(gsc_policy, arithmetic) == 4, "gsc_policy.arithmetic");
@@ -149,7 +149,7 @@ _Static_assert(offsetof(gsc_note, flags) == 4, "gsc_note.flags");
 _Static_assert(offsetof(gsc_note, entry) == 8, "gsc_note.entry");
 _Static_assert(offsetof(gsc_note, value) == 16, "gsc_note.value");
 _Static_assert(offsetof(gsc_note, field) == 24, "gsc_note.field");
-_Static_assert(offsetof(gsc_note, message) == 48, "gsc_note.message");
+_Static_assert(offsetof(gsc_note, message) == 56, "gsc_note.message");
 _Static_assert(offsetof(gsc_note, reserved) == 368, "gsc_note.reserved");
 _Static_assert(sizeof(gsc_tensor) == 40, "gsc_tensor");
 _Static_assert(offsetof(gsc_tensor, data) == 0, "gsc_tensor.data");

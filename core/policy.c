@@ -438,14 +438,12 @@ gsc_status gsc_policy_check(const gsc_policy *policy, gsc_error *err)
     return gsc_policy_read(policy, &full, 0, err);
 }
 
-gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, uint32_t *traits,
+gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, gsc_trait *traits,
                               gsc_error *err)
 {
     gsc_begin(err);
     gsc_policy full;
     GSC_TRY(gsc_policy_read(policy, &full, 0, err));
-    GSC_REQUIRE(out, 1);
-    GSC_REQUIRE(traits, 2);
     const uint32_t wants = gsc_policy_wants(&full);
     const uint32_t found = (gsc_moves(&full) ? GSC_TRAIT_MOVES : 0u) |
                            (gsc_guards(&full) ? GSC_TRAIT_GUARDS : 0u) |
@@ -455,7 +453,9 @@ gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, uint32_
     full.growth_factor = gsc_growth_factor(&full);
     full.init_scale = full.init_scale == 0 ? 1 : full.init_scale;
     full.hysteresis = gsc_hysteresis(&full);
-    GSC_TRY(gsc_struct_write(&full, GSC_POLICY_SIZE, out, false, 1, "out", err));
-    *traits = found;
+    if (out)
+        GSC_TRY(gsc_struct_write(&full, GSC_POLICY_SIZE, out, false, 1, "out", err));
+    if (traits)
+        *traits = found;
     return GSC_OK;
 }

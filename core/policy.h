@@ -231,7 +231,7 @@ static inline double gsc_guard_threshold(const gsc_policy *p, const gsc_state *s
  * and, with a decay, of Finch ("Incremental calculation of weighted mean and variance", 2009):
  * a sum of squares less the square of a mean would cancel, and could be below 0.
  */
-static inline void gsc_guard_sample(const gsc_policy *p, gsc_state *s, double x)
+static inline void gsc_guard_enter(const gsc_policy *p, gsc_state *s, double x)
 {
     int64_t n = ++s->guard_count;
     double decay = p->guard_decay;
@@ -280,13 +280,13 @@ static inline void gsc_guard_step(const gsc_policy *p, gsc_state *s, double x)
     s->guard_threshold = isfinite(threshold) ? threshold : 0.0;
     s->guard_in_a_row = out ? s->guard_in_a_row + 1 : 0;
     if (!out) {
-        gsc_guard_sample(p, s, x);
+        gsc_guard_enter(p, s, x);
         return;
     }
     s->events |= GSC_EVENT_OUTLIER;
     int last = p->guard_max_in_a_row != 0 && (uint64_t)s->guard_in_a_row >= p->guard_max_in_a_row;
     if (last && !(p->guard_flags & GSC_GUARD_STOP)) {
-        gsc_guard_sample(p, s, x);
+        gsc_guard_enter(p, s, x);
         return;
     }
     double target = gsc_guard_target(p, s, threshold, x);
@@ -298,7 +298,7 @@ static inline void gsc_guard_step(const gsc_policy *p, gsc_state *s, double x)
     s->events |= last ? GSC_EVENT_STOPPED : 0u;
     s->total_guard_skips += share == 0.0;
     if (p->guard_sample != GSC_SAMPLE_NONE)
-        gsc_guard_sample(p, s, p->guard_sample == GSC_SAMPLE_AS_IS ? x : target);
+        gsc_guard_enter(p, s, p->guard_sample == GSC_SAMPLE_AS_IS ? x : target);
 }
 
 /*

@@ -38,7 +38,7 @@
  *   structs, so that what a later version keeps in them is not lost.
  * - Later versions may add statuses, bits of events, kinds, dtypes, presets and formats. Treat
  *   every status that is not GSC_OK as a failure, and ignore an unknown bit that the library wrote.
- *   A preset keeps its rules and a format what it reads.
+ *   A preset keeps its rules, and a format what it reads, for as long as the major version stays.
  * - `exec` says where the memory is and what computes. NULL is host memory and the calling thread.
  */
 #ifndef GRADSCALER_H
@@ -116,10 +116,11 @@ typedef struct gsc_error {
     int32_t argument;        /* position of the argument in the call, from 0; -1: none */
     int64_t index;           /* entry of the argument, if it is a list; else -1 */
     char name[24];           /* name of the argument, such as "tensors" or "policy" */
-    char field[24];          /* its field, such as "min_scale"; empty: all of it */
+    char field[32];          /* its field, such as "min_scale"; empty: all of it */
     double value;            /* the number that was refused; NaN: none */
-    double low;              /* the least that it may be; NaN: no such limit */
-    double high;             /* the most that it may be; NaN: no such limit */
+    double low;              /* its lower limit, which the message includes or excludes; NaN:
+                                none */
+    double high;             /* its upper limit, likewise */
     uint32_t subject_length; /* bytes of `message` that name the argument; what is wrong with it
                                 begins at message + subject_length */
     char message[188];       /* such as "policy.min_scale is -1: it must be 0 or above" */
@@ -187,7 +188,7 @@ typedef uint32_t gsc_growth;
                                    included */
 
 /* ceiling_rule, floor_rule: what a change does that would reach the limit. */
-typedef uint32_t gsc_limit;
+typedef uint32_t gsc_limit_rule;
 #define GSC_LIMIT_CLAMP             0u /* ends at the limit */
 #define GSC_LIMIT_ENFORCE           1u /* as CLAMP, and every update enforces the limit */
 #define GSC_LIMIT_REJECT            2u /* is dropped */
@@ -196,7 +197,7 @@ typedef uint32_t gsc_limit;
                                           stays where it is */
 
 /* overflow_reset, bits: what sets the count of overflows to 0. */
-typedef uint32_t gsc_reset;
+typedef uint32_t gsc_overflow_reset;
 #define GSC_RESET_ON_GROWTH    1u /* a growth */
 #define GSC_RESET_ON_GOOD_STEP 2u /* a step without overflow */
 #define GSC_RESET_ON_BACKOFF   4u /* a backoff */
@@ -209,7 +210,7 @@ typedef uint32_t gsc_arithmetic;
 #define GSC_ARITHMETIC_F32_FLUSH  3u /* as F32; a result below 2^-126 becomes 0 */
 
 /* overflow_test: what of a report is an overflow. */
-typedef uint32_t gsc_test;
+typedef uint32_t gsc_overflow_test;
 #define GSC_TEST_ELEMENT 0u /* an element that is not finite */
 #define GSC_TEST_NORM    1u /* that, or a sum of squares above the largest float */
 
@@ -223,7 +224,7 @@ typedef uint32_t gsc_quirk;
 /*
  * guard_sample: what an outlier adds to the mean and the variance that later steps are judged by.
  */
-typedef uint32_t gsc_sample;
+typedef uint32_t gsc_guard_sample;
 #define GSC_SAMPLE_AS_IS     0u /* itself */
 #define GSC_SAMPLE_NONE      1u /* nothing */
 #define GSC_SAMPLE_THRESHOLD 2u /* the threshold, or what the outlier was clipped to */
@@ -250,55 +251,60 @@ typedef uint32_t gsc_guard;
 
 /* The rules of one scaler. Initialise it, then fill it with gsc_policy_preset. */
 typedef struct gsc_policy {
-    uint32_t struct_size;         /* set by the initialiser */
-    gsc_arithmetic arithmetic;    /* GSC_ARITHMETIC_* */
-    double init_scale;            /* first scale; 0 is 1 */
-    double growth_factor;         /* a growth multiplies by it; at least 1, 0 is 1 */
-    double backoff_factor;        /* a backoff multiplies by it; in (0, 1]. 0: divides by
-                                     growth_factor */
-    uint64_t growth_interval;     /* good steps from one growth to the next; 0 never grows */
-    gsc_growth growth_rule;       /* GSC_GROWTH_* */
-    uint32_t growth_extra_steps;  /* steps a count needs beyond the interval */
-    double max_scale;             /* ceiling; 0 is none (infinity) */
-    double min_scale;             /* floor; 0 is none */
-    gsc_limit ceiling_rule;       /* GSC_LIMIT_* at max_scale; with ENFORCE also for the first
-                                     scale */
-    gsc_limit floor_rule;         /* GSC_LIMIT_* at min_scale; the first scale is never raised */
-    gsc_test overflow_test;       /* GSC_TEST_* */
-    uint32_t hysteresis;          /* number of overflows that make a backoff; those before the
-                                     last are absorbed; overflow_reset restarts the count; 0 is 1 */
-    gsc_reset overflow_reset;     /* GSC_RESET_* bits: what refills the hysteresis */
-    uint32_t apply_delay;         /* 1: a new scale is in force one update later */
-    double overflow_tolerance;    /* an overflow is absorbed while overflows are at most this
-                                     share of the steps since the last change; overflow_reset
-                                     restarts their count; below 1, or 1 with TOLERANCE_EXCLUSIVE */
-    uint64_t max_failed_backoffs; /* GSC_EVENT_STOPPED at this many overflows in a row that could
-                                     not lower the scale; 0 never */
-    gsc_quirk quirks;             /* GSC_QUIRK_* bits; 0 in any new policy */
-    uint32_t reserved;            /* 0 */
-    double target_amax;           /* not 0: the scale is predicted so that amax lands here, and
-                                     nothing is counted */
-    double log2_decay;            /* decay of the running mean of log2(amax); 0 up to, not
-                                     including, 1 */
-    double log2_slow_decay;       /* decay of its slower mean and of its square; likewise */
-    double log2_margin_sigmas;    /* standard deviations kept free above the mean */
-    double overflow_sample_log2;  /* the sample of log2(amax) that an overflow stands for */
-    double guard_norm;            /* an outlier has a norm above this; 0: no such threshold */
-    double guard_ratio;           /* or above this times the mean, where that is above 0; above
-                                     1, or 0 */
-    double guard_sigmas;          /* or this many standard deviations above the mean; 0: no such
-                                     threshold */
-    double guard_decay;           /* what is left of the mean and the variance at each sample
-                                     after the warm-up; below 1. 0: all samples weigh the same */
-    double guard_init_mean;       /* the mean before the first sample, by which the first step is
-                                     judged; 0: none */
-    uint64_t guard_warmup;        /* samples before the first step is judged, which enter as they
-                                     are and weigh the same */
-    uint64_t guard_max_in_a_row;  /* at this many outliers in a row the guard accepts a new
-                                     level: it lets this outlier and those that follow it in the
-                                     row through, or with GSC_GUARD_STOP it stops; 0: never */
-    gsc_sample guard_sample;      /* GSC_SAMPLE_* */
-    gsc_guard guard_flags;        /* GSC_GUARD_* bits */
+    uint32_t struct_size;              /* set by the initialiser */
+    gsc_arithmetic arithmetic;         /* GSC_ARITHMETIC_* */
+    double init_scale;                 /* first scale; 0 is 1 */
+    double growth_factor;              /* a growth multiplies by it; at least 1, 0 is 1 */
+    double backoff_factor;             /* a backoff multiplies by it; in (0, 1]. 0: divides by
+                                          growth_factor */
+    uint64_t growth_interval;          /* good steps from one growth to the next; 0 never grows */
+    gsc_growth growth_rule;            /* GSC_GROWTH_* */
+    uint32_t growth_extra_steps;       /* steps a count needs beyond the interval */
+    double max_scale;                  /* ceiling; 0 is none (infinity) */
+    double min_scale;                  /* floor; 0 is none */
+    gsc_limit_rule ceiling_rule;       /* GSC_LIMIT_* at max_scale; with ENFORCE also for the
+                                          first scale */
+    gsc_limit_rule floor_rule;         /* GSC_LIMIT_* at min_scale; the first scale is never
+                                          raised */
+    gsc_overflow_test overflow_test;   /* GSC_TEST_* */
+    uint32_t hysteresis;               /* number of overflows that make a backoff; those before
+                                          the last are absorbed; overflow_reset restarts the
+                                          count; 0 is 1 */
+    gsc_overflow_reset overflow_reset; /* GSC_RESET_* bits: what refills the hysteresis */
+    uint32_t apply_delay;              /* 1: a new scale is in force one update later */
+    double overflow_tolerance;         /* an overflow is absorbed while overflows are at most
+                                          this share of the steps since the last change;
+                                          overflow_reset restarts their count; below 1, or 1 with
+                                          TOLERANCE_EXCLUSIVE */
+    uint64_t max_failed_backoffs;      /* GSC_EVENT_STOPPED at this many overflows in a row that
+                                          could not lower the scale; 0 never */
+    gsc_quirk quirks;                  /* GSC_QUIRK_* bits; 0 in any new policy */
+    uint32_t reserved;                 /* 0 */
+    double target_amax;                /* not 0: the scale is predicted so that amax lands here,
+                                          and nothing is counted */
+    double log2_decay;                 /* decay of the running mean of log2(amax); 0 up to, not
+                                          including, 1 */
+    double log2_slow_decay;            /* decay of its slower mean and of its square; likewise */
+    double log2_margin_sigmas;         /* standard deviations kept free above the mean */
+    double overflow_sample_log2;       /* the sample of log2(amax) that an overflow stands for */
+    double guard_norm;                 /* an outlier has a norm above this; 0: no such threshold */
+    double guard_ratio;                /* or above this times the mean, where that is above 0;
+                                          above 1, or 0 */
+    double guard_sigmas;               /* or this many standard deviations above the mean; 0: no
+                                          such threshold */
+    double guard_decay;                /* what is left of the mean and the variance at each
+                                          sample after the warm-up; below 1. 0: all samples weigh
+                                          the same */
+    double guard_init_mean;            /* the mean before the first sample, by which the first
+                                          step is judged; 0: none */
+    uint64_t guard_warmup;             /* samples before the first step is judged, which enter as
+                                          they are and weigh the same */
+    uint64_t guard_max_in_a_row;       /* at this many outliers in a row the guard accepts a new
+                                          level: it lets this outlier and those that follow it in
+                                          the row through, or with GSC_GUARD_STOP it stops; 0:
+                                          never */
+    gsc_guard_sample guard_sample;     /* GSC_SAMPLE_* */
+    gsc_guard guard_flags;             /* GSC_GUARD_* bits */
 } gsc_policy;
 
 #define GSC_POLICY_SIZE 216u
@@ -324,11 +330,14 @@ typedef uint32_t gsc_trait;
 #define GSC_TRAIT_NEEDS_AMAX 8u /* its updates need amax */
 
 /*
- * Says what a policy does. *out becomes the policy with what 0 stands for: init_scale,
- * growth_factor and hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff divides by.
- * Other zeros stay. *out may be *policy.
+ * Says what a policy does. *out, which GSC_POLICY_INIT made, becomes the policy with what 0 stands
+ * for: init_scale, growth_factor and hysteresis 1, and backoff_factor 1 / growth_factor, which a
+ * backoff divides by. Other zeros stay. *out may be *policy.
+ *
+ *     out     NULL: not wanted
+ *     traits  NULL: not wanted
  */
-GSC_API gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, uint32_t *traits,
+GSC_API gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, gsc_trait *traits,
                                       gsc_error *err);
 
 /* Name of preset `index`, from 0. NULL past the last. */
@@ -557,7 +566,9 @@ GSC_API gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *repo
 /*
  * *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in
  * torch.nn.utils.clip_grad_norm_. The report has GSC_WANT_NORM. After gsc_measure, unscaling by
- * *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
+ * *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32. To clip
+ * outliers as well, make both factors of the same one and unscale by the one with the smaller
+ * inverse: one after the other they clip too much.
  *
  *     factor    NULL: 1
  *     max_norm  finite, above 0
@@ -567,6 +578,19 @@ GSC_API gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_fac
                                              gsc_factor *out, gsc_error *err);
 
 /* ---- State: the scale and its counts --------------------------------------------------------- */
+
+/*
+ * The loop above unscales first. A policy that clips outliers decides first, and the pass that
+ * unscales clips:
+ *
+ *     gsc_factor factor = state.factor;
+ *     if (gsc_measure(NULL, &factor, gradients, n, &options, &report, &err) ||
+ *         gsc_state_update(NULL, &policy, &state, &report, &state, &err) ||
+ *         gsc_factor_clip_outlier(NULL, &factor, &state, &factor, &err) ||
+ *         gsc_unscale(NULL, &factor, gradients, gradients, n, NULL, NULL, &err))
+ *         ... err.message ...
+ *     if (!state.skip) ... optimizer step ...
+ */
 
 /* Bits of state.events: what the last update did. */
 typedef uint32_t gsc_event;
@@ -641,9 +665,11 @@ GSC_API gsc_status gsc_state_init_from(const gsc_exec *exec, const gsc_policy *p
  * One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
  * report on all of its gradients. *out may be *state. Then ask out->skip: if it is 1, leave the
  * parameters alone. Only the update knows outliers: report.overflow is about overflow alone.
- * out->events says what happened. A report that lacks what the policy judges by is refused;
- * options.policy measures it. A predictive policy takes a report with amax 0 and no overflow as no
- * sample: the scale stays.
+ * out->events says what happened: with GSC_EVENT_CLIPPED the gradients are to be multiplied before
+ * the step, see gsc_factor_clip_outlier; with GSC_EVENT_STOPPED the training should end, and an
+ * update after that goes on as after any other; with GSC_EVENT_STALE the report has counted like
+ * any other. A report that lacks what the policy judges by is refused; options.policy measures it.
+ * A predictive policy takes a report with amax 0 and no overflow as no sample: the scale stays.
  */
 GSC_API gsc_status gsc_state_update(const gsc_exec *exec, const gsc_policy *policy,
                                     const gsc_state *state, const gsc_report *report,
@@ -694,9 +720,9 @@ GSC_API gsc_status gsc_state_reason(const gsc_state *state, gsc_reason *out, gsc
 
 /*
  * *out is *factor with its inverse multiplied by state->guard_multiplier if the last update clips
- * (GSC_EVENT_CLIPPED), else *factor. After gsc_measure and gsc_state_update, unscaling by *out
- * clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32, and
- * state->skip_f32 as found_inf. `factor` is that of the gradients, copied before the update.
+ * (GSC_EVENT_CLIPPED), else *factor. `factor` is that of the gradients, copied before the update.
+ * Unscaling by *out clips in the same pass; an optimizer that takes a multiplier takes
+ * out->inverse_f32, and state->skip_f32 as found_inf.
  *
  *     factor  NULL: 1
  */
@@ -742,6 +768,10 @@ GSC_API gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *
  *     if (gsc_report_merge(NULL, all, ranks, GSC_MERGE_SHARDS, &policy, &report, &err) != GSC_OK) ... all stop: err.message ...
  *     if (gsc_state_update(NULL, &policy, &state, &report, &state, &err) != GSC_OK) ... all stop: the call of one failed ...
  *     if (!state.skip) ... optimizer step ...
+ *
+ * Ranks that hold copies of the same gradients, as after an all-reduce, would count their norm once
+ * for each rank: there rank 0 sends its report, and the others the report of an empty list
+ * (gsc_measure with n = 0).
  *
  * A rank that loaded another checkpoint, missed a step or has other rules is found by the merge,
  * before anybody steps. After a merge that was refused nobody updates: the report is still that of
@@ -833,8 +863,8 @@ typedef struct gsc_note {
     uint32_t flags;       /* 0 */
     int64_t entry;        /* which of the entries, from 0; -1: none */
     double value;         /* the number that counts from now on */
-    char field[24];       /* field of the policy or the state; with FORMAT the name of the format */
-    char message[320];    /* a sentence, such as "growth_interval is not among the entries: it is
+    char field[32];       /* field of the policy or the state; with FORMAT the name of the format */
+    char message[312];    /* a sentence, such as "growth_interval is not among the entries: it is
                              1000, as in the policy" */
     uint64_t reserved[2]; /* 0 */
 } gsc_note;
@@ -1044,10 +1074,13 @@ GSC_API gsc_status gsc_scale(const gsc_exec *exec, const gsc_factor *factor,
  * Reads `tensors` twice; `out` is other memory.
  *
  * A step of several micro-batches: merge their reports as addends, beginning with the merge of
- * none. Make a factor of the number of micro-batches that were added, unscale the sums by it with
- * options.policy, and step if that report has no overflow. Then update, with the merged report if
- * it has an overflow, else with the report of the sums. Here state.skip does not decide: it is 1
- * also if a micro-batch was left out and the others made a step.
+ * none. Make a factor of the number of micro-batches that were added, and unscale the sums by it
+ * with options.policy. Then update:
+ * - Without an overflow in the merged report, update with the report of the sums, and leave the
+ *   parameters alone if state.skip is 1.
+ * - With one, update with the merged report, so that the scale backs off. state.skip is then 1
+ *   because of the micro-batch that was left out: take the step of the others if the report of the
+ *   sums has no overflow. A guard does not judge it.
  *
  *     factor   NULL: 1
  *     tensors  NULL only with n = 0

@@ -242,8 +242,8 @@ class Manifest:
         if getattr(member, "const", None) and (member.kind != "pointer" or member.passing):
             raise ManifestError(f"{where}: const is for a pointer that is passed by value")
         member.c = self.c_type(member)
-        if member.takes and member.c in SIZES:
-            member.c = f"gsc_{member.takes}"
+        if member.takes:
+            member.c = member.c.replace(member.type, f"gsc_{member.takes}")
         return member
 
     # ---- items ----

@@ -278,7 +278,7 @@ def swig_interface(manifest):
                 const = "const " if arg.passing == "in" else ""
                 kind = number_kind(arg.base)
                 if arg.passing == "out":
-                    lines.append(f"GSC_ONLY_OUT({arg.type}, {arg.name}, {NUMBERS[kind]})")
+                    lines.append(f"GSC_ONLY_OUT({arg.c.split()[0]}, {arg.name}, {NUMBERS[kind]})")
                 else:
                     lines.append(f"GSC_IN({const}{arg.type}, {arg.name}, {kind})")
                 if arg.passing == "inout":

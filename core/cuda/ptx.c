@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: 6be18ed2e22fd9d3875bcc2760cd20be08adc4878ca3862d1a39089bfd5e7b9f
+ * sources: bf172e93bfb80b4fe10a2c819816bc79284780aca8cbde464367d47eca873fd4
  */
 #include "launch.h"
 

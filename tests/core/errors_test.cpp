@@ -133,7 +133,7 @@ const std::vector<Function> functions = {
                                           w.at("out", &w.out_factor), err);
      }},
     {"gsc_policy_resolve",
-     {"policy", "out", "traits"},
+     {"policy", "out?", "traits?"},
      [](World &w, gsc_error *err) {
          gsc_policy out = GSC_POLICY_INIT;
          uint32_t traits;

@@ -241,16 +241,16 @@ def test_numbers_have_the_types_that_loaders_expect():
         (
             "deepspeed",
             {"enabled": True, "loss_scale": 0, "initial_scale_power": 12, "consecutive_hysteresis": True},
-            Policy("deepspeed", init_scale=4096, overflow_reset=gradscaler.Reset.ON_GOOD_STEP),
+            Policy("deepspeed", init_scale=4096, overflow_reset=gradscaler.OverflowReset.ON_GOOD_STEP),
         ),
         (
             "megatron",
             argparse.Namespace(initial_loss_scale=8, loss_scale_window=5),
             {"init_scale": 8, "growth_interval": 5},
         ),
-        ("fairseq", {"threshold_loss_scale": 1.0}, {"min_scale": 1.0, "floor_rule": gradscaler.Limit.CLAMP}),
+        ("fairseq", {"threshold_loss_scale": 1.0}, {"min_scale": 1.0, "floor_rule": gradscaler.LimitRule.CLAMP}),
         ("fairseq", {"threshold_loss_scale": 2.0**-20}, {}),
-        ("fairscale", {"threshold": 1.0}, {"min_scale": 1.0, "floor_rule": gradscaler.Limit.CLAMP}),
+        ("fairscale", {"threshold": 1.0}, {"min_scale": 1.0, "floor_rule": gradscaler.LimitRule.CLAMP}),
         ("fairscale", {"threshold": 2.0**-20, "min_loss_scale": 0.5}, {"min_scale": 0.5}),
         ("keras", {"initial_scale": 8.0, "dynamic_growth_steps": 5}, {"init_scale": 8, "growth_interval": 5}),
         (
@@ -494,7 +494,7 @@ def test_notes_name_rules_and_say_the_important_first():
     order = ("UNUSABLE", "FORMAT", "IGNORED", "MISSING")
     assert list(dict.fromkeys(kinds)) == [NoteKind[name] for name in order]
     assert any(
-        "it is Limit.CLAMP_UNLESS_PAST, as in the policy" in note for note in notes if note.field == "ceiling_rule"
+        "it is LimitRule.CLAMP_UNLESS_PAST, as in the policy" in note for note in notes if note.field == "ceiling_rule"
     )
 
 

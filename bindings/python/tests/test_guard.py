@@ -11,7 +11,7 @@ import warnings
 import pytest
 
 import gradscaler
-from gradscaler import Error, Event, Guard, NoteKind, Policy, Report, Sample, Scaler, Want
+from gradscaler import Error, Event, Guard, NoteKind, Policy, Report, GuardSample, Scaler, Want
 
 
 def fed(scaler, *norms):
@@ -49,7 +49,7 @@ def test_unscale_measures_what_a_guard_judges_by():
 
 
 def test_what_is_let_through_is_said():
-    scaler = Scaler("none", guard_ratio=2, guard_max_in_a_row=2, guard_sample=Sample.NONE)
+    scaler = Scaler("none", guard_ratio=2, guard_max_in_a_row=2, guard_sample=GuardSample.NONE)
     assert fed(scaler, 1, 1, 9, 9)[-1] == Event.OUTLIER
     assert scaler.reason == "let through: the norm, 9, is above 2, 2 in a row"
     assert scaler.multiplier == 1.0
@@ -125,7 +125,7 @@ def test_guards_and_what_is_refused():
     assert Policy("guard").guards and not Policy("recommended").guards
     assert Policy("torch", guard_sigmas=3).guards
     with pytest.raises(Error, match="^guard_max_in_a_row is 0: it must be above 0: guard_sample keeps outliers out"):
-        Policy("none", guard_ratio=2, guard_sample=Sample.NONE)
+        Policy("none", guard_ratio=2, guard_sample=GuardSample.NONE)
     for alone in Guard.CLIP_TO_MEAN, Guard.CLIP_PROGRESSIVE | Guard.STOP:
         with pytest.raises(
             Error, match=rf"^guard_flags is {int(alone)}: it must be with CLIP \(1\), where CLIP_PROGRESSIVE"
@@ -186,7 +186,7 @@ def test_all_presets_that_ask_for_a_threshold_are_warned_of():
                 "guard_decay": "0.0 in",
                 "guard_warmup": "0 in",
                 "guard_max_in_a_row": "0 in",
-                "guard_sample": "Sample.AS_IS in the checkpoint, which replaces Sample.THRESHOLD",
+                "guard_sample": "GuardSample.AS_IS in the checkpoint, which replaces GuardSample.THRESHOLD",
             },
         ),
         (Policy("recommended"), Policy("guard"), {}),

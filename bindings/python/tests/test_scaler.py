@@ -19,7 +19,7 @@ import pytest
 from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 
 import gradscaler
-from gradscaler import Arrays, Event, Guard, Limit, Policy, Report, ReportKind, Scaler, Want
+from gradscaler import Arrays, Event, Guard, LimitRule, Policy, Report, ReportKind, Scaler, Want
 from gradscaler import _gradscaler as c
 
 F16, F32, F64 = np.float16, np.float32, np.float64
@@ -946,7 +946,7 @@ def test_a_clip_factor_of_unscaled_gradients_is_the_coefficient():
         ({"init_scale": np.float32(8)}, 8.0),
         ({"growth_interval": np.int64(8)}, 8),
         ({"growth_rule": gradscaler.Growth.EVERY}, 2),
-        ({"overflow_reset": gradscaler.Reset.ON_GROWTH | gradscaler.Reset.ON_BACKOFF}, 5),
+        ({"overflow_reset": gradscaler.OverflowReset.ON_GROWTH | gradscaler.OverflowReset.ON_BACKOFF}, 5),
         ({"max_scale": math.inf}, math.inf),
         ({"apply_delay": True}, 1),
     ],
@@ -1088,9 +1088,9 @@ def test_a_scaler_says_what_it_is_and_where_it_stands(scaler, expected):
                 guard_norm=2,
                 guard_max_in_a_row=4,
                 guard_flags=Guard.CLIP | Guard.STOP,
-                ceiling_rule=Limit.CLAMP_UNLESS_PAST,
+                ceiling_rule=LimitRule.CLAMP_UNLESS_PAST,
             ),
-            "Policy('none', ceiling_rule=Limit.CLAMP_UNLESS_PAST, guard_norm=2.0, guard_max_in_a_row=4, "
+            "Policy('none', ceiling_rule=LimitRule.CLAMP_UNLESS_PAST, guard_norm=2.0, guard_max_in_a_row=4, "
             "guard_flags=Guard.CLIP|Guard.STOP)",
         ),
         (Policy("jmp", overflow_reset=0, growth_interval=3), "Policy('jmp', growth_interval=3)"),

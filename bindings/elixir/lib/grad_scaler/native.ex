@@ -124,11 +124,11 @@ defmodule GradScaler.Native do
   def policy_check(_policy), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Says what a policy does. the result becomes the policy with what 0 stands for: init_scale,
-  growth_factor and hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff divides
-  by. Other zeros stay. the result may be *policy.
+  Says what a policy does. the result, which GSC_POLICY_INIT made, becomes the policy with what 0
+  stands for: init_scale, growth_factor and hysteresis 1, and backoff_factor 1 / growth_factor,
+  which a backoff divides by. Other zeros stay. the result may be *policy.
   """
-  @spec policy_resolve(binary) :: {:ok, binary, integer} | error
+  @spec policy_resolve(binary) :: {:ok, binary, integer | nil} | error
   def policy_resolve(_policy), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
@@ -205,7 +205,9 @@ defmodule GradScaler.Native do
   @doc """
   the result is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in
   torch.nn.utils.clip_grad_norm_. The report has `:norm`. After `measure`, unscaling by the result
-  clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
+  clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32. To clip
+  outliers as well, make both factors of the same one and unscale by the one with the smaller
+  inverse: one after the other they clip too much.
   """
   @spec factor_clip_grad_norm(device | nil, binary | nil, binary, real) :: {:ok, binary} | error
   def factor_clip_grad_norm(_exec, _factor, _report, _max_norm),
@@ -230,9 +232,11 @@ defmodule GradScaler.Native do
   One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
   report on all of its gradients. the result may be *state. Then ask out->skip: if it is 1, leave
   the parameters alone. Only the update knows outliers: report.overflow is about overflow alone.
-  out->events says what happened. A report that lacks what the policy judges by is refused;
-  options.policy measures it. A predictive policy takes a report with amax 0 and no overflow as no
-  sample: the scale stays.
+  out->events says what happened: with `:clipped` the gradients are to be multiplied before the
+  step, see `factor_clip_outlier`; with `:stopped` the training should end, and an update after
+  that goes on as after any other; with `:stale` the report has counted like any other. A report
+  that lacks what the policy judges by is refused; options.policy measures it. A predictive policy
+  takes a report with amax 0 and no overflow as no sample: the scale stays.
   """
   @spec state_update(device | nil, binary, binary, binary) :: {:ok, binary} | error
   def state_update(_exec, _policy, _state, _report), do: :erlang.nif_error(:nif_not_loaded)
@@ -255,9 +259,9 @@ defmodule GradScaler.Native do
 
   @doc """
   the result is *factor with its inverse multiplied by state->guard_multiplier if the last update
-  clips (`:clipped`), else *factor. After `measure` and `state_update`, unscaling by the result
-  clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32, and
-  state->skip_f32 as found_inf. `factor` is that of the gradients, copied before the update.
+  clips (`:clipped`), else *factor. `factor` is that of the gradients, copied before the update.
+  Unscaling by the result clips in the same pass; an optimizer that takes a multiplier takes
+  out->inverse_f32, and state->skip_f32 as found_inf.
   """
   @spec factor_clip_outlier(device | nil, binary | nil, binary) :: {:ok, binary} | error
   def factor_clip_outlier(_exec, _factor, _state), do: :erlang.nif_error(:nif_not_loaded)
@@ -401,10 +405,12 @@ defmodule GradScaler.Native do
   Reads `tensors` twice; `out` is other memory.
 
   A step of several micro-batches: merge their reports as addends, beginning with the merge of
-  none. Make a factor of the number of micro-batches that were added, unscale the sums by it with
-  options.policy, and step if that report has no overflow. Then update, with the merged report if
-  it has an overflow, else with the report of the sums. Here state.skip does not decide: it is 1
-  also if a micro-batch was left out and the others made a step.
+  none. Make a factor of the number of micro-batches that were added, and unscale the sums by it
+  with options.policy. Then update: - Without an overflow in the merged report, update with the
+  report of the sums, and leave the parameters alone if state.skip is 1. - With one, update with
+  the merged report, so that the scale backs off. state.skip is then 1 because of the micro-batch
+  that was left out: take the step of the others if the report of the sums has no overflow. A
+  guard does not judge it.
   """
   @spec unscale_accumulate(device | nil, binary | nil, [tensor], [tensor], tuple | nil) ::
           {:ok, [binary], binary, binary | nil, binary | nil} | error

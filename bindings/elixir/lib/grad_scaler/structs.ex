@@ -43,7 +43,7 @@ defmodule GradScaler.Constants do
     ]
   end
 
-  def all(:limit) do
+  def all(:limit_rule) do
     [
       clamp: 0,
       enforce: 1,
@@ -53,7 +53,7 @@ defmodule GradScaler.Constants do
     ]
   end
 
-  def all(:reset) do
+  def all(:overflow_reset) do
     [
       on_growth: 1,
       on_good_step: 2,
@@ -70,7 +70,7 @@ defmodule GradScaler.Constants do
     ]
   end
 
-  def all(:test) do
+  def all(:overflow_test) do
     [
       element: 0,
       norm: 1
@@ -85,7 +85,7 @@ defmodule GradScaler.Constants do
     ]
   end
 
-  def all(:sample) do
+  def all(:guard_sample) do
     [
       as_is: 0,
       none: 1,
@@ -425,11 +425,11 @@ defmodule GradScaler.Policy do
       growth_extra_steps: growth_extra_steps,
       max_scale: Fields.real(max_scale),
       min_scale: Fields.real(min_scale),
-      ceiling_rule: Constants.name(:limit, ceiling_rule),
-      floor_rule: Constants.name(:limit, floor_rule),
-      overflow_test: Constants.name(:test, overflow_test),
+      ceiling_rule: Constants.name(:limit_rule, ceiling_rule),
+      floor_rule: Constants.name(:limit_rule, floor_rule),
+      overflow_test: Constants.name(:overflow_test, overflow_test),
       hysteresis: hysteresis,
-      overflow_reset: Constants.names(:reset, overflow_reset),
+      overflow_reset: Constants.names(:overflow_reset, overflow_reset),
       apply_delay: apply_delay,
       overflow_tolerance: Fields.real(overflow_tolerance),
       max_failed_backoffs: max_failed_backoffs,
@@ -446,7 +446,7 @@ defmodule GradScaler.Policy do
       guard_init_mean: Fields.real(guard_init_mean),
       guard_warmup: guard_warmup,
       guard_max_in_a_row: guard_max_in_a_row,
-      guard_sample: Constants.name(:sample, guard_sample),
+      guard_sample: Constants.name(:guard_sample, guard_sample),
       guard_flags: Constants.names(:guard, guard_flags)
     }
   end
@@ -474,11 +474,11 @@ defmodule GradScaler.Policy do
       Fields.u32(s.growth_extra_steps, "policy.growth_extra_steps")::binary,
       Fields.f64(s.max_scale, "policy.max_scale")::binary,
       Fields.f64(s.min_scale, "policy.min_scale")::binary,
-      Fields.named(:limit, s.ceiling_rule, "policy.ceiling_rule", &Fields.u32/2)::binary,
-      Fields.named(:limit, s.floor_rule, "policy.floor_rule", &Fields.u32/2)::binary,
-      Fields.named(:test, s.overflow_test, "policy.overflow_test", &Fields.u32/2)::binary,
+      Fields.named(:limit_rule, s.ceiling_rule, "policy.ceiling_rule", &Fields.u32/2)::binary,
+      Fields.named(:limit_rule, s.floor_rule, "policy.floor_rule", &Fields.u32/2)::binary,
+      Fields.named(:overflow_test, s.overflow_test, "policy.overflow_test", &Fields.u32/2)::binary,
       Fields.u32(s.hysteresis, "policy.hysteresis")::binary,
-      Fields.named(:reset, s.overflow_reset, "policy.overflow_reset", &Fields.u32/2)::binary,
+      Fields.named(:overflow_reset, s.overflow_reset, "policy.overflow_reset", &Fields.u32/2)::binary,
       Fields.u32(s.apply_delay, "policy.apply_delay")::binary,
       Fields.f64(s.overflow_tolerance, "policy.overflow_tolerance")::binary,
       Fields.u64(s.max_failed_backoffs, "policy.max_failed_backoffs")::binary,
@@ -496,7 +496,7 @@ defmodule GradScaler.Policy do
       Fields.f64(s.guard_init_mean, "policy.guard_init_mean")::binary,
       Fields.u64(s.guard_warmup, "policy.guard_warmup")::binary,
       Fields.u64(s.guard_max_in_a_row, "policy.guard_max_in_a_row")::binary,
-      Fields.named(:sample, s.guard_sample, "policy.guard_sample", &Fields.u32/2)::binary,
+      Fields.named(:guard_sample, s.guard_sample, "policy.guard_sample", &Fields.u32/2)::binary,
       Fields.named(:guard, s.guard_flags, "policy.guard_flags", &Fields.u32/2)::binary
     >>
   end
@@ -1139,8 +1139,8 @@ defmodule GradScaler.Note do
         flags::little-unsigned-32,
         entry::little-signed-64,
         value::binary-size(8),
-        field::binary-size(24),
-        message::binary-size(320),
+        field::binary-size(32),
+        message::binary-size(312),
         0::128
       >>) do
     %__MODULE__{
@@ -1165,8 +1165,8 @@ defmodule GradScaler.Note do
       Fields.u32(s.flags, "note.flags")::binary,
       Fields.s64(s.entry, "note.entry")::binary,
       Fields.f64(s.value, "note.value")::binary,
-      Fields.chars(s.field, 24, "note.field")::binary,
-      Fields.chars(s.message, 320, "note.message")::binary,
+      Fields.chars(s.field, 32, "note.field")::binary,
+      Fields.chars(s.message, 312, "note.message")::binary,
       0::little-128
     >>
   end

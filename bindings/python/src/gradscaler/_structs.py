@@ -48,7 +48,7 @@ class Growth(enum.IntEnum):
     ALL_STEPS = 3  # as REACHED, but counting `steps_since_change`, overflows included
 
 
-class Limit(enum.IntEnum):
+class LimitRule(enum.IntEnum):
     """ceiling_rule, floor_rule: what a change does that would reach the limit."""
 
     CLAMP = 0  # ends at the limit
@@ -58,7 +58,7 @@ class Limit(enum.IntEnum):
     CLAMP_UNLESS_PAST = 4  # as CLAMP, except that a scale already past the limit stays where it is
 
 
-class Reset(enum.IntFlag):
+class OverflowReset(enum.IntFlag):
     """overflow_reset, bits: what sets the count of overflows to 0."""
 
     ON_GROWTH = 1  # a growth
@@ -77,7 +77,7 @@ class Arithmetic(enum.IntEnum):
     F32_FLUSH = 3  # as F32; a result below 2^-126 becomes 0
 
 
-class Test(enum.IntEnum):
+class OverflowTest(enum.IntEnum):
     """overflow_test: what of a report is an overflow."""
 
     ELEMENT = 0  # an element that is not finite
@@ -94,7 +94,7 @@ class Quirk(enum.IntFlag):
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
-class Sample(enum.IntEnum):
+class GuardSample(enum.IntEnum):
     """guard_sample: what an outlier adds to the mean and the variance that later steps are judged
     by."""
 
@@ -265,12 +265,12 @@ class Policy(Struct):
     growth_extra_steps: steps a count needs beyond the interval
     max_scale: ceiling; 0 is none (infinity)
     min_scale: floor; 0 is none
-    ceiling_rule: Limit at max_scale; with ENFORCE also for the first scale
-    floor_rule: Limit at min_scale; the first scale is never raised
-    overflow_test: Test
+    ceiling_rule: LimitRule at max_scale; with ENFORCE also for the first scale
+    floor_rule: LimitRule at min_scale; the first scale is never raised
+    overflow_test: OverflowTest
     hysteresis: number of overflows that make a backoff; those before the last are absorbed;
         overflow_reset restarts the count; 0 is 1
-    overflow_reset: Reset: what refills the hysteresis
+    overflow_reset: OverflowReset: what refills the hysteresis
     apply_delay: 1: a new scale is in force one update later
     overflow_tolerance: an overflow is absorbed while overflows are at most this share of the steps
         since the last change; overflow_reset restarts their count; below 1, or 1 with
@@ -294,7 +294,7 @@ class Policy(Struct):
         same
     guard_max_in_a_row: at this many outliers in a row the guard accepts a new level: it lets this
         outlier and those that follow it in the row through, or with Guard.STOP it stops; 0: never
-    guard_sample: Sample
+    guard_sample: GuardSample
     guard_flags: Guard
     """
 
@@ -334,7 +334,7 @@ class Policy(Struct):
         ("guard_sample", c.c_uint32),
         ("guard_flags", c.c_uint32),
     ]
-    _takes_ = {"arithmetic": Arithmetic, "growth_rule": Growth, "ceiling_rule": Limit, "floor_rule": Limit, "overflow_test": Test, "overflow_reset": Reset, "quirks": Quirk, "guard_sample": Sample, "guard_flags": Guard}
+    _takes_ = {"arithmetic": Arithmetic, "growth_rule": Growth, "ceiling_rule": LimitRule, "floor_rule": LimitRule, "overflow_test": OverflowTest, "overflow_reset": OverflowReset, "quirks": Quirk, "guard_sample": GuardSample, "guard_flags": Guard}
 
 
 class Info(Struct):
@@ -593,8 +593,8 @@ class Note(Struct):
         ("flags", c.c_uint32),
         ("entry", c.c_int64),
         ("value", c.c_double),
-        ("field", c.c_char * 24),
-        ("message", c.c_char * 320),
+        ("field", c.c_char * 32),
+        ("message", c.c_char * 312),
         ("reserved", c.c_uint64 * 2),
     ]
     _takes_ = {"kind": NoteKind}

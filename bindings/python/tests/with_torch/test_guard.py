@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gradscaler
-from gradscaler import Event, Guard, Policy, Sample
+from gradscaler import Event, Guard, Policy, GuardSample
 from gradscaler import _gradscaler as c
 from gradscaler._structs import Report, State
 from gradscaler.torch import GradScaler, StallError, TensorScaler
@@ -17,7 +17,7 @@ from gradscaler.torch import GradScaler, StallError, TensorScaler
 RULES = {
     "skip": {"guard_ratio": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_max_in_a_row": 4},
     "clip": {"guard_sigmas": 3.0, "guard_decay": 0.9, "guard_warmup": 5, "guard_flags": Guard.CLIP},
-    "norm": {"guard_norm": 20.0, "guard_flags": Guard.CLIP | Guard.INCLUSIVE, "guard_sample": Sample.NONE},
+    "norm": {"guard_norm": 20.0, "guard_flags": Guard.CLIP | Guard.INCLUSIVE, "guard_sample": GuardSample.NONE},
 }
 
 
@@ -149,7 +149,7 @@ def test_a_loop_that_clips_by_itself_is_judged_by_what_it_was_before():
 
 def test_too_many_outliers_in_a_row_stop():
     model, optimizer = model_of()
-    policy = guarded("skip", guard_max_in_a_row=3, guard_flags=Guard.STOP, guard_sample=Sample.NONE)
+    policy = guarded("skip", guard_max_in_a_row=3, guard_flags=Guard.STOP, guard_sample=GuardSample.NONE)
     scaler = GradScaler("cpu", policy=policy)
     scaler.name_parameters(model)
     scaler.scale(torch.ones(()))

@@ -39,7 +39,8 @@
 //!   structs, so that what a later version keeps in them is not lost.
 //! - Later versions may add statuses, bits of events, kinds, dtypes, presets and formats. Treat
 //!   every status that is not GSC_OK as a failure, and ignore an unknown bit that the library
-//!   wrote. A preset keeps its rules and a format what it reads.
+//!   wrote. A preset keeps its rules, and a format what it reads, for as long as the major version
+//!   stays.
 //! - `exec` says where the memory is and what computes. NULL is host memory and the calling thread.
 #![no_std]
 #![allow(non_camel_case_types, non_snake_case)]
@@ -191,12 +192,12 @@ pub struct gsc_error {
     /// name of the argument, such as "tensors" or "policy"
     pub name: [c_char; 24],
     /// its field, such as "min_scale"; empty: all of it
-    pub field: [c_char; 24],
+    pub field: [c_char; 32],
     /// the number that was refused; NaN: none
     pub value: f64,
-    /// the least that it may be; NaN: no such limit
+    /// its lower limit, which the message includes or excludes; NaN: none
     pub low: f64,
-    /// the most that it may be; NaN: no such limit
+    /// its upper limit, likewise
     pub high: f64,
     /// bytes of `message` that name the argument; what is wrong with it begins at message +
     /// subject_length
@@ -207,18 +208,18 @@ pub struct gsc_error {
     pub reserved: [u64; 2],
 }
 
-layout! { gsc_error, 296,
+layout! { gsc_error, 304,
     status 0,
     argument 4,
     index 8,
     name 16,
     field 40,
-    value 64,
-    low 72,
-    high 80,
-    subject_length 88,
-    message 92,
-    reserved 280,
+    value 72,
+    low 80,
+    high 88,
+    subject_length 96,
+    message 100,
+    reserved 288,
 }
 
 impl Default for gsc_error {
@@ -259,38 +260,38 @@ pub const GSC_GROWTH_ALL_STEPS: gsc_growth = gsc_growth(3);
 newtype! {
     /// ceiling_rule, floor_rule: what a change does that would reach the limit.
     #[derive(Eq, Hash)]
-    gsc_limit: u32
+    gsc_limit_rule: u32
 }
 
 /// ends at the limit
-pub const GSC_LIMIT_CLAMP: gsc_limit = gsc_limit(0);
+pub const GSC_LIMIT_CLAMP: gsc_limit_rule = gsc_limit_rule(0);
 
 /// as CLAMP, and every update enforces the limit
-pub const GSC_LIMIT_ENFORCE: gsc_limit = gsc_limit(1);
+pub const GSC_LIMIT_ENFORCE: gsc_limit_rule = gsc_limit_rule(1);
 
 /// is dropped
-pub const GSC_LIMIT_REJECT: gsc_limit = gsc_limit(2);
+pub const GSC_LIMIT_REJECT: gsc_limit_rule = gsc_limit_rule(2);
 
 /// is dropped, with GSC_EVENT_STOPPED
-pub const GSC_LIMIT_STOP: gsc_limit = gsc_limit(3);
+pub const GSC_LIMIT_STOP: gsc_limit_rule = gsc_limit_rule(3);
 
 /// as CLAMP, except that a scale already past the limit stays where it is
-pub const GSC_LIMIT_CLAMP_UNLESS_PAST: gsc_limit = gsc_limit(4);
+pub const GSC_LIMIT_CLAMP_UNLESS_PAST: gsc_limit_rule = gsc_limit_rule(4);
 
 newtype! {
     /// overflow_reset, bits: what sets the count of overflows to 0.
     #[derive(Eq, Hash)]
-    gsc_reset: u32
+    gsc_overflow_reset: u32
 }
 
 /// a growth
-pub const GSC_RESET_ON_GROWTH: gsc_reset = gsc_reset(1);
+pub const GSC_RESET_ON_GROWTH: gsc_overflow_reset = gsc_overflow_reset(1);
 
 /// a step without overflow
-pub const GSC_RESET_ON_GOOD_STEP: gsc_reset = gsc_reset(2);
+pub const GSC_RESET_ON_GOOD_STEP: gsc_overflow_reset = gsc_overflow_reset(2);
 
 /// a backoff
-pub const GSC_RESET_ON_BACKOFF: gsc_reset = gsc_reset(4);
+pub const GSC_RESET_ON_BACKOFF: gsc_overflow_reset = gsc_overflow_reset(4);
 
 newtype! {
     /// arithmetic: the number format in which a new scale is computed.
@@ -313,14 +314,14 @@ pub const GSC_ARITHMETIC_F32_FLUSH: gsc_arithmetic = gsc_arithmetic(3);
 newtype! {
     /// overflow_test: what of a report is an overflow.
     #[derive(Eq, Hash)]
-    gsc_test: u32
+    gsc_overflow_test: u32
 }
 
 /// an element that is not finite
-pub const GSC_TEST_ELEMENT: gsc_test = gsc_test(0);
+pub const GSC_TEST_ELEMENT: gsc_overflow_test = gsc_overflow_test(0);
 
 /// that, or a sum of squares above the largest float
-pub const GSC_TEST_NORM: gsc_test = gsc_test(1);
+pub const GSC_TEST_NORM: gsc_overflow_test = gsc_overflow_test(1);
 
 newtype! {
     /// quirks, bits: what a peer does and no new policy should.
@@ -341,17 +342,17 @@ newtype! {
     /// guard_sample: what an outlier adds to the mean and the variance that later steps are judged
     /// by.
     #[derive(Eq, Hash)]
-    gsc_sample: u32
+    gsc_guard_sample: u32
 }
 
 /// itself
-pub const GSC_SAMPLE_AS_IS: gsc_sample = gsc_sample(0);
+pub const GSC_SAMPLE_AS_IS: gsc_guard_sample = gsc_guard_sample(0);
 
 /// nothing
-pub const GSC_SAMPLE_NONE: gsc_sample = gsc_sample(1);
+pub const GSC_SAMPLE_NONE: gsc_guard_sample = gsc_guard_sample(1);
 
 /// the threshold, or what the outlier was clipped to
-pub const GSC_SAMPLE_THRESHOLD: gsc_sample = gsc_sample(2);
+pub const GSC_SAMPLE_THRESHOLD: gsc_guard_sample = gsc_guard_sample(2);
 
 newtype! {
     /// guard_flags, bits: what becomes of an outlier.
@@ -412,16 +413,16 @@ pub struct gsc_policy {
     /// floor; 0 is none
     pub min_scale: f64,
     /// GSC_LIMIT_* at max_scale; with ENFORCE also for the first scale
-    pub ceiling_rule: gsc_limit,
+    pub ceiling_rule: gsc_limit_rule,
     /// GSC_LIMIT_* at min_scale; the first scale is never raised
-    pub floor_rule: gsc_limit,
+    pub floor_rule: gsc_limit_rule,
     /// GSC_TEST_*
-    pub overflow_test: gsc_test,
+    pub overflow_test: gsc_overflow_test,
     /// number of overflows that make a backoff; those before the last are absorbed; overflow_reset
     /// restarts the count; 0 is 1
     pub hysteresis: u32,
     /// GSC_RESET_* bits: what refills the hysteresis
-    pub overflow_reset: gsc_reset,
+    pub overflow_reset: gsc_overflow_reset,
     /// 1: a new scale is in force one update later
     pub apply_delay: u32,
     /// an overflow is absorbed while overflows are at most this share of the steps since the last
@@ -460,7 +461,7 @@ pub struct gsc_policy {
     /// that follow it in the row through, or with GSC_GUARD_STOP it stops; 0: never
     pub guard_max_in_a_row: u64,
     /// GSC_SAMPLE_*
-    pub guard_sample: gsc_sample,
+    pub guard_sample: gsc_guard_sample,
     /// GSC_GUARD_* bits
     pub guard_flags: gsc_guard,
 }
@@ -1177,9 +1178,9 @@ pub struct gsc_note {
     /// the number that counts from now on
     pub value: f64,
     /// field of the policy or the state; with FORMAT the name of the format
-    pub field: [c_char; 24],
+    pub field: [c_char; 32],
     /// a sentence, such as "growth_interval is not among the entries: it is 1000, as in the policy"
-    pub message: [c_char; 320],
+    pub message: [c_char; 312],
     /// 0
     pub reserved: [u64; 2],
 }
@@ -1190,7 +1191,7 @@ layout! { gsc_note, 384,
     entry 8,
     value 16,
     field 24,
-    message 48,
+    message 56,
     reserved 368,
 }
 
@@ -1406,11 +1407,12 @@ extern "C" {
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY.
     pub fn gsc_policy_check(policy: *const gsc_policy, err: *mut gsc_error) -> gsc_status;
 
-    /// Says what a policy does. *out becomes the policy with what 0 stands for: init_scale,
-    /// growth_factor and hysteresis 1, and backoff_factor 1 / growth_factor, which a backoff
-    /// divides by. Other zeros stay. *out may be *policy.
+    /// Says what a policy does. *out, which GSC_POLICY_INIT made, becomes the policy with what 0
+    /// stands for: init_scale, growth_factor and hysteresis 1, and backoff_factor 1 /
+    /// growth_factor, which a backoff divides by. Other zeros stay. *out may be *policy.
     ///
-    /// - `out`: read and written
+    /// - `out`: NULL: not wanted; read and written
+    /// - `traits`: NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY.
     pub fn gsc_policy_resolve(
@@ -1539,6 +1541,8 @@ extern "C" {
     /// *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in
     /// torch.nn.utils.clip_grad_norm_. The report has GSC_WANT_NORM. After gsc_measure, unscaling
     /// by *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
+    /// To clip outliers as well, make both factors of the same one and unscale by the one with the
+    /// smaller inverse: one after the other they clip too much.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1588,9 +1592,12 @@ extern "C" {
     /// One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
     /// report on all of its gradients. *out may be *state. Then ask out->skip: if it is 1, leave
     /// the parameters alone. Only the update knows outliers: report.overflow is about overflow
-    /// alone. out->events says what happened. A report that lacks what the policy judges by is
-    /// refused; options.policy measures it. A predictive policy takes a report with amax 0 and no
-    /// overflow as no sample: the scale stays.
+    /// alone. out->events says what happened: with GSC_EVENT_CLIPPED the gradients are to be
+    /// multiplied before the step, see gsc_factor_clip_outlier; with GSC_EVENT_STOPPED the training
+    /// should end, and an update after that goes on as after any other; with GSC_EVENT_STALE the
+    /// report has counted like any other. A report that lacks what the policy judges by is refused;
+    /// options.policy measures it. A predictive policy takes a report with amax 0 and no overflow
+    /// as no sample: the scale stays.
     ///
     /// - `exec`: NULL: this thread, host memory
     ///
@@ -1633,10 +1640,9 @@ extern "C" {
     ) -> gsc_status;
 
     /// *out is *factor with its inverse multiplied by state->guard_multiplier if the last update
-    /// clips (GSC_EVENT_CLIPPED), else *factor. After gsc_measure and gsc_state_update, unscaling
-    /// by *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32,
-    /// and state->skip_f32 as found_inf. `factor` is that of the gradients, copied before the
-    /// update.
+    /// clips (GSC_EVENT_CLIPPED), else *factor. `factor` is that of the gradients, copied before
+    /// the update. Unscaling by *out clips in the same pass; an optimizer that takes a multiplier
+    /// takes out->inverse_f32, and state->skip_f32 as found_inf.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1896,10 +1902,13 @@ extern "C" {
     /// `out` is double. Reads `tensors` twice; `out` is other memory.
     ///
     /// A step of several micro-batches: merge their reports as addends, beginning with the merge of
-    /// none. Make a factor of the number of micro-batches that were added, unscale the sums by it
-    /// with options.policy, and step if that report has no overflow. Then update, with the merged
-    /// report if it has an overflow, else with the report of the sums. Here state.skip does not
-    /// decide: it is 1 also if a micro-batch was left out and the others made a step.
+    /// none. Make a factor of the number of micro-batches that were added, and unscale the sums by
+    /// it with options.policy. Then update:
+    /// - Without an overflow in the merged report, update with the report of the sums, and leave
+    ///   the parameters alone if state.skip is 1.
+    /// - With one, update with the merged report, so that the scale backs off. state.skip is then 1
+    ///   because of the micro-batch that was left out: take the step of the others if the report of
+    ///   the sums has no overflow. A guard does not judge it.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1

@@ -75,7 +75,7 @@ choice! {
 
 choice! {
     /// `ceiling_rule`, floor_rule: what a change does that would reach the limit.
-    Limit: sys::gsc_limit(u32) {
+    LimitRule: sys::gsc_limit_rule(u32) {
         /// Ends at the limit.
         CLAMP = sys::GSC_LIMIT_CLAMP;
         /// As CLAMP, and every update enforces the limit.
@@ -91,7 +91,7 @@ choice! {
 
 flags! {
     /// `overflow_reset`, bits: what sets the count of overflows to 0.
-    Reset: sys::gsc_reset(u32) {
+    OverflowReset: sys::gsc_overflow_reset(u32) {
         /// A growth.
         ON_GROWTH = sys::GSC_RESET_ON_GROWTH;
         /// A step without overflow.
@@ -117,7 +117,7 @@ choice! {
 
 choice! {
     /// `overflow_test`: what of a report is an overflow.
-    Test: sys::gsc_test(u32) {
+    OverflowTest: sys::gsc_overflow_test(u32) {
         /// An element that is not finite.
         ELEMENT = sys::GSC_TEST_ELEMENT;
         /// That, or a sum of squares above the largest float.
@@ -140,7 +140,7 @@ flags! {
 choice! {
     /// `guard_sample`: what an outlier adds to the mean and the variance that later steps are
     /// judged by.
-    Sample: sys::gsc_sample(u32) {
+    GuardSample: sys::gsc_guard_sample(u32) {
         /// Itself.
         AS_IS = sys::GSC_SAMPLE_AS_IS;
         /// Nothing.
@@ -382,17 +382,17 @@ fields! {
     max_scale: f64;
     /// Floor; 0 is none.
     min_scale: f64;
-    /// [`Limit`] at max_scale; with ENFORCE also for the first scale.
-    ceiling_rule: Limit;
-    /// [`Limit`] at min_scale; the first scale is never raised.
-    floor_rule: Limit;
-    /// [`Test`].
-    overflow_test: Test;
+    /// [`LimitRule`] at max_scale; with ENFORCE also for the first scale.
+    ceiling_rule: LimitRule;
+    /// [`LimitRule`] at min_scale; the first scale is never raised.
+    floor_rule: LimitRule;
+    /// [`OverflowTest`].
+    overflow_test: OverflowTest;
     /// Number of overflows that make a backoff; those before the last are absorbed; overflow_reset
     /// restarts the count; 0 is 1.
     hysteresis: u32;
-    /// [`Reset`]: what refills the hysteresis.
-    overflow_reset: Reset;
+    /// [`OverflowReset`]: what refills the hysteresis.
+    overflow_reset: OverflowReset;
     /// 1: a new scale is in force one update later.
     apply_delay: u32;
     /// An overflow is absorbed while overflows are at most this share of the steps since the last
@@ -428,8 +428,8 @@ fields! {
     /// At this many outliers in a row the guard accepts a new level: it lets this outlier and those
     /// that follow it in the row through, or with [`Guard::STOP`] it stops; 0: never.
     guard_max_in_a_row: u64;
-    /// [`Sample`].
-    guard_sample: Sample;
+    /// [`GuardSample`].
+    guard_sample: GuardSample;
     /// [`Guard`].
     guard_flags: Guard;
 }

@@ -61,8 +61,8 @@ pub use device::{
 pub use error::{Details, Error, Result};
 pub use factor::Factor;
 pub use generated::{
-    Arithmetic, Dtype, Event, Growth, Guard, Limit, MergeKind, NoteKind, Quirk, Reset, Sample,
-    Status, Test, Want,
+    Arithmetic, Dtype, Event, Growth, Guard, GuardSample, LimitRule, MergeKind, NoteKind,
+    OverflowReset, OverflowTest, Quirk, Status, Want,
 };
 pub use gradscaler_sys as sys;
 pub use info::{info, Info};

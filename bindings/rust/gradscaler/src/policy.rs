@@ -12,12 +12,12 @@ use crate::{sys, Status, Value};
 /// [`build`](PolicyBuilder::build):
 ///
 /// ```
-/// use gradscaler::{Limit, Policy};
+/// use gradscaler::{LimitRule, Policy};
 ///
 /// let policy = Policy::preset("torch")?
 ///     .growth_interval(100)
 ///     .min_scale(1.0)
-///     .floor_rule(Limit::STOP)
+///     .floor_rule(LimitRule::STOP)
 ///     .build()?;
 /// assert_eq!(policy.growth_interval(), 100);
 ///
@@ -72,10 +72,10 @@ impl PolicyBuilder {
     /// a command line.
     ///
     /// ```
-    /// use gradscaler::{Limit, Policy};
+    /// use gradscaler::{LimitRule, Policy};
     ///
     /// let policy = Policy::preset("torch")?.set("growth_interval", 100)?.set("floor_rule", "STOP")?;
-    /// assert_eq!(policy.build()?.floor_rule(), Limit::STOP);
+    /// assert_eq!(policy.build()?.floor_rule(), LimitRule::STOP);
     ///
     /// let error = Policy::preset("torch")?.set("floor_rule", "HALT").unwrap_err();
     /// assert!(error.to_string().contains("one of CLAMP, ENFORCE, REJECT, STOP, CLAMP_UNLESS_PAST"));

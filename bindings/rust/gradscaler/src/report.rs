@@ -90,7 +90,7 @@ impl Report {
     }
 
     /// Likewise the global norm of the finite elements after unscaling; a policy that guards, or has
-    /// [`Test::NORM`](crate::Test::NORM), judges by it.
+    /// [`OverflowTest::NORM`](crate::OverflowTest::NORM), judges by it.
     pub fn with_norm(mut self, norm: f64) -> Self {
         self.0.sum_squares = norm * norm;
         self.measured(Want::NORM)

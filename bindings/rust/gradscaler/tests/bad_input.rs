@@ -5,8 +5,8 @@
 use std::fmt::Debug;
 
 use gradscaler::{
-    Counts, Device, Error, Factor, Growth, MergeKind, Options, Policy, PolicyBuilder, Report,
-    Result, Scaler, Status, Tensor, TensorMut, Test, Threads, Value, Want,
+    Counts, Device, Error, Factor, Growth, MergeKind, Options, OverflowTest, Policy, PolicyBuilder,
+    Report, Result, Scaler, Status, Tensor, TensorMut, Threads, Value, Want,
 };
 
 #[track_caller]
@@ -324,7 +324,7 @@ fn reports_of_a_failed_rank() {
 fn merges_that_cannot_be_judged() {
     let policy = Policy::preset("torch")
         .unwrap()
-        .overflow_test(Test::NORM)
+        .overflow_test(OverflowTest::NORM)
         .build()
         .unwrap();
     let reports = [Report::of(false).with_norm(3.0); 2];

@@ -9,7 +9,8 @@ use std::ptr::null_mut;
 
 use gradscaler::{
     Bf16, Device, DeviceBuffer, DeviceOptions, DeviceTensor, DeviceTensorMut, Event, Guard,
-    Histogram, Options, Policy, Report, Result, Scaler, Status, Tensor, TensorMut, Test, Want, F16,
+    Histogram, Options, OverflowTest, Policy, Report, Result, Scaler, Status, Tensor, TensorMut,
+    Want, F16,
 };
 
 fn devices() -> Vec<Device> {
@@ -158,7 +159,7 @@ fn a_micro_batch_that_overflowed_is_left_out() {
 fn the_verdict_is_that_of_the_policy() {
     let policy = Policy::preset("torch")
         .unwrap()
-        .overflow_test(Test::NORM)
+        .overflow_test(OverflowTest::NORM)
         .init_scale(1.0);
     let policy = policy.build().unwrap();
     for device in devices() {

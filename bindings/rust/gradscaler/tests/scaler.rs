@@ -3,8 +3,8 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use gradscaler::{
-    info, presets, Arithmetic, Counts, Event, Factor, Guard, Limit, Options, Policy, PolicyBuilder,
-    Quirk, Report, Reset, Scaler, Tensor, Test, Want,
+    info, presets, Arithmetic, Counts, Event, Factor, Guard, LimitRule, Options, OverflowReset,
+    OverflowTest, Policy, PolicyBuilder, Quirk, Report, Scaler, Tensor, Want,
 };
 
 fn torch(change: impl FnOnce(PolicyBuilder) -> PolicyBuilder) -> Scaler {
@@ -42,14 +42,14 @@ fn setters_and_getters_have_the_same_fields() {
         policy
             .growth_interval(7)
             .arithmetic(Arithmetic::F64)
-            .floor_rule(Limit::STOP)
+            .floor_rule(LimitRule::STOP)
             .min_scale(2.0)
             .quirks(Quirk::NONE)
     });
     let policy = policy.policy();
     assert_eq!(
         (policy.growth_interval(), policy.floor_rule()),
-        (7, Limit::STOP)
+        (7, LimitRule::STOP)
     );
     assert_eq!(policy.to_builder().build().unwrap(), *policy);
     let by_name = Policy::preset("torch")
@@ -68,7 +68,7 @@ fn setters_and_getters_have_the_same_fields() {
     // And all of them as values, rules by their names.
     let several = policy
         .to_builder()
-        .overflow_reset(Reset::ON_GROWTH | Reset::ON_BACKOFF);
+        .overflow_reset(OverflowReset::ON_GROWTH | OverflowReset::ON_BACKOFF);
     let several = several.build().unwrap();
     let mut again = PolicyBuilder::default();
     for (name, value) in several.fields() {
@@ -125,7 +125,7 @@ fn a_delayed_scale_is_in_force_one_update_later() {
 
 #[test]
 fn the_methods_ask_for_what_the_policy_needs() {
-    let mut scaler = torch(|policy| policy.overflow_test(Test::NORM));
+    let mut scaler = torch(|policy| policy.overflow_test(OverflowTest::NORM));
     let report = scaler.measure(&[], Want::NONE).unwrap();
     assert_eq!((report.norm(), report.amax()), (Some(0.0), None));
     scaler.update(&report).unwrap();
@@ -133,7 +133,7 @@ fn the_methods_ask_for_what_the_policy_needs() {
 
 #[test]
 fn the_verdict_before_the_step_is_that_of_the_update() {
-    let mut scaler = torch(|policy| policy.overflow_test(Test::NORM).init_scale(1.0));
+    let mut scaler = torch(|policy| policy.overflow_test(OverflowTest::NORM).init_scale(1.0));
     let grad = [3e38f64; 2]; // finite, but the sum of squares is above the largest f32
     let list = [Tensor::new(&grad)];
     let report = scaler.measure(&list, Want::NONE).unwrap();

@@ -27,13 +27,13 @@ from .._structs import (
     Event,
     Growth,
     Guard,
-    Limit,
+    LimitRule,
     Quirk,
     ReportKind,
-    Reset,
-    Sample,
+    OverflowReset,
+    GuardSample,
     Status,
-    Test,
+    OverflowTest,
     Trait,
     Want,
 )
@@ -561,7 +561,7 @@ def by_norm(policy: Policy | None) -> bool:
 
 
 def _too_large(policy: Policy, squares: b.Pair) -> jax.Array:
-    most = _MOST if policy.overflow_test == Test.NORM else _GUARD_MOST**2
+    most = _MOST if policy.overflow_test == OverflowTest.NORM else _GUARD_MOST**2
     return b.less(b.double(most), b.magnitude(squares))
 
 
@@ -750,9 +750,9 @@ class _Step:
         """`moved`, or what the limit makes of a change to it."""
         reaches = ~b.less(bound, moved) if floor else ~b.less(moved, bound)
         event = Event.AT_FLOOR if floor else Event.AT_CEILING
-        self.event(when & reaches, event | (Event.STOPPED if rule == Limit.STOP else 0))
-        stays = jnp.bool_(rule in (Limit.REJECT, Limit.STOP))
-        if rule == Limit.CLAMP_UNLESS_PAST:
+        self.event(when & reaches, event | (Event.STOPPED if rule == LimitRule.STOP else 0))
+        stays = jnp.bool_(rule in (LimitRule.REJECT, LimitRule.STOP))
+        if rule == LimitRule.CLAMP_UNLESS_PAST:
             stays = b.less(old, bound) if floor else b.less(bound, old)
         return b.select(reaches, b.select(stays, old, bound), moved)
 
@@ -798,7 +798,7 @@ class _Step:
         divides = policy.backoff_factor == 0
         moved = self.changed(scale, "growth_factor" if divides else "backoff_factor", divides)
         self.clear("steps_since_change", backs_off)
-        if policy.overflow_reset & Reset.ON_BACKOFF:
+        if policy.overflow_reset & OverflowReset.ON_BACKOFF:
             self.clear("overflows_since_reset", backs_off)
         moved = self.limited(backs_off, policy.floor_rule, scale, moved, floor, True)
         scale = b.select(backs_off, moved, scale)
@@ -807,22 +807,22 @@ class _Step:
                 b.increment(self.good_steps, overflow),
                 b.increment(self.steps_since_change, overflow),
             )
-        if policy.overflow_reset & Reset.ON_GOOD_STEP:
+        if policy.overflow_reset & OverflowReset.ON_GOOD_STEP:
             self.clear("overflows_since_reset", ~overflow)
 
         grows = self.due()
         self.clear("steps_since_change", grows)
         if policy.growth_rule != Growth.EVERY:
             self.clear("good_steps", grows)
-        if policy.overflow_reset & Reset.ON_GROWTH:
+        if policy.overflow_reset & OverflowReset.ON_GROWTH:
             self.clear("overflows_since_reset", grows)
         moved = self.changed(scale, "growth_factor")
         moved = self.limited(grows, policy.ceiling_rule, scale, moved, ceiling, False)
         scale = b.select(grows, moved, scale)
 
-        if policy.ceiling_rule == Limit.ENFORCE:
+        if policy.ceiling_rule == LimitRule.ENFORCE:
             scale = b.select(b.less(ceiling, scale), ceiling, scale)
-        if policy.floor_rule == Limit.ENFORCE:
+        if policy.floor_rule == LimitRule.ENFORCE:
             scale = b.select(b.less(scale, floor), floor, scale)
         # It is in the policy's format, as the start, the limits and every change are.
         larger, smaller = b.less(self.old, scale), b.less(scale, self.old)
@@ -930,7 +930,7 @@ class _Guard:
             share = target / x
             share = sheet.pick(sheet.number(1) < share, 1, share)  # by a rounding
             clips = stays * ((sheet.number(0) < target) * (sheet.number(0) < share))
-        sample = x if policy.guard_sample == Sample.AS_IS else sheet.pick(stays, target, x)
+        sample = x if policy.guard_sample == GuardSample.AS_IS else sheet.pick(stays, target, x)
 
         number = count + 1
         weight = sheet.number(1) / number
@@ -951,7 +951,7 @@ class _Guard:
         mean, threshold, share, moved, spread, value = (found[i] for i in (0, 1, 5, 7, 8, 9))
         out, last, stays, clips = (~b.is_zero(found[i]) for i in (2, 3, 4, 6))
         skips = stays & ~clips & ~overflow
-        enters = ~stays | jnp.bool_(policy.guard_sample != Sample.NONE)
+        enters = ~stays | jnp.bool_(policy.guard_sample != GuardSample.NONE)
         after = {
             "guard_mean": b.select(enters, moved, mean),
             "guard_variance": b.select(enters, spread, before["guard_variance"]),

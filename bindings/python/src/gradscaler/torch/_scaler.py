@@ -22,7 +22,7 @@ from .. import _gradscaler as c
 from .. import _scaler as base
 from .._checkpoints import Note
 from .._scaler import Policy, Report
-from .._structs import Event, Factor, Guard, Limit, Reset, State, Status, Test, Want
+from .._structs import Event, Factor, Guard, LimitRule, OverflowReset, State, Status, OverflowTest, Want
 from . import _grads, _memory, _place, _ranks
 from ._found import Found
 from ._grads import Lot, Sorted
@@ -174,9 +174,9 @@ class GradScaler(Base):
         options = {"min_scale": min_scale, "max_scale": max_scale, "hysteresis": hysteresis}
         fields |= {name: value for name, value in options.items() if value is not None}
         if policy is None and (hysteresis or 1) > 1:
-            fields["overflow_reset"] = Reset.ON_GOOD_STEP
+            fields["overflow_reset"] = OverflowReset.ON_GOOD_STEP
         if policy is None and max_scale:
-            fields["ceiling_rule"] = Limit.CLAMP  # torch drops a growth that would reach infinity, its only limit
+            fields["ceiling_rule"] = LimitRule.CLAMP  # torch drops a growth that would reach infinity, its only limit
         if "init_scale" in fields and base._number("init_scale", fields["init_scale"]) <= 0:
             raise ValueError(f"init_scale is {fields['init_scale']}: it must be finite and above 0")
         self._policy = _policy(policy, fields)
@@ -372,7 +372,7 @@ class GradScaler(Base):
             self._stall(memory.read(), optimizer)
             found, any_there = Found(Report.of_flag(True), []), True
         else:
-            by_norm = max_norm is not None or self._policy.guards or self._policy.overflow_test == Test.NORM
+            by_norm = max_norm is not None or self._policy.guards or self._policy.overflow_test == OverflowTest.NORM
             factor = memory.factor(bool(self._policy.arithmetic)) if inverse is None else memory.factor_of(inverse)
             look = _Look(optimizer, state, writes, fp16, self._want | _NORM if by_norm else self._want, memory, factor)
             found, any_there = self._looked(look)

@@ -2,7 +2,7 @@
 //! Policies and scalers through a format for people and one for machines.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use gradscaler::{presets, Policy, Report, Reset, Scaler};
+use gradscaler::{presets, Policy, Report, OverflowReset, Scaler};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ fn the_rules_of_every_preset_come_back() {
 fn settings_say_what_differs_from_a_preset() {
     let text = r#"{"growth_interval": 100, "preset": "torch", "overflow_reset": "ON_GROWTH | ON_BACKOFF"}"#;
     let policy = Policy::preset("torch").unwrap().growth_interval(100);
-    let policy = policy.overflow_reset(Reset::ON_GROWTH | Reset::ON_BACKOFF);
+    let policy = policy.overflow_reset(OverflowReset::ON_GROWTH | OverflowReset::ON_BACKOFF);
     assert_eq!(read(text).unwrap(), policy.build().unwrap());
     assert_eq!(
         read(r#"{"init_scale": 8, "growth_factor": 1.5}"#)
