@@ -49,11 +49,6 @@ BY_HAND = {
         "Copies to memory: binaries, or parts of memory of the same device.",
     ),
     "memory_read": ({"memory": "memory", "parts": "[part]"}, "{:ok, [binary]}", "Copies of parts of memory."),
-    "xla_register": (
-        {"name": "binary"},
-        ":ok",
-        "Registers the handler of host memory with the XLA in this process, under a name; again is no error.",
-    ),
 }
 STUBS_HEAD = '''\
 defmodule GradScaler.Native do

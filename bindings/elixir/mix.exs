@@ -65,19 +65,17 @@ defmodule GradScaler.MixProject do
       prune_code_paths: false,
       # Tests define containers of their own.
       consolidate_protocols: Mix.env() != :test,
-      xref: [exclude: [EXLA.CustomCall, Nx, Nx.BinaryBackend, Nx.Container, Nx.Type]],
+      xref: [exclude: [Nx, Nx.BinaryBackend, Nx.Container, Nx.Type]],
       deps: nx() ++ ex_doc(),
       docs: [main: "readme", extras: ["README.md"]]
     ]
   end
 
-  def application, do: [extra_applications: [:logger]]
-
   defp package, do: [licenses: ["MIT"], links: %{}, files: files()]
 
   # The C sources travel along, in a folder that is there while the package is built; in a release the
   # checksums of the precompiled NIFs, too. Each file is named: those of a folder Hex packs in the order of the disk.
-  @sources ["core", "include", "bindings/xla"]
+  @sources ["core", "include"]
   @own ~w(lib c_src Makefile mix.exs precompiled.exs checksums.exs .formatter.exs README.md)
   defp files do
     sources = for path <- regular("../../", @sources), do: Path.join("source", path)

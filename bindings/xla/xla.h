@@ -121,24 +121,6 @@ struct xla_error_destroy {
     void *error;
 };
 
-struct xla_error_message {
-    size_t struct_size;
-    struct xla_extension *extension;
-    void *error;
-    const char *message; /* out: the error's own */
-};
-
-struct xla_frame;
-typedef void *xla_handler(struct xla_frame *frame);
-
-struct xla_register {
-    size_t struct_size;
-    struct xla_extension *extension;
-    struct xla_name name, platform;
-    xla_handler *instantiate, *prepare, *initialize, *execute;
-    uint32_t traits;
-};
-
 struct xla_stream_get {
     size_t struct_size;
     struct xla_extension *extension;
@@ -168,9 +150,9 @@ struct xla_api {
     struct xla_version version;
     const void *internal;
     void *(*error_create)(struct xla_error_create *);
-    void (*error_message)(struct xla_error_message *);
+    const void *error_message;
     void (*error_destroy)(struct xla_error_destroy *);
-    void *(*handler_register)(struct xla_register *);
+    const void *handler_register;
     void *(*stream_get)(struct xla_stream_get *);
     void *others[6];
     void *(*schedule)(struct xla_schedule *);
@@ -195,12 +177,5 @@ void *gsc_xla_cuda(struct xla_frame *frame);
 /* Bytes of the last result of a call on a list in CUDA memory. Makes the device's context. */
 gsc_status gsc_xla_workspace(int32_t device, const gsc_tensor *tensors, uint64_t n, uint64_t *size,
                              gsc_error *err);
-
-/*
- * Registers the handler of host memory with the XLA in this process, under a name; again is no
- * error. GSC_ERROR_UNAVAILABLE with a sentence where there is none, or it refuses. A library that
- * has called it stays loaded.
- */
-gsc_status gsc_xla_register(const char *name, gsc_error *err);
 
 #endif

@@ -587,10 +587,9 @@ def check_elixir(tree, build, out):
         ["erl", "-noshell", "-eval", "io:put_chars(code:root_dir()), halt()."], capture_output=True, text=True
     ).stdout
     flags = ["-std=c11", "-O0", "-shared", "-fPIC", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-DGSC_STATIC"]
-    flags += ["-D_POSIX_C_SOURCE=200809L", f"-I{tree}/include", f"-I{tree}/bindings/xla"]
+    flags += ["-D_POSIX_C_SOURCE=200809L", f"-I{tree}/include"]
     flags += ["-isystem", f"{root}/usr/include"]
-    xla = [tree / "bindings/xla" / f"xla_{name}.c" for name in ("handler", "register")]
-    link = [*xla, build / "libgradscaler.a", "-lm", "-pthread", "-ldl"]
+    link = [build / "libgradscaler.a", "-lm", "-pthread", "-ldl"]
     nif, modules = app / "priv/gradscaler_nif.so", folder / "lib/grad_scaler"
     env = os.environ | {"ELIXIR_ERL_OPTIONS": "+fnu"}
     built = make(

@@ -36,11 +36,10 @@ foreach(name gpu gpu_bench)
   set_target_properties(cuda_${name} PROPERTIES OUTPUT_NAME ${name}
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/gpu)
 endforeach()
-# The handler that Python's and Elixir's bindings have; this program is an XLA in which it registers.
+# The handler that Python's binding has; this program is an XLA that calls it.
 set(xla ${PROJECT_SOURCE_DIR}/bindings/xla)
-target_sources(cuda_xla PRIVATE ${xla}/xla_handler.c ${xla}/xla_register.c)
+target_sources(cuda_xla PRIVATE ${xla}/xla_handler.c)
 target_include_directories(cuda_xla PRIVATE ${xla})
-set_target_properties(cuda_xla PROPERTIES ENABLE_EXPORTS ON)
 add_dependencies(cuda_xla cuda_emulated)
 
 add_test(NAME cuda.driver COMMAND cuda_driver)

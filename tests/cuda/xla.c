@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The handler for XLA in the hands of an XLA that misbehaves where the real one never did yet: what
- * it answers about itself, how it registers, what it does with threads that come late or never,
- * frames that are no call, and the same calls on a CUDA device as on the host, bit for bit, on
- * XLA's stream.
+ * it answers about itself, what it does with threads that come late or never, frames that are no
+ * call, and the same calls on a CUDA device as on the host, bit for bit, on XLA's stream.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -90,26 +89,9 @@ static void *threads(struct xla_threads *args)
     return NULL;
 }
 
-static struct xla_register registered; /* the last one */
-
-static void *handler_register(struct xla_register *args)
-{
-    CHECK(args->struct_size == sizeof *args && !args->extension);
-    registered = *args;
-    return xla.fails ? &xla : NULL;
-}
-
-static void error_message(struct xla_error_message *args)
-{
-    CHECK(args->struct_size == sizeof *args && args->error == &xla);
-    args->message = "a name of two handlers";
-}
-
 static struct xla_api api = {.struct_size = sizeof api,
                              .version = {sizeof api.version, NULL, XLA_MAJOR, XLA_MINOR + 2},
                              .error_create = error_create,
-                             .error_message = error_message,
-                             .handler_register = handler_register,
                              .error_destroy = error_destroy,
                              .stream_get = stream_get,
                              .schedule = schedule,
@@ -241,45 +223,6 @@ static void answers_in_the_oldest_version(void)
         expect(cuda ? gsc_xla_cuda(&call.frame) : gsc_xla_host(&call.frame), "");
         CHECK(xla.streams == 0);
     }
-}
-
-/* ---- how it registers ---- */
-
-static const struct xla_api *loaded; /* what this XLA has to say when it is asked */
-
-const struct xla_api *XLA_FFI_GetApi(void);
-const struct xla_api *XLA_FFI_GetApi(void)
-{
-    return loaded;
-}
-
-static void expect_refusal(const char *why)
-{
-    gsc_error err;
-    CHECK(gsc_xla_register("ours", &err) == GSC_ERROR_UNAVAILABLE);
-    CHECK(err.status == GSC_ERROR_UNAVAILABLE && err.argument == -1);
-    CHECK_TEXT(err.message, why);
-    CHECK(gsc_xla_register("ours", NULL) == GSC_ERROR_UNAVAILABLE);
-}
-
-static void registers_with_the_xla_of_this_process(void)
-{
-    gsc_error err;
-    expect_refusal("start EXLA first");
-    loaded = &api;
-    api.version.major = XLA_MAJOR + 1;
-    expect_refusal("not of version 0.1 or newer");
-    api.version.major = XLA_MAJOR;
-    xla.fails = true;
-    expect_refusal("refuses the handler: a name of two handlers");
-    CHECK(xla.destroyed == 2);
-    xla.fails = false;
-    memset(&registered, 0, sizeof registered);
-    CHECK(gsc_xla_register("ours", &err) == GSC_OK);
-    CHECK(registered.name.size == 4 && memcmp(registered.name.text, "ours", 4) == 0);
-    CHECK(registered.platform.size == 4 && memcmp(registered.platform.text, "Host", 4) == 0);
-    CHECK(registered.execute == gsc_xla_host && registered.traits == 0);
-    CHECK(!registered.instantiate && !registered.prepare && !registered.initialize);
 }
 
 /* ---- threads ---- */
@@ -477,7 +420,7 @@ static void *run_call(struct memory *m, const struct variant *v, bool cuda)
         if (cuda)
             buffer(&call, 1, m->workspace, XLA_U8, WORKSPACE);
     }
-    return cuda ? gsc_xla_cuda(&call.frame) : registered.execute(&call.frame);
+    return cuda ? gsc_xla_cuda(&call.frame) : gsc_xla_host(&call.frame);
 }
 
 static const struct variant variants[] = {
@@ -578,7 +521,6 @@ static void fails_in_sentences(void)
 int main(void)
 {
     answers_in_the_oldest_version();
-    registers_with_the_xla_of_this_process();
     memset(&xla, 0, sizeof xla);
     threads_that_come_late_or_never_change_nothing();
     memset(&xla, 0, sizeof xla);

@@ -11,7 +11,6 @@
 #define GSC_NIF_DEVICE_H
 
 #include "terms.h"
-#include "xla.h"
 
 /* ---- resources ---- */
 
@@ -237,19 +236,6 @@ static ERL_NIF_TERM nif_memory_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM
         return failed(&call);
     const ERL_NIF_TERM terms[] = {binaries};
     return done(&call, terms, 1);
-}
-
-/* ---- the handler for XLA ---- */
-
-static ERL_NIF_TERM nif_xla_register(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
-{
-    (void)argc;
-    struct call call = {.env = env};
-    char name[64];
-    return get_string(&call, argv[0], 0, "name", name, sizeof name) &&
-                   gsc_xla_register(name, &call.err) == GSC_OK
-               ? done(&call, NULL, 0)
-               : failed(&call);
 }
 
 /* ---- the library's life ---- */

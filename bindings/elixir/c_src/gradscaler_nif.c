@@ -774,7 +774,6 @@ static ErlNifFunc functions[] = {
     {"memory_destroy", 1, nif_memory_destroy, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"memory_write", 2, nif_memory_write, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"memory_read", 2, nif_memory_read, ERL_NIF_DIRTY_JOB_IO_BOUND},
-    {"xla_register", 1, nif_xla_register, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"status_string", 1, nif_status_string, 0},
     {"version", 0, nif_version, 0},
     {"version_string", 0, nif_version_string, 0},

@@ -1,6 +1,6 @@
-# Tests of Nx, Axon, EXLA and CUDA run where these are; where not, that is said and not passed over.
+# Tests of Nx, Axon and CUDA run where these are; where not, that is said and not passed over.
 excluded =
-  for {application, module} <- [nx: Nx, axon: Axon, exla: EXLA],
+  for {application, module} <- [nx: Nx, axon: Axon],
       not Code.ensure_loaded?(module) do
     IO.puts(:stderr, """
 
@@ -21,11 +21,8 @@ without_block =
     [:nx_block]
   end
 
-for application <- [:nx, :axon, :exla] -- excluded,
+for application <- [:nx, :axon] -- excluded,
     do: {:ok, _} = Application.ensure_all_started(application)
-
-# A stand-in for EXLA takes its place where it is not.
-with_exla = if :exla in excluded, do: [], else: [:standin]
 
 without_cuda =
   case GradScaler.Device.open(:cuda) do
@@ -43,4 +40,4 @@ for file <- ["hex_float.exs", "settings.exs"],
 Code.require_file("support/recordings.ex", __DIR__)
 
 # A sanitizer on a busy machine takes minutes for what takes seconds.
-ExUnit.start(exclude: excluded ++ with_exla ++ without_block ++ without_cuda, timeout: 600_000)
+ExUnit.start(exclude: excluded ++ without_block ++ without_cuda, timeout: 600_000)

@@ -80,12 +80,6 @@ defmodule GradScaler.Native do
   def memory_read(_memory, _parts), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
-  Registers the handler of host memory with the XLA in this process, under a name; again is no error.
-  """
-  @spec xla_register(binary) :: :ok | error
-  def xla_register(_name), do: :erlang.nif_error(:nif_not_loaded)
-
-  @doc """
   The meaning of a status in a few words. Never nil, never freed.
   """
   @spec status_string(integer) :: binary | nil | error

@@ -524,11 +524,6 @@ STRUCTS = {  # ours, with the last member that is used: XLA's name, and its memb
     "attributes items": ("Attrs", {"items": "attrs"}),
     "error_create code": ("Error_Create_Args", {"code": "errc"}),
     "error_destroy error": ("Error_Destroy_Args", {}),
-    "error_message message": ("Error_GetMessage_Args", {}),
-    "register traits": (
-        "Handler_Register_Args",
-        {stage: f"bundle.{stage}" for stage in ("instantiate", "prepare", "initialize", "execute")},
-    ),
     "stream_get stream": ("Stream_Get_Args", {"context": "ctx"}),
     "schedule data": ("ThreadPool_Schedule_Args", {"context": "ctx"}),
     "threads threads": ("ThreadPool_NumThreads_Args", {"context": "ctx", "threads": "num_threads"}),
@@ -659,62 +654,3 @@ def test_what_only_the_handler_can_do_is_compiled_for_the_platform_of_the_progra
     assert "@gradscaler(" in traced.lower(lowering_platforms=("cpu",)).as_text()
     with pytest.raises(NotImplementedError, match="tpu"):
         traced.lower(lowering_platforms=("tpu",))
-
-
-# ---- how EXLA gets it ----
-
-EXPORTS = """
-#include "xla.h"
-static const struct xla_api *api;
-const struct xla_api *XLA_FFI_GetApi(void) { return api; }
-void found(const struct xla_api *of_frame) { api = of_frame; }
-"""
-HANDLER = """
-#include "xla.h"
-static xla_handler *inner;
-static const struct xla_api *api;
-void use(xla_handler *handler) { inner = handler; }
-const struct xla_api *api_of_last_call(void) { return api; }
-void *gsc_xla_host(struct xla_frame *frame)
-{
-    if (frame->stage == XLA_EXECUTE && frame->context)
-        api = frame->api;
-    return inner(frame);
-}
-const char *refusal(const char *name)
-{
-    static gsc_error err;
-    return gsc_xla_register(name, &err) == GSC_OK ? "" : err.message;
-}
-"""
-
-
-def test_xla_takes_the_handler_through_the_interface_that_exla_exports(tmp_path):
-    """JAX hides that interface, which each call's frame has, too; a library of EXLA's name exports it here."""
-    register = str(OURS.parent / "xla_register.c")
-    for name, source, more in (("libxla_extension", EXPORTS, []), ("handler", HANDLER, [register, "-ldl"])):
-        (tmp_path / f"{name}.c").write_text(source)
-        flags = ["-shared", "-fPIC", f"-I{ROOT / 'include'}", f"-I{OURS.parent}", f"-Wl,-soname,{name}.so"]
-        command = ["gcc", *flags, str(tmp_path / f"{name}.c"), *more, "-o", str(tmp_path / f"{name}.so")]
-        subprocess.run(command, check=True)
-    assert _xla.why_not("cpu") is None
-    ours, ffi = ctypes.CDLL(str(tmp_path / "handler.so")), _xla._ffi()
-    ours.refusal.restype, ours.api_of_last_call.restype = ctypes.c_char_p, ctypes.c_void_p
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    ours.use(ctypes.c_void_p(pointer(_gradscaler.xla_handler("cpu"), b"xla._CUSTOM_CALL_TARGET")))
-    assert b"start EXLA first" in ours.refusal(b"as_exla")
-    ffi.register_ffi_target("as_jax", ffi.pycapsule(ours.gsc_xla_host), platform="cpu")
-    factor, expected = words(gradscaler.Scaler("torch").factor), gradscaler.Factor()
-    _gradscaler.gsc_factor_multiply(None, gradscaler.Scaler("torch").factor, 3.0, expected)
-
-    def multiplied(target):
-        call = ffi.ffi_call(target, [jax.ShapeDtypeStruct((8,), jnp.uint32)])
-        return call(factor, call=np.int64(7), by=np.float64(3))[0]
-
-    same_words(multiplied("as_jax"), expected)
-    exports = ctypes.CDLL(str(tmp_path / "libxla_extension.so"))
-    exports.found(ctypes.c_void_p(ours.api_of_last_call()))
-    assert [ours.refusal(b"as_exla") for _ in range(2)] == [b"", b""]
-    same_words(multiplied("as_exla"), expected)
-    assert b"this XLA refuses the handler: " in ours.refusal(b"gradscaler")  # which is another library's
