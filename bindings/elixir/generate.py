@@ -23,6 +23,8 @@ EXTRA = {
         "or nil",
     }
 }
+# A field that is a boolean in Elixir, and its twin, a float that Elixir does not show.
+BOOLEANS = {("gsc_report", "overflow"): "found_inf"}
 # Functions whose `out` is read, too.
 SUMS = ("gsc_unscale_accumulate",)
 # What device.h offers instead of functions over pointers: types of the arguments by name, result, doc.
@@ -548,6 +550,13 @@ def struct_field(manifest, struct, field):
         return match, None, f"{value}::little-{8 * size}", None
     label = f'"{short(struct)}.{name}"'
     match = f"{name}::binary-size({size})"
+    twins = {twin: field for (of, field), twin in BOOLEANS.items() if of == struct.name}
+    if name in twins:
+        flag = twins[name]
+        return match, None, f'Fields.bit(s.{flag}, "{short(struct)}.{flag}")::little-float-32', None
+    if twin := BOOLEANS.get((struct.name, name)):
+        decode, encode = f"{name} != 0 or Fields.real({twin}) != 0.0", f"Fields.bit({at}, {label})::little-signed-32"
+        return f"{name}::{integer(field.base)}", decode, encode, "false"
     if field.kind == "struct":
         module = module_of(field.type)
         return match, f"{module}.decode({name})", f"{module}.encode({at})::binary", f"%{module}{{}}"
@@ -578,6 +587,8 @@ def struct_doc(manifest, item, fields, doc=None, extra=()):
     layout = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
     for field in fields:
         text = f"* `{field.name}` - {words(manifest, field.doc)}"
+        if (item.name, field.name) in BOOLEANS:
+            text = text.replace(" 1: ", " ")
         if field.takes:
             text += ": " + ", ".join(f"`:{atom(value)}`" for value in manifest.constants[field.takes].values)
         lines += textwrap.wrap(text, DOC_WIDTH, **layout)
@@ -586,7 +597,9 @@ def struct_doc(manifest, item, fields, doc=None, extra=()):
     return [*lines, '  """']
 
 
-def field_type(manifest, field):
+def field_type(manifest, struct, field):
+    if (struct.name, field.name) in BOOLEANS:
+        return "boolean"
     if field.kind == "struct":
         return f"{module_of(field.type)}.t()"
     if field.kind == "char":
@@ -616,7 +629,7 @@ def struct(manifest, item):
     defaults = [f"{field.name}: {default}" for field, _, _, _, default in shown] + [f"{name}: nil" for name in extra]
     lines += [f"  @derive {{Inspect, except: {[':' + name for name in extra]}}}".replace("'", "")] if extra else []
     lines += ["  defstruct " + ",\n            ".join(defaults), "", "  @type t :: %__MODULE__{"]
-    types = [f"{field.name}: {field_type(manifest, field)}" for field, *_ in shown] + [
+    types = [f"{field.name}: {field_type(manifest, item, field)}" for field, *_ in shown] + [
         f"{name}: term" for name in extra
     ]
     lines += [*rows(types, "          "), "        }", ""]

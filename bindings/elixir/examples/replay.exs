@@ -34,7 +34,7 @@ defmodule Replay do
   end
 
   defp report("0"), do: @report
-  defp report("1"), do: %{@report | found_inf: 1.0, overflow: 1}
+  defp report("1"), do: %{@report | overflow: true}
   defp report("a" <> amax), do: %{@report | amax: HexFloat.parse(amax)}
 
   defp report("n" <> norm) do

@@ -55,6 +55,12 @@ defmodule GradScaler do
   @typedoc "What a loss was multiplied by; see `factor/1`."
   @type factor :: Factor.t()
 
+  @typedoc """
+  Tensors, `{dtype, binary}` pairs, or lists, tuples, maps and structs that implement `Nx.Container` of
+  them; see above.
+  """
+  @type tree :: term
+
   @typedoc "Where a leaf is in a tree: keys and indices from the root on."
   @type path :: [term]
 
@@ -74,7 +80,7 @@ defmodule GradScaler do
       100
 
       iex> GradScaler.new("pytorch")
-      ** (ArgumentError) no preset is named "pytorch"; did you mean "torch"? GradScaler.presets/0 lists all
+      ** (ArgumentError) preset is "pytorch", which is no preset: did you mean "torch"?
   """
   @spec new(binary | atom | keyword, Enumerable.t()) :: t
   def new(preset \\ "recommended", fields \\ [])
@@ -92,17 +98,12 @@ defmodule GradScaler do
   end
 
   defp policy_of_preset(preset) when is_binary(preset) or is_atom(preset) do
-    case Native.policy_preset(to_string(preset)) do
-      {:ok, policy} ->
-        Policy.decode(policy)
+    {:ok, policy} =
+      Error.check!(Native.policy_preset(to_string(preset)), fn name, _ ->
+        if name == "name", do: "preset"
+      end)
 
-      {:error, _} ->
-        nearest = Enum.max_by(Map.keys(presets()), &String.jaro_distance(&1, to_string(preset)))
-
-        raise ArgumentError,
-              "no preset is named #{inspect(preset)}; did you mean #{inspect(nearest)}? " <>
-                "GradScaler.presets/0 lists all"
-    end
+    Policy.decode(policy)
   end
 
   defp policy_of_preset(preset),
@@ -185,6 +186,19 @@ defmodule GradScaler do
   @spec policy(t) :: Policy.t()
   def policy(%__MODULE__{policy: policy}), do: Policy.decode(policy)
 
+  @doc """
+  What the rules do: `:moves`, the scale can change, `:guards`, they judge the norm of finite gradients,
+  `:needs_norm` and `:needs_amax`, what a report has to hold for them.
+
+      iex> GradScaler.traits(GradScaler.new("guard"))
+      [:guards, :needs_norm]
+  """
+  @spec traits(t) :: [atom]
+  def traits(%__MODULE__{policy: policy}) do
+    {:ok, _resolved, traits} = Error.check!(Native.policy_resolve(policy))
+    Constants.names(:trait, traits)
+  end
+
   @doc "The state, with names: the counts, and `next`, the newest scale where it is not in force yet."
   @spec state(t) :: State.t()
   def state(%__MODULE__{state: state}), do: State.decode(state)
@@ -213,7 +227,7 @@ defmodule GradScaler do
       iex> GradScaler.scale_loss({:f16, <<2.0::little-float-16>>}, GradScaler.new("torch"))
       {:f32, <<131072.0::little-float-32>>}
   """
-  @spec scale_loss(term, t, keyword) :: term
+  @spec scale_loss(tree | number, t, keyword) :: tree | number | :infinity | :neg_infinity
   def scale_loss(loss, scaler, options \\ [])
 
   def scale_loss(loss, %__MODULE__{state: state}, []) when is_number(loss) do
@@ -265,7 +279,7 @@ defmodule GradScaler do
       iex> {grads, GradScaler.norm(report)}
       {[{:f32, <<0.5::little-float-32>>}], 0.5}
   """
-  @spec unscale(term, t, keyword) :: {term, Report.t()}
+  @spec unscale(tree, t, keyword) :: {tree, Report.t()}
   def unscale(grads, %__MODULE__{} = scaler, options \\ []) do
     options = options(options, [:type, :want, :clamp, :histogram, :factor])
     {leaves, paths} = leaves(grads, &refuse_traced/1)
@@ -298,7 +312,7 @@ defmodule GradScaler do
       iex> {sums, GradScaler.overflow?(report)}
       {{:f32, <<1.5::little-float-32>>}, true}
   """
-  @spec unscale_accumulate(term, term, t, keyword) :: {term, Report.t()}
+  @spec unscale_accumulate(tree, tree, t, keyword) :: {tree, Report.t()}
   def unscale_accumulate(sums, grads, %__MODULE__{} = scaler, options \\ []) do
     options = options(options, [:want, :histogram, :factor])
     {leaves, paths} = leaves(grads, &refuse_traced/1)
@@ -325,7 +339,7 @@ defmodule GradScaler do
   What `unscale(grads, scaler, type: :same)` would report, without the gradients. Takes `:want`,
   `:histogram` and `:factor` as it does.
   """
-  @spec measure(term, t, keyword) :: Report.t()
+  @spec measure(tree, t, keyword) :: Report.t()
   def measure(grads, %__MODULE__{} = scaler, options \\ []) do
     options = options(options, [:want, :histogram, :factor])
     {leaves, paths} = leaves(grads, &refuse_traced/1)
@@ -340,8 +354,8 @@ defmodule GradScaler do
       iex> GradScaler.overflow?(%{w: {:bf16, <<0x7F80::little-16>>}})
       true
   """
-  @spec overflow?(Report.t() | term) :: boolean
-  def overflow?(%Report{overflow: overflow}), do: overflow != 0
+  @spec overflow?(Report.t() | tree) :: boolean
+  def overflow?(%Report{overflow: overflow}), do: overflow
 
   def overflow?(tree) do
     {leaves, paths} = leaves(tree, &refuse_traced/1)
@@ -354,7 +368,7 @@ defmodule GradScaler do
   """
   @spec overflows(Report.t()) :: [path]
   def overflows(%Report{} = report) do
-    for {path, %{overflow: 1}} <- per_tensor(report), do: path
+    for {path, %{overflow: true}} <- per_tensor(report), do: path
   end
 
   @doc """
@@ -578,7 +592,7 @@ defmodule GradScaler do
   @doc "The report of a rank or device that could not make one: the step is skipped."
   @spec failed_report(atom) :: Report.t()
   def failed_report(status \\ :device),
-    do: %Report{found_inf: 1.0, overflow: 1, status: status}
+    do: %Report{overflow: true, status: status}
 
   @doc "The global norm of the gradients, of a report with `want: :norm`."
   @spec norm(Report.t()) :: float | :infinity
@@ -661,7 +675,7 @@ defmodule GradScaler do
       iex> GradScaler.cast_params({:f32, <<1000.0::little-float-32>>}, :f8_e4m3fn, clamp: 448)
       {:f8_e4m3fn, <<0x7E>>}
   """
-  @spec cast_params(term, Binaries.dtype() | tuple, keyword) :: term
+  @spec cast_params(tree, Binaries.dtype() | tuple, keyword) :: tree
   def cast_params(params, type, options \\ []) do
     options = options(options, [:clamp])
     dtype = Leaf.dtype_of_type(type)
@@ -675,7 +689,7 @@ defmodule GradScaler do
   end
 
   @doc "`cast_params/2` under the name for the way back: gradients to the type they are summed in."
-  @spec accumulate_grad(term, Binaries.dtype() | tuple) :: term
+  @spec accumulate_grad(tree, Binaries.dtype() | tuple) :: tree
   def accumulate_grad(grads, type \\ :f32), do: cast_params(grads, type)
 
   # ---- to and from a checkpoint ----

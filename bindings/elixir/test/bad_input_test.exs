@@ -11,7 +11,8 @@ defmodule GradScaler.BadInputTest do
     pair = {:f32, <<0::32>>}
 
     cases = [
-      {~r/no preset is named "torsh"; did you mean "torch"\?/, fn -> GradScaler.new("torsh") end},
+      {~r/preset is "torsh", which is no preset: did you mean "torch"\?/,
+       fn -> GradScaler.new("torsh") end},
       {~r/preset is {:torch}: it must be a name/, fn -> GradScaler.new({:torch}) end},
       {~r/preset is .*torch.*: it must be a name/, fn -> GradScaler.new(~c"torch") end},
       {~r/fields holds 5: they must be names/, fn -> GradScaler.new("torch", [5]) end},

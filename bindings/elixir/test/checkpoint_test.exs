@@ -55,7 +55,7 @@ defmodule GradScaler.CheckpointTest do
       preset = if is_map_key(GradScaler.presets(), format), do: format, else: "torch"
 
       report = %Report{kind: :tensors, measured: [:norm, :amax], amax: 1.0}
-      reports = for overflow <- [0, 0, 1, 0], do: %{report | overflow: overflow}
+      reports = for overflow <- [false, false, true, false], do: %{report | overflow: overflow}
 
       scaler =
         Enum.reduce(
@@ -135,7 +135,7 @@ defmodule GradScaler.CheckpointTest do
           {fn -> Checkpoint.write(GradScaler.new(), "oneflow") end, "saves no state"},
           {fn -> Checkpoint.write(GradScaler.new(), "torch", keys: "x") end, ":texts or :atoms"},
           {fn -> Checkpoint.settings("torch", init_scale: -1) end, "init_scale is -1"},
-          {fn -> Checkpoint.settings("torch", [], preset: "pytorch") end, "no preset is named"}
+          {fn -> Checkpoint.settings("torch", [], preset: "pytorch") end, "preset is \"pytorch\""}
         ] do
       assert_raise ArgumentError, ~r/#{Regex.escape(words)}/, call
     end

@@ -260,7 +260,8 @@ defmodule GradScalerTest do
       for preset <- ["fairseq", "fairscale", "cerebras"] do
         scaler = GradScaler.new(preset, init_scale: 1.0)
         {_, report} = GradScaler.unscale(big, scaler)
-        assert {GradScaler.overflow?(report), report.found_inf} == {true, 1.0}, preset
+        assert report.overflow, preset
+        assert <<1.0::little-float-32, 1::little-32, _::binary>> = Report.encode(report)
         assert GradScaler.overflows(report) == []
         assert GradScaler.first_overflow(report) == nil
         assert :skipped in GradScaler.events(GradScaler.update(scaler, report))
@@ -276,8 +277,8 @@ defmodule GradScalerTest do
       {_, report} = GradScaler.unscale(grads, scaler, want: [:norm, :amax])
 
       assert [{[:a], a}, {[:b, 0], b}, {[:b, 1], c}] = GradScaler.per_tensor(report)
-      assert {GradScaler.norm(a), a.amax, a.overflow} == {5.0, 4.0, 0}
-      assert {b.nan_count, b.overflow, b.first_element} == {1, 1, 0}
+      assert {GradScaler.norm(a), a.amax, a.overflow} == {5.0, 4.0, false}
+      assert {b.nan_count, b.overflow, b.first_element} == {1, true, 0}
       assert {GradScaler.norm(c), c.elements} == {1.0, 1}
       parts = for {_path, part} <- GradScaler.per_tensor(report), do: part
       merged = GradScaler.merge(parts, :shards)
@@ -314,8 +315,18 @@ defmodule GradScalerTest do
       assert Report.decode(sent) == %{report | per_tensor: nil, paths: nil}
       merged = GradScaler.merge([Report.decode(sent), GradScaler.failed_report()], :shards)
 
-      assert {GradScaler.overflow?(merged), merged.found_inf, merged.status} ==
-               {true, 1.0, :device}
+      assert {GradScaler.overflow?(merged), merged.overflow, merged.status} ==
+               {true, true, :device}
+
+      # A float says it as well as a flag.
+      for first <- [1.0, 0.5], rest = binary_part(sent, 8, 248) do
+        told = Report.decode(<<first::little-float-32, 0::32, rest::binary>>)
+        assert <<1.0::little-float-32, 1::little-32, ^rest::binary>> = Report.encode(told)
+      end
+
+      assert_raise ArgumentError, "report.overflow is 1: it must be true or false", fn ->
+        Report.encode(%Report{overflow: 1})
+      end
     end
 
     test "a report that nobody filled in is refused, unless it says an overflow" do
@@ -330,7 +341,7 @@ defmodule GradScalerTest do
         assert_raise ArgumentError, ~r/kind is 0: no call filled the report in/, call
       end
 
-      assert GradScaler.skip?(GradScaler.update(scaler, %Report{overflow: 1}))
+      assert GradScaler.skip?(GradScaler.update(scaler, %Report{overflow: true}))
     end
 
     test "a report knows what it is of and what was measured" do

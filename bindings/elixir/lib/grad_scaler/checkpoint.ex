@@ -22,7 +22,7 @@ defmodule GradScaler.Checkpoint do
   alias GradScaler.{Constants, Entry, Error, Fields, Native, Note}
 
   @typedoc "Keys with numbers, texts, nil, tensors of one element, or more of these."
-  @type tree :: map | keyword | struct
+  @type mapping :: map | keyword | struct
 
   @key_bytes 159
   @text_bytes 55
@@ -69,7 +69,7 @@ defmodule GradScaler.Checkpoint do
       iex> GradScaler.Checkpoint.read([loss_scale: -1.0, counter: 3], nil, format: "axon")
       ** (ArgumentError) loss_scale is -1: it must be a scale: 0 or above
   """
-  @spec read(tree, GradScaler.t() | nil, keyword) :: {GradScaler.t(), [Note.t()]}
+  @spec read(mapping, GradScaler.t() | nil, keyword) :: {GradScaler.t(), [Note.t()]}
   def read(checkpoint, scaler \\ nil, options \\ []) do
     options = Keyword.validate!(options, format: nil, prefix: nil)
     prefix = text(options[:prefix], "prefix")
@@ -133,7 +133,7 @@ defmodule GradScaler.Checkpoint do
       iex> {GradScaler.loss_scale(scaler), GradScaler.policy(scaler).hysteresis}
       {4096.0, 3}
   """
-  @spec settings(binary | atom, tree, keyword) :: {GradScaler.t(), [Note.t()]}
+  @spec settings(binary | atom, mapping, keyword) :: {GradScaler.t(), [Note.t()]}
   def settings(format, settings, options \\ []) do
     options = Keyword.validate!(options, prefix: nil, preset: nil)
     prefix = text(options[:prefix], "prefix")

@@ -87,7 +87,7 @@ defmodule GradScaler.Device do
   end
 
   @doc "The tree with its floats on the device. Integers stay where they are."
-  @spec put(term, t) :: term
+  @spec put(GradScaler.tree(), t) :: GradScaler.tree()
   def put(tree, %__MODULE__{reference: device}) do
     floats = tree |> Tree.reduce([], &host_float/3) |> Enum.reverse()
     sizes = for {dtype, binary} <- floats, do: {dtype, byte_size(binary)}
@@ -121,7 +121,7 @@ defmodule GradScaler.Device do
   defp refuse(path, text), do: raise(ArgumentError, "#{Tree.where(path, "the tensor")} #{text}")
 
   @doc "The tree with its tensors as they were, in host memory. What is no device's stays."
-  @spec get(term) :: term
+  @spec get(GradScaler.tree()) :: GradScaler.tree()
   def get(tree) do
     read = read_all(tensors(tree))
 
@@ -151,7 +151,7 @@ defmodule GradScaler.Device do
   defp place(%Tensor{memory: memory, offset: offset, bytes: bytes}), do: {memory, offset, bytes}
 
   @doc "Frees the memory of a tree, and of whatever shares it, now; whoever still uses it is refused."
-  @spec free(term) :: :ok
+  @spec free(GradScaler.tree()) :: :ok
   def free(tree) do
     for memory <- tree |> tensors() |> Enum.map(& &1.memory) |> Enum.uniq(),
         do: :ok = Error.check!(Native.memory_destroy(memory))

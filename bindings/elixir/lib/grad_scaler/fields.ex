@@ -53,6 +53,11 @@ defmodule GradScaler.Fields do
   def s32(x, label), do: integer(x, -0x80000000, 0x7FFFFFFF, 32, label)
   def s64(x, label), do: integer(x, -0x8000000000000000, 0x7FFFFFFFFFFFFFFF, 64, label)
 
+  @doc "1 for true, 0 for false."
+  def bit(true, _label), do: 1
+  def bit(false, _label), do: 0
+  def bit(other, label), do: refuse(label, other, "true or false")
+
   @doc "The bytes of a list of so many numbers."
   def list(encode, list, count, label) when is_list(list) and length(list) == count,
     do: for(x <- list, into: <<>>, do: encode.(x, label))

@@ -76,7 +76,7 @@ defmodule GradScaler.MixedPrecision do
   def loss_scale(options \\ []), do: LossScaler.new(options)
 
   @doc "The loss times the scale; on traced tensors, as inside `Nx.Defn.grad`, a plain `Nx.multiply`."
-  @spec scale_loss(term, LossScaler.t()) :: term
+  @spec scale_loss(GradScaler.tree() | number, LossScaler.t()) :: GradScaler.tree()
   def scale_loss(loss, %LossScaler{scale: scale}) when is_number(loss),
     do: Nx.multiply(loss, scale)
 
@@ -84,7 +84,7 @@ defmodule GradScaler.MixedPrecision do
     do: GradScaler.scale_loss(loss, to_grad_scaler(scaler), type: :same)
 
   @doc "`{gradients divided by the scale, whether one of them is Inf or NaN}`."
-  @spec unscale(term, LossScaler.t()) :: {term, boolean}
+  @spec unscale(GradScaler.tree(), LossScaler.t()) :: {GradScaler.tree(), boolean}
   def unscale(grads, %LossScaler{} = scaler) do
     {grads, report} = GradScaler.unscale(grads, to_grad_scaler(scaler))
     {grads, GradScaler.overflow?(report)}
@@ -109,15 +109,15 @@ defmodule GradScaler.MixedPrecision do
   end
 
   @doc "Whether a tree of tensors holds Inf or NaN."
-  @spec has_overflow?(term) :: boolean
+  @spec has_overflow?(GradScaler.tree()) :: boolean
   def has_overflow?(tree), do: GradScaler.overflow?(tree)
 
   @doc "All floats of a tree as another type; on traced tensors a plain `Nx.as_type`."
-  @spec cast_params(term, atom | tuple) :: term
+  @spec cast_params(GradScaler.tree(), atom | tuple) :: GradScaler.tree()
   def cast_params(params, type), do: GradScaler.cast_params(params, type)
 
   @doc "`cast_params/2` under the name for the way back."
-  @spec accumulate_grad(term, atom | tuple) :: term
+  @spec accumulate_grad(GradScaler.tree(), atom | tuple) :: GradScaler.tree()
   def accumulate_grad(grads, type), do: GradScaler.accumulate_grad(grads, type)
 
   @doc "The same scaler as a `GradScaler`, to go on with its functions."

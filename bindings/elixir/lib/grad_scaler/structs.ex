@@ -573,10 +573,8 @@ defmodule GradScaler.Report do
   the report of a rank whose call failed. Also refused: values that contradict each other, such as
   elements that are NaN without an overflow.
 
-  * `found_inf` - `overflow` as the float that fused optimizers read; not 0 is an overflow by
-    itself
-  * `overflow` - 1: do not step. An element is Inf or NaN or became so, or options.policy says so,
-    or the call failed
+  * `overflow` - do not step. An element is Inf or NaN or became so, or options.policy says so, or
+    the call failed
   * `status` - `:ok`, or the error that a device or a rank met: `:ok`, `:null`, `:struct_size`,
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
@@ -610,8 +608,7 @@ defmodule GradScaler.Report do
   alias GradScaler.{Constants, Fields}
 
   @derive {Inspect, except: [:per_tensor, :paths, :histogram]}
-  defstruct found_inf: 0.0,
-            overflow: 0,
+  defstruct overflow: false,
             status: :ok,
             measured: [],
             generation: 0,
@@ -636,8 +633,7 @@ defmodule GradScaler.Report do
             histogram: nil
 
   @type t :: %__MODULE__{
-          found_inf: GradScaler.Native.real(),
-          overflow: integer,
+          overflow: boolean,
           status: atom | integer,
           measured: [atom | integer],
           generation: integer,
@@ -689,8 +685,7 @@ defmodule GradScaler.Report do
         0::960
       >>) do
     %__MODULE__{
-      found_inf: Fields.real(found_inf),
-      overflow: overflow,
+      overflow: overflow != 0 or Fields.real(found_inf) != 0.0,
       status: Constants.name(:status, status),
       measured: Constants.names(:want, measured),
       generation: generation,
@@ -721,8 +716,8 @@ defmodule GradScaler.Report do
   @spec encode(t) :: binary
   def encode(%__MODULE__{} = s) do
     <<
-      Fields.f32(s.found_inf, "report.found_inf")::binary,
-      Fields.s32(s.overflow, "report.overflow")::binary,
+      Fields.bit(s.overflow, "report.overflow")::little-float-32,
+      Fields.bit(s.overflow, "report.overflow")::little-signed-32,
       Fields.named(:status, s.status, "report.status", &Fields.s32/2)::binary,
       Fields.named(:want, s.measured, "report.measured", &Fields.u32/2)::binary,
       Fields.u64(s.generation, "report.generation")::binary,
