@@ -1,1 +1,4 @@
-[inputs: ["{mix,.formatter}.exs", "{lib,test,examples}/**/*.{ex,exs}"]]
+[
+  inputs: ["{mix,.formatter}.exs", "{lib,test,examples}/**/*.{ex,exs}"],
+  locals_without_parens: [deftransform: 2]
+]

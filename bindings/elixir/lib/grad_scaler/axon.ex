@@ -27,7 +27,9 @@ defmodule GradScaler.Axon do
   @doc "The `:loss_scale` of `Axon.Loop.trainer/4` by the rules of a scaler; rules that guard are refused."
   @spec loss_scale(GradScaler.t()) :: {fun, fun, fun}
   def loss_scale(%GradScaler{} = scaler) do
-    if Defn.guards?(GradScaler.policy(scaler)) do
+    traits = GradScaler.traits(scaler)
+
+    if :guards in traits do
       raise ArgumentError,
             "the policy guards, but Axon tells its optimizer of no outlier: set guard_norm, guard_ratio " <>
               "and guard_sigmas to 0, or write the step with GradScaler.Defn"
@@ -35,7 +37,8 @@ defmodule GradScaler.Axon do
 
     unscale = fn grads, state ->
       {unscaled, overflow} = Defn.unscale(grads, state, scaler)
-      {told(unscaled, overflow, scaler), Defn.update(state, overflow, scaler)}
+      amax = if :needs_amax in traits, do: Defn.amax(unscaled)
+      {told(unscaled, overflow, scaler), Defn.update(state, overflow, scaler, amax)}
     end
 
     {fn -> Defn.init(scaler) end, &Defn.scale_loss/2, unscale}
