@@ -240,6 +240,29 @@ defmodule GradScaler.NxTest do
       end
     end
 
+    test "numbers that code sets in a state hold" do
+      scaler = GradScaler.new("torch")
+      set = [scale: 8.0, next: 8.0, good_steps: 1999, overflows_since_reset: 3]
+      numbers = Map.new(set, fn {name, x} -> {name, Nx.tensor(x, type: :f64)} end)
+
+      state =
+        Map.merge(Defn.init(scaler), %{numbers | good_steps: 1999, overflows_since_reset: 3})
+
+      expected = GradScaler.put_state(scaler, Keyword.delete(set, :next))
+      grown = Defn.to_scaler(Defn.update(state, false, scaler), scaler)
+      assert GradScaler.loss_scale(grown) == 16.0
+      assert loss_and_counts(grown) == loss_and_counts(GradScaler.update(expected, false))
+
+      assert_raise ArgumentError, ~r/scale is 0/, fn ->
+        Defn.update(%{state | scale: Nx.tensor(0.0, type: :f64)}, false, scaler)
+      end
+    end
+
+    defp loss_and_counts(scaler) do
+      state = GradScaler.state(scaler)
+      {state.factor.scale, state.next.scale, state.good_steps, state.overflows_since_reset}
+    end
+
     test "several lanes have one verdict, one norm and one scale" do
       scaler = GradScaler.new("torch", init_scale: 2.0)
       state = Defn.init(scaler)

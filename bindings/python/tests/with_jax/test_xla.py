@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The handler for XLA: the bits of the library in compiled programs, in place, whatever XLA hands over."""
 
-import ctypes
 import functools
 import pathlib
 import re
