@@ -11,7 +11,7 @@ import warnings
 import pytest
 
 import gradscaler
-from gradscaler import Error, Event, Guard, NoteKind, Policy, Report, GuardSample, Scaler, Want
+from gradscaler import Error, Event, Guard, GuardSample, NoteKind, Policy, Report, Scaler, Want
 
 
 def fed(scaler, *norms):

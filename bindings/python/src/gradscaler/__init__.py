@@ -23,15 +23,15 @@ from ._structs import (
     Factor,
     Growth,
     Guard,
+    GuardSample,
     LimitRule,
     NoteKind,
+    OverflowReset,
+    OverflowTest,
     Quirk,
     ReportKind,
-    OverflowReset,
-    GuardSample,
     State,
     Status,
-    OverflowTest,
     Want,
 )
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gradscaler
-from gradscaler import Event, Guard, Policy, GuardSample
+from gradscaler import Event, Guard, GuardSample, Policy
 from gradscaler import _gradscaler as c
 from gradscaler._structs import Report, State
 from gradscaler.torch import GradScaler, StallError, TensorScaler

@@ -22,7 +22,7 @@ from .. import _gradscaler as c
 from .. import _scaler as base
 from .._checkpoints import Note
 from .._scaler import Policy, Report
-from .._structs import Event, Factor, Guard, LimitRule, OverflowReset, State, Status, OverflowTest, Want
+from .._structs import Event, Factor, Guard, LimitRule, OverflowReset, OverflowTest, State, Status, Want
 from . import _grads, _memory, _place, _ranks
 from ._found import Found
 from ._grads import Lot, Sorted
