@@ -47,7 +47,7 @@ typedef struct gsc_tensor {
 typedef struct gsc_error {
     int32_t status, argument;
     int64_t index;
-    char name[24], field[24];
+    char name[24], field[32];
     double value, low, high;
     uint32_t subject_length;
     char message[188];
