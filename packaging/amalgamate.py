@@ -23,7 +23,7 @@ DEFINED = re.compile(
     r"|^(?:typedef |static const )?(?:struct|union|enum) (?P<tag>\w+) \{"
     r"|^\s*(?:typedef )?enum(?: \w+)? \{(?P<enumerators>[^}]*)\}"
     r"|\b(?P<stem>(?!gsc_)[a-z]\w*_)##"
-    r"|^GSC_KERNEL\((?P<kernel>\w+),",
+    r"|^(?:GSC_KERNEL|MULTIPLY_GROUPS)\((?P<kernel>\w+),",
     re.M,
 )
 MEMBERS = re.compile(r"^(?:typedef |static )?(?:const )?(?:struct|union)(?: \w+)? \{(.*?)^\}", re.M | re.S)

@@ -30,12 +30,12 @@ defmodule GradScaler.Checkpoint do
   @int64 -0x8000000000000000..0x7FFFFFFFFFFFFFFF
   @rules %{
     "growth_rule" => :growth,
-    "ceiling_rule" => :limit,
-    "floor_rule" => :limit,
-    "overflow_test" => :test,
-    "overflow_reset" => :reset,
+    "ceiling_rule" => :limit_rule,
+    "floor_rule" => :limit_rule,
+    "overflow_test" => :overflow_test,
+    "overflow_reset" => :overflow_reset,
     "quirks" => :quirk,
-    "guard_sample" => :sample,
+    "guard_sample" => :guard_sample,
     "guard_flags" => :guard,
     "arithmetic" => :arithmetic
   }
