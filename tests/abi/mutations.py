@@ -135,7 +135,11 @@ MISTAKES = [
         ["gsc_policy", "220 bytes", "reserved word of 4 bytes"],
     ),
     ("a fixed struct of another size", [("size = 32", "size = 40", "gsc_factor")], ["gsc_factor", "size is 40", "32"]),
-    ("two bits at once", [("value = 2", "value = 3", "overflow_reset")], ["overflow_reset.ON_GOOD_STEP", "3", "one bit"]),
+    (
+        "two bits at once",
+        [("value = 2", "value = 3", "overflow_reset")],
+        ["overflow_reset.ON_GOOD_STEP", "3", "one bit"],
+    ),
     ("a number twice", [("value = 2", "value = 1", "growth")], ["growth", "value 1", "twice"]),
     ("a number that does not fit", [("value = 3", "value = 5000000000", "growth")], ["growth.ALL_STEPS", "5000000000"]),
     ("a name twice", [('name = "growth_extra_steps"', 'name = "growth_rule"')], ["gsc_policy.growth_rule", "twice"]),
