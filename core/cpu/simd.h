@@ -1039,12 +1039,11 @@ GSC_INLINE uint64_t multiply_bytes(enum gsc_real_dtype dtype, unsigned does, con
 {
     if (does == GSC_SUMS)
         return sum_bytes(dtype, from, n, number, norm);
-    does = keeping(does);
     if (!norm || !norm->table)
         return multiply_floats(dtype, dtype, does, from, to, n, number, norm);
     const byte_factor by = byte_factor_of(dtype, number);
     if ((does & GSC_SUMS) && SUMS_AT_ONCE && !by.multiplies)
-        return multiply_by_table(dtype, does, from, to, n, by.after, norm);
+        return multiply_by_table(dtype, does | KEEPS, from, to, n, by.after, norm);
     /* The sums first, where both at once lack registers; the input stays in L1. */
     if (does & GSC_SUMS)
         (void)sum_bytes(dtype, from, n, number, norm);
