@@ -2,7 +2,7 @@
 //! Policies and scalers through a format for people and one for machines.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use gradscaler::{presets, Policy, Report, OverflowReset, Scaler};
+use gradscaler::{presets, OverflowReset, Policy, Report, Scaler};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
