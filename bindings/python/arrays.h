@@ -3,6 +3,8 @@
  * Lists of arrays as lists of tensors: through their buffers, or through DLPack. Included by the
  * generated interface only.
  */
+#include <fenv.h>
+
 #include "objects.h"
 #include "xla.h"
 
@@ -577,6 +579,21 @@ static PyObject *gsc_py_xla_workspace(PyObject *self, PyObject *args)
         return NULL;
     }
     return PyLong_FromUnsignedLongLong(size);
+}
+
+/* with_subnormals(function): calls it in a thread of XLA's, which flushes subnormal numbers. */
+static PyObject *gsc_py_with_subnormals(PyObject *self, PyObject *args)
+{
+    PyObject *function;
+    fenv_t environment;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "O", &function))
+        return NULL;
+    fegetenv(&environment);
+    fesetenv(FE_DFL_ENV);
+    PyObject *result = PyObject_CallNoArgs(function);
+    fesetenv(&environment);
+    return result;
 }
 
 /* ---- module ---- */

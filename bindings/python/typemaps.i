@@ -194,6 +194,7 @@ GSC_OUT(type, name, make)
 %native(summary) PyObject *gsc_py_summary(PyObject *self, PyObject *args);
 %native(kinds) PyObject *gsc_py_kinds(PyObject *self, PyObject *args);
 %native(xla_handler) PyObject *gsc_py_xla_handler(PyObject *self, PyObject *args);
+%native(with_subnormals) PyObject *gsc_py_with_subnormals(PyObject *self, PyObject *args);
 %native(xla_workspace) PyObject *gsc_py_xla_workspace(PyObject *self, PyObject *args);
 
 %init %{

@@ -14,6 +14,7 @@
  *     clip            factor, report                        factor
  *     multiply        factor                                factor
  *     stamp           report, state                         report, of rank 0
+ *     combine         state, state                          state
  *
  * `count` gradients. Without a factor it is that of the state, or 1. A state is updated by the
  * report. Results may be their operands. On CUDA, calls on gradients have a workspace as their last
@@ -32,7 +33,7 @@
 
 #include "xla.h"
 
-enum call { CHECK, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY, STAMP };
+enum call { CHECK, UNSCALE, SCALE, ACCUMULATE, MERGE, UPDATE, CLIP, MULTIPLY, STAMP, COMBINE };
 enum with { WITH_FACTOR = 1, WITH_STATE = 2, WITH_EACH = 4, WITH_HISTOGRAM = 8 };
 enum { WORD = sizeof(uint32_t), HEAD = 256 /* of a workspace: the factor that clips */ };
 
@@ -495,24 +496,26 @@ static gsc_status stamp(struct run *run, const gsc_report *report, const gsc_sta
 
 static gsc_status run_structs(struct run *run, int64_t call)
 {
-    const gsc_state *state = NULL;
+    const gsc_state *state = NULL, *other = NULL;
     const gsc_factor *factor = NULL;
     const gsc_report *report = NULL;
     uint64_t n = 1;
-    if (call == UPDATE)
+    if (call == UPDATE || call == COMBINE)
         state = take_struct(run, true, sizeof *state, 1);
     else if (call == CLIP || call == MULTIPLY)
         factor = take_struct(run, true, sizeof *factor, 1);
     if (call == MERGE && run->frame->operands.size > 0)
         n = elements(run->frame->operands.items[0]) * WORD / sizeof *report;
-    if (call != MULTIPLY)
+    if (call == COMBINE)
+        other = take_struct(run, true, sizeof *other, 1);
+    else if (call != MULTIPLY)
         report = take_struct(run, true, sizeof *report, n);
     if (call == STAMP)
         state = take_struct(run, true, sizeof *state, 1);
     void *out = take_struct(run, false,
-                            call == UPDATE                   ? sizeof *state
-                            : call == MERGE || call == STAMP ? sizeof *report
-                                                             : sizeof *factor,
+                            call == UPDATE || call == COMBINE ? sizeof *state
+                            : call == MERGE || call == STAMP  ? sizeof *report
+                                                              : sizeof *factor,
                             1);
     if (run->wrong)
         return GSC_OK;
@@ -524,6 +527,8 @@ static gsc_status run_structs(struct run *run, int64_t call)
         return gsc_state_update(run->on, run->policy, state, report, out, &run->err);
     case STAMP:
         return stamp(run, report, state, out);
+    case COMBINE:
+        return gsc_state_combine_decisions(run->on, state, other, out, &run->err);
     case CLIP:
         return gsc_factor_clip_grad_norm(run->on, factor, report, real(run, "max_norm"), out,
                                          &run->err);
@@ -579,7 +584,7 @@ static void *run(struct xla_frame *frame, bool cuda)
     }
     take_policy(&run);
     const int64_t call = integer(&run, "call");
-    if (call < CHECK || call > STAMP)
+    if (call < CHECK || call > COMBINE)
         run.wrong = "there is no such call";
     if (run.wrong)
         return error_of(frame, XLA_INVALID_ARGUMENT, run.wrong);

@@ -34,3 +34,10 @@ def test_two_processes_of_jax_train_as_one_with_numpy(tmp_path):
     assert is_a_training(alone)
     for rank in range(2):
         assert lines(tmp_path, rank) == alone
+
+
+def test_two_processes_of_jax_that_call_the_host_step_alike(tmp_path):
+    assert start.processes(with_jax.train, 2, tmp_path, engines.free_port(), False) == [0, 0]
+    assert lines(tmp_path, 0) == lines(tmp_path, 1)
+    scales = [[line.split()[1:3] for line in each] for each in (lines(tmp_path, 0), with_jax.train_alone())]
+    assert scales[0] == scales[1]  # norms are summed in another order

@@ -16,7 +16,7 @@ from steps import BAD_RANK, BAD_STEP, GROWTH_INTERVAL, INIT_SCALE, STEPS, Log, c
 
 import gradscaler
 from gradscaler import Want
-from gradscaler.jax import Report, Scaler
+from gradscaler.jax import Report, Scaler, _call, _xla
 
 ALL, EACH = PartitionSpec(), PartitionSpec("ranks")
 RANKS, RULES = 2, {"init_scale": 2.0**22, "growth_interval": 5}  # of the training
@@ -127,9 +127,11 @@ def line(norm, scaler, skipped, parameters):
     return f"{float(norm).hex()} {float(scaler.loss_scale)} {bool(skipped)} {digest}\n"
 
 
-def train(rank, size, directory, port):
+def train(rank, size, directory, port, has_handler=True):
     """One of two ranks: it has half of the batch and, of the sums of the gradients, half to unscale and clip."""
     mesh = join(rank, size, port)
+    if not has_handler:
+        _xla.why_not, _call._warn_once = lambda platform: "a test", lambda platform, why: None
 
     def step(scaler, row):
         own = jax.lax.psum_scatter(row[0].astype(jnp.float32), "ranks", tiled=True)

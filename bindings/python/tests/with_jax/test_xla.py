@@ -460,7 +460,7 @@ ARRAY, STATE, REPORT = np.ones(3, np.float32), ((_xla.STATE,), np.uint32), ((_xl
 @pytest.mark.parametrize(
     ("text", "operands", "results", "attributes"),
     [
-        ("no such call", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"call": np.int64(9)}),
+        ("no such call", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"call": np.int64(10)}),
         ("no such call", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"call": np.int64(-1)}),
         ("too few operands", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"count": np.int64(2**40)}),
         ("too few operands", [ARRAY], [((3,), np.float32), REPORT], RIGHT | {"count": np.int64(-1)}),
@@ -469,6 +469,7 @@ ARRAY, STATE, REPORT = np.ones(3, np.float32), ((_xla.STATE,), np.uint32), ((_xl
         ("not uint32 of its size", [ARRAY], [((3,), np.float32), ((_xla.REPORT - 1,), np.uint32)], RIGHT),
         ("not uint32 of its size", [ARRAY], [((3,), np.float32), ((_xla.REPORT,), np.int32)], RIGHT),
         ("too few operands", [], [REPORT], {"call": np.int64(4)}),
+        ("too few operands", [np.zeros(_xla.STATE, np.uint32)], [STATE], {"call": np.int64(9)}),
         ("tensors[0].dtype", [np.ones(3, np.int32)], [((3,), np.float32), REPORT], RIGHT),
         ("out[0].count", [ARRAY], [((4,), np.float32), REPORT], RIGHT),
         (

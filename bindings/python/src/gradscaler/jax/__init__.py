@@ -11,7 +11,8 @@
         return scaler.update(report), params
 
 On the CPU, and on CUDA where its driver is there, the library's own compiled code does the work inside of the program
-that XLA runs; on other platforms jax.numpy does: `backend()` tells. The names of jmp and eFormer are here, too.
+that XLA runs; on other platforms jax.numpy does, with the library on the host: `backend()` tells. The names of jmp and
+eFormer are here, too.
 """
 
 from ._call import Backend, backend

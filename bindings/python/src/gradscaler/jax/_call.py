@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which code does the work: the compiled handler where it serves the platform, jax.numpy elsewhere."""
+"""Which code does the work: the compiled handler where it serves the platform, elsewhere jax.numpy and the host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from .. import _structs
 from .._scaler import Policy, Report
 from .._structs import Want
-from . import _plain, _xla
+from . import _host, _plain, _xla
+from . import _words as w
 
 
 class Backend(str):
@@ -54,8 +55,8 @@ def backend(platform: str | None = None) -> Backend:
 @functools.cache
 def _warn_once(platform: str, why: str) -> None:
     warnings.warn(
-        f"gradscaler.jax computes with jax.numpy on {platform!r}, which is right and slower than its compiled handler: "
-        f"{why}",
+        f"gradscaler.jax computes with jax.numpy on {platform!r}, and calls the host for reports and steps, which is "
+        f"right and slower than its compiled handler: {why}",
         stacklevel=4,
     )
 
@@ -76,6 +77,7 @@ class Call:
     names: tuple[str, ...] = ()
     in_place: bool = False
     is_clipped: bool = False  # by max_norm, which is in the factor
+    only_overflow: bool = False  # is asked of the report
 
 
 @functools.lru_cache(maxsize=256)
@@ -93,53 +95,66 @@ def run(call: Call, *operands: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _compiled(call: Call, why_not: str | None, *operands: Any) -> Any:
-    return _on_tensors(call, *operands) if call.operation in _ON_TENSORS else _run(call, *operands)
+    return _run(call, *operands)
 
 
 def _run(call: Call, *operands: Any) -> Any:
-    policy = None if call.policy is None else policy_of(call.policy)
     platform = jax.default_backend()
     here = _xla.why_not(platform)
-    lacks = _plain.why_not(policy, call.want, call.histogram)
-
-    def handled(platform: str, *operands: Any) -> Any:
-        return _plain.b.varying(_handled(call, policy, platform, *operands), operands)
-
-    def in_jnp(*operands: Any) -> Any:
-        return _plain.b.varying(_in_jnp(call, policy, *operands), operands)
-
-    if lacks and here is not None:
+    lacks = _plain.why_not(call.want, call.histogram)
+    if here is not None and lacks:
         raise NotImplementedError(f"{lacks}; on {platform!r} there is no compiled handler: {here}")
+    if here is not None and platform not in _host.PLATFORMS:
+        raise NotImplementedError(
+            f"on {platform!r} there is no compiled handler, and JAX does not call the host, which gradscaler does "
+            f"instead: {here}"
+        )
     if here is not None:
         _warn_once(platform, here)
+    handled = functools.partial(_by_handler, call)
     if here is None and set(backends()) == {
         "cpu"
     }:  # no program here is for another platform: the other way is not traced
         return handled(platform, *operands)
-    return _xla.choose(handled, None if lacks else in_jnp, *operands)
+    return _xla.choose(handled, None if lacks else functools.partial(_in_jnp, call), *operands)
 
 
 _ON_TENSORS = ("unscale", "scale", "unscale_accumulate", "measure")
 
 
-def _on_tensors(call: Call, *operands: Any) -> Any:
-    """Where the program spreads gradients over devices, each works on its part, if it need not know of histograms."""
+def _by_handler(call: Call, platform: str, *operands: Any) -> Any:
+    do = functools.partial(_handled, platform)
+    if call.operation not in _ON_TENSORS:
+        return do(call, *operands)
+    whole = PartitionSpec()
+    others = whole, whole if call.per_tensor else None, None, None if operands[3] is None else whole
+    return _spread(call, functools.partial(do, call), functools.partial(_part, do, call), others, *operands)
+
+
+def _spread(call: Call, alone: Callable, part: Callable, others: Sequence[Any], *operands: Any) -> Any:
+    """alone(*operands), a list of gradients and others, or part(axes, spread, *operands) on each device.
+
+    Each works on its part where the program spreads gradients over devices, if it need not know of histograms. Its
+    other results, which are the same on all devices, have the specs `others`.
+    """
     if jax.device_count() == 1 or call.histogram or not call.names or not hasattr(jax.sharding, "get_abstract_mesh"):
-        return _run(call, *operands)
+        return alone(*operands)
     here = jax.sharding.get_abstract_mesh()
     if here.manual_axes:
-        return _run(call, *operands)
-    spread = custom_partitioning(jax.jit(functools.partial(_run, call)))  # jit keeps what a trace closes over
-    partition = functools.partial(_partition, call)
+        return alone(*operands)
+    spread = custom_partitioning(jax.jit(alone))  # jit keeps what a trace closes over
+    partition = functools.partial(_partition, part)
     spread.def_partition(partition, lambda *known: partition(*known)[2], sharding_rule=functools.partial(_rule, call))
     spread = jax.custom_batching.sequential_vmap(spread)
     if not getattr(here, "explicit_axes", ()):
         return spread(*operands)
-    leaves, _, out, state = operands
-    written = [] if call.operation == "measure" else [jax.typeof(leaf).sharding.spec for leaf in out or leaves]
-    whole = PartitionSpec()
-    results = written, whole, whole if call.per_tensor else None, None, None if state is None else whole
-    return jax.sharding.auto_axes(spread, axes=here.explicit_axes, out_sharding=results)(*operands)
+    written = [] if call.operation == "measure" else [jax.typeof(leaf).sharding.spec for leaf in _given(*operands)]
+    return jax.sharding.auto_axes(spread, axes=here.explicit_axes, out_sharding=(written, *others))(*operands)
+
+
+def _given(leaves: Any, factor: Any, out: Any = None, state: Any = None) -> Any:
+    """What results are spread as."""
+    return out or leaves
 
 
 def _rule(call: Call, mesh: Any, operands: Sequence[Any], results: Sequence[Any]) -> str:
@@ -160,7 +175,7 @@ def _rule(call: Call, mesh: Any, operands: Sequence[Any], results: Sequence[Any]
     return "->".join(",".join(dimensions(kind, name(i)) for i, kind in enumerate(kinds)) for kinds, name in sides)
 
 
-def _partition(call: Call, mesh: Any, operands: Any, results: Any) -> Any:
+def _partition(part: Callable, mesh: Any, operands: Any, results: Any) -> Any:
     """What each device does with its part; dimensions that cannot be divided evenly are gathered."""
     named = not mesh.empty
     if not named:  # everything is gathered
@@ -174,7 +189,7 @@ def _partition(call: Call, mesh: Any, operands: Any, results: Any) -> Any:
 
     return (
         mesh,
-        functools.partial(_part, call, mesh, axes),
+        functools.partial(part, mesh.axis_names, axes),
         tuple(map(shardings, results)),
         tuple(map(shardings, operands)),
     )
@@ -189,17 +204,21 @@ def _even(mesh: Any, leaf: Any) -> list[tuple[str, ...]]:
     return spread
 
 
-def _part(call: Call, mesh: Any, spread: Sequence[Any], leaves: Any, factor: Any, out: Any, state: Any) -> Any:
-    axes = mesh.axis_names
-    merge = functools.partial(_run, Call("merge", policy=call.policy))
-    # Of a gradient that several devices have, one counts.
+def _counts(axes: Sequence[str], spread: Sequence[Any]) -> jax.Array:
+    """Of each gradient whether it counts here: of one that several devices have, one counts; a column."""
     first = {axis: lax.axis_index(axis) == 0 for axis in axes}
     counts = []
     for dimensions in spread:
         used = {axis for each in dimensions for axis in each}
         others = (first[axis] for axis in axes if axis not in used)
         counts.append(functools.reduce(operator.and_, others, jnp.bool_(True)))
-    counts = jnp.stack(counts)[:, None]
+    return jnp.stack(counts)[:, None]
+
+
+def _part(do: Callable, call: Call, axes: Any, spread: Any, leaves: Any, factor: Any, out: Any, state: Any) -> Any:
+    """What the handler does with a device's part: do(call, *operands)."""
+    merge = functools.partial(do, Call("merge", policy=call.policy))
+    counts = _counts(axes, spread)
 
     def merged(words: jax.Array, rows: jax.Array) -> tuple:
         rows = jnp.where(counts, rows, _NOTHING).at[:, _FIRST_RANK].set(lax.axis_index(axes).astype(jnp.uint32) + 1)
@@ -207,14 +226,14 @@ def _part(call: Call, mesh: Any, spread: Sequence[Any], leaves: Any, factor: Any
         return words, lax.map(merge, lax.all_gather(rows, axes, axis=1)) if call.per_tensor else None
 
     alone = dataclasses.replace(call, per_tensor=True)
-    leaves, words, rows, bins = over(_run, alone, leaves, factor, out, merged)
+    leaves, words, rows, bins = over(do, alone, leaves, factor, out, merged)
     if call.operation == "unscale_accumulate":  # the parts of other devices are left alone, too
         leaves = [jnp.where(words[_OVERFLOW] != 0, old, new) for old, new in zip(out, leaves, strict=True)]
-    new = None if state is None else _run(Call("update", policy=call.policy), state, words)
+    new = None if state is None else do(Call("update", policy=call.policy), state, words)
     return leaves, words, rows, bins, new
 
 
-_FIRST_RANK, _OVERFLOW = (getattr(_structs.Report, name).offset // 4 for name in ("first_rank_plus_1", "overflow"))
+_FIRST_RANK, _OVERFLOW = (w.offset(_structs.Report, name) for name in ("first_rank_plus_1", "overflow"))
 
 
 def over(do: Callable, call: Call, leaves: Any, factor: Any, out: Any, merged: Callable) -> tuple:
@@ -228,13 +247,27 @@ def over(do: Callable, call: Call, leaves: Any, factor: Any, out: Any, merged: C
     )
     _, words, rows, bins, _ = do(seen, leaves, factor, None, None)
     words, rows = merged(words, rows)
-    clipped = _run(Call("clip", max_norm=call.max_norm), factor, words)
+    clipped = do(Call("clip", max_norm=call.max_norm), factor, words)
     factor = jnp.where(clipped.any(), clipped, factor)  # not where the norm is that of an overflow
     write = dataclasses.replace(call, want=0, max_norm=None, per_tensor=False, histogram=False, is_clipped=True)
     return do(write, leaves, factor, out, None)[0], words, rows, bins
 
 
-_differentiable = jax.custom_jvp(_on_tensors, nondiff_argnums=(0,))
+def _rows_over_devices(call: Call, rows_of: Callable, wide: Sequence[bool], leaves: Any, factor: Any) -> jax.Array:
+    """What jax.numpy finds out about each gradient, on all devices that have a part of it."""
+
+    def alone(leaves: Any, factor: Any) -> tuple:
+        return [], rows_of(leaves, factor)
+
+    def part(axes: Any, spread: Any, leaves: Any, factor: Any) -> tuple:
+        rows = jnp.where(_counts(axes, spread), rows_of(leaves, factor), 0)
+        return [], _plain.over_devices(rows, wide, axes)
+
+    seen = dataclasses.replace(call, operation="measure")
+    return _spread(seen, alone, part, (PartitionSpec(),), leaves, factor)[1]
+
+
+_differentiable = jax.custom_jvp(_run, nondiff_argnums=(0,))
 
 
 @_differentiable.defjvp
@@ -244,9 +277,9 @@ def _tangents(call: Call, primals: Any, tangents: Any) -> Any:
     if call.max_norm is not None or call.is_clipped:
         raise NotImplementedError("max_norm is not differentiated: clip what unscale returns, as optax's functions do")
     results = _differentiable(call, *primals)
-    written = dataclasses.replace(call, policy=None, want=0, per_tensor=False, histogram=False)
+    good, options = results[1][_OVERFLOW] == 0, {"dtypes": call.dtypes, "clip_value": call.clip_value}
     _, moved = jax.jvp(
-        lambda leaves, out: _in_jnp(written, None, leaves, factor, out, None)[0],
+        lambda leaves, out: _plain.written(call.operation, leaves, factor, out, good, **options),
         (leaves, out),
         (tangents[0], tangents[2]),
     )
@@ -254,51 +287,42 @@ def _tangents(call: Call, primals: Any, tangents: Any) -> Any:
     return results, (jax.tree.unflatten(jax.tree.structure(results[0]), jax.tree.leaves(moved)), *still)
 
 
-def _handled(call: Call, policy: Policy | None, platform: str, *operands: Any) -> Any:
-    if call.operation == "update":
-        state, report = operands
-        return _xla.update(platform, state, report, policy=policy)
-    if call.operation == "stamp":
-        return _xla.stamp(platform, *operands, policy=policy)
-    if call.operation == "merge":
-        return _xla.merge(platform, *operands, policy=policy, addends=call.addends)
-    if call.operation == "clip":
-        return _xla.clip(platform, *operands, max_norm=call.max_norm)
-    leaves, factor, out, state = operands
-    options = {"histogram": call.histogram, "names": call.names, "in_place": call.in_place}
-    return tuple(
-        _xla.tensors(platform, call.operation, leaves, factor, **_options(call, policy, out, state), **options)
-    )
+def _handled(platform: str, call: Call, *operands: Any) -> Any:
+    if call.operation in _ON_TENSORS:
+        leaves, factor, out, state = operands
+        options = _options(call) | {"histogram": call.histogram, "names": call.names, "in_place": call.in_place}
+        results = tuple(_xla.tensors(platform, call.operation, leaves, factor, out=out, state=state, **options))
+    else:
+        results = getattr(_xla, call.operation)(platform, *operands, **_options(call))
+    return w.varying(results, operands)
 
 
-def _in_jnp(call: Call, policy: Policy | None, *operands: Any) -> Any:
-    if call.operation == "update":
-        state, report = operands
-        return _plain.update(state, report, policy=policy)
-    if call.operation == "stamp":
-        return _plain.stamp(*operands, policy=policy)
-    if call.operation == "merge":
-        return _plain.merge(*operands, policy=policy, addends=call.addends)
-    if call.operation == "clip":
-        return _plain.clip(*operands, max_norm=call.max_norm)
-    leaves, factor, out, state = operands
-    return tuple(_plain.tensors(call.operation, leaves, factor, **_options(call, policy, out, state)))
+def _in_jnp(call: Call, *operands: Any) -> Any:
+    if call.operation in _ON_TENSORS:
+        leaves, factor, out, state = operands
+        if call.only_overflow and leaves:
+            results = [], _plain.overflow(leaves), None, None, None
+        else:
+            found_of = functools.partial(_rows_over_devices, call)
+            options = _options(call) | {"found_of": found_of}
+            results = tuple(_plain.tensors(call.operation, leaves, factor, out=out, state=state, **options))
+    else:
+        results = getattr(_host, call.operation)(*operands, **_options(call))
+    return w.varying(results, operands)
 
 
-def _options(call: Call, policy: Policy | None, out: Any, state: Any) -> dict[str, Any]:
-    names = ("dtypes", "want", "max_norm", "clip_value", "per_tensor")
-    return {"policy": policy, "out": out, "state": state} | {name: getattr(call, name) for name in names}
+_OPTIONS = {"update": ["policy"], "stamp": ["policy"], "merge": ["policy", "addends"], "clip": ["max_norm"]}
+_OPTIONS |= dict.fromkeys(_ON_TENSORS, ["policy", "dtypes", "want", "max_norm", "clip_value", "per_tensor"])
 
 
-def words_of(struct: Any) -> np.ndarray:
-    return np.frombuffer(bytes(struct), np.uint32)
+def _options(call: Call) -> dict[str, Any]:
+    options = {name: getattr(call, name) for name in _OPTIONS.get(call.operation, [])}
+    if options.get("policy") is not None:
+        options["policy"] = policy_of(call.policy)
+    return options
 
 
-_NOTHING = words_of(Report.merge([]))  # what it is merged with stays as it is
-
-
-def struct_of(kind: type, words: Any) -> Any:
-    return kind.from_buffer_copy(np.asarray(words, np.uint32).tobytes())
+_NOTHING = w.of_struct(Report.merge([]))  # what it is merged with stays as it is
 
 
 def names_of(paths: Sequence[Any]) -> tuple[str, ...]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import warnings
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from . import _bits, _call
+from . import _call
 from ._call import Call
 from ._scaler import Report, _saved_by_flax, _tell_flax, _Tree, is_float
 
@@ -201,21 +200,11 @@ class DynamicLossScale(_Scales):
         grown = self.loss_scale * self.factor
         grown = jnp.where((self.counter == self.period - 1) & jnp.isfinite(grown), grown, self.loss_scale)
         floor = jnp.asarray(self.min_loss_scale, jnp.float32)
-        lowered = jnp.maximum(floor, _divided(self.loss_scale, self.factor))
+        lowered = jnp.maximum(floor, self.loss_scale / lax.optimization_barrier(jnp.float32(self.factor)))
         counter = jnp.where(finite, (self.counter + 1) % self.period, 0)
         new = object.__new__(type(self))  # not by the constructor: a scale may well fall to 0 here
         vars(new).update(vars(self), loss_scale=jnp.where(finite, grown, lowered), counter=counter)
         return new
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _divided(scale: jax.Array, factor: float) -> jax.Array:
-    """scale / factor in float32: XLA multiplies by the inverse of a constant, whose last bit may be another."""
-    if math.frexp(factor)[0] == 0.5:
-        return scale * jnp.float32(1 / factor)
-    quotient = _bits.divided(_bits.of_float(lax.bitcast_convert_type(scale, jnp.uint32)), _bits.double(float(factor)))
-    bits = _bits.to_float(quotient)
-    return lax.bitcast_convert_type(jnp.where(bits < 1 << 23, 0, bits), jnp.float32)  # subnormal: flushed, as by XLA
 
 
 _saved_by_flax[NoOpLossScale] = ()
@@ -247,7 +236,7 @@ def all_finite(tree: Any) -> jax.Array:
     found = _Tree(tree, "tree")
     if not found.leaves:
         return jnp.array(True)
-    call = Call("measure", names=found.names)
+    call = Call("measure", names=found.names, only_overflow=True)
     return ~Report(_call.run(call, found.leaves, None, None, None)[1]).overflow
 
 

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._structs import Want
-from . import _plain
-from ._scaler import Report, Scaler, _float_dtype, _limit, is_float
+from ._scaler import Report, Scaler, _float_dtype, _judges_by_norm, _limit, is_float
 
 
 class ScaledState(NamedTuple):
@@ -47,7 +46,7 @@ def scaled(
     if not hasattr(optimizer, "init") or not hasattr(optimizer, "update"):
         raise TypeError(f"optimizer must be one of optax, such as optax.adam(1e-3), not {type(optimizer).__name__}")
     max_norm, dtype = _limit("max_norm", max_norm), None if dtype is None else _float_dtype(dtype)
-    measures_norm = max_norm is not None or _plain.by_norm(scaler.policy)
+    measures_norm = max_norm is not None or _judges_by_norm(scaler.policy)
     inner = optax.with_extra_args_support(optimizer)
 
     def init(params: Any) -> ScaledState:

@@ -21,11 +21,10 @@ from .. import _scaler as host
 from .. import _structs
 from .._checkpoints import told
 from .._scaler import Policy
-from .._structs import Event, Guard, ReportKind, Want
-from . import _call, _plain
+from .._structs import Event, Guard, ReportKind, Trait, Want
+from . import _call
+from . import _words as w
 from ._call import Call
-
-_WORDS = {"State": _plain.STATE_WORDS, "Report": _plain.REPORT_WORDS, "Factor": _plain.FACTOR_WORDS}
 
 
 def is_float(leaf: Any) -> bool:
@@ -149,7 +148,7 @@ class Report:
 
     def __post_init__(self) -> None:
         for name in ("words", "words_per_tensor"):
-            vars(self)[name] = _plain.current(_structs.Report, getattr(self, name))
+            vars(self)[name] = w.current(_structs.Report, getattr(self, name))
 
     def _word(self, name: str) -> jax.Array:
         return _word_at(self.words, getattr(_structs.Report, name).offset // 4)
@@ -162,7 +161,7 @@ class Report:
         if known is not None and not np.all(known & int(want)):
             raise ValueError(f"the report has no {name}: pass want=gradscaler.Want.{want.name}")
         field = getattr(_structs.Report, "sum_squares" if name == "norm" else name)
-        return _plain.b.read(self.words, field.offset // 4)
+        return w.pair(self.words, field.offset // 4)
 
     def __bool__(self) -> bool:
         raise TypeError("a report is neither true nor false: report.overflow is")
@@ -175,7 +174,7 @@ class Report:
     @property
     def found_inf(self) -> jax.Array:
         """The same as float32."""
-        return _plain.as_float(self._word("found_inf"))
+        return w.as_float(self._word("found_inf"))
 
     @property
     def status(self) -> jax.Array:
@@ -196,16 +195,16 @@ class Report:
     def norm(self) -> jax.Array:
         """float32: global L2 norm of the finite elements after unscaling, with want=Want.NORM or max_norm; of of_number
         the number itself."""
-        norm = _plain.root(self._measured("norm", Want.NORM))
-        number = _plain.b.read(self.words, _structs.Report.number.offset // 4)
-        size = _plain.as_float(_plain.b.to_float(_plain.b.magnitude(number)))
-        signed = jnp.where(_plain.b.is_negative(number), -size, size)
+        norm = w.root(self._measured("norm", Want.NORM))
+        number = w.pair(self.words, _structs.Report.number.offset // 4)
+        size = w.to_float(w.magnitude(number))
+        signed = jnp.where(number[0] >> 31 != 0, -size, size)
         return jnp.where(self._word("kind") == np.uint32(ReportKind.NUMBER), signed, norm)
 
     @property
     def amax(self) -> jax.Array:
         """float32: largest finite magnitude after unscaling, with want=Want.AMAX."""
-        return _plain.as_float(_plain.b.to_float(self._measured("amax", Want.AMAX)))
+        return w.to_float(self._measured("amax", Want.AMAX))
 
     @property
     def per_tensor(self) -> dict[str, Report]:
@@ -242,8 +241,8 @@ class Report:
     def of(cls, overflow: Any) -> Report:
         """The report that a truth value stands for, a traced one, too."""
         overflow = jnp.asarray(overflow).astype(bool)
-        kind = _plain.b.u32(int(ReportKind.FLAG))
-        return cls(_plain._report({"overflow": overflow, "found_inf": _plain.as_bits(overflow), "kind": kind}), want=0)
+        kind = np.uint32(ReportKind.FLAG)
+        return cls(w.report({"overflow": overflow, "found_inf": w.as_bits(overflow), "kind": kind}), want=0)
 
     @classmethod
     def of_number(cls, number: Any) -> Report:
@@ -254,25 +253,23 @@ class Report:
         number = jnp.asarray(float(number) if isinstance(number, int) else number)
         if jnp.issubdtype(number.dtype, jnp.complexfloating):
             raise TypeError(f"number is of {number.dtype}: pass a real one, such as its magnitude")
-        bits = _plain.as_bits(number)
-        if bits.shape:
-            raise ValueError(f"number has the shape {bits.shape}: pass one number, such as loss.mean()")
-        wide = _plain.b.of_float(bits)
-        bad = ~_plain.b.less(wide, _plain.b.double(math.inf))
-        size = _plain.b.select(bad, _plain.b.pair(0), wide)
-        nan = jnp.isnan(_plain.as_float(bits))
+        if number.shape:
+            raise ValueError(f"number has the shape {number.shape}: pass one number, such as loss.mean()")
+        bits, wide = w.as_bits(number), w.of_float(number)
+        bad, nan = wide[0] >= 0x7FF00000, bits & 0x7FFFFFFF > 0x7F800000
+        size = tuple(jnp.where(bad, 0, part) for part in wide)
         fields = {
             "overflow": bad,
-            "found_inf": _plain.as_bits(bad),
-            "measured": _plain.b.u32(int(Want.AMAX)),
-            "kind": _plain.b.u32(int(ReportKind.NUMBER)),
+            "found_inf": w.as_bits(bad),
+            "measured": np.uint32(Want.AMAX),
+            "kind": np.uint32(ReportKind.NUMBER),
             "amax": size,
-            "number": _plain.b.signed(size, (bits >> 31 != 0) & ~bad),
-            "elements": _plain.b.pair(1),
-            "nan_count": (_plain.b.u32(0), nan),
-            "inf_count": (_plain.b.u32(0), bad & ~nan),
+            "number": (jnp.where(bad, 0, size[0] | bits & np.uint32(1 << 31)), size[1]),
+            "elements": np.uint32(1),  # the low word
+            "nan_count": nan,
+            "inf_count": bad & ~nan,
         }
-        return cls(_plain._report(fields), want=int(Want.NORM | Want.AMAX))
+        return cls(w.report(fields), want=int(Want.NORM | Want.AMAX))
 
     @staticmethod
     def merge(reports: Iterable[Report], *, addends: bool = False, policy: Policy | None = None) -> Report:
@@ -281,7 +278,7 @@ class Report:
         for report in reports:
             if not isinstance(report, Report):
                 raise TypeError(f"expected the report of unscale, or several, not {type(report).__name__}")
-        words = jnp.stack([r.words for r in reports]) if reports else jnp.zeros((0, _plain.REPORT_WORDS), jnp.uint32)
+        words = jnp.stack([r.words for r in reports]) if reports else jnp.zeros((0, w.REPORT), jnp.uint32)
         call = Call("merge", policy=None if policy is None else bytes(policy), addends=addends)
         want = None
         if reports and all(report.want is not None for report in reports):
@@ -290,7 +287,7 @@ class Report:
         return Report(_call.run(call, words), want=want)
 
     def __repr__(self) -> str:
-        if not _is_one(self.words, _plain.REPORT_WORDS):
+        if not _is_one(self.words, w.REPORT):
             return f"Report({self.words!r})"
         told = repr(self.to_host())
         return told if self.words_per_tensor is not None else told.replace("bad={}, ", "")
@@ -331,7 +328,7 @@ class Scaler:
         self._take(host.Scaler(preset, **fields))
 
     def _take(self, scaler: host.Scaler) -> None:
-        state = jnp.array(_call.words_of(scaler.state))
+        state = jnp.array(w.of_struct(scaler.state))
         _tell_flax()
         vars(self).update(preset=scaler.preset, _policy=_Static(bytes(scaler.policy)), state=state)
 
@@ -364,11 +361,11 @@ class Scaler:
         scaler = object.__new__(cls)
         _tell_flax()
         (state,), (preset, policy) = leaves, static
-        vars(scaler).update(preset=preset, _policy=policy, state=_plain.current(_structs.State, state))
+        vars(scaler).update(preset=preset, _policy=policy, state=w.current(_structs.State, state))
         return scaler
 
     def __setstate__(self, attributes: Mapping[str, Any]) -> None:
-        vars(self).update(attributes, state=_plain.current(_structs.State, attributes["state"]))
+        vars(self).update(attributes, state=w.current(_structs.State, attributes["state"]))
 
     def _with(self, state: jax.Array) -> Scaler:
         return self.tree_unflatten((self.preset, self._policy), (state,))
@@ -391,12 +388,12 @@ class Scaler:
     @property
     def loss_scale(self) -> jax.Array:
         """The scale in force, float32; to_host() has it as a double."""
-        return _plain.as_float(_word_at(self.state, 4))
+        return w.as_float(_word_at(self.state, 4))
 
     @property
     def factor(self) -> jax.Array:
         """uint32[8]: a snapshot of the scale, to keep with gradients that are unscaled after a later update."""
-        return self.state[..., : _plain.FACTOR_WORDS]
+        return self.state[..., : w.FACTOR]
 
     def _count(self, name: str) -> jax.Array:
         return _word_at(self.state, getattr(_structs.State, name).offset // 4)
@@ -435,7 +432,7 @@ class Scaler:
         return _has_bits(self.events, int(Event.STOPPED))
 
     def __repr__(self) -> str:
-        if not _is_one(self.state, _plain.STATE_WORDS):
+        if not _is_one(self.state, w.STATE):
             return f"Scaler({self.preset!r}, state={self.state!r})"
         return repr(self.to_host())
 
@@ -449,7 +446,7 @@ class Scaler:
         """
         _refuse_batch(self.state)
         dtype = None if dtype is None else _float_dtype(dtype)
-        number = _plain._multiplier(_plain.b.read(self.state, 0), _plain._usable(self.state))
+        number = w.multiplier(w.pair(self.state, w.SCALE), w.usable(self.state))
 
         def scaled(leaf: Any) -> Any:
             if not is_float(leaf):
@@ -517,11 +514,12 @@ class Scaler:
         """With `max_norm`, by what is left to do of gradients that were clipped to it."""
         if not (self.policy.guards and self.policy.guard_flags & Guard.CLIP):
             return grads
-        tree, share = _Tree(grads, "grads"), _plain.b.read(_plain.guarded(self.state), 2)
+        tree, share = _Tree(grads, "grads"), w.pair(self.state, _structs.State.guard_multiplier.offset // 4)
+        number = w.multiplier(share)
         if max_norm is not None:
-            share = _plain.b.divided(share, _plain._wide(_plain.clipping(report.norm, max_norm)))
-            share = _plain.b.select(_plain.b.less(_plain.b.double(1.0), share), _plain.b.double(1.0), share)
-        number = _plain._multiplier(share, jnp.bool_(True))
+            by_norm = jnp.minimum(jnp.float32(max_norm) / (report.norm + jnp.float32(1e-6)), 1)
+            left = jnp.minimum(w.to_float(share) / by_norm, 1)
+            number = w.Multiplier((left,), left.astype(jnp.float64) if jax.config.jax_enable_x64 else None)
 
         def clipped(leaves: Sequence[Any]) -> list[Any]:
             return [number(leaf).astype(leaf.dtype) for leaf in leaves]
@@ -541,7 +539,7 @@ class Scaler:
                 raise TypeError(
                     f"expected a gradscaler.jax.Scaler, not {type(other).__module__}.{type(other).__name__}"
                 )
-            state = _plain.joined(state, other.state)
+            state = _call.run(Call("combine"), state, other.state)
         return self._with(state)
 
     def measure(
@@ -618,7 +616,7 @@ class Scaler:
         else:
             leaves, words, rows, bins = self._over(axis_name, call, tree.leaves, factor, out)
             new = self.update(Report(words)).state if update else None
-        if max_norm is not None or _plain.by_norm(self.policy):
+        if max_norm is not None or _judges_by_norm(self.policy):
             want |= Want.NORM
         report = Report(words, rows, bins, tree.names if per_tensor else (), int(want))
         return tree_out.filled(leaves) if operation != "measure" else None, report, new
@@ -629,7 +627,7 @@ class Scaler:
         A factor that cannot be used, which by itself ends the program on the CPU, would leave the others waiting: it is
         told by the report instead.
         """
-        usable = _plain._usable(factor)
+        usable = w.usable(factor)
 
         def merged(words: jax.Array, rows: jax.Array) -> tuple:
             return self._gathered(axis_name, words, usable), rows
@@ -665,7 +663,7 @@ class Scaler:
             if isinstance(report, host.Report):
                 report = Report(jnp.asarray(np.frombuffer(bytes(report), np.uint32)))
             elif isinstance(report, bool) or (getattr(report, "shape", None) == () and report.dtype == np.bool_):
-                if _plain.by_norm(self.policy) or self.policy.target_amax:
+                if _judges_by_norm(self.policy) or self.policy.target_amax:
                     raise ValueError("update: the policy judges by what a bool does not have: pass a report")
                 report = Report.of(report)
             else:
@@ -707,7 +705,7 @@ class Scaler:
                 # already, in the parameters' dtype.
                 axes = frozenset(axis_name if isinstance(axis_name, list | tuple) else [axis_name])
                 places = {i % len(args) for i in ([argnums] if isinstance(argnums, int) else argnums)} if args else ()
-                args = [_plain.b.varying(arg, over=axes) if i in places else arg for i, arg in enumerate(args)]
+                args = [w.varying(arg, over=axes) if i in places else arg for i, arg in enumerate(args)]
             (_, (loss, aux)), grads = jax.value_and_grad(scaled, argnums, has_aux=True)(*args, **kwargs)
             wanted = _AT_LEAST_FLOAT32 if dtype is None else dtype
             if axis_name is not None:  # in a dtype that the sum does not leave
@@ -725,7 +723,7 @@ class Scaler:
         _outside(self.state, "to_host()", "scaler")
         scaler = host.Scaler("none")
         scaler.preset, scaler.policy = self.preset, self.policy
-        scaler.state = _call.struct_of(_structs.State, self.state)
+        scaler.state = _structs.State.from_buffer_copy(np.asarray(self.state, np.uint32).tobytes())
         return scaler
 
     @classmethod
@@ -772,8 +770,12 @@ class Scaler:
         return self.from_host(changed)
 
 
-_ONE = _call.words_of(_structs.Factor(1.0, 1.0, 1.0, 1.0, 0))
-_UNUSABLE = _plain._failed(_structs.Status.ERROR_FACTOR)
+def _judges_by_norm(policy: Policy) -> bool:
+    return bool(host.traits(policy) & Trait.NEEDS_NORM)
+
+
+_ONE = w.of_struct(_structs.Factor(1.0, 1.0, 1.0, 1.0, 0))
+_UNUSABLE = w.failed(_structs.Status.ERROR_FACTOR)
 _saved_by_flax: dict[
     type, tuple[str, ...]
 ] = {}  # what of each class flax.serialization saves: the rest is its target's
@@ -803,7 +805,7 @@ def _tell_flax() -> None:
         new = copy.copy(target)
         for name in names:
             here, saved = getattr(target, name), state[name]
-            saved = _plain.current(_STRUCTS[name], saved) if name in _STRUCTS else saved
+            saved = w.current(_STRUCTS[name], saved) if name in _STRUCTS else saved
             if getattr(saved, "shape", ()) != getattr(here, "shape", ()):
                 raise ValueError(f"{name} has the shape {jnp.shape(saved)} in the checkpoint")
             vars(new)[name] = saved if saved is None else jnp.asarray(saved, getattr(here, "dtype", None))

@@ -9,7 +9,6 @@ they run one after another.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import pathlib
 import re
@@ -24,12 +23,12 @@ import numpy as np
 from .. import _gradscaler as c
 from .. import _structs
 from .._scaler import Policy, info
+from ._words import FACTOR, REPORT, STATE
 
-FACTOR, STATE, REPORT = (ctypes.sizeof(kind) // 4 for kind in (_structs.Factor, _structs.State, _structs.Report))
 HISTOGRAM = 2 * c.GSC_HISTOGRAM_LENGTH
 _TARGET = "gradscaler"
 _TENSORS = ("measure", "unscale", "scale", "unscale_accumulate")
-_MERGE, _UPDATE, _CLIP, _MULTIPLY, _STAMP = range(4, 9)
+_MERGE, _UPDATE, _CLIP, _MULTIPLY, _STAMP, _COMBINE = range(4, 10)
 _WITH_FACTOR, _WITH_STATE, _WITH_EACH, _WITH_HISTOGRAM = 1, 2, 4, 8
 
 
@@ -271,6 +270,12 @@ def stamp(platform: str, report: jax.Array, state: jax.Array, *, policy: Policy)
     """The report with a digest of policy and state, as of rank 0: on CUDA the library takes a rank from the host."""
     operands = [_words("report", report, (REPORT,)), _words("state", state, (STATE,))]
     return _call(platform, _STAMP, operands, [_struct(REPORT)], {}, policy, {})[0]
+
+
+def combine(platform: str, state: jax.Array, other: jax.Array) -> jax.Array:
+    """The state, which skips, clips or stops also if the other one does."""
+    operands = [_words("state", state, (STATE,)), _words("other", other, (STATE,))]
+    return _call(platform, _COMBINE, operands, [_struct(STATE)], {}, None, {})[0]
 
 
 def clip(platform: str, factor: jax.Array, report: jax.Array, *, max_norm: float) -> jax.Array:

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: MIT
+"""The library's calls on structs where no compiled handler serves: the program calls the host, which calls the library.
+
+What the library tells by an error is told as on a CUDA device: by the status of the report or state, with `overflow`
+or `skip` set. An error would end the program of one device, for which the others wait.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _gradscaler as c
+from .. import _structs
+from .._scaler import Policy
+from .._structs import Event, Report, State, Status
+from ._words import FACTOR, REPORT, STATE, failed, of_struct
+
+PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")  # on which JAX calls the host
+# JAX copies an operand of 100 KB in one of XLA's threads, which may all wait for this call: then it never ends.
+_WORDS_OF_AN_OPERAND = 16384
+
+
+def ask(answer: Callable, shapes: Sequence[tuple[int, ...]], *operands: jax.Array) -> list[jax.Array]:
+    """answer(*operands) on the host, with and of arrays of uint32; under vmap for each member of the batch."""
+    if hasattr(jax.sharding, "get_abstract_mesh"):
+        here = jax.sharding.get_abstract_mesh()
+        manual = getattr(here, "manual_axes", ())
+        if manual and set(manual) != set(here.axis_names):
+            raise NotImplementedError(
+                "gradscaler without its compiled handler calls the host, which JAX does only in a shard_map over all "
+                f"axes of its mesh: {here.axis_names}, not {tuple(manual)}"
+            )
+    sizes = [operand.size for operand in operands]
+    words = jnp.concatenate([jnp.asarray(operand, jnp.uint32).reshape(-1) for operand in operands])
+
+    def on_host(*pieces: Any) -> list[np.ndarray]:
+        return c.with_subnormals(functools.partial(answers, *pieces))
+
+    def answers(*pieces: Any) -> list[np.ndarray]:
+        words = np.concatenate([np.asarray(piece) for piece in pieces], axis=-1)
+        batch = words.shape[:-1]
+        words = words.reshape(math.prod(batch), -1)
+        results = [np.empty((len(words), *shape), np.uint32) for shape in shapes]
+        for i, one in enumerate(words):
+            given = np.split(one, np.cumsum(sizes)[:-1])
+            given = [part.reshape(operand) for part, operand in zip(given, operand_shapes, strict=True)]
+            for result, found in zip(results, answer(*given), strict=True):
+                result[i] = found
+        return [result.reshape(*batch, *shape) for result, shape in zip(results, shapes, strict=True)]
+
+    operand_shapes = [operand.shape for operand in operands]
+    pieces = [words[i : i + _WORDS_OF_AN_OPERAND] for i in range(0, words.size, _WORDS_OF_AN_OPERAND)]
+    kinds = [jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in shapes]
+    return jax.pure_callback(on_host, kinds, *pieces, vmap_method="broadcast_all")
+
+
+# ---- structs ----
+
+
+def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
+    return ask(functools.partial(_update, policy), [(STATE,)], state, report)[0]
+
+
+def stamp(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
+    return ask(functools.partial(_stamp, policy), [(REPORT,)], report, state)[0]
+
+
+def merge(reports: jax.Array, *, policy: Policy | None = None, addends: bool = False) -> jax.Array:
+    kind = c.GSC_MERGE_ADDENDS if addends else c.GSC_MERGE_SHARDS
+    if reports.shape[0] == 0:
+        return jnp.asarray(_merge(policy, kind, np.empty((0, REPORT), np.uint32))[0])
+    return ask(functools.partial(_merge, policy, kind), [(REPORT,)], reports)[0]
+
+
+def clip(factor: jax.Array, report: jax.Array, *, max_norm: float) -> jax.Array:
+    """Zeros, which every call refuses, if the norm or the factor cannot be used."""
+    return ask(functools.partial(_clip, max_norm), [(FACTOR,)], factor[:FACTOR], report)[0]
+
+
+def combine(state: jax.Array, other: jax.Array) -> jax.Array:
+    return ask(_combine, [(STATE,)], state, other)[0]
+
+
+def _refused(state: Any, status: int) -> np.ndarray:
+    state = State.from_buffer_copy(state)
+    state.events, state.status, state.skip, state.skip_f32, state.guard_multiplier = Event.SKIPPED, status, 1, 1, 0
+    return of_struct(state)
+
+
+def _update(policy: Policy, state: Any, report: Any) -> tuple:
+    new = np.empty_like(state)
+    try:
+        c.gsc_state_update(None, policy, state, report, new)
+    except c.Error as error:
+        return (_refused(state, error.status),)
+    return (new,)
+
+
+def _combine(state: Any, other: Any) -> tuple:
+    new = np.empty_like(state)
+    try:
+        c.gsc_state_combine_decisions(None, state, other, new)
+    except c.Error as error:
+        return (_refused(state, error.status),)
+    return (new,)
+
+
+def _stamp(policy: Policy, report: Any, state: Any) -> tuple:
+    """Of rank 0: the caller knows which it is."""
+    stamped = Report.from_buffer_copy(report)
+    try:
+        c.gsc_report_set_rank(None, report, policy, state, 0, stamped)
+    except c.Error as error:
+        stamped.status, stamped.overflow, stamped.found_inf, stamped.digest = error.status, 1, 1, 0
+        stamped.status_rank_plus_1 = stamped.first_rank_plus_1 = 1
+    return (of_struct(stamped),)
+
+
+def _merge(policy: Policy | None, kind: int, reports: Any) -> tuple:
+    merged = np.empty(REPORT, np.uint32)
+    try:
+        c.gsc_report_merge(None, reports, kind, policy, merged)
+    except c.Error as error:
+        found = Report.from_buffer_copy(failed(error.status))
+        if error.status == Status.ERROR_MISMATCH:
+            found.status_rank_plus_1 = Report.from_buffer_copy(reports[error.index]).status_rank_plus_1
+        return (of_struct(found),)
+    return (merged,)
+
+
+def _clip(max_norm: float, factor: Any, report: Any) -> tuple:
+    clipped = np.empty_like(factor)
+    try:
+        c.gsc_factor_clip_grad_norm(None, factor, report, max_norm, clipped)
+    except c.Error:
+        return (np.zeros_like(factor),)
+    return (clipped,)
+
+
+# ---- reports of gradients ----
+
+# What jax.numpy finds out about the gradients of one tensor. `squares` are three sums of float32, of the small, the
+# other and the large elements, each times a power of two, or one sum of float64. `rank` is 0 if one device has all;
+# else it is the first device with a bad element, plus 1.
+_COUNTS = ("bad", "nan", "inf", "first", "clamped", "rank")
+ROW = np.dtype([*((name, "<u4") for name in _COUNTS), ("amax", "<u4", 2), ("squares", "<u4", 4)])
+ROW_WORDS = ROW.itemsize // 4
+POWERS = (70, 0, -86)
+
+
+@functools.lru_cache(maxsize=256)
+def measured(policy: bytes | None, want: int) -> int:
+    """What is wanted, and what the policy judges by."""
+    report = Report()
+    policy = None if policy is None else Policy.from_buffer_copy(policy)
+    c.gsc_measure(None, None, [], {"want": want, "policy": policy}, report)
+    return report.measured
+
+
+def reported(
+    rows: jax.Array,
+    factor: jax.Array,
+    state: jax.Array | None,
+    *,
+    policy: Policy | None,
+    want: int,
+    sizes: Sequence[int],
+    wide: Sequence[bool],
+    max_norm: float | None,
+    per_tensor: bool,
+) -> list[jax.Array | None]:
+    """The report of uint32[tensors, ROW_WORDS]; with per_tensor one of each tensor; with max_norm the factor
+    that clips; with a state the state after its update by the report. None for what was not asked."""
+    options, wide = {"want": want, "policy": policy}, np.array(wide, bool)
+    sizes = np.array(sizes, np.int64)
+
+    def answer(rows: Any, factor: Any, *states: Any) -> tuple:
+        report, each = _reported(rows.reshape(-1).view(ROW), factor, options, sizes, wide)
+        results = [report]
+        if per_tensor:
+            results.append(each)
+        if max_norm is not None:
+            clipped = _clip(max_norm, factor, report)[0]
+            results.append(clipped if clipped.any() else factor)  # if the norm is that of an overflow
+        return (*results, *(_update(policy, state, report)[0] for state in states))
+
+    shapes = {"report": (REPORT,), "each": (rows.shape[0], REPORT), "clipped": (FACTOR,), "state": (STATE,)}
+    asked = {"report": True, "each": per_tensor, "clipped": max_norm is not None, "state": state is not None}
+    operands = [rows, factor[:FACTOR], *([] if state is None else [state])]
+    found = iter(ask(answer, [shape for name, shape in shapes.items() if asked[name]], *operands))
+    return [next(found) if asked[name] else None for name in shapes]
+
+
+def _reported(rows: Any, factor: Any, options: dict[str, Any], sizes: Any, wide: Any) -> tuple:
+    """The report of all, and one of each tensor."""
+    blank = Report()
+    try:
+        c.gsc_measure(None, factor, [], options, blank)
+    except c.Error as error:
+        return failed(error.status), np.tile(failed(error.status), (len(rows), 1))
+    if len(rows) == 0:
+        return of_struct(blank), np.empty((0, REPORT), np.uint32)
+    bad, is_merged = rows["bad"] != 0, rows["rank"].any()
+    reports = np.zeros(len(rows), np.dtype(_structs.Report))
+    for name in ("kind", "measured", "generation"):
+        reports[name] = getattr(blank, name)
+    reports["elements"], reports["clamped"], reports["first_element"] = sizes, rows["clamped"], rows["first"]
+    reports["nan_count"], reports["inf_count"] = rows["nan"], rows["inf"]
+    reports["overflow"] = reports["found_inf"] = bad
+    reports["first_tensor"], reports["first_rank_plus_1"] = np.where(bad, [np.arange(len(rows)), rows["rank"]], 0)
+    with np.errstate(all="ignore"):  # each is looked at as both
+        doubles, floats = (rows["squares"].view(kind).astype(np.float64) for kind in ("<f8", "<f4"))
+        parts = [floats[:, i] * 2.0 ** (-2 * power) for i, power in enumerate(POWERS)]
+        reports["sum_squares"] = np.where(wide, doubles[:, 0], parts[0] + parts[1] + parts[2])
+        amax = (rows["amax"].view(kind)[:, 0].astype(np.float64) for kind in ("<f8", "<f4"))
+        reports["amax"] = np.where(wide, *amax)
+    words = reports.view(np.uint32).reshape(-1, REPORT)
+    merge = functools.partial(_merge, options["policy"], c.GSC_MERGE_SHARDS)
+    if is_merged:  # in rank order, as devices with the handler do
+        order = np.argsort(np.where(bad, rows["rank"], 2**32), kind="stable")
+        return merge(words[order])[0], np.stack([merge(one[None])[0] for one in words])
+    total = Report.from_buffer_copy(merge(words)[0])
+    total.kind = total.kind and blank.kind
+    return of_struct(total), words
