@@ -247,3 +247,48 @@ gsc_status gsc_struct_write(const void *full, uint32_t size, void *to, bool trun
     memcpy(to, &to_size, sizeof to_size);
     return GSC_OK;
 }
+
+/* ---- lists of the caller ---- */
+
+void gsc_note_add(gsc_notes *notes, uint32_t kind, int64_t entry, const char *field, double value,
+                  const char *format, ...)
+{
+    if (notes->n++ >= notes->capacity)
+        return;
+    gsc_note *note = &notes->at[notes->n - 1];
+    memset(note, 0, sizeof *note);
+    note->kind = kind;
+    note->entry = entry;
+    note->value = value;
+    (void)snprintf(note->field, sizeof note->field, "%s", field);
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(note->message, sizeof note->message, format, arguments);
+    va_end(arguments);
+}
+
+gsc_status gsc_notes_check(const gsc_notes *notes, int argument, gsc_error *err)
+{
+    return notes->capacity > 0 && !notes->at ? gsc_fail_null(err, argument, "notes") : GSC_OK;
+}
+
+void gsc_tell(uint64_t *count, uint64_t value)
+{
+    if (count)
+        *count = value;
+}
+
+gsc_status gsc_entries_write(const gsc_entry *made, uint64_t count, gsc_entry *entries,
+                             uint64_t capacity, int argument, gsc_error *err)
+{
+    if (capacity == 0)
+        return GSC_OK;
+    GSC_REQUIRE(entries, argument - 1);
+    if (capacity < count)
+        return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CAPACITY, argument, -1, "entries_capacity",
+                                         "is %llu: there are %llu entries",
+                                         (unsigned long long)capacity, (unsigned long long)count),
+                                err, (double)capacity, (double)count, NAN);
+    memcpy(entries, made, (size_t)count * sizeof *made);
+    return GSC_OK;
+}

@@ -551,32 +551,6 @@ static bool saves(const struct format *f)
     return f->rows->where & SAVED;
 }
 
-/* ---- notes ---- */
-
-struct notes {
-    gsc_note *at;
-    uint64_t capacity, n;
-};
-
-static void add_note(struct notes *notes, uint32_t kind, int64_t entry, const char *field,
-                     double value, const char *format, ...) GSC_PRINTF(6, 7);
-static void add_note(struct notes *notes, uint32_t kind, int64_t entry, const char *field,
-                     double value, const char *format, ...)
-{
-    if (notes->n++ >= notes->capacity)
-        return;
-    gsc_note *note = &notes->at[notes->n - 1];
-    memset(note, 0, sizeof *note);
-    note->kind = kind;
-    note->entry = entry;
-    note->value = value;
-    (void)snprintf(note->field, sizeof note->field, "%s", field);
-    va_list arguments;
-    va_start(arguments, format);
-    (void)vsnprintf(note->message, sizeof note->message, format, arguments);
-    va_end(arguments);
-}
-
 /* A number as a sentence has it. */
 struct digits {
     char text[GSC_DIGITS];
@@ -1062,7 +1036,7 @@ static const char *nth_key(const void *context, uint32_t index)
 
 /* Keys of this scaler without meaning. In a checkpoint what lies deeper is something else's; in
  * settings it may be that the prefix was forgotten. */
-static void note_ignored(const reading *r, struct notes *notes)
+static void note_ignored(const reading *r, gsc_notes *notes)
 {
     for (uint64_t i = 0; i < r->n; i++) {
         const gsc_entry *e = &r->entries[i];
@@ -1072,44 +1046,44 @@ static void note_ignored(const reading *r, struct notes *notes)
         if (strpbrk(rest, "./")) {
             const size_t place = r->where == SET ? place_in(r, rest) : 0;
             if (place)
-                add_note(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
-                         "\"%.64s\" is left out: it is read with the prefix \"%.*s\"", e->key,
-                         (int)((size_t)(rest - e->key) + place), e->key);
+                gsc_note_add(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
+                             "\"%.64s\" is left out: it is read with the prefix \"%.*s\"", e->key,
+                             (int)((size_t)(rest - e->key) + place), e->key);
             continue;
         }
         if (r->where == SET)
             meant = gsc_nearest(rest, nth_key, r);
-        add_note(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
-                 "\"%.64s\" means nothing in the format %s: it is left out%s%s%s", e->key,
-                 r->format->name, meant ? "; did you mean \"" : "", meant ? meant : "",
-                 meant ? "\"?" : "");
+        gsc_note_add(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
+                     "\"%.64s\" means nothing in the format %s: it is left out%s%s%s", e->key,
+                     r->format->name, meant ? "; did you mean \"" : "", meant ? meant : "",
+                     meant ? "\"?" : "");
     }
 }
 
 /* Keys that are there with null, where that is no value. */
-static void note_unset(const reading *r, struct notes *notes)
+static void note_unset(const reading *r, gsc_notes *notes)
 {
     for (int f = 0; f < POLICY_FIELDS && isnan(r->fixed); f++) {
         if (r->unset[f] < 0 || r->from[f] >= 0)
             continue;
         const gsc_entry *e = &r->entries[r->unset[f]];
         const double x = get(&r->s, (enum field)f);
-        add_note(notes, GSC_NOTE_MISSING, r->unset[f], fields[f].name, x,
-                 "\"%.64s\" is empty: %s stays %s%s", e->key, fields[f].name, DIGITS(x),
-                 row_of(r, rest_of(r, e))->as == DERIVED
-                     ? ", where fairseq takes 2^14 / data-parallel size / update_freq: set it"
-                     : ", as in the policy");
+        gsc_note_add(notes, GSC_NOTE_MISSING, r->unset[f], fields[f].name, x,
+                     "\"%.64s\" is empty: %s stays %s%s", e->key, fields[f].name, DIGITS(x),
+                     row_of(r, rest_of(r, e))->as == DERIVED
+                         ? ", where fairseq takes 2^14 / data-parallel size / update_freq: set it"
+                         : ", as in the policy");
     }
 }
 
-static void note_entries(const reading *r, struct notes *notes)
+static void note_entries(const reading *r, gsc_notes *notes)
 {
     note_unset(r, notes);
     note_ignored(r, notes);
 }
 
 /* Cerebras' documentation writes 2e15 and means 2^15. */
-static void note_meant(const reading *r, struct notes *notes)
+static void note_meant(const reading *r, gsc_notes *notes)
 {
     static const struct {
         double written;
@@ -1118,10 +1092,10 @@ static void note_meant(const reading *r, struct notes *notes)
     for (enum field f = 0; f < FIELDS; f++)
         for (size_t i = 0; i < sizeof meant / sizeof meant[0]; i++)
             if (r->from[f] >= 0 && r->entries[r->from[f]].value == meant[i].written)
-                add_note(notes, GSC_NOTE_CHANGED, r->from[f], fields[f].name, get(&r->s, f),
-                         "\"%.64s\" is %s: if 2^%d is meant, write %s", r->entries[r->from[f]].key,
-                         DIGITS(meant[i].written), meant[i].exponent,
-                         DIGITS(ldexp(1, meant[i].exponent)));
+                gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[f], fields[f].name, get(&r->s, f),
+                             "\"%.64s\" is %s: if 2^%d is meant, write %s",
+                             r->entries[r->from[f]].key, DIGITS(meant[i].written),
+                             meant[i].exponent, DIGITS(ldexp(1, meant[i].exponent)));
 }
 
 /* What a policy is where nothing moves the scale: of its rules the guard's alone, which are its
@@ -1193,17 +1167,17 @@ static void start(reading *r, const struct format *f, const gsc_policy *policy, 
 }
 
 /* A count that is at least so many where it is not among the entries. */
-static void count_from(reading *r, enum field f, int64_t value, struct notes *notes)
+static void count_from(reading *r, enum field f, int64_t value, gsc_notes *notes)
 {
     if (r->from[f] >= 0)
         return;
     put_exact(&r->s, f, value);
     if (counts(&r->s.policy, f))
-        add_note(notes, GSC_NOTE_MISSING, -1, fields[f].name, (double)value,
-                 "%s is not among the entries: it starts at %" PRId64, fields[f].name, value);
+        gsc_note_add(notes, GSC_NOTE_MISSING, -1, fields[f].name, (double)value,
+                     "%s is not among the entries: it starts at %" PRId64, fields[f].name, value);
 }
 
-static void note_lacks(const reading *r, struct notes *notes)
+static void note_lacks(const reading *r, gsc_notes *notes)
 {
     struct scaler preset = {.policy = GSC_POLICY_INIT};
     (void)gsc_policy_preset(r->format->preset, &preset.policy, NULL);
@@ -1213,22 +1187,22 @@ static void note_lacks(const reading *r, struct notes *notes)
         for (const row *row = r->format->rows; row->key; row++)
             asked |= row->field == (enum field)f && (row->where & BOTH);
         if (r->from[f] < 0 && r->unset[f] < 0 && asked)
-            add_note(notes, GSC_NOTE_MISSING, -1, fields[f].name, x,
-                     "%s is not among the entries: it is %s, as in the policy", fields[f].name,
-                     DIGITS(x));
+            gsc_note_add(notes, GSC_NOTE_MISSING, -1, fields[f].name, x,
+                         "%s is not among the entries: it is %s, as in the policy", fields[f].name,
+                         DIGITS(x));
     }
 }
 
-static void note_changed(const reading *r, enum field f, struct notes *notes)
+static void note_changed(const reading *r, enum field f, gsc_notes *notes)
 {
     const double x = get(&r->s, f);
     if (r->from[f] >= 0 && x != r->read[f])
-        add_note(notes, GSC_NOTE_CHANGED, r->from[f], fields[f].name, x,
-                 "\"%.64s\" makes %s %s: in this policy it is %s", r->entries[r->from[f]].key,
-                 fields[f].name, DIGITS(r->read[f]), DIGITS(x));
+        gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[f], fields[f].name, x,
+                     "\"%.64s\" makes %s %s: in this policy it is %s", r->entries[r->from[f]].key,
+                     fields[f].name, DIGITS(r->read[f]), DIGITS(x));
 }
 
-static void note_past_interval(const reading *r, struct notes *notes)
+static void note_past_interval(const reading *r, gsc_notes *notes)
 {
     const gsc_policy *p = &r->s.policy;
     const enum field f = p->growth_rule == GSC_GROWTH_ALL_STEPS ? steps_since_change : good_steps;
@@ -1236,18 +1210,18 @@ static void note_past_interval(const reading *r, struct notes *notes)
     if (p->growth_rule == GSC_GROWTH_EVERY || !p->growth_interval || !gsc_moves(p) || count < due ||
         r->from[f] < 0)
         return;
-    add_note(notes, GSC_NOTE_CHANGED, r->from[f], fields[f].name, count,
-             "\"%.64s\" makes %s %s, where growth_interval is %s: the scale grows %s",
-             r->entries[r->from[f]].key, fields[f].name, DIGITS(count),
-             DIGITS((double)p->growth_interval),
-             p->growth_rule == GSC_GROWTH_EXACT ? "only after an overflow, which starts it anew"
-                                                : "with the next step");
+    gsc_note_add(notes, GSC_NOTE_CHANGED, r->from[f], fields[f].name, count,
+                 "\"%.64s\" makes %s %s, where growth_interval is %s: the scale grows %s",
+                 r->entries[r->from[f]].key, fields[f].name, DIGITS(count),
+                 DIGITS((double)p->growth_interval),
+                 p->growth_rule == GSC_GROWTH_EXACT ? "only after an overflow, which starts it anew"
+                                                    : "with the next step");
 }
 
 static gsc_status fail_no_scale(const reading *r, gsc_error *err);
 
 /* The state of what was read: the scale in the policy's numbers, and the counts that it needs. */
-static gsc_status read_state(reading *r, struct notes *notes, gsc_error *err)
+static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
 {
     const gsc_policy *p = &r->s.policy;
     gsc_state *s = &r->s.state, made;
@@ -1257,8 +1231,9 @@ static gsc_status read_state(reading *r, struct notes *notes, gsc_error *err)
             return fail_no_scale(r, err);
         (void)gsc_state_made(p, NULL, &made);
         s->factor = made.factor;
-        add_note(notes, GSC_NOTE_MISSING, -1, "scale", s->factor.scale,
-                 "the scale is not among the entries: it starts at %s", DIGITS(s->factor.scale));
+        gsc_note_add(notes, GSC_NOTE_MISSING, -1, "scale", s->factor.scale,
+                     "the scale is not among the entries: it starts at %s",
+                     DIGITS(s->factor.scale));
     } else if (isfinite(s->factor.scale) && isinf(gsc_format(p, s->factor.scale))) {
         return fail_at(r, r->from[scale], 0, 0x1.fffffep127,
                        "at most the largest float, in which this policy computes", err);
@@ -1296,20 +1271,20 @@ static gsc_status read_state(reading *r, struct notes *notes, gsc_error *err)
     gsc_set_skip(&made);
     *s = made;
     if (p->apply_delay && r->from[next_scale] < 0 && r->from[scale] >= 0)
-        add_note(notes, GSC_NOTE_MISSING, -1, "next_scale", s->next.scale,
-                 "next_scale is not among the entries: it is %s, as the scale",
-                 DIGITS(s->next.scale));
+        gsc_note_add(notes, GSC_NOTE_MISSING, -1, "next_scale", s->next.scale,
+                     "next_scale is not among the entries: it is %s, as the scale",
+                     DIGITS(s->next.scale));
     for (int f = POLICY_FIELDS; f < generation; f++)
         note_changed(r, (enum field)f, notes);
     note_past_interval(r, notes);
     if (!gsc_usable(s->factor.scale) || !gsc_usable(s->next.scale))
-        add_note(notes, GSC_NOTE_UNUSABLE, r->from[scale], "scale", s->factor.scale,
-                 "the scale is %g: no call multiplies by it; start a state with another",
-                 s->factor.scale);
+        gsc_note_add(notes, GSC_NOTE_UNUSABLE, r->from[scale], "scale", s->factor.scale,
+                     "the scale is %g: no call multiplies by it; start a state with another",
+                     s->factor.scale);
     return GSC_OK;
 }
 
-static gsc_status read_all(reading *r, struct notes *notes, gsc_error *err)
+static gsc_status read_all(reading *r, gsc_notes *notes, gsc_error *err)
 {
     GSC_TRY(read_rows(r, r->format->rows, err));
     if (r->where == SET) {
@@ -1621,7 +1596,7 @@ static gsc_status find_scaler(reading *r, const struct format *named, const char
 }
 
 static gsc_status import_as(reading *r, const struct format *f, const gsc_policy *policy,
-                            struct notes *notes, gsc_error *err)
+                            gsc_notes *notes, gsc_error *err)
 {
     start(r, f, policy, SAVED);
     return read_all(r, notes, err);
@@ -1631,7 +1606,7 @@ static gsc_status import_as(reading *r, const struct format *f, const gsc_policy
 static gsc_status import_alike(reading *r, const struct search *s, const gsc_policy *policy,
                                gsc_error *err)
 {
-    struct notes none = {0};
+    gsc_notes none = {0};
     GSC_TRY(import_as(r, s->format[0], policy, &none, err));
     for (int i = 1; i < s->n; i++) {
         reading other = *r;
@@ -1645,7 +1620,7 @@ static gsc_status import_alike(reading *r, const struct search *s, const gsc_pol
 }
 
 /* Notes which format was recognised and where, and which others have the same keys. */
-static void note_format(const struct search *s, const char *place, struct notes *notes)
+static void note_format(const struct search *s, const char *place, gsc_notes *notes)
 {
     const struct format *best = s->format[0];
     char others[96] = "";
@@ -1658,22 +1633,11 @@ static void note_format(const struct search *s, const char *place, struct notes 
             (void)snprintf(others + end, sizeof others - end, "%s%s",
                            end ? ", " : "; the same keys have ", f->name);
     }
-    add_note(notes, GSC_NOTE_FORMAT, -1, best->name, NAN, "read as %s%s%.64s%s%s", best->name,
-             *place ? " from \"" : "", place, *place ? "\"" : "", others);
+    gsc_note_add(notes, GSC_NOTE_FORMAT, -1, best->name, NAN, "read as %s%s%.64s%s%s", best->name,
+                 *place ? " from \"" : "", place, *place ? "\"" : "", others);
 }
 
 /* ---- the calls ---- */
-
-static gsc_status check_notes(const struct notes *notes, int argument, gsc_error *err)
-{
-    return notes->capacity > 0 && !notes->at ? gsc_fail_null(err, argument, "notes") : GSC_OK;
-}
-
-static void tell(uint64_t *count, uint64_t value)
-{
-    if (count)
-        *count = value;
-}
 
 gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_entry *entries,
                             uint64_t entries_count, const gsc_policy *policy,
@@ -1685,11 +1649,11 @@ gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_en
     gsc_policy full;
     const struct format *f = NULL;
     struct search search;
-    struct notes list = {notes, notes_capacity, 0};
+    gsc_notes list = {notes, notes_capacity, 0};
     GSC_REQUIRE(entries, 2);
     GSC_REQUIRE(out_policy, 5);
     GSC_REQUIRE(out_state, 6);
-    GSC_TRY(check_notes(&list, 7, err));
+    GSC_TRY(gsc_notes_check(&list, 7, err));
     if (format)
         GSC_TRY(find_format(format, &f, err));
     if (policy) {
@@ -1715,7 +1679,7 @@ gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_en
     if (!f)
         note_format(&search, prefix ? "" : r.prefix, &list);
     (void)import_as(&r, search.format[0], policy, &list, NULL);
-    tell(notes_count, list.n);
+    gsc_tell(notes_count, list.n);
     *out_state = r.s.state;
     return GSC_OK;
 }
@@ -1729,12 +1693,12 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
     reading r = {.entries = entries, .n = entries_count};
     gsc_policy full;
     const struct format *f = NULL;
-    struct notes list = {notes, notes_capacity, 0}, none = {0};
+    gsc_notes list = {notes, notes_capacity, 0}, none = {0};
     GSC_REQUIRE(format, 0);
     if (entries_count > 0)
         GSC_REQUIRE(entries, 2);
     GSC_REQUIRE(out_policy, 5);
-    GSC_TRY(check_notes(&list, 6, err));
+    GSC_TRY(gsc_notes_check(&list, 6, err));
     if (find_format(format, &f, NULL) != GSC_OK) { /* a preset alone has its fields by name */
         full = (gsc_policy){.struct_size = GSC_POLICY_SIZE};
         if (gsc_policy_preset(format, &full, NULL) != GSC_OK)
@@ -1761,16 +1725,16 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
     GSC_TRY(
         gsc_struct_write(&r.s.policy, GSC_POLICY_SIZE, out_policy, false, 5, "out_policy", err));
     if (bf16)
-        add_note(&list, GSC_NOTE_CHANGED, -1, "init_scale", 1,
-                 "\"%.48s\" is not scaled: the scale is 1 for good; the preset guard skips "
-                 "what is absurd, too",
-                 bf16);
+        gsc_note_add(&list, GSC_NOTE_CHANGED, -1, "init_scale", 1,
+                     "\"%.48s\" is not scaled: the scale is 1 for good; the preset guard skips "
+                     "what is absurd, too",
+                     bf16);
     else {
         note_entries(&r, &list);
         if (f->rows == cerebras)
             note_meant(&r, &list);
     }
-    tell(notes_count, list.n);
+    gsc_tell(notes_count, list.n);
     return GSC_OK;
 }
 
@@ -1850,9 +1814,9 @@ static bool same_field(const struct scaler *a, const struct scaler *b, enum fiel
 
 /* What does not come back: of the state in this policy, of the policy in that of the format. */
 static void note_lost(const struct scaler *s, const struct format *f, const char *prefix,
-                      const gsc_entry *entries, uint64_t n, struct notes *notes)
+                      const gsc_entry *entries, uint64_t n, gsc_notes *notes)
 {
-    struct notes none = {0};
+    gsc_notes none = {0};
     reading state = {.entries = entries, .n = n}, policy = state;
     (void)use_prefix(&state, prefix, NULL);
     (void)use_prefix(&policy, prefix, NULL);
@@ -1861,9 +1825,9 @@ static void note_lost(const struct scaler *s, const struct format *f, const char
     for (int i = init_scale + 1; i < FIELDS; i++) { /* where it began does not matter any more */
         const struct scaler *back = i < POLICY_FIELDS ? &policy.s : &state.s;
         if (!same_field(s, back, (enum field)i))
-            add_note(notes, GSC_NOTE_LOST, -1, fields[i].name, get(s, (enum field)i),
-                     "%s is %s, which the format %s cannot hold", fields[i].name,
-                     DIGITS(get(s, (enum field)i)), f->name);
+            gsc_note_add(notes, GSC_NOTE_LOST, -1, fields[i].name, get(s, (enum field)i),
+                         "%s is %s, which the format %s cannot hold", fields[i].name,
+                         DIGITS(get(s, (enum field)i)), f->name);
     }
 }
 
@@ -1875,16 +1839,14 @@ gsc_status gsc_state_export(const char *format, const char *prefix, const gsc_po
     gsc_begin(err);
     struct scaler s;
     const struct format *f = NULL;
-    struct notes list = {notes, notes_capacity, 0};
+    gsc_notes list = {notes, notes_capacity, 0};
     gsc_entry made[MOST_ENTRIES] = {0};
     uint32_t count = 0;
     GSC_REQUIRE(format, 0);
     GSC_TRY(find_format(format, &f, err));
     GSC_TRY(gsc_policy_read(policy, &s.policy, 2, err));
     GSC_REQUIRE(state, 3);
-    if (entries_capacity > 0)
-        GSC_REQUIRE(entries, 4);
-    GSC_TRY(check_notes(&list, 7, err));
+    GSC_TRY(gsc_notes_check(&list, 7, err));
     GSC_TRY(gsc_state_check(state, 3, "state", err));
     s.state = *state;
     if (!saves(f))
@@ -1903,15 +1865,9 @@ gsc_status gsc_state_export(const char *format, const char *prefix, const gsc_po
                             (int)sizeof e->key - 1);
         fill(e, f, &s, row);
     }
-    if (entries_capacity > 0 && entries_capacity < count)
-        return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CAPACITY, 5, -1, "entries_capacity",
-                                         "is %llu: there are %u entries",
-                                         (unsigned long long)entries_capacity, count),
-                                err, (double)entries_capacity, count, NAN);
+    GSC_TRY(gsc_entries_write(made, count, entries, entries_capacity, 5, err));
     note_lost(&s, f, prefix, made, count, &list);
-    if (entries_capacity > 0)
-        memcpy(entries, made, count * sizeof *made);
-    tell(entries_count, count);
-    tell(notes_count, list.n);
+    gsc_tell(entries_count, count);
+    gsc_tell(notes_count, list.n);
     return GSC_OK;
 }

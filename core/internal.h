@@ -97,5 +97,21 @@ const char *gsc_nearest(const char *name,
 /* Values in host memory: refused with a sentence that tells how to mend them. */
 gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err);
 gsc_status gsc_state_check(const gsc_state *state, int argument, const char *name, gsc_error *err);
+gsc_status gsc_report_check(const gsc_report *report, int argument, int64_t index, const char *name,
+                            gsc_error *err);
+
+/* The caller's list of notes; `n` of them, of which the first `capacity` are written. */
+typedef struct gsc_notes {
+    gsc_note *at;
+    uint64_t capacity, n;
+} gsc_notes;
+void gsc_note_add(gsc_notes *notes, uint32_t kind, int64_t entry, const char *field, double value,
+                  const char *format, ...) GSC_PRINTF(6, 7);
+gsc_status gsc_notes_check(const gsc_notes *notes, int argument, gsc_error *err);
+/* *count = value, if the caller wants it. */
+void gsc_tell(uint64_t *count, uint64_t value);
+/* A list of entries in full, for a caller whose list is empty or has room. */
+gsc_status gsc_entries_write(const gsc_entry *made, uint64_t count, gsc_entry *entries,
+                             uint64_t capacity, int argument, gsc_error *err);
 
 #endif

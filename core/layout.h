@@ -167,3 +167,5 @@ _Static_assert(offsetof(gsc_tensor_options, histogram) == 32, "gsc_tensor_option
 _Static_assert(sizeof(gsc_cuda_options) == 8, "gsc_cuda_options");
 _Static_assert(offsetof(gsc_cuda_options, struct_size) == 0, "gsc_cuda_options.struct_size");
 _Static_assert(offsetof(gsc_cuda_options, device) == 4, "gsc_cuda_options.device");
+
+#define GSC_METRIC_NAMES "loss_scale", "skip", "overflow", "norm", "amax", "zero_share", "total_overflows", "total_guard_skips", "total_growths", "total_backoffs", "steps_since_change", "nan_count", "inf_count", "guard_threshold", "guard_multiplier"

@@ -91,6 +91,31 @@ gsc_status gsc_state_check(const gsc_state *s, int argument, const char *name, g
     return GSC_OK;
 }
 
+gsc_status gsc_report_check(const gsc_report *r, int argument, int64_t index, const char *name,
+                            gsc_error *err)
+{
+    char place[48];
+#define PLACE(field) ((void)snprintf(place, sizeof place, "%s." field, name), place)
+#define CHECK(field, high, words, holds)                                                           \
+    if (!(holds))                                                                                  \
+        return gsc_fail_number(err, GSC_ERROR_REPORT, argument, index, PLACE(#field),              \
+                               (double)r->field, 0, high, words);
+    GSC_FOR_REPORT_VALUES(CHECK)
+#undef CHECK
+    if (gsc_is_unfilled(r))
+        return gsc_fail(
+            err, GSC_ERROR_REPORT, argument, index, PLACE("kind"),
+            "is 0: no call filled the report in; one that you make yourself has 1 to 4");
+    if (gsc_has_bad(r) && !gsc_says_overflow(r))
+        return gsc_fail(err, GSC_ERROR_REPORT, argument, index, PLACE("overflow"),
+                        "is 0, but %lld elements are NaN and %lld are Inf: it must be 1",
+                        (long long)r->nan_count, (long long)r->inf_count);
+    if (!GSC_RESERVED_IS_ZERO(r))
+        return gsc_fail_reserved(err, GSC_ERROR_REPORT, argument, index, PLACE("reserved"));
+#undef PLACE
+    return GSC_OK;
+}
+
 static gsc_status init(const gsc_exec *exec, const gsc_policy *policy, const gsc_state *from,
                        gsc_state *out, gsc_error *err)
 {

@@ -249,7 +249,8 @@ def layout_assertions(manifest):
         for field in item.fields:
             place = f"offsetof({item.name}, {field.name}) == {field.offset}"
             lines.append(f'_Static_assert({place}, "{item.name}.{field.name}");')
-    return "\n".join(lines) + "\n"
+    names = ", ".join(f'"{value.name.lower()}"' for value in manifest.constants["metric"].values)
+    return "\n".join([*lines, "", "#define GSC_METRIC_NAMES " + names]) + "\n"
 
 
 if __name__ == "__main__":

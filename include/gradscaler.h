@@ -848,14 +848,33 @@ typedef struct gsc_entry {
 
 /* note.kind: what a call has to tell. */
 typedef uint32_t gsc_note_kind;
-#define GSC_NOTE_FORMAT   1u /* the entries were recognised: `field` is the name of the format */
-#define GSC_NOTE_MISSING  2u /* the entries do not say `field`: `value` is that of the policy, or
-                                where a count starts */
-#define GSC_NOTE_IGNORED  3u /* the key of `entry` means nothing in this format */
-#define GSC_NOTE_CHANGED  4u /* `field` became `value`, which is what `entry` means to this
-                                policy */
-#define GSC_NOTE_UNUSABLE 5u /* the scale is 0 or infinity: no call multiplies by it */
-#define GSC_NOTE_LOST     6u /* the format has no key for `field`, which is `value` */
+#define GSC_NOTE_FORMAT      1u  /* the entries were recognised: `field` is the name of the
+                                    format */
+#define GSC_NOTE_MISSING     2u  /* the entries do not say `field`: `value` is that of the
+                                    policy, or where a count starts */
+#define GSC_NOTE_IGNORED     3u  /* the key of `entry` means nothing in this format */
+#define GSC_NOTE_CHANGED     4u  /* `field` became `value`, which is what `entry` means to this
+                                    policy */
+#define GSC_NOTE_UNUSABLE    5u  /* the scale is 0 or infinity: no call multiplies by it */
+#define GSC_NOTE_LOST        6u  /* the format has no key for `field`, which is `value` */
+#define GSC_NOTE_FAILURE     7u  /* gsc_diagnose: a call failed on a device or on a rank, and
+                                    nobody steps */
+#define GSC_NOTE_NOT_FINITE  8u  /* gsc_diagnose: Inf or NaN that no scale cures; `entry` is the
+                                    first tensor that has some */
+#define GSC_NOTE_AT_FLOOR    9u  /* gsc_diagnose: overflows cannot lower the scale, which is
+                                    `value` */
+#define GSC_NOTE_OFTEN       10u /* gsc_diagnose: the share `value` of all steps overflowed, more
+                                    than the rules make */
+#define GSC_NOTE_GUARD_SKIPS 11u /* gsc_diagnose: the guard lets hardly any step through; it
+                                    skipped `value` */
+#define GSC_NOTE_GUARD_IDLE  12u /* gsc_diagnose: the guard judges no step: it has `value`
+                                    samples */
+#define GSC_NOTE_VANISHED    13u /* gsc_diagnose: the share `value` of the gradients became zero;
+                                    `entry` is the tensor with the largest */
+#define GSC_NOTE_NEVER_GROWS 14u /* gsc_diagnose: the run has `value` steps, fewer than a growth
+                                    needs */
+#define GSC_NOTE_FAR_CEILING 15u /* gsc_diagnose: the run ends before the scale can reach
+                                    max_scale; `value` is the highest it can reach */
 
 /* Something that the caller may want to know of a call that succeeded. */
 typedef struct gsc_note {
@@ -940,6 +959,77 @@ GSC_API gsc_status gsc_policy_import(const char *format, const char *prefix,
                                      const gsc_policy *policy, gsc_policy *out_policy,
                                      gsc_note *notes, uint64_t notes_capacity,
                                      uint64_t *notes_count, gsc_error *err);
+
+/* ---- What a scaler did: for logs and for people ---------------------------------------------- */
+
+/*
+ * A line of a log for each step, with the same names in every language:
+ *
+ *     gsc_entry metrics[32];
+ *     uint64_t count;
+ *     if (gsc_metrics(&policy, &state, &report, metrics, 32, &count, &err) != GSC_OK) ... err.message ...
+ *     for (uint64_t i = 0; i < count; i++)
+ *         if (metrics[i].kind != GSC_ENTRY_NULL)
+ *             printf("%s=%g ", metrics[i].key, metrics[i].value);
+ */
+
+/*
+ * What gsc_metrics gives, in this order, with these names in lower case as keys. Later versions add
+ * some at the end.
+ */
+typedef uint32_t gsc_metric;
+#define GSC_METRIC_LOSS_SCALE         0u  /* the scale in force, which the next loss is
+                                             multiplied by */
+#define GSC_METRIC_SKIP               1u  /* 1 if the last update skipped its step, else 0 */
+#define GSC_METRIC_OVERFLOW           2u  /* 1 if that was for an overflow, else 0 */
+#define GSC_METRIC_NORM               3u  /* norm of all gradients after unscaling, if the report
+                                             or the guard has it */
+#define GSC_METRIC_AMAX               4u  /* largest finite magnitude after unscaling, if the
+                                             report has it */
+#define GSC_METRIC_ZERO_SHARE         5u  /* share of the gradients that became zero by
+                                             unscaling, 0 to 1, if the report has it */
+#define GSC_METRIC_TOTAL_OVERFLOWS    6u  /* overflows since the start */
+#define GSC_METRIC_TOTAL_GUARD_SKIPS  7u  /* steps since the start that were skipped as outliers */
+#define GSC_METRIC_TOTAL_GROWTHS      8u  /* growths since the start */
+#define GSC_METRIC_TOTAL_BACKOFFS     9u  /* backoffs since the start */
+#define GSC_METRIC_STEPS_SINCE_CHANGE 10u /* steps since the scale changed */
+#define GSC_METRIC_NAN_COUNT          11u /* elements that are NaN, if there is a report */
+#define GSC_METRIC_INF_COUNT          12u /* elements that are Inf, if there is a report */
+#define GSC_METRIC_GUARD_THRESHOLD    13u /* what the norm was held against, if it was */
+#define GSC_METRIC_GUARD_MULTIPLIER   14u /* what the gradients are multiplied by: 1, less if
+                                             clipped, 0 if skipped */
+
+/*
+ * The state after an update, and the report that it was made with, as numbers with names, the most
+ * important first: see GSC_METRIC_*. Counts are INTEGER, SKIP and OVERFLOW BOOLEAN, and what is not
+ * known is NULL. All is host memory. A list with too little room is refused; with a capacity of 0
+ * the call only counts.
+ *
+ *     report            NULL: metrics of a report are not known
+ *     entries           NULL only with entries_capacity = 0
+ *     entries_capacity  entries that there is room for
+ *     entries_count     number of entries; NULL: not wanted
+ */
+GSC_API gsc_status gsc_metrics(const gsc_policy *policy, const gsc_state *state,
+                               const gsc_report *report, gsc_entry *entries,
+                               uint64_t entries_capacity, uint64_t *entries_count, gsc_error *err);
+
+/*
+ * What is wrong with a run, the most important first: notes whose messages say what to do. None:
+ * nothing was found. What the policy of a framework does by design is no fault. All is host memory;
+ * reports of errors are taken.
+ *
+ *     report          NULL: nothing is known of the last gradients
+ *     per_tensor      NULL: no tensor is named
+ *     steps           updates of the whole run, those to come included; 0: not known
+ *     notes           NULL only with notes_capacity = 0
+ *     notes_capacity  notes that there is room for; further ones are only counted
+ *     notes_count     number of notes; NULL: not wanted
+ */
+GSC_API gsc_status gsc_diagnose(const gsc_policy *policy, const gsc_state *state,
+                                const gsc_report *report, const gsc_report *per_tensor, uint64_t n,
+                                uint64_t steps, gsc_note *notes, uint64_t notes_capacity,
+                                uint64_t *notes_count, gsc_error *err);
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 

@@ -87,6 +87,13 @@ GSC_STRUCTS(gsc_entry, entries, entries_count)
 GSC_STRUCTS_OUT(gsc_note, notes, notes_capacity)
 GSC_ONLY_OUT(uint64_t, notes_count, PyLong_FromUnsignedLongLong)
 %feature("docstring") gsc_policy_import "gsc_policy_import(format, prefix, entries, policy, out_policy, notes)\n\nReads how a framework's scaler is set up: the arguments of its constructor or program, or its part\nof a configuration. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with these\nsettings; both may be one struct. The fields of gsc_policy are read by their own names in every\nformat; `format` can also be the name of a preset of a guard, which has no other keys. If\nDeepSpeed's section for bf16 is asked for, or is on while fp16 is not, the scale is 1 for good,\nwhatever `policy` starts with.";
+GSC_STRUCTS_OUT(gsc_entry, entries, entries_capacity)
+GSC_ONLY_OUT(uint64_t, entries_count, PyLong_FromUnsignedLongLong)
+%feature("docstring") gsc_metrics "gsc_metrics(policy, state, report, entries)\n\nThe state after an update, and the report that it was made with, as numbers with names, the most\nimportant first: see Metric. Counts are INTEGER, SKIP and OVERFLOW BOOLEAN, and what is not known is\nNone. All is host memory. A list with too little room is refused; with a capacity of 0 the call only\ncounts.";
+GSC_STRUCTS(gsc_report, per_tensor, n)
+GSC_STRUCTS_OUT(gsc_note, notes, notes_capacity)
+GSC_ONLY_OUT(uint64_t, notes_count, PyLong_FromUnsignedLongLong)
+%feature("docstring") gsc_diagnose "gsc_diagnose(policy, state, report, per_tensor, steps, notes)\n\nWhat is wrong with a run, the most important first: notes whose messages say what to do. None:\nnothing was found. What the policy of a framework does by design is no fault. All is host memory;\nreports of errors are taken.";
 %feature("docstring") gsc_dtype_name "gsc_dtype_name(dtype)\n\nName of a dtype, as NumPy and ml_dtypes spell it: \"float32\", \"float8_e4m3fn\", \"cb16\". None for a\nnumber that is no dtype.";
 %feature("docstring") gsc_dtype_bits "gsc_dtype_bits(dtype)\n\nBits of one element; 0 for a number that is no dtype.";
 %feature("docstring") gsc_dtype_size "gsc_dtype_size(dtype)\n\nReturns the bytes of one element; 0 for a number that is no dtype, and for a dtype that has several\nelements in a byte.";

@@ -16,31 +16,6 @@ static gsc_status fail_lacks(uint32_t lacks, int argument, int64_t index, gsc_er
                     "was not measured: amax is needed here, so want it when you measure");
 }
 
-/* What no report has, of one or, with `index`, of an entry of reports. */
-static gsc_status fail_values(const gsc_report *r, int argument, int64_t index, gsc_error *err)
-{
-    char place[48];
-#define CHECK(field, high, words, holds)                                                           \
-    if (!(holds)) {                                                                                \
-        (void)snprintf(place, sizeof place, "report%s." #field, index < 0 ? "" : "s");             \
-        return gsc_fail_number(err, GSC_ERROR_REPORT, argument, index, place, (double)r->field, 0, \
-                               high, words);                                                       \
-    }
-    GSC_FOR_REPORT_VALUES(CHECK)
-#undef CHECK
-    if (gsc_is_unfilled(r))
-        return gsc_fail(
-            err, GSC_ERROR_REPORT, argument, index, index < 0 ? "report.kind" : "reports.kind",
-            "is 0: no call filled the report in; one that you make yourself has 1 to 4");
-    if (gsc_has_bad(r) && !gsc_says_overflow(r))
-        return gsc_fail(err, GSC_ERROR_REPORT, argument, index,
-                        index < 0 ? "report.overflow" : "reports.overflow",
-                        "is 0, but %lld elements are NaN and %lld are Inf: it must be 1",
-                        (long long)r->nan_count, (long long)r->inf_count);
-    return gsc_fail_reserved(err, GSC_ERROR_REPORT, argument, index,
-                             index < 0 ? "report.reserved" : "reports.reserved");
-}
-
 /* Whatever is wrong with one report. */
 static gsc_status fail_report(const gsc_report *report, uint32_t lacks, int argument,
                               gsc_error *err)
@@ -53,7 +28,7 @@ static gsc_status fail_report(const gsc_report *report, uint32_t lacks, int argu
         return gsc_fail(err, GSC_ERROR_REPORT, argument, -1, "report.status", "is an error: %s",
                         gsc_status_string(report->status));
     if (gsc_report_values_status(report) != GSC_OK)
-        return fail_values(report, argument, -1, err);
+        return gsc_report_check(report, argument, -1, "report", err);
     if (lacks)
         return fail_lacks(lacks, argument, -1, err);
     if (!(report->amax >= 0) || !isfinite(report->amax))
@@ -105,7 +80,7 @@ static gsc_status fail_merge(const gsc_step *p, gsc_error *err)
     const uint32_t wants = p->has_policy ? gsc_policy_wants(&p->policy) : 0;
     for (uint64_t i = 0; i < p->n; i++) {
         if (gsc_report_values_status(&p->reports[i]) != GSC_OK)
-            return fail_values(&p->reports[i], 1, (int64_t)i, err);
+            return gsc_report_check(&p->reports[i], 1, (int64_t)i, "reports", err);
         if (p->reports[i].kind == GSC_REPORT_NUMBER)
             return gsc_fail(err, GSC_ERROR_REPORT, 1, (int64_t)i, "reports.kind",
                             "is the report of a number: update a state of its own with it and "
@@ -153,7 +128,7 @@ gsc_status gsc_cpu_step(const gsc_exec *exec, const gsc_step *step, gsc_error *e
     case GSC_STEP_STAMP:
         if (status == GSC_ERROR_STATE)
             return gsc_state_check(step->state, 3, "state", err);
-        return fail_values(step->reports, 1, -1, err);
+        return gsc_report_check(step->reports, 1, -1, "report", err);
     case GSC_STEP_STATE_INIT:
         return fail_from(step->state, err);
     case GSC_STEP_JOIN:

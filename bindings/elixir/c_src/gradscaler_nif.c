@@ -582,6 +582,54 @@ static ERL_NIF_TERM nif_policy_import(ErlNifEnv *env, int argc, const ERL_NIF_TE
     return done(&call, terms, 2);
 }
 
+static ERL_NIF_TERM nif_metrics(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    gsc_policy policy;
+    const gsc_state *state = NULL;
+    const gsc_report *report = NULL;
+    struct result entries;
+    uint64_t entries_count;
+    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
+        !(state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL)) ||
+        !(is_nil(argv[2]) || (report = get_values(&call, argv[2], 2, "report", sizeof *report, NULL))) ||
+        gsc_metrics(&policy, state, report, NULL, 0, &entries_count, &call.err) != GSC_OK ||
+        !make_room(&call, entries_count * sizeof(gsc_entry), &entries) ||
+        gsc_metrics(&policy, state, report, entries.data, entries_count, &entries_count, &call.err)
+                    != GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &entries)};
+    return done(&call, terms, 1);
+}
+
+static ERL_NIF_TERM nif_diagnose(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    (void)argc;
+    struct call call = {.env = env};
+    gsc_policy policy;
+    const gsc_state *state = NULL;
+    const gsc_report *report = NULL;
+    const gsc_report *per_tensor = NULL;
+    uint64_t per_tensor_count = 0;
+    uint64_t steps;
+    struct result notes;
+    uint64_t notes_count;
+    if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
+        !(state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL)) ||
+        !(is_nil(argv[2]) || (report = get_values(&call, argv[2], 2, "report", sizeof *report, NULL))) ||
+        !(per_tensor = get_values(&call, argv[3], 3, "per_tensor", sizeof *per_tensor, &per_tensor_count)) ||
+        !get_uint64_t(&call, argv[4], 5, "steps", &steps) ||
+        gsc_diagnose(&policy, state, report, per_tensor, per_tensor_count, steps, NULL, 0,
+                     &notes_count, &call.err) != GSC_OK ||
+        !make_room(&call, notes_count * sizeof(gsc_note), &notes) ||
+        gsc_diagnose(&policy, state, report, per_tensor, per_tensor_count, steps, notes.data,
+                     notes_count, &notes_count, &call.err) != GSC_OK)
+        return failed(&call);
+    const ERL_NIF_TERM terms[] = {make_result(&call, &notes)};
+    return done(&call, terms, 1);
+}
+
 static ERL_NIF_TERM nif_dtype_name(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
@@ -805,6 +853,8 @@ static ErlNifFunc functions[] = {
     {"state_import", 4, nif_state_import, 0},
     {"state_export", 4, nif_state_export, 0},
     {"policy_import", 4, nif_policy_import, 0},
+    {"metrics", 3, nif_metrics, 0},
+    {"diagnose", 5, nif_diagnose, 0},
     {"dtype_name", 1, nif_dtype_name, 0},
     {"dtype_bits", 1, nif_dtype_bits, 0},
     {"dtype_size", 1, nif_dtype_size, 0},

@@ -339,6 +339,24 @@ defmodule GradScaler.Native do
   def policy_import(_format, _prefix, _entries, _policy), do: :erlang.nif_error(:nif_not_loaded)
 
   @doc """
+  The state after an update, and the report that it was made with, as numbers with names, the most
+  important first: see one of these. Counts are INTEGER, SKIP and OVERFLOW BOOLEAN, and what is
+  not known is nil. All is host memory. A list with too little room is refused; with a capacity of
+  0 the call only counts.
+  """
+  @spec metrics(binary, binary, binary | nil) :: {:ok, binary} | error
+  def metrics(_policy, _state, _report), do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
+  What is wrong with a run, the most important first: notes whose messages say what to do. None:
+  nothing was found. What the policy of a framework does by design is no fault. All is host
+  memory; reports of errors are taken.
+  """
+  @spec diagnose(binary, binary, binary | nil, binary | nil, integer) :: {:ok, binary} | error
+  def diagnose(_policy, _state, _report, _per_tensor, _steps),
+    do: :erlang.nif_error(:nif_not_loaded)
+
+  @doc """
   Name of a dtype, as NumPy and ml_dtypes spell it: `float32`, `float8_e4m3fn`, `cb16`. nil for a
   number that is no dtype.
   """

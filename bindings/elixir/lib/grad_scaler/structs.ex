@@ -195,7 +195,36 @@ defmodule GradScaler.Constants do
       ignored: 3,
       changed: 4,
       unusable: 5,
-      lost: 6
+      lost: 6,
+      failure: 7,
+      not_finite: 8,
+      at_floor: 9,
+      often: 10,
+      guard_skips: 11,
+      guard_idle: 12,
+      vanished: 13,
+      never_grows: 14,
+      far_ceiling: 15
+    ]
+  end
+
+  def all(:metric) do
+    [
+      loss_scale: 0,
+      skip: 1,
+      overflow: 2,
+      norm: 3,
+      amax: 4,
+      zero_share: 5,
+      total_overflows: 6,
+      total_guard_skips: 7,
+      total_growths: 8,
+      total_backoffs: 9,
+      steps_since_change: 10,
+      nan_count: 11,
+      inf_count: 12,
+      guard_threshold: 13,
+      guard_multiplier: 14
     ]
   end
 
@@ -1101,7 +1130,9 @@ defmodule GradScaler.Note do
   @moduledoc """
   Something that the caller may want to know of a call that succeeded.
 
-  * `kind` - one of these: `:format`, `:missing`, `:ignored`, `:changed`, `:unusable`, `:lost`
+  * `kind` - one of these: `:format`, `:missing`, `:ignored`, `:changed`, `:unusable`, `:lost`,
+    `:failure`, `:not_finite`, `:at_floor`, `:often`, `:guard_skips`, `:guard_idle`, `:vanished`,
+    `:never_grows`, `:far_ceiling`
   * `flags` - 0
   * `entry` - which of the entries, from 0; -1: none
   * `value` - the number that counts from now on

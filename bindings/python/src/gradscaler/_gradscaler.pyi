@@ -133,6 +133,30 @@ GSC_NOTE_IGNORED: int
 GSC_NOTE_CHANGED: int
 GSC_NOTE_UNUSABLE: int
 GSC_NOTE_LOST: int
+GSC_NOTE_FAILURE: int
+GSC_NOTE_NOT_FINITE: int
+GSC_NOTE_AT_FLOOR: int
+GSC_NOTE_OFTEN: int
+GSC_NOTE_GUARD_SKIPS: int
+GSC_NOTE_GUARD_IDLE: int
+GSC_NOTE_VANISHED: int
+GSC_NOTE_NEVER_GROWS: int
+GSC_NOTE_FAR_CEILING: int
+GSC_METRIC_LOSS_SCALE: int
+GSC_METRIC_SKIP: int
+GSC_METRIC_OVERFLOW: int
+GSC_METRIC_NORM: int
+GSC_METRIC_AMAX: int
+GSC_METRIC_ZERO_SHARE: int
+GSC_METRIC_TOTAL_OVERFLOWS: int
+GSC_METRIC_TOTAL_GUARD_SKIPS: int
+GSC_METRIC_TOTAL_GROWTHS: int
+GSC_METRIC_TOTAL_BACKOFFS: int
+GSC_METRIC_STEPS_SINCE_CHANGE: int
+GSC_METRIC_NAN_COUNT: int
+GSC_METRIC_INF_COUNT: int
+GSC_METRIC_GUARD_THRESHOLD: int
+GSC_METRIC_GUARD_MULTIPLIER: int
 GSC_F32: int
 GSC_F64: int
 GSC_F16: int
@@ -178,6 +202,8 @@ def gsc_format_summary(index: int, /) -> str | None: ...
 def gsc_state_import(format: str | None, prefix: str | None, entries: Place, policy: Place | None, out_policy: Place, out_state: Place, notes: Place | None, /) -> int: ...
 def gsc_state_export(format: str, prefix: str | None, policy: Place, state: Place, entries: Place | None, notes: Place | None, /) -> tuple[int, int]: ...
 def gsc_policy_import(format: str, prefix: str | None, entries: Place, policy: Place | None, out_policy: Place, notes: Place | None, /) -> int: ...
+def gsc_metrics(policy: Place, state: Place, report: Place | None, entries: Place | None, /) -> int: ...
+def gsc_diagnose(policy: Place, state: Place, report: Place | None, per_tensor: Place | None, steps: int, notes: Place | None, /) -> int: ...
 def gsc_dtype_name(dtype: int, /) -> str | None: ...
 def gsc_dtype_bits(dtype: int, /) -> int: ...
 def gsc_dtype_size(dtype: int, /) -> int: ...

@@ -216,6 +216,36 @@ class NoteKind(enum.IntEnum):
     CHANGED = 4  # `field` became `value`, which is what `entry` means to this policy
     UNUSABLE = 5  # the scale is 0 or infinity: no call multiplies by it
     LOST = 6  # the format has no key for `field`, which is `value`
+    FAILURE = 7  # gsc_diagnose: a call failed on a device or on a rank, and nobody steps
+    NOT_FINITE = 8  # gsc_diagnose: Inf or NaN that no scale cures; `entry` is the first tensor that has some
+    AT_FLOOR = 9  # gsc_diagnose: overflows cannot lower the scale, which is `value`
+    OFTEN = 10  # gsc_diagnose: the share `value` of all steps overflowed, more than the rules make
+    GUARD_SKIPS = 11  # gsc_diagnose: the guard lets hardly any step through; it skipped `value`
+    GUARD_IDLE = 12  # gsc_diagnose: the guard judges no step: it has `value` samples
+    VANISHED = 13  # gsc_diagnose: the share `value` of the gradients became zero; `entry` is the tensor with the largest
+    NEVER_GROWS = 14  # gsc_diagnose: the run has `value` steps, fewer than a growth needs
+    FAR_CEILING = 15  # gsc_diagnose: the run ends before the scale can reach max_scale; `value` is the highest it can reach
+
+
+class Metric(enum.IntEnum):
+    """What gsc_metrics gives, in this order, with these names in lower case as keys. Later
+    versions add some at the end."""
+
+    LOSS_SCALE = 0  # the scale in force, which the next loss is multiplied by
+    SKIP = 1  # 1 if the last update skipped its step, else 0
+    OVERFLOW = 2  # 1 if that was for an overflow, else 0
+    NORM = 3  # norm of all gradients after unscaling, if the report or the guard has it
+    AMAX = 4  # largest finite magnitude after unscaling, if the report has it
+    ZERO_SHARE = 5  # share of the gradients that became zero by unscaling, 0 to 1, if the report has it
+    TOTAL_OVERFLOWS = 6  # overflows since the start
+    TOTAL_GUARD_SKIPS = 7  # steps since the start that were skipped as outliers
+    TOTAL_GROWTHS = 8  # growths since the start
+    TOTAL_BACKOFFS = 9  # backoffs since the start
+    STEPS_SINCE_CHANGE = 10  # steps since the scale changed
+    NAN_COUNT = 11  # elements that are NaN, if there is a report
+    INF_COUNT = 12  # elements that are Inf, if there is a report
+    GUARD_THRESHOLD = 13  # what the norm was held against, if it was
+    GUARD_MULTIPLIER = 14  # what the gradients are multiplied by: 1, less if clipped, 0 if skipped
 
 
 class Dtype(enum.IntEnum):

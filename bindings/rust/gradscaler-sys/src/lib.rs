@@ -1165,6 +1165,35 @@ pub const GSC_NOTE_UNUSABLE: gsc_note_kind = gsc_note_kind(5);
 /// the format has no key for `field`, which is `value`
 pub const GSC_NOTE_LOST: gsc_note_kind = gsc_note_kind(6);
 
+/// gsc_diagnose: a call failed on a device or on a rank, and nobody steps
+pub const GSC_NOTE_FAILURE: gsc_note_kind = gsc_note_kind(7);
+
+/// gsc_diagnose: Inf or NaN that no scale cures; `entry` is the first tensor that has some
+pub const GSC_NOTE_NOT_FINITE: gsc_note_kind = gsc_note_kind(8);
+
+/// gsc_diagnose: overflows cannot lower the scale, which is `value`
+pub const GSC_NOTE_AT_FLOOR: gsc_note_kind = gsc_note_kind(9);
+
+/// gsc_diagnose: the share `value` of all steps overflowed, more than the rules make
+pub const GSC_NOTE_OFTEN: gsc_note_kind = gsc_note_kind(10);
+
+/// gsc_diagnose: the guard lets hardly any step through; it skipped `value`
+pub const GSC_NOTE_GUARD_SKIPS: gsc_note_kind = gsc_note_kind(11);
+
+/// gsc_diagnose: the guard judges no step: it has `value` samples
+pub const GSC_NOTE_GUARD_IDLE: gsc_note_kind = gsc_note_kind(12);
+
+/// gsc_diagnose: the share `value` of the gradients became zero; `entry` is the tensor with the
+/// largest
+pub const GSC_NOTE_VANISHED: gsc_note_kind = gsc_note_kind(13);
+
+/// gsc_diagnose: the run has `value` steps, fewer than a growth needs
+pub const GSC_NOTE_NEVER_GROWS: gsc_note_kind = gsc_note_kind(14);
+
+/// gsc_diagnose: the run ends before the scale can reach max_scale; `value` is the highest it can
+/// reach
+pub const GSC_NOTE_FAR_CEILING: gsc_note_kind = gsc_note_kind(15);
+
 /// Something that the caller may want to know of a call that succeeded.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -1200,6 +1229,60 @@ impl Default for gsc_note {
         gsc_note::ZERO
     }
 }
+
+// ---- What a scaler did: for logs and for people -------------------------------------------------
+
+newtype! {
+    /// What gsc_metrics gives, in this order, with these names in lower case as keys. Later
+    /// versions add some at the end.
+    #[derive(Eq, Hash)]
+    gsc_metric: u32
+}
+
+/// the scale in force, which the next loss is multiplied by
+pub const GSC_METRIC_LOSS_SCALE: gsc_metric = gsc_metric(0);
+
+/// 1 if the last update skipped its step, else 0
+pub const GSC_METRIC_SKIP: gsc_metric = gsc_metric(1);
+
+/// 1 if that was for an overflow, else 0
+pub const GSC_METRIC_OVERFLOW: gsc_metric = gsc_metric(2);
+
+/// norm of all gradients after unscaling, if the report or the guard has it
+pub const GSC_METRIC_NORM: gsc_metric = gsc_metric(3);
+
+/// largest finite magnitude after unscaling, if the report has it
+pub const GSC_METRIC_AMAX: gsc_metric = gsc_metric(4);
+
+/// share of the gradients that became zero by unscaling, 0 to 1, if the report has it
+pub const GSC_METRIC_ZERO_SHARE: gsc_metric = gsc_metric(5);
+
+/// overflows since the start
+pub const GSC_METRIC_TOTAL_OVERFLOWS: gsc_metric = gsc_metric(6);
+
+/// steps since the start that were skipped as outliers
+pub const GSC_METRIC_TOTAL_GUARD_SKIPS: gsc_metric = gsc_metric(7);
+
+/// growths since the start
+pub const GSC_METRIC_TOTAL_GROWTHS: gsc_metric = gsc_metric(8);
+
+/// backoffs since the start
+pub const GSC_METRIC_TOTAL_BACKOFFS: gsc_metric = gsc_metric(9);
+
+/// steps since the scale changed
+pub const GSC_METRIC_STEPS_SINCE_CHANGE: gsc_metric = gsc_metric(10);
+
+/// elements that are NaN, if there is a report
+pub const GSC_METRIC_NAN_COUNT: gsc_metric = gsc_metric(11);
+
+/// elements that are Inf, if there is a report
+pub const GSC_METRIC_INF_COUNT: gsc_metric = gsc_metric(12);
+
+/// what the norm was held against, if it was
+pub const GSC_METRIC_GUARD_THRESHOLD: gsc_metric = gsc_metric(13);
+
+/// what the gradients are multiplied by: 1, less if clipped, 0 if skipped
+pub const GSC_METRIC_GUARD_MULTIPLIER: gsc_metric = gsc_metric(14);
 
 // ---- Tensors ------------------------------------------------------------------------------------
 
@@ -1814,6 +1897,52 @@ extern "C" {
         entries_count: u64,
         policy: *const gsc_policy,
         out_policy: *mut gsc_policy,
+        notes: *mut gsc_note,
+        notes_capacity: u64,
+        notes_count: *mut u64,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// The state after an update, and the report that it was made with, as numbers with names, the
+    /// most important first: see GSC_METRIC_*. Counts are INTEGER, SKIP and OVERFLOW BOOLEAN, and
+    /// what is not known is NULL. All is host memory. A list with too little room is refused; with
+    /// a capacity of 0 the call only counts.
+    ///
+    /// - `report`: NULL: metrics of a report are not known
+    /// - `entries_capacity`: entries that there is room for
+    /// - `entries_count`: number of entries; NULL: not wanted
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
+    /// GSC_ERROR_REPORT, GSC_ERROR_CAPACITY.
+    pub fn gsc_metrics(
+        policy: *const gsc_policy,
+        state: *const gsc_state,
+        report: *const gsc_report,
+        entries: *mut gsc_entry,
+        entries_capacity: u64,
+        entries_count: *mut u64,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// What is wrong with a run, the most important first: notes whose messages say what to do.
+    /// None: nothing was found. What the policy of a framework does by design is no fault. All is
+    /// host memory; reports of errors are taken.
+    ///
+    /// - `report`: NULL: nothing is known of the last gradients
+    /// - `per_tensor`: NULL: no tensor is named
+    /// - `steps`: updates of the whole run, those to come included; 0: not known
+    /// - `notes_capacity`: notes that there is room for; further ones are only counted
+    /// - `notes_count`: number of notes; NULL: not wanted
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
+    /// GSC_ERROR_REPORT.
+    pub fn gsc_diagnose(
+        policy: *const gsc_policy,
+        state: *const gsc_state,
+        report: *const gsc_report,
+        per_tensor: *const gsc_report,
+        n: u64,
+        steps: u64,
         notes: *mut gsc_note,
         notes_capacity: u64,
         notes_count: *mut u64,

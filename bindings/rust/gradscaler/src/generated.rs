@@ -326,6 +326,64 @@ choice! {
         UNUSABLE = sys::GSC_NOTE_UNUSABLE;
         /// The format has no key for `field`, which is `value`.
         LOST = sys::GSC_NOTE_LOST;
+        /// `gsc_diagnose`: a call failed on a device or on a rank, and nobody steps.
+        FAILURE = sys::GSC_NOTE_FAILURE;
+        /// `gsc_diagnose`: Inf or NaN that no scale cures; `entry` is the first tensor that has
+        /// some.
+        NOT_FINITE = sys::GSC_NOTE_NOT_FINITE;
+        /// `gsc_diagnose`: overflows cannot lower the scale, which is `value`.
+        AT_FLOOR = sys::GSC_NOTE_AT_FLOOR;
+        /// `gsc_diagnose`: the share `value` of all steps overflowed, more than the rules make.
+        OFTEN = sys::GSC_NOTE_OFTEN;
+        /// `gsc_diagnose`: the guard lets hardly any step through; it skipped `value`.
+        GUARD_SKIPS = sys::GSC_NOTE_GUARD_SKIPS;
+        /// `gsc_diagnose`: the guard judges no step: it has `value` samples.
+        GUARD_IDLE = sys::GSC_NOTE_GUARD_IDLE;
+        /// `gsc_diagnose`: the share `value` of the gradients became zero; `entry` is the tensor
+        /// with the largest.
+        VANISHED = sys::GSC_NOTE_VANISHED;
+        /// `gsc_diagnose`: the run has `value` steps, fewer than a growth needs.
+        NEVER_GROWS = sys::GSC_NOTE_NEVER_GROWS;
+        /// `gsc_diagnose`: the run ends before the scale can reach max_scale; `value` is the
+        /// highest it can reach.
+        FAR_CEILING = sys::GSC_NOTE_FAR_CEILING;
+    }
+}
+
+choice! {
+    /// What gsc_metrics gives, in this order, with these names in lower case as keys. Later
+    /// versions add some at the end.
+    Metric: sys::gsc_metric(u32) {
+        /// The scale in force, which the next loss is multiplied by.
+        LOSS_SCALE = sys::GSC_METRIC_LOSS_SCALE;
+        /// 1 if the last update skipped its step, else 0.
+        SKIP = sys::GSC_METRIC_SKIP;
+        /// 1 if that was for an overflow, else 0.
+        OVERFLOW = sys::GSC_METRIC_OVERFLOW;
+        /// Norm of all gradients after unscaling, if the report or the guard has it.
+        NORM = sys::GSC_METRIC_NORM;
+        /// Largest finite magnitude after unscaling, if the report has it.
+        AMAX = sys::GSC_METRIC_AMAX;
+        /// Share of the gradients that became zero by unscaling, 0 to 1, if the report has it.
+        ZERO_SHARE = sys::GSC_METRIC_ZERO_SHARE;
+        /// Overflows since the start.
+        TOTAL_OVERFLOWS = sys::GSC_METRIC_TOTAL_OVERFLOWS;
+        /// Steps since the start that were skipped as outliers.
+        TOTAL_GUARD_SKIPS = sys::GSC_METRIC_TOTAL_GUARD_SKIPS;
+        /// Growths since the start.
+        TOTAL_GROWTHS = sys::GSC_METRIC_TOTAL_GROWTHS;
+        /// Backoffs since the start.
+        TOTAL_BACKOFFS = sys::GSC_METRIC_TOTAL_BACKOFFS;
+        /// Steps since the scale changed.
+        STEPS_SINCE_CHANGE = sys::GSC_METRIC_STEPS_SINCE_CHANGE;
+        /// Elements that are NaN, if there is a report.
+        NAN_COUNT = sys::GSC_METRIC_NAN_COUNT;
+        /// Elements that are Inf, if there is a report.
+        INF_COUNT = sys::GSC_METRIC_INF_COUNT;
+        /// What the norm was held against, if it was.
+        GUARD_THRESHOLD = sys::GSC_METRIC_GUARD_THRESHOLD;
+        /// What the gradients are multiplied by: 1, less if clipped, 0 if skipped.
+        GUARD_MULTIPLIER = sys::GSC_METRIC_GUARD_MULTIPLIER;
     }
 }
 

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT */
+/* What a scaler did: numbers for logs, and findings with what to do about them. */
+#include <stdio.h>
+#include <string.h>
+
+#include "internal.h"
+#include "layout.h"
+#include "step.h"
+
+/* ---- metrics ---- */
+
+static const char *const names[] = {GSC_METRIC_NAMES};
+enum { METRICS = sizeof names / sizeof *names };
+
+static void set_number(gsc_entry *metrics, uint32_t metric, double value)
+{
+    metrics[metric].kind = GSC_ENTRY_NUMBER;
+    metrics[metric].value = value;
+}
+
+static void set_integer(gsc_entry *metrics, uint32_t metric, uint32_t kind, int64_t value)
+{
+    metrics[metric].kind = kind;
+    metrics[metric].integer = value;
+    metrics[metric].value = (double)value;
+}
+
+static double zero_share(const gsc_report *report)
+{
+    return (double)report->underflows_to_zero / (double)report->elements;
+}
+
+static bool has_zero_share(const gsc_report *report)
+{
+    return (report->measured & GSC_WANT_UNDERFLOW) && report->elements > 0;
+}
+
+gsc_status gsc_metrics(const gsc_policy *policy, const gsc_state *state, const gsc_report *report,
+                       gsc_entry *entries, uint64_t entries_capacity, uint64_t *entries_count,
+                       gsc_error *err)
+{
+    gsc_begin(err);
+    gsc_policy full;
+    gsc_entry metrics[METRICS] = {0};
+    GSC_TRY(gsc_policy_read(policy, &full, 0, err));
+    GSC_REQUIRE(state, 1);
+    GSC_TRY(gsc_state_check(state, 1, "state", err));
+    if (report)
+        GSC_TRY(gsc_report_check(report, 2, -1, "report", err));
+    for (uint32_t i = 0; i < METRICS; i++) {
+        (void)snprintf(metrics[i].key, sizeof metrics[i].key, "%s", names[i]);
+        metrics[i].kind = GSC_ENTRY_NULL;
+    }
+    const bool skips = state->events & GSC_EVENT_SKIPPED;
+    set_number(metrics, GSC_METRIC_LOSS_SCALE, state->factor.scale);
+    set_integer(metrics, GSC_METRIC_SKIP, GSC_ENTRY_BOOLEAN, skips);
+    set_integer(metrics, GSC_METRIC_OVERFLOW, GSC_ENTRY_BOOLEAN,
+                report ? gsc_overflowed(&full, report)
+                       : skips && !(state->events & GSC_EVENT_OUTLIER));
+    if (report && (report->measured & GSC_WANT_NORM) && isfinite(report->sum_squares))
+        set_number(metrics, GSC_METRIC_NORM, sqrt(report->sum_squares));
+    else if (state->guard_value != 0)
+        set_number(metrics, GSC_METRIC_NORM, state->guard_value);
+    if (report && (report->measured & GSC_WANT_AMAX) && isfinite(report->amax))
+        set_number(metrics, GSC_METRIC_AMAX, report->amax);
+    if (report && has_zero_share(report))
+        set_number(metrics, GSC_METRIC_ZERO_SHARE, zero_share(report));
+    if (report && report->kind == GSC_REPORT_TENSORS) {
+        set_integer(metrics, GSC_METRIC_NAN_COUNT, GSC_ENTRY_INTEGER, report->nan_count);
+        set_integer(metrics, GSC_METRIC_INF_COUNT, GSC_ENTRY_INTEGER, report->inf_count);
+    }
+    const int64_t totals[] = {state->total_overflows, state->total_guard_skips,
+                              state->total_growths, state->total_backoffs,
+                              state->steps_since_change};
+    for (uint32_t i = 0; i < sizeof totals / sizeof *totals; i++)
+        set_integer(metrics, GSC_METRIC_TOTAL_OVERFLOWS + i, GSC_ENTRY_INTEGER, totals[i]);
+    if (state->guard_threshold != 0)
+        set_number(metrics, GSC_METRIC_GUARD_THRESHOLD, state->guard_threshold);
+    set_number(metrics, GSC_METRIC_GUARD_MULTIPLIER, state->guard_multiplier);
+    GSC_TRY(gsc_entries_write(metrics, METRICS, entries, entries_capacity, 4, err));
+    gsc_tell(entries_count, METRICS);
+    return GSC_OK;
+}
+
+/* ---- diagnosis ---- */
+
+#define ZERO_SHARE     0.01 /* of the gradients, above which they vanish */
+#define OVERFLOW_SHARE 0.05 /* of the steps, above which overflows are frequent, ... */
+#define OVERFLOWS      10   /* ... if there were so many */
+#define SCALE_ENOUGH                                                                               \
+    0x1p32 /* for any gradients in float16: larger ceilings only keep infinity away */
+#define SKIPS_IN_A_ROW 10 /* of a guard, from which on it may let nothing through */
+
+struct run {
+    const gsc_policy *policy;
+    const gsc_state *state;
+    const gsc_report *report, *per_tensor;
+    uint64_t n, steps;
+};
+
+static void find_failure(const struct run *run, gsc_notes *notes)
+{
+    const gsc_report *report = run->report;
+    if (report && report->status == GSC_ERROR_MISMATCH)
+        gsc_note_add(notes, GSC_NOTE_FAILURE, -1, "status", report->status,
+                     "the ranks differ, first rank %lld: load the same checkpoint and use the same "
+                     "policy on all ranks",
+                     (long long)report->status_rank_plus_1 - 1);
+    else if (report && report->status != GSC_OK)
+        gsc_note_add(notes, GSC_NOTE_FAILURE, -1, "status", report->status,
+                     "the report is of a call that failed: %s", gsc_status_string(report->status));
+    else if (run->state->status != GSC_OK)
+        gsc_note_add(notes, GSC_NOTE_FAILURE, -1, "status", run->state->status,
+                     "the last update failed on the device: %s",
+                     gsc_status_string(run->state->status));
+}
+
+static int64_t first_bad(const struct run *run)
+{
+    for (uint64_t i = 0; i < run->n; i++)
+        if (gsc_has_bad(&run->per_tensor[i]))
+            return (int64_t)i;
+    return -1;
+}
+
+static void find_not_finite(const struct run *run, gsc_notes *notes)
+{
+    const gsc_state *s = run->state;
+    const double scale = s->factor.scale;
+    if (!gsc_usable(scale)) {
+        gsc_note_add(notes, GSC_NOTE_UNUSABLE, -1, "factor", scale,
+                     "the scale is %g, and no call multiplies by it: set the scale, and %s", scale,
+                     scale == 0 ? "min_scale to 2^-14, below which float16 needs no scale"
+                                : "max_scale to 2^24");
+        return;
+    }
+    if (s->failed_backoffs == 0 && !(run->report && gsc_says_overflow(run->report) && scale <= 1))
+        return;
+    const bool nan = run->report && run->report->nan_count > 0;
+    if (nan || scale <= 1)
+        gsc_note_add(notes, GSC_NOTE_NOT_FINITE, first_bad(run), "nan_count",
+                     nan ? (double)run->report->nan_count : 0,
+                     "the gradients have %s at a scale of %g, and no scale cures that: look at the "
+                     "input, the loss and the parameters, and go back to a checkpoint from before",
+                     nan ? "NaN" : "Inf or NaN", scale);
+    else
+        gsc_note_add(notes, GSC_NOTE_AT_FLOOR, first_bad(run), "min_scale", scale,
+                     "%lld overflows in a row could not lower the scale, %g: lower min_scale, or "
+                     "look at the input and the loss",
+                     (long long)s->failed_backoffs, scale);
+}
+
+/* The share of the steps that the rules make overflow where a scale that grows once too often is
+ * all that overflows. */
+static double share_by_rules(const gsc_policy *p)
+{
+    const double growth = gsc_growth_factor(p), overflows = gsc_hysteresis(p);
+    if (p->growth_interval == 0 || growth <= 1)
+        return 0;
+    const double growths = ceil(-log(gsc_backoff_factor(p)) / log(growth));
+    return overflows / (overflows + growths * (double)p->growth_interval);
+}
+
+static void find_often(const struct run *run, gsc_notes *notes)
+{
+    const double share = (double)run->state->total_overflows / (double)run->steps;
+    if (run->steps > 0 && run->state->total_overflows >= OVERFLOWS && share > OVERFLOW_SHARE &&
+        share > 3 * share_by_rules(run->policy))
+        gsc_note_add(notes, GSC_NOTE_OFTEN, first_bad(run), "total_overflows", share,
+                     "%.2g %% of the steps overflowed: look which gradients are not finite, and "
+                     "lower the learning rate or grow the scale less often",
+                     100 * share);
+}
+
+static void find_guard(const struct run *run, gsc_notes *notes)
+{
+    const gsc_policy *p = run->policy;
+    const gsc_state *s = run->state;
+    if (!gsc_guards(p))
+        return;
+    if ((run->steps > 0 && (uint64_t)s->total_guard_skips > run->steps / 2) ||
+        (s->guard_in_a_row >= SKIPS_IN_A_ROW && s->events & GSC_EVENT_SKIPPED))
+        gsc_note_add(
+            notes, GSC_NOTE_GUARD_SKIPS, -1, "total_guard_skips", (double)s->total_guard_skips,
+            "the guard skipped %lld steps, the last %lld in a row, as the norm was above "
+            "%g: raise the threshold, or set guard_max_in_a_row, at which it takes a new "
+            "level",
+            (long long)s->total_guard_skips, (long long)s->guard_in_a_row, s->guard_threshold);
+    if (run->steps > 0 && p->guard_warmup >= run->steps)
+        gsc_note_add(notes, GSC_NOTE_GUARD_IDLE, -1, "guard_warmup", (double)s->guard_count,
+                     "the guard judges after %llu samples, and the run has %llu steps: lower "
+                     "guard_warmup",
+                     (unsigned long long)p->guard_warmup, (unsigned long long)run->steps);
+}
+
+static void find_vanished(const struct run *run, gsc_notes *notes)
+{
+    int64_t worst = -1;
+    if (!run->report || !has_zero_share(run->report) || zero_share(run->report) <= ZERO_SHARE)
+        return;
+    for (uint64_t i = 0; i < run->n; i++)
+        if (has_zero_share(&run->per_tensor[i]) &&
+            (worst < 0 || zero_share(&run->per_tensor[i]) > zero_share(&run->per_tensor[worst])))
+            worst = (int64_t)i;
+    gsc_note_add(notes, GSC_NOTE_VANISHED, worst, "underflows_to_zero", zero_share(run->report),
+                 "%.2g %% of the gradients became zero by unscaling: unscale into float32, which "
+                 "holds smaller numbers",
+                 100 * zero_share(run->report));
+}
+
+static void find_growth(const struct run *run, gsc_notes *notes)
+{
+    const gsc_policy *p = run->policy;
+    const double growth = gsc_growth_factor(p), start = p->init_scale == 0 ? 1 : p->init_scale;
+    if (run->steps == 0 || p->growth_interval == 0 || growth <= 1 || p->target_amax != 0)
+        return;
+    if (p->growth_interval > run->steps && run->state->total_growths == 0)
+        gsc_note_add(notes, GSC_NOTE_NEVER_GROWS, -1, "growth_interval", (double)run->steps,
+                     "growth_interval is %llu steps, and the run has %llu: the scale never grows",
+                     (unsigned long long)p->growth_interval, (unsigned long long)run->steps);
+    else if (run->state->total_overflows == 0) {
+        const double most =
+            start * pow(growth, floor((double)run->steps / (double)p->growth_interval));
+        if (most < p->max_scale && most < SCALE_ENOUGH)
+            gsc_note_add(notes, GSC_NOTE_FAR_CEILING, -1, "max_scale", most,
+                         "without an overflow the scale reaches %g in %llu steps, not max_scale, "
+                         "%g: raise init_scale, or lower growth_interval",
+                         most, (unsigned long long)run->steps, p->max_scale);
+    }
+}
+
+gsc_status gsc_diagnose(const gsc_policy *policy, const gsc_state *state, const gsc_report *report,
+                        const gsc_report *per_tensor, uint64_t n, uint64_t steps, gsc_note *notes,
+                        uint64_t notes_capacity, uint64_t *notes_count, gsc_error *err)
+{
+    gsc_begin(err);
+    gsc_policy full;
+    gsc_notes list = {notes, notes_capacity, 0};
+    const struct run run = {&full, state, report, per_tensor, per_tensor ? n : 0, steps};
+    GSC_TRY(gsc_policy_read(policy, &full, 0, err));
+    GSC_REQUIRE(state, 1);
+    GSC_TRY(gsc_state_check(state, 1, "state", err));
+    if (report)
+        GSC_TRY(gsc_report_check(report, 2, -1, "report", err));
+    for (uint64_t i = 0; i < run.n; i++)
+        GSC_TRY(gsc_report_check(&per_tensor[i], 3, (int64_t)i, "per_tensor", err));
+    GSC_TRY(gsc_notes_check(&list, 6, err));
+    find_failure(&run, &list);
+    find_not_finite(&run, &list);
+    find_often(&run, &list);
+    find_guard(&run, &list);
+    find_vanished(&run, &list);
+    find_growth(&run, &list);
+    gsc_tell(notes_count, list.n);
+    return GSC_OK;
+}
