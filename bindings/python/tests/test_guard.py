@@ -166,7 +166,7 @@ def test_a_guard_without_a_threshold_is_warned_of(preset, fields, what):
 
 def test_all_presets_that_ask_for_a_threshold_are_warned_of():
     asking = [name for name, summary in gradscaler.presets().items() if "set guard_norm" in summary]
-    assert sorted(asking) == sorted(gradscaler._scaler._NEED_A_NORM)
+    assert sorted(asking) == sorted(gradscaler._policy._NEED_A_NORM)
 
 
 @pytest.mark.parametrize(

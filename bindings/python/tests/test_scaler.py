@@ -1400,6 +1400,12 @@ def test_a_pickled_report_has_its_names_but_not_its_gradients():
     assert (again.histogram, again.per_tensor["w"].nan_count, len(data) < 2000) == (report.histogram, 1000, True)
 
 
+def test_a_report_that_0_9_pickled_is_read():
+    data = pickle.dumps(scaler_of(8.0).measure({"w": np.array([1, np.nan], F32)}), 0)
+    before = data.replace(b"gradscaler._report\n_restored", b"gradscaler._scaler\n_restored")
+    assert before != data and pickle.loads(before).bad == {"w": 1}
+
+
 # ---- None, and containers in containers ----
 
 

@@ -13,10 +13,14 @@ are read and written, their settings read: `gradscaler.formats()`, `Scaler.load_
 `gradscaler.cb16` is a NumPy dtype for Cerebras' 16 bits: `array.view(gradscaler.cb16)` of a uint16 array.
 """
 
-from . import _scaler
+from . import _arrays
+from ._arrays import Arrays
 from ._checkpoints import Note, formats
 from ._gradscaler import Error
-from ._scaler import Arrays, Info, Policy, Report, Scaler, info, presets
+from ._info import Info, info
+from ._policy import Policy, presets
+from ._report import Report
+from ._scaler import Scaler
 from ._structs import (
     Arithmetic,
     Event,
@@ -68,5 +72,5 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """`cb16` only when it is asked for: it needs NumPy, nothing else here does."""
     if name == "cb16":
-        return _scaler.cb16()
+        return _arrays.cb16()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.amp.grad_scaler import OptState
 
-from ._scaler import Report
+from ._report import Report
 
 
 class Round:

@@ -30,8 +30,11 @@ from torch.amp.grad_scaler import OptState
 
 from . import _gradscaler as c
 from . import _optimizers
+from ._arguments import _number
 from ._optimizers import Round
-from ._scaler import Policy, Report, Scaler, _number
+from ._policy import Policy
+from ._report import Report
+from ._scaler import Scaler
 from ._structs import State, Want
 
 __all__ = ["GradScaler", "optimizer_step"]

@@ -20,7 +20,8 @@ from jax.extend.backend import backends
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import _structs
-from .._scaler import Policy, Report
+from .._policy import Policy
+from .._report import Report
 from .._structs import Want
 from . import _host, _plain, _xla
 from . import _words as w

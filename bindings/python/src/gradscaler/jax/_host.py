@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import _gradscaler as c
 from .. import _structs
-from .._scaler import Policy
+from .._policy import Policy
 from .._structs import Event, Report, State, Status
 from ._words import FACTOR, REPORT, STATE, failed, of_struct
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from .. import _structs
-from .._scaler import Policy
+from .._policy import Policy
 from .._structs import ReportKind, Want
 from . import _host
 from . import _words as w

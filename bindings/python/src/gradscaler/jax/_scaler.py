@@ -19,8 +19,9 @@ from jax import lax
 
 from .. import _scaler as host
 from .. import _structs
+from .._arguments import _number
 from .._checkpoints import told
-from .._scaler import Policy
+from .._policy import Policy, policy_of, rules, traits
 from .._structs import Event, Guard, ReportKind, Trait, Want
 from . import _call
 from . import _words as w
@@ -81,7 +82,7 @@ def _limit(name: str, limit: Any) -> float | None:
         return None
     if isinstance(limit, jax.core.Tracer):
         raise TypeError(f"{name} must be a Python number: it is compiled in")
-    if not 0 < (number := host._number(name, limit)) < math.inf:
+    if not 0 < (number := _number(name, limit)) < math.inf:
         raise ValueError(f"{name}={number!r}: it must be finite and above 0")
     return float(limit)
 
@@ -771,7 +772,7 @@ class Scaler:
 
 
 def _judges_by_norm(policy: Policy) -> bool:
-    return bool(host.traits(policy) & Trait.NEEDS_NORM)
+    return bool(traits(policy) & Trait.NEEDS_NORM)
 
 
 _ONE = w.of_struct(_structs.Factor(1.0, 1.0, 1.0, 1.0, 0))
@@ -798,7 +799,7 @@ def _tell_flax() -> None:
         names = _saved_by_flax[type(target)]
         if isinstance(target, Scaler) and "policy" in state:
             state = dict(state)
-            _warn_of_other_rules(target.policy, host.policy_of(np.asarray(state.pop("policy")).tobytes()))
+            _warn_of_other_rules(target.policy, policy_of(np.asarray(state.pop("policy")).tobytes()))
         if set(state) != set(names):
             expected = ", ".join(names) or "nothing"
             raise ValueError(f"a {type(target).__name__} has {expected}, the checkpoint {', '.join(state)}")
@@ -816,7 +817,7 @@ def _tell_flax() -> None:
 
 
 def _warn_of_other_rules(policy: Policy, saved: Policy) -> None:
-    here, there = host.rules(policy), host.rules(saved)
+    here, there = rules(policy), rules(saved)
     others = [
         f"{name} was {told(name, there[name])} and is {told(name, here[name])}"
         for name in here

@@ -22,7 +22,8 @@ import numpy as np
 
 from .. import _gradscaler as c
 from .. import _structs
-from .._scaler import Policy, info
+from .._info import info
+from .._policy import Policy
 from ._words import FACTOR, REPORT, STATE
 
 HISTOGRAM = 2 * c.GSC_HISTOGRAM_LENGTH

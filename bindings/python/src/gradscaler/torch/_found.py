@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._scaler import Report
+from .._report import Report
 from . import _place
 from ._grads import Lot, Sorted
 from ._names import Owners, at

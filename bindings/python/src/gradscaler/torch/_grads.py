@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from .. import _gradscaler as c
-from .. import _scaler as base
-from .._scaler import Policy, Report
+from .. import _report as base
+from .._policy import Policy
+from .._report import Report
 from .._structs import Factor, ReportKind, Want
 from . import _place, _ranks
 from ._place import KIND, MEASURED, SIZE, flag, words

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from .. import _arguments as base
 from .. import _gradscaler as c
-from .. import _scaler as base
-from .._scaler import Policy, Report
+from .._policy import Policy
+from .._report import Report
 from .._structs import Event, Factor, ReportKind, State
 from . import _place
 from ._place import CPU, FACTOR

@@ -15,7 +15,9 @@ import torch
 
 from .. import _gradscaler as c
 from .._checkpoints import Note
-from .._scaler import Policy, Report, Scaler, warn_if_idle
+from .._policy import Policy, warn_if_idle
+from .._report import Report
+from .._scaler import Scaler
 from .._structs import Event, Factor, Guard, ReportKind, State, Status, Want
 from ._grads import Lot
 from ._place import FACTOR, FOUND, KIND, MEASURED, SIZE, data, merged, nothing, on, words

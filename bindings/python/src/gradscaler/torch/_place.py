@@ -11,7 +11,8 @@ import torch
 
 from .. import _cuda
 from .. import _gradscaler as c
-from .._scaler import Policy, Report
+from .._policy import Policy
+from .._report import Report
 from .._structs import Factor, MergeKind
 
 SIZE, FACTOR = ctypes.sizeof(Report), ctypes.sizeof(Factor)

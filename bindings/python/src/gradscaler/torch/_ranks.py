@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from .. import _gradscaler as c
-from .._scaler import Policy, Report
+from .._policy import Policy
+from .._report import Report
 from .._structs import Status
 from . import _place
 from ._place import OVERFLOW, SIZE, STATUS, flag, merged, nothing, words

@@ -21,7 +21,8 @@ from .. import _checkpoints, _cuda
 from .. import _gradscaler as c
 from .. import _scaler as base
 from .._checkpoints import Note
-from .._scaler import Policy, Report
+from .._policy import Policy, is_fixed, policy_of, presets, rules, warn_if_idle
+from .._report import Report
 from .._structs import Event, Factor, Guard, LimitRule, OverflowReset, OverflowTest, State, Status, Want
 from . import _grads, _memory, _place, _ranks
 from ._found import Found
@@ -141,7 +142,7 @@ class GradScaler(Base):
             raise TypeError(f"GradScaler: the argument {name!r} {_unknown(name)}")
         pairs = zip(_NUMBERS, (init_scale, growth_factor, backoff_factor, growth_interval), strict=True)
         fields = {name: number for name, number in pairs if not isinstance(number, _Float | _Int)}
-        if isinstance(device, str) and device in base.presets():
+        if isinstance(device, str) and device in presets():
             raise ValueError(f"device is {device!r}, which is a preset: GradScaler(policy={device!r})")
         if not isinstance(want, int):
             raise TypeError(f"want={want!r}: expected a union of gradscaler.Want, such as Want.NORM | Want.AMAX")
@@ -180,7 +181,7 @@ class GradScaler(Base):
         if "init_scale" in fields and base._number("init_scale", fields["init_scale"]) <= 0:
             raise ValueError(f"init_scale is {fields['init_scale']}: it must be finite and above 0")
         self._policy = _policy(policy, fields)
-        base.warn_if_idle(self._policy)
+        warn_if_idle(self._policy)
         if (on_stall is not None or min_scale) and not self._policy.max_failed_backoffs:  # a floor hides stalls
             self._policy.max_failed_backoffs = _STALL_LIMIT
         self._init_scale = self._policy.init_scale or 1.0
@@ -918,8 +919,8 @@ class GradScaler(Base):
                 if own:
                     raise KeyError(f"state_dict has no {missing[0]!r}, and is of no other format: {error}") from None
                 raise
-        stays = "policy" in self._given and base.is_fixed(self._policy)
-        if stays and (not base.is_fixed(policy) or format is not None):
+        stays = "policy" in self._given and is_fixed(self._policy)
+        if stays and (not is_fixed(policy) or format is not None):
             why = "the policy that GradScaler was given never moves it"
             warnings.warn(f"the loss scale {state.factor.scale:g} of the checkpoint is not taken: {why}", stacklevel=2)
             return notes
@@ -935,13 +936,13 @@ class GradScaler(Base):
 
     def _warn(self, policy: Policy) -> None:
         """Of rules that a checkpoint replaces, though the constructor was given them."""
-        old, new = base.rules(self._policy), base.rules(policy)
+        old, new = rules(self._policy), rules(policy)
         fields = [field for field in old if field in self._given or "policy" in self._given]
         changed = [f"{field} {old[field]:g} by {new[field]:g}" for field in fields if old[field] != new[field]]
         if changed:
             why = "the checkpoint replaces what GradScaler was given"
             warnings.warn(f"{why}: {', '.join(changed)}", stacklevel=3)
-        elif base.is_fixed(policy) and not base.is_fixed(self._policy):
+        elif is_fixed(policy) and not is_fixed(self._policy):
             why = "by the rules of the checkpoint the loss scale never moves"
             warnings.warn(f"{why}, and they replace those of GradScaler", stacklevel=3)
 
@@ -955,7 +956,7 @@ class GradScaler(Base):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._policy = base.policy_of(state["_policy"])
+        self._policy = policy_of(state["_policy"])
         self._saved = state["_saved"] and State.from_bytes(state["_saved"])
         self._names = Names()
         self._forget()
@@ -996,7 +997,7 @@ def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, St
 
 def _unknown(name: str) -> str:
     """What to do about an argument that is none."""
-    if name in base.rules(Policy("torch")):
+    if name in rules(Policy("torch")):
         return f"is a field of the policy: policy=gradscaler.Policy(..., {name}=...)"
     options = (*_NUMBERS, "enabled", *GradScaler.__init__.__wrapped__.__kwdefaults__)
     near = difflib.get_close_matches(name, options, 1)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .._scaler import Report
+from .._report import Report
 from .._structs import State
 from ._names import Names, some
 

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: MIT
+"""Arguments as numbers, and errors that name what the caller passed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from . import _gradscaler as c
+from ._structs import Status
+
+
+@contextlib.contextmanager
+def _naming(**names: str) -> Any:
+    """An error in here names what the caller passed: `names` has the Python name of each argument of C, "" for none."""
+    try:
+        yield
+    except c.Error as error:
+        _rename(error, names)
+        raise
+
+
+def _rename(error: c.Error, names: Mapping[str, str]) -> None:
+    if error.subject_length:  # else the sentence stands by itself
+        name = names.get(error.name, error.name) + (f"[{error.index}]" if error.index >= 0 else "")
+        where = ".".join(filter(None, (name, error.field)))
+        error.args = (f"{where} {'must not be None' if error.status == Status.ERROR_NULL else error.why}",)
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:40]
+
+
+def _number(name: str, value: Any) -> float:
+    if type(value) is float:
+        return value
+    if isinstance(value, str | bytes):
+        raise TypeError(f"{name}={_short(value)}: expected a number")
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        kind = next(kind for kind in (TypeError, OverflowError, ValueError) if isinstance(error, kind))
+        why = str(error).partition("\n")[0]  # of JAX's own kind, which is made of a tracer, the first line
+        raise kind(f"{name}={_short(value)}: {why}") from None

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: MIT
+"""Lists and dicts of arrays as calls take them, by name and by device."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from . import _cuda
+from . import _gradscaler as c
+from ._arguments import _rename, _short
+
+Container = Mapping[str, Any] | Sequence[Any]
+
+
+class _Lists:
+    """Gradients and results as a call takes them: names, arrays, and the containers that they came in."""
+
+    groups: list | None = None  # of those that are read once
+
+    def __init__(self, grads: Container, out: Container | None = None, dtype: Any = None) -> None:
+        if type(grads) is not list and isinstance(grads, Iterator):
+            grads = list(grads)
+        self.names, self.ins, self.paths, self.kinds = _leaves(grads)
+        if any(map(_is_parameter, self.kinds)):
+            grads = _like(grads, lambda entry: entry.grad if _is_parameter(type(entry)) else entry)
+            self.names, self.ins, self.paths, self.kinds = _leaves(grads)
+        self.nested = self.names is self.paths
+        self.grads = grads
+        if dtype is not None:
+            if out is not None:
+                raise TypeError("pass out or dtype, not both")
+            self.outs = [_empty_like(array, dtype) for array in self.ins]
+            self.out = _filled(grads, self.outs)
+        elif out is None or out is grads:
+            self.outs, self.out = self.ins, grads
+        else:
+            self.out = list(out) if isinstance(out, Iterator) else out
+            self.outs = self._matching(self.out)
+
+    def _matching(self, out: Container) -> list[Any]:
+        """The arrays of `out` in the order of the gradients."""
+        if isinstance(out, Mapping) != isinstance(self.grads, Mapping):
+            raise TypeError("grads and out must both be dicts, or both lists")
+        if self.paths is None and not isinstance(out, Mapping):
+            if not isinstance(out, Iterable) or isinstance(out, Arrays):
+                raise TypeError(f"out: expected a list or dict of arrays, not {type(out).__name__}")
+            return [out] if _is_array(out) else list(out)
+        try:
+            if self.paths is None:
+                return [out[name] for name in self.names]
+            return [functools.reduce(operator.getitem, name := path, out) for path in self.paths]
+        except (KeyError, IndexError, TypeError) as error:
+            name = error.args[0] if self.paths is None else name if self.nested else name[0]
+            raise KeyError(f"out has no array {name!r}") from None
+
+    def where(self, name: str, index: int) -> str:
+        """What the caller calls an array of the list."""
+        label = "out" if name == "out" else "grads"
+        if not isinstance(self.grads, Mapping) and _is_array(self.grads):
+            return label
+        found = self.names[index] if index < len(self.names) else index
+        return label + "".join(f"[{key!r}]" for key in (found if self.nested else (found,)))
+
+    def explain(self, error: c.Error, indices: Sequence[int] | None = None) -> None:
+        """An error about an array names it; `indices` are those of the arrays of the call."""
+        if error.index < 0:
+            return _rename(error, {"options": ""} if error.field != "clamp" else {"options": "clip_value"})
+        if indices is not None:  # the list that was refused is a part of the caller's
+            error.index = indices[error.index]
+            error.other = indices[error.other] if error.other >= 0 else -1
+        where, why = self.where(error.name, error.index), error.why
+        if error.other >= 0:
+            other = self.where("grads" if self.outs is self.ins else "out", error.other)
+            early = error.name != "out" and self.outs is not self.ins
+            why = f"shares memory with {other}: it would be written {'before it is read' if early else 'twice'}"
+        field = f".{error.field}" if error.field and error.field != "device" else ""
+        error.args = (f"{where}{field} {why}",)
+
+    def on_host(self, writes: bool) -> list[tuple[None, Any]] | None:
+        """The lists as those of the host; None if their arrays have to be asked where they are."""
+        if any(map(_cuda.asked, self.kinds)):
+            return None
+        return [(None, (self.ins, self.outs) if writes else self.ins)]
+
+    def grouped(self, writes: bool, hold: bool = False) -> list[tuple[Sequence[int] | None, Any]]:
+        """What a call takes of the host's arrays and of those of each device, with their positions."""
+        groups = _cuda.groups(self.ins)
+        several, results = len(groups) > 1, self.outs if writes else None
+        if several and results is not None:
+            if len(self.ins) != len(results):
+                raise ValueError(f"{len(self.ins)} tensors and {len(results)} outputs")
+            for i, (array, result) in enumerate(zip(self.ins, results, strict=True)):
+                if _cuda.device_of(array) != _cuda.device_of(result):
+                    raise ValueError(f"{self.where('out', i)} is on another device than its input")
+        found = []
+        for ordinal, indices in groups.items():
+            indices = indices if several else None
+            ins = [self.ins[i] for i in indices] if several else self.ins
+            outs = [results[i] for i in indices] if several and results else results
+            outs = ins if results is self.ins else outs
+            try:
+                if ordinal is not None:
+                    lists = _cuda.Lists(ordinal, ins, outs)
+                    if hold:
+                        lists.stream()
+                else:
+                    lists = c.hold(ins, outs, -1, None) if hold else (ins if outs is None else (ins, outs))
+            except c.Error as error:
+                self.explain(error, indices)
+                raise
+            found.append((indices, lists))
+        return found
+
+
+class Arrays(_Lists):
+    """Gradients, and the arrays for their results, read once: a call on many small ones costs little more than in C.
+
+    arrays = Arrays(grads)           # in place; or Arrays(grads, out), Arrays(grads, dtype="float32"), as in `unscale`
+    report = scaler.unscale(arrays)  # likewise measure and unscale_accumulate; report.grads is arrays.out
+
+    This is for arrays that stay where they are from step to step: what is written into them is seen, an array that
+    takes the place of another is not. So it is not for the gradients of torch, which are new ones after zero_grad();
+    their list is read as fast anew. `grads` and `out` are containers of its own with the arrays, `names` their names
+    or indices. The arrays live as long as this does. Meanwhile those that count who uses their memory, as a bytearray
+    does, refuse to be resized; others must not be, neither by `resize_` of torch nor by NumPy's with refcheck=False.
+    Any number of threads may use it, as they may use the arrays. It is not to be pickled.
+    On a CUDA device each call runs on the stream that the framework of the arrays uses at that time, so it comes after
+    what was enqueued there. If other streams write to the arrays, make that stream wait for them first.
+    """
+
+    def __init__(self, grads: Container, out: Container | None = None, *, dtype: Any = None) -> None:
+        super().__init__(grads, out, dtype)
+        for i, array in enumerate(self.ins):
+            if _is_torchs(type(array)):
+                why = "is a tensor of torch, whose gradients are new ones after zero_grad(): pass their list instead"
+                raise TypeError(f"{self.where('tensors', i)} {why}")
+        self.groups = self.grouped(True, hold=True)
+        self.names = tuple(self.names) if isinstance(grads, Mapping) else self.names
+        in_place, self.grads = self.out is grads, _filled(grads, self.ins)
+        self.out = self.grads if in_place else _filled(grads, self.outs)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"<Arrays: {len(self)} {'in place' if self.out is self.grads else 'with results elsewhere'}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("Arrays hold memory of this process: pickle or copy their grads and out instead")
+
+
+def _taken(grads: Container | Arrays, out: Container | None = None, dtype: Any = None) -> _Lists:
+    if type(grads) is list or not isinstance(grads, Arrays):
+        return _Lists(grads, out, dtype)
+    if out is not None or dtype is not None:
+        raise TypeError("out or dtype: pass it to gradscaler.Arrays, which hold gradients and results")
+    return grads
+
+
+def _is_array(grads: Any) -> bool:
+    """Whether this is one array, not a list of them."""
+    if hasattr(grads, "dtype"):
+        return True
+    try:
+        memoryview(grads)
+    except TypeError:
+        return False
+    return True
+
+
+def _is_torchs(kind: type) -> bool:
+    torch = sys.modules.get("torch")
+    return hasattr(torch, "Tensor") and issubclass(kind, torch.Tensor)
+
+
+@functools.cache
+def _is_parameter(kind: type) -> bool:
+    torch = sys.modules.get("torch")
+    return hasattr(torch, "nn") and issubclass(kind, torch.nn.Parameter)
+
+
+@functools.cache
+def _role(kind: type) -> str:
+    """What an entry of this kind stands for."""
+    if issubclass(kind, Mapping | list | tuple):
+        return "container"
+    return "none" if issubclass(kind, type(None)) else "array"
+
+
+def _leaves(grads: Container) -> tuple[Sequence[Any], list[Any], list[tuple] | None, set[type]]:
+    """Names and arrays of a dict, indices and arrays of a list, or of one array; their paths if some are not plain."""
+    if type(grads) is list:  # what is asked most
+        names, arrays = range(len(grads)), grads[:]
+    elif isinstance(grads, Mapping):
+        names, arrays = list(grads), list(grads.values())
+    elif _is_array(grads):
+        names, arrays = range(1), [grads]
+    elif isinstance(grads, Iterable) and not isinstance(grads, Arrays):
+        arrays = list(grads)
+        names = range(len(arrays))
+    else:
+        raise TypeError(f"grads: expected a list or dict of arrays, not {type(grads).__name__}")
+    kinds = c.kinds(arrays)
+    roles = set(map(_role, kinds))
+    if roles == {"array"} or not roles:
+        return names, arrays, None, kinds
+    if "container" in roles:
+        paths: list[tuple] = []
+        found: list[Any] = []
+        _walk(dict(zip(names, arrays, strict=True)), (), paths, found)
+        return paths, found, paths, c.kinds(found)
+    names = [name for name, array in zip(names, arrays, strict=True) if array is not None]
+    arrays = [array for array in arrays if array is not None]
+    return names, arrays, [(name,) for name in names], c.kinds(arrays)
+
+
+def _walk(tree: Any, path: tuple, paths: list[tuple], found: list[Any]) -> None:
+    """The arrays of a tree of dicts and lists, without None."""
+    if len(path) > 32:
+        raise ValueError(f"grads{''.join(f'[{key!r}]' for key in path[:3])}... is nested without end")
+    if isinstance(tree, Mapping):
+        for key, branch in tree.items():
+            _walk(branch, (*path, key), paths, found)
+    elif isinstance(tree, list | tuple):
+        for key, branch in enumerate(tree):
+            _walk(branch, (*path, key), paths, found)
+    elif tree is not None:
+        paths.append(path)
+        found.append(tree)
+
+
+def _like(grads: Container, leaf: Callable[[Any], Any]) -> Any:
+    """Containers of the same kinds, with what `leaf` makes of each entry."""
+    return _branch(grads if isinstance(grads, Mapping) or _is_array(grads) else list(grads), leaf)
+
+
+def _branch(tree: Any, leaf: Callable[[Any], Any]) -> Any:
+    if isinstance(tree, Mapping):
+        return {key: _branch(entry, leaf) for key, entry in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_branch(entry, leaf) for entry in tree]
+    return leaf(tree)
+
+
+def _filled(grads: Container, arrays: list[Any]) -> Any:
+    """`arrays` in the same kinds of containers, where those of `grads` are."""
+    rest = iter(arrays)
+    return _like(grads, lambda entry: None if entry is None else next(rest))
+
+
+def _empty_like(array: Any, dtype: Any) -> Any:
+    """A new array of another dtype in the same memory order."""
+    if _cuda.elsewhere(type(array)):  # its framework makes another, where it is
+        framework = sys.modules[type(array).__module__.partition(".")[0]]
+        if hasattr(framework, "empty_like"):
+            return framework.empty_like(array, dtype=getattr(framework, dtype) if isinstance(dtype, str) else dtype)
+        if _cuda.device_of(array) is not None:
+            raise TypeError(f"dtype={_short(dtype)}: {framework.__name__} has no empty_like; pass out instead")
+    import numpy as np
+
+    return np.empty_like(np.asarray(array), dtype=_dtype(dtype), subok=False)
+
+
+@functools.cache
+def _multiplies(kind: type) -> bool:
+    """Whether this is a framework's tensor, or what stands for one while it is traced."""
+    return hasattr(kind, "dtype") and hasattr(kind, "__mul__") and not hasattr(kind, "__array_interface__")
+
+
+@functools.cache
+def cb16() -> Any:
+    """Cerebras' 16 bits as a dtype that NumPy can carry, though not compute with."""
+    import numpy as np
+
+    return np.dtype([("cb16", "<u2")])
+
+
+def _dtype(dtype: Any) -> Any:
+    return cb16() if isinstance(dtype, str) and dtype == "cb16" else dtype

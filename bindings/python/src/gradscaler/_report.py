@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: MIT
+"""What gradients were like, by the names of their arrays; also of a call that a device is still at."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import math
+import struct
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from . import _gradscaler as c
+from . import _structs
+from ._arguments import _naming, _number, _short
+from ._policy import Policy
+from ._structs import MergeKind, ReportKind, Status, Want
+
+_SIZE = ctypes.sizeof(_structs.Report)
+
+
+class Report(_structs.Report):
+    """What the gradients of one call were like. `bytes(report)` has all but names and arrays; see from_bytes.
+
+    overflow: True: do not step. An element is Inf or NaN, or became so by unscaling, or the policy says so
+    found_inf: the same as the float that fused optimizers of torch read
+    bad: the arrays in which such elements are, and how many: {name of a dict, or index of a list: count}; of a report
+        that was merged or made of bytes, which has no counts of each array: ValueError
+    first_overflow: (name, element) of the first such element, or None; the array's index in a report that was merged
+        without names. The index is that of the rank's own list, so names are right if they are the same on all ranks
+    rank, failed_rank: whose first_overflow it is, and whose call failed, where Scaler.set_rank was told; else None
+    grads: the container with the results; None in a report that was merged, pickled or made of bytes
+    scale: the loss scale that the gradients were divided by; 1.0 in one that was merged or made of bytes
+    norm, amax, underflows_to_zero, ...: where `want` asked for them, else ValueError; histogram with histogram=True
+    per_tensor: {name: Report}, of each array, with per_tensor=True
+    clamped: how many elements clip_value changed
+    kind: a ReportKind, what it is of. One that nobody filled in, Report(), is refused by whatever takes a report
+    measured: a union of Want, which of the above were asked for
+    grew: of an outlier that the guard found, in gradscaler.torch: the parameters whose part of the norm's square grew
+        most, {name: (usual part, part now)}
+    histogram_edges: 17 magnitudes, those of bin k from [k] up to, not including, [k + 1]
+    """
+
+    histogram_edges = (0.0, *(2.0 ** (4 * k - 48) for k in range(1, 16)), math.inf)
+    names: Sequence = ()
+    grads: Any = None
+    scale: float = 1.0
+    grew: Mapping[str, tuple[float, float]] = {}
+    _addend = False
+    _of_addends = False
+    _bad: Any = None
+    _each: Any = None
+    _words: Any = None
+
+    def __init__(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            if not hasattr(_structs.Report, name):
+                raise TypeError(f"a report has no field {name!r}")
+            setattr(self, name, value)
+
+    @property
+    def overflow(self) -> bool:
+        return bool(_structs.Report.overflow.__get__(self))
+
+    @overflow.setter
+    def overflow(self, value: bool) -> None:
+        _structs.Report.overflow.__set__(self, bool(value))
+        self.found_inf = float(bool(value))
+
+    @property
+    def bad(self) -> dict[Any, int]:
+        counts = self._counts_of_each()
+        if counts is None and self.nan_count + self.inf_count:
+            raise ValueError(
+                "the report has no counts of each array: it was merged or made of bytes; that of the call has them"
+            )
+        return dict(counts or {})
+
+    @property
+    def first_overflow(self) -> tuple | None:
+        if not self.nan_count + self.inf_count:
+            return None
+        tensor = self.first_tensor
+        return (self.names[tensor] if tensor < len(self.names) else tensor, self.first_element)
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that the report, or its first overflow, is of; None: no rank was stamped, or none overflowed."""
+        return self.first_rank_plus_1 - 1 if self.first_rank_plus_1 else None
+
+    @property
+    def failed_rank(self) -> int | None:
+        """The rank whose call failed first; None: none did, or no rank was stamped."""
+        return self.status_rank_plus_1 - 1 if self.status and self.status_rank_plus_1 else None
+
+    @property
+    def norm(self) -> float:
+        """Global L2 norm of the finite elements after unscaling; of of_number the number itself."""
+        self._demand("norm", Want.NORM)
+        return _signal(self)
+
+    @property
+    def amax(self) -> float:
+        """Largest finite magnitude after unscaling, before rounding; of a complex element its larger part."""
+        self._demand("amax", Want.AMAX)
+        return _structs.Report.amax.__get__(self)
+
+    @amax.setter
+    def amax(self, value: float) -> None:
+        _structs.Report.amax.__set__(self, value)
+
+    @property
+    def underflows_to_zero(self) -> int:
+        """How many outputs are zero while their input was not."""
+        self._demand("underflows_to_zero", Want.UNDERFLOW)
+        return _structs.Report.underflows_to_zero.__get__(self)
+
+    @underflows_to_zero.setter
+    def underflows_to_zero(self, value: int) -> None:
+        _structs.Report.underflows_to_zero.__set__(self, value)
+
+    @property
+    def underflows_to_subnormal(self) -> int:
+        """How many outputs are subnormal while their input was not."""
+        self._demand("underflows_to_subnormal", Want.UNDERFLOW)
+        return _structs.Report.underflows_to_subnormal.__get__(self)
+
+    @underflows_to_subnormal.setter
+    def underflows_to_subnormal(self, value: int) -> None:
+        _structs.Report.underflows_to_subnormal.__set__(self, value)
+
+    def _demand(self, name: str, want: Want) -> None:
+        if not _has(self, want):
+            of_a_sum = self._of_addends and want != Want.UNDERFLOW
+            where = " to measure(sum, unscaled=True): it is of addends, and their sum has another" if of_a_sum else ""
+            raise ValueError(f"the report has no {name}: pass want=gradscaler.Want.{want.name}{where}")
+
+    @property
+    def histogram(self) -> list[int]:
+        """How many finite elements after unscaling, except for zeros, have a magnitude in each of the 16 bins.
+
+        Of a sample: of every 65,536 elements of an array the first 4,096; `histogram_elements` were looked at.
+        """
+        return self._counts()[:-1]
+
+    @property
+    def histogram_elements(self) -> int:
+        return self._counts()[-1]
+
+    def _counts(self) -> list[int]:
+        if self._words is None:
+            raise ValueError("the report has no histogram: pass histogram=True")
+        return memoryview(self._words).cast("q").tolist()
+
+    @property
+    def per_tensor(self) -> dict[Any, Report]:
+        """A report of each array, by its name or index; where `overflow` is, its elements are the reason."""
+        if self._each is None:
+            raise ValueError("the report has none of each array: pass per_tensor=True")
+        return {name: self._one(i) for i, name in enumerate(self.names)}
+
+    def _one(self, index: int) -> Report:
+        report = Report.from_buffer_copy(self._each, index * _SIZE)
+        report.names, report.scale = self.names, self.scale
+        count = report.nan_count + report.inf_count
+        report._bad = {self.names[index]: count} if count else {}
+        return report
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Report:
+        """A report from what bytes(report) made, in another process or on another machine, of the same version."""
+        try:
+            size = memoryview(data).nbytes
+        except TypeError:
+            raise TypeError(f"expected the bytes of a report, not {_short(data)}") from None
+        if size != _SIZE:
+            raise ValueError(f"a report has {_SIZE} bytes, not {size}")
+        overflow, status, measured, amax, squares, *counts, kind, flags = _CHECKED.unpack_from(data)
+        # all at a time, as thousands of ranks send reports; a NaN is for update to refuse, as in a report of this rank
+        if not (
+            0 <= overflow <= 1
+            and status in _STATUSES
+            and measured < 8
+            and not (amax < 0 or squares < 0)
+            and not any(map((0).__gt__, counts))
+            and kind in _KINDS
+            and flags == 0
+        ):
+            raw = _structs.Report.from_buffer_copy(data)
+            name = next(name for name, holds in _HOLDS.items() if not holds(getattr(raw, name)))
+            raise ValueError(f"the bytes are not those of a report: its {name} would be {getattr(raw, name)!r}")
+        return cls.from_buffer_copy(data)
+
+    @classmethod
+    def of_number(cls, number: float) -> Report:
+        """The report of a number, such as the loss, for a scaler of its own whose policy guards.
+
+        `Scaler.combine_decisions` joins its decisions with those of the gradients' scaler. It counts with its sign;
+        Inf, NaN and magnitudes above 2^500 are an overflow.
+        """
+        report = cls()
+        c.gsc_report_from_number(_number("number", number), report)
+        return report
+
+    @classmethod
+    def of_flag(cls, overflow: bool) -> Report:
+        """The report of an overflow, or of none, that was found elsewhere; nothing else is measured."""
+        report = cls()
+        c.gsc_report_from_flag(bool(overflow), report)
+        return report
+
+    @classmethod
+    def failed(cls, error: int | BaseException = Status.ERROR_DEVICE) -> Report:
+        """The report of a rank whose call raised `error`: merged with those of the others, nobody steps.
+
+        The others learn its Status: an exception that has none is Status.ERROR_MEMORY, if it is a MemoryError, else
+        Status.ERROR_REPORT. Print the exception where it was raised: only there its words are known.
+        """
+        status = error
+        if isinstance(error, BaseException):
+            other = Status.ERROR_MEMORY if isinstance(error, MemoryError) else Status.ERROR_REPORT
+            status = error.status if isinstance(error, c.Error) else other
+        if not isinstance(status, int) or status not in map(int, Status) or status == Status.OK:
+            raise ValueError(
+                f"error is {_short(error)}: expected an exception, or a gradscaler.Status that is an error"
+            )
+        return cls(status=status, overflow=True)
+
+    @staticmethod
+    def merge(
+        reports: Iterable[Report],
+        *,
+        addends: bool = False,
+        policy: Policy | None = None,
+        names: Sequence = (),
+    ) -> Report:
+        """One report of several, in order: of ranks that gathered theirs, optimizers, layers.
+
+        addends=True where their gradients are added, as those of micro-batches and data-parallel ranks are: then the
+        norm and amax of the sum are not known. With `policy`, overflow is its verdict. `names`, of the arrays that each
+        was made of, such as `report.names`, make first_overflow a name: they are looked up by the index that the rank
+        with the overflow has, so all reports must be of the same names in the same order. Reports of ranks that
+        `Scaler.set_rank` found to differ raise gradscaler.Error with Status.ERROR_MISMATCH. That the ranks are all
+        there, once each and in order, is not checked. Those of of_number are refused.
+        """
+        if not isinstance(policy, _structs.Policy | None):
+            raise TypeError(f"policy must be a gradscaler.Policy such as scaler.policy, not {_short(policy)}")
+        if isinstance(names, str | bytes) or not isinstance(names, Iterable):
+            raise TypeError(f"names must be a list of names, not {_short(names)}")
+        reports = list(reports) if isinstance(reports, Iterable) and not isinstance(reports, bytes) else [reports]
+        for report in reports:
+            if not isinstance(report, _structs.Report):
+                why = ": make a report of them by Report.from_bytes" if isinstance(report, bytes) else ""
+                raise TypeError(f"expected the report of unscale, or several, not {type(report).__name__}{why}")
+        merged, kind = Report(), MergeKind.ADDENDS if addends else MergeKind.SHARDS
+        with _naming():
+            c.gsc_report_merge(None, b"".join(map(bytes, reports)), int(kind), policy, merged)
+        merged.names, merged._of_addends = names if isinstance(names, Sequence) else list(names), addends
+        return merged
+
+    def _locate(self, names: Sequence, per_tensor: bytes | bytearray) -> None:
+        """`per_tensor` has the reports of the arrays: a step that is skipped need not wait until they are read."""
+        self._bad = (names, per_tensor)
+
+    def _counts_of_each(self) -> dict[Any, int] | None:
+        counts = self._bad
+        if isinstance(counts, tuple):
+            names, each = counts
+            counts = {name: count for name, count in zip(names, _overflows(each, len(names)), strict=True) if count}
+            self._bad = counts
+        return counts
+
+    def __reduce__(self) -> Any:
+        here = ("grads", "_later", "_lock")
+        extra = {name: value for name, value in vars(self).items() if name not in here}
+        extra["_bad"] = self._counts_of_each()
+        return _restored, (bytes(self), extra)
+
+    def __repr__(self) -> str:
+        parts = [f"overflow={self.overflow}", f"elements={self.elements}"]
+        if self.status:
+            parts += [f"status={self._takes_['status'](self.status)!r}"]
+        parts += [
+            f"{name}={getattr(self, name)}" for name in ("failed_rank", "rank") if getattr(self, name) is not None
+        ]
+        if self.nan_count + self.inf_count:
+            parts += [f"bad={self.bad!r}"] if self._counts_of_each() else []  # a merged report does not know
+            parts += [f"{name}={getattr(self, name)!r}" for name in ("first_overflow", "nan_count", "inf_count")]
+        for want, names in (
+            (Want.NORM, ["norm"]),
+            (Want.AMAX, ["amax"]),
+            (Want.UNDERFLOW, ["underflows_to_zero", "underflows_to_subnormal"]),
+        ):
+            if _has(self, want):
+                parts += [f"{name}={getattr(self, name)!r}" for name in names]
+        if self.clamped:
+            parts += [f"clamped={self.clamped}"]
+        if self._words is not None:
+            bins = [(f"2^{4 * k - 48}" if k else "<2^-44", n) for k, n in enumerate(self.histogram) if n]
+            parts += [f"histogram={{{', '.join(f'{low}: {n}' for low, n in bins)}}} of {self.histogram_elements}"]
+        return f"Report({', '.join(parts)})"
+
+
+def _has(report: _structs.Report, want: int) -> bool:
+    """Whether this was measured; a number stands for a norm."""
+    return bool((report.measured | (Want.NORM if report.kind == ReportKind.NUMBER else 0)) & want)
+
+
+def _signal(report: _structs.Report) -> float:
+    """What a guard judges: the norm, or the number of of_number."""
+    return report.number if report.kind == ReportKind.NUMBER else math.sqrt(report.sum_squares)
+
+
+def _not_negative(value: float) -> bool:
+    return not value < 0
+
+
+_STATUSES = frozenset(map(int, Status))
+_KINDS = range(len(ReportKind))
+_CHECKED = struct.Struct("=4x2iI8x2d8q16x2I")  # from overflow to flags, without generation, digest and ranks
+_HOLDS: dict[str, Callable[[Any], bool]] = {  # what any report has, whatever made it
+    "overflow": (0, 1).__contains__,
+    "status": _STATUSES.__contains__,
+    "measured": range(8).__contains__,
+    **dict.fromkeys(("amax", "sum_squares", "elements", "nan_count", "inf_count", "first_tensor"), _not_negative),
+    **dict.fromkeys(("first_element", "underflows_to_zero", "underflows_to_subnormal", "clamped"), _not_negative),
+    "kind": _KINDS.__contains__,
+    "flags": (0,).__contains__,
+}
+
+
+def _restored(data: bytes, extra: Mapping[str, Any]) -> Report:
+    report = Report.from_bytes(data)
+    vars(report).update(extra)
+    return report
+
+
+_AT_ONCE = {"names", "grads", "scale", "_addend", "__class__", "__dict__"}
+
+
+class _Later(Report):
+    """A report that a device may still be at: the first look at it waits, and it is a Report from then on.
+
+    That of a call in a graph is of the last replay: each look waits.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in _AT_ONCE:
+            _look(self)
+        return object.__getattribute__(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _AT_ONCE:
+            _look(self)
+        object.__setattr__(self, name, value)
+
+    def __bytes__(self) -> bytes:
+        _look(self)
+        return bytes(memoryview(self))
+
+    @staticmethod
+    def make(report: Report, later: Callable[[], tuple[Report, bool]]) -> Report:
+        """`later` returns a report with all that is not known yet, and whether it stays so."""
+        vars(report).update(_later=later, _lock=threading.Lock())
+        object.__setattr__(report, "__class__", _Later)
+        return report
+
+
+def _look(report: Report) -> None:
+    held = vars(report)
+    with held.get("_lock") or contextlib.nullcontext():
+        if "_later" not in held:  # another thread has looked
+            return
+        try:
+            whole, stays = held["_later"]()
+        except c.Error as error:
+            if error.status != Status.ERROR_UNAVAILABLE:  # else only now: the stream is being captured
+                held["_later"] = functools.partial(_raise, error)
+            raise
+        ctypes.memmove(ctypes.byref(report), ctypes.byref(whole), _SIZE)
+        held.update(vars(whole))
+        if stays:
+            object.__setattr__(report, "__class__", Report)
+            del held["_later"], held["_lock"]
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+# ---- what a call writes beside its report ----
+
+_spare: list[bytearray] = []  # of calls that are over; appending and taking are atomic
+
+
+def _borrow(count: int) -> bytearray:
+    """Room for the reports of so many arrays."""
+    try:
+        buffer = _spare.pop()
+    except IndexError:
+        buffer = b""
+    return buffer if len(buffer) >= max(count, 1) * _SIZE else bytearray(max(count, 64) * _SIZE)
+
+
+def _overflows(each: bytes | bytearray, count: int) -> Iterable[int]:
+    """How many elements of each array are Inf or NaN."""
+    words, step = memoryview(each)[: count * _SIZE].cast("q"), _SIZE // 8
+    nans, infs = (words[field.offset // 8 :: step] for field in (_structs.Report.nan_count, _structs.Report.inf_count))
+    return map(int.__add__, nans.tolist(), infs.tolist())
