@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
 /* What a scaler did: numbers for logs, and findings with what to do about them. */
-#include <stdio.h>
 #include <string.h>
 
 #include "internal.h"
@@ -48,7 +47,7 @@ gsc_status gsc_metrics(const gsc_policy *policy, const gsc_state *state, const g
     if (report)
         GSC_TRY(gsc_report_check(report, 2, -1, "report", err));
     for (uint32_t i = 0; i < METRICS; i++) {
-        (void)snprintf(metrics[i].key, sizeof metrics[i].key, "%s", names[i]);
+        memcpy(metrics[i].key, names[i], strlen(names[i]));
         metrics[i].kind = GSC_ENTRY_NULL;
     }
     const bool skips = state->events & GSC_EVENT_SKIPPED;

@@ -596,6 +596,46 @@ static PyObject *gsc_py_with_subnormals(PyObject *self, PyObject *args)
     return result;
 }
 
+/* metrics(policy, state, report): {name: number} of what gsc_metrics knows. */
+static PyObject *gsc_py_metrics(PyObject *self, PyObject *args)
+{
+    PyObject *given[3], *found = NULL;
+    gsc_py_place places[3] = {{.at = NULL}, {.at = NULL}, {.at = NULL}};
+    gsc_policy policy;
+    gsc_state state;
+    gsc_report report;
+    gsc_entry entries[32];
+    uint64_t n = 0;
+    gsc_error err;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO", &given[0], &given[1], &given[2]))
+        return NULL;
+    if (!gsc_py_struct(given[0], &places[0], &policy, sizeof policy, true, false, "policy") ||
+        !gsc_py_struct(given[1], &places[1], &state, sizeof state, false, false, "state") ||
+        !gsc_py_struct(given[2], &places[2], &report, sizeof report, false, false, "report"))
+        goto end;
+    if (gsc_metrics(places[0].at, places[1].at, places[2].at, entries, 32, &n, &err) != GSC_OK) {
+        gsc_py_raise(&err);
+        goto end;
+    }
+    found = PyDict_New();
+    for (uint64_t i = 0; found && i < n; i++) {
+        const gsc_entry *entry = &entries[i];
+        if (entry->kind == GSC_ENTRY_NULL)
+            continue;
+        PyObject *value = entry->kind == GSC_ENTRY_NUMBER    ? PyFloat_FromDouble(entry->value)
+                          : entry->kind == GSC_ENTRY_BOOLEAN ? PyBool_FromLong(entry->value != 0)
+                                                             : PyLong_FromLongLong(entry->integer);
+        if (!value || PyDict_SetItemString(found, entry->key, value) != 0)
+            Py_CLEAR(found);
+        Py_XDECREF(value);
+    }
+end:
+    for (int i = 0; i < 3; i++)
+        gsc_py_release(&places[i]);
+    return found;
+}
+
 /* ---- module ---- */
 
 static bool gsc_py_intern(PyObject **name, const char *text)

@@ -192,6 +192,7 @@ GSC_OUT(type, name, make)
 
 %native(hold) PyObject *gsc_py_hold(PyObject *self, PyObject *args);
 %native(summary) PyObject *gsc_py_summary(PyObject *self, PyObject *args);
+%native(metrics) PyObject *gsc_py_metrics(PyObject *self, PyObject *args);
 %native(kinds) PyObject *gsc_py_kinds(PyObject *self, PyObject *args);
 %native(xla_handler) PyObject *gsc_py_xla_handler(PyObject *self, PyObject *args);
 %native(with_subnormals) PyObject *gsc_py_with_subnormals(PyObject *self, PyObject *args);
