@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""`python -m gradscaler` tells what runs here, without the frameworks that it tells of."""
+"""The command tells what runs here without importing frameworks, and reads files without running code from them."""
 
 import importlib.metadata
+import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gradscaler
@@ -67,9 +70,148 @@ def test_an_argument_is_refused():
     assert done.returncode == 2 and "--versoin" in done.stderr
 
 
-def test_help_has_no_markup(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["gradscaler", "--help"])
+def test_help_has_no_markup_and_names_the_commands(capsys):
     with pytest.raises(SystemExit):
-        report.main()
+        report.main(["--help"])
     printed = capsys.readouterr().out
-    assert "python -m gradscaler says what runs here" in printed and "`" not in printed
+    assert "python -m gradscaler" in printed and "`" not in printed
+    assert all(name in printed for name in ("doctor", "presets", "inspect", "plot", "diagnose", "watch"))
+
+
+# ---- commands ----
+
+
+def run(capsys, *arguments):
+    status = report.main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def test_presets_are_listed_told_and_compared(capsys, tmp_path):
+    status, out, _ = run(capsys, "presets")
+    assert status == 0 and [line.split()[0] for line in out.splitlines()] == list(gradscaler.presets())
+    rules = dict(line.split(maxsplit=1) for line in run(capsys, "presets", "torch")[1].splitlines())
+    assert (rules["growth_interval"], rules["init_scale"]) == ("2000", "65536.0")
+    assert "growth_interval  1000 (there 2000)\n" in run(capsys, "presets", "megatron", "torch")[1]
+    settings = tmp_path / "ds.json"
+    settings.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 12}}))
+    _, out, _ = run(capsys, "presets", "deepspeed", "--from", settings, "--prefix", "fp16", "--json")
+    assert json.loads(out)["init_scale"] == "4096.0"
+    assert run(capsys, "presets", "toch") == (1, "", 'gradscaler: preset is "toch", which is no preset: did you mean "torch"?\n')
+    assert "--from needs the NAME" in run(capsys, "presets", "--from", settings)[2]
+
+
+TORCH = {"scale": 1024.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 100, "_growth_tracker": 3}
+
+
+def saved_as_json(path):
+    path.write_text(json.dumps(TORCH))
+
+
+def saved_as_npz(path):
+    np.savez(path, **TORCH)
+
+
+def saved_as_msgpack(path):
+    msgpack = pytest.importorskip("msgpack")
+    scale = msgpack.ExtType(1, msgpack.packb(((), "float32", np.float32(1024).tobytes())))
+    path.write_bytes(msgpack.packb({**TORCH, "scale": scale}))
+
+
+def saved_as_safetensors(path):
+    head = {"scale": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}}
+    head["__metadata__"] = {name: str(value) for name, value in TORCH.items() if name != "scale"}
+    text = json.dumps(head).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + np.float32(1024).tobytes())
+
+
+def saved_as_pt(path):
+    pytest.importorskip("torch").save({"model": {}, "scaler": TORCH}, path)
+
+
+@pytest.mark.parametrize("kind", ["json", "npz", "msgpack", "safetensors", "pt"])
+def test_a_checkpoint_is_inspected(kind, capsys, tmp_path):
+    path = tmp_path / f"checkpoint.{kind}"
+    globals()[f"saved_as_{kind}"](path)
+    status, out, err = run(capsys, "inspect", path, "--json")
+    assert (status, err) == (0, "")
+    found = json.loads(out)
+    assert found["policy"] == "Policy('torch', growth_interval=100)"
+    assert (found["loss_scale"], found["steps_since_change"]) == (1024.0, 3)
+    assert found["notes"][0]["message"].startswith("read as torch")
+
+
+def test_what_another_format_would_lose_is_told(capsys, tmp_path):
+    saved_as_json(tmp_path / "a.json")
+    _, out, _ = run(capsys, "inspect", tmp_path / "a.json", "--as", "deepspeed")
+    assert "- growth_rule is Growth.EXACT, which the format deepspeed cannot hold\n" in out
+
+
+class Evil:
+    def __reduce__(self):
+        return open, (os.environ["EVIL"], "w")
+
+
+HOSTILE = {
+    "a.json": [b"", b"{", b"[" * 100000, b'{"scale": 1e999}', b'{"scale": "\\ud800"}', b"null"],
+    "a.npz": [b"", b"PK\3\4", b"PK\3\4" + b"\0" * 99, b"x" * 99],
+    "a.msgpack": [b"", b"\xdf\xff\xff\xff\xff", b"\xc9\xff\xff\xff\xff\1", b"\x81\xa5scale\xc7\1\1x"],
+    "a.safetensors": [
+        b"",
+        b"\xff" * 8,
+        (2).to_bytes(8, "little") + b"[]",
+        (90).to_bytes(8, "little") + b'{"scale":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}'.ljust(90),
+        (60).to_bytes(8, "little") + b'{"scale":{"dtype":"F32","data_offsets":[-9,-5]}}'.ljust(60),
+        (60).to_bytes(8, "little") + b'{"scale":{"dtype":[],"data_offsets":"no"}}'.ljust(60),
+    ],
+    "a.pt": [b"", b"PK\3\4", b"\x80\2.", pickle.dumps({"scale": 1.0})[:-3]],
+    "a.txt": [b"", b"scale 1", pickle.dumps(1, 4), b"\x93NUMPY"],
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_files_are_a_sentence_and_run_nothing(name, capsys, tmp_path, monkeypatch):
+    if name == "a.pt":
+        pytest.importorskip("torch")
+    if name == "a.msgpack":
+        pytest.importorskip("msgpack")
+    monkeypatch.setenv("EVIL", str(tmp_path / "evil"))
+    evil = pickle.dumps({"scale": Evil()}, 2)
+    for data in [*HOSTILE[name], evil]:
+        (tmp_path / name).write_bytes(data)
+        status, out, err = run(capsys, "inspect", tmp_path / name)
+        assert (status, out) == (1, ""), data[:40]
+        assert err.startswith("gradscaler: ") and len(err) < 600, err
+    assert not (tmp_path / "evil").exists()
+    assert not evil.startswith(b"{")
+
+
+def test_what_is_no_file_is_a_sentence(capsys, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path, why in (
+        (tmp_path, "is a directory: name the file in it that has the scaler"),
+        (tmp_path / "pipe", "is no regular file"),
+        (tmp_path / "none", "cannot be read: No such file or directory"),
+    ):
+        assert run(capsys, "inspect", path) == (1, "", f"gradscaler: {path} {why}\n")
+
+
+def test_a_history_is_drawn_watched_and_diagnosed(capsys, tmp_path):
+    path = tmp_path / "run.csv"
+    scaler = gradscaler.Scaler("recommended")
+    with scaler.history(path):
+        for _ in range(60):
+            scaler.update(True)
+    _, drawn, _ = run(capsys, "plot", path)
+    assert drawn.splitlines()[-1] == "step 60, scale 2^-14, 60 overflows"
+    assert run(capsys, "watch", path, "--once")[1].splitlines()[-1] == "step 60, scale 2^-14, 60 overflows"
+    status, out, _ = run(capsys, "diagnose", path)
+    assert status == 1 and out.startswith("- the gradients have Inf or NaN at a scale of 6.10352e-05, and no scale")
+    status, out, _ = run(capsys, "diagnose", path, "--steps", "100000", "--json")
+    assert [note["kind"] for note in json.loads(out)["notes"]] == ["NOT_FINITE"]
+    saved_as_json(tmp_path / "good.json")
+    assert run(capsys, "diagnose", tmp_path / "good.json") == (0, "nothing  was found\n", "")
+    assert run(capsys, "plot", tmp_path / "good.json")[2].startswith(f"gradscaler: {tmp_path / 'good.json'} is not a")
+    pytest.importorskip("matplotlib")
+    assert run(capsys, "plot", path, "-o", tmp_path / "run.png")[0] == 0
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")

@@ -17,7 +17,9 @@ from . import _arrays
 from ._arrays import Arrays
 from ._checkpoints import Note, formats
 from ._gradscaler import Error
+from ._history import History, diagnose
 from ._info import Info, info
+from ._plot import plot
 from ._policy import Policy, presets
 from ._report import Report
 from ._scaler import Scaler
@@ -29,6 +31,7 @@ from ._structs import (
     Guard,
     GuardSample,
     LimitRule,
+    Metric,
     NoteKind,
     OverflowReset,
     OverflowTest,
@@ -48,8 +51,10 @@ __all__ = [
     "Factor",
     "Growth",
     "Guard",
+    "History",
     "Info",
     "LimitRule",
+    "Metric",
     "Note",
     "NoteKind",
     "Policy",
@@ -63,8 +68,10 @@ __all__ = [
     "Status",
     "OverflowTest",
     "Want",
+    "diagnose",
     "formats",
     "info",
+    "plot",
     "presets",
 ]
 

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""`python -m gradscaler` says what runs here: the first thing to look at, and to show to others, when something is odd.
+"""The command `gradscaler`, which is also `python -m gradscaler`: what runs here, what the rules are, what a run did."""
 
-The version, the file of the library, its instruction set, whether there is CUDA and why not, and which frameworks are
-installed, which it does not import. Last it unscales three numbers and says whether the overflow among them was found.
-To ask for CUDA starts its driver, which takes a second where there is a GPU.
-"""
+from __future__ import annotations
 
 import argparse
 import array
 import importlib.metadata
+import json
 import math
+import os
 import platform
 import sys
+import time
+from typing import Any
 
 import gradscaler
+
+from . import _checkpoints, _files, _history, _plot
+from ._policy import _FIELDS, _preset_of
 
 PACKAGES = {
     "torch": "for gradscaler.torch",
@@ -41,7 +45,7 @@ def works() -> str:
 
 
 def lines() -> dict[str, str]:
-    """What is printed: words, and what stands behind them."""
+    """What `doctor` prints: words, and what stands behind them."""
     info = gradscaler.info()
     others = [name for name in info.cpu_available if name != info.cpu]
     cpu = info.cpu + (f"; GSC_CPU in the environment chooses {' or '.join(others)}" if others else "")
@@ -56,13 +60,158 @@ def lines() -> dict[str, str]:
     }
 
 
-def main() -> int:
-    """Prints it; 1 where the library does not do what it should."""
-    argparse.ArgumentParser("python -m gradscaler", description=__doc__.splitlines()[0].replace("`", "")).parse_args()
+def table(rows: dict[str, Any]) -> None:
+    width = max(map(len, rows), default=0)
+    for word, text in rows.items():
+        print(f"{word:<{width}}  {text}")
+
+
+def doctor(_: argparse.Namespace) -> int:
+    """what runs here; 1 where the library does not do what it should. It starts CUDA's driver, if there is one"""
     said = lines()
-    for word, text in said.items():
-        print(f"{word:<12}{text}")
+    table(said)
     return said["works"] != "yes"
+
+
+def presets(options: argparse.Namespace) -> int:
+    """the presets, or the rules of one, and what differs from another"""
+    if options.settings:
+        if not options.name:
+            raise ValueError("--from needs the NAME of the framework whose settings these are")
+        policy = gradscaler.Policy.from_settings(options.name, _files.load(options.settings), prefix=options.prefix)
+    elif options.name:
+        policy = gradscaler.Policy(options.name)
+    else:
+        return show(options, gradscaler.presets())
+    rules = {name: told(policy, name) for name in _FIELDS if getattr(policy, name)}
+    if options.other:
+        other = gradscaler.Policy(options.other)
+        names = [name for name in _FIELDS if getattr(policy, name) != getattr(other, name)]
+        rules = {name: f"{told(policy, name)} (there {told(other, name)})" for name in names}
+    return show(options, rules, policy.notes)
+
+
+def told(policy: gradscaler.Policy, name: str) -> str:
+    return _checkpoints.told(name, getattr(policy, name))
+
+
+def inspect(options: argparse.Namespace) -> int:
+    """whose scaler is in a checkpoint, and what it counts; no code from the file is run"""
+    scaler, notes = loaded(options)
+    if options.to:
+        scaler.state_dict(options.to)
+        notes = [*notes, *scaler.notes]
+    return show(options, {"policy": str(scaler.policy), **scaler.metrics()}, notes)
+
+
+def loaded(options: argparse.Namespace) -> tuple[gradscaler.Scaler, list[Any]]:
+    """A scaler with the preset of the checkpoint's format, and the notes on what the checkpoint lacks."""
+    saved = _files.load(options.file)
+    scaler = gradscaler.Scaler("none")
+    notes = scaler.load_state_dict(saved, options.format, prefix=options.prefix)
+    formats = [note.field for note in notes if note.kind == gradscaler.NoteKind.FORMAT]
+    scaler = gradscaler.Scaler(_preset_of(options.format or "".join(formats)))
+    return scaler, list(scaler.load_state_dict(saved, options.format, prefix=options.prefix))
+
+
+def draw(options: argparse.Namespace) -> int:
+    """a history as a picture (-o FILE, by matplotlib) or in the terminal"""
+    columns = _history.read(options.file)
+    if not options.output:
+        print(_plot.sketch(columns))
+        return 0
+    figure = gradscaler.plot(options.file)
+    if isinstance(figure, str):
+        raise ValueError("-o needs matplotlib: pip install matplotlib")
+    figure.savefig(options.output, dpi=120)
+    return 0
+
+
+def diagnose(options: argparse.Namespace) -> int:
+    """what is wrong with a run, by its history or its checkpoint, and what to do; 1 if something is"""
+    if options.file.endswith(".csv"):
+        found = gradscaler.diagnose(options.file, options.steps)
+    else:
+        found = loaded(options)[0].diagnose(steps=options.steps)
+    show(options, {} if found or options.json else {"nothing": "was found"}, found)
+    return bool(found)
+
+
+def watch(options: argparse.Namespace) -> int:
+    """a history on one screen, drawn again every few seconds; Ctrl-C ends it"""
+    while True:
+        text = _plot.sketch(_history.read(options.file), *size())
+        print("\033[H\033[J" + text if sys.stdout.isatty() else text, flush=True)
+        if options.once:
+            return 0
+        time.sleep(options.seconds)
+
+
+def size() -> tuple[int, int]:
+    columns, rows = os.get_terminal_size() if sys.stdout.isatty() else (80, 24)
+    return max(20, columns - 8), max(4, min(16, rows - 5))
+
+
+def show(options: argparse.Namespace, rows: dict[str, Any], notes: Any = ()) -> int:
+    if options.json:
+        print(json.dumps({**rows, "notes": [{"kind": note.kind.name, "message": note} for note in notes]}))
+        return 0
+    table(rows)
+    for note in notes:
+        print(f"- {note}")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    whole = argparse.ArgumentParser("gradscaler", description=(__doc__ or "").replace("`", ""))
+    commands = whole.add_subparsers(metavar="COMMAND")
+
+    def command(name: str, run: Any, json: bool = True) -> argparse.ArgumentParser:
+        one = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
+        one.set_defaults(run=run)
+        if json:
+            one.add_argument("--json", action="store_true", help="as JSON")
+        return one
+
+    command("doctor", doctor, json=False)
+    one = command("presets", presets)
+    one.add_argument("name", nargs="?", metavar="NAME")
+    one.add_argument("other", nargs="?", metavar="OTHER", help="only what differs from this preset")
+    one.add_argument("--from", dest="settings", metavar="FILE", help="the rules of a framework's settings in JSON")
+    one.add_argument("--prefix", help="the keys that the settings are under, joined by dots")
+    for name, run in (("inspect", inspect), ("diagnose", diagnose)):
+        one = command(name, run)
+        one.add_argument("file", metavar="CHECKPOINT" if name == "inspect" else "RUN.csv|CHECKPOINT")
+        one.add_argument("--format", help="of the checkpoint; else its keys tell")
+        one.add_argument("--prefix", help="the keys that the scaler is under, joined by dots")
+        if name == "inspect":
+            one.add_argument("--as", dest="to", metavar="FORMAT", help="say what this format could not hold")
+        else:
+            one.add_argument("--steps", type=int, default=0, help="steps of the whole run, if known")
+    one = command("plot", draw, json=False)
+    one.add_argument("file", metavar="RUN.csv")
+    one.add_argument("-o", dest="output", metavar="FILE")
+    one = command("watch", watch, json=False)
+    one.add_argument("file", metavar="RUN.csv")
+    one.add_argument("--seconds", type=float, default=2)
+    one.add_argument("--once", action="store_true", help="draw it once")
+    whole.set_defaults(run=doctor)
+    return whole
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command; 1 and a sentence where it cannot."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 1
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        text = error.args[0] if isinstance(error, KeyError) else error
+        print(f"gradscaler: {text}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

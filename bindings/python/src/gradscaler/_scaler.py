@@ -10,11 +10,12 @@ import functools
 import itertools
 import math
 import operator
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from . import _checkpoints, _cuda, _structs
+from . import _checkpoints, _cuda, _history, _structs
 from . import _gradscaler as c
 from ._arguments import _naming, _number, _rename, _short
 from ._arrays import Arrays, Container, _dtype, _Lists, _multiplies, _taken
@@ -82,6 +83,7 @@ class Scaler:
 
     notes: Sequence[Note] = ()
     _pinned: Any = None
+    _history: _history.History | None = None
     _combined: str | None = None  # the reasons of the last update, with those of the scalers it was combined with
 
     def __init__(self, preset: str | Policy = "recommended", *, threads: int = 1, **fields: float) -> None:
@@ -210,6 +212,34 @@ class Scaler:
             f"overflows {self.total_overflows}, {outliers}growths {self.total_growths}, "
             f"backoffs {self.total_backoffs}{events}>"
         )
+
+    # ---- what it did ----
+
+    def metrics(self, report: Report | None = None) -> dict[str, float]:
+        """What is known after the last update, the most important first, for `wandb.log` and other loggers.
+
+        >>> scaler = Scaler("torch")
+        >>> scaler.update(True)
+        <Event.BACKED_OFF|SKIPPED: 6>
+        >>> metrics = scaler.metrics()
+        >>> metrics["loss_scale"], metrics["skip"], metrics["total_overflows"]
+        (32768.0, True, 1)
+
+        The names are those of `Metric`, in lower case; `report`, the one of the update, adds norm, amax, zero_share and
+        the counts of NaN and Inf.
+        """
+        return c.metrics(self.policy, self.state, report)
+
+    def diagnose(self, report: Report | None = None, steps: int = 0) -> list[Note]:
+        """What is wrong with this run, with what to do about it, the most important first; empty: nothing was found.
+
+        `report` is the last one, with per_tensor=True it names the array; `steps` are those of the whole run.
+        """
+        return _history.diagnosed(self.policy, self.state, report, steps)
+
+    def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
+        """A CSV file that gets the metrics of each update: `with scaler.history("run.csv"):`, see `History`."""
+        return _history.History(self, path, step=step, rank=rank)
 
     # ---- the step ----
 
@@ -346,6 +376,8 @@ class Scaler:
                     error.args = (f"report.{name} was not measured, and this policy judges by it: {advice}",)
             raise
         self._combined = None
+        if self._history is not None:
+            self._history.add(self.metrics(report))
         return self.events
 
     def set_rank(self, report: Report, rank: int) -> Report:

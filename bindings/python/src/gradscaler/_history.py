@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""What a run did: the metrics of each step in a file, and what is wrong with it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from . import _checkpoints, _structs
+from . import _gradscaler as c
+from ._checkpoints import Note
+from ._policy import Policy
+from ._report import Report
+from ._structs import Metric, NoteKind, ReportKind, State, Want
+
+COLUMNS = ("step", *(metric.name.lower() for metric in Metric))
+_ROWS, _SECONDS = 100, 30  # lines that are kept in memory, and for how long
+
+
+def diagnosed(policy: Policy, state: State, report: Report | None, steps: int) -> list[Note]:
+    """The findings of gsc_diagnose, with names of arrays where the report knows them."""
+    each = report._each if report is not None and report._each is not None else b""
+    notes = (_structs.Note * c.gsc_diagnose(policy, state, report, each, steps, None))()
+    c.gsc_diagnose(policy, state, report, each, steps, notes)
+    return [_finding(one, report) for one in notes]
+
+
+def _finding(raw: _structs.Note, report: Report | None) -> Note:
+    kind, name = NoteKind(raw.kind), None
+    if report is not None and raw.entry >= 0:
+        name = report.names[raw.entry]
+    elif report is not None and kind == NoteKind.NOT_FINITE and report.first_overflow:
+        name = report.first_overflow[0]
+    where = "" if name is None else f"; look first at {name!r}"
+    return _checkpoints.note(raw.message.decode() + where, kind, raw.field.decode(), raw.value)
+
+
+class History:
+    """A line a step in a CSV file, while it is open: `with scaler.history("run.csv"):`.
+
+    The columns are `step` and the names of `scaler.metrics()`; what is not known is empty. Lines are kept in memory, 100
+    of them or 30 seconds, so a run that is killed has all but those. The rules are beside it: run.json for run.csv.
+    An open file of an earlier run goes on: at its last step, or with `step` at that one, whose later lines it loses.
+    With several ranks, "run-{rank}.csv" is one file each; else only rank 0 writes.
+    A disk that is full ends the history with a warning, not the training.
+    """
+
+    def __init__(self, scaler: Any, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> None:
+        text = os.fspath(path)
+        self.path = text.replace("{rank}", str(rank))
+        self._writes = rank == 0 or self.path != text
+        self._scaler, self._step, self._rows, self._flushed = scaler, step, [], 0.0
+
+    def __enter__(self) -> History:
+        if getattr(self._scaler, "_history", None) is not None:
+            raise ValueError(f"the scaler has a history already, {self._scaler._history.path}")
+        if self._writes:
+            self._open()
+            self._scaler._history = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._scaler._history = None
+        self.flush()
+
+    def _open(self) -> None:
+        import json
+
+        lines = [",".join(COLUMNS) + "\n"]
+        if os.path.exists(self.path) and os.path.getsize(self.path):
+            steps = read(self.path)["step"]
+            self._step = int(steps[-1] if steps else 0) + 1 if self._step is None else self._step
+            with open(self.path, encoding="ascii") as file:
+                kept = zip(itertools.islice(file, 1, None), steps)  # without a last line that was cut off
+                lines += [line for line, step in kept if step < self._step]
+        self._step = 1 if self._step is None else self._step
+        with open(self.path + ".new", "w", encoding="ascii") as file:
+            file.writelines(lines)
+        os.replace(self.path + ".new", self.path)
+        starts = [one for one in _starts(self.path) if one["step"] < self._step]
+        policy = self._scaler.policy
+        rules = {"preset": policy.preset, **policy.differences(policy.preset)}
+        starts += [{"step": self._step, "gradscaler": c.gsc_version_string(), "policy": rules}]
+        with open(beside(self.path), "w", encoding="utf-8") as file:
+            json.dump({"starts": starts}, file, indent=1)
+        self._flushed = time.monotonic()
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """A line with these metrics; `Scaler.update` calls it."""
+        cells = map(metrics.get, COLUMNS[1:])
+        self._rows.append(f"{self._step},{','.join(['' if x is None else repr(+x) for x in cells])}\n")
+        self._step += 1
+        if len(self._rows) >= _ROWS or time.monotonic() - self._flushed > _SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes the lines that are in memory."""
+        rows, self._rows, self._flushed = self._rows, [], time.monotonic()
+        if not rows or not self._writes:
+            return
+        try:
+            with open(self.path, "a", encoding="ascii") as file:
+                file.writelines(rows)
+        except OSError as error:
+            self._writes = False
+            self._scaler._history = None
+            warnings.warn(f"{self.path} ends before step {self._step - len(rows)}: {error}", stacklevel=3)
+
+
+def beside(path: str) -> str:
+    """Where the rules of a history are."""
+    return os.path.splitext(path)[0] + ".json"
+
+
+def _starts(path: str) -> list[dict[str, Any]]:
+    import json
+
+    try:
+        with open(beside(path), encoding="utf-8") as file:
+            return json.load(file)["starts"]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"{beside(path)} is not the rules of a history: move it away") from None
+
+
+def read(path: str | os.PathLike) -> dict[str, list[float]]:
+    """The columns of a history, NaN where a cell is empty. A last line that was cut off is passed over."""
+    with open(path, encoding="ascii", errors="replace", newline="") as file:
+        lines = (line[:-1].split(",") for line in file if line.endswith("\n"))
+        names = next(lines, [])
+        if names[:2] != list(COLUMNS[:2]):
+            raise ValueError(f"{os.fspath(path)} is not a history of gradscaler: its first line is {names!r:.60}")
+        try:
+            rows = [[float(cell) if cell else math.nan for cell in row] for row in lines]
+            columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+            return {name: list(column) for name, column in zip(names, columns, strict=True)}
+        except ValueError:
+            raise ValueError(f"{os.fspath(path)} is not a history of gradscaler: a line of it is none") from None
+
+
+def diagnose(path: str | os.PathLike, steps: int = 0) -> list[Note]:
+    """What is wrong with the run of a history, the most important first; `steps` are those of the whole run."""
+    columns, starts = read(path), _starts(os.fspath(path))
+    if not starts:
+        raise FileNotFoundError(f"{beside(os.fspath(path))}, with the rules of this run, is not there")
+    policy = Policy(**starts[-1]["policy"])
+    count = len(columns["step"])
+    if count == 0:
+        return []
+    last = {name: column[-1] for name, column in columns.items()}
+    state = State()
+    c.gsc_state_init(None, policy, state)
+    for name in ("total_overflows", "total_guard_skips", "total_growths", "total_backoffs"):
+        setattr(state, name, int(last[name]))
+    state.factor.scale = last["loss_scale"]
+    c.gsc_state_init_from(None, policy, state, state)
+    scales, bad = columns["loss_scale"], columns["overflow"]
+    state.failed_backoffs = max(0, _trailing(o and scale == scales[-1] for o, scale in zip(bad, scales, strict=True)) - 1)
+    shares = [share for share in columns["zero_share"] if not math.isnan(share)]
+    report = Report(kind=ReportKind.TENSORS, elements=10**6, nan_count=_count(last["nan_count"]), inf_count=_count(last["inf_count"]))
+    report.overflow = bool(last["overflow"])
+    if shares:
+        report.measured = Want.UNDERFLOW
+        _structs.Report.underflows_to_zero.__set__(report, round(1e6 * sum(shares) / len(shares)))
+    return diagnosed(policy, state, report, steps or count)
+
+
+def _count(cell: float) -> int:
+    return 0 if math.isnan(cell) else int(cell)
+
+
+def _trailing(holds: Iterable[Any]) -> int:
+    count = 0
+    for one in holds:
+        count = count + 1 if one else 0
+    return count

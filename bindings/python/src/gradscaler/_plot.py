@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""A history as a picture: by matplotlib, or of block characters for a terminal."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ._history import read
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+# Colours that differ for the colour-blind and on white and black.
+SCALE, OVERFLOW, GROWTH, SKIP, NORM, LIMIT = "#4477aa", "#ee6677", "#228833", "#aa3377", "#66a0c8", "#ccaa33"
+
+
+def plot(path: str | os.PathLike, ax: Any = None) -> Any:
+    """Draws a history: the scale with its overflows and growths, and the norm with the guard's threshold.
+
+    >>> figure = gradscaler.plot("run.csv")        # doctest: +SKIP
+    >>> figure.savefig("run.png")                  # doctest: +SKIP
+
+    ax: None, for a Figure of its own, which is returned; one Axes of matplotlib for the scale alone, or two.
+    Without matplotlib: the text of `sketch`, as a str.
+    """
+    columns = read(path)
+    if ax is None:
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            return sketch(columns)
+        has_norm = not all(map(math.isnan, columns["norm"]))
+        figure = Figure(figsize=(10, 6 if has_norm else 3.5), layout="constrained")
+        axes = figure.subplots(1 + has_norm, sharex=True, squeeze=False)[:, 0]
+        _draw(columns, list(axes))
+        figure.suptitle(headline(columns), fontsize=12)
+        return figure
+    _draw(columns, list(ax) if isinstance(ax, Sequence) or hasattr(ax, "flat") else [ax])
+    return ax
+
+
+def headline(columns: Mapping[str, Sequence[float]]) -> str:
+    """What happened, in a line."""
+    if not columns["step"]:
+        return "no steps yet"
+    last = {name: column[-1] for name, column in columns.items()}
+    parts = [f"step {last['step']:.0f}", f"scale {power(last['loss_scale'])}"]
+    parts += [
+        f"{last[name]:.0f} {what}"
+        for name, what in (
+            ("total_overflows", "overflows"),
+            ("total_growths", "growths"),
+            ("total_guard_skips", "skipped by the guard"),
+        )
+        if last[name]
+    ]
+    return ", ".join(parts)
+
+
+def power(scale: float) -> str:
+    """2^16 for 65536."""
+    mantissa, exponent = math.frexp(scale)
+    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:g}"
+
+
+def _where(columns: Mapping[str, Sequence[float]], holds: Callable[..., bool], *names: str) -> list[int]:
+    return [i for i, values in enumerate(zip(*(columns[name] for name in names), strict=True)) if holds(*values)]
+
+
+def _growths(columns: Mapping[str, Sequence[float]]) -> list[int]:
+    totals = columns["total_growths"]
+    return [i for i in range(1, len(totals)) if totals[i] > totals[i - 1]]
+
+
+def _draw(columns: Mapping[str, Sequence[float]], axes: Sequence[Any]) -> None:
+    steps, scales, norms = columns["step"], columns["loss_scale"], columns["norm"]
+    overflows = _where(columns, lambda overflow: overflow == 1, "overflow")
+    skips = _where(columns, lambda skip, overflow: skip == 1 and overflow != 1, "skip", "overflow")
+
+    def mark(ax: Any, values: Sequence[float], places: Sequence[int], label: str, **style: Any) -> None:
+        if places:
+            at = [steps[i] for i in places], [values[i] for i in places]
+            ax.plot(*at, linestyle="none", label=f"{label} ({len(places)})", **style)
+
+    ax = axes[0]
+    ax.step(steps, scales, where="post", color=SCALE, linewidth=1.6)
+    mark(ax, [scales[0], *scales], overflows, "overflow", marker="v", color=OVERFLOW, markersize=7)
+    mark(ax, scales, _growths(columns), "growth", marker="^", color=GROWTH, markersize=7)
+    if any(scale > 0 for scale in scales):
+        ax.set_yscale("log", base=2)
+    ax.set_ylabel("loss scale")
+    if len(axes) > 1:
+        ax = axes[1]
+        ax.plot(steps, norms, color=NORM, linewidth=1, label="norm")
+        if not all(map(math.isnan, columns["guard_threshold"])):
+            ax.plot(steps, columns["guard_threshold"], color=LIMIT, linewidth=1.6, label="guard threshold")
+        mark(ax, norms, skips, "skipped by the guard", marker="x", color=SKIP, markersize=7)
+        if any(norm > 0 for norm in norms):
+            ax.set_yscale("log")
+        ax.set_ylabel("norm of the gradients")
+    for one in axes[:2]:
+        one.spines[["top", "right"]].set_visible(False)
+        if one.get_legend_handles_labels()[0]:
+            one.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 0.98), ncols=4, fontsize=9)
+    axes[min(len(axes), 2) - 1].set_xlabel("step")
+
+
+def sketch(columns: Mapping[str, Sequence[float]], width: int = 72, height: int = 8) -> str:
+    """The scale as columns of block characters, and below them v where steps overflowed and x where the guard skipped."""
+    n = len(columns["step"])
+    if n == 0:
+        return headline(columns)
+    width = min(width, n)
+    bins = [range(i * n // width, (i + 1) * n // width) for i in range(width)]
+    logs = [max(math.log2(columns["loss_scale"][i]) if columns["loss_scale"][i] > 0 else 0 for i in one) for one in bins]
+    low, high = math.floor(min(logs)) - 1, math.ceil(max(logs))
+    lines = []
+    for row in range(height, 0, -1):
+        eighths = (round(8 * (height * (x - low) / (high - low) - row + 1)) for x in logs)
+        label = f"2^{high}" if row == height else f"2^{low}" if row == 1 else ""
+        lines.append(f"{label:>6} " + "".join(BLOCKS[min(8, max(0, eighth))] for eighth in eighths))
+    overflow, skip = columns["overflow"], columns["skip"]
+    marks = ("v" if any(overflow[i] for i in one) else "x" if any(skip[i] for i in one) else " " for one in bins)
+    first, last = f"{columns['step'][0]:.0f}", f"{columns['step'][-1]:.0f}"
+    lines += [" " * 7 + "".join(marks), f"{'':7}{first}{last:>{max(1, width - len(first))}}", headline(columns)]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: MIT
+"""What a run did, in a file: every step is in it, also after a crash, and the file says what was wrong."""
+
+import json
+import math
+import random
+import signal
+import subprocess
+import sys
+from array import array
+
+import gradscaler
+import pytest
+from gradscaler import Metric, NoteKind, Report, Scaler, Want
+from gradscaler._history import COLUMNS, read
+from gradscaler._plot import sketch
+
+
+def step(scaler, *values, want=Want.NORM | Want.AMAX):
+    """One step with gradients that are the values times the scale."""
+    grads = array("f", [value * scaler.loss_scale for value in values])
+    report = scaler.unscale([grads], want=want)
+    scaler.update(report)
+    return report
+
+
+def run_of(path, steps=30, **options):
+    scaler = Scaler("torch", growth_interval=4, **options)
+    with scaler.history(path):
+        for i in range(steps):
+            step(scaler, 3.0, math.inf if i % 10 == 9 else 4.0)
+    return scaler
+
+
+def test_metrics_have_the_names_and_numbers_of_the_core():
+    scaler = Scaler("torch", guard_norm=100)
+    report = step(scaler, 3.0, 4.0)
+    metrics = scaler.metrics(report)
+    names = [metric.name.lower() for metric in Metric]
+    assert [name for name in names if name in metrics] == list(metrics)
+    assert set(names) - set(metrics) == {"zero_share"}
+    assert metrics["norm"] == 5.0
+    assert metrics["amax"] == 4.0
+    assert metrics["guard_threshold"] == 100.0
+    assert (metrics["skip"], metrics["overflow"]) == (False, False)
+    json.dumps(metrics)
+    step(scaler, math.nan)
+    assert scaler.metrics()["total_overflows"] == 1
+    assert scaler.metrics()["skip"] is True
+    assert "nan_count" not in scaler.metrics()
+
+
+def test_a_history_has_a_line_for_each_step(tmp_path):
+    path = tmp_path / "run.csv"
+    scaler = run_of(path)
+    columns = read(path)
+    assert tuple(columns) == COLUMNS
+    assert columns["step"] == list(range(1, 31))
+    assert [i + 1 for i, bad in enumerate(columns["overflow"]) if bad] == [10, 20, 30]
+    assert columns["loss_scale"][-1] == scaler.loss_scale
+    assert columns["total_growths"][-1] == scaler.total_growths
+    assert math.isnan(columns["zero_share"][0])
+    (start,) = json.loads((tmp_path / "run.json").read_text())["starts"]
+    assert start == {"step": 1, "gradscaler": "0.9.0", "policy": {"preset": "torch", "growth_interval": 4}}
+    assert scaler._history is None
+
+
+def test_a_run_that_goes_on_appends(tmp_path):
+    path = tmp_path / "run.csv"
+    run_of(path, 10)
+    before = path.read_text()
+    run_of(path, 5)
+    assert path.read_text().startswith(before)
+    assert read(path)["step"] == list(range(1, 16))
+    scaler = Scaler("none")
+    with scaler.history(path, step=8):
+        step(scaler, 1.0)
+    assert path.read_text().splitlines()[:8] == before.splitlines()[:8]
+    assert read(path)["step"] == list(range(1, 9))
+    starts = json.loads((tmp_path / "run.json").read_text())["starts"]
+    assert [(one["step"], one["policy"]["preset"]) for one in starts] == [(1, "torch"), (8, "none")]
+
+
+def test_a_killed_run_has_all_lines_up_to_the_last_flush(tmp_path):
+    path = tmp_path / "run.csv"
+    steps = random.randrange(150, 900)
+    program = f"""
+import os, signal
+from gradscaler import Report, Scaler
+scaler = Scaler("torch")
+with scaler.history({str(path)!r}):
+    for step in range({steps}):
+        scaler.update(step % 50 == 49)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGKILL
+    assert read(path)["step"] == list(range(1, steps // 100 * 100 + 1))
+    assert "step" in sketch(read(path))
+    path.write_text(path.read_text() + "601,3276")  # a line that was cut off
+    scaler = Scaler("torch")
+    with scaler.history(path):
+        step(scaler, 1.0)
+    assert read(path)["step"] == list(range(1, steps // 100 * 100 + 2))
+
+
+def test_ranks_write_one_file_each_or_rank_0_alone(tmp_path):
+    for rank in range(2):
+        scaler = Scaler("torch")
+        with scaler.history(tmp_path / "all.csv", rank=rank):
+            step(scaler, 1.0)
+        with scaler.history(tmp_path / "run-{rank}.csv", rank=rank):
+            step(scaler, 1.0)
+    assert sorted(path.name for path in tmp_path.glob("*.csv")) == ["all.csv", "run-0.csv", "run-1.csv"]
+    assert read(tmp_path / "all.csv")["step"] == [1]
+
+
+def test_what_is_no_history_is_refused_and_kept(tmp_path):
+    path = tmp_path / "run.csv"
+    scaler = Scaler("torch")
+    for text in ("a,b\n1,2\n", ",".join(COLUMNS) + "\n1,2\n", ",".join(COLUMNS) + "\n" + "x," * 15 + "x\n"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="run.csv is not a history"):
+            scaler.history(path).__enter__()
+        assert path.read_text() == text
+    path.unlink()
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(ValueError, match="run.json is not the rules of a history: move it away"):
+        scaler.history(path).__enter__()
+    assert scaler._history is None
+
+
+def test_a_scaler_has_one_history_at_a_time(tmp_path):
+    scaler = Scaler("torch")
+    with scaler.history(tmp_path / "a.csv"), pytest.raises(ValueError, match="a history already, .*a.csv"):
+        scaler.history(tmp_path / "b.csv").__enter__()
+
+
+def test_a_full_disk_ends_the_history_and_not_the_training(tmp_path, monkeypatch):
+    scaler = Scaler("torch")
+    with scaler.history(tmp_path / "run.csv") as history:
+        step(scaler, 1.0)
+        history.flush()
+        history.path = "/dev/full"
+        step(scaler, 1.0)
+        with pytest.warns(UserWarning, match="/dev/full ends before step 2: .*No space left"):
+            history.flush()
+        step(scaler, 1.0)
+    assert read(tmp_path / "run.csv")["step"] == [1]
+
+
+def test_a_diagnosis_names_the_array_and_says_what_to_do():
+    scaler = Scaler("torch", init_scale=1)
+    grads = {"a": array("f", [1.0]), "b": array("f", [math.nan])}
+    report = scaler.unscale(grads, per_tensor=True)
+    scaler.update(report)
+    (found,) = scaler.diagnose(report)
+    assert found.kind == NoteKind.NOT_FINITE
+    assert found.endswith("go back to a checkpoint from before; look first at 'b'")
+    assert Scaler("torch").diagnose() == []
+
+
+def test_a_diagnosis_of_a_history_finds_what_was_wrong(tmp_path):
+    path = tmp_path / "run.csv"
+    run_of(path)
+    assert [note.kind for note in gradscaler.diagnose(path)] == []
+    scaler = Scaler("recommended", growth_interval=1000)
+    with scaler.history(tmp_path / "bad.csv"):
+        for _ in range(60):
+            step(scaler, math.nan)
+    kinds = [note.kind for note in gradscaler.diagnose(tmp_path / "bad.csv")]
+    assert kinds == [NoteKind.NOT_FINITE, NoteKind.OFTEN, NoteKind.NEVER_GROWS]
+    (tmp_path / "bad.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"bad.json, with the rules of this run, is not there"):
+        gradscaler.diagnose(tmp_path / "bad.csv")
+
+
+# ---- pictures ----
+
+
+def test_a_plot_shows_the_scale_and_the_norm(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "run.csv"
+    run_of(path, guard_norm=100)
+    columns = read(path)
+    figure = gradscaler.plot(path)
+    scale, norm = figure.axes
+    drawn = {line.get_label(): list(line.get_ydata()) for line in [*scale.lines, *norm.lines]}
+    assert list(scale.lines[0].get_ydata()) == columns["loss_scale"]
+    assert drawn["overflow (3)"] == [columns["loss_scale"][i - 1] for i in (9, 19, 29)]
+    assert drawn["guard threshold"][0] == 100
+    assert figure.get_suptitle() == "step 30, scale 2^19, 3 overflows, 6 growths"
+    figure.savefig(tmp_path / "run.png")
+    assert gradscaler.plot(path, ax=scale) is scale
+
+
+def test_without_matplotlib_a_plot_is_text(tmp_path, monkeypatch):
+    path = tmp_path / "run.csv"
+    run_of(path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    text = gradscaler.plot(path)
+    assert text == sketch(read(path))
+    *blocks, marks, steps, headline = text.splitlines()
+    assert set("".join(blocks)) <= set(" ▁▂▃▄▅▆▇█2^0123456789")
+    assert [i - 7 for i, mark in enumerate(marks) if mark == "v"] == [9, 19, 29]
+    assert steps.split() == ["1", "30"]
+    assert headline == "step 30, scale 2^19, 3 overflows, 6 growths"
+
+
+def test_an_empty_history_is_drawn_as_such(tmp_path):
+    with Scaler("torch").history(tmp_path / "run.csv"):
+        pass
+    assert sketch(read(tmp_path / "run.csv")) == "no steps yet"
+    assert gradscaler.diagnose(tmp_path / "run.csv") == []
+
+
+def test_a_report_of_no_tensors_has_no_counts():
+    scaler = Scaler("none", guard_norm=2)
+    report = Report.of_number(1.5)
+    scaler.update(report)
+    assert scaler.metrics(report)["norm"] == 1.5
+    assert "nan_count" not in scaler.metrics(report)
