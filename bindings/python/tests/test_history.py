@@ -9,8 +9,9 @@ import subprocess
 import sys
 from array import array
 
-import gradscaler
 import pytest
+
+import gradscaler
 from gradscaler import Metric, NoteKind, Report, Scaler, Want
 from gradscaler._history import COLUMNS, read
 from gradscaler._plot import sketch
@@ -174,7 +175,27 @@ def test_a_diagnosis_of_a_history_finds_what_was_wrong(tmp_path):
         gradscaler.diagnose(tmp_path / "bad.csv")
 
 
-# ---- pictures ----
+# ---- notebooks and pictures ----
+
+
+def test_a_notebook_shows_what_matters_in_its_own_colours():
+    scaler = Scaler("torch", guard_norm=2)
+    report = step(scaler, 3.0)
+    for shown, texts in (
+        (
+            scaler,
+            ["Scaler(&#x27;torch&#x27;, guard_norm=2.0)", "loss_scale", "65536.0", "skipped: the norm, 3, is above 2"],
+        ),
+        (report, ["Report", "overflow", "False", "norm", "3.0"]),
+        (scaler.policy, ["Policy torch", "growth_interval", "2000", "guard_norm"]),
+    ):
+        html = shown._repr_html_()
+        assert html.startswith("<table>") and html.endswith("</table>")
+        assert all(text in html for text in texts), html
+        assert "color" not in html and "<script" not in html
+    report.names = ["<script>"]
+    report._bad = {"<script>": 1}
+    assert "<script>" not in report._repr_html_()
 
 
 def test_a_plot_shows_the_scale_and_the_norm(tmp_path):

@@ -97,7 +97,11 @@ def test_presets_are_listed_told_and_compared(capsys, tmp_path):
     settings.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 12}}))
     _, out, _ = run(capsys, "presets", "deepspeed", "--from", settings, "--prefix", "fp16", "--json")
     assert json.loads(out)["init_scale"] == "4096.0"
-    assert run(capsys, "presets", "toch") == (1, "", 'gradscaler: preset is "toch", which is no preset: did you mean "torch"?\n')
+    assert run(capsys, "presets", "toch") == (
+        1,
+        "",
+        'gradscaler: preset is "toch", which is no preset: did you mean "torch"?\n',
+    )
     assert "--from needs the NAME" in run(capsys, "presets", "--from", settings)[2]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command `gradscaler`, which is also `python -m gradscaler`: what runs here, what the rules are, what a run did."""
+"""The command `gradscaler`, also `python -m gradscaler`: what runs here, what the rules are, what a run did."""
 
 from __future__ import annotations
 

@@ -43,3 +43,15 @@ def _number(name: str, value: Any) -> float:
         kind = next(kind for kind in (TypeError, OverflowError, ValueError) if isinstance(error, kind))
         why = str(error).partition("\n")[0]  # of JAX's own kind, which is made of a tracer, the first line
         raise kind(f"{name}={_short(value)}: {why}") from None
+
+
+def _html(title: str, rows: Mapping[str, Any]) -> str:
+    """A small table for notebooks, in their colours."""
+    from html import escape
+
+    cells = "".join(
+        f"<tr><th style='text-align:left;font-weight:normal;opacity:.7'>{escape(name)}</th>"
+        f"<td style='text-align:left'>{escape(str(value))}</td></tr>"
+        for name, value in rows.items()
+    )
+    return f"<table><caption style='text-align:left;font-weight:bold'>{escape(title)}</caption>{cells}</table>"

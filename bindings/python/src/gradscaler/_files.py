@@ -13,7 +13,7 @@ MOST_JSON, MOST_HEAD = 1 << 27, 100 << 20  # bytes; of safetensors' own limit
 _SAFETENSORS = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "I16": "h", "I8": "b", "U8": "B", "BOOL": "?"}
 
 
-class Unreadable(ValueError):
+class UnreadableError(ValueError):
     """Why a file is not read, with what to do instead."""
 
 
@@ -24,21 +24,21 @@ def load(path: str | os.PathLike) -> Any:
         mode = os.stat(name).st_mode
         if not stat.S_ISREG(mode):
             kind = "a directory: name the file in it that has the scaler" if stat.S_ISDIR(mode) else "no regular file"
-            raise Unreadable(f"{name} is {kind}")
+            raise UnreadableError(f"{name} is {kind}")
         with open(name, "rb") as file:
             head = file.read(16)
     except OSError as error:
-        raise Unreadable(f"{name} cannot be read: {error.strerror}") from None
+        raise UnreadableError(f"{name} cannot be read: {error.strerror}") from None
     try:
         return _reader(name, head)(name)
-    except Unreadable:
+    except UnreadableError:
         raise
     except ImportError as error:
-        raise Unreadable(f"{name} needs the package {error.name}: pip install {error.name}") from None
+        raise UnreadableError(f"{name} needs the package {error.name}: pip install {error.name}") from None
     except (ValueError, KeyError, TypeError, OSError, EOFError, RuntimeError, MemoryError, OverflowError) as error:
-        raise Unreadable(f"{name} is damaged: {type(error).__name__}: {str(error)[:200]}") from None
+        raise UnreadableError(f"{name} is damaged: {type(error).__name__}: {str(error)[:200]}") from None
     except Exception as error:  # what a reader of another package raises of hostile bytes
-        raise Unreadable(f"{name} cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
+        raise UnreadableError(f"{name} cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
 
 
 def _reader(name: str, head: bytes) -> Callable[[str], Any]:
@@ -53,20 +53,20 @@ def _reader(name: str, head: bytes) -> Callable[[str], Any]:
         return _torch
     if end == ".json" or head.lstrip()[:1] in (b"{", b"["):
         return _json
-    raise Unreadable(
-        f"{name} is of no kind that is read without running code from it (JSON, safetensors, msgpack, npz, torch): load "
-        "it yourself and pass its dict to Scaler.load_state_dict"
+    raise UnreadableError(
+        f"{name} is of no kind that is read without running code from it (JSON, safetensors, msgpack, npz, torch): "
+        "load it yourself and pass its dict to Scaler.load_state_dict"
     )
 
 
 def _json(name: str) -> Any:
     if os.path.getsize(name) > MOST_JSON:
-        raise Unreadable(f"{name} has more than {MOST_JSON >> 20} MiB: too much for a scaler's JSON")
+        raise UnreadableError(f"{name} has more than {MOST_JSON >> 20} MiB: too much for a scaler's JSON")
     try:
         with open(name, encoding="utf-8") as file:
             return json.load(file)
     except RecursionError:
-        raise Unreadable(f"{name} is nested too deeply") from None
+        raise UnreadableError(f"{name} is nested too deeply") from None
 
 
 def _safetensors(name: str) -> Any:
@@ -127,7 +127,7 @@ def _torch(name: str) -> Any:
     try:
         return torch.load(name, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise Unreadable(
-            f"{name} has objects that only code from it could make, which is not run: load it yourself, if you trust it, "
+        raise UnreadableError(
+            f"{name} has objects that only code from it could make, which is not run: if you trust it, load it yourself "
             "and pass its dict to Scaler.load_state_dict"
         ) from None

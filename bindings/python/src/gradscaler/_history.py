@@ -8,7 +8,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import _checkpoints, _structs
@@ -43,9 +43,9 @@ def _finding(raw: _structs.Note, report: Report | None) -> Note:
 class History:
     """A line a step in a CSV file, while it is open: `with scaler.history("run.csv"):`.
 
-    The columns are `step` and the names of `scaler.metrics()`; what is not known is empty. Lines are kept in memory, 100
-    of them or 30 seconds, so a run that is killed has all but those. The rules are beside it: run.json for run.csv.
-    An open file of an earlier run goes on: at its last step, or with `step` at that one, whose later lines it loses.
+    The columns are `step` and the names of `scaler.metrics()`; what is not known is empty. 100 lines, or those of 30
+    seconds, are kept in memory, so a run that is killed has all but those. The rules are beside it: run.json for run.csv.
+    A file of an earlier run goes on after its last step, or with `step` from that one on: later lines are dropped.
     With several ranks, "run-{rank}.csv" is one file each; else only rank 0 writes.
     A disk that is full ends the history with a warning, not the training.
     """
@@ -76,7 +76,7 @@ class History:
             steps = read(self.path)["step"]
             self._step = int(steps[-1] if steps else 0) + 1 if self._step is None else self._step
             with open(self.path, encoding="ascii") as file:
-                kept = zip(itertools.islice(file, 1, None), steps)  # without a last line that was cut off
+                kept = zip(itertools.islice(file, 1, None), steps, strict=False)  # without a line that was cut off
                 lines += [line for line, step in kept if step < self._step]
         self._step = 1 if self._step is None else self._step
         with open(self.path + ".new", "w", encoding="ascii") as file:
@@ -161,9 +161,16 @@ def diagnose(path: str | os.PathLike, steps: int = 0) -> list[Note]:
     state.factor.scale = last["loss_scale"]
     c.gsc_state_init_from(None, policy, state, state)
     scales, bad = columns["loss_scale"], columns["overflow"]
-    state.failed_backoffs = max(0, _trailing(o and scale == scales[-1] for o, scale in zip(bad, scales, strict=True)) - 1)
+    state.failed_backoffs = max(
+        0, _trailing(o and scale == scales[-1] for o, scale in zip(bad, scales, strict=True)) - 1
+    )
     shares = [share for share in columns["zero_share"] if not math.isnan(share)]
-    report = Report(kind=ReportKind.TENSORS, elements=10**6, nan_count=_count(last["nan_count"]), inf_count=_count(last["inf_count"]))
+    report = Report(
+        kind=ReportKind.TENSORS,
+        elements=10**6,
+        nan_count=_count(last["nan_count"]),
+        inf_count=_count(last["inf_count"]),
+    )
     report.overflow = bool(last["overflow"])
     if shares:
         report.measured = Want.UNDERFLOW

@@ -107,13 +107,15 @@ def _draw(columns: Mapping[str, Sequence[float]], axes: Sequence[Any]) -> None:
 
 
 def sketch(columns: Mapping[str, Sequence[float]], width: int = 72, height: int = 8) -> str:
-    """The scale as columns of block characters, and below them v where steps overflowed and x where the guard skipped."""
+    """The scale in block characters, and below it v where steps overflowed and x where the guard skipped."""
     n = len(columns["step"])
     if n == 0:
         return headline(columns)
     width = min(width, n)
     bins = [range(i * n // width, (i + 1) * n // width) for i in range(width)]
-    logs = [max(math.log2(columns["loss_scale"][i]) if columns["loss_scale"][i] > 0 else 0 for i in one) for one in bins]
+    logs = [
+        max(math.log2(columns["loss_scale"][i]) if columns["loss_scale"][i] > 0 else 0 for i in one) for one in bins
+    ]
     low, high = math.floor(min(logs)) - 1, math.ceil(max(logs))
     lines = []
     for row in range(height, 0, -1):

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import _checkpoints, _structs
 from . import _gradscaler as c
-from ._arguments import _naming, _short
+from ._arguments import _html, _naming, _short
 from ._checkpoints import Note
 from ._structs import Trait
 
@@ -146,6 +146,10 @@ class Policy(_structs.Policy):
         fields = self.differences(self.preset)
         told = [f"{name}={_checkpoints.told(name, value)}" for name, value in fields.items()]
         return f"Policy({', '.join([repr(self.preset), *told])})"
+
+    def _repr_html_(self) -> str:
+        rules = {name: _checkpoints.told(name, getattr(self, name)) for name in _FIELDS if getattr(self, name)}
+        return _html(f"Policy {self.preset}", rules)
 
 
 # help(Policy) tells the fields, too.

@@ -14,7 +14,7 @@ from typing import Any
 
 from . import _gradscaler as c
 from . import _structs
-from ._arguments import _naming, _number, _short
+from ._arguments import _html, _naming, _number, _short
 from ._policy import Policy
 from ._structs import MergeKind, ReportKind, Status, Want
 
@@ -278,29 +278,30 @@ class Report(_structs.Report):
         extra["_bad"] = self._counts_of_each()
         return _restored, (bytes(self), extra)
 
-    def __repr__(self) -> str:
-        parts = [f"overflow={self.overflow}", f"elements={self.elements}"]
-        if self.status:
-            parts += [f"status={self._takes_['status'](self.status)!r}"]
-        parts += [
-            f"{name}={getattr(self, name)}" for name in ("failed_rank", "rank") if getattr(self, name) is not None
-        ]
+    def _told(self) -> dict[str, str]:
+        """What it knows, by name."""
+        names = ["overflow", "elements"]
+        names += [name for name in ("failed_rank", "rank") if getattr(self, name) is not None]
         if self.nan_count + self.inf_count:
-            parts += [f"bad={self.bad!r}"] if self._counts_of_each() else []  # a merged report does not know
-            parts += [f"{name}={getattr(self, name)!r}" for name in ("first_overflow", "nan_count", "inf_count")]
-        for want, names in (
-            (Want.NORM, ["norm"]),
-            (Want.AMAX, ["amax"]),
-            (Want.UNDERFLOW, ["underflows_to_zero", "underflows_to_subnormal"]),
-        ):
-            if _has(self, want):
-                parts += [f"{name}={getattr(self, name)!r}" for name in names]
-        if self.clamped:
-            parts += [f"clamped={self.clamped}"]
+            names += ["bad"] if self._counts_of_each() else []  # a merged report does not know
+            names += ["first_overflow", "nan_count", "inf_count"]
+        names += ["norm"] if _has(self, Want.NORM) else []
+        names += ["amax"] if _has(self, Want.AMAX) else []
+        names += ["underflows_to_zero", "underflows_to_subnormal"] if _has(self, Want.UNDERFLOW) else []
+        names += ["clamped"] if self.clamped else []
+        told = {name: repr(getattr(self, name)) for name in names}
+        if self.status:
+            told["status"] = repr(self._takes_["status"](self.status))
         if self._words is not None:
             bins = [(f"2^{4 * k - 48}" if k else "<2^-44", n) for k, n in enumerate(self.histogram) if n]
-            parts += [f"histogram={{{', '.join(f'{low}: {n}' for low, n in bins)}}} of {self.histogram_elements}"]
-        return f"Report({', '.join(parts)})"
+            told["histogram"] = f"{{{', '.join(f'{low}: {n}' for low, n in bins)}}} of {self.histogram_elements}"
+        return told
+
+    def __repr__(self) -> str:
+        return f"Report({', '.join(f'{name}={text}' for name, text in self._told().items())})"
+
+    def _repr_html_(self) -> str:
+        return _html("Report", self._told())
 
 
 def _has(report: _structs.Report, want: int) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from . import _checkpoints, _cuda, _history, _structs
 from . import _gradscaler as c
-from ._arguments import _naming, _number, _rename, _short
+from ._arguments import _html, _naming, _number, _rename, _short
 from ._arrays import Arrays, Container, _dtype, _Lists, _multiplies, _taken
 from ._checkpoints import Note
 from ._info import info
@@ -212,6 +212,11 @@ class Scaler:
             f"overflows {self.total_overflows}, {outliers}growths {self.total_growths}, "
             f"backoffs {self.total_backoffs}{events}>"
         )
+
+    def _repr_html_(self) -> str:
+        metrics = {name: value for name, value in self.metrics().items() if value not in (0, 1)}
+        last = {"last update": self.reason or str(self.events.name or "taken").lower()}
+        return _html(repr(self.policy).replace("Policy", "Scaler", 1), metrics | last)
 
     # ---- what it did ----
 
