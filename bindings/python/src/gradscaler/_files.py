@@ -128,6 +128,6 @@ def _torch(name: str) -> Any:
         return torch.load(name, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UnreadableError(
-            f"{name} has objects that only code from it could make, which is not run: if you trust it, load it yourself "
-            "and pass its dict to Scaler.load_state_dict"
+            f"{name} has objects that only code from it could make, which is not run: if you trust it, "
+            "load it yourself and pass its dict to Scaler.load_state_dict"
         ) from None

@@ -44,7 +44,7 @@ class History:
     """A line a step in a CSV file, while it is open: `with scaler.history("run.csv"):`.
 
     The columns are `step` and the names of `scaler.metrics()`; what is not known is empty. 100 lines, or those of 30
-    seconds, are kept in memory, so a run that is killed has all but those. The rules are beside it: run.json for run.csv.
+    seconds, are kept in memory, so a run that is killed has all but those. The rules stand in run.json for run.csv.
     A file of an earlier run goes on after its last step, or with `step` from that one on: later lines are dropped.
     With several ranks, "run-{rank}.csv" is one file each; else only rank 0 writes.
     A disk that is full ends the history with a warning, not the training.
