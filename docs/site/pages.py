@@ -66,6 +66,7 @@ Presets <presets>
 Checkpoints <checkpoints>
 Ranks <ranks>
 Guards <guard>
+What a scaler did <runs>
 RoundPipe <roundpipe>
 Cerebras <cerebras>
 The bits <numerics>

@@ -73,8 +73,9 @@ def test_a_program_in_rust(code, said, tmp_path):
     assert command("cargo", "run", "--quiet", "--offline", "--manifest-path", manifest, **environment) == said
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/guard.md"])
-def test_the_python_of_a_page_runs_from_the_top_to_the_end(page):
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/guard.md", "docs/runs.md"])
+def test_the_python_of_a_page_runs_from_the_top_to_the_end(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     names = world() if page == "README.md" else {}
     examples = blocks(page, "python")
     assert examples
