@@ -1,11 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A training loop whose gradient passes through float16. Its loss is so small that without scaling
- * float16 holds only zeros: then w stays 0.
+ * float16 holds only zeros: then w stays 0. Every 25 steps it prints what the scaler did.
  */
 #include <stdio.h>
 
 #include <gradscaler.h>
+
+static void print_metrics(const gsc_policy *policy, const gsc_state *state,
+                          const gsc_report *report)
+{
+    gsc_entry metrics[32];
+    uint64_t count = 0;
+    gsc_metrics(policy, state, report, metrics, 32, &count, NULL);
+    for (uint64_t i = 0; i < count; i++)
+        if (metrics[i].kind != GSC_ENTRY_NULL)
+            printf("%s=%g%c", metrics[i].key, metrics[i].value, i + 1 < count ? ' ' : '\n');
+}
 
 int main(void)
 {
@@ -32,6 +43,8 @@ int main(void)
         gsc_state_update(NULL, &policy, &state, &report, &state, NULL);
         if (!state.skip)
             w -= 1e8f * gradient;
+        if (step % 25 == 24)
+            print_metrics(&policy, &state, &report);
     }
     printf("w = %.3f, 3 is right; scale %g, %lld steps skipped\n", (double)w, state.factor.scale,
            (long long)state.total_overflows);

@@ -673,3 +673,14 @@ def test_max_norm_is_refused_where_it_is_differentiated(way):
 
     with pytest.raises(NotImplementedError, match="max_norm is not differentiated"):
         jax.grad(clipped)(jnp.ones(2))
+
+
+def test_metrics_are_those_of_the_host_with_the_report():
+    scaler = Scaler("torch", guard_norm=2)
+    _, report = scaler.unscale([jnp.full(4, 65536.0)], want=Want.NORM)
+    scaler = scaler.update(report)
+    metrics = scaler.metrics(report)
+    assert (metrics["norm"], metrics["loss_scale"], metrics["guard_threshold"]) == (2.0, 65536.0, 2.0)
+    assert "nan_count" not in scaler.metrics()
+    with pytest.raises(TypeError, match="outside of jit"):
+        jax.jit(lambda scaler: scaler.metrics())(scaler)

@@ -169,7 +169,8 @@ GUIDE = (ROOT / "docs/jax.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
 
 
-def test_every_block_of_the_guide_runs_in_order():
+def test_every_block_of_the_guide_runs_in_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert len(BLOCKS) > 8
     names = {}
     for block in BLOCKS:

@@ -727,6 +727,13 @@ class Scaler:
         scaler.state = _structs.State.from_buffer_copy(np.asarray(self.state, np.uint32).tobytes())
         return scaler
 
+    def metrics(self, report: Report | None = None) -> dict[str, float]:
+        """What is known after the last update, for loggers: gradscaler.Scaler.metrics; outside of jit.
+
+        For a file, `with scaler.to_host().history("run.csv") as history:` and in it `history.add(scaler.metrics(report))`.
+        """
+        return self.to_host().metrics(report if report is None else report.to_host())
+
     @classmethod
     def from_host(cls, scaler: host.Scaler) -> Scaler:
         """Of a gradscaler.Scaler, with its state."""
