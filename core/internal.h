@@ -98,4 +98,8 @@ const char *gsc_nearest(const char *name,
 gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err);
 gsc_status gsc_state_check(const gsc_state *state, int argument, const char *name, gsc_error *err);
 
+/* An entry of the list `tensors` or `out`, without what it points to. */
+gsc_status gsc_tensor_check(const gsc_tensor *tensor, int argument, uint64_t index, bool is_out,
+                            gsc_error *err);
+
 #endif
