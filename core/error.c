@@ -33,7 +33,7 @@ const char *gsc_status_string(gsc_status status)
         "value out of range",
         "unknown dtype",
         "counts differ or are too large",
-        "input and output overlap",
+        "tensors overlap",
         "buffer too small",
         "saved bytes are damaged",
         "saved bytes are of a newer version",

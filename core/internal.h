@@ -114,4 +114,8 @@ void gsc_tell(uint64_t *count, uint64_t value);
 gsc_status gsc_entries_write(const gsc_entry *made, uint64_t count, gsc_entry *entries,
                              uint64_t capacity, int argument, gsc_error *err);
 
+/* An entry of the list `tensors` or `out`, without what it points to. */
+gsc_status gsc_tensor_check(const gsc_tensor *tensor, int argument, uint64_t index, bool is_out,
+                            gsc_error *err);
+
 #endif

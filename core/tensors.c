@@ -37,6 +37,12 @@ static gsc_status tensor_fail(const gsc_tensor *t, int argument, uint64_t index,
 #undef PLACE
 }
 
+gsc_status gsc_tensor_check(const gsc_tensor *t, int argument, uint64_t index, bool is_out,
+                            gsc_error *err)
+{
+    return tensor_is_good(t) ? GSC_OK : tensor_fail(t, argument, index, is_out, err);
+}
+
 static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool may_be_same,
                              int argument, uint64_t index, gsc_error *err)
 {
@@ -107,8 +113,7 @@ static gsc_status list_check(gsc_job *job, gsc_error *err)
             if (i == job->n)
                 break;
         }
-        if (!tensor_is_good(&in[i]))
-            return tensor_fail(&in[i], argument, i, false, err);
+        GSC_TRY(gsc_tensor_check(&in[i], argument, i, false, err));
         chunks += gsc_chunks_of(&in[i]);
         elements += in[i].count;
         has_empty |= in[i].count == 0;
@@ -123,8 +128,7 @@ static gsc_status list_check(gsc_job *job, gsc_error *err)
         bytes += size;
         if (!out)
             continue;
-        if (!tensor_is_good(&out[i]))
-            return tensor_fail(&out[i], argument + 1, i, true, err);
+        GSC_TRY(gsc_tensor_check(&out[i], argument + 1, i, true, err));
         GSC_TRY(pair_check(&in[i], &out[i], may_be_same, argument + 1, i, err));
     }
     job->chunks = chunks;

@@ -99,7 +99,8 @@ typedef int32_t gsc_status;
 #define GSC_ERROR_VALUE       -8  /* a number is out of range */
 #define GSC_ERROR_DTYPE       -9  /* unknown dtype */
 #define GSC_ERROR_COUNT       -10 /* counts differ, or are too large */
-#define GSC_ERROR_OVERLAP     -11 /* input and output overlap without being the same */
+#define GSC_ERROR_OVERLAP     -11 /* an output overlaps its input without being the same, or
+                                     another entry */
 #define GSC_ERROR_CAPACITY    -12 /* the buffer is too small */
 #define GSC_ERROR_CORRUPT     -13 /* saved bytes are truncated, damaged or something else */
 #define GSC_ERROR_VERSION     -14 /* saved bytes need a newer version of the library */
@@ -117,7 +118,8 @@ typedef struct gsc_error {
     int64_t index;           /* entry of the argument, if it is a list; else -1 */
     char name[24];           /* name of the argument, such as "tensors" or "policy" */
     char field[32];          /* its field, such as "min_scale"; empty: all of it */
-    double value;            /* the number that was refused; NaN: none */
+    double value;            /* the number that was refused, or the other entry of an overlap;
+                                NaN: none */
     double low;              /* its lower limit, which the message includes or excludes; NaN:
                                 none */
     double high;             /* its upper limit, likewise */
@@ -1102,8 +1104,9 @@ typedef struct gsc_tensor_options {
 /*
  * A call takes a whole list of mixed dtypes and sizes, in any layout that is dense. Input and
  * output of an entry have equal counts, and either the same address and element size (in place) or
- * no byte in common. No output may overlap another entry; this is not checked. A complex tensor
- * goes with a complex one only; each of its elements counts once, by its larger part.
+ * no byte in common. No output may overlap another entry: only gsc_tensors_check_overlap checks
+ * that. A complex tensor goes with a complex one only; each of its elements counts once, by its
+ * larger part.
  *
  * Narrow types are widened exactly, multiplied in float (doubles, and all types where the factor is
  * no normal float, in double) and rounded to nearest even. NaN stays NaN; a multiplier of exactly 1
@@ -1181,6 +1184,23 @@ GSC_API gsc_status gsc_unscale_accumulate(const gsc_exec *exec, const gsc_factor
                                           const gsc_tensor *tensors, const gsc_tensor *out,
                                           uint64_t n, const gsc_tensor_options *options,
                                           gsc_report *report, gsc_error *err);
+
+/*
+ * Refuses lists in which an output shares memory with another output or with the input of another
+ * entry. Call it with the lists of gsc_unscale, gsc_scale or gsc_unscale_accumulate, which compare
+ * an entry's own input and output themselves. It compares addresses and does not read the data, so
+ * the data can be on any device.
+ *
+ * If it returns GSC_ERROR_OVERLAP, err->name and err->index are the entry, and err->value is the
+ * index of the output that shares its memory. It takes n steps if the outputs lie in memory in the
+ * order of the list, else n * log(n).
+ *
+ *     tensors  NULL only with n = 0
+ *     out      `tensors` itself for a call in place; NULL only with n = 0
+ *     scratch  room for 2 * n numbers, overwritten even if the call fails; NULL only with n = 0
+ */
+GSC_API gsc_status gsc_tensors_check_overlap(const gsc_tensor *tensors, const gsc_tensor *out,
+                                             uint64_t n, uint64_t *scratch, gsc_error *err);
 
 #ifdef __cplusplus
 }

@@ -157,7 +157,7 @@ static bool gsc_py_dlpack(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
             why = named;
         }
     }
-    return gsc_py_raise_at(status, list, index, -1, why);
+    return gsc_py_raise_at(status, list, index, why);
 }
 
 /* With the exception of its buffer set, which stays: whether DLPack may tell more than that. */
@@ -191,7 +191,7 @@ static bool gsc_py_no_buffer(PyObject *array, const char *list, Py_ssize_t index
         Py_DECREF(why);
         why = known;
     }
-    return gsc_py_raise_at(GSC_ERROR_VALUE, list, index, -1, why);
+    return gsc_py_raise_at(GSC_ERROR_VALUE, list, index, why);
 }
 
 /* One array: its buffer, and its dtype by attribute (NumPy and its kin) or by format. */
@@ -203,7 +203,7 @@ static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
         (gsc_py_exchange(array) || PyObject_HasAttr(array, gsc_py_dlpack_name)))
         return gsc_py_dlpack(array, view, tensor, writable, where, list, index);
     if (has_buffer && where->device >= 0)
-        return gsc_py_raise_at(GSC_OK, list, index, -1, gsc_py_misplaced(where, GSC_DL_CPU, 0));
+        return gsc_py_raise_at(GSC_OK, list, index, gsc_py_misplaced(where, GSC_DL_CPU, 0));
     PyObject *dtype = PyObject_GetAttr(array, gsc_py_dtype_name);
     if (!dtype) {
         if (!PyErr_ExceptionMatches(PyExc_AttributeError))
@@ -219,7 +219,7 @@ static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
             return gsc_py_no_buffer(array, list, index);
         if (writable)
             return gsc_py_raise_at(
-                GSC_ERROR_VALUE, list, index, -1,
+                GSC_ERROR_VALUE, list, index,
                 PyUnicode_FromString("is read-only: pass out with arrays that can be written"));
         PyErr_Clear();
         return gsc_py_dlpack(array, view, tensor, writable, where, list, index);
@@ -229,7 +229,7 @@ static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
         PyObject *why = gsc_py_unsupported(dtype, view->format ? view->format : "B");
         PyErr_Clear();
         Py_XDECREF(dtype);
-        return gsc_py_raise_at(GSC_ERROR_DTYPE, list, index, -1, why);
+        return gsc_py_raise_at(GSC_ERROR_DTYPE, list, index, why);
     }
     Py_XDECREF(dtype);
     *tensor = (gsc_tensor){
@@ -298,86 +298,21 @@ static bool gsc_py_same_layout(const Py_buffer *a, const Py_buffer *b)
     return true;
 }
 
-/* The memory of one tensor. */
-typedef struct gsc_py_range {
-    uintptr_t start, end;
-    Py_ssize_t index;
-} gsc_py_range;
-
-/* Sorts by start: runs of 1, 2, 4 ... are merged from one half of `ranges` into the other. */
-static gsc_py_range *gsc_py_sorted(gsc_py_range *ranges, size_t n)
+/* Refuses a list that would write to the same memory twice, or to the inputs of other arrays. */
+static bool gsc_py_apart(const gsc_py_list *in, const gsc_py_list *out)
 {
-    gsc_py_range *from = ranges, *to = ranges + n;
-    for (size_t run = 1; run < n; run *= 2) {
-        for (size_t left = 0; left < n; left += 2 * run) {
-            size_t middle = left + run < n ? left + run : n;
-            size_t right = middle + run < n ? middle + run : n;
-            for (size_t i = left, a = left, b = middle; i < right; i++) {
-                bool first = a < middle && (b == right || from[a].start <= from[b].start);
-                to[i] = from[first ? a++ : b++];
-            }
-        }
-        gsc_py_range *done = to;
-        to = from;
-        from = done;
-    }
-    return from;
-}
-
-/*
- * Refuses inputs in the memory of the output of another, which is written before they are read.
- * `ranges` are the outputs, sorted and apart.
- */
-static bool gsc_py_apart(const gsc_py_list *in, const gsc_py_range *ranges, size_t n)
-{
-    for (Py_ssize_t i = 0; n > 0 && i < in->n; i++) {
-        uintptr_t start = (uintptr_t)in->tensors[i].data;
-        uintptr_t end = start + (uintptr_t)in->views[i].len;
-        size_t first = 0, count = start < ranges[n - 1].end && end > ranges[0].start ? n : 0;
-        bool none = count == 0 || start == end;
-        while (count > 0) { /* the first that ends behind `start` */
-            size_t half = count / 2;
-            bool before = ranges[first + half].end <= start;
-            first += before ? half + 1 : 0;
-            count = before ? count - half - 1 : half;
-        }
-        for (; !none && first < n && ranges[first].start < end; first++)
-            if (ranges[first].index != i)
-                return gsc_py_raise_at(
-                    GSC_ERROR_OVERLAP, "tensors", i, ranges[first].index,
-                    PyUnicode_FromString("shares memory with the output of another: it would be "
-                                         "written before it is read"));
-    }
-    return true;
-}
-
-/* Refuses a list that would write to the same memory twice, or to that of the other inputs. */
-static bool gsc_py_distinct(const gsc_py_list *list, const char *name, const gsc_py_list *in)
-{
-    gsc_py_range *ranges = PyMem_Malloc(2 * (size_t)list->n * sizeof *ranges + 1);
-    size_t n = 0;
-    bool ok = true, ordered = true;
-    if (!ranges) {
+    gsc_error err;
+    uint64_t *scratch = PyMem_Malloc(2 * (size_t)in->n * sizeof *scratch + 1);
+    if (!scratch) {
         PyErr_NoMemory();
         return false;
     }
-    for (Py_ssize_t i = 0; i < list->n; i++) {
-        uintptr_t start = (uintptr_t)list->tensors[i].data, size = (uintptr_t)list->views[i].len;
-        if (size == 0)
-            continue;
-        ordered = ordered && (n == 0 || ranges[n - 1].end <= start);
-        ranges[n++] = (gsc_py_range){start, start + size, i};
-    }
-    const gsc_py_range *by_start = ordered ? ranges : gsc_py_sorted(ranges, n);
-    for (size_t i = 1; ok && !ordered && i < n; i++) {
-        Py_ssize_t a = by_start[i - 1].index, b = by_start[i].index;
-        if (by_start[i].start < by_start[i - 1].end)
-            ok = gsc_py_raise_at(GSC_ERROR_OVERLAP, name, a < b ? b : a, a < b ? a : b,
-                                 PyUnicode_FromString("shares memory with another of the list: it "
-                                                      "would be written twice"));
-    }
-    ok = ok && (!in || gsc_py_apart(in, by_start, n));
-    PyMem_Free(ranges);
+    const bool ok = gsc_tensors_check_overlap(in->tensors, out->tensors, (uint64_t)in->n, scratch,
+                                              &err) == GSC_OK;
+    PyMem_Free(scratch);
+    err.argument = -1; /* of another call than the one that was made */
+    if (!ok)
+        gsc_py_raise(&err);
     return ok;
 }
 
@@ -393,7 +328,7 @@ static bool gsc_py_lists_of(PyObject *tensors, PyObject *out, gsc_py_lists *list
     if (!out)
         return true;
     if (in_place)
-        return gsc_py_distinct(&lists->in, "tensors", NULL);
+        return gsc_py_apart(&lists->in, &lists->in);
     if (!gsc_py_list_of(out, &lists->out, true, where, "out"))
         return false;
     if (lists->in.n != lists->out.n) {
@@ -403,9 +338,9 @@ static bool gsc_py_lists_of(PyObject *tensors, PyObject *out, gsc_py_lists *list
     for (Py_ssize_t i = 0; i < lists->in.n; i++)
         if (!gsc_py_same_layout(&lists->in.views[i], &lists->out.views[i]))
             return gsc_py_raise_at(
-                GSC_ERROR_COUNT, "out", i, -1,
+                GSC_ERROR_COUNT, "out", i,
                 PyUnicode_FromString("has another shape or memory order than its input"));
-    return gsc_py_distinct(&lists->out, "out", &lists->in);
+    return gsc_py_apart(&lists->in, &lists->out);
 }
 
 static const gsc_py_where gsc_py_host = {-1, NULL, false};

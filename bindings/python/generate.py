@@ -9,7 +9,14 @@ from manifest import WIDTH, note, paragraphs, reword, run
 NOTE = note(__file__)
 # Structs and functions that objects.h and arrays.h deal with: where a call runs, its lists, what frees itself; and what
 # ctypes does: a struct's initialisation.
-BY_HAND = ("gsc_exec", "gsc_tensor", "gsc_context_destroy", "gsc_memory_destroy", "gsc_struct_init")
+BY_HAND = (
+    "gsc_exec",
+    "gsc_tensor",
+    "gsc_tensors_check_overlap",
+    "gsc_context_destroy",
+    "gsc_memory_destroy",
+    "gsc_struct_init",
+)
 DICTS = ("gsc_cuda_options",)  # of fields, as structs with pointers are
 CTYPES = {"float": "c_float", "double": "c_double", "char": "c_char"}
 NUMBERS = {"'f'": "PyFloat_FromDouble", "'i'": "PyLong_FromLongLong", "'u'": "PyLong_FromUnsignedLongLong"}

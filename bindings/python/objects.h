@@ -36,21 +36,22 @@ static PyObject *gsc_py_number_or_none(double value)
 }
 
 /*
- * Raises Error. `where` and `why` are a sentence in two parts; they become its own. `other` is
- * another entry that the sentence is about, or -1.
+ * Raises Error. `where` and `why` are a sentence in two parts; they become its own. The value of an
+ * overlap is the other entry.
  */
-static void gsc_py_raise_as(const gsc_error *err, PyObject *where, PyObject *why, int64_t other)
+static void gsc_py_raise_as(const gsc_error *err, PyObject *where, PyObject *why)
 {
+    const bool has_other = err->status == GSC_ERROR_OVERLAP && !isnan(err->value);
     PyObject *text = where && why ? PyUnicode_FromFormat("%U%U", where, why) : NULL;
     PyObject *error = text ? PyObject_CallFunctionObjArgs(gsc_py_error, text, NULL) : NULL;
     if (error) {
         gsc_py_set(error, "status", PyLong_FromLong(err->status));
         gsc_py_set(error, "argument", PyLong_FromLong(err->argument));
         gsc_py_set(error, "index", PyLong_FromLongLong(err->index));
-        gsc_py_set(error, "other", PyLong_FromLongLong(other));
+        gsc_py_set(error, "other", PyLong_FromLongLong(has_other ? (int64_t)err->value : -1));
         gsc_py_set(error, "name", gsc_py_text(err->name));
         gsc_py_set(error, "field", gsc_py_text(err->field));
-        gsc_py_set(error, "value", gsc_py_number_or_none(err->value));
+        gsc_py_set(error, "value", gsc_py_number_or_none(has_other ? NAN : err->value));
         gsc_py_set(error, "low", gsc_py_number_or_none(err->low));
         gsc_py_set(error, "high", gsc_py_number_or_none(err->high));
         gsc_py_set(error, "subject_length", PyLong_FromSsize_t(PyUnicode_GetLength(where)));
@@ -68,15 +69,14 @@ static void gsc_py_raise(const gsc_error *err)
     size_t length = strlen(err->message),
            subject = err->subject_length < length ? err->subject_length : 0;
     gsc_py_raise_as(err, PyUnicode_DecodeUTF8(err->message, (Py_ssize_t)subject, "replace"),
-                    gsc_py_text(err->message + subject), -1);
+                    gsc_py_text(err->message + subject));
 }
 
 /*
  * Raises Error for entry `index` of a list of arrays; `why` follows its name. Where the array is
  * only in other memory than the call's, `status` is GSC_OK, and the field "device".
  */
-static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t index, Py_ssize_t other,
-                            PyObject *why)
+static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t index, PyObject *why)
 {
     gsc_error err = {.status = status, .argument = -1, .index = index};
     err.value = err.low = err.high = NAN;
@@ -87,7 +87,7 @@ static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t inde
     }
     PyErr_Clear(); /* what `why` tells, or what describes it failed */
     gsc_py_raise_as(&err, PyUnicode_FromFormat("%s[%zd] ", list, index),
-                    why ? why : PyUnicode_FromString("cannot be used"), other);
+                    why ? why : PyUnicode_FromString("cannot be used"));
     return false;
 }
 

@@ -49,7 +49,9 @@ static void fill_state(void *state)
 
 static void fill_tensors(attempt *a, const argument *at, char *list)
 {
-    const enum role role = strcmp(at->name, "out") == 0 ? WRITTEN : READ;
+    /* A call without `exec` computes nothing. */
+    const bool computes = strcmp(a->function->arguments[0].name, "exec") == 0;
+    const enum role role = computes && strcmp(at->name, "out") == 0 ? WRITTEN : READ;
     for (int i = 0; i < LIST; i++, list += find_structure("gsc_tensor")->size) {
         void *data = new_block(a, at->name, role, ELEMENTS * sizeof(float));
         if (role == READ)

@@ -81,12 +81,12 @@ static void check_tensors(void)
     float gradients[4] = {8, -16, 24, 0}, sums[4] = {1, 1, 1, 1}, more[1] = {INFINITY};
     const gsc_tensor list[2] = {{.data = gradients, .count = 4, .dtype = GSC_F32},
                                 {.data = more, .count = 1, .dtype = GSC_F32}};
-    const gsc_tensor sum = {.data = sums, .count = 4, .dtype = GSC_F32};
+    const gsc_tensor sum = {.data = sums, .count = 4, .dtype = GSC_F32}, twice[2] = {sum, sum};
     gsc_tensor_options options = GSC_TENSOR_OPTIONS_INIT;
     gsc_report report, each[2], merged;
     gsc_factor factor, clipped;
     int64_t histogram[GSC_HISTOGRAM_LENGTH] = {0};
-    uint64_t size = 1;
+    uint64_t size = 1, scratch[4];
     check(ok(gsc_factor_init(4, &factor, &err)) && factor.inverse == 0.25 &&
               factor.scale_f32 == 4 && factor.generation == 0 &&
               ok(gsc_factor_multiply(NULL, &factor, 2, &factor, &err)) && factor.scale == 8 &&
@@ -126,6 +126,10 @@ static void check_tensors(void)
     check(ok(gsc_scale(NULL, &factor, list, list, 1, NULL, NULL, &err)) && gradients[1] == -16,
           "scale");
     check(ok(gsc_workspace_size(NULL, list, 2, NULL, &size, &err)) && size == 0, "workspace");
+    check(ok(gsc_tensors_check_overlap(list, list, 2, scratch, &err)), "lists that do not overlap");
+    check(gsc_tensors_check_overlap(list, twice, 2, scratch, &err) == GSC_ERROR_OVERLAP &&
+              strcmp(err.name, "out") == 0 && err.index == 1 && err.value == 0,
+          "and lists that do");
     check(gsc_measure(NULL, NULL, NULL, 1, NULL, &report, &err) == GSC_ERROR_NULL &&
               err.argument == 2 && strcmp(err.name, "tensors") == 0,
           "NULL is refused by name");

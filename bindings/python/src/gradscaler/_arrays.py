@@ -75,8 +75,7 @@ class _Lists:
         where, why = self.where(error.name, error.index), error.why
         if error.other >= 0:
             other = self.where("grads" if self.outs is self.ins else "out", error.other)
-            early = error.name != "out" and self.outs is not self.ins
-            why = f"shares memory with {other}: it would be written {'before it is read' if early else 'twice'}"
+            why = f"shares memory with {other}:{why.partition(':')[2]}"
         field = f".{error.field}" if error.field and error.field != "device" else ""
         error.args = (f"{where}{field} {why}",)
 

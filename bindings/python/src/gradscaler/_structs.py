@@ -22,7 +22,7 @@ class Status(enum.IntEnum):
     ERROR_VALUE = -8  # a number is out of range
     ERROR_DTYPE = -9  # unknown dtype
     ERROR_COUNT = -10  # counts differ, or are too large
-    ERROR_OVERLAP = -11  # input and output overlap without being the same
+    ERROR_OVERLAP = -11  # an output overlaps its input without being the same, or another entry
     ERROR_CAPACITY = -12  # the buffer is too small
     ERROR_CORRUPT = -13  # saved bytes are truncated, damaged or something else
     ERROR_VERSION = -14  # saved bytes need a newer version of the library

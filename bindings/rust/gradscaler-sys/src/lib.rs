@@ -152,7 +152,7 @@ pub const GSC_ERROR_DTYPE: gsc_status = gsc_status(-9);
 /// counts differ, or are too large
 pub const GSC_ERROR_COUNT: gsc_status = gsc_status(-10);
 
-/// input and output overlap without being the same
+/// an output overlaps its input without being the same, or another entry
 pub const GSC_ERROR_OVERLAP: gsc_status = gsc_status(-11);
 
 /// the buffer is too small
@@ -193,7 +193,7 @@ pub struct gsc_error {
     pub name: [c_char; 24],
     /// its field, such as "min_scale"; empty: all of it
     pub field: [c_char; 32],
-    /// the number that was refused; NaN: none
+    /// the number that was refused, or the other entry of an overlap; NaN: none
     pub value: f64,
     /// its lower limit, which the message includes or excludes; NaN: none
     pub low: f64,
@@ -2054,6 +2054,28 @@ extern "C" {
         n: u64,
         options: *const gsc_tensor_options,
         report: *mut gsc_report,
+        err: *mut gsc_error,
+    ) -> gsc_status;
+
+    /// Refuses lists in which an output shares memory with another output or with the input of
+    /// another entry. Call it with the lists of gsc_unscale, gsc_scale or gsc_unscale_accumulate,
+    /// which compare an entry's own input and output themselves. It compares addresses and does not
+    /// read the data, so the data can be on any device.
+    ///
+    /// If it returns GSC_ERROR_OVERLAP, err->name and err->index are the entry, and err->value is
+    /// the index of the output that shares its memory. It takes n steps if the outputs lie in
+    /// memory in the order of the list, else n * log(n).
+    ///
+    /// - `out`: `tensors` itself for a call in place
+    /// - `scratch`: room for 2 * n numbers, overwritten even if the call fails
+    ///
+    /// Errors: GSC_ERROR_NULL, GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP,
+    /// GSC_ERROR_VALUE.
+    pub fn gsc_tensors_check_overlap(
+        tensors: *const gsc_tensor,
+        out: *const gsc_tensor,
+        n: u64,
+        scratch: *mut u64,
         err: *mut gsc_error,
     ) -> gsc_status;
 

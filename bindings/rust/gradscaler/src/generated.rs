@@ -30,7 +30,7 @@ choice! {
         DTYPE = sys::GSC_ERROR_DTYPE;
         /// Counts differ, or are too large.
         COUNT = sys::GSC_ERROR_COUNT;
-        /// Input and output overlap without being the same.
+        /// An output overlaps its input without being the same, or another entry.
         OVERLAP = sys::GSC_ERROR_OVERLAP;
         /// The buffer is too small.
         CAPACITY = sys::GSC_ERROR_CAPACITY;

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: MIT
+// Whether outputs share memory with other entries: cases by hand, and random lists against a
+// comparison of all pairs.
+#include "support.hpp"
+
+namespace {
+
+/* A list of entries at offsets of a range of addresses that nobody reads. */
+struct Entry {
+    uintptr_t start;
+    uint64_t count;
+    uint32_t dtype = GSC_F32;
+};
+using List = std::vector<Entry>;
+
+std::vector<gsc_tensor> tensors_of(const List &list)
+{
+    std::vector<gsc_tensor> tensors;
+    for (const Entry &e : list)
+        tensors.push_back({reinterpret_cast<void *>(4096 + e.start), e.count, e.dtype, 0, {}});
+    return tensors;
+}
+
+/* What a call finds: "out[1] out[0]", the entry and the output that shares its memory; or "". */
+std::string overlap(const std::vector<gsc_tensor> &in, const std::vector<gsc_tensor> *out)
+{
+    const uint64_t n = in.size(), guard = 0x5a5a;
+    std::vector<uint64_t> scratch(2 * n + 1, guard);
+    gsc_error err;
+    const std::vector<gsc_tensor> before = in;
+    const gsc_status status = gsc_tensors_check_overlap(in.data(), out ? out->data() : in.data(), n,
+                                                        scratch.data(), &err);
+    REQUIRE(err.status == status);
+    REQUIRE(scratch[2 * n] == guard);
+    REQUIRE(gsc_tensors_check_overlap(in.data(), out ? out->data() : in.data(), n, scratch.data(),
+                                      nullptr) == status);
+    for (uint64_t i = 0; i < n; i++)
+        REQUIRE(same(in[i], before[i]));
+    if (status == GSC_OK)
+        return "";
+    REQUIRE(status == GSC_ERROR_OVERLAP);
+    const std::string entry = std::string(err.name) + "[" + std::to_string(err.index) + "]";
+    const std::string other = std::string(out ? "out" : "tensors") + "[" +
+                              std::to_string(static_cast<uint64_t>(err.value)) + "]";
+    const bool is_read = out && std::string(err.name) == "tensors";
+    CHECK(err.argument == (std::string(err.name) == "out"));
+    CHECK(std::string(err.message) == entry + " shares memory with " + other +
+                                          ": it would be written " +
+                                          (is_read ? "before it is read" : "twice"));
+    CHECK(err.subject_length == entry.size() + 1);
+    return entry + " " + other;
+}
+
+std::string overlap(const List &list)
+{
+    return overlap(tensors_of(list), nullptr);
+}
+
+std::string overlap(const List &in, const List &out)
+{
+    const std::vector<gsc_tensor> outputs = tensors_of(out);
+    return overlap(tensors_of(in), &outputs);
+}
+
+bool share(const gsc_tensor &a, const gsc_tensor &b)
+{
+    const uintptr_t p = reinterpret_cast<uintptr_t>(a.data),
+                    q = reinterpret_cast<uintptr_t>(b.data);
+    const uint64_t p_size = a.count * gsc_dtype_size(a.dtype),
+                   q_size = b.count * gsc_dtype_size(b.dtype);
+    return p_size > 0 && q_size > 0 && p < q + q_size && q < p + p_size;
+}
+
+/* All overlaps, in the words of overlap(). */
+std::vector<std::string> overlaps(const std::vector<gsc_tensor> &in,
+                                  const std::vector<gsc_tensor> *out)
+{
+    const std::vector<gsc_tensor> &outputs = out ? *out : in;
+    const std::string name = out ? "out[" : "tensors[";
+    std::vector<std::string> found;
+    for (size_t i = 0; i < in.size(); i++)
+        for (size_t j = 0; j < in.size(); j++) {
+            const std::string other = "] " + name + std::to_string(j) + "]";
+            if (j < i && share(outputs[i], outputs[j]))
+                found.push_back(name + std::to_string(i) + other);
+            if (out && i != j && share(in[i], outputs[j]))
+                found.push_back("tensors[" + std::to_string(i) + other);
+        }
+    return found;
+}
+
+} // namespace
+
+TEST_CASE("an output that shares memory with another entry is refused", "[overlap]")
+{
+    CHECK(overlap({{0, 4}, {16, 4}, {32, 4}}) == "");
+    CHECK(overlap({{32, 4}, {0, 4}, {16, 4}}) == "");
+    CHECK(overlap({{0, 4}, {0, 4}}) == "tensors[1] tensors[0]");
+    CHECK(overlap({{0, 4}, {15, 4}}) == "tensors[1] tensors[0]");
+    CHECK(overlap({{15, 4}, {0, 4}}) == "tensors[1] tensors[0]");
+    CHECK(overlap({{0, 100}, {500, 1}, {8, 1}}) == "tensors[2] tensors[0]");
+    CHECK(overlap({{0, 4}}, {{2, 4}}) == "");
+    CHECK(overlap({{0, 4}, {16, 4}}, {{0, 4}, {16, 4}}) == "");
+    CHECK(overlap({{0, 4}, {16, 4}}, {{100, 4}, {96, 4}}) == "out[1] out[0]");
+    CHECK(overlap({{0, 4}, {16, 4}}, {{16, 4}, {0, 4}}) == "tensors[0] out[1]");
+    CHECK(overlap({{0, 4}, {16, 4}, {32, 4}}, {{64, 4}, {80, 4}, {31, 4}}) == "tensors[1] out[2]");
+    CHECK(overlap({{0, 4}, {0, 4}}, {{16, 4}, {0, 4}}) == "tensors[0] out[1]");
+    CHECK(overlap({{0, 4}, {0, 4}}, {{16, 4}, {32, 4}}) == ""); // inputs may
+}
+
+TEST_CASE("an overlap is one of bytes, whatever the dtypes", "[overlap]")
+{
+    CHECK(overlap({{0, 8, GSC_F8_E5M2}, {8, 4}}) == "");
+    CHECK(overlap({{0, 9, GSC_F8_E5M2}, {8, 4}}) == "tensors[1] tensors[0]");
+    CHECK(overlap({{16, 1}, {0, 1, GSC_COMPLEX128}}) == "");
+    CHECK(overlap({{15, 1, GSC_F8_E4M3FN}, {0, 1, GSC_COMPLEX128}}) == "tensors[1] tensors[0]");
+    CHECK(overlap({{0, 4}, {16, 4}}, {{0, 4, GSC_F64}, {32, 4}}) == "tensors[1] out[0]");
+}
+
+TEST_CASE("empty entries share nothing", "[overlap]")
+{
+    CHECK(overlap({{0, 4}, {4, 0}, {0, 0}, {16, 4}}) == "");
+    CHECK(overlap({{4, 0}, {0, 0}}, {{4, 0}, {4, 0}}) == "");
+    CHECK(overlap({{4, 0}, {0, 4}}, {{0, 4}, {16, 4}}) == "tensors[1] out[0]");
+    std::vector<gsc_tensor> list = tensors_of({{0, 4}, {0, 0}, {16, 4}});
+    list[1].data = nullptr;
+    CHECK(overlap(list, nullptr) == "");
+    CHECK(gsc_tensors_check_overlap(nullptr, nullptr, 0, nullptr, nullptr) == GSC_OK);
+}
+
+TEST_CASE("memory at the end of the addresses", "[overlap]")
+{
+    const uintptr_t end = UINTPTR_MAX - 4096;
+    CHECK(overlap({{end - 32, 4}, {end - 16, 4}}) == "");
+    CHECK(overlap({{end - 16, 4}, {end - 17, 4}}) == "tensors[1] tensors[0]");
+}
+
+TEST_CASE("random lists, as a comparison of all pairs finds", "[overlap]")
+{
+    Random random{1};
+    uint64_t refused = 0;
+    for (int round = 0; round < 20000; round++) {
+        const uint64_t n = 1 + random.next() % 12, room = 8 + random.next() % 800;
+        const auto list = [&](bool in_order) {
+            std::vector<gsc_tensor> tensors;
+            uintptr_t next = 4096;
+            for (uint64_t i = 0; i < n; i++) {
+                const uint32_t dtype = 1 + static_cast<uint32_t>(random.next() % 9);
+                const uint64_t count = random.next() % 6;
+                const uintptr_t start = in_order ? next : 4096 + random.next() % room;
+                next = start + count * gsc_dtype_size(dtype);
+                tensors.push_back({reinterpret_cast<void *>(start), count, dtype, 0, {}});
+            }
+            return tensors;
+        };
+        const std::vector<gsc_tensor> in = list(random.next() % 2), out = list(random.next() % 2);
+        for (const std::vector<gsc_tensor> *outputs :
+             {static_cast<const std::vector<gsc_tensor> *>(nullptr), &in, &out}) {
+            /* The same memory as another list is not a call in place. */
+            const std::vector<gsc_tensor> copy = outputs ? *outputs : std::vector<gsc_tensor>();
+            const std::string found = overlap(in, outputs ? &copy : nullptr);
+            const std::vector<std::string> all = overlaps(in, outputs ? &copy : nullptr);
+            CAPTURE(round, n, found);
+            REQUIRE(found.empty() == all.empty());
+            REQUIRE((found.empty() || std::count(all.begin(), all.end(), found) == 1));
+            refused += !found.empty();
+        }
+    }
+    CHECK(refused > 10000);
+    CHECK(refused < 50000);
+}
+
+TEST_CASE("long lists in any order", "[overlap]")
+{
+    Random random{2};
+    for (uint64_t n : {2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 4097}) {
+        List list;
+        for (uint64_t i = 0; i < n; i++)
+            list.push_back({16 * i, 4});
+        for (uint64_t i = n - 1; i > 0; i--)
+            std::swap(list[i], list[random.next() % (i + 1)]);
+        CAPTURE(n);
+        CHECK(overlap(list) == "");
+        const uint64_t a = random.next() % n, b = (a + 1 + random.next() % (n - 1)) % n;
+        list[a].start = list[b].start + 3;
+        CHECK(overlap(list).substr(0, 7) == "tensors");
+        std::reverse(list.begin(), list.end());
+        CHECK(overlap(list).substr(0, 7) == "tensors");
+    }
+}
+
+TEST_CASE("entries that are none are refused by name, as by the calls that write", "[overlap]")
+{
+    struct Case {
+        void (*spoil)(gsc_tensor &);
+        gsc_status status;
+        const char *field;
+    };
+    const Case cases[] = {
+        {[](gsc_tensor &t) { t.dtype = 0; }, GSC_ERROR_DTYPE, "dtype"},
+        {[](gsc_tensor &t) { t.dtype = 10; }, GSC_ERROR_DTYPE, "dtype"},
+        {[](gsc_tensor &t) { t.flags = 1; }, GSC_ERROR_VALUE, "flags"},
+        {[](gsc_tensor &t) { t.reserved[1] = 1; }, GSC_ERROR_VALUE, "reserved"},
+        {[](gsc_tensor &t) { t.data = nullptr; }, GSC_ERROR_NULL, "data"},
+        {[](gsc_tensor &t) { t.count = UINT64_C(1) << 60; }, GSC_ERROR_COUNT, "count"},
+        {[](gsc_tensor &t) { t.count = UINT64_C(1) << 62; }, GSC_ERROR_COUNT, "count"},
+        {[](gsc_tensor &t) { t.count = UINT64_MAX; }, GSC_ERROR_COUNT, "count"},
+    };
+    const std::vector<gsc_tensor> good = tensors_of({{32, 4}, {16, 4}, {0, 4}});
+    uint64_t scratch[6];
+    gsc_error err;
+    for (const Case &c : cases)
+        for (const char *name : {"tensors", "out"}) {
+            std::vector<gsc_tensor> bad = good;
+            c.spoil(bad[1]);
+            const bool is_out = std::string(name) == "out";
+            CAPTURE(name, c.field);
+            CHECK(gsc_tensors_check_overlap(is_out ? good.data() : bad.data(), bad.data(), 3,
+                                            scratch, &err) == c.status);
+            CHECK(std::string(err.name) == name);
+            CHECK(std::string(err.field) == c.field);
+            CHECK(err.index == 1);
+            CHECK(err.argument == is_out);
+        }
+    const gsc_tensor *list = good.data();
+    const char *names[] = {"tensors", "out", "n", "scratch"};
+    for (int argument : {0, 1, 3}) {
+        CHECK(gsc_tensors_check_overlap(argument == 0 ? nullptr : list,
+                                        argument == 1 ? nullptr : list, 3,
+                                        argument == 3 ? nullptr : scratch, &err) == GSC_ERROR_NULL);
+        CHECK(err.argument == argument);
+        CHECK(std::string(err.name) == names[argument]);
+    }
+}
