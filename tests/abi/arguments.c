@@ -68,12 +68,14 @@ static uint32_t list_of(const argument *at)
     return at->count < 0 ? 1 : all ? ENTRIES : LIST;
 }
 
-/* Of lists that were measured. */
+/* Of lists that were measured, and became zero. */
 static void fill_reports(const argument *at, char *list)
 {
     for (uint32_t i = 0; i < list_of(at); i++, list += find_structure("gsc_report")->size) {
         memcpy(field_of(list, "gsc_report", "kind"), &(uint32_t){1}, 4);
         memcpy(field_of(list, "gsc_report", "measured"), &(uint32_t){7}, 4);
+        memcpy(field_of(list, "gsc_report", "elements"), &(int64_t){2}, 8);
+        memcpy(field_of(list, "gsc_report", "underflows_to_zero"), &(int64_t){2}, 8);
     }
 }
 

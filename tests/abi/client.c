@@ -281,6 +281,19 @@ static void check_guard(void)
               reason.cause == GSC_CAUSE_OUTLIER && reason.value == 8 && reason.threshold == 2 &&
               reason.multiplier == 0.25 && reason.in_a_row == 1 && reason.message[0] == 'c',
           "why it clips");
+    gsc_entry metrics[32];
+    gsc_note findings[4];
+    uint64_t metrics_count = 0, findings_count = 0;
+    check(ok(gsc_metrics(&clips, &of_clips, NULL, metrics, 32, &metrics_count, &err)) &&
+              strcmp(metrics[GSC_METRIC_NORM].key, "norm") == 0 &&
+              metrics[GSC_METRIC_NORM].value == 8 &&
+              metrics[GSC_METRIC_GUARD_MULTIPLIER].value == 0.25 &&
+              metrics[GSC_METRIC_NAN_COUNT].kind == GSC_ENTRY_NULL,
+          "what it did, as numbers");
+    check(
+        ok(gsc_diagnose(&clips, &of_clips, NULL, NULL, 0, 0, findings, 4, &findings_count, &err)) &&
+            findings_count == 0,
+        "and nothing is wrong");
     check(ok(gsc_state_combine_decisions(NULL, &of_clips, &of_losses, &joined, &err)) &&
               joined.events == (GSC_EVENT_SKIPPED | GSC_EVENT_OUTLIER) && joined.skip_f32 == 1,
           "two signals are joined");
