@@ -650,7 +650,12 @@ def struct(manifest, item):
     ]
     lines += ["  def encode(%__MODULE__{} = s) do", "    <<"]
     lines += rows([encode for _, _, _, encode, _ in fields], "      ")
-    return [*lines, "    >>", "  end", "end"]
+    lines += ["    >>", "  end"]
+    texts = [field for field in item.fields if field.kind == "char"]
+    if texts:
+        lines += ["", '  @doc "The bytes of the longest text that a field holds."']
+        lines += [f"  def longest(:{field.name}), do: {field.array - 1}" for field in texts]
+    return [*lines, "end"]
 
 
 def options(manifest, item):
@@ -678,7 +683,10 @@ def structs(manifest):
     for item in groups(manifest):
         lines += [f"  def all(:{item.name}) do", "    ["]
         lines += [*rows([f"{atom(value)}: {value.value}" for value in item.values], "      "), "    ]", "  end", ""]
-    lines += CONSTANTS_TAIL.split("\n")
+    lines.append('  @doc "The group whose constants a field of a policy takes; nil if it takes a number."')
+    takers = [field for field in manifest.structs["gsc_policy"].fields if field.takes]
+    lines += [f'  def of_field("{field.name}"), do: :{field.takes}' for field in takers]
+    lines += ["  def of_field(_other), do: nil", "", *CONSTANTS_TAIL.split("\n")]
     for item in manifest.structs.values():
         if visible(manifest, item.name):
             lines += ["", *struct(manifest, item)]

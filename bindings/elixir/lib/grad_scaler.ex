@@ -516,9 +516,11 @@ defmodule GradScaler do
       "skipped: the norm, 3, is above 2, 1 in a row"
   """
   @spec reason(t) :: binary | nil
-  def reason(%__MODULE__{state: state}) do
+  def reason(%__MODULE__{} = scaler), do: with("" <- decision(scaler).message, do: nil)
+
+  defp decision(%__MODULE__{state: state}) do
     {:ok, reason} = Native.state_reason(state)
-    with "" <- Reason.decode(reason).message, do: nil
+    Reason.decode(reason)
   end
 
   @doc """
@@ -526,15 +528,7 @@ defmodule GradScaler do
   where the step is skipped.
   """
   @spec multiplier(t) :: float
-  def multiplier(%__MODULE__{} = scaler) do
-    state = state(scaler)
-
-    cond do
-      :skipped in state.events -> 0.0
-      :clipped in state.events -> state.guard_multiplier
-      true -> 1.0
-    end
-  end
+  def multiplier(%__MODULE__{} = scaler), do: decision(scaler).multiplier
 
   @doc """
   The report of a number, such as the loss, for a scaler of its own whose rules guard; see

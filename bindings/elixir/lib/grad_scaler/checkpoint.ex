@@ -1,4 +1,8 @@
 defmodule GradScaler.Checkpoint do
+  alias GradScaler.{Constants, Entry, Error, Fields, Native, Note}
+
+  @key_bytes Entry.longest(:key)
+
   @moduledoc """
   Checkpoints and settings of every framework, so that a run goes on where it stopped, there or here.
 
@@ -9,7 +13,7 @@ defmodule GradScaler.Checkpoint do
 
   A checkpoint, or a configuration, is a map, a keyword list or a struct, nested or not, with numbers,
   booleans, tensors of one element, texts and nil at its ends, up to 16 deep. Whatever else is there is
-  passed over, and refused where a number of the scaler belongs. So is a key of more than 159 bytes,
+  passed over, and refused where a number of the scaler belongs. So is a key of more than #{@key_bytes} bytes,
   with those that it is nested in: pass what is below the first of them.
 
   Each call returns notes beside its result, structs of `GradScaler.Note`: what was not said, was
@@ -19,26 +23,12 @@ defmodule GradScaler.Checkpoint do
   "gradscaler" makes numbers by name.
   """
 
-  alias GradScaler.{Constants, Entry, Error, Fields, Native, Note}
-
   @typedoc "Keys with numbers, texts, nil, tensors of one element, or more of these."
   @type mapping :: map | keyword | struct
 
-  @key_bytes 159
-  @text_bytes 55
+  @text_bytes Entry.longest(:text)
   @depth 16
   @int64 -0x8000000000000000..0x7FFFFFFFFFFFFFFF
-  @rules %{
-    "growth_rule" => :growth,
-    "ceiling_rule" => :limit_rule,
-    "floor_rule" => :limit_rule,
-    "overflow_test" => :overflow_test,
-    "overflow_reset" => :overflow_reset,
-    "quirks" => :quirk,
-    "guard_sample" => :guard_sample,
-    "guard_flags" => :guard,
-    "arithmetic" => :arithmetic
-  }
   @importance [:unusable, :changed, :lost, :format, :ignored, :missing]
 
   @doc """
@@ -214,7 +204,7 @@ defmodule GradScaler.Checkpoint do
 
   # The sentence of a note with the name of a rule instead of its number.
   defp named(%Note{field: field, value: value, message: message}) do
-    with {:ok, group} <- Map.fetch(@rules, field),
+    with group when group != nil <- Constants.of_field(field),
          number when is_float(value) <- trunc(value),
          name when not is_integer(name) <- Constants.name(group, number) do
       Regex.replace(~r/\b(is|at) #{number}\b/, message, "\\1 #{inspect(name)}")

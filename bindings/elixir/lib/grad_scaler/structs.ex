@@ -220,6 +220,18 @@ defmodule GradScaler.Constants do
     ]
   end
 
+  @doc "The group whose constants a field of a policy takes; nil if it takes a number."
+  def of_field("arithmetic"), do: :arithmetic
+  def of_field("growth_rule"), do: :growth
+  def of_field("ceiling_rule"), do: :limit_rule
+  def of_field("floor_rule"), do: :limit_rule
+  def of_field("overflow_test"), do: :overflow_test
+  def of_field("overflow_reset"), do: :overflow_reset
+  def of_field("quirks"), do: :quirk
+  def of_field("guard_sample"), do: :guard_sample
+  def of_field("guard_flags"), do: :guard
+  def of_field(_other), do: nil
+
   @doc "The number of a name, of a list of names (their union), or a number as it is."
   def number(_group, number, _label) when is_integer(number), do: number
   def number(_group, [], _label), do: 0
@@ -1026,6 +1038,9 @@ defmodule GradScaler.Reason do
       0::little-192
     >>
   end
+
+  @doc "The bytes of the longest text that a field holds."
+  def longest(:message), do: 191
 end
 
 defmodule GradScaler.Entry do
@@ -1095,6 +1110,10 @@ defmodule GradScaler.Entry do
       0::little-128
     >>
   end
+
+  @doc "The bytes of the longest text that a field holds."
+  def longest(:key), do: 159
+  def longest(:text), do: 55
 end
 
 defmodule GradScaler.Note do
@@ -1165,6 +1184,10 @@ defmodule GradScaler.Note do
       0::little-128
     >>
   end
+
+  @doc "The bytes of the longest text that a field holds."
+  def longest(:field), do: 31
+  def longest(:message), do: 311
 end
 
 defmodule GradScaler.TensorOptions do
