@@ -12,6 +12,9 @@ defmodule GradScaler do
 
   The rules of torch, Megatron-LM, DeepSpeed and others are presets, see `presets/0`.
 
+  The first argument is what a call gives back changed, a tree, a report or a scaler, so that calls can be
+  piped; the scaler follows, and options come last.
+
   ## Trees
 
   Gradients are a tree: lists, tuples, maps and structs that implement `Nx.Container`, with Nx
@@ -348,18 +351,20 @@ defmodule GradScaler do
     %{report | paths: paths}
   end
 
-  @doc """
-  Whether a report says not to step; or whether a tree, as it is, holds an Inf or NaN.
-
-      iex> GradScaler.overflow?(%{w: {:bf16, <<0x7F80::little-16>>}})
-      true
-  """
-  @spec overflow?(Report.t() | tree) :: boolean
+  @doc "Whether a report says not to step: its `overflow`."
+  @spec overflow?(Report.t()) :: boolean
   def overflow?(%Report{overflow: overflow}), do: overflow
 
-  def overflow?(tree) do
+  @doc """
+  Whether no number of a tree, as it is, is Inf or NaN.
+
+      iex> GradScaler.finite?(%{w: {:bf16, <<0x7F80::little-16>>}})
+      false
+  """
+  @spec finite?(tree) :: boolean
+  def finite?(tree) do
     {leaves, paths} = leaves(tree, &refuse_traced/1)
-    overflow?(Binaries.measure(nil, leaves, %TensorOptions{}, names(paths)))
+    not Binaries.measure(nil, leaves, %TensorOptions{}, names(paths)).overflow
   end
 
   @doc """
@@ -596,11 +601,11 @@ defmodule GradScaler do
   end
 
   @doc """
-  `factor`, that of `scaler` before its update, with the clip of that update: `unscale/3` with it as
-  `:factor` unscales and clips in one pass. Where nothing was clipped it is as it was.
+  The factor of the scaler before its last update, with the clip of that update: `unscale/3` with it
+  as `:factor` unscales and clips in one pass. If nothing was clipped it is as it was.
   """
-  @spec guard_factor(factor, t) :: factor
-  def guard_factor(factor, %__MODULE__{state: state}) do
+  @spec guard_factor(t, factor) :: factor
+  def guard_factor(%__MODULE__{state: state}, factor) do
     {:ok, factor} = Error.check!(Native.factor_clip_outlier(nil, Factor.encode(factor), state))
     Factor.decode(factor)
   end
@@ -610,8 +615,8 @@ defmodule GradScaler do
   this, then `unscale/3` with it as `:factor`. The coefficient is that of
   torch.nn.utils.clip_grad_norm_.
   """
-  @spec clip_factor(Report.t(), t, number) :: factor
-  def clip_factor(%Report{} = report, %__MODULE__{state: state}, max_norm) do
+  @spec clip_factor(t, Report.t(), number) :: factor
+  def clip_factor(%__MODULE__{state: state}, %Report{} = report, max_norm) do
     factor = factor_binary(state)
 
     {:ok, factor} =

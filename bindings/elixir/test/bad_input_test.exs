@@ -84,7 +84,7 @@ defmodule GradScaler.BadInputTest do
       {~r/report has no norm/,
        fn -> GradScaler.norm(elem(GradScaler.unscale(pair, torch()), 1)) end},
       {~r/report/,
-       fn -> GradScaler.clip_factor(elem(GradScaler.unscale(pair, torch()), 1), torch(), 1.0) end},
+       fn -> GradScaler.clip_factor(torch(), elem(GradScaler.unscale(pair, torch()), 1), 1.0) end},
       {~r/^the new state: factor.scale is -1/, fn -> GradScaler.set_scale(torch(), -1) end},
       {~r/factor.scale is "1": it must be a number/,
        fn -> GradScaler.set_scale(torch(), "1") end},
@@ -129,7 +129,7 @@ defmodule GradScaler.BadInputTest do
       fn -> GradScaler.update(norm, false) end,
       fn -> GradScaler.merge([GradScaler.measure(pair, torch())], :shards, norm) end,
       fn ->
-        GradScaler.clip_factor(elem(GradScaler.unscale(pair, torch()), 1), torch(), 1.0)
+        GradScaler.clip_factor(torch(), elem(GradScaler.unscale(pair, torch()), 1), 1.0)
       end,
       fn -> GradScaler.cast_params(pair, :complex64) end,
       fn -> GradScaler.load("nothing") end,

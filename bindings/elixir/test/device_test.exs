@@ -60,7 +60,7 @@ defmodule GradScaler.DeviceTest do
                    bits(GradScaler.measure(grads, scaler, options))
         end
 
-        assert GradScaler.overflow?(on_device)
+        refute GradScaler.finite?(on_device)
         scaler = GradScaler.new("torch")
         {clamped, report} = GradScaler.unscale(on_device, scaler, clamp: 1.0e-3)
         {expected, host} = GradScaler.unscale(grads, scaler, clamp: 1.0e-3)

@@ -162,7 +162,7 @@ defmodule GradScalerTest do
       grads = f32([6.0, 8.0])
       report = GradScaler.measure(grads, scaler, want: [:norm])
       assert GradScaler.norm(report) == 5.0
-      factor = GradScaler.clip_factor(report, scaler, 1.0)
+      factor = GradScaler.clip_factor(scaler, report, 1.0)
       {_, clipped} = GradScaler.unscale(grads, scaler, factor: factor, want: [:norm])
       assert_in_delta GradScaler.norm(clipped), 1.0, 1.0e-6
     end
@@ -336,7 +336,7 @@ defmodule GradScalerTest do
             fn -> GradScaler.update(scaler, %Report{}) end,
             fn -> GradScaler.merge([%Report{}], :shards) end,
             fn -> GradScaler.set_rank(%Report{}, scaler, 0) end,
-            fn -> GradScaler.clip_factor(%Report{}, scaler, 1.0) end
+            fn -> GradScaler.clip_factor(scaler, %Report{}, 1.0) end
           ] do
         assert_raise ArgumentError, ~r/kind is 0: no call filled the report in/, call
       end

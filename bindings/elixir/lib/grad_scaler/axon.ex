@@ -50,7 +50,7 @@ defmodule GradScaler.Axon do
     skipping = fn grads, state, params ->
       overflow = Defn.overflow(grads)
       {updates, new_state} = update.(grads, state, params)
-      {Defn.skip(overflow, updates, zeros(updates)), Defn.skip(overflow, new_state, state)}
+      {Defn.skip(updates, zeros(updates), overflow), Defn.skip(new_state, state, overflow)}
     end
 
     {init, skipping}

@@ -119,12 +119,12 @@ defmodule GradScaler.Checkpoint do
   My configuration, in gradscaler:
 
       iex> config = %{"train_batch_size" => 8, "fp16" => %{"initial_scale_power" => 12, "hysteresis" => 3}}
-      iex> {scaler, _notes} = GradScaler.Checkpoint.settings("deepspeed", config, prefix: "fp16")
+      iex> {scaler, _notes} = GradScaler.Checkpoint.settings(config, "deepspeed", prefix: "fp16")
       iex> {GradScaler.loss_scale(scaler), GradScaler.policy(scaler).hysteresis}
       {4096.0, 3}
   """
-  @spec settings(binary | atom, mapping, keyword) :: {GradScaler.t(), [Note.t()]}
-  def settings(format, settings, options \\ []) do
+  @spec settings(mapping, binary | atom, keyword) :: {GradScaler.t(), [Note.t()]}
+  def settings(settings, format, options \\ []) do
     options = Keyword.validate!(options, prefix: nil, preset: nil)
     prefix = text(options[:prefix], "prefix")
     {keys, entries} = entries(settings, "settings", prefix || "", fn -> :all end)

@@ -110,7 +110,7 @@ defmodule GradScaler.MixedPrecision do
 
   @doc "Whether a tree of tensors holds Inf or NaN."
   @spec has_overflow?(GradScaler.tree()) :: boolean
-  def has_overflow?(tree), do: GradScaler.overflow?(tree)
+  def has_overflow?(tree), do: not GradScaler.finite?(tree)
 
   @doc "All floats of a tree as another type; on traced tensors a plain `Nx.as_type`."
   @spec cast_params(GradScaler.tree(), atom | tuple) :: GradScaler.tree()
