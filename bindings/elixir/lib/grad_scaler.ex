@@ -21,7 +21,7 @@ defmodule GradScaler do
   tensors or `{dtype, binary}` pairs at its ends, where a dtype is `:f16`, `:bf16`, `:f32`, `:f64`,
   `:f8_e4m3fn`, `:f8_e5m2` (Nx's `{:f, 8}`), `:cb16`, `:complex64` or `:complex128`. Nx is not
   needed for pairs, and has no tensors of `:cb16`. A whole tree is one call of the library, on a
-  dirty scheduler where it is large. `GradScaler.Device` puts trees on a GPU. Integer tensors among
+  dirty scheduler where it is large. `device_put/2` puts trees on a GPU. Integer tensors among
   gradients are left alone; anything else raises `ArgumentError` and tells where it is.
 
   A complex element counts once, as its larger part does, and cannot become a real one.
@@ -29,6 +29,24 @@ defmodule GradScaler do
   Results have the shape and the names of what they replace. They are on its backend, too: the
   elements are fetched from it, and the result is transferred to it with the backend's default
   options, which for one with several devices is the default device.
+
+  ## Devices
+
+  `on_device/2` gives a scaler the memory of a GPU, and `device_put/2` copies a whole tree there:
+
+      scaler = GradScaler.new("torch") |> GradScaler.on_device(:cuda)
+      grads = GradScaler.device_put(grads, scaler)
+      {grads, report} = GradScaler.unscale(grads, scaler)   # there, in one call
+      grads = GradScaler.device_get(grads)
+
+  All functions take such a tree as any other; their results are new memory of the device. Reports and
+  states are host memory all the same, so each call waits for the device, on a dirty scheduler; calls on
+  one device take turns.
+
+  Memory is freed when the last term that names it is garbage, and a device after its memory. As the
+  collector does not know how much a small term holds, `device_free/1` frees a tree now. A device is used
+  by the node that opened it. When the library is upgraded in a running node, devices that were open
+  before are refused by the new code: open them again.
 
   ## Values
 
@@ -47,13 +65,13 @@ defmodule GradScaler do
   """
 
   alias GradScaler.{Constants, Error, Factor, Leaf, Native, Policy, Reason, Report, State}
-  alias GradScaler.{Binaries, TensorOptions, Tree}
+  alias GradScaler.{Binaries, DeviceTensor, TensorOptions, Tree}
 
   @enforce_keys [:policy, :state]
-  defstruct [:policy, :state]
+  defstruct [:policy, :state, :device]
 
-  @typedoc "A scaler: rules and state as the library's binaries."
-  @type t :: %__MODULE__{policy: binary, state: binary}
+  @typedoc "A scaler: rules and state as the library's binaries, and a device, nil for host memory."
+  @type t :: %__MODULE__{policy: binary, state: binary, device: reference | nil}
 
   @typedoc "What a loss was multiplied by; see `factor/1`."
   @type factor :: Factor.t()
@@ -659,6 +677,82 @@ defmodule GradScaler do
       end)
 
     %{scaler | state: state}
+  end
+
+  # ---- devices ----
+
+  @doc """
+  The scaler on a device: `:cuda`, which is `{:cuda, 0}`, another CUDA device, `{:cpu, threads}`, or that
+  of another scaler.
+
+  If there is none, a `GradScaler.Error` says why. Loading the kernels takes seconds the first time on a
+  machine.
+
+      iex> scaler = GradScaler.new("static", init_scale: 4.0) |> GradScaler.on_device({:cpu, 2})
+      iex> grads = GradScaler.device_put(%{w: {:f32, <<8.0::little-float-32>>}}, scaler)
+      iex> {grads, _report} = GradScaler.unscale(grads, scaler)
+      iex> GradScaler.device_get(grads)
+      %{w: {:f32, <<2.0::little-float-32>>}}
+  """
+  @spec on_device(t, :cuda | {:cuda, non_neg_integer} | {:cpu, pos_integer} | t) :: t
+  def on_device(scaler, kind \\ :cuda)
+  def on_device(scaler, %__MODULE__{device: device}), do: %{scaler | device: device}
+
+  def on_device(scaler, kind) do
+    case open(kind) do
+      {:ok, device} -> %{scaler | device: device}
+      {:error, details} -> raise Error.new(details)
+    end
+  end
+
+  defp open(:cuda), do: open({:cuda, 0})
+  defp open({:cuda, ordinal}), do: Native.context_create_cuda(ordinal)
+  defp open({:cpu, threads}), do: Native.context_create_cpu(threads)
+
+  defp open(kind) do
+    raise ArgumentError,
+          "a device is :cuda, {:cuda, ordinal} or {:cpu, threads}, not #{inspect(kind)}"
+  end
+
+  @doc "The tree with its floats on the scaler's device, if it has one. Integers stay where they are."
+  @spec device_put(tree, t) :: tree
+  def device_put(tree, %__MODULE__{device: nil}), do: tree
+
+  def device_put(tree, %__MODULE__{device: device}) do
+    {leaves, paths} = leaves(tree, &refuse_traced/1)
+
+    for {%DeviceTensor{}, path} <- Enum.zip(leaves, paths),
+        do: raise(ArgumentError, "#{Tree.where(path, "the tensor")} is on a device already")
+
+    rebuild(tree, DeviceTensor.copy(device, leaves), & &1)
+  end
+
+  @doc "The tree with its tensors as they were, in host memory. What is no device's stays."
+  @spec device_get(tree) :: tree
+  def device_get(tree) do
+    elements = tree |> device_tensors() |> DeviceTensor.read()
+
+    Tree.map(tree, fn leaf ->
+      case elements do
+        %{^leaf => binary} -> Leaf.put(leaf, {leaf.dtype, binary})
+        _of_the_host -> leaf
+      end
+    end)
+  end
+
+  @doc "Frees the memory of a tree, and of whatever shares it, now; whoever still uses it is refused."
+  @spec device_free(tree) :: :ok
+  def device_free(tree) do
+    for memory <- tree |> device_tensors() |> Enum.map(& &1.memory) |> Enum.uniq(),
+        do: :ok = Error.check!(Native.memory_destroy(memory))
+
+    :ok
+  end
+
+  defp device_tensors(tree) do
+    Tree.reduce(tree, [], fn leaf, _path, tensors ->
+      if is_struct(leaf, DeviceTensor), do: [leaf | tensors], else: tensors
+    end)
   end
 
   # ---- types ----

@@ -97,7 +97,7 @@ defmodule GradScaler.BadInputTest do
       {~r/bytes is not a binary/, fn -> GradScaler.load(:nothing) end},
       {~r/dtype is 1, not one of/, fn -> Binaries.scale(one(), [{1, ""}], [:f32]) end},
       {~r/a device is :cuda, {:cuda, ordinal} or {:cpu, threads}, not :gpu/,
-       fn -> GradScaler.Device.open(:gpu) end}
+       fn -> GradScaler.on_device(torch(), :gpu) end}
     ]
 
     for {message, call} <- cases do
@@ -134,7 +134,7 @@ defmodule GradScaler.BadInputTest do
       fn -> GradScaler.cast_params(pair, :complex64) end,
       fn -> GradScaler.load("nothing") end,
       fn -> GradScaler.set_scale(torch(), :nan) end,
-      fn -> GradScaler.Device.open!({:cpu, 0}) end,
+      fn -> GradScaler.on_device(torch(), {:cpu, 0}) end,
       fn -> GradScaler.update(torch(), GradScaler.failed_report(:device)) end
     ]
 

@@ -3,7 +3,6 @@ defmodule GradScalerTest do
 
   doctest GradScaler
   doctest GradScaler.Binaries
-  doctest GradScaler.Device
   doctest GradScaler.MixedPrecision
 
   alias GradScaler.{Factor, Native, Policy, Report, State}
@@ -445,10 +444,10 @@ defmodule GradScalerTest do
   end
 
   test "info tells whether there is CUDA, or why not" do
-    case GradScaler.Device.open(:cuda) do
-      {:ok, _device} -> assert GradScaler.info().cuda == "available"
-      {:error, error} -> assert error.message =~ GradScaler.info().cuda
-    end
+    GradScaler.on_device(GradScaler.new(), :cuda)
+    assert GradScaler.info().cuda == "available"
+  rescue
+    error in GradScaler.Error -> assert error.message =~ GradScaler.info().cuda
   end
 
   describe "a scaler" do

@@ -13,10 +13,10 @@ defmodule GradScaler.Binaries do
       iex> {half, report.sum_squares}
       {{:f32, <<1.5::little-float-32>>}, 2.25}
   """
-  alias GradScaler.{Constants, Device, Error, Native, Report, TensorOptions}
+  alias GradScaler.{Constants, DeviceTensor, Error, Native, Report, TensorOptions}
 
   @type dtype :: unquote(Enum.reduce(Keyword.keys(Constants.all(:dtype)), &{:|, [], [&1, &2]}))
-  @type tensor :: {dtype, binary} | Device.Tensor.t()
+  @type tensor :: {dtype, binary} | DeviceTensor.t()
   @type names :: (binary, integer -> binary | nil)
 
   # More than this is no work for a normal scheduler. A large binary that starts within a byte is copied as soon as the
@@ -47,7 +47,7 @@ defmodule GradScaler.Binaries do
     if device(sums, fn _tensors, index -> names.("out", index) end) != exec,
       do: raise(ArgumentError, "sums are not where the gradients are: put all on one device")
 
-    out = if exec, do: copies(exec, sums), else: sums
+    out = if exec, do: DeviceTensor.copy(exec, sums), else: sums
     arguments = [exec, factor, encode(tensors), encode(out), TensorOptions.encode(options)]
     dtypes = for sum <- sums, do: dtype(sum)
     call(:unscale_accumulate, arguments, tensors, {out, dtypes}, names)
@@ -105,7 +105,7 @@ defmodule GradScaler.Binaries do
   defp bytes([{_dtype, binary} | rest], sum), do: bytes(rest, sum + byte_size(binary))
   defp bytes(_none_or_of_a_device, sum), do: sum
 
-  defp results([], [%Device.Tensor{} | _] = out, _dtypes), do: out
+  defp results([], [%DeviceTensor{} | _] = out, _dtypes), do: out
   defp results(binaries, _out, dtypes), do: Enum.zip(dtypes, binaries)
 
   defp report(report, per_tensor, histogram) do
@@ -131,7 +131,7 @@ defmodule GradScaler.Binaries do
     end
   end
 
-  defp device_of(%Device.Tensor{device: device}), do: device
+  defp device_of(%DeviceTensor{device: device}), do: device
   defp device_of(_pair), do: nil
 
   defp new_tensors(exec, tensors, dtypes) do
@@ -139,19 +139,8 @@ defmodule GradScaler.Binaries do
       for {tensor, dtype} <- Enum.zip(tensors, dtypes),
           do: {dtype, div(tensor.bytes, size(tensor.dtype)) * size(dtype)}
 
-    {_memory, tensors} = Device.allocate(exec, sizes)
+    {_memory, tensors} = DeviceTensor.allocate(exec, sizes)
     tensors
-  end
-
-  defp copies(exec, sums) do
-    {memory, copies} = Device.allocate(exec, for(sum <- sums, do: {sum.dtype, sum.bytes}))
-
-    pieces =
-      for {to, from} <- Enum.zip(copies, sums),
-          do: {to.offset, from.memory, from.offset, from.bytes}
-
-    :ok = Error.check!(Native.memory_write(memory, pieces))
-    copies
   end
 
   defp encode(tensors), do: for(tensor <- tensors, do: encode_one(tensor))
@@ -159,7 +148,7 @@ defmodule GradScaler.Binaries do
   defp encode_one(%{} = t), do: {number(t.dtype), t.memory, t.offset, t.bytes}
 
   defp dtype({dtype, _binary}), do: dtype
-  defp dtype(%Device.Tensor{dtype: dtype}), do: dtype
+  defp dtype(%DeviceTensor{dtype: dtype}), do: dtype
 
   for {name, number} <- Constants.all(:dtype) do
     defp number(unquote(name)), do: unquote(number)
