@@ -73,8 +73,14 @@ defmodule GradScaler do
   @typedoc "A scaler: rules and state as the library's binaries, and a device, nil for host memory."
   @type t :: %__MODULE__{policy: binary, state: binary, device: reference | nil}
 
-  @typedoc "What a loss was multiplied by; see `factor/1`."
-  @type factor :: Factor.t()
+  @typedoc "A snapshot of a scale, see `factor/1`. `generation` tells the scales of a state apart."
+  @type factor :: %Factor{scale: real, inverse: real, generation: integer}
+
+  @typedoc "What a number is. Erlang's floats are finite, so what is not is an atom."
+  @type real :: float | integer | :infinity | :neg_infinity | :nan
+
+  @typedoc "The name of a type of elements."
+  @type dtype :: unquote(Enum.reduce(Keyword.keys(Constants.all(:dtype)), &{:|, [], [&1, &2]}))
 
   @typedoc """
   Tensors, `{dtype, binary}` pairs, or lists, tuples, maps and structs that implement `Nx.Container` of
@@ -558,7 +564,7 @@ defmodule GradScaler do
   `combine_decisions/2`. It counts with its sign; infinities, NaN and magnitudes above 2^500 are an
   overflow.
   """
-  @spec number_report(number | :infinity | :neg_infinity | :nan) :: Report.t()
+  @spec number_report(real) :: Report.t()
   def number_report(number) do
     {:ok, report} = Error.check!(Native.report_from_number(number))
     Report.decode(report)
@@ -768,7 +774,7 @@ defmodule GradScaler do
       iex> GradScaler.cast_params({:f32, <<1000.0::little-float-32>>}, :f8_e4m3fn, clamp: 448)
       {:f8_e4m3fn, <<0x7E>>}
   """
-  @spec cast_params(tree, Binaries.dtype() | tuple, keyword) :: tree
+  @spec cast_params(tree, dtype | tuple, keyword) :: tree
   def cast_params(params, type, options \\ []) do
     options = options(options, [:clamp])
     dtype = Leaf.dtype_of_type(type)
@@ -782,7 +788,7 @@ defmodule GradScaler do
   end
 
   @doc "`cast_params/2` under the name for the way back: gradients to the type they are summed in."
-  @spec accumulate_grad(tree, Binaries.dtype() | tuple) :: tree
+  @spec accumulate_grad(tree, dtype | tuple) :: tree
   def accumulate_grad(grads, type \\ :f32), do: cast_params(grads, type)
 
   # ---- to and from a checkpoint ----

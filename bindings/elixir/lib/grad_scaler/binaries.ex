@@ -1,21 +1,13 @@
 defmodule GradScaler.Binaries do
-  @moduledoc """
-  The second layer: lists of `{dtype, binary}`, or of tensors on one device, and structs; refusals
-  raise.
+  @moduledoc false
+  # Lists of {dtype, binary}, or of tensors on one device, and structs; refusals raise. GradScaler calls this with the
+  # leaves of a tree. The binary holds its elements in little-endian order. What a call does beside its work is a
+  # TensorOptions; the report then holds `per_tensor`, a binary of a report for each tensor, and `histogram`. `names`
+  # gives errors a text for an entry of a list, see Error.check!/2.
 
-  A dtype is a name of `t:dtype/0`, the binary holds its elements in little-endian order. What a call
-  does beside its work is a `GradScaler.TensorOptions`; the report then holds `per_tensor`, a binary
-  of a report for each tensor, and `histogram`. `GradScaler` calls this with the leaves of a tree.
-  `names` gives errors a text for an entry of a list, see `GradScaler.Error.check!/2`.
-
-      iex> {:ok, factor} = GradScaler.Native.factor_init(2.0)
-      iex> {[half], report} = GradScaler.Binaries.unscale(factor, [{:f32, <<3.0::little-float-32>>}], [:f32], %GradScaler.TensorOptions{want: [:norm]})
-      iex> {half, report.sum_squares}
-      {{:f32, <<1.5::little-float-32>>}, 2.25}
-  """
   alias GradScaler.{Constants, DeviceTensor, Error, Native, Report, TensorOptions}
 
-  @type dtype :: unquote(Enum.reduce(Keyword.keys(Constants.all(:dtype)), &{:|, [], [&1, &2]}))
+  @type dtype :: GradScaler.dtype()
   @type tensor :: {dtype, binary} | DeviceTensor.t()
   @type names :: (binary, integer -> binary | nil)
 
@@ -32,7 +24,14 @@ defmodule GradScaler.Binaries do
   def scale(factor, tensors, dtypes, options \\ %TensorOptions{}, names \\ &unnamed/2),
     do: into(:scale, factor, tensors, dtypes, options, names)
 
-  @doc "`tensors` divided by the factor's scale, as these dtypes, and a report on them."
+  @doc """
+  `tensors` divided by the factor's scale, as these dtypes, and a report on them.
+
+      iex> {:ok, factor} = GradScaler.Native.factor_init(2.0)
+      iex> {[half], report} = GradScaler.Binaries.unscale(factor, [{:f32, <<3.0::little-float-32>>}], [:f32], %GradScaler.TensorOptions{want: [:norm]})
+      iex> {half, report.sum_squares}
+      {{:f32, <<1.5::little-float-32>>}, 2.25}
+  """
   @spec unscale(binary | nil, [tensor], [dtype], TensorOptions.t(), names) ::
           {[tensor], Report.t()}
   def unscale(factor, tensors, dtypes, options \\ %TensorOptions{}, names \\ &unnamed/2),

@@ -16,12 +16,17 @@ defmodule GradScaler.Checkpoint do
   passed over, and refused where a number of the scaler belongs. So is a key of more than #{@key_bytes} bytes,
   with those that it is nested in: pass what is below the first of them.
 
-  Each call returns notes beside its result, structs of `GradScaler.Note`: what was not said, was
-  ignored, means something else here, or cannot be held. Their `message` is a sentence.
+  Each call returns notes beside its result: what was not said, was ignored, means something else here,
+  or cannot be held. The `message` of a note is a sentence; its `kind` is `:format`, `:missing`, `:ignored`,
+  `:changed`, `:unusable` or `:lost`; `field` is one of the policy or the state, with `:format` the name of
+  the format; `value` is the number that counts from now on.
 
   To store a scaler of ours and nothing else, `GradScaler.save/1` makes bytes; `write/3` with
   "gradscaler" makes numbers by name.
   """
+
+  @typedoc "Something to know of a call that succeeded."
+  @type note :: %Note{kind: atom, field: binary, value: GradScaler.real(), message: binary}
 
   @typedoc "Keys with numbers, texts, nil, tensors of one element, or more of these."
   @type mapping :: map | keyword | struct
@@ -59,7 +64,7 @@ defmodule GradScaler.Checkpoint do
       iex> GradScaler.Checkpoint.read([loss_scale: -1.0, counter: 3], nil, format: "axon")
       ** (ArgumentError) loss_scale is -1: it must be a scale: 0 or above
   """
-  @spec read(mapping, GradScaler.t() | nil, keyword) :: {GradScaler.t(), [Note.t()]}
+  @spec read(mapping, GradScaler.t() | nil, keyword) :: {GradScaler.t(), [note]}
   def read(checkpoint, scaler \\ nil, options \\ []) do
     options = Keyword.validate!(options, format: nil, prefix: nil)
     prefix = text(options[:prefix], "prefix")
@@ -88,7 +93,7 @@ defmodule GradScaler.Checkpoint do
       iex> checkpoint
       %{counter: 0, loss_scale: 1024.0}
   """
-  @spec write(GradScaler.t(), binary | atom, keyword) :: {map, [Note.t()]}
+  @spec write(GradScaler.t(), binary | atom, keyword) :: {map, [note]}
   def write(%GradScaler{} = scaler, format, options \\ []) do
     options = Keyword.validate!(options, prefix: nil, keys: :texts)
     prefix = text(options[:prefix], "prefix")
@@ -123,7 +128,7 @@ defmodule GradScaler.Checkpoint do
       iex> {GradScaler.loss_scale(scaler), GradScaler.policy(scaler).hysteresis}
       {4096.0, 3}
   """
-  @spec settings(mapping, binary | atom, keyword) :: {GradScaler.t(), [Note.t()]}
+  @spec settings(mapping, binary | atom, keyword) :: {GradScaler.t(), [note]}
   def settings(settings, format, options \\ []) do
     options = Keyword.validate!(options, prefix: nil, preset: nil)
     prefix = text(options[:prefix], "prefix")
