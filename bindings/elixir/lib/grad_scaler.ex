@@ -64,7 +64,7 @@ defmodule GradScaler do
       {4.0, [:backed_off, :skipped]}
   """
 
-  alias GradScaler.{Constants, Error, Factor, Leaf, Native, Policy, Reason, Report, State}
+  alias GradScaler.{Constants, Error, Factor, Fields, Leaf, Native, Policy, Reason, Report, State}
   alias GradScaler.{Binaries, DeviceTensor, TensorOptions, Tree}
 
   @enforce_keys [:policy, :state]
@@ -165,13 +165,7 @@ defmodule GradScaler do
       true
   """
   @spec presets() :: %{binary => binary}
-  def presets do
-    0
-    |> Stream.iterate(&(&1 + 1))
-    |> Stream.map(&{Native.preset_name(&1), Native.preset_summary(&1)})
-    |> Enum.take_while(fn {name, _summary} -> name end)
-    |> Map.new()
-  end
+  def presets, do: Fields.listed(&Native.preset_name/1, &Native.preset_summary/1)
 
   @doc """
   What runs here: the version, the instruction set in use, those available, and whether there is CUDA.

@@ -64,11 +64,9 @@ defmodule GradScaler.Binaries do
   # ---- calls ----
 
   defp into(function, factor, tensors, dtypes, options, names) do
-    numbers = for dtype <- dtypes, do: number(dtype)
     exec = device(tensors, names)
-    out = if exec, do: new_tensors(exec, tensors, dtypes), else: numbers
-    encoded = if exec, do: encode(out), else: numbers
-    arguments = [exec, factor, encode(tensors), encoded, TensorOptions.encode(options)]
+    out = new_tensors(exec, tensors, dtypes)
+    arguments = [exec, factor, encode(tensors), encode(out), TensorOptions.encode(options)]
     call(function, arguments, tensors, {out, dtypes}, names)
   end
 
@@ -133,6 +131,9 @@ defmodule GradScaler.Binaries do
   defp device_of(%DeviceTensor{device: device}), do: device
   defp device_of(_pair), do: nil
 
+  # On the host the call makes them.
+  defp new_tensors(nil, _tensors, dtypes), do: for(dtype <- dtypes, do: number(dtype))
+
   defp new_tensors(exec, tensors, dtypes) do
     sizes =
       for {tensor, dtype} <- Enum.zip(tensors, dtypes),
@@ -143,6 +144,7 @@ defmodule GradScaler.Binaries do
   end
 
   defp encode(tensors), do: for(tensor <- tensors, do: encode_one(tensor))
+  defp encode_one(dtype) when is_integer(dtype), do: dtype
   defp encode_one({dtype, binary}), do: {number(dtype), binary}
   defp encode_one(%{} = t), do: {number(t.dtype), t.memory, t.offset, t.bytes}
 

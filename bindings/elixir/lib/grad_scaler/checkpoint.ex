@@ -43,13 +43,7 @@ defmodule GradScaler.Checkpoint do
       true
   """
   @spec formats :: %{binary => binary}
-  def formats do
-    0
-    |> Stream.iterate(&(&1 + 1))
-    |> Stream.map(&{Native.format_name(&1), Native.format_summary(&1)})
-    |> Enum.take_while(fn {name, _summary} -> name end)
-    |> Map.new()
-  end
+  def formats, do: Fields.listed(&Native.format_name/1, &Native.format_summary/1)
 
   @doc """
   The scaler that goes on from a checkpoint, by the rules of `scaler` with the settings that the
@@ -226,40 +220,30 @@ defmodule GradScaler.Checkpoint do
 
   # What is no number is handed over beside numbers only: elsewhere it is a weight.
   defp entries(tree, label, prefix, names) when is_map(tree) or is_list(tree) do
-    rows = for {[_ | place] = path, entry} <- walk(tree, []), do: {join(path), join(place), entry}
-    numbers = [:number, :integer]
-
-    beside =
-      for {_key, place, %Entry{kind: kind}} <- rows,
-          kind in numbers,
-          into: MapSet.new(),
-          do: place
+    rows =
+      for {[_ | place] = path, entry, unread} <- walk(tree, []),
+          do: {join(path), join(place), entry, unread}
 
     refuse_long(rows, prefix, names)
 
-    entries =
-      for {key, place, entry} <- rows,
+    beside =
+      for {_key, place, %Entry{kind: kind}, _unread} <- rows,
+          kind in [:number, :integer],
+          into: MapSet.new([prefix || ""]),
+          do: place
+
+    rows =
+      for {key, place, entry, unread} <- rows,
           byte_size(key) in 1..@key_bytes,
-          not match?({:unread, _}, entry) or MapSet.member?(beside, place) or
-            place == (prefix || ""),
-          do: {entry, key}
+          unread == nil or place in beside,
+          do: {key, %{entry | key: key}, unread}
 
     if is_list(tree) and tree != [] and not Keyword.keyword?(tree) and
-         Enum.all?(entries, &match?({{:unread, _}, _}, &1)),
+         Enum.all?(rows, &elem(&1, 2)),
        do: Fields.refuse(label, tree, "a map, a keyword list or a struct")
 
-    bytes =
-      for {entry, key} <- entries do
-        case entry do
-          {:unread, what} -> Entry.encode(%Entry{kind: :text, text: what, key: key})
-          entry -> Entry.encode(%{entry | key: key})
-        end
-      end
-
-    {Enum.map(entries, fn
-       {{:unread, what}, key} -> {key, what}
-       {_entry, key} -> {key, nil}
-     end), IO.iodata_to_binary(bytes)}
+    {for({key, _entry, unread} <- rows, do: {key, unread}),
+     for({_key, entry, _unread} <- rows, into: <<>>, do: Entry.encode(entry))}
   end
 
   defp entries(other, label, _prefix, _names),
@@ -270,7 +254,7 @@ defmodule GradScaler.Checkpoint do
   # The scaler would go on without a key of its own that is too long.
   defp refuse_long(rows, prefix, names) do
     long =
-      for {key, _place, %Entry{}} <- rows,
+      for {key, _place, _entry, nil} <- rows,
           byte_size(key) > @key_bytes,
           [place, name] = Regex.run(~r"^(.*?)[./]?([^./]*)$"s, key, capture: :all_but_first),
           place == (prefix || place),
@@ -284,7 +268,7 @@ defmodule GradScaler.Checkpoint do
               "so pass what is below its place"
     end
 
-    for {key, _place, _entry} <- rows, String.contains?(key, <<0>>) do
+    for {key, _place, _entry, _unread} <- rows, String.contains?(key, <<0>>) do
       raise ArgumentError, "#{inspect(key)} is a key with a zero, which no scaler has"
     end
   end
@@ -300,22 +284,22 @@ defmodule GradScaler.Checkpoint do
 
   defp stem(name), do: String.replace(name, ~r/\d+$/, "")
 
-  defp walk(nil, path), do: [{path, %Entry{kind: :null}}]
+  defp walk(nil, path), do: readable(path, %Entry{kind: :null})
   defp walk(true, path), do: walk(1, path)
   defp walk(false, path), do: walk(0, path)
 
   defp walk(number, path) when is_integer(number) and number in @int64,
-    do: [{path, %Entry{kind: :integer, value: number, integer: number}}]
+    do: readable(path, %Entry{kind: :integer, value: number, integer: number})
 
   defp walk(number, path) when is_number(number) or number in [:infinity, :neg_infinity, :nan],
-    do: [{path, %Entry{kind: :number, value: number}}]
+    do: readable(path, %Entry{kind: :number, value: number})
 
   defp walk(atom, path) when is_atom(atom), do: walk(Atom.to_string(atom), path)
 
   defp walk(text, path) when is_binary(text) do
     if String.valid?(text) and not String.contains?(text, <<0>>),
-      do: [{path, %Entry{kind: :text, text: fitting(text)}}],
-      else: [{path, {:unread, "a binary"}}]
+      do: readable(path, %Entry{kind: :text, text: fitting(text)}),
+      else: unread(path, "a binary")
   end
 
   defp walk(_deeper, path) when length(path) == @depth, do: []
@@ -323,7 +307,7 @@ defmodule GradScaler.Checkpoint do
   defp walk(%{__struct__: Nx.Tensor} = tensor, path) do
     case Nx.size(tensor) do
       1 -> tensor |> Nx.reshape({}) |> Nx.to_number() |> walk(path)
-      size -> [{path, {:unread, "a tensor of #{size} elements"}}]
+      size -> unread(path, "a tensor of #{size} elements")
     end
   end
 
@@ -350,7 +334,10 @@ defmodule GradScaler.Checkpoint do
   end
 
   defp walk(_nothing, []), do: []
-  defp walk(_nothing, path), do: [{path, {:unread, "no number"}}]
+  defp walk(_nothing, path), do: unread(path, "no number")
+
+  defp readable(path, entry), do: [{path, entry, nil}]
+  defp unread(path, what), do: [{path, %Entry{kind: :text, text: what}, what}]
 
   # A text that does not fit means nothing, nor does what is left of it.
   defp fitting(text) when byte_size(text) <= @text_bytes, do: text
@@ -368,5 +355,5 @@ defmodule GradScaler.Checkpoint do
   defp place(_map, [], _what), do: []
 
   defp place(map, [key | _] = path, what),
-    do: if(is_map_key(map, key), do: [], else: [{path, {:unread, what}}])
+    do: if(is_map_key(map, key), do: [], else: unread(path, what))
 end
