@@ -12,6 +12,8 @@ KEY_SIZE = "sizeof((gsc_entry *)0)->key"  # the longest text that a call takes
 # Structs that the binding itself fills or reads; Elixir code sees the others as structs of its own, or as maps if they
 # have pointers.
 FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_tensor_options", "gsc_cpu_options", "gsc_cuda_options")
+# Structs that are documented: those that users make, send or read in full.
+DOCUMENTED = ("gsc_policy", "gsc_report", "gsc_state")
 # How many elements lie behind what an option points to.
 LENGTHS = {"per_tensor": "call->n", "histogram": "GSC_HISTOGRAM_LENGTH"}
 # What the Elixir struct holds beside the fields: what options asked for.
@@ -27,52 +29,35 @@ EXTRA = {
 BOOLEANS = {("gsc_report", "overflow"): "found_inf"}
 # Functions whose `out` is read, too.
 SUMS = ("gsc_unscale_accumulate",)
-# What device.h offers instead of functions over pointers: types of the arguments by name, result, doc.
+# What device.h offers instead of functions over pointers: types of the arguments by name, and result.
 BY_HAND = {
-    "context_create_cpu": (
-        {"threads": "pos_integer"},
-        "{:ok, device}",
-        "A device of so many threads, whose memory is host memory.",
-    ),
-    "context_create_cuda": (
-        {"ordinal": "non_neg_integer"},
-        "{:ok, device}",
-        "A CUDA device. It is freed with the last term that names it or memory of it.",
-    ),
-    "memory_create": (
-        {"device": "device", "bytes": "non_neg_integer"},
-        "{:ok, memory}",
-        "Memory of a device, not cleared. It is freed with the last term that names it.",
-    ),
-    "memory_destroy": ({"memory": "memory"}, ":ok", "Frees memory now; what still names it is refused from here on."),
-    "memory_write": (
-        {"memory": "memory", "pieces": "[piece]"},
-        ":ok",
-        "Copies to memory: binaries, or parts of memory of the same device.",
-    ),
-    "memory_read": ({"memory": "memory", "parts": "[part]"}, "{:ok, [binary]}", "Copies of parts of memory."),
+    "context_create_cpu": ({"threads": "pos_integer"}, "{:ok, device}"),
+    "context_create_cuda": ({"ordinal": "non_neg_integer"}, "{:ok, device}"),
+    "memory_create": ({"device": "device", "bytes": "non_neg_integer"}, "{:ok, memory}"),
+    "memory_destroy": ({"memory": "memory"}, ":ok"),
+    "memory_write": ({"memory": "memory", "pieces": "[piece]"}, ":ok"),
+    "memory_read": ({"memory": "memory", "parts": "[part]"}, "{:ok, [binary]}"),
 }
 STUBS_HEAD = '''\
 defmodule GradScaler.Native do
-  @moduledoc """
-  The C functions, one to one; the first of three layers.
-
-  Structs are binaries of their exact size (`GradScaler.Policy` and its siblings encode and decode
-  them), lists of structs one binary, tensors `{dtype, binary}` with the dtype's number, and results
-  new binaries. A list that a call fills has as many structs as there are: the C function is called for
-  their number first. What the caller passes is never written. Options are the tuple that
-  `GradScaler.TensorOptions.encode/1` makes, or nil; what they ask for comes last in the results, nil
-  where it was not asked for. A refusal is `{:error, error}` with the members of `gsc_error` as a map;
-  nothing here raises.
-
-  `exec` is nil, or a device. On a CUDA device tensors are `{dtype, memory, offset, bytes}`, outputs
-  are written in place and structs are binaries all the same: each call waits for its results, on a
-  dirty scheduler.
-
-  Functions over tensors go to a dirty CPU scheduler by themselves where a normal one would be held
-  up. Those whose names end in `_dirty` are there from the start: a large binary that begins within
-  a byte is copied before anything else can be asked of it.
-  """
+  @moduledoc false
+  # The C functions, one to one; the manifest and the header describe them.
+  #
+  # Structs are binaries of their exact size, which the modules of structs.ex encode and decode, lists of structs one
+  # binary, tensors {dtype, binary} with the dtype's number, and results new binaries. A list that a call fills has as
+  # many structs as there are: the C function is called for their number first. What the caller passes is never written.
+  # Options are the tuple that GradScaler.TensorOptions.encode/1 makes, or nil; what they ask for comes last in the
+  # results, nil if it was not asked for. A refusal is {:error, error} with the members of gsc_error as a map; nothing
+  # here raises.
+  #
+  # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in place
+  # and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is freed with
+  # the last term that names it or memory of it, memory, which is not cleared, with the last that names it, or by
+  # memory_destroy.
+  #
+  # Functions over tensors go to a dirty CPU scheduler by themselves if a normal one would be held up. Those whose names
+  # end in `_dirty` are there from the start: a large binary that begins within a byte is copied before anything else can
+  # be asked of it.
 
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
@@ -88,10 +73,9 @@ defmodule GradScaler.Native do
   @type piece ::
           {offset :: non_neg_integer, binary}
           | {offset :: non_neg_integer, memory, from :: non_neg_integer, bytes :: non_neg_integer}
-  @type real :: float | integer | :infinity | :neg_infinity | :nan
+  @type real :: GradScaler.real()
   @type error :: {:error, map}
 
-  @doc false
   def load do
     path = Path.join(:code.priv_dir(:gradscaler), "gradscaler_nif")
     :erlang.load_nif(String.to_charlist(path), @version)
@@ -135,10 +119,6 @@ OTHER_BYTES = """
   def decode(other) do
     Fields.refuse("STRUCT", other, "SIZE bytes, the reserved ones 0")
   end"""
-OPTIONS_DOC = """\
-What a call on tensors does beside its work, as the tuple that `GradScaler.Native` takes: the policy is a binary or
-nil, and what is pointed to for results is true or false.
-"""
 OLDER_STRUCT = """
   # Of an older version: the fields that it lacks are 0.
   def decode(older) when is_binary(older) and byte_size(older) < @size do
@@ -183,13 +163,6 @@ def words(manifest, text):
     text = reword(manifest, text, lambda item, value: f"`:{atom(value)}`", group)
     text = re.sub(r"\bgsc_(\w+)", lambda match: f"`{match[1]}`" if match[0] in manifest.functions else match[1], text)
     return text.replace("NULL", "nil").replace("*out", "the result").replace('"', "`")
-
-
-def doc_lines(manifest, text, indent):
-    lines = []
-    for line in words(manifest, text.strip()).split("\n\n"):
-        lines += [*textwrap.wrap(line, DOC_WIDTH - len(indent), break_on_hyphens=False), ""]
-    return [(indent + line).rstrip() for line in lines[:-1]]
 
 
 def is_value(function):
@@ -461,7 +434,7 @@ def nif_source(manifest):
     lines += ["static ErlNifFunc functions[] = {"]
     lines += [
         f'    {{"{name}", {len(args)}, nif_{name}, ERL_NIF_DIRTY_JOB_IO_BOUND}},'
-        for name, (args, *_) in BY_HAND.items()
+        for name, (args, _) in BY_HAND.items()
     ]
     for function in functions(manifest):
         name, arity = short(function), len(split(function)[0])
@@ -508,26 +481,22 @@ def broken(line, at, parts):
     return line if len(line) <= DOC_WIDTH else line.replace(at, parts, 1)
 
 
-def stub(name, args, signature=None, doc=None):
-    """A function that the library replaces, its documentation if it has some."""
-    lines = ["", "  @doc false"]
-    if doc:
-        lines = ["", '  @doc """', *doc, '  """', broken(f"  @spec {name}{signature}", " :: ", " ::\n          ")]
+def stub(name, args, signature):
+    """A function that the library replaces."""
     args = ", ".join(f"_{arg}" for arg in args)
     line = f"  def {name}({args}), do: :erlang.nif_error(:nif_not_loaded)".replace("()", "")
-    return [*lines, broken(line, ", do:", ",\n    do:")]
+    return ["", broken(f"  @spec {name}{signature}", " :: ", " ::\n          "), broken(line, ", do:", ",\n    do:")]
 
 
 def stubs(manifest):
     major, minor, patch = manifest.version
     lines = [f"# {NOTE}", *STUBS_HEAD.replace("VERSION", str(major << 16 | minor << 8 | patch)).split("\n")]
-    for name, (args, result, doc) in BY_HAND.items():
-        lines += stub(name, args, f"({', '.join(args.values())}) :: {result} | error", ["  " + doc])
+    for name, (args, result) in BY_HAND.items():
+        lines += stub(name, args, f"({', '.join(args.values())}) :: {result} | error")
     for function in functions(manifest):
-        name, args = short(function), [arg.name for arg in split(function)[0]]
-        lines += stub(name, args, spec(manifest, function), doc_lines(manifest, function.doc, "  "))
-        if function.blocks == "by size":
-            lines += stub(f"{name}_dirty", args)
+        args = [arg.name for arg in split(function)[0]]
+        for name in [short(function)] + [f"{short(function)}_dirty"] * (function.blocks == "by size"):
+            lines += stub(name, args, spec(manifest, function))
     return "\n".join([*lines, "end", ""])
 
 
@@ -584,9 +553,14 @@ def struct_field(manifest, struct, field):
     return match, decode, encode, "[]" if bits else zero
 
 
-def struct_doc(manifest, item, fields, doc=None, extra=()):
-    lines = ['  @moduledoc """', *doc_lines(manifest, doc or item.doc, "  "), ""]
-    layout = {"initial_indent": "  ", "subsequent_indent": "    ", "break_on_hyphens": False}
+def struct_doc(manifest, item, fields, extra):
+    if item.name not in DOCUMENTED:
+        return ["  @moduledoc false"]
+    layout = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}
+    lines = ['  @moduledoc """']
+    for paragraph in words(manifest, item.doc.strip()).split("\n\n"):
+        lines += [*textwrap.wrap(paragraph, DOC_WIDTH, **layout), ""]
+    layout["subsequent_indent"] = "    "
     for field in fields:
         text = f"* `{field.name}` - {words(manifest, field.doc)}"
         if (item.name, field.name) in BOOLEANS:
@@ -594,7 +568,7 @@ def struct_doc(manifest, item, fields, doc=None, extra=()):
         if field.takes:
             text += ": " + ", ".join(f"`:{atom(value)}`" for value in manifest.constants[field.takes].values)
         lines += textwrap.wrap(text, DOC_WIDTH, **layout)
-    for name, text in dict(extra).items():
+    for name, text in extra.items():
         lines += textwrap.wrap(f"* `{name}` - {text}", DOC_WIDTH, **layout)
     return [*lines, '  """']
 
@@ -603,12 +577,12 @@ def field_type(manifest, struct, field):
     if (struct.name, field.name) in BOOLEANS:
         return "boolean"
     if field.kind == "struct":
-        return f"{module_of(field.type)}.t()"
+        return f"%{module_of(field.type)}{{}}"
     if field.kind == "char":
         return "binary"
     if field.takes:
         return "[atom | integer]" if manifest.constants[field.takes].kind == "bits" else "atom | integer"
-    kind = "GradScaler.Native.real()" if field.base in ("float", "double") else "integer"
+    kind = "GradScaler.real()" if field.base in ("float", "double") else "integer"
     return f"[{kind}]" if field.array else kind
 
 
@@ -624,7 +598,7 @@ def struct(manifest, item):
     used.append("Fields")
     lines = [f"defmodule {module_of(item.name)} do"]
     extra = EXTRA.get(item.name, {})
-    lines += struct_doc(manifest, item, [field for field, *_ in shown], extra=extra)
+    lines += struct_doc(manifest, item, [field for field, *_ in shown], extra)
     lines += [f"  alias GradScaler.{used[0]}" if len(used) == 1 else f"  alias GradScaler.{{{', '.join(used)}}}", ""]
     if item.kind == "grows":
         lines += [f"  @size {item.size}", ""]
@@ -652,11 +626,16 @@ def struct(manifest, item):
     ]
     lines += ["  def encode(%__MODULE__{} = s) do", "    <<"]
     lines += rows([encode for _, _, _, encode, _ in fields], "      ")
-    return [*lines, "    >>", "  end", "end"]
+    lines += ["    >>", "  end"]
+    texts = [field for field in item.fields if field.kind == "char"]
+    if texts:
+        lines += ["", '  @doc "The bytes of the longest text that a field holds."']
+        lines += [f"  def longest(:{field.name}), do: {field.array - 1}" for field in texts]
+    return [*lines, "end"]
 
 
 def options(manifest, item):
-    """The struct whose fields become the tuple that the NIF reads."""
+    """The struct with what a call on tensors does beside its work: its fields become the tuple that the NIF reads."""
     fields = [field for field, *_ in option_fields(manifest, item)]
     defaults, values = [], []
     for field in fields:
@@ -666,7 +645,7 @@ def options(manifest, item):
         defaults.append(f"{field.name}: {kind or ('[]' if bits else zero)}")
         named = f'Constants.number(:{field.takes}, o.{field.name}, "options.{field.name}")'
         values.append(named if field.takes else f"o.{field.name}")
-    lines = [f"defmodule {module_of(item.name)} do", *struct_doc(manifest, item, fields, OPTIONS_DOC)]
+    lines = [f"defmodule {module_of(item.name)} do", "  @moduledoc false"]
     if any(field.takes for field in fields):
         lines += ["  alias GradScaler.Constants", ""]
     lines += ["  defstruct " + ",\n            ".join(defaults), "", "  @type t :: %__MODULE__{}", ""]
@@ -680,7 +659,10 @@ def structs(manifest):
     for item in groups(manifest):
         lines += [f"  def all(:{item.name}) do", "    ["]
         lines += [*rows([f"{atom(value)}: {value.value}" for value in item.values], "      "), "    ]", "  end", ""]
-    lines += CONSTANTS_TAIL.split("\n")
+    lines.append('  @doc "The group whose constants a field of a policy takes; nil if it takes a number."')
+    takers = [field for field in manifest.structs["gsc_policy"].fields if field.takes]
+    lines += [f'  def of_field("{field.name}"), do: :{field.takes}' for field in takers]
+    lines += ["  def of_field(_other), do: nil", "", *CONSTANTS_TAIL.split("\n")]
     for item in manifest.structs.values():
         if visible(manifest, item.name):
             lines += ["", *struct(manifest, item)]

@@ -67,7 +67,11 @@ defmodule GradScaler.MixProject do
       consolidate_protocols: Mix.env() != :test,
       xref: [exclude: [Nx, Nx.BinaryBackend, Nx.Container, Nx.Type]],
       deps: nx() ++ ex_doc(),
-      docs: [main: "readme", extras: ["README.md"]]
+      docs: [
+        main: "readme",
+        extras: ["README.md"],
+        groups_for_modules: ["For other libraries": ~r/Axon|MixedPrecision/]
+      ]
     ]
   end
 

@@ -171,7 +171,7 @@ defmodule Digits do
   end
 
   defp finite_rows(stored, width) do
-    if GradScaler.overflow?(stored), do: :overflow, else: {:ok, Matrix.rows(stored, width)}
+    if GradScaler.finite?(stored), do: {:ok, Matrix.rows(stored, width)}, else: :overflow
   end
 
   defp infinite(rows), do: {:f16, :binary.copy(<<0x7C00::little-16>>, length(List.flatten(rows)))}

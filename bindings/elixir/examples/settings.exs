@@ -2,7 +2,7 @@ defmodule Settings do
   @moduledoc "Scalers by the words of tests/replay: a preset, its framework's settings as `name=value,name=value` or `-`."
 
   def scaler(preset, settings) do
-    {scaler, _notes} = GradScaler.Checkpoint.settings(preset, mapping(settings))
+    {scaler, _notes} = GradScaler.Checkpoint.settings(mapping(settings), preset)
     scaler
   end
 

@@ -12,13 +12,16 @@ defmodule GradScaler do
 
   The rules of torch, Megatron-LM, DeepSpeed and others are presets, see `presets/0`.
 
+  The first argument is what a call gives back changed, a tree, a report or a scaler, so that calls can be
+  piped; the scaler follows, and options come last.
+
   ## Trees
 
   Gradients are a tree: lists, tuples, maps and structs that implement `Nx.Container`, with Nx
   tensors or `{dtype, binary}` pairs at its ends, where a dtype is `:f16`, `:bf16`, `:f32`, `:f64`,
   `:f8_e4m3fn`, `:f8_e5m2` (Nx's `{:f, 8}`), `:cb16`, `:complex64` or `:complex128`. Nx is not
   needed for pairs, and has no tensors of `:cb16`. A whole tree is one call of the library, on a
-  dirty scheduler where it is large. `GradScaler.Device` puts trees on a GPU. Integer tensors among
+  dirty scheduler where it is large. `device_put/2` puts trees on a GPU. Integer tensors among
   gradients are left alone; anything else raises `ArgumentError` and tells where it is.
 
   A complex element counts once, as its larger part does, and cannot become a real one.
@@ -26,6 +29,24 @@ defmodule GradScaler do
   Results have the shape and the names of what they replace. They are on its backend, too: the
   elements are fetched from it, and the result is transferred to it with the backend's default
   options, which for one with several devices is the default device.
+
+  ## Devices
+
+  `on_device/2` gives a scaler the memory of a GPU, and `device_put/2` copies a whole tree there:
+
+      scaler = GradScaler.new("torch") |> GradScaler.on_device(:cuda)
+      grads = GradScaler.device_put(grads, scaler)
+      {grads, report} = GradScaler.unscale(grads, scaler)   # there, in one call
+      grads = GradScaler.device_get(grads)
+
+  All functions take such a tree as any other; their results are new memory of the device. Reports and
+  states are host memory all the same, so each call waits for the device, on a dirty scheduler; calls on
+  one device take turns.
+
+  Memory is freed when the last term that names it is garbage, and a device after its memory. As the
+  collector does not know how much a small term holds, `device_free/1` frees a tree now. A device is used
+  by the node that opened it. When the library is upgraded in a running node, devices that were open
+  before are refused by the new code: open them again.
 
   ## Values
 
@@ -43,17 +64,23 @@ defmodule GradScaler do
       {4.0, [:backed_off, :skipped]}
   """
 
-  alias GradScaler.{Constants, Error, Factor, Leaf, Native, Policy, Reason, Report, State}
-  alias GradScaler.{Binaries, TensorOptions, Tree}
+  alias GradScaler.{Constants, Error, Factor, Fields, Leaf, Native, Policy, Reason, Report, State}
+  alias GradScaler.{Binaries, DeviceTensor, TensorOptions, Tree}
 
   @enforce_keys [:policy, :state]
-  defstruct [:policy, :state]
+  defstruct [:policy, :state, :device]
 
-  @typedoc "A scaler: rules and state as the library's binaries."
-  @type t :: %__MODULE__{policy: binary, state: binary}
+  @typedoc "A scaler: rules and state as the library's binaries, and a device, nil for host memory."
+  @type t :: %__MODULE__{policy: binary, state: binary, device: reference | nil}
 
-  @typedoc "What a loss was multiplied by; see `factor/1`."
-  @type factor :: Factor.t()
+  @typedoc "A snapshot of a scale, see `factor/1`. `generation` tells the scales of a state apart."
+  @type factor :: %Factor{scale: real, inverse: real, generation: integer}
+
+  @typedoc "What a number is. Erlang's floats are finite, so what is not is an atom."
+  @type real :: float | integer | :infinity | :neg_infinity | :nan
+
+  @typedoc "The name of a type of elements."
+  @type dtype :: unquote(Enum.reduce(Keyword.keys(Constants.all(:dtype)), &{:|, [], [&1, &2]}))
 
   @typedoc """
   Tensors, `{dtype, binary}` pairs, or lists, tuples, maps and structs that implement `Nx.Container` of
@@ -138,13 +165,7 @@ defmodule GradScaler do
       true
   """
   @spec presets() :: %{binary => binary}
-  def presets do
-    0
-    |> Stream.iterate(&(&1 + 1))
-    |> Stream.map(&{Native.preset_name(&1), Native.preset_summary(&1)})
-    |> Enum.take_while(fn {name, _summary} -> name end)
-    |> Map.new()
-  end
+  def presets, do: Fields.listed(&Native.preset_name/1, &Native.preset_summary/1)
 
   @doc """
   What runs here: the version, the instruction set in use, those available, and whether there is CUDA.
@@ -348,18 +369,20 @@ defmodule GradScaler do
     %{report | paths: paths}
   end
 
-  @doc """
-  Whether a report says not to step; or whether a tree, as it is, holds an Inf or NaN.
-
-      iex> GradScaler.overflow?(%{w: {:bf16, <<0x7F80::little-16>>}})
-      true
-  """
-  @spec overflow?(Report.t() | tree) :: boolean
+  @doc "Whether a report says not to step: its `overflow`."
+  @spec overflow?(Report.t()) :: boolean
   def overflow?(%Report{overflow: overflow}), do: overflow
 
-  def overflow?(tree) do
+  @doc """
+  Whether no number of a tree, as it is, is Inf or NaN.
+
+      iex> GradScaler.finite?(%{w: {:bf16, <<0x7F80::little-16>>}})
+      false
+  """
+  @spec finite?(tree) :: boolean
+  def finite?(tree) do
     {leaves, paths} = leaves(tree, &refuse_traced/1)
-    overflow?(Binaries.measure(nil, leaves, %TensorOptions{}, names(paths)))
+    not Binaries.measure(nil, leaves, %TensorOptions{}, names(paths)).overflow
   end
 
   @doc """
@@ -516,9 +539,11 @@ defmodule GradScaler do
       "skipped: the norm, 3, is above 2, 1 in a row"
   """
   @spec reason(t) :: binary | nil
-  def reason(%__MODULE__{state: state}) do
+  def reason(%__MODULE__{} = scaler), do: with("" <- decision(scaler).message, do: nil)
+
+  defp decision(%__MODULE__{state: state}) do
     {:ok, reason} = Native.state_reason(state)
-    with "" <- Reason.decode(reason).message, do: nil
+    Reason.decode(reason)
   end
 
   @doc """
@@ -526,22 +551,14 @@ defmodule GradScaler do
   where the step is skipped.
   """
   @spec multiplier(t) :: float
-  def multiplier(%__MODULE__{} = scaler) do
-    state = state(scaler)
-
-    cond do
-      :skipped in state.events -> 0.0
-      :clipped in state.events -> state.guard_multiplier
-      true -> 1.0
-    end
-  end
+  def multiplier(%__MODULE__{} = scaler), do: decision(scaler).multiplier
 
   @doc """
   The report of a number, such as the loss, for a scaler of its own whose rules guard; see
   `combine_decisions/2`. It counts with its sign; infinities, NaN and magnitudes above 2^500 are an
   overflow.
   """
-  @spec number_report(number | :infinity | :neg_infinity | :nan) :: Report.t()
+  @spec number_report(real) :: Report.t()
   def number_report(number) do
     {:ok, report} = Error.check!(Native.report_from_number(number))
     Report.decode(report)
@@ -602,11 +619,11 @@ defmodule GradScaler do
   end
 
   @doc """
-  `factor`, that of `scaler` before its update, with the clip of that update: `unscale/3` with it as
-  `:factor` unscales and clips in one pass. Where nothing was clipped it is as it was.
+  The factor of the scaler before its last update, with the clip of that update: `unscale/3` with it
+  as `:factor` unscales and clips in one pass. If nothing was clipped it is as it was.
   """
-  @spec guard_factor(factor, t) :: factor
-  def guard_factor(factor, %__MODULE__{state: state}) do
+  @spec guard_factor(t, factor) :: factor
+  def guard_factor(%__MODULE__{state: state}, factor) do
     {:ok, factor} = Error.check!(Native.factor_clip_outlier(nil, Factor.encode(factor), state))
     Factor.decode(factor)
   end
@@ -616,8 +633,8 @@ defmodule GradScaler do
   this, then `unscale/3` with it as `:factor`. The coefficient is that of
   torch.nn.utils.clip_grad_norm_.
   """
-  @spec clip_factor(Report.t(), t, number) :: factor
-  def clip_factor(%Report{} = report, %__MODULE__{state: state}, max_norm) do
+  @spec clip_factor(t, Report.t(), number) :: factor
+  def clip_factor(%__MODULE__{state: state}, %Report{} = report, max_norm) do
     factor = factor_binary(state)
 
     {:ok, factor} =
@@ -662,6 +679,82 @@ defmodule GradScaler do
     %{scaler | state: state}
   end
 
+  # ---- devices ----
+
+  @doc """
+  The scaler on a device: `:cuda`, which is `{:cuda, 0}`, another CUDA device, `{:cpu, threads}`, or that
+  of another scaler.
+
+  If there is none, a `GradScaler.Error` says why. Loading the kernels takes seconds the first time on a
+  machine.
+
+      iex> scaler = GradScaler.new("static", init_scale: 4.0) |> GradScaler.on_device({:cpu, 2})
+      iex> grads = GradScaler.device_put(%{w: {:f32, <<8.0::little-float-32>>}}, scaler)
+      iex> {grads, _report} = GradScaler.unscale(grads, scaler)
+      iex> GradScaler.device_get(grads)
+      %{w: {:f32, <<2.0::little-float-32>>}}
+  """
+  @spec on_device(t, :cuda | {:cuda, non_neg_integer} | {:cpu, pos_integer} | t) :: t
+  def on_device(scaler, kind \\ :cuda)
+  def on_device(scaler, %__MODULE__{device: device}), do: %{scaler | device: device}
+
+  def on_device(scaler, kind) do
+    case open(kind) do
+      {:ok, device} -> %{scaler | device: device}
+      {:error, details} -> raise Error.new(details)
+    end
+  end
+
+  defp open(:cuda), do: open({:cuda, 0})
+  defp open({:cuda, ordinal}), do: Native.context_create_cuda(ordinal)
+  defp open({:cpu, threads}), do: Native.context_create_cpu(threads)
+
+  defp open(kind) do
+    raise ArgumentError,
+          "a device is :cuda, {:cuda, ordinal} or {:cpu, threads}, not #{inspect(kind)}"
+  end
+
+  @doc "The tree with its floats on the scaler's device, if it has one. Integers stay where they are."
+  @spec device_put(tree, t) :: tree
+  def device_put(tree, %__MODULE__{device: nil}), do: tree
+
+  def device_put(tree, %__MODULE__{device: device}) do
+    {leaves, paths} = leaves(tree, &refuse_traced/1)
+
+    for {%DeviceTensor{}, path} <- Enum.zip(leaves, paths),
+        do: raise(ArgumentError, "#{Tree.where(path, "the tensor")} is on a device already")
+
+    rebuild(tree, DeviceTensor.copy(device, leaves), & &1)
+  end
+
+  @doc "The tree with its tensors as they were, in host memory. What is no device's stays."
+  @spec device_get(tree) :: tree
+  def device_get(tree) do
+    elements = tree |> device_tensors() |> DeviceTensor.read()
+
+    Tree.map(tree, fn leaf ->
+      case elements do
+        %{^leaf => binary} -> Leaf.put(leaf, {leaf.dtype, binary})
+        _of_the_host -> leaf
+      end
+    end)
+  end
+
+  @doc "Frees the memory of a tree, and of whatever shares it, now; whoever still uses it is refused."
+  @spec device_free(tree) :: :ok
+  def device_free(tree) do
+    for memory <- tree |> device_tensors() |> Enum.map(& &1.memory) |> Enum.uniq(),
+        do: :ok = Error.check!(Native.memory_destroy(memory))
+
+    :ok
+  end
+
+  defp device_tensors(tree) do
+    Tree.reduce(tree, [], fn leaf, _path, tensors ->
+      if is_struct(leaf, DeviceTensor), do: [leaf | tensors], else: tensors
+    end)
+  end
+
   # ---- types ----
 
   @doc """
@@ -675,7 +768,7 @@ defmodule GradScaler do
       iex> GradScaler.cast_params({:f32, <<1000.0::little-float-32>>}, :f8_e4m3fn, clamp: 448)
       {:f8_e4m3fn, <<0x7E>>}
   """
-  @spec cast_params(tree, Binaries.dtype() | tuple, keyword) :: tree
+  @spec cast_params(tree, dtype | tuple, keyword) :: tree
   def cast_params(params, type, options \\ []) do
     options = options(options, [:clamp])
     dtype = Leaf.dtype_of_type(type)
@@ -689,7 +782,7 @@ defmodule GradScaler do
   end
 
   @doc "`cast_params/2` under the name for the way back: gradients to the type they are summed in."
-  @spec accumulate_grad(tree, Binaries.dtype() | tuple) :: tree
+  @spec accumulate_grad(tree, dtype | tuple) :: tree
   def accumulate_grad(grads, type \\ :f32), do: cast_params(grads, type)
 
   # ---- to and from a checkpoint ----

@@ -84,7 +84,7 @@ defmodule GradScaler.BadInputTest do
       {~r/report has no norm/,
        fn -> GradScaler.norm(elem(GradScaler.unscale(pair, torch()), 1)) end},
       {~r/report/,
-       fn -> GradScaler.clip_factor(elem(GradScaler.unscale(pair, torch()), 1), torch(), 1.0) end},
+       fn -> GradScaler.clip_factor(torch(), elem(GradScaler.unscale(pair, torch()), 1), 1.0) end},
       {~r/^the new state: factor.scale is -1/, fn -> GradScaler.set_scale(torch(), -1) end},
       {~r/factor.scale is "1": it must be a number/,
        fn -> GradScaler.set_scale(torch(), "1") end},
@@ -97,7 +97,7 @@ defmodule GradScaler.BadInputTest do
       {~r/bytes is not a binary/, fn -> GradScaler.load(:nothing) end},
       {~r/dtype is 1, not one of/, fn -> Binaries.scale(one(), [{1, ""}], [:f32]) end},
       {~r/a device is :cuda, {:cuda, ordinal} or {:cpu, threads}, not :gpu/,
-       fn -> GradScaler.Device.open(:gpu) end}
+       fn -> GradScaler.on_device(torch(), :gpu) end}
     ]
 
     for {message, call} <- cases do
@@ -129,12 +129,12 @@ defmodule GradScaler.BadInputTest do
       fn -> GradScaler.update(norm, false) end,
       fn -> GradScaler.merge([GradScaler.measure(pair, torch())], :shards, norm) end,
       fn ->
-        GradScaler.clip_factor(elem(GradScaler.unscale(pair, torch()), 1), torch(), 1.0)
+        GradScaler.clip_factor(torch(), elem(GradScaler.unscale(pair, torch()), 1), 1.0)
       end,
       fn -> GradScaler.cast_params(pair, :complex64) end,
       fn -> GradScaler.load("nothing") end,
       fn -> GradScaler.set_scale(torch(), :nan) end,
-      fn -> GradScaler.Device.open!({:cpu, 0}) end,
+      fn -> GradScaler.on_device(torch(), {:cpu, 0}) end,
       fn -> GradScaler.update(torch(), GradScaler.failed_report(:device)) end
     ]
 

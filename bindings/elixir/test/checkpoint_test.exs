@@ -83,7 +83,7 @@ defmodule GradScaler.CheckpointTest do
 
   test "notes are as many as there are" do
     settings = Map.new(1..1000, &{"name#{&1}", &1})
-    {_scaler, notes} = Checkpoint.settings("torch", settings)
+    {_scaler, notes} = Checkpoint.settings(settings, "torch")
     assert Enum.count(notes, &(&1.kind == :ignored)) == 1000
   end
 
@@ -109,12 +109,12 @@ defmodule GradScaler.CheckpointTest do
 
   test "settings of a framework, into its rules or others" do
     settings = [init_scale: 8, period: 5, factor: 4]
-    {scaler, []} = Checkpoint.settings("axon", settings)
+    {scaler, []} = Checkpoint.settings(settings, "axon")
 
     assert %Policy{init_scale: 8.0, growth_interval: 5, growth_factor: 4.0} =
              GradScaler.policy(scaler)
 
-    {scaler, [note]} = Checkpoint.settings("torch", %{growth_intervall: 3}, preset: "recommended")
+    {scaler, [note]} = Checkpoint.settings(%{growth_intervall: 3}, "torch", preset: "recommended")
 
     assert {note.kind, GradScaler.policy(scaler)} ==
              {:ignored, GradScaler.policy(GradScaler.new())}
@@ -134,8 +134,8 @@ defmodule GradScaler.CheckpointTest do
           {fn -> Checkpoint.read(@torch, nil, prefix: 3) end, "prefix is 3"},
           {fn -> Checkpoint.write(GradScaler.new(), "oneflow") end, "saves no state"},
           {fn -> Checkpoint.write(GradScaler.new(), "torch", keys: "x") end, ":texts or :atoms"},
-          {fn -> Checkpoint.settings("torch", init_scale: -1) end, "init_scale is -1"},
-          {fn -> Checkpoint.settings("torch", [], preset: "pytorch") end, "preset is \"pytorch\""}
+          {fn -> Checkpoint.settings([init_scale: -1], "torch") end, "init_scale is -1"},
+          {fn -> Checkpoint.settings([], "torch", preset: "pytorch") end, "preset is \"pytorch\""}
         ] do
       assert_raise ArgumentError, ~r/#{Regex.escape(words)}/, call
     end
@@ -155,7 +155,7 @@ defmodule GradScaler.CheckpointTest do
                    fn -> Checkpoint.read(checkpoint) end
 
       assert_raise ArgumentError, "init_scale is #{what}: it must be a number", fn ->
-        Checkpoint.settings("torch", init_scale: value)
+        Checkpoint.settings([init_scale: value], "torch")
       end
 
       assert found(Checkpoint.read(%{checkpoint | scaler: @torch})) == {2048.0, 3, 100}
@@ -194,13 +194,13 @@ defmodule GradScaler.CheckpointTest do
     long = String.duplicate("s", 160)
 
     assert_raise ArgumentError, ~r/^#{long} is a key of 160 bytes/, fn ->
-      Checkpoint.settings("torch", %{long => 1})
+      Checkpoint.settings(%{long => 1}, "torch")
     end
 
-    assert {_scaler, []} = Checkpoint.settings("torch", %{model: %{long => 1}})
+    assert {_scaler, []} = Checkpoint.settings(%{model: %{long => 1}}, "torch")
 
     assert_raise ArgumentError, ~r/is a key with a zero/, fn ->
-      Checkpoint.settings("torch", %{"init_scale\0" => 1})
+      Checkpoint.settings(%{"init_scale\0" => 1}, "torch")
     end
   end
 
@@ -213,10 +213,10 @@ defmodule GradScaler.CheckpointTest do
       assert_raise ArgumentError,
                    ~s(loss_scale is "#{shown}": it must be a number or "dynamic"),
                    fn ->
-                     Checkpoint.settings("cerebras", loss_scale: text)
+                     Checkpoint.settings([loss_scale: text], "cerebras")
                    end
 
-      {_scaler, notes} = Checkpoint.settings("cerebras", color: text)
+      {_scaler, notes} = Checkpoint.settings([color: text], "cerebras")
       assert [%{kind: :ignored}] = notes
     end
   end
@@ -260,7 +260,7 @@ defmodule GradScaler.CheckpointTest do
     test "goes on from ours, and ours from its" do
       {init, _scale, _unscale} = Axon.LossScale.dynamic(@settings)
       {_scales, state} = theirs(init.(), steps(3))
-      {scaler, _notes} = Checkpoint.settings("axon", @settings)
+      {scaler, _notes} = Checkpoint.settings(@settings, "axon")
       {scaler, _notes} = Checkpoint.read(state, scaler, format: "axon")
       {scales, scaler} = ours(scaler, steps(5))
       assert {^scales, state} = theirs(state, steps(5))

@@ -56,33 +56,33 @@ defmodule GradScaler.ConcurrencyTest do
   end
 
   test "a device that was open before an upgrade is refused after it" do
-    device = GradScaler.Device.open!({:cpu, 2})
-    tree = GradScaler.Device.put(shared(), device)
+    device = GradScaler.on_device(GradScaler.new(), {:cpu, 2})
+    tree = GradScaler.device_put(shared(), device)
     directory = copy_of_application(0)
     upgrade(directory)
     assert_raise ArgumentError, fn -> GradScaler.unscale(tree, GradScaler.new()) end
-    assert_raise ArgumentError, fn -> GradScaler.Device.get(tree) end
-    again = GradScaler.Device.put(shared(), GradScaler.Device.open!({:cpu, 2}))
+    assert_raise ArgumentError, fn -> GradScaler.device_get(tree) end
+    again = GradScaler.device_put(shared(), GradScaler.on_device(GradScaler.new(), {:cpu, 2}))
     upgrade(original())
-    assert_raise ArgumentError, fn -> GradScaler.Device.get(again) end
+    assert_raise ArgumentError, fn -> GradScaler.device_get(again) end
 
-    assert GradScaler.Device.get(
-             GradScaler.Device.put(shared(), GradScaler.Device.open!({:cpu, 1}))
+    assert GradScaler.device_get(
+             GradScaler.device_put(shared(), GradScaler.on_device(GradScaler.new(), {:cpu, 1}))
            ) == shared()
   end
 
   test "the same file is loaded again, as r of iex does, and devices go on" do
-    device = GradScaler.Device.open!({:cpu, 2})
-    tree = GradScaler.Device.put(shared(), device)
+    device = GradScaler.on_device(GradScaler.new(), {:cpu, 2})
+    tree = GradScaler.device_put(shared(), device)
 
     for _ <- 1..3 do
       soft_purge(6000)
       assert {:module, Native} = :code.load_file(Native)
-      assert GradScaler.Device.get(tree) == shared()
+      assert GradScaler.device_get(tree) == shared()
     end
 
     :code.purge(Native)
-    assert GradScaler.Device.get(GradScaler.Device.put(shared(), device)) == shared()
+    assert GradScaler.device_get(GradScaler.device_put(shared(), device)) == shared()
   end
 
   test "a process that is killed in a dirty call harms nobody" do

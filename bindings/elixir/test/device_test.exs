@@ -3,7 +3,7 @@ defmodule GradScaler.DeviceTest do
   # device, too; tests of CUDA run where there is a driver, such as the emulated one of tests/cuda.
   use ExUnit.Case, async: true
 
-  alias GradScaler.{Constants, Device, Native, Report}
+  alias GradScaler.{Constants, DeviceTensor, Native, Report}
 
   @dtypes Keyword.keys(Constants.all(:dtype))
 
@@ -23,6 +23,8 @@ defmodule GradScaler.DeviceTest do
       b: [{:f32, <<4.0::little-float-32>>}]
     }
 
+  defp on(kind), do: GradScaler.on_device(GradScaler.new("none"), kind)
+
   defp bits(report),
     do: {Report.encode(report), report.per_tensor, report.paths, report.histogram}
 
@@ -31,17 +33,17 @@ defmodule GradScaler.DeviceTest do
       @describetag tag
       @describetag kind: kind
 
-      setup context, do: {:ok, device: Device.open!(context.kind)}
+      setup context, do: {:ok, device: on(context.kind)}
 
       test "a tree comes back as it was, integers and empty tensors too", %{device: device} do
-        assert Device.get(Device.put(grads(), device)) == grads()
-        assert Device.get(Device.put([], device)) == []
-        assert Device.get([{:f32, ""}]) == [{:f32, ""}]
+        assert GradScaler.device_get(GradScaler.device_put(grads(), device)) == grads()
+        assert GradScaler.device_get(GradScaler.device_put([], device)) == []
+        assert GradScaler.device_get([{:f32, ""}]) == [{:f32, ""}]
       end
 
       test "results and reports have the bits of the host", %{device: device} do
         grads = grads()
-        on_device = Device.put(grads, device)
+        on_device = GradScaler.device_put(grads, device)
 
         for {preset, options} <- [
               {"torch", []},
@@ -52,7 +54,7 @@ defmodule GradScaler.DeviceTest do
           {expected, report} = GradScaler.unscale(grads, scaler, options)
           {results, on_device_report} = GradScaler.unscale(on_device, scaler, options)
           assert bits(on_device_report) == bits(report)
-          assert Device.get(results) == expected
+          assert GradScaler.device_get(results) == expected
 
           options = Keyword.delete(options, :type)
 
@@ -60,47 +62,52 @@ defmodule GradScaler.DeviceTest do
                    bits(GradScaler.measure(grads, scaler, options))
         end
 
-        assert GradScaler.overflow?(on_device)
+        refute GradScaler.finite?(on_device)
         scaler = GradScaler.new("torch")
         {clamped, report} = GradScaler.unscale(on_device, scaler, clamp: 1.0e-3)
         {expected, host} = GradScaler.unscale(grads, scaler, clamp: 1.0e-3)
-        assert {Device.get(clamped), bits(report)} == {expected, bits(host)}
+        assert {GradScaler.device_get(clamped), bits(report)} == {expected, bits(host)}
       end
 
       test "losses are scaled, and trees cast", %{device: device} do
         scaler = GradScaler.new("torch")
-        tree = Device.put(good(), device)
-        scaled = Device.get(GradScaler.scale_loss(tree, scaler))
+        tree = GradScaler.device_put(good(), device)
+        scaled = GradScaler.device_get(GradScaler.scale_loss(tree, scaler))
         assert scaled == GradScaler.scale_loss(good(), scaler)
-        cast = Device.get(GradScaler.cast_params(tree, :f8_e5m2, clamp: 3.0))
+        cast = GradScaler.device_get(GradScaler.cast_params(tree, :f8_e5m2, clamp: 3.0))
         assert cast == GradScaler.cast_params(good(), :f8_e5m2, clamp: 3.0)
       end
 
       test "micro-batches are added to sums, which stay what they were", %{device: device} do
         scaler = GradScaler.new("static", init_scale: 2.0)
-        {sums, _} = GradScaler.unscale(Device.put(good(), device), scaler)
-        before = Device.get(sums)
-        {added, report} = GradScaler.unscale_accumulate(sums, Device.put(good(), device), scaler)
-        {expected, host} = GradScaler.unscale_accumulate(before, good(), scaler)
-        assert {Device.get(added), bits(report)} == {expected, bits(host)}
-        assert Device.get(sums) == before
+        {sums, _} = GradScaler.unscale(GradScaler.device_put(good(), device), scaler)
+        before = GradScaler.device_get(sums)
 
-        bad = Device.put(%{good() | b: [{:f32, <<0x7FC00000::little-32>>}]}, device)
+        {added, report} =
+          GradScaler.unscale_accumulate(sums, GradScaler.device_put(good(), device), scaler)
+
+        {expected, host} = GradScaler.unscale_accumulate(before, good(), scaler)
+        assert {GradScaler.device_get(added), bits(report)} == {expected, bits(host)}
+        assert GradScaler.device_get(sums) == before
+
+        bad = GradScaler.device_put(%{good() | b: [{:f32, <<0x7FC00000::little-32>>}]}, device)
         {kept, report} = GradScaler.unscale_accumulate(added, bad, scaler)
-        assert {Device.get(kept), GradScaler.overflows(report)} == {expected, [[:b, 0]]}
+
+        assert {GradScaler.device_get(kept), GradScaler.overflows(report)} ==
+                 {expected, [[:b, 0]]}
       end
 
       test "a whole step", %{device: device} do
         scaler = GradScaler.new("torch", init_scale: 2.0 ** 20)
-        {_, report} = GradScaler.unscale(Device.put(good(), device), scaler)
+        {_, report} = GradScaler.unscale(GradScaler.device_put(good(), device), scaler)
         refute GradScaler.overflow?(report)
         assert report.generation == 1
         refute :stale in GradScaler.events(GradScaler.update(scaler, report))
       end
 
       test "what cannot be is refused in words", %{device: device} do
-        tree = Device.put(good(), device)
-        other = Device.put(good(), Device.open!({:cpu, 1}))
+        tree = GradScaler.device_put(good(), device)
+        other = GradScaler.device_put(good(), on({:cpu, 1}))
         torch = GradScaler.new("torch")
         infinite = GradScaler.set_scale(torch, :infinity)
 
@@ -113,26 +120,28 @@ defmodule GradScaler.DeviceTest do
            fn -> GradScaler.unscale([tree, other], torch) end},
           {~r/sums are not where the gradients are/,
            fn -> GradScaler.unscale_accumulate(good(), tree, torch) end},
-          {~r/\[:a\] is on a device already/, fn -> Device.put(tree, device) end},
+          {~r/\[:a\] is on a device already/, fn -> GradScaler.device_put(tree, device) end},
           {~r/^the result of \[:a\] cannot be :complex64/,
            fn -> GradScaler.cast_params(tree, :complex64) end},
-          {~r/the tree is 5: expected/, fn -> Device.put(5, device) end}
+          {~r/the tree is 5: expected/, fn -> GradScaler.device_put(5, device) end}
         ]
 
         for {message, call} <- cases, do: assert_raise(ArgumentError, message, call)
 
-        assert :ok = Device.free(tree)
-        assert :ok = Device.free(tree)
+        assert :ok = GradScaler.device_free(tree)
+        assert :ok = GradScaler.device_free(tree)
 
         assert_raise ArgumentError, ~r/\[:a\] is memory that was freed/, fn ->
           GradScaler.unscale(tree, torch)
         end
 
-        assert_raise ArgumentError, ~r/memory that was freed/, fn -> Device.get(tree) end
+        assert_raise ArgumentError, ~r/memory that was freed/, fn ->
+          GradScaler.device_get(tree)
+        end
       end
 
       test "the steps of a policy are those of the host", %{device: device} do
-        exec = device.reference
+        exec = device.device
         {:ok, policy} = Native.policy_preset("torch")
         {:ok, state} = Native.state_init(nil, policy)
         assert Native.state_init(exec, policy) == {:ok, state}
@@ -156,13 +165,15 @@ defmodule GradScaler.DeviceTest do
 
       test "what does not fit into memory is an error of its own", %{device: device} do
         error =
-          assert_raise GradScaler.Error, fn -> Device.allocate(device.reference, f32: 2 ** 60) end
+          assert_raise GradScaler.Error, fn ->
+            DeviceTensor.allocate(device.device, f32: 2 ** 60)
+          end
 
         assert {error.status, error.details.name != nil} == {:memory, true}
       end
 
       test "ranges outside of memory are refused", %{device: device} do
-        {:ok, memory} = Native.memory_create(device.reference, 8)
+        {:ok, memory} = Native.memory_create(device.device, 8)
 
         for result <- [
               Native.memory_write(memory, [{5, "abcd"}]),
@@ -171,11 +182,11 @@ defmodule GradScaler.DeviceTest do
               Native.memory_write(memory, [{0, "ab"} | :end]),
               Native.memory_read(memory, [{0, 2 ** 63}]),
               Native.memory_read(memory, [{9, 0}]),
-              Native.measure(device.reference, nil, [{1, memory, 4, 8}], nil),
-              Native.measure(device.reference, nil, [{1, memory, 2 ** 64 - 4, 8}], nil),
+              Native.measure(device.device, nil, [{1, memory, 4, 8}], nil),
+              Native.measure(device.device, nil, [{1, memory, 2 ** 64 - 4, 8}], nil),
               Native.measure(nil, nil, [{1, memory, 0, 8}], nil),
               Native.scale(
-                device.reference,
+                device.device,
                 nil,
                 [{1, memory, 0, 4}, {1, memory, 4, 4}],
                 [{1, memory, 0, 4}, 1],
@@ -198,8 +209,10 @@ defmodule GradScaler.DeviceTest do
         |> Task.async_stream(
           fn _ ->
             for _ <- 1..3 do
-              {results, on_device} = GradScaler.unscale(Device.put(grads(), device), scaler)
-              assert {Device.get(results), bits(on_device)} == {expected, bits(report)}
+              {results, on_device} =
+                GradScaler.unscale(GradScaler.device_put(grads(), device), scaler)
+
+              assert {GradScaler.device_get(results), bits(on_device)} == {expected, bits(report)}
             end
           end,
           max_concurrency: 8,
@@ -214,19 +227,19 @@ defmodule GradScaler.DeviceTest do
         for delay <- 0..20 do
           victim =
             spawn(fn ->
-              device = Device.open!(kind)
+              device = on(kind)
 
               for _ <- 1..100,
-                  do: GradScaler.unscale(Device.put(good(), device), GradScaler.new())
+                  do: GradScaler.unscale(GradScaler.device_put(good(), device), GradScaler.new())
             end)
 
           Process.sleep(div(delay, 4))
           Process.exit(victim, :kill)
         end
 
-        tree = Task.await(Task.async(fn -> Device.put(good(), Device.open!(kind)) end), 60_000)
+        tree = Task.await(Task.async(fn -> GradScaler.device_put(good(), on(kind)) end), 60_000)
         :erlang.garbage_collect()
-        assert Device.get(tree) == good()
+        assert GradScaler.device_get(tree) == good()
       end
     end
   end
@@ -240,15 +253,20 @@ defmodule GradScaler.DeviceTest do
   end
 
   test "without a driver there is an error that says why" do
-    case Device.open({:cuda, 99}) do
-      {:ok, _device} ->
-        flunk("there are not that many")
+    error = assert_raise GradScaler.Error, fn -> on({:cuda, 99}) end
+    assert error.status in [:unavailable, :value]
+    assert error.message =~ ~r/driver|device/
+  end
 
-      {:error, %GradScaler.Error{status: status, message: message}} ->
-        assert status in [:unavailable, :value]
-        assert message =~ ~r/driver|device/
-        assert_raise GradScaler.Error, message, fn -> Device.open!({:cuda, 99}) end
-    end
+  test "a scaler without a device leaves trees where they are, and takes that of another" do
+    scaler = GradScaler.new("torch")
+    assert GradScaler.device_put(good(), scaler) == good()
+    other = on({:cpu, 1})
+    shared = GradScaler.on_device(scaler, other)
+    assert shared == %{scaler | device: other.device}
+    grads = [GradScaler.device_put(good(), shared), GradScaler.device_put(good(), other)]
+    assert GradScaler.finite?(grads)
+    assert GradScaler.load(GradScaler.save(shared)) == scaler
   end
 
   describe "Nx" do
@@ -256,18 +274,29 @@ defmodule GradScaler.DeviceTest do
     @compile {:no_warn_undefined, [Nx, Nx.Defn]}
 
     test "tensors come back with shape and names, and integers stay" do
-      device = Device.open!({:cpu, 1})
+      device = on({:cpu, 1})
       tree = %{w: Nx.tensor([[2.0, 4.0]], type: :f16, names: [:x, :y]), n: Nx.tensor([3])}
-      {unscaled, _} = tree |> Device.put(device) |> GradScaler.unscale(GradScaler.new("none"))
-      assert Device.get(unscaled) == %{tree | w: Nx.tensor([[2.0, 4.0]], names: [:x, :y])}
+
+      {unscaled, _} =
+        tree |> GradScaler.device_put(device) |> GradScaler.unscale(GradScaler.new("none"))
+
+      assert GradScaler.device_get(unscaled) == %{
+               tree
+               | w: Nx.tensor([[2.0, 4.0]], names: [:x, :y])
+             }
 
       assert_raise ArgumentError, ~r/\[:w\] has the shape {1, 2}, its sum {2, 1}/, fn ->
-        sums = Device.put(%{tree | w: Nx.tensor([[0.0], [0.0]])}, device)
-        GradScaler.unscale_accumulate(sums, Device.put(tree, device), GradScaler.new("none"))
+        sums = GradScaler.device_put(%{tree | w: Nx.tensor([[0.0], [0.0]])}, device)
+
+        GradScaler.unscale_accumulate(
+          sums,
+          GradScaler.device_put(tree, device),
+          GradScaler.new("none")
+        )
       end
 
-      assert_raise ArgumentError, ~r/the tensor is traced/, fn ->
-        Nx.Defn.jit(&Device.put(&1, device)).(Nx.tensor(1.0))
+      assert_raise ArgumentError, ~r/the tensors are traced/, fn ->
+        Nx.Defn.jit(&GradScaler.device_put(&1, device)).(Nx.tensor(1.0))
       end
     end
   end

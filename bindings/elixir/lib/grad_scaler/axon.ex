@@ -14,9 +14,8 @@ defmodule GradScaler.Axon do
         loss_scale: GradScaler.Axon.loss_scale(scaler))
       |> Axon.Loop.run(data)
 
-  Where a gradient is Inf or NaN, or by the rules of the scaler the norm is too large (the presets
-  `fairseq`, `fairscale` and `cerebras`), the parameters and the optimizer's state stay as they were; the
-  running statistics of layers, which come from the forward pass, move on. With
+  If a gradient is Inf or NaN, or the norm is too large for rules with `overflow_test: :norm`, the
+  parameters and the optimizer's state stay as they were; the running statistics of layers, which come from the forward pass, move on. With
   `gradient_accumulation_steps` one overflow skips all the steps that are summed. Unlike
   Axon.LossScale, a NaN counts as an overflow.
 
@@ -50,7 +49,7 @@ defmodule GradScaler.Axon do
     skipping = fn grads, state, params ->
       overflow = Defn.overflow(grads)
       {updates, new_state} = update.(grads, state, params)
-      {Defn.skip(overflow, updates, zeros(updates)), Defn.skip(overflow, new_state, state)}
+      {Defn.skip(updates, zeros(updates), overflow), Defn.skip(new_state, state, overflow)}
     end
 
     {init, skipping}

@@ -1,22 +1,14 @@
 defmodule GradScaler.Binaries do
-  @moduledoc """
-  The second layer: lists of `{dtype, binary}`, or of tensors on one device, and structs; refusals
-  raise.
+  @moduledoc false
+  # Lists of {dtype, binary}, or of tensors on one device, and structs; refusals raise. GradScaler calls this with the
+  # leaves of a tree. The binary holds its elements in little-endian order. What a call does beside its work is a
+  # TensorOptions; the report then holds `per_tensor`, a binary of a report for each tensor, and `histogram`. `names`
+  # gives errors a text for an entry of a list, see Error.check!/2.
 
-  A dtype is a name of `t:dtype/0`, the binary holds its elements in little-endian order. What a call
-  does beside its work is a `GradScaler.TensorOptions`; the report then holds `per_tensor`, a binary
-  of a report for each tensor, and `histogram`. `GradScaler` calls this with the leaves of a tree.
-  `names` gives errors a text for an entry of a list, see `GradScaler.Error.check!/2`.
+  alias GradScaler.{Constants, DeviceTensor, Error, Native, Report, TensorOptions}
 
-      iex> {:ok, factor} = GradScaler.Native.factor_init(2.0)
-      iex> {[half], report} = GradScaler.Binaries.unscale(factor, [{:f32, <<3.0::little-float-32>>}], [:f32], %GradScaler.TensorOptions{want: [:norm]})
-      iex> {half, report.sum_squares}
-      {{:f32, <<1.5::little-float-32>>}, 2.25}
-  """
-  alias GradScaler.{Constants, Device, Error, Native, Report, TensorOptions}
-
-  @type dtype :: unquote(Enum.reduce(Keyword.keys(Constants.all(:dtype)), &{:|, [], [&1, &2]}))
-  @type tensor :: {dtype, binary} | Device.Tensor.t()
+  @type dtype :: GradScaler.dtype()
+  @type tensor :: {dtype, binary} | DeviceTensor.t()
   @type names :: (binary, integer -> binary | nil)
 
   # More than this is no work for a normal scheduler. A large binary that starts within a byte is copied as soon as the
@@ -32,7 +24,14 @@ defmodule GradScaler.Binaries do
   def scale(factor, tensors, dtypes, options \\ %TensorOptions{}, names \\ &unnamed/2),
     do: into(:scale, factor, tensors, dtypes, options, names)
 
-  @doc "`tensors` divided by the factor's scale, as these dtypes, and a report on them."
+  @doc """
+  `tensors` divided by the factor's scale, as these dtypes, and a report on them.
+
+      iex> {:ok, factor} = GradScaler.Native.factor_init(2.0)
+      iex> {[half], report} = GradScaler.Binaries.unscale(factor, [{:f32, <<3.0::little-float-32>>}], [:f32], %GradScaler.TensorOptions{want: [:norm]})
+      iex> {half, report.sum_squares}
+      {{:f32, <<1.5::little-float-32>>}, 2.25}
+  """
   @spec unscale(binary | nil, [tensor], [dtype], TensorOptions.t(), names) ::
           {[tensor], Report.t()}
   def unscale(factor, tensors, dtypes, options \\ %TensorOptions{}, names \\ &unnamed/2),
@@ -47,7 +46,7 @@ defmodule GradScaler.Binaries do
     if device(sums, fn _tensors, index -> names.("out", index) end) != exec,
       do: raise(ArgumentError, "sums are not where the gradients are: put all on one device")
 
-    out = if exec, do: copies(exec, sums), else: sums
+    out = if exec, do: DeviceTensor.copy(exec, sums), else: sums
     arguments = [exec, factor, encode(tensors), encode(out), TensorOptions.encode(options)]
     dtypes = for sum <- sums, do: dtype(sum)
     call(:unscale_accumulate, arguments, tensors, {out, dtypes}, names)
@@ -65,11 +64,9 @@ defmodule GradScaler.Binaries do
   # ---- calls ----
 
   defp into(function, factor, tensors, dtypes, options, names) do
-    numbers = for dtype <- dtypes, do: number(dtype)
     exec = device(tensors, names)
-    out = if exec, do: new_tensors(exec, tensors, dtypes), else: numbers
-    encoded = if exec, do: encode(out), else: numbers
-    arguments = [exec, factor, encode(tensors), encoded, TensorOptions.encode(options)]
+    out = new_tensors(exec, tensors, dtypes)
+    arguments = [exec, factor, encode(tensors), encode(out), TensorOptions.encode(options)]
     call(function, arguments, tensors, {out, dtypes}, names)
   end
 
@@ -105,7 +102,7 @@ defmodule GradScaler.Binaries do
   defp bytes([{_dtype, binary} | rest], sum), do: bytes(rest, sum + byte_size(binary))
   defp bytes(_none_or_of_a_device, sum), do: sum
 
-  defp results([], [%Device.Tensor{} | _] = out, _dtypes), do: out
+  defp results([], [%DeviceTensor{} | _] = out, _dtypes), do: out
   defp results(binaries, _out, dtypes), do: Enum.zip(dtypes, binaries)
 
   defp report(report, per_tensor, histogram) do
@@ -131,35 +128,28 @@ defmodule GradScaler.Binaries do
     end
   end
 
-  defp device_of(%Device.Tensor{device: device}), do: device
+  defp device_of(%DeviceTensor{device: device}), do: device
   defp device_of(_pair), do: nil
+
+  # On the host the call makes them.
+  defp new_tensors(nil, _tensors, dtypes), do: for(dtype <- dtypes, do: number(dtype))
 
   defp new_tensors(exec, tensors, dtypes) do
     sizes =
       for {tensor, dtype} <- Enum.zip(tensors, dtypes),
           do: {dtype, div(tensor.bytes, size(tensor.dtype)) * size(dtype)}
 
-    {_memory, tensors} = Device.allocate(exec, sizes)
+    {_memory, tensors} = DeviceTensor.allocate(exec, sizes)
     tensors
   end
 
-  defp copies(exec, sums) do
-    {memory, copies} = Device.allocate(exec, for(sum <- sums, do: {sum.dtype, sum.bytes}))
-
-    pieces =
-      for {to, from} <- Enum.zip(copies, sums),
-          do: {to.offset, from.memory, from.offset, from.bytes}
-
-    :ok = Error.check!(Native.memory_write(memory, pieces))
-    copies
-  end
-
   defp encode(tensors), do: for(tensor <- tensors, do: encode_one(tensor))
+  defp encode_one(dtype) when is_integer(dtype), do: dtype
   defp encode_one({dtype, binary}), do: {number(dtype), binary}
   defp encode_one(%{} = t), do: {number(t.dtype), t.memory, t.offset, t.bytes}
 
   defp dtype({dtype, _binary}), do: dtype
-  defp dtype(%Device.Tensor{dtype: dtype}), do: dtype
+  defp dtype(%DeviceTensor{dtype: dtype}), do: dtype
 
   for {name, number} <- Constants.all(:dtype) do
     defp number(unquote(name)), do: unquote(number)

@@ -1,4 +1,8 @@
 defmodule GradScaler.Checkpoint do
+  alias GradScaler.{Constants, Entry, Error, Fields, Native, Note}
+
+  @key_bytes Entry.longest(:key)
+
   @moduledoc """
   Checkpoints and settings of every framework, so that a run goes on where it stopped, there or here.
 
@@ -9,36 +13,27 @@ defmodule GradScaler.Checkpoint do
 
   A checkpoint, or a configuration, is a map, a keyword list or a struct, nested or not, with numbers,
   booleans, tensors of one element, texts and nil at its ends, up to 16 deep. Whatever else is there is
-  passed over, and refused where a number of the scaler belongs. So is a key of more than 159 bytes,
+  passed over, and refused where a number of the scaler belongs. So is a key of more than #{@key_bytes} bytes,
   with those that it is nested in: pass what is below the first of them.
 
-  Each call returns notes beside its result, structs of `GradScaler.Note`: what was not said, was
-  ignored, means something else here, or cannot be held. Their `message` is a sentence.
+  Each call returns notes beside its result: what was not said, was ignored, means something else here,
+  or cannot be held. The `message` of a note is a sentence; its `kind` is `:format`, `:missing`, `:ignored`,
+  `:changed`, `:unusable` or `:lost`; `field` is one of the policy or the state, with `:format` the name of
+  the format; `value` is the number that counts from now on.
 
   To store a scaler of ours and nothing else, `GradScaler.save/1` makes bytes; `write/3` with
   "gradscaler" makes numbers by name.
   """
 
-  alias GradScaler.{Constants, Entry, Error, Fields, Native, Note}
+  @typedoc "Something to know of a call that succeeded."
+  @type note :: %Note{kind: atom, field: binary, value: GradScaler.real(), message: binary}
 
   @typedoc "Keys with numbers, texts, nil, tensors of one element, or more of these."
   @type mapping :: map | keyword | struct
 
-  @key_bytes 159
-  @text_bytes 55
+  @text_bytes Entry.longest(:text)
   @depth 16
   @int64 -0x8000000000000000..0x7FFFFFFFFFFFFFFF
-  @rules %{
-    "growth_rule" => :growth,
-    "ceiling_rule" => :limit_rule,
-    "floor_rule" => :limit_rule,
-    "overflow_test" => :overflow_test,
-    "overflow_reset" => :overflow_reset,
-    "quirks" => :quirk,
-    "guard_sample" => :guard_sample,
-    "guard_flags" => :guard,
-    "arithmetic" => :arithmetic
-  }
   @importance [:unusable, :changed, :lost, :format, :ignored, :missing]
 
   @doc """
@@ -48,13 +43,7 @@ defmodule GradScaler.Checkpoint do
       true
   """
   @spec formats :: %{binary => binary}
-  def formats do
-    0
-    |> Stream.iterate(&(&1 + 1))
-    |> Stream.map(&{Native.format_name(&1), Native.format_summary(&1)})
-    |> Enum.take_while(fn {name, _summary} -> name end)
-    |> Map.new()
-  end
+  def formats, do: Fields.listed(&Native.format_name/1, &Native.format_summary/1)
 
   @doc """
   The scaler that goes on from a checkpoint, by the rules of `scaler` with the settings that the
@@ -69,7 +58,7 @@ defmodule GradScaler.Checkpoint do
       iex> GradScaler.Checkpoint.read([loss_scale: -1.0, counter: 3], nil, format: "axon")
       ** (ArgumentError) loss_scale is -1: it must be a scale: 0 or above
   """
-  @spec read(mapping, GradScaler.t() | nil, keyword) :: {GradScaler.t(), [Note.t()]}
+  @spec read(mapping, GradScaler.t() | nil, keyword) :: {GradScaler.t(), [note]}
   def read(checkpoint, scaler \\ nil, options \\ []) do
     options = Keyword.validate!(options, format: nil, prefix: nil)
     prefix = text(options[:prefix], "prefix")
@@ -98,7 +87,7 @@ defmodule GradScaler.Checkpoint do
       iex> checkpoint
       %{counter: 0, loss_scale: 1024.0}
   """
-  @spec write(GradScaler.t(), binary | atom, keyword) :: {map, [Note.t()]}
+  @spec write(GradScaler.t(), binary | atom, keyword) :: {map, [note]}
   def write(%GradScaler{} = scaler, format, options \\ []) do
     options = Keyword.validate!(options, prefix: nil, keys: :texts)
     prefix = text(options[:prefix], "prefix")
@@ -129,12 +118,12 @@ defmodule GradScaler.Checkpoint do
   My configuration, in gradscaler:
 
       iex> config = %{"train_batch_size" => 8, "fp16" => %{"initial_scale_power" => 12, "hysteresis" => 3}}
-      iex> {scaler, _notes} = GradScaler.Checkpoint.settings("deepspeed", config, prefix: "fp16")
+      iex> {scaler, _notes} = GradScaler.Checkpoint.settings(config, "deepspeed", prefix: "fp16")
       iex> {GradScaler.loss_scale(scaler), GradScaler.policy(scaler).hysteresis}
       {4096.0, 3}
   """
-  @spec settings(binary | atom, mapping, keyword) :: {GradScaler.t(), [Note.t()]}
-  def settings(format, settings, options \\ []) do
+  @spec settings(mapping, binary | atom, keyword) :: {GradScaler.t(), [note]}
+  def settings(settings, format, options \\ []) do
     options = Keyword.validate!(options, prefix: nil, preset: nil)
     prefix = text(options[:prefix], "prefix")
     {keys, entries} = entries(settings, "settings", prefix || "", fn -> :all end)
@@ -214,7 +203,7 @@ defmodule GradScaler.Checkpoint do
 
   # The sentence of a note with the name of a rule instead of its number.
   defp named(%Note{field: field, value: value, message: message}) do
-    with {:ok, group} <- Map.fetch(@rules, field),
+    with group when group != nil <- Constants.of_field(field),
          number when is_float(value) <- trunc(value),
          name when not is_integer(name) <- Constants.name(group, number) do
       Regex.replace(~r/\b(is|at) #{number}\b/, message, "\\1 #{inspect(name)}")
@@ -231,40 +220,30 @@ defmodule GradScaler.Checkpoint do
 
   # What is no number is handed over beside numbers only: elsewhere it is a weight.
   defp entries(tree, label, prefix, names) when is_map(tree) or is_list(tree) do
-    rows = for {[_ | place] = path, entry} <- walk(tree, []), do: {join(path), join(place), entry}
-    numbers = [:number, :integer]
-
-    beside =
-      for {_key, place, %Entry{kind: kind}} <- rows,
-          kind in numbers,
-          into: MapSet.new(),
-          do: place
+    rows =
+      for {[_ | place] = path, entry, unread} <- walk(tree, []),
+          do: {join(path), join(place), entry, unread}
 
     refuse_long(rows, prefix, names)
 
-    entries =
-      for {key, place, entry} <- rows,
+    beside =
+      for {_key, place, %Entry{kind: kind}, _unread} <- rows,
+          kind in [:number, :integer],
+          into: MapSet.new([prefix || ""]),
+          do: place
+
+    rows =
+      for {key, place, entry, unread} <- rows,
           byte_size(key) in 1..@key_bytes,
-          not match?({:unread, _}, entry) or MapSet.member?(beside, place) or
-            place == (prefix || ""),
-          do: {entry, key}
+          unread == nil or place in beside,
+          do: {key, %{entry | key: key}, unread}
 
     if is_list(tree) and tree != [] and not Keyword.keyword?(tree) and
-         Enum.all?(entries, &match?({{:unread, _}, _}, &1)),
+         Enum.all?(rows, &elem(&1, 2)),
        do: Fields.refuse(label, tree, "a map, a keyword list or a struct")
 
-    bytes =
-      for {entry, key} <- entries do
-        case entry do
-          {:unread, what} -> Entry.encode(%Entry{kind: :text, text: what, key: key})
-          entry -> Entry.encode(%{entry | key: key})
-        end
-      end
-
-    {Enum.map(entries, fn
-       {{:unread, what}, key} -> {key, what}
-       {_entry, key} -> {key, nil}
-     end), IO.iodata_to_binary(bytes)}
+    {for({key, _entry, unread} <- rows, do: {key, unread}),
+     for({_key, entry, _unread} <- rows, into: <<>>, do: Entry.encode(entry))}
   end
 
   defp entries(other, label, _prefix, _names),
@@ -275,7 +254,7 @@ defmodule GradScaler.Checkpoint do
   # The scaler would go on without a key of its own that is too long.
   defp refuse_long(rows, prefix, names) do
     long =
-      for {key, _place, %Entry{}} <- rows,
+      for {key, _place, _entry, nil} <- rows,
           byte_size(key) > @key_bytes,
           [place, name] = Regex.run(~r"^(.*?)[./]?([^./]*)$"s, key, capture: :all_but_first),
           place == (prefix || place),
@@ -289,7 +268,7 @@ defmodule GradScaler.Checkpoint do
               "so pass what is below its place"
     end
 
-    for {key, _place, _entry} <- rows, String.contains?(key, <<0>>) do
+    for {key, _place, _entry, _unread} <- rows, String.contains?(key, <<0>>) do
       raise ArgumentError, "#{inspect(key)} is a key with a zero, which no scaler has"
     end
   end
@@ -305,22 +284,22 @@ defmodule GradScaler.Checkpoint do
 
   defp stem(name), do: String.replace(name, ~r/\d+$/, "")
 
-  defp walk(nil, path), do: [{path, %Entry{kind: :null}}]
+  defp walk(nil, path), do: readable(path, %Entry{kind: :null})
   defp walk(true, path), do: walk(1, path)
   defp walk(false, path), do: walk(0, path)
 
   defp walk(number, path) when is_integer(number) and number in @int64,
-    do: [{path, %Entry{kind: :integer, value: number, integer: number}}]
+    do: readable(path, %Entry{kind: :integer, value: number, integer: number})
 
   defp walk(number, path) when is_number(number) or number in [:infinity, :neg_infinity, :nan],
-    do: [{path, %Entry{kind: :number, value: number}}]
+    do: readable(path, %Entry{kind: :number, value: number})
 
   defp walk(atom, path) when is_atom(atom), do: walk(Atom.to_string(atom), path)
 
   defp walk(text, path) when is_binary(text) do
     if String.valid?(text) and not String.contains?(text, <<0>>),
-      do: [{path, %Entry{kind: :text, text: fitting(text)}}],
-      else: [{path, {:unread, "a binary"}}]
+      do: readable(path, %Entry{kind: :text, text: fitting(text)}),
+      else: unread(path, "a binary")
   end
 
   defp walk(_deeper, path) when length(path) == @depth, do: []
@@ -328,7 +307,7 @@ defmodule GradScaler.Checkpoint do
   defp walk(%{__struct__: Nx.Tensor} = tensor, path) do
     case Nx.size(tensor) do
       1 -> tensor |> Nx.reshape({}) |> Nx.to_number() |> walk(path)
-      size -> [{path, {:unread, "a tensor of #{size} elements"}}]
+      size -> unread(path, "a tensor of #{size} elements")
     end
   end
 
@@ -355,7 +334,10 @@ defmodule GradScaler.Checkpoint do
   end
 
   defp walk(_nothing, []), do: []
-  defp walk(_nothing, path), do: [{path, {:unread, "no number"}}]
+  defp walk(_nothing, path), do: unread(path, "no number")
+
+  defp readable(path, entry), do: [{path, entry, nil}]
+  defp unread(path, what), do: [{path, %Entry{kind: :text, text: what}, what}]
 
   # A text that does not fit means nothing, nor does what is left of it.
   defp fitting(text) when byte_size(text) <= @text_bytes, do: text
@@ -373,5 +355,5 @@ defmodule GradScaler.Checkpoint do
   defp place(_map, [], _what), do: []
 
   defp place(map, [key | _] = path, what),
-    do: if(is_map_key(map, key), do: [], else: [{path, {:unread, what}}])
+    do: if(is_map_key(map, key), do: [], else: unread(path, what))
 end

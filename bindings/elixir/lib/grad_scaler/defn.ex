@@ -22,7 +22,7 @@ defmodule GradScaler.Defn do
 
           {grads, overflow} = GradScaler.Defn.unscale(grads, state, opts[:scaler])
           grads = GradScaler.Defn.clip(grads, 1.0)
-          params = GradScaler.Defn.skip(overflow, sgd(params, grads), params)
+          params = GradScaler.Defn.skip(sgd(params, grads), params, overflow)
           {params, GradScaler.Defn.update(state, overflow, opts[:scaler])}
         end
       end
@@ -41,7 +41,7 @@ defmodule GradScaler.Defn do
       {grads, overflow} = GradScaler.Defn.unscale(grads, state, scaler)
       state = GradScaler.Defn.update(state, overflow, scaler, GradScaler.Defn.norm(grads))
       new = sgd(params, GradScaler.Defn.guard(grads, state))
-      params = GradScaler.Defn.skip(GradScaler.Defn.skipped(state), new, params)
+      params = GradScaler.Defn.skip(new, params, GradScaler.Defn.skipped(state))
 
   The flag `:stop` ends nothing inside a compiled loop: outliers are skipped or clipped on. End the
   training where `state.guard_in_a_row` reaches the policy's `guard_max_in_a_row`.
@@ -125,7 +125,7 @@ defmodule GradScaler.Defn do
   deftransform unscale_accumulate(sums, grads, state, scaler \\ nil) do
     {grads, overflow} = unscale(grads, state, scaler)
     added = zip(sums, grads, {"sums", "grads"}, &Nx.as_type(Nx.add(&1, &2), &1.type))
-    {skip(overflow, added, sums), overflow}
+    {skip(added, sums, overflow), overflow}
   end
 
   @doc "1 where a float of the tree is Inf or NaN, else 0, as a scalar."
@@ -156,9 +156,9 @@ defmodule GradScaler.Defn do
     times(grads, coefficient)
   end
 
-  @doc "`old` where the step overflowed, else `new`: trees with the same leaves, of the same shapes."
-  @spec skip(term, GradScaler.tree(), GradScaler.tree()) :: GradScaler.tree()
-  deftransform skip(overflow, new, old) do
+  @doc "`old` if the step overflowed, else `new`: trees with the same leaves, of the same shapes."
+  @spec skip(GradScaler.tree(), GradScaler.tree(), term) :: GradScaler.tree()
+  deftransform skip(new, old, overflow) do
     overflow = verdict(overflow)
     zip(new, old, {"new", "old"}, &Nx.select(overflow, &2, &1))
   end

@@ -17,10 +17,9 @@ defmodule GradScaler.Error do
   # Not the caller's doing.
   @conditions [:unavailable, :memory, :device]
 
-  @doc """
-  Passes results through and raises refusals. `names` says how a caller knows an argument of the
-  library: a function of its name and the index of an entry, -1 without, that gives a text or nil.
-  """
+  @doc false
+  # Passes results through and raises refusals. `names` says how a caller knows an argument of the library: a function
+  # of its name and the index of an entry, -1 without, that gives a text or nil.
   @spec check!(term, (binary, integer -> binary | nil)) :: term
   def check!(result, names \\ fn _name, _index -> nil end)
 

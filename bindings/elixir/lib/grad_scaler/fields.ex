@@ -83,6 +83,15 @@ defmodule GradScaler.Fields do
   defp integer(x, low, high, _bits, label),
     do: refuse(label, x, "an integer from #{low} to #{high}")
 
+  @doc "The names of a list of the library with what each is; it ends at the first index without a name."
+  def listed(name, summary) do
+    0
+    |> Stream.iterate(&(&1 + 1))
+    |> Stream.map(&{name.(&1), summary.(&1)})
+    |> Enum.take_while(fn {name, _summary} -> name end)
+    |> Map.new()
+  end
+
   @doc "Raises, and names what was refused."
   @spec refuse(binary, term, binary) :: no_return
   def refuse(label, x, what),

@@ -3,7 +3,7 @@ defmodule GradScaler.Leaf do
   # What stands at the ends of a tree: an Nx tensor, a {dtype, binary} pair, or a tensor on a device. Nx is matched by
   # its struct's name, so that this compiles and runs without it.
 
-  alias GradScaler.Device
+  alias GradScaler.DeviceTensor
 
   @dtypes Keyword.keys(GradScaler.Constants.all(:dtype))
   # Those that Nx names; each version of it knows more of them.
@@ -25,7 +25,7 @@ defmodule GradScaler.Leaf do
                    is_binary(elem(term, 1))
 
   defguard is_leaf(term)
-           when is_struct(term, :"Elixir.Nx.Tensor") or is_struct(term, Device.Tensor) or
+           when is_struct(term, :"Elixir.Nx.Tensor") or is_struct(term, DeviceTensor) or
                   is_pair(term)
 
   @doc "Whether a tensor stands for a value of a graph that is being traced."
@@ -33,7 +33,7 @@ defmodule GradScaler.Leaf do
   def traced?(_leaf), do: false
 
   @doc "The dtype; nil for integers, which have no gradients; an error text otherwise."
-  def dtype(%Device.Tensor{dtype: dtype}), do: dtype
+  def dtype(%DeviceTensor{dtype: dtype}), do: dtype
   def dtype({name, _binary}) when name in @dtypes, do: name
 
   def dtype({name, _binary}),
@@ -63,7 +63,7 @@ defmodule GradScaler.Leaf do
   end
 
   @doc "What a call reads: `{dtype, binary}`, or the tensor of a device as it is."
-  def tensor(%Device.Tensor{} = tensor, _dtype), do: tensor
+  def tensor(%DeviceTensor{} = tensor, _dtype), do: tensor
   def tensor({_dtype, _binary} = pair, _), do: pair
 
   def tensor(%{data: %{__struct__: :"Elixir.Nx.BinaryBackend", state: binary}}, dtype),
@@ -72,24 +72,26 @@ defmodule GradScaler.Leaf do
   def tensor(tensor, dtype), do: {dtype, Nx.to_binary(tensor)}
 
   @doc "The shape; nil for a pair, which has none."
-  def shape(%Device.Tensor{like: like}), do: shape(like)
+  def shape(%DeviceTensor{like: like}), do: shape(like)
   def shape(%{shape: shape}), do: shape
   def shape(_pair), do: nil
 
   @doc "A leaf without its elements: what `put/2` needs of it."
+  def like(%DeviceTensor{like: like}), do: like
+
   def like(%{data: %{__struct__: backend}} = tensor),
     do: %{tensor | data: %{__struct__: backend}}
 
   def like(_pair), do: nil
 
   @doc "The same leaf, with its shape and names and on its backend, with other elements."
-  def put(%Device.Tensor{like: like}, %Device.Tensor{} = result), do: %{result | like: like}
-  def put(%Device.Tensor{like: like}, result), do: put(like, result)
-  def put({_dtype, _binary}, result), do: result
-  def put(nil, result), do: result
+  def put(leaf, %DeviceTensor{} = result), do: %{result | like: like(leaf)}
+  def put(%DeviceTensor{like: like}, result), do: put(like, result)
 
   def put(%{data: %{__struct__: backend}} = tensor, {dtype, binary}) do
     result = Nx.BinaryBackend.from_binary(%{tensor | type: type(dtype)}, binary, [])
     if backend == Nx.BinaryBackend, do: result, else: Nx.backend_transfer(result, backend)
   end
+
+  def put(_pair_or_nil, result), do: result
 end

@@ -36,7 +36,7 @@ defmodule GradScaler.MixedPrecision do
   """
 
   defmodule LossScaler do
-    @moduledoc "The scaler of `GradScaler.MixedPrecision`: rules, scale, and the good steps so far."
+    @moduledoc false
 
     @enforce_keys [:scale]
     defstruct scale: 65_536.0,
@@ -46,17 +46,7 @@ defmodule GradScaler.MixedPrecision do
               min_scale: 1.0,
               counter: 0
 
-    @type t :: %__MODULE__{
-            scale: number,
-            growth_factor: number,
-            backoff_factor: number,
-            growth_interval: non_neg_integer,
-            min_scale: number,
-            counter: non_neg_integer
-          }
-
-    @spec new(keyword) :: t
-    @doc "As `GradScaler.MixedPrecision.loss_scale/1`."
+    @spec new(keyword) :: GradScaler.MixedPrecision.scaler()
     def new(options \\ []) do
       known = [:scale, :growth_factor, :backoff_factor, :growth_interval, :min_scale]
       scaler = struct!(%__MODULE__{scale: 65_536.0}, Keyword.validate!(options, known))
@@ -65,18 +55,28 @@ defmodule GradScaler.MixedPrecision do
     end
   end
 
+  @typedoc "Rules, scale, and the good steps so far."
+  @type scaler :: %LossScaler{
+          scale: number,
+          growth_factor: number,
+          backoff_factor: number,
+          growth_interval: non_neg_integer,
+          min_scale: number,
+          counter: non_neg_integer
+        }
+
   @doc """
-  A new scaler. Options: `:scale` (65536.0), `:growth_factor` (2.0), `:backoff_factor` (0.5),
+  A new scaler, a `LossScaler`. Options: `:scale` (65536.0), `:growth_factor` (2.0), `:backoff_factor` (0.5),
   `:growth_interval` (2000), `:min_scale` (1.0).
 
       iex> GradScaler.MixedPrecision.loss_scale(growth_interval: 100).scale
       65536.0
   """
-  @spec loss_scale(keyword) :: LossScaler.t()
+  @spec loss_scale(keyword) :: scaler
   def loss_scale(options \\ []), do: LossScaler.new(options)
 
   @doc "The loss times the scale; on traced tensors, as inside `Nx.Defn.grad`, a plain `Nx.multiply`."
-  @spec scale_loss(GradScaler.tree() | number, LossScaler.t()) :: GradScaler.tree()
+  @spec scale_loss(GradScaler.tree() | number, scaler) :: GradScaler.tree()
   def scale_loss(loss, %LossScaler{scale: scale}) when is_number(loss),
     do: Nx.multiply(loss, scale)
 
@@ -84,7 +84,7 @@ defmodule GradScaler.MixedPrecision do
     do: GradScaler.scale_loss(loss, to_grad_scaler(scaler), type: :same)
 
   @doc "`{gradients divided by the scale, whether one of them is Inf or NaN}`."
-  @spec unscale(GradScaler.tree(), LossScaler.t()) :: {GradScaler.tree(), boolean}
+  @spec unscale(GradScaler.tree(), scaler) :: {GradScaler.tree(), boolean}
   def unscale(grads, %LossScaler{} = scaler) do
     {grads, report} = GradScaler.unscale(grads, to_grad_scaler(scaler))
     {grads, GradScaler.overflow?(report)}
@@ -97,7 +97,7 @@ defmodule GradScaler.MixedPrecision do
       iex> MP.loss_scale() |> MP.update(true) |> Map.fetch!(:scale)
       32768.0
   """
-  @spec update(LossScaler.t(), boolean) :: LossScaler.t()
+  @spec update(scaler, boolean) :: scaler
   def update(%LossScaler{} = scaler, overflow) when is_boolean(overflow) do
     updated = scaler |> to_grad_scaler() |> GradScaler.update(overflow)
 
@@ -110,7 +110,7 @@ defmodule GradScaler.MixedPrecision do
 
   @doc "Whether a tree of tensors holds Inf or NaN."
   @spec has_overflow?(GradScaler.tree()) :: boolean
-  def has_overflow?(tree), do: GradScaler.overflow?(tree)
+  def has_overflow?(tree), do: not GradScaler.finite?(tree)
 
   @doc "All floats of a tree as another type; on traced tensors a plain `Nx.as_type`."
   @spec cast_params(GradScaler.tree(), atom | tuple) :: GradScaler.tree()
@@ -121,7 +121,7 @@ defmodule GradScaler.MixedPrecision do
   def accumulate_grad(grads, type), do: GradScaler.accumulate_grad(grads, type)
 
   @doc "The same scaler as a `GradScaler`, to go on with its functions."
-  @spec to_grad_scaler(LossScaler.t()) :: GradScaler.t()
+  @spec to_grad_scaler(scaler) :: GradScaler.t()
   def to_grad_scaler(%LossScaler{counter: counter} = scaler) do
     fields = [
       init_scale: positive(scaler.scale, :scale),

@@ -249,6 +249,18 @@ defmodule GradScaler.Constants do
     ]
   end
 
+  @doc "The group whose constants a field of a policy takes; nil if it takes a number."
+  def of_field("arithmetic"), do: :arithmetic
+  def of_field("growth_rule"), do: :growth
+  def of_field("ceiling_rule"), do: :limit_rule
+  def of_field("floor_rule"), do: :limit_rule
+  def of_field("overflow_test"), do: :overflow_test
+  def of_field("overflow_reset"), do: :overflow_reset
+  def of_field("quirks"), do: :quirk
+  def of_field("guard_sample"), do: :guard_sample
+  def of_field("guard_flags"), do: :guard
+  def of_field(_other), do: nil
+
   @doc "The number of a name, of a list of names (their union), or a number as it is."
   def number(_group, number, _label) when is_integer(number), do: number
   def number(_group, [], _label), do: 0
@@ -373,33 +385,33 @@ defmodule GradScaler.Policy do
 
   @type t :: %__MODULE__{
           arithmetic: atom | integer,
-          init_scale: GradScaler.Native.real(),
-          growth_factor: GradScaler.Native.real(),
-          backoff_factor: GradScaler.Native.real(),
+          init_scale: GradScaler.real(),
+          growth_factor: GradScaler.real(),
+          backoff_factor: GradScaler.real(),
           growth_interval: integer,
           growth_rule: atom | integer,
           growth_extra_steps: integer,
-          max_scale: GradScaler.Native.real(),
-          min_scale: GradScaler.Native.real(),
+          max_scale: GradScaler.real(),
+          min_scale: GradScaler.real(),
           ceiling_rule: atom | integer,
           floor_rule: atom | integer,
           overflow_test: atom | integer,
           hysteresis: integer,
           overflow_reset: [atom | integer],
           apply_delay: integer,
-          overflow_tolerance: GradScaler.Native.real(),
+          overflow_tolerance: GradScaler.real(),
           max_failed_backoffs: integer,
           quirks: [atom | integer],
-          target_amax: GradScaler.Native.real(),
-          log2_decay: GradScaler.Native.real(),
-          log2_slow_decay: GradScaler.Native.real(),
-          log2_margin_sigmas: GradScaler.Native.real(),
-          overflow_sample_log2: GradScaler.Native.real(),
-          guard_norm: GradScaler.Native.real(),
-          guard_ratio: GradScaler.Native.real(),
-          guard_sigmas: GradScaler.Native.real(),
-          guard_decay: GradScaler.Native.real(),
-          guard_init_mean: GradScaler.Native.real(),
+          target_amax: GradScaler.real(),
+          log2_decay: GradScaler.real(),
+          log2_slow_decay: GradScaler.real(),
+          log2_margin_sigmas: GradScaler.real(),
+          overflow_sample_log2: GradScaler.real(),
+          guard_norm: GradScaler.real(),
+          guard_ratio: GradScaler.real(),
+          guard_sigmas: GradScaler.real(),
+          guard_decay: GradScaler.real(),
+          guard_init_mean: GradScaler.real(),
           guard_warmup: integer,
           guard_max_in_a_row: integer,
           guard_sample: atom | integer,
@@ -532,18 +544,7 @@ defmodule GradScaler.Policy do
 end
 
 defmodule GradScaler.Factor do
-  @moduledoc """
-  A snapshot of a scale. Unscale gradients by the factor that their loss was scaled by: where they
-  arrive late (pipelines, an optimizer thread, offloading), copy state.factor when the loss is
-  scaled and keep it with them.
-
-  * `scale` - the loss is multiplied by this
-  * `inverse` - the gradients are multiplied by this: 1 / scale, or less where they are clipped
-  * `scale_f32` - scale, rounded; fused optimizers read the floats in place
-  * `inverse_f32` - inverse, rounded
-  * `generation` - tells the scales of a state apart, a later one has a larger number; 0: of no
-    state
-  """
+  @moduledoc false
   alias GradScaler.Fields
 
   defstruct scale: 0.0,
@@ -553,10 +554,10 @@ defmodule GradScaler.Factor do
             generation: 0
 
   @type t :: %__MODULE__{
-          scale: GradScaler.Native.real(),
-          inverse: GradScaler.Native.real(),
-          scale_f32: GradScaler.Native.real(),
-          inverse_f32: GradScaler.Native.real(),
+          scale: GradScaler.real(),
+          inverse: GradScaler.real(),
+          scale_f32: GradScaler.real(),
+          inverse_f32: GradScaler.real(),
           generation: integer
         }
 
@@ -666,8 +667,8 @@ defmodule GradScaler.Report do
           status: atom | integer,
           measured: [atom | integer],
           generation: integer,
-          amax: GradScaler.Native.real(),
-          sum_squares: GradScaler.Native.real(),
+          amax: GradScaler.real(),
+          sum_squares: GradScaler.real(),
           elements: integer,
           nan_count: integer,
           inf_count: integer,
@@ -681,7 +682,7 @@ defmodule GradScaler.Report do
           first_rank_plus_1: integer,
           kind: atom | integer,
           flags: integer,
-          number: GradScaler.Native.real(),
+          number: GradScaler.real(),
           per_tensor: term,
           paths: term,
           histogram: term
@@ -839,13 +840,13 @@ defmodule GradScaler.State do
             guard_value: 0.0
 
   @type t :: %__MODULE__{
-          factor: GradScaler.Factor.t(),
-          next: GradScaler.Factor.t(),
-          log2_mean: GradScaler.Native.real(),
-          log2_slow_mean: GradScaler.Native.real(),
-          log2_mean_square: GradScaler.Native.real(),
-          log2_zero_weight: GradScaler.Native.real(),
-          log2_slow_zero_weight: GradScaler.Native.real(),
+          factor: %GradScaler.Factor{},
+          next: %GradScaler.Factor{},
+          log2_mean: GradScaler.real(),
+          log2_slow_mean: GradScaler.real(),
+          log2_mean_square: GradScaler.real(),
+          log2_zero_weight: GradScaler.real(),
+          log2_slow_zero_weight: GradScaler.real(),
           good_steps: integer,
           steps_since_change: integer,
           overflows_since_reset: integer,
@@ -855,16 +856,16 @@ defmodule GradScaler.State do
           total_overflows: integer,
           total_growths: integer,
           total_backoffs: integer,
-          skip_f32: GradScaler.Native.real(),
+          skip_f32: GradScaler.real(),
           skip: integer,
-          guard_mean: GradScaler.Native.real(),
-          guard_variance: GradScaler.Native.real(),
+          guard_mean: GradScaler.real(),
+          guard_variance: GradScaler.real(),
           guard_count: integer,
           guard_in_a_row: integer,
           total_guard_skips: integer,
-          guard_multiplier: GradScaler.Native.real(),
-          guard_threshold: GradScaler.Native.real(),
-          guard_value: GradScaler.Native.real()
+          guard_multiplier: GradScaler.real(),
+          guard_threshold: GradScaler.real(),
+          guard_value: GradScaler.real()
         }
 
   @doc "The struct that a binary of the library holds."
@@ -981,19 +982,7 @@ defmodule GradScaler.State do
 end
 
 defmodule GradScaler.Reason do
-  @moduledoc """
-  Why the last update took, clipped or skipped its step.
-
-  * `outcome` - one of these: `:taken`, `:let_through`, `:clipped`, `:skipped`, `:stopped`
-  * `cause` - one of these: `:none`, `:overflow`, `:outlier`, `:ceiling`, `:other_state`,
-    `:failure`
-  * `value` - with OUTLIER the norm or the number that was judged; 0: not known
-  * `threshold` - with OUTLIER what it is above
-  * `multiplier` - what the gradients are to be multiplied by
-  * `in_a_row` - with OUTLIER, how many in a row there were
-  * `message` - a sentence for a log, such as `skipped: the norm, 3, is above 2, 1 in a row`;
-    empty if the step is taken as it is
-  """
+  @moduledoc false
   alias GradScaler.{Constants, Fields}
 
   defstruct outcome: :taken,
@@ -1007,9 +996,9 @@ defmodule GradScaler.Reason do
   @type t :: %__MODULE__{
           outcome: atom | integer,
           cause: atom | integer,
-          value: GradScaler.Native.real(),
-          threshold: GradScaler.Native.real(),
-          multiplier: GradScaler.Native.real(),
+          value: GradScaler.real(),
+          threshold: GradScaler.real(),
+          multiplier: GradScaler.real(),
           in_a_row: integer,
           message: binary
         }
@@ -1055,19 +1044,13 @@ defmodule GradScaler.Reason do
       0::little-192
     >>
   end
+
+  @doc "The bytes of the longest text that a field holds."
+  def longest(:message), do: 191
 end
 
 defmodule GradScaler.Entry do
-  @moduledoc """
-  A key of a checkpoint or a configuration, and what is there.
-
-  * `key` - ends with a zero; nested keys are joined by dots, as in `grad_scaler.scale`
-  * `kind` - one of these: `:unused`, `:number`, `:text`, `:null`, `:integer`, `:boolean`
-  * `flags` - 0
-  * `value` - the number
-  * `integer` - the number of an INTEGER or a BOOLEAN, exactly
-  * `text` - the text, such as `dynamic`; ends with a zero
-  """
+  @moduledoc false
   alias GradScaler.{Constants, Fields}
 
   defstruct key: "",
@@ -1081,7 +1064,7 @@ defmodule GradScaler.Entry do
           key: binary,
           kind: atom | integer,
           flags: integer,
-          value: GradScaler.Native.real(),
+          value: GradScaler.real(),
           integer: integer,
           text: binary
         }
@@ -1124,22 +1107,14 @@ defmodule GradScaler.Entry do
       0::little-128
     >>
   end
+
+  @doc "The bytes of the longest text that a field holds."
+  def longest(:key), do: 159
+  def longest(:text), do: 55
 end
 
 defmodule GradScaler.Note do
-  @moduledoc """
-  Something that the caller may want to know of a call that succeeded.
-
-  * `kind` - one of these: `:format`, `:missing`, `:ignored`, `:changed`, `:unusable`, `:lost`,
-    `:failure`, `:not_finite`, `:at_floor`, `:often`, `:guard_skips`, `:guard_idle`, `:vanished`,
-    `:never_grows`, `:far_ceiling`
-  * `flags` - 0
-  * `entry` - which of the entries, from 0; -1: none
-  * `value` - the number that counts from now on
-  * `field` - field of the policy or the state; with FORMAT the name of the format
-  * `message` - a sentence, such as `growth_interval is not among the entries: it is 1000, as in
-    the policy`
-  """
+  @moduledoc false
   alias GradScaler.{Constants, Fields}
 
   defstruct kind: 0,
@@ -1153,7 +1128,7 @@ defmodule GradScaler.Note do
           kind: atom | integer,
           flags: integer,
           entry: integer,
-          value: GradScaler.Native.real(),
+          value: GradScaler.real(),
           field: binary,
           message: binary
         }
@@ -1196,23 +1171,14 @@ defmodule GradScaler.Note do
       0::little-128
     >>
   end
+
+  @doc "The bytes of the longest text that a field holds."
+  def longest(:field), do: 31
+  def longest(:message), do: 311
 end
 
 defmodule GradScaler.TensorOptions do
-  @moduledoc """
-  What a call on tensors does beside its work, as the tuple that `GradScaler.Native` takes: the
-  policy is a binary or nil, and what is pointed to for results is true or false.
-
-  * `want` - any of these: `:norm`, `:amax`, `:underflow`
-  * `policy` - measures what this policy judges by, too, and report.overflow is its verdict; nil:
-    Inf and NaN are overflows
-  * `clamp` - above 0: limits each output to the largest value of its dtype that is not above the
-    clamp, which is refused if this value is 0; the report is of the values before that. 0: no
-    limit
-  * `per_tensor` - n reports: per_tensor[i] is of tensor i alone, and its overflow says whether
-    that has an Inf or NaN; nil: none
-  * `histogram` - `:length` of them; nil: none
-  """
+  @moduledoc false
   alias GradScaler.Constants
 
   defstruct want: [],

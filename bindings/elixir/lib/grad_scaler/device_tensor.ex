@@ -1,0 +1,70 @@
+defmodule GradScaler.DeviceTensor do
+  @moduledoc false
+  # A tensor in the memory of a device: part of memory that a whole tree shares.
+
+  alias GradScaler.{Error, Native}
+
+  @enforce_keys [:device, :memory, :dtype, :offset, :bytes]
+  defstruct [:device, :memory, :dtype, :offset, :bytes, :like]
+
+  @type t :: %__MODULE__{
+          device: reference,
+          memory: reference,
+          dtype: GradScaler.Binaries.dtype(),
+          offset: non_neg_integer,
+          bytes: non_neg_integer,
+          like: struct | nil
+        }
+
+  # As the library aligns memory.
+  @alignment 256
+
+  @doc "New memory of a device, and a tensor in it for each {dtype, bytes}."
+  def allocate(device, sizes) do
+    {places, total} =
+      Enum.map_reduce(sizes, 0, fn {dtype, bytes}, offset ->
+        {{dtype, offset, bytes}, div(offset + bytes + @alignment - 1, @alignment) * @alignment}
+      end)
+
+    {:ok, memory} = Error.check!(Native.memory_create(device, total))
+
+    tensor = %__MODULE__{device: device, memory: memory, dtype: nil, offset: 0, bytes: 0}
+
+    {memory,
+     for(
+       {dtype, offset, bytes} <- places,
+       do: %{tensor | dtype: dtype, offset: offset, bytes: bytes}
+     )}
+  end
+
+  @doc "Copies pairs or tensors of the device to new memory of it."
+  def copy(device, sources) do
+    {sizes, parts} =
+      sources
+      |> Enum.map(fn
+        {dtype, binary} -> {{dtype, byte_size(binary)}, [binary]}
+        from -> {{from.dtype, from.bytes}, [from.memory, from.offset, from.bytes]}
+      end)
+      |> Enum.unzip()
+
+    {memory, tensors} = allocate(device, sizes)
+    pieces = Enum.zip_with(tensors, parts, &List.to_tuple([&1.offset | &2]))
+    :ok = Error.check!(Native.memory_write(memory, pieces))
+    tensors
+  end
+
+  @doc "The elements of each tensor, read by one call for all that share memory."
+  def read(tensors) do
+    for {memory, tensors} <- Enum.group_by(tensors, & &1.memory),
+        {:ok, binaries} =
+          Error.check!(Native.memory_read(memory, Enum.map(tensors, &{&1.offset, &1.bytes}))),
+        {tensor, binary} <- Enum.zip(tensors, binaries),
+        into: %{},
+        do: {tensor, binary}
+  end
+
+  defimpl Inspect do
+    def inspect(tensor, _options),
+      do: "#GradScaler.DeviceTensor<#{tensor.dtype}, #{tensor.bytes} bytes>"
+  end
+end
