@@ -3,26 +3,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import ctypes
 import functools
 import itertools
 import math
 import operator
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from . import _checkpoints, _cuda, _structs
+from . import _checkpoints, _cuda, _devices, _structs
 from . import _gradscaler as c
 from ._arguments import _naming, _number, _rename, _short
 from ._arrays import Arrays, Container, _dtype, _Lists, _multiplies, _taken
 from ._checkpoints import Note
 from ._info import info
 from ._policy import _FIELDS, _GUARD_FIELDS, Policy, is_fixed, rules, warn_if_idle
-from ._report import _SIZE, Report, _borrow, _has, _Later, _look, _restored, _spare  # noqa: F401
-from ._structs import Event, Factor, MergeKind, NoteKind, ReportKind, State, Want
+from ._report import _SIZE, Report, _borrow, _has, _restored, _spare  # noqa: F401
+from ._structs import Event, Factor, NoteKind, State, Want
 
 _COUNTS = (
     "good_steps",
@@ -35,27 +33,6 @@ _COUNTS = (
 )
 _VERSION = 2  # of what Scaler.state_dict returns
 _event = functools.cache(Event)
-
-
-def _results(calls: list) -> list[tuple]:
-    """What the devices found, as _assemble takes it."""
-    found = []
-    for indices, on_device in calls:
-        part, each, words = on_device.results()
-        found.append((indices, part, bytes(each), bytes(words)))
-    return found
-
-
-def _finished(report: Report, lists: _Lists, options: Mapping[str, Any], per_tensor: bool, over: bool = True) -> Report:
-    """The report with what is known of each array; if the call is over, another may take its buffer."""
-    buffer = options["per_tensor"]
-    if report.nan_count + report.inf_count:
-        report._locate(lists.names, buffer[: len(lists.ins) * _SIZE])
-    if per_tensor:
-        report._each = bytes(buffer)
-    elif over and len(buffer) <= 1 << 20:
-        _spare.append(buffer)
-    return report
 
 
 class Scaler:
@@ -332,8 +309,8 @@ class Scaler:
         """
         if not isinstance(report, _structs.Report):
             report = _report_of(report)
-        if isinstance(report, _Later):
-            _look(report)
+        if isinstance(report, Report):
+            report._wait()
         try:
             c.gsc_state_update(None, self.policy, self.state, report, self.state)
         except c.Error as error:
@@ -361,7 +338,7 @@ class Scaler:
         `Report.failed(error)`, too: then all know which rank it was. Returns the report, for which a device is waited
         for; that of a call in a graph stays as it is, and what is returned is a stamped copy, of the last replay.
         """
-        if not isinstance(report, _structs.Report):
+        if not isinstance(report, Report):
             raise TypeError(f"expected the report of unscale, not {_short(report)}")
         try:
             number = -1 if isinstance(rank, bool) else operator.index(rank)
@@ -369,9 +346,8 @@ class Scaler:
             number = -1
         if not 0 <= number < 2**32 - 1:
             raise ValueError(f"rank is {_short(rank)}: it must be a whole number from 0 to {2**32 - 2}")
-        if isinstance(report, _Later):
-            _look(report)  # what is written before the device is done would be lost
-        if isinstance(report, _Later):
+        report._wait()  # what is written before the device is done would be lost
+        if report._later:
             report = copy.copy(report)  # the next look writes over it
         with _naming():
             c.gsc_report_set_rank(None, report, self.policy, self.state, number, report)
@@ -475,13 +451,10 @@ class Scaler:
             options["histogram"] = report._words = bytearray(8 * c.GSC_HISTOGRAM_LENGTH)
         options["per_tensor"] = bytearray(max(count, 1) * _SIZE) if per_tensor else _borrow(count)
         groups = lists.groups or lists.on_host(writes) or lists.grouped(writes)
-        if not self._on_host(function, groups, factor, options, report, lists):
-            live = snapshot is None and not unscaled
-            groups = lists.groups or lists.grouped(writes)
-            later = self._on_devices(function, groups, factor, live, options, report, lists)
-            if later:
-                return _Later.make(report, functools.partial(later, per_tensor))
-        return _finished(report, lists, options, per_tensor)
+        if self._on_host(function, groups, factor, options, report, lists):
+            return report._keep(options["per_tensor"], per_tensor)
+        live = snapshot is None and not unscaled
+        return _devices.run(self, function, lists, factor, live, options, per_tensor, report)
 
     def _on_host(self, function: str, groups: list, factor: Any, options: dict, report: Report, lists: _Lists) -> bool:
         """Whether all arrays are there: then the call is done."""
@@ -496,93 +469,6 @@ class Scaler:
             lists.explain(error)
             raise
         return True
-
-    def _on_devices(
-        self, function: str, groups: list, factor: Any, live: bool, options: dict, report: Report, lists: _Lists
-    ) -> Callable | None:
-        """What is refused of any is so before the first writes, and all devices work at a time.
-
-        Returned is what completes the report, or one of a later replay, or None where this has waited. `live`: in a
-        graph the factor is that in force at each replay.
-        """
-        if len(groups) > 1 and function == "gsc_unscale_accumulate":
-            raise ValueError("unscale_accumulate, which adds all or nothing, takes arrays of one device")
-        call, indices, parts, calls = getattr(c, function), None, [], []
-        try:
-            if factor is not None:  # which a device would refuse only later
-                c.gsc_measure(None, factor, [], None, _structs.Report())
-            with contextlib.ExitStack() as ends:
-                for indices, group in groups:
-                    if isinstance(group, _cuda.Lists):
-                        on_device = ends.enter_context(_cuda.Call(call, group, options))
-                        if on_device.captured and len(groups) > 1:
-                            raise ValueError("a call that is captured in a graph takes arrays of one device")
-                        on_device.reserve()
-                        calls.append((indices, on_device))
-                for indices, group in groups:
-                    if not isinstance(group, _cuda.Lists):  # checked only now
-                        own = options | {"per_tensor": bytearray(len(indices) * _SIZE)}
-                        own |= {"histogram": bytearray(8 * c.GSC_HISTOGRAM_LENGTH)} if "histogram" in options else {}
-                        part = _structs.Report()
-                        call(self._on, factor, group, own, part)
-                        parts.append((indices, part, own["per_tensor"], own.get("histogram", b"")))
-                for _, on_device in calls:
-                    place = self._pin(on_device.device) if on_device.captured and live else None
-                    on_device.enqueue(factor, place)
-                if all(on_device.alone for _, on_device in calls):
-                    whole = Report.__new__(Report)  # nothing that is kept until then refers to the other
-                    whole.names, whole.scale = report.names, report.scale
-                    ends.pop_all()
-                    return functools.partial(self._completed, calls, parts, options, whole, lists, live)
-                parts += _results(calls)
-        except c.Error as error:
-            lists.explain(error, indices)
-            raise
-        self._assemble(parts, options, report)
-        return None
-
-    def _completed(
-        self,
-        calls: list,
-        parts: list,
-        options: dict,
-        report: Report,
-        lists: _Lists,
-        live: bool,
-        per_tensor: bool,
-    ) -> tuple[Report, bool]:
-        """The report of what was enqueued, for which its devices are waited for; and whether it stays as it is."""
-        captured, report._bad = calls[0][1].captured, None
-        if captured and live:
-            report.scale = self.loss_scale
-        self._assemble(parts + _results(calls), options, report)
-        for _, on_device in calls:
-            on_device.end()
-        return _finished(report, lists, options, per_tensor, not captured), not captured
-
-    def _assemble(
-        self, parts: list[tuple[Sequence[int] | None, Any, bytes, bytes]], options: Any, report: Report
-    ) -> None:
-        """The report of all of them, in the order of the list, so that its bits are those of one device."""
-        buffer, words = options["per_tensor"], [0] * c.GSC_HISTOGRAM_LENGTH
-        for indices, part, each, counts in parts:
-            if "histogram" in options:
-                words = [a + b for a, b in zip(words, memoryview(counts).cast("q"), strict=True)]
-            if indices is None:
-                buffer[: len(each)] = each
-                ctypes.memmove(ctypes.byref(report), ctypes.byref(part), _SIZE)
-                continue
-            for position, i in enumerate(indices):
-                one = _structs.Report.from_buffer_copy(each, position * _SIZE)
-                one.first_tensor = i if one.nan_count + one.inf_count else 0
-                buffer[i * _SIZE : (i + 1) * _SIZE] = bytes(one)
-        if parts[0][0] is not None:
-            count = sum(len(indices) for indices, *_ in parts)
-            all_of_them = bytes(memoryview(buffer)[: count * _SIZE])
-            c.gsc_report_merge(None, all_of_them, int(MergeKind.SHARDS), options.get("policy"), report)
-            report.kind = ReportKind.TENSORS
-        if "histogram" in options:
-            options["histogram"][:] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
 
     # ---- to and from a checkpoint ----
 
