@@ -11,10 +11,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from . import _checkpoints, _structs
+from . import _entries, _structs
 from . import _gradscaler as c
 from ._arguments import _naming, _short
-from ._checkpoints import Note
+from ._entries import Note
 from ._structs import Trait
 
 _FIELDS = [name for name, *_ in _structs.Policy._fields_ if name not in ("struct_size", "reserved")]
@@ -72,11 +72,11 @@ class Policy(_structs.Policy):
         `policy.notes` tells in sentences which settings mean nothing to a scaler, and what became of those that mean
         something else here.
         """
-        _checkpoints._checked(format, prefix)
+        _entries.checked(format, prefix)
         if format is None:
             raise TypeError("format must be the name of one of gradscaler.formats(), not None")
         policy = cls(_preset_of(format) if preset is None else preset)
-        vars(policy)["notes"] = _checkpoints.settings(policy, settings, format, prefix, preset is not None)
+        vars(policy)["notes"] = _entries.settings(policy, settings, format, prefix, preset is not None)
         with _naming(policy=""):
             for name, value in fields.items():
                 policy._set(name, value)
@@ -144,7 +144,7 @@ class Policy(_structs.Policy):
 
     def __repr__(self) -> str:
         fields = self.differences(self.preset)
-        told = [f"{name}={_checkpoints.told(name, value)}" for name, value in fields.items()]
+        told = [f"{name}={_entries.told(name, value)}" for name, value in fields.items()]
         return f"Policy({', '.join([repr(self.preset), *told])})"
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import ctypes
 import functools
-import itertools
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,10 +16,9 @@ from . import _gradscaler as c
 from ._arguments import _naming, _number, _rename, _short
 from ._arrays import Arrays, Container, _dtype, _Lists, _multiplies, _taken
 from ._checkpoints import Note
-from ._info import info
-from ._policy import _FIELDS, _GUARD_FIELDS, Policy, is_fixed, rules, warn_if_idle
+from ._policy import Policy, warn_if_idle
 from ._report import _SIZE, Report, _borrow, _has, _restored, _spare  # noqa: F401
-from ._structs import Event, Factor, NoteKind, State, Want
+from ._structs import Event, Factor, State, Want
 
 _COUNTS = (
     "good_steps",
@@ -31,7 +29,6 @@ _COUNTS = (
     "total_growths",
     "total_backoffs",
 )
-_VERSION = 2  # of what Scaler.state_dict returns
 _event = functools.cache(Event)
 
 
@@ -63,13 +60,17 @@ class Scaler:
 
     def __init__(self, preset: str | Policy = "recommended", *, threads: int = 1, **fields: float) -> None:
         self.policy = Policy(preset, **fields) if not isinstance(preset, Policy) else preset.replace(**fields)
-        self.preset = self.policy.preset
         warn_if_idle(self.policy)
         self._state = State()
         self.threads = threads
         c.gsc_state_init(None, self.policy, self.state)
 
     # ---- what it is ----
+
+    @property
+    def preset(self) -> str:
+        """Where the policy started."""
+        return self.policy.preset
 
     @property
     def state(self) -> State:
@@ -479,8 +480,7 @@ class Scaler:
         `notes` are then sentences on what its keys cannot hold. The keys begin with `prefix`, where one is given: "" is
         nothing, None what the framework has, such as {"loss_scaler0": {...}} of apex.
         """
-        first = {"format": format, "version": _VERSION, "preset": self.preset} if format == "gradscaler" else {}
-        found, self.notes = _checkpoints.write(self.policy, self.state, format, prefix, first)
+        found, self.notes = _checkpoints.save(self.policy, self.state, format, prefix)
         return found
 
     def load_state_dict(self, state: Any, format: str | None = None, *, prefix: str | None = None) -> Sequence[Note]:
@@ -499,107 +499,17 @@ class Scaler:
         The first are on what it replaced: a guard, fields other than the preset's, a scale that never moved.
         Nothing is changed on an error.
         """
-        if isinstance(state, Mapping) and "saved" in state and "scale" not in state:  # RoundPipe's has both
-            return self._load_saved(state)
-        _checkpoints._checked(format, prefix)
-        rows = _checkpoints.rows_of(state)
-        if format in (None, "gradscaler"):
-            place = _checkpoints.place_of_ours(rows, prefix)
-            if place is not None:
-                return self._load_ours(rows, place)
-        torchs = _checkpoints.of_our_torchs(rows, prefix) if format in (None, "torch") else None
-        if torchs is not None:
-            return self._load_torchs(torchs)
-        policy, loaded = self.policy.replace(), State()
-        notes = _checkpoints.read(rows, policy, loaded, format, prefix)
-        return self._loaded(self.preset, policy, loaded, notes, is_fixed(self.policy) and not is_fixed(policy))
-
-    def _loaded(self, preset: str, policy: Policy, state: State, notes: Sequence[Note], moves: bool = False) -> Any:
-        """Takes what was loaded; first of the notes is what of the rules that this scaler was given it replaces."""
-        replaced = [] if self.policy is None else _replaced(self.policy, policy)
-        if moves:
-            why = f"the checkpoint has rules that move the scale, which those of {self.preset!r} never do"
-            replaced.append(_checkpoints.note(why, NoteKind.CHANGED, "growth_interval", policy.growth_interval))
-        self.preset, self.policy, self.state, self.notes = preset, policy, state, replaced + list(notes)
+        self.policy, self.state, self.notes = _checkpoints.load(state, self.policy, format, prefix)
         return self.notes
-
-    def _load_ours(self, rows: Mapping[tuple, Any], place: tuple) -> Sequence[Note]:
-        """What state_dict returned, at a place in a checkpoint."""
-        head = {key: rows.get((*place, key)) for key in ("format", "version", "preset")}
-        where = "state" + "".join(f"[{key!r}]" for key in place)
-        if head["version"] != _VERSION:
-            version = _short(head["version"]) if (*place, "version") in rows else "absent"
-            raise ValueError(f"{where}['version'] is {version}: gradscaler {info().version} reads {_VERSION}")
-        if type(head["preset"]) is not str:
-            raise KeyError(f"{where} has no text 'preset'" if place else "the state has no text 'preset'")
-        # New fields are the last ones: what an earlier version did not know was off, whatever the preset has by now.
-        unknown = itertools.takewhile(lambda name: (*place, name) not in rows, reversed(_FIELDS))
-        policy, loaded = Policy(head["preset"], **dict.fromkeys(unknown, 0)), State()
-        numbers = {path: value for path, value in rows.items() if path[:-1] != place or path[-1] not in head}
-        notes = _checkpoints.read(numbers, policy, loaded, "gradscaler", _checkpoints._joined(place))
-        for note in notes:  # of a later version, which does nothing where it is 0
-            if note.kind == NoteKind.IGNORED and note.value:
-                (*_, key), value = note.key, rows[note.key]
-                raise ValueError(f"{where}[{key!r}] is {_short(value)}: gradscaler {info().version} does not know it")
-        return self._loaded(head["preset"], policy, loaded, notes)
-
-    def _load_saved(self, state: Mapping[str, Any]) -> Sequence[Note]:
-        """What state_dict returned before 0.3, bytes in hexadecimal, or that of TensorScaler, which has no preset."""
-        state = {"preset": "none", **state}
-        for key in ("preset", "saved"):
-            if not isinstance(state[key], str):
-                raise KeyError(f"the state has no text {key!r}")
-        policy, loaded = _unhex(state["saved"], "state['saved']", state["preset"])
-        return self._loaded(state["preset"], policy, loaded, [])
-
-    def _load_torchs(self, state: Mapping[str, Any]) -> Sequence[Note]:
-        """Of gradscaler.torch.GradScaler: torch's entries, and all rules and counts in one more."""
-        policy, whole = _unhex(state["gradscaler"], "state['gradscaler']")
-        loaded, entries = State(), {key: value for key, value in state.items() if key != "gradscaler"}
-        notes = _checkpoints.read(_checkpoints.rows_of(entries), policy, loaded, "torch", None)
-        if (whole.factor.scale_f32, whole.good_steps) == (loaded.factor.scale_f32, loaded.good_steps):
-            loaded = whole
-            notes = [note for note in notes if note.kind != NoteKind.MISSING]  # which the sixth entry has
-        return self._loaded(policy.preset, policy, loaded, notes)
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = {"policy": None, "_state": None, "_pinned": None, "_on": None}
-        return vars(self) | left_out | {"state": self.state_dict()}
+        return vars(self) | left_out | {"state": _checkpoints.save(self.policy, self.state, "gradscaler", None)[0]}
 
     def __setstate__(self, attributes: Mapping[str, Any]) -> None:
         vars(self).update(attributes)
         self.threads = attributes["_threads"]
-        self.load_state_dict(vars(self).pop("state"))
-
-
-def _unhex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, State]:
-    """Policy and state of "preset:hexadecimal"; `preset` is where the policy started if the text does not say it."""
-    try:
-        named, _, digits = saved.rpartition(":")
-        data = bytes.fromhex(digits)
-    except (AttributeError, ValueError):
-        raise ValueError(f"{where} is damaged: it is not hexadecimal") from None
-    policy, state = Policy(named or preset), State()
-    with _naming(bytes=where, size=f"the size of {where}"):
-        c.gsc_state_load(data, policy, state)
-    return policy, state
-
-
-def _replaced(old: Policy, new: Policy) -> list[Note]:
-    """Of a guard, and of fields in which the old policy is not its preset: those that the new one has otherwise."""
-    given = {*old.differences(old.preset), *(_GUARD_FIELDS if old.guards else ())}
-    was, now = rules(old), rules(new)
-    return [
-        _checkpoints.note(
-            f"{name} is {_checkpoints.told(name, now[name])} in the checkpoint, which replaces "
-            f"{_checkpoints.told(name, was[name])} of this scaler",
-            NoteKind.CHANGED,
-            name,
-            now[name],
-        )
-        for name in was
-        if name in given and was[name] != now[name]
-    ]
+        self.policy, self.state, _ = _checkpoints.load(vars(self).pop("state"), Policy("none"))
 
 
 def _report_of(value: Any) -> Report:

@@ -20,7 +20,7 @@ from jax import lax
 from .. import _scaler as host
 from .. import _structs
 from .._arguments import _number
-from .._checkpoints import told
+from .._entries import told
 from .._policy import Policy, policy_of, rules, traits
 from .._structs import Event, Guard, ReportKind, Trait, Want
 from . import _call
@@ -723,7 +723,7 @@ class Scaler:
         """The same as gradscaler.Scaler; outside of jit."""
         _outside(self.state, "to_host()", "scaler")
         scaler = host.Scaler("none")
-        scaler.preset, scaler.policy = self.preset, self.policy
+        scaler.policy = self.policy
         scaler.state = _structs.State.from_buffer_copy(np.asarray(self.state, np.uint32).tobytes())
         return scaler
 
