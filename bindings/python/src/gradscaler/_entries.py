@@ -8,6 +8,7 @@ import ctypes
 import dataclasses
 import decimal
 import functools
+import itertools
 import math
 import numbers
 import os
@@ -47,11 +48,13 @@ def note(text: str, kind: NoteKind, field: str, value: float, key: Path | None =
 
 def formats() -> dict[str, str]:
     """The names of all formats of checkpoints and settings, with a sentence each on whose they are."""
-    found, name = {}, c.gsc_format_name(0)
-    while name is not None:
-        found[name] = c.gsc_format_summary(len(found))
-        name = c.gsc_format_name(len(found))
-    return found
+    return listed(c.gsc_format_name, c.gsc_format_summary)
+
+
+def listed(name: Callable[[int], str | None], summary: Callable[[int], str]) -> dict[str, str]:
+    """The names of one of the core's lists, with a sentence each."""
+    names = itertools.takewhile(bool, map(name, itertools.count()))
+    return {each: summary(i) for i, each in enumerate(names)}
 
 
 # ---- containers ----

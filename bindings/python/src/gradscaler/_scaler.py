@@ -13,22 +13,14 @@ from typing import Any
 
 from . import _checkpoints, _cuda, _devices, _structs
 from . import _gradscaler as c
-from ._arguments import _naming, _number, _rename, _short
+from ._arguments import _naming, _number, _positive, _rename, _short
 from ._arrays import Arrays, Container, _dtype, _Lists, _multiplies, _taken
 from ._checkpoints import Note
 from ._policy import Policy, warn_if_idle
 from ._report import _SIZE, Report, _borrow, _has, _restored, _spare  # noqa: F401
 from ._structs import Event, Factor, State, Want
 
-_COUNTS = (
-    "good_steps",
-    "steps_since_change",
-    "overflows_since_reset",
-    "failed_backoffs",
-    "total_overflows",
-    "total_growths",
-    "total_backoffs",
-)
+_COUNTS = [name for name, kind in State._fields_ if kind is ctypes.c_int64 and "guard" not in name]
 _event = functools.cache(Event)
 
 
@@ -144,9 +136,12 @@ class Scaler:
     @property
     def multiplier(self) -> float:
         """What the gradients of the last update are to be multiplied by: 1, less where the guard clips, 0 to skip."""
-        if self.state.events & Event.SKIPPED:
-            return 0.0
-        return self.state.guard_multiplier if self.state.events & Event.CLIPPED else 1.0
+        return self._reason().multiplier
+
+    def _reason(self) -> _structs.Reason:
+        reason = _structs.Reason()
+        c.gsc_state_reason(self.state, reason)
+        return reason
 
     @property
     def reason(self) -> str:
@@ -160,11 +155,7 @@ class Scaler:
 
         After `combine_decisions` it has the reasons of both, first that of `multiplier`.
         """
-        if self._combined is not None:
-            return self._combined
-        reason = _structs.Reason()
-        c.gsc_state_reason(self.state, reason)
-        return reason.message.decode()
+        return self._reason().message.decode() if self._combined is None else self._combined
 
     @property
     def total_growths(self) -> int:
@@ -254,10 +245,7 @@ class Scaler:
         """
         lists, options = _taken(grads, out, dtype), {"policy": self.policy}
         if clip_value is not None:
-            limit = _number("clip_value", clip_value)
-            if not 0 < limit < math.inf:
-                raise ValueError(f"clip_value={limit!r}: it must be finite and above 0")
-            options["clamp"] = limit
+            options["clamp"] = _positive("clip_value", clip_value)
         return self._run("gsc_unscale", lists, factor, want, histogram, per_tensor, options)
 
     def unscale_accumulate(
@@ -418,13 +406,10 @@ class Scaler:
         """
         out = Factor()
         factor = None if unscaled else self.state.factor
-        if isinstance(report, Report) and not _has(report, Want.NORM) and not report.status:
+        if isinstance(report, Report) and not report.status:
             report._demand("norm", Want.NORM)
-        try:
+        with _naming():
             c.gsc_factor_clip_grad_norm(None, factor, report, _number("max_norm", max_norm), out)
-        except c.Error as error:
-            _rename(error, {})
-            raise
         return out
 
     def _run(

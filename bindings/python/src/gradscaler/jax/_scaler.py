@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from jax import lax
 
 from .. import _scaler as host
 from .. import _structs
-from .._arguments import _number
+from .._arguments import _positive
 from .._entries import told
 from .._policy import Policy, policy_of, rules, traits
 from .._structs import Event, Guard, ReportKind, Trait, Want
@@ -82,9 +81,7 @@ def _limit(name: str, limit: Any) -> float | None:
         return None
     if isinstance(limit, jax.core.Tracer):
         raise TypeError(f"{name} must be a Python number: it is compiled in")
-    if not 0 < (number := _number(name, limit)) < math.inf:
-        raise ValueError(f"{name}={number!r}: it must be finite and above 0")
-    return float(limit)
+    return _positive(name, limit)
 
 
 _DTYPES = "float32, float64, float16, bfloat16, float8_e4m3fn or float8_e5m2"
