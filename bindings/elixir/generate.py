@@ -38,7 +38,7 @@ BY_HAND = {
     "memory_write": ({"memory": "memory", "pieces": "[piece]"}, ":ok"),
     "memory_read": ({"memory": "memory", "parts": "[part]"}, "{:ok, [binary]}"),
 }
-STUBS_HEAD = '''\
+STUBS_HEAD = """\
 defmodule GradScaler.Native do
   @moduledoc false
   # The C functions, one to one; the manifest and the header describe them.
@@ -79,7 +79,7 @@ defmodule GradScaler.Native do
   def load do
     path = Path.join(:code.priv_dir(:gradscaler), "gradscaler_nif")
     :erlang.load_nif(String.to_charlist(path), @version)
-  end'''
+  end"""
 CONSTANTS_TAIL = """\
   @doc "The number of a name, of a list of names (their union), or a number as it is."
   def number(_group, number, _label) when is_integer(number), do: number
@@ -433,8 +433,7 @@ def nif_source(manifest):
         lines += [*nif_function(manifest, function), ""]
     lines += ["static ErlNifFunc functions[] = {"]
     lines += [
-        f'    {{"{name}", {len(args)}, nif_{name}, ERL_NIF_DIRTY_JOB_IO_BOUND}},'
-        for name, (args, _) in BY_HAND.items()
+        f'    {{"{name}", {len(args)}, nif_{name}, ERL_NIF_DIRTY_JOB_IO_BOUND}},' for name, (args, _) in BY_HAND.items()
     ]
     for function in functions(manifest):
         name, arity = short(function), len(split(function)[0])

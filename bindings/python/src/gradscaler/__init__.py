@@ -15,7 +15,7 @@ are read and written, their settings read: `gradscaler.formats()`, `Scaler.load_
 
 from . import _arrays
 from ._arrays import Arrays
-from ._checkpoints import Note, formats
+from ._entries import Note, formats
 from ._gradscaler import Error
 from ._history import History, diagnose
 from ._info import Info, info

@@ -16,8 +16,8 @@ from typing import Any
 
 import gradscaler
 
-from . import _checkpoints, _files, _history, _plot
-from ._policy import _FIELDS, _preset_of
+from . import _entries, _files, _history, _plot
+from ._policy import _FIELDS
 
 PACKAGES = {
     "torch": "for gradscaler.torch",
@@ -92,7 +92,7 @@ def presets(options: argparse.Namespace) -> int:
 
 
 def told(policy: gradscaler.Policy, name: str) -> str:
-    return _checkpoints.told(name, getattr(policy, name))
+    return _entries.told(name, getattr(policy, name))
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -110,7 +110,8 @@ def loaded(options: argparse.Namespace) -> tuple[gradscaler.Scaler, list[Any]]:
     scaler = gradscaler.Scaler("none")
     notes = scaler.load_state_dict(saved, options.format, prefix=options.prefix)
     formats = [note.field for note in notes if note.kind == gradscaler.NoteKind.FORMAT]
-    scaler = gradscaler.Scaler(_preset_of(options.format or "".join(formats)))
+    format = options.format or "".join(formats)
+    scaler = gradscaler.Scaler(format if format in gradscaler.presets() else "recommended")
     return scaler, list(scaler.load_state_dict(saved, options.format, prefix=options.prefix))
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,6 +44,13 @@ def _number(name: str, value: Any) -> float:
         kind = next(kind for kind in (TypeError, OverflowError, ValueError) if isinstance(error, kind))
         why = str(error).partition("\n")[0]  # of JAX's own kind, which is made of a tracer, the first line
         raise kind(f"{name}={_short(value)}: {why}") from None
+
+
+def _positive(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name}={number!r}: it must be finite and above 0")
+    return number
 
 
 def _html(title: str, rows: Mapping[str, Any]) -> str:

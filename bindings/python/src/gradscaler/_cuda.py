@@ -102,10 +102,14 @@ def _refuse_immutable(outs: Sequence[Any], name: str) -> None:
     for i, array in enumerate(outs if hasattr(jax, "Array") else ()):
         if isinstance(array, jax.Array):
             why = "is read-only, as all of JAX are: pass out with arrays of another framework"
-            error = c.Error(f"{name}[{i}] {why}")
-            error.status, error.argument, error.index, error.other = c.GSC_ERROR_VALUE, -1, i, -1
-            error.name, error.field, error.subject_length, error.why = name, "", 1, why
-            raise error
+            raise _error(f"{name}[{i}] {why}", c.GSC_ERROR_VALUE, name, "", i, 1, why)
+
+
+def _error(text: str, status: int, name: str, field: str, index: int, subject_length: int, why: str) -> c.Error:
+    error = c.Error(text)
+    error.status, error.argument, error.index, error.other = status, -1, index, -1
+    error.name, error.field, error.subject_length, error.why = name, field, subject_length, why
+    return error
 
 
 _opening = threading.Lock()
@@ -341,10 +345,7 @@ class Call:
         if report.status:
             c.gsc_measure(None, self.factor, [], None, _structs.Report())  # says how to mend a factor
             text = f"cuda:{self.device.ordinal}: {c.gsc_status_string(report.status)}"
-            error = c.Error(text)
-            error.status, error.argument, error.index, error.other = report.status, -1, -1, -1
-            error.name, error.field, error.subject_length, error.why = "report", "status", 0, text
-            raise error
+            raise _error(text, report.status, "report", "status", -1, 0, text)
         size = self.arrays * ctypes.sizeof(_structs.Report)
         each = shared[Space.EACH : Space.EACH + size]
         return report, each, shared[Space.HISTOGRAM : Space.HISTOGRAM + 8 * c.GSC_HISTOGRAM_LENGTH]

@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import _checkpoints, _structs
+from . import _entries, _structs
 from . import _gradscaler as c
-from ._checkpoints import Note
+from ._entries import Note
 from ._policy import Policy
 from ._report import Report
 from ._structs import Metric, NoteKind, ReportKind, State, Want
@@ -37,7 +37,7 @@ def _finding(raw: _structs.Note, report: Report | None) -> Note:
     elif report is not None and kind == NoteKind.NOT_FINITE and report.first_overflow:
         name = report.first_overflow[0]
     where = "" if name is None else f"; look first at {name!r}"
-    return _checkpoints.note(raw.message.decode() + where, kind, raw.field.decode(), raw.value)
+    return _entries.note(raw.message.decode() + where, kind, raw.field.decode(), raw.value)
 
 
 class History:

@@ -18,7 +18,7 @@ class Info:
     def __init__(self) -> None:
         raw = _structs.Info(struct_size=ctypes.sizeof(_structs.Info))
         c.gsc_info_get(raw)
-        self.version = f"{raw.version >> 16}.{raw.version >> 8 & 255}.{raw.version & 255}"
+        self.version = c.gsc_version_string()
         self.cpu = raw.cpu.decode()
         self.cpu_available = raw.cpu_available.decode().split()
         self.cpu_note = raw.cpu_note.decode()

@@ -8,27 +8,22 @@ import ctypes
 import difflib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from . import _checkpoints, _structs
+from . import _entries, _structs
 from . import _gradscaler as c
 from ._arguments import _html, _naming, _short
-from ._checkpoints import Note
+from ._entries import Note
 from ._structs import Trait
 
 _FIELDS = [name for name, *_ in _structs.Policy._fields_ if name not in ("struct_size", "reserved")]
 _GUARD_FIELDS = [name for name in _FIELDS if name.startswith("guard_")]
-_NEED_A_NORM = ("megatron_skip", "metaseq_skip", "optax_skip")  # presets of peers that have no threshold of their own
 
 
 def presets() -> dict[str, str]:
     """The names of all presets with a sentence each on what they do and where their rules come from."""
-    found, name = {}, c.gsc_preset_name(0)
-    while name is not None:
-        found[name] = c.gsc_preset_summary(len(found))
-        name = c.gsc_preset_name(len(found))
-    return found
+    return _entries.listed(c.gsc_preset_name, c.gsc_preset_summary)
 
 
 class Policy(_structs.Policy):
@@ -48,11 +43,9 @@ class Policy(_structs.Policy):
             raise TypeError(f"preset must be a name, not {_short(preset)}")
         vars(self)["preset"] = preset
         _structs.Policy.struct_size.__set__(self, ctypes.sizeof(_structs.Policy))
-        with _naming(name="preset", policy=""):
+        with _naming(name="preset"):
             c.gsc_policy_preset(preset.encode(errors="replace").decode().replace("\0", "\\0"), self)
-            for name, value in fields.items():
-                self._set(name, value)
-            c.gsc_policy_check(self)
+        self._replace(fields)
 
     @classmethod
     def from_settings(
@@ -72,30 +65,32 @@ class Policy(_structs.Policy):
         `policy.notes` tells in sentences which settings mean nothing to a scaler, and what became of those that mean
         something else here.
         """
-        _checkpoints._checked(format, prefix)
+        _entries.checked(format, prefix)
         if format is None:
             raise TypeError("format must be the name of one of gradscaler.formats(), not None")
-        policy = cls(_preset_of(format) if preset is None else preset)
-        vars(policy)["notes"] = _checkpoints.settings(policy, settings, format, prefix, preset is not None)
+        own = format if format in presets() else "recommended"
+        policy = cls(own if preset is None else preset)
+        vars(policy)["notes"] = _entries.settings(policy, settings, format, prefix, preset is not None)
+        return policy._replace(fields)
+
+    def _replace(self, fields: Mapping[str, float]) -> Policy:
         with _naming(policy=""):
             for name, value in fields.items():
-                policy._set(name, value)
-            c.gsc_policy_check(policy)
-        return policy
+                self._set(name, value)
+            c.gsc_policy_check(self)
+        return self
 
     def _set(self, name: str, value: float) -> None:
         if name not in _FIELDS:
             raise TypeError(f"a policy has no field {name!r}{_meant(name)}")
         if name == "init_scale" and value == 0:
             raise ValueError("init_scale is 0: it must be above 0")  # where 0 is the default of 1 in C
-        old = getattr(self, name)
         try:
             super().__setattr__(name, value)
         except (TypeError, OverflowError) as error:
             raise type(error)(f"{name}={_short(value)}: {error}") from None
         new = getattr(self, name)
         if new != value and (type(new) is not float or value != value):  # else the nearest double
-            super().__setattr__(name, old)
             whole = f"a whole number from 0 to {2 ** (8 * getattr(_structs.Policy, name).size) - 1}"
             raise ValueError(f"{name} is {_short(value)}: it must be {'a number' if value != value else whole}")
 
@@ -107,30 +102,19 @@ class Policy(_structs.Policy):
         """
         policy = copy.copy(self)
         vars(policy).pop("is_copy", None)
-        with _naming(policy=""):
-            for name, value in fields.items():
-                policy._set(name, value)
-            c.gsc_policy_check(policy)
-        return policy
+        return policy._replace(fields)
 
     def __setattr__(self, name: str, value: float) -> None:
         if vars(self).get("is_copy"):
             raise AttributeError(
                 f"{name}: this is a copy of the scaler's rules; scaler.replace({name}={value!r}) has others"
             )
-        old = getattr(self, name, None)
-        self._set(name, value)
-        try:
-            with _naming(policy=""):
-                c.gsc_policy_check(self)
-        except c.Error:
-            super().__setattr__(name, old)
-            raise
+        super().__setattr__(name, getattr(copy.copy(self)._replace({name: value}), name))
 
     @property
     def guards(self) -> bool:
         """Whether it judges the norm of finite gradients: guard_norm, guard_ratio or guard_sigmas is set."""
-        return bool(self.guard_norm or self.guard_ratio or self.guard_sigmas)
+        return bool(traits(self) & Trait.GUARDS)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _structs.Policy) and bytes(self) == bytes(other)
@@ -144,11 +128,11 @@ class Policy(_structs.Policy):
 
     def __repr__(self) -> str:
         fields = self.differences(self.preset)
-        told = [f"{name}={_checkpoints.told(name, value)}" for name, value in fields.items()]
+        told = [f"{name}={_entries.told(name, value)}" for name, value in fields.items()]
         return f"Policy({', '.join([repr(self.preset), *told])})"
 
     def _repr_html_(self) -> str:
-        rules = {name: _checkpoints.told(name, getattr(self, name)) for name in _FIELDS if getattr(self, name)}
+        rules = {name: _entries.told(name, getattr(self, name)) for name in _FIELDS if getattr(self, name)}
         return _html(f"Policy {self.preset}", rules)
 
 
@@ -166,14 +150,15 @@ def _meant(name: str) -> str:
 
 def warn_if_idle(policy: Policy) -> None:
     """Says of a policy that looks as if it guarded, and has no rule to do so by, that it does not, where it is made."""
-    given = [name for name in _GUARD_FIELDS if getattr(policy, name)]
-    if not policy.guards and (given or policy.preset in _NEED_A_NORM):
-        what = f"the preset {policy.preset!r}" if policy.preset in _NEED_A_NORM else ", ".join(given)
+    given = ", ".join(name for name in _GUARD_FIELDS if getattr(policy, name))
+    if "set guard_norm" in presets().get(policy.preset, ""):  # of a peer that has no threshold of its own
+        given = f"the preset {policy.preset!r}"
+    if given and not policy.guards:
         why = "without a threshold: set guard_norm, guard_ratio or guard_sigmas"
         frame, level = sys._getframe(1), 2
         while frame.f_back and frame.f_globals.get("__name__", "").startswith("gradscaler."):
             frame, level = frame.f_back, level + 1
-        warnings.warn(f"nothing is guarded by {what} {why}", stacklevel=level)
+        warnings.warn(f"nothing is guarded by {given} {why}", stacklevel=level)
 
 
 def policy_of(data: bytes) -> Policy:
@@ -196,9 +181,4 @@ def is_fixed(policy: Policy) -> bool:
 
 
 def traits(policy: Policy) -> int:
-    return c.gsc_policy_resolve(policy, policy.replace())
-
-
-def _preset_of(format: str) -> str:
-    """The preset that has the name of a format."""
-    return format if format in presets() else "recommended"
+    return c.gsc_policy_resolve(policy, None)

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import math
-import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,6 +17,25 @@ from ._policy import Policy
 from ._structs import MergeKind, ReportKind, Status, Want
 
 _SIZE = ctypes.sizeof(_structs.Report)
+
+
+class _Field:
+    """A field of the struct, for which a device that may still write it is waited for; `want` has to be measured."""
+
+    def __init__(self, name: str, want: int = 0) -> None:
+        self.name, self.want, self.field = name, want, getattr(_structs.Report, name)
+
+    def __get__(self, report: Report | None, kind: type) -> Any:
+        if report is None:
+            return self.field  # of the class, which knows where it lies
+        report._wait()
+        if self.want:
+            report._demand(self.name, self.want)
+        return self.field.__get__(report)
+
+    def __set__(self, report: Report, value: Any) -> None:
+        report._wait()
+        self.field.__set__(report, value)
 
 
 class Report(_structs.Report):
@@ -53,6 +70,7 @@ class Report(_structs.Report):
     _bad: Any = None
     _each: Any = None
     _words: Any = None
+    _later: Callable[[], tuple[Report, bool]] | None = None
 
     def __init__(self, **fields: Any) -> None:
         for name, value in fields.items():
@@ -60,12 +78,43 @@ class Report(_structs.Report):
                 raise TypeError(f"a report has no field {name!r}")
             setattr(self, name, value)
 
+    def _complete_by(self, later: Callable[[], tuple[Report, bool]]) -> Report:
+        """`later` returns a report with all that a device may still be at, and whether it stays so.
+
+        The first who reads or writes a field waits for it. That of a call in a graph is of the last replay: each waits.
+        """
+        self._later, self._lock = later, threading.Lock()
+        return self
+
+    def _wait(self) -> None:
+        if self._later is None:
+            return
+        with self._lock:
+            if self._later is None:  # another thread has waited
+                return
+            try:
+                whole, stays = self._later()
+            except c.Error as error:
+                if error.status != Status.ERROR_UNAVAILABLE:  # else only now: the stream is being captured
+                    self._later = functools.partial(_raise, error)
+                raise
+            ctypes.memmove(ctypes.byref(self), ctypes.byref(whole), _SIZE)
+            self.scale, self._bad, self._each = whole.scale, whole._bad, whole._each
+            if stays:
+                self._later = None
+
+    def __bytes__(self) -> bytes:
+        self._wait()
+        return bytes(memoryview(self))
+
     @property
     def overflow(self) -> bool:
+        self._wait()
         return bool(_structs.Report.overflow.__get__(self))
 
     @overflow.setter
     def overflow(self, value: bool) -> None:
+        self._wait()
         _structs.Report.overflow.__set__(self, bool(value))
         self.found_inf = float(bool(value))
 
@@ -99,37 +148,14 @@ class Report(_structs.Report):
     def norm(self) -> float:
         """Global L2 norm of the finite elements after unscaling; of of_number the number itself."""
         self._demand("norm", Want.NORM)
-        return _signal(self)
+        return self.number if self.kind == ReportKind.NUMBER else math.sqrt(self.sum_squares)
 
-    @property
-    def amax(self) -> float:
-        """Largest finite magnitude after unscaling, before rounding; of a complex element its larger part."""
-        self._demand("amax", Want.AMAX)
-        return _structs.Report.amax.__get__(self)
-
-    @amax.setter
-    def amax(self, value: float) -> None:
-        _structs.Report.amax.__set__(self, value)
-
-    @property
-    def underflows_to_zero(self) -> int:
-        """How many outputs are zero while their input was not."""
-        self._demand("underflows_to_zero", Want.UNDERFLOW)
-        return _structs.Report.underflows_to_zero.__get__(self)
-
-    @underflows_to_zero.setter
-    def underflows_to_zero(self, value: int) -> None:
-        _structs.Report.underflows_to_zero.__set__(self, value)
-
-    @property
-    def underflows_to_subnormal(self) -> int:
-        """How many outputs are subnormal while their input was not."""
-        self._demand("underflows_to_subnormal", Want.UNDERFLOW)
-        return _structs.Report.underflows_to_subnormal.__get__(self)
-
-    @underflows_to_subnormal.setter
-    def underflows_to_subnormal(self, value: int) -> None:
-        _structs.Report.underflows_to_subnormal.__set__(self, value)
+    amax: float = _Field("amax", Want.AMAX)
+    """Largest finite magnitude after unscaling, before rounding; of a complex element its larger part."""
+    underflows_to_zero: int = _Field("underflows_to_zero", Want.UNDERFLOW)
+    """How many outputs are zero while their input was not."""
+    underflows_to_subnormal: int = _Field("underflows_to_subnormal", Want.UNDERFLOW)
+    """How many outputs are subnormal while their input was not."""
 
     def _demand(self, name: str, want: Want) -> None:
         if not _has(self, want):
@@ -150,6 +176,7 @@ class Report(_structs.Report):
         return self._counts()[-1]
 
     def _counts(self) -> list[int]:
+        self._wait()
         if self._words is None:
             raise ValueError("the report has no histogram: pass histogram=True")
         return memoryview(self._words).cast("q").tolist()
@@ -157,6 +184,7 @@ class Report(_structs.Report):
     @property
     def per_tensor(self) -> dict[Any, Report]:
         """A report of each array, by its name or index; where `overflow` is, its elements are the reason."""
+        self._wait()
         if self._each is None:
             raise ValueError("the report has none of each array: pass per_tensor=True")
         return {name: self._one(i) for i, name in enumerate(self.names)}
@@ -177,20 +205,12 @@ class Report(_structs.Report):
             raise TypeError(f"expected the bytes of a report, not {_short(data)}") from None
         if size != _SIZE:
             raise ValueError(f"a report has {_SIZE} bytes, not {size}")
-        overflow, status, measured, amax, squares, *counts, kind, flags = _CHECKED.unpack_from(data)
-        # all at a time, as thousands of ranks send reports; a NaN is for update to refuse, as in a report of this rank
-        if not (
-            0 <= overflow <= 1
-            and status in _STATUSES
-            and measured < 8
-            and not (amax < 0 or squares < 0)
-            and not any(map((0).__gt__, counts))
-            and kind in _KINDS
-            and flags == 0
-        ):
-            raw = _structs.Report.from_buffer_copy(data)
-            name = next(name for name, holds in _HOLDS.items() if not holds(getattr(raw, name)))
-            raise ValueError(f"the bytes are not those of a report: its {name} would be {getattr(raw, name)!r}")
+        raw = _structs.Report.from_buffer_copy(data)
+        wrong = [name for name, values in _VALUES.items() if getattr(raw, name) not in values]
+        wrong += [name for name in _NOT_NEGATIVE if getattr(raw, name) < 0]  # a NaN is for update to refuse
+        if wrong:
+            value = getattr(raw, wrong[0])
+            raise ValueError(f"the bytes are not those of a report: its {wrong[0]} would be {value!r}")
         return cls.from_buffer_copy(data)
 
     @classmethod
@@ -264,19 +284,28 @@ class Report(_structs.Report):
         """`per_tensor` has the reports of the arrays: a step that is skipped need not wait until they are read."""
         self._bad = (names, per_tensor)
 
+    def _keep(self, buffer: bytearray, per_tensor: bool, over: bool = True) -> Report:
+        """Of the reports of the arrays what is asked for; if the call is over, another may take their buffer."""
+        if self.nan_count + self.inf_count:
+            self._locate(self.names, buffer[: len(self.names) * _SIZE])
+        if per_tensor:
+            self._each = bytes(buffer)
+        elif over and len(buffer) <= 1 << 20:
+            _spare.append(buffer)
+        return self
+
     def _counts_of_each(self) -> dict[Any, int] | None:
-        counts = self._bad
-        if isinstance(counts, tuple):
-            names, each = counts
-            counts = {name: count for name, count in zip(names, _overflows(each, len(names)), strict=True) if count}
-            self._bad = counts
-        return counts
+        self._wait()
+        if isinstance(self._bad, tuple):
+            names, each = self._bad
+            counts = zip(names, _overflows(each, len(names)), strict=True)
+            self._bad = {name: count for name, count in counts if count}
+        return self._bad
 
     def __reduce__(self) -> Any:
-        here = ("grads", "_later", "_lock")
+        data, here = bytes(self), ("grads", "_later", "_lock")
         extra = {name: value for name, value in vars(self).items() if name not in here}
-        extra["_bad"] = self._counts_of_each()
-        return _restored, (bytes(self), extra)
+        return _restored, (data, extra | {"_bad": self._counts_of_each()})
 
     def _told(self) -> dict[str, str]:
         """What it knows, by name."""
@@ -291,7 +320,7 @@ class Report(_structs.Report):
         names += ["clamped"] if self.clamped else []
         told = {name: repr(getattr(self, name)) for name in names}
         if self.status:
-            told["status"] = repr(self._takes_["status"](self.status))
+            told["status"] = repr(Status(self.status))
         if self._words is not None:
             bins = [(f"2^{4 * k - 48}" if k else "<2^-44", n) for k, n in enumerate(self.histogram) if n]
             told["histogram"] = f"{{{', '.join(f'{low}: {n}' for low, n in bins)}}} of {self.histogram_elements}"
@@ -309,82 +338,20 @@ def _has(report: _structs.Report, want: int) -> bool:
     return bool((report.measured | (Want.NORM if report.kind == ReportKind.NUMBER else 0)) & want)
 
 
-def _signal(report: _structs.Report) -> float:
-    """What a guard judges: the norm, or the number of of_number."""
-    return report.number if report.kind == ReportKind.NUMBER else math.sqrt(report.sum_squares)
+for _name, _ in _structs.Report._fields_:
+    if _name not in vars(Report):
+        setattr(Report, _name, _Field(_name))
 
-
-def _not_negative(value: float) -> bool:
-    return not value < 0
-
-
-_STATUSES = frozenset(map(int, Status))
-_KINDS = range(len(ReportKind))
-_CHECKED = struct.Struct("=4x2iI8x2d8q16x2I")  # from overflow to flags, without generation, digest and ranks
-_HOLDS: dict[str, Callable[[Any], bool]] = {  # what any report has, whatever made it
-    "overflow": (0, 1).__contains__,
-    "status": _STATUSES.__contains__,
-    "measured": range(8).__contains__,
-    **dict.fromkeys(("amax", "sum_squares", "elements", "nan_count", "inf_count", "first_tensor"), _not_negative),
-    **dict.fromkeys(("first_element", "underflows_to_zero", "underflows_to_subnormal", "clamped"), _not_negative),
-    "kind": _KINDS.__contains__,
-    "flags": (0,).__contains__,
-}
+# What any report has, whatever made it.
+_VALUES = {"overflow": (0, 1), "status": list(Status), "measured": range(8), "kind": list(ReportKind), "flags": (0,)}
+_NOT_NEGATIVE = ["amax", "sum_squares", *(name for name, kind in _structs.Report._fields_ if kind is ctypes.c_int64)]
 
 
 def _restored(data: bytes, extra: Mapping[str, Any]) -> Report:
     report = Report.from_bytes(data)
-    vars(report).update(extra)
+    for name, value in extra.items():
+        setattr(report, name, value)
     return report
-
-
-_AT_ONCE = {"names", "grads", "scale", "_addend", "__class__", "__dict__"}
-
-
-class _Later(Report):
-    """A report that a device may still be at: the first look at it waits, and it is a Report from then on.
-
-    That of a call in a graph is of the last replay: each look waits.
-    """
-
-    def __getattribute__(self, name: str) -> Any:
-        if name not in _AT_ONCE:
-            _look(self)
-        return object.__getattribute__(self, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _AT_ONCE:
-            _look(self)
-        object.__setattr__(self, name, value)
-
-    def __bytes__(self) -> bytes:
-        _look(self)
-        return bytes(memoryview(self))
-
-    @staticmethod
-    def make(report: Report, later: Callable[[], tuple[Report, bool]]) -> Report:
-        """`later` returns a report with all that is not known yet, and whether it stays so."""
-        vars(report).update(_later=later, _lock=threading.Lock())
-        object.__setattr__(report, "__class__", _Later)
-        return report
-
-
-def _look(report: Report) -> None:
-    held = vars(report)
-    with held.get("_lock") or contextlib.nullcontext():
-        if "_later" not in held:  # another thread has looked
-            return
-        try:
-            whole, stays = held["_later"]()
-        except c.Error as error:
-            if error.status != Status.ERROR_UNAVAILABLE:  # else only now: the stream is being captured
-                held["_later"] = functools.partial(_raise, error)
-            raise
-        ctypes.memmove(ctypes.byref(report), ctypes.byref(whole), _SIZE)
-        held.update(vars(whole))
-        if stays:
-            object.__setattr__(report, "__class__", Report)
-            del held["_later"], held["_lock"]
 
 
 def _raise(error: BaseException) -> Any:

@@ -3,60 +3,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import ctypes
 import functools
-import itertools
 import math
 import operator
 import os
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from . import _checkpoints, _cuda, _history, _structs
+from . import _checkpoints, _cuda, _devices, _history, _structs
 from . import _gradscaler as c
-from ._arguments import _html, _naming, _number, _rename, _short
+from ._arguments import _html, _naming, _number, _positive, _rename, _short
 from ._arrays import Arrays, Container, _dtype, _Lists, _multiplies, _taken
 from ._checkpoints import Note
-from ._info import info
-from ._policy import _FIELDS, _GUARD_FIELDS, Policy, is_fixed, rules, warn_if_idle
-from ._report import _SIZE, Report, _borrow, _has, _Later, _look, _restored, _spare  # noqa: F401
-from ._structs import Event, Factor, MergeKind, NoteKind, ReportKind, State, Want
+from ._policy import Policy, warn_if_idle
+from ._report import _SIZE, Report, _borrow, _has, _restored, _spare  # noqa: F401
+from ._structs import Event, Factor, State, Want
 
-_COUNTS = (
-    "good_steps",
-    "steps_since_change",
-    "overflows_since_reset",
-    "failed_backoffs",
-    "total_overflows",
-    "total_growths",
-    "total_backoffs",
-)
-_VERSION = 2  # of what Scaler.state_dict returns
+_COUNTS = [name for name, kind in State._fields_ if kind is ctypes.c_int64 and "guard" not in name]
 _event = functools.cache(Event)
-
-
-def _results(calls: list) -> list[tuple]:
-    """What the devices found, as _assemble takes it."""
-    found = []
-    for indices, on_device in calls:
-        part, each, words = on_device.results()
-        found.append((indices, part, bytes(each), bytes(words)))
-    return found
-
-
-def _finished(report: Report, lists: _Lists, options: Mapping[str, Any], per_tensor: bool, over: bool = True) -> Report:
-    """The report with what is known of each array; if the call is over, another may take its buffer."""
-    buffer = options["per_tensor"]
-    if report.nan_count + report.inf_count:
-        report._locate(lists.names, buffer[: len(lists.ins) * _SIZE])
-    if per_tensor:
-        report._each = bytes(buffer)
-    elif over and len(buffer) <= 1 << 20:
-        _spare.append(buffer)
-    return report
 
 
 class Scaler:
@@ -88,13 +54,17 @@ class Scaler:
 
     def __init__(self, preset: str | Policy = "recommended", *, threads: int = 1, **fields: float) -> None:
         self.policy = Policy(preset, **fields) if not isinstance(preset, Policy) else preset.replace(**fields)
-        self.preset = self.policy.preset
         warn_if_idle(self.policy)
         self._state = State()
         self.threads = threads
         c.gsc_state_init(None, self.policy, self.state)
 
     # ---- what it is ----
+
+    @property
+    def preset(self) -> str:
+        """Where the policy started."""
+        return self.policy.preset
 
     @property
     def state(self) -> State:
@@ -168,9 +138,12 @@ class Scaler:
     @property
     def multiplier(self) -> float:
         """What the gradients of the last update are to be multiplied by: 1, less where the guard clips, 0 to skip."""
-        if self.state.events & Event.SKIPPED:
-            return 0.0
-        return self.state.guard_multiplier if self.state.events & Event.CLIPPED else 1.0
+        return self._reason().multiplier
+
+    def _reason(self) -> _structs.Reason:
+        reason = _structs.Reason()
+        c.gsc_state_reason(self.state, reason)
+        return reason
 
     @property
     def reason(self) -> str:
@@ -184,11 +157,7 @@ class Scaler:
 
         After `combine_decisions` it has the reasons of both, first that of `multiplier`.
         """
-        if self._combined is not None:
-            return self._combined
-        reason = _structs.Reason()
-        c.gsc_state_reason(self.state, reason)
-        return reason.message.decode()
+        return self._reason().message.decode() if self._combined is None else self._combined
 
     @property
     def total_growths(self) -> int:
@@ -311,10 +280,7 @@ class Scaler:
         """
         lists, options = _taken(grads, out, dtype), {"policy": self.policy}
         if clip_value is not None:
-            limit = _number("clip_value", clip_value)
-            if not 0 < limit < math.inf:
-                raise ValueError(f"clip_value={limit!r}: it must be finite and above 0")
-            options["clamp"] = limit
+            options["clamp"] = _positive("clip_value", clip_value)
         return self._run("gsc_unscale", lists, factor, want, histogram, per_tensor, options)
 
     def unscale_accumulate(
@@ -367,8 +333,8 @@ class Scaler:
         """
         if not isinstance(report, _structs.Report):
             report = _report_of(report)
-        if isinstance(report, _Later):
-            _look(report)
+        if isinstance(report, Report):
+            report._wait()
         try:
             c.gsc_state_update(None, self.policy, self.state, report, self.state)
         except c.Error as error:
@@ -398,7 +364,7 @@ class Scaler:
         `Report.failed(error)`, too: then all know which rank it was. Returns the report, for which a device is waited
         for; that of a call in a graph stays as it is, and what is returned is a stamped copy, of the last replay.
         """
-        if not isinstance(report, _structs.Report):
+        if not isinstance(report, Report):
             raise TypeError(f"expected the report of unscale, not {_short(report)}")
         try:
             number = -1 if isinstance(rank, bool) else operator.index(rank)
@@ -406,9 +372,8 @@ class Scaler:
             number = -1
         if not 0 <= number < 2**32 - 1:
             raise ValueError(f"rank is {_short(rank)}: it must be a whole number from 0 to {2**32 - 2}")
-        if isinstance(report, _Later):
-            _look(report)  # what is written before the device is done would be lost
-        if isinstance(report, _Later):
+        report._wait()  # what is written before the device is done would be lost
+        if report._later:
             report = copy.copy(report)  # the next look writes over it
         with _naming():
             c.gsc_report_set_rank(None, report, self.policy, self.state, number, report)
@@ -478,13 +443,10 @@ class Scaler:
         """
         out = Factor()
         factor = None if unscaled else self.state.factor
-        if isinstance(report, Report) and not _has(report, Want.NORM) and not report.status:
+        if isinstance(report, Report) and not report.status:
             report._demand("norm", Want.NORM)
-        try:
+        with _naming():
             c.gsc_factor_clip_grad_norm(None, factor, report, _number("max_norm", max_norm), out)
-        except c.Error as error:
-            _rename(error, {})
-            raise
         return out
 
     def _run(
@@ -512,13 +474,10 @@ class Scaler:
             options["histogram"] = report._words = bytearray(8 * c.GSC_HISTOGRAM_LENGTH)
         options["per_tensor"] = bytearray(max(count, 1) * _SIZE) if per_tensor else _borrow(count)
         groups = lists.groups or lists.on_host(writes) or lists.grouped(writes)
-        if not self._on_host(function, groups, factor, options, report, lists):
-            live = snapshot is None and not unscaled
-            groups = lists.groups or lists.grouped(writes)
-            later = self._on_devices(function, groups, factor, live, options, report, lists)
-            if later:
-                return _Later.make(report, functools.partial(later, per_tensor))
-        return _finished(report, lists, options, per_tensor)
+        if self._on_host(function, groups, factor, options, report, lists):
+            return report._keep(options["per_tensor"], per_tensor)
+        live = snapshot is None and not unscaled
+        return _devices.run(self, function, lists, factor, live, options, per_tensor, report)
 
     def _on_host(self, function: str, groups: list, factor: Any, options: dict, report: Report, lists: _Lists) -> bool:
         """Whether all arrays are there: then the call is done."""
@@ -534,93 +493,6 @@ class Scaler:
             raise
         return True
 
-    def _on_devices(
-        self, function: str, groups: list, factor: Any, live: bool, options: dict, report: Report, lists: _Lists
-    ) -> Callable | None:
-        """What is refused of any is so before the first writes, and all devices work at a time.
-
-        Returned is what completes the report, or one of a later replay, or None where this has waited. `live`: in a
-        graph the factor is that in force at each replay.
-        """
-        if len(groups) > 1 and function == "gsc_unscale_accumulate":
-            raise ValueError("unscale_accumulate, which adds all or nothing, takes arrays of one device")
-        call, indices, parts, calls = getattr(c, function), None, [], []
-        try:
-            if factor is not None:  # which a device would refuse only later
-                c.gsc_measure(None, factor, [], None, _structs.Report())
-            with contextlib.ExitStack() as ends:
-                for indices, group in groups:
-                    if isinstance(group, _cuda.Lists):
-                        on_device = ends.enter_context(_cuda.Call(call, group, options))
-                        if on_device.captured and len(groups) > 1:
-                            raise ValueError("a call that is captured in a graph takes arrays of one device")
-                        on_device.reserve()
-                        calls.append((indices, on_device))
-                for indices, group in groups:
-                    if not isinstance(group, _cuda.Lists):  # checked only now
-                        own = options | {"per_tensor": bytearray(len(indices) * _SIZE)}
-                        own |= {"histogram": bytearray(8 * c.GSC_HISTOGRAM_LENGTH)} if "histogram" in options else {}
-                        part = _structs.Report()
-                        call(self._on, factor, group, own, part)
-                        parts.append((indices, part, own["per_tensor"], own.get("histogram", b"")))
-                for _, on_device in calls:
-                    place = self._pin(on_device.device) if on_device.captured and live else None
-                    on_device.enqueue(factor, place)
-                if all(on_device.alone for _, on_device in calls):
-                    whole = Report.__new__(Report)  # nothing that is kept until then refers to the other
-                    whole.names, whole.scale = report.names, report.scale
-                    ends.pop_all()
-                    return functools.partial(self._completed, calls, parts, options, whole, lists, live)
-                parts += _results(calls)
-        except c.Error as error:
-            lists.explain(error, indices)
-            raise
-        self._assemble(parts, options, report)
-        return None
-
-    def _completed(
-        self,
-        calls: list,
-        parts: list,
-        options: dict,
-        report: Report,
-        lists: _Lists,
-        live: bool,
-        per_tensor: bool,
-    ) -> tuple[Report, bool]:
-        """The report of what was enqueued, for which its devices are waited for; and whether it stays as it is."""
-        captured, report._bad = calls[0][1].captured, None
-        if captured and live:
-            report.scale = self.loss_scale
-        self._assemble(parts + _results(calls), options, report)
-        for _, on_device in calls:
-            on_device.end()
-        return _finished(report, lists, options, per_tensor, not captured), not captured
-
-    def _assemble(
-        self, parts: list[tuple[Sequence[int] | None, Any, bytes, bytes]], options: Any, report: Report
-    ) -> None:
-        """The report of all of them, in the order of the list, so that its bits are those of one device."""
-        buffer, words = options["per_tensor"], [0] * c.GSC_HISTOGRAM_LENGTH
-        for indices, part, each, counts in parts:
-            if "histogram" in options:
-                words = [a + b for a, b in zip(words, memoryview(counts).cast("q"), strict=True)]
-            if indices is None:
-                buffer[: len(each)] = each
-                ctypes.memmove(ctypes.byref(report), ctypes.byref(part), _SIZE)
-                continue
-            for position, i in enumerate(indices):
-                one = _structs.Report.from_buffer_copy(each, position * _SIZE)
-                one.first_tensor = i if one.nan_count + one.inf_count else 0
-                buffer[i * _SIZE : (i + 1) * _SIZE] = bytes(one)
-        if parts[0][0] is not None:
-            count = sum(len(indices) for indices, *_ in parts)
-            all_of_them = bytes(memoryview(buffer)[: count * _SIZE])
-            c.gsc_report_merge(None, all_of_them, int(MergeKind.SHARDS), options.get("policy"), report)
-            report.kind = ReportKind.TENSORS
-        if "histogram" in options:
-            options["histogram"][:] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
-
     # ---- to and from a checkpoint ----
 
     def state_dict(self, format: str = "gradscaler", *, prefix: str | None = None) -> dict[str, Any]:
@@ -630,8 +502,7 @@ class Scaler:
         `notes` are then sentences on what its keys cannot hold. The keys begin with `prefix`, where one is given: "" is
         nothing, None what the framework has, such as {"loss_scaler0": {...}} of apex.
         """
-        first = {"format": format, "version": _VERSION, "preset": self.preset} if format == "gradscaler" else {}
-        found, self.notes = _checkpoints.write(self.policy, self.state, format, prefix, first)
+        found, self.notes = _checkpoints.save(self.policy, self.state, format, prefix)
         return found
 
     def load_state_dict(self, state: Any, format: str | None = None, *, prefix: str | None = None) -> Sequence[Note]:
@@ -650,107 +521,17 @@ class Scaler:
         The first are on what it replaced: a guard, fields other than the preset's, a scale that never moved.
         Nothing is changed on an error.
         """
-        if isinstance(state, Mapping) and "saved" in state and "scale" not in state:  # RoundPipe's has both
-            return self._load_saved(state)
-        _checkpoints._checked(format, prefix)
-        rows = _checkpoints.rows_of(state)
-        if format in (None, "gradscaler"):
-            place = _checkpoints.place_of_ours(rows, prefix)
-            if place is not None:
-                return self._load_ours(rows, place)
-        torchs = _checkpoints.of_our_torchs(rows, prefix) if format in (None, "torch") else None
-        if torchs is not None:
-            return self._load_torchs(torchs)
-        policy, loaded = self.policy.replace(), State()
-        notes = _checkpoints.read(rows, policy, loaded, format, prefix)
-        return self._loaded(self.preset, policy, loaded, notes, is_fixed(self.policy) and not is_fixed(policy))
-
-    def _loaded(self, preset: str, policy: Policy, state: State, notes: Sequence[Note], moves: bool = False) -> Any:
-        """Takes what was loaded; first of the notes is what of the rules that this scaler was given it replaces."""
-        replaced = [] if self.policy is None else _replaced(self.policy, policy)
-        if moves:
-            why = f"the checkpoint has rules that move the scale, which those of {self.preset!r} never do"
-            replaced.append(_checkpoints.note(why, NoteKind.CHANGED, "growth_interval", policy.growth_interval))
-        self.preset, self.policy, self.state, self.notes = preset, policy, state, replaced + list(notes)
+        self.policy, self.state, self.notes = _checkpoints.load(state, self.policy, format, prefix)
         return self.notes
-
-    def _load_ours(self, rows: Mapping[tuple, Any], place: tuple) -> Sequence[Note]:
-        """What state_dict returned, at a place in a checkpoint."""
-        head = {key: rows.get((*place, key)) for key in ("format", "version", "preset")}
-        where = "state" + "".join(f"[{key!r}]" for key in place)
-        if head["version"] != _VERSION:
-            version = _short(head["version"]) if (*place, "version") in rows else "absent"
-            raise ValueError(f"{where}['version'] is {version}: gradscaler {info().version} reads {_VERSION}")
-        if type(head["preset"]) is not str:
-            raise KeyError(f"{where} has no text 'preset'" if place else "the state has no text 'preset'")
-        # New fields are the last ones: what an earlier version did not know was off, whatever the preset has by now.
-        unknown = itertools.takewhile(lambda name: (*place, name) not in rows, reversed(_FIELDS))
-        policy, loaded = Policy(head["preset"], **dict.fromkeys(unknown, 0)), State()
-        numbers = {path: value for path, value in rows.items() if path[:-1] != place or path[-1] not in head}
-        notes = _checkpoints.read(numbers, policy, loaded, "gradscaler", _checkpoints._joined(place))
-        for note in notes:  # of a later version, which does nothing where it is 0
-            if note.kind == NoteKind.IGNORED and note.value:
-                (*_, key), value = note.key, rows[note.key]
-                raise ValueError(f"{where}[{key!r}] is {_short(value)}: gradscaler {info().version} does not know it")
-        return self._loaded(head["preset"], policy, loaded, notes)
-
-    def _load_saved(self, state: Mapping[str, Any]) -> Sequence[Note]:
-        """What state_dict returned before 0.3, bytes in hexadecimal, or that of TensorScaler, which has no preset."""
-        state = {"preset": "none", **state}
-        for key in ("preset", "saved"):
-            if not isinstance(state[key], str):
-                raise KeyError(f"the state has no text {key!r}")
-        policy, loaded = _unhex(state["saved"], "state['saved']", state["preset"])
-        return self._loaded(state["preset"], policy, loaded, [])
-
-    def _load_torchs(self, state: Mapping[str, Any]) -> Sequence[Note]:
-        """Of gradscaler.torch.GradScaler: torch's entries, and all rules and counts in one more."""
-        policy, whole = _unhex(state["gradscaler"], "state['gradscaler']")
-        loaded, entries = State(), {key: value for key, value in state.items() if key != "gradscaler"}
-        notes = _checkpoints.read(_checkpoints.rows_of(entries), policy, loaded, "torch", None)
-        if (whole.factor.scale_f32, whole.good_steps) == (loaded.factor.scale_f32, loaded.good_steps):
-            loaded = whole
-            notes = [note for note in notes if note.kind != NoteKind.MISSING]  # which the sixth entry has
-        return self._loaded(policy.preset, policy, loaded, notes)
 
     def __getstate__(self) -> dict[str, Any]:
         left_out = {"policy": None, "_state": None, "_pinned": None, "_on": None}
-        return vars(self) | left_out | {"state": self.state_dict()}
+        return vars(self) | left_out | {"state": _checkpoints.save(self.policy, self.state, "gradscaler", None)[0]}
 
     def __setstate__(self, attributes: Mapping[str, Any]) -> None:
         vars(self).update(attributes)
         self.threads = attributes["_threads"]
-        self.load_state_dict(vars(self).pop("state"))
-
-
-def _unhex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, State]:
-    """Policy and state of "preset:hexadecimal"; `preset` is where the policy started if the text does not say it."""
-    try:
-        named, _, digits = saved.rpartition(":")
-        data = bytes.fromhex(digits)
-    except (AttributeError, ValueError):
-        raise ValueError(f"{where} is damaged: it is not hexadecimal") from None
-    policy, state = Policy(named or preset), State()
-    with _naming(bytes=where, size=f"the size of {where}"):
-        c.gsc_state_load(data, policy, state)
-    return policy, state
-
-
-def _replaced(old: Policy, new: Policy) -> list[Note]:
-    """Of a guard, and of fields in which the old policy is not its preset: those that the new one has otherwise."""
-    given = {*old.differences(old.preset), *(_GUARD_FIELDS if old.guards else ())}
-    was, now = rules(old), rules(new)
-    return [
-        _checkpoints.note(
-            f"{name} is {_checkpoints.told(name, now[name])} in the checkpoint, which replaces "
-            f"{_checkpoints.told(name, was[name])} of this scaler",
-            NoteKind.CHANGED,
-            name,
-            now[name],
-        )
-        for name in was
-        if name in given and was[name] != now[name]
-    ]
+        self.policy, self.state, _ = _checkpoints.load(vars(self).pop("state"), Policy("none"))
 
 
 def _report_of(value: Any) -> Report:

@@ -30,7 +30,7 @@ from torch.amp.grad_scaler import OptState
 
 from . import _gradscaler as c
 from . import _optimizers
-from ._arguments import _number
+from ._arguments import _number, _positive
 from ._optimizers import Round
 from ._policy import Policy
 from ._report import Report
@@ -249,9 +249,7 @@ class GradScaler:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restores what state_dict returned; keys that are not there leave what is: old checkpoints have none."""
         found = {key: value.item() if isinstance(value, torch.Tensor) else value for key, value in state_dict.items()}
-        scale = _number("loss_scale", found.get("loss_scale", self._scaler.loss_scale))
-        if not 0 < scale < math.inf:
-            raise ValueError(f"loss_scale={scale!r}: it must be finite and above 0")
+        scale = _positive("loss_scale", found.get("loss_scale", self._scaler.loss_scale))
         if not self.dynamic:
             if "loss_scale" in found:
                 self._set_static(scale)

@@ -19,8 +19,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.backend import backends
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .. import _structs
-from .._policy import Policy
+from .. import _policy, _structs
 from .._report import Report
 from .._structs import Want
 from . import _host, _plain, _xla
@@ -81,9 +80,7 @@ class Call:
     only_overflow: bool = False  # is asked of the report
 
 
-@functools.lru_cache(maxsize=256)
-def policy_of(data: bytes) -> Policy:
-    return Policy.from_buffer_copy(data)
+policy_of = functools.lru_cache(maxsize=256)(_policy.policy_of)
 
 
 def run(call: Call, *operands: Any) -> Any:

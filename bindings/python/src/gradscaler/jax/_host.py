@@ -65,7 +65,7 @@ def ask(answer: Callable, shapes: Sequence[tuple[int, ...]], *operands: jax.Arra
 
 
 def update(state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
-    return ask(functools.partial(_update, policy), [(STATE,)], state, report)[0]
+    return ask(functools.partial(_moved, _update(policy)), [(STATE,)], state, report)[0]
 
 
 def stamp(report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
@@ -85,30 +85,24 @@ def clip(factor: jax.Array, report: jax.Array, *, max_norm: float) -> jax.Array:
 
 
 def combine(state: jax.Array, other: jax.Array) -> jax.Array:
-    return ask(_combine, [(STATE,)], state, other)[0]
+    call = functools.partial(c.gsc_state_combine_decisions, None)
+    return ask(functools.partial(_moved, call), [(STATE,)], state, other)[0]
 
 
-def _refused(state: Any, status: int) -> np.ndarray:
-    state = State.from_buffer_copy(state)
-    state.events, state.status, state.skip, state.skip_f32, state.guard_multiplier = Event.SKIPPED, status, 1, 1, 0
-    return of_struct(state)
+def _update(policy: Policy) -> Callable:
+    return functools.partial(c.gsc_state_update, None, policy)
 
 
-def _update(policy: Policy, state: Any, report: Any) -> tuple:
+def _moved(call: Callable, state: Any, other: Any) -> tuple:
+    """The state that a call makes of it, with a report or another state."""
     new = np.empty_like(state)
     try:
-        c.gsc_state_update(None, policy, state, report, new)
+        call(state, other, new)
     except c.Error as error:
-        return (_refused(state, error.status),)
-    return (new,)
-
-
-def _combine(state: Any, other: Any) -> tuple:
-    new = np.empty_like(state)
-    try:
-        c.gsc_state_combine_decisions(None, state, other, new)
-    except c.Error as error:
-        return (_refused(state, error.status),)
+        refused = State.from_buffer_copy(state)
+        refused.events, refused.status, refused.guard_multiplier = Event.SKIPPED, error.status, 0
+        refused.skip = refused.skip_f32 = 1
+        return (of_struct(refused),)
     return (new,)
 
 
@@ -189,7 +183,7 @@ def reported(
         if max_norm is not None:
             clipped = _clip(max_norm, factor, report)[0]
             results.append(clipped if clipped.any() else factor)  # if the norm is that of an overflow
-        return (*results, *(_update(policy, state, report)[0] for state in states))
+        return (*results, *(_moved(_update(policy), state, report)[0] for state in states))
 
     shapes = {"report": (REPORT,), "each": (rows.shape[0], REPORT), "clipped": (FACTOR,), "state": (STATE,)}
     asked = {"report": True, "each": per_tensor, "clipped": max_norm is not None, "state": state is not None}

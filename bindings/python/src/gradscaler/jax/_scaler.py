@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,8 +18,8 @@ from jax import lax
 
 from .. import _scaler as host
 from .. import _structs
-from .._arguments import _number
-from .._checkpoints import told
+from .._arguments import _positive
+from .._entries import told
 from .._policy import Policy, policy_of, rules, traits
 from .._structs import Event, Guard, ReportKind, Trait, Want
 from . import _call
@@ -82,9 +81,7 @@ def _limit(name: str, limit: Any) -> float | None:
         return None
     if isinstance(limit, jax.core.Tracer):
         raise TypeError(f"{name} must be a Python number: it is compiled in")
-    if not 0 < (number := _number(name, limit)) < math.inf:
-        raise ValueError(f"{name}={number!r}: it must be finite and above 0")
-    return float(limit)
+    return _positive(name, limit)
 
 
 _DTYPES = "float32, float64, float16, bfloat16, float8_e4m3fn or float8_e5m2"
@@ -723,14 +720,15 @@ class Scaler:
         """The same as gradscaler.Scaler; outside of jit."""
         _outside(self.state, "to_host()", "scaler")
         scaler = host.Scaler("none")
-        scaler.preset, scaler.policy = self.preset, self.policy
+        scaler.policy = self.policy
         scaler.state = _structs.State.from_buffer_copy(np.asarray(self.state, np.uint32).tobytes())
         return scaler
 
     def metrics(self, report: Report | None = None) -> dict[str, float]:
         """What is known after the last update, for loggers: gradscaler.Scaler.metrics; outside of jit.
 
-        For a file, `with scaler.to_host().history("run.csv") as history:` and in it `history.add(scaler.metrics(report))`.
+        For a file: `with scaler.to_host().history("run.csv") as history:`, and in it
+        `history.add(scaler.metrics(report))`.
         """
         return self.to_host().metrics(report if report is None else report.to_host())
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from .. import _gradscaler as c
 from .. import _structs
+from .._arguments import _positive
 from .._info import info
 from .._policy import Policy
 from ._words import FACTOR, REPORT, STATE
@@ -142,7 +143,7 @@ def tensors(
     if max_norm is not None and operation != "unscale":
         raise TypeError("max_norm: only unscale clips")
     limits = {"max_norm": max_norm, "clip_value": clip_value}
-    limits = {name: _positive(name, limit) for name, limit in limits.items() if limit is not None}
+    limits = {name: np.float64(_positive(name, limit)) for name, limit in limits.items() if limit is not None}
     leaves = list(leaves)
     names = [f"[{i}]" for i in range(len(leaves))] if names is None else names
     writes = operation != "measure"
@@ -234,21 +235,9 @@ def _checked(
 
 def _workspace(leaves: Sequence[jax.Array]) -> int:
     """Bytes for any device of this process, whose contexts are made now rather than in a graph that is captured."""
-    of = {kind: getattr(c, f"GSC_{name}") for kind, name in _DTYPES.items()}
+    of = {c.gsc_dtype_name(dtype): dtype for dtype in _structs.Dtype}
     packed = b"".join(struct.pack("QQII16x", 256, leaf.size, of[leaf.dtype.name], 0) for leaf in leaves)
     return max(c.xla_workspace(device.local_hardware_id, packed) for device in jax.local_devices(backend="cuda"))
-
-
-_DTYPES = {
-    "float32": "F32",
-    "float64": "F64",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3FN",
-    "float8_e5m2": "F8_E5M2",
-    "complex64": "COMPLEX64",
-    "complex128": "COMPLEX128",
-}
 
 
 # ---- calls on structs ----
@@ -282,14 +271,14 @@ def combine(platform: str, state: jax.Array, other: jax.Array) -> jax.Array:
 def clip(platform: str, factor: jax.Array, report: jax.Array, *, max_norm: float) -> jax.Array:
     """The factor by which "unscale" clips the gradients of a report with Want.NORM to this norm, too."""
     operands = [_words("factor", factor, (FACTOR,), (STATE,)), _words("report", report, (REPORT,))]
-    limit = {"max_norm": _positive("max_norm", max_norm)}
+    limit = {"max_norm": np.float64(_positive("max_norm", max_norm))}
     return _call(platform, _CLIP, operands, [_struct(FACTOR)], {}, None, limit)[0]
 
 
 def multiply(platform: str, factor: jax.Array, by: float) -> jax.Array:
     """The factor times `by`: that of a sum of so many gradients, which becomes their mean."""
     operands = [_words("factor", factor, (FACTOR,), (STATE,))]
-    return _call(platform, _MULTIPLY, operands, [_struct(FACTOR)], {}, None, {"by": _positive("by", by)})[0]
+    return _call(platform, _MULTIPLY, operands, [_struct(FACTOR)], {}, None, {"by": np.float64(_positive("by", by))})[0]
 
 
 # ---- the custom call ----
@@ -304,12 +293,6 @@ def _words(name: str, array: Any, *shapes: tuple[int, ...]) -> Any:
         expected = " or ".join(f"uint32{list(shape)}" for shape in shapes)
         raise TypeError(f"{name} must be {expected}, not {array.dtype}{list(array.shape)}")
     return array
-
-
-def _positive(name: str, value: float) -> np.float64:
-    if not 0 < value < np.inf:
-        raise ValueError(f"{name}={value!r}: it must be finite and above 0")
-    return np.float64(value)
 
 
 def _call(

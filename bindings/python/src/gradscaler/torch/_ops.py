@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import _gradscaler as c
-from .._checkpoints import Note
+from .._entries import Note
 from .._policy import Policy, warn_if_idle
 from .._report import Report
 from .._scaler import Scaler

@@ -20,7 +20,7 @@ import torch
 from .. import _checkpoints, _cuda
 from .. import _gradscaler as c
 from .. import _scaler as base
-from .._checkpoints import Note
+from .._entries import Note
 from .._policy import Policy, is_fixed, policy_of, presets, rules, warn_if_idle
 from .._report import Report
 from .._structs import Event, Factor, Guard, LimitRule, OverflowReset, OverflowTest, State, Status, Want
@@ -973,7 +973,7 @@ def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, St
     """Rules and state of torch's five entries, and of the sixth; `policy` has the other rules, and is written to."""
     state, saved = None, state_dict.get("gradscaler")
     if saved is not None:
-        policy, state = base._unhex(saved, "state_dict['gradscaler']")
+        policy, state = _checkpoints.unhex(saved, "state_dict['gradscaler']")
     for field in _NUMBERS[1:]:
         try:
             if state_dict[field] == 0 and field != "growth_interval":

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: MIT
+"""A call on arrays of CUDA devices, and of the host beside them, which all work at a time: one report of all."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import _cuda, _structs
+from . import _gradscaler as c
+from ._arrays import _Lists
+from ._report import _SIZE, Report
+from ._structs import Factor, MergeKind, ReportKind
+
+if TYPE_CHECKING:
+    from ._scaler import Scaler
+
+Part = tuple[Sequence[int] | None, Any, bytes, bytes]  # positions, their report, one of each array, a histogram
+
+
+def run(
+    scaler: Scaler,
+    function: str,
+    lists: _Lists,
+    factor: Factor | None,
+    live: bool,
+    options: Mapping[str, Any],
+    per_tensor: bool,
+    report: Report,
+) -> Report:
+    """Fills in the report, or has it wait for the devices when somebody looks at it.
+
+    What is refused of any is so before the first writes. `live`: in a graph the factor is that in force at each replay.
+    """
+    groups, names, scale = lists.groups or lists.grouped(function != "gsc_measure"), report.names, report.scale
+    if len(groups) > 1 and function == "gsc_unscale_accumulate":
+        raise ValueError("unscale_accumulate, which adds all or nothing, takes arrays of one device")
+    call, indices, parts, calls = getattr(c, function), None, [], []
+
+    def complete() -> tuple[Report, bool]:
+        whole, captured = Report(), calls[0][1].captured  # not `report`, which would refer to itself
+        whole.names, whole.scale = names, scaler.loss_scale if captured and live else scale
+        _assemble(parts + _results(calls), options, whole)
+        for _, on_device in calls:
+            on_device.end()
+        return whole._keep(options["per_tensor"], per_tensor, not captured), not captured
+
+    try:
+        if factor is not None:  # which a device would refuse only later
+            c.gsc_measure(None, factor, [], None, _structs.Report())
+        with contextlib.ExitStack() as ends:
+            for indices, group in groups:
+                if isinstance(group, _cuda.Lists):
+                    on_device = ends.enter_context(_cuda.Call(call, group, options))
+                    if on_device.captured and len(groups) > 1:
+                        raise ValueError("a call that is captured in a graph takes arrays of one device")
+                    on_device.reserve()
+                    calls.append((indices, on_device))
+            for indices, group in groups:
+                if not isinstance(group, _cuda.Lists):  # checked only now
+                    own = options | {"per_tensor": bytearray(len(indices) * _SIZE)}
+                    own |= {"histogram": bytearray(8 * c.GSC_HISTOGRAM_LENGTH)} if "histogram" in options else {}
+                    part = _structs.Report()
+                    call(scaler._on, factor, group, own, part)
+                    parts.append((indices, part, own["per_tensor"], own.get("histogram", b"")))
+            for _, on_device in calls:
+                place = scaler._pin(on_device.device) if on_device.captured and live else None
+                on_device.enqueue(factor, place)
+            if all(on_device.alone for _, on_device in calls):
+                ends.pop_all()
+                return report._complete_by(complete)
+            parts += _results(calls)
+    except c.Error as error:
+        lists.explain(error, indices)
+        raise
+    _assemble(parts, options, report)
+    return report._keep(options["per_tensor"], per_tensor)
+
+
+def _results(calls: list[tuple[Sequence[int] | None, _cuda.Call]]) -> list[Part]:
+    """What the devices found, for which they are waited for."""
+    found = []
+    for indices, on_device in calls:
+        part, each, words = on_device.results()
+        found.append((indices, part, bytes(each), bytes(words)))
+    return found
+
+
+def _assemble(parts: list[Part], options: Mapping[str, Any], report: Report) -> None:
+    """The report of all parts, in the order of the list, so that its bits are those of one device."""
+    buffer, words = options["per_tensor"], [0] * c.GSC_HISTOGRAM_LENGTH
+    for indices, part, each, counts in parts:
+        if "histogram" in options:
+            words = [a + b for a, b in zip(words, memoryview(counts).cast("q"), strict=True)]
+        if indices is None:
+            buffer[: len(each)] = each
+            ctypes.memmove(ctypes.byref(report), ctypes.byref(part), _SIZE)
+            continue
+        for position, i in enumerate(indices):
+            one = _structs.Report.from_buffer_copy(each, position * _SIZE)
+            one.first_tensor = i if one.nan_count + one.inf_count else 0
+            buffer[i * _SIZE : (i + 1) * _SIZE] = bytes(one)
+    if parts[0][0] is not None:
+        count = sum(len(indices) for indices, *_ in parts)
+        all_of_them = bytes(memoryview(buffer)[: count * _SIZE])
+        c.gsc_report_merge(None, all_of_them, int(MergeKind.SHARDS), options.get("policy"), report)
+        report.kind = ReportKind.TENSORS
+    if "histogram" in options:
+        options["histogram"][:] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)

@@ -1,0 +1,414 @@
+# SPDX-License-Identifier: MIT
+"""Containers of any kind as the lists of names and numbers that the core reads and writes, and its notes on them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import decimal
+import functools
+import itertools
+import math
+import numbers
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from . import _gradscaler as c
+from . import _structs
+from ._structs import EntryKind, NoteKind
+
+Path = tuple[Any, ...]
+_KEY, _TEXT = (getattr(_structs.Entry, name).size - 1 for name in ("key", "text"))  # bytes, without the zero
+_DEPTH = 16  # of containers in containers
+
+
+class Note(str):
+    """A sentence on what a checkpoint or settings did not say, said in vain, or say otherwise; and its parts.
+
+    kind: a gradscaler.NoteKind
+    key: what it is about, as ("scaler", "_growth_tracker"), or None
+    field: of the policy or the state; with NoteKind.FORMAT the name of the format
+    value: the number that counts from now on
+    """
+
+    kind: NoteKind
+    key: Path | None
+    field: str
+    value: float
+
+
+def note(text: str, kind: NoteKind, field: str, value: float, key: Path | None = None) -> Note:
+    one = Note(text)
+    one.kind, one.field, one.value, one.key = kind, field, value, key
+    return one
+
+
+def formats() -> dict[str, str]:
+    """The names of all formats of checkpoints and settings, with a sentence each on whose they are."""
+    return listed(c.gsc_format_name, c.gsc_format_summary)
+
+
+def listed(name: Callable[[int], str | None], summary: Callable[[int], str]) -> dict[str, str]:
+    """The names of one of the core's lists, with a sentence each."""
+    names = itertools.takewhile(bool, map(name, itertools.count()))
+    return {each: summary(i) for i, each in enumerate(names)}
+
+
+# ---- containers ----
+
+
+class _Unread:
+    """What stands where a number could and is none; its text is "a tensor of 2 elements"."""
+
+    __slots__ = ("text", "value")
+
+    def __init__(self, value: Any, text: str = "") -> None:
+        self.value, self.text = value, text
+
+    def __str__(self) -> str:
+        return self.text or _described(self.value)
+
+
+def pairs(tree: Any) -> Iterator[tuple[Path, Any]]:
+    """What is in a dict, a list or an object, with the keys that lead to it: numbers, texts, Nones, descriptions.
+
+    An array or tensor of one element is its number.
+    """
+    yield from _pairs(tree, (), set())
+
+
+def _pairs(value: Any, path: Path, above: set[int]) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, os.PathLike):
+        value = str(value)
+    if isinstance(value, decimal.Decimal) and value.is_nan():
+        value = math.nan  # a signalling one cannot even be compared
+    if value is None or isinstance(value, str | numbers.Real | decimal.Decimal):
+        yield path, value
+        return
+    if hasattr(value, "shape"):
+        number = _number_of(value)
+        yield path, _Unread(value) if number is None else number
+        return
+    inside = branches(value)
+    deep = len(path) == _DEPTH
+    if path and (deep or path[-1] not in (inside or ())):  # {"loss_scale": {"loss_scale": 8.0}} is a place
+        yield path, _Unread(value)
+    if inside is None or id(value) in above or deep:
+        return
+    for key, branch in inside.items():
+        yield from _pairs(branch, (*path, key), above | {id(value)})
+
+
+def _described(value: Any) -> str:
+    name = type(value).__name__.lower()
+    if hasattr(value, "shape"):
+        with contextlib.suppress(TypeError, ValueError):
+            kind = "tensor" if "tensor" in name or name == "parameter" else "array"
+            count = math.prod(value.shape)
+            return f"{_a(kind)} of {count} elements" if count != 1 else f"{_a(kind)} whose number cannot be read"
+    return _a(type(value).__name__)
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"
+
+
+def _number_of(array: Any) -> Any:
+    """What an array of one element holds, or None."""
+    with contextlib.suppress(TypeError, ValueError, RuntimeError, NotImplementedError):
+        if math.prod(array.shape) == 1:
+            array = array if hasattr(array, "item") else array.numpy() if hasattr(array, "numpy") else array[()]
+            number = array.item()
+            return number if isinstance(number, numbers.Real) else None
+    return None
+
+
+def branches(value: Any) -> Mapping[Any, Any] | None:
+    """What is in a container or an object by its keys, or None."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, list | tuple):
+        return value._asdict() if hasattr(value, "_asdict") else dict(enumerate(value))
+    if isinstance(value, type) or callable(value):
+        return None
+    if callable(getattr(value, "state_dict", None)):
+        return branches(value.state_dict())
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if name[:2] != "__"]
+    attributes = getattr(value, "__dict__", None)
+    if not slots:
+        return attributes
+    return {name: getattr(value, name) for name in slots if hasattr(value, name)} | (attributes or {})
+
+
+def tree_of(tree: Any, what: str) -> Any:
+    """A container that can have what is looked for; a list of pairs as a dict."""
+    expected = f"{what} must be a dict or an object with attributes, not"
+    if isinstance(tree, os.PathLike | str | bytes):
+        raise TypeError(f"{expected} {type(tree).__name__}: load what is in the file")
+    if isinstance(tree, type):
+        raise TypeError(f"{expected} the class {tree.__name__}: pass an instance")
+    if isinstance(tree, list | tuple) and not hasattr(tree, "_asdict") and tree:
+        if all(isinstance(each, list | tuple) and len(each) == 2 and isinstance(each[0], str) for each in tree):
+            return dict(tree)
+        if not any(map(_is_container, tree)):
+            raise TypeError(f"{expected} a {type(tree).__name__} of {type(tree[0]).__name__}")
+    if isinstance(tree, numbers.Number | None) or hasattr(tree, "shape") or branches(tree) is None:
+        raise TypeError(f"{expected} {type(tree).__name__}")
+    return tree
+
+
+def _is_container(value: Any) -> bool:
+    return not isinstance(value, str | numbers.Number | None) and branches(value) is not None
+
+
+def _nested(rows: Mapping[str, Any]) -> dict[str, Any]:
+    """ "a.b": 1 as {"a": {"b": 1}}."""
+    tree: dict[str, Any] = {}
+    for key, value in rows.items():
+        *folders, name = key.split(".")
+        branch = tree
+        for folder in folders:
+            branch = branch.setdefault(folder, {})
+        branch[name] = value
+    return tree
+
+
+# ---- lists of the core ----
+
+
+def joined(path: Path) -> str:
+    """The key of an entry: all keys on the way, joined by dots."""
+    return ".".join(key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in path)
+
+
+@functools.cache
+def _saved() -> tuple[frozenset[str], frozenset[str]]:
+    """The last part of every key of a checkpoint, and of those of scales."""
+    policy, state = _structs.Policy(struct_size=ctypes.sizeof(_structs.Policy)), _structs.State()
+    c.gsc_policy_preset("torch", policy)
+    c.gsc_state_init(None, policy, state)
+    names, scales = set(), set()
+    for format in formats():
+        with contextlib.suppress(c.Error):  # it saves no state
+            keys = [key.rpartition(".")[2] for key in _written(policy, state, format, "")[0]]
+            names.update(keys)
+            scales.add(keys[0])
+    return frozenset(names), frozenset(scales)
+
+
+class _Entries:
+    """The list that C takes of a caller's container, with the keys and values as the caller has them."""
+
+    def __init__(self, what: str, rows: Iterable[tuple[Path, Any]], prefix: str | None, saved: bool) -> None:
+        self.what = what
+        self.paths: list[Path] = []
+        self.values: list[Any] = []
+        self.lost: Path | None = None  # a scale at a key that is too long
+        rows, entries = list(rows), []
+        self.deep = any(len(path) == _DEPTH and isinstance(value, _Unread) for path, value in rows)
+        beside = {path[:-1] for path, value in rows if isinstance(value, numbers.Real)}
+        names, scales = _saved() if saved else (None, frozenset())
+        for path, value in rows:
+            name = path[-1] if type(path[-1]) is str else joined(path[-1:])
+            if type(value) is bool and name in scales:
+                value = _Unread(value, str(value))
+            elif type(value) is int and _rounded(value) is None:
+                value = _Unread(value, "an int past the largest double")
+            if type(value) is _Unread and (
+                (names is not None and name not in names)
+                or (path[:-1] not in beside and joined(path[:-1]) != (prefix or ""))
+            ):
+                continue  # a weight, or what else no scaler has
+            key = joined(path).encode(errors="replace")
+            if len(key) > _KEY and name in scales and type(value) is not _Unread:
+                self.lost = path
+            if 0 < len(key) <= _KEY and b"\0" not in key:
+                self.paths.append(path)
+                self.values.append(value)
+                entries.append(_entry(key, value))
+        self.list = (_structs.Entry * len(entries))(*entries)
+
+    def where(self, path: Path) -> str:
+        return self.what + "".join(f"[{key!r}]" for key in path)
+
+    @contextlib.contextmanager
+    def naming(self) -> Any:
+        """An error about an entry names what the caller passed."""
+        try:
+            yield
+        except c.Error as error:
+            where = ".".join(filter(None, (error.name, error.field)))
+            why = error.why.replace("no format that is known", "no format in gradscaler.formats()")
+            if error.name == "entries" and 0 <= error.index < len(self.paths):
+                path, value = self.paths[error.index], self.values[error.index]
+                where = self.where(path)
+                why = why.removeprefix(f'of "{joined(path)[:64]}" ')
+                if isinstance(value, _Unread):
+                    why = re.sub('^is ".*?"(?=:)', f"is {value}", why)
+                elif value is None:
+                    why = why.replace("is empty", "is None", 1)
+            elif error.name == "entries":
+                where = f"the entries of {self.what}"
+                if self.lost:
+                    why += f"; {joined(self.lost[-1:])!r} is at a key of more than {_KEY} bytes, where none is read"
+                elif self.deep and ("no format" in why or "are none" in why):
+                    why += f"; what is in more than {_DEPTH} containers is not looked at"
+            elif error.name == "format":
+                why += _hint(why)
+            if error.subject_length:  # else the sentence stands by itself
+                error.args = (f"{where} {why}",)
+            raise
+
+    def notes(self, raw: Any) -> list[Note]:
+        """Those of the core, important ones first, and of numbers that were rounded."""
+        found = []
+        for each in raw:
+            value = self.values[each.entry] if 0 <= each.entry < len(self.values) else None
+            if each.kind == NoteKind.IGNORED and isinstance(value, _Unread):
+                continue
+            path = self.paths[each.entry] if 0 <= each.entry < len(self.paths) else None
+            found.append(note(_with_names(each), NoteKind(each.kind), each.field.decode(), each.value, path))
+        ignored = {one.key for one in found if one.kind == NoteKind.IGNORED}
+        for path, value in zip(self.paths, self.values, strict=True):
+            if isinstance(value, int) and not _is_exact(value) and _rounded(value) != value and path not in ignored:
+                text = f"{self.where(path)} is {value}: it is read as {_rounded(value):.0f}, the nearest double"
+                found.append(note(text, NoteKind.CHANGED, "", _rounded(value), path))
+        return sorted(found, key=lambda one: _ORDER.index(one.kind) if one.kind in _ORDER else -1)
+
+
+_ORDER = [NoteKind.UNUSABLE, NoteKind.CHANGED, NoteKind.LOST, NoteKind.FORMAT, NoteKind.IGNORED, NoteKind.MISSING]
+_OF_TORCH = ("transformers", "huggingface", "accelerate", "lightning")
+_TORCH = "; its scaler is torch's: format='torch'"
+
+
+def _hint(why: str) -> str:
+    if "which is none" not in why:
+        return ""
+    of_torch = any(f'"{name}"' in why for name in _OF_TORCH)
+    return _TORCH if of_torch else "; gradscaler.formats() lists all"
+
+
+def _with_names(note: _structs.Note) -> str:
+    """The sentence of a note with the name of a rule instead of its number."""
+    text, name = note.message.decode(errors="replace"), _named(note.field.decode(), note.value)
+    return re.sub(rf"\b(is|at) {int(note.value)}\b", rf"\1 {name}", text) if name else text
+
+
+def _named(field: str, value: float) -> str:
+    """The names of a rule or of bits; empty where the field takes a number, or the value has none."""
+    takes = _structs.Policy._takes_.get(field)
+    if takes is None or value != int(value):
+        return ""
+    members = [each for each in takes if each == value] or [each for each in takes if each & int(value)]
+    return "|".join(f"{takes.__name__}.{each.name}" for each in members)
+
+
+def told(field: str, value: float) -> str:
+    """The value of a field as one would write it."""
+    return _named(field, value) or repr(value)
+
+
+def _rounded(value: int) -> float | None:
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether it is a whole number that an entry holds as it is."""
+    return isinstance(value, numbers.Integral) and -(2**63) <= value < 2**63
+
+
+def _entry(key: bytes, value: Any) -> _structs.Entry:
+    if value is None:
+        return _structs.Entry(key=key, kind=EntryKind.NULL)
+    if isinstance(value, str | _Unread):
+        text = str(value).encode(errors="replace")[:_TEXT].decode(errors="ignore").encode().partition(b"\0")[0]
+        return _structs.Entry(key=key, kind=EntryKind.TEXT, text=text)
+    if not _is_exact(value):
+        return _structs.Entry(key=key, kind=EntryKind.NUMBER, value=float(value))
+    kind = EntryKind.BOOLEAN if isinstance(value, bool) else EntryKind.INTEGER
+    return _structs.Entry(key=key, kind=kind, value=float(value), integer=int(value))
+
+
+def checked(format: Any, prefix: Any) -> None:
+    for name, text in (("format", format), ("prefix", prefix)):
+        if not isinstance(text, str | None):
+            raise TypeError(f"{name} must be a text, not {type(text).__name__}")
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{name} is {text[:40]!r}: it has characters that UTF-8 lacks") from None
+
+
+def _told(call: Callable[[Any], int]) -> Any:
+    """The notes of a call: it is made twice, as the first tells their number."""
+    notes = (_structs.Note * call(None))()
+    call(notes)
+    return notes
+
+
+# ---- the calls ----
+
+
+def read(
+    rows: Mapping[Path, Any],
+    policy: Any,
+    state: _structs.State,
+    format: str | None = None,
+    prefix: str | None = None,
+) -> list[Note]:
+    """Fills a policy and a state with a framework's checkpoint; the fields that it lacks stay. Neither on an error."""
+    checked(format, prefix)
+    entries = _Entries("state", rows.items(), prefix, saved=True)
+    rules = bytes(policy)
+    with entries.naming():
+        raw = _told(lambda notes: c.gsc_state_import(format, prefix, entries.list, rules, policy, state, notes))
+    return entries.notes(raw)
+
+
+def write(
+    policy: Any, state: _structs.State, format: str, prefix: str | None, first: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Note]]:
+    """A state in the keys of a framework, after those of `first`, and what they cannot hold."""
+    checked(format, prefix)
+    if format is None:
+        raise TypeError("format must be the name of one of gradscaler.formats(), not None")
+    none = _Entries("state", [], prefix, saved=False)
+    with none.naming():
+        rows, notes = _written(policy, state, format, prefix)
+    head = {f"{prefix}.{key}" if prefix else key: value for key, value in first.items()}
+    return _nested({**head, **rows}), none.notes(notes)
+
+
+def _written(policy: Any, state: _structs.State, format: str, prefix: str | None) -> tuple[dict[str, Any], Any]:
+    counts = c.gsc_state_export(format, prefix, policy, state, None, None)
+    entries, notes = (_structs.Entry * counts[0])(), (_structs.Note * counts[1])()
+    c.gsc_state_export(format, prefix, policy, state, entries, notes)
+    return {each.key.decode(): _value(each) for each in entries}, notes
+
+
+def settings(policy: Any, given: Any, format: str, prefix: str | None, keep: bool) -> list[Note]:
+    """Fills a policy with a framework's settings. What they leave out stays where `keep`, else is the framework's."""
+    entries = _Entries("settings", pairs(tree_of(given, "settings")), prefix, saved=False)
+    rules = bytes(policy) if keep else None
+    with entries.naming():
+        raw = _told(lambda notes: c.gsc_policy_import(format, prefix, entries.list, rules, policy, notes))
+    return entries.notes(raw)
+
+
+def _value(entry: _structs.Entry) -> Any:
+    kinds: dict[int, Callable[[], Any]] = {
+        EntryKind.NUMBER: lambda: entry.value,
+        EntryKind.INTEGER: lambda: entry.integer,
+        EntryKind.BOOLEAN: lambda: bool(entry.integer),
+        EntryKind.TEXT: lambda: entry.text.decode(),
+        EntryKind.NULL: lambda: None,
+    }
+    return kinds[entry.kind]()
