@@ -64,7 +64,20 @@ defmodule GradScaler do
       {4.0, [:backed_off, :skipped]}
   """
 
-  alias GradScaler.{Constants, Error, Factor, Fields, Leaf, Native, Policy, Reason, Report, State}
+  alias GradScaler.{
+    Checkpoint,
+    Constants,
+    Error,
+    Factor,
+    Fields,
+    Leaf,
+    Native,
+    Policy,
+    Reason,
+    Report,
+    State
+  }
+
   alias GradScaler.{Binaries, DeviceTensor, TensorOptions, Tree}
 
   @enforce_keys [:policy, :state]
@@ -498,7 +511,7 @@ defmodule GradScaler do
     {:ok, state} =
       Error.check!(Native.state_update(nil, scaler.policy, scaler.state, Report.encode(report)))
 
-    %{scaler | state: state}
+    tell(%{scaler | state: state}, report)
   end
 
   def update(%__MODULE__{}, [%Report{} | _]) do
@@ -508,6 +521,17 @@ defmodule GradScaler do
 
   def update(%__MODULE__{}, other) do
     raise ArgumentError, "report is #{inspect(other)}: expected a GradScaler.Report or a boolean"
+  end
+
+  @event [:grad_scaler, :update]
+  defp tell(scaler, report) do
+    if function_exported?(:telemetry, :list_handlers, 1) and
+         apply(:telemetry, :list_handlers, [@event]) != [] do
+      measurements = Map.new(metrics(scaler, report))
+      apply(:telemetry, :execute, [@event, measurements, %{scaler: scaler}])
+    end
+
+    scaler
   end
 
   @doc """
@@ -552,6 +576,46 @@ defmodule GradScaler do
   """
   @spec multiplier(t) :: float
   def multiplier(%__MODULE__{} = scaler), do: decision(scaler).multiplier
+
+  @doc """
+  What is known after the last update, the most important first, for loggers. The report of that update
+  adds the norm, amax, the share of zeros and the counts of NaN and Inf. What is not known is not there.
+
+      iex> scaler = GradScaler.update(GradScaler.new("torch"), true)
+      iex> GradScaler.metrics(scaler) |> Keyword.take([:loss_scale, :skip, :total_overflows])
+      [loss_scale: 32768.0, skip: true, total_overflows: 1]
+
+  Where `:telemetry` is loaded, each update is the event `[:grad_scaler, :update]`: the measurements are
+  these metrics, and `scaler` is in the metadata.
+  """
+  @spec metrics(t, Report.t() | nil) :: keyword(real | boolean)
+  def metrics(%__MODULE__{policy: policy, state: state}, report \\ nil) do
+    {:ok, entries} = Error.check!(Native.metrics(policy, state, report && Report.encode(report)))
+
+    for {name, value} <- Checkpoint.rows(entries),
+        value != nil,
+        do: {String.to_existing_atom(name), value}
+  end
+
+  @doc """
+  What is wrong with a run, and what to do about it, the most important first; `[]`: nothing was found.
+  `report` is the last one, and `steps` are those of the whole run.
+
+      iex> scaler = GradScaler.update(GradScaler.new("none"), true)
+      iex> [finding] = GradScaler.diagnose(scaler)
+      iex> finding.kind
+      :not_finite
+  """
+  @spec diagnose(t, Report.t() | nil, keyword) :: [GradScaler.Checkpoint.note()]
+  def diagnose(%__MODULE__{policy: policy, state: state}, report \\ nil, options \\ []) do
+    options = Keyword.validate!(options, steps: 0)
+    {bytes, each} = if report, do: {Report.encode(report), report.per_tensor}, else: {nil, nil}
+
+    {:ok, notes} =
+      Error.check!(Native.diagnose(policy, state, bytes, each || <<>>, options[:steps]))
+
+    Checkpoint.notes(notes, [])
+  end
 
   @doc """
   The report of a number, such as the loss, for a scaler of its own whose rules guard; see

@@ -495,6 +495,35 @@ defmodule GradScalerTest do
                "#GradScaler<scale 65536.0, 0 good steps, 0 overflows, 0 growths, 0 backoffs>"
     end
 
+    test "tells what it did with the report's numbers, and names the tensor" do
+      scaler = GradScaler.new("torch", guard_norm: 100.0, init_scale: 1.0)
+      grads = %{a: {:f32, <<3.0::little-float-32>>}, b: {:f32, <<0x7FC00000::little-32>>}}
+      {_, report} = GradScaler.unscale(grads, scaler, want: [:norm])
+      scaler = GradScaler.update(scaler, report)
+      metrics = GradScaler.metrics(scaler, report)
+      assert metrics[:overflow] and metrics[:nan_count] == 1 and metrics[:norm] == 3.0
+      refute Keyword.has_key?(GradScaler.metrics(scaler), :nan_count)
+
+      assert [%{kind: :not_finite, entry: 1}, %{kind: :never_grows}] =
+               GradScaler.diagnose(scaler, report, steps: 100)
+    end
+
+    test "sends an event for each update, where somebody listens" do
+      scaler = GradScaler.update(GradScaler.new("torch"), false)
+      refute_received {:event, _, _, _}
+      test = self()
+
+      send_it = fn event, measurements, metadata, _ ->
+        send(test, {:event, event, measurements, metadata})
+      end
+
+      :telemetry.attach("listener", [:grad_scaler, :update], send_it, nil)
+      scaler = GradScaler.update(scaler, true)
+      :telemetry.detach("listener")
+      assert_received {:event, [:grad_scaler, :update], measurements, %{scaler: ^scaler}}
+      assert measurements.total_overflows == 1
+    end
+
     test "knows all presets" do
       for {name, summary} <- GradScaler.presets() do
         assert %GradScaler{} = GradScaler.new(name)

@@ -1,3 +1,15 @@
+# What GradScaler.update uses of the library :telemetry, for this process, where that is missing.
+unless Code.ensure_loaded?(:telemetry) do
+  defmodule :telemetry do
+    def attach(_id, event, handler, _config), do: Process.put({__MODULE__, event}, handler)
+    def detach(_id), do: Process.delete({__MODULE__, [:grad_scaler, :update]})
+    def list_handlers(event), do: List.wrap(Process.get({__MODULE__, event}))
+
+    def execute(event, measurements, metadata),
+      do: Process.get({__MODULE__, event}).(event, measurements, metadata, nil)
+  end
+end
+
 # Tests of Nx, Axon and CUDA run where these are; where not, that is said and not passed over.
 excluded =
   for {application, module} <- [nx: Nx, axon: Axon],

@@ -145,7 +145,8 @@ defmodule GradScaler.Checkpoint do
     do: Native.state_export(format, prefix, policy, state)
 
   @entry_size byte_size(Entry.encode(%Entry{}))
-  defp rows(entries) do
+  @doc false
+  def rows(entries) do
     for <<bytes::binary-size(@entry_size) <- entries>>,
         entry = Entry.decode(bytes),
         do: {entry.key, value(entry)}
@@ -188,7 +189,8 @@ defmodule GradScaler.Checkpoint do
   defp quoted(key), do: binary_part(key, 0, min(byte_size(key), 64))
 
   @note_size byte_size(Note.encode(%Note{}))
-  defp notes(bytes, keys) do
+  @doc false
+  def notes(bytes, keys) do
     unread =
       for {{_key, what}, index} <- Enum.with_index(keys), what, into: MapSet.new(), do: index
 
