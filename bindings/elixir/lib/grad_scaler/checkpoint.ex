@@ -200,7 +200,7 @@ defmodule GradScaler.Checkpoint do
           note.kind != :ignored or not MapSet.member?(unread, note.entry),
           do: %{note | message: named(note)}
 
-    Enum.sort_by(notes, fn note -> Enum.find_index(@importance, &(&1 == note.kind)) || -1 end)
+    Enum.sort_by(notes, fn note -> Enum.find_index(@importance, &(&1 == note.kind)) || 0 end)
   end
 
   # The sentence of a note with the name of a rule instead of its number.

@@ -376,7 +376,7 @@ impl CFormat {
 
 /// A list as the library takes it, and the keys as the caller has them.
 #[derive(Default)]
-struct Entries {
+pub(crate) struct Entries {
     keys: Vec<String>,
     list: Vec<sys::gsc_entry>,
 }
@@ -440,7 +440,7 @@ impl Entries {
     }
 
     /// Makes a call with these entries twice, for the number of its notes and with room for them.
-    fn read(
+    pub(crate) fn read(
         &self,
         mut call: impl FnMut(
             *const sys::gsc_entry,
@@ -475,7 +475,10 @@ impl Entries {
             message: with_name(note),
         };
         let mut notes: Vec<_> = notes.iter().map(of_c).collect();
-        notes.sort_by_key(|note| IMPORTANCE.iter().position(|kind| *kind == note.kind));
+        notes.sort_by_key(|note| {
+            let at = IMPORTANCE.iter().position(|kind| *kind == note.kind);
+            at.unwrap_or(0) // of a diagnosis, which is in order
+        });
         Ok(notes)
     }
 }
@@ -530,7 +533,7 @@ fn put(to: &mut [c_char], text: &str) -> bool {
     length == text.len()
 }
 
-fn value(entry: &sys::gsc_entry) -> Value {
+pub(crate) fn value(entry: &sys::gsc_entry) -> Value {
     match entry.kind {
         sys::GSC_ENTRY_TEXT => Value::Text(text(&entry.text)),
         sys::GSC_ENTRY_NULL => Value::Empty,

@@ -47,6 +47,7 @@ mod error;
 mod factor;
 mod generated;
 mod info;
+mod metrics;
 mod options;
 mod policy;
 mod report;
@@ -66,6 +67,7 @@ pub use generated::{
 };
 pub use gradscaler_sys as sys;
 pub use info::{info, Info};
+pub use metrics::Diagnosis;
 pub use options::{Histogram, Options};
 pub use policy::{presets, Policy, PolicyBuilder, Preset};
 pub use report::Report;

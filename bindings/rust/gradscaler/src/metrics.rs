@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+//! What a scaler did: numbers with names for logs, and what is wrong with what to do about it.
+
+use std::fmt;
+use std::ops::Deref;
+use std::ptr;
+
+use crate::checkpoint::{value, Entries};
+use crate::error::{check, text, Result};
+use crate::{sys, Note, Report, Scaler, Value};
+
+/// What is wrong with a run, the most important first; empty if nothing was found. It is displayed as a
+/// sentence a line, with what to do.
+#[derive(Clone, Debug, PartialEq)]
+#[must_use]
+pub struct Diagnosis(Vec<Note>);
+
+impl Deref for Diagnosis {
+    type Target = [Note];
+
+    fn deref(&self) -> &[Note] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.iter().try_for_each(|note| writeln!(f, "{note}"))
+    }
+}
+
+impl Scaler {
+    /// What is known after the last update, the most important first, with the names that all languages
+    /// have. The report of that update adds the norm, amax, the share of zeros and the counts of NaN and Inf.
+    ///
+    /// ```
+    /// use gradscaler::{Report, Scaler, Value};
+    ///
+    /// let mut scaler = Scaler::preset("torch")?;
+    /// scaler.update(&Report::of(true))?;
+    /// for (name, value) in scaler.metrics(None)? {
+    ///     println!("{name}={value:?}");
+    /// }
+    /// let scale = scaler.metrics(None)?.find(|(name, _)| name == "loss_scale");
+    /// assert_eq!(scale.unwrap().1, Value::Number(32768.0));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Status::REPORT`](crate::Status::REPORT): nobody filled the report in, or it contradicts itself.
+    pub fn metrics(
+        &self,
+        report: Option<&Report>,
+    ) -> Result<impl Iterator<Item = (String, Value)>> {
+        let mut entries = vec![sys::gsc_entry::default(); 32];
+        let report = report.map_or(ptr::null(), |report| report.as_raw() as *const _);
+        let (policy, state, mut n) = (&self.policy().0, self.state().as_raw(), 0);
+        let (list, room) = (entries.as_mut_ptr(), entries.len() as u64);
+        // SAFETY: a policy, a state, a report or NULL, and as many entries as are told.
+        check(|err| unsafe { sys::gsc_metrics(policy, state, report, list, room, &mut n, err) })?;
+        entries.truncate(n as usize);
+        let known = |entry: &sys::gsc_entry| entry.kind != sys::GSC_ENTRY_NULL;
+        Ok(entries
+            .into_iter()
+            .filter(known)
+            .map(|entry| (text(&entry.key), value(&entry))))
+    }
+
+    /// What is wrong with a run, and what to do. `report` is the last one, `per_tensor` are those of its
+    /// tensors, if they are known; `steps` are those of the whole run, 0 if nobody knows.
+    ///
+    /// ```
+    /// use gradscaler::{NoteKind, Report, Scaler};
+    ///
+    /// let mut scaler = Scaler::preset("none")?;
+    /// scaler.update(&Report::of(true))?;
+    /// let diagnosis = scaler.diagnose(None, &[], 0)?;
+    /// eprint!("{diagnosis}");
+    /// assert_eq!(diagnosis[0].kind, NoteKind::NOT_FINITE);
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Status::REPORT`](crate::Status::REPORT): nobody filled a report in, or it contradicts itself.
+    pub fn diagnose(
+        &self,
+        report: Option<&Report>,
+        per_tensor: &[Report],
+        steps: u64,
+    ) -> Result<Diagnosis> {
+        let report = report.map_or(ptr::null(), |report| report.as_raw() as *const _);
+        let (policy, state) = (&self.policy().0, self.state().as_raw());
+        let (each, n) = (per_tensor.as_ptr().cast(), per_tensor.len() as u64);
+        let notes = Entries::default().read(|_, _, notes, capacity, count, err| {
+            // SAFETY: a policy, a state, a report or NULL, and as many reports and notes as are told.
+            unsafe {
+                sys::gsc_diagnose(
+                    policy, state, report, each, n, steps, notes, capacity, count, err,
+                )
+            }
+        })?;
+        Ok(Diagnosis(notes))
+    }
+}
