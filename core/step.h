@@ -465,16 +465,19 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
         return GSC_ERROR_STATE;
     if (gsc_report_status(policy, report) != GSC_OK)
         return GSC_ERROR_REPORT;
-    gsc_state s = *state;
-    const double newest = gsc_policy_step(policy, &s, gsc_overflowed(policy, report), report->amax,
+    /* Nothing fails from here on, and the caller's struct needs no copy. */
+    if (out != state)
+        *out = *state;
+    const gsc_factor next = out->next;
+    const int stale = report->generation != 0 && report->generation != out->factor.generation;
+    const double newest = gsc_policy_step(policy, out, gsc_overflowed(policy, report), report->amax,
                                           gsc_signal(report));
-    if (report->generation != 0 && report->generation != state->factor.generation)
-        s.events |= GSC_EVENT_STALE;
-    s.next = gsc_factor_of(newest, state->next.generation + 1);
-    s.factor = policy->apply_delay ? state->next : s.next;
-    s.status = GSC_OK;
-    gsc_set_skip(&s);
-    *out = s;
+    if (stale)
+        out->events |= GSC_EVENT_STALE;
+    out->next = gsc_factor_of(newest, next.generation + 1);
+    out->factor = policy->apply_delay ? next : out->next;
+    out->status = GSC_OK;
+    gsc_set_skip(out);
     return GSC_OK;
 }
 
