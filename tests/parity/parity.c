@@ -83,6 +83,20 @@ static void add_state(sha256 *digest, const gsc_state *state)
     ADD(state->skip_f32);
 }
 
+static void add_metrics(sha256 *digest, const gsc_policy *policy, const gsc_state *state,
+                        const gsc_report *report)
+{
+    gsc_entry metrics[32];
+    uint64_t count = 0;
+    gsc_error err;
+    check(gsc_metrics(policy, state, report, metrics, 32, &count, &err), &err);
+    for (uint64_t i = 0; i < count; i++)
+        if (metrics[i].kind != GSC_ENTRY_NULL) {
+            sha256_add(digest, metrics[i].key, strlen(metrics[i].key));
+            ADD(metrics[i].value);
+        }
+}
+
 /* One step; `back` receives the first tensor, scaled again. */
 static void step(const gsc_policy *policy, gsc_state *state, const gsc_tensor *in,
                  const gsc_tensor *out, const gsc_tensor *back, uint32_t n, sha256 *digest)
@@ -102,6 +116,7 @@ static void step(const gsc_policy *policy, gsc_state *state, const gsc_tensor *i
     add_report(digest, &report);
     ADD(histogram);
     add_state(digest, state);
+    add_metrics(digest, policy, state, &report);
 }
 
 static void save_and_reload(gsc_policy *policy, gsc_state *state)

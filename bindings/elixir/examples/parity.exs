@@ -43,13 +43,18 @@ defmodule Parity do
     [{dtype, _} | _] = tensors
     {back, _report} = Binaries.scale(factor, Enum.take(results, 1), [dtype])
     histogram = for word <- report.histogram, do: <<word::little-64>>
-    report = Report.encode(report)
-    {:ok, state} = Native.state_update(nil, policy, state, report)
+    bytes = Report.encode(report)
+    {:ok, state} = Native.state_update(nil, policy, state, bytes)
+
+    metrics =
+      for {name, value} <- GradScaler.metrics(%GradScaler{policy: policy, state: state}, report),
+          do: [Atom.to_string(name), <<number(value)::little-float-64>>]
 
     fields = [
-      binary_part(report, 0, @report_bytes),
+      binary_part(bytes, 0, @report_bytes),
       histogram,
-      binary_part(state, 0, @state_bytes)
+      binary_part(state, 0, @state_bytes),
+      metrics
     ]
 
     hash = :crypto.hash_update(hash, [binaries(results), binaries(back), fields])
@@ -60,6 +65,9 @@ defmodule Parity do
     <<tensor::binary-size(size), rest::binary>> = data
     {{dtype, tensor}, rest}
   end
+
+  defp number(value) when is_boolean(value), do: if(value, do: 1, else: 0)
+  defp number(value), do: value
 
   defp binaries(tensors), do: for({_dtype, binary} <- tensors, do: binary)
 

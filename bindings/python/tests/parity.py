@@ -56,6 +56,8 @@ def main():
             for factor in (scaler.factor, scaler.next_factor):
                 digest.update(packed(factor, FACTOR))
             digest.update(packed(scaler.state, STATE))
+            for name, value in scaler.metrics(report).items():
+                digest.update(name.encode() + struct.pack("<d", value))
             if step + 1 == steps // 2:
                 state = scaler.state_dict()
                 scaler = Scaler()

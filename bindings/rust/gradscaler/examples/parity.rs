@@ -139,6 +139,10 @@ fn step(
         digest.add(&count.to_le_bytes());
     }
     digest.add(&bytes_of(slice::from_ref(scaler.state().as_raw()))[..STATE_BYTES]);
+    for (name, value) in scaler.metrics(Some(&report))? {
+        digest.add(name.as_bytes());
+        digest.add(&value.number().unwrap_or(f64::NAN).to_le_bytes());
+    }
     Ok(())
 }
 
