@@ -134,11 +134,11 @@ fn step(
         digest.add(bytes_of(result));
     }
     digest.add(back.bytes_mut());
-    digest.add(&bytes_of(slice::from_ref(report.as_raw()))[..REPORT_BYTES]);
+    digest.add(&report.to_bytes()[..REPORT_BYTES]);
     for count in histogram.bins().iter().chain([&histogram.elements()]) {
         digest.add(&count.to_le_bytes());
     }
-    digest.add(&bytes_of(slice::from_ref(scaler.state().as_raw()))[..STATE_BYTES]);
+    digest.add(&scaler.state().to_bytes()[..STATE_BYTES]);
     for (name, value) in scaler.metrics(Some(&report))? {
         digest.add(name.as_bytes());
         digest.add(&value.number().unwrap_or(f64::NAN).to_le_bytes());

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::io::BufRead;
 
 use clients::{parse_number, parse_pairs, parse_policy};
-use gradscaler::{Report, Result, Scaler};
+use gradscaler::{sys, Report, Result, Scaler};
 
 /// A number that Python's float.fromhex reads back exactly.
 fn hex(value: f64) -> String {
@@ -49,7 +49,9 @@ fn replay(preset: &str, settings: &str, steps: &str, checkpoint: &str) -> Result
         let events = scaler.update(&report(step))?;
         let _ = write!(answer, "{}/{}", hex(scale), events.raw());
         if step.starts_with('n') {
-            let state = scaler.state().as_raw();
+            let bytes = scaler.state().to_bytes();
+            // SAFETY: they are those of the struct.
+            let state: sys::gsc_state = unsafe { std::mem::transmute(bytes) };
             for number in [
                 state.guard_multiplier,
                 state.guard_mean,

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::ptr;
 
-use crate::error::{check, static_str, text, Error, Result};
+use crate::error::{check, listed, text, Error, Result};
 use crate::sys::c_char;
 use crate::{sys, NoteKind, Policy, PolicyBuilder, Scaler, Status};
 
@@ -161,14 +161,7 @@ impl fmt::Display for Note {
 /// assert!(gradscaler::formats().any(|(name, _)| name == "deepspeed"));
 /// ```
 pub fn formats() -> impl Iterator<Item = (&'static str, &'static str)> {
-    // SAFETY: past the last there is NULL; before, there are strings that live as long as the library.
-    let text = |string: *const c_char| (!string.is_null()).then(|| unsafe { static_str(string) });
-    (0..).map_while(move |index| {
-        // SAFETY: no conditions.
-        let (name, summary) =
-            unsafe { (sys::gsc_format_name(index), sys::gsc_format_summary(index)) };
-        Some((text(name)?, text(summary)?))
-    })
+    listed(sys::gsc_format_name, sys::gsc_format_summary)
 }
 
 impl Scaler {
@@ -251,7 +244,7 @@ impl Scaler {
         let format = CFormat::of(format.into())?;
         let mut list = Vec::<sys::gsc_entry>::new();
         let notes = Entries::default().read(|_, _, notes, capacity, count, err| {
-            let (policy, state) = (&self.policy().0, self.state().as_raw());
+            let (policy, state) = (&self.policy().0, &self.state().0);
             let (entries, room, mut n) = match list.len() {
                 0 => (ptr::null_mut(), 0, 0), // only counts
                 room => (list.as_mut_ptr(), room as u64, 0),
@@ -456,8 +449,8 @@ impl Entries {
         for _ in 0..2 {
             let (room, capacity) = (notes.as_mut_ptr(), notes.len() as u64);
             check(|err| call(list, n, room, capacity, &mut count, err)).map_err(|error| match (
-                error.name.as_str(),
-                error.index.and_then(|index| self.keys.get(index)),
+                error.name(),
+                error.index().and_then(|index| self.keys.get(index)),
             ) {
                 ("entries", Some(key)) => error.of_key(key),
                 _ => error,

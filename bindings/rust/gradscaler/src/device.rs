@@ -3,15 +3,16 @@
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
-use std::mem::{size_of, size_of_val};
+use std::mem::{size_of, size_of_val, ManuallyDrop};
 use std::ptr;
+use std::slice;
 use std::sync::Arc;
 
 use crate::error::{check, Error, Result};
 use crate::factor::{same_length, ListCall};
 use crate::tensor::raw;
 use crate::threads::Context;
-use crate::{sys, Element, Histogram, Policy, Report, Scaler, State, Status, Want};
+use crate::{sys, Element, Factor, Histogram, Policy, Report, Scaler, State, Status, Want};
 
 /// A device and one of its streams: where buffers are, and what computes.
 ///
@@ -114,13 +115,29 @@ impl Device {
         }
     }
 
-    /// Copies to or from host memory, which is used only until this returns. A stream that is being
-    /// captured is refused before anything is enqueued.
-    fn copy(&self, to: *mut c_void, from: *const c_void, size: usize) -> Result<()> {
+    /// Copies by way of host memory of its own, as a copy that cannot be waited for may go on: that memory
+    /// is then not freed. A stream that is being captured is refused before anything is enqueued.
+    fn copy(&self, staged: Vec<u8>, to: *mut c_void, from: *const c_void) -> Result<Vec<u8>> {
+        let staged = ManuallyDrop::new(staged);
         self.wait()?;
-        // SAFETY: the callers have borrowed as many bytes of both.
-        check(|err| unsafe { sys::gsc_memory_copy(&self.exec(None), to, from, size as u64, err) })?;
-        self.wait()
+        let (exec, size) = (self.exec(None), staged.len() as u64);
+        // SAFETY: one is the staged memory, of which the other has as many bytes.
+        check(|err| unsafe { sys::gsc_memory_copy(&exec, to, from, size, err) })?;
+        self.wait()?;
+        Ok(ManuallyDrop::into_inner(staged))
+    }
+
+    fn write(&self, to: *mut c_void, bytes: &[u8]) -> Result<()> {
+        let staged = bytes.to_vec();
+        let from = staged.as_ptr().cast();
+        self.copy(staged, to, from).map(drop)
+    }
+
+    fn read(&self, bytes: &mut [u8], from: *const c_void) -> Result<()> {
+        let mut staged = vec![0; bytes.len()];
+        let to = staged.as_mut_ptr().cast();
+        bytes.copy_from_slice(&self.copy(staged, to, from)?);
+        Ok(())
     }
 }
 
@@ -160,21 +177,23 @@ impl Block {
 
     fn write<T: Copy>(&mut self, values: &[T]) -> Result<()> {
         debug_assert!(size_of_val(values) <= self.size);
-        self.device
-            .copy(self.data, values.as_ptr().cast(), size_of_val(values))
+        // SAFETY: values without padding.
+        let bytes = unsafe { slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
+        self.device.write(self.data, bytes)
     }
 
     /// Every bit pattern is a value of T, which the callers see to.
     fn read<T: Copy>(&self, values: &mut [T]) -> Result<()> {
         debug_assert!(size_of_val(values) <= self.size);
-        let size = size_of_val(values);
-        self.device
-            .copy(values.as_mut_ptr().cast(), self.data, size)
+        let (start, size) = (values.as_mut_ptr().cast(), size_of_val(values));
+        // SAFETY: values without padding, for which every bit pattern is one.
+        let bytes = unsafe { slice::from_raw_parts_mut(start, size) };
+        self.device.read(bytes, self.data)
     }
 
     /// The value that starts the memory, over one that is let go.
     fn value<T: Copy>(&self, mut value: T) -> Result<T> {
-        self.read(std::slice::from_mut(&mut value))?;
+        self.read(slice::from_mut(&mut value))?;
         Ok(value)
     }
 }
@@ -186,6 +205,27 @@ impl Drop for Block {
             // SAFETY: made by this context, and in use no more.
             unsafe { sys::gsc_memory_destroy(self.device.context.as_ptr(), self.data) }
         }
+    }
+}
+
+/// A struct in the memory of a [`Device`], for kernels; while it is borrowed, no call changes it.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceRef<'a, T> {
+    data: *const T,
+    of: PhantomData<&'a T>,
+}
+
+impl<'a, T> DeviceRef<'a, T> {
+    fn of(block: &'a Block) -> Self {
+        Self {
+            data: block.data.cast(),
+            of: PhantomData,
+        }
+    }
+
+    /// The address on the device, of the bytes that the C interface lays down.
+    pub fn as_ptr(&self) -> *const T {
+        self.data
     }
 }
 
@@ -226,8 +266,7 @@ impl<T: Element> DeviceBuffer<T> {
         let zeros = vec![0u8; size.min(1 << 26)];
         for at in (0..size).step_by(1 << 26) {
             let to = block.data.cast::<u8>().wrapping_add(at).cast();
-            let length = zeros.len().min(size - at);
-            device.copy(to, zeros.as_ptr().cast(), length)?;
+            device.write(to, &zeros[..zeros.len().min(size - at)])?;
         }
         Ok(Self {
             block,
@@ -430,7 +469,7 @@ impl Scaler {
             policy: *self.policy(),
             state: Block::of(device, &[*self.state()])?,
             report: Block::of(device, &[Report::default()])?,
-            before: Block::of(device, &[*self.factor().as_raw()])?,
+            before: Block::of(device, &[self.factor().0])?,
             clipped: Block::new(device, size_of::<sys::gsc_factor>())?,
             histogram: Block::of(device, &[Histogram::default()])?,
             per_tensor: Block::new(device, 0)?,
@@ -476,14 +515,14 @@ impl DeviceScaler {
     }
 
     /// The report in the device's memory, where a fused optimizer reads `found_inf`.
-    pub fn report_ptr(&self) -> *const sys::gsc_report {
-        self.report.data.cast()
+    pub fn report_ptr(&self) -> DeviceRef<'_, Report> {
+        DeviceRef::of(&self.report)
     }
 
     /// The state in the device's memory, where a kernel reads `factor.scale_f32` or
     /// `factor.inverse_f32`.
-    pub fn state_ptr(&self) -> *const sys::gsc_state {
-        self.state.data.cast()
+    pub fn state_ptr(&self) -> DeviceRef<'_, State> {
+        DeviceRef::of(&self.state)
     }
 
     /// Multiplies by the scale, in place; see [`Factor::scale`](crate::Factor::scale).
@@ -580,7 +619,7 @@ impl DeviceScaler {
         self.fill(0, tensors.iter().map(|tensor| &tensor.0))?;
         let clamp = std::mem::take(&mut options.clamp);
         self.enqueue(None, self.factor(), options, Verdict::OfPolicy)?;
-        let (exec, report) = (self.device.exec(None), self.report_ptr());
+        let (exec, report) = (self.device.exec(None), self.report.data.cast());
         let (factor, clipped) = (self.factor(), self.clipped.data.cast());
         // SAFETY: the report is made before, on the same stream.
         check(|err| unsafe {
@@ -660,7 +699,7 @@ impl DeviceScaler {
             &self.policy.0,
             self.state.data.cast(),
         );
-        let (report, factor, before) = (self.report_ptr(), self.state.data, self.before.data);
+        let (report, factor, before) = (self.report.data.cast(), self.state.data, self.before.data);
         // SAFETY: a state starts with its factor, and may be its own output; all is memory of the device.
         check(|err| unsafe {
             sys::gsc_memory_copy(&exec, before, factor, self.before.size as u64, err)
@@ -683,7 +722,7 @@ impl DeviceScaler {
         let (exec, state) = (self.device.exec(None), self.state.data.cast());
         // SAFETY: a state that may be its own output, and another, in memory of the device.
         check(|err| unsafe {
-            sys::gsc_state_combine_decisions(&exec, state, other.state_ptr(), state, err)
+            sys::gsc_state_combine_decisions(&exec, state, other.state.data.cast(), state, err)
         })
     }
 
@@ -691,9 +730,14 @@ impl DeviceScaler {
     /// device's memory: a fused optimizer reads `inverse_f32` there, with
     /// `skip_f32` of the state as its found_inf. See
     /// [`Factor::clip_outlier`](crate::Factor::clip_outlier).
-    pub fn guard_factor(&mut self) -> Result<*const sys::gsc_factor> {
+    pub fn guard_factor(&mut self) -> Result<DeviceRef<'_, Factor>> {
+        self.clip_outlier()?;
+        Ok(DeviceRef::of(&self.clipped))
+    }
+
+    fn clip_outlier(&mut self) -> Result<*const sys::gsc_factor> {
         let (exec, factor) = (self.device.exec(None), self.before.data.cast());
-        let (state, out) = (self.state_ptr(), self.clipped.data.cast());
+        let (state, out) = (self.state.data.cast(), self.clipped.data.cast());
         // SAFETY: two factors and a state in memory of the device.
         check(|err| unsafe { sys::gsc_factor_clip_outlier(&exec, factor, state, out, err) })?;
         Ok(out)
@@ -706,7 +750,7 @@ impl DeviceScaler {
         tensors: &mut [DeviceTensorMut<'_>],
         options: impl Into<DeviceOptions>,
     ) -> Result<()> {
-        let factor = self.guard_factor()?;
+        let factor = self.clip_outlier()?;
         self.in_place(
             sys::gsc_unscale,
             factor,
@@ -723,7 +767,7 @@ impl DeviceScaler {
         out: &mut [DeviceTensorMut<'_>],
         options: impl Into<DeviceOptions>,
     ) -> Result<()> {
-        let (factor, options) = (self.guard_factor()?, options.into());
+        let (factor, options) = (self.clip_outlier()?, options.into());
         self.elsewhere(
             sys::gsc_unscale,
             factor,

@@ -16,47 +16,82 @@ use crate::{sys, Status};
 /// use gradscaler::{Policy, Scaler, Status};
 ///
 /// let error = Scaler::preset("tortch").unwrap_err();
-/// assert_eq!(error.status, Status::PRESET);
+/// assert_eq!(error.status(), Status::PRESET);
 ///
 /// let error = Policy::preset("torch")?.min_scale(-1.0).build().unwrap_err();
-/// assert_eq!((error.place().as_str(), error.value), ("policy.min_scale", Some(-1.0)));
+/// assert_eq!((error.place().as_str(), error.value()), ("policy.min_scale", Some(-1.0)));
 /// println!("{error}"); // policy.min_scale is -1: it must be ...
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
-///
-/// It reads as its [`Details`].
 #[derive(Clone, PartialEq)]
 pub struct Error(Box<Details>); // a result of a call stays small
 
-/// The fields of an [`Error`].
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Details {
-    /// The kind of error, for a program to decide by.
-    pub status: Status,
-    /// The argument that was wrong, such as `policy` or `out`; empty if none was.
-    pub name: String,
-    /// Its entry, if it is a list.
-    pub index: Option<usize>,
-    /// The field of the argument or entry, such as `min_scale`; empty for all of it.
-    pub field: String,
-    /// The number that was refused.
-    pub value: Option<f64>,
-    /// The least that it may be.
-    pub low: Option<f64>,
-    /// The most that it may be.
-    pub high: Option<f64>,
-    /// What is wrong: `is -1: it must be 0 or above`, to be read after the [`place`](Self::place), or
-    /// a sentence of its own where [`follows_place`](Self::follows_place) is false.
-    pub message: String,
-    /// Whether the message is to be read after the place.
-    pub follows_place: bool,
+#[derive(Clone, PartialEq)]
+struct Details {
+    status: Status,
+    name: String,
+    index: Option<usize>,
+    field: String,
+    value: Option<f64>,
+    low: Option<f64>,
+    high: Option<f64>,
+    message: String,
+    follows_place: bool,
 }
 
 /// What every fallible call of this crate returns.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// The kind of error, for a program to decide by.
+    pub fn status(&self) -> Status {
+        self.0.status
+    }
+
+    /// What was wrong: `policy.min_scale`, `out[3].count`; empty if it was no argument.
+    pub fn place(&self) -> String {
+        let mut place = self.0.name.clone();
+        if let Some(index) = self.0.index {
+            place += &format!("[{index}]");
+        }
+        if !self.0.field.is_empty() {
+            let dot = if place.is_empty() { "" } else { "." };
+            place = place + dot + &self.0.field;
+        }
+        place
+    }
+
+    /// The argument that was wrong, such as `policy` or `out`; empty if none was.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its entry, if it is a list.
+    pub fn index(&self) -> Option<usize> {
+        self.0.index
+    }
+
+    /// The field of the argument or entry, such as `min_scale`; empty for all of it.
+    pub fn field(&self) -> &str {
+        &self.0.field
+    }
+
+    /// The number that was refused.
+    pub fn value(&self) -> Option<f64> {
+        self.0.value
+    }
+
+    /// The least and the most that it may be.
+    pub fn limits(&self) -> (Option<f64>, Option<f64>) {
+        (self.0.low, self.0.high)
+    }
+
+    /// What is wrong: `is -1: it must be 0 or above`, to be read after the [`place`](Self::place), or a
+    /// sentence of its own.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// An error that this crate finds before it calls C; the message goes on after the name.
     pub(crate) fn new(status: Status, name: &str, message: String) -> Self {
         Self(Box::new(Details {
@@ -117,41 +152,18 @@ impl Error {
     }
 }
 
-impl Details {
-    /// What was wrong: `policy.min_scale`, `out[3].count`; empty if it was no argument.
-    pub fn place(&self) -> String {
-        let mut place = self.name.clone();
-        if let Some(index) = self.index {
-            place += &format!("[{index}]");
-        }
-        if !self.field.is_empty() {
-            let dot = if place.is_empty() { "" } else { "." };
-            place = place + dot + &self.field;
-        }
-        place
-    }
-}
-
-impl std::ops::Deref for Error {
-    type Target = Details;
-
-    fn deref(&self) -> &Details {
-        &self.0
-    }
-}
-
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {self}", self.status)
+        write!(f, "{:?}: {self}", self.0.status)
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.follows_place {
+        if self.0.follows_place {
             write!(f, "{} ", self.place())?;
         }
-        f.write_str(&self.message)
+        f.write_str(&self.0.message)
     }
 }
 
@@ -171,6 +183,17 @@ pub(crate) fn check(call: impl FnOnce(*mut sys::gsc_error) -> sys::gsc_status) -
 pub(crate) fn text(bytes: &[c_char]) -> String {
     let until_nul = bytes.iter().take_while(|&&byte| byte != 0);
     String::from_utf8_lossy(&until_nul.map(|&byte| byte as u8).collect::<Vec<_>>()).into_owned()
+}
+
+/// A list of the library: the name of each and a sentence on it.
+pub(crate) fn listed(
+    name: unsafe extern "C" fn(u32) -> *const c_char,
+    summary: unsafe extern "C" fn(u32) -> *const c_char,
+) -> impl Iterator<Item = (&'static str, &'static str)> {
+    // SAFETY: past the last there is NULL; before, there are strings that live as long as the library.
+    let text = |string: *const c_char| (!string.is_null()).then(|| unsafe { static_str(string) });
+    // SAFETY: no conditions.
+    (0..).map_while(move |index| unsafe { Some((text(name(index))?, text(summary(index))?)) })
 }
 
 /// A string of the library.

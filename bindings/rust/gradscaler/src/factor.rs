@@ -308,11 +308,6 @@ impl Factor {
             unsafe { call(exec, &self.0, list, out, n, options, report, err) }
         })
     }
-
-    /// The struct of the C interface.
-    pub fn as_raw(&self) -> &sys::gsc_factor {
-        &self.0
-    }
 }
 
 /// The calls that write have one type.

@@ -57,9 +57,9 @@ mod threads;
 
 pub use checkpoint::{formats, Checkpoint, Format, Note, Value};
 pub use device::{
-    Device, DeviceBuffer, DeviceOptions, DeviceScaler, DeviceTensor, DeviceTensorMut,
+    Device, DeviceBuffer, DeviceOptions, DeviceRef, DeviceScaler, DeviceTensor, DeviceTensorMut,
 };
-pub use error::{Details, Error, Result};
+pub use error::{Error, Result};
 pub use factor::Factor;
 pub use generated::{
     Arithmetic, Dtype, Event, Growth, Guard, GuardSample, LimitRule, MergeKind, NoteKind,
@@ -69,7 +69,7 @@ pub use gradscaler_sys as sys;
 pub use info::{info, Info};
 pub use metrics::Diagnosis;
 pub use options::{Histogram, Options};
-pub use policy::{presets, Policy, PolicyBuilder, Preset};
+pub use policy::{presets, Policy, PolicyBuilder};
 pub use report::Report;
 pub use scaler::{Counts, Scaler, State};
 pub use tensor::{Bf16, Cb16, Element, Tensor, TensorMut, F16, F8E4M3FN, F8E5M2};

@@ -54,8 +54,8 @@ impl Scaler {
         report: Option<&Report>,
     ) -> Result<impl Iterator<Item = (String, Value)>> {
         let mut entries = vec![sys::gsc_entry::default(); 32];
-        let report = report.map_or(ptr::null(), |report| report.as_raw() as *const _);
-        let (policy, state, mut n) = (&self.policy().0, self.state().as_raw(), 0);
+        let report = report.map_or(ptr::null(), |report| &report.0 as *const _);
+        let (policy, state, mut n) = (&self.policy().0, &self.state().0, 0);
         let (list, room) = (entries.as_mut_ptr(), entries.len() as u64);
         // SAFETY: a policy, a state, a report or NULL, and as many entries as are told.
         check(|err| unsafe { sys::gsc_metrics(policy, state, report, list, room, &mut n, err) })?;
@@ -90,8 +90,8 @@ impl Scaler {
         per_tensor: &[Report],
         steps: u64,
     ) -> Result<Diagnosis> {
-        let report = report.map_or(ptr::null(), |report| report.as_raw() as *const _);
-        let (policy, state) = (&self.policy().0, self.state().as_raw());
+        let report = report.map_or(ptr::null(), |report| &report.0 as *const _);
+        let (policy, state) = (&self.policy().0, &self.state().0);
         let (each, n) = (per_tensor.as_ptr().cast(), per_tensor.len() as u64);
         let notes = Entries::default().read(|_, _, notes, capacity, count, err| {
             // SAFETY: a policy, a state, a report or NULL, and as many reports and notes as are told.

@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 
-use crate::error::{check, static_str, Error, Result};
+use crate::error::{check, listed, Error, Result};
 use crate::{sys, Status, Value};
 
 /// The rules of one scaler: when the scale grows, when it backs off and where it stops.
@@ -59,11 +59,6 @@ impl Policy {
     /// Starts from this policy.
     pub fn to_builder(self) -> PolicyBuilder {
         PolicyBuilder(self.0)
-    }
-
-    /// The struct of the C interface.
-    pub fn as_raw(&self) -> &sys::gsc_policy {
-        &self.0
     }
 }
 
@@ -183,35 +178,15 @@ macro_rules! whole_numbers {
 
 whole_numbers! { i8 i16 i32 i64 u8 u16 u32 u64 }
 
-/// A named set of rules; see [`presets`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Preset {
-    /// What [`Policy::preset`] takes.
-    pub name: &'static str,
-    /// What it does and where its rules come from, in a sentence.
-    pub summary: &'static str,
-}
-
-/// All presets.
+/// The names of all presets, which [`Policy::preset`] takes, each with a sentence on what it does and where
+/// its rules come from.
 ///
 /// ```
-/// for preset in gradscaler::presets() {
-///     println!("{:<20} {}", preset.name, preset.summary);
+/// for (name, summary) in gradscaler::presets() {
+///     println!("{name:<20} {summary}");
 /// }
-/// assert!(gradscaler::presets().any(|preset| preset.name == "recommended"));
+/// assert!(gradscaler::presets().any(|(name, _)| name == "recommended"));
 /// ```
-pub fn presets() -> impl Iterator<Item = Preset> {
-    // SAFETY: past the last there is NULL; before, there are strings that live as long as the library.
-    let text =
-        |string: *const sys::c_char| (!string.is_null()).then(|| unsafe { static_str(string) });
-    (0..).map_while(move |index| {
-        // SAFETY: no conditions.
-        let (name, summary) =
-            unsafe { (sys::gsc_preset_name(index), sys::gsc_preset_summary(index)) };
-        Some(Preset {
-            name: text(name)?,
-            summary: text(summary)?,
-        })
-    })
+pub fn presets() -> impl Iterator<Item = (&'static str, &'static str)> {
+    listed(sys::gsc_preset_name, sys::gsc_preset_summary)
 }

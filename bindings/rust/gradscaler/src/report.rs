@@ -64,7 +64,7 @@ impl Report {
     /// let mut grad = [1f32; 4];
     /// let mine = scaler
     ///     .unscale(&mut [TensorMut::new(&mut grad)], Want::NORM)
-    ///     .unwrap_or_else(|error| Report::failed(error.status));
+    ///     .unwrap_or_else(|error| Report::failed(error.status()));
     /// // All ranks say which they are, gather the bytes of all, and merge them in rank order.
     /// let mine = scaler.set_rank(&mine, 0)?;
     /// let other = scaler.set_rank(&Report::failed(Status::MEMORY), 1)?;
@@ -233,11 +233,6 @@ impl Report {
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         // SAFETY: as large, and every bit pattern is a number.
         Self(unsafe { std::mem::transmute::<[u8; Self::SIZE], sys::gsc_report>(*bytes) })
-    }
-
-    /// The struct of the C interface.
-    pub fn as_raw(&self) -> &sys::gsc_report {
-        &self.0
     }
 
     /// From the struct of the C interface.

@@ -14,6 +14,9 @@ use crate::{sys, Event, Factor, Options, Policy, Report, Status, Tensor, TensorM
 pub struct State(pub(crate) sys::gsc_state);
 
 impl State {
+    /// Bytes of a state.
+    pub const SIZE: usize = std::mem::size_of::<sys::gsc_state>();
+
     /// What the next loss is multiplied by, and its gradients divided by.
     pub fn factor(&self) -> Factor {
         Factor(self.0.factor)
@@ -84,9 +87,10 @@ impl State {
         self.0.status.into()
     }
 
-    /// The struct of the C interface, which has more counts.
-    pub fn as_raw(&self) -> &sys::gsc_state {
-        &self.0
+    /// The bytes of the C interface's struct, which has more numbers.
+    pub fn to_bytes(&self) -> [u8; Self::SIZE] {
+        // SAFETY: numbers without padding.
+        unsafe { std::mem::transmute(self.0) }
     }
 }
 
@@ -308,7 +312,7 @@ impl Scaler {
     /// other.update(&Report::of(false))?; // a step that rank 0 did not take
     /// let of_ranks = [one.set_rank(&Report::of(false), 0)?, other.set_rank(&Report::of(false), 1)?];
     /// let error = Report::merge(&of_ranks, MergeKind::ADDENDS, None).unwrap_err();
-    /// assert_eq!(error.status, Status::MISMATCH);
+    /// assert_eq!(error.status(), Status::MISMATCH);
     /// assert!(error.to_string().contains("rank 1 has another policy or state than rank 0"));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
@@ -431,7 +435,7 @@ impl Scaler {
         let (policy, state) = (&self.policy.0, ptr::addr_of_mut!(self.state.0));
         // SAFETY: a policy, a state to start from, and one to write.
         check(|err| unsafe { sys::gsc_state_init_from(ptr::null(), policy, &from, state, err) })
-            .map_err(|error| match error.field.as_str() {
+            .map_err(|error| match error.field() {
                 "factor.scale" => error.at("scale", ""),
                 count => {
                     let count = count.to_string();
@@ -476,7 +480,7 @@ impl Scaler {
         let (data, size) = (bytes.as_ptr().cast(), bytes.len() as u64);
         // SAFETY: as many bytes as are told, a policy with its size set, and a state.
         check(|err| unsafe { sys::gsc_state_load(data, size, &mut policy, &mut state, err) })
-            .map_err(|error| match error.name.as_str() {
+            .map_err(|error| match error.name() {
                 "size" => error.at("bytes", "len"),
                 _ => error,
             })?;

@@ -18,7 +18,7 @@ fn devices() -> Vec<Device> {
     match Device::cuda(0) {
         Ok(device) => devices.push(device),
         Err(error) if std::env::var_os("GRADSCALER_TEST_CUDA").is_none() => {
-            assert_eq!(error.status, Status::UNAVAILABLE, "{error}");
+            assert_eq!(error.status(), Status::UNAVAILABLE, "{error}");
             eprintln!("without CUDA: {error}");
         }
         Err(error) => panic!("{error}"),
@@ -133,7 +133,7 @@ fn gradients_are_clipped_to_a_norm() {
             .unscale_clipped(&mut [grad.tensor_mut()], -1.0, Want::NONE)
             .unwrap_err();
         assert_eq!(
-            (error.status, error.place().as_str()),
+            (error.status(), error.place().as_str()),
             (Status::VALUE, "max_norm")
         );
     }
@@ -270,7 +270,7 @@ fn buffers_keep_their_device_and_their_length() {
         let error = buffer.copy_to_slice(&mut copy[..1]).unwrap_err();
         assert_eq!(error.to_string(), "slice has 1 elements, the buffer 2");
         assert_eq!(
-            buffer.copy_from_slice(&[]).unwrap_err().status,
+            buffer.copy_from_slice(&[]).unwrap_err().status(),
             Status::COUNT
         );
     }
@@ -280,7 +280,7 @@ fn buffers_keep_their_device_and_their_length() {
 fn large_buffers_are_zeros_and_what_no_memory_holds_is_refused() {
     for device in devices() {
         let error = DeviceBuffer::<f64>::zeros(&device, usize::MAX / 4).unwrap_err();
-        assert_eq!(error.status, Status::MEMORY, "{error}");
+        assert_eq!(error.status(), Status::MEMORY, "{error}");
         let mut large = DeviceBuffer::<f32>::zeros(&device, (1 << 24) + 3).unwrap();
         large.copy_from_slice(&vec![1.0; (1 << 24) + 3]).unwrap();
         drop(large);
@@ -320,7 +320,7 @@ fn memory_of_another_device_is_refused() {
         let refused = |result: Result<()>, place: &str| {
             let error = result.unwrap_err();
             assert_eq!(
-                (error.status, error.place().as_str()),
+                (error.status(), error.place().as_str()),
                 (Status::VALUE, place)
             );
         };
@@ -335,9 +335,9 @@ fn memory_of_another_device_is_refused() {
         let result = scaler.unscale_guarded(&mut [there.tensor_mut()], Want::NONE);
         refused(result, "tensors[0]");
         let result = scaler.unscale_guarded_into(&[here.tensor()], &mut [], Want::NONE);
-        assert_eq!(result.unwrap_err().status, Status::COUNT);
+        assert_eq!(result.unwrap_err().status(), Status::COUNT);
         let result = scaler.unscale_accumulate(&[here.tensor()], &mut [], Want::NONE);
-        assert_eq!(result.unwrap_err().status, Status::COUNT);
+        assert_eq!(result.unwrap_err().status(), Status::COUNT);
         scaler
             .unscale(&mut [here.tensor_mut()], Want::NONE)
             .unwrap();
@@ -394,7 +394,7 @@ fn what_the_device_finds_wrong_skips_the_step() {
         let mut grad = DeviceBuffer::from_slice(&device, &[1f32; 3]).unwrap();
         match scaler.unscale(&mut [grad.tensor_mut()], Want::NONE) {
             // This computer sees it at once, and wrote nothing.
-            Err(error) => assert_eq!(error.status, Status::FACTOR),
+            Err(error) => assert_eq!(error.status(), Status::FACTOR),
             Ok(()) => {
                 let report = scaler.report().unwrap();
                 assert_eq!((report.status(), report.overflow()), (Status::FACTOR, true));
@@ -472,10 +472,10 @@ fn a_step_on_a_stream_of_others_is_captured_in_a_graph() {
         guarded(&mut spike);
         // Whatever waits is refused, and the capture goes on.
         for error in [scaler.state().unwrap_err(), device.wait().unwrap_err()] {
-            assert_eq!(error.status, Status::UNAVAILABLE, "{error}");
+            assert_eq!(error.status(), Status::UNAVAILABLE, "{error}");
             assert!(error.to_string().contains("captured"), "{error}");
         }
-        assert_eq!(grad.to_vec().unwrap_err().status, Status::UNAVAILABLE);
+        assert_eq!(grad.to_vec().unwrap_err().status(), Status::UNAVAILABLE);
         driver!(cuStreamEndCapture(stream => *mut c_void, &mut graph => *mut *mut c_void));
         assert_eq!(scaler.state().unwrap().counts().good_steps, 1);
 

@@ -43,7 +43,7 @@ fn step(
         // A rank that cannot go on says so, lest the others wait for it.
         let report = scaler
             .unscale_into(&from, to, Want::NONE)
-            .unwrap_or_else(|error| Report::failed(error.status));
+            .unwrap_or_else(|error| Report::failed(error.status()));
         sent.extend(scaler.set_rank(&report, rank as u32)?.to_bytes());
         gradients.extend(gradient);
     }

@@ -74,7 +74,7 @@ fn an_overflow_is_found_and_bad_input_refused() {
         .scale_into(&[tensor(&data)], &mut [tensor_mut(&mut [f16::ZERO])], None)
         .unwrap_err();
     assert_eq!(
-        (error.status, error.place().as_str()),
+        (error.status(), error.place().as_str()),
         (Status::COUNT, "out[0].count")
     );
 }

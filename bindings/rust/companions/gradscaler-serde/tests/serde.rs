@@ -20,8 +20,8 @@ fn read(text: &str) -> Result<Policy, String> {
 
 #[test]
 fn the_rules_of_every_preset_come_back() {
-    for preset in presets() {
-        let policy = Policy::preset(preset.name).unwrap().build().unwrap();
+    for (name, _) in presets() {
+        let policy = Policy::preset(name).unwrap().build().unwrap();
         let text = serde_json::to_string(&Rules(policy)).unwrap();
         assert_eq!(read(&text).unwrap(), policy, "{text}");
     }
