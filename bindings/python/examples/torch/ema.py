@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+"""An average of the parameters and a learning rate that move only where the step was taken; checkpoints with JSON.
+
+    python ema.py
+
+A skipped step that still moves the average or the schedule makes a run depend on how often its scale overflowed. The
+scaler's state is a dict of numbers, so JSON holds it; a run that goes on without one starts with the first scale, and
+skips a few steps until it fits.
+"""
+
+import copy
+import json
+
+import torch
+from torch import nn
+
+from gradscaler.torch import GradScaler
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+STEPS, DECAY = 40, 0.9
+
+
+class Run:
+    """What a checkpoint holds."""
+
+    def __init__(self, scaler):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 4)).to(DEVICE)
+        self.average = copy.deepcopy(self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, STEPS)
+        self.scaler = scaler
+        self.taken = 0
+
+    def save(self):
+        parts = self.model, self.average, self.optimizer, self.schedule
+        return [copy.deepcopy(part.state_dict()) for part in parts], json.dumps(self.scaler.state_dict())
+
+    def load(self, saved, scaler_json=None):
+        for part, state in zip((self.model, self.average, self.optimizer, self.schedule), saved, strict=True):
+            part.load_state_dict(state)
+        if scaler_json is not None:
+            self.scaler.load_state_dict(json.loads(scaler_json))
+
+
+def train(run, steps):
+    inputs, targets = torch.randn(256, 16, device=DEVICE), torch.randn(256, 4, device=DEVICE)
+    for _ in range(steps):
+        run.optimizer.zero_grad()
+        with torch.autocast(DEVICE, dtype=torch.float16):
+            loss = nn.functional.mse_loss(run.model(inputs), targets)
+        run.scaler.scale(loss).backward()
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+        if run.scaler.step_was_skipped:
+            continue
+        run.taken += 1
+        run.schedule.step()
+        with torch.no_grad():
+            for mean, parameter in zip(run.average.parameters(), run.model.parameters(), strict=True):
+                mean.lerp_(parameter, 1 - DECAY)
+    return loss.item()
+
+
+if __name__ == "__main__":
+    run = Run(GradScaler(DEVICE, init_scale=2.0**24))
+    loss = train(run, STEPS)
+    rate = run.schedule.get_last_lr()[0]
+    print(f"loss {loss:.4f}, {run.taken} of {STEPS} steps taken, learning rate {rate:.4f}")
