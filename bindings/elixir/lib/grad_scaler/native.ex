@@ -11,8 +11,8 @@ defmodule GradScaler.Native do
   # here raises.
   #
   # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in
-  # place and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is freed
-  # with the last term that names it or memory of it, memory, which is not cleared, with the last that names it, or by
+  # place and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is
+  # freed with the last term that names it or memory of it, memory, which is not cleared, with the last that names it, or by
   # memory_destroy.
   #
   # Functions over tensors go to a dirty CPU scheduler by themselves if a normal one would be held up. Those whose names
