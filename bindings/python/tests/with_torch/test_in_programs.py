@@ -33,8 +33,8 @@ def step(p, optimizer, scaler, loss=3.0):
 
 @pytest.mark.parametrize("options", [{}, {"policy": "guard"}, {"allow_fp16": True}])
 def test_under_the_name_of_torchs_class_it_is_the_same(monkeypatch, options):
-    monkeypatch.setattr(torch.amp, "GradScaler", GradScaler)
-    monkeypatch.setattr(torch.cuda.amp, "GradScaler", GradScaler)
+    for owner in torch, torch.amp, torch.amp.grad_scaler, torch.cuda.amp:
+        monkeypatch.setattr(owner, "GradScaler", GradScaler)
     p, optimizer, scaler = world(torch.amp.GradScaler, **options)
     assert step(p, optimizer, scaler)[:2] == ([3.0] * 3, [-3.0] * 3) and scaler.report.elements == 3
 

@@ -28,7 +28,7 @@ from ._found import Found
 from ._grads import Lot, Sorted
 from ._names import Names, at, owners, some
 from ._stall import Losses, StallError, stalled
-from ._torch import Base, OptState, eager, is_torchs, lacks_cuda, seen
+from ._torch import Base, OptState, TorchGradScaler, eager, is_torchs, lacks_cuda, seen
 
 
 class _Float(float):
@@ -162,7 +162,7 @@ class GradScaler(Base):
             why = "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling."
             warnings.warn(f"{why} GradScaler('cpu') scales for gradients on the CPU.", stacklevel=3)
             enabled = False
-        torch.amp.grad_scaler.GradScaler.__init__(self, device, enabled=enabled)
+        TorchGradScaler.__init__(self, device, enabled=enabled)
         if not self._enabled:
             return
         if fields.get("growth_factor", 2.0) <= 1.0:
