@@ -46,6 +46,19 @@ def test_it_is_of_both_of_torchs_classes_and_says_nothing_of_the_older():
     assert isinstance(one, THEIRS) and isinstance(one, torch.cuda.amp.GradScaler)
 
 
+@pytest.mark.parametrize("value", [1.0, INF])
+def test_found_inf_can_be_read_for_any_device(value):
+    p, optimizer, scaler = world(GradScaler)
+    elsewhere = torch.device("cpu", 0)  # is not torch.device("cpu"), under which found_inf is kept
+    scaler.scale((p * value).sum()).backward()
+    scaler.unscale_(optimizer)
+    found = scaler._found_inf_per_device(optimizer)
+    assert found[elsewhere].item() == (value == INF)
+    assert list(found) == [torch.device("cpu")] and elsewhere not in found
+    with pytest.raises(KeyError):
+        scaler._found_inf_per_device(torch.optim.SGD([p]))[elsewhere]
+
+
 def test_a_method_of_torchs_class_that_a_program_replaced_is_called(monkeypatch):
     called = []
 

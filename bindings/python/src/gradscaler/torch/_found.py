@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +12,15 @@ from .._scaler import Report
 from . import _place
 from ._grads import Lot, Sorted
 from ._names import Owners, at
+
+
+class FoundInf(dict[torch.device, torch.Tensor]):
+    """found_inf by device, as in torch's class: one tensor is kept, and any other device gets a copy of it."""
+
+    def __missing__(self, device: torch.device) -> torch.Tensor:
+        for tensor in self.values():
+            return tensor.to(device)
+        raise KeyError(device)
 
 
 class Found:
@@ -24,7 +33,7 @@ class Found:
         else:
             self.found_inf = torch.frombuffer(report, dtype=torch.float32, count=1).view(())
         self._version = None if self.found_inf.is_inference() else self.found_inf._version
-        self.verdict: Mapping[Any, torch.Tensor] = {}  # found_inf by device, which others may have written since
+        self.verdict = FoundInf()  # which others may have written since
         self.norm: torch.Tensor | None = None  # before clipping
         self.clip: Any = None  # the factor of max_norm, if the gradients were multiplied by it
         self.scale: Any = 1.0  # on a device a tensor

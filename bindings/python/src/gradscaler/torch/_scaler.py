@@ -24,7 +24,7 @@ from .._checkpoints import Note
 from .._scaler import Policy, Report
 from .._structs import Event, Factor, Guard, LimitRule, OverflowReset, OverflowTest, State, Status, Want
 from . import _grads, _memory, _place, _ranks
-from ._found import Found
+from ._found import Found, FoundInf
 from ._grads import Lot, Sorted
 from ._names import Names, at, owners, some
 from ._stall import Losses, StallError, stalled
@@ -353,7 +353,8 @@ class GradScaler(Base):
         if self._policy.guards:
             raise RuntimeError(_NO_NORM)
         found = self._look(optimizer, {"stage": None}, True, fp16, None, inv_scale)
-        return {device: torch.maximum(found_inf.to(device), tensor) for device, tensor in found.verdict.items()}
+        verdict = found.verdict.items()
+        return FoundInf({device: torch.maximum(found_inf.to(device), tensor) for device, tensor in verdict})
 
     def _look(
         self,
@@ -382,7 +383,7 @@ class GradScaler(Base):
                 _multiply(found.lots, found.rest, found.clip)
         if writes and found.rest:
             found.rest.put_back()
-        found.verdict = {found.found_inf.device: found.found_inf} if any_there else {}
+        found.verdict = FoundInf({found.found_inf.device: found.found_inf} if any_there else {})
         if self._looks_over:
             self._looks_over, self._said = False, None
             self._looks.clear()
@@ -569,7 +570,8 @@ class GradScaler(Base):
         found, refused, home = state["found_inf_per_device"], self._judged.refusal(), self._memory.home
         self._guarded(optimizer, self._judged.events())
         refused = sum((one.to(home, non_blocking=True) for one in found.values()), refused)
-        state["found_inf_per_device"] = {home: refused.clamp(max=1.0)}  # kernels skip where it is 1, not where it is 2
+        refused = FoundInf({home: refused.clamp(max=1.0)})  # kernels skip where it is 1, not where it is 2
+        state["found_inf_per_device"] = refused
         try:
             return super().step(optimizer, *args, **kwargs)
         finally:
