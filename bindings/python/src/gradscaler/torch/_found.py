@@ -23,27 +23,31 @@ class FoundInf(dict[torch.device, torch.Tensor]):
         raise KeyError(device)
 
 
+_FOUND_INF = tuple(torch.full((), value, dtype=torch.float32, device=_place.CPU) for value in (0.0, 1.0))
+
+
 class Found:
     """A report, on a device its bytes, and what reading it needs."""
+
+    verdict: FoundInf  # which others may have written since
+    optimizer: Callable[[], Any]
+    norm: torch.Tensor | None = None  # before clipping
+    clip: Any = None  # the factor of max_norm, if the gradients were multiplied by it
+    scale: Any = 1.0  # on a device a tensor
+    captured = False  # in a graph, each replay of which finds anew
+    alike = True  # whether other ranks have parameters of the same names
+    seen: Report | None = None
+    owners: Owners = []
+    # Shares of the norm's square: of each gradient, and what is usual.
+    shares: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __init__(self, report: Any, lots: list[Lot], rest: Sorted | None = None) -> None:
         self.report, self.lots, self.rest = report, lots, rest
         if isinstance(report, torch.Tensor):
             self.found_inf = report.view(torch.float32)[0]
         else:
-            self.found_inf = torch.frombuffer(report, dtype=torch.float32, count=1).view(())
+            self.found_inf = _FOUND_INF[report.overflow].clone()
         self._version = None if self.found_inf.is_inference() else self.found_inf._version
-        self.verdict = FoundInf()  # which others may have written since
-        self.norm: torch.Tensor | None = None  # before clipping
-        self.clip: Any = None  # the factor of max_norm, if the gradients were multiplied by it
-        self.scale: Any = 1.0  # on a device a tensor
-        self.captured = False  # in a graph, each replay of which finds anew
-        self.alike = True  # whether other ranks have parameters of the same names
-        self.seen: Report | None = None
-        self.owners: Owners = []
-        # Shares of the norm's square: of each gradient, and what is usual.
-        self.shares: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.optimizer: Callable[[], Any] = lambda: None
 
     def rules(self, found_inf: list[torch.Tensor]) -> bool:
         """Whether this is found_inf, and nobody has written it since."""
