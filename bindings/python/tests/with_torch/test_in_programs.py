@@ -33,8 +33,8 @@ def step(p, optimizer, scaler, loss=3.0):
 
 @pytest.mark.parametrize("options", [{}, {"policy": "guard"}, {"allow_fp16": True}])
 def test_under_the_name_of_torchs_class_it_is_the_same(monkeypatch, options):
-    monkeypatch.setattr(torch.amp, "GradScaler", GradScaler)
-    monkeypatch.setattr(torch.cuda.amp, "GradScaler", GradScaler)
+    for owner in torch, torch.amp, torch.amp.grad_scaler, torch.cuda.amp:
+        monkeypatch.setattr(owner, "GradScaler", GradScaler)
     p, optimizer, scaler = world(torch.amp.GradScaler, **options)
     assert step(p, optimizer, scaler)[:2] == ([3.0] * 3, [-3.0] * 3) and scaler.report.elements == 3
 
@@ -44,6 +44,19 @@ def test_it_is_of_both_of_torchs_classes_and_says_nothing_of_the_older():
         warnings.simplefilter("error")
         one = GradScaler("cpu")
     assert isinstance(one, THEIRS) and isinstance(one, torch.cuda.amp.GradScaler)
+
+
+@pytest.mark.parametrize("value", [1.0, INF])
+def test_found_inf_can_be_read_for_any_device(value):
+    p, optimizer, scaler = world(GradScaler)
+    elsewhere = torch.device("cpu", 0)  # is not torch.device("cpu"), under which found_inf is kept
+    scaler.scale((p * value).sum()).backward()
+    scaler.unscale_(optimizer)
+    found = scaler._found_inf_per_device(optimizer)
+    assert found[elsewhere].item() == (value == INF)
+    assert list(found) == [torch.device("cpu")] and elsewhere not in found
+    with pytest.raises(KeyError):
+        scaler._found_inf_per_device(torch.optim.SGD([p]))[elsewhere]
 
 
 def test_a_method_of_torchs_class_that_a_program_replaced_is_called(monkeypatch):

@@ -25,7 +25,7 @@ that are not finite. Any other policy can guard, too: Policy("recommended", guar
 - DTensors of several meshes, or beside plain tensors, are unscaled; Partial ones are refused, as their sum is not known
 - a gradient that two parameters share is unscaled once; those that share only a part of their memory are refused
 - a fused optimizer whose step failed may step again: torch then divides its gradients by the scale once more
-- found_inf is one tensor, on the device of the scale, wherever the gradients are
+- found_inf is one tensor, on the device of the scale, wherever the gradients are; other devices get copies
 - new_scale may have any shape of one element, and may be an int
 - a disabled scaler answers its getters
 - messages begin with torch's, and go on with the parameter and what to do

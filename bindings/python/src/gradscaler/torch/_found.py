@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,27 +14,40 @@ from ._grads import Lot, Sorted
 from ._names import Owners, at
 
 
+class FoundInf(dict[torch.device, torch.Tensor]):
+    """found_inf by device, as in torch's class: one tensor is kept, and any other device gets a copy of it."""
+
+    def __missing__(self, device: torch.device) -> torch.Tensor:
+        for tensor in self.values():
+            return tensor.to(device)
+        raise KeyError(device)
+
+
+_FOUND_INF = tuple(torch.full((), value, dtype=torch.float32, device=_place.CPU) for value in (0.0, 1.0))
+
+
 class Found:
     """A report, on a device its bytes, and what reading it needs."""
+
+    verdict: FoundInf  # which others may have written since
+    optimizer: Callable[[], Any]
+    norm: torch.Tensor | None = None  # before clipping
+    clip: Any = None  # the factor of max_norm, if the gradients were multiplied by it
+    scale: Any = 1.0  # on a device a tensor
+    captured = False  # in a graph, each replay of which finds anew
+    alike = True  # whether other ranks have parameters of the same names
+    seen: Report | None = None
+    owners: Owners = []
+    # Shares of the norm's square: of each gradient, and what is usual.
+    shares: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __init__(self, report: Any, lots: list[Lot], rest: Sorted | None = None) -> None:
         self.report, self.lots, self.rest = report, lots, rest
         if isinstance(report, torch.Tensor):
             self.found_inf = report.view(torch.float32)[0]
         else:
-            self.found_inf = torch.frombuffer(report, dtype=torch.float32, count=1).view(())
+            self.found_inf = _FOUND_INF[report.overflow].clone()
         self._version = None if self.found_inf.is_inference() else self.found_inf._version
-        self.verdict: Mapping[Any, torch.Tensor] = {}  # found_inf by device, which others may have written since
-        self.norm: torch.Tensor | None = None  # before clipping
-        self.clip: Any = None  # the factor of max_norm, if the gradients were multiplied by it
-        self.scale: Any = 1.0  # on a device a tensor
-        self.captured = False  # in a graph, each replay of which finds anew
-        self.alike = True  # whether other ranks have parameters of the same names
-        self.seen: Report | None = None
-        self.owners: Owners = []
-        # Shares of the norm's square: of each gradient, and what is usual.
-        self.shares: tuple[torch.Tensor, torch.Tensor] | None = None
-        self.optimizer: Callable[[], Any] = lambda: None
 
     def rules(self, found_inf: list[torch.Tensor]) -> bool:
         """Whether this is found_inf, and nobody has written it since."""

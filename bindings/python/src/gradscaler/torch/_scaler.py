@@ -25,11 +25,11 @@ from .._policy import Policy, is_fixed, policy_of, presets, rules, warn_if_idle
 from .._report import Report
 from .._structs import Event, Factor, Guard, LimitRule, OverflowReset, OverflowTest, State, Status, Want
 from . import _grads, _memory, _place, _ranks
-from ._found import Found
+from ._found import Found, FoundInf
 from ._grads import Lot, Sorted
 from ._names import Names, at, owners, some
 from ._stall import Losses, StallError, stalled
-from ._torch import Base, OptState, eager, is_torchs, lacks_cuda, seen
+from ._torch import Base, OptState, TorchGradScaler, eager, is_torchs, lacks_cuda, seen
 
 
 class _Float(float):
@@ -163,7 +163,7 @@ class GradScaler(Base):
             why = "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling."
             warnings.warn(f"{why} GradScaler('cpu') scales for gradients on the CPU.", stacklevel=3)
             enabled = False
-        torch.amp.grad_scaler.GradScaler.__init__(self, device, enabled=enabled)
+        TorchGradScaler.__init__(self, device, enabled=enabled)
         if not self._enabled:
             return
         if fields.get("growth_factor", 2.0) <= 1.0:
@@ -354,7 +354,8 @@ class GradScaler(Base):
         if self._policy.guards:
             raise RuntimeError(_NO_NORM)
         found = self._look(optimizer, {"stage": None}, True, fp16, None, inv_scale)
-        return {device: torch.maximum(found_inf.to(device), tensor) for device, tensor in found.verdict.items()}
+        verdict = found.verdict.items()
+        return FoundInf({device: torch.maximum(found_inf.to(device), tensor) for device, tensor in verdict})
 
     def _look(
         self,
@@ -383,7 +384,7 @@ class GradScaler(Base):
                 _multiply(found.lots, found.rest, found.clip)
         if writes and found.rest:
             found.rest.put_back()
-        found.verdict = {found.found_inf.device: found.found_inf} if any_there else {}
+        found.verdict = FoundInf({found.found_inf.device: found.found_inf} if any_there else {})
         if self._looks_over:
             self._looks_over, self._said = False, None
             self._looks.clear()
@@ -570,7 +571,8 @@ class GradScaler(Base):
         found, refused, home = state["found_inf_per_device"], self._judged.refusal(), self._memory.home
         self._guarded(optimizer, self._judged.events())
         refused = sum((one.to(home, non_blocking=True) for one in found.values()), refused)
-        state["found_inf_per_device"] = {home: refused.clamp(max=1.0)}  # kernels skip where it is 1, not where it is 2
+        refused = FoundInf({home: refused.clamp(max=1.0)})  # kernels skip where it is 1, not where it is 2
+        state["found_inf_per_device"] = refused
         try:
             return super().step(optimizer, *args, **kwargs)
         finally:

@@ -43,14 +43,15 @@ class Losses:
         if self._over:
             self._over = False
             self._kept.clear()
-        if isinstance(losses, list | tuple):
+        if isinstance(losses, torch.Tensor):
+            try:
+                small = type(losses) is torch.Tensor and losses.untyped_storage().nbytes() <= _SMALL
+            except RuntimeError:  # of what has no memory of its own, as in torch.func
+                small = False
+            self._kept.append(functools.partial(_itself, losses.detach()) if small else weakref.ref(losses))
+        elif isinstance(losses, list | tuple):
             for loss in losses:
                 self.add(loss)
-        elif isinstance(losses, torch.Tensor):
-            small = False
-            with contextlib.suppress(RuntimeError):  # of what has no memory of its own, as in torch.func
-                small = type(losses) is torch.Tensor and losses.untyped_storage().nbytes() <= _SMALL
-            self._kept.append(functools.partial(_itself, losses.detach()) if small else weakref.ref(losses))
 
     def are_bad(self) -> bool:
         return any(_is_bad(get()) for get in self._kept)

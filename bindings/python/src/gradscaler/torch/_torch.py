@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch.amp.grad_scaler import OptState
 
-__all__ = ["Base", "OptState", "divide", "eager", "is_torchs", "lacks_cuda", "seen"]
+__all__ = ["Base", "OptState", "TorchGradScaler", "divide", "eager", "is_torchs", "lacks_cuda", "seen"]
 
 _PARTS = (  # beside the public ones: what torch's class calls and what programs read
     "amp.GradScaler._unscale_grads_",
@@ -44,8 +44,9 @@ _require(_PARTS)
 eval_frame = torch._C._dynamo.eval_frame
 divide = torch._amp_foreach_non_finite_check_and_unscale_
 lacks_cuda = torch.cuda.amp.common.amp_definitely_not_available
+TorchGradScaler = torch.amp.GradScaler  # a program can put another class under this name later
 # Both classes that programs ask isinstance() for; the older is made as the newer is, which gives no warning.
-Base = getattr(torch.cuda.amp, "GradScaler", torch.amp.GradScaler)
+Base = getattr(torch.cuda.amp, "GradScaler", TorchGradScaler)
 
 
 def is_torchs(method: Any) -> bool:
