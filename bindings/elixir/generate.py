@@ -38,7 +38,7 @@ BY_HAND = {
     "memory_write": ({"memory": "memory", "pieces": "[piece]"}, ":ok"),
     "memory_read": ({"memory": "memory", "parts": "[part]"}, "{:ok, [binary]}"),
 }
-STUBS_HEAD = '''\
+STUBS_HEAD = """\
 defmodule GradScaler.Native do
   @moduledoc false
   # The C functions, one to one; the manifest and the header describe them.
@@ -50,14 +50,14 @@ defmodule GradScaler.Native do
   # results, nil if it was not asked for. A refusal is {:error, error} with the members of gsc_error as a map; nothing
   # here raises.
   #
-  # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in place
-  # and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is freed with
-  # the last term that names it or memory of it, memory, which is not cleared, with the last that names it, or by
-  # memory_destroy.
+  # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in
+  # place and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is
+  # freed with the last term that names it or its memory. Memory, which is not cleared, is freed with the last term
+  # that names it, or by memory_destroy.
   #
   # Functions over tensors go to a dirty CPU scheduler by themselves if a normal one would be held up. Those whose names
-  # end in `_dirty` are there from the start: a large binary that begins within a byte is copied before anything else can
-  # be asked of it.
+  # end in `_dirty` are there from the start: a large binary that begins within a byte is copied before anything else
+  # can be asked of it.
 
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
@@ -79,7 +79,7 @@ defmodule GradScaler.Native do
   def load do
     path = Path.join(:code.priv_dir(:gradscaler), "gradscaler_nif")
     :erlang.load_nif(String.to_charlist(path), @version)
-  end'''
+  end"""
 CONSTANTS_TAIL = """\
   @doc "The number of a name, of a list of names (their union), or a number as it is."
   def number(_group, number, _label) when is_integer(number), do: number
@@ -431,8 +431,7 @@ def nif_source(manifest):
         lines += [*nif_function(manifest, function), ""]
     lines += ["static ErlNifFunc functions[] = {"]
     lines += [
-        f'    {{"{name}", {len(args)}, nif_{name}, ERL_NIF_DIRTY_JOB_IO_BOUND}},'
-        for name, (args, _) in BY_HAND.items()
+        f'    {{"{name}", {len(args)}, nif_{name}, ERL_NIF_DIRTY_JOB_IO_BOUND}},' for name, (args, _) in BY_HAND.items()
     ]
     for function in functions(manifest):
         name, arity = short(function), len(split(function)[0])

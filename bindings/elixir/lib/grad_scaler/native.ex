@@ -10,14 +10,14 @@ defmodule GradScaler.Native do
   # results, nil if it was not asked for. A refusal is {:error, error} with the members of gsc_error as a map; nothing
   # here raises.
   #
-  # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in place
-  # and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is freed with
-  # the last term that names it or memory of it, memory, which is not cleared, with the last that names it, or by
-  # memory_destroy.
+  # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in
+  # place and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is
+  # freed with the last term that names it or its memory. Memory, which is not cleared, is freed with the last term
+  # that names it, or by memory_destroy.
   #
   # Functions over tensors go to a dirty CPU scheduler by themselves if a normal one would be held up. Those whose names
-  # end in `_dirty` are there from the start: a large binary that begins within a byte is copied before anything else can
-  # be asked of it.
+  # end in `_dirty` are there from the start: a large binary that begins within a byte is copied before anything else
+  # can be asked of it.
 
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
