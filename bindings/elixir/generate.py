@@ -52,8 +52,8 @@ defmodule GradScaler.Native do
   #
   # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in
   # place and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is
-  # freed with the last term that names it or memory of it, memory, which is not cleared, with the last that names it, or by
-  # memory_destroy.
+  # freed with the last term that names it or its memory. Memory, which is not cleared, is freed with the last term
+  # that names it, or by memory_destroy.
   #
   # Functions over tensors go to a dirty CPU scheduler by themselves if a normal one would be held up. Those whose names
   # end in `_dirty` are there from the start: a large binary that begins within a byte is copied before anything else
@@ -174,12 +174,10 @@ def is_value(function):
 
 def functions(manifest):
     """Those of values. A function over pointers alone, as those of memory, is device.h's."""
-    # The last is not needed: outputs are new memory.
-    others = (*BY_HAND, "memory_copy", "tensors_check_overlap")
     return [
         function
         for function in manifest.functions.values()
-        if function.returns != "void" and is_value(function) and short(function) not in others
+        if function.returns != "void" and is_value(function) and short(function) not in (*BY_HAND, "memory_copy")
     ]
 
 

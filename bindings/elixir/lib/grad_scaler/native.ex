@@ -12,8 +12,8 @@ defmodule GradScaler.Native do
   #
   # `exec` is nil, or a device. On a CUDA device tensors are {dtype, memory, offset, bytes}, outputs are written in
   # place and structs are binaries all the same: each call waits for its results, on a dirty scheduler. A device is
-  # freed with the last term that names it or memory of it, memory, which is not cleared, with the last that names it, or by
-  # memory_destroy.
+  # freed with the last term that names it or its memory. Memory, which is not cleared, is freed with the last term
+  # that names it, or by memory_destroy.
   #
   # Functions over tensors go to a dirty CPU scheduler by themselves if a normal one would be held up. Those whose names
   # end in `_dirty` are there from the start: a large binary that begins within a byte is copied before anything else
@@ -207,6 +207,9 @@ defmodule GradScaler.Native do
           {:ok, [binary], binary, binary | nil, binary | nil} | error
   def unscale_accumulate_dirty(_exec, _factor, _tensors, _out, _options),
     do: :erlang.nif_error(:nif_not_loaded)
+
+  @spec tensors_check_overlap([tensor], [dtype | tensor]) :: {:ok, [binary], binary} | error
+  def tensors_check_overlap(_tensors, _out), do: :erlang.nif_error(:nif_not_loaded)
 
   @spec cuda_start() :: :ok | error
   def cuda_start, do: :erlang.nif_error(:nif_not_loaded)
