@@ -243,7 +243,7 @@ def beside_torch(torch, device):
         reference = torch.amp.GradScaler(device, 1.0, growth_interval=2**30)
         for each in scaler, reference:
             each.scale(one)
-        lot = _grads.Lot(grads[0].device, grads, range(len(grads)))
+        lot = _grads.GradientGroup(grads[0].device, grads, range(len(grads)))
         factor = scaler._current("measure").factor(True)
 
         def check_of_torch(norm):

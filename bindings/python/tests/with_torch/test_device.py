@@ -140,7 +140,7 @@ def test_a_report_of_a_device_is_read_when_it_is_asked_for(device):
     one.scale(torch.ones(()))
     parameter.grad = torch.tensor([4.0, float("nan"), 8.0])
     one.unscale_(optimizer)
-    assert isinstance(one._last.report, torch.Tensor) and one._last.seen is None
+    assert isinstance(one._checks.last.report, torch.Tensor) and one._checks.last.seen is None
     assert one.report.bad == {"weight": 1} and one.report.norm == pytest.approx(5**0.5)
 
 
@@ -233,7 +233,7 @@ def test_what_a_graph_found_is_asked_for_after_each_replay(device):
     device.setattr(_place, "captures", lambda _: True)
     one.step(optimizer)
     one.update()
-    found = one._last
+    found = one._checks.last
     for bad in False, True, False:
         found.found_inf.fill_(bad)
         words = found.report.view(torch.int32)

@@ -934,7 +934,7 @@ class Operators(TorchDispatchMode):
 
 
 def test_the_places_in_reports_are_made_where_the_reports_are():
-    lot = _grads.Lot(torch.device("cpu"), [torch.ones(2), torch.full((2,), math.nan)], range(2))
+    lot = _grads.GradientGroup(torch.device("cpu"), [torch.ones(2), torch.full((2,), math.nan)], range(2))
     lot.run(True, None, Policy("torch"), 0)
     lot.per_tensor = torch.frombuffer(lot.per_tensor, dtype=torch.uint8)
     with Operators() as operators:

@@ -102,7 +102,7 @@ def test_the_reason_names_what_grew():
     give(model, 100.0, scaler.get_scale(), share=0.81)
     scaler.unscale_(optimizer)
     scaler.step(optimizer)
-    said = "skipped: the norm of the gradients is 100, above 6; the mean of 8 steps is 2"
+    said = "skipped: the norm, 100, is above 6, 1 in a row; the mean of 8 steps is 2"
     assert scaler.reason == f"{said}; b makes up 81% of its square, usually 25%"
     assert scaler.report.grew == {"b": (pytest.approx(0.25), pytest.approx(0.81))}
     assert scaler.step_was_skipped and not scaler.report.overflow
@@ -128,7 +128,7 @@ def test_several_optimizers_are_judged_by_the_norm_of_all():
         scaler.step(optimizer)
     assert scaler.step_was_skipped
     assert all(not p.any() for model in models for p in model.values())
-    assert scaler.reason.startswith("skipped: the norm of the gradients is 21.21, above 20")
+    assert scaler.reason.startswith("skipped: the norm, 21.2132, is above 20, 1 in a row")
     scaler.update()
     gradients(15.0, 15.0)  # looked at one by one, each is judged with those before it
     for optimizer in optimizers:

@@ -12,8 +12,9 @@ from .. import _gradscaler as c
 from .. import _report as base
 from .._policy import Policy
 from .._report import Report
-from .._structs import Factor, ReportKind, Want
+from .._structs import ReportKind, Want
 from . import _place, _ranks
+from ._memory import DeviceState, HostState
 from ._place import KIND, MEASURED, SIZE, flag, words
 from ._torch import divide
 
@@ -35,7 +36,11 @@ def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         raise
 
 
-class Lot:
+def with_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+
+
+class GradientGroup:
     """The gradients on one device: one C call. `indices` are their positions among all."""
 
     report: Any
@@ -82,15 +87,20 @@ class Lot:
         return zip(self.indices, base._overflows(each, len(self.indices)), strict=True)
 
 
-class Sorted:
-    """Gradients of any kind, each where its device, its mesh and its memory put it."""
+class Gradients:
+    """The gradients of an optimizer, each where its device, its mesh and its memory put it."""
 
-    def __init__(
-        self, parameters: list[torch.Tensor], grads: list[torch.Tensor], name: Callable[[int], str], want: int
-    ) -> None:
+    def __init__(self, groups: Iterable[GradientGroup] = ()) -> None:
+        self.groups = list(groups)
         self.copies: list[tuple[torch.Tensor, torch.Tensor]] = []  # of what is not dense, and its dense copy
         self.others: list[torch.Tensor] = []  # what only torch can multiply
         self.segments: dict[tuple[Any, bool], list[int]] = {}  # of (mesh or None, whether it counts)
+
+    @classmethod
+    def of(
+        cls, parameters: list[torch.Tensor], grads: list[torch.Tensor], name: Callable[[int], str], want: int
+    ) -> Gradients:
+        self = cls()
         places: dict[torch.device, tuple[list[torch.Tensor], list[int]]] = {}
         taken: set[tuple] = set()
         for i, grad in enumerate(grads):
@@ -113,15 +123,43 @@ class Sorted:
             tensors, indices = places.setdefault(tensor.device, ([], []))
             tensors.append(tensor)
             indices.append(i)
-        self.lots = []
         for device, (tensors, indices) in places.items():
             try:
-                self.lots.append(Lot(device, tensors, indices))
+                self.groups.append(GradientGroup(device, tensors, indices))
             except c.Error as error:
                 if error.index >= 0:
                     error.index = indices[error.index]
                     error.other = indices[error.other] if error.other >= 0 else -1
                 raise
+        return self
+
+    def order(self) -> list[int]:
+        """The positions of the gradients, in the order of the groups."""
+        return [i for group in self.groups for i in group.indices]
+
+    def reports(self, home: torch.device) -> torch.Tensor:
+        """The reports of each gradient in their order, on another device."""
+        if not self.groups:
+            return torch.empty((0, SIZE), dtype=torch.uint8, device=home)
+        rows, order = [group.reports(home) for group in self.groups], self.order()
+        if len(rows) == 1:
+            return rows[0]
+        return torch.cat(rows)[_place.places(sorted(range(len(order)), key=order.__getitem__), home)]
+
+    def multiply(self, factor: Any, memory: HostState | DeviceState) -> None:
+        """By the inverse of a factor, what is in memory of calls and what only torch can multiply."""
+        for group in self.groups:
+            group.multiply(memory.lent(factor, group.device))
+        with torch.no_grad():
+            for other in self.others:
+                inverse = memory.inverse(factor)
+                other.mul_(inverse.to(other.device) if isinstance(inverse, torch.Tensor) else inverse)
+
+    def release(self, read: bool) -> None:
+        """Lets go of the gradients, which live as long as their parameters have them."""
+        self.copies, self.others = [], []
+        for group in self.groups:
+            group.release(read)
 
     def _dense(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The tensor itself, or a copy that a call can take; None if torch has to multiply it."""
@@ -149,14 +187,11 @@ class Sorted:
             tensor.copy_(copy)
 
     @torch.no_grad()
-    def others_reports(self, writes: bool, factor: Any) -> list[torch.Tensor]:
+    def others_reports(self, writes: bool, factor: Any, memory: HostState | DeviceState) -> list[torch.Tensor]:
         """Multiplies the others, if it writes, by the factor's inverse, as torch's class does, and reports on them."""
         if not self.others:
             return []
-        if isinstance(factor, Factor):
-            inverse = torch.tensor(factor.inverse, dtype=torch.float32, device=_place.CPU)
-        else:
-            inverse = factor.view(torch.float64)[Factor.inverse.offset // 8].float()
+        inverse = torch.as_tensor(memory.inverse(factor), dtype=torch.float32, device=memory.home)
         scaled_by = 1.0 if writes else inverse
         inverse = inverse if writes else torch.ones_like(inverse)
         found = []

@@ -19,9 +19,10 @@ from .._policy import Policy, warn_if_idle
 from .._report import Report
 from .._scaler import Scaler
 from .._structs import Event, Factor, Guard, ReportKind, State, Status, Want
-from ._grads import Lot
+from ._grads import GradientGroup
+from ._memory import DeviceState
 from ._place import FACTOR, FOUND, KIND, MEASURED, SIZE, data, merged, nothing, on, words
-from ._scaler import StallError, _beyond
+from ._scaler import StallError
 from ._scaler import _policy as _policy_of
 
 _NORM = int(Want.NORM)
@@ -66,7 +67,7 @@ def _unscale_(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     _check(gradients, state)
     lot, options = (
-        Lot(state.device, gradients, range(len(gradients))),
+        GradientGroup(state.device, gradients, range(len(gradients))),
         {"policy": _policy(policy), "want": want | _NORM},
     )
     own = torch.empty_like(report)
@@ -100,7 +101,7 @@ def _unscale_(
         clip = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
         c.gsc_factor_clip_grad_norm(on(state.device), None, own, max_norm, clip)
         if guard is not None:
-            _beyond(clip, guard)
+            DeviceState.reduce(clip, guard)
         lot.multiply(clip)
     return found, norm
 

@@ -4,52 +4,36 @@
 from __future__ import annotations
 
 import copy
-import ctypes
 import dataclasses
 import difflib
 import functools
 import math
-import operator
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 
-from .. import _checkpoints, _cuda
 from .. import _gradscaler as c
-from .. import _scaler as base
+from .._arguments import _number
 from .._entries import Note
-from .._policy import Policy, is_fixed, policy_of, presets, rules, warn_if_idle
+from .._policy import Policy, is_fixed, policy_of, presets, rules, traits, warn_if_idle
 from .._report import Report
-from .._structs import Event, Factor, Guard, LimitRule, OverflowReset, OverflowTest, State, Status, Want
-from . import _grads, _memory, _place, _ranks
-from ._found import Found, FoundInf
-from ._grads import Lot, Sorted
-from ._names import Names, at, owners, some
+from .._scaler import Scaler
+from .._structs import LimitRule, OverflowReset, State, Status, Trait, Want
+from . import _checkpoint, _memory, _place, _ranks
+from ._check import Call, Check, Checks, FoundInf
+from ._grads import Gradients, with_gradients
+from ._guard import Judge, warn_of_equal_norms
+from ._names import Names, some
 from ._stall import Losses, StallError, stalled
 from ._torch import Base, OptState, TorchGradScaler, eager, is_torchs, lacks_cuda, seen
 
-
-class _Float(float):
-    """A number of torch's that stands where none was given: it leaves that of a policy alone."""
-
-
-class _Int(int):
-    """Likewise."""
-
-
 _NUMBERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
-_ENTRIES = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")  # of a checkpoint
-_F16 = 1 << c.GSC_F16
-_NORM, _STOPPED = int(Want.NORM), int(Event.STOPPED)
+_OPTIONS = ("allow_fp16", "want", "on_stall", "group", "sharded", "given")  # as pickles call them, behind an underscore
+_NOT_SAVED = ("_options", "_traits", "_memory", "_checks", "_guard", "_names", "_losses")
+_NORM = int(Want.NORM)
 _STALL_LIMIT = 10
-_ALIKE = 10  # norms in a row
-_SKIPPED, _OUTLIER, _CLIPPED = int(Event.SKIPPED), int(Event.OUTLIER), int(Event.CLIPPED)
-_MEMORY = 0.1  # weight of a step in the usual shares of the norm
-_NOT_SAVED = ("_names", "_memory", "_last", "_looks", "_skipped", "_losses", "_looks_over", "_arrival", "_expected")
-_NOT_SAVED += ("_judged", "_said", "_usual")
 _NO_BACKOFF = "backoff_factor is 0: it must be above 0"  # where 0 stands for 1 / growth_factor in C
 _NO_NORM = (
     "_unscale_grads_ was replaced, or called with another inverse, so nobody has taken the norm that the guard of the "
@@ -59,27 +43,29 @@ _Init = TypeVar("_Init", bound=Callable)
 
 
 @dataclasses.dataclass
-class _Look:
-    """What one look at the gradients of an optimizer is told."""
+class Options:
+    """What the constructor was told beside rules; `given` has the names of its arguments."""
 
-    optimizer: torch.optim.Optimizer
-    state: dict[str, Any]  # torch's, of this optimizer
-    writes: bool
-    fp16: bool
-    want: int
-    memory: _memory.Host | _memory.Device
-    factor: Any
+    given: Sequence[str] = ()
+    allow_fp16: bool = False
+    want: int = 0
+    on_stall: Callable[[StallError], Any] | None = None
+    group: Any = None
+    sharded: bool = False
 
 
-def _older_form(init: _Init) -> _Init:
-    """Where the scale is given first, by its place, "cuda" goes before it: names and places are as ever from there."""
+def _accept_legacy_signature(init: _Init) -> _Init:
+    """Accepts torch.cuda.amp's signature, in which the scale is first, and keeps which arguments were given."""
 
     @functools.wraps(init)
-    def either(self: GradScaler, *args: Any, **named: Any) -> None:
-        older = args and isinstance(args[0], int | float)
-        init(self, *(("cuda", *args) if older else args), **named)
+    def accept(self: GradScaler, *args: Any, **named: Any) -> None:
+        if args and isinstance(args[0], int | float):
+            args = ("cuda", *args)
+        by_name = (name for name, value in named.items() if value is not None)
+        self._options = Options((*("device", *_NUMBERS)[: len(args)], *by_name))
+        init(self, *args, **named)
 
-    return either
+    return accept
 
 
 class GradScaler(Base):
@@ -117,14 +103,14 @@ class GradScaler(Base):
 
     notes: Sequence[Note] = ()
 
-    @_older_form
+    @_accept_legacy_signature
     def __init__(
         self,
         device: str = "cuda",
-        init_scale: float = _Float(2.0**16),
-        growth_factor: float = _Float(2.0),
-        backoff_factor: float = _Float(0.5),
-        growth_interval: int = _Int(2000),
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
         enabled: bool = True,
         *,
         policy: str | Policy | None = None,
@@ -140,8 +126,9 @@ class GradScaler(Base):
     ) -> None:
         for name in unknown:
             raise TypeError(f"GradScaler: the argument {name!r} {_unknown(name)}")
+        given = self._options.given
         pairs = zip(_NUMBERS, (init_scale, growth_factor, backoff_factor, growth_interval), strict=True)
-        fields = {name: number for name, number in pairs if not isinstance(number, _Float | _Int)}
+        fields = {name: number for name, number in pairs if name in given}
         if isinstance(device, str) and device in presets():
             raise ValueError(f"device is {device!r}, which is a preset: GradScaler(policy={device!r})")
         if not isinstance(want, int):
@@ -152,13 +139,9 @@ class GradScaler(Base):
             raise TypeError(f"process_group={process_group!r}: expected a torch.distributed group that has this rank")
         if hysteresis is not None and not hysteresis >= 1:
             raise ValueError(f"hysteresis={hysteresis!r}: it must be a whole number from 1 on")
-        self._policy, self._allow_fp16, self._want, self._on_stall = Policy("torch"), allow_fp16, int(want), on_stall
-        self._group, self._sharded = process_group, sharded
-        given = {"policy": policy, "min_scale": min_scale, "max_scale": max_scale, "hysteresis": hysteresis}
-        self._given = tuple(name for name, value in given.items() if value is not None)
-        self._saved: State | None = None  # counts that torch's class has no place for, until there is a _scale
-        self._names = Names()
-        self._forget()
+        self._options = Options(given, allow_fp16, int(want), on_stall, process_group, sharded)
+        self._follow(Policy("torch"))
+        self._begin(_memory.begun(self._policy))
         if device == "cuda" and enabled and lacks_cuda():
             why = "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling."
             warnings.warn(f"{why} GradScaler('cpu') scales for gradients on the CPU.", stacklevel=3)
@@ -178,36 +161,29 @@ class GradScaler(Base):
             fields["overflow_reset"] = OverflowReset.ON_GOOD_STEP
         if policy is None and max_scale:
             fields["ceiling_rule"] = LimitRule.CLAMP  # torch drops a growth that would reach infinity, its only limit
-        if "init_scale" in fields and base._number("init_scale", fields["init_scale"]) <= 0:
+        if "init_scale" in fields and _number("init_scale", fields["init_scale"]) <= 0:
             raise ValueError(f"init_scale is {fields['init_scale']}: it must be finite and above 0")
-        self._policy = _policy(policy, fields)
+        self._follow(_policy(policy, fields))
         warn_if_idle(self._policy)
         if (on_stall is not None or min_scale) and not self._policy.max_failed_backoffs:  # a floor hides stalls
             self._policy.max_failed_backoffs = _STALL_LIMIT
-        self._init_scale = self._policy.init_scale or 1.0
-        _rounded("init_scale", self._init_scale, self._policy)
+        self._init_scale = _resolved(self._policy).init_scale
+        _memory.rounded("init_scale", self._init_scale, self._policy)
+        self._memory = _memory.HostState(_memory.begun(self._policy))
 
-    def _forget(self) -> None:
-        """What is not saved."""
-        self._memory: _memory.Host | _memory.Device | None = None  # of the state
-        self._last: Found | None = None
-        # of the step that is under way, or else the last: by the id of each optimizer
-        self._looks: dict[int, Found] = {}
-        self._skipped: dict[int, bool | list[torch.Tensor]] = {}
-        self._losses = Losses()
-        self._looks_over = False  # whether the next one is of another step
-        self._arrival: _cuda.Arrival | None = None  # the state of a device after an update before the last
-        self._expected = False  # whether it is of the scale in force, and not of one from before
-        self._judged: Any = None  # a policy that guards: the state after the update of the step that is under way
-        self._said: tuple[Any, Any] | None = None  # and what the state was before it, of the last step that was judged
-        # By the id of an optimizer: those of its parameters that had gradients, and their usual shares in the norm.
-        self._usual: dict[int, tuple[tuple, torch.Tensor]] = {}
+    def _follow(self, policy: Policy) -> None:
+        self._policy, self._traits = policy, traits(policy)
+
+    def _begin(self, state: State) -> None:
+        """All that no pickle has."""
+        self._memory: _memory.HostState | _memory.DeviceState = _memory.HostState(state)
+        self._checks, self._guard, self._names, self._losses = Checks(), Judge(), Names(), Losses()
 
     # ---- the rules: torch's own methods read and write these three ----
 
     @property
     def _growth_factor(self) -> float:
-        return self._policy.growth_factor or 1.0
+        return _resolved(self._policy).growth_factor
 
     @_growth_factor.setter
     def _growth_factor(self, value: float) -> None:
@@ -217,7 +193,7 @@ class GradScaler(Base):
 
     @property
     def _backoff_factor(self) -> float:
-        return self._policy.backoff_factor or 1.0 / self._growth_factor
+        return _resolved(self._policy).backoff_factor
 
     @_backoff_factor.setter
     def _backoff_factor(self, value: float) -> None:
@@ -240,33 +216,27 @@ class GradScaler(Base):
     def _lazy_init_scale_growth_tracker(self, dev: torch.device | str) -> None:
         if self._growth_tracker is not None:
             raise AssertionError("_growth_tracker initialized before _scale")
-        dev = torch.device(dev)
+        dev, state = torch.device(dev), self._state()
         if dev.type != "meta":
-            _place.ordinal(dev)  # refuses what is neither the host nor CUDA's
-        state = self._start()
+            self._memory = _memory.start(state, dev)  # refuses what is neither the host nor CUDA's
         self._scale = torch.full((), state.factor.scale, dtype=torch.float32, device=dev)
         self._growth_tracker = torch.full((), state.good_steps, dtype=torch.int32, device=dev)
-        self._memory = None
 
-    def _start(self) -> State:
-        return _resumed(self._policy, self._init_scale, self._init_growth_tracker, self._saved)
-
-    def _current(self, function: str) -> _memory.Host | _memory.Device:
+    def _current(self, function: str) -> _memory.HostState | _memory.DeviceState:
         """The state, with what others have written into torch's two tensors."""
         scale, good = self._check_scale_growth_tracker(function)
-        memory = self._memory
-        if memory is None or memory.home != scale.device:
-            state = self._start() if memory is None else memory.read()
+        if self._memory.home != scale.device:
             with torch.inference_mode(False):
-                self._memory = memory = _memory.start(state, scale.device)
-        memory.take(self._policy, scale, good)
-        return memory
+                self._memory = _memory.start(self._memory.read(), scale.device)
+        self._memory.take(self._policy, scale, good)
+        return self._memory
 
-    def _put(self, state: State) -> None:
-        """Puts another state in force."""
-        self._memory = _memory.start(state, self._scale.device)
-        self._expected = False
-        self._memory.show(self._scale, self._growth_tracker)
+    def _state(self) -> State:
+        """The state of before the first step, too."""
+        if self._scale is not None:
+            return self._current("a look at the state").read()
+        self._memory.take(self._policy, self._init_scale, self._init_growth_tracker)
+        return self._memory.read()
 
     # ---- the step ----
 
@@ -291,39 +261,40 @@ class GradScaler(Base):
         tensor of no dimensions on the device of the scale. It is infinite after an overflow, when the gradients are to
         be dropped: those of the host are not clipped then, those of a device, which is not waited for, may be.
         """
-        if max_norm is not None and not 0 < base._number("max_norm", max_norm) < math.inf:
+        if max_norm is not None and not 0 < _number("max_norm", max_norm) < math.inf:
             why = "GradScaler(want=gradscaler.Want.NORM) and report.norm give the norm alone"
             raise ValueError(f"max_norm={max_norm!r}: it must be finite and above 0; {why}")
         if not self._enabled:
-            return None if max_norm is None else torch.nn.utils.clip_grad_norm_(_with_gradients(optimizer), max_norm)
+            return None if max_norm is None else torch.nn.utils.clip_grad_norm_(with_gradients(optimizer), max_norm)
         self._current("unscale_")
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.UNSCALED:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
         if state["stage"] is OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
-        norm = self._looked_at(optimizer, state, True, max_norm)
+        norm = self._check(optimizer, state, True, max_norm)
         state["stage"] = OptState.UNSCALED
         return norm
 
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[Any, torch.Tensor]:
         self._current("_check_inf_per_device")
         state = self._per_optimizer_states[id(optimizer)]
-        if self._judged is None or not state["found_inf_per_device"]:  # else the guard has looked
-            self._looked_at(optimizer, state, False)
+        if self._guard.decision is None or not state["found_inf_per_device"]:  # else the guard has looked
+            self._check(optimizer, state, False)
         return state["found_inf_per_device"]
 
-    def _looked_at(
+    def _check(
         self, optimizer: torch.optim.Optimizer, state: dict[str, Any], writes: bool, max_norm: float | None = None
     ) -> torch.Tensor | None:
-        """The look itself, or what a program has put in the place of the method that torch does it with."""
+        """Checks the gradients, or calls what a program has put in the place of the method that torch does it with."""
         try:
             method = getattr(self._unscale_grads_, "__func__", None)
             if getattr(method, "__globals__", None) is globals() and is_torchs(super()._unscale_grads_):
-                found = self._look(optimizer, state, writes, self._allow_fp16 or not writes, max_norm)
+                found = self._check_all(optimizer, state, writes, self._options.allow_fp16 or not writes, max_norm)
                 state["found_inf_per_device"] = found.verdict
                 return found.norm
-            inverse, found_inf = self._inverse(writes), torch.zeros((), dtype=torch.float32, device=self._scale.device)
+            inverse = self._scale.double().reciprocal().float() if writes else torch.ones_like(self._scale)
+            found_inf = torch.zeros((), dtype=torch.float32, device=self._scale.device)
             inverse.asked = state, writes, max_norm  # beside what torch's method has arguments for
             state["found_inf_per_device"] = self._unscale_grads_(optimizer, inverse, found_inf, not writes)
             found = state.get("found")
@@ -334,7 +305,7 @@ class GradScaler(Base):
                 raise RuntimeError(_NO_NORM)
             if max_norm is None or found is not None:
                 return None if found is None else found.norm
-            return torch.nn.utils.clip_grad_norm_(_with_gradients(optimizer), max_norm).float()
+            return torch.nn.utils.clip_grad_norm_(with_gradients(optimizer), max_norm).float()
         except BaseException:
             if state["stage"] is OptState.UNSCALED:  # some are divided: no step may be made with them
                 state["found_inf_per_device"] = {_place.CPU: torch.ones((), device=_place.CPU)}
@@ -347,17 +318,17 @@ class GradScaler(Base):
         """What programs override, mostly to allow float16, and call with what it was called with."""
         if not is_torchs(super()._unscale_grads_):
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-        fp16, asked = allow_fp16 or self._allow_fp16, getattr(inv_scale, "asked", None)
+        fp16, asked = allow_fp16 or self._options.allow_fp16, getattr(inv_scale, "asked", None)
         if asked is not None:
             state, writes, max_norm = asked
-            return self._look(optimizer, state, writes, fp16, max_norm).verdict
+            return self._check_all(optimizer, state, writes, fp16, max_norm).verdict
         if self._policy.guards:
             raise RuntimeError(_NO_NORM)
-        found = self._look(optimizer, {"stage": None}, True, fp16, None, inv_scale)
+        found = self._check_all(optimizer, {"stage": None}, True, fp16, None, inv_scale)
         verdict = found.verdict.items()
         return FoundInf({device: torch.maximum(found_inf.to(device), tensor) for device, tensor in verdict})
 
-    def _look(
+    def _check_all(
         self,
         optimizer: torch.optim.Optimizer,
         state: dict[str, Any],
@@ -365,218 +336,62 @@ class GradScaler(Base):
         fp16: bool,
         max_norm: float | None = None,
         inverse: torch.Tensor | None = None,
-    ) -> Found:
-        """The one look at all gradients, which are multiplied by `inverse`, or else by the inverse of the scale."""
-        home, memory = (self._scale if inverse is None else inverse).device, self._memory
-        if memory is None or memory.home != home:  # of a call with an inverse of its own
-            memory = _memory.start(self._start(), home)
+    ) -> Check:
+        """The one check of all gradients, which are multiplied by `inverse`, or else by the inverse of the scale."""
+        memory, options = self._memory, self._options
+        if inverse is not None and memory.home != inverse.device:
+            memory = _memory.start(memory.read(), inverse.device)
         if inverse is None and not memory.is_usable():
             self._stall(memory.read(), optimizer)
-            found, any_there = Found(Report.of_flag(True), []), True
+            check, any_there = Check(Report.of_flag(True), Gradients(), memory), True
         else:
-            by_norm = max_norm is not None or self._policy.guards or self._policy.overflow_test == OverflowTest.NORM
+            needs_norm = max_norm is not None or self._traits & Trait.NEEDS_NORM
+            want = options.want | _NORM if needs_norm else options.want
             factor = memory.factor(bool(self._policy.arithmetic)) if inverse is None else memory.factor_of(inverse)
-            look = _Look(optimizer, state, writes, fp16, self._want | _NORM if by_norm else self._want, memory, factor)
-            found, any_there = self._looked(look)
+            call = Call(optimizer, state, writes, fp16, want, self._policy, memory, factor, self._names)
+            check, any_there = call.run(options.group, options.sharded)
         if max_norm is not None:
-            found.norm, found.clip = memory.norm(found.report), memory.clip(found.report, float(max_norm))
-            if found.clip is not None:
-                _multiply(found.lots, found.rest, found.clip)
-        if writes and found.rest:
-            found.rest.put_back()
-        found.verdict = FoundInf({found.found_inf.device: found.found_inf} if any_there else {})
-        if self._looks_over:
-            self._looks_over, self._said = False, None
-            self._looks.clear()
-            self._skipped.clear()
-        found.optimizer = _weak(optimizer)
-        on_host = isinstance(memory, _memory.Host)
-        if not on_host or found.report.overflow or self._policy.guards:
-            found.owners = owners(optimizer)  # before the last are gone, whose references are these
-        state["found"] = self._last = self._looks[id(optimizer)] = found
-        found.scale = memory.scale()
-        if not on_host:
-            found.captured = _place.captures(memory.home)
-        elif not found.report.overflow:
-            found.read(list)
-        if self._policy.guards and found.lots:
-            self._share(optimizer, found)
-        found.release()
-        return found
-
-    @torch.inference_mode(False)  # later steps write what is usual
-    def _share(self, optimizer: torch.optim.Optimizer, found: Found) -> None:
-        """Keeps which part of the square of the norm each gradient has; what is usual is of the steps before."""
-        order = [i for lot in found.lots for i in lot.indices]
-        rows = [lot.reports(self._scale.device).view(torch.float64) for lot in found.lots]
-        squares = torch.cat(rows)[:, Report.sum_squares.offset // 8]
-        if order != list(range(len(order))):  # of several devices or meshes; none has another place
-            places = _place.places(order, squares.device)
-            squares = squares.new_zeros(max(order) + 1).index_copy_(0, places, squares)
-        share = squares / squares.sum().clamp_min(torch.finfo(torch.float64).tiny)
-        whose = tuple(map(id, _with_gradients(optimizer)))
-        known, usual = self._usual.get(id(optimizer), (None, None))
-        if known != whose or usual.shape != share.shape or usual.device != share.device:
-            usual = share.clone()
-            self._usual[id(optimizer)] = whose, usual
-        found.shares = share, usual.clone()
-
-    def _looked(self, look: _Look) -> tuple[Found, bool]:
-        optimizer, home, meshes = look.optimizer, look.memory.home, ()
-        grads = _grads.gradients(optimizer)
-        if _ranks.possible():
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            if _ranks.is_spread(c.kinds(parameters) | c.kinds(grads)):
-                meshes = _ranks.meshes(parameters + grads)
-        if meshes or self._group is not None:
-            return self._agreed(look, grads, meshes), True
-        if c.kinds(grads) <= _place.PLAIN:
-            try:
-                lot = Lot(home, grads, range(len(grads)))
-            except c.Error:
-                lot = None  # some are elsewhere, or not dense
-            if lot is not None:
-                self._run([lot], look)
-                return Found(lot.report, [lot]), bool(grads)
-        rest = self._sorted(optimizer, grads, look.want)
-        self._run(rest.lots, look)
-        others = rest.others_reports(look.writes, look.factor)
-        if len(rest.lots) == 1 and rest.lots[0].device == home and not others:
-            return Found(rest.lots[0].report, rest.lots, rest), True
-        report = _place.merged(torch.cat([self._each(rest, home).view(-1), *others]), self._policy)
-        return Found(look.memory.report(report), rest.lots, rest), True
-
-    def _sorted(self, optimizer: torch.optim.Optimizer, grads: list[torch.Tensor], want: int) -> Sorted:
-        try:
-            return Sorted(_with_gradients(optimizer), grads, lambda i: self._names.of(owners(optimizer))[i], want)
-        except c.Error as error:
-            self._explain(error, optimizer, None)
-            raise
-
-    def _explain(self, error: c.Error, optimizer: torch.optim.Optimizer, lot: Lot | None) -> None:
-        """Names the parameters whose gradients were refused; `lot` is the list that the error counts in."""
-        if error.index < 0:
-            return
-        names, places = self._names.of(owners(optimizer)), lot.indices if lot else range(2**31)
-        why = error.why
-        if error.other >= 0:
-            other = at(names, places[error.other])
-            why = f"shares memory with that of {other}: it would be unscaled twice; give each its own"
-        error.args = (f"the gradient of {at(names, places[error.index])} {why}",)
-
-    def _run(self, lots: list[Lot], look: _Look) -> None:
-        if not look.fp16 and any(lot.dtypes & _F16 for lot in lots):
-            self._refuse_fp16(look.optimizer)
-        for lot in lots:
-            try:
-                lot.run(look.writes, _there(look.factor, lot.device), self._policy, look.want)
-            except c.Error as error:
-                self._explain(error, look.optimizer, lot)
-                raise
-            if look.writes and look.state["stage"] is OptState.READY:
-                look.state["stage"] = OptState.UNSCALED
-
-    def _refuse_fp16(self, optimizer: torch.optim.Optimizer) -> None:
-        grads = _grads.gradients(optimizer)
-        index = next(i for i, grad in enumerate(grads) if grad.dtype == torch.float16)
-        name = self._names.of(owners(optimizer))[index]
-        raise ValueError(
-            f"Attempting to unscale FP16 gradients. That of {name} is in float16: keep the "
-            "parameters in float32 and run the model under torch.autocast, or pass allow_fp16=True to GradScaler, "
-            "though in place most of what scaling saved is lost again."
-        )
-
-    def _inverse(self, writes: bool) -> torch.Tensor:
-        """What torch's own calls multiply by."""
-        if not writes:
-            return torch.ones((), dtype=torch.float32, device=self._scale.device)
-        return self._scale.double().reciprocal().float()
-
-    def _each(self, rest: Sorted, home: torch.device) -> torch.Tensor:
-        """The reports of each gradient in their order, where the scale is."""
-        rows = [lot.reports(home) for lot in rest.lots]
-        order = [i for lot in rest.lots for i in lot.indices]
-        if not rows:
-            return torch.empty((0, _place.SIZE), dtype=torch.uint8, device=home)
-        if len(rows) == 1:
-            return rows[0]
-        ranks = _place.places(sorted(range(len(order)), key=order.__getitem__), home)
-        return torch.cat(rows)[ranks]
-
-    def _agreed(self, look: _Look, grads: list[torch.Tensor], meshes: list) -> Found:
-        """As one of several ranks: also one whose own part was refused tells the others, so that none waits for it."""
-        memory, home, rest, failed, parts = look.memory, look.memory.home, None, None, {}
-        try:
-            rest = self._sorted(look.optimizer, grads, look.want)
-            self._run(rest.lots, look)
-            others = rest.others_reports(look.writes, look.factor)
-            each = self._each(rest, home)
-            order = sorted(i for lot in rest.lots for i in lot.indices)
-            at = {i: place for place, i in enumerate(order)}
-            parts = {
-                key: _place.merged(each[_place.places([at[i] for i in indices], home)])
-                for key, indices in rest.segments.items()
-            }
-            if others:
-                plain = [parts.pop((None, True))] if (None, True) in parts else []
-                parts[None, True] = _place.merged(torch.cat([*plain, *others]))
-        except Exception as error:
-            failed = error
-            status = getattr(error, "status", None) or Status.ERROR_VALUE
-            bad = torch.frombuffer(Report.failed(status), dtype=torch.uint8).to(home)
-            parts = {(None, False): bad}
-        report = _ranks.agreed(parts, meshes, self._group, self._sharded, self._policy, memory.words, home)
-        if failed is not None:
-            raise failed
-        report = memory.report(report)
-        if isinstance(report, Report) and (why := _ranks.refusal(report)):
-            raise RuntimeError(why)
-        found = Found(report, rest.lots, rest)
-        found.alike = not self._sharded
-        return found
+            check.norm, check.clip = memory.norm(check.report), memory.clip(check.report, float(max_norm))
+            if check.clip is not None:
+                check.gradients.multiply(check.clip, memory)
+        if writes:
+            check.gradients.put_back()
+        check.verdict = FoundInf({check.found_inf.device: check.found_inf} if any_there else {})
+        if self._checks.begin():
+            self._guard.last = None
+        check.keep(optimizer, self._policy.guards)
+        state["found"] = check
+        self._checks.add(optimizer, check)
+        if self._policy.guards and check.gradients.groups:
+            self._guard.share(optimizer, check, self._scale.device)
+        check.gradients.release(check.seen is not None)
+        return check
 
     def _judge(self, optimizer: torch.optim.Optimizer, fused: bool) -> None:
         """Asks the guard about the gradients of the step that is under way, as far as they have been looked at."""
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.READY and fused:
-            self._judged = None
+            self._guard.decision = None
             self._check_inf_per_device(optimizer)  # it divides by itself
         elif state["stage"] is OptState.READY:
             self.unscale_(optimizer)
         report = self._step_report()
         if report is not None:
-            before, judged = self._memory.copy(), self._memory.copy()
-            judged.update(self._policy, report)
-            self._judged, self._said = judged, (before, judged)
-
-    def _guarded(self, optimizer: torch.optim.Optimizer, events: int | None) -> None:
-        """Clips as the verdict says; `events` None: what it says is on a device, which is not waited for."""
-        if not self._policy.guard_flags & Guard.CLIP or (events is not None and not events & _CLIPPED):
-            return
-        state = self._per_optimizer_states[id(optimizer)]
-        if "guarded" in state:  # by a step() of the optimizer that then failed
-            return
-        clip, found = self._judged.guard_factor(), state.get("found")
-        if found is not None and found.clip is not None:
-            _beyond(clip, found.clip)
-        rest = self._sorted(optimizer, _grads.gradients(optimizer), 0)
-        if state["stage"] is OptState.UNSCALED:  # otherwise the next step() looks at them anew
-            state["guarded"] = True
-        _multiply(rest.lots, rest, clip)
-        rest.put_back()
+            self._guard.judge(self._memory, self._policy, report)
 
     def _step_fused(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """An optimizer that looks at found_inf itself: where the guard skips it is told the same."""
         state = self._per_optimizer_states[id(optimizer)]
-        found, refused, home = state["found_inf_per_device"], self._judged.refusal(), self._memory.home
-        self._guarded(optimizer, self._judged.events())
+        found, decision, home = state["found_inf_per_device"], self._guard.decision, self._memory.home
+        refused = decision.refusal()
+        self._guard.clip(optimizer, state, self._policy, self._names, decision.events())
         refused = sum((one.to(home, non_blocking=True) for one in found.values()), refused)
         refused = FoundInf({home: refused.clamp(max=1.0)})  # kernels skip where it is 1, not where it is 2
         state["found_inf_per_device"] = refused
         try:
             return super().step(optimizer, *args, **kwargs)
         finally:
-            self._skipped[id(optimizer)] = list(state["found_inf_per_device"].values())
+            self._checks.skipped[id(optimizer)] = list(state["found_inf_per_device"].values())
             state["found_inf_per_device"] = found
 
     @eager
@@ -591,7 +406,7 @@ class GradScaler(Base):
             self._judge(optimizer, fused)
         given = getattr(optimizer, "grad_scale", None)
         try:
-            if fused and judges and self._judged is not None:
+            if fused and judges and self._guard.decision is not None:
                 return self._step_fused(optimizer, *args, **kwargs)
             result = super().step(optimizer, *args, **kwargs)
         except BaseException as error:
@@ -603,7 +418,7 @@ class GradScaler(Base):
             raise
         if fused:
             tensors = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
-            self._skipped[id(optimizer)] = list(tensors)
+            self._checks.skipped[id(optimizer)] = list(tensors)
         return result
 
     step.__doc__ = torch.amp.GradScaler.step.__doc__
@@ -612,22 +427,19 @@ class GradScaler(Base):
         self, optimizer: torch.optim.Optimizer, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
     ) -> float | None:
         skipped = any(found.item() for found in optimizer_state["found_inf_per_device"].values())
-        if not skipped and self._judged is not None:
-            judged = self._judged.read()
-            if isinstance(self._judged, _memory.Device):
-                self._check_norms(judged, 6)
-            skipped = judged.events & _SKIPPED != 0
-            self._guarded(optimizer, judged.events)
-        self._skipped[id(optimizer)] = skipped
+        if not skipped and self._guard.decision is not None:
+            skipped = self._guard.skips()
+            self._guard.clip(optimizer, optimizer_state, self._policy, self._names, self._guard.known.events)
+        self._checks.skipped[id(optimizer)] = skipped
         if not skipped:
             return seen(optimizer.step, *args, **kwargs)
-        if isinstance(self._memory, _memory.Device):  # which has been waited for
+        state = self._memory.unseen()
+        if state is not None:
             report = self.report_of(optimizer)
             if report is not None and report.status and report.status != Status.ERROR_FACTOR:
                 why = f"the gradients could not be unscaled: {c.gsc_status_string(report.status)}"
                 raise RuntimeError(_ranks.refusal(report) if report.status_rank_plus_1 else why)
-            state = self._memory.read()
-            if not 0 < state.factor.scale < math.inf or state.events & _STOPPED:
+            if self._memory.is_stuck(state):
                 self._stall(state, optimizer)
         return None
 
@@ -639,25 +451,13 @@ class GradScaler(Base):
         report.overflow is about the gradients alone. In a subclass with a step() of its own it is what was found.
         With a fused optimizer on a device this waits for it. After a step in a CUDA graph it is of the last replay.
         """
-        answers = []
-        if type(self).step is not GradScaler.step:
-            answers = [tensor.item() != 0 for found in self._looks.values() for tensor in found.verdict.values()]
-        for key, skipped in self._skipped.items():
-            if not isinstance(skipped, bool):
-                skipped = any(found.item() for found in skipped)
-                if key not in self._looks or not self._looks[key].captured:  # else each replay of a graph steps anew
-                    self._skipped[key] = skipped
-            answers.append(skipped)
-        return any(answers)
+        overridden = type(self).step is not GradScaler.step
+        return self._checks.any_skipped() or (overridden and any(map(torch.Tensor.item, self._checks.found_inf())))
 
     @property
     def total_guard_skips(self) -> int:
         """Steps that the guard skipped since the start, as of the last update(). A device is waited for."""
-        if not self._enabled:
-            return 0
-        if self._scale is None:
-            return self._saved.total_guard_skips if self._saved is not None else 0
-        return self._current("total_guard_skips").read().total_guard_skips
+        return self._state().total_guard_skips if self._enabled else 0
 
     @property
     def report(self) -> Report | None:
@@ -667,24 +467,23 @@ class GradScaler(Base):
         copies (a process_group without sharded=True), of its first rank. So if the copy of another rank alone is not
         finite, `overflow` and `rank` say so on all ranks, `bad` on that rank, and `first_overflow` is None.
         """
-        return None if self._last is None else self._seen(self._last)
+        return None if self._checks.last is None else self._seen(self._checks.last)
 
     def report_of(self, optimizer: torch.optim.Optimizer) -> Report | None:
         """As `report`, of one of several optimizers: its gradients in the step under way, or else the last; else None.
 
         Where its `overflow` is, step(optimizer) leaves the parameters alone.
         """
-        for key, found in self._looks.items():
-            known = found.optimizer()
-            if known is optimizer or (known is None and key == id(optimizer)):
-                return self._seen(found)
-        return None
+        check = self._checks.of(optimizer)
+        return None if check is None else self._seen(check)
 
-    def _seen(self, found: Found) -> Report:
-        names = functools.partial(self._names.of, found.owners)
-        report = found.read(names)
-        if found.shares is not None and self._said is not None and self._said[1].read().events & _OUTLIER:
-            report.grew = _grown(*(shares.tolist() for shares in found.shares), names())
+    def _reports(self) -> list[Report]:
+        return [self._seen(check) for check in self._checks.by_optimizer.values()]
+
+    def _seen(self, check: Check) -> Report:
+        names = functools.partial(self._names.of, check.owners)
+        report = check.read(names)
+        report.grew = self._guard.grew(check, names) or report.grew
         return report
 
     def __repr__(self) -> str:
@@ -700,24 +499,13 @@ class GradScaler(Base):
         Of a norm that the policy's guard found too large it tells the threshold, what is usual, and the parameters
         whose part of the norm's square grew most: those of report.grew, on several ranks of this one's own.
         """
-        reports = [self._seen(found) for found in self._looks.values()]
-        if any(tensor.item() for found in self._looks.values() for tensor in found.verdict.values()):
-            if not any(report.overflow for report in reports):
-                return "skipped: found_inf is not 0, though the gradients are finite: others wrote it"
-            bad = [name for report in reports for name in report.bad]
-            return f"skipped: Inf or NaN in the gradients of {some(bad)}" if bad else "skipped: overflow"
-        if self._said is None:
-            return ""
-        before, state = (memory.read() for memory in self._said)
-        if not state.events & _OUTLIER:
-            return ""
-        norm = _norm_of(reports)
-        done = "skipped" if state.events & _SKIPPED else "let through"
-        done = f"clipped: multiplied by {state.guard_multiplier:.3g}" if state.events & _CLIPPED else done
-        steps = "1 step" if before.guard_count == 1 else f"{before.guard_count} steps"
-        usual = f"; the mean of {steps} is {before.guard_mean:.4g}" if before.guard_count else ""
-        told = f"{done}: the norm of the gradients is {norm:.4g}, above {state.guard_threshold:.4g}{usual}"
-        return told + _grown_words(reports)
+        reports = self._reports()
+        if not any(tensor.item() for tensor in self._checks.found_inf()):
+            return self._guard.reason(reports)
+        if not any(report.overflow for report in reports):
+            return "skipped: found_inf is not 0, though the gradients are finite: others wrote it"
+        bad = [name for report in reports for name in report.bad]
+        return f"skipped: Inf or NaN in the gradients of {some(bad)}" if bad else "skipped: overflow"
 
     @eager
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
@@ -732,21 +520,21 @@ class GradScaler(Base):
                 why = "Call scale(), and step() or unscale_() with each optimizer, before update()."
                 raise AssertionError(f"No inf checks were recorded prior to update. {why}")
             memory.update(self._policy, report)
-            if self._judged is not None and isinstance(memory, _memory.Host):
-                self._check_norms(memory.words, 4)
         self._per_optimizer_states.clear()
-        self._judged, self._looks_over = None, True
+        known = self._guard.known
+        self._guard.end_step()
         self._losses.end_step()
+        self._checks.is_over = True
         if new_scale is not None:
             return
         memory.show(self._scale, self._growth_tracker)
+        latest = memory.latest(self._checks.any_fused())
         if self._policy.guards:
-            self._remember()
-        if isinstance(memory, _memory.Host):
-            if memory.words.events & _STOPPED:
-                self._stall(memory.read())
-        elif any(not isinstance(skipped, bool) for skipped in self._skipped.values()):
-            self._watch()
+            self._guard.remember(self._checks.by_optimizer, memory)
+            if latest is not None or known is not None:
+                warn_of_equal_norms(latest or known, 4)
+        if latest is not None and memory.is_stuck(latest):
+            self._stall(latest)
 
     update.__doc__ = torch.amp.GradScaler.update.__doc__
 
@@ -758,44 +546,6 @@ class GradScaler(Base):
             return reports[0] if reports else None
         return self._memory.merged(reports, self._policy)
 
-    def _remember(self) -> None:
-        """What parts of the norm the gradients had in a step that was as usual."""
-        for key, found in self._looks.items():
-            _, usual = self._usual.get(key, (None, None))
-            if found.shares is not None and usual is not None and usual.shape == found.shares[0].shape:
-                good = self._memory.has_none_of(_OUTLIER | _SKIPPED)
-                usual.copy_(torch.where(good, usual.lerp(found.shares[0], _MEMORY), usual))
-
-    def _watch(self) -> None:
-        """Whether training is stuck on a device: with a fused optimizer nobody looks, so the state is sent to the host
-        behind an update, and what has come is looked at in a later one. Nothing waits.
-        """
-        home = self._memory.home
-        if _place.captures(home):
-            return
-        context, stream, _ = _place.on(home)
-        if self._arrival is None or self._arrival.context is not context:
-            self._arrival, self._expected = _cuda.Arrival(context, ctypes.sizeof(State)), False
-        if not self._arrival.is_there():
-            return
-        state = State.from_buffer_copy(self._arrival.data()) if self._expected else None
-        self._arrival.send(stream, self._memory.words, ctypes.sizeof(State))
-        self._expected = True
-        if state is not None:
-            self._check_norms(state, 5)
-        if state is not None and (not 0 < state.factor.scale < math.inf or state.events & _STOPPED):
-            self._stall(state)
-
-    def _check_norms(self, state: State, level: int) -> None:
-        """A guard is of no use where each norm is that of the steps before, as after a clip_grad_norm_() of others."""
-        if state.guard_count == _ALIKE and state.guard_variance <= (1e-5 * state.guard_mean) ** 2:
-            warnings.warn(
-                f"the norm of the gradients was {state.guard_mean:.6g} in each of {_ALIKE} steps: if they were clipped "
-                "before GradScaler saw them, the guard finds no outlier; call scaler.unscale_(optimizer) before, or "
-                "clip with scaler.unscale_(optimizer, max_norm=...)",
-                stacklevel=level,
-            )
-
     def _report_of(self, state: Mapping[str, Any]) -> Any:
         """The report of an optimizer, where the scale is; found_inf rules, if others wrote it or brought theirs."""
         found, tensors = state.get("found"), list(state["found_inf_per_device"].values())
@@ -805,7 +555,7 @@ class GradScaler(Base):
             raise RuntimeError(_NO_NORM)
         if found is not None and found.rules(tensors):
             return found.report
-        return self._memory.ruled(None if found is None else found.report, tensors)
+        return self._memory.overruled(None if found is None else found.report, tensors)
 
     def _set_scale(self, new_scale: float | torch.Tensor) -> None:
         if isinstance(new_scale, torch.Tensor):
@@ -815,14 +565,8 @@ class GradScaler(Base):
             )
             if new_scale.device.type != self._device or new_scale.numel() != 1 or new_scale.requires_grad:
                 raise AssertionError(reason)
-            if isinstance(self._memory, _memory.Device):
-                self._memory.take(self._policy, new_scale, self._growth_tracker)
-                self._expected = False
-                self._memory.show(self._scale, self._growth_tracker)
-                return
-            new_scale = new_scale.item()
-        state = self._memory.read()
-        self._put(_started(self._policy, _rounded("new_scale", new_scale, self._policy), state.good_steps, state))
+        self._memory.set_scale(self._policy, new_scale, self._growth_tracker)
+        self._memory.show(self._scale, self._growth_tracker)
 
     # ---- names and stalls ----
 
@@ -836,22 +580,12 @@ class GradScaler(Base):
 
     def _stall(self, state: State, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Ends training, or tells who wants to know, with what there is to say; `optimizer` is the one at hand."""
-        reports = [self._seen(found) for found in self._looks.values()]
-        report = next((each for each in reversed(reports) if each.bad or each.overflow), self.report)
-        optimizers = [found.optimizer() for found in self._looks.values()]
+        optimizers = [check.optimizer() for check in self._checks.by_optimizer.values()]
         optimizers = {id(each): each for each in [*optimizers, optimizer] if each is not None}
-        if state.events & _OUTLIER:
-            error = StallError(
-                f"{state.guard_in_a_row} steps in a row had a norm above what the guard allows, the last "
-                f"{_norm_of(reports):.4g}, above {state.guard_threshold:.4g}{_grown_words(reports)}. Look at the data "
-                "and the learning rate, or raise guard_max_in_a_row or the threshold."
-            )
-        else:
-            error = stalled(state, report, self._names, self._losses, optimizers.values())
-        error.report = report
-        if self._on_stall is None:
+        error = stalled(state, self._reports(), self._names, self._losses, optimizers.values())
+        if self._options.on_stall is None:
             raise error
-        self._on_stall(error)
+        self._options.on_stall(error)
 
     # ---- to and from a checkpoint ----
 
@@ -862,17 +596,15 @@ class GradScaler(Base):
         with `prefix`, where one is given; `notes` are then sentences on what these cannot hold.
         """
         state = super().state_dict()
-        current = (
-            (self._current("state_dict").read() if self._scale is not None else self._start())
-            if self._enabled
-            else None
-        )
-        if format is not None and self._enabled:
-            other = base.Scaler(self._policy)
+        if not self._enabled:
+            return state
+        current = self._state()
+        if format is not None:
+            other = Scaler(self._policy)
             other.state = current
             state = other.state_dict(format, prefix=prefix)
             self.notes = other.notes
-        elif self._enabled and self._policy.differences("torch").keys() - set(_NUMBERS):
+        elif self._policy.differences("torch").keys() - set(_NUMBERS):
             state["gradscaler"] = f"{self._policy.preset}:{c.gsc_state_save(self._policy, current).hex()}"
         return state
 
@@ -890,56 +622,29 @@ class GradScaler(Base):
         """
         if not self._enabled:
             return None
-        policy, state, notes = Policy.from_buffer_copy(self._policy), State(), None
-        own = format is None and prefix is None
-        if own and not isinstance(state_dict, Mapping):
-            kind = type(state_dict).__name__
-            why = "pass what its state_dict() returned; an object of another framework needs format="
-            raise TypeError(f"state_dict must be a dict, not {kind}: {why}")
-        if own and len(state_dict) == 0:
-            raise RuntimeError(
-                "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler."
-            )
-        missing = [key for key in _ENTRIES if key not in state_dict] if own else ()
-        if own and (not missing or state_dict.keys() <= {*_ENTRIES, "gradscaler"}):
-            if missing:
-                raise KeyError(missing[0])
-            policy, state = _of_torch(state_dict, policy)
-        elif own and (state_dict.get("format") == "gradscaler" or ("saved" in state_dict and "scale" in missing)):
-            other = base.Scaler("none")
-            notes = list(other.load_state_dict(state_dict))
-            policy, state = Policy.from_buffer_copy(other.policy), other.state
-        else:
-            try:
-                rows = _checkpoints.rows_of(state_dict)
-                whole = _checkpoints.of_our_torchs(rows, prefix) if format in (None, "torch") else None
-                if whole is not None:
-                    (policy, state), notes = _of_torch(whole, policy), []
-                else:
-                    notes = _checkpoints.read(rows, policy, state, format, prefix)
-            except c.Error as error:
-                if own:
-                    raise KeyError(f"state_dict has no {missing[0]!r}, and is of no other format: {error}") from None
-                raise
-        stays = "policy" in self._given and is_fixed(self._policy)
+        policy, state, notes = _checkpoint.load(state_dict, self._policy, format, prefix)
+        stays = "policy" in self._options.given and is_fixed(self._policy)
         if stays and (not is_fixed(policy) or format is not None):
             why = "the policy that GradScaler was given never moves it"
             warnings.warn(f"the loss scale {state.factor.scale:g} of the checkpoint is not taken: {why}", stacklevel=2)
             return notes
         self._warn(policy)
-        self._said = None
-        self._policy, self._init_growth_tracker = policy, state.good_steps
-        self._init_scale = state.factor.scale if missing or not own else state_dict["scale"]  # torch's, not rounded yet
+        self._guard.last = None
+        self._follow(policy)
+        self._init_growth_tracker = state.good_steps
+        self._init_scale = state_dict["scale"] if notes is None else state.factor.scale  # torch's, not rounded yet
         if self._scale is None:
-            self._saved = state
+            self._memory = _memory.HostState(state)
         else:
-            self._put(state)
+            self._memory = _memory.start(state, self._scale.device)
+            self._memory.show(self._scale, self._growth_tracker)
         return notes
 
     def _warn(self, policy: Policy) -> None:
         """Of rules that a checkpoint replaces, though the constructor was given them."""
         old, new = rules(self._policy), rules(policy)
-        fields = [field for field in old if field in self._given or "policy" in self._given]
+        given = self._options.given
+        fields = [field for field in old if "policy" in given or (field in given and field not in _NUMBERS)]
         changed = [f"{field} {old[field]:g} by {new[field]:g}" for field in fields if old[field] != new[field]]
         if changed:
             why = "the checkpoint replaces what GradScaler was given"
@@ -950,18 +655,19 @@ class GradScaler(Base):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        saved = self._current("pickling").read() if self._enabled and self._scale is not None else self._saved
-        state |= {"_policy": bytes(self._policy), "_saved": saved and bytes(saved)}
         for name in _NOT_SAVED:
             del state[name]
-        return state
+        saved = self._state() if self._enabled else self._memory.read()
+        options = {f"_{name}": getattr(self._options, name) for name in _OPTIONS}
+        return state | options | {"_policy": bytes(self._policy), "_saved": bytes(saved)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        self._options = Options(**{name: state.pop(f"_{name}") for name in _OPTIONS})
+        policy, saved = policy_of(state.pop("_policy")), state.pop("_saved")
         super().__setstate__(state)
-        self._policy = policy_of(state["_policy"])
-        self._saved = state["_saved"] and State.from_bytes(state["_saved"])
-        self._names = Names()
-        self._forget()
+        self._follow(policy)
+        self._begin(State.from_bytes(saved) if saved else _memory.begun(policy))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GradScaler:
         """Names go with it, to the copies of parameters that were copied before it."""
@@ -969,32 +675,6 @@ class GradScaler(Base):
         made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         made._names = self._names.copied(memo)
         return made
-
-
-def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, State]:
-    """Rules and state of torch's five entries, and of the sixth; `policy` has the other rules, and is written to."""
-    state, saved = None, state_dict.get("gradscaler")
-    if saved is not None:
-        policy, state = _checkpoints.unhex(saved, "state_dict['gradscaler']")
-    for field in _NUMBERS[1:]:
-        try:
-            if state_dict[field] == 0 and field != "growth_interval":
-                raise ValueError(f"{field} is 0: it must be above 0")
-            setattr(policy, field, state_dict[field])
-        except (TypeError, ValueError) as error:
-            error.args = (f"state_dict[{field!r}]: {error}",)
-            raise
-    scale, good = _rounded("state_dict['scale']", state_dict["scale"], policy), state_dict["_growth_tracker"]
-    try:
-        whole = isinstance(good, float) and good.is_integer()
-        good = operator.index(int(good) if whole else None if isinstance(good, bool) else good)
-    except TypeError:
-        raise TypeError(
-            f"state_dict['_growth_tracker'] is {state_dict['_growth_tracker']!r}: it must be a whole number"
-        ) from None
-    if not 0 <= good < 2**31:
-        raise ValueError(f"state_dict['_growth_tracker'] is {good}: it counts steps, from 0 to {2**31 - 1}")
-    return policy, _resumed(policy, scale, good, state)
 
 
 def _unknown(name: str) -> str:
@@ -1006,59 +686,11 @@ def _unknown(name: str) -> str:
     return f"is unknown: {f'did you mean {near[0]}?' if near else f'it takes {options}'}"
 
 
-def _grown(shares: list[float], usual: list[float], names: list[str]) -> dict[str, tuple[float, float]]:
-    """Of at most three parameters, the first grew most: their part of the norm's square, what is usual and now."""
-    order = sorted(range(len(shares)), key=lambda i: usual[i] - shares[i])[:3]
-    return {at(names, i): (usual[i], shares[i]) for i in order if shares[i] > usual[i]}
-
-
-def _norm_of(reports: Iterable[Report]) -> float:
-    return math.sqrt(sum(report.sum_squares for report in reports))
-
-
-def _grown_words(reports: Iterable[Report]) -> str:
-    pairs = sorted((was - now, was, now, name) for report in reports for name, (was, now) in report.grew.items())
-    words = ", ".join(f"{name} makes up {now:.0%} of its square, usually {was:.0%}" for _, was, now, name in pairs[:3])
-    return f"; {words}" if words else ""
-
-
-def _multiply(lots: Iterable[Lot], rest: Sorted | None, factor: Any) -> None:
-    """What is in memory of calls by a factor's inverse, and with it what only torch can multiply."""
-    for lot in lots:
-        lot.multiply(_there(factor, lot.device))
-    with torch.no_grad():
-        for other in rest.others if rest else ():
-            other.mul_(factor.inverse if isinstance(factor, Factor) else factor.view(torch.float64)[1].to(other.device))
-
-
-def _beyond(clip: Any, other: Any) -> None:
-    """Makes a factor of what it multiplies by beyond what another has multiplied by already."""
-    if isinstance(clip, Factor):
-        clip.inverse = min(1.0, clip.inverse / other.inverse)
-        clip.inverse_f32 = clip.inverse
-        return
-    inverse, done = (words.view(torch.float64)[Factor.inverse.offset // 8] for words in (clip, other))
-    inverse.copy_((inverse / done).clamp_max(1.0))
-    clip.view(torch.float32)[Factor.inverse_f32.offset // 4].copy_(inverse)
-
-
-def _weak(optimizer: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(optimizer)
-    except TypeError:  # a wrapper with slots
-        return lambda: None
-
-
-def _with_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-
-
-def _there(factor: Any, device: torch.device) -> Any:
-    """A factor, of the host or of a device, for a call on another."""
-    on_host, is_host = _place.ordinal(device) is None, isinstance(factor, Factor)
-    if is_host:
-        return factor if on_host else torch.frombuffer(factor, dtype=torch.uint8).to(device)
-    return Factor.from_buffer_copy(_place.data(factor)) if on_host else factor.to(device, non_blocking=True)
+def _resolved(policy: Policy) -> Policy:
+    """The rules with the numbers that fields of 0 stand for."""
+    resolved = policy.replace()
+    c.gsc_policy_resolve(policy, resolved)
+    return resolved
 
 
 def _policy(policy: str | Policy | None, fields: Mapping[str, Any]) -> Policy:
@@ -1067,33 +699,6 @@ def _policy(policy: str | Policy | None, fields: Mapping[str, Any]) -> Policy:
     if not isinstance(policy, Policy):
         raise TypeError(f"policy={policy!r}: expected the name of a preset or a gradscaler.Policy")
     return policy.replace(**fields)
-
-
-def _rounded(name: str, scale: Any, policy: Policy) -> float:
-    """A scale as torch keeps it, in float32; in doubles where the policy computes so."""
-    scale = base._number(name, scale)
-    value = ctypes.c_float(scale).value if policy.arithmetic else scale
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} is {scale}: it must be finite and above 0 in float32")
-    return value
-
-
-def _started(policy: Policy, scale: float, good: int, rest: State | None) -> State:
-    """A state with this scale and count, and what else `rest` has."""
-    state = State() if rest is None else State.from_buffer_copy(rest)
-    if rest is None:
-        c.gsc_state_init(None, policy, state)
-    state.factor.scale, state.good_steps = ctypes.c_float(scale).value if policy.arithmetic else scale, good
-    with base._naming(**{"from": ""}):
-        c.gsc_state_init_from(None, policy, state, state)
-    return state
-
-
-def _resumed(policy: Policy, scale: float, good: int, saved: State | None) -> State:
-    """The state that was saved, unless another scale or count was put beside it."""
-    if saved is not None and (saved.factor.scale, saved.good_steps) == (scale, good):
-        return State.from_buffer_copy(saved)
-    return _started(policy, scale, good, saved)
 
 
 def _without_scale(optimizer: torch.optim.Optimizer, given: Any) -> None:

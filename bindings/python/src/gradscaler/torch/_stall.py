@@ -14,6 +14,7 @@ import torch
 
 from .._report import Report
 from .._structs import State
+from ._guard import OUTLIER, grown_words
 from ._names import Names, some
 
 _KEPT = 64  # losses of a step, ...
@@ -58,15 +59,27 @@ class Losses:
 
 
 def stalled(
-    state: State, report: Report | None, names: Names, losses: Losses, optimizers: Iterable[torch.optim.Optimizer]
+    state: State, reports: list[Report], names: Names, losses: Losses, optimizers: Iterable[torch.optim.Optimizer]
 ) -> StallError:
-    """The error of a scale that no step can succeed with."""
-    skipped = f"after {state.total_overflows} skipped steps" if state.total_overflows else "from the start"
-    why = "; ".join(_diagnosis(report, names, losses, optimizers))
-    limit = ""
-    if not state.factor.scale:
-        limit = ' min_scale=2**-14 or policy="recommended" would keep it where float16 needs no less, and stop sooner.'
-    return StallError(f"The loss scale is {state.factor.scale:g} {skipped}, and no other would help: {why}.{limit}")
+    """The error of a scale that no step can succeed with, or of too many outliers; `reports` are of the last step."""
+    report = next((each for each in reversed(reports) if each.bad or each.overflow), reports[-1] if reports else None)
+    if state.events & OUTLIER:
+        error = StallError(
+            f"{state.guard_in_a_row} steps in a row had a norm above what the guard allows, the last "
+            f"{state.guard_value:.4g}, above {state.guard_threshold:.4g}{grown_words(reports)}. Look at the data "
+            "and the learning rate, or raise guard_max_in_a_row or the threshold."
+        )
+    else:
+        skipped = f"after {state.total_overflows} skipped steps" if state.total_overflows else "from the start"
+        why, limit = "; ".join(_diagnosis(report, names, losses, optimizers)), ""
+        if not state.factor.scale:
+            limit = (
+                ' min_scale=2**-14 or policy="recommended" would keep it where float16 needs no less, and stop sooner.'
+            )
+        where = f"The loss scale is {state.factor.scale:g} {skipped}"
+        error = StallError(f"{where}, and no other would help: {why}.{limit}")
+    error.report = report
+    return error
 
 
 def _diagnosis(

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""What a policy's guard decides of a step, and the parameters whose part of the norm is not as usual."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from .. import _gradscaler as c
+from .._policy import Policy
+from .._report import Report
+from .._structs import Event, Guard, Reason, State
+from . import _place
+from ._check import Check, sorted_gradients
+from ._grads import gradients, with_gradients
+from ._memory import DeviceState, HostState
+from ._names import Names, at
+from ._torch import OptState
+
+_SKIPPED, OUTLIER, _CLIPPED = int(Event.SKIPPED), int(Event.OUTLIER), int(Event.CLIPPED)
+_ALIKE = 10  # norms in a row
+_WEIGHT = 0.1  # of a step in the usual shares of the norm
+
+
+class Judge:
+    def __init__(self) -> None:
+        self.decision: HostState | DeviceState | None = None  # of the step under way: the state after its update
+        self.known: State | None = None  # the decision, where it was waited for
+        # The states before and after the update, of the last step that was judged.
+        self.last: tuple[HostState | DeviceState, HostState | DeviceState] | None = None
+        # By the id of an optimizer: those of its parameters that had gradients, and their usual shares in the norm.
+        self._usual: dict[int, tuple[tuple, torch.Tensor]] = {}
+
+    def judge(self, memory: HostState | DeviceState, policy: Policy, report: Any) -> None:
+        before, self.decision = memory.copy(), memory.copy()
+        self.decision.update(policy, report)
+        self.last = before, self.decision
+
+    def skips(self) -> bool:
+        """Whether it skips the step, for which a device is waited for."""
+        if self.decision is None:
+            return False
+        self.known = self.decision.read()
+        return self.known.events & _SKIPPED != 0
+
+    def end_step(self) -> None:
+        self.decision = self.known = None
+
+    def clip(
+        self, optimizer: torch.optim.Optimizer, state: dict[str, Any], policy: Policy, names: Names, events: int | None
+    ) -> None:
+        """Clips as it decided; `events` None: what it decided is on a device, which is not waited for."""
+        if not policy.guard_flags & Guard.CLIP or (events is not None and not events & _CLIPPED):
+            return
+        if "guarded" in state:  # by a step() of the optimizer that then failed
+            return
+        clip, check = self.decision.guard_factor(), state.get("found")
+        if check is not None and check.clip is not None:
+            self.decision.reduce(clip, check.clip)
+        clipped = sorted_gradients(optimizer, gradients(optimizer), 0, names)
+        if state["stage"] is OptState.UNSCALED:  # otherwise the next step() looks at them anew
+            state["guarded"] = True
+        clipped.multiply(clip, self.decision)
+        clipped.put_back()
+
+    @torch.inference_mode(False)  # later steps write what is usual
+    def share(self, optimizer: torch.optim.Optimizer, check: Check, home: torch.device) -> None:
+        """Keeps which part of the square of the norm each gradient has; what is usual is of the steps before."""
+        places = sorted(check.gradients.order())
+        squares = check.gradients.reports(home).view(torch.float64)[:, Report.sum_squares.offset // 8]
+        if places != list(range(len(places))):  # some are of other meshes, or share their memory
+            squares = squares.new_zeros(places[-1] + 1).index_copy_(0, _place.places(places, home), squares)
+        share = squares / squares.sum().clamp_min(torch.finfo(torch.float64).tiny)
+        parameters = tuple(map(id, with_gradients(optimizer)))
+        known, usual = self._usual.get(id(optimizer), (None, None))
+        if known != parameters or usual.shape != share.shape or usual.device != share.device:
+            usual = share.clone()
+            self._usual[id(optimizer)] = parameters, usual
+        check.shares = share, usual.clone()
+
+    def remember(self, checks: dict[int, Check], memory: HostState | DeviceState) -> None:
+        """What parts of the norm the gradients had in a step that was as usual."""
+        for key, check in checks.items():
+            _, usual = self._usual.get(key, (None, None))
+            if check.shares is not None and usual is not None and usual.shape == check.shares[0].shape:
+                good = memory.has_none_of(OUTLIER | _SKIPPED)
+                usual.copy_(torch.where(good, usual.lerp(check.shares[0], _WEIGHT), usual))
+
+    def grew(self, check: Check, names: Callable[[], list[str]]) -> dict[str, tuple[float, float]]:
+        """Of at most three parameters, the first grew most: their part of the norm's square, what is usual and now."""
+        if check.shares is None or self.last is None or not self.last[1].read().events & OUTLIER:
+            return {}
+        called, (shares, usual) = names(), (shares.tolist() for shares in check.shares)
+        order = sorted(range(len(shares)), key=lambda i: usual[i] - shares[i])[:3]
+        return {at(called, i): (usual[i], shares[i]) for i in order if shares[i] > usual[i]}
+
+    def reason(self, reports: Iterable[Report]) -> str:
+        """Why the last step was skipped, clipped or let through as an outlier; empty if it was none."""
+        if self.last is None:
+            return ""
+        before, state = (memory.read() for memory in self.last)
+        if not state.events & OUTLIER:
+            return ""
+        reason = Reason()
+        c.gsc_state_reason(state, reason)
+        steps = "1 step" if before.guard_count == 1 else f"{before.guard_count} steps"
+        usual = f"; the mean of {steps} is {before.guard_mean:.4g}" if before.guard_count else ""
+        return reason.message.decode() + usual + grown_words(reports)
+
+
+def grown_words(reports: Iterable[Report]) -> str:
+    pairs = sorted((was - now, was, now, name) for report in reports for name, (was, now) in report.grew.items())
+    words = ", ".join(f"{name} makes up {now:.0%} of its square, usually {was:.0%}" for _, was, now, name in pairs[:3])
+    return f"; {words}" if words else ""
+
+
+def warn_of_equal_norms(state: State, level: int) -> None:
+    """A guard is of no use where each norm is that of the steps before, as after a clip_grad_norm_() of others."""
+    if state.guard_count == _ALIKE and state.guard_variance <= (1e-5 * state.guard_mean) ** 2:
+        warnings.warn(
+            f"the norm of the gradients was {state.guard_mean:.6g} in each of {_ALIKE} steps: if they were clipped "
+            "before GradScaler saw them, the guard finds no outlier; call scaler.unscale_(optimizer) before, or "
+            "clip with scaler.unscale_(optimizer, max_norm=...)",
+            stacklevel=level,
+        )
