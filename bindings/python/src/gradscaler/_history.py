@@ -50,11 +50,14 @@ class History:
     A disk that is full ends the history with a warning, not the training.
     """
 
-    def __init__(self, scaler: Any, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> None:
+    def __init__(
+        self, scaler: Any, policy: Policy, path: str | os.PathLike, *, step: int | None = None, rank: int = 0
+    ) -> None:
         text = os.fspath(path)
         self.path = text.replace("{rank}", str(rank))
         self._writes = rank == 0 or self.path != text
-        self._scaler, self._step, self._rows, self._flushed = scaler, step, [], 0.0
+        self._scaler, self._policy, self._step = scaler, policy, step
+        self._rows, self._flushed = [], 0.0
 
     def __enter__(self) -> History:
         if getattr(self._scaler, "_history", None) is not None:
@@ -83,8 +86,7 @@ class History:
             file.writelines(lines)
         os.replace(self.path + ".new", self.path)
         starts = [one for one in _starts(self.path) if one["step"] < self._step]
-        policy = self._scaler.policy
-        rules = {"preset": policy.preset, **policy.differences(policy.preset)}
+        rules = {"preset": self._policy.preset, **self._policy.differences(self._policy.preset)}
         starts += [{"step": self._step, "gradscaler": c.gsc_version_string(), "policy": rules}]
         with open(beside(self.path), "w", encoding="utf-8") as file:
             json.dump({"starts": starts}, file, indent=1)

@@ -213,7 +213,7 @@ class Scaler:
 
     def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
         """A CSV file that gets the metrics of each update: `with scaler.history("run.csv"):`, see `History`."""
-        return _history.History(self, path, step=step, rank=rank)
+        return _history.History(self, self.policy, path, step=step, rank=rank)
 
     # ---- the step ----
 
@@ -525,7 +525,7 @@ class Scaler:
         return self.notes
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = {"policy": None, "_state": None, "_pinned": None, "_on": None}
+        left_out = {"policy": None, "_state": None, "_pinned": None, "_on": None, "_history": None}
         return vars(self) | left_out | {"state": _checkpoints.save(self.policy, self.state, "gradscaler", None)[0]}
 
     def __setstate__(self, attributes: Mapping[str, Any]) -> None:

@@ -18,7 +18,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradscaler
-from gradscaler import Policy, Want
+from gradscaler import NoteKind, Policy, Want
+from gradscaler._history import read
 from gradscaler.torch import GradScaler, StallError, TensorScaler, _grads
 
 INF, NAN = math.inf, math.nan
@@ -1000,3 +1001,25 @@ def test_a_boolean_is_no_count_of_steps():
     state = GradScaler("cpu", init_scale=8.0).state_dict() | {"_growth_tracker": True}
     with pytest.raises(TypeError, match="_growth_tracker'\\] is True: it must be a whole number"):
         GradScaler("cpu").load_state_dict(state)
+
+
+def test_metrics_a_diagnosis_and_a_history_as_those_of_the_librarys_scaler(tmp_path):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = GradScaler("cpu", init_scale=1.0, want=Want.NORM)
+    scaler.name_parameters(model)
+    with scaler.history(tmp_path / "run.csv"):
+        for value in (1.0, math.inf):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.full((1, 2), value)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    metrics = scaler.metrics()
+    assert (metrics["loss_scale"], metrics["skip"], metrics["overflow"], metrics["inf_count"]) == (0.5, True, True, 2)
+    columns = read(tmp_path / "run.csv")
+    assert (columns["step"], columns["overflow"], columns["loss_scale"]) == ([1, 2], [0, 1], [1.0, 0.5])
+    assert columns["norm"][0] == pytest.approx(3**0.5)
+    found, *_ = scaler.diagnose()
+    assert found.kind == NoteKind.NOT_FINITE and found.endswith("look first at 'weight'")
+    pickle.loads(pickle.dumps(scaler))
+    assert GradScaler("cpu", enabled=False).metrics() == {}

@@ -113,7 +113,8 @@ def test_a_guard_keeps_the_scale_at_1_skips_names_and_stops():
 
 def test_every_message_of_the_table_is_one_that_the_sources_have():
     paths = [
-        ROOT / f"bindings/python/src/gradscaler/torch/{name}.py" for name in ("_scaler", "_stall", "_torch", "_ranks")
+        ROOT / f"bindings/python/src/gradscaler/torch/{name}.py"
+        for name in ("_scaler", "_check", "_grads", "_stall", "_torch", "_ranks")
     ]
     paths += [pathlib.Path(torch.__file__).parent / "amp/grad_scaler.py"]
     sources = re.sub(r'"\s*f?"', "", " ".join(path.read_text() for path in paths))

@@ -205,7 +205,14 @@ def test_a_guard_that_sees_only_clipped_gradients_says_so(fused):
     assert len(seen) == 1 and seen[0].filename == __file__
 
 
-FAILING = ["owners", "weakref.ref", "_memory.HostState.norm", "_memory.HostState.clip", "Gradients.put_back", "Check.read"]
+FAILING = [
+    "owners",
+    "weakref.ref",
+    "_memory.HostState.norm",
+    "_memory.HostState.clip",
+    "Gradients.put_back",
+    "Check.read",
+]
 
 
 @pytest.mark.parametrize("place", FAILING)

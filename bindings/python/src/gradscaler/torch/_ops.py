@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from .. import _checkpoints
 from .. import _gradscaler as c
 from .._entries import Note
 from .._policy import Policy, warn_if_idle
 from .._report import Report
-from .._scaler import Scaler
 from .._structs import Event, Factor, Guard, ReportKind, State, Status, Want
 from ._grads import GradientGroup
 from ._memory import DeviceState
@@ -245,12 +245,10 @@ class TensorScaler:
         What GradScaler, gradscaler.Scaler or a framework has saved will do, too: as in Scaler.load_state_dict. Returned
         are its notes, such as on a guard of this scaler that the checkpoint replaces.
         """
-        other = Scaler("none")
-        other.policy, other.preset = self.policy, self.policy.preset  # Scaler(self.policy) may warn, which was done
-        notes = other.load_state_dict(state)
-        self.policy, self._saved = other.policy, bytes(other.policy).hex()
-        self.state.copy_(torch.frombuffer(other.state, dtype=torch.uint8))
-        self.loss_scale.fill_(other.state.factor.scale_f32)
+        self.policy, loaded, notes = _checkpoints.load(state, self.policy)
+        self._saved = bytes(self.policy).hex()
+        self.state.copy_(torch.frombuffer(loaded, dtype=torch.uint8))
+        self.loss_scale.fill_(loaded.factor.scale_f32)
         self.report_tensor.copy_(torch.frombuffer(Report.merge([]), dtype=torch.uint8))
         self.pending.fill_(False)
         return notes

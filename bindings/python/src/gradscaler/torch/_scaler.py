@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from .. import _gradscaler as c
+from .. import _history
 from .._arguments import _number
 from .._entries import Note
 from .._policy import Policy, is_fixed, policy_of, presets, rules, traits, warn_if_idle
@@ -102,6 +104,7 @@ class GradScaler(Base):
     """
 
     notes: Sequence[Note] = ()
+    _history: _history.History | None = None
 
     @_accept_legacy_signature
     def __init__(
@@ -492,6 +495,31 @@ class GradScaler(Base):
         scale, good = self.get_scale(), self._get_growth_tracker()
         return f"<GradScaler({self._device!r}, policy={self._policy!r}): scale {scale:g}, good steps {good}>"
 
+    def metrics(self) -> dict[str, float]:
+        """What is known after the last update(), for loggers, as gradscaler.Scaler.metrics. A device is waited for.
+
+        loss_scale is the one that the next loss is multiplied by; all else is of the step before.
+        """
+        return c.metrics(self._policy, self._state(), self._whole_report()) if self._enabled else {}
+
+    def diagnose(self, steps: int = 0) -> list[Note]:
+        """What is wrong with this run, with what to do, the most important first. A device is waited for.
+
+        `steps` are those of the whole run, 0 if that is not known.
+        """
+        return _history.diagnosed(self._policy, self._state(), self._whole_report(), steps) if self._enabled else []
+
+    def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
+        """A CSV file that gets the metrics of each update(): `with scaler.history("run.csv"):`, see gradscaler.History.
+
+        On a device each line waits for it.
+        """
+        return _history.History(self, self._policy, path, step=step, rank=rank)
+
+    def _whole_report(self) -> Report | None:
+        reports = self._reports()
+        return Report.merge(reports) if len(reports) > 1 else reports[0] if reports else None
+
     @property
     def reason(self) -> str:
         """Why the last step() skipped, clipped or let an outlier through, or empty. A device is waited for.
@@ -533,6 +561,8 @@ class GradScaler(Base):
             self._guard.remember(self._checks.by_optimizer, memory)
             if latest is not None or known is not None:
                 warn_of_equal_norms(latest or known, 4)
+        if self._history is not None:
+            self._history.add(self.metrics())
         if latest is not None and memory.is_stuck(latest):
             self._stall(latest)
 
@@ -657,6 +687,7 @@ class GradScaler(Base):
         state = super().__getstate__()
         for name in _NOT_SAVED:
             del state[name]
+        state.pop("_history", None)
         saved = self._state() if self._enabled else self._memory.read()
         options = {f"_{name}": getattr(self._options, name) for name in _OPTIONS}
         return state | options | {"_policy": bytes(self._policy), "_saved": bytes(saved)}
