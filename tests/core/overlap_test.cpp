@@ -173,7 +173,7 @@ TEST_CASE("random lists, as a comparison of all pairs finds", "[overlap]")
 TEST_CASE("long lists in any order", "[overlap]")
 {
     Random random{2};
-    for (uint64_t n : {2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 1000, 4097}) {
+    for (uint64_t n : {2u, 3u, 4u, 5u, 7u, 8u, 9u, 63u, 64u, 65u, 1000u, 4097u}) {
         List list;
         for (uint64_t i = 0; i < n; i++)
             list.push_back({16 * i, 4});
