@@ -277,18 +277,3 @@ void gsc_tell(uint64_t *count, uint64_t value)
     if (count)
         *count = value;
 }
-
-gsc_status gsc_entries_write(const gsc_entry *made, uint64_t count, gsc_entry *entries,
-                             uint64_t capacity, int argument, gsc_error *err)
-{
-    if (capacity == 0)
-        return GSC_OK;
-    GSC_REQUIRE(entries, argument - 1);
-    if (capacity < count)
-        return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CAPACITY, argument, -1, "entries_capacity",
-                                         "is %llu: there are %llu entries",
-                                         (unsigned long long)capacity, (unsigned long long)count),
-                                err, (double)capacity, (double)count, NAN);
-    memcpy(entries, made, (size_t)count * sizeof *made);
-    return GSC_OK;
-}

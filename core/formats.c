@@ -1846,6 +1846,8 @@ gsc_status gsc_state_export(const char *format, const char *prefix, const gsc_po
     GSC_TRY(find_format(format, &f, err));
     GSC_TRY(gsc_policy_read(policy, &s.policy, 2, err));
     GSC_REQUIRE(state, 3);
+    if (entries_capacity > 0)
+        GSC_REQUIRE(entries, 4);
     GSC_TRY(gsc_notes_check(&list, 7, err));
     GSC_TRY(gsc_state_check(state, 3, "state", err));
     s.state = *state;
@@ -1865,7 +1867,13 @@ gsc_status gsc_state_export(const char *format, const char *prefix, const gsc_po
                             (int)sizeof e->key - 1);
         fill(e, f, &s, row);
     }
-    GSC_TRY(gsc_entries_write(made, count, entries, entries_capacity, 5, err));
+    if (entries_capacity > 0 && entries_capacity < count)
+        return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CAPACITY, 5, -1, "entries_capacity",
+                                         "is %llu: there are %u entries",
+                                         (unsigned long long)entries_capacity, count),
+                                err, (double)entries_capacity, count, NAN);
+    if (entries_capacity > 0)
+        memcpy(entries, made, count * sizeof *made);
     note_lost(&s, f, prefix, made, count, &list);
     gsc_tell(entries_count, count);
     gsc_tell(notes_count, list.n);

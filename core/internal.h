@@ -100,6 +100,9 @@ gsc_status gsc_state_check(const gsc_state *state, int argument, const char *nam
 gsc_status gsc_report_check(const gsc_report *report, int argument, int64_t index, const char *name,
                             gsc_error *err);
 
+/* GSC_CAUSE_* of what the last update decided. */
+uint32_t gsc_cause_of(const gsc_state *state);
+
 /* The caller's list of notes; `n` of them, of which the first `capacity` are written. */
 typedef struct gsc_notes {
     gsc_note *at;
@@ -110,9 +113,6 @@ void gsc_note_add(gsc_notes *notes, uint32_t kind, int64_t entry, const char *fi
 gsc_status gsc_notes_check(const gsc_notes *notes, int argument, gsc_error *err);
 /* *count = value, if the caller wants it. */
 void gsc_tell(uint64_t *count, uint64_t value);
-/* A list of entries in full, for a caller whose list is empty or has room. */
-gsc_status gsc_entries_write(const gsc_entry *made, uint64_t count, gsc_entry *entries,
-                             uint64_t capacity, int argument, gsc_error *err);
 
 /* An entry of the list `tensors` or `out`, without what it points to. */
 gsc_status gsc_tensor_check(const gsc_tensor *tensor, int argument, uint64_t index, bool is_out,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What a scaler did: numbers for logs, and findings with what to do about them. */
+#include <stdio.h>
 #include <string.h>
 
 #include "internal.h"
@@ -34,9 +35,9 @@ static bool has_zero_share(const gsc_report *report)
     return (report->measured & GSC_WANT_UNDERFLOW) && report->elements > 0;
 }
 
-gsc_status gsc_metrics(const gsc_policy *policy, const gsc_state *state, const gsc_report *report,
-                       gsc_entry *entries, uint64_t entries_capacity, uint64_t *entries_count,
-                       gsc_error *err)
+gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
+                             const gsc_report *report, gsc_entry *entries,
+                             uint64_t entries_capacity, uint64_t *entries_count, gsc_error *err)
 {
     gsc_begin(err);
     gsc_policy full;
@@ -54,13 +55,13 @@ gsc_status gsc_metrics(const gsc_policy *policy, const gsc_state *state, const g
     set_number(metrics, GSC_METRIC_LOSS_SCALE, state->factor.scale);
     set_integer(metrics, GSC_METRIC_SKIP, GSC_ENTRY_BOOLEAN, skips);
     set_integer(metrics, GSC_METRIC_OVERFLOW, GSC_ENTRY_BOOLEAN,
-                report ? gsc_overflowed(&full, report)
-                       : skips && !(state->events & GSC_EVENT_OUTLIER));
-    if (report && (report->measured & GSC_WANT_NORM) && isfinite(report->sum_squares))
+                skips && gsc_cause_of(state) == GSC_CAUSE_OVERFLOW);
+    const bool is_finite = report && report->kind != GSC_REPORT_NUMBER && !gsc_has_bad(report);
+    if (is_finite && (report->measured & GSC_WANT_NORM) && isfinite(report->sum_squares))
         set_number(metrics, GSC_METRIC_NORM, sqrt(report->sum_squares));
     else if (state->guard_value != 0)
         set_number(metrics, GSC_METRIC_NORM, state->guard_value);
-    if (report && (report->measured & GSC_WANT_AMAX) && isfinite(report->amax))
+    if (is_finite && (report->measured & GSC_WANT_AMAX) && isfinite(report->amax))
         set_number(metrics, GSC_METRIC_AMAX, report->amax);
     if (report && has_zero_share(report))
         set_number(metrics, GSC_METRIC_ZERO_SHARE, zero_share(report));
@@ -76,55 +77,68 @@ gsc_status gsc_metrics(const gsc_policy *policy, const gsc_state *state, const g
     if (state->guard_threshold != 0)
         set_number(metrics, GSC_METRIC_GUARD_THRESHOLD, state->guard_threshold);
     set_number(metrics, GSC_METRIC_GUARD_MULTIPLIER, state->guard_multiplier);
-    GSC_TRY(gsc_entries_write(metrics, METRICS, entries, entries_capacity, 4, err));
+    if (entries_capacity > 0)
+        GSC_REQUIRE(entries, 3);
+    for (uint64_t i = 0; i < METRICS && i < entries_capacity; i++)
+        entries[i] = metrics[i];
     gsc_tell(entries_count, METRICS);
     return GSC_OK;
 }
 
 /* ---- diagnosis ---- */
 
-#define ZERO_SHARE     0.01 /* of the gradients, above which they vanish */
-#define OVERFLOW_SHARE 0.05 /* of the steps, above which overflows are frequent, ... */
-#define OVERFLOWS      10   /* ... if there were so many */
-#define SCALE_ENOUGH                                                                               \
-    0x1p32 /* for any gradients in float16: larger ceilings only keep infinity away */
-#define SKIPS_IN_A_ROW 10 /* of a guard, from which on it may let nothing through */
+#define ZERO_SHARE     0.01   /* of the gradients, above which they vanish */
+#define OVERFLOW_SHARE 0.05   /* of the steps, above which overflows are frequent, ... */
+#define OVERFLOWS      10     /* ... if there were so many */
+#define SCALE_ENOUGH   0x1p32 /* for gradients in float16: higher ceilings keep infinity away */
+#define SKIPS_IN_A_ROW 10     /* of a guard, from which on it may let nothing through */
 
 struct run {
     const gsc_policy *policy;
     const gsc_state *state;
     const gsc_report *report, *per_tensor;
-    uint64_t n, steps;
+    uint64_t n, steps, planned_steps;
 };
 
-static void find_failure(const struct run *run, gsc_notes *notes)
+/* A failure says enough: what its report has of overflows is made up. */
+static bool find_failure(const struct run *run, gsc_notes *notes)
 {
     const gsc_report *report = run->report;
-    if (report && report->status == GSC_ERROR_MISMATCH)
-        gsc_note_add(notes, GSC_NOTE_FAILURE, -1, "status", report->status,
-                     "the ranks differ, first rank %lld: load the same checkpoint and use the same "
-                     "policy on all ranks",
-                     (long long)report->status_rank_plus_1 - 1);
-    else if (report && report->status != GSC_OK)
-        gsc_note_add(notes, GSC_NOTE_FAILURE, -1, "status", report->status,
-                     "the report is of a call that failed: %s", gsc_status_string(report->status));
-    else if (run->state->status != GSC_OK)
-        gsc_note_add(notes, GSC_NOTE_FAILURE, -1, "status", run->state->status,
-                     "the last update failed on the device: %s",
-                     gsc_status_string(run->state->status));
+    const bool has_failed = report && report->status != GSC_OK;
+    const gsc_status status = has_failed ? report->status : run->state->status;
+    char of_rank[32] = "";
+    if (status == GSC_OK)
+        return false;
+    if (has_failed && report->status_rank_plus_1 > 0)
+        (void)snprintf(of_rank, sizeof of_rank, " on rank %u", report->status_rank_plus_1 - 1);
+    if (status == GSC_ERROR_MISMATCH)
+        gsc_note_add(notes, GSC_NOTE_FAILURE, -1, "status", status,
+                     "the ranks differ, first%s: load the same checkpoint and use the same policy "
+                     "on all ranks",
+                     of_rank);
+    else
+        gsc_note_add(notes, GSC_NOTE_FAILURE, -1, "status", status, "%s failed%s: %s",
+                     has_failed ? "the call that made the report" : "the last update", of_rank,
+                     gsc_status_string(status));
+    return true;
 }
 
+/* The first tensor that is not finite, as far as that is known. */
 static int64_t first_bad(const struct run *run)
 {
     for (uint64_t i = 0; i < run->n; i++)
         if (gsc_has_bad(&run->per_tensor[i]))
             return (int64_t)i;
-    return -1;
+    return run->n == 0 && run->report && run->report->kind == GSC_REPORT_TENSORS &&
+                   gsc_has_bad(run->report)
+               ? run->report->first_tensor
+               : -1;
 }
 
 static void find_not_finite(const struct run *run, gsc_notes *notes)
 {
     const gsc_state *s = run->state;
+    const gsc_report *report = run->report;
     const double scale = s->factor.scale;
     if (!gsc_usable(scale)) {
         gsc_note_add(notes, GSC_NOTE_UNUSABLE, -1, "factor", scale,
@@ -133,20 +147,25 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
                                 : "max_scale to 2^24");
         return;
     }
-    if (s->failed_backoffs == 0 && !(run->report && gsc_says_overflow(run->report) && scale <= 1))
+    if (s->failed_backoffs == 0 && !(report && gsc_says_overflow(report) && scale <= 1))
         return;
-    const bool nan = run->report && run->report->nan_count > 0;
-    if (nan || scale <= 1)
-        gsc_note_add(notes, GSC_NOTE_NOT_FINITE, first_bad(run), "nan_count",
-                     nan ? (double)run->report->nan_count : 0,
+    const int64_t nans = report ? report->nan_count : 0, infs = report ? report->inf_count : 0;
+    if (nans > 0 || scale <= 1)
+        gsc_note_add(notes, GSC_NOTE_NOT_FINITE, first_bad(run), "", (double)(nans + infs),
                      "the gradients have %s at a scale of %g, and no scale cures that: look at the "
                      "input, the loss and the parameters, and go back to a checkpoint from before",
-                     nan ? "NaN" : "Inf or NaN", scale);
+                     nans > 0   ? "NaN"
+                     : infs > 0 ? "Inf"
+                                : "Inf or NaN",
+                     scale);
     else
-        gsc_note_add(notes, GSC_NOTE_AT_FLOOR, first_bad(run), "min_scale", scale,
-                     "%lld overflows in a row could not lower the scale, %g: lower min_scale, or "
-                     "look at the input and the loss",
-                     (long long)s->failed_backoffs, scale);
+        gsc_note_add(notes, GSC_NOTE_BACKOFF_FAILED, first_bad(run),
+                     gsc_moves(run->policy) ? "min_scale" : "init_scale", scale,
+                     "%lld overflows in a row could not lower the scale, %g: %s, or look at the "
+                     "input and the loss",
+                     (long long)s->failed_backoffs, scale,
+                     gsc_moves(run->policy) ? "lower min_scale"
+                                            : "these rules never move it, so lower init_scale");
 }
 
 /* The share of the steps that the rules make overflow where a scale that grows once too often is
@@ -162,11 +181,11 @@ static double share_by_rules(const gsc_policy *p)
 
 static void find_often(const struct run *run, gsc_notes *notes)
 {
-    const double share = (double)run->state->total_overflows / (double)run->steps;
+    const double share = fmin(1, (double)run->state->total_overflows / (double)run->steps);
     if (run->steps > 0 && run->state->total_overflows >= OVERFLOWS && share > OVERFLOW_SHARE &&
         share > 3 * share_by_rules(run->policy))
-        gsc_note_add(notes, GSC_NOTE_OFTEN, first_bad(run), "total_overflows", share,
-                     "%.2g %% of the steps overflowed: look which gradients are not finite, and "
+        gsc_note_add(notes, GSC_NOTE_OVERFLOWS_OFTEN, -1, "total_overflows", share,
+                     "%.3g %% of the steps overflowed: look which gradients are not finite, and "
                      "lower the learning rate or grow the scale less often",
                      100 * share);
 }
@@ -185,11 +204,11 @@ static void find_guard(const struct run *run, gsc_notes *notes)
             "%g: raise the threshold, or set guard_max_in_a_row, at which it takes a new "
             "level",
             (long long)s->total_guard_skips, (long long)s->guard_in_a_row, s->guard_threshold);
-    if (run->steps > 0 && p->guard_warmup >= run->steps)
+    if (run->planned_steps > 0 && p->guard_warmup >= run->planned_steps)
         gsc_note_add(notes, GSC_NOTE_GUARD_IDLE, -1, "guard_warmup", (double)s->guard_count,
-                     "the guard judges after %llu samples, and the run has %llu steps: lower "
+                     "the guard judges after %llu samples, and %llu steps are planned: lower "
                      "guard_warmup",
-                     (unsigned long long)p->guard_warmup, (unsigned long long)run->steps);
+                     (unsigned long long)p->guard_warmup, (unsigned long long)run->planned_steps);
 }
 
 static void find_vanished(const struct run *run, gsc_notes *notes)
@@ -201,54 +220,61 @@ static void find_vanished(const struct run *run, gsc_notes *notes)
         if (has_zero_share(&run->per_tensor[i]) &&
             (worst < 0 || zero_share(&run->per_tensor[i]) > zero_share(&run->per_tensor[worst])))
             worst = (int64_t)i;
-    gsc_note_add(notes, GSC_NOTE_VANISHED, worst, "underflows_to_zero", zero_share(run->report),
-                 "%.2g %% of the gradients became zero by unscaling: unscale into float32, which "
-                 "holds smaller numbers",
+    gsc_note_add(notes, GSC_NOTE_UNDERFLOWS, worst, "", zero_share(run->report),
+                 "%.3g %% of the gradients became zero by unscaling: unscale into a dtype that "
+                 "holds smaller numbers, such as float32",
                  100 * zero_share(run->report));
 }
 
 static void find_growth(const struct run *run, gsc_notes *notes)
 {
     const gsc_policy *p = run->policy;
-    const double growth = gsc_growth_factor(p), start = p->init_scale == 0 ? 1 : p->init_scale;
-    if (run->steps == 0 || p->growth_interval == 0 || growth <= 1 || p->target_amax != 0)
+    const double growth = gsc_growth_factor(p);
+    const uint64_t planned = run->planned_steps;
+    const double left = planned > run->steps ? (double)(planned - run->steps) : 0;
+    if (planned == 0 || p->growth_interval == 0 || growth <= 1 || p->target_amax != 0)
         return;
-    if (p->growth_interval > run->steps && run->state->total_growths == 0)
-        gsc_note_add(notes, GSC_NOTE_NEVER_GROWS, -1, "growth_interval", (double)run->steps,
-                     "growth_interval is %llu steps, and the run has %llu: the scale never grows",
-                     (unsigned long long)p->growth_interval, (unsigned long long)run->steps);
+    if (p->growth_interval > planned && run->state->total_growths == 0)
+        gsc_note_add(notes, GSC_NOTE_NEVER_GROWS, -1, "growth_interval", (double)planned,
+                     "growth_interval is %llu steps, and %llu are planned: the scale never grows",
+                     (unsigned long long)p->growth_interval, (unsigned long long)planned);
     else if (run->state->total_overflows == 0) {
         const double most =
-            start * pow(growth, floor((double)run->steps / (double)p->growth_interval));
+            run->state->factor.scale * pow(growth, floor(left / (double)p->growth_interval));
         if (most < p->max_scale && most < SCALE_ENOUGH)
-            gsc_note_add(notes, GSC_NOTE_FAR_CEILING, -1, "max_scale", most,
-                         "without an overflow the scale reaches %g in %llu steps, not max_scale, "
-                         "%g: raise init_scale, or lower growth_interval",
-                         most, (unsigned long long)run->steps, p->max_scale);
+            gsc_note_add(notes, GSC_NOTE_CEILING_UNREACHABLE, -1, "max_scale", most,
+                         "without an overflow the scale ends at %g, not at max_scale, %g: raise "
+                         "init_scale, or lower growth_interval",
+                         most, p->max_scale);
     }
 }
 
-gsc_status gsc_diagnose(const gsc_policy *policy, const gsc_state *state, const gsc_report *report,
-                        const gsc_report *per_tensor, uint64_t n, uint64_t steps, gsc_note *notes,
-                        uint64_t notes_capacity, uint64_t *notes_count, gsc_error *err)
+gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state *state,
+                              const gsc_report *report, const gsc_report *per_tensor,
+                              uint64_t per_tensor_count, uint64_t steps, uint64_t planned_steps,
+                              gsc_note *notes, uint64_t notes_capacity, uint64_t *notes_count,
+                              gsc_error *err)
 {
     gsc_begin(err);
     gsc_policy full;
     gsc_notes list = {notes, notes_capacity, 0};
-    const struct run run = {&full, state, report, per_tensor, per_tensor ? n : 0, steps};
+    const uint64_t n = per_tensor ? per_tensor_count : 0;
+    const struct run run = {&full, state, report, per_tensor, n, steps, planned_steps};
     GSC_TRY(gsc_policy_read(policy, &full, 0, err));
     GSC_REQUIRE(state, 1);
     GSC_TRY(gsc_state_check(state, 1, "state", err));
     if (report)
         GSC_TRY(gsc_report_check(report, 2, -1, "report", err));
-    for (uint64_t i = 0; i < run.n; i++)
+    for (uint64_t i = 0; i < n; i++)
         GSC_TRY(gsc_report_check(&per_tensor[i], 3, (int64_t)i, "per_tensor", err));
-    GSC_TRY(gsc_notes_check(&list, 6, err));
-    find_failure(&run, &list);
-    find_not_finite(&run, &list);
+    GSC_TRY(gsc_notes_check(&list, 7, err));
+    const bool has_failed = find_failure(&run, &list);
+    if (!has_failed)
+        find_not_finite(&run, &list);
     find_often(&run, &list);
     find_guard(&run, &list);
-    find_vanished(&run, &list);
+    if (!has_failed)
+        find_vanished(&run, &list);
     find_growth(&run, &list);
     gsc_tell(notes_count, list.n);
     return GSC_OK;

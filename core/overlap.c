@@ -85,7 +85,7 @@ static gsc_status inputs_check(const gsc_tensor *tensors, uint64_t n, const gsc_
 }
 
 gsc_status gsc_tensors_check_overlap(const gsc_tensor *tensors, const gsc_tensor *out, uint64_t n,
-                                     uint64_t *scratch, gsc_error *err)
+                                     uint64_t *scratch, uint64_t scratch_capacity, gsc_error *err)
 {
     gsc_begin(err);
     if (n == 0)
@@ -93,6 +93,12 @@ gsc_status gsc_tensors_check_overlap(const gsc_tensor *tensors, const gsc_tensor
     GSC_REQUIRE(tensors, 0);
     GSC_REQUIRE(out, 1);
     GSC_REQUIRE(scratch, 3);
+    if (scratch_capacity / 2 < n)
+        return gsc_with_numbers(gsc_fail(err, GSC_ERROR_CAPACITY, 4, -1, "scratch_capacity",
+                                         "is %llu: it must be twice n, %llu",
+                                         (unsigned long long)scratch_capacity,
+                                         (unsigned long long)n),
+                                err, (double)scratch_capacity, 2 * (double)n, NAN);
     const bool in_place = out == tensors;
     uint64_t outputs = 0;
     bool in_order = true;

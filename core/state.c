@@ -191,7 +191,7 @@ gsc_status gsc_state_digest(const gsc_policy *policy, const gsc_state *state, ui
 
 /* An outlier of its own has a threshold, and is one of a row; a combined state has only the event.
  */
-static uint32_t cause_of(const gsc_state *s)
+uint32_t gsc_cause_of(const gsc_state *s)
 {
     if (s->status != GSC_OK)
         return GSC_CAUSE_FAILURE;
@@ -254,7 +254,7 @@ gsc_status gsc_state_reason(const gsc_state *state, gsc_reason *out, gsc_error *
     GSC_REQUIRE(state, 0);
     GSC_REQUIRE(out, 1);
     GSC_TRY(gsc_state_check(state, 0, "state", err));
-    gsc_reason r = {.outcome = outcome_of(state), .cause = cause_of(state)};
+    gsc_reason r = {.outcome = outcome_of(state), .cause = gsc_cause_of(state)};
     r.multiplier = state->events & GSC_EVENT_SKIPPED   ? 0
                    : state->events & GSC_EVENT_CLIPPED ? state->guard_multiplier
                                                        : 1;

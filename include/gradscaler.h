@@ -26,8 +26,8 @@
  * Rules for every function:
  * - The caller owns all structs. Only a gsc_context remembers anything between calls.
  * - A function returns GSC_OK (0) or a negative GSC_ERROR_*, and writes it to err->status. After an
- *   error only *err was written, after a success the rest of *err is as it was. `err` comes last
- *   and may be NULL.
+ *   error only *err was written, unless the text says otherwise, after a success the rest of *err
+ *   is as it was. `err` comes last and may be NULL.
  * - A pointer may be NULL only where the text says so. Tensor data may have any alignment.
  * - Any thread may call any function at any time, as long as no two calls write the same memory and
  *   none reads what another writes.
@@ -850,41 +850,49 @@ typedef struct gsc_entry {
 
 /* note.kind: what a call has to tell. */
 typedef uint32_t gsc_note_kind;
-#define GSC_NOTE_FORMAT      1u  /* the entries were recognised: `field` is the name of the
-                                    format */
-#define GSC_NOTE_MISSING     2u  /* the entries do not say `field`: `value` is that of the
-                                    policy, or where a count starts */
-#define GSC_NOTE_IGNORED     3u  /* the key of `entry` means nothing in this format */
-#define GSC_NOTE_CHANGED     4u  /* `field` became `value`, which is what `entry` means to this
-                                    policy */
-#define GSC_NOTE_UNUSABLE    5u  /* the scale is 0 or infinity: no call multiplies by it */
-#define GSC_NOTE_LOST        6u  /* the format has no key for `field`, which is `value` */
-#define GSC_NOTE_FAILURE     7u  /* gsc_diagnose: a call failed on a device or on a rank, and
-                                    nobody steps */
-#define GSC_NOTE_NOT_FINITE  8u  /* gsc_diagnose: Inf or NaN that no scale cures; `entry` is the
-                                    first tensor that has some */
-#define GSC_NOTE_AT_FLOOR    9u  /* gsc_diagnose: overflows cannot lower the scale, which is
-                                    `value` */
-#define GSC_NOTE_OFTEN       10u /* gsc_diagnose: the share `value` of all steps overflowed, more
-                                    than the rules make */
-#define GSC_NOTE_GUARD_SKIPS 11u /* gsc_diagnose: the guard lets hardly any step through; it
-                                    skipped `value` */
-#define GSC_NOTE_GUARD_IDLE  12u /* gsc_diagnose: the guard judges no step: it has `value`
-                                    samples */
-#define GSC_NOTE_VANISHED    13u /* gsc_diagnose: the share `value` of the gradients became zero;
-                                    `entry` is the tensor with the largest */
-#define GSC_NOTE_NEVER_GROWS 14u /* gsc_diagnose: the run has `value` steps, fewer than a growth
-                                    needs */
-#define GSC_NOTE_FAR_CEILING 15u /* gsc_diagnose: the run ends before the scale can reach
-                                    max_scale; `value` is the highest it can reach */
+#define GSC_NOTE_FORMAT              1u  /* the entries were recognised: `field` is the name of
+                                            the format */
+#define GSC_NOTE_MISSING             2u  /* the entries do not say `field`: `value` is that of
+                                            the policy, or where a count starts */
+#define GSC_NOTE_IGNORED             3u  /* the key of `entry` means nothing in this format */
+#define GSC_NOTE_CHANGED             4u  /* `field` became `value`, which is what `entry` means
+                                            to this policy */
+#define GSC_NOTE_UNUSABLE            5u  /* the scale is 0 or infinity: no call multiplies by it;
+                                            also of gsc_state_diagnose, with `value` the scale */
+#define GSC_NOTE_LOST                6u  /* the format has no key for `field`, which is `value` */
+#define GSC_NOTE_FAILURE             7u  /* diagnosis: a call failed on a device or on a rank,
+                                            and nobody steps; `value` is its status */
+#define GSC_NOTE_NOT_FINITE          8u  /* diagnosis: Inf or NaN that no scale cures; `value` is
+                                            their number, 0 if not known, `entry` the first
+                                            tensor that has some */
+#define GSC_NOTE_BACKOFF_FAILED      9u  /* diagnosis: overflows cannot lower the scale, which is
+                                            `value`; `entry` as above */
+#define GSC_NOTE_OVERFLOWS_OFTEN     10u /* diagnosis: more steps overflowed than this policy
+                                            causes by itself; `value` is their share, 0 to 1 */
+#define GSC_NOTE_GUARD_SKIPS         11u /* diagnosis: the guard skipped more than half of the
+                                            steps, or the last ones in a row; `value` is how many
+                                            since the start */
+#define GSC_NOTE_GUARD_IDLE          12u /* diagnosis: the guard judges no step of the planned
+                                            ones: its warm-up is longer; `value` is its samples
+                                            so far */
+#define GSC_NOTE_UNDERFLOWS          13u /* diagnosis: gradients became zero; `value` is their
+                                            share, 0 to 1, `entry` the tensor with the largest
+                                            share */
+#define GSC_NOTE_NEVER_GROWS         14u /* diagnosis: `value` steps are planned, fewer than a
+                                            growth needs */
+#define GSC_NOTE_CEILING_UNREACHABLE 15u /* diagnosis: the planned steps end before the scale can
+                                            reach max_scale; `value` is the highest that it can
+                                            reach */
 
 /* Something that the caller may want to know of a call that succeeded. */
 typedef struct gsc_note {
     gsc_note_kind kind;   /* GSC_NOTE_* */
     uint32_t flags;       /* 0 */
-    int64_t entry;        /* which of the entries, from 0; -1: none */
-    double value;         /* the number that counts from now on */
-    char field[32];       /* field of the policy or the state; with FORMAT the name of the format */
+    int64_t entry;        /* index in the list that the call was given, entries or per_tensor,
+                             from 0; -1: none */
+    double value;         /* the number that counts from now on, or what `kind` says */
+    char field[32];       /* field of the policy or the state, or empty; with FORMAT the name of
+                             the format */
     char message[312];    /* a sentence, such as "growth_interval is not among the entries: it is
                              1000, as in the policy" */
     uint64_t reserved[2]; /* 0 */
@@ -969,25 +977,26 @@ GSC_API gsc_status gsc_policy_import(const char *format, const char *prefix,
  *
  *     gsc_entry metrics[32];
  *     uint64_t count;
- *     if (gsc_metrics(&policy, &state, &report, metrics, 32, &count, &err) != GSC_OK) ... err.message ...
- *     for (uint64_t i = 0; i < count; i++)
+ *     if (gsc_state_metrics(&policy, &state, &report, metrics, 32, &count, &err) != GSC_OK) ... err.message ...
+ *     for (uint64_t i = 0; i < count && i < 32; i++)
  *         if (metrics[i].kind != GSC_ENTRY_NULL)
- *             printf("%s=%g ", metrics[i].key, metrics[i].value);
+ *             printf("%s=%.9g ", metrics[i].key, metrics[i].value);
  */
 
 /*
- * What gsc_metrics gives, in this order, with these names in lower case as keys. Later versions add
- * some at the end.
+ * What gsc_state_metrics gives, in this order, with these names in lower case as keys. Later
+ * versions add some at the end.
  */
 typedef uint32_t gsc_metric;
-#define GSC_METRIC_LOSS_SCALE         0u  /* the scale in force, which the next loss is
-                                             multiplied by */
+#define GSC_METRIC_LOSS_SCALE         0u  /* the scale in force, state.factor.scale */
 #define GSC_METRIC_SKIP               1u  /* 1 if the last update skipped its step, else 0 */
-#define GSC_METRIC_OVERFLOW           2u  /* 1 if that was for an overflow, else 0 */
-#define GSC_METRIC_NORM               3u  /* norm of all gradients after unscaling, if the report
-                                             or the guard has it */
-#define GSC_METRIC_AMAX               4u  /* largest finite magnitude after unscaling, if the
-                                             report has it */
+#define GSC_METRIC_OVERFLOW           2u  /* 1 if the last update skipped its step because of an
+                                             overflow, else 0 */
+#define GSC_METRIC_NORM               3u  /* norm of all gradients after unscaling, or the number
+                                             that the policy judged; NULL if it is not known or
+                                             some are not finite */
+#define GSC_METRIC_AMAX               4u  /* largest magnitude after unscaling, if the report has
+                                             it; NULL if some are not finite */
 #define GSC_METRIC_ZERO_SHARE         5u  /* share of the gradients that became zero by
                                              unscaling, 0 to 1, if the report has it */
 #define GSC_METRIC_TOTAL_OVERFLOWS    6u  /* overflows since the start */
@@ -997,41 +1006,48 @@ typedef uint32_t gsc_metric;
 #define GSC_METRIC_STEPS_SINCE_CHANGE 10u /* steps since the scale changed */
 #define GSC_METRIC_NAN_COUNT          11u /* elements that are NaN, if there is a report */
 #define GSC_METRIC_INF_COUNT          12u /* elements that are Inf, if there is a report */
-#define GSC_METRIC_GUARD_THRESHOLD    13u /* what the norm was held against, if it was */
+#define GSC_METRIC_GUARD_THRESHOLD    13u /* threshold that the guard compared the norm with;
+                                             NULL if it compared none */
 #define GSC_METRIC_GUARD_MULTIPLIER   14u /* what the gradients are multiplied by: 1, less if
                                              clipped, 0 if skipped */
 
 /*
- * The state after an update, and the report that it was made with, as numbers with names, the most
- * important first: see GSC_METRIC_*. Counts are INTEGER, SKIP and OVERFLOW BOOLEAN, and what is not
- * known is NULL. All is host memory. A list with too little room is refused; with a capacity of 0
- * the call only counts.
+ * Writes the state after an update, and the report of that update, as numbers with names: see
+ * GSC_METRIC_*. That it is the report of that update is not checked. Counts are INTEGER, SKIP and
+ * OVERFLOW BOOLEAN, and what is not known is NULL. All memory is host memory. The call writes as
+ * many entries as there is room for, and tells how many there are.
  *
  *     report            NULL: metrics of a report are not known
  *     entries           NULL only with entries_capacity = 0
- *     entries_capacity  entries that there is room for
+ *     entries_capacity  entries that there is room for; further ones are only counted
  *     entries_count     number of entries; NULL: not wanted
  */
-GSC_API gsc_status gsc_metrics(const gsc_policy *policy, const gsc_state *state,
-                               const gsc_report *report, gsc_entry *entries,
-                               uint64_t entries_capacity, uint64_t *entries_count, gsc_error *err);
+GSC_API gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
+                                     const gsc_report *report, gsc_entry *entries,
+                                     uint64_t entries_capacity, uint64_t *entries_count,
+                                     gsc_error *err);
 
 /*
- * What is wrong with a run, the most important first: notes whose messages say what to do. None:
- * nothing was found. What the policy of a framework does by design is no fault. All is host memory;
- * reports of errors are taken.
+ * Lists the faults of a run as notes, the most important first. Each message says what to do. A
+ * count of 0 means that no fault was found. What the policy of a framework does by design is no
+ * fault. All memory is host memory. A report with an error status is accepted. What counts as
+ * often, or as most, may change with a version.
  *
- *     report          NULL: nothing is known of the last gradients
- *     per_tensor      NULL: no tensor is named
- *     steps           updates of the whole run, those to come included; 0: not known
- *     notes           NULL only with notes_capacity = 0
- *     notes_capacity  notes that there is room for; further ones are only counted
- *     notes_count     number of notes; NULL: not wanted
+ *     report            NULL: nothing is known of the last gradients
+ *     per_tensor        NULL: only the first tensor that is not finite is named
+ *     per_tensor_count  ignored if per_tensor is NULL
+ *     steps             updates so far; 0: not known
+ *     planned_steps     updates of the whole run; 0: not known
+ *     notes             NULL only with notes_capacity = 0
+ *     notes_capacity    notes that there is room for; further ones are only counted
+ *     notes_count       number of notes; NULL: not wanted
  */
-GSC_API gsc_status gsc_diagnose(const gsc_policy *policy, const gsc_state *state,
-                                const gsc_report *report, const gsc_report *per_tensor, uint64_t n,
-                                uint64_t steps, gsc_note *notes, uint64_t notes_capacity,
-                                uint64_t *notes_count, gsc_error *err);
+GSC_API gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state *state,
+                                      const gsc_report *report, const gsc_report *per_tensor,
+                                      uint64_t per_tensor_count, uint64_t steps,
+                                      uint64_t planned_steps, gsc_note *notes,
+                                      uint64_t notes_capacity, uint64_t *notes_count,
+                                      gsc_error *err);
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
@@ -1187,20 +1203,23 @@ GSC_API gsc_status gsc_unscale_accumulate(const gsc_exec *exec, const gsc_factor
 
 /*
  * Refuses lists in which an output shares memory with another output or with the input of another
- * entry. Call it with the lists of gsc_unscale, gsc_scale or gsc_unscale_accumulate, which compare
- * an entry's own input and output themselves. It compares addresses and does not read the data, so
- * the data can be on any device.
+ * entry. Call it with the lists of gsc_unscale, gsc_scale or gsc_unscale_accumulate. It compares
+ * addresses and does not read the data, so the data can be on any device.
  *
- * If it returns GSC_ERROR_OVERLAP, err->name and err->index are the entry, and err->value is the
- * index of the output that shares its memory. It takes n steps if the outputs lie in memory in the
- * order of the list, else n * log(n).
+ * This call does not compare an entry's input with its own output: those calls do.
  *
- *     tensors  NULL only with n = 0
- *     out      `tensors` itself for a call in place; NULL only with n = 0
- *     scratch  room for 2 * n numbers, overwritten even if the call fails; NULL only with n = 0
+ * If it returns GSC_ERROR_OVERLAP, err->name is "tensors" or "out", err->index is the entry of that
+ * list, and err->value is the index of the entry of `out` that overlaps it. Its time is O(n) if the
+ * outputs are in the order of their addresses, else O(n log n).
+ *
+ *     tensors           NULL only with n = 0
+ *     out               `tensors` itself for a call in place; NULL only with n = 0
+ *     scratch           overwritten even if the call fails
+ *     scratch_capacity  numbers that there is room for: 2 * n
  */
 GSC_API gsc_status gsc_tensors_check_overlap(const gsc_tensor *tensors, const gsc_tensor *out,
-                                             uint64_t n, uint64_t *scratch, gsc_error *err);
+                                             uint64_t n, uint64_t *scratch,
+                                             uint64_t scratch_capacity, gsc_error *err);
 
 #ifdef __cplusplus
 }

@@ -307,8 +307,9 @@ static bool gsc_py_apart(const gsc_py_list *in, const gsc_py_list *out)
         PyErr_NoMemory();
         return false;
     }
-    const bool ok = gsc_tensors_check_overlap(in->tensors, out->tensors, (uint64_t)in->n, scratch,
-                                              &err) == GSC_OK;
+    const uint64_t n = (uint64_t)in->n;
+    const bool ok =
+        gsc_tensors_check_overlap(in->tensors, out->tensors, n, scratch, 2 * n, &err) == GSC_OK;
     PyMem_Free(scratch);
     err.argument = -1; /* of another call than the one that was made */
     if (!ok)
@@ -531,7 +532,7 @@ static PyObject *gsc_py_with_subnormals(PyObject *self, PyObject *args)
     return result;
 }
 
-/* metrics(policy, state, report): {name: number} of what gsc_metrics knows. */
+/* metrics(policy, state, report): {name: number} of what gsc_state_metrics knows. */
 static PyObject *gsc_py_metrics(PyObject *self, PyObject *args)
 {
     PyObject *given[3], *found = NULL;
@@ -549,12 +550,12 @@ static PyObject *gsc_py_metrics(PyObject *self, PyObject *args)
         !gsc_py_struct(given[1], &places[1], &state, sizeof state, false, false, "state") ||
         !gsc_py_struct(given[2], &places[2], &report, sizeof report, false, false, "report"))
         goto end;
-    if (gsc_metrics(places[0].at, places[1].at, places[2].at, entries, 32, &n, &err) != GSC_OK) {
+    if (gsc_state_metrics(places[0].at, places[1].at, places[2].at, entries, 32, &n, &err) != GSC_OK) {
         gsc_py_raise(&err);
         goto end;
     }
     found = PyDict_New();
-    for (uint64_t i = 0; found && i < n; i++) {
+    for (uint64_t i = 0; found && i < n && i < 32; i++) {
         const gsc_entry *entry = &entries[i];
         if (entry->kind == GSC_ENTRY_NULL)
             continue;

@@ -193,6 +193,8 @@ static uint64_t length_of(const argument *at)
 {
     if (strcmp(at->type, "bytes") == 0 && at->pass == IN)
         return save(NULL);
+    if (strcmp(at->type, "uint64_t") == 0)
+        return SAVED / sizeof(uint64_t);
     const bool bytes = strcmp(at->type, "bytes") == 0 || strcmp(at->type, "pointer") == 0;
     return bytes ? SAVED : list_of(at);
 }

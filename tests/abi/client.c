@@ -126,8 +126,9 @@ static void check_tensors(void)
     check(ok(gsc_scale(NULL, &factor, list, list, 1, NULL, NULL, &err)) && gradients[1] == -16,
           "scale");
     check(ok(gsc_workspace_size(NULL, list, 2, NULL, &size, &err)) && size == 0, "workspace");
-    check(ok(gsc_tensors_check_overlap(list, list, 2, scratch, &err)), "lists that do not overlap");
-    check(gsc_tensors_check_overlap(list, twice, 2, scratch, &err) == GSC_ERROR_OVERLAP &&
+    check(ok(gsc_tensors_check_overlap(list, list, 2, scratch, 4, &err)),
+          "lists that do not overlap");
+    check(gsc_tensors_check_overlap(list, twice, 2, scratch, 4, &err) == GSC_ERROR_OVERLAP &&
               strcmp(err.name, "out") == 0 && err.index == 1 && err.value == 0,
           "and lists that do");
     check(gsc_measure(NULL, NULL, NULL, 1, NULL, &report, &err) == GSC_ERROR_NULL &&
@@ -284,16 +285,16 @@ static void check_guard(void)
     gsc_entry metrics[32];
     gsc_note findings[4];
     uint64_t metrics_count = 0, findings_count = 0;
-    check(ok(gsc_metrics(&clips, &of_clips, NULL, metrics, 32, &metrics_count, &err)) &&
+    check(ok(gsc_state_metrics(&clips, &of_clips, NULL, metrics, 32, &metrics_count, &err)) &&
               strcmp(metrics[GSC_METRIC_NORM].key, "norm") == 0 &&
               metrics[GSC_METRIC_NORM].value == 8 &&
               metrics[GSC_METRIC_GUARD_MULTIPLIER].value == 0.25 &&
               metrics[GSC_METRIC_NAN_COUNT].kind == GSC_ENTRY_NULL,
           "what it did, as numbers");
-    check(
-        ok(gsc_diagnose(&clips, &of_clips, NULL, NULL, 0, 0, findings, 4, &findings_count, &err)) &&
-            findings_count == 0,
-        "and nothing is wrong");
+    check(ok(gsc_state_diagnose(&clips, &of_clips, NULL, NULL, 0, 0, 0, findings, 4,
+                                &findings_count, &err)) &&
+              findings_count == 0,
+          "and nothing is wrong");
     check(ok(gsc_state_combine_decisions(NULL, &of_clips, &of_losses, &joined, &err)) &&
               joined.events == (GSC_EVENT_SKIPPED | GSC_EVENT_OUTLIER) && joined.skip_f32 == 1,
           "two signals are joined");

@@ -11,7 +11,7 @@ struct Run {
     gsc_policy policy = GSC_POLICY_INIT;
     gsc_state state = {};
     gsc_report report = {};
-    uint64_t steps = 50000;
+    uint64_t steps = 0, planned = 50000;
 
     explicit Run(
         const char *preset, void (*change)(gsc_policy &) = [](gsc_policy &) {})
@@ -42,8 +42,8 @@ struct Run {
     {
         std::vector<gsc_note> notes(16);
         uint64_t count = 0;
-        REQUIRE(gsc_diagnose(&policy, &state, &report, tensors.data(), tensors.size(), steps,
-                             notes.data(), notes.size(), &count, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_diagnose(&policy, &state, &report, tensors.data(), tensors.size(), steps,
+                                   planned, notes.data(), notes.size(), &count, nullptr) == GSC_OK);
         notes.resize(count);
         return notes;
     }
@@ -52,7 +52,8 @@ struct Run {
     {
         gsc_entry entries[32];
         uint64_t count = 0;
-        REQUIRE(gsc_metrics(&policy, &state, &report, entries, 32, &count, nullptr) == GSC_OK);
+        REQUIRE(gsc_state_metrics(&policy, &state, &report, entries, 32, &count, nullptr) ==
+                GSC_OK);
         std::map<std::string, gsc_entry> found;
         for (uint64_t i = 0; i < count; i++)
             found[entries[i].key] = entries[i];
@@ -97,9 +98,21 @@ TEST_CASE("the metrics are the state's and the report's numbers", "[metrics]")
     CHECK(metrics.at("guard_multiplier").value == 1);
     run.step(1, 2, 3);
     CHECK(run.metrics().at("overflow").integer == 1);
+    CHECK(run.metrics().at("norm").kind == GSC_ENTRY_NULL); // of some of the gradients
+    CHECK(run.metrics().at("amax").kind == GSC_ENTRY_NULL);
     CHECK(run.metrics().at("nan_count").integer == 2);
     CHECK(run.metrics().at("inf_count").integer == 3);
     CHECK(run.metrics().at("guard_multiplier").value == 0);
+}
+
+TEST_CASE("the overflow of a metric is that of the decision", "[metrics]")
+{
+    Run bad("torch"), good("torch");
+    bad.step(1, 1), good.step(1);
+    REQUIRE(gsc_state_combine_decisions(nullptr, &good.state, &bad.state, &good.state, nullptr) ==
+            GSC_OK);
+    CHECK(good.metrics().at("skip").integer == 1);
+    CHECK(good.metrics().at("overflow").integer == 1);
 }
 
 TEST_CASE("a metric that is not known is NULL", "[metrics]")
@@ -107,7 +120,8 @@ TEST_CASE("a metric that is not known is NULL", "[metrics]")
     Run run("torch");
     gsc_entry entries[32];
     uint64_t count = 0;
-    REQUIRE(gsc_metrics(&run.policy, &run.state, nullptr, entries, 32, &count, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_metrics(&run.policy, &run.state, nullptr, entries, 32, &count, nullptr) ==
+            GSC_OK);
     for (uint64_t i = 0; i < count; i++) {
         const std::string key = entries[i].key;
         CAPTURE(key);
@@ -115,12 +129,16 @@ TEST_CASE("a metric that is not known is NULL", "[metrics]")
                              key == "nan_count" || key == "inf_count" || key == "guard_threshold";
         CHECK((entries[i].kind == GSC_ENTRY_NULL) == unknown);
     }
-    REQUIRE(gsc_metrics(&run.policy, &run.state, nullptr, nullptr, 0, &count, nullptr) == GSC_OK);
+    REQUIRE(gsc_state_metrics(&run.policy, &run.state, nullptr, nullptr, 0, &count, nullptr) ==
+            GSC_OK);
     CHECK(count == 15);
     gsc_error err = {};
-    CHECK(gsc_metrics(&run.policy, &run.state, nullptr, entries, 14, &count, &err) ==
-          GSC_ERROR_CAPACITY);
-    CHECK(std::string(err.message) == "entries_capacity is 14: there are 15 entries");
+    entries[14].kind = 77;
+    CHECK(gsc_state_metrics(&run.policy, &run.state, nullptr, entries, 14, &count, &err) == GSC_OK);
+    CHECK(count == 15);
+    CHECK(entries[14].kind == 77);
+    CHECK(gsc_state_metrics(&run.policy, &run.state, nullptr, nullptr, 1, &count, &err) ==
+          GSC_ERROR_NULL);
 }
 
 TEST_CASE("a good run has no findings with any preset", "[metrics]")
@@ -165,12 +183,20 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
         run.step(1, 0, 1);
         CHECK(kinds(run.findings()) == std::vector<uint32_t>{GSC_NOTE_NOT_FINITE});
     }
+    SECTION("Inf of rules that never move, at a scale that could be lower")
+    {
+        Run run("static");
+        run.step(1, 0, 1);
+        const auto notes = run.findings();
+        REQUIRE(kinds(notes) == std::vector<uint32_t>{GSC_NOTE_BACKOFF_FAILED});
+        CHECK(std::string(notes[0].field) == "init_scale");
+    }
     SECTION("a scale at its floor")
     {
         Run run("torch", [](gsc_policy &p) { p.init_scale = p.min_scale = 128; });
         run.step(1, 0, 1), run.step(1, 0, 1);
         const auto notes = run.findings();
-        REQUIRE(notes.at(0).kind == GSC_NOTE_AT_FLOOR);
+        REQUIRE(notes.at(0).kind == GSC_NOTE_BACKOFF_FAILED);
         CHECK(notes[0].value == 128);
         CHECK(std::string(notes[0].message) ==
               "2 overflows in a row could not lower the scale, 128: lower min_scale, or look at "
@@ -190,7 +216,7 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
             run.step(1, 0, step % 10 == 0);
         run.steps = 400;
         const auto notes = run.findings();
-        REQUIRE(kinds(notes) == std::vector<uint32_t>{GSC_NOTE_OFTEN});
+        REQUIRE(kinds(notes) == std::vector<uint32_t>{GSC_NOTE_OVERFLOWS_OFTEN});
         CHECK(notes[0].value == 0.1);
     }
     SECTION("gradients that vanish")
@@ -200,7 +226,7 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
         std::vector<gsc_report> tensors(3, run.report);
         tensors[1].underflows_to_zero = 900;
         const auto notes = run.findings(tensors);
-        REQUIRE(kinds(notes) == std::vector<uint32_t>{GSC_NOTE_VANISHED});
+        REQUIRE(kinds(notes) == std::vector<uint32_t>{GSC_NOTE_UNDERFLOWS});
         CHECK(notes[0].entry == 1);
         CHECK(notes[0].value == 0.02);
     }
@@ -208,20 +234,20 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     {
         Run run("torch", [](gsc_policy &p) { p.growth_interval = 100, p.max_scale = 0x1p24; });
         run.step(1);
-        run.steps = 99;
+        run.planned = 99;
         CHECK(kinds(run.findings()) == std::vector<uint32_t>{GSC_NOTE_NEVER_GROWS});
-        run.steps = 799;
+        run.steps = 0, run.planned = 799;
         const auto notes = run.findings();
-        REQUIRE(kinds(notes) == std::vector<uint32_t>{GSC_NOTE_FAR_CEILING});
+        REQUIRE(kinds(notes) == std::vector<uint32_t>{GSC_NOTE_CEILING_UNREACHABLE});
         CHECK(notes[0].value == 0x1p23);
-        run.steps = 800;
+        run.planned = 800;
         CHECK(run.findings().empty());
     }
     SECTION("a guard that never judges, one that lets nothing through")
     {
         Run run("guard", [](gsc_policy &p) { p.guard_warmup = 100; });
         run.step(1);
-        run.steps = 100;
+        run.planned = 100;
         CHECK(kinds(run.findings()) == std::vector<uint32_t>{GSC_NOTE_GUARD_IDLE});
         Run shut("none", [](gsc_policy &p) { p.guard_norm = 1; });
         for (int step = 0; step < 10; step++)
@@ -236,10 +262,15 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
         run.report.status_rank_plus_1 = 4;
         REQUIRE(kinds(run.findings()) == std::vector<uint32_t>{GSC_NOTE_FAILURE});
         CHECK(std::string(run.findings()[0].message) ==
-              "the ranks differ, first rank 3: load the same checkpoint and use the same policy on "
+              "the ranks differ, first on rank 3: load the same checkpoint and use the same policy "
+              "on "
               "all ranks");
-        run.report.status = GSC_ERROR_DEVICE;
-        CHECK(run.findings().at(0).value == GSC_ERROR_DEVICE);
+        Run plain("none"); /* its overflow is made up, and not Inf or NaN */
+        plain.step(1);
+        plain.report.status = GSC_ERROR_DEVICE;
+        plain.report.overflow = 1;
+        REQUIRE(kinds(plain.findings()) == std::vector<uint32_t>{GSC_NOTE_FAILURE});
+        CHECK(plain.findings()[0].value == GSC_ERROR_DEVICE);
     }
 }
 
@@ -252,8 +283,8 @@ TEST_CASE("a diagnosis refuses what is no state, no report and no list", "[metri
     bad.elements = -1;
     const auto call = [&](const gsc_state *state, const gsc_report *report, const gsc_report *each,
                           gsc_note *notes) {
-        return gsc_diagnose(&run.policy, state, report, each, each != nullptr, 0, notes, 1, nullptr,
-                            &err);
+        return gsc_state_diagnose(&run.policy, state, report, each, each != nullptr, 0, 0, notes, 1,
+                                  nullptr, &err);
     };
     gsc_note note;
     CHECK(call(nullptr, nullptr, nullptr, &note) == GSC_ERROR_NULL);

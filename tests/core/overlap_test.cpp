@@ -29,11 +29,11 @@ std::string overlap(const std::vector<gsc_tensor> &in, const std::vector<gsc_ten
     gsc_error err;
     const std::vector<gsc_tensor> before = in;
     const gsc_status status = gsc_tensors_check_overlap(in.data(), out ? out->data() : in.data(), n,
-                                                        scratch.data(), &err);
+                                                        scratch.data(), 2 * n, &err);
     REQUIRE(err.status == status);
     REQUIRE(scratch[2 * n] == guard);
     REQUIRE(gsc_tensors_check_overlap(in.data(), out ? out->data() : in.data(), n, scratch.data(),
-                                      nullptr) == status);
+                                      2 * n, nullptr) == status);
     for (uint64_t i = 0; i < n; i++)
         REQUIRE(same(in[i], before[i]));
     if (status == GSC_OK)
@@ -125,7 +125,7 @@ TEST_CASE("empty entries share nothing", "[overlap]")
     std::vector<gsc_tensor> list = tensors_of({{0, 4}, {0, 0}, {16, 4}});
     list[1].data = nullptr;
     CHECK(overlap(list, nullptr) == "");
-    CHECK(gsc_tensors_check_overlap(nullptr, nullptr, 0, nullptr, nullptr) == GSC_OK);
+    CHECK(gsc_tensors_check_overlap(nullptr, nullptr, 0, nullptr, 0, nullptr) == GSC_OK);
 }
 
 TEST_CASE("memory at the end of the addresses", "[overlap]")
@@ -216,7 +216,7 @@ TEST_CASE("entries that are none are refused by name, as by the calls that write
             const bool is_out = std::string(name) == "out";
             CAPTURE(name, c.field);
             CHECK(gsc_tensors_check_overlap(is_out ? good.data() : bad.data(), bad.data(), 3,
-                                            scratch, &err) == c.status);
+                                            scratch, 6, &err) == c.status);
             CHECK(std::string(err.name) == name);
             CHECK(std::string(err.field) == c.field);
             CHECK(err.index == 1);
@@ -225,10 +225,12 @@ TEST_CASE("entries that are none are refused by name, as by the calls that write
     const gsc_tensor *list = good.data();
     const char *names[] = {"tensors", "out", "n", "scratch"};
     for (int argument : {0, 1, 3}) {
-        CHECK(gsc_tensors_check_overlap(argument == 0 ? nullptr : list,
-                                        argument == 1 ? nullptr : list, 3,
-                                        argument == 3 ? nullptr : scratch, &err) == GSC_ERROR_NULL);
+        CHECK(gsc_tensors_check_overlap(
+                  argument == 0 ? nullptr : list, argument == 1 ? nullptr : list, 3,
+                  argument == 3 ? nullptr : scratch, 6, &err) == GSC_ERROR_NULL);
         CHECK(err.argument == argument);
         CHECK(std::string(err.name) == names[argument]);
     }
+    CHECK(gsc_tensors_check_overlap(list, list, 3, scratch, 5, &err) == GSC_ERROR_CAPACITY);
+    CHECK(std::string(err.message) == "scratch_capacity is 5: it must be twice n, 3");
 }

@@ -89,7 +89,7 @@ static void add_metrics(sha256 *digest, const gsc_policy *policy, const gsc_stat
     gsc_entry metrics[32];
     uint64_t count = 0;
     gsc_error err;
-    check(gsc_metrics(policy, state, report, metrics, 32, &count, &err), &err);
+    check(gsc_state_metrics(policy, state, report, metrics, 32, &count, &err), &err);
     for (uint64_t i = 0; i < count; i++)
         if (metrics[i].kind != GSC_ENTRY_NULL) {
             sha256_add(digest, metrics[i].key, strlen(metrics[i].key));

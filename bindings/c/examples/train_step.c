@@ -12,7 +12,7 @@ static void print_metrics(const gsc_policy *policy, const gsc_state *state,
 {
     gsc_entry metrics[32];
     uint64_t count = 0;
-    gsc_metrics(policy, state, report, metrics, 32, &count, NULL);
+    gsc_state_metrics(policy, state, report, metrics, 32, &count, NULL);
     for (uint64_t i = 0; i < count; i++)
         if (metrics[i].kind != GSC_ENTRY_NULL)
             printf("%s=%g%c", metrics[i].key, metrics[i].value, i + 1 < count ? ' ' : '\n');

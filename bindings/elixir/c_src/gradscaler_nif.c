@@ -582,7 +582,7 @@ static ERL_NIF_TERM nif_policy_import(ErlNifEnv *env, int argc, const ERL_NIF_TE
     return done(&call, terms, 2);
 }
 
-static ERL_NIF_TERM nif_metrics(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_state_metrics(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
     struct call call = {.env = env};
@@ -594,16 +594,16 @@ static ERL_NIF_TERM nif_metrics(ErlNifEnv *env, int argc, const ERL_NIF_TERM arg
     if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
         !(state = get_values(&call, argv[1], 1, "state", sizeof *state, NULL)) ||
         !(is_nil(argv[2]) || (report = get_values(&call, argv[2], 2, "report", sizeof *report, NULL))) ||
-        gsc_metrics(&policy, state, report, NULL, 0, &entries_count, &call.err) != GSC_OK ||
+        gsc_state_metrics(&policy, state, report, NULL, 0, &entries_count, &call.err) != GSC_OK ||
         !make_room(&call, entries_count * sizeof(gsc_entry), &entries) ||
-        gsc_metrics(&policy, state, report, entries.data, entries_count, &entries_count, &call.err)
-                    != GSC_OK)
+        gsc_state_metrics(&policy, state, report, entries.data, entries_count, &entries_count,
+                          &call.err) != GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &entries)};
     return done(&call, terms, 1);
 }
 
-static ERL_NIF_TERM nif_diagnose(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM nif_state_diagnose(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
     struct call call = {.env = env};
@@ -613,6 +613,7 @@ static ERL_NIF_TERM nif_diagnose(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
     const gsc_report *per_tensor = NULL;
     uint64_t per_tensor_count = 0;
     uint64_t steps;
+    uint64_t planned_steps;
     struct result notes;
     uint64_t notes_count;
     if (!get_growing(&call, argv[0], 0, "policy", &policy, sizeof policy) ||
@@ -620,11 +621,13 @@ static ERL_NIF_TERM nif_diagnose(ErlNifEnv *env, int argc, const ERL_NIF_TERM ar
         !(is_nil(argv[2]) || (report = get_values(&call, argv[2], 2, "report", sizeof *report, NULL))) ||
         !(per_tensor = get_values(&call, argv[3], 3, "per_tensor", sizeof *per_tensor, &per_tensor_count)) ||
         !get_uint64_t(&call, argv[4], 5, "steps", &steps) ||
-        gsc_diagnose(&policy, state, report, per_tensor, per_tensor_count, steps, NULL, 0,
-                     &notes_count, &call.err) != GSC_OK ||
+        !get_uint64_t(&call, argv[5], 6, "planned_steps", &planned_steps) ||
+        gsc_state_diagnose(&policy, state, report, per_tensor, per_tensor_count, steps,
+                           planned_steps, NULL, 0, &notes_count, &call.err) != GSC_OK ||
         !make_room(&call, notes_count * sizeof(gsc_note), &notes) ||
-        gsc_diagnose(&policy, state, report, per_tensor, per_tensor_count, steps, notes.data,
-                     notes_count, &notes_count, &call.err) != GSC_OK)
+        gsc_state_diagnose(&policy, state, report, per_tensor, per_tensor_count, steps,
+                           planned_steps, notes.data, notes_count, &notes_count, &call.err) !=
+                           GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_result(&call, &notes)};
     return done(&call, terms, 1);
@@ -775,7 +778,7 @@ static ERL_NIF_TERM nif_tensors_check_overlap(ErlNifEnv *env, int argc, const ER
     uint64_t scratch;
     if (!get_tensors(&call, argv[0], 0, "tensors") ||
         !get_outputs(&call, argv[1], 1, "out", false) ||
-        gsc_tensors_check_overlap(call.in, call.out, call.n, &scratch, &call.err) != GSC_OK)
+        gsc_tensors_check_overlap(call.in, call.out, call.n, &scratch, NULL, &call.err) != GSC_OK)
         return failed(&call);
     const ERL_NIF_TERM terms[] = {make_results(&call), make_uint64_t(env, scratch)};
     return done(&call, terms, 2);
@@ -866,8 +869,8 @@ static ErlNifFunc functions[] = {
     {"state_import", 4, nif_state_import, 0},
     {"state_export", 4, nif_state_export, 0},
     {"policy_import", 4, nif_policy_import, 0},
-    {"metrics", 3, nif_metrics, 0},
-    {"diagnose", 5, nif_diagnose, 0},
+    {"state_metrics", 3, nif_state_metrics, 0},
+    {"state_diagnose", 6, nif_state_diagnose, 0},
     {"dtype_name", 1, nif_dtype_name, 0},
     {"dtype_bits", 1, nif_dtype_bits, 0},
     {"dtype_size", 1, nif_dtype_size, 0},

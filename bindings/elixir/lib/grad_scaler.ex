@@ -590,7 +590,7 @@ defmodule GradScaler do
   """
   @spec metrics(t, Report.t() | nil) :: keyword(real | boolean)
   def metrics(%__MODULE__{policy: policy, state: state}, report \\ nil) do
-    {:ok, entries} = Error.check!(Native.metrics(policy, state, report && Report.encode(report)))
+    {:ok, entries} = Error.check!(Native.state_metrics(policy, state, report && Report.encode(report)))
 
     for {name, value} <- Checkpoint.rows(entries),
         value != nil,
@@ -599,7 +599,7 @@ defmodule GradScaler do
 
   @doc """
   What is wrong with a run, and what to do about it, the most important first; `[]`: nothing was found.
-  `report` is the last one, and `steps` are those of the whole run.
+  `report` is the last one, `:steps` are the updates so far, `:planned_steps` those of the whole run.
 
       iex> scaler = GradScaler.update(GradScaler.new("none"), true)
       iex> [finding] = GradScaler.diagnose(scaler)
@@ -608,11 +608,20 @@ defmodule GradScaler do
   """
   @spec diagnose(t, Report.t() | nil, keyword) :: [GradScaler.Checkpoint.note()]
   def diagnose(%__MODULE__{policy: policy, state: state}, report \\ nil, options \\ []) do
-    options = Keyword.validate!(options, steps: 0)
+    options = Keyword.validate!(options, steps: 0, planned_steps: 0)
     {bytes, each} = if report, do: {Report.encode(report), report.per_tensor}, else: {nil, nil}
 
     {:ok, notes} =
-      Error.check!(Native.diagnose(policy, state, bytes, each || <<>>, options[:steps]))
+      Error.check!(
+        Native.state_diagnose(
+          policy,
+          state,
+          bytes,
+          each || <<>>,
+          options[:steps],
+          options[:planned_steps]
+        )
+      )
 
     Checkpoint.notes(notes, [])
   end

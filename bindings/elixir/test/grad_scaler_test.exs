@@ -505,7 +505,7 @@ defmodule GradScalerTest do
       refute Keyword.has_key?(GradScaler.metrics(scaler), :nan_count)
 
       assert [%{kind: :not_finite, entry: 1}, %{kind: :never_grows}] =
-               GradScaler.diagnose(scaler, report, steps: 100)
+               GradScaler.diagnose(scaler, report, planned_steps: 100)
     end
 
     test "sends an event for each update, where somebody listens" do

@@ -3,6 +3,7 @@
 
 import json
 import math
+import os
 import random
 import signal
 import subprocess
@@ -130,6 +131,65 @@ def test_what_is_no_history_is_refused_and_kept(tmp_path):
     assert scaler._history is None
 
 
+def test_a_history_keeps_what_its_path_is(tmp_path):
+    scaler = Scaler("torch")
+    for path in (tmp_path, "/dev/full", tmp_path / "run.json"):
+        with pytest.raises((ValueError, OSError)):
+            scaler.history(path).open()
+    assert not os.path.isfile("/dev/full")
+    real, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    real.touch(mode=0o600)
+    link.symlink_to(real)
+    history = scaler.history(link).open()
+    step(scaler, 1.0)
+    history.close()
+    assert link.is_symlink() and read(real)["step"] == [1]
+    assert real.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("step", [1.5, True, -1, "a", math.nan])
+def test_a_wrong_first_step_or_rank_changes_nothing(step, tmp_path):
+    path = tmp_path / "run.csv"
+    run_of(path, 3)
+    before = path.read_text(), (tmp_path / "run.json").read_text()
+    for wrong in ({"step": step}, {"rank": step}):
+        with pytest.raises(ValueError, match="expected a whole number from 0 on"):
+            Scaler("torch").history(path, **wrong)
+    assert before == (path.read_text(), (tmp_path / "run.json").read_text())
+
+
+def test_a_history_that_nobody_closed_is_whole_at_the_end_of_the_program(tmp_path):
+    path = tmp_path / "run.csv"
+    program = f"""
+from gradscaler import Scaler
+scaler = Scaler("torch")
+history = scaler.history({str(path)!r}).open()
+for step in range(150):
+    scaler.update(False)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert len(read(path)["step"]) == 150
+
+
+def test_a_diagnosis_of_a_history_knows_its_guard(tmp_path):
+    scaler = Scaler("none", guard_norm=4)
+    with scaler.history(tmp_path / "run.csv"):
+        for _ in range(39):
+            scaler.update(Report.of_number(9.5))
+    (found,) = gradscaler.diagnose(tmp_path / "run.csv")
+    assert found.startswith("the guard skipped 39 steps, the last 39 in a row, as the norm was above 4")
+    assert found == scaler.diagnose(steps=39)[0]
+
+
+def test_scales_of_0_and_infinity_are_drawn(tmp_path):
+    for change in ({"init_scale": 2.0**126, "growth_interval": 1}, {"init_scale": 2.0**-120}):
+        scaler = Scaler("keras" if "growth_interval" in change else "oneflow", **change)
+        with scaler.history(tmp_path / "run.csv", step=1):
+            for _ in range(40):
+                scaler.update("growth_interval" not in change)
+        assert sketch(read(tmp_path / "run.csv")).splitlines()[-1].startswith("step 40, scale ")
+
+
 def test_a_scaler_has_one_history_at_a_time(tmp_path):
     scaler = Scaler("torch")
     with scaler.history(tmp_path / "a.csv"), pytest.raises(ValueError, match="a history already, .*a.csv"):
@@ -169,7 +229,9 @@ def test_a_diagnosis_of_a_history_finds_what_was_wrong(tmp_path):
         for _ in range(60):
             step(scaler, math.nan)
     kinds = [note.kind for note in gradscaler.diagnose(tmp_path / "bad.csv")]
-    assert kinds == [NoteKind.NOT_FINITE, NoteKind.OFTEN, NoteKind.NEVER_GROWS]
+    assert kinds == [NoteKind.NOT_FINITE, NoteKind.OVERFLOWS_OFTEN]
+    kinds = [note.kind for note in gradscaler.diagnose(tmp_path / "bad.csv", 100)]
+    assert kinds[-1] == NoteKind.NEVER_GROWS
     (tmp_path / "bad.json").unlink()
     with pytest.raises(FileNotFoundError, match=r"bad.json, with the rules of this run, is not there"):
         gradscaler.diagnose(tmp_path / "bad.csv")

@@ -92,16 +92,18 @@ def test_presets_are_listed_told_and_compared(capsys, tmp_path):
     assert status == 0 and [line.split()[0] for line in out.splitlines()] == list(gradscaler.presets())
     rules = dict(line.split(maxsplit=1) for line in run(capsys, "presets", "torch")[1].splitlines())
     assert (rules["growth_interval"], rules["init_scale"]) == ("2000", "65536.0")
-    assert "growth_interval  1000 (there 2000)\n" in run(capsys, "presets", "megatron", "torch")[1]
+    assert "growth_interval  1000 (torch: 2000)\n" in run(capsys, "presets", "megatron", "torch")[1]
     settings = tmp_path / "ds.json"
     settings.write_text(json.dumps({"fp16": {"enabled": True, "initial_scale_power": 12}}))
     _, out, _ = run(capsys, "presets", "deepspeed", "--from", settings, "--prefix", "fp16", "--json")
-    assert json.loads(out)["init_scale"] == "4096.0"
+    assert json.loads(out)["init_scale"] == 4096.0
     assert run(capsys, "presets", "toch") == (
         1,
         "",
         'gradscaler: preset is "toch", which is no preset: did you mean "torch"?\n',
     )
+    assert json.loads(run(capsys, "presets", "megatron", "torch", "--json")[1])["growth_interval"] == [1000, 2000]
+    assert run(capsys, "presets", "torch", "torch")[1] == "no  difference\n"
     assert "--from needs the NAME" in run(capsys, "presets", "--from", settings)[2]
 
 
@@ -212,9 +214,9 @@ def test_a_history_is_drawn_watched_and_diagnosed(capsys, tmp_path):
     status, out, _ = run(capsys, "diagnose", path)
     assert status == 1 and out.startswith("- the gradients have Inf or NaN at a scale of 6.10352e-05, and no scale")
     status, out, _ = run(capsys, "diagnose", path, "--steps", "100000", "--json")
-    assert [note["kind"] for note in json.loads(out)["notes"]] == ["NOT_FINITE"]
+    assert [note["kind"] for note in json.loads(out)["notes"]] == ["NOT_FINITE", "OVERFLOWS_OFTEN"]
     saved_as_json(tmp_path / "good.json")
-    assert run(capsys, "diagnose", tmp_path / "good.json") == (0, "nothing  was found\n", "")
+    assert run(capsys, "diagnose", tmp_path / "good.json") == (0, "nothing was found\n", "")
     assert run(capsys, "plot", tmp_path / "good.json")[2].startswith(f"gradscaler: {tmp_path / 'good.json'} is not a")
     pytest.importorskip("matplotlib")
     assert run(capsys, "plot", path, "-o", tmp_path / "run.png")[0] == 0

@@ -156,11 +156,12 @@ defmodule GradScaler.Native do
   @spec policy_import(binary, binary | nil, binary, binary | nil) :: {:ok, binary, binary} | error
   def policy_import(_format, _prefix, _entries, _policy), do: :erlang.nif_error(:nif_not_loaded)
 
-  @spec metrics(binary, binary, binary | nil) :: {:ok, binary} | error
-  def metrics(_policy, _state, _report), do: :erlang.nif_error(:nif_not_loaded)
+  @spec state_metrics(binary, binary, binary | nil) :: {:ok, binary} | error
+  def state_metrics(_policy, _state, _report), do: :erlang.nif_error(:nif_not_loaded)
 
-  @spec diagnose(binary, binary, binary | nil, binary | nil, integer) :: {:ok, binary} | error
-  def diagnose(_policy, _state, _report, _per_tensor, _steps),
+  @spec state_diagnose(binary, binary, binary | nil, binary | nil, integer, integer) ::
+          {:ok, binary} | error
+  def state_diagnose(_policy, _state, _report, _per_tensor, _steps, _planned_steps),
     do: :erlang.nif_error(:nif_not_loaded)
 
   @spec dtype_name(integer) :: binary | nil | error

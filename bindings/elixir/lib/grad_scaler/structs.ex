@@ -198,13 +198,13 @@ defmodule GradScaler.Constants do
       lost: 6,
       failure: 7,
       not_finite: 8,
-      at_floor: 9,
-      often: 10,
+      backoff_failed: 9,
+      overflows_often: 10,
       guard_skips: 11,
       guard_idle: 12,
-      vanished: 13,
+      underflows: 13,
       never_grows: 14,
-      far_ceiling: 15
+      ceiling_unreachable: 15
     ]
   end
 

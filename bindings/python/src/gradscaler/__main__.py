@@ -83,16 +83,18 @@ def presets(options: argparse.Namespace) -> int:
         policy = gradscaler.Policy(options.name)
     else:
         return show(options, gradscaler.presets())
-    rules = {name: told(policy, name) for name in _FIELDS if getattr(policy, name)}
+    rules: dict[str, Any] = {name: getattr(policy, name) for name in _FIELDS if getattr(policy, name)}
     if options.other:
         other = gradscaler.Policy(options.other)
-        names = [name for name in _FIELDS if getattr(policy, name) != getattr(other, name)]
-        rules = {name: f"{told(policy, name)} (there {told(other, name)})" for name in names}
+        rules = {name: [getattr(policy, name), getattr(other, name)] for name in _FIELDS}
+        rules = {name: pair for name, pair in rules.items() if pair[0] != pair[1]}
+    if not options.json:
+        told = _entries.told
+        rules = {
+            name: f"{told(name, x[0])} ({options.other}: {told(name, x[1])})" if options.other else told(name, x)
+            for name, x in rules.items()
+        } or {"no": "difference"}
     return show(options, rules, policy.notes)
-
-
-def told(policy: gradscaler.Policy, name: str) -> str:
-    return _entries.told(name, getattr(policy, name))
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -133,8 +135,10 @@ def diagnose(options: argparse.Namespace) -> int:
     if options.file.endswith(".csv"):
         found = gradscaler.diagnose(options.file, options.steps)
     else:
-        found = loaded(options)[0].diagnose(steps=options.steps)
-    show(options, {} if found or options.json else {"nothing": "was found"}, found)
+        found = loaded(options)[0].diagnose(planned_steps=options.steps)
+    if not found and not options.json:
+        print("nothing was found")
+    show(options, {}, found)
     return bool(found)
 
 
@@ -145,7 +149,7 @@ def watch(options: argparse.Namespace) -> int:
         print("\033[H\033[J" + text if sys.stdout.isatty() else text, flush=True)
         if options.once:
             return 0
-        time.sleep(options.seconds)
+        time.sleep(max(0.1, min(options.seconds, 3600)))
 
 
 def size() -> tuple[int, int]:
@@ -194,7 +198,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("-o", dest="output", metavar="FILE")
     one = command("watch", watch, json=False)
     one.add_argument("file", metavar="RUN.csv")
-    one.add_argument("--seconds", type=float, default=2)
+    one.add_argument("--seconds", type=float, default=2.0)
     one.add_argument("--once", action="store_true", help="draw it once")
     whole.set_defaults(run=doctor)
     return whole

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import itertools
+import atexit
 import math
+import operator
 import os
 import time
 import warnings
@@ -13,6 +14,7 @@ from typing import Any
 
 from . import _entries, _structs
 from . import _gradscaler as c
+from ._arguments import _short
 from ._entries import Note
 from ._policy import Policy
 from ._report import Report
@@ -22,20 +24,23 @@ COLUMNS = ("step", *(metric.name.lower() for metric in Metric))
 _ROWS, _SECONDS = 100, 30  # lines that are kept in memory, and for how long
 
 
-def diagnosed(policy: Policy, state: State, report: Report | None, steps: int) -> list[Note]:
-    """The findings of gsc_diagnose, with names of arrays where the report knows them."""
+def diagnosed(
+    policy: Policy, state: State, report: Report | None, steps: int = 0, planned_steps: int = 0
+) -> list[Note]:
+    """The findings of gsc_state_diagnose, with names of arrays where the report knows them."""
+    steps, planned_steps = _whole("steps", steps), _whole("planned_steps", planned_steps)
+    if report is not None and not isinstance(report, Report):
+        raise TypeError(f"report={_short(report)}: expected a Report")
     each = report._each if report is not None and report._each is not None else b""
-    notes = (_structs.Note * c.gsc_diagnose(policy, state, report, each, steps, None))()
-    c.gsc_diagnose(policy, state, report, each, steps, notes)
+    notes = (_structs.Note * c.gsc_state_diagnose(policy, state, report, each, steps, planned_steps, None))()
+    c.gsc_state_diagnose(policy, state, report, each, steps, planned_steps, notes)
     return [_finding(one, report) for one in notes]
 
 
 def _finding(raw: _structs.Note, report: Report | None) -> Note:
     kind, name = NoteKind(raw.kind), None
-    if report is not None and raw.entry >= 0:
+    if report is not None and 0 <= raw.entry < len(report.names):
         name = report.names[raw.entry]
-    elif report is not None and kind == NoteKind.NOT_FINITE and report.first_overflow:
-        name = report.first_overflow[0]
     where = "" if name is None else f"; look first at {name!r}"
     return _entries.note(raw.message.decode() + where, kind, raw.field.decode(), raw.value)
 
@@ -43,53 +48,71 @@ def _finding(raw: _structs.Note, report: Report | None) -> Note:
 class History:
     """A line a step in a CSV file, while it is open: `with scaler.history("run.csv"):`.
 
-    The columns are `step` and the names of `scaler.metrics()`; what is not known is empty. 100 lines, or those of 30
-    seconds, are kept in memory, so a run that is killed has all but those. The rules stand in run.json for run.csv.
-    A file of an earlier run goes on after its last step, or with `step` from that one on: later lines are dropped.
-    With several ranks, "run-{rank}.csv" is one file each; else only rank 0 writes.
-    A disk that is full ends the history with a warning, not the training.
+    The columns are `step` and the names of `scaler.metrics()`; what is not known is empty. Up to 100 lines, and those of
+    30 seconds, are in memory: a run that is killed loses no others. The rules stand in run.json for run.csv.
+    step: the first step that this run will make; later lines of an earlier run are dropped. None: after its last line
+    rank: a number on every rank: "run-{rank}.csv" is one file each; else only rank 0 writes
+    A disk that is full ends the history with a warning, not the training. Without `with`: `open()` and `close()`.
     """
 
     def __init__(
         self, scaler: Any, policy: Policy, path: str | os.PathLike, *, step: int | None = None, rank: int = 0
     ) -> None:
-        text = os.fspath(path)
-        self.path = text.replace("{rank}", str(rank))
-        self._writes = rank == 0 or self.path != text
-        self._scaler, self._policy, self._step = scaler, policy, step
-        self._rows, self._flushed = [], 0.0
+        text, rank = os.fsdecode(path), _whole("rank", rank)
+        self.path = os.path.abspath(text.replace("{rank}", str(rank)))
+        if self.path.endswith(".json"):
+            raise ValueError(f"{text}: that is where the rules of a history go; name it .csv")
+        self._writes = rank == 0 or "{rank}" in text
+        self._scaler, self._policy, self._step = scaler, policy, None if step is None else _whole("step", step)
+        self._rows, self._flushed, self._process = [], 0.0, os.getpid()
 
-    def __enter__(self) -> History:
+    def open(self) -> History:
+        """Begins or goes on with the file, and takes a line from each update."""
         if getattr(self._scaler, "_history", None) is not None:
             raise ValueError(f"the scaler has a history already, {self._scaler._history.path}")
         if self._writes:
-            self._open()
+            self._begin()
             self._scaler._history = self
+            atexit.register(self.close)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._scaler._history = None
+    def close(self) -> None:
+        """Writes the lines that are in memory; the scaler has no history any more."""
+        if self._scaler._history is self:
+            self._scaler._history = None
+        atexit.unregister(self.close)
         self.flush()
 
-    def _open(self) -> None:
+    def __enter__(self) -> History:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _begin(self) -> None:
         import json
 
-        lines = [",".join(COLUMNS) + "\n"]
-        if os.path.exists(self.path) and os.path.getsize(self.path):
-            steps = read(self.path)["step"]
+        kept = 0
+        if os.path.lexists(self.path):
+            steps = read(self.path)["step"] if os.path.getsize(self.path) else []
             self._step = int(steps[-1] if steps else 0) + 1 if self._step is None else self._step
-            with open(self.path, encoding="ascii") as file:
-                kept = zip(itertools.islice(file, 1, None), steps, strict=False)  # without a line that was cut off
-                lines += [line for line, step in kept if step < self._step]
+            with open(self.path, "rb") as file:
+                for step in [-1, *steps] if os.path.getsize(self.path) else ():
+                    line = file.readline()
+                    if step >= self._step:
+                        break
+                    kept += len(line)
         self._step = 1 if self._step is None else self._step
-        with open(self.path + ".new", "w", encoding="ascii") as file:
-            file.writelines(lines)
-        os.replace(self.path + ".new", self.path)
         starts = [one for one in _starts(self.path) if one["step"] < self._step]
         rules = {"preset": self._policy.preset, **self._policy.differences(self._policy.preset)}
         starts += [{"step": self._step, "gradscaler": c.gsc_version_string(), "policy": rules}]
+        text = json.dumps({"starts": starts}, indent=1)
         with open(beside(self.path), "w", encoding="utf-8") as file:
-            json.dump({"starts": starts}, file, indent=1)
+            file.write(text)
+        with open(self.path, "ab") as file:
+            file.truncate(kept)  # what a later try wrote, and a line that was cut off
+            if kept == 0:
+                file.write(",".join(COLUMNS).encode() + b"\n")
         self._flushed = time.monotonic()
 
     def add(self, metrics: Mapping[str, float]) -> None:
@@ -103,7 +126,7 @@ class History:
     def flush(self) -> None:
         """Writes the lines that are in memory."""
         rows, self._rows, self._flushed = self._rows, [], time.monotonic()
-        if not rows or not self._writes:
+        if not rows or not self._writes or os.getpid() != self._process:  # of a fork the parent has them, too
             return
         try:
             with open(self.path, "a", encoding="ascii") as file:
@@ -112,6 +135,16 @@ class History:
             self._writes = False
             self._scaler._history = None
             warnings.warn(f"{self.path} ends before step {self._step - len(rows)}: {error}", stacklevel=3)
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{name}={_short(value)}: expected a whole number from 0 on")
+    return number
 
 
 def beside(path: str) -> str:
@@ -133,6 +166,9 @@ def _starts(path: str) -> list[dict[str, Any]]:
 
 def read(path: str | os.PathLike) -> dict[str, list[float]]:
     """The columns of a history, NaN where a cell is empty. A last line that was cut off is passed over."""
+    if not os.path.isfile(path):
+        os.stat(path)  # says why not
+        raise ValueError(f"{os.fspath(path)} is no regular file")
     with open(path, encoding="ascii", errors="replace", newline="") as file:
         lines = (line[:-1].split(",") for line in file if line.endswith("\n"))
         names = next(lines, [])
@@ -143,11 +179,13 @@ def read(path: str | os.PathLike) -> dict[str, list[float]]:
             columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
             return {name: list(column) for name, column in zip(names, columns, strict=True)}
         except ValueError:
-            raise ValueError(f"{os.fspath(path)} is not a history of gradscaler: a line of it is none") from None
+            raise ValueError(
+                f"{os.fspath(path)} is not a history of gradscaler: its lines are not all numbers in its columns"
+            ) from None
 
 
-def diagnose(path: str | os.PathLike, steps: int = 0) -> list[Note]:
-    """What is wrong with the run of a history, the most important first; `steps` are those of the whole run."""
+def diagnose(path: str | os.PathLike, planned_steps: int = 0) -> list[Note]:
+    """What is wrong with the run of a history, the most important first; `planned_steps` are those of the whole run."""
     columns, starts = read(path), _starts(os.fspath(path))
     if not starts:
         raise FileNotFoundError(f"{beside(os.fspath(path))}, with the rules of this run, is not there")
@@ -166,6 +204,11 @@ def diagnose(path: str | os.PathLike, steps: int = 0) -> list[Note]:
     state.failed_backoffs = max(
         0, _trailing(o and scale == scales[-1] for o, scale in zip(bad, scales, strict=True)) - 1
     )
+    bounds = [bound for bound in columns["guard_threshold"] if not math.isnan(bound)]
+    if bounds:
+        state.guard_threshold = bounds[-1]
+        skips = zip(columns["skip"], bad, strict=True)
+        state.guard_in_a_row = _trailing(skip and not overflow for skip, overflow in skips)
     shares = [share for share in columns["zero_share"] if not math.isnan(share)]
     report = Report(
         kind=ReportKind.TENSORS,
@@ -177,7 +220,7 @@ def diagnose(path: str | os.PathLike, steps: int = 0) -> list[Note]:
     if shares:
         report.measured = Want.UNDERFLOW
         _structs.Report.underflows_to_zero.__set__(report, round(1e6 * sum(shares) / len(shares)))
-    return diagnosed(policy, state, report, steps or count)
+    return diagnosed(policy, state, report, count, planned_steps)
 
 
 def _count(cell: float) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -44,23 +45,19 @@ def headline(columns: Mapping[str, Sequence[float]]) -> str:
     """What happened, in a line."""
     if not columns["step"]:
         return "no steps yet"
-    last = {name: column[-1] for name, column in columns.items()}
-    parts = [f"step {last['step']:.0f}", f"scale {power(last['loss_scale'])}"]
-    parts += [
-        f"{last[name]:.0f} {what}"
-        for name, what in (
-            ("total_overflows", "overflows"),
-            ("total_growths", "growths"),
-            ("total_guard_skips", "skipped by the guard"),
-        )
-        if last[name]
-    ]
+    overflows = sum(overflow == 1 for overflow in columns["overflow"])
+    skips = sum(map(operator.eq, columns["skip"], [1.0] * len(columns["skip"]))) - overflows
+    growths = len(_growths(columns))
+    parts = [f"step {columns['step'][-1]:.0f}", f"scale {power(columns['loss_scale'][-1])}"]
+    parts += [f"{overflows} overflow{'s' * (overflows > 1)}"] if overflows else []
+    parts += [f"{growths} growth{'s' * (growths > 1)}"] if growths else []
+    parts += [f"{skips} skipped by the guard"] if skips > 0 else []
     return ", ".join(parts)
 
 
 def power(scale: float) -> str:
     """2^16 for 65536."""
-    mantissa, exponent = math.frexp(scale)
+    mantissa, exponent = math.frexp(scale) if math.isfinite(scale) else (0, 0)
     return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:g}"
 
 
@@ -85,7 +82,7 @@ def _draw(columns: Mapping[str, Sequence[float]], axes: Sequence[Any]) -> None:
 
     ax = axes[0]
     ax.step(steps, scales, where="post", color=SCALE, linewidth=1.6)
-    mark(ax, [scales[0], *scales], overflows, "overflow", marker="v", color=OVERFLOW, markersize=7)
+    mark(ax, [*scales[:1], *scales], overflows, "overflow", marker="v", color=OVERFLOW, markersize=7)
     mark(ax, scales, _growths(columns), "growth", marker="^", color=GROWTH, markersize=7)
     if any(scale > 0 for scale in scales):
         ax.set_yscale("log", base=2)
@@ -106,6 +103,11 @@ def _draw(columns: Mapping[str, Sequence[float]], axes: Sequence[Any]) -> None:
     axes[min(len(axes), 2) - 1].set_xlabel("step")
 
 
+def _log2(scale: float) -> float:
+    """Of 0 and infinity, which some rules reach, the ends of what a double holds."""
+    return math.log2(scale) if 0 < scale < math.inf else 1024.0 if scale > 0 else -1074.0
+
+
 def sketch(columns: Mapping[str, Sequence[float]], width: int = 72, height: int = 8) -> str:
     """The scale in block characters, and below it v where steps overflowed and x where the guard skipped."""
     n = len(columns["step"])
@@ -113,9 +115,7 @@ def sketch(columns: Mapping[str, Sequence[float]], width: int = 72, height: int 
         return headline(columns)
     width = min(width, n)
     bins = [range(i * n // width, (i + 1) * n // width) for i in range(width)]
-    logs = [
-        max(math.log2(columns["loss_scale"][i]) if columns["loss_scale"][i] > 0 else 0 for i in one) for one in bins
-    ]
+    logs = [max(_log2(columns["loss_scale"][i]) for i in one) for one in bins]
     low, high = math.floor(min(logs)) - 1, math.ceil(max(logs))
     lines = []
     for row in range(height, 0, -1):

@@ -204,12 +204,12 @@ class Scaler:
         """
         return c.metrics(self.policy, self.state, report)
 
-    def diagnose(self, report: Report | None = None, steps: int = 0) -> list[Note]:
+    def diagnose(self, report: Report | None = None, steps: int = 0, planned_steps: int = 0) -> list[Note]:
         """What is wrong with this run, with what to do about it, the most important first; empty: nothing was found.
 
-        `report` is the last one, with per_tensor=True it names the array; `steps` are those of the whole run.
+        `report` is the last one. `steps` are the updates so far, `planned_steps` those of the whole run; 0: not known.
         """
-        return _history.diagnosed(self.policy, self.state, report, steps)
+        return _history.diagnosed(self.policy, self.state, report, steps, planned_steps)
 
     def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
         """A CSV file that gets the metrics of each update: `with scaler.history("run.csv"):`, see `History`."""

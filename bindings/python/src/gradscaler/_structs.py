@@ -214,28 +214,28 @@ class NoteKind(enum.IntEnum):
     MISSING = 2  # the entries do not say `field`: `value` is that of the policy, or where a count starts
     IGNORED = 3  # the key of `entry` means nothing in this format
     CHANGED = 4  # `field` became `value`, which is what `entry` means to this policy
-    UNUSABLE = 5  # the scale is 0 or infinity: no call multiplies by it
+    UNUSABLE = 5  # the scale is 0 or infinity: no call multiplies by it; also of gsc_state_diagnose, with `value` the scale
     LOST = 6  # the format has no key for `field`, which is `value`
-    FAILURE = 7  # gsc_diagnose: a call failed on a device or on a rank, and nobody steps
-    NOT_FINITE = 8  # gsc_diagnose: Inf or NaN that no scale cures; `entry` is the first tensor that has some
-    AT_FLOOR = 9  # gsc_diagnose: overflows cannot lower the scale, which is `value`
-    OFTEN = 10  # gsc_diagnose: the share `value` of all steps overflowed, more than the rules make
-    GUARD_SKIPS = 11  # gsc_diagnose: the guard lets hardly any step through; it skipped `value`
-    GUARD_IDLE = 12  # gsc_diagnose: the guard judges no step: it has `value` samples
-    VANISHED = 13  # gsc_diagnose: the share `value` of the gradients became zero; `entry` is the tensor with the largest
-    NEVER_GROWS = 14  # gsc_diagnose: the run has `value` steps, fewer than a growth needs
-    FAR_CEILING = 15  # gsc_diagnose: the run ends before the scale can reach max_scale; `value` is the highest it can reach
+    FAILURE = 7  # diagnosis: a call failed on a device or on a rank, and nobody steps; `value` is its status
+    NOT_FINITE = 8  # diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if not known, `entry` the first tensor that has some
+    BACKOFF_FAILED = 9  # diagnosis: overflows cannot lower the scale, which is `value`; `entry` as above
+    OVERFLOWS_OFTEN = 10  # diagnosis: more steps overflowed than this policy causes by itself; `value` is their share, 0 to 1
+    GUARD_SKIPS = 11  # diagnosis: the guard skipped more than half of the steps, or the last ones in a row; `value` is how many since the start
+    GUARD_IDLE = 12  # diagnosis: the guard judges no step of the planned ones: its warm-up is longer; `value` is its samples so far
+    UNDERFLOWS = 13  # diagnosis: gradients became zero; `value` is their share, 0 to 1, `entry` the tensor with the largest share
+    NEVER_GROWS = 14  # diagnosis: `value` steps are planned, fewer than a growth needs
+    CEILING_UNREACHABLE = 15  # diagnosis: the planned steps end before the scale can reach max_scale; `value` is the highest that it can reach
 
 
 class Metric(enum.IntEnum):
-    """What gsc_metrics gives, in this order, with these names in lower case as keys. Later
+    """What gsc_state_metrics gives, in this order, with these names in lower case as keys. Later
     versions add some at the end."""
 
-    LOSS_SCALE = 0  # the scale in force, which the next loss is multiplied by
+    LOSS_SCALE = 0  # the scale in force, state.factor.scale
     SKIP = 1  # 1 if the last update skipped its step, else 0
-    OVERFLOW = 2  # 1 if that was for an overflow, else 0
-    NORM = 3  # norm of all gradients after unscaling, if the report or the guard has it
-    AMAX = 4  # largest finite magnitude after unscaling, if the report has it
+    OVERFLOW = 2  # 1 if the last update skipped its step because of an overflow, else 0
+    NORM = 3  # norm of all gradients after unscaling, or the number that the policy judged; None if it is not known or some are not finite
+    AMAX = 4  # largest magnitude after unscaling, if the report has it; None if some are not finite
     ZERO_SHARE = 5  # share of the gradients that became zero by unscaling, 0 to 1, if the report has it
     TOTAL_OVERFLOWS = 6  # overflows since the start
     TOTAL_GUARD_SKIPS = 7  # steps since the start that were skipped as outliers
@@ -244,7 +244,7 @@ class Metric(enum.IntEnum):
     STEPS_SINCE_CHANGE = 10  # steps since the scale changed
     NAN_COUNT = 11  # elements that are NaN, if there is a report
     INF_COUNT = 12  # elements that are Inf, if there is a report
-    GUARD_THRESHOLD = 13  # what the norm was held against, if it was
+    GUARD_THRESHOLD = 13  # threshold that the guard compared the norm with; None if it compared none
     GUARD_MULTIPLIER = 14  # what the gradients are multiplied by: 1, less if clipped, 0 if skipped
 
 
@@ -610,9 +610,9 @@ class Note(Struct):
 
     kind: NoteKind
     flags: 0
-    entry: which of the entries, from 0; -1: none
-    value: the number that counts from now on
-    field: field of the policy or the state; with FORMAT the name of the format
+    entry: index in the list that the call was given, entries or per_tensor, from 0; -1: none
+    value: the number that counts from now on, or what `kind` says
+    field: field of the policy or the state, or empty; with FORMAT the name of the format
     message: a sentence, such as "growth_interval is not among the entries: it is 1000, as in the
         policy"
     reserved: 0

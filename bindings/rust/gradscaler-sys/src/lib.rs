@@ -27,8 +27,8 @@
 //! Rules for every function:
 //! - The caller owns all structs. Only a gsc_context remembers anything between calls.
 //! - A function returns GSC_OK (0) or a negative GSC_ERROR_*, and writes it to err->status. After
-//!   an error only *err was written, after a success the rest of *err is as it was. `err` comes
-//!   last and may be NULL.
+//!   an error only *err was written, unless the text says otherwise, after a success the rest of
+//!   *err is as it was. `err` comes last and may be NULL.
 //! - A pointer may be NULL only where the text says so. Tensor data may have any alignment.
 //! - Any thread may call any function at any time, as long as no two calls write the same memory
 //!   and none reads what another writes.
@@ -1159,40 +1159,45 @@ pub const GSC_NOTE_IGNORED: gsc_note_kind = gsc_note_kind(3);
 /// `field` became `value`, which is what `entry` means to this policy
 pub const GSC_NOTE_CHANGED: gsc_note_kind = gsc_note_kind(4);
 
-/// the scale is 0 or infinity: no call multiplies by it
+/// the scale is 0 or infinity: no call multiplies by it; also of gsc_state_diagnose, with `value`
+/// the scale
 pub const GSC_NOTE_UNUSABLE: gsc_note_kind = gsc_note_kind(5);
 
 /// the format has no key for `field`, which is `value`
 pub const GSC_NOTE_LOST: gsc_note_kind = gsc_note_kind(6);
 
-/// gsc_diagnose: a call failed on a device or on a rank, and nobody steps
+/// diagnosis: a call failed on a device or on a rank, and nobody steps; `value` is its status
 pub const GSC_NOTE_FAILURE: gsc_note_kind = gsc_note_kind(7);
 
-/// gsc_diagnose: Inf or NaN that no scale cures; `entry` is the first tensor that has some
+/// diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if not known, `entry` the
+/// first tensor that has some
 pub const GSC_NOTE_NOT_FINITE: gsc_note_kind = gsc_note_kind(8);
 
-/// gsc_diagnose: overflows cannot lower the scale, which is `value`
-pub const GSC_NOTE_AT_FLOOR: gsc_note_kind = gsc_note_kind(9);
+/// diagnosis: overflows cannot lower the scale, which is `value`; `entry` as above
+pub const GSC_NOTE_BACKOFF_FAILED: gsc_note_kind = gsc_note_kind(9);
 
-/// gsc_diagnose: the share `value` of all steps overflowed, more than the rules make
-pub const GSC_NOTE_OFTEN: gsc_note_kind = gsc_note_kind(10);
+/// diagnosis: more steps overflowed than this policy causes by itself; `value` is their share, 0 to
+/// 1
+pub const GSC_NOTE_OVERFLOWS_OFTEN: gsc_note_kind = gsc_note_kind(10);
 
-/// gsc_diagnose: the guard lets hardly any step through; it skipped `value`
+/// diagnosis: the guard skipped more than half of the steps, or the last ones in a row; `value` is
+/// how many since the start
 pub const GSC_NOTE_GUARD_SKIPS: gsc_note_kind = gsc_note_kind(11);
 
-/// gsc_diagnose: the guard judges no step: it has `value` samples
+/// diagnosis: the guard judges no step of the planned ones: its warm-up is longer; `value` is its
+/// samples so far
 pub const GSC_NOTE_GUARD_IDLE: gsc_note_kind = gsc_note_kind(12);
 
-/// gsc_diagnose: the share `value` of the gradients became zero; `entry` is the tensor with the
-/// largest
-pub const GSC_NOTE_VANISHED: gsc_note_kind = gsc_note_kind(13);
+/// diagnosis: gradients became zero; `value` is their share, 0 to 1, `entry` the tensor with the
+/// largest share
+pub const GSC_NOTE_UNDERFLOWS: gsc_note_kind = gsc_note_kind(13);
 
-/// gsc_diagnose: the run has `value` steps, fewer than a growth needs
+/// diagnosis: `value` steps are planned, fewer than a growth needs
 pub const GSC_NOTE_NEVER_GROWS: gsc_note_kind = gsc_note_kind(14);
 
-/// gsc_diagnose: the run ends before the scale can reach max_scale; `value` is the highest it can
-/// reach
-pub const GSC_NOTE_FAR_CEILING: gsc_note_kind = gsc_note_kind(15);
+/// diagnosis: the planned steps end before the scale can reach max_scale; `value` is the highest
+/// that it can reach
+pub const GSC_NOTE_CEILING_UNREACHABLE: gsc_note_kind = gsc_note_kind(15);
 
 /// Something that the caller may want to know of a call that succeeded.
 #[repr(C)]
@@ -1202,11 +1207,11 @@ pub struct gsc_note {
     pub kind: gsc_note_kind,
     /// 0
     pub flags: u32,
-    /// which of the entries, from 0; -1: none
+    /// index in the list that the call was given, entries or per_tensor, from 0; -1: none
     pub entry: i64,
-    /// the number that counts from now on
+    /// the number that counts from now on, or what `kind` says
     pub value: f64,
-    /// field of the policy or the state; with FORMAT the name of the format
+    /// field of the policy or the state, or empty; with FORMAT the name of the format
     pub field: [c_char; 32],
     /// a sentence, such as "growth_interval is not among the entries: it is 1000, as in the policy"
     pub message: [c_char; 312],
@@ -1233,25 +1238,26 @@ impl Default for gsc_note {
 // ---- What a scaler did: for logs and for people -------------------------------------------------
 
 newtype! {
-    /// What gsc_metrics gives, in this order, with these names in lower case as keys. Later
+    /// What gsc_state_metrics gives, in this order, with these names in lower case as keys. Later
     /// versions add some at the end.
     #[derive(Eq, Hash)]
     gsc_metric: u32
 }
 
-/// the scale in force, which the next loss is multiplied by
+/// the scale in force, state.factor.scale
 pub const GSC_METRIC_LOSS_SCALE: gsc_metric = gsc_metric(0);
 
 /// 1 if the last update skipped its step, else 0
 pub const GSC_METRIC_SKIP: gsc_metric = gsc_metric(1);
 
-/// 1 if that was for an overflow, else 0
+/// 1 if the last update skipped its step because of an overflow, else 0
 pub const GSC_METRIC_OVERFLOW: gsc_metric = gsc_metric(2);
 
-/// norm of all gradients after unscaling, if the report or the guard has it
+/// norm of all gradients after unscaling, or the number that the policy judged; NULL if it is not
+/// known or some are not finite
 pub const GSC_METRIC_NORM: gsc_metric = gsc_metric(3);
 
-/// largest finite magnitude after unscaling, if the report has it
+/// largest magnitude after unscaling, if the report has it; NULL if some are not finite
 pub const GSC_METRIC_AMAX: gsc_metric = gsc_metric(4);
 
 /// share of the gradients that became zero by unscaling, 0 to 1, if the report has it
@@ -1278,7 +1284,7 @@ pub const GSC_METRIC_NAN_COUNT: gsc_metric = gsc_metric(11);
 /// elements that are Inf, if there is a report
 pub const GSC_METRIC_INF_COUNT: gsc_metric = gsc_metric(12);
 
-/// what the norm was held against, if it was
+/// threshold that the guard compared the norm with; NULL if it compared none
 pub const GSC_METRIC_GUARD_THRESHOLD: gsc_metric = gsc_metric(13);
 
 /// what the gradients are multiplied by: 1, less if clipped, 0 if skipped
@@ -1903,18 +1909,18 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// The state after an update, and the report that it was made with, as numbers with names, the
-    /// most important first: see GSC_METRIC_*. Counts are INTEGER, SKIP and OVERFLOW BOOLEAN, and
-    /// what is not known is NULL. All is host memory. A list with too little room is refused; with
-    /// a capacity of 0 the call only counts.
+    /// Writes the state after an update, and the report of that update, as numbers with names: see
+    /// GSC_METRIC_*. That it is the report of that update is not checked. Counts are INTEGER, SKIP
+    /// and OVERFLOW BOOLEAN, and what is not known is NULL. All memory is host memory. The call
+    /// writes as many entries as there is room for, and tells how many there are.
     ///
     /// - `report`: NULL: metrics of a report are not known
-    /// - `entries_capacity`: entries that there is room for
+    /// - `entries_capacity`: entries that there is room for; further ones are only counted
     /// - `entries_count`: number of entries; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
-    /// GSC_ERROR_REPORT, GSC_ERROR_CAPACITY.
-    pub fn gsc_metrics(
+    /// GSC_ERROR_REPORT.
+    pub fn gsc_state_metrics(
         policy: *const gsc_policy,
         state: *const gsc_state,
         report: *const gsc_report,
@@ -1924,25 +1930,29 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// What is wrong with a run, the most important first: notes whose messages say what to do.
-    /// None: nothing was found. What the policy of a framework does by design is no fault. All is
-    /// host memory; reports of errors are taken.
+    /// Lists the faults of a run as notes, the most important first. Each message says what to do.
+    /// A count of 0 means that no fault was found. What the policy of a framework does by design is
+    /// no fault. All memory is host memory. A report with an error status is accepted. What counts
+    /// as often, or as most, may change with a version.
     ///
     /// - `report`: NULL: nothing is known of the last gradients
-    /// - `per_tensor`: NULL: no tensor is named
-    /// - `steps`: updates of the whole run, those to come included; 0: not known
+    /// - `per_tensor`: NULL: only the first tensor that is not finite is named
+    /// - `per_tensor_count`: ignored if per_tensor is NULL
+    /// - `steps`: updates so far; 0: not known
+    /// - `planned_steps`: updates of the whole run; 0: not known
     /// - `notes_capacity`: notes that there is room for; further ones are only counted
     /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
     /// GSC_ERROR_REPORT.
-    pub fn gsc_diagnose(
+    pub fn gsc_state_diagnose(
         policy: *const gsc_policy,
         state: *const gsc_state,
         report: *const gsc_report,
         per_tensor: *const gsc_report,
-        n: u64,
+        per_tensor_count: u64,
         steps: u64,
+        planned_steps: u64,
         notes: *mut gsc_note,
         notes_capacity: u64,
         notes_count: *mut u64,
@@ -2058,24 +2068,27 @@ extern "C" {
     ) -> gsc_status;
 
     /// Refuses lists in which an output shares memory with another output or with the input of
-    /// another entry. Call it with the lists of gsc_unscale, gsc_scale or gsc_unscale_accumulate,
-    /// which compare an entry's own input and output themselves. It compares addresses and does not
-    /// read the data, so the data can be on any device.
+    /// another entry. Call it with the lists of gsc_unscale, gsc_scale or gsc_unscale_accumulate.
+    /// It compares addresses and does not read the data, so the data can be on any device.
     ///
-    /// If it returns GSC_ERROR_OVERLAP, err->name and err->index are the entry, and err->value is
-    /// the index of the output that shares its memory. It takes n steps if the outputs lie in
-    /// memory in the order of the list, else n * log(n).
+    /// This call does not compare an entry's input with its own output: those calls do.
+    ///
+    /// If it returns GSC_ERROR_OVERLAP, err->name is "tensors" or "out", err->index is the entry of
+    /// that list, and err->value is the index of the entry of `out` that overlaps it. Its time is
+    /// O(n) if the outputs are in the order of their addresses, else O(n log n).
     ///
     /// - `out`: `tensors` itself for a call in place
-    /// - `scratch`: room for 2 * n numbers, overwritten even if the call fails
+    /// - `scratch`: overwritten even if the call fails
+    /// - `scratch_capacity`: numbers that there is room for: 2 * n
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP,
-    /// GSC_ERROR_VALUE.
+    /// GSC_ERROR_VALUE, GSC_ERROR_CAPACITY.
     pub fn gsc_tensors_check_overlap(
         tensors: *const gsc_tensor,
         out: *const gsc_tensor,
         n: u64,
         scratch: *mut u64,
+        scratch_capacity: u64,
         err: *mut gsc_error,
     ) -> gsc_status;
 

@@ -322,47 +322,53 @@ choice! {
         IGNORED = sys::GSC_NOTE_IGNORED;
         /// `field` became `value`, which is what `entry` means to this policy.
         CHANGED = sys::GSC_NOTE_CHANGED;
-        /// The scale is 0 or infinity: no call multiplies by it.
+        /// The scale is 0 or infinity: no call multiplies by it; also of gsc_state_diagnose, with
+        /// `value` the scale.
         UNUSABLE = sys::GSC_NOTE_UNUSABLE;
         /// The format has no key for `field`, which is `value`.
         LOST = sys::GSC_NOTE_LOST;
-        /// `gsc_diagnose`: a call failed on a device or on a rank, and nobody steps.
+        /// Diagnosis: a call failed on a device or on a rank, and nobody steps; `value` is its
+        /// status.
         FAILURE = sys::GSC_NOTE_FAILURE;
-        /// `gsc_diagnose`: Inf or NaN that no scale cures; `entry` is the first tensor that has
-        /// some.
+        /// Diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if not known,
+        /// `entry` the first tensor that has some.
         NOT_FINITE = sys::GSC_NOTE_NOT_FINITE;
-        /// `gsc_diagnose`: overflows cannot lower the scale, which is `value`.
-        AT_FLOOR = sys::GSC_NOTE_AT_FLOOR;
-        /// `gsc_diagnose`: the share `value` of all steps overflowed, more than the rules make.
-        OFTEN = sys::GSC_NOTE_OFTEN;
-        /// `gsc_diagnose`: the guard lets hardly any step through; it skipped `value`.
+        /// Diagnosis: overflows cannot lower the scale, which is `value`; `entry` as above.
+        BACKOFF_FAILED = sys::GSC_NOTE_BACKOFF_FAILED;
+        /// Diagnosis: more steps overflowed than this policy causes by itself; `value` is their
+        /// share, 0 to 1.
+        OVERFLOWS_OFTEN = sys::GSC_NOTE_OVERFLOWS_OFTEN;
+        /// Diagnosis: the guard skipped more than half of the steps, or the last ones in a row;
+        /// `value` is how many since the start.
         GUARD_SKIPS = sys::GSC_NOTE_GUARD_SKIPS;
-        /// `gsc_diagnose`: the guard judges no step: it has `value` samples.
+        /// Diagnosis: the guard judges no step of the planned ones: its warm-up is longer; `value`
+        /// is its samples so far.
         GUARD_IDLE = sys::GSC_NOTE_GUARD_IDLE;
-        /// `gsc_diagnose`: the share `value` of the gradients became zero; `entry` is the tensor
-        /// with the largest.
-        VANISHED = sys::GSC_NOTE_VANISHED;
-        /// `gsc_diagnose`: the run has `value` steps, fewer than a growth needs.
+        /// Diagnosis: gradients became zero; `value` is their share, 0 to 1, `entry` the tensor
+        /// with the largest share.
+        UNDERFLOWS = sys::GSC_NOTE_UNDERFLOWS;
+        /// Diagnosis: `value` steps are planned, fewer than a growth needs.
         NEVER_GROWS = sys::GSC_NOTE_NEVER_GROWS;
-        /// `gsc_diagnose`: the run ends before the scale can reach max_scale; `value` is the
-        /// highest it can reach.
-        FAR_CEILING = sys::GSC_NOTE_FAR_CEILING;
+        /// Diagnosis: the planned steps end before the scale can reach max_scale; `value` is the
+        /// highest that it can reach.
+        CEILING_UNREACHABLE = sys::GSC_NOTE_CEILING_UNREACHABLE;
     }
 }
 
 choice! {
-    /// What gsc_metrics gives, in this order, with these names in lower case as keys. Later
+    /// What gsc_state_metrics gives, in this order, with these names in lower case as keys. Later
     /// versions add some at the end.
     Metric: sys::gsc_metric(u32) {
-        /// The scale in force, which the next loss is multiplied by.
+        /// The scale in force, state.factor.scale.
         LOSS_SCALE = sys::GSC_METRIC_LOSS_SCALE;
         /// 1 if the last update skipped its step, else 0.
         SKIP = sys::GSC_METRIC_SKIP;
-        /// 1 if that was for an overflow, else 0.
+        /// 1 if the last update skipped its step because of an overflow, else 0.
         OVERFLOW = sys::GSC_METRIC_OVERFLOW;
-        /// Norm of all gradients after unscaling, if the report or the guard has it.
+        /// Norm of all gradients after unscaling, or the number that the policy judged; NULL if it
+        /// is not known or some are not finite.
         NORM = sys::GSC_METRIC_NORM;
-        /// Largest finite magnitude after unscaling, if the report has it.
+        /// Largest magnitude after unscaling, if the report has it; NULL if some are not finite.
         AMAX = sys::GSC_METRIC_AMAX;
         /// Share of the gradients that became zero by unscaling, 0 to 1, if the report has it.
         ZERO_SHARE = sys::GSC_METRIC_ZERO_SHARE;
@@ -380,7 +386,7 @@ choice! {
         NAN_COUNT = sys::GSC_METRIC_NAN_COUNT;
         /// Elements that are Inf, if there is a report.
         INF_COUNT = sys::GSC_METRIC_INF_COUNT;
-        /// What the norm was held against, if it was.
+        /// Threshold that the guard compared the norm with; NULL if it compared none.
         GUARD_THRESHOLD = sys::GSC_METRIC_GUARD_THRESHOLD;
         /// What the gradients are multiplied by: 1, less if clipped, 0 if skipped.
         GUARD_MULTIPLIER = sys::GSC_METRIC_GUARD_MULTIPLIER;

@@ -58,7 +58,7 @@ impl Scaler {
         let (policy, state, mut n) = (&self.policy().0, &self.state().0, 0);
         let (list, room) = (entries.as_mut_ptr(), entries.len() as u64);
         // SAFETY: a policy, a state, a report or NULL, and as many entries as are told.
-        check(|err| unsafe { sys::gsc_metrics(policy, state, report, list, room, &mut n, err) })?;
+        check(|err| unsafe { sys::gsc_state_metrics(policy, state, report, list, room, &mut n, err) })?;
         entries.truncate(n as usize);
         let known = |entry: &sys::gsc_entry| entry.kind != sys::GSC_ENTRY_NULL;
         Ok(entries
@@ -68,14 +68,15 @@ impl Scaler {
     }
 
     /// What is wrong with a run, and what to do. `report` is the last one, `per_tensor` are those of its
-    /// tensors, if they are known; `steps` are those of the whole run, 0 if nobody knows.
+    /// tensors, if they are known; `steps` are the updates so far, `planned_steps` those of the whole run, 0
+    /// if nobody knows.
     ///
     /// ```
     /// use gradscaler::{NoteKind, Report, Scaler};
     ///
     /// let mut scaler = Scaler::preset("none")?;
     /// scaler.update(&Report::of(true))?;
-    /// let diagnosis = scaler.diagnose(None, &[], 0)?;
+    /// let diagnosis = scaler.diagnose(None, &[], 0, 0)?;
     /// eprint!("{diagnosis}");
     /// assert_eq!(diagnosis[0].kind, NoteKind::NOT_FINITE);
     /// # Ok::<(), gradscaler::Error>(())
@@ -89,6 +90,7 @@ impl Scaler {
         report: Option<&Report>,
         per_tensor: &[Report],
         steps: u64,
+        planned_steps: u64,
     ) -> Result<Diagnosis> {
         let report = report.map_or(ptr::null(), |report| &report.0 as *const _);
         let (policy, state) = (&self.policy().0, &self.state().0);
@@ -96,8 +98,8 @@ impl Scaler {
         let notes = Entries::default().read(|_, _, notes, capacity, count, err| {
             // SAFETY: a policy, a state, a report or NULL, and as many reports and notes as are told.
             unsafe {
-                sys::gsc_diagnose(
-                    policy, state, report, each, n, steps, notes, capacity, count, err,
+                sys::gsc_state_diagnose(
+                    policy, state, report, each, n, steps, planned_steps, notes, capacity, count, err,
                 )
             }
         })?;

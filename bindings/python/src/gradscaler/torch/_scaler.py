@@ -498,16 +498,18 @@ class GradScaler(Base):
     def metrics(self) -> dict[str, float]:
         """What is known after the last update(), for loggers, as gradscaler.Scaler.metrics. A device is waited for.
 
-        loss_scale is the one that the next loss is multiplied by; all else is of the step before.
+        loss_scale is the one in force, which the next loss is multiplied by; all else is of the step before.
         """
         return c.metrics(self._policy, self._state(), self._whole_report()) if self._enabled else {}
 
-    def diagnose(self, steps: int = 0) -> list[Note]:
+    def diagnose(self, steps: int = 0, planned_steps: int = 0) -> list[Note]:
         """What is wrong with this run, with what to do, the most important first. A device is waited for.
 
-        `steps` are those of the whole run, 0 if that is not known.
+        `steps` are the updates so far, `planned_steps` those of the whole run, 0 if not known.
         """
-        return _history.diagnosed(self._policy, self._state(), self._whole_report(), steps) if self._enabled else []
+        if not self._enabled:
+            return []
+        return _history.diagnosed(self._policy, self._state(), self._whole_report(), steps, planned_steps)
 
     def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
         """A CSV file that gets the metrics of each update(): `with scaler.history("run.csv"):`, see gradscaler.History.
@@ -554,6 +556,8 @@ class GradScaler(Base):
         self._losses.end_step()
         self._checks.is_over = True
         if new_scale is not None:
+            if self._history is not None:
+                self._history.add(self.metrics())
             return
         memory.show(self._scale, self._growth_tracker)
         latest = memory.latest(self._checks.any_fused())
