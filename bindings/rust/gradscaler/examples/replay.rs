@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::io::BufRead;
 
 use clients::{parse_number, parse_pairs, parse_policy};
-use gradscaler::{sys, Report, Result, Scaler};
+use gradscaler::{Report, Result, Scaler};
 
 /// A number that Python's float.fromhex reads back exactly.
 fn hex(value: f64) -> String {
@@ -49,13 +49,11 @@ fn replay(preset: &str, settings: &str, steps: &str, checkpoint: &str) -> Result
         let events = scaler.update(&report(step))?;
         let _ = write!(answer, "{}/{}", hex(scale), events.raw());
         if step.starts_with('n') {
-            let bytes = scaler.state().to_bytes();
-            // SAFETY: they are those of the struct.
-            let state: sys::gsc_state = unsafe { std::mem::transmute(bytes) };
+            let state = scaler.state();
             for number in [
-                state.guard_multiplier,
-                state.guard_mean,
-                state.guard_variance,
+                state.multiplier(),
+                state.guard_mean(),
+                state.guard_variance(),
             ] {
                 let _ = write!(answer, "/{}", hex(number));
             }

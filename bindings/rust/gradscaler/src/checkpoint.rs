@@ -6,6 +6,7 @@ use std::fmt;
 use std::ptr;
 
 use crate::error::{check, listed, text, Error, Result};
+use crate::macros::Raw;
 use crate::sys::c_char;
 use crate::{sys, NoteKind, Policy, PolicyBuilder, Scaler, Status};
 
@@ -458,7 +459,7 @@ impl Entries {
             notes.resize(count as usize, sys::gsc_note::default());
         }
         let of_c = |note: &sys::gsc_note| Note {
-            kind: note.kind.into(),
+            kind: NoteKind::of(note.kind),
             key: usize::try_from(note.entry)
                 .ok()
                 .and_then(|index| self.keys.get(index))

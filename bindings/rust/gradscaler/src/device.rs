@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::error::{check, Error, Result};
 use crate::factor::{same_length, ListCall};
+use crate::macros::Raw;
 use crate::tensor::raw;
 use crate::threads::Context;
 use crate::{sys, Element, Factor, Histogram, Policy, Report, Scaler, State, Status, Want};
@@ -847,7 +848,7 @@ impl DeviceScaler {
             }
         }
         let mut raw = sys::gsc_tensor_options {
-            want: options.want.into(),
+            want: options.want.c(),
             clamp: options.clamp,
             ..sys::GSC_TENSOR_OPTIONS_INIT
         };

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::mem::MaybeUninit;
 
+use crate::macros::Raw;
 use crate::sys::c_char;
 use crate::{sys, Status};
 
@@ -115,7 +116,7 @@ impl Error {
             .get(raw.subject_length as usize..)
             .map(str::to_string);
         Self(Box::new(Details {
-            status: raw.status.into(),
+            status: Status::of(raw.status),
             name: text(&raw.name),
             index: usize::try_from(raw.index).ok(),
             field: text(&raw.field),

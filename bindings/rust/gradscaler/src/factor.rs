@@ -30,6 +30,7 @@ use crate::{sys, Options, Report, State, Status, Tensor, TensorMut};
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 #[repr(transparent)]
 pub struct Factor(pub(crate) sys::gsc_factor);
 

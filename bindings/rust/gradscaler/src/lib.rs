@@ -35,8 +35,10 @@
 //!
 //! The memory is the host's; the calling thread computes, or [`Threads`] do. Calls allocate nothing.
 //! A [`DeviceScaler`] lives in the memory of a [`Device`] with CUDA, as do its gradients.
-//! The crate has no dependencies but [`sys`], the C interface.
+//! The crate has no dependencies but `gradscaler-sys`, the C interface.
 #![warn(unsafe_op_in_unsafe_fn)] // here, too: the compiler of Debian 12 does not read [lints]
+
+use gradscaler_sys as sys;
 
 #[macro_use]
 mod macros;
@@ -45,6 +47,7 @@ mod checkpoint;
 mod device;
 mod error;
 mod factor;
+#[allow(dead_code)] // some groups of constants are for C alone
 mod generated;
 mod info;
 mod metrics;
@@ -65,7 +68,6 @@ pub use generated::{
     Arithmetic, Dtype, Event, Growth, Guard, GuardSample, LimitRule, MergeKind, NoteKind,
     OverflowReset, OverflowTest, Quirk, Status, Want,
 };
-pub use gradscaler_sys as sys;
 pub use info::{info, Info};
 pub use metrics::Diagnosis;
 pub use options::{Histogram, Options};

@@ -3,6 +3,22 @@
 //! integers of the C interface. No Rust enums: a newer library may answer with a value that this
 //! crate does not know.
 
+/// Converts to and from the C interface. It is no `From`, as no type of `sys` is public.
+pub(crate) trait Raw<C> {
+    fn of(raw: C) -> Self;
+    fn c(self) -> C;
+}
+
+impl<T> Raw<T> for T {
+    fn of(raw: T) -> T {
+        raw
+    }
+
+    fn c(self) -> T {
+        self
+    }
+}
+
 /// What both kinds of constants have in common.
 macro_rules! constants {
     ($(#[$doc:meta])* $name:ident: sys::$raw:ident($integer:ty) {
@@ -29,15 +45,13 @@ macro_rules! constants {
             }
         }
 
-        impl From<sys::$raw> for $name {
-            fn from(raw: sys::$raw) -> Self {
+        impl crate::macros::Raw<sys::$raw> for $name {
+            fn of(raw: sys::$raw) -> Self {
                 Self(raw.0)
             }
-        }
 
-        impl From<$name> for sys::$raw {
-            fn from(value: $name) -> Self {
-                Self(value.0)
+            fn c(self) -> sys::$raw {
+                sys::$raw(self.0)
             }
         }
 
@@ -174,7 +188,7 @@ macro_rules! fields {
             $(
                 $(#[$doc])*
                 pub fn $field(mut self, value: $kind) -> Self {
-                    self.0.$field = value.into();
+                    self.0.$field = crate::macros::Raw::c(value);
                     self
                 }
             )*
@@ -186,7 +200,7 @@ macro_rules! fields {
             pub(crate) fn set_by_name(&mut self, name: &str, value: &crate::Value) -> Option<()> {
                 match name {
                     $(stringify!($field) => self.0.$field = match value {
-                        crate::Value::Text(text) => <$kind as crate::policy::Field>::named(text)?.into(),
+                        crate::Value::Text(text) => crate::macros::Raw::c(<$kind as crate::policy::Field>::named(text)?),
                         number => crate::policy::Number::held(number)?,
                     },)*
                     _ => return None,
@@ -243,7 +257,7 @@ macro_rules! fields {
             $(
                 $(#[$doc])*
                 pub fn $field(&self) -> $kind {
-                    self.0.$field.into()
+                    crate::macros::Raw::of(self.0.$field)
                 }
             )*
         }

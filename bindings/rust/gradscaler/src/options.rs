@@ -4,6 +4,7 @@
 use std::{fmt, ptr};
 
 use crate::error::{check, Result};
+use crate::macros::Raw;
 use crate::{sys, Policy, Report, Threads, Want};
 
 /// What a call on tensors does beside its work. A [`Want`] is the short form, `None` that for
@@ -113,7 +114,7 @@ impl<'a> Options<'a> {
             reports.as_mut_ptr().cast()
         });
         let options = sys::gsc_tensor_options {
-            want: self.want.into(),
+            want: self.want.c(),
             policy: self.policy.map_or(ptr::null(), |policy| &policy.0),
             clamp: self.clamp,
             per_tensor: reports,

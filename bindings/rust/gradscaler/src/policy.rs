@@ -28,6 +28,7 @@ use crate::{sys, Status, Value};
 ///
 /// The getters have the names and units of the setters. Zero switches a field off.
 #[derive(Clone, Copy, PartialEq)]
+#[must_use]
 #[repr(transparent)]
 pub struct Policy(pub(crate) sys::gsc_policy);
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ptr;
 
 use crate::error::{check, Result};
+use crate::macros::Raw;
 use crate::{sys, Factor, MergeKind, Policy, Status, Want};
 
 /// What the gradients were like; made by `unscale`, `measure` and others, read by
@@ -50,7 +51,7 @@ impl Report {
     fn made(call: impl FnOnce(*mut sys::gsc_report) -> sys::gsc_status) -> Self {
         let mut out = Self::default();
         let status = call(&mut out.0);
-        debug_assert_eq!(Status::from(status), Status::OK);
+        debug_assert_eq!(Status::of(status), Status::OK);
         out
     }
 
@@ -78,7 +79,7 @@ impl Report {
     /// ```
     pub fn failed(status: Status) -> Self {
         let mut report = Self::of(true);
-        report.0.status = status.into();
+        report.0.status = status.c();
         report
     }
 
@@ -114,13 +115,14 @@ impl Report {
 
     /// Whether not to step: an element is Inf or NaN or became so by unscaling, the policy says so,
     /// or the call failed.
+    #[must_use]
     pub fn overflow(&self) -> bool {
         self.0.overflow != 0
     }
 
     /// [`Status::OK`], or the error that a device or a rank met.
     pub fn status(&self) -> Status {
-        self.0.status.into()
+        Status::of(self.0.status)
     }
 
     /// The first of these: index of its tensor in the list, and in the tensor.
@@ -205,7 +207,7 @@ impl Report {
         let policy = policy.map_or(ptr::null(), |policy| &policy.0);
         // SAFETY: a Report is a gsc_report; n of them, a policy or NULL, and the output.
         check(|err| unsafe {
-            sys::gsc_report_merge(ptr::null(), list, n, kind.into(), policy, &mut out.0, err)
+            sys::gsc_report_merge(ptr::null(), list, n, kind.c(), policy, &mut out.0, err)
         })?;
         Ok(out)
     }
@@ -233,11 +235,6 @@ impl Report {
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         // SAFETY: as large, and every bit pattern is a number.
         Self(unsafe { std::mem::transmute::<[u8; Self::SIZE], sys::gsc_report>(*bytes) })
-    }
-
-    /// From the struct of the C interface.
-    pub fn from_raw(raw: sys::gsc_report) -> Self {
-        Self(raw)
     }
 }
 

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::error::{check, text, Result};
+use crate::macros::Raw;
 use crate::{sys, Event, Factor, Options, Policy, Report, Status, Tensor, TensorMut};
 
 /// A scale and its counts, as [`Scaler::state`] gives it: a value without pointers.
@@ -30,7 +31,7 @@ impl State {
 
     /// What the last update did.
     pub fn events(&self) -> Event {
-        self.0.events.into()
+        Event::of(self.0.events)
     }
 
     /// What the rules count by.
@@ -45,19 +46,15 @@ impl State {
 
     /// What the gradients of the last update are to be multiplied by: 1, less where the guard
     /// clips, 0 where the step is skipped.
+    #[must_use]
     pub fn multiplier(&self) -> f64 {
-        if self.skip() {
-            0.0
-        } else if self.events().contains(Event::CLIPPED) {
-            self.0.guard_multiplier
-        } else {
-            1.0
-        }
+        self.0.guard_multiplier
     }
 
     /// Whether the step of the last update is not to be taken.
+    #[must_use]
     pub fn skip(&self) -> bool {
-        self.events().contains(Event::SKIPPED)
+        self.0.skip != 0
     }
 
     /// Why the last update skipped or clipped its step, or let an outlier through, as a sentence for a
@@ -84,7 +81,7 @@ impl State {
 
     /// [`Status::OK`], or the error of the last update on a device.
     pub fn status(&self) -> Status {
-        self.0.status.into()
+        Status::of(self.0.status)
     }
 
     /// The bytes of the C interface's struct, which has more numbers.

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use crate::macros::Raw;
 use crate::{sys, Dtype};
 
 macro_rules! bit_patterns {
@@ -132,7 +133,7 @@ pub(crate) fn raw(data: *mut std::ffi::c_void, count: usize, dtype: Dtype) -> sy
     sys::gsc_tensor {
         data,
         count: count as u64,
-        dtype: dtype.into(),
+        dtype: dtype.c(),
         flags: 0,
         reserved: [0; 2],
     }
@@ -192,7 +193,7 @@ macro_rules! views {
 
                 /// What the elements are.
                 pub fn dtype(&self) -> Dtype {
-                    self.0.dtype.into()
+                    Dtype::of(self.0.dtype)
                 }
             }
 
