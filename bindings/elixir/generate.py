@@ -177,7 +177,9 @@ def functions(manifest):
     return [
         function
         for function in manifest.functions.values()
-        if function.returns != "void" and is_value(function) and short(function) not in (*BY_HAND, "memory_copy")
+        if function.returns != "void"
+        and is_value(function)
+        and short(function) not in (*BY_HAND, "memory_copy", "tensors_check_overlap")
     ]
 
 

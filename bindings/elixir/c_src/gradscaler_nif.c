@@ -771,19 +771,6 @@ static ERL_NIF_TERM nif_unscale_accumulate(ErlNifEnv *env, int argc, const ERL_N
     return done(&call, terms, 4);
 }
 
-static ERL_NIF_TERM nif_tensors_check_overlap(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
-{
-    (void)argc;
-    struct call call = {.env = env};
-    uint64_t scratch;
-    if (!get_tensors(&call, argv[0], 0, "tensors") ||
-        !get_outputs(&call, argv[1], 1, "out", false) ||
-        gsc_tensors_check_overlap(call.in, call.out, call.n, &scratch, NULL, &call.err) != GSC_OK)
-        return failed(&call);
-    const ERL_NIF_TERM terms[] = {make_results(&call), make_uint64_t(env, scratch)};
-    return done(&call, terms, 2);
-}
-
 static ERL_NIF_TERM nif_cuda_start(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
@@ -882,7 +869,6 @@ static ErlNifFunc functions[] = {
     {"scale_dirty", 5, nif_scale, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"unscale_accumulate", 5, nif_unscale_accumulate, 0},
     {"unscale_accumulate_dirty", 5, nif_unscale_accumulate, ERL_NIF_DIRTY_JOB_CPU_BOUND},
-    {"tensors_check_overlap", 2, nif_tensors_check_overlap, 0},
     {"cuda_start", 0, nif_cuda_start, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"cuda_log", 0, nif_cuda_log, 0},
     {"exec_wait", 1, nif_exec_wait, ERL_NIF_DIRTY_JOB_IO_BOUND},

@@ -590,7 +590,8 @@ defmodule GradScaler do
   """
   @spec metrics(t, Report.t() | nil) :: keyword(real | boolean)
   def metrics(%__MODULE__{policy: policy, state: state}, report \\ nil) do
-    {:ok, entries} = Error.check!(Native.state_metrics(policy, state, report && Report.encode(report)))
+    {:ok, entries} =
+      Error.check!(Native.state_metrics(policy, state, report && Report.encode(report)))
 
     for {name, value} <- Checkpoint.rows(entries),
         value != nil,

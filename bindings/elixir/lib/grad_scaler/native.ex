@@ -209,9 +209,6 @@ defmodule GradScaler.Native do
   def unscale_accumulate_dirty(_exec, _factor, _tensors, _out, _options),
     do: :erlang.nif_error(:nif_not_loaded)
 
-  @spec tensors_check_overlap([tensor], [dtype | tensor]) :: {:ok, [binary], binary} | error
-  def tensors_check_overlap(_tensors, _out), do: :erlang.nif_error(:nif_not_loaded)
-
   @spec cuda_start() :: :ok | error
   def cuda_start, do: :erlang.nif_error(:nif_not_loaded)
 

@@ -48,8 +48,8 @@ def _finding(raw: _structs.Note, report: Report | None) -> Note:
 class History:
     """A line a step in a CSV file, while it is open: `with scaler.history("run.csv"):`.
 
-    The columns are `step` and the names of `scaler.metrics()`; what is not known is empty. Up to 100 lines, and those of
-    30 seconds, are in memory: a run that is killed loses no others. The rules stand in run.json for run.csv.
+    The columns are `step` and the names of `scaler.metrics()`; what is not known is empty. Up to 100 lines, or those
+    of 30 seconds, are in memory: a run that is killed loses no others. The rules stand in run.json for run.csv.
     step: the first step that this run will make; later lines of an earlier run are dropped. None: after its last line
     rank: a number on every rank: "run-{rank}.csv" is one file each; else only rank 0 writes
     A disk that is full ends the history with a warning, not the training. Without `with`: `open()` and `close()`.

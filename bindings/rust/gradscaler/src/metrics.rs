@@ -58,7 +58,9 @@ impl Scaler {
         let (policy, state, mut n) = (&self.policy().0, &self.state().0, 0);
         let (list, room) = (entries.as_mut_ptr(), entries.len() as u64);
         // SAFETY: a policy, a state, a report or NULL, and as many entries as are told.
-        check(|err| unsafe { sys::gsc_state_metrics(policy, state, report, list, room, &mut n, err) })?;
+        check(|err| unsafe {
+            sys::gsc_state_metrics(policy, state, report, list, room, &mut n, err)
+        })?;
         entries.truncate(n as usize);
         let known = |entry: &sys::gsc_entry| entry.kind != sys::GSC_ENTRY_NULL;
         Ok(entries
@@ -99,7 +101,17 @@ impl Scaler {
             // SAFETY: a policy, a state, a report or NULL, and as many reports and notes as are told.
             unsafe {
                 sys::gsc_state_diagnose(
-                    policy, state, report, each, n, steps, planned_steps, notes, capacity, count, err,
+                    policy,
+                    state,
+                    report,
+                    each,
+                    n,
+                    steps,
+                    planned_steps,
+                    notes,
+                    capacity,
+                    count,
+                    err,
                 )
             }
         })?;
