@@ -550,7 +550,8 @@ static PyObject *gsc_py_metrics(PyObject *self, PyObject *args)
         !gsc_py_struct(given[1], &places[1], &state, sizeof state, false, false, "state") ||
         !gsc_py_struct(given[2], &places[2], &report, sizeof report, false, false, "report"))
         goto end;
-    if (gsc_state_metrics(places[0].at, places[1].at, places[2].at, entries, 32, &n, &err) != GSC_OK) {
+    if (gsc_state_metrics(places[0].at, places[1].at, places[2].at, entries, 32, &n, &err) !=
+        GSC_OK) {
         gsc_py_raise(&err);
         goto end;
     }
