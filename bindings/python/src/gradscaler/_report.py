@@ -28,7 +28,8 @@ class _Field:
     def __get__(self, report: Report | None, kind: type) -> Any:
         if report is None:
             return self.field  # of the class, which knows where it lies
-        report._wait()
+        if report._later is not None:
+            report._wait()
         if self.want:
             report._demand(self.name, self.want)
         return self.field.__get__(report)
