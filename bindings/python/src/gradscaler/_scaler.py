@@ -364,7 +364,7 @@ class Scaler:
         `Report.failed(error)`, too: then all know which rank it was. Returns the report, for which a device is waited
         for; that of a call in a graph stays as it is, and what is returned is a stamped copy, of the last replay.
         """
-        if not isinstance(report, Report):
+        if not isinstance(report, _structs.Report):
             raise TypeError(f"expected the report of unscale, not {_short(report)}")
         try:
             number = -1 if isinstance(rank, bool) else operator.index(rank)
@@ -372,9 +372,10 @@ class Scaler:
             number = -1
         if not 0 <= number < 2**32 - 1:
             raise ValueError(f"rank is {_short(rank)}: it must be a whole number from 0 to {2**32 - 2}")
-        report._wait()  # what is written before the device is done would be lost
-        if report._later:
-            report = copy.copy(report)  # the next look writes over it
+        if isinstance(report, Report):
+            report._wait()  # what is written before the device is done would be lost
+            if report._later:
+                report = copy.copy(report)  # the next look writes over it
         with _naming():
             c.gsc_report_set_rank(None, report, self.policy, self.state, number, report)
         return report

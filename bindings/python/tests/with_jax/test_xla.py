@@ -428,7 +428,7 @@ def test_errors_of_a_trace_name_the_leaf():
         (TypeError, "state is updated by a policy: pass it", {"state": jnp.zeros(_xla.STATE, jnp.uint32)}),
         (TypeError, "only unscale clips", {"operation": "measure", "max_norm": 1.0}),
         (TypeError, "factor must be uint32[8] or uint32[96], not float32[]", {"factor": jnp.float32(1)}),
-        (ValueError, "max_norm=0: it must be finite and above 0", {"max_norm": 0}),
+        (ValueError, "max_norm=0.0: it must be finite and above 0", {"max_norm": 0}),
         (ValueError, "clip_value=-1.0: it must be finite and above 0", {"clip_value": -1.0}),
         (ValueError, "clip_value=nan", {"clip_value": float("nan")}),
         (ValueError, "clip_value", {"operation": "measure", "clip_value": 1.0}),
