@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +45,20 @@ def _number(name: str, value: Any) -> float:
         kind = next(kind for kind in (TypeError, OverflowError, ValueError) if isinstance(error, kind))
         why = str(error).partition("\n")[0]  # of JAX's own kind, which is made of a tracer, the first line
         raise kind(f"{name}={_short(value)}: {why}") from None
+
+
+def _index(value: Any) -> int:
+    """The whole number that it is, or -1."""
+    try:
+        return -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return -1
+
+
+def _power(scale: float) -> str:
+    """2^16 for 65536."""
+    mantissa, exponent = math.frexp(scale) if math.isfinite(scale) else (0, 0)
+    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:g}"
 
 
 def _positive(name: str, value: Any) -> float:

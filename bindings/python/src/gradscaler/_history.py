@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import atexit
 import math
-import operator
 import os
 import time
 import warnings
@@ -14,7 +13,7 @@ from typing import Any
 
 from . import _entries, _structs
 from . import _gradscaler as c
-from ._arguments import _short
+from ._arguments import _index, _short
 from ._entries import Note
 from ._policy import Policy
 from ._report import Report
@@ -138,10 +137,7 @@ class History:
 
 
 def _whole(name: str, value: Any) -> int:
-    try:
-        number = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = -1
+    number = _index(value)
     if not 0 <= number < 2**63:
         raise ValueError(f"{name}={_short(value)}: expected a whole number from 0 on")
     return number

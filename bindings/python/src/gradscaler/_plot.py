@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import math
-import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ._arguments import _power
 from ._history import read
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -45,24 +45,22 @@ def headline(columns: Mapping[str, Sequence[float]]) -> str:
     """What happened, in a line."""
     if not columns["step"]:
         return "no steps yet"
-    overflows = sum(overflow == 1 for overflow in columns["overflow"])
-    skips = sum(map(operator.eq, columns["skip"], [1.0] * len(columns["skip"]))) - overflows
-    growths = len(_growths(columns))
-    parts = [f"step {columns['step'][-1]:.0f}", f"scale {power(columns['loss_scale'][-1])}"]
+    overflows, growths, skips = (len(places(columns)) for places in (_overflows, _growths, _skips))
+    parts = [f"step {columns['step'][-1]:.0f}", f"scale {_power(columns['loss_scale'][-1])}"]
     parts += [f"{overflows} overflow{'s' * (overflows > 1)}"] if overflows else []
     parts += [f"{growths} growth{'s' * (growths > 1)}"] if growths else []
-    parts += [f"{skips} skipped by the guard"] if skips > 0 else []
+    parts += [f"{skips} skipped by the guard"] if skips else []
     return ", ".join(parts)
 
 
-def power(scale: float) -> str:
-    """2^16 for 65536."""
-    mantissa, exponent = math.frexp(scale) if math.isfinite(scale) else (0, 0)
-    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:g}"
+def _overflows(columns: Mapping[str, Sequence[float]]) -> list[int]:
+    return [i for i, overflow in enumerate(columns["overflow"]) if overflow == 1]
 
 
-def _where(columns: Mapping[str, Sequence[float]], holds: Callable[..., bool], *names: str) -> list[int]:
-    return [i for i, values in enumerate(zip(*(columns[name] for name in names), strict=True)) if holds(*values)]
+def _skips(columns: Mapping[str, Sequence[float]]) -> list[int]:
+    """Of the guard."""
+    both = zip(columns["skip"], columns["overflow"], strict=True)
+    return [i for i, (skip, overflow) in enumerate(both) if skip == 1 and overflow != 1]
 
 
 def _growths(columns: Mapping[str, Sequence[float]]) -> list[int]:
@@ -72,8 +70,6 @@ def _growths(columns: Mapping[str, Sequence[float]]) -> list[int]:
 
 def _draw(columns: Mapping[str, Sequence[float]], axes: Sequence[Any]) -> None:
     steps, scales, norms = columns["step"], columns["loss_scale"], columns["norm"]
-    overflows = _where(columns, lambda overflow: overflow == 1, "overflow")
-    skips = _where(columns, lambda skip, overflow: skip == 1 and overflow != 1, "skip", "overflow")
 
     def mark(ax: Any, values: Sequence[float], places: Sequence[int], label: str, **style: Any) -> None:
         if places:
@@ -82,7 +78,7 @@ def _draw(columns: Mapping[str, Sequence[float]], axes: Sequence[Any]) -> None:
 
     ax = axes[0]
     ax.step(steps, scales, where="post", color=SCALE, linewidth=1.6)
-    mark(ax, [*scales[:1], *scales], overflows, "overflow", marker="v", color=OVERFLOW, markersize=7)
+    mark(ax, [*scales[:1], *scales], _overflows(columns), "overflow", marker="v", color=OVERFLOW, markersize=7)
     mark(ax, scales, _growths(columns), "growth", marker="^", color=GROWTH, markersize=7)
     if any(scale > 0 for scale in scales):
         ax.set_yscale("log", base=2)
@@ -92,7 +88,7 @@ def _draw(columns: Mapping[str, Sequence[float]], axes: Sequence[Any]) -> None:
         ax.plot(steps, norms, color=NORM, linewidth=1, label="norm")
         if not all(map(math.isnan, columns["guard_threshold"])):
             ax.plot(steps, columns["guard_threshold"], color=LIMIT, linewidth=1.6, label="guard threshold")
-        mark(ax, norms, skips, "skipped by the guard", marker="x", color=SKIP, markersize=7)
+        mark(ax, norms, _skips(columns), "skipped by the guard", marker="x", color=SKIP, markersize=7)
         if any(norm > 0 for norm in norms):
             ax.set_yscale("log")
         ax.set_ylabel("norm of the gradients")

@@ -6,15 +6,13 @@ from __future__ import annotations
 import copy
 import ctypes
 import functools
-import math
-import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _checkpoints, _cuda, _devices, _history, _structs
 from . import _gradscaler as c
-from ._arguments import _html, _naming, _number, _positive, _rename, _short
+from ._arguments import _html, _index, _naming, _number, _positive, _power, _rename, _short
 from ._arrays import Arrays, Container, _dtype, _Lists, _multiplies, _taken
 from ._checkpoints import Note
 from ._policy import Policy, warn_if_idle
@@ -171,13 +169,11 @@ class Scaler:
         fields = self.policy.differences(self.preset)
         fields |= {"threads": self.threads} if self.threads > 1 else {}
         arguments = ", ".join([repr(self.preset), *(f"{name}={value:g}" for name, value in fields.items())])
-        mantissa, exponent = math.frexp(self.loss_scale)
-        scale = f"2^{exponent - 1}" if mantissa == 0.5 else f"{self.loss_scale:g}"
         interval = f" of {self.policy.growth_interval}" if self.policy.growth_interval else ""
         events = f"; last update: {self.events.name.lower()}" if self.events else ""
         outliers = f"outliers skipped {self.total_guard_skips}, " if self.policy.guards else ""
         return (
-            f"<Scaler({arguments}): scale {scale}; good steps {self.state.good_steps}{interval}, "
+            f"<Scaler({arguments}): scale {_power(self.loss_scale)}; good steps {self.state.good_steps}{interval}, "
             f"overflows {self.total_overflows}, {outliers}growths {self.total_growths}, "
             f"backoffs {self.total_backoffs}{events}>"
         )
@@ -366,10 +362,7 @@ class Scaler:
         """
         if not isinstance(report, _structs.Report):
             raise TypeError(f"expected the report of unscale, not {_short(report)}")
-        try:
-            number = -1 if isinstance(rank, bool) else operator.index(rank)
-        except TypeError:
-            number = -1
+        number = _index(rank)
         if not 0 <= number < 2**32 - 1:
             raise ValueError(f"rank is {_short(rank)}: it must be a whole number from 0 to {2**32 - 2}")
         if isinstance(report, Report):
