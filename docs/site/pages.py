@@ -30,7 +30,14 @@ GUIDES = (
     "roundpipe",
     "cerebras",
 )
-MODULES = "gradscaler", "gradscaler.torch", "gradscaler.jax", "gradscaler.roundpipe", "gradscaler.cerebras"
+MODULES = (
+    "gradscaler",
+    "gradscaler.torch",
+    "gradscaler.torch.trainers",
+    "gradscaler.jax",
+    "gradscaler.roundpipe",
+    "gradscaler.cerebras",
+)
 # Where a file of the tree is in the site; what links to a folder or a source links to its reference.
 SITE = {
     "README.md": "index.md",

@@ -31,6 +31,7 @@ that are not finite. Any other policy can guard, too: Policy("recommended", guar
 - messages begin with torch's, and go on with the parameter and what to do
 """
 
+from . import trainers as trainers
 from ._ops import TensorScaler
 from ._scaler import GradScaler, StallError
 

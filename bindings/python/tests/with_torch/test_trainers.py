@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: MIT
+"""Loggers of trainers get the scaler's metrics, and its reports name parameters. Each run skips two of its 6 steps."""
+
+import csv
+import pickle
+import subprocess
+import sys
+
+import programs
+import pytest
+import torch
+
+from gradscaler.torch import GradScaler, trainers
+
+STEPS, BAD, EVERY = 6, (0, 5), 2  # the first step, which no log is of, and the last one
+
+
+class Counted(GradScaler):
+    """Counts how often a device would be waited for."""
+
+    asked = 0
+
+    def metrics(self):
+        self.asked += 1
+        return super().metrics()
+
+
+def made():
+    programs.quiet()
+    return Counted("cpu", 1024.0), programs.Gpt(BAD)
+
+
+def assert_logged(received, scaler, model):
+    """`received` are the dicts that a logger got, one each EVERY steps."""
+    assert [float(log["gradscaler/skip"]) for log in received] == [1, 0, 1]
+    assert [float(log["gradscaler/loss_scale"]) for log in received] == [512, 512, 256]
+    assert [float(log["gradscaler/total_overflows"]) for log in received] == [1, 1, 2]
+    assert scaler.asked == 1 + len(received)  # at the start, and when it is logged
+    assert scaler.report.bad and set(scaler.report.bad) <= {name for name, _ in model.named_parameters()}
+
+
+def lightning_run(callback, scaler, module_of, folder=None, accumulate=1):
+    import lightning
+    from lightning.pytorch.loggers import CSVLogger
+    from lightning.pytorch.plugins import MixedPrecision
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = module_of
+
+        def training_step(self, batch, _):
+            loss = self.model(**batch)["loss"]
+            self.log("loss", loss)
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters())
+
+    module = Module()
+    plugins = [MixedPrecision("16-mixed", "cpu", scaler=scaler)] if scaler else []
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=1, max_epochs=1, plugins=plugins, callbacks=[callback], log_every_n_steps=EVERY,
+        accumulate_grad_batches=accumulate, logger=CSVLogger(folder) if folder else False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, torch.utils.data.DataLoader(list(programs.batches(STEPS * accumulate)), batch_size=None))
+    return module, trainer.logger
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_lightning(tmp_path, accumulate):
+    pytest.importorskip("lightning")
+    scaler, model = made()
+    model.bad = (0, STEPS * accumulate - 1)
+    callback = pickle.loads(pickle.dumps(trainers.lightning_callback()))
+    module, logger = lightning_run(callback, scaler, model, tmp_path, accumulate)
+    with open(f"{logger.log_dir}/metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["1", "3", "5"] and all(row["loss"] for row in rows)
+    assert_logged(rows, scaler, module)
+
+
+def transformers_trainer(scaler, model, reporters=()):
+    import transformers
+
+    arguments = transformers.TrainingArguments(
+        output_dir="/nonexistent", use_cpu=True, fp16=True, max_steps=STEPS, per_device_train_batch_size=programs.BATCH,
+        save_strategy="no", logging_steps=EVERY, report_to=[], disable_tqdm=True, remove_unused_columns=False,
+        eval_strategy="steps", eval_steps=EVERY, label_names=["labels"], prediction_loss_only=True,
+    )  # fmt: skip
+    batches = list(programs.batches(STEPS))
+    examples = [{k: v[i] for k, v in batch.items()} for batch in batches for i in range(programs.BATCH)]
+    trainer = transformers.Trainer(
+        model=model, args=arguments, train_dataset=examples, eval_dataset=examples[:1], callbacks=[*reporters]
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    trainer.accelerator.native_amp, trainer.accelerator.scaler = True, scaler
+    return trainer
+
+
+def test_transformers():
+    transformers = pytest.importorskip("transformers")
+    received = []
+
+    class Reporter(transformers.TrainerCallback):
+        """As those of report_to, it is there before a callback can be added."""
+
+        def on_log(self, args, state, control, logs=None, **_):
+            received.append(dict(logs))
+
+    scaler, model = made()
+    model.bad = (0, 7)  # an evaluation after each second step is a call, too
+    trainer = transformers_trainer(scaler, model, [Reporter()])
+    trainers.add_to_transformers(trainer)
+    trainer.train()
+    logs, others = ([log for log in received if ("loss" in log) is training] for training in (True, False))
+    assert_logged(logs, scaler, model)
+    assert "eval_loss" in others[0] and not any("gradscaler" in name for log in others for name in log)
+    assert_logged([log for log in trainer.state.log_history if "loss" in log], scaler, model)
+
+
+def test_accelerate():
+    accelerate = pytest.importorskip("accelerate")
+    from accelerate.tracking import GeneralTracker
+
+    received = []
+
+    class Tracker(GeneralTracker):
+        name, requires_logging_directory, tracker = "test", False, None
+
+        def log(self, values, step=None, **_):
+            received.append(values)
+
+    scaler, model = made()
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="fp16", log_with=Tracker())
+    accelerator.init_trackers("test")
+    accelerator.native_amp, accelerator.scaler = True, scaler
+    prepared, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+    metrics = trainers.accelerate_metrics(accelerator, prepared)
+    for step, batch in enumerate(programs.batches(STEPS), 1):
+        loss = prepared(**batch)["loss"]
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % EVERY == 0:
+            accelerator.log({"loss": loss.item()} | metrics(), step)
+    accelerator.free_memory()
+    assert_logged(received, scaler, model)
+
+
+def test_ignite():
+    pytest.importorskip("ignite")
+    from ignite.engine import Events, create_supervised_trainer
+    from ignite.handlers.base_logger import BaseLogger, BaseOutputHandler
+
+    received = []
+
+    class OutputHandler(BaseOutputHandler):
+        def __call__(self, engine, logger, event_name):
+            values = self._setup_output_metrics_state_attrs(engine, key_tuple=False)
+            received.append({name.removeprefix("training/"): value for name, value in values.items()})
+
+    class Logger(BaseLogger):
+        def _create_output_handler(self, *args, **kwargs):
+            return OutputHandler(*args, **kwargs)
+
+        def _create_opt_params_handler(self, *args, **kwargs):
+            raise NotImplementedError
+
+    scaler, model = made()
+    trainer = create_supervised_trainer(
+        model, torch.optim.AdamW(model.parameters()), lambda loss, _: loss, amp_mode="amp", scaler=scaler,
+        prepare_batch=lambda batch, *_, **__: (batch, None), model_fn=lambda model, batch: model(**batch)["loss"],
+    )  # fmt: skip
+    every = Events.ITERATION_COMPLETED(every=EVERY)
+    metrics = trainers.Metrics(scaler, torch.nn.DataParallel(model))
+    Logger().attach_output_handler(trainer, every, tag="training", output_transform=metrics)
+    trainer.run(list(programs.batches(STEPS)))
+    assert_logged(received, scaler, model)
+
+
+def lightning_with(scaler):
+    lightning_run(trainers.lightning_callback(), scaler, programs.Gpt())
+
+
+def transformers_with(scaler):
+    trainer = transformers_trainer(scaler, programs.Gpt())
+    trainers.add_to_transformers(trainer)
+    trainer.train()
+
+
+def accelerate_with(scaler):
+    import accelerate
+
+    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator.scaler = scaler
+    trainers.accelerate_metrics(accelerator, programs.Gpt())
+
+
+def ignite_with(scaler):
+    trainers.Metrics(scaler, programs.Gpt())
+
+
+LINES = {
+    "lightning": (lightning_with, r"Trainer\(plugins=\[MixedPrecision\(.*scaler="),
+    "transformers": (transformers_with, r"trainer\.accelerator\.scaler = .*before trainer\.train"),
+    "accelerate": (accelerate_with, r"accelerator\.scaler = .*before accelerator\.prepare"),
+    "ignite": (ignite_with, r"scaler = gradscaler\.torch\.GradScaler"),
+}
+
+
+@pytest.mark.parametrize("trainer", LINES)
+@pytest.mark.parametrize("scaler, kind", [(None, "None"), (torch.amp.GradScaler("cpu"), r"a torch\.amp\.")])
+def test_the_error_of_another_scaler_has_the_line_to_add(trainer, scaler, kind):
+    pytest.importorskip(trainer)
+    run, line = LINES[trainer]
+    programs.quiet()
+    with pytest.raises(TypeError, match=rf"the scaler is {kind}.*Add the line: .*{line}"):
+        run(scaler)
+
+
+def test_a_disabled_scaler_has_no_metrics():
+    assert trainers.Metrics(GradScaler("cpu", enabled=False), programs.Gpt())() == {}
+
+
+def test_importing_it_imports_no_trainer():
+    code = f"import sys, gradscaler.torch; gradscaler.torch.trainers; print({set(LINES)} & set(sys.modules))"
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert printed == "set()\n"
