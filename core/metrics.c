@@ -197,7 +197,8 @@ static void find_guard(const struct run *run, gsc_notes *notes)
     if (!gsc_guards(p))
         return;
     if ((run->steps > 0 && (uint64_t)s->total_guard_skips > run->steps / 2) ||
-        (s->guard_in_a_row >= SKIPS_IN_A_ROW && s->events & GSC_EVENT_SKIPPED))
+        (s->events & GSC_EVENT_SKIPPED &&
+         s->guard_in_a_row >= (s->events & GSC_EVENT_STOPPED ? 1 : SKIPS_IN_A_ROW)))
         gsc_note_add(
             notes, GSC_NOTE_GUARD_SKIPS, -1, "total_guard_skips", (double)s->total_guard_skips,
             "the guard skipped %lld steps, the last %lld in a row, as the norm was above "

@@ -209,6 +209,16 @@ def test_a_full_disk_ends_the_history_and_not_the_training(tmp_path, monkeypatch
     assert read(tmp_path / "run.csv")["step"] == [1]
 
 
+def test_a_second_program_that_writes_to_a_history_is_found(tmp_path):
+    scaler = Scaler("torch")
+    with scaler.history(tmp_path / "run.csv") as history:
+        with open(history.path, "a") as other:
+            other.write("1,65536.0\n")
+        step(scaler, 1.0)
+        with pytest.warns(UserWarning, match="ends before step 1: another program writes to it"):
+            history.flush()
+
+
 def test_a_diagnosis_names_the_array_and_says_what_to_do():
     scaler = Scaler("torch", init_scale=1)
     grads = {"a": array("f", [1.0]), "b": array("f", [math.nan])}

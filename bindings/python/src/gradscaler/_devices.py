@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _cuda, _structs
 from . import _gradscaler as c
 from ._arrays import _Lists
-from ._report import _SIZE, Report
+from ._report import _SIZE, LateReport, Report
 from ._structs import Factor, MergeKind, ReportKind
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run(
                 on_device.enqueue(factor, place)
             if all(on_device.alone for _, on_device in calls):
                 ends.pop_all()
-                return report._complete_by(complete)
+                return LateReport(names, report.grads, report._words, complete)
             parts += _results(calls)
     except c.Error as error:
         lists.explain(error, indices)

@@ -8,7 +8,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import _entries, _structs
@@ -63,7 +63,7 @@ class History:
             raise ValueError(f"{text}: that is where the rules of a history go; name it .csv")
         self._writes = rank == 0 or "{rank}" in text
         self._scaler, self._policy, self._step = scaler, policy, None if step is None else _whole("step", step)
-        self._rows, self._flushed, self._process = [], 0.0, os.getpid()
+        self._rows, self._size, self._flushed, self._process = [], 0, 0.0, os.getpid()
 
     def open(self) -> History:
         """Begins or goes on with the file, and takes a line from each update."""
@@ -112,12 +112,12 @@ class History:
             file.truncate(kept)  # what a later try wrote, and a line that was cut off
             if kept == 0:
                 file.write(",".join(COLUMNS).encode() + b"\n")
+            self._size = file.seek(0, os.SEEK_END)
         self._flushed = time.monotonic()
 
-    def add(self, metrics: Mapping[str, float]) -> None:
-        """A line with these metrics; `Scaler.update` calls it."""
-        cells = map(metrics.get, COLUMNS[1:])
-        self._rows.append(f"{self._step},{','.join(['' if x is None else repr(+x) for x in cells])}\n")
+    def add(self, metrics: Mapping[str, float] | Callable[[], Mapping[str, float]]) -> None:
+        """A line with these metrics, or with those of a function that is called when lines are written."""
+        self._rows.append(metrics)
         self._step += 1
         if len(self._rows) >= _ROWS or time.monotonic() - self._flushed > _SECONDS:
             self.flush()
@@ -127,13 +127,23 @@ class History:
         rows, self._rows, self._flushed = self._rows, [], time.monotonic()
         if not rows or not self._writes or os.getpid() != self._process:  # of a fork the parent has them, too
             return
+        first = self._step - len(rows)
+        lines = [_line(step, row() if callable(row) else row) for step, row in enumerate(rows, first)]
         try:
-            with open(self.path, "a", encoding="ascii") as file:
-                file.writelines(rows)
+            with open(self.path, "ab") as file:
+                if file.tell() > self._size:
+                    raise OSError("another program writes to it")
+                file.write("".join(lines).encode())
+                self._size = file.tell()
         except OSError as error:
             self._writes = False
             self._scaler._history = None
-            warnings.warn(f"{self.path} ends before step {self._step - len(rows)}: {error}", stacklevel=3)
+            warnings.warn(f"{self.path} ends before step {first}: {error}", stacklevel=3)
+
+
+def _line(step: int, metrics: Mapping[str, float]) -> str:
+    cells = map(metrics.get, COLUMNS[1:])
+    return f"{step},{','.join(['' if x is None else repr(+x) for x in cells])}\n"
 
 
 def _whole(name: str, value: Any) -> int:

@@ -19,23 +19,19 @@ from ._structs import MergeKind, ReportKind, Status, Want
 _SIZE = ctypes.sizeof(_structs.Report)
 
 
-class _Field:
-    """A field of the struct, for which a device that may still write it is waited for; `want` has to be measured."""
+class _Measured:
+    """A field of the struct that is known only if `want` asked for it."""
 
-    def __init__(self, name: str, want: int = 0) -> None:
+    def __init__(self, name: str, want: int) -> None:
         self.name, self.want, self.field = name, want, getattr(_structs.Report, name)
 
     def __get__(self, report: Report | None, kind: type) -> Any:
         if report is None:
             return self.field  # of the class, which knows where it lies
-        if report._later is not None:
-            report._wait()
-        if self.want:
-            report._demand(self.name, self.want)
+        report._demand(self.name, self.want)
         return self.field.__get__(report)
 
     def __set__(self, report: Report, value: Any) -> None:
-        report._wait()
         self.field.__set__(report, value)
 
 
@@ -71,7 +67,6 @@ class Report(_structs.Report):
     _bad: Any = None
     _each: Any = None
     _words: Any = None
-    _later: Callable[[], tuple[Report, bool]] | None = None
 
     def __init__(self, **fields: Any) -> None:
         for name, value in fields.items():
@@ -79,43 +74,15 @@ class Report(_structs.Report):
                 raise TypeError(f"a report has no field {name!r}")
             setattr(self, name, value)
 
-    def _complete_by(self, later: Callable[[], tuple[Report, bool]]) -> Report:
-        """`later` returns a report with all that a device may still be at, and whether it stays so.
-
-        The first who reads or writes a field waits for it. That of a call in a graph is of the last replay: each waits.
-        """
-        self._later, self._lock = later, threading.Lock()
-        return self
-
-    def _wait(self) -> None:
-        if self._later is None:
-            return
-        with self._lock:
-            if self._later is None:  # another thread has waited
-                return
-            try:
-                whole, stays = self._later()
-            except c.Error as error:
-                if error.status != Status.ERROR_UNAVAILABLE:  # else only now: the stream is being captured
-                    self._later = functools.partial(_raise, error)
-                raise
-            ctypes.memmove(ctypes.byref(self), ctypes.byref(whole), _SIZE)
-            self.scale, self._bad, self._each = whole.scale, whole._bad, whole._each
-            if stays:
-                self._later = None
-
     def __bytes__(self) -> bytes:
-        self._wait()
         return bytes(memoryview(self))
 
     @property
     def overflow(self) -> bool:
-        self._wait()
         return bool(_structs.Report.overflow.__get__(self))
 
     @overflow.setter
     def overflow(self, value: bool) -> None:
-        self._wait()
         _structs.Report.overflow.__set__(self, bool(value))
         self.found_inf = float(bool(value))
 
@@ -151,11 +118,11 @@ class Report(_structs.Report):
         self._demand("norm", Want.NORM)
         return self.number if self.kind == ReportKind.NUMBER else math.sqrt(self.sum_squares)
 
-    amax: float = _Field("amax", Want.AMAX)
+    amax: float = _Measured("amax", Want.AMAX)
     """Largest finite magnitude after unscaling, before rounding; of a complex element its larger part."""
-    underflows_to_zero: int = _Field("underflows_to_zero", Want.UNDERFLOW)
+    underflows_to_zero: int = _Measured("underflows_to_zero", Want.UNDERFLOW)
     """How many outputs are zero while their input was not."""
-    underflows_to_subnormal: int = _Field("underflows_to_subnormal", Want.UNDERFLOW)
+    underflows_to_subnormal: int = _Measured("underflows_to_subnormal", Want.UNDERFLOW)
     """How many outputs are subnormal while their input was not."""
 
     def _demand(self, name: str, want: Want) -> None:
@@ -177,7 +144,6 @@ class Report(_structs.Report):
         return self._counts()[-1]
 
     def _counts(self) -> list[int]:
-        self._wait()
         if self._words is None:
             raise ValueError("the report has no histogram: pass histogram=True")
         return memoryview(self._words).cast("q").tolist()
@@ -185,7 +151,6 @@ class Report(_structs.Report):
     @property
     def per_tensor(self) -> dict[Any, Report]:
         """A report of each array, by its name or index; where `overflow` is, its elements are the reason."""
-        self._wait()
         if self._each is None:
             raise ValueError("the report has none of each array: pass per_tensor=True")
         return {name: self._one(i) for i, name in enumerate(self.names)}
@@ -296,7 +261,6 @@ class Report(_structs.Report):
         return self
 
     def _counts_of_each(self) -> dict[Any, int] | None:
-        self._wait()
         if isinstance(self._bad, tuple):
             names, each = self._bad
             counts = zip(names, _overflows(each, len(names)), strict=True)
@@ -336,12 +300,52 @@ class Report(_structs.Report):
 
 def _has(report: _structs.Report, want: int) -> bool:
     """Whether this was measured; a number stands for a norm."""
-    return bool((report.measured | (Want.NORM if report.kind == ReportKind.NUMBER else 0)) & want)
+    return bool(report.measured & int(want)) or (want == Want.NORM and report.kind == ReportKind.NUMBER)
 
 
-for _name, _ in _structs.Report._fields_:
-    if _name not in vars(Report):
-        setattr(Report, _name, _Field(_name))
+class LateReport(Report):
+    """The report of a call on devices, for which the first who reads or writes what they find waits.
+
+    `later` returns all that they find, and whether it stays so: that of a call in a graph is of the last replay, and
+    each look waits.
+    """
+
+    def __init__(self, names: Sequence, grads: Any, words: Any, later: Callable[[], tuple[Report, bool]]) -> None:
+        vars(self).update(names=names, grads=grads, _words=words, _later=later, _lock=threading.Lock())
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _LATE:
+            self._wait()
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _LATE:
+            self._wait()
+        super().__setattr__(name, value)
+
+    def __bytes__(self) -> bytes:
+        self._wait()
+        return super().__bytes__()
+
+    def _wait(self) -> bool:
+        """Waits for the devices. Returns whether a later look can find something else."""
+        with self._lock:
+            if self._later is None:
+                return False
+            try:
+                whole, stays = self._later()
+            except c.Error as error:
+                if error.status != Status.ERROR_UNAVAILABLE:  # else only now: the stream is being captured
+                    self._later = functools.partial(_raise, error)
+                raise
+            ctypes.memmove(ctypes.byref(self), ctypes.byref(whole), _SIZE)
+            vars(self).update(scale=whole.scale, _bad=whole._bad, _each=whole._each)
+            if stays:
+                self._later = None
+            return not stays
+
+
+_LATE = {"scale", "_bad", "_each", "_words", *(name for name, _ in _structs.Report._fields_)}
 
 # What any report has, whatever made it.
 _VALUES = {"overflow": (0, 1), "status": list(Status), "measured": range(8), "kind": list(ReportKind), "flags": (0,)}

@@ -16,7 +16,7 @@ from ._arguments import _html, _index, _naming, _number, _positive, _power, _ren
 from ._arrays import Arrays, Container, _dtype, _Lists, _multiplies, _taken
 from ._checkpoints import Note
 from ._policy import Policy, warn_if_idle
-from ._report import _SIZE, Report, _borrow, _has, _restored, _spare  # noqa: F401
+from ._report import _SIZE, LateReport, Report, _borrow, _has, _restored, _spare  # noqa: F401
 from ._structs import Event, Factor, State, Want
 
 _COUNTS = [name for name, kind in State._fields_ if kind is ctypes.c_int64 and "guard" not in name]
@@ -329,7 +329,7 @@ class Scaler:
         """
         if not isinstance(report, _structs.Report):
             report = _report_of(report)
-        if isinstance(report, Report):
+        if isinstance(report, LateReport):
             report._wait()
         try:
             c.gsc_state_update(None, self.policy, self.state, report, self.state)
@@ -365,10 +365,8 @@ class Scaler:
         number = _index(rank)
         if not 0 <= number < 2**32 - 1:
             raise ValueError(f"rank is {_short(rank)}: it must be a whole number from 0 to {2**32 - 2}")
-        if isinstance(report, Report):
-            report._wait()  # what is written before the device is done would be lost
-            if report._later:
-                report = copy.copy(report)  # the next look writes over it
+        if isinstance(report, LateReport) and report._wait():
+            report = copy.copy(report)  # the next look writes over it
         with _naming():
             c.gsc_report_set_rank(None, report, self.policy, self.state, number, report)
         return report

@@ -113,6 +113,34 @@ def test_training_on_a_device_has_the_bits_of_the_host(device, rules, fused, cli
     assert all(torch.equal(a, b) for a, b in zip(there[1], here[1], strict=True))
 
 
+def history_of(path, steps):
+    """The lines of a run, and how often a device was waited for before they were written."""
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, fused=True)
+    one, waits = GradScaler("cpu", growth_interval=3), []
+    read = _place.data
+    with one.history(path), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_place, "data", lambda tensor: (waits.append(1), read(tensor))[1])
+        for i in range(steps):
+            one.scale(torch.ones(()))
+            parameter.grad = torch.full((2,), float("nan") if i == 5 else 65536.0)
+            one.step(optimizer)
+            one.update()
+            wait()
+        count = len(waits)
+    return path.read_text(), count
+
+
+def test_a_history_on_a_device_waits_only_when_lines_are_written(device, tmp_path):
+    update = c.gsc_state_update  # torch's own calls here do not wait for what is enqueued
+    device.setattr(c, "gsc_state_update", lambda *arguments: (update(*arguments), wait())[0])
+    there, waits = history_of(tmp_path / "there.csv", 20)
+    device.undo()
+    assert waits == 0
+    assert there == history_of(tmp_path / "here.csv", 20)[0]
+    assert there.count("\n") == 21
+
+
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("flags", [0, Guard.CLIP])
 def test_a_guard_on_a_device_has_the_bits_of_the_host(device, flags, fused):

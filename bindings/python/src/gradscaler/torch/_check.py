@@ -166,8 +166,9 @@ class Call:
         return Check(self.memory.report(report), found, self.memory), True
 
     def _run(self, groups: Iterable[GradientGroup]) -> None:
-        if not self.allow_fp16 and any(group.dtypes & _F16 for group in groups):
-            self._refuse_fp16()
+        for group in groups:
+            if group.dtypes & _F16 and not self.allow_fp16:
+                self._refuse_fp16()
         for group in groups:
             try:
                 group.run(self.writes, self.memory.lent(self.factor, group.device), self.policy, self.want)

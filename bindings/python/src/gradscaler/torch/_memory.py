@@ -65,7 +65,7 @@ class HostState:
     home = CPU
 
     def __init__(self, state: State) -> None:
-        self.words = state
+        self.words, self._shown = state, math.nan  # the scale that torch's tensor has
 
     def read(self) -> State:
         return State.from_buffer_copy(self.words)
@@ -76,6 +76,7 @@ class HostState:
     def take(self, policy: Policy, scale: torch.Tensor | float, good: torch.Tensor | int) -> None:
         """Takes over what others wrote where torch's class keeps its scale and its count."""
         own, now, count = self.words, float(scale), int(good)
+        self._shown = now
         moved = ctypes.c_float(now).value != own.factor.scale_f32
         if moved or count != min(own.good_steps, _MOST):
             self.words = revised(policy, own, now if moved else own.factor.scale, count)
@@ -85,7 +86,8 @@ class HostState:
 
     def show(self, scale: torch.Tensor, good: torch.Tensor) -> None:
         """Writes torch's two tensors."""
-        scale.fill_(self.words.factor.scale)
+        if self._shown != self.words.factor.scale_f32:
+            scale.fill_(self.words.factor.scale)
         good.fill_(min(self.words.good_steps, _MOST))
 
     def update(self, policy: Policy, report: Report) -> None:

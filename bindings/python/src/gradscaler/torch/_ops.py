@@ -22,8 +22,8 @@ from .._structs import Event, Factor, Guard, ReportKind, State, Status, Want
 from ._grads import GradientGroup
 from ._memory import DeviceState
 from ._place import FACTOR, FOUND, KIND, MEASURED, SIZE, data, merged, nothing, on, words
-from ._scaler import StallError
 from ._scaler import _policy as _policy_of
+from ._stall import stall_error
 
 _NORM = int(Want.NORM)
 _SCALE, _SQUARES = Factor.scale_f32.offset // 4, Report.sum_squares.offset // 8
@@ -76,12 +76,8 @@ def _unscale_(
     except c.Error as error:
         if error.status != Status.ERROR_FACTOR:
             raise
-        stalled = StallError(
-            f"The loss scale is {state.view(torch.float32)[_SCALE]:g}, and no gradient can be divided by it: go back "
-            "to a checkpoint, and look for what overflowed in each step. min_scale=2**-14 keeps the scale above 0."
-        )
-        stalled.report = Report.from_bytes(data(report))
-        raise stalled from None
+        state, last = State.from_buffer_copy(data(state)), Report.from_bytes(data(report))
+        raise stall_error(options["policy"], state, last) from None
     norm = torch.where(own.view(torch.float32)[FOUND] != 0, math.inf, own.view(torch.float64)[_SQUARES].sqrt()).float()
     before = torch.where(pending, report, nothing(state.device))
     report.copy_(merged(torch.cat([before, own]), options["policy"]))

@@ -33,8 +33,8 @@ from ._torch import Base, OptState, TorchGradScaler, eager, is_torchs, lacks_cud
 
 _NUMBERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
 _OPTIONS = ("allow_fp16", "want", "on_stall", "group", "sharded", "given")  # as pickles call them, behind an underscore
-_NOT_SAVED = ("_options", "_traits", "_memory", "_checks", "_guard", "_names", "_losses")
-_NORM = int(Want.NORM)
+_NOT_SAVED = ("_options", "_is_guarded", "_wants", "_memory", "_checks", "_guard", "_names", "_losses")
+_NORM, _GUARDS, _NEEDS_NORM = int(Want.NORM), int(Trait.GUARDS), int(Trait.NEEDS_NORM)
 _STALL_LIMIT = 10
 _NO_BACKOFF = "backoff_factor is 0: it must be above 0"  # where 0 stands for 1 / growth_factor in C
 _NO_NORM = (
@@ -175,7 +175,9 @@ class GradScaler(Base):
         self._memory = _memory.HostState(_memory.begun(self._policy))
 
     def _follow(self, policy: Policy) -> None:
-        self._policy, self._traits = policy, traits(policy)
+        known = int(traits(policy))
+        self._policy, self._is_guarded = policy, known & _GUARDS != 0
+        self._wants = self._options.want | (_NORM if known & _NEEDS_NORM else 0)
 
     def _begin(self, state: State) -> None:
         """All that no pickle has."""
@@ -301,7 +303,7 @@ class GradScaler(Base):
             inverse.asked = state, writes, max_norm  # beside what torch's method has arguments for
             state["found_inf_per_device"] = self._unscale_grads_(optimizer, inverse, found_inf, not writes)
             found = state.get("found")
-            if self._policy.guards and found is None:
+            if self._is_guarded and found is None:
                 state["no_norm"] = True
                 if writes:  # they are divided by now, so that another step() must not divide them again
                     state["stage"] = OptState.UNSCALED
@@ -325,7 +327,7 @@ class GradScaler(Base):
         if asked is not None:
             state, writes, max_norm = asked
             return self._check_all(optimizer, state, writes, fp16, max_norm).verdict
-        if self._policy.guards:
+        if self._is_guarded:
             raise RuntimeError(_NO_NORM)
         found = self._check_all(optimizer, {"stage": None}, True, fp16, None, inv_scale)
         verdict = found.verdict.items()
@@ -348,8 +350,7 @@ class GradScaler(Base):
             self._stall(memory.read(), optimizer)
             check, any_there = Check(Report.of_flag(True), Gradients(), memory), True
         else:
-            needs_norm = max_norm is not None or self._traits & Trait.NEEDS_NORM
-            want = options.want | _NORM if needs_norm else options.want
+            want = self._wants if max_norm is None else self._wants | _NORM
             factor = memory.factor(bool(self._policy.arithmetic)) if inverse is None else memory.factor_of(inverse)
             call = Call(optimizer, state, writes, fp16, want, self._policy, memory, factor, self._names)
             check, any_there = call.run(options.group, options.sharded)
@@ -362,10 +363,10 @@ class GradScaler(Base):
         check.verdict = FoundInf({check.found_inf.device: check.found_inf} if any_there else {})
         if self._checks.begin():
             self._guard.last = None
-        check.keep(optimizer, self._policy.guards)
+        check.keep(optimizer, self._is_guarded)
         state["found"] = check
         self._checks.add(optimizer, check)
-        if self._policy.guards and check.gradients.groups:
+        if self._is_guarded and check.gradients.groups:
             self._guard.share(optimizer, check, self._scale.device)
         check.gradients.release(check.seen is not None)
         return check
@@ -403,7 +404,7 @@ class GradScaler(Base):
             return super().step(optimizer, *args, **kwargs)
         fused = getattr(optimizer, "_step_supports_amp_scaling", False)
         # What torch's class refuses it is left to refuse, before anything is written.
-        judges = self._policy.guards and self._scale is not None and "closure" not in kwargs
+        judges = self._is_guarded and self._scale is not None and "closure" not in kwargs
         judges = judges and self._per_optimizer_states[id(optimizer)]["stage"] is not OptState.STEPPED
         if judges:
             self._judge(optimizer, fused)
@@ -514,9 +515,20 @@ class GradScaler(Base):
     def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
         """A CSV file that gets the metrics of each update(): `with scaler.history("run.csv"):`, see gradscaler.History.
 
-        On a device each line waits for it.
+        A device is waited for when lines are written: once in 100 steps, or in 30 seconds. A step in a CUDA graph has
+        no line.
         """
         return _history.History(self, self._policy, path, step=step, rank=rank)
+
+    def _line(self) -> Callable[[], dict[str, float]]:
+        """The metrics of now, to be read later."""
+        memory, reports = self._memory.copy(), [check.report for check in self._checks.by_optimizer.values()]
+
+        def metrics() -> dict[str, float]:
+            known = [memory.read_report(report) for report in reports]
+            return c.metrics(self._policy, memory.read(), Report.merge(known) if len(known) > 1 else (*known, None)[0])
+
+        return metrics
 
     def _whole_report(self) -> Report | None:
         reports = self._reports()
@@ -555,18 +567,16 @@ class GradScaler(Base):
         self._guard.end_step()
         self._losses.end_step()
         self._checks.is_over = True
+        if self._history is not None and not memory.captures():
+            self._history.add(self._line())
         if new_scale is not None:
-            if self._history is not None:
-                self._history.add(self.metrics())
             return
         memory.show(self._scale, self._growth_tracker)
         latest = memory.latest(self._checks.any_fused())
-        if self._policy.guards:
+        if self._is_guarded:
             self._guard.remember(self._checks.by_optimizer, memory)
             if latest is not None or known is not None:
                 warn_of_equal_norms(latest or known, 4)
-        if self._history is not None:
-            self._history.add(self.metrics())
         if latest is not None and memory.is_stuck(latest):
             self._stall(latest)
 
@@ -616,7 +626,7 @@ class GradScaler(Base):
         """Ends training, or tells who wants to know, with what there is to say; `optimizer` is the one at hand."""
         optimizers = [check.optimizer() for check in self._checks.by_optimizer.values()]
         optimizers = {id(each): each for each in [*optimizers, optimizer] if each is not None}
-        error = stalled(state, self._reports(), self._names, self._losses, optimizers.values())
+        error = stalled(self._policy, state, self._reports(), self._names, self._losses, optimizers.values())
         if self._options.on_stall is None:
             raise error
         self._options.on_stall(error)

@@ -7,11 +7,14 @@ import contextlib
 import functools
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
+from .._entries import Note
+from .._history import diagnosed
+from .._policy import Policy
 from .._report import Report
 from .._structs import State
 from ._guard import OUTLIER, grown_words
@@ -22,12 +25,24 @@ _SMALL = 1 << 12  # ... the values of those that have no more bytes
 
 
 class StallError(RuntimeError):
-    """Training on would only skip steps. The message says what is known of the reason.
+    """No further step can succeed. The message says what is known of the reason, and what to do.
 
     report: what the last gradients were like, or None
+    findings: those of GradScaler.diagnose()
     """
 
     report: Report | None = None
+    findings: Sequence[Note] = ()
+
+
+def stall_error(policy: Policy, state: State, report: Report | None, known: str = "") -> StallError:
+    """The error, with what is `known` beside the findings."""
+    after = f" after {state.total_overflows} skipped steps" if state.total_overflows else ""
+    findings = diagnosed(policy, state, report)
+    why = [f"The loss scale is {state.factor.scale:g}{after}, and no further step can succeed", known, *findings]
+    error = StallError(". ".join(str(each) for each in why if each) + ".")
+    error.report, error.findings = report, findings
+    return error
 
 
 class Losses:
@@ -59,27 +74,20 @@ class Losses:
 
 
 def stalled(
-    state: State, reports: list[Report], names: Names, losses: Losses, optimizers: Iterable[torch.optim.Optimizer]
+    policy: Policy,
+    state: State,
+    reports: list[Report],
+    names: Names,
+    losses: Losses,
+    optimizers: Iterable[torch.optim.Optimizer],
 ) -> StallError:
     """The error of a scale that no step can succeed with, or of too many outliers; `reports` are of the last step."""
     report = next((each for each in reversed(reports) if each.bad or each.overflow), reports[-1] if reports else None)
     if state.events & OUTLIER:
-        error = StallError(
-            f"{state.guard_in_a_row} steps in a row had a norm above what the guard allows, the last "
-            f"{state.guard_value:.4g}, above {state.guard_threshold:.4g}{grown_words(reports)}. Look at the data "
-            "and the learning rate, or raise guard_max_in_a_row or the threshold."
-        )
+        known = f"The last norm was {state.guard_value:.4g}{grown_words(reports)}"
     else:
-        skipped = f"after {state.total_overflows} skipped steps" if state.total_overflows else "from the start"
-        why, limit = "; ".join(_diagnosis(report, names, losses, optimizers)), ""
-        if not state.factor.scale:
-            limit = (
-                ' min_scale=2**-14 or policy="recommended" would keep it where float16 needs no less, and stop sooner.'
-            )
-        where = f"The loss scale is {state.factor.scale:g} {skipped}"
-        error = StallError(f"{where}, and no other would help: {why}.{limit}")
-    error.report = report
-    return error
+        known = "; ".join(_diagnosis(report, names, losses, optimizers))
+    return stall_error(policy, state, report, known)
 
 
 def _diagnosis(
@@ -95,7 +103,7 @@ def _diagnosis(
             if _is_bad(parameter.grad):
                 infinite.append(name)
     if bad:
-        yield f"not finite are the parameters {some(bad)}: go back to a checkpoint from before that"
+        yield f"Not finite are the parameters {some(bad)}: go back to a checkpoint from before that"
     if losses.are_bad():
         yield "the loss is not finite before it is scaled: look at the input and at what the model makes of it"
     infinite = list(report.bad) if report is not None and report.bad else infinite
