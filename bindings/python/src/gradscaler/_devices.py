@@ -71,7 +71,7 @@ def run(
                 on_device.enqueue(factor, place)
             if all(on_device.alone for _, on_device in calls):
                 ends.pop_all()
-                return LateReport(names, report.grads, report._words, complete)
+                return LateReport(report, complete)
             parts += _results(calls)
     except c.Error as error:
         lists.explain(error, indices)

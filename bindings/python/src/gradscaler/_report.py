@@ -261,11 +261,12 @@ class Report(_structs.Report):
         return self
 
     def _counts_of_each(self) -> dict[Any, int] | None:
-        if isinstance(self._bad, tuple):
-            names, each = self._bad
+        bad = self._bad
+        if isinstance(bad, tuple):
+            names, each = bad
             counts = zip(names, _overflows(each, len(names)), strict=True)
-            self._bad = {name: count for name, count in counts if count}
-        return self._bad
+            self._bad = bad = {name: count for name, count in counts if count}
+        return bad
 
     def __reduce__(self) -> Any:
         data, here = bytes(self), ("grads", "_later", "_lock")
@@ -310,8 +311,8 @@ class LateReport(Report):
     each look waits.
     """
 
-    def __init__(self, names: Sequence, grads: Any, words: Any, later: Callable[[], tuple[Report, bool]]) -> None:
-        vars(self).update(names=names, grads=grads, _words=words, _later=later, _lock=threading.Lock())
+    def __init__(self, known: Report, later: Callable[[], tuple[Report, bool]]) -> None:
+        vars(self).update(vars(known), _later=later, _lock=threading.Lock())
 
     def __getattribute__(self, name: str) -> Any:
         if name in _LATE:
@@ -345,7 +346,7 @@ class LateReport(Report):
             return not stays
 
 
-_LATE = {"scale", "_bad", "_each", "_words", *(name for name, _ in _structs.Report._fields_)}
+_LATE = {"_bad", "_each", "_words", *(name for name, _ in _structs.Report._fields_)}
 
 # What any report has, whatever made it.
 _VALUES = {"overflow": (0, 1), "status": list(Status), "measured": range(8), "kind": list(ReportKind), "flags": (0,)}
