@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import difflib
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -144,6 +143,8 @@ Policy.__doc__ = f"{(Policy.__doc__ or '').rstrip()}\n\n{_about}"
 def _meant(name: str) -> str:
     if name in ("policy", "preset"):
         return ": a policy, or the name of a preset, is the first argument"
+    import difflib
+
     near = difflib.get_close_matches(name, _FIELDS, 1)
     return f": did you mean {near[0]!r}?" if near else f"; it has {', '.join(_FIELDS)}"
 
