@@ -16,20 +16,6 @@ import manifest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "bindings/python/src"
-GUIDES = (
-    "c",
-    "python",
-    "torch",
-    "jax",
-    "elixir",
-    "rust",
-    "cuda",
-    "ranks",
-    "checkpoints",
-    "presets",
-    "roundpipe",
-    "cerebras",
-)
 MODULES = (
     "gradscaler",
     "gradscaler.torch",
@@ -74,6 +60,7 @@ Checkpoints <checkpoints>
 Ranks <ranks>
 Guards <guard>
 What a scaler did <runs>
+Measurements <measured>
 RoundPipe <roundpipe>
 Cerebras <cerebras>
 The bits <numerics>

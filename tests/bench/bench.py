@@ -25,8 +25,8 @@ from pathlib import Path
 os.environ |= {"NPROC": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "JAX_PLATFORMS": "cpu"}
 import ml_dtypes  # noqa: E402
 import numpy as np  # noqa: E402
-import readme_table  # noqa: E402
-from readme_table import ORDER, number  # noqa: E402
+import page_table  # noqa: E402
+from page_table import ORDER, number  # noqa: E402
 
 import gradscaler  # noqa: E402
 from gradscaler import Want  # noqa: E402
@@ -836,18 +836,18 @@ def main():
     parser.add_argument("--json", type=Path, default="build/bench.json", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--picture", type=Path, default="build/bench.png", metavar="FILE", help="default: %(default)s")
     parser.add_argument(
-        "--readme",
+        "--page",
         type=Path,
         metavar="FILE",
-        help="only write this processor's table in README.md, from JSON files of it; those of older kernels go",
+        help="only write this processor's table in docs/measured.md, from JSON files of it; those of older kernels go",
         nargs="+",
     )
     options = parser.parse_args()
-    if options.readme:
-        parts = [json.loads(path.read_text()) for path in options.readme]
+    if options.page:
+        parts = [json.loads(path.read_text()) for path in options.page]
         about, rows = parts[-1]["machine"], [row for part in parts for row in part["rows"]]
-        readme, block = Path(__file__).parents[2] / "README.md", readme_table.block(about, rows)
-        readme.write_text(readme_table.with_block(readme.read_text(), block, about["gradscaler"]))
+        page, block = Path(__file__).parents[2] / "docs/measured.md", page_table.block(about, rows)
+        page.write_text(page_table.with_block(page.read_text(), block, about["gradscaler"]))
         return 0
 
     cases = [

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""How far the norm of unscaled gradients is from the exact one: a table, with --readme into README.md.
+"""How far the norm of unscaled gradients is from the exact one: a table, with --page into docs/measured.md.
 
 Gradients of GPT-2's 148 shapes with magnitudes over many octaves, multiplied by 2^16 and rounded to the dtype; each
 library divides them by the scale and takes the norm as its users do. The exact norm is summed in long double.
@@ -21,7 +21,7 @@ import gradscaler
 
 SCALE = 2.0**16
 DTYPES = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
-BEGIN, END = "<!-- written by tests/bench/errors.py --readme -->\n", "<!-- to here -->"
+BEGIN, END = "<!-- written by tests/bench/errors.py --page -->\n", "<!-- to here -->"
 
 
 def shapes():
@@ -83,11 +83,11 @@ def table():
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--readme", action="store_true", help="write the table into README.md, too")
+    parser.add_argument("--page", action="store_true", help="write the table into docs/measured.md, too")
     options = parser.parse_args()
     text = table()
     print(text)
-    if options.readme:
-        readme = Path(__file__).parents[2] / "README.md"
-        before, rest = readme.read_text().split(BEGIN)
-        readme.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])
+    if options.page:
+        page = Path(__file__).parents[2] / "docs/measured.md"
+        before, rest = page.read_text().split(BEGIN)
+        page.write_text(before + BEGIN + text + END + rest.split(END, 1)[1])

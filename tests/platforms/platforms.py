@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Builds the library for other platforms, and runs it where an emulator of one is at hand.
 
-    platforms.py [--long | --only WORD] [--readme]
+    platforms.py [--long | --only WORD] [--page]
 
 Run it as `ci/test platforms` or `ci/test --long platforms`, which make what it needs: zig, a compiler for all of them,
 in the Python that runs this; what tests/parity/record.py recorded; this machine's own client of the parity test. A
@@ -28,7 +28,7 @@ ZIG = [sys.executable, "-m", "ziglang"]
 FILE = ROOT / "build/parity/steps.bin"
 NATIVE = ROOT / "build/release/tests/parity/parity"
 ARM = "" if os.uname().machine == "aarch64" else "qemu-aarch64-static -L /usr/aarch64-linux-gnu"
-BEGIN, END = "<!-- written by tests/platforms/platforms.py --readme -->\n", "<!-- to here -->"
+BEGIN, END = "<!-- written by tests/platforms/platforms.py --page -->\n", "<!-- to here -->"
 SOURCES = sorted(ROOT.glob("core/**/*.c")) + [ROOT / "tests/parity/parity.c"]
 FLAGS = ["-std=c11", "-O2", "-ffp-contract=off", "-D_POSIX_C_SOURCE=200809L", "-DGSC_STATIC", "-Wall", "-Werror"]
 REFUSAL = "gradscaler is for 64-bit little-endian machines"
@@ -121,8 +121,8 @@ def check_refused(target):
 
 def write_table(rows):
     """Writes these rows, in the order of PLATFORMS; others stay as they were."""
-    readme = ROOT / "README.md"
-    before, rest = readme.read_text().split(BEGIN)
+    page = ROOT / "docs/measured.md"
+    before, rest = page.read_text().split(BEGIN)
     block, after = rest.split(END, 1)
     lines = {line.split("|")[1].strip(): line for line in block.splitlines()}
     for name, row in rows.items():
@@ -130,14 +130,14 @@ def write_table(rows):
         lines[name] = f"| {name} | yes | {ran} | {row['digest']} |" if row["digest"] else f"| {name} | yes | no | |"
     names = [platform.words for platform in PLATFORMS if platform.words in lines]
     table = ["| platform | built | run | digest |", "|---|---|---|---|", *(lines[name] for name in names)]
-    readme.write_text(before + BEGIN + "\n".join(table) + "\n" + END + after)
+    page.write_text(before + BEGIN + "\n".join(table) + "\n" + END + after)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--long", action="store_true", help="all platforms instead of two")
     parser.add_argument("--only", default="", metavar="WORD", help="platforms with this in their name")
-    parser.add_argument("--readme", action="store_true", help="write their rows into README.md, too")
+    parser.add_argument("--page", action="store_true", help="write their rows into docs/measured.md, too")
     options = parser.parse_args()
     expected = digest([NATIVE], "")
     if len(expected.partition(" ")[0]) != 64:
@@ -160,7 +160,7 @@ def main():
         failed += bool(wrong)
         print(f"{target:<46}{'FAILED: ' + wrong if wrong else 'refused in one sentence'}", flush=True)
     print(f"{len(rows) + len(REFUSED) - failed} passed, {failed} failed")
-    if options.readme:
+    if options.page:
         write_table({row["platform"]: row for row in rows if not row["wrong"]})
     sys.exit(failed > 0)
 

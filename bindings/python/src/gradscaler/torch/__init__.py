@@ -14,7 +14,7 @@ that are not finite. Any other policy can guard, too: Policy("recommended", guar
 
 `help(GradScaler)` tells what it has beside torch's class. Where it differs from torch's class, and why:
 
-- a scale of 0 stops with StallError: torch trains on, and skips each step. on_stall is asked first
+- a scale of 0 stops with StallError: torch writes NaN into the parameters. on_stall is asked first
 - an infinite or NaN scale is refused, as are 0 and less, where a scale is given: no step could succeed with it
 - so are, where a scaler is made, a scale that is a text, a growth_interval that is a float, and a backoff_factor of 0
 - infinities that unscaling makes are overflows: with a scale below 1 torch steps with them

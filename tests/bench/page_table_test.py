@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The table of ci/bench in README.md: each row has its own limit, a processor replaces its own block only."""
+"""The table of ci/bench in docs/measured.md: each row has its own limit, a processor replaces its own block only."""
 
-from readme_table import BLOCK, block, with_block
+from page_table import BLOCK, block, with_block
 
 MACHINE = {"cpu": "One", "instructions": "avx2", "cores": 2, "date": "2026-01-02", "torch": "2.15.0", "jax": "0.10.2"}
 
@@ -28,17 +28,17 @@ assert "\n| GPT-2, 148 tensors, bf16 | - | - | - | - | - | - |\n" in one
 assert "takes torch 28.5 times as long, - times" in " ".join(one.split())
 assert all(len(line) <= 120 for line in one.splitlines()[-8:])
 
-readme = f"before\n\n{one}\n{old}\n{two}\nafter\n"
+page = f"before\n\n{one}\n{old}\n{two}\nafter\n"
 anew = of("One", "0.6.2", 9.996)
-assert with_block(readme, anew, "0.6.2") == f"before\n\n{anew}\n{two}\nafter\n"
+assert with_block(page, anew, "0.6.2") == f"before\n\n{anew}\n{two}\nafter\n"
 assert "| 10.0 |" in anew
-assert with_block(readme, of("Four", "0.6.0"), "0.6.0") == f"before\n\n{one}\n{two}\n{of('Four', '0.6.0')}\nafter\n"
+assert with_block(page, of("Four", "0.6.0"), "0.6.0") == f"before\n\n{one}\n{two}\n{of('Four', '0.6.0')}\nafter\n"
 # A version whose number begins as another's is another; no block is left but the new one.
-assert with_block(readme, of("Four", "0.60.0"), "0.60.0") == f"before\n\n{of('Four', '0.60.0')}\nafter\n"
-assert len(BLOCK.findall(with_block(readme, of("Three", "0.6.0"), "0.6.0"))) == 3
+assert with_block(page, of("Four", "0.60.0"), "0.60.0") == f"before\n\n{of('Four', '0.60.0')}\nafter\n"
+assert len(BLOCK.findall(with_block(page, of("Three", "0.6.0"), "0.6.0"))) == 3
 try:
     with_block("no block\n", one, "0.6.0")
 except SystemExit as error:
     assert "has no block" in str(error)
 else:
-    raise AssertionError("a README without a block was written")
+    raise AssertionError("a page without a block was written")

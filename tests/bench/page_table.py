@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The block of a processor in README.md, from what bench.py measured: text alone."""
+"""The block of a processor in docs/measured.md, from what bench.py measured: text alone."""
 
 import re
 import textwrap
 
 ORDER = ("f32", "f16", "bf16", "f8_e4m3fn", "f8_e5m2", "cb16")
-BLOCK = re.compile(r"<!-- written by ci/bench --readme: ([^\n]*) -->\n(.*?)<!-- to here -->\n", re.DOTALL)
+BLOCK = re.compile(r"<!-- written by ci/bench --page: ([^\n]*) -->\n(.*?)<!-- to here -->\n", re.DOTALL)
 
 
 def number(value):
@@ -43,7 +43,7 @@ def block(machine, rows):
         from Python (unscale, clip, skip or not, update; 161 small arrays) takes torch {step} times as long, {built}
         times without the friendly layer."""
     text = "\n".join([*lines, "", textwrap.fill(" ".join(about.split()), 120)])
-    return f"<!-- written by ci/bench --readme: {kind} -->\n{text}\n<!-- to here -->\n"
+    return f"<!-- written by ci/bench --page: {kind} -->\n{text}\n<!-- to here -->\n"
 
 
 def with_block(text, new, version):
@@ -54,6 +54,6 @@ def with_block(text, new, version):
     kind, of_this = BLOCK.match(new)[1], f"gradscaler {version.rsplit('.', 1)[0]}."
     old = list(BLOCK.finditer(text))
     if not old:
-        raise SystemExit("README.md has no block that ci/bench wrote: put an empty one where the first shall be")
+        raise SystemExit("docs/measured.md has no block that ci/bench wrote: put an empty one where the first shall be")
     blocks = {match[1]: match[0] for match in old if match[1] == kind or of_this in match[2]} | {kind: new}
     return text[: old[0].start()] + "\n".join(blocks.values()) + text[old[-1].end() :]
