@@ -254,12 +254,12 @@ rust_targets() { # the crates compile for platforms that this machine is not, as
     if rustup --quiet target add $target 2>build/rustup.log; then
       DOCS_RS=1 check $target cargo check --quiet --manifest-path bindings/rust/Cargo.toml -p gradscaler --target $target
     else
-      say "NOT RUN: $target, whose standard library rustup does not give: $(tail -n 1 build/rustup.log)"
+      say "NOT RUN: $target; rustup does not give its standard library: $(tail -n 1 build/rustup.log)"
     fi
   done
 }
 
-rust_companions() { # half, ndarray, serde and candle, from the registry, two of which train a model; with --long burn
+rust_companions() { # half, ndarray, serde and candle, from the registry; two of them train a model; with --long burn
   if [ "$(rust_minor)" -lt 85 ]; then
     say "NOT RUN: candle needs Rust 1.85 or newer, this is $(rustc --version)"
     return

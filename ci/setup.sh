@@ -1,4 +1,4 @@
-# What the commands share; sourced, never run. Everything they make is under build/.
+# Shared by the commands; sourced, never run. Everything they make is under build/.
 set -euo pipefail
 if [[ ${1-} == -h || ${1-} == --help ]]; then # the comment at the top of the command; nothing is installed
   sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
@@ -107,7 +107,7 @@ python_binding() {
   [ "$(cat build/venv/.gradscaler 2>/dev/null)" = "$sum" ] && return
   say "building the Python binding"
   rm -rf build/wheel
-  # The first SWIG in the path is that of the environment: Debian's is too old.
+  # The environment's SWIG comes first in the path: Debian's is too old.
   PATH=$PWD/build/venv/bin:$PATH GRADSCALER_LIB_DIR=$PWD/build/library $python -m pip wheel --quiet \
     --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel \
     --config-settings=cmake.define.GSC_WERROR=ON ./bindings/python
@@ -133,7 +133,7 @@ elixir_binding() {
   ) 9>build/elixir.lock
 }
 
-# Whether mix has Hex, Elixir's package manager, which mix does not come with.
+# Returns whether mix has Hex, Elixir's package manager, which mix does not come with.
 has_hex() {
   mkdir -p build/empty
   [ -n "$(cd build/empty && mix run --no-mix-exs -e 'if Code.ensure_loaded?(Hex), do: IO.puts("yes")')" ]
@@ -170,7 +170,7 @@ rust_minor() {
   rustc --version | sed 's/^rustc 1\.\([0-9]*\).*/\1/'
 }
 
-# The words that run cargo of the oldest Rust that is promised: that of rustup, or Debian 12's; none where there is neither.
+# The words that run the oldest promised Rust's cargo: from rustup, or Debian 12's; none where there is neither.
 oldest_rust() {
   if rustup run 1.63.0 true 2>/dev/null; then
     echo rustup run 1.63.0 cargo

@@ -16,7 +16,7 @@ CORE = ROOT / "core"
 INCLUDE = re.compile(r'^#include "(.*)"\n', re.M)
 GUARD = re.compile(r"^#ifndef (GSC_\w+_H)\n#define \1\n", re.M)
 TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|\.?\d[\w.]*|\w+|->|.', re.S)
-# What a file defines beside macros: functions, objects, types, enumerators; beginnings of names that macros complete.
+# Names that a file defines beside macros: functions, objects, types, enumerators; beginnings of names for macros.
 DEFINED = re.compile(
     r"^(?:static|GSC_INLINE)\b[^;={]*?\b(?!__attribute__)(?P<object>\w+)\s*(?:\((?!\()|\[|=|;)"
     r"|^typedef (?:[^;{]*\W|struct[^;]*?^\} )(?P<type>\w+);"
@@ -27,7 +27,7 @@ DEFINED = re.compile(
     re.M,
 )
 MEMBERS = re.compile(r"^(?:typedef |static )?(?:const )?(?:struct|union)(?: \w+)? \{(.*?)^\}", re.M | re.S)
-# The bits are those of the numerics: no product and sum in one rounding but where the code says so. Aligned loops: a
+# The numerics define the bits: no product and sum in one rounding unless the code says so. Aligned loops: a
 # tight loop that crosses a cache line can run several times slower.
 START = """\
 /*
@@ -36,7 +36,7 @@ START = """\
  *
 LICENSE */
 #if defined(__cplusplus)
-#error "gradscaler.c is C: compile it with a C compiler, and link it; gradscaler.h is for C++, too"
+#error "gradscaler.c is C: compile it with a C compiler, and link it; gradscaler.h is also for C++"
 #endif
 #if !defined(__SIZEOF_INT128__)
 #error "gradscaler.c needs integers of 128 bits: compile it with gcc or clang, and link it with any C11"
@@ -54,7 +54,7 @@ LICENSE */
 #pragma GCC optimize("fp-contract=off", "align-functions=64", "align-loops=64")
 #endif
 """
-# What is not in the public header stays inside; what the system declares does not.
+# Names that are not in the public header stay inside; names that the system declares do not.
 PUBLIC = """\
 #if defined(_WIN32) && !defined(GSC_STATIC) && !defined(GSC_BUILD)
 #define GSC_STATIC

@@ -1,4 +1,4 @@
-# For Elixir: the files of mix.exs, the NIF compiled for each platform, whose checksums are among these files, and what
+# For Elixir: the files of mix.exs, the NIF compiled for each platform (their checksums are among these files), and what
 # Hex makes of them, where Hex is.
 packages elixir erlang-dev make
 elixir=$work/elixir

@@ -7,7 +7,7 @@ import sys
 from manifest import ROOT, run
 
 NUMBER = r'"\d+\.\d+\.\d+"'
-# What stands before the version; in the crates also that of those which they depend on.
+# The text before the version; in the crates also before the versions of crates that they depend on.
 LINE = [r"^version = "]
 CRATE = [r"^version = ", r'path = "[^"]*", version = ']
 LOCKED = [r'^name = "gradscaler[a-z-]*"\nversion = ']

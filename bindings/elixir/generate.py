@@ -16,7 +16,7 @@ FILLED = ("gsc_error", "gsc_exec", "gsc_tensor", "gsc_tensor_options", "gsc_cpu_
 DOCUMENTED = ("gsc_policy", "gsc_report", "gsc_state")
 # How many elements lie behind what an option points to.
 LENGTHS = {"per_tensor": "call->n", "histogram": "GSC_HISTOGRAM_LENGTH"}
-# What the Elixir struct holds beside the fields: what options asked for.
+# Members of the Elixir struct beside the fields: what options asked for.
 EXTRA = {
     "gsc_report": {
         "per_tensor": "what `GradScaler.per_tensor/1` reads: a report of each tensor, or nil",
@@ -27,9 +27,9 @@ EXTRA = {
 }
 # A field that is a boolean in Elixir, and its twin, a float that Elixir does not show.
 BOOLEANS = {("gsc_report", "overflow"): "found_inf"}
-# Functions whose `out` is read, too.
+# Functions that also read `out`.
 SUMS = ("gsc_unscale_accumulate",)
-# What device.h offers instead of functions over pointers: types of the arguments by name, and result.
+# Functions of device.h in place of functions over pointers: types of the arguments by name, and result.
 BY_HAND = {
     "context_create_cpu": ({"threads": "pos_integer"}, "{:ok, device}"),
     "context_create_cuda": ({"ordinal": "non_neg_integer"}, "{:ok, device}"),
@@ -120,19 +120,19 @@ OTHER_BYTES = """
     Fields.refuse("STRUCT", other, "SIZE bytes, the reserved ones 0")
   end"""
 OLDER_STRUCT = """
-  # Of an older version: the fields that it lacks are 0.
+  # An older version: the fields that it lacks are 0.
   def decode(older) when is_binary(older) and byte_size(older) < @size do
     decode(older <> <<0::size((@size - byte_size(older)) * 8)>>)
   end"""
 
 OTHER_STATES = """
-  # Of 0.2 to 0.5: 256 bytes without `skip`.
+  # Versions 0.2 to 0.5: 256 bytes without `skip`.
   def decode(<<older::binary-size(256)>>) do
     state = decode(older <> <<0::size((SIZE - 256) * 8)>>)
     %{state | skip: if(:skipped in state.events, do: 1, else: 0)}
   end
 
-  # Of a later version: longer, and this one knows what is set.
+  # A later version: longer, and this one knows what is set.
   def decode(<<state::binary-size(SIZE), rest::binary>> = later) when rest != "" do
     if rest == <<0::size(byte_size(rest) * 8)>>,
       do: decode(state),
@@ -166,14 +166,14 @@ def words(manifest, text):
 
 
 def is_value(function):
-    """Whether Elixir can call it: its arguments are values, or nothing where they may be."""
+    """Returns whether Elixir can call it: its arguments are values, or nothing where they may be."""
     return all(
         arg.kind not in ("opaque", "pointer", "callback") or (arg.null and arg.passing is None) for arg in function.args
     )
 
 
 def functions(manifest):
-    """Those of values. A function over pointers alone, as those of memory, is device.h's."""
+    """Returns the functions over values. Functions over pointers alone, such as memory, are in device.h."""
     return [
         function
         for function in manifest.functions.values()
@@ -188,7 +188,7 @@ def short(item):
 
 
 def visible(manifest, struct):
-    """Whether Elixir code has the struct as one of its own."""
+    """Returns whether Elixir code has the struct as one of its own."""
     item = manifest.structs[struct]
     return item.name not in FILLED and not has_pointers(item)
 
@@ -201,7 +201,7 @@ def has_pointers(item):
 
 
 def fills(arg):
-    """Whether it is a list of structs that the call fills: its count is the room, and another argument counts it."""
+    """Returns whether it is a list of structs that the call fills: its count is the room, another argument counts it."""
     return arg.count and arg.kind == "struct" and arg.passing == "out"
 
 

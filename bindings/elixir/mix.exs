@@ -78,7 +78,7 @@ defmodule GradScaler.MixProject do
   defp package, do: [licenses: ["MIT"], links: %{}, files: files()]
 
   # The C sources travel along, in a folder that is there while the package is built; in a release the
-  # checksums of the precompiled NIFs, too. Each file is named: those of a folder Hex packs in the order of the disk.
+  # also the checksums of the precompiled NIFs. Each file is named: Hex packs the files of a folder in the order of the disk.
   @sources ["core", "include"]
   @own ~w(lib c_src Makefile mix.exs precompiled.exs checksums.exs .formatter.exs README.md)
   defp files do

@@ -16,7 +16,7 @@
  *     stamp           report, state                         report, of rank 0
  *     combine         state, state                          state
  *
- * `count` gradients. Without a factor it is that of the state, or 1. A state is updated by the
+ * `count` gradients. Without a factor it is the state's factor, or 1. A state is updated by the
  * report. Results may be their operands. On CUDA, calls on gradients have a workspace as their last
  * result. Other attributes: policy (its bytes), want, max_norm, clip_value, by, kind; absent is 0.
  */
@@ -88,7 +88,7 @@ static void take_policy(struct run *run)
     if (!bytes)
         return;
     if (bytes->dtype != XLA_U8 || bytes->size != sizeof run->policy_copy) {
-        run->wrong = "the policy has another size than that of this version";
+        run->wrong = "the policy has another size than in this version";
         return;
     }
     memcpy(&run->policy_copy, bytes->data, sizeof run->policy_copy);
@@ -223,7 +223,7 @@ static int64_t threads_of(const struct xla_frame *frame)
 }
 
 /*
- * The caller works, too, so the call ends however busy XLA's threads are: only those are waited for
+ * The caller also works, so the call ends however busy XLA's threads are: only those are waited for
  * that have begun a task.
  */
 static int32_t parallel_for(void *pool, gsc_task *task, void *data, uint64_t count)

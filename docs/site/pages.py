@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Puts the pages of the site together, as Markdown for Sphinx: pages.py OUT.
 
-Guides are those of the tree, with their links turned into links of the site. The reference of C is made from the
-manifest, that of Python from its sources; docs/site/elixir.exs and rustdoc make the others.
+The guides come from the tree, with their links turned into links of the site. The reference of C is made from the
+manifest, the reference of Python from its sources; docs/site/elixir.exs and rustdoc make the others.
 """
 
 import re
@@ -245,7 +245,7 @@ def c_reference(out):
 
 
 def prose(text, code="`{}`".format):
-    """A docstring as Markdown; `code` makes that of a name, which may be a link.
+    """A docstring as Markdown; `code` makes the Markdown of a name, which may be a link.
 
     Lines of `name: what it is` become a list. Sessions with >>>, what is indented, and paragraphs that are lines of a
     program become blocks of code.

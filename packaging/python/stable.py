@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Prints the stable ABI up to Python 3.11 as the exports of Windows' python3.dll, of which an import library is made.
+"""Prints the stable ABI up to Python 3.11 as the exports of Windows' python3.dll, to make an import library of.
 
 With a name, such as python311, they are forwarded to that DLL, which makes a python3.dll for a Python that has none.
 """

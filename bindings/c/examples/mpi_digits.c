@@ -6,7 +6,7 @@
  *     mpirun -np 4 mpi_digits FILE copies    data parallel: each rank has all weights
  *     mpirun -np 4 mpi_digits FILE shards    and with a shard of the optimizer and its gradients
  *
- * FILE and network are those of digits.c. A batch, and the list of all parameters, have four parts,
+ * FILE and network are as in digits.c. A batch, and the list of all parameters, have four parts,
  * which 1, 2 or 4 ranks share. What MPI_Allreduce adds in an order of its own is added here in that
  * of the parts, so any number of ranks prints the same digest of the weights.
  *
@@ -68,7 +68,7 @@ static uint64_t pieces(void *all, uint32_t dtype, size_t first, size_t count, gs
     return n;
 }
 
-/* A rank whose call failed goes on with a report that says so, lest the others wait for it. */
+/* A rank goes on after a failed call, with a report that says so: the others would wait for it. */
 static void unscale(const gsc_policy *policy, const gsc_factor *factor, const gsc_tensor *in,
                     const gsc_tensor *out, uint64_t n, uint32_t want, gsc_report *report)
 {
@@ -123,7 +123,7 @@ static gsc_report step_copies(network *net, ranks *r, const gsc_policy *policy, 
     return report;
 }
 
-/* Sharded: a rank adds, unscales and clips its shards alone, by a norm that is that of all. */
+/* Sharded: a rank adds, unscales and clips its shards alone, by the norm of all. */
 static gsc_report step_shards(network *net, ranks *r, const gsc_policy *policy, gsc_state *state,
                               const digit *batch)
 {
@@ -175,7 +175,7 @@ static void tell(const ranks *r, int step, int sharded)
     size_t part = 0;
     while (part < PARTS && r->all[part].nan_count + r->all[part].inf_count == 0)
         part++;
-    if (part == PARTS) { /* a call failed, of which gsc_state_update tells */
+    if (part == PARTS) { /* a call failed; gsc_state_update says so */
         fprintf(stderr, "step %d is skipped\n", step);
         return;
     }

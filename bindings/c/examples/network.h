@@ -91,7 +91,7 @@ static void forward(network *net, const digit *digits, size_t rows)
 {
     for (size_t t = 0; t < TENSORS; t++)
         round_to(net->dtype, NULL, net->master[t], net->rounded[t], tensor_size(t));
-    for (size_t i = 0; i < rows * PIXELS; i++) /* exact in float16, too */
+    for (size_t i = 0; i < rows * PIXELS; i++) /* also exact in float16 */
         net->activations[0][i] = (float)digits[i / PIXELS].pixels[i % PIXELS] / 16;
     for (size_t l = 0; l < LAYERS; l++) {
         const size_t columns = SIZES[l + 1];
@@ -105,7 +105,7 @@ static void forward(network *net, const digit *digits, size_t rows)
     }
 }
 
-/* d loss / d logits of the weighted mean cross-entropy of a batch, of which these are `rows`. */
+/* d loss / d logits of the weighted mean cross-entropy of a batch, for `rows` of its rows. */
 static void loss_gradient(network *net, const digit *digits, size_t rows)
 {
     for (size_t r = 0; r < rows; r++) {

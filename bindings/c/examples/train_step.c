@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A training loop whose gradient passes through float16. Its loss is so small that without scaling
+ * A training loop. Its gradient passes through float16; its loss is so small that without scaling
  * float16 holds only zeros: then w stays 0. Every 25 steps it prints what the scaler did.
  */
 #include <stdio.h>

@@ -242,7 +242,7 @@ static ERL_NIF_TERM nif_memory_read(ErlNifEnv *env, int argc, const ERL_NIF_TERM
 
 /*
  * The names of the resource types are this library's own. Another file, which an upgrade loads,
- * takes over no resource, whose context is run by the code that made it: the old library stays
+ * takes over no resource, because the code that made a context runs it: the old library stays
  * until the last of them is freed. The same file loaded again is the same library, and takes over
  * its own.
  */

@@ -23,9 +23,9 @@
 #include <gradscaler_cuda.h>
 
 /*
- * What a call may take on a normal scheduler, whose limit is 1 ms, and what its parts cost at
- * worst, in nanoseconds: a subnormal element that is accumulated, with everything looked at. Usual
- * elements take a fiftieth of that; but a dirty scheduler costs only 10 us more.
+ * The time that a call may take on a normal scheduler (the limit is 1 ms), and what its parts cost
+ * at worst, in nanoseconds: a subnormal element that is accumulated, with everything looked at.
+ * Usual elements take a fiftieth of that; but a dirty scheduler costs only 10 us more.
  */
 enum {
     NORMAL_NS = 900 * 1000,
@@ -48,7 +48,7 @@ struct block {
 
 /*
  * A resource: a context of the library, and memory of it for what calls need beside their tensors.
- * Calls on one device take turns. `sees_host` says that its memory is host memory: that of threads.
+ * Calls on one device take turns. `sees_host` says that its memory is host memory, as for threads.
  */
 struct device {
     gsc_context *context;
@@ -69,7 +69,7 @@ struct memory {
 /* One call: its tensors, and what went wrong. */
 struct call {
     ErlNifEnv *env;
-    struct device *device; /* whose turn the call has */
+    struct device *device; /* the call has its turn on it */
     const gsc_exec *exec;  /* NULL without a device */
     gsc_exec own;          /* what it points to, else */
     struct block *blocks;  /* host memory, freed with the call */
@@ -392,7 +392,7 @@ static inline bool get_growing(struct call *call, ERL_NIF_TERM term, int argumen
         return refuse(call, GSC_ERROR_STRUCT_SIZE, argument, -1, name,
                       "has %zu bytes and says %u; this version's has %zu", bytes.size, stated,
                       size);
-    memset(to, 0, size); /* the library reads the size of an empty one, too */
+    memset(to, 0, size); /* the library also reads the size of an empty one */
     memcpy(to, bytes.data, bytes.size);
     return true;
 }

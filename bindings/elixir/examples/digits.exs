@@ -1,4 +1,4 @@
-# What loss scaling does, without any other package: a small network learns to read handwritten digits.
+# Shows what loss scaling does, without any other package: a small network learns to read handwritten digits.
 #
 #     mix run examples/digits.exs DIGITS
 #

@@ -29,7 +29,7 @@
           {weights, GradScaler.update(scaler, false)}
         end)
 
-    @doc "The gradients of this node's parts of a batch, each with its report, whose rank is set."
+    @doc "The gradients of this node's parts of a batch, each with its report, with the rank set."
     def gradients(batch) do
       {rank, ranks} = :persistent_term.get(__MODULE__)
       {weights, scaler} = Agent.get(__MODULE__, & &1)
@@ -76,7 +76,7 @@
       length(right) / length(test)
     end
 
-    # The scaled gradient of the mean cross-entropy of a batch, of which `part` is one, as float16.
+    # The scaled gradient of the mean cross-entropy of a batch for its part `part`, as float16.
     defp backward(part, weights, scaler, batch) do
       zeros = List.duplicate(List.duplicate(0.0, 64), @classes)
 
@@ -180,7 +180,7 @@ defmodule Ranks do
     node
   end
 
-  # The digest of the weights, which is that of all nodes.
+  # The digest of the weights, which all nodes share.
   defp train(nodes, {train, test}) do
     for {node, rank} <- Enum.with_index(nodes),
         do:

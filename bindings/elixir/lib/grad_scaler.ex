@@ -26,7 +26,7 @@ defmodule GradScaler do
 
   A complex element counts once, as its larger part does, and cannot become a real one.
 
-  Results have the shape and the names of what they replace. They are on its backend, too: the
+  Results have the shape and the names of what they replace. They are also on its backend: the
   elements are fetched from it, and the result is transferred to it with the backend's default
   options, which for one with several devices is the default device.
 
@@ -293,7 +293,7 @@ defmodule GradScaler do
 
   @doc """
   Divides gradients by the scale and checks them. Returns the gradients and a `GradScaler.Report`,
-  whose `overflow` is the verdict of the scaler's rules; `overflow?/1` reads it, `overflows/1` tells
+  `report.overflow` is the verdict of the scaler's rules; `overflow?/1` reads it, `overflows/1` tells
   which gradients it came from.
 
   Narrow types become `:f32`, where what scaling saved survives; `:f64` and complex ones stay. All
@@ -303,7 +303,7 @@ defmodule GradScaler do
     * `:want` - what else the report is to hold: `:norm`, `:amax`, `:underflow`
     * `:clamp` - a number: results go to -clamp..clamp, as torch.nn.utils.clip_grad_value_ does. The
       report is of the gradients before, so that an overflow is not hidden
-    * `:histogram` - true for `report.histogram`, whose 17 words the header of the library explains
+    * `:histogram` - true for `report.histogram`; the header of the library explains its 17 words
     * `:factor` - the snapshot that the loss was scaled by, where an update ran since
 
   So, with the norm:
@@ -331,7 +331,7 @@ defmodule GradScaler do
   end
 
   @doc """
-  Adds gradients of a micro-batch, divided by the scale, to `sums`, a tree like that of the
+  Adds gradients of a micro-batch, divided by the scale, to `sums`, a tree like the
   gradients. Returns the new sums, in their own types, and a report on what was to be added.
 
   Where one of the gradients is Inf or NaN, nothing is added, and the sums are what they were: the
@@ -354,7 +354,7 @@ defmodule GradScaler do
     same_shapes!(shapes(sums), shapes(grads))
 
     if paths != sum_paths do
-      raise ArgumentError, "sums is a tree of another shape than that of the gradients"
+      raise ArgumentError, "sums is a tree of another shape than the gradients"
     end
 
     {results, report} =
@@ -382,7 +382,7 @@ defmodule GradScaler do
     %{report | paths: paths}
   end
 
-  @doc "Whether a report says not to step: its `overflow`."
+  @doc "Returns true if a report says not to step: its `overflow`."
   @spec overflow?(Report.t()) :: boolean
   def overflow?(%Report{overflow: overflow}), do: overflow
 
@@ -409,7 +409,7 @@ defmodule GradScaler do
 
   @doc """
   What a report holds of each gradient: paths and reports, for plots of layers and to find what went
-  wrong. The norm of one is there where that of all was wanted.
+  wrong. The norm of one tensor is there where the norm of all was wanted.
 
       iex> {_grads, report} = GradScaler.unscale(%{w: {:f32, <<3.0::little-float-32>>}}, GradScaler.new("none"), want: :norm)
       iex> for {path, report} <- GradScaler.per_tensor(report), do: {path, GradScaler.norm(report)}
@@ -430,7 +430,7 @@ defmodule GradScaler do
 
   @doc """
   The first Inf or NaN of a report: path of the leaf, in the order of the walk, and index of the
-  element in it; nil without one. Of merged reports, it is that of the first that has one.
+  element in it; nil without one. In merged reports it comes from the first one with an overflow.
 
       iex> grads = [{:f32, <<0::32>>}, {:f16, <<0::16, 0x7C00::little-16>>}]
       iex> {_grads, report} = GradScaler.unscale(grads, GradScaler.new())
@@ -470,7 +470,7 @@ defmodule GradScaler do
   end
 
   @doc """
-  The rank that a report, or its first overflow, is of, and the one whose call failed; nil where none
+  The rank of a report, or of its first overflow, and the rank with a failed call; nil where none
   overflowed or failed, or no report had its rank set.
 
       iex> scaler = GradScaler.new()
@@ -550,7 +550,7 @@ defmodule GradScaler do
     %{scaler | state: state}
   end
 
-  @doc "Whether the step of the last update is not to be taken: an overflow, or an outlier."
+  @doc "Returns true if the step of the last update is not to be taken: an overflow, or an outlier."
   @spec skip?(t) :: boolean
   def skip?(%__MODULE__{} = scaler), do: :skipped in events(scaler)
 
@@ -600,7 +600,7 @@ defmodule GradScaler do
 
   @doc """
   What is wrong with a run, and what to do about it, the most important first; `[]`: nothing was found.
-  `report` is the last one, `:steps` are the updates so far, `:planned_steps` those of the whole run.
+  `report` is the last one, `:steps` are the updates so far, `:planned_steps` the updates of the whole run.
 
       iex> scaler = GradScaler.update(GradScaler.new("none"), true)
       iex> [finding] = GradScaler.diagnose(scaler)
@@ -628,7 +628,7 @@ defmodule GradScaler do
   end
 
   @doc """
-  The report of a number, such as the loss, for a scaler of its own whose rules guard; see
+  Returns the report of a number, such as the loss, for a scaler of its own with a guard; see
   `combine_decisions/2`. It counts with its sign; infinities, NaN and magnitudes above 2^500 are an
   overflow.
   """
@@ -704,7 +704,7 @@ defmodule GradScaler do
 
   @doc """
   The factor that unscales and clips to a global norm in one pass: `measure/3` with `want: :norm`,
-  this, then `unscale/3` with it as `:factor`. The coefficient is that of
+  this, then `unscale/3` with it as `:factor`. The coefficient is as in
   torch.nn.utils.clip_grad_norm_.
   """
   @spec clip_factor(t, Report.t(), number) :: factor
@@ -888,7 +888,7 @@ defmodule GradScaler do
 
   # ---- trees ----
 
-  # What the library reads of every float leaf, and its reversed path; `traced` sees the leaves of a
+  # Returns what the library reads of every float leaf, and its reversed path; `traced` sees the leaves of a
   # graph, which have no elements.
   defp leaves(tree, traced) do
     floats =
@@ -918,7 +918,7 @@ defmodule GradScaler do
     tree
   end
 
-  # Float leaves times a factor as another type; `traced` does it to those of a graph.
+  # Float leaves times a factor as another type; `traced` does it to the leaves of a graph.
   defp cast(tree, factor, type, options, traced) do
     {leaves, paths} = leaves(tree, & &1)
     dtypes = result_dtypes(leaves, type)

@@ -1,9 +1,9 @@
 defmodule GradScaler.Axon do
   @moduledoc """
-  A recipe for Axon whose step really skips on an overflow.
+  A recipe for Axon that really skips the step of an overflow.
 
   Axon's own loss scaling moves the scale, but hands the overflowed gradients to the optimizer all
-  the same. Here the optimizer is wrapped, too:
+  the same. Here the optimizer is also wrapped:
 
       scaler = GradScaler.new("axon")
       optimizer = Polaris.Optimizers.adam(learning_rate: 1.0e-3)

@@ -85,7 +85,7 @@ defmodule GradScaler.Binaries do
     end
   end
 
-  # An output whose dtype does not go with that of its tensor: the sentence has their numbers.
+  # An output with a dtype that does not go with its tensor's: the sentence has their numbers.
   defp with_names({:error, %{field: "dtype", index: index} = details}, tensors, dtypes) do
     [from, to] = [dtype(Enum.at(tensors, index)), Enum.at(dtypes, index)]
     text = "cannot be #{inspect(to)}, as one of it and its tensor of #{inspect(from)} is complex"

@@ -37,7 +37,7 @@ defmodule GradScaler.Checkpoint do
   @importance [:unusable, :changed, :lost, :format, :ignored, :missing]
 
   @doc """
-  All formats, with a sentence each on whose they are and what they hold.
+  All formats, with a sentence each on their framework and on what they hold.
 
       iex> is_map_key(GradScaler.Checkpoint.formats(), "deepspeed")
       true
@@ -47,9 +47,9 @@ defmodule GradScaler.Checkpoint do
 
   @doc """
   The scaler that goes on from a checkpoint, by the rules of `scaler` with the settings that the
-  checkpoint has, or, where that is nil, by those of its framework; and notes.
+  checkpoint has, or, where that is nil, by the rules of its framework; and notes.
 
-    * `:format` - whose it is, one of `formats/0`; without it, the keys tell
+    * `:format` - its format, one of `formats/0`; without it, the keys tell
     * `:prefix` - where the scaler is, such as "loss_scaler1"; needed if there are several, or if it
       is not at the top or below one or two names
 
@@ -80,7 +80,7 @@ defmodule GradScaler.Checkpoint do
     * `:prefix` - what the keys begin with, "" for nothing; without it, what the framework has
     * `:keys` - `:atoms` for maps such as Axon's; without it, texts
 
-  So, for Axon, whose map holds tensors:
+  For Axon, which keeps tensors in its map:
 
       iex> scaler = GradScaler.new("axon", init_scale: 1024.0)
       iex> {checkpoint, _notes} = GradScaler.Checkpoint.write(scaler, "axon", keys: :atoms)
@@ -113,7 +113,7 @@ defmodule GradScaler.Checkpoint do
   program, or its part of a configuration; and notes.
 
     * `:prefix` - the key that they are under
-    * `:preset` - the rules that they are put into; without it, those of the framework
+    * `:preset` - the rules that they are put into; without it, the rules of the framework
 
   My configuration, in gradscaler:
 
@@ -220,7 +220,7 @@ defmodule GradScaler.Checkpoint do
   defp value(%Entry{kind: :boolean, integer: integer}), do: integer != 0
   defp value(%Entry{value: value}), do: value
 
-  # What is no number is handed over beside numbers only: elsewhere it is a weight.
+  # A value that is no number is handed over only beside numbers: elsewhere it is a weight.
   defp entries(tree, label, prefix, names) when is_map(tree) or is_list(tree) do
     rows =
       for {[_ | place] = path, entry, unread} <- walk(tree, []),
@@ -275,7 +275,7 @@ defmodule GradScaler.Checkpoint do
     end
   end
 
-  # What checkpoints call their numbers, in any format; in some programs of Paddle numbers end them.
+  # The names of numbers in checkpoints, in any format; in some programs of Paddle numbers end them.
   defp saved_names do
     for format <- Map.keys(formats()),
         {:ok, entries, _notes} <- [export(GradScaler.new("torch"), format, "")],

@@ -165,7 +165,7 @@ defmodule GradScaler.Defn do
 
   @doc """
   The state after a step. `overflow` is a tensor or a boolean; of several elements one says it for all.
-  The rules are those of `scaler`.
+  `scaler` gives the rules.
 
   Rules that guard take the norm of the gradients, unscaled and not clipped, or any other number that
   they are to judge, such as the loss; predictive rules (`target_amax`) take `amax/1`.
@@ -211,7 +211,7 @@ defmodule GradScaler.Defn do
     Nx.equal(multiplier, f64(0.0))
   end
 
-  @doc "Gradients times what the guard clips those of the last update by: 1 where it does not."
+  @doc "Multiplies gradients by the factor of the guard's clip in the last update: 1 if it does not clip."
   @spec guard(GradScaler.tree(), state) :: GradScaler.tree()
   deftransform guard(grads, %{guard_multiplier: multiplier}) do
     times(grads, multiplier)

@@ -1,7 +1,7 @@
 defmodule GradScaler.Error do
   @moduledoc """
   What the library could not do, though it was asked rightly: no device, no memory, a failure of a
-  driver. Wrong arguments raise `ArgumentError`, whose text is made of the same members.
+  driver. Wrong arguments raise `ArgumentError`, with a text made of the same members.
 
     * `:status` - why, such as `:unavailable`, `:memory`, `:device`
     * `:message` - a sentence

@@ -1,6 +1,6 @@
 defmodule GradScaler.Leaf do
   @moduledoc false
-  # What stands at the ends of a tree: an Nx tensor, a {dtype, binary} pair, or a tensor on a device. Nx is matched by
+  # A leaf of a tree: an Nx tensor, a {dtype, binary} pair, or a tensor on a device. Nx is matched by
   # its struct's name, so that this compiles and runs without it.
 
   alias GradScaler.DeviceTensor
@@ -28,7 +28,7 @@ defmodule GradScaler.Leaf do
            when is_struct(term, :"Elixir.Nx.Tensor") or is_struct(term, DeviceTensor) or
                   is_pair(term)
 
-  @doc "Whether a tensor stands for a value of a graph that is being traced."
+  @doc "Returns true if a tensor stands for a value of a graph that is being traced."
   def traced?(%{data: %{__struct__: :"Elixir.Nx.Defn.Expr"}}), do: true
   def traced?(_leaf), do: false
 
@@ -62,7 +62,7 @@ defmodule GradScaler.Leaf do
               __STACKTRACE__
   end
 
-  @doc "What a call reads: `{dtype, binary}`, or the tensor of a device as it is."
+  @doc "Returns what a call reads: `{dtype, binary}`, or the tensor of a device as it is."
   def tensor(%DeviceTensor{} = tensor, _dtype), do: tensor
   def tensor({_dtype, _binary} = pair, _), do: pair
 

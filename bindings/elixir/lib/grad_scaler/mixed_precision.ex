@@ -108,7 +108,7 @@ defmodule GradScaler.MixedPrecision do
     }
   end
 
-  @doc "Whether a tree of tensors holds Inf or NaN."
+  @doc "Returns true if a tree of tensors holds Inf or NaN."
   @spec has_overflow?(GradScaler.tree()) :: boolean
   def has_overflow?(tree), do: not GradScaler.finite?(tree)
 

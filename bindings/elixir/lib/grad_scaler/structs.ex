@@ -492,7 +492,7 @@ defmodule GradScaler.Policy do
     }
   end
 
-  # Of an older version: the fields that it lacks are 0.
+  # An older version: the fields that it lacks are 0.
   def decode(older) when is_binary(older) and byte_size(older) < @size do
     decode(older <> <<0::size((@size - byte_size(older)) * 8)>>)
   end
@@ -929,13 +929,13 @@ defmodule GradScaler.State do
     }
   end
 
-  # Of 0.2 to 0.5: 256 bytes without `skip`.
+  # Versions 0.2 to 0.5: 256 bytes without `skip`.
   def decode(<<older::binary-size(256)>>) do
     state = decode(older <> <<0::size((384 - 256) * 8)>>)
     %{state | skip: if(:skipped in state.events, do: 1, else: 0)}
   end
 
-  # Of a later version: longer, and this one knows what is set.
+  # A later version: longer, and this one knows what is set.
   def decode(<<state::binary-size(384), rest::binary>> = later) when rest != "" do
     if rest == <<0::size(byte_size(rest) * 8)>>,
       do: decode(state),

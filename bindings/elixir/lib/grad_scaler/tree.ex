@@ -12,7 +12,7 @@ defmodule GradScaler.Tree do
   def map(tree, fun),
     do: tree |> map_reduce(nil, fn leaf, _path, nil -> {fun.(leaf), nil} end) |> elem(0)
 
-  @doc "What `fun.(leaf, path, acc)` makes of all leaves, one after the other."
+  @doc "Folds `fun.(leaf, path, acc)` over all leaves, one after the other."
   def reduce(tree, acc, fun) do
     tree |> map_reduce(acc, fn leaf, path, acc -> {leaf, fun.(leaf, path, acc)} end) |> elem(1)
   end
