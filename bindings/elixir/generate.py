@@ -201,7 +201,7 @@ def has_pointers(item):
 
 
 def fills(arg):
-    """Returns whether it is a list of structs that the call fills: its count is the room, another argument counts it."""
+    """Returns whether it is a list of structs that the call fills: its count is room, another argument counts it."""
     return arg.count and arg.kind == "struct" and arg.passing == "out"
 
 
