@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""docs/checkpoints.md: its Python runs, its other examples are those of tested programs, its table has every key."""
+"""docs/checkpoints.md: its Python runs, tested programs have its other examples, its table has every key. Docstrings."""
 
+import doctest
+import importlib
 import re
 from pathlib import Path
 
@@ -21,6 +23,12 @@ TESTED = {
 def lines_of(text):
     """Lines without the layout and the comment marks around a documentation test."""
     return [line for raw in text.splitlines() if (line := raw.strip().removeprefix("///").strip())]
+
+
+@pytest.mark.parametrize("module", ["_policy", "_scaler"])
+def test_the_examples_of_docstrings_print_what_they_say(module):
+    failed, attempted = doctest.testmod(importlib.import_module(f"gradscaler.{module}"))
+    assert failed == 0 and attempted >= 5
 
 
 def test_the_python_examples_run_one_after_another():
