@@ -115,7 +115,16 @@ def guide(source, out):
         # Sphinx knows nothing of the pages that rustdoc makes.
         return f'<a href="{page}">{words}</a>' if ".html" in page else f"[{words}]({page})"
 
-    return outside_code(source.read_text(), lambda text: re.sub(r"(!?)\[([^][]+)\]\(([^)\s]+)\)", link, text))
+    def picture(match):
+        path = (source.parent / match[2]).resolve()
+        shutil.copy(path, out)
+        return f'{match[1]}="{path.name}"'
+
+    def in_markdown(text):
+        text = re.sub(r"(!?)\[([^][]+)\]\(([^)\s]+)\)", link, text)
+        return re.sub(r'(src|srcset)="(docs/[^"]+)"', picture, text)
+
+    return outside_code(source.read_text(), in_markdown)
 
 
 def guides(out):

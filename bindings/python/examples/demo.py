@@ -25,6 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 from sklearn.datasets import load_digits
@@ -240,57 +241,71 @@ Most frequent overflows, in steps: {overflowed}.
 Instruction set that gradscaler used: {gradscaler.info().cpu}.""")
 
 
-def draw_scale(ax, run):
+def draw_scale(ax, run, colours):
     exponents = np.log2(run.scales)
-    ax.step(range(len(exponents)), exponents, where="post", color="0.35", label="scale")
+    ax.step(range(len(exponents)), exponents, where="post", color=colours["text"], lw=2)
     for event, marker, colour, text in (
-        (Event.BACKED_OFF, "v", "tab:red", "overflow: step skipped, scale halved"),
-        (Event.GREW, "^", "tab:green", f"{GROWTH_INTERVAL} good steps in a row: scale doubled"),
+        (Event.BACKED_OFF, "v", "bad", "overflow: step skipped, scale halved"),
+        (Event.GREW, "^", "good", f"{GROWTH_INTERVAL} good steps: scale doubled"),
     ):
         steps = run.steps(event)
-        ax.plot(steps, exponents[steps], marker, color=colour, label=f"{text} ({len(steps)} times)")
-    ax.annotate("starts too high, on purpose", (8, exponents[0]), va="center")
-    ax.set_title("The scale finds the largest value that fits, and follows the gradients", pad=30)
-    ax.set(xlabel="training step", ylabel="scale (what the loss is multiplied by)")
+        ax.plot(steps, exponents[steps], marker, ms=9, color=colours[colour], label=f"{text} ({len(steps)} times)")
+    ax.annotate("starts too high, on purpose", (10, exponents[0]), va="center")
+    ax.set_title("The scale follows the gradients")
+    ax.set(xlabel="training step", ylabel="loss scale")
     ax.yaxis.set_major_locator(MultipleLocator(2))
+    ax.legend(loc="upper right", bbox_to_anchor=(1, 0.93), frameon=False, fontsize=15, handletextpad=0.2)
 
 
-def draw_gradients(ax, float32, scaled):
+def draw_gradients(ax, float32, scaled, colours):
     edges = OCTAVES[0], FLUSHED, SUBNORMAL, OVERFLOW, OCTAVES[-1]
-    colours = "tab:red", "tab:orange", "tab:green", "tab:purple"
-    texts = "becomes zero", "fewer digits", "full precision", "overflow"
-    for (left, right), colour, text in zip(pairwise(edges), colours, texts, strict=True):
-        ax.axvspan(left, right, color=colour, alpha=0.12, lw=0)
-        middle = (left + right) / 2, 0.95
-        ax.annotate(text, middle, xycoords=("data", "axes fraction"), ha="center", va="center")
-    for run, colour, text in (
-        (float32, "tab:red", "without scaling (exact values, from the float32 run)"),
-        (scaled, "tab:blue", "with gradscaler (as stored in float16)"),
+    texts = "becomes zero", "fewer\ndigits", "full precision", "over-\nflow"
+    for i, ((left, right), text) in enumerate(zip(pairwise(edges), texts, strict=True)):
+        ax.axvspan(left, right, color=colours["text"], alpha=(0.16, 0.08, 0, 0.16)[i], lw=0)
+        middle = (left + right) / 2, 0.93
+        ax.annotate(text, middle, xycoords=("data", "axes fraction"), ha="center", va="center", size=15)
+    for run, colour, text, at in (
+        (float32, "bad", "not scaled", -31),
+        (scaled, "good", "scaled", 3.5),
     ):
         share = 100 * run.octaves / run.octaves.sum()
-        ax.stairs(share, OCTAVES, fill=True, color=colour, alpha=0.5, label=text)
-    ax.set_title("Where the gradients fall in the range of float16", pad=30)
-    ax.set_xlabel("magnitude of a gradient element (layers and parameters, all steps)")
-    ax.set_ylabel("share of finite, nonzero elements (%)")
+        ax.stairs(share, OCTAVES, fill=True, color=colours[colour])
+        ax.annotate(text, (at, share.max() / 4), color=colours["ground"], weight="bold", ha="center")
+    ax.set_title("Where the gradients lie in the range of float16")
+    ax.set(xlabel="magnitude of a gradient element", ylabel="share of elements (%)")
     ax.set(xlim=(OCTAVES[0], OCTAVES[-1]), xticks=(-45, -35, FLUSHED, SUBNORMAL, -5, 5, OVERFLOW))
-    ax.margins(y=0.15)  # room for the names of the ranges
+    ax.margins(y=0.3)  # room for the names of the ranges
+
+
+# Okabe and Ito's colours, which the colour-blind tell apart.
+COLOURS = {
+    "demo.png": {"ground": "white", "text": "0.2", "bad": "#d55e00", "good": "#0072b2"},
+    "demo-dark.png": {"ground": "#0d1117", "text": "0.85", "bad": "#e69f00", "good": "#56b4e9"},
+}
 
 
 def draw(path, float32, float16, scaled):
-    figure = Figure(figsize=(10, 9), layout="constrained")
-    top, bottom = figure.subplots(2)
-    draw_scale(top, scaled)
-    draw_gradients(bottom, float32, scaled)
-    for ax, log2_axis in ((top, top.yaxis), (bottom, bottom.xaxis)):
-        log2_axis.set_major_formatter("$2^{{{x:.0f}}}$")
-        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
-    figure.suptitle("In float16 small gradients become zero, unless the loss is scaled", size=15)
-    figure.supxlabel(
-        f"Test accuracy: float32 {float32.accuracy:.1%}, float16 without scaling "
-        f"{float16.accuracy:.1%}, float16 with gradscaler {scaled.accuracy:.1%}",
-        size="medium",
-    )
-    figure.savefig(path, dpi=120)
+    """A picture of 1600 x 900 pixels."""
+    colours = COLOURS[path.name]
+    names = "text", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "axes.titlecolor"
+    style = {name if "." in name else "text.color": colours["text"] for name in names}
+    style |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), colours["ground"])
+    with rc_context(style | {"font.size": 17, "axes.titlesize": 20}):
+        figure = Figure(figsize=(16, 9))
+        figure.suptitle("In float16 small gradients become zero, unless the loss is scaled", size=30, y=0.97)
+        for x, run, words, colour in (
+            (0.2, float32, "float32", "text"),
+            (0.5, float16, "float16", "bad"),
+            (0.8, scaled, "float16 with gradscaler", "good"),
+        ):
+            figure.text(x, 0.79, f"{run.accuracy:.1%}", size=50, weight="bold", color=colours[colour], ha="center")
+            figure.text(x, 0.745, f"{words}: test accuracy", size=19, ha="center")
+        left, right = figure.subplots(1, 2, gridspec_kw={"top": 0.64, "bottom": 0.1, "left": 0.06, "right": 0.98})
+        draw_gradients(left, float32, scaled, colours)
+        draw_scale(right, scaled, colours)
+        left.xaxis.set_major_formatter("$2^{{{x:.0f}}}$")
+        right.yaxis.set_major_formatter("$2^{{{x:.0f}}}$")
+        figure.savefig(path, dpi=100)
 
 
 def broken_promises(float32, float16, scaled, control):
@@ -324,7 +339,8 @@ def main():
     facts = {"cpu": gradscaler.info().cpu, "runs": [run.facts() for run in runs]}
     facts["control"] = control.facts()
     (out / "demo.json").write_text(json.dumps(facts, indent=2) + "\n")
-    draw(out / "demo.png", *runs)
+    for name in COLOURS:
+        draw(out / name, *runs)
     print(f"Picture and figures: {out / 'demo.png'}, {out / 'demo.json'}")
     if broken := list(broken_promises(*runs, control)):
         sys.exit("The demo failed: " + "; ".join(broken) + ".")
