@@ -65,7 +65,7 @@ def row(name):
 
 
 def table():
-    rows = [["preset", "start", "moves", "floor", "ceiling", "whose rules"], ["---"] * 6]
+    rows = [["preset", "start", "moves", "floor", "ceiling", "from"], ["---"] * 6]
     rows += [row(name) for name in gradscaler.presets()]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
