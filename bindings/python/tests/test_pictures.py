@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+"""The pictures and printed texts of docs/runs.md are those of the runs that the core computes."""
+
+import re
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from gradscaler import _history
+
+pytest.importorskip("matplotlib")
+pictures = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "examples/pictures.py")))
+
+
+def words(svg):
+    return re.findall(r">([^<>]+)</(?:text|tspan)>", svg)
+
+
+def numbers(svg):
+    paths = re.findall(r'(?: d|x|y)="([^"]*)"', svg)
+    return [float(number) for path in paths for number in re.findall(r"-?\d+\.?\d*", path)]
+
+
+@pytest.mark.parametrize("name", pictures.RUNS)
+def test_a_picture_shows_the_run_that_the_core_computes(name, tmp_path):
+    committed = (pictures.DOCS / f"run-{name}.svg").read_text()
+    pictures.draw(pictures.record(name, tmp_path), tmp_path / "run.svg")
+    drawn = (tmp_path / "run.svg").read_text()
+    assert words(drawn) == words(committed), "run ci/pictures"
+    assert numbers(drawn) == pytest.approx(numbers(committed), abs=0.1), "run ci/pictures"
+    assert len(committed) < 60_000 and "prefers-color-scheme: dark" in committed
+
+
+def test_the_guide_has_what_the_command_prints(tmp_path):
+    histories = {name: pictures.record(name, tmp_path) for name in pictures.RUNS}
+    assert pictures.guide(histories) == pictures.GUIDE.read_text(), "run ci/pictures"
+    for command in "diagnose good.csv", "watch --once good.csv", "diagnose spikes.csv", "diagnose stalled.csv":
+        assert f"{command} -->\n```text\n" in pictures.GUIDE.read_text()
+
+
+def test_the_runs_are_what_the_guide_says_of_them(tmp_path):
+    good, spikes, stalled = (_history.read(pictures.record(n, tmp_path)) for n in pictures.RUNS)
+    assert good["loss_scale"][-1] == 2.0**23 and good["total_overflows"][-1] == 4
+    skipped = [step for step, skip in zip(spikes["step"], spikes["skip"], strict=True) if skip]
+    assert skipped == list(pictures.SPIKES) and spikes["total_overflows"][-1] == 0
+    assert stalled["loss_scale"][-1] == 2.0**-14 and stalled["overflow"][499:] == [1] * 101
