@@ -259,7 +259,7 @@ rust_targets() { # the crates compile for platforms that this machine is not, as
   done
 }
 
-rust_companions() { # half, ndarray, serde and candle, from the registry; two of them train a model; with --long burn
+rust_companions() { # half, ndarray, serde, tracing and candle, from the registry; two of them train a model; with --long burn
   if [ "$(rust_minor)" -lt 85 ]; then
     say "NOT RUN: candle needs Rust 1.85 or newer, this is $(rustc --version)"
     return
