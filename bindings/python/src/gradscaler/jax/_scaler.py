@@ -19,7 +19,7 @@ from jax import lax
 from .. import _scaler as host
 from .. import _structs
 from .._arguments import _positive
-from .._entries import told
+from .._entries import field_text
 from .._policy import Policy, policy_of, rules, traits
 from .._structs import Event, Guard, ReportKind, Trait, Want
 from . import _call
@@ -824,7 +824,7 @@ def _tell_flax() -> None:
 def _warn_of_other_rules(policy: Policy, saved: Policy) -> None:
     here, there = rules(policy), rules(saved)
     others = [
-        f"{name} was {told(name, there[name])} and is {told(name, here[name])}"
+        f"{name} was {field_text(name, there[name])} and is {field_text(name, here[name])}"
         for name in here
         if here[name] != there[name]
     ]
