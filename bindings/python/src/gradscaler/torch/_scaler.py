@@ -684,9 +684,7 @@ class GradScaler(Base):
         self._guard.last = None
         self._follow(policy)
         self._init_growth_tracker = state.good_steps
-        self._init_scale = (
-            state_dict["scale"] if notes is None else state.factor.scale
-        )  # torch's, unrounded
+        self._init_scale = state_dict["scale"] if notes is None else state.factor.scale  # torch's, unrounded
         if self._scale is None:
             self._memory = _memory.HostState(state)
         else:
