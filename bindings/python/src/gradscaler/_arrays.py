@@ -122,7 +122,7 @@ class Arrays(_Lists):
     report = scaler.unscale(arrays)  # likewise measure and unscale_accumulate; report.grads is arrays.out
 
     Use it for arrays that stay in the same memory from step to step. Calls see new values in these arrays, but not an
-    array that replaces another. It refuses torch tensors: zero_grad() makes new gradients, and a list is as fast.
+    array that replaces another. It refuses torch tensors: zero_grad() makes new ones, and a list of them is as fast.
     `grads` and `out` are new containers with the arrays, `names` their names or indices.
     The arrays live as long as this object. Do not resize them meanwhile, by torch's `resize_` or by NumPy's with
     refcheck=False; arrays that count the users of their memory, such as a bytearray, refuse it.

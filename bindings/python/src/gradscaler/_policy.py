@@ -173,7 +173,7 @@ def policy_of(data: bytes) -> Policy:
 
 
 def rules(policy: Policy) -> dict[str, float]:
-    """Returns the fields of a policy except init_scale, with defaults in place of the zeros that stand for them."""
+    """Returns the fields except init_scale; each 0 that means a default is replaced by the default."""
     resolved = policy.replace()
     c.gsc_policy_resolve(policy, resolved)
     return {name: getattr(resolved, name) for name in _FIELDS if name != "init_scale"}

@@ -104,12 +104,12 @@ class Report(_structs.Report):
 
     @property
     def rank(self) -> int | None:
-        """The rank of the report or, if it was merged, of its first overflow; None without set_rank or overflow."""
+        """The stamped rank; in a merged report, the rank of the first overflow. None: not stamped, or no overflow."""
         return self.first_rank_plus_1 - 1 if self.first_rank_plus_1 else None
 
     @property
     def failed_rank(self) -> int | None:
-        """The first rank with a failed call; None if no call failed, or without set_rank."""
+        """The rank that failed first; None if no rank failed, or if it was not stamped."""
         return self.status_rank_plus_1 - 1 if self.status and self.status_rank_plus_1 else None
 
     @property

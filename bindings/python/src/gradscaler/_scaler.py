@@ -30,20 +30,20 @@ class Scaler:
 
     Arrays: anything with a buffer, such as NumPy arrays in float16, float32, float64, complex64 and complex128, and in
     bfloat16, float8_e4m3fn and float8_e5m2 of ml_dtypes; or with DLPack, such as torch and CuPy, also in CUDA memory.
-    Cerebras' 16 bits are uint16 arrays: `array.view(gradscaler.cb16)`. Masked elements of an array count as others.
+    Cerebras' 16 bits are uint16 arrays: `array.view(gradscaler.cb16)`. Masked arrays include their masked elements.
     Lists and dicts can be nested: names are then tuples, such as ("layer", "weight"). None is skipped, and a torch
     Parameter stands for its gradient: unscale(dict(model.named_parameters())). `Arrays` read many small arrays once.
 
     CUDA: a call runs on the current stream of the arrays' framework, and reading the report waits for the device. The
-    call itself waits if the arrays are of several frameworks, or of one that does not say its stream. In a CUDA graph
-    it divides by the scale in force at each replay, and each access to the report returns the last replay's results.
+    call itself waits if the arrays are of several frameworks, or of one that does not say its stream. A call in a CUDA
+    graph divides by the scale in force at each replay; its report always has the results of the last replay.
     A list can mix arrays of the host and of several devices, which work in parallel, except in `unscale_accumulate`,
     which adds all or nothing.
 
-    Threads: only one thread at a time can update a scaler; large calls release the interpreter's lock. With `threads`
-    above 1 this many threads, with the caller, share each call on 4 MiB or more; the result is bit-exact. They belong
-    to this scaler, sleep between calls, end with it, and are made anew in a forked process. If several calls run at
-    the same time, one gets them. They are not saved in `state_dict`.
+    Threads: only one thread at a time can update a scaler; large calls release the interpreter's lock. With threads=N,
+    N threads including the caller share each call on 4 MiB or more; the result is bit-exact. The threads belong to this
+    scaler: they sleep between calls, end with it, and are made again in a forked process. If several calls run at the
+    same time, one of them gets the threads. `state_dict` does not save them.
 
     A refused argument raises Error, another ValueError, TypeError or KeyError that names it, and changes nothing.
     """
@@ -60,7 +60,7 @@ class Scaler:
         self.threads = threads
         c.gsc_state_init(None, self.policy, self.state)
 
-    # ---- what it is ----
+    # ---- properties ----
 
     @property
     def preset(self) -> str:
@@ -113,12 +113,12 @@ class Scaler:
 
     @property
     def next_factor(self) -> Factor:
-        """The factor to scale the next loss by while the update for this one is not yet in force (apply_delay=1)."""
+        """The factor to scale the next loss by, if the update for this loss is still running (apply_delay=1)."""
         return Factor.from_buffer_copy(self.state.next)
 
     @property
     def events(self) -> Event:
-        """What the last update did. Event.STALE: its report belonged to another scale: it was late, or used before."""
+        """The events of the last update. Event.STALE: its report had another scale, because it was late or reused."""
         return _event(self.state.events)
 
     @property
@@ -186,7 +186,7 @@ class Scaler:
         last = {"last update": self.reason or str(self.events.name or "taken").lower()}
         return _html(repr(self.policy).replace("Policy", "Scaler", 1), metrics | last)
 
-    # ---- what it did ----
+    # ---- metrics and diagnosis ----
 
     def metrics(self, report: Report | None = None) -> dict[str, float]:
         """Returns the metrics after the last update, the most important first, for `wandb.log` and other loggers.
@@ -377,8 +377,8 @@ class Scaler:
         return report
 
     def set_scale(self, scale: float, **counts: int) -> None:
-        """Sets the scale at once. Counts stay unless given, for frameworks that keep them outside: good_steps,
-        steps_since_change, overflows_since_reset, failed_backoffs, total_overflows, total_growths, total_backoffs.
+        """Sets the scale at once, and the counts that are passed: good_steps, steps_since_change, failed_backoffs,
+        overflows_since_reset, total_overflows, total_growths, total_backoffs. Other counts do not change.
         """
         state = State.from_buffer_copy(self.state)
         state.factor.scale = _number("scale", scale)
@@ -510,8 +510,8 @@ class Scaler:
 
         state: a dict, nested or not, of numbers, arrays or tensors of one element, as torch.load and others return it;
             or an object with attributes, such as the scaler that DeepSpeed pickles
-        format: needed only if several formats fit; the error names them. Without it, the scale and most keys of a
-            format are looked for at the top or below one or two names
+        format: needed only if several formats fit; the error names them. By default a format is recognised by its keys:
+            the scale and most of the others must be at the top, or below one or two names
         prefix: the path of the scaler, joined by dots, such as "amp.loss_scaler1". It is needed if there are several
             scalers, or if one is deeper; the error names it
 
@@ -520,7 +520,7 @@ class Scaler:
         Scaler("recommended") by its own rules, from that scale and those counts.
         Returns, and keeps as `notes`, sentences on what the checkpoint replaced (a guard, fields that differ from the
         preset, a fixed scale), then on keys that it lacks, that were ignored, or that mean something else here.
-        Raises gradscaler.Error with the key if a value is not a number but must be. Keys of more than 159 bytes are not
+        Raises gradscaler.Error with the key if a value must be a number and is not. Keys of more than 159 bytes are not
         read. An error changes nothing.
         """
         self.policy, self.state, self.notes = _checkpoints.load(state, self.policy, format, prefix)

@@ -210,7 +210,7 @@ class GradScaler:
             self.isfinite = None
         self._rounds = {}
 
-    # ---- what it is ----
+    # ---- properties ----
 
     def get_scale(self) -> torch.Tensor | float:
         """Returns the loss scale: a float32 tensor if it is dynamic, else the number passed to the constructor."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""RoundPipe's GradScaler: torch's rules for an optimizer that works in a thread of its own, one step behind.
+"""RoundPipe's GradScaler: torch's rules for an optimizer that runs on another thread, one step behind.
 
     scaler = gradscaler.roundpipe.GradScaler()  # in place of roundpipe.GradScaler()
     for inputs, labels in batches:
@@ -13,7 +13,7 @@ thread, `scaler.executor`; call its `submit` instead of `model.step`.
 Differences from RoundPipe's class:
 
 - An exception on the optimizer's thread is raised by the call that waits for it, or by the next call on the scaler, and
-  the scale does not change. RoundPipe ends the process. It still handles what a function in model.step raises.
+  the scale does not change; RoundPipe ends the process. RoundPipe still handles exceptions inside model.step.
 - step() returns the optimizer's result on any thread. state_dict, load_state_dict, pickling, is_enabled, `report`
   (which parameter overflowed) and `device` are new. It and torch.amp.GradScaler read each other's checkpoints.
 - Several threads can call it, also update().
@@ -192,7 +192,7 @@ class GradScaler:
         return self.executor.submit(fn, *args, **kwargs).result()
 
     def _raise_late(self, wait: bool = False) -> None:
-        """Raises the error of the last update, once, if it has ended; `wait` waits for its end."""
+        """If the last update has ended with an error, raises it once. `wait`: first waits for the update's end."""
         update = self._update
         if update is None or not (wait or update.done()):
             return
@@ -263,10 +263,10 @@ class GradScaler:
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None, is_async: bool = True) -> None:
-        """Moves the scale after the steps since the last update, on the optimizer's thread.
+        """Moves the scale by the steps since the last update. It runs after them, on the optimizer's thread.
 
-        It waits only for the update before, because the next losses use its scale. With is_async=False it waits for
-        this update, which then takes effect at once. new_scale sets the scale instead, this once; counts stay.
+        The caller waits only for the update before, because the next losses use its scale. With is_async=False it waits
+        for this update, which then takes effect at once. new_scale sets the scale instead; counts stay.
         Call it once per step, on a thread that scales losses, after you submit the step.
         """
         if not self.enabled:
@@ -296,7 +296,7 @@ class GradScaler:
         finally:  # an error does not change `next`, so the published factor stays right
             self._scaler.state.factor = published if is_async else self._scaler.next_factor
 
-    # ---- what it is ----
+    # ---- properties ----
 
     def get_scale(self) -> float:
         """Returns the scale that scale() uses on this thread; 1.0 if scaling is disabled."""

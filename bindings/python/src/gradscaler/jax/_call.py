@@ -67,7 +67,7 @@ def _warn_once(platform: str, why: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """The static part of a call. A new one is compiled anew; a new scale is not."""
+    """The static part of a call. Another value needs a new compilation; another scale does not."""
 
     operation: str
     policy: bytes | None = None
@@ -114,9 +114,7 @@ def _run(call: Call, *operands: Any) -> Any:
     if here is not None:
         _warn_once(platform, here)
     handled = functools.partial(_by_handler, call)
-    if here is None and set(backends()) == {
-        "cpu"
-    }:  # no program here is for another platform: the other way is not traced
+    if here is None and set(backends()) == {"cpu"}:  # the only platform: _in_jnp need not be traced
         return handled(platform, *operands)
     return _xla.choose(handled, None if lacks else functools.partial(_in_jnp, call), *operands)
 
@@ -144,7 +142,7 @@ def _spread(call: Call, alone: Callable, part: Callable, others: Sequence[Any], 
     here = jax.sharding.get_abstract_mesh()
     if here.manual_axes:
         return alone(*operands)
-    spread = custom_partitioning(jax.jit(alone))  # jit keeps what a trace closes over
+    spread = custom_partitioning(jax.jit(alone))  # jit carries traced values that `alone` closes over
     partition = functools.partial(_partition, part)
     spread.def_partition(partition, lambda *known: partition(*known)[2], sharding_rule=functools.partial(_rule, call))
     spread = jax.custom_batching.sequential_vmap(spread)

@@ -173,7 +173,7 @@ class Report:
 
     @property
     def found_inf(self) -> jax.Array:
-        """The same as float32."""
+        """float32: 1.0 if `overflow`, else 0.0."""
         return w.as_float(self._word("found_inf"))
 
     @property
@@ -218,7 +218,7 @@ class Report:
 
     @property
     def bad(self) -> dict[str, int]:
-        """How many elements of each leaf are Inf or NaN, only leaves with some; outside of jit, with per_tensor=True.
+        """The leaves with Inf or NaN, and their number of such elements; outside of jit, with per_tensor=True.
 
         With axis_name, this and `per_tensor` are about the device's own part.
         """
@@ -372,7 +372,7 @@ class Scaler:
     def _with(self, state: jax.Array) -> Scaler:
         return self.tree_unflatten((self.preset, self._policy), (state,))
 
-    # ---- what it is ----
+    # ---- properties ----
 
     @property
     def policy(self) -> Policy:
@@ -528,7 +528,7 @@ class Scaler:
         return tree.filled(lax.cond(_has_bits(self.events, int(Event.CLIPPED)), clipped, list, tree.leaves))
 
     def combine_decisions(self, *others: Scaler) -> Scaler:
-        """Returns this scaler with the decisions of others to skip, clip or stop, for other signals such as the loss.
+        """Returns this scaler with the decisions of others to skip, clip or stop: they judge signals such as the loss.
 
         watch = watch.update(Report.of_number(loss))     # a scaler with its own policy
         grads, report, scaler = scaler.step(grads)
@@ -559,7 +559,7 @@ class Scaler:
     def unscale_accumulate(
         self, grads: Any, sums: Any, *, want: int = 0, per_tensor: bool = False, factor: jax.Array | None = None
     ) -> tuple[Any, Report]:
-        """Adds gradients, divided by the scale, to `sums`, a tree of the same shapes, if all are finite.
+        """Adds gradients, divided by the scale, to `sums`, a tree of the same shapes, if all are finite, else nothing.
 
         It is for micro-batches: merge their reports with addends=True, and skip the step if one has an overflow.
         """

@@ -63,7 +63,7 @@ _WORDS_BEFORE_0_9 = {_structs.State: 64, _structs.Report: 48}
 
 
 def current(kind: type, words: Any) -> Any:
-    """Converts the words of states or reports of 0.2 to 0.5, which were fewer; returns current ones unchanged.
+    """Converts states and reports of 0.2 to 0.5, which had fewer words; returns current ones unchanged.
 
     A state had no `skip`. A report had the absent values in place of `measured`, and no kind.
     """

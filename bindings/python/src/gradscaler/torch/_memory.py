@@ -2,7 +2,7 @@
 """A scaler's state in host memory or on a device, and the operations on it.
 
 Both classes have the same methods. On the host reports are gradscaler.Report and factors are Factor; on a device both
-are tensors of bytes. Only read(), unseen() and read_report() wait for a device.
+are tensors of bytes. Only read(), decided_state() and read_report() wait for a device.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class HostState:
         return self.words
 
     def decided_state(self) -> State | None:
-        """Returns the state if it can have changed unseen by the host, else None."""
+        """Returns the state after a skipped step if the host has not seen it yet, else None."""
         return None
 
     @staticmethod

@@ -87,7 +87,7 @@ class GradScaler(Base):
         Default: "torch"
     min_scale, max_scale: floor and ceiling of the scale; 0 means none. With a floor, training stops after ten overflows
         in a row that could not lower the scale, unless the policy sets max_failed_backoffs
-    hysteresis: the number of overflows in a row before the scale is lowered; 1 lowers it at the first
+    hysteresis: hysteresis=N lowers the scale at the Nth overflow in a row, and at each one after it
     allow_fp16: unscales float16 gradients in place, which torch refuses. Small values are lost again: keep parameters
         in float32 if you can
     want: a union of gradscaler.Want to measure for `report`
@@ -103,9 +103,9 @@ class GradScaler(Base):
     and `report.bad` names the parameters that overflowed (see name_parameters); `step_was_skipped` also works with
     fused optimizers. help(gradscaler.torch) lists the differences from torch's class.
 
-    On a CUDA device only step() with an optimizer that is not fused waits, as in torch, and get_scale(), and reading
-    `report` or `step_was_skipped`. With a fused optimizer the StallError is raised by an update() some steps later, and
-    never in a CUDA graph. Results are bit-exact with the CPU. Only one thread at a time can use a scaler.
+    On a CUDA device these wait: step() with an optimizer that is not fused, as in torch; get_scale(); reading `report`
+    or `step_was_skipped`. So with a fused optimizer an update() some steps later raises the StallError; in a CUDA graph
+    it is never raised. Results are bit-exact with the CPU. Only one thread at a time can use a scaler.
     """
 
     notes: Sequence[Note] = ()
@@ -270,8 +270,8 @@ class GradScaler(Base):
 
         With `max_norm`, finite and above 0, it also clips: if the global L2 norm is above it, the gradients are
         multiplied by max_norm / (norm + 1e-6), as by torch.nn.utils.clip_grad_norm_. It then returns the norm before
-        clipping, a float32 tensor of no dimensions on the device of the scale. After an overflow the norm is infinite;
-        drop the gradients. They are then not clipped on the host, but can be on a device.
+        clipping, a float32 tensor of no dimensions on the device of the scale. After an overflow the norm is infinite:
+        drop the gradients. They are not clipped on the host; on a device, which is not waited for, they can be.
         """
         if max_norm is not None and not 0 < _number("max_norm", max_norm) < math.inf:
             why = "GradScaler(want=gradscaler.Want.NORM) and report.norm give the norm alone"
@@ -481,7 +481,7 @@ class GradScaler(Base):
         return None if self._checks.last is None else self._seen(self._checks.last)
 
     def report_of(self, optimizer: torch.optim.Optimizer) -> Report | None:
-        """Returns the report of one of several optimizers, of the current step or else the last, or None.
+        """Returns the report on one optimizer's gradients in the current step, else in the last step, else None.
 
         If it has an overflow, step(optimizer) skips.
         """
@@ -545,8 +545,8 @@ class GradScaler(Base):
     def reason(self) -> str:
         """Why the last step() skipped, clipped or let an outlier through, or empty. Reading it waits for the device.
 
-        If the policy's guard found the norm too large, it has the threshold, the usual norm, and the parameters in
-        report.grew, which contribute more to the norm than usual; on several ranks, only this rank's parameters.
+        If the policy's guard found the norm too large, the text has the threshold, the usual norm, and the parameters
+        in report.grew, which contribute more to the norm than usual; on several ranks, only this rank's parameters.
         """
         reports = self._reports()
         if not any(tensor.item() for tensor in self._checks.found_inf()):
@@ -624,8 +624,8 @@ class GradScaler(Base):
     def name_parameters(self, model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable) -> None:
         """Names the parameters of a model, or of (name, parameter) pairs, in reports and messages.
 
-        Without it they have the names of an optimizer that was made from model.named_parameters(), else their
-        positions. If another model has the same names already, the new names begin with the class of this model.
+        Without this call parameters are named by an optimizer that was made from model.named_parameters(), else by
+        position. If another model already has one of these names, the new names begin with the class of this model.
         """
         self._names.add(model)
 
@@ -641,7 +641,7 @@ class GradScaler(Base):
     # ---- to and from a checkpoint ----
 
     def state_dict(self, format: str | None = None, *, prefix: str | None = None) -> dict[str, Any]:
-        """Returns torch's five entries; if the rules are not torch's, a sixth has them, which torch ignores.
+        """Returns torch's five entries. If the rules are not torch's, a sixth entry has them; torch ignores it.
 
         format: one of gradscaler.formats(): that framework can continue from the dict, and `notes` has sentences on
             what the format cannot hold
@@ -723,7 +723,7 @@ class GradScaler(Base):
         self._begin(State.from_bytes(saved) if saved else _memory.initial_state(policy))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GradScaler:
-        """Copies the scaler, with the names for copies of parameters that were made before it."""
+        """Copies the scaler. Parameters that were copied before, with the same memo, keep their names."""
         made = type(self).__new__(type(self))
         made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         made._names = self._names.copied(memo)
@@ -740,7 +740,7 @@ def _unknown(name: str) -> str:
 
 
 def _resolved(policy: Policy) -> Policy:
-    """Returns the rules with defaults in place of the zeros that stand for them."""
+    """Returns the rules; each 0 that means a default is replaced by the default."""
     resolved = policy.replace()
     c.gsc_policy_resolve(policy, resolved)
     return resolved

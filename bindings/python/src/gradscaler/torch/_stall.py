@@ -25,7 +25,7 @@ _SMALL = 1 << 12  # losses of at most this many bytes are kept alive, larger one
 
 
 class StallError(RuntimeError):
-    """No further step can succeed. The message says why, as far as known, and what to do.
+    """The error when no further step can succeed. The message says why, if known, and what to do.
 
     report: the report on the last gradients, or None
     findings: the result of GradScaler.diagnose()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The private parts of torch that this package uses. Importing it fails if torch lacks one, with its name."""
+"""The private parts of torch that this package uses. If torch lacks one, the import fails and names it."""
 
 from __future__ import annotations
 
