@@ -78,7 +78,7 @@ def forward(parameters, images):
 
 
 def loss_gradient(logits, labels):
-    """Returns d loss / d logits of the weighted mean cross-entropy, in float32: unscaled, it is too small for float16."""
+    """Returns d loss / d logits of the weighted mean cross-entropy, in float32: it is too small for float16."""
     logits = logits.astype(np.float32)
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)

@@ -241,7 +241,9 @@ class GradScaler:
     # ---- to and from a checkpoint ----
 
     def state_dict(self, destination: Any = None) -> dict[str, Any]:
-        """Returns loss_scale and, if dynamic, steps_since_rescale, overflows_since_rescale, num_skipped_steps: tensors."""
+        """Returns loss_scale, or if it is dynamic tensors: loss_scale, steps_since_rescale, overflows_since_rescale,
+        num_skipped_steps.
+        """
         if not self.dynamic:
             return {"loss_scale": self._static}
         counts = {key: torch.tensor(getattr(self._scaler.state, name)) for key, name in _COUNTS.items()}
