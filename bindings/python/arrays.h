@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Lists of arrays as lists of tensors: through their buffers, or through DLPack. Included by the
- * generated interface only.
+ * Converts lists of arrays to lists of tensors, through their buffers or DLPack. Only the generated
+ * interface includes it.
  */
 #include <fenv.h>
 
@@ -9,8 +9,8 @@
 #include "xla.h"
 
 /*
- * Names as NumPy and ml_dtypes have them, formats of buffers, and codes and bits of DLPack; cb16 is
- * gradscaler.cb16, of which DLPack knows nothing.
+ * Names in NumPy and ml_dtypes, formats of buffers, and codes and bits of DLPack. cb16 is
+ * gradscaler.cb16, which DLPack does not have.
  */
 static const struct {
     const char *name;
@@ -37,18 +37,18 @@ typedef struct gsc_py_list {
     uint64_t bytes;
     gsc_tensor *tensors;
     Py_buffer *views;
-    PyObject *arrays; /* a list of those that lend their memory, and of all others */
+    PyObject *arrays; /* a list of all arrays, which keeps lent memory alive */
 } gsc_py_list;
 
-/* What one call takes: a list, and the list it writes to, which may be the same. */
+/* The lists of one call: inputs and outputs, which can be the same. */
 typedef struct gsc_py_lists {
     gsc_py_list in, out;
     int device;    /* CUDA ordinal; -1: the host */
     bool writes;   /* to `out`, or to `in` if that is empty */
-    bool borrowed; /* of a capsule, which the caller's arguments keep alive */
+    bool borrowed; /* from a capsule, which the caller's arguments keep alive */
 } gsc_py_lists;
 
-/* The dtype that an array names; the last dtype objects are found by identity. */
+/* Returns the code of an array's dtype object, or 0. Caches the last objects by identity. */
 static uint32_t gsc_py_dtype(PyObject *dtype)
 {
     enum { SLOTS = 32 };
@@ -66,7 +66,7 @@ static uint32_t gsc_py_dtype(PyObject *dtype)
         if (strcmp(name, gsc_py_dtypes[i].name) == 0)
             code = gsc_py_dtypes[i].dtype;
     Py_XDECREF(text);
-    if (code) { /* unpickled ones of cb16 are new each time */
+    if (code) { /* each unpickled cb16 array has a new dtype object, so old ones are dropped */
         PyObject *last = seen[count % SLOTS];
         Py_INCREF(dtype);
         seen[count % SLOTS] = dtype;
@@ -100,7 +100,8 @@ static PyObject *gsc_py_unsupported(PyObject *dtype, const char *format)
     return why;
 }
 
-/* What the exception that is set says, in its first line; NULL and it stays if it is no refusal. */
+/* Clears the current exception and returns its first line. Returns NULL and keeps it if it is no
+ * refusal, such as MemoryError. */
 static PyObject *gsc_py_refusal(void)
 {
     PyObject *type, *value, *trace;
@@ -124,7 +125,7 @@ static PyObject *gsc_py_refusal(void)
     return why;
 }
 
-/* Through DLPack: what has no buffer, or is on a device. */
+/* Reads an array without a buffer, or on a device, through DLPack. */
 static bool gsc_py_dlpack(PyObject *array, Py_buffer *view, gsc_tensor *tensor, bool writable,
                           const gsc_py_where *where, const char *list, Py_ssize_t index)
 {
@@ -160,7 +161,7 @@ static bool gsc_py_dlpack(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
     return gsc_py_raise_at(status, list, index, why);
 }
 
-/* With the exception of its buffer set, which stays: whether DLPack may tell more than that. */
+/* Returns whether to try DLPack after the buffer failed. Keeps the exception of the buffer. */
 static bool gsc_py_may_export(PyObject *array)
 {
     PyObject *type, *value, *trace;
@@ -171,7 +172,7 @@ static bool gsc_py_may_export(PyObject *array)
     return may;
 }
 
-/* What is wrong with an array that does not give its buffer, with the exception set. */
+/* Raises why an array does not give its buffer, from the current exception. */
 static bool gsc_py_no_buffer(PyObject *array, const char *list, Py_ssize_t index)
 {
     PyObject *why = gsc_py_refusal();
@@ -194,11 +195,11 @@ static bool gsc_py_no_buffer(PyObject *array, const char *list, Py_ssize_t index
     return gsc_py_raise_at(GSC_ERROR_VALUE, list, index, why);
 }
 
-/* One array: its buffer, and its dtype by attribute (NumPy and its kin) or by format. */
+/* Reads one array: its buffer, and its dtype by attribute (NumPy and similar) or by format. */
 static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, bool writable,
                           const gsc_py_where *where, const char *list, Py_ssize_t index)
 {
-    bool has_buffer = PyObject_CheckBuffer(array); /* JAX: of the host's arrays only */
+    bool has_buffer = PyObject_CheckBuffer(array); /* in JAX only arrays of the host */
     if ((!has_buffer || where->device >= 0) &&
         (gsc_py_exchange(array) || PyObject_HasAttr(array, gsc_py_dlpack_name)))
         return gsc_py_dlpack(array, view, tensor, writable, where, list, index);
@@ -213,8 +214,8 @@ static bool gsc_py_tensor(PyObject *array, Py_buffer *view, gsc_tensor *tensor, 
     int flags = PyBUF_ANY_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0) | (dtype ? 0 : PyBUF_FORMAT);
     if (PyObject_GetBuffer(array, view, flags) != 0) {
         Py_XDECREF(dtype);
-        /* JAX gives no buffer of its narrow types; its exports do not say that they are read-only.
-         */
+        /* JAX arrays of narrow dtypes have no buffer; their exports do not say that they are
+         * read-only. */
         if (!PyErr_ExceptionMatches(PyExc_Exception) || !gsc_py_may_export(array))
             return gsc_py_no_buffer(array, list, index);
         if (writable)
@@ -273,7 +274,7 @@ static bool gsc_py_list_of(PyObject *object, gsc_py_list *list, bool writable,
     if (!ok)
         PyErr_NoMemory();
     for (Py_ssize_t i = 0; ok && i < n; i++) {
-        list->n = i + 1; /* also of one whose dtype is refused: its view is to be released */
+        list->n = i + 1; /* if the dtype is refused, the view must still be released */
         ok = gsc_py_tensor(PyList_GetItem(arrays, i), &list->views[i], &list->tensors[i], writable,
                            where, name, i);
         list->bytes += (uint64_t)list->views[i].len;
@@ -281,7 +282,7 @@ static bool gsc_py_list_of(PyObject *object, gsc_py_list *list, bool writable,
     return ok;
 }
 
-/* Input and output must agree in shape and order, or elements would change places. */
+/* Returns whether shape and memory order are equal; else elements would be swapped. */
 static bool gsc_py_same_layout(const Py_buffer *a, const Py_buffer *b)
 {
     if (a->ndim == 0 && b->ndim == 0)
@@ -298,7 +299,7 @@ static bool gsc_py_same_layout(const Py_buffer *a, const Py_buffer *b)
     return true;
 }
 
-/* Refuses a list that would write to the same memory twice, or to the inputs of other arrays. */
+/* Refuses outputs that overlap each other or the inputs of other arrays. */
 static bool gsc_py_apart(const gsc_py_list *in, const gsc_py_list *out)
 {
     gsc_error err;
@@ -311,13 +312,13 @@ static bool gsc_py_apart(const gsc_py_list *in, const gsc_py_list *out)
     const bool ok =
         gsc_tensors_check_overlap(in->tensors, out->tensors, n, scratch, 2 * n, &err) == GSC_OK;
     PyMem_Free(scratch);
-    err.argument = -1; /* of another call than the one that was made */
+    err.argument = -1; /* the number of an argument of gsc_tensors_check_overlap, not of the call */
     if (!ok)
         gsc_py_raise(&err);
     return ok;
 }
 
-/* out is tensors itself for a call in place, NULL for one that only reads. */
+/* Reads the lists of a call. `out` equals `tensors` for a call in place; NULL: it only reads. */
 static bool gsc_py_lists_of(PyObject *tensors, PyObject *out, gsc_py_lists *lists,
                             const gsc_py_where *where)
 {
@@ -346,8 +347,7 @@ static bool gsc_py_lists_of(PyObject *tensors, PyObject *out, gsc_py_lists *list
 
 static const gsc_py_where gsc_py_host = {-1, NULL, false};
 
-/* kinds(arrays): the set of the types in a list, in a fraction of the time of set(map(type,
- * arrays)). */
+/* kinds(arrays): returns set(map(type, arrays)) in a fraction of the time. */
 static PyObject *gsc_py_kinds(PyObject *self, PyObject *args)
 {
     PyObject *arrays, *last = NULL, *kinds = PySet_New(NULL);
@@ -355,7 +355,7 @@ static PyObject *gsc_py_kinds(PyObject *self, PyObject *args)
     bool ok = kinds && PyArg_ParseTuple(args, "O!", &PyList_Type, &arrays);
     for (Py_ssize_t i = 0; ok && i < PyList_Size(arrays); i++) {
         PyObject *kind = (PyObject *)Py_TYPE(PyList_GetItem(arrays, i));
-        if (kind != last) /* which the set keeps alive */
+        if (kind != last) /* the set keeps `last` alive */
             ok = PySet_Add(kinds, kind) == 0;
         last = kind;
     }
@@ -376,10 +376,10 @@ static void gsc_py_held_end(PyObject *capsule)
 }
 
 /*
- * hold(tensors, out, device, stream): lists as a capsule, which every call takes in their place.
- * The arrays stay exported as long as it lives. out is None for a call that only reads, tensors
- * itself for one in place. device is a CUDA ordinal, or -1 for the host; stream is what DLPack is
- * told of the device's stream, -1 for the producer's own.
+ * hold(tensors, out, device, stream): returns a capsule that every call accepts instead of the
+ * lists. The arrays stay exported as long as it lives. out: None for a call that only reads,
+ * tensors itself for a call in place. device: a CUDA ordinal, or -1 for the host. stream: DLPack's
+ * stream argument, -1 for the producer's own.
  */
 static PyObject *gsc_py_hold(PyObject *self, PyObject *args)
 {
@@ -415,7 +415,7 @@ static bool gsc_py_held(PyObject *object, gsc_py_lists *lists)
     return true;
 }
 
-/* summary(lists): of held lists, a set of bits 1 << dtype, and the bytes of the inputs. */
+/* summary(lists): returns the dtypes of held lists as bits 1 << dtype, and the inputs' bytes. */
 static PyObject *gsc_py_summary(PyObject *self, PyObject *args)
 {
     PyObject *capsule;
@@ -434,13 +434,13 @@ static PyObject *gsc_py_summary(PyObject *self, PyObject *args)
     return Py_BuildValue("kK", dtypes, (unsigned long long)lists->in.bytes);
 }
 
-/* The list that a call reads. */
+/* Reads the list of a call that only reads. */
 static bool gsc_py_one(PyObject *object, gsc_py_lists *lists)
 {
     return gsc_py_held(object, lists) || gsc_py_lists_of(object, NULL, lists, &gsc_py_host);
 }
 
-/* (tensors, out) of a call that writes. */
+/* Reads the lists (tensors, out) of a call that writes. */
 static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists)
 {
     if (gsc_py_held(pair, lists)) {
@@ -455,8 +455,7 @@ static bool gsc_py_pair(PyObject *pair, gsc_py_lists *lists)
     return gsc_py_lists_of(PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1), lists, &gsc_py_host);
 }
 
-/* Whether a call on these lists can be made there, and what it writes beside them is large enough.
- */
+/* Checks the device of the lists, and the sizes of the buffers in the options. */
 static bool gsc_py_ready(const gsc_py_exec *on, const gsc_py_lists *lists,
                          const gsc_py_held_fields *options)
 {
@@ -471,7 +470,7 @@ static bool gsc_py_ready(const gsc_py_exec *on, const gsc_py_lists *lists,
 
 /* ---- the handler for XLA ---- */
 
-/* xla_handler(platform): the handler for "cpu" or "cuda", as JAX registers it. */
+/* xla_handler(platform): returns the handler for "cpu" or "cuda" as a capsule for JAX. */
 static PyObject *gsc_py_xla_handler(PyObject *self, PyObject *args)
 {
     const char *platform;
@@ -485,8 +484,8 @@ static PyObject *gsc_py_xla_handler(PyObject *self, PyObject *args)
 }
 
 /*
- * xla_workspace(device, tensors): bytes of the last result of a call on a list in CUDA memory;
- * tensors are the bytes of its gsc_tensor.
+ * xla_workspace(device, tensors): returns the bytes of the workspace, the last result of a call in
+ * CUDA memory. tensors: an array of gsc_tensor as bytes.
  */
 static PyObject *gsc_py_xla_workspace(PyObject *self, PyObject *args)
 {
@@ -517,7 +516,8 @@ static PyObject *gsc_py_xla_workspace(PyObject *self, PyObject *args)
     return PyLong_FromUnsignedLongLong(size);
 }
 
-/* with_subnormals(function): calls it in a thread of XLA's, which flushes subnormal numbers. */
+/* with_subnormals(function): calls a function without the flushing of subnormals in XLA's threads.
+ */
 static PyObject *gsc_py_with_subnormals(PyObject *self, PyObject *args)
 {
     PyObject *function;
@@ -532,7 +532,7 @@ static PyObject *gsc_py_with_subnormals(PyObject *self, PyObject *args)
     return result;
 }
 
-/* metrics(policy, state, report): {name: number} of what gsc_state_metrics knows. */
+/* metrics(policy, state, report): returns the known values of gsc_state_metrics, {name: number}. */
 static PyObject *gsc_py_metrics(PyObject *self, PyObject *args)
 {
     PyObject *given[3], *found = NULL;
@@ -584,7 +584,7 @@ static bool gsc_py_intern(PyObject **name, const char *text)
 
 static bool gsc_py_init(PyObject *module)
 {
-    if (!gsc_py_error) /* a second import keeps the class that handlers know */
+    if (!gsc_py_error) /* a second import keeps the class: `except` clauses may use it */
         gsc_py_error = PyErr_NewExceptionWithDoc(
             "gradscaler.Error",
             "What a call refused: `status` (a Status), `name` of the argument and its `field`, "

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Arrays without a buffer, on the host or a CUDA device, through DLPack: its structs, with names of
- * our own, and how an array of them becomes a view and a tensor. Included by arrays.h.
+ * Reads arrays without a buffer, on the host or a CUDA device, through DLPack: DLPack's structs
+ * under our own names, and their conversion to a view and a tensor. Included by arrays.h.
  *
- * A type with the C exchange API lends its tensors, which takes nanoseconds; of others __dlpack__
- * makes a capsule, which takes a microsecond or more.
+ * A type with the C exchange API lends its tensors, which takes nanoseconds. Other types make a
+ * capsule by __dlpack__, which takes a microsecond or more.
  */
 #include <stdint.h>
 
@@ -20,7 +20,7 @@ typedef struct gsc_dl_tensor {
     uint64_t byte_offset;
 } gsc_dl_tensor;
 
-/* What the newer of the two capsules holds; the older one begins with the tensor. */
+/* The contents of the newer kind of capsule; the older kind begins with the tensor. */
 typedef struct gsc_dl_versioned {
     uint32_t major, minor;
     void *manager, (*deleter)(struct gsc_dl_versioned *self);
@@ -38,18 +38,18 @@ typedef struct gsc_dl_exchange {
     void *current_stream;
 } gsc_dl_exchange;
 
-/* Names made once: CPython's cache of attributes keeps each new name for a while. */
+/* Made once, because CPython's attribute cache keeps each new name for a while. */
 static PyObject *gsc_py_dlpack_name, *gsc_py_dtype_name, *gsc_py_exchange_name;
 static PyObject *gsc_py_conjugated_name, *gsc_py_negated_name;
 
-/* Where a call wants its arrays. */
+/* The device on which a call needs its arrays. */
 typedef struct gsc_py_where {
     int32_t device;   /* CUDA ordinal; -1: the host */
-    PyObject *stream; /* of a device, in DLPack's numbers */
-    bool lent;        /* the producer's own stream: nothing has to wait */
+    PyObject *stream; /* on a device: DLPack's number of the stream */
+    bool lent;        /* the producer's own stream: no need to synchronise */
 } gsc_py_where;
 
-/* The exchange API of an array's type, if it has one that is known here. */
+/* Returns the exchange API of an array's type, in version 1, or NULL. */
 static const gsc_dl_exchange *gsc_py_exchange(PyObject *array)
 {
     enum { SLOTS = 8 };
@@ -77,7 +77,7 @@ static const gsc_dl_exchange *gsc_py_exchange(PyObject *array)
     return api;
 }
 
-/* The capsule of an array; of the newer kind where the producer knows it. */
+/* Exports an array as a capsule, of the newer kind if the producer supports it. */
 static PyObject *gsc_py_export(PyObject *array, const gsc_py_where *where)
 {
     PyObject *method = PyObject_GetAttr(array, gsc_py_dlpack_name);
@@ -109,7 +109,7 @@ static PyObject *gsc_py_where_name(int32_t type, int32_t device)
     return PyUnicode_FromFormat("on a device of DLPack type %d", (int)type);
 }
 
-/* NULL if an array that is there can be used; else why not. */
+/* Returns why a call cannot use an array on this device, or NULL if it can. */
 static PyObject *gsc_py_misplaced(const gsc_py_where *where, int32_t type, int32_t device)
 {
     bool on_cuda = type == GSC_DL_CUDA || type == GSC_DL_CUDA_MANAGED;
@@ -126,7 +126,7 @@ static PyObject *gsc_py_misplaced(const gsc_py_where *where, int32_t type, int32
     return why;
 }
 
-/* With an exception set, which stays: whether it is because the array is not there. */
+/* Returns why the array is on the wrong device, or NULL. Keeps the current exception. */
 static PyObject *gsc_py_why_elsewhere(PyObject *array, const gsc_py_where *where)
 {
     PyObject *type, *value, *trace, *why = NULL;
@@ -140,11 +140,11 @@ static PyObject *gsc_py_why_elsewhere(PyObject *array, const gsc_py_where *where
     return why;
 }
 
-/* Whether its elements fill their memory, whichever dimension runs fastest. */
+/* Returns whether the elements fill their memory without gaps, in any order of dimensions. */
 static bool gsc_py_is_dense(const gsc_dl_tensor *t, uint64_t count)
 {
     int64_t stride = 1;
-    bool found = t->strides && count > 0; /* else it is row-major, or has none */
+    bool found = t->strides && count > 0; /* no strides: row-major */
     if (!found)
         return true;
     for (int32_t i = t->ndim; found && i-- > 0; stride *= t->shape[i])
@@ -161,8 +161,8 @@ static bool gsc_py_is_dense(const gsc_dl_tensor *t, uint64_t count)
 }
 
 /*
- * Its view, whose strides are in elements, so that its item is one of them; else why not, with
- * *status GSC_OK where it is only not there.
+ * Fills a view and a tensor; else returns why not, with *status GSC_OK if the array is only on
+ * another device. The strides count elements, so the view's itemsize is 1.
  */
 static PyObject *gsc_py_view(const gsc_dl_tensor *t, Py_buffer *view, gsc_tensor *tensor,
                              const gsc_py_where *where, gsc_status *status)
@@ -198,7 +198,7 @@ static PyObject *gsc_py_view(const gsc_dl_tensor *t, Py_buffer *view, gsc_tensor
     return NULL;
 }
 
-/* Whether a method without arguments says yes; one that is not there says no. */
+/* Returns whether a method without arguments returns True; a missing method counts as False. */
 static bool gsc_py_says(PyObject *array, PyObject *name)
 {
     PyObject *answer = PyObject_CallMethodObjArgs(array, name, NULL);
@@ -208,7 +208,7 @@ static bool gsc_py_says(PyObject *array, PyObject *name)
     return yes;
 }
 
-/* The tensor that an array lends: true; or false with why not, or with an exception. */
+/* Reads the tensor that an array lends. If it fails, sets *why or an exception. */
 static bool gsc_py_lend(const gsc_dl_exchange *api, PyObject *array, Py_buffer *view,
                         gsc_tensor *tensor, const gsc_py_where *where, gsc_status *status,
                         PyObject **why)
@@ -219,8 +219,8 @@ static bool gsc_py_lend(const gsc_dl_exchange *api, PyObject *array, Py_buffer *
         return false;
     if ((*why = gsc_py_view(&t, view, tensor, where, status)))
         return false;
-    /* What is negated or conjugated lazily does not say so. A dense one of it is complex, or one
-     * element of a complex one. */
+    /* A lazily negated or conjugated tensor does not say so in DLPack. It is complex, or the
+     * imaginary part of a complex tensor: that is dense only if it has one element. */
     if (tensor->dtype != GSC_COMPLEX64 && tensor->dtype != GSC_COMPLEX128 && tensor->count != 1)
         return true;
     if (!gsc_py_says(array, gsc_py_conjugated_name) && !gsc_py_says(array, gsc_py_negated_name))
@@ -229,7 +229,7 @@ static bool gsc_py_lend(const gsc_dl_exchange *api, PyObject *array, Py_buffer *
     return false;
 }
 
-/* The tensor of a capsule, which owns it until its own end: the view keeps the capsule. */
+/* Reads the tensor of a capsule. The capsule owns it, so the view must keep the capsule alive. */
 static bool gsc_py_from_capsule(PyObject *capsule, Py_buffer *view, gsc_tensor *tensor,
                                 bool writable, const gsc_py_where *where, gsc_status *status,
                                 PyObject **why)
@@ -251,8 +251,8 @@ static bool gsc_py_from_capsule(PyObject *capsule, Py_buffer *view, gsc_tensor *
     return !*why;
 }
 
-/* As gsc_py_lent, by the methods of a tensor of torch before 2.10, which has no exchange API. */
-static bool gsc_py_told(PyObject *array, void **at, uint64_t *size)
+/* Does what gsc_py_lent does, by methods of the tensor: torch before 2.10 has no exchange API. */
+static bool gsc_py_lent_by_methods(PyObject *array, void **at, uint64_t *size)
 {
     PyObject *address = PyObject_CallMethod(array, "data_ptr", NULL);
     PyObject *dense = address ? PyObject_CallMethod(array, "is_contiguous", NULL) : NULL;
@@ -273,7 +273,7 @@ static bool gsc_py_lent(PyObject *array, void **at, uint64_t *size)
     gsc_dl_tensor t;
     uint64_t count = 1;
     if (!api)
-        return gsc_py_told(array, at, size);
+        return gsc_py_lent_by_methods(array, at, size);
     if (api->lend(array, &t) != 0) {
         PyErr_Clear();
         return false;

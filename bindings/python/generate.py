@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Writes what Python needs of the manifest: the SWIG interface, its stub, and the structs and constants as ctypes."""
+"""Generates from the manifest: the SWIG interface, its stub, and the structs and constants as ctypes."""
 
 import keyword
 import textwrap
@@ -7,8 +7,8 @@ import textwrap
 from manifest import WIDTH, note, paragraphs, reword, run
 
 NOTE = note(__file__)
-# Structs and functions that objects.h and arrays.h deal with: where a call runs, its lists, what frees itself; and what
-# ctypes does: a struct's initialisation.
+# Structs and functions that objects.h and arrays.h handle: contexts, lists, and destructors; and gsc_struct_init, which
+# ctypes replaces.
 BY_HAND = (
     "gsc_exec",
     "gsc_tensor",
@@ -17,7 +17,7 @@ BY_HAND = (
     "gsc_memory_destroy",
     "gsc_struct_init",
 )
-DICTS = ("gsc_cuda_options",)  # of fields, as structs with pointers are
+DICTS = ("gsc_cuda_options",)  # passed as dicts of fields, like structs with pointers
 CTYPES = {"float": "c_float", "double": "c_double", "char": "c_char"}
 NUMBERS = {"'f'": "PyFloat_FromDouble", "'i'": "PyLong_FromLongLong", "'u'": "PyLong_FromUnsignedLongLong"}
 STUB = """\
@@ -52,9 +52,9 @@ class Error(ValueError):
 STATE = '''\
     @classmethod
     def from_bytes(cls, data):
-        """A state from what bytes(state) made, also in 0.2 to 0.5, where a state had 256 bytes and no `skip`.
+        """Makes a state from bytes(state), also of 0.2 to 0.5, where a state had 256 bytes and no `skip`.
 
-        Bytes of a later version are longer; they are taken if the rest is zero.
+        Longer bytes of a later version are accepted if the rest is zero.
         """
         data, size = bytes(data), c.sizeof(cls)
         if len(data) != 256 and len(data) < size:
@@ -85,7 +85,7 @@ def class_of(name):
 
 
 def words(manifest, text):
-    """A doc in Python's names: GSC_EVENT_STOPPED is Event.STOPPED, GSC_WANT_* is Want."""
+    """Rewrites a doc with Python's names: GSC_EVENT_STOPPED is Event.STOPPED, GSC_WANT_* is Want."""
     text = reword(manifest, text, lambda item, v: f"{class_of(item.name)}.{v.name}", lambda item: class_of(item.name))
     return text.replace("NULL", "None")
 
@@ -95,18 +95,18 @@ def groups(manifest):
 
 
 def pointers(item):
-    """Whether it has what Python cannot hold as a value."""
+    """Returns whether a struct has pointers, so that Python cannot hold it as a value."""
     return item.name in DICTS or any(f.passing or f.kind in ("pointer", "callback", "opaque") for f in item.fields)
 
 
 def of_values(manifest):
-    """Structs that Python code sees: values without pointers, except for that of errors, which are raised."""
+    """Returns the structs that Python code sees: without pointers, and not gsc_error, which is raised."""
     raised = {arg.type for f in manifest.functions.values() for arg in f.args if arg.name == "err"}
     return [item for item in manifest.structs.values() if not pointers(item) and item.name not in raised]
 
 
 def with_fields(manifest):
-    """Structs that are dicts of their fields."""
+    """Returns the structs that are passed as dicts of fields."""
     return [item for item in manifest.structs.values() if pointers(item) and item.name not in BY_HAND]
 
 
@@ -142,7 +142,7 @@ def constants(manifest, item):
 
 
 def structs(manifest):
-    """ctypes structures and enumerations: what Python code reads and writes."""
+    """Generates _structs.py: ctypes structures and enumerations."""
     lines = [
         '"""The structs and constants of the library.',
         "",
@@ -155,7 +155,7 @@ def structs(manifest):
     lines += ["import enum"]
     for item in groups(manifest):
         lines += ["", "", *constants(manifest, item)]
-    lines += ["", "", "class Struct(c.Structure):", '    """A struct whose repr tells its fields."""', ""]
+    lines += ["", "", "class Struct(c.Structure):", '    """The base of all structs: repr shows the fields."""', ""]
     lines += ["    _takes_ = {}", "", "    def __repr__(self):"]
     lines += ["        values = {n: getattr(self, n) for n, *_ in self._fields_ if not n.startswith('reserved')}"]
     lines += ["        for name, takes in self._takes_.items():", "            with contextlib.suppress(ValueError):"]
@@ -167,14 +167,14 @@ def structs(manifest):
 
 
 def functions(manifest):
-    """Those that Python can call."""
+    """Returns the functions that Python can call."""
     return [f for f in manifest.functions.values() if f.name not in BY_HAND]
 
 
 def arguments(manifest, function):
-    """(name, type) of the arguments as Python passes them: what typemaps.i makes of the C ones."""
+    """Yields (name, type) of the Python arguments, as typemaps.i converts them."""
     names = [arg.name for arg in function.args]
-    counts = {arg.count for arg in function.args if arg.kind != "pointer"}  # of a list, which knows its length
+    counts = {arg.count for arg in function.args if arg.kind != "pointer"}  # a Python list knows its length
     dicts = [item.name for item in with_fields(manifest)]
     for arg in function.args:
         if arg.name == "err" or arg.name in counts:
@@ -230,7 +230,7 @@ def number_kind(base):
 
 
 def field_row(manifest, item, field):
-    """How a field of a struct with pointers is given: a row of gsc_py_field."""
+    """Returns the row of gsc_py_field for a field of a struct with pointers, or None."""
     size, grows = f"sizeof(({item.name} *)0)->{field.name}", "false"
     if field.kind in ("callback", "opaque", "string"):
         return None  # not from Python
@@ -259,12 +259,12 @@ def field_table(manifest, item):
 
 
 def exception(manifest, function):
-    """What goes around the call: checks of its lists, and the lock."""
+    """Returns the macro around the call: it checks the lists and releases the lock."""
     names = [arg.name for arg in function.args]
     if "tensors" in names:
         at = names.index("options") + 1
         return [f"GSC_ON_LISTS({function.name}, on1, lists{names.index('tensors') + 1}, held{at})"]
-    blocks = function.blocks == "yes" and function.name != "gsc_memory_copy"  # which has its own
+    blocks = function.blocks == "yes" and function.name != "gsc_memory_copy"  # which has its own %exception
     return [f"GSC_BLOCKS({function.name})"] if blocks else []
 
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Python objects as the library's arguments, except for arrays: errors as exceptions, structs and
- * options from buffers, contexts and their memory as objects that free themselves.
+ * Converts Python objects to the library's arguments, except arrays: structs and options from
+ * buffers, contexts and their memory as objects that free themselves; raises errors as exceptions.
  */
 #include <Python.h>
 #include <math.h>
@@ -18,7 +18,7 @@ static PyObject *gsc_py_error;
 
 static PyObject *gsc_py_text(const char *text)
 {
-    /* A message may have been cut inside a character. */
+    /* A long message can be cut inside a character. */
     return PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
 }
 
@@ -36,8 +36,8 @@ static PyObject *gsc_py_number_or_none(double value)
 }
 
 /*
- * Raises Error. `where` and `why` are a sentence in two parts; they become its own. The value of an
- * overlap is the other entry.
+ * Raises Error with the sentence `where` `why`; takes both references. In an overlap error, the
+ * value is the index of the other array.
  */
 static void gsc_py_raise_as(const gsc_error *err, PyObject *where, PyObject *why)
 {
@@ -73,8 +73,8 @@ static void gsc_py_raise(const gsc_error *err)
 }
 
 /*
- * Raises Error for entry `index` of a list of arrays; `why` follows its name. Where the array is
- * only in other memory than the call's, `status` is GSC_OK, and the field "device".
+ * Raises Error for array `index` of a list; `why` follows its name. If the array is only on another
+ * device, pass GSC_OK as `status`; the error then has the field "device".
  */
 static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t index, PyObject *why)
 {
@@ -85,7 +85,7 @@ static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t inde
         err.status = GSC_ERROR_VALUE;
         PyOS_snprintf(err.field, sizeof err.field, "device");
     }
-    PyErr_Clear(); /* what `why` tells, or what describes it failed */
+    PyErr_Clear(); /* an earlier exception: `why` describes it, or could not be made */
     gsc_py_raise_as(&err, PyUnicode_FromFormat("%s[%zd] ", list, index),
                     why ? why : PyUnicode_FromString("cannot be used"));
     return false;
@@ -93,7 +93,7 @@ static bool gsc_py_raise_at(gsc_status status, const char *list, Py_ssize_t inde
 
 /* ---- results ---- */
 
-/* What a call returns, None at first, with one more value. Takes both references. */
+/* Adds a value to a call's result, which is None at first. Takes both references. */
 static PyObject *gsc_py_with(PyObject *result, PyObject *value)
 {
     if (result == Py_None) {
@@ -113,9 +113,9 @@ static PyObject *gsc_py_with(PyObject *result, PyObject *value)
 
 /* ---- memory of contexts ---- */
 
-/* An object with the buffer protocol where the host sees it. */
+/* Memory of a context; it has the buffer protocol if it is visible to the host. */
 typedef struct gsc_py_memory {
-    PyObject_HEAD PyObject *context; /* which it keeps alive */
+    PyObject_HEAD PyObject *context; /* kept alive */
     void *at;
     uint64_t size;
     bool visible;
@@ -131,8 +131,8 @@ static void gsc_py_context_end(PyObject *capsule)
 }
 
 /*
- * Its capsule; `device` is a CUDA ordinal, or -1. A context on a device lives as long as the
- * process: a thread may be in a call when the interpreter ends.
+ * Makes the capsule of a context; `device` is a CUDA ordinal, or -1. A context on a device lives as
+ * long as the process: a thread can be in a call when the interpreter ends.
  */
 static PyObject *gsc_py_context(gsc_context *context, int device)
 {
@@ -145,13 +145,13 @@ static PyObject *gsc_py_context(gsc_context *context, int device)
     return capsule;
 }
 
-/* The context of None or of such a capsule. */
+/* Returns the context in a capsule, NULL for None. */
 static gsc_context *gsc_py_context_in(PyObject *object)
 {
     return object == Py_None ? NULL : PyCapsule_GetPointer(object, gsc_py_context_name);
 }
 
-/* The context of an argument, and its device. */
+/* Reads the context of an argument, and its device. */
 static bool gsc_py_context_of(PyObject *object, gsc_context **context, int *device)
 {
     *context = NULL;
@@ -229,17 +229,17 @@ static PyTypeObject *gsc_py_memory_make_type(void)
 }
 
 /*
- * What a pointer argument may be: None, Memory, (Memory, offset) or an array without a buffer that
- * lends its memory, such as a tensor of torch, whose address is passed, or any other buffer.
+ * A pointer argument: None, Memory, (Memory, offset), an array without a buffer that lends its
+ * memory, such as a torch tensor, or any buffer.
  */
 typedef struct gsc_py_place {
-    Py_buffer view;   /* of a buffer */
-    PyObject *memory; /* or Memory, or what lends it */
+    Py_buffer view;   /* for a buffer */
+    PyObject *memory; /* else the Memory, or the array that lends it */
     void *at;
     uint64_t size;
 } gsc_py_place;
 
-/* Whether an array lends its memory, which is dense and aligned to 8 bytes; in dlpack.h. */
+/* Returns whether an array lends dense memory that is aligned to 8 bytes; in dlpack.h. */
 static bool gsc_py_lent(PyObject *array, void **at, uint64_t *size);
 
 static bool gsc_py_place_of(PyObject *object, gsc_py_place *place, bool writable, const char *name)
@@ -300,9 +300,9 @@ static bool gsc_py_fits(const gsc_py_place *place, uint64_t size, const char *na
 /* ---- structs ---- */
 
 /*
- * A struct from a buffer of its size is an aligned copy that no Python code can change during the
- * call; one in Memory is where it is. A struct that grows says its own size, which must be this
- * one, and is host memory.
+ * Reads a struct. From a buffer of its size it makes an aligned copy, which no Python code can
+ * change during the call; a struct in Memory is used in place. If the struct `grows`, its first
+ * field must be this size, and it must be in host memory.
  */
 static bool gsc_py_struct(PyObject *object, gsc_py_place *place, void *copy, size_t size,
                           bool grows, bool writable, const char *name)
@@ -366,18 +366,18 @@ static void gsc_py_structs_release(gsc_py_array *array)
 
 /* ---- options ---- */
 
-/* How Python gives a field of a struct that it cannot hold, as it has pointers. */
+/* How Python passes a field of a struct with pointers. */
 typedef struct gsc_py_field {
     const char *name;
-    size_t offset, size; /* of a pointer: of what it points to, once */
-    char kind;  /* 'i', 'u', 'f': a number; 'b': its bytes; 's': a pointer to a struct that is
-                   read; 'o': to what is written */
-    bool grows; /* the struct */
+    size_t offset, size; /* for a pointer: the size of one element */
+    char kind;  /* 'i', 'u', 'f': a number; 'b': bytes; 's': a pointer to a struct that is read;
+                   'o': a pointer to memory that is written */
+    bool grows; /* the struct that is pointed to grows */
 } gsc_py_field;
 
 enum { GSC_PY_PLACES = 16 };
 
-/* What is held for the fields of one struct that are pointers. */
+/* The memory of one pointer field, held during the call. */
 typedef struct gsc_py_held_field {
     const gsc_py_field *field;
     gsc_py_place place;
@@ -447,7 +447,7 @@ static bool gsc_py_field_of(PyObject *value, char *to, const gsc_py_field *field
     return true;
 }
 
-/* Fills a struct, which its initialiser made, from a dict of its fields. */
+/* Fills an initialised struct from a dict of its fields. */
 static bool gsc_py_fields(PyObject *object, char *to, const gsc_py_field *fields,
                           gsc_py_held_fields *held, const char *name)
 {
@@ -467,7 +467,7 @@ static bool gsc_py_fields(PyObject *object, char *to, const gsc_py_field *fields
             PyErr_Format(PyExc_TypeError, "%s: there is no field %R", name, key);
             return false;
         }
-        Py_INCREF(value); /* which may change the dict */
+        Py_INCREF(value); /* reading it can run code that changes the dict */
         bool ok = gsc_py_field_of(value, to + field->offset, field, held);
         Py_DECREF(value);
         if (!ok)
@@ -484,7 +484,7 @@ static void gsc_py_fields_release(gsc_py_held_fields *held)
     }
 }
 
-/* Whether what the call writes for `field` is as large as `size`. */
+/* Checks that the buffer for `field` has `size` bytes. */
 static bool gsc_py_field_fits(const gsc_py_held_fields *held, const char *field, uint64_t size)
 {
     for (int i = 0; i < held->n; i++)
@@ -494,14 +494,14 @@ static bool gsc_py_field_fits(const gsc_py_held_fields *held, const char *field,
     return true;
 }
 
-/* ---- where a call runs ---- */
+/* ---- the context of a call ---- */
 
 typedef struct gsc_py_exec {
     gsc_exec exec;
     int device; /* CUDA ordinal; -1: the host */
 } gsc_py_exec;
 
-/* None, a context, or (context, stream, workspace or None) of a device. */
+/* Reads None, a context, or (context, stream, workspace or None) on a device. */
 static bool gsc_py_exec_of(PyObject *object, gsc_py_exec *on)
 {
     PyObject *context = object, *workspace = Py_None;

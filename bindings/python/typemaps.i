@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How the C arguments look in Python: a struct is any buffer of its size, or Memory of a context; a
- * struct with pointers is a dict of its fields; a list of tensors is a list of arrays or what hold()
- * made of it; an error status is an exception; a context is a capsule that frees it.
+ * The C arguments in Python: a struct is any buffer of its size, or Memory of a context; a struct
+ * with pointers is a dict of its fields; a list of tensors is a list of arrays or the result of
+ * hold(); an error status is an exception; a context is a capsule that frees it.
  */
 %include <stdint.i>
 
@@ -44,7 +44,7 @@
     SWIG_fail;
   }
 }
-/* A text; None is NULL, which the library refuses where it may not be. */
+/* A text; None is NULL, and the library decides whether it accepts that. */
 %typemap(in) const char * {
   Py_ssize_t length = 0;
   $1 = $input == Py_None ? NULL : (char *)PyUnicode_AsUTF8AndSize($input, &length);
@@ -80,7 +80,7 @@
 %typemap(argout) (const type *items, uint64_t count) ""
 %typemap(freearg) (const type *items, uint64_t count) "gsc_py_structs_release(&array$argnum);"
 %enddef
-/* So is one that the call fills: as many as it holds. */
+/* A list that the call fills is also one buffer, and its size is the number of structs. */
 %define GSC_STRUCTS_OUT(type, items, count)
 %typemap(in) (type *items, uint64_t count) (gsc_py_array array = {.copy = NULL}) {
   if (!gsc_py_structs($input, &array, sizeof(type), true, "$1_name")) SWIG_fail;
@@ -92,7 +92,7 @@
 %typemap(freearg) (type *items, uint64_t count) "gsc_py_structs_release(&array$argnum);"
 %enddef
 
-/* A struct with pointers; fields is the table of what they are, init the struct's initialiser. */
+/* A struct with pointers; fields is the table of its fields, init its initialiser. */
 %define GSC_FIELDS(type, fields, init)
 %typemap(in) const type * (type filled = init, gsc_py_held_field slots[GSC_PY_PLACES], gsc_py_held_fields held = {.n = 0}) {
   held.of = slots;
@@ -102,7 +102,7 @@
 %typemap(freearg) const type * "gsc_py_fields_release(&held$argnum);"
 %enddef
 
-/* A number behind a pointer is given as it is, and returned; kind is that of gsc_py_field. Several are a tuple. */
+/* A number behind a pointer is passed as a number and returned, several as a tuple; kind as in gsc_py_field. */
 %define GSC_IN(type, name, kind)
 %typemap(in) type *name (type value) {
   const gsc_py_field field = {"$1_name", 0, sizeof value, kind, false};
@@ -120,7 +120,7 @@
 GSC_OUT(type, name, make)
 %enddef
 
-/* Memory by its address: of Memory, or of a buffer, which the call may use until it is done. */
+/* A pointer to Memory, or to a buffer that the call uses until it returns. */
 %typemap(in) const void * (gsc_py_place place = {.at = NULL}) {
   if (!gsc_py_place_of($input, &place, false, "$1_name")) SWIG_fail;
   $1 = place.at;
@@ -166,7 +166,7 @@ GSC_OUT(type, name, make)
   gsc_py_lists_release(&lists$argnum);
 }
 
-/* Above 64 KiB, and on a device, the lock is released: below, taking it back may cost more than the work. */
+/* The lock is released on a device and above 64 KiB: for less, taking it back can cost more than the work. */
 %define GSC_ON_LISTS(function, on, lists, held)
 %exception function {
   if (!gsc_py_ready(&on, &lists, &held)) SWIG_fail;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Trains on handwritten digits in fp16 with two optimizers that share a loss, as cerebras.pytorch's trainer steps.
+"""Trains on handwritten digits in fp16 with two optimizers that share a loss, as cerebras.pytorch's trainer does.
 
     pip install torch scikit-learn; cerebras_digits.py
 
@@ -31,7 +31,7 @@ def main():
 
     torch.manual_seed(0)
     model = Sequential(Linear(64, 64), ReLU(), Linear(64, 10))
-    half = copy.deepcopy(model).half()  # what computes; `model` is what the optimizers have
+    half = copy.deepcopy(model).half()  # computes; the optimizers have the parameters of `model`
     optimizers = [
         torch.optim.SGD(model[0].named_parameters(), lr=0.1, momentum=0.9),
         torch.optim.AdamW(model[2].named_parameters(), lr=0.002),

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""What loss scaling does, on real data: a small network learns to read handwritten digits.
+"""Shows what loss scaling does, on real data: a small network learns to read handwritten digits.
 
 It trains three times from the same start: in float32; with float16 weights, activations and
 gradients; and in float16 with gradscaler. The loss is weighted 1e-4, as for an auxiliary head, so
 most gradients are too small for float16, which rounds them to zero. gradscaler multiplies the loss
 by a large factor, the scale, and divides the gradients by it again in float32. When a gradient
 overflows, the step is skipped and the scale backs off; after enough good steps in a row it grows.
-A fourth run, float16 with weight 1, shows that it is the small loss that needs the scaling.
+A fourth run, float16 with weight 1, shows that only the small loss needs scaling.
 
     python demo.py [--out DIR]      writes demo.png and demo.json to DIR (build/demo)
 
 The exit status is 1 if float16 does not fail without scaling or does not match float32 with it.
-For a training loop of your own, read `gradients` and `scaled_step`; the rest is network and report.
+For your own training loop, read `gradients` and `scaled_step`; the rest is network and report.
 """
 
 import argparse
@@ -51,7 +51,7 @@ OCTAVES = np.arange(-52, 23)
 
 @dataclass
 class Run:
-    """What happened in one training; the lists stay empty where no scaler is used."""
+    """The history of one training; the lists stay empty without a scaler."""
 
     name: str
     accuracy: float = math.nan
@@ -59,12 +59,12 @@ class Run:
     elements: int = 0
     zeros: int = 0
     octaves: np.ndarray = field(default_factory=lambda: np.zeros(len(OCTAVES) - 1))
-    scales: list = field(default_factory=list)  # in force at each step
-    events: list = field(default_factory=list)  # of the update at each step
-    overflowed: Counter = field(default_factory=Counter)  # steps, by parameter name
+    scales: list = field(default_factory=list)  # the scale of each step
+    events: list = field(default_factory=list)  # the events of each step
+    overflowed: Counter = field(default_factory=Counter)  # the number of steps, by parameter name
 
     def observe(self, gradients):
-        """Counts the zeros and sorts the magnitudes, as backpropagation left them."""
+        """Counts the zeros and sorts the magnitudes of the gradients before unscaling."""
         values = np.concatenate([g.ravel() for g in gradients]).astype(np.float32)
         magnitudes = np.abs(values[np.isfinite(values) & (values != 0)])
         self.elements += values.size
@@ -75,7 +75,7 @@ class Run:
         return [step for step, events in enumerate(self.events) if event in events]
 
     def facts(self):
-        """The row of the table and of demo.json."""
+        """Returns the row of the table and of demo.json."""
         counted = {"skipped": Event.SKIPPED, "backoffs": Event.BACKED_OFF, "growths": Event.GREW}
         return {
             "name": self.name,
@@ -87,11 +87,11 @@ class Run:
 
 
 class Adam:
-    """Adam on the float32 master weights, which it changes in place."""
+    """Adam; changes the float32 master weights in place."""
 
     def __init__(self, master, weight):
-        # Adam divides gradients by their size, so the loss weight cancels out; an epsilon that
-        # carries the weight too leaves float16's rounding as the only difference between runs.
+        # Adam divides gradients by their size, so the loss weight cancels out. With epsilon times
+        # the weight, float16's rounding is the only difference between the runs.
         self.master, self.epsilon, self.count = master, 1e-8 * weight, 0
         self.mean = {name: np.zeros_like(w) for name, w in master.items()}
         self.square = {name: np.zeros_like(w) for name, w in master.items()}
@@ -125,7 +125,7 @@ def init_weights(rng):
 
 
 def forward(weights, images):
-    """The activations of every layer: the images first, the logits last."""
+    """Returns the activations of every layer: the images first, the logits last."""
     activations = [images]
     for i in range(1, len(LAYERS)):
         z = matmul(activations[-1], weights[f"weight{i}"]) + weights[f"bias{i}"]
@@ -136,7 +136,7 @@ def forward(weights, images):
 
 
 def backward(weights, activations, delta):
-    """Gradients of the parameters, and those of the layers (per image) that they are summed from.
+    """Returns the gradients of the parameters, and of the layers' outputs for each image.
 
     `delta` is the one of the last layer, d loss / d logits.
     """
@@ -152,7 +152,7 @@ def backward(weights, activations, delta):
 
 
 def loss_gradient(logits, labels, weight):
-    """d loss / d logits in float32, for loss = weight * mean cross-entropy."""
+    """Returns d loss / d logits in float32, for loss = weight * mean cross-entropy."""
     logits = logits.astype(np.float32)
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
@@ -163,7 +163,7 @@ def loss_gradient(logits, labels, weight):
 def gradients(weights, images, labels, weight, scaler):
     activations = forward(weights, images)
     delta = loss_gradient(activations[-1], labels, weight)
-    # Overflowing to inf is no accident here: it tells the scaler that the scale is too high.
+    # An overflow to inf is intended here: it tells the scaler that the scale is too high.
     with np.errstate(over="ignore", invalid="ignore"):
         if scaler:
             delta = scaler.scale(delta, dtype=images.dtype)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Training in float16, on real data: a small network learns to read handwritten digits.
+"""Trains in float16, on real data: a small network learns to read handwritten digits.
 
     python digits.py FILE
 
-FILE holds the 1,797 digits of scikit-learn's load_digits: 64 bytes of pixels (0 to 16) and a byte of label each. It
-trains three times from the same start: in float32; with float16 weights, activations and gradients; and in float16
-with a scaler. The loss is weighted 1e-4, as for an auxiliary head, so most gradients are too small for float16, which
-rounds them to zero.
+FILE holds the 1,797 digits of scikit-learn's load_digits: for each, 64 bytes of pixels (0 to 16) and one byte, its
+label. The network trains three times from the same start: in float32; with float16 weights, activations and gradients;
+and in float16 with a scaler. The loss is weighted 1e-4, as for an auxiliary head, so most gradients are too small for
+float16, which rounds them to zero.
 
-For a training loop of your own, read `train`; the rest is network and data. The exit status is 1 if float16 does not
+For your own training loop, read `train`; the rest is network and data. The exit status is 1 if float16 does not
 fail without scaling, or does not match float32 with it. demo.py shows the same in pictures.
 """
 
@@ -27,7 +27,7 @@ LOSS_WEIGHT = 1e-4
 
 
 def train(name, dtype, scaler, images, labels):
-    """Trains with numbers of `dtype` and returns the accuracy on digits that were not trained on."""
+    """Trains in `dtype` and returns the accuracy on the test digits."""
     rng = np.random.default_rng(SEED)
     master = initial_parameters(rng)
     adam = Adam(master)
@@ -68,7 +68,7 @@ def matmul(a, b):
 
 
 def forward(parameters, images):
-    """The activations of every layer: the images first, the logits last."""
+    """Returns the activations of every layer: the images first, the logits last."""
     activations = [images]
     for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
         z = matmul(activations[-1], weight) + bias
@@ -78,7 +78,7 @@ def forward(parameters, images):
 
 
 def loss_gradient(logits, labels):
-    """d loss / d logits of the weighted mean cross-entropy, in float32: float16 could not hold it yet."""
+    """Returns d loss / d logits of the weighted mean cross-entropy, in float32: it is too small for float16."""
     logits = logits.astype(np.float32)
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
@@ -86,13 +86,13 @@ def loss_gradient(logits, labels):
     return p * np.float32(LOSS_WEIGHT / len(labels))
 
 
-@np.errstate(over="ignore", invalid="ignore")  # an overflow is no accident here: the scaler looks for it
+@np.errstate(over="ignore", invalid="ignore")  # an overflow is intended: the scaler finds it
 def backward(parameters, activations, delta):
-    """The gradients of the parameters; `delta` is that of the logits."""
+    """Returns the gradients of the parameters; `delta` is the gradient of the logits."""
     gradients, dtype = [], delta.dtype
     for i in reversed(range(len(LAYERS) - 1)):
         inputs = activations[i]
-        gradients.append(delta.sum(axis=0, dtype=np.float32).astype(dtype))  # the bias's
+        gradients.append(delta.sum(axis=0, dtype=np.float32).astype(dtype))  # the gradient of the bias
         gradients.append(matmul(inputs.T, delta).astype(dtype))
         if i > 0:  # the images have no gradient
             delta = (matmul(delta, parameters[2 * i].T) * inputs * (1 - inputs)).astype(dtype)
@@ -100,7 +100,7 @@ def backward(parameters, activations, delta):
 
 
 class Adam:
-    """Adam on the float32 master weights, which it changes in place."""
+    """Adam; changes the float32 master weights in place."""
 
     def __init__(self, master):
         self.master, self.count = master, 0
@@ -109,8 +109,8 @@ class Adam:
 
     def step(self, gradients):
         self.count += 1
-        # Adam divides by the size of gradients: an epsilon with the loss's weight in it leaves float16's rounding as
-        # the only difference between the runs.
+        # Adam divides gradients by their size. With epsilon times the loss's weight, float16's rounding is the only
+        # difference between the runs.
         epsilon = 1e-8 * LOSS_WEIGHT
         for weights, g, mean, square in zip(self.master, gradients, self.mean, self.square, strict=True):
             mean += 0.1 * (g - mean)
@@ -128,7 +128,7 @@ def main():
     data = data.reshape(DIGITS, -1)
     digits = (data[:, :-1] / 16).astype(np.float32), data[:, -1]
 
-    # A start that is too high on purpose and a short interval show the scale move.
+    # The start is too high on purpose and the interval short, to show the scale move.
     scaler = Scaler("torch", init_scale=2.0**40, growth_interval=25)
     print(f"{'training':<16} {'accuracy':>8} {'skipped':>9} {'growths':>9} {'final scale':>13}")
     float32 = train("float32", np.float32, Scaler("none"), *digits)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Training on several ranks over MPI: all of them step, or none, with the same bits.
+"""Trains on several ranks over MPI: all ranks step or none, and the result is bit-exact.
 
     mpirun -np 4 python -m mpi4py mpi_digits.py FILE
 
-FILE and network are those of digits.py. A batch has four parts, which 1, 2 or 4 ranks share; their gradients are added
-in the order of the parts, so any number of ranks prints the same digest of the weights. What a scaler needs from ranks
-is in `step`. Needs mpi4py.
+FILE and network are as in digits.py. A batch has four parts, which 1, 2 or 4 ranks share. The gradients are added in
+the order of the parts, so any number of ranks prints the same digest of the weights. All calls that concern the scaler
+and the ranks are in `step`. Needs mpi4py.
 """
 
 import hashlib
@@ -30,20 +30,20 @@ def step(comm, scaler, adam, images, labels, batch):
         scaled = digits.backward(parameters, activations, scaler.scale(delta, dtype=np.float16))
         try:
             report = scaler.unscale(scaled, dtype=np.float32)
-        except Exception as error:  # a rank that cannot go on says so, lest the others wait for it
+        except Exception as error:  # a failed rank still sends a report: the others wait for it
             print(f"rank {comm.rank}: {error}", file=sys.stderr)
             report = Report.failed(error)
         reports += bytes(scaler.set_rank(report, comm.rank))
         gradients.append(report.grads)
 
     of_all = bytearray(PARTS * SIZE)
-    request = comm.Iallgather(reports, of_all)  # the reports are on their way while the gradients are
+    request = comm.Iallgather(reports, of_all)  # reports and gradients are sent at the same time
     parts = [part for of_rank in comm.allgather(gradients) for part in of_rank]
     request.Wait()
     of_all = [Report.from_bytes(of_all[i : i + SIZE]) for i in range(0, len(of_all), SIZE)]
-    report = Report.merge(of_all, addends=True, names=NAMES)  # raises on all ranks where one has another state
+    report = Report.merge(of_all, addends=True, names=NAMES)  # raises on all ranks if a rank has another state
 
-    scaler.update(report)  # raises on all ranks if the call of one failed, and names it
+    scaler.update(report)  # raises on all ranks if a rank failed, and names it
     if not scaler.skip:
         adam.step([sum(gradients[1:], gradients[0]) for gradients in zip(*parts, strict=True)])
     elif comm.rank == 0:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Two stages in fp16 whose optimizer works in a thread of its own, one step behind, as RoundPipe trains.
+"""Trains two stages in fp16 with the optimizer in another thread, one step behind, as RoundPipe does.
 
     pip install torch scikit-learn; pipeline.py
 
-Prints the accuracy on handwritten digits, and that of the same training where every step is waited for.
+Prints the accuracy on handwritten digits, with this training and with one that waits for every step.
 """
 
 import copy
@@ -24,10 +24,10 @@ EPOCHS, BATCH = 20, 64
 
 
 def train(images, labels, test_images, test_labels, is_async):
-    """The accuracy, the updates with an overflow, and the last scale."""
+    """Returns the accuracy, the updates with an overflow, and the last scale."""
     torch.manual_seed(0)
     stages = Sequential(Sequential(Linear(64, 64), ReLU()), Linear(64, 10))
-    halves = copy.deepcopy(stages).half()  # what computes; `stages` is what the optimizer has
+    halves = copy.deepcopy(stages).half()  # computes; the optimizer has the parameters of `stages`
     optimizer = torch.optim.SGD(stages.parameters(), lr=0.02, momentum=0.9)
 
     with OptimizerThread() as thread:
@@ -44,9 +44,9 @@ def train(images, labels, test_images, test_labels, is_async):
                 loss = cross_entropy(halves[1](halves[0](images[batch])).float(), labels[batch])
                 scaler.scale(loss).backward()
                 gradients = [parameter.grad for parameter in halves.parameters()]
-                halves.zero_grad()  # gradients are None now: the next backward makes new ones
+                halves.zero_grad()  # sets gradients to None: the next backward makes new tensors
                 before.result()
-                if is_async:  # these parameters lack the step that is only submitted
+                if is_async:  # these parameters do not have the submitted step yet
                     halves.load_state_dict(stages.state_dict())
                 before = thread.submit(step, gradients)
                 scaler.update(is_async=is_async)

@@ -343,7 +343,7 @@ def test_a_capture_of_another_thread_neither_forbids_a_call_nor_is_broken_by_it(
 def watch(monkeypatch, before_wait):
     """Calls it before a call waits for what it enqueued, with which the device is not done until then."""
     wait = c.gsc_exec_wait
-    monkeypatch.setattr(gradscaler._cuda.Arrival, "is_there", lambda self: False)
+    monkeypatch.setattr(gradscaler._cuda.HostCopy, "is_complete", lambda self: False)
 
     def watched(on):
         if sys._getframe(1).f_code is gradscaler._cuda.Call._wait.__code__:
@@ -423,14 +423,14 @@ def test_a_report_that_nobody_reads_gives_its_memory_back_when_the_device_is_don
     gc.disable()  # nothing has to be collected
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(gradscaler._cuda.Arrival, "is_there", lambda self: False)
+            patch.setattr(gradscaler._cuda.HostCopy, "is_complete", lambda self: False)
             for _ in range(3):
                 scaler_of().unscale([kind([8])])
-            assert len(device.left) >= 3 and all(held is not None for _, held in device.left)
+            assert len(device.unread) >= 3 and all(held is not None for _, held in device.unread)
         before = DRIVER.standin_allocated()
         for _ in range(10):
             scaler_of().unscale([kind([8])])
-        assert DRIVER.standin_allocated() == before and len(device.left) <= 1
+        assert DRIVER.standin_allocated() == before and len(device.unread) <= 1
     finally:
         gc.enable()
 
@@ -922,7 +922,7 @@ def test_a_driver_that_fails_is_an_error():
             pytest.MonkeyPatch.context() as patch,
             pytest.raises(Error, match="unspecified launch failure") as failed,
         ):
-            patch.setattr(gradscaler._cuda.Arrival, "is_there", lambda self: False)
+            patch.setattr(gradscaler._cuda.HostCopy, "is_complete", lambda self: False)
             scaler_of().measure([Tensor([1])])
     finally:
         failing(None, 0, 0)
@@ -934,7 +934,7 @@ def test_a_driver_that_fails_is_an_error():
 def test_a_call_that_fails_after_its_first_launch_waits_before_others_get_its_memory(monkeypatch):
     waits, wait, spare = [], c.gsc_exec_wait, gradscaler._cuda.device(0).spare
     kind = framework_on(new_stream())
-    assert scaler_of().measure([kind([1])]).elements == 1 and spare[-1].arrival.is_there()
+    assert scaler_of().measure([kind([1])]).elements == 1 and spare[-1].host_copy.is_complete()
     monkeypatch.setattr(c, "gsc_exec_wait", lambda on: waits.append(len(spare)) or wait(on))
     before = len(spare)
     failing("cuLaunchKernel", 1, 1)
@@ -943,7 +943,7 @@ def test_a_call_that_fails_after_its_first_launch_waits_before_others_get_its_me
             scaler_of().unscale([kind([8])])
     finally:
         failing(None, 0, 0)
-    assert waits == [before - 1] and len(spare) == before and spare[-1].arrival.is_there()
+    assert waits == [before - 1] and len(spare) == before and spare[-1].host_copy.is_complete()
     assert scaler_of().measure([kind([1])]).elements == 1
 
 
@@ -953,7 +953,7 @@ def test_memory_that_a_driver_refuses_is_one_error(monkeypatch):
     failing("cuMemHostAlloc", 2, 0)
     try:
         with pytest.raises(Error, match="out of memory"):
-            gradscaler._cuda.Arrival(context)
+            gradscaler._cuda.HostCopy(context)
     finally:
         failing(None, 0, 0)
     gc.collect()

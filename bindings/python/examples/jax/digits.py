@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Training in float16 in JAX, on real data: a small network learns to read handwritten digits.
+"""Trains in float16 in JAX, on real data: a small network learns to read handwritten digits.
 
     python digits.py FILE
 
-FILE is that of ../digits.py. It trains three times from the same start: in float32; with float16 weights, activations
-and gradients; and in float16 with a scaler, which is a part of what lax.scan carries from batch to batch. The loss is
+FILE is as in ../digits.py. The network trains three times from the same start: in float32; with float16 weights,
+activations and gradients; and in float16 with a scaler, which lax.scan carries from batch to batch. The loss is
 weighted 1e-4, as for an auxiliary head, so most gradients are too small for float16, which rounds them to zero.
 
 The exit status is 1 if float16 does not fail without scaling, or does not match float32 with it.
@@ -26,8 +26,8 @@ EPOCHS, BATCH, LEARNING_RATE = 80, 256, 0.01
 DIGITS, TRAINING_SET = 1797, 5 * BATCH
 LOSS_WEIGHT = 1e-4
 
-# Adam divides by the size of gradients: an epsilon with the loss's weight in it leaves float16's rounding as the only
-# difference between the runs.
+# Adam divides gradients by their size. With epsilon times the loss's weight, float16's rounding is the only difference
+# between the runs.
 optimizer = optax.adam(LEARNING_RATE, eps=1e-8 * LOSS_WEIGHT)
 
 
@@ -39,13 +39,13 @@ def forward(params, images):
 
 
 def loss(params, images, labels):
-    logits = forward(params, images).astype(jnp.float32)  # the loss itself is no place for float16
+    logits = forward(params, images).astype(jnp.float32)  # the loss itself needs float32
     return LOSS_WEIGHT * optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def train_epoch(dtype, carry, batches):
-    """One pass over the batches; the whole of it is one program, which is compiled once."""
+    """Trains one epoch, as one program that is compiled once."""
 
     def step(carry, batch):
         scaler, params, state = carry
@@ -65,7 +65,7 @@ def train_epoch(dtype, carry, batches):
 
 
 def train(name, dtype, scaler, images, labels):
-    """Trains with numbers of `dtype` and returns the accuracy on digits that were not trained on."""
+    """Trains in `dtype` and returns the accuracy on the test digits."""
     rng = np.random.default_rng(1)
     params = initial_parameters(rng)
     carry = scaler, params, optimizer.init(params)
@@ -83,7 +83,7 @@ def train(name, dtype, scaler, images, labels):
 
 
 def initial_parameters(rng):
-    """(weight, bias) of each layer."""
+    """Returns (weight, bias) of each layer."""
     parameters = []
     for inputs, outputs in zip(LAYERS[:-1], LAYERS[1:], strict=True):
         limit = (6 / (inputs + outputs)) ** 0.5
@@ -102,7 +102,7 @@ def main():
     digits = (data[:, :-1] / 16).astype(np.float32), data[:, -1].astype(np.int32)
 
     print(f"the work is done by: {gradscaler.jax.backend()!r}")
-    # A start that is too high on purpose and a short interval show the scale move.
+    # The start is too high on purpose and the interval short, to show the scale move.
     scaler = Scaler("torch", init_scale=2.0**40, growth_interval=25)
     print(f"{'training':<16} {'accuracy':>8} {'skipped':>9} {'growths':>9} {'final scale':>13}")
     float32 = train("float32", jnp.float32, Scaler("none"), *digits)

@@ -3,8 +3,8 @@
 
     python accumulate.py
 
-All micro-batches of a step have the same scale, because update() comes once, at its end. If one of them overflows, so
-does the sum, and the whole step is skipped; accumulate_checked.py drops only that one.
+All micro-batches of a step have the same scale, because update() is called once, at the end of the step. If one of them
+overflows, the sum overflows and the whole step is skipped; accumulate_checked.py drops only that micro-batch.
 """
 
 import torch
@@ -29,7 +29,7 @@ def train(scaler):
         for micro_step in range(MICRO_BATCHES):
             with torch.autocast(DEVICE, dtype=torch.float16):
                 loss = nn.functional.mse_loss(model(inputs[micro_step]), targets[micro_step])
-                loss = loss / MICRO_BATCHES  # so that the gradients add up to those of the mean
+                loss = loss / MICRO_BATCHES  # the gradients then add up to the gradients of the mean
             scaler.scale(loss).backward()
         if GRAD_CLIP != 0.0:
             scaler.unscale_(optimizer)

@@ -3,7 +3,7 @@
 
     python accumulate_checked.py
 
-The gradients of a micro-batch are added by one C call, all or none of them. An overflow still lowers the scale.
+One C call adds all gradients of a micro-batch or none. An overflow still lowers the scale.
 """
 
 import torch
@@ -17,7 +17,7 @@ MICRO_BATCHES = 4
 
 
 def train(scaler, bad=(3, 2)):
-    """`bad` is a step and a micro-batch whose data has an Inf. Returns the model, the loss, and what was dropped."""
+    """Returns the model, the loss and the dropped micro-batches; `bad` is a step and micro-batch with an Inf."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 4)).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -25,7 +25,7 @@ def train(scaler, bad=(3, 2)):
         torch.randn(MICRO_BATCHES, 64, 16, device=DEVICE),
         torch.randn(MICRO_BATCHES, 64, 4, device=DEVICE),
     )
-    adder = gradscaler.Scaler("static", init_scale=1.0)  # the sums keep the loss scale, which step() takes off
+    adder = gradscaler.Scaler("static", init_scale=1.0)  # the sums stay scaled: step() unscales them
     parameters, dropped = list(model.parameters()), []
 
     for step in range(30):
@@ -40,7 +40,7 @@ def train(scaler, bad=(3, 2)):
             else:
                 kept += 1
         for p, total, last in zip(parameters, sums, gradients, strict=True):
-            p.grad = total / kept if kept else last  # without any, step() is to see the overflow
+            p.grad = total / kept if kept else last  # if none is kept, step() must see the overflow
         scaler.step(optimizer)
         backed_off = scaler.get_scale() * scaler.get_backoff_factor()
         scaler.update(backed_off if 0 < kept < MICRO_BATCHES else None)

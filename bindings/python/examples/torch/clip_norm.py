@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Clipping by the norm of all gradients: as in torch's documentation, and in the pass that unscales them anyway.
+"""Clipping by the norm of all gradients: as in torch's documentation, and in the same pass as unscaling.
 
 python clip_norm.py
 """
@@ -29,7 +29,7 @@ def train(scaler, fused=False):
         else:
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
-        scaler.step(optimizer)  # knows that they are unscaled
+        scaler.step(optimizer)  # does not unscale them again
         scaler.update()
     return model, loss.item()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Clipping each element of the gradients: limits are those of unscaled gradients, so unscale first.
+"""Clipping each element of the gradients: the limit is for unscaled gradients, so unscale first.
 
 python clip_value.py
 """

@@ -3,8 +3,8 @@
 
     python custom_function.py
 
-Their backward passes get scaled gradients and return scaled ones: as long as they are linear in what they get, as
-derivatives are, they need not know the scale.
+Their backward passes get scaled gradients and return scaled gradients. Backward passes are linear in the gradients, so
+they need not know the scale.
 """
 
 import torch
@@ -16,7 +16,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Multiply(torch.autograd.Function):
-    """A product of matrices in the dtype that autocast chose, backward as forward."""
+    """A product of matrices in the dtype that autocast chose, also in the backward pass."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type=DEVICE)
@@ -32,7 +32,7 @@ class Multiply(torch.autograd.Function):
 
 
 class Normalize(torch.autograd.Function):
-    """Rows divided by their lengths, which squares of float16 would overflow: inputs are cast to float32."""
+    """Divides rows by their lengths. It casts inputs to float32, because squares would overflow float16."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type=DEVICE, cast_inputs=torch.float32)

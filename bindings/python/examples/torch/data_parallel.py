@@ -3,7 +3,7 @@
 
     python data_parallel.py
 
-It needs at least two GPUs to be parallel; with fewer DataParallel runs the module as it is, and so does this example.
+It needs at least two GPUs to be parallel; with fewer, DataParallel runs the module unchanged.
 """
 
 import torch
@@ -15,7 +15,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Model(nn.Module):
-    """Its forward enters autocast itself: DataParallel calls it in threads of its own."""
+    """A model that enters autocast in its forward, because DataParallel calls it in other threads."""
 
     def __init__(self):
         super().__init__()

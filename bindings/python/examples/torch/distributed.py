@@ -3,9 +3,8 @@
 
     python distributed.py        # two processes on this machine; with GPUs, on two of them
 
-DDP adds up the gradients of all ranks, so an Inf of one is on all of them, and every rank skips the same step and moves
-its scale alike. Ranks that have gradients of their own (pipelines, sharded optimizers) need to be told of each other:
-see sharded.py.
+DDP adds up the gradients of all ranks, so an Inf on one rank reaches all ranks. Every rank then skips the same step and
+moves its scale in the same way. If ranks have different gradients (pipelines, sharded optimizers), see sharded.py.
 """
 
 import tempfile
@@ -22,13 +21,13 @@ DEVICE = "cuda" if torch.cuda.device_count() >= RANKS else "cpu"
 
 
 def train(rank, scaler, bad=(3, 1)):
-    """`bad` is a step and the rank whose data has an Inf in it."""
+    """Trains on one rank; `bad` is a step and a rank with an Inf in its data."""
     torch.manual_seed(0)
     device = torch.device(DEVICE, rank) if DEVICE == "cuda" else torch.device("cpu")
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 4)).to(device)
     model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    torch.manual_seed(1 + rank)  # data of its own
+    torch.manual_seed(1 + rank)  # each rank has its own data
     inputs, targets = torch.randn(128, 16, device=device), torch.randn(128, 4, device=device)
 
     for step in range(30):
@@ -56,7 +55,7 @@ def worker(rank, folder, kind, results):
 
 
 def run(kind=GradScaler):
-    """(parameters, loss, scale) of each rank."""
+    """Returns (parameters, loss, scale) of each rank."""
     with tempfile.TemporaryDirectory() as folder, mp.Manager() as manager:
         results = manager.dict()
         mp.spawn(worker, (folder, kind, results), nprocs=RANKS)

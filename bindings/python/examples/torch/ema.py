@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""An average of the parameters and a learning rate that move only where the step was taken; checkpoints with JSON.
+"""An average of the parameters and a learning rate that move only if the step was taken; checkpoints with JSON.
 
     python ema.py
 
-A skipped step that still moves the average or the schedule makes a run depend on how often its scale overflowed. The
-scaler's state is a dict of numbers, so JSON holds it; a run that goes on without one starts with the first scale, and
-skips a few steps until it fits.
+If skipped steps also moved the average or the schedule, a run would depend on its number of overflows. The scaler's
+state is a dict of numbers, so it fits into JSON. A run that continues without it starts with the initial scale, and
+skips a few steps until the scale fits.
 """
 
 import copy
@@ -21,7 +21,7 @@ STEPS, DECAY = 40, 0.9
 
 
 class Run:
-    """What a checkpoint holds."""
+    """Returns the contents of a checkpoint."""
 
     def __init__(self, scaler):
         torch.manual_seed(0)

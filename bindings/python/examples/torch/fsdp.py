@@ -3,7 +3,7 @@
 
     python fsdp.py           # two processes on this machine; with GPUs, on two of them
 
-Each rank has a part of every parameter and of its gradient, so a rank can overflow alone; at step BAD_STEP one does.
+Each rank has a shard of every parameter and of its gradient, so a rank can overflow alone: one does at step BAD_STEP.
 """
 
 import tempfile
@@ -65,7 +65,7 @@ def worker(rank, folder, results):
 
 
 def run():
-    """(parameters, loss, skipped steps, scale) of each rank."""
+    """Returns (parameters, loss, skipped steps, scale) of each rank."""
     with tempfile.TemporaryDirectory() as folder, mp.Manager() as manager:
         results = manager.dict()
         mp.spawn(worker, (folder, results), nprocs=RANKS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A gradient penalty: the gradients of a scaled loss are unscaled by hand, in the graph, as their norm joins the loss.
+"""A gradient penalty: the gradients of a scaled loss are unscaled by hand, in the graph, and their norm joins the loss.
 
 python gradient_penalty.py
 """
@@ -23,7 +23,7 @@ def train(scaler):
         with torch.autocast(DEVICE, dtype=torch.float16):
             loss = nn.functional.mse_loss(model(inputs), targets)
 
-        # Scaled, because this backward pass would underflow as any other.
+        # Scaled, because this backward pass can also underflow.
         scaled = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True)
         inverse = 1.0 / scaler.get_scale()
         gradients = [g * inverse for g in scaled]

@@ -3,8 +3,8 @@
 
     python policy_gradient.py
 
-Log-probabilities of float16 have more mantissa than those of bfloat16, so the policy that samples and the one that
-learns agree better; the price is a loss scale. Several updates use one batch of samples.
+float16 has more mantissa bits than bfloat16, so log-probabilities of the sampling policy and of the learning policy
+agree better; the price is a loss scale. Several updates use one batch of samples.
 """
 
 import torch
@@ -20,7 +20,7 @@ def train(scaler, rounds=20, updates=4):
     torch.manual_seed(0)
     policy = nn.Sequential(nn.Linear(STATES, 64), nn.Tanh(), nn.Linear(64, ACTIONS)).to(DEVICE)
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.02)
-    best = torch.arange(STATES, device=DEVICE) % ACTIONS  # the action that is rewarded in each state
+    best = torch.arange(STATES, device=DEVICE) % ACTIONS  # the rewarded action of each state
 
     def log_probabilities(states, actions):
         with torch.autocast(DEVICE, dtype=torch.float16):

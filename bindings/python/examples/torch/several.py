@@ -30,7 +30,7 @@ def train(scaler):
             loss1 = nn.functional.mse_loss(3 * output0 - 5 * output1, targets)
         scaler.scale(loss0).backward(retain_graph=True)
         scaler.scale(loss1).backward()
-        scaler.unscale_(optimizer0)  # only where gradients are looked at
+        scaler.unscale_(optimizer0)  # needed only before gradients are read
         nn.utils.clip_grad_norm_(model0.parameters(), 1.0)
         scaler.step(optimizer0)
         scaler.step(optimizer1)

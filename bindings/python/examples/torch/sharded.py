@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Ranks with gradients of their own, here the two stages of a pipeline: they agree on overflows and on the norm.
+"""Ranks with different gradients, here the two stages of a pipeline: they agree on overflows and on the norm.
 
     python sharded.py        # two processes on this machine; with GPUs, on two of them
 
-Where one rank overflows all must skip, and a clip must see the norm of the whole model. With a process group the scaler
-gathers the reports of the ranks, one collective a step; torch's class has no such thing.
+If one rank overflows, all must skip, and clipping needs the norm of the whole model. With a process group the scaler
+gathers the reports of the ranks, one collective per step; torch's class cannot do this.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ from gradscaler.torch import GradScaler
 
 RANKS, STEPS, BATCH, WIDTH = 2, 30, 128, 64
 DEVICE = "cuda" if torch.cuda.device_count() >= RANKS else "cpu"
-BAD_STEP = 3  # at which a gradient of the first stage, and of no other, is infinite
+BAD_STEP = 3  # only a gradient of the first stage is infinite at this step
 
 
 def stages():
@@ -32,7 +32,7 @@ def data(device):
 
 
 def train(rank, scaler):
-    """Trains the stage of this rank; the norms of all gradients, before clipping, step by step."""
+    """Trains the stage of this rank; returns the norm of all gradients before clipping, for each step."""
     device = torch.device(DEVICE, rank) if DEVICE == "cuda" else torch.device("cpu")
     stage = stages()[rank].to(device)
     optimizer = torch.optim.AdamW(stage.parameters(), lr=0.01)
@@ -43,11 +43,11 @@ def train(rank, scaler):
     for step in range(STEPS):
         optimizer.zero_grad()
         if rank == 0:
-            scaler.scale(torch.ones((), device=device))  # the loss is elsewhere; the scale starts here, too
+            scaler.scale(torch.ones((), device=device))  # the loss is on another rank; this makes the scale here
             outputs = stage(inputs)
             dist.send(outputs.detach(), 1)
             dist.recv(between, 1)
-            outputs.backward(between)  # scaled already
+            outputs.backward(between)  # the gradients are scaled already
             if step == BAD_STEP:
                 stage[0].weight.grad[0, 0] = torch.inf
         else:
@@ -74,7 +74,7 @@ def worker(rank, folder, results):
 
 
 def run():
-    """(parameters, norms, scale) of each rank."""
+    """Returns (parameters, norms, scale) of each rank."""
     with tempfile.TemporaryDirectory() as folder, mp.Manager() as manager:
         results = manager.dict()
         mp.spawn(worker, (folder, results), nprocs=RANKS)

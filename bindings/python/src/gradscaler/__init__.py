@@ -8,8 +8,9 @@
         ...                                    # optimizer step with out
     scaler.update(report)
 
-The rules of torch, Megatron-LM, DeepSpeed and others are presets: `gradscaler.presets()` lists them. Their checkpoints
-are read and written, their settings read: `gradscaler.formats()`, `Scaler.load_state_dict`, `Policy.from_settings`.
+The rules of torch, Megatron-LM, DeepSpeed and others are presets: `gradscaler.presets()` lists them.
+`Scaler.load_state_dict` and `Scaler.state_dict` read and write the checkpoints of these frameworks, and
+`Policy.from_settings` reads their settings: `gradscaler.formats()` lists them.
 `gradscaler.cb16` is a NumPy dtype for Cerebras' 16 bits: `array.view(gradscaler.cb16)` of a uint16 array.
 """
 
@@ -77,7 +78,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """`cb16` only when it is asked for: it needs NumPy, nothing else here does."""
+    """Makes `cb16` on first use: only `cb16` needs NumPy."""
     if name == "cb16":
         return _arrays.cb16()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The command `gradscaler`, also `python -m gradscaler`: what runs here, what the rules are, what a run did."""
+"""The command `gradscaler`, also `python -m gradscaler`: shows the installation, the rules of a scaler, and a run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ PACKAGES = {
     "torch": "for gradscaler.torch",
     "jax": "for gradscaler.jax",
     "jaxlib": "for gradscaler.jax",
-    "numpy": "for NumPy arrays, of which only torch and JAX have no need",
+    "numpy": "for NumPy arrays; torch and JAX do not need it",
     "ml_dtypes": "for bfloat16 and float8 in NumPy",
 }
 
 
 def installed(package: str) -> str:
-    """The version that pip knows, without importing the package; or what one lacks without it."""
+    """Returns the version of a package without importing it; if it is not installed, what it is for."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -37,7 +37,7 @@ def installed(package: str) -> str:
 
 
 def works() -> str:
-    """What came of three gradients, of which one is infinite."""
+    """Unscales three gradients, one of them infinite, and returns "yes" if the result is right."""
     out = array.array("f", [0, 0, 0])
     report = gradscaler.Scaler("static", init_scale=4).unscale([array.array("f", [8, -4, math.inf])], out=[out])
     good = report.overflow and list(report.bad.values()) == [1] and list(out) == [2, -1, math.inf]
@@ -45,7 +45,7 @@ def works() -> str:
 
 
 def lines() -> dict[str, str]:
-    """What `doctor` prints: words, and what stands behind them."""
+    """Returns the rows that `doctor` prints."""
     info = gradscaler.info()
     others = [name for name in info.cpu_available if name != info.cpu]
     cpu = info.cpu + (f"; GSC_CPU in the environment chooses {' or '.join(others)}" if others else "")
@@ -67,14 +67,14 @@ def table(rows: dict[str, Any]) -> None:
 
 
 def doctor(_: argparse.Namespace) -> int:
-    """what runs here; 1 where the library does not do what it should. It starts CUDA's driver, if there is one"""
-    said = lines()
-    table(said)
-    return said["works"] != "yes"
+    """shows version, instruction set, CUDA and packages; exits with 1 if the library does not work. Starts CUDA"""
+    rows = lines()
+    table(rows)
+    return rows["works"] != "yes"
 
 
 def presets(options: argparse.Namespace) -> int:
-    """the presets, or the rules of one, and what differs from another"""
+    """lists the presets, shows the rules of one, or compares two"""
     if options.settings:
         if not options.name:
             raise ValueError("--from needs the NAME of the framework whose settings these are")
@@ -89,16 +89,18 @@ def presets(options: argparse.Namespace) -> int:
         rules = {name: [getattr(policy, name), getattr(other, name)] for name in _FIELDS}
         rules = {name: pair for name, pair in rules.items() if pair[0] != pair[1]}
     if not options.json:
-        told = _entries.told
+        text_of = _entries.field_text
         rules = {
-            name: f"{told(name, x[0])} ({options.other}: {told(name, x[1])})" if options.other else told(name, x)
+            name: f"{text_of(name, x[0])} ({options.other}: {text_of(name, x[1])})"
+            if options.other
+            else text_of(name, x)
             for name, x in rules.items()
         } or {"no": "difference"}
     return show(options, rules, policy.notes)
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """whose scaler is in a checkpoint, and what it counts; no code from the file is run"""
+    """shows the rules and counts of the scaler in a checkpoint; runs no code from the file"""
     scaler, notes = loaded(options)
     if options.to:
         scaler.state_dict(options.to)
@@ -107,7 +109,7 @@ def inspect(options: argparse.Namespace) -> int:
 
 
 def loaded(options: argparse.Namespace) -> tuple[gradscaler.Scaler, list[Any]]:
-    """A scaler with the preset of the checkpoint's format, and the notes on what the checkpoint lacks."""
+    """Returns a scaler with the preset of the checkpoint's format, and notes on what the checkpoint lacks."""
     saved = _files.load(options.file)
     scaler = gradscaler.Scaler("none")
     notes = scaler.load_state_dict(saved, options.format, prefix=options.prefix)
@@ -118,7 +120,7 @@ def loaded(options: argparse.Namespace) -> tuple[gradscaler.Scaler, list[Any]]:
 
 
 def draw(options: argparse.Namespace) -> int:
-    """a history as a picture (-o FILE, by matplotlib) or in the terminal"""
+    """draws a history as a picture (-o FILE, needs matplotlib) or in the terminal"""
     columns = _history.read(options.file)
     if not options.output:
         print(_plot.sketch(columns))
@@ -131,7 +133,7 @@ def draw(options: argparse.Namespace) -> int:
 
 
 def diagnose(options: argparse.Namespace) -> int:
-    """what is wrong with a run, by its history or its checkpoint, and what to do; 1 if something is"""
+    """finds problems of a run from its history or checkpoint, and says what to do; exits with 1 if there are any"""
     if options.file.endswith(".csv"):
         found = gradscaler.diagnose(options.file, options.steps)
     else:
@@ -143,7 +145,7 @@ def diagnose(options: argparse.Namespace) -> int:
 
 
 def watch(options: argparse.Namespace) -> int:
-    """a history on one screen, drawn again every few seconds; Ctrl-C ends it"""
+    """draws a history on one screen, again every few seconds; Ctrl-C ends it"""
     while True:
         text = _plot.sketch(_history.read(options.file), *size())
         print("\033[H\033[J" + text if sys.stdout.isatty() else text, flush=True)
@@ -181,16 +183,16 @@ def parser() -> argparse.ArgumentParser:
     command("doctor", doctor, json=False)
     one = command("presets", presets)
     one.add_argument("name", nargs="?", metavar="NAME")
-    one.add_argument("other", nargs="?", metavar="OTHER", help="only what differs from this preset")
-    one.add_argument("--from", dest="settings", metavar="FILE", help="the rules of a framework's settings in JSON")
+    one.add_argument("other", nargs="?", metavar="OTHER", help="show only the differences from this preset")
+    one.add_argument("--from", dest="settings", metavar="FILE", help="show the rules of a framework's settings in JSON")
     one.add_argument("--prefix", help="the keys that the settings are under, joined by dots")
     for name, run in (("inspect", inspect), ("diagnose", diagnose)):
         one = command(name, run)
         one.add_argument("file", metavar="CHECKPOINT" if name == "inspect" else "RUN.csv|CHECKPOINT")
-        one.add_argument("--format", help="of the checkpoint; else its keys tell")
+        one.add_argument("--format", help="the format of the checkpoint; default: found by its keys")
         one.add_argument("--prefix", help="the keys that the scaler is under, joined by dots")
         if name == "inspect":
-            one.add_argument("--as", dest="to", metavar="FORMAT", help="say what this format could not hold")
+            one.add_argument("--as", dest="to", metavar="FORMAT", help="also list what this format cannot hold")
         else:
             one.add_argument("--steps", type=int, default=0, help="steps of the whole run, if known")
     one = command("plot", draw, json=False)
@@ -205,7 +207,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; 1 and a sentence where it cannot."""
+    """Runs the command. If it fails, prints one sentence and returns 1."""
     options = parser().parse_args(arguments)
     try:
         return int(options.run(options))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Arguments as numbers, and errors that name what the caller passed."""
+"""Converts arguments to numbers, and makes errors name the argument of the caller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from ._structs import Status
 
 @contextlib.contextmanager
 def _naming(**names: str) -> Any:
-    """An error in here names what the caller passed: `names` has the Python name of each argument of C, "" for none."""
+    """Makes errors in its block name the caller's argument.
+
+    `names` maps an argument of C to its Python name, "" for none.
+    """
     try:
         yield
     except c.Error as error:
@@ -24,7 +27,7 @@ def _naming(**names: str) -> Any:
 
 
 def _rename(error: c.Error, names: Mapping[str, str]) -> None:
-    if error.subject_length:  # else the sentence stands by itself
+    if error.subject_length:  # else the message is a whole sentence
         name = names.get(error.name, error.name) + (f"[{error.index}]" if error.index >= 0 else "")
         where = ".".join(filter(None, (name, error.field)))
         error.args = (f"{where} {'must not be None' if error.status == Status.ERROR_NULL else error.why}",)
@@ -43,12 +46,12 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
         kind = next(kind for kind in (TypeError, OverflowError, ValueError) if isinstance(error, kind))
-        why = str(error).partition("\n")[0]  # of JAX's own kind, which is made of a tracer, the first line
+        why = str(error).partition("\n")[0]  # an error about a JAX tracer has many
         raise kind(f"{name}={_short(value)}: {why}") from None
 
 
 def _index(value: Any) -> int:
-    """The whole number that it is, or -1."""
+    """Returns `value` if it is a whole number, else -1."""
     try:
         return -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -56,7 +59,7 @@ def _index(value: Any) -> int:
 
 
 def _power(scale: float) -> str:
-    """2^16 for 65536."""
+    """Formats a scale: 2^16 for 65536."""
     mantissa, exponent = math.frexp(scale) if math.isfinite(scale) else (0, 0)
     return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:g}"
 
@@ -69,7 +72,7 @@ def _positive(name: str, value: Any) -> float:
 
 
 def _html(title: str, rows: Mapping[str, Any]) -> str:
-    """A small table for notebooks, in their colours."""
+    """Returns a small table for notebooks, without colours of its own."""
     from html import escape
 
     cells = "".join(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Lists and dicts of arrays as calls take them, by name and by device."""
+"""Turns lists and dicts of arrays into the arguments of calls, by name and by device."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Container = Mapping[str, Any] | Sequence[Any]
 
 
 class _Lists:
-    """Gradients and results as a call takes them: names, arrays, and the containers that they came in."""
+    """The gradients and results of a call: names, arrays, and the containers that they came in."""
 
-    groups: list | None = None  # of those that are read once
+    groups: list | None = None  # only `Arrays` keep them
 
     def __init__(self, grads: Container, out: Container | None = None, dtype: Any = None) -> None:
         if type(grads) is not list and isinstance(grads, Iterator):
@@ -42,7 +42,7 @@ class _Lists:
             self.outs = self._matching(self.out)
 
     def _matching(self, out: Container) -> list[Any]:
-        """The arrays of `out` in the order of the gradients."""
+        """Returns the arrays of `out` in the order of the gradients."""
         if isinstance(out, Mapping) != isinstance(self.grads, Mapping):
             raise TypeError("grads and out must both be dicts, or both lists")
         if self.paths is None and not isinstance(out, Mapping):
@@ -58,7 +58,7 @@ class _Lists:
             raise KeyError(f"out has no array {name!r}") from None
 
     def where(self, name: str, index: int) -> str:
-        """What the caller calls an array of the list."""
+        """Returns the caller's expression for an array of the list, such as grads['weight']."""
         label = "out" if name == "out" else "grads"
         if not isinstance(self.grads, Mapping) and _is_array(self.grads):
             return label
@@ -66,10 +66,10 @@ class _Lists:
         return label + "".join(f"[{key!r}]" for key in (found if self.nested else (found,)))
 
     def explain(self, error: c.Error, indices: Sequence[int] | None = None) -> None:
-        """An error about an array names it; `indices` are those of the arrays of the call."""
+        """Makes an error about an array name it; `indices` are the positions of the call's arrays in the whole list."""
         if error.index < 0:
             return _rename(error, {"options": ""} if error.field != "clamp" else {"options": "clip_value"})
-        if indices is not None:  # the list that was refused is a part of the caller's
+        if indices is not None:
             error.index = indices[error.index]
             error.other = indices[error.other] if error.other >= 0 else -1
         where, why = self.where(error.name, error.index), error.why
@@ -80,13 +80,13 @@ class _Lists:
         error.args = (f"{where}{field} {why}",)
 
     def on_host(self, writes: bool) -> list[tuple[None, Any]] | None:
-        """The lists as those of the host; None if their arrays have to be asked where they are."""
+        """Returns the lists as arrays of the host; None if each array must be asked for its device."""
         if any(map(_cuda.asked, self.kinds)):
             return None
         return [(None, (self.ins, self.outs) if writes else self.ins)]
 
     def grouped(self, writes: bool, hold: bool = False) -> list[tuple[Sequence[int] | None, Any]]:
-        """What a call takes of the host's arrays and of those of each device, with their positions."""
+        """Returns the arguments of one call per device, with the positions of their arrays; the host comes first."""
         groups = _cuda.groups(self.ins)
         several, results = len(groups) > 1, self.outs if writes else None
         if several and results is not None:
@@ -116,19 +116,19 @@ class _Lists:
 
 
 class Arrays(_Lists):
-    """Gradients, and the arrays for their results, read once: a call on many small ones costs little more than in C.
+    """Gradients and the arrays for their results, read once: calls on many small arrays cost little more than in C.
 
     arrays = Arrays(grads)           # in place; or Arrays(grads, out), Arrays(grads, dtype="float32"), as in `unscale`
     report = scaler.unscale(arrays)  # likewise measure and unscale_accumulate; report.grads is arrays.out
 
-    This is for arrays that stay where they are from step to step: what is written into them is seen, an array that
-    takes the place of another is not. So it is not for the gradients of torch, which are new ones after zero_grad();
-    their list is read as fast anew. `grads` and `out` are containers of its own with the arrays, `names` their names
-    or indices. The arrays live as long as this does. Meanwhile those that count who uses their memory, as a bytearray
-    does, refuse to be resized; others must not be, neither by `resize_` of torch nor by NumPy's with refcheck=False.
-    Any number of threads may use it, as they may use the arrays. It is not to be pickled.
-    On a CUDA device each call runs on the stream that the framework of the arrays uses at that time, so it comes after
-    what was enqueued there. If other streams write to the arrays, make that stream wait for them first.
+    Use it for arrays that stay in the same memory from step to step. Calls see new values in these arrays, but not an
+    array that replaces another. It refuses torch tensors: zero_grad() makes new ones, and a list of them is as fast.
+    `grads` and `out` are new containers with the arrays, `names` their names or indices.
+    The arrays live as long as this object. Do not resize them meanwhile, by torch's `resize_` or by NumPy's with
+    refcheck=False; arrays that count the users of their memory, such as a bytearray, refuse it.
+    Several threads may use it if they may use the arrays. It cannot be pickled.
+    On a CUDA device each call runs on the current stream of the arrays' framework, after the work already enqueued
+    there. If other streams write to the arrays, make that stream wait for them first.
     """
 
     def __init__(self, grads: Container, out: Container | None = None, *, dtype: Any = None) -> None:
@@ -161,7 +161,7 @@ def _taken(grads: Container | Arrays, out: Container | None = None, dtype: Any =
 
 
 def _is_array(grads: Any) -> bool:
-    """Whether this is one array, not a list of them."""
+    """Returns whether `grads` is one array, not a list of arrays."""
     if hasattr(grads, "dtype"):
         return True
     try:
@@ -184,15 +184,18 @@ def _is_parameter(kind: type) -> bool:
 
 @functools.cache
 def _role(kind: type) -> str:
-    """What an entry of this kind stands for."""
+    """Returns "container", "none" or "array" for the type of an entry."""
     if issubclass(kind, Mapping | list | tuple):
         return "container"
     return "none" if issubclass(kind, type(None)) else "array"
 
 
 def _leaves(grads: Container) -> tuple[Sequence[Any], list[Any], list[tuple] | None, set[type]]:
-    """Names and arrays of a dict, indices and arrays of a list, or of one array; their paths if some are not plain."""
-    if type(grads) is list:  # what is asked most
+    """Returns the names (indices in a list), arrays, paths and types of `grads`, which can also be one array.
+
+    The paths are None if no entry is None or a container.
+    """
+    if type(grads) is list:  # the most frequent case
         names, arrays = range(len(grads)), grads[:]
     elif isinstance(grads, Mapping):
         names, arrays = list(grads), list(grads.values())
@@ -218,7 +221,7 @@ def _leaves(grads: Container) -> tuple[Sequence[Any], list[Any], list[tuple] | N
 
 
 def _walk(tree: Any, path: tuple, paths: list[tuple], found: list[Any]) -> None:
-    """The arrays of a tree of dicts and lists, without None."""
+    """Appends the arrays of a tree of dicts and lists to `found` and their paths to `paths`; skips None."""
     if len(path) > 32:
         raise ValueError(f"grads{''.join(f'[{key!r}]' for key in path[:3])}... is nested without end")
     if isinstance(tree, Mapping):
@@ -233,7 +236,7 @@ def _walk(tree: Any, path: tuple, paths: list[tuple], found: list[Any]) -> None:
 
 
 def _like(grads: Container, leaf: Callable[[Any], Any]) -> Any:
-    """Containers of the same kinds, with what `leaf` makes of each entry."""
+    """Returns the same nested containers with `leaf(entry)` in place of each entry."""
     return _branch(grads if isinstance(grads, Mapping) or _is_array(grads) else list(grads), leaf)
 
 
@@ -246,14 +249,14 @@ def _branch(tree: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def _filled(grads: Container, arrays: list[Any]) -> Any:
-    """`arrays` in the same kinds of containers, where those of `grads` are."""
+    """Returns `arrays` in the same nested containers as the arrays of `grads`."""
     rest = iter(arrays)
     return _like(grads, lambda entry: None if entry is None else next(rest))
 
 
 def _empty_like(array: Any, dtype: Any) -> Any:
-    """A new array of another dtype in the same memory order."""
-    if _cuda.elsewhere(type(array)):  # its framework makes another, where it is
+    """Returns a new array of another dtype in the same memory order, on the same device."""
+    if _cuda.elsewhere(type(array)):
         framework = sys.modules[type(array).__module__.partition(".")[0]]
         if hasattr(framework, "empty_like"):
             return framework.empty_like(array, dtype=getattr(framework, dtype) if isinstance(dtype, str) else dtype)
@@ -266,13 +269,13 @@ def _empty_like(array: Any, dtype: Any) -> Any:
 
 @functools.cache
 def _multiplies(kind: type) -> bool:
-    """Whether this is a framework's tensor, or what stands for one while it is traced."""
+    """Returns whether this is the type of a framework's tensor or of its tracer."""
     return hasattr(kind, "dtype") and hasattr(kind, "__mul__") and not hasattr(kind, "__array_interface__")
 
 
 @functools.cache
 def cb16() -> Any:
-    """Cerebras' 16 bits as a dtype that NumPy can carry, though not compute with."""
+    """Returns a NumPy dtype for Cerebras' 16 bits. NumPy cannot compute with it."""
     import numpy as np
 
     return np.dtype([("cb16", "<u2")])

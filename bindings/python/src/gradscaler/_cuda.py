@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Calls on arrays in CUDA memory, on the stream that their framework uses at the moment.
+"""Runs calls on arrays in CUDA memory, on the current stream of their framework.
 
-The device reads the factor and writes its reports in host memory that it sees, so nothing is copied. Who looks at a
-report waits for it; a call waits only where the results are not in the order of a stream that their framework knows:
-of several frameworks, and of one that does not say its stream.
+The device reads the factor from mapped host memory and writes its reports there, so nothing is copied. Reading a report
+waits for the device. A call itself waits only if the arrays belong to several frameworks, or if their framework does
+not say its stream: the framework's next work would not come after the call.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 from . import _gradscaler as c
 from . import _structs
 
-CUDA, CUDA_MANAGED = 2, 13  # DLPack's types of devices
-SAME_STREAM = -1  # for DLPack: the producer's own, there is nothing to wait for
-LEGACY_STREAM = 1  # DLPack's number, and the driver's handle, of the stream that others wait for
-_NO_CONTEXT = 201  # the driver's result in a thread that has none: it captures nothing
+CUDA, CUDA_MANAGED = 2, 13  # DLPack's device types
+SAME_STREAM = -1  # for DLPack: use the producer's stream, do not synchronise
+LEGACY_STREAM = 1  # the legacy default stream: DLPack's number and the driver's handle
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: a thread without a context captures nothing
 
 
 def device_of(array: Any) -> int | None:
-    """The CUDA device that an array is on; None for the host."""
+    """Returns the CUDA device of an array, or None for the host."""
     if not hasattr(array, "__dlpack_device__"):
         return None
     type_, device = array.__dlpack_device__()
@@ -37,18 +37,18 @@ def device_of(array: Any) -> int | None:
 
 @functools.cache
 def elsewhere(kind: type) -> bool:
-    """Whether arrays of this kind may be outside of host memory."""
+    """Returns whether arrays of this type can be outside of host memory."""
     return hasattr(kind, "__dlpack_device__") and not hasattr(kind, "__array_interface__")
 
 
 @functools.cache
 def asked(kind: type) -> bool:
-    """Whether they have to be asked where they are: those that lend their memory say so within a call, and fast."""
+    """Returns whether `device_of` must be called on each array; with DLPack's C exchange API the call itself checks."""
     return elsewhere(kind) and not hasattr(kind, "__dlpack_c_exchange_api__")
 
 
 def groups(arrays: Sequence[Any]) -> dict[int | None, Sequence[int]]:
-    """The positions of the arrays of each device; those of the host are at None, which is first."""
+    """Returns the positions of the arrays on each device; the host has the key None and comes first."""
     found: dict[int | None, list[int]] = {}
     for i, array in enumerate(arrays):
         found.setdefault(device_of(array), []).append(i)
@@ -56,23 +56,22 @@ def groups(arrays: Sequence[Any]) -> dict[int | None, Sequence[int]]:
 
 
 def current(examples: Sequence[Any], device: int) -> tuple[int, int, contextlib.AbstractContextManager[Any], bool]:
-    """The stream that the frameworks of these use now, what DLPack is told of it, what must hold during an export, and
-    whether all of them use it, so that what they enqueue later comes after a call.
+    """Returns (stream, DLPack's stream argument, context manager of the export, whether all examples use the stream).
 
-    Of several frameworks torch's, else that of the first which says its own; DLPack then makes it wait for the others.
-    The legacy stream where none says.
+    If all use it, their later work comes after the call. With several frameworks the stream is torch's, else the first
+    that an array names, and DLPack makes it wait for the others. If none names its stream, it is the legacy stream.
     """
     torch = sys.modules.get("torch")
     tensors = [array for array in examples if hasattr(torch, "Tensor") and isinstance(array, torch.Tensor)]
     if any(device_of(array) is not None for array in tensors):  # torch exports tensors of its current device only
         stream, alone = torch.cuda.current_stream(device).cuda_stream, len(tensors) == len(examples)
         return stream, SAME_STREAM if alone else stream or LEGACY_STREAM, torch.cuda.device(device), alone
-    said = []
+    streams = []
     for array in examples:
         with contextlib.suppress(Exception):  # some have the interface, but not for each dtype
-            said.append(array.__cuda_array_interface__.get("stream"))
-    stream = next(filter(None, said), None)
-    alone = stream is not None and said == [stream] * len(examples)
+            streams.append(array.__cuda_array_interface__.get("stream"))
+    stream = next(filter(None, streams), None)
+    alone = stream is not None and streams == [stream] * len(examples)
     stream = stream or LEGACY_STREAM
     return stream, stream, contextlib.nullcontext(), alone
 
@@ -83,7 +82,7 @@ def _is_capturing() -> Any:
 
 
 def captures(ordinal: int, stream: int, waits: bool = False) -> bool:
-    """Whether a stream is being captured. What else is wrong with it is an error, and if `waits` a capture is, too."""
+    """Returns whether a stream is being captured. A bad stream raises; if `waits`, a capture also raises."""
     context, status = device(ordinal).context, ctypes.c_int32()
     if not waits and _is_capturing()(ctypes.c_void_p(stream), ctypes.byref(status)) in (0, _NO_CONTEXT):
         return status.value != 0
@@ -97,7 +96,7 @@ def captures(ordinal: int, stream: int, waits: bool = False) -> bool:
 
 
 def _refuse_immutable(outs: Sequence[Any], name: str) -> None:
-    """JAX's arrays, whose DLPack does not say so."""
+    """Refuses JAX's arrays: they are read-only, but their DLPack export does not say so."""
     jax = sys.modules.get("jax")
     for i, array in enumerate(outs if hasattr(jax, "Array") else ()):
         if isinstance(array, jax.Array):
@@ -117,7 +116,7 @@ _devices: dict[int, Device] = {}
 
 
 def _forked() -> None:
-    """In a child, where CUDA does not work: each call must reach the error that says so, and no lock of the parent."""
+    """Forgets the devices and the lock in a forked child. CUDA does not work there; the next call raises that error."""
     global _opening
     _opening = threading.Lock()
     _devices.clear()
@@ -135,37 +134,37 @@ def device(ordinal: int) -> Device:
 
 
 class Device:
-    """A device's context, and the spaces of calls that are over."""
+    """The context of a device, and the memory of finished calls, which later calls use again."""
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
         self.context = c.gsc_context_create_cuda({"device": ordinal})
-        self.spare: list[Space] = []
-        self.left: deque[tuple[Space, Any]] = deque()  # of reports that nobody read, with the arrays of the call
-        self.graphs: list[Any] = []  # what graphs use, which may be replayed as long as the process lives
+        self.spare: list[CallMemory] = []
+        self.unread: deque[tuple[CallMemory, Any]] = deque()  # calls with unread reports, and their arrays
+        self.graphs: list[Any] = []  # memory of CUDA graphs: they can be replayed until the process ends
 
-    def space(self) -> Space:
-        for _ in range(min(len(self.left), 8)):
+    def take_memory(self) -> CallMemory:
+        for _ in range(min(len(self.unread), 8)):
             with contextlib.suppress(IndexError):  # another thread took it
-                left = self.left.popleft()
-                self.spare.append(left[0]) if left[0].arrival.is_there() else self.left.append(left)
+                left = self.unread.popleft()
+                self.spare.append(left[0]) if left[0].host_copy.is_complete() else self.unread.append(left)
         try:
             return self.spare.pop()
         except IndexError:
-            return Space(self.context)
+            return CallMemory(self.context)
 
 
 _unfinished: list[Any] = []
 
 
-class Arrival:
-    """Bytes of a device that come to the host in the order of a stream: nobody waits for them, but one can look.
+class HostCopy:
+    """A copy from device to host, enqueued on a stream. Nobody waits for it: `is_complete` tells its end.
 
-    A word is copied behind them that says so.
+    A flag is copied behind the data.
     """
 
-    THERE, ONE, DATA = 0, 8, 64  # offsets
-    words: Any = (1,)  # of one that got no memory
+    DONE, ONE, DATA = 0, 8, 64  # offsets
+    words: Any = (1,)  # for __del__, if the memory could not be allocated
 
     def __init__(self, context: Any, size: int = 0) -> None:
         self.context = context
@@ -176,43 +175,43 @@ class Arrival:
         self.first = True
 
     def __del__(self, unfinished: list[Any] = _unfinished) -> None:
-        if not self.is_there():  # the device writes to it yet
+        if not self.is_complete():  # the device still writes to it
             unfinished.append((self.shared, self.one))
 
-    def is_there(self) -> bool:
-        """Whether all that was sent has come."""
+    def is_complete(self) -> bool:
+        """Returns whether the last copy is complete."""
         return self.words[0] == 1
 
     def send(self, stream: int, memory: Any = None, size: int = 0) -> None:
-        """What was sent before must be there: its word would be taken for that of this."""
+        """Enqueues a copy. The copy before must be complete: its flag would be taken for the flag of this one."""
         on, self.words[0] = (self.context, stream, None), 0
-        if self.first:  # from memory of the host to memory of the host would wait
+        if self.first:  # the 1 must be in device memory: a copy from host to host would wait
             c.gsc_memory_copy(on, self.one, (self.shared, self.ONE), 8)
         self.first = False
         if size:
             c.gsc_memory_copy(on, (self.shared, self.DATA), memory, size)
-        c.gsc_memory_copy(on, (self.shared, self.THERE), self.one, 8)
+        c.gsc_memory_copy(on, (self.shared, self.DONE), self.one, 8)
 
     def data(self) -> bytes:
         return bytes(memoryview(self.shared)[self.DATA :])
 
 
-class Space:
-    """What one call at a time has: factor, report, histogram and a report of each array, where host and device see
-    them, and a workspace of the device.
+class CallMemory:
+    """The memory of one call: factor, report, histogram and the report of each array in mapped host memory, and a
+    workspace on the device.
 
-    It is of no stream: the call that had it before is done.
+    It belongs to no stream, because the call that used it before is complete.
     """
 
     REPORT, FACTOR, HISTOGRAM, EACH = 0, 256, 512, 1024  # offsets
 
     def __init__(self, context: Any) -> None:
         self.context, self.workspace, self.size, self.room = context, None, 0, 0
-        self.arrival = Arrival(context)
+        self.host_copy = HostCopy(context)
         self.reserve(0, 64)
 
     def reserve(self, size: int, arrays: int) -> None:
-        """At least so many bytes of workspace, and reports of so many arrays."""
+        """Allocates at least `size` bytes of workspace, and room for the reports of `arrays` arrays."""
         if self.size < size:
             self.workspace = c.gsc_memory_create(self.context, c.GSC_MEMORY_DEVICE, 2 * size)
             self.size = 2 * size
@@ -223,7 +222,7 @@ class Space:
 
 
 class Lists:
-    """The arrays of one device: gradients, and results, which are None for a call that only reads."""
+    """The gradients and results on one device; results are None for a call that only reads."""
 
     def __init__(self, ordinal: int, ins: Sequence[Any], outs: Sequence[Any] | None) -> None:
         if outs is not None:
@@ -237,9 +236,9 @@ class Lists:
         self.held = None
 
     def stream(self) -> tuple[int, bool, bool]:
-        """The stream of a call now, which comes after what the frameworks enqueued; first the arrays are exported.
+        """Exports the arrays and returns (stream, whether all arrays use it, whether it is being captured).
 
-        And whether the frameworks go on in its order, and whether it is captured.
+        Work on this stream comes after the work that the frameworks have enqueued.
         """
         stream, order, guard, alone = current(self.examples, self.ordinal)
         captured = captures(self.ordinal, stream, not alone)
@@ -253,18 +252,19 @@ class Lists:
 
 
 class Call:
-    """A function on the arrays of one device, in steps, so that several devices may work at a time.
+    """A call on the arrays of one device, in several methods, so that several devices work in parallel.
 
-    A context, at whose end the device is done, on an error, too. One that never ends leaves its space to the device.
+    It is a context manager, which waits for the device at its end, also after an error. A call that never ends leaves
+    its memory to the device.
     """
 
     busy = False
 
     def __init__(self, function: Any, lists: Lists, options: Mapping[str, Any]) -> None:
         self.function, (self.stream, self.alone, self.captured) = function, lists.stream()
-        self.lists, self.arrays, self.held = lists, len(lists.arrays[0]), lists.held  # until the device is done
+        self.lists, self.arrays, self.held = lists, len(lists.arrays[0]), lists.held  # alive until the device is done
         self.device = device(lists.ordinal)
-        self.space = self.device.space()
+        self.memory = self.device.take_memory()
         self.options = dict(options)
 
     def __enter__(self) -> Call:
@@ -274,78 +274,78 @@ class Call:
         try:
             self.end()
         except c.Error:
-            if kind is None:  # else what went wrong first is the error
+            if kind is None:  # else the first error is raised
                 raise
 
     def __del__(self) -> None:
         if self.busy and not self.captured:
-            self.device.left.append((self.space, self.held))
+            self.device.unread.append((self.memory, self.held))
 
     def end(self) -> None:
         self._wait()
-        if self.space and not self.captured:
-            self.device.spare.append(self.space)
-            self.space = self.held = None
+        if self.memory and not self.captured:
+            self.device.spare.append(self.memory)
+            self.memory = self.held = None
 
     def _wait(self) -> None:
         if not self.busy:
             return
-        if self.captured:  # for where the graph is launched now: the call is over when the graph is
+        if self.captured:  # waits for the current stream: the graph is launched there
             captures(self.device.ordinal, current(self.lists.examples, self.device.ordinal)[0], True)
-        elif not self.space.arrival.is_there():
+        elif not self.memory.host_copy.is_complete():
             try:
                 c.gsc_exec_wait((self.device.context, self.stream, None))
             except c.Error as error:
-                if error.status != c.GSC_ERROR_UNAVAILABLE:  # of a device that failed, which may write to it yet
-                    self.space, self.busy = None, False
+                if error.status != c.GSC_ERROR_UNAVAILABLE:  # the device failed and may still write
+                    self.memory, self.busy = None, False
                 raise
-            self.space.arrival.words[0] = 1  # a call that failed half way sent nothing that says so
+            self.memory.host_copy.words[0] = 1  # a call that failed half way has sent no flag
         self.busy = self.captured
 
     def _call(self, workspace: Any, factor: Any) -> None:
-        on, shared = (self.device.context, self.stream, workspace), self.space.shared
-        self.function(on, factor, self.held, self.options, (shared, Space.REPORT))
+        on, shared = (self.device.context, self.stream, workspace), self.memory.shared
+        self.function(on, factor, self.held, self.options, (shared, CallMemory.REPORT))
 
     def reserve(self) -> None:
-        """Checks all that can be before the device works, and gets the memory that it needs."""
-        space = self.space
-        space.reserve(0, self.arrays)
-        self.options["per_tensor"] = (space.shared, Space.EACH)
+        """Checks the arguments before the device works, and allocates the memory of the call."""
+        memory = self.memory
+        memory.reserve(0, self.arrays)
+        self.options["per_tensor"] = (memory.shared, CallMemory.EACH)
         if "histogram" in self.options:
-            self.options["histogram"] = (space.shared, Space.HISTOGRAM)
+            self.options["histogram"] = (memory.shared, CallMemory.HISTOGRAM)
         size = c.gsc_workspace_size((self.device.context, self.stream, None), self.held, self.options)
         try:
             if size:
                 self._call(None, None)
         except c.Error as error:
-            if error.status != c.GSC_ERROR_CAPACITY:  # which is said when all else is right
+            if error.status != c.GSC_ERROR_CAPACITY:  # this error means that all other arguments are right
                 raise
-        space.reserve(size, self.arrays)
+        memory.reserve(size, self.arrays)
         if self.captured:
-            self.device.graphs.append(space)
+            self.device.graphs.append(memory)
 
-    def enqueue(self, factor: Any, place: Any) -> None:
-        """`place` is where the device reads the factor, if not a copy of what it is now."""
-        space = self.space
-        if factor is not None and place is None:
-            place = space.shared, Space.FACTOR
-            memoryview(space.shared)[Space.FACTOR :][: ctypes.sizeof(factor)] = bytes(factor)
+    def enqueue(self, factor: Any, read_from: Any) -> None:
+        """Starts the call. The device reads the factor from memory, `read_from`; if None, from a copy of `factor`."""
+        memory = self.memory
+        if factor is not None and read_from is None:
+            read_from = memory.shared, CallMemory.FACTOR
+            memoryview(memory.shared)[CallMemory.FACTOR :][: ctypes.sizeof(factor)] = bytes(factor)
         self.factor, self.busy = factor, True
         if not self.captured:
-            space.arrival.words[0] = 0  # before the first launch: a later one may fail
-        self._call(space.workspace, place)
+            memory.host_copy.words[0] = 0  # before the first launch: a later one may fail
+        self._call(memory.workspace, read_from)
         if not self.captured:
-            space.arrival.send(self.stream)
+            memory.host_copy.send(self.stream)
 
     def results(self) -> tuple[_structs.Report, memoryview, memoryview]:
-        """The report, that of each array, and the histogram; until the call ends."""
+        """Waits, and returns the report, the reports of each array, and the histogram. They are valid until `end`."""
         self._wait()
-        shared = memoryview(self.space.shared)
-        report = _structs.Report.from_buffer_copy(shared, Space.REPORT)
+        shared = memoryview(self.memory.shared)
+        report = _structs.Report.from_buffer_copy(shared, CallMemory.REPORT)
         if report.status:
-            c.gsc_measure(None, self.factor, [], None, _structs.Report())  # says how to mend a factor
+            c.gsc_measure(None, self.factor, [], None, _structs.Report())  # its error says how to mend a factor
             text = f"cuda:{self.device.ordinal}: {c.gsc_status_string(report.status)}"
             raise _error(text, report.status, "report", "status", -1, 0, text)
         size = self.arrays * ctypes.sizeof(_structs.Report)
-        each = shared[Space.EACH : Space.EACH + size]
-        return report, each, shared[Space.HISTOGRAM : Space.HISTOGRAM + 8 * c.GSC_HISTOGRAM_LENGTH]
+        each = shared[CallMemory.EACH : CallMemory.EACH + size]
+        return report, each, shared[CallMemory.HISTOGRAM : CallMemory.HISTOGRAM + 8 * c.GSC_HISTOGRAM_LENGTH]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A call on arrays of CUDA devices, and of the host beside them, which all work at a time: one report of all."""
+"""Runs one call on arrays of the host and of several CUDA devices, all in parallel, and merges their reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._structs import Factor, MergeKind, ReportKind
 if TYPE_CHECKING:
     from ._scaler import Scaler
 
-Part = tuple[Sequence[int] | None, Any, bytes, bytes]  # positions, their report, one of each array, a histogram
+Part = tuple[Sequence[int] | None, Any, bytes, bytes]  # positions, merged report, report of each array, histogram
 
 
 def run(
@@ -31,9 +31,10 @@ def run(
     per_tensor: bool,
     report: Report,
 ) -> Report:
-    """Fills in the report, or has it wait for the devices when somebody looks at it.
+    """Fills in the report, or returns a LateReport, which waits for the devices when it is read.
 
-    What is refused of any is so before the first writes. `live`: in a graph the factor is that in force at each replay.
+    All arrays of CUDA devices are checked before the first device writes.
+    If `live`, a CUDA graph uses the factor in force at each replay.
     """
     groups, names, scale = lists.groups or lists.grouped(function != "gsc_measure"), report.names, report.scale
     if len(groups) > 1 and function == "gsc_unscale_accumulate":
@@ -49,7 +50,7 @@ def run(
         return whole._keep(options["per_tensor"], per_tensor, not captured), not captured
 
     try:
-        if factor is not None:  # which a device would refuse only later
+        if factor is not None:  # refuses a bad factor now; a device would do so only later
             c.gsc_measure(None, factor, [], None, _structs.Report())
         with contextlib.ExitStack() as ends:
             for indices, group in groups:
@@ -60,15 +61,15 @@ def run(
                     on_device.reserve()
                     calls.append((indices, on_device))
             for indices, group in groups:
-                if not isinstance(group, _cuda.Lists):  # checked only now
+                if not isinstance(group, _cuda.Lists):  # the host's arrays, which are checked only now
                     own = options | {"per_tensor": bytearray(len(indices) * _SIZE)}
                     own |= {"histogram": bytearray(8 * c.GSC_HISTOGRAM_LENGTH)} if "histogram" in options else {}
                     part = _structs.Report()
                     call(scaler._on, factor, group, own, part)
                     parts.append((indices, part, own["per_tensor"], own.get("histogram", b"")))
             for _, on_device in calls:
-                place = scaler._pin(on_device.device) if on_device.captured and live else None
-                on_device.enqueue(factor, place)
+                memory = scaler._pin(on_device.device) if on_device.captured and live else None
+                on_device.enqueue(factor, memory)
             if all(on_device.alone for _, on_device in calls):
                 ends.pop_all()
                 return LateReport(report, complete)
@@ -81,7 +82,7 @@ def run(
 
 
 def _results(calls: list[tuple[Sequence[int] | None, _cuda.Call]]) -> list[Part]:
-    """What the devices found, for which they are waited for."""
+    """Waits for the devices and returns their results."""
     found = []
     for indices, on_device in calls:
         part, each, words = on_device.results()
@@ -90,7 +91,7 @@ def _results(calls: list[tuple[Sequence[int] | None, _cuda.Call]]) -> list[Part]
 
 
 def _assemble(parts: list[Part], options: Mapping[str, Any], report: Report) -> None:
-    """The report of all parts, in the order of the list, so that its bits are those of one device."""
+    """Merges the parts in the order of the list, so that the report is bit-exact with a call on one device."""
     buffer, words = options["per_tensor"], [0] * c.GSC_HISTOGRAM_LENGTH
     for indices, part, each, counts in parts:
         if "histogram" in options:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Containers of any kind as the lists of names and numbers that the core reads and writes, and its notes on them."""
+"""Converts containers to and from the core's lists of names and numbers, and the core's notes on them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ._structs import EntryKind, NoteKind
 
 Path = tuple[Any, ...]
 _KEY, _TEXT = (getattr(_structs.Entry, name).size - 1 for name in ("key", "text"))  # bytes, without the zero
-_DEPTH = 16  # of containers in containers
+_DEPTH = 16  # the most nested containers
 
 
 class Note(str):
-    """A sentence on what a checkpoint or settings did not say, said in vain, or say otherwise; and its parts.
+    """A sentence on a finding, or on a key of a checkpoint or settings that is missing, ignored or changed.
 
     kind: a gradscaler.NoteKind
-    key: what it is about, as ("scaler", "_growth_tracker"), or None
-    field: of the policy or the state; with NoteKind.FORMAT the name of the format
-    value: the number that counts from now on
+    key: the path of the key, such as ("scaler", "_growth_tracker"), or None
+    field: the field of the policy or the state; with NoteKind.FORMAT the name of the format
+    value: the number in force
     """
 
     kind: NoteKind
@@ -46,12 +46,12 @@ def note(text: str, kind: NoteKind, field: str, value: float, key: Path | None =
 
 
 def formats() -> dict[str, str]:
-    """The names of all formats of checkpoints and settings, with a sentence each on whose they are."""
+    """Returns the names of all formats of checkpoints and settings, each with a sentence on its framework."""
     return listed(c.gsc_format_name, c.gsc_format_summary)
 
 
 def listed(name: Callable[[int], str | None], summary: Callable[[int], str]) -> dict[str, str]:
-    """The names of one of the core's lists, with a sentence each."""
+    """Returns the names in one of the core's lists, each with its sentence."""
     names = itertools.takewhile(bool, map(name, itertools.count()))
     return {each: summary(i) for i, each in enumerate(names)}
 
@@ -60,7 +60,7 @@ def listed(name: Callable[[int], str | None], summary: Callable[[int], str]) -> 
 
 
 class _Unread:
-    """What stands where a number could and is none; its text is "a tensor of 2 elements"."""
+    """A value that is not a number; its text describes it: "a tensor of 2 elements"."""
 
     __slots__ = ("text", "value")
 
@@ -72,9 +72,9 @@ class _Unread:
 
 
 def pairs(tree: Any) -> Iterator[tuple[Path, Any]]:
-    """What is in a dict, a list or an object, with the keys that lead to it: numbers, texts, Nones, descriptions.
+    """Yields the paths of keys and the values in a dict, list or object.
 
-    An array or tensor of one element is its number.
+    Values are numbers, texts, None and _Unread. An array or tensor of one element becomes its number.
     """
     yield from _pairs(tree, (), set())
 
@@ -83,7 +83,7 @@ def _pairs(value: Any, path: Path, above: set[int]) -> Iterator[tuple[Path, Any]
     if isinstance(value, os.PathLike):
         value = str(value)
     if isinstance(value, decimal.Decimal) and value.is_nan():
-        value = math.nan  # a signalling one cannot even be compared
+        value = math.nan  # a signalling NaN cannot be compared
     if value is None or isinstance(value, str | numbers.Real | decimal.Decimal):
         yield path, value
         return
@@ -93,7 +93,7 @@ def _pairs(value: Any, path: Path, above: set[int]) -> Iterator[tuple[Path, Any]
         return
     inside = branches(value)
     deep = len(path) == _DEPTH
-    if path and (deep or path[-1] not in (inside or ())):  # {"loss_scale": {"loss_scale": 8.0}} is a place
+    if path and (deep or path[-1] not in (inside or ())):  # {"loss_scale": {"loss_scale": 8.0}} is a path
         yield path, _Unread(value)
     if inside is None or id(value) in above or deep:
         return
@@ -116,7 +116,7 @@ def _a(noun: str) -> str:
 
 
 def _number_of(array: Any) -> Any:
-    """What an array of one element holds, or None."""
+    """Returns the number in an array of one element, else None."""
     with contextlib.suppress(TypeError, ValueError, RuntimeError, NotImplementedError):
         if math.prod(array.shape) == 1:
             array = array if hasattr(array, "item") else array.numpy() if hasattr(array, "numpy") else array[()]
@@ -126,7 +126,7 @@ def _number_of(array: Any) -> Any:
 
 
 def branches(value: Any) -> Mapping[Any, Any] | None:
-    """What is in a container or an object by its keys, or None."""
+    """Returns the values in a container or object by their keys, or None if it is neither."""
     if isinstance(value, Mapping):
         return value
     if isinstance(value, list | tuple):
@@ -136,7 +136,7 @@ def branches(value: Any) -> Mapping[Any, Any] | None:
     if callable(getattr(value, "state_dict", None)):
         return branches(value.state_dict())
     if hasattr(type(value), "__dataclass_fields__"):
-        import dataclasses  # which takes a quarter of the time that importing gradscaler does
+        import dataclasses  # takes a quarter of the time of importing gradscaler
 
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()) if name[:2] != "__"]
@@ -147,7 +147,7 @@ def branches(value: Any) -> Mapping[Any, Any] | None:
 
 
 def tree_of(tree: Any, what: str) -> Any:
-    """A container that can have what is looked for; a list of pairs as a dict."""
+    """Returns `tree`, a list of pairs as a dict; raises TypeError if it cannot contain a scaler or settings."""
     expected = f"{what} must be a dict or an object with attributes, not"
     if isinstance(tree, os.PathLike | str | bytes):
         raise TypeError(f"{expected} {type(tree).__name__}: load what is in the file")
@@ -168,7 +168,7 @@ def _is_container(value: Any) -> bool:
 
 
 def _nested(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """ "a.b": 1 as {"a": {"b": 1}}."""
+    """Nests dotted keys: {"a.b": 1} becomes {"a": {"b": 1}}."""
     tree: dict[str, Any] = {}
     for key, value in rows.items():
         *folders, name = key.split(".")
@@ -183,19 +183,19 @@ def _nested(rows: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined(path: Path) -> str:
-    """The key of an entry: all keys on the way, joined by dots."""
+    """Joins a path of keys by dots: the key of an entry."""
     return ".".join(key.decode(errors="replace") if isinstance(key, bytes) else str(key) for key in path)
 
 
 @functools.cache
 def _saved() -> tuple[frozenset[str], frozenset[str]]:
-    """The last part of every key of a checkpoint, and of those of scales."""
+    """Returns the last parts of all keys that checkpoints have, and the last parts of the keys of scales."""
     policy, state = _structs.Policy(struct_size=ctypes.sizeof(_structs.Policy)), _structs.State()
     c.gsc_policy_preset("torch", policy)
     c.gsc_state_init(None, policy, state)
     names, scales = set(), set()
     for format in formats():
-        with contextlib.suppress(c.Error):  # it saves no state
+        with contextlib.suppress(c.Error):  # some formats have settings only
             keys = [key.rpartition(".")[2] for key in _written(policy, state, format, "")[0]]
             names.update(keys)
             scales.add(keys[0])
@@ -203,7 +203,7 @@ def _saved() -> tuple[frozenset[str], frozenset[str]]:
 
 
 class _Entries:
-    """The list that C takes of a caller's container, with the keys and values as the caller has them."""
+    """The core's list of a caller's container, with the caller's own keys and values."""
 
     def __init__(self, what: str, rows: Iterable[tuple[Path, Any]], prefix: str | None, saved: bool) -> None:
         self.what = what
@@ -224,7 +224,7 @@ class _Entries:
                 (names is not None and name not in names)
                 or (path[:-1] not in beside and joined(path[:-1]) != (prefix or ""))
             ):
-                continue  # a weight, or what else no scaler has
+                continue  # a weight, or another entry that no scaler has
             key = joined(path).encode(errors="replace")
             if len(key) > _KEY and name in scales and type(value) is not _Unread:
                 self.lost = path
@@ -239,7 +239,7 @@ class _Entries:
 
     @contextlib.contextmanager
     def naming(self) -> Any:
-        """An error about an entry names what the caller passed."""
+        """Makes an error about an entry name the caller's key."""
         try:
             yield
         except c.Error as error:
@@ -261,12 +261,12 @@ class _Entries:
                     why += f"; what is in more than {_DEPTH} containers is not looked at"
             elif error.name == "format":
                 why += _hint(why)
-            if error.subject_length:  # else the sentence stands by itself
+            if error.subject_length:  # else the message is a whole sentence
                 error.args = (f"{where} {why}",)
             raise
 
     def notes(self, raw: Any) -> list[Note]:
-        """Those of the core, important ones first, and of numbers that were rounded."""
+        """Returns the core's notes and notes on rounded numbers, the most important first."""
         found = []
         for each in raw:
             value = self.values[each.entry] if 0 <= each.entry < len(self.values) else None
@@ -295,13 +295,13 @@ def _hint(why: str) -> str:
 
 
 def _with_names(note: _structs.Note) -> str:
-    """The sentence of a note with the name of a rule instead of its number."""
+    """Returns the sentence of a note, with the name of a rule instead of its number."""
     text, name = note.message.decode(errors="replace"), _named(note.field.decode(), note.value)
     return re.sub(rf"\b(is|at) {int(note.value)}\b", rf"\1 {name}", text) if name else text
 
 
 def _named(field: str, value: float) -> str:
-    """The names of a rule or of bits; empty where the field takes a number, or the value has none."""
+    """Returns the name of a rule or the names of flags; "" if the field takes a number or the value has no name."""
     takes = _structs.Policy._takes_.get(field)
     if takes is None or value != int(value):
         return ""
@@ -309,8 +309,8 @@ def _named(field: str, value: float) -> str:
     return "|".join(f"{takes.__name__}.{each.name}" for each in members)
 
 
-def told(field: str, value: float) -> str:
-    """The value of a field as one would write it."""
+def field_text(field: str, value: float) -> str:
+    """Returns the value of a field as Python code."""
     return _named(field, value) or repr(value)
 
 
@@ -322,7 +322,7 @@ def _rounded(value: int) -> float | None:
 
 
 def _is_exact(value: Any) -> bool:
-    """Whether it is a whole number that an entry holds as it is."""
+    """Returns whether `value` is a whole number that fits into an entry."""
     return isinstance(value, numbers.Integral) and -(2**63) <= value < 2**63
 
 
@@ -348,8 +348,8 @@ def checked(format: Any, prefix: Any) -> None:
             raise ValueError(f"{name} is {text[:40]!r}: it has characters that UTF-8 lacks") from None
 
 
-def _told(call: Callable[[Any], int]) -> Any:
-    """The notes of a call: it is made twice, as the first tells their number."""
+def _notes_of(call: Callable[[Any], int]) -> Any:
+    """Returns the notes of a call. The call is made twice: the first returns the number of notes."""
     notes = (_structs.Note * call(None))()
     call(notes)
     return notes
@@ -365,19 +365,19 @@ def read(
     format: str | None = None,
     prefix: str | None = None,
 ) -> list[Note]:
-    """Fills a policy and a state with a framework's checkpoint; the fields that it lacks stay. Neither on an error."""
+    """Fills a policy and a state from a framework's checkpoint; fields that it lacks stay. An error changes neither."""
     checked(format, prefix)
     entries = _Entries("state", rows.items(), prefix, saved=True)
     rules = bytes(policy)
     with entries.naming():
-        raw = _told(lambda notes: c.gsc_state_import(format, prefix, entries.list, rules, policy, state, notes))
+        raw = _notes_of(lambda notes: c.gsc_state_import(format, prefix, entries.list, rules, policy, state, notes))
     return entries.notes(raw)
 
 
 def write(
     policy: Any, state: _structs.State, format: str, prefix: str | None, first: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Note]]:
-    """A state in the keys of a framework, after those of `first`, and what they cannot hold."""
+    """Returns the entries of `first` and the state in the keys of a framework, and notes on what these cannot hold."""
     checked(format, prefix)
     if format is None:
         raise TypeError("format must be the name of one of gradscaler.formats(), not None")
@@ -396,11 +396,11 @@ def _written(policy: Any, state: _structs.State, format: str, prefix: str | None
 
 
 def settings(policy: Any, given: Any, format: str, prefix: str | None, keep: bool) -> list[Note]:
-    """Fills a policy with a framework's settings. What they leave out stays where `keep`, else is the framework's."""
+    """Fills a policy from a framework's settings. Missing ones stay if `keep`, else get the framework's defaults."""
     entries = _Entries("settings", pairs(tree_of(given, "settings")), prefix, saved=False)
     rules = bytes(policy) if keep else None
     with entries.naming():
-        raw = _told(lambda notes: c.gsc_policy_import(format, prefix, entries.list, rules, policy, notes))
+        raw = _notes_of(lambda notes: c.gsc_policy_import(format, prefix, entries.list, rules, policy, notes))
     return entries.notes(raw)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reads checkpoint files without running code from them: numbers, texts and small arrays, by nested names."""
+"""Reads numbers, texts and small arrays from checkpoint files without running code from them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
-MOST_JSON, MOST_HEAD = 1 << 27, 100 << 20  # bytes; of safetensors' own limit
+MOST_JSON, MOST_HEAD = 1 << 27, 100 << 20  # bytes; the second is safetensors' own limit
 _SAFETENSORS = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "I16": "h", "I8": "b", "U8": "B", "BOOL": "?"}
 
 
 class UnreadableError(ValueError):
-    """Why a file is not read, with what to do instead."""
+    """The error of a file that cannot be read; its message says what to do instead."""
 
 
 def load(path: str | os.PathLike) -> Any:
-    """What is in a checkpoint: JSON, safetensors, msgpack of flax, npz, or what torch.save wrote."""
+    """Returns the contents of a checkpoint: JSON, safetensors, flax's msgpack, npz, or a file of torch.save."""
     name = os.fspath(path)
     try:
         mode = os.stat(name).st_mode
@@ -37,7 +37,7 @@ def load(path: str | os.PathLike) -> Any:
         raise UnreadableError(f"{name} needs the package {error.name}: pip install {error.name}") from None
     except (ValueError, KeyError, TypeError, OSError, EOFError, RuntimeError, MemoryError, OverflowError) as error:
         raise UnreadableError(f"{name} is damaged: {type(error).__name__}: {str(error)[:200]}") from None
-    except Exception as error:  # what a reader of another package raises of hostile bytes
+    except Exception as error:  # readers of other packages raise anything on hostile bytes
         raise UnreadableError(f"{name} cannot be read: {type(error).__name__}: {str(error)[:200]}") from None
 
 
@@ -70,7 +70,7 @@ def _json(name: str) -> Any:
 
 
 def _safetensors(name: str) -> Any:
-    """Its metadata and its tensors of one number, by the names in its head."""
+    """Returns the metadata and the tensors of one number, by the names in the header."""
     import struct
 
     with open(name, "rb") as file:
@@ -90,7 +90,7 @@ def _safetensors(name: str) -> Any:
 
 
 def _number_in(value: Any) -> Any:
-    """Metadata has texts only."""
+    """Parses a text as JSON if possible: metadata has texts only."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except ValueError:
@@ -108,7 +108,7 @@ def _msgpack(name: str) -> Any:
     import msgpack
 
     def array(code: int, data: bytes) -> Any:
-        if code not in (1, 3):  # flax: an array, a scalar of NumPy
+        if code not in (1, 3):  # flax's codes of an array and of a NumPy scalar
             return msgpack.ExtType(code, data)
         import numpy as np
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a run did: the metrics of each step in a file, and what is wrong with it."""
+"""Writes the metrics of each step to a file, and diagnoses runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ._report import Report
 from ._structs import Metric, NoteKind, ReportKind, State, Want
 
 COLUMNS = ("step", *(metric.name.lower() for metric in Metric))
-_ROWS, _SECONDS = 100, 30  # lines that are kept in memory, and for how long
+_ROWS, _SECONDS = 100, 30  # the most lines that are kept in memory, and for how long
 
 
 def diagnosed(
     policy: Policy, state: State, report: Report | None, steps: int = 0, planned_steps: int = 0
 ) -> list[Note]:
-    """The findings of gsc_state_diagnose, with names of arrays where the report knows them."""
+    """Returns the findings of gsc_state_diagnose, with the names of arrays if the report has them."""
     steps, planned_steps = _whole("steps", steps), _whole("planned_steps", planned_steps)
     if report is not None and not isinstance(report, Report):
         raise TypeError(f"report={_short(report)}: expected a Report")
@@ -45,13 +45,14 @@ def _finding(raw: _structs.Note, report: Report | None) -> Note:
 
 
 class History:
-    """A line a step in a CSV file, while it is open: `with scaler.history("run.csv"):`.
+    """A CSV file that gets one line per step while it is open: `with scaler.history("run.csv"):`.
 
-    The columns are `step` and the names of `scaler.metrics()`; what is not known is empty. Up to 100 lines, or those
-    of 30 seconds, are in memory: a run that is killed loses no others. The rules stand in run.json for run.csv.
-    step: the first step that this run will make; later lines of an earlier run are dropped. None: after its last line
-    rank: a number on every rank: "run-{rank}.csv" is one file each; else only rank 0 writes
-    A disk that is full ends the history with a warning, not the training. Without `with`: `open()` and `close()`.
+    The columns are `step` and the names of `scaler.metrics()`; unknown values are empty. A run that is killed loses at
+    most 100 lines, or 30 seconds, which are still in memory. The rules are in run.json beside run.csv.
+    step: the first step of this run; lines of an earlier run from this step on are dropped. None: after its last line
+    rank: the number of this rank. With a path such as "run-{rank}.csv" each rank writes a file, else only rank 0 does
+    If the disk is full, the history ends with a warning and the training goes on.
+    Without `with`, call `open()` and `close()`.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class History:
         self._rows, self._size, self._flushed, self._process = [], 0, 0.0, os.getpid()
 
     def open(self) -> History:
-        """Begins or goes on with the file, and takes a line from each update."""
+        """Creates or continues the file; each update then adds a line."""
         if getattr(self._scaler, "_history", None) is not None:
             raise ValueError(f"the scaler has a history already, {self._scaler._history.path}")
         if self._writes:
@@ -76,7 +77,7 @@ class History:
         return self
 
     def close(self) -> None:
-        """Writes the lines that are in memory; the scaler has no history any more."""
+        """Writes the lines in memory and ends the scaler's history."""
         if self._scaler._history is self:
             self._scaler._history = None
         atexit.unregister(self.close)
@@ -109,23 +110,23 @@ class History:
         with open(beside(self.path), "w", encoding="utf-8") as file:
             file.write(text)
         with open(self.path, "ab") as file:
-            file.truncate(kept)  # what a later try wrote, and a line that was cut off
+            file.truncate(kept)  # drops lines from this step on, and a line that was cut off
             if kept == 0:
                 file.write(",".join(COLUMNS).encode() + b"\n")
             self._size = file.seek(0, os.SEEK_END)
         self._flushed = time.monotonic()
 
     def add(self, metrics: Mapping[str, float] | Callable[[], Mapping[str, float]]) -> None:
-        """A line with these metrics, or with those of a function that is called when lines are written."""
+        """Adds a line of metrics, or of a function that returns them and is called when lines are written."""
         self._rows.append(metrics)
         self._step += 1
         if len(self._rows) >= _ROWS or time.monotonic() - self._flushed > _SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the lines that are in memory."""
+        """Writes the lines in memory."""
         rows, self._rows, self._flushed = self._rows, [], time.monotonic()
-        if not rows or not self._writes or os.getpid() != self._process:  # of a fork the parent has them, too
+        if not rows or not self._writes or os.getpid() != self._process:  # the parent of a fork also has them
             return
         first = self._step - len(rows)
         lines = [_line(step, row() if callable(row) else row) for step, row in enumerate(rows, first)]
@@ -154,7 +155,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def beside(path: str) -> str:
-    """Where the rules of a history are."""
+    """Returns the path of a history's rules."""
     return os.path.splitext(path)[0] + ".json"
 
 
@@ -171,9 +172,9 @@ def _starts(path: str) -> list[dict[str, Any]]:
 
 
 def read(path: str | os.PathLike) -> dict[str, list[float]]:
-    """The columns of a history, NaN where a cell is empty. A last line that was cut off is passed over."""
+    """Reads the columns of a history; empty cells are NaN. A last line that was cut off is ignored."""
     if not os.path.isfile(path):
-        os.stat(path)  # says why not
+        os.stat(path)  # its error says why
         raise ValueError(f"{os.fspath(path)} is no regular file")
     with open(path, encoding="ascii", errors="replace", newline="") as file:
         lines = (line[:-1].split(",") for line in file if line.endswith("\n"))
@@ -191,7 +192,10 @@ def read(path: str | os.PathLike) -> dict[str, list[float]]:
 
 
 def diagnose(path: str | os.PathLike, planned_steps: int = 0) -> list[Note]:
-    """What is wrong with the run of a history, the most important first; `planned_steps` are those of the whole run."""
+    """Returns what is wrong with the run of a history, the most important first.
+
+    planned_steps: the steps of the whole run, 0 if not known
+    """
     columns, starts = read(path), _starts(os.fspath(path))
     if not starts:
         raise FileNotFoundError(f"{beside(os.fspath(path))}, with the rules of this run, is not there")

@@ -10,9 +10,9 @@ from . import _structs
 
 
 class Info:
-    """What runs here: `version`, `cpu` (instruction set in use), `cpu_available`, `cpu_note`.
+    """The library in use: `version`, `cpu` (instruction set in use), `cpu_available`, `cpu_note`.
 
-    cuda: "available", or why it is not, or the CUDA log: what the driver's compiler said when it refused the kernels
+    cuda: "available", or why CUDA is not, or the log of the driver's compiler if it refused the kernels
     """
 
     def __init__(self) -> None:
@@ -34,8 +34,8 @@ class Info:
 
 
 def info() -> Info:
-    """What runs here: the instruction set in use, those available, and whether there is CUDA.
+    """Returns the version, the instruction set in use, the available ones, and whether CUDA is available.
 
-    To find out starts the CUDA driver: a process that is forked afterwards has no CUDA, one that is spawned has.
+    This starts the CUDA driver: processes that are forked afterwards cannot use CUDA; spawned ones can.
     """
     return Info()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The gradients of one of torch's optimizers, by name, as C calls take them; and what scales a loss of torch."""
+"""Collects the gradients of a torch optimizer by name, and scales torch's losses."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ._report import Report
 
 
 class Round:
-    """What was done with one optimizer since the last update."""
+    """The stage of one optimizer since the last update, and its report."""
 
     stage = OptState.READY
     report: Report | None = None
 
 
 def gradients(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Every gradient of `optimizer` that is not None, its memory in one piece.
+    """Returns every gradient of `optimizer` that is not None, by name, each in contiguous memory.
 
-    Named as the optimizer names its parameters, if it was made of named ones, else by group and place. A gradient with
-    gaps in its memory is replaced by one without.
+    The names are the optimizer's, if it was made of named parameters, else group and position. A gradient with gaps in
+    its memory is replaced by one without.
     """
     found: dict[str, torch.Tensor] = {}
     for g, group in enumerate(optimizer.param_groups):
@@ -31,13 +31,13 @@ def gradients(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
         for i, parameter in enumerate(group["params"]):
             if parameter.grad is None:
                 continue
-            place = f"group {g}, parameter {i}"
-            name = names[i] if names else place
-            found[f"{name} ({place})" if name in found else name] = _in_one_piece(parameter)
+            position = f"group {g}, parameter {i}"
+            name = names[i] if names else position
+            found[f"{name} ({position})" if name in found else name] = _contiguous(parameter)
     return found
 
 
-def _in_one_piece(parameter: torch.nn.Parameter) -> torch.Tensor:
+def _contiguous(parameter: torch.nn.Parameter) -> torch.Tensor:
     grad = parameter.grad.detach()
     if grad.is_sparse:
         return grad._values()
@@ -46,7 +46,7 @@ def _in_one_piece(parameter: torch.nn.Parameter) -> torch.Tensor:
     if not _is_dense(grad):
         parameter.grad = grad = grad.contiguous()
         return grad
-    return grad.as_strided((grad.numel(),), (1,))  # permuted, as channels_last is: any order does
+    return grad.as_strided((grad.numel(),), (1,))  # permuted, as channels_last: the order does not matter
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -59,7 +59,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 
 def times(outputs: Any, scale: torch.Tensor) -> Any:
-    """Tensors, alone or in iterables of iterables, times `scale`, as torch.amp.GradScaler.scale multiplies them."""
+    """Multiplies a tensor, or tensors in nested iterables, by `scale`, as torch.amp.GradScaler.scale does."""
     if isinstance(outputs, torch.Tensor):
         return outputs * scale.to(outputs.device, non_blocking=True)
     if isinstance(outputs, list | tuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A history as a picture: by matplotlib, or of block characters for a terminal."""
+"""Draws a history by matplotlib, or in block characters for a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._arguments import _power
 from ._history import read
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
-# Colours that differ for the colour-blind and on white and black.
+# Colour-blind people can tell these colours apart, on white and on black.
 SCALE, OVERFLOW, GROWTH, SKIP, NORM, LIMIT = "#4477aa", "#ee6677", "#228833", "#aa3377", "#66a0c8", "#ccaa33"
 
 
@@ -22,8 +22,8 @@ def plot(path: str | os.PathLike, ax: Any = None) -> Any:
     >>> figure = gradscaler.plot("run.csv")        # doctest: +SKIP
     >>> figure.savefig("run.png")                  # doctest: +SKIP
 
-    ax: None, for a Figure of its own, which is returned; one Axes of matplotlib for the scale alone, or two.
-    Without matplotlib: the text of `sketch`, as a str.
+    ax: None for a new Figure, which is returned; or one matplotlib Axes for the scale alone, or two.
+    Without matplotlib it returns a str: the sketch of `gradscaler plot`.
     """
     columns = read(path)
     if ax is None:
@@ -42,7 +42,7 @@ def plot(path: str | os.PathLike, ax: Any = None) -> Any:
 
 
 def headline(columns: Mapping[str, Sequence[float]]) -> str:
-    """What happened, in a line."""
+    """Returns one line with the last step and scale and the counts of events."""
     if not columns["step"]:
         return "no steps yet"
     overflows, growths, skips = (len(places(columns)) for places in (_overflows, _growths, _skips))
@@ -58,7 +58,7 @@ def _overflows(columns: Mapping[str, Sequence[float]]) -> list[int]:
 
 
 def _skips(columns: Mapping[str, Sequence[float]]) -> list[int]:
-    """Of the guard."""
+    """Returns the steps that the guard skipped."""
     both = zip(columns["skip"], columns["overflow"], strict=True)
     return [i for i, (skip, overflow) in enumerate(both) if skip == 1 and overflow != 1]
 
@@ -100,12 +100,12 @@ def _draw(columns: Mapping[str, Sequence[float]], axes: Sequence[Any]) -> None:
 
 
 def _log2(scale: float) -> float:
-    """Of 0 and infinity, which some rules reach, the ends of what a double holds."""
+    """Returns the logarithm, also of 0 and infinity, which some rules reach: the limits of a double's exponent."""
     return math.log2(scale) if 0 < scale < math.inf else 1024.0 if scale > 0 else -1074.0
 
 
 def sketch(columns: Mapping[str, Sequence[float]], width: int = 72, height: int = 8) -> str:
-    """The scale in block characters, and below it v where steps overflowed and x where the guard skipped."""
+    """Draws the scale in block characters, and below it v for overflows and x for steps that the guard skipped."""
     n = len(columns["step"])
     if n == 0:
         return headline(columns)

@@ -21,7 +21,7 @@ _GUARD_FIELDS = [name for name in _FIELDS if name.startswith("guard_")]
 
 
 def presets() -> dict[str, str]:
-    """The names of all presets with a sentence each on what they do and where their rules come from."""
+    """Returns the names of all presets, each with a sentence on what it does and where its rules come from."""
     return _entries.listed(c.gsc_preset_name, c.gsc_preset_summary)
 
 
@@ -31,11 +31,11 @@ class Policy(_structs.Policy):
     >>> Policy("torch", growth_interval=100).growth_interval
     100
 
-    A field that is set is checked at once: of fields that depend on each other, make a new policy.
+    Setting a field checks it at once. To change several fields that depend on each other, use `replace`.
     """
 
-    preset: str = "none"  # where it started; of one that was made of bytes nobody knows
-    notes: Sequence[Note] = ()  # of from_settings
+    preset: str = "none"  # the preset that it was made from; "none" if it was made from bytes
+    notes: Sequence[Note] = ()  # made by from_settings
 
     def __init__(self, preset: str = "recommended", **fields: float) -> None:
         if not isinstance(preset, str):
@@ -50,19 +50,22 @@ class Policy(_structs.Policy):
     def from_settings(
         cls, format: str, settings: Any, *, preset: str | None = None, prefix: str | None = None, **fields: float
     ) -> Policy:
-        """The rules that a framework's scaler follows with these settings: "my configuration, in gradscaler".
+        """Returns the rules of a framework's scaler with these settings.
 
         >>> config = {"train_batch_size": 8, "fp16": {"enabled": True, "initial_scale_power": 12, "hysteresis": 3}}
         >>> policy = Policy.from_settings("deepspeed", config, prefix="fp16")
         >>> policy.init_scale, policy.hysteresis
         (4096.0, 3)
 
-        `settings` are the arguments of its constructor or program, or its part of a configuration: a dict, a namespace
-        of argparse, a dataclass. `format` is one of `formats()`, `prefix` the keys that they are under, joined by dots:
-        in a nested configuration it is required, as settings are not searched for. What they leave out is that of the
-        framework, or of `preset`; of DeepSpeed's bf16 the scale is 1 for good. `fields` are replaced afterwards.
-        `policy.notes` tells in sentences which settings mean nothing to a scaler, and what became of those that mean
-        something else here.
+        format: one of `formats()`
+        settings: the arguments of the framework's constructor or program, or its section of a configuration: a dict, a
+            namespace of argparse, or a dataclass
+        preset: gives the rules that the settings leave out; None: the framework's defaults do. With DeepSpeed's bf16
+            the scale is always 1
+        prefix: the keys above the settings, joined by dots; required in a nested configuration
+        fields: replace fields afterwards
+
+        `policy.notes` has a sentence on each setting that a scaler does not use, or that means something else here.
         """
         _entries.checked(format, prefix)
         if format is None:
@@ -83,18 +86,18 @@ class Policy(_structs.Policy):
         if name not in _FIELDS:
             raise TypeError(f"a policy has no field {name!r}{_meant(name)}")
         if name == "init_scale" and value == 0:
-            raise ValueError("init_scale is 0: it must be above 0")  # where 0 is the default of 1 in C
+            raise ValueError("init_scale is 0: it must be above 0")  # in C, 0 means the default, 1
         try:
             super().__setattr__(name, value)
         except (TypeError, OverflowError) as error:
             raise type(error)(f"{name}={_short(value)}: {error}") from None
         new = getattr(self, name)
-        if new != value and (type(new) is not float or value != value):  # else the nearest double
+        if new != value and (type(new) is not float or value != value):  # a float becomes the nearest double
             whole = f"a whole number from 0 to {2 ** (8 * getattr(_structs.Policy, name).size) - 1}"
             raise ValueError(f"{name} is {_short(value)}: it must be {'a number' if value != value else whole}")
 
     def replace(self, **fields: float) -> Policy:
-        """These rules with fields replaced, which are checked together.
+        """Returns a copy with fields replaced; checks the result as a whole.
 
         >>> Policy("torch").replace(growth_interval=100).growth_interval
         100
@@ -112,7 +115,7 @@ class Policy(_structs.Policy):
 
     @property
     def guards(self) -> bool:
-        """Whether it judges the norm of finite gradients: guard_norm, guard_ratio or guard_sigmas is set."""
+        """True if the policy judges the norm of finite gradients: guard_norm, guard_ratio or guard_sigmas is set."""
         return bool(traits(self) & Trait.GUARDS)
 
     def __eq__(self, other: object) -> bool:
@@ -121,21 +124,21 @@ class Policy(_structs.Policy):
     __hash__ = None
 
     def differences(self, preset: str) -> dict[str, float]:
-        """The fields in which this policy is not the preset."""
+        """Returns the fields that differ from the preset."""
         base = Policy(preset)
         return {name: getattr(self, name) for name in _FIELDS if getattr(self, name) != getattr(base, name)}
 
     def __repr__(self) -> str:
         fields = self.differences(self.preset)
-        told = [f"{name}={_entries.told(name, value)}" for name, value in fields.items()]
+        told = [f"{name}={_entries.field_text(name, value)}" for name, value in fields.items()]
         return f"Policy({', '.join([repr(self.preset), *told])})"
 
     def _repr_html_(self) -> str:
-        rules = {name: _entries.told(name, getattr(self, name)) for name in _FIELDS if getattr(self, name)}
+        rules = {name: _entries.field_text(name, getattr(self, name)) for name in _FIELDS if getattr(self, name)}
         return _html(f"Policy {self.preset}", rules)
 
 
-# help(Policy) tells the fields, too.
+# help(Policy) also describes the fields.
 _, _, _about = (_structs.Policy.__doc__ or "").replace("    reserved: 0\n", "").partition("initialiser\n")
 Policy.__doc__ = f"{(Policy.__doc__ or '').rstrip()}\n\n{_about}"
 
@@ -150,9 +153,9 @@ def _meant(name: str) -> str:
 
 
 def warn_if_idle(policy: Policy) -> None:
-    """Says of a policy that looks as if it guarded, and has no rule to do so by, that it does not, where it is made."""
+    """Warns the caller of gradscaler if a policy sets guard fields but no threshold: it guards nothing."""
     given = ", ".join(name for name in _GUARD_FIELDS if getattr(policy, name))
-    if "set guard_norm" in presets().get(policy.preset, ""):  # of a peer that has no threshold of its own
+    if "set guard_norm" in presets().get(policy.preset, ""):  # a framework without a threshold of its own
         given = f"the preset {policy.preset!r}"
     if given and not policy.guards:
         why = "without a threshold: set guard_norm, guard_ratio or guard_sigmas"
@@ -163,21 +166,21 @@ def warn_if_idle(policy: Policy) -> None:
 
 
 def policy_of(data: bytes) -> Policy:
-    """The policy of bytes that were pickled, by an earlier version, too, whose fewer fields are all there are."""
+    """Returns the policy from pickled bytes; an earlier version wrote fewer fields, and the missing ones become 0."""
     policy = Policy.from_buffer_copy(data.ljust(ctypes.sizeof(Policy), b"\0"))
     _structs.Policy.struct_size.__set__(policy, ctypes.sizeof(Policy))
     return policy
 
 
 def rules(policy: Policy) -> dict[str, float]:
-    """The fields of a policy but its start, where 0 is no name of another number."""
+    """Returns the fields except init_scale; each 0 that means a default is replaced by the default."""
     resolved = policy.replace()
     c.gsc_policy_resolve(policy, resolved)
     return {name: getattr(resolved, name) for name in _FIELDS if name != "init_scale"}
 
 
 def is_fixed(policy: Policy) -> bool:
-    """Whether the scale never moves."""
+    """Returns whether the scale never moves."""
     return not traits(policy) & Trait.MOVES
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What gradients were like, by the names of their arrays; also of a call that a device is still at."""
+"""Reports on gradients, with the names of their arrays, also of calls that still run on a device."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SIZE = ctypes.sizeof(_structs.Report)
 
 
 class _Measured:
-    """A field of the struct that is known only if `want` asked for it."""
+    """A field of the struct that is measured only if `want` asks for it."""
 
     def __init__(self, name: str, want: int) -> None:
         self.name, self.want, self.field = name, want, getattr(_structs.Report, name)
 
     def __get__(self, report: Report | None, kind: type) -> Any:
         if report is None:
-            return self.field  # of the class, which knows where it lies
+            return self.field  # Report.amax.offset works as on the struct
         report._demand(self.name, self.want)
         return self.field.__get__(report)
 
@@ -36,25 +36,25 @@ class _Measured:
 
 
 class Report(_structs.Report):
-    """What the gradients of one call were like. `bytes(report)` has all but names and arrays; see from_bytes.
+    """A report on the gradients of one call. `bytes(report)` has all except names and arrays; see from_bytes.
 
-    overflow: True: do not step. An element is Inf or NaN, or became so by unscaling, or the policy says so
-    found_inf: the same as the float that fused optimizers of torch read
-    bad: the arrays in which such elements are, and how many: {name of a dict, or index of a list: count}; of a report
-        that was merged or made of bytes, which has no counts of each array: ValueError
-    first_overflow: (name, element) of the first such element, or None; the array's index in a report that was merged
-        without names. The index is that of the rank's own list, so names are right if they are the same on all ranks
-    rank, failed_rank: whose first_overflow it is, and whose call failed, where Scaler.set_rank was told; else None
-    grads: the container with the results; None in a report that was merged, pickled or made of bytes
-    scale: the loss scale that the gradients were divided by; 1.0 in one that was merged or made of bytes
-    norm, amax, underflows_to_zero, ...: where `want` asked for them, else ValueError; histogram with histogram=True
-    per_tensor: {name: Report}, of each array, with per_tensor=True
+    overflow: True: do not step. An element is or became Inf or NaN, or the policy counts the report as an overflow
+    found_inf: the same as 0.0 or 1.0, for fused optimizers of torch
+    bad: how many elements of each array are Inf or NaN: {name in a dict, or index in a list: count}. A report that was
+        merged or made from bytes does not know: ValueError
+    first_overflow: (name, element) of the first such element, or None; if the report was merged without names, (index,
+        element). The index is a position in the rank's own list: all ranks must have the same names in the same order
+    rank, failed_rank: the rank of first_overflow, and the rank that failed first; None without Scaler.set_rank
+    grads: the container with the results; None in a report that was merged, pickled or made from bytes
+    scale: the loss scale that the gradients were divided by; 1.0 in a report that was merged or made from bytes
+    norm, amax, underflows_to_zero, ...: measured if `want` asks for them, else ValueError; histogram: histogram=True
+    per_tensor: {name: Report} with per_tensor=True
     clamped: how many elements clip_value changed
-    kind: a ReportKind, what it is of. One that nobody filled in, Report(), is refused by whatever takes a report
-    measured: a union of Want, which of the above were asked for
-    grew: of an outlier that the guard found, in gradscaler.torch: the parameters whose part of the norm's square grew
-        most, {name: (usual part, part now)}
-    histogram_edges: 17 magnitudes, those of bin k from [k] up to, not including, [k + 1]
+    kind: a ReportKind. An empty report, Report(), is refused wherever a report is expected
+    measured: a union of Want: the measured values
+    grew: in gradscaler.torch, if the guard found an outlier: the parameters that contribute more to the square of the
+        norm than usual, {name: (usual share, share now)}
+    histogram_edges: 17 magnitudes; bin k goes from [k] up to, not including, [k + 1]
     """
 
     histogram_edges = (0.0, *(2.0 ** (4 * k - 48) for k in range(1, 16)), math.inf)
@@ -104,22 +104,22 @@ class Report(_structs.Report):
 
     @property
     def rank(self) -> int | None:
-        """The rank that the report, or its first overflow, is of; None: no rank was stamped, or none overflowed."""
+        """The stamped rank; in a merged report, the rank of the first overflow. None: not stamped, or no overflow."""
         return self.first_rank_plus_1 - 1 if self.first_rank_plus_1 else None
 
     @property
     def failed_rank(self) -> int | None:
-        """The rank whose call failed first; None: none did, or no rank was stamped."""
+        """The rank that failed first; None if no rank failed, or if it was not stamped."""
         return self.status_rank_plus_1 - 1 if self.status and self.status_rank_plus_1 else None
 
     @property
     def norm(self) -> float:
-        """Global L2 norm of the finite elements after unscaling; of of_number the number itself."""
+        """Global L2 norm of the finite elements after unscaling; in a report from of_number, the number itself."""
         self._demand("norm", Want.NORM)
         return self.number if self.kind == ReportKind.NUMBER else math.sqrt(self.sum_squares)
 
     amax: float = _Measured("amax", Want.AMAX)
-    """Largest finite magnitude after unscaling, before rounding; of a complex element its larger part."""
+    """Largest finite magnitude after unscaling, before rounding; a complex element counts by its larger part."""
     underflows_to_zero: int = _Measured("underflows_to_zero", Want.UNDERFLOW)
     """How many outputs are zero while their input was not."""
     underflows_to_subnormal: int = _Measured("underflows_to_subnormal", Want.UNDERFLOW)
@@ -133,9 +133,9 @@ class Report(_structs.Report):
 
     @property
     def histogram(self) -> list[int]:
-        """How many finite elements after unscaling, except for zeros, have a magnitude in each of the 16 bins.
+        """How many elements have a magnitude in each of the 16 bins: finite after unscaling, and not zero.
 
-        Of a sample: of every 65,536 elements of an array the first 4,096; `histogram_elements` were looked at.
+        It is a sample: the first 4,096 of every 65,536 elements of an array. `histogram_elements` is its size.
         """
         return self._counts()[:-1]
 
@@ -150,7 +150,7 @@ class Report(_structs.Report):
 
     @property
     def per_tensor(self) -> dict[Any, Report]:
-        """A report of each array, by its name or index; where `overflow` is, its elements are the reason."""
+        """A report of each array, by its name or index; its `overflow` is about its own elements."""
         if self._each is None:
             raise ValueError("the report has none of each array: pass per_tensor=True")
         return {name: self._one(i) for i, name in enumerate(self.names)}
@@ -164,7 +164,7 @@ class Report(_structs.Report):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Report:
-        """A report from what bytes(report) made, in another process or on another machine, of the same version."""
+        """Makes a report from bytes(report), also from another process or machine with the same version."""
         try:
             size = memoryview(data).nbytes
         except TypeError:
@@ -173,7 +173,7 @@ class Report(_structs.Report):
             raise ValueError(f"a report has {_SIZE} bytes, not {size}")
         raw = _structs.Report.from_buffer_copy(data)
         wrong = [name for name, values in _VALUES.items() if getattr(raw, name) not in values]
-        wrong += [name for name in _NOT_NEGATIVE if getattr(raw, name) < 0]  # a NaN is for update to refuse
+        wrong += [name for name in _NOT_NEGATIVE if getattr(raw, name) < 0]  # update refuses a NaN
         if wrong:
             value = getattr(raw, wrong[0])
             raise ValueError(f"the bytes are not those of a report: its {wrong[0]} would be {value!r}")
@@ -181,10 +181,10 @@ class Report(_structs.Report):
 
     @classmethod
     def of_number(cls, number: float) -> Report:
-        """The report of a number, such as the loss, for a scaler of its own whose policy guards.
+        """Makes a report of a number, such as the loss, for a second scaler with a policy that guards.
 
-        `Scaler.combine_decisions` joins its decisions with those of the gradients' scaler. It counts with its sign;
-        Inf, NaN and magnitudes above 2^500 are an overflow.
+        `Scaler.combine_decisions` combines the decisions of both scalers. The number counts with its sign; Inf, NaN and
+        magnitudes above 2^500 are an overflow.
         """
         report = cls()
         c.gsc_report_from_number(_number("number", number), report)
@@ -192,17 +192,17 @@ class Report(_structs.Report):
 
     @classmethod
     def of_flag(cls, overflow: bool) -> Report:
-        """The report of an overflow, or of none, that was found elsewhere; nothing else is measured."""
+        """Makes a report from a bool: whether there was an overflow. Nothing else is measured."""
         report = cls()
         c.gsc_report_from_flag(bool(overflow), report)
         return report
 
     @classmethod
     def failed(cls, error: int | BaseException = Status.ERROR_DEVICE) -> Report:
-        """The report of a rank whose call raised `error`: merged with those of the others, nobody steps.
+        """Makes the report of a rank that got an error: when it is merged with other ranks' reports, no rank steps.
 
-        The others learn its Status: an exception that has none is Status.ERROR_MEMORY, if it is a MemoryError, else
-        Status.ERROR_REPORT. Print the exception where it was raised: only there its words are known.
+        The other ranks see only a Status: of a gradscaler.Error its own, of a MemoryError Status.ERROR_MEMORY, of any
+        other exception Status.ERROR_REPORT. So print the exception on the rank that raised it.
         """
         status = error
         if isinstance(error, BaseException):
@@ -222,14 +222,16 @@ class Report(_structs.Report):
         policy: Policy | None = None,
         names: Sequence = (),
     ) -> Report:
-        """One report of several, in order: of ranks that gathered theirs, optimizers, layers.
+        """Merges the reports of ranks, optimizers or layers, in order.
 
-        addends=True where their gradients are added, as those of micro-batches and data-parallel ranks are: then the
-        norm and amax of the sum are not known. With `policy`, overflow is its verdict. `names`, of the arrays that each
-        was made of, such as `report.names`, make first_overflow a name: they are looked up by the index that the rank
-        with the overflow has, so all reports must be of the same names in the same order. Reports of ranks that
-        `Scaler.set_rank` found to differ raise gradscaler.Error with Status.ERROR_MISMATCH. That the ranks are all
-        there, once each and in order, is not checked. Those of of_number are refused.
+        addends: True if the gradients are added, as with micro-batches and data-parallel ranks; the norm and amax of
+            the sum are then not known
+        policy: decides whether the merged report is an overflow
+        names: the names of the arrays, such as `report.names`, for first_overflow. They are looked up by the index on
+            the rank with the overflow, so all reports must have the same names in the same order
+
+        Raises gradscaler.Error with Status.ERROR_MISMATCH if `Scaler.set_rank` stamped different policies or states.
+        Does not check that each rank is there once and in order. Refuses reports from of_number.
         """
         if not isinstance(policy, _structs.Policy | None):
             raise TypeError(f"policy must be a gradscaler.Policy such as scaler.policy, not {_short(policy)}")
@@ -247,11 +249,11 @@ class Report(_structs.Report):
         return merged
 
     def _locate(self, names: Sequence, per_tensor: bytes | bytearray) -> None:
-        """`per_tensor` has the reports of the arrays: a step that is skipped need not wait until they are read."""
+        """Keeps the reports of the arrays for `bad`: they are read only on demand, because a skipped step is urgent."""
         self._bad = (names, per_tensor)
 
     def _keep(self, buffer: bytearray, per_tensor: bool, over: bool = True) -> Report:
-        """Of the reports of the arrays what is asked for; if the call is over, another may take their buffer."""
+        """Keeps what is needed of the arrays' reports; if the call is over, another call can use their buffer."""
         if self.nan_count + self.inf_count:
             self._locate(self.names, buffer[: len(self.names) * _SIZE])
         if per_tensor:
@@ -273,8 +275,8 @@ class Report(_structs.Report):
         extra = {name: value for name, value in vars(self).items() if name not in here}
         return _restored, (data, extra | {"_bad": self._counts_of_each()})
 
-    def _told(self) -> dict[str, str]:
-        """What it knows, by name."""
+    def _known_values(self) -> dict[str, str]:
+        """Returns the known values by name."""
         names = ["overflow", "elements"]
         names += [name for name in ("failed_rank", "rank") if getattr(self, name) is not None]
         if self.nan_count + self.inf_count:
@@ -293,22 +295,22 @@ class Report(_structs.Report):
         return told
 
     def __repr__(self) -> str:
-        return f"Report({', '.join(f'{name}={text}' for name, text in self._told().items())})"
+        return f"Report({', '.join(f'{name}={text}' for name, text in self._known_values().items())})"
 
     def _repr_html_(self) -> str:
-        return _html("Report", self._told())
+        return _html("Report", self._known_values())
 
 
 def _has(report: _structs.Report, want: int) -> bool:
-    """Whether this was measured; a number stands for a norm."""
+    """Returns whether `want` was measured; a report from of_number has a norm."""
     return bool(report.measured & int(want)) or (want == Want.NORM and report.kind == ReportKind.NUMBER)
 
 
 class LateReport(Report):
-    """The report of a call on devices, for which the first who reads or writes what they find waits.
+    """The report of a call that runs on devices. The first access to a result waits for them.
 
-    `later` returns all that they find, and whether it stays so: that of a call in a graph is of the last replay, and
-    each look waits.
+    `later` waits, and returns the results and whether they are final. After a call in a CUDA graph they are not: each
+    access waits and returns the results of the last replay.
     """
 
     def __init__(self, known: Report, later: Callable[[], tuple[Report, bool]]) -> None:
@@ -329,14 +331,14 @@ class LateReport(Report):
         return super().__bytes__()
 
     def _wait(self) -> bool:
-        """Waits for the devices. Returns whether a later look can find something else."""
+        """Waits for the devices. Returns whether the results can change later."""
         with self._lock:
             if self._later is None:
                 return False
             try:
                 whole, stays = self._later()
             except c.Error as error:
-                if error.status != Status.ERROR_UNAVAILABLE:  # else only now: the stream is being captured
+                if error.status != Status.ERROR_UNAVAILABLE:  # unavailable only while the stream is captured
                     self._later = functools.partial(_raise, error)
                 raise
             ctypes.memmove(ctypes.byref(self), ctypes.byref(whole), _SIZE)
@@ -348,7 +350,7 @@ class LateReport(Report):
 
 _LATE = {"_bad", "_each", "_words", *(name for name, _ in _structs.Report._fields_)}
 
-# What any report has, whatever made it.
+# Values that every valid report has.
 _VALUES = {"overflow": (0, 1), "status": list(Status), "measured": range(8), "kind": list(ReportKind), "flags": (0,)}
 _NOT_NEGATIVE = ["amax", "sum_squares", *(name for name, kind in _structs.Report._fields_ if kind is ctypes.c_int64)]
 
@@ -364,13 +366,13 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
-# ---- what a call writes beside its report ----
+# ---- buffers for the reports of each array ----
 
-_spare: list[bytearray] = []  # of calls that are over; appending and taking are atomic
+_spare: list[bytearray] = []  # buffers of finished calls; append and pop are atomic
 
 
 def _borrow(count: int) -> bytearray:
-    """Room for the reports of so many arrays."""
+    """Returns a buffer for the reports of `count` arrays."""
     try:
         buffer = _spare.pop()
     except IndexError:
@@ -379,7 +381,7 @@ def _borrow(count: int) -> bytearray:
 
 
 def _overflows(each: bytes | bytearray, count: int) -> Iterable[int]:
-    """How many elements of each array are Inf or NaN."""
+    """Returns how many elements of each array are Inf or NaN."""
     words, step = memoryview(each)[: count * _SIZE].cast("q"), _SIZE // 8
     nans, infs = (words[field.offset // 8 :: step] for field in (_structs.Report.nan_count, _structs.Report.inf_count))
     return map(int.__add__, nans.tolist(), infs.tolist())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A Scaler: a policy, a state, and the calls on gradients by them."""
+"""The Scaler: a policy, a state, and the calls on gradients that use them."""
 
 from __future__ import annotations
 
@@ -26,29 +26,32 @@ _event = functools.cache(Event)
 class Scaler:
     """A loss scale and the rules by which it moves.
 
-    Scaler("torch", growth_interval=100) follows a preset with some fields replaced; see `presets()` and `Policy`. The
-    arrays may be of any kind that has a buffer: NumPy in float16, float32, float64, complex64 and complex128, through
-    ml_dtypes bfloat16, float8_e4m3fn and float8_e5m2; Cerebras' 16 bits are uint16 arrays seen as
-    `array.view(gradscaler.cb16)`. Or DLPack: torch, CuPy and others, in CUDA memory too, where a call runs on the
-    stream that their framework uses, and nothing waits for the device until somebody looks at the report; only arrays
-    of several frameworks, or of one that does not say its stream, are waited for at once. A call that is captured in a
-    CUDA graph divides by the scale in force at each replay, and its report is that of the last one, read anew at each
-    look. A list may mix arrays of the host and of several devices, which
-    work at a time; but `unscale_accumulate`, which adds all or nothing, takes arrays of one. A masked array is taken
-    with its masked elements. `Arrays` read many small ones once.
-    Lists and dicts may be nested: names are then tuples, such as ("layer", "weight"). None is passed over, and a
-    Parameter of torch stands for its gradient: unscale(dict(model.named_parameters())).
-    One thread at a time may update a scaler; large calls release the interpreter's lock. With `threads` above 1 they
-    are shared among that many, this one included, where a list has 4 MiB or more; the bits are the same. The threads
-    are this scaler's own, sleep between calls, end with it, and are made anew in a forked process; of several calls at
-    a time one has them. They are no part of `state_dict`.
-    What is refused raises Error, another ValueError, TypeError or KeyError that names it; then nothing has changed.
+    Scaler("torch", growth_interval=100) follows a preset with some fields replaced; see `presets()` and `Policy`.
+
+    Arrays: anything with a buffer, such as NumPy arrays in float16, float32, float64, complex64 and complex128, and in
+    bfloat16, float8_e4m3fn and float8_e5m2 of ml_dtypes; or with DLPack, such as torch and CuPy, also in CUDA memory.
+    Cerebras' 16 bits are uint16 arrays: `array.view(gradscaler.cb16)`. Masked arrays include their masked elements.
+    Lists and dicts can be nested: names are then tuples, such as ("layer", "weight"). None is skipped, and a torch
+    Parameter stands for its gradient: unscale(dict(model.named_parameters())). `Arrays` read many small arrays once.
+
+    CUDA: a call runs on the current stream of the arrays' framework, and reading the report waits for the device. The
+    call itself waits if the arrays are of several frameworks, or of one that does not say its stream. A call in a CUDA
+    graph divides by the scale in force at each replay; its report always has the results of the last replay.
+    A list can mix arrays of the host and of several devices, which work in parallel, except in `unscale_accumulate`,
+    which adds all or nothing.
+
+    Threads: only one thread at a time can update a scaler; large calls release the interpreter's lock. With threads=N,
+    N threads including the caller share each call on 4 MiB or more; the result is bit-exact. The threads belong to this
+    scaler: they sleep between calls, end with it, and are made again in a forked process. If several calls run at the
+    same time, one of them gets the threads. `state_dict` does not save them.
+
+    A refused argument raises Error, another ValueError, TypeError or KeyError that names it, and changes nothing.
     """
 
     notes: Sequence[Note] = ()
     _pinned: Any = None
     _history: _history.History | None = None
-    _combined: str | None = None  # the reasons of the last update, with those of the scalers it was combined with
+    _combined: str | None = None  # the reasons of both scalers after combine_decisions
 
     def __init__(self, preset: str | Policy = "recommended", *, threads: int = 1, **fields: float) -> None:
         self.policy = Policy(preset, **fields) if not isinstance(preset, Policy) else preset.replace(**fields)
@@ -57,11 +60,11 @@ class Scaler:
         self.threads = threads
         c.gsc_state_init(None, self.policy, self.state)
 
-    # ---- what it is ----
+    # ---- properties ----
 
     @property
     def preset(self) -> str:
-        """Where the policy started."""
+        """The preset that the policy was made from."""
         return self.policy.preset
 
     @property
@@ -77,7 +80,7 @@ class Scaler:
             ctypes.memmove(ctypes.byref(self._state), ctypes.byref(state), ctypes.sizeof(State))
 
     def _pin(self, device: _cuda.Device) -> Any:
-        """Where graphs read the factor in force: the state moves into memory that all devices see."""
+        """Moves the state into memory that all devices see, and returns where CUDA graphs read the factor there."""
         if self._pinned is None:
             self._pinned = c.gsc_memory_create(device.context, c.GSC_MEMORY_HOST, ctypes.sizeof(State))
             pinned = State.from_buffer(memoryview(self._pinned))
@@ -88,7 +91,7 @@ class Scaler:
 
     @property
     def threads(self) -> int:
-        """How many threads share a large call; another number may be set between calls."""
+        """How many threads share a large call; set it only between calls."""
         return self._threads
 
     @threads.setter
@@ -110,22 +113,22 @@ class Scaler:
 
     @property
     def next_factor(self) -> Factor:
-        """What the next loss is scaled by while the update of this one is still under way (apply_delay=1)."""
+        """The factor to scale the next loss by, if the update for this loss is still running (apply_delay=1)."""
         return Factor.from_buffer_copy(self.state.next)
 
     @property
     def events(self) -> Event:
-        """What the last update did. Event.STALE: its report was of another scale, late or used before."""
+        """The events of the last update. Event.STALE: its report had another scale, because it was late or reused."""
         return _event(self.state.events)
 
     @property
     def skip(self) -> bool:
-        """The last update says to leave the parameters alone: an overflow, or a norm that the guard refuses."""
+        """True if the last update says to skip the step: an overflow, or a norm that the guard refuses."""
         return bool(self.state.skip)
 
     @property
     def total_overflows(self) -> int:
-        """Steps with an overflow since the start; `total_guard_skips` are not among them."""
+        """Steps with an overflow since the start, without `total_guard_skips`."""
         return self.state.total_overflows
 
     @property
@@ -135,7 +138,7 @@ class Scaler:
 
     @property
     def multiplier(self) -> float:
-        """What the gradients of the last update are to be multiplied by: 1, less where the guard clips, 0 to skip."""
+        """The number to multiply the gradients of the last update by: 1; less if the guard clips; 0 to skip."""
         return self._reason().multiplier
 
     def _reason(self) -> _structs.Reason:
@@ -145,7 +148,7 @@ class Scaler:
 
     @property
     def reason(self) -> str:
-        """Why the last update skipped or clipped its step, or let an outlier through; empty where it did not.
+        """Why the last update skipped or clipped its step, or let an outlier through; else empty.
 
         >>> scaler = Scaler("none", guard_norm=2)
         >>> scaler.update(Report.of_number(3))
@@ -153,7 +156,7 @@ class Scaler:
         >>> scaler.reason
         'skipped: the norm, 3, is above 2, 1 in a row'
 
-        After `combine_decisions` it has the reasons of both, first that of `multiplier`.
+        After `combine_decisions` it has the reasons of both scalers; the one that decides `multiplier` comes first.
         """
         return self._reason().message.decode() if self._combined is None else self._combined
 
@@ -183,10 +186,10 @@ class Scaler:
         last = {"last update": self.reason or str(self.events.name or "taken").lower()}
         return _html(repr(self.policy).replace("Policy", "Scaler", 1), metrics | last)
 
-    # ---- what it did ----
+    # ---- metrics and diagnosis ----
 
     def metrics(self, report: Report | None = None) -> dict[str, float]:
-        """What is known after the last update, the most important first, for `wandb.log` and other loggers.
+        """Returns the metrics after the last update, the most important first, for `wandb.log` and other loggers.
 
         >>> scaler = Scaler("torch")
         >>> scaler.update(True)
@@ -195,31 +198,32 @@ class Scaler:
         >>> metrics["loss_scale"], metrics["skip"], metrics["total_overflows"]
         (32768.0, True, 1)
 
-        The names are those of `Metric`, in lower case; `report`, the one of the update, adds norm, amax, zero_share and
-        the counts of NaN and Inf.
+        The names are `Metric` in lower case. The `report` of the update adds norm, amax, zero_share and the counts of
+        NaN and Inf.
         """
         return c.metrics(self.policy, self.state, report)
 
     def diagnose(self, report: Report | None = None, steps: int = 0, planned_steps: int = 0) -> list[Note]:
-        """What is wrong with this run, with what to do about it, the most important first; empty: nothing was found.
+        """Returns what is wrong with this run and what to do, the most important first; an empty list if nothing is.
 
-        `report` is the last one. `steps` are the updates so far, `planned_steps` those of the whole run; 0: not known.
+        report: the last one
+        steps, planned_steps: the updates so far, and the updates of the whole run; 0 if not known
         """
         return _history.diagnosed(self.policy, self.state, report, steps, planned_steps)
 
     def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
-        """A CSV file that gets the metrics of each update: `with scaler.history("run.csv"):`, see `History`."""
+        """Returns a CSV file that gets the metrics of each update: `with scaler.history("run.csv"):`; see `History`."""
         return _history.History(self, self.policy, path, step=step, rank=rank)
 
     # ---- the step ----
 
     def scale(self, loss: Any, dtype: Any = None) -> Any:
-        """`loss` times the scale: a number, or an array of any shape as a new array, of `dtype` if given.
+        """Returns `loss` times the scale: a number, or a new array of the same shape, of `dtype` if given.
 
-        A scaled float16 loss is easily infinite: a loss that is one number of a narrow type becomes float32. Keep
-        arrays in float32 until they are scaled, then cast (dtype=numpy.float16 does both). `dtype` is NumPy's or
-        ml_dtypes', or "cb16"; a complex loss stays complex. A tensor of a framework is multiplied by the framework,
-        which is to differentiate it.
+        A scaled loss easily overflows float16, so a single number of less than 32 bits becomes float32. Keep arrays in
+        float32 until they are scaled, then cast; dtype=numpy.float16 does both. `dtype` is a dtype of NumPy or
+        ml_dtypes, or "cb16"; a complex loss stays complex. A framework's tensor is multiplied by the framework, so that
+        it can be differentiated.
         """
         if _multiplies(type(loss)):
             if dtype is not None:
@@ -263,16 +267,16 @@ class Scaler:
     ) -> Report:
         """Divides gradients by the scale, checks them, and reports: one C call for a list or dict of arrays.
 
-        In place by default. float16 gradients are better unscaled into float32, where what scaling saved survives:
-        `out` takes arrays of the same shapes (by the same names), `dtype` makes new ones, as in `scale`; they are
-        `report.grads`. Complex gradients go with complex results only.
-        `report.overflow` is the verdict of this scaler's policy: step if it is False, and update in any case. Where the
-        policy guards, update first: only that knows outliers.
-        `clip_value`, a finite number above 0 in the unit of unscaled gradients, also clamps each to [-clip_value,
-        clip_value], both parts of a complex one, before it is rounded to its result. The report is of the gradients
-        before they are clamped, so that an overflow is found.
-        `want` (a union of Want), `histogram` and `per_tensor` (a report of each array) ask for more in the report.
-        `factor` is the snapshot that the loss was scaled by, where an update ran since. No two arrays may share memory.
+        It works in place by default. Unscale float16 gradients into float32, so that small values survive: `out` takes
+        arrays of the same shapes (by the same names), `dtype` makes new arrays as in `scale`. The results are in
+        `report.grads`. Complex gradients need complex results.
+        `report.overflow` is the verdict of this scaler's policy. Step if it is False, and update in any case. If the
+        policy guards, update first: only the update recognises outliers.
+        clip_value: clamps each unscaled element to [-clip_value, clip_value] before it is rounded; finite and above 0.
+            Both parts of a complex element are clamped. The report is of the gradients before, so it finds overflows
+        want, histogram, per_tensor: measure more: a union of Want; a histogram; a report of each array
+        factor: the snapshot of the scale that the loss was scaled by, if an update ran since
+        No two arrays may share memory.
         """
         lists, options = _taken(grads, out, dtype), {"policy": self.policy}
         if clip_value is not None:
@@ -289,15 +293,16 @@ class Scaler:
         per_tensor: bool = False,
         factor: Factor | None = None,
     ) -> Report:
-        """Adds gradients divided by the scale to `out` if all of them are finite, else nothing: of micro-batches.
+        """Adds a micro-batch's gradients, divided by the scale, to `out` if all are finite; else adds nothing.
 
-        `out` has arrays of the same shapes (by the same names) and other memory, of any dtypes, float32 at best;
-        complex ones for complex gradients. `report.overflow` tells that nothing was added; the report is of these
-        gradients divided by the scale, in the dtypes of `out`. Give `update` the reports of all micro-batches; if one
-        has an overflow, the sum lacks it: skip the step. The norm of a sum is not that of its parts: for a policy that
-        judges by it, `measure` the sum with unscaled=True and give update that report. `want`, `histogram`,
-        `per_tensor` and `factor` are as in `unscale`. An error adds nothing. Only `Arrays`, which have it, go without
-        `out`.
+        out: arrays of the same shapes (by the same names) in other memory, of any dtypes, best float32; complex arrays
+            for complex gradients. Only `Arrays`, which contain it, need no `out`
+        want, histogram, per_tensor, factor: as in `unscale`
+
+        `report.overflow` means that nothing was added. The report is of these gradients divided by the scale, in the
+        dtypes of `out`. Pass the reports of all micro-batches to `update`. If one has an overflow, skip the step: the
+        sum lacks its gradients. The norm of the sum is not known from the reports: if the policy judges by the norm,
+        `measure` the sum with unscaled=True and pass that report to `update`. An error adds nothing.
         """
         report = self._run("gsc_unscale_accumulate", _taken(grads, out), factor, want, histogram, per_tensor, {})
         report._addend = True
@@ -313,19 +318,19 @@ class Scaler:
         factor: Factor | None = None,
         unscaled: bool = False,
     ) -> Report:
-        """Reports what `unscale` in place would, and writes nothing. With unscaled=True the scale of them is 1."""
+        """Returns the report of `unscale` in place, but writes nothing. unscaled=True: the gradients have scale 1."""
         if unscaled and factor is not None:
             raise TypeError("pass factor or unscaled, not both")
         options = {"policy": self.policy}
         return self._run("gsc_measure", _taken(grads), factor, want, histogram, per_tensor, options, unscaled)
 
     def update(self, report: Report | Iterable[Report] | bool) -> Event:
-        """Moves the scale after an optimizer step, or one that was skipped because of `report.overflow`.
+        """Moves the scale after an optimizer step, also if the step was skipped because of `report.overflow`.
 
-        Several reports, of micro-batches or of optimizers that share this scale, count as one step. A bool that says
-        whether there was an overflow is a report, too, for policies that judge by no more. A policy that guards knows
-        outliers only here: update first, step unless Event.SKIPPED is in what it returns, and multiply the gradients by
-        `multiplier` where Event.CLIPPED is.
+        Several reports, of micro-batches or of optimizers that share this scale, count as one step. A bool, whether
+        there was an overflow, can replace the report if the policy needs no more. Returns the events.
+        If the policy guards, update before the step: skip the step if the events have Event.SKIPPED; multiply the
+        gradients by `multiplier` if they have Event.CLIPPED.
         """
         if not isinstance(report, _structs.Report):
             report = _report_of(report)
@@ -348,7 +353,7 @@ class Scaler:
         return self.events
 
     def set_rank(self, report: Report, rank: int) -> Report:
-        """Notes in the report, before ranks gather theirs, whose it is, and a digest of this scaler's policy and state.
+        """Stamps a report with the rank and a digest of policy and state, before ranks gather their reports.
 
         >>> scalers = Scaler("torch"), Scaler("megatron")
         >>> reports = [scaler.set_rank(Report.of_flag(False), rank) for rank, scaler in enumerate(scalers)]
@@ -356,9 +361,9 @@ class Scaler:
         Traceback (most recent call last):
         gradscaler.Error: reports[1].digest differs: rank 1 has another policy or state than rank 0: ...
 
-        So a rank that loaded another checkpoint, missed a step or has other rules is found before anybody steps. Stamp
-        `Report.failed(error)`, too: then all know which rank it was. Returns the report, for which a device is waited
-        for; that of a call in a graph stays as it is, and what is returned is a stamped copy, of the last replay.
+        So if a rank loaded another checkpoint, missed a step or has other rules, the merge fails before any rank steps.
+        Also stamp `Report.failed(error)`, to tell which rank failed. Waits for the device and returns the report; after
+        a call in a CUDA graph it returns a stamped copy of the last replay's report.
         """
         if not isinstance(report, _structs.Report):
             raise TypeError(f"expected the report of unscale, not {_short(report)}")
@@ -366,15 +371,14 @@ class Scaler:
         if not 0 <= number < 2**32 - 1:
             raise ValueError(f"rank is {_short(rank)}: it must be a whole number from 0 to {2**32 - 2}")
         if isinstance(report, LateReport) and report._wait():
-            report = copy.copy(report)  # the next look writes over it
+            report = copy.copy(report)  # the next access overwrites it
         with _naming():
             c.gsc_report_set_rank(None, report, self.policy, self.state, number, report)
         return report
 
     def set_scale(self, scale: float, **counts: int) -> None:
-        """Puts another scale in force at once. The counts stay, or become these: good_steps, steps_since_change,
-        overflows_since_reset, failed_backoffs, total_overflows, total_growths, total_backoffs, as stateless frameworks
-        keep them.
+        """Sets the scale at once, and the counts that are passed: good_steps, steps_since_change, failed_backoffs,
+        overflows_since_reset, total_overflows, total_growths, total_backoffs. Other counts do not change.
         """
         state = State.from_buffer_copy(self.state)
         state.factor.scale = _number("scale", scale)
@@ -396,7 +400,7 @@ class Scaler:
         self.state = state
 
     def combine_decisions(self, other: Scaler) -> Event:
-        """Skips, clips or stops also where `other` did in its last update, which judged another signal of this step.
+        """Adopts the decision of `other` to skip, clip or stop: `other` judged another signal of the same step.
 
         >>> scaler, losses = Scaler("recommended"), Scaler("none", guard_norm=4)
         >>> _ = scaler.update(False), losses.update(Report.of_number(9.5))
@@ -405,7 +409,7 @@ class Scaler:
         >>> scaler.reason
         'skipped: the norm, 9.5, is above 4, 1 in a row'
 
-        Scale, counts and samples stay those of this scaler. Returns its events.
+        Scale, counts and samples of this scaler do not change. Returns its events.
         """
         if not isinstance(other, Scaler):
             raise TypeError(f"other must be a gradscaler.Scaler, not {_short(other)}")
@@ -417,10 +421,12 @@ class Scaler:
         return self.events
 
     def guard_factor(self, factor: Factor | None = None) -> Factor:
-        """`factor` with the clip of the last update: `unscale(grads, factor=...)` unscales and clips in one pass.
+        """Returns a factor with the clip of the last update; `unscale(grads, factor=...)` then also clips, in one pass.
 
-        `factor` is `scaler.factor` of before the update, None where the gradients are unscaled already; then multiply
-        by `.inverse`, or use `multiplier`. Where nothing was clipped it is as it was.
+        factor: `scaler.factor` from before the update. If the gradients are unscaled already, pass None and multiply
+            them by the result's `.inverse`, or use `multiplier`
+
+        If the update did not clip, the factor is returned unchanged.
         """
         out = Factor()
         with _naming():
@@ -428,10 +434,12 @@ class Scaler:
         return out
 
     def clip_factor(self, report: Report, max_norm: float, *, unscaled: bool = False) -> Factor:
-        """The factor that unscales and clips to a global norm in one pass: `unscale(grads, factor=...)`.
+        """Returns a factor that unscales and clips to a global norm in one pass: `unscale(grads, factor=...)`.
 
-        `report` is of `measure(grads, want=Want.NORM)`, or with `unscaled=True` of `unscale`; then multiply by
-        `.inverse`. The coefficient is that of torch.nn.utils.clip_grad_norm_: max_norm / (norm + 1e-6), at most 1.
+        report: from `measure(grads, want=Want.NORM)`; or from `unscale` with `unscaled=True`: then multiply the
+            gradients by the result's `.inverse`
+
+        It clips as torch.nn.utils.clip_grad_norm_ does, by max_norm / (norm + 1e-6), at most 1.
         """
         out = Factor()
         factor = None if unscaled else self.state.factor
@@ -452,7 +460,7 @@ class Scaler:
         options: dict[str, Any],
         unscaled: bool = False,
     ) -> Report:
-        """One C call for the host's arrays, and one for those of each device."""
+        """Makes one C call for the host's arrays, and one for each device."""
         if not isinstance(want, int) or not 0 <= want < 2**32:
             raise TypeError(f"want={want!r}: expected a union of gradscaler.Want")
         snapshot = factor
@@ -472,13 +480,13 @@ class Scaler:
         return _devices.run(self, function, lists, factor, live, options, per_tensor, report)
 
     def _on_host(self, function: str, groups: list, factor: Any, options: dict, report: Report, lists: _Lists) -> bool:
-        """Whether all arrays are there: then the call is done."""
+        """Makes the call and returns True if all arrays are on the host, else False."""
         if len(groups) > 1 or isinstance(groups[0][1], _cuda.Lists):
             return False
         try:
             getattr(c, function)(self._on, factor, groups[0][1], options, report)
         except c.Error as error:
-            late = error.field == "device" and lists.groups is None  # some tell only now where they are
+            late = error.field == "device" and lists.groups is None  # some arrays tell their device only now
             if late and any(_cuda.device_of(array) is not None for array in lists.ins):
                 return False
             lists.explain(error)
@@ -488,30 +496,32 @@ class Scaler:
     # ---- to and from a checkpoint ----
 
     def state_dict(self, format: str = "gradscaler", *, prefix: str | None = None) -> dict[str, Any]:
-        """Policy and state as numbers by name, for JSON or a checkpoint; every later version reads them.
+        """Returns policy and state as numbers by name, for JSON or a checkpoint; every later version reads them.
 
-        With another `format`, one of `formats()`, a dict as that framework saves it: its own scaler goes on from it.
-        `notes` are then sentences on what its keys cannot hold. The keys begin with `prefix`, where one is given: "" is
-        nothing, None what the framework has, such as {"loss_scaler0": {...}} of apex.
+        format: one of `formats()`. With a framework's format the framework's own scaler can continue from the dict, and
+            `notes` has sentences on what the format cannot hold
+        prefix: the start of the keys: "" for none, None for the framework's own, such as apex's {"loss_scaler0": {...}}
         """
         found, self.notes = _checkpoints.save(self.policy, self.state, format, prefix)
         return found
 
     def load_state_dict(self, state: Any, format: str | None = None, *, prefix: str | None = None) -> Sequence[Note]:
-        """Goes on from what `state_dict` returned, here or of any framework in `formats()`.
+        """Loads a checkpoint of gradscaler or of any framework in `formats()`, and continues from it.
 
-        `state` is a dict, nested or not, of numbers, arrays or tensors of one element, as torch.load and others return
-        it; or an object with attributes, such as the scaler that DeepSpeed pickles. Its scale and most of its keys, at
-        the top or below one or two names, tell the format. If several formats fit, the error names them, and `format`
-        decides. If there are several scalers, or one stands deeper, the error names the `prefix` to give: the path from
-        the top, joined by dots, such as "amp.loss_scaler1". A key of more than 159 bytes is not read. What is no number
-        where the scaler has one raises gradscaler.Error with its key.
-        What `state_dict` returned, found wherever it lies, has a policy, which becomes this scaler's. A checkpoint of a
-        framework changes the settings that are in it, and no others: Scaler("torch") goes on as torch would,
-        Scaler("recommended") by its own rules from that scale and those counts. Returns, and keeps as `notes`,
-        sentences on what the checkpoint lacks, what in it was ignored, and what means something else to this policy.
-        The first are on what it replaced: a guard, fields other than the preset's, a scale that never moved.
-        Nothing is changed on an error.
+        state: a dict, nested or not, of numbers, arrays or tensors of one element, as torch.load and others return it;
+            or an object with attributes, such as the scaler that DeepSpeed pickles
+        format: needed only if several formats fit; the error names them. By default a format is recognised by its keys:
+            the scale and most of the others must be at the top, or below one or two names
+        prefix: the path of the scaler, joined by dots, such as "amp.loss_scaler1". It is needed if there are several
+            scalers, or if one is deeper; the error names it
+
+        A checkpoint of gradscaler, found at any depth, has a policy, which replaces this scaler's. A framework's
+        checkpoint changes only the settings that it contains: Scaler("torch") continues as torch would,
+        Scaler("recommended") by its own rules, from that scale and those counts.
+        Returns, and keeps as `notes`, sentences on what the checkpoint replaced (a guard, fields that differ from the
+        preset, a fixed scale), then on keys that it lacks, that were ignored, or that mean something else here.
+        Raises gradscaler.Error with the key if a value must be a number and is not. Keys of more than 159 bytes are not
+        read. An error changes nothing.
         """
         self.policy, self.state, self.notes = _checkpoints.load(state, self.policy, format, prefix)
         return self.notes
@@ -527,7 +537,7 @@ class Scaler:
 
 
 def _report_of(value: Any) -> Report:
-    """The report of one step that a bool, or several reports, stand for."""
+    """Makes one report from a bool or several reports."""
     dtype = str(getattr(value, "dtype", ""))
     if isinstance(value, bool) or (dtype in ("bool", "torch.bool") and not value.shape):
         return Report.of_flag(bool(value))

@@ -270,7 +270,7 @@ class MemoryKind(enum.IntEnum):
 
 
 class Struct(c.Structure):
-    """A struct whose repr tells its fields."""
+    """The base of all structs: repr shows the fields."""
 
     _takes_ = {}
 
@@ -536,9 +536,9 @@ class State(Struct):
 
     @classmethod
     def from_bytes(cls, data):
-        """A state from what bytes(state) made, also in 0.2 to 0.5, where a state had 256 bytes and no `skip`.
+        """Makes a state from bytes(state), also of 0.2 to 0.5, where a state had 256 bytes and no `skip`.
 
-        Bytes of a later version are longer; they are taken if the rest is zero.
+        Longer bytes of a later version are accepted if the rest is zero.
         """
         data, size = bytes(data), c.sizeof(cls)
         if len(data) != 256 and len(data) < size:

@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: MIT
-"""Cerebras' GradScaler (cerebras.pytorch.amp) for the CPU and GPUs of torch, whose backend theirs does not need here.
+"""Cerebras' GradScaler (cerebras.pytorch.amp) for torch on CPUs and GPUs, without Cerebras' backend.
 
     scaler = gradscaler.cerebras.GradScaler(loss_scale="dynamic")  # in place of cstorch.amp.GradScaler
     for inputs, labels in batches:
         optimizer_step(loss_of(model(inputs), labels), optimizer, scaler)
 
-Differences, each because the original loses something:
+Differences from Cerebras' class:
 
-- Off their machines theirs scales nothing and saves nothing; this one does. It has no registry of all optimizers: those
-  of one step are unscaled before the first of them steps, or named in `optimizers`.
-- A skipped step does not run, so that nothing has to be restored: parameters, the optimizer's state, and what its first
-  step would have created. Theirs runs it and puts back what it knows of.
-- Gradients may be accumulated over several scaled losses. step() unscales what unscale_() did not.
+- Theirs scales and saves only on Cerebras' machines; this one does so everywhere.
+- It has no registry of all optimizers: unscale the optimizers of a step before the first one steps, or name them in
+  `optimizers`.
+- A skipped step does not run, so nothing has to be restored. Theirs runs it and then restores the parameters and
+  optimizer states that it knows.
+- Gradients can be accumulated over several scaled losses. step() unscales gradients if unscale_() did not.
 - Squares of float16 gradients are added in float32 and double: a norm above 256 is no overflow.
-- get_scale() returns a new tensor each time; theirs is written by the next update.
-- A floor above the ceiling and saved values that no scaler has are refused.
+- get_scale() returns a new tensor each time; the next update overwrites theirs.
+- It refuses a floor above the ceiling, and saved values that no scaler can have.
 """
 
 from __future__ import annotations
@@ -44,21 +45,21 @@ _COUNTS = {"steps_since_rescale": "steps_since_change", "overflows_since_rescale
 
 
 class GradScaler:
-    """cerebras.pytorch.amp.GradScaler.
+    """A replacement for cerebras.pytorch.amp.GradScaler.
 
-    loss_scale: "dynamic", or a number, by which losses are then scaled without any check; None is 1
-    init_scale (initial_loss_scale in their documentation): default 2^15, of cbfloat16 2^31
-    steps_per_increase: the scale doubles after this many steps and one more, overflows among them; default 2000
+    loss_scale: "dynamic", or a number: losses are then scaled by it, without any check; None is 1
+    init_scale (initial_loss_scale in their documentation): default 2^15; for cbfloat16 2^31
+    steps_per_increase: the scale doubles after this many steps plus one, counting overflows; default 2000
     min_loss_scale, max_loss_scale: default 2^-14, and 2^15 for float16 or 2^31 for cbfloat16. Their documentation
-        writes 2e-14, 2e15 and 2e31 and means these
-    overflow_tolerance: the share of steps with an overflow since the scale last changed above which it is halved
+        writes 2e-14, 2e15 and 2e31 for these
+    overflow_tolerance: if more than this share of the steps since the last change of the scale overflowed, it is halved
     max_gradient_norm: clips the gradients of all optimizers by their common norm before they step
-    half_dtype: "float16", "bfloat16" or "cbfloat16", or torch's; default that of cerebras.pytorch where it is imported,
+    half_dtype: "float16", "bfloat16" or "cbfloat16", or torch's dtype; default: cerebras.pytorch's if it is imported,
         else float16
-    optimizers: those that share a step, if step() is called without unscale_() for each before
+    optimizers: the optimizers that share a step; needed if step() is called without unscale_() for each of them
 
-    A step overflows where a gradient of any optimizer is Inf or NaN, or the sum of all squares is more than a float32
-    holds; then none of them steps. One thread at a time may use a scaler.
+    A step overflows if a gradient of any optimizer is Inf or NaN, or if the sum of all squares is above the largest
+    float32; then no optimizer steps. Only one thread at a time can use a scaler.
     """
 
     def __init__(
@@ -120,8 +121,8 @@ class GradScaler:
     # ---- the step ----
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """`loss` in float32, times the scale."""
-        if any(turn.stage != OptState.READY for turn in self._rounds.values()):
+        """Returns `loss` in float32, multiplied by the scale."""
+        if any(progress.stage != OptState.READY for progress in self._rounds.values()):
             raise RuntimeError("gradients were unscaled already: call update() before another loss is scaled")
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss must be a tensor, not {type(loss).__name__}")
@@ -129,10 +130,10 @@ class GradScaler:
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divides the gradients of `optimizer` by the scale, in place, once; later calls before update() do nothing."""
-        turn = self._rounds.get(optimizer) or Round()
-        if turn.stage == OptState.UNSCALED:
+        progress = self._rounds.get(optimizer) or Round()
+        if progress.stage == OptState.UNSCALED:
             return
-        if turn.stage == OptState.STEPPED:
+        if progress.stage == OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
         if self.dynamic and self.isfinite is not None:
             raise RuntimeError(
@@ -141,12 +142,12 @@ class GradScaler:
             )
         grads = _optimizers.gradients(optimizer) if self.loss_is_scaled else {}
         if grads:
-            turn.report = self._scaler.unscale(grads, want=Want.NORM)
-        turn.stage = OptState.UNSCALED
-        self._rounds[optimizer] = turn
+            progress.report = self._scaler.unscale(grads, want=Want.NORM)
+        progress.stage = OptState.UNSCALED
+        self._rounds[optimizer] = progress
 
     def clip_gradients_and_return_isfinite(self, optimizers: Iterable[torch.optim.Optimizer]) -> Any:
-        """Whether the norm of all that was unscaled is finite; and clips the gradients of `optimizers` by it."""
+        """Returns whether the norm of all unscaled gradients is finite, and clips those of `optimizers` by it."""
         if not self.dynamic:
             return True
         self._judge()
@@ -158,13 +159,13 @@ class GradScaler:
         return self.isfinite
 
     def _judge(self) -> None:
-        turns = [turn.report for turn in self._rounds.values() if turn.report is not None]
-        if not turns:
+        reports = [progress.report for progress in self._rounds.values() if progress.report is not None]
+        if not reports:
             raise RuntimeError("no gradients were unscaled since the last update(): call backward() and step() before")
-        self.report = Report.merge(turns, policy=self._scaler.policy)
+        self.report = Report.merge(reports, policy=self._scaler.policy)
         self.report._bad = {}
-        for i, each in enumerate(turns):
-            where = f"optimizer {i}, " if len(turns) > 1 else ""
+        for i, each in enumerate(reports):
+            where = f"optimizer {i}, " if len(reports) > 1 else ""
             self.report._bad |= {f"{where}{name}": count for name, count in each.bad.items()}
         report = self.report
         norm = math.nan if report.nan_count else math.inf if report.overflow else report.norm
@@ -172,7 +173,7 @@ class GradScaler:
         self.isfinite = torch.tensor(not report.overflow)
 
     def step_if_finite(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """optimizer.step(*args, **kwargs), or None where a gradient of any optimizer is not finite."""
+        """Calls optimizer.step(*args, **kwargs); if a gradient of any optimizer is not finite, skips: returns None."""
         if self.dynamic:
             if self.isfinite is None:
                 self.clip_gradients_and_return_isfinite([optimizer])
@@ -182,9 +183,9 @@ class GradScaler:
         return optimizer.step(*args, **kwargs)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Unscales what is not unscaled yet, and steps if the gradients of all optimizers are finite."""
-        turn = self._rounds.get(optimizer)
-        if turn is not None and turn.stage == OptState.STEPPED:
+        """Unscales the gradients that are not unscaled yet, and steps if the gradients of all optimizers are finite."""
+        progress = self._rounds.get(optimizer)
+        if progress is not None and progress.stage == OptState.STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
         for each in (*self._optimizers, optimizer):
             if each not in self._rounds:
@@ -196,7 +197,7 @@ class GradScaler:
         return result
 
     def update(self, new_scale: None = None) -> None:
-        """Moves the scale, after all optimizers have stepped. A new scale is refused, as theirs does."""
+        """Moves the scale, after all optimizers have stepped. It refuses a new scale, as theirs does."""
         if new_scale:
             raise ValueError("new_scale: this scaler takes none; load_state_dict({'loss_scale': ...}) sets one")
         if self.dynamic:
@@ -209,26 +210,26 @@ class GradScaler:
             self.isfinite = None
         self._rounds = {}
 
-    # ---- what it is ----
+    # ---- properties ----
 
     def get_scale(self) -> torch.Tensor | float:
-        """The loss scale: a float32 tensor if it is dynamic, else the number that was given."""
+        """Returns the loss scale: a float32 tensor if it is dynamic, else the number passed to the constructor."""
         return torch.tensor(self._scaler.loss_scale, dtype=torch.float32) if self.dynamic else self._static
 
     def get_non_clamped_scale(self) -> torch.Tensor | float:
-        """What the last update made of the scale before min_loss_scale held it."""
+        """Returns the scale after the last update without the limit of min_loss_scale."""
         if self.dynamic and self._unclamped is not None:
             return torch.tensor(self._unclamped, dtype=torch.float32)
         return self.get_scale()
 
     def get_num_skipped_steps(self) -> torch.Tensor:
-        """How many steps of optimizers were skipped: two for two optimizers that share one."""
+        """Returns how many optimizer steps were skipped: two if two optimizers share a skipped step."""
         return torch.tensor(self._skipped_steps, dtype=torch.int64)
 
     def raise_if_unrecoverable(self) -> None:
-        """Raises FloatingPointError where the last update found an overflow and had no smaller scale to go to.
+        """Raises FloatingPointError if the last update had an overflow and could not lower the scale.
 
-        Then a parameter or the loss itself is NaN, and every further step would be skipped.
+        A parameter or the loss itself is then NaN, and every further step would be skipped.
         """
         if self.dynamic and self._unclamped is not None and self.report.overflow and self._unclamped < self._least:
             raise FloatingPointError(
@@ -240,14 +241,16 @@ class GradScaler:
     # ---- to and from a checkpoint ----
 
     def state_dict(self, destination: Any = None) -> dict[str, Any]:
-        """loss_scale, and if it is dynamic steps_since_rescale, overflows_since_rescale, num_skipped_steps: tensors."""
+        """Returns loss_scale, or if it is dynamic tensors: loss_scale, steps_since_rescale, overflows_since_rescale,
+        num_skipped_steps.
+        """
         if not self.dynamic:
             return {"loss_scale": self._static}
         counts = {key: torch.tensor(getattr(self._scaler.state, name)) for key, name in _COUNTS.items()}
         return {"loss_scale": self.get_scale(), **counts, "num_skipped_steps": self.get_num_skipped_steps()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restores what state_dict returned; keys that are not there leave what is: old checkpoints have none."""
+        """Loads a state_dict; values without a key, as in old checkpoints, do not change."""
         found = {key: value.item() if isinstance(value, torch.Tensor) else value for key, value in state_dict.items()}
         scale = _positive("loss_scale", found.get("loss_scale", self._scaler.loss_scale))
         if not self.dynamic:
@@ -277,9 +280,9 @@ def optimizer_step(
     max_gradient_norm: float | None = None,
     max_gradient_value: float | None = None,
 ) -> None:
-    """Backward, unscale, clip, step, update and zero_grad, of one optimizer or several that share the loss.
+    """Calls backward, unscale, clip, step, update and zero_grad for one optimizer, or several that share the loss.
 
-    Gradients are clipped by the norm over all optimizers, or by value, before they step.
+    Clips by the norm over all optimizers, or by value.
     """
     if not isinstance(loss, torch.Tensor):
         raise ValueError(f"loss must be one tensor, not {type(loss).__name__}")

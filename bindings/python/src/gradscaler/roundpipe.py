@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""RoundPipe's GradScaler: torch's rules for an optimizer that works in a thread of its own, one step behind.
+"""RoundPipe's GradScaler: torch's rules for an optimizer that runs on another thread, one step behind.
 
     scaler = gradscaler.roundpipe.GradScaler()  # in place of roundpipe.GradScaler()
     for inputs, labels in batches:
@@ -7,19 +7,18 @@
         model.step(lambda: (scaler.step(optimizer), optimizer.zero_grad()))  # on the optimizer's thread
         scaler.update()
 
-Where `roundpipe` is imported, that thread is RoundPipe's optimizer stream. Elsewhere it is one that all scalers of the
-process share, `scaler.executor`, whose `submit` takes the place of `model.step`.
+If `roundpipe` is imported, that thread is RoundPipe's optimizer stream. Else all scalers of the process share one
+thread, `scaler.executor`; call its `submit` instead of `model.step`.
 
-Differences, each because the original loses something:
+Differences from RoundPipe's class:
 
-- An exception on the optimizer's thread is raised by the call that waits for it, or by the next call on the scaler,
-  where RoundPipe ends the process. The scale then stays as it was. What a function given to model.step raises is
-  RoundPipe's own affair.
-- step() returns what the optimizer returned on any thread; state_dict, load_state_dict, pickling, is_enabled, `report`
-  (which parameter overflowed) and `device` are new; checkpoints of torch.amp.GradScaler are read, and it reads these.
-- Several threads may call, update() included.
-- Factors and scales that lead out of range (a growth_factor below 1, a negative new_scale) are refused.
-- Gradients in float64 are divided by the scale, in place of a product with its inverse in float32.
+- An exception on the optimizer's thread is raised by the call that waits for it, or by the next call on the scaler, and
+  the scale does not change; RoundPipe ends the process. RoundPipe still handles exceptions inside model.step.
+- step() returns the optimizer's result on any thread. state_dict, load_state_dict, pickling, is_enabled, `report`
+  (which parameter overflowed) and `device` are new. It and torch.amp.GradScaler read each other's checkpoints.
+- Several threads can call it, also update().
+- It refuses factors and scales that lead out of range: a growth_factor below 1, a negative new_scale.
+- Gradients in float64 are divided by the scale; RoundPipe multiplies by the inverse in float32.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _FIELDS = ("growth_factor", "backoff_factor", "growth_interval")
 
 
 class OptimizerThread(ThreadPoolExecutor):
-    """One thread that runs what is submitted to it in order."""
+    """One thread that runs the submitted functions in order."""
 
     def __init__(self, name: str = "gradscaler optimizer") -> None:
         self._ident: int | None = None
@@ -59,12 +58,12 @@ class OptimizerThread(ThreadPoolExecutor):
         self._ident = threading.get_ident()
 
     def is_current(self) -> bool:
-        """Whether the caller runs on it."""
+        """Returns whether the caller runs on this thread."""
         return threading.get_ident() == self._ident
 
 
 class RoundPipeStream:
-    """RoundPipe's optimizer stream as an executor. What is submitted may raise: the process goes on."""
+    """RoundPipe's optimizer stream as an executor. If a submitted function raises, the process goes on."""
 
     def __init__(self) -> None:
         from roundpipe import optim_stream
@@ -92,7 +91,7 @@ _sharing = threading.Lock()
 
 
 def _default() -> Any:
-    """RoundPipe's stream where there is one, else a thread of the process."""
+    """Returns RoundPipe's stream if roundpipe is imported, else a thread that all scalers of the process share."""
     global _shared
     if "roundpipe.optim_stream" in sys.modules:
         return RoundPipeStream()
@@ -103,7 +102,7 @@ def _default() -> Any:
 
 
 def _forked() -> None:
-    """The parent's thread is not in the child, and its lock may have been held."""
+    """Resets thread and lock in a forked child: it does not have the thread, and the lock may have been held."""
     global _shared, _sharing
     _shared, _sharing = None, threading.Lock()
 
@@ -113,17 +112,16 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 class GradScaler:
-    """roundpipe.GradScaler, whose errors reach the caller and whose state can be saved.
+    """A replacement for roundpipe.GradScaler that raises errors in the caller and can be saved.
 
     init_scale, growth_factor, backoff_factor, growth_interval, enabled: as in torch.amp.GradScaler
-    device: where the losses are; there scale() copies nothing. Gradients may lie anywhere
-    executor: runs the optimizer's half: its submit(fn, *args) returns a Future, and it has one thread, in which
-        functions run in order, such as OptimizerThread() or ThreadPoolExecutor(1). None: RoundPipe's own, or one that
-        all scalers of the process share
+    device: the device of the losses, where scale() copies nothing. Gradients can be on any device
+    executor: runs the optimizer's half in order on one thread, and its submit(fn, *args) returns a Future, such as
+        OptimizerThread() or ThreadPoolExecutor(1). None: RoundPipe's own, or one that all scalers of the process share
 
-    A call on the optimizer's thread acts at once, on the gradients there. unscale_() and step() from another thread are
-    done on the optimizer's, and waited for. An asynchronous update takes effect one update later, a new_scale, too:
-    scale() multiplies by what the gradients of that loss will be divided by when their step comes. Any thread may call.
+    Any thread can call it. On the optimizer's thread a call acts at once. From another thread, unscale_() and step()
+    run on the optimizer's thread, and the caller waits. An asynchronous update, also of a new_scale, takes effect one
+    update later: scale() multiplies a loss by the scale that its gradients will be divided by.
     """
 
     def __init__(
@@ -151,24 +149,24 @@ class GradScaler:
         self._begin(Scaler("roundpipe", init_scale=init_scale, **fields), executor)
 
     def _begin(self, scaler: Scaler, executor: Any) -> None:
-        self._scaler = scaler  # the optimizer's thread alone reads and writes it, except `next` between two updates
-        self._rounds: dict[torch.optim.Optimizer, Round] = {}  # likewise
+        self._scaler = scaler  # used only on the optimizer's thread, except `next_factor` between two updates
+        self._rounds: dict[torch.optim.Optimizer, Round] = {}  # used only on the optimizer's thread
         self._report: Report | None = None
         self._updating = threading.Lock()
         self._update: Future | None = None  # the last one
-        self._told: Future | None = None  # the one whose error was raised
+        self._raised: Future | None = None  # the one whose error was raised
         self._executor = executor
         self._ident: int | None = None
-        self._show(scaler.factor)
+        self._publish(scaler.factor)
         if executor is not None and not hasattr(executor, "is_current"):
-            executor.submit(self._meet)  # it is done before anything that is submitted later
+            executor.submit(self._keep_ident)  # runs before everything that is submitted later
 
-    def _meet(self) -> None:
+    def _keep_ident(self) -> None:
         self._ident = threading.get_ident()
 
-    def _show(self, factor: Factor) -> None:
-        """What the next losses are multiplied by."""
-        self._front = factor.scale, self._tensor(factor)
+    def _publish(self, factor: Factor) -> None:
+        """Sets the scale that the next losses are multiplied by."""
+        self._published = factor.scale, self._tensor(factor)
 
     def _tensor(self, factor: Factor) -> torch.Tensor:
         return torch.tensor(factor.scale_f32, dtype=torch.float32, device=self._device)
@@ -177,24 +175,24 @@ class GradScaler:
 
     @property
     def executor(self) -> Any:
-        """What runs the optimizer's half."""
+        """The executor that runs the optimizer's half."""
         return _default() if self._executor is None else self._executor
 
-    def _is_here(self) -> bool:
+    def _is_on_executor(self) -> bool:
         executor = self.executor
         if hasattr(executor, "is_current"):
             return executor.is_current()
         return threading.get_ident() == self._ident
 
-    def _there(self, fn: Callable, *args: Any, **kwargs: Any) -> Any:
-        """What `fn` returns on the optimizer's thread, after all that was submitted before."""
-        if self._is_here():
+    def _on_executor(self, fn: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Runs `fn` on the optimizer's thread, after everything submitted before, and returns its result."""
+        if self._is_on_executor():
             return fn(*args, **kwargs)
         self._raise_late(wait=True)
         return self.executor.submit(fn, *args, **kwargs).result()
 
     def _raise_late(self, wait: bool = False) -> None:
-        """The error of the last update, once it is over."""
+        """If the last update has ended with an error, raises it once. `wait`: first waits for the update's end."""
         update = self._update
         if update is None or not (wait or update.done()):
             return
@@ -204,31 +202,31 @@ class GradScaler:
                 "update(), or after update(is_async=False)"
             )
         error = update.exception()
-        if error is not None and self._told is not update:
-            self._told = update
+        if error is not None and self._raised is not update:
+            self._raised = update
             raise error
 
     # ---- the step ----
 
     def scale(self, outputs: Any) -> Any:
-        """A tensor, or an iterable of tensors, times the scale; unchanged if scaling is disabled."""
+        """Multiplies a tensor, or an iterable of tensors, by the scale; does nothing if scaling is disabled."""
         if not self.enabled:
             return outputs
-        if self._is_here():
+        if self._is_on_executor():
             return _optimizers.times(outputs, self._tensor(self._scaler.factor))
         self._raise_late()
-        return _optimizers.times(outputs, self._front[1])
+        return _optimizers.times(outputs, self._published[1])
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divides the gradients of `optimizer` by the scale of their loss and checks them; else step() does."""
+        """Divides the gradients of `optimizer` by the scale of their loss and checks them, before step() does so."""
         if self.enabled:
-            self._there(self._unscale, optimizer)
+            self._on_executor(self._unscale, optimizer)
 
     def _unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        turn = self._rounds.setdefault(optimizer, Round())
-        if turn.stage is OptState.UNSCALED:
+        progress = self._rounds.setdefault(optimizer, Round())
+        if progress.stage is OptState.UNSCALED:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
-        if turn.stage is OptState.STEPPED:
+        if progress.stage is OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
         grads = _optimizers.gradients(optimizer)
         for name, grad in grads.items():
@@ -238,80 +236,80 @@ class GradScaler:
                     "saved is lost again. Give the optimizer parameters in float32."
                 )
         if grads:
-            self._report = turn.report = self._scaler.unscale(grads)
-        turn.stage = OptState.UNSCALED
+            self._report = progress.report = self._scaler.unscale(grads)
+        progress.stage = OptState.UNSCALED
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscales the gradients if unscale_() did not, and calls optimizer.step(*args, **kwargs) if all are finite.
 
-        Returns what it returned, None if it was skipped.
+        Returns the optimizer's result, or None if the step was skipped.
         """
         if not self.enabled:
             return optimizer.step(*args, **kwargs)
-        return self._there(self._step, optimizer, *args, **kwargs)
+        return self._on_executor(self._step, optimizer, *args, **kwargs)
 
     def _step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         if "closure" in kwargs:
             raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
-        turn = self._rounds.setdefault(optimizer, Round())
-        if turn.stage is OptState.STEPPED:
+        progress = self._rounds.setdefault(optimizer, Round())
+        if progress.stage is OptState.STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
-        if turn.stage is OptState.READY:
+        if progress.stage is OptState.READY:
             self._unscale(optimizer)
-        if turn.report is None:
+        if progress.report is None:
             raise AssertionError("No inf checks were recorded for this optimizer.")
-        result = None if turn.report.overflow else optimizer.step(*args, **kwargs)
-        turn.stage = OptState.STEPPED
+        result = None if progress.report.overflow else optimizer.step(*args, **kwargs)
+        progress.stage = OptState.STEPPED
         return result
 
     def update(self, new_scale: float | torch.Tensor | None = None, is_async: bool = True) -> None:
-        """Moves the scale by what the steps since the last update found, after them on the optimizer's thread.
+        """Moves the scale by the steps since the last update. It runs after them, on the optimizer's thread.
 
-        It waits only for the update before, whose result the next losses are scaled by. With is_async=False it waits
-        for its own, which is then in force at once. new_scale replaces the rule this once; counts stay.
-        Call it on a thread that scales losses, once per step, after the step was submitted.
+        The caller waits only for the update before, because the next losses use its scale. With is_async=False it waits
+        for this update, which then takes effect at once. new_scale sets the scale instead; counts stay.
+        Call it once per step, on a thread that scales losses, after you submit the step.
         """
         if not self.enabled:
             return
-        if self._is_here():
+        if self._is_on_executor():
             raise RuntimeError("update() is for the thread that scales the losses: call it after submitting the step")
         scale = None if new_scale is None else _checked_scale(new_scale)
         with self._updating:
             self._raise_late(wait=True)
-            self._show(self._scaler.next_factor)
+            self._publish(self._scaler.next_factor)
             self._update, self._process = self.executor.submit(self._advance, scale, is_async), os.getpid()
             if not is_async:
                 self._raise_late(wait=True)
-                self._show(self._scaler.factor)
+                self._publish(self._scaler.factor)
 
     def _advance(self, scale: float | None, is_async: bool) -> None:
-        shown = self._scaler.next_factor  # by which losses are scaled since update() was called
+        published = self._scaler.next_factor  # scales the losses since update() was called
         try:
             if scale is not None:
                 self._scaler.set_scale(scale)
             else:
-                reports = [turn.report for turn in self._rounds.values() if turn.report is not None]
+                reports = [progress.report for progress in self._rounds.values() if progress.report is not None]
                 if not reports:
                     raise AssertionError("No inf checks were recorded prior to update.")
                 self._scaler.update(reports)
             self._rounds = {}
-        finally:  # an error leaves `next`: what is shown stays right
-            self._scaler.state.factor = shown if is_async else self._scaler.next_factor
+        finally:  # an error does not change `next`, so the published factor stays right
+            self._scaler.state.factor = published if is_async else self._scaler.next_factor
 
-    # ---- what it is ----
+    # ---- properties ----
 
     def get_scale(self) -> float:
-        """What scale() multiplies by on this thread; 1.0 if scaling is disabled."""
+        """Returns the scale that scale() uses on this thread; 1.0 if scaling is disabled."""
         if not self.enabled:
             return 1.0
-        return self._scaler.loss_scale if self._is_here() else self._front[0]
+        return self._scaler.loss_scale if self._is_on_executor() else self._published[0]
 
     def is_enabled(self) -> bool:
         return self.enabled
 
     @property
     def report(self) -> Report | None:
-        """What the gradients that were unscaled last were like; `report.bad` names those that overflowed."""
+        """The report on the gradients that were unscaled last; `report.bad` names the overflowed ones."""
         return self._report
 
     @property
@@ -321,22 +319,22 @@ class GradScaler:
 
     def _get(self, name: str, up_to_date: bool) -> Any:
         if up_to_date:
-            self._there(lambda: None)
+            self._on_executor(lambda: None)
         return getattr(self._scaler.policy, name)
 
     def _set(self, name: str, value: float) -> None:
-        Policy("roundpipe", **{name: value})  # what is wrong with it is said here and now
-        if self._is_here():
+        Policy("roundpipe", **{name: value})  # raises errors in the caller
+        if self._is_on_executor():
             setattr(self._scaler.policy, name, value)
         else:
             self.executor.submit(lambda: setattr(self._scaler.policy, name, value))
 
     def get_growth_factor(self, up_to_date: bool = False) -> float:
-        """With up_to_date after all that was submitted before, which is waited for; likewise the others."""
+        """Returns the growth factor. up_to_date: waits for everything submitted before; likewise the other getters."""
         return self._get("growth_factor", up_to_date)
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Takes effect after all that was submitted before; likewise the others."""
+        """Sets the growth factor after everything submitted before; likewise the other setters."""
         self._set("growth_factor", new_factor)
 
     def get_backoff_factor(self, up_to_date: bool = False) -> float:
@@ -354,11 +352,11 @@ class GradScaler:
     # ---- to and from a checkpoint ----
 
     def state_dict(self) -> dict[str, Any]:
-        """After all that was submitted before: torch's keys, which its class reads, and `saved`, which has all.
+        """Returns torch's keys, and `saved` with the whole state, after everything submitted before.
 
-        `saved` keeps a scale that was computed and is not in force yet. Empty if scaling is disabled.
+        `saved` also has a scale that is not in force yet. The dict is empty if scaling is disabled.
         """
-        return self._there(self._state) if self.enabled else {}
+        return self._on_executor(self._state) if self.enabled else {}
 
     def _state(self) -> dict[str, Any]:
         policy, state = self._scaler.policy, self._scaler.state
@@ -367,7 +365,7 @@ class GradScaler:
         return {"scale": state.factor.scale, **numbers, "_growth_tracker": state.good_steps, "saved": saved}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restores what state_dict() of this class or of torch.amp.GradScaler returned; an error changes nothing."""
+        """Loads a state_dict() of this class or of torch.amp.GradScaler; an error changes nothing."""
         if not self.enabled:
             return
         if len(state_dict) == 0:
@@ -380,20 +378,20 @@ class GradScaler:
         else:
             scaler.policy = Policy("roundpipe", **{name: state_dict[name] for name in _FIELDS})
             scaler.set_scale(_checked_scale(state_dict["scale"]), good_steps=int(state_dict["_growth_tracker"]))
-        self._there(self._replace, scaler)
+        self._on_executor(self._replace, scaler)
 
     def _replace(self, scaler: Scaler) -> None:
         self._scaler, self._rounds = scaler, {}
-        self._show(scaler.factor)
+        self._publish(scaler.factor)
 
     def __getstate__(self) -> dict[str, Any]:
-        scaler, rounds = self._there(lambda: (self._scaler.__getstate__(), self._rounds))
+        scaler, rounds = self._on_executor(lambda: (self._scaler.__getstate__(), self._rounds))
         if rounds:
             raise AssertionError("a GradScaler can be pickled at the end of an iteration, after update()")
         return {"enabled": self.enabled, "device": self._device, "scaler": scaler}
 
     def __setstate__(self, saved: Mapping[str, Any]) -> None:
-        """Of the executor nothing is kept: the copy has the default one."""
+        """Restores a pickle, which has no executor: the copy has the default one."""
         scaler = Scaler.__new__(Scaler)
         scaler.__setstate__(saved["scaler"])
         self.enabled, self._device = saved["enabled"], saved["device"]
@@ -409,5 +407,5 @@ def _checked_scale(scale: float | torch.Tensor) -> float:
             raise AssertionError("new_scale should be a float or a 1-element tensor with requires_grad=False.")
         scale = scale.item()
     number = _number("new_scale", scale)
-    Scaler("roundpipe").set_scale(number)  # what is wrong with it is said here and now
+    Scaler("roundpipe").set_scale(number)  # raises errors in the caller
     return number

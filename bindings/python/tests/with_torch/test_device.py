@@ -15,7 +15,7 @@ import torch
 
 from gradscaler import Guard, Policy, Want, _cuda
 from gradscaler import _gradscaler as c
-from gradscaler.torch import GradScaler, StallError, _place
+from gradscaler.torch import GradScaler, StallError, _device
 
 
 def standin():
@@ -50,10 +50,10 @@ class OnDevice:
 
 
 def wait():
-    c.gsc_exec_wait((_place._cuda.device(0).context, 0, None))
+    c.gsc_exec_wait((_device._cuda.device(0).context, 0, None))
 
 
-data = _place.data
+data = _device.data
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def device(monkeypatch):
         return c.hold(lent, lent, 0, -1)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_place, "ordinal", lambda _: 0)
-        patch.setattr(_place, "stream", lambda _: 0)
-        patch.setattr(_place, "hold", hold)
-        patch.setattr(_place, "data", lambda tensor: (wait(), data(tensor))[1])
+        patch.setattr(_device, "ordinal", lambda _: 0)
+        patch.setattr(_device, "stream", lambda _: 0)
+        patch.setattr(_device, "hold", hold)
+        patch.setattr(_device, "data", lambda tensor: (wait(), data(tensor))[1])
         yield patch
 
 
@@ -118,9 +118,9 @@ def history_of(path, steps):
     parameter = torch.nn.Parameter(torch.ones(2))
     optimizer = torch.optim.SGD([parameter], lr=0.1, fused=True)
     one, waits = GradScaler("cpu", growth_interval=3), []
-    read = _place.data
+    read = _device.data
     with one.history(path), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_place, "data", lambda tensor: (waits.append(1), read(tensor))[1])
+        patch.setattr(_device, "data", lambda tensor: (waits.append(1), read(tensor))[1])
         for i in range(steps):
             one.scale(torch.ones(()))
             parameter.grad = torch.full((2,), float("nan") if i == 5 else 65536.0)
@@ -227,8 +227,8 @@ def fused(values, scale):
 def test_a_fused_optimizer_that_can_only_skip_stops_training_too(device):
     one, optimizer, parameter = fused([float("nan")], 2.0**-148)
     late, waits = [True], []
-    device.setattr(_cuda.Arrival, "is_there", lambda self: not late[0])
-    device.setattr(_place, "data", lambda tensor: waits.append(tensor))
+    device.setattr(_cuda.HostCopy, "is_complete", lambda self: not late[0])
+    device.setattr(_device, "data", lambda tensor: waits.append(tensor))
 
     def step():
         parameter.grad = torch.tensor([float("nan")])
@@ -239,7 +239,7 @@ def test_a_fused_optimizer_that_can_only_skip_stops_training_too(device):
     late[0] = False
     step()
     assert waits == []
-    device.setattr(_place, "data", data)
+    device.setattr(_device, "data", data)
     with pytest.raises(StallError, match=r"scale is 0 after \d skipped steps.*gradients of weight"):
         step()
 
@@ -258,13 +258,13 @@ def test_a_scale_that_was_mended_does_not_stop_training(device):
 
 def test_what_a_graph_found_is_asked_for_after_each_replay(device):
     one, optimizer, _ = fused([4.0, 8.0], 4.0)
-    device.setattr(_place, "captures", lambda _: True)
+    device.setattr(_device, "captures", lambda _: True)
     one.step(optimizer)
     one.update()
     found = one._checks.last
     for bad in False, True, False:
         found.found_inf.fill_(bad)
         words = found.report.view(torch.int32)
-        words[_place.OVERFLOW] = bad
+        words[_device.OVERFLOW] = bad
         wait()
         assert (one.step_was_skipped, one.report.overflow) == (bad, bad)

@@ -10,9 +10,9 @@
         params = gradscaler.jax.select_tree(report.overflow, params, step(params, grads))
         return scaler.update(report), params
 
-On the CPU, and on CUDA where its driver is there, the library's own compiled code does the work inside of the program
-that XLA runs; on other platforms jax.numpy does, with the library on the host: `backend()` tells. The names of jmp and
-eFormer are here, too.
+On the CPU, and on CUDA if its driver is installed, the library's compiled code runs inside XLA's program. On other
+platforms jax.numpy does the work, together with the library on the host. `backend()` says which.
+The module also has the classes of jmp and eFormer by their names.
 """
 
 from ._call import Backend, backend

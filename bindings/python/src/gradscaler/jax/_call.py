@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which code does the work: the compiled handler where it serves the platform, elsewhere jax.numpy and the host."""
+"""Runs a call by the compiled handler if it serves the platform, else by jax.numpy and the host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ from . import _words as w
 
 
 class Backend(str):
-    """ "handler" or "jnp", with `platform` ("cpu", "gpu", ...) and `why`, a sentence, empty for the handler."""
+    """The code that does the work: "handler" or "jnp".
+
+    platform: "cpu", "gpu", ...
+    why: a sentence on why the handler is not used, or ""
+    """
 
     platform: str
     why: str
@@ -42,7 +46,7 @@ class Backend(str):
 
 
 def backend(platform: str | None = None) -> Backend:
-    """What does the work on a platform, by default JAX's own: the compiled handler, or jax.numpy, and why.
+    """Returns the code that does the work on a platform, by default JAX's default, and why.
 
     >>> gradscaler.jax.backend()
     Backend('handler', platform='cpu', why='')
@@ -63,7 +67,7 @@ def _warn_once(platform: str, why: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What of a call is static: it is compiled anew for another one, never for another scale."""
+    """The static part of a call. Another value needs a new compilation; another scale does not."""
 
     operation: str
     policy: bytes | None = None
@@ -76,15 +80,15 @@ class Call:
     addends: bool = False
     names: tuple[str, ...] = ()
     in_place: bool = False
-    is_clipped: bool = False  # by max_norm, which is in the factor
-    only_overflow: bool = False  # is asked of the report
+    is_clipped: bool = False  # the factor clips by max_norm
+    only_overflow: bool = False  # the report needs nothing else
 
 
 policy_of = functools.lru_cache(maxsize=256)(_policy.policy_of)
 
 
 def run(call: Call, *operands: Any) -> Any:
-    """The results of a call on arrays: traced into the caller's program, or compiled by itself."""
+    """Runs a call: traced into the caller's program, or compiled by itself."""
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(operands)):
         call = dataclasses.replace(call, in_place=True)
         return _differentiable(call, *operands) if call.operation in _ON_TENSORS else _run(call, *operands)
@@ -110,9 +114,7 @@ def _run(call: Call, *operands: Any) -> Any:
     if here is not None:
         _warn_once(platform, here)
     handled = functools.partial(_by_handler, call)
-    if here is None and set(backends()) == {
-        "cpu"
-    }:  # no program here is for another platform: the other way is not traced
+    if here is None and set(backends()) == {"cpu"}:  # the only platform: _in_jnp need not be traced
         return handled(platform, *operands)
     return _xla.choose(handled, None if lacks else functools.partial(_in_jnp, call), *operands)
 
@@ -130,17 +132,17 @@ def _by_handler(call: Call, platform: str, *operands: Any) -> Any:
 
 
 def _spread(call: Call, alone: Callable, part: Callable, others: Sequence[Any], *operands: Any) -> Any:
-    """alone(*operands), a list of gradients and others, or part(axes, spread, *operands) on each device.
+    """Returns alone(*operands), a list of gradients and other results, or part(axes, spread, *operands) on each device.
 
-    Each works on its part where the program spreads gradients over devices, if it need not know of histograms. Its
-    other results, which are the same on all devices, have the specs `others`.
+    Each device works on its part if the program spreads gradients over devices, except for histograms. The other
+    results are the same on all devices and have the specs `others`.
     """
     if jax.device_count() == 1 or call.histogram or not call.names or not hasattr(jax.sharding, "get_abstract_mesh"):
         return alone(*operands)
     here = jax.sharding.get_abstract_mesh()
     if here.manual_axes:
         return alone(*operands)
-    spread = custom_partitioning(jax.jit(alone))  # jit keeps what a trace closes over
+    spread = custom_partitioning(jax.jit(alone))  # jit carries traced values that `alone` closes over
     partition = functools.partial(_partition, part)
     spread.def_partition(partition, lambda *known: partition(*known)[2], sharding_rule=functools.partial(_rule, call))
     spread = jax.custom_batching.sequential_vmap(spread)
@@ -151,12 +153,12 @@ def _spread(call: Call, alone: Callable, part: Callable, others: Sequence[Any], 
 
 
 def _given(leaves: Any, factor: Any, out: Any = None, state: Any = None) -> Any:
-    """What results are spread as."""
+    """Returns the arrays that give the results their sharding."""
     return out or leaves
 
 
 def _rule(call: Call, mesh: Any, operands: Sequence[Any], results: Sequence[Any]) -> str:
-    """A result is spread as its gradient; to the compiler structs are unrelated to them."""
+    """Returns the sharding rule: a result is spread as its gradient; structs are unrelated to gradients."""
     count = len(call.names)
     sums = range(count + 1, 2 * count + 1) if call.operation == "unscale_accumulate" else ()
 
@@ -174,7 +176,7 @@ def _rule(call: Call, mesh: Any, operands: Sequence[Any], results: Sequence[Any]
 
 
 def _partition(part: Callable, mesh: Any, operands: Any, results: Any) -> Any:
-    """What each device does with its part; dimensions that cannot be divided evenly are gathered."""
+    """Returns the function for each device's part, and shardings. Gathers dimensions that cannot be divided evenly."""
     named = not mesh.empty
     if not named:  # everything is gathered
         mesh = Mesh(sorted(operands[0][0].sharding.device_set, key=lambda device: device.id), "device")
@@ -194,7 +196,7 @@ def _partition(part: Callable, mesh: Any, operands: Any, results: Any) -> Any:
 
 
 def _even(mesh: Any, leaf: Any) -> list[tuple[str, ...]]:
-    """The axes of the mesh over which each dimension is spread."""
+    """Returns the axes of the mesh over which each dimension is spread, empty if they do not divide it evenly."""
     spread = []
     for size, axes in zip(leaf.shape, leaf.sharding.spec, strict=True):
         axes = () if axes is None else axes if isinstance(axes, tuple) else (axes,)
@@ -203,7 +205,7 @@ def _even(mesh: Any, leaf: Any) -> list[tuple[str, ...]]:
 
 
 def _counts(axes: Sequence[str], spread: Sequence[Any]) -> jax.Array:
-    """Of each gradient whether it counts here: of one that several devices have, one counts; a column."""
+    """Returns a column: whether each gradient counts on this device. If several devices have copies, one counts."""
     first = {axis: lax.axis_index(axis) == 0 for axis in axes}
     counts = []
     for dimensions in spread:
@@ -214,7 +216,7 @@ def _counts(axes: Sequence[str], spread: Sequence[Any]) -> jax.Array:
 
 
 def _part(do: Callable, call: Call, axes: Any, spread: Any, leaves: Any, factor: Any, out: Any, state: Any) -> Any:
-    """What the handler does with a device's part: do(call, *operands)."""
+    """Runs the handler, do(call, *operands), on a device's part and merges the reports of all devices."""
     merge = functools.partial(do, Call("merge", policy=call.policy))
     counts = _counts(axes, spread)
 
@@ -225,7 +227,7 @@ def _part(do: Callable, call: Call, axes: Any, spread: Any, leaves: Any, factor:
 
     alone = dataclasses.replace(call, per_tensor=True)
     leaves, words, rows, bins = over(do, alone, leaves, factor, out, merged)
-    if call.operation == "unscale_accumulate":  # the parts of other devices are left alone, too
+    if call.operation == "unscale_accumulate":  # an overflow on another device also leaves this part unchanged
         leaves = [jnp.where(words[_OVERFLOW] != 0, old, new) for old, new in zip(out, leaves, strict=True)]
     new = None if state is None else do(Call("update", policy=call.policy), state, words)
     return leaves, words, rows, bins, new
@@ -235,24 +237,24 @@ _FIRST_RANK, _OVERFLOW = (w.offset(_structs.Report, name) for name in ("first_ra
 
 
 def over(do: Callable, call: Call, leaves: Any, factor: Any, out: Any, merged: Callable) -> tuple:
-    """A call on one device's part, whose reports `merged` makes those of all: (leaves, report, each, histogram)."""
+    """Runs a call on one device's part and merges reports by `merged`. Returns (leaves, report, each, histogram)."""
     if call.max_norm is None:
         leaves, words, rows, bins, _ = do(call, leaves, factor, out, None)
         return leaves, *merged(words, rows), bins
-    # What to divide by is known when all have been seen.
+    # The norm of all parts is needed before any part can be divided.
     seen = dataclasses.replace(
         call, operation="measure", want=call.want | int(Want.NORM), max_norm=None, clip_value=None
     )
     _, words, rows, bins, _ = do(seen, leaves, factor, None, None)
     words, rows = merged(words, rows)
     clipped = do(Call("clip", max_norm=call.max_norm), factor, words)
-    factor = jnp.where(clipped.any(), clipped, factor)  # not where the norm is that of an overflow
+    factor = jnp.where(clipped.any(), clipped, factor)  # zeros after an overflow: no clip
     write = dataclasses.replace(call, want=0, max_norm=None, per_tensor=False, histogram=False, is_clipped=True)
     return do(write, leaves, factor, out, None)[0], words, rows, bins
 
 
 def _rows_over_devices(call: Call, rows_of: Callable, wide: Sequence[bool], leaves: Any, factor: Any) -> jax.Array:
-    """What jax.numpy finds out about each gradient, on all devices that have a part of it."""
+    """Returns jax.numpy's measurements of each gradient, over all devices that have a part of it."""
 
     def alone(leaves: Any, factor: Any) -> tuple:
         return [], rows_of(leaves, factor)
@@ -270,7 +272,7 @@ _differentiable = jax.custom_jvp(_run, nondiff_argnums=(0,))
 
 @_differentiable.defjvp
 def _tangents(call: Call, primals: Any, tangents: Any) -> Any:
-    """How gradients move with those that went in, by jax.numpy; reports and states are whole numbers, which do not."""
+    """Differentiates the results by the gradients, in jax.numpy; reports and states are integers without tangents."""
     leaves, factor, out, _ = primals
     if call.max_norm is not None or call.is_clipped:
         raise NotImplementedError("max_norm is not differentiated: clip what unscale returns, as optax's functions do")
@@ -320,7 +322,7 @@ def _options(call: Call) -> dict[str, Any]:
     return options
 
 
-_NOTHING = w.of_struct(Report.merge([]))  # what it is merged with stays as it is
+_NOTHING = w.of_struct(Report.merge([]))  # merging it with another report changes nothing
 
 
 def names_of(paths: Sequence[Any]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""The library's calls on structs where no compiled handler serves: the program calls the host, which calls the library.
+"""The library's calls on structs without a compiled handler: XLA's program calls the host, which calls the library.
 
-What the library tells by an error is told as on a CUDA device: by the status of the report or state, with `overflow`
-or `skip` set. An error would end the program of one device, for which the others wait.
+An error becomes the status of the report or state, with `overflow` or `skip` set, as on a CUDA device. An exception
+would end the program of one device while the other devices wait for it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .._policy import Policy
 from .._structs import Event, Report, State, Status
 from ._words import FACTOR, REPORT, STATE, failed, of_struct
 
-PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")  # on which JAX calls the host
-# JAX copies an operand of 100 KB in one of XLA's threads, which may all wait for this call: then it never ends.
+PLATFORMS = ("cpu", "gpu", "cuda", "rocm", "tpu")  # JAX can call the host from these
+# JAX copies an operand of 100 KB in one of XLA's threads. If all threads wait for this call, it never ends.
 _WORDS_OF_AN_OPERAND = 16384
 
 
 def ask(answer: Callable, shapes: Sequence[tuple[int, ...]], *operands: jax.Array) -> list[jax.Array]:
-    """answer(*operands) on the host, with and of arrays of uint32; under vmap for each member of the batch."""
+    """Returns answer(*operands), computed on the host with arrays of uint32; under vmap, for each member of a batch."""
     if hasattr(jax.sharding, "get_abstract_mesh"):
         here = jax.sharding.get_abstract_mesh()
         manual = getattr(here, "manual_axes", ())
@@ -80,7 +80,7 @@ def merge(reports: jax.Array, *, policy: Policy | None = None, addends: bool = F
 
 
 def clip(factor: jax.Array, report: jax.Array, *, max_norm: float) -> jax.Array:
-    """Zeros, which every call refuses, if the norm or the factor cannot be used."""
+    """Returns a factor that clips; zeros, which every call refuses, if the norm or the factor cannot be used."""
     return ask(functools.partial(_clip, max_norm), [(FACTOR,)], factor[:FACTOR], report)[0]
 
 
@@ -94,7 +94,7 @@ def _update(policy: Policy) -> Callable:
 
 
 def _moved(call: Callable, state: Any, other: Any) -> tuple:
-    """The state that a call makes of it, with a report or another state."""
+    """Returns the state after a call with a report or another state; after an error a state that skips."""
     new = np.empty_like(state)
     try:
         call(state, other, new)
@@ -107,7 +107,7 @@ def _moved(call: Callable, state: Any, other: Any) -> tuple:
 
 
 def _stamp(policy: Policy, report: Any, state: Any) -> tuple:
-    """Of rank 0: the caller knows which it is."""
+    """Stamps a report as rank 0; the caller then writes its rank."""
     stamped = Report.from_buffer_copy(report)
     try:
         c.gsc_report_set_rank(None, report, policy, state, 0, stamped)
@@ -140,9 +140,9 @@ def _clip(max_norm: float, factor: Any, report: Any) -> tuple:
 
 # ---- reports of gradients ----
 
-# What jax.numpy finds out about the gradients of one tensor. `squares` are three sums of float32, of the small, the
-# other and the large elements, each times a power of two, or one sum of float64. `rank` is 0 if one device has all;
-# else it is the first device with a bad element, plus 1.
+# jax.numpy's measurements of one tensor. `squares` is one float64 sum or three float32 sums: small, medium and large
+# elements, each multiplied by a power of two. `rank` is 0 if one device has the whole tensor, else the first device
+# with a bad element, plus 1.
 _COUNTS = ("bad", "nan", "inf", "first", "clamped", "rank")
 ROW = np.dtype([*((name, "<u4") for name in _COUNTS), ("amax", "<u4", 2), ("squares", "<u4", 4)])
 ROW_WORDS = ROW.itemsize // 4
@@ -151,7 +151,7 @@ POWERS = (70, 0, -86)
 
 @functools.lru_cache(maxsize=256)
 def measured(policy: bytes | None, want: int) -> int:
-    """What is wanted, and what the policy judges by."""
+    """Returns the union of `want` and the measurements that the policy needs."""
     report = Report()
     policy = None if policy is None else Policy.from_buffer_copy(policy)
     c.gsc_measure(None, None, [], {"want": want, "policy": policy}, report)
@@ -170,8 +170,10 @@ def reported(
     max_norm: float | None,
     per_tensor: bool,
 ) -> list[jax.Array | None]:
-    """The report of uint32[tensors, ROW_WORDS]; with per_tensor one of each tensor; with max_norm the factor
-    that clips; with a state the state after its update by the report. None for what was not asked."""
+    """Returns (report, reports of each tensor, factor that clips, new state) of rows uint32[tensors, ROW_WORDS].
+
+    All but the report are None without per_tensor, max_norm and state.
+    """
     options, wide = {"want": want, "policy": policy}, np.array(wide, bool)
     sizes = np.array(sizes, np.int64)
 
@@ -182,7 +184,7 @@ def reported(
             results.append(each)
         if max_norm is not None:
             clipped = _clip(max_norm, factor, report)[0]
-            results.append(clipped if clipped.any() else factor)  # if the norm is that of an overflow
+            results.append(clipped if clipped.any() else factor)  # zeros after an overflow: no clip
         return (*results, *(_moved(_update(policy), state, report)[0] for state in states))
 
     shapes = {"report": (REPORT,), "each": (rows.shape[0], REPORT), "clipped": (FACTOR,), "state": (STATE,)}
@@ -193,7 +195,7 @@ def reported(
 
 
 def _reported(rows: Any, factor: Any, options: dict[str, Any], sizes: Any, wide: Any) -> tuple:
-    """The report of all, and one of each tensor."""
+    """Returns the merged report, and the report of each tensor."""
     blank = Report()
     try:
         c.gsc_measure(None, factor, [], options, blank)
@@ -209,7 +211,7 @@ def _reported(rows: Any, factor: Any, options: dict[str, Any], sizes: Any, wide:
     reports["nan_count"], reports["inf_count"] = rows["nan"], rows["inf"]
     reports["overflow"] = reports["found_inf"] = bad
     reports["first_tensor"], reports["first_rank_plus_1"] = np.where(bad, [np.arange(len(rows)), rows["rank"]], 0)
-    with np.errstate(all="ignore"):  # each is looked at as both
+    with np.errstate(all="ignore"):  # each row is read as float32 and as float64; only one of them is meant
         doubles, floats = (rows["squares"].view(kind).astype(np.float64) for kind in ("<f8", "<f4"))
         parts = [floats[:, i] * 2.0 ** (-2 * power) for i, power in enumerate(POWERS)]
         reports["sum_squares"] = np.where(wide, doubles[:, 0], parts[0] + parts[1] + parts[2])

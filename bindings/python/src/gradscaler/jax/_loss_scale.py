@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The loss scales of jmp and eFormer by their names, as pytrees that lose nothing."""
+"""The loss scales of jmp and eFormer, by their names, as pytrees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax import lax
 
 from . import _call
 from ._call import Call
-from ._scaler import Report, _saved_by_flax, _tell_flax, _Tree, is_float
+from ._scaler import Report, _register_with_flax, _saved_by_flax, _Tree, is_float
 
 T = TypeVar("T")
 
@@ -23,10 +23,10 @@ T = TypeVar("T")
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class NoOpLossScale:
-    """A scale of 1 that never moves: scale and unscale return what they are given."""
+    """A scale of 1 that never moves: scale and unscale return their argument."""
 
     def __post_init__(self) -> None:
-        _tell_flax()
+        _register_with_flax()
 
     @property
     def loss_scale(self) -> int:
@@ -43,10 +43,10 @@ class NoOpLossScale:
 
 
 class _Scales:
-    """What the two below have in common: a `loss_scale` in float32, and the `dtype` that results are promoted with."""
+    """The base of the next two classes: a `loss_scale` in float32, and the `dtype` that results are promoted with."""
 
     def _settle(self) -> None:
-        _tell_flax()
+        _register_with_flax()
         given = self.loss_scale
         if self.dtype is None:
             object.__setattr__(self, "dtype", _partner(given))
@@ -67,7 +67,7 @@ class _Scales:
                 return leaf
             leaf = jnp.asarray(leaf)
             dtype = leaf.dtype if self.dtype == "same" else _promoted(leaf.dtype, self.dtype)
-            wide = _promoted(leaf.dtype, jnp.float32)  # computed there and rounded once
+            wide = _promoted(leaf.dtype, jnp.float32)  # the product is rounded once
             return (leaf.astype(wide) * number.astype(wide)).astype(dtype)
 
         return jax.tree.map(product, tree)
@@ -78,12 +78,12 @@ class _Scales:
 
 
 def _promoted(a: Any, b: Any) -> Any:
-    with jax.numpy_dtype_promotion("standard"):  # what is meant here, where "strict" is set, too
+    with jax.numpy_dtype_promotion("standard"):  # also if the program has set "strict"
         return jnp.promote_types(a, b)
 
 
 def _check_rules(scale: Any, floor: Any, period: Any, factor: Any, names: tuple[str, str, str, str]) -> None:
-    """Raises of what is known now: traced numbers, and leaves that are none, pass."""
+    """Raises ValueError for bad rules; traced numbers, and leaves that are not numbers, pass."""
     for name, value, least in ((names[0], scale, "above 0"), (names[1], floor, "not below 0")):
         if isinstance(value, jax.core.Tracer | str) or not isinstance(
             value, int | float | jax.Array | np.ndarray | np.generic
@@ -99,7 +99,7 @@ def _check_rules(scale: Any, floor: Any, period: Any, factor: Any, names: tuple[
 
 
 def _partner(scale: Any) -> Any:
-    """ "same" for a Python number, after which results keep their dtype; else the name of the array's dtype."""
+    """Returns "same" for a Python number: results keep their dtype; else the name of the array's dtype."""
     if type(scale) in (int, float):
         return "same"
     dtype = jnp.result_type(scale)
@@ -107,13 +107,13 @@ def _partner(scale: Any) -> Any:
 
 
 def _warn_if_not_floating(value: Any, name: str) -> None:
-    """As jmp, of an array of whole numbers; eFormer's default is the Python number 2**15, which is no mistake."""
+    """Warns of an integer array, as jmp does, but not of a Python int: eFormer's default is 2**15."""
     if hasattr(value, "dtype") and not jnp.issubdtype(value.dtype, jnp.floating):
         warnings.warn(f"Expected floating type for {name}, got {value.dtype}", stacklevel=4)
 
 
 def _pytree(data: tuple[str, ...], meta: tuple[str, ...]) -> Any:
-    """Registers a dataclass without its constructor, as leaves may be anything: specs of axes, shardings, None."""
+    """Registers a dataclass; JAX does not call its constructor, because leaves can be anything, such as shardings."""
 
     def register(kind: type) -> type:
         def flatten(value: Any) -> Any:
@@ -124,7 +124,7 @@ def _pytree(data: tuple[str, ...], meta: tuple[str, ...]) -> Any:
             return list(zip(map(jax.tree_util.GetAttrKey, data), leaves, strict=True)), static
 
         def unflatten(static: Any, leaves: Any) -> Any:
-            _tell_flax()
+            _register_with_flax()
             value = object.__new__(kind)
             vars(value).update(zip(data + meta, (*leaves, *static), strict=True))
             return value
@@ -141,9 +141,9 @@ def _pytree(data: tuple[str, ...], meta: tuple[str, ...]) -> Any:
 class StaticLossScale(_Scales):
     """A scale that never moves.
 
-    loss_scale: a number or array, kept in float32. dtype: what results are promoted with, by default the dtype that
-    loss_scale came in, as in jmp: a float32 array makes float32 of float16 leaves, a float16 one or a Python number
-    leaves them float16.
+    loss_scale: a number or array, kept in float32
+    dtype: results are promoted with it. By default it is the dtype of the loss_scale that was passed, as in jmp: with a
+        float32 array, float16 leaves become float32; with a float16 array or a Python number they stay float16
     """
 
     loss_scale: Any
@@ -159,10 +159,10 @@ class StaticLossScale(_Scales):
 @_pytree(("loss_scale", "counter", "min_loss_scale"), ("period", "factor", "dtype"))
 @dataclasses.dataclass(frozen=True, repr=False)
 class DynamicLossScale(_Scales):
-    """jmp's and eFormer's DynamicLossScale: one factor for both directions.
+    """jmp's and eFormer's DynamicLossScale: one factor for growth and backoff.
 
-    After `period` finite steps in a row the scale is multiplied by `factor`, unless that is infinite; after one that is
-    not finite it is divided by it, and not below `min_loss_scale`.
+    After `period` finite steps in a row the scale is multiplied by `factor`, unless the product is infinite. After a
+    step that is not finite it is divided by `factor`, down to `min_loss_scale`.
 
         loss_scale = DynamicLossScale(jnp.float32(2**15))
         grads = jax.grad(lambda p: loss_scale.scale(loss(p)))(params)
@@ -171,9 +171,9 @@ class DynamicLossScale(_Scales):
         loss_scale = loss_scale.adjust(finite)
         params = select_tree(finite, step(params, grads), params)
 
-    Scale and floor are kept in float32, whatever they were given in: a float16 scale, which jmp's users take so that
-    float16 gradients stay float16, grows beyond 65504 here. `dtype` is as in StaticLossScale. Integer leaves are left
-    as they are, where jmp makes floats of them. `Scaler("jmp")` has the same rule, and one pass for all of a step.
+    Scale and floor are always kept in float32. So a float16 scale, which jmp's users pass to keep float16 gradients in
+    float16, can grow beyond 65504 here. `dtype` is as in StaticLossScale. Integer leaves do not change; jmp makes them
+    floats. `Scaler("jmp")` has the same rule, and needs one pass for a whole step.
     """
 
     loss_scale: Any
@@ -191,7 +191,7 @@ class DynamicLossScale(_Scales):
         self._settle()
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
-        """The scale for the next step, after one whose gradients were finite, or not: a bool, traced or not."""
+        """Returns the loss scale for the next step. grads_finite: a bool, traced or not."""
         finite = jnp.asarray(grads_finite)
         if finite.ndim or finite.dtype != jnp.bool_:
             raise TypeError(
@@ -202,7 +202,7 @@ class DynamicLossScale(_Scales):
         floor = jnp.asarray(self.min_loss_scale, jnp.float32)
         lowered = jnp.maximum(floor, self.loss_scale / lax.optimization_barrier(jnp.float32(self.factor)))
         counter = jnp.where(finite, (self.counter + 1) % self.period, 0)
-        new = object.__new__(type(self))  # not by the constructor: a scale may well fall to 0 here
+        new = object.__new__(type(self))  # the constructor would refuse a scale that has fallen to 0
         vars(new).update(vars(self), loss_scale=jnp.where(finite, grown, lowered), counter=counter)
         return new
 
@@ -213,7 +213,7 @@ _saved_by_flax[NoOpLossScale] = ()
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class LossScaleConfig:
-    """eFormer's: what a DynamicLossScale starts from. `create()` makes it, or a NoOpLossScale."""
+    """eFormer's settings of a DynamicLossScale. `create()` makes one, or a NoOpLossScale."""
 
     initial_scale: float = 2**15
     growth_interval: int = 2000
@@ -232,7 +232,7 @@ class LossScaleConfig:
 
 
 def all_finite(tree: Any) -> jax.Array:
-    """Whether no leaf has an Inf or NaN: a bool, in one pass over all leaves."""
+    """Returns whether no leaf has an Inf or NaN: a bool array, in one pass over all leaves."""
     found = _Tree(tree, "tree")
     if not found.leaves:
         return jnp.array(True)
@@ -241,7 +241,7 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 def select_tree(pred: Any, a: T, b: T) -> T:
-    """`a` where the bool `pred` is true, else `b`: trees of the same structure, shapes and dtypes."""
+    """Returns `a` if the bool `pred` is true, else `b`: trees of the same structure, shapes and dtypes."""
     pred = jnp.asarray(pred)
     if pred.ndim or pred.dtype != jnp.bool_:
         raise TypeError(f"pred must be one bool, not {pred.dtype}{list(pred.shape)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""An optimizer of optax that unscales its gradients, skips what overflowed, and carries the scaler in its state."""
+"""Wraps an optax optimizer: it unscales gradients, skips overflows, and carries the scaler in its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._scaler import Report, Scaler, _float_dtype, _judges_by_norm, _limit, is_f
 
 
 class ScaledState(NamedTuple):
-    """State of an optimizer of `scaled`: `scaler` scales the next loss; `report` is of the last gradients."""
+    """The state of an optimizer made by `scaled`: `scaler` scales the next loss; `report` is of the last gradients."""
 
     scaler: Scaler
     inner: Any
@@ -25,7 +25,7 @@ class ScaledState(NamedTuple):
 def scaled(
     optimizer: Any, scaler: Scaler | str = "recommended", *, dtype: Any = jnp.float32, max_norm: float | None = None
 ) -> Any:
-    """An optax optimizer that takes gradients of a scaled loss.
+    """Returns an optax optimizer that takes gradients of a scaled loss.
 
         optimizer = gradscaler.jax.scaled(optax.adam(1e-3))
         state = optimizer.init(params)
@@ -33,10 +33,10 @@ def scaled(
         updates, state = optimizer.update(grads, state, params)
         params = optax.apply_updates(params, updates)
 
-    Gradients are unscaled in `dtype` and clipped to the global norm `max_norm`. After an overflow, and where the guard
-    of the policy skips, the updates are zeros, and the inner state is the one before. What the inner optimizer makes of
-    parameters at its start, such as moments, has `dtype`, too, as what it makes of gradients: so the state keeps its
-    dtypes. It may be a part of optax.chain, in whose state its own then is.
+    Gradients are unscaled in `dtype` and clipped to the global norm `max_norm`. After an overflow, or if the policy's
+    guard skips, the updates are zeros and the inner state does not change. The inner optimizer's initial state, such as
+    moments, also has `dtype`, so that the state keeps its dtypes. The optimizer can be a part of optax.chain; its state
+    is then a part of the chain's state.
     """
     import optax
 
@@ -50,9 +50,9 @@ def scaled(
     inner = optax.with_extra_args_support(optimizer)
 
     def init(params: Any) -> ScaledState:
-        # An array of its own: states are donated, and the scaler is the caller's.
+        # A copy: states are donated, and the caller keeps its scaler.
         own = jax.tree.map(jnp.copy, scaler)
-        # Of what later ones are of, so that a loop carries a state of one structure.
+        # The same `want` as later reports, so that a loop carries a state of one structure.
         report = dataclasses.replace(Report.of(False), want=int(Want.NORM) if measures_norm else 0)
         wide = jax.tree.map(lambda x: jnp.asarray(x, dtype) if dtype is not None and is_float(x) else x, params)
         return ScaledState(own, inner.init(wide), report)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The library's calls on gradients in jax.numpy, for the platforms that its compiled handler does not serve.
+"""The library's calls on gradients in jax.numpy, for platforms without its compiled handler.
 
-Arguments and results are those of `_xla`. Gradients are equal to those of C, bit for bit, except that XLA flushes
-subnormal numbers; norms are summed in another order. What is found out of each tensor goes to the host, where the
-library makes the report, and the state after it.
+Arguments and results are as in `_xla`. Gradients are bit-exact with C, except that XLA flushes subnormal numbers; norms
+are summed in another order. The measurements of each tensor go to the host, where the library makes the report and the
+new state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ._xla import Result
 
 
 def why_not(want: int = 0, histogram: bool = False) -> str | None:
-    """None, or what of this only the compiled handler can do."""
+    """Returns what only the compiled handler can do of this, or None."""
     if want & Want.UNDERFLOW:
         return "Want.UNDERFLOW counts subnormal numbers, which XLA flushes"
     return "a histogram is of the handler's pass" if histogram else None
@@ -46,7 +46,7 @@ def tensors(
     per_tensor: bool = False,
     found_of: Callable,
 ) -> Result:
-    """`_xla.tensors`, in jax.numpy; `factor` may be a whole state, and None is 1.
+    """Does what `_xla.tensors` does, in jax.numpy; `factor` can be a whole state, and None is 1.
 
     `found_of(rows_of, wide, leaves, factor)` calls rows_of(leaves, factor), on the part of each device.
     """
@@ -81,7 +81,7 @@ def tensors(
 
 
 def overflow(leaves: Sequence[jax.Array]) -> jax.Array:
-    """The report that says whether a leaf has an Inf or NaN, and nothing else."""
+    """Returns a report that only says whether a leaf has an Inf or NaN."""
     bad = jnp.any(jnp.stack([jnp.any(_is_bad(leaf)) for leaf in leaves]))
     return w.report({"overflow": bad, "found_inf": w.as_bits(bad), "kind": np.uint32(ReportKind.TENSORS)})
 
@@ -96,7 +96,7 @@ def written(
     dtypes: Sequence[Any] | None = None,
     clip_value: float | None = None,
 ) -> list[jax.Array]:
-    """What `operation` writes; to sums nothing is added unless all is `good`. It can be differentiated."""
+    """Returns the arrays that `operation` writes; if not `good`, sums do not change. It can be differentiated."""
     if operation == "measure":
         return []
     number = _multiplier(operation, factor)
@@ -114,7 +114,7 @@ def _multiplier(operation: str, factor: jax.Array) -> w.Multiplier:
 
 
 def _clip_limit(clip_value: float, dtype: Any) -> float:
-    """The largest value of `dtype` that is not above `clip_value`."""
+    """Returns the largest value of `dtype` that is not above `clip_value`."""
     most = min(clip_value, float(jnp.finfo(dtype).max))
     nearest = np.asarray(most, dtype)
     bound = float(nearest if float(nearest) <= most else np.nextafter(nearest, np.zeros_like(nearest)))
@@ -124,7 +124,7 @@ def _clip_limit(clip_value: float, dtype: Any) -> float:
 
 
 def _limited(product: jax.Array, clip_value: float, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """The product as `dtype`, limited where it is a number; which elements were beyond."""
+    """Returns the product as `dtype` with all elements except NaN limited, and which elements exceeded the limit."""
     if jnp.iscomplexobj(product):
         parts = [_limited(part, clip_value, jnp.finfo(dtype).dtype) for part in _parts(product)]
         (real, real_beyond), (imag, imag_beyond) = parts
@@ -139,7 +139,7 @@ def _added(out: jax.Array, product: jax.Array) -> jax.Array:
     return (out.astype(wide) + product.astype(wide)).astype(out.dtype)
 
 
-# ---- what is found out of gradients ----
+# ---- measurements ----
 
 
 def _parts(x: jax.Array) -> list[jax.Array]:
@@ -147,7 +147,7 @@ def _parts(x: jax.Array) -> list[jax.Array]:
 
 
 def _sum(x: jax.Array) -> jax.Array:
-    """The sum of many numbers, in blocks of 128: as exact as float32 allows."""
+    """Returns the sum of many numbers, in blocks of 128: as exact as float32 allows."""
     x = x.reshape(-1)
     while x.size > 128:
         whole = x.size // 128 * 128
@@ -156,18 +156,18 @@ def _sum(x: jax.Array) -> jax.Array:
     return jnp.sum(x)
 
 
-# Squares of float32 leave its range: those of the small and the large are summed apart, as powers of two nearer to 1.
+# Squares of float32 leave its range: small and large elements are summed separately, scaled towards 1 by powers of two.
 _SMALL, _LARGE = 2.0**-50, 2.0**40
 
 
 def _words(values: Sequence[jax.Array], count: int) -> jax.Array:
-    """Numbers of float32, or one of float64, as so many words."""
+    """Returns float32 numbers, or one float64, as `count` words."""
     words = [lax.bitcast_convert_type(value, jnp.uint32).reshape(-1) for value in values]
     return jnp.concatenate([*words, jnp.zeros(count - sum(word.size for word in words), jnp.uint32)])
 
 
 def _squares(product: jax.Array) -> jax.Array:
-    """The sums of squares of finite elements, as they are in a row of _host.ROW."""
+    """Returns the sums of squares of finite elements, as in a row of _host.ROW."""
     sums = [jnp.zeros((), jnp.finfo(product.dtype).dtype)] * (1 if _is_wide(product) else 3)
     for part in _parts(product):
         part = jnp.where(jnp.isfinite(part), part, 0)
@@ -177,7 +177,7 @@ def _squares(product: jax.Array) -> jax.Array:
         size = jnp.abs(part)
         masks = size < _SMALL, (size >= _SMALL) & (size <= _LARGE), size > _LARGE
         for k, (inside, power) in enumerate(zip(masks, _host.POWERS, strict=True)):
-            # Not part * 2^power where inside: XLA would take the square of the power out, which is infinite.
+            # Not jnp.where(inside, part * 2^power, 0): XLA would factor out the square of the power, which is infinite.
             scaled = part * jnp.where(inside, jnp.float32(2.0**power), 0)
             sums[k] = sums[k] + _sum(scaled * scaled)
     return _words(sums, 4)
@@ -198,11 +198,11 @@ def _is_bad(x: jax.Array) -> jax.Array:
 
 
 def _located(judged: Sequence[jax.Array], probes: Sequence[jax.Array]) -> jax.Array:
-    """Of each tensor: how many elements are NaN, how many others are bad, and the first of all; u32[n, 3]."""
+    """Returns uint32[n, 3]: for each tensor the count of NaN, the count of other bad elements, the first bad one."""
     rows = []
     for result, probe in zip(judged, probes, strict=True):
         bad, nan = _is_bad(result).reshape(-1), jnp.isnan(probe).reshape(-1)
-        if jnp.iscomplexobj(probe):  # the part of larger bits: a NaN, where there is one
+        if jnp.iscomplexobj(probe):  # an element with a NaN in either part counts as NaN
             nan = (jnp.isnan(probe.real) | jnp.isnan(probe.imag)).reshape(-1)
         nan = nan & bad
         first = jnp.min(jnp.where(bad, jnp.arange(bad.size, dtype=jnp.uint32), bad.size), initial=bad.size)
@@ -216,14 +216,14 @@ def _has_infinity(dtype: Any) -> bool:
 
 
 def _rows(leaves: Any, number: w.Multiplier, dtypes: Any, want: int, clip_value: float | None) -> jax.Array:
-    """uint32[n, ROW_WORDS]: a row of _host.ROW for each tensor."""
+    """Returns uint32[n, ROW_WORDS]: a row of _host.ROW for each tensor."""
     if not leaves:
         return jnp.zeros((0, _host.ROW_WORDS), jnp.uint32)
     products = [number(leaf) for leaf in leaves]
     judged = products
     if clip_value is None:
         judged = [product.astype(dtype) for product, dtype in zip(products, dtypes, strict=True)]
-    # Where elements are bad is looked for only when some are: the step is skipped, so there is time.
+    # Bad elements are located only if there are any: the step is then skipped, so there is time.
     bad = jnp.stack([jnp.any(_is_bad(result)) for result in judged])
     probes = leaves if any(not _has_infinity(result.dtype) for result in judged) else judged
     none = w.varying(jnp.zeros((len(leaves), 3), jnp.uint32), bad)
@@ -241,7 +241,7 @@ def _rows(leaves: Any, number: w.Multiplier, dtypes: Any, want: int, clip_value:
 
 
 def over_devices(rows: jax.Array, wide: Sequence[bool], axes: Any) -> jax.Array:
-    """The rows of all devices of a mesh as one each; `rank` is the first with a bad element, plus 1, or 1."""
+    """Merges the rows of all devices of a mesh; `rank` is the first device with a bad element, plus 1, or 1."""
     at = {name: offset // 4 for name, (_, offset) in _host.ROW.fields.items()}
     bad, rank = rows[:, at["bad"]] != 0, lax.axis_index(axes).astype(jnp.uint32) + 1
     first = lax.pmin(jnp.where(bad, rank, np.uint32(2**32 - 1)), axes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""eFormer's PrecisionHandler, whose loss is scaled before it is differentiated."""
+"""eFormer's PrecisionHandler; it scales the loss before it is differentiated."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = {
     "f64": "float64",
     "fp64": "float64",
     "f8_e4m3": "float8_e4m3fn",
-    "float8_e4m3": "float8_e4m3fn",  # as in eFormer; JAX's own of that name has no use here
+    "float8_e4m3": "float8_e4m3fn",  # as in eFormer; JAX also has a dtype of this name
     "f8_e5m2": "float8_e5m2",
 }
 
@@ -42,7 +42,7 @@ def _dtype(name: str) -> Any:
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class DtypePolicy:
-    """In which dtypes parameters are kept, a model computes, and results are returned; jmp's and eFormer's Policy."""
+    """The dtypes of parameters, of computation and of results; jmp's and eFormer's Policy."""
 
     param_dtype: Any
     compute_dtype: Any
@@ -50,10 +50,10 @@ class DtypePolicy:
 
     @classmethod
     def from_string(cls, text: str) -> DtypePolicy:
-        """Of "p=f32,c=f16,o=f32", or one dtype for all, such as "bf16" or "half".
+        """Makes a policy from "p=f32,c=f16,o=f32", or from one dtype for all, such as "bf16" or "half".
 
-        Keys are p, c, o or params, compute, output. Parameters default to float32, what is computed to the parameters',
-        results to what is computed.
+        Keys are p, c, o or params, compute, output. Defaults: float32 for parameters, the dtype of parameters for
+        computation, the dtype of computation for results.
         """
         if "=" not in text:
             dtype = _dtype(text.strip().lower())
@@ -70,7 +70,7 @@ class DtypePolicy:
         return cls(params, compute, found.get("output", compute))
 
     def cast_to_param(self, tree: Any) -> Any:
-        """With real leaves of floating point in param_dtype; others are left."""
+        """Casts real floating-point leaves to param_dtype; other leaves do not change."""
         return _cast(tree, self.param_dtype)
 
     def cast_to_compute(self, tree: Any) -> Any:
@@ -88,7 +88,7 @@ def _cast(tree: Any, dtype: Any) -> Any:
 
 
 class Step(NamedTuple):
-    """What a function of PrecisionHandler.step returns; `aux` is None without has_aux."""
+    """The result of a function made by PrecisionHandler.step; `aux` is None without has_aux."""
 
     loss_scaler: Any
     loss: jax.Array
@@ -105,10 +105,11 @@ class PrecisionHandler:
     loss_scaler = handler.loss_scaler
     loss_scaler, loss, grads, grads_finite, _ = step(loss_scaler, params, batch)
 
-    `loss_scaler` is what LossScaleConfig.create() makes, or a gradscaler.jax.Scaler that is passed here; it goes from
-    step to step in the caller's hands. `training_step_wrapper` keeps it here instead, as eFormer does, outside of jit.
-    Where eFormer takes a function that returns (loss, grads), this takes the loss function: gradients of a loss that
-    was not scaled cannot be rescued, and dividing them makes them wrong.
+    `loss_scaler` is the result of LossScaleConfig.create(), or a gradscaler.jax.Scaler passed to the constructor. The
+    caller carries it from step to step. `training_step_wrapper` keeps it in the handler, as eFormer does, and works
+    only outside of jit.
+    eFormer takes a function that returns (loss, grads); this takes the loss function, because the loss must be scaled
+    before it is differentiated.
     """
 
     def __init__(
@@ -133,12 +134,11 @@ class PrecisionHandler:
         return _cast(tree, self.policy.param_dtype)
 
     def step(self, loss_fn: Callable, has_aux: bool = False) -> Callable[..., Step]:
-        """A pure function (loss_scaler, params, *args, **kwargs) -> Step, for jit and scan.
+        """Returns a pure function (loss_scaler, params, *args, **kwargs) -> Step, for jit and scan.
 
-        Parameters and arguments are cast to compute_dtype, the loss is scaled and differentiated by the parameters;
-        gradients have the parameters' dtypes, divided by the scale that their loss was multiplied by; the loss is
-        unscaled, in output_dtype. Skip the optimizer step where grads_finite is False: also where the guard of a
-        Scaler's policy skips finite gradients.
+        It casts parameters and arguments to compute_dtype, scales the loss, and differentiates it by the parameters. It
+        returns unscaled gradients in the dtypes of the parameters, and the unscaled loss in output_dtype. Skip the
+        optimizer step if grads_finite is False; it is also False if the guard of a Scaler's policy skips.
         """
 
         @functools.wraps(loss_fn)
@@ -168,7 +168,7 @@ class PrecisionHandler:
         return step
 
     def training_step_wrapper(self, loss_fn: Callable) -> Callable:
-        """A function (params, *args, **kwargs) -> (loss, grads, grads_finite) that moves self.loss_scaler."""
+        """Returns a function (params, *args, **kwargs) -> (loss, grads, grads_finite) that moves self.loss_scaler."""
         step = jax.jit(self.step(loss_fn))
 
         @functools.wraps(loss_fn)
@@ -183,7 +183,7 @@ class PrecisionHandler:
         return wrapped
 
     def inference_wrapper(self, inference_fn: Callable) -> Callable:
-        """The function with its arguments cast to compute_dtype and its results to output_dtype."""
+        """Returns a function that casts its arguments to compute_dtype and its results to output_dtype."""
 
         @functools.wraps(inference_fn)
         def wrapped(*args: Any, **kwargs: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The scaler as a pytree: a state of 96 words that moves, and a policy that is compiled in."""
+"""The scaler as a pytree: its state of 96 words is data, its policy is compiled in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jax import lax
 from .. import _scaler as host
 from .. import _structs
 from .._arguments import _positive
-from .._entries import told
+from .._entries import field_text
 from .._policy import Policy, policy_of, rules, traits
 from .._structs import Event, Guard, ReportKind, Trait, Want
 from . import _call
@@ -28,14 +28,14 @@ from ._call import Call
 
 
 def is_float(leaf: Any) -> bool:
-    """Whether this leaf of a tree is scaled: real or complex numbers are, integers, keys and float0 are not."""
+    """Returns whether a leaf is scaled: real and complex numbers are; integers, keys and float0 are not."""
     if not hasattr(leaf, "dtype"):
         return isinstance(leaf, float | complex) and not isinstance(leaf, bool)
     return leaf.dtype != jax.dtypes.float0 and bool(jnp.issubdtype(leaf.dtype, jnp.inexact))
 
 
 def _may_be_a_leaf(leaf: Any) -> bool:
-    """Whether it is scaled or, as integers and keys, left alone."""
+    """Returns whether a leaf is allowed: a number of any kind, or a key."""
     if hasattr(leaf, "dtype"):
         return not isinstance(leaf.dtype, np.dtype) or leaf.dtype.kind not in "OSUMm"
     return isinstance(leaf, int | float | complex)
@@ -46,7 +46,7 @@ def _is_concrete(array: Any) -> bool:
 
 
 def _is_one(array: Any, words: int) -> bool:
-    """Whether these are the bytes of one struct, which can be read now."""
+    """Returns whether the array has the bytes of one struct and can be read now."""
     if not _is_concrete(array) or array.shape != (words,) or array.dtype != np.uint32:
         return False
     if isinstance(array, np.ndarray):
@@ -60,7 +60,7 @@ def _refuse_batch(array: Any) -> None:
 
 
 def _outside(array: Any, what: str, kind: str) -> None:
-    """Raises unless `what` can be had of the bytes of one struct, outside of jit."""
+    """Raises inside jit, and for a batch; `what` names the method that needs the values of one struct."""
     if not _is_concrete(array):
         raise TypeError(f"{what} only outside of jit: return the {kind}")
     _refuse_batch(array)
@@ -98,30 +98,30 @@ def _float_dtype(dtype: Any) -> Any:
 
 
 class _Static(bytes):
-    """A policy's bytes, as a tree's structure shows them: JAX prints it where two differ."""
+    """The bytes of a policy, printed as a policy: JAX prints tree structures that differ."""
 
     def __repr__(self) -> str:
         return repr(Policy.from_buffer_copy(self))
 
 
 class _Tree:
-    """The leaves of a tree that are scaled, and their names; `filled` puts others in their places."""
+    """The leaves of a tree that are scaled, and their names; `filled` replaces them."""
 
     def __init__(self, tree: Any, what: str) -> None:
         paths, self.structure = jax.tree_util.tree_flatten_with_path(tree)
         self.all = [leaf for _, leaf in paths]
         for path, leaf in paths:
             if not _may_be_a_leaf(leaf):
-                place = f"{what}{jax.tree_util.keystr(path)}"
-                raise TypeError(f"{place} is {type(leaf).__name__} {repr(leaf)[:60]}: expected an array or a number")
-        self.places = [i for i, leaf in enumerate(self.all) if is_float(leaf)]
-        self.names = _call.names_of([paths[i][0] for i in self.places])
-        self.leaves = [jnp.asarray(self.all[i]) for i in self.places]
+                name = f"{what}{jax.tree_util.keystr(path)}"
+                raise TypeError(f"{name} is {type(leaf).__name__} {repr(leaf)[:60]}: expected an array or a number")
+        self.indices = [i for i, leaf in enumerate(self.all) if is_float(leaf)]
+        self.names = _call.names_of([paths[i][0] for i in self.indices])
+        self.leaves = [jnp.asarray(self.all[i]) for i in self.indices]
         self.what = what
 
     def filled(self, leaves: Sequence[Any]) -> Any:
         new = list(self.all)
-        for i, leaf in zip(self.places, leaves, strict=True):
+        for i, leaf in zip(self.indices, leaves, strict=True):
             new[i] = leaf
         return jax.tree_util.tree_unflatten(self.structure, new)
 
@@ -131,11 +131,13 @@ class _Tree:
 )
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
-    """What the gradients of one call were like: a pytree, whose properties are scalar arrays inside jit, too.
+    """A report on the gradients of one call: a pytree. Its properties are scalar arrays, also inside jit.
 
-    words: uint32[64], the bytes of the library's report; words_per_tensor: uint32[n, 64] with per_tensor=True;
-    bins: uint32[34] with histogram=True; names: of the n leaves, as jax.tree_util.keystr writes their paths;
-    want: what was asked, or None where only `words` can tell.
+    words: uint32[64], the bytes of the library's report
+    words_per_tensor: uint32[n, 64] with per_tensor=True
+    bins: uint32[34] with histogram=True
+    names: the paths of the n leaves, as jax.tree_util.keystr writes them
+    want: a union of gradscaler.Want: the measured values; None if only `words` has it
     """
 
     words: jax.Array
@@ -154,7 +156,7 @@ class Report:
     def _measured(self, name: str, want: Want) -> Any:
         known = self.want
         if known is None and not isinstance(self.words, jax.core.Tracer):
-            is_number = np.asarray(self._word("kind")) == int(ReportKind.NUMBER)  # which stands for a norm
+            is_number = np.asarray(self._word("kind")) == int(ReportKind.NUMBER)  # a number counts as a norm
             known = np.asarray(self._word("measured")) | np.where(is_number, np.uint32(Want.NORM), np.uint32(0))
         if known is not None and not np.all(known & int(want)):
             raise ValueError(f"the report has no {name}: pass want=gradscaler.Want.{want.name}")
@@ -166,33 +168,35 @@ class Report:
 
     @property
     def overflow(self) -> jax.Array:
-        """bool: do not step. An element is Inf or NaN or became so, or the policy says so."""
+        """bool: do not step. An element is or became Inf or NaN, or the policy counts it as an overflow."""
         return _has_bits(self._word("overflow"), 0xFFFFFFFF)
 
     @property
     def found_inf(self) -> jax.Array:
-        """The same as float32."""
+        """float32: 1.0 if `overflow`, else 0.0."""
         return w.as_float(self._word("found_inf"))
 
     @property
     def status(self) -> jax.Array:
-        """int32: gradscaler.Status, other than 0 where the factor or report that was handed over cannot be used."""
+        """int32: a gradscaler.Status; not 0 if the factor or report that was passed cannot be used."""
         return lax.bitcast_convert_type(self._word("status"), jnp.int32)
 
     @property
     def nan_count(self) -> jax.Array:
-        """Elements that are NaN, uint32 (its low word; to_host() has all of it)."""
+        """uint32: the number of NaN elements (the low word; to_host() has 64 bits)."""
         return self._word("nan_count")
 
     @property
     def inf_count(self) -> jax.Array:
-        """Elements that are Inf, or became so by unscaling, as nan_count."""
+        """uint32: the number of elements that are Inf or became Inf by unscaling (the low word)."""
         return self._word("inf_count")
 
     @property
     def norm(self) -> jax.Array:
-        """float32: global L2 norm of the finite elements after unscaling, with want=Want.NORM or max_norm; of of_number
-        the number itself."""
+        """float32: global L2 norm of the finite elements after unscaling, with want=Want.NORM or max_norm.
+
+        In a report from of_number it is the number itself.
+        """
         norm = w.root(self._measured("norm", Want.NORM))
         number = w.pair(self.words, _structs.Report.number.offset // 4)
         size = w.to_float(w.magnitude(number))
@@ -206,7 +210,7 @@ class Report:
 
     @property
     def per_tensor(self) -> dict[str, Report]:
-        """A report of each leaf, by name, with per_tensor=True."""
+        """The report of each leaf, by name, with per_tensor=True."""
         if self.words_per_tensor is None:
             raise ValueError("the report has none of each leaf: pass per_tensor=True")
         _refuse_batch(self.words)
@@ -214,9 +218,9 @@ class Report:
 
     @property
     def bad(self) -> dict[str, int]:
-        """The leaves with an overflow, and how many elements of each: outside of jit, with per_tensor=True.
+        """The leaves with Inf or NaN, and their number of such elements; outside of jit, with per_tensor=True.
 
-        With axis_name, this and `per_tensor` are of the device's own part.
+        With axis_name, this and `per_tensor` are about the device's own part.
         """
         if self.words_per_tensor is None:
             raise ValueError("the report has none of each leaf: pass per_tensor=True")
@@ -224,7 +228,7 @@ class Report:
         return self.to_host().bad
 
     def to_host(self) -> host.Report:
-        """The same as gradscaler.Report, which has all fields, in Python's own numbers; outside of jit."""
+        """Returns a gradscaler.Report, which has all fields as Python numbers; outside of jit."""
         _outside(self.words, "to_host()", "report")
         report = host.Report.from_bytes(np.asarray(self.words, np.uint32).tobytes())
         report.names = self.names
@@ -237,16 +241,16 @@ class Report:
 
     @classmethod
     def of(cls, overflow: Any) -> Report:
-        """The report that a truth value stands for, a traced one, too."""
+        """Makes a report from a bool, traced or not: whether there was an overflow."""
         overflow = jnp.asarray(overflow).astype(bool)
         kind = np.uint32(ReportKind.FLAG)
         return cls(w.report({"overflow": overflow, "found_inf": w.as_bits(overflow), "kind": kind}), want=0)
 
     @classmethod
     def of_number(cls, number: Any) -> Report:
-        """The report of a number of float32, for a policy that guards something else than gradients, such as the loss.
+        """Makes a report of a float32 number, for a policy that guards another signal than gradients, such as the loss.
 
-        It counts with its sign; Inf and NaN are an overflow. Several numbers of one step: their mean or their largest.
+        The number counts with its sign; Inf and NaN are an overflow. If a step has several, pass their mean or maximum.
         """
         number = jnp.asarray(float(number) if isinstance(number, int) else number)
         if jnp.issubdtype(number.dtype, jnp.complexfloating):
@@ -271,7 +275,7 @@ class Report:
 
     @staticmethod
     def merge(reports: Iterable[Report], *, addends: bool = False, policy: Policy | None = None) -> Report:
-        """One report of several, in order; addends=True where their gradients are added, as those of micro-batches."""
+        """Merges reports in order; addends=True if their gradients are added, as with micro-batches."""
         reports = list(reports)
         for report in reports:
             if not isinstance(report, Report):
@@ -287,12 +291,12 @@ class Report:
     def __repr__(self) -> str:
         if not _is_one(self.words, w.REPORT):
             return f"Report({self.words!r})"
-        told = repr(self.to_host())
-        return told if self.words_per_tensor is not None else told.replace("bad={}, ", "")
+        text = repr(self.to_host())
+        return text if self.words_per_tensor is not None else text.replace("bad={}, ", "")
 
 
 class ValueAndGrad(NamedTuple):
-    """What a function of Scaler.value_and_grad returns, in the order of flax's DynamicScaleResult."""
+    """The result of a function made by Scaler.value_and_grad, in the order of flax's DynamicScaleResult."""
 
     scaler: Scaler
     finite: jax.Array
@@ -302,21 +306,21 @@ class ValueAndGrad(NamedTuple):
 
 @jax.tree_util.register_pytree_with_keys_class
 class Scaler:
-    """A loss scale and the rules by which it moves, as a pytree that no call changes.
+    """A loss scale and the rules by which it moves: an immutable pytree.
 
     Scaler("torch", growth_interval=100) follows a preset of gradscaler.presets() with fields replaced. Its only leaf is
-    `state`, uint32[96]: the bytes of the library's state. The policy is static: a program is compiled for it once, not
-    for another scale or count.
+    `state`, uint32[96]: the bytes of the library's state. The policy is static: a program is compiled once for it; a
+    new scale or count needs no new compilation.
 
-    scale(loss) inside the function that is differentiated; then
+    Call scale(loss) inside the function that is differentiated; then
 
         grads, report = scaler.unscale(grads, dtype=jnp.float32)
         params = gradscaler.jax.select_tree(report.overflow, params, new_params)   # or lax.cond
         scaler = scaler.update(report)
 
-    All of it works in jit, lax.scan, lax.cond, shard_map and pmap, and eagerly. Leaves of floating or complex numbers
-    are scaled; others, None included, are left as they are. It cannot be assigned to. Two are equal that have the same
-    policy and, outside of jit, the same state.
+    All methods work in jit, lax.scan, lax.cond, shard_map and pmap, and eagerly, unless they say otherwise. Leaves of
+    floating-point and complex numbers are scaled; other leaves, and None, do not change. Two scalers are equal if they
+    have the same policy and, outside of jit, the same state.
     """
 
     preset: str
@@ -327,7 +331,7 @@ class Scaler:
 
     def _take(self, scaler: host.Scaler) -> None:
         state = jnp.array(w.of_struct(scaler.state))
-        _tell_flax()
+        _register_with_flax()
         vars(self).update(preset=scaler.preset, _policy=_Static(bytes(scaler.policy)), state=state)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -357,7 +361,7 @@ class Scaler:
     @classmethod
     def tree_unflatten(cls, static: Any, leaves: Any) -> Scaler:
         scaler = object.__new__(cls)
-        _tell_flax()
+        _register_with_flax()
         (state,), (preset, policy) = leaves, static
         vars(scaler).update(preset=preset, _policy=policy, state=w.current(_structs.State, state))
         return scaler
@@ -368,24 +372,24 @@ class Scaler:
     def _with(self, state: jax.Array) -> Scaler:
         return self.tree_unflatten((self.preset, self._policy), (state,))
 
-    # ---- what it is ----
+    # ---- properties ----
 
     @property
     def policy(self) -> Policy:
-        """A copy of the rules, which cannot be assigned to: `replace` makes a scaler of others."""
+        """A read-only copy of the rules; `replace` makes a scaler with other rules."""
         policy = Policy.from_buffer_copy(self._policy)
         vars(policy).update(preset=self.preset, is_copy=True)
         return policy
 
     def replace(self, **fields: float) -> Scaler:
-        """This scale and its counts with fields of the policy replaced; programs are compiled anew for it."""
+        """Returns a scaler with fields of the policy replaced; scale and counts stay. Programs are compiled anew."""
         scaler = self._with(self.state)
         vars(scaler)["_policy"] = _Static(bytes(self.policy.replace(**fields)))
         return scaler
 
     @property
     def loss_scale(self) -> jax.Array:
-        """The scale in force, float32; to_host() has it as a double."""
+        """float32: the scale in force; to_host() has it as a double."""
         return w.as_float(_word_at(self.state, 4))
 
     @property
@@ -426,7 +430,7 @@ class Scaler:
 
     @property
     def stopped(self) -> jax.Array:
-        """bool: the policy gives up, as training on would only skip."""
+        """bool: the policy gives up, because further steps would only be skipped."""
         return _has_bits(self.events, int(Event.STOPPED))
 
     def __repr__(self) -> str:
@@ -437,10 +441,10 @@ class Scaler:
     # ---- the step ----
 
     def scale(self, tree: Any, dtype: Any = None) -> Any:
-        """Multiplies the loss, or every leaf of a tree, by the scale; to be differentiated through.
+        """Multiplies the loss, or every leaf of a tree, by the scale; it can be differentiated.
 
-        A scaled float16 loss is easily infinite: a leaf that is one number of a narrow type becomes float32. Others
-        keep their dtype, or take `dtype`; the product is rounded once.
+        A scaled loss easily overflows float16, so a leaf that is a single number of less than 32 bits becomes float32.
+        Other leaves keep their dtype, or get `dtype`; the product is rounded once.
         """
         _refuse_batch(self.state)
         dtype = None if dtype is None else _float_dtype(dtype)
@@ -470,13 +474,13 @@ class Scaler:
     ) -> tuple[Any, Report]:
         """Divides a tree of gradients by the scale and checks it, in one pass: (gradients, report).
 
-        dtype: of the results; None keeps those of the leaves. float16 gradients are best unscaled into float32.
-        max_norm: clips by the global norm, as torch.nn.utils.clip_grad_norm_; the report is of the unclipped ones.
-        clip_value: clamps each element to [-clip_value, clip_value]; the report is of those before that.
-        want: a union of gradscaler.Want; per_tensor: a report of each leaf; histogram: of magnitudes.
-        factor: the snapshot that the loss was scaled by, where an update ran since.
-        axis_name: in shard_map or pmap, where each device has a part of the gradients: the reports of all are merged in
-        rank order, so that overflow and norm agree. Where each device has the same gradients, leave it out.
+        dtype: the dtype of the results; None keeps the dtypes of the leaves. Unscale float16 gradients into float32
+        max_norm: clips by the global norm, as torch.nn.utils.clip_grad_norm_; the report is from before clipping
+        clip_value: clamps each element to [-clip_value, clip_value]; the report is from before clamping
+        want, per_tensor, histogram: measure more: a union of gradscaler.Want; a report of each leaf; a histogram
+        factor: the snapshot of the scale that the loss was scaled by, if an update ran since
+        axis_name: needed in shard_map or pmap if each device has a part of the gradients: the reports of all devices
+            are merged in rank order, so that overflow and norm agree. If all have the same gradients, leave it out
         """
         return self._run(
             "unscale", grads, None, dtype, max_norm, clip_value, want, per_tensor, histogram, factor, axis_name
@@ -493,10 +497,9 @@ class Scaler:
         per_tensor: bool = False,
         axis_name: Any = None,
     ) -> tuple[Any, Report, Scaler]:
-        """`unscale` and `update` in one: (gradients, report, scaler).
+        """Does `unscale` and `update`, and applies the guard's clip: (gradients, report, scaler).
 
-        Where `scaler.skip`, do not step: of a policy that guards, that is known after the update only. Gradients that
-        its guard clips are clipped.
+        Skip the optimizer step if `scaler.skip`. If the policy guards, only the update knows that.
         """
         grads, report, state = self._run(
             "unscale", grads, None, dtype, max_norm, clip_value, want, per_tensor, False, None, axis_name, update=True
@@ -505,11 +508,11 @@ class Scaler:
         return scaler._clipped(grads, report, max_norm), report, scaler
 
     def clip(self, grads: Any) -> Any:
-        """Unscaled gradients times the multiplier of the guard, if the last update clips; `step` has done so."""
+        """Multiplies unscaled gradients by the guard's multiplier if the last update clips; `step` already does so."""
         return self._clipped(grads, None, None)
 
     def _clipped(self, grads: Any, report: Report | None, max_norm: float | None) -> Any:
-        """With `max_norm`, by what is left to do of gradients that were clipped to it."""
+        """Applies the guard's clip; if the gradients were clipped to `max_norm`, only the rest of it."""
         if not (self.policy.guards and self.policy.guard_flags & Guard.CLIP):
             return grads
         tree, share = _Tree(grads, "grads"), w.pair(self.state, _structs.State.guard_multiplier.offset // 4)
@@ -525,9 +528,9 @@ class Scaler:
         return tree.filled(lax.cond(_has_bits(self.events, int(Event.CLIPPED)), clipped, list, tree.leaves))
 
     def combine_decisions(self, *others: Scaler) -> Scaler:
-        """This scaler, which skips, clips or stops also where others did: those of other signals, such as the loss.
+        """Returns this scaler with the decisions of others to skip, clip or stop: they judge signals such as the loss.
 
-        watch = watch.update(Report.of_number(loss))     # a policy of its own
+        watch = watch.update(Report.of_number(loss))     # a scaler with its own policy
         grads, report, scaler = scaler.step(grads)
         params = select_tree(scaler.combine_decisions(watch).skip, params, new_params)
         """
@@ -550,15 +553,15 @@ class Scaler:
         factor: jax.Array | None = None,
         axis_name: Any = None,
     ) -> Report:
-        """Reports what `unscale` would, and writes nothing."""
+        """Returns the report of `unscale`, but writes nothing."""
         return self._run("measure", grads, None, None, None, None, want, per_tensor, histogram, factor, axis_name)[1]
 
     def unscale_accumulate(
         self, grads: Any, sums: Any, *, want: int = 0, per_tensor: bool = False, factor: jax.Array | None = None
     ) -> tuple[Any, Report]:
-        """Adds gradients divided by the scale to `sums`, a tree of the same shapes, if all are finite, else nothing.
+        """Adds gradients, divided by the scale, to `sums`, a tree of the same shapes, if all are finite, else nothing.
 
-        Of micro-batches: merge their reports with addends=True, and skip the step if one has an overflow.
+        It is for micro-batches: merge their reports with addends=True, and skip the step if one has an overflow.
         """
         return self._run("unscale_accumulate", grads, sums, None, None, None, want, per_tensor, False, factor, None)[:2]
 
@@ -589,7 +592,7 @@ class Scaler:
         tree, out = _Tree(grads, "grads"), None
         if sums is not None:
             held = _Tree(sums, "sums")
-            if held.structure != tree.structure or held.places != tree.places:
+            if held.structure != tree.structure or held.indices != tree.indices:
                 raise ValueError(f"sums is {held.structure}, which is not the tree of grads, {tree.structure}")
             for name, leaf, one in zip(tree.names, tree.leaves, held.leaves, strict=True):
                 if leaf.shape != one.shape:
@@ -620,10 +623,10 @@ class Scaler:
         return tree_out.filled(leaves) if operation != "measure" else None, report, new
 
     def _over(self, axis_name: Any, call: Call, leaves: Any, factor: Any, out: Any) -> tuple:
-        """The call on each device's part; the report is that of all.
+        """Runs a call on each device's part and merges the reports.
 
-        A factor that cannot be used, which by itself ends the program on the CPU, would leave the others waiting: it is
-        told by the report instead.
+        A bad factor becomes the status of the report. On the CPU it would end the program of one device, and the others
+        would wait forever.
         """
         usable = w.usable(factor)
 
@@ -633,7 +636,7 @@ class Scaler:
         return _call.over(_call.run, call, leaves, jnp.where(usable, factor, _ONE), out, merged)
 
     def _gathered(self, axis_name: Any, words: jax.Array, usable: jax.Array) -> jax.Array:
-        """All devices' reports, merged in rank order, if their states agree."""
+        """Merges the reports of all devices in rank order, if their states agree."""
         words = _call.run(Call("stamp", policy=self._policy), jnp.where(usable, words, _UNUSABLE), self.state)
         for name in ("status_rank_plus_1", "first_rank_plus_1"):
             at = getattr(_structs.Report, name).offset // 4
@@ -641,15 +644,15 @@ class Scaler:
         return self._merged(axis_name, words)
 
     def _merged(self, axis_name: Any, words: jax.Array) -> jax.Array:
-        """A sum of rows that only one device fills, so that it is known to be the same everywhere."""
+        """Merges by a sum of rows, each filled by one device: JAX then knows that all devices have the same result."""
         mine = jnp.zeros((lax.psum(1, axis_name), words.size), jnp.uint32).at[lax.axis_index(axis_name)].set(words)
         return _call.run(Call("merge", policy=self._policy), lax.psum(mine, axis_name))
 
     def update(self, report: Report | Iterable[Report] | Any) -> Scaler:
-        """The scaler after an optimizer step, or one that was skipped because of `report.overflow`.
+        """Returns the scaler after an optimizer step, also if the step was skipped because of `report.overflow`.
 
-        Several reports, of optimizers that share this scale, count as one step. A truth value that says whether there
-        was an overflow is a report, too.
+        Several reports, of optimizers that share this scale, count as one step. A bool, whether there was an overflow,
+        can replace the report.
         """
         _refuse_batch(self.state)
         if isinstance(report, list | tuple):
@@ -682,12 +685,11 @@ class Scaler:
         dtype: Any = None,
         max_norm: float | None = None,
     ) -> Callable[..., ValueAndGrad]:
-        """As jax.value_and_grad, of a loss that is scaled: a function that returns (scaler, finite, aux, grad).
+        """Does what jax.value_and_grad does, with a scaled loss: returns a function -> (scaler, finite, aux, grad).
 
-        As flax's DynamicScale.value_and_grad: `aux` is the loss, or with has_aux (loss, what the function returned
-        beside it), unscaled; gradients are unscaled, in `dtype`, by default float32, or their own where that is wider;
-        where `finite` is False, skip the step. With an `axis_name` they are the mean over that axis, the same on each
-        device.
+        It works as flax's DynamicScale.value_and_grad. `aux` is the unscaled loss, or with has_aux (loss, the second
+        result of `fun`). The gradients are unscaled, in `dtype`, by default at least float32. If `finite` is False,
+        skip the step. With an `axis_name` the gradients are the mean over that axis, the same on each device.
         """
 
         @functools.wraps(fun)
@@ -699,14 +701,14 @@ class Scaler:
         @functools.wraps(fun)
         def wrapped(*args: Any, **kwargs: Any) -> ValueAndGrad:
             if axis_name is not None:
-                # Of parameters that are known to be the same on all devices JAX's gradient is the sum over them
-                # already, in the parameters' dtype.
+                # If JAX knows that parameters are the same on all devices, it already sums their gradients over the
+                # devices, in the parameters' dtype.
                 axes = frozenset(axis_name if isinstance(axis_name, list | tuple) else [axis_name])
-                places = {i % len(args) for i in ([argnums] if isinstance(argnums, int) else argnums)} if args else ()
-                args = [w.varying(arg, over=axes) if i in places else arg for i, arg in enumerate(args)]
+                numbers = {i % len(args) for i in ([argnums] if isinstance(argnums, int) else argnums)} if args else ()
+                args = [w.varying(arg, over=axes) if i in numbers else arg for i, arg in enumerate(args)]
             (_, (loss, aux)), grads = jax.value_and_grad(scaled, argnums, has_aux=True)(*args, **kwargs)
             wanted = _AT_LEAST_FLOAT32 if dtype is None else dtype
-            if axis_name is not None:  # in a dtype that the sum does not leave
+            if axis_name is not None:  # cast first, so that the sum does not overflow
                 grads = jax.tree.map(lambda g: g.astype(_target(g.dtype, wanted)) if is_float(g) else g, grads)
                 grads = lax.pmean(grads, axis_name)
             grads, _, scaler = self.step(grads, dtype=wanted, max_norm=max_norm)
@@ -717,7 +719,7 @@ class Scaler:
     # ---- to and from the host ----
 
     def to_host(self) -> host.Scaler:
-        """The same as gradscaler.Scaler; outside of jit."""
+        """Returns a gradscaler.Scaler with the same policy and state; outside of jit."""
         _outside(self.state, "to_host()", "scaler")
         scaler = host.Scaler("none")
         scaler.policy = self.policy
@@ -725,31 +727,30 @@ class Scaler:
         return scaler
 
     def metrics(self, report: Report | None = None) -> dict[str, float]:
-        """What is known after the last update, for loggers: gradscaler.Scaler.metrics; outside of jit.
+        """Returns the metrics of gradscaler.Scaler.metrics after the last update, for loggers; outside of jit.
 
-        For a file: `with scaler.to_host().history("run.csv") as history:`, and in it
+        To write a file: `with scaler.to_host().history("run.csv") as history:`, and in it
         `history.add(scaler.metrics(report))`.
         """
         return self.to_host().metrics(report if report is None else report.to_host())
 
     @classmethod
     def from_host(cls, scaler: host.Scaler) -> Scaler:
-        """Of a gradscaler.Scaler, with its state."""
+        """Makes a scaler from a gradscaler.Scaler, with its state."""
         new = object.__new__(cls)
         new._take(scaler)
         return new
 
     def state_dict(self) -> dict[str, Any]:
-        """Policy and state for a checkpoint, as gradscaler.Scaler.state_dict; as a pytree it may be saved as it is."""
+        """Returns gradscaler.Scaler.state_dict(), for a checkpoint. The scaler can also be saved as a pytree."""
         _outside(self.state, "state_dict()", "scaler")
         return self.to_host().state_dict()
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], policy: str | Policy | None = None) -> Scaler:
-        """Of what state_dict returned, of gradscaler.Scaler, too; or of another framework, with a preset or policy.
+        """Makes a scaler from a state_dict, also of gradscaler.Scaler, or with `policy` from a framework's checkpoint.
 
-        What another framework's checkpoint lacks, or has beyond the policy, is told by `notes` of gradscaler.Scaler:
-        load it there, then take it by from_host.
+        For notes on a framework's checkpoint, load it by gradscaler.Scaler and pass that to from_host.
         """
         ours = isinstance(state, Mapping) and (state.get("format") == "gradscaler" or "saved" in state)
         if ours and policy is not None:
@@ -769,7 +770,7 @@ class Scaler:
         return cls.from_host(scaler)
 
     def set_scale(self, scale: float, **counts: int) -> Scaler:
-        """With another scale, and counts if given, as gradscaler.Scaler.set_scale; outside of jit."""
+        """Returns a scaler with another scale, and counts if given, as gradscaler.Scaler.set_scale; outside of jit."""
         _outside(self.state, "set_scale()", "scaler")
         changed = self.to_host()
         changed.set_scale(scale, **counts)
@@ -784,17 +785,17 @@ _ONE = w.of_struct(_structs.Factor(1.0, 1.0, 1.0, 1.0, 0))
 _UNUSABLE = w.failed(_structs.Status.ERROR_FACTOR)
 _saved_by_flax: dict[
     type, tuple[str, ...]
-] = {}  # what of each class flax.serialization saves: the rest is its target's
-_told_flax = False
+] = {}  # the fields of each class that flax.serialization saves; a load keeps the target's other fields
+_is_registered = False
 
 
-def _tell_flax() -> None:
-    """Registers with flax.serialization, where that is imported: a dict of arrays stands for each."""
-    global _told_flax
+def _register_with_flax() -> None:
+    """Registers the classes with flax.serialization, if it is imported: each is saved as a dict of arrays."""
+    global _is_registered
     flax = sys.modules.get("flax.serialization")
-    if _told_flax or not hasattr(flax, "register_serialization_state"):
+    if _is_registered or not hasattr(flax, "register_serialization_state"):
         return
-    _told_flax = True
+    _is_registered = True
 
     def to_dict(value: Any) -> dict[str, Any]:
         policy = {"policy": np.frombuffer(value._policy, np.uint8)} if isinstance(value, Scaler) else {}
@@ -824,7 +825,7 @@ def _tell_flax() -> None:
 def _warn_of_other_rules(policy: Policy, saved: Policy) -> None:
     here, there = rules(policy), rules(saved)
     others = [
-        f"{name} was {told(name, there[name])} and is {told(name, here[name])}"
+        f"{name} was {field_text(name, there[name])} and is {field_text(name, here[name])}"
         for name in here
         if here[name] != there[name]
     ]
@@ -840,7 +841,7 @@ _AT_LEAST_FLOAT32 = "at least float32"
 
 
 def _target(dtype: Any, wanted: Any) -> Any:
-    """The dtype of a result: a complex gradient stays complex."""
+    """Returns the dtype of a result: a complex gradient stays complex."""
     if wanted is _AT_LEAST_FLOAT32:
         return jnp.dtype(jnp.float32) if dtype.itemsize < 4 else dtype
     wanted = jnp.dtype(wanted)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Structs of the library as arrays of uint32, which every platform of JAX has, and the doubles in them.
+"""The library's structs as arrays of uint32, which every platform of JAX supports, and the doubles in them.
 
-A double is a pair of words, (high, low): JAX has no doubles without x64.
+A double is a pair of words, (high, low), because JAX without x64 has no doubles.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def word(kind: type, words: Any, name: str) -> jax.Array:
 
 
 def pair(words: Any, index: int) -> Pair:
-    """The double that begins at word `index` of the last axis: memory has the low word first."""
+    """Returns the double at word `index` of the last axis; memory has the low word first."""
     return words[..., index + 1], words[..., index]
 
 
 def report(fields: dict[str, Any]) -> jax.Array:
-    """The words of a report with these fields: pairs or single words, all of one shape; zeros elsewhere."""
+    """Returns the words of a report with these fields, pairs or single words of one shape; other fields are 0."""
     some = next(iter(fields.values()))
     shape = jnp.shape(some[0] if isinstance(some, tuple) else some)
     words = [jnp.zeros(shape, jnp.uint32)] * REPORT
@@ -55,7 +55,7 @@ def report(fields: dict[str, Any]) -> jax.Array:
 
 
 def failed(status: int) -> np.ndarray:
-    """The report of a call that could not be made."""
+    """Returns the report of a failed call."""
     return of_struct(_structs.Report(status=status, overflow=1, found_inf=1))
 
 
@@ -63,9 +63,9 @@ _WORDS_BEFORE_0_9 = {_structs.State: 64, _structs.Report: 48}
 
 
 def current(kind: type, words: Any) -> Any:
-    """The words of a state or a report, or of a batch; those of 0.2 to 0.5 were fewer.
+    """Converts states and reports of 0.2 to 0.5, which had fewer words; returns current ones unchanged.
 
-    A state had no `skip`. A report said what was absent instead of what was measured, and had no kind.
+    A state had no `skip`. A report had the absent values in place of `measured`, and no kind.
     """
     count, before = ctypes.sizeof(kind) // 4, _WORDS_BEFORE_0_9[kind]
     if not isinstance(words, jax.Array | np.ndarray) or words.dtype != np.uint32:
@@ -78,10 +78,10 @@ def current(kind: type, words: Any) -> Any:
         skips = words[..., events : events + 1] & np.uint32(Event.SKIPPED) != 0
         parts = [words[..., :skip], skips.astype(jnp.uint32), words[..., skip + 1 :], parts[1]]
     else:
-        said, of = (offset(kind, name) for name in ("measured", "kind"))
+        m, k = (offset(kind, name) for name in ("measured", "kind"))
         tensors = jnp.full((*words.shape[:-1], 1), int(ReportKind.TENSORS), jnp.uint32)
-        measured = words[..., said : said + 1] ^ np.uint32(_ALL)
-        parts = [words[..., :said], measured, words[..., said + 1 : of], tensors, words[..., of + 1 :], parts[1]]
+        measured = words[..., m : m + 1] ^ np.uint32(_ALL)
+        parts = [words[..., :m], measured, words[..., m + 1 : k], tensors, words[..., k + 1 :], parts[1]]
     return jnp.concatenate(parts, axis=-1)
 
 
@@ -89,11 +89,11 @@ def current(kind: type, words: Any) -> Any:
 
 
 def varying(results: Any, *operands: Any, over: frozenset = frozenset()) -> Any:
-    """The results, of a type that says over which axes of a shard_map they vary: those of the operands, and `over`.
+    """Marks results as varying over the axes of a shard_map over which the operands vary, and `over`.
 
-    What a custom call returns has lost them, and JAX would take it for the same on all devices.
+    The results of a custom call have lost this mark: JAX would think that they are the same on all devices.
     """
-    if not hasattr(lax, "pcast") and not hasattr(lax, "pvary"):  # before 0.7: the type says nothing
+    if not hasattr(lax, "pcast") and not hasattr(lax, "pvary"):  # before 0.7 types have no such mark
         return results
     over = over & frozenset(jax.sharding.get_abstract_mesh().manual_axes)  # an axis of vmap is in no type
     axes = over.union(*(_axes(leaf) for leaf in jax.tree.leaves(operands)))
@@ -128,7 +128,7 @@ def _exponent(double: Pair) -> jax.Array:
 
 
 def _power(exponent: jax.Array) -> jax.Array:
-    """2^exponent, which is a normal float32: XLA's exp2 is not exact."""
+    """Returns 2^exponent, which must be a normal float32. XLA's exp2 is not exact."""
     return as_float((exponent + 127).astype(jnp.uint32) << 23)
 
 
@@ -137,7 +137,7 @@ def magnitude(double: Pair) -> Pair:
 
 
 def to_float(double: Pair) -> jax.Array:
-    """The float32 nearest to a double that is not negative."""
+    """Returns the float32 nearest to a double that is not negative."""
     high, low = double
     exponent = _exponent(double)
     bits = 1 << 30 | (high & 0xFFFFF) << 10 | low >> 22 | (low << 10 != 0).astype(jnp.uint32)
@@ -149,7 +149,7 @@ def to_float(double: Pair) -> jax.Array:
 
 
 def of_float(value: jax.Array) -> Pair:
-    """The magnitude of a float32 as a double; NaN is infinite."""
+    """Returns the magnitude of a float32 as a double; NaN becomes infinite."""
     bits = as_bits(value) & 0x7FFFFFFF
     shift = jnp.where(bits < 1 << 23, lax.clz(bits) - 8, 0)  # a subnormal one becomes normal
     exponent = jnp.where(shift > 0, 1 - shift.astype(jnp.int32), (bits >> 23).astype(jnp.int32)) + (1023 - 127)
@@ -160,7 +160,7 @@ def of_float(value: jax.Array) -> Pair:
 
 
 def root(squares: Pair) -> jax.Array:
-    """The square root of a double as float32: of its mantissa, then half its exponent."""
+    """Returns the square root of a double as float32: the root of its mantissa, with half its exponent."""
     exponent = _exponent(squares)
     half = exponent >> 1
     mantissa = squares[0] & 0xFFFFF | ((1023 + (exponent & 1)) << 20).astype(jnp.uint32), squares[1]
@@ -175,14 +175,13 @@ def root(squares: Pair) -> jax.Array:
 
 
 def usable(factor: jax.Array) -> jax.Array:
-    """Whether scale and inverse are finite and above 0; of a state those in force."""
+    """Returns whether scale and inverse of a factor, or of a state's factor in force, are finite and above 0."""
     holds = [((high | low) != 0) & (high < 0x7FF00000) for high, low in (pair(factor, SCALE), pair(factor, INVERSE))]
     return holds[0] & holds[1]
 
 
 class Multiplier(NamedTuple):
-    """A factor's number as the types that multiply take it: a float32 in three parts, each with an inverse that is
-    normal, and a float64 where there is one."""
+    """A number to multiply by: as three float32 parts that all have normal inverses, and with x64 as a float64."""
 
     parts: tuple
     wide: Any
@@ -199,7 +198,7 @@ class Multiplier(NamedTuple):
 
 
 def multiplier(number: Pair, good: Any = True) -> Multiplier:
-    """What multiplies by a double, or by 1 if it is not `good`."""
+    """Returns a Multiplier for a double, or for 1 if it is not `good`."""
     number = jnp.where(good, number[0], 1023 << 20), jnp.where(good, number[1], 0)
     exponent = _exponent(number)
     first = jnp.clip(exponent, -126, 127)
@@ -209,7 +208,7 @@ def multiplier(number: Pair, good: Any = True) -> Multiplier:
         power = jnp.clip(rest, -126, 127)
         parts.append(_power(power))
         rest = rest - power
-    parts = lax.optimization_barrier(parts)  # of a scale that is constant, too: their product may be no float
+    parts = lax.optimization_barrier(parts)  # XLA must not fold constant parts: their product can be out of range
     wide = None
     if jax.config.jax_enable_x64:
         wide = lax.bitcast_convert_type(jnp.stack([number[1], number[0]]), jnp.float64)

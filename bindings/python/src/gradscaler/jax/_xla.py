@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The library's calls as operations of JAX: custom calls of XLA, which the compiled module handles.
+"""The library's calls as JAX operations: custom calls of XLA, handled by the compiled module.
 
-Structs are arrays of uint32: a state has 96 words, of which the first 8 are its factor, a report 64, a histogram 34.
-They are arguments of the compiled program, so nothing is compiled anew when the scale or a count changes; policies,
-wants and limits are a part of it. None of these operations can be differentiated: apply them after jax.grad. Under vmap
-they run one after another.
+Structs are arrays of uint32: a state has 96 words, its factor the first 8 of them; a report has 64, a histogram 34.
+They are arguments of the compiled program, so a new scale or count needs no new compilation; policies, wants and limits
+are compiled in. These operations cannot be differentiated: apply them after jax.grad. Under vmap they run one after
+another.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _WITH_FACTOR, _WITH_STATE, _WITH_EACH, _WITH_HISTOGRAM = 1, 2, 4, 8
 
 
 class Result(NamedTuple):
-    """What a call on gradients gives; None for what was not asked."""
+    """The results of a call on gradients; None for results that were not requested."""
 
-    leaves: list[jax.Array]  # of "measure" none
+    leaves: list[jax.Array]  # empty for "measure"
     report: jax.Array
     per_tensor: jax.Array | None = None
     histogram: jax.Array | None = None
     state: jax.Array | None = None
 
 
-# ---- where there is a handler ----
+# ---- platforms with a handler ----
 
 
 def _ffi() -> Any:
@@ -56,15 +56,15 @@ def _ffi() -> Any:
 
 
 def _cuda_or(platform: str) -> str:
-    """ "gpu" is what JAX calls the default backend; of the two that it may be this is the one with a handler."""
+    """Returns "cuda" for "gpu", JAX's name for the CUDA or ROCm backend; only CUDA has a handler."""
     return "cuda" if platform == "gpu" else platform
 
 
 @functools.cache
 def why_not(platform: str) -> str | None:
-    """None if the handler serves this platform of JAX ("cpu", "cuda" or "gpu"), else a sentence that says why not.
+    """Returns a sentence on why the handler does not serve a JAX platform ("cpu", "cuda" or "gpu"), or None.
 
-    The first call for a platform starts it and registers the handler.
+    The first call for a platform starts the platform and registers the handler.
     """
     platform = _cuda_or(platform)
     name = {"cpu": "cpu", "cuda": "CUDA"}.get(platform)
@@ -78,7 +78,7 @@ def why_not(platform: str) -> str | None:
         return f"JAX {jax.__version__} does not say which interface its XLA has: {error}"
     if major != "0":
         return f"XLA's interface has major version {major}, gradscaler's handler 0"
-    try:  # before it is registered: what is refused then is an error here, and the platform goes on
+    try:  # the platform must start before the handler is registered: a refusal is then an error of this call only
         jax.devices(platform)
     except RuntimeError as error:
         return f"JAX has no {platform} here: {error}"
@@ -86,16 +86,16 @@ def why_not(platform: str) -> str | None:
         return cuda
     try:
         ffi.register_ffi_target(_TARGET, c.xla_handler(platform), platform=name)
-    except Exception as error:  # of jaxlib's own kind
+    except Exception as error:  # jaxlib has its own exception type
         return f"this XLA refuses gradscaler's handler, which has its interface 0.1: {error}"
     return None
 
 
 def choose(handled: Callable, plain: Callable | None, *operands: Any) -> Any:
-    """handled(platform, *operands) on platforms that have the handler, plain(*operands) elsewhere.
+    """Returns handled(platform, *operands) on platforms with the handler, else plain(*operands).
 
-    It is decided when a program is compiled, for its platform. Both give results of the same shapes. Where `plain` is
-    None, JAX refuses to compile for a platform without the handler.
+    JAX decides when it compiles a program for a platform. Both must return the same shapes. If `plain` is None, JAX
+    refuses to compile for a platform without the handler.
     """
     served = {name: functools.partial(handled, name) for name in ("cpu", "cuda") if why_not(name) is None}
     return jax.lax.platform_dependent(*operands, **served, default=plain) if served else plain(*operands)
@@ -122,17 +122,20 @@ def tensors(
     names: Sequence[str] | None = None,
     in_place: bool | None = None,
 ) -> Result:
-    """One pass of `operation`, which is one of _TENSORS, over all leaves, as in gradscaler.Scaler.
+    """Runs `operation`, one of _TENSORS, in one pass over all leaves, as in gradscaler.Scaler.
 
-    `leaves` are float or complex arrays; `factor` is uint32[8], a state whose factor is meant, or None for 1, or for
-    that of `state`. With `state`, uint32[96], its update by this report, under `policy`, is a part of the call.
-    `dtypes`, one or one for each leaf, are those of what "unscale" and "scale" give. `out` are the sums that
-    "unscale_accumulate" adds to, and it gives. `max_norm` clips what "unscale" gives by the norm of all leaves, which
-    takes two passes; the report is of the gradients before that, as "measure" makes it.
-    `names` say what an error calls the leaves. With `in_place` results have the memory of their operands; XLA copies
-    those first that are used elsewhere, or were not donated. By default that is so in a trace.
-    What is wrong with dtypes, the policy or a limit raises gradscaler.Error while tracing; with a factor, a state or a
-    report it fails the running program on the CPU, with the library's sentence, and on CUDA is its report's status.
+    leaves: float or complex arrays
+    factor: uint32[8], or a state with the factor; None: the factor of `state`, without `state` 1
+    state: uint32[96]; the call also updates it by the report, under `policy`
+    dtypes: one dtype, or one for each leaf, of the results of "unscale" and "scale"
+    out: the sums that "unscale_accumulate" adds to and returns
+    max_norm: clips the results of "unscale" by the norm of all leaves, in two passes; the report is from before
+    names: the names of the leaves in errors
+    in_place: results use the memory of their operands; XLA first copies operands that are used elsewhere or were not
+        donated. Default: True while tracing
+
+    Wrong dtypes, policies and limits raise gradscaler.Error while tracing. A wrong factor, state or report fails the
+    running program on the CPU, with the library's sentence; on CUDA it becomes the status of the report.
     """
     if operation not in _TENSORS:
         raise ValueError(f"operation={operation!r}: expected one of {', '.join(_TENSORS)}")
@@ -216,7 +219,7 @@ def _checked(
     clip_value: float | None,
     names: Sequence[str],
 ) -> None:
-    """Raises what the library says of the same call on empty arrays."""
+    """Makes the same call on empty arrays, so that the library raises its errors."""
     for name, leaf, result in zip(names, leaves, leaves if given is None else given, strict=True):
         if leaf.shape != result.shape:
             raise ValueError(f"out{name} has shape {result.shape}, its gradient {leaf.shape}")
@@ -234,7 +237,7 @@ def _checked(
 
 
 def _workspace(leaves: Sequence[jax.Array]) -> int:
-    """Bytes for any device of this process, whose contexts are made now rather than in a graph that is captured."""
+    """Returns the workspace size for any device of this process. It makes their contexts now: a capture could not."""
     of = {c.gsc_dtype_name(dtype): dtype for dtype in _structs.Dtype}
     packed = b"".join(struct.pack("QQII16x", 256, leaf.size, of[leaf.dtype.name], 0) for leaf in leaves)
     return max(c.xla_workspace(device.local_hardware_id, packed) for device in jax.local_devices(backend="cuda"))
@@ -244,39 +247,39 @@ def _workspace(leaves: Sequence[jax.Array]) -> int:
 
 
 def merge(platform: str, reports: jax.Array, *, policy: Policy | None = None, addends: bool = False) -> jax.Array:
-    """One report of uint32[n, 64], in the order of their rows; `addends` as in Report.merge."""
+    """Merges reports uint32[n, 64] in the order of the rows; `addends` as in Report.merge."""
     reports = _words("reports", reports, (reports.shape[0] if reports.ndim == 2 else None, REPORT))
     kind = c.GSC_MERGE_ADDENDS if addends else c.GSC_MERGE_SHARDS
     return _call(platform, _MERGE, [reports], [_struct(REPORT)], {}, policy, {"kind": np.int64(kind)})[0]
 
 
 def update(platform: str, state: jax.Array, report: jax.Array, *, policy: Policy) -> jax.Array:
-    """The state after a step with this report."""
+    """Returns the state after a step with this report."""
     operands = [_words("state", state, (STATE,)), _words("report", report, (REPORT,))]
     return _call(platform, _UPDATE, operands, [_struct(STATE)], {}, policy, {})[0]
 
 
 def stamp(platform: str, report: jax.Array, state: jax.Array, *, policy: Policy) -> jax.Array:
-    """The report with a digest of policy and state, as of rank 0: on CUDA the library takes a rank from the host."""
+    """Stamps a report with rank 0 and a digest of policy and state: on CUDA the library takes a rank from the host."""
     operands = [_words("report", report, (REPORT,)), _words("state", state, (STATE,))]
     return _call(platform, _STAMP, operands, [_struct(REPORT)], {}, policy, {})[0]
 
 
 def combine(platform: str, state: jax.Array, other: jax.Array) -> jax.Array:
-    """The state, which skips, clips or stops also if the other one does."""
+    """Returns the state with the decision of `other` to skip, clip or stop."""
     operands = [_words("state", state, (STATE,)), _words("other", other, (STATE,))]
     return _call(platform, _COMBINE, operands, [_struct(STATE)], {}, None, {})[0]
 
 
 def clip(platform: str, factor: jax.Array, report: jax.Array, *, max_norm: float) -> jax.Array:
-    """The factor by which "unscale" clips the gradients of a report with Want.NORM to this norm, too."""
+    """Returns a factor with which "unscale" also clips to `max_norm`; the report needs Want.NORM."""
     operands = [_words("factor", factor, (FACTOR,), (STATE,)), _words("report", report, (REPORT,))]
     limit = {"max_norm": np.float64(_positive("max_norm", max_norm))}
     return _call(platform, _CLIP, operands, [_struct(FACTOR)], {}, None, limit)[0]
 
 
 def multiply(platform: str, factor: jax.Array, by: float) -> jax.Array:
-    """The factor times `by`: that of a sum of so many gradients, which becomes their mean."""
+    """Multiplies a factor by `by`: unscaling a sum of so many gradients then gives their mean."""
     operands = [_words("factor", factor, (FACTOR,), (STATE,))]
     return _call(platform, _MULTIPLY, operands, [_struct(FACTOR)], {}, None, {"by": np.float64(_positive("by", by))})[0]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One check of all gradients of an optimizer, and what the checks of a step found."""
+"""Checks all gradients of an optimizer in one call, and keeps the checks of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .. import _gradscaler as c
 from .._policy import Policy
 from .._report import Report
 from .._structs import Status
-from . import _memory, _place, _ranks
+from . import _device, _memory, _ranks
 from ._grads import GradientGroup, Gradients, gradients, with_gradients
 from ._names import Names, Owners, at, owners
 from ._torch import OptState
@@ -23,7 +23,7 @@ _F16 = 1 << c.GSC_F16
 
 
 class FoundInf(dict[torch.device, torch.Tensor]):
-    """found_inf by device, as in torch's class: one tensor is kept, and any other device gets a copy of it."""
+    """found_inf by device, as in torch's class: it keeps one tensor and copies it to other devices on demand."""
 
     def __missing__(self, device: torch.device) -> torch.Tensor:
         for tensor in self.values():
@@ -32,41 +32,41 @@ class FoundInf(dict[torch.device, torch.Tensor]):
 
 
 class Check:
-    """What a check of the gradients of one optimizer found: a report where the scale is, and what reading it needs."""
+    """A finished check of one optimizer's gradients: the report, on the device of the scale, and how to read it."""
 
     def __init__(self, report: Any, gradients: Gradients, memory: _memory.HostState | _memory.DeviceState) -> None:
         self.report, self.gradients, self._memory = report, gradients, memory
         self.found_inf = memory.found_inf(report)
         self._version = None if self.found_inf.is_inference() else self.found_inf._version
         self.scale: Any = memory.scale()  # on a device a tensor
-        self.captured = memory.captures()  # in a graph, each replay of which finds anew
-        self.verdict = FoundInf()  # which others may have written since
+        self.captured = memory.captures()  # in a CUDA graph: each replay makes a new report
+        self.verdict = FoundInf()  # other code can write to it
         self.norm: torch.Tensor | None = None  # before clipping
         self.clip: Any = None  # the factor of max_norm, if the gradients were multiplied by it
         self.alike = True  # whether other ranks have parameters of the same names
         self.seen: Report | None = None
         self.owners: Owners = []
-        # Shares of the norm's square: of each gradient, and what is usual.
+        # Each gradient's share of the squared norm: now, and usually.
         self.shares: tuple[torch.Tensor, torch.Tensor] | None = None
         self.optimizer: Callable[[], Any] = lambda: None
 
     def keep(self, optimizer: torch.optim.Optimizer, guards: bool) -> None:
-        """Keeps what reading the report needs of the optimizer; a report without an overflow is read at once."""
+        """Keeps what `read` needs of the optimizer; reads a report without an overflow at once."""
         self.optimizer = _weak(optimizer)
         overflow = self._memory.overflowed(self.report)
         if overflow is not False or guards:
-            self.owners = owners(optimizer)  # before the last are gone, whose references are these
+            self.owners = owners(optimizer)  # the parameters may be gone later
         if overflow is False:
             self.read(list)
 
-    def rules(self, found_inf: list[torch.Tensor]) -> bool:
-        """Whether this is found_inf, and nobody has written it since."""
+    def is_unchanged(self, found_inf: list[torch.Tensor]) -> bool:
+        """Returns whether `found_inf` is this check's tensor and was not written since."""
         if len(found_inf) != 1 or found_inf[0] is not self.found_inf or self._version is None:
             return False
         return self.found_inf._version == self._version
 
     def read(self, names: Callable[[], list[str]]) -> Report:
-        """The report with names, for which a device is waited for."""
+        """Waits for the device and returns the report with names."""
         if self.seen is None or self.captured:
             report = self._memory.read_report(self.report)
             if report.overflow:
@@ -80,16 +80,16 @@ class Check:
 
 
 class Checks:
-    """The checks of the step that is under way, or else of the last, by the id of each optimizer."""
+    """The checks of the current step, or between steps of the last one, by the id of the optimizer."""
 
     def __init__(self) -> None:
         self.by_optimizer: dict[int, Check] = {}
         self.skipped: dict[int, bool | list[torch.Tensor]] = {}
         self.last: Check | None = None
-        self.is_over = False  # whether the next check is of another step
+        self.is_over = False  # the next check begins another step
 
     def begin(self) -> bool:
-        """Whether a step begins: what was found in the one before it goes."""
+        """Returns whether a step begins; then drops the checks of the step before."""
         begins, self.is_over = self.is_over, False
         if begins:
             self.by_optimizer.clear()
@@ -110,27 +110,27 @@ class Checks:
         return [tensor for check in self.by_optimizer.values() for tensor in check.verdict.values()]
 
     def any_skipped(self) -> bool:
-        """Whether a step() of an optimizer was skipped, for which fused ones are waited for."""
+        """Returns whether a step() was skipped; waits for fused optimizers."""
         for key, skipped in self.skipped.items():
             if not isinstance(skipped, bool):
                 skipped = any(found.item() for found in skipped)
                 if key not in self.by_optimizer or not self.by_optimizer[key].captured:
-                    self.skipped[key] = skipped  # else each replay of a graph steps anew
+                    self.skipped[key] = skipped  # each replay of a CUDA graph steps again
             if skipped:
                 return True
         return False
 
     def any_fused(self) -> bool:
-        """Whether a step() left it to its optimizer to skip, and nobody has waited for it since."""
+        """Returns whether a fused optimizer decided about its step and nobody has waited for the decision."""
         return any(not isinstance(skipped, bool) for skipped in self.skipped.values())
 
 
 @dataclasses.dataclass
 class Call:
-    """A check of all gradients of an optimizer, which are multiplied by the inverse of a factor if it writes."""
+    """The arguments of a check of an optimizer. If `writes`, the gradients are multiplied by the factor's inverse."""
 
     optimizer: torch.optim.Optimizer
-    torchs: dict[str, Any]  # what torch's class keeps of this optimizer
+    torchs: dict[str, Any]  # torch's entry in _per_optimizer_states
     writes: bool
     allow_fp16: bool
     want: int
@@ -140,7 +140,7 @@ class Call:
     names: Names
 
     def run(self, ranks: Any, sharded: bool) -> tuple[Check, bool]:
-        """What it found, and whether there were any gradients, here or on other ranks of a group of torch's."""
+        """Returns the check, and whether this rank or another rank of its group has gradients."""
         optimizer, home, meshes = self.optimizer, self.memory.home, ()
         grads = gradients(optimizer)
         if _ranks.possible():
@@ -149,11 +149,11 @@ class Call:
                 meshes = _ranks.meshes(parameters + grads)
         if meshes or ranks is not None:
             return self._agreed(grads, meshes, ranks, sharded), True
-        if c.kinds(grads) <= _place.PLAIN:
+        if c.kinds(grads) <= _device.PLAIN:
             try:
                 group = GradientGroup(home, grads, range(len(grads)))
             except c.Error:
-                group = None  # some are elsewhere, or not dense
+                group = None  # some are on another device, or not dense
             if group is not None:
                 self._run([group])
                 return Check(group.report, Gradients([group]), self.memory), bool(grads)
@@ -162,7 +162,7 @@ class Call:
         others = found.others_reports(self.writes, self.factor, self.memory)
         if len(found.groups) == 1 and found.groups[0].device == home and not others:
             return Check(found.groups[0].report, found, self.memory), True
-        report = _place.merged(torch.cat([found.reports(home).view(-1), *others]), self.policy)
+        report = _device.merged(torch.cat([found.reports(home).view(-1), *others]), self.policy)
         return Check(self.memory.report(report), found, self.memory), True
 
     def _run(self, groups: Iterable[GradientGroup]) -> None:
@@ -171,7 +171,7 @@ class Call:
                 self._refuse_fp16()
         for group in groups:
             try:
-                group.run(self.writes, self.memory.lent(self.factor, group.device), self.policy, self.want)
+                group.run(self.writes, self.memory.factor_on(self.factor, group.device), self.policy, self.want)
             except c.Error as error:
                 _explain(error, self.optimizer, self.names, group.indices)
                 raise
@@ -187,21 +187,21 @@ class Call:
         )
 
     def _agreed(self, grads: list[torch.Tensor], meshes: list, ranks: Any, sharded: bool) -> Check:
-        """As one of several ranks: also one whose own part was refused tells the others, so that none waits for it."""
+        """Checks as one of several ranks. A rank that fails still sends a report: no other rank waits for it."""
         memory, home, found, failed, parts = self.memory, self.memory.home, None, None, {}
         try:
             found = sorted_gradients(self.optimizer, grads, self.want, self.names)
             self._run(found.groups)
             others = found.others_reports(self.writes, self.factor, memory)
             each = found.reports(home)
-            at = {i: place for place, i in enumerate(sorted(found.order()))}
+            at = {i: row for row, i in enumerate(sorted(found.order()))}
             parts = {
-                key: _place.merged(each[_place.places([at[i] for i in indices], home)])
+                key: _device.merged(each[_device.index_tensor([at[i] for i in indices], home)])
                 for key, indices in found.segments.items()
             }
             if others:
                 plain = [parts.pop((None, True))] if (None, True) in parts else []
-                parts[None, True] = _place.merged(torch.cat([*plain, *others]))
+                parts[None, True] = _device.merged(torch.cat([*plain, *others]))
         except Exception as error:
             failed = error
             status = getattr(error, "status", None) or Status.ERROR_VALUE
@@ -223,15 +223,15 @@ def sorted_gradients(optimizer: torch.optim.Optimizer, grads: list[torch.Tensor]
         raise
 
 
-def _explain(error: c.Error, optimizer: torch.optim.Optimizer, known: Names, places: Sequence[int]) -> None:
-    """Names the parameters whose gradients were refused; `places` are those of the list that the error counts in."""
+def _explain(error: c.Error, optimizer: torch.optim.Optimizer, known: Names, indices: Sequence[int]) -> None:
+    """Names the parameters of refused gradients; `indices` maps positions in the call to positions in the optimizer."""
     if error.index < 0:
         return
     names, why = known.of(owners(optimizer)), error.why
     if error.other >= 0:
-        other = at(names, places[error.other])
+        other = at(names, indices[error.other])
         why = f"shares memory with that of {other}: it would be unscaled twice; give each its own"
-    error.args = (f"the gradient of {at(names, places[error.index])} {why}",)
+    error.args = (f"the gradient of {at(names, indices[error.index])} {why}",)
 
 
 def _weak(optimizer: Any) -> Callable[[], Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Rules and state from a checkpoint."""
+"""Loads rules and state from a checkpoint."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .. import _gradscaler as c
 from .._entries import Note
 from .._policy import Policy
 from .._structs import State
-from ._memory import begun, revised, rounded
+from ._memory import initial_state, rounded, with_scale
 
 _RULES = ("growth_factor", "backoff_factor", "growth_interval")
 _ENTRIES = ("scale", *_RULES, "_growth_tracker")
-_OURS = "gradscaler"  # a sixth entry, of other rules than torch's
+_OURS = "gradscaler"  # a sixth entry, present if the rules are not torch's
 
 
 def load(
     state_dict: Any, policy: Policy, format: str | None, prefix: str | None
 ) -> tuple[Policy, State, list[Note] | None]:
-    """What a checkpoint says; rules that it does not set are those of `policy`. The notes of torch's own are None."""
+    """Returns policy, state and notes (None for torch's format); `policy` has the rules that the checkpoint lacks."""
     own = format is None and prefix is None
     if own and not isinstance(state_dict, Mapping):
         kind = type(state_dict).__name__
@@ -46,7 +46,7 @@ def load(
 
 
 def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, State]:
-    """Rules and state of torch's five entries, and of the sixth; `policy` has the other rules."""
+    """Returns the rules and state in torch's five entries and our sixth; `policy` has the rules that they lack."""
     saved, state = state_dict.get(_OURS), None
     if saved is not None:
         policy, state = _checkpoints.unhex(saved, f"state_dict[{_OURS!r}]")
@@ -71,5 +71,5 @@ def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, St
     if not 0 <= good < 2**31:
         raise ValueError(f"state_dict['_growth_tracker'] is {good}: it counts steps, from 0 to {2**31 - 1}")
     if state is None or (state.factor.scale, state.good_steps) != (scale, good):
-        state = revised(policy, begun(policy) if state is None else state, scale, good)
+        state = with_scale(policy, initial_state(policy) if state is None else state, scale, good)
     return policy, state

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What a policy's guard decides of a step, and the parameters whose part of the norm is not as usual."""
+"""The guard's decision on a step, and the parameters that contribute more to the norm than usual."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .. import _gradscaler as c
 from .._policy import Policy
 from .._report import Report
 from .._structs import Event, Guard, Reason, State
-from . import _place
+from . import _device
 from ._check import Check, sorted_gradients
 from ._grads import gradients, with_gradients
 from ._memory import DeviceState, HostState
@@ -21,17 +21,17 @@ from ._names import Names, at
 from ._torch import OptState
 
 _SKIPPED, OUTLIER, _CLIPPED = int(Event.SKIPPED), int(Event.OUTLIER), int(Event.CLIPPED)
-_ALIKE = 10  # norms in a row
-_WEIGHT = 0.1  # of a step in the usual shares of the norm
+_ALIKE = 10  # equal norms in a row before the warning
+_WEIGHT = 0.1  # the weight of one step in the usual shares of the squared norm
 
 
 class Judge:
     def __init__(self) -> None:
-        self.decision: HostState | DeviceState | None = None  # of the step under way: the state after its update
-        self.known: State | None = None  # the decision, where it was waited for
-        # The states before and after the update, of the last step that was judged.
+        self.decision: HostState | DeviceState | None = None  # the state after the update of the current step
+        self.known: State | None = None  # the same, read from the device
+        # The states before and after the update of the last judged step.
         self.last: tuple[HostState | DeviceState, HostState | DeviceState] | None = None
-        # By the id of an optimizer: those of its parameters that had gradients, and their usual shares in the norm.
+        # By the id of an optimizer: its parameters with gradients, and their usual shares of the squared norm.
         self._usual: dict[int, tuple[tuple, torch.Tensor]] = {}
 
     def judge(self, memory: HostState | DeviceState, policy: Policy, report: Any) -> None:
@@ -40,7 +40,7 @@ class Judge:
         self.last = before, self.decision
 
     def skips(self) -> bool:
-        """Whether it skips the step, for which a device is waited for."""
+        """Waits for the device and returns whether the guard skips the step."""
         if self.decision is None:
             return False
         self.known = self.decision.read()
@@ -52,27 +52,27 @@ class Judge:
     def clip(
         self, optimizer: torch.optim.Optimizer, state: dict[str, Any], policy: Policy, names: Names, events: int | None
     ) -> None:
-        """Clips as it decided; `events` None: what it decided is on a device, which is not waited for."""
+        """Clips if the guard decided so. `events` None: the decision is on a device, which is not waited for."""
         if not policy.guard_flags & Guard.CLIP or (events is not None and not events & _CLIPPED):
             return
-        if "guarded" in state:  # by a step() of the optimizer that then failed
+        if "guarded" in state:  # clipped already, by a step() that then failed
             return
         clip, check = self.decision.guard_factor(), state.get("found")
         if check is not None and check.clip is not None:
             self.decision.reduce(clip, check.clip)
         clipped = sorted_gradients(optimizer, gradients(optimizer), 0, names)
-        if state["stage"] is OptState.UNSCALED:  # otherwise the next step() looks at them anew
+        if state["stage"] is OptState.UNSCALED:  # otherwise the next step() checks them again
             state["guarded"] = True
         clipped.multiply(clip, self.decision)
         clipped.put_back()
 
-    @torch.inference_mode(False)  # later steps write what is usual
+    @torch.inference_mode(False)  # later steps write to these tensors
     def share(self, optimizer: torch.optim.Optimizer, check: Check, home: torch.device) -> None:
-        """Keeps which part of the square of the norm each gradient has; what is usual is of the steps before."""
-        places = sorted(check.gradients.order())
+        """Keeps each gradient's share of the squared norm, and its usual share in the steps before."""
+        indices = sorted(check.gradients.order())
         squares = check.gradients.reports(home).view(torch.float64)[:, Report.sum_squares.offset // 8]
-        if places != list(range(len(places))):  # some are of other meshes, or share their memory
-            squares = squares.new_zeros(places[-1] + 1).index_copy_(0, _place.places(places, home), squares)
+        if indices != list(range(len(indices))):  # some are of other meshes, or share their memory
+            squares = squares.new_zeros(indices[-1] + 1).index_copy_(0, _device.index_tensor(indices, home), squares)
         share = squares / squares.sum().clamp_min(torch.finfo(torch.float64).tiny)
         parameters = tuple(map(id, with_gradients(optimizer)))
         known, usual = self._usual.get(id(optimizer), (None, None))
@@ -82,7 +82,7 @@ class Judge:
         check.shares = share, usual.clone()
 
     def remember(self, checks: dict[int, Check], memory: HostState | DeviceState) -> None:
-        """What parts of the norm the gradients had in a step that was as usual."""
+        """Updates the usual shares, unless the step was skipped or an outlier."""
         for key, check in checks.items():
             _, usual = self._usual.get(key, (None, None))
             if check.shares is not None and usual is not None and usual.shape == check.shares[0].shape:
@@ -90,7 +90,7 @@ class Judge:
                 usual.copy_(torch.where(good, usual.lerp(check.shares[0], _WEIGHT), usual))
 
     def grew(self, check: Check, names: Callable[[], list[str]]) -> dict[str, tuple[float, float]]:
-        """Of at most three parameters, the first grew most: their part of the norm's square, what is usual and now."""
+        """Returns (usual share, share now) of up to three parameters with a larger share, the largest growth first."""
         if check.shares is None or self.last is None or not self.last[1].read().events & OUTLIER:
             return {}
         called, (shares, usual) = names(), (shares.tolist() for shares in check.shares)
@@ -98,7 +98,7 @@ class Judge:
         return {at(called, i): (usual[i], shares[i]) for i in order if shares[i] > usual[i]}
 
     def reason(self, reports: Iterable[Report]) -> str:
-        """Why the last step was skipped, clipped or let through as an outlier; empty if it was none."""
+        """Returns why the last step was skipped, clipped or let through as an outlier; empty if it was no outlier."""
         if self.last is None:
             return ""
         before, state = (memory.read() for memory in self.last)
@@ -118,7 +118,7 @@ def grown_words(reports: Iterable[Report]) -> str:
 
 
 def warn_of_equal_norms(state: State, level: int) -> None:
-    """A guard is of no use where each norm is that of the steps before, as after a clip_grad_norm_() of others."""
+    """Warns if all norms are equal, as after clip_grad_norm_(): the guard then finds nothing."""
     if state.guard_count == _ALIKE and state.guard_variance <= (1e-5 * state.guard_mean) ** 2:
         warnings.warn(
             f"the norm of the gradients was {state.guard_mean:.6g} in each of {_ALIKE} steps: if they were clipped "

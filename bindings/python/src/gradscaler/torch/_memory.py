@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""A scaler's state in the memory of the host or of a device, with what is done to it there.
+"""A scaler's state in host memory or on a device, and the operations on it.
 
-Both classes have the same methods. Reports are gradscaler.Report on the host and tensors of bytes on a device, factors
-Factor and tensors of bytes; nothing waits for a device but read(), unseen() and read_report().
+Both classes have the same methods. On the host reports are gradscaler.Report and factors are Factor; on a device both
+are tensors of bytes. Only read(), decided_state() and read_report() wait for a device.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .. import _gradscaler as c
 from .._policy import Policy
 from .._report import Report
 from .._structs import Event, Factor, ReportKind, State
-from . import _place, _ranks
-from ._place import CPU, FACTOR
+from . import _device, _ranks
+from ._device import CPU, FACTOR
 
 _SKIPPED, _STOPPED = int(Event.SKIPPED), int(Event.STOPPED)
 _MOST = 2**31 - 1
@@ -29,17 +29,17 @@ _INVERSE, _INVERSE_F32 = Factor.inverse.offset // 8, Factor.inverse_f32.offset /
 
 
 def start(state: State, home: torch.device) -> HostState | DeviceState:
-    return HostState(state) if _place.ordinal(home) is None else DeviceState(state, home)
+    return HostState(state) if _device.ordinal(home) is None else DeviceState(state, home)
 
 
-def begun(policy: Policy) -> State:
+def initial_state(policy: Policy) -> State:
     state = State()
     c.gsc_state_init(None, policy, state)
     return state
 
 
-def revised(policy: Policy, state: State, scale: float, good: int) -> State:
-    """The state with another scale and count."""
+def with_scale(policy: Policy, state: State, scale: float, good: int) -> State:
+    """Returns the state with another scale and count."""
     state = State.from_buffer_copy(state)
     state.factor.scale, state.good_steps = scale, good
     with _arguments._naming(**{"from": ""}):
@@ -48,7 +48,7 @@ def revised(policy: Policy, state: State, scale: float, good: int) -> State:
 
 
 def rounded(name: str, scale: Any, policy: Policy) -> float:
-    """A scale as torch keeps it, in float32; in doubles where the policy computes so."""
+    """Returns a scale rounded to float32, as in torch, or unchanged if the policy computes in doubles."""
     scale = _arguments._number(name, scale)
     value = ctypes.c_float(scale).value if policy.arithmetic else scale
     if not 0 < value < math.inf:
@@ -57,7 +57,7 @@ def rounded(name: str, scale: Any, policy: Policy) -> float:
 
 
 def is_usable(state: State) -> bool:
-    """Whether a division by the scale can give anything."""
+    """Returns whether gradients can be divided by the scale."""
     return 0 < state.factor.scale < math.inf
 
 
@@ -65,7 +65,7 @@ class HostState:
     home = CPU
 
     def __init__(self, state: State) -> None:
-        self.words, self._shown = state, math.nan  # the scale that torch's tensor has
+        self.words, self._published = state, math.nan  # the scale that torch's tensor has
 
     def read(self) -> State:
         return State.from_buffer_copy(self.words)
@@ -73,20 +73,20 @@ class HostState:
     def copy(self) -> HostState:
         return HostState(self.read())
 
-    def take(self, policy: Policy, scale: torch.Tensor | float, good: torch.Tensor | int) -> None:
-        """Takes over what others wrote where torch's class keeps its scale and its count."""
+    def adopt(self, policy: Policy, scale: torch.Tensor | float, good: torch.Tensor | int) -> None:
+        """Adopts the values in torch's two tensors, which other code can write to."""
         own, now, count = self.words, float(scale), int(good)
-        self._shown = now
+        self._published = now
         moved = ctypes.c_float(now).value != own.factor.scale_f32
         if moved or count != min(own.good_steps, _MOST):
-            self.words = revised(policy, own, now if moved else own.factor.scale, count)
+            self.words = with_scale(policy, own, now if moved else own.factor.scale, count)
 
     def set_scale(self, policy: Policy, scale: torch.Tensor | float, good: torch.Tensor) -> None:
-        self.words = revised(policy, self.words, rounded("new_scale", scale, policy), self.words.good_steps)
+        self.words = with_scale(policy, self.words, rounded("new_scale", scale, policy), self.words.good_steps)
 
-    def show(self, scale: torch.Tensor, good: torch.Tensor) -> None:
+    def publish(self, scale: torch.Tensor, good: torch.Tensor) -> None:
         """Writes torch's two tensors."""
-        if self._shown != self.words.factor.scale_f32:
+        if self._published != self.words.factor.scale_f32:
             scale.fill_(self.words.factor.scale)
         good.fill_(min(self.words.good_steps, _MOST))
 
@@ -94,42 +94,42 @@ class HostState:
         c.gsc_state_update(None, policy, self.words, report, self.words)
 
     def is_usable(self) -> bool:
-        """Whether a division by the scale can give anything, as far as is known without waiting."""
+        """Returns whether gradients can be divided by the scale; True if that is not known without waiting."""
         return is_usable(self.words)
 
     def latest(self, fused: bool) -> State | None:
-        """The state after an update, or after an earlier one, as far as is known without waiting."""
+        """Returns the newest state after an update that is known without waiting, or None."""
         return self.words
 
-    def unseen(self) -> State | None:
-        """The state, if a step was decided by it before anybody looked at it."""
+    def decided_state(self) -> State | None:
+        """Returns the state after a skipped step if the host has not seen it yet, else None."""
         return None
 
     @staticmethod
     def is_stuck(state: State) -> bool:
-        """Whether an update has to say that training cannot go on; a scale of 0 the next check refuses."""
+        """Returns whether training cannot go on after an update. The next check refuses a scale of 0."""
         return bool(state.events & _STOPPED)
 
     def captures(self) -> bool:
-        """Whether what is done now becomes a part of a CUDA graph."""
+        """Returns whether calls are being captured in a CUDA graph."""
         return False
 
     def scale(self) -> float:
         return self.words.factor.scale
 
     def events(self) -> int | None:
-        """Those of the last update; None if they are not known without waiting."""
+        """Returns the events of the last update; None if they are not known without waiting."""
         return self.words.events
 
     def has_none_of(self, events: int) -> torch.Tensor:
         return torch.tensor(not self.words.events & events, device=CPU)
 
     def refusal(self) -> torch.Tensor:
-        """As found_inf: whether the last update refused the step."""
+        """Returns 1.0 if the last update refused the step, else 0.0, like found_inf."""
         return (~self.has_none_of(_SKIPPED)).float()
 
     def factor(self, rounds: bool) -> Factor:
-        """What gradients are divided by. `rounds`: torch multiplies by the inverse that it rounded to float32."""
+        """Returns the factor to unscale by. `rounds`: with the inverse in float32, by which torch multiplies."""
         factor = Factor.from_buffer_copy(self.words)
         if rounds and 0 < factor.inverse_f32 < math.inf:
             factor.inverse = factor.inverse_f32
@@ -146,9 +146,9 @@ class HostState:
         return factor
 
     @staticmethod
-    def lent(factor: Factor, device: torch.device) -> Any:
-        """The factor for a call on this device."""
-        on_host = _place.ordinal(device) is None
+    def factor_on(factor: Factor, device: torch.device) -> Any:
+        """Returns the factor for a call on `device`."""
+        on_host = _device.ordinal(device) is None
         return factor if on_host else torch.frombuffer(factor, dtype=torch.uint8).to(device)
 
     @staticmethod
@@ -157,14 +157,14 @@ class HostState:
 
     @staticmethod
     def reduce(clip: Factor, other: Factor) -> None:
-        """Makes a factor of what it multiplies by beyond what another has multiplied by already."""
+        """Divides `clip` by a clip that was applied already, so that only the rest is applied."""
         clip.inverse = min(1.0, clip.inverse / other.inverse)
         clip.inverse_f32 = clip.inverse
 
     @staticmethod
     def report(words: torch.Tensor) -> Report:
-        """The report in bytes; an error if a rank failed."""
-        report = Report.from_bytes(_place.data(words))
+        """Returns a report from its bytes; raises if a rank failed."""
+        report = Report.from_bytes(_device.data(words))
         if why := _ranks.refusal(report):
             raise RuntimeError(why)
         return report
@@ -179,7 +179,7 @@ class HostState:
 
     @staticmethod
     def overflowed(report: Report) -> bool | None:
-        """Whether it is an overflow; None if that is not known without waiting."""
+        """Returns whether the report is an overflow; None if that is not known without waiting."""
         return report.overflow
 
     @staticmethod
@@ -188,7 +188,7 @@ class HostState:
 
     @staticmethod
     def overruled(report: Report | None, found_inf: Iterable[torch.Tensor]) -> Report:
-        """The report with the verdict of others."""
+        """Returns the report with the verdict in `found_inf`, which other code has written."""
         overflow = any(tensor.item() for tensor in found_inf)
         if report is None:
             return Report.of_flag(overflow)
@@ -197,17 +197,17 @@ class HostState:
         made = Report.from_bytes(bytes(report))
         made.overflow = overflow
         if not overflow:
-            made.nan_count = made.inf_count = 0  # a report that counts some is of an overflow
+            made.nan_count = made.inf_count = 0  # a count above 0 would still be an overflow
         return made
 
     @staticmethod
     def norm(report: Report) -> torch.Tensor:
         value = math.inf if report.overflow else math.sqrt(report.sum_squares)
-        return torch.tensor(value, dtype=torch.float32, device=CPU)  # whatever the defaults are
+        return torch.tensor(value, dtype=torch.float32, device=CPU)  # not torch's default dtype and device
 
     @staticmethod
     def clip(report: Report, max_norm: float) -> Factor | None:
-        """What the gradients are yet to be multiplied by; None if by nothing."""
+        """Returns the factor that clips the gradients to `max_norm`, or None if they need no clip."""
         if report.overflow or math.sqrt(report.sum_squares) <= max_norm:
             return None
         clip = Factor()
@@ -219,8 +219,8 @@ class DeviceState:
     def __init__(self, state: State | torch.Tensor, home: torch.device) -> None:
         made = isinstance(state, torch.Tensor)
         self.home, self.words = home, state if made else torch.frombuffer(state, dtype=torch.uint8).to(home)
-        self._sent: _cuda.Arrival | None = None  # the state after an earlier update
-        self._is_sent = False  # whether it is of the scale in force, and not of one from before
+        self._state_copy: _cuda.HostCopy | None = None  # the state after an earlier update
+        self._is_copy_current = False  # False after set_scale: the copy has the old scale
 
     def _float(self, field: Any) -> torch.Tensor:
         return self.words.view(torch.float32)[field.offset // 4]
@@ -229,53 +229,54 @@ class DeviceState:
         return self.words.view(torch.float64)[field.offset // 8]
 
     def read(self) -> State:
-        return State.from_buffer_copy(_place.data(self.words))
+        return State.from_buffer_copy(_device.data(self.words))
 
     def copy(self) -> DeviceState:
         return DeviceState(self.words.clone(), self.home)
 
-    def take(self, policy: Policy, scale: torch.Tensor, good: torch.Tensor) -> None:
+    def adopt(self, policy: Policy, scale: torch.Tensor, good: torch.Tensor) -> None:
         own, now = self._double(Factor.scale), scale.reshape(())
-        own.copy_(torch.where(now == self._float(Factor.scale_f32), own, now))  # what is equal keeps its double
+        own.copy_(torch.where(now == self._float(Factor.scale_f32), own, now))  # an equal scale keeps its double
         self.words.view(torch.int64)[State.good_steps.offset // 8].copy_(good.reshape(()))
         with _arguments._naming(**{"from": ""}):
-            c.gsc_state_init_from(_place.on(self.home), policy, self.words, self.words)
+            c.gsc_state_init_from(_device.on(self.home), policy, self.words, self.words)
 
     def set_scale(self, policy: Policy, scale: torch.Tensor | float, good: torch.Tensor) -> None:
-        self._is_sent = False
+        self._is_copy_current = False
         if isinstance(scale, torch.Tensor):
-            self.take(policy, scale, good)
+            self.adopt(policy, scale, good)
         else:
             state, scale = self.read(), rounded("new_scale", scale, policy)
-            self.words.copy_(torch.frombuffer(revised(policy, state, scale, state.good_steps), dtype=torch.uint8))
+            self.words.copy_(torch.frombuffer(with_scale(policy, state, scale, state.good_steps), dtype=torch.uint8))
 
-    def show(self, scale: torch.Tensor, good: torch.Tensor) -> None:
+    def publish(self, scale: torch.Tensor, good: torch.Tensor) -> None:
         scale.copy_(self._float(Factor.scale_f32))
         good.copy_(self.words.view(torch.int64)[State.good_steps.offset // 8].clamp(max=_MOST))
 
     def update(self, policy: Policy, report: torch.Tensor) -> None:
-        c.gsc_state_update(_place.on(self.home), policy, self.words, report, self.words)
+        c.gsc_state_update(_device.on(self.home), policy, self.words, report, self.words)
 
     def is_usable(self) -> bool:
         return True
 
     def latest(self, fused: bool) -> State | None:
-        """With a fused optimizer nobody looks at a device, so the state is sent to the host behind an update, and what
-        has come is looked at in a later one.
+        """Copies the state to the host without waiting, and returns an earlier copy that is complete.
+
+        Only fused optimizers need this: with others step() waits for the device.
         """
         if not fused or self.captures():
             return None
-        context, stream, _ = _place.on(self.home)
-        if self._sent is None or self._sent.context is not context:
-            self._sent, self._is_sent = _cuda.Arrival(context, ctypes.sizeof(State)), False
-        if not self._sent.is_there():
+        context, stream, _ = _device.on(self.home)
+        if self._state_copy is None or self._state_copy.context is not context:
+            self._state_copy, self._is_copy_current = _cuda.HostCopy(context, ctypes.sizeof(State)), False
+        if not self._state_copy.is_complete():
             return None
-        state = State.from_buffer_copy(self._sent.data()) if self._is_sent else None
-        self._sent.send(stream, self.words, ctypes.sizeof(State))
-        self._is_sent = True
+        state = State.from_buffer_copy(self._state_copy.data()) if self._is_copy_current else None
+        self._state_copy.send(stream, self.words, ctypes.sizeof(State))
+        self._is_copy_current = True
         return state
 
-    def unseen(self) -> State | None:
+    def decided_state(self) -> State | None:
         return self.read()
 
     @staticmethod
@@ -283,10 +284,10 @@ class DeviceState:
         return not is_usable(state) or bool(state.events & _STOPPED)
 
     def captures(self) -> bool:
-        return _place.captures(self.home)
+        return _device.captures(self.home)
 
     def scale(self) -> torch.Tensor:
-        return self._double(Factor.scale).clone()  # an update writes the other
+        return self._double(Factor.scale).clone()  # an update overwrites the original
 
     def events(self) -> int | None:
         return None
@@ -308,18 +309,18 @@ class DeviceState:
     def factor_of(inverse: torch.Tensor) -> torch.Tensor:
         value = inverse.reshape(1).double()
         pair = torch.cat([value.reciprocal(), value])
-        rounded = torch.cat([pair.float(), pair.new_zeros(2, dtype=torch.float32)])  # and no generation
+        rounded = torch.cat([pair.float(), pair.new_zeros(2, dtype=torch.float32)])  # zeros: no generation
         return torch.cat([pair.view(torch.uint8), rounded.view(torch.uint8)])
 
     def guard_factor(self) -> torch.Tensor:
         factor = torch.empty(FACTOR, dtype=torch.uint8, device=self.home)
-        c.gsc_factor_clip_outlier(_place.on(self.home), None, self.words, factor)
+        c.gsc_factor_clip_outlier(_device.on(self.home), None, self.words, factor)
         return factor
 
     @staticmethod
-    def lent(factor: torch.Tensor, device: torch.device) -> Any:
-        on_host = _place.ordinal(device) is None
-        return Factor.from_buffer_copy(_place.data(factor)) if on_host else factor.to(device, non_blocking=True)
+    def factor_on(factor: torch.Tensor, device: torch.device) -> Any:
+        on_host = _device.ordinal(device) is None
+        return Factor.from_buffer_copy(_device.data(factor)) if on_host else factor.to(device, non_blocking=True)
 
     @staticmethod
     def inverse(factor: torch.Tensor) -> float | torch.Tensor:
@@ -337,7 +338,7 @@ class DeviceState:
 
     @staticmethod
     def read_report(report: torch.Tensor) -> Report:
-        return Report.from_bytes(_place.data(report))
+        return Report.from_bytes(_device.data(report))
 
     @staticmethod
     def found_inf(report: torch.Tensor) -> torch.Tensor:
@@ -349,16 +350,16 @@ class DeviceState:
 
     @staticmethod
     def merged(reports: list[torch.Tensor], policy: Policy) -> torch.Tensor:
-        return _place.merged(torch.cat(reports), policy)
+        return _device.merged(torch.cat(reports), policy)
 
     def overruled(self, report: torch.Tensor | None, found_inf: Iterable[torch.Tensor]) -> torch.Tensor:
         if report is None:
-            report = torch.zeros(_place.SIZE, dtype=torch.uint8, device=self.home)
-            _place.words(report)[_place.KIND] = int(ReportKind.FLAG)
+            report = torch.zeros(_device.SIZE, dtype=torch.uint8, device=self.home)
+            _device.words(report)[_device.KIND] = int(ReportKind.FLAG)
         else:
             report = report.clone()
         overflow = sum(tensor.to(self.home, non_blocking=True) for tensor in found_inf).reshape(()) != 0
-        _place.flag(report, overflow)
+        _device.flag(report, overflow)
         at = Report.nan_count.offset // 8
         report.view(torch.int64)[at : at + 2].mul_(overflow)  # nan_count and inf_count, as on the host
         return report
@@ -369,5 +370,5 @@ class DeviceState:
 
     def clip(self, report: torch.Tensor, max_norm: float) -> torch.Tensor:
         clip = torch.empty(FACTOR, dtype=torch.uint8, device=self.home)
-        c.gsc_factor_clip_grad_norm(_place.on(self.home), None, report, max_norm, clip)
+        c.gsc_factor_clip_grad_norm(_device.on(self.home), None, report, max_norm, clip)
         return clip

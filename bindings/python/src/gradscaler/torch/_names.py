@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-# Of each group of an optimizer: its names, if it has them, and by their places the parameters that have gradients.
+# For each group of an optimizer: its names, if it has any, and its parameters with gradients by position.
 Owners = list[tuple[Sequence[str], dict[int, Callable[[], Any]]]]
 
 
 def owners(optimizer: torch.optim.Optimizer) -> Owners:
-    """The parameters that have gradients, for later: neither they nor the optimizer are kept alive."""
+    """Returns weak references to the parameters with gradients."""
     return [
         (
             group.get("param_names") or (),
@@ -37,7 +37,7 @@ class Names:
                 raise TypeError
         except (TypeError, ValueError, RuntimeError):
             raise TypeError("name_parameters takes a model or (name, parameter) pairs") from None
-        pairs = [(name.replace("_orig_mod.", ""), parameter) for name, parameter in pairs]  # of torch.compile
+        pairs = [(name.replace("_orig_mod.", ""), parameter) for name, parameter in pairs]  # a prefix of torch.compile
         others = {id(parameter) for _, parameter in pairs}
         taken = {name for parameter, name in self._known.items() if id(parameter) not in others}
         prefix, count = "", 1
@@ -47,17 +47,17 @@ class Names:
             self._known[parameter] = prefix + name
 
     def copied(self, memo: Mapping[int, Any]) -> Names:
-        """Names of the copies of parameters that were deep-copied already."""
+        """Returns the names for deep copies of the parameters."""
         made = Names()
         for parameter, name in self._known.items():
             made._known[memo.get(id(parameter), parameter)] = name
         return made
 
-    def one(self, parameter: torch.Tensor | None, group: int, place: int, names: Sequence[str]) -> str:
+    def one(self, parameter: torch.Tensor | None, group: int, index: int, names: Sequence[str]) -> str:
         shape = "" if parameter is None else f", shape {tuple(parameter.shape)}"
-        known = names[place] if place < len(names) else f"group {group}, parameter {place}{shape}"
-        flat = getattr(parameter, "_fqns", None)  # FSDP's, of several parameters
-        if parameter is not None and place >= len(names) and flat:
+        known = names[index] if index < len(names) else f"group {group}, parameter {index}{shape}"
+        flat = getattr(parameter, "_fqns", None)  # the names in a flat parameter of FSDP
+        if parameter is not None and index >= len(names) and flat:
             known = flat[0] if len(flat) == 1 else f"{flat[0]} to {flat[-1]}"
         return known if parameter is None else self._known.get(parameter, known)
 

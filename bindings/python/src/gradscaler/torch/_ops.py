@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Loss scaling inside torch.compile(fullgraph=True): operators on tensors that hold all there is.
+"""Loss scaling inside torch.compile(fullgraph=True): operators on tensors that hold the whole state.
 
-Only the operators look at a value, and the scale is a tensor, so that its growth compiles nothing anew.
+Only the operators read values, and the scale is a tensor, so a new scale needs no new compilation.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .._entries import Note
 from .._policy import Policy, warn_if_idle
 from .._report import Report
 from .._structs import Event, Factor, Guard, ReportKind, State, Status, Want
+from ._device import FACTOR, FOUND, KIND, MEASURED, SIZE, data, merged, nothing, on, words
 from ._grads import GradientGroup
 from ._memory import DeviceState
-from ._place import FACTOR, FOUND, KIND, MEASURED, SIZE, data, merged, nothing, on, words
 from ._scaler import _policy as _policy_of
 from ._stall import stall_error
 
@@ -66,13 +66,13 @@ def _unscale_(
     max_norm: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     _check(gradients, state)
-    lot, options = (
+    group, options = (
         GradientGroup(state.device, gradients, range(len(gradients))),
         {"policy": _policy(policy), "want": want | _NORM},
     )
     own = torch.empty_like(report)
     try:
-        c.gsc_unscale(on(state.device, lot.size, lot.held, options), state[:FACTOR], lot.held, options, own)
+        c.gsc_unscale(on(state.device, group.size, group.held, options), state[:FACTOR], group.held, options, own)
     except c.Error as error:
         if error.status != Status.ERROR_FACTOR:
             raise
@@ -91,14 +91,14 @@ def _unscale_(
         if options["policy"].guard_flags & Guard.CLIP:
             guard = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
             c.gsc_factor_clip_outlier(on(state.device), None, judged, guard)
-            lot.multiply(guard)
+            group.multiply(guard)
     reached = max_norm and (state.device.type != "cpu" or max_norm < norm < math.inf)  # a device is not waited for
     if reached:
         clip = torch.empty(FACTOR, dtype=torch.uint8, device=state.device)
         c.gsc_factor_clip_grad_norm(on(state.device), None, own, max_norm, clip)
         if guard is not None:
             DeviceState.reduce(clip, guard)
-        lot.multiply(clip)
+        group.multiply(clip)
     return found, norm
 
 
@@ -133,9 +133,9 @@ def _(state: torch.Tensor, scale: torch.Tensor, report: torch.Tensor, pending: t
 
 
 class TensorScaler:
-    """A scaler for a whole step in torch.compile(fullgraph=True), where GradScaler has more than can be traced.
+    """A scaler for a whole step in torch.compile(fullgraph=True), which cannot trace GradScaler.
 
-        scaler = TensorScaler("torch")  # as in GradScaler: a preset or a gradscaler.Policy; fields by keyword
+        scaler = TensorScaler("torch")  # a preset or a gradscaler.Policy; fields by keyword
 
         @torch.compile(fullgraph=True)
         def step(x, y):
@@ -150,11 +150,11 @@ class TensorScaler:
 
     Tracing a call of torch.autograd.grad or of backward() needs torch._dynamo.config.trace_autograd_ops = True.
     All that changes is in tensors: `state` (uint8, 384 bytes), `report_tensor` (uint8, 256 bytes), `loss_scale`
-    (float32, no dimensions) and `pending` (bool, no dimensions; whether there is a report that update has not seen).
-    So one compilation serves all steps, and its results have the bits of GradScaler's.
-    `gradients` are plain tensors on `device`, the scaler's, in any dtype but float16. On a CUDA device a step only
-    enqueues, so it may be captured in a CUDA graph, after one run that loads the kernels. One thread at a time may use
-    a scaler.
+    (float32, no dimensions) and `pending` (bool, no dimensions; whether there is a report for the next update).
+    So one compilation serves all steps, and the results are bit-exact with GradScaler.
+    Gradients are plain tensors on the scaler's device, in any dtype except float16. On a CUDA device a step waits for
+    nothing, so a CUDA graph can capture it after one run that loads the kernels. Only one thread at a time can use a
+    scaler.
     """
 
     def __init__(
@@ -171,16 +171,16 @@ class TensorScaler:
 
     def __setstate__(self, attributes: dict[str, Any]) -> None:
         vars(self).update(attributes)
-        if self.state.numel() == 256:  # of 0.2 to 0.5, whose report was also shorter
+        if self.state.numel() == 256:  # saved by 0.2 to 0.5; the report was also shorter
             state = State.from_bytes(data(self.state))
             self.state = torch.frombuffer(state, dtype=torch.uint8).to(self.state.device, copy=True)
             report = self.report_tensor
             self.report_tensor = torch.cat([report, report.new_zeros(SIZE - report.numel())])
-            words(self.report_tensor)[MEASURED] ^= 7  # it said what was absent
+            words(self.report_tensor)[MEASURED] ^= 7  # the bits meant what was absent
             words(self.report_tensor)[KIND] = int(ReportKind.MERGED)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """`loss`, of any shape, times the scale; it can be differentiated."""
+        """Multiplies `loss`, of any shape, by the scale; the product can be differentiated."""
         return loss * self.loss_scale
 
     def unscale_(
@@ -188,11 +188,11 @@ class TensorScaler:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Divides gradients by the scale, in place, and returns (found_inf, norm), float32 tensors of no dimensions.
 
-        found_inf is 1 if an element is infinite or NaN, here or in another call since the last update, or the policy's
-        guard refuses the norm of all those calls; else 0. What the guard clips is clipped: pass it all gradients of a
-        step in one call. norm is
-        the global L2 norm of these gradients, infinite after an overflow in them. With `max_norm`, above 0, gradients
-        of a larger norm are multiplied by max_norm / (norm + 1e-6). None, of an unused input, is passed over.
+        found_inf is 1 if an element is infinite or NaN, here or in another call since the last update, or if the
+        policy's guard refuses the norm of all these calls; else 0. norm is the global L2 norm of these gradients,
+        infinite after an overflow in them.
+        max_norm, above 0: gradients with a larger norm are multiplied by max_norm / (norm + 1e-6)
+        If the policy's guard clips, it clips here: pass all gradients of a step in one call. None is skipped.
         On the CPU a scale of 0 or infinity raises StallError; on a device it is an overflow.
         """
         if isinstance(gradients, torch.Tensor) or not isinstance(gradients, Iterable):
@@ -208,38 +208,38 @@ class TensorScaler:
         )
 
     def update(self) -> None:
-        """Moves the scale by what unscale_ found since the last update; if it was not called, nothing changes.
+        """Moves the scale by the result of unscale_ since the last update; without such a call nothing changes.
 
-        Call it once for each step, skipped ones, too.
+        Call it once per step, also if the step was skipped.
         """
         _update_(self.state, self.loss_scale, self.report_tensor, self.pending, self._saved)
 
     @property
     def stopped(self) -> bool:
-        """Whether the policy gave up in the last update, as further steps would only be skipped (max_failed_backoffs).
+        """True if the policy gave up in the last update: all further steps would be skipped (max_failed_backoffs).
 
-        It looks at a value, for which a device is waited for: ask now and then, outside of a compiled step.
+        Reading it waits for the device: do so now and then, outside of a compiled step.
         """
         return bool(self.state.view(torch.int32)[_EVENTS].item() & Event.STOPPED)
 
     @property
     def report(self) -> Report:
-        """What the gradients of a step were like; `first_overflow` has the position of the tensor among those not None.
+        """The report on the gradients of a step; `first_overflow` has the position of the tensor, not counting None.
 
-        Calls of unscale_ without an update between them are one step. A device is waited for.
+        Calls of unscale_ without an update between them are one step. Reading it waits for the device.
         """
         return Report.from_bytes(data(self.report_tensor))
 
     def state_dict(self) -> dict[str, Any]:
-        """Policy and state, for a checkpoint."""
+        """Returns policy and state for a checkpoint."""
         saved = c.gsc_state_save(self.policy, State.from_buffer_copy(data(self.state)))
         return {"preset": self.policy.preset, "saved": saved.hex()}
 
     def load_state_dict(self, state: Any) -> Sequence[Note]:
-        """Restores what state_dict returned, in the same tensors; nothing is changed on an error.
+        """Loads a state_dict into the same tensors; an error changes nothing.
 
-        What GradScaler, gradscaler.Scaler or a framework has saved will do, too: as in Scaler.load_state_dict. Returned
-        are its notes, such as on a guard of this scaler that the checkpoint replaces.
+        It also loads checkpoints of GradScaler, gradscaler.Scaler and frameworks, as Scaler.load_state_dict does, and
+        returns its notes, for example on a guard that the checkpoint replaces.
         """
         self.policy, loaded, notes = _checkpoints.load(state, self.policy)
         self._saved = bytes(self.policy).hex()

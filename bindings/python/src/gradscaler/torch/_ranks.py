@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Gradients that are spread over ranks: parts of DTensors, and what process groups agree on.
+"""Gradients that are spread over ranks: shards of DTensors, and agreement in process groups.
 
-Ranks gather their reports and merge them in their order, so that all get the same bits: one collective for each
-dimension of a mesh. The report of a rank says, beside what its parts are like, whether anything of this rank
-overflowed or failed, so that of several meshes all ranks come to one verdict, and which rules and state the rank goes
-by: where they differ nobody steps.
+Ranks gather their reports and merge them in rank order, so the result is bit-exact on all ranks. This takes one
+collective for each dimension of a mesh. A rank's report for one mesh also says whether any gradient of this rank
+overflowed or failed, so that all ranks of several meshes come to the same verdict. It also has a digest of rules and
+state: if two ranks differ, no rank steps.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .. import _gradscaler as c
 from .._policy import Policy
 from .._report import Report
 from .._structs import Status
-from . import _place
-from ._place import OVERFLOW, SIZE, STATUS, flag, merged, nothing, words
+from . import _device
+from ._device import OVERFLOW, SIZE, STATUS, flag, merged, nothing, words
 
 _VERDICT = slice(0, STATUS + 1)
 _OF = slice(Report.digest.offset // 4, Report.first_rank_plus_1.offset // 4 + 1)
 
 
 def possible() -> bool:
-    """Whether there can be DTensors at all."""
+    """Returns whether there can be DTensors."""
     return "torch.distributed.tensor" in sys.modules and dist.is_available() and dist.is_initialized()
 
 
@@ -37,13 +37,13 @@ def is_spread(kinds: Iterable[type]) -> bool:
 
 
 def meshes(tensors: Iterable[Any]) -> list[Any]:
-    """The meshes of these tensors, in their order, which is the same on all ranks: they are of parameters."""
+    """Returns the meshes of these tensors, in the order of the parameters, which is the same on all ranks."""
     kind = torch.distributed.tensor.DTensor
     return list(dict.fromkeys(tensor.device_mesh for tensor in tensors if isinstance(tensor, kind)))
 
 
 def part(grad: Any, name: str) -> tuple[torch.Tensor, bool]:
-    """What this rank has of a DTensor, and whether it counts here: of copies, the first does."""
+    """Returns this rank's shard of a DTensor, and whether it counts: only the first of several copies does."""
     if any(placement.is_partial() for placement in grad.placements):
         raise ValueError(
             f"the gradient of {name} is {grad.placements}: it is a addend on each rank; redistribute it to Shard or "
@@ -52,23 +52,23 @@ def part(grad: Any, name: str) -> tuple[torch.Tensor, bool]:
     at = grad.device_mesh.get_coordinate()
     pairs = zip(at or (), grad.placements, strict=False)
     first = at is not None and all(c == 0 for c, placement in pairs if placement.is_replicate())
-    with torch.no_grad():  # else it is another tensor
+    with torch.no_grad():  # with gradients, to_local returns a new tensor
         return grad.to_local(), first
 
 
 def groups(mesh: Any) -> Sequence[Any]:
-    """The groups of its dimensions in which this rank is."""
+    """Returns this rank's process group for each dimension of a mesh."""
     return mesh.get_all_groups() if mesh.get_coordinate() is not None else ()
 
 
 def gathered(report: torch.Tensor, group: Any) -> torch.Tensor | None:
-    """The reports, as bytes, of all ranks of a group in their order; None if there is one rank only."""
+    """Returns the reports, as bytes, of all ranks of a group in rank order; None if the group has one rank."""
     size = dist.get_world_size(group)
     if size == 1:
         return None
     device = report.device
     kinds = [each.type for each in (group or dist.group.WORLD)._device_types]
-    if device.type not in kinds:  # offloaded gradients whose ranks talk on their devices
+    if device.type not in kinds:  # gradients are offloaded, but the group communicates on devices
         device = torch.device(kinds[0], torch.get_device_module(kinds[0]).current_device() if kinds[0] != "cpu" else 0)
     own = report.to(device)
     every = own.new_empty(size * own.numel())
@@ -77,17 +77,17 @@ def gathered(report: torch.Tensor, group: Any) -> torch.Tensor | None:
 
 
 def stamped(report: torch.Tensor, policy: Policy | None, state: Any) -> None:
-    """Says in a report which rank it is of, and what that rank goes by; a state that no scaler has is a failure."""
-    place, rank = _place.on(report.device), dist.get_rank()
+    """Stamps a report with rank and digest; an invalid state makes it the report of a failed rank."""
+    where, rank = _device.on(report.device), dist.get_rank()
     try:
-        c.gsc_report_set_rank(place, report, policy, state, rank, report)
+        c.gsc_report_set_rank(where, report, policy, state, rank, report)
     except c.Error as error:
         flag(report, torch.tensor(True), torch.tensor(error.status))
-        c.gsc_report_set_rank(place, report, None, None, rank, report)
+        c.gsc_report_set_rank(where, report, None, None, rank, report)
 
 
 def united(every: torch.Tensor, policy: Policy | None = None) -> torch.Tensor:
-    """One report of many; where states differ one that failed, as a device has it: other groups have yet to meet."""
+    """Merges reports. If states differ, returns a failed report, as a device does: other groups still have to merge."""
     try:
         return merged(every, policy)
     except c.Error as error:
@@ -100,7 +100,7 @@ def united(every: torch.Tensor, policy: Policy | None = None) -> torch.Tensor:
 
 
 def joined(report: torch.Tensor, group: Any, copies: bool = False) -> torch.Tensor:
-    """The report of a group."""
+    """Merges the reports of a group; with `copies` the ranks have the same gradients, and the first rank's count."""
     every = gathered(report, group)
     if every is None:
         return report
@@ -114,7 +114,7 @@ def joined(report: torch.Tensor, group: Any, copies: bool = False) -> torch.Tens
 
 
 def refusal(report: Report) -> str | None:
-    """Why no rank may step, for the message of an error; None where nothing but gradients may be in the way."""
+    """Returns why no rank may step, for an error's message; None if no rank failed."""
     rank = f"rank {report.status_rank_plus_1 - 1}" if report.status_rank_plus_1 else "a rank"
     if report.status == Status.OK:
         return None
@@ -134,7 +134,7 @@ def agreed(
     state: Any,
     home: torch.device,
 ) -> torch.Tensor:
-    """The report of all ranks. `parts` are this rank's, of (mesh or None, whether it counts)."""
+    """Returns the report of all ranks. `parts` are this rank's reports by (mesh or None, whether they count)."""
     local = torch.stack(list(parts.values())) if parts else torch.zeros((1, SIZE), dtype=torch.uint8, device=home)
     overflow, status = (words(local)[:, OVERFLOW] != 0).any(), words(local)[:, STATUS].amin()
 

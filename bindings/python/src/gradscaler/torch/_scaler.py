@@ -23,7 +23,7 @@ from .._policy import Policy, is_fixed, policy_of, presets, rules, traits, warn_
 from .._report import Report
 from .._scaler import Scaler
 from .._structs import LimitRule, OverflowReset, State, Status, Trait, Want
-from . import _checkpoint, _memory, _place, _ranks
+from . import _checkpoint, _device, _memory, _ranks
 from ._check import Call, Check, Checks, FoundInf
 from ._grads import Gradients, with_gradients
 from ._guard import Judge, warn_of_equal_norms
@@ -32,11 +32,18 @@ from ._stall import Losses, StallError, stalled
 from ._torch import Base, OptState, TorchGradScaler, eager, is_torchs, lacks_cuda, seen
 
 _NUMBERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
-_OPTIONS = ("allow_fp16", "want", "on_stall", "group", "sharded", "given")  # as pickles call them, behind an underscore
+_OPTIONS = (
+    "allow_fp16",
+    "want",
+    "on_stall",
+    "group",
+    "sharded",
+    "given",
+)  # their names in pickles, after an underscore
 _NOT_SAVED = ("_options", "_is_guarded", "_wants", "_memory", "_checks", "_guard", "_names", "_losses")
 _NORM, _GUARDS, _NEEDS_NORM = int(Want.NORM), int(Trait.GUARDS), int(Trait.NEEDS_NORM)
 _STALL_LIMIT = 10
-_NO_BACKOFF = "backoff_factor is 0: it must be above 0"  # where 0 stands for 1 / growth_factor in C
+_NO_BACKOFF = "backoff_factor is 0: it must be above 0"  # in C, 0 means 1 / growth_factor
 _NO_NORM = (
     "_unscale_grads_ was replaced, or called with another inverse, so nobody has taken the norm that the guard of the "
     "policy judges by: call GradScaler's with the arguments that it was called with, or take a policy without a guard"
@@ -46,7 +53,7 @@ _Init = TypeVar("_Init", bound=Callable)
 
 @dataclasses.dataclass
 class Options:
-    """What the constructor was told beside rules; `given` has the names of its arguments."""
+    """The constructor's arguments other than rules; `given` has the names of all arguments that were passed."""
 
     given: Sequence[str] = ()
     allow_fp16: bool = False
@@ -57,7 +64,7 @@ class Options:
 
 
 def _accept_legacy_signature(init: _Init) -> _Init:
-    """Accepts torch.cuda.amp's signature, in which the scale is first, and keeps which arguments were given."""
+    """Accepts torch.cuda.amp's signature, in which init_scale comes first, and keeps the names of passed arguments."""
 
     @functools.wraps(init)
     def accept(self: GradScaler, *args: Any, **named: Any) -> None:
@@ -71,36 +78,34 @@ def _accept_legacy_signature(init: _Init) -> _Init:
 
 
 class GradScaler(Base):
-    """torch.amp.GradScaler, faster and with more to say; for gradients on the CPU and on CUDA devices.
+    """A faster torch.amp.GradScaler with reports, for gradients on the CPU and on CUDA devices.
 
     GradScaler(device="cuda", init_scale=65536.0, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000,
-               enabled=True, *, ...) as in torch; the older form, whose first argument is init_scale, is taken, too.
+               enabled=True, *, ...) as in torch, or with init_scale first, as in torch.cuda.amp.
 
-    policy: a preset of gradscaler.presets() by name, or a gradscaler.Policy; numbers that are given replace its fields.
-        Without it the rules are torch's, "torch"
-    min_scale, max_scale: floor and ceiling of the scale; 0 is none. With a floor ten overflows in a row that could not
-        lower the scale stop training, if the policy has no other max_failed_backoffs
-    hysteresis: the scale is lowered by this overflow in a row and those after it; by the first, if it is 1
-    allow_fp16: gradients in float16 are unscaled in place, where torch refuses them: most of what scaling saved is lost
-        again, so keep parameters in float32 where you can
-    want: a union of gradscaler.Want that `report` has beside its counts
-    on_stall: called with a StallError, which is raised otherwise, when no further step can succeed: the scale is 0, or
-        the policy stops (with on_stall or min_scale and no limit of the policy's: ten overflows in a row that could not
-        lower it).
-        What found it then goes on
-    process_group: ranks that agree on whether a gradient overflowed, and on the norm. It is for plain tensors: those of
-        DDP are equal on all ranks after backward and need none; DTensors agree over their meshes without being told
-    sharded: the ranks of process_group have different gradients, as in pipelines and sharded optimizers, so that their
-        squares are added; otherwise they have copies, of which those of the first rank count
+    policy: the name of a preset in gradscaler.presets(), or a gradscaler.Policy; the numbers above replace its fields.
+        Default: "torch"
+    min_scale, max_scale: floor and ceiling of the scale; 0 means none. With a floor, training stops after ten overflows
+        in a row that could not lower the scale, unless the policy sets max_failed_backoffs
+    hysteresis: hysteresis=N lowers the scale at the Nth overflow in a row, and at each one after it
+    allow_fp16: unscales float16 gradients in place, which torch refuses. Small values are lost again: keep parameters
+        in float32 if you can
+    want: a union of gradscaler.Want to measure for `report`
+    on_stall: called with a StallError if no further step can succeed; training then goes on. Without it the error is
+        raised. A step can no longer succeed if the scale is 0 or the policy stops. on_stall, like min_scale, makes the
+        policy stop after ten overflows in a row that could not lower the scale, unless it sets max_failed_backoffs
+    process_group: ranks that agree on overflow and norm, for plain tensors. DDP needs none, because its gradients are
+        equal on all ranks after backward; DTensors agree over their meshes by themselves
+    sharded: True if the ranks of process_group have different gradients, as in pipelines and sharded optimizers; their
+        squares are added. Otherwise they have copies, and the first rank's gradients count
 
-    Beside torch's methods: unscale_(optimizer, max_norm=...) clips and returns the norm; `report` is what the last
-    gradients were like, `report.bad` names the parameters that overflowed (see name_parameters); `step_was_skipped`
-    answers for every optimizer, fused ones, too.
+    Beyond torch: unscale_(optimizer, max_norm=...) clips and returns the norm; `report` describes the last gradients,
+    and `report.bad` names the parameters that overflowed (see name_parameters); `step_was_skipped` also works with
+    fused optimizers. help(gradscaler.torch) lists the differences from torch's class.
 
-    help(gradscaler.torch) lists where it differs from torch's class, and why.
-    On a CUDA device nothing waits but step() with an optimizer that is not fused, as in torch, get_scale() and what
-    reads `report` or `step_was_skipped`; so with a fused optimizer a StallError comes from an update() some steps late,
-    and not at all in a CUDA graph. The bits are those of the CPU. One thread at a time may use a scaler.
+    On a CUDA device these wait: step() with an optimizer that is not fused, as in torch; get_scale(); reading `report`
+    or `step_was_skipped`. So with a fused optimizer an update() some steps later raises the StallError; in a CUDA graph
+    it is never raised. Results are bit-exact with the CPU. Only one thread at a time can use a scaler.
     """
 
     notes: Sequence[Note] = ()
@@ -144,7 +149,7 @@ class GradScaler(Base):
             raise ValueError(f"hysteresis={hysteresis!r}: it must be a whole number from 1 on")
         self._options = Options(given, allow_fp16, int(want), on_stall, process_group, sharded)
         self._follow(Policy("torch"))
-        self._begin(_memory.begun(self._policy))
+        self._begin(_memory.initial_state(self._policy))
         if device == "cuda" and enabled and lacks_cuda():
             why = "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling."
             warnings.warn(f"{why} GradScaler('cpu') scales for gradients on the CPU.", stacklevel=3)
@@ -163,7 +168,7 @@ class GradScaler(Base):
         if policy is None and (hysteresis or 1) > 1:
             fields["overflow_reset"] = OverflowReset.ON_GOOD_STEP
         if policy is None and max_scale:
-            fields["ceiling_rule"] = LimitRule.CLAMP  # torch drops a growth that would reach infinity, its only limit
+            fields["ceiling_rule"] = LimitRule.CLAMP  # torch's only limit: it drops a growth that would reach infinity
         if "init_scale" in fields and _number("init_scale", fields["init_scale"]) <= 0:
             raise ValueError(f"init_scale is {fields['init_scale']}: it must be finite and above 0")
         self._follow(_policy(policy, fields))
@@ -172,7 +177,7 @@ class GradScaler(Base):
             self._policy.max_failed_backoffs = _STALL_LIMIT
         self._init_scale = _resolved(self._policy).init_scale
         _memory.rounded("init_scale", self._init_scale, self._policy)
-        self._memory = _memory.HostState(_memory.begun(self._policy))
+        self._memory = _memory.HostState(_memory.initial_state(self._policy))
 
     def _follow(self, policy: Policy) -> None:
         known = int(traits(policy))
@@ -180,11 +185,11 @@ class GradScaler(Base):
         self._wants = self._options.want | (_NORM if known & _NEEDS_NORM else 0)
 
     def _begin(self, state: State) -> None:
-        """All that no pickle has."""
+        """Makes the attributes that are not pickled."""
         self._memory: _memory.HostState | _memory.DeviceState = _memory.HostState(state)
         self._checks, self._guard, self._names, self._losses = Checks(), Judge(), Names(), Losses()
 
-    # ---- the rules: torch's own methods read and write these three ----
+    # ---- the rules: torch's methods read and write these three ----
 
     @property
     def _growth_factor(self) -> float:
@@ -214,33 +219,33 @@ class GradScaler(Base):
     def _growth_interval(self, value: int) -> None:
         self._policy.growth_interval = value
 
-    # ---- the state: torch's two tensors show its scale and its count, and what others write there counts ----
+    # ---- the state: torch's two tensors publish scale and count, and values that other code writes there count ----
 
     @eager
-    @torch.inference_mode(False)  # whose tensors could not be trained with
+    @torch.inference_mode(False)  # tensors made in inference mode cannot be used in training
     def _lazy_init_scale_growth_tracker(self, dev: torch.device | str) -> None:
         if self._growth_tracker is not None:
             raise AssertionError("_growth_tracker initialized before _scale")
         dev, state = torch.device(dev), self._state()
         if dev.type != "meta":
-            self._memory = _memory.start(state, dev)  # refuses what is neither the host nor CUDA's
+            self._memory = _memory.start(state, dev)  # refuses devices other than the host and CUDA
         self._scale = torch.full((), state.factor.scale, dtype=torch.float32, device=dev)
         self._growth_tracker = torch.full((), state.good_steps, dtype=torch.int32, device=dev)
 
     def _current(self, function: str) -> _memory.HostState | _memory.DeviceState:
-        """The state, with what others have written into torch's two tensors."""
+        """Returns the state, with the values that other code has written into torch's two tensors."""
         scale, good = self._check_scale_growth_tracker(function)
         if self._memory.home != scale.device:
             with torch.inference_mode(False):
                 self._memory = _memory.start(self._memory.read(), scale.device)
-        self._memory.take(self._policy, scale, good)
+        self._memory.adopt(self._policy, scale, good)
         return self._memory
 
     def _state(self) -> State:
-        """The state of before the first step, too."""
+        """Returns the state, also before the first step."""
         if self._scale is not None:
             return self._current("a look at the state").read()
-        self._memory.take(self._policy, self._init_scale, self._init_growth_tracker)
+        self._memory.adopt(self._policy, self._init_scale, self._init_growth_tracker)
         return self._memory.read()
 
     # ---- the step ----
@@ -250,7 +255,9 @@ class GradScaler(Base):
         if compiling and self._enabled and isinstance(outputs, torch.Tensor):
             if self._scale is None:
                 self._lazy_init_scale_growth_tracker(outputs.device)
-            return outputs * self._scale.to(device=outputs.device, non_blocking=True)  # torch's own is never traced
+            return outputs * self._scale.to(
+                device=outputs.device, non_blocking=True
+            )  # torch.compile cannot trace torch's own
         if self._enabled and not compiling:
             self._losses.add(outputs)
         return super().scale(outputs)
@@ -261,10 +268,10 @@ class GradScaler(Base):
     def unscale_(self, optimizer: torch.optim.Optimizer, max_norm: float | None = None) -> torch.Tensor | None:
         """Divides the gradients of the optimizer by the scale and checks them, once between two updates, as in torch.
 
-        With `max_norm`, finite and above 0, gradients whose global L2 norm is above it are multiplied by
-        max_norm / (norm + 1e-6), as torch.nn.utils.clip_grad_norm_ does. Returned is the norm before that, a float32
-        tensor of no dimensions on the device of the scale. It is infinite after an overflow, when the gradients are to
-        be dropped: those of the host are not clipped then, those of a device, which is not waited for, may be.
+        With `max_norm`, finite and above 0, it also clips: if the global L2 norm is above it, the gradients are
+        multiplied by max_norm / (norm + 1e-6), as by torch.nn.utils.clip_grad_norm_. It then returns the norm before
+        clipping, a float32 tensor of no dimensions on the device of the scale. After an overflow the norm is infinite:
+        drop the gradients. They are not clipped on the host; on a device, which is not waited for, they can be.
         """
         if max_norm is not None and not 0 < _number("max_norm", max_norm) < math.inf:
             why = "GradScaler(want=gradscaler.Want.NORM) and report.norm give the norm alone"
@@ -284,14 +291,14 @@ class GradScaler(Base):
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[Any, torch.Tensor]:
         self._current("_check_inf_per_device")
         state = self._per_optimizer_states[id(optimizer)]
-        if self._guard.decision is None or not state["found_inf_per_device"]:  # else the guard has looked
+        if self._guard.decision is None or not state["found_inf_per_device"]:  # else the guard has checked
             self._check(optimizer, state, False)
         return state["found_inf_per_device"]
 
     def _check(
         self, optimizer: torch.optim.Optimizer, state: dict[str, Any], writes: bool, max_norm: float | None = None
     ) -> torch.Tensor | None:
-        """Checks the gradients, or calls what a program has put in the place of the method that torch does it with."""
+        """Checks the gradients; calls _unscale_grads_ if the program has replaced it."""
         try:
             method = getattr(self._unscale_grads_, "__func__", None)
             if getattr(method, "__globals__", None) is globals() and is_torchs(super()._unscale_grads_):
@@ -300,27 +307,27 @@ class GradScaler(Base):
                 return found.norm
             inverse = self._scale.double().reciprocal().float() if writes else torch.ones_like(self._scale)
             found_inf = torch.zeros((), dtype=torch.float32, device=self._scale.device)
-            inverse.asked = state, writes, max_norm  # beside what torch's method has arguments for
+            inverse.asked = state, writes, max_norm  # torch's method has no arguments for these
             state["found_inf_per_device"] = self._unscale_grads_(optimizer, inverse, found_inf, not writes)
             found = state.get("found")
             if self._is_guarded and found is None:
                 state["no_norm"] = True
-                if writes:  # they are divided by now, so that another step() must not divide them again
+                if writes:  # the gradients are divided: another step() must not divide them again
                     state["stage"] = OptState.UNSCALED
                 raise RuntimeError(_NO_NORM)
             if max_norm is None or found is not None:
                 return None if found is None else found.norm
             return torch.nn.utils.clip_grad_norm_(with_gradients(optimizer), max_norm).float()
         except BaseException:
-            if state["stage"] is OptState.UNSCALED:  # some are divided: no step may be made with them
-                state["found_inf_per_device"] = {_place.CPU: torch.ones((), device=_place.CPU)}
+            if state["stage"] is OptState.UNSCALED:  # some are divided: no step may use them
+                state["found_inf_per_device"] = {_device.CPU: torch.ones((), device=_device.CPU)}
                 state.pop("found", None)
             raise
 
     def _unscale_grads_(
         self, optimizer: torch.optim.Optimizer, inv_scale: torch.Tensor, found_inf: torch.Tensor, allow_fp16: bool
     ) -> dict[torch.device, torch.Tensor]:
-        """What programs override, mostly to allow float16, and call with what it was called with."""
+        """Checks the gradients. Programs override this method, mostly to allow float16, and call it from there."""
         if not is_torchs(super()._unscale_grads_):
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         fp16, asked = allow_fp16 or self._options.allow_fp16, getattr(inv_scale, "asked", None)
@@ -342,7 +349,7 @@ class GradScaler(Base):
         max_norm: float | None = None,
         inverse: torch.Tensor | None = None,
     ) -> Check:
-        """The one check of all gradients, which are multiplied by `inverse`, or else by the inverse of the scale."""
+        """Checks all gradients; if it writes, multiplies them by `inverse`, by default the inverse of the scale."""
         memory, options = self._memory, self._options
         if inverse is not None and memory.home != inverse.device:
             memory = _memory.start(memory.read(), inverse.device)
@@ -372,11 +379,11 @@ class GradScaler(Base):
         return check
 
     def _judge(self, optimizer: torch.optim.Optimizer, fused: bool) -> None:
-        """Asks the guard about the gradients of the step that is under way, as far as they have been looked at."""
+        """Asks the guard about the gradients of the current step that have been checked so far."""
         state = self._per_optimizer_states[id(optimizer)]
         if state["stage"] is OptState.READY and fused:
             self._guard.decision = None
-            self._check_inf_per_device(optimizer)  # it divides by itself
+            self._check_inf_per_device(optimizer)  # the fused optimizer divides
         elif state["stage"] is OptState.READY:
             self.unscale_(optimizer)
         report = self._step_report()
@@ -384,13 +391,13 @@ class GradScaler(Base):
             self._guard.judge(self._memory, self._policy, report)
 
     def _step_fused(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """An optimizer that looks at found_inf itself: where the guard skips it is told the same."""
+        """Steps with a fused optimizer. It reads found_inf itself, so a skip of the guard is written there."""
         state = self._per_optimizer_states[id(optimizer)]
         found, decision, home = state["found_inf_per_device"], self._guard.decision, self._memory.home
         refused = decision.refusal()
         self._guard.clip(optimizer, state, self._policy, self._names, decision.events())
         refused = sum((one.to(home, non_blocking=True) for one in found.values()), refused)
-        refused = FoundInf({home: refused.clamp(max=1.0)})  # kernels skip where it is 1, not where it is 2
+        refused = FoundInf({home: refused.clamp(max=1.0)})  # fused kernels skip at 1, not at 2
         state["found_inf_per_device"] = refused
         try:
             return super().step(optimizer, *args, **kwargs)
@@ -403,7 +410,7 @@ class GradScaler(Base):
         if not self._enabled:
             return super().step(optimizer, *args, **kwargs)
         fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        # What torch's class refuses it is left to refuse, before anything is written.
+        # Calls that torch's class refuses must reach it before anything is written.
         judges = self._is_guarded and self._scale is not None and "closure" not in kwargs
         judges = judges and self._per_optimizer_states[id(optimizer)]["stage"] is not OptState.STEPPED
         if judges:
@@ -437,7 +444,7 @@ class GradScaler(Base):
         self._checks.skipped[id(optimizer)] = skipped
         if not skipped:
             return seen(optimizer.step, *args, **kwargs)
-        state = self._memory.unseen()
+        state = self._memory.decided_state()
         if state is not None:
             report = self.report_of(optimizer)
             if report is not None and report.status and report.status != Status.ERROR_FACTOR:
@@ -449,34 +456,34 @@ class GradScaler(Base):
 
     @property
     def step_was_skipped(self) -> bool:
-        """Whether step() left the parameters of any optimizer alone since the update() before the last; see report_of.
+        """True if any optimizer skipped its step() in the current step, or, after update(), in the last step.
 
-        This is the answer about steps, whoever asked for the skip: a guard, found_inf, a disagreement of ranks.
-        report.overflow is about the gradients alone. In a subclass with a step() of its own it is what was found.
-        With a fused optimizer on a device this waits for it. After a step in a CUDA graph it is of the last replay.
+        It covers every reason for a skip: a guard, found_inf, ranks that differ; report.overflow is about the gradients
+        alone, and report_of about one optimizer. In a subclass with its own step() it is True if gradients overflowed.
+        With a fused optimizer, reading it waits for the device. After a CUDA graph it is about the last replay.
         """
         overridden = type(self).step is not GradScaler.step
         return self._checks.any_skipped() or (overridden and any(map(torch.Tensor.item, self._checks.found_inf())))
 
     @property
     def total_guard_skips(self) -> int:
-        """Steps that the guard skipped since the start, as of the last update(). A device is waited for."""
+        """Steps that the guard skipped since the start, as of the last update(). Reading it waits for the device."""
         return self._state().total_guard_skips if self._enabled else 0
 
     @property
     def report(self) -> Report | None:
-        """What the gradients of the last unscale_() or step() were like; None before. A device is waited for.
+        """The report on the gradients of the last unscale_() or step(), or None. Reading it waits for the device.
 
-        Names and counts in `bad` are of this rank; other numbers are of all ranks that agree, or, where they have
-        copies (a process_group without sharded=True), of its first rank. So if the copy of another rank alone is not
-        finite, `overflow` and `rank` say so on all ranks, `bad` on that rank, and `first_overflow` is None.
+        `bad` has the names and counts of this rank. Other numbers are of all ranks of the group; if the ranks have
+        copies (a process_group without sharded=True), of its first rank. If only another rank's copy is not finite,
+        `overflow` and `rank` say so on all ranks, `bad` only on that rank, and `first_overflow` is None.
         """
         return None if self._checks.last is None else self._seen(self._checks.last)
 
     def report_of(self, optimizer: torch.optim.Optimizer) -> Report | None:
-        """As `report`, of one of several optimizers: its gradients in the step under way, or else the last; else None.
+        """Returns the report on one optimizer's gradients in the current step, else in the last step, else None.
 
-        Where its `overflow` is, step(optimizer) leaves the parameters alone.
+        If it has an overflow, step(optimizer) skips.
         """
         check = self._checks.of(optimizer)
         return None if check is None else self._seen(check)
@@ -497,31 +504,31 @@ class GradScaler(Base):
         return f"<GradScaler({self._device!r}, policy={self._policy!r}): scale {scale:g}, good steps {good}>"
 
     def metrics(self) -> dict[str, float]:
-        """What is known after the last update(), for loggers, as gradscaler.Scaler.metrics. A device is waited for.
+        """Returns the metrics of gradscaler.Scaler.metrics after the last update(), for loggers. Waits for the device.
 
-        loss_scale is the one in force, which the next loss is multiplied by; all else is of the step before.
+        loss_scale is the scale for the next loss; all others describe the step before.
         """
         return c.metrics(self._policy, self._state(), self._whole_report()) if self._enabled else {}
 
     def diagnose(self, steps: int = 0, planned_steps: int = 0) -> list[Note]:
-        """What is wrong with this run, with what to do, the most important first. A device is waited for.
+        """Returns what is wrong with this run and what to do, the most important first. Waits for the device.
 
-        `steps` are the updates so far, `planned_steps` those of the whole run, 0 if not known.
+        steps, planned_steps: the updates so far, and the updates of the whole run; 0 if not known
         """
         if not self._enabled:
             return []
         return _history.diagnosed(self._policy, self._state(), self._whole_report(), steps, planned_steps)
 
     def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
-        """A CSV file that gets the metrics of each update(): `with scaler.history("run.csv"):`, see gradscaler.History.
+        """Returns a CSV file that gets the metrics of each update(): `with scaler.history("run.csv"):`.
 
-        A device is waited for when lines are written: once in 100 steps, or in 30 seconds. A step in a CUDA graph has
-        no line.
+        See gradscaler.History. Only writing lines waits for the device: every 100 steps, or 30 seconds. A step in a
+        CUDA graph has no line.
         """
         return _history.History(self, self._policy, path, step=step, rank=rank)
 
     def _line(self) -> Callable[[], dict[str, float]]:
-        """The metrics of now, to be read later."""
+        """Keeps the current state and reports, and returns a function that reads their metrics."""
         memory, reports = self._memory.copy(), [check.report for check in self._checks.by_optimizer.values()]
 
         def metrics() -> dict[str, float]:
@@ -536,10 +543,10 @@ class GradScaler(Base):
 
     @property
     def reason(self) -> str:
-        """Why the last step() skipped, clipped or let an outlier through, or empty. A device is waited for.
+        """Why the last step() skipped, clipped or let an outlier through, or empty. Reading it waits for the device.
 
-        Of a norm that the policy's guard found too large it tells the threshold, what is usual, and the parameters
-        whose part of the norm's square grew most: those of report.grew, on several ranks of this one's own.
+        If the policy's guard found the norm too large, the text has the threshold, the usual norm, and the parameters
+        in report.grew, which contribute more to the norm than usual; on several ranks, only this rank's parameters.
         """
         reports = self._reports()
         if not any(tensor.item() for tensor in self._checks.found_inf()):
@@ -571,7 +578,7 @@ class GradScaler(Base):
             self._history.add(self._line())
         if new_scale is not None:
             return
-        memory.show(self._scale, self._growth_tracker)
+        memory.publish(self._scale, self._growth_tracker)
         latest = memory.latest(self._checks.any_fused())
         if self._is_guarded:
             self._guard.remember(self._checks.by_optimizer, memory)
@@ -583,7 +590,7 @@ class GradScaler(Base):
     update.__doc__ = torch.amp.GradScaler.update.__doc__
 
     def _step_report(self) -> Any:
-        """The report on all gradients of the step that is under way; None where none were looked at."""
+        """Returns the merged report of the current step, or None if no gradients were checked."""
         reports = [self._report_of(state) for state in self._per_optimizer_states.values()]
         reports = [report for report in reports if report is not None]
         if len(reports) < 2:
@@ -591,13 +598,13 @@ class GradScaler(Base):
         return self._memory.merged(reports, self._policy)
 
     def _report_of(self, state: Mapping[str, Any]) -> Any:
-        """The report of an optimizer, where the scale is; found_inf rules, if others wrote it or brought theirs."""
+        """Returns the report of an optimizer. found_inf decides about overflow if other code wrote or replaced it."""
         found, tensors = state.get("found"), list(state["found_inf_per_device"].values())
         if not tensors:
             return None
         if "no_norm" in state:
             raise RuntimeError(_NO_NORM)
-        if found is not None and found.rules(tensors):
+        if found is not None and found.is_unchanged(tensors):
             return found.report
         return self._memory.overruled(None if found is None else found.report, tensors)
 
@@ -610,20 +617,20 @@ class GradScaler(Base):
             if new_scale.device.type != self._device or new_scale.numel() != 1 or new_scale.requires_grad:
                 raise AssertionError(reason)
         self._memory.set_scale(self._policy, new_scale, self._growth_tracker)
-        self._memory.show(self._scale, self._growth_tracker)
+        self._memory.publish(self._scale, self._growth_tracker)
 
     # ---- names and stalls ----
 
     def name_parameters(self, model: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable) -> None:
-        """Reports and messages call the parameters of this model, or of these (name, parameter) pairs, by their names.
+        """Names the parameters of a model, or of (name, parameter) pairs, in reports and messages.
 
-        Without it they have the names of an optimizer that was made of model.named_parameters(), else their places.
-        Where another model has such names already, these begin with the class of this one.
+        Without this call parameters are named by an optimizer that was made from model.named_parameters(), else by
+        position. If another model already has one of these names, the new names begin with the class of this model.
         """
         self._names.add(model)
 
     def _stall(self, state: State, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Ends training, or tells who wants to know, with what there is to say; `optimizer` is the one at hand."""
+        """Raises a StallError, or passes it to on_stall; `optimizer` is the optimizer of the current step."""
         optimizers = [check.optimizer() for check in self._checks.by_optimizer.values()]
         optimizers = {id(each): each for each in [*optimizers, optimizer] if each is not None}
         error = stalled(self._policy, state, self._reports(), self._names, self._losses, optimizers.values())
@@ -634,10 +641,11 @@ class GradScaler(Base):
     # ---- to and from a checkpoint ----
 
     def state_dict(self, format: str | None = None, *, prefix: str | None = None) -> dict[str, Any]:
-        """The five entries of torch's; with other rules than its own, a sixth of theirs, which torch passes over.
+        """Returns torch's five entries. If the rules are not torch's, a sixth entry has them; torch ignores it.
 
-        With `format`, one of gradscaler.formats(), what that framework saves and goes on from, under keys that begin
-        with `prefix`, where one is given; `notes` are then sentences on what these cannot hold.
+        format: one of gradscaler.formats(): that framework can continue from the dict, and `notes` has sentences on
+            what the format cannot hold
+        prefix: the start of the keys
         """
         state = super().state_dict()
         if not self._enabled:
@@ -655,14 +663,14 @@ class GradScaler(Base):
     def load_state_dict(
         self, state_dict: Any, format: str | None = None, prefix: str | None = None
     ) -> list[Note] | None:
-        """Loads what state_dict() of this class returned, or of torch's; nothing is changed by an error.
+        """Loads a state_dict() of this class or of torch; an error changes nothing.
 
-        Without torch's keys it is recognised: as that of gradscaler.Scaler or TensorScaler, or of a framework, at the
-        top or below one or two names; `format`, one of gradscaler.formats(), says which, `prefix` names one of several
-        scalers in it, or a deeper one. Rules that it does not set stay. Then what it lacked, or had in vain, is
-        returned.
-        As in torch, the rules of a checkpoint replace those of the constructor; where it was given others by name, a
-        warning names them. A policy whose scale never moves, as "guard", stays if it was given, with its scale.
+        It also loads checkpoints of gradscaler.Scaler, TensorScaler and other frameworks, and then returns notes on
+        missing and ignored entries. Rules that such a checkpoint does not set stay.
+        format: one of gradscaler.formats(); by default found by the keys, at the top or below one or two names
+        prefix: the path of the scaler, if there are several or it is deeper
+        As in torch, the rules of a checkpoint replace the constructor's; a warning names those that were passed.
+        A policy with a fixed scale, such as "guard", stays with its scale if it was passed to the constructor.
         """
         if not self._enabled:
             return None
@@ -676,16 +684,16 @@ class GradScaler(Base):
         self._guard.last = None
         self._follow(policy)
         self._init_growth_tracker = state.good_steps
-        self._init_scale = state_dict["scale"] if notes is None else state.factor.scale  # torch's, not rounded yet
+        self._init_scale = state_dict["scale"] if notes is None else state.factor.scale  # torch's, unrounded
         if self._scale is None:
             self._memory = _memory.HostState(state)
         else:
             self._memory = _memory.start(state, self._scale.device)
-            self._memory.show(self._scale, self._growth_tracker)
+            self._memory.publish(self._scale, self._growth_tracker)
         return notes
 
     def _warn(self, policy: Policy) -> None:
-        """Of rules that a checkpoint replaces, though the constructor was given them."""
+        """Warns of rules that the checkpoint replaces although they were passed to the constructor."""
         old, new = rules(self._policy), rules(policy)
         given = self._options.given
         fields = [field for field in old if "policy" in given or (field in given and field not in _NUMBERS)]
@@ -712,10 +720,10 @@ class GradScaler(Base):
         policy, saved = policy_of(state.pop("_policy")), state.pop("_saved")
         super().__setstate__(state)
         self._follow(policy)
-        self._begin(State.from_bytes(saved) if saved else _memory.begun(policy))
+        self._begin(State.from_bytes(saved) if saved else _memory.initial_state(policy))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GradScaler:
-        """Names go with it, to the copies of parameters that were copied before it."""
+        """Copies the scaler. Parameters that were copied before, with the same memo, keep their names."""
         made = type(self).__new__(type(self))
         made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         made._names = self._names.copied(memo)
@@ -723,7 +731,7 @@ class GradScaler(Base):
 
 
 def _unknown(name: str) -> str:
-    """What to do about an argument that is none."""
+    """Returns what to do about an unknown argument."""
     if name in rules(Policy("torch")):
         return f"is a field of the policy: policy=gradscaler.Policy(..., {name}=...)"
     options = (*_NUMBERS, "enabled", *GradScaler.__init__.__wrapped__.__kwdefaults__)
@@ -732,7 +740,7 @@ def _unknown(name: str) -> str:
 
 
 def _resolved(policy: Policy) -> Policy:
-    """The rules with the numbers that fields of 0 stand for."""
+    """Returns the rules; each 0 that means a default is replaced by the default."""
     resolved = policy.replace()
     c.gsc_policy_resolve(policy, resolved)
     return resolved
@@ -747,7 +755,7 @@ def _policy(policy: str | Policy | None, fields: Mapping[str, Any]) -> Policy:
 
 
 def _without_scale(optimizer: torch.optim.Optimizer, given: Any) -> None:
-    """Of a fused optimizer that failed: torch leaves its scale there, and the next step() would divide by both."""
+    """Removes the scale that torch leaves in a fused optimizer that failed: the next step() would divide twice."""
     for name, value in {"grad_scale": given, "found_inf": None}.items():
         if value is not None:
             setattr(optimizer, name, value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The error of a training that can only skip steps, and what its message needs."""
+"""The error of a training that can only skip steps, and the reasons in its message."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from .._structs import State
 from ._guard import OUTLIER, grown_words
 from ._names import Names, some
 
-_KEPT = 64  # losses of a step, ...
-_SMALL = 1 << 12  # ... the values of those that have no more bytes
+_KEPT = 64  # the most losses that are kept of a step
+_SMALL = 1 << 12  # losses of at most this many bytes are kept alive, larger ones by weak references
 
 
 class StallError(RuntimeError):
-    """No further step can succeed. The message says what is known of the reason, and what to do.
+    """The error when no further step can succeed. The message says why, if known, and what to do.
 
-    report: what the last gradients were like, or None
-    findings: those of GradScaler.diagnose()
+    report: the report on the last gradients, or None
+    findings: the result of GradScaler.diagnose()
     """
 
     report: Report | None = None
@@ -36,7 +36,7 @@ class StallError(RuntimeError):
 
 
 def stall_error(policy: Policy, state: State, report: Report | None, known: str = "") -> StallError:
-    """The error, with what is `known` beside the findings."""
+    """Makes the error; `known` is added to the findings in its message."""
     after = f" after {state.total_overflows} skipped steps" if state.total_overflows else ""
     findings = diagnosed(policy, state, report)
     why = [f"The loss scale is {state.factor.scale:g}{after}, and no further step can succeed", known, *findings]
@@ -46,11 +46,11 @@ def stall_error(policy: Policy, state: State, report: Report | None, known: str 
 
 
 class Losses:
-    """The losses of a step without their graphs; large ones while others keep them alive."""
+    """The losses of a step, without their graphs; large ones only as long as other code keeps them alive."""
 
     def __init__(self) -> None:
         self._kept: deque[Callable[[], Any]] = deque(maxlen=_KEPT)
-        self._over = False  # whether the next one is of another step
+        self._over = False  # the next loss begins another step
 
     def end_step(self) -> None:
         self._over = True
@@ -62,7 +62,7 @@ class Losses:
         if isinstance(losses, torch.Tensor):
             try:
                 small = type(losses) is torch.Tensor and losses.untyped_storage().nbytes() <= _SMALL
-            except RuntimeError:  # of what has no memory of its own, as in torch.func
+            except RuntimeError:  # the tensor has no memory of its own, as in torch.func
                 small = False
             self._kept.append(functools.partial(_itself, losses.detach()) if small else weakref.ref(losses))
         elif isinstance(losses, list | tuple):
@@ -81,7 +81,7 @@ def stalled(
     losses: Losses,
     optimizers: Iterable[torch.optim.Optimizer],
 ) -> StallError:
-    """The error of a scale that no step can succeed with, or of too many outliers; `reports` are of the last step."""
+    """Makes the error of an unusable scale or of too many outliers; `reports` are from the last step."""
     report = next((each for each in reversed(reports) if each.bad or each.overflow), reports[-1] if reports else None)
     if state.events & OUTLIER:
         known = f"The last norm was {state.guard_value:.4g}{grown_words(reports)}"
@@ -93,7 +93,7 @@ def stalled(
 def _diagnosis(
     report: Report | None, names: Names, losses: Losses, optimizers: Iterable[torch.optim.Optimizer]
 ) -> Iterable[str]:
-    """What is not finite, the first cause first."""
+    """Yields sentences on parameters, losses and gradients that are not finite, the first cause first."""
     bad, infinite = [], []
     for i, group in ((i, group) for optimizer in optimizers for i, group in enumerate(optimizer.param_groups)):
         for j, parameter in enumerate(group["params"]):
@@ -114,7 +114,7 @@ def _diagnosis(
 
 
 def _is_bad(value: torch.Tensor | None) -> bool:
-    with contextlib.suppress(RuntimeError):  # where a later run of a CUDA graph took its memory
+    with contextlib.suppress(RuntimeError):  # a later run of a CUDA graph can have taken its memory
         return value is not None and not torch.isfinite(value.detach()).all()
     return False
 

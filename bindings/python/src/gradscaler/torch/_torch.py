@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The private parts of torch that this package uses. A torch without one is refused here, by its name."""
+"""The private parts of torch that this package uses. If torch lacks one, the import fails and names it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.amp.grad_scaler import OptState
 
 __all__ = ["Base", "OptState", "TorchGradScaler", "divide", "eager", "is_torchs", "lacks_cuda", "seen"]
 
-_PARTS = (  # beside the public ones: what torch's class calls and what programs read
+_PARTS = (  # called by torch's class or read by programs, but not public
     "amp.GradScaler._unscale_grads_",
     "amp.GradScaler._check_inf_per_device",
     "amp.GradScaler._maybe_opt_step",
@@ -45,12 +45,13 @@ eval_frame = torch._C._dynamo.eval_frame
 divide = torch._amp_foreach_non_finite_check_and_unscale_
 lacks_cuda = torch.cuda.amp.common.amp_definitely_not_available
 TorchGradScaler = torch.amp.GradScaler  # a program can put another class under this name later
-# Both classes that programs ask isinstance() for; the older is made as the newer is, which gives no warning.
+# torch.cuda.amp.GradScaler is a subclass of torch.amp.GradScaler: isinstance() holds for both. Its constructor would
+# warn, so it is not called.
 Base = getattr(torch.cuda.amp, "GradScaler", TorchGradScaler)
 
 
 def is_torchs(method: Any) -> bool:
-    """Whether a method is of the file that torch.amp.GradScaler is in, and not what a program put in its place."""
+    """Returns whether a method is torch's own, and not a replacement by the program."""
     return getattr(method, "__globals__", None) is _GLOBALS
 
 
@@ -60,11 +61,11 @@ _WHY = (
     "a GradScaler's state is no part of a graph: compile without fullgraph=True, or use TensorScaler; if this is "
     "scale(), call scaler.scale(torch.zeros(())) once before"
 )
-_here = threading.local()  # the compiler that does not see what runs now
+_here = threading.local()  # the compiler that `eager` has switched off in this thread
 
 
 def seen(call: Callable, *args: Any, **named: Any) -> Any:
-    """A call in an eager method that is compiled all the same: a step of an optimizer."""
+    """Calls a function that is compiled although it is called from an eager method, such as an optimizer's step."""
     compiler = getattr(_here, "compiler", None)
     if compiler is None:
         return call(*args, **named)
@@ -76,8 +77,8 @@ def seen(call: Callable, *args: Any, **named: Any) -> Any:
 
 
 def eager(method: _Method) -> _Method:
-    """The method as torch.compiler.disable makes it, which would import the compiler: that takes seconds."""
-    if not hasattr(eval_frame, "set_code_exec_strategy"):  # another torch
+    """Does what torch.compiler.disable does, but without importing the compiler, which takes seconds."""
+    if not hasattr(eval_frame, "set_code_exec_strategy"):  # older or newer versions of torch
         return torch.compiler.disable(method)
 
     @functools.wraps(method)

@@ -98,7 +98,7 @@ def add_to_transformers(trainer: Any) -> None:
             self.metrics = Metrics(_checked(trainer.accelerator.scaler, line), model)
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            if self.metrics is not None and "loss" in logs:  # not of an evaluation
+            if self.metrics is not None and "loss" in logs:  # an evaluation has no loss
                 metrics = self.metrics()
                 for receiver in (logs, *state.log_history[-1:]):  # the Trainer has copied them there
                     receiver.update(metrics)

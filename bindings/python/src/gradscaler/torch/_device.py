@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Where a call runs, and reports as tensors of bytes there."""
+"""The device of a call, and reports as tensors of bytes on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARTS = int(MergeKind.SHARDS)
 
 
 def ordinal(device: torch.device) -> int | None:
-    """The number of a CUDA device; None of the host."""
+    """Returns the number of a CUDA device, or None for the host."""
     if device == CPU or device.type == "cpu":  # the first is fast
         return None
     if device.type == "cuda" and torch.version.hip is None:
@@ -40,7 +40,7 @@ def stream(number: int) -> int:
 
 
 def captures(device: torch.device) -> bool:
-    """Whether what is enqueued there now becomes a part of a CUDA graph."""
+    """Returns whether the current stream of a device is being captured in a CUDA graph."""
     number = ordinal(device)
     return number is not None and _cuda.captures(number, stream(number))
 
@@ -54,7 +54,7 @@ _threads: tuple[int, Any] = (1, None)
 
 
 def on(device: torch.device, size: int = 0, held: Any = None, options: Any = None) -> Any:
-    """Context, stream and workspace of a call there; on the host, for so many bytes, torch's number of threads."""
+    """Returns context, stream and workspace of a call. On the host, large calls use torch's number of threads."""
     global _threads
     number = ordinal(device)
     if number is None:
@@ -72,25 +72,25 @@ def on(device: torch.device, size: int = 0, held: Any = None, options: Any = Non
 
 
 def data(tensor: torch.Tensor) -> bytes:
-    """The bytes of a contiguous tensor, for which its device is waited for."""
+    """Waits for the device and returns the bytes of a contiguous tensor."""
     tensor = tensor.cpu()
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes)
 
 
 def merged(reports: torch.Tensor, policy: Policy | None = None) -> torch.Tensor:
-    """One report, where they are, of `reports`, which are parts."""
+    """Merges reports of shards on their device."""
     out = reports.new_empty(SIZE)
     c.gsc_report_merge(on(reports.device), reports.contiguous() if reports.numel() else None, _PARTS, policy, out)
     return out
 
 
 def nothing(device: torch.device) -> torch.Tensor:
-    """The report of no gradients: what it is merged with stays as it is."""
+    """Returns the report of no gradients: merging it with another report changes nothing."""
     return merged(torch.empty(0, dtype=torch.uint8, device=device))
 
 
-def places(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Whole numbers on a device, which is not waited for, as torch.tensor(numbers, device=device) would."""
+def index_tensor(numbers: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Returns a tensor of indices on a device. torch.tensor(numbers, device=device) would wait for the device."""
     if isinstance(numbers, range):
         return torch.arange(numbers.start, numbers.stop, device=device)
     made = torch.tensor(numbers, dtype=torch.int64, device=CPU)
@@ -102,7 +102,7 @@ def words(reports: torch.Tensor) -> torch.Tensor:
 
 
 def flag(report: torch.Tensor, overflow: torch.Tensor, status: torch.Tensor | None = None) -> None:
-    """Makes a report one of an overflow if `overflow`, a tensor, is true."""
+    """Writes `overflow`, a tensor, and if given the status into a report."""
     words(report)[OVERFLOW] = overflow
     report.view(torch.float32)[FOUND] = overflow
     if status is not None:
