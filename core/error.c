@@ -48,7 +48,7 @@ const char *gsc_status_string(gsc_status status)
     return known ? strings[index] : "unknown status";
 }
 
-/* Splits a place such as "tensors.count" into name and field, and clears the rest of *err. */
+/* Fills in *err except for the message. The place "tensors.count" gives name and field. */
 static void begin(gsc_error *err, gsc_status status, int argument, int64_t index, const char *place)
 {
     const int stem = (int)strcspn(place, ".");
