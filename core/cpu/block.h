@@ -52,7 +52,7 @@ static inline void gsc_tally_small(gsc_worker *w)
     w->tally->underflows_to_subnormal += (int64_t)w->norm.small.subnormals;
 }
 
-/* Runs a block with one kernel, and judges the block if required. Returns true if the tally may
+/* Runs a block with one kernel, and judges the block if required. Returns true if the tally can
  * have changed. */
 static inline bool gsc_run_direct(gsc_worker *w, const gsc_block *b)
 {

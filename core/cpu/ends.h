@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Loads and stores of up to 16 bytes, for instruction sets without masks. No other byte is
- * touched. */
+/* Loads and stores of up to 16 bytes and no other byte, for instruction sets without masks. */
 #ifndef GSC_ENDS_H
 #define GSC_ENDS_H
 

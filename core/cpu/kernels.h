@@ -14,7 +14,7 @@
 /* X(in, out) for each pair that has a kernel. Other pairs go through float, with equal bits. */
 #define GSC_FOR_PAIRS(X)                                                                           \
     GSC_FOR_FAST_PAIRS(X) X(f64, f16) X(f64, bf16) X(f64, f8_e4m3fn) X(f64, f8_e5m2) X(f64, cb16)
-/* The pairs that every rung has. Doubles to narrow types stay in plain C: nobody trains so. */
+/* The pairs that every rung has. Doubles to narrow types: only in plain C; nobody trains so. */
 #define GSC_FOR_FAST_PAIRS(X)                                                                      \
     GSC_FOR_COUNTED_PAIRS(X)                                                                       \
     X(f32, f64)                                                                                    \
@@ -71,8 +71,8 @@ typedef struct gsc_table {
 
 /* The |bits| of inputs that underflow, and counts of such elements. */
 typedef struct gsc_small {
-    uint64_t not_zero;          /* |bits| from 1 and below this become zero */
-    uint64_t least, normal;     /* |bits| from least and below normal become subnormal */
+    uint64_t not_zero;      /* |bits| from 1 and below this become zero */
+    uint64_t least, normal; /* |bits| from least and below normal were normal, become subnormal */
     uint64_t zeros, subnormals; /* counts of both */
 } gsc_small;
 typedef struct gsc_norm {

@@ -71,7 +71,7 @@ static inline void gsc_convert(const gsc_kernels *kernels, uint32_t from, const 
     }
 }
 
-/* Returns the least |bits| of `from` that become `target` or more; at most those of Inf. */
+/* Returns the least |bits| of `from` that become `target` or more, or that are not finite. */
 uint64_t gsc_threshold(uint32_t from, uint32_t to, uint64_t target, double multiplier);
 /* Returns true if an input with these |bits| is bad. */
 bool gsc_is_bad(const gsc_plan *plan, uint64_t most);
