@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a kind of hardware has to do: one table of operations, which the public functions call once
- * they have checked everything that is in host memory. A backend is a folder, a table, and the
- * function that creates its contexts.
+ * A backend runs the calls on one kind of hardware: a folder, a table of operations, and a function
+ * that creates contexts. The public functions check everything in host memory, then call the table.
  */
 #ifndef GSC_BACKEND_H
 #define GSC_BACKEND_H
@@ -11,44 +10,42 @@
 #include "internal.h"
 #include "step.h"
 
-/* What is done with the products. */
+/* Check the products, store them, or add them to the output. */
 enum gsc_operation { GSC_OPERATION_CHECK, GSC_OPERATION_STORE, GSC_OPERATION_ADD };
 
-/* A call on a list of tensors. All of it but what is marked is host memory, and was checked. */
+/* A call on a list of tensors. Unless marked, all of it is host memory and was checked. */
 typedef struct gsc_job {
     enum gsc_operation operation;
     bool by_scale;            /* multiplies by the factor's scale instead of its inverse */
-    const gsc_factor *factor; /* the backend's memory, not checked; NULL: 1 */
-    const gsc_tensor *in;     /* data: the backend's memory */
+    const gsc_factor *factor; /* backend's memory, not checked; NULL: 1 */
+    const gsc_tensor *in;     /* the data is the backend's memory */
     const gsc_tensor *out;    /* NULL for a check */
     uint64_t n;
-    uint64_t chunks, bytes;   /* of `in`; a chunk as in numerics.md */
-    int64_t elements;         /* likewise; a complex one counts once */
-    bool has_empty;           /* likewise: a tensor without elements */
-    uint32_t want;            /* GSC_WANT_* bits, those of the policy among them */
+    uint64_t chunks, bytes;   /* of `in`; numerics.md defines a chunk */
+    int64_t elements;         /* of `in`; a complex element counts once */
+    bool has_empty;           /* `in` has a tensor without elements */
+    uint32_t want;            /* GSC_WANT_* bits of the options and of the policy */
     double clamp;             /* 0: none */
-    const gsc_policy *policy; /* in full; NULL: none */
-    gsc_report *report;       /* the backend's memory; NULL: not wanted */
-    gsc_report *per_tensor;   /* likewise, n of them */
-    int64_t *histogram;       /* likewise */
+    const gsc_policy *policy; /* all fields of this version; NULL: none */
+    gsc_report *report;       /* backend's memory; NULL: not wanted */
+    gsc_report *per_tensor;   /* n reports; backend's memory; NULL: not wanted */
+    int64_t *histogram;       /* backend's memory; NULL: not wanted */
     int tensors_argument, options_argument, report_argument; /* positions, for errors */
 } gsc_job;
 
 /*
- * `exec` is in full and never NULL; exec->context may be NULL for the CPU alone. What is wrong with
- * values in the backend's memory the CPU says in *err; a device writes it to where the result goes.
+ * `exec` is complete and never NULL; exec->context can be NULL for the CPU only. If a value in the
+ * backend's memory is wrong, the CPU writes *err, and a device writes the status to the result.
  */
 typedef struct gsc_backend {
-    /* Whether `on` can be used; before any other operation on it. */
+    /* Checks that `exec` can be used. Called before any other operation with it. */
     gsc_status (*check)(const gsc_exec *exec, gsc_error *err);
     gsc_status (*tensors)(const gsc_exec *exec, const gsc_job *job, gsc_error *err);
-    /* The bytes of exec->workspace that `tensors` needs; the job has neither factor, out nor
-     * report.
-     */
+    /* Writes the bytes of workspace that `tensors` needs. The job has no factor, out or report. */
     gsc_status (*workspace_size)(const gsc_exec *exec, const gsc_job *job, uint64_t *size,
                                  gsc_error *err);
     gsc_status (*step)(const gsc_exec *exec, const gsc_step *step, gsc_error *err);
-    /* `kind` and `size` are possible; `data` is that of the context. */
+    /* `kind` and `size` were checked; `data` is the context's. */
     gsc_status (*memory_create)(void *data, uint32_t kind, uint64_t size, void **out,
                                 gsc_error *err);
     void (*memory_destroy)(void *data, void *memory);
@@ -63,12 +60,12 @@ struct gsc_context {
     void *data; /* the backend's own */
 };
 
-/* The first knows what needs no kernels, lest a program that calls nothing else links them all. */
+/* gsc_thread_backend has no calls on tensors: a program without them links no kernels. */
 extern const gsc_backend gsc_thread_backend, gsc_cpu_backend, gsc_cuda_backend;
 
 /*
- * Where a call runs, in full and checked, argument 0 of it; and the backend that runs it, which
- * without a context is `otherwise`.
+ * Reads and checks `exec`, which is argument 0 of a call, and writes its backend: without a
+ * context, `otherwise`.
  */
 gsc_status gsc_exec_read(const gsc_exec *exec, const gsc_backend *otherwise, gsc_exec *full,
                          const gsc_backend **backend, gsc_error *err);

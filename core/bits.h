@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* The numbers of numerics.md on which the bits of a report depend, for every backend. */
+/* Constants of numerics.md. A report's bits depend on them, on every backend. */
 #ifndef GSC_BITS_H
 #define GSC_BITS_H
 
 enum {
-    GSC_BLOCK = 4096, /* elements whose lanes are folded together: f32 fits in L1 with its output */
-    GSC_CHUNK = 65536,  /* elements that are summed, and shared among threads, as one */
-    GSC_LANES = 64,     /* element i of a block belongs to lane i mod 64 */
-    GSC_RUN = 64,       /* sums of chunks, tensors and reports that are added as one */
-    GSC_BINS = 16,      /* of a histogram, which sees the first block of each chunk; bin k */
-    GSC_BIN_POWERS = 4, /* begins at 2^(GSC_BIN_POWERS * k + GSC_BIN_FIRST) */
+    GSC_BLOCK = 4096,   /* elements of a block: float input and output fit in L1 */
+    GSC_CHUNK = 65536,  /* elements of a chunk: the unit of summation and of threads' work */
+    GSC_LANES = 64,     /* lanes of a block: element i belongs to lane i mod 64 */
+    GSC_RUN = 64,       /* sums of chunks, tensors or reports that one run adds */
+    GSC_BINS = 16,      /* bins of a histogram, which counts the first block of each chunk */
+    GSC_BIN_POWERS = 4, /* bin k begins at 2^(GSC_BIN_POWERS * k + GSC_BIN_FIRST) */
     GSC_BIN_FIRST = -48,
 };
 
-/* A block's sum of squares in float below this may have lost squares to underflow. */
+/* If a block's sum of squares in float is below this, squares may have underflowed. */
 #define GSC_TRUSTED_SUM 0x1p-80
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Where a call runs: contexts, gsc_exec, memory, and what is available on this machine. */
+/* Contexts, gsc_exec, memory, and which features this machine has. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ const char *gsc_cuda_refusal(void)
 static const bool has_cuda = true;
 #endif
 
-/* A context of what a backend made, which is destroyed if there is no memory for one. */
+/* Makes a context that owns `data`. If memory is out, destroys `data`. */
 static gsc_status create(const gsc_backend *backend, void *data, gsc_context **out, gsc_error *err)
 {
     gsc_context *context = malloc(sizeof *context);
@@ -82,7 +82,7 @@ void gsc_context_destroy(gsc_context *context)
     free(context);
 }
 
-/* ---- on ---- */
+/* ---- gsc_exec ---- */
 
 gsc_status gsc_exec_read(const gsc_exec *exec, const gsc_backend *otherwise, gsc_exec *full,
                          const gsc_backend **backend, gsc_error *err)
@@ -154,7 +154,7 @@ gsc_status gsc_memory_copy(const gsc_exec *exec, void *to, const void *from, uin
     return backend->memory_copy(&where, to, from, size, err);
 }
 
-/* ---- what there is ---- */
+/* ---- version and features ---- */
 
 gsc_status gsc_info_get(gsc_info *out, gsc_error *err)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a dtype is: its bits, and the way to and from the type that multiplies it. Narrow types
+ * The bits of each dtype, and its conversion to and from the type that multiplies it. Narrow types
  * widen exactly and round to nearest even; a NaN becomes quiet and keeps its sign and upper
- * payload. In integer arithmetic, so that the bits do not depend on the floating-point settings of
- * a host, and are the same on a device.
+ * payload. Integer arithmetic gives the same bits on a device, and under any floating-point
+ * settings of the host.
  */
 #ifndef GSC_CONVERT_H
 #define GSC_CONVERT_H
@@ -15,10 +15,10 @@
 #error "compile without -ffast-math: NaN, Inf and roundings are what this library is about"
 #endif
 
-/* X(dtype) for every dtype of real numbers, a new one last; a complex one is two of them. */
+/* X(dtype) for every dtype of real numbers. Add a new one at the end. */
 #define GSC_FOR_DTYPES(X) X(f32) X(f64) X(f16) X(bf16) X(f8_e4m3fn) X(f8_e5m2) X(cb16)
 
-/* Index of a dtype in the tables; that of a GSC_* constant is in gsc_reals. */
+/* Index of a dtype in the tables. gsc_reals maps GSC_* constants to it. */
 enum gsc_real_dtype {
 #define GSC_INDEX(dtype) gsc_##dtype,
     GSC_FOR_DTYPES(GSC_INDEX)
@@ -27,8 +27,8 @@ enum gsc_real_dtype {
 };
 
 /*
- * Storage, multiplying type, bits of mantissa, bias of the exponent, and the least |bits| that are
- * not finite and that are NaN.
+ * Per dtype: storage type (_bits), multiplying type (_wide), bits of mantissa, exponent bias, and
+ * the least |bits| that are not finite (_INF) and that are NaN (_NAN).
  */
 typedef uint32_t f32_bits;
 typedef uint64_t f64_bits;
@@ -73,9 +73,9 @@ typedef float cb16_wide;
 #define f8_e5m2_NAN        (f8_e5m2_INF + 1)
 #define cb16_NAN           (cb16_INF + 1)
 
-/* |bits| of the smallest normal number. */
+/* The |bits| of the smallest normal number. */
 #define GSC_NORMAL(dtype) ((uint64_t)1 << dtype##_MANTISSA)
-/* |bits|: all but the sign. */
+/* The |bits|: all bits except the sign. */
 #define GSC_MAGNITUDE(dtype, bits) ((dtype##_bits)((bits) & ((dtype##_bits) ~(dtype##_bits)0 >> 1)))
 
 static inline float gsc_float(uint32_t bits)
@@ -107,8 +107,8 @@ static inline uint64_t gsc_double_bits(double x)
 }
 
 /*
- * Whether a product, a sum and a conversion keep a NaN's sign and payload, and make it quiet, as
- * x86 and Arm do. RISC-V does not. Nor does a CUDA device, whose kernels see to NaNs themselves.
+ * 1 if products, sums and conversions make a NaN quiet and keep its sign and payload: on x86 and
+ * Arm, not on RISC-V. A CUDA device does not either; the kernels handle NaNs themselves.
  */
 #if defined(__x86_64__) || defined(__aarch64__)
 #define GSC_KEEPS_NANS 1
@@ -156,7 +156,7 @@ static inline uint64_t f64_from_double(double x)
 
 /* ---- narrow types ---- */
 
-/* bits >> shift, rounded to nearest even. */
+/* Returns bits >> shift, rounded to nearest even. */
 static inline uint64_t gsc_round_shift(uint64_t bits, int shift)
 {
     uint64_t half = (uint64_t)1 << (shift - 1);
@@ -164,8 +164,8 @@ static inline uint64_t gsc_round_shift(uint64_t bits, int shift)
 }
 
 /*
- * A magnitude with `exponent` (unbiased) and a 53-bit significand (2^52 set), rounded to a type of
- * `mantissa` bits; what is too large for it is `infinity`.
+ * Rounds a magnitude to a type with `mantissa` bits. The magnitude has an unbiased exponent and a
+ * 53-bit significand with 2^52 set. If it is too large for the type, returns `infinity`.
  */
 static inline uint32_t gsc_round(int exponent, uint64_t significand, int mantissa, int bias,
                                  uint32_t infinity)

@@ -24,7 +24,7 @@ const struct gsc_real gsc_reals[] = {
     [GSC_COMPLEX128] = REAL(f64, 2, "complex128"),
 };
 
-/* Cuts off the bits that a dtype lacks: its values are those of a double with fewer. */
+/* Rounds a double towards zero to the bits that a dtype has, and to at most `largest`. */
 static double cut(double clamp, int mantissa, int bias, double largest)
 {
     const uint64_t bits = gsc_double_bits(clamp);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a dtype is made of: convert.h by number. */
+/* Tables of the dtypes: the properties of convert.h, indexed by dtype. */
 #ifndef GSC_DTYPES_H
 #define GSC_DTYPES_H
 
@@ -9,20 +9,20 @@
 #include "convert.h"
 #include "gradscaler.h"
 
-/* A dtype, by its GSC_* constant, as real numbers of a dtype of convert.h. */
+/* A GSC_* dtype as one or two real numbers of a dtype of convert.h. */
 struct gsc_real {
-    uint8_t real, parts, size; /* size: bytes of an element */
+    uint8_t real, parts, size; /* dtype of convert.h, numbers and bytes of an element */
     char name[16];
 };
 extern const struct gsc_real gsc_reals[GSC_COMPLEX128 + 1];
 
-/* A dtype of convert.h: bytes; least |bits| that are not finite, are NaN, are normal. */
+/* A dtype of convert.h: bytes, and the least |bits| that are not finite, NaN, normal. */
 struct gsc_encoding {
     uint64_t size, infinity, nan, normal;
 };
 extern const struct gsc_encoding gsc_encodings[];
 
-/* The largest value of a dtype of convert.h that is not above `clamp` > 0; 0 if only 0 is not. */
+/* Returns the largest value of a dtype of convert.h that is at most `clamp` > 0; it can be 0. */
 double gsc_clamp_limit(uint32_t dtype, double clamp);
 
 static inline bool gsc_is_dtype(uint64_t dtype)
@@ -30,7 +30,7 @@ static inline bool gsc_is_dtype(uint64_t dtype)
     return dtype - 1 < sizeof gsc_reals / sizeof *gsc_reals - 1;
 }
 
-/* In numbers: real ones, or the parts of complex ones. */
+/* Returns the count of real numbers; a complex element has two. */
 static inline uint64_t gsc_numbers_of(const gsc_tensor *tensor)
 {
     return tensor->count * gsc_reals[tensor->dtype].parts;

@@ -48,8 +48,7 @@ const char *gsc_status_string(gsc_status status)
     return known ? strings[index] : "unknown status";
 }
 
-/* "tensors[3]" and "count" of "tensors.count", and "tensors[3].count " as the start of a message.
- */
+/* Fills in *err except for the message. The place "tensors.count" gives name and field. */
 static void begin(gsc_error *err, gsc_status status, int argument, int64_t index, const char *place)
 {
     const int stem = (int)strcspn(place, ".");
@@ -62,6 +61,7 @@ static void begin(gsc_error *err, gsc_status status, int argument, int64_t index
     (void)snprintf(err->field, sizeof err->field, "%s", place[stem] ? place + stem + 1 : "");
 }
 
+/* Begins the message with the place, such as "tensors[3].count ". */
 static void begin_with_place(gsc_error *err, gsc_status status, int argument, int64_t index,
                              const char *place)
 {
@@ -165,7 +165,7 @@ gsc_status gsc_fail_memory(gsc_error *err)
     return gsc_fail_otherwise(err, GSC_ERROR_MEMORY, -1, "", "out of memory");
 }
 
-/* Sizes beyond this are dirt, not a future version. */
+/* A larger size is uninitialised memory, not a future version. */
 #define STRUCT_SIZE_LIMIT 4096u
 
 /* Structs grow by 8 bytes, so that no size ends inside a field. */
@@ -174,7 +174,7 @@ bool gsc_struct_size_possible(uint32_t size)
     return size >= 8 && size <= STRUCT_SIZE_LIMIT && size % 8 == 0;
 }
 
-/* The place of a field, in a buffer of the caller. */
+/* Writes "name.field" to `place` and returns it. */
 static const char *place_of(char place[48], const char *name, const char *field)
 {
     (void)snprintf(place, 48, "%s.%s", name, field);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Factors: the snapshot of a scale that one loss was multiplied by, and what is folded into it. */
+/* Factors: snapshots of a scale, multiplied or lowered by clipping. */
 #include "backend.h"
 
 gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err)

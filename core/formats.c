@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Checkpoints and settings of frameworks: which key is which field, for reading and for writing.
- * A framework is a row of `formats` and a table of its keys; what a number means there that is not
- * simply the field is the conversion of its key.
+ * Reads and writes checkpoints and settings of frameworks. A framework is a row of `formats` and a
+ * table of keys. A row of the table maps a key to a field; if the number at the key is not the
+ * field's value, a conversion says how to compute it.
  */
 #include <float.h>
 #include <inttypes.h>
@@ -14,7 +14,7 @@
 #include "internal.h"
 #include "step.h"
 
-/* What is read into and written from. */
+/* A policy and a state, to read into and to write from. */
 struct scaler {
     gsc_policy policy;
     gsc_state state;
@@ -22,7 +22,7 @@ struct scaler {
 
 enum type { F64, U32, U64, I64 };
 
-/* The fields by name; the state's scales go by the names that a reader of entries knows. */
+/* The fields by name. The state's scales have the names that users of entries know. */
 #define FOR_POLICY(X)                                                                              \
     X(init_scale, F64)                                                                             \
     X(growth_factor, F64)                                                                          \
@@ -109,31 +109,31 @@ static const struct {
 
 /* ---- keys ---- */
 
-/* What the number at a key is. */
+/* The meaning of the number at a key. */
 enum conversion {
     PLAIN,         /* the field */
-    DERIVED,       /* likewise; null: the framework makes it of what no scaler knows */
-    EXPONENT,      /* its log2 */
-    BOTH_WAYS,     /* growth_factor, by which a backoff divides */
-    REMAINING,     /* overflows that the hysteresis still absorbs, and one */
-    REMAINING_ONE, /* likewise, never written below 1 */
-    ITERATION,     /* steps since the start, of which those since `LAST_OVERFLOW` are good */
+    DERIVED,       /* the field; null: the framework computes it from data that no scaler has */
+    EXPONENT,      /* log2 of the field */
+    BOTH_WAYS,     /* growth_factor; a backoff divides by it */
+    REMAINING,     /* 1 + overflows that the hysteresis still absorbs */
+    REMAINING_ONE, /* as REMAINING, but never written below 1 */
+    ITERATION,     /* steps since the start; the steps after LAST_OVERFLOW are good */
     LAST_OVERFLOW, /* the step of the last overflow, -1 before the first */
     WITHIN,        /* good steps modulo the interval */
-    SWITCH,        /* a limit of 1, or none */
+    SWITCH,        /* 1: a limit of 1; 0: no limit */
     CONSECUTIVE,   /* overflow_reset: 1 by a good step, 0 by a growth */
     REFILL,        /* overflow_reset: "good_step" or "growth" */
-    RAISES,        /* a floor that clamps, where it is above the one that there is */
+    RAISES,        /* a floor that clamps, if it is above the present floor */
     IS_DYNAMIC,    /* 0: the scale never moves */
     IS_ON,         /* 0: there is no scaling */
-    IS_OFF,        /* 1: likewise */
-    FIXED_SCALE,   /* a scale that never moves; 0, null and "dynamic": it does move */
-    FIXED_OR_ONE,  /* likewise, but 0 and null are a scale of 1 that never moves */
-    HALF_TYPE,     /* "float16", "cbfloat16", whose scales go to 2^31, or "bfloat16": no scaling */
-    OFF,           /* who has this key has no such rule: the field is 0 */
+    IS_OFF,        /* 1: there is no scaling */
+    FIXED_SCALE,   /* a scale that never moves; 0, null or "dynamic": it moves */
+    FIXED_OR_ONE,  /* as FIXED_SCALE, but 0 and null are a scale of 1 that never moves */
+    HALF_TYPE,     /* "float16", "cbfloat16" (scales up to 2^31) or "bfloat16" (no scaling) */
+    OFF,           /* a format with this key has no such rule: the field is 0 */
 };
 
-/* Where a key is found: in what is saved, in settings, in both; WRITTEN is left out of it. */
+/* Where a key occurs: in checkpoints, in settings, in both. ONLY_READ: the export omits it. */
 enum { SAVED = 1, SET = 2, BOTH = 3, ONLY_READ = 4 };
 
 typedef struct row {
@@ -143,7 +143,7 @@ typedef struct row {
     unsigned where;
 } row;
 
-/* In this order they are read: what stands further down sees what was read before. */
+/* The rows are read in order: a conversion can use the rows before it. */
 /* clang-format off */
 static const row ours[] = {
 #define X(name, type) {#name, name, PLAIN, BOTH},
@@ -155,7 +155,7 @@ static const row ours[] = {
     {0},
 };
 
-/* Names that recordings of every framework use, beside those of the fields. */
+/* Keys that settings of every framework can have, besides the names of the fields. */
 static const row common[] = {
     {"hysteresis_refill", overflow_reset,      REFILL, SET},
     {"raise_at_min",      max_failed_backoffs, SWITCH, SET},
@@ -180,7 +180,7 @@ static const row oneflow[] = {
     {0},
 };
 
-/* Its loader looks for the tracker under a misspelt key, which it does not save. */
+/* NeMo's loader reads the tracker from a misspelt key, which NeMo does not save. */
 static const row nemo[] = {
     {"scale",               scale,                 PLAIN,     SAVED},
     {"growth_factor",       growth_factor,         PLAIN,     BOTH},
@@ -222,7 +222,7 @@ static const row megatron[] = {
     {"initial_loss_scale", init_scale,            PLAIN,     SET},
     {"fp16",               init_scale,            IS_ON,     SET},
     {"bf16",               init_scale,            IS_OFF,    SET},
-    {"loss_scale",              init_scale,      FIXED_SCALE,   SET}, /* counts with bf16, too */
+    {"loss_scale",              init_scale,      FIXED_SCALE,   SET}, /* also applies to bf16 */
     {0},
 };
 
@@ -238,7 +238,7 @@ static const row colossalai[] = {
     {0},
 };
 
-/* What ZeRO pickles. */
+/* The attributes that ZeRO pickles. */
 static const row deepspeed[] = {
     {"cur_scale",                scale,                 PLAIN,         SAVED},
     {"cur_iter",                 good_steps,            ITERATION,     SAVED},
@@ -261,7 +261,7 @@ static const row deepspeed[] = {
     {0},
 };
 
-/* The optimizer without ZeRO: each overflow backs off, and none stops. */
+/* The optimizer without ZeRO: every overflow backs off; none stops. */
 static const row deepspeed_fp16[] = {
     {"cur_scale",          scale,               PLAIN,         SAVED},
     {"cur_scale",          hysteresis,          OFF,           SAVED},
@@ -446,17 +446,17 @@ static const row openseq2seq[] = {
 /* ---- formats ---- */
 
 enum {
-    BY_NAME = 1,  /* another has the same keys and is far more common: never recognised */
-    MAY_LACK = 2, /* without a scale it starts anew */
-    NUMBERED = 4, /* keys end with a number, or none */
-    DISTINCT = 8, /* no other framework has the scale under this key: it is enough */
-    FP16_ONLY = 16, /* settings have a section for bf16, where nothing is scaled */
+    BY_NAME = 1,  /* never recognised: a far more common format has the same keys */
+    MAY_LACK = 2, /* the scale can be missing; it then starts anew */
+    NUMBERED = 4, /* keys can end with a number */
+    DISTINCT = 8, /* the scale's key is enough: no other framework has it */
+    FP16_ONLY = 16, /* settings have a section for bf16, which has no scaling */
 };
 
 static const struct format {
     const char *name, *summary, *preset;
     const row *rows;
-    const char *prefix; /* that it has around one scaler */
+    const char *prefix; /* the framework's prefix of one scaler */
     unsigned traits;
 } formats[] = {
     {"gradscaler", "This library's own: every field of the state and the policy by its name.",
@@ -551,7 +551,7 @@ static bool saves(const struct format *f)
     return f->rows->where & SAVED;
 }
 
-/* A number as a sentence has it. */
+/* A number as text for messages. */
 struct digits {
     char text[GSC_DIGITS];
 };
@@ -565,7 +565,7 @@ static struct digits digits_of(double x)
 
 /* ---- fields ---- */
 
-#define MOST_U64 0xfffffffffffff800u /* that is a double */
+#define MOST_U64 0xfffffffffffff800u /* the largest that a double holds exactly */
 
 static double get(const struct scaler *s, enum field f)
 {
@@ -590,7 +590,7 @@ static double get(const struct scaler *s, enum field f)
     }
 }
 
-/* The most that a field of whole numbers holds. */
+/* Returns the largest value that a field of whole numbers can hold. */
 static double most_of(enum field f)
 {
     return f == events             ? GSC_EVENTS
@@ -599,7 +599,7 @@ static double most_of(enum field f)
                                    : GSC_COUNT_MOST;
 }
 
-/* Whether x is a value of the field's type. */
+/* Returns true if the field's type can hold x. */
 static bool holds(enum field f, double x)
 {
     return fields[f].type == F64 ? !isnan(x) : x >= 0 && x <= most_of(f) && x == floor(x);
@@ -623,16 +623,15 @@ static void put(struct scaler *s, enum field f, double x)
     }
 }
 
-/* Of an integer from 2^53 on, which a double would round. */
+/* Sets a field to an integer exactly; a double would round it from 2^53 on. */
 static void put_exact(struct scaler *s, enum field f, int64_t integer)
 {
     if (fields[f].type == I64 || fields[f].type == U64)
         memcpy((char *)s + fields[f].offset, &integer, sizeof integer);
 }
 
-/* Overflows that make a backoff. */
-/* Whether how training goes on depends on the field of the state. */
-static bool counts(const gsc_policy *p, enum field f)
+/* Returns true if later steps depend on this field of the state. */
+static bool affects_training(const gsc_policy *p, enum field f)
 {
     switch (f) {
     case good_steps:
@@ -643,7 +642,7 @@ static bool counts(const gsc_policy *p, enum field f)
     case overflows_since_reset:
         return p->hysteresis > 1 || p->overflow_tolerance > 0;
     case failed_backoffs:
-        return p->max_failed_backoffs > 1; /* the first one stops else */
+        return p->max_failed_backoffs > 1; /* with 1, the first one stops */
     case next_scale:
         return p->apply_delay != 0;
     case log2_mean:
@@ -665,7 +664,7 @@ static bool counts(const gsc_policy *p, enum field f)
     case generation:
     case next_generation:
     case events:
-        return false; /* of the last update or of reports, which do not outlive a checkpoint */
+        return false; /* later steps do not read them */
     default:
         return true;
     }
@@ -697,15 +696,15 @@ typedef struct reading {
     uint64_t n;
     char prefix[sizeof((gsc_entry *)0)->key];
     unsigned where;               /* SAVED or SET */
-    struct scaler s;              /* what was read so far */
+    struct scaler s;              /* the fields read so far */
     int64_t from[FIELDS];         /* the entry that a field came from, or -1 */
-    double read[FIELDS];          /* and what it says in the field's own terms */
-    int64_t unset[POLICY_FIELDS]; /* the null that leaves a field of the policy as it is, or -1 */
+    double read[FIELDS];          /* the field's value by that entry */
+    int64_t unset[POLICY_FIELDS]; /* the null entry that leaves a field unchanged, or -1 */
     double fixed;                 /* a scale that never moves, or NAN */
-    bool since_start;             /* `good` is the number of an iteration */
+    bool since_start;             /* good_steps is the number of an iteration */
 } reading;
 
-/* What is left of an entry's key behind the prefix; NULL: it has another one. */
+/* Returns the key after the prefix, or NULL if the prefix differs. */
 static const char *rest_of(const reading *r, const gsc_entry *entry)
 {
     const size_t length = strlen(r->prefix);
@@ -718,7 +717,7 @@ static const char *rest_of(const reading *r, const gsc_entry *entry)
                : NULL;
 }
 
-/* The first entry from `start` on that has the key; -1: none. */
+/* Returns the first entry from `start` on with this key, or -1. */
 static int64_t find_entry(const reading *r, const char *key, uint64_t start)
 {
     for (uint64_t i = start; i < r->n; i++) {
@@ -732,8 +731,8 @@ static int64_t find_entry(const reading *r, const char *key, uint64_t start)
 /* ---- errors ---- */
 
 enum {
-    ENTRIES = 2,      /* position of the argument */
-    MOST_ENTRIES = 64 /* of a state in any format */
+    ENTRIES = 2,      /* position of the argument `entries` */
+    MOST_ENTRIES = 64 /* most entries of a state in any format */
 };
 
 static bool is_number(const gsc_entry *e)
@@ -762,7 +761,7 @@ static gsc_status fail_at(const reading *r, int64_t entry, double low, double hi
                             err, e->value, low, high);
 }
 
-/* What a check of the policy or the state says, as that of the entry whose field it is about. */
+/* Turns an error about a field of the policy or the state into an error about its entry. */
 static gsc_status fail_for(const reading *r, const gsc_error *why, gsc_error *err)
 {
     const char *must = strstr(why->message, "it must be ");
@@ -773,7 +772,7 @@ static gsc_status fail_for(const reading *r, const gsc_error *why, gsc_error *er
                     why->message);
 }
 
-/* Lists that are in order: terminated texts, known kinds. */
+/* Checks entries: texts end with a zero, kinds are known, reserved words are 0. */
 static gsc_status check_entries(const gsc_entry *entries, uint64_t n, gsc_error *err)
 {
     const uint64_t most = 65536;
@@ -835,8 +834,8 @@ static bool is_text(const gsc_entry *e, const char *text)
     return e->kind == GSC_ENTRY_TEXT && strcmp(e->text, text) == 0;
 }
 
-/* Whether null at the key is no value: it switches off what is a limit or a choice, and no scaler
- * is without a factor or an interval. */
+/* Returns true if null at the key leaves the field unchanged: a factor or an interval cannot be
+ * switched off. Null switches off a limit or a choice. */
 static bool is_unset(const row *row)
 {
     return (row->as == PLAIN || row->as == DERIVED || row->as == EXPONENT ||
@@ -844,8 +843,8 @@ static bool is_unset(const row *row)
            row->field != min_scale && row->field != max_scale && row->field != max_failed_backoffs;
 }
 
-/* What the value of a conversion must be, if not any number: from low to high, or one of the words,
- * which stand for numbers. From 1 to 0 is no number. */
+/* The values that a conversion accepts, if not any number: from low to high, or a word that stands
+ * for a number. low 1 and high 0: only words. */
 /* clang-format off */
 static const struct {
     const char *must;
@@ -868,7 +867,7 @@ static const struct {
 };
 /* clang-format on */
 
-/* The number that an entry is; null is 0. */
+/* Reads the number of an entry; null is 0. */
 static gsc_status read_number(const reading *r, const row *row, int64_t entry, double *x,
                               gsc_error *err)
 {
@@ -896,7 +895,7 @@ static gsc_status read_number(const reading *r, const row *row, int64_t entry, d
     return GSC_OK;
 }
 
-/* Returns what a number makes of the row's field; NAN: it stays. What else it decides is set. */
+/* Returns the value of the row's field, or NAN if it stays. Sets other fields that x decides. */
 static double meaning(reading *r, const row *row, int64_t entry, double x)
 {
     gsc_policy *p = &r->s.policy;
@@ -1002,7 +1001,7 @@ static gsc_status read_rows(reading *r, const row *rows, gsc_error *err)
     return GSC_OK;
 }
 
-/* The row of a key; NULL: it has no meaning. */
+/* Returns the row of a key, or NULL if the key has no meaning. */
 static const row *row_of(const reading *r, const char *rest)
 {
     const row *const tables[] = {r->format->rows, common, ours};
@@ -1013,7 +1012,8 @@ static const row *row_of(const reading *r, const char *rest)
     return NULL;
 }
 
-/* How much of a key is in front of one that settings of the format have; 0: it has none. */
+/* Returns the length of the prefix of a key that ends with a settings key of the format; 0: none.
+ */
 static size_t place_in(const reading *r, const char *key)
 {
     for (size_t at = 1; key[at]; at++)
@@ -1022,7 +1022,7 @@ static size_t place_in(const reading *r, const char *key)
     return 0;
 }
 
-/* Keys of settings that may be meant: those that are not there. */
+/* Returns the index-th settings key that is not among the entries: a misspelt key can mean it. */
 static const char *nth_key(const void *context, uint32_t index)
 {
     const reading *r = context;
@@ -1034,8 +1034,8 @@ static const char *nth_key(const void *context, uint32_t index)
     return NULL;
 }
 
-/* Keys of this scaler without meaning. In a checkpoint what lies deeper is something else's; in
- * settings it may be that the prefix was forgotten. */
+/* Notes this scaler's keys without meaning. In a checkpoint, deeper keys are not the scaler's; in
+ * settings, the caller perhaps forgot the prefix. */
 static void note_ignored(const reading *r, gsc_notes *notes)
 {
     for (uint64_t i = 0; i < r->n; i++) {
@@ -1060,7 +1060,7 @@ static void note_ignored(const reading *r, gsc_notes *notes)
     }
 }
 
-/* Keys that are there with null, where that is no value. */
+/* Notes keys with a null that leaves the field unchanged. */
 static void note_unset(const reading *r, gsc_notes *notes)
 {
     for (int f = 0; f < POLICY_FIELDS && isnan(r->fixed); f++) {
@@ -1082,7 +1082,7 @@ static void note_entries(const reading *r, gsc_notes *notes)
     note_ignored(r, notes);
 }
 
-/* Cerebras' documentation writes 2e15 and means 2^15. */
+/* Notes numbers such as 2e15: Cerebras' documentation writes it and means 2^15. */
 static void note_meant(const reading *r, gsc_notes *notes)
 {
     static const struct {
@@ -1098,7 +1098,7 @@ static void note_meant(const reading *r, gsc_notes *notes)
                              meant[i].exponent, DIGITS(ldexp(1, meant[i].exponent)));
 }
 
-/* What a policy is where nothing moves the scale: of its rules the guard's alone, which are its
+/* Returns the policy with a scale that never moves. It keeps only the guard's rules, which are its
  * last fields. */
 static gsc_policy fixed_at(const gsc_policy *p, double scale)
 {
@@ -1113,12 +1113,12 @@ static gsc_status read_policy(reading *r, gsc_error *err)
 {
     const gsc_policy asked = r->s.policy;
     gsc_error why;
-    /* A state may have a scale that no policy starts with. */
+    /* A state can have a scale that init_scale cannot have. */
     if (r->where == SAVED && !gsc_usable(gsc_format(&r->s.policy, r->fixed)))
         r->fixed = r->fixed == r->fixed ? 1 : NAN;
     if (r->fixed == r->fixed) {
         r->s.policy = (gsc_policy){.struct_size = GSC_POLICY_SIZE, .init_scale = r->fixed};
-        if (r->where == SET) /* a checkpoint says what its own scaler did, which had no guard */
+        if (r->where == SET) /* a checkpoint's own scaler had no guard */
             r->s.policy = fixed_at(&asked, r->fixed);
         r->s.policy.arithmetic = asked.arithmetic;
         r->s.policy.overflow_test = asked.overflow_test;
@@ -1133,7 +1133,7 @@ static bool is_on(const reading *r, const char *key)
     return i >= 0 && r->entries[i].value == 1;
 }
 
-/* The section for bf16, if it is the one asked for, or is on where fp16 is not; or NULL. */
+/* Returns the section for bf16 if the prefix names it, or if it is on and fp16 is off; or NULL. */
 static const char *bf16_section(const reading *r)
 {
     const char *name = r->prefix + strlen(r->prefix);
@@ -1166,13 +1166,13 @@ static void start(reading *r, const struct format *f, const gsc_policy *policy, 
     (void)gsc_state_made(&r->s.policy, NULL, &r->s.state);
 }
 
-/* A count that is at least so many where it is not among the entries. */
+/* Sets a count to `value` if it is not among the entries. */
 static void count_from(reading *r, enum field f, int64_t value, gsc_notes *notes)
 {
     if (r->from[f] >= 0)
         return;
     put_exact(&r->s, f, value);
-    if (counts(&r->s.policy, f))
+    if (affects_training(&r->s.policy, f))
         gsc_note_add(notes, GSC_NOTE_MISSING, -1, fields[f].name, (double)value,
                      "%s is not among the entries: it starts at %" PRId64, fields[f].name, value);
 }
@@ -1220,7 +1220,7 @@ static void note_past_interval(const reading *r, gsc_notes *notes)
 
 static gsc_status fail_no_scale(const reading *r, gsc_error *err);
 
-/* The state of what was read: the scale in the policy's numbers, and the counts that it needs. */
+/* Makes the state: rounds the scale to the policy's format, and fills in missing counts. */
 static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
 {
     const gsc_policy *p = &r->s.policy;
@@ -1241,7 +1241,7 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
     const int64_t counted = s->overflows_since_reset == 0 ? s->steps_since_change : 0;
     if (r->from[good_steps] < 0)
         count_from(r, good_steps, r->from[steps_since_change] >= 0 ? counted : 0, notes);
-    if (r->from[steps_since_change] < 0) /* each good one is a step */
+    if (r->from[steps_since_change] < 0) /* each good step is a step */
         count_from(r, steps_since_change, s->good_steps, notes);
     count_from(r, overflows_since_reset, 0, notes);
     count_from(r, failed_backoffs, 0, notes);
@@ -1253,7 +1253,7 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
     const uint64_t generation_to_come = s->next.generation;
     s->next.generation = 0;
     if (gsc_state_made(p, s, &made) != GSC_OK) {
-        s->factor = s->next = gsc_factor_of(1, 1); /* they are in order: what is not is named */
+        s->factor = s->next = gsc_factor_of(1, 1); /* valid: the check names the wrong field */
         (void)gsc_state_check(s, 0, "state", &why);
         return fail_for(r, &why, err);
     }
@@ -1303,12 +1303,12 @@ static gsc_status read_all(reading *r, gsc_notes *notes, gsc_error *err)
 
 /* ---- recognising ---- */
 
-/* The keys of a scaler stand at one place: at the top, or below names that separators join. Without
- * a prefix a scaler is recognised at the top and below one or two names. If none is there, a search
- * of all places tells where to look. */
+/* All keys of a scaler have the same prefix, its place: empty, or names joined by separators. If no
+ * prefix is given, a scaler is recognised below at most two names. If there is none, a search of
+ * all prefixes makes the error message. */
 enum { KEY_SIZE = sizeof((gsc_entry *)0)->key, MOST_NAMES = 2, ANY_NAMES = KEY_SIZE };
 
-/* Places, as the end of a sentence. */
+/* A list of prefixes, as the end of a sentence. */
 struct places {
     char text[192];
     int n;
@@ -1326,16 +1326,16 @@ static void list_place(struct places *p, const char *place, size_t length)
                        quoted);
 }
 
-/* A format and the keys of it that are at a place and that are not. */
+/* A format, and how many of its keys are at a prefix. */
 struct match {
     const struct format *format;
-    bool scale; /* whether its scale is there */
+    bool scale; /* the key of the scale is there */
     int found, missing;
     char place[KEY_SIZE];
 };
 
-/* Counts keys at the reading's prefix. Those that a format never writes count only beside all
- * others. */
+/* Counts a format's keys at the reading's prefix. ONLY_READ keys count only if all others are
+ * there. */
 static struct match match_at(reading *at, const struct format *f)
 {
     struct match m = {.format = f};
@@ -1360,19 +1360,19 @@ static bool is_better(const struct match *a, const struct match *b)
     return a->found > b->found || (a->found == b->found && a->missing < b->missing);
 }
 
-/* What a search finds in the entries. */
+/* The results of a search for scalers in the entries. */
 struct search {
-    const struct format *named;           /* the only one that is tried; NULL: all are */
-    struct match best, second;            /* a second scaler at another place makes it several */
-    struct match alone;                   /* a scale and nothing else, which may be anything's */
+    const struct format *named;           /* the only format to try; NULL: try all */
+    struct match best, second;            /* second: a scaler at another prefix, an error */
+    struct match alone;                   /* a scale without other keys: perhaps not a scaler's */
     struct match lacking;                 /* most keys of a format, but no scale */
-    const struct format *format[FORMATS]; /* all that match as well as the best, at its place */
+    const struct format *format[FORMATS]; /* all formats that match as well as `best`, there */
     int n;
-    struct places places; /* of all scalers */
+    struct places places; /* prefixes of all scalers */
 };
 
-/* Adds a scaler to a search. If a format was named, one with more keys is the one that is meant;
- * if not, all with several keys are meant alike, before any that is a scale alone. */
+/* Adds a scaler to a search. If a format was named, the scaler with the most keys wins. If not,
+ * scalers with several keys are equal, and win over a scale alone. */
 static void add_scaler(struct search *s, const struct match *m)
 {
     const bool better = !s->n || is_better(m, &s->best), worse = is_better(&s->best, m);
@@ -1392,7 +1392,7 @@ static void add_scaler(struct search *s, const struct match *m)
     }
 }
 
-/* Whether a checkpoint of the format may be the scale alone. */
+/* Returns true if a checkpoint of the format can consist of the scale alone. */
 static bool may_be_alone(const struct format *f)
 {
     bool more = false;
@@ -1401,8 +1401,8 @@ static bool may_be_alone(const struct format *f)
     return !more || (f->traits & MAY_LACK);
 }
 
-/* Tries the formats at the reading's prefix: a scaler has the scale and most of its keys. A scale
- * alone is one at the top, at a prefix that was given, or if nothing else is called so. */
+/* Tries the formats at the reading's prefix. A scaler has the scale and most of its keys. A scale
+ * alone is a scaler at the top, at a given prefix, or if no other format has its key. */
 static void try_place(struct search *s, reading *at, bool given)
 {
     for (const struct format *f = formats; f < formats + FORMATS; f++) {
@@ -1424,7 +1424,7 @@ static void try_place(struct search *s, reading *at, bool given)
     at->format = s->named;
 }
 
-/* The length of what is in front of a key's last separator, and how many names that is. */
+/* Returns the length of a key before its last separator, and how many names that part has. */
 static size_t place_of(const char *key, int *names)
 {
     size_t length = 0;
@@ -1437,7 +1437,7 @@ static size_t place_of(const char *key, int *names)
     return length;
 }
 
-/* Whether a format saves a number under the last name of a key; few names in a checkpoint are such.
+/* Returns true if some format saves the last name of the key. Few names of a checkpoint are such.
  */
 static bool is_of_a_scaler(const gsc_entry *e)
 {
@@ -1458,8 +1458,8 @@ static bool is_at(const gsc_entry *e, const char *place, size_t length)
            place_of(e->key, &names) == length && is_of_a_scaler(e);
 }
 
-/* Tries each place of at most so many names, when its first entry comes: of the entries, those from
- * the first to the last at the place. */
+/* Tries each prefix of at most `most_names` names once, at its first entry, with the entries from
+ * the first to the last that have the prefix. */
 static void search_places(struct search *s, const reading *r, int most_names)
 {
     reading at = *r;
@@ -1496,7 +1496,7 @@ static gsc_status use_prefix(reading *r, const char *prefix, gsc_error *err)
     return GSC_OK;
 }
 
-/* Where in the entries settings or scalers are. */
+/* Lists the prefixes of all settings or scalers in the entries. */
 static const char *list_places(const reading *r, struct places *p)
 {
     struct search s = {.named = r->format};
@@ -1521,7 +1521,7 @@ static gsc_status check_some(const reading *r, gsc_error *err)
                     "are none: a scaler that is switched off saves none");
 }
 
-/* A prefix that nothing begins with is a slip: nothing would be read. */
+/* Refuses a prefix that no key begins with: nothing would be read. */
 static gsc_status check_prefix(const reading *r, gsc_error *err)
 {
     struct places places;
@@ -1543,7 +1543,7 @@ static gsc_status fail_no_scale(const reading *r, gsc_error *err)
                     r->format->name, list_places(r, &places));
 }
 
-/* Why nothing was recognised: what comes nearest to a scaler. */
+/* Fails because no scaler was recognised. The message names the most similar keys. */
 static gsc_status fail_unknown(const reading *r, const struct search *s, const char *prefix,
                                gsc_error *err)
 {
@@ -1591,7 +1591,7 @@ static gsc_status find_scaler(reading *r, const struct format *named, const char
                         s->best.place);
     if (!named || s->alone.format)
         return fail_unknown(r, s, prefix, err);
-    s->format[s->n++] = named; /* reading says what it lacks */
+    s->format[s->n++] = named; /* reading it fails with the missing key */
     return GSC_OK;
 }
 
@@ -1602,7 +1602,7 @@ static gsc_status import_as(reading *r, const struct format *f, const gsc_policy
     return read_all(r, notes, err);
 }
 
-/* Reads the scaler, in all formats that fit: they must mean the same. */
+/* Reads the scaler in all formats that match, and fails if the results differ. */
 static gsc_status import_alike(reading *r, const struct search *s, const gsc_policy *policy,
                                gsc_error *err)
 {
@@ -1619,7 +1619,7 @@ static gsc_status import_alike(reading *r, const struct search *s, const gsc_pol
     return GSC_OK;
 }
 
-/* Notes which format was recognised and where, and which others have the same keys. */
+/* Notes the recognised format, its prefix, and other formats with the same keys. */
 static void note_format(const struct search *s, const char *place, gsc_notes *notes)
 {
     const struct format *best = s->format[0];
@@ -1672,7 +1672,7 @@ gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_en
         GSC_TRY(check_some(&r, err));
     GSC_TRY(check_prefix(&r, err));
     GSC_TRY(find_scaler(&r, f, prefix, &search, err));
-    /* Once without notes: nothing is written unless all goes well. */
+    /* The first time without notes: a call that fails writes none. */
     GSC_TRY(import_alike(&r, &search, policy, err));
     GSC_TRY(
         gsc_struct_write(&r.s.policy, GSC_POLICY_SIZE, out_policy, false, 5, "out_policy", err));
@@ -1699,7 +1699,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
         GSC_REQUIRE(entries, 2);
     GSC_REQUIRE(out_policy, 5);
     GSC_TRY(gsc_notes_check(&list, 6, err));
-    if (find_format(format, &f, NULL) != GSC_OK) { /* a preset alone has its fields by name */
+    if (find_format(format, &f, NULL) != GSC_OK) { /* a preset without a format: keys are fields */
         full = (gsc_policy){.struct_size = GSC_POLICY_SIZE};
         if (gsc_policy_preset(format, &full, NULL) != GSC_OK)
             return find_format(format, &f, err);
@@ -1750,7 +1750,7 @@ static double written(const struct format *f, const struct scaler *s, const row 
     case REMAINING_ONE:
         return (double)gsc_hysteresis(p) - x > 1 ? (double)gsc_hysteresis(p) - x : 1;
     case LAST_OVERFLOW:
-        return -1; /* as if the good steps were all */
+        return -1; /* as if all steps were good */
     case WITHIN:
         return p->growth_interval ? (double)((uint64_t)s->state.good_steps % p->growth_interval)
                                   : x;
@@ -1761,7 +1761,7 @@ static double written(const struct format *f, const struct scaler *s, const row 
     case IS_DYNAMIC:
         return gsc_moves(p);
     default:
-        return f->rows == ours                ? x /* as it is */
+        return f->rows == ours                ? x /* 0 stays 0 */
                : row->field == growth_factor  ? gsc_growth_factor(p)
                : row->field == backoff_factor ? gsc_backoff_factor(p)
                : row->field == hysteresis     ? (double)gsc_hysteresis(p)
@@ -1769,7 +1769,7 @@ static double written(const struct format *f, const struct scaler *s, const row 
     }
 }
 
-/* What the framework's own loader expects. */
+/* Returns the kind of entry that the framework's loader expects. */
 static uint32_t kind_of(const row *row)
 {
     return row->as == SWITCH || row->as == CONSECUTIVE || row->as == IS_DYNAMIC ? GSC_ENTRY_BOOLEAN
@@ -1777,13 +1777,13 @@ static uint32_t kind_of(const row *row)
                                                                                 : GSC_ENTRY_INTEGER;
 }
 
-/* The number of a row, in the kind that the framework's loader expects. */
+/* Fills in an entry with the number of a row. */
 static void fill(gsc_entry *e, const struct format *f, const struct scaler *s, const row *row)
 {
     e->value = written(f, s, row);
     e->kind = kind_of(row);
     if (e->kind == GSC_ENTRY_INTEGER && e->value >= 0x1p63)
-        e->kind = GSC_ENTRY_NUMBER; /* of a policy: no count goes so far */
+        e->kind = GSC_ENTRY_NUMBER; /* only a policy's field can be so large */
     if (e->kind == GSC_ENTRY_NUMBER)
         return;
     e->integer = (int64_t)e->value;
@@ -1791,7 +1791,7 @@ static void fill(gsc_entry *e, const struct format *f, const struct scaler *s, c
         memcpy(&e->integer, (const char *)s + fields[row->field].offset, sizeof e->integer);
 }
 
-/* Whether a field that came back as `b` is what it was, as far as the policy is concerned. */
+/* Returns true if a field that was written from `a` and read into `b` acts the same. */
 static bool same_field(const struct scaler *a, const struct scaler *b, enum field f)
 {
     const double x = get(a, f), y = get(b, f);
@@ -1809,10 +1809,11 @@ static bool same_field(const struct scaler *a, const struct scaler *b, enum fiel
     const bool same =
         x == y && (fabs(x) < 0x1p53 ||
                    memcmp((const char *)a + at, (const char *)b + at, sizeof(int64_t)) == 0);
-    return same || (f >= POLICY_FIELDS && !counts(&a->policy, f));
+    return same || (f >= POLICY_FIELDS && !affects_training(&a->policy, f));
 }
 
-/* What does not come back: of the state in this policy, of the policy in that of the format. */
+/* Notes the fields that a format loses. It reads the entries back: the state's fields with this
+ * policy, the policy's fields with the format's preset. */
 static void note_lost(const struct scaler *s, const struct format *f, const char *prefix,
                       const gsc_entry *entries, uint64_t n, gsc_notes *notes)
 {
@@ -1822,7 +1823,7 @@ static void note_lost(const struct scaler *s, const struct format *f, const char
     (void)use_prefix(&policy, prefix, NULL);
     (void)import_as(&state, f, &s->policy, &none, NULL);
     (void)import_as(&policy, f, NULL, &none, NULL);
-    for (int i = init_scale + 1; i < FIELDS; i++) { /* where it began does not matter any more */
+    for (int i = init_scale + 1; i < FIELDS; i++) { /* init_scale does not matter any more */
         const struct scaler *back = i < POLICY_FIELDS ? &policy.s : &state.s;
         if (!same_field(s, back, (enum field)i))
             gsc_note_add(notes, GSC_NOTE_LOST, -1, fields[i].name, get(s, (enum field)i),

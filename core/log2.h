@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * log2 and exp2 of + - * / and integer operations on bits, which every machine rounds alike: what
- * a policy predicts must not depend on a machine's libm. Errors stay around one unit in the last
+ * log2 and exp2, built from + - * / and integer operations, which every machine rounds alike: a
+ * policy's prediction must not depend on the machine's libm. Errors are about one unit in the last
  * place.
  */
 #ifndef GSC_LOG2_H
@@ -9,24 +9,24 @@
 
 #include "convert.h"
 
-/* 2^n for n from -1022 to 1023. */
+/* Returns 2^n for n from -1022 to 1023. */
 static inline double gsc_power_of_two(int n)
 {
     return gsc_double((uint64_t)(n + 1023) << 52);
 }
 
 /*
- * Of a finite x > 0, which is m * 2^e with m from sqrt(1/2) to sqrt(2). With f = m - 1, s = f / (2
- * + f) and z = s * s, log(m) = 2 atanh(s) = f - f*f/2 + s * (f*f/2 + 2z/3 + 2z^2/5 + ...). The
- * first two terms and 1 / log(2) are taken apart, so that the product of their upper halves is
- * exact.
+ * Returns log2 of a finite x > 0. x = m * 2^e with m from sqrt(1/2) to sqrt(2). With f = m - 1,
+ * s = f / (2 + f) and z = s * s: log(m) = 2 atanh(s) = f - f*f/2 + s * (f*f/2 + 2z/3 + 2z^2/5 +
+ * ...). The first two terms and 1 / log(2) are split into halves: the product of the upper halves
+ * is then exact.
  */
 static inline double gsc_log2(double x)
 {
     const double over_ln2_high = 0x1.71547652p+0, over_ln2_low = 0x1.705fc2eefa2p-33;
     uint64_t bits = gsc_double_bits(x);
     int exponent = (int)(bits >> 52) - 1023;
-    if (exponent == -1023) { /* subnormal, which a host may take for zero */
+    if (exponent == -1023) { /* subnormal: a host may flush it to zero */
         exponent++;
         while (bits < GSC_NORMAL(f64)) {
             bits <<= 1;
@@ -50,7 +50,7 @@ static inline double gsc_log2(double x)
                   ((low + high) * over_ln2_low + low * over_ln2_high));
 }
 
-/* Of any x but NaN: with n the integer nearest to x, 2^n times the series of e^((x - n) log(2)). */
+/* Returns 2^x for any x except NaN: 2^n times the series of e^((x - n) log(2)), n = round(x). */
 static inline double gsc_exp2(double x)
 {
     const double ln2 = 0x1.62e42fefa39efp-1, ln2_low = 0x1.abc9e3b39803fp-56;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a scaler did: numbers for logs, and findings with what to do about them. */
+/* Metrics of a scaler for logs, and a diagnosis that says what to do. */
 #include <stdio.h>
 #include <string.h>
 
@@ -87,11 +87,11 @@ gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
 
 /* ---- diagnosis ---- */
 
-#define ZERO_SHARE     0.01   /* of the gradients, above which they vanish */
-#define OVERFLOW_SHARE 0.05   /* of the steps, above which overflows are frequent, ... */
-#define OVERFLOWS      10     /* ... if there were so many */
-#define SCALE_ENOUGH   0x1p32 /* for gradients in float16: higher ceilings keep infinity away */
-#define SKIPS_IN_A_ROW 10     /* of a guard, from which on it may let nothing through */
+#define ZERO_SHARE     0.01   /* above this share of zeros, gradients vanish */
+#define OVERFLOW_SHARE 0.05   /* above this share of the steps, overflows are frequent ... */
+#define OVERFLOWS      10     /* ... if there are at least this many */
+#define SCALE_ENOUGH   0x1p32 /* float16 needs no more; a higher ceiling only keeps infinity away */
+#define SKIPS_IN_A_ROW 10     /* after this many skips the guard perhaps lets nothing through */
 
 struct run {
     const gsc_policy *policy;
@@ -100,7 +100,7 @@ struct run {
     uint64_t n, steps, planned_steps;
 };
 
-/* A failure says enough: what its report has of overflows is made up. */
+/* Adds a note for a failure. Returns true if there is one: its overflow is not a measurement. */
 static bool find_failure(const struct run *run, gsc_notes *notes)
 {
     const gsc_report *report = run->report;
@@ -123,7 +123,7 @@ static bool find_failure(const struct run *run, gsc_notes *notes)
     return true;
 }
 
-/* The first tensor that is not finite, as far as that is known. */
+/* Returns the first tensor that is not finite, or -1 if it is not known. */
 static int64_t first_bad(const struct run *run)
 {
     for (uint64_t i = 0; i < run->n; i++)
@@ -168,8 +168,8 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
                                             : "these rules never move it, so lower init_scale");
 }
 
-/* The share of the steps that the rules make overflow where a scale that grows once too often is
- * all that overflows. */
+/* Returns the share of steps that overflow if every overflow comes from a growth that went too far.
+ */
 static double share_by_rules(const gsc_policy *p)
 {
     const double growth = gsc_growth_factor(p), overflows = gsc_hysteresis(p);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Whether the outputs of a list share memory with other entries. */
+/* Checks that the outputs of a list share no memory with other entries. */
 #include "backend.h"
 
 static uintptr_t start_of(const gsc_tensor *tensor)
@@ -14,7 +14,7 @@ static uintptr_t end_of(const gsc_tensor *tensor)
 
 /*
  * Sorts indices of outputs by address: merges runs of 1, 2, 4 ... from one half of `indices` into
- * the other. Returns the half that has the result.
+ * the other. Returns the half that is sorted.
  */
 static uint64_t *sort(const gsc_tensor *out, uint64_t *indices, uint64_t n)
 {
@@ -54,7 +54,7 @@ static gsc_status outputs_check(const gsc_tensor *out, const uint64_t *sorted, u
     return GSC_OK;
 }
 
-/* Looks up each input among the outputs, which are sorted and share no memory. */
+/* Searches the outputs for each input. The outputs are sorted and share no memory. */
 static gsc_status inputs_check(const gsc_tensor *tensors, uint64_t n, const gsc_tensor *out,
                                const uint64_t *sorted, uint64_t outputs, gsc_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Policies: the table of presets, and which values a field may have. */
+/* Policies: the table of presets, and the check of a policy's fields. */
 #include <string.h>
 
 #include "internal.h"
@@ -14,10 +14,10 @@
      GSC_GUARD_CLIP_TO_MEAN)
 #define MAX_F32 0x1.fffffep127
 
-/* Doubled every `interval` good steps, halved by an overflow. */
+/* The scale doubles every `interval` good steps; an overflow halves it. */
 #define TWO_FACTORS(init, interval)                                                                \
     .init_scale = init, .growth_factor = 2, .backoff_factor = 0.5, .growth_interval = interval
-/* The same with one factor: a backoff divides by growth_factor. */
+/* As above, but a backoff divides by growth_factor. */
 #define ONE_FACTOR(init) .init_scale = init, .growth_factor = 2, .growth_interval = 2000
 #define USUAL            TWO_FACTORS(0x1p16, 2000)
 #define TORCH                                                                                      \
@@ -223,7 +223,7 @@ const char *gsc_preset_summary(uint32_t index)
     return index < PRESET_COUNT ? presets[index].summary : NULL;
 }
 
-/* Edits that make one word of the other: letters that are put in, left out or exchanged. */
+/* Returns the edit distance of two words: letters inserted, deleted or replaced. */
 static uint32_t distance(const char *a, const char *b)
 {
     enum { MOST = 24 };
@@ -252,7 +252,7 @@ const char *gsc_nearest(const char *name,
 {
     const size_t length = strnlen(name, 40);
     const char *best = NULL;
-    uint32_t least = 3; /* edits that still look like a slip */
+    uint32_t least = 3; /* with 3 edits or more, it is another word */
     const char *one;
     for (uint32_t i = 0; (one = name_of(context, i)); i++) {
         if (strstr(name, one) || (length >= 3 && strncmp(one, name, length) == 0))
@@ -352,7 +352,7 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
           "TOLERANCE_EXCLUSIVE (1)");
     CHECK(reserved, 0, 0, p->reserved == 0, "0");
     CHECK(target_amax, 0, most, within(p->target_amax, 0, most), "finite and not negative");
-    /* In its own format, where one that rounds to 1 would never forget. */
+    /* A decay that rounds to 1 in the policy's format would never forget. */
     CHECK(log2_decay, 0, 1, p->log2_decay >= 0 && gsc_format(p, p->log2_decay) < 1,
           "at least 0 and below 1 in the policy's arithmetic");
     CHECK(log2_slow_decay, 0, 1, p->log2_slow_decay >= 0 && gsc_format(p, p->log2_slow_decay) < 1,
@@ -380,10 +380,10 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
           "they would "
           "skip");
     /*
-     * Whether an outlier may move the mean or the variance too little for the threshold to reach
-     * it: it does not enter, or enters where it was clipped to far below the threshold, or the
-     * variance shrinks when the threshold itself enters. That one's distance from the mean, in
-     * standard deviations, says by how much it grows, less what the decay takes.
+     * `held`: outliers move the mean and the variance so little that the threshold can stay below
+     * them for good. There are three cases. The outlier is not a sample. Or it is clipped to far
+     * below the threshold. Or the variance shrinks when the threshold is the sample: `reach`, the
+     * threshold's distance from the mean in standard deviations less the decay, is at most 1.
      */
     const double decay = p->guard_decay == 0 ? 1 : p->guard_decay;
     const double reach = p->guard_flags & GSC_GUARD_VARIANCE_AFTER_MEAN
@@ -396,10 +396,10 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
         p->guard_sample == GSC_SAMPLE_NONE ||
         (p->guard_sample == GSC_SAMPLE_THRESHOLD && !(clip == GSC_GUARD_CLIP && spreads));
     /*
-     * Whether rounding may keep a norm that stays the same an outlier. The mean no longer moves
-     * where a step is less than half a unit in the last place: the norm must then be below the
-     * threshold already. Of samples as they are, the variance becomes the square of this distance,
-     * and where the mean arrives it becomes 0, so that a norm at the threshold is one at the mean.
+     * Rounding can keep a constant norm an outlier. The mean stops moving when its change is less
+     * than half a unit in the last place; the norm must be below the threshold by then. If samples
+     * enter as they are, the variance becomes the square of the norm's distance from the mean. When
+     * the mean reaches the norm, the variance is 0, and the threshold equals the norm.
      */
     const bool ratio_rounds = p->guard_ratio != 0 && p->guard_decay != 0 &&
                               (1 - p->guard_decay) * (p->guard_ratio - 1) < 0x1p-52;

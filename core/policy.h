@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The policy step: how a scale moves, for every framework's rules. One source for the CPU and the
- * GPU, without memory, errors or names of frameworks: those rules are values of the fields.
+ * The policy step: how a scale changes, by the rules of every framework. The CPU and the GPU share
+ * this source. It has no memory, errors or framework names: a framework's rules are field values.
  *
- * Four ideas: three counts (good_steps, steps_since_change, overflows_since_reset), each with one
- * question what sets it to 0; a change is computed in a number format, then held by a limit; an
- * overflow is absorbed or backs off; a stall is an overflow that left the scale where it was.
+ * Four ideas: three counts (good_steps, steps_since_change, overflows_since_reset), each with a
+ * rule that resets it; a change is computed in a number format, then limited; an overflow is
+ * absorbed or backs off; a stall is an overflow that does not lower the scale.
  */
 #ifndef GSC_POLICY_H
 #define GSC_POLICY_H
@@ -25,7 +25,7 @@ static inline double gsc_growth_factor(const gsc_policy *p)
     return p->growth_factor == 0.0 ? 1.0 : p->growth_factor;
 }
 
-/* A backoff divides where it is not set. */
+/* Returns the factor of a backoff; by default it divides by growth_factor. */
 static inline double gsc_backoff_factor(const gsc_policy *p)
 {
     return p->backoff_factor == 0.0 ? 1.0 / gsc_growth_factor(p) : p->backoff_factor;
@@ -42,13 +42,13 @@ static inline int gsc_moves(const gsc_policy *p)
            (p->growth_interval != 0 && gsc_growth_factor(p) > 1.0);
 }
 
-/* Whether x can be a scale: it and its inverse are finite and above 0. */
+/* Returns 1 if x can be a scale: x and 1 / x are finite and above 0. */
 static inline int gsc_usable(double x)
 {
     return gsc_positive(x) && gsc_positive(1.0 / x);
 }
 
-/* x in the policy's number format. */
+/* Returns x rounded to the policy's number format. */
 static inline double gsc_format(const gsc_policy *p, double x)
 {
     if (p->arithmetic == GSC_ARITHMETIC_F64)
@@ -58,13 +58,13 @@ static inline double gsc_format(const gsc_policy *p, double x)
     return flushed ? 0.0 : rounded;
 }
 
-/* A factor as the policy's arithmetic sees it: rounded first, or not. */
+/* Returns a growth or backoff factor, rounded if the policy's arithmetic rounds factors first. */
 static inline double gsc_format_factor(const gsc_policy *p, double y)
 {
     return p->arithmetic >= GSC_ARITHMETIC_F32 ? gsc_format(p, y) : y;
 }
 
-/* A change from `old` to `moved` that reaches `bound`. */
+/* Applies a limit's rule to a change from `old` that reaches `bound`. Returns the scale. */
 static inline double gsc_limited(gsc_state *s, uint32_t rule, double old, double bound,
                                  uint32_t event)
 {
@@ -75,7 +75,7 @@ static inline double gsc_limited(gsc_state *s, uint32_t rule, double old, double
     return stays ? old : bound;
 }
 
-/* The number of the policy's format next to x > 0 that is at least x, or at most x. */
+/* Rounds a limit x > 0 to the policy's number format: up if `at_least`, else down. */
 static inline double gsc_format_limit(const gsc_policy *p, double x, int at_least)
 {
     if (p->arithmetic == GSC_ARITHMETIC_F64)
@@ -123,7 +123,7 @@ static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
                            : gsc_limited(s, p->ceiling_rule, old, ceiling, GSC_EVENT_AT_CEILING);
 }
 
-/* Whether this overflow is one of those that do not lower the scale. */
+/* Returns 1 if the hysteresis or the tolerance absorbs this overflow. */
 static inline int gsc_absorbs(const gsc_policy *p, const gsc_state *s)
 {
     double share = (double)s->overflows_since_reset / (double)s->steps_since_change;
@@ -150,7 +150,7 @@ static inline int gsc_growth_due(const gsc_policy *p, const gsc_state *s)
 
 /*
  * Adds a sample x = log2(amax) to the running means and predicts the scale from them. A decay is
- * rounded as a factor, its complement is not: the peer computes that one in doubles.
+ * rounded as a factor is. 1 - decay is not: OpenSeq2Seq computes it in doubles.
  */
 static inline double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
 {
@@ -167,7 +167,7 @@ static inline double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
         s->log2_mean_square / (1.0 - s->log2_slow_zero_weight) - log2_slow_mean * log2_slow_mean;
     double sigma = sqrt(variance > 0.0 ? variance : 0.0);
     double scale = p->target_amax * gsc_exp2(-(mean + p->log2_margin_sigmas * sigma));
-    /* What float and its inverse can hold; a prediction is no reason to leave it. */
+    /* A prediction stays in the range where the scale and its inverse are normal floats. */
     return scale < 0x1p-126 ? 0x1p-126 : scale > 0x1p126 ? 0x1p126 : scale;
 }
 
@@ -187,13 +187,13 @@ static inline double gsc_count(const gsc_policy *p, gsc_state *s, int overflow, 
     } else if (p->overflow_reset & GSC_RESET_ON_GOOD_STEP) {
         s->overflows_since_reset = 0;
     }
-    /* After an overflow too: only policies that count overflow steps are due then. */
+    /* After an overflow, only policies that count overflow steps can be due for a growth. */
     return gsc_growth_due(p, s) ? gsc_grow(p, s, scale) : scale;
 }
 
 /* ---- the guard: a second rule, for norms that are finite but absurd ---- */
 
-/* Above it no norm is a sample, so that the square of a difference is finite. */
+/* The largest norm that can be a sample: the square of a difference stays finite. */
 #define GSC_GUARD_MOST 0x1p500
 
 static inline int gsc_guards(const gsc_policy *p)
@@ -201,13 +201,13 @@ static inline int gsc_guards(const gsc_policy *p)
     return p->guard_norm != 0.0 || p->guard_ratio != 0.0 || p->guard_sigmas != 0.0;
 }
 
-/* The norm of a report, or its number. */
+/* Returns the number or the norm of a report. */
 static inline double gsc_signal(const gsc_report *report)
 {
     return report->kind == GSC_REPORT_NUMBER ? report->number : sqrt(report->sum_squares);
 }
 
-/* The least of the thresholds that are on; infinity: there is none yet. */
+/* Returns the least threshold that is on, or infinity if there is none yet. */
 static inline double gsc_guard_threshold(const gsc_policy *p, const gsc_state *s)
 {
     double least = (double)INFINITY;
@@ -227,9 +227,9 @@ static inline double gsc_guard_threshold(const gsc_policy *p, const gsc_state *s
 }
 
 /*
- * A sample enters the mean and the variance, by the recurrence of Welford (Technometrics 4, 1962)
- * and, with a decay, of Finch ("Incremental calculation of weighted mean and variance", 2009):
- * a sum of squares less the square of a mean would cancel, and could be below 0.
+ * Adds a sample to the mean and the variance. Recurrence: Welford (Technometrics 4, 1962); with a
+ * decay, Finch ("Incremental calculation of weighted mean and variance", 2009). A mean of squares
+ * minus a squared mean would cancel, and could be negative.
  */
 static inline void gsc_guard_enter(const gsc_policy *p, gsc_state *s, double x)
 {
@@ -255,7 +255,7 @@ static inline void gsc_guard_enter(const gsc_policy *p, gsc_state *s, double x)
     }
 }
 
-/* What a norm above the threshold is brought down to. */
+/* Returns the norm to which a norm x above the threshold is clipped. */
 static inline double gsc_guard_target(const gsc_policy *p, const gsc_state *s, double threshold,
                                       double x)
 {
@@ -302,8 +302,8 @@ static inline void gsc_guard_step(const gsc_policy *p, gsc_state *s, double x)
 }
 
 /*
- * The newest scale after one optimizer step; amax is read by predictive policies only, the signal
- * by those that guard. Leaves s->factor and s->next to the caller.
+ * Updates the state by one optimizer step and returns the new scale. Only predictive policies read
+ * amax; only policies that guard read the signal. The caller sets s->factor and s->next.
  */
 static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overflow, double amax,
                                      double signal)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* A policy and a state as bytes, and back. */
+/* Save a policy and a state as bytes, and load them. */
 #include <math.h>
 #include <string.h>
 
 #include "backend.h"
 
 /*
- * head | policy | state | CRC-32 of everything before. Structs are stored as they are: their layout
- * is part of the ABI, and the library is for little-endian targets only. Format 1, of versions
- * before 0.9, has a head without `version` and a state of 256 bytes without `skip`.
+ * head | policy | state | CRC-32 of all bytes before it. Structs are stored as they are: their
+ * layout is part of the ABI, and the library supports little-endian targets only. Versions before
+ * 0.9 wrote format 1: its head has no `version`, and its state has 256 bytes and no `skip`.
  */
 struct saved_head {
     char magic[8];
     uint32_t format, size, policy_size, state_size;
-    uint32_t version; /* of the library that saved */
+    uint32_t version; /* version of the library that saved */
     uint32_t reserved;
 };
 enum { HEAD_OF_FORMAT_1 = offsetof(struct saved_head, version) };
@@ -23,7 +23,7 @@ static const char magic[8] = {'G', 'S', 'C', 'S', 'T', 'A', 'T', 'E'};
 #error "gradscaler supports little-endian targets only"
 #endif
 
-/* The CRC-32 of zlib and PNG (polynomial 0xEDB88320, reflected). */
+/* Returns the CRC-32 of zlib and PNG (polynomial 0xEDB88320, reflected). */
 static uint32_t crc32(const unsigned char *bytes, uint64_t size)
 {
     uint32_t crc = ~0u;
@@ -123,7 +123,7 @@ static gsc_status head_read(const unsigned char *bytes, uint64_t size, struct sa
     return head->reserved == 0 ? GSC_OK : fail_newer(err, "head");
 }
 
-/* Reads policy and state, which this version must know. */
+/* Reads policy and state. Fails if they set fields that this version does not know. */
 static gsc_status structs_read(const struct saved_head *head, const unsigned char *at,
                                gsc_policy *policy, gsc_state *state, gsc_error *err)
 {

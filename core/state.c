@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Reports and states: the merge of what was seen, and the update that it leads to. */
+/* Reports and states: make, check, merge and update them. */
 #include <stdio.h>
 
 #include "backend.h"
@@ -189,8 +189,7 @@ gsc_status gsc_state_digest(const gsc_policy *policy, const gsc_state *state, ui
     return GSC_OK;
 }
 
-/* An outlier of its own has a threshold, and is one of a row; a combined state has only the event.
- */
+/* An outlier of this state has a threshold and a count; a combined one has only the event. */
 uint32_t gsc_cause_of(const gsc_state *s)
 {
     if (s->status != GSC_OK)

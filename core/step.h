@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What happens to factors, reports and states, as values: one source for every backend. Nothing is
- * written where a status is not GSC_OK; what it means and how to mend it is said where there is
- * someone to read it, in core/cpu/steps.c. A device calls gsc_step_failed instead.
+ * Operations on factors, reports and states; every backend shares this source. If the status is
+ * not GSC_OK, nothing is written. core/cpu/steps.c makes the error message; a device calls
+ * gsc_step_failed instead.
  */
 #ifndef GSC_STEP_H
 #define GSC_STEP_H
@@ -12,7 +12,7 @@
 #include "bits.h"
 #include "policy.h"
 
-/* A step and its arguments; all pointers are the backend's memory. */
+/* Kinds of step, and the fields of gsc_step that each one reads. */
 enum gsc_step_kind {
     GSC_STEP_MULTIPLY,   /* factor, number -> gsc_factor */
     GSC_STEP_CLIP,       /* factor (NULL: 1), reports[0], number -> gsc_factor */
@@ -24,15 +24,16 @@ enum gsc_step_kind {
     GSC_STEP_GUARD,      /* factor (NULL: 1), state -> gsc_factor */
 };
 
+/* A step and its arguments. All pointers are the backend's memory. */
 typedef struct gsc_step {
     uint32_t kind;       /* enum gsc_step_kind */
     uint32_t merge;      /* GSC_MERGE_* */
-    uint64_t has_policy; /* of a merge, whose verdict it is, and of a stamp: there is one */
+    uint64_t has_policy; /* 1: a merge or a stamp has a policy; it decides a merge's overflow */
     gsc_policy policy;
     const gsc_factor *factor;
     const gsc_state *state, *other;
     const gsc_report *reports;
-    uint64_t n; /* reports; of a stamp the rank */
+    uint64_t n; /* number of reports; for a stamp, the rank */
     double number;
     void *out;
 } gsc_step;
@@ -50,7 +51,7 @@ static inline gsc_factor gsc_factor_of(double scale, uint64_t generation)
     return f;
 }
 
-/* Clipping and guarding lower the inverse; nothing raises it, but for the rounding of a float. */
+/* Returns 1 if inverse <= 1 / scale, up to rounding. Clipping only lowers the inverse. */
 static inline int gsc_inverse_is_low(const gsc_factor *f)
 {
     return f->scale * f->inverse <= 1 + 0x1p-20;
@@ -80,7 +81,7 @@ static inline gsc_status gsc_factor_times(const gsc_factor *factor, double by, g
 
 /* ---- sums ---- */
 
-/* Of any number of addends, in runs of GSC_RUN: each run in order, then the runs in order. */
+/* A sum of any number of addends: GSC_RUN addends make a run, and the runs are added in order. */
 typedef struct gsc_sum {
     double runs, run;
     uint64_t n;
@@ -104,7 +105,7 @@ static inline double gsc_sum_total(const gsc_sum *sum)
 
 #define GSC_WANT_ALL (GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW)
 
-/* What a policy judges by, as GSC_WANT_* bits. */
+/* Returns the measurements that a policy needs, as GSC_WANT_* bits. */
 static inline uint32_t gsc_policy_wants(const gsc_policy *policy)
 {
     const int by_norm = policy->overflow_test == GSC_TEST_NORM || gsc_guards(policy);
@@ -139,7 +140,7 @@ static inline void gsc_set_overflow(gsc_report *report, int overflow)
     report->found_inf = (float)overflow;
 }
 
-/* A report of which only the measurements are filled in, with `want`; policy NULL: none. */
+/* Completes a report that has only measurements. policy NULL: Inf and NaN are overflows. */
 static inline void gsc_report_finish(gsc_report *report, uint32_t want, uint64_t generation,
                                      const gsc_policy *policy)
 {
@@ -151,7 +152,7 @@ static inline void gsc_report_finish(gsc_report *report, uint32_t want, uint64_t
         gsc_set_overflow(report, gsc_overflowed(policy, report));
 }
 
-/* What stands in a report that nothing could be found out for. */
+/* Marks a report as failed: sets its status and an overflow. */
 static inline void gsc_report_failed(gsc_report *report, gsc_status status)
 {
     report->status = status;
@@ -168,7 +169,7 @@ static inline int gsc_words_are_zero(const uint64_t *words, uint32_t n)
 #define GSC_RESERVED_IS_ZERO(s)                                                                    \
     gsc_words_are_zero((s)->reserved, sizeof(s)->reserved / sizeof *(s)->reserved)
 
-/* X(field, high, words, holds) for what holds of any report `r`, filled in by whomever. */
+/* X(field, high, words, holds): `holds` is true for every valid report `r`. */
 #define GSC_FOR_REPORT_VALUES(X)                                                                   \
     X(kind, GSC_REPORT_FLAG, "0 to 4", r->kind <= GSC_REPORT_FLAG)                                 \
     X(flags, 0, "0", r->flags == 0)                                                                \
@@ -187,7 +188,7 @@ static inline int gsc_words_are_zero(const uint64_t *words, uint32_t n)
     X(underflows_to_subnormal, NAN, "0 or above", r->underflows_to_subnormal >= 0)                 \
     X(clamped, NAN, "0 or above", r->clamped >= 0)
 
-/* Whether nobody filled the report in; an overflow says enough. */
+/* Returns 1 if no call filled the report in. A report with an overflow needs no kind. */
 static inline int gsc_is_unfilled(const gsc_report *r)
 {
     return r->kind == GSC_REPORT_NONE && !gsc_says_overflow(r);
@@ -205,8 +206,7 @@ static inline gsc_status gsc_report_values_status(const gsc_report *r)
     return GSC_RESERVED_IS_ZERO(r) ? GSC_OK : GSC_ERROR_REPORT;
 }
 
-/* The GSC_WANT_* bits that the policy judges by and the report lacks. A number stands for a norm.
- */
+/* Returns the GSC_WANT_* bits that the policy needs and the report lacks. A number is a norm. */
 static inline uint32_t gsc_report_lacks(const gsc_policy *policy, const gsc_report *report)
 {
     const uint32_t number = report->kind == GSC_REPORT_NUMBER ? GSC_WANT_NORM : 0u;
@@ -251,13 +251,13 @@ static inline gsc_status gsc_factor_clipped(const gsc_factor *factor, const gsc_
     return gsc_factor_shrunk(whole, max_norm / (sqrt(report->sum_squares) + 1e-6), out);
 }
 
-/* Wraps where a foreign report is absurd, instead of undefined behaviour. */
+/* Adds and wraps around: an absurd report must not cause undefined behaviour. */
 static inline int64_t gsc_add(int64_t a, int64_t b)
 {
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
-/* Adds what `from` counted to `to`, all but the sum of squares, whose order is another matter. */
+/* Adds the counts of `from` to `to`, but not the sum of squares: its order of addition is fixed. */
 static inline void gsc_report_add(gsc_report *to, const gsc_report *from)
 {
     if (from->amax > to->amax || isnan(from->amax))
@@ -276,7 +276,7 @@ static inline void gsc_report_add(gsc_report *to, const gsc_report *from)
     to->clamped = gsc_add(to->clamped, from->clamped);
 }
 
-/* The first report with another digest than those before it; or n. */
+/* Returns the first report with another digest than the reports before it, or n. */
 static inline uint64_t gsc_disagrees(const gsc_report *reports, uint64_t n)
 {
     uint64_t agreement = 0;
@@ -289,7 +289,7 @@ static inline uint64_t gsc_disagrees(const gsc_report *reports, uint64_t n)
     return n;
 }
 
-/* One report of many; policy NULL: an overflow in any is one. */
+/* Merges reports. policy NULL: an overflow in any report is an overflow. */
 static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint32_t merge,
                                     const gsc_policy *policy, gsc_report *out)
 {
@@ -307,7 +307,7 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
             return GSC_ERROR_REPORT;
         if (gsc_says_overflow(report) && !overflow && !gsc_has_bad(&r))
             r.first_rank_plus_1 =
-                report->first_rank_plus_1; /* unless one that counted some comes */
+                report->first_rank_plus_1; /* a later report that has counts replaces it */
         gsc_report_add(&r, report);
         gsc_sum_add(&sum, report->sum_squares);
         overflow |= gsc_says_overflow(report);
@@ -349,11 +349,11 @@ static inline int gsc_is_inverse(double scale, double inverse)
     return inverse == 1.0 / scale || fabs(scale * inverse - 1.0) < 0x1p-50;
 }
 
-/* Whether `y` is x as a float, whatever the rounding mode was, and if it flushed. */
+/* Returns 1 if `y` is x rounded to float in any rounding mode, with or without flush to zero. */
 static inline int gsc_is_float_of(double x, float y)
 {
     if ((double)y == x)
-        return 1; /* of a scale of -0 the inverse is -Inf */
+        return 1; /* the inverse of a scale of -0 is -Inf */
     if (x < 0x1p-125)
         return x >= 0 && y >= 0 && y <= 0x1p-125f;
     if (x >= 0x1.fffffep127)
@@ -364,8 +364,8 @@ static inline int gsc_is_float_of(double x, float y)
 #define GSC_EVENTS (2 * GSC_EVENT_CLIPPED - 1) /* all bits */
 
 /*
- * X(field, low, high, holds) for what holds of the state `s` after any update. The first ones of a
- * state whose scale alone is taken.
+ * X(field, low, high, holds): `holds` is true for the state `s` after any update.
+ * GSC_FOR_STATE_VALUES lists all fields that gsc_state_init_from takes besides the scale.
  */
 #define GSC_FOR_STATE_VALUES(X)                                                                    \
     X(good_steps, 0, GSC_COUNT_MOST, GSC_COUNT_IS_SANE(s->good_steps))                             \
@@ -419,18 +419,18 @@ static inline gsc_status gsc_state_status(const gsc_state *s)
 }
 #undef GSC_HOLDS
 
-/* Says the event SKIPPED in all ways that callers read it. */
+/* Sets the fields that repeat the event SKIPPED: skip, skip_f32, guard_multiplier. */
 static inline void gsc_set_skip(gsc_state *s)
 {
     s->skip = (s->events & GSC_EVENT_SKIPPED) != 0;
     s->skip_f32 = (float)s->skip;
     if (s->skip)
         s->guard_multiplier = 0;
-    else if (s->guard_multiplier == 0) /* as before 0.9 without a guard */
+    else if (s->guard_multiplier == 0) /* a state from before 0.9 has no guard */
         s->guard_multiplier = 1;
 }
 
-/* The start, or, with `from`, its scale at once and all that it counted. */
+/* Makes the first state, or a state with the scale and the counts of `from`. */
 static inline gsc_status gsc_state_made(const gsc_policy *policy, const gsc_state *from,
                                         gsc_state *out)
 {
@@ -481,7 +481,7 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
     return GSC_OK;
 }
 
-/* What of the events is of the step that was judged, not of the scale. */
+/* The events that concern the judged step, not the scale. */
 #define GSC_EVENTS_OF_STEP                                                                         \
     (GSC_EVENT_SKIPPED | GSC_EVENT_STOPPED | GSC_EVENT_OUTLIER | GSC_EVENT_CLIPPED)
 
@@ -519,8 +519,8 @@ static inline gsc_status gsc_factor_guarded(const gsc_factor *factor, const gsc_
 /* ---- agreement ---- */
 
 /*
- * Words into a digest. Each word is mixed in by a map that is one to one, so what differs in one
- * word never has the same digest; what differs in more has it once in 2^64.
+ * Mixes a word into a digest. The mixing is one to one: if exactly one word differs, the digests
+ * differ. If more words differ, the digests are equal with a probability of 2^-64.
  */
 static inline void gsc_digest_add(uint64_t *digest, uint64_t word)
 {
@@ -536,7 +536,7 @@ static inline void gsc_digest_add_number(uint64_t *digest, double x)
     gsc_digest_add(digest, bits);
 }
 
-/* Of what decides later steps; never 0. Limits and defaults count as they act. */
+/* Returns a digest of all that decides later steps, never 0. A default counts as its value. */
 static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
 {
     uint64_t digest = (uint64_t)(p != NULL) << 1 | (uint64_t)(s != NULL);
@@ -585,7 +585,7 @@ static inline uint64_t gsc_digest(const gsc_policy *p, const gsc_state *s)
     return digest == 0 ? 1 : digest;
 }
 
-/* The report of `rank`; policy or state NULL: not in the digest. */
+/* Writes the rank and the digest into a report. policy or state NULL: not in the digest. */
 static inline gsc_status gsc_stamped(const gsc_report *report, const gsc_policy *policy,
                                      const gsc_state *state, uint64_t rank, gsc_report *out)
 {
@@ -600,7 +600,7 @@ static inline gsc_status gsc_stamped(const gsc_report *report, const gsc_policy 
     return GSC_OK;
 }
 
-/* ---- any of them ---- */
+/* ---- every kind of step ---- */
 
 static inline gsc_status gsc_step_run(const gsc_step *p)
 {
@@ -626,13 +626,13 @@ static inline gsc_status gsc_step_run(const gsc_step *p)
     }
 }
 
-/* What a device, which has no *err, writes instead of a result: what was there, and why. */
+/* Writes the result of a failed step on a device, which has no *err: the input and the status. */
 static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
 {
     switch (p->kind) {
     case GSC_STEP_MULTIPLY:
     case GSC_STEP_GUARD:
-    case GSC_STEP_CLIP: /* no place for a status: a factor that all calls refuse */
+    case GSC_STEP_CLIP: /* a factor has no status: write one that all calls refuse */
         memset(p->out, 0, sizeof(gsc_factor));
         break;
     case GSC_STEP_MERGE: {
@@ -645,7 +645,7 @@ static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
         *(gsc_report *)p->out = report;
         break;
     }
-    case GSC_STEP_STAMP: { /* an agreement with all, as nobody steps anyway */
+    case GSC_STEP_STAMP: { /* digest 0 agrees with all: the overflow already stops the step */
         gsc_report report = *p->reports;
         gsc_report_failed(&report, status);
         report.digest = 0;

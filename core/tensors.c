@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The calls on tensors: their arguments are checked, and a backend does them. */
+/* The calls on tensors: check the arguments, then call a backend. */
 #include "backend.h"
 
 /* ---- the list ---- */
@@ -14,7 +14,7 @@ static bool tensor_is_good(const gsc_tensor *t)
 
 enum { ORDINARY_COUNT = 1 << 30, ORDINARY_TENSORS = 1 << 28 }; /* 16 bytes each: 2^62 in all */
 
-/* What is wrong with a tensor that is not good. */
+/* Fails because of the first wrong field of a tensor. */
 static gsc_status tensor_fail(const gsc_tensor *t, int argument, uint64_t index, bool is_out,
                               gsc_error *err)
 {
@@ -70,9 +70,9 @@ static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool m
 }
 
 /*
- * Lists are mostly runs of one dtype with nothing odd about them, which few instructions tell: how
- * many tensors from `t` on have the dtype of the first, lie in the lower half of the addresses, and
- * are neither empty nor above 2^30.
+ * Counts the tensors from `t` on that have the dtype of the first, lie in the lower half of the
+ * addresses, and have from 1 to 2^30 elements. Most lists are such runs; this check of them is
+ * fast.
  */
 static uint64_t ordinary_run(const gsc_tensor *t, uint64_t n, uint64_t *bytes, uint64_t *chunks,
                              uint64_t *elements)
@@ -95,7 +95,7 @@ static uint64_t ordinary_run(const gsc_tensor *t, uint64_t n, uint64_t *bytes, u
     return i;
 }
 
-/* The whole list; out may be NULL or the same list. Sums up what the job says of it. */
+/* Checks the whole list and sets the job's totals. job->out can be NULL or job->in. */
 static gsc_status list_check(gsc_job *job, gsc_error *err)
 {
     const bool may_be_same = job->operation != GSC_OPERATION_ADD;
@@ -140,7 +140,7 @@ static gsc_status list_check(gsc_job *job, gsc_error *err)
 
 /* ---- options ---- */
 
-/* `policy` is room for the one that the options name. */
+/* Reads and checks the options. Copies options->policy to `policy`. */
 static gsc_status options_read(gsc_job *job, const gsc_tensor_options *options, gsc_policy *policy,
                                gsc_error *err)
 {
@@ -167,7 +167,7 @@ static gsc_status options_read(gsc_job *job, const gsc_tensor_options *options, 
     return GSC_OK;
 }
 
-/* Refused is a clamp that would leave nothing but 0 of an output. */
+/* Refuses a clamp that is below the least value above 0 of an output's dtype. */
 static gsc_status clamp_check(const gsc_job *job, gsc_error *err)
 {
     if (job->clamp == 0)
@@ -192,7 +192,7 @@ static gsc_status clamp_check(const gsc_job *job, gsc_error *err)
 
 /* ---- the public functions ---- */
 
-/* Field by field: to clear such a struct first takes as long as a small tensor. */
+/* Makes a job. Sets each field once: clearing the struct first takes as long as a small tensor. */
 static gsc_job job_of(enum gsc_operation operation, bool by_scale, const gsc_factor *factor,
                       const gsc_tensor *in, const gsc_tensor *out, uint64_t n, gsc_report *report)
 {
@@ -217,7 +217,7 @@ static gsc_job job_of(enum gsc_operation operation, bool by_scale, const gsc_fac
                      .report_argument = operation == GSC_OPERATION_CHECK ? 5 : 6};
 }
 
-/* What they have in common: all take `tensors` third, and some an output. */
+/* Reads the options, checks the list, and calls the backend. `tensors` is argument 2. */
 static gsc_status run(const gsc_exec *exec, gsc_job *job, const gsc_tensor_options *options,
                       gsc_error *err)
 {
@@ -225,7 +225,7 @@ static gsc_status run(const gsc_exec *exec, gsc_job *job, const gsc_tensor_optio
     const gsc_backend *backend;
     gsc_policy policy;
     GSC_TRY(options_read(job, options, &policy, err));
-    if (!job->report && !job->per_tensor) /* nobody would read it */
+    if (!job->report && !job->per_tensor) /* no report holds it */
         job->want = 0;
     GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &where, &backend, err));
     GSC_TRY(list_check(job, err));

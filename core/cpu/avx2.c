@@ -6,11 +6,11 @@
 #include "ends.h"
 #include "kernels.h"
 
-/* What the functions of this file are compiled for. */
+/* The instruction sets that this file's functions are compiled for. */
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,f16c,fma,popcnt"))), apply_to = function)
 #else
-#pragma GCC push_options /* in the library as one file others follow */
+#pragma GCC push_options /* other files follow when the library is one file */
 #pragma GCC target("avx2,f16c,fma,popcnt")
 #endif
 
@@ -30,7 +30,7 @@ typedef __m128i quarter;
 
 /* ---- memory ---- */
 
-/* Ones for the first count < 8 of 4 bytes. */
+/* Returns all ones in the first count < 8 elements of 4 bytes. */
 GSC_INLINE __m256i first(uint64_t count)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count),
@@ -80,7 +80,7 @@ GSC_INLINE void store_first_half(char *at, half x, uint64_t bytes)
         store_first_quarter(at + 16, x.high, bytes - 16);
 }
 
-/* Not inlined, as it is long and seldom; words of 4 bytes are masked. */
+/* Loads a number of bytes that is not a multiple of 4. Not inlined: it is long and rarely runs. */
 static __attribute__((noinline)) __m256i load_odd(const char *at, uint64_t bytes)
 {
     return _mm256_setr_m128i(load_first_quarter(at, bytes < 16 ? bytes : 16),
@@ -137,7 +137,7 @@ GSC_INLINE void store_first(char *at, ints x, uint64_t bytes)
         store_register(at + 32, x.high, bytes - 32);
 }
 
-/* At a multiple of 64. */
+/* Stores past the caches. `at` is a multiple of 64. */
 GSC_INLINE void store_past_caches(char *at, ints x)
 {
     _mm256_stream_si256((void *)at, x.low);
@@ -159,7 +159,7 @@ GSC_INLINE __m256i all(uint64_t size, uint64_t x)
                        : _mm256_set1_epi64x((long long)x);
 }
 
-/* Ones where a > b, of magnitudes: no sign to mistake. */
+/* Returns all ones where a > b. For magnitudes only: the comparison is signed. */
 GSC_INLINE __m256i greater(uint64_t size, __m256i a, __m256i b)
 {
     return size == 1   ? _mm256_cmpgt_epi8(a, b)
@@ -209,7 +209,7 @@ GSC_INLINE uint64_t largest(uint64_t size, ints elements)
     return size == 8 ? most : low > high ? low : high;
 }
 
-/* The least of each, as unsigned numbers of up to 4 bytes. */
+/* Returns the smaller of each pair, as unsigned numbers of up to 4 bytes. */
 GSC_INLINE __m256i smaller_register(uint64_t size, __m256i a, __m256i b)
 {
     return size == 1   ? _mm256_min_epu8(a, b)
@@ -242,7 +242,7 @@ GSC_INLINE __m256i equal(uint64_t size, __m256i a, __m256i b)
                        : _mm256_cmpeq_epi32(a, b);
 }
 
-/* Of numbers as `smaller` has them. */
+/* Returns true if an unsigned number of up to 4 bytes is below `limit`. */
 GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
 {
     const __m256i least = smaller_register(size, x.low, x.high), most = all(size, limit - 1);
@@ -250,7 +250,7 @@ GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
            _mm256_movemask_epi8(equal(size, smaller_register(size, least, most), least)) != 0;
 }
 
-/* Of magnitudes: how many are from `low` on and below `high`. */
+/* Counts the magnitudes from `low` on and below `high`. */
 GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
 {
     const __m256i least = all(size, low), limit = all(size, high);
@@ -261,7 +261,7 @@ GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
     return (uint64_t)_mm_popcnt_u64(first | last << 32) / size;
 }
 
-/* Bits for the bytes of magnitudes x that are below `limit`. */
+/* Returns a bit for each byte, set if its magnitude is below `limit`. */
 GSC_INLINE uint64_t below(uint64_t size, ints x, uint64_t limit)
 {
     const __m256i above = all(size, limit);
@@ -270,13 +270,13 @@ GSC_INLINE uint64_t below(uint64_t size, ints x, uint64_t limit)
     return low | high << 32;
 }
 
-/* Of magnitudes: how many are at least `least`. */
+/* Counts the magnitudes of at least `least`. */
 GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
     return (64 - (uint64_t)_mm_popcnt_u64(below(size, x, least))) / size;
 }
 
-/* Of magnitudes, or of any numbers of up to 4 bytes. */
+/* Returns true if a magnitude, or an unsigned number of up to 4 bytes, is at least `least`. */
 GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
 {
     const __m256i most = larger_register(size, x.low, x.high), limit = all(size, least);
@@ -285,13 +285,13 @@ GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
     return _mm256_movemask_epi8(equal(size, larger_register(size, most, limit), most)) != 0;
 }
 
-/* Of magnitudes, one of which is at least `least`: how many come before the first. */
+/* Returns the index of the first magnitude of at least `least`. There is one. */
 GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
 {
     return (uint64_t)__builtin_ctzll(~below(size, x, least)) / size;
 }
 
-/* Zero in place of what has magnitudes of `limit` or more. */
+/* Sets elements with a magnitude of `limit` or more to zero. */
 GSC_INLINE ints keep_below(uint64_t size, ints x, uint64_t limit)
 {
     const ints magnitude = magnitudes(size, x);
@@ -371,7 +371,7 @@ GSC_INLINE bool any_above2(ints x, uint16_t limit)
     return !_mm256_testz_si256(over, over);
 }
 
-/* The upper halves of both, a float's width each: of `even` into the lower place. */
+/* Joins the upper halves of two words of 4 bytes: the half of `even` is the lower one. */
 GSC_INLINE ints merge_upper(ints even, ints odd)
 {
     const ints lower = ints_shr(even, 16);
@@ -379,7 +379,7 @@ GSC_INLINE ints merge_upper(ints even, ints odd)
                   _mm256_blend_epi16(lower.high, odd.high, 0xaa)};
 }
 
-/* Two bytes from bit 14 on of a float's width each, with the signs of `bits`. */
+/* Joins 2 bytes, from bit 14 on, of two words of 4 bytes; the signs are those in `bits`. */
 GSC_INLINE ints merge_cb16(ints even, ints odd, ints bits)
 {
     return ints_or(merge_upper(ints_shl(even, 2), ints_shl(odd, 2)),
@@ -459,7 +459,7 @@ GSC_INLINE floats floats_fma(floats a, floats b, floats c)
     return (floats){_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
 
-/* A NaN is the second operand, and stays. */
+/* Clamps. A NaN stays: it is the second operand. */
 GSC_INLINE floats floats_clamp(floats x, floats least, floats most)
 {
     return (floats){_mm256_max_ps(least.low, _mm256_min_ps(most.low, x.low)),
@@ -479,7 +479,7 @@ GSC_INLINE half f16_narrow(floats x)
 
 /* ---- bytes ---- */
 
-/* Each in 2 bytes, shifted up by 8 or less. */
+/* Widens each byte to 2 bytes and shifts it up by count <= 8. */
 GSC_INLINE half bytes_up(quarter x, int count)
 {
     const __m128i zero = _mm_setzero_si128();
@@ -487,7 +487,7 @@ GSC_INLINE half bytes_up(quarter x, int count)
     return (half){_mm_srli_epi16(low, 8 - count), _mm_srli_epi16(high, 8 - count)};
 }
 
-/* Of 2^-8 of the value; a NaN, which is no NaN with less bits of exponent, gets them all. */
+/* Returns f16 bits of 2^-8 of the value. A NaN of f8_e4m3fn needs the missing exponent bit. */
 GSC_INLINE __m128i f8_e4m3fn_shifted(__m128i upper)
 {
     const __m128i bits = _mm_and_si128(_mm_srai_epi16(upper, 1), _mm_set1_epi16((short)0xbf80));
@@ -508,7 +508,7 @@ GSC_INLINE floats byte_widen(enum gsc_real_dtype dtype, ints bits, int k, quarte
                                 : floats_mul(f16_widen(f8_e4m3fn_to_f16(from)), floats_set(0x1p8f));
 }
 
-/* What is summed of bytes is found from their bits. */
+/* Not used: the values of bytes are computed from their bits. */
 typedef int byte_values;
 enum { SUMS_AT_ONCE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
 
@@ -518,7 +518,7 @@ GSC_INLINE byte_values byte_values_load(enum gsc_real_dtype dtype)
     return 0;
 }
 
-/* Vector k of the values' magnitudes, or of parts of BYTE_UNIT: bits of f16, a register at once. */
+/* Returns vector k of the magnitudes, divided by BYTE_UNIT for f8_e4m3fn. */
 GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values values, ints bits, int k)
 {
     const int down = dtype == gsc_f8_e5m2 ? 0 : 1;
@@ -534,12 +534,12 @@ GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values values, ints
 
 GSC_INLINE void byte_order(floats *a, floats *b, floats *c, floats *d)
 {
-    (void)a, (void)b, (void)c, (void)d; /* as they come */
+    (void)a, (void)b, (void)c, (void)d; /* they are in order */
 }
 
 /*
- * Products of bytes by look-ups of 16, as gsc_table describes them. What the multiplier is has a
- * loop each; the last kind takes Inf and NaN.
+ * Products of bytes by look-ups of 16 entries: see gsc_table. Each kind of multiplier has its own
+ * loop. TAKES_ALL also takes Inf and NaN.
  */
 enum { GROWS = 1, IS_POWER = 2, TAKES_ALL = 4, REPEATS = 1 };
 
@@ -548,9 +548,9 @@ GSC_INLINE int table_kind(const gsc_table *from)
     return (from->grows ? GROWS : 0) | (from->is_power ? IS_POWER : 0);
 }
 
-/* In each half of a register, as a permute of bytes needs it. */
+/* A gsc_table, copied to both halves of registers for the permute of bytes. */
 typedef struct table {
-    __m256i steps, window, bottom, first, last; /* of a power of two the window is `exact` */
+    __m256i steps, window, bottom, first, last; /* for a power of two, window is `exact` */
 } table;
 
 GSC_INLINE __m256i both_halves(const uint8_t *at)
@@ -567,9 +567,9 @@ GSC_INLINE table table_load(int kind, const gsc_table *from)
 }
 
 /*
- * A permute looks at the lower 4 bits of an index, and gives zero where the upper one is set. What
- * is below the window so gets the distance of a larger x, which is larger: the least of it and of
- * what is there to lose is right. What is above `bottom` loses what an x below it has left.
+ * Returns the products. A permute uses the lower 4 bits of an index, and gives 0 if the highest bit
+ * is set. An x below the window gets the distance of a larger x, which is too large: `room`, the
+ * distance to the right result, limits it. For an x above `bottom`, `room` is too large, not used.
  */
 GSC_INLINE __m256i register_results(enum gsc_real_dtype dtype, int kind, table t, __m256i bits)
 {
@@ -651,14 +651,14 @@ GSC_INLINE doubles doubles_high(floats x)
                      _mm256_cvtps_pd(_mm256_extractf128_ps(x.high, 1))};
 }
 
-/* As floats. */
+/* Returns the bits of 8 floats. */
 GSC_INLINE half doubles_narrow(doubles x)
 {
     return (half){_mm_castps_si128(_mm256_cvtpd_ps(x.low)),
                   _mm_castps_si128(_mm256_cvtpd_ps(x.high))};
 }
 
-/* The sum of lanes j and j + 4, of these j and j + 2, of these both. */
+/* Adds lane j + 4 to lane j, then lane j + 2, then lane 1 to lane 0. */
 GSC_INLINE double doubles_fold(doubles x)
 {
     const __m256d four = _mm256_add_pd(x.low, x.high);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* AVX-512 F, BW, DQ, VL, VBMI: a vector of simd.h is a register, loads of ends are masked. */
+/* AVX-512 F, BW, DQ, VL, VBMI: a vector of simd.h is one register; loads of ends are masked. */
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include <string.h>
 
 #include "kernels.h"
 
-/* What the functions of this file are compiled for. */
+/* The instruction sets that this file's functions are compiled for. */
 #if defined(__clang__)
 #pragma clang attribute push(                                                                      \
     __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,f16c,fma,bmi2,popcnt"))), \
     apply_to = function)
 #else
-#pragma GCC push_options /* in the library as one file others follow */
+#pragma GCC push_options /* other files follow when the library is one file */
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,f16c,fma,bmi2,popcnt")
 #endif
 
@@ -22,11 +22,11 @@ typedef __m512d doubles;
 typedef __m256i half;
 typedef __m128i quarter;
 
-enum { FROM_B_WHERE_A = 0xca }; /* of ternarylogic */
+enum { FROM_B_WHERE_A = 0xca }; /* ternarylogic: a ? b : c for each bit */
 
 /* ---- memory ---- */
 
-/* Bits for the first `bytes` < 64. */
+/* Returns a mask of the first `bytes` < 64. */
 GSC_INLINE uint64_t first(uint64_t bytes)
 {
     return _bzhi_u64(~UINT64_C(0), (unsigned)bytes);
@@ -39,7 +39,7 @@ GSC_INLINE ints load(const void *at)
 
 GSC_INLINE ints load_first(const void *at, uint64_t bytes)
 {
-    if (bytes == 32) /* may be had from a store before it, which a masked load waits for */
+    if (bytes == 32) /* can be forwarded from an earlier store; a masked load would wait */
         return _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_loadu_si256(at), 0);
     return _mm512_maskz_loadu_epi8(first(bytes), at);
 }
@@ -70,9 +70,9 @@ GSC_INLINE void store_quarter(void *at, quarter x)
 }
 
 /*
- * Fewer bytes than there are, by their number's bits: a load of what comes next waits for a masked
- * store, though the bytes are not those stored. Measured: the words of ends.h take registers that
- * every small tensor would save, 1.2 of the time of 32 floats.
+ * Stores bytes % 16 bytes: 8, 4, 2 and 1 by the bits of `bytes`. After a masked store, a load of
+ * the bytes behind it would wait. Measured: the functions of ends.h take registers that every small
+ * tensor would have to save: 1.2 times as long for 32 floats.
  */
 GSC_INLINE void store_first_quarter(char *at, quarter x, uint64_t bytes)
 {
@@ -114,7 +114,7 @@ GSC_INLINE void store_first(char *at, ints x, uint64_t bytes)
         store_first_half(at + (bytes & 32), rest, bytes);
 }
 
-/* At a multiple of 64. */
+/* Stores past the caches. `at` is a multiple of 64. */
 GSC_INLINE void store_past_caches(void *at, ints x)
 {
     _mm512_stream_si512(at, x);
@@ -167,7 +167,7 @@ GSC_INLINE uint64_t largest(uint64_t size, ints x)
                        : _mm512_reduce_max_epu64(x);
 }
 
-/* Bits for the elements of magnitudes x that are below `limit`. */
+/* Returns a bit for each element, set if its magnitude is below `limit`. */
 GSC_INLINE uint64_t below(uint64_t size, ints x, uint64_t limit)
 {
     return size == 1   ? _mm512_cmplt_epu8_mask(x, all(1, limit))
@@ -176,7 +176,7 @@ GSC_INLINE uint64_t below(uint64_t size, ints x, uint64_t limit)
                        : _mm512_cmplt_epu64_mask(x, all(8, limit));
 }
 
-/* Of magnitudes: how many are from `low` on and below `high`. */
+/* Counts the magnitudes from `low` on and below `high`. */
 GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
 {
     return (uint64_t)_mm_popcnt_u64(below(size, x, high) & ~below(size, x, low));
@@ -203,7 +203,7 @@ GSC_INLINE ints sub(uint64_t size, ints a, uint64_t b)
                        : _mm512_sub_epi64(a, all(8, b));
 }
 
-/* Of magnitudes: how many are at least `least`. */
+/* Counts the magnitudes of at least `least`. */
 GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
     return 64 / size - (uint64_t)_mm_popcnt_u64(below(size, x, least));
@@ -217,13 +217,13 @@ GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
                         : _mm512_cmpge_epu64_mask(x, all(8, least))) != 0;
 }
 
-/* Of magnitudes, one of which is at least `least`: how many come before the first. */
+/* Returns the index of the first magnitude of at least `least`. There is one. */
 GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
 {
     return (uint64_t)__builtin_ctzll(~below(size, x, least));
 }
 
-/* Zero in place of what has magnitudes of `limit` or more. */
+/* Sets elements with a magnitude of `limit` or more to zero. */
 GSC_INLINE ints keep_below(uint64_t size, ints x, uint64_t limit)
 {
     const uint64_t kept = below(size, magnitudes(size, x), limit);
@@ -265,7 +265,7 @@ GSC_INLINE ints ints_min(ints a, ints b)
     return _mm512_min_epu32(a, b);
 }
 
-/* The intrinsics of shifts want a literal where nothing is optimised. */
+/* For shifts: without optimisation, the intrinsics accept only a literal count. */
 typedef uint32_t words __attribute__((vector_size(64)));
 
 GSC_INLINE ints ints_shl(ints x, uint32_t count)
@@ -304,13 +304,13 @@ GSC_INLINE bool any_above2(ints x, uint16_t limit)
     return _mm512_cmpgt_epu16_mask(x, all(2, limit)) != 0;
 }
 
-/* The upper halves of both, a float's width each: of `even` into the lower place. */
+/* Joins the upper halves of two words of 4 bytes: the half of `even` is the lower one. */
 GSC_INLINE ints merge_upper(ints even, ints odd)
 {
     return _mm512_mask_blend_epi16(0xaaaaaaaa, ints_shr(even, 16), odd);
 }
 
-/* Two bytes from bit 14 on of a float's width each, with the signs of `bits`. */
+/* Joins 2 bytes, from bit 14 on, of two words of 4 bytes; the signs are those in `bits`. */
 GSC_INLINE ints merge_cb16(ints even, ints odd, ints bits)
 {
     const __m512i places = _mm512_set1_epi64(0x362e362e160e160e);
@@ -390,7 +390,7 @@ GSC_INLINE floats floats_fma(floats a, floats b, floats c)
     return _mm512_fmadd_ps(a, b, c);
 }
 
-/* A NaN is the second operand, and stays. */
+/* Clamps. A NaN stays: it is the second operand. */
 GSC_INLINE floats floats_clamp(floats x, floats least, floats most)
 {
     return _mm512_max_ps(least, _mm512_min_ps(most, x));
@@ -403,17 +403,17 @@ GSC_INLINE floats f16_widen(half bits)
 
 GSC_INLINE half f16_narrow(floats x)
 {
-    /* All lanes; without a mask gcc's macro, which is a function only where it optimises, warns. */
+    /* The mask has all lanes: without optimisation, gcc's macro without a mask warns. */
     return _mm512_maskz_cvtps_ph(0xFFFF, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 /* ---- bytes ---- */
 
 /*
- * What is summed of bytes: the two upper bytes of a float that is their value's magnitude, the
- * lower two are 0. A permute and interleaving take less time than conversions from f16.
+ * The magnitude of a byte's value as a float: its two upper bytes; the two lower bytes are 0. A
+ * permute and interleaving take less time than conversions from f16.
  */
-static uint8_t third_bytes[2][128], fourth_bytes[2][128]; /* by whether f8_e5m2, and |bits| */
+static uint8_t third_bytes[2][128], fourth_bytes[2][128]; /* [is f8_e5m2][|bits|] */
 
 typedef struct byte_values {
     __m512i third_low, third_high, fourth_low, fourth_high;
@@ -440,14 +440,14 @@ GSC_INLINE byte_values byte_values_load(enum gsc_real_dtype dtype)
     return (byte_values){load(third), load(third + 64), load(fourth), load(fourth + 64)};
 }
 
-/* `magnitudes` with the signs of `bits`. A permute of 128 bytes does not look at these. */
+/* Returns `magnitudes` with the signs of `bits`. A permute of 128 bytes ignores signs. */
 GSC_INLINE ints byte_signed(ints bits, ints magnitudes)
 {
     return _mm512_ternarylogic_epi64(_mm512_set1_epi8((char)0x80), bits, magnitudes,
                                      FROM_B_WHERE_A);
 }
 
-/* Vector k has elements 4k to 4k + 3 of each 16. */
+/* Returns vector k of the magnitudes: elements 4k to 4k + 3 of each 16. */
 GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values t, ints bits, int k)
 {
     const __m512i zero = _mm512_setzero_si512();
@@ -461,8 +461,8 @@ GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values t, ints bits
 }
 
 /*
- * Vector k of 64 bytes, in order: where bytes are put so that a value's upper two come to lie in
- * the lower or upper half of its float, half of the interleaving is shifts.
+ * An order of 64 bytes for byte_widen: interleaving then puts the two upper bytes of a value into
+ * the lower or the upper half of its float, and a shift or a mask does the rest.
  */
 static const uint8_t byte_places[64] = {
     0,  16, 1,  17, 2,  18, 3,  19, 32, 48, 33, 49, 34, 50, 35, 51, 4,  20, 5,  21, 6,  22,
@@ -483,7 +483,7 @@ GSC_INLINE floats byte_widen(enum gsc_real_dtype dtype, ints bits, int k, quarte
                                    : _mm512_and_si512(upper, _mm512_set1_epi32((int)0xffff0000)));
 }
 
-/* Lanes of the vectors of byte_value into their order: 4 by 4 parts are transposed. */
+/* Puts the lanes of byte_value's vectors in order: transposes 4 by 4 parts. */
 GSC_INLINE void byte_order(floats *a, floats *b, floats *c, floats *d)
 {
     enum { EVEN = 0x88, ODD = 0xdd };
@@ -496,7 +496,7 @@ GSC_INLINE void byte_order(floats *a, floats *b, floats *c, floats *d)
     *d = _mm512_shuffle_f32x4(ab_odd, cd_odd, ODD);
 }
 
-/* The results by |bits|, whatever the multiplier is. */
+/* One kind of table for every multiplier: the results by |bits|. */
 enum { TAKES_ALL = 0, REPEATS = 0 };
 
 GSC_INLINE int table_kind(const gsc_table *from)
@@ -568,13 +568,13 @@ GSC_INLINE doubles doubles_high(floats x)
     return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
 }
 
-/* As floats. */
+/* Returns the bits of 8 floats. */
 GSC_INLINE half doubles_narrow(doubles x)
 {
     return _mm256_castps_si256(_mm512_cvtpd_ps(x));
 }
 
-/* The sum of lanes j and j + 4, of these j and j + 2, of these both. */
+/* Adds lane j + 4 to lane j, then lane j + 2, then lane 1 to lane 0. */
 GSC_INLINE double doubles_fold(doubles x)
 {
     const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(x), _mm512_extractf64x4_pd(x, 1));

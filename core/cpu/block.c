@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Blocks: the kernels of a plan, and a second look at what they met. */
+/* Runs the kernels of a plan on blocks, and judges blocks that have bad elements. */
 #include "block.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static uint64_t magnitude_at(const void *data, uint32_t dtype, uint64_t i)
     return bits & ~(uint64_t)0 >> (65 - 8 * size);
 }
 
-/* The elements of a block: itself, or of complex ones the larger parts, written to `scratch`. */
+/* Returns the elements of a block. For complex ones, writes the larger parts to `scratch`. */
 static const void *elements_of(const gsc_block *b, const void *data, uint32_t dtype, void *scratch)
 {
     if (b->parts == 1)
@@ -41,9 +41,9 @@ static void count_small(gsc_worker *w, const gsc_block *b, const void *data)
 }
 
 /*
- * From the bin of the largest down, two at a time, until all are found: mostly in a look or two at
- * the block. Where these do not do, those that are not zero are counted, or zeros would be looked
- * for.
+ * Counts two bins in each pass over the block, from the largest element's bin down, until every
+ * element is counted: mostly one or two passes. After two passes, it counts the elements that are
+ * not zero: zeros are in no bin, so waiting for them would go through all bins.
  */
 static void count_bins(gsc_worker *w, const gsc_block *b, const void *data)
 {
@@ -79,7 +79,7 @@ void gsc_count_before(gsc_worker *w, const gsc_block *b, const void *source)
     if ((pass->want & GSC_WANT_UNDERFLOW) && !plan->copies && !gsc_kernel_counts(w, b))
         count_small(w, b, data);
     if (pass->clamp != 0) {
-        uint64_t near; /* by which few are counted quickly */
+        uint64_t near; /* not used; makes the count fast if there are few */
         const gsc_found beyond = pass->kernels->count[plan->source](
             data, b->n / b->parts, plan->beyond, gsc_encodings[plan->source].nan, &near);
         w->tally->clamped += (int64_t)(beyond.low - beyond.high);
@@ -88,15 +88,15 @@ void gsc_count_before(gsc_worker *w, const gsc_block *b, const void *source)
         count_bins(w, b, data);
 }
 
-/* Of a block whose numbers have at most these |bits|. */
+/* Raises amax to the product of the largest |bits| of a block, `most`. */
 static void raise_amax(const gsc_worker *w, uint32_t dtype, uint64_t most, double multiplier)
 {
     const double amax = gsc_double(gsc_convert_one(dtype, most, gsc_f64, multiplier));
     w->tally->amax = amax > w->tally->amax ? amax : w->tally->amax;
 }
 
-/* What a block is judged by: numbers, what they are multiplied by, and the least |bits| that are
- * bad then; 0: to be searched. */
+/* The numbers that a block is judged by, and their multiplier. From the |bits| `bad` on, a product
+ * is bad; 0: not known yet. */
 typedef struct view {
     const void *data;
     uint32_t dtype;
@@ -104,7 +104,7 @@ typedef struct view {
     uint64_t bad;
 } view;
 
-/* What is measured: products where they are still to be had, or else what makes them again. */
+/* Returns the numbers to measure: the products if they are still there, else the source. */
 static inline view numbers_of(const gsc_worker *w, const void *source, const void *to)
 {
     const gsc_plan *plan = w->plan;
@@ -115,7 +115,8 @@ static inline view numbers_of(const gsc_worker *w, const void *source, const voi
                   plan->safe};
 }
 
-/* What tells bad from good: the same, except what was written in place where that tells it. */
+/* Returns the numbers to find bad elements in: the output if it was written in place and shows
+ * every bad element, else as numbers_of. */
 static inline view outputs_of(const gsc_worker *w, const void *source, const void *to)
 {
     const gsc_plan *plan = w->plan;
@@ -124,7 +125,7 @@ static inline view outputs_of(const gsc_worker *w, const void *source, const voi
     return numbers_of(w, source, to);
 }
 
-/* Counts the elements whose |bits| reach `limit`, and finds the first. */
+/* Counts the elements with |bits| of at least `limit`, and finds the first. */
 static inline void tally_bad(const gsc_worker *w, const gsc_block *b, const void *data,
                              uint32_t dtype, uint64_t limit)
 {
@@ -143,7 +144,7 @@ static inline void tally_bad(const gsc_worker *w, const gsc_block *b, const void
     tally->inf_count += (int64_t)(found.low - found.high);
 }
 
-/* Those that are not finite in the judged dtype. */
+/* Counts the elements that are not finite in the judged dtype. */
 static void count_bad(const gsc_worker *w, const gsc_block *b, view v, void *scratch)
 {
     const uint32_t judged = w->plan->judged;
@@ -153,8 +154,8 @@ static void count_bad(const gsc_worker *w, const gsc_block *b, view v, void *scr
     tally_bad(w, b, elements_of(b, v.data, v.dtype, scratch), v.dtype, limit);
 }
 
-/* The least |bits| whose product is not finite where it is multiplied: of the source, searched once
- * for a plan. */
+/* Returns the least |bits| that have a product that is not finite in the multiplying type. Searches
+ * once for each plan. */
 static uint64_t finite_limit(gsc_worker *w, view v)
 {
     const uint64_t infinity = gsc_encodings[w->plan->wide].infinity;
@@ -165,8 +166,8 @@ static uint64_t finite_limit(gsc_worker *w, view v)
     return w->finite;
 }
 
-/* The sum of squares, in double where float lacks range, and the largest, of all that is not bad.
- */
+/* Measures the sum of squares and the largest of the numbers that are not bad. If float lacks
+ * range, sums in double. */
 static void measure(gsc_worker *w, const gsc_block *b, view v, bool bad, void *scratch,
                     double *wide)
 {
@@ -184,8 +185,8 @@ static void measure(gsc_worker *w, const gsc_block *b, view v, bool bad, void *s
         raise_amax(w, v.dtype, most, v.multiplier);
 }
 
-/* What is left to be found out of a block whose kernel has read `source`, written `to` and returned
- * `most`. `wide` is scratch where numbers are multiplied in float. */
+/* Second pass over a block: counts bad elements, and measures again without them. The kernel has
+ * read `source`, written `to` and returned `most`. `wide` is scratch if numbers are floats. */
 static GSC_NOINLINE void judge(gsc_worker *w, const gsc_block *b, const void *source,
                                const void *to, uint64_t most, double *wide)
 {
@@ -202,7 +203,6 @@ static GSC_NOINLINE void judge(gsc_worker *w, const gsc_block *b, const void *so
         raise_amax(w, plan->source, most, plan->multiplier);
 }
 
-/* A block that takes more than a kernel. */
 void gsc_run_steps(gsc_worker *w, const gsc_block *b)
 {
     double wide[GSC_BLOCK];
@@ -252,7 +252,7 @@ static GSC_NOINLINE void judge_direct(gsc_worker *w, const gsc_block *b, uint64_
     judge(w, b, b->in, b->out, most, wide);
 }
 
-/* In few instructions where bad ones are only to be counted: each small tensor may have some. */
+/* Fast if bad elements only have to be counted: many small tensors can have some. */
 void gsc_judge_direct(gsc_worker *w, const gsc_block *b, uint64_t most)
 {
     const gsc_pass *pass = w->pass;

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: MIT */
-/* A block of a tensor: it comes from memory once, and all is found out of it that is wanted. */
+/* Blocks of a tensor. A block is read from memory once, and measured while it is in the cache. */
 #ifndef GSC_BLOCK_H
 #define GSC_BLOCK_H
 
 #include "plan.h"
 
-/* A run of real numbers of the list: `parts` of them are an element. */
+/* n real numbers of a tensor, from number `first` on. An element has `parts` numbers. */
 typedef struct gsc_block {
     const unsigned char *in;
     unsigned char *out; /* NULL for a call that only reads */
     uint64_t n, tensor, first, parts;
 } gsc_block;
 
-/* What runs the blocks of a share of the list, one after the other. */
+/* The state of a thread that runs the blocks of a share of the list in order. */
 typedef struct gsc_worker {
     const gsc_pass *pass;
-    const gsc_plan *plan; /* of the block that runs */
-    gsc_report *tally;    /* what they said, except for the sums, whose order matters */
+    const gsc_plan *plan; /* plan of the current block */
+    gsc_report *tally;    /* the blocks' counts; not the sums, which need a fixed order */
     int64_t histogram[GSC_HISTOGRAM_LENGTH];
-    uint64_t finite; /* the least |bits| of the source whose product is not finite; 0: not known */
-    gsc_norm norm;   /* its sum is that of the last block, if wanted */
+    uint64_t finite; /* from these |bits| of the source on, products are not finite; 0: unknown */
+    gsc_norm norm;   /* norm.sum is the sum of the last block, if wanted */
 } gsc_worker;
 
-/* What is counted of the source before a kernel runs. */
+/* Counts underflows, clamped elements and the histogram before a kernel overwrites the source. */
 void gsc_count_before(gsc_worker *w, const gsc_block *b, const void *source);
-/* A block that takes more than a kernel. */
+/* Runs a block that needs more than one kernel. */
 void gsc_run_steps(gsc_worker *w, const gsc_block *b);
-/* A block whose kernel did all, and found `most` or a sum that are to be judged. */
+/* Judges a block after its kernel, if the largest |bits|, `most`, or the sum require it. */
 void gsc_judge_direct(gsc_worker *w, const gsc_block *b, uint64_t most);
 
 static inline bool gsc_is_trusted(double sum)
@@ -34,13 +34,13 @@ static inline bool gsc_is_trusted(double sum)
     return sum >= GSC_TRUSTED_SUM && isfinite(sum);
 }
 
-/* Whether a block with these largest |bits| is to be summed again, in double. */
+/* Returns true if a block must be summed again in double. `most`: its largest |bits|. */
 static inline bool gsc_lacks_range(const gsc_plan *plan, uint64_t most, double sum)
 {
     return most && plan->sums_floats && !gsc_is_trusted(sum);
 }
 
-/* Whether the kernel counts what becomes small: it sees real numbers, not what parts make. */
+/* Returns true if the kernel counts underflows. It cannot count complex elements. */
 static inline bool gsc_kernel_counts(const gsc_worker *w, const gsc_block *b)
 {
     return w->plan->counts && b->parts == 1;
@@ -52,8 +52,8 @@ static inline void gsc_tally_small(gsc_worker *w)
     w->tally->underflows_to_subnormal += (int64_t)w->norm.small.subnormals;
 }
 
-/* A block of which a kernel does all, unless it meets what is to be judged. Returns whether there
- * is something to tally. */
+/* Runs a block with one kernel, and judges the block if required. Returns true if the tally can
+ * have changed. */
 static inline bool gsc_run_direct(gsc_worker *w, const gsc_block *b)
 {
     const gsc_plan *plan = w->plan;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The CPU's table of operations, and what is little: contexts and memory. */
+/* The CPU's table of operations; contexts and memory. */
 #include "cpu.h"
 
 #if defined(_WIN32)
@@ -105,7 +105,7 @@ static gsc_status exec_wait(const gsc_exec *exec, gsc_error *err)
     return GSC_OK;
 }
 
-/* Of the calling thread, except for calls on tensors: a program without those links no kernels. */
+/* The calling thread, without calls on tensors: a program without such calls links no kernels. */
 const gsc_backend gsc_thread_backend = {.check = check,
                                         .step = gsc_cpu_step,
                                         .memory_create = memory_create,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The CPU as a backend: host memory, the calling thread, and threads beside it. */
+/* The CPU backend: host memory, the calling thread and other threads. */
 #ifndef GSC_CPU_H
 #define GSC_CPU_H
 
 #include "backend.h"
 
-/* A context's data; that of the calling thread alone is NULL. */
+/* A context's data. Without a context, the calling thread works alone. */
 typedef struct gsc_cpu {
     uint32_t threads;
     gsc_parallel_for *parallel_for;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The ladder of instruction sets, and which rung this machine gets. */
+/* The list of instruction sets (rungs), and the choice of one for this machine. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,8 +17,7 @@ static bool always(void)
 }
 
 #if defined(__x86_64__)
-/* Bits of CPUID by leaf and register, and of XCR0, which has the registers that the system saves.
- */
+/* Bits of CPUID, by leaf and register, and of XCR0: the registers that the system saves. */
 static const unsigned FMA_POPCNT_OSXSAVE_AVX_F16C =
     1u << 12 | 1u << 23 | 1u << 27 | 1u << 28 | 1u << 29;
 static const unsigned AVX2 = 1u << 5, BMI2 = 1u << 8;
@@ -27,7 +26,7 @@ static const unsigned AVX512_VBMI = 1u << 1;
 static const unsigned SAVES_YMM = 0x06u;
 static const unsigned SAVES_ZMM = 0xe6u;
 
-/* The CPU is asked itself: what compilers' runtimes know of it differs, and some are silent. */
+/* Results of CPUID. Compilers' runtimes differ in what they detect, and some detect nothing. */
 static struct {
     unsigned c1, b7, c7, saved;
 } cpu;
@@ -56,7 +55,7 @@ static bool has_avx2(void)
            has(cpu.saved, SAVES_YMM);
 }
 
-/* Not the first CPUs with AVX-512, which clock down under it: those that followed know VBMI. */
+/* Requires VBMI to leave out the first CPUs with AVX-512: AVX-512 lowers their clock. */
 static bool has_avx512(void)
 {
     return has_avx2() && has(cpu.b7, AVX512_F_DQ_BW_VL | BMI2) && has(cpu.c7, AVX512_VBMI) &&
@@ -68,9 +67,9 @@ static void ask_cpu(void)
 }
 #endif
 
-/* From plain C upwards: each rung overrides the one before it. */
+/* The rungs from plain C upwards. Each one replaces kernels of the rungs before it. */
 static const struct rung {
-    const char *name, *needs; /* needs: what the note says where it cannot run */
+    const char *name, *needs; /* needs: text for the note if the rung cannot run */
     bool (*runs)(void);
     void (*install)(gsc_kernels *);
 } rungs[] = {
@@ -95,7 +94,7 @@ static void choose(void)
     ask_cpu();
     for (uint32_t i = 0; i < RUNGS; i++) {
         tables[i].name = rungs[i].name;
-        if (!rungs[i].runs()) /* nor does what installs it */
+        if (!rungs[i].runs()) /* its install function cannot run either */
             continue;
         for (uint32_t below = 0; below <= i; below++)
             rungs[below].install(&tables[i]);

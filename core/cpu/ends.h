@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The ends of a list, for instruction sets without masks: up to 16 bytes, and no byte beside them.
- */
+/* Loads and stores of up to 16 bytes and no other byte, for instruction sets without masks. */
 #ifndef GSC_ENDS_H
 #define GSC_ENDS_H
 
@@ -11,7 +10,7 @@ typedef struct gsc_end {
     uint64_t low, high;
 } gsc_end;
 
-/* 8 bytes, or the first `bytes`, from two loads that may overlap. */
+/* Loads 8 bytes, or the first `bytes` with two loads that can overlap. */
 static inline uint64_t gsc_load_word(const void *at, uint64_t bytes)
 {
     const char *from = at;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * x * y + z, rounded once to the nearest: for systems whose C library rounds twice, as that of
- * Windows does. Every other way of it is compared with these.
+ * x * y + z, rounded once to nearest, for C libraries that round twice, as on Windows. The tests
+ * compare every other fma with these functions.
  */
 #ifndef GSC_FMA_H
 #define GSC_FMA_H
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The sum of an exact product and z, rounded to odd, has all that the second rounding needs. */
+/* The product is exact. Rounding the sum to odd keeps all that the second rounding needs. */
 static inline float gsc_fmaf(float x, float y, float z)
 {
     const double product = (double)x * y;
@@ -28,7 +28,7 @@ static inline float gsc_fmaf(float x, float y, float z)
 
 __extension__ typedef unsigned __int128 gsc_wide;
 
-/* wide * 2^power, with its highest bit at GSC_TOP: a sum of two fits. */
+/* The number wide * 2^power. The highest bit of `wide` is GSC_TOP: a sum of two numbers fits. */
 enum { GSC_TOP = 125 };
 typedef struct gsc_exact {
     gsc_wide wide;
@@ -49,7 +49,7 @@ static inline gsc_exact gsc_exact_of(gsc_wide wide, int power, bool minus)
     return exact;
 }
 
-/* |x|, finite, is the result times 2^*power. */
+/* Splits a finite x: |x| is the result times 2^*power. */
 static inline uint64_t gsc_integer(double x, int *power)
 {
     uint64_t bits;
@@ -60,7 +60,7 @@ static inline uint64_t gsc_integer(double x, int *power)
     return exponent ? fraction | UINT64_C(1) << 52 : fraction;
 }
 
-/* What falls out at the end leaves its mark in the lowest bit. */
+/* Shifts down. If a bit that is not 0 is lost, sets the lowest bit. */
 static inline gsc_wide gsc_shift_down(gsc_wide wide, int by)
 {
     if (by > GSC_TOP)
@@ -75,7 +75,7 @@ static inline double gsc_add_exact(gsc_exact larger, gsc_exact smaller)
     gsc_wide sum = larger.minus == smaller.minus ? larger.wide + low : larger.wide - low;
     if (sum == 0)
         return 0;
-    /* To 53 bits, or to what is left of them above the least subnormal number. */
+    /* Rounds to 53 bits, or to fewer if the result is subnormal. */
     const int top = gsc_top(sum), least = -1074 - larger.power;
     const int by = top - 52 > least ? top - 52 : least;
     if (by > 0) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The list of kernels, once: dispatch, tests and benchmarks expand it. A rung is an instruction
- * set; its install function overrides what the rung below put into the table, and keeps the rest.
+ * The list of kernels, which dispatch, tests and benchmarks expand. A rung is an instruction set.
+ * Its install function replaces entries of the table that the lower rungs filled.
  */
 #ifndef GSC_KERNELS_H
 #define GSC_KERNELS_H
@@ -11,10 +11,10 @@
 #include "bits.h"
 #include "convert.h"
 
-/* X(in, out) for the pairs that have kernels; all others go through float, which changes no bit. */
+/* X(in, out) for each pair that has a kernel. Other pairs go through float, with equal bits. */
 #define GSC_FOR_PAIRS(X)                                                                           \
     GSC_FOR_FAST_PAIRS(X) X(f64, f16) X(f64, bf16) X(f64, f8_e4m3fn) X(f64, f8_e5m2) X(f64, cb16)
-/* Those that every rung has; doubles to narrow types stay in plain C: nobody trains that way. */
+/* The pairs that every rung has. Doubles to narrow types: only in plain C; nobody trains so. */
 #define GSC_FOR_FAST_PAIRS(X)                                                                      \
     GSC_FOR_COUNTED_PAIRS(X)                                                                       \
     X(f32, f64)                                                                                    \
@@ -24,7 +24,7 @@
     X(f32, f8_e4m3fn)                                                                              \
     X(f32, f8_e5m2)                                                                                \
     X(f32, cb16)
-/* Those that can count what becomes small; all others do so on the way through the wider type. */
+/* The pairs that can count underflows. Other pairs count them in the wider type. */
 #define GSC_FOR_COUNTED_PAIRS(X)                                                                   \
     X(f32, f32)                                                                                    \
     X(f64, f64)                                                                                    \
@@ -39,7 +39,7 @@
     X(cb16, cb16)                                                                                  \
     X(cb16, f32)
 
-/* X(in, out) for the sums: products in the multiplying type to any accumulator. */
+/* X(in, out) for the sums: adds products in the multiplying type to any dtype. */
 #define GSC_FOR_SUMS(X)                                                                            \
     GSC_FOR_FAST_SUMS(X)                                                                           \
     X(f64, f32) X(f64, f16) X(f64, bf16) X(f64, f8_e4m3fn) X(f64, f8_e5m2) X(f64, cb16)
@@ -54,13 +54,13 @@
     X(f64, f64)
 
 /*
- * All products of a multiplier, of a dtype of one byte to itself: 128, as a sign is only kept. For
- * instruction sets that look up 16 at a time, and for what is finite, also by the distance of
- * |bits| x and result, which is towards zero unless the multiplier `grows`, and ends at zero or
- * Inf: steps[x % 16], where both are normal. Otherwise x is below `last`, and window[(x - last) %
- * 16] is to be added, which wraps around. What is more than 16 below becomes zero, or has its
- * result in bottom[x - first]. A power of two has one step: its distance is exact[], of x % 16 from
- * the 15 below `last` on.
+ * All products of one multiplier, for a dtype of one byte to itself: results[x] for the 128 |bits|
+ * x; the sign stays. Instruction sets that look up 16 entries at a time find a finite result by its
+ * distance from x. It goes towards zero, or towards Inf if the multiplier `grows`, and ends there.
+ * - x from `last` on: the distance is steps[x % 16]; x and the result are normal.
+ * - the 16 values below `last`: add window[(x - last) % 16], which wraps around.
+ * - below those: the result is bottom[x - first], or zero.
+ * A power of two has one step: the distance is exact[x % 16] for x from last - 15 to `last`.
  */
 typedef struct gsc_table {
     uint8_t results[128];
@@ -69,35 +69,36 @@ typedef struct gsc_table {
     bool grows, is_power;
 } gsc_table;
 
-/*
- * One block of n <= GSC_BLOCK elements, or of twice as many where no norm is wanted and they have 2
- * bytes at most; in == out or disjoint, any alignment. Elements are multiplied in double if `in` is
- * f64, else in float, to which `number` is then already rounded. Returns the largest |bits| of the
- * input, by which the caller knows whether all of it, and of its product, is finite; `add` and
- * `clamp` return 0. Only kernels with a norm or with counts, and those of one byte to itself, look
- * at `norm`.
- */
-typedef struct gsc_small {      /* |bits| from ... and below ... */
-    uint64_t not_zero;          /* 1: become zero */
-    uint64_t least, normal;     /* become subnormal, and were not */
-    uint64_t zeros, subnormals; /* how many did */
+/* The |bits| of inputs that underflow, and counts of such elements. */
+typedef struct gsc_small {
+    uint64_t not_zero;      /* |bits| from 1 and below this become zero */
+    uint64_t least, normal; /* |bits| from least and below normal were normal, become subnormal */
+    uint64_t zeros, subnormals; /* counts of both */
 } gsc_small;
 typedef struct gsc_norm {
-    double sum; /* of squares, folded; says nothing if the input is not all finite */
+    double sum; /* sum of squares; undefined if an input is not finite */
     gsc_small small;
-    uint64_t limit; /* finite_norm takes what has these |bits| or more for zero */
-    /* What a narrow dtype to itself took, which in place is gone: a block with a norm, or two of
-     * bytes by a table. */
+    uint64_t limit; /* finite_norm counts elements with these |bits| or more as zero */
+    /* A copy of the input, which a kernel from a narrow dtype to itself overwrites in place: a
+     * block with a norm, or two blocks of bytes by a table. */
     unsigned char input[GSC_BLOCK * sizeof(uint16_t)] __attribute__((aligned(64)));
-    const gsc_table *table; /* of the multiplier, where it is worth while; else NULL */
-    bool keeps_input;       /* by a table without a norm, too */
+    const gsc_table *table; /* the multiplier's table; NULL: products are faster */
+    bool keeps_input;       /* a table without a norm also keeps its input */
 } gsc_norm;
+
+/*
+ * A kernel runs a block of n <= GSC_BLOCK elements, or twice as many if there is no norm and they
+ * have at most 2 bytes. in == out or disjoint, with any alignment. If `in` is f64, it multiplies in
+ * double, else in float, and `number` is already rounded to float. It returns the largest |bits| of
+ * the input: they tell if the input and the products are finite. `add` and `clamp` return 0. Only
+ * kernels with a norm or counts, and kernels from one byte to itself, use `norm`.
+ */
 typedef uint64_t gsc_kernel(const void *in, void *out, uint64_t n, double number, gsc_norm *norm);
 
 /*
- * How many elements have |bits| of `low` <= `high` or more, from 1 to the least that is NaN. Quick
- * with `near`, should few reach `low`: it gets the element from which on a finder, in so many
- * bytes, meets the first of them, if there is one.
+ * Counts the elements with |bits| of at least `low` and of at least `high`: 1 <= low <= high <= the
+ * least NaN. With `near` this is fast if few reach `low`; *near becomes an element from which a
+ * finder finds the first of them within GSC_ROW bytes.
  */
 enum { GSC_ROW = 256 };
 typedef struct gsc_found {
@@ -105,11 +106,10 @@ typedef struct gsc_found {
 } gsc_found;
 typedef gsc_found gsc_counter(const void *in, uint64_t n, uint64_t low, uint64_t high,
                               uint64_t *near);
-/* The first that reaches `low`, of at most GSC_ROW bytes in which one does. */
+/* Returns the first element that reaches `low`. There is one, in at most GSC_ROW bytes. */
 typedef uint64_t gsc_finder(const void *in, uint64_t n, uint64_t low);
 
-/* memcpy of bytes that nobody reads soon: past the caches, to which a plain store fetches a line.
- */
+/* Copies bytes that nobody reads soon, past the caches: a plain store would fetch a cache line. */
 typedef void gsc_streamer(const void *in, void *out, uint64_t bytes);
 
 typedef struct gsc_kernels {
@@ -119,30 +119,31 @@ typedef struct gsc_kernels {
     gsc_kernel *check[gsc_dtypes]; /* reads only: out is NULL; multiplies nothing */
     gsc_kernel *norm[gsc_dtypes];  /* reads only: out is NULL */
     gsc_kernel *finite_norm[gsc_dtypes];
-    gsc_kernel *unscale[4][gsc_dtypes][gsc_dtypes]; /* by what else: GSC_SUMS, GSC_COUNTS */
-    gsc_kernel *add[gsc_f64 + 1][gsc_dtypes];       /* out += in * number, which is finite */
+    gsc_kernel *unscale[4][gsc_dtypes][gsc_dtypes]; /* first index: GSC_SUMS | GSC_COUNTS */
+    gsc_kernel *add[gsc_f64 + 1][gsc_dtypes];       /* out += in * number; the product is finite */
     gsc_kernel *clamp[gsc_f64 + 1];                 /* to [-number, number]; NaN stays */
     gsc_streamer *stream;
-    bool looks_up; /* those of one byte to itself use a table, if they get one */
+    bool looks_up; /* kernels of one byte to itself use a table, if there is one */
 } gsc_kernels;
 
-/* The table of a multiplier that is a normal float, of a dtype of one byte. */
+/* Makes the table of a multiplier, which is a normal float, for a dtype of one byte. */
 void gsc_table_make(const gsc_kernels *kernels, uint32_t dtype, double multiplier,
                     gsc_table *table);
 
-/* An element to another dtype, by plain C. */
+/* Multiplies an element and converts it to another dtype, in plain C. */
 uint64_t gsc_convert_one(uint32_t from, uint64_t bits, uint32_t to, double multiplier);
 
-/* ---- what the files of the rungs share; rung.h makes their functions ---- */
+/* ---- shared by the files of the rungs; rung.h makes their functions ---- */
 
 #if defined(__OPTIMIZE__) && !defined(GSC_SANITIZED)
 #define GSC_INLINE static inline __attribute__((always_inline))
 #else
-#define GSC_INLINE static inline /* for debuggers; clang 14 fails at all of it sanitized */
+#define GSC_INLINE                                                                                 \
+    static inline /* for debuggers; clang 14 fails to inline all of it with sanitizers */
 #endif
-enum { GSC_SUMS = 1, GSC_COUNTS = 2, GSC_WRITES = 4, GSC_CLEANS = 8 }; /* what `multiply` does */
+enum { GSC_SUMS = 1, GSC_COUNTS = 2, GSC_WRITES = 4, GSC_CLEANS = 8 }; /* bits of `does` */
 
-/* Bytes of an element, and of a number in the type that multiplies. */
+/* Returns the bytes of an element. */
 GSC_INLINE uint64_t size_of(enum gsc_real_dtype dtype)
 {
     return dtype == gsc_f64                                 ? sizeof(f64_bits)
@@ -156,12 +157,12 @@ void gsc_install_avx2(gsc_kernels *kernels);
 void gsc_install_avx512(gsc_kernels *kernels);
 void gsc_install_neon(gsc_kernels *kernels);
 
-/* The rung of this machine, or the one that GSC_CPU names; chosen at the first call. */
+/* Returns the best rung of this machine, or the one that GSC_CPU names. The first call chooses. */
 const gsc_kernels *gsc_kernels_best(void);
 const char *gsc_cpu_available(void);
 const char *gsc_cpu_note(void);
 
-/* Rung i of this build from plain C upwards, NULL past the last; *runs: whether it can run here. */
+/* Returns rung i of this build; 0 is plain C. NULL past the last. *runs: true if it runs here. */
 const gsc_kernels *gsc_kernels_rung(uint32_t i, bool *runs);
 
 #endif

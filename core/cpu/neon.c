@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* NEON of 64-bit Arm, which every such machine has: a vector of simd.h is four registers. */
+/* NEON, which every 64-bit Arm machine has: a vector of simd.h is four registers. */
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
@@ -20,7 +20,7 @@ typedef struct half {
 } half;
 typedef uint8x16_t quarter;
 
-/* ---- memory: by bytes, which need no alignment ---- */
+/* ---- memory: loads and stores of bytes need no alignment ---- */
 
 GSC_INLINE quarter load_quarter(const void *at)
 {
@@ -83,7 +83,7 @@ GSC_INLINE void store(void *to, ints x)
     store_quarter(at + 48, vreinterpretq_u8_u32(x.d));
 }
 
-/* Register k of a vector that has `bytes`. */
+/* Loads register k of a vector that has `bytes`. */
 GSC_INLINE uint32x4_t load_some(const char *at, uint64_t k, uint64_t bytes)
 {
     if (bytes >= 16 * k + 16)
@@ -99,7 +99,7 @@ GSC_INLINE void store_some(char *at, uint32x4_t x, uint64_t k, uint64_t bytes)
         store_first_quarter(at + 16 * k, vreinterpretq_u8_u32(x), bytes - 16 * k);
 }
 
-/* These are not inlined, as they are long and seldom; registers hold what they take and give. */
+/* Not inlined: these are long and rarely run. Registers pass the arguments and results. */
 static __attribute__((noinline)) ints load_first(const char *at, uint64_t bytes)
 {
     return (ints){load_some(at, 0, bytes), load_some(at, 1, bytes), load_some(at, 2, bytes),
@@ -114,8 +114,7 @@ static __attribute__((noinline)) void store_first(char *at, ints x, uint64_t byt
     store_some(at, x.d, 3, bytes);
 }
 
-/* Plain stores: these cores see by themselves that whole lines are written, and do not fetch them.
- */
+/* Plain stores: Arm cores detect that whole lines are written, and do not fetch them. */
 GSC_INLINE void store_past_caches(char *at, ints x)
 {
     store(at, x);
@@ -145,8 +144,8 @@ GSC_INLINE ints larger(uint64_t size, ints a, ints b)
 }
 
 /*
- * A constant that the compiler keeps in a register: it would clear the signs by an instruction that
- * overwrites its input, and copy that before.
+ * Returns a mask of magnitudes. The asm makes the compiler keep it in a register: else it clears
+ * the signs with an instruction that overwrites its input, and copies the input first.
  */
 GSC_INLINE uint32x4_t mask_of(uint64_t size)
 {
@@ -155,7 +154,7 @@ GSC_INLINE uint32x4_t mask_of(uint64_t size)
     return mask;
 }
 
-/* The absolute value of a float needs no constant. */
+/* Returns magnitudes. The absolute value of a float needs no constant. */
 GSC_INLINE uint32x4_t magnitude(uint64_t size, uint32x4_t x)
 {
     return size == 4   ? vreinterpretq_u32_f32(vabsq_f32(vreinterpretq_f32_u32(x)))
@@ -182,7 +181,7 @@ GSC_INLINE uint64_t largest(uint64_t size, ints x)
                         : high;
 }
 
-/* Ones where magnitudes x are below `limit`. */
+/* Returns all ones where magnitudes are below `limit`. */
 GSC_INLINE uint32x4_t below(uint64_t size, uint32x4_t x, uint64_t limit)
 {
     const uint8x16_t x1 = vreinterpretq_u8_u32(x);
@@ -194,15 +193,15 @@ GSC_INLINE uint32x4_t below(uint64_t size, uint32x4_t x, uint64_t limit)
                        : vreinterpretq_u32_u64(vcltq_u64(x8, vdupq_n_u64(limit)));
 }
 
-/* Bytes of ones among such of zeros. */
+/* Counts the bytes that are all ones; the others are 0. */
 GSC_INLINE uint64_t count_ones(ints x)
 {
     const uint8x16_t low = vaddq_u8(vreinterpretq_u8_u32(x.a), vreinterpretq_u8_u32(x.b));
     const uint8x16_t high = vaddq_u8(vreinterpretq_u8_u32(x.c), vreinterpretq_u8_u32(x.d));
-    return vaddvq_u8(vsubq_u8(vdupq_n_u8(0), vaddq_u8(low, high))); /* each of them is -1 */
+    return vaddvq_u8(vsubq_u8(vdupq_n_u8(0), vaddq_u8(low, high))); /* all ones is -1 */
 }
 
-/* The least of each, as unsigned numbers of up to 4 bytes. */
+/* Returns the smaller of each pair, as unsigned numbers of up to 4 bytes. */
 GSC_INLINE uint32x4_t smaller_register(uint64_t size, uint32x4_t a, uint32x4_t b)
 {
     const uint8x16_t a1 = vreinterpretq_u8_u32(a), b1 = vreinterpretq_u8_u32(b);
@@ -233,7 +232,7 @@ GSC_INLINE ints sub(uint64_t size, ints a, uint32_t b)
                   sub_register(size, a.c, b), sub_register(size, a.d, b)};
 }
 
-/* Of numbers as `smaller` has them. */
+/* Returns true if an unsigned number of up to 4 bytes is below `limit`. */
 GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
 {
     const uint32x4_t least =
@@ -243,7 +242,7 @@ GSC_INLINE bool any_below(uint64_t size, ints x, uint64_t limit)
                         : vminvq_u32(least)) < limit;
 }
 
-/* Of magnitudes: how many are from `low` on and below `high`. */
+/* Counts the magnitudes from `low` on and below `high`. */
 GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
 {
     const ints some = {
@@ -255,7 +254,7 @@ GSC_INLINE uint64_t between(uint64_t size, ints x, uint64_t low, uint64_t high)
     return count_ones(some) / size;
 }
 
-/* Of magnitudes: how many are at least `least`, by the bytes of those that are below. */
+/* Counts the magnitudes of at least `least`. */
 GSC_INLINE uint64_t at_least(uint64_t size, ints x, uint64_t least)
 {
     const ints less = {below(size, x.a, least), below(size, x.b, least), below(size, x.c, least),
@@ -268,7 +267,7 @@ GSC_INLINE bool any_at_least(uint64_t size, ints x, uint64_t least)
     return at_least(size, x, least) != 0;
 }
 
-/* Of magnitudes, one of which is at least `least`: how many come before the first. */
+/* Returns the index of the first magnitude of at least `least`. There is one. */
 GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
 {
     unsigned char less[64];
@@ -280,7 +279,7 @@ GSC_INLINE uint64_t before_first(uint64_t size, ints x, uint64_t least)
     return i;
 }
 
-/* Zero in place of what has magnitudes of `limit` or more. */
+/* Sets elements with a magnitude of `limit` or more to zero. */
 GSC_INLINE ints keep_below(uint64_t size, ints x, uint64_t limit)
 {
     return (ints){vandq_u32(x.a, below(size, magnitude(size, x.a), limit)),
@@ -347,14 +346,14 @@ GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
 /* x + bit `place` of x */
 GSC_INLINE ints add_bit(ints x, int place)
 {
-    const uint32x4_t bit = vdupq_n_u32(UINT32_C(1) << place); /* a test that holds is -1 */
+    const uint32x4_t bit = vdupq_n_u32(UINT32_C(1) << place); /* a true test gives -1 */
     return (ints){vsubq_u32(x.a, vtstq_u32(x.a, bit)), vsubq_u32(x.b, vtstq_u32(x.b, bit)),
                   vsubq_u32(x.c, vtstq_u32(x.c, bit)), vsubq_u32(x.d, vtstq_u32(x.d, bit))};
 }
 
 /* ---- integers of 2 bytes ---- */
 
-/* Its registers, as such. */
+/* The registers of `ints`, as elements of 2 bytes. */
 typedef struct shorts {
     uint16x8_t a, b, c, d;
 } shorts;
@@ -390,7 +389,7 @@ GSC_INLINE bool any_above2(ints bits, uint16_t limit)
     return vmaxvq_u16(vmaxq_u16(vmaxq_u16(x.a, x.b), vmaxq_u16(x.c, x.d))) > limit;
 }
 
-/* The upper halves of both, a float's width each: of `even` into the lower place. */
+/* Joins the upper halves of two words of 4 bytes: the half of `even` is the lower one. */
 GSC_INLINE ints merge_upper(ints even, ints odd)
 {
     const shorts x = shorts_of(even), y = shorts_of(odd);
@@ -398,7 +397,7 @@ GSC_INLINE ints merge_upper(ints even, ints odd)
                                    vtrn2q_u16(x.d, y.d)});
 }
 
-/* Two bytes from bit 14 on of a float's width each, with the signs of `bits`. */
+/* Joins 2 bytes, from bit 14 on, of two words of 4 bytes; the signs are those in `bits`. */
 GSC_INLINE ints merge_cb16(ints even, ints odd, ints bits)
 {
     return ints_or(merge_upper(ints_shl(even, 2), ints_shl(odd, 2)),
@@ -484,7 +483,7 @@ GSC_INLINE floats floats_fma(floats a, floats b, floats c)
                     vfmaq_f32(c.d, a.d, b.d)};
 }
 
-/* By comparisons, which leave the bits of a NaN; a minimum would make it quiet. */
+/* Clamps with comparisons, which keep the bits of a NaN; a minimum would make it quiet. */
 GSC_INLINE float32x4_t clamp_floats(float32x4_t x, float32x4_t least, float32x4_t most)
 {
     return vbslq_f32(vcgtq_f32(x, most), most, vbslq_f32(vcltq_f32(x, least), least, x));
@@ -512,14 +511,14 @@ GSC_INLINE half f16_narrow(floats x)
 
 /* ---- bytes ---- */
 
-/* Each in 2 bytes, shifted up by 7 or 8. */
+/* Widens each byte to 2 bytes and shifts it up by 7 or 8. */
 GSC_INLINE half bytes_up(quarter x, int count)
 {
     const half up = {vshll_n_u8(vget_low_u8(x), 7), vshll_n_u8(vget_high_u8(x), 7)};
     return count == 7 ? up : (half){vshlq_n_u16(up.low, 1), vshlq_n_u16(up.high, 1)};
 }
 
-/* Of 2^-8 of the value; a NaN, which is no NaN with less bits of exponent, gets them all. */
+/* Returns f16 bits of 2^-8 of the value. A NaN of f8_e4m3fn needs the missing exponent bit. */
 GSC_INLINE uint16x8_t f8_e4m3fn_shifted(uint16x8_t upper)
 {
     const int16x8_t shifted = vshrq_n_s16(vreinterpretq_s16_u16(upper), 1);
@@ -541,7 +540,7 @@ GSC_INLINE floats byte_widen(enum gsc_real_dtype dtype, ints bits, int k, quarte
                                 : floats_mul(f16_widen(f8_e4m3fn_to_f16(from)), floats_set(0x1p8f));
 }
 
-/* What is summed of bytes is found from their bits. */
+/* Not used: the values of bytes are computed from their bits. */
 typedef int byte_values;
 enum { SUMS_AT_ONCE = 0, BYTE_UNIT = 256 /* of f8_e4m3fn */ };
 
@@ -551,7 +550,7 @@ GSC_INLINE byte_values byte_values_load(enum gsc_real_dtype dtype)
     return 0;
 }
 
-/* Vector k of the values' magnitudes, or of parts of BYTE_UNIT: bits of f16. */
+/* Returns vector k of the magnitudes, divided by BYTE_UNIT for f8_e4m3fn. */
 GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values values, ints bits, int k)
 {
     (void)values;
@@ -561,10 +560,10 @@ GSC_INLINE floats byte_value(enum gsc_real_dtype dtype, byte_values values, ints
 
 GSC_INLINE void byte_order(floats *a, floats *b, floats *c, floats *d)
 {
-    (void)a, (void)b, (void)c, (void)d; /* as they come */
+    (void)a, (void)b, (void)c, (void)d; /* they are in order */
 }
 
-/* The results by |bits|, whatever the multiplier is. */
+/* One kind of table for every multiplier: the results by |bits|. */
 enum { TAKES_ALL = 0, REPEATS = 0 };
 
 GSC_INLINE int table_kind(const gsc_table *from)
@@ -583,7 +582,8 @@ GSC_INLINE table table_load(int kind, const gsc_table *from)
     return (table){vld1q_u8_x4(from->results), vld1q_u8_x4(from->results + 64)};
 }
 
-/* The first look-up gives zero for what is not in its half, the second leaves it. */
+/* Returns the products. If an index is not in its half of the table, the first look-up gives zero,
+ * and the second keeps the value. */
 GSC_INLINE uint32x4_t register_results(table t, uint32x4_t bits)
 {
     const uint8x16_t x = vreinterpretq_u8_u32(bits), sign = vdupq_n_u8(0x80);
@@ -659,14 +659,14 @@ GSC_INLINE doubles doubles_high(floats x)
     return doubles_low((floats){x.c, x.d, x.c, x.d});
 }
 
-/* As floats. */
+/* Returns the bits of 8 floats. */
 GSC_INLINE half doubles_narrow(doubles x)
 {
     return (half){vreinterpretq_u16_f32(vcvt_high_f32_f64(vcvt_f32_f64(x.a), x.b)),
                   vreinterpretq_u16_f32(vcvt_high_f32_f64(vcvt_f32_f64(x.c), x.d))};
 }
 
-/* The sum of lanes j and j + 4, of these j and j + 2, of these both. */
+/* Adds lane j + 4 to lane j, then lane j + 2, then lane 1 to lane 0. */
 GSC_INLINE double doubles_fold(doubles x)
 {
     return vaddvq_f64(vaddq_f64(vaddq_f64(x.a, x.c), vaddq_f64(x.b, x.d)));

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Plans: which kernels, and which |bits| make a difference. */
+/* Plans: choose the kernels, and find the limits of |bits|. */
 #include "plan.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 enum {
-    TABLE_BYTES = 2048 /* of a list: below this, products take less time than a table of them */
+    TABLE_BYTES = 2048 /* for a shorter list, products are faster than making a table */
 };
 
-/* What divided by the multiplier lies about at the threshold: halfway to what comes before. */
+/* Guesses a threshold: the middle between `target` and the value before, divided by `multiplier`.
+ */
 static uint64_t guess_threshold(uint32_t from, uint32_t to, uint64_t target, double multiplier)
 {
     const double above = gsc_double(gsc_convert_one(to, target, gsc_f64, 1.0));
@@ -18,7 +19,7 @@ static uint64_t guess_threshold(uint32_t from, uint32_t to, uint64_t target, dou
     return gsc_convert_one(gsc_f64, gsc_double_bits(middle / multiplier), from, 1.0);
 }
 
-/* Mostly the guess or its neighbour: from there on, in steps that double. */
+/* Searches from the guess in steps that double. The guess or its neighbour is mostly right. */
 static uint64_t find_threshold(uint32_t from, uint32_t to, uint64_t target, double multiplier,
                                uint64_t guess)
 {
@@ -56,7 +57,7 @@ bool gsc_is_bad(const gsc_plan *plan, uint64_t most)
 
 /* ---- tables ---- */
 
-/* How far a result is from x < Inf by the step alone. */
+/* Returns the distance of the result from x < Inf by the step alone. */
 static int stepped(const gsc_table *table, int x, int infinity)
 {
     const int step = table->steps[x % 16], room = table->grows ? infinity - x : x;
@@ -69,8 +70,8 @@ static int distance(const gsc_table *table, int x)
 }
 
 /*
- * Where input and result are normal, the result is a step away, which the mantissa tells: found out
- * of 16 inputs times the multiplier's own mantissa, from 1 to 2, and moved by its exponent.
+ * Finds the steps. If input and result are normal, their distance depends on the mantissa only. 16
+ * inputs times the multiplier's mantissa, from 1 to 2, give it; the exponent is added.
  */
 static void find_steps(const gsc_kernels *kernels, uint32_t dtype, double multiplier,
                        gsc_table *table)
@@ -91,8 +92,9 @@ static void find_steps(const gsc_kernels *kernels, uint32_t dtype, double multip
 }
 
 /*
- * What the steps miss: where input or result is subnormal. Of results these are neighbours: 11 of 3
- * binades in f8_e5m2, and 32 of 4 in f8_e4m3fn, of which a power of two gets one right.
+ * Finds the entries for subnormal inputs or results, where the steps are wrong. They are
+ * neighbours: 11 values of 3 binades in f8_e5m2, 32 values of 4 binades in f8_e4m3fn. With a power
+ * of two, the step is right for one of the 32.
  */
 static void find_windows(uint32_t dtype, gsc_table *table)
 {
@@ -149,7 +151,7 @@ static void choose_kernels(const gsc_pass *pass, gsc_plan *p)
         p->keeping = k->unscale[does | GSC_SUMS][p->in][p->out];
 }
 
-/* The products of floats may have doubles as outputs, among which there are more limits. */
+/* Finds the clamp's limit. If outputs are doubles, products are clamped as doubles, not floats. */
 static void find_limit(const gsc_pass *pass, gsc_plan *p)
 {
     p->limited = p->out == gsc_f64 ? gsc_f64 : p->wide;
@@ -164,7 +166,7 @@ static void find_thresholds(const gsc_pass *pass, gsc_plan *p)
     p->may_overflow = true;
     p->may_overflow = gsc_is_bad(p, gsc_encodings[p->source].infinity - 1);
     p->safe = gsc_encodings[p->source].infinity;
-    if (p->may_overflow) /* a search that a few blocks do not repay */
+    if (p->may_overflow) /* for few chunks, the search takes longer than it saves */
         p->safe = pass->chunks < 16
                       ? 0
                       : gsc_threshold(p->source, p->judged, gsc_encodings[p->judged].infinity,
@@ -218,7 +220,7 @@ void gsc_plan_make(const gsc_pass *pass, uint32_t in, uint32_t out, gsc_plan *p)
     if (p->has_table)
         gsc_table_make(pass->kernels, in, p->multiplier, &p->table);
     if (pass->histogram && !p->kernel)
-        find_bins(p); /* which are the same for every output */
+        find_bins(p); /* the same for every output */
     find_thresholds(pass, p);
     p->counts =
         (pass->want & GSC_WANT_UNDERFLOW) && pass->operation == GSC_OPERATION_STORE && !p->copies;
@@ -228,7 +230,7 @@ void gsc_plan_make(const gsc_pass *pass, uint32_t in, uint32_t out, gsc_plan *p)
     p->is_direct = (stores || pass->operation == GSC_OPERATION_CHECK) && !p->last && !p->copies &&
                    p->source == in &&
                    !(pass->want & (GSC_WANT_AMAX | (p->counts ? 0 : GSC_WANT_UNDERFLOW)));
-    /* Two of what is narrow fit into L1 as well, and two of bytes into what a table keeps. */
+    /* Two blocks of a narrow dtype fit into L1, and two blocks of bytes into gsc_norm.input. */
     const bool is_narrow = gsc_encodings[in].size <= 2 && gsc_encodings[out].size <= 2;
     const bool sums_or_keeps = (pass->want & GSC_WANT_NORM) || p->keeping != p->kernel;
     p->block = is_narrow && !sums_or_keeps ? 2 * GSC_BLOCK : GSC_BLOCK;

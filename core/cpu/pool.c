@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The library's own threads. They sleep on a condition; a call posts its work, takes part, and
- * waits only for threads that woke in time to join. A fork leaves the child the pool without its
- * threads, in whatever state it was: the child's first call makes all of it anew.
+ * The library's own threads. They sleep on a condition variable. A call posts its work, does part
+ * of it, and waits only for the threads that joined. After a fork, the child has the pool without
+ * threads and in an unknown state: the child's first call makes the threads again.
  */
 #include <pthread.h>
 #if !defined(_WIN32)
@@ -18,12 +18,12 @@
 #include "pool.h"
 
 /*
- * What a task needs many times over: the thread-local storage of all libraries in the process is
- * taken from it, too. Only what is touched takes memory.
+ * Many times what a task needs: the thread-local storage of all libraries in the process is also
+ * on this stack. Only touched pages take memory.
  */
 enum { STACK_BYTES = 4 << 20 };
 
-/* On the stack of the call. */
+/* The work of a call; it is on the stack of the calling thread. */
 struct work {
     gsc_task *task;
     void *data;
@@ -32,18 +32,18 @@ struct work {
 };
 
 struct gsc_pool {
-    _Atomic uint64_t holder; /* number of the process whose call has the threads; 0: none */
-    uint64_t process;        /* the one that made the threads */
+    _Atomic uint64_t holder; /* process number of the call that has the threads; 0: none */
+    uint64_t process;        /* process number when the threads were made */
     pthread_mutex_t mutex;   /* guards work, active, stopping */
     pthread_cond_t posted, finished;
-    struct work *work; /* NULL: nothing left to join */
-    uint32_t active;   /* workers that joined */
+    struct work *work; /* NULL: no work to join */
+    uint32_t active;   /* number of workers that joined */
     bool stopping;
     uint32_t wanted, made;
     pthread_t workers[];
 };
 
-/* One more in each child, so that what a fork froze is told from what runs here. */
+/* The process number: each forked child adds 1, and so detects a pool of its parent. */
 static _Atomic uint64_t this_process = 1;
 
 #if defined(_WIN32) /* nothing forks */
@@ -59,7 +59,7 @@ static void forked(void)
     this_process++;
 }
 
-/* Tried again by the next context, if there was no memory for it; to watch twice does no harm. */
+/* Registers the fork handler. If memory is out, the next context tries again. Twice is harmless. */
 static bool watch_forks(void)
 {
     if (!watches)
@@ -91,7 +91,7 @@ static void *worker(void *argument)
         pthread_mutex_unlock(&pool->mutex);
         run_tasks(work);
         pthread_mutex_lock(&pool->mutex);
-        pool->work = NULL; /* still this call's: it waits for `active` */
+        pool->work = NULL; /* it is still this call's work: the call waits for `active` */
         if (--pool->active == 0)
             pthread_cond_signal(&pool->finished);
     }
@@ -99,7 +99,7 @@ static void *worker(void *argument)
     return NULL;
 }
 
-/* Makes the workers, or as many as can be, whatever the state of the pool. */
+/* Makes the workers, or as many as the system allows. The state of the pool can be unknown. */
 static void make_workers(gsc_pool *pool)
 {
     pthread_attr_t attributes;
@@ -112,14 +112,14 @@ static void make_workers(gsc_pool *pool)
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, STACK_BYTES);
 #if !defined(_WIN32)
-    /* Signals are for the host's threads; but its crash handler should see a fault in a worker. */
+    /* Workers block signals, except faults: the host's crash handler must see them. */
     static const int faults[] = {
         SIGBUS,
         SIGFPE,
         SIGILL,
         SIGSEGV,
         SIGSYS,
-#if defined(SIGTRAP) /* not of POSIX alone */
+#if defined(SIGTRAP) /* not in base POSIX */
         SIGTRAP,
 #endif
     };
@@ -155,7 +155,7 @@ gsc_pool *gsc_pool_create(uint32_t threads)
 
 void gsc_pool_destroy(gsc_pool *pool)
 {
-    if (pool->process == this_process) { /* else its threads are the parent's */
+    if (pool->process == this_process) { /* else the parent process has the threads */
         pthread_mutex_lock(&pool->mutex);
         pool->stopping = true;
         pthread_mutex_unlock(&pool->mutex);
@@ -169,7 +169,7 @@ void gsc_pool_destroy(gsc_pool *pool)
     free(pool);
 }
 
-/* With the threads of the pool. */
+/* Runs the work on the calling thread and the pool's threads. */
 static void run_with_workers(gsc_pool *pool, struct work *work)
 {
     if (pool->process != this_process)
@@ -196,7 +196,7 @@ int32_t gsc_pool_run(void *context_pool, gsc_task *task, void *data, uint64_t co
         run_tasks(&work);
         return 0;
     }
-    /* A thread that were cancelled while it waits would leave the others its stack to work on. */
+    /* No cancellation: the workers use `work`, which is on this thread's stack. */
     int cancelled;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
     run_with_workers(pool, &work);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the file of a rung makes of the list of kernels. It writes a kernel once, as an inlined
- * function whose first arguments are constants: dtypes, and what it does. These macros expand the
- * lists: each makes the functions of the table for a dtype or a pair, by calls of the functions
- * that the file has under these names.
+ * Makes the kernels of a rung. The rung's file has one inlined function for each kind of kernel:
+ * multiply, check, count, find, add. Its first arguments are constants: dtypes, and bits that say
+ * what to do. These macros call it for each dtype or pair, and so make the table's functions.
  */
 #define GSC_KERNEL(name, call)                                                                     \
     static uint64_t name(const void *from, void *to, uint64_t n, double number, gsc_norm *norm)    \
@@ -38,7 +37,7 @@
                         number, norm))
 #define GSC_SUM(in, out) GSC_KERNEL(add_##in##_##out, add(gsc_##in, gsc_##out, from, to, n, number))
 
-/* In an install function: the kernels of a dtype, or of a pair. */
+/* For install functions: put the kernels of a dtype or a pair into the table. */
 #define GSC_INSTALL_READERS(in)                                                                    \
     kernels->count[gsc_##in] = count_##in;                                                         \
     kernels->find[gsc_##in] = find_##in;                                                           \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Plain C: every kernel, as the numerics are defined. All other rungs are compared with it. */
+/* Plain C: every kernel, as numerics.md defines it. The tests compare all other rungs with it. */
 #include <math.h>
 
 #include "dtypes.h"
@@ -28,13 +28,13 @@ GSC_INLINE uint64_t magnitude_of(enum gsc_real_dtype dtype, uint64_t bits)
     return bits & ~UINT64_C(0) >> (65 - 8 * size_of(dtype));
 }
 
-/* Of a NaN, where the machine would make another one. */
+/* Returns a NaN made quiet, for machines that would change its sign or payload. */
 GSC_INLINE uint64_t quiet(enum gsc_real_dtype dtype, uint64_t bits)
 {
     return bits | gsc_encodings[dtype].normal >> 1;
 }
 
-/* In the type that multiplies: `d` where one of both dtypes is f64, or else `f`. */
+/* A number in the multiplying type: `d` if the input is f64, else `f`. */
 typedef struct number {
     float f;
     double d;
@@ -112,7 +112,7 @@ GSC_INLINE number product(enum gsc_real_dtype in, uint64_t bits, double m)
     return (number){.f = gsc_float((uint32_t)quiet(gsc_f32, gsc_float_bits(x)))};
 }
 
-/* lane + x * x, rounded once, in the type that multiplies `in`. */
+/* Returns lane + x * x, rounded once in the multiplying type of `in`. */
 GSC_INLINE double add_square(enum gsc_real_dtype in, number x, double lane)
 {
 #if defined(_WIN32)
@@ -122,7 +122,7 @@ GSC_INLINE double add_square(enum gsc_real_dtype in, number x, double lane)
 #endif
 }
 
-/* The lanes as a balanced tree: lane j takes lane j + 32, then j + 16, ... */
+/* Adds the lanes as a balanced tree: lane j + 32 to lane j, then lane j + 16, ... */
 static double fold(double *lanes)
 {
     for (int half = GSC_LANES / 2; half > 0; half /= 2)
@@ -163,7 +163,7 @@ GSC_INLINE uint64_t multiply(enum gsc_real_dtype in, enum gsc_real_dtype out, un
     return most;
 }
 
-/* In the wider of the types that multiply both. */
+/* Adds in the wider of the two multiplying types. */
 GSC_INLINE uint64_t add(enum gsc_real_dtype in, enum gsc_real_dtype out, const void *from, void *to,
                         uint64_t n, double m)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A list as one row of chunks, in batches, shared among threads or not. What the shares say is
- * folded into one report, and one per tensor, in a fixed order, so that the bits do not depend on
- * who ran which chunk.
+ * Runs a list as one row of chunks. Batches of chunks are divided into shares, which threads run.
+ * The results of the shares are added to the reports in a fixed order: the bits do not depend on
+ * which thread ran a chunk.
  */
 #include <fenv.h>
 #include <stdatomic.h>
@@ -12,9 +12,10 @@
 #include "cpu.h"
 
 enum {
-    BATCH = 512,             /* chunks whose sums wait to be folded */
-    TASKS = 48,              /* shares of a batch */
-    STREAM_BYTES = 16 << 20, /* of input; output elsewhere would only pass through the caches */
+    BATCH = 512, /* most chunks in a batch */
+    TASKS = 48,  /* most shares of a batch */
+    STREAM_BYTES =
+        16 << 20, /* from this input size on, output bypasses the caches: it won't stay */
     PARALLEL_BYTES = 4 << 20 /* below this, waking threads costs more than they save */
 };
 
@@ -23,7 +24,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Chunk `chunk` of tensor `tensor`. */
+/* A position in the list: chunk `chunk` of tensor `tensor`. */
 typedef struct cursor {
     uint64_t tensor, chunk;
 } cursor;
@@ -41,17 +42,16 @@ static cursor skip_chunks(const gsc_pass *pass, cursor at, uint64_t count)
     return at;
 }
 
-/* A share of a batch, and what was found in it. */
+/* The results of a share of a batch. */
 typedef struct share {
     gsc_report all;
-    gsc_report rest; /* with pass->per_tensor, of the tensor that an earlier share began ... */
-    uint64_t begun;  /* ... which is this one; UINT64_MAX: there is none */
+    gsc_report rest; /* with pass->per_tensor: of the tensor that an earlier share began */
+    uint64_t begun;  /* index of that tensor; UINT64_MAX: there is none */
 } share;
 
 /* ---- reports of tensors ---- */
 
-/* In pieces that a compiler stores as vectors: a call for a whole report takes as long as a block.
- */
+/* Bytes that a compiler copies as vectors: a memcpy of a whole report takes as long as a block. */
 enum { PIECE = 64 };
 
 static inline void copy_report(gsc_report *to, const gsc_report *from)
@@ -68,7 +68,7 @@ static inline void clear_report(gsc_report *report)
 
 /* ---- shares ---- */
 
-/* What runs the chunks of a share. */
+/* The state of a thread that runs the chunks of a share. */
 typedef struct runner {
     gsc_worker worker;
     struct {
@@ -77,7 +77,7 @@ typedef struct runner {
     } plans[gsc_dtypes]; /* by input dtype */
 } runner;
 
-/* The report of a tensor, to which all goes that is found from here to its end. */
+/* Starts and returns the report of a tensor. */
 static inline gsc_report *begin_tensor(const gsc_pass *pass, uint64_t tensor)
 {
     gsc_report *report = &pass->per_tensor[tensor];
@@ -89,7 +89,7 @@ static inline gsc_report *begin_tensor(const gsc_pass *pass, uint64_t tensor)
     return report;
 }
 
-/* ... and to that of all. */
+/* Completes the report of a tensor and adds it to the report of the share. */
 static void end_tensor(gsc_report *report, share *share)
 {
     gsc_set_overflow(report, gsc_has_bad(report));
@@ -126,7 +126,7 @@ static bool is_direct_of(const gsc_worker *w, const gsc_tensor *in)
     return w->plan->is_direct && !(w->plan->counts && gsc_reals[in->dtype].parts > 1);
 }
 
-/* The sum of squares of a chunk, if wanted. */
+/* Runs a chunk. Returns its sum of squares, if wanted. */
 static double run_chunk(gsc_worker *w, cursor at)
 {
     const gsc_plan *plan = w->plan;
@@ -156,9 +156,9 @@ static double run_chunk(gsc_worker *w, cursor at)
 }
 
 /*
- * Lists of small tensors, in few instructions: as many of the next `count` as are GSC_BLOCK at
- * most, with the dtypes of the first. Returns their number. `each` and `sums_squares` are
- * constants, as asking for every tensor would cost 2 ns.
+ * Runs small tensors fast: those of the next `count` that have at most GSC_BLOCK numbers and the
+ * dtypes of the first, up to the first other one. Returns their count. `each` (a report for each
+ * tensor) and `sums_squares` are constants: a test for every tensor would cost 2 ns.
  */
 static inline __attribute__((always_inline)) uint64_t run_small_as(runner *r, uint64_t tensor,
                                                                    uint64_t count, double *sums,
@@ -199,7 +199,7 @@ static uint64_t run_small(runner *r, uint64_t tensor, uint64_t count, double *su
     return run_small_as(r, tensor, count, sums, share, true, pass->want & GSC_WANT_NORM);
 }
 
-/* `count` chunks from `at`; their sums go to sums[0..]. */
+/* Runs `count` chunks from `at` on. Writes their sums to sums[0..]. */
 static void run_chunks(const gsc_pass *pass, cursor at, uint64_t count, double *sums, share *share)
 {
     runner r;
@@ -254,7 +254,7 @@ typedef struct batch {
     const gsc_pass *pass;
     cursor start;
     uint64_t count, tasks;
-    fenv_t environment; /* of the caller, or else the bits would depend on who runs a task */
+    fenv_t environment; /* the caller's: the bits must not depend on which thread runs a task */
     double sums[BATCH];
     share shares[TASKS];
 } batch;
@@ -276,13 +276,12 @@ static void run_task(void *data, uint64_t task)
     fesetenv(&own);
 }
 
-/* The sum of squares of a list, as far as its chunks were folded. */
+/* The sum of squares of the chunks so far: of the current tensor, and of the list before it. */
 typedef struct sums {
     gsc_sum tensor, list;
 } sums;
 
-/* Adds the sums of a batch: chunks within a tensor, then tensors, each in order. Returns its end.
- */
+/* Adds the sums of a batch in order: chunks of a tensor, then tensors. Returns the batch's end. */
 static cursor fold_sums(const batch *b, sums *sums)
 {
     cursor at = b->start;
@@ -306,7 +305,7 @@ static cursor fold_sums(const batch *b, sums *sums)
     return at;
 }
 
-/* Adds what the shares of a batch found, in order. */
+/* Adds the results of a batch's shares, in order. */
 static void fold_shares(const batch *b, gsc_report *all)
 {
     for (uint64_t task = 0; task < b->tasks; task++) {
@@ -337,7 +336,7 @@ static bool run_batch(batch *b, const gsc_cpu *cpu, bool is_first)
     return true;
 }
 
-/* The whole list; what it found goes to `all`. Returns false if the pool refuses the call. */
+/* Runs the whole list and adds the results to `all`. Returns false if the pool refuses the call. */
 static bool run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, bool is_first,
                      gsc_report *all)
 {
@@ -366,7 +365,7 @@ static bool run_pass(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes, b
     return true;
 }
 
-/* Nothing is added before all of it is known to be good. */
+/* Checks all products, then adds them if none is bad. Returns false if the pool refuses. */
 static bool check_and_add(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t bytes,
                           gsc_report *found)
 {
@@ -383,7 +382,7 @@ static bool check_and_add(const gsc_pass *pass, const gsc_cpu *cpu, uint64_t byt
     return gsc_has_bad(found) || run_pass(&add, cpu, bytes, false, &unread);
 }
 
-/* Tensors without elements are in no chunk. */
+/* Makes the reports of tensors without elements: no chunk has them. */
 static void report_empty(const gsc_pass *pass, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every kernel, over vectors of 64 bytes: a register, or a few as one. The file of an instruction
- * set defines the types and operations that are used here, and includes this. Arguments that are
- * dtypes, sizes and places, such as `k` of half_of, are constants where a kernel was inlined.
- * Compiled with -ffp-contract=off: only what is named fma is one.
+ * Every kernel, with vectors of 64 bytes: one register, or several. The file of an instruction set
+ * defines the types and operations used here, then includes this file. Arguments such as dtypes,
+ * sizes and the `k` of half_of are constants after inlining. Compiled with -ffp-contract=off: only
+ * functions named fma fuse.
  *
  *   ints      64 bytes of any integers; by default 16 of 4 bytes
  *   floats    16 floats, elements in order
@@ -16,10 +16,10 @@
 #include "kernels.h"
 #include "rung.h"
 
-enum { GROUP = GSC_LANES /* elements that are treated as one */ };
-enum { AHEAD = 3072 /* bytes; measured: what hides DRAM and costs L1 nothing */ };
+enum { GROUP = GSC_LANES /* elements of a group: one for each lane */ };
+enum { AHEAD = 3072 /* bytes to prefetch ahead; measured: hides DRAM, does not slow data in L1 */ };
 
-/* ---- memory: as much of a vector as there is; what is not, is read as zero ---- */
+/* ---- memory: a vector, or its first bytes; a load fills the rest with zeros ---- */
 
 GSC_INLINE ints take(const char *at, uint64_t bytes)
 {
@@ -50,7 +50,7 @@ GSC_INLINE void put_quarter(char *at, quarter x, uint64_t bytes)
         store_first_quarter(at, x, bytes);
 }
 
-/* `to` is NULL where a kernel only reads, and nothing is past that. */
+/* Returns to + bytes. If a kernel only reads, `to` is NULL, and NULL + bytes is undefined. */
 GSC_INLINE char *past(unsigned does, char *to, uint64_t bytes)
 {
     return does & GSC_WRITES ? to + bytes : to;
@@ -64,7 +64,7 @@ GSC_INLINE void prefetch(const char *from, uint64_t bytes)
 
 /* ---- dtypes: to and from floats ---- */
 
-/* One rounding to the upper half, the lower one is left as it comes. Of a NaN that has to be 0. */
+/* Rounds to the upper half; the lower half is garbage. The lower half of a NaN must be 0. */
 GSC_INLINE ints round_upper(floats x)
 {
     return ints_add(add_bit(bits_of(x), 16), ints_set(0x7fff));
@@ -78,7 +78,7 @@ GSC_INLINE half bf16_narrow(floats x)
     return narrow2(ints_shr(upper, 16));
 }
 
-/* A narrow type with an exponent of its own. */
+/* The layout of a narrow type that no instruction converts. */
 typedef struct layout {
     uint32_t bits, mantissa, bias, infinity, nan;
 } layout;
@@ -96,8 +96,8 @@ GSC_INLINE layout layout_of(enum gsc_real_dtype dtype)
 }
 
 /*
- * Subnormal values are made by a float addition that rounds at the place of their last bit, and
- * taken apart by a subtraction that is exact.
+ * To widen a subnormal, an exact float subtraction normalises it. To narrow one (small_narrow), a
+ * float addition rounds at its last bit.
  */
 GSC_INLINE floats small_widen(layout d, ints bits)
 {
@@ -134,8 +134,8 @@ GSC_INLINE ints small_narrow(layout d, floats x)
 }
 
 /*
- * Vector k of the 64 elements of a group, which is at `at` and in the last 64 bytes that were read.
- * A whole one is read again: that is cheaper than to take registers apart.
+ * Return vector k of a group's 64 elements, which are at `at` and in `bits`, the 64 bytes that were
+ * read last. A whole vector is loaded again: that is faster than splitting a register.
  */
 GSC_INLINE half half_at(const char *at, uint64_t left, ints bits, int k)
 {
@@ -163,7 +163,7 @@ GSC_INLINE floats widen(enum gsc_real_dtype dtype, const char *at, uint64_t left
     }
 }
 
-/* To a dtype of 2 bytes. */
+/* Converts floats to a dtype of 2 bytes. */
 GSC_INLINE half narrow_half(enum gsc_real_dtype dtype, floats x)
 {
     return dtype == gsc_f16    ? f16_narrow(x)
@@ -206,27 +206,27 @@ GSC_INLINE lanes lanes_zero(void)
     return (lanes){zero, zero, zero, zero};
 }
 
-/* Beside what all rungs do: the input stays, in the norm. */
+/* A bit of `does`: copy the input to norm->input. */
 enum { KEEPS = 16 };
 
-/* What a kernel from a narrow dtype to itself does: with a norm it keeps its input. */
+/* Adds KEEPS for a kernel from a narrow dtype to itself that has a norm. */
 GSC_INLINE unsigned keeping(unsigned does)
 {
     return (does & GSC_WRITES) && (does & GSC_SUMS) ? does | KEEPS : does;
 }
-/* The last group, which is written 64 bytes at a time: what reads these next, of a small tensor
- * that is bad, would wait for two stores. In a loop to join them would take longer. */
+/* A bit of `does`: write 64 bytes at a time, for the last group. The second pass over a small bad
+ * tensor reads these bytes next, and would wait for two stores. In a loop, joining is slower. */
 enum { JOINS = 32 };
 
-/* Where a kernel is, and what it met. */
+/* The position of a kernel in its block, and its results so far. */
 typedef struct place {
     const char *from;
     char *to;
-    unsigned char *kept;                       /* where the input goes that will be wanted again */
+    unsigned char *kept;                       /* copy of the input, in norm->input */
     uint64_t limit, normal, zeros, subnormals; /* as in gsc_norm and its `small` */
     const gsc_small *limits;
     ints bits, most; /* bits: the 64 bytes that were read last; most: the largest |bits| */
-    half first;      /* of two that are joined */
+    half first;      /* with JOINS, the half that waits for the next one */
 } place;
 
 GSC_INLINE place begin(unsigned does, const void *from, void *to, gsc_norm *norm)
@@ -256,7 +256,7 @@ typedef struct smalls {
     uint64_t zeros, subnormals;
 } smalls;
 
-/* How many become zero, or subnormal. */
+/* Counts the elements that become zero, and those that become subnormal. */
 GSC_INLINE smalls smalls_of(uint64_t size, const gsc_small *limits, const char *from,
                             uint64_t bytes)
 {
@@ -269,12 +269,12 @@ GSC_INLINE smalls smalls_of(uint64_t size, const gsc_small *limits, const char *
     return found;
 }
 
-/* Of a group of floats that has zeros or what is small, and the largest |bits|. Not inlined, as it
- * would take registers. */
+/* Counts the underflows of a group of floats, and finds the largest |bits|. The group has zeros or
+ * small elements. Not inlined: it would take registers. */
 static __attribute__((noinline)) smalls smalls_of_floats(const gsc_small *limits, const char *from,
                                                          uint64_t bytes, ints *most)
 {
-    ints least = ints_set(UINT32_MAX); /* less one: zero is no smallest */
+    ints least = ints_set(UINT32_MAX); /* of |bits| - 1: zero wraps around and is not the least */
     for (uint64_t i = 0; i < bytes; i += 64) {
         const ints absolute = magnitudes(4, take(from + i, bytes - i));
         *most = larger(4, *most, absolute);
@@ -285,10 +285,10 @@ static __attribute__((noinline)) smalls smalls_of_floats(const gsc_small *limits
     return smalls_of(4, limits, from, bytes);
 }
 
-/* As count_small; finds the largest |bits|, too. */
+/* As count_small, and finds the largest |bits|. */
 GSC_INLINE void count_small_floats(place *at, uint64_t bytes)
 {
-    /* Less the smallest that is not small: what is, wraps around to the largest. */
+    /* |bits| - normal: a small element wraps around and becomes the largest. */
     const uint32_t normal = (uint32_t)at->normal;
     ints most = sub(4, magnitudes(4, take(at->from, bytes)), normal);
     for (uint64_t i = 64; i < GROUP * 4; i += 64)
@@ -305,7 +305,7 @@ GSC_INLINE void count_small_floats(place *at, uint64_t bytes)
     at->most = larger(4, at->most, most);
 }
 
-/* A group, or what is left of it, that is about to be multiplied: most have nothing so small. */
+/* Counts the underflows of a group, or of its `left` elements. Most groups have none. */
 GSC_INLINE void count_small(uint64_t size, unsigned does, place *at, uint64_t left)
 {
     const uint64_t bytes = left * size;
@@ -315,7 +315,7 @@ GSC_INLINE void count_small(uint64_t size, unsigned does, place *at, uint64_t le
         count_small_floats(at, bytes);
         return;
     }
-    /* Zero is no smallest: below it comes the largest. */
+    /* |bits| - 1: zero wraps around and is not the least. */
     ints least = sub(size, magnitudes(size, take(at->from, bytes)), 1);
     for (uint64_t i = 64; i < GROUP * size; i += 64)
         if (i < bytes)
@@ -328,7 +328,7 @@ GSC_INLINE void count_small(uint64_t size, unsigned does, place *at, uint64_t le
     }
 }
 
-/* Vector k of a group, to 2 bytes each, and `left` elements. */
+/* Writes vector k of a group as elements of 2 bytes; `left` elements are left. */
 GSC_INLINE void put_joined(enum gsc_real_dtype dtype, int k, place *at, floats x, uint64_t left)
 {
     const half next = narrow_half(dtype, x);
@@ -341,7 +341,7 @@ GSC_INLINE void put_joined(enum gsc_real_dtype dtype, int k, place *at, floats x
         at->first = next;
 }
 
-/* Vector k of a group that has `left` elements. */
+/* Multiplies vector k of a group that has `left` elements. Returns the lanes' sums. */
 GSC_INLINE floats vector(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does, int k,
                          place *at, uint64_t left, floats m, floats sum)
 {
@@ -352,7 +352,7 @@ GSC_INLINE floats vector(enum gsc_real_dtype in, enum gsc_real_dtype out, unsign
         at->bits = take(at->from + bytes, left * size_of(in) - bytes);
         if (does & GSC_CLEANS)
             at->bits = keep_below(size_of(in), at->bits, at->limit);
-        if (in != gsc_f32 || !(does & GSC_COUNTS)) /* which have found it */
+        if (in != gsc_f32 || !(does & GSC_COUNTS)) /* count_small_floats has found it */
             at->most = larger(size_of(in), at->most, magnitudes(size_of(in), at->bits));
         if (does & KEEPS)
             store(at->kept + bytes, at->bits);
@@ -366,7 +366,7 @@ GSC_INLINE floats vector(enum gsc_real_dtype in, enum gsc_real_dtype out, unsign
     return does & GSC_SUMS ? floats_fma(x, x, sum) : sum;
 }
 
-/* 64 elements, or the last `left`. */
+/* Multiplies a group of 64 elements, or the last `left`. Returns the lanes' sums. */
 GSC_INLINE lanes group(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does, place *at,
                        uint64_t left, floats m, lanes sums)
 {
@@ -397,7 +397,7 @@ GSC_INLINE doubles high_sum(floats x, floats y)
     return doubles_add(doubles_high(x), doubles_high(y));
 }
 
-/* The lanes as a balanced tree: lane j takes lane j + 32, then j + 16, ... */
+/* Adds the lanes as a balanced tree: lane j + 32 to lane j, then lane j + 16, ... */
 GSC_INLINE double fold(lanes x)
 {
     return doubles_fold(doubles_add(doubles_add(low_sum(x.a, x.c), low_sum(x.b, x.d)),
@@ -424,9 +424,9 @@ GSC_INLINE uint64_t multiply_floats(enum gsc_real_dtype in, enum gsc_real_dtype 
     return end(size_of(in), does, &at, norm);
 }
 
-/* ---- bytes: floats are for the sum alone, results come from a table ---- */
+/* ---- bytes: results come from a table; only the sum uses floats ---- */
 
-/* How bytes are summed: times `m`, if it `multiplies`, and the sum times `after`. */
+/* How to sum bytes: multiply values by `m` if `multiplies`, and the sum by `after`. */
 typedef struct byte_factor {
     floats m;
     bool multiplies;
@@ -434,8 +434,8 @@ typedef struct byte_factor {
 } byte_factor;
 
 /*
- * Where a power of two takes no square of a byte, and no sum of them, out of the normal floats, the
- * lanes' sums without it are rounded at the same places, and their fold is exact times its square.
+ * A power of two can be left out of the sums if all squares and sums stay normal floats: the lanes
+ * round at the same bits, and the folded sum times its square is exact.
  */
 GSC_INLINE byte_factor byte_factor_of(enum gsc_real_dtype dtype, double number)
 {
@@ -445,7 +445,7 @@ GSC_INLINE byte_factor byte_factor_of(enum gsc_real_dtype dtype, double number)
     return (byte_factor){floats_set(by), multiplies, multiplies ? 1 : (double)by * (double)by};
 }
 
-/* Vector k of 64 elements, right after it is made: AVX2 lacks registers for all. */
+/* Adds the squares of vector k of 64 elements. One vector at a time: AVX2 has few registers. */
 GSC_INLINE floats sum_vector(enum gsc_real_dtype dtype, bool multiplies, byte_values values,
                              ints bits, int k, floats m, floats sum)
 {
@@ -529,7 +529,7 @@ GSC_INLINE void table_groups(enum gsc_real_dtype dtype, int kind, unsigned does,
         *sums = sum_group(dtype, false, values, bits, floats_set(1), *sums);
 }
 
-/* A block whose results are wrong where it is not finite. */
+/* Makes the results of a block again: those of elements that are not finite were wrong. */
 GSC_INLINE void table_repeat(enum gsc_real_dtype dtype, int kind, const gsc_norm *norm, char *to,
                              uint64_t n)
 {
@@ -573,8 +573,8 @@ GSC_INLINE uint64_t look_up_as(enum gsc_real_dtype dtype, unsigned does, const v
     return multiply_by_table(dtype, does, from, to, n, 1, norm);
 }
 
-/* A group or more, without a sum. Not inlined: a small tensor would save the registers that these
- * take. */
+/* Multiplies a group or more by a table, without a sum. Not inlined: a small tensor would have to
+ * save its registers. */
 static __attribute__((noinline)) uint64_t look_up(enum gsc_real_dtype dtype, bool counts,
                                                   const void *from, void *to, uint64_t n,
                                                   gsc_norm *norm)
@@ -587,12 +587,13 @@ static __attribute__((noinline)) uint64_t look_up(enum gsc_real_dtype dtype, boo
                   : look_up_as(gsc_f8_e5m2, UNSCALE, from, to, n, norm);
 }
 
-/* ---- bf16 and cb16 to themselves: two elements of a float's width, the even and the odd ---- */
+/* ---- bf16 and cb16 to themselves: a 32-bit word has two elements, an even and an odd one ---- */
 
-/* What a factor is to bf16: a power of two adds `shift` to the bits of what stays normal. */
+/* A factor of bf16. A power of two (is_exact) adds `shift` to the bits of an element that stays
+ * normal. */
 typedef struct power {
     bool is_exact;
-    uint16_t shift, smallest, largest; /* |bits| - 1 and |bits| that stay normal */
+    uint16_t shift, smallest, largest; /* |bits| > smallest and <= largest stay normal */
 } power;
 
 GSC_INLINE power power_of(float number)
@@ -605,7 +606,7 @@ GSC_INLINE power power_of(float number)
                    (uint16_t)(((down + 1) << 7) - 1), (uint16_t)(bf16_INF - 1 - (up << 7))};
 }
 
-/* 64 elements: the even and the odd of the first 32, and of the others. */
+/* Return the even or the odd of 32 elements, as floats. */
 GSC_INLINE floats even(ints bits)
 {
     return floats_of(ints_shl(bits, 16));
@@ -616,7 +617,7 @@ GSC_INLINE floats odd(ints bits)
     return floats_of(ints_and(bits, ints_set(0xffff0000)));
 }
 
-/* As its exponent has two bits less than a float's, |bits| make a float of 2^-85 of the value. */
+/* cb16 has 2 bits of exponent fewer than float: shifted |bits| are a float, 2^-85 of the value. */
 enum { CB16_UP = f32_MANTISSA - cb16_MANTISSA };
 
 GSC_INLINE floats cb16_even(ints absolute)
@@ -629,18 +630,17 @@ GSC_INLINE floats cb16_odd(ints absolute)
     return floats_of(ints_and(ints_shr(absolute, 16 - CB16_UP), ints_set(0x7fffu << CB16_UP)));
 }
 
-/* Even or odd numbers, and what they are to be multiplied by to become the products. */
+/* Adds the squares of the products x * by, of even or odd elements. */
 GSC_INLINE floats cb16_add_squares(floats x, float by, floats sums)
 {
     const floats product = by == 1 ? x : floats_mul(x, floats_set(by));
     return floats_fma(product, product, sums);
 }
 
-/* Elements that are shifted at once: enough to hide the test, few enough to be done again from L1.
- */
+/* Elements of a piece, which one test covers: enough to hide it, few enough to retry from L1. */
 enum { PIECE = 8 * GROUP };
 
-/* 32 elements at byte i of a piece, and what they become. */
+/* Stores 32 elements at byte i of a piece, and their results. */
 GSC_INLINE void shift_half(unsigned does, const place *at, uint64_t i, ints bits, ints result)
 {
     if (does & KEEPS)
@@ -649,7 +649,7 @@ GSC_INLINE void shift_half(unsigned does, const place *at, uint64_t i, ints bits
         store(at->to + i, result);
 }
 
-/* What 32 elements at byte i of a piece became. */
+/* Returns the results of 32 elements at byte i of a piece. */
 GSC_INLINE ints shifted(bool is_normal, unsigned does, const place *at, uint64_t i, power by)
 {
     if (does & GSC_WRITES)
@@ -670,7 +670,7 @@ GSC_INLINE void add_pairs(enum gsc_real_dtype dtype, ints bits, floats *even_sum
     }
 }
 
-/* In a loop of its own, where 64 lanes take most registers. */
+/* Adds the squares of a piece in a separate loop: 64 lanes take most registers. */
 GSC_INLINE void add_shifted(enum gsc_real_dtype dtype, bool is_normal, unsigned does,
                             const place *at, uint64_t bytes, power by, lanes *sums)
 {
@@ -680,16 +680,16 @@ GSC_INLINE void add_shifted(enum gsc_real_dtype dtype, bool is_normal, unsigned 
     }
 }
 
-/* |bits| less the smallest of what stays normal: what is below that wraps around to the largest. */
+/* Returns |bits| less the smallest that stays normal. Smaller |bits| wrap around to the largest. */
 GSC_INLINE ints above_smallest(ints bits, power by)
 {
     return sub(2, magnitudes(2, bits), (uint16_t)(by.smallest + 1));
 }
 
 /*
- * A piece of what stays normal, else false and nothing: then a result is not normal, or the input
- * was not finite. It is written before that is known, as a shift can be taken back. *none_small:
- * nothing is zero or becomes too small, so that it is too large.
+ * Shifts a piece if every element stays normal. Else takes the shift back and returns false: a
+ * result is not normal, or an input is not finite. In that case *none_small is true if no element
+ * is zero or becomes too small.
  */
 GSC_INLINE bool shift_normal(enum gsc_real_dtype dtype, unsigned does, place *at, uint64_t bytes,
                              power by, bool *none_small, lanes *sums)
@@ -722,7 +722,7 @@ GSC_INLINE bool shift_normal(enum gsc_real_dtype dtype, unsigned does, place *at
     return true;
 }
 
-/* The same of what stays normal or is zero. */
+/* Shifts a piece if every element is zero or stays normal, else returns false. */
 GSC_INLINE bool shift_with_zeros(enum gsc_real_dtype dtype, unsigned does, place *at,
                                  uint64_t bytes, power by, lanes *sums)
 {
@@ -730,7 +730,7 @@ GSC_INLINE bool shift_with_zeros(enum gsc_real_dtype dtype, unsigned does, place
     for (uint64_t i = 0; i < bytes; i += 64) {
         const ints absolute = magnitudes(2, load(at->from + i));
         most = larger(2, most, absolute);
-        least = smaller(2, least, sub(2, absolute, 1)); /* of zero the largest */
+        least = smaller(2, least, sub(2, absolute, 1)); /* zero becomes the largest */
     }
     if (any_below(2, least, by.smallest) || any_above2(most, by.largest))
         return false;
@@ -745,8 +745,9 @@ GSC_INLINE bool shift_with_zeros(enum gsc_real_dtype dtype, unsigned does, place
     return true;
 }
 
-/* A piece of n >= GROUP elements by a power of two: how many were done, or 0. What follows a piece
- * with something small is seldom without; what follows an Inf or NaN mostly is. */
+/* Multiplies a piece of n >= GROUP elements by a power of two. Returns how many are done, or 0. If
+ * a piece has small elements, the next one mostly also has; after an Inf or NaN it mostly has not.
+ */
 GSC_INLINE uint64_t shift_piece(enum gsc_real_dtype dtype, unsigned does, place *at, uint64_t n,
                                 power by, bool *none_small, lanes *sums)
 {
@@ -760,8 +761,8 @@ GSC_INLINE uint64_t shift_piece(enum gsc_real_dtype dtype, unsigned does, place 
     return bytes / 2;
 }
 
-/* 32 elements, or the first `left`. A NaN stays one: the lower half of its product is 0, to which
- * rounding adds less than a carry. */
+/* Rounds 32 elements, or the first `left`. A NaN stays a NaN: the lower half of its product is 0,
+ * and rounding does not carry. */
 GSC_INLINE void bf16_round(unsigned does, ints bits, floats m, char *to, uint64_t left,
                            floats *even_sums, floats *odd_sums)
 {
@@ -774,7 +775,7 @@ GSC_INLINE void bf16_round(unsigned does, ints bits, floats m, char *to, uint64_
     }
 }
 
-/* 64 elements, or the last `left`. */
+/* Multiplies and rounds 64 elements, or the last `left`. */
 GSC_INLINE void bf16_round_group(unsigned does, place *at, uint64_t left, floats m, lanes *sums)
 {
     const uint64_t others = left > 32 ? left - 32 : 0;
@@ -791,8 +792,7 @@ GSC_INLINE void bf16_round_group(unsigned does, place *at, uint64_t left, floats
         bf16_round(does, last, m, past(does, at->to, 64), others, &sums->c, &sums->d);
 }
 
-/* Loops of their own have all registers. A piece that a power of two does not only shift is
- * rounded. */
+/* Shifts pieces by a power of two; rounds other pieces. Separate loops have all registers. */
 GSC_INLINE void bf16_groups(unsigned does, place *at, uint64_t n, float number, lanes *sums)
 {
     const power by = n < GROUP ? (power){0} : power_of(number);
@@ -812,7 +812,7 @@ GSC_INLINE void bf16_groups(unsigned does, place *at, uint64_t n, float number, 
         bf16_round_group(does, at, n, m, sums);
 }
 
-/* Where the even lanes are a and c, and the odd ones b and d. */
+/* As fold, for even lanes in a and c, and odd lanes in b and d. */
 GSC_INLINE double fold_pairs(lanes x)
 {
     return doubles_fold(doubles_add(low_sum(x.a, x.c), high_sum(x.a, x.c))) +
@@ -831,29 +831,29 @@ GSC_INLINE uint64_t multiply_bf16(unsigned does, const void *from, void *to, uin
     return end(2, does, &at, norm);
 }
 
-/* ---- cb16 to itself: the even and the odd as well; what is normal and stays so goes quickly ----
+/* ---- cb16 to itself: even and odd elements; groups that are normal and stay normal are quick ----
  */
 
-/* `smallest` and `largest` of what is normal and stays so, by any factor. */
+/* Returns a factor of cb16: elements between smallest and largest are normal and stay normal. */
 GSC_INLINE power cb16_power_of(float number)
 {
     const uint32_t bits = gsc_float_bits(number);
     const int exponent = (int)(bits >> 23) - 127, most = (cb16_INF >> cb16_MANTISSA) - 1;
     const bool is_exact = (bits & 0x7fffff) == 0;
-    const int up = exponent + !is_exact; /* at most */
+    const int up = exponent + !is_exact; /* an upper bound */
     const int lowest = exponent < 0 ? 1 - exponent : 1, highest = up > 0 ? most - up : most;
     return (power){is_exact, (uint16_t)((unsigned)exponent << cb16_MANTISSA),
                    (uint16_t)(((lowest < most + 1 ? lowest : most + 1) << cb16_MANTISSA) - 1),
                    (uint16_t)(((highest < 0 ? 0 : highest) + 1) * (1 << cb16_MANTISSA) - 1)};
 }
 
-/* The way back: results begin at bit CB16_UP; what is below is left as it comes. */
+/* Rounds floats to cb16. The result begins at bit CB16_UP; lower bits are garbage. */
 GSC_INLINE ints cb16_round(floats x)
 {
     return ints_add(add_bit(bits_of(x), CB16_UP), ints_set((1u << (CB16_UP - 1)) - 1));
 }
 
-/* 32 elements, or the first `left`. */
+/* Multiplies 32 elements, or the first `left`. */
 GSC_INLINE void cb16_half(bool shifts, bool quick, unsigned does, ints bits, floats m,
                           uint16_t shift, char *to, uint64_t left, floats *even_sums,
                           floats *odd_sums)
@@ -883,8 +883,8 @@ GSC_INLINE void cb16_half(bool shifts, bool quick, unsigned does, ints bits, flo
     }
 }
 
-/* 64 elements, or the last `left`; quickly, or false and nothing, if one that is not zero is not or
- * does not stay normal. */
+/* Multiplies 64 elements, or the last `left`. With `quick`, does nothing and returns false if an
+ * element other than zero is not normal, or does not stay normal. */
 GSC_INLINE bool cb16_group(bool shifts, bool quick, unsigned does, place *at, uint64_t left,
                            float number, power by, lanes *sums)
 {
@@ -895,7 +895,7 @@ GSC_INLINE bool cb16_group(bool shifts, bool quick, unsigned does, place *at, ui
     const ints most = larger(2, absolute, absolute_last);
     const floats m = floats_set(number);
     char *to = at->to, *to_last = past(does, to, 64);
-    /* Zero is no smallest: below it comes the largest. */
+    /* |bits| - 1: zero wraps around and is not the least. */
     if (quick &&
         (any_below(2, smaller(2, sub(2, absolute, 1), sub(2, absolute_last, 1)), by.smallest) ||
          any_above2(most, by.largest)))
@@ -912,7 +912,7 @@ GSC_INLINE bool cb16_group(bool shifts, bool quick, unsigned does, place *at, ui
     return true;
 }
 
-/* Quick groups have a loop of their own, and so all registers. */
+/* Multiplies groups. Quick groups have a separate loop with all registers. */
 GSC_INLINE void cb16_groups(bool shifts, unsigned does, place *at, uint64_t n, float number,
                             power by, lanes *sums)
 {
@@ -955,9 +955,9 @@ GSC_INLINE uint64_t multiply_cb16(unsigned does, const void *from, void *to, uin
 }
 
 /*
- * A group or more of a dtype, by what a kernel does. Not inlined: a small tensor would save the
- * registers that these take, and needs none of them. Measured: one function for both dtypes takes
- * 1.05 of the time for bf16.
+ * Makes a function that multiplies a group or more of a dtype. Not inlined: a small tensor would
+ * have to save registers that it does not need. Measured: with one function for both dtypes, bf16
+ * takes 1.05 times as long.
  */
 #define MULTIPLY_GROUPS(name, multiply_dtype)                                                      \
     static __attribute__((noinline)) uint64_t name(unsigned does, const void *from, void *to,      \
@@ -980,9 +980,9 @@ GSC_INLINE uint64_t multiply_cb16(unsigned does, const void *from, void *to, uin
 MULTIPLY_GROUPS(multiply_bf16_groups, multiply_bf16)
 MULTIPLY_GROUPS(multiply_cb16_groups, multiply_cb16)
 
-/* ---- doubles: 64 lanes of them do not fit into registers, they stay in L1 ---- */
+/* ---- doubles: 64 lanes do not fit into registers; they are in L1 ---- */
 
-/* 8 elements, or the last `left`. */
+/* Multiplies 8 elements, or the last `left`. */
 GSC_INLINE void wide_vector(enum gsc_real_dtype out, unsigned does, place *at, uint64_t left,
                             doubles m, char *lanes)
 {
@@ -1033,7 +1033,7 @@ GSC_INLINE uint64_t multiply_doubles(enum gsc_real_dtype out, unsigned does, con
     return end(8, does, &at, norm);
 }
 
-/* In and out of one byte. */
+/* Multiplies a dtype of one byte to itself. */
 GSC_INLINE uint64_t multiply_bytes(enum gsc_real_dtype dtype, unsigned does, const void *from,
                                    void *to, uint64_t n, double number, gsc_norm *norm)
 {
@@ -1044,18 +1044,18 @@ GSC_INLINE uint64_t multiply_bytes(enum gsc_real_dtype dtype, unsigned does, con
     const byte_factor by = byte_factor_of(dtype, number);
     if ((does & GSC_SUMS) && SUMS_AT_ONCE && !by.multiplies)
         return multiply_by_table(dtype, does | KEEPS, from, to, n, by.after, norm);
-    /* The sums first, where both at once lack registers; the input stays in L1. */
+    /* The sums first: for both in one loop there are too few registers. The input stays in L1. */
     if (does & GSC_SUMS)
         (void)sum_bytes(dtype, from, n, number, norm);
     if (!(does & GSC_SUMS) && n >= GROUP)
         return look_up(dtype, does & GSC_COUNTS, from, to, n, norm);
-    /* Less than a group is kept for nothing. */
+    /* To keep less than a group costs nothing. */
     return multiply_by_table(dtype, (does & ~(unsigned)GSC_SUMS) | KEEPS, from, to, n, 1, norm);
 }
 
 /*
- * The kernel of a pair is chosen here, as text: an inlined function would bring all of them into
- * each kernel, and leave the compiler to find out which is left.
+ * Chooses the kernel of a pair, as a macro: with an inlined function, the compiler would have to
+ * remove all other kernels from each kernel.
  */
 /* clang-format off */
 #define WHERE(condition, these, others) __builtin_choose_expr(condition, these, others)
@@ -1076,7 +1076,7 @@ GSC_INLINE uint64_t multiply_bytes(enum gsc_real_dtype dtype, unsigned does, con
 
 /* ---- bits alone ---- */
 
-/* The largest |bits| of a row, in some place. */
+/* Returns a vector that has the largest |bits| of a row in some element. */
 GSC_INLINE ints most_of_row(uint64_t size, const char *at)
 {
     const ints a = magnitudes(size, load(at)), b = magnitudes(size, load(at + 64));
@@ -1098,7 +1098,7 @@ GSC_INLINE uint64_t check(enum gsc_real_dtype dtype, const char *from, uint64_t 
     return largest(size, most);
 }
 
-/* A row, or what is left of it. */
+/* Counts a row, or its first `bytes`. */
 GSC_INLINE gsc_found count_row(uint64_t size, const char *at, uint64_t bytes, uint64_t low,
                                uint64_t high, gsc_found found)
 {
@@ -1110,7 +1110,8 @@ GSC_INLINE gsc_found count_row(uint64_t size, const char *at, uint64_t bytes, ui
     return found;
 }
 
-/* Without a branch on where something is, which nobody can predict: 64 rows have a bit each. */
+/* Tests 64 rows into a bit each, then counts the marked rows: their positions cannot be predicted,
+ * so a branch for each row would be slow. */
 GSC_INLINE gsc_found count(enum gsc_real_dtype dtype, const char *from, uint64_t n, uint64_t low,
                            uint64_t high, uint64_t *near)
 {
@@ -1133,7 +1134,7 @@ GSC_INLINE gsc_found count(enum gsc_real_dtype dtype, const char *from, uint64_t
     return count_row(size, from + rows * GSC_ROW, bytes - rows * GSC_ROW, low, high, found);
 }
 
-/* Without a branch, either. */
+/* Finds the first element without a branch on its position. */
 GSC_INLINE uint64_t find(enum gsc_real_dtype dtype, const char *from, uint64_t n, uint64_t low)
 {
     const uint64_t size = size_of(dtype), bytes = n * size;
@@ -1158,7 +1159,7 @@ GSC_INLINE uint64_t add_doubles(const char *from, char *to, uint64_t n, double n
     return 0;
 }
 
-/* Vector k of a group that has `left` elements; `bits` as in a place, but of what is added to. */
+/* Adds vector k of a group that has `left` elements. *bits: the last 64 bytes read from `to`. */
 GSC_INLINE void add_vector(enum gsc_real_dtype out, int k, const char *from, char *to,
                            uint64_t left, floats m, ints *bits)
 {

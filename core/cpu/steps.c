@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps of factors, reports and states in host memory: step.h, and in words what it refuses. */
+/* Steps of factors, reports and states in host memory: runs step.h and makes error messages. */
 #include <stdio.h>
 
 #include "cpu.h"
 
-/* A report or, with `index`, an entry of reports lacks these GSC_WANT_* bits. */
+/* Fails because a report lacks GSC_WANT_* bits. index: its entry in `reports`; -1: `report`. */
 static gsc_status fail_lacks(uint32_t lacks, int argument, int64_t index, gsc_error *err)
 {
     if (lacks & GSC_WANT_NORM)
@@ -16,7 +16,7 @@ static gsc_status fail_lacks(uint32_t lacks, int argument, int64_t index, gsc_er
                     "was not measured: amax is needed here, so want it when you measure");
 }
 
-/* Whatever is wrong with one report. */
+/* Fails because of the first wrong field of a report. */
 static gsc_status fail_report(const gsc_report *report, uint32_t lacks, int argument,
                               gsc_error *err)
 {
@@ -49,7 +49,7 @@ static gsc_status fail_clip(const gsc_step *p, gsc_status status, gsc_error *err
                            "less far below the norm: the factor's inverse becomes 0");
 }
 
-/* A digest that differs from the first one before it. */
+/* Fails because a report's digest differs from the first digest. */
 static gsc_status fail_agreement(const gsc_step *p, gsc_error *err)
 {
     const uint64_t index = gsc_disagrees(p->reports, p->n);
@@ -74,7 +74,7 @@ static gsc_status fail_agreement(const gsc_step *p, gsc_error *err)
                     (unsigned long long)first);
 }
 
-/* A report with values that none has, or the first that lacks what the policy judges by. */
+/* Fails because of an invalid report, or the first that lacks a measurement of the policy. */
 static gsc_status fail_merge(const gsc_step *p, gsc_error *err)
 {
     const uint32_t wants = p->has_policy ? gsc_policy_wants(&p->policy) : 0;
@@ -94,7 +94,7 @@ static gsc_status fail_merge(const gsc_step *p, gsc_error *err)
                     wants & GSC_WANT_NORM ? "the norm" : "amax");
 }
 
-/* What is wrong with a state that a new one is made from. */
+/* Fails because of the first wrong field of the state `from`. */
 static gsc_status fail_from(const gsc_state *s, gsc_error *err)
 {
 #define CHECK(field, low, high, holds)                                                             \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The CUDA driver, loaded at run time and never unloaded: what of CUDA is still in use when the
- * process ends is the driver's own to clear away.
+ * The CUDA driver, loaded at run time and never unloaded: when the process ends, the driver itself
+ * frees what is still in use.
  */
 #include "driver.h"
 
@@ -19,7 +19,7 @@
 
 #include "launch.h"
 
-#if defined(_WIN32) /* from the system's folder only */
+#if defined(_WIN32) /* loads from the system's folder only */
 #define LIBRARY             "nvcuda.dll"
 #define LOAD(name)          ((void *)LoadLibraryExA(name, NULL, LOAD_LIBRARY_SEARCH_SYSTEM32))
 #define FIND(library, name) ((void *)GetProcAddress((HMODULE)(library), name))
@@ -32,20 +32,20 @@
 #define WHY()               dlerror()
 #endif
 
-/* As the driver counts: 1000 * major + 10 * minor. The first to have all of driver.def, and the
- * first to take 32 KiB of parameters. */
+/* Versions as 1000 * major + 10 * minor: the first with all of driver.def, and the first that takes
+ * 32 KiB of parameters. */
 #define LEAST_VERSION 11000
 #define MANY_VERSION  12010
-/* The major compute capability that the PTX is for. */
+/* The PTX needs this major compute capability. */
 #define LEAST_CAPABILITY 7
 
-/* Results of the driver, and options of its loader, that this file tells apart. */
+/* Results of the driver, options of its loader, and attributes. */
 enum {
     OUT_OF_MEMORY = 2,
     NOT_INITIALIZED = 3,
     DEVICE_UNAVAILABLE = 46,
     NO_DEVICE = 100,
-    INVALID_IMAGE = 200, /* this, and from NO_BINARY_FOR_GPU on five: it cannot run the kernels */
+    INVALID_IMAGE = 200, /* see is_refusal: the driver cannot run the kernels */
     INVALID_CONTEXT = 201,
     NO_BINARY_FOR_GPU = 209,
     INVALID_PTX = 218,
@@ -62,10 +62,9 @@ enum {
     OPTION_ERROR_LOG_SIZE = 6,
     CAPABILITY_MAJOR = 75,
     CAPABILITY_MINOR = 76,
-    CAPTURE_RELAXED = 2, /* of a thread: a capture neither forbids loading, nor is broken by it */
-    PORTABLE_MAPPED =
-        3,           /* host memory: pinned for all contexts, at the same address on the device */
-    MEMORY_TYPE = 2, /* of an address: */
+    CAPTURE_RELAXED = 2, /* mode of a thread: loading is allowed and does not break a capture */
+    PORTABLE_MAPPED = 3, /* host memory pinned for all contexts, with the same device address */
+    MEMORY_TYPE = 2,     /* attribute of an address */
     MEMORY_TYPE_HOST = 1,
 };
 
@@ -74,7 +73,7 @@ static struct {
 #include "driver.def"
 #undef X
     int32_t version, devices;
-    pid_t process; /* where the driver was started */
+    pid_t process; /* the process that started the driver */
     bool available;
     char note[256];
 } driver;
@@ -93,7 +92,7 @@ struct gsc_cuda {
     void *functions[KERNELS];
 };
 
-/* ---- what is wrong ---- */
+/* ---- errors ---- */
 
 static const char *name_of(int32_t result)
 {
@@ -101,7 +100,7 @@ static const char *name_of(int32_t result)
     return driver.error_name(result, &name) == 0 && name ? name : "unknown CUresult";
 }
 
-/* What is to be done about a result, where that can be said; else the driver's own words. */
+/* Returns what to do about a result, or the driver's own text. */
 static const char *explain(int32_t result)
 {
     const char *text = NULL;
@@ -132,7 +131,7 @@ static const char *explain(int32_t result)
     }
 }
 
-/* A call that the driver did not do: `what` and `detail` end "the driver could not". */
+/* Fails because a driver call failed: "the driver could not <what><detail>". */
 static gsc_status fail(gsc_error *err, int32_t result, const char *place, int32_t device,
                        const char *what, const char *detail)
 {
@@ -143,7 +142,7 @@ static gsc_status fail(gsc_error *err, int32_t result, const char *place, int32_
 
 /* ---- the driver library ---- */
 
-/* The name of a function that the library lacks; NULL if it has all that are needed. */
+/* Finds the driver's functions. Returns the first required one that is missing, or NULL. */
 static const char *find_functions(void *library)
 {
     const char *missing = NULL;
@@ -172,7 +171,7 @@ static void start_driver(void)
         return;
     }
     const char *missing = find_functions(library);
-    /* Before what is missing: an old driver lacks functions because it is old. */
+    /* Before `missing`: an old driver lacks functions because it is old. */
     if (driver.driver_version && driver.driver_version(&driver.version) == 0 &&
         driver.version < LEAST_VERSION) {
         NOTE("the CUDA driver is too old: it is of CUDA %d.%d, %d.%d is needed",
@@ -200,7 +199,7 @@ static void start_driver(void)
     driver.available = true;
 }
 
-/* The first device that refused the kernels, and why; empty until then. */
+/* The reason of the first device that refused the kernels; empty until then. */
 static pthread_mutex_t refusal_lock = PTHREAD_MUTEX_INITIALIZER;
 static char refusal[1024];
 static _Atomic(const char *) refused;
@@ -238,7 +237,7 @@ static bool is_refusal(int32_t result)
     }
 }
 
-/* Keeps what the driver's compiler said for gsc_cuda_log. */
+/* Fails because a device refused the kernels. Keeps the compiler's log for gsc_cuda_log. */
 static gsc_status refuse(gsc_error *err, int32_t result, int32_t device, char *log)
 {
     char text[sizeof err->message];
@@ -257,7 +256,7 @@ static gsc_status refuse(gsc_error *err, int32_t result, int32_t device, char *l
                               *log ? "; the CUDA log has more" : "");
 }
 
-/* The module: its version, what all drivers take and, if `many`, the kernel for newer ones. */
+/* Loads the module: its version, the kernels for all drivers and, if `many`, the newer kernel. */
 static int32_t load_module(gsc_cuda *cuda, bool many, int32_t *options, void **values)
 {
     const char *const texts[] = {many ? GSC_CUDA_PTX_VERSION_MANY : GSC_CUDA_PTX_VERSION,
@@ -272,7 +271,7 @@ static int32_t load_module(gsc_cuda *cuda, bool many, int32_t *options, void **v
     return result;
 }
 
-/* With the context of `cuda` current. */
+/* Loads the kernels. The context of `cuda` is current. */
 static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
 {
     char log[512] = "";
@@ -281,7 +280,7 @@ static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
     const char *kernel = "module";
     bool many = driver.version >= MANY_VERSION;
     int32_t result = load_module(cuda, many, options, values);
-    if (many && result == UNSUPPORTED_PTX_VERSION) { /* its compiler is of an older driver */
+    if (many && result == UNSUPPORTED_PTX_VERSION) { /* the compiler is an older driver's */
         many = false;
         log[0] = 0;
         result = load_module(cuda, many, options, values);
@@ -289,7 +288,7 @@ static gsc_status load_kernels(gsc_cuda *cuda, gsc_error *err)
     for (int i = 0; i < (many ? KERNELS : GSC_CUDA_many) && result == 0; i++) {
         kernel = kernel_names[i] + sizeof GSC_CUDA_PREFIX - 1;
         result = driver.module_function(&cuda->functions[i], cuda->module, kernel_names[i]);
-        /* Newer drivers put off the loading of each function, at most until here. */
+        /* Newer drivers load a function at its first use; this loads it now. */
         if (result == 0 && driver.function_load)
             result = driver.function_load(cuda->functions[i]);
     }
@@ -359,7 +358,7 @@ gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err)
     const bool relaxed = driver.capture_mode(&mode) == 0;
     gsc_status status = open_device(cuda, err);
     if (relaxed)
-        (void)driver.capture_mode(&mode); /* as it was */
+        (void)driver.capture_mode(&mode); /* restores the thread's mode */
     if (status == GSC_OK)
         *out = cuda;
     else
@@ -381,7 +380,7 @@ void gsc_cuda_close(void *data)
     free(cuda);
 }
 
-/* ---- its use ---- */
+/* ---- use of a device ---- */
 
 static gsc_status process_check(const gsc_cuda *cuda, const char *place, gsc_error *err)
 {
@@ -407,7 +406,7 @@ gsc_status gsc_cuda_launch(const gsc_exec *exec, int kernel, uint32_t blocks, ui
                            const void *parameter, gsc_error *err)
 {
     const gsc_cuda *cuda = exec->context->data;
-    void *parameters[] = {(void *)(uintptr_t)parameter}; /* the driver copies what it points to */
+    void *parameters[] = {(void *)(uintptr_t)parameter}; /* the driver copies the parameter */
     void *popped;
     int32_t result = driver.context_push(cuda->context);
     if (result != 0)
@@ -421,7 +420,7 @@ gsc_status gsc_cuda_launch(const gsc_exec *exec, int kernel, uint32_t blocks, ui
     return GSC_OK;
 }
 
-/* ---- memory, and the wait: no capture forbids these, nor do they break one ---- */
+/* ---- memory and wait: allowed during a capture, and do not break it ---- */
 
 static int32_t enter(const gsc_cuda *cuda, int32_t *mode)
 {

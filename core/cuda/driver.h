@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A CUDA device through the driver library, which is found at run time. Everything of the driver
- * API is behind these functions; the kernels and what they are handed are in launch.h. What has the
- * form of an operation of backend.h is one.
+ * The CUDA driver library, which is loaded at run time. Only these functions use the driver API.
+ * Kernels and their parameters are in launch.h. Functions with the signature of an operation of
+ * backend.h are that operation.
  */
 #ifndef GSC_CUDA_DRIVER_H
 #define GSC_CUDA_DRIVER_H
@@ -17,26 +17,26 @@ typedef struct gsc_cuda gsc_cuda;
  */
 const char *gsc_cuda_missing(void);
 
-/* As gsc_cuda_log. */
+/* Returns the text of gsc_cuda_log. */
 const char *gsc_cuda_refusal(void);
 
 /*
- * Retains the primary context of a device and loads the kernels into it, so that no later call
- * does: what a stream capture forbids is done here.
+ * Retains the primary context of a device and loads the kernels into it. This is all that a stream
+ * capture forbids: later calls do none of it.
  */
 gsc_status gsc_cuda_open(int32_t device, gsc_cuda **out, gsc_error *err);
-/* In a forked process it frees the memory and leaves the driver alone. */
+/* Closes a device. In a forked process it only frees the memory, and does not call the driver. */
 void gsc_cuda_close(void *data);
 
-/* Whether this process made the context; before any other use of it. */
+/* Checks that this process made the context. Called before any other use of the context. */
 gsc_status gsc_cuda_check(const gsc_exec *exec, gsc_error *err);
 
-/* Whether the driver takes a kernel of launch.h: GSC_CUDA_many not before CUDA 12.1. */
+/* Returns true if the driver takes a kernel of launch.h; GSC_CUDA_many needs CUDA 12.1. */
 bool gsc_cuda_has(const gsc_exec *exec, int kernel);
 
 /*
- * Enqueues kernel number `kernel` of launch.h with its parameter, which is copied before the call
- * returns. The caller's current context is the same afterwards.
+ * Enqueues kernel number `kernel` of launch.h. The parameter is copied before the call returns. The
+ * caller's current context stays current.
  */
 gsc_status gsc_cuda_launch(const gsc_exec *exec, int kernel, uint32_t blocks, uint32_t threads,
                            const void *parameter, gsc_error *err);

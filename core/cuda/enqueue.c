@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The table of operations of a CUDA device, and what is launched for a call, with which parameters:
- * nothing but launches, of which none waits for another on the host.
+ * The table of operations of a CUDA device, and the launches of each call. A call only launches
+ * kernels; the host does not wait between launches.
  */
 #include <string.h>
 
 #include "driver.h"
 #include "launch.h"
 
-/* Of what a kernel reads or writes whole: elsewhere it would end the process's use of CUDA. */
+/* Checks the alignment of a struct: a misaligned access ends all use of CUDA in the process. */
 static gsc_status align_check(const void *pointer, int argument, const char *place, gsc_error *err)
 {
     if ((uintptr_t)pointer % 8 != 0)
@@ -35,7 +35,7 @@ static uint64_t size_for(const gsc_job *job)
            job->chunks * sizeof(gsc_cuda_chunk);
 }
 
-/* A device counts chunks in 31 bits. */
+/* Checks the list's size: a device counts chunks in 31 bits. */
 static gsc_status list_check(const gsc_job *job, gsc_error *err)
 {
     if (job->chunks > INT32_MAX || job->n > UINT32_MAX)
@@ -64,7 +64,7 @@ static gsc_status workspace_check(const gsc_exec *exec, uint64_t size, gsc_error
     return GSC_OK;
 }
 
-/* Elements of the first block of each chunk. */
+/* Returns the elements in the first blocks of all chunks, which the histogram counts. */
 static uint64_t looked_at(const gsc_tensor *tensor)
 {
     uint64_t numbers = gsc_numbers_of(tensor), rest = numbers % GSC_CHUNK;
@@ -72,7 +72,7 @@ static uint64_t looked_at(const gsc_tensor *tensor)
     return seen / gsc_reals[tensor->dtype].parts;
 }
 
-/* Returns its chunks. */
+/* Describes tensor i for the kernels. Returns the number of its chunks. */
 static uint32_t describe(const gsc_job *job, uint64_t i, gsc_cuda_tensor *to)
 {
     const gsc_tensor *in = &job->in[i], *out = job->out ? &job->out[i] : in;
@@ -85,16 +85,16 @@ static uint32_t describe(const gsc_job *job, uint64_t i, gsc_cuda_tensor *to)
     return (uint32_t)gsc_chunks_of(in);
 }
 
-/* The call and its whole list, in as few launches as the driver takes. */
+/* Launches the kernels that write the call and its list, as few as the driver allows. */
 static gsc_status launch_begin(const gsc_exec *exec, const gsc_job *job,
                                const gsc_cuda_begin_header *header, gsc_error *err)
 {
     const bool has_many = gsc_cuda_has(exec, GSC_CUDA_many);
-    gsc_cuda_many_parameter p; /* too long to be cleared where only its beginning is used */
+    gsc_cuda_many_parameter p; /* not cleared: often only the beginning is used */
     p.header = *header;
     memset(p.tensors, 0, sizeof *p.tensors);
     uint64_t first = 0;
-    do { /* an empty list has a call, too */
+    do { /* an empty list also has a call */
         const bool many = has_many && job->n - first > GSC_CUDA_TENSORS;
         const uint64_t most = many ? GSC_CUDA_MANY : GSC_CUDA_TENSORS, left = job->n - first;
         const uint32_t n = (uint32_t)(left < most ? left : most);
@@ -111,7 +111,7 @@ static gsc_status launch_begin(const gsc_exec *exec, const gsc_job *job,
     return GSC_OK;
 }
 
-/* A pass over the list. */
+/* Launches a pass over the list. */
 static gsc_status launch_chunks(const gsc_exec *exec, const gsc_job *job, const gsc_cuda_call *call,
                                 gsc_error *err)
 {
@@ -175,7 +175,7 @@ static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *e
 
 static gsc_status step(const gsc_exec *exec, const gsc_step *step, gsc_error *err)
 {
-    /* Where they stand in the public functions, all of which have the factor behind `exec`. */
+    /* Positions of arguments in the public functions. The factor is always argument 1. */
     static const struct {
         int state, reports, out;
         const char *state_name, *reports_name;

@@ -2,20 +2,20 @@
 /*
  * The kernels, in CUDA C++. ci/generate compiles this file to PTX; the library itself does not.
  *
- * A chunk is a block of 256 threads, 16 to each of its blocks of 4,096 elements. A thread has the
- * same 4 neighbours of the 64 lanes in all 64 rows of its block, so every lane is accumulated in
- * order by one thread, in one pass. A row goes one of three ways, all with the same bits:
+ * A block of 256 threads runs a chunk: 16 threads for each of the chunk's blocks of 4,096 elements.
+ * A thread has the same 4 of the 64 lanes in all 64 rows of its block, so one thread accumulates a
+ * lane in order, in one pass. There are three functions for rows, with the same bits:
  *
- *   quick    what is finite and only stored, added or measured, of pairs that programs use
+ *   quick    finite rows that are stored, added or measured, for common pairs of dtypes
  *
- *   full     the same pairs, and whatever is in the row or wanted of it
+ *   full     most pairs, with any content, counts and clamps
  *
- *   careful  any pair and any alignment, one element after the other
+ *   careful  every pair and every alignment, one element after the other
  *
- * In place, what was read is gone when a block's float sum turns out not to be trusted: all sums
- * are kept in double lanes, too, and those are folded only where they are needed.
+ * If a block's float sum cannot be trusted, an input in place is already overwritten: so the lanes
+ * also have double sums, which are folded only if they are needed.
  */
-#if defined(__CUDA__) && defined(__clang__) /* without a toolkit */
+#if defined(__CUDA__) && defined(__clang__) /* clang without a CUDA toolkit */
 #pragma clang force_cuda_host_device begin
 #include <math.h>
 #include <stdint.h>
@@ -93,7 +93,7 @@ template <class T> DEVICE T most(T a, T b)
     return a < b ? b : a;
 }
 
-/* ---- conversions of quick and full: the bits of convert.h, but a NaN is left alone ---- */
+/* ---- conversions of quick and full: the bits of convert.h, except for NaNs ---- */
 
 DEVICE uint32_t bits_of(float x)
 {
@@ -137,9 +137,9 @@ DEVICE bf16_bits bf16_quick_store(float x)
 #define f64_quick_store f64_from_double
 
 /*
- * To float by the exponents' difference as a factor, which is exact. Back, normal numbers by
- * rounding the bits; subnormal ones by an addition of which the result's last bit is worth as much
- * as theirs.
+ * Loading multiplies by 2^(difference of the exponent biases), which is exact. Storing rounds the
+ * bits of a normal number. To a subnormal number it adds a float that has the last bit of the
+ * result: the addition rounds.
  */
 #define QUICK_NARROW(dtype)                                                                        \
     DEVICE float dtype##_quick_load(dtype##_bits bits)                                             \
@@ -169,21 +169,21 @@ QUICK_NARROW(cb16)
 
 typedef struct dtype {
     uint32_t size, mantissa;
-    uint64_t infinity, nan; /* |bits| of the least that is not finite, that is NaN */
+    uint64_t infinity, nan; /* least |bits| that are not finite, that are NaN */
 } dtype;
 
-/* By number. */
+/* The dtypes by number. */
 static __constant__ const dtype dtypes[] = {
 #define DTYPE(name) {sizeof(name##_bits), name##_MANTISSA, name##_INF, name##_NAN},
     GSC_FOR_DTYPES(DTYPE)
 #undef DTYPE
 };
 
-/* By type: what multiplies it is `real`, and |x| of the least real that is not finite in it is
- * `overflow`. */
+/* The dtypes as types. `real` is the multiplying type; `overflow` is the |bits| of the least real
+ * that is not finite in the dtype. */
 #define f32_OVERFLOW         f32_INF
 #define f64_OVERFLOW         f64_INF
-#define BETWEEN(dtype, bits) /* that number of the dtype and the next */                           \
+#define BETWEEN(dtype, bits) /* middle of a number of the dtype and the next */                    \
     (((bits) << (23 - dtype##_MANTISSA)) + (1u << (22 - dtype##_MANTISSA)) +                       \
      ((127u - dtype##_BIAS) << 23))
 /* A tie is rounded to even. */
@@ -272,7 +272,7 @@ DEVICE void write_bits(uint32_t type, unsigned char *to, uint64_t bits)
     }
 }
 
-/* Exact; of what is no NaN. */
+/* Widens a number exactly. Not for a NaN. */
 SLOW double widen(uint32_t type, uint64_t bits)
 {
     switch (type) {
@@ -286,7 +286,7 @@ SLOW double widen(uint32_t type, uint64_t bits)
     }
 }
 
-/* Rounded once; of what is no NaN. */
+/* Rounds a number once. Not for a NaN. */
 SLOW uint64_t narrow(uint32_t type, double x)
 {
     switch (type) {
@@ -300,7 +300,7 @@ SLOW uint64_t narrow(uint32_t type, double x)
     }
 }
 
-/* In integers: what a device makes of a NaN has another payload. */
+/* Converts a NaN with integers: a device's conversion changes the payload. */
 DEVICE uint64_t convert_nan(const dtype in, const dtype out, uint64_t bits)
 {
     const uint64_t fraction = bits & (((uint64_t)1 << in.mantissa) - 1);
@@ -311,7 +311,7 @@ DEVICE uint64_t convert_nan(const dtype in, const dtype out, uint64_t bits)
 
 /* ---- rows ---- */
 
-/* What a thread found. */
+/* The results of a thread. */
 typedef struct found {
     double wide[4];
     float narrow[4];
@@ -320,25 +320,25 @@ typedef struct found {
     uint32_t first; /* position in the chunk of the first that is not finite */
 } found;
 
-/* What a thread works on: its lanes of a block of GSC_BLOCK elements or fewer. */
+/* The work of a thread: its lanes of a block of at most GSC_BLOCK elements. */
 typedef struct piece {
     const gsc_cuda_call *call;
     const unsigned char *in;
     unsigned char *out; /* NULL: nothing is written */
     uint32_t in_dtype, out_dtype, complex;
     uint32_t n, start; /* elements, and the position of the first in the chunk */
-    uint32_t thread;   /* of the 16; its lanes are the 4 from 4 * thread on */
-    uint32_t vectors;  /* its lanes may be moved as such */
+    uint32_t thread;   /* 0 to 15; the lanes are the 4 from 4 * thread on */
+    uint32_t vectors;  /* 1: aligned for loads and stores of 4 elements */
 } piece;
 
-/* An element: its |bits|, those of its output before a clamp, its |product|, was it clamped. */
+/* An element: its |bits|, the |bits| of its output before a clamp, |product|, and if clamped. */
 typedef struct seen {
     uint64_t before, after;
     double product;
     uint32_t clamped;
 } seen;
 
-/* At `i` of the block. */
+/* Counts the element at `i` of the block. */
 DEVICE void count(const piece *p, found *f, uint32_t i, const seen *e)
 {
     const dtype *in = &dtypes[p->in_dtype], *out = &dtypes[p->out_dtype];
@@ -356,7 +356,7 @@ DEVICE void count(const piece *p, found *f, uint32_t i, const seen *e)
     }
 }
 
-/* Element, or part, `i` of the block: converts it. */
+/* Converts element, or part, `i` of the block. */
 DEVICE void element(const piece *p, found *f, uint32_t i, uint32_t k, seen *e)
 {
     const gsc_cuda_call *call = p->call;
@@ -405,7 +405,7 @@ DEVICE void element(const piece *p, found *f, uint32_t i, uint32_t k, seen *e)
     write_bits(out, to, result);
 }
 
-/* Rows `row` to `end`, whatever is in them. */
+/* Runs rows `row` to `end`, with any content. */
 SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
 {
     for (; row < end; row++)
@@ -415,7 +415,7 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
                 continue;
             seen e, other;
             element(p, f, i, k, &e);
-            if (p->complex) { /* counts as its larger part does */
+            if (p->complex) { /* the larger part counts */
                 element(p, f, i + 1, ++k, &other);
                 e.before = other.before > e.before ? other.before : e.before;
                 e.after = other.after > e.after ? other.after : e.after;
@@ -428,9 +428,10 @@ SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
 
 /* ---- four neighbours at a time ---- */
 
-/* As they lie in memory, in words. */
+/* Four neighbours as words, as in memory. */
 template <class T> struct quad {
-    static constexpr uint32_t in_word = 4 / sizeof(typename T::bits); /* 0: of 8 bytes */
+    static constexpr uint32_t in_word =
+        4 / sizeof(typename T::bits); /* 0: an element has 8 bytes */
     uint32_t words[sizeof(typename T::bits)];
 
     __inline__ __device__ typename T::bits get(uint32_t k) const
@@ -440,7 +441,7 @@ template <class T> struct quad {
         else
             return (typename T::bits)(words[k / in_word] >> 32 / in_word * (k % in_word));
     }
-    /* Of zeros. */
+    /* Sets an element that is zero. */
     __inline__ __device__ void set(uint32_t k, typename T::bits bits)
     {
         if constexpr (in_word == 0) {
@@ -452,8 +453,7 @@ template <class T> struct quad {
     }
 };
 
-/* A vector of up to 16 bytes, or two. Addresses are of global memory: a device need not look where.
- */
+/* Loads one or two vectors of up to 16 bytes. Global addresses are faster than generic ones. */
 template <uint32_t N> INLINED void load_words(uint32_t *words, uint64_t from)
 {
     if constexpr (N == 1)
@@ -485,14 +485,14 @@ template <uint32_t N> INLINED void store_words(const uint32_t *words, uint64_t t
         store_words<4>(words + 4, to + 16);
 }
 
-/* N rows of a thread, as vectors. */
+/* Loads N rows of a thread as vectors. */
 template <class T, uint32_t N> INLINED void load_vectors(quad<T> (&quads)[N], uint64_t from)
 {
     UNROLLED for (uint32_t u = 0; u < N; u++)
         load_words<T::size>(quads[u].words, from + GSC_LANES * T::size * u);
 }
 
-/* Nothing is done with any of them before all their loads are on their way. */
+/* Makes the compiler issue all loads before it uses one of them. */
 template <class T, uint32_t N> INLINED void together(quad<T> (&quads)[N])
 {
     UNROLLED for (uint32_t u = 0; u < N; u++)
@@ -501,7 +501,7 @@ template <class T, uint32_t N> INLINED void together(quad<T> (&quads)[N])
     }
 }
 
-/* A row of a thread, where only its elements are aligned. */
+/* Loads a row of a thread if only single elements are aligned. */
 template <class T> INLINED quad<T> load_elements(uint64_t from)
 {
     constexpr uint32_t size = T::size;
@@ -548,7 +548,7 @@ template <class T> INLINED void store_row(const quad<T> &q, uint64_t to, bool ve
     }
 }
 
-/* Where the lanes of a thread are in row `row` of a tensor. */
+/* Returns the address of a thread's lanes in row `row`. */
 template <class T>
 INLINED uint64_t lanes_of(const piece *p, const unsigned char *data, uint32_t row)
 {
@@ -557,7 +557,7 @@ INLINED uint64_t lanes_of(const piece *p, const unsigned char *data, uint32_t ro
     return at + (GSC_LANES * row + 4 * p->thread) * T::size;
 }
 
-/* What a thread found, while it looks at rows: in registers. */
+/* The sums of a thread, in registers while it runs rows. */
 template <class real> struct sums {
     typedef decltype(bits_of(real())) bits;
     real narrow[4];
@@ -601,7 +601,7 @@ template <class real> INLINED decltype(bits_of(real())) magnitude(real x)
     return bits_of(x) & (decltype(bits_of(x)))-1 >> 1;
 }
 
-/* The largest |x| of N rows; above every finite one where one is NaN. */
+/* Returns the largest |bits| of N rows; a NaN is above every finite number. */
 template <class real, uint32_t N> INLINED auto largest_of(const real (&x)[N][4])
 {
     decltype(bits_of(real())) largest = 0;
@@ -612,7 +612,7 @@ template <class real, uint32_t N> INLINED auto largest_of(const real (&x)[N][4])
 
 /* ---- quick ---- */
 
-/* N rows, unless one of their products, or what it is rounded to, is not finite: then none. */
+/* Runs N rows. If a product or a rounded product is not finite, does nothing and returns false. */
 template <class In, class Out, uint32_t operation, uint32_t N, class real>
 INLINED bool quick_rows(uint64_t from, uint64_t to, bool writes, sums<real> &sum, real m, bool norm)
 {
@@ -638,7 +638,7 @@ INLINED bool quick_rows(uint64_t from, uint64_t to, bool writes, sums<real> &sum
     if (largest >= Out::overflow)
         return false;
     sum.largest = most(sum.largest, largest);
-    if (operation != GSC_CUDA_ADD && norm) /* which was measured before */
+    if (operation != GSC_CUDA_ADD && norm) /* for ADD, the first pass measured it */
         UNROLLED for (uint32_t u = 0; u < N; u++) UNROLLED for (uint32_t k = 0; k < 4; k++)
             sum.add(k, x[u][k]);
     if (writes)
@@ -652,9 +652,9 @@ INLINED bool quick_rows(uint64_t from, uint64_t to, bool writes, sums<real> &sum
 }
 
 /*
- * Steps of several rows from `row` on, as many as are finite and end by `end`; returns the row
- * after them. All loads of a step are on their way before the first is waited for: that, and not
- * the threads alone, hides the memory. A step is as many rows as there are registers for.
+ * Runs steps of several rows from `row` on, until a row is not finite or a step would pass `end`.
+ * Returns the next row. All loads of a step are issued before the first wait: the number of threads
+ * alone does not hide the memory's latency. Registers limit the rows of a step.
  */
 template <class In, class Out, uint32_t operation>
 INLINED uint32_t quick_steps(const piece *p, found *f, uint32_t row, uint32_t end)
@@ -690,7 +690,7 @@ SLOW uint32_t quick_add(const piece *p, found *f, uint32_t row, uint32_t end)
 
 /* ---- full ---- */
 
-/* What is to be done, in registers: memory may change with everything that is stored. */
+/* The options of the call, in registers: the compiler must assume that a store changes memory. */
 template <class Out, class real> struct task {
     enum {
         ADDS = 1,
@@ -704,9 +704,9 @@ template <class Out, class real> struct task {
     };
     uint32_t flags; /* SAME: a NaN stays as it is */
     real m;
-    decltype(real() + typename Out::real()) limit; /* which holds it exactly */
-    uint32_t start;                                /* of the thread's lanes in the chunk */
-    uint32_t zeros, subnormals, clamped;           /* so many */
+    decltype(real() + typename Out::real()) limit; /* this type holds the limit exactly */
+    uint32_t start;                                /* position of the thread's lanes in the chunk */
+    uint32_t zeros, subnormals, clamped;           /* counts */
 
     __inline__ __device__ explicit task(const piece *p)
         : flags(0), m(multiplier<real>(p->call)),
@@ -735,8 +735,8 @@ template <class Out, class real> struct task {
     }
 };
 
-/* Counts the elements of a row that are not finite, converts those that are NaN, and takes both
- * out of the sums. */
+/* Counts the elements of a row that are not finite, converts NaNs, and sets numbers that are not
+ * finite to 0 for the sums. */
 template <class In, class Out, class real>
 INLINED void not_finite(const task<Out, real> &task, found *f, uint32_t row, const quad<In> &in,
                         typename Out::bits (&result)[4], real (&x)[4])
@@ -746,7 +746,7 @@ INLINED void not_finite(const task<Out, real> &task, found *f, uint32_t row, con
     {
         const typename In::bits bits = in.get(k);
         const bool nan = (typename In::bits)(bits & ~In::sign) >= In::nan;
-        if ((typename In::bits)(bits & ~In::sign) == In::infinity) /* a load may lose its sign */
+        if ((typename In::bits)(bits & ~In::sign) == In::infinity) /* a load can lose its sign */
             result[k] = (typename Out::bits)((bits & In::sign ? Out::sign : 0) | Out::infinity);
         if (nan)
             result[k] = task.is(task.SAME)
@@ -766,7 +766,7 @@ INLINED void not_finite(const task<Out, real> &task, found *f, uint32_t row, con
         f->first = least(f->first, task.start + GSC_LANES * row + first);
 }
 
-/* Zeros and subnormal numbers that were made, of a row. */
+/* Counts the elements of a row that became zero or subnormal. */
 template <class In, class Out, class real>
 INLINED void underflow(task<Out, real> &task, const quad<In> &in,
                        const typename Out::bits (&result)[4])
@@ -775,7 +775,7 @@ INLINED void underflow(task<Out, real> &task, const quad<In> &in,
     {
         const typename In::bits before = (typename In::bits)(in.get(k) & ~In::sign);
         const typename Out::bits after = (typename Out::bits)(result[k] & ~Out::sign);
-        /* Less 1, zeros are the largest. */
+        /* x - 1: zero wraps around to the largest. */
         const bool was =
             (typename In::bits)(before - 1) < ((typename In::bits)1 << In::mantissa) - 1;
         const bool is =
@@ -785,7 +785,7 @@ INLINED void underflow(task<Out, real> &task, const quad<In> &in,
     }
 }
 
-/* Clamps a row; a complex element counts once, whether one or both of its parts were clamped. */
+/* Clamps a row. A complex element counts once if one or both of its parts were clamped. */
 template <class Out, class real>
 INLINED void clamp_row(task<Out, real> &task, const real (&x)[4], typename Out::bits (&result)[4])
 {
@@ -801,7 +801,7 @@ INLINED void clamp_row(task<Out, real> &task, const real (&x)[4], typename Out::
     }
 }
 
-/* A row, whatever is wanted of it; false: it is one for careful. */
+/* Runs a row with any options. Returns false if it needs careful. */
 template <class In, class Out, class real>
 INLINED bool full_row(task<Out, real> &task, found *f, uint64_t to, sums<real> &sum, uint32_t row,
                       const quad<In> &in)
@@ -837,8 +837,8 @@ INLINED bool full_row(task<Out, real> &task, found *f, uint64_t to, sums<real> &
 }
 
 /*
- * Rows from `row` to `end`; returns the first that is one for careful, or `end`. Loads are on their
- * way together as in quick, but one copy of the code takes one row after the other.
+ * Runs rows from `row` to `end`. Returns the first that needs careful, or `end`. Loads are issued
+ * for several rows, as in quick, but one copy of the code runs one row after the other.
  */
 template <class In, class Out>
 SLOW uint32_t full(const piece *p, found *f, uint32_t row, uint32_t end)
@@ -846,7 +846,7 @@ SLOW uint32_t full(const piece *p, found *f, uint32_t row, uint32_t end)
     typedef typename In::real real;
     constexpr uint32_t step = In::size <= 2 ? 4 : 2;
     task<Out, real> task(p);
-    if (task.is(task.COMPLEX) && task.is(task.UNDERFLOWS)) /* counts as its larger part does */
+    if (task.is(task.COMPLEX) && task.is(task.UNDERFLOWS)) /* the larger part counts: careful */
         return row;
     uint64_t from = lanes_of<In>(p, p->in, row), to = p->out ? lanes_of<Out>(p, p->out, row) : 0;
     sums<real> sum(f);
@@ -857,7 +857,7 @@ SLOW uint32_t full(const piece *p, found *f, uint32_t row, uint32_t end)
             if (task.is(task.VECTORS) && end - row >= step) {
                 load_vectors(in, from);
             } else {
-                UNROLLED for (uint32_t u = 0; u < step; u++) /* the last one more than once */
+                UNROLLED for (uint32_t u = 0; u < step; u++) /* can load the last row again */
                     in[u] =
                         load_elements<In>(from + GSC_LANES * In::size * least(u, end - 1 - row));
             }
@@ -875,7 +875,7 @@ SLOW uint32_t full(const piece *p, found *f, uint32_t row, uint32_t end)
 
 /* ---- a thread's part of a chunk ---- */
 
-/* Pairs of dtypes that have more than careful: alike, and from and to float. */
+/* The pairs of dtypes that full takes: a dtype to itself, and to or from float. */
 #define FOR_PAIRS(X)                                                                               \
     FOR_QUICK(X)                                                                                   \
     X(f64, f64)                                                                                    \
@@ -883,7 +883,7 @@ SLOW uint32_t full(const piece *p, found *f, uint32_t row, uint32_t end)
     X(f8_e5m2, f8_e5m2)                                                                            \
     X(cb16, cb16)                                                                                  \
     X(cb16, f32)
-/* Those of them that quick makes faster than full. */
+/* The pairs that quick runs faster than full. */
 #define FOR_QUICK(X)                                                                               \
     FOR_SUMS(X)                                                                                    \
     X(f32, f16)                                                                                    \
@@ -891,7 +891,7 @@ SLOW uint32_t full(const piece *p, found *f, uint32_t row, uint32_t end)
     X(f32, f8_e4m3fn)                                                                              \
     X(f32, f8_e5m2)                                                                                \
     X(f32, cb16)
-/* Those of them in which gradients are accumulated. */
+/* The pairs for accumulated gradients. */
 #define FOR_SUMS(X)                                                                                \
     X(f32, f32)                                                                                    \
     X(f16, f16)                                                                                    \
@@ -901,13 +901,13 @@ SLOW uint32_t full(const piece *p, found *f, uint32_t row, uint32_t end)
     X(f8_e4m3fn, f32)                                                                              \
     X(f8_e5m2, f32)
 
-/* Whether elements of a dtype can be moved `n` at a time. */
+/* Returns true if `data` is aligned to load or store `n` elements at a time. */
 DEVICE bool is_aligned(uint32_t type, const unsigned char *data, uint32_t n)
 {
     return ((uintptr_t)data & (least(n * dtypes[type].size, (uint32_t)16) - 1)) == 0;
 }
 
-/* Rows from `row` to `end`; returns the first that is left over, ~0 if all are careful's. */
+/* Runs rows from `row` to `end`. Returns the first that is left, or ~0 if all need careful. */
 DEVICE uint32_t rows_of_pair(const piece *p, found *f, bool plain, uint32_t row, uint32_t end)
 {
     const uint32_t pair = p->in_dtype * gsc_dtypes + p->out_dtype;
@@ -939,7 +939,7 @@ DEVICE uint32_t rows_of_pair(const piece *p, found *f, bool plain, uint32_t row,
 #undef FULL
 }
 
-/* All rows. */
+/* Runs all rows of a thread. */
 DEVICE void run_piece(const piece *p, found *f)
 {
     const gsc_cuda_call *call = p->call;
@@ -969,7 +969,7 @@ DEVICE void run_piece(const piece *p, found *f)
 
 /* ---- kernels ---- */
 
-/* What depends on the factor, when the calls in the workspace are what the host says. */
+/* Sets the fields of both calls that depend on the factor. The other fields are copied before. */
 DEVICE void begin_calls(gsc_cuda_workspace *w, const gsc_factor factor, bool by_scale)
 {
     w->overflow = 0;
@@ -1002,8 +1002,8 @@ DEVICE gsc_cuda_record record_of(uint32_t first, uint32_t end, uint32_t last, ui
 }
 
 /*
- * Tensor i is thread i's. The parameter is read a number at a time, nothing of it passed on: else
- * every thread would make a copy of it.
+ * Thread i writes tensor i. It reads the parameter number by number: if a part of the parameter
+ * were passed to a function, every thread would copy all of it.
  */
 #define BEGIN(kernel)                                                                              \
     KERNEL(kernel)                                                                                 \
@@ -1035,13 +1035,13 @@ DEVICE gsc_cuda_record record_of(uint32_t first, uint32_t end, uint32_t last, ui
 BEGIN(begin)
 BEGIN(many)
 
-/* The tensor that a block of `chunks` works on: the first that ends past it. */
+/* Returns the tensor of a chunk: the first that ends after it. */
 INLINED uint32_t find_tensor(const gsc_cuda_call *call, uint32_t chunk)
 {
-    SHARED uint32_t part; /* of the list, in which it is */
+    SHARED uint32_t part; /* the part of the list that has the tensor */
     const gsc_cuda_tensor *list = call->list;
     uint32_t begin = 0, n = (uint32_t)call->tensors;
-    while (n > 1) { /* by all threads together: memory is far away */
+    while (n > 1) { /* all threads search: few waits for memory */
         const uint32_t step = (n + GSC_CUDA_THREADS - 1) / GSC_CUDA_THREADS;
         const uint32_t mine = begin + thread_index() * step, end = least(mine + step, begin + n);
         if (mine < end && list[end - 1].end > chunk && (mine == 0 || list[mine - 1].end <= chunk))
@@ -1054,14 +1054,14 @@ INLINED uint32_t find_tensor(const gsc_cuda_call *call, uint32_t chunk)
     return begin;
 }
 
-/* The threads of a chunk together. */
+/* The shared memory of a chunk's threads. */
 typedef struct chunk_shared {
     double lanes[GSC_CUDA_THREADS][4], most[GSC_CUDA_THREADS];
-    double narrow[16], wide[16], amax[16]; /* of its blocks */
+    double narrow[16], wide[16], amax[16]; /* by block of the chunk */
     uint32_t counts[GSC_CUDA_COUNTS], first, bins[GSC_BINS];
 } chunk_shared;
 
-/* The lanes of each block, as a tree: its first thread gets their sum, and the largest `amax`. */
+/* Adds the lanes of each block as a tree. A block's first thread gets the sum and the amax. */
 INLINED double fold_lanes(chunk_shared *s, double a, double b, double c, double d, double *amax)
 {
     const uint32_t t = thread_index();
@@ -1092,7 +1092,7 @@ DEVICE bool is_trusted(double narrow)
     return narrow >= GSC_TRUSTED_SUM && isfinite(narrow);
 }
 
-/* The first block of a chunk of `n` elements or parts, in a histogram, by all threads. */
+/* Counts the first block of a chunk of `n` elements or parts in a histogram, with all threads. */
 INLINED void look(const gsc_cuda_call *call, uint32_t *bins, const unsigned char *in,
                   uint32_t dtype, uint32_t complex, uint32_t n)
 {
@@ -1102,7 +1102,7 @@ INLINED void look(const gsc_cuda_call *call, uint32_t *bins, const unsigned char
     ONE_BY_ONE for (uint32_t i = thread_index() << complex; i < end;
                     i += GSC_CUDA_THREADS << complex)
     {
-        double product = 0; /* of a complex element the larger part's */
+        double product = 0; /* the larger part's of a complex element */
         ONE_BY_ONE for (uint32_t k = i; k <= i + complex; k++)
         {
             const uint64_t bits = read_bits(dtype, in + (uint64_t)k * size);
@@ -1119,7 +1119,7 @@ INLINED void look(const gsc_cuda_call *call, uint32_t *bins, const unsigned char
     }
 }
 
-/* By one thread, of what all found in chunk `index` of the call, number `before` of its tensor. */
+/* Writes the results of chunk `index` of the call, number `before` of its tensor. One thread. */
 DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, uint64_t tensor,
                    uint32_t complex, bool in_double, uint32_t n, uint32_t before, uint32_t index)
 {
@@ -1191,7 +1191,7 @@ KERNEL(chunks)
     mine.thread = t % 16;
     mine.vectors = is_aligned(in_dtype, mine.in, 4) && is_aligned(out_dtype, mine.out, 4);
     run_piece(&mine, &f);
-    if (call->operation == GSC_CUDA_ADD) /* the reports are of the products, checked before */
+    if (call->operation == GSC_CUDA_ADD) /* the first pass made the results for the reports */
         return;
 
     ONE_BY_ONE for (int k = 0; k < GSC_CUDA_COUNTS; k++) if (f.counts[k])
@@ -1220,13 +1220,13 @@ KERNEL(chunks)
 }
 
 /*
- * The sums of chunks, in runs of GSC_RUN of a tensor: the first of a run becomes the sum of all of
- * it. A block sees to the runs that begin in its tile, and reads on into the next.
+ * Adds the sums of chunks in runs of GSC_RUN chunks of a tensor: the first chunk of a run gets the
+ * sum. A block adds the runs that begin in its tile, and reads on into the next tile.
  */
 KERNEL(fold)
 {
     SHARED double sums[GSC_CUDA_THREADS + GSC_RUN], amax[GSC_CUDA_THREADS + GSC_RUN];
-    SHARED uint32_t begins[GSC_CUDA_THREADS + GSC_RUN]; /* a run */
+    SHARED uint32_t begins[GSC_CUDA_THREADS + GSC_RUN]; /* 1: the chunk begins a run */
     const gsc_cuda_call *call = p.call;
     const uint64_t tile = (uint64_t)block_index() * GSC_CUDA_THREADS;
     const uint32_t t = thread_index();
@@ -1252,23 +1252,23 @@ KERNEL(fold)
     }
 }
 
-enum { TILE = 8 * GSC_CUDA_THREADS }; /* tensors that are looked at together */
+enum { TILE = 8 * GSC_CUDA_THREADS }; /* tensors in a tile */
 
 typedef struct finish_shared {
-    double sums[TILE], runs[TILE / GSC_RUN], sum; /* of a tile, and of all */
-    /* Of the tensors that a thread looked at, then of all. */
+    double sums[TILE], runs[TILE / GSC_RUN], sum; /* of a tile: tensors, runs; of the list */
+    /* Results of a thread's tensors; [0] becomes the result of the list. */
     double most[GSC_CUDA_THREADS];
     int64_t counts[GSC_CUDA_COUNTS][GSC_CUDA_THREADS];
-    uint64_t first[GSC_CUDA_THREADS]; /* tensor with what is not finite; ~0: none */
+    uint64_t first[GSC_CUDA_THREADS]; /* first tensor that is not finite; ~0: none */
 } finish_shared;
 
-/* What is left of it is where, and how many, the elements are. */
+/* Returns a report. The caller sets elements, first_tensor and first_element. */
 DEVICE gsc_report report_of(const gsc_cuda_call *call, const gsc_policy *policy,
                             const int64_t *counts, double amax, double sum)
 {
     gsc_report r;
     memset(&r, 0, sizeof r);
-    if (call->status != GSC_OK) { /* nothing was unscaled: whoever reads this must not step */
+    if (call->status != GSC_OK) { /* nothing was unscaled: nobody must step */
         gsc_report_failed(&r, call->status);
         return r;
     }
@@ -1283,7 +1283,7 @@ DEVICE gsc_report report_of(const gsc_cuda_call *call, const gsc_policy *policy,
     return r;
 }
 
-/* Tensor `index`; returns its sum. */
+/* Adds the results of tensor `index`, and writes its report. Returns its sum of squares. */
 DEVICE double finish_tensor(const gsc_cuda_call *call, finish_shared *s, uint32_t t, uint64_t index)
 {
     const gsc_cuda_record record = call->records[index];
@@ -1320,7 +1320,7 @@ DEVICE gsc_policy policy_of(const gsc_cuda_policy *policy)
     return p;
 }
 
-/* One thread for a tensor, of the whole list, and then all together. */
+/* Makes the reports. Each thread runs tensors of every tile; then their results are added. */
 KERNEL(finish)
 {
     SHARED finish_shared s;
