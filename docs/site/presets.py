@@ -166,8 +166,9 @@ def picture():
         drawn = panel(name, *run(name, largest, reports), labelled=column == 0)
         parts.append(f'<g transform="translate({LEFT + WIDTH * column} {TOP + HEIGHT * row})">{drawn}</g>')
     width, height = LEFT + WIDTH * ACROSS, TOP + HEIGHT * (row + 1)
-    begin = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">'
-    paper = f'<rect class="paper" width="{width}" height="{height}"/>'
+    size = f'width="{width}" height="{height}"'
+    begin = f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {width} {height}">'
+    paper = f'<rect class="paper" {size}/>'
     return "\n".join([begin, f"<style>{STYLE}</style>", paper, *parts, "</svg>\n"])
 
 

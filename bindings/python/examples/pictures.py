@@ -39,8 +39,11 @@ DARK = """
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 }
 [style*="fill: #ffffff"] { fill: #0d1117 !important }
+[style*="fill: #000000"] { fill: #e6edf3 !important }
 [style*="stroke: #000000"] { stroke: #e6edf3 !important }
 [style*="stroke: #cccccc"] { stroke: #3d444d !important }
+[style*="fill: #0072b2"] { fill: #56b4e9 !important }
+[style*="stroke: #0072b2"] { stroke: #56b4e9 !important }
 [style*="#aa3377"] { stroke: #e38fc0 !important }
 }"""
 
@@ -59,11 +62,11 @@ def record(name, folder):
     return history
 
 
-def save(figure, path):
+def save(figure, path, description=None):
     """Writes an SVG that is dark if the reader's page is."""
     text = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": "gradscaler", "svg.fonttype": "none", "path.simplify_threshold": 0.5}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        figure.savefig(text, format="svg", metadata={"Date": None, "Description": description})
     path.write_text(re.sub(" +$", "", text.getvalue().replace("</style>", DARK + "</style>", 1), flags=re.M))
 
 

@@ -30,7 +30,11 @@ def test_a_picture_shows_the_run_that_the_core_computes(name, tmp_path):
     drawn = (tmp_path / "run.svg").read_text()
     assert words(drawn) == words(committed), "run ci/pictures"
     assert numbers(drawn) == pytest.approx(numbers(committed), abs=0.1), "run ci/pictures"
-    assert len(committed) < 60_000 and "prefers-color-scheme: dark" in committed
+
+
+def test_pictures_are_small_and_have_dark_colours():
+    for path in pictures.DOCS.glob("*.svg"):
+        assert path.stat().st_size <= 60_000 and "prefers-color-scheme" in path.read_text(), path.name
 
 
 def test_the_guide_has_what_the_command_prints(tmp_path):
