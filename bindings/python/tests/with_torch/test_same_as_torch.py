@@ -505,7 +505,7 @@ DEVIATIONS = {
     "a fused optimizer can step again after its step failed": lambda call, theirs, ours, worlds: (
         call[0] in ("step", "unscale_", "check") and call[1] in worlds[0].failed
     ),
-    "new_scale may have any shape of one element, and may be an int": lambda call, theirs, ours, _: (
+    "new_scale can have any shape of one element, and can be an int": lambda call, theirs, ours, _: (
         call[0] == "update" and call[1:] in (("one element",), (2,)) and theirs[0] == "raised" and ours[0] == "returned"
     ),
 }
