@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: MIT
-"""Writes what the core needs of the manifest: the headers, the version script, the assertions of every layout."""
+"""Writes the headers, the version script and the assertions of every layout from the manifest."""
 
 import textwrap
 
 from manifest import WIDTH, declare, is_pointer, note, paragraphs, run, version_of
 
 NOTE = note(__file__)
-# What NULL means so often that the header says it once.
+# Common meanings of NULL: the header says them once.
 USUAL = ("this thread, host memory", "no details")
-# How functions are declared.
+# The attributes of functions.
 EXPORT = """#if (defined(UINTPTR_MAX) && UINTPTR_MAX != 0xffffffffffffffff) || \\
     (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__)
 #error "gradscaler is for 64-bit little-endian machines: its structs and saved bytes are laid out for those"
 #endif
 
 /*
- * How functions are declared. Define GSC_STATIC to link a static copy whose symbols stay inside
- * your own library or program, or define GSC_API yourself to decide otherwise.
+ * The attributes of functions. Define GSC_STATIC to link a static copy and keep its symbols inside
+ * your own library or program, or define GSC_API yourself.
  */
 #ifndef GSC_API
 #if defined(_WIN32) && defined(GSC_STATIC)
@@ -43,14 +43,14 @@ def comment(lines):
 
 
 def beside(left, doc, column):
-    """Code and a comment that starts at the column, with its further lines below it."""
+    """Returns code and its comment, which starts at the column; further lines go below it."""
     texts = textwrap.wrap(doc, WIDTH - column - 7, break_on_hyphens=False, break_long_words=False)
     lines = [f"{left:<{column}} /* {texts[0]}", *(f"{'':<{column}}    {text}" for text in texts[1:])]
     return [*lines[:-1], lines[-1] + " */"]
 
 
 def later(doc, it, usual):
-    """The doc, with the version of what is newer than what it belongs to."""
+    """Returns the doc, with a version if the member is newer than its item."""
     return doc if it.since == usual else f"{doc}; since {it.since}"
 
 
@@ -67,7 +67,7 @@ def literal(base, value):
 
 
 def typedef(manifest, group):
-    """The type of the constants of a group; numbers have none, and an alias is one already."""
+    """Returns the typedef for a group of constants; numbers have none, and an alias needs none."""
     has_type = group.kind != "number" and group.type not in manifest.aliases
     return [f"typedef {group.type} gsc_{group.name};"] if has_type else []
 
@@ -83,7 +83,7 @@ def constants(manifest, item):
 
 
 def zeros(manifest, struct):
-    """The initialiser of a struct of zeros, as a list of values."""
+    """Returns the initialiser of a struct of zeros, as a list of values."""
     values = []
     for field in struct.fields:
         if field.kind == "struct" and not field.passing:
@@ -121,7 +121,7 @@ def struct(manifest, item):
 
 
 def notes(function):
-    """Each argument of which something is to be said that its type does not say."""
+    """Returns lines on the arguments that have a unit or a meaning of NULL."""
     rows = []
     for arg in function.args:
         words = [arg.unit] if arg.unit else []
@@ -141,7 +141,7 @@ def notes(function):
 
 
 def prototype(start, args, end):
-    """A C declaration, wrapped as clang-format would."""
+    """Returns a C declaration, wrapped as clang-format does."""
     pieces = [arg + ("," if number + 1 < len(args) else end) for number, arg in enumerate(args)] or ["void" + end]
     lines = [start]
     for number, piece in enumerate(pieces):
@@ -208,7 +208,7 @@ def declarations(manifest, start, part):
 
 
 def cffi(manifest):
-    """What cffi.FFI.cdef reads: declarations without macros and comments."""
+    """Returns declarations without macros and comments, for cffi.FFI.cdef."""
     lines = [f"// {NOTE}", "// For ffi.cdef(open(...).read()). Structs that grow: set struct_size to ffi.sizeof(...)."]
     for item in manifest.items:
         if item.what == "constants":
@@ -228,7 +228,7 @@ def cffi(manifest):
 
 
 def version_script(manifest):
-    """A node for each minor version that added functions, each on top of the one before; those of CUDA apart."""
+    """Returns a node for each minor version that added functions; a node inherits the one before. CUDA has its own."""
     nodes = {}
     for item in manifest.functions.values():
         nodes.setdefault((item.header or "", version_of(item.since)), []).append(item.name)

@@ -12,41 +12,41 @@ extern "C" {
 /* ---- CUDA ------------------------------------------------------------------------------------ */
 
 /*
- * What calls need that run on a device. This header is provisional: until the library has run on
- * devices of several kinds, a minor version may change it.
+ * Calls on a CUDA device. This header is provisional: until the library has run on devices of
+ * several kinds, a minor version can change it.
  *
  * With a CUDA context in gsc_exec, tensor data, factors, states, reports and histograms are memory
- * that the device sees, aligned to 8 bytes except for tensor data. gsc_exec, options, policies and
- * the lists themselves are host memory, which the call reads before it returns. The call enqueues
- * its work on exec.stream and returns at once. Calls on one stream may share one exec.workspace. A
- * call may be captured in a CUDA graph, which keeps the lists, options, policies and numbers of
- * that time.
+ * that the device can access, aligned to 8 bytes except for tensor data. gsc_exec, options,
+ * policies and the lists themselves are host memory, which the call reads before it returns. The
+ * call enqueues its work on exec.stream and returns immediately. Calls on one stream can share one
+ * exec.workspace. A call can be captured in a CUDA graph, which keeps the lists, options, policies
+ * and numbers of that time.
  *
  *     gsc_exec.stream          CUstream; NULL is the legacy default stream
  *     gsc_exec.workspace       scratch memory of the device
  *     gsc_exec.workspace_size  its bytes, at least as many as gsc_workspace_size says
  *
- * What is wrong in memory of the device only the device can find, after the call has returned. Then
- * report.status or state.status says it, the report has an overflow (overflow, found_inf), the
- * state says skip (skip, skip_f32, GSC_EVENT_SKIPPED), and the rest is not changed. A factor that
- * cannot be made becomes all zeros, which every call refuses. The same call on the host, on copies
- * of these structs, says in a sentence what is wrong. If the driver refuses a launch, the call
- * fails, though the launches before it are under way.
+ * Errors in device memory are found by the device, after the call has returned. Then report.status
+ * or state.status has the error, the report has an overflow (overflow, found_inf), the state says
+ * skip (skip, skip_f32, GSC_EVENT_SKIPPED), and the rest is unchanged. A factor that cannot be made
+ * becomes all zeros, which every call refuses. To get an error message, make the same call on the
+ * host with copies of these structs. If the driver refuses a launch, the call fails, but its
+ * earlier launches still run.
  */
 
 /*
- * Starts the CUDA driver and says whether there is a device. GSC_ERROR_UNAVAILABLE: err->message
- * says why there is none. A process that is forked later cannot use CUDA.
+ * Starts the CUDA driver and checks that there is a device. If there is none, returns
+ * GSC_ERROR_UNAVAILABLE, and err->message says why. A process that is forked later cannot use CUDA.
  */
 GSC_API gsc_status gsc_cuda_start(gsc_error *err);
 
 /*
- * Returns what the driver's compiler said when it refused the kernels of the first device that did;
- * empty before. Never NULL, never freed.
+ * Returns the log of the driver's compiler for the first device that refused the kernels, or an
+ * empty text. Never NULL, never freed.
  */
 GSC_API const char *gsc_cuda_log(void);
 
-/* Which device. */
+/* The device of a context. */
 typedef struct gsc_cuda_options {
     uint32_t struct_size; /* set by the initialiser */
     int32_t device;       /* CUDA ordinal */
@@ -56,11 +56,11 @@ typedef struct gsc_cuda_options {
 #define GSC_CUDA_OPTIONS_INIT {GSC_CUDA_OPTIONS_SIZE, 0}
 
 /*
- * Makes a context on a CUDA device: its primary one, which frameworks share. It loads the kernels,
- * which takes seconds the first time on a machine, so that no later call has to: make one per
- * device, not one per call. It needs compute capability 7.0 and a driver of CUDA 11.0. A process
- * that was forked after CUDA was used cannot use it; cudaDeviceReset ends the context, so destroy
- * it before.
+ * Makes a context on a CUDA device. It uses the device's primary context, which frameworks share.
+ * It loads the kernels, so that no later call has to; this takes seconds the first time on a
+ * machine. Make one context for each device, not one for each call. It needs compute capability 7.0
+ * and a driver of CUDA 11.0. A process that was forked after CUDA was used cannot use it.
+ * cudaDeviceReset ends the context, so destroy it before.
  */
 GSC_API gsc_status gsc_context_create_cuda(const gsc_cuda_options *options, gsc_context **out,
                                            gsc_error *err);
@@ -68,10 +68,10 @@ GSC_API gsc_status gsc_context_create_cuda(const gsc_cuda_options *options, gsc_
 /* Kinds of memory of a context. On the CPU both are host memory. */
 typedef uint32_t gsc_memory_kind;
 #define GSC_MEMORY_DEVICE 0u /* memory of the device */
-#define GSC_MEMORY_HOST   1u /* host memory that the device reads and writes, too */
+#define GSC_MEMORY_HOST   1u /* host memory that the device can also read and write */
 
 /*
- * Memory of a context, aligned to 256 bytes and not cleared. Free it before the context.
+ * Allocates memory of a context, aligned to 256 bytes and not cleared. Free it before the context.
  *
  *     context  NULL: host memory
  *     size     bytes; 0 gives NULL
@@ -89,8 +89,8 @@ GSC_API gsc_status gsc_memory_create(gsc_context *context, gsc_memory_kind kind,
 GSC_API void gsc_memory_destroy(gsc_context *context, void *memory);
 
 /*
- * Copies between any two of host and device memory, in the order of exec->stream. Host memory stays
- * in use until gsc_exec_wait, or whatever else waits for the stream.
+ * Copies between host and device memory, in any direction, in the order of exec->stream. Host
+ * memory stays in use until gsc_exec_wait, or until other code waits for the stream.
  *
  *     to    NULL only with size = 0
  *     from  NULL only with size = 0
@@ -100,15 +100,15 @@ GSC_API gsc_status gsc_memory_copy(const gsc_exec *exec, void *to, const void *f
                                    gsc_error *err);
 
 /*
- * Waits until exec->stream has done all that was enqueued. A stream that is being captured is
- * refused with GSC_ERROR_UNAVAILABLE, and its capture goes on.
+ * Waits until exec->stream has done all work that was enqueued. If the stream is being captured,
+ * fails with GSC_ERROR_UNAVAILABLE, and the capture goes on.
  *
  *     exec  NULL: returns at once
  */
 GSC_API gsc_status gsc_exec_wait(const gsc_exec *exec, gsc_error *err);
 
 /*
- * Bytes of exec->workspace that any of these calls needs for this list; 0 on the CPU.
+ * Writes the bytes of exec->workspace that any of these calls needs for this list; 0 on the CPU.
  *
  *     tensors  NULL only with n = 0
  *     options  NULL: nothing is wanted

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The manifest, include/gradscaler.toml, read and checked; and the driver of what generates files from it.
+"""Reads and checks the manifest, include/gradscaler.toml, and runs the generators.
 
-The schema is closed: a key that it does not know, or that is missing, is refused with the item and the key. What is
-loaded holds every key as an attribute, with None or False where an optional one was left out, and for a member (a
-field, an argument) also `kind` (scalar, char, string, pointer, bytes, struct, opaque, callback), `base` (the type
-behind an alias) and `c` (its C type). Nothing is derived from wording.
+An unknown or missing key is refused; the error names the item and the key. A loaded item has every key as an attribute;
+an optional key that is missing is None or False. A member (a field or an argument) also has `kind` (scalar, char,
+string, pointer, bytes, struct, opaque, callback), `base` (the type behind an alias) and `c` (its C type).
 """
 
 import difflib
@@ -21,7 +20,7 @@ WIDTH = 100
 SIZES = {f"{sign}int{bits}_t": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float": 4, "double": 8}
 TYPES = (*SIZES, "char", "string", "pointer", "bytes")
 
-# Key: what its value must be; a tuple lists the admissible values. A key that ends in ? may be left out.
+# Key: the type of its value, or a tuple of the allowed values. A key that ends in ? is optional.
 MEMBER = {"name": str, "type": str, "pass?": str, "takes?": str}
 FIELD = MEMBER | {"doc": str, "array?": int, "since?": str}
 ARGUMENT = MEMBER | {"null?": str, "count?": str, "counts?": str, "required?": bool, "unit?": str, "const?": bool}
@@ -53,7 +52,7 @@ ITEMS = {
         "doc": str,
     },
 }
-# What no member may be called, as a language that has it in its raw layer knows the word.
+# Names that no member can have: keywords of a language with a raw layer.
 KEYWORDS = """
     and as assert async auto await become bool box break case catch char class const continue crate def default del
     delete do double dyn elif else end enum except explicit export extern false final finally float fn for friend
@@ -63,7 +62,7 @@ KEYWORDS = """
     union unsafe unsigned unsized use using virtual void volatile when where while with xor yield
 """
 WORDS = {str: "text", int: "integer", bool: "boolean", list: "list", dict: "table"}
-# How a member of each kind may be passed. None: by value.
+# How a member of each kind can be passed. None: by value.
 ARGUMENT_PASSES = {
     "scalar": (None, "in", "out", "inout"),
     "char": (),
@@ -84,11 +83,11 @@ FIELD_PASSES = ARGUMENT_PASSES | {
 
 
 class ManifestError(Exception):
-    """What is wrong with the manifest, in a sentence."""
+    """An error in the manifest. Its text is a sentence."""
 
 
 def version_of(text):
-    """(0, 3) of "0.3"; None of what is no version."""
+    """Returns (0, 3) for "0.3", or None if the text is no version."""
     return tuple(map(int, text.split("."))) if re.fullmatch(r"\d+\.\d+", text) else None
 
 
@@ -97,7 +96,7 @@ def is_pointer(c):
 
 
 def read(where, table, schema):
-    """A table as the schema knows it."""
+    """Checks a table against a schema and returns it with all keys as attributes."""
     if type(table) is not dict:
         raise ManifestError(f"{where}: {table!r} is no table")
     known = {key.removesuffix("?"): wanted for key, wanted in schema.items()}
@@ -117,12 +116,12 @@ def read(where, table, schema):
 
 
 def place(owner, table):
-    """Where a table of an item stands, by its name if it has one."""
+    """Returns the position of a table in an item, by name if it has one."""
     return f"{owner.name}.{table.get('name', '?') if type(table) is dict else '?'}"
 
 
 class Manifest:
-    """Its items in order, and by kind and name; structs are laid out."""
+    """The items of a manifest, in order and by kind and name. Structs have their layout."""
 
     def __init__(self, text):
         try:
@@ -190,7 +189,7 @@ class Manifest:
     # ---- types ----
 
     def base(self, type_):
-        """The type behind an alias."""
+        """Returns the type behind an alias."""
         return self.aliases[type_].type if type_ in self.aliases else type_
 
     def kind_of(self, where, type_):
@@ -310,7 +309,7 @@ class Manifest:
         item.size, item.alignment = end, widest
 
     def extent(self, field):
-        """(size, alignment) of one element of a field, on a 64-bit target."""
+        """Returns (size, alignment) of one element of a field, on a 64-bit target."""
         if field.kind == "char":
             return 1, 1
         if field.kind == "scalar" and not field.passing:
@@ -363,7 +362,7 @@ def declare(c, name):
 
 
 def paragraphs(text, width):
-    """Wrapped lines of a doc; lines that start with four spaces keep their place, `- ` begins an entry."""
+    """Returns the wrapped lines of a doc. Lines that start with four spaces stay as they are; `- ` begins an entry."""
     lines, pending = [], []
 
     def flush():
@@ -386,7 +385,7 @@ def paragraphs(text, width):
 
 
 def reword(manifest, text, value, group):
-    """A doc with the C names of constants as value(item, value) and of groups, GSC_X_*, as group(item) writes them."""
+    """Returns a doc with value(item, value) for each name of a constant and group(item) for each group, GSC_X_*."""
     values = {v.c: (item, v) for item in manifest.constants.values() for v in item.values}
     groups = {item.prefix: item for item in manifest.constants.values() if item.kind != "number"}
 
@@ -399,7 +398,7 @@ def reword(manifest, text, value, group):
 
 
 def note(path):
-    """The line that says where a file comes from."""
+    """Returns the line that names the source of a generated file."""
     return f"Generated from include/gradscaler.toml by {Path(path).resolve().relative_to(ROOT)}. Do not edit."
 
 
@@ -411,7 +410,7 @@ def load(path=ROOT / PATH):
 
 
 def run(outputs):
-    """Writes what each function of {path: function} makes of the manifest; --check only compares."""
+    """Writes the output of each function of {path: function}; --check only compares."""
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         sys.exit(f"usage: {sys.argv[0]} [--check]")

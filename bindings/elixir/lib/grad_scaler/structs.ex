@@ -302,11 +302,11 @@ defmodule GradScaler.Policy do
 
   * `arithmetic` - one of these: `:f64`, `:f64_to_f32`, `:f32`, `:f32_flush`
   * `init_scale` - first scale; 0 is 1
-  * `growth_factor` - a growth multiplies by it; at least 1, 0 is 1
-  * `backoff_factor` - a backoff multiplies by it; in (0, 1]. 0: divides by growth_factor
+  * `growth_factor` - a growth multiplies by this; at least 1; 0 is 1
+  * `backoff_factor` - a backoff multiplies by this, in (0, 1]; 0: divides by growth_factor
   * `growth_interval` - good steps from one growth to the next; 0 never grows
   * `growth_rule` - one of these: `:reached`, `:exact`, `:every`, `:all_steps`
-  * `growth_extra_steps` - steps a count needs beyond the interval
+  * `growth_extra_steps` - steps that the count needs beyond the interval
   * `max_scale` - ceiling; 0 is none (infinity)
   * `min_scale` - floor; 0 is none
   * `ceiling_rule` - one of these at max_scale; with ENFORCE also for the first scale: `:clamp`,
@@ -314,34 +314,36 @@ defmodule GradScaler.Policy do
   * `floor_rule` - one of these at min_scale; the first scale is never raised: `:clamp`,
     `:enforce`, `:reject`, `:stop`, `:clamp_unless_past`
   * `overflow_test` - one of these: `:element`, `:norm`
-  * `hysteresis` - number of overflows that make a backoff; those before the last are absorbed;
-    overflow_reset restarts the count; 0 is 1
-  * `overflow_reset` - any of these: what refills the hysteresis: `:on_growth`, `:on_good_step`,
-    `:on_backoff`
+  * `hysteresis` - number of overflows that make a backoff; the overflows before the last are
+    absorbed; overflow_reset restarts the count; 0 is 1
+  * `overflow_reset` - any of these: events that refill the hysteresis: `:on_growth`,
+    `:on_good_step`, `:on_backoff`
   * `apply_delay` - 1: a new scale is in force one update later
   * `overflow_tolerance` - an overflow is absorbed while overflows are at most this share of the
-    steps since the last change; overflow_reset restarts their count; below 1, or 1 with
-    TOLERANCE_EXCLUSIVE
-  * `max_failed_backoffs` - `:stopped` at this many overflows in a row that could not lower the
-    scale; 0 never
+    steps since the last change; overflow_reset restarts the count of overflows; below 1, or 1
+    with TOLERANCE_EXCLUSIVE
+  * `max_failed_backoffs` - `:stopped` after this many overflows in a row that could not lower the
+    scale; 0: never
   * `quirks` - any of these; 0 in any new policy: `:tolerance_exclusive`, `:overflow_is_good`,
     `:allow_lockout`
-  * `target_amax` - not 0: the scale is predicted so that amax lands here, and nothing is counted
-  * `log2_decay` - decay of the running mean of log2(amax); 0 up to, not including, 1
-  * `log2_slow_decay` - decay of its slower mean and of its square; likewise
+  * `target_amax` - not 0: the scale is predicted so that amax becomes this, and no steps are
+    counted
+  * `log2_decay` - decay of the running mean of log2(amax); from 0, below 1
+  * `log2_slow_decay` - decay of the slower mean and of the mean square; from 0, below 1
   * `log2_margin_sigmas` - standard deviations kept free above the mean
-  * `overflow_sample_log2` - the sample of log2(amax) that an overflow stands for
-  * `guard_norm` - an outlier has a norm above this; 0: no such threshold
-  * `guard_ratio` - or above this times the mean, where that is above 0; above 1, or 0
-  * `guard_sigmas` - or this many standard deviations above the mean; 0: no such threshold
-  * `guard_decay` - what is left of the mean and the variance at each sample after the warm-up;
-    below 1. 0: all samples weigh the same
-  * `guard_init_mean` - the mean before the first sample, by which the first step is judged; 0:
-    none
-  * `guard_warmup` - samples before the first step is judged, which enter as they are and weigh
-    the same
-  * `guard_max_in_a_row` - at this many outliers in a row the guard accepts a new level: it lets
-    this outlier and those that follow it in the row through, or with `:stop` it stops; 0: never
+  * `overflow_sample_log2` - sample of log2(amax) for an overflow
+  * `guard_norm` - a norm above this is an outlier; 0: no such threshold
+  * `guard_ratio` - a norm above this times the mean is an outlier, if the mean is above 0; above
+    1, or 0: no such threshold
+  * `guard_sigmas` - a norm this many standard deviations above the mean is an outlier; 0: no such
+    threshold
+  * `guard_decay` - factor of the old mean and variance at each sample after the warm-up; below 1;
+    0: all samples weigh the same
+  * `guard_init_mean` - mean before the first sample, used to judge the first step; 0: none
+  * `guard_warmup` - samples before the first step is judged; they enter as they are and weigh the
+    same
+  * `guard_max_in_a_row` - at this many outliers in a row, the guard accepts a new level: it lets
+    this outlier and later ones in the row through; with `:stop` it stops instead; 0: never
   * `guard_sample` - one of these: `:as_is`, `:none`, `:threshold`
   * `guard_flags` - any of these: `:clip`, `:inclusive`, `:stop`, `:skip_is_good`,
     `:clip_progressive`, `:variance_after_mean`, `:bias_corrected`, `:clip_to_mean`
@@ -598,38 +600,39 @@ end
 
 defmodule GradScaler.Report do
   @moduledoc """
-  Calls on tensors, `report_from_number`, `report_from_flag` and `report_merge` fill a report in.
-  A report of zeros is refused, as nobody filled it in. Zeros with `status` and `overflow` set are
-  the report of a rank whose call failed. Also refused: values that contradict each other, such as
-  elements that are NaN without an overflow.
+  The results of calls on gradients. Calls on tensors, `report_from_number`, `report_from_flag`
+  and `report_merge` fill a report in. A report of zeros is refused: no call filled it in. If the
+  call of a rank fails, its report is zeros with `status` and `overflow` set. Contradictions are
+  also refused, such as NaN elements without an overflow.
 
-  * `overflow` - do not step. An element is Inf or NaN or became so, or options.policy says so, or
-    the call failed
-  * `status` - `:ok`, or the error that a device or a rank met: `:ok`, `:null`, `:struct_size`,
+  * `overflow` - do not step. An element is Inf or NaN or became so, or options.policy judges so,
+    or the call failed
+  * `status` - `:ok`, or the error of a device or a rank: `:ok`, `:null`, `:struct_size`,
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
     `:format`, `:mismatch`
   * `measured` - any of these: `:norm`, `:amax`, `:underflow`
-  * `generation` - of the factor; 0: unknown
-  * `amax` - largest finite magnitude after unscaling, before rounding; of a complex element its
-    larger part
-  * `sum_squares` - of the finite elements after unscaling; its root is the norm
-  * `elements` - elements seen
+  * `generation` - generation of the factor; 0: unknown
+  * `amax` - largest finite magnitude after unscaling, before rounding; a complex element counts
+    with its larger part
+  * `sum_squares` - sum of squares of the finite elements after unscaling; its square root is the
+    norm
+  * `elements` - number of elements
   * `nan_count` - elements that are NaN
   * `inf_count` - elements that are Inf, or became so by unscaling
-  * `first_tensor` - where the first of these is: index in the list ...
-  * `first_element` - ... and in the tensor; both 0 if both counts are
-  * `underflows_to_zero` - outputs that are zero while their input was not
-  * `underflows_to_subnormal` - outputs that are subnormal while their input was not
+  * `first_tensor` - index of the tensor with the first NaN or Inf; 0 if there is none
+  * `first_element` - index of that element in the tensor; 0 if there is none
+  * `underflows_to_zero` - outputs that are zero although their input was not
+  * `underflows_to_subnormal` - outputs that are subnormal although their input was not
   * `clamped` - elements that options.clamp changed
-  * `digest` - what `report_set_rank` left: a digest of policy and state; 0: none
-  * `status_rank_plus_1` - 1 + the rank that status is of; 0: not known
-  * `first_rank_plus_1` - 1 + the rank that first_tensor is of, or, where nothing was counted, of
-    the first with overflow; 0: not known
+  * `digest` - digest of policy and state, set by `report_set_rank`; 0: none
+  * `status_rank_plus_1` - 1 + the rank of `status`; 0: unknown
+  * `first_rank_plus_1` - 1 + the rank of first_tensor, or, if no element was counted, of the
+    first report with an overflow; 0: unknown
   * `kind` - one of these: `:none`, `:tensors`, `:number`, `:merged`, `:flag`
   * `flags` - 0
-  * `number` - with `:number` the number, which a policy judges as it judges a norm; 0 if it is
-    not finite. Else 0
+  * `number` - the number of a `:number`, which a policy judges as a norm; 0 if it is not finite.
+    0 in other reports
   * `per_tensor` - what `GradScaler.per_tensor/1` reads: a report of each tensor, or nil
   * `paths` - where those are in the tree, or nil
   * `histogram` - how many magnitudes are below 2^-44, in each step of a factor 16 above, and
@@ -774,19 +777,19 @@ end
 
 defmodule GradScaler.State do
   @moduledoc """
-  One scaler. A value without pointers: copy it, store it, send it.
+  The state of a scaler. It has no pointers: copy it, store it, send it.
 
   * `factor` - the scale in force
-  * `next` - the newest scale. It differs from `factor` only with apply_delay: then the next loss
-    is scaled by it while the update for this one is under way
+  * `next` - the newest scale. It differs from `factor` only with apply_delay: then it scales the
+    next loss while the update for this loss runs
   * `log2_mean` - predictive policies: running mean of log2(amax)
   * `log2_slow_mean` - slower mean of log2(amax), with log2_slow_decay
-  * `log2_mean_square` - slower mean of its square
-  * `log2_zero_weight` - weight in log2_mean of the zero that it began with
-  * `log2_slow_zero_weight` - the same of log2_slow_mean
+  * `log2_mean_square` - slower mean of the square of log2(amax)
+  * `log2_zero_weight` - weight of the initial zero in log2_mean
+  * `log2_slow_zero_weight` - weight of the initial zero in log2_slow_mean
   * `good_steps` - good steps since the last overflow or growth; with `:every` since the last
     overflow
-  * `steps_since_change` - all steps since the last change
+  * `steps_since_change` - all steps since the scale changed
   * `overflows_since_reset` - overflows not reset yet
   * `failed_backoffs` - overflows in a row that could not lower the scale
   * `events` - any of these of the last update: `:grew`, `:backed_off`, `:skipped`, `:absorbed`,
@@ -795,20 +798,20 @@ defmodule GradScaler.State do
     `:preset`, `:policy`, `:state`, `:report`, `:factor`, `:value`, `:dtype`, `:count`,
     `:overlap`, `:capacity`, `:corrupt`, `:version`, `:unavailable`, `:memory`, `:device`,
     `:format`, `:mismatch`
-  * `total_overflows` - overflows since the start; what the guard skipped is in total_guard_skips
+  * `total_overflows` - overflows since the start, without the guard's skips
   * `total_growths` - updates since the start that made the scale larger
-  * `total_backoffs` - updates since the start that made it smaller
-  * `skip_f32` - 1 with `:skipped`, else 0: what a fused optimizer that runs after the update
-    takes as found_inf
+  * `total_backoffs` - updates since the start that made the scale smaller
+  * `skip_f32` - 1 with `:skipped`, else 0: found_inf for a fused optimizer that runs after the
+    update
   * `skip` - 1 with `:skipped`, else 0: leave the parameters alone
   * `guard_mean` - policies that guard: mean of the samples
-  * `guard_variance` - their variance
-  * `guard_count` - their number
+  * `guard_variance` - variance of the samples
+  * `guard_count` - number of samples
   * `guard_in_a_row` - outliers in a row
   * `total_guard_skips` - steps since the start that were skipped as outliers
-  * `guard_multiplier` - of the last update: 1, below 1 where it clips, 0 with `:skipped`
-  * `guard_threshold` - what guard_value was held against; 0: against nothing
-  * `guard_value` - the norm or the number that the last update judged; 0: none
+  * `guard_multiplier` - multiplier of the last update: 1; below 1 if it clips; 0 with `:skipped`
+  * `guard_threshold` - threshold that guard_value was compared with; 0: none
+  * `guard_value` - norm or number that the last update judged; 0: none
   """
   alias GradScaler.{Constants, Fields}
 

@@ -9,57 +9,57 @@ import enum
 
 
 class Status(enum.IntEnum):
-    """What a call returns."""
+    """Statuses that calls return."""
 
     OK = 0  # done
-    ERROR_NULL = -1  # a pointer is None that may not be
+    ERROR_NULL = -1  # a required pointer is None
     ERROR_STRUCT_SIZE = -2  # struct_size is not set, or a field is set that this version lacks
     ERROR_PRESET = -3  # no preset has this name
     ERROR_POLICY = -4  # a field of the policy is out of range
     ERROR_STATE = -5  # no update leads to this state
-    ERROR_REPORT = -6  # the report failed, or lacks what the policy judges by
+    ERROR_REPORT = -6  # the report has an error, or lacks a measurement that the policy needs
     ERROR_FACTOR = -7  # a factor is zero, infinite or not a number
     ERROR_VALUE = -8  # a number is out of range
     ERROR_DTYPE = -9  # unknown dtype
     ERROR_COUNT = -10  # counts differ, or are too large
-    ERROR_OVERLAP = -11  # an output overlaps its input without being the same, or another entry
+    ERROR_OVERLAP = -11  # an output overlaps another entry, or overlaps its own input without being in place
     ERROR_CAPACITY = -12  # the buffer is too small
-    ERROR_CORRUPT = -13  # saved bytes are truncated, damaged or something else
-    ERROR_VERSION = -14  # saved bytes need a newer version of the library
+    ERROR_CORRUPT = -13  # the bytes are truncated, damaged or not a saved state
+    ERROR_VERSION = -14  # the saved bytes need a newer version of the library
     ERROR_UNAVAILABLE = -15  # this build or machine cannot do it
     ERROR_MEMORY = -16  # out of memory or threads
-    ERROR_DEVICE = -17  # the driver failed, or the context is of another process
-    ERROR_FORMAT = -18  # the entries are of no format, or of several, or no format has this name
-    ERROR_MISMATCH = -19  # the reports are of ranks whose policies or states differ
+    ERROR_DEVICE = -17  # the driver failed, or another process made the context
+    ERROR_FORMAT = -18  # the entries match no format, or several, or no format has this name
+    ERROR_MISMATCH = -19  # the reports are from ranks with different policies or states
 
 
 class Feature(enum.IntEnum):
-    """What a build of the library may lack."""
+    """Features that a build of the library can lack."""
 
     CUDA = 1  # contexts on CUDA devices, see gradscaler_cuda.h
 
 
 class Growth(enum.IntEnum):
-    """growth_rule: when the scale grows. The count is `good_steps` less growth_extra_steps."""
+    """growth_rule: when the scale grows. The count is `good_steps` minus growth_extra_steps."""
 
     REACHED = 0  # at the interval or past it
-    EXACT = 1  # at the interval only; a count already past it waits for an overflow
-    EVERY = 2  # at each multiple of it; a growth does not restart the count
-    ALL_STEPS = 3  # as REACHED, but counting `steps_since_change`, overflows included
+    EXACT = 1  # at the interval only; a count that is already past it waits for an overflow
+    EVERY = 2  # at each multiple of the interval; a growth does not restart the count
+    ALL_STEPS = 3  # as REACHED, but the count is `steps_since_change`, which includes overflows
 
 
 class LimitRule(enum.IntEnum):
-    """ceiling_rule, floor_rule: what a change does that would reach the limit."""
+    """ceiling_rule, floor_rule: what happens to a change that would reach the limit."""
 
-    CLAMP = 0  # ends at the limit
+    CLAMP = 0  # the scale becomes the limit
     ENFORCE = 1  # as CLAMP, and every update enforces the limit
-    REJECT = 2  # is dropped
-    STOP = 3  # is dropped, with Event.STOPPED
-    CLAMP_UNLESS_PAST = 4  # as CLAMP, except that a scale already past the limit stays where it is
+    REJECT = 2  # the change is dropped
+    STOP = 3  # the change is dropped, with Event.STOPPED
+    CLAMP_UNLESS_PAST = 4  # as CLAMP, but a scale that is already past the limit stays
 
 
 class OverflowReset(enum.IntFlag):
-    """overflow_reset, bits: what sets the count of overflows to 0."""
+    """overflow_reset, bits: events that set the count of overflows to 0."""
 
     ON_GROWTH = 1  # a growth
     ON_GOOD_STEP = 2  # a step without overflow
@@ -78,59 +78,58 @@ class Arithmetic(enum.IntEnum):
 
 
 class OverflowTest(enum.IntEnum):
-    """overflow_test: what of a report is an overflow."""
+    """overflow_test: which reports are an overflow."""
 
     ELEMENT = 0  # an element that is not finite
-    NORM = 1  # that, or a sum of squares above the largest float
+    NORM = 1  # an element that is not finite, or a sum of squares above the largest float
 
 
 class Quirk(enum.IntFlag):
-    """quirks, bits: what a peer does and no new policy should."""
+    """quirks, bits: behaviour of some frameworks that no new policy should have."""
 
     TOLERANCE_EXCLUSIVE = 1  # a share equal to overflow_tolerance is not tolerated
     OVERFLOW_IS_GOOD = 2  # an overflow also counts as a good step
-    ALLOW_LOCKOUT = 4  # the guard may skip all steps for good: gsc_policy_check asks for no guard_max_in_a_row
+    ALLOW_LOCKOUT = 4  # the guard can skip all steps for good: gsc_policy_check does not require guard_max_in_a_row
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
 class GuardSample(enum.IntEnum):
-    """guard_sample: what an outlier adds to the mean and the variance that later steps are judged
-    by."""
+    """guard_sample: the sample that an outlier adds to the mean and the variance."""
 
-    AS_IS = 0  # itself
-    NONE = 1  # nothing
-    THRESHOLD = 2  # the threshold, or what the outlier was clipped to
+    AS_IS = 0  # its norm
+    NONE = 1  # none
+    THRESHOLD = 2  # the threshold, or the norm that it was clipped to
 
 
 class Guard(enum.IntFlag):
-    """guard_flags, bits: what becomes of an outlier."""
+    """guard_flags, bits: what happens to an outlier, and how samples count."""
 
-    CLIP = 1  # its gradients are multiplied by threshold / norm, and the step is taken, unless the threshold is not above 0; without it the step is skipped
+    CLIP = 1  # multiply the gradients by threshold / norm and take the step; without it, or if the threshold is not above 0, skip the step
     INCLUSIVE = 2  # a norm equal to the threshold is also an outlier
-    STOP = 4  # at guard_max_in_a_row Event.STOPPED; without it this outlier and those that follow it in the row are let through, and enter the mean as they are
-    SKIP_IS_GOOD = 8  # a step that is skipped as an outlier counts as a good step of the scale; without it the scale and its counts stay
-    CLIP_PROGRESSIVE = 16  # with CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower
-    VARIANCE_AFTER_MEAN = 32  # after the warm-up the variance takes (sample - mean)^2 with the mean that already has the sample
-    BIAS_CORRECTED = 64  # a sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the first one on
-    CLIP_TO_MEAN = 128  # with CLIP: to the mean
+    STOP = 4  # at guard_max_in_a_row: Event.STOPPED; without it, this outlier and later ones in the row are let through, and enter the mean as they are
+    SKIP_IS_GOOD = 8  # a step skipped as an outlier counts as a good step of the scale; without it, the scale and its counts stay
+    CLIP_PROGRESSIVE = 16  # with CLIP: clip to mean + (threshold - mean)^2 / (norm - mean): the larger the norm, the lower
+    VARIANCE_AFTER_MEAN = 32  # after the warm-up, the variance takes (sample - mean)^2 with the mean that includes the sample
+    BIAS_CORRECTED = 64  # sample n has the weight (1 - guard_decay) / (1 - guard_decay^n), from the first sample on
+    CLIP_TO_MEAN = 128  # with CLIP: clip to the mean
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
 class Trait(enum.IntFlag):
-    """What a policy does, for callers that prepare for it."""
+    """Traits of a policy, for callers that prepare for them."""
 
-    MOVES = 1  # its scale can change
-    GUARDS = 2  # it judges the norm of finite gradients
-    NEEDS_NORM = 4  # its updates need sum_squares, or a number
-    NEEDS_AMAX = 8  # its updates need amax
+    MOVES = 1  # the scale can change
+    GUARDS = 2  # the policy judges the norm of finite gradients
+    NEEDS_NORM = 4  # updates need sum_squares, or a number
+    NEEDS_AMAX = 8  # updates need amax
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
 class Want(enum.IntFlag):
-    """What a report can measure beside overflow, its place and its counts, which are always there."""
+    """Measurements that a report can have. Overflow, its position and the counts are always there."""
 
     NORM = 1  # sum_squares
     AMAX = 2  # amax
@@ -140,20 +139,20 @@ class Want(enum.IntFlag):
 
 
 class ReportKind(enum.IntEnum):
-    """report.kind: what a report is of."""
+    """report.kind: the source of a report."""
 
-    NONE = 0  # nothing, it was not filled in; refused unless it says an overflow
+    NONE = 0  # none: no call filled the report in; refused unless it has an overflow
     TENSORS = 1  # the tensors of a call
     NUMBER = 2  # a number
     MERGED = 3  # other reports
-    FLAG = 4  # a flag: whether there was an overflow, and nothing else
+    FLAG = 4  # a flag: only whether there was an overflow
 
 
 class MergeKind(enum.IntEnum):
-    """What the merged reports are of."""
+    """The relation between the gradients of merged reports."""
 
-    SHARDS = 0  # different gradients: shards, layers, optimizers. Their sums of squares add up
-    ADDENDS = 1  # gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is not known
+    SHARDS = 0  # different gradients: shards, layers, optimizers; their sums of squares are added
+    ADDENDS = 1  # gradients that are added: micro-batches, data-parallel ranks; the norm of their sum is unknown
 
 
 class Event(enum.IntFlag):
@@ -163,43 +162,43 @@ class Event(enum.IntFlag):
     BACKED_OFF = 2  # the scale became smaller
     SKIPPED = 4  # an overflow, an outlier, or a failure on a device: leave the parameters alone
     ABSORBED = 8  # the overflow was absorbed by hysteresis or tolerance
-    AT_CEILING = 16  # max_scale held a growth
-    AT_FLOOR = 32  # min_scale held a backoff
+    AT_CEILING = 16  # max_scale limited a growth
+    AT_FLOOR = 32  # min_scale limited a backoff
     BACKOFF_FAILED = 64  # the overflow could not lower the scale
-    STOPPED = 128  # the policy gives up: training on would only skip
-    STALE = 256  # the report is of another factor than the one in force: late, or used before
-    OUTLIER = 512  # the norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through
+    STOPPED = 128  # the policy gives up: more training would only skip steps
+    STALE = 256  # the report is not of the factor in force: it is late, or was used before
+    OUTLIER = 512  # the norm is above guard_threshold; without SKIPPED and CLIPPED, it was let through
     CLIPPED = 1024  # multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
 
 
 class Outcome(enum.IntEnum):
-    """reason.outcome: what the last update decided of its step."""
+    """reason.outcome: the decision of the last update about its step."""
 
-    TAKEN = 0  # take it; the gradients are as they are
-    LET_THROUGH = 1  # take it, although it is an outlier
-    CLIPPED = 2  # take it with gradients times `multiplier`
+    TAKEN = 0  # take the step; the gradients stay as they are
+    LET_THROUGH = 1  # take the step, although it is an outlier
+    CLIPPED = 2  # take the step with gradients times `multiplier`
     SKIPPED = 3  # leave the parameters alone
     STOPPED = 4  # end the training
 
 
 class Cause(enum.IntEnum):
-    """reason.cause: why it decided so."""
+    """reason.cause: the reason for the decision."""
 
     NONE = 0  # nothing was wrong
     OVERFLOW = 1  # Inf or NaN
     OUTLIER = 2  # `value` is above `threshold`
-    CEILING = 3  # the scale would pass max_scale, where ceiling_rule stops
-    OTHER_STATE = 4  # a state that it was combined with found an outlier
-    FAILURE = 5  # the update failed on a device; state.status says how
+    CEILING = 3  # the scale would pass max_scale, and ceiling_rule stops
+    OTHER_STATE = 4  # a combined state found an outlier
+    FAILURE = 5  # the update failed on a device; see state.status
 
 
 class EntryKind(enum.IntEnum):
-    """entry.kind: what is at the key. All numbers are read alike; gsc_state_export says which ones
-    a loader expects."""
+    """entry.kind: the type of the value. All numbers are read alike; gsc_state_export writes the
+    types that a loader expects."""
 
-    UNUSED = 0  # no entry: it is passed over
+    UNUSED = 0  # no entry: it is ignored
     NUMBER = 1  # `value`, any number
     TEXT = 2  # `text`
     NULL = 3  # null, None, nil: switched off
@@ -208,35 +207,35 @@ class EntryKind(enum.IntEnum):
 
 
 class NoteKind(enum.IntEnum):
-    """note.kind: what a call has to tell."""
+    """note.kind: the subject of a note."""
 
     FORMAT = 1  # the entries were recognised: `field` is the name of the format
-    MISSING = 2  # the entries do not say `field`: `value` is that of the policy, or where a count starts
-    IGNORED = 3  # the key of `entry` means nothing in this format
-    CHANGED = 4  # `field` became `value`, which is what `entry` means to this policy
-    UNUSABLE = 5  # the scale is 0 or infinity: no call multiplies by it; also of gsc_state_diagnose, with `value` the scale
-    LOST = 6  # the format has no key for `field`, which is `value`
-    FAILURE = 7  # diagnosis: a call failed on a device or on a rank, and nobody steps; `value` is its status
-    NOT_FINITE = 8  # diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if not known, `entry` the first tensor that has some
-    BACKOFF_FAILED = 9  # diagnosis: overflows cannot lower the scale, which is `value`; `entry` as above
+    MISSING = 2  # `field` is not among the entries: `value` is the policy's, or the start of a count
+    IGNORED = 3  # the key of `entry` has no meaning in this format
+    CHANGED = 4  # `field` became `value`, the meaning of `entry` in this policy
+    UNUSABLE = 5  # the scale is 0 or infinity: no call multiplies by it; also from gsc_state_diagnose, with the scale as `value`
+    LOST = 6  # the format has no key for `field`; `value` is lost
+    FAILURE = 7  # diagnosis: a call failed on a device or on a rank, and no rank steps; `value` is the status
+    NOT_FINITE = 8  # diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown; `entry` is the first tensor with one
+    BACKOFF_FAILED = 9  # diagnosis: overflows cannot lower the scale, `value`; `entry` is the first tensor with Inf or NaN
     OVERFLOWS_OFTEN = 10  # diagnosis: more steps overflowed than this policy causes by itself; `value` is their share, 0 to 1
-    GUARD_SKIPS = 11  # diagnosis: the guard skipped more than half of the steps, or the last ones in a row; `value` is how many since the start
-    GUARD_IDLE = 12  # diagnosis: the guard judges no step of the planned ones: its warm-up is longer; `value` is its samples so far
-    UNDERFLOWS = 13  # diagnosis: gradients became zero; `value` is their share, 0 to 1, `entry` the tensor with the largest share
+    GUARD_SKIPS = 11  # diagnosis: the guard skipped more than half of the steps, or the last ones in a row; `value` is the number since the start
+    GUARD_IDLE = 12  # diagnosis: the guard judges none of the planned steps, because its warm-up is longer; `value` is its samples so far
+    UNDERFLOWS = 13  # diagnosis: gradients became zero; `value` is their share, 0 to 1; `entry` is the tensor with the largest share
     NEVER_GROWS = 14  # diagnosis: `value` steps are planned, fewer than a growth needs
     CEILING_UNREACHABLE = 15  # diagnosis: the planned steps end before the scale can reach max_scale; `value` is the highest that it can reach
 
 
 class Metric(enum.IntEnum):
-    """What gsc_state_metrics gives, in this order, with these names in lower case as keys. Later
+    """Metrics of gsc_state_metrics, in this order; the keys are these names in lower case. Later
     versions add some at the end."""
 
     LOSS_SCALE = 0  # the scale in force, state.factor.scale
     SKIP = 1  # 1 if the last update skipped its step, else 0
     OVERFLOW = 2  # 1 if the last update skipped its step because of an overflow, else 0
     NORM = 3  # norm of all gradients after unscaling, or the number that the policy judged; None if it is not known or some are not finite
-    AMAX = 4  # largest magnitude after unscaling, if the report has it; None if some are not finite
-    ZERO_SHARE = 5  # share of the gradients that became zero by unscaling, 0 to 1, if the report has it
+    AMAX = 4  # largest magnitude after unscaling, if the report has amax; None if some are not finite
+    ZERO_SHARE = 5  # share of the gradients that became zero by unscaling, 0 to 1, if the report has underflows
     TOTAL_OVERFLOWS = 6  # overflows since the start
     TOTAL_GUARD_SKIPS = 7  # steps since the start that were skipped as outliers
     TOTAL_GROWTHS = 8  # growths since the start
@@ -266,7 +265,7 @@ class MemoryKind(enum.IntEnum):
     """Kinds of memory of a context. On the CPU both are host memory."""
 
     DEVICE = 0  # memory of the device
-    HOST = 1  # host memory that the device reads and writes, too
+    HOST = 1  # host memory that the device can also read and write
 
 
 class Struct(c.Structure):
@@ -288,42 +287,43 @@ class Policy(Struct):
     struct_size: set by the initialiser
     arithmetic: Arithmetic
     init_scale: first scale; 0 is 1
-    growth_factor: a growth multiplies by it; at least 1, 0 is 1
-    backoff_factor: a backoff multiplies by it; in (0, 1]. 0: divides by growth_factor
+    growth_factor: a growth multiplies by this; at least 1; 0 is 1
+    backoff_factor: a backoff multiplies by this, in (0, 1]; 0: divides by growth_factor
     growth_interval: good steps from one growth to the next; 0 never grows
     growth_rule: Growth
-    growth_extra_steps: steps a count needs beyond the interval
+    growth_extra_steps: steps that the count needs beyond the interval
     max_scale: ceiling; 0 is none (infinity)
     min_scale: floor; 0 is none
     ceiling_rule: LimitRule at max_scale; with ENFORCE also for the first scale
     floor_rule: LimitRule at min_scale; the first scale is never raised
     overflow_test: OverflowTest
-    hysteresis: number of overflows that make a backoff; those before the last are absorbed;
+    hysteresis: number of overflows that make a backoff; the overflows before the last are absorbed;
         overflow_reset restarts the count; 0 is 1
-    overflow_reset: OverflowReset: what refills the hysteresis
+    overflow_reset: OverflowReset: events that refill the hysteresis
     apply_delay: 1: a new scale is in force one update later
     overflow_tolerance: an overflow is absorbed while overflows are at most this share of the steps
-        since the last change; overflow_reset restarts their count; below 1, or 1 with
+        since the last change; overflow_reset restarts the count of overflows; below 1, or 1 with
         TOLERANCE_EXCLUSIVE
-    max_failed_backoffs: Event.STOPPED at this many overflows in a row that could not lower the
-        scale; 0 never
+    max_failed_backoffs: Event.STOPPED after this many overflows in a row that could not lower the
+        scale; 0: never
     quirks: Quirk; 0 in any new policy
     reserved: 0
-    target_amax: not 0: the scale is predicted so that amax lands here, and nothing is counted
-    log2_decay: decay of the running mean of log2(amax); 0 up to, not including, 1
-    log2_slow_decay: decay of its slower mean and of its square; likewise
+    target_amax: not 0: the scale is predicted so that amax becomes this, and no steps are counted
+    log2_decay: decay of the running mean of log2(amax); from 0, below 1
+    log2_slow_decay: decay of the slower mean and of the mean square; from 0, below 1
     log2_margin_sigmas: standard deviations kept free above the mean
-    overflow_sample_log2: the sample of log2(amax) that an overflow stands for
-    guard_norm: an outlier has a norm above this; 0: no such threshold
-    guard_ratio: or above this times the mean, where that is above 0; above 1, or 0
-    guard_sigmas: or this many standard deviations above the mean; 0: no such threshold
-    guard_decay: what is left of the mean and the variance at each sample after the warm-up; below
-        1. 0: all samples weigh the same
-    guard_init_mean: the mean before the first sample, by which the first step is judged; 0: none
-    guard_warmup: samples before the first step is judged, which enter as they are and weigh the
-        same
-    guard_max_in_a_row: at this many outliers in a row the guard accepts a new level: it lets this
-        outlier and those that follow it in the row through, or with Guard.STOP it stops; 0: never
+    overflow_sample_log2: sample of log2(amax) for an overflow
+    guard_norm: a norm above this is an outlier; 0: no such threshold
+    guard_ratio: a norm above this times the mean is an outlier, if the mean is above 0; above 1, or
+        0: no such threshold
+    guard_sigmas: a norm this many standard deviations above the mean is an outlier; 0: no such
+        threshold
+    guard_decay: factor of the old mean and variance at each sample after the warm-up; below 1; 0:
+        all samples weigh the same
+    guard_init_mean: mean before the first sample, used to judge the first step; 0: none
+    guard_warmup: samples before the first step is judged; they enter as they are and weigh the same
+    guard_max_in_a_row: at this many outliers in a row, the guard accepts a new level: it lets this
+        outlier and later ones in the row through; with Guard.STOP it stops instead; 0: never
     guard_sample: GuardSample
     guard_flags: Guard
     """
@@ -368,13 +368,13 @@ class Policy(Struct):
 
 
 class Info(Struct):
-    """What runs here. The strings are never freed.
+    """The library that runs here. The strings are never freed.
 
     struct_size: set by the initialiser
     version: as gsc_version
-    cpu: instruction set in use; GSC_CPU in the environment chooses
-    cpu_available: those that this machine can run, separated by spaces
-    cpu_note: empty, or why GSC_CPU was not followed
+    cpu: instruction set in use; the environment variable GSC_CPU chooses it
+    cpu_available: instruction sets that this machine can run, separated by spaces
+    cpu_note: empty, or why GSC_CPU has no effect
     """
 
     _fields_ = [
@@ -387,15 +387,16 @@ class Info(Struct):
 
 
 class Factor(Struct):
-    """A snapshot of a scale. Unscale gradients by the factor that their loss was scaled by: where
-    they arrive late (pipelines, an optimizer thread, offloading), copy state.factor when the
-    loss is scaled and keep it with them.
+    """A snapshot of a scale. Unscale gradients with the factor that their loss was scaled with. If
+    gradients arrive late (pipelines, an optimizer thread, offloading), copy state.factor when
+    the loss is scaled, and keep the copy with the gradients.
 
     scale: the loss is multiplied by this
-    inverse: the gradients are multiplied by this: 1 / scale, or less where they are clipped
+    inverse: the gradients are multiplied by this: 1 / scale, or less if they are clipped
     scale_f32: scale, rounded; fused optimizers read the floats in place
     inverse_f32: inverse, rounded
-    generation: tells the scales of a state apart, a later one has a larger number; 0: of no state
+    generation: number of the scale in its state; a later scale has a larger number; 0: from no
+        state
     """
 
     _fields_ = [
@@ -408,36 +409,37 @@ class Factor(Struct):
 
 
 class Report(Struct):
-    """Calls on tensors, gsc_report_from_number, gsc_report_from_flag and gsc_report_merge fill a
-    report in. A report of zeros is refused, as nobody filled it in. Zeros with `status` and
-    `overflow` set are the report of a rank whose call failed. Also refused: values that
-    contradict each other, such as elements that are NaN without an overflow.
+    """The results of calls on gradients. Calls on tensors, gsc_report_from_number,
+    gsc_report_from_flag and gsc_report_merge fill a report in. A report of zeros is refused: no
+    call filled it in. If the call of a rank fails, its report is zeros with `status` and
+    `overflow` set. Contradictions are also refused, such as NaN elements without an overflow.
 
-    found_inf: `overflow` as the float that fused optimizers read; not 0 is an overflow by itself
-    overflow: 1: do not step. An element is Inf or NaN or became so, or options.policy says so, or
+    found_inf: `overflow` as the float that fused optimizers read; if it is not 0, that alone is an
+        overflow
+    overflow: 1: do not step. An element is Inf or NaN or became so, or options.policy judges so, or
         the call failed
-    status: Status.OK, or the error that a device or a rank met
+    status: Status.OK, or the error of a device or a rank
     measured: Want
-    generation: of the factor; 0: unknown
-    amax: largest finite magnitude after unscaling, before rounding; of a complex element its larger
-        part
-    sum_squares: of the finite elements after unscaling; its root is the norm
-    elements: elements seen
+    generation: generation of the factor; 0: unknown
+    amax: largest finite magnitude after unscaling, before rounding; a complex element counts with
+        its larger part
+    sum_squares: sum of squares of the finite elements after unscaling; its square root is the norm
+    elements: number of elements
     nan_count: elements that are NaN
     inf_count: elements that are Inf, or became so by unscaling
-    first_tensor: where the first of these is: index in the list ...
-    first_element: ... and in the tensor; both 0 if both counts are
-    underflows_to_zero: outputs that are zero while their input was not
-    underflows_to_subnormal: outputs that are subnormal while their input was not
+    first_tensor: index of the tensor with the first NaN or Inf; 0 if there is none
+    first_element: index of that element in the tensor; 0 if there is none
+    underflows_to_zero: outputs that are zero although their input was not
+    underflows_to_subnormal: outputs that are subnormal although their input was not
     clamped: elements that options.clamp changed
-    digest: what gsc_report_set_rank left: a digest of policy and state; 0: none
-    status_rank_plus_1: 1 + the rank that status is of; 0: not known
-    first_rank_plus_1: 1 + the rank that first_tensor is of, or, where nothing was counted, of the
-        first with overflow; 0: not known
+    digest: digest of policy and state, set by gsc_report_set_rank; 0: none
+    status_rank_plus_1: 1 + the rank of `status`; 0: unknown
+    first_rank_plus_1: 1 + the rank of first_tensor, or, if no element was counted, of the first
+        report with an overflow; 0: unknown
     kind: ReportKind
     flags: 0
-    number: with ReportKind.NUMBER the number, which a policy judges as it judges a norm; 0 if it is
-        not finite. Else 0
+    number: the number of a ReportKind.NUMBER, which a policy judges as a norm; 0 if it is not
+        finite. 0 in other reports
     reserved: 0
     """
 
@@ -469,37 +471,37 @@ class Report(Struct):
 
 
 class State(Struct):
-    """One scaler. A value without pointers: copy it, store it, send it.
+    """The state of a scaler. It has no pointers: copy it, store it, send it.
 
     factor: the scale in force
-    next: the newest scale. It differs from `factor` only with apply_delay: then the next loss is
-        scaled by it while the update for this one is under way
+    next: the newest scale. It differs from `factor` only with apply_delay: then it scales the next
+        loss while the update for this loss runs
     log2_mean: predictive policies: running mean of log2(amax)
     log2_slow_mean: slower mean of log2(amax), with log2_slow_decay
-    log2_mean_square: slower mean of its square
-    log2_zero_weight: weight in log2_mean of the zero that it began with
-    log2_slow_zero_weight: the same of log2_slow_mean
+    log2_mean_square: slower mean of the square of log2(amax)
+    log2_zero_weight: weight of the initial zero in log2_mean
+    log2_slow_zero_weight: weight of the initial zero in log2_slow_mean
     good_steps: good steps since the last overflow or growth; with Growth.EVERY since the last
         overflow
-    steps_since_change: all steps since the last change
+    steps_since_change: all steps since the scale changed
     overflows_since_reset: overflows not reset yet
     failed_backoffs: overflows in a row that could not lower the scale
     events: Event of the last update
     status: Status.OK, or the error of the last update on a device
-    total_overflows: overflows since the start; what the guard skipped is in total_guard_skips
+    total_overflows: overflows since the start, without the guard's skips
     total_growths: updates since the start that made the scale larger
-    total_backoffs: updates since the start that made it smaller
-    skip_f32: 1 with Event.SKIPPED, else 0: what a fused optimizer that runs after the update takes
-        as found_inf
+    total_backoffs: updates since the start that made the scale smaller
+    skip_f32: 1 with Event.SKIPPED, else 0: found_inf for a fused optimizer that runs after the
+        update
     skip: 1 with Event.SKIPPED, else 0: leave the parameters alone
     guard_mean: policies that guard: mean of the samples
-    guard_variance: their variance
-    guard_count: their number
+    guard_variance: variance of the samples
+    guard_count: number of samples
     guard_in_a_row: outliers in a row
     total_guard_skips: steps since the start that were skipped as outliers
-    guard_multiplier: of the last update: 1, below 1 where it clips, 0 with Event.SKIPPED
-    guard_threshold: what guard_value was held against; 0: against nothing
-    guard_value: the norm or the number that the last update judged; 0: none
+    guard_multiplier: multiplier of the last update: 1; below 1 if it clips; 0 with Event.SKIPPED
+    guard_threshold: threshold that guard_value was compared with; 0: none
+    guard_value: norm or number that the last update judged; 0: none
     reserved: 0
     """
 
@@ -559,10 +561,10 @@ class Reason(Struct):
 
     outcome: Outcome
     cause: Cause
-    value: with OUTLIER the norm or the number that was judged; 0: not known
-    threshold: with OUTLIER what it is above
-    multiplier: what the gradients are to be multiplied by
-    in_a_row: with OUTLIER, how many in a row there were
+    value: with OUTLIER, the norm or number that was judged; 0: unknown
+    threshold: with OUTLIER, the threshold that `value` is above
+    multiplier: multiply the gradients by this
+    in_a_row: with OUTLIER, the number of outliers in a row
     message: a sentence for a log, such as "skipped: the norm, 3, is above 2, 1 in a row"; empty if
         the step is taken as it is
     reserved: 0
@@ -582,7 +584,7 @@ class Reason(Struct):
 
 
 class Entry(Struct):
-    """A key of a checkpoint or a configuration, and what is there.
+    """A key of a checkpoint or a configuration, and its value.
 
     key: ends with a zero; nested keys are joined by dots, as in "grad_scaler.scale"
     kind: EntryKind
@@ -606,12 +608,12 @@ class Entry(Struct):
 
 
 class Note(Struct):
-    """Something that the caller may want to know of a call that succeeded.
+    """A message from a call that succeeded.
 
     kind: NoteKind
     flags: 0
-    entry: index in the list that the call was given, entries or per_tensor, from 0; -1: none
-    value: the number that counts from now on, or what `kind` says
+    entry: index in the call's list, entries or per_tensor, from 0; -1: none
+    value: the number in force from now on, or as `kind` says
     field: field of the policy or the state, or empty; with FORMAT the name of the format
     message: a sentence, such as "growth_interval is not among the entries: it is 1000, as in the
         policy"

@@ -3,8 +3,8 @@
 //! gradscaler: loss scaling for mixed-precision training.
 //!
 //! A training step in fp16 or bf16 multiplies its loss by a scale so that small gradients survive,
-//! divides the gradients by it before the optimizer sees them, and skips the step and lowers the
-//! scale when a gradient overflowed.
+//! divides the gradients by the scale before the optimizer sees them, and skips the step and lowers
+//! the scale when a gradient overflowed.
 //!
 //! ```c
 //! gsc_policy policy = GSC_POLICY_INIT;
@@ -25,23 +25,23 @@
 //! ```
 //!
 //! Rules for every function:
-//! - The caller owns all structs. Only a gsc_context remembers anything between calls.
-//! - A function returns GSC_OK (0) or a negative GSC_ERROR_*, and writes it to err->status. After
-//!   an error only *err was written, unless the text says otherwise, after a success the rest of
-//!   *err is as it was. `err` comes last and may be NULL.
-//! - A pointer may be NULL only where the text says so. Tensor data may have any alignment.
-//! - Any thread may call any function at any time, as long as no two calls write the same memory
-//!   and none reads what another writes.
-//! - No function prints. None changes the rounding mode or other settings of the floating-point
-//!   unit; its status flags may be raised. Only calls that make a context, memory or threads
-//!   allocate. The calls on tensors need up to 120 KiB of stack.
-//! - `flags` and reserved words are 0 in what you make; other values are refused. Pass on whole
-//!   structs, so that what a later version keeps in them is not lost.
-//! - Later versions may add statuses, bits of events, kinds, dtypes, presets and formats. Treat
-//!   every status that is not GSC_OK as a failure, and ignore an unknown bit that the library
-//!   wrote. A preset keeps its rules, and a format what it reads, for as long as the major version
-//!   stays.
-//! - `exec` says where the memory is and what computes. NULL is host memory and the calling thread.
+//! - The caller owns all structs. Only a gsc_context keeps data between calls.
+//! - A function returns GSC_OK (0) or a negative GSC_ERROR_*, and writes the same status to
+//!   err->status. After an error, only *err was written, unless the text says otherwise. After a
+//!   success, the rest of *err is unchanged. `err` is the last argument and can be NULL.
+//! - A pointer can be NULL only if the text says so. Tensor data can have any alignment.
+//! - Any thread can call any function at any time, as long as no two calls write the same memory
+//!   and no call reads memory that another call writes.
+//! - No function prints. No function changes the rounding mode or other settings of the
+//!   floating-point unit, but calls can raise its status flags. Only calls that make a context,
+//!   memory or threads allocate. Calls on tensors need up to 120 KiB of stack.
+//! - Set `flags` and reserved words to 0 in structs that you make: other values are refused. Copy
+//!   and send whole structs, because a later version can keep data in reserved words.
+//! - Later versions can add statuses, bits of events, kinds, dtypes, presets and formats. Treat
+//!   every status except GSC_OK as a failure, and ignore an unknown bit that the library wrote.
+//!   Within a major version, a preset keeps its rules, and a format keeps what it reads.
+//! - `exec` says where the memory is and what runs the call. NULL: host memory and the calling
+//!   thread.
 #![no_std]
 #![allow(non_camel_case_types, non_snake_case)]
 
@@ -112,17 +112,17 @@ pub const GSC_VERSION: u32 = 0x000900;
 // ---- Errors -------------------------------------------------------------------------------------
 
 newtype! {
-    /// GSC_OK, or why a call did nothing.
+    /// GSC_OK, or the reason why a call did nothing.
     #[derive(Eq, Hash)]
     gsc_status: i32
 }
 
-// What a call returns.
+// Statuses that calls return.
 
 /// done
 pub const GSC_OK: gsc_status = gsc_status(0);
 
-/// a pointer is NULL that may not be
+/// a required pointer is NULL
 pub const GSC_ERROR_NULL: gsc_status = gsc_status(-1);
 
 /// struct_size is not set, or a field is set that this version lacks
@@ -137,7 +137,7 @@ pub const GSC_ERROR_POLICY: gsc_status = gsc_status(-4);
 /// no update leads to this state
 pub const GSC_ERROR_STATE: gsc_status = gsc_status(-5);
 
-/// the report failed, or lacks what the policy judges by
+/// the report has an error, or lacks a measurement that the policy needs
 pub const GSC_ERROR_REPORT: gsc_status = gsc_status(-6);
 
 /// a factor is zero, infinite or not a number
@@ -152,16 +152,16 @@ pub const GSC_ERROR_DTYPE: gsc_status = gsc_status(-9);
 /// counts differ, or are too large
 pub const GSC_ERROR_COUNT: gsc_status = gsc_status(-10);
 
-/// an output overlaps its input without being the same, or another entry
+/// an output overlaps another entry, or overlaps its own input without being in place
 pub const GSC_ERROR_OVERLAP: gsc_status = gsc_status(-11);
 
 /// the buffer is too small
 pub const GSC_ERROR_CAPACITY: gsc_status = gsc_status(-12);
 
-/// saved bytes are truncated, damaged or something else
+/// the bytes are truncated, damaged or not a saved state
 pub const GSC_ERROR_CORRUPT: gsc_status = gsc_status(-13);
 
-/// saved bytes need a newer version of the library
+/// the saved bytes need a newer version of the library
 pub const GSC_ERROR_VERSION: gsc_status = gsc_status(-14);
 
 /// this build or machine cannot do it
@@ -170,16 +170,16 @@ pub const GSC_ERROR_UNAVAILABLE: gsc_status = gsc_status(-15);
 /// out of memory or threads
 pub const GSC_ERROR_MEMORY: gsc_status = gsc_status(-16);
 
-/// the driver failed, or the context is of another process
+/// the driver failed, or another process made the context
 pub const GSC_ERROR_DEVICE: gsc_status = gsc_status(-17);
 
-/// the entries are of no format, or of several, or no format has this name
+/// the entries match no format, or several, or no format has this name
 pub const GSC_ERROR_FORMAT: gsc_status = gsc_status(-18);
 
-/// the reports are of ranks whose policies or states differ
+/// the reports are from ranks with different policies or states
 pub const GSC_ERROR_MISMATCH: gsc_status = gsc_status(-19);
 
-/// What was wrong. C programs print `message`; bindings make their own text from the rest.
+/// An error. C programs print `message`; bindings make their own text from the other fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_error {
@@ -187,20 +187,19 @@ pub struct gsc_error {
     pub status: gsc_status,
     /// position of the argument in the call, from 0; -1: none
     pub argument: i32,
-    /// entry of the argument, if it is a list; else -1
+    /// entry of the argument, if the argument is a list; else -1
     pub index: i64,
     /// name of the argument, such as "tensors" or "policy"
     pub name: [c_char; 24],
-    /// its field, such as "min_scale"; empty: all of it
+    /// field of the argument, such as "min_scale"; empty: the whole argument
     pub field: [c_char; 32],
-    /// the number that was refused, or the other entry of an overlap; NaN: none
+    /// the refused number, or the other entry of an overlap; NaN: none
     pub value: f64,
-    /// its lower limit, which the message includes or excludes; NaN: none
+    /// lower limit of the number; the message says if the limit itself is allowed; NaN: none
     pub low: f64,
-    /// its upper limit, likewise
+    /// upper limit of the number, as `low`
     pub high: f64,
-    /// bytes of `message` that name the argument; what is wrong with it begins at message +
-    /// subject_length
+    /// bytes of `message` that name the argument; the rest says what is wrong
     pub subject_length: u32,
     /// such as "policy.min_scale is -1: it must be 0 or above"
     pub message: [c_char; 188],
@@ -229,7 +228,7 @@ impl Default for gsc_error {
 }
 
 newtype! {
-    /// What a build of the library may lack.
+    /// Features that a build of the library can lack.
     #[derive(Eq, Hash)]
     gsc_feature: u32
 }
@@ -240,7 +239,7 @@ pub const GSC_FEATURE_CUDA: gsc_feature = gsc_feature(1);
 // ---- Policy: the rules --------------------------------------------------------------------------
 
 newtype! {
-    /// growth_rule: when the scale grows. The count is `good_steps` less growth_extra_steps.
+    /// growth_rule: when the scale grows. The count is `good_steps` minus growth_extra_steps.
     #[derive(Eq, Hash)]
     gsc_growth: u32
 }
@@ -248,38 +247,38 @@ newtype! {
 /// at the interval or past it
 pub const GSC_GROWTH_REACHED: gsc_growth = gsc_growth(0);
 
-/// at the interval only; a count already past it waits for an overflow
+/// at the interval only; a count that is already past it waits for an overflow
 pub const GSC_GROWTH_EXACT: gsc_growth = gsc_growth(1);
 
-/// at each multiple of it; a growth does not restart the count
+/// at each multiple of the interval; a growth does not restart the count
 pub const GSC_GROWTH_EVERY: gsc_growth = gsc_growth(2);
 
-/// as REACHED, but counting `steps_since_change`, overflows included
+/// as REACHED, but the count is `steps_since_change`, which includes overflows
 pub const GSC_GROWTH_ALL_STEPS: gsc_growth = gsc_growth(3);
 
 newtype! {
-    /// ceiling_rule, floor_rule: what a change does that would reach the limit.
+    /// ceiling_rule, floor_rule: what happens to a change that would reach the limit.
     #[derive(Eq, Hash)]
     gsc_limit_rule: u32
 }
 
-/// ends at the limit
+/// the scale becomes the limit
 pub const GSC_LIMIT_CLAMP: gsc_limit_rule = gsc_limit_rule(0);
 
 /// as CLAMP, and every update enforces the limit
 pub const GSC_LIMIT_ENFORCE: gsc_limit_rule = gsc_limit_rule(1);
 
-/// is dropped
+/// the change is dropped
 pub const GSC_LIMIT_REJECT: gsc_limit_rule = gsc_limit_rule(2);
 
-/// is dropped, with GSC_EVENT_STOPPED
+/// the change is dropped, with GSC_EVENT_STOPPED
 pub const GSC_LIMIT_STOP: gsc_limit_rule = gsc_limit_rule(3);
 
-/// as CLAMP, except that a scale already past the limit stays where it is
+/// as CLAMP, but a scale that is already past the limit stays
 pub const GSC_LIMIT_CLAMP_UNLESS_PAST: gsc_limit_rule = gsc_limit_rule(4);
 
 newtype! {
-    /// overflow_reset, bits: what sets the count of overflows to 0.
+    /// overflow_reset, bits: events that set the count of overflows to 0.
     #[derive(Eq, Hash)]
     gsc_overflow_reset: u32
 }
@@ -312,7 +311,7 @@ pub const GSC_ARITHMETIC_F32: gsc_arithmetic = gsc_arithmetic(2);
 pub const GSC_ARITHMETIC_F32_FLUSH: gsc_arithmetic = gsc_arithmetic(3);
 
 newtype! {
-    /// overflow_test: what of a report is an overflow.
+    /// overflow_test: which reports are an overflow.
     #[derive(Eq, Hash)]
     gsc_overflow_test: u32
 }
@@ -320,11 +319,11 @@ newtype! {
 /// an element that is not finite
 pub const GSC_TEST_ELEMENT: gsc_overflow_test = gsc_overflow_test(0);
 
-/// that, or a sum of squares above the largest float
+/// an element that is not finite, or a sum of squares above the largest float
 pub const GSC_TEST_NORM: gsc_overflow_test = gsc_overflow_test(1);
 
 newtype! {
-    /// quirks, bits: what a peer does and no new policy should.
+    /// quirks, bits: behaviour of some frameworks that no new policy should have.
     #[derive(Eq, Hash)]
     gsc_quirk: u32
 }
@@ -335,57 +334,55 @@ pub const GSC_QUIRK_TOLERANCE_EXCLUSIVE: gsc_quirk = gsc_quirk(1);
 /// an overflow also counts as a good step
 pub const GSC_QUIRK_OVERFLOW_IS_GOOD: gsc_quirk = gsc_quirk(2);
 
-/// the guard may skip all steps for good: gsc_policy_check asks for no guard_max_in_a_row
+/// the guard can skip all steps for good: gsc_policy_check does not require guard_max_in_a_row
 pub const GSC_QUIRK_ALLOW_LOCKOUT: gsc_quirk = gsc_quirk(4);
 
 newtype! {
-    /// guard_sample: what an outlier adds to the mean and the variance that later steps are judged
-    /// by.
+    /// guard_sample: the sample that an outlier adds to the mean and the variance.
     #[derive(Eq, Hash)]
     gsc_guard_sample: u32
 }
 
-/// itself
+/// its norm
 pub const GSC_SAMPLE_AS_IS: gsc_guard_sample = gsc_guard_sample(0);
 
-/// nothing
+/// none
 pub const GSC_SAMPLE_NONE: gsc_guard_sample = gsc_guard_sample(1);
 
-/// the threshold, or what the outlier was clipped to
+/// the threshold, or the norm that it was clipped to
 pub const GSC_SAMPLE_THRESHOLD: gsc_guard_sample = gsc_guard_sample(2);
 
 newtype! {
-    /// guard_flags, bits: what becomes of an outlier.
+    /// guard_flags, bits: what happens to an outlier, and how samples count.
     #[derive(Eq, Hash)]
     gsc_guard: u32
 }
 
-/// its gradients are multiplied by threshold / norm, and the step is taken, unless the threshold is
-/// not above 0; without it the step is skipped
+/// multiply the gradients by threshold / norm and take the step; without it, or if the threshold is
+/// not above 0, skip the step
 pub const GSC_GUARD_CLIP: gsc_guard = gsc_guard(1);
 
 /// a norm equal to the threshold is also an outlier
 pub const GSC_GUARD_INCLUSIVE: gsc_guard = gsc_guard(2);
 
-/// at guard_max_in_a_row GSC_EVENT_STOPPED; without it this outlier and those that follow it in the
-/// row are let through, and enter the mean as they are
+/// at guard_max_in_a_row: GSC_EVENT_STOPPED; without it, this outlier and later ones in the row are
+/// let through, and enter the mean as they are
 pub const GSC_GUARD_STOP: gsc_guard = gsc_guard(4);
 
-/// a step that is skipped as an outlier counts as a good step of the scale; without it the scale
-/// and its counts stay
+/// a step skipped as an outlier counts as a good step of the scale; without it, the scale and its
+/// counts stay
 pub const GSC_GUARD_SKIP_IS_GOOD: gsc_guard = gsc_guard(8);
 
-/// with CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower
+/// with CLIP: clip to mean + (threshold - mean)^2 / (norm - mean): the larger the norm, the lower
 pub const GSC_GUARD_CLIP_PROGRESSIVE: gsc_guard = gsc_guard(16);
 
-/// after the warm-up the variance takes (sample - mean)^2 with the mean that already has the sample
+/// after the warm-up, the variance takes (sample - mean)^2 with the mean that includes the sample
 pub const GSC_GUARD_VARIANCE_AFTER_MEAN: gsc_guard = gsc_guard(32);
 
-/// a sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the first one
-/// on
+/// sample n has the weight (1 - guard_decay) / (1 - guard_decay^n), from the first sample on
 pub const GSC_GUARD_BIAS_CORRECTED: gsc_guard = gsc_guard(64);
 
-/// with CLIP: to the mean
+/// with CLIP: clip to the mean
 pub const GSC_GUARD_CLIP_TO_MEAN: gsc_guard = gsc_guard(128);
 
 /// The rules of one scaler. Initialise it, then fill it with gsc_policy_preset.
@@ -398,15 +395,15 @@ pub struct gsc_policy {
     pub arithmetic: gsc_arithmetic,
     /// first scale; 0 is 1
     pub init_scale: f64,
-    /// a growth multiplies by it; at least 1, 0 is 1
+    /// a growth multiplies by this; at least 1; 0 is 1
     pub growth_factor: f64,
-    /// a backoff multiplies by it; in (0, 1]. 0: divides by growth_factor
+    /// a backoff multiplies by this, in (0, 1]; 0: divides by growth_factor
     pub backoff_factor: f64,
     /// good steps from one growth to the next; 0 never grows
     pub growth_interval: u64,
     /// GSC_GROWTH_*
     pub growth_rule: gsc_growth,
-    /// steps a count needs beyond the interval
+    /// steps that the count needs beyond the interval
     pub growth_extra_steps: u32,
     /// ceiling; 0 is none (infinity)
     pub max_scale: f64,
@@ -418,47 +415,50 @@ pub struct gsc_policy {
     pub floor_rule: gsc_limit_rule,
     /// GSC_TEST_*
     pub overflow_test: gsc_overflow_test,
-    /// number of overflows that make a backoff; those before the last are absorbed; overflow_reset
-    /// restarts the count; 0 is 1
+    /// number of overflows that make a backoff; the overflows before the last are absorbed;
+    /// overflow_reset restarts the count; 0 is 1
     pub hysteresis: u32,
-    /// GSC_RESET_* bits: what refills the hysteresis
+    /// GSC_RESET_* bits: events that refill the hysteresis
     pub overflow_reset: gsc_overflow_reset,
     /// 1: a new scale is in force one update later
     pub apply_delay: u32,
     /// an overflow is absorbed while overflows are at most this share of the steps since the last
-    /// change; overflow_reset restarts their count; below 1, or 1 with TOLERANCE_EXCLUSIVE
+    /// change; overflow_reset restarts the count of overflows; below 1, or 1 with
+    /// TOLERANCE_EXCLUSIVE
     pub overflow_tolerance: f64,
-    /// GSC_EVENT_STOPPED at this many overflows in a row that could not lower the scale; 0 never
+    /// GSC_EVENT_STOPPED after this many overflows in a row that could not lower the scale; 0:
+    /// never
     pub max_failed_backoffs: u64,
     /// GSC_QUIRK_* bits; 0 in any new policy
     pub quirks: gsc_quirk,
     /// 0
     pub reserved: u32,
-    /// not 0: the scale is predicted so that amax lands here, and nothing is counted
+    /// not 0: the scale is predicted so that amax becomes this, and no steps are counted
     pub target_amax: f64,
-    /// decay of the running mean of log2(amax); 0 up to, not including, 1
+    /// decay of the running mean of log2(amax); from 0, below 1
     pub log2_decay: f64,
-    /// decay of its slower mean and of its square; likewise
+    /// decay of the slower mean and of the mean square; from 0, below 1
     pub log2_slow_decay: f64,
     /// standard deviations kept free above the mean
     pub log2_margin_sigmas: f64,
-    /// the sample of log2(amax) that an overflow stands for
+    /// sample of log2(amax) for an overflow
     pub overflow_sample_log2: f64,
-    /// an outlier has a norm above this; 0: no such threshold
+    /// a norm above this is an outlier; 0: no such threshold
     pub guard_norm: f64,
-    /// or above this times the mean, where that is above 0; above 1, or 0
+    /// a norm above this times the mean is an outlier, if the mean is above 0; above 1, or 0: no
+    /// such threshold
     pub guard_ratio: f64,
-    /// or this many standard deviations above the mean; 0: no such threshold
+    /// a norm this many standard deviations above the mean is an outlier; 0: no such threshold
     pub guard_sigmas: f64,
-    /// what is left of the mean and the variance at each sample after the warm-up; below 1. 0: all
+    /// factor of the old mean and variance at each sample after the warm-up; below 1; 0: all
     /// samples weigh the same
     pub guard_decay: f64,
-    /// the mean before the first sample, by which the first step is judged; 0: none
+    /// mean before the first sample, used to judge the first step; 0: none
     pub guard_init_mean: f64,
-    /// samples before the first step is judged, which enter as they are and weigh the same
+    /// samples before the first step is judged; they enter as they are and weigh the same
     pub guard_warmup: u64,
-    /// at this many outliers in a row the guard accepts a new level: it lets this outlier and those
-    /// that follow it in the row through, or with GSC_GUARD_STOP it stops; 0: never
+    /// at this many outliers in a row, the guard accepts a new level: it lets this outlier and
+    /// later ones in the row through; with GSC_GUARD_STOP it stops instead; 0: never
     pub guard_max_in_a_row: u64,
     /// GSC_SAMPLE_*
     pub guard_sample: gsc_guard_sample,
@@ -519,46 +519,46 @@ impl Default for gsc_policy {
 }
 
 newtype! {
-    /// What a policy does, for callers that prepare for it.
+    /// Traits of a policy, for callers that prepare for them.
     #[derive(Eq, Hash)]
     gsc_trait: u32
 }
 
-/// its scale can change
+/// the scale can change
 pub const GSC_TRAIT_MOVES: gsc_trait = gsc_trait(1);
 
-/// it judges the norm of finite gradients
+/// the policy judges the norm of finite gradients
 pub const GSC_TRAIT_GUARDS: gsc_trait = gsc_trait(2);
 
-/// its updates need sum_squares, or a number
+/// updates need sum_squares, or a number
 pub const GSC_TRAIT_NEEDS_NORM: gsc_trait = gsc_trait(4);
 
-/// its updates need amax
+/// updates need amax
 pub const GSC_TRAIT_NEEDS_AMAX: gsc_trait = gsc_trait(8);
 
 // ---- Where a call runs --------------------------------------------------------------------------
 
-/// Threads or a device. Calls from any number of threads may use it at the same time.
+/// Threads or a device that run calls. Any number of threads can use a context at the same time.
 #[repr(C)]
 pub struct gsc_context {
     _opaque: [u8; 0],
     _not_send: core::marker::PhantomData<*mut u8>,
 }
 
-/// One piece of a call's work.
+/// One task of a call.
 pub type gsc_task = unsafe extern "C" fn(data: *mut c_void, index: u64);
 
 /// The caller's thread pool. It runs task(data, i) for every i below count, in any order and on any
-/// threads, and returns 0 when all have returned. If it cannot run them, it runs none and returns
-/// another number. Then the call fails with GSC_ERROR_MEMORY and has written nothing. If the pool
-/// has run other tasks of the same call before, the calling thread runs these tasks instead. Tasks
-/// never block, call nothing back, and need 120 KiB of stack.
+/// threads, and returns 0 when all tasks have returned. If it cannot run the tasks, it runs none
+/// and returns another number. Then the call fails with GSC_ERROR_MEMORY and has written nothing.
+/// If the pool has already run other tasks of the same call, the calling thread runs these tasks
+/// instead. Tasks do not block, do not call the caller's code, and need 120 KiB of stack.
 pub type gsc_parallel_for =
     unsafe extern "C" fn(pool: *mut c_void, task: gsc_task, data: *mut c_void, count: u64) -> i32;
 
-/// Where the memory of a call is and what computes. The header that made the context says what
-/// pointers, stream and workspace are there, and which dtypes it takes; here that is host memory,
-/// and neither stream nor workspace.
+/// Where the memory of a call is, and what runs the call. The header that makes the context says
+/// which pointers, stream and workspace the context needs, and which dtypes it takes. Contexts of
+/// this header take host memory, without stream and workspace.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_exec {
@@ -572,7 +572,7 @@ pub struct gsc_exec {
     pub stream: *mut c_void,
     /// scratch memory of the device; NULL on the CPU
     pub workspace: *mut c_void,
-    /// its bytes; 0 on the CPU
+    /// bytes of the workspace; 0 on the CPU
     pub workspace_size: u64,
 }
 
@@ -600,17 +600,17 @@ impl Default for gsc_exec {
     }
 }
 
-/// How many threads share the work of a call, and whose they are.
+/// The number of threads that share the work of a call, and their pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct gsc_cpu_options {
     /// set by the initialiser
     pub struct_size: u32,
-    /// 1 to 1,024, the calling one included
+    /// 1 to 1,024, including the calling thread
     pub threads: u32,
-    /// the caller's pool; NULL: the context makes its own, one fewer than `threads`
+    /// the caller's pool; NULL: the context makes `threads` - 1 threads
     pub parallel_for: Option<gsc_parallel_for>,
-    /// handed to parallel_for; NULL without one
+    /// passed to parallel_for; NULL without parallel_for
     pub pool: *mut c_void,
 }
 
@@ -636,7 +636,7 @@ impl Default for gsc_cpu_options {
     }
 }
 
-/// What runs here. The strings are never freed.
+/// The library that runs here. The strings are never freed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_info {
@@ -644,11 +644,11 @@ pub struct gsc_info {
     pub struct_size: u32,
     /// as gsc_version
     pub version: u32,
-    /// instruction set in use; GSC_CPU in the environment chooses
+    /// instruction set in use; the environment variable GSC_CPU chooses it
     pub cpu: *const c_char,
-    /// those that this machine can run, separated by spaces
+    /// instruction sets that this machine can run, separated by spaces
     pub cpu_available: *const c_char,
-    /// empty, or why GSC_CPU was not followed
+    /// empty, or why GSC_CPU has no effect
     pub cpu_note: *const c_char,
 }
 
@@ -677,21 +677,21 @@ impl Default for gsc_info {
 
 // ---- Factor: what one loss was multiplied by ----------------------------------------------------
 
-/// A snapshot of a scale. Unscale gradients by the factor that their loss was scaled by: where they
-/// arrive late (pipelines, an optimizer thread, offloading), copy state.factor when the loss is
-/// scaled and keep it with them.
+/// A snapshot of a scale. Unscale gradients with the factor that their loss was scaled with. If
+/// gradients arrive late (pipelines, an optimizer thread, offloading), copy state.factor when the
+/// loss is scaled, and keep the copy with the gradients.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_factor {
     /// the loss is multiplied by this
     pub scale: f64,
-    /// the gradients are multiplied by this: 1 / scale, or less where they are clipped
+    /// the gradients are multiplied by this: 1 / scale, or less if they are clipped
     pub inverse: f64,
     /// scale, rounded; fused optimizers read the floats in place
     pub scale_f32: f32,
     /// inverse, rounded
     pub inverse_f32: f32,
-    /// tells the scales of a state apart, a later one has a larger number; 0: of no state
+    /// number of the scale in its state; a later scale has a larger number; 0: from no state
     pub generation: u64,
 }
 
@@ -712,7 +712,7 @@ impl Default for gsc_factor {
 // ---- Report: what the gradients were like -------------------------------------------------------
 
 newtype! {
-    /// What a report can measure beside overflow, its place and its counts, which are always there.
+    /// Measurements that a report can have. Overflow, its position and the counts are always there.
     #[derive(Eq, Hash)]
     gsc_want: u32
 }
@@ -727,12 +727,12 @@ pub const GSC_WANT_AMAX: gsc_want = gsc_want(2);
 pub const GSC_WANT_UNDERFLOW: gsc_want = gsc_want(4);
 
 newtype! {
-    /// report.kind: what a report is of.
+    /// report.kind: the source of a report.
     #[derive(Eq, Hash)]
     gsc_report_kind: u32
 }
 
-/// nothing, it was not filled in; refused unless it says an overflow
+/// none: no call filled the report in; refused unless it has an overflow
 pub const GSC_REPORT_NONE: gsc_report_kind = gsc_report_kind(0);
 
 /// the tensors of a call
@@ -744,61 +744,62 @@ pub const GSC_REPORT_NUMBER: gsc_report_kind = gsc_report_kind(2);
 /// other reports
 pub const GSC_REPORT_MERGED: gsc_report_kind = gsc_report_kind(3);
 
-/// a flag: whether there was an overflow, and nothing else
+/// a flag: only whether there was an overflow
 pub const GSC_REPORT_FLAG: gsc_report_kind = gsc_report_kind(4);
 
-/// Calls on tensors, gsc_report_from_number, gsc_report_from_flag and gsc_report_merge fill a
-/// report in. A report of zeros is refused, as nobody filled it in. Zeros with `status` and
-/// `overflow` set are the report of a rank whose call failed. Also refused: values that contradict
-/// each other, such as elements that are NaN without an overflow.
+/// The results of calls on gradients. Calls on tensors, gsc_report_from_number,
+/// gsc_report_from_flag and gsc_report_merge fill a report in. A report of zeros is refused: no
+/// call filled it in. If the call of a rank fails, its report is zeros with `status` and `overflow`
+/// set. Contradictions are also refused, such as NaN elements without an overflow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_report {
-    /// `overflow` as the float that fused optimizers read; not 0 is an overflow by itself
+    /// `overflow` as the float that fused optimizers read; if it is not 0, that alone is an
+    /// overflow
     pub found_inf: f32,
-    /// 1: do not step. An element is Inf or NaN or became so, or options.policy says so, or the
+    /// 1: do not step. An element is Inf or NaN or became so, or options.policy judges so, or the
     /// call failed
     pub overflow: i32,
-    /// GSC_OK, or the error that a device or a rank met
+    /// GSC_OK, or the error of a device or a rank
     pub status: gsc_status,
     /// GSC_WANT_* bits
     pub measured: gsc_want,
-    /// of the factor; 0: unknown
+    /// generation of the factor; 0: unknown
     pub generation: u64,
-    /// largest finite magnitude after unscaling, before rounding; of a complex element its larger
-    /// part
+    /// largest finite magnitude after unscaling, before rounding; a complex element counts with its
+    /// larger part
     pub amax: f64,
-    /// of the finite elements after unscaling; its root is the norm
+    /// sum of squares of the finite elements after unscaling; its square root is the norm
     pub sum_squares: f64,
-    /// elements seen
+    /// number of elements
     pub elements: i64,
     /// elements that are NaN
     pub nan_count: i64,
     /// elements that are Inf, or became so by unscaling
     pub inf_count: i64,
-    /// where the first of these is: index in the list ...
+    /// index of the tensor with the first NaN or Inf; 0 if there is none
     pub first_tensor: i64,
-    /// ... and in the tensor; both 0 if both counts are
+    /// index of that element in the tensor; 0 if there is none
     pub first_element: i64,
-    /// outputs that are zero while their input was not
+    /// outputs that are zero although their input was not
     pub underflows_to_zero: i64,
-    /// outputs that are subnormal while their input was not
+    /// outputs that are subnormal although their input was not
     pub underflows_to_subnormal: i64,
     /// elements that options.clamp changed
     pub clamped: i64,
-    /// what gsc_report_set_rank left: a digest of policy and state; 0: none
+    /// digest of policy and state, set by gsc_report_set_rank; 0: none
     pub digest: u64,
-    /// 1 + the rank that status is of; 0: not known
+    /// 1 + the rank of `status`; 0: unknown
     pub status_rank_plus_1: u32,
-    /// 1 + the rank that first_tensor is of, or, where nothing was counted, of the first with
-    /// overflow; 0: not known
+    /// 1 + the rank of first_tensor, or, if no element was counted, of the first report with an
+    /// overflow; 0: unknown
     pub first_rank_plus_1: u32,
     /// GSC_REPORT_*
     pub kind: gsc_report_kind,
     /// 0
     pub flags: u32,
-    /// with GSC_REPORT_NUMBER the number, which a policy judges as it judges a norm; 0 if it is not
-    /// finite. Else 0
+    /// the number of a GSC_REPORT_NUMBER, which a policy judges as a norm; 0 if it is not finite. 0
+    /// in other reports
     pub number: f64,
     /// 0
     pub reserved: [u64; 15],
@@ -836,15 +837,15 @@ impl Default for gsc_report {
 }
 
 newtype! {
-    /// What the merged reports are of.
+    /// The relation between the gradients of merged reports.
     #[derive(Eq, Hash)]
     gsc_merge_kind: u32
 }
 
-/// different gradients: shards, layers, optimizers. Their sums of squares add up
+/// different gradients: shards, layers, optimizers; their sums of squares are added
 pub const GSC_MERGE_SHARDS: gsc_merge_kind = gsc_merge_kind(0);
 
-/// gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is not known
+/// gradients that are added: micro-batches, data-parallel ranks; the norm of their sum is unknown
 pub const GSC_MERGE_ADDENDS: gsc_merge_kind = gsc_merge_kind(1);
 
 // ---- State: the scale and its counts ------------------------------------------------------------
@@ -867,49 +868,49 @@ pub const GSC_EVENT_SKIPPED: gsc_event = gsc_event(4);
 /// the overflow was absorbed by hysteresis or tolerance
 pub const GSC_EVENT_ABSORBED: gsc_event = gsc_event(8);
 
-/// max_scale held a growth
+/// max_scale limited a growth
 pub const GSC_EVENT_AT_CEILING: gsc_event = gsc_event(16);
 
-/// min_scale held a backoff
+/// min_scale limited a backoff
 pub const GSC_EVENT_AT_FLOOR: gsc_event = gsc_event(32);
 
 /// the overflow could not lower the scale
 pub const GSC_EVENT_BACKOFF_FAILED: gsc_event = gsc_event(64);
 
-/// the policy gives up: training on would only skip
+/// the policy gives up: more training would only skip steps
 pub const GSC_EVENT_STOPPED: gsc_event = gsc_event(128);
 
-/// the report is of another factor than the one in force: late, or used before
+/// the report is not of the factor in force: it is late, or was used before
 pub const GSC_EVENT_STALE: gsc_event = gsc_event(256);
 
-/// the norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through
+/// the norm is above guard_threshold; without SKIPPED and CLIPPED, it was let through
 pub const GSC_EVENT_OUTLIER: gsc_event = gsc_event(512);
 
 /// multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does
 pub const GSC_EVENT_CLIPPED: gsc_event = gsc_event(1024);
 
-/// One scaler. A value without pointers: copy it, store it, send it.
+/// The state of a scaler. It has no pointers: copy it, store it, send it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_state {
     /// the scale in force
     pub factor: gsc_factor,
-    /// the newest scale. It differs from `factor` only with apply_delay: then the next loss is
-    /// scaled by it while the update for this one is under way
+    /// the newest scale. It differs from `factor` only with apply_delay: then it scales the next
+    /// loss while the update for this loss runs
     pub next: gsc_factor,
     /// predictive policies: running mean of log2(amax)
     pub log2_mean: f64,
     /// slower mean of log2(amax), with log2_slow_decay
     pub log2_slow_mean: f64,
-    /// slower mean of its square
+    /// slower mean of the square of log2(amax)
     pub log2_mean_square: f64,
-    /// weight in log2_mean of the zero that it began with
+    /// weight of the initial zero in log2_mean
     pub log2_zero_weight: f64,
-    /// the same of log2_slow_mean
+    /// weight of the initial zero in log2_slow_mean
     pub log2_slow_zero_weight: f64,
     /// good steps since the last overflow or growth; with GSC_GROWTH_EVERY since the last overflow
     pub good_steps: i64,
-    /// all steps since the last change
+    /// all steps since the scale changed
     pub steps_since_change: i64,
     /// overflows not reset yet
     pub overflows_since_reset: i64,
@@ -919,32 +920,31 @@ pub struct gsc_state {
     pub events: gsc_event,
     /// GSC_OK, or the error of the last update on a device
     pub status: gsc_status,
-    /// overflows since the start; what the guard skipped is in total_guard_skips
+    /// overflows since the start, without the guard's skips
     pub total_overflows: i64,
     /// updates since the start that made the scale larger
     pub total_growths: i64,
-    /// updates since the start that made it smaller
+    /// updates since the start that made the scale smaller
     pub total_backoffs: i64,
-    /// 1 with GSC_EVENT_SKIPPED, else 0: what a fused optimizer that runs after the update takes as
-    /// found_inf
+    /// 1 with GSC_EVENT_SKIPPED, else 0: found_inf for a fused optimizer that runs after the update
     pub skip_f32: f32,
     /// 1 with GSC_EVENT_SKIPPED, else 0: leave the parameters alone
     pub skip: i32,
     /// policies that guard: mean of the samples
     pub guard_mean: f64,
-    /// their variance
+    /// variance of the samples
     pub guard_variance: f64,
-    /// their number
+    /// number of samples
     pub guard_count: i64,
     /// outliers in a row
     pub guard_in_a_row: i64,
     /// steps since the start that were skipped as outliers
     pub total_guard_skips: i64,
-    /// of the last update: 1, below 1 where it clips, 0 with GSC_EVENT_SKIPPED
+    /// multiplier of the last update: 1; below 1 if it clips; 0 with GSC_EVENT_SKIPPED
     pub guard_multiplier: f64,
-    /// what guard_value was held against; 0: against nothing
+    /// threshold that guard_value was compared with; 0: none
     pub guard_threshold: f64,
-    /// the norm or the number that the last update judged; 0: none
+    /// norm or number that the last update judged; 0: none
     pub guard_value: f64,
     /// 0
     pub reserved: [u64; 18],
@@ -987,18 +987,18 @@ impl Default for gsc_state {
 }
 
 newtype! {
-    /// reason.outcome: what the last update decided of its step.
+    /// reason.outcome: the decision of the last update about its step.
     #[derive(Eq, Hash)]
     gsc_outcome: u32
 }
 
-/// take it; the gradients are as they are
+/// take the step; the gradients stay as they are
 pub const GSC_OUTCOME_TAKEN: gsc_outcome = gsc_outcome(0);
 
-/// take it, although it is an outlier
+/// take the step, although it is an outlier
 pub const GSC_OUTCOME_LET_THROUGH: gsc_outcome = gsc_outcome(1);
 
-/// take it with gradients times `multiplier`
+/// take the step with gradients times `multiplier`
 pub const GSC_OUTCOME_CLIPPED: gsc_outcome = gsc_outcome(2);
 
 /// leave the parameters alone
@@ -1008,7 +1008,7 @@ pub const GSC_OUTCOME_SKIPPED: gsc_outcome = gsc_outcome(3);
 pub const GSC_OUTCOME_STOPPED: gsc_outcome = gsc_outcome(4);
 
 newtype! {
-    /// reason.cause: why it decided so.
+    /// reason.cause: the reason for the decision.
     #[derive(Eq, Hash)]
     gsc_cause: u32
 }
@@ -1022,13 +1022,13 @@ pub const GSC_CAUSE_OVERFLOW: gsc_cause = gsc_cause(1);
 /// `value` is above `threshold`
 pub const GSC_CAUSE_OUTLIER: gsc_cause = gsc_cause(2);
 
-/// the scale would pass max_scale, where ceiling_rule stops
+/// the scale would pass max_scale, and ceiling_rule stops
 pub const GSC_CAUSE_CEILING: gsc_cause = gsc_cause(3);
 
-/// a state that it was combined with found an outlier
+/// a combined state found an outlier
 pub const GSC_CAUSE_OTHER_STATE: gsc_cause = gsc_cause(4);
 
-/// the update failed on a device; state.status says how
+/// the update failed on a device; see state.status
 pub const GSC_CAUSE_FAILURE: gsc_cause = gsc_cause(5);
 
 /// Why the last update took, clipped or skipped its step.
@@ -1039,13 +1039,13 @@ pub struct gsc_reason {
     pub outcome: gsc_outcome,
     /// GSC_CAUSE_*
     pub cause: gsc_cause,
-    /// with OUTLIER the norm or the number that was judged; 0: not known
+    /// with OUTLIER, the norm or number that was judged; 0: unknown
     pub value: f64,
-    /// with OUTLIER what it is above
+    /// with OUTLIER, the threshold that `value` is above
     pub threshold: f64,
-    /// what the gradients are to be multiplied by
+    /// multiply the gradients by this
     pub multiplier: f64,
-    /// with OUTLIER, how many in a row there were
+    /// with OUTLIER, the number of outliers in a row
     pub in_a_row: i64,
     /// a sentence for a log, such as "skipped: the norm, 3, is above 2, 1 in a row"; empty if the
     /// step is taken as it is
@@ -1071,9 +1071,9 @@ impl Default for gsc_reason {
     }
 }
 
-// Of gsc_state_save.
+// Size of a saved state.
 
-/// bytes that hold any saved state of this major version
+/// bytes that can hold any saved state of this major version
 pub const GSC_SAVED_SIZE_MAX: u32 = 1024;
 
 // ---- Ranks: all step, or none -------------------------------------------------------------------
@@ -1081,13 +1081,13 @@ pub const GSC_SAVED_SIZE_MAX: u32 = 1024;
 // ---- Checkpoints and settings of frameworks -----------------------------------------------------
 
 newtype! {
-    /// entry.kind: what is at the key. All numbers are read alike; gsc_state_export says which ones
-    /// a loader expects.
+    /// entry.kind: the type of the value. All numbers are read alike; gsc_state_export writes the
+    /// types that a loader expects.
     #[derive(Eq, Hash)]
     gsc_entry_kind: u32
 }
 
-/// no entry: it is passed over
+/// no entry: it is ignored
 pub const GSC_ENTRY_UNUSED: gsc_entry_kind = gsc_entry_kind(0);
 
 /// `value`, any number
@@ -1105,7 +1105,7 @@ pub const GSC_ENTRY_INTEGER: gsc_entry_kind = gsc_entry_kind(4);
 /// 0 or 1, in `integer` and in `value`
 pub const GSC_ENTRY_BOOLEAN: gsc_entry_kind = gsc_entry_kind(5);
 
-/// A key of a checkpoint or a configuration, and what is there.
+/// A key of a checkpoint or a configuration, and its value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_entry {
@@ -1142,7 +1142,7 @@ impl Default for gsc_entry {
 }
 
 newtype! {
-    /// note.kind: what a call has to tell.
+    /// note.kind: the subject of a note.
     #[derive(Eq, Hash)]
     gsc_note_kind: u32
 }
@@ -1150,30 +1150,31 @@ newtype! {
 /// the entries were recognised: `field` is the name of the format
 pub const GSC_NOTE_FORMAT: gsc_note_kind = gsc_note_kind(1);
 
-/// the entries do not say `field`: `value` is that of the policy, or where a count starts
+/// `field` is not among the entries: `value` is the policy's, or the start of a count
 pub const GSC_NOTE_MISSING: gsc_note_kind = gsc_note_kind(2);
 
-/// the key of `entry` means nothing in this format
+/// the key of `entry` has no meaning in this format
 pub const GSC_NOTE_IGNORED: gsc_note_kind = gsc_note_kind(3);
 
-/// `field` became `value`, which is what `entry` means to this policy
+/// `field` became `value`, the meaning of `entry` in this policy
 pub const GSC_NOTE_CHANGED: gsc_note_kind = gsc_note_kind(4);
 
-/// the scale is 0 or infinity: no call multiplies by it; also of gsc_state_diagnose, with `value`
-/// the scale
+/// the scale is 0 or infinity: no call multiplies by it; also from gsc_state_diagnose, with the
+/// scale as `value`
 pub const GSC_NOTE_UNUSABLE: gsc_note_kind = gsc_note_kind(5);
 
-/// the format has no key for `field`, which is `value`
+/// the format has no key for `field`; `value` is lost
 pub const GSC_NOTE_LOST: gsc_note_kind = gsc_note_kind(6);
 
-/// diagnosis: a call failed on a device or on a rank, and nobody steps; `value` is its status
+/// diagnosis: a call failed on a device or on a rank, and no rank steps; `value` is the status
 pub const GSC_NOTE_FAILURE: gsc_note_kind = gsc_note_kind(7);
 
-/// diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if not known, `entry` the
-/// first tensor that has some
+/// diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown; `entry` is the
+/// first tensor with one
 pub const GSC_NOTE_NOT_FINITE: gsc_note_kind = gsc_note_kind(8);
 
-/// diagnosis: overflows cannot lower the scale, which is `value`; `entry` as above
+/// diagnosis: overflows cannot lower the scale, `value`; `entry` is the first tensor with Inf or
+/// NaN
 pub const GSC_NOTE_BACKOFF_FAILED: gsc_note_kind = gsc_note_kind(9);
 
 /// diagnosis: more steps overflowed than this policy causes by itself; `value` is their share, 0 to
@@ -1181,14 +1182,14 @@ pub const GSC_NOTE_BACKOFF_FAILED: gsc_note_kind = gsc_note_kind(9);
 pub const GSC_NOTE_OVERFLOWS_OFTEN: gsc_note_kind = gsc_note_kind(10);
 
 /// diagnosis: the guard skipped more than half of the steps, or the last ones in a row; `value` is
-/// how many since the start
+/// the number since the start
 pub const GSC_NOTE_GUARD_SKIPS: gsc_note_kind = gsc_note_kind(11);
 
-/// diagnosis: the guard judges no step of the planned ones: its warm-up is longer; `value` is its
-/// samples so far
+/// diagnosis: the guard judges none of the planned steps, because its warm-up is longer; `value` is
+/// its samples so far
 pub const GSC_NOTE_GUARD_IDLE: gsc_note_kind = gsc_note_kind(12);
 
-/// diagnosis: gradients became zero; `value` is their share, 0 to 1, `entry` the tensor with the
+/// diagnosis: gradients became zero; `value` is their share, 0 to 1; `entry` is the tensor with the
 /// largest share
 pub const GSC_NOTE_UNDERFLOWS: gsc_note_kind = gsc_note_kind(13);
 
@@ -1199,7 +1200,7 @@ pub const GSC_NOTE_NEVER_GROWS: gsc_note_kind = gsc_note_kind(14);
 /// that it can reach
 pub const GSC_NOTE_CEILING_UNREACHABLE: gsc_note_kind = gsc_note_kind(15);
 
-/// Something that the caller may want to know of a call that succeeded.
+/// A message from a call that succeeded.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_note {
@@ -1207,9 +1208,9 @@ pub struct gsc_note {
     pub kind: gsc_note_kind,
     /// 0
     pub flags: u32,
-    /// index in the list that the call was given, entries or per_tensor, from 0; -1: none
+    /// index in the call's list, entries or per_tensor, from 0; -1: none
     pub entry: i64,
-    /// the number that counts from now on, or what `kind` says
+    /// the number in force from now on, or as `kind` says
     pub value: f64,
     /// field of the policy or the state, or empty; with FORMAT the name of the format
     pub field: [c_char; 32],
@@ -1238,7 +1239,7 @@ impl Default for gsc_note {
 // ---- What a scaler did: for logs and for people -------------------------------------------------
 
 newtype! {
-    /// What gsc_state_metrics gives, in this order, with these names in lower case as keys. Later
+    /// Metrics of gsc_state_metrics, in this order; the keys are these names in lower case. Later
     /// versions add some at the end.
     #[derive(Eq, Hash)]
     gsc_metric: u32
@@ -1257,10 +1258,10 @@ pub const GSC_METRIC_OVERFLOW: gsc_metric = gsc_metric(2);
 /// known or some are not finite
 pub const GSC_METRIC_NORM: gsc_metric = gsc_metric(3);
 
-/// largest magnitude after unscaling, if the report has it; NULL if some are not finite
+/// largest magnitude after unscaling, if the report has amax; NULL if some are not finite
 pub const GSC_METRIC_AMAX: gsc_metric = gsc_metric(4);
 
-/// share of the gradients that became zero by unscaling, 0 to 1, if the report has it
+/// share of the gradients that became zero by unscaling, 0 to 1, if the report has underflows
 pub const GSC_METRIC_ZERO_SHARE: gsc_metric = gsc_metric(5);
 
 /// overflows since the start
@@ -1355,16 +1356,17 @@ impl Default for gsc_tensor {
     }
 }
 
-// Of options.histogram: word k counts magnitudes from 2^(4k-48) up to 2^(4k-44) after unscaling,
-// word 0 all smaller ones except zeros, word 15 all larger finite ones, word 16 the elements that
-// were counted: the first 4,096 of every 65,536 of a tensor, half as many of a complex one. The
-// call sets the words; add those of several calls to merge them.
+// Size of options.histogram. Word k counts magnitudes from 2^(4k-48) up to 2^(4k-44) after
+// unscaling. Word 0 also counts all smaller ones except zeros, and word 15 all larger finite ones.
+// Word 16 is the number of elements that were counted: the first 4,096 of every 65,536 of a tensor,
+// half as many of a complex tensor. The call sets the words; to merge several calls, add their
+// words.
 
 /// words of a histogram
 pub const GSC_HISTOGRAM_LENGTH: u32 = 17;
 
-/// What a call on tensors measures beside overflow, where that goes, and whether it clamps. NULL
-/// and GSC_TENSOR_OPTIONS_INIT: nothing more.
+/// Measurements of a call on tensors besides overflow, and a clamp. NULL and
+/// GSC_TENSOR_OPTIONS_INIT: nothing more.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_tensor_options {
@@ -1372,16 +1374,16 @@ pub struct gsc_tensor_options {
     pub struct_size: u32,
     /// GSC_WANT_* bits
     pub want: gsc_want,
-    /// measures what this policy judges by, too, and report.overflow is its verdict; NULL: Inf and
-    /// NaN are overflows
+    /// also measures what this policy needs; the policy decides report.overflow; NULL: Inf and NaN
+    /// are overflows
     pub policy: *const gsc_policy,
-    /// above 0: limits each output to the largest value of its dtype that is not above the clamp,
-    /// which is refused if this value is 0; the report is of the values before that. 0: no limit
+    /// above 0: limits each output to the largest value of its dtype that is at most the clamp;
+    /// refused if that value is 0; the report is of the values before the clamp. 0: no limit
     pub clamp: f64,
-    /// n reports: per_tensor\[i\] is of tensor i alone, and its overflow says whether that has an Inf
-    /// or NaN; NULL: none
+    /// n reports: per_tensor\[i\] is of tensor i alone; its overflow says if the tensor has an Inf or
+    /// NaN; NULL: none
     pub per_tensor: *mut gsc_report,
-    /// GSC_HISTOGRAM_LENGTH of them; NULL: none
+    /// GSC_HISTOGRAM_LENGTH words; NULL: none
     pub histogram: *mut i64,
 }
 
@@ -1413,7 +1415,7 @@ impl Default for gsc_tensor_options {
 
 // ---- CUDA ---------------------------------------------------------------------------------------
 
-/// Which device.
+/// The device of a context.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct gsc_cuda_options {
@@ -1452,35 +1454,36 @@ newtype! {
 /// memory of the device
 pub const GSC_MEMORY_DEVICE: gsc_memory_kind = gsc_memory_kind(0);
 
-/// host memory that the device reads and writes, too
+/// host memory that the device can also read and write
 pub const GSC_MEMORY_HOST: gsc_memory_kind = gsc_memory_kind(1);
 
 // ---- Functions ----------------------------------------------------------------------------------
 
 extern "C" {
-    /// The meaning of a status in a few words. Never NULL, never freed.
+    /// Returns the meaning of a status in a few words. Never NULL, never freed.
     pub fn gsc_status_string(status: gsc_status) -> *const c_char;
 
-    /// Version of the library that runs; GSC_VERSION is the version of this header.
+    /// Returns the version of the library that runs; GSC_VERSION is the version of this header.
     pub fn gsc_version() -> u32;
 
-    /// The same as text, such as "1.0.2". Never NULL, never freed.
+    /// Returns the version of the library that runs as text, such as "1.0.2". Never NULL, never
+    /// freed.
     pub fn gsc_version_string() -> *const c_char;
 
     /// Returns 1 if the library that runs has the feature, else 0.
     pub fn gsc_has(feature: gsc_feature) -> i32;
 
-    /// Makes a struct that starts with struct_size ready to be filled in, for languages that cannot
-    /// use the macros GSC_..._INIT: sets struct_size and clears the rest.
+    /// Initialises a struct that starts with struct_size, for languages that cannot use the macros
+    /// GSC_..._INIT: sets struct_size and clears the rest.
     ///
     /// - `struct_size`: bytes of the struct, as the caller's language has it
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE.
     pub fn gsc_struct_init(out: *mut c_void, struct_size: u32, err: *mut gsc_error) -> gsc_status;
 
-    /// Fills *out, which GSC_POLICY_INIT made, with a named set of rules: "recommended" for new
-    /// work, "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch"
-    /// or "megatron".
+    /// Fills *out, made by GSC_POLICY_INIT, with a named set of rules: "recommended" for new work,
+    /// "guard" for bf16, "none", "static", or the exact rules of a framework, such as "torch" or
+    /// "megatron".
     ///
     /// - `out`: read and written
     ///
@@ -1491,14 +1494,15 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Whether the policy can be used; every call that takes a policy asks the same.
+    /// Checks that the policy can be used. Every call that takes a policy makes the same check.
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY.
     pub fn gsc_policy_check(policy: *const gsc_policy, err: *mut gsc_error) -> gsc_status;
 
-    /// Says what a policy does. *out, which GSC_POLICY_INIT made, becomes the policy with what 0
-    /// stands for: init_scale, growth_factor and hysteresis 1, and backoff_factor 1 /
-    /// growth_factor, which a backoff divides by. Other zeros stay. *out may be *policy.
+    /// Writes the traits of a policy, and the policy with defaults in place of zeros. *out, made by
+    /// GSC_POLICY_INIT, gets 1 for an init_scale, growth_factor or hysteresis of 0, and 1 /
+    /// growth_factor for a backoff_factor of 0, with which a backoff divides by growth_factor.
+    /// Other zeros stay. *out can be *policy.
     ///
     /// - `out`: NULL: not wanted; read and written
     /// - `traits`: NULL: not wanted
@@ -1511,14 +1515,15 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Name of preset `index`, from 0. NULL past the last.
+    /// Returns the name of preset `index`, from 0, or NULL after the last.
     pub fn gsc_preset_name(index: u32) -> *const c_char;
 
-    /// What preset `index` does and where its rules come from, in a sentence. NULL past the last.
+    /// Returns a sentence on what preset `index` does and where its rules come from, or NULL after
+    /// the last.
     pub fn gsc_preset_summary(index: u32) -> *const c_char;
 
-    /// Makes a context of threads. Its own threads sleep between calls and are made anew in a
-    /// forked process. Results have the same bits for any number of threads.
+    /// Makes a context of threads. Its own threads sleep between calls; a forked process makes them
+    /// again. Results have the same bits for any number of threads.
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_MEMORY.
     pub fn gsc_context_create_cpu(
@@ -1532,7 +1537,7 @@ extern "C" {
     /// - `context`: NULL: does nothing
     pub fn gsc_context_destroy(context: *mut gsc_context);
 
-    /// Fills *out, which GSC_INFO_INIT made.
+    /// Fills *out, made by GSC_INFO_INIT.
     ///
     /// - `out`: read and written
     ///
@@ -1541,13 +1546,13 @@ extern "C" {
 
     /// Makes the factor of a scale, with generation 0.
     ///
-    /// - `scale`: finite and above 0 as a float, as is its inverse
+    /// - `scale`: finite and above 0 as a float, as is 1 / scale
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_VALUE.
     pub fn gsc_factor_init(scale: f64, out: *mut gsc_factor, err: *mut gsc_error) -> gsc_status;
 
-    /// Multiplies the scale by `by` and divides the inverse by it. To get the mean of k gradients
-    /// that were added, unscale their sum by the factor times k. *out may be *factor.
+    /// Multiplies the scale by `by` and divides the inverse by `by`. To get the mean of k gradients
+    /// that were added, unscale their sum with the factor times k. *out can be *factor.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `by`: finite, above 0
@@ -1562,13 +1567,13 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Makes the report of a number, for a policy that guards something else than gradients, such
-    /// as the loss of each step. Its own state takes this report in gsc_state_update, and
-    /// gsc_state_combine_decisions says what both states decided. The number counts with its sign.
-    /// Inf and NaN are an overflow. If the loss is in the memory of a device, measure its magnitude
+    /// Makes the report of a number, such as the loss of a step, for a policy that guards this
+    /// number instead of gradients. Update a separate state with this report;
+    /// gsc_state_combine_decisions combines the decisions of both states. The number keeps its
+    /// sign. Inf and NaN are an overflow. If the loss is in device memory, measure its magnitude
     /// with gsc_measure and GSC_WANT_NORM instead. A report of a number cannot be merged.
     ///
-    /// - `number`: any; magnitudes above 2^500 are taken for Inf
+    /// - `number`: any; magnitudes above 2^500 count as Inf
     ///
     /// Errors: GSC_ERROR_NULL.
     pub fn gsc_report_from_number(
@@ -1577,9 +1582,9 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Makes a report of an overflow that was found elsewhere, such as a framework's found_inf. It
-    /// measures nothing else, so a policy that judges by the norm or by amax refuses it unless it
-    /// says an overflow.
+    /// Makes the report of an overflow that other code found, such as a framework's found_inf. It
+    /// has no measurements, so a policy that judges by the norm or by amax refuses it unless it has
+    /// an overflow.
     ///
     /// - `overflow`: not 0: an overflow
     ///
@@ -1590,30 +1595,28 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Makes one report of many. Ranks gather their reports and merge them in the order of the
-    /// ranks, so that all get the same bits. That each rank is there once, and in order, is not
-    /// checked. The result has measured what all of them have measured; the norm and amax of
-    /// addends are not known: measure their sum. first_tensor and first_element are those of the
-    /// first report that has some, the generation is the least that is known. *out may be one of
-    /// the reports.
+    /// Merges reports into one. Ranks gather their reports and merge them in the order of the
+    /// ranks: then all get the same bits. The call does not check that each rank is there once and
+    /// in order. The result has the measurements that all reports have. The norm and amax of
+    /// addends are unknown: measure the sum of the gradients. first_tensor and first_element come
+    /// from the first report with an element that is not finite. The generation is the least that
+    /// is known. *out can be one of the reports.
     ///
-    /// Digests that differ are refused: GSC_ERROR_MISMATCH, with the index of the first report that
-    /// has another digest than those before it. A device returns no error: it makes a report with
-    /// that status and an overflow, so that nobody steps. A report without a digest agrees with
-    /// all, such as the report of a rank that failed or that has no gradients.
+    /// If digests differ, the call fails with GSC_ERROR_MISMATCH and the index of the first report
+    /// that differs from the reports before it. A device returns no error: it makes a report with
+    /// that status and an overflow, so that no rank steps. A report without a digest, such as the
+    /// report of a rank that failed or that has no gradients, agrees with all.
     ///
-    /// Merged reports can be merged again, per node and then across nodes. The result is what one
-    /// merge of all reports gives, to the bit, except for sum_squares, which is then a sum of the
-    /// sums of the nodes. All ranks get the same sum if all merge the same groups. It is the sum of
-    /// one merge if each group but the last has 64 reports and there are at most 64 groups. Give
-    /// the policy to the last merge. If the merge of a group is refused, the group takes part in
-    /// the next merge with a report of that status and an overflow, so that the others do not wait
-    /// for it.
+    /// Merged reports can be merged again: first in each node, then across nodes. The result has
+    /// the same bits as one merge of all reports, except sum_squares, which is then a sum of the
+    /// nodes' sums. If all ranks merge the same groups, all get the same sum. The sum also has the
+    /// same bits if each group except the last has 64 reports and there are at most 64 groups. Give
+    /// the policy to the last merge. If the merge of a group is refused, the group sends a report
+    /// of that status with an overflow to the next merge, so that the other groups do not wait.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `n`: 0 gives the report of an empty list
-    /// - `policy`: NULL: an overflow in any report is one; with it, overflow is the policy's
-    ///   verdict
+    /// - `policy`: NULL: an overflow in any report is an overflow; with a policy, the policy judges
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_REPORT,
     /// GSC_ERROR_MISMATCH, GSC_ERROR_VALUE, GSC_ERROR_MEMORY, GSC_ERROR_DEVICE.
@@ -1627,11 +1630,11 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// *out is *factor with its inverse multiplied by min(1, max_norm / (norm + 1e-6)), as in
-    /// torch.nn.utils.clip_grad_norm_. The report has GSC_WANT_NORM. After gsc_measure, unscaling
-    /// by *out clips in the same pass; an optimizer that takes a multiplier takes out->inverse_f32.
-    /// To clip outliers as well, make both factors of the same one and unscale by the one with the
-    /// smaller inverse: one after the other they clip too much.
+    /// Copies *factor to *out and multiplies the inverse by min(1, max_norm / (norm + 1e-6)), as
+    /// torch.nn.utils.clip_grad_norm_ does. The report needs GSC_WANT_NORM. After gsc_measure,
+    /// unscale with *out to clip in the same pass. If an optimizer takes a multiplier, pass
+    /// out->inverse_f32. To also clip outliers, make both factors from the same factor, and unscale
+    /// with the one that has the smaller inverse: one after the other, they clip too much.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1661,10 +1664,10 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Makes a state that has the scale from->factor.scale at once, and the counts, means and
-    /// totals of `from`: to set the scale of a state or its counts, change a copy and hand it over.
-    /// *out may be *from. A scale of 0 or infinity, which some peers reach, is taken; its factor is
-    /// refused by every call that multiplies.
+    /// Makes a state with the scale from->factor.scale, in force at once, and with the counts,
+    /// means and totals of `from`. To set the scale or the counts of a state, change a copy of the
+    /// state and pass it. *out can be *from. A scale of 0 or infinity, which some frameworks reach,
+    /// is accepted, but every call that multiplies refuses its factor.
     ///
     /// - `exec`: NULL: this thread, host memory
     ///
@@ -1678,15 +1681,16 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// One step of the policy. Call it once for each optimizer step, also for a skipped one, with a
-    /// report on all of its gradients. *out may be *state. Then ask out->skip: if it is 1, leave
-    /// the parameters alone. Only the update knows outliers: report.overflow is about overflow
-    /// alone. out->events says what happened: with GSC_EVENT_CLIPPED the gradients are to be
-    /// multiplied before the step, see gsc_factor_clip_outlier; with GSC_EVENT_STOPPED the training
-    /// should end, and an update after that goes on as after any other; with GSC_EVENT_STALE the
-    /// report has counted like any other. A report that lacks what the policy judges by is refused;
-    /// options.policy measures it. A predictive policy takes a report with amax 0 and no overflow
-    /// as no sample: the scale stays.
+    /// Updates the state by one step of the policy. Call it once for each optimizer step, also for
+    /// a skipped one, with a report on all gradients of the step. *out can be *state. Then read
+    /// out->skip: if it is 1, leave the parameters alone. report.overflow only says if there was an
+    /// overflow: outliers are found by this update. out->events says what happened:
+    /// - GSC_EVENT_CLIPPED: multiply the gradients before the step, see gsc_factor_clip_outlier.
+    /// - GSC_EVENT_STOPPED: end the training. A further update works as any other.
+    /// - GSC_EVENT_STALE: the report counted like any other.
+    ///
+    /// A report without a measurement that the policy needs is refused; options.policy measures it.
+    /// For a predictive policy, a report with amax 0 and no overflow is no sample: the scale stays.
     ///
     /// - `exec`: NULL: this thread, host memory
     ///
@@ -1701,11 +1705,11 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// *out is `state`, and skips, clips or stops also where `other` did in its last update: the
-    /// state of another signal, such as the loss, which a policy of its own judged. It has the
-    /// events SKIPPED, STOPPED, OUTLIER and CLIPPED of both, and the smaller multiplier. Its scale,
-    /// counts and samples are those of `state`. *out may be either. Combine several signals one
-    /// after the other.
+    /// Copies `state` to *out, with the decisions of `other` added: *out skips, clips or stops if
+    /// either state did in its last update. `other` is the state of another signal, such as the
+    /// loss, with its own policy. *out has the events SKIPPED, STOPPED, OUTLIER and CLIPPED of
+    /// both, and the smaller multiplier. The scale, counts and samples come from `state`. *out can
+    /// be either state. Combine several signals one after the other.
     ///
     /// - `exec`: NULL: this thread, host memory
     ///
@@ -1719,7 +1723,7 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Says why the last update decided as it did. The state is in host memory.
+    /// Explains the decision of the last update. The state is in host memory.
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STATE.
     pub fn gsc_state_reason(
@@ -1728,10 +1732,10 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// *out is *factor with its inverse multiplied by state->guard_multiplier if the last update
-    /// clips (GSC_EVENT_CLIPPED), else *factor. `factor` is that of the gradients, copied before
-    /// the update. Unscaling by *out clips in the same pass; an optimizer that takes a multiplier
-    /// takes out->inverse_f32, and state->skip_f32 as found_inf.
+    /// Copies *factor to *out. If the last update clips (GSC_EVENT_CLIPPED), multiplies the inverse
+    /// by state->guard_multiplier. `factor` is the factor of the gradients, copied before the
+    /// update. Unscale with *out to clip in the same pass. If an optimizer takes a multiplier, pass
+    /// out->inverse_f32, and state->skip_f32 as found_inf.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1746,9 +1750,9 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Writes policy and state, which are host memory, as bytes that any later version on any
-    /// machine reads: versioned, with a checksum. *size becomes their number; with bytes NULL and
-    /// capacity 0 only that.
+    /// Writes policy and state, which are in host memory, as bytes with a version and a checksum.
+    /// Any later version on any machine can read them. *size becomes the number of bytes; with
+    /// bytes NULL and capacity 0, the call only sets *size.
     ///
     /// - `capacity`: bytes; GSC_SAVED_SIZE_MAX always suffices
     ///
@@ -1763,7 +1767,7 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Reads what gsc_state_save wrote. Fields that the caller's *policy is too small for must be 0
+    /// Reads bytes that gsc_state_save wrote. If the caller's *policy lacks fields, these must be 0
     /// in the bytes.
     ///
     /// - `policy`: NULL: not wanted; else GSC_POLICY_INIT made it; read and written
@@ -1778,12 +1782,12 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// A digest of all that decides later steps: rules, scales, counts, means; not of totals,
-    /// generations, events and init_scale. It is never 0, and the same on every device and in every
-    /// language; compare digests of one version of this library.
+    /// Writes a digest of all that decides later steps: rules, scales, counts and means, but not
+    /// totals, generations, events and init_scale. It is never 0, and the same on every device and
+    /// in every language. Compare digests only within one version of this library.
     ///
-    /// - `policy`: NULL: of the state alone
-    /// - `state`: NULL: of the policy alone; one of both is there
+    /// - `policy`: NULL: digest of the state alone
+    /// - `state`: NULL: digest of the policy alone; one of both is required
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE.
     pub fn gsc_state_digest(
@@ -1793,13 +1797,12 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// *out is the report with the rank that it is of and, as `digest`, what gsc_state_digest gives
-    /// of the policy and of the state that the step began with. *out may be *report.
+    /// Copies *report to *out and sets its rank and its digest: the gsc_state_digest of the policy
+    /// and of the state at the beginning of the step. *out can be *report.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `policy`: NULL: the digest is of the state alone
-    /// - `state`: NULL: the digest is of the policy alone; both NULL: only the rank is said, and
-    ///   digest is 0
+    /// - `state`: NULL: the digest is of the policy alone; if both are NULL, the digest is 0
     /// - `rank`: from 0, below 2^32 - 1
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
@@ -1814,28 +1817,33 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Name of format `index`, from 0; most are those of presets. NULL past the last.
+    /// Returns the name of format `index`, from 0, or NULL after the last. Most formats have the
+    /// name of a preset.
     pub fn gsc_format_name(index: u32) -> *const c_char;
 
-    /// Whose format `index` is and what it holds, in a sentence. NULL past the last.
+    /// Returns a sentence on the framework and the content of format `index`, or NULL after the
+    /// last.
     pub fn gsc_format_summary(index: u32) -> *const c_char;
 
-    /// Reads a checkpoint. What is in out_policy, which GSC_POLICY_INIT made, is then `policy` with
-    /// the settings that are among the entries, and out_state goes on from the counts that are
-    /// there. Both policies may be one struct. Without `prefix` the scaler's keys stand at the top
-    /// or below one or two names, as in "scale", "scaler.scale" and "optimizer.grad_scaler.scale".
-    /// If a scaler stands only below more names, or several scalers are there, the call fails and
-    /// names the prefixes. Without `format` the keys tell the format. If several formats fit, they
-    /// must read alike, else the call fails and names them. Refused are a missing scale, and a
-    /// value that cannot be a scale or a count; the error names the key. What is not among the
-    /// entries, has no place here, or means something else to this policy, such as a count past its
-    /// interval, is in the notes.
+    /// Reads a checkpoint. *out_policy, made by GSC_POLICY_INIT, becomes `policy` with the settings
+    /// in the entries. *out_state continues with the counts in the entries. Both policies can be
+    /// one struct.
+    ///
+    /// Without `prefix`, the scaler's keys are at the top or below one or two names, as in "scale",
+    /// "scaler.scale" and "optimizer.grad_scaler.scale". If a scaler is only below more names, or
+    /// if there are several scalers, the call fails and names the prefixes. Without `format`, the
+    /// keys tell the format. If several formats fit, they must give the same result, else the call
+    /// fails and names the formats.
+    ///
+    /// If the scale is missing, or if a value cannot be a scale or a count, the call fails and
+    /// names the key. The notes list everything that is not among the entries, has no meaning here,
+    /// or has another meaning in this policy, such as a count past its interval.
     ///
     /// - `format`: NULL: recognised by the keys
-    /// - `prefix`: what the keys begin with, up to a dot, such as "loss_scaler1"; "": nothing;
-    ///   NULL: where a scaler is, at the top or below one or two names
+    /// - `prefix`: beginning of the keys, up to a dot, such as "loss_scaler1"; "": none; NULL:
+    ///   search at the top and below one or two names
     /// - `policy`: NULL: the preset of the format
-    /// - `notes_capacity`: notes that there is room for; further ones are only counted
+    /// - `notes_capacity`: capacity of the list; further notes are only counted
     /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
@@ -1854,15 +1862,15 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Writes a state, and of its policy the settings that belong to it, in the keys of a
-    /// framework. What they cannot hold is in the notes; all else comes back from gsc_state_import.
-    /// A list with too little room for the entries is refused; with a capacity of 0 the call only
+    /// Writes a state, and the settings of its policy that belong to it, with the keys of a
+    /// framework. The notes list what these keys cannot hold; gsc_state_import restores everything
+    /// else. If the list is too small for the entries, the call fails; with a capacity of 0 it only
     /// counts.
     ///
-    /// - `prefix`: what the keys begin with; "": nothing; NULL: as the framework has it
-    /// - `entries_capacity`: entries that there is room for
+    /// - `prefix`: beginning of the keys; "": none; NULL: the framework's own prefix
+    /// - `entries_capacity`: capacity of the list
     /// - `entries_count`: number of entries; NULL: not wanted
-    /// - `notes_capacity`: notes that there is room for; further ones are only counted
+    /// - `notes_capacity`: capacity of the list; further notes are only counted
     /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
@@ -1881,17 +1889,17 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Reads how a framework's scaler is set up: the arguments of its constructor or program, or
-    /// its part of a configuration. What is in out_policy, which GSC_POLICY_INIT made, is then
-    /// `policy` with these settings; both may be one struct. The fields of gsc_policy are read by
-    /// their own names in every format; `format` can also be the name of a preset of a guard, which
-    /// has no other keys. If DeepSpeed's section for bf16 is asked for, or is on while fp16 is not,
-    /// the scale is 1 for good, whatever `policy` starts with.
+    /// Reads the settings of a framework's scaler: the arguments of its constructor or program, or
+    /// its section of a configuration. *out_policy, made by GSC_POLICY_INIT, becomes `policy` with
+    /// these settings; both can be one struct. Every format also reads the fields of gsc_policy by
+    /// their own names. `format` can be the name of a guard preset, which has no other keys. If the
+    /// prefix is DeepSpeed's section for bf16, or if that section is on and fp16 is off, the scale
+    /// is 1 for good, whatever `policy` starts with.
     ///
-    /// - `prefix`: what the keys begin with, up to a dot, such as "fp16"; others are passed over,
-    ///   but one that no key begins with is refused; NULL: nothing
+    /// - `prefix`: beginning of the keys, up to a dot, such as "fp16"; other keys are ignored, but
+    ///   a prefix that no key has is refused; NULL: none
     /// - `policy`: NULL: the preset of the format
-    /// - `notes_capacity`: notes that there is room for; further ones are only counted
+    /// - `notes_capacity`: capacity of the list; further notes are only counted
     /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_VALUE,
@@ -1910,12 +1918,13 @@ extern "C" {
     ) -> gsc_status;
 
     /// Writes the state after an update, and the report of that update, as numbers with names: see
-    /// GSC_METRIC_*. That it is the report of that update is not checked. Counts are INTEGER, SKIP
-    /// and OVERFLOW BOOLEAN, and what is not known is NULL. All memory is host memory. The call
-    /// writes as many entries as there is room for, and tells how many there are.
+    /// GSC_METRIC_*. The call does not check that the report belongs to the update. Counts are
+    /// INTEGER, SKIP and OVERFLOW are BOOLEAN, and unknown values are NULL. All memory is host
+    /// memory. The call writes as many entries as the list has room for, and writes the number of
+    /// all.
     ///
-    /// - `report`: NULL: metrics of a report are not known
-    /// - `entries_capacity`: entries that there is room for; further ones are only counted
+    /// - `report`: NULL: the metrics of a report are NULL
+    /// - `entries_capacity`: capacity of the list; further entries are only counted
     /// - `entries_count`: number of entries; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
@@ -1931,16 +1940,16 @@ extern "C" {
     ) -> gsc_status;
 
     /// Lists the faults of a run as notes, the most important first. Each message says what to do.
-    /// A count of 0 means that no fault was found. What the policy of a framework does by design is
-    /// no fault. All memory is host memory. A report with an error status is accepted. What counts
-    /// as often, or as most, may change with a version.
+    /// A count of 0 means that no fault was found. What a framework's policy does by design is no
+    /// fault. All memory is host memory. A report with an error status is accepted. The limits for
+    /// "often" and "most" can change with a version.
     ///
-    /// - `report`: NULL: nothing is known of the last gradients
-    /// - `per_tensor`: NULL: only the first tensor that is not finite is named
+    /// - `report`: NULL: the last gradients are unknown
+    /// - `per_tensor`: NULL: the notes name only the first tensor that is not finite
     /// - `per_tensor_count`: ignored if per_tensor is NULL
     /// - `steps`: updates so far; 0: not known
     /// - `planned_steps`: updates of the whole run; 0: not known
-    /// - `notes_capacity`: notes that there is room for; further ones are only counted
+    /// - `notes_capacity`: capacity of the list; further notes are only counted
     /// - `notes_count`: number of notes; NULL: not wanted
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY, GSC_ERROR_STATE,
@@ -1959,19 +1968,19 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Name of a dtype, as NumPy and ml_dtypes spell it: "float32", "float8_e4m3fn", "cb16". NULL
-    /// for a number that is no dtype.
+    /// Returns the name of a dtype, as NumPy and ml_dtypes spell it, such as "float32",
+    /// "float8_e4m3fn" or "cb16"; NULL if the number is no dtype.
     pub fn gsc_dtype_name(dtype: gsc_dtype) -> *const c_char;
 
-    /// Bits of one element; 0 for a number that is no dtype.
+    /// Returns the bits of one element; 0 if the number is no dtype.
     pub fn gsc_dtype_bits(dtype: gsc_dtype) -> u32;
 
-    /// Returns the bytes of one element; 0 for a number that is no dtype, and for a dtype that has
-    /// several elements in a byte.
+    /// Returns the bytes of one element; 0 if the number is no dtype, or if a byte holds several
+    /// elements of the dtype.
     pub fn gsc_dtype_size(dtype: gsc_dtype) -> u32;
 
-    /// Reports on tensors * factor.inverse without writing it: what gsc_unscale in place would
-    /// report.
+    /// Makes the report that gsc_unscale in place would make, without writing tensors *
+    /// factor.inverse.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1990,9 +1999,9 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// out = tensors * factor.inverse. Writes all elements, also when report->overflow is set.
-    /// float16 gradients are best unscaled into float32: in place most of what scaling saved is
-    /// lost again.
+    /// Writes tensors * factor.inverse to `out`. Writes all elements, even if report->overflow is
+    /// set. Unscale float16 gradients into float32: in place, most of what scaling saved is lost
+    /// again.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -2013,7 +2022,7 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// out = tensors * factor.scale: the loss, or what a backward pass starts from.
+    /// Writes tensors * factor.scale to `out`: the loss, or the first gradients of a backward pass.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -2034,20 +2043,20 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// out += tensors * factor.inverse if every product is finite in the dtype of its output, else
-    /// nothing: a micro-batch that overflowed is left out, so divide the sums by the number of
-    /// those that were added. The report is of the products; whether the sums are finite shows when
-    /// they are unscaled or checked. Sums are made in the type that multiplies, or in double if
-    /// `out` is double. Reads `tensors` twice; `out` is other memory.
+    /// Adds tensors * factor.inverse to `out` if every product is finite in the dtype of its
+    /// output, else adds nothing. A micro-batch that overflowed is thus left out: divide the sums
+    /// by the number of micro-batches that were added. The report is of the products. Unscale or
+    /// check the sums to see if they are finite. Sums are made in the multiplying type, or in
+    /// double if `out` is double. The call reads `tensors` twice; `out` must be other memory.
     ///
-    /// A step of several micro-batches: merge their reports as addends, beginning with the merge of
-    /// none. Make a factor of the number of micro-batches that were added, and unscale the sums by
-    /// it with options.policy. Then update:
+    /// For a step of several micro-batches, merge their reports as addends, beginning with the
+    /// merge of none. Make a factor of the number of micro-batches that were added, and unscale the
+    /// sums with it and with options.policy. Then update:
     /// - Without an overflow in the merged report, update with the report of the sums, and leave
     ///   the parameters alone if state.skip is 1.
-    /// - With one, update with the merged report, so that the scale backs off. state.skip is then 1
-    ///   because of the micro-batch that was left out: take the step of the others if the report of
-    ///   the sums has no overflow. A guard does not judge it.
+    /// - With an overflow, update with the merged report, so that the scale backs off. state.skip
+    ///   is then 1 because of the micro-batch that was left out. Take the step of the other
+    ///   micro-batches if the report of the sums has no overflow. A guard does not judge this step.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -2071,7 +2080,8 @@ extern "C" {
     /// another entry. Call it with the lists of gsc_unscale, gsc_scale or gsc_unscale_accumulate.
     /// It compares addresses and does not read the data, so the data can be on any device.
     ///
-    /// This call does not compare an entry's input with its own output: those calls do.
+    /// It does not compare an entry's input with its own output: the calls on tensors do this
+    /// themselves.
     ///
     /// If it returns GSC_ERROR_OVERLAP, err->name is "tensors" or "out", err->index is the entry of
     /// that list, and err->value is the index of the entry of `out` that overlaps it. Its time is
@@ -2079,7 +2089,7 @@ extern "C" {
     ///
     /// - `out`: `tensors` itself for a call in place
     /// - `scratch`: overwritten even if the call fails
-    /// - `scratch_capacity`: numbers that there is room for: 2 * n
+    /// - `scratch_capacity`: capacity of `scratch`, in numbers: 2 * n
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_DTYPE, GSC_ERROR_COUNT, GSC_ERROR_OVERLAP,
     /// GSC_ERROR_VALUE, GSC_ERROR_CAPACITY.
@@ -2092,21 +2102,22 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Starts the CUDA driver and says whether there is a device. GSC_ERROR_UNAVAILABLE:
-    /// err->message says why there is none. A process that is forked later cannot use CUDA.
+    /// Starts the CUDA driver and checks that there is a device. If there is none, returns
+    /// GSC_ERROR_UNAVAILABLE, and err->message says why. A process that is forked later cannot use
+    /// CUDA.
     ///
     /// Errors: GSC_ERROR_UNAVAILABLE.
     pub fn gsc_cuda_start(err: *mut gsc_error) -> gsc_status;
 
-    /// Returns what the driver's compiler said when it refused the kernels of the first device that
-    /// did; empty before. Never NULL, never freed.
+    /// Returns the log of the driver's compiler for the first device that refused the kernels, or
+    /// an empty text. Never NULL, never freed.
     pub fn gsc_cuda_log() -> *const c_char;
 
-    /// Makes a context on a CUDA device: its primary one, which frameworks share. It loads the
-    /// kernels, which takes seconds the first time on a machine, so that no later call has to: make
-    /// one per device, not one per call. It needs compute capability 7.0 and a driver of CUDA 11.0.
-    /// A process that was forked after CUDA was used cannot use it; cudaDeviceReset ends the
-    /// context, so destroy it before.
+    /// Makes a context on a CUDA device. It uses the device's primary context, which frameworks
+    /// share. It loads the kernels, so that no later call has to; this takes seconds the first time
+    /// on a machine. Make one context for each device, not one for each call. It needs compute
+    /// capability 7.0 and a driver of CUDA 11.0. A process that was forked after CUDA was used
+    /// cannot use it. cudaDeviceReset ends the context, so destroy it before.
     ///
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE,
     /// GSC_ERROR_DEVICE, GSC_ERROR_MEMORY.
@@ -2116,7 +2127,8 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Memory of a context, aligned to 256 bytes and not cleared. Free it before the context.
+    /// Allocates memory of a context, aligned to 256 bytes and not cleared. Free it before the
+    /// context.
     ///
     /// - `context`: NULL: host memory
     /// - `size`: bytes; 0 gives NULL
@@ -2137,8 +2149,8 @@ extern "C" {
     /// - `memory`: NULL: does nothing
     pub fn gsc_memory_destroy(context: *mut gsc_context, memory: *mut c_void);
 
-    /// Copies between any two of host and device memory, in the order of exec->stream. Host memory
-    /// stays in use until gsc_exec_wait, or whatever else waits for the stream.
+    /// Copies between host and device memory, in any direction, in the order of exec->stream. Host
+    /// memory stays in use until gsc_exec_wait, or until other code waits for the stream.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `size`: bytes
@@ -2152,15 +2164,16 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Waits until exec->stream has done all that was enqueued. A stream that is being captured is
-    /// refused with GSC_ERROR_UNAVAILABLE, and its capture goes on.
+    /// Waits until exec->stream has done all work that was enqueued. If the stream is being
+    /// captured, fails with GSC_ERROR_UNAVAILABLE, and the capture goes on.
     ///
     /// - `exec`: NULL: returns at once
     ///
     /// Errors: GSC_ERROR_STRUCT_SIZE, GSC_ERROR_VALUE, GSC_ERROR_UNAVAILABLE, GSC_ERROR_DEVICE.
     pub fn gsc_exec_wait(exec: *const gsc_exec, err: *mut gsc_error) -> gsc_status;
 
-    /// Bytes of exec->workspace that any of these calls needs for this list; 0 on the CPU.
+    /// Writes the bytes of exec->workspace that any of these calls needs for this list; 0 on the
+    /// CPU.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `options`: NULL: nothing is wanted

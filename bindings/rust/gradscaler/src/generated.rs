@@ -6,11 +6,11 @@ use crate::policy::{Policy, PolicyBuilder};
 use crate::sys;
 
 choice! {
-    /// What a call returns.
+    /// Statuses that calls return.
     Status: sys::gsc_status(i32) {
         /// Done.
         OK = sys::GSC_OK;
-        /// A pointer is NULL that may not be.
+        /// A required pointer is NULL.
         NULL = sys::GSC_ERROR_NULL;
         /// `struct_size` is not set, or a field is set that this version lacks.
         STRUCT_SIZE = sys::GSC_ERROR_STRUCT_SIZE;
@@ -20,7 +20,7 @@ choice! {
         POLICY = sys::GSC_ERROR_POLICY;
         /// No update leads to this state.
         STATE = sys::GSC_ERROR_STATE;
-        /// The report failed, or lacks what the policy judges by.
+        /// The report has an error, or lacks a measurement that the policy needs.
         REPORT = sys::GSC_ERROR_REPORT;
         /// A factor is zero, infinite or not a number.
         FACTOR = sys::GSC_ERROR_FACTOR;
@@ -30,29 +30,29 @@ choice! {
         DTYPE = sys::GSC_ERROR_DTYPE;
         /// Counts differ, or are too large.
         COUNT = sys::GSC_ERROR_COUNT;
-        /// An output overlaps its input without being the same, or another entry.
+        /// An output overlaps another entry, or overlaps its own input without being in place.
         OVERLAP = sys::GSC_ERROR_OVERLAP;
         /// The buffer is too small.
         CAPACITY = sys::GSC_ERROR_CAPACITY;
-        /// Saved bytes are truncated, damaged or something else.
+        /// The bytes are truncated, damaged or not a saved state.
         CORRUPT = sys::GSC_ERROR_CORRUPT;
-        /// Saved bytes need a newer version of the library.
+        /// The saved bytes need a newer version of the library.
         VERSION = sys::GSC_ERROR_VERSION;
         /// This build or machine cannot do it.
         UNAVAILABLE = sys::GSC_ERROR_UNAVAILABLE;
         /// Out of memory or threads.
         MEMORY = sys::GSC_ERROR_MEMORY;
-        /// The driver failed, or the context is of another process.
+        /// The driver failed, or another process made the context.
         DEVICE = sys::GSC_ERROR_DEVICE;
-        /// The entries are of no format, or of several, or no format has this name.
+        /// The entries match no format, or several, or no format has this name.
         FORMAT = sys::GSC_ERROR_FORMAT;
-        /// The reports are of ranks whose policies or states differ.
+        /// The reports are from ranks with different policies or states.
         MISMATCH = sys::GSC_ERROR_MISMATCH;
     }
 }
 
 choice! {
-    /// What a build of the library may lack.
+    /// Features that a build of the library can lack.
     Feature: sys::gsc_feature(u32) {
         /// Contexts on CUDA devices, see gradscaler_cuda.h.
         CUDA = sys::GSC_FEATURE_CUDA;
@@ -60,37 +60,37 @@ choice! {
 }
 
 choice! {
-    /// `growth_rule`: when the scale grows. The count is `good_steps` less growth_extra_steps.
+    /// `growth_rule`: when the scale grows. The count is `good_steps` minus growth_extra_steps.
     Growth: sys::gsc_growth(u32) {
         /// At the interval or past it.
         REACHED = sys::GSC_GROWTH_REACHED;
-        /// At the interval only; a count already past it waits for an overflow.
+        /// At the interval only; a count that is already past it waits for an overflow.
         EXACT = sys::GSC_GROWTH_EXACT;
-        /// At each multiple of it; a growth does not restart the count.
+        /// At each multiple of the interval; a growth does not restart the count.
         EVERY = sys::GSC_GROWTH_EVERY;
-        /// As REACHED, but counting `steps_since_change`, overflows included.
+        /// As REACHED, but the count is `steps_since_change`, which includes overflows.
         ALL_STEPS = sys::GSC_GROWTH_ALL_STEPS;
     }
 }
 
 choice! {
-    /// `ceiling_rule`, floor_rule: what a change does that would reach the limit.
+    /// `ceiling_rule`, floor_rule: what happens to a change that would reach the limit.
     LimitRule: sys::gsc_limit_rule(u32) {
-        /// Ends at the limit.
+        /// The scale becomes the limit.
         CLAMP = sys::GSC_LIMIT_CLAMP;
         /// As CLAMP, and every update enforces the limit.
         ENFORCE = sys::GSC_LIMIT_ENFORCE;
-        /// Is dropped.
+        /// The change is dropped.
         REJECT = sys::GSC_LIMIT_REJECT;
-        /// Is dropped, with [`Event::STOPPED`].
+        /// The change is dropped, with [`Event::STOPPED`].
         STOP = sys::GSC_LIMIT_STOP;
-        /// As CLAMP, except that a scale already past the limit stays where it is.
+        /// As CLAMP, but a scale that is already past the limit stays.
         CLAMP_UNLESS_PAST = sys::GSC_LIMIT_CLAMP_UNLESS_PAST;
     }
 }
 
 flags! {
-    /// `overflow_reset`, bits: what sets the count of overflows to 0.
+    /// `overflow_reset`, bits: events that set the count of overflows to 0.
     OverflowReset: sys::gsc_overflow_reset(u32) {
         /// A growth.
         ON_GROWTH = sys::GSC_RESET_ON_GROWTH;
@@ -116,83 +116,84 @@ choice! {
 }
 
 choice! {
-    /// `overflow_test`: what of a report is an overflow.
+    /// `overflow_test`: which reports are an overflow.
     OverflowTest: sys::gsc_overflow_test(u32) {
         /// An element that is not finite.
         ELEMENT = sys::GSC_TEST_ELEMENT;
-        /// That, or a sum of squares above the largest float.
+        /// An element that is not finite, or a sum of squares above the largest float.
         NORM = sys::GSC_TEST_NORM;
     }
 }
 
 flags! {
-    /// Quirks, bits: what a peer does and no new policy should.
+    /// Quirks, bits: behaviour of some frameworks that no new policy should have.
     Quirk: sys::gsc_quirk(u32) {
         /// A share equal to overflow_tolerance is not tolerated.
         TOLERANCE_EXCLUSIVE = sys::GSC_QUIRK_TOLERANCE_EXCLUSIVE;
         /// An overflow also counts as a good step.
         OVERFLOW_IS_GOOD = sys::GSC_QUIRK_OVERFLOW_IS_GOOD;
-        /// The guard may skip all steps for good: gsc_policy_check asks for no guard_max_in_a_row.
+        /// The guard can skip all steps for good: gsc_policy_check does not require
+        /// guard_max_in_a_row.
         ALLOW_LOCKOUT = sys::GSC_QUIRK_ALLOW_LOCKOUT;
     }
 }
 
 choice! {
-    /// `guard_sample`: what an outlier adds to the mean and the variance that later steps are
-    /// judged by.
+    /// `guard_sample`: the sample that an outlier adds to the mean and the variance.
     GuardSample: sys::gsc_guard_sample(u32) {
-        /// Itself.
+        /// Its norm.
         AS_IS = sys::GSC_SAMPLE_AS_IS;
-        /// Nothing.
+        /// None.
         NONE = sys::GSC_SAMPLE_NONE;
-        /// The threshold, or what the outlier was clipped to.
+        /// The threshold, or the norm that it was clipped to.
         THRESHOLD = sys::GSC_SAMPLE_THRESHOLD;
     }
 }
 
 flags! {
-    /// `guard_flags`, bits: what becomes of an outlier.
+    /// `guard_flags`, bits: what happens to an outlier, and how samples count.
     Guard: sys::gsc_guard(u32) {
-        /// Its gradients are multiplied by threshold / norm, and the step is taken, unless the
-        /// threshold is not above 0; without it the step is skipped.
+        /// Multiply the gradients by threshold / norm and take the step; without it, or if the
+        /// threshold is not above 0, skip the step.
         CLIP = sys::GSC_GUARD_CLIP;
         /// A norm equal to the threshold is also an outlier.
         INCLUSIVE = sys::GSC_GUARD_INCLUSIVE;
-        /// At guard_max_in_a_row [`Event::STOPPED`]; without it this outlier and those that follow
-        /// it in the row are let through, and enter the mean as they are.
+        /// At guard_max_in_a_row: [`Event::STOPPED`]; without it, this outlier and later ones in
+        /// the row are let through, and enter the mean as they are.
         STOP = sys::GSC_GUARD_STOP;
-        /// A step that is skipped as an outlier counts as a good step of the scale; without it the
-        /// scale and its counts stay.
+        /// A step skipped as an outlier counts as a good step of the scale; without it, the scale
+        /// and its counts stay.
         SKIP_IS_GOOD = sys::GSC_GUARD_SKIP_IS_GOOD;
-        /// With CLIP: to mean + (threshold - mean)^2 / (norm - mean), the further out the lower.
+        /// With CLIP: clip to mean + (threshold - mean)^2 / (norm - mean): the larger the norm, the
+        /// lower.
         CLIP_PROGRESSIVE = sys::GSC_GUARD_CLIP_PROGRESSIVE;
-        /// After the warm-up the variance takes (sample - mean)^2 with the mean that already has
-        /// the sample.
+        /// After the warm-up, the variance takes (sample - mean)^2 with the mean that includes the
+        /// sample.
         VARIANCE_AFTER_MEAN = sys::GSC_GUARD_VARIANCE_AFTER_MEAN;
-        /// A sample's weight is (1 - guard_decay) / (1 - guard_decay^n), n its number, from the
-        /// first one on.
+        /// Sample n has the weight (1 - guard_decay) / (1 - guard_decay^n), from the first sample
+        /// on.
         BIAS_CORRECTED = sys::GSC_GUARD_BIAS_CORRECTED;
-        /// With CLIP: to the mean.
+        /// With CLIP: clip to the mean.
         CLIP_TO_MEAN = sys::GSC_GUARD_CLIP_TO_MEAN;
     }
 }
 
 flags! {
-    /// What a policy does, for callers that prepare for it.
+    /// Traits of a policy, for callers that prepare for them.
     Trait: sys::gsc_trait(u32) {
-        /// Its scale can change.
+        /// The scale can change.
         MOVES = sys::GSC_TRAIT_MOVES;
-        /// It judges the norm of finite gradients.
+        /// The policy judges the norm of finite gradients.
         GUARDS = sys::GSC_TRAIT_GUARDS;
-        /// Its updates need sum_squares, or a number.
+        /// Updates need sum_squares, or a number.
         NEEDS_NORM = sys::GSC_TRAIT_NEEDS_NORM;
-        /// Its updates need amax.
+        /// Updates need amax.
         NEEDS_AMAX = sys::GSC_TRAIT_NEEDS_AMAX;
     }
 }
 
 flags! {
-    /// What a report can measure beside overflow, its place and its counts, which are always there.
+    /// Measurements that a report can have. Overflow, its position and the counts are always there.
     Want: sys::gsc_want(u32) {
         /// `sum_squares`.
         NORM = sys::GSC_WANT_NORM;
@@ -204,9 +205,9 @@ flags! {
 }
 
 choice! {
-    /// Report.kind: what a report is of.
+    /// Report.kind: the source of a report.
     ReportKind: sys::gsc_report_kind(u32) {
-        /// Nothing, it was not filled in; refused unless it says an overflow.
+        /// None: no call filled the report in; refused unless it has an overflow.
         NONE = sys::GSC_REPORT_NONE;
         /// The tensors of a call.
         TENSORS = sys::GSC_REPORT_TENSORS;
@@ -214,18 +215,18 @@ choice! {
         NUMBER = sys::GSC_REPORT_NUMBER;
         /// Other reports.
         MERGED = sys::GSC_REPORT_MERGED;
-        /// A flag: whether there was an overflow, and nothing else.
+        /// A flag: only whether there was an overflow.
         FLAG = sys::GSC_REPORT_FLAG;
     }
 }
 
 choice! {
-    /// What the merged reports are of.
+    /// The relation between the gradients of merged reports.
     MergeKind: sys::gsc_merge_kind(u32) {
-        /// Different gradients: shards, layers, optimizers. Their sums of squares add up.
+        /// Different gradients: shards, layers, optimizers; their sums of squares are added.
         SHARDS = sys::GSC_MERGE_SHARDS;
-        /// Gradients that are added: micro-batches, data-parallel ranks. The norm of their sum is
-        /// not known.
+        /// Gradients that are added: micro-batches, data-parallel ranks; the norm of their sum is
+        /// unknown.
         ADDENDS = sys::GSC_MERGE_ADDENDS;
     }
 }
@@ -241,17 +242,17 @@ flags! {
         SKIPPED = sys::GSC_EVENT_SKIPPED;
         /// The overflow was absorbed by hysteresis or tolerance.
         ABSORBED = sys::GSC_EVENT_ABSORBED;
-        /// `max_scale` held a growth.
+        /// `max_scale` limited a growth.
         AT_CEILING = sys::GSC_EVENT_AT_CEILING;
-        /// `min_scale` held a backoff.
+        /// `min_scale` limited a backoff.
         AT_FLOOR = sys::GSC_EVENT_AT_FLOOR;
         /// The overflow could not lower the scale.
         BACKOFF_FAILED = sys::GSC_EVENT_BACKOFF_FAILED;
-        /// The policy gives up: training on would only skip.
+        /// The policy gives up: more training would only skip steps.
         STOPPED = sys::GSC_EVENT_STOPPED;
-        /// The report is of another factor than the one in force: late, or used before.
+        /// The report is not of the factor in force: it is late, or was used before.
         STALE = sys::GSC_EVENT_STALE;
-        /// The norm is above guard_threshold; neither SKIPPED nor CLIPPED: it was let through.
+        /// The norm is above guard_threshold; without SKIPPED and CLIPPED, it was let through.
         OUTLIER = sys::GSC_EVENT_OUTLIER;
         /// Multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does.
         CLIPPED = sys::GSC_EVENT_CLIPPED;
@@ -259,13 +260,13 @@ flags! {
 }
 
 choice! {
-    /// Reason.outcome: what the last update decided of its step.
+    /// Reason.outcome: the decision of the last update about its step.
     Outcome: sys::gsc_outcome(u32) {
-        /// Take it; the gradients are as they are.
+        /// Take the step; the gradients stay as they are.
         TAKEN = sys::GSC_OUTCOME_TAKEN;
-        /// Take it, although it is an outlier.
+        /// Take the step, although it is an outlier.
         LET_THROUGH = sys::GSC_OUTCOME_LET_THROUGH;
-        /// Take it with gradients times `multiplier`.
+        /// Take the step with gradients times `multiplier`.
         CLIPPED = sys::GSC_OUTCOME_CLIPPED;
         /// Leave the parameters alone.
         SKIPPED = sys::GSC_OUTCOME_SKIPPED;
@@ -275,7 +276,7 @@ choice! {
 }
 
 choice! {
-    /// Reason.cause: why it decided so.
+    /// Reason.cause: the reason for the decision.
     Cause: sys::gsc_cause(u32) {
         /// Nothing was wrong.
         NONE = sys::GSC_CAUSE_NONE;
@@ -283,20 +284,20 @@ choice! {
         OVERFLOW = sys::GSC_CAUSE_OVERFLOW;
         /// `value` is above `threshold`.
         OUTLIER = sys::GSC_CAUSE_OUTLIER;
-        /// The scale would pass max_scale, where ceiling_rule stops.
+        /// The scale would pass max_scale, and ceiling_rule stops.
         CEILING = sys::GSC_CAUSE_CEILING;
-        /// A state that it was combined with found an outlier.
+        /// A combined state found an outlier.
         OTHER_STATE = sys::GSC_CAUSE_OTHER_STATE;
-        /// The update failed on a device; state.status says how.
+        /// The update failed on a device; see state.status.
         FAILURE = sys::GSC_CAUSE_FAILURE;
     }
 }
 
 choice! {
-    /// Entry.kind: what is at the key. All numbers are read alike; gsc_state_export says which ones
-    /// a loader expects.
+    /// Entry.kind: the type of the value. All numbers are read alike; gsc_state_export writes the
+    /// types that a loader expects. .
     EntryKind: sys::gsc_entry_kind(u32) {
-        /// No entry: it is passed over.
+        /// No entry: it is ignored.
         UNUSED = sys::GSC_ENTRY_UNUSED;
         /// `value`, any number.
         NUMBER = sys::GSC_ENTRY_NUMBER;
@@ -312,39 +313,40 @@ choice! {
 }
 
 choice! {
-    /// Note.kind: what a call has to tell.
+    /// Note.kind: the subject of a note.
     NoteKind: sys::gsc_note_kind(u32) {
         /// The entries were recognised: `field` is the name of the format.
         FORMAT = sys::GSC_NOTE_FORMAT;
-        /// The entries do not say `field`: `value` is that of the policy, or where a count starts.
+        /// `field` is not among the entries: `value` is the policy's, or the start of a count.
         MISSING = sys::GSC_NOTE_MISSING;
-        /// The key of `entry` means nothing in this format.
+        /// The key of `entry` has no meaning in this format.
         IGNORED = sys::GSC_NOTE_IGNORED;
-        /// `field` became `value`, which is what `entry` means to this policy.
+        /// `field` became `value`, the meaning of `entry` in this policy.
         CHANGED = sys::GSC_NOTE_CHANGED;
-        /// The scale is 0 or infinity: no call multiplies by it; also of gsc_state_diagnose, with
-        /// `value` the scale.
+        /// The scale is 0 or infinity: no call multiplies by it; also from gsc_state_diagnose, with
+        /// the scale as `value`.
         UNUSABLE = sys::GSC_NOTE_UNUSABLE;
-        /// The format has no key for `field`, which is `value`.
+        /// The format has no key for `field`; `value` is lost.
         LOST = sys::GSC_NOTE_LOST;
-        /// Diagnosis: a call failed on a device or on a rank, and nobody steps; `value` is its
+        /// Diagnosis: a call failed on a device or on a rank, and no rank steps; `value` is the
         /// status.
         FAILURE = sys::GSC_NOTE_FAILURE;
-        /// Diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if not known,
-        /// `entry` the first tensor that has some.
+        /// Diagnosis: Inf or NaN that no scale cures; `value` is their number, 0 if unknown;
+        /// `entry` is the first tensor with one.
         NOT_FINITE = sys::GSC_NOTE_NOT_FINITE;
-        /// Diagnosis: overflows cannot lower the scale, which is `value`; `entry` as above.
+        /// Diagnosis: overflows cannot lower the scale, `value`; `entry` is the first tensor with
+        /// Inf or NaN.
         BACKOFF_FAILED = sys::GSC_NOTE_BACKOFF_FAILED;
         /// Diagnosis: more steps overflowed than this policy causes by itself; `value` is their
         /// share, 0 to 1.
         OVERFLOWS_OFTEN = sys::GSC_NOTE_OVERFLOWS_OFTEN;
         /// Diagnosis: the guard skipped more than half of the steps, or the last ones in a row;
-        /// `value` is how many since the start.
+        /// `value` is the number since the start.
         GUARD_SKIPS = sys::GSC_NOTE_GUARD_SKIPS;
-        /// Diagnosis: the guard judges no step of the planned ones: its warm-up is longer; `value`
-        /// is its samples so far.
+        /// Diagnosis: the guard judges none of the planned steps, because its warm-up is longer;
+        /// `value` is its samples so far.
         GUARD_IDLE = sys::GSC_NOTE_GUARD_IDLE;
-        /// Diagnosis: gradients became zero; `value` is their share, 0 to 1, `entry` the tensor
+        /// Diagnosis: gradients became zero; `value` is their share, 0 to 1; `entry` is the tensor
         /// with the largest share.
         UNDERFLOWS = sys::GSC_NOTE_UNDERFLOWS;
         /// Diagnosis: `value` steps are planned, fewer than a growth needs.
@@ -356,8 +358,8 @@ choice! {
 }
 
 choice! {
-    /// What gsc_state_metrics gives, in this order, with these names in lower case as keys. Later
-    /// versions add some at the end.
+    /// Metrics of gsc_state_metrics, in this order; the keys are these names in lower case. Later
+    /// versions add some at the end. .
     Metric: sys::gsc_metric(u32) {
         /// The scale in force, state.factor.scale.
         LOSS_SCALE = sys::GSC_METRIC_LOSS_SCALE;
@@ -368,9 +370,10 @@ choice! {
         /// Norm of all gradients after unscaling, or the number that the policy judged; NULL if it
         /// is not known or some are not finite.
         NORM = sys::GSC_METRIC_NORM;
-        /// Largest magnitude after unscaling, if the report has it; NULL if some are not finite.
+        /// Largest magnitude after unscaling, if the report has amax; NULL if some are not finite.
         AMAX = sys::GSC_METRIC_AMAX;
-        /// Share of the gradients that became zero by unscaling, 0 to 1, if the report has it.
+        /// Share of the gradients that became zero by unscaling, 0 to 1, if the report has
+        /// underflows.
         ZERO_SHARE = sys::GSC_METRIC_ZERO_SHARE;
         /// Overflows since the start.
         TOTAL_OVERFLOWS = sys::GSC_METRIC_TOTAL_OVERFLOWS;
@@ -422,7 +425,7 @@ choice! {
     MemoryKind: sys::gsc_memory_kind(u32) {
         /// Memory of the device.
         DEVICE = sys::GSC_MEMORY_DEVICE;
-        /// Host memory that the device reads and writes, too.
+        /// Host memory that the device can also read and write.
         HOST = sys::GSC_MEMORY_HOST;
     }
 }
@@ -432,15 +435,15 @@ fields! {
     arithmetic: Arithmetic;
     /// First scale; 0 is 1.
     init_scale: f64;
-    /// A growth multiplies by it; at least 1, 0 is 1.
+    /// A growth multiplies by this; at least 1; 0 is 1.
     growth_factor: f64;
-    /// A backoff multiplies by it; in (0, 1]. 0: divides by growth_factor.
+    /// A backoff multiplies by this, in (0, 1]; 0: divides by growth_factor.
     backoff_factor: f64;
     /// Good steps from one growth to the next; 0 never grows.
     growth_interval: u64;
     /// [`Growth`].
     growth_rule: Growth;
-    /// Steps a count needs beyond the interval.
+    /// Steps that the count needs beyond the interval.
     growth_extra_steps: u32;
     /// Ceiling; 0 is none (infinity).
     max_scale: f64;
@@ -452,45 +455,48 @@ fields! {
     floor_rule: LimitRule;
     /// [`OverflowTest`].
     overflow_test: OverflowTest;
-    /// Number of overflows that make a backoff; those before the last are absorbed; overflow_reset
-    /// restarts the count; 0 is 1.
+    /// Number of overflows that make a backoff; the overflows before the last are absorbed;
+    /// overflow_reset restarts the count; 0 is 1.
     hysteresis: u32;
-    /// [`OverflowReset`]: what refills the hysteresis.
+    /// [`OverflowReset`]: events that refill the hysteresis.
     overflow_reset: OverflowReset;
     /// 1: a new scale is in force one update later.
     apply_delay: u32;
     /// An overflow is absorbed while overflows are at most this share of the steps since the last
-    /// change; overflow_reset restarts their count; below 1, or 1 with TOLERANCE_EXCLUSIVE.
+    /// change; overflow_reset restarts the count of overflows; below 1, or 1 with
+    /// TOLERANCE_EXCLUSIVE.
     overflow_tolerance: f64;
-    /// [`Event::STOPPED`] at this many overflows in a row that could not lower the scale; 0 never.
+    /// [`Event::STOPPED`] after this many overflows in a row that could not lower the scale; 0:
+    /// never.
     max_failed_backoffs: u64;
     /// [`Quirk`]; 0 in any new policy.
     quirks: Quirk;
-    /// Not 0: the scale is predicted so that amax lands here, and nothing is counted.
+    /// Not 0: the scale is predicted so that amax becomes this, and no steps are counted.
     target_amax: f64;
-    /// Decay of the running mean of log2(amax); 0 up to, not including, 1.
+    /// Decay of the running mean of log2(amax); from 0, below 1.
     log2_decay: f64;
-    /// Decay of its slower mean and of its square; likewise.
+    /// Decay of the slower mean and of the mean square; from 0, below 1.
     log2_slow_decay: f64;
     /// Standard deviations kept free above the mean.
     log2_margin_sigmas: f64;
-    /// The sample of log2(amax) that an overflow stands for.
+    /// Sample of log2(amax) for an overflow.
     overflow_sample_log2: f64;
-    /// An outlier has a norm above this; 0: no such threshold.
+    /// A norm above this is an outlier; 0: no such threshold.
     guard_norm: f64;
-    /// Or above this times the mean, where that is above 0; above 1, or 0.
+    /// A norm above this times the mean is an outlier, if the mean is above 0; above 1, or 0: no
+    /// such threshold.
     guard_ratio: f64;
-    /// Or this many standard deviations above the mean; 0: no such threshold.
+    /// A norm this many standard deviations above the mean is an outlier; 0: no such threshold.
     guard_sigmas: f64;
-    /// What is left of the mean and the variance at each sample after the warm-up; below 1. 0: all
+    /// Factor of the old mean and variance at each sample after the warm-up; below 1; 0: all
     /// samples weigh the same.
     guard_decay: f64;
-    /// The mean before the first sample, by which the first step is judged; 0: none.
+    /// Mean before the first sample, used to judge the first step; 0: none.
     guard_init_mean: f64;
-    /// Samples before the first step is judged, which enter as they are and weigh the same.
+    /// Samples before the first step is judged; they enter as they are and weigh the same.
     guard_warmup: u64;
-    /// At this many outliers in a row the guard accepts a new level: it lets this outlier and those
-    /// that follow it in the row through, or with [`Guard::STOP`] it stops; 0: never.
+    /// At this many outliers in a row, the guard accepts a new level: it lets this outlier and
+    /// later ones in the row through; with [`Guard::STOP`] it stops instead; 0: never.
     guard_max_in_a_row: u64;
     /// [`GuardSample`].
     guard_sample: GuardSample;
