@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: MIT
-//! Memory of a device, and a scaler that lives there.
+//! The memory of a device, and what only scalers there do.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::mem::{size_of, size_of_val, ManuallyDrop};
 use std::ptr;
 use std::slice;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{check, Error, Result};
-use crate::factor::{same_length, ListCall};
-use crate::macros::Raw;
-use crate::tensor::raw;
+use crate::memory::{Arguments, Calls, FactorIn, UNSCALE_ONLY};
+use crate::tensor::sealed::Sealed;
 use crate::threads::Context;
-use crate::{sys, Element, Factor, Histogram, Policy, Report, Scaler, State, Status, Want};
+use crate::{
+    sys, Element, Factor, Histogram, Memory, Options, Report, Scaler, State, Status, Tensor,
+    TensorMut, Want,
+};
 
 /// A device and one of its streams: where buffers are, and what computes.
 ///
@@ -28,11 +30,11 @@ use crate::{sys, Element, Factor, Histogram, Policy, Report, Scaler, State, Stat
 /// let mut grad = DeviceBuffer::from_slice(&device, &[65536f32; 1000])?;
 ///
 /// // These only enqueue: the report and the state stay on the device.
-/// scaler.unscale(&mut [grad.tensor_mut()], Want::NORM)?;
-/// scaler.update()?;
+/// let report = scaler.unscale(&mut [grad.tensor_mut()], Want::NORM)?;
+/// scaler.update(&report)?;
 ///
 /// // These wait.
-/// println!("{:?} {:?}", scaler.report()?, scaler.state()?);
+/// println!("{:?} {:?}", report.value()?, scaler.state().value()?);
 /// assert_eq!(grad.to_vec()?[0], 1.0);
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
@@ -83,7 +85,7 @@ impl Device {
     ///
     /// The stream is of this device and outlives what is made of the result. Where memory is used
     /// on several streams, dropped included, the caller makes them wait for each other. What a graph
-    /// uses outlives it.
+    /// uses, reports included, outlives it.
     pub unsafe fn with_stream(&self, stream: *mut c_void) -> Self {
         Self {
             context: self.context.clone(),
@@ -98,7 +100,7 @@ impl Device {
     /// [`Status::UNAVAILABLE`]: the stream is being captured; [`Status::DEVICE`]: the driver failed.
     pub fn wait(&self) -> Result<()> {
         // SAFETY: a context and its stream.
-        check(|err| unsafe { sys::gsc_exec_wait(&self.exec(None), err) })
+        check(|err| unsafe { sys::gsc_exec_wait(&self.exec(), err) })
     }
 
     /// What tells devices apart.
@@ -106,12 +108,32 @@ impl Device {
         Arc::as_ptr(&self.context) as usize
     }
 
-    fn exec(&self, workspace: Option<&Block>) -> sys::gsc_exec {
+    /// Refuses a buffer of another device, and one that is not of one value.
+    fn one<T: Plain, C>(&self, name: &str, buffer: &DeviceBuffer<T>) -> Result<*const C> {
+        let message = if buffer.block.device.id() != self.id() {
+            "is on another device than the scaler".into()
+        } else if buffer.count != 1 {
+            format!("has {} values: it must be one", buffer.count)
+        } else {
+            return Ok(buffer.block.data.cast());
+        };
+        Err(Error::new(Status::VALUE, name, message))
+    }
+
+    /// A list as C takes it; memory of another device is refused.
+    fn list(&self, name: &str, tensors: &[Tensor<'_, Self>]) -> Result<Vec<sys::gsc_tensor>> {
+        let foreign = |tensor: &Tensor<'_, Self>| tensor.memory != self.id();
+        if let Some(index) = tensors.iter().position(foreign) {
+            let message = "is memory of another device than the scaler".into();
+            return Err(Error::new(Status::VALUE, name, message).in_list(index));
+        }
+        Ok(tensors.iter().map(|tensor| tensor.raw).collect())
+    }
+
+    fn exec(&self) -> sys::gsc_exec {
         sys::gsc_exec {
             context: self.context.as_ptr(),
             stream: self.stream,
-            workspace: workspace.map_or(ptr::null_mut(), |block| block.data),
-            workspace_size: workspace.map_or(0, |block| block.size as u64),
             ..sys::GSC_EXEC_INIT
         }
     }
@@ -121,7 +143,7 @@ impl Device {
     fn copy(&self, staged: Vec<u8>, to: *mut c_void, from: *const c_void) -> Result<Vec<u8>> {
         let staged = ManuallyDrop::new(staged);
         self.wait()?;
-        let (exec, size) = (self.exec(None), staged.len() as u64);
+        let (exec, size) = (self.exec(), staged.len() as u64);
         // SAFETY: one is the staged memory, of which the other has as many bytes.
         check(|err| unsafe { sys::gsc_memory_copy(&exec, to, from, size, err) })?;
         self.wait()?;
@@ -169,34 +191,6 @@ impl Block {
             size,
         })
     }
-
-    fn of<T: Copy>(device: &Device, values: &[T]) -> Result<Self> {
-        let mut block = Self::new(device, size_of_val(values))?;
-        block.write(values)?;
-        Ok(block)
-    }
-
-    fn write<T: Copy>(&mut self, values: &[T]) -> Result<()> {
-        debug_assert!(size_of_val(values) <= self.size);
-        // SAFETY: values without padding.
-        let bytes = unsafe { slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
-        self.device.write(self.data, bytes)
-    }
-
-    /// Every bit pattern is a value of T, which the callers see to.
-    fn read<T: Copy>(&self, values: &mut [T]) -> Result<()> {
-        debug_assert!(size_of_val(values) <= self.size);
-        let (start, size) = (values.as_mut_ptr().cast(), size_of_val(values));
-        // SAFETY: values without padding, for which every bit pattern is one.
-        let bytes = unsafe { slice::from_raw_parts_mut(start, size) };
-        self.device.read(bytes, self.data)
-    }
-
-    /// The value that starts the memory, over one that is let go.
-    fn value<T: Copy>(&self, mut value: T) -> Result<T> {
-        self.read(slice::from_mut(&mut value))?;
-        Ok(value)
-    }
 }
 
 impl Drop for Block {
@@ -209,48 +203,43 @@ impl Drop for Block {
     }
 }
 
-/// A struct in the memory of a [`Device`], for kernels; while it is borrowed, no call changes it.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceRef<'a, T> {
-    data: *const T,
-    of: PhantomData<&'a T>,
-}
+/// What a [`DeviceBuffer`] can hold: an [`Element`], [`State`], [`Report`], [`Factor`] or
+/// [`Histogram`]. The trait is sealed: every bit pattern is a value.
+pub trait Plain: Sealed + Copy + Send + Sync + 'static {}
 
-impl<'a, T> DeviceRef<'a, T> {
-    fn of(block: &'a Block) -> Self {
-        Self {
-            data: block.data.cast(),
-            of: PhantomData,
-        }
-    }
+impl<T: Element> Plain for T {}
 
-    /// The address on the device, of the bytes that the C interface lays down.
-    pub fn as_ptr(&self) -> *const T {
-        self.data
-    }
-}
+impl Plain for State {}
+impl Plain for Report {}
+impl Plain for Factor {}
+impl Plain for Histogram {}
+impl Sealed for State {}
+impl Sealed for Report {}
+impl Sealed for Factor {}
+impl Sealed for Histogram {}
 
-/// Elements in the memory of a [`Device`]. Dropping it waits for the stream; where the driver fails,
-/// copies answer [`Status::DEVICE`].
+/// Values in the memory of a [`Device`]: the elements of a tensor, or what a call makes there.
+/// Dropping it waits for the stream, except for a report that a scaler made, whose memory the scaler
+/// uses again. Where the driver fails, copies answer [`Status::DEVICE`].
 #[derive(Debug)]
-pub struct DeviceBuffer<T: Element> {
-    block: Block,
+#[must_use]
+pub struct DeviceBuffer<T: Plain> {
+    block: Arc<Block>,
     count: usize,
-    elements: PhantomData<T>,
+    values: PhantomData<T>,
 }
 
-impl<T: Element> DeviceBuffer<T> {
+impl<T: Plain> DeviceBuffer<T> {
     /// A copy of a slice.
     ///
     /// # Errors
     ///
     /// [`Status::MEMORY`]: the device has not so much; [`Status::DEVICE`]: the driver failed.
     pub fn from_slice(device: &Device, slice: &[T]) -> Result<Self> {
-        Ok(Self {
-            block: Block::of(device, slice)?,
-            count: slice.len(),
-            elements: PhantomData,
-        })
+        let block = Block::new(device, size_of_val(slice))?;
+        let mut buffer = Self::new(Arc::new(block), slice.len());
+        buffer.copy_from_slice(slice)?;
+        Ok(buffer)
     }
 
     /// That many zeros.
@@ -269,41 +258,61 @@ impl<T: Element> DeviceBuffer<T> {
             let to = block.data.cast::<u8>().wrapping_add(at).cast();
             device.write(to, &zeros[..zeros.len().min(size - at)])?;
         }
-        Ok(Self {
-            block,
-            count,
-            elements: PhantomData,
-        })
+        Ok(Self::new(Arc::new(block), count))
     }
 
-    /// Number of elements.
+    fn new(block: Arc<Block>, count: usize) -> Self {
+        Self {
+            block,
+            count,
+            values: PhantomData,
+        }
+    }
+
+    /// Empties it, with room for what a call on this device and stream makes.
+    fn make_room<C>(&mut self, device: &Device, count: usize) -> Result<*mut C> {
+        let (size, has) = (count * size_of::<T>(), &self.block);
+        let is_there = has.device.id() == device.id() && has.device.stream == device.stream;
+        if !is_there || has.size < size {
+            self.block = Arc::new(Block::new(device, size)?);
+        }
+        self.count = 0;
+        Ok(self.block.data.cast())
+    }
+
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is no element, which is legal.
+    /// Whether there is no value, which is legal.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Waits, and copies all elements from a slice of this length.
+    /// Waits, and copies all values from a slice of this length.
     ///
     /// # Errors
     ///
     /// [`Status::COUNT`]: another length.
     pub fn copy_from_slice(&mut self, slice: &[T]) -> Result<()> {
         self.same_length(slice)?;
-        self.block.write(slice)
+        // SAFETY: values without padding.
+        let bytes = unsafe { slice::from_raw_parts(slice.as_ptr().cast(), size_of_val(slice)) };
+        self.block.device.write(self.block.data, bytes)
     }
 
-    /// Waits, and copies all elements to a slice of this length.
+    /// Waits, and copies all values to a slice of this length.
     ///
     /// # Errors
     ///
     /// [`Status::COUNT`]: another length.
     pub fn copy_to_slice(&self, slice: &mut [T]) -> Result<()> {
         self.same_length(slice)?;
-        self.block.read(slice)
+        let (start, size) = (slice.as_mut_ptr().cast(), size_of_val(slice));
+        // SAFETY: values without padding, for which every bit pattern is one.
+        let bytes = unsafe { slice::from_raw_parts_mut(start, size) };
+        self.block.device.read(bytes, self.block.data)
     }
 
     fn same_length(&self, slice: &[T]) -> Result<()> {
@@ -314,55 +323,48 @@ impl<T: Element> DeviceBuffer<T> {
         Err(Error::new(Status::COUNT, "slice", message))
     }
 
-    /// Waits, and copies all elements.
+    /// Waits, and copies all values.
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        // SAFETY: an element is a number or two, and zero bits are 0.
-        let mut elements = vec![unsafe { std::mem::zeroed::<T>() }; self.count];
-        self.copy_to_slice(&mut elements)?;
-        Ok(elements)
+        // SAFETY: zero bits are a value.
+        let mut values = vec![unsafe { std::mem::zeroed::<T>() }; self.count];
+        self.copy_to_slice(&mut values)?;
+        Ok(values)
     }
 
-    /// An entry of a list that is read.
-    pub fn tensor(&self) -> DeviceTensor<'_> {
-        // SAFETY: memory of the device, borrowed as long as the result.
-        unsafe { DeviceTensor::from_raw::<T>(&self.block.device, self.block.data, self.count) }
+    /// Waits, and copies the value of a buffer of one, such as a state or a report.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::COUNT`]: it is not one.
+    pub fn value(&self) -> Result<T> {
+        // SAFETY: zero bits are a value.
+        let mut value = unsafe { std::mem::zeroed::<T>() };
+        self.copy_to_slice(slice::from_mut(&mut value))?;
+        Ok(value)
     }
 
-    /// An entry of a list that is written, or changed in place.
-    pub fn tensor_mut(&mut self) -> DeviceTensorMut<'_> {
-        // SAFETY: likewise, and mutably.
-        unsafe { DeviceTensorMut::from_raw::<T>(&self.block.device, self.block.data, self.count) }
-    }
-
-    /// Where the elements are, in the device's memory.
+    /// The address on the device, for kernels: of elements, or of the bytes that the C interface lays
+    /// down. A fused optimizer reads `found_inf` in a report.
     pub fn as_ptr(&self) -> *const c_void {
         self.block.data
     }
 }
 
-/// An entry of a list as C takes it.
-#[derive(Clone, Copy, Debug)]
-#[repr(transparent)]
-struct Entry(sys::gsc_tensor);
+impl<T: Element> DeviceBuffer<T> {
+    /// An entry of a list that is read.
+    pub fn tensor(&self) -> Tensor<'_, Device> {
+        // SAFETY: memory of the device, borrowed as long as the result.
+        unsafe { Tensor::from_raw::<T>(&self.block.device, self.block.data, self.count) }
+    }
 
-// SAFETY: the pointer is only handed on, in calls that any thread may make.
-unsafe impl Send for Entry {}
-// SAFETY: likewise.
-unsafe impl Sync for Entry {}
-
-/// Elements on a device that a call reads, of any dtype.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceTensor<'a> {
-    entry: Entry,
-    context: usize,
-    memory: PhantomData<&'a [u8]>,
+    /// An entry of a list that is written, or changed in place.
+    pub fn tensor_mut(&mut self) -> TensorMut<'_, Device> {
+        // SAFETY: likewise, and mutably.
+        unsafe { TensorMut::from_raw::<T>(&self.block.device, self.block.data, self.count) }
+    }
 }
 
-/// Elements on a device that a call writes, or changes in place, of any dtype.
-#[derive(Debug)]
-pub struct DeviceTensorMut<'a>(DeviceTensor<'a>, PhantomData<&'a mut [u8]>);
-
-impl DeviceTensor<'_> {
+impl Tensor<'_, Device> {
     /// Memory that something else owns, such as a `CudaSlice` of cudarc.
     ///
     /// # Safety
@@ -370,15 +372,12 @@ impl DeviceTensor<'_> {
     /// The device can read `count` elements there until the work that is enqueued is done, and
     /// nothing writes them meanwhile.
     pub unsafe fn from_raw<T: Element>(device: &Device, data: *const c_void, count: usize) -> Self {
-        Self {
-            entry: Entry(raw(data as *mut _, count, T::DTYPE)),
-            context: device.id(),
-            memory: PhantomData,
-        }
+        // SAFETY: as the caller promises.
+        unsafe { Self::at::<T>(device.id(), data, count) }
     }
 }
 
-impl DeviceTensorMut<'_> {
+impl TensorMut<'_, Device> {
     /// Memory that something else owns, such as a `CudaSlice` of cudarc.
     ///
     /// # Safety
@@ -386,221 +385,162 @@ impl DeviceTensorMut<'_> {
     /// The device can read and write `count` elements there until the work that is enqueued is
     /// done, and nothing else uses them meanwhile.
     pub unsafe fn from_raw<T: Element>(device: &Device, data: *mut c_void, count: usize) -> Self {
-        // SAFETY: as the caller promises, and more.
-        let tensor = unsafe { DeviceTensor::from_raw::<T>(device, data, count) };
-        Self(tensor, PhantomData)
+        // SAFETY: as the caller promises.
+        unsafe { Self::of(Tensor::from_raw::<T>(device, data, count)) }
     }
 }
 
-/// What a call of a [`DeviceScaler`] does beside its work; a [`Want`] is the short form.
-#[derive(Clone, Copy, Debug, Default)]
-#[must_use]
-pub struct DeviceOptions {
-    want: Want,
-    clamp: f64,
-    per_tensor: bool,
-    histogram: bool,
+impl Memory for Device {
+    type State = DeviceBuffer<State>;
+    type Report = DeviceBuffer<Report>;
+    type Reports = DeviceBuffer<Report>;
+    type Histogram = DeviceBuffer<Histogram>;
+    type Events = ();
 }
 
-impl DeviceOptions {
-    /// A report with these, and nothing else.
-    pub fn new(want: Want) -> Self {
-        want.into()
-    }
-
-    /// Clamps the results; see [`Options::clamp`](crate::Options::clamp).
-    pub fn clamp(mut self, limit: f64) -> Self {
-        self.clamp = limit;
-        self
-    }
-
-    /// Makes a report of every tensor, which [`DeviceScaler::per_tensor`] reads.
-    pub fn per_tensor(mut self) -> Self {
-        self.per_tensor = true;
-        self
-    }
-
-    /// Makes a histogram, which [`DeviceScaler::histogram`] reads.
-    pub fn histogram(mut self) -> Self {
-        self.histogram = true;
-        self
-    }
-}
-
-impl From<Want> for DeviceOptions {
-    fn from(want: Want) -> Self {
-        Self {
-            want,
-            ..Self::default()
-        }
-    }
-}
-
-/// A scaler whose state and newest report are in the memory of a device; made by
-/// [`Scaler::to_device`].
-///
-/// Its calls only enqueue, except those that read a result, which wait. Where the driver fails, all
-/// answer [`Status::DEVICE`]; those on tensors have the errors of [`scale`](Self::scale) and
-/// [`scale_into`](Self::scale_into). What the device finds wrong is told by [`Report::status`] and
-/// [`State::status`], and skips the step.
+/// A device and what a scaler has there beside its state.
 #[derive(Debug)]
-pub struct DeviceScaler {
+pub struct Handle {
     device: Device,
-    policy: Policy,
-    state: Block,
-    report: Block,
-    before: Block,
-    clipped: Block,
-    histogram: Block,
-    per_tensor: Block,
-    workspace: Block,
-    tensors: usize,
-    lists: [Vec<Entry>; 2],
+    /// The factor before the last update.
+    before: DeviceBuffer<Factor>,
+    clipped: DeviceBuffer<Factor>,
+    /// The memory of all reports: the caller holds a second reference while the report lives.
+    reports: Mutex<Vec<Arc<Block>>>,
+    workspace: Mutex<Block>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Calls for Device {
+    type Id = usize;
+    type Handle = Handle;
+
+    fn exec(handle: &Handle) -> sys::gsc_exec {
+        handle.device.exec()
+    }
+
+    fn state(
+        handle: &Handle,
+        name: &str,
+        state: &DeviceBuffer<State>,
+    ) -> Result<*const sys::gsc_state> {
+        handle.device.one(name, state)
+    }
+
+    fn state_mut(state: &mut DeviceBuffer<State>) -> *mut sys::gsc_state {
+        state.block.data.cast()
+    }
+
+    fn report(handle: &Handle, report: &DeviceBuffer<Report>) -> Result<*const sys::gsc_report> {
+        handle.device.one("report", report)
+    }
+
+    fn events(_: &DeviceBuffer<State>) {}
+
+    fn keep_factor(handle: &Handle, state: &DeviceBuffer<State>) -> Result<()> {
+        let (to, from) = (handle.before.block.data, state.block.data);
+        let (exec, size) = (handle.device.exec(), size_of::<Factor>() as u64);
+        // SAFETY: two factors on the device, as a state starts with its factor.
+        check(|err| unsafe { sys::gsc_memory_copy(&exec, to, from, size, err) })
+    }
+
+    fn call(
+        handle: &Handle,
+        tensors: &[Tensor<'_, Self>],
+        out: &[Tensor<'_, Self>],
+        mut options: Options<'_, Self>,
+        call: impl FnOnce(&Arguments, *mut sys::gsc_error) -> sys::gsc_status,
+    ) -> Result<DeviceBuffer<Report>> {
+        let device = &handle.device;
+        let list = device.list("tensors", tensors)?;
+        let is_in_place = out.as_ptr() == tensors.as_ptr();
+        let other = (!is_in_place).then(|| device.list("out", out));
+        let other = other.transpose()?;
+        let n = list.len();
+        let report = handle.new_report()?;
+        let per_tensor = options.per_tensor.as_mut();
+        let per_tensor = per_tensor.map(|reports| reports.make_room(device, n));
+        let histogram = options.histogram.as_mut();
+        let histogram = histogram.map(|histogram| histogram.make_room(device, 1));
+        let mut workspace = lock(&handle.workspace);
+        let mut arguments = Arguments {
+            exec: device.exec(),
+            tensors: list.as_ptr(),
+            out: other.as_ref().unwrap_or(&list).as_ptr(),
+            n: n as u64,
+            options: options.raw(per_tensor.transpose()?, histogram.transpose()?),
+            report: report.block.data.cast(),
+        };
+        let (a, mut size) = (&arguments, 0);
+        // SAFETY: n entries, and options.
+        check(|err| unsafe {
+            sys::gsc_workspace_size(&a.exec, a.tensors, a.n, &a.options, &mut size, err)
+        })?;
+        if (workspace.size as u64) < size {
+            *workspace = Block::new(device, size as usize)?;
+        }
+        arguments.exec.workspace = workspace.data;
+        arguments.exec.workspace_size = workspace.size as u64;
+        check(|err| call(&arguments, err))?;
+        if let Some(reports) = options.per_tensor {
+            reports.count = n;
+        }
+        if let Some(histogram) = options.histogram {
+            histogram.count = 1;
+        }
+        Ok(report)
+    }
+}
+
+impl Handle {
+    /// A report that nobody holds any more, or a new one.
+    fn new_report(&self) -> Result<DeviceBuffer<Report>> {
+        let mut reports = lock(&self.reports);
+        let free = reports
+            .iter_mut()
+            .position(|block| Arc::get_mut(block).is_some());
+        let index = free.unwrap_or(reports.len());
+        if free.is_none() {
+            reports.push(Arc::new(Block::new(&self.device, Report::SIZE)?));
+        }
+        Ok(DeviceBuffer::new(reports[index].clone(), 1))
+    }
 }
 
 impl Scaler {
     /// A copy of this scaler in the memory of a device.
     ///
+    /// Its calls only enqueue. They fail if a tensor, state or report is of another device
+    /// ([`Status::VALUE`]), if memory is short ([`Status::MEMORY`]), and if the driver fails
+    /// ([`Status::DEVICE`]). What the device finds wrong is told by [`Report::status`] and
+    /// [`State::status`], and skips the step.
+    ///
     /// # Errors
     ///
     /// [`Status::MEMORY`], [`Status::DEVICE`].
-    pub fn to_device(&self, device: &Device) -> Result<DeviceScaler> {
-        Ok(DeviceScaler {
-            device: device.clone(),
-            policy: *self.policy(),
-            state: Block::of(device, &[*self.state()])?,
-            report: Block::of(device, &[Report::default()])?,
-            before: Block::of(device, &[self.factor().0])?,
-            clipped: Block::new(device, size_of::<sys::gsc_factor>())?,
-            histogram: Block::of(device, &[Histogram::default()])?,
-            per_tensor: Block::new(device, 0)?,
-            workspace: Block::new(device, 0)?,
-            tensors: 0,
-            lists: Default::default(),
+    pub fn to_device(&self, device: &Device) -> Result<Scaler<Device>> {
+        let factor = || DeviceBuffer::from_slice(device, &[self.factor()]);
+        Ok(Scaler {
+            policy: self.policy,
+            state: DeviceBuffer::from_slice(device, &[self.state])?,
+            memory: Handle {
+                device: device.clone(),
+                before: factor()?,
+                clipped: factor()?,
+                reports: Mutex::default(),
+                workspace: Mutex::new(Block::new(device, 0)?),
+            },
         })
     }
 }
 
-impl DeviceScaler {
+impl Scaler<Device> {
     /// Waits, and copies the scaler to the host: to save it, for instance.
     pub fn to_host(&self) -> Result<Scaler> {
-        Ok(Scaler::of(self.policy, self.state()?))
-    }
-
-    /// The rules.
-    pub fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
-    /// Waits, and copies the scale and its counts.
-    pub fn state(&self) -> Result<State> {
-        self.state.value(State(sys::gsc_state::default()))
-    }
-
-    /// Waits, and copies the report of the newest call that made one.
-    pub fn report(&self) -> Result<Report> {
-        self.report.value(Report::default())
-    }
-
-    /// Waits, and copies the reports of the tensors of the newest call with
-    /// [`DeviceOptions::per_tensor`].
-    pub fn per_tensor(&self) -> Result<Vec<Report>> {
-        let mut reports = vec![Report::default(); self.tensors];
-        self.per_tensor.read(&mut reports)?;
-        Ok(reports)
-    }
-
-    /// Waits, and copies the histogram of the newest call with [`DeviceOptions::histogram`].
-    pub fn histogram(&self) -> Result<Histogram> {
-        self.histogram.value(Histogram::default())
-    }
-
-    /// The report in the device's memory, where a fused optimizer reads `found_inf`.
-    pub fn report_ptr(&self) -> DeviceRef<'_, Report> {
-        DeviceRef::of(&self.report)
-    }
-
-    /// The state in the device's memory, where a kernel reads `factor.scale_f32` or
-    /// `factor.inverse_f32`.
-    pub fn state_ptr(&self) -> DeviceRef<'_, State> {
-        DeviceRef::of(&self.state)
-    }
-
-    /// Multiplies by the scale, in place; see [`Factor::scale`](crate::Factor::scale).
-    ///
-    /// # Errors
-    ///
-    /// [`Status::VALUE`]: a tensor is of another device, or a field of the options out of range;
-    /// [`Status::MEMORY`]; [`Status::DEVICE`].
-    pub fn scale(
-        &mut self,
-        tensors: &mut [DeviceTensorMut<'_>],
-        options: impl Into<DeviceOptions>,
-    ) -> Result<()> {
-        self.in_place(
-            sys::gsc_scale,
-            self.factor(),
-            tensors,
-            options.into(),
-            Verdict::None,
-        )
-    }
-
-    /// Likewise into other memory, which may have other dtypes.
-    ///
-    /// # Errors
-    ///
-    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; otherwise as
-    /// [`scale`](Self::scale).
-    pub fn scale_into(
-        &mut self,
-        tensors: &[DeviceTensor<'_>],
-        out: &mut [DeviceTensorMut<'_>],
-        options: impl Into<DeviceOptions>,
-    ) -> Result<()> {
-        let options = options.into();
-        self.elsewhere(
-            sys::gsc_scale,
-            self.factor(),
-            tensors,
-            out,
-            options,
-            Verdict::None,
-        )
-    }
-
-    /// Divides gradients by the scale in place, and makes the report that
-    /// [`update`](Self::update) takes; see [`Scaler::unscale`].
-    pub fn unscale(
-        &mut self,
-        tensors: &mut [DeviceTensorMut<'_>],
-        options: impl Into<DeviceOptions>,
-    ) -> Result<()> {
-        self.in_place(
-            sys::gsc_unscale,
-            self.factor(),
-            tensors,
-            options.into(),
-            Verdict::OfPolicy,
-        )
-    }
-
-    /// Likewise into other memory, which may have other dtypes.
-    pub fn unscale_into(
-        &mut self,
-        tensors: &[DeviceTensor<'_>],
-        out: &mut [DeviceTensorMut<'_>],
-        options: impl Into<DeviceOptions>,
-    ) -> Result<()> {
-        let options = options.into();
-        self.elsewhere(
-            sys::gsc_unscale,
-            self.factor(),
-            tensors,
-            out,
-            options,
-            Verdict::OfPolicy,
-        )
+        Ok(Scaler::of(self.policy, self.state.value()?))
     }
 
     /// [`unscale`](Self::unscale), with the gradients clipped to a global norm, as
@@ -608,72 +548,43 @@ impl DeviceScaler {
     ///
     /// # Errors
     ///
-    /// [`Status::VALUE`]: `max_norm` is not finite and above 0; otherwise as [`scale`](Self::scale).
-    pub fn unscale_clipped(
+    /// [`Status::VALUE`]: `max_norm` is not finite and above 0; otherwise as
+    /// [`to_device`](Self::to_device) says.
+    pub fn unscale_clipped<'a>(
         &mut self,
-        tensors: &mut [DeviceTensorMut<'_>],
+        tensors: &mut [TensorMut<'_, Device>],
         max_norm: f64,
-        options: impl Into<DeviceOptions>,
-    ) -> Result<()> {
-        let mut options = options.into();
+        options: impl Into<Options<'a, Device>>,
+    ) -> Result<DeviceBuffer<Report>> {
+        let mut options = options.into().or_policy(&self.policy);
         options.want |= Want::NORM;
-        self.fill(0, tensors.iter().map(|tensor| &tensor.0))?;
         let clamp = std::mem::take(&mut options.clamp);
-        self.enqueue(None, self.factor(), options, Verdict::OfPolicy)?;
-        let (exec, report) = (self.device.exec(None), self.report.data.cast());
-        let (factor, clipped) = (self.factor(), self.clipped.data.cast());
-        // SAFETY: the report is made before, on the same stream.
+        let report = self.measure(TensorMut::as_inputs(tensors), options)?;
+        let (exec, factor) = (self.memory.device.exec(), self.state.block.data.cast());
+        let (made, out) = (report.block.data.cast(), self.clipped());
+        // SAFETY: the report is made before, on the same stream; a state starts with its factor.
         check(|err| unsafe {
-            sys::gsc_factor_clip_grad_norm(&exec, factor, report, max_norm, clipped, err)
+            sys::gsc_factor_clip_grad_norm(&exec, factor, made, max_norm, out, err)
         })?;
-        let (call, options) = (
-            (sys::gsc_unscale as _, 0),
-            DeviceOptions::default().clamp(clamp),
-        );
-        self.enqueue(Some(call), clipped, options, Verdict::None)
+        let options = Options::default().clamp(clamp);
+        let calls = self.calls_by_clipped();
+        let clipped = calls.in_place(UNSCALE_ONLY, tensors, options);
+        clipped.map(|_| report)
     }
 
-    /// Adds gradients of a micro-batch, divided by the scale, to `out` if all of them are finite;
-    /// see [`Scaler::unscale_accumulate`].
-    pub fn unscale_accumulate(
-        &mut self,
-        tensors: &[DeviceTensor<'_>],
-        out: &mut [DeviceTensorMut<'_>],
-        options: impl Into<DeviceOptions>,
-    ) -> Result<()> {
-        let options = options.into();
-        self.elsewhere(
-            sys::gsc_unscale_accumulate,
-            self.factor(),
-            tensors,
-            out,
-            options,
-            Verdict::OfElements,
-        )
+    /// The factor that unscales the gradients of the last update, and clips where that clips: a fused
+    /// optimizer reads `inverse_f32` there, with `skip_f32` of the state as its found_inf. See
+    /// [`Factor::clip_outlier`].
+    pub fn guard_factor(&mut self) -> Result<&DeviceBuffer<Factor>> {
+        let (exec, state) = (self.memory.device.exec(), self.state.block.data.cast());
+        let (factor, out) = (self.memory.before.block.data.cast(), self.clipped());
+        // SAFETY: two factors and a state in memory of the device.
+        check(|err| unsafe { sys::gsc_factor_clip_outlier(&exec, factor, state, out, err) })?;
+        Ok(&self.memory.clipped)
     }
 
-    /// Reports what [`unscale`](Self::unscale) would, and writes nothing else.
-    pub fn measure(
-        &mut self,
-        tensors: &[DeviceTensor<'_>],
-        options: impl Into<DeviceOptions>,
-    ) -> Result<()> {
-        self.fill(0, tensors)?;
-        self.enqueue(None, self.factor(), options.into(), Verdict::OfPolicy)
-    }
-
-    /// Waits, and makes `report` the newest one, which [`update`](Self::update) takes: of a number that
-    /// the host knows, such as the loss, or of ranks that were merged there.
-    pub fn set_report(&mut self, report: &Report) -> Result<()> {
-        self.report.write(&[*report])
-    }
-
-    /// Moves the scale by the newest report; see [`Scaler::update`]. What happened is in
-    /// [`State::events`].
-    ///
-    /// A policy that guards knows outliers only here: [`measure`](Self::measure) first, then this,
-    /// then [`unscale_guarded`](Self::unscale_guarded), and a step where
-    /// [`State::skip_f32`], which is on the device, too, is 0.
+    /// Divides gradients that were [measured](Self::measure) by the scale before the last update,
+    /// and clips them where it clips, in one pass, without a report.
     ///
     /// ```
     /// use gradscaler::{Device, DeviceBuffer, Guard, Policy, Report, Scaler, Want};
@@ -685,217 +596,48 @@ impl DeviceScaler {
     /// let (mut scaler, mut losses) = (clips.to_device(&device)?, skips.to_device(&device)?);
     /// let mut grad = DeviceBuffer::from_slice(&device, &[3f32, 4.0])?;
     ///
-    /// scaler.measure(&[grad.tensor()], Want::NONE)?; // the norm is 5
-    /// scaler.update()?;
-    /// losses.set_report(&Report::number(0.7))?;
-    /// losses.update()?;
-    /// scaler.combine_decisions(&losses)?; // skips where one of them does
+    /// let report = scaler.measure(&[grad.tensor()], Want::NONE)?; // the norm is 5
+    /// scaler.update(&report)?;
+    /// losses.update(&DeviceBuffer::from_slice(&device, &[Report::number(0.7)])?)?;
+    /// scaler.combine_decisions(losses.state())?; // skips where one of them does
     /// scaler.unscale_guarded(&mut [grad.tensor_mut()], Want::NONE)?;
-    /// assert_eq!((grad.to_vec()?, scaler.state()?.skip()), (vec![1.2, 1.6], false));
+    /// // The step, where State::skip_f32, which is on the device, too, is 0.
+    /// assert_eq!((grad.to_vec()?, scaler.state().value()?.skip()), (vec![1.2, 1.6], false));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
-    pub fn update(&mut self) -> Result<()> {
-        let (exec, policy, state) = (
-            self.device.exec(None),
-            &self.policy.0,
-            self.state.data.cast(),
-        );
-        let (report, factor, before) = (self.report.data.cast(), self.state.data, self.before.data);
-        // SAFETY: a state starts with its factor, and may be its own output; all is memory of the device.
-        check(|err| unsafe {
-            sys::gsc_memory_copy(&exec, before, factor, self.before.size as u64, err)
-        })?;
-        // SAFETY: likewise, and a report.
-        check(|err| unsafe { sys::gsc_state_update(&exec, policy, state, report, state, err) })
-    }
-
-    /// Skips, clips or stops also where `other` did in its last update; see
-    /// [`Scaler::combine_decisions`].
-    ///
-    /// # Errors
-    ///
-    /// [`Status::VALUE`]: `other` is on another device.
-    pub fn combine_decisions(&mut self, other: &Self) -> Result<()> {
-        if other.device.id() != self.device.id() {
-            let message = "is on another device than the scaler".into();
-            return Err(Error::new(Status::VALUE, "other", message));
-        }
-        let (exec, state) = (self.device.exec(None), self.state.data.cast());
-        // SAFETY: a state that may be its own output, and another, in memory of the device.
-        check(|err| unsafe {
-            sys::gsc_state_combine_decisions(&exec, state, other.state.data.cast(), state, err)
-        })
-    }
-
-    /// The factor that unscales the gradients of the last update, and clips where that clips, in the
-    /// device's memory: a fused optimizer reads `inverse_f32` there, with
-    /// `skip_f32` of the state as its found_inf. See
-    /// [`Factor::clip_outlier`](crate::Factor::clip_outlier).
-    pub fn guard_factor(&mut self) -> Result<DeviceRef<'_, Factor>> {
-        self.clip_outlier()?;
-        Ok(DeviceRef::of(&self.clipped))
-    }
-
-    fn clip_outlier(&mut self) -> Result<*const sys::gsc_factor> {
-        let (exec, factor) = (self.device.exec(None), self.before.data.cast());
-        let (state, out) = (self.state.data.cast(), self.clipped.data.cast());
-        // SAFETY: two factors and a state in memory of the device.
-        check(|err| unsafe { sys::gsc_factor_clip_outlier(&exec, factor, state, out, err) })?;
-        Ok(out)
-    }
-
-    /// Divides gradients that were [measured](Self::measure) by the scale before the last update,
-    /// and clips them where it clips, in one pass. The report stays.
-    pub fn unscale_guarded(
+    pub fn unscale_guarded<'a>(
         &mut self,
-        tensors: &mut [DeviceTensorMut<'_>],
-        options: impl Into<DeviceOptions>,
+        tensors: &mut [TensorMut<'_, Device>],
+        options: impl Into<Options<'a, Device>>,
     ) -> Result<()> {
-        let factor = self.clip_outlier()?;
-        self.in_place(
-            sys::gsc_unscale,
-            factor,
-            tensors,
-            options.into(),
-            Verdict::None,
-        )
+        let _ = self.guard_factor()?;
+        let report = self
+            .calls_by_clipped()
+            .in_place(UNSCALE_ONLY, tensors, options.into());
+        report.map(drop)
     }
 
     /// Likewise into other memory, which may have other dtypes.
-    pub fn unscale_guarded_into(
+    pub fn unscale_guarded_into<'a>(
         &mut self,
-        tensors: &[DeviceTensor<'_>],
-        out: &mut [DeviceTensorMut<'_>],
-        options: impl Into<DeviceOptions>,
+        tensors: &[Tensor<'_, Device>],
+        out: &mut [TensorMut<'_, Device>],
+        options: impl Into<Options<'a, Device>>,
     ) -> Result<()> {
-        let (factor, options) = (self.clip_outlier()?, options.into());
-        self.elsewhere(
-            sys::gsc_unscale,
-            factor,
-            tensors,
-            out,
-            options,
-            Verdict::None,
-        )
+        let _ = self.guard_factor()?;
+        let report =
+            self.calls_by_clipped()
+                .out_of_place(UNSCALE_ONLY, tensors, out, options.into());
+        report.map(drop)
     }
 
-    /// Makes one of the lists; memory of another device is refused.
-    fn fill<'a>(
-        &mut self,
-        list: usize,
-        tensors: impl IntoIterator<Item = &'a DeviceTensor<'a>>,
-    ) -> Result<()> {
-        let (name, context) = (["tensors", "out"][list], self.device.id());
-        let list = &mut self.lists[list];
-        list.clear();
-        for tensor in tensors {
-            if tensor.context != context {
-                let message = "is memory of another device than the scaler".into();
-                let error = Error::new(Status::VALUE, name, message);
-                return Err(error.in_list(list.len()));
-            }
-            list.push(tensor.entry);
-        }
-        Ok(())
+    fn clipped(&mut self) -> *mut sys::gsc_factor {
+        self.memory.clipped.block.data.cast()
     }
 
-    fn in_place(
-        &mut self,
-        call: ListCall,
-        factor: *const sys::gsc_factor,
-        tensors: &[DeviceTensorMut<'_>],
-        options: DeviceOptions,
-        verdict: Verdict,
-    ) -> Result<()> {
-        self.fill(0, tensors.iter().map(|tensor| &tensor.0))?;
-        self.enqueue(Some((call, 0)), factor, options, verdict)
+    fn calls_by_clipped(&self) -> FactorIn<'_, Device> {
+        let factor = self.memory.clipped.block.data.cast();
+        // SAFETY: a factor on the device, borrowed with the scaler.
+        unsafe { FactorIn::new(&self.memory, factor) }
     }
-
-    fn elsewhere(
-        &mut self,
-        call: ListCall,
-        factor: *const sys::gsc_factor,
-        tensors: &[DeviceTensor<'_>],
-        out: &[DeviceTensorMut<'_>],
-        options: DeviceOptions,
-        verdict: Verdict,
-    ) -> Result<()> {
-        same_length(tensors.len(), out.len())?;
-        self.fill(0, tensors)?;
-        self.fill(1, out.iter().map(|tensor| &tensor.0))?;
-        self.enqueue(Some((call, 1)), factor, options, verdict)
-    }
-
-    /// A state starts with its factor.
-    fn factor(&self) -> *const sys::gsc_factor {
-        self.state.data.cast()
-    }
-
-    /// Makes a call on the lists, with memory for what it makes: one that writes, in place (0) or to
-    /// the other list (1), or one that measures.
-    fn enqueue(
-        &mut self,
-        writes: Option<(ListCall, usize)>,
-        factor: *const sys::gsc_factor,
-        options: DeviceOptions,
-        verdict: Verdict,
-    ) -> Result<()> {
-        let n = self.lists[0].len();
-        if options.per_tensor {
-            self.tensors = 0;
-            if self.per_tensor.size < n * Report::SIZE {
-                self.per_tensor = Block::new(&self.device, n * Report::SIZE)?;
-            }
-        }
-        let mut raw = sys::gsc_tensor_options {
-            want: options.want.c(),
-            clamp: options.clamp,
-            ..sys::GSC_TENSOR_OPTIONS_INIT
-        };
-        if verdict == Verdict::OfPolicy {
-            raw.policy = &self.policy.0;
-        }
-        if options.per_tensor {
-            raw.per_tensor = self.per_tensor.data.cast();
-        }
-        if options.histogram {
-            raw.histogram = self.histogram.data.cast();
-        }
-        let (exec, list, mut size) = (self.device.exec(None), self.lists[0].as_ptr().cast(), 0);
-        // SAFETY: n entries, and options.
-        check(|err| unsafe {
-            sys::gsc_workspace_size(&exec, list, n as u64, &raw, &mut size, err)
-        })?;
-        if (self.workspace.size as u64) < size {
-            self.workspace = Block::new(&self.device, size as usize)?;
-        }
-        let exec = self.device.exec(Some(&self.workspace));
-        let report = match verdict {
-            Verdict::None => ptr::null_mut(),
-            _ => self.report.data.cast(),
-        };
-        // SAFETY: n entries each, whose memory is the device's as their makers promise, as is what
-        // the options point to.
-        check(|err| unsafe {
-            match writes {
-                Some((call, out)) => {
-                    let out = self.lists[out].as_ptr().cast();
-                    call(&exec, factor, list, out, n as u64, &raw, report, err)
-                }
-                None => sys::gsc_measure(&exec, factor, list, n as u64, &raw, report, err),
-            }
-        })?;
-        if options.per_tensor {
-            self.tensors = n;
-        }
-        Ok(())
-    }
-}
-
-/// Whether a call makes the report that an update takes, and by what.
-#[derive(Clone, Copy, PartialEq)]
-enum Verdict {
-    None,
-    OfElements,
-    OfPolicy,
 }

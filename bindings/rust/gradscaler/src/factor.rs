@@ -3,8 +3,11 @@
 
 use std::ptr;
 
-use crate::error::{check, Error, Result};
-use crate::{sys, Options, Report, State, Status, Tensor, TensorMut};
+use crate::error::{check, Result};
+use crate::memory::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
+#[cfg(doc)]
+use crate::Status;
+use crate::{sys, Host, Options, Report, State, Tensor, TensorMut};
 
 /// A snapshot of a scale: what one loss was multiplied by, and its gradients are divided by.
 ///
@@ -149,8 +152,8 @@ impl Factor {
         tensors: &mut [TensorMut<'_>],
         options: impl Into<Options<'a>>,
     ) -> Result<()> {
-        let _ = self.in_place(sys::gsc_scale, tensors, options.into())?;
-        Ok(())
+        let report = self.calls().in_place(SCALE, tensors, options.into());
+        report.map(drop)
     }
 
     /// Multiplies by the scale, into other slices, which may have other dtypes.
@@ -165,8 +168,10 @@ impl Factor {
         out: &mut [TensorMut<'_>],
         options: impl Into<Options<'a>>,
     ) -> Result<()> {
-        let _ = self.elsewhere(sys::gsc_scale, tensors, out, options.into())?;
-        Ok(())
+        let report = self
+            .calls()
+            .out_of_place(SCALE, tensors, out, options.into());
+        report.map(drop)
     }
 
     /// Divides gradients by the scale in place, and reports on the results, in one pass.
@@ -186,7 +191,7 @@ impl Factor {
         tensors: &mut [TensorMut<'_>],
         options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        self.in_place(sys::gsc_unscale, tensors, options.into())
+        self.calls().in_place(UNSCALE, tensors, options.into())
     }
 
     /// Divides gradients by the scale into other slices, which may have other dtypes, and reports
@@ -214,7 +219,8 @@ impl Factor {
         out: &mut [TensorMut<'_>],
         options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        self.elsewhere(sys::gsc_unscale, tensors, out, options.into())
+        self.calls()
+            .out_of_place(UNSCALE, tensors, out, options.into())
     }
 
     /// Adds gradients of a micro-batch, divided by the scale, to `out`, and reports on what was to
@@ -258,7 +264,8 @@ impl Factor {
         out: &mut [TensorMut<'_>],
         options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        self.elsewhere(sys::gsc_unscale_accumulate, tensors, out, options.into())
+        self.calls()
+            .out_of_place(ACCUMULATE, tensors, out, options.into())
     }
 
     /// Reports what [`unscale`](Self::unscale) in place would, and writes nothing.
@@ -271,63 +278,11 @@ impl Factor {
         tensors: &[Tensor<'_>],
         options: impl Into<Options<'a>>,
     ) -> Result<Report> {
-        let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
-        options
-            .into()
-            .run(tensors.len(), |exec, options, report, err| {
-                // SAFETY: a view is a gsc_tensor; n of them, which are only read; what the options
-                // point to is as large as n or its type says.
-                unsafe { sys::gsc_measure(exec, &self.0, list, n, options, report, err) }
-            })
+        self.calls().measure(tensors, options.into())
     }
 
-    fn in_place(
-        &self,
-        call: ListCall,
-        tensors: &mut [TensorMut<'_>],
-        options: Options<'_>,
-    ) -> Result<Report> {
-        let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
-        options.run(tensors.len(), |exec, options, report, err| {
-            // SAFETY: as in `measure`; each is borrowed mutably and so apart from the others.
-            unsafe { call(exec, &self.0, list, list, n, options, report, err) }
-        })
+    fn calls(&self) -> FactorIn<'_, Host> {
+        // SAFETY: a factor on the host, which is borrowed.
+        unsafe { FactorIn::new(&Host, &self.0) }
     }
-
-    fn elsewhere(
-        &self,
-        call: ListCall,
-        tensors: &[Tensor<'_>],
-        out: &mut [TensorMut<'_>],
-        options: Options<'_>,
-    ) -> Result<Report> {
-        same_length(tensors.len(), out.len())?;
-        let (list, n) = (tensors.as_ptr().cast(), tensors.len() as u64);
-        let out = out.as_ptr().cast();
-        options.run(tensors.len(), |exec, options, report, err| {
-            // SAFETY: as in `in_place`; there are n outputs, which are apart from the inputs, too.
-            unsafe { call(exec, &self.0, list, out, n, options, report, err) }
-        })
-    }
-}
-
-/// The calls that write have one type.
-pub(crate) type ListCall = unsafe extern "C" fn(
-    *const sys::gsc_exec,
-    *const sys::gsc_factor,
-    *const sys::gsc_tensor,
-    *const sys::gsc_tensor,
-    u64,
-    *const sys::gsc_tensor_options,
-    *mut sys::gsc_report,
-    *mut sys::gsc_error,
-) -> sys::gsc_status;
-
-/// C takes one length for both lists.
-pub(crate) fn same_length(tensors: usize, out: usize) -> Result<()> {
-    if tensors == out {
-        return Ok(());
-    }
-    let message = format!("has {out} entries, and tensors {tensors}: there must be as many");
-    Err(Error::new(Status::COUNT, "out", message))
 }

@@ -34,7 +34,8 @@
 //! an update did. `examples/digits.rs` is a whole training loop.
 //!
 //! The memory is the host's; the calling thread computes, or [`Threads`] do. Calls allocate nothing.
-//! A [`DeviceScaler`] lives in the memory of a [`Device`] with CUDA, as do its gradients.
+//! [`Scaler::to_device`] makes a scaler whose state and gradients are in the [`Memory`] of a [`Device`]
+//! with CUDA; the calls are the same.
 //! The crate has no dependencies but `gradscaler-sys`, the C interface.
 #![warn(unsafe_op_in_unsafe_fn)] // here, too: the compiler of Debian 12 does not read [lints]
 
@@ -50,6 +51,7 @@ mod factor;
 #[allow(dead_code)] // some groups of constants are for C alone
 mod generated;
 mod info;
+mod memory;
 mod metrics;
 mod options;
 mod policy;
@@ -59,9 +61,7 @@ mod tensor;
 mod threads;
 
 pub use checkpoint::{formats, Checkpoint, Format, Note, Value};
-pub use device::{
-    Device, DeviceBuffer, DeviceOptions, DeviceRef, DeviceScaler, DeviceTensor, DeviceTensorMut,
-};
+pub use device::{Device, DeviceBuffer, Plain};
 pub use error::{Error, Result};
 pub use factor::Factor;
 pub use generated::{
@@ -69,6 +69,7 @@ pub use generated::{
     OverflowReset, OverflowTest, Quirk, Status, Want,
 };
 pub use info::{info, Info};
+pub use memory::{Host, Memory};
 pub use metrics::Diagnosis;
 pub use options::{Histogram, Options};
 pub use policy::{presets, Policy, PolicyBuilder};

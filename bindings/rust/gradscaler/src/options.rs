@@ -3,9 +3,10 @@
 
 use std::{fmt, ptr};
 
-use crate::error::{check, Result};
 use crate::macros::Raw;
-use crate::{sys, Policy, Report, Threads, Want};
+#[cfg(doc)]
+use crate::Report;
+use crate::{sys, Host, Memory, Policy, Threads, Want};
 
 /// What a call on tensors does beside its work. A [`Want`] is the short form, `None` that for
 /// nothing.
@@ -32,18 +33,18 @@ use crate::{sys, Policy, Report, Threads, Want};
 /// scaler.update(&report)?;
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[must_use]
-pub struct Options<'a> {
-    want: Want,
+pub struct Options<'a, M: Memory = Host> {
+    pub(crate) want: Want,
     policy: Option<&'a Policy>,
-    clamp: f64,
-    per_tensor: Option<&'a mut Vec<Report>>,
-    histogram: Option<&'a mut Histogram>,
-    threads: Option<&'a Threads>,
+    pub(crate) clamp: f64,
+    pub(crate) per_tensor: Option<&'a mut M::Reports>,
+    pub(crate) histogram: Option<&'a mut M::Histogram>,
+    pub(crate) threads: Option<&'a Threads>,
 }
 
-impl<'a> Options<'a> {
+impl<'a, M: Memory> Options<'a, M> {
     /// A report with these, and nothing else.
     pub fn new(want: Want) -> Self {
         want.into()
@@ -74,76 +75,65 @@ impl<'a> Options<'a> {
         self
     }
 
-    /// Makes `reports` those of the tensors, one for each, in the same pass.
-    pub fn per_tensor(mut self, reports: &'a mut Vec<Report>) -> Self {
+    /// Makes `reports` those of the tensors, one for each, in the same pass. On a device they are a
+    /// [`DeviceBuffer`](crate::DeviceBuffer), which the call makes as long as the list.
+    pub fn per_tensor(mut self, reports: &'a mut M::Reports) -> Self {
         self.per_tensor = Some(reports);
         self
     }
 
-    /// Makes `histogram` that of the results.
-    pub fn histogram(mut self, histogram: &'a mut Histogram) -> Self {
+    /// Makes `histogram` that of the results, on a device in a [`DeviceBuffer`](crate::DeviceBuffer).
+    pub fn histogram(mut self, histogram: &'a mut M::Histogram) -> Self {
         self.histogram = Some(histogram);
         self
     }
 
+    pub(crate) fn raw(
+        &self,
+        per_tensor: Option<*mut sys::gsc_report>,
+        histogram: Option<*mut i64>,
+    ) -> sys::gsc_tensor_options {
+        sys::gsc_tensor_options {
+            want: self.want.c(),
+            policy: self.policy.map_or(ptr::null(), |policy| &policy.0),
+            clamp: self.clamp,
+            per_tensor: per_tensor.unwrap_or(ptr::null_mut()),
+            histogram: histogram.unwrap_or(ptr::null_mut()),
+            ..sys::GSC_TENSOR_OPTIONS_INIT
+        }
+    }
+}
+
+impl<'a> Options<'a> {
     /// Shares the work among threads.
     pub fn on(mut self, threads: &'a Threads) -> Self {
         self.threads = Some(threads);
         self
     }
-
-    /// Makes a call on `n` tensors that takes these.
-    pub(crate) fn run(
-        self,
-        n: usize,
-        call: impl FnOnce(
-            *const sys::gsc_exec,
-            *const sys::gsc_tensor_options,
-            *mut sys::gsc_report,
-            *mut sys::gsc_error,
-        ) -> sys::gsc_status,
-    ) -> Result<Report> {
-        let exec = sys::gsc_exec {
-            context: self.threads.map_or(ptr::null_mut(), Threads::as_ptr),
-            ..sys::GSC_EXEC_INIT
-        };
-        let mut per_tensor = self.per_tensor;
-        let reports = per_tensor.as_mut().map_or(ptr::null_mut(), |reports| {
-            reports.clear();
-            reports.resize(n, Report::default());
-            reports.as_mut_ptr().cast()
-        });
-        let options = sys::gsc_tensor_options {
-            want: self.want.c(),
-            policy: self.policy.map_or(ptr::null(), |policy| &policy.0),
-            clamp: self.clamp,
-            per_tensor: reports,
-            histogram: self
-                .histogram
-                .map_or(ptr::null_mut(), |histogram| histogram.0.as_mut_ptr()),
-            ..sys::GSC_TENSOR_OPTIONS_INIT
-        };
-        let mut report = Report::default();
-        let result = check(|err| call(&exec, &options, &mut report.0, err));
-        if let (Err(_), Some(reports)) = (&result, per_tensor) {
-            reports.clear(); // none was made
-        }
-        result.map(|()| report)
-    }
 }
 
-impl From<Want> for Options<'_> {
+impl<M: Memory> From<Want> for Options<'_, M> {
     fn from(want: Want) -> Self {
         Self {
             want,
-            ..Self::default()
+            policy: None,
+            clamp: 0.0,
+            per_tensor: None,
+            histogram: None,
+            threads: None,
         }
     }
 }
 
-impl From<Option<Want>> for Options<'_> {
+impl<M: Memory> From<Option<Want>> for Options<'_, M> {
     fn from(want: Option<Want>) -> Self {
         want.unwrap_or_default().into()
+    }
+}
+
+impl<M: Memory> Default for Options<'_, M> {
+    fn default() -> Self {
+        Want::NONE.into()
     }
 }
 
@@ -151,7 +141,7 @@ impl From<Option<Want>> for Options<'_> {
 /// adds another.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Histogram([i64; sys::GSC_HISTOGRAM_LENGTH as usize]);
+pub struct Histogram(pub(crate) [i64; sys::GSC_HISTOGRAM_LENGTH as usize]);
 
 impl Histogram {
     /// `[k]` are the magnitudes from 2^(4k-48) up to 2^(4k-44), `[0]` all smaller ones except zeros,

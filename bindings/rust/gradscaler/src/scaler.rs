@@ -7,7 +7,8 @@ use std::ptr;
 
 use crate::error::{check, text, Result};
 use crate::macros::Raw;
-use crate::{sys, Event, Factor, Options, Policy, Report, Status, Tensor, TensorMut};
+use crate::memory::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
+use crate::{sys, Event, Factor, Host, Memory, Options, Policy, Report, Status, Tensor, TensorMut};
 
 /// A scale and its counts, as [`Scaler::state`] gives it: a value without pointers.
 #[derive(Clone, Copy, PartialEq)]
@@ -166,13 +167,16 @@ pub struct Counts {
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 ///
-/// It is a plain value: clone it, send it to another thread; any number of threads may read it and
-/// unscale by it at the same time, an update takes `&mut`. Its calls on tensors fail as those of
-/// [`Factor`] do.
+/// On the host it is a plain value: clone it, compare it. [`to_device`](Self::to_device) makes one whose
+/// state and tensors are on a [`Device`](crate::Device); the step is the same there.
+///
+/// Send it to another thread; any number of threads may read it and unscale by it at the same time,
+/// an update takes `&mut`. Its calls on tensors fail as those of [`Factor`] do.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scaler {
-    policy: Policy,
-    state: State,
+pub struct Scaler<M: Memory = Host> {
+    pub(crate) policy: Policy,
+    pub(crate) state: M::State,
+    pub(crate) memory: M::Handle,
 }
 
 impl Scaler {
@@ -189,7 +193,11 @@ impl Scaler {
     }
 
     pub(crate) fn of(policy: Policy, state: State) -> Self {
-        Self { policy, state }
+        Self {
+            policy,
+            state,
+            memory: Host,
+        }
     }
 
     /// A scaler with the rules of a preset; see [`Policy::preset`].
@@ -202,16 +210,6 @@ impl Scaler {
     }
 
     // ---- what it is ----
-
-    /// The rules.
-    pub fn policy(&self) -> &Policy {
-        &self.policy
-    }
-
-    /// The scale and its counts.
-    pub fn state(&self) -> &State {
-        &self.state
-    }
 
     /// What the next loss is multiplied by.
     pub fn loss_scale(&self) -> f64 {
@@ -228,74 +226,166 @@ impl Scaler {
     pub fn events(&self) -> Event {
         self.state.events()
     }
+}
+
+impl<M: Memory> Scaler<M> {
+    /// The rules.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The scale and its counts. On a device a kernel reads `factor.scale_f32` or `factor.inverse_f32`
+    /// there, at [`DeviceBuffer::as_ptr`](crate::DeviceBuffer::as_ptr).
+    pub fn state(&self) -> &M::State {
+        &self.state
+    }
 
     // ---- the step ----
 
     /// Multiplies by the scale, in place; see [`Factor::scale`].
     pub fn scale<'a>(
         &self,
-        tensors: &mut [TensorMut<'_>],
-        options: impl Into<Options<'a>>,
+        tensors: &mut [TensorMut<'_, M>],
+        options: impl Into<Options<'a, M>>,
     ) -> Result<()> {
-        self.factor().scale(tensors, options)
+        let report = self.calls()?.in_place(SCALE, tensors, options.into());
+        report.map(drop)
     }
 
-    /// Multiplies by the scale, into other slices; see [`Factor::scale_into`].
+    /// Multiplies by the scale, into other memory; see [`Factor::scale_into`].
     pub fn scale_into<'a>(
         &self,
-        tensors: &[Tensor<'_>],
-        out: &mut [TensorMut<'_>],
-        options: impl Into<Options<'a>>,
+        tensors: &[Tensor<'_, M>],
+        out: &mut [TensorMut<'_, M>],
+        options: impl Into<Options<'a, M>>,
     ) -> Result<()> {
-        self.factor().scale_into(tensors, out, options)
+        let report = self
+            .calls()?
+            .out_of_place(SCALE, tensors, out, options.into());
+        report.map(drop)
     }
 
     /// Divides gradients by the scale in place, and reports on them, in one pass; see
     /// [`Factor::unscale`]. The report's verdict is that of the policy.
     pub fn unscale<'a>(
         &self,
-        tensors: &mut [TensorMut<'_>],
-        options: impl Into<Options<'a>>,
-    ) -> Result<Report> {
-        self.factor().unscale(tensors, self.judged(options.into()))
+        tensors: &mut [TensorMut<'_, M>],
+        options: impl Into<Options<'a, M>>,
+    ) -> Result<M::Report> {
+        let options = options.into().or_policy(&self.policy);
+        self.calls()?.in_place(UNSCALE, tensors, options)
     }
 
-    /// Divides gradients by the scale into other slices, and reports on them, in one pass; see
+    /// Divides gradients by the scale into other memory, and reports on them, in one pass; see
     /// [`Factor::unscale_into`]. The report's verdict is that of the policy.
     pub fn unscale_into<'a>(
         &self,
-        tensors: &[Tensor<'_>],
-        out: &mut [TensorMut<'_>],
-        options: impl Into<Options<'a>>,
-    ) -> Result<Report> {
-        self.factor()
-            .unscale_into(tensors, out, self.judged(options.into()))
+        tensors: &[Tensor<'_, M>],
+        out: &mut [TensorMut<'_, M>],
+        options: impl Into<Options<'a, M>>,
+    ) -> Result<M::Report> {
+        let options = options.into().or_policy(&self.policy);
+        self.calls()?.out_of_place(UNSCALE, tensors, out, options)
     }
 
     /// Adds gradients of a micro-batch, divided by the scale, to `out` if all of them are finite;
     /// see [`Factor::unscale_accumulate`]. The policy judges the sum, not a micro-batch.
     pub fn unscale_accumulate<'a>(
         &self,
-        tensors: &[Tensor<'_>],
-        out: &mut [TensorMut<'_>],
-        options: impl Into<Options<'a>>,
-    ) -> Result<Report> {
-        self.factor().unscale_accumulate(tensors, out, options)
+        tensors: &[Tensor<'_, M>],
+        out: &mut [TensorMut<'_, M>],
+        options: impl Into<Options<'a, M>>,
+    ) -> Result<M::Report> {
+        self.calls()?
+            .out_of_place(ACCUMULATE, tensors, out, options.into())
     }
 
     /// Reports what [`unscale`](Self::unscale) would, and writes nothing.
     pub fn measure<'a>(
         &self,
-        tensors: &[Tensor<'_>],
-        options: impl Into<Options<'a>>,
-    ) -> Result<Report> {
-        self.factor().measure(tensors, self.judged(options.into()))
+        tensors: &[Tensor<'_, M>],
+        options: impl Into<Options<'a, M>>,
+    ) -> Result<M::Report> {
+        let options = options.into().or_policy(&self.policy);
+        self.calls()?.measure(tensors, options)
     }
 
-    fn judged<'a>(&'a self, options: Options<'a>) -> Options<'a> {
-        options.or_policy(&self.policy)
+    /// A state starts with its factor.
+    fn calls(&self) -> Result<FactorIn<'_, M>> {
+        let factor = M::state(&self.memory, "state", &self.state)?.cast();
+        // SAFETY: the state is in this memory and borrowed.
+        Ok(unsafe { FactorIn::new(&self.memory, factor) })
     }
 
+    /// Moves the scale after a step of the optimizer, or one that was skipped because of
+    /// [`overflow`](Report::overflow), and says what happened; on a device, whose calls only enqueue, the
+    /// [`state`](Self::state) says it.
+    ///
+    /// Several reports, of ranks or of optimizers that share this scale, are
+    /// [merged](Report::merge) first: they are one step.
+    ///
+    /// [`Event::STALE`] says that the report is of another factor than the one in force: gradients
+    /// that came late, or an update that ran twice.
+    ///
+    /// A policy that guards knows outliers only here: update first, step unless
+    /// [`State::skip`], and multiply by [`State::multiplier`] where
+    /// [`Event::CLIPPED`] is there.
+    ///
+    /// ```
+    /// use gradscaler::{Event, Policy, Report, Scaler};
+    ///
+    /// let policy = Policy::preset("none")?.guard_norm(2.0).build()?;
+    /// let mut scaler = Scaler::new(policy)?;
+    /// let events = scaler.update(&Report::number(3.0))?;
+    /// assert!(events.contains(Event::OUTLIER) && events.contains(Event::SKIPPED));
+    /// assert_eq!(scaler.state().guard_threshold(), 2.0);
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Status::REPORT`]: the report is of a call that failed, or lacks what the policy judges by; the
+    /// methods of the scaler, and [`Options::policy`], measure it. [`Status::VALUE`]: the report is on
+    /// another device.
+    pub fn update(&mut self, report: &M::Report) -> Result<M::Events> {
+        let report = M::report(&self.memory, report)?;
+        M::keep_factor(&self.memory, &self.state)?;
+        let (exec, policy) = (M::exec(&self.memory), &self.policy.0);
+        let state = M::state_mut(&mut self.state);
+        // SAFETY: a policy, a state that may be its own output, and a report in its memory.
+        check(|err| unsafe { sys::gsc_state_update(&exec, policy, state, report, state, err) })?;
+        Ok(M::events(&self.state))
+    }
+
+    /// Skips, clips or stops also where `other` did in its last update: the state of another signal
+    /// of this step, such as the loss, which a policy of its own judged.
+    ///
+    /// Scale, counts and samples stay those of this scaler.
+    ///
+    /// ```
+    /// use gradscaler::{Event, Policy, Report, Scaler};
+    ///
+    /// let mut scaler = Scaler::preset("recommended")?;
+    /// let mut losses = Scaler::new(Policy::preset("none")?.guard_norm(4.0).build()?)?;
+    /// scaler.update(&Report::of(false))?;
+    /// losses.update(&Report::number(9.5))?;
+    /// assert!(scaler.combine_decisions(losses.state())?.contains(Event::SKIPPED));
+    /// # Ok::<(), gradscaler::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Status::VALUE`]: the state is on another device.
+    pub fn combine_decisions(&mut self, other: &M::State) -> Result<M::Events> {
+        let other = M::state(&self.memory, "other", other)?;
+        let (exec, state) = (M::exec(&self.memory), M::state_mut(&mut self.state));
+        // SAFETY: a state that may be its own output, and another in its memory.
+        check(|err| unsafe { sys::gsc_state_combine_decisions(&exec, state, other, state, err) })?;
+        Ok(M::events(&self.state))
+    }
+}
+
+impl Scaler {
     /// The report with `rank`, whose it is, and a digest of policy and state, before ranks gather
     /// theirs.
     ///
@@ -325,72 +415,6 @@ impl Scaler {
             sys::gsc_report_set_rank(ptr::null(), &report.0, policy, state, rank, &mut out.0, err)
         })?;
         Ok(out)
-    }
-
-    /// Moves the scale after a step of the optimizer, or one that was skipped because of
-    /// [`overflow`](Report::overflow), and says what happened.
-    ///
-    /// Several reports, of ranks or of optimizers that share this scale, are
-    /// [merged](Report::merge) first: they are one step.
-    ///
-    /// [`Event::STALE`] says that the report is of another factor than the one in force: gradients
-    /// that came late, or an update that ran twice.
-    ///
-    /// A policy that guards knows outliers only here: update first, step unless
-    /// [`State::skip`], and multiply by [`State::multiplier`] where
-    /// [`Event::CLIPPED`] is there.
-    ///
-    /// ```
-    /// use gradscaler::{Event, Policy, Report, Scaler};
-    ///
-    /// let policy = Policy::preset("none")?.guard_norm(2.0).build()?;
-    /// let mut scaler = Scaler::new(policy)?;
-    /// let events = scaler.update(&Report::number(3.0))?;
-    /// assert!(events.contains(Event::OUTLIER) && events.contains(Event::SKIPPED));
-    /// assert_eq!(scaler.state().guard_threshold(), 2.0);
-    /// # Ok::<(), gradscaler::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`Status::REPORT`]: the report is of a call that failed, or lacks what
-    /// the policy judges by; the methods of the scaler, and
-    /// [`Options::policy`], measure it.
-    pub fn update(&mut self, report: &Report) -> Result<Event> {
-        let (policy, state) = (&self.policy.0, ptr::addr_of_mut!(self.state.0));
-        // SAFETY: a policy, a state that may be its own output, and a report.
-        check(|err| unsafe {
-            sys::gsc_state_update(ptr::null(), policy, state, &report.0, state, err)
-        })?;
-        Ok(self.events())
-    }
-
-    /// Skips, clips or stops also where `other` did in its last update: the state of another signal
-    /// of this step, such as the loss, which a policy of its own judged.
-    ///
-    /// Scale, counts and samples stay those of this scaler.
-    ///
-    /// ```
-    /// use gradscaler::{Event, Policy, Report, Scaler};
-    ///
-    /// let mut scaler = Scaler::preset("recommended")?;
-    /// let mut losses = Scaler::new(Policy::preset("none")?.guard_norm(4.0).build()?)?;
-    /// scaler.update(&Report::of(false))?;
-    /// losses.update(&Report::number(9.5))?;
-    /// assert!(scaler.combine_decisions(losses.state())?.contains(Event::SKIPPED));
-    /// # Ok::<(), gradscaler::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// None for states that this crate made.
-    pub fn combine_decisions(&mut self, other: &State) -> Result<Event> {
-        let state = ptr::addr_of_mut!(self.state.0);
-        // SAFETY: a state that may be its own output, and another.
-        check(|err| unsafe {
-            sys::gsc_state_combine_decisions(ptr::null(), state, &other.0, state, err)
-        })?;
-        Ok(self.events())
     }
 
     /// Puts another scale in force at once; counts and totals stay.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 //! Slices as the C interface takes them: views that a list can mix, with no conversion on the way.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 
 use crate::macros::Raw;
-use crate::{sys, Dtype};
+use crate::{sys, Dtype, Host, Memory};
 
 macro_rules! bit_patterns {
     ($($(#[$doc:meta])* $name:ident($bits:ty);)*) => {
@@ -50,7 +51,7 @@ bit_patterns! {
     Cb16(u16);
 }
 
-mod sealed {
+pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
@@ -101,9 +102,12 @@ elements! {
 /// assert_eq!(report.first_overflow(), Some((1, 0)));
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub struct Tensor<'a>(sys::gsc_tensor, PhantomData<&'a [u8]>);
+#[repr(C)]
+pub struct Tensor<'a, M: Memory = Host> {
+    pub(crate) raw: sys::gsc_tensor,
+    pub(crate) memory: M::Id, // nothing on the host
+    elements: PhantomData<&'a [u8]>,
+}
 
 /// A slice that a call writes, or changes in place, of any dtype.
 ///
@@ -118,50 +122,74 @@ pub struct Tensor<'a>(sys::gsc_tensor, PhantomData<&'a [u8]>);
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 #[repr(transparent)]
-pub struct TensorMut<'a>(sys::gsc_tensor, PhantomData<&'a mut [u8]>);
+pub struct TensorMut<'a, M: Memory = Host> {
+    tensor: Tensor<'a, M>,
+    elements: PhantomData<&'a mut [u8]>,
+}
 
 // SAFETY: they are slices of elements that are Send and Sync, borrowed as their lifetimes say.
-unsafe impl Send for Tensor<'_> {}
-// SAFETY: likewise.
-unsafe impl Sync for Tensor<'_> {}
-// SAFETY: likewise.
-unsafe impl Send for TensorMut<'_> {}
-// SAFETY: likewise; through a shared reference they are only read.
-unsafe impl Sync for TensorMut<'_> {}
+unsafe impl<M: Memory> Send for Tensor<'_, M> {}
+// SAFETY: likewise; through a shared reference to a TensorMut, too, they are only read.
+unsafe impl<M: Memory> Sync for Tensor<'_, M> {}
 
-pub(crate) fn raw(data: *mut std::ffi::c_void, count: usize, dtype: Dtype) -> sys::gsc_tensor {
-    sys::gsc_tensor {
-        data,
-        count: count as u64,
-        dtype: dtype.c(),
-        flags: 0,
-        reserved: [0; 2],
+impl<M: Memory> Clone for Tensor<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Memory> Copy for Tensor<'_, M> {}
+
+impl<'a, M: Memory> Tensor<'a, M> {
+    /// # Safety
+    ///
+    /// The memory holds `count` elements there, which nothing writes during 'a.
+    pub(crate) unsafe fn at<T: Element>(memory: M::Id, data: *const c_void, count: usize) -> Self {
+        Self {
+            raw: sys::gsc_tensor {
+                data: data as *mut _,
+                count: count as u64,
+                dtype: T::DTYPE.c(),
+                flags: 0,
+                reserved: [0; 2],
+            },
+            memory,
+            elements: PhantomData,
+        }
+    }
+}
+
+impl<'a, M: Memory> TensorMut<'a, M> {
+    /// # Safety
+    ///
+    /// Nothing else uses the elements of the tensor during 'a.
+    pub(crate) unsafe fn of(tensor: Tensor<'a, M>) -> Self {
+        Self {
+            tensor,
+            elements: PhantomData,
+        }
+    }
+
+    /// A list of writable tensors where one to read is asked for.
+    pub fn as_inputs<'s>(list: &'s [TensorMut<'_, M>]) -> &'s [Tensor<'s, M>] {
+        // SAFETY: a TensorMut is a Tensor, and the borrow of the list outlives the result.
+        unsafe { &*(list as *const [TensorMut<'_, M>] as *const [Tensor<'s, M>]) }
     }
 }
 
 impl<'a> Tensor<'a> {
     /// A view of a slice.
     pub fn new<T: Element>(slice: &'a [T]) -> Self {
-        Self(
-            raw(slice.as_ptr() as *mut _, slice.len(), T::DTYPE),
-            PhantomData,
-        )
+        // SAFETY: the slice is borrowed.
+        unsafe { Self::at::<T>((), slice.as_ptr().cast(), slice.len()) }
     }
 }
 
 impl<'a> TensorMut<'a> {
     /// A view of a slice.
     pub fn new<T: Element>(slice: &'a mut [T]) -> Self {
-        Self(
-            raw(slice.as_mut_ptr().cast(), slice.len(), T::DTYPE),
-            PhantomData,
-        )
-    }
-
-    /// A list of writable tensors where one to read is asked for.
-    pub fn as_inputs<'s>(list: &'s [TensorMut<'_>]) -> &'s [Tensor<'s>] {
-        // SAFETY: both are a gsc_tensor, and the borrow of the list outlives the result.
-        unsafe { &*(list as *const [TensorMut<'_>] as *const [Tensor<'s>]) }
+        // SAFETY: the slice is borrowed mutably.
+        unsafe { Self::of(Tensor::at::<T>((), slice.as_mut_ptr().cast(), slice.len())) }
     }
 }
 
@@ -178,12 +206,12 @@ impl<'a, T: Element> From<&'a mut [T]> for TensorMut<'a> {
 }
 
 macro_rules! views {
-    ($($view:ident)*) => {
+    ($($view:ident: $($raw:ident).+;)*) => {
         $(
-            impl $view<'_> {
+            impl<M: Memory> $view<'_, M> {
                 /// Number of elements.
                 pub fn len(&self) -> usize {
-                    self.0.count as usize
+                    self.$($raw).+.count as usize
                 }
 
                 /// Whether there is no element, which is legal.
@@ -193,11 +221,11 @@ macro_rules! views {
 
                 /// What the elements are.
                 pub fn dtype(&self) -> Dtype {
-                    Dtype::of(self.0.dtype)
+                    Dtype::of(self.$($raw).+.dtype)
                 }
             }
 
-            impl fmt::Debug for $view<'_> {
+            impl<M: Memory> fmt::Debug for $view<'_, M> {
                 fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                     let (dtype, len) = (self.dtype(), self.len());
                     write!(f, concat!(stringify!($view), "({:?}, {} elements)"), dtype, len)
@@ -207,4 +235,7 @@ macro_rules! views {
     };
 }
 
-views! { Tensor TensorMut }
+views! {
+    Tensor: raw;
+    TensorMut: tensor.raw;
+}

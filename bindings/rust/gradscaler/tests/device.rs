@@ -8,9 +8,8 @@ use std::os::raw::{c_char, c_int};
 use std::ptr::null_mut;
 
 use gradscaler::{
-    Bf16, Device, DeviceBuffer, DeviceOptions, DeviceTensor, DeviceTensorMut, Event, Guard,
-    Histogram, Options, OverflowTest, Policy, Report, Result, Scaler, Status, Tensor, TensorMut,
-    Want, F16,
+    Bf16, Device, DeviceBuffer, Event, Guard, Histogram, Memory, Options, OverflowTest, Plain,
+    Policy, Report, Result, Scaler, Status, Tensor, TensorMut, Want, F16,
 };
 
 fn devices() -> Vec<Device> {
@@ -24,6 +23,11 @@ fn devices() -> Vec<Device> {
         Err(error) => panic!("{error}"),
     }
     devices
+}
+
+/// A report, or another value on a device, read.
+fn read<T: Plain>(value: Result<DeviceBuffer<T>>) -> T {
+    value.unwrap().value().unwrap()
 }
 
 /// Gradients of loss * 65536: those of step 1 have an Inf in the second tensor.
@@ -44,6 +48,8 @@ fn torch() -> Scaler {
 fn a_training_is_that_of_the_host() {
     for device in devices() {
         let (mut host, mut there) = (torch(), torch().to_device(&device).unwrap());
+        let mut reports_there = DeviceBuffer::zeros(&device, 0).unwrap();
+        let mut histogram_there = DeviceBuffer::zeros(&device, 0).unwrap();
         for step in 0..3 {
             let (halves, singles) = gradients(step);
             let (mut a, mut b) = (vec![0f32; 3000], vec![0f32; 500]);
@@ -62,16 +68,18 @@ fn a_training_is_that_of_the_host() {
             let mut d = DeviceBuffer::<f32>::zeros(&device, 500).unwrap();
             let list = [halves.tensor(), singles.tensor()];
             let mut out = [c.tensor_mut(), d.tensor_mut()];
-            let options = DeviceOptions::new(Want::ALL).per_tensor().histogram();
-            there.unscale_into(&list, &mut out, options).unwrap();
-            there.update().unwrap();
+            let options = Options::new(Want::ALL)
+                .per_tensor(&mut reports_there)
+                .histogram(&mut histogram_there);
+            let report_there = there.unscale_into(&list, &mut out, options).unwrap();
+            there.update(&report_there).unwrap();
 
             assert_eq!((c.to_vec().unwrap(), d.to_vec().unwrap()), (a, b));
-            assert_eq!(there.report().unwrap(), report);
+            assert_eq!(report_there.value().unwrap(), report);
             assert_eq!(report.first_overflow(), (step == 1).then_some((1, 7)));
-            assert_eq!(there.per_tensor().unwrap(), reports);
-            assert_eq!(there.histogram().unwrap(), histogram);
-            assert_eq!(there.state().unwrap(), *host.state());
+            assert_eq!(reports_there.to_vec().unwrap(), reports);
+            assert_eq!(histogram_there.value().unwrap(), histogram);
+            assert_eq!(there.state().value().unwrap(), *host.state());
         }
         assert_eq!(
             (host.state().total_overflows(), host.loss_scale()),
@@ -84,24 +92,20 @@ fn a_training_is_that_of_the_host() {
 #[test]
 fn what_changes_in_place_does_so_there() {
     for device in devices() {
-        let mut scaler = torch().to_device(&device).unwrap();
+        let scaler = torch().to_device(&device).unwrap();
         let mut grad =
             DeviceBuffer::from_slice(&device, &[3f32 * 65536.0, -4.0 * 65536.0]).unwrap();
-        scaler.measure(&[grad.tensor()], Want::NORM).unwrap();
-        assert_eq!(scaler.report().unwrap().norm(), Some(5.0));
+        let measured = scaler.measure(&[grad.tensor()], Want::NORM).unwrap();
+        assert_eq!(measured.value().unwrap().norm(), Some(5.0));
         assert_eq!(grad.to_vec().unwrap()[0], 3.0 * 65536.0);
 
-        scaler
-            .unscale(
-                &mut [grad.tensor_mut()],
-                DeviceOptions::default().clamp(3.5),
-            )
-            .unwrap();
+        let clamped = scaler.unscale(&mut [grad.tensor_mut()], Options::default().clamp(3.5));
+        let clamped = clamped.unwrap();
         assert_eq!(grad.to_vec().unwrap(), [3.0, -3.5]);
-        assert_eq!(scaler.report().unwrap().clamped(), 1);
+        let report = clamped.value().unwrap();
+        assert_eq!(report.clamped(), 1);
 
-        // Scaling keeps the report that the update is to take.
-        let report = scaler.report().unwrap();
+        // No later call changes a report that is held.
         scaler.scale(&mut [grad.tensor_mut()], Want::NONE).unwrap();
         assert_eq!(grad.to_vec().unwrap(), [3.0 * 65536.0, -3.5 * 65536.0]);
         let mut upper = DeviceBuffer::from_slice(&device, &[Bf16(0); 2]).unwrap();
@@ -109,7 +113,9 @@ fn what_changes_in_place_does_so_there() {
             .scale_into(&[grad.tensor()], &mut [upper.tensor_mut()], Want::NONE)
             .unwrap();
         assert_eq!(upper.to_vec().unwrap(), [Bf16(0x5040), Bf16(0xd060)]);
-        assert_eq!(scaler.report().unwrap(), report);
+        assert_eq!(clamped.value().unwrap(), report);
+        assert_eq!(measured.value().unwrap().clamped(), 0);
+        assert!(measured.as_ptr() != clamped.as_ptr());
     }
 }
 
@@ -118,17 +124,14 @@ fn gradients_are_clipped_to_a_norm() {
     for device in devices() {
         let mut scaler = torch().to_device(&device).unwrap();
         let mut grad = DeviceBuffer::from_slice(&device, &[3f64 * 65536.0, 4.0 * 65536.0]).unwrap();
-        scaler
-            .unscale_clipped(&mut [grad.tensor_mut()], 1.0, Want::AMAX)
-            .unwrap();
+        let report = scaler.unscale_clipped(&mut [grad.tensor_mut()], 1.0, Want::AMAX);
+        let report = read(report);
         let clipped = grad.to_vec().unwrap();
         assert!(
             (clipped[0] - 0.6).abs() < 1e-6 && (clipped[1] - 0.8).abs() < 1e-6,
             "{clipped:?}"
         );
-        let report = scaler.report().unwrap();
         assert_eq!((report.norm(), report.amax()), (Some(5.0), Some(4.0)));
-        assert!(scaler.per_tensor().unwrap().is_empty());
         let error = scaler
             .unscale_clipped(&mut [grad.tensor_mut()], -1.0, Want::NONE)
             .unwrap_err();
@@ -142,14 +145,13 @@ fn gradients_are_clipped_to_a_norm() {
 #[test]
 fn a_micro_batch_that_overflowed_is_left_out() {
     for device in devices() {
-        let mut scaler = torch().to_device(&device).unwrap();
+        let scaler = torch().to_device(&device).unwrap();
         let mut sums = DeviceBuffer::<f32>::zeros(&device, 2).unwrap();
         for last in [F16(0x7c00), F16(0x3c00)] {
             let grads = DeviceBuffer::from_slice(&device, &[F16(0x3c00), last]).unwrap();
-            scaler
-                .unscale_accumulate(&[grads.tensor()], &mut [sums.tensor_mut()], Want::NONE)
-                .unwrap();
-            assert_eq!(scaler.report().unwrap().overflow(), last.0 == 0x7c00);
+            let out = &mut [sums.tensor_mut()];
+            let report = scaler.unscale_accumulate(&[grads.tensor()], out, Want::NONE);
+            assert_eq!(read(report).overflow(), last.0 == 0x7c00);
         }
         assert_eq!(sums.to_vec().unwrap(), [1.0 / 65536.0; 2]);
     }
@@ -165,14 +167,15 @@ fn the_verdict_is_that_of_the_policy() {
     for device in devices() {
         let mut scaler = Scaler::new(policy).unwrap().to_device(&device).unwrap();
         let grad = DeviceBuffer::from_slice(&device, &[3e38f64; 2]).unwrap();
-        scaler.measure(&[grad.tensor()], Want::NONE).unwrap();
-        let report = scaler.report().unwrap();
+        let made = scaler.measure(&[grad.tensor()], Want::NONE).unwrap();
+        let report = made.value().unwrap();
         assert!(
             report.overflow() && report.first_overflow().is_none(),
             "{report:?}"
         );
-        scaler.update().unwrap();
-        assert!(scaler.state().unwrap().events().contains(Event::SKIPPED));
+        scaler.update(&made).unwrap();
+        let state = scaler.state().value().unwrap();
+        assert!(state.events().contains(Event::SKIPPED));
     }
 }
 
@@ -219,11 +222,11 @@ fn a_guard_skips_and_clips_as_that_of_the_host() {
 
             let mut grad = DeviceBuffer::from_slice(&device, &scaled).unwrap();
             let mut narrow = DeviceBuffer::<F16>::zeros(&device, 2).unwrap();
-            there.measure(&[grad.tensor()], Want::NONE).unwrap();
-            there.update().unwrap();
-            losses_there.set_report(&Report::number(loss)).unwrap();
-            losses_there.update().unwrap();
-            there.combine_decisions(&losses_there).unwrap();
+            let measured = there.measure(&[grad.tensor()], Want::NONE).unwrap();
+            there.update(&measured).unwrap();
+            let number = DeviceBuffer::from_slice(&device, &[Report::number(loss)]).unwrap();
+            losses_there.update(&number).unwrap();
+            there.combine_decisions(losses_there.state()).unwrap();
             let out = &mut [narrow.tensor_mut()];
             there
                 .unscale_guarded_into(&[grad.tensor()], out, Want::NONE)
@@ -232,8 +235,8 @@ fn a_guard_skips_and_clips_as_that_of_the_host() {
                 .unscale_guarded(&mut [grad.tensor_mut()], Want::NONE)
                 .unwrap();
 
-            assert_eq!(there.report().unwrap(), report);
-            let state = there.state().unwrap();
+            assert_eq!(measured.value().unwrap(), report);
+            let state = there.state().value().unwrap();
             assert_eq!(state, *host.state());
             let bits = |of: &[f32]| of.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&grad.to_vec().unwrap()), bits(&expected));
@@ -292,20 +295,58 @@ fn large_buffers_are_zeros_and_what_no_memory_holds_is_refused() {
 #[test]
 fn no_tensor_and_empty_buffers_are_fine() {
     for device in devices() {
-        let mut scaler = torch().to_device(&device).unwrap();
-        assert_eq!(scaler.report().unwrap(), Report::default());
-        scaler
-            .unscale(&mut [], DeviceOptions::default().per_tensor())
-            .unwrap();
+        let scaler = torch().to_device(&device).unwrap();
+        let mut reports = DeviceBuffer::zeros(&device, 3).unwrap();
+        let options = Options::default().per_tensor(&mut reports);
+        let report = scaler.unscale(&mut [], options);
+        assert_eq!((read(report).elements(), reports.len()), (0, 0));
         let mut empty = DeviceBuffer::<F16>::zeros(&device, 0).unwrap();
-        scaler
-            .unscale(&mut [empty.tensor_mut()], Want::ALL)
-            .unwrap();
-        assert_eq!(scaler.report().unwrap().elements(), 0);
-        assert_eq!(
-            (empty.to_vec().unwrap(), scaler.per_tensor().unwrap()),
-            (vec![], vec![])
-        );
+        let report = scaler.unscale(&mut [empty.tensor_mut()], Want::ALL);
+        assert_eq!(read(report).elements(), 0);
+        assert_eq!(empty.to_vec().unwrap(), []);
+        assert_eq!(reports.value().unwrap_err().status(), Status::COUNT);
+    }
+}
+
+#[test]
+fn what_a_call_makes_is_on_its_device_or_nowhere() {
+    let devices = devices();
+    for (number, device) in devices.iter().enumerate() {
+        let scaler = torch().to_device(device).unwrap();
+        let grad = DeviceBuffer::from_slice(device, &[65536f32; 3]).unwrap();
+        let other = &devices[(number + 1) % devices.len()];
+        let mut reports = DeviceBuffer::zeros(other, 1).unwrap();
+        let mut histogram = DeviceBuffer::zeros(other, 1).unwrap();
+        let mut measure = |want| {
+            let options = Options::new(want)
+                .per_tensor(&mut reports)
+                .histogram(&mut histogram);
+            scaler.measure(&[grad.tensor()], options).map(drop)
+        };
+        measure(Want::NONE).unwrap();
+        measure(Want::from_raw(1 << 20)).unwrap_err();
+        assert!(reports.is_empty() && histogram.is_empty());
+        let options = Options::new(Want::AMAX).per_tensor(&mut reports);
+        drop(scaler.measure(&[grad.tensor()], options).unwrap());
+        assert_eq!(reports.value().unwrap().amax(), Some(1.0));
+    }
+}
+
+/// One step, wherever the scaler is.
+fn step<M: Memory>(scaler: &mut Scaler<M>, grads: &mut [TensorMut<'_, M>]) -> Result<()> {
+    let report = scaler.unscale(grads, Want::NORM)?;
+    scaler.update(&report).map(drop)
+}
+
+#[test]
+fn a_program_is_the_same_on_every_memory() {
+    let (mut host, mut grad) = (torch(), [65536f32, f32::NAN]);
+    step(&mut host, &mut [TensorMut::new(&mut grad)]).unwrap();
+    for device in devices() {
+        let mut there = torch().to_device(&device).unwrap();
+        let mut grad = DeviceBuffer::from_slice(&device, &[65536f32, f32::NAN]).unwrap();
+        step(&mut there, &mut [grad.tensor_mut()]).unwrap();
+        assert_eq!(there.to_host().unwrap(), host);
     }
 }
 
@@ -317,13 +358,13 @@ fn memory_of_another_device_is_refused() {
         let mut here = DeviceBuffer::<f32>::zeros(device, 1).unwrap();
         let other = &devices[(number + 1) % devices.len()];
         let mut there = DeviceBuffer::<f32>::zeros(other, 1).unwrap();
-        let refused = |result: Result<()>, place: &str| {
+        fn refused<T: std::fmt::Debug>(result: Result<T>, place: &str) {
             let error = result.unwrap_err();
             assert_eq!(
                 (error.status(), error.place().as_str()),
                 (Status::VALUE, place)
             );
-        };
+        }
         let result = scaler.measure(&[here.tensor(), there.tensor()], Want::NONE);
         refused(result, "tensors[1]");
         let result = scaler.unscale(&mut [there.tensor_mut()], Want::NONE);
@@ -331,16 +372,22 @@ fn memory_of_another_device_is_refused() {
         let result = scaler.scale_into(&[here.tensor()], &mut [there.tensor_mut()], Want::NONE);
         refused(result, "out[0]");
         let elsewhere = torch().to_device(other).unwrap();
-        refused(scaler.combine_decisions(&elsewhere), "other");
+        refused(scaler.combine_decisions(elsewhere.state()), "other");
+        for (device, count) in [(other, 1), (device, 0), (device, 2)] {
+            let reports = DeviceBuffer::zeros(device, count).unwrap();
+            refused(scaler.update(&reports), "report");
+        }
         let result = scaler.unscale_guarded(&mut [there.tensor_mut()], Want::NONE);
         refused(result, "tensors[0]");
         let result = scaler.unscale_guarded_into(&[here.tensor()], &mut [], Want::NONE);
         assert_eq!(result.unwrap_err().status(), Status::COUNT);
         let result = scaler.unscale_accumulate(&[here.tensor()], &mut [], Want::NONE);
         assert_eq!(result.unwrap_err().status(), Status::COUNT);
-        scaler
-            .unscale(&mut [here.tensor_mut()], Want::NONE)
-            .unwrap();
+        drop(
+            scaler
+                .unscale(&mut [here.tensor_mut()], Want::NONE)
+                .unwrap(),
+        );
     }
 }
 
@@ -350,17 +397,17 @@ fn memory_and_streams_of_others_are_used_as_they_are() {
         // SAFETY: NULL is the legacy default stream.
         let device = unsafe { device.with_stream(null_mut()) };
         let owner = DeviceBuffer::from_slice(&device, &[65536f32; 10]).unwrap();
-        let mut scaler = torch().to_device(&device).unwrap();
+        let scaler = torch().to_device(&device).unwrap();
         // SAFETY: memory of the device that lives on, and that nothing else uses.
         let (part, mut rest) = unsafe {
             let start = owner.as_ptr() as *mut f32;
-            let part = DeviceTensor::from_raw::<f32>(&device, owner.as_ptr(), 4);
+            let part = Tensor::from_raw::<f32>(&device, owner.as_ptr(), 4);
             let rest = start.wrapping_add(4).cast::<c_void>();
-            (part, [DeviceTensorMut::from_raw::<f32>(&device, rest, 6)])
+            (part, [TensorMut::from_raw::<f32>(&device, rest, 6)])
         };
-        scaler.unscale(&mut rest, Want::NONE).unwrap();
-        scaler.measure(&[part], Want::AMAX).unwrap();
-        assert_eq!(scaler.report().unwrap().amax(), Some(1.0));
+        drop(scaler.unscale(&mut rest, Want::NONE).unwrap());
+        let report = scaler.measure(&[part], Want::AMAX);
+        assert_eq!(read(report).amax(), Some(1.0));
         let expected = [vec![65536.0; 4], vec![1.0; 6]].concat();
         assert_eq!(owner.to_vec().unwrap(), expected);
         device.wait().unwrap();
@@ -376,12 +423,32 @@ fn a_scaler_there_can_be_used_by_another_thread() {
             let list = [grad.tensor_mut()];
             scope.spawn(|| {
                 let mut list = list;
-                scaler.unscale(&mut list, Want::NORM).unwrap();
-                scaler.update().unwrap();
+                step(&mut scaler, &mut list).unwrap();
             });
         });
-        assert_eq!(scaler.state().unwrap().counts().good_steps, 1);
+        assert_eq!(scaler.state().value().unwrap().counts().good_steps, 1);
         assert_eq!(grad.to_vec().unwrap(), [1.0; 100]);
+    }
+}
+
+#[test]
+fn many_threads_measure_by_one_scaler_there() {
+    for device in devices() {
+        let scaler = torch().to_device(&device).unwrap();
+        std::thread::scope(|scope| {
+            for k in 1..=4 {
+                let (scaler, device) = (&scaler, &device);
+                scope.spawn(move || {
+                    let grad = vec![k as f32 * 65536.0; 1000 * k];
+                    let grad = DeviceBuffer::from_slice(device, &grad).unwrap();
+                    for _ in 0..20 {
+                        let report = read(scaler.measure(&[grad.tensor()], Want::AMAX));
+                        let expected = (Some(k as f64), 1000 * k as u64);
+                        assert_eq!((report.amax(), report.elements()), expected);
+                    }
+                });
+            }
+        });
     }
 }
 
@@ -395,11 +462,11 @@ fn what_the_device_finds_wrong_skips_the_step() {
         match scaler.unscale(&mut [grad.tensor_mut()], Want::NONE) {
             // This computer sees it at once, and wrote nothing.
             Err(error) => assert_eq!(error.status(), Status::FACTOR),
-            Ok(()) => {
-                let report = scaler.report().unwrap();
+            Ok(made) => {
+                let report = made.value().unwrap();
                 assert_eq!((report.status(), report.overflow()), (Status::FACTOR, true));
-                scaler.update().unwrap();
-                let state = scaler.state().unwrap();
+                scaler.update(&made).unwrap();
+                let state = scaler.state().value().unwrap();
                 assert_eq!(state.status(), Status::REPORT);
                 assert!(state.events().contains(Event::SKIPPED) && state.skip_f32() == 1.0);
             }
@@ -446,18 +513,15 @@ fn a_step_on_a_stream_of_others_is_captured_in_a_graph() {
         let device = unsafe { device.with_stream(stream) };
         let mut scaler = torch().to_device(&device).unwrap();
         let mut grad = DeviceBuffer::from_slice(&device, &[1f32; 3]).unwrap();
-        scaler
-            .unscale(&mut [grad.tensor_mut()], Want::NORM)
-            .unwrap();
-        scaler.update().unwrap();
+        step(&mut scaler, &mut [grad.tensor_mut()]).unwrap();
 
         let [mut clips, losses] =
             [guards().0, guards().1].map(|host| host.to_device(&device).unwrap());
         let mut spike = DeviceBuffer::from_slice(&device, &[65536f32]).unwrap();
         let mut guarded = |spike: &mut DeviceBuffer<f32>| {
-            clips.measure(&[spike.tensor()], Want::NONE).unwrap();
-            clips.update().unwrap();
-            clips.combine_decisions(&losses).unwrap();
+            let report = clips.measure(&[spike.tensor()], Want::NONE).unwrap();
+            clips.update(&report).unwrap();
+            clips.combine_decisions(losses.state()).unwrap();
             clips
                 .unscale_guarded(&mut [spike.tensor_mut()], Want::NONE)
                 .unwrap();
@@ -465,19 +529,18 @@ fn a_step_on_a_stream_of_others_is_captured_in_a_graph() {
         guarded(&mut spike);
 
         driver!(cuStreamBeginCapture_v2(stream => *mut c_void, 0 => c_int));
-        scaler
-            .unscale(&mut [grad.tensor_mut()], Want::NORM)
-            .unwrap();
-        scaler.update().unwrap();
+        let report = scaler.unscale(&mut [grad.tensor_mut()], Want::NORM);
+        let report = report.unwrap();
+        scaler.update(&report).unwrap();
         guarded(&mut spike);
         // Whatever waits is refused, and the capture goes on.
-        for error in [scaler.state().unwrap_err(), device.wait().unwrap_err()] {
+        for error in [scaler.to_host().unwrap_err(), device.wait().unwrap_err()] {
             assert_eq!(error.status(), Status::UNAVAILABLE, "{error}");
             assert!(error.to_string().contains("captured"), "{error}");
         }
         assert_eq!(grad.to_vec().unwrap_err().status(), Status::UNAVAILABLE);
         driver!(cuStreamEndCapture(stream => *mut c_void, &mut graph => *mut *mut c_void));
-        assert_eq!(scaler.state().unwrap().counts().good_steps, 1);
+        assert_eq!(scaler.state().value().unwrap().counts().good_steps, 1);
 
         let flags = 0;
         driver!(cuGraphInstantiateWithFlags(
@@ -489,9 +552,9 @@ fn a_step_on_a_stream_of_others_is_captured_in_a_graph() {
             driver!(cuGraphLaunch(executable => *mut c_void, stream => *mut c_void));
             assert_eq!(spike.to_vec().unwrap(), [clipped]);
             assert_eq!(grad.to_vec().unwrap(), [1.0, 0.0, -1.0]);
-            assert_eq!(scaler.report().unwrap().norm(), Some(2f64.sqrt()));
+            assert_eq!(report.value().unwrap().norm(), Some(2f64.sqrt()));
         }
-        assert_eq!(scaler.state().unwrap().counts().good_steps, 3);
+        assert_eq!(scaler.state().value().unwrap().counts().good_steps, 3);
         driver!(cuGraphExecDestroy(executable => *mut c_void));
         driver!(cuGraphDestroy(graph => *mut c_void));
     }

@@ -285,7 +285,8 @@ fn values_can_move_between_threads() {
     is_send_and_sync::<gradscaler::Options>();
     is_send_and_sync::<gradscaler::Device>();
     is_send_and_sync::<gradscaler::DeviceBuffer<f32>>();
-    is_send_and_sync::<gradscaler::DeviceTensor>();
-    is_send_and_sync::<gradscaler::DeviceTensorMut>();
-    is_send_and_sync::<gradscaler::DeviceScaler>();
+    is_send_and_sync::<gradscaler::Tensor<gradscaler::Device>>();
+    is_send_and_sync::<gradscaler::TensorMut<gradscaler::Device>>();
+    is_send_and_sync::<gradscaler::Options<gradscaler::Device>>();
+    is_send_and_sync::<Scaler<gradscaler::Device>>();
 }

@@ -30,7 +30,7 @@ mod sealed {
     impl Sealed for half::bf16 {}
 }
 
-/// [`f16`] and [`bf16`].
+/// [`f16`](struct@f16) and [`bf16`].
 pub trait Half: sealed::Sealed + Copy {
     /// The same number as its bits; both are transparent wrappers of a `u16`.
     type Bits: Element;

@@ -31,6 +31,9 @@ use tracing::{enabled, event, Level};
 /// their names; an unknown metric is not recorded. If no subscriber wants the event, nothing is computed.
 /// Any number of threads may call it at the same time.
 ///
+/// Of a scaler on a device it takes copies: [`to_host`](Scaler::to_host) and
+/// [`value`](gradscaler::DeviceBuffer::value), which wait.
+///
 /// # Errors
 ///
 /// [`Status::REPORT`](gradscaler::Status::REPORT): nobody filled the report in, or it contradicts itself.

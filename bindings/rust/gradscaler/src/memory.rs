@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT
+//! The memories that a scaler and its tensors can be in, and the calls on lists of tensors.
+
+use std::fmt::Debug;
+use std::ptr;
+
+use crate::error::{check, Error, Result};
+use crate::{sys, Event, Histogram, Options, Report, State, Status, Tensor, TensorMut, Threads};
+
+/// A memory that a [`Scaler`](crate::Scaler) and its tensors can be in: [`Host`] or
+/// [`Device`](crate::Device). The trait is sealed.
+///
+/// On the host, a call returns its results as values. On a device, a call only enqueues and returns
+/// buffers; [`DeviceBuffer::value`](crate::DeviceBuffer::value) waits and reads.
+pub trait Memory: Calls {
+    /// [`State`], on a device a buffer of one.
+    type State;
+    /// [`Report`], on a device a buffer of one.
+    type Report;
+    /// What [`Options::per_tensor`] fills: a `Vec` of reports, on a device a buffer of them.
+    type Reports: 'static;
+    /// What [`Options::histogram`] fills: [`Histogram`], on a device a buffer of one.
+    type Histogram: 'static;
+    /// What an update returns: [`Event`], on a device nothing.
+    type Events;
+}
+
+/// The memory of the host: slices and values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Host;
+
+/// What calls on a memory need; not nameable outside of the crate.
+pub trait Calls: Sized {
+    /// Tells memories apart.
+    type Id: Copy + Debug + Send + Sync;
+    /// What a scaler holds: the memory, and buffers of its own there.
+    type Handle;
+
+    fn exec(handle: &Self::Handle) -> sys::gsc_exec;
+
+    /// Refuses a state of another memory.
+    fn state(
+        handle: &Self::Handle,
+        name: &str,
+        state: &Self::State,
+    ) -> Result<*const sys::gsc_state>
+    where
+        Self: Memory;
+
+    fn state_mut(state: &mut Self::State) -> *mut sys::gsc_state
+    where
+        Self: Memory;
+
+    /// Refuses a report of another memory.
+    fn report(handle: &Self::Handle, report: &Self::Report) -> Result<*const sys::gsc_report>
+    where
+        Self: Memory;
+
+    fn events(state: &Self::State) -> Self::Events
+    where
+        Self: Memory;
+
+    /// Keeps the factor of the gradients that the next update judges, if the memory has room for it.
+    fn keep_factor(handle: &Self::Handle, state: &Self::State) -> Result<()>
+    where
+        Self: Memory;
+
+    /// Makes a call on lists, with memory for what the options ask for.
+    fn call(
+        handle: &Self::Handle,
+        tensors: &[Tensor<'_, Self>],
+        out: &[Tensor<'_, Self>],
+        options: Options<'_, Self>,
+        call: impl FnOnce(&Arguments, *mut sys::gsc_error) -> sys::gsc_status,
+    ) -> Result<Self::Report>
+    where
+        Self: Memory;
+}
+
+/// What a call on lists takes beside its factor: n tensors and n outputs.
+pub struct Arguments {
+    pub exec: sys::gsc_exec,
+    pub tensors: *const sys::gsc_tensor,
+    pub out: *const sys::gsc_tensor,
+    pub n: u64,
+    pub options: sys::gsc_tensor_options,
+    pub report: *mut sys::gsc_report,
+}
+
+impl Memory for Host {
+    type State = State;
+    type Report = Report;
+    type Reports = Vec<Report>;
+    type Histogram = Histogram;
+    type Events = Event;
+}
+
+impl Calls for Host {
+    type Id = ();
+    type Handle = Self;
+
+    fn exec(_: &Self) -> sys::gsc_exec {
+        sys::GSC_EXEC_INIT
+    }
+
+    fn state(_: &Self, _: &str, state: &State) -> Result<*const sys::gsc_state> {
+        Ok(&state.0)
+    }
+
+    fn state_mut(state: &mut State) -> *mut sys::gsc_state {
+        &mut state.0
+    }
+
+    fn report(_: &Self, report: &Report) -> Result<*const sys::gsc_report> {
+        Ok(&report.0)
+    }
+
+    fn events(state: &State) -> Event {
+        state.events()
+    }
+
+    fn keep_factor(_: &Self, _: &State) -> Result<()> {
+        Ok(())
+    }
+
+    fn call(
+        _: &Self,
+        tensors: &[Tensor<'_>],
+        out: &[Tensor<'_>],
+        mut options: Options<'_>,
+        call: impl FnOnce(&Arguments, *mut sys::gsc_error) -> sys::gsc_status,
+    ) -> Result<Report> {
+        let per_tensor = options.per_tensor.as_mut().map(|reports| {
+            reports.clear();
+            reports.resize(tensors.len(), Report::default());
+            reports.as_mut_ptr().cast()
+        });
+        let histogram = options.histogram.as_mut().map(|bins| bins.0.as_mut_ptr());
+        let mut report = Report::default();
+        let arguments = Arguments {
+            exec: sys::gsc_exec {
+                context: options.threads.map_or(ptr::null_mut(), Threads::as_ptr),
+                ..sys::GSC_EXEC_INIT
+            },
+            tensors: tensors.as_ptr().cast(), // a view is a gsc_tensor
+            out: out.as_ptr().cast(),
+            n: tensors.len() as u64,
+            options: options.raw(per_tensor, histogram),
+            report: &mut report.0,
+        };
+        let result = check(|err| call(&arguments, err));
+        if let (Err(_), Some(reports)) = (&result, options.per_tensor) {
+            reports.clear(); // none was made
+        }
+        result.map(|()| report)
+    }
+}
+
+/// The calls that write have one type.
+type ListCall = unsafe extern "C" fn(
+    *const sys::gsc_exec,
+    *const sys::gsc_factor,
+    *const sys::gsc_tensor,
+    *const sys::gsc_tensor,
+    u64,
+    *const sys::gsc_tensor_options,
+    *mut sys::gsc_report,
+    *mut sys::gsc_error,
+) -> sys::gsc_status;
+
+/// A call that writes, and whether it makes a report.
+pub(crate) struct Write(ListCall, bool);
+
+pub(crate) const SCALE: Write = Write(sys::gsc_scale, false);
+pub(crate) const UNSCALE: Write = Write(sys::gsc_unscale, true);
+pub(crate) const UNSCALE_ONLY: Write = Write(sys::gsc_unscale, false);
+pub(crate) const ACCUMULATE: Write = Write(sys::gsc_unscale_accumulate, true);
+
+/// A factor in a memory, for calls on tensors there.
+pub(crate) struct FactorIn<'a, M: Memory> {
+    handle: &'a M::Handle,
+    factor: *const sys::gsc_factor,
+}
+
+impl<'a, M: Memory> FactorIn<'a, M> {
+    /// # Safety
+    ///
+    /// The factor is in this memory and lives for 'a.
+    pub(crate) unsafe fn new(handle: &'a M::Handle, factor: *const sys::gsc_factor) -> Self {
+        Self { handle, factor }
+    }
+
+    pub(crate) fn in_place(
+        self,
+        write: Write,
+        tensors: &mut [TensorMut<'_, M>],
+        options: Options<'_, M>,
+    ) -> Result<M::Report> {
+        let list = TensorMut::as_inputs(tensors);
+        self.write(write, list, list, options)
+    }
+
+    pub(crate) fn out_of_place(
+        self,
+        write: Write,
+        tensors: &[Tensor<'_, M>],
+        out: &mut [TensorMut<'_, M>],
+        options: Options<'_, M>,
+    ) -> Result<M::Report> {
+        let (n, outputs) = (tensors.len(), out.len());
+        if n != outputs {
+            let message = format!("has {outputs} entries, and tensors {n}: there must be as many");
+            return Err(Error::new(Status::COUNT, "out", message));
+        }
+        self.write(write, tensors, TensorMut::as_inputs(out), options)
+    }
+
+    /// Writes to memory that is borrowed mutably in `out`.
+    fn write(
+        self,
+        Write(function, has_report): Write,
+        tensors: &[Tensor<'_, M>],
+        out: &[Tensor<'_, M>],
+        options: Options<'_, M>,
+    ) -> Result<M::Report> {
+        let call = |a: &Arguments, err| {
+            let report = if has_report {
+                a.report
+            } else {
+                ptr::null_mut()
+            };
+            let (exec, factor, options) = (&a.exec, self.factor, &a.options);
+            // SAFETY: n tensors and n outputs, which are borrowed mutably and so apart from all others; what
+            // the options point to is as large as n or its type says.
+            unsafe { function(exec, factor, a.tensors, a.out, a.n, options, report, err) }
+        };
+        M::call(self.handle, tensors, out, options, call)
+    }
+
+    pub(crate) fn measure(
+        self,
+        tensors: &[Tensor<'_, M>],
+        options: Options<'_, M>,
+    ) -> Result<M::Report> {
+        let call = |a: &Arguments, err| {
+            let (exec, factor, options) = (&a.exec, self.factor, &a.options);
+            // SAFETY: n tensors, which are only read; the options as in `write`.
+            unsafe { sys::gsc_measure(exec, factor, a.tensors, a.n, options, a.report, err) }
+        };
+        M::call(self.handle, tensors, tensors, options, call)
+    }
+}
