@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""docs/checkpoints.md: its Python runs, tested programs have its other examples, its table has every key. Docstrings."""
+"""docs/checkpoints.md: its Python runs, tested programs have its other examples, its table has every key."""
 
 import doctest
 import importlib

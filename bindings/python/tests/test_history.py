@@ -63,7 +63,11 @@ def test_a_history_has_a_line_for_each_step(tmp_path):
     assert columns["total_growths"][-1] == scaler.total_growths
     assert math.isnan(columns["zero_share"][0])
     (start,) = json.loads((tmp_path / "run.json").read_text())["starts"]
-    assert start == {"step": 1, "gradscaler": gradscaler.__version__, "policy": {"preset": "torch", "growth_interval": 4}}
+    assert start == {
+        "step": 1,
+        "gradscaler": gradscaler.__version__,
+        "policy": {"preset": "torch", "growth_interval": 4},
+    }
     assert scaler._history is None
 
 
