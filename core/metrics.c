@@ -272,7 +272,8 @@ gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state *state,
     const bool has_failed = find_failure(&run, &list);
     if (!has_failed)
         find_not_finite(&run, &list);
-    find_often(&run, &list);
+    if (list.n == 0) /* else the overflows have a cause that this advice contradicts */
+        find_often(&run, &list);
     find_guard(&run, &list);
     if (!has_failed)
         find_vanished(&run, &list);
