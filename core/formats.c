@@ -1366,7 +1366,7 @@ struct search {
     struct match best, second;            /* second: a scaler at another prefix, an error */
     struct match alone;                   /* a scale without other keys: perhaps not a scaler's */
     struct match lacking;                 /* most keys of a format, but no scale */
-    const struct format *format[FORMATS]; /* all formats that match as well as `best`, there */
+    const struct format *format[FORMATS]; /* formats that match as well as `best`, at its prefix */
     int n;
     struct places places; /* prefixes of all scalers */
 };
@@ -1437,8 +1437,7 @@ static size_t place_of(const char *key, int *names)
     return length;
 }
 
-/* Returns true if some format saves the last name of the key. Few names of a checkpoint are such.
- */
+/* Returns true if some format saves the last name of the key: true for few keys of a checkpoint. */
 static bool is_of_a_scaler(const gsc_entry *e)
 {
     int names;

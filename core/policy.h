@@ -5,7 +5,7 @@
  *
  * Four ideas: three counts (good_steps, steps_since_change, overflows_since_reset), each with a
  * rule that resets it; a change is computed in a number format, then limited; an overflow is
- * absorbed or backs off; a stall is an overflow that does not lower the scale.
+ * absorbed or backs off; a stall is a backoff that does not lower the scale.
  */
 #ifndef GSC_POLICY_H
 #define GSC_POLICY_H

@@ -343,7 +343,7 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
 #define GSC_COUNT_IS_SANE(count) ((count) >= 0 && (count) < INT64_MAX / 2)
 #define GSC_COUNT_MOST           0x1p62
 
-/* Whether it is 1 / scale, whatever the rounding mode was. */
+/* Returns 1 if `inverse` is 1 / scale in any rounding mode. */
 static inline int gsc_is_inverse(double scale, double inverse)
 {
     return inverse == 1.0 / scale || fabs(scale * inverse - 1.0) < 0x1p-50;

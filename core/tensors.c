@@ -71,8 +71,7 @@ static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool m
 
 /*
  * Counts the tensors from `t` on that have the dtype of the first, lie in the lower half of the
- * addresses, and have from 1 to 2^30 elements. Most lists are such runs; this check of them is
- * fast.
+ * addresses, and have from 1 to 2^30 elements. Most lists are such runs, which this checks fast.
  */
 static uint64_t ordinary_run(const gsc_tensor *t, uint64_t n, uint64_t *bytes, uint64_t *chunks,
                              uint64_t *elements)

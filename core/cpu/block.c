@@ -154,7 +154,7 @@ static void count_bad(const gsc_worker *w, const gsc_block *b, view v, void *scr
     tally_bad(w, b, elements_of(b, v.data, v.dtype, scratch), v.dtype, limit);
 }
 
-/* Returns the least |bits| that have a product that is not finite in the multiplying type. Searches
+/* Returns the least |bits| from which on products are not finite in the multiplying type. Searches
  * once for each plan. */
 static uint64_t finite_limit(gsc_worker *w, view v)
 {

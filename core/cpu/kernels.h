@@ -14,7 +14,7 @@
 /* X(in, out) for each pair that has a kernel. Other pairs go through float, with equal bits. */
 #define GSC_FOR_PAIRS(X)                                                                           \
     GSC_FOR_FAST_PAIRS(X) X(f64, f16) X(f64, bf16) X(f64, f8_e4m3fn) X(f64, f8_e5m2) X(f64, cb16)
-/* The pairs that every rung has. Doubles to narrow types: only in plain C; nobody trains so. */
+/* The pairs that every rung has. Doubles to narrow types: only in plain C, as they are rare. */
 #define GSC_FOR_FAST_PAIRS(X)                                                                      \
     GSC_FOR_COUNTED_PAIRS(X)                                                                       \
     X(f32, f64)                                                                                    \

@@ -12,10 +12,9 @@
 #include "cpu.h"
 
 enum {
-    BATCH = 512, /* most chunks in a batch */
-    TASKS = 48,  /* most shares of a batch */
-    STREAM_BYTES =
-        16 << 20, /* from this input size on, output bypasses the caches: it won't stay */
+    BATCH = 512,             /* most chunks in a batch */
+    TASKS = 48,              /* most shares of a batch */
+    STREAM_BYTES = 16 << 20, /* from this input size on, output bypasses the caches */
     PARALLEL_BYTES = 4 << 20 /* below this, waking threads costs more than they save */
 };
 
@@ -156,9 +155,9 @@ static double run_chunk(gsc_worker *w, cursor at)
 }
 
 /*
- * Runs small tensors fast: those of the next `count` that have at most GSC_BLOCK numbers and the
- * dtypes of the first, up to the first other one. Returns their count. `each` (a report for each
- * tensor) and `sums_squares` are constants: a test for every tensor would cost 2 ns.
+ * Runs small tensors fast: from `tensor` on, at most `count` of them, until one has more than
+ * GSC_BLOCK numbers or other dtypes than the first. Returns how many it ran. `each` (a report for
+ * each tensor) and `sums_squares` are constants: a test for every tensor would cost 2 ns.
  */
 static inline __attribute__((always_inline)) uint64_t run_small_as(runner *r, uint64_t tensor,
                                                                    uint64_t count, double *sums,
@@ -320,8 +319,8 @@ static void fold_shares(const batch *b, gsc_report *all)
 }
 
 /*
- * Runs the tasks of a batch. Returns false if the pool refuses the first batch of a call, before
- * anything is written; later ones are then run by the calling thread.
+ * Runs the tasks of a batch. If the pool refuses the first batch of a call, nothing was written and
+ * this returns false. If it refuses a later batch, the calling thread runs the batch.
  */
 static bool run_batch(batch *b, const gsc_cpu *cpu, bool is_first)
 {

@@ -529,7 +529,7 @@ GSC_INLINE void table_groups(enum gsc_real_dtype dtype, int kind, unsigned does,
         *sums = sum_group(dtype, false, values, bits, floats_set(1), *sums);
 }
 
-/* Makes the results of a block again: those of elements that are not finite were wrong. */
+/* Makes the results of a block again: they are wrong for elements that are not finite. */
 GSC_INLINE void table_repeat(enum gsc_real_dtype dtype, int kind, const gsc_norm *norm, char *to,
                              uint64_t n)
 {
@@ -746,8 +746,7 @@ GSC_INLINE bool shift_with_zeros(enum gsc_real_dtype dtype, unsigned does, place
 }
 
 /* Multiplies a piece of n >= GROUP elements by a power of two. Returns how many are done, or 0. If
- * a piece has small elements, the next one mostly also has; after an Inf or NaN it mostly has not.
- */
+ * a piece has small elements, the next mostly has some; after an Inf or NaN, mostly not. */
 GSC_INLINE uint64_t shift_piece(enum gsc_real_dtype dtype, unsigned does, place *at, uint64_t n,
                                 power by, bool *none_small, lanes *sums)
 {
@@ -762,7 +761,7 @@ GSC_INLINE uint64_t shift_piece(enum gsc_real_dtype dtype, unsigned does, place 
 }
 
 /* Rounds 32 elements, or the first `left`. A NaN stays a NaN: the lower half of its product is 0,
- * and rounding does not carry. */
+ * so rounding does not change the upper half. */
 GSC_INLINE void bf16_round(unsigned does, ints bits, floats m, char *to, uint64_t left,
                            floats *even_sums, floats *odd_sums)
 {

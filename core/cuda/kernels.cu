@@ -1255,7 +1255,7 @@ KERNEL(fold)
 enum { TILE = 8 * GSC_CUDA_THREADS }; /* tensors in a tile */
 
 typedef struct finish_shared {
-    double sums[TILE], runs[TILE / GSC_RUN], sum; /* of a tile: tensors, runs; of the list */
+    double sums[TILE], runs[TILE / GSC_RUN], sum; /* a tile's tensors and runs; the list */
     /* Results of a thread's tensors; [0] becomes the result of the list. */
     double most[GSC_CUDA_THREADS];
     int64_t counts[GSC_CUDA_COUNTS][GSC_CUDA_THREADS];
