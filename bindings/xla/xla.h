@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a handler without state needs of XLA's foreign function interface, in C: the interface of a
- * program, major version 0, not its headers, so nothing of JAX is needed to build. A test compares
- * it with the header in several jaxlibs. Structs may be longer than here: their size comes first.
+ * The parts that a handler without state needs of XLA's foreign function interface, in C: the
+ * interface of a program, major version 0, not its headers, so nothing of JAX is needed to build. A
+ * test compares it with the header in several jaxlibs. Structs may be longer than here: their size
+ * comes first.
  */
 #ifndef GSC_XLA_H
 #define GSC_XLA_H
@@ -53,7 +54,7 @@ struct xla_version {
     int32_t major, minor;
 };
 
-/* What a handler says of itself. Newer versions have another member, of handlers with state. */
+/* A handler's description of itself. Newer versions have another member, of handlers with state. */
 struct xla_metadata {
     size_t struct_size;
     struct xla_version version;

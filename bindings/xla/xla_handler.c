@@ -165,7 +165,7 @@ static void take_tensors(struct run *run, bool operand, gsc_tensor *list, uint64
 
 /* ---- XLA's threads ---- */
 
-/* What a call shares with the threads that help it; the last to leave frees it. */
+/* Memory that a call shares with the threads that help it; the last to leave frees it. */
 struct batch {
     gsc_task *task;
     void *data;
@@ -362,7 +362,7 @@ static gsc_status copy_tensors(const struct run *run, gsc_tensor *to, const gsc_
     return status;
 }
 
-/* What one call on tensors has. */
+/* The arguments of one call on tensors. */
 struct tensors {
     uint64_t n;
     gsc_tensor *in, *sums, *out;

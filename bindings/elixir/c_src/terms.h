@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the generated functions of gradscaler_nif.c share: terms to C and back, errors, and which
+ * Shared by the generated functions of gradscaler_nif.c: terms to C and back, errors, and which
  * scheduler a call belongs on. Written by hand: this is about the BEAM, not about the ABI.
  *
  * A get_* function converts one argument; where it cannot, it fills call->err, as the library does
@@ -81,7 +81,7 @@ struct call {
     gsc_error err;
 };
 
-/* What the library writes: in a new binary, or first in memory that the device sees. */
+/* Memory that the library writes: in a new binary, or first in memory that the device sees. */
 struct result {
     void *data;
     size_t size;
@@ -97,7 +97,7 @@ static unsigned slowness = 1; /* of this machine: PLAIN_C_FACTOR or 1 */
 /* ---- errors and results ---- */
 
 /* Fills call->err as the library would; false, so that a check is one return statement. `name` is
- * that of an argument, `argument.field`, or empty. */
+ * an argument's field, `argument.field`, or empty. */
 __attribute__((format(printf, 6, 7))) static bool refuse(struct call *call, gsc_status status,
                                                          int argument, int64_t index,
                                                          const char *name, const char *format, ...)
@@ -185,7 +185,7 @@ static bool out_of_memory(struct call *call)
     return refuse(call, GSC_ERROR_MEMORY, -1, -1, "", "the call does not fit into memory");
 }
 
-/* Whether the call's structs are memory that only a device sees. */
+/* Returns whether the call's structs are memory that only a device sees. */
 static bool apart(const struct call *call)
 {
     return call->device && !call->device->sees_host;
@@ -240,7 +240,7 @@ static inline ERL_NIF_TERM make_result(struct call *call, const struct result *r
     return apart(call) ? make_bytes(call->env, result->data, result->size) : result->term;
 }
 
-/* Whether the work is done; calls on a device only enqueue it. */
+/* Returns whether the work is done; calls on a device only enqueue it. */
 static inline bool finish(struct call *call)
 {
     return !apart(call) || gsc_exec_wait(call->exec, &call->err) == GSC_OK;
@@ -485,7 +485,7 @@ static bool allocate(struct call *call, unsigned n)
     return true;
 }
 
-/* Whether a dtype's number and a length in bytes make a tensor. */
+/* Returns whether a dtype's number and a length in bytes make a tensor. */
 static bool get_elements(struct call *call, int argument, const char *name, int64_t index,
                          uint32_t dtype, uint64_t size, gsc_tensor *tensor)
 {
@@ -621,7 +621,7 @@ static void make_outputs(struct call *call)
     call->made = call->n;
 }
 
-/* What the library has written by now: from OTP 27 on a small part of a binary is a copy. */
+/* Returns what the library has written: from OTP 27 on a small part of a binary is a copy. */
 static ERL_NIF_TERM make_results(struct call *call)
 {
     for (uint64_t i = 0; i < call->made; i++) {
@@ -700,7 +700,8 @@ static uint64_t element_ns(uint32_t dtype)
     return (wide ? ELEMENT_WIDE_NS : ELEMENT_NS) * slowness;
 }
 
-/* Whether options ask for what is counted between limits; where in their tuple that is said. */
+/* Returns whether options ask for counts between limits; `want_at`, `histogram_at`: in their tuple.
+ */
 static bool wants_limits(ErlNifEnv *env, ERL_NIF_TERM options, int want_at, int histogram_at)
 {
     const ERL_NIF_TERM *fields;
@@ -713,8 +714,9 @@ static bool wants_limits(ErlNifEnv *env, ERL_NIF_TERM options, int want_at, int 
 }
 
 /*
- * Whether a call over these tensors would hold up a normal scheduler; if not, tells that scheduler
- * how much of its time the call may take. What is no list of tensors is refused by the call itself.
+ * Returns whether a call over these tensors would hold up a normal scheduler; if not, tells that
+ * scheduler how much of its time the call may take. What is no list of tensors is refused by the
+ * call itself.
  */
 static bool takes_long(ErlNifEnv *env, ERL_NIF_TERM list, bool limits)
 {
@@ -737,7 +739,7 @@ static bool takes_long(ErlNifEnv *env, ERL_NIF_TERM list, bool limits)
     return false;
 }
 
-/* Whether a call must leave a normal scheduler because it waits for a device. */
+/* Returns whether a call must leave a normal scheduler because it waits for a device. */
 static inline bool waits(ERL_NIF_TERM exec)
 {
     return !is_nil(exec) && enif_thread_type() == ERL_NIF_THR_NORMAL_SCHEDULER;

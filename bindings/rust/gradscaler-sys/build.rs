@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! Compiles the C core with the system's compiler, or links an installed library: that of the folder
+//! Compiles the C core with the system's compiler, or links an installed library: from the folder
 //! GRADSCALER_LIB_DIR, or with the feature `system` the one that pkg-config finds. Written without
 //! the crates `cc` and `pkg-config`, so that it builds where there is no registry.
 
@@ -57,12 +57,12 @@ fn variable(name: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("cargo sets {name}"))
 }
 
-/// Whether the library is for another kind of machine than this one.
+/// Returns whether the library is for another kind of machine than this one.
 fn is_cross() -> bool {
     variable("TARGET") != variable("HOST")
 }
 
-/// What the environment says of a tool, for the target first, as the `cc` crate has it.
+/// Returns the environment's setting of a tool, for the target first, as the `cc` crate has it.
 fn setting(name: &str) -> Option<String> {
     let target = variable("TARGET");
     let kind = if is_cross() { "TARGET" } else { "HOST" };
@@ -78,8 +78,8 @@ fn setting(name: &str) -> Option<String> {
     names.iter().find_map(|name| env::var(name).ok())
 }
 
-/// A tool of the environment; otherwise the system's, or as the distributions of Linux call that of
-/// another machine: aarch64-linux-gnu-gcc.
+/// A tool of the environment; otherwise the system's, or, for another machine, by the name that Linux distributions
+/// give it: aarch64-linux-gnu-gcc.
 fn tool(name: &str, native: &str, cross: &str) -> String {
     setting(name).unwrap_or_else(|| {
         if !is_cross() {
@@ -116,7 +116,7 @@ fn link_system() {
     link_installed(Path::new(&directory), "the libdir of pkg-config");
 }
 
-/// What pkg-config says of the library.
+/// Returns pkg-config's answer about the library.
 fn pkg_config(question: &str) -> String {
     let tool = tool("PKG_CONFIG", "pkg-config", "pkg-config");
     let answer = command(&tool).args([question, "gradscaler"]).output();
@@ -129,7 +129,7 @@ fn pkg_config(question: &str) -> String {
     };
     panic!(
         "the feature `system` links an installed gradscaler, which pkg-config does not find: install \
-         it, name the folder of its gradscaler.pc in PKG_CONFIG_PATH or that of the library in \
+         it, name the folder of its gradscaler.pc in PKG_CONFIG_PATH or the library's folder in \
          GRADSCALER_LIB_DIR, or build without the feature, which compiles it.\n{wrong}"
     );
 }
@@ -183,7 +183,7 @@ fn require(found: &str, library: &str, setting: &str) {
     );
 }
 
-/// What the core itself needs: the C library's mathematics, threads, and loading of libraries.
+/// Links what the core itself needs: the C library's mathematics, threads, and loading of libraries.
 fn link_dependencies() {
     for library in ["m", "pthread", "dl"] {
         println!("cargo:rustc-link-lib={library}");
@@ -249,7 +249,7 @@ fn archive(objects: &[PathBuf], library: &Path) {
     finish(spawn(archive.arg("crs").arg(library).args(objects)));
 }
 
-/// Whether the compiler takes a flag without a warning.
+/// Returns whether the compiler takes a flag without a warning.
 fn accepts(compiler: &str, flag: &str, out: &Path) -> bool {
     let empty = out.join("empty.c");
     fs::write(&empty, "").expect("OUT_DIR can be written");

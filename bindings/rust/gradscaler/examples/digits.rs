@@ -142,7 +142,7 @@ fn loss_gradient(logits: &[f32], labels: &[usize]) -> Vec<f32> {
     gradient
 }
 
-/// The gradients of the parameters; `delta` is that of the logits.
+/// Returns the gradients of the parameters; `delta` is the gradient of the logits.
 fn backward<T: Element + Default>(
     parameters: &[Vec<T>],
     activations: &[Vec<T>],

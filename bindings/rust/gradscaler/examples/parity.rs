@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! The Rust client of tests/parity, whose README says what every client reads and prints.
+//! The Rust client of tests/parity; the README there says what every client reads and prints.
 
 mod clients;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! A training loop whose gradient passes through f16. Its loss is so small that without scaling f16
+//! A training loop. Its gradient passes through f16; its loss is so small that without scaling f16
 //! holds only zeros: then w stays 0.
 //!
 //!     cargo run --example train_step

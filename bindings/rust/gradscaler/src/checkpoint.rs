@@ -10,7 +10,7 @@ use crate::macros::Raw;
 use crate::sys::c_char;
 use crate::{sys, NoteKind, Policy, PolicyBuilder, Scaler, Status};
 
-/// What is at a key of a checkpoint or of settings: a number, which a boolean is, too, a text such as
+/// The value at a key of a checkpoint or of settings: a number, which a boolean also is, a text such as
 /// `"dynamic"`, or nothing, as Python's `None`.
 ///
 /// Numbers, booleans, texts and options of them become one by themselves. An integer that no i64 holds becomes a
@@ -22,7 +22,7 @@ pub enum Value {
     Number(f64),
     /// A number that the framework has as an integer.
     Integer(i64),
-    /// What it has as a boolean.
+    /// A boolean.
     Boolean(bool),
     /// A text; all that mean something have less than 56 bytes.
     Text(String),
@@ -117,8 +117,8 @@ impl<'a> Format<'a> {
         }
     }
 
-    /// What the keys begin with, up to a dot: of a checkpoint which of several scalers, such as
-    /// `"loss_scaler1"`, of settings where they are, such as `"fp16"`. Empty for nothing. Without it the
+    /// The beginning of the keys, up to a dot: in a checkpoint one of several scalers, such as
+    /// `"loss_scaler1"`, in settings their section, such as `"fp16"`. Empty for nothing. Without it the
     /// scaler of a checkpoint is recognised at the top or below one or two names, and written with what
     /// the framework has.
     #[must_use]
@@ -134,7 +134,7 @@ impl<'a> From<&'a str> for Format<'a> {
     }
 }
 
-/// What a checkpoint or settings did not say, said in vain or say otherwise; its text is a sentence.
+/// A note on what a checkpoint or settings did not say, said in vain or say otherwise; its text is a sentence.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Note {
@@ -156,7 +156,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// All formats of checkpoints and settings: their names, each with a sentence on whose it is.
+/// All formats of checkpoints and settings: their names, each with a sentence on its framework.
 ///
 /// ```
 /// assert!(gradscaler::formats().any(|(name, _)| name == "deepspeed"));
@@ -186,7 +186,7 @@ impl Scaler {
     ///
     /// # Errors
     ///
-    /// [`Status::FORMAT`]: the keys are those of no framework, or of several, or the scale is missing;
+    /// [`Status::FORMAT`]: the keys belong to no framework, or to several, or the scale is missing;
     /// [`Status::VALUE`]: a value cannot be what its key says, or a key has the name of one of a scaler's and
     /// more than 159 bytes. Nothing is changed then.
     pub fn import<'a, K: AsRef<str>, V: Into<Value>>(
@@ -226,8 +226,8 @@ impl Scaler {
         Ok(notes)
     }
 
-    /// The scaler in the keys of a framework, whose own goes on from them, and notes on what they
-    /// cannot hold. `"gradscaler"` holds all of it.
+    /// Returns the scaler in the keys of a framework, whose own scaler goes on from them, and notes on
+    /// what they cannot hold. `"gradscaler"` holds all of it.
     ///
     /// ```
     /// use gradscaler::Scaler;
@@ -376,7 +376,7 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    /// Those whose key is not too long. One that is, and that `counts` by its place and its name, is refused: the
+    /// Returns the entries with a key that is not too long. An entry with a longer key that `counts` by its place and its name, is refused: the
     /// scaler would go on without it.
     fn of<K: AsRef<str>, V: Into<Value>>(
         pairs: impl IntoIterator<Item = (K, V)>,
@@ -496,10 +496,10 @@ fn with_name(note: &sys::gsc_note) -> String {
     }
 }
 
-/// What ends a text that was cut.
+/// The end of a text that was cut.
 const ELLIPSIS: &str = "...";
 
-/// What checkpoints call their numbers, in any format.
+/// Returns the names of numbers in checkpoints, in any format.
 fn saved_names() -> Vec<String> {
     let scaler = Scaler::preset("torch").ok();
     formats()

@@ -103,7 +103,7 @@ impl Device {
         check(|err| unsafe { sys::gsc_exec_wait(&self.exec(), err) })
     }
 
-    /// What tells devices apart.
+    /// A number that tells devices apart.
     fn id(&self) -> usize {
         Arc::as_ptr(&self.context) as usize
     }
@@ -195,7 +195,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // What is enqueued may use the memory. If that cannot be waited for, it is not freed.
+        // Enqueued work may use the memory. If that cannot be waited for, it is not freed.
         if self.device.wait().is_ok() {
             // SAFETY: made by this context, and in use no more.
             unsafe { sys::gsc_memory_destroy(self.device.context.as_ptr(), self.data) }
@@ -203,7 +203,7 @@ impl Drop for Block {
     }
 }
 
-/// What a [`DeviceBuffer`] can hold: an [`Element`], [`State`], [`Report`], [`Factor`] or
+/// A value that a [`DeviceBuffer`] can hold: an [`Element`], [`State`], [`Report`], [`Factor`] or
 /// [`Histogram`]. The trait is sealed: every bit pattern is a value.
 pub trait Plain: Sealed + Copy + Send + Sync + 'static {}
 
@@ -219,8 +219,8 @@ impl Sealed for Factor {}
 impl Sealed for Histogram {}
 
 /// Values in the memory of a [`Device`]: the elements of a tensor, or what a call makes there.
-/// Dropping it waits for the stream, except for a report that a scaler made, whose memory the scaler
-/// uses again. Where the driver fails, copies answer [`Status::DEVICE`].
+/// Dropping it waits for the stream, except for a report that a scaler made: the scaler uses its memory
+/// again. Where the driver fails, copies answer [`Status::DEVICE`].
 #[derive(Debug)]
 #[must_use]
 pub struct DeviceBuffer<T: Plain> {
@@ -285,7 +285,7 @@ impl<T: Plain> DeviceBuffer<T> {
         self.count
     }
 
-    /// Whether there is no value, which is legal.
+    /// Returns whether there is no value, which is legal.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -601,7 +601,7 @@ impl Scaler<Device> {
     /// losses.update(&DeviceBuffer::from_slice(&device, &[Report::number(0.7)])?)?;
     /// scaler.combine_decisions(losses.state())?; // skips where one of them does
     /// scaler.unscale_guarded(&mut [grad.tensor_mut()], Want::NONE)?;
-    /// // The step, where State::skip_f32, which is on the device, too, is 0.
+    /// // The step, if State::skip_f32, which is also on the device, is 0.
     /// assert_eq!((grad.to_vec()?, scaler.state().value()?.skip()), (vec![1.2, 1.6], false));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```

@@ -40,7 +40,7 @@ struct Details {
     follows_place: bool,
 }
 
-/// What every fallible call of this crate returns.
+/// The result that every fallible call of this crate returns.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -49,7 +49,7 @@ impl Error {
         self.0.status
     }
 
-    /// What was wrong: `policy.min_scale`, `out[3].count`; empty if it was no argument.
+    /// Returns what was wrong: `policy.min_scale`, `out[3].count`; empty if it was no argument.
     pub fn place(&self) -> String {
         let mut place = self.0.name.clone();
         if let Some(index) = self.0.index {
@@ -87,7 +87,7 @@ impl Error {
         (self.0.low, self.0.high)
     }
 
-    /// What is wrong: `is -1: it must be 0 or above`, to be read after the [`place`](Self::place), or a
+    /// Returns what is wrong: `is -1: it must be 0 or above`, to be read after the [`place`](Self::place), or a
     /// sentence of its own.
     pub fn message(&self) -> &str {
         &self.0.message

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! What one loss was multiplied by, and the operations on lists of tensors.
+//! The factor that one loss was multiplied by, and the operations on lists of tensors.
 
 use std::ptr;
 
@@ -60,12 +60,12 @@ impl Factor {
         Ok(out)
     }
 
-    /// What the loss is multiplied by.
+    /// Returns what the loss is multiplied by.
     pub fn loss_scale(&self) -> f64 {
         self.0.scale
     }
 
-    /// What the gradients are multiplied by.
+    /// Returns what the gradients are multiplied by.
     pub fn inverse(&self) -> f64 {
         self.0.inverse
     }
@@ -107,7 +107,7 @@ impl Factor {
     /// This factor with the clip of the last update of `state`, where that clips
     /// ([`Event::CLIPPED`](crate::Event::CLIPPED)), else as it is: unscales and clips in one pass.
     ///
-    /// It is that of the gradients, taken before the update.
+    /// It is the factor of the gradients, taken before the update.
     ///
     /// # Errors
     ///

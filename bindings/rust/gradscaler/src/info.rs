@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-//! What runs here.
+//! Facts about the library that runs here.
 
 use crate::error::{check, static_str, Result};
 use crate::sys;
 
-/// What runs here; see [`info`].
+/// Facts about the library that runs here; see [`info`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
@@ -22,7 +22,7 @@ pub struct Info {
     pub cuda: String,
 }
 
-/// What runs here: the version of the library, the instruction set in use, whether there is CUDA. It starts
+/// Returns facts about the library that runs here: the version of the library, the instruction set in use, whether there is CUDA. It starts
 /// CUDA's driver, which a process that is forked later cannot use.
 ///
 /// ```

@@ -34,10 +34,10 @@
 //! an update did. `examples/digits.rs` is a whole training loop.
 //!
 //! The memory is the host's; the calling thread computes, or [`Threads`] do. Calls allocate nothing.
-//! [`Scaler::to_device`] makes a scaler whose state and gradients are in the [`Memory`] of a [`Device`]
+//! [`Scaler::to_device`] makes a scaler with state and gradients in the [`Memory`] of a [`Device`]
 //! with CUDA; the calls are the same.
 //! The crate has no dependencies but `gradscaler-sys`, the C interface.
-#![warn(unsafe_op_in_unsafe_fn)] // here, too: the compiler of Debian 12 does not read [lints]
+#![warn(unsafe_op_in_unsafe_fn)] // also here: the compiler of Debian 12 does not read [lints]
 
 use gradscaler_sys as sys;
 
@@ -78,7 +78,7 @@ pub use scaler::{Counts, Scaler, State};
 pub use tensor::{Bf16, Cb16, Element, Tensor, TensorMut, F16, F8E4M3FN, F8E5M2};
 pub use threads::Threads;
 
-/// The example of the README is compiled and run, too.
+/// Compiles and runs the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! What becomes of the lists in `generated.rs`: types that the compiler can tell apart, over the
+//! Makes types of the lists in `generated.rs`: types that the compiler can tell apart, over the
 //! integers of the C interface. No Rust enums: a newer library may answer with a value that this
 //! crate does not know.
 
@@ -19,7 +19,7 @@ impl<T> Raw<T> for T {
     }
 }
 
-/// What both kinds of constants have in common.
+/// Methods of both kinds of constants.
 macro_rules! constants {
     ($(#[$doc:meta])* $name:ident: sys::$raw:ident($integer:ty) {
         $($(#[$value_doc:meta])* $value:ident = $number:expr;)*
@@ -119,12 +119,12 @@ macro_rules! flags {
                 Self(all)
             };
 
-            /// Whether all bits of `other` are set.
+            /// Returns whether all bits of `other` are set.
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// Whether no bit is set.
+            /// Returns whether no bit is set.
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }

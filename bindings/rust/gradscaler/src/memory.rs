@@ -17,11 +17,11 @@ pub trait Memory: Calls {
     type State;
     /// [`Report`], on a device a buffer of one.
     type Report;
-    /// What [`Options::per_tensor`] fills: a `Vec` of reports, on a device a buffer of them.
+    /// The type that [`Options::per_tensor`] fills: a `Vec` of reports, on a device a buffer of them.
     type Reports: 'static;
-    /// What [`Options::histogram`] fills: [`Histogram`], on a device a buffer of one.
+    /// The type that [`Options::histogram`] fills: [`Histogram`], on a device a buffer of one.
     type Histogram: 'static;
-    /// What an update returns: [`Event`], on a device nothing.
+    /// The type that an update returns: [`Event`], on a device nothing.
     type Events;
 }
 
@@ -29,11 +29,11 @@ pub trait Memory: Calls {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Host;
 
-/// What calls on a memory need; not nameable outside of the crate.
+/// The operations that calls on a memory need; not nameable outside of the crate.
 pub trait Calls: Sized {
     /// Tells memories apart.
     type Id: Copy + Debug + Send + Sync;
-    /// What a scaler holds: the memory, and buffers of its own there.
+    /// The members of a scaler: the memory, and buffers of its own there.
     type Handle;
 
     fn exec(handle: &Self::Handle) -> sys::gsc_exec;
@@ -77,7 +77,7 @@ pub trait Calls: Sized {
         Self: Memory;
 }
 
-/// What a call on lists takes beside its factor: n tensors and n outputs.
+/// The arguments of a call on lists beside its factor: n tensors and n outputs.
 pub struct Arguments {
     pub exec: sys::gsc_exec,
     pub tensors: *const sys::gsc_tensor,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! What a scaler did: numbers with names for logs, and what is wrong with what to do about it.
+//! Numbers with names for logs, and a diagnosis of a run: what is wrong and what to do about it.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,7 +9,7 @@ use crate::checkpoint::{value, Entries};
 use crate::error::{check, text, Result};
 use crate::{sys, Note, Report, Scaler, Value};
 
-/// What is wrong with a run, the most important first; empty if nothing was found. It is displayed as a
+/// The faults of a run, the most important first; empty if nothing was found. It is displayed as a
 /// sentence a line, with what to do.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
@@ -30,7 +30,7 @@ impl fmt::Display for Diagnosis {
 }
 
 impl Scaler {
-    /// What is known after the last update, the most important first, with the names that all languages
+    /// Returns what is known after the last update, the most important first, with the names that all languages
     /// have. The report of that update adds the norm, amax, the share of zeros and the counts of NaN and Inf.
     ///
     /// ```
@@ -69,8 +69,8 @@ impl Scaler {
             .map(|entry| (text(&entry.key), value(&entry))))
     }
 
-    /// What is wrong with a run, and what to do. `report` is the last one, `per_tensor` are those of its
-    /// tensors, if they are known; `steps` are the updates so far, `planned_steps` those of the whole run, 0
+    /// Returns what is wrong with a run, and what to do. `report` is the last one, `per_tensor` has a report of
+    /// each tensor, if they are known; `steps` are the updates so far, `planned_steps` all of the run's, 0
     /// if nobody knows.
     ///
     /// ```

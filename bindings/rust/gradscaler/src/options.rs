@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! What a call on tensors does beside its work.
+//! Options of a call on tensors.
 
 use std::{fmt, ptr};
 
@@ -8,8 +8,8 @@ use crate::macros::Raw;
 use crate::Report;
 use crate::{sys, Host, Memory, Policy, Threads, Want};
 
-/// What a call on tensors does beside its work. A [`Want`] is the short form, `None` that for
-/// nothing.
+/// Options of a call on tensors. A [`Want`] is the short form; `None` is the short form of no
+/// options.
 ///
 /// ```
 /// use gradscaler::{Histogram, Options, Scaler, TensorMut, Threads, Want};
@@ -50,7 +50,7 @@ impl<'a, M: Memory> Options<'a, M> {
         want.into()
     }
 
-    /// Measures what this policy judges by, too, and makes [`Report::overflow`] its verdict.
+    /// Also measures what this policy judges by, and makes [`Report::overflow`] its verdict.
     /// Without it, Inf and NaN are overflows.
     ///
     /// The methods of a [`Scaler`](crate::Scaler) that unscale or measure do so with theirs.
@@ -75,14 +75,14 @@ impl<'a, M: Memory> Options<'a, M> {
         self
     }
 
-    /// Makes `reports` those of the tensors, one for each, in the same pass. On a device they are a
+    /// Fills `reports` with one report for each tensor, in the same pass. On a device they are a
     /// [`DeviceBuffer`](crate::DeviceBuffer), which the call makes as long as the list.
     pub fn per_tensor(mut self, reports: &'a mut M::Reports) -> Self {
         self.per_tensor = Some(reports);
         self
     }
 
-    /// Makes `histogram` that of the results, on a device in a [`DeviceBuffer`](crate::DeviceBuffer).
+    /// Fills `histogram` with the histogram of the results, on a device in a [`DeviceBuffer`](crate::DeviceBuffer).
     pub fn histogram(mut self, histogram: &'a mut M::Histogram) -> Self {
         self.histogram = Some(histogram);
         self

@@ -122,7 +122,7 @@ impl Default for PolicyBuilder {
     }
 }
 
-/// What a field is to people: a number, or a rule that has a name.
+/// The type of a field for people: a number, or a rule that has a name.
 pub(crate) trait Field: Sized {
     fn value(self) -> Value;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! What the gradients of a call were like.
+//! Reports on the gradients of a call.
 
 use std::fmt;
 use std::ptr;
@@ -8,7 +8,7 @@ use crate::error::{check, Result};
 use crate::macros::Raw;
 use crate::{sys, Factor, MergeKind, Policy, Status, Want};
 
-/// What the gradients were like; made by `unscale`, `measure` and others, read by
+/// A report on gradients; made by `unscale`, `measure` and others, read by
 /// [`Scaler::update`](crate::Scaler::update).
 ///
 /// A value without pointers: copy it, send it to another thread, [as bytes](Self::to_bytes) to
@@ -31,7 +31,7 @@ impl Report {
     /// Bytes of a report: what a rank sends.
     pub const SIZE: usize = std::mem::size_of::<sys::gsc_report>();
 
-    /// Of gradients that were checked elsewhere: whether one overflowed, and nothing else.
+    /// Returns the report of gradients that were checked elsewhere: whether one overflowed, and nothing else.
     pub fn of(overflow: bool) -> Self {
         // SAFETY: a report that is written.
         Self::made(|out| unsafe {
@@ -39,7 +39,7 @@ impl Report {
         })
     }
 
-    /// Of a number, such as the loss, for a scaler of its own whose policy guards; see
+    /// Returns the report of a number, such as the loss, for a scaler of its own with a guard; see
     /// [`Scaler::combine_decisions`](crate::Scaler::combine_decisions). It counts with its sign; Inf,
     /// NaN and magnitudes above 2^500 are an overflow. It cannot be merged.
     pub fn number(number: f64) -> Self {
@@ -55,7 +55,7 @@ impl Report {
         out
     }
 
-    /// Of a rank whose call failed, for the others: what is merged with it overflows, and its
+    /// Returns the report that a rank sends the others after its call failed: what is merged with it overflows, and its
     /// update is refused.
     ///
     /// ```
@@ -113,7 +113,7 @@ impl Report {
         self
     }
 
-    /// Whether not to step: an element is Inf or NaN or became so by unscaling, the policy says so,
+    /// Returns true if the optimizer must not step: an element is Inf or NaN or became so by unscaling, the policy says so,
     /// or the call failed.
     #[must_use]
     pub fn overflow(&self) -> bool {
@@ -137,7 +137,7 @@ impl Report {
         self.0.first_rank_plus_1.checked_sub(1)
     }
 
-    /// The rank whose call failed first, likewise.
+    /// Returns the rank of the call that failed first, likewise.
     pub fn failed_rank(&self) -> Option<u32> {
         let failed = self.status() != Status::OK;
         self.0.status_rank_plus_1.checked_sub(1).filter(|_| failed)
@@ -177,13 +177,13 @@ impl Report {
     /// One report of many, in order: of ranks, micro-batches, optimizers that share a scale, the
     /// tensors of a layer.
     ///
-    /// `kind` says what they are of: [`MergeKind::SHARDS`] of different gradients, whose norms add up;
-    /// [`MergeKind::ADDENDS`] of gradients that are added, such as micro-batches, whose sum has a norm
-    /// and an amax that nobody knows: they become `None`, and a [`measure`](Factor::measure) of the sum
+    /// `kind` says what they are of: [`MergeKind::SHARDS`] of different gradients: their norms add up;
+    /// [`MergeKind::ADDENDS`] of gradients that are added, such as micro-batches. Nobody knows the norm
+    /// and the amax of the sum: they become `None`, and a [`measure`](Factor::measure) of the sum
     /// tells them. What one report lacks, the merged one lacks.
     ///
     /// With a policy, [`overflow`](Self::overflow) is its verdict; without, an overflow in any is
-    /// one. [`first_overflow`](Self::first_overflow) is that of the first report that has one: it
+    /// one. [`first_overflow`](Self::first_overflow) comes from the first report that has one: it
     /// points into the list of that one.
     ///
     /// ```
@@ -257,7 +257,7 @@ getters! {
 }
 
 impl fmt::Debug for Report {
-    /// What is known; counts of what should not be only where they are not 0.
+    /// Writes what is known; counts of faults only if they are not 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Report");
         debug.field("overflow", &self.overflow());

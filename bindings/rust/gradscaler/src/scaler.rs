@@ -19,23 +19,23 @@ impl State {
     /// Bytes of a state.
     pub const SIZE: usize = std::mem::size_of::<sys::gsc_state>();
 
-    /// What the next loss is multiplied by, and its gradients divided by.
+    /// Returns what the next loss is multiplied by, and its gradients divided by.
     pub fn factor(&self) -> Factor {
         Factor(self.0.factor)
     }
 
-    /// What the next loss is scaled by while the update for this one is still under way; another
+    /// Returns what the next loss is scaled by while the update for this one is still under way; another
     /// than [`factor`](Self::factor) only with `apply_delay`.
     pub fn next_factor(&self) -> Factor {
         Factor(self.0.next)
     }
 
-    /// What the last update did.
+    /// Returns what the last update did.
     pub fn events(&self) -> Event {
         Event::of(self.0.events)
     }
 
-    /// What the rules count by.
+    /// Returns the counts of the rules.
     pub fn counts(&self) -> Counts {
         Counts {
             good_steps: self.0.good_steps as u64,
@@ -45,14 +45,14 @@ impl State {
         }
     }
 
-    /// What the gradients of the last update are to be multiplied by: 1, less where the guard
+    /// Returns what the gradients of the last update are to be multiplied by: 1, less where the guard
     /// clips, 0 where the step is skipped.
     #[must_use]
     pub fn multiplier(&self) -> f64 {
         self.0.guard_multiplier
     }
 
-    /// Whether the step of the last update is not to be taken.
+    /// Returns true if the step of the last update must not be taken.
     #[must_use]
     pub fn skip(&self) -> bool {
         self.0.skip != 0
@@ -110,7 +110,7 @@ getters! {
     guard_in_a_row: u64;
     /// Steps since the start that were skipped as outliers.
     total_guard_skips: u64;
-    /// What the last update's norm was held against; 0: against nothing.
+    /// The threshold of the last update's norm; 0 if there was none.
     guard_threshold: f64;
     /// Growths since the start.
     total_growths: u64;
@@ -131,7 +131,7 @@ impl fmt::Debug for State {
     }
 }
 
-/// What the rules count by; see [`Scaler::set_counts`].
+/// The counts of the rules; see [`Scaler::set_counts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Good steps since the last overflow or growth; torch's growth tracker.
@@ -151,7 +151,7 @@ pub struct Counts {
 ///
 /// let mut scaler = Scaler::preset("recommended")?;
 /// for step in 0..3 {
-///     // The gradients of loss * scaler.loss_scale(); here those of the second step overflow.
+///     // The gradients of loss * scaler.loss_scale(); here the gradients of the second step overflow.
 ///     let scaled = if step == 1 { f32::INFINITY } else { scaler.loss_scale() as f32 };
 ///     let (mut weight, mut bias) = (vec![scaled; 6], vec![0f32; 2]);
 ///     let mut grads = [TensorMut::new(&mut weight), TensorMut::new(&mut bias)];
@@ -167,11 +167,11 @@ pub struct Counts {
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 ///
-/// On the host it is a plain value: clone it, compare it. [`to_device`](Self::to_device) makes one whose
-/// state and tensors are on a [`Device`](crate::Device); the step is the same there.
+/// On the host it is a plain value: clone it, compare it. [`to_device`](Self::to_device) makes one with
+/// state and tensors on a [`Device`](crate::Device); the step is the same there.
 ///
 /// Send it to another thread; any number of threads may read it and unscale by it at the same time,
-/// an update takes `&mut`. Its calls on tensors fail as those of [`Factor`] do.
+/// an update takes `&mut`. Its calls on tensors fail as the calls of [`Factor`] do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scaler<M: Memory = Host> {
     pub(crate) policy: Policy,
@@ -211,7 +211,7 @@ impl Scaler {
 
     // ---- what it is ----
 
-    /// What the next loss is multiplied by.
+    /// Returns what the next loss is multiplied by.
     pub fn loss_scale(&self) -> f64 {
         self.state.0.factor.scale
     }
@@ -222,7 +222,7 @@ impl Scaler {
         self.state.factor()
     }
 
-    /// What the last update did.
+    /// Returns what the last update did.
     pub fn events(&self) -> Event {
         self.state.events()
     }
@@ -266,7 +266,7 @@ impl<M: Memory> Scaler<M> {
     }
 
     /// Divides gradients by the scale in place, and reports on them, in one pass; see
-    /// [`Factor::unscale`]. The report's verdict is that of the policy.
+    /// [`Factor::unscale`]. The policy gives the report's verdict.
     pub fn unscale<'a>(
         &self,
         tensors: &mut [TensorMut<'_, M>],
@@ -277,7 +277,7 @@ impl<M: Memory> Scaler<M> {
     }
 
     /// Divides gradients by the scale into other memory, and reports on them, in one pass; see
-    /// [`Factor::unscale_into`]. The report's verdict is that of the policy.
+    /// [`Factor::unscale_into`]. The policy gives the report's verdict.
     pub fn unscale_into<'a>(
         &self,
         tensors: &[Tensor<'_, M>],
@@ -318,7 +318,7 @@ impl<M: Memory> Scaler<M> {
     }
 
     /// Moves the scale after a step of the optimizer, or one that was skipped because of
-    /// [`overflow`](Report::overflow), and says what happened; on a device, whose calls only enqueue, the
+    /// [`overflow`](Report::overflow), and says what happened; on a device, where calls only enqueue, the
     /// [`state`](Self::state) says it.
     ///
     /// Several reports, of ranks or of optimizers that share this scale, are
@@ -360,7 +360,7 @@ impl<M: Memory> Scaler<M> {
     /// Skips, clips or stops also where `other` did in its last update: the state of another signal
     /// of this step, such as the loss, which a policy of its own judged.
     ///
-    /// Scale, counts and samples stay those of this scaler.
+    /// Scale, counts and samples of this scaler stay.
     ///
     /// ```
     /// use gradscaler::{Event, Policy, Report, Scaler};
@@ -386,7 +386,7 @@ impl<M: Memory> Scaler<M> {
 }
 
 impl Scaler {
-    /// The report with `rank`, whose it is, and a digest of policy and state, before ranks gather
+    /// Returns the report with its `rank` and a digest of policy and state, before ranks gather
     /// theirs.
     ///
     /// [`Report::merge`] refuses digests that differ: so a rank that loaded another checkpoint,
@@ -429,7 +429,7 @@ impl Scaler {
         self.set_counts(scale, self.state.counts())
     }
 
-    /// Puts another scale in force at once, with these counts: those of a framework that keeps the
+    /// Puts another scale in force at once, with these counts, for a framework that keeps the
     /// two apart.
     ///
     /// ```

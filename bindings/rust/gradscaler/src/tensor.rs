@@ -29,8 +29,8 @@ macro_rules! bit_patterns {
 bit_patterns! {
     /// An IEEE binary16 number as its bits; `half::f16` has the same layout.
     ///
-    /// For arithmetic use a crate such as `half`, whose slices the `gradscaler-half` crate views at
-    /// no cost. A list is converted by [`Factor::ONE`](crate::Factor::ONE), whose `scale_into` casts.
+    /// For arithmetic use a crate such as `half`: the `gradscaler-half` crate views its slices at
+    /// no cost. `scale_into` of [`Factor::ONE`](crate::Factor::ONE) casts a list.
     F16(u16);
 
     /// A bfloat16 number, the upper half of an f32, as its bits; `half::bf16` has the same layout.
@@ -39,7 +39,7 @@ bit_patterns! {
     /// An fp8 number of 4 bits of exponent and 3 of mantissa as its bits: up to 448, with NaN and
     /// without Inf.
     ///
-    /// What is too large becomes NaN; [`Options::clamp`](crate::Options::clamp) with a limit of 448
+    /// A value that is too large becomes NaN; [`Options::clamp`](crate::Options::clamp) with a limit of 448
     /// saturates.
     F8E4M3FN(u8);
 
@@ -55,9 +55,9 @@ pub(crate) mod sealed {
     pub trait Sealed {}
 }
 
-/// What a tensor can hold: `f32`, `f64`, [`F16`], [`Bf16`], [`F8E4M3FN`], [`F8E5M2`], [`Cb16`], and
-/// complex numbers as `[f32; 2]` and `[f64; 2]`, real and imaginary part, as those of `num_complex`
-/// lie in memory.
+/// An element of a tensor: `f32`, `f64`, [`F16`], [`Bf16`], [`F8E4M3FN`], [`F8E5M2`], [`Cb16`], and
+/// complex numbers as `[f32; 2]` and `[f64; 2]`, real and imaginary part, laid out as in
+/// `num_complex`.
 ///
 /// Complex tensors are written to complex ones only; an element counts once, as its larger part
 /// does.
@@ -129,7 +129,7 @@ pub struct TensorMut<'a, M: Memory = Host> {
 
 // SAFETY: they are slices of elements that are Send and Sync, borrowed as their lifetimes say.
 unsafe impl<M: Memory> Send for Tensor<'_, M> {}
-// SAFETY: likewise; through a shared reference to a TensorMut, too, they are only read.
+// SAFETY: likewise; also through a shared reference to a TensorMut they are only read.
 unsafe impl<M: Memory> Sync for Tensor<'_, M> {}
 
 impl<M: Memory> Clone for Tensor<'_, M> {
@@ -214,12 +214,12 @@ macro_rules! views {
                     self.$($raw).+.count as usize
                 }
 
-                /// Whether there is no element, which is legal.
+                /// Returns whether there is no element, which is legal.
                 pub fn is_empty(&self) -> bool {
                     self.len() == 0
                 }
 
-                /// What the elements are.
+                /// Returns the dtype of the elements.
                 pub fn dtype(&self) -> Dtype {
                     Dtype::of(self.$($raw).+.dtype)
                 }

@@ -94,7 +94,7 @@ fn probabilities(weights: &Weights, digit: &[u8]) -> Vec<f32> {
     exponentials.iter().map(|e| e / sum).collect()
 }
 
-/// Of the mean cross-entropy of a batch, of which these digits are a part.
+/// Returns the gradient of the mean cross-entropy of a batch for the digits of one of its parts.
 fn gradient(weights: &Weights, part: &[&[u8]]) -> Vec<f32> {
     let mut gradient = vec![0f32; weights.len()];
     for digit in part {

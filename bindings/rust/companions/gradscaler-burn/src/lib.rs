@@ -28,7 +28,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Keep the weights in f32 and cast them in the network, as above: their gradients are then f32, too.
+//! Keep the weights in f32 and cast them in the network, as above: their gradients are then also f32.
 //! Gradients on a device are read to host memory and written back.
 
 use std::fmt;
@@ -43,13 +43,13 @@ use gradscaler_half::tensor_mut;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// What gradscaler answered, such as a factor that cannot divide.
+    /// The error of gradscaler, such as a factor that cannot divide.
     Refused(gradscaler::Error),
     /// The gradient of this parameter is no float of 16, 32 or 64 bits, or could not be read.
     Gradient {
         /// The path of the parameter, as in [`parameters`].
         parameter: String,
-        /// What is wrong with its gradient.
+        /// The fault of its gradient.
         reason: String,
     },
 }
@@ -91,8 +91,8 @@ pub fn backward<'a, M: Module>(
 /// Divides gradients by the scale that their loss was multiplied by, in one call, and reports on
 /// them; for loops that do more than [`backward`], such as accumulating.
 ///
-/// `options` is a [`Want`](gradscaler::Want) or [`Options`]: its `policy`, that of the scaler, judges
-/// them. The indices of the report are those of [`parameters`]. A parameter without gradient is left
+/// `options` is a [`Want`](gradscaler::Want) or [`Options`]: its `policy`, the scaler's, judges
+/// them. The report has the indices of [`parameters`]. A parameter without gradient is left
 /// without.
 ///
 /// # Errors
@@ -143,7 +143,7 @@ fn view(data: &mut TensorData) -> Result<TensorMut<'_>, String> {
 }
 
 /// Copies the gradients of a module to host memory: an empty one where a parameter has none, so that
-/// the indices in a report are those of the parameters.
+/// a report has the indices of the parameters.
 struct Read<'a> {
     grads: &'a GradientsParams,
     path: Vec<String>,

@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Keep the master weights in f32 variables and cast them in the network: their gradients are then
-//! f32, too. Gradients must be in host memory.
+//! also f32. Gradients must be in host memory.
 
 use candle_core::backprop::GradStore;
 use candle_core::{
@@ -32,14 +32,14 @@ use gradscaler::{Dtype, Event, Factor, Options, Report, Scaler, TensorMut};
 use gradscaler_half::{tensor, tensor_mut};
 use half::{bf16, f16};
 
-/// What [`backward_step`] did.
+/// The result of [`backward_step`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Step {
-    /// What the gradients were like, and whether the step was skipped. `first_overflow` names the
+    /// The report on the gradients, also whether the step was skipped. `first_overflow` names the
     /// variable by its index.
     pub report: Report,
-    /// What the update of the scale did.
+    /// The events of the scale's update.
     pub events: Event,
 }
 
@@ -51,7 +51,7 @@ pub struct Step {
 ///
 /// # Errors
 ///
-/// What candle or `step` answers; the scale is then as it was.
+/// The error of candle or of `step`; the scale is then as it was.
 pub fn backward_step(
     scaler: &mut Scaler,
     loss: &Tensor,
@@ -89,7 +89,7 @@ fn multiply(grads: &mut GradStore, variables: &[Var], by: f64) -> Result<()> {
 /// and reports on them; for loops that do more than [`backward_step`], such as clipping or
 /// accumulating.
 ///
-/// `options` is a [`Want`](gradscaler::Want) or [`Options`]: its `policy`, that of the scaler, judges
+/// `options` is a [`Want`](gradscaler::Want) or [`Options`]: its `policy`, the scaler's, judges
 /// them, its `per_tensor` is a report of every variable.
 ///
 /// A gradient becomes a new tensor of the same dtype: candle's tensors may share their memory. A
@@ -132,7 +132,7 @@ pub fn unscale<'a>(
 }
 
 /// The memory of the gradient of a variable; empty where there is none, so that the indices in a
-/// report are those of the variables.
+/// report are the variables'.
 fn input<'a>(
     (index, memory): (usize, &'a Option<(StorageRef<'_>, &Layout)>),
 ) -> Result<gradscaler::Tensor<'a>> {

@@ -29,7 +29,7 @@ use std::fmt;
 use gradscaler::{Element, Tensor, TensorMut};
 use ndarray::{ArrayRef, Dimension};
 
-/// An array whose elements do not lie in memory as the view needs them.
+/// An array with elements that do not lie in memory as the view needs them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     strides: Vec<isize>,
@@ -113,7 +113,7 @@ mod tests {
             .unwrap();
         assert_eq!(report.first_overflow(), Some((0, 5)));
         assert_eq!(a.slice(s![0, ..]), array![0.5, 1.0, 1.5]);
-        // Of any rank and element, without elements, a row of another array.
+        // Arrays of any rank and element, without elements, a row of another array.
         assert_eq!(
             tensor(&Array::from_elem((2, 1, 4), Bf16(0))).unwrap().len(),
             8

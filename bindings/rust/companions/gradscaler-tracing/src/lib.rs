@@ -31,7 +31,7 @@ use tracing::{enabled, event, Level};
 /// their names; an unknown metric is not recorded. If no subscriber wants the event, nothing is computed.
 /// Any number of threads may call it at the same time.
 ///
-/// Of a scaler on a device it takes copies: [`to_host`](Scaler::to_host) and
+/// If the scaler is on a device, pass copies: [`to_host`](Scaler::to_host) and
 /// [`value`](gradscaler::DeviceBuffer::value), which wait.
 ///
 /// # Errors

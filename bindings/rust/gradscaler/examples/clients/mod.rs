@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! What the programs that the repository's tests drive have in common: policies and numbers as text.
+//! Shared by the programs that the repository's tests drive: policies and numbers as text.
 
 use gradscaler::{Policy, Result, Value};
 
