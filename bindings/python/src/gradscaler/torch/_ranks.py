@@ -46,7 +46,7 @@ def part(grad: Any, name: str) -> tuple[torch.Tensor, bool]:
     """Returns this rank's shard of a DTensor, and whether it counts: only the first of several copies does."""
     if any(placement.is_partial() for placement in grad.placements):
         raise ValueError(
-            f"the gradient of {name} is {grad.placements}: it is a addend on each rank; redistribute it to Shard or "
+            f"the gradient of {name} is {grad.placements}: it is an addend on each rank; redistribute it to Shard or "
             "Replicate, which adds it up, before it is unscaled"
         )
     at = grad.device_mesh.get_coordinate()
