@@ -238,12 +238,17 @@ def test_a_diagnosis_of_a_history_finds_what_was_wrong(tmp_path):
     path = tmp_path / "run.csv"
     run_of(path)
     assert [note.kind for note in gradscaler.diagnose(path)] == []
+    often = Scaler("torch")
+    with often.history(tmp_path / "often.csv"):
+        for i in range(100):
+            step(often, math.inf if i % 10 == 9 else 4.0)
+    assert [note.kind for note in gradscaler.diagnose(tmp_path / "often.csv")] == [NoteKind.OVERFLOWS_OFTEN]
     scaler = Scaler("recommended", growth_interval=1000)
     with scaler.history(tmp_path / "bad.csv"):
         for _ in range(60):
             step(scaler, math.nan)
     kinds = [note.kind for note in gradscaler.diagnose(tmp_path / "bad.csv")]
-    assert kinds == [NoteKind.NOT_FINITE, NoteKind.OVERFLOWS_OFTEN]
+    assert kinds == [NoteKind.NOT_FINITE]
     kinds = [note.kind for note in gradscaler.diagnose(tmp_path / "bad.csv", 100)]
     assert kinds[-1] == NoteKind.NEVER_GROWS
     (tmp_path / "bad.json").unlink()
@@ -288,6 +293,16 @@ def test_a_plot_shows_the_scale_and_the_norm(tmp_path):
     assert figure.get_suptitle() == "step 30, scale 2^19, 3 overflows, 6 growths"
     figure.savefig(tmp_path / "run.png")
     assert gradscaler.plot(path, ax=scale) is scale
+
+
+def test_a_plot_shows_the_histogram_of_a_report(tmp_path):
+    pytest.importorskip("matplotlib")
+    scaler = run_of(tmp_path / "run.csv", guard_norm=100)
+    report = scaler.measure([array("f", [2.0, 2.0, 2.0**40, 2.0**-46])], histogram=True, unscaled=True)
+    bars = gradscaler.plot(tmp_path / "run.csv", report=report).axes[-1].patches
+    assert {i: bar.get_height() for i, bar in enumerate(bars) if bar.get_height()} == {0: 25, 12: 50, 15: 25}
+    with pytest.raises(ValueError, match="histogram=True"):
+        gradscaler.plot(tmp_path / "run.csv", report=scaler.measure([array("f", [2.0])]))
 
 
 def test_without_matplotlib_a_plot_is_text(tmp_path, monkeypatch):

@@ -10,19 +10,21 @@ from typing import Any
 
 from ._arguments import _power
 from ._history import read
+from ._report import Report
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 # Colour-blind people can tell these colours apart, on white and on black.
 SCALE, OVERFLOW, GROWTH, SKIP, NORM, LIMIT = "#4477aa", "#ee6677", "#228833", "#aa3377", "#66a0c8", "#ccaa33"
 
 
-def plot(path: str | os.PathLike, ax: Any = None) -> Any:
+def plot(path: str | os.PathLike, ax: Any = None, report: Report | None = None) -> Any:
     """Draws a history: the scale with its overflows and growths, and the norm with the guard's threshold.
 
     >>> figure = gradscaler.plot("run.csv")        # doctest: +SKIP
     >>> figure.savefig("run.png")                  # doctest: +SKIP
 
     ax: None for a new Figure, which is returned; or one matplotlib Axes for the scale alone, or two.
+    report: a Report made with histogram=True; a new Figure also shows its histogram.
     Without matplotlib it returns a str: the sketch of `gradscaler plot`.
     """
     columns = read(path)
@@ -32,13 +34,28 @@ def plot(path: str | os.PathLike, ax: Any = None) -> Any:
         except ImportError:
             return sketch(columns)
         has_norm = not all(map(math.isnan, columns["norm"]))
-        figure = Figure(figsize=(10, 6 if has_norm else 3.5), layout="constrained")
-        axes = figure.subplots(1 + has_norm, sharex=True, squeeze=False)[:, 0]
-        _draw(columns, list(axes))
+        shares = _shares(report)
+        rows = 1 + has_norm + bool(shares)
+        figure = Figure(figsize=(10, 1 + 2.5 * rows), layout="constrained")
+        axes = figure.subplots(rows, squeeze=False)[:, 0]
+        if has_norm:
+            axes[0].sharex(axes[1])
+            axes[0].tick_params(labelbottom=False)
+        _draw(columns, list(axes[: 1 + has_norm]))
+        if shares:
+            labels = ["< 2^-44", *(f"2^{4 * k - 48}" for k in range(1, 16))]
+            axes[-1].bar(labels, shares, align="edge", width=1, color=SCALE)
+            axes[-1].set(xlabel="magnitude of a gradient element, from", ylabel="share of elements (%)")
+            axes[-1].spines[["top", "right"]].set_visible(False)
         figure.suptitle(headline(columns), fontsize=12)
         return figure
     _draw(columns, list(ax) if isinstance(ax, Sequence) or hasattr(ax, "flat") else [ax])
     return ax
+
+
+def _shares(report: Report | None) -> list[float]:
+    counts = [] if report is None else report.histogram
+    return [100 * count / max(1, sum(counts)) for count in counts]
 
 
 def headline(columns: Mapping[str, Sequence[float]]) -> str:
