@@ -32,8 +32,8 @@
  * - Any thread can call any function at any time, as long as no two calls write the same memory and
  *   no call reads memory that another call writes.
  * - No function prints. No function changes the rounding mode or other settings of the
- *   floating-point unit, but calls can raise its status flags. Only calls that make a context,
- *   memory or threads allocate. Calls on tensors need up to 120 KiB of stack.
+ *   floating-point unit, but calls can raise its status flags. Only functions that create a
+ *   context, memory or threads allocate. Calls on tensors need up to 120 KiB of stack.
  * - Set `flags` and reserved words to 0 in structs that you make: other values are refused. Copy
  *   and send whole structs, because a later version can keep data in reserved words.
  * - Later versions can add statuses, bits of events, kinds, dtypes, presets and formats. Treat
@@ -160,9 +160,9 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
 /* ---- Policy: the rules ----------------------------------------------------------------------- */
 
 /*
- * A policy says when the scale grows, when it backs off and where it stops. Zero in a field
- * switches the field off, so a policy of zeros is a scale of 1 that never moves. Start from a
- * preset and change what you need.
+ * A policy says when the scale grows, when it backs off and where it stops. In most fields 0
+ * switches the field off. A policy of zeros is a scale of 1 that never moves. Start from a preset
+ * and change what you need.
  *
  * The fields guard_* are a second rule, the guard. It judges steps with gradients that are finite
  * but absurd. x is the norm of all gradients after unscaling, the square root of
@@ -170,28 +170,28 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
  *
  *     overflow, or x is not finite: the guard does nothing; loss scaling alone decides
  *     threshold = the least of those that are on: guard_norm, guard_ratio * mean, mean + guard_sigmas * sqrt(variance)
- *     outlier = x > threshold, after guard_warmup samples
+ *     outlier = x > threshold (INCLUSIVE: x >= threshold), after guard_warmup samples
  *     outliers in a row: one more after an outlier, else 0; at guard_max_in_a_row it stops, or lets the outlier through
- *     sample = x, the threshold, or none, as guard_sample says
+ *     sample = x; of an outlier x, the threshold, or none, as guard_sample says
  *     weight = 1 / samples in the warm-up, then 1 - guard_decay; with guard_decay 0 always 1 / samples
  *         d = sample - mean; mean += weight * d; variance = (1 - weight) * (variance + weight * d * d)
- *     multiplier = 1 of a normal step, threshold / x if it is clipped, 0 if it is skipped
+ *     multiplier = 1 of a normal step, threshold / x (or as guard_flags say) if it is clipped, 0 if it is skipped
  *
  * If the mean is not above 0, guard_ratio gives no threshold. If the variance is 0, guard_sigmas
  * gives no threshold, unless guard_init_mean is set.
  *
  * A guard can skip every step for good. If outliers are kept out of the mean, this happens after a
- * lasting change of level. If the threshold is as low as the norm, rounding can cause it.
- * gsc_policy_check refuses both, unless guard_max_in_a_row is set. A guard_norm alone needs no
- * guard_max_in_a_row: you watch such a limit yourself. A policy that guards needs the norm. It
- * treats a norm that is not finite, or above 2^500, as an overflow.
+ * lasting change of level. If a threshold is close to a constant norm, rounding can also cause it.
+ * gsc_policy_check refuses both, unless guard_max_in_a_row or the quirk ALLOW_LOCKOUT is set. A
+ * guard_norm alone needs no guard_max_in_a_row: you watch such a limit yourself. A policy that
+ * guards needs the norm. It treats a norm that is not finite, or above 2^500, as an overflow.
  */
 
 /* growth_rule: when the scale grows. The count is `good_steps` minus growth_extra_steps. */
 typedef uint32_t gsc_growth;
 #define GSC_GROWTH_REACHED   0u /* at the interval or past it */
-#define GSC_GROWTH_EXACT     1u /* at the interval only; a count that is already past it waits
-                                   for an overflow */
+#define GSC_GROWTH_EXACT     1u /* at the interval only; if the count is past it, the scale does
+                                   not grow until an overflow resets the count */
 #define GSC_GROWTH_EVERY     2u /* at each multiple of the interval; a growth does not restart
                                    the count */
 #define GSC_GROWTH_ALL_STEPS 3u /* as REACHED, but the count is `steps_since_change`, which
@@ -618,12 +618,12 @@ typedef uint32_t gsc_event;
 #define GSC_EVENT_AT_CEILING     16u   /* max_scale limited a growth */
 #define GSC_EVENT_AT_FLOOR       32u   /* min_scale limited a backoff */
 #define GSC_EVENT_BACKOFF_FAILED 64u   /* the overflow could not lower the scale */
-#define GSC_EVENT_STOPPED        128u  /* the policy gives up: more training would only skip
-                                          steps */
+#define GSC_EVENT_STOPPED        128u  /* the policy ends the training: further steps would be
+                                          skipped, or ceiling_rule ends it */
 #define GSC_EVENT_STALE          256u  /* the report is not of the factor in force: it is late,
                                           or was used before */
-#define GSC_EVENT_OUTLIER        512u  /* the norm is above guard_threshold; without SKIPPED and
-                                          CLIPPED, it was let through */
+#define GSC_EVENT_OUTLIER        512u  /* the guard found an outlier, see guard_threshold;
+                                          without SKIPPED and CLIPPED, it was let through */
 #define GSC_EVENT_CLIPPED        1024u /* multiply the gradients by guard_multiplier, as
                                           gsc_factor_clip_outlier does */
 
@@ -716,7 +716,7 @@ typedef uint32_t gsc_outcome;
 typedef uint32_t gsc_cause;
 #define GSC_CAUSE_NONE        0u /* nothing was wrong */
 #define GSC_CAUSE_OVERFLOW    1u /* Inf or NaN */
-#define GSC_CAUSE_OUTLIER     2u /* `value` is above `threshold` */
+#define GSC_CAUSE_OUTLIER     2u /* `value` is above `threshold`, or equal to it with INCLUSIVE */
 #define GSC_CAUSE_CEILING     3u /* the scale would pass max_scale, and ceiling_rule stops */
 #define GSC_CAUSE_OTHER_STATE 4u /* a combined state found an outlier */
 #define GSC_CAUSE_FAILURE     5u /* the update failed on a device; see state.status */
@@ -836,8 +836,8 @@ GSC_API gsc_status gsc_report_set_rank(const gsc_exec *exec, const gsc_report *r
  *     for (uint64_t i = 0; i < count && i < 16; i++)
  *         puts(notes[i].message);
  *
- * All memory is host memory. A call writes entries and notes up to the capacity of the list, and
- * writes their number. The number of notes can be larger than the capacity.
+ * All memory is host memory. A call writes the number of entries and notes. Notes are written up to
+ * the capacity of the list; there can be more. Entries that do not fit are an error.
  */
 
 /*

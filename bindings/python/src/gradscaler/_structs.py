@@ -43,7 +43,7 @@ class Growth(enum.IntEnum):
     """growth_rule: when the scale grows. The count is `good_steps` minus growth_extra_steps."""
 
     REACHED = 0  # at the interval or past it
-    EXACT = 1  # at the interval only; a count that is already past it waits for an overflow
+    EXACT = 1  # at the interval only; if the count is past it, the scale does not grow until an overflow resets the count
     EVERY = 2  # at each multiple of the interval; a growth does not restart the count
     ALL_STEPS = 3  # as REACHED, but the count is `steps_since_change`, which includes overflows
 
@@ -165,9 +165,9 @@ class Event(enum.IntFlag):
     AT_CEILING = 16  # max_scale limited a growth
     AT_FLOOR = 32  # min_scale limited a backoff
     BACKOFF_FAILED = 64  # the overflow could not lower the scale
-    STOPPED = 128  # the policy gives up: more training would only skip steps
+    STOPPED = 128  # the policy ends the training: further steps would be skipped, or ceiling_rule ends it
     STALE = 256  # the report is not of the factor in force: it is late, or was used before
-    OUTLIER = 512  # the norm is above guard_threshold; without SKIPPED and CLIPPED, it was let through
+    OUTLIER = 512  # the guard found an outlier, see guard_threshold; without SKIPPED and CLIPPED, it was let through
     CLIPPED = 1024  # multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does
 
     __str__ = enum.Flag.__str__  # names, where IntFlag has a number
@@ -188,7 +188,7 @@ class Cause(enum.IntEnum):
 
     NONE = 0  # nothing was wrong
     OVERFLOW = 1  # Inf or NaN
-    OUTLIER = 2  # `value` is above `threshold`
+    OUTLIER = 2  # `value` is above `threshold`, or equal to it with INCLUSIVE
     CEILING = 3  # the scale would pass max_scale, and ceiling_rule stops
     OTHER_STATE = 4  # a combined state found an outlier
     FAILURE = 5  # the update failed on a device; see state.status

@@ -33,8 +33,8 @@
 //! - Any thread can call any function at any time, as long as no two calls write the same memory
 //!   and no call reads memory that another call writes.
 //! - No function prints. No function changes the rounding mode or other settings of the
-//!   floating-point unit, but calls can raise its status flags. Only calls that make a context,
-//!   memory or threads allocate. Calls on tensors need up to 120 KiB of stack.
+//!   floating-point unit, but calls can raise its status flags. Only functions that create a
+//!   context, memory or threads allocate. Calls on tensors need up to 120 KiB of stack.
 //! - Set `flags` and reserved words to 0 in structs that you make: other values are refused. Copy
 //!   and send whole structs, because a later version can keep data in reserved words.
 //! - Later versions can add statuses, bits of events, kinds, dtypes, presets and formats. Treat
@@ -247,7 +247,8 @@ newtype! {
 /// at the interval or past it
 pub const GSC_GROWTH_REACHED: gsc_growth = gsc_growth(0);
 
-/// at the interval only; a count that is already past it waits for an overflow
+/// at the interval only; if the count is past it, the scale does not grow until an overflow resets
+/// the count
 pub const GSC_GROWTH_EXACT: gsc_growth = gsc_growth(1);
 
 /// at each multiple of the interval; a growth does not restart the count
@@ -877,13 +878,13 @@ pub const GSC_EVENT_AT_FLOOR: gsc_event = gsc_event(32);
 /// the overflow could not lower the scale
 pub const GSC_EVENT_BACKOFF_FAILED: gsc_event = gsc_event(64);
 
-/// the policy gives up: more training would only skip steps
+/// the policy ends the training: further steps would be skipped, or ceiling_rule ends it
 pub const GSC_EVENT_STOPPED: gsc_event = gsc_event(128);
 
 /// the report is not of the factor in force: it is late, or was used before
 pub const GSC_EVENT_STALE: gsc_event = gsc_event(256);
 
-/// the norm is above guard_threshold; without SKIPPED and CLIPPED, it was let through
+/// the guard found an outlier, see guard_threshold; without SKIPPED and CLIPPED, it was let through
 pub const GSC_EVENT_OUTLIER: gsc_event = gsc_event(512);
 
 /// multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does
@@ -1019,7 +1020,7 @@ pub const GSC_CAUSE_NONE: gsc_cause = gsc_cause(0);
 /// Inf or NaN
 pub const GSC_CAUSE_OVERFLOW: gsc_cause = gsc_cause(1);
 
-/// `value` is above `threshold`
+/// `value` is above `threshold`, or equal to it with INCLUSIVE
 pub const GSC_CAUSE_OUTLIER: gsc_cause = gsc_cause(2);
 
 /// the scale would pass max_scale, and ceiling_rule stops

@@ -64,7 +64,8 @@ choice! {
     Growth: sys::gsc_growth(u32) {
         /// At the interval or past it.
         REACHED = sys::GSC_GROWTH_REACHED;
-        /// At the interval only; a count that is already past it waits for an overflow.
+        /// At the interval only; if the count is past it, the scale does not grow until an overflow
+        /// resets the count.
         EXACT = sys::GSC_GROWTH_EXACT;
         /// At each multiple of the interval; a growth does not restart the count.
         EVERY = sys::GSC_GROWTH_EVERY;
@@ -248,11 +249,12 @@ flags! {
         AT_FLOOR = sys::GSC_EVENT_AT_FLOOR;
         /// The overflow could not lower the scale.
         BACKOFF_FAILED = sys::GSC_EVENT_BACKOFF_FAILED;
-        /// The policy gives up: more training would only skip steps.
+        /// The policy ends the training: further steps would be skipped, or ceiling_rule ends it.
         STOPPED = sys::GSC_EVENT_STOPPED;
         /// The report is not of the factor in force: it is late, or was used before.
         STALE = sys::GSC_EVENT_STALE;
-        /// The norm is above guard_threshold; without SKIPPED and CLIPPED, it was let through.
+        /// The guard found an outlier, see guard_threshold; without SKIPPED and CLIPPED, it was let
+        /// through.
         OUTLIER = sys::GSC_EVENT_OUTLIER;
         /// Multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does.
         CLIPPED = sys::GSC_EVENT_CLIPPED;
@@ -282,7 +284,7 @@ choice! {
         NONE = sys::GSC_CAUSE_NONE;
         /// Inf or NaN.
         OVERFLOW = sys::GSC_CAUSE_OVERFLOW;
-        /// `value` is above `threshold`.
+        /// `value` is above `threshold`, or equal to it with INCLUSIVE.
         OUTLIER = sys::GSC_CAUSE_OUTLIER;
         /// The scale would pass max_scale, and ceiling_rule stops.
         CEILING = sys::GSC_CAUSE_CEILING;
