@@ -81,6 +81,7 @@ LISTS = {  # name: elements of each tensor
     "161 of 256": [256] * 161,
     "MLP of 6": [64 * 64, 64, 64 * 64, 64, 64 * 10, 10],
     "small GPT": small_gpt(),
+    "one value": [1],
 }
 DTYPES = {  # name: GSC_*, the type in NumPy
     "f32": (core.GSC_F32, np.float32),
@@ -381,6 +382,26 @@ def python_step(grads, held=False):
     return repeated(call)
 
 
+def an_update(then):
+    """Returns what makes an update, with what comes after it: "", "metrics" or "history"."""
+
+    def made(grads):
+        scaler = gradscaler.Scaler("torch", growth_interval=10**9)
+        report = scaler.measure(grads.arrays, want=Want.NORM)
+        if then == "history":
+            Path("build/bench-history.csv").unlink(missing_ok=True)
+            scaler.history("build/bench-history.csv").open()
+
+        def call(_):
+            scaler.update(report)
+            if then == "metrics":
+                scaler.metrics(report)
+
+        return repeated(call)
+
+    return made
+
+
 def raw_step(grads):
     """The same by the functions of C, as a framework has it that keeps a list and a report."""
     scalers = [gradscaler.Scaler("torch", init_scale=scale, growth_interval=10**9) for scale in BACK]
@@ -570,6 +591,8 @@ OPERATIONS = {  # name: competitors; ours first
     "list built": {"ours": raw_step, "torch": torch_step},
     "torch's gradients": {"ours": torchs_gradients, "torch": torch_unscale},
     "GradScaler": {"ours": drop_in_step, "torch": torch_step},
+    "metrics": {"ours": an_update("metrics"), "nothing": an_update("")},
+    "a line of history": {"ours": an_update("history"), "nothing": an_update("")},
     "in one call": {"ours": training("call"), "added": training("torch"), "nothing": training("")},
 }
 CASES = [  # title, lists, dtypes, operations
@@ -602,6 +625,7 @@ CASES = [  # title, lists, dtypes, operations
     ),
     ("A whole step with torch's optimizers", ("161 of 64", "GPT-2"), ("f32",), ("GradScaler",)),
     ("Added to a training step with torch", ("small GPT",), ("f32",), ("in one call",)),
+    ("Beside an update, from Python", ("one value",), ("f32",), ("metrics", "a line of history")),
     ("Unscale and update, from Python", ("MLP of 6", "161 of 64", "1,000 of 64"), ("f32",), ("torch's gradients",)),
 ]
 ASKED = {  # list, operation: against whom, and the bounds of the lower quartile, of dtypes as in ORDER
@@ -617,6 +641,8 @@ ASKED = {  # list, operation: against whom, and the bounds of the lower quartile
     ("GPT-2", "clip, not reached"): ("torch", 2.8, 10, 4.5),
     ("32 Ki", "clip, not reached"): ("torch", 20, 20, 20),
     ("1,000 of 32", "check"): ("ns", 6, 6, 6, 6),
+    ("one value", "metrics"): ("ns", 3000),
+    ("one value", "a line of history"): ("ns", 10_000),
     ("GPT-2", "in jit"): ("limit", 1.1, None, None),
     ("GPT-2", "in jit, over jnp"): ("jnp", 8, 12, 12),
     ("161 of 256", "in jit, small"): ("jnp", 2, 2, 2),
@@ -718,7 +744,7 @@ def measure(label, name, dtype, operation, quick):
         times = {who: np.array(values) - step for who, values in times.items()}
     row |= {"bytes": grads.bytes, "seconds": {who: float(np.median(values)) for who, values in times.items()}}
     mine = np.array(times.pop("ours"))
-    ratios = {"ns": 1e9 * mine / len(grads.arrays)} if name == "1,000 of 32" else {}
+    ratios = {"ns": 1e9 * mine / len(grads.arrays)} if name in ("1,000 of 32", "one value") else {}
     if operation.startswith("each"):
         ratios["more"] = 1e9 * (mine - np.array(times["plain"])[: len(mine)]) / len(grads.arrays)
     for who, values in times.items():
