@@ -13,7 +13,7 @@ from problem import ROUNDS, SHARDS, batch, start
 from steps import BAD_RANK, BAD_STEP, GROWTH_INTERVAL, INIT_SCALE, STEPS, Log, cases, gradients
 
 from gradscaler import Want
-from gradscaler.torch import GradScaler, _place, _ranks
+from gradscaler.torch import GradScaler, _device, _ranks
 
 
 def join(rank, size, directory, timeout=60):
@@ -65,9 +65,9 @@ def reports(rank, size, directory, files):
         if rank < ranks:
             with open(f"{directory}/{ranks}-{rank}", "wb") as out:
                 mine = torch.cat([torch.frombuffer(case[rank], dtype=torch.uint8) for case in cases(path, ranks)])
-                every = _ranks.gathered(mine, group).view(ranks, -1, _place.SIZE)
+                every = _ranks.gathered(mine, group).view(ranks, -1, _device.SIZE)
                 for case in every.transpose(0, 1):
-                    out.write(_place.data(_place.merged(case)))
+                    out.write(_device.data(_device.merged(case)))
     dist.destroy_process_group()
 
 
@@ -105,7 +105,7 @@ def train(rank, size, directory):
             scaler.update()
             for i, parameter in enumerate(parameters if size > 1 else ()):
                 dist.broadcast(parameter.detach(), i)
-            digest = hashlib.sha256(b"".join(_place.data(p.detach()) for p in parameters)).hexdigest()
+            digest = hashlib.sha256(b"".join(_device.data(p.detach()) for p in parameters)).hexdigest()
             log.write(f"{norm.item().hex()} {scaler.get_scale()} {scaler.step_was_skipped} {digest}\n")
     if size > 1:
         dist.destroy_process_group()
