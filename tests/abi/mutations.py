@@ -381,7 +381,7 @@ def additions():
     return changes, (POLICY_END, POLICY_END + fields), code
 
 
-EVENT_AFTER = 'late, or used before" },\n'
+EVENT_AFTER = 'late, or was used before" },\n'
 # What every language does, in its own words: the numbers that each scalar is given, and what must come back.
 SMALL = {type_: 3 if "int" in type_ else 0.25 for type_ in SCALARS}
 TOTAL = sum(SMALL.values()) + 200
