@@ -287,8 +287,8 @@ COLOURS = {
 def draw(path, float32, float16, scaled):
     """A picture of 1600 x 900 pixels."""
     colours = COLOURS[path.name]
-    names = "text", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "axes.titlecolor"
-    style = {name if "." in name else "text.color": colours["text"] for name in names}
+    names = "text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "axes.titlecolor"
+    style = dict.fromkeys(names, colours["text"])
     style |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), colours["ground"])
     with rc_context(style | {"font.size": 17, "axes.titlesize": 20}):
         figure = Figure(figsize=(16, 9))

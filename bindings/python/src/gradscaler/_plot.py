@@ -10,7 +10,7 @@ from typing import Any
 
 from ._arguments import _power
 from ._history import read
-from ._report import Report
+from ._report import BINS, Report
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 # Colour-blind people can tell these colours apart, on white and on black.
@@ -43,8 +43,7 @@ def plot(path: str | os.PathLike, ax: Any = None, report: Report | None = None) 
             axes[0].tick_params(labelbottom=False)
         _draw(columns, list(axes[: 1 + has_norm]))
         if shares:
-            labels = ["< 2^-44", *(f"2^{4 * k - 48}" for k in range(1, 16))]
-            axes[-1].bar(labels, shares, align="edge", width=1, color=SCALE)
+            axes[-1].bar(BINS, shares, align="edge", width=1, color=SCALE)
             axes[-1].set(xlabel="magnitude of a gradient element, from", ylabel="share of elements (%)")
             axes[-1].spines[["top", "right"]].set_visible(False)
         figure.suptitle(headline(columns), fontsize=12)

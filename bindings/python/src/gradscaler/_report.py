@@ -17,6 +17,7 @@ from ._policy import Policy
 from ._structs import MergeKind, ReportKind, Status, Want
 
 _SIZE = ctypes.sizeof(_structs.Report)
+BINS = ("<2^-44", *(f"2^{4 * k - 48}" for k in range(1, 16)))  # of a histogram, by their lower ends
 
 
 class _Measured:
@@ -290,7 +291,7 @@ class Report(_structs.Report):
         if self.status:
             told["status"] = repr(Status(self.status))
         if self._words is not None:
-            bins = [(f"2^{4 * k - 48}" if k else "<2^-44", n) for k, n in enumerate(self.histogram) if n]
+            bins = [(low, n) for low, n in zip(BINS, self.histogram, strict=True) if n]
             told["histogram"] = f"{{{', '.join(f'{low}: {n}' for low, n in bins)}}} of {self.histogram_elements}"
         return told
 

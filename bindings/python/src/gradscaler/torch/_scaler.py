@@ -508,7 +508,7 @@ class GradScaler(Base):
 
         loss_scale is the scale for the next loss; all others describe the step before.
         """
-        return c.metrics(self._policy, self._state(), self._whole_report()) if self._enabled else {}
+        return c.metrics(self._policy, self._state(), _whole(self._reports())) if self._enabled else {}
 
     def diagnose(self, steps: int = 0, planned_steps: int = 0) -> list[Note]:
         """Returns what is wrong with this run and what to do, the most important first. Waits for the device.
@@ -517,7 +517,7 @@ class GradScaler(Base):
         """
         if not self._enabled:
             return []
-        return _history.diagnosed(self._policy, self._state(), self._whole_report(), steps, planned_steps)
+        return _history.diagnosed(self._policy, self._state(), _whole(self._reports()), steps, planned_steps)
 
     def history(self, path: str | os.PathLike, *, step: int | None = None, rank: int = 0) -> _history.History:
         """Returns a CSV file that gets the metrics of each update(): `with scaler.history("run.csv"):`.
@@ -532,14 +532,9 @@ class GradScaler(Base):
         memory, reports = self._memory.copy(), [check.report for check in self._checks.by_optimizer.values()]
 
         def metrics() -> dict[str, float]:
-            known = [memory.read_report(report) for report in reports]
-            return c.metrics(self._policy, memory.read(), Report.merge(known) if len(known) > 1 else (*known, None)[0])
+            return c.metrics(self._policy, memory.read(), _whole([memory.read_report(report) for report in reports]))
 
         return metrics
-
-    def _whole_report(self) -> Report | None:
-        reports = self._reports()
-        return Report.merge(reports) if len(reports) > 1 else reports[0] if reports else None
 
     @property
     def reason(self) -> str:
@@ -737,6 +732,11 @@ def _unknown(name: str) -> str:
     options = (*_NUMBERS, "enabled", *GradScaler.__init__.__wrapped__.__kwdefaults__)
     near = difflib.get_close_matches(name, options, 1)
     return f"is unknown: {f'did you mean {near[0]}?' if near else f'it takes {options}'}"
+
+
+def _whole(reports: list[Report]) -> Report | None:
+    """Returns one report on the gradients of all optimizers, or None."""
+    return Report.merge(reports) if len(reports) > 1 else reports[0] if reports else None
 
 
 def _resolved(policy: Policy) -> Policy:
