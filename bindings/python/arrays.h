@@ -532,9 +532,17 @@ static PyObject *gsc_py_with_subnormals(PyObject *self, PyObject *args)
     return result;
 }
 
+static bool gsc_py_intern(PyObject **name, const char *text)
+{
+    if (!*name)
+        *name = PyUnicode_InternFromString(text);
+    return *name != NULL;
+}
+
 /* metrics(policy, state, report): returns the known values of gsc_state_metrics, {name: number}. */
 static PyObject *gsc_py_metrics(PyObject *self, PyObject *args)
 {
+    static PyObject *names[32]; /* of the metrics, which always have the same places */
     PyObject *given[3], *found = NULL;
     gsc_py_place places[3] = {{.at = NULL}, {.at = NULL}, {.at = NULL}};
     gsc_policy policy;
@@ -563,7 +571,8 @@ static PyObject *gsc_py_metrics(PyObject *self, PyObject *args)
         PyObject *value = entry->kind == GSC_ENTRY_NUMBER    ? PyFloat_FromDouble(entry->value)
                           : entry->kind == GSC_ENTRY_BOOLEAN ? PyBool_FromLong(entry->value != 0)
                                                              : PyLong_FromLongLong(entry->integer);
-        if (!value || PyDict_SetItemString(found, entry->key, value) != 0)
+        if (!value || !gsc_py_intern(&names[i], entry->key) ||
+            PyDict_SetItem(found, names[i], value) != 0)
             Py_CLEAR(found);
         Py_XDECREF(value);
     }
@@ -574,13 +583,6 @@ end:
 }
 
 /* ---- module ---- */
-
-static bool gsc_py_intern(PyObject **name, const char *text)
-{
-    if (!*name)
-        *name = PyUnicode_InternFromString(text);
-    return *name != NULL;
-}
 
 static bool gsc_py_init(PyObject *module)
 {
