@@ -853,19 +853,14 @@ GSC_INLINE ints cb16_round(floats x)
 }
 
 /* Multiplies 32 elements, or the first `left`. */
-GSC_INLINE void cb16_half(bool shifts, bool quick, unsigned does, ints bits, floats m,
-                          uint16_t shift, char *to, uint64_t left, floats *even_sums,
-                          floats *odd_sums)
+GSC_INLINE void cb16_half(bool quick, unsigned does, ints bits, floats m, char *to, uint64_t left,
+                          floats *even_sums, floats *odd_sums)
 {
     const layout cb16 = layout_of(gsc_cb16);
     const ints absolute = magnitudes(2, bits);
     ints result;
     floats evens, odds;
-    if (quick && shifts) {
-        result = add_where_not_zero2(bits, shift);
-        evens = cb16_even(magnitudes(2, result));
-        odds = cb16_odd(magnitudes(2, result));
-    } else if (quick) {
+    if (quick) {
         evens = floats_mul(cb16_even(absolute), m);
         odds = floats_mul(cb16_odd(absolute), m);
         result = merge_cb16(cb16_round(evens), cb16_round(odds), bits);
@@ -884,8 +879,8 @@ GSC_INLINE void cb16_half(bool shifts, bool quick, unsigned does, ints bits, flo
 
 /* Multiplies 64 elements, or the last `left`. With `quick`, does nothing and returns false if an
  * element other than zero is not normal, or does not stay normal. */
-GSC_INLINE bool cb16_group(bool shifts, bool quick, unsigned does, place *at, uint64_t left,
-                           float number, power by, lanes *sums)
+GSC_INLINE bool cb16_group(bool quick, unsigned does, place *at, uint64_t left, float number,
+                           power by, lanes *sums)
 {
     const uint64_t others = left > 32 ? left - 32 : 0;
     const ints first = take(at->from, 2 * left);
@@ -906,48 +901,43 @@ GSC_INLINE bool cb16_group(bool shifts, bool quick, unsigned does, place *at, ui
     }
     if (!quick)
         count_small(2, does, at, left);
-    cb16_half(shifts, quick, does, first, m, by.shift, to, left, &sums->a, &sums->b);
-    cb16_half(shifts, quick, does, last, m, by.shift, to_last, others, &sums->c, &sums->d);
+    cb16_half(quick, does, first, m, to, left, &sums->a, &sums->b);
+    cb16_half(quick, does, last, m, to_last, others, &sums->c, &sums->d);
     return true;
 }
 
-/* Multiplies groups. Quick groups have a separate loop with all registers. */
-GSC_INLINE void cb16_groups(bool shifts, unsigned does, place *at, uint64_t n, float number,
-                            power by, lanes *sums)
+/* Shifts pieces by a power of two; multiplies other pieces. Separate loops have all registers. */
+GSC_INLINE void cb16_groups(unsigned does, place *at, uint64_t n, float number, lanes *sums)
 {
+    const power by = cb16_power_of(number);
     bool none_small = by.largest > by.smallest;
     while (n >= GROUP) {
-        for (uint64_t done = shifts; done && n >= GROUP; n -= done)
+        for (uint64_t done = by.is_exact; done && n >= GROUP; n -= done)
             done = shift_piece(gsc_cb16, does, at, n, by, &none_small, sums);
-        const uint64_t end = shifts && n > PIECE ? n - PIECE : 0;
+        const uint64_t end = by.is_exact && n > PIECE ? n - PIECE : 0;
         for (; n > end && n >= GROUP; n -= GROUP) {
-            for (; n > end && n >= GROUP &&
-                   cb16_group(shifts, true, does, at, GROUP, number, by, sums);
+            for (; n > end && n >= GROUP && cb16_group(true, does, at, GROUP, number, by, sums);
                  n -= GROUP) {
                 prefetch(at->from, 2 * GROUP);
                 advance(gsc_cb16, gsc_cb16, does, at);
             }
             if (n <= end || n < GROUP)
                 break;
-            (void)cb16_group(shifts, false, does, at, GROUP, number, by, sums);
+            (void)cb16_group(false, does, at, GROUP, number, by, sums);
             advance(gsc_cb16, gsc_cb16, does, at);
         }
     }
-    if (n && !cb16_group(shifts, true, does, at, n, number, by, sums))
-        (void)cb16_group(shifts, false, does, at, n, number, by, sums);
+    if (n && !cb16_group(true, does, at, n, number, by, sums))
+        (void)cb16_group(false, does, at, n, number, by, sums);
 }
 
 GSC_INLINE uint64_t multiply_cb16(unsigned does, const void *from, void *to, uint64_t n,
                                   double number, gsc_norm *norm)
 {
     does = keeping(does);
-    const power by = cb16_power_of((float)number);
     place at = begin(does, from, to, norm);
     lanes sums = lanes_zero();
-    if (by.is_exact)
-        cb16_groups(true, does, &at, n, (float)number, by, &sums);
-    else
-        cb16_groups(false, does, &at, n, (float)number, by, &sums);
+    cb16_groups(does, &at, n, (float)number, &sums);
     if (does & GSC_SUMS)
         norm->sum = fold_pairs(sums);
     return end(2, does, &at, norm);
