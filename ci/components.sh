@@ -17,7 +17,7 @@ check() {
 # pytests PATH [OPTION...]
 pytests() {
   mine "${1%.py}*.py::*" || return 0
-  $python -m pytest "${only:-$1}" "${@:2}" ${order:+--random-order}
+  $python -m pytest "${only:-$1}" "${@:2}" --durations 20 --durations-min 5 ${order:+--random-order}
 }
 
 # ctests PRESET LABEL [OPTION...]

@@ -170,7 +170,7 @@ gsc_policy any_guard(Random &random)
 
 } // namespace
 
-TEST_CASE("the guard does what the header says, on 10,000 series", "[guard]")
+TEST_CASE("the guard does what the header says, on 10,000 series", "[guard][arithmetic]")
 {
     Random random = {23};
     int64_t outliers = 0;
@@ -416,7 +416,7 @@ TEST_CASE("a guard that roundings may lock out is refused", "[guard]")
     }
 }
 
-TEST_CASE("no guard that is accepted refuses a norm that stays the same", "[guard]")
+TEST_CASE("no guard that is accepted refuses a norm that stays the same", "[guard][arithmetic]")
 {
     Random random = {6};
     int accepted = 0;
@@ -450,7 +450,7 @@ TEST_CASE("no guard that is accepted refuses a norm that stays the same", "[guar
     CHECK(accepted > 500);
 }
 
-TEST_CASE("a threefold shift is followed by every guard that is accepted", "[guard]")
+TEST_CASE("a threefold shift is followed by every guard that is accepted", "[guard][arithmetic]")
 {
     Random random = {5};
     int accepted = 0;

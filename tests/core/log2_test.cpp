@@ -46,7 +46,8 @@ const std::vector<double> exp2_places = {1,        0.5,     1.5,    -0.5,  0x1p-
 
 } // namespace
 
-TEST_CASE("log2 and exp2 are off by hardly more than one unit in the last place", "[policy]")
+TEST_CASE("log2 and exp2 are off by hardly more than one unit in the last place",
+          "[policy][arithmetic]")
 {
     Random random = {1};
     double worst_log2 = 0, worst_exp2 = 0;

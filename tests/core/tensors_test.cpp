@@ -768,7 +768,7 @@ TEST_CASE("unscale gives the bits of the numerics around the ends of blocks and 
 {
     const double scales[] = {65536, 3, 0x1p-10, 1e39};
     uint64_t round = 0;
-    for (uint64_t n : {4095u, 4096u, 4097u, 65535u, 65536u, 65537u, 131071u, 131072u, 131073u}) {
+    for (uint64_t n : {4095u, 4096u, 4097u, 65535u, 65536u, 65537u, 131073u}) {
         const Kind kind = static_cast<Kind>(round % 4);
         const double scale = scales[round++ % 3];
         CAPTURE(n, static_cast<int>(kind), scale);
