@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Makes small mistakes in the code, one at a time, and says which tests see them.
+
+    tests/mutants.py [--seed N] [--count N] [core | python | rust | elixir]
+
+A mutant has another constant, comparison, sign or order of two arguments, or lacks a line. It is built and tested in
+build/mutants, a copy of what is committed. The table has a line for each: file, line, mutant, what saw it, seconds. A
+mutant that nobody saw is the same program, or shows that a test is missing. Exit code 1: some were not seen.
+"""
+
+import argparse
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TREE = ROOT / "build/mutants/tree"
+LIMIT = 300  # seconds for a test; a mutant that makes it endless is seen
+
+CORE = "build/release/tests/core/core_tests"
+PYTHON = ROOT / "build/venv/bin/python"
+PYTEST = f"{PYTHON} -m pytest -q -x -p no:cacheprovider bindings/python/tests"
+# Of each part: its files, those that are left out, how to build, and the tests, which run until one fails.
+PARTS = {
+    "core": (
+        "core/*.[ch] core/cpu/*.[ch]",
+        "neon.c layout.h",
+        "cmake --build build/release --target core_tests replay abi_ffi abi_older abi_old_client -- --quiet",
+        {
+            "core": f"{CORE} --abort '~[long]~[.]~[arithmetic]'",
+            "abi": r"ctest --test-dir build/release --stop-on-failure -R '^(replay|abi\.(ffi|older|old_client))$'",
+            "long": f"{CORE} --abort '[long],[arithmetic]'",
+        },
+    ),
+    "python": (
+        "bindings/python/src/gradscaler/*.py",
+        "",
+        f"cp -r bindings/python/src/gradscaler build/python && {PYTHON} -m compileall -q build/python",
+        {"python": f"PYTHONPATH=build/python {PYTEST}"},
+    ),
+    "rust": (
+        "bindings/rust/src/*.rs",
+        "sys.rs",
+        "cd bindings/rust && cargo build --quiet --tests",
+        {"rust": "cd bindings/rust && cargo test --quiet"},
+    ),
+    "elixir": (
+        "bindings/elixir/lib/*.ex bindings/elixir/lib/*/*.ex",
+        "",
+        "cd bindings/elixir && mix compile",
+        {"elixir": "cd bindings/elixir && mix test --max-failures 1"},
+    ),
+}
+
+# What is replaced, by what. A name before the bracket keeps declarations out of the swaps.
+MISTAKES = [
+    (r"(?<![\w.])(\d+)(?![\w.])", lambda m: str(int(m[1]) + 1)),
+    (r" (<|>)=? ", lambda m: f" {m[1]} " if "=" in m[0] else f" {m[1]}= "),
+    (r" ([!=])= ", lambda m: " != " if m[1] == "=" else " == "),
+    (r" ([+-]) ", lambda m: " - " if m[1] == "+" else " + "),
+    (r" (&&|\|\||and|or) ", lambda m: {"&&": " || ", "||": " && ", "and": " or ", "or": " and "}[m[1]]),
+    (r"(\w\()([\w.>-]+), ([\w.>-]+)(?=[,)])", lambda m: f"{m[1]}{m[3]}, {m[2]}"),
+]
+COMMENT = re.compile(r"^\s*(#|//|/?\*|@|\"\"\"|import |from |use |mod |typedef |enum |extern )")
+
+
+def mutants(files, generator):
+    """Yields (file, number of the line, the line, its mutant) without an end."""
+    lines = [
+        (file, number, line)
+        for file in files
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if line.strip() and not COMMENT.match(line) and not line.rstrip().endswith("\\")
+    ]
+    made = set()
+    while True:
+        file, number, line = generator.choice(lines)
+        code = re.split(r"\s(?:/\*|//|#) |\s--\s", line)[0]
+        if re.search(r'"[^"]*"', code):
+            continue
+        kind = generator.randrange(len(MISTAKES) + 1)
+        if kind == len(MISTAKES):
+            if not re.match(r"^\s+[\w.>*()\[\]-]+ ?([-+|&*]?= |\().*[;)\w\]]$", code) or "return" in code:
+                continue
+            indent = re.match(r"\s*", line)[0]
+            new = indent + ("pass" if file.suffix == ".py" else "nil" if file.suffix == ".ex" else ";")
+        else:
+            found = list(re.finditer(MISTAKES[kind][0], code))
+            if not found:
+                continue
+            match = generator.choice(found)
+            new = line[: match.start()] + MISTAKES[kind][1](match) + line[match.end() :]
+        if new != line and (file, number, new) not in made:
+            made.add((file, number, new))
+            yield file, number, line, new
+
+
+def run(command):
+    """Returns True if a command succeeds within the limit."""
+    process = subprocess.Popen(command, shell=True, cwd=TREE, start_new_session=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    try:
+        return process.wait(LIMIT) == 0
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return False
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", default="core", choices=PARTS)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, help="default: 300 of the core, 100 of a binding")
+    options = parser.parse_args()
+    globs, without, build, tests = PARTS[options.part]
+    TREE.mkdir(parents=True, exist_ok=True)
+    subprocess.run(f"git archive HEAD | tar -x -C {TREE}", shell=True, cwd=ROOT, check=True)
+    if options.part == "core":
+        subprocess.run("cmake --preset release", shell=True, cwd=TREE, check=True, stdout=subprocess.DEVNULL)
+    if options.part == "python":  # what is compiled comes from the installed package
+        installed = f"{ROOT}/build/venv/lib/python3*/site-packages/gradscaler"
+        subprocess.run(f"mkdir -p build/python; cp -r {installed} build/python", shell=True, cwd=TREE, check=True)
+    for name, command in {"the build": build, **tests}.items():
+        if not run(command):
+            sys.exit(f"{name} fails without a mutant: {command}")
+
+    files = [file for glob in globs.split() for file in sorted(TREE.glob(glob)) if file.name not in without.split()]
+    count = options.count or (300 if options.part == "core" else 100)
+    seen, unseen = 0, []
+    for file, number, line, new in mutants(files, random.Random(options.seed)):
+        if seen + len(unseen) == count:
+            break
+        began, text = time.monotonic(), file.read_text()
+        lines = text.splitlines(keepends=True)
+        lines[number - 1] = new + "\n"
+        file.write_text("".join(lines))
+        try:
+            if not run(build):
+                continue
+            by = next((name for name, command in tests.items() if not run(command)), None)
+        finally:
+            file.write_text(text)
+        seen += by is not None
+        row = f"{file.relative_to(TREE)}:{number}  {line.strip()}  ->  {new.strip() or ';'}"
+        if by is None:
+            unseen.append(row)
+        print(f"{by or 'NOBODY':8}{time.monotonic() - began:5.0f} s  {row}", flush=True)
+    print(f"\n{seen} of {count} were seen, seed {options.seed}" + "".join(f"\n  not: {row}" for row in unseen))
+    return bool(unseen)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
