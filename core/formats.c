@@ -705,7 +705,7 @@ typedef struct reading {
 } reading;
 
 /* Returns the key after the prefix, or NULL if the prefix differs. */
-static const char *rest_of(const reading *r, const gsc_entry *entry)
+static const char *key_after_prefix(const reading *r, const gsc_entry *entry)
 {
     const size_t length = strlen(r->prefix);
     if (entry->kind == GSC_ENTRY_UNUSED)
@@ -721,7 +721,7 @@ static const char *rest_of(const reading *r, const gsc_entry *entry)
 static int64_t find_entry(const reading *r, const char *key, uint64_t start)
 {
     for (uint64_t i = start; i < r->n; i++) {
-        const char *rest = rest_of(r, &r->entries[i]);
+        const char *rest = key_after_prefix(r, &r->entries[i]);
         if (rest && same_key(r->format, key, rest))
             return (int64_t)i;
     }
@@ -896,7 +896,7 @@ static gsc_status read_number(const reading *r, const row *row, int64_t entry, d
 }
 
 /* Returns the value of the row's field, or NAN if it stays. Sets other fields that x decides. */
-static double meaning(reading *r, const row *row, int64_t entry, double x)
+static double value_read(reading *r, const row *row, int64_t entry, double x)
 {
     gsc_policy *p = &r->s.policy;
     switch (row->as) {
@@ -964,7 +964,7 @@ static gsc_status convert(reading *r, const row *row, int64_t entry, gsc_error *
     if (row->as == LAST_OVERFLOW && r->since_start && !(x >= -1 && x < get(&r->s, good_steps)))
         return fail_at(r, entry, -1, get(&r->s, good_steps) - 1,
                        "-1 or the number of a step before the present one", err);
-    const double value = meaning(r, row, entry, x);
+    const double value = value_read(r, row, entry, x);
     if (isnan(value))
         return GSC_OK;
     GSC_TRY(set(r, row->field, value, entry, err));
@@ -1014,7 +1014,7 @@ static const row *row_of(const reading *r, const char *rest)
 
 /* Returns the length of the prefix of a key that ends with a settings key of the format; 0: none.
  */
-static size_t place_in(const reading *r, const char *key)
+static size_t settings_prefix_length(const reading *r, const char *key)
 {
     for (size_t at = 1; key[at]; at++)
         if (is_separator(key[at - 1]) && row_of(r, key + at))
@@ -1023,7 +1023,7 @@ static size_t place_in(const reading *r, const char *key)
 }
 
 /* Returns the index-th settings key that is not among the entries: a misspelt key can mean it. */
-static const char *nth_key(const void *context, uint32_t index)
+static const char *unused_settings_key(const void *context, uint32_t index)
 {
     const reading *r = context;
     const row *const tables[] = {r->format->rows, common, ours};
@@ -1040,19 +1040,19 @@ static void note_ignored(const reading *r, gsc_notes *notes)
 {
     for (uint64_t i = 0; i < r->n; i++) {
         const gsc_entry *e = &r->entries[i];
-        const char *rest = rest_of(r, e), *meant = NULL;
+        const char *rest = key_after_prefix(r, e), *meant = NULL;
         if (!rest || row_of(r, rest))
             continue;
         if (strpbrk(rest, "./")) {
-            const size_t place = r->where == SET ? place_in(r, rest) : 0;
-            if (place)
+            const size_t length = r->where == SET ? settings_prefix_length(r, rest) : 0;
+            if (length)
                 gsc_note_add(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
                              "\"%.64s\" is left out: it is read with the prefix \"%.*s\"", e->key,
-                             (int)((size_t)(rest - e->key) + place), e->key);
+                             (int)((size_t)(rest - e->key) + length), e->key);
             continue;
         }
         if (r->where == SET)
-            meant = gsc_nearest(rest, nth_key, r);
+            meant = gsc_nearest(rest, unused_settings_key, r);
         gsc_note_add(notes, GSC_NOTE_IGNORED, (int64_t)i, "", e->value,
                      "\"%.64s\" means nothing in the format %s: it is left out%s%s%s", e->key,
                      r->format->name, meant ? "; did you mean \"" : "", meant ? meant : "",
@@ -1070,7 +1070,7 @@ static void note_unset(const reading *r, gsc_notes *notes)
         const double x = get(&r->s, (enum field)f);
         gsc_note_add(notes, GSC_NOTE_MISSING, r->unset[f], fields[f].name, x,
                      "\"%.64s\" is empty: %s stays %s%s", e->key, fields[f].name, DIGITS(x),
-                     row_of(r, rest_of(r, e))->as == DERIVED
+                     row_of(r, key_after_prefix(r, e))->as == DERIVED
                          ? ", where fairseq takes 2^14 / data-parallel size / update_freq: set it"
                          : ", as in the policy");
     }
@@ -1083,7 +1083,7 @@ static void note_entries(const reading *r, gsc_notes *notes)
 }
 
 /* Notes numbers such as 2e15: Cerebras' documentation writes it and means 2^15. */
-static void note_meant(const reading *r, gsc_notes *notes)
+static void note_misread_exponents(const reading *r, gsc_notes *notes)
 {
     static const struct {
         double written;
@@ -1148,7 +1148,8 @@ static const char *bf16_section(const reading *r)
     return is_on(r, "bf16.enabled") ? "bf16" : is_on(r, "bfloat16.enabled") ? "bfloat16" : NULL;
 }
 
-static void start(reading *r, const struct format *f, const gsc_policy *policy, unsigned where)
+static void begin_reading(reading *r, const struct format *f, const gsc_policy *policy,
+                          unsigned where)
 {
     r->format = f;
     r->where = where;
@@ -1177,7 +1178,7 @@ static void count_from(reading *r, enum field f, int64_t value, gsc_notes *notes
                      "%s is not among the entries: it starts at %" PRId64, fields[f].name, value);
 }
 
-static void note_lacks(const reading *r, gsc_notes *notes)
+static void note_missing_fields(const reading *r, gsc_notes *notes)
 {
     struct scaler preset = {.policy = GSC_POLICY_INIT};
     (void)gsc_policy_preset(r->format->preset, &preset.policy, NULL);
@@ -1295,7 +1296,7 @@ static gsc_status read_all(reading *r, gsc_notes *notes, gsc_error *err)
     if (r->where == SAVED) {
         GSC_TRY(read_state(r, notes, err));
         if (!(r->fixed == r->fixed))
-            note_lacks(r, notes);
+            note_missing_fields(r, notes);
     }
     note_entries(r, notes);
     return GSC_OK;
@@ -1303,24 +1304,24 @@ static gsc_status read_all(reading *r, gsc_notes *notes, gsc_error *err)
 
 /* ---- recognising ---- */
 
-/* All keys of a scaler have the same prefix, its place: empty, or names joined by separators. If no
+/* All keys of a scaler have the same prefix: empty, or names joined by separators. If no
  * prefix is given, a scaler is recognised below at most two names. If there is none, a search of
  * all prefixes makes the error message. */
 enum { KEY_SIZE = sizeof((gsc_entry *)0)->key, MOST_NAMES = 2, ANY_NAMES = KEY_SIZE };
 
 /* A list of prefixes, as the end of a sentence. */
-struct places {
+struct prefix_list {
     char text[192];
     int n;
 };
 
-static void list_place(struct places *p, const char *place, size_t length)
+static void list_prefix(struct prefix_list *p, const char *prefix, size_t length)
 {
     char quoted[56];
     const size_t end = strlen(p->text);
     if (length > sizeof quoted - 3 || p->n == 3)
         return;
-    (void)snprintf(quoted, sizeof quoted, "\"%.*s\"", (int)length, place);
+    (void)snprintf(quoted, sizeof quoted, "\"%.*s\"", (int)length, prefix);
     if (!strstr(p->text, quoted))
         (void)snprintf(p->text + end, sizeof p->text - end, "%s%s", p->n++ ? ", " : "; there is ",
                        quoted);
@@ -1329,35 +1330,35 @@ static void list_place(struct places *p, const char *place, size_t length)
 /* A format, and how many of its keys are at a prefix. */
 struct match {
     const struct format *format;
-    bool scale; /* the key of the scale is there */
-    int found, missing;
-    char place[KEY_SIZE];
+    bool has_scale;       /* the key of the scale is there */
+    int present, missing; /* keys */
+    char prefix[KEY_SIZE];
 };
 
 /* Counts a format's keys at the reading's prefix. ONLY_READ keys count only if all others are
  * there. */
-static struct match match_at(reading *at, const struct format *f)
+static struct match match_format(reading *at, const struct format *f)
 {
     struct match m = {.format = f};
-    int beside = 0;
+    int optional = 0;
     at->format = f;
-    memcpy(m.place, at->prefix, KEY_SIZE);
+    memcpy(m.prefix, at->prefix, KEY_SIZE);
     for (const row *row = f->rows; row->key; row++)
         if ((row->where & SAVED) && row->as != OFF) {
             const bool there = find_entry(at, row->key, 0) >= 0;
-            m.scale |= there && row == f->rows;
+            m.has_scale |= there && row == f->rows;
             if (row->where & ONLY_READ)
-                beside += there;
+                optional += there;
             else
-                there ? m.found++ : m.missing++;
+                there ? m.present++ : m.missing++;
         }
-    m.found += m.missing ? 0 : beside;
+    m.present += m.missing ? 0 : optional;
     return m;
 }
 
 static bool is_better(const struct match *a, const struct match *b)
 {
-    return a->found > b->found || (a->found == b->found && a->missing < b->missing);
+    return a->present > b->present || (a->present == b->present && a->missing < b->missing);
 }
 
 /* The results of a search for scalers in the entries. */
@@ -1368,7 +1369,7 @@ struct search {
     struct match lacking;                 /* most keys of a format, but no scale */
     const struct format *format[FORMATS]; /* formats that match as well as `best`, at its prefix */
     int n;
-    struct places places; /* prefixes of all scalers */
+    struct prefix_list prefixes; /* prefixes of all scalers */
 };
 
 /* Adds a scaler to a search. If a format was named, the scaler with the most keys wins. If not,
@@ -1376,18 +1377,18 @@ struct search {
 static void add_scaler(struct search *s, const struct match *m)
 {
     const bool better = !s->n || is_better(m, &s->best), worse = is_better(&s->best, m);
-    const bool same_place = strcmp(m->place, s->best.place) == 0;
-    list_place(&s->places, m->place, strlen(m->place));
-    if (s->n && !same_place &&
-        (!(better || worse) || (!s->named && m->found > 1 && s->best.found > 1))) {
+    const bool same_prefix = strcmp(m->prefix, s->best.prefix) == 0;
+    list_prefix(&s->prefixes, m->prefix, strlen(m->prefix));
+    if (s->n && !same_prefix &&
+        (!(better || worse) || (!s->named && m->present > 1 && s->best.present > 1))) {
         s->second = *m;
     } else if (better) {
-        if (!same_place)
+        if (!same_prefix)
             s->second.format = NULL;
         s->best = *m;
         s->format[0] = m->format;
         s->n = 1;
-    } else if (same_place && !worse) {
+    } else if (same_prefix && !worse) {
         s->format[s->n++] = m->format;
     }
 }
@@ -1403,16 +1404,16 @@ static bool may_be_alone(const struct format *f)
 
 /* Tries the formats at the reading's prefix. A scaler has the scale and most of its keys. A scale
  * alone is a scaler at the top, at a given prefix, or if no other format has its key. */
-static void try_place(struct search *s, reading *at, bool given)
+static void try_prefix(struct search *s, reading *at, bool given)
 {
     for (const struct format *f = formats; f < formats + FORMATS; f++) {
         if (s->named ? f != s->named : !saves(f) || (f->traits & BY_NAME))
             continue;
-        const struct match m = match_at(at, f);
-        const bool most = m.found > m.missing, distinct = f->traits & DISTINCT;
-        const bool alone = m.found < 2 && !distinct && !given && *m.place;
-        if (!m.scale) {
-            if (most && m.found > 1 && is_better(&m, &s->lacking))
+        const struct match m = match_format(at, f);
+        const bool most = m.present > m.missing, distinct = f->traits & DISTINCT;
+        const bool alone = m.present < 2 && !distinct && !given && *m.prefix;
+        if (!m.has_scale) {
+            if (most && m.present > 1 && is_better(&m, &s->lacking))
                 s->lacking = m;
         } else if (most || distinct || s->named) {
             if (alone && !(s->named && may_be_alone(f)))
@@ -1425,7 +1426,7 @@ static void try_place(struct search *s, reading *at, bool given)
 }
 
 /* Returns the length of a key before its last separator, and how many names that part has. */
-static size_t place_of(const char *key, int *names)
+static size_t prefix_length(const char *key, int *names)
 {
     size_t length = 0;
     *names = 0;
@@ -1438,10 +1439,10 @@ static size_t place_of(const char *key, int *names)
 }
 
 /* Returns true if some format saves the last name of the key: true for few keys of a checkpoint. */
-static bool is_of_a_scaler(const gsc_entry *e)
+static bool ends_with_scaler_key(const gsc_entry *e)
 {
     int names;
-    const size_t length = place_of(e->key, &names);
+    const size_t length = prefix_length(e->key, &names);
     const char *name = e->key + (names ? length + 1 : 0);
     for (const struct format *f = formats; f < formats + FORMATS; f++)
         for (const row *row = f->rows; row->key; row++)
@@ -1450,16 +1451,16 @@ static bool is_of_a_scaler(const gsc_entry *e)
     return false;
 }
 
-static bool is_at(const gsc_entry *e, const char *place, size_t length)
+static bool has_prefix(const gsc_entry *e, const char *prefix, size_t length)
 {
     int names;
-    return e->kind != GSC_ENTRY_UNUSED && strncmp(e->key, place, length) == 0 &&
-           place_of(e->key, &names) == length && is_of_a_scaler(e);
+    return e->kind != GSC_ENTRY_UNUSED && strncmp(e->key, prefix, length) == 0 &&
+           prefix_length(e->key, &names) == length && ends_with_scaler_key(e);
 }
 
 /* Tries each prefix of at most `most_names` names once, at its first entry, with the entries from
  * the first to the last that have the prefix. */
-static void search_places(struct search *s, const reading *r, int most_names)
+static void search_prefixes(struct search *s, const reading *r, int most_names)
 {
     reading at = *r;
     for (uint64_t i = 0; i < r->n; i++) {
@@ -1468,20 +1469,20 @@ static void search_places(struct search *s, const reading *r, int most_names)
         int names;
         if (e->kind == GSC_ENTRY_UNUSED)
             continue;
-        const size_t length = place_of(e->key, &names);
-        if (names > most_names || !is_of_a_scaler(e))
+        const size_t length = prefix_length(e->key, &names);
+        if (names > most_names || !ends_with_scaler_key(e))
             continue;
-        while (before > 0 && !is_at(&r->entries[before - 1], e->key, length))
+        while (before > 0 && !has_prefix(&r->entries[before - 1], e->key, length))
             before--;
         if (before > 0)
             continue;
-        while (!is_at(&r->entries[last], e->key, length))
+        while (!has_prefix(&r->entries[last], e->key, length))
             last--;
         memcpy(at.prefix, e->key, length);
         at.prefix[length] = '\0';
         at.entries = e;
         at.n = last - i + 1;
-        try_place(s, &at, false);
+        try_prefix(s, &at, false);
     }
 }
 
@@ -1496,22 +1497,22 @@ static gsc_status use_prefix(reading *r, const char *prefix, gsc_error *err)
 }
 
 /* Lists the prefixes of all settings or scalers in the entries. */
-static const char *list_places(const reading *r, struct places *p)
+static const char *list_prefixes(const reading *r, struct prefix_list *p)
 {
     struct search s = {.named = r->format};
     for (uint64_t i = 0; i < r->n && r->where == SET; i++) {
         const gsc_entry *e = &r->entries[i];
-        const size_t place = e->kind == GSC_ENTRY_UNUSED ? 0 : place_in(r, e->key);
-        if (place)
-            list_place(&s.places, e->key, place);
+        const size_t length = e->kind == GSC_ENTRY_UNUSED ? 0 : settings_prefix_length(r, e->key);
+        if (length)
+            list_prefix(&s.prefixes, e->key, length);
     }
     if (r->where == SAVED)
-        search_places(&s, r, ANY_NAMES);
-    *p = s.places;
+        search_prefixes(&s, r, ANY_NAMES);
+    *p = s.prefixes;
     return p->text;
 }
 
-static gsc_status check_some(const reading *r, gsc_error *err)
+static gsc_status check_not_empty(const reading *r, gsc_error *err)
 {
     for (uint64_t i = 0; i < r->n; i++)
         if (r->entries[i].kind != GSC_ENTRY_UNUSED)
@@ -1523,23 +1524,23 @@ static gsc_status check_some(const reading *r, gsc_error *err)
 /* Refuses a prefix that no key begins with: nothing would be read. */
 static gsc_status check_prefix(const reading *r, gsc_error *err)
 {
-    struct places places;
+    struct prefix_list prefixes;
     for (uint64_t i = 0; i < r->n; i++)
-        if (rest_of(r, &r->entries[i]))
+        if (key_after_prefix(r, &r->entries[i]))
             return GSC_OK;
     if (!*r->prefix)
         return GSC_OK;
     return gsc_fail(err, GSC_ERROR_FORMAT, 1, -1, "prefix", "is \"%.48s\": no key begins with it%s",
-                    r->prefix, list_places(r, &places));
+                    r->prefix, list_prefixes(r, &prefixes));
 }
 
 static gsc_status fail_no_scale(const reading *r, gsc_error *err)
 {
-    struct places places;
+    struct prefix_list prefixes;
     return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
                     "have no \"%s\"%s%.48s%s, the scale of the format %s%s", r->format->rows->key,
                     *r->prefix ? " below \"" : "", r->prefix, *r->prefix ? "\"" : "",
-                    r->format->name, list_places(r, &places));
+                    r->format->name, list_prefixes(r, &prefixes));
 }
 
 /* Fails because no scaler was recognised. The message names the most similar keys. */
@@ -1547,22 +1548,22 @@ static gsc_status fail_unknown(const reading *r, const struct search *s, const c
                                gsc_error *err)
 {
     const struct match *alone = &s->alone, *lacking = &s->lacking;
-    struct places places;
+    struct prefix_list prefixes;
     if (alone->format)
         return gsc_fail(
             err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
             "have only a \"%s\" below \"%.80s\": if it is a scaler's, give this prefix%s",
-            alone->format->rows->key, alone->place, s->named ? "" : " and the format");
+            alone->format->rows->key, alone->prefix, s->named ? "" : " and the format");
     if (lacking->format)
         return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
                         "have the keys of no format that is known: they look like those of %s, "
                         "without \"%s\"%s%.48s%s",
                         lacking->format->name, lacking->format->rows->key,
-                        *lacking->place ? " below \"" : "", lacking->place,
-                        *lacking->place ? "\"" : "");
+                        *lacking->prefix ? " below \"" : "", lacking->prefix,
+                        *lacking->prefix ? "\"" : "");
     return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
                     "have the keys of no format that is known%s",
-                    prefix ? list_places(r, &places) : "");
+                    prefix ? list_prefixes(r, &prefixes) : "");
 }
 
 /* Finds the scaler if no prefix is given, and its formats if none is named. */
@@ -1571,23 +1572,23 @@ static gsc_status find_scaler(reading *r, const struct format *named, const char
 {
     *s = (struct search){.named = named};
     if (!prefix)
-        search_places(s, r, MOST_NAMES);
+        search_prefixes(s, r, MOST_NAMES);
     else if (!named)
-        try_place(s, r, true);
+        try_prefix(s, r, true);
     if (s->second.format)
         return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
                         "hold several scalers, \"%.60s\" and \"%.60s\": say which by prefix",
-                        s->best.place, s->second.place);
+                        s->best.prefix, s->second.prefix);
     if (s->n > 0) {
-        memcpy(r->prefix, s->best.place, KEY_SIZE);
+        memcpy(r->prefix, s->best.prefix, KEY_SIZE);
         return GSC_OK;
     }
     if (!prefix)
-        search_places(s, r, ANY_NAMES);
+        search_prefixes(s, r, ANY_NAMES);
     if (s->n > 0)
         return gsc_fail(err, GSC_ERROR_FORMAT, ENTRIES, -1, "entries",
                         "have a scaler below more than two names: give the prefix \"%s\"",
-                        s->best.place);
+                        s->best.prefix);
     if (!named || s->alone.format)
         return fail_unknown(r, s, prefix, err);
     s->format[s->n++] = named; /* reading it fails with the missing key */
@@ -1597,7 +1598,7 @@ static gsc_status find_scaler(reading *r, const struct format *named, const char
 static gsc_status import_as(reading *r, const struct format *f, const gsc_policy *policy,
                             gsc_notes *notes, gsc_error *err)
 {
-    start(r, f, policy, SAVED);
+    begin_reading(r, f, policy, SAVED);
     return read_all(r, notes, err);
 }
 
@@ -1619,7 +1620,7 @@ static gsc_status import_alike(reading *r, const struct search *s, const gsc_pol
 }
 
 /* Notes the recognised format, its prefix, and other formats with the same keys. */
-static void note_format(const struct search *s, const char *place, gsc_notes *notes)
+static void note_format(const struct search *s, const char *prefix, gsc_notes *notes)
 {
     const struct format *best = s->format[0];
     char others[96] = "";
@@ -1633,7 +1634,7 @@ static void note_format(const struct search *s, const char *place, gsc_notes *no
                            end ? ", " : "; the same keys have ", f->name);
     }
     gsc_note_add(notes, GSC_NOTE_FORMAT, -1, best->name, NAN, "read as %s%s%.64s%s%s", best->name,
-                 *place ? " from \"" : "", place, *place ? "\"" : "", others);
+                 *prefix ? " from \"" : "", prefix, *prefix ? "\"" : "", others);
 }
 
 /* ---- the calls ---- */
@@ -1668,7 +1669,7 @@ gsc_status gsc_state_import(const char *format, const char *prefix, const gsc_en
     r.format = f;
     r.where = SAVED;
     if (!(f && (f->traits & MAY_LACK)))
-        GSC_TRY(check_some(&r, err));
+        GSC_TRY(check_not_empty(&r, err));
     GSC_TRY(check_prefix(&r, err));
     GSC_TRY(find_scaler(&r, f, prefix, &search, err));
     /* The first time without notes: a call that fails writes none. */
@@ -1712,7 +1713,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
     GSC_TRY(check_entries(entries, entries_count, err));
     if (prefix)
         GSC_TRY(use_prefix(&r, prefix, err));
-    start(&r, f, policy, SET);
+    begin_reading(&r, f, policy, SET);
     GSC_TRY(check_prefix(&r, err));
     const char *bf16 = bf16_section(&r);
     if (!bf16)
@@ -1731,7 +1732,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
     else {
         note_entries(&r, &list);
         if (f->rows == cerebras)
-            note_meant(&r, &list);
+            note_misread_exponents(&r, &list);
     }
     gsc_tell(notes_count, list.n);
     return GSC_OK;
@@ -1739,7 +1740,7 @@ gsc_status gsc_policy_import(const char *format, const char *prefix, const gsc_e
 
 /* ---- writing ---- */
 
-static double written(const struct format *f, const struct scaler *s, const row *row)
+static double value_written(const struct format *f, const struct scaler *s, const row *row)
 {
     const gsc_policy *p = &s->policy;
     const double x = get(s, row->field);
@@ -1779,7 +1780,7 @@ static uint32_t kind_of(const row *row)
 /* Fills in an entry with the number of a row. */
 static void fill(gsc_entry *e, const struct format *f, const struct scaler *s, const row *row)
 {
-    e->value = written(f, s, row);
+    e->value = value_written(f, s, row);
     e->kind = kind_of(row);
     if (e->kind == GSC_ENTRY_INTEGER && e->value >= 0x1p63)
         e->kind = GSC_ENTRY_NUMBER; /* only a policy's field can be so large */

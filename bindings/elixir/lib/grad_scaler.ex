@@ -172,7 +172,7 @@ defmodule GradScaler do
   end
 
   @doc """
-  All presets, with a sentence each on what they do and where their rules come from.
+  Returns all presets, each with a sentence that describes it and says where its rules come from.
 
       iex> is_map_key(GradScaler.presets(), "deepspeed")
       true
@@ -181,7 +181,7 @@ defmodule GradScaler do
   def presets, do: Fields.listed(&Native.preset_name/1, &Native.preset_summary/1)
 
   @doc """
-  What runs here: the version, the instruction set in use, those available, and whether there is CUDA.
+  Returns the version, the instruction set in use, all available ones, and if CUDA is available.
 
       iex> GradScaler.info().version
       "0.9.0"
@@ -202,12 +202,12 @@ defmodule GradScaler do
   defp cuda("", {:error, error}), do: error.message
   defp cuda(log, _started), do: log
 
-  @doc "The scale in force; `:infinity` where a policy without ceiling has led there."
+  @doc "Returns the scale in force; `:infinity` if a policy without a ceiling reached it."
   @spec loss_scale(t) :: float | :infinity
   def loss_scale(%__MODULE__{} = scaler), do: factor(scaler).scale
 
   @doc """
-  A snapshot of the scale in force, to keep with gradients that are unscaled after a later update:
+  Returns a snapshot of the scale in force, to keep with gradients that are unscaled after a later update:
   `unscale(grads, scaler, factor: factor)`.
   """
   @spec factor(t) :: factor
@@ -216,13 +216,13 @@ defmodule GradScaler do
   # The factor is the first member of a state.
   defp factor_binary(state), do: binary_part(state, 0, 32)
 
-  @doc "The rules, with names."
+  @doc "Returns the policy."
   @spec policy(t) :: Policy.t()
   def policy(%__MODULE__{policy: policy}), do: Policy.decode(policy)
 
   @doc """
-  What the rules do: `:moves`, the scale can change, `:guards`, they judge the norm of finite gradients,
-  `:needs_norm` and `:needs_amax`, what a report has to hold for them.
+  Returns the traits of the policy: `:moves` if the scale can change, `:guards` if it has a guard, and
+  `:needs_norm` or `:needs_amax` if a report must have them for `update/2`.
 
       iex> GradScaler.traits(GradScaler.new("guard"))
       [:guards, :needs_norm]
@@ -233,15 +233,15 @@ defmodule GradScaler do
     Constants.names(:trait, traits)
   end
 
-  @doc "The state, with names: the counts, and `next`, the newest scale where it is not in force yet."
+  @doc "Returns the state: the counts, and `next`, a new scale that is not in force yet."
   @spec state(t) :: State.t()
   def state(%__MODULE__{state: state}), do: State.decode(state)
 
   @doc """
-  What the last update did: `:grew`, `:backed_off`, `:skipped`, `:absorbed`, `:at_ceiling`,
-  `:at_floor`, `:backoff_failed`, `:stopped`, `:stale`: the report was of another scale than the one
-  in force, late or used before; and of the guard `:outlier`, the norm was above `guard_threshold` of
-  the state, with `:skipped`, `:clipped` or neither, where it was let through.
+  Returns the events of the last update: `:grew`, `:backed_off`, `:skipped`, `:absorbed`,
+  `:at_ceiling`, `:at_floor`, `:backoff_failed`, `:stopped` and `:stale` (the report had another scale,
+  because it was late or reused). `:outlier` means that the norm was above the state's
+  `guard_threshold`; the guard then skipped the step, clipped it (`:clipped`), or let it pass.
   """
   @spec events(t) :: [atom]
   def events(%__MODULE__{} = scaler), do: state(scaler).events
@@ -249,11 +249,11 @@ defmodule GradScaler do
   # ---- the step ----
 
   @doc """
-  The loss times the scale: a number, a tensor, or a tree of them.
+  Returns the loss times the scale: a number, a tensor, or a tree of them.
 
-  Inside `Nx.Defn.grad` and everywhere else that the loss is traced, this is a plain
-  multiplication. A scaled loss leaves the range of float16 easily, so narrow types, and integers,
-  become float32; `type:` chooses another, `:same` their own.
+  If the loss is traced, as inside `Nx.Defn.grad`, this is a plain multiplication. A scaled loss easily
+  overflows float16, so narrow types and integers become float32. `type:` selects another type,
+  `:same` the type of the loss.
 
       iex> GradScaler.scale_loss(0.5, GradScaler.new("torch"))
       32768.0
@@ -292,12 +292,12 @@ defmodule GradScaler do
   end
 
   @doc """
-  Divides gradients by the scale and checks them. Returns the gradients and a `GradScaler.Report`,
-  `report.overflow` is the verdict of the scaler's rules; `overflow?/1` reads it, `overflows/1` tells
-  which gradients it came from.
+  Divides gradients by the scale and checks them. Returns the gradients and a `GradScaler.Report`.
+  By the scaler's policy, `report.overflow` says if there was an overflow; `overflow?/1` reads it, and
+  `overflows/1` returns the gradients that are not finite.
 
-  Narrow types become `:f32`, where what scaling saved survives; `:f64` and complex ones stay. All
-  gradients are divided, also where the report says not to use them.
+  Narrow types become `:f32`, so that small values survive; `:f64` and complex types do not change. All
+  gradients are divided, also after an overflow.
 
     * `:type` - the type of all results: a dtype, Nx's `{:f, 32}`, or `:same`
     * `:want` - what else the report is to hold: `:norm`, `:amax`, `:underflow`
@@ -323,7 +323,7 @@ defmodule GradScaler do
         factor_option(options, scaler),
         leaves,
         result_dtypes(leaves, options[:type]),
-        measures(options, scaler),
+        tensor_options(options, scaler),
         names(paths)
       )
 
@@ -332,11 +332,11 @@ defmodule GradScaler do
 
   @doc """
   Adds gradients of a micro-batch, divided by the scale, to `sums`, a tree like the
-  gradients. Returns the new sums, in their own types, and a report on what was to be added.
+  gradients. Returns the new sums, in the types of the old ones, and the report of the micro-batch.
 
-  Where one of the gradients is Inf or NaN, nothing is added, and the sums are what they were: the
-  good micro-batches still count, so divide by how many were added. `merge(reports, :addends)` makes
-  the report of the step; that the sums are finite, and their norm, `measure/3` of the sums tells.
+  If a gradient is Inf or NaN, nothing is added and the sums do not change. The other micro-batches
+  still count, so divide by the number that were added. `merge(reports, :addends)` returns the report
+  of the step. To check that the sums are finite, and for their norm, call `measure/3` with the sums.
   Takes `:want`, `:histogram` and `:factor` as `unscale/3`.
 
       iex> scaler = GradScaler.new("static", init_scale: 4.0)
@@ -362,7 +362,7 @@ defmodule GradScaler do
         factor_option(options, scaler),
         leaves,
         sum_leaves,
-        measures(options, scaler),
+        tensor_options(options, scaler),
         names(paths)
       )
 
@@ -370,24 +370,24 @@ defmodule GradScaler do
   end
 
   @doc """
-  What `unscale(grads, scaler, type: :same)` would report, without the gradients. Takes `:want`,
-  `:histogram` and `:factor` as it does.
+  Returns the report of `unscale(grads, scaler, type: :same)`, without the gradients. Takes `:want`,
+  `:histogram` and `:factor` like `unscale/3`.
   """
   @spec measure(tree, t, keyword) :: Report.t()
   def measure(grads, %__MODULE__{} = scaler, options \\ []) do
     options = options(options, [:want, :histogram, :factor])
     {leaves, paths} = leaves(grads, &refuse_traced/1)
     factor = factor_option(options, scaler)
-    report = Binaries.measure(factor, leaves, measures(options, scaler), names(paths))
+    report = Binaries.measure(factor, leaves, tensor_options(options, scaler), names(paths))
     %{report | paths: paths}
   end
 
-  @doc "Returns true if a report says not to step: its `overflow`."
+  @doc "Returns the `overflow` of a report: true if the step is to be skipped."
   @spec overflow?(Report.t()) :: boolean
   def overflow?(%Report{overflow: overflow}), do: overflow
 
   @doc """
-  Whether no number of a tree, as it is, is Inf or NaN.
+  Returns true if no number of a tree is Inf or NaN. It does not unscale.
 
       iex> GradScaler.finite?(%{w: {:bf16, <<0x7F80::little-16>>}})
       false
@@ -399,8 +399,8 @@ defmodule GradScaler do
   end
 
   @doc """
-  Where in the tree of its gradients a report found Inf or NaN: the paths of those leaves, as lists
-  of keys and indices. A norm that is too large comes from no leaf.
+  Returns the paths of the leaves with Inf or NaN, as lists of keys and indices. If only the norm is
+  too large, the list is empty.
   """
   @spec overflows(Report.t()) :: [path]
   def overflows(%Report{} = report) do
@@ -408,8 +408,8 @@ defmodule GradScaler do
   end
 
   @doc """
-  What a report holds of each gradient: paths and reports, for plots of layers and to find what went
-  wrong. The norm of one tensor is there where the norm of all was wanted.
+  Returns the path and the report of each gradient, for plots of layers and to find errors. The reports
+  have norms if the call had `want: :norm`.
 
       iex> {_grads, report} = GradScaler.unscale(%{w: {:f32, <<3.0::little-float-32>>}}, GradScaler.new("none"), want: :norm)
       iex> for {path, report} <- GradScaler.per_tensor(report), do: {path, GradScaler.norm(report)}
@@ -429,8 +429,8 @@ defmodule GradScaler do
   end
 
   @doc """
-  The first Inf or NaN of a report: path of the leaf, in the order of the walk, and index of the
-  element in it; nil without one. In merged reports it comes from the first one with an overflow.
+  Returns the first Inf or NaN of a report: the path of the leaf and the index of the element; nil if
+  there is none. In a merged report it comes from the first report with an overflow.
 
       iex> grads = [{:f32, <<0::32>>}, {:f16, <<0::16, 0x7C00::little-16>>}]
       iex> {_grads, report} = GradScaler.unscale(grads, GradScaler.new())
@@ -449,11 +449,10 @@ defmodule GradScaler do
   end
 
   @doc """
-  Sets in a report, before ranks gather theirs, the rank that it is of, and a digest of this scaler's
-  rules and state.
+  Stamps a report with the rank and a digest of policy and state, before ranks gather their reports.
 
-  `merge/3` refuses reports of different digests: so a rank that loaded another checkpoint, missed a
-  step or has other rules is found before anybody steps.
+  `merge/3` refuses reports with different digests. So if a rank loaded another checkpoint, missed a
+  step or has other rules, the merge fails before any rank steps.
 
       iex> reports = for {name, rank} <- [{"torch", 0}, {"nemo", 1}], scaler = GradScaler.new(name) do
       ...>   GradScaler.set_rank(GradScaler.measure([], scaler), scaler, rank)
@@ -470,8 +469,8 @@ defmodule GradScaler do
   end
 
   @doc """
-  The rank of a report, or of its first overflow, and the rank with a failed call; nil where none
-  overflowed or failed, or no report had its rank set.
+  Returns the rank of the first overflow and the first rank with a failed call. Each is nil if there was
+  none, or if the reports had no rank.
 
       iex> scaler = GradScaler.new()
       iex> reports = [GradScaler.measure([], scaler), GradScaler.failed_report()]
@@ -488,14 +487,14 @@ defmodule GradScaler do
   end
 
   @doc """
-  The scaler after a step. Takes the report of `unscale/3`, `measure/3` or `merge/3`, or whether there
-  was an overflow.
+  Returns the scaler after a step. Takes the report of `unscale/3`, `measure/3` or `merge/3`, or a
+  boolean: true for an overflow.
 
       iex> GradScaler.new("torch") |> GradScaler.update(true) |> GradScaler.loss_scale()
       32768.0
 
-  Rules that guard know outliers only here: update first, step unless `skip?/1`, with the gradients
-  times `multiplier/1`.
+  If the policy has a guard, update before the step: skip the step if `skip?/1`, otherwise multiply the
+  gradients by `multiplier/1`.
 
       iex> scaler = GradScaler.update(GradScaler.new("none", guard_norm: 2.0), GradScaler.number_report(3.0))
       iex> {GradScaler.events(scaler), GradScaler.multiplier(scaler), GradScaler.state(scaler).guard_threshold}
@@ -511,7 +510,7 @@ defmodule GradScaler do
     {:ok, state} =
       Error.check!(Native.state_update(nil, scaler.policy, scaler.state, Report.encode(report)))
 
-    tell(%{scaler | state: state}, report)
+    emit_update(%{scaler | state: state}, report)
   end
 
   def update(%__MODULE__{}, [%Report{} | _]) do
@@ -524,7 +523,7 @@ defmodule GradScaler do
   end
 
   @event [:grad_scaler, :update]
-  defp tell(scaler, report) do
+  defp emit_update(scaler, report) do
     if function_exported?(:telemetry, :list_handlers, 1) and
          apply(:telemetry, :list_handlers, [@event]) != [] do
       measurements = Map.new(metrics(scaler, report))
@@ -535,9 +534,8 @@ defmodule GradScaler do
   end
 
   @doc """
-  The scaler, which skips, clips or stops also where `other` did in its last update: a scaler of
-  another signal of this step, such as the loss, with rules of its own. Scale, counts and samples
-  stay those of the first.
+  Adopts the decision of `other` to skip, clip or stop: `other` judged another signal of the same
+  step, such as the loss. Scale, counts and samples of `scaler` do not change.
 
       iex> scaler = GradScaler.update(GradScaler.new("recommended"), false)
       iex> losses = GradScaler.update(GradScaler.new("none", guard_norm: 4.0), GradScaler.number_report(9.5))
@@ -550,13 +548,13 @@ defmodule GradScaler do
     %{scaler | state: state}
   end
 
-  @doc "Returns true if the step of the last update is not to be taken: an overflow, or an outlier."
+  @doc "Returns true if the last update says to skip the step: an overflow, or an outlier."
   @spec skip?(t) :: boolean
   def skip?(%__MODULE__{} = scaler), do: :skipped in events(scaler)
 
   @doc """
-  Why the last update skipped or clipped its step, or let an outlier through, as a sentence for a log;
-  nil where it did not.
+  Returns a sentence that says why the last update skipped or clipped its step, or let an outlier
+  through; otherwise nil.
 
       iex> scaler = GradScaler.update(GradScaler.new("none", guard_norm: 2.0), GradScaler.number_report(3.0))
       iex> GradScaler.reason(scaler)
@@ -571,22 +569,23 @@ defmodule GradScaler do
   end
 
   @doc """
-  What the gradients of the last update are to be multiplied by: 1.0, less where the guard clips, 0.0
-  where the step is skipped.
+  Returns the number to multiply the gradients of the last update by: 1.0; less if the guard clips;
+  0.0 to skip the step.
   """
   @spec multiplier(t) :: float
   def multiplier(%__MODULE__{} = scaler), do: decision(scaler).multiplier
 
   @doc """
-  What is known after the last update, the most important first, for loggers. The report of that update
-  adds the norm, amax, the share of zeros and the counts of NaN and Inf. What is not known is not there.
+  Returns the metrics after the last update, the most important first, for loggers. The report of that
+  update adds the norm, amax, the share of zeros and the counts of NaN and Inf. A metric that is not
+  known is missing.
 
       iex> scaler = GradScaler.update(GradScaler.new("torch"), true)
       iex> GradScaler.metrics(scaler) |> Keyword.take([:loss_scale, :skip, :total_overflows])
       [loss_scale: 32768.0, skip: true, total_overflows: 1]
 
-  Where `:telemetry` is loaded, each update is the event `[:grad_scaler, :update]`: the measurements are
-  these metrics, and `scaler` is in the metadata.
+  If `:telemetry` is loaded, each update emits the event `[:grad_scaler, :update]`: the measurements are
+  these metrics, and the metadata has `scaler`.
   """
   @spec metrics(t, Report.t() | nil) :: keyword(real | boolean)
   def metrics(%__MODULE__{policy: policy, state: state}, report \\ nil) do
@@ -599,7 +598,7 @@ defmodule GradScaler do
   end
 
   @doc """
-  What is wrong with a run, and what to do about it, the most important first; `[]`: nothing was found.
+  Returns what is wrong with a run and what to do, the most important first; `[]` if nothing is.
   `report` is the last one, `:steps` are the updates so far, `:planned_steps` the updates of the whole run.
 
       iex> scaler = GradScaler.update(GradScaler.new("none"), true)
@@ -628,8 +627,8 @@ defmodule GradScaler do
   end
 
   @doc """
-  Returns the report of a number, such as the loss, for a scaler of its own with a guard; see
-  `combine_decisions/2`. It counts with its sign; infinities, NaN and magnitudes above 2^500 are an
+  Returns the report of a number, such as the loss, for a separate scaler with a guard; see
+  `combine_decisions/2`. The number keeps its sign. Infinities, NaN and magnitudes above 2^500 are an
   overflow.
   """
   @spec number_report(real) :: Report.t()
@@ -639,16 +638,16 @@ defmodule GradScaler do
   end
 
   @doc """
-  One report of several, in their order.
+  Merges reports, in their order, into one.
 
-    * `:shards` - of different gradients: layers, shards, optimizers that share a scale. Their sums of
-      squares add up
-    * `:addends` - of gradients that are added: micro-batches, data-parallel ranks. The norm of
-      their sum is not known, so the report lacks it
+    * `:shards` - reports of different gradients: layers, shards, optimizers that share a scale. Their
+      sums of squares are added
+    * `:addends` - reports of gradients that are added: micro-batches, data-parallel ranks. The merged
+      report has no norm, because the norm of the sum is not known
 
-  With a scaler, the report's `overflow` is the verdict of its rules. Histograms are added where all
-  have one. Ranks send each other theirs, as terms or as the bytes of `GradScaler.Report.encode/1`, and
-  all merge them in rank order: that gives all the same bits. Call `set_rank/3` on each before.
+  With a scaler, its policy decides `overflow`. Histograms are added if all reports have one. Ranks send
+  each other their reports, as terms or as the bytes of `GradScaler.Report.encode/1`, and each merges
+  all of them in rank order: then all have the same bits. Call `set_rank/3` on each report before.
 
       iex> scaler = GradScaler.new("torch")
       iex> good = GradScaler.measure({:f32, <<1.0::little-float-32>>}, scaler)
@@ -680,12 +679,12 @@ defmodule GradScaler do
     if histograms != [] and Enum.all?(histograms), do: Enum.zip_with(histograms, &Enum.sum/1)
   end
 
-  @doc "The report of a rank or device that could not make one: the step is skipped."
+  @doc "Returns the report of a rank or device that failed: with it the step is skipped."
   @spec failed_report(atom) :: Report.t()
   def failed_report(status \\ :device),
     do: %Report{overflow: true, status: status}
 
-  @doc "The global norm of the gradients, of a report with `want: :norm`."
+  @doc "Returns the global norm of the gradients, from a report with `want: :norm`."
   @spec norm(Report.t()) :: float | :infinity
   def norm(%Report{measured: measured, sum_squares: sum}) do
     if :norm not in measured, do: raise(ArgumentError, "the report has no norm: pass want: :norm")
@@ -693,8 +692,9 @@ defmodule GradScaler do
   end
 
   @doc """
-  The factor of the scaler before its last update, with the clip of that update: `unscale/3` with it
-  as `:factor` unscales and clips in one pass. If nothing was clipped it is as it was.
+  Returns a factor with the clip of the last update; `unscale/3` with it as `:factor` then also clips,
+  in one pass. `factor` is `factor/1` from before the update. If the update did not clip, it is
+  returned unchanged.
   """
   @spec guard_factor(t, factor) :: factor
   def guard_factor(%__MODULE__{state: state}, factor) do
@@ -703,9 +703,8 @@ defmodule GradScaler do
   end
 
   @doc """
-  The factor that unscales and clips to a global norm in one pass: `measure/3` with `want: :norm`,
-  this, then `unscale/3` with it as `:factor`. The coefficient is as in
-  torch.nn.utils.clip_grad_norm_.
+  Returns a factor that unscales and clips to a global norm in one pass: pass it to `unscale/3` as
+  `:factor`. `report` is of `measure/3` with `want: :norm`. It clips as torch.nn.utils.clip_grad_norm_.
   """
   @spec clip_factor(t, Report.t(), number) :: factor
   def clip_factor(%__MODULE__{state: state}, %Report{} = report, max_norm) do
@@ -717,13 +716,13 @@ defmodule GradScaler do
     Factor.decode(factor)
   end
 
-  @doc "The scaler with another scale in force at once; the counts go on."
+  @doc "Returns the scaler with another scale, in force at once; the counts do not change."
   @spec set_scale(t, number | :infinity) :: t
   def set_scale(%__MODULE__{} = scaler, scale), do: put_state(scaler, scale: scale)
 
   @doc """
-  The scaler with a scale and counts of yours: `:scale`, and the fields of `GradScaler.State`. For
-  loops that keep these themselves, and to go on from a checkpoint of another library.
+  Returns the scaler with new values for `:scale` and the fields of `GradScaler.State`: for loops that
+  keep these themselves, and to continue from a checkpoint of another library.
 
       iex> scaler = GradScaler.put_state(GradScaler.new("torch"), scale: 1024.0, good_steps: 1999)
       iex> scaler |> GradScaler.update(false) |> GradScaler.loss_scale()
@@ -756,8 +755,8 @@ defmodule GradScaler do
   # ---- devices ----
 
   @doc """
-  The scaler on a device: `:cuda`, which is `{:cuda, 0}`, another CUDA device, `{:cpu, threads}`, or that
-  of another scaler.
+  Returns the scaler on a device: `:cuda` (which is `{:cuda, 0}`), another CUDA device,
+  `{:cpu, threads}`, or the device of another scaler.
 
   If there is none, a `GradScaler.Error` says why. Loading the kernels takes seconds the first time on a
   machine.
@@ -788,7 +787,7 @@ defmodule GradScaler do
           "a device is :cuda, {:cuda, ordinal} or {:cpu, threads}, not #{inspect(kind)}"
   end
 
-  @doc "The tree with its floats on the scaler's device, if it has one. Integers stay where they are."
+  @doc "Copies the floats of a tree to the scaler's device, if it has one. Integers are not copied."
   @spec device_put(tree, t) :: tree
   def device_put(tree, %__MODULE__{device: nil}), do: tree
 
@@ -801,7 +800,7 @@ defmodule GradScaler do
     rebuild(tree, DeviceTensor.copy(device, leaves), & &1)
   end
 
-  @doc "The tree with its tensors as they were, in host memory. What is no device's stays."
+  @doc "Copies the device tensors of a tree to host memory. Other leaves do not change."
   @spec device_get(tree) :: tree
   def device_get(tree) do
     elements = tree |> device_tensors() |> DeviceTensor.read()
@@ -814,7 +813,7 @@ defmodule GradScaler do
     end)
   end
 
-  @doc "Frees the memory of a tree, and of whatever shares it, now; whoever still uses it is refused."
+  @doc "Frees the device memory of a tree, also for tensors that share it; using them again is an error."
   @spec device_free(tree) :: :ok
   def device_free(tree) do
     for memory <- tree |> device_tensors() |> Enum.map(& &1.memory) |> Enum.uniq(),
@@ -832,9 +831,9 @@ defmodule GradScaler do
   # ---- types ----
 
   @doc """
-  All floats of a tree as another type, rounded to nearest even. Traced tensors get a plain
-  `Nx.as_type`. With `clamp:`, a number, what is larger becomes that: with the largest number of a
-  narrow type this is a cast that saturates.
+  Casts all floats of a tree to another type, rounded to nearest even. Traced tensors get a plain
+  `Nx.as_type`. `clamp:` limits the magnitudes to a number: with the largest number of a narrow type
+  the cast saturates.
 
       iex> GradScaler.cast_params({:f32, <<1.0009765625::little-float-32>>}, :bf16)
       {:bf16, <<0x3F80::little-16>>}
@@ -855,14 +854,14 @@ defmodule GradScaler do
     cast(params, nil, dtype, %TensorOptions{clamp: options[:clamp] || 0.0}, convert)
   end
 
-  @doc "`cast_params/2` under the name for the way back: gradients to the type they are summed in."
+  @doc "Does the same as `cast_params/2`, for gradients: casts them to the type of their sums."
   @spec accumulate_grad(tree, dtype | tuple) :: tree
   def accumulate_grad(grads, type \\ :f32), do: cast_params(grads, type)
 
   # ---- to and from a checkpoint ----
 
   @doc """
-  Rules and state as bytes that any later version, on any machine and in any language, reads.
+  Returns policy and state as bytes, which every later version reads, on any machine and in any language.
 
       iex> scaler = GradScaler.new("torch") |> GradScaler.update(true)
       iex> scaler |> GradScaler.save() |> GradScaler.load() == scaler
@@ -874,7 +873,7 @@ defmodule GradScaler do
     bytes
   end
 
-  @doc "The scaler of `save/1`; bytes that are damaged or something else raise `ArgumentError`."
+  @doc "Returns the scaler that `save/1` saved; damaged or other bytes raise `ArgumentError`."
   @spec load(binary) :: t
   def load(bytes) do
     {:ok, policy, state} =
@@ -888,8 +887,8 @@ defmodule GradScaler do
 
   # ---- trees ----
 
-  # Returns what the library reads of every float leaf, and its reversed path; `traced` sees the leaves of a
-  # graph, which have no elements.
+  # Returns the tensors of all float leaves, and their reversed paths. Calls `traced` with each leaf of a
+  # graph, which has no elements.
   defp leaves(tree, traced) do
     floats =
       Tree.reduce(tree, [], fn leaf, path, floats ->
@@ -904,7 +903,7 @@ defmodule GradScaler do
     floats |> Enum.reverse() |> Enum.unzip()
   end
 
-  # The tree with results, in the order of leaves/2, at its float leaves.
+  # Returns the tree with its float leaves replaced by `results`, in the order of leaves/2.
   defp rebuild(tree, results, traced) do
     {tree, []} =
       Tree.map_reduce(tree, results, fn leaf, _path, results ->
@@ -918,7 +917,7 @@ defmodule GradScaler do
     tree
   end
 
-  # Float leaves times a factor as another type; `traced` does it to the leaves of a graph.
+  # Multiplies float leaves by a factor and converts them to a type; `traced` does so for leaves of a graph.
   defp cast(tree, factor, type, options, traced) do
     {leaves, paths} = leaves(tree, & &1)
     dtypes = result_dtypes(leaves, type)
@@ -929,7 +928,7 @@ defmodule GradScaler do
     end)
   end
 
-  # How errors name an entry of a list of leaves.
+  # Returns a function that names an entry of a list of leaves, for errors.
   defp names(paths) do
     fn
       "tensors", index when index >= 0 ->
@@ -969,8 +968,8 @@ defmodule GradScaler do
     end
   end
 
-  # Always each gradient's own report, for overflows/1; it costs next to nothing.
-  defp measures(options, scaler) do
+  # Always makes a report of each gradient, for overflows/1; this costs almost no time.
+  defp tensor_options(options, scaler) do
     %TensorOptions{
       want: List.wrap(options[:want]),
       policy: scaler.policy,
@@ -1007,7 +1006,7 @@ defmodule GradScaler do
     end
   end
 
-  # A scaler holds no tensors: where Nx traces, it is a constant, as the rules of `GradScaler.Defn` are.
+  # A scaler has no tensors: if Nx traces a function, the scaler is a constant in it.
   if Code.ensure_loaded?(Nx.Container) do
     defimpl Nx.Container do
       def traverse(scaler, acc, _fun), do: {scaler, acc}

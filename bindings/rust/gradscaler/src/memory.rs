@@ -31,9 +31,9 @@ pub struct Host;
 
 /// The operations that calls on a memory need; not nameable outside of the crate.
 pub trait Calls: Sized {
-    /// Tells memories apart.
+    /// Identifies a memory.
     type Id: Copy + Debug + Send + Sync;
-    /// The members of a scaler: the memory, and buffers of its own there.
+    /// The members of a scaler: the memory, and the scaler's buffers in it.
     type Handle;
 
     fn exec(handle: &Self::Handle) -> sys::gsc_exec;
@@ -65,7 +65,7 @@ pub trait Calls: Sized {
     where
         Self: Memory;
 
-    /// Makes a call on lists, with memory for what the options ask for.
+    /// Makes a call on lists, with memory for the results that the options select.
     fn call(
         handle: &Self::Handle,
         tensors: &[Tensor<'_, Self>],
@@ -77,7 +77,7 @@ pub trait Calls: Sized {
         Self: Memory;
 }
 
-/// The arguments of a call on lists beside its factor: n tensors and n outputs.
+/// The arguments of a call on lists, except its factor: n tensors and n outputs.
 pub struct Arguments {
     pub exec: sys::gsc_exec,
     pub tensors: *const sys::gsc_tensor,
@@ -150,14 +150,14 @@ impl Calls for Host {
         };
         let result = check(|err| call(&arguments, err));
         if let (Err(_), Some(reports)) = (&result, options.per_tensor) {
-            reports.clear(); // none was made
+            reports.clear(); // a call that failed makes none
         }
         result.map(|()| report)
     }
 }
 
-/// The calls that write have one type.
-type ListCall = unsafe extern "C" fn(
+/// The type of the functions that write to tensors.
+type WritingFunction = unsafe extern "C" fn(
     *const sys::gsc_exec,
     *const sys::gsc_factor,
     *const sys::gsc_tensor,
@@ -168,8 +168,8 @@ type ListCall = unsafe extern "C" fn(
     *mut sys::gsc_error,
 ) -> sys::gsc_status;
 
-/// A call that writes, and whether it makes a report.
-pub(crate) struct Write(ListCall, bool);
+/// A function that writes to tensors; true if it makes a report.
+pub(crate) struct Write(WritingFunction, bool);
 
 pub(crate) const SCALE: Write = Write(sys::gsc_scale, false);
 pub(crate) const UNSCALE: Write = Write(sys::gsc_unscale, true);
@@ -230,8 +230,8 @@ impl<'a, M: Memory> FactorIn<'a, M> {
                 ptr::null_mut()
             };
             let (exec, factor, options) = (&a.exec, self.factor, &a.options);
-            // SAFETY: n tensors and n outputs, which are borrowed mutably and so apart from all others; what
-            // the options point to is as large as n or its type says.
+            // SAFETY: n tensors and n outputs. The outputs are borrowed mutably, so they overlap nothing else.
+            // The memory that the options point to is as large as n or its type requires.
             unsafe { function(exec, factor, a.tensors, a.out, a.n, options, report, err) }
         };
         M::call(self.handle, tensors, out, options, call)
