@@ -547,7 +547,9 @@ template <class T> INLINED void store_row(const quad<T> &q, uint64_t to, bool ve
 template <class T>
 INLINED uint64_t lanes_of(const thread_tile *tile, const unsigned char *data, uint32_t row)
 {
-    return __cvta_generic_to_global(data) + (GSC_LANES * row + 4 * tile->thread) * T::size;
+    uint64_t at; /* by assembly: an address that the compiler sees through makes loads wait */
+    asm("cvta.to.global.u64 %0, %1;" : "=l"(at) : "l"(data));
+    return at + (GSC_LANES * row + 4 * tile->thread) * T::size;
 }
 
 /* The sums of a thread, in registers while it runs rows. */
