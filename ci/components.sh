@@ -140,12 +140,12 @@ cuda() { # CUDA without a GPU: a stand-in for the driver, the PTX on an emulated
 
 clang() { # the other compiler, warnings as errors; the device's code, which it does not compile, is tested by cuda
   build clang
-  ctests clang . -E '^(cuda\.(gpu|ptx|rehearsal|model)|core_scalar)$'
+  ctests clang . -E '^(cuda\.(gpu|ptx|barriers|rehearsal|model)|core_scalar)$'
 }
 
 sanitize() { # address and undefined behaviour; clang's looks closer
   build sanitize
-  ctests sanitize . -E '^cuda\.ptx$' # the code of the device has no sanitizer; cuda.gpu is the host's
+  ctests sanitize . -E '^cuda\.(ptx|barriers)$' # the code of the device has no sanitizer; cuda.gpu is the host's
 }
 
 thread() { # data races

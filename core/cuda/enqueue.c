@@ -65,11 +65,11 @@ static gsc_status workspace_check(const gsc_exec *exec, uint64_t size, gsc_error
 }
 
 /* Returns the elements in the first blocks of all chunks, which the histogram counts. */
-static uint64_t looked_at(const gsc_tensor *tensor)
+static uint64_t sampled_elements(const gsc_tensor *tensor)
 {
     uint64_t numbers = gsc_numbers_of(tensor), rest = numbers % GSC_CHUNK;
-    uint64_t seen = numbers / GSC_CHUNK * GSC_BLOCK + (rest < GSC_BLOCK ? rest : GSC_BLOCK);
-    return seen / gsc_reals[tensor->dtype].parts;
+    uint64_t sampled = numbers / GSC_CHUNK * GSC_BLOCK + (rest < GSC_BLOCK ? rest : GSC_BLOCK);
+    return sampled / gsc_reals[tensor->dtype].parts;
 }
 
 /* Describes tensor i for the kernels. Returns the number of its chunks. */
@@ -155,7 +155,7 @@ static gsc_status tensors(const gsc_exec *exec, const gsc_job *job, gsc_error *e
     for (uint32_t dtype = 0; job->clamp != 0 && dtype < gsc_dtypes; dtype++)
         header.call.limits[dtype] = gsc_clamp_limit(dtype, job->clamp);
     for (uint64_t i = 0; job->histogram && i < job->n; i++)
-        header.call.histogram_elements += (int64_t)looked_at(&job->in[i]);
+        header.call.histogram_elements += (int64_t)sampled_elements(&job->in[i]);
     GSC_TRY(launch_begin(exec, job, &header, err));
     GSC_TRY(launch_chunks(exec, job, &workspace->call, err));
     if (adds)

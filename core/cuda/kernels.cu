@@ -15,31 +15,43 @@
  * If a block's float sum cannot be trusted, an input in place is already overwritten: so the lanes
  * also have double sums, which are folded only if they are needed.
  */
-#if defined(__CUDA__) && defined(__clang__) /* clang without a CUDA toolkit */
-#pragma clang force_cuda_host_device begin
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-#pragma clang force_cuda_host_device end
+/* Without a CUDA toolkit, clang needs these definitions of its headers. */
+#if defined(__CUDA__) && defined(__clang__)
 #define __device__    __attribute__((device))
 #define __constant__  __attribute__((constant))
 #define __global__    __attribute__((global))
 #define __shared__    __attribute__((shared))
 #define __noinline__  __attribute__((noinline))
 #define LAUNCH_BOUNDS __attribute__((launch_bounds(GSC_CUDA_THREADS, 4)))
+#pragma clang force_cuda_host_device begin
+#include "launch.h"
+#include "step.h"
+#include <math.h>
+#pragma clang force_cuda_host_device end
+#include <__clang_cuda_builtin_vars.h>
+static __inline__ __device__ uint64_t __cvta_generic_to_global(const void *p)
+{
+    return (uint64_t)(const __attribute__((address_space(1))) void *)p;
+}
+static __inline__ __device__ uint64_t __cvta_generic_to_shared(const void *p)
+{
+    return (uint64_t)(const __attribute__((address_space(3))) void *)p;
+}
+static __inline__ __device__ uint32_t __shfl_down_sync(uint32_t lanes, uint32_t x, uint32_t by)
+{
+    return (uint32_t)__nvvm_shfl_sync_down_i32(lanes, (int)x, (int)by, 31);
+}
 #else
+#define LAUNCH_BOUNDS __launch_bounds__(GSC_CUDA_THREADS, 4)
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#define LAUNCH_BOUNDS __launch_bounds__(GSC_CUDA_THREADS, 4)
-#endif
-
-/* The headers of the core say `static inline`. */
 #define inline __inline__ __device__
-#include "convert.h"
+#include "launch.h"
 #include "step.h"
 #undef inline
-#include "launch.h"
+#endif
+
 #define DEVICE     static __inline__ __device__
 #define INLINED    static __inline__ __device__ __attribute__((always_inline))
 #define SLOW       static __device__ __noinline__
@@ -49,39 +61,19 @@
 #define KERNEL(name)                                                                               \
     extern "C" __global__ void LAUNCH_BOUNDS gsc_cuda_##name(const gsc_cuda_##name##_parameter p)
 
-DEVICE uint32_t thread_index(void)
-{
-    uint32_t t;
-    asm("mov.u32 %0, %%tid.x;" : "=r"(t));
-    return t;
-}
-
-DEVICE uint32_t block_index(void)
-{
-    uint32_t b;
-    asm("mov.u32 %0, %%ctaid.x;" : "=r"(b));
-    return b;
-}
-
-DEVICE void atomic_add(int64_t *to, int64_t x)
-{
-    asm volatile("red.add.u64 [%0], %1;" ::"l"(to), "l"(x) : "memory");
-}
-
-DEVICE void atomic_add(uint32_t *to, uint32_t x)
-{
-    asm volatile("red.add.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
-}
-
-DEVICE void atomic_min(int64_t *to, int64_t x)
-{
-    asm volatile("red.min.s64 [%0], %1;" ::"l"(to), "l"(x) : "memory");
-}
-
-DEVICE void atomic_min(uint32_t *to, uint32_t x)
-{
-    asm volatile("red.min.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
-}
+/* Reductions whose result nobody waits for, of one address space: faster than generic ones. */
+#define RED(space, name, suffix, type, constraint)                                                 \
+    DEVICE void space##_##name(type *to, type x)                                                   \
+    {                                                                                              \
+        asm volatile("red." #space "." #suffix " [%0], %1;" ::"l"(__cvta_generic_to_##space(to)),  \
+                     constraint(x)                                                                 \
+                     : "memory");                                                                  \
+    }
+RED(global, add, add.u64, int64_t, "l")
+RED(global, min, min.s64, int64_t, "l")
+RED(shared, add, add.u32, uint32_t, "r")
+RED(shared, min, min.u32, uint32_t, "r")
+#undef RED
 
 template <class T> DEVICE T least(T a, T b)
 {
@@ -312,16 +304,16 @@ DEVICE uint64_t convert_nan(const dtype in, const dtype out, uint64_t bits)
 /* ---- rows ---- */
 
 /* The results of a thread. */
-typedef struct found {
+typedef struct thread_partial {
     double wide[4];
     float narrow[4];
     double amax;
     uint32_t counts[GSC_CUDA_COUNTS];
     uint32_t first; /* position in the chunk of the first that is not finite */
-} found;
+} thread_partial;
 
 /* The work of a thread: its lanes of a block of at most GSC_BLOCK elements. */
-typedef struct piece {
+typedef struct thread_tile {
     const gsc_cuda_call *call;
     const unsigned char *in;
     unsigned char *out; /* NULL: nothing is written */
@@ -329,42 +321,45 @@ typedef struct piece {
     uint32_t n, start; /* elements, and the position of the first in the chunk */
     uint32_t thread;   /* 0 to 15; the lanes are the 4 from 4 * thread on */
     uint32_t vectors;  /* 1: aligned for loads and stores of 4 elements */
-} piece;
+} thread_tile;
 
 /* An element: its |bits|, the |bits| of its output before a clamp, |product|, and if clamped. */
-typedef struct seen {
+typedef struct element_result {
     uint64_t before, after;
     double product;
     uint32_t clamped;
-} seen;
+} element_result;
 
 /* Counts the element at `i` of the block. */
-DEVICE void count(const piece *p, found *f, uint32_t i, const seen *e)
+DEVICE void count(const thread_tile *tile, thread_partial *partial, uint32_t i,
+                  const element_result *e)
 {
-    const dtype *in = &dtypes[p->in_dtype], *out = &dtypes[p->out_dtype];
+    const dtype *in = &dtypes[tile->in_dtype], *out = &dtypes[tile->out_dtype];
     const uint64_t in_normal = (uint64_t)1 << in->mantissa;
-    if (p->call->operation == GSC_CUDA_CLAMP ? !isfinite(e->product) : e->after >= out->infinity) {
-        f->counts[e->before >= in->nan ? GSC_CUDA_NAN : GSC_CUDA_INF]++;
-        f->first = p->start + i < f->first ? p->start + i : f->first;
+    if (tile->call->operation == GSC_CUDA_CLAMP ? !isfinite(e->product)
+                                                : e->after >= out->infinity) {
+        partial->counts[e->before >= in->nan ? GSC_CUDA_NAN : GSC_CUDA_INF]++;
+        partial->first = tile->start + i < partial->first ? tile->start + i : partial->first;
     }
-    f->counts[GSC_CUDA_CLAMPED] += e->clamped && e->before < in->nan;
-    if (p->call->want & GSC_WANT_UNDERFLOW) {
-        f->counts[GSC_CUDA_ZEROS] += e->after == 0 && e->before != 0;
-        f->counts[GSC_CUDA_SUBNORMALS] += e->after != 0 &&
-                                          e->after < (uint64_t)1 << out->mantissa &&
-                                          !(e->before != 0 && e->before < in_normal);
+    partial->counts[GSC_CUDA_CLAMPED] += e->clamped && e->before < in->nan;
+    if (tile->call->want & GSC_WANT_UNDERFLOW) {
+        partial->counts[GSC_CUDA_ZEROS] += e->after == 0 && e->before != 0;
+        partial->counts[GSC_CUDA_SUBNORMALS] += e->after != 0 &&
+                                                e->after < (uint64_t)1 << out->mantissa &&
+                                                !(e->before != 0 && e->before < in_normal);
     }
 }
 
 /* Converts element, or part, `i` of the block. */
-DEVICE void element(const piece *p, found *f, uint32_t i, uint32_t k, seen *e)
+DEVICE void convert_element(const thread_tile *tile, thread_partial *partial, uint32_t i,
+                            uint32_t k, element_result *e)
 {
-    const gsc_cuda_call *call = p->call;
-    const uint32_t in = p->in_dtype, out = p->out_dtype, operation = call->operation;
+    const gsc_cuda_call *call = tile->call;
+    const uint32_t in = tile->in_dtype, out = tile->out_dtype, operation = call->operation;
     const int in_double = call->in_double || in == gsc_f64;
     const double m = in_double ? call->multiplier : (double)call->multiplier_f32;
     const double limit = call->limits[out];
-    const uint64_t bits = read_bits(in, p->in + (uint64_t)i * dtypes[in].size);
+    const uint64_t bits = read_bits(in, tile->in + (uint64_t)i * dtypes[in].size);
     uint64_t result;
     double x = HUGE_VAL;
     e->before = magnitude_of(in, bits);
@@ -381,16 +376,16 @@ DEVICE void element(const piece *p, found *f, uint32_t i, uint32_t k, seen *e)
     e->after = magnitude_of(out, result);
     e->product = fabs(x);
     if (isfinite(x)) {
-        f->amax = e->product > f->amax ? e->product : f->amax;
-        f->narrow[k] = fmaf((float)x, (float)x, f->narrow[k]);
-        f->wide[k] = fma(x, x, f->wide[k]);
+        partial->amax = e->product > partial->amax ? e->product : partial->amax;
+        partial->narrow[k] = fmaf((float)x, (float)x, partial->narrow[k]);
+        partial->wide[k] = fma(x, x, partial->wide[k]);
     }
     e->clamped = operation == GSC_CUDA_CLAMP && e->before < dtypes[in].nan && e->product > limit;
     if (e->clamped)
         result = narrow(out, copysign(limit, x));
-    if (!p->out)
+    if (!tile->out)
         return;
-    unsigned char *to = p->out + (uint64_t)i * dtypes[out].size;
+    unsigned char *to = tile->out + (uint64_t)i * dtypes[out].size;
     if (operation == GSC_CUDA_ADD) {
         const uint64_t old = read_bits(out, to);
         if (magnitude_of(out, old) >= dtypes[out].nan) {
@@ -406,23 +401,23 @@ DEVICE void element(const piece *p, found *f, uint32_t i, uint32_t k, seen *e)
 }
 
 /* Runs rows `row` to `end`, with any content. */
-SLOW void careful(const piece *p, found *f, uint32_t row, uint32_t end)
+SLOW void careful(const thread_tile *tile, thread_partial *partial, uint32_t row, uint32_t end)
 {
     for (; row < end; row++)
         for (uint32_t k = 0; k < 4; k++) {
-            const uint32_t i = GSC_LANES * row + 4 * p->thread + k;
-            if (i >= p->n)
+            const uint32_t i = GSC_LANES * row + 4 * tile->thread + k;
+            if (i >= tile->n)
                 continue;
-            seen e, other;
-            element(p, f, i, k, &e);
-            if (p->complex) { /* the larger part counts */
-                element(p, f, i + 1, ++k, &other);
+            element_result e, other;
+            convert_element(tile, partial, i, k, &e);
+            if (tile->complex) { /* the larger part counts */
+                convert_element(tile, partial, i + 1, ++k, &other);
                 e.before = other.before > e.before ? other.before : e.before;
                 e.after = other.after > e.after ? other.after : e.after;
                 e.product = other.product > e.product ? other.product : e.product;
                 e.clamped |= other.clamped;
             }
-            count(p, f, i, &e);
+            count(tile, partial, i, &e);
         }
 }
 
@@ -493,7 +488,7 @@ template <class T, uint32_t N> INLINED void load_vectors(quad<T> (&quads)[N], ui
 }
 
 /* Makes the compiler issue all loads before it uses one of them. */
-template <class T, uint32_t N> INLINED void together(quad<T> (&quads)[N])
+template <class T, uint32_t N> INLINED void issue_all(quad<T> (&quads)[N])
 {
     UNROLLED for (uint32_t u = 0; u < N; u++)
     {
@@ -550,11 +545,11 @@ template <class T> INLINED void store_row(const quad<T> &q, uint64_t to, bool ve
 
 /* Returns the address of a thread's lanes in row `row`. */
 template <class T>
-INLINED uint64_t lanes_of(const piece *p, const unsigned char *data, uint32_t row)
+INLINED uint64_t lanes_of(const thread_tile *tile, const unsigned char *data, uint32_t row)
 {
-    uint64_t at;
+    uint64_t at; /* by assembly: an address that the compiler sees through makes loads wait */
     asm("cvta.to.global.u64 %0, %1;" : "=l"(at) : "l"(data));
-    return at + (GSC_LANES * row + 4 * p->thread) * T::size;
+    return at + (GSC_LANES * row + 4 * tile->thread) * T::size;
 }
 
 /* The sums of a thread, in registers while it runs rows. */
@@ -564,12 +559,12 @@ template <class real> struct sums {
     double wide[4];
     bits largest; /* |x| */
 
-    __inline__ __device__ explicit sums(const found *f) : largest(0)
+    __inline__ __device__ explicit sums(const thread_partial *partial) : largest(0)
     {
         UNROLLED for (uint32_t k = 0; k < 4; k++)
         {
-            narrow[k] = (real)f->narrow[k];
-            wide[k] = f->wide[k];
+            narrow[k] = (real)partial->narrow[k];
+            wide[k] = partial->wide[k];
         }
     }
     __inline__ __device__ void add(uint32_t k, real x)
@@ -578,15 +573,15 @@ template <class real> struct sums {
             narrow[k] = fmaf(x, x, narrow[k]);
         wide[k] = fma((double)x, (double)x, wide[k]);
     }
-    __inline__ __device__ void put(found *f) const
+    __inline__ __device__ void put(thread_partial *partial) const
     {
         real amax;
         memcpy(&amax, &largest, sizeof amax);
-        f->amax = most((double)amax, f->amax);
+        partial->amax = most((double)amax, partial->amax);
         UNROLLED for (uint32_t k = 0; k < 4; k++)
         {
-            f->narrow[k] = (float)narrow[k];
-            f->wide[k] = wide[k];
+            partial->narrow[k] = (float)narrow[k];
+            partial->wide[k] = wide[k];
         }
     }
 };
@@ -622,9 +617,9 @@ INLINED bool quick_rows(uint64_t from, uint64_t to, bool writes, sums<real> &sum
     load_vectors(quads, from);
     if (operation == GSC_CUDA_ADD) {
         load_vectors(old, to);
-        together(old);
+        issue_all(old);
     }
-    together(quads);
+    issue_all(quads);
     UNROLLED for (uint32_t u = 0; u < N; u++)
     {
         UNROLLED for (uint32_t k = 0; k < 4; k++)
@@ -657,14 +652,16 @@ INLINED bool quick_rows(uint64_t from, uint64_t to, bool writes, sums<real> &sum
  * alone does not hide the memory's latency. Registers limit the rows of a step.
  */
 template <class In, class Out, uint32_t operation>
-INLINED uint32_t quick_steps(const piece *p, found *f, uint32_t row, uint32_t end)
+INLINED uint32_t quick_steps(const thread_tile *tile, thread_partial *partial, uint32_t row,
+                             uint32_t end)
 {
     typedef typename In::real real;
     constexpr uint32_t step = In::size == 2 && operation == GSC_CUDA_STORE ? 8 : 4;
-    uint64_t from = lanes_of<In>(p, p->in, row), to = p->out ? lanes_of<Out>(p, p->out, row) : 0;
-    const bool writes = p->out != NULL, norm = (p->call->want & GSC_WANT_NORM) != 0;
-    const real m = multiplier<real>(p->call);
-    sums<real> sum(f);
+    uint64_t from = lanes_of<In>(tile, tile->in, row),
+             to = tile->out ? lanes_of<Out>(tile, tile->out, row) : 0;
+    const bool writes = tile->out != NULL, norm = (tile->call->want & GSC_WANT_NORM) != 0;
+    const real m = multiplier<real>(tile->call);
+    sums<real> sum(partial);
     ONE_BY_ONE while (row + step <= end &&
                       quick_rows<In, Out, operation, step>(from, to, writes, sum, m, norm))
     {
@@ -672,26 +669,27 @@ INLINED uint32_t quick_steps(const piece *p, found *f, uint32_t row, uint32_t en
         from += GSC_LANES * In::size * step;
         to += GSC_LANES * Out::size * step;
     }
-    sum.put(f);
+    sum.put(partial);
     return row;
 }
 
 template <class In, class Out>
-SLOW uint32_t quick(const piece *p, found *f, uint32_t row, uint32_t end)
+SLOW uint32_t quick(const thread_tile *tile, thread_partial *partial, uint32_t row, uint32_t end)
 {
-    return quick_steps<In, Out, GSC_CUDA_STORE>(p, f, row, end);
+    return quick_steps<In, Out, GSC_CUDA_STORE>(tile, partial, row, end);
 }
 
 template <class In, class Out>
-SLOW uint32_t quick_add(const piece *p, found *f, uint32_t row, uint32_t end)
+SLOW uint32_t quick_add(const thread_tile *tile, thread_partial *partial, uint32_t row,
+                        uint32_t end)
 {
-    return quick_steps<In, Out, GSC_CUDA_ADD>(p, f, row, end);
+    return quick_steps<In, Out, GSC_CUDA_ADD>(tile, partial, row, end);
 }
 
 /* ---- full ---- */
 
 /* The options of the call, in registers: the compiler must assume that a store changes memory. */
-template <class Out, class real> struct task {
+template <class Out, class real> struct row_options {
     enum {
         ADDS = 1,
         CLAMPS = 2,
@@ -708,38 +706,39 @@ template <class Out, class real> struct task {
     uint32_t start;                                /* position of the thread's lanes in the chunk */
     uint32_t zeros, subnormals, clamped;           /* counts */
 
-    __inline__ __device__ explicit task(const piece *p)
-        : flags(0), m(multiplier<real>(p->call)),
-          limit((decltype(limit))p->call->limits[p->out_dtype]), start(p->start + 4 * p->thread),
-          zeros(0), subnormals(0), clamped(0)
+    __inline__ __device__ explicit row_options(const thread_tile *tile)
+        : flags(0), m(multiplier<real>(tile->call)),
+          limit((decltype(limit))tile->call->limits[tile->out_dtype]),
+          start(tile->start + 4 * tile->thread), zeros(0), subnormals(0), clamped(0)
     {
-        const gsc_cuda_call *call = p->call;
+        const gsc_cuda_call *call = tile->call;
         flags |= call->operation == GSC_CUDA_ADD ? ADDS : 0;
         flags |= call->operation == GSC_CUDA_CLAMP ? CLAMPS : 0;
         flags |= call->want & GSC_WANT_NORM ? NORM : 0;
         flags |= call->want & GSC_WANT_UNDERFLOW ? UNDERFLOWS : 0;
-        flags |= p->complex ? COMPLEX : 0;
-        flags |= p->vectors ? VECTORS : 0;
-        flags |= p->out ? WRITES : 0;
-        flags |= p->in_dtype == p->out_dtype && m == 1 ? SAME : 0;
+        flags |= tile->complex ? COMPLEX : 0;
+        flags |= tile->vectors ? VECTORS : 0;
+        flags |= tile->out ? WRITES : 0;
+        flags |= tile->in_dtype == tile->out_dtype && m == 1 ? SAME : 0;
     }
     __inline__ __device__ bool is(uint32_t flag) const
     {
         return (flags & flag) != 0;
     }
-    __inline__ __device__ void put(found *f) const
+    __inline__ __device__ void put(thread_partial *partial) const
     {
-        f->counts[GSC_CUDA_ZEROS] += zeros;
-        f->counts[GSC_CUDA_SUBNORMALS] += subnormals;
-        f->counts[GSC_CUDA_CLAMPED] += clamped;
+        partial->counts[GSC_CUDA_ZEROS] += zeros;
+        partial->counts[GSC_CUDA_SUBNORMALS] += subnormals;
+        partial->counts[GSC_CUDA_CLAMPED] += clamped;
     }
 };
 
 /* Counts the elements of a row that are not finite, converts NaNs, and sets numbers that are not
  * finite to 0 for the sums. */
 template <class In, class Out, class real>
-INLINED void not_finite(const task<Out, real> &task, found *f, uint32_t row, const quad<In> &in,
-                        typename Out::bits (&result)[4], real (&x)[4])
+INLINED void count_not_finite(const row_options<Out, real> &options, thread_partial *partial,
+                              uint32_t row, const quad<In> &in, typename Out::bits (&result)[4],
+                              real (&x)[4])
 {
     uint32_t nans = 0, infs = 0, first = ~(uint32_t)0;
     UNROLLED for (uint32_t k = 4; k-- > 0;)
@@ -749,7 +748,7 @@ INLINED void not_finite(const task<Out, real> &task, found *f, uint32_t row, con
         if ((typename In::bits)(bits & ~In::sign) == In::infinity) /* a load can lose its sign */
             result[k] = (typename Out::bits)((bits & In::sign ? Out::sign : 0) | Out::infinity);
         if (nan)
-            result[k] = task.is(task.SAME)
+            result[k] = options.is(options.SAME)
                             ? (typename Out::bits)bits
                             : (typename Out::bits)convert_nan(
                                   {In::size, In::mantissa, In::infinity, In::nan},
@@ -760,16 +759,16 @@ INLINED void not_finite(const task<Out, real> &task, found *f, uint32_t row, con
         first = bad ? k : first;
         x[k] = magnitude(x[k]) < bits_of((real)INFINITY) ? x[k] : 0;
     }
-    f->counts[GSC_CUDA_NAN] += nans;
-    f->counts[GSC_CUDA_INF] += infs;
+    partial->counts[GSC_CUDA_NAN] += nans;
+    partial->counts[GSC_CUDA_INF] += infs;
     if (nans + infs > 0)
-        f->first = least(f->first, task.start + GSC_LANES * row + first);
+        partial->first = least(partial->first, options.start + GSC_LANES * row + first);
 }
 
 /* Counts the elements of a row that became zero or subnormal. */
 template <class In, class Out, class real>
-INLINED void underflow(task<Out, real> &task, const quad<In> &in,
-                       const typename Out::bits (&result)[4])
+INLINED void count_underflows(row_options<Out, real> &options, const quad<In> &in,
+                              const typename Out::bits (&result)[4])
 {
     UNROLLED for (uint32_t k = 0; k < 4; k++)
     {
@@ -780,58 +779,59 @@ INLINED void underflow(task<Out, real> &task, const quad<In> &in,
             (typename In::bits)(before - 1) < ((typename In::bits)1 << In::mantissa) - 1;
         const bool is =
             (typename Out::bits)(after - 1) < ((typename Out::bits)1 << Out::mantissa) - 1;
-        task.zeros += after == 0 && before != 0;
-        task.subnormals += is && !was;
+        options.zeros += after == 0 && before != 0;
+        options.subnormals += is && !was;
     }
 }
 
 /* Clamps a row. A complex element counts once if one or both of its parts were clamped. */
 template <class Out, class real>
-INLINED void clamp_row(task<Out, real> &task, const real (&x)[4], typename Out::bits (&result)[4])
+INLINED void clamp_row(row_options<Out, real> &options, const real (&x)[4],
+                       typename Out::bits (&result)[4])
 {
-    const typename Out::bits limit = Out::store(task.limit);
+    const typename Out::bits limit = Out::store(options.limit);
     bool before = false;
     UNROLLED for (uint32_t k = 0; k < 4; k++)
     {
-        const bool clamped = fabs(x[k]) > task.limit;
+        const bool clamped = fabs(x[k]) > options.limit;
         if (clamped)
             result[k] = (typename Out::bits)((x[k] < 0 ? Out::sign : 0) | limit);
-        task.clamped += clamped && !(k % 2 != 0 && task.is(task.COMPLEX) && before);
+        options.clamped += clamped && !(k % 2 != 0 && options.is(options.COMPLEX) && before);
         before = clamped;
     }
 }
 
 /* Runs a row with any options. Returns false if it needs careful. */
 template <class In, class Out, class real>
-INLINED bool full_row(task<Out, real> &task, found *f, uint64_t to, sums<real> &sum, uint32_t row,
-                      const quad<In> &in)
+INLINED bool full_row(row_options<Out, real> &options, thread_partial *partial, uint64_t to,
+                      sums<real> &sum, uint32_t row, const quad<In> &in)
 {
     typename Out::bits result[4];
     real x[1][4];
-    UNROLLED for (uint32_t k = 0; k < 4; k++) x[0][k] = In::load(in.get(k)) * task.m;
-    if (task.is(task.ADDS)) {
+    UNROLLED for (uint32_t k = 0; k < 4; k++) x[0][k] = In::load(in.get(k)) * options.m;
+    if (options.is(options.ADDS)) {
         const quad<Out> old = load_elements<Out>(to);
         UNROLLED for (uint32_t k = 0; k < 4; k++) x[0][k] += Out::load(old.get(k));
     }
     UNROLLED for (uint32_t k = 0; k < 4; k++) result[k] = Out::store(x[0][k]);
     auto largest = largest_of(x);
-    if (largest >= (task.is(task.CLAMPS) ? bits_of((real)INFINITY) : Out::overflow)) {
-        if (task.is(task.ADDS | task.CLAMPS | task.COMPLEX))
+    if (largest >= (options.is(options.CLAMPS) ? bits_of((real)INFINITY) : Out::overflow)) {
+        if (options.is(options.ADDS | options.CLAMPS | options.COMPLEX))
             return false;
-        not_finite<In, Out>(task, f, row, in, result, x[0]);
+        count_not_finite<In, Out>(options, partial, row, in, result, x[0]);
         largest = largest_of(x);
     }
-    if (task.is(task.UNDERFLOWS))
-        underflow<In, Out>(task, in, result);
-    if (task.is(task.CLAMPS))
-        clamp_row<Out>(task, x[0], result);
+    if (options.is(options.UNDERFLOWS))
+        count_underflows<In, Out>(options, in, result);
+    if (options.is(options.CLAMPS))
+        clamp_row<Out>(options, x[0], result);
     sum.largest = most(sum.largest, largest);
-    if (task.is(task.NORM))
+    if (options.is(options.NORM))
         UNROLLED for (uint32_t k = 0; k < 4; k++) sum.add(k, x[0][k]);
-    if (task.is(task.WRITES)) {
+    if (options.is(options.WRITES)) {
         quad<Out> written = {};
         UNROLLED for (uint32_t k = 0; k < 4; k++) written.set(k, result[k]);
-        store_row(written, to, task.is(task.VECTORS));
+        store_row(written, to, options.is(options.VECTORS));
     }
     return true;
 }
@@ -841,20 +841,22 @@ INLINED bool full_row(task<Out, real> &task, found *f, uint64_t to, sums<real> &
  * for several rows, as in quick, but one copy of the code runs one row after the other.
  */
 template <class In, class Out>
-SLOW uint32_t full(const piece *p, found *f, uint32_t row, uint32_t end)
+SLOW uint32_t full(const thread_tile *tile, thread_partial *partial, uint32_t row, uint32_t end)
 {
     typedef typename In::real real;
     constexpr uint32_t step = In::size <= 2 ? 4 : 2;
-    task<Out, real> task(p);
-    if (task.is(task.COMPLEX) && task.is(task.UNDERFLOWS)) /* the larger part counts: careful */
+    row_options<Out, real> options(tile);
+    if (options.is(options.COMPLEX) &&
+        options.is(options.UNDERFLOWS)) /* the larger part counts: careful */
         return row;
-    uint64_t from = lanes_of<In>(p, p->in, row), to = p->out ? lanes_of<Out>(p, p->out, row) : 0;
-    sums<real> sum(f);
+    uint64_t from = lanes_of<In>(tile, tile->in, row),
+             to = tile->out ? lanes_of<Out>(tile, tile->out, row) : 0;
+    sums<real> sum(partial);
     quad<In> in[step];
     for (uint32_t ahead = 0; row < end; row++, ahead--) {
         if (ahead == 0) {
             ahead = step;
-            if (task.is(task.VECTORS) && end - row >= step) {
+            if (options.is(options.VECTORS) && end - row >= step) {
                 load_vectors(in, from);
             } else {
                 UNROLLED for (uint32_t u = 0; u < step; u++) /* can load the last row again */
@@ -862,14 +864,14 @@ SLOW uint32_t full(const piece *p, found *f, uint32_t row, uint32_t end)
                         load_elements<In>(from + GSC_LANES * In::size * least(u, end - 1 - row));
             }
         }
-        if (!full_row<In, Out>(task, f, to, sum, row, in[0]))
+        if (!full_row<In, Out>(options, partial, to, sum, row, in[0]))
             break;
         UNROLLED for (uint32_t u = 1; u < step; u++) in[u - 1] = in[u];
         from += GSC_LANES * In::size;
         to += GSC_LANES * Out::size;
     }
-    sum.put(f);
-    task.put(f);
+    sum.put(partial);
+    options.put(partial);
     return row;
 }
 
@@ -908,12 +910,13 @@ DEVICE bool is_aligned(uint32_t type, const unsigned char *data, uint32_t n)
 }
 
 /* Runs rows from `row` to `end`. Returns the first that is left, or ~0 if all need careful. */
-DEVICE uint32_t rows_of_pair(const piece *p, found *f, bool plain, uint32_t row, uint32_t end)
+DEVICE uint32_t rows_of_pair(const thread_tile *tile, thread_partial *partial, bool plain,
+                             uint32_t row, uint32_t end)
 {
-    const uint32_t pair = p->in_dtype * gsc_dtypes + p->out_dtype;
-#define PAIR(in, out, way)                                                                         \
+    const uint32_t pair = tile->in_dtype * gsc_dtypes + tile->out_dtype;
+#define PAIR(in, out, rows)                                                                        \
     case gsc_##in *gsc_dtypes + gsc_##out:                                                         \
-        return way(p, f, row, end);
+        return rows(tile, partial, row, end);
 #define STORE(in, out) PAIR(in, out, (quick<in, out>))
 #define ADD(in, out)   PAIR(in, out, (quick_add<in, out>))
 #define FULL(in, out)  PAIR(in, out, (full<in, out>))
@@ -923,7 +926,7 @@ DEVICE uint32_t rows_of_pair(const piece *p, found *f, bool plain, uint32_t row,
         }
         return ~(uint32_t)0;
     }
-    if (p->call->operation == GSC_CUDA_STORE) {
+    if (tile->call->operation == GSC_CUDA_STORE) {
         switch (pair) {
             FOR_QUICK(STORE)
         }
@@ -940,31 +943,63 @@ DEVICE uint32_t rows_of_pair(const piece *p, found *f, bool plain, uint32_t row,
 }
 
 /* Runs all rows of a thread. */
-DEVICE void run_piece(const piece *p, found *f)
+DEVICE void run_tile(const thread_tile *tile, thread_partial *partial)
 {
-    const gsc_cuda_call *call = p->call;
-    const uint32_t first = 4 * p->thread, all = (p->n + GSC_LANES - 1) / GSC_LANES;
-    uint32_t whole = p->n < first + 4 ? 0 : (p->n - first - 4) / GSC_LANES + 1, row = 0;
-    if (!is_aligned(p->in_dtype, p->in, 1) || !is_aligned(p->out_dtype, p->out, 1) ||
-        (call->in_double && p->in_dtype != gsc_f64))
+    const gsc_cuda_call *call = tile->call;
+    const uint32_t first = 4 * tile->thread, all = (tile->n + GSC_LANES - 1) / GSC_LANES;
+    uint32_t whole = tile->n < first + 4 ? 0 : (tile->n - first - 4) / GSC_LANES + 1, row = 0;
+    if (!is_aligned(tile->in_dtype, tile->in, 1) || !is_aligned(tile->out_dtype, tile->out, 1) ||
+        (call->in_double && tile->in_dtype != gsc_f64))
         whole = 0;
     bool plain =
-        call->operation != GSC_CUDA_CLAMP && !(call->want & GSC_WANT_UNDERFLOW) && p->vectors;
+        call->operation != GSC_CUDA_CLAMP && !(call->want & GSC_WANT_UNDERFLOW) && tile->vectors;
     const bool may_be_plain = plain;
     while (row < whole) {
         const uint32_t end = may_be_plain && !plain ? least(row + 8, whole) : whole;
-        const uint32_t left = rows_of_pair(p, f, plain, row, end);
+        const uint32_t left = rows_of_pair(tile, partial, plain, row, end);
         if (left > end)
             break;
         if (!plain && left < end) {
-            careful(p, f, left, left + 1);
+            careful(tile, partial, left, left + 1);
             row = left + 1;
         } else {
             row = left;
         }
         plain = may_be_plain && !plain;
     }
-    careful(p, f, row, all);
+    careful(tile, partial, row, all);
+}
+
+/* ---- reductions ---- */
+
+enum { WARP = 32, WARPS = GSC_CUDA_THREADS / WARP, ALL_LANES = -1 };
+
+/* Returns the x of the lane `by` above this one in its warp. */
+template <class T> INLINED T shuffle_down(T x, uint32_t by)
+{
+    uint32_t words[sizeof x / 4];
+    memcpy(words, &x, sizeof x);
+    UNROLLED for (uint32_t i = 0; i < sizeof x / 4; i++) words[i] =
+        __shfl_down_sync((uint32_t)ALL_LANES, words[i], by);
+    memcpy(&x, words, sizeof x);
+    return x;
+}
+
+/* Adds the x of n neighbouring lanes as a tree: the first of them returns the sum. */
+template <uint32_t n, class T> INLINED T warp_sum(T x)
+{
+    ONE_BY_ONE for (uint32_t half = n / 2; half > 0; half /= 2) x += shuffle_down(x, half);
+    return x;
+}
+
+/* Adds the x of all threads of a block: thread 0 returns the sum. */
+template <class T> INLINED T block_sum(T x, T (&warps)[WARPS])
+{
+    x = warp_sum<WARP>(x);
+    if (threadIdx.x % WARP == 0)
+        warps[threadIdx.x / WARP] = x;
+    __syncthreads();
+    return warp_sum<WARPS>(warps[threadIdx.x % WARPS]);
 }
 
 /* ---- kernels ---- */
@@ -1001,39 +1036,44 @@ DEVICE gsc_cuda_record record_of(uint32_t first, uint32_t end, uint32_t last, ui
     return record;
 }
 
-/*
- * Thread i writes tensor i. It reads the parameter number by number: if a part of the parameter
- * were passed to a function, every thread would copy all of it.
- */
-#define BEGIN(kernel)                                                                              \
-    KERNEL(kernel)                                                                                 \
-    {                                                                                              \
-        const uint32_t i = block_index() * GSC_CUDA_THREADS + thread_index();                      \
-        gsc_cuda_workspace *w = p.header.workspace;                                                \
-        if (block_index() == 0 && p.header.first_tensor == 0) {                                    \
-            if (i < sizeof w->call / 8) {                                                          \
-                const uint64_t word = ((const uint64_t *)(const void *)&p.header.call)[i];         \
-                ((uint64_t *)(void *)&w->call)[i] = ((uint64_t *)(void *)&w->add)[i] = word;       \
-            }                                                                                      \
-            __syncthreads();                                                                       \
-            if (i == 0)                                                                            \
-                begin_calls(w, p.header.factor ? *p.header.factor : gsc_factor_of(1, 0),           \
-                            p.header.by_scale != 0);                                               \
-        }                                                                                          \
-        if (i >= p.header.tensors)                                                                 \
-            return;                                                                                \
-        gsc_cuda_tensor *to = &p.header.call.list[p.header.first_tensor + i];                      \
-        to->in = p.tensors[i + 1].in;                                                              \
-        to->out = p.tensors[i + 1].out;                                                            \
-        to->end = p.tensors[i + 1].end;                                                            \
-        to->last = p.tensors[i + 1].last;                                                          \
-        to->in_dtype = p.tensors[i + 1].in_dtype;                                                  \
-        to->out_dtype = p.tensors[i + 1].out_dtype;                                                \
-        p.header.call.records[p.header.first_tensor + i] =                                         \
-            record_of(p.tensors[i].end, to->end, to->last, to->in_dtype / GSC_CUDA_COMPLEX);       \
+/* Writes the call, and tensor i of the launch with thread i. P: a parameter of either kernel. */
+template <class P> INLINED void write_list(const P &p)
+{
+    const uint32_t i = blockIdx.x * GSC_CUDA_THREADS + threadIdx.x;
+    gsc_cuda_workspace *w = p.header.workspace;
+    if (blockIdx.x == 0 && p.header.first_tensor == 0) {
+        if (i < sizeof w->call / 8) {
+            const uint64_t word = ((const uint64_t *)(const void *)&p.header.call)[i];
+            ((uint64_t *)(void *)&w->call)[i] = ((uint64_t *)(void *)&w->add)[i] = word;
+        }
+        __syncthreads();
+        if (i == 0)
+            begin_calls(w, p.header.factor ? *p.header.factor : gsc_factor_of(1, 0),
+                        p.header.by_scale != 0);
     }
-BEGIN(begin)
-BEGIN(many)
+    if (i >= p.header.tensors)
+        return;
+    /* Field by field: for a copy of a struct, every thread would copy all of the parameter. */
+    gsc_cuda_tensor *to = &p.header.call.list[p.header.first_tensor + i];
+    to->in = p.tensors[i + 1].in;
+    to->out = p.tensors[i + 1].out;
+    to->end = p.tensors[i + 1].end;
+    to->last = p.tensors[i + 1].last;
+    to->in_dtype = p.tensors[i + 1].in_dtype;
+    to->out_dtype = p.tensors[i + 1].out_dtype;
+    p.header.call.records[p.header.first_tensor + i] =
+        record_of(p.tensors[i].end, to->end, to->last, to->in_dtype / GSC_CUDA_COMPLEX);
+}
+
+KERNEL(begin)
+{
+    write_list(p);
+}
+
+KERNEL(many)
+{
+    write_list(p);
+}
 
 /* Returns the tensor of a chunk: the first that ends after it. */
 INLINED uint32_t find_tensor(const gsc_cuda_call *call, uint32_t chunk)
@@ -1043,7 +1083,7 @@ INLINED uint32_t find_tensor(const gsc_cuda_call *call, uint32_t chunk)
     uint32_t begin = 0, n = (uint32_t)call->tensors;
     while (n > 1) { /* all threads search: few waits for memory */
         const uint32_t step = (n + GSC_CUDA_THREADS - 1) / GSC_CUDA_THREADS;
-        const uint32_t mine = begin + thread_index() * step, end = least(mine + step, begin + n);
+        const uint32_t mine = begin + threadIdx.x * step, end = least(mine + step, begin + n);
         if (mine < end && list[end - 1].end > chunk && (mine == 0 || list[mine - 1].end <= chunk))
             part = mine;
         __syncthreads();
@@ -1056,35 +1096,28 @@ INLINED uint32_t find_tensor(const gsc_cuda_call *call, uint32_t chunk)
 
 /* The shared memory of a chunk's threads. */
 typedef struct chunk_shared {
-    double lanes[GSC_CUDA_THREADS][4], most[GSC_CUDA_THREADS];
     double narrow[16], wide[16], amax[16]; /* by block of the chunk */
     uint32_t counts[GSC_CUDA_COUNTS], first, bins[GSC_BINS];
 } chunk_shared;
 
-/* Adds the lanes of each block as a tree. A block's first thread gets the sum and the amax. */
-INLINED double fold_lanes(chunk_shared *s, double a, double b, double c, double d, double *amax)
-{
-    const uint32_t t = thread_index();
-    ONE_BY_ONE for (uint32_t half = 8; half > 0; half /= 2)
+/* The lanes of a thread: its sums of squares, and their largest magnitude. */
+struct lane_sums {
+    double sums[4], amax;
+
+    __inline__ __device__ void operator+=(const lane_sums &other)
     {
-        if (t % 16 / half == 1) {
-            s->lanes[t][0] = a;
-            s->lanes[t][1] = b;
-            s->lanes[t][2] = c;
-            s->lanes[t][3] = d;
-            s->most[t] = *amax;
-        }
-        __syncthreads();
-        if (t % 16 < half) {
-            a += s->lanes[t + half][0];
-            b += s->lanes[t + half][1];
-            c += s->lanes[t + half][2];
-            d += s->lanes[t + half][3];
-            *amax = most(*amax, s->most[t + half]);
-        }
-        __syncthreads();
+        UNROLLED for (uint32_t k = 0; k < 4; k++) sums[k] += other.sums[k];
+        amax = most(amax, other.amax);
     }
-    return (a + c) + (b + d);
+};
+
+/* Adds the lanes of each block. A block's first thread returns the sum, and gets the amax. */
+template <class T> INLINED double fold_lanes(const T (&x)[4], double *amax)
+{
+    lane_sums lanes = {{x[0], x[1], x[2], x[3]}, *amax};
+    lanes = warp_sum<GSC_CUDA_THREADS * GSC_BLOCK / GSC_CHUNK>(lanes);
+    *amax = lanes.amax;
+    return (lanes.sums[0] + lanes.sums[2]) + (lanes.sums[1] + lanes.sums[3]);
 }
 
 DEVICE bool is_trusted(double narrow)
@@ -1093,14 +1126,13 @@ DEVICE bool is_trusted(double narrow)
 }
 
 /* Counts the first block of a chunk of `n` elements or parts in a histogram, with all threads. */
-INLINED void look(const gsc_cuda_call *call, uint32_t *bins, const unsigned char *in,
-                  uint32_t dtype, uint32_t complex, uint32_t n)
+INLINED void count_bins(const gsc_cuda_call *call, uint32_t *bins, const unsigned char *in,
+                        uint32_t dtype, uint32_t complex, uint32_t n)
 {
     const bool in_double = call->in_double || dtype == gsc_f64;
     const double m = in_double ? call->multiplier : (double)call->multiplier_f32;
     const uint32_t end = least(n, (uint32_t)GSC_BLOCK), size = dtypes[dtype].size;
-    ONE_BY_ONE for (uint32_t i = thread_index() << complex; i < end;
-                    i += GSC_CUDA_THREADS << complex)
+    ONE_BY_ONE for (uint32_t i = threadIdx.x << complex; i < end; i += GSC_CUDA_THREADS << complex)
     {
         double product = 0; /* the larger part's of a complex element */
         ONE_BY_ONE for (uint32_t k = i; k <= i + complex; k++)
@@ -1114,7 +1146,7 @@ INLINED void look(const gsc_cuda_call *call, uint32_t *bins, const unsigned char
         if (product > 0 && isfinite(product)) {
             const int exponent = (int)(gsc_double_bits(product) >> 52) - 1023 - GSC_BIN_FIRST;
             const int bin = exponent < 0 ? 0 : exponent / GSC_BIN_POWERS;
-            atomic_add(&bins[least(bin, (int)GSC_BINS - 1)], 1);
+            shared_add(&bins[least(bin, (int)GSC_BINS - 1)], 1);
         }
     }
 }
@@ -1135,12 +1167,12 @@ DEVICE void commit(const gsc_cuda_call *call, const chunk_shared *s, uint64_t te
     chunk->index = before;
     for (int k = 0; k < GSC_CUDA_COUNTS; k++)
         if (s->counts[k])
-            atomic_add(&record->counts[k], (int64_t)s->counts[k]);
+            global_add(&record->counts[k], (int64_t)s->counts[k]);
     if (s->first != ~(uint32_t)0) {
-        atomic_min(&record->first_element,
+        global_min(&record->first_element,
                    ((int64_t)before * GSC_CHUNK + (int64_t)s->first) >> complex);
         if (call->overflow)
-            atomic_add(call->overflow, (int64_t)1);
+            global_add(call->overflow, (int64_t)1);
     }
 }
 
@@ -1148,7 +1180,7 @@ KERNEL(chunks)
 {
     SHARED chunk_shared s;
     const gsc_cuda_call *call = p.call;
-    const uint32_t t = thread_index(), index = block_index();
+    const uint32_t t = threadIdx.x, index = blockIdx.x;
     if (call->status != GSC_OK)
         return;
     if (call->operation == GSC_CUDA_ADD && *call->overflow)
@@ -1171,44 +1203,43 @@ KERNEL(chunks)
     const unsigned char *in = tensor.in + (uint64_t)before * GSC_CHUNK * dtypes[in_dtype].size;
     unsigned char *out = tensor.out + (uint64_t)before * GSC_CHUNK * dtypes[out_dtype].size;
     if (call->bins) { /* before anything is written */
-        look(call, s.bins, in, in_dtype, complex, n);
+        count_bins(call, s.bins, in, in_dtype, complex, n);
         __syncthreads();
     }
 
     const uint32_t b = t / 16, start = b * GSC_BLOCK;
-    found f;
-    memset(&f, 0, sizeof f);
-    f.first = ~(uint32_t)0;
-    piece mine;
-    mine.call = call;
-    mine.in = in + (uint64_t)start * dtypes[in_dtype].size;
-    mine.out = tensor.out && call->writes ? out + (uint64_t)start * dtypes[out_dtype].size : NULL;
-    mine.in_dtype = in_dtype;
-    mine.out_dtype = out_dtype;
-    mine.complex = complex;
-    mine.n = n <= start ? 0 : least(n - start, (uint32_t)GSC_BLOCK);
-    mine.start = start;
-    mine.thread = t % 16;
-    mine.vectors = is_aligned(in_dtype, mine.in, 4) && is_aligned(out_dtype, mine.out, 4);
-    run_piece(&mine, &f);
+    thread_partial partial;
+    memset(&partial, 0, sizeof partial);
+    partial.first = ~(uint32_t)0;
+    thread_tile tile;
+    tile.call = call;
+    tile.in = in + (uint64_t)start * dtypes[in_dtype].size;
+    tile.out = tensor.out && call->writes ? out + (uint64_t)start * dtypes[out_dtype].size : NULL;
+    tile.in_dtype = in_dtype;
+    tile.out_dtype = out_dtype;
+    tile.complex = complex;
+    tile.n = n <= start ? 0 : least(n - start, (uint32_t)GSC_BLOCK);
+    tile.start = start;
+    tile.thread = t % 16;
+    tile.vectors = is_aligned(in_dtype, tile.in, 4) && is_aligned(out_dtype, tile.out, 4);
+    run_tile(&tile, &partial);
     if (call->operation == GSC_CUDA_ADD) /* the first pass made the results for the reports */
         return;
 
-    ONE_BY_ONE for (int k = 0; k < GSC_CUDA_COUNTS; k++) if (f.counts[k])
-        atomic_add(&s.counts[k], f.counts[k]);
-    if (f.first != ~(uint32_t)0)
-        atomic_min(&s.first, f.first);
-    const double narrow =
-        fold_lanes(&s, f.narrow[0], f.narrow[1], f.narrow[2], f.narrow[3], &f.amax);
+    ONE_BY_ONE for (int k = 0; k < GSC_CUDA_COUNTS; k++) if (partial.counts[k])
+        shared_add(&s.counts[k], partial.counts[k]);
+    if (partial.first != ~(uint32_t)0)
+        shared_min(&s.first, partial.first);
+    const double narrow = fold_lanes(partial.narrow, &partial.amax);
     if (t % 16 == 0) {
         s.narrow[b] = narrow;
-        s.amax[b] = f.amax;
+        s.amax[b] = partial.amax;
     }
     __syncthreads();
     bool trusted = !in_double;
     ONE_BY_ONE for (uint32_t i = 0; i * GSC_BLOCK < n; i++) trusted &= is_trusted(s.narrow[i]);
     if (!trusted) {
-        const double wide = fold_lanes(&s, f.wide[0], f.wide[1], f.wide[2], f.wide[3], &f.amax);
+        const double wide = fold_lanes(partial.wide, &partial.amax);
         if (t % 16 == 0)
             s.wide[b] = wide;
         __syncthreads();
@@ -1216,7 +1247,7 @@ KERNEL(chunks)
     if (t == 0)
         commit(call, &s, tensor_index, complex, in_double, n, before, index);
     if (t < GSC_BINS && s.bins[t])
-        atomic_add(&call->bins[t], (int64_t)s.bins[t]);
+        global_add(&call->bins[t], (int64_t)s.bins[t]);
 }
 
 /*
@@ -1228,8 +1259,8 @@ KERNEL(fold)
     SHARED double sums[GSC_CUDA_THREADS + GSC_RUN], amax[GSC_CUDA_THREADS + GSC_RUN];
     SHARED uint32_t begins[GSC_CUDA_THREADS + GSC_RUN]; /* 1: the chunk begins a run */
     const gsc_cuda_call *call = p.call;
-    const uint64_t tile = (uint64_t)block_index() * GSC_CUDA_THREADS;
-    const uint32_t t = thread_index();
+    const uint64_t tile = (uint64_t)blockIdx.x * GSC_CUDA_THREADS;
+    const uint32_t t = threadIdx.x;
     if (call->status != GSC_OK)
         return;
     for (uint32_t i = t; i < GSC_CUDA_THREADS + GSC_RUN; i += GSC_CUDA_THREADS) {
@@ -1254,13 +1285,19 @@ KERNEL(fold)
 
 enum { TILE = 8 * GSC_CUDA_THREADS }; /* tensors in a tile */
 
-typedef struct finish_shared {
-    double sums[TILE], runs[TILE / GSC_RUN], sum; /* a tile's tensors and runs; the list */
-    /* Results of a thread's tensors; [0] becomes the result of the list. */
-    double most[GSC_CUDA_THREADS];
-    int64_t counts[GSC_CUDA_COUNTS][GSC_CUDA_THREADS];
-    uint64_t first[GSC_CUDA_THREADS]; /* first tensor that is not finite; ~0: none */
-} finish_shared;
+/* The results of a thread's tensors. */
+struct list_partial {
+    double amax;
+    int64_t counts[GSC_CUDA_COUNTS];
+    uint64_t first; /* first tensor that is not finite; ~0: none */
+
+    __inline__ __device__ void operator+=(const list_partial &other)
+    {
+        amax = most(amax, other.amax);
+        UNROLLED for (int k = 0; k < GSC_CUDA_COUNTS; k++) counts[k] += other.counts[k];
+        first = least(first, other.first);
+    }
+};
 
 /* Returns a report. The caller sets elements, first_tensor and first_element. */
 DEVICE gsc_report report_of(const gsc_cuda_call *call, const gsc_policy *policy,
@@ -1284,7 +1321,7 @@ DEVICE gsc_report report_of(const gsc_cuda_call *call, const gsc_policy *policy,
 }
 
 /* Adds the results of tensor `index`, and writes its report. Returns its sum of squares. */
-DEVICE double finish_tensor(const gsc_cuda_call *call, finish_shared *s, uint32_t t, uint64_t index)
+DEVICE double finish_tensor(const gsc_cuda_call *call, list_partial *partial, uint64_t index)
 {
     const gsc_cuda_record record = call->records[index];
     const bool measured = (call->want & (GSC_WANT_NORM | GSC_WANT_AMAX)) && call->status == GSC_OK;
@@ -1295,12 +1332,11 @@ DEVICE double finish_tensor(const gsc_cuda_call *call, finish_shared *s, uint32_
         sum += run->sum_squares;
         amax = most(amax, run->amax);
     }
-    s->most[t] = most(s->most[t], amax);
-    for (int k = 0; k < GSC_CUDA_COUNTS; k++)
-        s->counts[k][t] += record.counts[k];
-    const int bad = record.first_element != INT64_MAX;
-    if (bad && index < s->first[t])
-        s->first[t] = index;
+    partial->amax = most(partial->amax, amax);
+    UNROLLED for (int k = 0; k < GSC_CUDA_COUNTS; k++) partial->counts[k] += record.counts[k];
+    const bool bad = record.first_element != INT64_MAX;
+    if (bad)
+        partial->first = least(partial->first, index);
     if (call->per_tensor) {
         gsc_report r = report_of(call, NULL, record.counts, amax, sum);
         if (call->status == GSC_OK)
@@ -1323,51 +1359,39 @@ DEVICE gsc_policy policy_of(const gsc_cuda_policy *policy)
 /* Makes the reports. Each thread runs tensors of every tile; then their results are added. */
 KERNEL(finish)
 {
-    SHARED finish_shared s;
+    SHARED double sums[TILE], runs[TILE / GSC_RUN]; /* of a tile's tensors and runs */
+    SHARED list_partial warps[WARPS];
     const gsc_cuda_call *call = p.call;
-    const uint32_t t = thread_index();
-    s.most[t] = 0;
-    for (int k = 0; k < GSC_CUDA_COUNTS; k++)
-        s.counts[k][t] = 0;
-    s.first[t] = ~(uint64_t)0;
-    if (t == 0)
-        s.sum = 0;
+    const uint32_t t = threadIdx.x;
+    list_partial partial;
+    memset(&partial, 0, sizeof partial);
+    partial.first = ~(uint64_t)0;
+    double sum = 0; /* of the list: thread 0 */
     for (uint64_t done = 0; done < call->tensors; done += TILE) {
         const uint32_t n = (uint32_t)least(call->tensors - done, (uint64_t)TILE);
         for (uint32_t i = t; i < TILE; i += GSC_CUDA_THREADS)
-            s.sums[i] = i < n ? finish_tensor(call, &s, t, done + i) : 0;
+            sums[i] = i < n ? finish_tensor(call, &partial, done + i) : 0;
         __syncthreads();
         if (t * GSC_RUN < n) {
             double run = 0;
             for (uint32_t i = 0; i < GSC_RUN; i++)
-                run += s.sums[GSC_RUN * t + i];
-            s.runs[t] = run;
+                run += sums[GSC_RUN * t + i];
+            runs[t] = run;
         }
         __syncthreads();
         if (t == 0)
             for (uint32_t i = 0; i * GSC_RUN < n; i++)
-                s.sum += s.runs[i];
+                sum += runs[i];
     }
-    for (uint32_t half = GSC_CUDA_THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (t < half) {
-            s.most[t] = most(s.most[t], s.most[t + half]);
-            for (int k = 0; k < GSC_CUDA_COUNTS; k++)
-                s.counts[k][t] += s.counts[k][t + half];
-            s.first[t] = least(s.first[t], s.first[t + half]);
-        }
-    }
+    partial = block_sum(partial, warps);
     if (t == 0 && call->report) {
         const gsc_policy policy = policy_of(&p.policy);
-        int64_t counts[GSC_CUDA_COUNTS];
-        for (int k = 0; k < GSC_CUDA_COUNTS; k++)
-            counts[k] = s.counts[k][0];
-        gsc_report r = report_of(call, &policy, counts, s.most[0], s.sum);
+        gsc_report r = report_of(call, &policy, partial.counts, partial.amax, sum);
         if (call->status == GSC_OK)
             r.elements = call->elements;
-        if (s.first[0] != ~(uint64_t)0) {
-            r.first_tensor = (int64_t)s.first[0];
-            r.first_element = call->records[s.first[0]].first_element;
+        if (partial.first != ~(uint64_t)0) {
+            r.first_tensor = (int64_t)partial.first;
+            r.first_element = call->records[partial.first].first_element;
         }
         *call->report = r;
     }

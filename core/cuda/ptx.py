@@ -25,7 +25,7 @@ HEADER = INCLUDE / "gradscaler.h"
 # The first with matrix units for fp16; code for it runs on all later ones.
 COMPILE = (
     "clang -x cuda -std=c++17 -nostdinc++ --cuda-device-only -nocudainc -nocudalib"
-    " --cuda-gpu-arch=sm_70 -O3 -ffp-contract=off -Wall -S"
+    " --cuda-gpu-arch=sm_70 -Xclang -target-feature -Xclang +ptx60 -O3 -ffp-contract=off -Wall -S"
 )
 HEAD = """/* SPDX-License-Identifier: MIT */
 /*

@@ -21,4 +21,6 @@ foreach(name ptx nvcc)
   target_compile_options(cuda_${name} PRIVATE -ffp-contract=off)
 endforeach()
 add_test(NAME cuda.ptx COMMAND cuda_ptx)
-set_tests_properties(cuda.ptx PROPERTIES LABELS cuda)
+add_test(NAME cuda.barriers COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/barriers.py
+  $<TARGET_FILE:cuda_ptx> ${CMAKE_CURRENT_BINARY_DIR}/ptx_kernels.c)
+set_tests_properties(cuda.ptx cuda.barriers PROPERTIES LABELS cuda)

@@ -24,11 +24,12 @@ typedef bool pred;
 
 enum { SHARED_END = FIRST + 48 * 1024, MOST_THREADS = 256 };
 
-typedef int kernel(int barrier); /* goes on from there; returns the next, or 0 at the end */
+/* Goes on from there; returns the next, or 0 at the end, or less than 0 at a shuffle. */
+typedef int kernel(int barrier);
 
 typedef struct thread {
     _Alignas(16) u8 local[LOCAL_END], registers[REGISTER_BYTES];
-    u32 index;
+    u32 index, shuffles, words[2]; /* what it gives to a shuffle, and to the next one */
     int barrier;
 } thread;
 
@@ -290,6 +291,31 @@ static inline void red_min_s64(s64 *to, u64 x)
 
 /* ---- threads ---- */
 
+enum { WARP = 32 };
+
+/* Returns false for the barrier that barriers.py removes. */
+static bool is_kept(const char *barrier)
+{
+    const char *removed = getenv("GSC_REMOVED_BARRIER");
+    return !removed || strcmp(removed, barrier) != 0;
+}
+
+static inline void shuffle(u32 word)
+{
+    self->words[self->shuffles++ % 2] = word;
+}
+
+/* Lanes of a warp go on in any order, so that another one may be at the next shuffle. */
+static inline u32 shuffled_down(u32 by, u32 clamp, u32 lanes)
+{
+    const u32 segment = clamp >> 8 & 31, lane = self->index % WARP;
+    const u32 last = (lane & segment) | (clamp & 31 & ~segment);
+    const u32 from = lane + by <= last ? self->index + by : self->index;
+    if (lanes != ~(u32)0 || from >= emulated_threads())
+        fail(0, "a shuffle of lanes that are not there", lanes);
+    return block.threads[from].words[(self->shuffles - 1) % 2];
+}
+
 /* Before a block runs. */
 static void start_block(void)
 {
@@ -326,13 +352,28 @@ static void run(kernel *run_thread, const void *p, u64 bytes, u64 end_of_shared,
     for (u32 i = 0; i < n; i++) {
         block.threads[i].index = i;
         block.threads[i].barrier = 0;
+        block.threads[i].shuffles = 0;
     }
     for (u32 ended = 0; ended == 0;) {
+        bool waits[MOST_THREADS] = {false};
         phase++;
-        for (u32 k = 0; k < n; k++) {
-            self = &block.threads[emulated_thread(k)];
-            self->barrier = run_thread(self->barrier);
-            ended += self->barrier == 0;
+        for (u32 waiting = 0; waiting < n;) {
+            for (u32 k = 0; k < n; k++) {
+                const u32 i = emulated_thread(k);
+                self = &block.threads[i];
+                if (waits[i])
+                    continue;
+                self->barrier = run_thread(self->barrier);
+                waits[i] = self->barrier >= 0;
+                waiting += waits[i];
+                ended += self->barrier == 0;
+            }
+            for (u32 i = 0; i < n; i++) {
+                const int at = block.threads[i].barrier,
+                          first = block.threads[i / WARP * WARP].barrier;
+                if ((at < 0 || first < 0) && at != first)
+                    fail(0, "a shuffle that not all lanes of a warp reach: lane", i % WARP);
+            }
         }
         if (ended != 0 && ended != n)
             fail(0, "a barrier that not all threads reach: so many do not", ended);

@@ -246,10 +246,11 @@ class Translator:
             width = int(opcode[-2:])
             low, high = (self.value(o.strip(), f"b{width // 2}") for o in operands[1].strip("{}").split(","))
             c = f"{function.register(operands[0], width)} = (u{width}){low} | (u{width}){high} << {width // 2};"
-        elif opcode == "mov.b32" and "{" in operands[0]:
-            low, high = (function.register(o.strip(), 16) for o in operands[0].strip("{}").split(","))
-            word = self.value(operands[1], "b32")
-            c = f"{low} = (u16){word}; {high} = (u16)({word} >> 16);"
+        elif opcode in ("mov.b32", "mov.b64") and "{" in operands[0]:
+            half = int(opcode[-2:]) // 2
+            low, high = (function.register(o.strip(), half) for o in operands[0].strip("{}").split(","))
+            word = self.value(operands[1], f"b{2 * half}")
+            c = f"{low} = (u{half}){word}; {high} = (u{half})({word} >> {half});"
         elif opcode in self.operations:
             c = self.compute(opcode, operands)
         elif match := MEMORY.fullmatch(opcode):
@@ -257,16 +258,24 @@ class Translator:
         elif match := CAST.fullmatch(opcode):
             name = f"to_{match[2]}" if match[1] else f"{match[2]}_to_generic"
             c = f"{function.register(operands[0], 64)} = {name}({self.value(operands[1], 'u64')});"
-        elif match := re.fullmatch(r"red\.(?:add|min)\.[us](32|64)", opcode):
-            at = f"at_generic({self.address(operands[0].strip('[]'), 0, 'generic')}, {int(match[1]) // 8}, RED)"
-            c = f"{opcode.replace('.', '_')}({at}, {self.value(operands[1], 'u' + match[1])});"
+        elif match := re.fullmatch(r"red\.(global|shared)\.((?:add|min)\.[us](32|64))", opcode):
+            space, operation, width = match.groups()
+            at = f"at_{space}({function.register(operands[0].strip('[]'), 64)}, {int(width) // 8}, RED)"
+            c = f"red_{operation.replace('.', '_')}({at}, {self.value(operands[1], 'u' + width)});"
+        elif opcode == "shfl.sync.down.b32" and function.entry and not guard:
+            word, by, clamp, lanes = (self.value(o, "b32") for o in operands[1:])
+            to = function.register(operands[0].split("|")[0], 32)
+            function.barriers += 1
+            c = f"shuffle({word}); return -{function.barriers}; case -{function.barriers}:;"
+            c += f" {to} = shuffled_down({by}, {clamp}, {lanes});"
         elif opcode in ("bra", "bra.uni"):
             c = f"goto {operands[0].replace('$', '_')};"
         elif opcode == "ret":
             c = f"return {0 if function.entry else function.result or ''};"
         elif opcode == "bar.sync" and operands == ["0"] and function.entry and not guard:
             function.barriers += 1
-            c = f"return {function.barriers}; case {function.barriers}:;"
+            name = function.name.removeprefix("gsc_cuda_")
+            c = f'if (is_kept("{name} {function.barriers}")) return {function.barriers}; case {function.barriers}:;'
         elif opcode == "call.uni":
             result, name, arguments = re.fullmatch(r"(?:\((\w+)\), )?([\w$]+), \( ?(.*?) ?\) ?", rest).groups()
             c = f"{f'{result} = ' if result else ''}{name}({arguments});"
