@@ -213,7 +213,7 @@ bool has_f16c()
 }
 } // namespace
 
-TEST_CASE("float to f16 is what F16C gives", "[convert]")
+TEST_CASE("float to f16 gives the same bits as F16C", "[convert]")
 {
     if (!has_f16c()) {
         WARN("NOT RUN: this machine has no F16C");

@@ -377,7 +377,7 @@ TEST_CASE("what the tables spoil is valid before", "[errors]")
 
 /* ---- pointers ---- */
 
-TEST_CASE("NULL where it may not be", "[errors]")
+TEST_CASE("NULL is refused for required arguments", "[errors]")
 {
     const std::string pointers[] = {"name",   "out",     "policy", "to",    "from",
                                     "factor", "reports", "state",  "bytes", "size",
@@ -429,7 +429,7 @@ TEST_CASE("NULL where there is no list to speak of", "[errors]")
 
 /* ---- tensors ---- */
 
-TEST_CASE("tensors that are none", "[errors]")
+TEST_CASE("invalid tensors are refused", "[errors]")
 {
     struct Case {
         Spoil spoil;
@@ -556,7 +556,7 @@ TEST_CASE("neighbours, the same address, and empty tensors do not overlap", "[er
     }
 }
 
-TEST_CASE("what is added to is other memory", "[errors]")
+TEST_CASE("the output of accumulate must be other memory", "[errors]")
 {
     const Spoil spoils[] = {
         [](World &w) {
@@ -570,7 +570,7 @@ TEST_CASE("what is added to is other memory", "[errors]")
                       {GSC_ERROR_OVERLAP, "out", 0, "data", "other memory"});
 }
 
-TEST_CASE("a list whose bytes together exceed memory", "[errors]")
+TEST_CASE("a list with more bytes than the address space is refused", "[errors]")
 {
     check_refused(
         function("gsc_workspace_size"),

@@ -265,7 +265,7 @@ TEST_CASE("every format has a name, a sentence and a sample here", "[formats]")
     }
 }
 
-TEST_CASE("what each framework saved is read, and written as it was", "[formats]")
+TEST_CASE("a checkpoint of each framework is read, and written unchanged", "[formats]")
 {
     for (const Sample &sample : samples) {
         INFO(sample.format);
@@ -473,7 +473,7 @@ TEST_CASE("scalers of different formats are as many as those of one", "[formats]
           "read as torch from \"scaler\"; the same keys have roundpipe");
 }
 
-TEST_CASE("a key alone somewhere deep is no scaler unless its place is named", "[formats]")
+TEST_CASE("a single deep key is a scaler only with its prefix", "[formats]")
 {
     const Entries model = entries_of("model.scale 0.5 model.weight 3");
     for (const char *format : {"torch", "megatron", "flax", "gradscaler"}) {
@@ -553,7 +553,7 @@ TEST_CASE("Paddle's variables end with any number, or none", "[formats]")
               GSC_ERROR_FORMAT);
 }
 
-TEST_CASE("NeMo's loader looks for a misspelt key, which is read and written, too", "[formats]")
+TEST_CASE("the misspelt key of NeMo's loader is also read and written", "[formats]")
 {
     gsc_policy p = preset("nemo");
     p.hysteresis = 3;
@@ -588,7 +588,7 @@ TEST_CASE("a checkpoint without dynamic scaling is a scale that stays", "[format
     CHECK(none.note(GSC_NOTE_MISSING, "scale"));
 }
 
-TEST_CASE("a checkpoint is read into another policy, and what it lacks is told", "[formats]")
+TEST_CASE("a checkpoint is read into another policy, with notes on missing keys", "[formats]")
 {
     const gsc_policy recommended = preset("recommended");
     const Read r = import(
@@ -649,7 +649,7 @@ TEST_CASE("a count that a policy needs and a checkpoint lacks follows from those
               .note(GSC_NOTE_MISSING, "next_scale"));
 }
 
-TEST_CASE("what means something else in a policy is carried as it means it", "[formats]")
+TEST_CASE("a number with another meaning in the policy is converted", "[formats]")
 {
     const std::string past =
         "scale 8 growth_factor 2 backoff_factor 0.5 growth_interval 4 _growth_tracker ";
@@ -710,7 +710,7 @@ TEST_CASE("a scale that the peer can reach and nobody can use is read, and said"
     }
 }
 
-TEST_CASE("what no scaler can have is refused by its key, and nothing is changed", "[formats]")
+TEST_CASE("an impossible value is refused by its key, and nothing is changed", "[formats]")
 {
     const Entries good = entries_of(
         "scale 8 growth_factor 2 backoff_factor 0.5 growth_interval 4 _growth_tracker 3");
@@ -814,7 +814,7 @@ TEST_CASE("what no scaler can have is refused by its key, and nothing is changed
           std::string::npos);
 }
 
-TEST_CASE("keys without meaning are told, and what lies deeper is passed over", "[formats]")
+TEST_CASE("unknown keys are in the notes, deeper ones are ignored", "[formats]")
 {
     Entries list = entries_of(samples[0].entries);
     list.push_back(number("growth_intervall", 9));
@@ -1010,7 +1010,7 @@ TEST_CASE("an entry is of the kind that the framework's loader expects", "[forma
         CHECK(kind(own, key) == GSC_ENTRY_BOOLEAN);
 }
 
-TEST_CASE("what a format cannot hold is listed", "[formats]")
+TEST_CASE("notes list the fields that a format cannot hold", "[formats]")
 {
     gsc_policy p = preset("recommended");
     gsc_state s = started(p);
@@ -1169,7 +1169,7 @@ TEST_CASE("words of settings", "[formats]")
     CHECK(settings("fp", {}).status == GSC_ERROR_FORMAT);
 }
 
-TEST_CASE("null where a framework has no value leaves the policy's, and is said", "[formats]")
+TEST_CASE("null leaves the policy's value, with a note", "[formats]")
 {
     const std::pair<const char *, const char *> unset[] = {
         {"fairseq", "fp16_scale_window"},

@@ -243,7 +243,7 @@ TEST_CASE("mean and variance are those of the weighted samples", "[guard]")
     }
 }
 
-TEST_CASE("what is not finite is no sample and keeps the run", "[guard]")
+TEST_CASE("a norm that is not finite is no sample and keeps the row of outliers", "[guard]")
 {
     gsc_policy p = zeros();
     p.guard_ratio = 2;

@@ -278,7 +278,7 @@ TEST_CASE("each finding comes from the run that has the fault, with what to do",
     }
 }
 
-TEST_CASE("a diagnosis refuses what is no state, no report and no list", "[metrics]")
+TEST_CASE("a diagnosis refuses an invalid state, report or list", "[metrics]")
 {
     Run run("torch");
     run.step(1);

@@ -108,7 +108,7 @@ TEST_CASE("an output that shares memory with another entry is refused", "[overla
     CHECK(overlap({{0, 4}, {0, 4}}, {{16, 4}, {32, 4}}) == ""); // inputs may
 }
 
-TEST_CASE("an overlap is one of bytes, whatever the dtypes", "[overlap]")
+TEST_CASE("an overlap is found by bytes, also between different dtypes", "[overlap]")
 {
     CHECK(overlap({{0, 8, GSC_F8_E5M2}, {8, 4}}) == "");
     CHECK(overlap({{0, 9, GSC_F8_E5M2}, {8, 4}}) == "tensors[1] tensors[0]");

@@ -531,7 +531,7 @@ TEST_CASE("OVERFLOW_IS_GOOD counts an overflow once more, as a good step", "[pol
     check_scales(rows);
 }
 
-TEST_CASE("arithmetic is that of floats where the policy says so", "[policy]")
+TEST_CASE("a policy with float arithmetic computes scales in float", "[policy]")
 {
     gsc_policy p = usual.init_scale(0.7).growth_factor(1.1).backoff_factor(0).growth_interval(1);
     const std::string steps = "....x.xx.....x....xxxx";
@@ -1529,7 +1529,7 @@ TEST_CASE("a merge with a policy has its verdict, or is refused where that is no
     }
 }
 
-TEST_CASE("a merged overflow is 1, whatever the parts say", "[policy]")
+TEST_CASE("a merged overflow is 1 if any part overflowed or failed", "[policy]")
 {
     gsc_report a = measured, b = measured, failed = {};
     a.found_inf = 2;

@@ -345,7 +345,7 @@ TEST_CASE("threads without work use no time", "[pool]")
 #define __has_feature(name) 0
 #endif
 #if !__has_feature(address_sanitizer) // which ends the process if its own memory is refused
-TEST_CASE("memory that there is not is an error", "[pool]")
+TEST_CASE("running out of memory is an error", "[pool]")
 {
     void *none = nullptr;
     CHECK(gsc_memory_create(nullptr, GSC_MEMORY_DEVICE, UINT64_C(1) << 60, &none, nullptr) ==
@@ -389,7 +389,7 @@ TEST_CASE("threads that cannot all be made are an error, and none stay", "[pool]
 }
 #endif
 
-TEST_CASE("a forked process has threads of its own", "[pool]")
+TEST_CASE("a forked process makes its own threads", "[pool]")
 {
     Pool pool(gsc_pool_create(3));
     REQUIRE(run_on_each(pool.get(), 3, [] {}));

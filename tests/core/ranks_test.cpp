@@ -237,7 +237,7 @@ TEST_CASE("states of one digest go on alike", "[state]")
     CHECK(met > 500);
 }
 
-TEST_CASE("a stamp changes the rank and the digest, whatever was there", "[state]")
+TEST_CASE("a stamp replaces the rank and the digest", "[state]")
 {
     Random random = {4};
     const gsc_policy p = preset("torch");
@@ -317,7 +317,7 @@ TEST_CASE("merges of merges are the merge of all, but for the order of the sum",
     }
 }
 
-TEST_CASE("in groups of 64 the sum has the same bits, too", "[state]")
+TEST_CASE("in groups of 64 the sum also has the same bits", "[state]")
 {
     Random random = {6};
     for (uint64_t n : {1u, 63u, 64u, 65u, 128u, 1000u, 4096u}) {

@@ -218,7 +218,7 @@ TEST_CASE("bytes that 0.4 saved load: a shorter policy, and a state of 256 bytes
     CHECK((skips.status == GSC_OK && skips.state.skip == 1));
 }
 
-TEST_CASE("the golden bytes load as what was saved", "[state]")
+TEST_CASE("the golden bytes load as the state that was saved", "[state]")
 {
     const gsc_policy p = golden_policy();
     const Loaded l = load(golden_bytes());
@@ -321,7 +321,7 @@ TEST_CASE("what only a later version knows is refused as its, by number", "[stat
     }
 }
 
-TEST_CASE("a saved state may be longer if what is behind is zero", "[state]")
+TEST_CASE("a saved state can be longer if the extra bytes are zero", "[state]")
 {
     Bytes longer = golden_bytes();
     longer.insert(longer.end() - 4, 16, 0);

@@ -796,7 +796,7 @@ TEST_CASE("in place and check give the same as out of place", "[tensors][long]")
         }
 }
 
-TEST_CASE("a report holds what is wanted and nothing else", "[tensors]")
+TEST_CASE("a report has only the measurements in options.want", "[tensors]")
 {
     for (uint32_t ask = 0; ask <= ask_all; ask++)
         for (double scale : {65536.0, 1.0, 0.5, 1e39})
@@ -895,7 +895,7 @@ TEST_CASE("a bad element is found at the end of a list of millions of tensors", 
     }
 }
 
-TEST_CASE("a multiplier of exactly 1 copies the bits of signalling NaN, too", "[tensors]")
+TEST_CASE("a multiplier of exactly 1 also copies the bits of signalling NaN", "[tensors]")
 {
     for (const Dtype &d : dtypes) {
         Tensors in;
@@ -1000,8 +1000,7 @@ TEST_CASE("a check without a factor is one of the values as they are", "[tensors
     CHECK(difference(report, only(0, said.report)) == "");
 }
 
-TEST_CASE("a large list, whose output goes past the caches, gives the bytes of its pieces",
-          "[tensors]")
+TEST_CASE("a large list, written around the caches, gives the same bytes as its parts", "[tensors]")
 {
     const uint64_t n = (16u << 20) / 4 + 4099, piece = 37 * 4096;
     for (const Dtype &to : {f32, f16, f64}) {
@@ -1039,7 +1038,7 @@ TEST_CASE("a large list, whose output goes past the caches, gives the bytes of i
     }
 }
 
-TEST_CASE("small tensors of a large list are as they are alone", "[tensors]")
+TEST_CASE("small tensors in a large list give the same results as alone", "[tensors]")
 {
     for (const Dtype &to : {f32, f16})
         for (uint32_t want : {0u, GSC_WANT_UNDERFLOW, GSC_WANT_NORM})
@@ -1308,7 +1307,7 @@ TEST_CASE("the sum of squares is accurate over the whole range", "[tensors]")
         }
 }
 
-TEST_CASE("a block sum of 2^-80 stands as it is, one below is summed again in double", "[tensors]")
+TEST_CASE("a block sum below 2^-80 is summed again in double", "[tensors]")
 {
     // Both in lane 0, where float cannot hold the second square beside the first.
     const std::pair<double, double> rows[] = {
@@ -1390,7 +1389,7 @@ TEST_CASE("each tensor's report is that of the tensor alone", "[tensors]")
 
 /* ---- verdicts ---- */
 
-TEST_CASE("with a policy the report's verdict is what an update then says, for every preset",
+TEST_CASE("with a policy, report.overflow agrees with the next update, for every preset",
           "[tensors]")
 {
     std::vector<Tensors> lists(6);
@@ -1458,7 +1457,7 @@ TEST_CASE("with a policy the report's verdict is what an update then says, for e
     CHECK(by_norm_alone > 0);
 }
 
-TEST_CASE("a policy adds to what is wanted and takes nothing away", "[tensors]")
+TEST_CASE("a policy adds measurements to options.want and removes none", "[tensors]")
 {
     gsc_policy policy = GSC_POLICY_INIT;
     policy.overflow_test = GSC_TEST_NORM;
@@ -1474,7 +1473,7 @@ TEST_CASE("a policy adds to what is wanted and takes nothing away", "[tensors]")
     }
 }
 
-TEST_CASE("accumulate adds where every product is finite, whatever the verdict", "[tensors]")
+TEST_CASE("accumulate adds if every product is finite, even if report.overflow is 1", "[tensors]")
 {
     gsc_policy policy = GSC_POLICY_INIT;
     policy.overflow_test = GSC_TEST_NORM;

@@ -168,7 +168,7 @@ def test_a_report_of_a_device_is_read_when_it_is_asked_for(device):
     one.scale(torch.ones(()))
     parameter.grad = torch.tensor([4.0, float("nan"), 8.0])
     one.unscale_(optimizer)
-    assert isinstance(one._checks.last.report, torch.Tensor) and one._checks.last.seen is None
+    assert isinstance(one._checks.last.report, torch.Tensor) and one._checks.last.host_report is None
     assert one.report.bad == {"weight": 1} and one.report.norm == pytest.approx(5**0.5)
 
 

@@ -40,11 +40,11 @@ class Check:
         self._version = None if self.found_inf.is_inference() else self.found_inf._version
         self.scale: Any = memory.scale()  # on a device a tensor
         self.captured = memory.captures()  # in a CUDA graph: each replay makes a new report
-        self.verdict = FoundInf()  # other code can write to it
+        self.found_inf_by_device = FoundInf()  # other code can write to it
         self.norm: torch.Tensor | None = None  # before clipping
         self.clip: Any = None  # the factor of max_norm, if the gradients were multiplied by it
         self.alike = True  # whether other ranks have parameters of the same names
-        self.seen: Report | None = None
+        self.host_report: Report | None = None  # `report`, read from the device
         self.owners: Owners = []
         # Each gradient's share of the squared norm: now, and usually.
         self.shares: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -67,7 +67,7 @@ class Check:
 
     def read(self, names: Callable[[], list[str]]) -> Report:
         """Waits for the device and returns the report with names."""
-        if self.seen is None or self.captured:
+        if self.host_report is None or self.captured:
             report = self._memory.read_report(self.report)
             if report.overflow:
                 known = dict(count for group in self.gradients.groups for count in group.counts())
@@ -75,8 +75,8 @@ class Check:
                 report._bad = {at(called, i): count for i, count in known.items() if count}
                 report.names = called if self.alike or report.bad else ()
             report.scale = float(self.scale)
-            self.seen = report
-        return self.seen
+            self.host_report = report
+        return self.host_report
 
 
 class Checks:
@@ -107,7 +107,7 @@ class Checks:
         return None
 
     def found_inf(self) -> list[torch.Tensor]:
-        return [tensor for check in self.by_optimizer.values() for tensor in check.verdict.values()]
+        return [tensor for check in self.by_optimizer.values() for tensor in check.found_inf_by_device.values()]
 
     def any_skipped(self) -> bool:
         """Returns whether a step() was skipped; waits for fused optimizers."""

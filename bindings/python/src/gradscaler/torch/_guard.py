@@ -28,7 +28,7 @@ _WEIGHT = 0.1  # the weight of one step in the usual shares of the squared norm
 class Judge:
     def __init__(self) -> None:
         self.decision: HostState | DeviceState | None = None  # the state after the update of the current step
-        self.known: State | None = None  # the same, read from the device
+        self.host_decision: State | None = None  # the same, read from the device
         # The states before and after the update of the last judged step.
         self.last: tuple[HostState | DeviceState, HostState | DeviceState] | None = None
         # By the id of an optimizer: its parameters with gradients, and their usual shares of the squared norm.
@@ -43,11 +43,11 @@ class Judge:
         """Waits for the device and returns whether the guard skips the step."""
         if self.decision is None:
             return False
-        self.known = self.decision.read()
-        return self.known.events & _SKIPPED != 0
+        self.host_decision = self.decision.read()
+        return self.host_decision.events & _SKIPPED != 0
 
     def end_step(self) -> None:
-        self.decision = self.known = None
+        self.decision = self.host_decision = None
 
     def clip(
         self, optimizer: torch.optim.Optimizer, state: dict[str, Any], policy: Policy, names: Names, events: int | None
@@ -57,7 +57,7 @@ class Judge:
             return
         if "guarded" in state:  # clipped already, by a step() that then failed
             return
-        clip, check = self.decision.guard_factor(), state.get("found")
+        clip, check = self.decision.guard_factor(), state.get("check")
         if check is not None and check.clip is not None:
             self.decision.reduce(clip, check.clip)
         clipped = sorted_gradients(optimizer, gradients(optimizer), 0, names)

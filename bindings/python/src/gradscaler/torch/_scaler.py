@@ -29,7 +29,7 @@ from ._grads import Gradients, with_gradients
 from ._guard import Judge, warn_of_equal_norms
 from ._names import Names, some
 from ._stall import Losses, StallError, stalled
-from ._torch import Base, OptState, TorchGradScaler, eager, is_torchs, lacks_cuda, seen
+from ._torch import Base, OptState, TorchGradScaler, call_compiled, eager, is_torchs, lacks_cuda
 
 _NUMBERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
 _OPTIONS = (
@@ -244,7 +244,7 @@ class GradScaler(Base):
     def _state(self) -> State:
         """Returns the state, also before the first step."""
         if self._scale is not None:
-            return self._current("a look at the state").read()
+            return self._current("reading the state").read()
         self._memory.adopt(self._policy, self._init_scale, self._init_growth_tracker)
         return self._memory.read()
 
@@ -302,26 +302,26 @@ class GradScaler(Base):
         try:
             method = getattr(self._unscale_grads_, "__func__", None)
             if getattr(method, "__globals__", None) is globals() and is_torchs(super()._unscale_grads_):
-                found = self._check_all(optimizer, state, writes, self._options.allow_fp16 or not writes, max_norm)
-                state["found_inf_per_device"] = found.verdict
-                return found.norm
+                check = self._check_all(optimizer, state, writes, self._options.allow_fp16 or not writes, max_norm)
+                state["found_inf_per_device"] = check.found_inf_by_device
+                return check.norm
             inverse = self._scale.double().reciprocal().float() if writes else torch.ones_like(self._scale)
             found_inf = torch.zeros((), dtype=torch.float32, device=self._scale.device)
-            inverse.asked = state, writes, max_norm  # torch's method has no arguments for these
+            inverse.check_arguments = state, writes, max_norm  # torch's method has no arguments for these
             state["found_inf_per_device"] = self._unscale_grads_(optimizer, inverse, found_inf, not writes)
-            found = state.get("found")
-            if self._is_guarded and found is None:
+            check = state.get("check")
+            if self._is_guarded and check is None:
                 state["no_norm"] = True
                 if writes:  # the gradients are divided: another step() must not divide them again
                     state["stage"] = OptState.UNSCALED
                 raise RuntimeError(_NO_NORM)
-            if max_norm is None or found is not None:
-                return None if found is None else found.norm
+            if max_norm is None or check is not None:
+                return None if check is None else check.norm
             return torch.nn.utils.clip_grad_norm_(with_gradients(optimizer), max_norm).float()
         except BaseException:
             if state["stage"] is OptState.UNSCALED:  # some are divided: no step may use them
                 state["found_inf_per_device"] = {_device.CPU: torch.ones((), device=_device.CPU)}
-                state.pop("found", None)
+                state.pop("check", None)
             raise
 
     def _unscale_grads_(
@@ -330,15 +330,15 @@ class GradScaler(Base):
         """Checks the gradients. Programs override this method, mostly to allow float16, and call it from there."""
         if not is_torchs(super()._unscale_grads_):
             return super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-        fp16, asked = allow_fp16 or self._options.allow_fp16, getattr(inv_scale, "asked", None)
-        if asked is not None:
-            state, writes, max_norm = asked
-            return self._check_all(optimizer, state, writes, fp16, max_norm).verdict
+        fp16, arguments = allow_fp16 or self._options.allow_fp16, getattr(inv_scale, "check_arguments", None)
+        if arguments is not None:
+            state, writes, max_norm = arguments
+            return self._check_all(optimizer, state, writes, fp16, max_norm).found_inf_by_device
         if self._is_guarded:
             raise RuntimeError(_NO_NORM)
-        found = self._check_all(optimizer, {"stage": None}, True, fp16, None, inv_scale)
-        verdict = found.verdict.items()
-        return FoundInf({device: torch.maximum(found_inf.to(device), tensor) for device, tensor in verdict})
+        check = self._check_all(optimizer, {"stage": None}, True, fp16, None, inv_scale)
+        tensors = check.found_inf_by_device.items()
+        return FoundInf({device: torch.maximum(found_inf.to(device), tensor) for device, tensor in tensors})
 
     def _check_all(
         self,
@@ -355,27 +355,27 @@ class GradScaler(Base):
             memory = _memory.start(memory.read(), inverse.device)
         if inverse is None and not memory.is_usable():
             self._stall(memory.read(), optimizer)
-            check, any_there = Check(Report.of_flag(True), Gradients(), memory), True
+            check, has_gradients = Check(Report.of_flag(True), Gradients(), memory), True
         else:
             want = self._wants if max_norm is None else self._wants | _NORM
             factor = memory.factor(bool(self._policy.arithmetic)) if inverse is None else memory.factor_of(inverse)
             call = Call(optimizer, state, writes, fp16, want, self._policy, memory, factor, self._names)
-            check, any_there = call.run(options.group, options.sharded)
+            check, has_gradients = call.run(options.group, options.sharded)
         if max_norm is not None:
             check.norm, check.clip = memory.norm(check.report), memory.clip(check.report, float(max_norm))
             if check.clip is not None:
                 check.gradients.multiply(check.clip, memory)
         if writes:
             check.gradients.put_back()
-        check.verdict = FoundInf({check.found_inf.device: check.found_inf} if any_there else {})
+        check.found_inf_by_device = FoundInf({check.found_inf.device: check.found_inf} if has_gradients else {})
         if self._checks.begin():
             self._guard.last = None
         check.keep(optimizer, self._is_guarded)
-        state["found"] = check
+        state["check"] = check
         self._checks.add(optimizer, check)
         if self._is_guarded and check.gradients.groups:
             self._guard.share(optimizer, check, self._scale.device)
-        check.gradients.release(check.seen is not None)
+        check.gradients.release(check.host_report is not None)
         return check
 
     def _judge(self, optimizer: torch.optim.Optimizer, fused: bool) -> None:
@@ -394,11 +394,11 @@ class GradScaler(Base):
         """Steps with a fused optimizer. It reads found_inf itself, so a skip of the guard is written there."""
         state = self._per_optimizer_states[id(optimizer)]
         found, decision, home = state["found_inf_per_device"], self._guard.decision, self._memory.home
-        refused = decision.refusal()
+        skip_flag = decision.refusal()
         self._guard.clip(optimizer, state, self._policy, self._names, decision.events())
-        refused = sum((one.to(home, non_blocking=True) for one in found.values()), refused)
-        refused = FoundInf({home: refused.clamp(max=1.0)})  # fused kernels skip at 1, not at 2
-        state["found_inf_per_device"] = refused
+        skip_flag = sum((one.to(home, non_blocking=True) for one in found.values()), skip_flag)
+        skip_flag = FoundInf({home: skip_flag.clamp(max=1.0)})  # fused kernels skip at 1, not at 2
+        state["found_inf_per_device"] = skip_flag
         try:
             return super().step(optimizer, *args, **kwargs)
         finally:
@@ -415,14 +415,14 @@ class GradScaler(Base):
         judges = judges and self._per_optimizer_states[id(optimizer)]["stage"] is not OptState.STEPPED
         if judges:
             self._judge(optimizer, fused)
-        given = getattr(optimizer, "grad_scale", None)
+        grad_scale = getattr(optimizer, "grad_scale", None)
         try:
             if fused and judges and self._guard.decision is not None:
                 return self._step_fused(optimizer, *args, **kwargs)
             result = super().step(optimizer, *args, **kwargs)
         except BaseException as error:
             if fused:
-                _without_scale(optimizer, given)
+                _without_scale(optimizer, grad_scale)
             state = self._per_optimizer_states.get(id(optimizer))
             if isinstance(error, AssertionError) and state and not state["found_inf_per_device"]:
                 error.args = (f"{error.args[0]} {_without_gradients(optimizer)}",)
@@ -440,10 +440,10 @@ class GradScaler(Base):
         skipped = any(found.item() for found in optimizer_state["found_inf_per_device"].values())
         if not skipped and self._guard.decision is not None:
             skipped = self._guard.skips()
-            self._guard.clip(optimizer, optimizer_state, self._policy, self._names, self._guard.known.events)
+            self._guard.clip(optimizer, optimizer_state, self._policy, self._names, self._guard.host_decision.events)
         self._checks.skipped[id(optimizer)] = skipped
         if not skipped:
-            return seen(optimizer.step, *args, **kwargs)
+            return call_compiled(optimizer.step, *args, **kwargs)
         state = self._memory.decided_state()
         if state is not None:
             report = self.report_of(optimizer)
@@ -478,7 +478,7 @@ class GradScaler(Base):
         copies (a process_group without sharded=True), of its first rank. If only another rank's copy is not finite,
         `overflow` and `rank` say so on all ranks, `bad` only on that rank, and `first_overflow` is None.
         """
-        return None if self._checks.last is None else self._seen(self._checks.last)
+        return None if self._checks.last is None else self._named_report(self._checks.last)
 
     def report_of(self, optimizer: torch.optim.Optimizer) -> Report | None:
         """Returns the report on one optimizer's gradients in the current step, else in the last step, else None.
@@ -486,12 +486,12 @@ class GradScaler(Base):
         If it has an overflow, step(optimizer) skips.
         """
         check = self._checks.of(optimizer)
-        return None if check is None else self._seen(check)
+        return None if check is None else self._named_report(check)
 
     def _reports(self) -> list[Report]:
-        return [self._seen(check) for check in self._checks.by_optimizer.values()]
+        return [self._named_report(check) for check in self._checks.by_optimizer.values()]
 
-    def _seen(self, check: Check) -> Report:
+    def _named_report(self, check: Check) -> Report:
         names = functools.partial(self._names.of, check.owners)
         report = check.read(names)
         report.grew = self._guard.grew(check, names) or report.grew
@@ -565,7 +565,7 @@ class GradScaler(Base):
                 raise AssertionError(f"No inf checks were recorded prior to update. {why}")
             memory.update(self._policy, report)
         self._per_optimizer_states.clear()
-        known = self._guard.known
+        decided = self._guard.host_decision
         self._guard.end_step()
         self._losses.end_step()
         self._checks.is_over = True
@@ -577,8 +577,8 @@ class GradScaler(Base):
         latest = memory.latest(self._checks.any_fused())
         if self._is_guarded:
             self._guard.remember(self._checks.by_optimizer, memory)
-            if latest is not None or known is not None:
-                warn_of_equal_norms(latest or known, 4)
+            if latest is not None or decided is not None:
+                warn_of_equal_norms(latest or decided, 4)
         if latest is not None and memory.is_stuck(latest):
             self._stall(latest)
 
@@ -594,14 +594,14 @@ class GradScaler(Base):
 
     def _report_of(self, state: Mapping[str, Any]) -> Any:
         """Returns the report of an optimizer. found_inf decides about overflow if other code wrote or replaced it."""
-        found, tensors = state.get("found"), list(state["found_inf_per_device"].values())
+        check, tensors = state.get("check"), list(state["found_inf_per_device"].values())
         if not tensors:
             return None
         if "no_norm" in state:
             raise RuntimeError(_NO_NORM)
-        if found is not None and found.is_unchanged(tensors):
-            return found.report
-        return self._memory.overruled(None if found is None else found.report, tensors)
+        if check is not None and check.is_unchanged(tensors):
+            return check.report
+        return self._memory.overruled(None if check is None else check.report, tensors)
 
     def _set_scale(self, new_scale: float | torch.Tensor) -> None:
         if isinstance(new_scale, torch.Tensor):
@@ -754,9 +754,9 @@ def _policy(policy: str | Policy | None, fields: Mapping[str, Any]) -> Policy:
     return policy.replace(**fields)
 
 
-def _without_scale(optimizer: torch.optim.Optimizer, given: Any) -> None:
+def _without_scale(optimizer: torch.optim.Optimizer, grad_scale: Any) -> None:
     """Removes the scale that torch leaves in a fused optimizer that failed: the next step() would divide twice."""
-    for name, value in {"grad_scale": given, "found_inf": None}.items():
+    for name, value in {"grad_scale": grad_scale, "found_inf": None}.items():
         if value is not None:
             setattr(optimizer, name, value)
         elif hasattr(optimizer, name):

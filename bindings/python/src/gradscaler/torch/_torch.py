@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch.amp.grad_scaler import OptState
 
-__all__ = ["Base", "OptState", "TorchGradScaler", "divide", "eager", "is_torchs", "lacks_cuda", "seen"]
+__all__ = ["Base", "OptState", "TorchGradScaler", "call_compiled", "divide", "eager", "is_torchs", "lacks_cuda"]
 
 _PARTS = (  # called by torch's class or read by programs, but not public
     "amp.GradScaler._unscale_grads_",
@@ -64,7 +64,7 @@ _WHY = (
 _here = threading.local()  # the compiler that `eager` has switched off in this thread
 
 
-def seen(call: Callable, *args: Any, **named: Any) -> Any:
+def call_compiled(call: Callable, *args: Any, **named: Any) -> Any:
     """Calls a function that is compiled although it is called from an eager method, such as an optimizer's step."""
     compiler = getattr(_here, "compiler", None)
     if compiler is None:
@@ -95,7 +95,7 @@ def eager(method: _Method) -> _Method:
 
     action = eval_frame._FrameAction
     strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
-    for each in run, seen:
+    for each in run, call_compiled:
         eval_frame.set_code_exec_strategy(each.__code__, strategy)
     run._torchdynamo_disable = True
     run._torchdynamo_disable_msg = _WHY
