@@ -30,13 +30,14 @@ defmodule Pages do
 
   defp page({module, about, items, beam}, targets) do
     specs = specs(beam)
+    source = source(beam)
 
     types =
       for {{:type, name, arity}, _, _, %{"en" => doc}, _} <- items,
           do: "- `#{name}/#{arity}`: #{text(doc, module, targets)}"
 
     functions =
-      for {{kind, name, arity}, _, signature, %{"en" => doc}, _} <- items,
+      for {{kind, name, arity}, at, signature, %{"en" => doc}, _} <- items,
           kind in [:function, :macro] do
         """
         (elixir-#{module}.#{name}-#{arity})=
@@ -46,13 +47,15 @@ defmodule Pages do
         #{Enum.join(signature ++ Map.get(specs, {name, arity}, []), "\n")}
         ```
 
+        <a class="viewcode-link" href="#{source}#L-#{:erl_anno.line(at)}">[source]</a>
+
         #{text(doc, module, targets)}
         """
       end
 
     """
     (elixir-#{module})=
-    # #{module}
+    # Elixir: #{module}
 
     #{text(about, module, targets)}
     """ <> section("Types", types) <> section("Functions", functions)
@@ -80,6 +83,11 @@ defmodule Pages do
       code = Regex.replace(~r/^ {4}/m, String.trim_trailing(block), "")
       "```#{language}\n#{code}\n```\n"
     end)
+  end
+
+  defp source(beam) do
+    {:ok, {_, [compile_info: info]}} = :beam_lib.chunks(String.to_charlist(beam), [:compile_info])
+    "../../source/#{Path.relative_to_cwd("#{info[:source]}")}.html"
   end
 
   defp specs(beam) do

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Opens every page of a site but rustdoc's as a file in Chromium: look.py FOLDER PICTURES.
 
-None may be wider than the screen of a telephone, complain or ask the network. Pictures of the first page and of one
-reference go to PICTURES, for people to look at.
+None may be wider than the screen, clip code, complain or ask the network; on a wide screen the contents of a page are
+visible. Pictures of the pages go to PICTURES, for people to look at. A search from a file shows text of what it finds.
 """
 
 import sys
@@ -11,11 +11,14 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 WIDTHS = 390, 1280
-PICTURED = "index.html", "torch.html", "reference/c.html", "reference/python.html"
+CLIPPED = "[...document.querySelectorAll('pre')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+CONTENTS = "[...document.querySelectorAll('.toc-drawer:not(.no-toc)')]"
+HIDDEN = f"{CONTENTS}.some(e => e.getBoundingClientRect().right > innerWidth)"
 
 
 def problems(site, pictures, browser):
-    pages = sorted(path for path in site.rglob("*.html") if "reference/rust/" not in path.as_posix())
+    apart = "/source/", "/reference/rust/src/", "/gradscaler_sys/"
+    pages = sorted(path for path in site.rglob("*.html") if not any(part in path.as_posix() for part in apart))
     for width in WIDTHS:
         for scheme in ("light", "dark"):
             context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
@@ -31,8 +34,18 @@ def problems(site, pictures, browser):
                 said.clear()
                 if wide > width:
                     yield f"{name}: {wide} wide on a screen of {width}"
-                if name in PICTURED:
-                    page.screenshot(path=pictures / f"{name.replace('/', '_')[:-5]}-{width}-{scheme}.png")
+                if clipped := page.evaluate(CLIPPED):
+                    yield f"{name}: {clipped} blocks of code are clipped on a screen of {width}"
+                if width == max(WIDTHS) and page.evaluate(HIDDEN):
+                    yield f"{name}: its contents are not visible"
+                page.screenshot(path=pictures / f"{name.replace('/', '_')[:-5]}-{width}-{scheme}.png")
+            page.goto(f"{(site / 'search.html').as_uri()}?q=hysteresis")
+            page.wait_for_selector("#search-results li")
+            page.wait_for_timeout(500)
+            if page.locator("#search-results li p.context").count() == 0:
+                yield "search.html shows no text of what it finds"
+            page.screenshot(path=pictures / f"found-{width}-{scheme}.png")
+            said.clear()
             context.close()
     print(f"{len(pages)} pages looked at, at {' and '.join(map(str, WIDTHS))} pixels; pictures in {pictures}")
 

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Puts the pages of the site together, as Markdown for Sphinx: pages.py OUT.
+"""Puts the pages of the site together, as Markdown for Sphinx: pages.py OUT RUSTDOC.
 
 The guides come from the tree, with their links turned into links of the site. The reference of C is made from the
-manifest, the reference of Python from its sources; docs/site/elixir.exs and rustdoc make the others.
+manifest, the reference of Python from its sources, the reference of Rust from the pages of rustdoc;
+docs/site/elixir.exs makes the reference of Elixir.
 """
 
+import html
+import json
 import re
 import shutil
 import sys
@@ -13,6 +16,9 @@ from pathlib import Path
 
 import griffe
 import manifest
+import pygments
+import pygments.formatters
+import pygments.lexers
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "bindings/python/src"
@@ -24,30 +30,41 @@ MODULES = (
     "gradscaler.roundpipe",
     "gradscaler.cerebras",
 )
+# The programs of tests/abi/callers that a section of C's reference shows.
+C_EXAMPLES = {
+    "Where a call runs": ["threads"],
+    "Factor": ["offloaded", "delayed"],
+    "Report": ["layers"],
+    "State": ["guard", "two_optimizers"],
+    "Ranks": ["ranks"],
+    "Checkpoints and settings of frameworks": ["checkpoint"],
+    "Calls on tensors": ["accumulation", "deferred_clip"],
+    "CUDA": ["cuda_graph"],
+}
 # Where a file of the tree is in the site; what links to a folder or a source links to its reference.
 SITE = {
-    "README.md": "index.md",
+    "README.md": "overview.md",
     "CHANGELOG.md": "changelog.md",
     "core/numerics.md": "numerics.md",
     "tests/traces/README.md": "recordings.md",
     "include/gradscaler.h": "reference/c.md",
-    "include/gradscaler_cuda.h": "reference/c.md",
+    "include/gradscaler_cuda.h": "reference/c-cuda.md",
     "bindings/python/src/gradscaler/__init__.py": "reference/python.md",
     "bindings/elixir/lib/grad_scaler.ex": "reference/elixir/GradScaler.md",
-    "bindings/rust/gradscaler/src/lib.rs": "reference/rust/gradscaler/index.html",
-    "bindings/rust/gradscaler-sys/README.md": "reference/rust/gradscaler_sys/index.html",
+    "bindings/rust/gradscaler/src/lib.rs": "reference/rust/gradscaler/index.md",
+    "bindings/rust/gradscaler-sys/README.md": "reference/rust/gradscaler_sys/index.md",
 }
 CONTENTS = """
 ```{toctree}
 :hidden:
 :caption: Languages
 
-C <c>
-Python <python>
 torch <torch>
 JAX <jax>
-Elixir <elixir>
+Python <python>
+C <c>
 Rust <rust>
+Elixir <elixir>
 CUDA <cuda>
 ```
 
@@ -55,6 +72,7 @@ CUDA <cuda>
 :hidden:
 :caption: Guides
 
+Overview <overview>
 Presets <presets>
 Checkpoints <checkpoints>
 Ranks <ranks>
@@ -72,10 +90,10 @@ Changes <changelog>
 :hidden:
 :caption: Reference
 
-C <reference/c>
 Python <reference/python>
+C <reference/c>
+Rust <reference/rust/gradscaler/index>
 Elixir <reference/elixir>
-Rust <reference/rust>
 ```
 """
 
@@ -112,8 +130,7 @@ def guide(source, out):
             shutil.copy(path, out)
             return f"![{words}]({path.name})"
         page = in_site(path) + (f"#{fragment}" if fragment else "")
-        # Sphinx knows nothing of the pages that rustdoc makes.
-        return f'<a href="{page}">{words}</a>' if ".html" in page else f"[{words}]({page})"
+        return f"[{words}]({page})"
 
     def picture(match):
         path = (source.parent / match[2]).resolve()
@@ -122,16 +139,19 @@ def guide(source, out):
 
     def in_markdown(text):
         text = re.sub(r"(!?)\[([^][]+)\]\(([^)\s]+)\)", link, text)
-        return re.sub(r'(src|srcset)="(docs/[^"]+)"', picture, text)
+        return re.sub(r'(src|srcset)="((?:docs|\.\.)/[^"]+)"', picture, text)
 
     return outside_code(source.read_text(), in_markdown)
 
 
 def guides(out):
     pages = sorted((ROOT / "docs").glob("*.md"))
-    (out / "index.md").write_text(guide(ROOT / "README.md", out) + CONTENTS)
-    for page in [*pages, *(ROOT / name for name in ("CHANGELOG.md", "core/numerics.md", "tests/traces/README.md"))]:
+    (out / "index.md").write_text(guide(ROOT / "docs/site/index.md", out) + CONTENTS)
+    others = [ROOT / name for name in ("README.md", "CHANGELOG.md", "core/numerics.md", "tests/traces/README.md")]
+    for page in [*pages, *others]:
         (out / in_site(page)).write_text(guide(page, out))
+    overview = out / "overview.md"
+    overview.write_text(overview.read_text().replace("# gradscaler\n", "# Overview\n", 1))
 
 
 # ---- C, from the manifest ----
@@ -166,10 +186,16 @@ class Names:
         return self.text(text).replace("|", "\\|")
 
     def paragraphs(self, text):
-        return "\n".join(
+        lines = "\n".join(
             line if not line or line.startswith("    ") else self.text(line)
             for line in manifest.paragraphs(text, 10**6)
         )
+        return re.sub(r"^(?: {4}.*\n?)+", self.block, lines, flags=re.M)
+
+    @staticmethod
+    def block(match):
+        language = "c" if "gsc_" in match[0] else "text"
+        return f"\n```{language}\n{textwrap.dedent(match[0]).rstrip()}\n```\n"
 
 
 def escaped(text):
@@ -181,15 +207,37 @@ def table(*rows):
     return "\n".join([first, "|---" * len(rows[0]) + "|", *rest])
 
 
+def toctree(pages):
+    return directive("toctree", "", "\n".join(pages), ":hidden:") + "\n"
+
+
 def directive(name, signature, body, *options):
     ticks = "`" * max(3, *(1 + len(run) for run in re.findall(r"^`{3,}", body, re.M)), 0)
-    return "\n".join([f"{ticks}{{{name}}} {signature}", *options, "", body, ticks])
+    return "\n".join([f"{ticks}{{{name}}} {signature}", *options, *(["", body] if body else []), ticks])
+
+
+def c_lines():
+    """Returns {name: (header, number of its line)}."""
+    lines = {}
+    types, others = r"(?:typedef )?struct (gsc_\w+)(?: \{|;| \w+;)", r"(?:GSC_API|typedef) .*?\b(gsc_\w+)(?:\(|\)|;)"
+    for header in "include/gradscaler.h", "include/gradscaler_cuda.h":
+        for number, line in enumerate((ROOT / header).read_text().splitlines(), 1):
+            defined = re.match(f"{types}|{others}", line)
+            if defined:
+                lines[defined[1] or defined[2]] = header, number
+    return lines
+
+
+def c_source(item):
+    """A link to the line of the header; Sphinx's linkcode knows no names of C."""
+    header, number = c_lines()[item.name]
+    return f'<a class="viewcode-link" href="../source/{header}.html#L-{number}">[source]</a>'
 
 
 def c_function(names, item):
     arguments = ", ".join(manifest.declare(arg.c, arg.name) for arg in item.args) or "void"
     result = "const char *" if item.returns == "string" else f"{item.returns} "
-    said = [names.paragraphs(item.doc)]
+    said = [c_source(item), names.paragraphs(item.doc)]
     rows = []
     for arg in item.args:
         words = [arg.unit] if arg.unit else []
@@ -216,7 +264,7 @@ def c_struct(names, item):
         array = f"[{field.array}]" if field.array else ""
         later = "" if field.since == item.since else f"; since {field.since}"
         rows.append((f"`{field.name}`", f"`{field.c.strip()}{array}`", names.cell(field.doc + later)))
-    said = [names.paragraphs(item.doc), f"Since {item.since}. {about[item.kind]}", table(*rows)]
+    said = [c_source(item), names.paragraphs(item.doc), f"Since {item.since}. {about[item.kind]}", table(*rows)]
     return directive("c:struct", item.name, "\n\n".join(said))
 
 
@@ -230,24 +278,45 @@ def c_constants(names, item):
     return "\n\n".join([names.paragraphs(item.doc), table(*rows), targets])
 
 
+def c_item(names, item):
+    if item.what in ("function", "callback"):
+        return c_function(names, item)
+    if item.what == "struct":
+        return c_struct(names, item)
+    if item.what == "constants":
+        return c_constants(names, item)
+    said = f"{names.paragraphs(item.doc)}\n\nSince {item.since}."
+    of = f"{item.type} {item.name}" if item.what == "alias" else item.name
+    return directive("c:type" if item.what == "alias" else "c:struct", of, said)
+
+
+def c_example(name):
+    """The program of tests/abi/callers as a block that opens."""
+    code = (ROOT / f"tests/abi/callers/{name}.c").read_text().partition("\n")[2]
+    return directive("dropdown", f"Example: {name}.c", f"```c\n{code}```")
+
+
 def c_reference(out):
     api = manifest.load()
     names = Names(api)
-    text = ["# Reference of C", names.paragraphs(api.library.doc)]
+    sections = []
     for item in api.items:
         if item.what == "section":
-            text += [f"## {item.name}", names.paragraphs(item.doc or "")]
-        elif item.what in ("function", "callback"):
-            text.append(c_function(names, item))
-        elif item.what == "struct":
-            text.append(c_struct(names, item))
-        elif item.what == "constants":
-            text.append(c_constants(names, item))
+            sections.append((item, []))
         else:
-            said = f"{names.paragraphs(item.doc)}\n\nSince {item.since}."
-            of = f"{item.type} {item.name}" if item.what == "alias" else item.name
-            text.append(directive("c:type" if item.what == "alias" else "c:struct", of, said))
-    (out / "reference/c.md").write_text("\n\n".join(text) + "\n")
+            sections[-1][1].append(item)
+    rows, listed = [("section", "functions")], []
+    for section, items in sections:
+        title = section.name.partition(":")[0]
+        page = "c-" + title.lower().replace(" ", "-")
+        examples = [c_example(name) for name in C_EXAMPLES.get(title, ())]
+        text = [f"# C: {title}", names.paragraphs(section.doc or ""), *examples, *(c_item(names, i) for i in items)]
+        (out / f"reference/{page}.md").write_text("\n\n".join(text) + "\n")
+        functions = [names.code(item.name) for item in items if item.what == "function"]
+        rows.append((f"[{section.name}]({page}.md)", ", ".join(functions)))
+        listed.append(f"{title} <{page}>")
+    text = ["# Reference of C", names.paragraphs(api.library.doc), table(*rows), toctree(listed)]
+    (out / "reference/c.md").write_text("\n\n".join(text))
 
 
 # ---- Python, from its sources ----
@@ -301,12 +370,12 @@ class Python:
         package = griffe.load("gradscaler", search_paths=[str(PACKAGE)], submodules=True, allow_inspection=False)
         self.sources = {m: package[m.removeprefix("gradscaler.")] if "." in m else package for m in MODULES}
         self.structs = package["_structs"]
-        self.names, self.imported = set(), {}  # where a name is defined: how people import it
+        self.objects, self.imported = {}, {}  # where a name is defined: how people import it
         for module, source in self.sources.items():
             for name, member in self.exported(source):
                 full = f"{module}.{name}"
                 self.imported.setdefault(member.path, full)
-                self.names |= {full, *(f"{full}.{inner.name}" for inner in self.members(member))}
+                self.objects |= {full: member, **{f"{full}.{inner.name}": inner for inner in self.members(member)}}
         self.module, self.about = "gradscaler", ""
 
     @staticmethod
@@ -325,7 +394,7 @@ class Python:
         """A name in a text: a link if it is one of ours, as seen from where the text stands."""
         name = words.removesuffix("()")
         for full in (f"{self.about}.{name}", f"{self.module}.{name}", f"gradscaler.{name}", name):
-            if full in self.names and full != self.about:
+            if full in self.objects and full != self.about:
                 return f"{{py:obj}}`{words} <{full}>`"
         return f"`{words}`"
 
@@ -387,11 +456,16 @@ class Python:
         signature = self.signature(init).split(" -> ")[0] if init is not None and init.is_function else ""
         return directive("py:class", f"{cls.name}{signature}", "\n\n".join(said))
 
-    def page(self, module):
+    def page(self, module, title, intro, names=()):
+        """The page of a module, or of these names of the module gradscaler."""
         self.module, self.about = module, ""
         source = self.sources[module]
-        text = [f"# {module}", directive("py:module", module, ""), self.prose(source)]
-        for name, member in self.exported(source):
+        text = [f"# Python: {title}"]
+        text.append(directive("py:currentmodule" if names else "py:module", module, ""))
+        text += [intro] if names else [self.prose(source), intro and f"## Example\n\n{intro}"]
+        exported = dict(self.exported(source))
+        for name in names or exported:
+            member = exported[name]
             self.about = f"{module}.{name}"
             if member.is_class:
                 text.append(self.cls(member))
@@ -409,38 +483,111 @@ def comment(cls, member):
 
 
 def py_reference(out):
+    """A page for each section of docs/site/python.md, with its example; `Names:` lists what it has of `gradscaler`."""
     python = Python()
-    pages = {m: "python" if m == "gradscaler" else m.replace("gradscaler.", "python-") for m in MODULES}
-    for module, page in pages.items():
-        (out / f"reference/{page}.md").write_text(python.page(module))
-    listed = "\n".join(f"{module} <{page}>" for module, page in pages.items() if page != "python")
-    with (out / "reference/python.md").open("a") as page:
-        page.write(f"\n```{{toctree}}\n:hidden:\n\n{listed}\n```\n")
+    top = python.sources["gradscaler"]
+    rows, listed, seen = [("page", "names")], [], set()
+    for section in re.split(r"^## ", (ROOT / "docs/site/python.md").read_text(), flags=re.M)[1:]:
+        title, _, intro = section.partition("\n")
+        listing, _, rest = intro.strip().partition("\n\n")
+        names = re.findall(r"\w+", listing.removeprefix("Names:")) if listing.startswith("Names:") else []
+        intro = (rest if names else intro).strip().replace("```python jax", "```python")
+        seen.update(names)
+        page = f"python-{title.removeprefix('gradscaler.').lower()}"
+        module = "gradscaler" if names else title
+        (out / f"reference/{page}.md").write_text(python.page(module, title, intro, names))
+        shown = names or [name for name, _ in python.exported(python.sources[module])]
+        rows.append((f"[{title}]({page}.md)", ", ".join(f"{{py:obj}}`{n} <{module}.{n}>`" for n in shown)))
+        listed.append(f"{title} <{page}>")
+    missing = {name for name, _ in python.exported(top)} - seen
+    if missing:
+        raise SystemExit(f"docs/site/python.md names not: {', '.join(sorted(missing))}")
+    python.module, python.about = "gradscaler", ""
+    text = ["# Reference of Python", directive("py:module", "gradscaler", ""), python.prose(top), table(*rows)]
+    (out / "reference/python.md").write_text("\n\n".join([*text, toctree(listed)]))
 
 
-# ---- Elixir and Rust ----
+# ---- Rust and Elixir ----
 
 
-def other_references(out):
+def rust_page(path):
+    """A page of rustdoc as one of the site, without what every type has; its links stay as they are."""
+    text = path.read_text()
+    main = re.search(r"<h1>(.*?)<button.*?</h1>(.*)</section></div></main>", text, re.S)
+    if main is None:  # a page that leads to another
+        return None
+    kind, name = re.sub(r"<[^>]+>", "", html.unescape(main[1])).replace("\xa0", " ").strip().split(" ", 1)
+    body = re.sub(r'<h2 id="(?:synthetic|blanket)-implementations".*', "", main[2], flags=re.S)
+    body = re.sub("<rustdoc-toolbar></rustdoc-toolbar>|<script.*?</script>", "", body)
+    body = re.sub('<summary class="hideme">.*?</summary>', "<summary></summary>", body)
+    body = re.sub(r'<pre class="rust rust-example-rendered">(.*?)</pre>', rust_example, body, flags=re.S)
+    title = f"# Rust: {name} ({kind.lower()})"
+    shown = directive("raw", "html", f'<div class="rustdoc"><div>{body}</div>')
+    return f"{title}\n\n{shown}\n"
+
+
+def rust_example(match):
+    return colours(html.unescape(re.sub(r"<[^>]+>", "", match[1])), "rust")
+
+
+def rust_reference(out, built):
+    for crate in "gradscaler", "gradscaler_sys":
+        pages = {path: rust_page(path) for path in sorted((built / crate).glob("*.html")) if path.stem != "all"}
+        (out / "reference/rust" / crate).mkdir(parents=True)
+        kinds = "struct", "trait", "enum", "fn", "type"
+        types = [path.stem for path in pages if path.stem.startswith(kinds) and crate == "gradscaler"]
+        first = "struct.Scaler", "struct.Policy", "struct.Report"
+        types.sort(key=lambda stem: (stem not in first, stem.partition(".")[2]))
+        for path, text in pages.items():
+            if path.stem == "index":
+                text += toctree(f"{stem.partition('.')[2]} <{stem}>" for stem in types)
+            options = "" if path.stem in types or path.stem == "index" and crate == "gradscaler" else "orphan: true\n"
+            options += "nosearch: true\n" if crate == "gradscaler_sys" else ""
+            text = f"---\n{options}---\n{text}" if options else text
+            (out / "reference/rust" / crate / f"{path.stem}.md").write_text(text)
+
+
+def elixir_reference(out):
     modules = {path.stem: path.read_text() for path in (out / "reference/elixir").glob("*.md")}
-    listed = "\n".join(f"elixir/{module}" for module in sorted(modules))
     first = {module: " ".join(text.split("\n\n")[1].split()) for module, text in sorted(modules.items())}
     rows = [(f"[{module}](elixir/{module}.md)", said.replace("|", "\\|")) for module, said in first.items()]
-    contents = f"```{{toctree}}\n:hidden:\n\n{listed}\n```\n"
+    contents = toctree(f"{module} <elixir/{module}>" for module in sorted(modules))
     (out / "reference/elixir.md").write_text(
         "\n\n".join(["# Reference of Elixir", table(("module", ""), *rows), contents])
     )
-    (out / "reference/rust.md").write_text(
-        "# Reference of Rust\n\n"
-        '- <a href="rust/gradscaler/index.html">gradscaler</a>, the crate that people use\n'
-        '- <a href="rust/gradscaler_sys/index.html">gradscaler_sys</a>, the C interface, one to one\n'
-    )
+
+
+# ---- sources ----
+
+
+def colours(code, language, **options):
+    lexer = pygments.lexers.get_lexer_by_name(language)
+    return pygments.highlight(code, lexer, pygments.formatters.HtmlFormatter(**options))
+
+
+def sources(out):
+    """Pages with the sources that the references link to, and lines.json: where each name of Python is there."""
+    python = Python()
+    members = python.objects.items()
+    lines = {name: (member.filepath.relative_to(ROOT).as_posix(), member.lineno) for name, member in members}
+    files = {file for file, _ in (*lines.values(), *c_lines().values())}
+    elixir = [path.relative_to(ROOT).as_posix() for path in (ROOT / "bindings/elixir/lib").rglob("*.ex")]
+    for file in sorted(files | set(elixir)):
+        language = {"h": "c", "py": "python", "pyi": "python", "ex": "elixir"}[file.rpartition(".")[2]]
+        shown = colours((ROOT / file).read_text(), language, linenos="inline", lineanchors="L", anchorlinenos=True)
+        page = out / f"source/{file}.md"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(f"---\norphan: true\nnosearch: true\n---\n# {file}\n\n{directive('raw', 'html', shown)}\n")
+    links = {name: f"../source/{file}.html#L-{number}" for name, (file, number) in lines.items()}
+    (out / "lines.json").write_text(json.dumps(links))
 
 
 if __name__ == "__main__":
-    out = Path(sys.argv[1])
+    out, rust = map(Path, sys.argv[1:])
     (out / "reference").mkdir(parents=True, exist_ok=True)
     guides(out)
     c_reference(out)
     py_reference(out)
-    other_references(out)
+    rust_reference(out, rust)
+    elixir_reference(out)
+    sources(out)

@@ -21,7 +21,13 @@ import gradscaler
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / "build/release"
 EMULATED = {"LD_LIBRARY_PATH": f"{RELEASE}/tests/cuda/emulated"}
-PAGES = "README.md", *(f"docs/{name}.md" for name in ("c", "cuda", "python", "rust", "elixir", "guard"))
+FIRST, REFERENCE = "docs/site/index.md", "docs/site/python.md"
+PAGES = (
+    "README.md",
+    FIRST,
+    REFERENCE,
+    *(f"docs/{name}.md" for name in ("c", "cuda", "python", "rust", "elixir", "guard")),
+)
 
 
 def blocks(page, *languages):
@@ -44,7 +50,7 @@ def command(*words, **environment):
     return ran.stdout
 
 
-@pytest.mark.parametrize("code, said", programs("c", "docs/c.md", "docs/cuda.md"))
+@pytest.mark.parametrize("code, said", programs("c", FIRST, "docs/c.md", "docs/cuda.md"))
 def test_a_program_in_c(code, said, tmp_path):
     (tmp_path / "program.c").write_text(code)
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-DGSC_STATIC", "-Iinclude"]
@@ -53,13 +59,13 @@ def test_a_program_in_c(code, said, tmp_path):
     assert command(f"{tmp_path}/program", **EMULATED) == said
 
 
-@pytest.mark.parametrize("code, said", programs("elixir", "docs/elixir.md"))
+@pytest.mark.parametrize("code, said", programs("elixir", FIRST, "docs/elixir.md"))
 def test_a_program_in_elixir(code, said, tmp_path):
     (tmp_path / "program.exs").write_text(code)
     assert command("elixir", "-pa", "build/elixir/lib/gradscaler/ebin", f"{tmp_path}/program.exs") == said
 
 
-@pytest.mark.parametrize("code, said", programs("rust", "docs/rust.md"))
+@pytest.mark.parametrize("code, said", programs("rust", FIRST, "docs/rust.md"))
 def test_a_program_in_rust(code, said, tmp_path):
     ((dependencies, _),) = blocks("docs/rust.md", "toml")
     path = tomllib.loads(dependencies)["dependencies"]["gradscaler"]["path"]
@@ -73,10 +79,10 @@ def test_a_program_in_rust(code, said, tmp_path):
     assert command("cargo", "run", "--quiet", "--offline", "--manifest-path", manifest, **environment) == said
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/guard.md", "docs/runs.md"])
+@pytest.mark.parametrize("page", ["README.md", FIRST, REFERENCE, "docs/python.md", "docs/guard.md", "docs/runs.md"])
 def test_the_python_of_a_page_runs_from_the_top_to_the_end(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    names = world() if page == "README.md" else {}
+    names = world() if page in ("README.md", FIRST) else {}
     examples = blocks(page, "python")
     assert examples
     for code, said in examples:
@@ -84,7 +90,7 @@ def test_the_python_of_a_page_runs_from_the_top_to_the_end(page, tmp_path, monke
         with contextlib.redirect_stdout(printed):
             exec(compile(code, page, "exec"), names)
         assert said is None or printed.getvalue() == said
-    if page == "README.md":
+    if page in ("README.md", FIRST):
         scaler = names["scaler"]
         assert scaler.step_was_skipped and scaler.report.bad == {"weight": 4, "bias": 1}
 
@@ -116,10 +122,12 @@ def test_no_example_is_in_a_language_that_nobody_runs():
 def test_the_numbers_of_readme_are_those_of_the_library():
     recordings = [json.loads(path.read_text()) for path in (ROOT / "tests/traces").glob("*.json")]
     recordings = [recorded for recorded in recordings if "traces" in recorded]
-    readme = (ROOT / "README.md").read_text()
+    readme, first = (" ".join((ROOT / page).read_text().split()) for page in ("README.md", FIRST))
     count = sum(len(recorded["traces"]) for recorded in recordings)
     assert f" {count} recordings of {len(recordings)} real scalers " in readme
+    assert f" {count} [recordings](../../tests/traces/README.md) of {len(recordings)} real scalers" in first
     saves = [format for format in gradscaler.formats() if saves_a_state(format)]
+    assert f" {len(gradscaler.presets())} [presets]" in first and f"of {len(saves)} formats" in first
     assert f"| {len(gradscaler.presets())} presets |" in readme and f"| itself and {len(saves) - 1} others |" in readme
 
 

@@ -178,6 +178,23 @@ def test_every_block_of_the_guide_runs_in_order(tmp_path, monkeypatch):
     assert names["scaler"].to_host().total_overflows == 0 and isinstance(names["scaler"], Scaler)
 
 
+def jax_blocks(page):
+    text = (ROOT / page).read_text()
+    return re.findall(r"^```python jax\n(.*?)^```\n\n```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["docs/site/index.md", "docs/site/python.md"])
+def test_the_example_of_a_page_of_the_site_prints_what_it_says(page, capsys):
+    ((code, said),) = jax_blocks(page)
+    names = {
+        "params": {"weight": jnp.ones((4, 1)), "bias": jnp.zeros(1)},
+        "x": jnp.full((8, 4), jnp.inf),
+        "loss": lambda p, x: jnp.mean(x @ p["weight"] + p["bias"]),
+    }
+    exec(compile(code, page, "exec"), names)
+    assert capsys.readouterr().out == said
+
+
 def test_the_guide_names_what_there_is():
     for name in re.findall(r"`gradscaler\.jax\.(\w+)", GUIDE):
         assert hasattr(gradscaler.jax, name), name
