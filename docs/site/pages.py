@@ -6,6 +6,7 @@ manifest, the reference of Python from its sources, the reference of Rust from t
 docs/site/elixir.exs makes the reference of Elixir.
 """
 
+import functools
 import html
 import json
 import re
@@ -216,6 +217,7 @@ def directive(name, signature, body, *options):
     return "\n".join([f"{ticks}{{{name}}} {signature}", *options, *(["", body] if body else []), ticks])
 
 
+@functools.cache
 def c_lines():
     """Returns {name: (header, number of its line)}."""
     lines = {}
@@ -482,9 +484,8 @@ def comment(cls, member):
     return line.partition("  # ")[2]
 
 
-def py_reference(out):
+def py_reference(out, python):
     """A page for each section of docs/site/python.md, with its example; `Names:` lists what it has of `gradscaler`."""
-    python = Python()
     top = python.sources["gradscaler"]
     rows, listed, seen = [("page", "names")], [], set()
     for section in re.split(r"^## ", (ROOT / "docs/site/python.md").read_text(), flags=re.M)[1:]:
@@ -514,8 +515,6 @@ def rust_page(path):
     """A page of rustdoc as one of the site, without what every type has; its links stay as they are."""
     text = path.read_text()
     main = re.search(r"<h1>(.*?)<button.*?</h1>(.*)</section></div></main>", text, re.S)
-    if main is None:  # a page that leads to another
-        return None
     kind, name = re.sub(r"<[^>]+>", "", html.unescape(main[1])).replace("\xa0", " ").strip().split(" ", 1)
     body = re.sub(r'<h2 id="(?:synthetic|blanket)-implementations".*', "", main[2], flags=re.S)
     body = re.sub("<rustdoc-toolbar></rustdoc-toolbar>|<script.*?</script>", "", body)
@@ -565,9 +564,8 @@ def colours(code, language, **options):
     return pygments.highlight(code, lexer, pygments.formatters.HtmlFormatter(**options))
 
 
-def sources(out):
+def sources(out, python):
     """Pages with the sources that the references link to, and lines.json: where each name of Python is there."""
-    python = Python()
     members = python.objects.items()
     lines = {name: (member.filepath.relative_to(ROOT).as_posix(), member.lineno) for name, member in members}
     files = {file for file, _ in (*lines.values(), *c_lines().values())}
@@ -587,7 +585,8 @@ if __name__ == "__main__":
     (out / "reference").mkdir(parents=True, exist_ok=True)
     guides(out)
     c_reference(out)
-    py_reference(out)
+    python = Python()
+    py_reference(out, python)
     rust_reference(out, rust)
     elixir_reference(out)
-    sources(out)
+    sources(out, python)

@@ -293,11 +293,11 @@ static inline void red_min_s64(s64 *to, u64 x)
 
 enum { WARP = 32 };
 
-/* Returns false for the barrier that barriers.py removes. */
+static const char *removed_barrier; /* by barriers.py; NULL: none */
+
 static bool is_kept(const char *barrier)
 {
-    const char *removed = getenv("GSC_REMOVED_BARRIER");
-    return !removed || strcmp(removed, barrier) != 0;
+    return !removed_barrier || strcmp(removed_barrier, barrier) != 0;
 }
 
 static inline void shuffle(u32 word)
@@ -325,6 +325,7 @@ static void start_block(void)
         return;
     launch = emulated_launches();
     launch_start = block_start;
+    removed_barrier = getenv("GSC_REMOVED_BARRIER");
     if (emulated_start != 0 && emulated_end - emulated_start > size) {
         size = emulated_end - emulated_start;
         free(seen_global);
