@@ -303,21 +303,21 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     const double largest = 0x1.fffffffffffffp1023;
     CHECK(arithmetic, 0, GSC_ARITHMETIC_F32_FLUSH, p->arithmetic <= GSC_ARITHMETIC_F32_FLUSH,
           "one of the arithmetics");
-    CHECK(init_scale, 0, largest, p->init_scale == 0 || gsc_usable(gsc_format(p, p->init_scale)),
+    CHECK(init_scale, 0, largest, p->init_scale == 0 || gsc_usable(gsc_rounded(p, p->init_scale)),
           "above 0 and finite in the policy's arithmetic, as its inverse, or 0");
     CHECK(growth_factor, 1, largest,
           p->growth_factor == 0 || (within(p->growth_factor, 1, largest) &&
-                                    gsc_usable(gsc_format_factor(p, p->growth_factor))),
+                                    gsc_usable(gsc_rounded_factor(p, p->growth_factor))),
           "finite and at least 1, or 0");
     CHECK(backoff_factor, 0, 1, within(p->backoff_factor, 0, 1), "from 0 to 1");
     CHECK(backoff_factor, 0, 1,
-          p->backoff_factor == 0 || gsc_usable(gsc_format_factor(p, p->backoff_factor)),
+          p->backoff_factor == 0 || gsc_usable(gsc_rounded_factor(p, p->backoff_factor)),
           "above 0 in the policy's arithmetic, or 0");
     CHECK(growth_rule, 0, GSC_GROWTH_ALL_STEPS, p->growth_rule <= GSC_GROWTH_ALL_STEPS,
           "one of the rules of growth");
     const bool unlimited = p->max_scale == 0 || p->max_scale > largest;
     CHECK(max_scale, 0, largest,
-          unlimited || (gsc_usable(gsc_format(p, p->max_scale)) && gsc_usable(gsc_max_scale(p))),
+          unlimited || (gsc_usable(gsc_rounded(p, p->max_scale)) && gsc_usable(gsc_max_scale(p))),
           "above 0 and finite in the policy's arithmetic, as its inverse, or 0 or infinity");
     if (p->min_scale != 0 && gsc_min_scale(p) > gsc_max_scale(p)) {
         char least[GSC_DIGITS], limit[GSC_DIGITS];
@@ -328,7 +328,7 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     }
     CHECK(min_scale, 0, gsc_max_scale(p),
           p->min_scale == 0 ||
-              (gsc_usable(gsc_format(p, p->min_scale)) && gsc_usable(gsc_min_scale(p))),
+              (gsc_usable(gsc_rounded(p, p->min_scale)) && gsc_usable(gsc_min_scale(p))),
           "above 0, finite and at most max_scale, all in the policy's arithmetic, or 0");
     CHECK(ceiling_rule, 0, GSC_LIMIT_CLAMP_UNLESS_PAST,
           p->ceiling_rule <= GSC_LIMIT_CLAMP_UNLESS_PAST, "one of the rules of limits");
@@ -354,9 +354,9 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     CHECK(reserved, 0, 0, p->reserved == 0, "0");
     CHECK(target_amax, 0, largest, within(p->target_amax, 0, largest), "finite and not negative");
     /* A decay that rounds to 1 in the policy's format would never forget. */
-    CHECK(log2_decay, 0, 1, p->log2_decay >= 0 && gsc_format(p, p->log2_decay) < 1,
+    CHECK(log2_decay, 0, 1, p->log2_decay >= 0 && gsc_rounded(p, p->log2_decay) < 1,
           "at least 0 and below 1 in the policy's arithmetic");
-    CHECK(log2_slow_decay, 0, 1, p->log2_slow_decay >= 0 && gsc_format(p, p->log2_slow_decay) < 1,
+    CHECK(log2_slow_decay, 0, 1, p->log2_slow_decay >= 0 && gsc_rounded(p, p->log2_slow_decay) < 1,
           "at least 0 and below 1 in the policy's arithmetic");
     CHECK(log2_margin_sigmas, 0, 0x1p20, within(p->log2_margin_sigmas, 0, 0x1p20),
           "from 0 to 2^20");

@@ -52,7 +52,7 @@ static gsc_status fail_clip(const gsc_step *p, gsc_status status, gsc_error *err
 /* Fails because a report's digest differs from the first digest. */
 static gsc_status fail_agreement(const gsc_step *p, gsc_error *err)
 {
-    const uint64_t index = gsc_disagrees(p->reports, p->n);
+    const uint64_t index = gsc_first_mismatch(p->reports, p->n);
     uint64_t first = 0;
     while (p->reports[first].digest == 0)
         first++;
