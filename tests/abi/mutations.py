@@ -612,7 +612,7 @@ def check_c(tree, build, out, older):
     abi = tree / "tests/abi"
     sources = [abi / f"{name}.c" for name in ("ffi", "foreign", "arguments", "replay")]
     strict = ["gcc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-    if make("the foreign client", [*strict, *sources, "-lffi", "-lm", "-o", out / "ffi"]):
+    if make("the foreign client", [*strict, f"-I{abi}", *sources, "-lffi", "-lm", "-o", out / "ffi"]):
         run("libffi calls them", [out / "ffi", build / "libgradscaler.so"], says=" 0 failed")
     run("the version script has them", [abi / "symbols.sh", build / "libgradscaler.so"], says="0 failed")
     for folder in sorted((abi / "released").iterdir()):
