@@ -177,7 +177,7 @@ impl Scaler {
     /// let torch = [("scaler.scale", 2048.0), ("scaler.growth_interval", 100.0), ("scaler._growth_tracker", 3.0)];
     /// let mut scaler = Scaler::preset("torch")?;
     /// for note in scaler.import(Format::RECOGNISED, torch)? {
-    ///     println!("{note}");
+    ///     println!("{note}"); // what is missing, and what was ignored
     /// }
     /// assert_eq!((scaler.loss_scale(), scaler.state().counts().good_steps), (2048.0, 3));
     ///
