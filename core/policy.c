@@ -139,7 +139,7 @@ static const struct preset {
      {FAIRSEQ, .quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE}},
     {"fairscale",
      "fairscale 0.4 DynamicLossScaler: fairseq's, but a skipped step counts once more as good. "
-     "There the scaled gradients' norm decides, here that of the unscaled ones.",
+     "There the norm of the scaled gradients decides, here the norm of the unscaled ones.",
      {FAIRSEQ, .quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE | GSC_QUIRK_OVERFLOW_IS_GOOD}},
     {"cerebras",
      "Cerebras 2.10 amp.GradScaler for fp16: counts all steps, kept within 2^-14 and 2^15.",
@@ -194,8 +194,9 @@ static const struct preset {
       .guard_flags = GSC_GUARD_CLIP | GSC_GUARD_VARIANCE_AFTER_MEAN,
       .quirks = GSC_QUIRK_ALLOW_LOCKOUT}},
     {"olmo_like",
-     "Like the window of 128 norms of OLMo-core 3.0's SkipStepOptimizer, whose decisions it nearly "
-     "gives: a norm above mean + 6 sigmas is skipped, and enters both.",
+     "Nearly the decisions of OLMo-core 3.0's SkipStepOptimizer, which has a window of 128 norms: "
+     "a "
+     "norm above mean + 6 sigmas is skipped, and enters both.",
      {.guard_sigmas = 6, .guard_decay = 127.0 / 129, .guard_warmup = 63}},
     {"openseq2seq_logmax",
      "OpenSeq2Seq LogMaxScaler: predicts the scale from running means of log2(amax).",

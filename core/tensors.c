@@ -185,8 +185,8 @@ static gsc_status clamp_check(const gsc_job *job, gsc_error *err)
         char digits[GSC_DIGITS];
         return gsc_with_numbers(
             gsc_fail(err, GSC_ERROR_VALUE, job->options_argument, -1, "options.clamp",
-                     "is %s: tensor %llu is %s, whose least value above 0 is "
-                     "larger, so that nothing but 0 would be left",
+                     "is %s: tensor %llu is %s, which has no value so small: all results "
+                     "would be 0",
                      gsc_digits(digits, job->clamp), (unsigned long long)i, out->name),
             err, job->clamp, NAN, NAN);
     }

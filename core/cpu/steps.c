@@ -69,7 +69,7 @@ static gsc_status fail_agreement(const gsc_step *p, gsc_error *err)
                         "checkpoint on all ranks, or send one rank's policy and state to all",
                         rank - 1, other - 1);
     return gsc_fail(err, GSC_ERROR_MISMATCH, 1, (int64_t)index, "reports.digest",
-                    "differs from that of reports[%llu]: load the same checkpoint on all ranks, or "
+                    "differs from reports[%llu].digest: load the same checkpoint on all ranks, or "
                     "send one rank's policy and state to all",
                     (unsigned long long)first);
 }

@@ -2,7 +2,7 @@
 defmodule GradScaler.Constants do
   @moduledoc false
 
-  @doc "The names of a group with their numbers."
+  @doc "Returns the names of a group with their numbers."
   def all(:status) do
     [
       ok: 0,
@@ -249,7 +249,7 @@ defmodule GradScaler.Constants do
     ]
   end
 
-  @doc "The group whose constants a field of a policy takes; nil if it takes a number."
+  @doc "Returns the group of constants for a field of a policy; nil if the field takes a number."
   def of_field("arithmetic"), do: :arithmetic
   def of_field("growth_rule"), do: :growth
   def of_field("ceiling_rule"), do: :limit_rule
