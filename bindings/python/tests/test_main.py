@@ -55,7 +55,7 @@ def test_a_framework_that_is_missing_is_told_with_what_it_is_for(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", none)
     assert report.installed("torch") == "not installed; it is for gradscaler.torch"
-    assert all(report.lines()[name].startswith("not installed") for name in FRAMEWORKS)
+    assert all(report.doctor_rows()[name].startswith("not installed") for name in FRAMEWORKS)
 
 
 def test_a_library_that_computes_nonsense_is_a_failure(monkeypatch, capsys):
