@@ -189,7 +189,7 @@ gsc_status gsc_state_digest(const gsc_policy *policy, const gsc_state *state, ui
     return GSC_OK;
 }
 
-/* An outlier of this state has a threshold and a count; a combined one has only the event. */
+/* An outlier that this state found has a threshold and a count; a combined one only the event. */
 uint32_t gsc_cause_of(const gsc_state *s)
 {
     if (s->status != GSC_OK)

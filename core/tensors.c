@@ -12,10 +12,8 @@ static bool tensor_is_valid(const gsc_tensor *t)
            (t->data || t->count == 0);
 }
 
-enum {
-    MAX_ORDINARY_ELEMENTS = 1 << 30,
-    MAX_ORDINARY_TENSORS = 1 << 28
-}; /* 16 bytes each: 2^62 in all */
+/* Elements have at most 16 bytes, so the bytes of such a list are at most 2^62. */
+enum { MAX_ORDINARY_ELEMENTS = 1 << 30, MAX_ORDINARY_TENSORS = 1 << 28 };
 
 /* Fails because of the first wrong field of a tensor. */
 static gsc_status tensor_fail(const gsc_tensor *t, int argument, uint64_t index, bool is_out,
