@@ -61,6 +61,7 @@ quietly "$tools/meson" setup "$scratch/meson/build" "$scratch/meson"
 quietly ninja -C "$scratch/meson/build"
 row Meson
 "$scratch/meson/build/train_step"
+readelf -d "$scratch/meson/build/train_step" | grep -q 'libgradscaler\.so\.0\.9\]'
 
 export CONAN_HOME=$scratch/conan
 quietly "$tools/conan" profile detect

@@ -615,6 +615,17 @@ def test_the_reason_is_of_what_others_wrote_into_found_inf(found, fused):
     assert one.reason == said
 
 
+def test_the_reason_of_an_overflow_without_inf_or_nan_has_the_norm():
+    parameter = torch.nn.Parameter(torch.ones(2))
+    one = GradScaler("cpu", policy="fairseq")  # whose norm overflows above the largest float
+    one.scale(torch.ones(()))
+    parameter.grad = torch.full((2,), 1e25)
+    one.step(torch.optim.SGD([parameter], lr=0.1))
+    assert one.step_was_skipped and not one.report.bad
+    said = "skipped: the policy takes the norm, 4.31584e+20, for an overflow; no gradient is Inf or NaN"
+    assert one.reason == said
+
+
 def test_a_disabled_scaler_knows_nothing_and_says_so():
     one, model = GradScaler("cpu", enabled=False), torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
