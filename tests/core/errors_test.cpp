@@ -995,7 +995,7 @@ TEST_CASE("ranks that differ, and a rank that there cannot be", "[errors]")
                       w.reports[0].digest = w.reports[1].digest = 7;
                       w.reports[2].digest = 8;
                   },
-                  {GSC_ERROR_MISMATCH, "reports", 2, "digest", "from that of reports[0]"});
+                  {GSC_ERROR_MISMATCH, "reports", 2, "digest", "from reports[0].digest"});
     check_refused(function("gsc_report_merge"),
                   [](World &w) {
                       w.reports[1].digest = 7;

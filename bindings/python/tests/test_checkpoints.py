@@ -435,7 +435,7 @@ def test_a_prefix_is_around_all_of_our_own_state():
 @pytest.mark.parametrize(
     ("state", "kind", "sentence"),
     [
-        ({}, ValueError, "state is empty, as that of a scaler that is switched off"),
+        ({}, ValueError, "state is empty, as if a disabled scaler saved it"),
         (pathlib.Path("scaler.pt"), TypeError, "load what is in the file"),
         ("scaler.pt", TypeError, "load what is in the file"),
         ([1.0, 2.0], TypeError, "not a list of float"),

@@ -44,7 +44,7 @@ def test_it_says_why_the_instruction_set_that_was_asked_for_is_not_used():
 
 
 def test_it_knows_the_versions_of_frameworks_without_importing_them():
-    program = "import sys; from gradscaler import __main__; __main__.lines(); print(*sys.modules)"
+    program = "import sys; from gradscaler import __main__; __main__.doctor_rows(); print(*sys.modules)"
     assert not set(FRAMEWORKS) & set(said("-c", program).stdout.split())
     assert report.installed("numpy") == importlib.metadata.version("numpy")
 
@@ -55,7 +55,7 @@ def test_a_framework_that_is_missing_is_told_with_what_it_is_for(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", none)
     assert report.installed("torch") == "not installed; it is for gradscaler.torch"
-    assert all(report.lines()[name].startswith("not installed") for name in FRAMEWORKS)
+    assert all(report.doctor_rows()[name].startswith("not installed") for name in FRAMEWORKS)
 
 
 def test_a_library_that_computes_nonsense_is_a_failure(monkeypatch, capsys):

@@ -491,7 +491,7 @@ def test_a_scaler_holds_its_threads_as_long_as_it_lives():
 @pytest.mark.parametrize("restore", [copy.copy, copy.deepcopy, lambda scaler: pickle.loads(pickle.dumps(scaler))])
 def test_a_copy_has_as_many_threads_of_its_own(restore):
     copied = restore(THREADED)
-    assert (copied.threads, copied._on is THREADED._on, THREADED._on is None) == (3, False, False)
+    assert (copied.threads, copied._context is THREADED._context, THREADED._context is None) == (3, False, False)
 
 
 def test_a_context_that_is_dropped_during_a_call_lives_until_it_returns():

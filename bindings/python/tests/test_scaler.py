@@ -1311,9 +1311,9 @@ def test_what_is_not_known_of_a_sum_is_asked_of_the_sum():
 def test_bytes_of_something_else_make_no_report(field, value):
     raw = gradscaler._structs.Report()
     setattr(raw, field, value)
-    with pytest.raises(ValueError, match=f"the bytes are not those of a report: its {field} would be {value}"):
+    with pytest.raises(ValueError, match=f"the bytes are no report: its {field} would be {value}"):
         Report.from_bytes(bytes(raw))
-    with pytest.raises(ValueError, match="not those of a report"):
+    with pytest.raises(ValueError, match="the bytes are no report"):
         Report.from_bytes(b"\xff" * len(bytes(raw)))
 
 

@@ -1,9 +1,8 @@
 defmodule GradScaler.Binaries do
   @moduledoc false
-  # Lists of {dtype, binary}, or of tensors on one device, and structs; refusals raise. GradScaler calls this with the
-  # leaves of a tree. The binary holds its elements in little-endian order. What a call does beside its work is a
-  # TensorOptions; the report then holds `per_tensor`, a binary of a report for each tensor, and `histogram`. `names`
-  # gives errors a text for an entry of a list, see Error.check!/2.
+  # Calls on lists of {dtype, binary}, or of tensors on one device. GradScaler passes the leaves of a tree. The elements in
+  # a binary are little-endian. If TensorOptions ask for them, the report has `per_tensor`, a binary with a report of each
+  # tensor, and `histogram`. Errors raise; `names` names the entry of a list, see Error.check!/2.
 
   alias GradScaler.{Constants, DeviceTensor, Error, Native, Report, TensorOptions}
 
@@ -11,21 +10,21 @@ defmodule GradScaler.Binaries do
   @type tensor :: {dtype, binary} | DeviceTensor.t()
   @type names :: (binary, integer -> binary | nil)
 
-  # More than this is no work for a normal scheduler. A large binary that starts within a byte is copied as soon as the
-  # library looks at it, which takes longer than all that follows, so this is decided here.
-  @most_bytes 128 * 1024
+  # A call on more bytes runs on a dirty scheduler. This module chooses it: the library copies a large binary that starts
+  # inside a byte, which takes longer than the call itself.
+  @max_bytes 128 * 1024
 
-  @doc "The names of all dtypes."
+  @doc "Returns the names of all dtypes."
   @spec dtypes() :: [dtype]
   def dtypes, do: Keyword.keys(Constants.all(:dtype))
 
-  @doc "`tensors` times the factor's scale, as these dtypes, and a report on them."
+  @doc "Returns `tensors` times the factor's scale, as `dtypes`, and a report."
   @spec scale(binary | nil, [tensor], [dtype], TensorOptions.t(), names) :: {[tensor], Report.t()}
   def scale(factor, tensors, dtypes, options \\ %TensorOptions{}, names \\ &unnamed/2),
-    do: into(:scale, factor, tensors, dtypes, options, names)
+    do: call_into(:scale, factor, tensors, dtypes, options, names)
 
   @doc """
-  `tensors` divided by the factor's scale, as these dtypes, and a report on them.
+  Returns `tensors` divided by the factor's scale, as `dtypes`, and a report.
 
       iex> {:ok, factor} = GradScaler.Native.factor_init(2.0)
       iex> {[half], report} = GradScaler.Binaries.unscale(factor, [{:f32, <<3.0::little-float-32>>}], [:f32], %GradScaler.TensorOptions{want: [:norm]})
@@ -35,9 +34,9 @@ defmodule GradScaler.Binaries do
   @spec unscale(binary | nil, [tensor], [dtype], TensorOptions.t(), names) ::
           {[tensor], Report.t()}
   def unscale(factor, tensors, dtypes, options \\ %TensorOptions{}, names \\ &unnamed/2),
-    do: into(:unscale, factor, tensors, dtypes, options, names)
+    do: call_into(:unscale, factor, tensors, dtypes, options, names)
 
-  @doc "`sums` plus `tensors` divided by the factor's scale, if all of that is finite, and a report."
+  @doc "Returns `sums` plus `tensors` divided by the factor's scale, if these are finite, else `sums`; and a report."
   @spec unscale_accumulate(binary | nil, [tensor], [tensor], TensorOptions.t(), names) ::
           {[tensor], Report.t()}
   def unscale_accumulate(factor, tensors, sums, options \\ %TensorOptions{}, names \\ &unnamed/2) do
@@ -52,7 +51,7 @@ defmodule GradScaler.Binaries do
     call(:unscale_accumulate, arguments, tensors, {out, dtypes}, names)
   end
 
-  @doc "The report of `unscale/4` into the tensors' own dtypes, without the results."
+  @doc "Returns the report of `unscale/4` into the tensors' own dtypes, without the results."
   @spec measure(binary | nil, [tensor], TensorOptions.t(), names) :: Report.t()
   def measure(factor, tensors, options \\ %TensorOptions{}, names \\ &unnamed/2) do
     exec = device(tensors, names)
@@ -63,7 +62,7 @@ defmodule GradScaler.Binaries do
 
   # ---- calls ----
 
-  defp into(function, factor, tensors, dtypes, options, names) do
+  defp call_into(function, factor, tensors, dtypes, options, names) do
     exec = device(tensors, names)
     out = new_tensors(exec, tensors, dtypes)
     arguments = [exec, factor, encode(tensors), encode(out), TensorOptions.encode(options)]
@@ -71,7 +70,7 @@ defmodule GradScaler.Binaries do
   end
 
   defp call(function, [exec, factor | _] = arguments, tensors, {out, dtypes}, names) do
-    # A device says no more than a status; the same call on the host, with nothing to do, says it in a sentence.
+    # A device returns only a status. The same call on the host with no tensors checks the factor and has a message.
     if exec, do: Error.check!(Native.measure(nil, factor, [], nil))
 
     result = apply(Native, scheduled(function, tensors), arguments)
@@ -85,7 +84,7 @@ defmodule GradScaler.Binaries do
     end
   end
 
-  # An output with a dtype that does not go with its tensor's: the sentence has their numbers.
+  # Names the dtypes in the error of an output that is complex while its tensor is not, or the reverse.
   defp with_names({:error, %{field: "dtype", index: index} = details}, tensors, dtypes) do
     [from, to] = [dtype(Enum.at(tensors, index)), Enum.at(dtypes, index)]
     text = "cannot be #{inspect(to)}, as one of it and its tensor of #{inspect(from)} is complex"
@@ -94,9 +93,9 @@ defmodule GradScaler.Binaries do
 
   defp with_names(result, _tensors, _dtypes), do: result
 
-  # Where the work is on a dirty scheduler from the start.
+  # Returns the function's variant for the scheduler that the work needs.
   defp scheduled(function, tensors) do
-    if bytes(tensors, 0) > @most_bytes, do: :"#{function}_dirty", else: function
+    if bytes(tensors, 0) > @max_bytes, do: :"#{function}_dirty", else: function
   end
 
   defp bytes([{_dtype, binary} | rest], sum), do: bytes(rest, sum + byte_size(binary))
@@ -112,7 +111,7 @@ defmodule GradScaler.Binaries do
 
   # ---- tensors ----
 
-  # The device of tensors that are on one; they must all be.
+  # Returns the device of the tensors, nil for the host. All must be on the same.
   defp device([], _names), do: nil
 
   defp device([first | _] = tensors, names) do
@@ -131,7 +130,7 @@ defmodule GradScaler.Binaries do
   defp device_of(%DeviceTensor{device: device}), do: device
   defp device_of(_pair), do: nil
 
-  # On the host the call makes them.
+  # Makes the outputs. On the host the library does so, by their dtypes.
   defp new_tensors(nil, _tensors, dtypes), do: for(dtype <- dtypes, do: number(dtype))
 
   defp new_tensors(exec, tensors, dtypes) do

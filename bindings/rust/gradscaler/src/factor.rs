@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! The factor that one loss was multiplied by, and the operations on lists of tensors.
+//! Factors, and the calls on lists of tensors.
 
 use std::ptr;
 
@@ -9,14 +9,15 @@ use crate::memory::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
 use crate::Status;
 use crate::{sys, Host, Options, Report, State, Tensor, TensorMut};
 
-/// A snapshot of a scale: what one loss was multiplied by, and its gradients are divided by.
+/// A snapshot of a scale, and its inverse: a loss is multiplied by it, and the gradients of that loss are
+/// divided by it.
 ///
-/// Where gradients arrive late (pipelines, an optimizer thread, offloading), keep the factor of
-/// their loss with them, whatever updates run in between.
+/// If gradients arrive late (pipelines, an optimizer thread, offloading), keep the factor of their loss
+/// with them, and unscale by it after any number of updates.
 ///
-/// Its operations take lists of slices, of mixed dtypes and sizes, in one call. Values are
-/// multiplied in f32, f64 in f64; narrow types are widened exactly and rounded to nearest even.
-/// Nothing is allocated, and nothing is written when a call fails.
+/// A call takes a list of slices of mixed dtypes and sizes. f64 is multiplied in f64, all others in f32;
+/// narrow types are widened exactly and rounded to nearest even. Calls allocate nothing, and write
+/// nothing if they fail.
 ///
 /// ```
 /// use gradscaler::{Factor, Tensor, TensorMut, Want, F16};
@@ -38,8 +39,8 @@ use crate::{sys, Host, Options, Report, State, Tensor, TensorMut};
 pub struct Factor(pub(crate) sys::gsc_factor);
 
 impl Factor {
-    /// The factor 1: `measure` with it tells about the tensors as they are; `scale_into` casts, and
-    /// `unscale_into` casts with a report.
+    /// The factor 1: `measure` reports on the tensors as they are, `scale_into` casts, and `unscale_into`
+    /// casts with a report.
     pub const ONE: Self = Self(sys::gsc_factor {
         scale: 1.0,
         inverse: 1.0,
@@ -48,7 +49,7 @@ impl Factor {
         generation: 0,
     });
 
-    /// The factor of a scale.
+    /// Makes the factor of a scale.
     ///
     /// # Errors
     ///
@@ -60,23 +61,24 @@ impl Factor {
         Ok(out)
     }
 
-    /// Returns what the loss is multiplied by.
+    /// Returns the scale that the loss is multiplied by.
     pub fn loss_scale(&self) -> f64 {
         self.0.scale
     }
 
-    /// Returns what the gradients are multiplied by.
+    /// Returns the number that the gradients are multiplied by.
     pub fn inverse(&self) -> f64 {
         self.0.inverse
     }
 
-    /// Updates and changes of the scale that led to it, from 1; 0 for one that no scaler made.
+    /// Returns the number of updates and changes of the scale before this factor, from 1; 0 if no scaler
+    /// made it.
     pub fn generation(&self) -> u64 {
         self.0.generation
     }
 
-    /// This factor with its scale multiplied by `by`, which is finite and above 0. To get the mean
-    /// of k gradients that were added, unscale their sum by the factor times k.
+    /// Returns this factor with its scale multiplied by `by`, finite and above 0. To get the mean of k
+    /// added gradients, unscale their sum by the factor times k.
     ///
     /// # Errors
     ///
@@ -90,10 +92,10 @@ impl Factor {
         Ok(out)
     }
 
-    /// The factor that unscales and clips to a global norm in one pass: this one with its inverse
-    /// multiplied by min(1, max_norm / (norm + 1e-6)), the coefficient of torch.
+    /// Returns a factor that unscales and clips to a global norm in one pass: this one with its inverse
+    /// multiplied by min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ clips.
     ///
-    /// `report` is of [`measure`](Self::measure) with this factor and
+    /// `report` comes from [`measure`](Self::measure) with this factor and
     /// [`Want::NORM`](crate::Want::NORM).
     ///
     /// # Errors
@@ -104,10 +106,11 @@ impl Factor {
         Self::clipped(Some(self), report, max_norm)
     }
 
-    /// This factor with the clip of the last update of `state`, where that clips
-    /// ([`Event::CLIPPED`](crate::Event::CLIPPED)), else as it is: unscales and clips in one pass.
+    /// Returns a factor that unscales and clips in one pass: this one with the clip of the last update of
+    /// `state`. If the update did not clip ([`Event::CLIPPED`](crate::Event::CLIPPED)), it is returned
+    /// unchanged.
     ///
-    /// It is the factor of the gradients, taken before the update.
+    /// Take the factor of the gradients from before the update.
     ///
     /// # Errors
     ///
@@ -138,10 +141,10 @@ impl Factor {
         Ok(out)
     }
 
-    /// Multiplies by the scale, in place.
+    /// Multiplies tensors by the scale, in place.
     ///
-    /// `options` is a [`Want`](crate::Want), or [`Options`]. There is no report of the whole list:
-    /// what overflows here is found when the gradients are unscaled.
+    /// `options` is a [`Want`](crate::Want), or [`Options`]. It makes no report: unscaling finds the
+    /// overflows of the gradients.
     ///
     /// # Errors
     ///
@@ -156,7 +159,7 @@ impl Factor {
         report.map(drop)
     }
 
-    /// Multiplies by the scale, into other slices, which may have other dtypes.
+    /// Multiplies tensors by the scale into other slices, which can have other dtypes.
     ///
     /// # Errors
     ///
@@ -174,11 +177,10 @@ impl Factor {
         report.map(drop)
     }
 
-    /// Divides gradients by the scale in place, and reports on the results, in one pass.
+    /// Divides gradients by the scale in place, checks them and reports, in one pass.
     ///
-    /// All elements are written, also when the report says not to use them. Half-precision
-    /// gradients are better unscaled [into](Self::unscale_into) f32: in place most of what scaling
-    /// saved is lost again.
+    /// All elements are written, also after an overflow. Unscale half-precision gradients
+    /// [into](Self::unscale_into) f32, so that small values survive.
     ///
     /// `options` is a [`Want`](crate::Want), or [`Options`].
     ///
@@ -194,10 +196,10 @@ impl Factor {
         self.calls().in_place(UNSCALE, tensors, options.into())
     }
 
-    /// Divides gradients by the scale into other slices, which may have other dtypes, and reports
-    /// on the results, in one pass.
+    /// Divides gradients by the scale into other slices, which can have other dtypes, checks them and
+    /// reports, in one pass.
     ///
-    /// With [`Options::clamp`] it is a cast that saturates:
+    /// With [`Factor::ONE`] and [`Options::clamp`] it is a cast that saturates:
     ///
     /// ```
     /// use gradscaler::{Factor, Options, Tensor, TensorMut, F8E4M3FN};
@@ -211,8 +213,8 @@ impl Factor {
     ///
     /// # Errors
     ///
-    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; [`Status::DTYPE`]: of a
-    /// pair one is complex; otherwise as [`unscale`](Self::unscale).
+    /// [`Status::COUNT`]: the lists or a pair of entries differ in length; [`Status::DTYPE`]: one entry of
+    /// a pair is complex and the other is not; otherwise as [`unscale`](Self::unscale).
     pub fn unscale_into<'a>(
         &self,
         tensors: &[Tensor<'_>],
@@ -223,13 +225,11 @@ impl Factor {
             .out_of_place(UNSCALE, tensors, out, options.into())
     }
 
-    /// Adds gradients of a micro-batch, divided by the scale, to `out`, and reports on what was to
-    /// be added.
+    /// Adds gradients of a micro-batch, divided by the scale, to `out`, and reports on these gradients.
     ///
-    /// Where one of them is Inf or NaN, nothing is added: the good micro-batches still count. Sums
-    /// are made in the type that multiplies, or in f64 into f64, and rounded; whether they are
-    /// finite is for a [`measure`](Self::measure) by [`Factor::ONE`] to find. The gradients are read
-    /// twice.
+    /// If one of them is Inf or NaN, nothing is added; the other micro-batches still count. Sums are made
+    /// in f32, or in f64 if the gradients or `out` are f64, then rounded. To check that the sums are
+    /// finite, [`measure`](Self::measure) them by [`Factor::ONE`]. The gradients are read twice.
     ///
     /// ```
     /// use gradscaler::{Factor, Options, Scaler, Tensor, TensorMut, Want};
@@ -246,7 +246,7 @@ impl Factor {
     ///         added += 1;
     ///     }
     /// }
-    /// // The mean of those that were added, judged as a whole; a dropped one lowers the scale.
+    /// // The policy judges the mean of the added micro-batches; a dropped one lowers the scale.
     /// let mean = Factor::new(f64::from(added))?;
     /// let judged = Options::new(Want::NORM).policy(scaler.policy());
     /// let report = mean.unscale(&mut [TensorMut::new(&mut sum)], judged)?;
@@ -268,7 +268,7 @@ impl Factor {
             .out_of_place(ACCUMULATE, tensors, out, options.into())
     }
 
-    /// Reports what [`unscale`](Self::unscale) in place would, and writes nothing.
+    /// Returns the report of [`unscale`](Self::unscale) in place, but writes nothing.
     ///
     /// # Errors
     ///

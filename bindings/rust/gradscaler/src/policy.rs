@@ -6,10 +6,9 @@ use std::ffi::CString;
 use crate::error::{check, listed, Error, Result};
 use crate::{sys, Status, Value};
 
-/// The rules of one scaler: when the scale grows, when it backs off and where it stops.
+/// The rules of a scaler: when the scale grows, when it backs off, and its limits.
 ///
-/// Starts from a preset, of which fields are replaced, and is checked by
-/// [`build`](PolicyBuilder::build):
+/// Take a preset, replace fields, and call [`build`](PolicyBuilder::build), which checks them:
 ///
 /// ```
 /// use gradscaler::{LimitRule, Policy};
@@ -26,21 +25,21 @@ use crate::{sys, Status, Value};
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 ///
-/// The getters have the names and units of the setters. Zero switches a field off.
+/// The getters have the names and units of the setters. 0 switches a field off.
 #[derive(Clone, Copy, PartialEq)]
 #[must_use]
 #[repr(transparent)]
 pub struct Policy(pub(crate) sys::gsc_policy);
 
-/// A policy in the making; see [`Policy`]. The setters have no limits of their own: `build` checks.
+/// A policy that is not checked yet; see [`Policy`]. `build` checks the values of all setters.
 ///
-/// The default has every field off.
+/// In the default, every field is off.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct PolicyBuilder(pub(crate) sys::gsc_policy);
 
 impl Policy {
-    /// Starts from a preset: `"recommended"` for new work, `"none"`, `"static"`, or the exact rules
+    /// Returns a builder with the rules of a preset: `"recommended"` for new work, `"none"`, `"static"`, or the exact rules
     /// of a framework, such as `"torch"` or `"megatron"`; [`presets`] lists them.
     ///
     /// # Errors
@@ -57,15 +56,15 @@ impl Policy {
         Ok(PolicyBuilder(raw))
     }
 
-    /// Starts from this policy.
+    /// Returns a builder with these rules.
     pub fn to_builder(self) -> PolicyBuilder {
         PolicyBuilder(self.0)
     }
 }
 
 impl PolicyBuilder {
-    /// Sets the field that is called `name`, of [`FIELDS`](Self::FIELDS): for settings from a file or
-    /// a command line.
+    /// Sets a field by its name, one of [`FIELDS`](Self::FIELDS), for settings from a file or a command
+    /// line.
     ///
     /// ```
     /// use gradscaler::{LimitRule, Policy};
@@ -104,7 +103,7 @@ impl PolicyBuilder {
         Err(Error::new(Status::POLICY, "policy", message).at("policy", name))
     }
 
-    /// The policy, if it can be used.
+    /// Checks all fields and returns the policy.
     ///
     /// # Errors
     ///
@@ -122,11 +121,11 @@ impl Default for PolicyBuilder {
     }
 }
 
-/// The type of a field for people: a number, or a rule that has a name.
+/// The type of a field: a number, or a rule that has a name.
 pub(crate) trait Field: Sized {
     fn value(self) -> Value;
 
-    fn named(_text: &str) -> Option<Self> {
+    fn from_name(_text: &str) -> Option<Self> {
         None
     }
 
@@ -143,18 +142,18 @@ impl<T: Into<Value>> Field for T {
 
 /// A number that a field can hold.
 pub(crate) trait Number: Sized {
-    /// This number, if a field of this type holds it.
-    fn held(value: &Value) -> Option<Self>;
+    /// Returns the number, if a field of this type can have it.
+    fn from_value(value: &Value) -> Option<Self>;
 }
 
 impl Number for f64 {
-    fn held(value: &Value) -> Option<Self> {
+    fn from_value(value: &Value) -> Option<Self> {
         value.number()
     }
 }
 
 impl Number for f32 {
-    fn held(value: &Value) -> Option<Self> {
+    fn from_value(value: &Value) -> Option<Self> {
         value.number().map(|number| number as f32)
     }
 }
@@ -163,12 +162,12 @@ macro_rules! whole_numbers {
     ($($kind:ident)*) => {
         $(
             impl Number for $kind {
-                fn held(value: &Value) -> Option<Self> {
+                fn from_value(value: &Value) -> Option<Self> {
                     if let Value::Integer(number) = value {
                         return Self::try_from(*number).ok();
                     }
                     let number = value.number()?;
-                    // The largest of 64 bits becomes, as f64, one that does not fit.
+                    // As f64, the largest number of 64 bits is rounded up and does not fit.
                     let fits = $kind::BITS < 64 || number < $kind::MAX as f64;
                     (fits && number as $kind as f64 == number).then_some(number as $kind)
                 }
@@ -179,8 +178,8 @@ macro_rules! whole_numbers {
 
 whole_numbers! { i8 i16 i32 i64 u8 u16 u32 u64 }
 
-/// The names of all presets, which [`Policy::preset`] takes, each with a sentence on what it does and where
-/// its rules come from.
+/// Returns the names of all presets, for [`Policy::preset`], each with a sentence on what it does and
+/// where its rules come from.
 ///
 /// ```
 /// for (name, summary) in gradscaler::presets() {
