@@ -152,26 +152,11 @@ def test_unscaling_is_that_of_the_host(kind):
     assert not report.overflow and report.norm > 0
 
 
-def test_into_another_dtype():
-    half, full = Tensor([1, 2, 3], dtype=np.float16), Tensor([0, 0, 0])
-    scaler_of().unscale([half], out=[full])
-    assert full.array.tolist() == [0.125, 0.25, 0.375]
-
-
 def test_a_framework_makes_the_results():
     grads = {"a": Tensor([1, 2], 1, np.float16), "b": np.ones(3, np.float16)}
     report = scaler_of().unscale(grads, dtype="float32")
     assert report.grads["a"].array.tolist() == [0.125, 0.25] and report.grads["a"].place == (CUDA, 1)
     assert report.grads["a"].dtype == F32 and report.grads["b"].tolist() == [0.125] * 3
-
-
-def test_an_overflow_names_the_tensor():
-    scaler, grads = Scaler(), {"a": Tensor([1, 2]), "b": Tensor([1, np.inf, np.nan])}
-    report = scaler.unscale(grads)
-    assert report.overflow and report.bad == {"b": 2} and report.first_overflow == ("b", 1)
-    assert (report.inf_count, report.nan_count) == (1, 1)
-    scaler.update(report)
-    assert scaler.loss_scale == 32768
 
 
 @pytest.mark.parametrize("devices", [(0, 0, 0), (0, 1, 0), (None, 1, 0)])
@@ -529,6 +514,7 @@ def test_threads_share_a_scaler():
 
 
 def test_memory_is_that_of_the_calls_at_a_time_not_of_the_streams():
+    assert gradscaler.info().cuda == "available"
     scaler_of().measure([Tensor([1])])
     before = DRIVER.standin_allocated()
     for _ in range(3):
@@ -994,25 +980,9 @@ def test_what_is_not_dense_is_refused(view):
         scaler_of().measure([tensor])
 
 
-def test_shapes_must_agree():
-    with pytest.raises(Error, match="has another shape or memory order"):
-        scaler_of().unscale([Tensor(np.ones((2, 3)))], out=[Tensor(np.ones((3, 2)))])
-
-
 def test_an_empty_tensor_and_an_empty_list():
     assert scaler_of().unscale([Tensor([])]).elements == 0
     assert scaler_of().unscale([]).elements == 0
-
-
-def test_nothing_is_held():
-    tensor = Tensor(np.ones(100))
-    for _ in range(50):
-        scaler_of().unscale([tensor])
-    before = DRIVER.standin_allocated()
-    for _ in range(50):
-        scaler_of().unscale([tensor])
-    assert DRIVER.standin_allocated() == before
-    assert gradscaler.info().cuda == "available"
 
 
 @pytest.mark.parametrize("places", [[0], [0, 1], [None, 0, 1, 0]])
