@@ -16,12 +16,12 @@ import zlib
 
 import numpy as np
 import pytest
+from support import F32, contents
 
 import gradscaler
 from gradscaler import Error, NoteKind, Policy, Report, ReportKind, Scaler, State, Want
 from gradscaler import _gradscaler as c
 
-F32 = np.float32
 POLICY_FIELDS = [name for name, *_ in gradscaler._structs.Policy._fields_ if name not in ("struct_size", "reserved")]
 
 
@@ -35,10 +35,6 @@ def used_scaler():
     for overflow in (0, 0, 0, 1, 1, 1, 0):
         scaler.update(bool(overflow))
     return scaler
-
-
-def contents(scaler):
-    return scaler.preset, bytes(scaler.policy), bytes(scaler.state)
 
 
 def test_a_state_dict_can_be_read():

@@ -21,30 +21,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support import CUDA, F32, move, scaler_of, standin
 
 import gradscaler
 from gradscaler import Arrays, Error, Factor, Report, Scaler, Want
 from gradscaler import _gradscaler as c
 
-F32 = np.float32
-CUDA = 2
-
-
-def standin():
-    """The stand-in, if it is what the library has loaded."""
-    try:
-        library = ctypes.CDLL("libcuda.so.1")
-        library.standin_devices(2)
-        library.standin_stream.restype = ctypes.c_uint64
-    except (OSError, AttributeError):
-        return None
-    return library
-
-
 DRIVER = standin()
 pytestmark = pytest.mark.skipif(DRIVER is None, reason="no stand-in for the driver: ci/test cuda")
-capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-capsule_pointer.restype, capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 
 
 class Tensor:
@@ -65,10 +49,7 @@ class Tensor:
         if stream is not None and self.place[0] != CUDA:
             raise RuntimeError("no streams here")
         self.streams.append(stream)
-        capsule = self.array.__dlpack__(max_version=max_version)
-        at = capsule_pointer(capsule, b"dltensor" if max_version is None else b"dltensor_versioned")
-        (ctypes.c_int32 * 2).from_address(at + (8 if max_version is None else 40))[:] = self.place
-        return capsule
+        return move(self.array.__dlpack__(max_version=max_version), self.place, max_version is not None)
 
 
 class OldTensor(Tensor):
@@ -135,10 +116,6 @@ def empty_like(tensor, dtype):
 
 def named(arrays):
     return {f"p{i}": array for i, array in enumerate(arrays)}
-
-
-def scaler_of(scale=8.0):
-    return Scaler("static", init_scale=scale)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,15 +11,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support import F32, scaler_of
 
 from gradscaler import Arrays, Error, Event, Scaler, Want
-
-F32 = np.float32
-
-
-def scaler_of(scale=8.0):
-    return Scaler("static", init_scale=scale)
-
 
 # ---- a stand-in for a framework ----
 

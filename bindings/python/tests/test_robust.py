@@ -12,7 +12,6 @@ import mmap
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -25,17 +24,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support import F32, REFUSALS, run_python, scaler_of
 
 import gradscaler
 from gradscaler import Arrays, Factor, Policy, Report, Scaler, State, Want
 from gradscaler import _gradscaler as c
-
-F32 = np.float32
-REFUSALS = (TypeError, ValueError, KeyError, OverflowError)
-
-
-def scaler_of(scale=8.0):
-    return Scaler("static", init_scale=scale)
 
 
 def refused(function, *arguments, **keywords):
@@ -621,10 +614,6 @@ def test_an_iterator_that_is_interrupted_is_not_swallowed():
         scaler_of().measure(gradients())
 
 
-def run(program):
-    return subprocess.run([sys.executable, "-c", program], text=True, capture_output=True)
-
-
 def test_threads_that_cannot_be_made_are_refused():
     program = (
         "import resource, gradscaler\n"
@@ -632,7 +621,7 @@ def test_threads_that_cannot_be_made_are_refused():
         "try: gradscaler.Scaler(threads=1024)\n"
         "except gradscaler.Error as error: print(error.status, error)"
     )
-    assert run(program).stdout == f"{c.GSC_ERROR_MEMORY} out of memory or threads: 1024 were asked for\n"
+    assert run_python("-c", program).stdout == f"{c.GSC_ERROR_MEMORY} out of memory or threads: 1024 were asked for\n"
 
 
 def test_numpy_is_not_needed():
@@ -642,7 +631,7 @@ def test_numpy_is_not_needed():
         "scaler, gradient = gradscaler.Scaler('static', init_scale=8.0), array.array('f', [8, 16])\n"
         "print(scaler.scale(2.0), scaler.unscale([gradient]).overflow, gradient.tolist())"
     )
-    result = run(program)
+    result = run_python("-c", program)
     assert (result.stdout, result.stderr) == ("16.0 False [1.0, 2.0]\n", "")
 
 
@@ -655,7 +644,7 @@ def test_an_error_is_caught_after_the_module_was_imported_again():
         "    try: module.Policy('x')\n"
         "    except module.Error: print('caught')"
     )
-    result = run(program)
+    result = run_python("-c", program)
     assert (result.stdout, result.stderr) == ("caught\ncaught\n", "")
 
 

@@ -8,26 +8,20 @@ import copy
 import importlib.metadata
 import json
 import math
-import os
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
+from support import F32, contents, run_python, scaler_of
 
 import gradscaler
 from gradscaler import Arrays, Event, Guard, LimitRule, Policy, Report, ReportKind, Scaler, Want
 from gradscaler import _gradscaler as c
 
-F16, F32, F64 = np.float16, np.float32, np.float64
+F16, F64 = np.float16, np.float64
 E4M3, E5M2, CB16 = float8_e4m3fn, float8_e5m2, gradscaler.cb16
 C64, C128 = np.complex64, np.complex128
-
-
-def scaler_of(scale):
-    return Scaler("static", init_scale=scale)
 
 
 def values(dtype, shape=1000):
@@ -58,10 +52,6 @@ def times(array, factor, dtype):
 
 def bits(array):
     return array.dtype.name, array.shape, array.tobytes()
-
-
-def contents(scaler):
-    return scaler.preset, bytes(scaler.policy), bytes(scaler.state)
 
 
 def found(overflow=1):
@@ -789,9 +779,7 @@ def test_the_version_is_that_of_the_package():
 
 def test_info_says_why_an_unknown_instruction_set_was_not_followed():
     program = "import gradscaler; print(gradscaler.info().cpu_note)"
-    environment = {**os.environ, "GSC_CPU": "abacus"}
-    output = subprocess.run([sys.executable, "-c", program], env=environment, text=True, capture_output=True).stdout
-    assert "abacus" in output
+    assert "abacus" in run_python("-c", program, GSC_CPU="abacus").stdout
 
 
 # ---- reports of each array ----
@@ -1076,5 +1064,4 @@ def test_a_generator_of_arrays_is_read():
 def test_only_what_is_meant_to_be_used_is_exported():
     code = "import gradscaler; print(*(name for name in dir(gradscaler) if name[0] != '_'))"
     # In a process of its own, as other tests import gradscaler.torch and gradscaler.jax.
-    alone = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(alone.stdout.split()) == set(gradscaler.__all__)
+    assert set(run_python("-c", code).stdout.split()) == set(gradscaler.__all__)
