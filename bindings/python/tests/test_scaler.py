@@ -16,7 +16,7 @@ from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 from support import F32, contents, run_python, scaler_of
 
 import gradscaler
-from gradscaler import Arrays, Event, Guard, LimitRule, Policy, Report, ReportKind, Scaler, Want
+from gradscaler import Arrays, Event, Guard, LimitRule, Policy, Report, Scaler, Want
 from gradscaler import _gradscaler as c
 
 F16, F64 = np.float16, np.float64
@@ -802,17 +802,6 @@ def test_a_report_of_each_array_is_that_of_the_array_alone():
     )
 
 
-@pytest.mark.parametrize("call", ["unscale", "measure", "unscale_accumulate"])
-def test_merged_reports_of_each_array_are_the_report(call):
-    grads = [np.random.default_rng(i).normal(size=100 * i % 977).astype(F32) for i in range(200)]
-    out = ([np.zeros(g.shape, F32) for g in grads],) if call == "unscale_accumulate" else ()
-    report = getattr(scaler_of(8.0), call)(grads, *out, want=sum(Want), per_tensor=True)
-    merged = Report.merge(report.per_tensor.values())
-    assert (merged.kind, report.kind) == (ReportKind.MERGED, ReportKind.TENSORS)
-    report.kind = ReportKind.MERGED
-    assert bytes(merged) == bytes(report)
-
-
 def test_the_index_of_a_list_names_its_reports():
     report = scaler_of(1.0).measure([np.ones(1, F32), np.array([1, np.nan], F32)], per_tensor=True)
     assert (list(report.per_tensor), report.per_tensor[1].overflow, report.per_tensor[1].first_overflow) == (
@@ -823,23 +812,6 @@ def test_the_index_of_a_list_names_its_reports():
 
 
 # ---- merged and failed reports ----
-
-
-def test_a_merged_report_tells_the_first_bad_array_by_its_index():
-    scaler = scaler_of(1.0)
-    good, bad = ({"a": np.ones(2, F32), "b": np.array([1, x], F32)} for x in (2, np.inf))
-    merged = Report.merge([])
-    for report in (scaler.measure(good), scaler.measure(bad)):
-        c.gsc_report_merge(None, bytes(merged) + bytes(report), 0, None, merged)
-    assert merged.first_overflow == (1, 1)
-    assert Report.merge([scaler.measure(good), scaler.measure(bad)]).first_overflow == (1, 1)
-
-
-def test_norms_of_parts_add_up_and_those_of_addends_are_not_known():
-    halves = [scaler_of(1.0).measure([np.full(2, value, F32)], want=Want.NORM | Want.AMAX) for value in (3, 4)]
-    parts, addends = Report.merge(halves), Report.merge(iter(halves), addends=True)
-    assert (parts.sum_squares, parts.amax, parts.elements) == (50, 4, 4)
-    assert (Want(addends.measured), addends.elements) == (Want(0), 4)
 
 
 def test_a_merge_gives_the_verdict_of_a_policy():
@@ -984,12 +956,6 @@ def test_ranks_that_drifted_apart_are_refused_by_name():
     for scaler in scalers[:2]:
         scaler.update(False)
     assert Report.merge(of_ranks(scalers, good, good, good)).digest != 0
-
-
-def test_two_ranks_that_were_given_the_same_number_are_told_so():
-    reports = [scaler.set_rank(found(0), 7) for scaler in (Scaler("torch"), Scaler("megatron"))]
-    with pytest.raises(gradscaler.Error, match="two ranks with unlike policies or states were both stamped 7"):
-        Report.merge(reports)
 
 
 def test_a_rank_may_be_any_whole_number():
