@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Makes small mistakes in the code, one at a time, and says which tests see them.
 
-    tests/mutants.py [--seed N] [--count N] [core | python | rust | elixir]
+    tests/mutants.py [--seed N] [--count N] [core | python | torch | jax | dropins | rust | elixir]
 
 A mutant has another constant, comparison, sign or order of two arguments, or lacks a line. It is built and tested in
 build/mutants, a copy of what is committed. The table has a line for each: file, line, mutant, what saw it, seconds. A
@@ -10,6 +10,7 @@ mutant that nobody saw is the same program, or shows that a test is missing. Exi
 """
 
 import argparse
+import ast
 import os
 import random
 import re
@@ -25,7 +26,10 @@ LIMIT = 300  # seconds for a test; a mutant that makes it endless is seen
 
 CORE = "build/release/tests/core/core_tests"
 PYTHON = ROOT / "build/venv/bin/python"
-PYTEST = f"{PYTHON} -m pytest -q -x -p no:cacheprovider bindings/python/tests"
+EMULATED = ROOT / "build/release/tests/cuda/emulated"  # the stand-in for the driver, if it is built
+PYTEST = f"PYTHONPATH=build/python OMP_NUM_THREADS=1 {PYTHON} -m pytest -q -x -p no:cacheprovider bindings/python/tests"
+PACKAGE = "bindings/python/src/gradscaler"
+WHEEL = f"cp -r {PACKAGE} build/python && {PYTHON} -m compileall -q build/python"
 # Of each part: its files, those that are left out, how to build, and the tests, which run until one fails.
 PARTS = {
     "core": (
@@ -39,11 +43,22 @@ PARTS = {
         },
     ),
     "python": (
-        "bindings/python/src/gradscaler/*.py",
-        "",
-        f"cp -r bindings/python/src/gradscaler build/python && {PYTHON} -m compileall -q build/python",
-        {"python": f"PYTHONPATH=build/python {PYTEST}"},
+        f"{PACKAGE}/*.py",
+        "_structs.py cerebras.py roundpipe.py",
+        WHEEL,
+        {"quick": f"{PYTEST} -k 'not leaks and not TestTorch'", "python": f"LD_LIBRARY_PATH={EMULATED} {PYTEST}"},
     ),
+    "torch": (
+        f"{PACKAGE}/torch/*.py",
+        "",
+        WHEEL,
+        {
+            "torch": f"{PYTEST}/with_torch --ignore bindings/python/tests/with_torch/test_programs.py",
+            "device": f"LD_LIBRARY_PATH={EMULATED} {PYTEST}/with_torch/test_device.py",
+        },
+    ),
+    "jax": (f"{PACKAGE}/jax/*.py", "", WHEEL, {"jax": f"JAX_PLATFORMS=cpu {PYTEST}/with_jax"}),
+    "dropins": (f"{PACKAGE}/cerebras.py {PACKAGE}/roundpipe.py", "", WHEEL, {"dropins": f"{PYTEST}/dropins"}),
     "rust": (
         "bindings/rust/src/*.rs",
         "sys.rs",
@@ -70,13 +85,21 @@ MISTAKES = [
 COMMENT = re.compile(r"^\s*(#|//|/?\*|@|\"\"\"|import |from |use |mod |typedef |enum |extern )")
 
 
+def text_lines(file):
+    """Returns the numbers of the lines of a Python file that are in a text of several lines."""
+    nodes = ast.walk(ast.parse(file.read_text())) if file.suffix == ".py" else ()
+    texts = [node for node in nodes if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno > node.lineno]
+    return {number for text in texts for number in range(text.lineno, text.end_lineno + 1)}
+
+
 def mutants(files, generator):
     """Yields (file, number of the line, the line, its mutant) without an end."""
     lines = [
         (file, number, line)
         for file in files
+        for texts in [text_lines(file)]
         for number, line in enumerate(file.read_text().splitlines(), 1)
-        if line.strip() and not COMMENT.match(line) and not line.rstrip().endswith("\\")
+        if line.strip() and not COMMENT.match(line) and not line.rstrip().endswith("\\") and number not in texts
     ]
     made = set()
     while True:
@@ -124,7 +147,7 @@ def main():
     subprocess.run(f"git archive HEAD | tar -x -C {TREE}", shell=True, cwd=ROOT, check=True)
     if options.part == "core":
         subprocess.run("cmake --preset release", shell=True, cwd=TREE, check=True, stdout=subprocess.DEVNULL)
-    if options.part == "python":  # what is compiled comes from the installed package
+    if build == WHEEL:  # what is compiled comes from the installed package
         installed = f"{ROOT}/build/venv/lib/python3*/site-packages/gradscaler"
         subprocess.run(f"mkdir -p build/python; cp -r {installed} build/python", shell=True, cwd=TREE, check=True)
     for name, command in {"the build": build, **tests}.items():
