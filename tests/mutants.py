@@ -26,6 +26,9 @@ LIMIT = 300  # seconds for a test; a mutant that makes it endless is seen
 CORE = "build/release/tests/core/core_tests"
 PYTHON = ROOT / "build/venv/bin/python"
 PYTEST = f"{PYTHON} -m pytest -q -x -p no:cacheprovider bindings/python/tests"
+LIBRARY = f"GRADSCALER_LIB_DIR={ROOT}/build/library"
+CARGO = f"cd bindings/rust && CARGO_TARGET_DIR={TREE}/build/rust CARGO_NET_OFFLINE=true {LIBRARY} cargo test --quiet"
+MIX = f"cd bindings/elixir && MIX_ENV=test MIX_BUILD_PATH={TREE}/build/elixir {LIBRARY} mix"
 # Of each part: its files, those that are left out, how to build, and the tests, which run until one fails.
 PARTS = {
     "core": (
@@ -45,16 +48,16 @@ PARTS = {
         {"python": f"PYTHONPATH=build/python {PYTEST}"},
     ),
     "rust": (
-        "bindings/rust/src/*.rs",
-        "sys.rs",
-        "cd bindings/rust && cargo build --quiet --tests",
-        {"rust": "cd bindings/rust && cargo test --quiet"},
+        "bindings/rust/gradscaler/src/*.rs",
+        "generated.rs",
+        f"{CARGO} --no-run",
+        {"rust": f"{CARGO} --tests", "docs": f"{CARGO} --doc"},
     ),
     "elixir": (
         "bindings/elixir/lib/*.ex bindings/elixir/lib/*/*.ex",
-        "",
-        "cd bindings/elixir && mix compile",
-        {"elixir": "cd bindings/elixir && mix test --max-failures 1"},
+        "native.ex structs.ex",
+        f"{MIX} compile",
+        {"elixir": f"{MIX} test --max-failures 1 $(ls test/*_test.exs | grep -v measure)"},
     ),
 }
 
@@ -67,7 +70,13 @@ MISTAKES = [
     (r" (&&|\|\||and|or) ", lambda m: {"&&": " || ", "||": " && ", "and": " or ", "or": " and "}[m[1]]),
     (r"(\w\()([\w.>-]+), ([\w.>-]+)(?=[,)])", lambda m: f"{m[1]}{m[3]}, {m[2]}"),
 ]
+DOCUMENTATION = re.compile(r'""".*?"""', re.DOTALL)
 COMMENT = re.compile(r"^\s*(#|//|/?\*|@|\"\"\"|import |from |use |mod |typedef |enum |extern )")
+
+
+def without_documentation(text):
+    """Returns a text with blank lines in the place of what stands between three quotes."""
+    return DOCUMENTATION.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def mutants(files, generator):
@@ -75,7 +84,7 @@ def mutants(files, generator):
     lines = [
         (file, number, line)
         for file in files
-        for number, line in enumerate(file.read_text().splitlines(), 1)
+        for number, line in enumerate(without_documentation(file.read_text()).splitlines(), 1)
         if line.strip() and not COMMENT.match(line) and not line.rstrip().endswith("\\")
     ]
     made = set()
