@@ -7,7 +7,7 @@ use std::ptr;
 
 use crate::error::{check, text, Result};
 use crate::macros::Raw;
-use crate::memory::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
+use crate::operations::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
 use crate::{sys, Event, Factor, Host, Memory, Options, Policy, Report, Status, Tensor, TensorMut};
 
 /// A scale and its counts, as [`Scaler::state`] gives it: a value without pointers.
@@ -167,11 +167,37 @@ pub struct Counts {
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 ///
+/// The gradients of micro-batches are added:
+///
+/// ```
+/// use gradscaler::{Factor, Options, Scaler, Tensor, TensorMut, Want};
+///
+/// let mut scaler = Scaler::preset("recommended")?;
+/// let (scale, mut sum) = (scaler.loss_scale() as f32, [0f32; 2]);
+/// let (mut added, mut dropped) = (0, None);
+/// for scaled in [[scale, 3.0 * scale], [f32::INFINITY, 0.0], [3.0 * scale, scale]] {
+///     let out = &mut [TensorMut::new(&mut sum)];
+///     let report = scaler.unscale_accumulate(&[Tensor::new(&scaled)], out, Want::NONE)?;
+///     if report.overflow() {
+///         dropped = Some(report);
+///     } else {
+///         added += 1;
+///     }
+/// }
+/// // The mean of those that were added, judged as a whole; a dropped one lowers the scale.
+/// let mean = Factor::new(f64::from(added))?;
+/// let judged = Options::new(Want::NORM).policy(scaler.policy());
+/// let report = mean.unscale(&mut [TensorMut::new(&mut sum)], judged)?;
+/// assert_eq!((sum, report.overflow()), ([2.0, 2.0], false)); // the optimizer's step
+/// scaler.update(&dropped.unwrap_or(report))?;
+/// # Ok::<(), gradscaler::Error>(())
+/// ```
+///
 /// On the host it is a plain value: clone it, compare it. [`to_device`](Self::to_device) makes one with
 /// state and tensors on a [`Device`](crate::Device); the step is the same there.
 ///
 /// Send it to another thread; any number of threads may read it and unscale by it at the same time,
-/// an update takes `&mut`. Its calls on tensors fail as the calls of [`Factor`] do.
+/// an update takes `&mut`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scaler<M: Memory = Host> {
     pub(crate) policy: Policy,
@@ -242,79 +268,18 @@ impl<M: Memory> Scaler<M> {
 
     // ---- the step ----
 
-    /// Multiplies by the scale, in place; see [`Factor::scale`].
-    pub fn scale<'a>(
-        &self,
-        tensors: &mut [TensorMut<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<()> {
-        let report = self.calls()?.in_place(SCALE, tensors, options.into());
-        report.map(drop)
-    }
-
-    /// Multiplies by the scale, into other memory; see [`Factor::scale_into`].
-    pub fn scale_into<'a>(
-        &self,
-        tensors: &[Tensor<'_, M>],
-        out: &mut [TensorMut<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<()> {
-        let report = self
-            .calls()?
-            .out_of_place(SCALE, tensors, out, options.into());
-        report.map(drop)
-    }
-
-    /// Divides gradients by the scale in place, and reports on them, in one pass; see
-    /// [`Factor::unscale`]. The policy gives the report's verdict.
-    pub fn unscale<'a>(
-        &self,
-        tensors: &mut [TensorMut<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<M::Report> {
-        let options = options.into().or_policy(&self.policy);
-        self.calls()?.in_place(UNSCALE, tensors, options)
-    }
-
-    /// Divides gradients by the scale into other memory, and reports on them, in one pass; see
-    /// [`Factor::unscale_into`]. The policy gives the report's verdict.
-    pub fn unscale_into<'a>(
-        &self,
-        tensors: &[Tensor<'_, M>],
-        out: &mut [TensorMut<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<M::Report> {
-        let options = options.into().or_policy(&self.policy);
-        self.calls()?.out_of_place(UNSCALE, tensors, out, options)
-    }
-
-    /// Adds gradients of a micro-batch, divided by the scale, to `out` if all of them are finite;
-    /// see [`Factor::unscale_accumulate`]. The policy judges the sum, not a micro-batch.
-    pub fn unscale_accumulate<'a>(
-        &self,
-        tensors: &[Tensor<'_, M>],
-        out: &mut [TensorMut<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<M::Report> {
-        self.calls()?
-            .out_of_place(ACCUMULATE, tensors, out, options.into())
-    }
-
-    /// Reports what [`unscale`](Self::unscale) would, and writes nothing.
-    pub fn measure<'a>(
-        &self,
-        tensors: &[Tensor<'_, M>],
-        options: impl Into<Options<'a, M>>,
-    ) -> Result<M::Report> {
-        let options = options.into().or_policy(&self.policy);
-        self.calls()?.measure(tensors, options)
-    }
+    operations! { M, M::Report }
 
     /// A state starts with its factor.
     fn calls(&self) -> Result<FactorIn<'_, M>> {
         let factor = M::state(&self.memory, "state", &self.state)?.cast();
         // SAFETY: the state is in this memory and borrowed.
         Ok(unsafe { FactorIn::new(&self.memory, factor) })
+    }
+
+    /// The policy of the scaler judges, unless the options have one.
+    fn judged<'a>(&'a self, options: Options<'a, M>) -> Options<'a, M> {
+        options.or_policy(&self.policy)
     }
 
     /// Moves the scale after a step of the optimizer, or one that was skipped because of
@@ -408,13 +373,11 @@ impl Scaler {
     ///
     /// [`Status::VALUE`]: `rank` is `u32::MAX`; [`Status::REPORT`]: the report is of no call.
     pub fn set_rank(&self, report: &Report, rank: u32) -> Result<Report> {
-        let mut out = Report::default();
         let (policy, state) = (&self.policy.0, &self.state.0);
         // SAFETY: a report, a policy, a state, and the output.
-        check(|err| unsafe {
-            sys::gsc_report_set_rank(ptr::null(), &report.0, policy, state, rank, &mut out.0, err)
-        })?;
-        Ok(out)
+        Report::made(|out, err| unsafe {
+            sys::gsc_report_set_rank(ptr::null(), &report.0, policy, state, rank, out, err)
+        })
     }
 
     /// Puts another scale in force at once; counts and totals stay.
