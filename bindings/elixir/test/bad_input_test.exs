@@ -2,7 +2,7 @@ defmodule GradScaler.BadInputTest do
   # Wrong arguments raise ArgumentError and name the argument; at the native layer they are tuples. Nothing crashes.
   use ExUnit.Case, async: true
 
-  alias GradScaler.{Binaries, Native}
+  alias GradScaler.Native
 
   defp one, do: elem(Native.factor_init(1.0), 1)
   defp torch, do: GradScaler.new("torch")
@@ -95,7 +95,6 @@ defmodule GradScaler.BadInputTest do
       {~r/amax/, fn -> GradScaler.update(GradScaler.new("openseq2seq_logmax"), false) end},
       {~r/^the number of bytes is 7: too few/, fn -> GradScaler.load("nothing") end},
       {~r/bytes is not a binary/, fn -> GradScaler.load(:nothing) end},
-      {~r/dtype is 1, not one of/, fn -> Binaries.scale(one(), [{1, ""}], [:f32]) end},
       {~r/a device is :cuda, {:cuda, ordinal} or {:cpu, threads}, not :gpu/,
        fn -> GradScaler.on_device(torch(), :gpu) end}
     ]

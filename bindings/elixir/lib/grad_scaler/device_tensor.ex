@@ -26,15 +26,9 @@ defmodule GradScaler.DeviceTensor do
         {{dtype, offset, bytes}, div(offset + bytes + @alignment - 1, @alignment) * @alignment}
       end)
 
-    {:ok, memory} = Error.check!(Native.memory_create(device, total))
-
+    memory = Error.ok!(Native.memory_create(device, total))
     tensor = %__MODULE__{device: device, memory: memory, dtype: nil, offset: 0, bytes: 0}
-
-    {memory,
-     for(
-       {dtype, offset, bytes} <- places,
-       do: %{tensor | dtype: dtype, offset: offset, bytes: bytes}
-     )}
+    {memory, for({d, o, b} <- places, do: %{tensor | dtype: d, offset: o, bytes: b})}
   end
 
   @doc "Copies pairs or tensors of the device to new memory of it."
@@ -56,8 +50,8 @@ defmodule GradScaler.DeviceTensor do
   @doc "The elements of each tensor, read by one call for all that share memory."
   def read(tensors) do
     for {memory, tensors} <- Enum.group_by(tensors, & &1.memory),
-        {:ok, binaries} =
-          Error.check!(Native.memory_read(memory, Enum.map(tensors, &{&1.offset, &1.bytes}))),
+        binaries =
+          Error.ok!(Native.memory_read(memory, Enum.map(tensors, &{&1.offset, &1.bytes}))),
         {tensor, binary} <- Enum.zip(tensors, binaries),
         into: %{},
         do: {tensor, binary}

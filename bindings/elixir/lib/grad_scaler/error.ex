@@ -18,10 +18,10 @@ defmodule GradScaler.Error do
   @conditions [:unavailable, :memory, :device]
 
   @doc false
-  # Passes results through and raises refusals. `names` says how a caller knows an argument of the library: a function
-  # of its name and the index of an entry, -1 without, that gives a text or nil.
-  @spec check!(term, (binary, integer -> binary | nil)) :: term
-  def check!(result, names \\ fn _name, _index -> nil end)
+  # Passes results through and raises refusals. `names` says how a caller knows an argument of the library: a map of
+  # texts by its name, or a function of its name and the index of an entry, -1 without, that gives a text or nil.
+  @spec check!(term, map | (binary, integer -> binary | nil)) :: term
+  def check!(result, names \\ %{})
 
   def check!({:error, details}, names) when is_map(details) do
     case new(details, names) do
@@ -33,13 +33,20 @@ defmodule GradScaler.Error do
   def check!(result, _names), do: result
 
   @doc false
-  def new(details, names \\ fn _name, _index -> nil end) do
+  # Returns the one result of a call.
+  def ok!(result, names \\ %{}) do
+    {:ok, value} = check!(result, names)
+    value
+  end
+
+  @doc false
+  def new(details, names \\ %{}) do
     status = Constants.name(:status, details.status)
     %__MODULE__{status: status, message: sentence(details, names), details: details}
   end
 
   defp sentence(%{message: message, subject_length: length} = details, names) do
-    case names.(details.name, details.index) do
+    case name(names, details.name, details.index) do
       nil ->
         message
 
@@ -48,4 +55,8 @@ defmodule GradScaler.Error do
         "#{where}#{if details.field != "", do: ": " <> details.field} #{rest}"
     end
   end
+
+  @doc false
+  def name(names, name, _index) when is_map(names), do: names[name]
+  def name(names, name, index), do: names.(name, index)
 end
