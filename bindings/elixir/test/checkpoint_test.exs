@@ -206,6 +206,7 @@ defmodule GradScaler.CheckpointTest do
 
   test "a text that does not fit is refused where one is read, and noted where none is" do
     for {text, shown} <- [
+          {String.duplicate("x", 55), String.duplicate("x", 55)},
           {"dynamic" <> String.duplicate("x", 49),
            "dynamic" <> String.duplicate("x", 45) <> "..."},
           {String.duplicate("\u00e9", 32), String.duplicate("\u00e9", 26) <> "..."}
