@@ -55,19 +55,16 @@ macro_rules! constants {
             }
         }
 
-        impl crate::policy::Number for sys::$raw {
-            fn held(value: &crate::Value) -> Option<Self> {
-                crate::policy::Number::held(value).map(Self)
-            }
-        }
-
         impl crate::policy::Field for $name {
             fn value(self) -> crate::Value {
                 crate::Value::Text(format!("{self:?}"))
             }
 
-            fn named(text: &str) -> Option<Self> {
-                Self::of_names(text)
+            fn held(value: &crate::Value) -> Option<Self> {
+                match value {
+                    crate::Value::Text(text) => Self::of_names(text),
+                    number => crate::policy::Field::held(number).map(Self),
+                }
             }
 
             fn names() -> Vec<&'static str> {
@@ -199,10 +196,9 @@ macro_rules! fields {
             /// Sets a field by name; `None` for a name or a value that it cannot have.
             pub(crate) fn set_by_name(&mut self, name: &str, value: &crate::Value) -> Option<()> {
                 match name {
-                    $(stringify!($field) => self.0.$field = match value {
-                        crate::Value::Text(text) => crate::macros::Raw::c(<$kind as crate::policy::Field>::named(text)?),
-                        number => crate::policy::Number::held(number)?,
-                    },)*
+                    $(stringify!($field) => {
+                        self.0.$field = crate::macros::Raw::c(<$kind as crate::policy::Field>::held(value)?)
+                    })*
                     _ => return None,
                 }
                 Some(())
