@@ -72,7 +72,7 @@ fn every_refusal_names_its_place_in_the_words_of_this_crate() {
         Report::merge(&[flag, Report::default()], MergeKind::SHARDS, None) => REPORT "reports[1].kind";
         Scaler::load(&[]) => CORRUPT "bytes.len";
     }
-    for value in [-1.0, 0.5, f64::NAN, f64::INFINITY, 1e30] {
+    for value in [-1.0, 0.5, f64::NAN, f64::INFINITY, 2f64.powi(64)] {
         refused! {
             torch.set("growth_interval", value) => POLICY "policy.growth_interval";
             torch.set("hysteresis", value) => POLICY "policy.hysteresis";

@@ -111,6 +111,7 @@ fn a_report_that_is_late_or_used_before_is_stale() {
     let mut scaler = torch(|policy| policy);
     let report = scaler.measure(&[], Want::NONE).unwrap();
     assert_eq!(report.generation(), scaler.factor().generation());
+    assert_eq!(scaler.set_rank(&report, 3).unwrap().rank(), Some(3));
     assert!(!scaler.update(&report).unwrap().contains(Event::STALE));
     assert!(scaler.update(&report).unwrap().contains(Event::STALE));
     // A report of elsewhere is never stale, unless it says of which factor it is.
