@@ -237,19 +237,6 @@ macro_rules! fields {
                 fields.into_iter()
             }
 
-            /// The name of a rule; `None` for a field that is a number.
-            pub(crate) fn rule_named(field: &str, value: f64) -> Option<String> {
-                let mut policy = PolicyBuilder(sys::GSC_POLICY_INIT);
-                policy.set_by_name(field, &value.into())?;
-                let policy = Self(policy.0);
-                let name = match field {
-                    $(stringify!($field) => format!("{:?}", policy.$field()),)*
-                    _ => return None,
-                };
-                let named = name.starts_with(|first: char| first.is_ascii_uppercase());
-                (named && value.is_finite()).then_some(name)
-            }
-
             $(
                 $(#[$doc])*
                 pub fn $field(&self) -> $kind {

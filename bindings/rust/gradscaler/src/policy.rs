@@ -61,6 +61,18 @@ impl Policy {
     pub fn to_builder(self) -> PolicyBuilder {
         PolicyBuilder(self.0)
     }
+
+    /// The name of a rule; `None` for a field that is a number.
+    pub(crate) fn rule_named(field: &str, value: f64) -> Option<String> {
+        let mut policy = PolicyBuilder::default();
+        policy.set_by_name(field, &value.into())?;
+        let fields = Self(policy.0);
+        let value = fields.fields().find(|(name, _)| *name == field)?.1;
+        match value {
+            Value::Text(name) => Some(name),
+            _ => None,
+        }
+    }
 }
 
 impl PolicyBuilder {
