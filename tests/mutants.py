@@ -10,7 +10,6 @@ mutant that nobody saw is the same program, or shows that a test is missing. Exi
 """
 
 import argparse
-import ast
 import os
 import random
 import re
@@ -30,6 +29,9 @@ EMULATED = ROOT / "build/release/tests/cuda/emulated"  # the stand-in for the dr
 PYTEST = f"PYTHONPATH=build/python OMP_NUM_THREADS=1 {PYTHON} -m pytest -q -x -p no:cacheprovider bindings/python/tests"
 PACKAGE = "bindings/python/src/gradscaler"
 WHEEL = f"cp -r {PACKAGE} build/python && {PYTHON} -m compileall -q build/python"
+LIBRARY = f"GRADSCALER_LIB_DIR={ROOT}/build/library"
+CARGO = f"cd bindings/rust && CARGO_TARGET_DIR={TREE}/build/rust CARGO_NET_OFFLINE=true {LIBRARY} cargo test --quiet"
+MIX = f"cd bindings/elixir && MIX_ENV=test MIX_BUILD_PATH={TREE}/build/elixir {LIBRARY} mix"
 # Of each part: its files, those that are left out, how to build, and the tests, which run until one fails.
 PARTS = {
     "core": (
@@ -60,16 +62,16 @@ PARTS = {
     "jax": (f"{PACKAGE}/jax/*.py", "", WHEEL, {"jax": f"JAX_PLATFORMS=cpu {PYTEST}/with_jax"}),
     "dropins": (f"{PACKAGE}/cerebras.py {PACKAGE}/roundpipe.py", "", WHEEL, {"dropins": f"{PYTEST}/dropins"}),
     "rust": (
-        "bindings/rust/src/*.rs",
-        "sys.rs",
-        "cd bindings/rust && cargo build --quiet --tests",
-        {"rust": "cd bindings/rust && cargo test --quiet"},
+        "bindings/rust/gradscaler/src/*.rs",
+        "generated.rs",
+        f"{CARGO} --no-run",
+        {"rust": f"{CARGO} --tests", "docs": f"{CARGO} --doc"},
     ),
     "elixir": (
         "bindings/elixir/lib/*.ex bindings/elixir/lib/*/*.ex",
-        "",
-        "cd bindings/elixir && mix compile",
-        {"elixir": "cd bindings/elixir && mix test --max-failures 1"},
+        "native.ex structs.ex",
+        f"{MIX} compile",
+        {"elixir": f"{MIX} test --max-failures 1 $(ls test/*_test.exs | grep -v measure)"},
     ),
 }
 
@@ -82,14 +84,13 @@ MISTAKES = [
     (r" (&&|\|\||and|or) ", lambda m: {"&&": " || ", "||": " && ", "and": " or ", "or": " and "}[m[1]]),
     (r"(\w\()([\w.>-]+), ([\w.>-]+)(?=[,)])", lambda m: f"{m[1]}{m[3]}, {m[2]}"),
 ]
+DOCUMENTATION = re.compile(r'""".*?"""', re.DOTALL)
 COMMENT = re.compile(r"^\s*(#|//|/?\*|@|\"\"\"|import |from |use |mod |typedef |enum |extern )")
 
 
-def text_lines(file):
-    """Returns the numbers of the lines of a Python file that are in a text of several lines."""
-    nodes = ast.walk(ast.parse(file.read_text())) if file.suffix == ".py" else ()
-    texts = [node for node in nodes if isinstance(node, ast.Constant | ast.JoinedStr) and node.end_lineno > node.lineno]
-    return {number for text in texts for number in range(text.lineno, text.end_lineno + 1)}
+def without_documentation(text):
+    """Returns a text with blank lines in the place of what stands between three quotes."""
+    return DOCUMENTATION.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def mutants(files, generator):
@@ -97,9 +98,8 @@ def mutants(files, generator):
     lines = [
         (file, number, line)
         for file in files
-        for texts in [text_lines(file)]
-        for number, line in enumerate(file.read_text().splitlines(), 1)
-        if line.strip() and not COMMENT.match(line) and not line.rstrip().endswith("\\") and number not in texts
+        for number, line in enumerate(without_documentation(file.read_text()).splitlines(), 1)
+        if line.strip() and not COMMENT.match(line) and not line.rstrip().endswith("\\")
     ]
     made = set()
     while True:
