@@ -597,8 +597,7 @@ GSC_API gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_fac
 /* ---- State: the scale and its counts --------------------------------------------------------- */
 
 /*
- * The loop above unscales first. A policy that clips outliers decides first, and the pass that
- * unscales clips:
+ * If a policy clips outliers, update first: the pass that unscales then also clips:
  *
  *     gsc_factor factor = state.factor;
  *     if (gsc_measure(NULL, &factor, gradients, n, &options, &report, &err) ||
