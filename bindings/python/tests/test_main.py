@@ -119,10 +119,11 @@ def saved_as_msgpack(path):
 
 
 def saved_as_safetensors(path):
-    head = {"scale": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}}
+    head = {"weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}
+    head["scale"] = {"dtype": "F32", "shape": [], "data_offsets": [8, 12]}
     head["__metadata__"] = {name: str(value) for name, value in TORCH.items() if name != "scale"}
     text = json.dumps(head).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + np.float32(1024).tobytes())
+    path.write_bytes(len(text).to_bytes(8, "little") + text + np.float32([3, 3, 1024]).tobytes())
 
 
 def saved_as_pt(path):

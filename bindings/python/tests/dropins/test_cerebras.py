@@ -63,6 +63,7 @@ def test_a_recording_of_cerebras(half, settings, trace):
         before = parameter_of(optimizer).detach().clone()
         one_step(scaler, [optimizer], {0} if bad == "1" else ())
         skipped += "1" if torch.equal(parameter_of(optimizer), before) else "0"
+        assert scaler.get_scale() in (settings["min_scale"], scaler.get_non_clamped_scale())
     assert [*scales, scaler.get_scale().item()] == trace["scale"]
     assert skipped == trace["skipped"]
     assert scaler.get_num_skipped_steps().item() == skipped.count("1")
