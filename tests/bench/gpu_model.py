@@ -14,8 +14,9 @@ A processor is a closed queue (mean value analysis, Schweitzer): its warps pass 
 or the busiest pipe of their scheduler, one of four, and for the processor's part of the bandwidth, CEILING of copy's.
 So a share is the least of Little's law, issue and memory, rounded where they meet: of a list without an end. Of a list
 of tensors the blocks are started in order, each where one has ended, and share what so many reach; a block waits first
-for its place in the list, the last ones run with fewer beside them, and each launch takes its time. The numbers of H200 and CEILING reproduce the shares in gpu_model_test.py; those of the
-other devices are the vendor's, at four fifths of the bandwidth and with a guessed latency. None has been measured.
+for its place in the list, the last ones run with fewer beside them, and each launch takes its time. The numbers of H200
+and CEILING reproduce the shares in gpu_model_test.py; those of the other devices are the vendor's, at four fifths of
+the bandwidth and with a guessed latency. None has been measured.
 """
 
 import argparse
@@ -47,9 +48,9 @@ DEVICES = {
 CEILING = 0.95  # of copy, of a kernel of loads and stores alone
 SHORT = 25  # cycles
 SCHEDULERS, WARP, BLOCK = 4, 32, 256
-# ns of a launch after another, with a kernel that does next to nothing. On a GB200 a copy of 3,846,148 bytes, a kernel
-# for its last 4, takes 1,182 ns longer in a graph than one of 3,846,144, and 1,796 ns in a stream (pytorch issue 191284).
-# On a V100 it is 500 and 900 ns beside the kernel's own 2.9 us (NVIDIA's blog, "Getting Started with CUDA Graphs").
+# ns of a launch after another, with a kernel that does next to nothing. On a GB200 a copy of 3,846,148 bytes, which is
+# two operations, takes 1,182 ns longer in a graph than one of 3,846,144, and 1,796 ns in a stream (pytorch issue
+# 191284). On a V100 it is 500 and 900 ns beside the kernel's own 2.9 us (NVIDIA, "Getting Started with CUDA Graphs").
 LAUNCH = 1182, 1796
 # Latencies that a block waits for its call, its place in the list, its tensor, the one before, and at its end; those
 # that begin, fold and finish wait for, one after the other.
@@ -277,13 +278,17 @@ def as_vectors(accesses, vectors=True):
 
 
 def of_size(accesses, size):
-    """Those of elements of a size, or of vectors of four of them: four accesses side by side are elements."""
+    """Those of elements of a size, or of vectors of four of them: two accesses side by side are elements."""
 
     def place(i):
-        return i.guard, re.findall(r"\[(R\d+)", i.operands)[-1], i.bytes
+        register, offset = re.findall(r"\[(R\d+)[^]+]*(?:\+(-?0x\w+))?\]", i.operands)[-1]
+        return i.guard, register, int(offset or "0", 16), i.bytes
 
-    neighbours = Counter(map(place, accesses))
-    return {i for i in accesses if i.bytes == (size if neighbours[place(i)] > 1 else min(4 * size, 16))}
+    def is_element(guard, register, offset, n):
+        return bool({(guard, register, offset + n, n), (guard, register, offset - n, n)} & places)
+
+    places = set(map(place, accesses))
+    return {i for i in accesses if i.bytes == (size if is_element(*place(i)) else min(4 * size, 16))}
 
 
 def once(accesses):
@@ -470,7 +475,7 @@ def ways(loop, named, out=None):
 
 
 def outputs(dtypes):
-    """The dtypes of the output: the second of two, or, of a function for all: float to each, each to itself and float."""
+    """The dtypes of the output: the second of two; or float to each, and others to themselves and float."""
     if len(dtypes) > 1 or dtypes[0] == "f64":
         return dtypes[-1:]
     return [dtype for dtype in SIZES if dtype in (dtypes[0], "f32") or (dtypes[0] == "f32" and dtype != "f64")]
@@ -504,9 +509,8 @@ def rows_of(text, architecture, clock):
             if written:
                 times, stores = elements * SIZES[out] // stored, written
             if not elements or (written and stored * times != elements * SIZES[out]):
-                print(
-                    f"not understood: sm_{architecture} {label} {operation}: {elements} elements, {stored} bytes written"
-                )
+                what = f"sm_{architecture} {label} {operation}"
+                print(f"not understood: {what}: {elements} elements, {stored} bytes written")
                 continue
             way = way + again * (times - 1) if again else as_often(loop, way, stores, times)
             loaded += (sum(i.bytes for i in read) - loaded) * (times if again else 1)
