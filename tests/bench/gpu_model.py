@@ -589,16 +589,15 @@ def model_of(architecture, tools, ptx):
     for row in rows:
         row["shares"] = {}
         for name, device in devices.items():
-            warps = assembled["kernels"][row["kernel"]]["blocks"][name] * BLOCK // WARP / SCHEDULERS
-            row["shares"][name] = [round(share(row, name, latency, warps), 3) for latency in device[4][::-1]]
             held = assembled["kernels"][row["kernel"]]["blocks"][name]
-            row.setdefault("lists", {})[name] = {
-                tensors: [
-                    round(list_share(row, name, latency, launch, held, LISTS[tensors]), 3)
-                    for latency, launch in zip(device[4][::-1], LAUNCH[::-1], strict=True)
-                ]
-                for tensors in LISTS
-            }
+            ends = list(zip(device[4][::-1], LAUNCH[::-1], strict=True))
+            warps = held * BLOCK // WARP / SCHEDULERS
+            row["shares"][name] = [round(share(row, name, latency, warps), 3) for latency, _ in ends]
+            if name == "H200":
+                row["lists"] = {
+                    tensors: [round(list_share(row, name, *end, held, LISTS[tensors]), 3) for end in ends]
+                    for tensors in LISTS
+                }
     # What quick does of a pair of dtypes, full is not called for.
     quick = {(r["in"], r["out"], r["operation"]) for r in rows if r["function"].startswith("quick")}
     full = [r for r in rows if r["function"].startswith("full") and (r["in"], r["out"], r["operation"]) in quick]
@@ -675,7 +674,7 @@ def show(result, before):
             f"{row['busiest']:>9}{16 * row['busiest_cycles'] / n:>5.0f}"
             f"{row['loads']:>7}{row['exposed']:>9.2f}{flight:>5.0f}{flight * threads / 1024:>5.0f}"
             + "".join(f"{shares.get((row['function'], row['operation'], device), ''):>11}" for device in DEVICES)
-            + "".join(f"{'{:.2f}-{:.2f}'.format(*row['lists']['H200'][name]):>11}" for name in LISTS)
+            + "".join(f"{'{:.2f}-{:.2f}'.format(*row['lists'][name]):>11}" for name in LISTS)
             + (f"{before.get(key(row), ''):>13}" if before else "")
         )
 
