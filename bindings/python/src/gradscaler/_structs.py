@@ -40,8 +40,8 @@ class Feature(enum.IntEnum):
 
 
 class Growth(enum.IntEnum):
-    """growth_rule: when the scale grows. The count is `good_steps` minus growth_extra_steps,
-    except for ALL_STEPS."""
+    """growth_rule: when the scale grows. The count is `good_steps`, with ALL_STEPS
+    `steps_since_change`, minus growth_extra_steps."""
 
     REACHED = 0  # at the interval or past it
     EXACT = 1  # at the interval only; if the count is past it, the scale does not grow until an overflow resets the count

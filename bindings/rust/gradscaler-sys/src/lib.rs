@@ -239,8 +239,8 @@ pub const GSC_FEATURE_CUDA: gsc_feature = gsc_feature(1);
 // ---- Policy: the rules --------------------------------------------------------------------------
 
 newtype! {
-    /// growth_rule: when the scale grows. The count is `good_steps` minus growth_extra_steps,
-    /// except for ALL_STEPS.
+    /// growth_rule: when the scale grows. The count is `good_steps`, with ALL_STEPS
+    /// `steps_since_change`, minus growth_extra_steps.
     #[derive(Eq, Hash)]
     gsc_growth: u32
 }

@@ -60,8 +60,8 @@ choice! {
 }
 
 choice! {
-    /// `growth_rule`: when the scale grows. The count is `good_steps` minus growth_extra_steps,
-    /// except for ALL_STEPS.
+    /// `growth_rule`: when the scale grows. The count is `good_steps`, with ALL_STEPS
+    /// `steps_since_change`, minus growth_extra_steps.
     Growth: sys::gsc_growth(u32) {
         /// At the interval or past it.
         REACHED = sys::GSC_GROWTH_REACHED;

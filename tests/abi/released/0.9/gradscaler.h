@@ -188,8 +188,8 @@ GSC_API gsc_status gsc_struct_init(void *out, uint32_t struct_size, gsc_error *e
  */
 
 /*
- * growth_rule: when the scale grows. The count is `good_steps` minus growth_extra_steps, except for
- * ALL_STEPS.
+ * growth_rule: when the scale grows. The count is `good_steps`, with ALL_STEPS
+ * `steps_since_change`, minus growth_extra_steps.
  */
 typedef uint32_t gsc_growth;
 #define GSC_GROWTH_REACHED   0u /* at the interval or past it */
