@@ -103,10 +103,10 @@ gsc_status gsc_exec_read(const gsc_exec *exec, const gsc_backend *otherwise, gsc
 gsc_status gsc_exec_wait(const gsc_exec *exec, gsc_error *err)
 {
     gsc_begin(err);
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
-    return backend->wait(&where, err);
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
+    return backend->wait(&full_exec, err);
 }
 
 /* ---- memory ---- */
@@ -144,14 +144,14 @@ gsc_status gsc_memory_copy(const gsc_exec *exec, void *to, const void *from, uin
                            gsc_error *err)
 {
     gsc_begin(err);
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     if (size == 0)
         return GSC_OK;
     GSC_REQUIRE(to, 1);
     GSC_REQUIRE(from, 2);
-    return backend->memory_copy(&where, to, from, size, err);
+    return backend->memory_copy(&full_exec, to, from, size, err);
 }
 
 /* ---- version and features ---- */

@@ -25,15 +25,15 @@ const struct gsc_real gsc_reals[] = {
 };
 
 /* Rounds a double towards zero to the bits that a dtype has, and to at most `largest`. */
-static double cut(double clamp, int mantissa, int bias, double largest)
+static double round_down(double clamp, int mantissa, int bias, double largest)
 {
     const uint64_t bits = gsc_double_bits(clamp);
     const int exponent = bits < GSC_NORMAL(f64) ? -1022 : (int)(bits >> 52) - 1023;
     const int below_normal = 1 - bias - exponent;
-    const int lacks = 52 - mantissa + (below_normal > 0 ? below_normal : 0);
+    const int dropped_bits = 52 - mantissa + (below_normal > 0 ? below_normal : 0);
     if (clamp >= largest)
         return largest;
-    return lacks > 52 ? 0 : gsc_double(bits >> lacks << lacks);
+    return dropped_bits > 52 ? 0 : gsc_double(bits >> dropped_bits << dropped_bits);
 }
 
 double gsc_clamp_limit(uint32_t dtype, double clamp)
@@ -41,7 +41,7 @@ double gsc_clamp_limit(uint32_t dtype, double clamp)
     switch (dtype) {
 #define CASE(name)                                                                                 \
     case gsc_##name:                                                                               \
-        return cut(clamp, name##_MANTISSA, name##_BIAS, (double)name##_load(name##_INF - 1));
+        return round_down(clamp, name##_MANTISSA, name##_BIAS, (double)name##_load(name##_INF - 1));
         GSC_FOR_DTYPES(CASE)
 #undef CASE
     default:

@@ -48,24 +48,25 @@ const char *gsc_status_string(gsc_status status)
     return known ? strings[index] : "unknown status";
 }
 
-/* Fills in *err except for the message. The place "tensors.count" gives name and field. */
-static void begin(gsc_error *err, gsc_status status, int argument, int64_t index, const char *place)
+/* Sets all of *err except the message. The subject "tensors.count" is split into name and field. */
+static void begin(gsc_error *err, gsc_status status, int argument, int64_t index,
+                  const char *subject)
 {
-    const int stem = (int)strcspn(place, ".");
+    const int stem = (int)strcspn(subject, ".");
     memset(err, 0, sizeof *err);
     err->status = status;
     err->argument = argument;
     err->index = index;
     err->value = err->low = err->high = NAN;
-    (void)snprintf(err->name, sizeof err->name, "%.*s", stem, place);
-    (void)snprintf(err->field, sizeof err->field, "%s", place[stem] ? place + stem + 1 : "");
+    (void)snprintf(err->name, sizeof err->name, "%.*s", stem, subject);
+    (void)snprintf(err->field, sizeof err->field, "%s", subject[stem] ? subject + stem + 1 : "");
 }
 
-/* Begins the message with the place, such as "tensors[3].count ". */
-static void begin_with_place(gsc_error *err, gsc_status status, int argument, int64_t index,
-                             const char *place)
+/* As `begin`, and begins the message with the subject, such as "tensors[3].count ". */
+static void begin_with_subject(gsc_error *err, gsc_status status, int argument, int64_t index,
+                               const char *subject)
 {
-    begin(err, status, argument, index, place);
+    begin(err, status, argument, index, subject);
     char entry[24] = "";
     if (index >= 0)
         (void)snprintf(entry, sizeof entry, "[%lld]", (long long)index);
@@ -75,10 +76,10 @@ static void begin_with_place(gsc_error *err, gsc_status status, int argument, in
 }
 
 gsc_status gsc_fail(gsc_error *err, gsc_status status, int argument, int64_t index,
-                    const char *place, const char *format, ...)
+                    const char *subject, const char *format, ...)
 {
     if (err) {
-        begin_with_place(err, status, argument, index, place);
+        begin_with_subject(err, status, argument, index, subject);
         va_list arguments;
         va_start(arguments, format);
         (void)vsnprintf(err->message + err->subject_length,
@@ -110,18 +111,18 @@ const char *gsc_digits(char digits[GSC_DIGITS], double value)
 }
 
 gsc_status gsc_fail_number(gsc_error *err, gsc_status status, int argument, int64_t index,
-                           const char *place, double value, double low, double high,
+                           const char *subject, double value, double low, double high,
                            const char *must)
 {
     if (err) {
         char digits[GSC_DIGITS];
-        (void)gsc_fail(err, status, argument, index, place, "is %s: it must be %s",
+        (void)gsc_fail(err, status, argument, index, subject, "is %s: it must be %s",
                        gsc_digits(digits, value), must);
     }
     return gsc_with_numbers(status, err, value, low, high);
 }
 
-gsc_status gsc_fail_bits(gsc_error *err, gsc_status status, int argument, const char *place,
+gsc_status gsc_fail_bits(gsc_error *err, gsc_status status, int argument, const char *subject,
                          uint32_t value, uint32_t all)
 {
     char must[400] = "a union of the bits"; /* room for all 32 */
@@ -131,14 +132,14 @@ gsc_status gsc_fail_bits(gsc_error *err, gsc_status status, int argument, const 
         length += (size_t)snprintf(must + length, sizeof must - length, "%s%u", before,
                                    (unsigned)(left & -left));
     }
-    return gsc_fail_number(err, status, argument, -1, place, value, 0, all, must);
+    return gsc_fail_number(err, status, argument, -1, subject, value, 0, all, must);
 }
 
-gsc_status gsc_fail_otherwise(gsc_error *err, gsc_status status, int argument, const char *place,
+gsc_status gsc_fail_otherwise(gsc_error *err, gsc_status status, int argument, const char *subject,
                               const char *format, ...)
 {
     if (err) {
-        begin(err, status, argument, -1, place);
+        begin(err, status, argument, -1, subject);
         va_list arguments;
         va_start(arguments, format);
         (void)vsnprintf(err->message, sizeof err->message, format, arguments);
@@ -148,15 +149,15 @@ gsc_status gsc_fail_otherwise(gsc_error *err, gsc_status status, int argument, c
 }
 
 gsc_status gsc_fail_reserved(gsc_error *err, gsc_status status, int argument, int64_t index,
-                             const char *place)
+                             const char *subject)
 {
-    return gsc_fail(err, status, argument, index, place,
+    return gsc_fail(err, status, argument, index, subject,
                     "is not 0: this version (" GSC_VERSION_STRING ") gives it no meaning");
 }
 
-gsc_status gsc_fail_null(gsc_error *err, int argument, const char *place)
+gsc_status gsc_fail_null(gsc_error *err, int argument, const char *subject)
 {
-    return gsc_fail(err, GSC_ERROR_NULL, argument, -1, place,
+    return gsc_fail(err, GSC_ERROR_NULL, argument, -1, subject,
                     "is NULL: it must point to something");
 }
 
@@ -174,22 +175,22 @@ bool gsc_struct_size_possible(uint32_t size)
     return size >= 8 && size <= STRUCT_SIZE_LIMIT && size % 8 == 0;
 }
 
-/* Writes "name.field" to `place` and returns it. */
-static const char *place_of(char place[48], const char *name, const char *field)
+/* Writes "name.field" to `subject` and returns it. */
+static const char *subject_of(char subject[48], const char *name, const char *field)
 {
-    (void)snprintf(place, 48, "%s.%s", name, field);
-    return place;
+    (void)snprintf(subject, 48, "%s.%s", name, field);
+    return subject;
 }
 
 static gsc_status struct_size_of(const void *from, uint32_t *size, int argument, const char *name,
                                  gsc_error *err)
 {
-    char place[48];
+    char subject[48];
     memcpy(size, from, sizeof *size);
     if (!gsc_struct_size_possible(*size))
-        return gsc_fail_number(err, GSC_ERROR_STRUCT_SIZE, argument, -1,
-                               place_of(place, name, "struct_size"), *size, 8, STRUCT_SIZE_LIMIT,
-                               "the size of the struct, which its initialiser sets");
+        return gsc_fail_number(
+            err, GSC_ERROR_STRUCT_SIZE, argument, -1, subject_of(subject, name, "struct_size"),
+            *size, 8, STRUCT_SIZE_LIMIT, "the size of the struct, which its initialiser sets");
     return GSC_OK;
 }
 

@@ -17,13 +17,13 @@ gsc_status gsc_factor_init(double scale, gsc_factor *out, gsc_error *err)
 gsc_status gsc_factor_check(const gsc_factor *factor, int argument, gsc_error *err)
 {
     if (!gsc_positive(factor->scale)) {
-        const char *how = "finite and above 0: a state or a scale makes a factor";
+        const char *must = "finite and above 0: a state or a scale makes a factor";
         if (factor->scale == 0 && factor->generation)
-            how = "above 0: overflows lowered it without a floor; set policy.min_scale";
+            must = "above 0: overflows lowered it without a floor; set policy.min_scale";
         else if (factor->scale > 0 && factor->generation)
-            how = "finite: it grew without a ceiling; set policy.max_scale";
+            must = "finite: it grew without a ceiling; set policy.max_scale";
         return gsc_fail_number(err, GSC_ERROR_FACTOR, argument, -1, "factor.scale", factor->scale,
-                               0, NAN, how);
+                               0, NAN, must);
     }
     if (!gsc_positive(factor->inverse))
         return gsc_fail_number(err, GSC_ERROR_FACTOR, argument, -1, "factor.inverse",
@@ -39,15 +39,15 @@ gsc_status gsc_factor_multiply(const gsc_exec *exec, const gsc_factor *factor, d
                                gsc_factor *out, gsc_error *err)
 {
     gsc_begin(err);
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     GSC_REQUIRE(factor, 1);
     GSC_REQUIRE(out, 3);
     if (!gsc_positive(by))
         return gsc_fail_number(err, GSC_ERROR_VALUE, 2, -1, "by", by, 0, NAN, "finite and above 0");
     const gsc_step step = {.kind = GSC_STEP_MULTIPLY, .factor = factor, .number = by, .out = out};
-    return backend->step(&where, &step, err);
+    return backend->step(&full_exec, &step, err);
 }
 
 gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_factor *factor,
@@ -55,9 +55,9 @@ gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_factor *fac
                                      gsc_error *err)
 {
     gsc_begin(err);
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     GSC_REQUIRE(report, 2);
     GSC_REQUIRE(out, 4);
     if (!gsc_positive(max_norm))
@@ -65,18 +65,18 @@ gsc_status gsc_factor_clip_grad_norm(const gsc_exec *exec, const gsc_factor *fac
                                "finite and above 0");
     const gsc_step step = {
         .kind = GSC_STEP_CLIP, .factor = factor, .reports = report, .number = max_norm, .out = out};
-    return backend->step(&where, &step, err);
+    return backend->step(&full_exec, &step, err);
 }
 
 gsc_status gsc_factor_clip_outlier(const gsc_exec *exec, const gsc_factor *factor,
                                    const gsc_state *state, gsc_factor *out, gsc_error *err)
 {
     gsc_begin(err);
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
     const gsc_step step = {.kind = GSC_STEP_GUARD, .factor = factor, .state = state, .out = out};
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(out, 3);
-    return backend->step(&where, &step, err);
+    return backend->step(&full_exec, &step, err);
 }

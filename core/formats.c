@@ -1114,7 +1114,7 @@ static gsc_status read_policy(reading *r, gsc_error *err)
     const gsc_policy asked = r->s.policy;
     gsc_error why;
     /* A state can have a scale that init_scale cannot have. */
-    if (r->where == SAVED && !gsc_usable(gsc_format(&r->s.policy, r->fixed)))
+    if (r->where == SAVED && !gsc_usable(gsc_rounded(&r->s.policy, r->fixed)))
         r->fixed = r->fixed == r->fixed ? 1 : NAN;
     if (r->fixed == r->fixed) {
         r->s.policy = (gsc_policy){.struct_size = GSC_POLICY_SIZE, .init_scale = r->fixed};
@@ -1235,7 +1235,7 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
         gsc_note_add(notes, GSC_NOTE_MISSING, -1, "scale", s->factor.scale,
                      "the scale is not among the entries: it starts at %s",
                      DIGITS(s->factor.scale));
-    } else if (isfinite(s->factor.scale) && isinf(gsc_format(p, s->factor.scale))) {
+    } else if (isfinite(s->factor.scale) && isinf(gsc_rounded(p, s->factor.scale))) {
         return fail_at(r, r->from[scale], 0, 0x1.fffffep127,
                        "at most the largest float, in which this policy computes", err);
     }
@@ -1247,7 +1247,7 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
     count_from(r, overflows_since_reset, 0, notes);
     count_from(r, failed_backoffs, 0, notes);
     const double newest = r->from[next_scale] >= 0 ? s->next.scale : s->factor.scale;
-    if (!(newest >= 0) || (isfinite(newest) && isinf(gsc_format(p, newest))))
+    if (!(newest >= 0) || (isfinite(newest) && isinf(gsc_rounded(p, newest))))
         return fail_at(r, r->from[next_scale], 0, 0x1.fffffep127, "a scale of this policy", err);
     if (!p->apply_delay)
         s->factor.scale = newest;
@@ -1259,7 +1259,7 @@ static gsc_status read_state(reading *r, gsc_notes *notes, gsc_error *err)
         return fail_for(r, &why, err);
     }
     if (p->apply_delay && r->from[next_scale] >= 0)
-        made.next = gsc_factor_of(gsc_format(p, newest), 2);
+        made.next = gsc_factor_of(gsc_rounded(p, newest), 2);
     if (r->from[generation] >= 0 && r->from[next_generation] >= 0 &&
         s->factor.generation <= generation_to_come) {
         made.factor.generation = s->factor.generation;

@@ -32,31 +32,31 @@ static inline void gsc_begin(gsc_error *err)
 
 /*
  * Writes an error to *err, unless err is NULL, and returns `status`: a check is one return
- * statement. `place` is the subject of the message: "policy.min_scale", or "tensors.count" with an
- * index. `format` is the rest of the sentence: "is NULL: it must point to something".
+ * statement. The message is a sentence: `subject`, such as "policy.min_scale", then `format`, such
+ * as "is NULL: it must point to something".
  */
 gsc_status gsc_fail(gsc_error *err, gsc_status status, int argument, int64_t index,
-                    const char *place, const char *format, ...) GSC_PRINTF(6, 7);
+                    const char *subject, const char *format, ...) GSC_PRINTF(6, 7);
 /* Fails because of a number: "is -1: it must be 0 or above". A missing limit is NAN. */
 gsc_status gsc_fail_number(gsc_error *err, gsc_status status, int argument, int64_t index,
-                           const char *place, double value, double low, double high,
+                           const char *subject, double value, double low, double high,
                            const char *must);
 /* Fails because of bits: "must be a union of the bits 1, 2 and 4", the bits in `all`. */
-gsc_status gsc_fail_bits(gsc_error *err, gsc_status status, int argument, const char *place,
+gsc_status gsc_fail_bits(gsc_error *err, gsc_status status, int argument, const char *subject,
                          uint32_t value, uint32_t all);
 /* Adds the numbers to an error that gsc_fail wrote. Returns `status`. */
 gsc_status gsc_with_numbers(gsc_status status, gsc_error *err, double value, double low,
                             double high);
-/* As gsc_fail, but the message does not begin with the place. */
-gsc_status gsc_fail_otherwise(gsc_error *err, gsc_status status, int argument, const char *place,
+/* As gsc_fail, but the message does not begin with the subject. */
+gsc_status gsc_fail_otherwise(gsc_error *err, gsc_status status, int argument, const char *subject,
                               const char *format, ...) GSC_PRINTF(5, 6);
 /* Fails because reserved words are not 0. */
 gsc_status gsc_fail_reserved(gsc_error *err, gsc_status status, int argument, int64_t index,
-                             const char *place);
+                             const char *subject);
 /* Writes a number with as few digits as distinguish it from every other number. */
 enum { GSC_DIGITS = 32 };
 const char *gsc_digits(char digits[GSC_DIGITS], double value);
-gsc_status gsc_fail_null(gsc_error *err, int argument, const char *place);
+gsc_status gsc_fail_null(gsc_error *err, int argument, const char *subject);
 gsc_status gsc_fail_memory(gsc_error *err);
 
 #define GSC_REQUIRE(pointer, argument)                                                             \

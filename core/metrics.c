@@ -9,8 +9,8 @@
 
 /* ---- metrics ---- */
 
-static const char *const names[] = {GSC_METRIC_NAMES};
-enum { METRICS = sizeof names / sizeof *names };
+static const char *const metric_names[] = {GSC_METRIC_NAMES};
+enum { METRIC_COUNT = sizeof metric_names / sizeof *metric_names };
 
 static void set_number(gsc_entry *metrics, uint32_t metric, double value)
 {
@@ -41,14 +41,14 @@ gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
 {
     gsc_begin(err);
     gsc_policy full;
-    gsc_entry metrics[METRICS] = {0};
+    gsc_entry metrics[METRIC_COUNT] = {0};
     GSC_TRY(gsc_policy_read(policy, &full, 0, err));
     GSC_REQUIRE(state, 1);
     GSC_TRY(gsc_state_check(state, 1, "state", err));
     if (report)
         GSC_TRY(gsc_report_check(report, 2, -1, "report", err));
-    for (uint32_t i = 0; i < METRICS; i++) {
-        memcpy(metrics[i].key, names[i], strlen(names[i]));
+    for (uint32_t i = 0; i < METRIC_COUNT; i++) {
+        memcpy(metrics[i].key, metric_names[i], strlen(metric_names[i]));
         metrics[i].kind = GSC_ENTRY_NULL;
     }
     const bool skips = state->events & GSC_EVENT_SKIPPED;
@@ -79,19 +79,19 @@ gsc_status gsc_state_metrics(const gsc_policy *policy, const gsc_state *state,
     set_number(metrics, GSC_METRIC_GUARD_MULTIPLIER, state->guard_multiplier);
     if (entries_capacity > 0)
         GSC_REQUIRE(entries, 3);
-    for (uint64_t i = 0; i < METRICS && i < entries_capacity; i++)
+    for (uint64_t i = 0; i < METRIC_COUNT && i < entries_capacity; i++)
         entries[i] = metrics[i];
-    gsc_tell(entries_count, METRICS);
+    gsc_tell(entries_count, METRIC_COUNT);
     return GSC_OK;
 }
 
 /* ---- diagnosis ---- */
 
-#define ZERO_SHARE     0.01   /* above this share of zeros, gradients vanish */
-#define OVERFLOW_SHARE 0.05   /* above this share of the steps, overflows are frequent ... */
-#define OVERFLOWS      10     /* ... if there are at least this many */
-#define SCALE_ENOUGH   0x1p32 /* float16 needs no more; a higher ceiling only keeps infinity away */
-#define SKIPS_IN_A_ROW 10     /* after this many skips the guard perhaps lets nothing through */
+#define MAX_ZERO_SHARE     0.01   /* above this share of zeros, gradients vanish */
+#define MAX_OVERFLOW_SHARE 0.05   /* above this share of the steps, overflows are frequent, ... */
+#define MIN_OVERFLOWS      10     /* ... if there are at least this many */
+#define SUFFICIENT_SCALE   0x1p32 /* float16 needs no larger scale */
+#define MAX_SKIPS_IN_A_ROW 10     /* after this many, the guard can be too strict */
 
 struct run {
     const gsc_policy *policy;
@@ -124,7 +124,7 @@ static bool find_failure(const struct run *run, gsc_notes *notes)
 }
 
 /* Returns the first tensor that is not finite, or -1 if it is not known. */
-static int64_t first_bad(const struct run *run)
+static int64_t first_bad_tensor(const struct run *run)
 {
     for (uint64_t i = 0; i < run->n; i++)
         if (gsc_has_bad(&run->per_tensor[i]))
@@ -151,7 +151,7 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
         return;
     const int64_t nans = report ? report->nan_count : 0, infs = report ? report->inf_count : 0;
     if (nans > 0 || scale <= 1)
-        gsc_note_add(notes, GSC_NOTE_NOT_FINITE, first_bad(run), "", (double)(nans + infs),
+        gsc_note_add(notes, GSC_NOTE_NOT_FINITE, first_bad_tensor(run), "", (double)(nans + infs),
                      "the gradients have %s at a scale of %g, and no scale cures that: look at the "
                      "input, the loss and the parameters, and go back to a checkpoint from before",
                      nans > 0   ? "NaN"
@@ -159,7 +159,7 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
                                 : "Inf or NaN",
                      scale);
     else
-        gsc_note_add(notes, GSC_NOTE_BACKOFF_FAILED, first_bad(run),
+        gsc_note_add(notes, GSC_NOTE_BACKOFF_FAILED, first_bad_tensor(run),
                      gsc_moves(run->policy) ? "min_scale" : "init_scale", scale,
                      "%lld overflows in a row could not lower the scale, %g: %s, or look at the "
                      "input and the loss",
@@ -168,9 +168,8 @@ static void find_not_finite(const struct run *run, gsc_notes *notes)
                                             : "these rules never move it, so lower init_scale");
 }
 
-/* Returns the share of steps that overflow if every overflow comes from a growth that went too far.
- */
-static double share_by_rules(const gsc_policy *p)
+/* Returns the share of steps that overflow if only growths cause overflows. */
+static double expected_overflow_share(const gsc_policy *p)
 {
     const double growth = gsc_growth_factor(p), overflows = gsc_hysteresis(p);
     if (p->growth_interval == 0 || growth <= 1)
@@ -179,18 +178,18 @@ static double share_by_rules(const gsc_policy *p)
     return overflows / (overflows + growths * (double)p->growth_interval);
 }
 
-static void find_often(const struct run *run, gsc_notes *notes)
+static void find_frequent_overflows(const struct run *run, gsc_notes *notes)
 {
     const double share = fmin(1, (double)run->state->total_overflows / (double)run->steps);
-    if (run->steps > 0 && run->state->total_overflows >= OVERFLOWS && share > OVERFLOW_SHARE &&
-        share > 3 * share_by_rules(run->policy))
+    if (run->steps > 0 && run->state->total_overflows >= MIN_OVERFLOWS &&
+        share > MAX_OVERFLOW_SHARE && share > 3 * expected_overflow_share(run->policy))
         gsc_note_add(notes, GSC_NOTE_OVERFLOWS_OFTEN, -1, "total_overflows", share,
                      "%.3g %% of the steps overflowed: look which gradients are not finite, and "
                      "lower the learning rate or grow the scale less often",
                      100 * share);
 }
 
-static void find_guard(const struct run *run, gsc_notes *notes)
+static void find_guard_skips(const struct run *run, gsc_notes *notes)
 {
     const gsc_policy *p = run->policy;
     const gsc_state *s = run->state;
@@ -198,7 +197,7 @@ static void find_guard(const struct run *run, gsc_notes *notes)
         return;
     if ((run->steps > 0 && (uint64_t)s->total_guard_skips > run->steps / 2) ||
         (s->events & GSC_EVENT_SKIPPED &&
-         s->guard_in_a_row >= (s->events & GSC_EVENT_STOPPED ? 1 : SKIPS_IN_A_ROW)))
+         s->guard_in_a_row >= (s->events & GSC_EVENT_STOPPED ? 1 : MAX_SKIPS_IN_A_ROW)))
         gsc_note_add(
             notes, GSC_NOTE_GUARD_SKIPS, -1, "total_guard_skips", (double)s->total_guard_skips,
             "the guard skipped %lld steps, the last %lld in a row, as the norm was above "
@@ -212,10 +211,10 @@ static void find_guard(const struct run *run, gsc_notes *notes)
                      (unsigned long long)p->guard_warmup, (unsigned long long)run->planned_steps);
 }
 
-static void find_vanished(const struct run *run, gsc_notes *notes)
+static void find_underflows(const struct run *run, gsc_notes *notes)
 {
     int64_t worst = -1;
-    if (!run->report || !has_zero_share(run->report) || zero_share(run->report) <= ZERO_SHARE)
+    if (!run->report || !has_zero_share(run->report) || zero_share(run->report) <= MAX_ZERO_SHARE)
         return;
     for (uint64_t i = 0; i < run->n; i++)
         if (has_zero_share(&run->per_tensor[i]) &&
@@ -227,26 +226,26 @@ static void find_vanished(const struct run *run, gsc_notes *notes)
                  100 * zero_share(run->report));
 }
 
-static void find_growth(const struct run *run, gsc_notes *notes)
+static void find_slow_growth(const struct run *run, gsc_notes *notes)
 {
     const gsc_policy *p = run->policy;
     const double growth = gsc_growth_factor(p);
-    const uint64_t planned = run->planned_steps;
-    const double left = planned > run->steps ? (double)(planned - run->steps) : 0;
-    if (planned == 0 || p->growth_interval == 0 || growth <= 1 || p->target_amax != 0)
+    const uint64_t planned_steps = run->planned_steps;
+    const double steps_left = planned_steps > run->steps ? (double)(planned_steps - run->steps) : 0;
+    if (planned_steps == 0 || p->growth_interval == 0 || growth <= 1 || p->target_amax != 0)
         return;
-    if (p->growth_interval > planned && run->state->total_growths == 0)
-        gsc_note_add(notes, GSC_NOTE_NEVER_GROWS, -1, "growth_interval", (double)planned,
+    if (p->growth_interval > planned_steps && run->state->total_growths == 0)
+        gsc_note_add(notes, GSC_NOTE_NEVER_GROWS, -1, "growth_interval", (double)planned_steps,
                      "growth_interval is %llu steps, and %llu are planned: the scale never grows",
-                     (unsigned long long)p->growth_interval, (unsigned long long)planned);
+                     (unsigned long long)p->growth_interval, (unsigned long long)planned_steps);
     else if (run->state->total_overflows == 0) {
-        const double most =
-            run->state->factor.scale * pow(growth, floor(left / (double)p->growth_interval));
-        if (most < p->max_scale && most < SCALE_ENOUGH)
-            gsc_note_add(notes, GSC_NOTE_CEILING_UNREACHABLE, -1, "max_scale", most,
+        const double highest_scale =
+            run->state->factor.scale * pow(growth, floor(steps_left / (double)p->growth_interval));
+        if (highest_scale < p->max_scale && highest_scale < SUFFICIENT_SCALE)
+            gsc_note_add(notes, GSC_NOTE_CEILING_UNREACHABLE, -1, "max_scale", highest_scale,
                          "without an overflow the scale ends at %g, not at max_scale, %g: raise "
                          "init_scale, or lower growth_interval",
-                         most, p->max_scale);
+                         highest_scale, p->max_scale);
     }
 }
 
@@ -273,11 +272,11 @@ gsc_status gsc_state_diagnose(const gsc_policy *policy, const gsc_state *state,
     if (!has_failed)
         find_not_finite(&run, &list);
     if (list.n == 0) /* else the overflows have a cause that this advice contradicts */
-        find_often(&run, &list);
-    find_guard(&run, &list);
+        find_frequent_overflows(&run, &list);
+    find_guard_skips(&run, &list);
     if (!has_failed)
-        find_vanished(&run, &list);
-    find_growth(&run, &list);
+        find_underflows(&run, &list);
+    find_slow_growth(&run, &list);
     gsc_tell(notes_count, list.n);
     return GSC_OK;
 }

@@ -24,14 +24,14 @@ static uint64_t *sort(const gsc_tensor *out, uint64_t *indices, uint64_t n)
             const uint64_t middle = left + run < n ? left + run : n;
             const uint64_t right = middle + run < n ? middle + run : n;
             for (uint64_t i = left, a = left, b = middle; i < right; i++) {
-                const bool first = a < middle && (b == right || start_of(&out[from[a]]) <=
-                                                                    start_of(&out[from[b]]));
-                to[i] = from[first ? a++ : b++];
+                const bool takes_left = a < middle && (b == right || start_of(&out[from[a]]) <=
+                                                                         start_of(&out[from[b]]));
+                to[i] = from[takes_left ? a++ : b++];
             }
         }
-        uint64_t *done = to;
+        uint64_t *merged = to;
         to = from;
-        from = done;
+        from = merged;
     }
     return from;
 }

@@ -139,7 +139,7 @@ static const struct preset {
      {FAIRSEQ, .quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE}},
     {"fairscale",
      "fairscale 0.4 DynamicLossScaler: fairseq's, but a skipped step counts once more as good. "
-     "There the scaled gradients' norm decides, here that of the unscaled ones.",
+     "There the norm of the scaled gradients decides, here the norm of the unscaled ones.",
      {FAIRSEQ, .quirks = GSC_QUIRK_TOLERANCE_EXCLUSIVE | GSC_QUIRK_OVERFLOW_IS_GOOD}},
     {"cerebras",
      "Cerebras 2.10 amp.GradScaler for fp16: counts all steps, kept within 2^-14 and 2^15.",
@@ -194,8 +194,9 @@ static const struct preset {
       .guard_flags = GSC_GUARD_CLIP | GSC_GUARD_VARIANCE_AFTER_MEAN,
       .quirks = GSC_QUIRK_ALLOW_LOCKOUT}},
     {"olmo_like",
-     "Like the window of 128 norms of OLMo-core 3.0's SkipStepOptimizer, whose decisions it nearly "
-     "gives: a norm above mean + 6 sigmas is skipped, and enters both.",
+     "Nearly the decisions of OLMo-core 3.0's SkipStepOptimizer, which has a window of 128 norms: "
+     "a "
+     "norm above mean + 6 sigmas is skipped, and enters both.",
      {.guard_sigmas = 6, .guard_decay = 127.0 / 129, .guard_warmup = 63}},
     {"openseq2seq_logmax",
      "OpenSeq2Seq LogMaxScaler: predicts the scale from running means of log2(amax).",
@@ -224,13 +225,13 @@ const char *gsc_preset_summary(uint32_t index)
 }
 
 /* Returns the edit distance of two words: letters inserted, deleted or replaced. */
-static uint32_t distance(const char *a, const char *b)
+static uint32_t edit_distance(const char *a, const char *b)
 {
-    enum { MOST = 24 };
-    uint32_t row[MOST + 1];
+    enum { MAX_LENGTH = 24 };
+    uint32_t row[MAX_LENGTH + 1];
     const size_t length = strlen(b);
-    if (length > MOST)
-        return MOST;
+    if (length > MAX_LENGTH)
+        return MAX_LENGTH;
     for (uint32_t j = 0; j <= length; j++)
         row[j] = j;
     for (uint32_t i = 0; a[i]; i++) {
@@ -253,14 +254,14 @@ const char *gsc_nearest(const char *name,
     const size_t length = strnlen(name, 40);
     const char *best = NULL;
     uint32_t least = 3; /* with 3 edits or more, it is another word */
-    const char *one;
-    for (uint32_t i = 0; (one = name_of(context, i)); i++) {
-        if (strstr(name, one) || (length >= 3 && strncmp(one, name, length) == 0))
-            return one;
-        const uint32_t edits = length < 40 ? distance(name, one) : least;
+    const char *candidate;
+    for (uint32_t i = 0; (candidate = name_of(context, i)); i++) {
+        if (strstr(name, candidate) || (length >= 3 && strncmp(candidate, name, length) == 0))
+            return candidate;
+        const uint32_t edits = length < 40 ? edit_distance(name, candidate) : least;
         if (edits < least) {
             least = edits;
-            best = one;
+            best = candidate;
         }
     }
     return best;
@@ -280,9 +281,10 @@ gsc_status gsc_policy_preset(const char *name, gsc_policy *out, gsc_error *err)
     for (uint32_t i = 0; i < PRESET_COUNT; i++)
         if (strcmp(name, presets[i].name) == 0)
             return gsc_struct_write(&presets[i].policy, GSC_POLICY_SIZE, out, false, 1, "out", err);
-    const char *meant = gsc_nearest(name, nth_preset, NULL);
+    const char *suggestion = gsc_nearest(name, nth_preset, NULL);
     return gsc_fail(err, GSC_ERROR_PRESET, 0, -1, "name", "is \"%.40s\", which is no preset%s%s%s",
-                    name, meant ? ": did you mean \"" : "", meant ? meant : "", meant ? "\"?" : "");
+                    name, suggestion ? ": did you mean \"" : "", suggestion ? suggestion : "",
+                    suggestion ? "\"?" : "");
 }
 
 static bool within(double x, double low, double high)
@@ -299,24 +301,24 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     if (!(holds))                                                                                  \
     return gsc_fail_number(err, GSC_ERROR_POLICY, argument, -1, "policy." #name, (double)p->name,  \
                            low, high, must)
-    const double most = 0x1.fffffffffffffp1023;
+    const double largest = 0x1.fffffffffffffp1023;
     CHECK(arithmetic, 0, GSC_ARITHMETIC_F32_FLUSH, p->arithmetic <= GSC_ARITHMETIC_F32_FLUSH,
           "one of the arithmetics");
-    CHECK(init_scale, 0, most, p->init_scale == 0 || gsc_usable(gsc_format(p, p->init_scale)),
+    CHECK(init_scale, 0, largest, p->init_scale == 0 || gsc_usable(gsc_rounded(p, p->init_scale)),
           "above 0 and finite in the policy's arithmetic, as its inverse, or 0");
-    CHECK(growth_factor, 1, most,
-          p->growth_factor == 0 || (within(p->growth_factor, 1, most) &&
-                                    gsc_usable(gsc_format_factor(p, p->growth_factor))),
+    CHECK(growth_factor, 1, largest,
+          p->growth_factor == 0 || (within(p->growth_factor, 1, largest) &&
+                                    gsc_usable(gsc_rounded_factor(p, p->growth_factor))),
           "finite and at least 1, or 0");
     CHECK(backoff_factor, 0, 1, within(p->backoff_factor, 0, 1), "from 0 to 1");
     CHECK(backoff_factor, 0, 1,
-          p->backoff_factor == 0 || gsc_usable(gsc_format_factor(p, p->backoff_factor)),
+          p->backoff_factor == 0 || gsc_usable(gsc_rounded_factor(p, p->backoff_factor)),
           "above 0 in the policy's arithmetic, or 0");
     CHECK(growth_rule, 0, GSC_GROWTH_ALL_STEPS, p->growth_rule <= GSC_GROWTH_ALL_STEPS,
           "one of the rules of growth");
-    const bool unlimited = p->max_scale == 0 || p->max_scale > most;
-    CHECK(max_scale, 0, most,
-          unlimited || (gsc_usable(gsc_format(p, p->max_scale)) && gsc_usable(gsc_max_scale(p))),
+    const bool unlimited = p->max_scale == 0 || p->max_scale > largest;
+    CHECK(max_scale, 0, largest,
+          unlimited || (gsc_usable(gsc_rounded(p, p->max_scale)) && gsc_usable(gsc_max_scale(p))),
           "above 0 and finite in the policy's arithmetic, as its inverse, or 0 or infinity");
     if (p->min_scale != 0 && gsc_min_scale(p) > gsc_max_scale(p)) {
         char least[GSC_DIGITS], limit[GSC_DIGITS];
@@ -327,7 +329,7 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
     }
     CHECK(min_scale, 0, gsc_max_scale(p),
           p->min_scale == 0 ||
-              (gsc_usable(gsc_format(p, p->min_scale)) && gsc_usable(gsc_min_scale(p))),
+              (gsc_usable(gsc_rounded(p, p->min_scale)) && gsc_usable(gsc_min_scale(p))),
           "above 0, finite and at most max_scale, all in the policy's arithmetic, or 0");
     CHECK(ceiling_rule, 0, GSC_LIMIT_CLAMP_UNLESS_PAST,
           p->ceiling_rule <= GSC_LIMIT_CLAMP_UNLESS_PAST, "one of the rules of limits");
@@ -351,11 +353,11 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
           "below 1, or overflows alone would never lower the scale, unless quirks has "
           "TOLERANCE_EXCLUSIVE (1)");
     CHECK(reserved, 0, 0, p->reserved == 0, "0");
-    CHECK(target_amax, 0, most, within(p->target_amax, 0, most), "finite and not negative");
+    CHECK(target_amax, 0, largest, within(p->target_amax, 0, largest), "finite and not negative");
     /* A decay that rounds to 1 in the policy's format would never forget. */
-    CHECK(log2_decay, 0, 1, p->log2_decay >= 0 && gsc_format(p, p->log2_decay) < 1,
+    CHECK(log2_decay, 0, 1, p->log2_decay >= 0 && gsc_rounded(p, p->log2_decay) < 1,
           "at least 0 and below 1 in the policy's arithmetic");
-    CHECK(log2_slow_decay, 0, 1, p->log2_slow_decay >= 0 && gsc_format(p, p->log2_slow_decay) < 1,
+    CHECK(log2_slow_decay, 0, 1, p->log2_slow_decay >= 0 && gsc_rounded(p, p->log2_slow_decay) < 1,
           "at least 0 and below 1 in the policy's arithmetic");
     CHECK(log2_margin_sigmas, 0, 0x1p20, within(p->log2_margin_sigmas, 0, 0x1p20),
           "from 0 to 2^20");
@@ -380,21 +382,22 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
           "they would "
           "skip");
     /*
-     * `held`: outliers move the mean and the variance so little that the threshold can stay below
-     * them for good. There are three cases. The outlier is not a sample. Or it is clipped to far
-     * below the threshold. Or the variance shrinks when the threshold is the sample: `reach`, the
-     * threshold's distance from the mean in standard deviations less the decay, is at most 1.
+     * Outliers can move the mean and the variance so little that the threshold stays below them for
+     * good. There are three cases. The outlier is not a sample. Or the sample is far below the
+     * threshold, because the outlier is clipped to less. Or the threshold is the sample and makes
+     * the variance smaller: guard_sigmas, multiplied by the decay or its root, is at most 1.
      */
     const double decay = p->guard_decay == 0 ? 1 : p->guard_decay;
-    const double reach = p->guard_flags & GSC_GUARD_VARIANCE_AFTER_MEAN
-                             ? p->guard_sigmas * decay
-                             : p->guard_sigmas * sqrt(decay);
-    const bool spreads = p->guard_sigmas == 0 || (reach > 1 && p->guard_init_mean == 0);
+    const double decayed_sigmas = p->guard_flags & GSC_GUARD_VARIANCE_AFTER_MEAN
+                                      ? p->guard_sigmas * decay
+                                      : p->guard_sigmas * sqrt(decay);
+    const bool variance_grows =
+        p->guard_sigmas == 0 || (decayed_sigmas > 1 && p->guard_init_mean == 0);
     const uint32_t clip =
         p->guard_flags & (GSC_GUARD_CLIP | GSC_GUARD_CLIP_PROGRESSIVE | GSC_GUARD_CLIP_TO_MEAN);
-    const bool held =
+    const bool threshold_can_stay =
         p->guard_sample == GSC_SAMPLE_NONE ||
-        (p->guard_sample == GSC_SAMPLE_THRESHOLD && !(clip == GSC_GUARD_CLIP && spreads));
+        (p->guard_sample == GSC_SAMPLE_THRESHOLD && !(clip == GSC_GUARD_CLIP && variance_grows));
     /*
      * Rounding can keep a constant norm an outlier. The mean stops moving when its change is less
      * than half a unit in the last place; the norm must be below the threshold by then. If samples
@@ -403,10 +406,11 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
      */
     const bool ratio_rounds = p->guard_ratio != 0 && p->guard_decay != 0 &&
                               (1 - p->guard_decay) * (p->guard_ratio - 1) < 0x1p-52;
-    const double near = p->guard_flags & GSC_GUARD_VARIANCE_AFTER_MEAN ? p->guard_sigmas : reach;
+    const double sigmas_at_mean =
+        p->guard_flags & GSC_GUARD_VARIANCE_AFTER_MEAN ? p->guard_sigmas : decayed_sigmas;
     const bool sigmas_round =
         p->guard_sigmas != 0 &&
-        ((p->guard_sample == GSC_SAMPLE_AS_IS && p->guard_decay != 0 && near <= 1) ||
+        ((p->guard_sample == GSC_SAMPLE_AS_IS && p->guard_decay != 0 && sigmas_at_mean <= 1) ||
          (p->guard_flags & GSC_GUARD_INCLUSIVE &&
           (p->guard_decay != 0 || p->guard_init_mean != 0)));
     CHECK(guard_max_in_a_row, 1, 0x1p64,
@@ -414,8 +418,8 @@ gsc_status gsc_policy_check_full(const gsc_policy *p, int argument, gsc_error *e
               p->quirks & GSC_QUIRK_ALLOW_LOCKOUT,
           "above 0: roundings could make all steps outliers while the norm stays the same");
     CHECK(guard_max_in_a_row, 1, 0x1p64,
-          p->guard_max_in_a_row != 0 || !held || (p->guard_ratio == 0 && p->guard_sigmas == 0) ||
-              p->quirks & GSC_QUIRK_ALLOW_LOCKOUT,
+          p->guard_max_in_a_row != 0 || !threshold_can_stay ||
+              (p->guard_ratio == 0 && p->guard_sigmas == 0) || p->quirks & GSC_QUIRK_ALLOW_LOCKOUT,
           "above 0: guard_sample keeps outliers out, so after a lasting change of level all steps "
           "would be outliers");
 #undef CHECK
@@ -445,10 +449,10 @@ gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, gsc_tra
     gsc_policy full;
     GSC_TRY(gsc_policy_read(policy, &full, 0, err));
     const uint32_t wants = gsc_policy_wants(&full);
-    const uint32_t found = (gsc_moves(&full) ? GSC_TRAIT_MOVES : 0u) |
-                           (gsc_guards(&full) ? GSC_TRAIT_GUARDS : 0u) |
-                           (wants & GSC_WANT_NORM ? GSC_TRAIT_NEEDS_NORM : 0u) |
-                           (wants & GSC_WANT_AMAX ? GSC_TRAIT_NEEDS_AMAX : 0u);
+    const uint32_t found_traits = (gsc_moves(&full) ? GSC_TRAIT_MOVES : 0u) |
+                                  (gsc_guards(&full) ? GSC_TRAIT_GUARDS : 0u) |
+                                  (wants & GSC_WANT_NORM ? GSC_TRAIT_NEEDS_NORM : 0u) |
+                                  (wants & GSC_WANT_AMAX ? GSC_TRAIT_NEEDS_AMAX : 0u);
     full.backoff_factor = gsc_backoff_factor(&full);
     full.growth_factor = gsc_growth_factor(&full);
     full.init_scale = full.init_scale == 0 ? 1 : full.init_scale;
@@ -456,6 +460,6 @@ gsc_status gsc_policy_resolve(const gsc_policy *policy, gsc_policy *out, gsc_tra
     if (out)
         GSC_TRY(gsc_struct_write(&full, GSC_POLICY_SIZE, out, false, 1, "out", err));
     if (traits)
-        *traits = found;
+        *traits = found_traits;
     return GSC_OK;
 }

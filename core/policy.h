@@ -4,8 +4,8 @@
  * this source. It has no memory, errors or framework names: a framework's rules are field values.
  *
  * Four ideas: three counts (good_steps, steps_since_change, overflows_since_reset), each with a
- * rule that resets it; a change is computed in a number format, then limited; an overflow is
- * absorbed or backs off; a stall is a backoff that does not lower the scale.
+ * rule that resets it; a change is rounded by the policy's arithmetic, then limited; an overflow is
+ * absorbed or backs off; a backoff fails if it does not lower the scale.
  */
 #ifndef GSC_POLICY_H
 #define GSC_POLICY_H
@@ -36,6 +36,7 @@ static inline uint32_t gsc_hysteresis(const gsc_policy *p)
     return p->hysteresis > 1 ? p->hysteresis : 1;
 }
 
+/* Returns 1 if a step can change the scale. */
 static inline int gsc_moves(const gsc_policy *p)
 {
     return p->target_amax != 0.0 || gsc_backoff_factor(p) < 1.0 ||
@@ -48,8 +49,8 @@ static inline int gsc_usable(double x)
     return gsc_positive(x) && gsc_positive(1.0 / x);
 }
 
-/* Returns x rounded to the policy's number format. */
-static inline double gsc_format(const gsc_policy *p, double x)
+/* Returns x, rounded by the policy's arithmetic. */
+static inline double gsc_rounded(const gsc_policy *p, double x)
 {
     if (p->arithmetic == GSC_ARITHMETIC_F64)
         return x;
@@ -59,49 +60,49 @@ static inline double gsc_format(const gsc_policy *p, double x)
 }
 
 /* Returns a growth or backoff factor, rounded if the policy's arithmetic rounds factors first. */
-static inline double gsc_format_factor(const gsc_policy *p, double y)
+static inline double gsc_rounded_factor(const gsc_policy *p, double y)
 {
-    return p->arithmetic >= GSC_ARITHMETIC_F32 ? gsc_format(p, y) : y;
+    return p->arithmetic >= GSC_ARITHMETIC_F32 ? gsc_rounded(p, y) : y;
 }
 
-/* Applies a limit's rule to a change from `old` that reaches `bound`. Returns the scale. */
+/* Returns the new scale after a change from `old` that reached the limit `bound`. */
 static inline double gsc_limited(gsc_state *s, uint32_t rule, double old, double bound,
                                  uint32_t event)
 {
     s->events |= event | (rule == GSC_LIMIT_STOP ? GSC_EVENT_STOPPED : 0u);
-    int past = event == GSC_EVENT_AT_FLOOR ? old < bound : old > bound;
+    int is_past = event == GSC_EVENT_AT_FLOOR ? old < bound : old > bound;
     int stays = rule == GSC_LIMIT_REJECT || rule == GSC_LIMIT_STOP ||
-                (rule == GSC_LIMIT_CLAMP_UNLESS_PAST && past);
+                (rule == GSC_LIMIT_CLAMP_UNLESS_PAST && is_past);
     return stays ? old : bound;
 }
 
-/* Rounds a limit x > 0 to the policy's number format: up if `at_least`, else down. */
-static inline double gsc_format_limit(const gsc_policy *p, double x, int at_least)
+/* Rounds a limit x > 0 by the policy's arithmetic: up if `at_least`, else down. */
+static inline double gsc_rounded_limit(const gsc_policy *p, double x, int at_least)
 {
     if (p->arithmetic == GSC_ARITHMETIC_F64)
         return x;
     float near = (float)x;
     if (at_least ? (double)near < x : (double)near > x)
         near = gsc_float(gsc_float_bits(near) + (at_least ? 1u : ~0u));
-    return gsc_format(p, (double)near);
+    return gsc_rounded(p, (double)near);
 }
 
 static inline double gsc_max_scale(const gsc_policy *p)
 {
-    return p->max_scale == 0.0 ? (double)INFINITY : gsc_format_limit(p, p->max_scale, 0);
+    return p->max_scale == 0.0 ? (double)INFINITY : gsc_rounded_limit(p, p->max_scale, 0);
 }
 
 static inline double gsc_min_scale(const gsc_policy *p)
 {
-    return p->min_scale == 0.0 ? 0.0 : gsc_format_limit(p, p->min_scale, 1);
+    return p->min_scale == 0.0 ? 0.0 : gsc_rounded_limit(p, p->min_scale, 1);
 }
 
 static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
 {
     double growth = gsc_growth_factor(p);
     double moved = p->backoff_factor == 0.0
-                       ? gsc_format(p, old / gsc_format_factor(p, growth))
-                       : gsc_format(p, old * gsc_format_factor(p, p->backoff_factor));
+                       ? gsc_rounded(p, old / gsc_rounded_factor(p, growth))
+                       : gsc_rounded(p, old * gsc_rounded_factor(p, p->backoff_factor));
     s->steps_since_change = 0;
     if (p->overflow_reset & GSC_RESET_ON_BACKOFF)
         s->overflows_since_reset = 0;
@@ -112,7 +113,7 @@ static inline double gsc_back_off(const gsc_policy *p, gsc_state *s, double old)
 static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
 {
     double growth = gsc_growth_factor(p);
-    double moved = gsc_format(p, old * gsc_format_factor(p, growth));
+    double moved = gsc_rounded(p, old * gsc_rounded_factor(p, growth));
     double ceiling = gsc_max_scale(p);
     s->steps_since_change = 0;
     if (p->growth_rule != GSC_GROWTH_EVERY)
@@ -126,9 +127,10 @@ static inline double gsc_grow(const gsc_policy *p, gsc_state *s, double old)
 /* Returns 1 if the hysteresis or the tolerance absorbs this overflow. */
 static inline int gsc_absorbs(const gsc_policy *p, const gsc_state *s)
 {
-    double share = (double)s->overflows_since_reset / (double)s->steps_since_change;
-    int tolerated = p->quirks & GSC_QUIRK_TOLERANCE_EXCLUSIVE ? share < p->overflow_tolerance
-                                                              : share <= p->overflow_tolerance;
+    double overflow_share = (double)s->overflows_since_reset / (double)s->steps_since_change;
+    int tolerated = p->quirks & GSC_QUIRK_TOLERANCE_EXCLUSIVE
+                        ? overflow_share < p->overflow_tolerance
+                        : overflow_share <= p->overflow_tolerance;
     return tolerated || s->overflows_since_reset < (int64_t)p->hysteresis;
 }
 
@@ -154,12 +156,12 @@ static inline int gsc_growth_due(const gsc_policy *p, const gsc_state *s)
  */
 static inline double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
 {
-    double fast = gsc_format_factor(p, p->log2_decay);
-    double slow = gsc_format_factor(p, p->log2_slow_decay);
+    double fast = gsc_rounded_factor(p, p->log2_decay);
+    double slow = gsc_rounded_factor(p, p->log2_slow_decay);
     s->log2_mean = fast * s->log2_mean + (1.0 - p->log2_decay) * x;
-    s->log2_zero_weight = gsc_format(p, fast * s->log2_zero_weight);
+    s->log2_zero_weight = gsc_rounded(p, fast * s->log2_zero_weight);
     s->log2_slow_mean = slow * s->log2_slow_mean + (1.0 - p->log2_slow_decay) * x;
-    s->log2_slow_zero_weight = gsc_format(p, slow * s->log2_slow_zero_weight);
+    s->log2_slow_zero_weight = gsc_rounded(p, slow * s->log2_slow_zero_weight);
     s->log2_mean_square = slow * s->log2_mean_square + (1.0 - p->log2_slow_decay) * (x * x);
     double mean = s->log2_mean / (1.0 - s->log2_zero_weight);
     double log2_slow_mean = s->log2_slow_mean / (1.0 - s->log2_slow_zero_weight);
@@ -171,7 +173,8 @@ static inline double gsc_predict(const gsc_policy *p, gsc_state *s, double x)
     return scale < 0x1p-126 ? 0x1p-126 : scale > 0x1p126 ? 0x1p126 : scale;
 }
 
-static inline double gsc_count(const gsc_policy *p, gsc_state *s, int overflow, double scale)
+/* Counts a step. Returns the new scale after a backoff or a growth, if one is due. */
+static inline double gsc_count_step(const gsc_policy *p, gsc_state *s, int overflow, double scale)
 {
     if (overflow) {
         s->good_steps = 0;
@@ -191,9 +194,9 @@ static inline double gsc_count(const gsc_policy *p, gsc_state *s, int overflow, 
     return gsc_growth_due(p, s) ? gsc_grow(p, s, scale) : scale;
 }
 
-/* ---- the guard: a second rule, for norms that are finite but absurd ---- */
+/* ---- the guard: skips or clips steps with a finite but unusual norm ---- */
 
-/* The largest norm that can be a sample: the square of a difference stays finite. */
+/* The largest norm that is judged: the square of a difference of two norms stays finite. */
 #define GSC_GUARD_MOST 0x1p500
 
 static inline int gsc_guards(const gsc_policy *p)
@@ -201,13 +204,13 @@ static inline int gsc_guards(const gsc_policy *p)
     return p->guard_norm != 0.0 || p->guard_ratio != 0.0 || p->guard_sigmas != 0.0;
 }
 
-/* Returns the number or the norm of a report. */
-static inline double gsc_signal(const gsc_report *report)
+/* Returns what the guard judges: the norm of a report, or its number. */
+static inline double gsc_guarded_value(const gsc_report *report)
 {
     return report->kind == GSC_REPORT_NUMBER ? report->number : sqrt(report->sum_squares);
 }
 
-/* Returns the least threshold that is on, or infinity if there is none yet. */
+/* Returns the least of the policy's thresholds, or infinity if there is none yet. */
 static inline double gsc_guard_threshold(const gsc_policy *p, const gsc_state *s)
 {
     double least = (double)INFINITY;
@@ -227,31 +230,31 @@ static inline double gsc_guard_threshold(const gsc_policy *p, const gsc_state *s
 }
 
 /*
- * Adds a sample to the mean and the variance. Recurrence: Welford (Technometrics 4, 1962); with a
- * decay, Finch ("Incremental calculation of weighted mean and variance", 2009). A mean of squares
- * minus a squared mean would cancel, and could be negative.
+ * Adds a sample to the mean and the variance, by Welford (Technometrics 4, 1962); with a decay, by
+ * Finch ("Incremental calculation of weighted mean and variance", 2009). A mean of squares minus a
+ * squared mean would cancel, and could be negative.
  */
-static inline void gsc_guard_enter(const gsc_policy *p, gsc_state *s, double x)
+static inline void gsc_guard_add_sample(const gsc_policy *p, gsc_state *s, double x)
 {
     int64_t n = ++s->guard_count;
     double decay = p->guard_decay;
     int corrected = (p->guard_flags & GSC_GUARD_BIAS_CORRECTED) != 0;
-    int even = decay == 0.0 || (n == 1 && (corrected || p->guard_init_mean == 0.0)) ||
-               (!corrected && (uint64_t)n <= p->guard_warmup);
-    double weight = even ? 1.0 / (double)n : 1.0 - decay;
-    if (corrected && !even)
+    int weighs_equally = decay == 0.0 || (n == 1 && (corrected || p->guard_init_mean == 0.0)) ||
+                         (!corrected && (uint64_t)n <= p->guard_warmup);
+    double weight = weighs_equally ? 1.0 / (double)n : 1.0 - decay;
+    if (corrected && !weighs_equally)
         weight = weight / (1.0 - gsc_exp2((double)n * gsc_log2(decay)));
     if (weight > 1.0) /* by a rounding */
         weight = 1.0;
-    double rest = 1.0 - weight;
+    double old_weight = 1.0 - weight;
     double distance = x - s->guard_mean;
-    double step = weight * distance;
-    s->guard_mean += step;
-    if (p->guard_flags & GSC_GUARD_VARIANCE_AFTER_MEAN && !even) {
-        double after = x - s->guard_mean;
-        s->guard_variance = rest * s->guard_variance + weight * (after * after);
+    double change = weight * distance;
+    s->guard_mean += change;
+    if (p->guard_flags & GSC_GUARD_VARIANCE_AFTER_MEAN && !weighs_equally) {
+        double new_distance = x - s->guard_mean;
+        s->guard_variance = old_weight * s->guard_variance + weight * (new_distance * new_distance);
     } else {
-        s->guard_variance = rest * (s->guard_variance + distance * step);
+        s->guard_variance = old_weight * (s->guard_variance + distance * change);
     }
 }
 
@@ -269,51 +272,52 @@ static inline double gsc_guard_target(const gsc_policy *p, const gsc_state *s, d
     return s->guard_mean + excess * (excess / (x - s->guard_mean));
 }
 
-/* Judges the norm of a step without overflow. */
-static inline void gsc_guard_step(const gsc_policy *p, gsc_state *s, double x)
+/* Judges the norm x of a step without overflow: lets it pass, clips or skips it. */
+static inline void gsc_guard_judge(const gsc_policy *p, gsc_state *s, double x)
 {
     if (s->guard_count == 0 && s->guard_mean == 0.0)
         s->guard_mean = p->guard_init_mean;
     const double threshold = gsc_guard_threshold(p, s);
-    int out = p->guard_flags & GSC_GUARD_INCLUSIVE ? x >= threshold : x > threshold;
+    int is_outlier = p->guard_flags & GSC_GUARD_INCLUSIVE ? x >= threshold : x > threshold;
     s->guard_value = x + 0.0; /* -0 is 0 */
     s->guard_threshold = isfinite(threshold) ? threshold : 0.0;
-    s->guard_in_a_row = out ? s->guard_in_a_row + 1 : 0;
-    if (!out) {
-        gsc_guard_enter(p, s, x);
+    s->guard_in_a_row = is_outlier ? s->guard_in_a_row + 1 : 0;
+    if (!is_outlier) {
+        gsc_guard_add_sample(p, s, x);
         return;
     }
     s->events |= GSC_EVENT_OUTLIER;
-    int last = p->guard_max_in_a_row != 0 && (uint64_t)s->guard_in_a_row >= p->guard_max_in_a_row;
-    if (last && !(p->guard_flags & GSC_GUARD_STOP)) {
-        gsc_guard_enter(p, s, x);
+    int is_last_in_a_row =
+        p->guard_max_in_a_row != 0 && (uint64_t)s->guard_in_a_row >= p->guard_max_in_a_row;
+    if (is_last_in_a_row && !(p->guard_flags & GSC_GUARD_STOP)) {
+        gsc_guard_add_sample(p, s, x);
         return;
     }
     double target = gsc_guard_target(p, s, threshold, x);
-    double share = p->guard_flags & GSC_GUARD_CLIP && target > 0.0 ? target / x : 0.0;
-    if (share > 1.0) /* by a rounding */
-        share = 1.0;
-    s->guard_multiplier = share;
-    s->events |= share > 0.0 ? GSC_EVENT_CLIPPED : GSC_EVENT_SKIPPED;
-    s->events |= last ? GSC_EVENT_STOPPED : 0u;
-    s->total_guard_skips += share == 0.0;
+    double multiplier = p->guard_flags & GSC_GUARD_CLIP && target > 0.0 ? target / x : 0.0;
+    if (multiplier > 1.0) /* by a rounding */
+        multiplier = 1.0;
+    s->guard_multiplier = multiplier;
+    s->events |= multiplier > 0.0 ? GSC_EVENT_CLIPPED : GSC_EVENT_SKIPPED;
+    s->events |= is_last_in_a_row ? GSC_EVENT_STOPPED : 0u;
+    s->total_guard_skips += multiplier == 0.0;
     if (p->guard_sample != GSC_SAMPLE_NONE)
-        gsc_guard_enter(p, s, p->guard_sample == GSC_SAMPLE_AS_IS ? x : target);
+        gsc_guard_add_sample(p, s, p->guard_sample == GSC_SAMPLE_AS_IS ? x : target);
 }
 
 /*
  * Updates the state by one optimizer step and returns the new scale. Only predictive policies read
- * amax; only policies that guard read the signal. The caller sets s->factor and s->next.
+ * amax; only policies that guard read guarded_value. The caller sets s->factor and s->next.
  */
 static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int overflow, double amax,
-                                     double signal)
+                                     double guarded_value)
 {
     double old = s->next.scale, scale = old;
     s->events = overflow ? GSC_EVENT_SKIPPED : 0u;
     s->guard_multiplier = 1.0;
     s->guard_value = s->guard_threshold = 0.0;
     if (gsc_guards(p) && !overflow)
-        gsc_guard_step(p, s, signal);
+        gsc_guard_judge(p, s, guarded_value);
     if (s->events & GSC_EVENT_OUTLIER && s->events & GSC_EVENT_SKIPPED &&
         !(p->guard_flags & GSC_GUARD_SKIP_IS_GOOD))
         return old;
@@ -321,14 +325,14 @@ static inline double gsc_policy_step(const gsc_policy *p, gsc_state *s, int over
     s->good_steps++;
     s->steps_since_change++;
     if (p->target_amax == 0.0)
-        scale = gsc_count(p, s, overflow, old);
+        scale = gsc_count_step(p, s, overflow, old);
     else if (overflow || amax > 0.0)
         scale = gsc_predict(p, s, overflow ? p->overflow_sample_log2 : gsc_log2(amax));
     if (p->ceiling_rule == GSC_LIMIT_ENFORCE && scale > gsc_max_scale(p))
         scale = gsc_max_scale(p);
     if (p->floor_rule == GSC_LIMIT_ENFORCE && scale < gsc_min_scale(p))
         scale = gsc_min_scale(p);
-    scale = gsc_format(p, scale);
+    scale = gsc_rounded(p, scale);
     s->events |= scale > old ? GSC_EVENT_GREW : scale < old ? GSC_EVENT_BACKED_OFF : 0u;
     s->total_growths += scale > old;
     s->total_backoffs += scale < old;

@@ -60,12 +60,12 @@ gsc_status gsc_state_save(const gsc_policy *policy, const gsc_state *state, void
     if (!bytes)
         return GSC_OK;
     memcpy(head.magic, magic, sizeof magic);
-    unsigned char *at = bytes;
-    memcpy(at, &head, sizeof head);
-    memcpy(at + sizeof head, &full, GSC_POLICY_SIZE);
-    memcpy(at + sizeof head + GSC_POLICY_SIZE, state, sizeof *state);
-    uint32_t crc = crc32(at, head.size - 4u);
-    memcpy(at + head.size - 4, &crc, 4);
+    unsigned char *to = bytes;
+    memcpy(to, &head, sizeof head);
+    memcpy(to + sizeof head, &full, GSC_POLICY_SIZE);
+    memcpy(to + sizeof head + GSC_POLICY_SIZE, state, sizeof *state);
+    uint32_t crc = crc32(to, head.size - 4u);
+    memcpy(to + head.size - 4, &crc, 4);
     return GSC_OK;
 }
 
@@ -75,11 +75,11 @@ static gsc_status fail_damaged(gsc_error *err)
                     "were damaged: the sizes inside do not add up");
 }
 
-static gsc_status fail_newer(gsc_error *err, const char *what)
+static gsc_status fail_newer(gsc_error *err, const char *part)
 {
     return gsc_fail(err, GSC_ERROR_VERSION, 0, -1, "bytes",
                     "set fields of the %s that this version (" GSC_VERSION_STRING ") does not know",
-                    what);
+                    part);
 }
 
 static uint64_t head_size_of(const struct saved_head *head)
@@ -127,15 +127,15 @@ static gsc_status head_read(const unsigned char *bytes, uint64_t size, struct sa
 static gsc_status structs_read(const struct saved_head *head, const unsigned char *at,
                                gsc_policy *policy, gsc_state *state, gsc_error *err)
 {
-    const uint32_t common =
+    const uint32_t known_size =
         head->state_size < sizeof *state ? head->state_size : (uint32_t)sizeof *state;
     if (gsc_struct_read(at, policy, GSC_POLICY_SIZE, 0, "bytes", err) != GSC_OK)
         return fail_newer(err, "policy");
     GSC_TRY(gsc_policy_check_full(policy, 0, err));
     at += head->policy_size;
     memset(state, 0, sizeof *state);
-    memcpy(state, at, common);
-    if (!gsc_all_zero(at + common, head->state_size - common))
+    memcpy(state, at, known_size);
+    if (!gsc_all_zero(at + known_size, head->state_size - known_size))
         return fail_newer(err, "state");
     if (head->format == 1)
         gsc_set_skip(state);
@@ -149,7 +149,7 @@ gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy, 
     struct saved_head head;
     gsc_policy full;
     gsc_state loaded;
-    gsc_error why;
+    gsc_error load_error;
     GSC_REQUIRE(bytes, 0);
     GSC_REQUIRE(state, 3);
     GSC_TRY(head_read(bytes, size, &head, err));
@@ -158,15 +158,15 @@ gsc_status gsc_state_load(const void *bytes, uint64_t size, gsc_policy *policy, 
     memcpy(&policy_size, at, sizeof policy_size);
     if (policy_size != head.policy_size)
         return fail_damaged(err);
-    const gsc_status status = structs_read(&head, at, &full, &loaded, &why);
+    const gsc_status status = structs_read(&head, at, &full, &loaded, &load_error);
     if (status != GSC_OK && head.version > GSC_VERSION)
         return gsc_fail(
             err, GSC_ERROR_VERSION, 0, -1, "bytes",
             "were saved by version %u.%u.%u, and this is " GSC_VERSION_STRING ", for which %s",
-            head.version >> 16, head.version >> 8 & 255, head.version & 255, why.message);
+            head.version >> 16, head.version >> 8 & 255, head.version & 255, load_error.message);
     if (status != GSC_OK) {
         if (err)
-            *err = why;
+            *err = load_error;
         return status;
     }
     if (policy)

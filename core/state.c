@@ -9,10 +9,10 @@ gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *reports, uin
                             gsc_error *err)
 {
     gsc_begin(err);
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
     gsc_step step = {.kind = GSC_STEP_MERGE, .merge = kind, .reports = reports, .n = n, .out = out};
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     if (n > 0)
         GSC_REQUIRE(reports, 1);
     if (kind > GSC_MERGE_ADDENDS)
@@ -23,7 +23,7 @@ gsc_status gsc_report_merge(const gsc_exec *exec, const gsc_report *reports, uin
         GSC_TRY(gsc_policy_read(policy, &step.policy, 4, err));
     }
     GSC_REQUIRE(out, 5);
-    return backend->step(&where, &step, err);
+    return backend->step(&full_exec, &step, err);
 }
 
 gsc_status gsc_report_from_number(double number, gsc_report *out, gsc_error *err)
@@ -55,11 +55,11 @@ gsc_status gsc_report_set_rank(const gsc_exec *exec, const gsc_report *report,
                                gsc_report *out, gsc_error *err)
 {
     gsc_begin(err);
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
     gsc_step step = {
         .kind = GSC_STEP_STAMP, .reports = report, .state = state, .n = rank, .out = out};
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     GSC_REQUIRE(report, 1);
     if (policy) {
         step.has_policy = 1;
@@ -69,24 +69,24 @@ gsc_status gsc_report_set_rank(const gsc_exec *exec, const gsc_report *report,
         return gsc_fail_number(err, GSC_ERROR_VALUE, 4, -1, "rank", rank, 0, UINT32_MAX - 1.0,
                                "0 to 4294967294");
     GSC_REQUIRE(out, 5);
-    return backend->step(&where, &step, err);
+    return backend->step(&full_exec, &step, err);
 }
 
 gsc_status gsc_state_check(const gsc_state *s, int argument, const char *name, gsc_error *err)
 {
-    char place[48];
+    char subject[48];
 #define CHECK(field, low, high, holds)                                                             \
     if (!(holds)) {                                                                                \
-        (void)snprintf(place, sizeof place, "%s.%s", name, #field);                                \
-        return gsc_fail_number(err, GSC_ERROR_STATE, argument, -1, place, (double)s->field, low,   \
+        (void)snprintf(subject, sizeof subject, "%s.%s", name, #field);                            \
+        return gsc_fail_number(err, GSC_ERROR_STATE, argument, -1, subject, (double)s->field, low, \
                                high, "what an update leads to: make the state anew");              \
     }
     GSC_FOR_STATE_FACTORS(CHECK)
     GSC_FOR_STATE_VALUES(CHECK)
 #undef CHECK
     if (!GSC_RESERVED_IS_ZERO(s)) {
-        (void)snprintf(place, sizeof place, "%s.reserved", name);
-        return gsc_fail_reserved(err, GSC_ERROR_STATE, argument, -1, place);
+        (void)snprintf(subject, sizeof subject, "%s.reserved", name);
+        return gsc_fail_reserved(err, GSC_ERROR_STATE, argument, -1, subject);
     }
     return GSC_OK;
 }
@@ -94,45 +94,45 @@ gsc_status gsc_state_check(const gsc_state *s, int argument, const char *name, g
 gsc_status gsc_report_check(const gsc_report *r, int argument, int64_t index, const char *name,
                             gsc_error *err)
 {
-    char place[48];
-#define PLACE(field) ((void)snprintf(place, sizeof place, "%s." field, name), place)
+    char subject[48];
+#define SUBJECT(field) ((void)snprintf(subject, sizeof subject, "%s." field, name), subject)
 #define CHECK(field, high, words, holds)                                                           \
     if (!(holds))                                                                                  \
-        return gsc_fail_number(err, GSC_ERROR_REPORT, argument, index, PLACE(#field),              \
+        return gsc_fail_number(err, GSC_ERROR_REPORT, argument, index, SUBJECT(#field),            \
                                (double)r->field, 0, high, words);
     GSC_FOR_REPORT_VALUES(CHECK)
 #undef CHECK
     if (gsc_is_unfilled(r))
         return gsc_fail(
-            err, GSC_ERROR_REPORT, argument, index, PLACE("kind"),
+            err, GSC_ERROR_REPORT, argument, index, SUBJECT("kind"),
             "is 0: no call filled the report in; one that you make yourself has 1 to 4");
     if (gsc_has_bad(r) && !gsc_says_overflow(r))
-        return gsc_fail(err, GSC_ERROR_REPORT, argument, index, PLACE("overflow"),
+        return gsc_fail(err, GSC_ERROR_REPORT, argument, index, SUBJECT("overflow"),
                         "is 0, but %lld elements are NaN and %lld are Inf: it must be 1",
                         (long long)r->nan_count, (long long)r->inf_count);
     if (!GSC_RESERVED_IS_ZERO(r))
-        return gsc_fail_reserved(err, GSC_ERROR_REPORT, argument, index, PLACE("reserved"));
-#undef PLACE
+        return gsc_fail_reserved(err, GSC_ERROR_REPORT, argument, index, SUBJECT("reserved"));
+#undef SUBJECT
     return GSC_OK;
 }
 
-static gsc_status init(const gsc_exec *exec, const gsc_policy *policy, const gsc_state *from,
-                       gsc_state *out, gsc_error *err)
+static gsc_status state_make(const gsc_exec *exec, const gsc_policy *policy, const gsc_state *from,
+                             gsc_state *out, gsc_error *err)
 {
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
     gsc_step step = {.kind = GSC_STEP_STATE_INIT, .state = from, .out = out};
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     GSC_TRY(gsc_policy_read(policy, &step.policy, 1, err));
     GSC_REQUIRE(out, from ? 3 : 2);
-    return backend->step(&where, &step, err);
+    return backend->step(&full_exec, &step, err);
 }
 
 gsc_status gsc_state_init(const gsc_exec *exec, const gsc_policy *policy, gsc_state *out,
                           gsc_error *err)
 {
     gsc_begin(err);
-    return init(exec, policy, NULL, out, err);
+    return state_make(exec, policy, NULL, out, err);
 }
 
 gsc_status gsc_state_init_from(const gsc_exec *exec, const gsc_policy *policy,
@@ -140,37 +140,37 @@ gsc_status gsc_state_init_from(const gsc_exec *exec, const gsc_policy *policy,
 {
     gsc_begin(err);
     GSC_REQUIRE(from, 2);
-    return init(exec, policy, from, out, err);
+    return state_make(exec, policy, from, out, err);
 }
 
 gsc_status gsc_state_update(const gsc_exec *exec, const gsc_policy *policy, const gsc_state *state,
                             const gsc_report *report, gsc_state *out, gsc_error *err)
 {
     gsc_begin(err);
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
     gsc_step step = {
         .kind = GSC_STEP_UPDATE, .state = state, .reports = report, .n = 1, .out = out};
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     GSC_TRY(gsc_policy_read(policy, &step.policy, 1, err));
     GSC_REQUIRE(state, 2);
     GSC_REQUIRE(report, 3);
     GSC_REQUIRE(out, 4);
-    return backend->step(&where, &step, err);
+    return backend->step(&full_exec, &step, err);
 }
 
 gsc_status gsc_state_combine_decisions(const gsc_exec *exec, const gsc_state *state,
                                        const gsc_state *other, gsc_state *out, gsc_error *err)
 {
     gsc_begin(err);
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
     const gsc_step step = {.kind = GSC_STEP_JOIN, .state = state, .other = other, .out = out};
-    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_thread_backend, &full_exec, &backend, err));
     GSC_REQUIRE(state, 1);
     GSC_REQUIRE(other, 2);
     GSC_REQUIRE(out, 3);
-    return backend->step(&where, &step, err);
+    return backend->step(&full_exec, &step, err);
 }
 
 gsc_status gsc_state_digest(const gsc_policy *policy, const gsc_state *state, uint64_t *digest,
@@ -189,7 +189,7 @@ gsc_status gsc_state_digest(const gsc_policy *policy, const gsc_state *state, ui
     return GSC_OK;
 }
 
-/* An outlier of this state has a threshold and a count; a combined one has only the event. */
+/* An outlier that this state found has a threshold and a count; a combined one only the event. */
 uint32_t gsc_cause_of(const gsc_state *s)
 {
     if (s->status != GSC_OK)
@@ -211,40 +211,40 @@ static uint32_t outcome_of(const gsc_state *s)
                                            : GSC_OUTCOME_TAKEN;
 }
 
-static void say_reason(const gsc_state *s, gsc_reason *r)
+static void write_message(const gsc_state *s, gsc_reason *r)
 {
     static const char *const outcomes[] = {"", "let through", "clipped", "skipped", "stopped"};
     size_t n = (size_t)snprintf(r->message, sizeof r->message, "%s", outcomes[r->outcome]);
-#define SAY(...) n += (size_t)snprintf(r->message + n, sizeof r->message - n, __VA_ARGS__)
+#define APPEND(...) n += (size_t)snprintf(r->message + n, sizeof r->message - n, __VA_ARGS__)
     if (r->outcome == GSC_OUTCOME_CLIPPED)
-        SAY(": multiplied by %g", r->multiplier);
+        APPEND(": multiplied by %g", r->multiplier);
     switch (r->cause) {
     case GSC_CAUSE_OVERFLOW:
-        SAY(": overflow");
+        APPEND(": overflow");
         if (r->outcome == GSC_OUTCOME_STOPPED)
-            SAY(" at a loss scale of %g: look for Inf or NaN in the input, the loss and the "
-                "parameters, and go back to a checkpoint from before that",
-                s->factor.scale);
+            APPEND(" at a loss scale of %g: look for Inf or NaN in the input, the loss and the "
+                   "parameters, and go back to a checkpoint from before that",
+                   s->factor.scale);
         break;
     case GSC_CAUSE_OUTLIER:
-        SAY(": the norm");
+        APPEND(": the norm");
         if (r->value != 0)
-            SAY(", %g,", r->value);
-        SAY(" is above %g, %lld in a row", r->threshold, (long long)r->in_a_row);
+            APPEND(", %g,", r->value);
+        APPEND(" is above %g, %lld in a row", r->threshold, (long long)r->in_a_row);
         if (r->outcome == GSC_OUTCOME_STOPPED)
-            SAY(": look at the data and the learning rate");
+            APPEND(": look at the data and the learning rate");
         break;
     case GSC_CAUSE_CEILING:
-        SAY(": the scale, %g, would pass max_scale", s->next.scale);
+        APPEND(": the scale, %g, would pass max_scale", s->next.scale);
         break;
     case GSC_CAUSE_OTHER_STATE:
-        SAY(": so says a state that it was combined with");
+        APPEND(": so says a state that it was combined with");
         break;
     case GSC_CAUSE_FAILURE:
-        SAY(": the update failed on the device: %s", gsc_status_string(s->status));
+        APPEND(": the update failed on the device: %s", gsc_status_string(s->status));
         break;
     }
-#undef SAY
+#undef APPEND
 }
 
 gsc_status gsc_state_reason(const gsc_state *state, gsc_reason *out, gsc_error *err)
@@ -262,7 +262,7 @@ gsc_status gsc_state_reason(const gsc_state *state, gsc_reason *out, gsc_error *
         r.threshold = state->guard_threshold;
         r.in_a_row = state->guard_in_a_row;
     }
-    say_reason(state, &r);
+    write_message(state, &r);
     *out = r;
     return GSC_OK;
 }

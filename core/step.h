@@ -243,16 +243,16 @@ static inline gsc_status gsc_factor_shrunk(gsc_factor factor, double coefficient
 static inline gsc_status gsc_factor_clipped(const gsc_factor *factor, const gsc_report *report,
                                             double max_norm, gsc_factor *out)
 {
-    const gsc_factor whole = factor ? *factor : gsc_factor_of(1, 0);
-    if (gsc_factor_status(&whole) != GSC_OK)
+    const gsc_factor unclipped = factor ? *factor : gsc_factor_of(1, 0);
+    if (gsc_factor_status(&unclipped) != GSC_OK)
         return GSC_ERROR_FACTOR;
     if (gsc_norm_status(report) != GSC_OK)
         return GSC_ERROR_REPORT;
-    return gsc_factor_shrunk(whole, max_norm / (sqrt(report->sum_squares) + 1e-6), out);
+    return gsc_factor_shrunk(unclipped, max_norm / (sqrt(report->sum_squares) + 1e-6), out);
 }
 
 /* Adds and wraps around: an absurd report must not cause undefined behaviour. */
-static inline int64_t gsc_add(int64_t a, int64_t b)
+static inline int64_t gsc_add_wrapping(int64_t a, int64_t b)
 {
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
@@ -267,17 +267,17 @@ static inline void gsc_report_add(gsc_report *to, const gsc_report *from)
         to->first_element = from->first_element;
         to->first_rank_plus_1 = from->first_rank_plus_1;
     }
-    to->elements = gsc_add(to->elements, from->elements);
-    to->nan_count = gsc_add(to->nan_count, from->nan_count);
-    to->inf_count = gsc_add(to->inf_count, from->inf_count);
-    to->underflows_to_zero = gsc_add(to->underflows_to_zero, from->underflows_to_zero);
+    to->elements = gsc_add_wrapping(to->elements, from->elements);
+    to->nan_count = gsc_add_wrapping(to->nan_count, from->nan_count);
+    to->inf_count = gsc_add_wrapping(to->inf_count, from->inf_count);
+    to->underflows_to_zero = gsc_add_wrapping(to->underflows_to_zero, from->underflows_to_zero);
     to->underflows_to_subnormal =
-        gsc_add(to->underflows_to_subnormal, from->underflows_to_subnormal);
-    to->clamped = gsc_add(to->clamped, from->clamped);
+        gsc_add_wrapping(to->underflows_to_subnormal, from->underflows_to_subnormal);
+    to->clamped = gsc_add_wrapping(to->clamped, from->clamped);
 }
 
 /* Returns the first report with another digest than the reports before it, or n. */
-static inline uint64_t gsc_disagrees(const gsc_report *reports, uint64_t n)
+static inline uint64_t gsc_first_mismatch(const gsc_report *reports, uint64_t n)
 {
     uint64_t agreement = 0;
     for (uint64_t i = 0; i < n; i++) {
@@ -296,7 +296,7 @@ static inline gsc_status gsc_merged(const gsc_report *reports, uint64_t n, uint3
     gsc_report r;
     gsc_sum sum = {0, 0, 0};
     int overflow = 0;
-    if (gsc_disagrees(reports, n) < n)
+    if (gsc_first_mismatch(reports, n) < n)
         return GSC_ERROR_MISMATCH;
     memset(&r, 0, sizeof r);
     r.kind = GSC_REPORT_MERGED;
@@ -448,7 +448,7 @@ static inline gsc_status gsc_state_made(const gsc_policy *policy, const gsc_stat
         scale = from->factor.scale;
         generation = from->next.generation + 1;
     }
-    s.factor = s.next = gsc_factor_of(gsc_format(policy, scale), generation);
+    s.factor = s.next = gsc_factor_of(gsc_rounded(policy, scale), generation);
     s.events = 0;
     s.status = GSC_OK;
     s.guard_multiplier = 1;
@@ -471,7 +471,7 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
     const gsc_factor next = out->next;
     const int stale = report->generation != 0 && report->generation != out->factor.generation;
     const double newest = gsc_policy_step(policy, out, gsc_overflowed(policy, report), report->amax,
-                                          gsc_signal(report));
+                                          gsc_guarded_value(report));
     if (stale)
         out->events |= GSC_EVENT_STALE;
     out->next = gsc_factor_of(newest, next.generation + 1);
@@ -485,7 +485,8 @@ static inline gsc_status gsc_updated(const gsc_policy *policy, const gsc_state *
 #define GSC_EVENTS_OF_STEP                                                                         \
     (GSC_EVENT_SKIPPED | GSC_EVENT_STOPPED | GSC_EVENT_OUTLIER | GSC_EVENT_CLIPPED)
 
-static inline gsc_status gsc_joined(const gsc_state *state, const gsc_state *other, gsc_state *out)
+static inline gsc_status gsc_decisions_combined(const gsc_state *state, const gsc_state *other,
+                                                gsc_state *out)
 {
     gsc_state s = *state;
     if (gsc_state_status(state) != GSC_OK || gsc_state_status(other) != GSC_OK)
@@ -507,13 +508,13 @@ static inline gsc_status gsc_joined(const gsc_state *state, const gsc_state *oth
 static inline gsc_status gsc_factor_guarded(const gsc_factor *factor, const gsc_state *state,
                                             gsc_factor *out)
 {
-    const gsc_factor whole = factor ? *factor : gsc_factor_of(1, 0);
-    if (gsc_factor_status(&whole) != GSC_OK)
+    const gsc_factor unclipped = factor ? *factor : gsc_factor_of(1, 0);
+    if (gsc_factor_status(&unclipped) != GSC_OK)
         return GSC_ERROR_FACTOR;
     if (gsc_state_status(state) != GSC_OK)
         return GSC_ERROR_STATE;
-    return gsc_factor_shrunk(whole, state->events & GSC_EVENT_CLIPPED ? state->guard_multiplier : 1,
-                             out);
+    return gsc_factor_shrunk(unclipped,
+                             state->events & GSC_EVENT_CLIPPED ? state->guard_multiplier : 1, out);
 }
 
 /* ---- agreement ---- */
@@ -618,7 +619,7 @@ static inline gsc_status gsc_step_run(const gsc_step *p)
     case GSC_STEP_STATE_INIT:
         return gsc_state_made(&p->policy, p->state, (gsc_state *)p->out);
     case GSC_STEP_JOIN:
-        return gsc_joined(p->state, p->other, (gsc_state *)p->out);
+        return gsc_decisions_combined(p->state, p->other, (gsc_state *)p->out);
     case GSC_STEP_GUARD:
         return gsc_factor_guarded(p->factor, p->state, (gsc_factor *)p->out);
     default:
@@ -641,7 +642,7 @@ static inline void gsc_step_failed(const gsc_step *p, gsc_status status)
         gsc_report_failed(&report, status);
         if (status == GSC_ERROR_MISMATCH)
             report.status_rank_plus_1 =
-                p->reports[gsc_disagrees(p->reports, p->n)].status_rank_plus_1;
+                p->reports[gsc_first_mismatch(p->reports, p->n)].status_rank_plus_1;
         *(gsc_report *)p->out = report;
         break;
     }

@@ -4,7 +4,7 @@
 
 /* ---- the list ---- */
 
-static bool tensor_is_good(const gsc_tensor *t)
+static bool tensor_is_valid(const gsc_tensor *t)
 {
     const uint64_t kind = t->dtype | (uint64_t)t->flags << 32;
     return gsc_is_dtype(kind) && GSC_RESERVED_IS_ZERO(t) && t->count <= UINTPTR_MAX / 16 &&
@@ -12,35 +12,37 @@ static bool tensor_is_good(const gsc_tensor *t)
            (t->data || t->count == 0);
 }
 
-enum { ORDINARY_COUNT = 1 << 30, ORDINARY_TENSORS = 1 << 28 }; /* 16 bytes each: 2^62 in all */
+/* Elements have at most 16 bytes, so the bytes of such a list are at most 2^62. */
+enum { MAX_ORDINARY_ELEMENTS = 1 << 30, MAX_ORDINARY_TENSORS = 1 << 28 };
 
 /* Fails because of the first wrong field of a tensor. */
 static gsc_status tensor_fail(const gsc_tensor *t, int argument, uint64_t index, bool is_out,
                               gsc_error *err)
 {
-#define PLACE(field) (is_out ? "out." field : "tensors." field)
+#define SUBJECT(field) (is_out ? "out." field : "tensors." field)
     if (!gsc_is_dtype(t->dtype))
-        return gsc_fail_number(err, GSC_ERROR_DTYPE, argument, (int64_t)index, PLACE("dtype"),
+        return gsc_fail_number(err, GSC_ERROR_DTYPE, argument, (int64_t)index, SUBJECT("dtype"),
                                t->dtype, GSC_F32, GSC_COMPLEX128, "a dtype");
     if (t->flags != 0)
-        return gsc_fail_number(err, GSC_ERROR_VALUE, argument, (int64_t)index, PLACE("flags"),
+        return gsc_fail_number(err, GSC_ERROR_VALUE, argument, (int64_t)index, SUBJECT("flags"),
                                t->flags, 0, 0, "0");
     if (!GSC_RESERVED_IS_ZERO(t))
-        return gsc_fail_reserved(err, GSC_ERROR_VALUE, argument, (int64_t)index, PLACE("reserved"));
+        return gsc_fail_reserved(err, GSC_ERROR_VALUE, argument, (int64_t)index,
+                                 SUBJECT("reserved"));
     if (!t->data && t->count > 0)
-        return gsc_fail(err, GSC_ERROR_NULL, argument, (int64_t)index, PLACE("data"),
+        return gsc_fail(err, GSC_ERROR_NULL, argument, (int64_t)index, SUBJECT("data"),
                         "is NULL, but there are %llu elements", (unsigned long long)t->count);
-    return gsc_with_numbers(gsc_fail(err, GSC_ERROR_COUNT, argument, (int64_t)index, PLACE("count"),
-                                     "is %llu, more than memory: is it a byte count?",
-                                     (unsigned long long)t->count),
-                            err, (double)t->count, NAN, NAN);
-#undef PLACE
+    return gsc_with_numbers(
+        gsc_fail(err, GSC_ERROR_COUNT, argument, (int64_t)index, SUBJECT("count"),
+                 "is %llu, more than memory: is it a byte count?", (unsigned long long)t->count),
+        err, (double)t->count, NAN, NAN);
+#undef SUBJECT
 }
 
 gsc_status gsc_tensor_check(const gsc_tensor *t, int argument, uint64_t index, bool is_out,
                             gsc_error *err)
 {
-    return tensor_is_good(t) ? GSC_OK : tensor_fail(t, argument, index, is_out, err);
+    return tensor_is_valid(t) ? GSC_OK : tensor_fail(t, argument, index, is_out, err);
 }
 
 static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool may_be_same,
@@ -73,24 +75,24 @@ static gsc_status pair_check(const gsc_tensor *in, const gsc_tensor *out, bool m
  * Counts the tensors from `t` on that have the dtype of the first, lie in the lower half of the
  * addresses, and have from 1 to 2^30 elements. Most lists are such runs, which this checks fast.
  */
-static uint64_t ordinary_run(const gsc_tensor *t, uint64_t n, uint64_t *bytes, uint64_t *chunks,
-                             uint64_t *elements)
+static uint64_t count_ordinary_tensors(const gsc_tensor *t, uint64_t n, uint64_t *bytes,
+                                       uint64_t *chunks, uint64_t *elements)
 {
     const uint32_t dtype = t->dtype;
     if (!gsc_is_dtype(dtype) || *bytes > INT64_MAX / 2)
         return 0;
     const uint64_t parts = gsc_reals[dtype].parts;
-    uint64_t i = 0, count = 0, all = 0;
-    for (; i < n && i < ORDINARY_TENSORS; i++) {
+    uint64_t i = 0, chunk_count = 0, element_count = 0;
+    for (; i < n && i < MAX_ORDINARY_TENSORS; i++) {
         if (t[i].dtype != dtype || (t[i].flags | t[i].reserved[0] | t[i].reserved[1]) != 0 ||
-            t[i].count - 1 >= ORDINARY_COUNT || (uintptr_t)t[i].data - 1 >= UINTPTR_MAX / 2)
+            t[i].count - 1 >= MAX_ORDINARY_ELEMENTS || (uintptr_t)t[i].data - 1 >= UINTPTR_MAX / 2)
             break;
-        count += (t[i].count * parts + GSC_CHUNK - 1) / GSC_CHUNK;
-        all += t[i].count;
+        chunk_count += (t[i].count * parts + GSC_CHUNK - 1) / GSC_CHUNK;
+        element_count += t[i].count;
     }
-    *chunks += count;
-    *bytes += all * gsc_reals[dtype].size;
-    *elements += all;
+    *chunks += chunk_count;
+    *bytes += element_count * gsc_reals[dtype].size;
+    *elements += element_count;
     return i;
 }
 
@@ -108,7 +110,7 @@ static gsc_status list_check(gsc_job *job, gsc_error *err)
     bool has_empty = false;
     for (uint64_t i = 0; i < job->n; i++) {
         if (!out) {
-            i += ordinary_run(&in[i], job->n - i, &bytes, &chunks, &elements);
+            i += count_ordinary_tensors(&in[i], job->n - i, &bytes, &chunks, &elements);
             if (i == job->n)
                 break;
         }
@@ -181,8 +183,8 @@ static gsc_status clamp_check(const gsc_job *job, gsc_error *err)
         char digits[GSC_DIGITS];
         return gsc_with_numbers(
             gsc_fail(err, GSC_ERROR_VALUE, job->options_argument, -1, "options.clamp",
-                     "is %s: tensor %llu is %s, whose least value above 0 is "
-                     "larger, so that nothing but 0 would be left",
+                     "is %s: tensor %llu is %s, which has no value so small: all results "
+                     "would be 0",
                      gsc_digits(digits, job->clamp), (unsigned long long)i, out->name),
             err, job->clamp, NAN, NAN);
     }
@@ -217,19 +219,19 @@ static gsc_job job_of(enum gsc_operation operation, bool by_scale, const gsc_fac
 }
 
 /* Reads the options, checks the list, and calls the backend. `tensors` is argument 2. */
-static gsc_status run(const gsc_exec *exec, gsc_job *job, const gsc_tensor_options *options,
-                      gsc_error *err)
+static gsc_status run_job(const gsc_exec *exec, gsc_job *job, const gsc_tensor_options *options,
+                          gsc_error *err)
 {
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
     gsc_policy policy;
     GSC_TRY(options_read(job, options, &policy, err));
     if (!job->report && !job->per_tensor) /* no report holds it */
         job->want = 0;
-    GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &full_exec, &backend, err));
     GSC_TRY(list_check(job, err));
     GSC_TRY(clamp_check(job, err));
-    return backend->tensors(&where, job, err);
+    return backend->tensors(&full_exec, job, err);
 }
 
 gsc_status gsc_measure(const gsc_exec *exec, const gsc_factor *factor, const gsc_tensor *tensors,
@@ -239,7 +241,7 @@ gsc_status gsc_measure(const gsc_exec *exec, const gsc_factor *factor, const gsc
     gsc_begin(err);
     GSC_REQUIRE(report, 5);
     gsc_job job = job_of(GSC_OPERATION_CHECK, false, factor, tensors, NULL, n, report);
-    return run(exec, &job, options, err);
+    return run_job(exec, &job, options, err);
 }
 
 gsc_status gsc_unscale(const gsc_exec *exec, const gsc_factor *factor, const gsc_tensor *tensors,
@@ -248,7 +250,7 @@ gsc_status gsc_unscale(const gsc_exec *exec, const gsc_factor *factor, const gsc
 {
     gsc_begin(err);
     gsc_job job = job_of(GSC_OPERATION_STORE, false, factor, tensors, out, n, report);
-    return run(exec, &job, options, err);
+    return run_job(exec, &job, options, err);
 }
 
 gsc_status gsc_scale(const gsc_exec *exec, const gsc_factor *factor, const gsc_tensor *tensors,
@@ -257,7 +259,7 @@ gsc_status gsc_scale(const gsc_exec *exec, const gsc_factor *factor, const gsc_t
 {
     gsc_begin(err);
     gsc_job job = job_of(GSC_OPERATION_STORE, true, factor, tensors, out, n, report);
-    return run(exec, &job, options, err);
+    return run_job(exec, &job, options, err);
 }
 
 gsc_status gsc_unscale_accumulate(const gsc_exec *exec, const gsc_factor *factor,
@@ -268,14 +270,14 @@ gsc_status gsc_unscale_accumulate(const gsc_exec *exec, const gsc_factor *factor
     gsc_begin(err);
     GSC_REQUIRE(report, 6);
     gsc_job job = job_of(GSC_OPERATION_ADD, false, factor, tensors, out, n, report);
-    return run(exec, &job, options, err);
+    return run_job(exec, &job, options, err);
 }
 
 gsc_status gsc_workspace_size(const gsc_exec *exec, const gsc_tensor *tensors, uint64_t n,
                               const gsc_tensor_options *options, uint64_t *size, gsc_error *err)
 {
     gsc_begin(err);
-    gsc_exec where;
+    gsc_exec full_exec;
     const gsc_backend *backend;
     gsc_policy policy;
     gsc_job job = job_of(GSC_OPERATION_CHECK, false, NULL, tensors, NULL, n, NULL);
@@ -283,7 +285,7 @@ gsc_status gsc_workspace_size(const gsc_exec *exec, const gsc_tensor *tensors, u
     job.options_argument = 3;
     GSC_REQUIRE(size, 4);
     GSC_TRY(options_read(&job, options, &policy, err));
-    GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &where, &backend, err));
+    GSC_TRY(gsc_exec_read(exec, &gsc_cpu_backend, &full_exec, &backend, err));
     GSC_TRY(list_check(&job, err));
-    return backend->workspace_size(&where, &job, size, err);
+    return backend->workspace_size(&full_exec, &job, size, err);
 }

@@ -339,10 +339,11 @@ typedef uint32_t gsc_trait;
 #define GSC_TRAIT_NEEDS_AMAX 8u /* updates need amax */
 
 /*
- * Writes the traits of a policy, and the policy with defaults in place of zeros. *out, made by
- * GSC_POLICY_INIT, gets 1 for an init_scale, growth_factor or hysteresis of 0, and 1 /
- * growth_factor for a backoff_factor of 0, with which a backoff divides by growth_factor. Other
- * zeros stay. *out can be *policy.
+ * Writes the traits of a policy, and a copy of the policy that has its defaults as numbers, for
+ * display. In *out, which GSC_POLICY_INIT made, init_scale, growth_factor and hysteresis are 1 if
+ * they were 0, and backoff_factor is 1 / growth_factor if it was 0. Other fields do not change. Do
+ * not update by *out: backoffs can round differently, because with a backoff_factor of 0 they
+ * divide by growth_factor. *out can be *policy.
  *
  *     out     NULL: not wanted
  *     traits  NULL: not wanted
@@ -620,8 +621,8 @@ typedef uint32_t gsc_event;
 #define GSC_EVENT_BACKOFF_FAILED 64u   /* the overflow could not lower the scale */
 #define GSC_EVENT_STOPPED        128u  /* the policy ends the training: further steps would be
                                           skipped, or ceiling_rule ends it */
-#define GSC_EVENT_STALE          256u  /* the report is not of the factor in force: it is late,
-                                          or was used before */
+#define GSC_EVENT_STALE          256u  /* the report was made with another factor than the one in
+                                          force: it is late, or was used twice */
 #define GSC_EVENT_OUTLIER        512u  /* the guard found an outlier, see guard_threshold;
                                           without SKIPPED and CLIPPED, it was let through */
 #define GSC_EVENT_CLIPPED        1024u /* multiply the gradients by guard_multiplier, as
@@ -630,9 +631,10 @@ typedef uint32_t gsc_event;
 /* The state of a scaler. It has no pointers: copy it, store it, send it. */
 typedef struct gsc_state {
     gsc_factor factor;             /* the scale in force */
-    gsc_factor next;               /* the newest scale. It differs from `factor` only with
-                                      apply_delay: then it scales the next loss while the update
-                                      for this loss runs */
+    gsc_factor next;               /* the newest scale. Without apply_delay it equals `factor`.
+                                      With apply_delay it is in force after the next update: if
+                                      the update for this loss still runs, scale the next loss by
+                                      `next` */
     double log2_mean;              /* predictive policies: running mean of log2(amax) */
     double log2_slow_mean;         /* slower mean of log2(amax), with log2_slow_decay */
     double log2_mean_square;       /* slower mean of the square of log2(amax) */
@@ -684,7 +686,7 @@ GSC_API gsc_status gsc_state_init_from(const gsc_exec *exec, const gsc_policy *p
  * outliers are found by this update. out->events says what happened:
  * - GSC_EVENT_CLIPPED: multiply the gradients before the step, see gsc_factor_clip_outlier.
  * - GSC_EVENT_STOPPED: end the training. A further update works as any other.
- * - GSC_EVENT_STALE: the report counted like any other.
+ * - GSC_EVENT_STALE: the report was late or used twice, but it counted like any other.
  *
  * A report without a measurement that the policy needs is refused; options.policy measures it. For
  * a predictive policy, a report with amax 0 and no overflow is no sample: the scale stays.
@@ -738,10 +740,11 @@ typedef struct gsc_reason {
 GSC_API gsc_status gsc_state_reason(const gsc_state *state, gsc_reason *out, gsc_error *err);
 
 /*
- * Copies *factor to *out. If the last update clips (GSC_EVENT_CLIPPED), multiplies the inverse by
- * state->guard_multiplier. `factor` is the factor of the gradients, copied before the update.
- * Unscale with *out to clip in the same pass. If an optimizer takes a multiplier, pass
- * out->inverse_f32, and state->skip_f32 as found_inf.
+ * Writes a factor that unscales and clips the gradients of the last update in one pass. If the
+ * update has GSC_EVENT_CLIPPED, *out is *factor with its inverse multiplied by
+ * state->guard_multiplier, else *out is *factor. Pass the factor that the gradients were scaled by:
+ * a copy of state->factor from before the update. If the optimizer itself multiplies the gradients,
+ * pass it out->inverse_f32, and state->skip_f32 as found_inf.
  *
  *     factor  NULL: 1
  */
@@ -809,8 +812,10 @@ GSC_API gsc_status gsc_state_digest(const gsc_policy *policy, const gsc_state *s
                                     uint64_t *digest, gsc_error *err);
 
 /*
- * Copies *report to *out and sets its rank and its digest: the gsc_state_digest of the policy and
- * of the state at the beginning of the step. *out can be *report.
+ * Copies *report to *out and stamps the copy: first_rank_plus_1 and status_rank_plus_1 become rank
+ * + 1, and digest becomes the gsc_state_digest of policy and state. Call it before the update: all
+ * ranks then have the same state, and gsc_report_merge refuses reports with different digests. *out
+ * can be *report.
  *
  *     policy  NULL: the digest is of the state alone
  *     state   NULL: the digest is of the policy alone; if both are NULL, the digest is 0

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Makes small mistakes in the code, one at a time, and says which tests see them.
 
-    tests/mutants.py [--seed N] [--count N] [core | python | rust | elixir]
+    tests/mutants.py [--seed N] [--count N] [core | python | torch | jax | dropins | rust | elixir]
 
 A mutant has another constant, comparison, sign or order of two arguments, or lacks a line. It is built and tested in
 build/mutants, a copy of what is committed. The table has a line for each: file, line, mutant, what saw it, seconds. A
@@ -10,6 +10,7 @@ mutant that nobody saw is the same program, or shows that a test is missing. Exi
 """
 
 import argparse
+import ast
 import os
 import random
 import re
@@ -42,11 +43,22 @@ PARTS = {
         },
     ),
     "python": (
-        "bindings/python/src/gradscaler/*.py",
-        "",
-        f"cp -r bindings/python/src/gradscaler build/python && {PYTHON} -m compileall -q build/python",
-        {"python": f"PYTHONPATH=build/python {PYTEST}"},
+        f"{PACKAGE}/*.py",
+        "_structs.py cerebras.py roundpipe.py",
+        WHEEL,
+        {"quick": f"{PYTEST} -k 'not leaks and not TestTorch'", "python": f"LD_LIBRARY_PATH={EMULATED} {PYTEST}"},
     ),
+    "torch": (
+        f"{PACKAGE}/torch/*.py",
+        "",
+        WHEEL,
+        {
+            "torch": f"{PYTEST}/with_torch --ignore bindings/python/tests/with_torch/test_programs.py",
+            "device": f"LD_LIBRARY_PATH={EMULATED} {PYTEST}/with_torch/test_device.py",
+        },
+    ),
+    "jax": (f"{PACKAGE}/jax/*.py", "", WHEEL, {"jax": f"JAX_PLATFORMS=cpu {PYTEST}/with_jax"}),
+    "dropins": (f"{PACKAGE}/cerebras.py {PACKAGE}/roundpipe.py", "", WHEEL, {"dropins": f"{PYTEST}/dropins"}),
     "rust": (
         "bindings/rust/gradscaler/src/*.rs",
         "generated.rs",
@@ -133,7 +145,7 @@ def main():
     subprocess.run(f"git archive HEAD | tar -x -C {TREE}", shell=True, cwd=ROOT, check=True)
     if options.part == "core":
         subprocess.run("cmake --preset release", shell=True, cwd=TREE, check=True, stdout=subprocess.DEVNULL)
-    if options.part == "python":  # what is compiled comes from the installed package
+    if build == WHEEL:  # what is compiled comes from the installed package
         installed = f"{ROOT}/build/venv/lib/python3*/site-packages/gradscaler"
         subprocess.run(f"mkdir -p build/python; cp -r {installed} build/python", shell=True, cwd=TREE, check=True)
     for name, command in {"the build": build, **tests}.items():

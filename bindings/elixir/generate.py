@@ -55,9 +55,9 @@ defmodule GradScaler.Native do
   # freed with the last term that names it or its memory. Memory, which is not cleared, is freed with the last term
   # that names it, or by memory_destroy.
   #
-  # Functions over tensors go to a dirty CPU scheduler by themselves if a normal one would be held up. Those whose names
-  # end in `_dirty` are there from the start: a large binary that begins within a byte is copied before anything else
-  # can be asked of it.
+  # A function over tensors moves itself to a dirty CPU scheduler if it would hold up a normal one. A function with
+  # `_dirty` in its name starts there, for large binaries: a binary that begins inside a byte is copied before the
+  # function can know its size.
 
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}
@@ -654,11 +654,11 @@ def options(manifest, item):
 
 def structs(manifest):
     lines = [f"# {NOTE}", "defmodule GradScaler.Constants do", "  @moduledoc false", ""]
-    lines.append('  @doc "The names of a group with their numbers."')
+    lines.append('  @doc "Returns the names of a group with their numbers."')
     for item in groups(manifest):
         lines += [f"  def all(:{item.name}) do", "    ["]
         lines += [*rows([f"{atom(value)}: {value.value}" for value in item.values], "      "), "    ]", "  end", ""]
-    lines.append('  @doc "The group whose constants a field of a policy takes; nil if it takes a number."')
+    lines.append('  @doc "Returns the group of constants for a field of a policy; nil if the field takes a number."')
     takers = [field for field in manifest.structs["gsc_policy"].fields if field.takes]
     lines += [f'  def of_field("{field.name}"), do: :{field.takes}' for field in takers]
     lines += ["  def of_field(_other), do: nil", "", *CONSTANTS_TAIL.split("\n")]

@@ -9,7 +9,7 @@ NOTE = note(__file__)
 SCALARS = {f"{sign}int{bits}_t": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 SCALARS |= {"float": "f32", "double": "f64"}
 
-# What every struct gets. Old compilers, which this crate is for, can neither zero nor subtract pointers in a constant.
+# For every struct. The old compilers that this crate supports can neither zero nor subtract pointers in a constant.
 LAYOUT = """
 /// Compares a struct with the layout that the manifest states, and makes it of zeros: what every field may be.
 macro_rules! layout {

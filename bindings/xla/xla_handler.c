@@ -296,7 +296,7 @@ gsc_status gsc_xla_workspace(int32_t device, const gsc_tensor *tensors, uint64_t
     return status;
 }
 
-/* Whose memory this is: older versions of XLA do not say where a call runs. */
+/* Returns the CUDA device of a memory, for older versions of XLA, which do not pass it; -1: none. */
 static int32_t device_of(const void *memory)
 {
     int32_t ordinal = -1;

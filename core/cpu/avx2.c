@@ -349,10 +349,10 @@ GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
                   _mm256_blendv_epi8(x.high, y.high, greater(4, b.high, a.high))};
 }
 
-/* x + bit `place` of x */
-GSC_INLINE ints add_bit(ints x, int place)
+/* x + bit `index` of x */
+GSC_INLINE ints add_bit(ints x, int index)
 {
-    return ints_add(x, ints_and(ints_shr(x, (uint32_t)place), ints_set(1)));
+    return ints_add(x, ints_and(ints_shr(x, (uint32_t)index), ints_set(1)));
 }
 
 /* ---- integers of 2 bytes ---- */
@@ -550,7 +550,7 @@ GSC_INLINE int table_kind(const gsc_table *from)
 
 /* A gsc_table, copied to both halves of registers for the permute of bytes. */
 typedef struct table {
-    __m256i steps, window, bottom, first, last; /* for a power of two, window is `exact` */
+    __m256i normal, window, bottom, first, last; /* for a power of two, window is `exact` */
 } table;
 
 GSC_INLINE __m256i both_halves(const uint8_t *at)
@@ -561,7 +561,7 @@ GSC_INLINE __m256i both_halves(const uint8_t *at)
 GSC_INLINE table table_load(int kind, const gsc_table *from)
 {
     const bool is_power = kind & IS_POWER;
-    return (table){both_halves(from->steps), both_halves(is_power ? from->exact : from->window),
+    return (table){both_halves(from->normal), both_halves(is_power ? from->exact : from->window),
                    both_halves(from->bottom), all(1, (uint64_t)from->first),
                    all(1, (uint64_t)(is_power ? from->last : 128 - from->last))};
 }
@@ -579,7 +579,7 @@ GSC_INLINE __m256i register_results(enum gsc_real_dtype dtype, int kind, table t
     if (kind & IS_POWER)
         distance = _mm256_shuffle_epi8(t.window, _mm256_min_epu8(x, t.last));
     else
-        distance = _mm256_add_epi8(_mm256_shuffle_epi8(t.steps, x),
+        distance = _mm256_add_epi8(_mm256_shuffle_epi8(t.normal, x),
                                    _mm256_shuffle_epi8(t.window, _mm256_add_epi8(x, t.last)));
     if (kind & GROWS)
         room = _mm256_sub_epi8(all(1, infinity), x);

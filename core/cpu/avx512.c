@@ -284,10 +284,10 @@ GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
     return _mm512_mask_blend_epi32(_mm512_cmpge_epu32_mask(a, b), y, x);
 }
 
-/* x + bit `place` of x */
-GSC_INLINE ints add_bit(ints x, int place)
+/* x + bit `index` of x */
+GSC_INLINE ints add_bit(ints x, int index)
 {
-    return _mm512_mask_add_epi32(x, _mm512_test_epi32_mask(x, _mm512_set1_epi32(1 << place)), x,
+    return _mm512_mask_add_epi32(x, _mm512_test_epi32_mask(x, _mm512_set1_epi32(1 << index)), x,
                                  _mm512_set1_epi32(1));
 }
 

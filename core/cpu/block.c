@@ -203,7 +203,7 @@ static GSC_NOINLINE void judge(gsc_worker *w, const gsc_block *b, const void *so
         raise_amax(w, plan->source, most, plan->multiplier);
 }
 
-void gsc_run_steps(gsc_worker *w, const gsc_block *b)
+void gsc_run_with_kernels(gsc_worker *w, const gsc_block *b)
 {
     double wide[GSC_BLOCK];
     float narrow[GSC_BLOCK];

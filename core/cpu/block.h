@@ -24,8 +24,8 @@ typedef struct gsc_worker {
 
 /* Counts underflows, clamped elements and the histogram before a kernel overwrites the source. */
 void gsc_count_before(gsc_worker *w, const gsc_block *b, const void *source);
-/* Runs a block that needs more than one kernel. */
-void gsc_run_steps(gsc_worker *w, const gsc_block *b);
+/* Runs a block with several kernels. */
+void gsc_run_with_kernels(gsc_worker *w, const gsc_block *b);
 /* Judges a block after its kernel, if the largest |bits|, `most`, or the sum require it. */
 void gsc_judge_direct(gsc_worker *w, const gsc_block *b, uint64_t most);
 
@@ -54,7 +54,7 @@ static inline void gsc_tally_small(gsc_worker *w)
 
 /* Runs a block with one kernel, and judges the block if required. Returns true if the tally can
  * have changed. */
-static inline bool gsc_run_direct(gsc_worker *w, const gsc_block *b)
+static inline bool gsc_run_with_kernel(gsc_worker *w, const gsc_block *b)
 {
     const gsc_plan *plan = w->plan;
     gsc_kernel *kernel = b->in == b->out ? plan->keeping : plan->kernel;

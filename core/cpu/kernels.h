@@ -57,14 +57,15 @@
  * All products of one multiplier, for a dtype of one byte to itself: results[x] for the 128 |bits|
  * x; the sign stays. Instruction sets that look up 16 entries at a time find a finite result by its
  * distance from x. It goes towards zero, or towards Inf if the multiplier `grows`, and ends there.
- * - x from `last` on: the distance is steps[x % 16]; x and the result are normal.
+ * - x from `last` on: the distance is normal[x % 16]; x and the result are normal.
  * - the 16 values below `last`: add window[(x - last) % 16], which wraps around.
  * - below those: the result is bottom[x - first], or zero.
- * A power of two has one step: the distance is exact[x % 16] for x from last - 15 to `last`.
+ * A power of two has one distance for all normal x; for x from last - 15 to `last` it is
+ * exact[x % 16].
  */
 typedef struct gsc_table {
     uint8_t results[128];
-    uint8_t steps[16], window[16], bottom[16], exact[16];
+    uint8_t normal[16], window[16], bottom[16], exact[16];
     int first, last;
     bool grows, is_power;
 } gsc_table;

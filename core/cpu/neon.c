@@ -343,10 +343,10 @@ GSC_INLINE ints ints_select_ge(ints a, ints b, ints x, ints y)
         vbslq_u32(vcgeq_u32(a.c, b.c), x.c, y.c), vbslq_u32(vcgeq_u32(a.d, b.d), x.d, y.d)};
 }
 
-/* x + bit `place` of x */
-GSC_INLINE ints add_bit(ints x, int place)
+/* x + bit `index` of x */
+GSC_INLINE ints add_bit(ints x, int index)
 {
-    const uint32x4_t bit = vdupq_n_u32(UINT32_C(1) << place); /* a true test gives -1 */
+    const uint32x4_t bit = vdupq_n_u32(UINT32_C(1) << index); /* a true test gives -1 */
     return (ints){vsubq_u32(x.a, vtstq_u32(x.a, bit)), vsubq_u32(x.b, vtstq_u32(x.b, bit)),
                   vsubq_u32(x.c, vtstq_u32(x.c, bit)), vsubq_u32(x.d, vtstq_u32(x.d, bit))};
 }

@@ -19,19 +19,19 @@ static uint64_t guess_threshold(uint32_t from, uint32_t to, uint64_t target, dou
     return gsc_convert_one(gsc_f64, gsc_double_bits(middle / multiplier), from, 1.0);
 }
 
-/* Searches from the guess in steps that double. The guess or its neighbour is mostly right. */
+/* Searches from the guess in strides that double. The guess or its neighbour is mostly right. */
 static uint64_t find_threshold(uint32_t from, uint32_t to, uint64_t target, double multiplier,
                                uint64_t guess)
 {
     uint64_t low = 0, high = gsc_encodings[from].infinity;
     uint64_t x = guess < high ? guess : high - 1;
-    for (uint64_t step = 0; low < high; step = 2 * step + 1) {
+    for (uint64_t stride = 0; low < high; stride = 2 * stride + 1) {
         const bool is_below = gsc_convert_one(from, x, to, multiplier) < target;
         if (is_below)
             low = x + 1;
         else
             high = x;
-        const uint64_t half = (high - low) / 2, reach = step < half ? step : half;
+        const uint64_t half = (high - low) / 2, reach = stride < half ? stride : half;
         x = is_below ? low + reach : high - 1 - reach;
     }
     return low;
@@ -57,11 +57,11 @@ bool gsc_is_bad(const gsc_plan *plan, uint64_t most)
 
 /* ---- tables ---- */
 
-/* Returns the distance of the result from x < Inf by the step alone. */
-static int stepped(const gsc_table *table, int x, int infinity)
+/* Returns the distance of the result from x < Inf, as if x and the result were normal. */
+static int normal_distance(const gsc_table *table, int x, int infinity)
 {
-    const int step = table->steps[x % 16], room = table->grows ? infinity - x : x;
-    return step < room ? step : room;
+    const int normal = table->normal[x % 16], room = table->grows ? infinity - x : x;
+    return normal < room ? normal : room;
 }
 
 static int distance(const gsc_table *table, int x)
@@ -70,11 +70,11 @@ static int distance(const gsc_table *table, int x)
 }
 
 /*
- * Finds the steps. If input and result are normal, their distance depends on the mantissa only. 16
- * inputs times the multiplier's mantissa, from 1 to 2, give it; the exponent is added.
+ * Finds the distances of normal results from normal inputs, which depend only on the mantissas. 16
+ * inputs times the multiplier's mantissa, from 1 to 2, give them; the exponent is added.
  */
-static void find_steps(const gsc_kernels *kernels, uint32_t dtype, double multiplier,
-                       gsc_table *table)
+static void find_normal_distances(const gsc_kernels *kernels, uint32_t dtype, double multiplier,
+                                  gsc_table *table)
 {
     enum { FIRST = 0x30 /* normal, and a multiple of 16 */ };
     int exponent;
@@ -83,35 +83,35 @@ static void find_steps(const gsc_kernels *kernels, uint32_t dtype, double multip
     table->grows = multiplier >= 1;
     table->is_power = mantissa == 1;
     for (int i = 0; i < 16; i++)
-        table->steps[i] = (uint8_t)(FIRST + i);
-    kernels->unscale[0][dtype][dtype](table->steps, table->steps, 16, mantissa, NULL);
+        table->normal[i] = (uint8_t)(FIRST + i);
+    kernels->unscale[0][dtype][dtype](table->normal, table->normal, 16, mantissa, NULL);
     for (int i = 0; i < 16; i++) {
-        const int step = abs(table->steps[i] - (FIRST + i) + moved);
-        table->steps[i] = (uint8_t)(step < 255 ? step : 255);
+        const int normal = abs(table->normal[i] - (FIRST + i) + moved);
+        table->normal[i] = (uint8_t)(normal < 255 ? normal : 255);
     }
 }
 
 /*
- * Finds the entries for subnormal inputs or results, where the steps are wrong. They are
+ * Finds the entries for subnormal inputs or results, which have other distances. They are
  * neighbours: 11 values of 3 binades in f8_e5m2, 32 values of 4 binades in f8_e4m3fn. With a power
- * of two, the step is right for one of the 32.
+ * of two, one of the 32 has the distance of normal numbers.
  */
 static void find_windows(uint32_t dtype, gsc_table *table)
 {
     const int infinity = (int)gsc_encodings[dtype].infinity;
     int last = infinity;
-    while (last > 0 && distance(table, last - 1) == stepped(table, last - 1, infinity))
+    while (last > 0 && distance(table, last - 1) == normal_distance(table, last - 1, infinity))
         last--;
     table->last = last;
     table->first = last - (table->is_power ? 31 : 32);
     for (int i = 0; i < 16; i++) {
         const int x = last - 16 + i, lower = table->first + i;
-        table->window[i] = x < 0 ? 0 : (uint8_t)(distance(table, x) - table->steps[x % 16]);
+        table->window[i] = x < 0 ? 0 : (uint8_t)(distance(table, x) - table->normal[x % 16]);
         table->bottom[i] = lower < 0 ? 0 : table->results[lower];
         if (i > 0)
             table->exact[(x + 16) % 16] = x < 0 ? 0 : (uint8_t)distance(table, x);
     }
-    table->exact[last % 16] = table->steps[0];
+    table->exact[last % 16] = table->normal[0];
 }
 
 void gsc_table_make(const gsc_kernels *kernels, uint32_t dtype, double multiplier, gsc_table *table)
@@ -119,7 +119,7 @@ void gsc_table_make(const gsc_kernels *kernels, uint32_t dtype, double multiplie
     for (int x = 0; x < 128; x++)
         table->results[x] = (uint8_t)x;
     kernels->unscale[0][dtype][dtype](table->results, table->results, 128, multiplier, NULL);
-    find_steps(kernels, dtype, multiplier, table);
+    find_normal_distances(kernels, dtype, multiplier, table);
     find_windows(dtype, table);
 }
 
@@ -188,10 +188,10 @@ static void find_thresholds(const gsc_pass *pass, gsc_plan *p)
 
 static void find_bins(gsc_plan *p)
 {
-    const uint64_t step = GSC_BIN_POWERS * gsc_encodings[p->source].normal;
+    const uint64_t bin_width = GSC_BIN_POWERS * gsc_encodings[p->source].normal;
     uint64_t guess = 0;
     p->bins[0] = gsc_threshold(p->source, p->wide, 1, p->multiplier);
-    for (int bin = 1; bin < GSC_BINS; bin++, guess = p->bins[bin - 1] + step)
+    for (int bin = 1; bin < GSC_BINS; bin++, guess = p->bins[bin - 1] + bin_width)
         p->bins[bin] = find_threshold(
             p->source, gsc_f64, gsc_double_bits(ldexp(1, GSC_BIN_POWERS * bin + GSC_BIN_FIRST)),
             p->multiplier, guess);

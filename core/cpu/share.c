@@ -51,18 +51,18 @@ typedef struct share {
 /* ---- reports of tensors ---- */
 
 /* Bytes that a compiler copies as vectors: a memcpy of a whole report takes as long as a block. */
-enum { PIECE = 64 };
+enum { VECTOR = 64 };
 
 static inline void copy_report(gsc_report *to, const gsc_report *from)
 {
-    for (size_t i = 0; i < sizeof *to; i += PIECE)
-        memcpy((char *)to + i, (const char *)from + i, PIECE);
+    for (size_t i = 0; i < sizeof *to; i += VECTOR)
+        memcpy((char *)to + i, (const char *)from + i, VECTOR);
 }
 
 static inline void clear_report(gsc_report *report)
 {
-    for (size_t i = 0; i < sizeof *report; i += PIECE)
-        memset((char *)report + i, 0, PIECE);
+    for (size_t i = 0; i < sizeof *report; i += VECTOR)
+        memset((char *)report + i, 0, VECTOR);
 }
 
 /* ---- shares ---- */
@@ -143,11 +143,11 @@ static double run_chunk(gsc_worker *w, cursor at)
         b.out = to ? to + b.first * gsc_encodings[plan->out].size : NULL;
         b.n = least(end - b.first, block);
         if (!is_direct) {
-            gsc_run_steps(w, &b);
+            gsc_run_with_kernels(w, &b);
         } else {
             if (w->pass->histogram && b.first % GSC_CHUNK == 0)
                 gsc_count_before(w, &b, b.in);
-            (void)gsc_run_direct(w, &b);
+            (void)gsc_run_with_kernel(w, &b);
         }
         sum += w->norm.sum;
     }
@@ -180,7 +180,7 @@ static inline __attribute__((always_inline)) uint64_t run_small_as(runner *r, ui
         b.tensor = tensor + done;
         if (each)
             w->tally = begin_tensor(pass, b.tensor);
-        const bool found = gsc_run_direct(w, &b);
+        const bool found = gsc_run_with_kernel(w, &b);
         sums[done] = w->norm.sum;
         if (each && sums_squares)
             w->tally->sum_squares = w->norm.sum;

@@ -219,7 +219,7 @@ GSC_INLINE unsigned keeping(unsigned does)
 enum { JOINS = 32 };
 
 /* The position of a kernel in its block, and its results so far. */
-typedef struct place {
+typedef struct cursor {
     const char *from;
     char *to;
     unsigned char *kept;                       /* copy of the input, in norm->input */
@@ -227,11 +227,11 @@ typedef struct place {
     const gsc_small *limits;
     ints bits, most; /* bits: the 64 bytes that were read last; most: the largest |bits| */
     half first;      /* with JOINS, the half that waits for the next one */
-} place;
+} cursor;
 
-GSC_INLINE place begin(unsigned does, const void *from, void *to, gsc_norm *norm)
+GSC_INLINE cursor begin(unsigned does, const void *from, void *to, gsc_norm *norm)
 {
-    place at = {.from = from, .to = to, .bits = ints_set(0), .most = ints_set(0)};
+    cursor at = {.from = from, .to = to, .bits = ints_set(0), .most = ints_set(0)};
     if (does & KEEPS)
         at.kept = norm->input;
     if (does & GSC_CLEANS)
@@ -243,7 +243,7 @@ GSC_INLINE place begin(unsigned does, const void *from, void *to, gsc_norm *norm
     return at;
 }
 
-GSC_INLINE uint64_t end(uint64_t size, unsigned does, const place *at, gsc_norm *norm)
+GSC_INLINE uint64_t end(uint64_t size, unsigned does, const cursor *at, gsc_norm *norm)
 {
     if (does & GSC_COUNTS) {
         norm->small.zeros = at->zeros;
@@ -286,7 +286,7 @@ static __attribute__((noinline)) smalls smalls_of_floats(const gsc_small *limits
 }
 
 /* As count_small, and finds the largest |bits|. */
-GSC_INLINE void count_small_floats(place *at, uint64_t bytes)
+GSC_INLINE void count_small_floats(cursor *at, uint64_t bytes)
 {
     /* |bits| - normal: a small element wraps around and becomes the largest. */
     const uint32_t normal = (uint32_t)at->normal;
@@ -306,7 +306,7 @@ GSC_INLINE void count_small_floats(place *at, uint64_t bytes)
 }
 
 /* Counts the underflows of a group, or of its `left` elements. Most groups have none. */
-GSC_INLINE void count_small(uint64_t size, unsigned does, place *at, uint64_t left)
+GSC_INLINE void count_small(uint64_t size, unsigned does, cursor *at, uint64_t left)
 {
     const uint64_t bytes = left * size;
     if (!(does & GSC_COUNTS) || left == 0)
@@ -329,7 +329,7 @@ GSC_INLINE void count_small(uint64_t size, unsigned does, place *at, uint64_t le
 }
 
 /* Writes vector k of a group as elements of 2 bytes; `left` elements are left. */
-GSC_INLINE void put_joined(enum gsc_real_dtype dtype, int k, place *at, floats x, uint64_t left)
+GSC_INLINE void put_joined(enum gsc_real_dtype dtype, int k, cursor *at, floats x, uint64_t left)
 {
     const half next = narrow_half(dtype, x);
     char *to = at->to + 32 * k;
@@ -343,7 +343,7 @@ GSC_INLINE void put_joined(enum gsc_real_dtype dtype, int k, place *at, floats x
 
 /* Multiplies vector k of a group that has `left` elements. Returns the lanes' sums. */
 GSC_INLINE floats vector(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does, int k,
-                         place *at, uint64_t left, floats m, floats sum)
+                         cursor *at, uint64_t left, floats m, floats sum)
 {
     const uint64_t done = 16 * (uint64_t)k, bytes = done * size_of(in);
     if (left <= done)
@@ -367,7 +367,7 @@ GSC_INLINE floats vector(enum gsc_real_dtype in, enum gsc_real_dtype out, unsign
 }
 
 /* Multiplies a group of 64 elements, or the last `left`. Returns the lanes' sums. */
-GSC_INLINE lanes group(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does, place *at,
+GSC_INLINE lanes group(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does, cursor *at,
                        uint64_t left, floats m, lanes sums)
 {
     count_small(size_of(in), does, at, left);
@@ -378,7 +378,7 @@ GSC_INLINE lanes group(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned
     return sums;
 }
 
-GSC_INLINE void advance(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does, place *at)
+GSC_INLINE void advance(enum gsc_real_dtype in, enum gsc_real_dtype out, unsigned does, cursor *at)
 {
     at->from += GROUP * size_of(in);
     if (does & GSC_WRITES)
@@ -411,7 +411,7 @@ GSC_INLINE uint64_t multiply_floats(enum gsc_real_dtype in, enum gsc_real_dtype 
     if (in == out && size_of(in) <= 2)
         does = keeping(does);
     const floats m = floats_set((float)number);
-    place at = begin(does, from, to, norm);
+    cursor at = begin(does, from, to, norm);
     lanes sums = lanes_zero();
     for (; n >= GROUP; n -= GROUP) {
         prefetch(at.from, GROUP * size_of(in));
@@ -498,7 +498,7 @@ GSC_INLINE uint64_t sum_bytes(enum gsc_real_dtype dtype, const char *from, uint6
     return most;
 }
 
-GSC_INLINE ints table_group(enum gsc_real_dtype dtype, int kind, unsigned does, place *at,
+GSC_INLINE ints table_group(enum gsc_real_dtype dtype, int kind, unsigned does, cursor *at,
                             uint64_t left, table results)
 {
     const ints bits = take(at->from, left);
@@ -510,7 +510,7 @@ GSC_INLINE ints table_group(enum gsc_real_dtype dtype, int kind, unsigned does, 
     return bits;
 }
 
-GSC_INLINE void table_groups(enum gsc_real_dtype dtype, int kind, unsigned does, place *at,
+GSC_INLINE void table_groups(enum gsc_real_dtype dtype, int kind, unsigned does, cursor *at,
                              uint64_t n, const gsc_table *from, lanes *sums)
 {
     const table results = table_load(kind, from);
@@ -543,7 +543,7 @@ GSC_INLINE uint64_t multiply_by_table(enum gsc_real_dtype dtype, unsigned does, 
                                       void *to, uint64_t n, double after, gsc_norm *norm)
 {
     const int kind = table_kind(norm->table);
-    place at = begin(does, from, to, norm);
+    cursor at = begin(does, from, to, norm);
     lanes sums = lanes_zero();
     if (kind == 3)
         table_groups(dtype, 3, does, &at, n, norm->table, &sums);
@@ -637,11 +637,11 @@ GSC_INLINE floats cb16_add_squares(floats x, float by, floats sums)
     return floats_fma(product, product, sums);
 }
 
-/* Elements of a piece, which one test covers: enough to hide it, few enough to retry from L1. */
-enum { PIECE = 8 * GROUP };
+/* Elements of a tile, which one test covers: enough to hide it, few enough to retry from L1. */
+enum { TILE = 8 * GROUP };
 
-/* Stores 32 elements at byte i of a piece, and their results. */
-GSC_INLINE void shift_half(unsigned does, const place *at, uint64_t i, ints bits, ints result)
+/* Stores 32 elements at byte i of a tile, and their results. */
+GSC_INLINE void shift_half(unsigned does, const cursor *at, uint64_t i, ints bits, ints result)
 {
     if (does & KEEPS)
         store(at->kept + i, bits);
@@ -649,8 +649,8 @@ GSC_INLINE void shift_half(unsigned does, const place *at, uint64_t i, ints bits
         store(at->to + i, result);
 }
 
-/* Returns the results of 32 elements at byte i of a piece. */
-GSC_INLINE ints shifted(bool is_normal, unsigned does, const place *at, uint64_t i, power by)
+/* Returns the results of 32 elements at byte i of a tile. */
+GSC_INLINE ints shifted(bool is_normal, unsigned does, const cursor *at, uint64_t i, power by)
 {
     if (does & GSC_WRITES)
         return load(at->to + i);
@@ -670,9 +670,9 @@ GSC_INLINE void add_pairs(enum gsc_real_dtype dtype, ints bits, floats *even_sum
     }
 }
 
-/* Adds the squares of a piece in a separate loop: 64 lanes take most registers. */
+/* Adds the squares of a tile in a separate loop: 64 lanes take most registers. */
 GSC_INLINE void add_shifted(enum gsc_real_dtype dtype, bool is_normal, unsigned does,
-                            const place *at, uint64_t bytes, power by, lanes *sums)
+                            const cursor *at, uint64_t bytes, power by, lanes *sums)
 {
     for (uint64_t i = 0; i < bytes; i += 128) {
         add_pairs(dtype, shifted(is_normal, does, at, i, by), &sums->a, &sums->b);
@@ -687,11 +687,11 @@ GSC_INLINE ints above_smallest(ints bits, power by)
 }
 
 /*
- * Shifts a piece if every element stays normal. Else takes the shift back and returns false: a
+ * Shifts a tile if every element stays normal. Else takes the shift back and returns false: a
  * result is not normal, or an input is not finite. In that case *none_small is true if no element
  * is zero or becomes too small.
  */
-GSC_INLINE bool shift_normal(enum gsc_real_dtype dtype, unsigned does, place *at, uint64_t bytes,
+GSC_INLINE bool shift_normal(enum gsc_real_dtype dtype, unsigned does, cursor *at, uint64_t bytes,
                              power by, bool *none_small, lanes *sums)
 {
     const lanes before = *sums;
@@ -722,8 +722,8 @@ GSC_INLINE bool shift_normal(enum gsc_real_dtype dtype, unsigned does, place *at
     return true;
 }
 
-/* Shifts a piece if every element is zero or stays normal, else returns false. */
-GSC_INLINE bool shift_with_zeros(enum gsc_real_dtype dtype, unsigned does, place *at,
+/* Shifts a tile if every element is zero or stays normal, else returns false. */
+GSC_INLINE bool shift_with_zeros(enum gsc_real_dtype dtype, unsigned does, cursor *at,
                                  uint64_t bytes, power by, lanes *sums)
 {
     ints most = at->most, least = ints_set(UINT32_MAX);
@@ -745,12 +745,12 @@ GSC_INLINE bool shift_with_zeros(enum gsc_real_dtype dtype, unsigned does, place
     return true;
 }
 
-/* Multiplies a piece of n >= GROUP elements by a power of two. Returns how many are done, or 0. If
- * a piece has small elements, the next mostly has some; after an Inf or NaN, mostly not. */
-GSC_INLINE uint64_t shift_piece(enum gsc_real_dtype dtype, unsigned does, place *at, uint64_t n,
-                                power by, bool *none_small, lanes *sums)
+/* Multiplies a tile of n >= GROUP elements by a power of two. Returns how many are done, or 0. If
+ * a tile has small elements, the next mostly has some; after an Inf or NaN, mostly not. */
+GSC_INLINE uint64_t shift_tile(enum gsc_real_dtype dtype, unsigned does, cursor *at, uint64_t n,
+                               power by, bool *none_small, lanes *sums)
 {
-    const uint64_t bytes = 2 * (n < PIECE ? n / GROUP * GROUP : PIECE);
+    const uint64_t bytes = 2 * (n < TILE ? n / GROUP * GROUP : TILE);
     if (!(*none_small && shift_normal(dtype, does, at, bytes, by, none_small, sums)) &&
         (*none_small || !shift_with_zeros(dtype, does, at, bytes, by, sums)))
         return 0;
@@ -775,7 +775,7 @@ GSC_INLINE void bf16_round(unsigned does, ints bits, floats m, char *to, uint64_
 }
 
 /* Multiplies and rounds 64 elements, or the last `left`. */
-GSC_INLINE void bf16_round_group(unsigned does, place *at, uint64_t left, floats m, lanes *sums)
+GSC_INLINE void bf16_round_group(unsigned does, cursor *at, uint64_t left, floats m, lanes *sums)
 {
     const uint64_t others = left > 32 ? left - 32 : 0;
     const ints first = take(at->from, 2 * left);
@@ -791,16 +791,16 @@ GSC_INLINE void bf16_round_group(unsigned does, place *at, uint64_t left, floats
         bf16_round(does, last, m, past(does, at->to, 64), others, &sums->c, &sums->d);
 }
 
-/* Shifts pieces by a power of two; rounds other pieces. Separate loops have all registers. */
-GSC_INLINE void bf16_groups(unsigned does, place *at, uint64_t n, float number, lanes *sums)
+/* Shifts tiles by a power of two; rounds other tiles. Separate loops have all registers. */
+GSC_INLINE void bf16_groups(unsigned does, cursor *at, uint64_t n, float number, lanes *sums)
 {
     const power by = n < GROUP ? (power){0} : power_of(number);
     const floats m = floats_set(number);
     bool none_small = by.largest > by.smallest;
     while (n >= GROUP) {
         for (uint64_t done = by.is_exact; done && n >= GROUP; n -= done)
-            done = shift_piece(gsc_bf16, does, at, n, by, &none_small, sums);
-        const uint64_t end = by.is_exact && n > PIECE ? n - PIECE : 0;
+            done = shift_tile(gsc_bf16, does, at, n, by, &none_small, sums);
+        const uint64_t end = by.is_exact && n > TILE ? n - TILE : 0;
         for (; n > end && n >= GROUP; n -= GROUP) {
             prefetch(at->from, 2 * GROUP);
             bf16_round_group(does, at, GROUP, m, sums);
@@ -822,7 +822,7 @@ GSC_INLINE uint64_t multiply_bf16(unsigned does, const void *from, void *to, uin
                                   double number, gsc_norm *norm)
 {
     does = keeping(does);
-    place at = begin(does, from, to, norm);
+    cursor at = begin(does, from, to, norm);
     lanes sums = lanes_zero();
     bf16_groups(does, &at, n, (float)number, &sums);
     if (does & GSC_SUMS)
@@ -879,7 +879,7 @@ GSC_INLINE void cb16_half(bool quick, unsigned does, ints bits, floats m, char *
 
 /* Multiplies 64 elements, or the last `left`. With `quick`, does nothing and returns false if an
  * element other than zero is not normal, or does not stay normal. */
-GSC_INLINE bool cb16_group(bool quick, unsigned does, place *at, uint64_t left, float number,
+GSC_INLINE bool cb16_group(bool quick, unsigned does, cursor *at, uint64_t left, float number,
                            power by, lanes *sums)
 {
     const uint64_t others = left > 32 ? left - 32 : 0;
@@ -906,15 +906,15 @@ GSC_INLINE bool cb16_group(bool quick, unsigned does, place *at, uint64_t left, 
     return true;
 }
 
-/* Shifts pieces by a power of two; multiplies other pieces. Separate loops have all registers. */
-GSC_INLINE void cb16_groups(unsigned does, place *at, uint64_t n, float number, lanes *sums)
+/* Shifts tiles by a power of two; multiplies other tiles. Separate loops have all registers. */
+GSC_INLINE void cb16_groups(unsigned does, cursor *at, uint64_t n, float number, lanes *sums)
 {
     const power by = cb16_power_of(number);
     bool none_small = by.largest > by.smallest;
     while (n >= GROUP) {
         for (uint64_t done = by.is_exact; done && n >= GROUP; n -= done)
-            done = shift_piece(gsc_cb16, does, at, n, by, &none_small, sums);
-        const uint64_t end = by.is_exact && n > PIECE ? n - PIECE : 0;
+            done = shift_tile(gsc_cb16, does, at, n, by, &none_small, sums);
+        const uint64_t end = by.is_exact && n > TILE ? n - TILE : 0;
         for (; n > end && n >= GROUP; n -= GROUP) {
             for (; n > end && n >= GROUP && cb16_group(true, does, at, GROUP, number, by, sums);
                  n -= GROUP) {
@@ -935,7 +935,7 @@ GSC_INLINE uint64_t multiply_cb16(unsigned does, const void *from, void *to, uin
                                   double number, gsc_norm *norm)
 {
     does = keeping(does);
-    place at = begin(does, from, to, norm);
+    cursor at = begin(does, from, to, norm);
     lanes sums = lanes_zero();
     cb16_groups(does, &at, n, (float)number, &sums);
     if (does & GSC_SUMS)
@@ -972,7 +972,7 @@ MULTIPLY_GROUPS(multiply_cb16_groups, multiply_cb16)
 /* ---- doubles: 64 lanes do not fit into registers; they are in L1 ---- */
 
 /* Multiplies 8 elements, or the last `left`. */
-GSC_INLINE void wide_vector(enum gsc_real_dtype out, unsigned does, place *at, uint64_t left,
+GSC_INLINE void wide_vector(enum gsc_real_dtype out, unsigned does, cursor *at, uint64_t left,
                             doubles m, char *lanes)
 {
     ints bits = take(at->from, 8 * left);
@@ -1009,7 +1009,7 @@ GSC_INLINE uint64_t multiply_doubles(enum gsc_real_dtype out, unsigned does, con
 {
     const doubles m = doubles_set(number);
     char lanes[8 * GSC_LANES] = {0};
-    place at = begin(does, from, to, norm);
+    cursor at = begin(does, from, to, norm);
     uint64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         prefetch(at.from, 64);

@@ -52,7 +52,7 @@ static gsc_status fail_clip(const gsc_step *p, gsc_status status, gsc_error *err
 /* Fails because a report's digest differs from the first digest. */
 static gsc_status fail_agreement(const gsc_step *p, gsc_error *err)
 {
-    const uint64_t index = gsc_disagrees(p->reports, p->n);
+    const uint64_t index = gsc_first_mismatch(p->reports, p->n);
     uint64_t first = 0;
     while (p->reports[first].digest == 0)
         first++;
@@ -69,7 +69,7 @@ static gsc_status fail_agreement(const gsc_step *p, gsc_error *err)
                         "checkpoint on all ranks, or send one rank's policy and state to all",
                         rank - 1, other - 1);
     return gsc_fail(err, GSC_ERROR_MISMATCH, 1, (int64_t)index, "reports.digest",
-                    "differs from that of reports[%llu]: load the same checkpoint on all ranks, or "
+                    "differs from reports[%llu].digest: load the same checkpoint on all ranks, or "
                     "send one rank's policy and state to all",
                     (unsigned long long)first);
 }

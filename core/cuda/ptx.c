@@ -2,7 +2,7 @@
 /*
  * Generated from kernels.cu by ptx.py. Do not edit.
  * compiler: Debian clang version 14.0.6
- * sources: 0f5024d327483632e6913471a9fca093f43c86c081218d2bb141ed8c4705c0f5
+ * sources: 9b16449a85f0dee752877a8c5443a2e7c64faf9f083dd3c22a071de4034e975d
  */
 #include "launch.h"
 

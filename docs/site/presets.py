@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Writes the table of presets in docs/presets.md, and docs/presets.svg: the scale of each preset in the same run.
+"""Writes the table of presets in docs/presets.md, docs/presets.svg, which has the scale of each preset in the same run,
+and how many presets, recordings and formats there are in README and the first page.
 
-Both show what the installed library says and does. The run is made with + and * alone, which round the same on every
+All show what the installed library says and does. The run is made with + and * alone, which round the same on every
 machine: the picture is the same, byte by byte.
 """
 
+import json
 import math
 import random
+import re
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +17,9 @@ from pathlib import Path
 import gradscaler
 from gradscaler import Event, Report, ReportKind, Want
 
-PAGE = Path(__file__).parents[1] / "presets.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/presets.md"
+COUNTED = ROOT / "README.md", ROOT / "docs/site/index.md"
 BEGIN, END = "<!-- written by ci/docs -->\n", "<!-- to here -->"
 LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 LARGEST_HALF = 65504
@@ -178,6 +183,32 @@ def page():
     return before + BEGIN + table() + END + rest.split(END, 1)[1]
 
 
+def saves_a_state(format):
+    try:
+        gradscaler.Scaler("torch").state_dict(format)
+    except gradscaler.Error as error:
+        assert "which saves no state" in str(error)
+        return False
+    return True
+
+
+def counted(text):
+    """A page with the numbers as they should be."""
+    files = [json.loads(path.read_text()).get("traces") for path in (ROOT / "tests/traces").glob("*.json")]
+    recordings, formats = list(filter(None, files)), sum(map(saves_a_state, gradscaler.formats()))
+    for pattern, number in (
+        (r"\d+(?= \[?presets\b)", len(gradscaler.presets())),
+        (r"\d+(?= \[?recordings\b.{0,50} of \d+\sreal scalers)", sum(map(len, recordings))),
+        (r"\d+(?=\sreal scalers)", len(recordings)),
+        (r"(?<=itself and )\d+(?= others)", formats - 1),
+        (r"\d+(?= formats)", formats),
+    ):
+        text = re.sub(pattern, str(number), text, flags=re.DOTALL)
+    return text
+
+
 if __name__ == "__main__":
     PAGE.write_text(page())
     PAGE.with_suffix(".svg").write_text(picture())
+    for counts in COUNTED:
+        counts.write_text(counted(counts.read_text()))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What Python's headers ask of the platform that a module of the stable ABI is compiled for.
- * Python's own file of this name says it of the platform that it was built on, and far more. */
+/* The facts about the target platform that Python's headers need for a module of the stable ABI.
+ * Python's own file of this name describes the platform that Python was built on. */
 #define HAVE_STDDEF_H    1
 #define HAVE_WCHAR_H     1
 #define SIZEOF_INT       __SIZEOF_INT__

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A foreign client of the shared library that knows the signature table and nothing else: every
- * struct's layout by libffi's own opinion, then every function with good arguments and with NULL in
- * each place. `ffi LIB --replay` steps policies instead, as the replayers of all languages do.
+ * struct's layout by libffi's own opinion, then every function with good arguments, with NULL in
+ * each place, and with what no struct may hold. `ffi LIB --replay` steps policies instead, as the
+ * replayers of all languages do.
  */
 #include <errno.h>
 #include <fenv.h>
@@ -192,7 +193,8 @@ static void check_unwritten(const attempt *a, enum role role, const char *when)
 {
     for (int i = 0; i < a->used; i++) {
         const block *b = &a->blocks[i];
-        if (b->role == role && memcmp(b->bytes, b->before, b->size) != 0)
+        if (b->role == role && strcmp(b->argument, "scratch") != 0 &&
+            memcmp(b->bytes, b->before, b->size) != 0)
             complain("%s: the memory of %s changed", when, b->argument);
     }
 }
@@ -251,13 +253,16 @@ static void check_error(const attempt *a, const char *when, int32_t status, int 
         complain("%s: the first %u bytes of \"%s\" are no subject", when, subject, message);
 }
 
-/* A call that failed fails alike for a caller who wants no details. */
-static void check_without_error(attempt *a, const char *when, int32_t status)
+/* A call that failed says why, wrote nothing, and fails alike for a caller who wants no details. */
+static void check_failed(attempt *a, const char *when, int32_t status, int null_at)
 {
+    check_error(a, when, status, null_at);
     a->arguments[error_position(a->function)].pointer = NULL;
     const int32_t again = watched_call(a->function, a->arguments).s32;
     if (again != status)
         complain("%s: status %d, without error %d", when, status, again);
+    check_unwritten(a, WRITTEN, when);
+    check_unwritten(a, READ, when);
 }
 
 /* One call; `refused`: that it is for the NULL is what is expected. */
@@ -274,15 +279,95 @@ static void check_status_call(const function *f, int null_at, bool empty, bool r
         complain("%s: status %d", when, status);
     if (status == OK) {
         check_error_of_success(&a, when);
+        check_unwritten(&a, READ, when);
         if (null_at < 0)
             check_written(&a);
     } else {
-        check_error(&a, when, status, null_at);
-        check_without_error(&a, when, status);
-        check_unwritten(&a, WRITTEN, when);
+        check_failed(&a, when, status, null_at);
     }
-    check_unwritten(&a, READ, when);
     release(&a, status == OK);
+}
+
+/* Of each struct something that it may not hold. What else it may not is in tests/core. */
+typedef struct wrong {
+    const char *structure, *field;
+    uint32_t word;  /* of an array */
+    uint64_t value; /* its bits */
+} wrong;
+
+static const wrong wrongs[] = {
+    {"gsc_policy", "init_scale", 0, UINT64_C(0xbff0000000000000)}, /* -1 */
+    {"gsc_state", "good_steps", 0, UINT64_MAX},
+    {"gsc_report", "elements", 0, UINT64_MAX},
+    {"gsc_factor", "scale", 0, 0},
+    {"gsc_tensor", "dtype", 0, 77},
+    {"gsc_tensor_options", "want", 0, 8},
+    {"gsc_cpu_options", "threads", 0, 0},
+    {"gsc_exec", "stream", 0, 8}, /* as the rest, of a GPU */
+    {"gsc_exec", "workspace", 0, 8},
+    {"gsc_exec", "workspace_size", 0, 8},
+    {"gsc_entry", "kind", 0, 77},
+    {0},
+};
+
+/* The last struct of an argument that holds it. */
+static void check_wrong_call(const function *f, int at, const wrong *w)
+{
+    attempt a;
+    char when[80], expected[80], actual[80];
+    const argument *argument = &f->arguments[at];
+    const structure *s = find_structure(argument->type);
+    const field *field = find_field(s->name, w->field);
+    prepare(&a, f, -1, false);
+    block *b = a.blocks;
+    while (b->bytes != a.arguments[at].pointer)
+        b++;
+    const uint32_t last = (uint32_t)(b->size / s->size) - 1,
+                   size = (uint32_t)primitive(field->kind)->size;
+    for (unsigned char *bytes = b->bytes; bytes; bytes = bytes == b->bytes ? b->before : NULL)
+        memcpy(bytes + last * s->size + field->offset + w->word * size, &w->value, size);
+    snprintf(when, sizeof when, "%s.%s[%u] = %llx", argument->name, w->field, w->word,
+             (unsigned long long)w->value);
+    const int32_t status = watched_call(f, a.arguments).s32;
+    void *error = a.arguments[error_position(f)].pointer;
+    if (status == OK) {
+        complain("%s: is taken", when);
+    } else {
+        int64_t index;
+        memcpy(&index, field_of(error, "gsc_error", "index"), 8);
+        snprintf(expected, sizeof expected, "%s.%s, entry %d", argument->name, w->field,
+                 argument->count < 0 ? -1 : (int)last);
+        const char *name = field_of(error, "gsc_error", "name");
+        const char *part = field_of(error, "gsc_error", "field");
+        snprintf(actual, sizeof actual, "%s.%s, entry %d", name, part, (int)index);
+        if (strcmp(expected, actual) != 0)
+            complain("%s: %s is blamed", when, actual);
+        check_failed(&a, when, status, -1);
+    }
+    release(&a, status == OK);
+}
+
+/* A size that no struct has, a word of each array that must be 0, and the wrongs above. */
+static int check_wrongs(const function *f, int at)
+{
+    int calls = 0;
+    const structure *s = find_structure(f->arguments[at].type);
+    if (!s)
+        return 0;
+    for (int i = 0; s->grows && i < 4; i++, calls++)
+        check_wrong_call(
+            f, at, &(wrong){s->name, "struct_size", 0, (uint32_t[]){0, 7, 42, UINT32_MAX}[i]});
+    if (f->arguments[at].pass != IN)
+        return calls;
+    for (const field *word = s->fields; word->name; word++)
+        for (uint32_t i = 0; strcmp(word->name, "reserved") == 0 && i < word->count; i++, calls++)
+            check_wrong_call(f, at, &(wrong){s->name, word->name, i, 1});
+    for (const wrong *w = wrongs; w->structure; w++)
+        if (strcmp(w->structure, s->name) == 0) {
+            check_wrong_call(f, at, w);
+            calls++;
+        }
+    return calls;
 }
 
 static int check_status_function(const function *f)
@@ -294,10 +379,10 @@ static int check_status_function(const function *f)
         if (at->kind != POINTER)
             continue;
         check_status_call(f, i, false, at->nullable != ALWAYS);
-        calls++;
-        if (at->nullable != WITHOUT_COUNT)
+        calls += 1 + check_wrongs(f, i);
+        if (at->count < 0 || at->nullable == ALWAYS)
             continue;
-        check_status_call(f, i, true, false);
+        check_status_call(f, i, true, at->nullable == NEVER);
         calls++;
     }
     return calls;

@@ -17,7 +17,7 @@ const structure structures[] = {
 #define FUNCTION(name, result)
 #define ARGUMENT(kind, type, pass, name, nullable, count)
 #define END()
-#include "signatures.inc"
+#include <signatures.inc>
 #undef STRUCT
 #undef FIELD
 #undef NESTED
@@ -36,7 +36,7 @@ const function functions[] = {
 #define FUNCTION(name, result) {#name, result, (const argument[]){
 #define ARGUMENT(kind, type, pass, name, nullable, count) {kind, #type, pass, #name, nullable, count},
 #define END() {0}}},
-#include "signatures.inc"
+#include <signatures.inc>
     {0},
 };
 /* clang-format on */

@@ -2,7 +2,7 @@
 """Keeps the promises of the releases: compares the manifest with that of each one under tests/abi/released/.
 
 ci/generate runs this before it writes anything. With --release it adds the present version instead: its manifest, its
-headers, and the client that runs against every later library.
+headers, its signatures, and the client that runs against every later library.
 """
 
 import shutil
@@ -147,7 +147,7 @@ def main():
     if (folder / PATH.name).exists():
         sys.exit(f"{folder.relative_to(ROOT)} is there already: what was released stays as it is")
     folder.mkdir(parents=True, exist_ok=True)
-    for path in (PATH, *HEADERS, CLIENT, CLIENT.with_name("saved.inc")):
+    for path in (PATH, *HEADERS, *(CLIENT.with_name(name) for name in ("client.c", "saved.inc", "signatures.inc"))):
         shutil.copyfile(ROOT / path, folder / path.name)
         print(f"wrote {(folder / path.name).relative_to(ROOT)}")
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What bad input gets: a status, which argument, entry and field, the number and what it may be,
 // and a sentence that names nothing of C; and nothing is written, which a copy of all that a call
-// could write shows. A table spoils one thing; every function that has an argument of that name
-// refuses it.
+// could write shows. A table spoils one thing; every function here that has an argument of that name
+// refuses it. tests/abi/ffi.c does the same to all functions, with one wrong thing in each struct.
 #include <functional>
 #include <set>
 
@@ -16,14 +16,12 @@ constexpr uint64_t n = 4;
 /* ---- all that calls read and write, in one block of memory ---- */
 
 struct World {
-    const char *null; // the argument that is NULL
     gsc_policy policy;
     gsc_tensor_options options;
-    gsc_state state, other, out_state;
+    gsc_state state, out_state;
     gsc_report report, reports[3], out_report, each[n];
     gsc_factor factor, out_factor;
     gsc_exec exec;
-    gsc_info info;
     gsc_context *context;
     float values[16], results[16];
     gsc_tensor tensors[n], out[n];
@@ -33,11 +31,6 @@ struct World {
     double number;
     uint32_t kind, rank;
     void *memory;
-
-    template <class T> T *at(const char *name, T *object) const
-    {
-        return null && std::strcmp(name, null) == 0 ? nullptr : object;
-    }
 };
 
 /* Everything valid: four tensors of four elements each, and what comes out is marked. */
@@ -46,7 +39,6 @@ void make(World &w)
     std::memset(&w, 0, sizeof w);
     w.policy = GSC_POLICY_INIT;
     w.exec = GSC_EXEC_INIT;
-    w.info = GSC_INFO_INIT;
     w.options = GSC_TENSOR_OPTIONS_INIT;
     w.options.want = GSC_WANT_NORM | GSC_WANT_AMAX | GSC_WANT_UNDERFLOW;
     w.options.per_tensor = w.each;
@@ -55,7 +47,6 @@ void make(World &w)
     w.policy.growth_factor = 2;
     w.policy.growth_interval = 100;
     REQUIRE(gsc_state_init(nullptr, &w.policy, &w.state, nullptr) == GSC_OK);
-    w.other = w.state;
     REQUIRE(gsc_factor_init(16, &w.factor, nullptr) == GSC_OK);
     REQUIRE(gsc_state_save(&w.policy, &w.state, w.bytes, sizeof w.bytes, &w.bytes_size, nullptr) ==
             GSC_OK);
@@ -96,161 +87,86 @@ struct Function {
 };
 
 const std::vector<Function> functions = {
-    {"gsc_policy_preset",
-     {"name", "out"},
-     [](World &w, gsc_error *err) {
-         return gsc_policy_preset(w.at("name", "torch"), w.at("out", &w.policy), err);
-     }},
     {"gsc_policy_check",
      {"policy"},
-     [](World &w, gsc_error *err) { return gsc_policy_check(w.at("policy", &w.policy), err); }},
-    {"gsc_memory_copy",
-     {"exec?", "to", "from", "size"},
-     [](World &w, gsc_error *err) {
-         return gsc_memory_copy(&w.exec, w.at("to", w.results), w.at("from", w.values), 16, err);
-     }},
-    {"gsc_exec_wait",
-     {"on?"},
-     [](World &w, gsc_error *err) { return gsc_exec_wait(&w.exec, err); }},
-    {"gsc_info_get",
-     {"out"},
-     [](World &w, gsc_error *err) { return gsc_info_get(w.at("out", &w.info), err); }},
+     [](World &w, gsc_error *err) { return gsc_policy_check(&w.policy, err); }},
     {"gsc_factor_init",
      {"scale", "out"},
-     [](World &w, gsc_error *err) {
-         return gsc_factor_init(w.number, w.at("out", &w.out_factor), err);
-     }},
+     [](World &w, gsc_error *err) { return gsc_factor_init(w.number, &w.out_factor, err); }},
     {"gsc_factor_multiply",
      {"exec?", "factor", "by", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_factor_multiply(&w.exec, w.at("factor", &w.factor), w.number,
-                                    w.at("out", &w.out_factor), err);
+         return gsc_factor_multiply(&w.exec, &w.factor, w.number, &w.out_factor, err);
      }},
     {"gsc_factor_clip_grad_norm",
      {"exec?", "factor?", "report", "max_norm", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_factor_clip_grad_norm(&w.exec, &w.factor, w.at("report", &w.report), w.number,
-                                          w.at("out", &w.out_factor), err);
-     }},
-    {"gsc_policy_resolve",
-     {"policy", "out?", "traits?"},
-     [](World &w, gsc_error *err) {
-         gsc_policy out = GSC_POLICY_INIT;
-         uint32_t traits;
-         return gsc_policy_resolve(w.at("policy", &w.policy), w.at("out", &out),
-                                   w.at("traits", &traits), err);
-     }},
-    {"gsc_state_digest",
-     {"policy?", "state?", "digest"},
-     [](World &w, gsc_error *err) {
-         uint64_t digest;
-         return gsc_state_digest(&w.policy, &w.state, w.at("digest", &digest), err);
+         return gsc_factor_clip_grad_norm(&w.exec, &w.factor, &w.report, w.number, &w.out_factor,
+                                          err);
      }},
     {"gsc_state_reason",
      {"state", "out"},
      [](World &w, gsc_error *err) {
          gsc_reason reason;
-         return gsc_state_reason(w.at("state", &w.state), w.at("out", &reason), err);
-     }},
-    {"gsc_factor_clip_outlier",
-     {"exec?", "factor?", "state", "out"},
-     [](World &w, gsc_error *err) {
-         return gsc_factor_clip_outlier(&w.exec, &w.factor, w.at("state", &w.state),
-                                        w.at("out", &w.out_factor), err);
-     }},
-    {"gsc_report_number",
-     {"number", "out"},
-     [](World &w, gsc_error *err) {
-         return gsc_report_from_number(w.number, w.at("out", &w.out_report), err);
-     }},
-    {"gsc_report_from_flag",
-     {"overflow", "out"},
-     [](World &w, gsc_error *err) {
-         return gsc_report_from_flag(1, w.at("out", &w.out_report), err);
-     }},
-    {"gsc_struct_init",
-     {"out", "struct_size"},
-     [](World &w, gsc_error *err) {
-         return gsc_struct_init(w.at("out", &w.info), sizeof w.info, err);
+         return gsc_state_reason(&w.state, &reason, err);
      }},
     {"gsc_report_merge",
      {"exec?", "reports", "n", "kind", "policy?", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_report_merge(&w.exec, w.at("reports", w.reports), 3, w.kind, &w.policy,
-                                 w.at("out", &w.out_report), err);
+         return gsc_report_merge(&w.exec, w.reports, 3, w.kind, &w.policy, &w.out_report, err);
      }},
     {"gsc_report_set_rank",
      {"exec?", "report", "policy?", "state?", "rank", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_report_set_rank(&w.exec, w.at("report", &w.report), &w.policy, &w.state, w.rank,
-                                    w.at("out", &w.out_report), err);
-     }},
-    {"gsc_state_init",
-     {"exec?", "policy", "out"},
-     [](World &w, gsc_error *err) {
-         return gsc_state_init(&w.exec, w.at("policy", &w.policy), w.at("out", &w.out_state), err);
+         return gsc_report_set_rank(&w.exec, &w.report, &w.policy, &w.state, w.rank, &w.out_report,
+                                    err);
      }},
     {"gsc_state_init_from",
      {"exec?", "policy", "from", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_state_init_from(&w.exec, w.at("policy", &w.policy), w.at("from", &w.state),
-                                    w.at("out", &w.out_state), err);
+         return gsc_state_init_from(&w.exec, &w.policy, &w.state, &w.out_state, err);
      }},
     {"gsc_state_update",
      {"exec?", "policy", "state", "report", "out"},
      [](World &w, gsc_error *err) {
-         return gsc_state_update(&w.exec, w.at("policy", &w.policy), w.at("state", &w.state),
-                                 w.at("report", &w.report), w.at("out", &w.out_state), err);
-     }},
-    {"gsc_state_combine_decisions",
-     {"exec?", "state", "other", "out"},
-     [](World &w, gsc_error *err) {
-         return gsc_state_combine_decisions(&w.exec, w.at("state", &w.state),
-                                            w.at("other", &w.other), w.at("out", &w.out_state),
-                                            err);
+         return gsc_state_update(&w.exec, &w.policy, &w.state, &w.report, &w.out_state, err);
      }},
     {"gsc_state_save",
      {"policy", "state", "bytes", "capacity", "size"},
      [](World &w, gsc_error *err) {
-         return gsc_state_save(w.at("policy", &w.policy), w.at("state", &w.state),
-                               w.at("bytes", w.bytes), sizeof w.bytes, w.at("size", &w.size), err);
+         return gsc_state_save(&w.policy, &w.state, w.bytes, sizeof w.bytes, &w.size, err);
      }},
     {"gsc_state_load",
      {"bytes", "size", "policy?", "state"},
      [](World &w, gsc_error *err) {
-         return gsc_state_load(w.at("bytes", w.bytes), w.bytes_size, &w.policy,
-                               w.at("state", &w.out_state), err);
+         return gsc_state_load(w.bytes, w.bytes_size, &w.policy, &w.out_state, err);
      }},
     {"gsc_measure",
      {"exec?", "factor?", "tensors", "n", "options?", "report"},
      [](World &w, gsc_error *err) {
-         return gsc_measure(&w.exec, &w.factor, w.at("tensors", w.tensors), n, &w.options,
-                            w.at("report", &w.out_report), err);
+         return gsc_measure(&w.exec, &w.factor, w.tensors, n, &w.options, &w.out_report, err);
      }},
     {"gsc_unscale",
      {"exec?", "factor?", "tensors", "out", "n", "options?", "report?"},
      [](World &w, gsc_error *err) {
-         return gsc_unscale(&w.exec, &w.factor, w.at("tensors", w.tensors), w.at("out", w.out), n,
-                            &w.options, &w.out_report, err);
+         return gsc_unscale(&w.exec, &w.factor, w.tensors, w.out, n, &w.options, &w.out_report,
+                            err);
      }},
     {"gsc_scale",
      {"exec?", "factor?", "tensors", "out", "n", "options?", "report?"},
      [](World &w, gsc_error *err) {
-         return gsc_scale(&w.exec, &w.factor, w.at("tensors", w.tensors), w.at("out", w.out), n,
-                          &w.options, &w.out_report, err);
+         return gsc_scale(&w.exec, &w.factor, w.tensors, w.out, n, &w.options, &w.out_report, err);
      }},
     {"gsc_unscale_accumulate",
      {"exec?", "factor?", "tensors", "out", "n", "options?", "report"},
      [](World &w, gsc_error *err) {
-         return gsc_unscale_accumulate(&w.exec, &w.factor, w.at("tensors", w.tensors),
-                                       w.at("out", w.out), n, &w.options,
-                                       w.at("report", &w.out_report), err);
+         return gsc_unscale_accumulate(&w.exec, &w.factor, w.tensors, w.out, n, &w.options,
+                                       &w.out_report, err);
      }},
     {"gsc_workspace_size",
      {"exec?", "tensors", "n", "options?", "size"},
      [](World &w, gsc_error *err) {
-         return gsc_workspace_size(&w.exec, w.at("tensors", w.tensors), n, &w.options,
-                                   w.at("size", &w.size), err);
+         return gsc_workspace_size(&w.exec, w.tensors, n, &w.options, &w.size, err);
      }},
 };
 
@@ -365,66 +281,9 @@ TEST_CASE("what the tables spoil is valid before", "[errors]")
     for (const Function &f : functions) {
         World w;
         make(w);
-        gsc_error err, mark;
-        std::memset(&mark, 0x5a, sizeof mark);
-        err = mark;
-        mark.status = GSC_OK;
         CAPTURE(f.name);
-        CHECK(f.call(w, &err) == GSC_OK);
-        CHECK(same(err, mark)); // the rest of *err is written when a call fails
+        CHECK(f.call(w, nullptr) == GSC_OK);
     }
-}
-
-/* ---- pointers ---- */
-
-TEST_CASE("NULL is refused for required arguments", "[errors]")
-{
-    const std::string pointers[] = {"name",   "out",     "policy", "to",    "from",
-                                    "factor", "reports", "state",  "bytes", "size",
-                                    "report", "tensors", "other"};
-    for (const Function &f : functions)
-        for (const std::string &argument : f.arguments)
-            if (std::count(std::begin(pointers), std::end(pointers), argument) &&
-                !(argument == "size" && f.name != std::string("gsc_state_save") &&
-                  f.name != std::string("gsc_workspace_size")))
-                check_refused(f, [&](World &w) { w.null = argument.c_str(); },
-                              {GSC_ERROR_NULL, argument, -1, "", "is NULL"});
-}
-
-TEST_CASE("NULL where there is no list to speak of", "[errors]")
-{
-    const Function made[] = {
-        {"gsc_context_create_cpu",
-         {"options", "out"},
-         [](World &, gsc_error *err) {
-             const gsc_cpu_options one = {GSC_CPU_OPTIONS_SIZE, 1, nullptr, nullptr};
-             return gsc_context_create_cpu(&one, nullptr, err);
-         }},
-        {"gsc_context_create_cuda",
-         {"options", "out"},
-         [](World &, gsc_error *err) {
-             const gsc_cuda_options first = GSC_CUDA_OPTIONS_INIT;
-             return gsc_context_create_cuda(&first, nullptr, err);
-         }},
-        {"gsc_memory_create",
-         {"context", "kind", "size", "out"},
-         [](World &, gsc_error *err) {
-             return gsc_memory_create(nullptr, GSC_MEMORY_DEVICE, 8, nullptr, err);
-         }},
-        {"gsc_state_load",
-         {"bytes", "size", "policy", "out"},
-         [](World &w, gsc_error *err) {
-             return gsc_state_load(nullptr, 0, &w.policy, &w.out_state, err);
-         }},
-    };
-    for (const Function &f : made)
-        check_refused(f, [](World &) {},
-                      {GSC_ERROR_NULL, f.has("bytes") ? "bytes" : "out", -1, "", "is NULL"});
-    gsc_report report;
-    CHECK(gsc_measure(nullptr, nullptr, nullptr, 0, nullptr, &report, nullptr) == GSC_OK);
-    CHECK(gsc_report_merge(nullptr, nullptr, 0, GSC_MERGE_SHARDS, nullptr, &report, nullptr) ==
-          GSC_OK);
-    CHECK(gsc_memory_copy(nullptr, nullptr, nullptr, 0, nullptr) == GSC_OK);
 }
 
 /* ---- tensors ---- */
@@ -720,8 +579,7 @@ TEST_CASE("contexts and memory that cannot be made", "[errors]")
 {
     const Function create = {
         "gsc_context_create_cpu", {"options", "out"}, [](World &w, gsc_error *err) {
-            const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, w.kind, nullptr,
-                                             w.null ? &w : nullptr};
+            const gsc_cpu_options options = {GSC_CPU_OPTIONS_SIZE, w.kind, nullptr, w.memory};
             return gsc_context_create_cpu(&options, &w.context, err);
         }};
     for (uint32_t threads : {0u, 1025u, UINT32_MAX})
@@ -735,7 +593,7 @@ TEST_CASE("contexts and memory that cannot be made", "[errors]")
     check_refused(create,
                   [](World &w) {
                       w.kind = 1;
-                      w.null = "";
+                      w.memory = &w;
                   },
                   {GSC_ERROR_VALUE, "options", -1, "pool", "parallel_for"});
     const Function memory = {
@@ -755,123 +613,20 @@ TEST_CASE("contexts and memory that cannot be made", "[errors]")
     }
 }
 
-/* ---- reserved words and sizes ---- */
-
-TEST_CASE("a reserved word that is not 0 is refused wherever its struct is read", "[errors]")
+TEST_CASE("the policy among the options has a size, and its reserved word is 0", "[errors]")
 {
-    const auto reserved = [](const char *name, gsc_status status, int64_t index, const char *field,
-                             const Spoil &spoil) {
-        check_refused(spoil, {status, name, index, field, " 0"});
-    };
-    reserved("exec", GSC_ERROR_VALUE, -1, "reserved", [](World &w) { w.exec.reserved = 1; });
-    for (size_t i = 0; i < std::size(World().tensors[0].reserved); i++)
-        reserved("tensors", GSC_ERROR_VALUE, 2, "reserved",
-                 [=](World &w) { w.tensors[2].reserved[i] = 1; });
-    for (const Function &f : functions) {
-        if (has_outputs(f))
-            check_refused(f, [](World &w) { w.out[3].reserved[1] = 7; },
-                          {GSC_ERROR_VALUE, "out", 3, "reserved", " 0"});
-        if (f.has("policy") && f.name != std::string("gsc_state_load"))
-            check_refused(f, [](World &w) { w.policy.reserved = 1; },
-                          {GSC_ERROR_POLICY, "policy", -1, "reserved", " 0", {1, 0, 0}});
-        if (f.has("options"))
-            check_refused(f,
-                          [](World &w) {
-                              w.options.policy = &w.policy;
-                              w.policy.reserved = 1;
-                          },
-                          {GSC_ERROR_POLICY, "policy", -1, "reserved", " 0", {1, 0, 0}, "options"});
-    }
-    for (const char *name : {"state", "from"})
-        for (const Function &f : functions) {
-            if (!f.has(name) || f.has("bytes") == (f.name != std::string("gsc_state_save")) ||
-                f.name == std::string("gsc_memory_copy"))
-                continue;
-            for (size_t i = 0; i < std::size(World().state.reserved); i++)
-                check_refused(f, [=](World &w) { w.state.reserved[i] = 42; },
-                              {GSC_ERROR_STATE, name, -1, "reserved", " 0"});
-        }
-    for (size_t i = 0; i < std::size(World().report.reserved); i++) {
-        for (const char *name :
-             {"gsc_state_update", "gsc_factor_clip_grad_norm", "gsc_report_set_rank"})
-            check_refused(function(name), [=](World &w) { w.report.reserved[i] = 1; },
-                          {GSC_ERROR_REPORT, "report", -1, "reserved", " 0"});
-        check_refused(function("gsc_report_merge"), [=](World &w) { w.reports[2].reserved[i] = 1; },
-                      {GSC_ERROR_REPORT, "reports", 2, "reserved", " 0"});
-    }
-}
-
-TEST_CASE("struct_size that is garbage, or of a struct that lacks what is needed", "[errors]")
-{
-    for (uint32_t size : {0u, 7u, 42u, 0xffffffffu})
-        for (const Function &f : functions) {
-            const auto refused = [&](const std::string &argument, const Spoil &spoil) {
-                if (f.has(argument))
-                    check_refused(f, spoil,
-                                  {GSC_ERROR_STRUCT_SIZE, argument, -1, "struct_size", "is"});
-            };
-            refused("exec", [=](World &w) { w.exec.struct_size = size; });
-            refused("policy", [=](World &w) { w.policy.struct_size = size; });
-            refused("options", [=](World &w) { w.options.struct_size = size; });
-            if (f.name == std::string("gsc_policy_preset"))
-                refused("out", [=](World &w) { w.policy.struct_size = size; });
-            if (f.name == std::string("gsc_info_get"))
-                refused("out", [=](World &w) { w.info.struct_size = size; });
-            if (f.has("options"))
-                check_refused(
-                    f,
-                    [=](World &w) {
-                        w.options.policy = &w.policy;
-                        w.policy.struct_size = size;
-                    },
-                    {GSC_ERROR_STRUCT_SIZE, "policy", -1, "struct_size", "is", {}, "options"});
-        }
-    check_refused(function("gsc_policy_preset"), [](World &w) { w.policy.struct_size = 16; },
-                  {GSC_ERROR_STRUCT_SIZE, "out", -1, "", "has 16 bytes"});
-}
-
-TEST_CASE("structs of older and newer clients", "[errors]")
-{
-    struct {
-        gsc_policy policy;
-        uint64_t newer;
-    } grown = {GSC_POLICY_INIT, 0};
-    grown.policy.struct_size = GSC_POLICY_SIZE + 8;
-    CHECK(gsc_policy_check(&grown.policy, nullptr) == GSC_OK);
-    CHECK(gsc_policy_preset("torch", &grown.policy, nullptr) == GSC_OK);
-    CHECK(grown.policy.struct_size == GSC_POLICY_SIZE + 8);
-    grown.newer = 1;
-    CHECK(gsc_policy_check(&grown.policy, nullptr) == GSC_ERROR_STRUCT_SIZE);
-    CHECK(gsc_policy_preset("torch", &grown.policy, nullptr) == GSC_OK); // overwrites all of it
-    CHECK(grown.newer == 0);
-
-    struct {
-        gsc_tensor_options options;
-        uint64_t newer;
-    } options = {GSC_TENSOR_OPTIONS_INIT, 0};
-    options.options.struct_size = GSC_TENSOR_OPTIONS_SIZE + 8;
-    gsc_report report;
-    CHECK(gsc_measure(nullptr, nullptr, nullptr, 0, &options.options, &report, nullptr) == GSC_OK);
-    options.newer = 1;
-    CHECK(gsc_measure(nullptr, nullptr, nullptr, 0, &options.options, &report, nullptr) ==
-          GSC_ERROR_STRUCT_SIZE);
-    options.options.struct_size = 16;
-    options.options.clamp = nan_value; // beyond the old struct
-    CHECK(gsc_measure(nullptr, nullptr, nullptr, 0, &options.options, &report, nullptr) == GSC_OK);
-
-    gsc_policy old = GSC_POLICY_INIT;
-    old.struct_size = 24;
-    old.backoff_factor = nan_value; // beyond the old struct
-    CHECK(gsc_policy_check(&old, nullptr) == GSC_OK);
-    gsc_exec short_exec = GSC_EXEC_INIT;
-    short_exec.struct_size = 16;
-    short_exec.stream = &short_exec; // beyond the old struct
-    CHECK(gsc_exec_wait(&short_exec, nullptr) == GSC_OK);
-    gsc_info short_info = GSC_INFO_INIT;
-    short_info.struct_size = 16;
-    CHECK(gsc_info_get(&short_info, nullptr) == GSC_OK);
-    CHECK(short_info.cpu != nullptr);
-    CHECK(short_info.cpu_available == nullptr);
+    check_refused(function("gsc_measure"),
+                  [](World &w) {
+                      w.options.policy = &w.policy;
+                      w.policy.struct_size = 42;
+                  },
+                  {GSC_ERROR_STRUCT_SIZE, "policy", -1, "struct_size", "is", {}, "options"});
+    check_refused(function("gsc_measure"),
+                  [](World &w) {
+                      w.options.policy = &w.policy;
+                      w.policy.reserved = 1;
+                  },
+                  {GSC_ERROR_POLICY, "policy", -1, "reserved", " 0", {1, 0, 0}, "options"});
 }
 
 /* ---- policies, states, reports ---- */
@@ -961,21 +716,8 @@ TEST_CASE("a field of the policy that is out of range is named", "[errors]")
 #undef FIELD
 #undef WORD
     for (const Row &row : rows)
-        for (const Function &f : functions) {
-            if (f.name == std::string("gsc_state_load"))
-                continue;
-            if (f.has("policy"))
-                check_refused(f, [&](World &w) { row.spoil(w.policy); },
-                              {GSC_ERROR_POLICY, "policy", -1, row.field, "must be", row.number});
-            if (f.has("options"))
-                check_refused(
-                    f,
-                    [&](World &w) {
-                        w.options.policy = &w.policy;
-                        row.spoil(w.policy);
-                    },
-                    {GSC_ERROR_POLICY, "policy", -1, row.field, "must be", row.number, "options"});
-        }
+        check_refused(function("gsc_policy_check"), [&](World &w) { row.spoil(w.policy); },
+                      {GSC_ERROR_POLICY, "policy", -1, row.field, "must be", row.number});
     check_refused(function("gsc_policy_check"),
                   [](World &w) {
                       w.policy.min_scale = 2;
@@ -1253,7 +995,7 @@ TEST_CASE("ranks that differ, and a rank that there cannot be", "[errors]")
                       w.reports[0].digest = w.reports[1].digest = 7;
                       w.reports[2].digest = 8;
                   },
-                  {GSC_ERROR_MISMATCH, "reports", 2, "digest", "from that of reports[0]"});
+                  {GSC_ERROR_MISMATCH, "reports", 2, "digest", "from reports[0].digest"});
     check_refused(function("gsc_report_merge"),
                   [](World &w) {
                       w.reports[1].digest = 7;

@@ -6,7 +6,6 @@ The programs use what ci/test docs has built: the library, the emulated device, 
 
 import contextlib
 import io
-import json
 import os
 import re
 import runpy
@@ -15,8 +14,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-
-import gradscaler
 
 ROOT = Path(__file__).parents[2]
 RELEASE = ROOT / "build/release"
@@ -119,29 +116,10 @@ def test_no_example_is_in_a_language_that_nobody_runs():
         assert set(re.findall(r"^```(\w+)$", (ROOT / page).read_text(), re.M)) <= run, page
 
 
-def test_the_numbers_of_readme_are_those_of_the_library():
-    recordings = [json.loads(path.read_text()) for path in (ROOT / "tests/traces").glob("*.json")]
-    recordings = [recorded for recorded in recordings if "traces" in recorded]
-    readme, first = (" ".join((ROOT / page).read_text().split()) for page in ("README.md", FIRST))
-    count = sum(len(recorded["traces"]) for recorded in recordings)
-    assert f" {count} recordings of {len(recordings)} real scalers " in readme
-    assert f" {count} [recordings](../../tests/traces/README.md) of {len(recordings)} real scalers" in first
-    saves = [format for format in gradscaler.formats() if saves_a_state(format)]
-    assert f" {len(gradscaler.presets())} [presets]" in first and f"of {len(saves)} formats" in first
-    assert f"| {len(gradscaler.presets())} presets |" in readme and f"| itself and {len(saves) - 1} others |" in readme
-
-
-def saves_a_state(format):
-    try:
-        gradscaler.Scaler("torch").state_dict(format)
-    except gradscaler.Error as error:
-        assert "which saves no state" in str(error)
-        return False
-    return True
-
-
 def test_the_presets_are_those_of_the_library():
     presets = runpy.run_path(str(ROOT / "docs/site/presets.py"))
     assert presets["page"]() == presets["PAGE"].read_text(), "ci/docs writes the table anew"
     drawn = presets["PAGE"].with_suffix(".svg").read_text()
     assert presets["picture"]() == drawn, "ci/docs draws the picture anew"
+    for counts in presets["COUNTED"]:
+        assert presets["counted"](counts.read_text()) == counts.read_text(), "ci/docs writes the numbers anew"

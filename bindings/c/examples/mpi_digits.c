@@ -7,11 +7,11 @@
  *     mpirun -np 4 mpi_digits FILE shards    and with a shard of the optimizer and its gradients
  *
  * FILE and network are as in digits.c. A batch, and the list of all parameters, have four parts,
- * which 1, 2 or 4 ranks share. What MPI_Allreduce adds in an order of its own is added here in that
- * of the parts, so any number of ranks prints the same digest of the weights.
+ * which 1, 2 or 4 ranks share. MPI_Allreduce chooses the order of a sum; here the order of the parts
+ * is fixed, so any number of ranks prints the same digest of the weights.
  *
- * What a scaler needs from ranks is `agree`: each stamps its reports, one collective gathers them,
- * and all merge them in order.
+ * `agree` has all that a scaler needs from ranks: each stamps its reports, one collective gathers
+ * them, and all merge them in order.
  */
 #include <mpi.h>
 
@@ -169,7 +169,7 @@ static gsc_report step_shards(network *net, ranks *r, const gsc_policy *policy, 
     return report;
 }
 
-/* Whose parameter overflowed first: a report counts within the list that it is of. */
+/* Prints the parameter that overflowed first. A report has its position in the rank's own list. */
 static void tell(const ranks *r, int step, int sharded)
 {
     size_t part = 0;

@@ -12,8 +12,8 @@ defmodule GradScaler do
 
   The rules of torch, Megatron-LM, DeepSpeed and others are presets, see `presets/0`.
 
-  The first argument is what a call gives back changed, a tree, a report or a scaler, so that calls can be
-  piped; the scaler follows, and options come last.
+  The first argument is the tree, report or scaler that a call returns changed, so calls can be piped; then
+  comes the scaler, then options.
 
   ## Trees
 
@@ -26,9 +26,9 @@ defmodule GradScaler do
 
   A complex element counts once, as its larger part does, and cannot become a real one.
 
-  Results have the shape and the names of what they replace. They are also on its backend: the
-  elements are fetched from it, and the result is transferred to it with the backend's default
-  options, which for one with several devices is the default device.
+  Results have the shape, the names and the backend of the tensors that they replace. The call fetches the
+  elements from the backend and transfers the results to it with the backend's default options; a backend
+  with several devices gets them on its default device.
 
   ## Devices
 
@@ -112,7 +112,7 @@ defmodule GradScaler do
   @spec new(binary | atom | keyword, Enumerable.t()) :: t
   def new(preset \\ "recommended", fields \\ [])
 
-  # Another list is no fields: a name between single quotes.
+  # Fields are tuples. Another list is a charlist, such as 'torch', and no name.
   def new(fields, [])
       when fields == [] or is_tuple(hd(fields))
       when is_map(fields) and not is_struct(fields),
@@ -137,7 +137,7 @@ defmodule GradScaler do
   defp replace(_policy, other),
     do: raise(ArgumentError, "fields is #{inspect(other)}: they must be names with values")
 
-  # The library's default, not a scale.
+  # In the library 0 means the default.
   defp replace_field({:init_scale, zero}, _policy) when zero == 0,
     do: raise(ArgumentError, "policy.init_scale is 0: it must be above 0")
 
@@ -251,7 +251,7 @@ defmodule GradScaler do
     {[], _report} = Binaries.into(:scale, factor, [], [])
     loss * Factor.decode(factor).scale
   rescue
-    # Beyond the largest double, which Erlang has no number for.
+    # The product is above the largest double, and Erlang has no infinity.
     ArithmeticError -> if loss > 0, do: :infinity, else: :neg_infinity
   end
 
@@ -282,11 +282,11 @@ defmodule GradScaler do
   gradients are divided, also after an overflow.
 
     * `:type` - the type of all results: a dtype, Nx's `{:f, 32}`, or `:same`
-    * `:want` - what else the report is to hold: `:norm`, `:amax`, `:underflow`
+    * `:want` - more measurements for the report: `:norm`, `:amax`, `:underflow`
     * `:clamp` - a number: results go to -clamp..clamp, as torch.nn.utils.clip_grad_value_ does. The
       report is of the gradients before, so that an overflow is not hidden
     * `:histogram` - true for `report.histogram`; the header of the library explains its 17 words
-    * `:factor` - the snapshot that the loss was scaled by, where an update ran since
+    * `:factor` - the snapshot of the scale that the loss was scaled by, if an update ran since
 
   So, with the norm:
 
@@ -480,7 +480,7 @@ defmodule GradScaler do
 
   def update(%__MODULE__{}, [%Report{} | _]) do
     raise ArgumentError,
-          "report is a list: make one of them with GradScaler.merge/3, which needs to know of what they are"
+          "report is a list: merge it with GradScaler.merge/3, as :shards or as :addends"
   end
 
   def update(%__MODULE__{}, other) do

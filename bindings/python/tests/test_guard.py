@@ -214,7 +214,7 @@ def test_a_checkpoint_that_moves_the_scale_of_a_guard_says_so():
     torchs = {"scale": 2048.0, "growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 7, "_growth_tracker": 3}
     scaler = Scaler("guard")
     first, *_ = scaler.load_state_dict(torchs)
-    assert first == "the checkpoint has rules that move the scale, which those of 'guard' never do"
+    assert first == "the rules of the checkpoint move the scale; the rules of 'guard' never do"
     assert scaler.policy.guard_ratio == 10  # torch's keys say nothing of a guard
     assert not any("never do" in note for note in Scaler("torch").load_state_dict(torchs))
 

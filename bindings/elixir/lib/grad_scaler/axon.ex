@@ -1,9 +1,9 @@
 defmodule GradScaler.Axon do
   @moduledoc """
-  A recipe for Axon that really skips the step of an overflow.
+  Loss scaling for Axon that skips the step of an overflow.
 
-  Axon's own loss scaling moves the scale, but hands the overflowed gradients to the optimizer all
-  the same. Here the optimizer is also wrapped:
+  Axon's own loss scaling moves the scale, but the optimizer still gets the overflowed gradients. Here the
+  optimizer is also wrapped:
 
       scaler = GradScaler.new("axon")
       optimizer = Polaris.Optimizers.adam(learning_rate: 1.0e-3)
@@ -15,15 +15,15 @@ defmodule GradScaler.Axon do
       |> Axon.Loop.run(data)
 
   If a gradient is Inf or NaN, or the norm is too large for rules with `overflow_test: :norm`, the
-  parameters and the optimizer's state stay as they were; the running statistics of layers, which come from the forward pass, move on. With
-  `gradient_accumulation_steps` one overflow skips all the steps that are summed. Unlike
-  Axon.LossScale, a NaN counts as an overflow.
+  parameters and the optimizer's state do not change. The running statistics of layers do change: the
+  forward pass makes them. With `gradient_accumulation_steps` one overflow skips all the steps that are
+  summed. Unlike in Axon.LossScale, a NaN counts as an overflow.
 
-  Nothing here needs Axon to compile: these are the tuples of functions that it takes.
+  This module compiles without Axon: its functions return tuples of functions, as Axon takes them.
   """
   alias GradScaler.{Defn, Tree}
 
-  @doc "The `:loss_scale` of `Axon.Loop.trainer/4` by the rules of a scaler; rules that guard are refused."
+  @doc "Returns the `:loss_scale` for `Axon.Loop.trainer/4` by the rules of a scaler. Refuses rules with a guard."
   @spec loss_scale(GradScaler.t()) :: {fun, fun, fun}
   def loss_scale(%GradScaler{} = scaler) do
     traits = GradScaler.traits(scaler)
@@ -37,13 +37,13 @@ defmodule GradScaler.Axon do
     unscale = fn grads, state ->
       {unscaled, overflow} = Defn.unscale(grads, state, scaler)
       amax = if :needs_amax in traits, do: Defn.amax(unscaled)
-      {told(unscaled, overflow, scaler), Defn.update(state, overflow, scaler, amax)}
+      {with_overflow(unscaled, overflow, scaler), Defn.update(state, overflow, scaler, amax)}
     end
 
     {fn -> Defn.init(scaler) end, &Defn.scale_loss/2, unscale}
   end
 
-  @doc "An optimizer, as Polaris makes them, that leaves everything alone where gradients are not finite."
+  @doc "Wraps an optimizer of Polaris: if gradients are not finite, parameters and state do not change."
   @spec skip_overflow({fun, fun}) :: {fun, fun}
   def skip_overflow({init, update}) do
     skipping = fn grads, state, params ->
@@ -55,8 +55,8 @@ defmodule GradScaler.Axon do
     {init, skipping}
   end
 
-  # Axon gives its optimizer the gradients alone: of a norm that is too large they have to tell.
-  defp told(grads, overflow, scaler) do
+  # Axon's optimizer gets only the gradients, so an overflow of the norm makes them infinite.
+  defp with_overflow(grads, overflow, scaler) do
     if GradScaler.policy(scaler).overflow_test == :norm,
       do: Tree.map(grads, &Nx.select(overflow, Nx.tensor(:infinity), &1)),
       else: grads

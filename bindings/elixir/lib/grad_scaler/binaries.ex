@@ -1,9 +1,8 @@
 defmodule GradScaler.Binaries do
   @moduledoc false
-  # Lists of {dtype, binary}, or of tensors on one device, and structs; refusals raise. GradScaler calls this with the
-  # leaves of a tree. The binary holds its elements in little-endian order. What a call does beside its work is a
-  # TensorOptions; the report then holds `per_tensor`, a binary of a report for each tensor, and `histogram`. `names`
-  # gives errors a text for an entry of a list, see Error.check!/2.
+  # Calls on lists of {dtype, binary}, or of tensors on one device. GradScaler passes the leaves of a tree. The elements in
+  # a binary are little-endian. If TensorOptions ask for them, the report has `per_tensor`, a binary with a report of each
+  # tensor, and `histogram`. Errors raise; `names` names the entry of a list, see Error.check!/2.
 
   alias GradScaler.{Constants, DeviceTensor, Error, Native, Report, TensorOptions}
 
@@ -11,9 +10,9 @@ defmodule GradScaler.Binaries do
   @type tensor :: {dtype, binary} | DeviceTensor.t()
   @type names :: map | (binary, integer -> binary | nil)
 
-  # More than this is no work for a normal scheduler. A large binary that starts within a byte is copied as soon as the
-  # library looks at it, which takes longer than all that follows, so this is decided here.
-  @most_bytes 128 * 1024
+  # A call on more bytes runs on a dirty scheduler. This module chooses it: the library copies a large binary that starts
+  # inside a byte, which takes longer than the call itself.
+  @max_bytes 128 * 1024
 
   @doc """
   Calls `:scale`, `:unscale` or `:unscale_accumulate` with `out`, the dtypes of the results, or the sums that are
@@ -34,7 +33,7 @@ defmodule GradScaler.Binaries do
     call(function, arguments, tensors, {out, dtypes}, names)
   end
 
-  @doc "The report of `:unscale` into the tensors' own dtypes, without the results."
+  @doc "Returns the report of `:unscale` into the tensors' own dtypes, without the results."
   @spec measure(binary | nil, [tensor], TensorOptions.t(), names) :: Report.t()
   def measure(factor, tensors, options \\ %TensorOptions{}, names \\ %{}) do
     exec = device(tensors, names)
@@ -46,7 +45,7 @@ defmodule GradScaler.Binaries do
   # ---- calls ----
 
   defp call(function, [exec, factor | _] = arguments, tensors, {out, dtypes}, names) do
-    # A device says no more than a status; the same call on the host, with nothing to do, says it in a sentence.
+    # A device returns only a status. The same call on the host with no tensors checks the factor and has a message.
     if exec, do: Error.check!(Native.measure(nil, factor, [], nil))
 
     result = apply(Native, scheduled(function, tensors), arguments)
@@ -60,7 +59,7 @@ defmodule GradScaler.Binaries do
     end
   end
 
-  # An output with a dtype that does not go with its tensor's: the sentence has their numbers.
+  # Names the dtypes in the error of an output that is complex while its tensor is not, or the reverse.
   defp with_names({:error, %{field: "dtype", index: index} = details}, tensors, dtypes) do
     [from, to] = [dtype(Enum.at(tensors, index)), Enum.at(dtypes, index)]
     text = "cannot be #{inspect(to)}, as one of it and its tensor of #{inspect(from)} is complex"
@@ -69,9 +68,9 @@ defmodule GradScaler.Binaries do
 
   defp with_names(result, _tensors, _dtypes), do: result
 
-  # Where the work is on a dirty scheduler from the start.
+  # Returns the function's variant for the scheduler that the work needs.
   defp scheduled(function, tensors) do
-    if bytes(tensors, 0) > @most_bytes, do: :"#{function}_dirty", else: function
+    if bytes(tensors, 0) > @max_bytes, do: :"#{function}_dirty", else: function
   end
 
   defp bytes([{_dtype, binary} | rest], sum), do: bytes(rest, sum + byte_size(binary))
@@ -87,7 +86,7 @@ defmodule GradScaler.Binaries do
 
   # ---- tensors ----
 
-  # The device of tensors that are on one; they must all be.
+  # Returns the device of the tensors, nil for the host. All must be on the same.
   defp device([], _names), do: nil
 
   defp device([first | _] = tensors, names) do
@@ -114,7 +113,7 @@ defmodule GradScaler.Binaries do
     if exec, do: DeviceTensor.copy(exec, sums), else: sums
   end
 
-  # On the host the call makes them.
+  # Makes the outputs. On the host the library does so, by their dtypes.
   defp outputs(_function, nil, _tensors, dtypes, _names), do: Enum.map(dtypes, &number/1)
 
   defp outputs(_function, exec, tensors, dtypes, _names) do

@@ -4,31 +4,34 @@ defmodule GradScaler.Checkpoint do
   @key_bytes Entry.longest(:key)
 
   @moduledoc """
-  Checkpoints and settings of every framework, so that a run goes on where it stopped, there or here.
+  Reads and writes checkpoints of frameworks, and reads their settings.
 
       iex> checkpoint = %{"model" => %{}, "scaler" => %{"scale" => 2048.0, "growth_interval" => 100, "_growth_tracker" => 3}}
       iex> {scaler, _notes} = GradScaler.Checkpoint.read(checkpoint, GradScaler.new("torch"))
       iex> {GradScaler.loss_scale(scaler), GradScaler.state(scaler).good_steps, GradScaler.policy(scaler).growth_interval}
       {2048.0, 3, 100}
 
-  A checkpoint, or a configuration, is a map, a keyword list or a struct, nested or not, with numbers,
-  booleans, tensors of one element, texts and nil at its ends, up to 16 deep. Whatever else is there is
-  passed over, and refused where a number of the scaler belongs. So is a key of more than #{@key_bytes} bytes,
-  with those that it is nested in: pass what is below the first of them.
+  A checkpoint, or a configuration, is a map, a keyword list or a struct, nested or not, up to 16 deep. Its
+  values are numbers, booleans, tensors of one element, texts and nil. Other values are ignored, but refused
+  as a number of the scaler. A key has at most #{@key_bytes} bytes, including the keys above it and dots; if a
+  key of the scaler is longer, pass the part of the checkpoint below its first keys.
 
-  Each call returns notes beside its result: what was not said, was ignored, means something else here,
-  or cannot be held. The `message` of a note is a sentence; its `kind` is `:format`, `:missing`, `:ignored`,
-  `:changed`, `:unusable` or `:lost`; `field` is one of the policy or the state, with `:format` the name of
-  the format; `value` is the number that counts from now on.
+  Each call returns its result and notes, on keys that are missing, ignored, changed or not possible in a
+  format. A note has:
 
-  To store a scaler of ours and nothing else, `GradScaler.save/1` makes bytes; `write/3` with
-  "gradscaler" makes numbers by name.
+    * `message` - a sentence
+    * `kind` - `:format`, `:missing`, `:ignored`, `:changed`, `:unusable` or `:lost`
+    * `field` - a field of the policy or the state; with `:format` the name of the format
+    * `value` - the number in force
+
+  To store only a scaler, use `GradScaler.save/1`, which makes bytes, or `write/3` with "gradscaler", which
+  makes numbers by name.
   """
 
-  @typedoc "Something to know of a call that succeeded."
+  @typedoc "A note on a key of a checkpoint or settings, or on a finding of a diagnosis."
   @type note :: %Note{kind: atom, field: binary, value: GradScaler.real(), message: binary}
 
-  @typedoc "Keys with numbers, texts, nil, tensors of one element, or more of these."
+  @typedoc "Keys with numbers, booleans, texts, nil, tensors of one element, or nested mappings."
   @type mapping :: map | keyword | struct
 
   @text_bytes Entry.longest(:text)
@@ -37,7 +40,7 @@ defmodule GradScaler.Checkpoint do
   @importance [:unusable, :changed, :lost, :format, :ignored, :missing]
 
   @doc """
-  All formats, with a sentence each on their framework and on what they hold.
+  Returns the names of all formats, each with a sentence on its framework and on what it holds.
 
       iex> is_map_key(GradScaler.Checkpoint.formats(), "deepspeed")
       true
@@ -46,14 +49,14 @@ defmodule GradScaler.Checkpoint do
   def formats, do: Fields.listed(&Native.format_name/1, &Native.format_summary/1)
 
   @doc """
-  The scaler that goes on from a checkpoint, by the rules of `scaler` with the settings that the
-  checkpoint has, or, where that is nil, by the rules of its framework; and notes.
+  Returns the scaler of a checkpoint, and notes. Rules that the checkpoint lacks come from `scaler`; if
+  `scaler` is nil, from the framework.
 
-    * `:format` - its format, one of `formats/0`; without it, the keys tell
-    * `:prefix` - where the scaler is, such as "loss_scaler1"; needed if there are several, or if it
-      is not at the top or below one or two names
+    * `:format` - one of `formats/0`; by default it is recognised by the keys
+    * `:prefix` - the path of the scaler, such as "loss_scaler1"; needed if there are several, or if the
+      scaler is not at the top or below one or two names
 
-  A checkpoint without a scale, or with one that cannot be, raises `ArgumentError`, which names the key.
+  If the scale is missing or impossible, raises `ArgumentError`, which names the key.
 
       iex> GradScaler.Checkpoint.read([loss_scale: -1.0, counter: 3], nil, format: "axon")
       ** (ArgumentError) loss_scale is -1: it must be a scale: 0 or above
@@ -75,12 +78,12 @@ defmodule GradScaler.Checkpoint do
   end
 
   @doc """
-  A scaler in the keys of a framework, and notes on what they cannot hold.
+  Returns a scaler in the keys of a framework, and notes on what these cannot hold.
 
-    * `:prefix` - what the keys begin with, "" for nothing; without it, what the framework has
-    * `:keys` - `:atoms` for maps such as Axon's; without it, texts
+    * `:prefix` - the start of the keys; "" for none; by default the framework's own
+    * `:keys` - `:texts`, the default, or `:atoms` for maps such as Axon's
 
-  For Axon, which keeps tensors in its map:
+  For Axon:
 
       iex> scaler = GradScaler.new("axon", init_scale: 1024.0)
       iex> {checkpoint, _notes} = GradScaler.Checkpoint.write(scaler, "axon", keys: :atoms)
@@ -109,13 +112,13 @@ defmodule GradScaler.Checkpoint do
   end
 
   @doc """
-  A scaler that is set up as a framework's is by `settings`: the arguments of its constructor or
-  program, or its part of a configuration; and notes.
+  Returns a scaler with a framework's settings, and notes. `settings` are the arguments of the framework's
+  constructor or program, or its section of a configuration.
 
-    * `:prefix` - the key that they are under
-    * `:preset` - the rules that they are put into; without it, the rules of the framework
+    * `:prefix` - the key above the settings
+    * `:preset` - gives the rules that the settings leave out; by default, the framework's defaults do
 
-  My configuration, in gradscaler:
+  For DeepSpeed:
 
       iex> config = %{"train_batch_size" => 8, "fp16" => %{"initial_scale_power" => 12, "hysteresis" => 3}}
       iex> {scaler, _notes} = GradScaler.Checkpoint.settings(config, "deepspeed", prefix: "fp16")
@@ -156,7 +159,7 @@ defmodule GradScaler.Checkpoint do
   defp text(name, _label) when is_binary(name) or is_atom(name), do: to_string(name)
   defp text(other, label), do: Fields.refuse(label, other, "a name")
 
-  # An error about an entry names its key.
+  # Makes an error about an entry name its key.
   defp check!({:error, %{name: "entries"} = details}, keys) do
     <<where::binary-size(details.subject_length), rest::binary>> = details.message
     {key, what} = if details.index >= 0, do: Enum.at(keys, details.index), else: {nil, nil}
@@ -175,7 +178,7 @@ defmodule GradScaler.Checkpoint do
   defp check!(result, _keys),
     do: Error.check!(result, %{"entries_count" => "the number of its entries"})
 
-  # The library quotes the beginning of a long key.
+  # Returns the part of a key that the library quotes.
   defp quoted(key), do: binary_part(key, 0, min(byte_size(key), 64))
 
   @note_size byte_size(Note.encode(%Note{}))
@@ -193,7 +196,7 @@ defmodule GradScaler.Checkpoint do
     Enum.sort_by(notes, fn note -> Enum.find_index(@importance, &(&1 == note.kind)) || 0 end)
   end
 
-  # The sentence of a note with the name of a rule instead of its number.
+  # Returns the sentence of a note, with the name of a rule instead of its number.
   defp named(%Note{field: field, value: value, message: message}) do
     with group when group != nil <- Constants.of_field(field),
          number when is_float(value) <- trunc(value),
@@ -210,24 +213,25 @@ defmodule GradScaler.Checkpoint do
   defp value(%Entry{kind: :boolean, integer: integer}), do: integer != 0
   defp value(%Entry{value: value}), do: value
 
-  # A value that is no number is handed over only beside numbers: elsewhere it is a weight.
+  # Returns the keys and the entries of the library. A value that is no number gets an entry only beside numbers:
+  # elsewhere it is a weight.
   defp entries(tree, label, prefix, names) when is_map(tree) or is_list(tree) do
     rows =
-      for {[_ | place] = path, entry, unread} <- walk(tree, []),
-          do: {join(path), join(place), entry, unread}
+      for {[_ | parent] = path, entry, unread} <- walk(tree, []),
+          do: {join(path), join(parent), entry, unread}
 
     refuse_long(rows, prefix, names)
 
     beside =
-      for {_key, place, %Entry{kind: kind}, _unread} <- rows,
+      for {_key, parent, %Entry{kind: kind}, _unread} <- rows,
           kind in [:number, :integer],
           into: MapSet.new([prefix || ""]),
-          do: place
+          do: parent
 
     rows =
-      for {key, place, entry, unread} <- rows,
+      for {key, parent, entry, unread} <- rows,
           byte_size(key) in 1..@key_bytes,
-          unread == nil or place in beside,
+          unread == nil or parent in beside,
           do: {key, %{entry | key: key}, unread}
 
     if is_list(tree) and tree != [] and not Keyword.keyword?(tree) and
@@ -243,13 +247,13 @@ defmodule GradScaler.Checkpoint do
 
   defp join(path), do: path |> Enum.reverse() |> Enum.join(".")
 
-  # The scaler would go on without a key of its own that is too long.
+  # Refuses a key of the scaler that is too long: the scaler would continue without its number.
   defp refuse_long(rows, prefix, names) do
     long =
       for {key, _place, _entry, nil} <- rows,
           byte_size(key) > @key_bytes,
-          [place, name] = Regex.run(~r"^(.*?)[./]?([^./]*)$"s, key, capture: :all_but_first),
-          place == (prefix || place),
+          [parent, name] = Regex.run(~r"^(.*?)[./]?([^./]*)$"s, key, capture: :all_but_first),
+          parent == (prefix || parent),
           do: {key, stem(name)}
 
     names = if long != [], do: names.()
@@ -265,7 +269,7 @@ defmodule GradScaler.Checkpoint do
     end
   end
 
-  # The names of numbers in checkpoints, in any format; in some programs of Paddle numbers end them.
+  # Returns the names of numbers in checkpoints of all formats, without the digits that some programs of Paddle add.
   defp saved_names do
     for format <- Map.keys(formats()),
         {:ok, entries, _notes} <- [export(GradScaler.new("torch"), format, "")],
@@ -306,7 +310,7 @@ defmodule GradScaler.Checkpoint do
   defp walk(%{__struct__: _} = struct, path), do: struct |> Map.from_struct() |> walk(path)
 
   defp walk(map, path) when is_map(map) do
-    place(map, path, "a map") ++
+    container(map, path, "a map") ++
       for {key, branch} <- map,
           is_binary(key) or is_atom(key) or is_integer(key),
           row <- walk(branch, [key | path]),
@@ -317,7 +321,7 @@ defmodule GradScaler.Checkpoint do
     if list != [] and Keyword.keyword?(list),
       do: walk(Map.new(list), path),
       else:
-        place(%{}, path, "a list") ++
+        container(%{}, path, "a list") ++
           for(
             {branch, index} <- Enum.with_index(list),
             row <- walk(branch, [index | path]),
@@ -331,11 +335,11 @@ defmodule GradScaler.Checkpoint do
   defp readable(path, entry), do: [{path, entry, nil}]
   defp unread(path, what), do: [{path, %Entry{kind: :text, text: what}, what}]
 
-  # A text that does not fit means nothing, nor does what is left of it.
+  # A text that is too long has no meaning; its beginning is for messages.
   defp fitting(text) when byte_size(text) <= @text_bytes, do: text
   defp fitting(text), do: cut(text, @text_bytes - 3) <> "..."
 
-  # As many bytes of a text, without half a letter at their end.
+  # Returns at most so many bytes of a text, without half a letter at their end.
   defp cut(text, bytes) when byte_size(text) <= bytes, do: text
 
   defp cut(text, bytes) do
@@ -343,9 +347,9 @@ defmodule GradScaler.Checkpoint do
     if String.valid?(start), do: start, else: cut(text, bytes - 1)
   end
 
-  # %{loss_scale: %{loss_scale: 8.0}} is a place of a scaler, any other map no number.
-  defp place(_map, [], _what), do: []
+  # Returns an unread row for a map or list below a key, except for %{loss_scale: %{loss_scale: 8.0}}, which is a path.
+  defp container(_map, [], _what), do: []
 
-  defp place(map, [key | _] = path, what),
+  defp container(map, [key | _] = path, what),
     do: if(is_map_key(map, key), do: [], else: unread(path, what))
 end

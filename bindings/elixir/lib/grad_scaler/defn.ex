@@ -1,15 +1,15 @@
 defmodule GradScaler.Defn do
   @moduledoc """
-  The step for code that Nx traces: inside `defn`, `Nx.Defn.jit` and `while`, and beside `grad`.
+  Loss scaling for code that Nx traces: inside `defn`, `Nx.Defn.jit` and `while`, and beside `grad`.
 
-  Gradients are checked, divided and clipped by Nx operations, wherever they are. `update/4` calls the
-  library while the program runs, by `Nx.runtime_call/4` of Nx 0.12, which `Nx.Defn.Evaluator` and EXLA
-  (on the host and on CUDA) have. So every preset works, each update has the bits of
-  `GradScaler.update/2`, and no gradient flows through it.
+  Nx operations check, divide and clip the gradients, on any backend. `update/4` calls the library while
+  the program runs, by `Nx.runtime_call/4` of Nx 0.12, which `Nx.Defn.Evaluator` and EXLA (on the host and
+  on CUDA) have. So every preset works, and each update is bit-exact with `GradScaler.update/2`. No gradient
+  flows through it.
 
-  The state is a map of tensors, so it passes through `defn` and onto any backend; the rules are those
-  of a `GradScaler`, and are fixed while tracing. `to_scaler/2` makes a `GradScaler` of a state again.
-  The scale needs float64.
+  The state is a map of tensors, so `defn` and all backends accept it. The rules come from a `GradScaler`
+  and are constants of the traced program. `to_scaler/2` returns the state as a `GradScaler`. The scale
+  needs float64.
 
       defmodule Train do
         import Nx.Defn
@@ -32,19 +32,19 @@ defmodule GradScaler.Defn do
       step = Nx.Defn.jit(&Train.step(&1, &2, &3, &4, scaler: scaler))
       {params, state} = step.(params, state, x, y)
 
-  With vectorized gradients all lanes have one verdict, one norm and one scale.
+  Vectorized gradients have one overflow, one norm and one scale for all lanes.
 
-  ## Rules that guard
+  ## Rules with a guard
 
-  They judge the norm in `update/4`, so update first:
+  The guard judges the norm in `update/4`, so update before the step:
 
       {grads, overflow} = GradScaler.Defn.unscale(grads, state, scaler)
       state = GradScaler.Defn.update(state, overflow, scaler, GradScaler.Defn.norm(grads))
       new = sgd(params, GradScaler.Defn.guard(grads, state))
       params = GradScaler.Defn.skip(new, params, GradScaler.Defn.skipped(state))
 
-  The flag `:stop` ends nothing inside a compiled loop: outliers are skipped or clipped on. End the
-  training where `state.guard_in_a_row` reaches the policy's `guard_max_in_a_row`.
+  A compiled loop does not stop by the flag `:stop`: it goes on to skip or clip outliers. Stop the training
+  when `state.guard_in_a_row` reaches the policy's `guard_max_in_a_row`.
   """
   use GradScaler.Transform
   alias GradScaler.{Error, Factor, Leaf, Native, State, Tree}
@@ -57,8 +57,8 @@ defmodule GradScaler.Defn do
   @size byte_size(State.encode(%State{}))
 
   @typedoc """
-  The state of a scaler: the scale in force, `next`, the newest one, and fields of `GradScaler.State` as
-  scalar tensors that code reads and sets, and `bytes`, the library's struct with all that is left.
+  The state of a scaler: `scale`, the scale in force, `next`, the newest scale, and fields of
+  `GradScaler.State` as scalar tensors, to read or replace. `bytes` has the whole state.
   """
   @type state :: %{
           required(:scale) => term,
@@ -72,13 +72,13 @@ defmodule GradScaler.Defn do
 
   # ---- the step ----
 
-  @doc "The state of a scaler as tensors. Call it outside of `defn`."
+  @doc "Returns the state of a scaler as tensors. Call it outside of `defn`."
   @spec init(GradScaler.t()) :: state
   def init(%GradScaler{state: bytes}), do: tensors(bytes, [])
 
   @doc """
-  The way back: a scaler with the rules of `scaler` and everything else of a state, to be saved, or to
-  go on with `GradScaler.update/2`. Call it outside of `defn`.
+  Returns a scaler with the rules of `scaler` and the scale and counts of `state`, to save it or to
+  continue with `GradScaler.update/2`. Call it outside of `defn`.
   """
   @spec to_scaler(state, GradScaler.t()) :: GradScaler.t()
   def to_scaler(state, %GradScaler{} = scaler) do
@@ -88,8 +88,8 @@ defmodule GradScaler.Defn do
   end
 
   @doc """
-  Loss, or gradients, times the scale. Numbers, narrow types and integers become float32: a scaled loss
-  leaves the range of float16 easily.
+  Returns the loss, or gradients, times the scale. Numbers, narrow types and integers become float32,
+  because a scaled loss easily overflows float16.
   """
   @spec scale_loss(GradScaler.tree() | number, state) :: GradScaler.tree()
   deftransform scale_loss(loss, %{scale: scale}) do
@@ -99,9 +99,8 @@ defmodule GradScaler.Defn do
   end
 
   @doc """
-  `{gradients divided by the scale, overflow}`: half types become float32, and `overflow` is a
-  scalar, 1 where a gradient is Inf or NaN, or where the norm is too large for the rules of `scaler`,
-  if it is given and its rules look at that.
+  Returns `{gradients divided by the scale, overflow}`. Half types become float32. `overflow` is a scalar:
+  1 if a gradient is Inf or NaN; also if the norm is too large, if `scaler` has `overflow_test: :norm`.
   """
   @spec unscale(GradScaler.tree(), state, GradScaler.t() | nil) :: {GradScaler.tree(), term}
   deftransform unscale(grads, %{scale: scale}, scaler \\ nil) do
@@ -117,8 +116,8 @@ defmodule GradScaler.Defn do
   end
 
   @doc """
-  `{sums plus gradients divided by the scale, overflow}`; where one of the gradients is Inf or NaN, or
-  their norm is too large for the rules of `scaler`, the sums stay as they were.
+  Returns `{sums plus gradients divided by the scale, overflow}`. If there is an overflow, as in
+  `unscale/3`, the sums do not change.
   """
   @spec unscale_accumulate(GradScaler.tree(), GradScaler.tree(), state, GradScaler.t() | nil) ::
           {GradScaler.tree(), term}
@@ -128,19 +127,19 @@ defmodule GradScaler.Defn do
     {skip(added, sums, overflow), overflow}
   end
 
-  @doc "1 where a float of the tree is Inf or NaN, else 0, as a scalar."
+  @doc "Returns a scalar: 1 if a float of the tree is Inf or NaN, else 0."
   @spec overflow(GradScaler.tree()) :: term
   deftransform overflow(tree) do
     reduce(tree, Nx.tensor(0, type: {:u, 8}), &Nx.logical_or(&2, Nx.any(not_finite(&1))))
   end
 
-  @doc "The global norm of a tree's floats, a float64 scalar; NaN where one is, so clip where nothing overflowed."
+  @doc "Returns the global norm of a tree's floats as a float64 scalar; NaN or Inf if a float is."
   @spec norm(GradScaler.tree()) :: term
   deftransform norm(tree) do
     Nx.sqrt(sum_squares(tree))
   end
 
-  @doc "The largest finite magnitude of a tree's floats, a float64 scalar, which predictive rules judge."
+  @doc "Returns the largest finite magnitude of a tree's floats as a float64 scalar, for predictive rules."
   @spec amax(GradScaler.tree()) :: term
   deftransform amax(tree) do
     reduce(tree, f64(0.0), fn leaf, most ->
@@ -149,26 +148,26 @@ defmodule GradScaler.Defn do
     end)
   end
 
-  @doc "Gradients times min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ has it."
+  @doc "Clips gradients to a global norm, as torch.nn.utils.clip_grad_norm_: times min(1, max_norm / (norm + 1e-6))."
   @spec clip(GradScaler.tree(), number) :: GradScaler.tree()
   deftransform clip(grads, max_norm) do
     coefficient = Nx.min(f64(1.0), Nx.divide(double(max_norm), Nx.add(norm(grads), f64(1.0e-6))))
     times(grads, coefficient)
   end
 
-  @doc "`old` if the step overflowed, else `new`: trees with the same leaves, of the same shapes."
+  @doc "Returns `old` if the step overflowed, else `new`: trees with the same leaves and shapes."
   @spec skip(GradScaler.tree(), GradScaler.tree(), term) :: GradScaler.tree()
   deftransform skip(new, old, overflow) do
-    overflow = verdict(overflow)
+    overflow = any_overflow(overflow)
     zip(new, old, {"new", "old"}, &Nx.select(overflow, &2, &1))
   end
 
   @doc """
-  The state after a step. `overflow` is a tensor or a boolean; of several elements one says it for all.
-  `scaler` gives the rules.
+  Returns the state after a step, by the rules of `scaler`. `overflow` is a boolean or a tensor; if any
+  element is not 0, the step overflowed.
 
-  Rules that guard take the norm of the gradients, unscaled and not clipped, or any other number that
-  they are to judge, such as the loss; predictive rules (`target_amax`) take `amax/1`.
+  If the rules have a guard, `number` is the norm of the unscaled gradients before clipping, or another
+  number to judge, such as the loss. If they are predictive (`target_amax`), it is `amax/1`.
   """
   @spec update(state, term, GradScaler.t(), term) :: state
   deftransform update(state, overflow, %GradScaler{policy: policy} = scaler, number \\ nil) do
@@ -195,7 +194,7 @@ defmodule GradScaler.Defn do
 
       _ ->
         number = double(number || 0)
-        read = {known!(state), verdict(overflow), number}
+        read = {known!(state), any_overflow(overflow), number}
         unless number.shape == {} and number.vectorized_axes == [], do: refuse(number)
         Nx.runtime_call(templates(), read, [policy: policy], &__MODULE__.step/2)
     end
@@ -205,13 +204,13 @@ defmodule GradScaler.Defn do
     raise ArgumentError, "a tensor of the shape #{dimensions(number)} is no number to judge"
   end
 
-  @doc "1 where the step of the last update is skipped, because of an overflow or an outlier, else 0."
+  @doc "Returns 1 if the last update says to skip the step, because of an overflow or an outlier, else 0."
   @spec skipped(state) :: term
   deftransform skipped(%{guard_multiplier: multiplier}) do
     Nx.equal(multiplier, f64(0.0))
   end
 
-  @doc "Multiplies gradients by the factor of the guard's clip in the last update: 1 if it does not clip."
+  @doc "Multiplies gradients by the guard's multiplier of the last update: 1 if the guard does not clip."
   @spec guard(GradScaler.tree(), state) :: GradScaler.tree()
   deftransform guard(grads, %{guard_multiplier: multiplier}) do
     times(grads, multiplier)
@@ -220,7 +219,7 @@ defmodule GradScaler.Defn do
   # ---- the state ----
 
   @doc false
-  # Called while the program runs, maybe by a process that holds the device: all tensors it makes are binaries.
+  # Called while the program runs. The calling process can hold the device, so all tensors here are binaries.
   def step({state, overflow, number}, policy: policy) do
     report =
       if Nx.to_number(overflow) != 0,
@@ -246,7 +245,7 @@ defmodule GradScaler.Defn do
     end
   end
 
-  # A number that code has set holds, whatever the bytes say.
+  # Returns a state as bytes. The scalar tensors replace the numbers in `bytes`, because code can have set them.
   defp bytes(tensors) do
     state = State.decode(Nx.to_binary(tensors.bytes))
     numbers = for {name, _type} <- @types, do: {name, Nx.to_number(tensors[name])}
@@ -272,13 +271,15 @@ defmodule GradScaler.Defn do
 
   # ---- numbers ----
 
-  # A bare number would be a float32 constant.
+  # A plain number would become a float32 constant.
   defp f64(x), do: Nx.tensor(x, type: {:f, 64})
   defp double(x) when is_number(x) or is_atom(x), do: f64(x)
   defp double(x), do: Nx.as_type(x, {:f, 64})
 
-  defp verdict(overflow) when is_boolean(overflow), do: verdict(if overflow, do: 1, else: 0)
-  defp verdict(overflow), do: Nx.any(Nx.devectorize(overflow))
+  defp any_overflow(overflow) when is_boolean(overflow),
+    do: any_overflow(if overflow, do: 1, else: 0)
+
+  defp any_overflow(overflow), do: Nx.any(Nx.devectorize(overflow))
 
   defp multiply(%{type: {:f, 64}} = leaf, by), do: Nx.multiply(leaf, by)
   defp multiply(leaf, by), do: Nx.multiply(Nx.as_type(leaf, {:f, 32}), Nx.as_type(by, {:f, 32}))
@@ -296,7 +297,7 @@ defmodule GradScaler.Defn do
 
   # ---- trees ----
 
-  # Floats through one function, integers through another.
+  # Replaces floats by one function, integers by another.
   defp map(tree, float, integer \\ & &1) do
     {tree, nil} =
       Tree.map_reduce(tree, nil, fn leaf, path, nil ->
@@ -306,36 +307,36 @@ defmodule GradScaler.Defn do
     tree
   end
 
-  # The floats of all lanes.
+  # Folds over floats, with the lanes as an ordinary axis.
   defp reduce(tree, acc, fun) do
     Tree.reduce(tree, acc, fn leaf, path, acc ->
       if float?(leaf, path), do: fun.(Nx.devectorize(leaf), acc), else: acc
     end)
   end
 
-  # The leaves of two trees that are alike.
+  # Combines the leaves of two trees with the same paths and shapes.
   defp zip(tree, other, {name, other_name}, fun) do
     others = Tree.reduce(other, %{}, fn leaf, path, acc -> Map.put(acc, path, leaf) end)
 
-    {tree, rest} =
+    {tree, unmatched} =
       Tree.map_reduce(tree, others, fn leaf, path, others ->
-        {twin, others} = Map.pop(others, path)
-        twin || only(path, name, other_name)
-        [shape, other_shape] = Enum.map([leaf, twin], &dimensions/1)
+        {other_leaf, others} = Map.pop(others, path)
+        other_leaf || refuse_missing(path, name, other_name)
+        [shape, other_shape] = Enum.map([leaf, other_leaf], &dimensions/1)
 
         if shape != other_shape do
           raise ArgumentError,
                 "#{Tree.where(path, "the tensor")} has the shape #{shape} in #{name}, #{other_shape} in #{other_name}"
         end
 
-        {fun.(leaf, twin), others}
+        {fun.(leaf, other_leaf), others}
       end)
 
-    for {path, _leaf} <- rest, do: only(path, other_name, name)
+    for {path, _leaf} <- unmatched, do: refuse_missing(path, other_name, name)
     tree
   end
 
-  defp only(path, name, other_name) do
+  defp refuse_missing(path, name, other_name) do
     raise ArgumentError,
           "#{Tree.where(path, "the tensor")} is in #{name} and not in #{other_name}"
   end

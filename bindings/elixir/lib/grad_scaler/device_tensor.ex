@@ -1,6 +1,6 @@
 defmodule GradScaler.DeviceTensor do
   @moduledoc false
-  # A tensor in the memory of a device: part of memory that a whole tree shares.
+  # A tensor in the memory of a device. All tensors of a tree share one allocation.
 
   alias GradScaler.{Error, Native}
 
@@ -16,24 +16,24 @@ defmodule GradScaler.DeviceTensor do
           like: struct | nil
         }
 
-  # As the library aligns memory.
+  # The library's alignment of memory.
   @alignment 256
 
-  @doc "New memory of a device, and a tensor in it for each {dtype, bytes}."
+  @doc "Allocates memory of a device, with a tensor for each {dtype, bytes}."
   def allocate(device, sizes) do
-    {places, total} =
+    {layout, total} =
       Enum.map_reduce(sizes, 0, fn {dtype, bytes}, offset ->
         {{dtype, offset, bytes}, div(offset + bytes + @alignment - 1, @alignment) * @alignment}
       end)
 
     memory = Error.ok!(Native.memory_create(device, total))
     tensor = %__MODULE__{device: device, memory: memory, dtype: nil, offset: 0, bytes: 0}
-    {memory, for({d, o, b} <- places, do: %{tensor | dtype: d, offset: o, bytes: b})}
+    {memory, for({d, o, b} <- layout, do: %{tensor | dtype: d, offset: o, bytes: b})}
   end
 
-  @doc "Copies pairs or tensors of the device to new memory of it."
+  @doc "Copies pairs or device tensors to new memory of the device."
   def copy(device, sources) do
-    {sizes, parts} =
+    {sizes, contents} =
       sources
       |> Enum.map(fn
         {dtype, binary} -> {{dtype, byte_size(binary)}, [binary]}
@@ -42,12 +42,12 @@ defmodule GradScaler.DeviceTensor do
       |> Enum.unzip()
 
     {memory, tensors} = allocate(device, sizes)
-    pieces = Enum.zip_with(tensors, parts, &List.to_tuple([&1.offset | &2]))
-    :ok = Error.check!(Native.memory_write(memory, pieces))
+    writes = Enum.zip_with(tensors, contents, &List.to_tuple([&1.offset | &2]))
+    :ok = Error.check!(Native.memory_write(memory, writes))
     tensors
   end
 
-  @doc "The elements of each tensor, read by one call for all that share memory."
+  @doc "Returns the elements of each tensor; one call reads all tensors that share memory."
   def read(tensors) do
     for {memory, tensors} <- Enum.group_by(tensors, & &1.memory),
         binaries =

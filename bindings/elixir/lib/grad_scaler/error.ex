@@ -1,11 +1,11 @@
 defmodule GradScaler.Error do
   @moduledoc """
-  What the library could not do, though it was asked rightly: no device, no memory, a failure of a
-  driver. Wrong arguments raise `ArgumentError`, with a text made of the same members.
+  The error of a correct call that failed: no device, no memory, a failure of a driver. Wrong arguments
+  raise `ArgumentError` with the same message.
 
-    * `:status` - why, such as `:unavailable`, `:memory`, `:device`
+    * `:status` - the kind of error, such as `:unavailable`, `:memory`, `:device`
     * `:message` - a sentence
-    * `:details` - the members of the library's error as a map: argument, index, field, value, limits
+    * `:details` - the fields of C's `gsc_error` as a map: argument, index, field, value, limits
   """
 
   alias GradScaler.Constants
@@ -14,18 +14,18 @@ defmodule GradScaler.Error do
 
   @type t :: %__MODULE__{status: atom | integer, message: binary, details: map}
 
-  # Not the caller's doing.
-  @conditions [:unavailable, :memory, :device]
+  # The statuses that no argument causes.
+  @external_statuses [:unavailable, :memory, :device]
 
   @doc false
-  # Passes results through and raises refusals. `names` says how a caller knows an argument of the library: a map of
-  # texts by its name, or a function of its name and the index of an entry, -1 without, that gives a text or nil.
+  # Returns a result, or raises its error. `names` returns the caller's name of an argument, or nil: a map by the library's
+  # name, or a function of that name and the index of an entry, -1 for none.
   @spec check!(term, map | (binary, integer -> binary | nil)) :: term
   def check!(result, names \\ %{})
 
   def check!({:error, details}, names) when is_map(details) do
     case new(details, names) do
-      %{status: status} = error when status in @conditions -> raise error
+      %{status: status} = error when status in @external_statuses -> raise error
       %{message: message} -> raise ArgumentError, message
     end
   end

@@ -1,10 +1,10 @@
 defmodule GradScaler.Fields do
   @moduledoc false
-  # Fields of structs as bytes, for the generated structs.ex. Erlang's floats are finite; what is not, is an atom.
+  # Fields of structs as bytes, for the generated structs.ex. Erlang's floats are finite; Inf and NaN are atoms.
 
   alias GradScaler.Constants
 
-  @doc "The number that 4 or 8 bytes hold."
+  @doc "Returns the number in 4 or 8 bytes."
   def real(<<x::little-float-64>>), do: x
   def real(<<x::little-float-32>>), do: x
   def real(<<_::64>> = bytes), do: infinity(bytes, 64)
@@ -26,7 +26,7 @@ defmodule GradScaler.Fields do
         {:f64, 64, "double", 0x7FF0000000000000, 0x7FF8000000000000},
         {:f32, 32, "float", 0x7F800000, 0x7FC00000}
       ] do
-    @doc "#{div(bits, 8)} bytes of a number or an atom."
+    @doc "Returns a number or an atom as #{div(bits, 8)} bytes."
     def unquote(name)(:infinity, _label), do: <<unquote(infinity)::little-unquote(bits)>>
 
     def unquote(name)(:neg_infinity, _label),
@@ -43,7 +43,7 @@ defmodule GradScaler.Fields do
     def unquote(name)(x, label), do: refuse(label, x, "a number")
   end
 
-  @doc "Integers that fit, else an error that names the field."
+  @doc "Returns an integer as bytes. If it does not fit, the error names the field."
   def u8(x, label), do: integer(x, 0, 0xFF, 8, label)
   def u16(x, label), do: integer(x, 0, 0xFFFF, 16, label)
   def u32(x, label), do: integer(x, 0, 0xFFFFFFFF, 32, label)
@@ -53,25 +53,25 @@ defmodule GradScaler.Fields do
   def s32(x, label), do: integer(x, -0x80000000, 0x7FFFFFFF, 32, label)
   def s64(x, label), do: integer(x, -0x8000000000000000, 0x7FFFFFFFFFFFFFFF, 64, label)
 
-  @doc "1 for true, 0 for false."
+  @doc "Returns 1 for true, 0 for false."
   def bit(true, _label), do: 1
   def bit(false, _label), do: 0
   def bit(other, label), do: refuse(label, other, "true or false")
 
-  @doc "The bytes of a list of so many numbers."
+  @doc "Returns a list of `count` numbers as bytes."
   def list(encode, list, count, label) when is_list(list) and length(list) == count,
     do: for(x <- list, into: <<>>, do: encode.(x, label))
 
   def list(_encode, other, count, label), do: refuse(label, other, "a list of #{count} numbers")
 
-  @doc "A name, names, or a number of a group of constants, as the bytes that `encode` makes."
+  @doc "Returns a constant of a group as bytes: a name, a list of names, or a number."
   def named(group, value, label, encode),
     do: encode.(Constants.number(group, value, label), label)
 
-  @doc "The text in front of the first zero."
+  @doc "Returns the text before the first zero."
   def string(bytes), do: bytes |> :binary.split(<<0>>) |> hd()
 
-  @doc "`size` bytes of a text, which a zero ends."
+  @doc "Returns a text as `size` bytes, filled up with zeros."
   def chars(text, size, _label) when is_binary(text) and byte_size(text) < size,
     do: text <> <<0::size((size - byte_size(text)) * 8)>>
 
@@ -83,7 +83,7 @@ defmodule GradScaler.Fields do
   defp integer(x, low, high, _bits, label),
     do: refuse(label, x, "an integer from #{low} to #{high}")
 
-  @doc "The names of a list of the library with what each is; it ends at the first index without a name."
+  @doc "Returns a list of the library as a map of names and summaries; it ends at the first index without a name."
   def listed(name, summary) do
     0
     |> Stream.iterate(&(&1 + 1))
@@ -92,8 +92,8 @@ defmodule GradScaler.Fields do
     |> Map.new()
   end
 
-  @doc "Raises, and names what was refused."
+  @doc "Raises an error that names the refused argument."
   @spec refuse(binary, term, binary) :: no_return
-  def refuse(label, x, what),
-    do: raise(ArgumentError, "#{label} is #{inspect(x, limit: 5)}: it must be #{what}")
+  def refuse(label, x, expected),
+    do: raise(ArgumentError, "#{label} is #{inspect(x, limit: 5)}: it must be #{expected}")
 end

@@ -6,7 +6,7 @@ defmodule GradScaler.Leaf do
   alias GradScaler.DeviceTensor
 
   @dtypes Keyword.keys(GradScaler.Constants.all(:dtype))
-  # Those that Nx names; each version of it knows more of them.
+  # The dtypes that Nx has; older versions lack some.
   @types %{
     f32: {:f, 32},
     f64: {:f, 64},
@@ -28,11 +28,11 @@ defmodule GradScaler.Leaf do
            when is_struct(term, :"Elixir.Nx.Tensor") or is_struct(term, DeviceTensor) or
                   is_pair(term)
 
-  @doc "Returns true if a tensor stands for a value of a graph that is being traced."
+  @doc "Returns true if a tensor is traced: it is an expression of a graph."
   def traced?(%{data: %{__struct__: :"Elixir.Nx.Defn.Expr"}}), do: true
   def traced?(_leaf), do: false
 
-  @doc "The dtype; nil for integers, which have no gradients; an error text otherwise."
+  @doc "Returns the dtype; nil for integers, which have no gradients; {:error, text} for other types."
   def dtype(%DeviceTensor{dtype: dtype}), do: dtype
   def dtype({name, _binary}) when name in @dtypes, do: name
 
@@ -45,14 +45,14 @@ defmodule GradScaler.Leaf do
   def dtype(%{type: type}),
     do: {:error, "has the type #{inspect(type)}, which the library does not know"}
 
-  @doc "The dtype that a caller names: `:f16`, or Nx's `{:f, 16}`."
+  @doc "Returns the dtype of a caller's type: `:f16`, or Nx's `{:f, 16}`."
   def dtype_of_type(name) when name in @dtypes, do: name
   def dtype_of_type(type) when is_map_key(@names, type), do: Map.fetch!(@names, type)
 
   def dtype_of_type(type),
     do: raise(ArgumentError, "type is #{inspect(type)}, not one of #{inspect(@dtypes)}")
 
-  @doc "Nx's name of a dtype, for a tensor."
+  @doc "Returns Nx's type of a dtype."
   def type(dtype) do
     Nx.Type.normalize!(@types[dtype])
   rescue
@@ -62,7 +62,7 @@ defmodule GradScaler.Leaf do
               __STACKTRACE__
   end
 
-  @doc "Returns what a call reads: `{dtype, binary}`, or the tensor of a device as it is."
+  @doc "Returns a leaf for a call: `{dtype, binary}`, or a device tensor unchanged."
   def tensor(%DeviceTensor{} = tensor, _dtype), do: tensor
   def tensor({_dtype, _binary} = pair, _), do: pair
 
@@ -71,12 +71,12 @@ defmodule GradScaler.Leaf do
 
   def tensor(tensor, dtype), do: {dtype, Nx.to_binary(tensor)}
 
-  @doc "The shape; nil for a pair, which has none."
+  @doc "Returns the shape; nil for a pair, which has none."
   def shape(%DeviceTensor{like: like}), do: shape(like)
   def shape(%{shape: shape}), do: shape
   def shape(_pair), do: nil
 
-  @doc "A leaf without its elements: what `put/2` needs of it."
+  @doc "Returns a leaf without its elements, for `put/2`."
   def like(%DeviceTensor{like: like}), do: like
 
   def like(%{data: %{__struct__: backend}} = tensor),
@@ -84,7 +84,7 @@ defmodule GradScaler.Leaf do
 
   def like(_pair), do: nil
 
-  @doc "The same leaf, with its shape and names and on its backend, with other elements."
+  @doc "Replaces the elements of a leaf; it keeps its shape, its names and its backend."
   def put(leaf, %DeviceTensor{} = result), do: %{result | like: like(leaf)}
   def put(%DeviceTensor{like: like}, result), do: put(like, result)
 

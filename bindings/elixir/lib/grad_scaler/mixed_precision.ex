@@ -1,6 +1,6 @@
 defmodule GradScaler.MixedPrecision do
   @moduledoc """
-  The functions of `Emily.MixedPrecision`: replace the alias, and training code runs as it is.
+  Has the functions of `Emily.MixedPrecision`: replace the alias; the training code stays the same.
 
       alias GradScaler.MixedPrecision, as: MP
       alias GradScaler.MixedPrecision.LossScaler
@@ -16,23 +16,21 @@ defmodule GradScaler.MixedPrecision do
       scaler = MP.update(scaler, overflow?)
       params = if overflow?, do: params, else: step(params, MP.accumulate_grad(grads, {:f, 32}))
 
-  The scale moves as recorded from the original. What differs, and why:
+  The scale moves as in recordings of the original. The differences:
 
-    * `unscale/2` returns float32 for float16, bfloat16 and fp8 gradients. The original divides in
-      the gradients' own type, where most of what scaling saved is lost again.
-    * Structs are walked if they implement `Nx.Container`; they, numbers and anything else passed
-      the original unchecked, so that `Axon.ModelState` was never unscaled. What is neither tensor
-      nor container raises `ArgumentError`.
-    * fp8 and complex tensors are scaled and unscaled, where the original left some of them alone;
-      `cast_params/2` raises where it would make a complex tensor real.
-    * `scale_loss/2` multiplies a float16 loss in float32 and rounds the product; in the original the
-      scale itself becomes float16, where most scales are Inf.
-    * At the top the scale stays as it is, where the original raised `ArithmeticError` for passing
-      the largest double.
-    * `cast_params/2` rounds to nearest even, where `Nx.BinaryBackend` cuts bits off for bfloat16.
+    * `unscale/2` returns float32 for float16, bfloat16 and fp8 gradients, so that small values survive.
+      The original divides in the gradients' own type.
+    * Structs that implement `Nx.Container` are unscaled; other leaves that are no tensors raise
+      `ArgumentError`. The original ignores both, and so never unscales an `Axon.ModelState`.
+    * All fp8 and complex tensors are scaled and unscaled; the original ignores some of them.
+      `cast_params/2` raises if it would make a complex tensor real.
+    * `scale_loss/2` multiplies a float16 loss in float32 and rounds the product. In the original the scale
+      becomes float16, and most scales are Inf in float16.
+    * A growth past the largest double does not change the scale; the original raises `ArithmeticError`.
+    * `cast_params/2` rounds to nearest even; `Nx.BinaryBackend` truncates bfloat16.
     * A `growth_factor` below 1, a `backoff_factor` that is not in (0, 1] and a scale that is not
       above 0 raise `ArgumentError`.
-    * The scale is a float after an update, also where it was given as an integer.
+    * After an update the scale is a float, also if it was an integer before.
   """
 
   defmodule LossScaler do
@@ -66,7 +64,7 @@ defmodule GradScaler.MixedPrecision do
         }
 
   @doc """
-  A new scaler, a `LossScaler`. Options: `:scale` (65536.0), `:growth_factor` (2.0), `:backoff_factor` (0.5),
+  Returns a new scaler, a `LossScaler`. Options: `:scale` (65536.0), `:growth_factor` (2.0), `:backoff_factor` (0.5),
   `:growth_interval` (2000), `:min_scale` (1.0).
 
       iex> GradScaler.MixedPrecision.loss_scale(growth_interval: 100).scale
@@ -75,7 +73,7 @@ defmodule GradScaler.MixedPrecision do
   @spec loss_scale(keyword) :: scaler
   def loss_scale(options \\ []), do: LossScaler.new(options)
 
-  @doc "The loss times the scale; on traced tensors, as inside `Nx.Defn.grad`, a plain `Nx.multiply`."
+  @doc "Returns the loss times the scale. Traced tensors, as inside `Nx.Defn.grad`, get a plain `Nx.multiply`."
   @spec scale_loss(GradScaler.tree() | number, scaler) :: GradScaler.tree()
   def scale_loss(loss, %LossScaler{scale: scale}) when is_number(loss),
     do: Nx.multiply(loss, scale)
@@ -83,7 +81,7 @@ defmodule GradScaler.MixedPrecision do
   def scale_loss(loss, %LossScaler{} = scaler),
     do: GradScaler.scale_loss(loss, to_grad_scaler(scaler), type: :same)
 
-  @doc "`{gradients divided by the scale, whether one of them is Inf or NaN}`."
+  @doc "Returns `{gradients divided by the scale, overflow}`; `overflow` is true if one of them is Inf or NaN."
   @spec unscale(GradScaler.tree(), scaler) :: {GradScaler.tree(), boolean}
   def unscale(grads, %LossScaler{} = scaler) do
     {grads, report} = GradScaler.unscale(grads, to_grad_scaler(scaler))
@@ -91,7 +89,7 @@ defmodule GradScaler.MixedPrecision do
   end
 
   @doc """
-  The scaler after a step.
+  Returns the scaler after a step.
 
       iex> alias GradScaler.MixedPrecision, as: MP
       iex> MP.loss_scale() |> MP.update(true) |> Map.fetch!(:scale)
@@ -112,22 +110,22 @@ defmodule GradScaler.MixedPrecision do
   @spec has_overflow?(GradScaler.tree()) :: boolean
   def has_overflow?(tree), do: not GradScaler.finite?(tree)
 
-  @doc "All floats of a tree as another type; on traced tensors a plain `Nx.as_type`."
+  @doc "Casts all floats of a tree to another type. Traced tensors get a plain `Nx.as_type`."
   @spec cast_params(GradScaler.tree(), atom | tuple) :: GradScaler.tree()
   def cast_params(params, type), do: GradScaler.cast_params(params, type)
 
-  @doc "`cast_params/2` under the name for the way back."
+  @doc "Does the same as `cast_params/2`, for gradients."
   @spec accumulate_grad(GradScaler.tree(), atom | tuple) :: GradScaler.tree()
   def accumulate_grad(grads, type), do: GradScaler.accumulate_grad(grads, type)
 
-  @doc "The same scaler as a `GradScaler`, to go on with its functions."
+  @doc "Returns the same scaler as a `GradScaler`, to use its functions."
   @spec to_grad_scaler(scaler) :: GradScaler.t()
   def to_grad_scaler(%LossScaler{counter: counter} = scaler) do
     fields = [
       init_scale: positive(scaler.scale, :scale),
       growth_factor: positive(scaler.growth_factor, :growth_factor),
       backoff_factor: positive(scaler.backoff_factor, :backoff_factor),
-      # The original grows at every step for 0 as for 1; for the library 0 is never.
+      # For 0 the original grows at every step, as for 1; in the library 0 means never.
       growth_interval: max(scaler.growth_interval, 1),
       min_scale: scaler.min_scale
     ]
@@ -138,7 +136,7 @@ defmodule GradScaler.MixedPrecision do
     )
   end
 
-  # 0 is a default in a policy.
+  # Refuses 0, which in a policy means the default.
   defp positive(x, _name) when is_number(x) and x > 0, do: x
 
   defp positive(x, name),

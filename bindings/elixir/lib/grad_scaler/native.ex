@@ -15,9 +15,9 @@ defmodule GradScaler.Native do
   # freed with the last term that names it or its memory. Memory, which is not cleared, is freed with the last term
   # that names it, or by memory_destroy.
   #
-  # Functions over tensors go to a dirty CPU scheduler by themselves if a normal one would be held up. Those whose names
-  # end in `_dirty` are there from the start: a large binary that begins within a byte is copied before anything else
-  # can be asked of it.
+  # A function over tensors moves itself to a dirty CPU scheduler if it would hold up a normal one. A function with
+  # `_dirty` in its name starts there, for large binaries: a binary that begins inside a byte is copied before the
+  # function can know its size.
 
   # Loaded by the first call, not by the compiler, which runs before the library is there.
   @compile {:autoload, false}

@@ -2,7 +2,7 @@
 defmodule GradScaler.Constants do
   @moduledoc false
 
-  @doc "The names of a group with their numbers."
+  @doc "Returns the names of a group with their numbers."
   def all(:status) do
     [
       ok: 0,
@@ -249,7 +249,7 @@ defmodule GradScaler.Constants do
     ]
   end
 
-  @doc "The group whose constants a field of a policy takes; nil if it takes a number."
+  @doc "Returns the group of constants for a field of a policy; nil if the field takes a number."
   def of_field("arithmetic"), do: :arithmetic
   def of_field("growth_rule"), do: :growth
   def of_field("ceiling_rule"), do: :limit_rule
@@ -780,8 +780,9 @@ defmodule GradScaler.State do
   The state of a scaler. It has no pointers: copy it, store it, send it.
 
   * `factor` - the scale in force
-  * `next` - the newest scale. It differs from `factor` only with apply_delay: then it scales the
-    next loss while the update for this loss runs
+  * `next` - the newest scale. Without apply_delay it equals `factor`. With apply_delay it is in
+    force after the next update: if the update for this loss still runs, scale the next loss by
+    `next`
   * `log2_mean` - predictive policies: running mean of log2(amax)
   * `log2_slow_mean` - slower mean of log2(amax), with log2_slow_decay
   * `log2_mean_square` - slower mean of the square of log2(amax)

@@ -1,18 +1,18 @@
 defmodule GradScaler.Tree do
   @moduledoc false
-  # Walks tensors, pairs, lists, tuples, maps and structs that implement Nx.Container. Anything else raises and tells
-  # where it is: what passes through unchecked is how an overflow gets into the parameters.
+  # Walks tensors, pairs, lists, tuples, maps and structs that implement Nx.Container. Anything else raises an error with
+  # its path, because an unchecked gradient can bring an overflow into the parameters.
 
   import GradScaler.Leaf, only: [is_leaf: 1]
 
-  @doc "The tree with `fun.(leaf, path, acc)` at its leaves; a path is a list of keys and indices, reversed."
+  @doc "Replaces leaves by `fun.(leaf, path, acc)`; a path is a reversed list of keys and indices."
   def map_reduce(tree, acc, fun), do: walk(tree, [], acc, fun)
 
-  @doc "The tree with `fun.(leaf)` at its leaves."
+  @doc "Replaces leaves by `fun.(leaf)`."
   def map(tree, fun),
     do: tree |> map_reduce(nil, fn leaf, _path, nil -> {fun.(leaf), nil} end) |> elem(0)
 
-  @doc "Folds `fun.(leaf, path, acc)` over all leaves, one after the other."
+  @doc "Folds `fun.(leaf, path, acc)` over all leaves, in order."
   def reduce(tree, acc, fun) do
     tree |> map_reduce(acc, fn leaf, path, acc -> {leaf, fun.(leaf, path, acc)} end) |> elem(1)
   end
@@ -30,7 +30,7 @@ defmodule GradScaler.Tree do
     do: walk_struct(struct, path, acc, fun)
 
   defp walk(map, path, acc, fun) when is_map(map) do
-    # By their keys: the order that a map has differs between nodes from OTP 26 on, and a norm is summed in order.
+    # Sorted by keys: from OTP 26 on the order of a map differs between nodes, and a norm is summed in order.
     {pairs, acc} =
       Enum.map_reduce(List.keysort(Map.to_list(map), 0), acc, fn {key, value}, acc ->
         {value, acc} = walk(value, [key | path], acc, fun)
@@ -54,20 +54,20 @@ defmodule GradScaler.Tree do
   defp walk_struct(struct, path, acc, fun) do
     unless container?(struct), do: refuse(struct, path)
 
-    names = names(struct)
+    field_names = field_names(struct)
 
     {struct, {_index, acc}} =
       Nx.Container.traverse(struct, {0, acc}, fn part, {index, acc} ->
-        {part, acc} = walk(part, [Map.get(names, index, index) | path], acc, fun)
+        {part, acc} = walk(part, [Map.get(field_names, index, index) | path], acc, fun)
         {part, {index + 1, acc}}
       end)
 
     {struct, acc}
   end
 
-  # Which fields the parts of a container are, it does not say: those that come back as what was put there. A part that
-  # is no field, or not to be replaced by a number, is counted.
-  defp names(struct) do
+  # Returns the fields of a container's parts by position. Nx.Container does not tell them, so each part is replaced by its
+  # position and then looked for in the fields. If that is not possible, errors have the position.
+  defp field_names(struct) do
     {numbered, _count} =
       Nx.Container.traverse(struct, 0, fn _part, n -> {{__MODULE__, n}, n + 1} end)
 
@@ -87,7 +87,7 @@ defmodule GradScaler.Tree do
             "a {dtype, binary} pair, or a list, tuple, map or Nx.Container of them"
   end
 
-  @doc "A path for a message."
+  @doc "Returns a path as text for a message."
   def where(path, name \\ "the tree")
   def where([], name), do: name
   def where(path, _name), do: Enum.map_join(Enum.reverse(path), &"[#{inspect(&1)}]")

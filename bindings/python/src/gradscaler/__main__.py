@@ -36,7 +36,7 @@ def installed(package: str) -> str:
         return f"not installed; it is {PACKAGES[package]}"
 
 
-def works() -> str:
+def self_test() -> str:
     """Unscales three gradients, one of them infinite, and returns "yes" if the result is right."""
     out = array.array("f", [0, 0, 0])
     report = gradscaler.Scaler("static", init_scale=4).unscale([array.array("f", [8, -4, math.inf])], out=[out])
@@ -44,7 +44,7 @@ def works() -> str:
     return "yes" if good else f"NO: 8, -4, inf at scale 4 became {list(out)}, {report}"
 
 
-def lines() -> dict[str, str]:
+def doctor_rows() -> dict[str, str]:
     """Returns the rows that `doctor` prints."""
     info = gradscaler.info()
     others = [name for name in info.cpu_available if name != info.cpu]
@@ -56,7 +56,7 @@ def lines() -> dict[str, str]:
         "CPU": cpu + (f" ({info.cpu_note})" if info.cpu_note else ""),
         "CUDA": info.cuda,
         **{name: installed(name) for name in PACKAGES},
-        "works": works(),
+        "works": self_test(),
     }
 
 
@@ -68,7 +68,7 @@ def table(rows: dict[str, Any]) -> None:
 
 def doctor(_: argparse.Namespace) -> int:
     """shows version, instruction set, CUDA and packages; exits with 1 if the library does not work. Starts CUDA"""
-    rows = lines()
+    rows = doctor_rows()
     table(rows)
     return rows["works"] != "yes"
 
@@ -77,7 +77,7 @@ def presets(options: argparse.Namespace) -> int:
     """lists the presets, shows the rules of one, or compares two"""
     if options.settings:
         if not options.name:
-            raise ValueError("--from needs the NAME of the framework whose settings these are")
+            raise ValueError("--from needs the NAME of the framework of these settings")
         policy = gradscaler.Policy.from_settings(options.name, _files.load(options.settings), prefix=options.prefix)
     elif options.name:
         policy = gradscaler.Policy(options.name)
@@ -101,14 +101,14 @@ def presets(options: argparse.Namespace) -> int:
 
 def inspect(options: argparse.Namespace) -> int:
     """shows the rules and counts of the scaler in a checkpoint; runs no code from the file"""
-    scaler, notes = loaded(options)
+    scaler, notes = load_scaler(options)
     if options.to:
         scaler.state_dict(options.to)
         notes = [*notes, *scaler.notes]
     return show(options, {"policy": str(scaler.policy), **scaler.metrics()}, notes)
 
 
-def loaded(options: argparse.Namespace) -> tuple[gradscaler.Scaler, list[Any]]:
+def load_scaler(options: argparse.Namespace) -> tuple[gradscaler.Scaler, list[Any]]:
     """Returns a scaler with the preset of the checkpoint's format, and notes on what the checkpoint lacks."""
     saved = _files.load(options.file)
     scaler = gradscaler.Scaler("none")
@@ -137,7 +137,7 @@ def diagnose(options: argparse.Namespace) -> int:
     if options.file.endswith(".csv"):
         found = gradscaler.diagnose(options.file, options.steps)
     else:
-        found = loaded(options)[0].diagnose(planned_steps=options.steps)
+        found = load_scaler(options)[0].diagnose(planned_steps=options.steps)
     if not found and not options.json:
         print("nothing was found")
     show(options, {}, found)
@@ -147,14 +147,14 @@ def diagnose(options: argparse.Namespace) -> int:
 def watch(options: argparse.Namespace) -> int:
     """draws a history on one screen, again every few seconds; Ctrl-C ends it"""
     while True:
-        text = _plot.sketch(_history.read(options.file), *size())
+        text = _plot.sketch(_history.read(options.file), *terminal_size())
         print("\033[H\033[J" + text if sys.stdout.isatty() else text, flush=True)
         if options.once:
             return 0
         time.sleep(max(0.1, min(options.seconds, 3600)))
 
 
-def size() -> tuple[int, int]:
+def terminal_size() -> tuple[int, int]:
     columns, rows = os.get_terminal_size() if sys.stdout.isatty() else (80, 24)
     return max(20, columns - 8), max(4, min(16, rows - 5))
 
@@ -170,8 +170,8 @@ def show(options: argparse.Namespace, rows: dict[str, Any], notes: Any = ()) -> 
 
 
 def parser() -> argparse.ArgumentParser:
-    whole = argparse.ArgumentParser("gradscaler", description=(__doc__ or "").replace("`", ""))
-    commands = whole.add_subparsers(metavar="COMMAND")
+    main_parser = argparse.ArgumentParser("gradscaler", description=(__doc__ or "").replace("`", ""))
+    commands = main_parser.add_subparsers(metavar="COMMAND")
 
     def command(name: str, run: Any, json: bool = True) -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
@@ -202,8 +202,8 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("file", metavar="RUN.csv")
     one.add_argument("--seconds", type=float, default=2.0)
     one.add_argument("--once", action="store_true", help="draw it once")
-    whole.set_defaults(run=doctor)
-    return whole
+    main_parser.set_defaults(run=doctor)
+    return main_parser
 
 
 def main(arguments: list[str] | None = None) -> int:

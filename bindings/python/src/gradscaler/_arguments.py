@@ -14,7 +14,7 @@ from ._structs import Status
 
 
 @contextlib.contextmanager
-def _naming(**names: str) -> Any:
+def _argument_names(**names: str) -> Any:
     """Makes errors in its block name the caller's argument.
 
     `names` maps an argument of C to its Python name, "" for none.
@@ -22,18 +22,18 @@ def _naming(**names: str) -> Any:
     try:
         yield
     except c.Error as error:
-        _rename(error, names)
+        _name_argument(error, names)
         raise
 
 
-def _rename(error: c.Error, names: Mapping[str, str]) -> None:
+def _name_argument(error: c.Error, names: Mapping[str, str]) -> None:
     if error.subject_length:  # else the message is a whole sentence
         name = names.get(error.name, error.name) + (f"[{error.index}]" if error.index >= 0 else "")
         where = ".".join(filter(None, (name, error.field)))
         error.args = (f"{where} {'must not be None' if error.status == Status.ERROR_NULL else error.why}",)
 
 
-def _short(value: Any) -> str:
+def _short_repr(value: Any) -> str:
     return repr(value)[:40]
 
 
@@ -41,13 +41,13 @@ def _number(name: str, value: Any) -> float:
     if type(value) is float:
         return value
     if isinstance(value, str | bytes):
-        raise TypeError(f"{name}={_short(value)}: expected a number")
+        raise TypeError(f"{name}={_short_repr(value)}: expected a number")
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
         kind = next(kind for kind in (TypeError, OverflowError, ValueError) if isinstance(error, kind))
         why = str(error).partition("\n")[0]  # an error about a JAX tracer has many
-        raise kind(f"{name}={_short(value)}: {why}") from None
+        raise kind(f"{name}={_short_repr(value)}: {why}") from None
 
 
 def _index(value: Any) -> int:

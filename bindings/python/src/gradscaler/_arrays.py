@@ -11,7 +11,7 @@ from typing import Any
 
 from . import _cuda
 from . import _gradscaler as c
-from ._arguments import _rename, _short
+from ._arguments import _name_argument, _short_repr
 
 Container = Mapping[str, Any] | Sequence[Any]
 
@@ -26,7 +26,7 @@ class _Lists:
             grads = list(grads)
         self.names, self.ins, self.paths, self.kinds = _leaves(grads)
         if any(map(_is_parameter, self.kinds)):
-            grads = _like(grads, lambda entry: entry.grad if _is_parameter(type(entry)) else entry)
+            grads = _map_leaves(grads, lambda entry: entry.grad if _is_parameter(type(entry)) else entry)
             self.names, self.ins, self.paths, self.kinds = _leaves(grads)
         self.nested = self.names is self.paths
         self.grads = grads
@@ -34,7 +34,7 @@ class _Lists:
             if out is not None:
                 raise TypeError("pass out or dtype, not both")
             self.outs = [_empty_like(array, dtype) for array in self.ins]
-            self.out = _filled(grads, self.outs)
+            self.out = _refill(grads, self.outs)
         elif out is None or out is grads:
             self.outs, self.out = self.ins, grads
         else:
@@ -68,7 +68,7 @@ class _Lists:
     def explain(self, error: c.Error, indices: Sequence[int] | None = None) -> None:
         """Makes an error about an array name it; `indices` are the positions of the call's arrays in the whole list."""
         if error.index < 0:
-            return _rename(error, {"options": ""} if error.field != "clamp" else {"options": "clip_value"})
+            return _name_argument(error, {"options": ""} if error.field != "clamp" else {"options": "clip_value"})
         if indices is not None:
             error.index = indices[error.index]
             error.other = indices[error.other] if error.other >= 0 else -1
@@ -80,16 +80,16 @@ class _Lists:
         error.args = (f"{where}{field} {why}",)
 
     def on_host(self, writes: bool) -> list[tuple[None, Any]] | None:
-        """Returns the lists as arrays of the host; None if each array must be asked for its device."""
-        if any(map(_cuda.asked, self.kinds)):
+        """Returns the lists as arrays of the host; None if `device_of` must be called on each array."""
+        if any(map(_cuda.needs_device_of, self.kinds)):
             return None
         return [(None, (self.ins, self.outs) if writes else self.ins)]
 
     def grouped(self, writes: bool, hold: bool = False) -> list[tuple[Sequence[int] | None, Any]]:
         """Returns the arguments of one call per device, with the positions of their arrays; the host comes first."""
         groups = _cuda.groups(self.ins)
-        several, results = len(groups) > 1, self.outs if writes else None
-        if several and results is not None:
+        is_split, results = len(groups) > 1, self.outs if writes else None
+        if is_split and results is not None:
             if len(self.ins) != len(results):
                 raise ValueError(f"{len(self.ins)} tensors and {len(results)} outputs")
             for i, (array, result) in enumerate(zip(self.ins, results, strict=True)):
@@ -97,9 +97,9 @@ class _Lists:
                     raise ValueError(f"{self.where('out', i)} is on another device than its input")
         found = []
         for ordinal, indices in groups.items():
-            indices = indices if several else None
-            ins = [self.ins[i] for i in indices] if several else self.ins
-            outs = [results[i] for i in indices] if several and results else results
+            indices = indices if is_split else None
+            ins = [self.ins[i] for i in indices] if is_split else self.ins
+            outs = [results[i] for i in indices] if is_split and results else results
             outs = ins if results is self.ins else outs
             try:
                 if ordinal is not None:
@@ -134,13 +134,13 @@ class Arrays(_Lists):
     def __init__(self, grads: Container, out: Container | None = None, *, dtype: Any = None) -> None:
         super().__init__(grads, out, dtype)
         for i, array in enumerate(self.ins):
-            if _is_torchs(type(array)):
-                why = "is a tensor of torch, whose gradients are new ones after zero_grad(): pass their list instead"
+            if _is_torch_tensor(type(array)):
+                why = "is a tensor of torch, and zero_grad() makes new gradients: pass their list instead"
                 raise TypeError(f"{self.where('tensors', i)} {why}")
         self.groups = self.grouped(True, hold=True)
         self.names = tuple(self.names) if isinstance(grads, Mapping) else self.names
-        in_place, self.grads = self.out is grads, _filled(grads, self.ins)
-        self.out = self.grads if in_place else _filled(grads, self.outs)
+        in_place, self.grads = self.out is grads, _refill(grads, self.ins)
+        self.out = self.grads if in_place else _refill(grads, self.outs)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -152,7 +152,7 @@ class Arrays(_Lists):
         raise TypeError("Arrays hold memory of this process: pickle or copy their grads and out instead")
 
 
-def _taken(grads: Container | Arrays, out: Container | None = None, dtype: Any = None) -> _Lists:
+def _lists_of(grads: Container | Arrays, out: Container | None = None, dtype: Any = None) -> _Lists:
     if type(grads) is list or not isinstance(grads, Arrays):
         return _Lists(grads, out, dtype)
     if out is not None or dtype is not None:
@@ -171,7 +171,7 @@ def _is_array(grads: Any) -> bool:
     return True
 
 
-def _is_torchs(kind: type) -> bool:
+def _is_torch_tensor(kind: type) -> bool:
     torch = sys.modules.get("torch")
     return hasattr(torch, "Tensor") and issubclass(kind, torch.Tensor)
 
@@ -235,33 +235,33 @@ def _walk(tree: Any, path: tuple, paths: list[tuple], found: list[Any]) -> None:
         found.append(tree)
 
 
-def _like(grads: Container, leaf: Callable[[Any], Any]) -> Any:
+def _map_leaves(grads: Container, leaf: Callable[[Any], Any]) -> Any:
     """Returns the same nested containers with `leaf(entry)` in place of each entry."""
-    return _branch(grads if isinstance(grads, Mapping) or _is_array(grads) else list(grads), leaf)
+    return _map_branch(grads if isinstance(grads, Mapping) or _is_array(grads) else list(grads), leaf)
 
 
-def _branch(tree: Any, leaf: Callable[[Any], Any]) -> Any:
+def _map_branch(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     if isinstance(tree, Mapping):
-        return {key: _branch(entry, leaf) for key, entry in tree.items()}
+        return {key: _map_branch(entry, leaf) for key, entry in tree.items()}
     if isinstance(tree, list | tuple):
-        return [_branch(entry, leaf) for entry in tree]
+        return [_map_branch(entry, leaf) for entry in tree]
     return leaf(tree)
 
 
-def _filled(grads: Container, arrays: list[Any]) -> Any:
+def _refill(grads: Container, arrays: list[Any]) -> Any:
     """Returns `arrays` in the same nested containers as the arrays of `grads`."""
     rest = iter(arrays)
-    return _like(grads, lambda entry: None if entry is None else next(rest))
+    return _map_leaves(grads, lambda entry: None if entry is None else next(rest))
 
 
 def _empty_like(array: Any, dtype: Any) -> Any:
     """Returns a new array of another dtype in the same memory order, on the same device."""
-    if _cuda.elsewhere(type(array)):
+    if _cuda.can_be_on_device(type(array)):
         framework = sys.modules[type(array).__module__.partition(".")[0]]
         if hasattr(framework, "empty_like"):
             return framework.empty_like(array, dtype=getattr(framework, dtype) if isinstance(dtype, str) else dtype)
         if _cuda.device_of(array) is not None:
-            raise TypeError(f"dtype={_short(dtype)}: {framework.__name__} has no empty_like; pass out instead")
+            raise TypeError(f"dtype={_short_repr(dtype)}: {framework.__name__} has no empty_like; pass out instead")
     import numpy as np
 
     return np.empty_like(np.asarray(array), dtype=_dtype(dtype), subok=False)

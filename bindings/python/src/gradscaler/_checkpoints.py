@@ -9,8 +9,8 @@ from typing import Any
 
 from . import _entries
 from . import _gradscaler as c
-from ._arguments import _naming, _short
-from ._entries import Note, Path, branches, checked, field_text, joined, note, pairs, read, tree_of
+from ._arguments import _argument_names, _short_repr
+from ._entries import Note, Path, branches, check_names, field_text, joined, note, pairs, read, tree_of
 from ._policy import _FIELDS, _GUARD_FIELDS, Policy, is_fixed, rules
 from ._structs import NoteKind, State
 
@@ -31,19 +31,19 @@ def load(checkpoint: Any, policy: Policy, format: str | None = None, prefix: str
     scale.
     """
     if isinstance(checkpoint, Mapping) and "saved" in checkpoint and "scale" not in checkpoint:  # RoundPipe's has both
-        ours = _before_0_3(checkpoint)
+        own = _load_before_0_3(checkpoint)
     else:
-        checked(format, prefix)
+        check_names(format, prefix)
         rows = rows_of(checkpoint)
-        ours = _ours(rows, format, prefix)
-    if ours is not None:
-        loaded, state, notes = ours
+        own = _load_own(rows, format, prefix)
+    if own is not None:
+        loaded, state, notes = own
     else:
         loaded, state = policy.replace(), State()
         notes = read(rows, loaded, state, format, prefix)
     replaced = _replaced(policy, loaded)
-    if ours is None and is_fixed(policy) and not is_fixed(loaded):
-        why = f"the checkpoint has rules that move the scale, which those of {policy.preset!r} never do"
+    if own is None and is_fixed(policy) and not is_fixed(loaded):
+        why = f"the rules of the checkpoint move the scale; the rules of {policy.preset!r} never do"
         replaced.append(note(why, NoteKind.CHANGED, "growth_interval", loaded.growth_interval))
     return loaded, state, replaced + notes
 
@@ -68,21 +68,21 @@ def _replaced(old: Policy, new: Policy) -> list[Note]:
 # ---- our own checkpoints ----
 
 
-def _ours(rows: Mapping[Path, Any], format: str | None, prefix: str | None) -> Loaded | None:
+def _load_own(rows: Mapping[Path, Any], format: str | None, prefix: str | None) -> Loaded | None:
     """Loads a checkpoint of gradscaler; returns None if it is from another framework."""
-    parent = path_of_ours(rows, prefix) if format in (None, "gradscaler") else None
+    parent = find_own(rows, prefix) if format in (None, "gradscaler") else None
     if parent is not None:
-        return _at(rows, parent)
-    torchs = of_our_torchs(rows, prefix) if format in (None, "torch") else None
-    return None if torchs is None else _torchs(torchs)
+        return _load_at(rows, parent)
+    own_torch = find_own_torch(rows, prefix) if format in (None, "torch") else None
+    return None if own_torch is None else _load_own_torch(own_torch)
 
 
-def _at(rows: Mapping[Path, Any], parent: Path) -> Loaded:
+def _load_at(rows: Mapping[Path, Any], parent: Path) -> Loaded:
     """Loads the entries in our own format below `parent`."""
     head = {key: rows.get((*parent, key)) for key in ("format", "version", "preset")}
     where = "state" + "".join(f"[{key!r}]" for key in parent)
     if head["version"] != _VERSION:
-        version = _short(head["version"]) if (*parent, "version") in rows else "absent"
+        version = _short_repr(head["version"]) if (*parent, "version") in rows else "absent"
         raise ValueError(f"{where}['version'] is {version}: gradscaler {c.gsc_version_string()} reads {_VERSION}")
     if type(head["preset"]) is not str:
         raise KeyError(f"{where} has no text 'preset'" if parent else "the state has no text 'preset'")
@@ -95,31 +95,31 @@ def _at(rows: Mapping[Path, Any], parent: Path) -> Loaded:
         if one.kind == NoteKind.IGNORED and one.value:
             (*_, key), value = one.key, rows[one.key]
             raise ValueError(
-                f"{where}[{key!r}] is {_short(value)}: gradscaler {c.gsc_version_string()} does not know it"
+                f"{where}[{key!r}] is {_short_repr(value)}: gradscaler {c.gsc_version_string()} does not know it"
             )
     return policy, state, notes
 
 
-def _before_0_3(checkpoint: Mapping[str, Any]) -> Loaded:
+def _load_before_0_3(checkpoint: Mapping[str, Any]) -> Loaded:
     """Loads a checkpoint from before 0.3: bytes in hexadecimal. TensorScaler saved no preset."""
     saved = {"preset": "none", **checkpoint}
     for key in ("preset", "saved"):
         if not isinstance(saved[key], str):
             raise KeyError(f"the state has no text {key!r}")
-    return *unhex(saved["saved"], "state['saved']", saved["preset"]), []
+    return *from_hex(saved["saved"], "state['saved']", saved["preset"]), []
 
 
-def _torchs(entries: dict[str, Any]) -> Loaded:
+def _load_own_torch(entries: dict[str, Any]) -> Loaded:
     """Loads a checkpoint of gradscaler.torch.GradScaler: torch's entries, and one more with all rules and counts."""
-    policy, whole = unhex(entries.pop("gradscaler"), "state['gradscaler']")
+    policy, saved_state = from_hex(entries.pop("gradscaler"), "state['gradscaler']")
     state = State()
     notes = read(rows_of(entries), policy, state, "torch", None)
-    if (whole.factor.scale_f32, whole.good_steps) != (state.factor.scale_f32, state.good_steps):
+    if (saved_state.factor.scale_f32, saved_state.good_steps) != (state.factor.scale_f32, state.good_steps):
         return policy, state, notes
-    return policy, whole, [one for one in notes if one.kind != NoteKind.MISSING]  # the sixth entry has these
+    return policy, saved_state, [one for one in notes if one.kind != NoteKind.MISSING]  # the sixth entry has these
 
 
-def unhex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, State]:
+def from_hex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, State]:
     """Returns policy and state from "preset:hexadecimal"; `preset` is the default if the text has none."""
     try:
         named, _, digits = saved.rpartition(":")
@@ -127,7 +127,7 @@ def unhex(saved: Any, where: str, preset: str = "none") -> tuple[Policy, State]:
     except (AttributeError, ValueError):
         raise ValueError(f"{where} is damaged: it is not hexadecimal") from None
     policy, state = Policy(named or preset), State()
-    with _naming(bytes=where, size=f"the size of {where}"):
+    with _argument_names(bytes=where, size=f"the size of {where}"):
         c.gsc_state_load(data, policy, state)
     return policy, state
 
@@ -139,7 +139,7 @@ def rows_of(checkpoint: Any) -> dict[Path, Any]:
     """Returns the values of a checkpoint by their paths of keys."""
     tree = tree_of(checkpoint, "state")
     if not branches(tree):
-        raise ValueError("state is empty, as that of a scaler that is switched off: there is nothing to go on from")
+        raise ValueError("state is empty, as if a disabled scaler saved it: there is nothing to continue from")
     rows = dict(pairs(tree))
     for parent in {path[:-1] for path in rows if path[-1:] == ("3",)}:
         # Keras numbers the variables of its LossScaleOptimizer: 0 and 1 are its steps and learning rate, 2 and 3 the
@@ -151,7 +151,7 @@ def rows_of(checkpoint: Any) -> dict[Path, Any]:
     return rows
 
 
-def path_of_ours(rows: Mapping[Path, Any], prefix: str | None) -> Path | None:
+def find_own(rows: Mapping[Path, Any], prefix: str | None) -> Path | None:
     """Returns the keys that lead to a Scaler in our own format, or None if there is none."""
     parents = [path[:-1] for path, value in rows.items() if path[-1:] == ("format",) and type(value) is str]
     for parent in parents:
@@ -159,17 +159,17 @@ def path_of_ours(rows: Mapping[Path, Any], prefix: str | None) -> Path | None:
         if format != "gradscaler" and all((*parent, key) in rows for key in ("version", "preset", "growth_interval")):
             where = "".join(f"[{key!r}]" for key in (*parent, "format"))
             raise ValueError(f"state{where} is {format!r}: it must be 'gradscaler'")
-    return _the_one([parent for parent in parents if rows[(*parent, "format")] == "gradscaler"], prefix)
+    return _single([parent for parent in parents if rows[(*parent, "format")] == "gradscaler"], prefix)
 
 
-def of_our_torchs(rows: Mapping[Path, Any], prefix: str | None) -> dict[Any, Any] | None:
+def find_own_torch(rows: Mapping[Path, Any], prefix: str | None) -> dict[Any, Any] | None:
     """Returns the entries that a gradscaler.torch.GradScaler saved, at any depth, or None if there are none."""
     parents = [path[:-1] for path, value in rows.items() if path[-1:] == ("gradscaler",) and isinstance(value, str)]
-    parent = _the_one([parent for parent in parents if (*parent, "scale") in rows], prefix)
+    parent = _single([parent for parent in parents if (*parent, "scale") in rows], prefix)
     return None if parent is None else {path[-1]: value for path, value in rows.items() if path[:-1] == parent}
 
 
-def _the_one(paths: list[Path], prefix: str | None) -> Path | None:
+def _single(paths: list[Path], prefix: str | None) -> Path | None:
     if prefix is not None:
         paths = [path for path in paths if joined(path) == prefix]
     if len(paths) > 1:

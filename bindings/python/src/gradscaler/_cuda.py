@@ -36,15 +36,15 @@ def device_of(array: Any) -> int | None:
 
 
 @functools.cache
-def elsewhere(kind: type) -> bool:
+def can_be_on_device(kind: type) -> bool:
     """Returns whether arrays of this type can be outside of host memory."""
     return hasattr(kind, "__dlpack_device__") and not hasattr(kind, "__array_interface__")
 
 
 @functools.cache
-def asked(kind: type) -> bool:
+def needs_device_of(kind: type) -> bool:
     """Returns whether `device_of` must be called on each array; with DLPack's C exchange API the call itself checks."""
-    return elsewhere(kind) and not hasattr(kind, "__dlpack_c_exchange_api__")
+    return can_be_on_device(kind) and not hasattr(kind, "__dlpack_c_exchange_api__")
 
 
 def groups(arrays: Sequence[Any]) -> dict[int | None, Sequence[int]]:
@@ -64,16 +64,16 @@ def current(examples: Sequence[Any], device: int) -> tuple[int, int, contextlib.
     torch = sys.modules.get("torch")
     tensors = [array for array in examples if hasattr(torch, "Tensor") and isinstance(array, torch.Tensor)]
     if any(device_of(array) is not None for array in tensors):  # torch exports tensors of its current device only
-        stream, alone = torch.cuda.current_stream(device).cuda_stream, len(tensors) == len(examples)
-        return stream, SAME_STREAM if alone else stream or LEGACY_STREAM, torch.cuda.device(device), alone
+        stream, one_stream = torch.cuda.current_stream(device).cuda_stream, len(tensors) == len(examples)
+        return stream, SAME_STREAM if one_stream else stream or LEGACY_STREAM, torch.cuda.device(device), one_stream
     streams = []
     for array in examples:
         with contextlib.suppress(Exception):  # some have the interface, but not for each dtype
             streams.append(array.__cuda_array_interface__.get("stream"))
     stream = next(filter(None, streams), None)
-    alone = stream is not None and streams == [stream] * len(examples)
+    one_stream = stream is not None and streams == [stream] * len(examples)
     stream = stream or LEGACY_STREAM
-    return stream, stream, contextlib.nullcontext(), alone
+    return stream, stream, contextlib.nullcontext(), one_stream
 
 
 @functools.cache
@@ -146,8 +146,8 @@ class Device:
     def take_memory(self) -> CallMemory:
         for _ in range(min(len(self.unread), 8)):
             with contextlib.suppress(IndexError):  # another thread took it
-                left = self.unread.popleft()
-                self.spare.append(left[0]) if left[0].host_copy.is_complete() else self.unread.append(left)
+                oldest = self.unread.popleft()
+                self.spare.append(oldest[0]) if oldest[0].host_copy.is_complete() else self.unread.append(oldest)
         try:
             return self.spare.pop()
         except IndexError:
@@ -206,18 +206,18 @@ class CallMemory:
     REPORT, FACTOR, HISTOGRAM, EACH = 0, 256, 512, 1024  # offsets
 
     def __init__(self, context: Any) -> None:
-        self.context, self.workspace, self.size, self.room = context, None, 0, 0
+        self.context, self.workspace, self.size, self.report_capacity = context, None, 0, 0
         self.host_copy = HostCopy(context)
         self.reserve(0, 64)
 
     def reserve(self, size: int, arrays: int) -> None:
-        """Allocates at least `size` bytes of workspace, and room for the reports of `arrays` arrays."""
+        """Allocates at least `size` bytes of workspace, and memory for the reports of `arrays` arrays."""
         if self.size < size:
             self.workspace = c.gsc_memory_create(self.context, c.GSC_MEMORY_DEVICE, 2 * size)
             self.size = 2 * size
-        if self.room < arrays:
-            self.room = 2 * arrays
-            size = self.EACH + self.room * ctypes.sizeof(_structs.Report)
+        if self.report_capacity < arrays:
+            self.report_capacity = 2 * arrays
+            size = self.EACH + self.report_capacity * ctypes.sizeof(_structs.Report)
             self.shared = c.gsc_memory_create(self.context, c.GSC_MEMORY_HOST, size)
 
 
@@ -233,36 +233,40 @@ class Lists:
         self.arrays = (ins, outs)
         self.examples = list(examples.values())
         self.ordinal = ordinal
-        self.held = None
+        self.exported = None
 
     def stream(self) -> tuple[int, bool, bool]:
         """Exports the arrays and returns (stream, whether all arrays use it, whether it is being captured).
 
         Work on this stream comes after the work that the frameworks have enqueued.
         """
-        stream, order, guard, alone = current(self.examples, self.ordinal)
-        captured = captures(self.ordinal, stream, not alone)
+        stream, order, guard, one_stream = current(self.examples, self.ordinal)
+        captured = captures(self.ordinal, stream, not one_stream)
         with guard:
-            if self.held is None:
-                self.held = c.hold(*self.arrays, self.ordinal, order)
+            if self.exported is None:
+                self.exported = c.hold(*self.arrays, self.ordinal, order)
             elif order != SAME_STREAM:
                 for array in self.examples:
                     array.__dlpack__(stream=order)
-        return stream, alone, captured
+        return stream, one_stream, captured
 
 
 class Call:
     """A call on the arrays of one device, in several methods, so that several devices work in parallel.
 
-    It is a context manager, which waits for the device at its end, also after an error. A call that never ends leaves
-    its memory to the device.
+    It is a context manager, which waits for the device at its end, also after an error. The memory of a call that never
+    ends is not used again.
     """
 
     busy = False
 
     def __init__(self, function: Any, lists: Lists, options: Mapping[str, Any]) -> None:
-        self.function, (self.stream, self.alone, self.captured) = function, lists.stream()
-        self.lists, self.arrays, self.held = lists, len(lists.arrays[0]), lists.held  # alive until the device is done
+        self.function, (self.stream, self.one_stream, self.captured) = function, lists.stream()
+        self.lists, self.arrays, self.exported = (
+            lists,
+            len(lists.arrays[0]),
+            lists.exported,
+        )  # alive until the device is done
         self.device = device(lists.ordinal)
         self.memory = self.device.take_memory()
         self.options = dict(options)
@@ -279,13 +283,13 @@ class Call:
 
     def __del__(self) -> None:
         if self.busy and not self.captured:
-            self.device.unread.append((self.memory, self.held))
+            self.device.unread.append((self.memory, self.exported))
 
     def end(self) -> None:
         self._wait()
         if self.memory and not self.captured:
             self.device.spare.append(self.memory)
-            self.memory = self.held = None
+            self.memory = self.exported = None
 
     def _wait(self) -> None:
         if not self.busy:
@@ -304,7 +308,7 @@ class Call:
 
     def _call(self, workspace: Any, factor: Any) -> None:
         on, shared = (self.device.context, self.stream, workspace), self.memory.shared
-        self.function(on, factor, self.held, self.options, (shared, CallMemory.REPORT))
+        self.function(on, factor, self.exported, self.options, (shared, CallMemory.REPORT))
 
     def reserve(self) -> None:
         """Checks the arguments before the device works, and allocates the memory of the call."""
@@ -313,7 +317,7 @@ class Call:
         self.options["per_tensor"] = (memory.shared, CallMemory.EACH)
         if "histogram" in self.options:
             self.options["histogram"] = (memory.shared, CallMemory.HISTOGRAM)
-        size = c.gsc_workspace_size((self.device.context, self.stream, None), self.held, self.options)
+        size = c.gsc_workspace_size((self.device.context, self.stream, None), self.exported, self.options)
         try:
             if size:
                 self._call(None, None)
@@ -324,16 +328,16 @@ class Call:
         if self.captured:
             self.device.graphs.append(memory)
 
-    def enqueue(self, factor: Any, read_from: Any) -> None:
-        """Starts the call. The device reads the factor from memory, `read_from`; if None, from a copy of `factor`."""
+    def enqueue(self, factor: Any, factor_memory: Any) -> None:
+        """Starts the call. The device reads the factor from `factor_memory`; None: from a copy of `factor`."""
         memory = self.memory
-        if factor is not None and read_from is None:
-            read_from = memory.shared, CallMemory.FACTOR
+        if factor is not None and factor_memory is None:
+            factor_memory = memory.shared, CallMemory.FACTOR
             memoryview(memory.shared)[CallMemory.FACTOR :][: ctypes.sizeof(factor)] = bytes(factor)
         self.factor, self.busy = factor, True
         if not self.captured:
             memory.host_copy.words[0] = 0  # before the first launch: a later one may fail
-        self._call(memory.workspace, read_from)
+        self._call(memory.workspace, factor_memory)
         if not self.captured:
             memory.host_copy.send(self.stream)
 

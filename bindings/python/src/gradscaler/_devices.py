@@ -26,7 +26,7 @@ def run(
     function: str,
     lists: _Lists,
     factor: Factor | None,
-    live: bool,
+    follows_scale: bool,
     options: Mapping[str, Any],
     per_tensor: bool,
     report: Report,
@@ -34,7 +34,7 @@ def run(
     """Fills in the report, or returns a LateReport, which waits for the devices when it is read.
 
     All arrays of CUDA devices are checked before the first device writes.
-    If `live`, a CUDA graph uses the factor in force at each replay.
+    If `follows_scale`, a CUDA graph uses the factor in force at each replay.
     """
     groups, names, scale = lists.groups or lists.grouped(function != "gsc_measure"), report.names, report.scale
     if len(groups) > 1 and function == "gsc_unscale_accumulate":
@@ -42,20 +42,20 @@ def run(
     call, indices, parts, calls = getattr(c, function), None, [], []
 
     def complete() -> tuple[Report, bool]:
-        whole, captured = Report(), calls[0][1].captured  # not `report`, which would refer to itself
-        whole.names, whole.scale = names, scaler.loss_scale if captured and live else scale
-        _assemble(parts + _results(calls), options, whole)
+        merged, captured = Report(), calls[0][1].captured  # not `report`, which would refer to itself
+        merged.names, merged.scale = names, scaler.loss_scale if captured and follows_scale else scale
+        _assemble(parts + _results(calls), options, merged)
         for _, on_device in calls:
             on_device.end()
-        return whole._keep(options["per_tensor"], per_tensor, not captured), not captured
+        return merged._keep_per_tensor(options["per_tensor"], per_tensor, not captured), not captured
 
     try:
         if factor is not None:  # refuses a bad factor now; a device would do so only later
             c.gsc_measure(None, factor, [], None, _structs.Report())
-        with contextlib.ExitStack() as ends:
+        with contextlib.ExitStack() as exit_stack:
             for indices, group in groups:
                 if isinstance(group, _cuda.Lists):
-                    on_device = ends.enter_context(_cuda.Call(call, group, options))
+                    on_device = exit_stack.enter_context(_cuda.Call(call, group, options))
                     if on_device.captured and len(groups) > 1:
                         raise ValueError("a call that is captured in a graph takes arrays of one device")
                     on_device.reserve()
@@ -65,20 +65,20 @@ def run(
                     own = options | {"per_tensor": bytearray(len(indices) * _SIZE)}
                     own |= {"histogram": bytearray(8 * c.GSC_HISTOGRAM_LENGTH)} if "histogram" in options else {}
                     part = _structs.Report()
-                    call(scaler._on, factor, group, own, part)
+                    call(scaler._context, factor, group, own, part)
                     parts.append((indices, part, own["per_tensor"], own.get("histogram", b"")))
             for _, on_device in calls:
-                memory = scaler._pin(on_device.device) if on_device.captured and live else None
+                memory = scaler._pin(on_device.device) if on_device.captured and follows_scale else None
                 on_device.enqueue(factor, memory)
-            if all(on_device.alone for _, on_device in calls):
-                ends.pop_all()
+            if all(on_device.one_stream for _, on_device in calls):
+                exit_stack.pop_all()
                 return LateReport(report, complete)
             parts += _results(calls)
     except c.Error as error:
         lists.explain(error, indices)
         raise
     _assemble(parts, options, report)
-    return report._keep(options["per_tensor"], per_tensor)
+    return report._keep_per_tensor(options["per_tensor"], per_tensor)
 
 
 def _results(calls: list[tuple[Sequence[int] | None, _cuda.Call]]) -> list[Part]:
@@ -106,8 +106,8 @@ def _assemble(parts: list[Part], options: Mapping[str, Any], report: Report) -> 
             buffer[i * _SIZE : (i + 1) * _SIZE] = bytes(one)
     if parts[0][0] is not None:
         count = sum(len(indices) for indices, *_ in parts)
-        all_of_them = bytes(memoryview(buffer)[: count * _SIZE])
-        c.gsc_report_merge(None, all_of_them, int(MergeKind.SHARDS), options.get("policy"), report)
+        per_tensor_bytes = bytes(memoryview(buffer)[: count * _SIZE])
+        c.gsc_report_merge(None, per_tensor_bytes, int(MergeKind.SHARDS), options.get("policy"), report)
         report.kind = ReportKind.TENSORS
     if "histogram" in options:
         options["histogram"][:] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)

@@ -20,8 +20,10 @@ from . import _structs
 from ._structs import EntryKind, NoteKind
 
 Path = tuple[Any, ...]
-_KEY, _TEXT = (getattr(_structs.Entry, name).size - 1 for name in ("key", "text"))  # bytes, without the zero
-_DEPTH = 16  # the most nested containers
+_KEY_BYTES, _TEXT_BYTES = (
+    getattr(_structs.Entry, name).size - 1 for name in ("key", "text")
+)  # bytes, without the zero
+_MAX_DEPTH = 16  # the most nested containers
 
 
 class Note(str):
@@ -59,7 +61,7 @@ def listed(name: Callable[[int], str | None], summary: Callable[[int], str]) -> 
 # ---- containers ----
 
 
-class _Unread:
+class _UnreadValue:
     """A value that is not a number; its text describes it: "a tensor of 2 elements"."""
 
     __slots__ = ("text", "value")
@@ -68,13 +70,13 @@ class _Unread:
         self.value, self.text = value, text
 
     def __str__(self) -> str:
-        return self.text or _described(self.value)
+        return self.text or _description(self.value)
 
 
 def pairs(tree: Any) -> Iterator[tuple[Path, Any]]:
     """Yields the paths of keys and the values in a dict, list or object.
 
-    Values are numbers, texts, None and _Unread. An array or tensor of one element becomes its number.
+    Values are numbers, texts, None and _UnreadValue. An array or tensor of one element becomes its number.
     """
     yield from _pairs(tree, (), set())
 
@@ -88,34 +90,38 @@ def _pairs(value: Any, path: Path, above: set[int]) -> Iterator[tuple[Path, Any]
         yield path, value
         return
     if hasattr(value, "shape"):
-        number = _number_of(value)
-        yield path, _Unread(value) if number is None else number
+        number = _number_in(value)
+        yield path, _UnreadValue(value) if number is None else number
         return
     inside = branches(value)
-    deep = len(path) == _DEPTH
-    if path and (deep or path[-1] not in (inside or ())):  # {"loss_scale": {"loss_scale": 8.0}} is a path
-        yield path, _Unread(value)
-    if inside is None or id(value) in above or deep:
+    is_too_deep = len(path) == _MAX_DEPTH
+    if path and (is_too_deep or path[-1] not in (inside or ())):  # {"loss_scale": {"loss_scale": 8.0}} is a path
+        yield path, _UnreadValue(value)
+    if inside is None or id(value) in above or is_too_deep:
         return
     for key, branch in inside.items():
         yield from _pairs(branch, (*path, key), above | {id(value)})
 
 
-def _described(value: Any) -> str:
+def _description(value: Any) -> str:
     name = type(value).__name__.lower()
     if hasattr(value, "shape"):
         with contextlib.suppress(TypeError, ValueError):
             kind = "tensor" if "tensor" in name or name == "parameter" else "array"
             count = math.prod(value.shape)
-            return f"{_a(kind)} of {count} elements" if count != 1 else f"{_a(kind)} whose number cannot be read"
-    return _a(type(value).__name__)
+            return (
+                f"{_with_article(kind)} of {count} elements"
+                if count != 1
+                else f"{_with_article(kind)} whose number cannot be read"
+            )
+    return _with_article(type(value).__name__)
 
 
-def _a(noun: str) -> str:
+def _with_article(noun: str) -> str:
     return f"{'an' if noun[:1].lower() in 'aeio' else 'a'} {noun}"
 
 
-def _number_of(array: Any) -> Any:
+def _number_in(array: Any) -> Any:
     """Returns the number in an array of one element, else None."""
     with contextlib.suppress(TypeError, ValueError, RuntimeError, NotImplementedError):
         if math.prod(array.shape) == 1:
@@ -188,7 +194,7 @@ def joined(path: Path) -> str:
 
 
 @functools.cache
-def _saved() -> tuple[frozenset[str], frozenset[str]]:
+def _checkpoint_names() -> tuple[frozenset[str], frozenset[str]]:
     """Returns the last parts of all keys that checkpoints have, and the last parts of the keys of scales."""
     policy, state = _structs.Policy(struct_size=ctypes.sizeof(_structs.Policy)), _structs.State()
     c.gsc_policy_preset("torch", policy)
@@ -196,7 +202,7 @@ def _saved() -> tuple[frozenset[str], frozenset[str]]:
     names, scales = set(), set()
     for format in formats():
         with contextlib.suppress(c.Error):  # some formats have settings only
-            keys = [key.rpartition(".")[2] for key in _written(policy, state, format, "")[0]]
+            keys = [key.rpartition(".")[2] for key in _exported(policy, state, format, "")[0]]
             names.update(keys)
             scales.add(keys[0])
     return frozenset(names), frozenset(scales)
@@ -209,26 +215,26 @@ class _Entries:
         self.what = what
         self.paths: list[Path] = []
         self.values: list[Any] = []
-        self.lost: Path | None = None  # a scale at a key that is too long
+        self.long_scale_key: Path | None = None  # a scale at a key that is too long
         rows, entries = list(rows), []
-        self.deep = any(len(path) == _DEPTH and isinstance(value, _Unread) for path, value in rows)
-        beside = {path[:-1] for path, value in rows if isinstance(value, numbers.Real)}
-        names, scales = _saved() if saved else (None, frozenset())
+        self.is_too_deep = any(len(path) == _MAX_DEPTH and isinstance(value, _UnreadValue) for path, value in rows)
+        number_parents = {path[:-1] for path, value in rows if isinstance(value, numbers.Real)}
+        names, scales = _checkpoint_names() if saved else (None, frozenset())
         for path, value in rows:
             name = path[-1] if type(path[-1]) is str else joined(path[-1:])
             if type(value) is bool and name in scales:
-                value = _Unread(value, str(value))
+                value = _UnreadValue(value, str(value))
             elif type(value) is int and _rounded(value) is None:
-                value = _Unread(value, "an int past the largest double")
-            if type(value) is _Unread and (
+                value = _UnreadValue(value, "an int past the largest double")
+            if type(value) is _UnreadValue and (
                 (names is not None and name not in names)
-                or (path[:-1] not in beside and joined(path[:-1]) != (prefix or ""))
+                or (path[:-1] not in number_parents and joined(path[:-1]) != (prefix or ""))
             ):
                 continue  # a weight, or another entry that no scaler has
             key = joined(path).encode(errors="replace")
-            if len(key) > _KEY and name in scales and type(value) is not _Unread:
-                self.lost = path
-            if 0 < len(key) <= _KEY and b"\0" not in key:
+            if len(key) > _KEY_BYTES and name in scales and type(value) is not _UnreadValue:
+                self.long_scale_key = path
+            if 0 < len(key) <= _KEY_BYTES and b"\0" not in key:
                 self.paths.append(path)
                 self.values.append(value)
                 entries.append(_entry(key, value))
@@ -249,18 +255,19 @@ class _Entries:
                 path, value = self.paths[error.index], self.values[error.index]
                 where = self.where(path)
                 why = why.removeprefix(f'of "{joined(path)[:64]}" ')
-                if isinstance(value, _Unread):
+                if isinstance(value, _UnreadValue):
                     why = re.sub('^is ".*?"(?=:)', f"is {value}", why)
                 elif value is None:
                     why = why.replace("is empty", "is None", 1)
             elif error.name == "entries":
                 where = f"the entries of {self.what}"
-                if self.lost:
-                    why += f"; {joined(self.lost[-1:])!r} is at a key of more than {_KEY} bytes, where none is read"
-                elif self.deep and ("no format" in why or "are none" in why):
-                    why += f"; what is in more than {_DEPTH} containers is not looked at"
+                if self.long_scale_key:
+                    name = joined(self.long_scale_key[-1:])
+                    why += f"; {name!r} is at a key of more than {_KEY_BYTES} bytes, where none is read"
+                elif self.is_too_deep and ("no format" in why or "are none" in why):
+                    why += f"; what is in more than {_MAX_DEPTH} containers is not looked at"
             elif error.name == "format":
-                why += _hint(why)
+                why += _format_hint(why)
             if error.subject_length:  # else the message is a whole sentence
                 error.args = (f"{where} {why}",)
             raise
@@ -270,7 +277,7 @@ class _Entries:
         found = []
         for each in raw:
             value = self.values[each.entry] if 0 <= each.entry < len(self.values) else None
-            if each.kind == NoteKind.IGNORED and isinstance(value, _Unread):
+            if each.kind == NoteKind.IGNORED and isinstance(value, _UnreadValue):
                 continue
             path = self.paths[each.entry] if 0 <= each.entry < len(self.paths) else None
             found.append(note(_with_names(each), NoteKind(each.kind), each.field.decode(), each.value, path))
@@ -279,15 +286,15 @@ class _Entries:
             if isinstance(value, int) and not _is_exact(value) and _rounded(value) != value and path not in ignored:
                 text = f"{self.where(path)} is {value}: it is read as {_rounded(value):.0f}, the nearest double"
                 found.append(note(text, NoteKind.CHANGED, "", _rounded(value), path))
-        return sorted(found, key=lambda one: _ORDER.index(one.kind) if one.kind in _ORDER else -1)
+        return sorted(found, key=lambda one: _IMPORTANCE.index(one.kind) if one.kind in _IMPORTANCE else -1)
 
 
-_ORDER = [NoteKind.UNUSABLE, NoteKind.CHANGED, NoteKind.LOST, NoteKind.FORMAT, NoteKind.IGNORED, NoteKind.MISSING]
+_IMPORTANCE = [NoteKind.UNUSABLE, NoteKind.CHANGED, NoteKind.LOST, NoteKind.FORMAT, NoteKind.IGNORED, NoteKind.MISSING]
 _OF_TORCH = ("transformers", "huggingface", "accelerate", "lightning")
 _TORCH = "; its scaler is torch's: format='torch'"
 
 
-def _hint(why: str) -> str:
+def _format_hint(why: str) -> str:
     if "which is none" not in why:
         return ""
     of_torch = any(f'"{name}"' in why for name in _OF_TORCH)
@@ -296,11 +303,11 @@ def _hint(why: str) -> str:
 
 def _with_names(note: _structs.Note) -> str:
     """Returns the sentence of a note, with the name of a rule instead of its number."""
-    text, name = note.message.decode(errors="replace"), _named(note.field.decode(), note.value)
+    text, name = note.message.decode(errors="replace"), _constant_name(note.field.decode(), note.value)
     return re.sub(rf"\b(is|at) {int(note.value)}\b", rf"\1 {name}", text) if name else text
 
 
-def _named(field: str, value: float) -> str:
+def _constant_name(field: str, value: float) -> str:
     """Returns the name of a rule or the names of flags; "" if the field takes a number or the value has no name."""
     takes = _structs.Policy._takes_.get(field)
     if takes is None or value != int(value):
@@ -311,7 +318,7 @@ def _named(field: str, value: float) -> str:
 
 def field_text(field: str, value: float) -> str:
     """Returns the value of a field as Python code."""
-    return _named(field, value) or repr(value)
+    return _constant_name(field, value) or repr(value)
 
 
 def _rounded(value: int) -> float | None:
@@ -329,8 +336,8 @@ def _is_exact(value: Any) -> bool:
 def _entry(key: bytes, value: Any) -> _structs.Entry:
     if value is None:
         return _structs.Entry(key=key, kind=EntryKind.NULL)
-    if isinstance(value, str | _Unread):
-        text = str(value).encode(errors="replace")[:_TEXT].decode(errors="ignore").encode().partition(b"\0")[0]
+    if isinstance(value, str | _UnreadValue):
+        text = str(value).encode(errors="replace")[:_TEXT_BYTES].decode(errors="ignore").encode().partition(b"\0")[0]
         return _structs.Entry(key=key, kind=EntryKind.TEXT, text=text)
     if not _is_exact(value):
         return _structs.Entry(key=key, kind=EntryKind.NUMBER, value=float(value))
@@ -338,7 +345,7 @@ def _entry(key: bytes, value: Any) -> _structs.Entry:
     return _structs.Entry(key=key, kind=kind, value=float(value), integer=int(value))
 
 
-def checked(format: Any, prefix: Any) -> None:
+def check_names(format: Any, prefix: Any) -> None:
     for name, text in (("format", format), ("prefix", prefix)):
         if not isinstance(text, str | None):
             raise TypeError(f"{name} must be a text, not {type(text).__name__}")
@@ -366,7 +373,7 @@ def read(
     prefix: str | None = None,
 ) -> list[Note]:
     """Fills a policy and a state from a framework's checkpoint; fields that it lacks stay. An error changes neither."""
-    checked(format, prefix)
+    check_names(format, prefix)
     entries = _Entries("state", rows.items(), prefix, saved=True)
     rules = bytes(policy)
     with entries.naming():
@@ -378,17 +385,17 @@ def write(
     policy: Any, state: _structs.State, format: str, prefix: str | None, first: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[Note]]:
     """Returns the entries of `first` and the state in the keys of a framework, and notes on what these cannot hold."""
-    checked(format, prefix)
+    check_names(format, prefix)
     if format is None:
         raise TypeError("format must be the name of one of gradscaler.formats(), not None")
     none = _Entries("state", [], prefix, saved=False)
     with none.naming():
-        rows, notes = _written(policy, state, format, prefix)
+        rows, notes = _exported(policy, state, format, prefix)
     head = {f"{prefix}.{key}" if prefix else key: value for key, value in first.items()}
     return _nested({**head, **rows}), none.notes(notes)
 
 
-def _written(policy: Any, state: _structs.State, format: str, prefix: str | None) -> tuple[dict[str, Any], Any]:
+def _exported(policy: Any, state: _structs.State, format: str, prefix: str | None) -> tuple[dict[str, Any], Any]:
     counts = c.gsc_state_export(format, prefix, policy, state, None, None)
     entries, notes = (_structs.Entry * counts[0])(), (_structs.Note * counts[1])()
     c.gsc_state_export(format, prefix, policy, state, entries, notes)

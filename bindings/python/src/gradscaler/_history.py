@@ -13,30 +13,30 @@ from typing import Any
 
 from . import _entries, _structs
 from . import _gradscaler as c
-from ._arguments import _index, _short
+from ._arguments import _index, _short_repr
 from ._entries import Note
 from ._policy import Policy
 from ._report import Report
 from ._structs import Metric, NoteKind, ReportKind, State, Want
 
 COLUMNS = ("step", *(metric.name.lower() for metric in Metric))
-_ROWS, _SECONDS = 100, 30  # the most lines that are kept in memory, and for how long
+_MAX_ROWS, _MAX_SECONDS = 100, 30  # the most lines that are kept in memory, and for how long
 
 
 def diagnosed(
     policy: Policy, state: State, report: Report | None, steps: int = 0, planned_steps: int = 0
 ) -> list[Note]:
     """Returns the findings of gsc_state_diagnose, with the names of arrays if the report has them."""
-    steps, planned_steps = _whole("steps", steps), _whole("planned_steps", planned_steps)
+    steps, planned_steps = _whole_number("steps", steps), _whole_number("planned_steps", planned_steps)
     if report is not None and not isinstance(report, Report):
-        raise TypeError(f"report={_short(report)}: expected a Report")
+        raise TypeError(f"report={_short_repr(report)}: expected a Report")
     each = report._each if report is not None and report._each is not None else b""
     notes = (_structs.Note * c.gsc_state_diagnose(policy, state, report, each, steps, planned_steps, None))()
     c.gsc_state_diagnose(policy, state, report, each, steps, planned_steps, notes)
-    return [_finding(one, report) for one in notes]
+    return [_note_of(one, report) for one in notes]
 
 
-def _finding(raw: _structs.Note, report: Report | None) -> Note:
+def _note_of(raw: _structs.Note, report: Report | None) -> Note:
     kind, name = NoteKind(raw.kind), None
     if report is not None and 0 <= raw.entry < len(report.names):
         name = report.names[raw.entry]
@@ -58,19 +58,19 @@ class History:
     def __init__(
         self, scaler: Any, policy: Policy, path: str | os.PathLike, *, step: int | None = None, rank: int = 0
     ) -> None:
-        text, rank = os.fsdecode(path), _whole("rank", rank)
+        text, rank = os.fsdecode(path), _whole_number("rank", rank)
         self.path = os.path.abspath(text.replace("{rank}", str(rank)))
         if self.path.endswith(".json"):
             raise ValueError(f"{text}: that is where the rules of a history go; name it .csv")
-        self._writes = rank == 0 or "{rank}" in text
-        self._scaler, self._policy, self._step = scaler, policy, None if step is None else _whole("step", step)
-        self._rows, self._size, self._flushed, self._process = [], 0, 0.0, os.getpid()
+        self._is_writer = rank == 0 or "{rank}" in text
+        self._scaler, self._policy, self._step = scaler, policy, None if step is None else _whole_number("step", step)
+        self._rows, self._file_size, self._flushed, self._process = [], 0, 0.0, os.getpid()
 
     def open(self) -> History:
         """Creates or continues the file; each update then adds a line."""
         if getattr(self._scaler, "_history", None) is not None:
             raise ValueError(f"the scaler has a history already, {self._scaler._history.path}")
-        if self._writes:
+        if self._is_writer:
             self._begin()
             self._scaler._history = self
             atexit.register(self.close)
@@ -103,41 +103,41 @@ class History:
                         break
                     kept += len(line)
         self._step = 1 if self._step is None else self._step
-        starts = [one for one in _starts(self.path) if one["step"] < self._step]
+        starts = [one for one in _read_starts(self.path) if one["step"] < self._step]
         rules = {"preset": self._policy.preset, **self._policy.differences(self._policy.preset)}
         starts += [{"step": self._step, "gradscaler": c.gsc_version_string(), "policy": rules}]
         text = json.dumps({"starts": starts}, indent=1)
-        with open(beside(self.path), "w", encoding="utf-8") as file:
+        with open(rules_path(self.path), "w", encoding="utf-8") as file:
             file.write(text)
         with open(self.path, "ab") as file:
             file.truncate(kept)  # drops lines from this step on, and a line that was cut off
             if kept == 0:
                 file.write(",".join(COLUMNS).encode() + b"\n")
-            self._size = file.seek(0, os.SEEK_END)
+            self._file_size = file.seek(0, os.SEEK_END)
         self._flushed = time.monotonic()
 
     def add(self, metrics: Mapping[str, float] | Callable[[], Mapping[str, float]]) -> None:
         """Adds a line of metrics, or of a function that returns them and is called when lines are written."""
         self._rows.append(metrics)
         self._step += 1
-        if len(self._rows) >= _ROWS or time.monotonic() - self._flushed > _SECONDS:
+        if len(self._rows) >= _MAX_ROWS or time.monotonic() - self._flushed > _MAX_SECONDS:
             self.flush()
 
     def flush(self) -> None:
         """Writes the lines in memory."""
         rows, self._rows, self._flushed = self._rows, [], time.monotonic()
-        if not rows or not self._writes or os.getpid() != self._process:  # the parent of a fork also has them
+        if not rows or not self._is_writer or os.getpid() != self._process:  # the parent of a fork also has them
             return
         first = self._step - len(rows)
         lines = [_line(step, row() if callable(row) else row) for step, row in enumerate(rows, first)]
         try:
             with open(self.path, "ab") as file:
-                if file.tell() > self._size:
+                if file.tell() > self._file_size:
                     raise OSError("another program writes to it")
                 file.write("".join(lines).encode())
-                self._size = file.tell()
+                self._file_size = file.tell()
         except OSError as error:
-            self._writes = False
+            self._is_writer = False
             self._scaler._history = None
             warnings.warn(f"{self.path} ends before step {first}: {error}", stacklevel=3)
 
@@ -147,28 +147,28 @@ def _line(step: int, metrics: Mapping[str, float]) -> str:
     return f"{step},{','.join(['' if x is None else repr(+x) for x in cells])}\n"
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole_number(name: str, value: Any) -> int:
     number = _index(value)
     if not 0 <= number < 2**63:
-        raise ValueError(f"{name}={_short(value)}: expected a whole number from 0 on")
+        raise ValueError(f"{name}={_short_repr(value)}: expected a whole number from 0 on")
     return number
 
 
-def beside(path: str) -> str:
+def rules_path(path: str) -> str:
     """Returns the path of a history's rules."""
     return os.path.splitext(path)[0] + ".json"
 
 
-def _starts(path: str) -> list[dict[str, Any]]:
+def _read_starts(path: str) -> list[dict[str, Any]]:
     import json
 
     try:
-        with open(beside(path), encoding="utf-8") as file:
+        with open(rules_path(path), encoding="utf-8") as file:
             return json.load(file)["starts"]
     except FileNotFoundError:
         return []
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{beside(path)} is not the rules of a history: move it away") from None
+        raise ValueError(f"{rules_path(path)} is not the rules of a history: move it away") from None
 
 
 def read(path: str | os.PathLike) -> dict[str, list[float]]:
@@ -196,9 +196,9 @@ def diagnose(path: str | os.PathLike, planned_steps: int = 0) -> list[Note]:
 
     planned_steps: the steps of the whole run, 0 if not known
     """
-    columns, starts = read(path), _starts(os.fspath(path))
+    columns, starts = read(path), _read_starts(os.fspath(path))
     if not starts:
-        raise FileNotFoundError(f"{beside(os.fspath(path))}, with the rules of this run, is not there")
+        raise FileNotFoundError(f"{rules_path(os.fspath(path))}, with the rules of this run, is not there")
     policy = Policy(**starts[-1]["policy"])
     count = len(columns["step"])
     if count == 0:
@@ -212,13 +212,13 @@ def diagnose(path: str | os.PathLike, planned_steps: int = 0) -> list[Note]:
     c.gsc_state_init_from(None, policy, state, state)
     scales, bad = columns["loss_scale"], columns["overflow"]
     state.failed_backoffs = max(
-        0, _trailing(o and scale == scales[-1] for o, scale in zip(bad, scales, strict=True)) - 1
+        0, _length_at_end(o and scale == scales[-1] for o, scale in zip(bad, scales, strict=True)) - 1
     )
     bounds = [bound for bound in columns["guard_threshold"] if not math.isnan(bound)]
     if bounds:
         state.guard_threshold = bounds[-1]
         skips = zip(columns["skip"], bad, strict=True)
-        state.guard_in_a_row = _trailing(skip and not overflow for skip, overflow in skips)
+        state.guard_in_a_row = _length_at_end(skip and not overflow for skip, overflow in skips)
     shares = [share for share in columns["zero_share"] if not math.isnan(share)]
     report = Report(
         kind=ReportKind.TENSORS,
@@ -237,7 +237,7 @@ def _count(cell: float) -> int:
     return 0 if math.isnan(cell) else int(cell)
 
 
-def _trailing(holds: Iterable[Any]) -> int:
+def _length_at_end(holds: Iterable[Any]) -> int:
     count = 0
     for one in holds:
         count = count + 1 if one else 0

@@ -12,7 +12,7 @@ from torch.amp.grad_scaler import OptState
 from ._report import Report
 
 
-class Round:
+class Progress:
     """The stage of one optimizer since the last update, and its report."""
 
     stage = OptState.READY
@@ -58,12 +58,12 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def times(outputs: Any, scale: torch.Tensor) -> Any:
+def scale_outputs(outputs: Any, scale: torch.Tensor) -> Any:
     """Multiplies a tensor, or tensors in nested iterables, by `scale`, as torch.amp.GradScaler.scale does."""
     if isinstance(outputs, torch.Tensor):
         return outputs * scale.to(outputs.device, non_blocking=True)
     if isinstance(outputs, list | tuple):
-        return type(outputs)(times(each, scale) for each in outputs)
+        return type(outputs)(scale_outputs(each, scale) for each in outputs)
     if isinstance(outputs, Iterable) and not isinstance(outputs, str):
-        return (times(each, scale) for each in outputs)
+        return (scale_outputs(each, scale) for each in outputs)
     raise ValueError(f"outputs must be a tensor or an iterable of tensors, not {type(outputs).__name__}")

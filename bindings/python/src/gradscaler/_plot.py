@@ -61,7 +61,7 @@ def headline(columns: Mapping[str, Sequence[float]]) -> str:
     """Returns one line with the last step and scale and the counts of events."""
     if not columns["step"]:
         return "no steps yet"
-    overflows, growths, skips = (len(places(columns)) for places in (_overflows, _growths, _skips))
+    overflows, growths, skips = (len(find(columns)) for find in (_overflows, _growths, _skips))
     parts = [f"step {columns['step'][-1]:.0f}", f"scale {_power(columns['loss_scale'][-1])}"]
     parts += [f"{overflows} overflow{'s' * (overflows > 1)}"] if overflows else []
     parts += [f"{growths} growth{'s' * (growths > 1)}"] if growths else []
@@ -87,10 +87,10 @@ def _growths(columns: Mapping[str, Sequence[float]]) -> list[int]:
 def _draw(columns: Mapping[str, Sequence[float]], axes: Sequence[Any]) -> None:
     steps, scales, norms = columns["step"], columns["loss_scale"], columns["norm"]
 
-    def mark(ax: Any, values: Sequence[float], places: Sequence[int], label: str, **style: Any) -> None:
-        if places:
-            at = [steps[i] for i in places], [values[i] for i in places]
-            ax.plot(*at, linestyle="none", label=f"{label} ({len(places)})", **style)
+    def mark(ax: Any, values: Sequence[float], indices: Sequence[int], label: str, **style: Any) -> None:
+        if indices:
+            at = [steps[i] for i in indices], [values[i] for i in indices]
+            ax.plot(*at, linestyle="none", label=f"{label} ({len(indices)})", **style)
 
     ax = axes[0]
     ax.step(steps, scales, where="post", color=SCALE, linewidth=1.6)

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _entries, _structs
 from . import _gradscaler as c
-from ._arguments import _html, _naming, _short
+from ._arguments import _argument_names, _html, _short_repr
 from ._entries import Note
 from ._structs import Trait
 
@@ -39,10 +39,10 @@ class Policy(_structs.Policy):
 
     def __init__(self, preset: str = "recommended", **fields: float) -> None:
         if not isinstance(preset, str):
-            raise TypeError(f"preset must be a name, not {_short(preset)}")
+            raise TypeError(f"preset must be a name, not {_short_repr(preset)}")
         vars(self)["preset"] = preset
         _structs.Policy.struct_size.__set__(self, ctypes.sizeof(_structs.Policy))
-        with _naming(name="preset"):
+        with _argument_names(name="preset"):
             c.gsc_policy_preset(preset.encode(errors="replace").decode().replace("\0", "\\0"), self)
         self._replace(fields)
 
@@ -67,7 +67,7 @@ class Policy(_structs.Policy):
 
         `policy.notes` has a sentence on each setting that a scaler does not use, or that means something else here.
         """
-        _entries.checked(format, prefix)
+        _entries.check_names(format, prefix)
         if format is None:
             raise TypeError("format must be the name of one of gradscaler.formats(), not None")
         own = format if format in presets() else "recommended"
@@ -76,7 +76,7 @@ class Policy(_structs.Policy):
         return policy._replace(fields)
 
     def _replace(self, fields: Mapping[str, float]) -> Policy:
-        with _naming(policy=""):
+        with _argument_names(policy=""):
             for name, value in fields.items():
                 self._set(name, value)
             c.gsc_policy_check(self)
@@ -84,17 +84,17 @@ class Policy(_structs.Policy):
 
     def _set(self, name: str, value: float) -> None:
         if name not in _FIELDS:
-            raise TypeError(f"a policy has no field {name!r}{_meant(name)}")
+            raise TypeError(f"a policy has no field {name!r}{_suggestion(name)}")
         if name == "init_scale" and value == 0:
             raise ValueError("init_scale is 0: it must be above 0")  # in C, 0 means the default, 1
         try:
             super().__setattr__(name, value)
         except (TypeError, OverflowError) as error:
-            raise type(error)(f"{name}={_short(value)}: {error}") from None
+            raise type(error)(f"{name}={_short_repr(value)}: {error}") from None
         new = getattr(self, name)
         if new != value and (type(new) is not float or value != value):  # a float becomes the nearest double
             whole = f"a whole number from 0 to {2 ** (8 * getattr(_structs.Policy, name).size) - 1}"
-            raise ValueError(f"{name} is {_short(value)}: it must be {'a number' if value != value else whole}")
+            raise ValueError(f"{name} is {_short_repr(value)}: it must be {'a number' if value != value else whole}")
 
     def replace(self, **fields: float) -> Policy:
         """Returns a copy with fields replaced; checks the result as a whole.
@@ -130,8 +130,8 @@ class Policy(_structs.Policy):
 
     def __repr__(self) -> str:
         fields = self.differences(self.preset)
-        told = [f"{name}={_entries.field_text(name, value)}" for name, value in fields.items()]
-        return f"Policy({', '.join([repr(self.preset), *told])})"
+        texts = [f"{name}={_entries.field_text(name, value)}" for name, value in fields.items()]
+        return f"Policy({', '.join([repr(self.preset), *texts])})"
 
     def _repr_html_(self) -> str:
         rules = {name: _entries.field_text(name, getattr(self, name)) for name in _FIELDS if getattr(self, name)}
@@ -139,11 +139,11 @@ class Policy(_structs.Policy):
 
 
 # help(Policy) also describes the fields.
-_, _, _about = (_structs.Policy.__doc__ or "").replace("    reserved: 0\n", "").partition("initialiser\n")
-Policy.__doc__ = f"{(Policy.__doc__ or '').rstrip()}\n\n{_about}"
+_, _, _fields_doc = (_structs.Policy.__doc__ or "").replace("    reserved: 0\n", "").partition("initialiser\n")
+Policy.__doc__ = f"{(Policy.__doc__ or '').rstrip()}\n\n{_fields_doc}"
 
 
-def _meant(name: str) -> str:
+def _suggestion(name: str) -> str:
     if name in ("policy", "preset"):
         return ": a policy, or the name of a preset, is the first argument"
     import difflib

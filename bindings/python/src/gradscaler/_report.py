@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _gradscaler as c
 from . import _structs
-from ._arguments import _html, _naming, _number, _short
+from ._arguments import _argument_names, _html, _number, _short_repr
 from ._policy import Policy
 from ._structs import MergeKind, ReportKind, Status, Want
 
@@ -20,7 +20,7 @@ _SIZE = ctypes.sizeof(_structs.Report)
 BINS = ("<2^-44", *(f"2^{4 * k - 48}" for k in range(1, 16)))  # of a histogram, by their lower ends
 
 
-class _Measured:
+class _MeasuredField:
     """A field of the struct that is measured only if `want` asks for it."""
 
     def __init__(self, name: str, want: int) -> None:
@@ -29,7 +29,7 @@ class _Measured:
     def __get__(self, report: Report | None, kind: type) -> Any:
         if report is None:
             return self.field  # Report.amax.offset works as on the struct
-        report._demand(self.name, self.want)
+        report._require_measured(self.name, self.want)
         return self.field.__get__(report)
 
     def __set__(self, report: Report, value: Any) -> None:
@@ -89,10 +89,10 @@ class Report(_structs.Report):
 
     @property
     def bad(self) -> dict[Any, int]:
-        counts = self._counts_of_each()
+        counts = self._bad_counts()
         if counts is None and self.nan_count + self.inf_count:
             raise ValueError(
-                "the report has no counts of each array: it was merged or made of bytes; that of the call has them"
+                "the report has no counts of each array: it was merged or made from bytes; ask the report of the call"
             )
         return dict(counts or {})
 
@@ -116,17 +116,17 @@ class Report(_structs.Report):
     @property
     def norm(self) -> float:
         """Global L2 norm of the finite elements after unscaling; in a report from of_number, the number itself."""
-        self._demand("norm", Want.NORM)
+        self._require_measured("norm", Want.NORM)
         return self.number if self.kind == ReportKind.NUMBER else math.sqrt(self.sum_squares)
 
-    amax: float = _Measured("amax", Want.AMAX)
+    amax: float = _MeasuredField("amax", Want.AMAX)
     """Largest finite magnitude after unscaling, before rounding; a complex element counts by its larger part."""
-    underflows_to_zero: int = _Measured("underflows_to_zero", Want.UNDERFLOW)
+    underflows_to_zero: int = _MeasuredField("underflows_to_zero", Want.UNDERFLOW)
     """How many outputs are zero while their input was not."""
-    underflows_to_subnormal: int = _Measured("underflows_to_subnormal", Want.UNDERFLOW)
+    underflows_to_subnormal: int = _MeasuredField("underflows_to_subnormal", Want.UNDERFLOW)
     """How many outputs are subnormal while their input was not."""
 
-    def _demand(self, name: str, want: Want) -> None:
+    def _require_measured(self, name: str, want: Want) -> None:
         if not _has(self, want):
             of_a_sum = self._of_addends and want != Want.UNDERFLOW
             where = " to measure(sum, unscaled=True): it is of addends, and their sum has another" if of_a_sum else ""
@@ -138,13 +138,13 @@ class Report(_structs.Report):
 
         It is a sample: the first 4,096 of every 65,536 elements of an array. `histogram_elements` is its size.
         """
-        return self._counts()[:-1]
+        return self._histogram_words()[:-1]
 
     @property
     def histogram_elements(self) -> int:
-        return self._counts()[-1]
+        return self._histogram_words()[-1]
 
-    def _counts(self) -> list[int]:
+    def _histogram_words(self) -> list[int]:
         if self._words is None:
             raise ValueError("the report has no histogram: pass histogram=True")
         return memoryview(self._words).cast("q").tolist()
@@ -154,9 +154,9 @@ class Report(_structs.Report):
         """A report of each array, by its name or index; its `overflow` is about its own elements."""
         if self._each is None:
             raise ValueError("the report has none of each array: pass per_tensor=True")
-        return {name: self._one(i) for i, name in enumerate(self.names)}
+        return {name: self._report_of_array(i) for i, name in enumerate(self.names)}
 
-    def _one(self, index: int) -> Report:
+    def _report_of_array(self, index: int) -> Report:
         report = Report.from_buffer_copy(self._each, index * _SIZE)
         report.names, report.scale = self.names, self.scale
         count = report.nan_count + report.inf_count
@@ -169,15 +169,15 @@ class Report(_structs.Report):
         try:
             size = memoryview(data).nbytes
         except TypeError:
-            raise TypeError(f"expected the bytes of a report, not {_short(data)}") from None
+            raise TypeError(f"expected the bytes of a report, not {_short_repr(data)}") from None
         if size != _SIZE:
             raise ValueError(f"a report has {_SIZE} bytes, not {size}")
         raw = _structs.Report.from_buffer_copy(data)
-        wrong = [name for name, values in _VALUES.items() if getattr(raw, name) not in values]
+        wrong = [name for name, values in _VALID_VALUES.items() if getattr(raw, name) not in values]
         wrong += [name for name in _NOT_NEGATIVE if getattr(raw, name) < 0]  # update refuses a NaN
         if wrong:
             value = getattr(raw, wrong[0])
-            raise ValueError(f"the bytes are not those of a report: its {wrong[0]} would be {value!r}")
+            raise ValueError(f"the bytes are no report: its {wrong[0]} would be {value!r}")
         return cls.from_buffer_copy(data)
 
     @classmethod
@@ -211,7 +211,7 @@ class Report(_structs.Report):
             status = error.status if isinstance(error, c.Error) else other
         if not isinstance(status, int) or status not in map(int, Status) or status == Status.OK:
             raise ValueError(
-                f"error is {_short(error)}: expected an exception, or a gradscaler.Status that is an error"
+                f"error is {_short_repr(error)}: expected an exception, or a gradscaler.Status that is an error"
             )
         return cls(status=status, overflow=True)
 
@@ -235,65 +235,65 @@ class Report(_structs.Report):
         Does not check that each rank is there once and in order. Refuses reports from of_number.
         """
         if not isinstance(policy, _structs.Policy | None):
-            raise TypeError(f"policy must be a gradscaler.Policy such as scaler.policy, not {_short(policy)}")
+            raise TypeError(f"policy must be a gradscaler.Policy such as scaler.policy, not {_short_repr(policy)}")
         if isinstance(names, str | bytes) or not isinstance(names, Iterable):
-            raise TypeError(f"names must be a list of names, not {_short(names)}")
+            raise TypeError(f"names must be a list of names, not {_short_repr(names)}")
         reports = list(reports) if isinstance(reports, Iterable) and not isinstance(reports, bytes) else [reports]
         for report in reports:
             if not isinstance(report, _structs.Report):
                 why = ": make a report of them by Report.from_bytes" if isinstance(report, bytes) else ""
                 raise TypeError(f"expected the report of unscale, or several, not {type(report).__name__}{why}")
         merged, kind = Report(), MergeKind.ADDENDS if addends else MergeKind.SHARDS
-        with _naming():
+        with _argument_names():
             c.gsc_report_merge(None, b"".join(map(bytes, reports)), int(kind), policy, merged)
         merged.names, merged._of_addends = names if isinstance(names, Sequence) else list(names), addends
         return merged
 
-    def _locate(self, names: Sequence, per_tensor: bytes | bytearray) -> None:
+    def _keep_bad_reports(self, names: Sequence, per_tensor: bytes | bytearray) -> None:
         """Keeps the reports of the arrays for `bad`: they are read only on demand, because a skipped step is urgent."""
         self._bad = (names, per_tensor)
 
-    def _keep(self, buffer: bytearray, per_tensor: bool, over: bool = True) -> Report:
+    def _keep_per_tensor(self, buffer: bytearray, per_tensor: bool, over: bool = True) -> Report:
         """Keeps what is needed of the arrays' reports; if the call is over, another call can use their buffer."""
         if self.nan_count + self.inf_count:
-            self._locate(self.names, buffer[: len(self.names) * _SIZE])
+            self._keep_bad_reports(self.names, buffer[: len(self.names) * _SIZE])
         if per_tensor:
             self._each = bytes(buffer)
         elif over and len(buffer) <= 1 << 20:
-            _spare.append(buffer)
+            _spare_buffers.append(buffer)
         return self
 
-    def _counts_of_each(self) -> dict[Any, int] | None:
+    def _bad_counts(self) -> dict[Any, int] | None:
         bad = self._bad
         if isinstance(bad, tuple):
             names, each = bad
-            counts = zip(names, _overflows(each, len(names)), strict=True)
+            counts = zip(names, _bad_per_array(each, len(names)), strict=True)
             self._bad = bad = {name: count for name, count in counts if count}
         return bad
 
     def __reduce__(self) -> Any:
         data, here = bytes(self), ("grads", "_later", "_lock")
         extra = {name: value for name, value in vars(self).items() if name not in here}
-        return _restored, (data, extra | {"_bad": self._counts_of_each()})
+        return _restored, (data, extra | {"_bad": self._bad_counts()})
 
     def _known_values(self) -> dict[str, str]:
         """Returns the known values by name."""
         names = ["overflow", "elements"]
         names += [name for name in ("failed_rank", "rank") if getattr(self, name) is not None]
         if self.nan_count + self.inf_count:
-            names += ["bad"] if self._counts_of_each() else []  # a merged report does not know
+            names += ["bad"] if self._bad_counts() else []  # a merged report does not know
             names += ["first_overflow", "nan_count", "inf_count"]
         names += ["norm"] if _has(self, Want.NORM) else []
         names += ["amax"] if _has(self, Want.AMAX) else []
         names += ["underflows_to_zero", "underflows_to_subnormal"] if _has(self, Want.UNDERFLOW) else []
         names += ["clamped"] if self.clamped else []
-        told = {name: repr(getattr(self, name)) for name in names}
+        texts = {name: repr(getattr(self, name)) for name in names}
         if self.status:
-            told["status"] = repr(Status(self.status))
+            texts["status"] = repr(Status(self.status))
         if self._words is not None:
             bins = [(low, n) for low, n in zip(BINS, self.histogram, strict=True) if n]
-            told["histogram"] = f"{{{', '.join(f'{low}: {n}' for low, n in bins)}}} of {self.histogram_elements}"
-        return told
+            texts["histogram"] = f"{{{', '.join(f'{low}: {n}' for low, n in bins)}}} of {self.histogram_elements}"
+        return texts
 
     def __repr__(self) -> str:
         return f"Report({', '.join(f'{name}={text}' for name, text in self._known_values().items())})"
@@ -318,12 +318,12 @@ class LateReport(Report):
         vars(self).update(vars(known), _later=later, _lock=threading.Lock())
 
     def __getattribute__(self, name: str) -> Any:
-        if name in _LATE:
+        if name in _RESULTS:
             self._wait()
         return super().__getattribute__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _LATE:
+        if name in _RESULTS:
             self._wait()
         super().__setattr__(name, value)
 
@@ -337,22 +337,28 @@ class LateReport(Report):
             if self._later is None:
                 return False
             try:
-                whole, stays = self._later()
+                final, is_final = self._later()
             except c.Error as error:
                 if error.status != Status.ERROR_UNAVAILABLE:  # unavailable only while the stream is captured
-                    self._later = functools.partial(_raise, error)
+                    self._later = functools.partial(_raise_error, error)
                 raise
-            ctypes.memmove(ctypes.byref(self), ctypes.byref(whole), _SIZE)
-            vars(self).update(scale=whole.scale, _bad=whole._bad, _each=whole._each)
-            if stays:
+            ctypes.memmove(ctypes.byref(self), ctypes.byref(final), _SIZE)
+            vars(self).update(scale=final.scale, _bad=final._bad, _each=final._each)
+            if is_final:
                 self._later = None
-            return not stays
+            return not is_final
 
 
-_LATE = {"_bad", "_each", "_words", *(name for name, _ in _structs.Report._fields_)}
+_RESULTS = {"_bad", "_each", "_words", *(name for name, _ in _structs.Report._fields_)}
 
 # Values that every valid report has.
-_VALUES = {"overflow": (0, 1), "status": list(Status), "measured": range(8), "kind": list(ReportKind), "flags": (0,)}
+_VALID_VALUES = {
+    "overflow": (0, 1),
+    "status": list(Status),
+    "measured": range(8),
+    "kind": list(ReportKind),
+    "flags": (0,),
+}
 _NOT_NEGATIVE = ["amax", "sum_squares", *(name for name, kind in _structs.Report._fields_ if kind is ctypes.c_int64)]
 
 
@@ -363,25 +369,25 @@ def _restored(data: bytes, extra: Mapping[str, Any]) -> Report:
     return report
 
 
-def _raise(error: BaseException) -> Any:
+def _raise_error(error: BaseException) -> Any:
     raise error
 
 
 # ---- buffers for the reports of each array ----
 
-_spare: list[bytearray] = []  # buffers of finished calls; append and pop are atomic
+_spare_buffers: list[bytearray] = []  # buffers of finished calls; append and pop are atomic
 
 
-def _borrow(count: int) -> bytearray:
+def _take_buffer(count: int) -> bytearray:
     """Returns a buffer for the reports of `count` arrays."""
     try:
-        buffer = _spare.pop()
+        buffer = _spare_buffers.pop()
     except IndexError:
         buffer = b""
     return buffer if len(buffer) >= max(count, 1) * _SIZE else bytearray(max(count, 64) * _SIZE)
 
 
-def _overflows(each: bytes | bytearray, count: int) -> Iterable[int]:
+def _bad_per_array(each: bytes | bytearray, count: int) -> Iterable[int]:
     """Returns how many elements of each array are Inf or NaN."""
     words, step = memoryview(each)[: count * _SIZE].cast("q"), _SIZE // 8
     nans, infs = (words[field.offset // 8 :: step] for field in (_structs.Report.nan_count, _structs.Report.inf_count))

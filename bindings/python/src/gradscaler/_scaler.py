@@ -12,11 +12,11 @@ from typing import Any
 
 from . import _checkpoints, _cuda, _devices, _history, _structs
 from . import _gradscaler as c
-from ._arguments import _html, _index, _naming, _number, _positive, _power, _rename, _short
-from ._arrays import Arrays, Container, _dtype, _Lists, _multiplies, _taken
+from ._arguments import _argument_names, _html, _index, _name_argument, _number, _positive, _power, _short_repr
+from ._arrays import Arrays, Container, _dtype, _Lists, _lists_of, _multiplies
 from ._checkpoints import Note
 from ._policy import Policy, warn_if_idle
-from ._report import _SIZE, LateReport, Report, _borrow, _has, _restored, _spare  # noqa: F401
+from ._report import _SIZE, LateReport, Report, _has, _restored, _spare_buffers, _take_buffer  # noqa: F401
 from ._structs import Event, Factor, State, Want
 
 _COUNTS = [name for name, kind in State._fields_ if kind is ctypes.c_int64 and "guard" not in name]
@@ -51,7 +51,7 @@ class Scaler:
     notes: Sequence[Note] = ()
     _pinned: Any = None
     _history: _history.History | None = None
-    _combined: str | None = None  # the reasons of both scalers after combine_decisions
+    _combined_reasons: str | None = None  # the reasons of both scalers after combine_decisions
 
     def __init__(self, preset: str | Policy = "recommended", *, threads: int = 1, **fields: float) -> None:
         self.policy = Policy(preset, **fields) if not isinstance(preset, Policy) else preset.replace(**fields)
@@ -73,7 +73,7 @@ class Scaler:
 
     @state.setter
     def state(self, state: State) -> None:
-        self._combined = None
+        self._combined_reasons = None
         if self._pinned is None:
             self._state = state
         else:
@@ -97,8 +97,8 @@ class Scaler:
     @threads.setter
     def threads(self, threads: int) -> None:
         if not isinstance(threads, int) or not 1 <= threads < 2**32:
-            raise ValueError(f"threads={_short(threads)}: expected a whole number from 1 on")
-        self._on = c.gsc_context_create_cpu({"threads": threads}) if threads > 1 else None
+            raise ValueError(f"threads={_short_repr(threads)}: expected a whole number from 1 on")
+        self._context = c.gsc_context_create_cpu({"threads": threads}) if threads > 1 else None
         self._threads = threads
 
     @property
@@ -158,7 +158,7 @@ class Scaler:
 
         After `combine_decisions` it has the reasons of both scalers; the one that decides `multiplier` comes first.
         """
-        return self._reason().message.decode() if self._combined is None else self._combined
+        return self._reason().message.decode() if self._combined_reasons is None else self._combined_reasons
 
     @property
     def total_growths(self) -> int:
@@ -227,30 +227,30 @@ class Scaler:
         """
         if _multiplies(type(loss)):
             if dtype is not None:
-                raise TypeError(f"dtype={_short(dtype)}: cast the scaled {type(loss).__name__} instead")
+                raise TypeError(f"dtype={_short_repr(dtype)}: cast the scaled {type(loss).__name__} instead")
             if not getattr(loss, "shape", (1,)) and str(getattr(loss, "dtype", "")).endswith("float16"):
                 loss = loss.float() if hasattr(loss, "float") else loss.astype("float32")
             return loss * self.loss_scale
         if isinstance(loss, int | float) and dtype is None:
             value = ctypes.c_double(loss)
-            self._scaled([value], [value])
+            self._scale_into([value], [value])
             return type(loss)(value.value) if isinstance(loss, float) else value.value
         import numpy as np
 
         array = np.asarray(loss, order="C")
         narrow = dtype is None and array.ndim == 0 and array.dtype.itemsize < 4
         out = np.empty(array.shape, _dtype(dtype) or (np.float32 if narrow else array.dtype))
-        self._scaled([array], [out])
+        self._scale_into([array], [out])
         return out if isinstance(loss, np.ndarray) else out[()]
 
-    def _scaled(self, ins: list[Any], outs: list[Any]) -> None:
+    def _scale_into(self, ins: list[Any], outs: list[Any]) -> None:
         try:
-            c.gsc_scale(self._on, self.state.factor, (ins, outs), None, None)
+            c.gsc_scale(self._context, self.state.factor, (ins, outs), None, None)
         except c.Error as error:
             if error.index >= 0:
                 error.args = (f"{'dtype' if error.name == 'out' else 'loss'} {error.why}",)
             else:
-                _rename(error, {})
+                _name_argument(error, {})
             raise
 
     def unscale(
@@ -278,10 +278,10 @@ class Scaler:
         factor: the snapshot of the scale that the loss was scaled by, if an update ran since
         No two arrays may share memory.
         """
-        lists, options = _taken(grads, out, dtype), {"policy": self.policy}
+        lists, options = _lists_of(grads, out, dtype), {"policy": self.policy}
         if clip_value is not None:
             options["clamp"] = _positive("clip_value", clip_value)
-        return self._run("gsc_unscale", lists, factor, want, histogram, per_tensor, options)
+        return self._call("gsc_unscale", lists, factor, want, histogram, per_tensor, options)
 
     def unscale_accumulate(
         self,
@@ -304,7 +304,7 @@ class Scaler:
         sum lacks its gradients. The norm of the sum is not known from the reports: if the policy judges by the norm,
         `measure` the sum with unscaled=True and pass that report to `update`. An error adds nothing.
         """
-        report = self._run("gsc_unscale_accumulate", _taken(grads, out), factor, want, histogram, per_tensor, {})
+        report = self._call("gsc_unscale_accumulate", _lists_of(grads, out), factor, want, histogram, per_tensor, {})
         report._addend = True
         return report
 
@@ -322,7 +322,7 @@ class Scaler:
         if unscaled and factor is not None:
             raise TypeError("pass factor or unscaled, not both")
         options = {"policy": self.policy}
-        return self._run("gsc_measure", _taken(grads), factor, want, histogram, per_tensor, options, unscaled)
+        return self._call("gsc_measure", _lists_of(grads), factor, want, histogram, per_tensor, options, unscaled)
 
     def update(self, report: Report | Iterable[Report] | bool) -> Event:
         """Moves the scale after an optimizer step, also if the step was skipped because of `report.overflow`.
@@ -339,7 +339,7 @@ class Scaler:
         try:
             c.gsc_state_update(None, self.policy, self.state, report, self.state)
         except c.Error as error:
-            _rename(error, {})
+            _name_argument(error, {})
             if error.field == "status":
                 error.args = (f"{error}; what the call that failed raised says more",)
             for field, name, want in (("sum_squares", "norm", Want.NORM), ("amax", "amax", Want.AMAX)):
@@ -347,7 +347,7 @@ class Scaler:
                     advice = f"pass want=Want.{want.name} to what made it, or check the sum of several"
                     error.args = (f"report.{name} was not measured, and this policy judges by it: {advice}",)
             raise
-        self._combined = None
+        self._combined_reasons = None
         if self._history is not None:
             self._history.add(self.metrics(report))
         return self.events
@@ -366,13 +366,13 @@ class Scaler:
         a call in a CUDA graph it returns a stamped copy of the last replay's report.
         """
         if not isinstance(report, _structs.Report):
-            raise TypeError(f"expected the report of unscale, not {_short(report)}")
+            raise TypeError(f"expected the report of unscale, not {_short_repr(report)}")
         number = _index(rank)
         if not 0 <= number < 2**32 - 1:
-            raise ValueError(f"rank is {_short(rank)}: it must be a whole number from 0 to {2**32 - 2}")
+            raise ValueError(f"rank is {_short_repr(rank)}: it must be a whole number from 0 to {2**32 - 2}")
         if isinstance(report, LateReport) and report._wait():
             report = copy.copy(report)  # the next access overwrites it
-        with _naming():
+        with _argument_names():
             c.gsc_report_set_rank(None, report, self.policy, self.state, number, report)
         return report
 
@@ -388,13 +388,13 @@ class Scaler:
             try:
                 setattr(state, name, count)
             except TypeError as error:
-                raise TypeError(f"{name}={_short(count)}: {error}") from None
+                raise TypeError(f"{name}={_short_repr(count)}: {error}") from None
             if getattr(state, name) != count:
-                raise ValueError(f"{name}={_short(count)} does not fit into its field")
+                raise ValueError(f"{name}={_short_repr(count)} does not fit into its field")
         try:
             c.gsc_state_init_from(None, self.policy, state, state)
         except c.Error as error:
-            _rename(error, {"from": ""})
+            _name_argument(error, {"from": ""})
             error.args = (str(error).removeprefix("factor."),)
             raise
         self.state = state
@@ -412,12 +412,12 @@ class Scaler:
         Scale, counts and samples of this scaler do not change. Returns its events.
         """
         if not isinstance(other, Scaler):
-            raise TypeError(f"other must be a gradscaler.Scaler, not {_short(other)}")
+            raise TypeError(f"other must be a gradscaler.Scaler, not {_short_repr(other)}")
         deciding_first = sorted((self, other), key=lambda scaler: scaler.multiplier)
         reasons = [scaler.reason for scaler in deciding_first if scaler.reason]
-        with _naming():
+        with _argument_names():
             c.gsc_state_combine_decisions(None, self.state, other.state, self.state)
-        self._combined = "; ".join(reasons)
+        self._combined_reasons = "; ".join(reasons)
         return self.events
 
     def guard_factor(self, factor: Factor | None = None) -> Factor:
@@ -429,7 +429,7 @@ class Scaler:
         If the update did not clip, the factor is returned unchanged.
         """
         out = Factor()
-        with _naming():
+        with _argument_names():
             c.gsc_factor_clip_outlier(None, _factor(factor), self.state, out)
         return out
 
@@ -444,12 +444,12 @@ class Scaler:
         out = Factor()
         factor = None if unscaled else self.state.factor
         if isinstance(report, Report) and not report.status:
-            report._demand("norm", Want.NORM)
-        with _naming():
+            report._require_measured("norm", Want.NORM)
+        with _argument_names():
             c.gsc_factor_clip_grad_norm(None, factor, report, _number("max_norm", max_norm), out)
         return out
 
-    def _run(
+    def _call(
         self,
         function: str,
         lists: _Lists,
@@ -472,19 +472,21 @@ class Scaler:
         options["want"] = want
         if histogram:
             options["histogram"] = report._words = bytearray(8 * c.GSC_HISTOGRAM_LENGTH)
-        options["per_tensor"] = bytearray(max(count, 1) * _SIZE) if per_tensor else _borrow(count)
+        options["per_tensor"] = bytearray(max(count, 1) * _SIZE) if per_tensor else _take_buffer(count)
         groups = lists.groups or lists.on_host(writes) or lists.grouped(writes)
-        if self._on_host(function, groups, factor, options, report, lists):
-            return report._keep(options["per_tensor"], per_tensor)
-        live = snapshot is None and not unscaled
-        return _devices.run(self, function, lists, factor, live, options, per_tensor, report)
+        if self._call_on_host(function, groups, factor, options, report, lists):
+            return report._keep_per_tensor(options["per_tensor"], per_tensor)
+        follows_scale = snapshot is None and not unscaled
+        return _devices.run(self, function, lists, factor, follows_scale, options, per_tensor, report)
 
-    def _on_host(self, function: str, groups: list, factor: Any, options: dict, report: Report, lists: _Lists) -> bool:
+    def _call_on_host(
+        self, function: str, groups: list, factor: Any, options: dict, report: Report, lists: _Lists
+    ) -> bool:
         """Makes the call and returns True if all arrays are on the host, else False."""
         if len(groups) > 1 or isinstance(groups[0][1], _cuda.Lists):
             return False
         try:
-            getattr(c, function)(self._on, factor, groups[0][1], options, report)
+            getattr(c, function)(self._context, factor, groups[0][1], options, report)
         except c.Error as error:
             late = error.field == "device" and lists.groups is None  # some arrays tell their device only now
             if late and any(_cuda.device_of(array) is not None for array in lists.ins):
@@ -527,8 +529,8 @@ class Scaler:
         return self.notes
 
     def __getstate__(self) -> dict[str, Any]:
-        left_out = {"policy": None, "_state": None, "_pinned": None, "_on": None, "_history": None}
-        return vars(self) | left_out | {"state": _checkpoints.save(self.policy, self.state, "gradscaler", None)[0]}
+        excluded = {"policy": None, "_state": None, "_pinned": None, "_context": None, "_history": None}
+        return vars(self) | excluded | {"state": _checkpoints.save(self.policy, self.state, "gradscaler", None)[0]}
 
     def __setstate__(self, attributes: Mapping[str, Any]) -> None:
         vars(self).update(attributes)

@@ -166,7 +166,7 @@ class Event(enum.IntFlag):
     AT_FLOOR = 32  # min_scale limited a backoff
     BACKOFF_FAILED = 64  # the overflow could not lower the scale
     STOPPED = 128  # the policy ends the training: further steps would be skipped, or ceiling_rule ends it
-    STALE = 256  # the report is not of the factor in force: it is late, or was used before
+    STALE = 256  # the report was made with another factor than the one in force: it is late, or was used twice
     OUTLIER = 512  # the guard found an outlier, see guard_threshold; without SKIPPED and CLIPPED, it was let through
     CLIPPED = 1024  # multiply the gradients by guard_multiplier, as gsc_factor_clip_outlier does
 
@@ -474,8 +474,8 @@ class State(Struct):
     """The state of a scaler. It has no pointers: copy it, store it, send it.
 
     factor: the scale in force
-    next: the newest scale. It differs from `factor` only with apply_delay: then it scales the next
-        loss while the update for this loss runs
+    next: the newest scale. Without apply_delay it equals `factor`. With apply_delay it is in force
+        after the next update: if the update for this loss still runs, scale the next loss by `next`
     log2_mean: predictive policies: running mean of log2(amax)
     log2_slow_mean: slower mean of log2(amax), with log2_slow_decay
     log2_mean_square: slower mean of the square of log2(amax)

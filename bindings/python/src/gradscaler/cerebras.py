@@ -32,7 +32,7 @@ from torch.amp.grad_scaler import OptState
 from . import _gradscaler as c
 from . import _optimizers
 from ._arguments import _number, _positive
-from ._optimizers import Round
+from ._optimizers import Progress
 from ._policy import Policy
 from ._report import Report
 from ._scaler import Scaler
@@ -87,7 +87,7 @@ class GradScaler:
         self.report: Report | None = None
         self._max_gradient_norm = _checked_norm("max_gradient_norm", max_gradient_norm)
         self._optimizers = list(optimizers)
-        self._rounds: dict[torch.optim.Optimizer, Round] = {}
+        self._progress: dict[torch.optim.Optimizer, Progress] = {}
         self._skipped_steps = 0
         if not self.dynamic:
             if isinstance(loss_scale, str):
@@ -122,7 +122,7 @@ class GradScaler:
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Returns `loss` in float32, multiplied by the scale."""
-        if any(progress.stage != OptState.READY for progress in self._rounds.values()):
+        if any(progress.stage != OptState.READY for progress in self._progress.values()):
             raise RuntimeError("gradients were unscaled already: call update() before another loss is scaled")
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss must be a tensor, not {type(loss).__name__}")
@@ -130,7 +130,7 @@ class GradScaler:
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divides the gradients of `optimizer` by the scale, in place, once; later calls before update() do nothing."""
-        progress = self._rounds.get(optimizer) or Round()
+        progress = self._progress.get(optimizer) or Progress()
         if progress.stage == OptState.UNSCALED:
             return
         if progress.stage == OptState.STEPPED:
@@ -144,10 +144,10 @@ class GradScaler:
         if grads:
             progress.report = self._scaler.unscale(grads, want=Want.NORM)
         progress.stage = OptState.UNSCALED
-        self._rounds[optimizer] = progress
+        self._progress[optimizer] = progress
 
     def clip_gradients_and_return_isfinite(self, optimizers: Iterable[torch.optim.Optimizer]) -> Any:
-        """Returns whether the norm of all unscaled gradients is finite, and clips those of `optimizers` by it."""
+        """Clips the gradients of `optimizers` by the norm of all unscaled gradients; returns whether it is finite."""
         if not self.dynamic:
             return True
         self._judge()
@@ -159,7 +159,7 @@ class GradScaler:
         return self.isfinite
 
     def _judge(self) -> None:
-        reports = [progress.report for progress in self._rounds.values() if progress.report is not None]
+        reports = [progress.report for progress in self._progress.values() if progress.report is not None]
         if not reports:
             raise RuntimeError("no gradients were unscaled since the last update(): call backward() and step() before")
         self.report = Report.merge(reports, policy=self._scaler.policy)
@@ -184,16 +184,16 @@ class GradScaler:
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         """Unscales the gradients that are not unscaled yet, and steps if the gradients of all optimizers are finite."""
-        progress = self._rounds.get(optimizer)
+        progress = self._progress.get(optimizer)
         if progress is not None and progress.stage == OptState.STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
         for each in (*self._optimizers, optimizer):
-            if each not in self._rounds:
+            if each not in self._progress:
                 self.unscale_(each)
         if self.dynamic and self.isfinite is None:
-            self.clip_gradients_and_return_isfinite(list(self._rounds))
+            self.clip_gradients_and_return_isfinite(list(self._progress))
         result = self.step_if_finite(optimizer, *args, **kwargs)
-        self._rounds[optimizer].stage = OptState.STEPPED
+        self._progress[optimizer].stage = OptState.STEPPED
         return result
 
     def update(self, new_scale: None = None) -> None:
@@ -208,7 +208,7 @@ class GradScaler:
             self._scaler.update(self.report)
             self._unclamped = free.next.scale
             self.isfinite = None
-        self._rounds = {}
+        self._progress = {}
 
     # ---- properties ----
 
@@ -265,7 +265,7 @@ class GradScaler:
         self._skipped_steps, self._unclamped = skipped, None
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._rounds:
+        if self._progress:
             raise RuntimeError("a GradScaler can be pickled or copied at the end of an iteration, after update()")
         return vars(self) | {"_optimizers": []}
 

@@ -36,7 +36,7 @@ from torch.amp.grad_scaler import OptState
 from . import _gradscaler as c
 from . import _optimizers
 from ._arguments import _number
-from ._optimizers import Round
+from ._optimizers import Progress
 from ._policy import Policy
 from ._report import Report
 from ._scaler import Scaler
@@ -150,11 +150,11 @@ class GradScaler:
 
     def _begin(self, scaler: Scaler, executor: Any) -> None:
         self._scaler = scaler  # used only on the optimizer's thread, except `next_factor` between two updates
-        self._rounds: dict[torch.optim.Optimizer, Round] = {}  # used only on the optimizer's thread
+        self._progress: dict[torch.optim.Optimizer, Progress] = {}  # used only on the optimizer's thread
         self._report: Report | None = None
         self._updating = threading.Lock()
-        self._update: Future | None = None  # the last one
-        self._raised: Future | None = None  # the one whose error was raised
+        self._update: Future | None = None  # the last update
+        self._raised: Future | None = None  # the update with an error that was already raised
         self._executor = executor
         self._ident: int | None = None
         self._publish(scaler.factor)
@@ -213,9 +213,9 @@ class GradScaler:
         if not self.enabled:
             return outputs
         if self._is_on_executor():
-            return _optimizers.times(outputs, self._tensor(self._scaler.factor))
+            return _optimizers.scale_outputs(outputs, self._tensor(self._scaler.factor))
         self._raise_late()
-        return _optimizers.times(outputs, self._published[1])
+        return _optimizers.scale_outputs(outputs, self._published[1])
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Divides the gradients of `optimizer` by the scale of their loss and checks them, before step() does so."""
@@ -223,7 +223,7 @@ class GradScaler:
             self._on_executor(self._unscale, optimizer)
 
     def _unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        progress = self._rounds.setdefault(optimizer, Round())
+        progress = self._progress.setdefault(optimizer, Progress())
         if progress.stage is OptState.UNSCALED:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
         if progress.stage is OptState.STEPPED:
@@ -232,8 +232,8 @@ class GradScaler:
         for name, grad in grads.items():
             if grad.dtype is torch.float16:
                 raise ValueError(
-                    f"Attempting to unscale FP16 gradients: that of {name} is float16, where most of what scaling "
-                    "saved is lost again. Give the optimizer parameters in float32."
+                    f"Attempting to unscale FP16 gradients: the gradient of {name} is float16, and small values would "
+                    "be lost. Give the optimizer parameters in float32."
                 )
         if grads:
             self._report = progress.report = self._scaler.unscale(grads)
@@ -251,7 +251,7 @@ class GradScaler:
     def _step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
         if "closure" in kwargs:
             raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
-        progress = self._rounds.setdefault(optimizer, Round())
+        progress = self._progress.setdefault(optimizer, Progress())
         if progress.stage is OptState.STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
         if progress.stage is OptState.READY:
@@ -288,11 +288,11 @@ class GradScaler:
             if scale is not None:
                 self._scaler.set_scale(scale)
             else:
-                reports = [progress.report for progress in self._rounds.values() if progress.report is not None]
+                reports = [progress.report for progress in self._progress.values() if progress.report is not None]
                 if not reports:
                     raise AssertionError("No inf checks were recorded prior to update.")
                 self._scaler.update(reports)
-            self._rounds = {}
+            self._progress = {}
         finally:  # an error does not change `next`, so the published factor stays right
             self._scaler.state.factor = published if is_async else self._scaler.next_factor
 
@@ -381,12 +381,12 @@ class GradScaler:
         self._on_executor(self._replace, scaler)
 
     def _replace(self, scaler: Scaler) -> None:
-        self._scaler, self._rounds = scaler, {}
+        self._scaler, self._progress = scaler, {}
         self._publish(scaler.factor)
 
     def __getstate__(self) -> dict[str, Any]:
-        scaler, rounds = self._on_executor(lambda: (self._scaler.__getstate__(), self._rounds))
-        if rounds:
+        scaler, progress = self._on_executor(lambda: (self._scaler.__getstate__(), self._progress))
+        if progress:
             raise AssertionError("a GradScaler can be pickled at the end of an iteration, after update()")
         return {"enabled": self.enabled, "device": self._device, "scaler": scaler}
 

@@ -881,7 +881,7 @@ pub const GSC_EVENT_BACKOFF_FAILED: gsc_event = gsc_event(64);
 /// the policy ends the training: further steps would be skipped, or ceiling_rule ends it
 pub const GSC_EVENT_STOPPED: gsc_event = gsc_event(128);
 
-/// the report is not of the factor in force: it is late, or was used before
+/// the report was made with another factor than the one in force: it is late, or was used twice
 pub const GSC_EVENT_STALE: gsc_event = gsc_event(256);
 
 /// the guard found an outlier, see guard_threshold; without SKIPPED and CLIPPED, it was let through
@@ -896,8 +896,8 @@ pub const GSC_EVENT_CLIPPED: gsc_event = gsc_event(1024);
 pub struct gsc_state {
     /// the scale in force
     pub factor: gsc_factor,
-    /// the newest scale. It differs from `factor` only with apply_delay: then it scales the next
-    /// loss while the update for this loss runs
+    /// the newest scale. Without apply_delay it equals `factor`. With apply_delay it is in force
+    /// after the next update: if the update for this loss still runs, scale the next loss by `next`
     pub next: gsc_factor,
     /// predictive policies: running mean of log2(amax)
     pub log2_mean: f64,
@@ -1500,10 +1500,11 @@ extern "C" {
     /// Errors: GSC_ERROR_NULL, GSC_ERROR_STRUCT_SIZE, GSC_ERROR_POLICY.
     pub fn gsc_policy_check(policy: *const gsc_policy, err: *mut gsc_error) -> gsc_status;
 
-    /// Writes the traits of a policy, and the policy with defaults in place of zeros. *out, made by
-    /// GSC_POLICY_INIT, gets 1 for an init_scale, growth_factor or hysteresis of 0, and 1 /
-    /// growth_factor for a backoff_factor of 0, with which a backoff divides by growth_factor.
-    /// Other zeros stay. *out can be *policy.
+    /// Writes the traits of a policy, and a copy of the policy that has its defaults as numbers,
+    /// for display. In *out, which GSC_POLICY_INIT made, init_scale, growth_factor and hysteresis
+    /// are 1 if they were 0, and backoff_factor is 1 / growth_factor if it was 0. Other fields do
+    /// not change. Do not update by *out: backoffs can round differently, because with a
+    /// backoff_factor of 0 they divide by growth_factor. *out can be *policy.
     ///
     /// - `out`: NULL: not wanted; read and written
     /// - `traits`: NULL: not wanted
@@ -1688,7 +1689,7 @@ extern "C" {
     /// overflow: outliers are found by this update. out->events says what happened:
     /// - GSC_EVENT_CLIPPED: multiply the gradients before the step, see gsc_factor_clip_outlier.
     /// - GSC_EVENT_STOPPED: end the training. A further update works as any other.
-    /// - GSC_EVENT_STALE: the report counted like any other.
+    /// - GSC_EVENT_STALE: the report was late or used twice, but it counted like any other.
     ///
     /// A report without a measurement that the policy needs is refused; options.policy measures it.
     /// For a predictive policy, a report with amax 0 and no overflow is no sample: the scale stays.
@@ -1733,10 +1734,11 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Copies *factor to *out. If the last update clips (GSC_EVENT_CLIPPED), multiplies the inverse
-    /// by state->guard_multiplier. `factor` is the factor of the gradients, copied before the
-    /// update. Unscale with *out to clip in the same pass. If an optimizer takes a multiplier, pass
-    /// out->inverse_f32, and state->skip_f32 as found_inf.
+    /// Writes a factor that unscales and clips the gradients of the last update in one pass. If the
+    /// update has GSC_EVENT_CLIPPED, *out is *factor with its inverse multiplied by
+    /// state->guard_multiplier, else *out is *factor. Pass the factor that the gradients were
+    /// scaled by: a copy of state->factor from before the update. If the optimizer itself
+    /// multiplies the gradients, pass it out->inverse_f32, and state->skip_f32 as found_inf.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `factor`: NULL: 1
@@ -1798,8 +1800,10 @@ extern "C" {
         err: *mut gsc_error,
     ) -> gsc_status;
 
-    /// Copies *report to *out and sets its rank and its digest: the gsc_state_digest of the policy
-    /// and of the state at the beginning of the step. *out can be *report.
+    /// Copies *report to *out and stamps the copy: first_rank_plus_1 and status_rank_plus_1 become
+    /// rank + 1, and digest becomes the gsc_state_digest of policy and state. Call it before the
+    /// update: all ranks then have the same state, and gsc_report_merge refuses reports with
+    /// different digests. *out can be *report.
     ///
     /// - `exec`: NULL: this thread, host memory
     /// - `policy`: NULL: the digest is of the state alone

@@ -10,28 +10,28 @@ use crate::macros::Raw;
 use crate::sys::c_char;
 use crate::{sys, NoteKind, Policy, PolicyBuilder, Scaler, Status};
 
-/// The value at a key of a checkpoint or of settings: a number, which a boolean also is, a text such as
-/// `"dynamic"`, or nothing, as Python's `None`.
+/// The value at a key of a checkpoint or of settings: a number, a boolean, a text such as `"dynamic"`, or
+/// nothing, as Python's `None`.
 ///
-/// Numbers, booleans, texts and options of them become one by themselves. An integer that no i64 holds becomes a
-/// [`Number`](Self::Number), which rounds it; all others stay exact.
+/// Numbers, booleans, texts and options of them convert into it. An integer that does not fit into i64 becomes
+/// a [`Number`](Self::Number), which rounds it; all others stay exact.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
     /// Any number.
     Number(f64),
-    /// A number that the framework has as an integer.
+    /// An integer.
     Integer(i64),
     /// A boolean.
     Boolean(bool),
-    /// A text; all that mean something have less than 56 bytes.
+    /// A text; texts of 56 bytes or more have no meaning.
     Text(String),
-    /// Switched off.
+    /// Nothing, such as Python's `None`.
     Empty,
 }
 
 impl Value {
-    /// The number, rounded, if it is one; of booleans 0 or 1.
+    /// Returns the number as f64; 0 or 1 for a boolean; `None` for a text or nothing.
     pub fn number(&self) -> Option<f64> {
         match self {
             Self::Number(number) => Some(*number),
@@ -82,10 +82,10 @@ impl<T: Into<Self>> From<Option<T>> for Value {
     }
 }
 
-/// Keys, nested ones joined by dots, with values: what [`Scaler::export`] writes.
+/// Keys and values, as [`Scaler::export`] returns them. The parts of a nested key are joined by dots.
 pub type Checkpoint = Vec<(String, Value)>;
 
-/// Whose keys they are, and what they begin with. A name alone becomes one by itself.
+/// The name of a format, and the prefix of its keys. A name alone converts into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Format<'a> {
     name: Option<&'a str>,
@@ -93,13 +93,13 @@ pub struct Format<'a> {
 }
 
 impl<'a> Format<'a> {
-    /// The keys tell; for reading a checkpoint.
+    /// The format is recognised by the keys of a checkpoint.
     pub const RECOGNISED: Self = Self {
         name: None,
         prefix: None,
     };
 
-    /// One of [`formats`].
+    /// Makes a format from a name, one of [`formats`].
     pub const fn named(name: &'a str) -> Self {
         Self {
             name: Some(name),
@@ -107,10 +107,10 @@ impl<'a> Format<'a> {
         }
     }
 
-    /// The beginning of the keys, up to a dot: in a checkpoint one of several scalers, such as
-    /// `"loss_scaler1"`, in settings their section, such as `"fp16"`. Empty for nothing. Without it the
-    /// scaler of a checkpoint is recognised at the top or below one or two names, and written with what
-    /// the framework has.
+    /// Sets the prefix of the keys, up to a dot: in a checkpoint one of several scalers, such as
+    /// `"loss_scaler1"`; in settings their section, such as `"fp16"`; `""` for no prefix. By default, a
+    /// scaler is found at the top of a checkpoint or below one or two names, and saved with the
+    /// framework's own prefix.
     #[must_use]
     pub const fn prefix(mut self, prefix: &'a str) -> Self {
         self.prefix = Some(prefix);
@@ -124,19 +124,20 @@ impl<'a> From<&'a str> for Format<'a> {
     }
 }
 
-/// A note on what a checkpoint or settings did not say, said in vain or say otherwise; its text is a sentence.
+/// A note on a key of a checkpoint or settings that is missing, ignored or changed, or on a finding of a
+/// diagnosis.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Note {
-    /// Which of these.
+    /// The kind of note.
     pub kind: NoteKind,
-    /// The key that it is about.
+    /// The key of the note, if it has one.
     pub key: Option<String>,
     /// The field of the policy or the state; with [`NoteKind::FORMAT`] the name of the format.
     pub field: String,
-    /// The number that counts from now on.
+    /// The number in force.
     pub value: f64,
-    /// The sentence.
+    /// The note as a sentence.
     pub message: String,
 }
 
@@ -146,7 +147,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// All formats of checkpoints and settings: their names, each with a sentence on its framework.
+/// Returns the names of all formats of checkpoints and settings, each with a sentence on its framework.
 ///
 /// ```
 /// assert!(gradscaler::formats().any(|(name, _)| name == "deepspeed"));
@@ -156,8 +157,9 @@ pub fn formats() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 impl Scaler {
-    /// Goes on from the checkpoint of a framework: keys, nested ones joined by dots, with numbers. The policy
-    /// takes the settings that are among them, and no others.
+    /// Loads the checkpoint of a framework: keys and values; the parts of a nested key are joined by dots.
+    /// Changes only the settings that the checkpoint contains. Returns notes on keys that are missing, ignored
+    /// or mean something else here.
     ///
     /// ```
     /// use gradscaler::{Format, Scaler};
@@ -176,9 +178,9 @@ impl Scaler {
     ///
     /// # Errors
     ///
-    /// [`Status::FORMAT`]: the keys belong to no framework, or to several, or the scale is missing;
-    /// [`Status::VALUE`]: a value cannot be what its key says, or a key has the name of one of a scaler's and
-    /// more than 159 bytes. Nothing is changed then.
+    /// [`Status::FORMAT`]: the keys fit no framework, or several, or the scale is missing;
+    /// [`Status::VALUE`]: a value is not possible for its key, or a scaler's key has more than 159 bytes. An
+    /// error changes nothing.
     pub fn import<'a, K: AsRef<str>, V: Into<Value>>(
         &mut self,
         format: impl Into<Format<'a>>,
@@ -186,9 +188,10 @@ impl Scaler {
     ) -> Result<Vec<Note>> {
         let format = format.into();
         let mut saved = None;
-        let entries = Entries::of(entries, |place, name| {
+        let entries = Entries::of(entries, |parent, name| {
             let names = saved.get_or_insert_with(saved_names);
-            format.prefix.unwrap_or(place) == place && names.iter().any(|saved| saved == stem(name))
+            format.prefix.unwrap_or(parent) == parent
+                && names.iter().any(|saved| saved == stem(name))
         })?;
         let format = CFormat::of(format)?;
         let [name, prefix] = format.pointers();
@@ -217,8 +220,8 @@ impl Scaler {
         Ok(notes)
     }
 
-    /// Returns the scaler in the keys of a framework, whose own scaler goes on from them, and notes on
-    /// what they cannot hold. `"gradscaler"` holds all of it.
+    /// Returns the scaler in the keys of a framework, and notes on what these cannot hold. The framework's own
+    /// scaler can continue from them. The format `"gradscaler"` holds everything.
     ///
     /// ```
     /// use gradscaler::Scaler;
@@ -260,8 +263,8 @@ impl Scaler {
 }
 
 impl Policy {
-    /// The rules that a framework's scaler follows with these settings: the arguments of its
-    /// constructor or program, or its part of a configuration. What they leave out is the framework's.
+    /// Returns the rules of a framework's scaler with these settings: the arguments of its constructor or
+    /// program, or its section of a configuration. Missing settings get the framework's defaults.
     ///
     /// ```
     /// use gradscaler::{Format, Policy};
@@ -276,7 +279,7 @@ impl Policy {
     /// # Errors
     ///
     /// [`Status::FORMAT`]: no format has this name; [`Status::VALUE`]
-    /// and [`Status::POLICY`]: a setting cannot be.
+    /// and [`Status::POLICY`]: a setting has an impossible value.
     pub fn from_settings<'a, K: AsRef<str>, V: Into<Value>>(
         format: impl Into<Format<'a>>,
         settings: impl IntoIterator<Item = (K, V)>,
@@ -286,7 +289,7 @@ impl Policy {
 }
 
 impl PolicyBuilder {
-    /// This policy with the settings of a framework, as [`Policy::from_settings`] reads them.
+    /// Replaces the fields that a framework's settings contain; see [`Policy::from_settings`].
     pub fn settings<'a, K: AsRef<str>, V: Into<Value>>(
         self,
         format: impl Into<Format<'a>>,
@@ -301,7 +304,7 @@ fn read_settings<K: AsRef<str>, V: Into<Value>>(
     format: Format<'_>,
     settings: impl IntoIterator<Item = (K, V)>,
 ) -> Result<(PolicyBuilder, Vec<Note>)> {
-    let settings = Entries::of(settings, |place, _| place == format.prefix.unwrap_or(""))?;
+    let settings = Entries::of(settings, |parent, _| parent == format.prefix.unwrap_or(""))?;
     let (format, mut policy) = (CFormat::of(format)?, sys::GSC_POLICY_INIT);
     let [name, prefix] = format.pointers();
     let notes = settings.read(|list, n, notes, capacity, count, err| {
@@ -347,7 +350,7 @@ impl CFormat {
     }
 }
 
-/// A list as the library takes it, and the keys as the caller has them.
+/// A list of entries for the library, and the caller's keys.
 #[derive(Default)]
 pub(crate) struct Entries {
     keys: Vec<String>,
@@ -355,11 +358,11 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    /// Returns the entries with a key that is not too long. An entry with a longer key that `counts` by its place and its name, is refused: the
-    /// scaler would go on without it.
+    /// Makes entries; skips those with a key that is too long. If `is_needed` is true for the parent and the
+    /// name in such a key, fails: the scaler would continue without this number.
     fn of<K: AsRef<str>, V: Into<Value>>(
         pairs: impl IntoIterator<Item = (K, V)>,
-        mut counts: impl FnMut(&str, &str) -> bool,
+        mut is_needed: impl FnMut(&str, &str) -> bool,
     ) -> Result<Self> {
         let mut entries = Self::default();
         for (key, value) in pairs {
@@ -369,8 +372,8 @@ impl Entries {
             }
             if !put(&mut entry.key, key) {
                 let at = key.rfind(&['.', '/'][..]);
-                let (place, name) = at.map_or(("", key), |at| (&key[..at], &key[at + 1..]));
-                if !counts(place, name) {
+                let (parent, name) = at.map_or(("", key), |at| (&key[..at], &key[at + 1..]));
+                if !is_needed(parent, name) {
                     continue;
                 }
                 let message = format!(
@@ -393,7 +396,7 @@ impl Entries {
                     sys::GSC_ENTRY_BOOLEAN
                 }
                 Value::Text(text) => {
-                    // One that does not fit means nothing, nor does what is left of it.
+                    // A text that is too long has no meaning; its beginning is for messages.
                     if !put(&mut entry.text, &text) {
                         let text = text.split('\0').next().unwrap_or_default();
                         let mut end = text.len().min(entry.text.len() - 1 - ELLIPSIS.len());
@@ -412,7 +415,7 @@ impl Entries {
         Ok(entries)
     }
 
-    /// Makes a call with these entries twice, for the number of its notes and with room for them.
+    /// Makes a call with these entries twice: for the number of its notes, then for the notes.
     pub(crate) fn read(
         &self,
         mut call: impl FnMut(
@@ -427,17 +430,19 @@ impl Entries {
         let (list, n) = (self.list.as_ptr(), self.list.len() as u64);
         let (mut notes, mut count) = (Vec::<sys::gsc_note>::new(), 0);
         for _ in 0..2 {
-            let (room, capacity) = (notes.as_mut_ptr(), notes.len() as u64);
-            check(|err| call(list, n, room, capacity, &mut count, err)).map_err(|error| match (
-                error.name(),
-                error.index().and_then(|index| self.keys.get(index)),
-            ) {
-                ("entries", Some(key)) => error.of_key(key),
-                _ => error,
+            let (out, capacity) = (notes.as_mut_ptr(), notes.len() as u64);
+            check(|err| call(list, n, out, capacity, &mut count, err)).map_err(|error| {
+                match (
+                    error.name(),
+                    error.index().and_then(|index| self.keys.get(index)),
+                ) {
+                    ("entries", Some(key)) => error.of_key(key),
+                    _ => error,
+                }
             })?;
             notes.resize(count as usize, sys::gsc_note::default());
         }
-        let of_c = |note: &sys::gsc_note| Note {
+        let from_c = |note: &sys::gsc_note| Note {
             kind: NoteKind::of(note.kind),
             key: usize::try_from(note.entry)
                 .ok()
@@ -447,16 +452,16 @@ impl Entries {
             value: note.value,
             message: with_name(note),
         };
-        let mut notes: Vec<_> = notes.iter().map(of_c).collect();
+        let mut notes: Vec<_> = notes.iter().map(from_c).collect();
         notes.sort_by_key(|note| {
             let at = IMPORTANCE.iter().position(|kind| *kind == note.kind);
-            at.unwrap_or(0) // of a diagnosis, which is in order
+            at.unwrap_or(0) // the notes of a diagnosis are already in order
         });
         Ok(notes)
     }
 }
 
-/// In this order notes are returned.
+/// The order in which notes are returned.
 const IMPORTANCE: [NoteKind; 6] = [
     NoteKind::UNUSABLE,
     NoteKind::CHANGED,
@@ -466,7 +471,7 @@ const IMPORTANCE: [NoteKind; 6] = [
     NoteKind::MISSING,
 ];
 
-/// The sentence of a note with the name of a rule instead of its number.
+/// Returns the sentence of a note, with the name of a rule instead of its number.
 fn with_name(note: &sys::gsc_note) -> String {
     let message = text(&note.message);
     match Policy::rule_named(&text(&note.field), note.value) {
@@ -488,12 +493,12 @@ fn saved_names() -> Vec<String> {
         .collect()
 }
 
-/// A name without the number that some programs of Paddle end it with.
+/// Returns a name without the digits at its end, which some programs of Paddle add.
 fn stem(name: &str) -> &str {
     name.trim_end_matches(|last: char| last.is_ascii_digit())
 }
 
-/// Copies a text that a NUL ends, as much of it as there is room for; false if that is not all.
+/// Copies a text and a NUL, as much as fits. Returns true if all of it fits.
 fn put(to: &mut [c_char], text: &str) -> bool {
     let length = text
         .bytes()

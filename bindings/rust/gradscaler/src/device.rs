@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! The memory of a device, and what only scalers there do.
+//! The memory of a device, and the methods that only scalers on a device have.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -18,10 +18,10 @@ use crate::{
     TensorMut, Want,
 };
 
-/// A device and one of its streams: where buffers are, and what computes.
+/// A device and one of its streams.
 ///
-/// Clones share the device, which stays open as long as one of them, or what was made of them,
-/// lives. Opening a CUDA device loads the kernels: do it once, not for every call.
+/// Clones share the device. It stays open as long as one of them, or a buffer or scaler on it, lives.
+/// Opening a CUDA device loads the kernels: do it once, not for every call.
 ///
 /// ```no_run
 /// use gradscaler::{Device, DeviceBuffer, Scaler, Want};
@@ -45,13 +45,13 @@ pub struct Device {
     stream: *mut c_void,
 }
 
-// SAFETY: contexts and streams take calls from any thread; the pointer is only handed on.
+// SAFETY: contexts and streams take calls from any thread; this crate never follows the pointer.
 unsafe impl Send for Device {}
 // SAFETY: likewise.
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// CUDA device `device`, with its legacy default stream. Needs a driver, and no toolkit.
+    /// Opens CUDA device `device`, with its legacy default stream. It needs a driver, but no toolkit.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl Device {
         Context::cuda(device).map(Self::of)
     }
 
-    /// This computer's memory and that many threads: the same program where there is no GPU.
+    /// Makes a device of host memory and this number of threads, to run the same program without a GPU.
     ///
     /// # Errors
     ///
@@ -76,17 +76,17 @@ impl Device {
         }
     }
 
-    /// The same device with another stream: a `CUstream`, such as `CudaStream::cu_stream` of
-    /// cudarc. What is made of the result works on that stream.
+    /// Returns the same device with another stream: a `CUstream`, such as `CudaStream::cu_stream` of
+    /// cudarc. Scalers and buffers on it use that stream.
     ///
-    /// While it is captured in a graph, calls that only enqueue are captured. Make each of them once
-    /// before: the first one of a list may allocate.
+    /// A graph captures calls that only enqueue. Make each of them once before the capture, because the
+    /// first call on a list can allocate.
     ///
     /// # Safety
     ///
-    /// The stream is of this device and outlives what is made of the result. Where memory is used
-    /// on several streams, dropped included, the caller makes them wait for each other. What a graph
-    /// uses, reports included, outlives it.
+    /// The stream belongs to this device and outlives the scalers and buffers on it. If memory is used on
+    /// several streams, which includes dropping it, the caller makes the streams wait for each other. The
+    /// memory that a graph uses, including reports, outlives the graph.
     pub unsafe fn with_stream(&self, stream: *mut c_void) -> Self {
         Self {
             context: self.context.clone(),
@@ -94,7 +94,7 @@ impl Device {
         }
     }
 
-    /// Waits until all that was enqueued on the stream is done.
+    /// Waits for all work that was enqueued on the stream.
     ///
     /// # Errors
     ///
@@ -104,13 +104,13 @@ impl Device {
         check(|err| unsafe { sys::gsc_exec_wait(&self.exec(), err) })
     }
 
-    /// A number that tells devices apart.
+    /// Returns a number that identifies the device.
     fn id(&self) -> usize {
         Arc::as_ptr(&self.context) as usize
     }
 
-    /// Refuses a buffer of another device, and one that is not of one value.
-    fn one<T: Plain, C>(&self, name: &str, buffer: &DeviceBuffer<T>) -> Result<*const C> {
+    /// Returns the address of a buffer's only value. Refuses a buffer of another device.
+    fn single_value<T: Plain, C>(&self, name: &str, buffer: &DeviceBuffer<T>) -> Result<*const C> {
         let message = if buffer.block.device.id() != self.id() {
             "is on another device than the scaler".into()
         } else if buffer.count != 1 {
@@ -121,8 +121,8 @@ impl Device {
         Err(Error::new(Status::VALUE, name, message))
     }
 
-    /// A list as C takes it; memory of another device is refused.
-    fn list(&self, name: &str, tensors: &[Tensor<'_, Self>]) -> Result<Vec<sys::gsc_tensor>> {
+    /// Returns a list for C. Refuses memory of another device.
+    fn raw_list(&self, name: &str, tensors: &[Tensor<'_, Self>]) -> Result<Vec<sys::gsc_tensor>> {
         let foreign = |tensor: &Tensor<'_, Self>| tensor.memory != self.id();
         if let Some(index) = tensors.iter().position(foreign) {
             let message = "is memory of another device than the scaler".into();
@@ -139,13 +139,13 @@ impl Device {
         }
     }
 
-    /// Copies by way of host memory of its own, as a copy that cannot be waited for may go on: that memory
-    /// is then not freed. A stream that is being captured is refused before anything is enqueued.
+    /// Copies by way of `staged` memory. If waiting fails, the copy can still run, so this memory is not
+    /// freed. The first wait refuses a stream that is being captured, before anything is enqueued.
     fn copy(&self, staged: Vec<u8>, to: *mut c_void, from: *const c_void) -> Result<Vec<u8>> {
         let staged = ManuallyDrop::new(staged);
         self.wait()?;
         let (exec, size) = (self.exec(), staged.len() as u64);
-        // SAFETY: one is the staged memory, of which the other has as many bytes.
+        // SAFETY: `to` or `from` is the staged memory, and the other has as many bytes.
         check(|err| unsafe { sys::gsc_memory_copy(&exec, to, from, size, err) })?;
         self.wait()?;
         Ok(ManuallyDrop::into_inner(staged))
@@ -173,7 +173,7 @@ struct Block {
     size: usize,
 }
 
-// SAFETY: it owns its memory, which is only reached through calls.
+// SAFETY: it owns its memory, which only calls access.
 unsafe impl Send for Block {}
 // SAFETY: likewise.
 unsafe impl Sync for Block {}
@@ -196,9 +196,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // Enqueued work may use the memory. If that cannot be waited for, it is not freed.
+        // Enqueued work can use the memory: if waiting fails, it is not freed.
         if self.device.wait().is_ok() {
-            // SAFETY: made by this context, and in use no more.
+            // SAFETY: this context made the memory, and nothing uses it.
             unsafe { sys::gsc_memory_destroy(self.device.context.as_ptr(), self.data) }
         }
     }
@@ -219,9 +219,9 @@ impl Sealed for Report {}
 impl Sealed for Factor {}
 impl Sealed for Histogram {}
 
-/// Values in the memory of a [`Device`]: the elements of a tensor, or what a call makes there.
-/// Dropping it waits for the stream, except for a report that a scaler made: the scaler uses its memory
-/// again. Where the driver fails, copies answer [`Status::DEVICE`].
+/// Values in the memory of a [`Device`]: the elements of a tensor, or the results of a call. Dropping the
+/// buffer waits for the stream, except for a scaler's report: the scaler uses its memory again. If the driver
+/// fails, copies return [`Status::DEVICE`].
 #[derive(Debug)]
 #[must_use]
 pub struct DeviceBuffer<T: Plain> {
@@ -231,11 +231,11 @@ pub struct DeviceBuffer<T: Plain> {
 }
 
 impl<T: Plain> DeviceBuffer<T> {
-    /// A copy of a slice.
+    /// Makes a copy of a slice.
     ///
     /// # Errors
     ///
-    /// [`Status::MEMORY`]: the device has not so much; [`Status::DEVICE`]: the driver failed.
+    /// [`Status::MEMORY`]: the device has not enough memory; [`Status::DEVICE`]: the driver failed.
     pub fn from_slice(device: &Device, slice: &[T]) -> Result<Self> {
         let block = Block::new(device, size_of_val(slice))?;
         let mut buffer = Self::new(Arc::new(block), slice.len());
@@ -243,7 +243,7 @@ impl<T: Plain> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// That many zeros.
+    /// Makes a buffer of `count` zeros.
     ///
     /// # Errors
     ///
@@ -270,28 +270,28 @@ impl<T: Plain> DeviceBuffer<T> {
         }
     }
 
-    /// Empties it, with room for what a call on this device and stream makes.
+    /// Empties the buffer, and returns memory for `count` results of a call on this device and stream.
     fn make_room<C>(&mut self, device: &Device, count: usize) -> Result<*mut C> {
-        let (size, has) = (count * size_of::<T>(), &self.block);
-        let is_there = has.device.id() == device.id() && has.device.stream == device.stream;
-        if !is_there || has.size < size {
+        let (size, block) = (count * size_of::<T>(), &self.block);
+        let fits = block.device.id() == device.id() && block.device.stream == device.stream;
+        if !fits || block.size < size {
             self.block = Arc::new(Block::new(device, size)?);
         }
         self.count = 0;
         Ok(self.block.data.cast())
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Returns whether there is no value, which is legal.
+    /// Returns true if there is no value.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Waits, and copies all values from a slice of this length.
+    /// Waits, and copies all values from a slice of the same length.
     ///
     /// # Errors
     ///
@@ -303,7 +303,7 @@ impl<T: Plain> DeviceBuffer<T> {
         self.block.device.write(self.block.data, bytes)
     }
 
-    /// Waits, and copies all values to a slice of this length.
+    /// Waits, and copies all values to a slice of the same length.
     ///
     /// # Errors
     ///
@@ -311,7 +311,7 @@ impl<T: Plain> DeviceBuffer<T> {
     pub fn copy_to_slice(&self, slice: &mut [T]) -> Result<()> {
         self.same_length(slice)?;
         let (start, size) = (slice.as_mut_ptr().cast(), size_of_val(slice));
-        // SAFETY: values without padding, for which every bit pattern is one.
+        // SAFETY: values without padding; every bit pattern is a value.
         let bytes = unsafe { slice::from_raw_parts_mut(start, size) };
         self.block.device.read(bytes, self.block.data)
     }
@@ -332,11 +332,11 @@ impl<T: Plain> DeviceBuffer<T> {
         Ok(values)
     }
 
-    /// Waits, and copies the value of a buffer of one, such as a state or a report.
+    /// Waits, and returns the only value, such as a state or a report.
     ///
     /// # Errors
     ///
-    /// [`Status::COUNT`]: it is not one.
+    /// [`Status::COUNT`]: the buffer has not one value.
     pub fn value(&self) -> Result<T> {
         // SAFETY: zero bits are a value.
         let mut value = unsafe { std::mem::zeroed::<T>() };
@@ -344,21 +344,21 @@ impl<T: Plain> DeviceBuffer<T> {
         Ok(value)
     }
 
-    /// The address on the device, for kernels: of elements, or of the bytes that the C interface lays
-    /// down. A fused optimizer reads `found_inf` in a report.
+    /// Returns the address on the device, for kernels. Structs have the layout of C: a fused optimizer can
+    /// read `found_inf` of a report.
     pub fn as_ptr(&self) -> *const c_void {
         self.block.data
     }
 }
 
 impl<T: Element> DeviceBuffer<T> {
-    /// An entry of a list that is read.
+    /// Returns an entry for a list of inputs.
     pub fn tensor(&self) -> Tensor<'_, Device> {
         // SAFETY: memory of the device, borrowed as long as the result.
         unsafe { Tensor::from_raw::<T>(&self.block.device, self.block.data, self.count) }
     }
 
-    /// An entry of a list that is written, or changed in place.
+    /// Returns an entry for a list of outputs, or of tensors that are changed in place.
     pub fn tensor_mut(&mut self) -> TensorMut<'_, Device> {
         // SAFETY: likewise, and mutably.
         unsafe { TensorMut::from_raw::<T>(&self.block.device, self.block.data, self.count) }
@@ -366,7 +366,7 @@ impl<T: Element> DeviceBuffer<T> {
 }
 
 impl Tensor<'_, Device> {
-    /// Memory that something else owns, such as a `CudaSlice` of cudarc.
+    /// Makes an entry of memory that something else owns, such as a `CudaSlice` of cudarc.
     ///
     /// # Safety
     ///
@@ -379,7 +379,7 @@ impl Tensor<'_, Device> {
 }
 
 impl TensorMut<'_, Device> {
-    /// Memory that something else owns, such as a `CudaSlice` of cudarc.
+    /// Makes an entry of memory that something else owns, such as a `CudaSlice` of cudarc.
     ///
     /// # Safety
     ///
@@ -399,13 +399,13 @@ impl Memory for Device {
     type Events = ();
 }
 
-/// A device and what a scaler has there beside its state.
+/// A device and a scaler's memory there, without its state.
 #[derive(Debug)]
 pub struct Handle {
     device: Device,
     /// The factor before the last update.
-    before: DeviceBuffer<Factor>,
-    clipped: DeviceBuffer<Factor>,
+    factor_before: DeviceBuffer<Factor>,
+    clipped_factor: DeviceBuffer<Factor>,
     /// The memory of all reports: the caller holds a second reference while the report lives.
     reports: Mutex<Vec<Arc<Block>>>,
     workspace: Mutex<Block>,
@@ -428,7 +428,7 @@ impl Calls for Device {
         name: &str,
         state: &DeviceBuffer<State>,
     ) -> Result<*const sys::gsc_state> {
-        handle.device.one(name, state)
+        handle.device.single_value(name, state)
     }
 
     fn state_mut(state: &mut DeviceBuffer<State>) -> *mut sys::gsc_state {
@@ -436,13 +436,13 @@ impl Calls for Device {
     }
 
     fn report(handle: &Handle, report: &DeviceBuffer<Report>) -> Result<*const sys::gsc_report> {
-        handle.device.one("report", report)
+        handle.device.single_value("report", report)
     }
 
     fn events(_: &DeviceBuffer<State>) {}
 
     fn keep_factor(handle: &Handle, state: &DeviceBuffer<State>) -> Result<()> {
-        let (to, from) = (handle.before.block.data, state.block.data);
+        let (to, from) = (handle.factor_before.block.data, state.block.data);
         let (exec, size) = (handle.device.exec(), size_of::<Factor>() as u64);
         // SAFETY: two factors on the device, as a state starts with its factor.
         check(|err| unsafe { sys::gsc_memory_copy(&exec, to, from, size, err) })
@@ -456,9 +456,9 @@ impl Calls for Device {
         call: impl FnOnce(&Arguments, *mut sys::gsc_error) -> sys::gsc_status,
     ) -> Result<DeviceBuffer<Report>> {
         let device = &handle.device;
-        let list = device.list("tensors", tensors)?;
+        let list = device.raw_list("tensors", tensors)?;
         let is_in_place = out.as_ptr() == tensors.as_ptr();
-        let other = (!is_in_place).then(|| device.list("out", out));
+        let other = (!is_in_place).then(|| device.raw_list("out", out));
         let other = other.transpose()?;
         let n = list.len();
         let report = handle.new_report()?;
@@ -497,7 +497,7 @@ impl Calls for Device {
 }
 
 impl Handle {
-    /// A report that nobody holds any more, or a new one.
+    /// Returns the memory of a report that was dropped, or new memory.
     fn new_report(&self) -> Result<DeviceBuffer<Report>> {
         let mut reports = lock(&self.reports);
         let free = reports
@@ -512,12 +512,12 @@ impl Handle {
 }
 
 impl Scaler {
-    /// A copy of this scaler in the memory of a device.
+    /// Returns a copy of this scaler in the memory of a device.
     ///
-    /// Its calls only enqueue. They fail if a tensor, state or report is of another device
-    /// ([`Status::VALUE`]), if memory is short ([`Status::MEMORY`]), and if the driver fails
-    /// ([`Status::DEVICE`]). What the device finds wrong is told by [`Report::status`] and
-    /// [`State::status`], and skips the step.
+    /// Its calls only enqueue. They fail if a tensor, state or report is on another device
+    /// ([`Status::VALUE`]), if there is not enough memory ([`Status::MEMORY`]), and if the driver fails
+    /// ([`Status::DEVICE`]). If the device finds an error, the step is skipped; [`Report::status`] and
+    /// [`State::status`] have the error.
     ///
     /// # Errors
     ///
@@ -529,8 +529,8 @@ impl Scaler {
             state: DeviceBuffer::from_slice(device, &[self.state])?,
             memory: Handle {
                 device: device.clone(),
-                before: factor()?,
-                clipped: factor()?,
+                factor_before: factor()?,
+                clipped_factor: factor()?,
                 reports: Mutex::default(),
                 workspace: Mutex::new(Block::new(device, 0)?),
             },
@@ -539,13 +539,13 @@ impl Scaler {
 }
 
 impl Scaler<Device> {
-    /// Waits, and copies the scaler to the host: to save it, for instance.
+    /// Waits, and returns a copy of the scaler on the host, for example to save it.
     pub fn to_host(&self) -> Result<Scaler> {
         Ok(Scaler::of(self.policy, self.state.value()?))
     }
 
-    /// [`unscale`](Self::unscale), with the gradients clipped to a global norm, as
-    /// torch.nn.utils.clip_grad_norm_ does. The report is of the gradients before. Two passes.
+    /// Unscales gradients and clips them to a global norm, as torch.nn.utils.clip_grad_norm_ does. It takes
+    /// two passes; the report is on the unclipped gradients.
     ///
     /// # Errors
     ///
@@ -562,30 +562,33 @@ impl Scaler<Device> {
         let clamp = std::mem::take(&mut options.clamp);
         let report = self.measure(TensorMut::as_inputs(tensors), options)?;
         let (exec, factor) = (self.memory.device.exec(), self.state.block.data.cast());
-        let (made, out) = (report.block.data.cast(), self.clipped());
-        // SAFETY: the report is made before, on the same stream; a state starts with its factor.
+        let (measured, out) = (report.block.data.cast(), self.clipped_factor());
+        // SAFETY: the same stream makes the report first; a state starts with its factor.
         check(|err| unsafe {
-            sys::gsc_factor_clip_grad_norm(&exec, factor, made, max_norm, out, err)
+            sys::gsc_factor_clip_grad_norm(&exec, factor, measured, max_norm, out, err)
         })?;
         let options = Options::default().clamp(clamp);
-        let calls = self.calls_by_clipped();
+        let calls = self.calls_by_clipped_factor();
         let clipped = calls.in_place(UNSCALE_ONLY, tensors, options);
         clipped.map(|_| report)
     }
 
-    /// The factor that unscales the gradients of the last update, and clips where that clips: a fused
-    /// optimizer reads `inverse_f32` there, with `skip_f32` of the state as its found_inf. See
-    /// [`Factor::clip_outlier`].
+    /// Returns a factor that unscales the gradients of the last update, and clips them if the update did;
+    /// see [`Factor::clip_outlier`]. A fused optimizer can read its `inverse_f32`, and `skip_f32` of the
+    /// state as found_inf.
     pub fn guard_factor(&mut self) -> Result<&DeviceBuffer<Factor>> {
         let (exec, state) = (self.memory.device.exec(), self.state.block.data.cast());
-        let (factor, out) = (self.memory.before.block.data.cast(), self.clipped());
+        let (factor, out) = (
+            self.memory.factor_before.block.data.cast(),
+            self.clipped_factor(),
+        );
         // SAFETY: two factors and a state in memory of the device.
         check(|err| unsafe { sys::gsc_factor_clip_outlier(&exec, factor, state, out, err) })?;
-        Ok(&self.memory.clipped)
+        Ok(&self.memory.clipped_factor)
     }
 
-    /// Divides gradients that were [measured](Self::measure) by the scale before the last update,
-    /// and clips them where it clips, in one pass, without a report.
+    /// Divides [measured](Self::measure) gradients by the scale from before the last update, and clips them
+    /// if the update did, in one pass, without a report.
     ///
     /// ```
     /// use gradscaler::{Device, DeviceBuffer, Guard, Policy, Report, Scaler, Want};
@@ -600,9 +603,9 @@ impl Scaler<Device> {
     /// let report = scaler.measure(&[grad.tensor()], Want::NONE)?; // the norm is 5
     /// scaler.update(&report)?;
     /// losses.update(&DeviceBuffer::from_slice(&device, &[Report::number(0.7)])?)?;
-    /// scaler.combine_decisions(losses.state())?; // skips where one of them does
+    /// scaler.combine_decisions(losses.state())?; // skips if one of them does
     /// scaler.unscale_guarded(&mut [grad.tensor_mut()], Want::NONE)?;
-    /// // The step, if State::skip_f32, which is also on the device, is 0.
+    /// // Step if State::skip_f32, which is also on the device, is 0.
     /// assert_eq!((grad.to_vec()?, scaler.state().value()?.skip()), (vec![1.2, 1.6], false));
     /// # Ok::<(), gradscaler::Error>(())
     /// ```
@@ -613,12 +616,12 @@ impl Scaler<Device> {
     ) -> Result<()> {
         let _ = self.guard_factor()?;
         let report = self
-            .calls_by_clipped()
+            .calls_by_clipped_factor()
             .in_place(UNSCALE_ONLY, tensors, options.into());
         report.map(drop)
     }
 
-    /// Likewise into other memory, which may have other dtypes.
+    /// As [`unscale_guarded`](Self::unscale_guarded), into other memory, which can have other dtypes.
     pub fn unscale_guarded_into<'a>(
         &mut self,
         tensors: &[Tensor<'_, Device>],
@@ -627,17 +630,17 @@ impl Scaler<Device> {
     ) -> Result<()> {
         let _ = self.guard_factor()?;
         let report =
-            self.calls_by_clipped()
+            self.calls_by_clipped_factor()
                 .out_of_place(UNSCALE_ONLY, tensors, out, options.into());
         report.map(drop)
     }
 
-    fn clipped(&mut self) -> *mut sys::gsc_factor {
-        self.memory.clipped.block.data.cast()
+    fn clipped_factor(&mut self) -> *mut sys::gsc_factor {
+        self.memory.clipped_factor.block.data.cast()
     }
 
-    fn calls_by_clipped(&self) -> FactorIn<'_, Device> {
-        let factor = self.memory.clipped.block.data.cast();
+    fn calls_by_clipped_factor(&self) -> FactorIn<'_, Device> {
+        let factor = self.memory.clipped_factor.block.data.cast();
         // SAFETY: a factor on the device, borrowed with the scaler.
         unsafe { FactorIn::new(&self.memory, factor) }
     }

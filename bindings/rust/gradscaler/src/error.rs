@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! The one place where a status of the C interface becomes a Rust error.
+//! Makes a Rust error of a status of C; no other module does.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -9,9 +9,9 @@ use crate::macros::Raw;
 use crate::sys::c_char;
 use crate::{sys, Status};
 
-/// Why a call did nothing: nothing was written, and the scaler is as it was.
+/// The reason why a call failed. It wrote nothing, and the scaler did not change.
 ///
-/// An overflow is never an error; [`Report::overflow`](crate::Report::overflow) tells it.
+/// An overflow is not an error; see [`Report::overflow`](crate::Report::overflow).
 ///
 /// ```
 /// use gradscaler::{Policy, Scaler, Status};
@@ -44,12 +44,13 @@ struct Details {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The kind of error, for a program to decide by.
+    /// Returns the kind of error, for programs.
     pub fn status(&self) -> Status {
         self.0.status
     }
 
-    /// Returns what was wrong: `policy.min_scale`, `out[3].count`; empty if it was no argument.
+    /// Returns the name of the wrong argument, entry or field: `policy.min_scale`, `out[3].count`. Empty if
+    /// no argument was wrong.
     pub fn place(&self) -> String {
         let mut place = self.0.name.clone();
         if let Some(index) = self.0.index {
@@ -62,38 +63,37 @@ impl Error {
         place
     }
 
-    /// The argument that was wrong, such as `policy` or `out`; empty if none was.
+    /// Returns the name of the wrong argument, such as `policy` or `out`; empty if none was wrong.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Its entry, if it is a list.
+    /// Returns the index of the wrong entry, if the argument is a list.
     pub fn index(&self) -> Option<usize> {
         self.0.index
     }
 
-    /// The field of the argument or entry, such as `min_scale`; empty for all of it.
+    /// Returns the wrong field of the argument or entry, such as `min_scale`; empty if all of it is wrong.
     pub fn field(&self) -> &str {
         &self.0.field
     }
 
-    /// The number that was refused.
+    /// Returns the refused number.
     pub fn value(&self) -> Option<f64> {
         self.0.value
     }
 
-    /// The least and the most that it may be.
+    /// Returns the lower and the upper limit of the number.
     pub fn limits(&self) -> (Option<f64>, Option<f64>) {
         (self.0.low, self.0.high)
     }
 
-    /// Returns what is wrong: `is -1: it must be 0 or above`, to be read after the [`place`](Self::place), or a
-    /// sentence of its own.
+    /// Returns the message without [`place`](Self::place), such as `is -1: it must be 0 or above`.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// An error that this crate finds before it calls C; the message goes on after the name.
+    /// Makes an error that this crate finds before it calls C. The message follows the name.
     pub(crate) fn new(status: Status, name: &str, message: String) -> Self {
         Self(Box::new(Details {
             status,
@@ -124,24 +124,24 @@ impl Error {
         error
     }
 
-    /// In an entry of a list.
+    /// Returns the error with the index of an entry.
     pub(crate) fn in_list(mut self, index: usize) -> Self {
         self.0.index = Some(index);
         self
     }
 
-    /// At a key of the caller's pairs.
+    /// Returns the error with the caller's key instead of an index.
     pub(crate) fn of_key(mut self, key: &str) -> Self {
         self.0.index = None;
-        // The library quotes the beginning of a long one.
-        let shown = String::from_utf8_lossy(&key.as_bytes()[..key.len().min(64)]);
-        if let Some(rest) = self.0.message.strip_prefix(&format!("of \"{shown}\" ")) {
+        // The library quotes the beginning of a long key.
+        let quoted = String::from_utf8_lossy(&key.as_bytes()[..key.len().min(64)]);
+        if let Some(rest) = self.0.message.strip_prefix(&format!("of \"{quoted}\" ")) {
             self.0.message = rest.into();
         }
         self.at(key, "")
     }
 
-    /// With the field of an argument that Rust has in another place.
+    /// Returns the error with another argument and field.
     pub(crate) fn at(mut self, name: &str, field: &str) -> Self {
         self.0.name = name.into();
         self.0.field = field.into();
@@ -166,7 +166,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Makes a call; every call of this crate goes through here.
+/// Makes a call of C, and an error of its status.
 pub(crate) fn check(call: impl FnOnce(*mut sys::gsc_error) -> sys::gsc_status) -> Result<()> {
     let mut error = MaybeUninit::uninit();
     if call(error.as_mut_ptr()) == sys::GSC_OK {
@@ -176,13 +176,13 @@ pub(crate) fn check(call: impl FnOnce(*mut sys::gsc_error) -> sys::gsc_status) -
     Err(Error::from_raw(unsafe { error.assume_init_ref() }))
 }
 
-/// A text in a fixed number of bytes, up to its NUL.
+/// Returns the text in an array of bytes, up to its NUL.
 pub(crate) fn text(bytes: &[c_char]) -> String {
     let until_nul = bytes.iter().take_while(|&&byte| byte != 0);
     String::from_utf8_lossy(&until_nul.map(|&byte| byte as u8).collect::<Vec<_>>()).into_owned()
 }
 
-/// A list of the library: the name of each and a sentence on it.
+/// Returns a list of the library: the name of each entry and a sentence on it.
 pub(crate) fn listed(
     name: unsafe extern "C" fn(u32) -> *const c_char,
     summary: unsafe extern "C" fn(u32) -> *const c_char,
@@ -193,7 +193,7 @@ pub(crate) fn listed(
     (0..).map_while(move |index| unsafe { Some((text(name(index))?, text(summary(index))?)) })
 }
 
-/// A string of the library.
+/// Returns a string of the library.
 ///
 /// # Safety
 ///

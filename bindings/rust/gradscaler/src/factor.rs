@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! The factor that one loss was multiplied by, and the operations on lists of tensors.
+//! Factors, and the calls on lists of tensors.
 
 use std::ptr;
 
@@ -9,14 +9,15 @@ use crate::operations::{FactorIn, ACCUMULATE, SCALE, UNSCALE};
 use crate::Status;
 use crate::{sys, Host, Options, Report, State, Tensor, TensorMut};
 
-/// A snapshot of a scale: what one loss was multiplied by, and its gradients are divided by.
+/// A snapshot of a scale, and its inverse: a loss is multiplied by it, and the gradients of that loss are
+/// divided by it.
 ///
-/// Where gradients arrive late (pipelines, an optimizer thread, offloading), keep the factor of
-/// their loss with them, whatever updates run in between.
+/// If gradients arrive late (pipelines, an optimizer thread, offloading), keep the factor of their loss
+/// with them, and unscale by it after any number of updates.
 ///
-/// Its operations take lists of slices, of mixed dtypes and sizes, in one call. Values are
-/// multiplied in f32, f64 in f64; narrow types are widened exactly and rounded to nearest even.
-/// Nothing is allocated, and nothing is written when a call fails.
+/// A call takes a list of slices of mixed dtypes and sizes. f64 is multiplied in f64, all others in f32;
+/// narrow types are widened exactly and rounded to nearest even. Calls allocate nothing, and write
+/// nothing if they fail.
 ///
 /// ```
 /// use gradscaler::{Factor, Tensor, TensorMut, Want, F16};
@@ -38,8 +39,8 @@ use crate::{sys, Host, Options, Report, State, Tensor, TensorMut};
 pub struct Factor(pub(crate) sys::gsc_factor);
 
 impl Factor {
-    /// The factor 1: `measure` with it tells about the tensors as they are; `scale_into` casts, and
-    /// `unscale_into` casts with a report.
+    /// The factor 1: `measure` reports on the tensors as they are, `scale_into` casts, and `unscale_into`
+    /// casts with a report.
     pub const ONE: Self = Self(sys::gsc_factor {
         scale: 1.0,
         inverse: 1.0,
@@ -48,7 +49,7 @@ impl Factor {
         generation: 0,
     });
 
-    /// The factor of a scale.
+    /// Makes the factor of a scale.
     ///
     /// # Errors
     ///
@@ -58,23 +59,24 @@ impl Factor {
         Self::made(|out, err| unsafe { sys::gsc_factor_init(scale, out, err) })
     }
 
-    /// Returns what the loss is multiplied by.
+    /// Returns the scale that the loss is multiplied by.
     pub fn loss_scale(&self) -> f64 {
         self.0.scale
     }
 
-    /// Returns what the gradients are multiplied by.
+    /// Returns the number that the gradients are multiplied by.
     pub fn inverse(&self) -> f64 {
         self.0.inverse
     }
 
-    /// Updates and changes of the scale that led to it, from 1; 0 for one that no scaler made.
+    /// Returns the number of updates and changes of the scale before this factor, from 1; 0 if no scaler
+    /// made it.
     pub fn generation(&self) -> u64 {
         self.0.generation
     }
 
-    /// This factor with its scale multiplied by `by`, which is finite and above 0. To get the mean
-    /// of k gradients that were added, unscale their sum by the factor times k.
+    /// Returns this factor with its scale multiplied by `by`, finite and above 0. To get the mean of k
+    /// added gradients, unscale their sum by the factor times k.
     ///
     /// # Errors
     ///
@@ -86,10 +88,10 @@ impl Factor {
         })
     }
 
-    /// The factor that unscales and clips to a global norm in one pass: this one with its inverse
-    /// multiplied by min(1, max_norm / (norm + 1e-6)), the coefficient of torch.
+    /// Returns a factor that unscales and clips to a global norm in one pass: this one with its inverse
+    /// multiplied by min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ clips.
     ///
-    /// `report` is of [`measure`](Self::measure) with this factor and
+    /// `report` comes from [`measure`](Self::measure) with this factor and
     /// [`Want::NORM`](crate::Want::NORM).
     ///
     /// # Errors
@@ -100,10 +102,11 @@ impl Factor {
         Self::clipped(Some(self), report, max_norm)
     }
 
-    /// This factor with the clip of the last update of `state`, where that clips
-    /// ([`Event::CLIPPED`](crate::Event::CLIPPED)), else as it is: unscales and clips in one pass.
+    /// Returns a factor that unscales and clips in one pass: this one with the clip of the last update of
+    /// `state`. If the update did not clip ([`Event::CLIPPED`](crate::Event::CLIPPED)), it is returned
+    /// unchanged.
     ///
-    /// It is the factor of the gradients, taken before the update.
+    /// Take the factor of the gradients from before the update.
     ///
     /// # Errors
     ///

@@ -251,7 +251,8 @@ flags! {
         BACKOFF_FAILED = sys::GSC_EVENT_BACKOFF_FAILED;
         /// The policy ends the training: further steps would be skipped, or ceiling_rule ends it.
         STOPPED = sys::GSC_EVENT_STOPPED;
-        /// The report is not of the factor in force: it is late, or was used before.
+        /// The report was made with another factor than the one in force: it is late, or was used
+        /// twice.
         STALE = sys::GSC_EVENT_STALE;
         /// The guard found an outlier, see guard_threshold; without SKIPPED and CLIPPED, it was let
         /// through.

@@ -13,17 +13,18 @@ pub struct Info {
     /// Instruction set in use: `"scalar"`, `"avx2"`, `"avx512"` or `"neon"`; `GSC_CPU` in the
     /// environment chooses.
     pub cpu: &'static str,
-    /// Those that this machine can run.
+    /// Instruction sets that this machine can run.
     pub cpu_available: Vec<&'static str>,
-    /// Empty, or why `GSC_CPU` was not followed.
+    /// The reason why `GSC_CPU` was ignored; empty if it was not.
     pub cpu_note: &'static str,
-    /// `"available"`, or why there is no CUDA, such as the words of the driver's compiler that refused the
+    /// `"available"`, or why CUDA is not: an error, or the log of the driver's compiler if it refused the
     /// kernels.
     pub cuda: String,
 }
 
-/// Returns facts about the library that runs here: the version of the library, the instruction set in use, whether there is CUDA. It starts
-/// CUDA's driver, which a process that is forked later cannot use.
+/// Returns the version of the library, the instruction set in use, and whether CUDA is available.
+///
+/// It starts the CUDA driver: processes that are forked afterwards cannot use CUDA.
 ///
 /// ```
 /// println!("{:?}", gradscaler::info()?);
@@ -32,7 +33,7 @@ pub struct Info {
 ///
 /// # Errors
 ///
-/// [`Status::STRUCT_SIZE`](crate::Status::STRUCT_SIZE): a system library that is too old.
+/// [`Status::STRUCT_SIZE`](crate::Status::STRUCT_SIZE): the system's gradscaler is too old.
 pub fn info() -> Result<Info> {
     let mut raw = sys::GSC_INFO_INIT;
     // SAFETY: the struct has its size set.

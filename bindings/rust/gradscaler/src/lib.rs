@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 //! Loss scaling for mixed-precision training.
 //!
-//! Training in fp16 or bf16 multiplies its loss by a scale, so that small gradients survive, and
-//! divides the gradients by it before the optimizer sees them; when one overflows, the step is
-//! skipped and the scale backs off, and later it grows again. A [`Scaler`] does this by the rules
-//! of torch, Megatron-LM, DeepSpeed and others ([`presets`]), bit for bit, in one pass over lists
-//! of slices:
+//! Training in fp16 multiplies the loss by a scale, so that small gradients survive, and divides the
+//! gradients by the scale before the optimizer step. If a gradient overflows, the step is skipped and
+//! the scale backs off; later it grows again. A [`Scaler`] does this by the rules of torch, Megatron-LM,
+//! DeepSpeed and others ([`presets`]), bit-exact, in one pass over lists of slices:
 //!
 //! ```
 //! use gradscaler::{Policy, Scaler, Tensor, TensorMut, Want, F16};
@@ -28,15 +27,16 @@
 //! # Ok::<(), gradscaler::Error>(())
 //! ```
 //!
-//! [`Options`] are what a call can do beside, such as clamping, or a report of every tensor. A
-//! [`Factor`] is the scale of one loss, for gradients that are unscaled after a later update, and
-//! has the operations on tensors; a [`Report`] says what the gradients were like; an [`Event`] what
-//! an update did. `examples/digits.rs` is a whole training loop.
+//! - [`Options`] add to a call: a clamp, a histogram, a report of every tensor.
+//! - A [`Factor`] is the scale of one loss, for gradients that are unscaled after a later update.
+//! - A [`Report`] has the overflow and the measurements of gradients.
+//! - An [`Event`] says what an update did.
 //!
-//! The memory is the host's; the calling thread computes, or [`Threads`] do. Calls allocate nothing.
-//! [`Scaler::to_device`] makes a scaler with state and gradients in the [`Memory`] of a [`Device`]
-//! with CUDA; the calls are the same.
-//! The crate has no dependencies but `gradscaler-sys`, the C interface.
+//! `examples/digits.rs` is a whole training loop.
+//!
+//! Calls work on host memory, on the calling thread or on [`Threads`], and allocate nothing.
+//! [`Scaler::to_device`] makes a scaler with state and gradients in the [`Memory`] of a CUDA
+//! [`Device`]; it has the same calls. The only dependency is `gradscaler-sys`, the C interface.
 #![warn(unsafe_op_in_unsafe_fn)] // also here: the compiler of Debian 12 does not read [lints]
 
 use gradscaler_sys as sys;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
-//! Makes types of the lists in `generated.rs`: types that the compiler can tell apart, over the
-//! integers of the C interface. No Rust enums: a newer library may answer with a value that this
-//! crate does not know.
+//! Macros that make a type of each list of constants in `generated.rs`. The types are no Rust enums,
+//! because a newer library can return a value that this crate does not know.
 
-/// Converts to and from the C interface. It is no `From`, as no type of `sys` is public.
+/// Converts to and from a type of C. It is not `From`, because no type of `sys` is public.
 pub(crate) trait Raw<C> {
     fn of(raw: C) -> Self;
     fn c(self) -> C;
@@ -19,7 +18,7 @@ impl<T> Raw<T> for T {
     }
 }
 
-/// Methods of both kinds of constants.
+/// Makes the type of a group of constants, and the methods of choices and flags.
 macro_rules! constants {
     ($(#[$doc:meta])* $name:ident: sys::$raw:ident($integer:ty) {
         $($(#[$value_doc:meta])* $value:ident = $number:expr;)*
@@ -34,12 +33,12 @@ macro_rules! constants {
 
             const NAMES: &'static [(&'static str, Self)] = &[$((stringify!($value), Self::$value)),*];
 
-            /// The number in the C interface.
+            /// Returns the number in C.
             pub const fn raw(self) -> $integer {
                 self.0
             }
 
-            /// From the number in the C interface; the calls judge whether it is one.
+            /// Makes a value from the number in C; calls refuse a number without a meaning.
             pub const fn from_raw(raw: $integer) -> Self {
                 Self(raw)
             }
@@ -74,7 +73,7 @@ macro_rules! constants {
     };
 }
 
-/// One of several.
+/// Makes the type of constants of which one is chosen.
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident: $($rest:tt)*) => {
         constants! { $(#[$doc])* $name: $($rest)* }
@@ -97,7 +96,7 @@ macro_rules! choice {
     };
 }
 
-/// Any of several, joined by `|`.
+/// Makes the type of constants that are joined by `|`.
 macro_rules! flags {
     ($(#[$doc:meta])* $name:ident: $($rest:tt)*) => {
         constants! { $(#[$doc])* $name: $($rest)* }
@@ -126,7 +125,7 @@ macro_rules! flags {
                 self.0 == 0
             }
 
-            /// The bits of both, where `|` is not const.
+            /// Returns the bits of both, also in a const, where `|` is not allowed.
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
@@ -178,7 +177,7 @@ macro_rules! flags {
     };
 }
 
-/// The fields of a policy: setters of the builder, getters of the policy, and both by name.
+/// Makes the setters of the builder, the getters of the policy, and both by name.
 macro_rules! fields {
     ($($(#[$doc:meta])* $field:ident: $kind:ident;)*) => {
         impl PolicyBuilder {
@@ -193,7 +192,7 @@ macro_rules! fields {
             /// The names of all fields, for [`PolicyBuilder::set`].
             pub const FIELDS: &'static [&'static str] = &[$(stringify!($field)),*];
 
-            /// Sets a field by name; `None` for a name or a value that it cannot have.
+            /// Sets a field by name; `None`: no field has this name, or it cannot have this value.
             pub(crate) fn set_by_name(&mut self, name: &str, value: &crate::Value) -> Option<()> {
                 match name {
                     $(stringify!($field) => {
@@ -204,7 +203,7 @@ macro_rules! fields {
                 Some(())
             }
 
-            /// The names that the values of a field have; none for one that is a number.
+            /// Returns the names of a field's values; none if the values are numbers.
             pub(crate) fn names_of(field: &str) -> Vec<&'static str> {
                 match field {
                     $(stringify!($field) => <$kind as crate::policy::Field>::names(),)*
@@ -214,8 +213,8 @@ macro_rules! fields {
         }
 
         impl Policy {
-            /// All fields with their values, rules by their names: what [`PolicyBuilder::set`] takes, for
-            /// settings in a file.
+            /// Returns the names and values of all fields, as [`PolicyBuilder::set`] takes them, for settings
+            /// in a file. The value of a rule is its name.
             ///
             /// ```
             /// use gradscaler::{Policy, PolicyBuilder, Value};
@@ -253,7 +252,7 @@ macro_rules! fields {
     };
 }
 
-/// Getters of numbers of a struct of the C interface, under their names there.
+/// Makes getters of a C struct's numbers, with the names of the fields in C.
 macro_rules! getters {
     ($struct:ident: $($(#[$doc:meta])* $field:ident: $number:ty;)*) => {
         impl $struct {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! Numbers with names for logs, and a diagnosis of a run: what is wrong and what to do about it.
+//! Metrics for logs, and a diagnosis of a run: what is wrong, and what to do.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,8 +9,8 @@ use crate::checkpoint::{value, Entries};
 use crate::error::{check, text, Result};
 use crate::{sys, Note, Report, Scaler, Value};
 
-/// The faults of a run, the most important first; empty if nothing was found. It is displayed as a
-/// sentence a line, with what to do.
+/// What is wrong with a run and what to do, the most important first; empty if nothing is wrong. It is
+/// displayed as one sentence a line.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
 pub struct Diagnosis(Vec<Note>);
@@ -30,8 +30,9 @@ impl fmt::Display for Diagnosis {
 }
 
 impl Scaler {
-    /// Returns what is known after the last update, the most important first, with the names that all languages
-    /// have. The report of that update adds the norm, amax, the share of zeros and the counts of NaN and Inf.
+    /// Returns the metrics after the last update, the most important first, with the same names as in other
+    /// languages. The report of that update adds the norm, amax, the share of zeros and the counts of NaN
+    /// and Inf. A metric that is not known is missing.
     ///
     /// ```
     /// use gradscaler::{Report, Scaler, Value};
@@ -48,7 +49,7 @@ impl Scaler {
     ///
     /// # Errors
     ///
-    /// [`Status::REPORT`](crate::Status::REPORT): nobody filled the report in, or it contradicts itself.
+    /// [`Status::REPORT`](crate::Status::REPORT): no call made the report, or its values are impossible.
     pub fn metrics(
         &self,
         report: Option<&Report>,
@@ -56,22 +57,22 @@ impl Scaler {
         let mut entries = vec![sys::gsc_entry::default(); 32];
         let report = report.map_or(ptr::null(), |report| &report.0 as *const _);
         let (policy, state, mut n) = (&self.policy().0, &self.state().0, 0);
-        let (list, room) = (entries.as_mut_ptr(), entries.len() as u64);
+        let (list, capacity) = (entries.as_mut_ptr(), entries.len() as u64);
         // SAFETY: a policy, a state, a report or NULL, and as many entries as are told.
         check(|err| unsafe {
-            sys::gsc_state_metrics(policy, state, report, list, room, &mut n, err)
+            sys::gsc_state_metrics(policy, state, report, list, capacity, &mut n, err)
         })?;
         entries.truncate(n as usize);
-        let known = |entry: &sys::gsc_entry| entry.kind != sys::GSC_ENTRY_NULL;
+        let is_known = |entry: &sys::gsc_entry| entry.kind != sys::GSC_ENTRY_NULL;
         Ok(entries
             .into_iter()
-            .filter(known)
+            .filter(is_known)
             .map(|entry| (text(&entry.key), value(&entry))))
     }
 
-    /// Returns what is wrong with a run, and what to do. `report` is the last one, `per_tensor` has a report of
-    /// each tensor, if they are known; `steps` are the updates so far, `planned_steps` all of the run's, 0
-    /// if nobody knows.
+    /// Returns what is wrong with a run, and what to do. `report` is the last one, and `per_tensor` its reports
+    /// of each tensor, if there are any. `steps` are the updates so far, `planned_steps` the updates of the
+    /// whole run; 0 if not known.
     ///
     /// ```
     /// use gradscaler::{NoteKind, Report, Scaler};
@@ -86,7 +87,7 @@ impl Scaler {
     ///
     /// # Errors
     ///
-    /// [`Status::REPORT`](crate::Status::REPORT): nobody filled a report in, or it contradicts itself.
+    /// [`Status::REPORT`](crate::Status::REPORT): no call made a report, or its values are impossible.
     pub fn diagnose(
         &self,
         report: Option<&Report>,

@@ -45,28 +45,28 @@ pub struct Options<'a, M: Memory = Host> {
 }
 
 impl<'a, M: Memory> Options<'a, M> {
-    /// A report with these, and nothing else.
+    /// Makes options that only measure `want`.
     pub fn new(want: Want) -> Self {
         want.into()
     }
 
-    /// Also measures what this policy judges by, and makes [`Report::overflow`] its verdict.
-    /// Without it, Inf and NaN are overflows.
+    /// Also measures the norm or amax that this policy needs, and lets the policy decide
+    /// [`Report::overflow`]. Without a policy, Inf and NaN are overflows.
     ///
-    /// The methods of a [`Scaler`](crate::Scaler) that unscale or measure do so with theirs.
+    /// The methods of a [`Scaler`](crate::Scaler) that unscale or measure use the scaler's policy.
     pub fn policy(mut self, policy: &'a Policy) -> Self {
         self.policy = Some(policy);
         self
     }
 
-    /// The policy of a scaler, unless there is one.
+    /// Sets the policy, unless one is set.
     pub(crate) fn or_policy(mut self, policy: &'a Policy) -> Self {
         self.policy.get_or_insert(policy);
         self
     }
 
     /// Clamps the results to -limit..limit before they are rounded, as
-    /// torch.nn.utils.clip_grad_value_ does. 0 does not.
+    /// torch.nn.utils.clip_grad_value_ does; 0: no clamp.
     ///
     /// The report is of what they were before, so that an overflow is not hidden; Inf becomes the
     /// limit, NaN stays. So a cast to fp8 saturates:
@@ -85,8 +85,8 @@ impl<'a, M: Memory> Options<'a, M> {
         self
     }
 
-    /// Fills `reports` with one report for each tensor, in the same pass. On a device they are a
-    /// [`DeviceBuffer`](crate::DeviceBuffer), which the call makes as long as the list.
+    /// Fills `reports` with one report for each tensor, in the same pass. On a device `reports` is a
+    /// [`DeviceBuffer`](crate::DeviceBuffer), which the call resizes.
     pub fn per_tensor(mut self, reports: &'a mut M::Reports) -> Self {
         self.per_tensor = Some(reports);
         self
@@ -147,21 +147,21 @@ impl<M: Memory> Default for Options<'_, M> {
     }
 }
 
-/// How many elements have which magnitude after unscaling; [`Options::histogram`] makes it, `+=`
-/// adds another.
+/// Counts of elements by their magnitude after unscaling, filled by [`Options::histogram`]. `+=` adds another
+/// histogram.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Histogram(pub(crate) [i64; sys::GSC_HISTOGRAM_LENGTH as usize]);
 
 impl Histogram {
-    /// `[k]` are the magnitudes from 2^(4k-48) up to 2^(4k-44), `[0]` all smaller ones except zeros,
-    /// `[15]` all larger finite ones.
+    /// Returns the counts: `[k]` counts magnitudes from 2^(4k-48) up to 2^(4k-44), `[0]` all smaller ones
+    /// except zeros, `[15]` all larger finite ones.
     pub fn bins(&self) -> [u64; 16] {
         std::array::from_fn(|k| self.0[k] as u64)
     }
 
-    /// The elements that were looked at: the first 4,096 of every 65,536 of a tensor, of a complex
-    /// one half as many.
+    /// Returns the number of sampled elements: the first 4,096 of every 65,536 of a tensor; half as many of
+    /// a complex tensor.
     pub fn elements(&self) -> u64 {
         self.0[16] as u64
     }

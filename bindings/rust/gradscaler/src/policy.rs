@@ -6,10 +6,9 @@ use std::ffi::CString;
 use crate::error::{check, listed, Error, Result};
 use crate::{sys, Status, Value};
 
-/// The rules of one scaler: when the scale grows, when it backs off and where it stops.
+/// The rules of a scaler: when the scale grows, when it backs off, and its limits.
 ///
-/// Starts from a preset, of which fields are replaced, and is checked by
-/// [`build`](PolicyBuilder::build):
+/// Take a preset, replace fields, and call [`build`](PolicyBuilder::build), which checks them:
 ///
 /// ```
 /// use gradscaler::{LimitRule, Policy};
@@ -26,21 +25,21 @@ use crate::{sys, Status, Value};
 /// # Ok::<(), gradscaler::Error>(())
 /// ```
 ///
-/// The getters have the names and units of the setters. Zero switches a field off.
+/// The getters have the names and units of the setters. 0 switches a field off.
 #[derive(Clone, Copy, PartialEq)]
 #[must_use]
 #[repr(transparent)]
 pub struct Policy(pub(crate) sys::gsc_policy);
 
-/// A policy in the making; see [`Policy`]. The setters have no limits of their own: `build` checks.
+/// A policy that is not checked yet; see [`Policy`]. `build` checks the values of all setters.
 ///
-/// The default has every field off.
+/// In the default, every field is off.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct PolicyBuilder(pub(crate) sys::gsc_policy);
 
 impl Policy {
-    /// Starts from a preset: `"recommended"` for new work, `"none"`, `"static"`, or the exact rules
+    /// Returns a builder with the rules of a preset: `"recommended"` for new work, `"none"`, `"static"`, or the exact rules
     /// of a framework, such as `"torch"` or `"megatron"`; [`presets`] lists them.
     ///
     /// # Errors
@@ -57,7 +56,7 @@ impl Policy {
         Ok(PolicyBuilder(raw))
     }
 
-    /// Starts from this policy.
+    /// Returns a builder with these rules.
     pub fn to_builder(self) -> PolicyBuilder {
         PolicyBuilder(self.0)
     }
@@ -76,8 +75,8 @@ impl Policy {
 }
 
 impl PolicyBuilder {
-    /// Sets the field that is called `name`, of [`FIELDS`](Self::FIELDS): for settings from a file or
-    /// a command line.
+    /// Sets a field by its name, one of [`FIELDS`](Self::FIELDS), for settings from a file or a command
+    /// line.
     ///
     /// ```
     /// use gradscaler::{LimitRule, Policy};
@@ -116,7 +115,7 @@ impl PolicyBuilder {
         Err(Error::new(Status::POLICY, "policy", message).at("policy", name))
     }
 
-    /// The policy, if it can be used.
+    /// Checks all fields and returns the policy.
     ///
     /// # Errors
     ///
@@ -134,7 +133,7 @@ impl Default for PolicyBuilder {
     }
 }
 
-/// The type of a field for people: a number, or a rule that has a name.
+/// The type of a field: a number, or a rule that has a name.
 pub(crate) trait Field: Sized {
     fn value(self) -> Value;
 
@@ -186,8 +185,8 @@ macro_rules! whole_numbers {
 
 whole_numbers! { i8 i16 i32 i64 u8 u16 u32 u64 }
 
-/// The names of all presets, which [`Policy::preset`] takes, each with a sentence on what it does and where
-/// its rules come from.
+/// Returns the names of all presets, for [`Policy::preset`], each with a sentence on what it does and
+/// where its rules come from.
 ///
 /// ```
 /// for (name, summary) in gradscaler::presets() {

@@ -8,14 +8,14 @@ use crate::error::{check, Result};
 use crate::macros::Raw;
 use crate::{sys, Factor, MergeKind, Policy, Status, Want};
 
-/// A report on gradients; made by `unscale`, `measure` and others, read by
-/// [`Scaler::update`](crate::Scaler::update).
+/// A report on gradients. `unscale`, `measure` and others make it; [`Scaler::update`](crate::Scaler::update)
+/// takes it.
 ///
-/// A value without pointers: copy it, send it to another thread, [as bytes](Self::to_bytes) to
-/// another rank, [`merge`](Self::merge) it. The default is of nothing, and calls refuse it. What was not
-/// asked for by [`Want`] is `None`.
+/// It is a value without pointers: copy it, send it to another thread, send it [as
+/// bytes](Self::to_bytes) to another rank, [`merge`](Self::merge) it. Calls refuse the default, an empty
+/// report. A measurement that [`Want`] did not ask for is `None`.
 ///
-/// One that is ignored is a warning of the compiler:
+/// The compiler warns if a report is ignored:
 ///
 /// ```compile_fail
 /// #![deny(unused_must_use)]
@@ -28,10 +28,10 @@ use crate::{sys, Factor, MergeKind, Policy, Status, Want};
 pub struct Report(pub(crate) sys::gsc_report);
 
 impl Report {
-    /// Bytes of a report: what a rank sends.
+    /// The size of a report in bytes.
     pub const SIZE: usize = std::mem::size_of::<sys::gsc_report>();
 
-    /// Returns the report of gradients that were checked elsewhere: whether one overflowed, and nothing else.
+    /// Makes a report from a flag: whether there was an overflow. Nothing else is measured.
     pub fn of(overflow: bool) -> Self {
         // SAFETY: a report that is written; the call refuses nothing.
         let report =
@@ -39,9 +39,9 @@ impl Report {
         report.unwrap_or_default()
     }
 
-    /// Returns the report of a number, such as the loss, for a scaler of its own with a guard; see
-    /// [`Scaler::combine_decisions`](crate::Scaler::combine_decisions). It counts with its sign; Inf,
-    /// NaN and magnitudes above 2^500 are an overflow. It cannot be merged.
+    /// Makes a report of a number, such as the loss, for a second scaler with a guard; see
+    /// [`Scaler::combine_decisions`](crate::Scaler::combine_decisions). The number counts with its sign;
+    /// Inf, NaN and magnitudes above 2^500 are an overflow. The report cannot be merged.
     pub fn number(number: f64) -> Self {
         // SAFETY: a report that is written; the call refuses nothing.
         let report =
@@ -57,8 +57,8 @@ impl Report {
         Ok(out)
     }
 
-    /// Returns the report that a rank sends the others after its call failed: what is merged with it overflows, and its
-    /// update is refused.
+    /// Makes the report of a rank that got an error: when it is merged with other ranks' reports, no rank
+    /// steps, and the update fails.
     ///
     /// ```
     /// use gradscaler::{Factor, MergeKind, Report, Scaler, Status, TensorMut, Want};
@@ -68,7 +68,7 @@ impl Report {
     /// let mine = scaler
     ///     .unscale(&mut [TensorMut::new(&mut grad)], Want::NORM)
     ///     .unwrap_or_else(|error| Report::failed(error.status()));
-    /// // All ranks say which they are, gather the bytes of all, and merge them in rank order.
+    /// // Each rank stamps its report, gathers the bytes of all, and merges them in rank order.
     /// let mine = scaler.set_rank(&mine, 0)?;
     /// let other = scaler.set_rank(&Report::failed(Status::MEMORY), 1)?;
     /// let of_ranks = [mine, other].map(|report| report.to_bytes());
@@ -85,28 +85,28 @@ impl Report {
         report
     }
 
-    /// Adds the largest finite magnitude after unscaling to a report of gradients checked elsewhere;
-    /// a policy with a `target_amax` judges by it.
+    /// Adds the largest finite magnitude after unscaling to a report; a policy with a `target_amax` needs
+    /// it.
     pub fn with_amax(mut self, amax: f64) -> Self {
         self.0.amax = amax;
         self.measured(Want::AMAX)
     }
 
-    /// Likewise the global norm of the finite elements after unscaling; a policy that guards, or has
-    /// [`OverflowTest::NORM`](crate::OverflowTest::NORM), judges by it.
+    /// Adds the global norm of the finite elements after unscaling; a policy that guards, or has
+    /// [`OverflowTest::NORM`](crate::OverflowTest::NORM), needs it.
     pub fn with_norm(mut self, norm: f64) -> Self {
         self.0.sum_squares = norm * norm;
         self.measured(Want::NORM)
     }
 
-    /// Likewise the factor that the gradients were unscaled by, so that an update by a late report
-    /// is [`Event::STALE`](crate::Event::STALE).
+    /// Adds the factor that the gradients were unscaled by, so that an update by a late report has
+    /// [`Event::STALE`](crate::Event::STALE).
     pub fn with_factor(mut self, factor: &Factor) -> Self {
         self.0.generation = factor.generation();
         self
     }
 
-    /// A flag measures nothing, so the report is then of the tensors.
+    /// Marks a measurement as known. A report from a flag becomes a report on tensors.
     fn measured(mut self, want: Want) -> Self {
         if self.0.kind == sys::GSC_REPORT_FLAG {
             self.0.kind = sys::GSC_REPORT_TENSORS;
@@ -115,59 +115,60 @@ impl Report {
         self
     }
 
-    /// Returns true if the optimizer must not step: an element is Inf or NaN or became so by unscaling, the policy says so,
-    /// or the call failed.
+    /// Returns true if the optimizer must not step: an element is or became Inf or NaN, the policy counts
+    /// the report as an overflow, or the call failed.
     #[must_use]
     pub fn overflow(&self) -> bool {
         self.0.overflow != 0
     }
 
-    /// [`Status::OK`], or the error that a device or a rank met.
+    /// Returns [`Status::OK`], or the error of a device or a rank.
     pub fn status(&self) -> Status {
         Status::of(self.0.status)
     }
 
-    /// The first of these: index of its tensor in the list, and in the tensor.
+    /// Returns the first element that is Inf or NaN: the index of its tensor in the list, and its index in
+    /// the tensor.
     pub fn first_overflow(&self) -> Option<(usize, usize)> {
         let (tensor, element) = (self.0.first_tensor as usize, self.0.first_element as usize);
         (self.0.nan_count | self.0.inf_count != 0).then_some((tensor, element))
     }
 
-    /// The rank that the report, or its first overflow, is of, where
-    /// [`Scaler::set_rank`](crate::Scaler::set_rank) was told.
+    /// Returns the rank that [`Scaler::set_rank`](crate::Scaler::set_rank) stamped; of a merged report, the
+    /// rank of the first overflow.
     pub fn rank(&self) -> Option<u32> {
         self.0.first_rank_plus_1.checked_sub(1)
     }
 
-    /// Returns the rank of the call that failed first, likewise.
+    /// Returns the rank that failed first, if its report was stamped.
     pub fn failed_rank(&self) -> Option<u32> {
         let failed = self.status() != Status::OK;
         self.0.status_rank_plus_1.checked_sub(1).filter(|_| failed)
     }
 
-    /// Sum of the squares of the finite elements after unscaling; with [`Want::NORM`].
+    /// Returns the sum of the squares of the finite elements after unscaling; with [`Want::NORM`].
     pub fn sum_squares(&self) -> Option<f64> {
         self.wanted(Want::NORM, self.0.sum_squares)
     }
 
-    /// Global L2 norm of the finite elements after unscaling; with [`Want::NORM`]. Of
-    /// [`number`](Self::number) the number itself.
+    /// Returns the global L2 norm of the finite elements after unscaling, with [`Want::NORM`]; of a report
+    /// from [`number`](Self::number), the number itself.
     pub fn norm(&self) -> Option<f64> {
         let number = (self.0.kind == sys::GSC_REPORT_NUMBER).then_some(self.0.number);
         number.or_else(|| self.sum_squares().map(f64::sqrt))
     }
 
-    /// Largest finite magnitude after unscaling; with [`Want::AMAX`].
+    /// Returns the largest finite magnitude after unscaling; with [`Want::AMAX`].
     pub fn amax(&self) -> Option<f64> {
         self.wanted(Want::AMAX, self.0.amax)
     }
 
-    /// Results that are zero while their input was not; with [`Want::UNDERFLOW`].
+    /// Returns how many results are zero while their input was not; with [`Want::UNDERFLOW`].
     pub fn underflows_to_zero(&self) -> Option<u64> {
         self.wanted(Want::UNDERFLOW, self.0.underflows_to_zero as u64)
     }
 
-    /// Results that are subnormal while their input was not; with [`Want::UNDERFLOW`].
+    /// Returns how many results are subnormal while their input was not; with [`Want::UNDERFLOW`].
     pub fn underflows_to_subnormal(&self) -> Option<u64> {
         self.wanted(Want::UNDERFLOW, self.0.underflows_to_subnormal as u64)
     }
@@ -176,17 +177,17 @@ impl Report {
         (self.0.measured.0 & want.raw() != 0).then_some(value)
     }
 
-    /// One report of many, in order: of ranks, micro-batches, optimizers that share a scale, the
-    /// tensors of a layer.
+    /// Merges reports, in their order, into one: the reports of ranks, micro-batches, optimizers that
+    /// share a scale, or layers.
     ///
-    /// `kind` says what they are of: [`MergeKind::SHARDS`] of different gradients: their norms add up;
-    /// [`MergeKind::ADDENDS`] of gradients that are added, such as micro-batches. Nobody knows the norm
-    /// and the amax of the sum: they become `None`, and a [`measure`](Factor::measure) of the sum
-    /// tells them. What one report lacks, the merged one lacks.
+    /// [`MergeKind::SHARDS`]: the reports are on different gradients, and their squared norms are added.
+    /// [`MergeKind::ADDENDS`]: the reports are on gradients that are added, such as micro-batches. The
+    /// norm and the amax of the sum are then `None`; [`measure`](Factor::measure) the sum to get them.
+    /// The merged report lacks each measurement that one of the reports lacks.
     ///
-    /// With a policy, [`overflow`](Self::overflow) is its verdict; without, an overflow in any is
-    /// one. [`first_overflow`](Self::first_overflow) comes from the first report that has one: it
-    /// points into the list of that one.
+    /// With a policy, the policy decides [`overflow`](Self::overflow); without, one report with an
+    /// overflow is enough. [`first_overflow`](Self::first_overflow) comes from the first report that has
+    /// one; it has positions in the list of that report.
     ///
     /// ```
     /// use gradscaler::{Factor, MergeKind, Report, Tensor, Want};
@@ -201,8 +202,8 @@ impl Report {
     /// # Errors
     ///
     /// [`Status::MISMATCH`]: the digests of [`Scaler::set_rank`](crate::Scaler::set_rank) differ;
-    /// [`Status::REPORT`]: the policy judges by what a report lacks, and none overflowed;
-    /// [`Status::VALUE`]: no such kind.
+    /// [`Status::REPORT`]: the policy needs a norm or amax that a report lacks, and no report has an
+    /// overflow; [`Status::VALUE`]: no such kind.
     pub fn merge(reports: &[Report], kind: MergeKind, policy: Option<&Policy>) -> Result<Report> {
         let (list, n) = (reports.as_ptr().cast(), reports.len() as u64);
         let policy = policy.map_or(ptr::null(), |policy| &policy.0);
@@ -212,10 +213,10 @@ impl Report {
         })
     }
 
-    /// The factor that clips gradients that are unscaled already: multiply them by its
-    /// [`inverse`](Factor::inverse), which is min(1, max_norm / (norm + 1e-6)).
+    /// Returns a factor that clips gradients that are already unscaled: multiply them by its
+    /// [`inverse`](Factor::inverse), min(1, max_norm / (norm + 1e-6)).
     ///
-    /// [`Factor::clip_grad_norm`] unscales and clips in one pass.
+    /// The factor of [`Factor::clip_grad_norm`] unscales and clips in one pass.
     ///
     /// # Errors
     ///
@@ -225,13 +226,13 @@ impl Report {
         Factor::clipped(None, self, max_norm)
     }
 
-    /// The bytes, for another rank with this version of the library or a later one.
+    /// Returns the bytes, for another rank with this version of the library or a later one.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         // SAFETY: as large, and without padding.
         unsafe { std::mem::transmute(self.0) }
     }
 
-    /// From the bytes that another rank made; calls refuse what no rank makes.
+    /// Makes a report from the bytes of another rank. Calls refuse a report with impossible values.
     pub fn from_bytes(bytes: &[u8; Self::SIZE]) -> Self {
         // SAFETY: as large, and every bit pattern is a number.
         Self(unsafe { std::mem::transmute::<[u8; Self::SIZE], sys::gsc_report>(*bytes) })
@@ -240,19 +241,19 @@ impl Report {
 
 getters! {
     Report:
-    /// [`overflow`](Self::overflow) as the 0 or 1 that fused optimizers read.
+    /// Returns [`overflow`](Self::overflow) as 0 or 1, for fused optimizers.
     found_inf: f32;
-    /// The [`generation`](Factor::generation) of the factor; 0: unknown.
+    /// Returns the [`generation`](Factor::generation) of the factor; 0: unknown.
     generation: u64;
-    /// Elements seen.
+    /// Returns the number of elements.
     elements: u64;
-    /// Elements that are NaN.
+    /// Returns how many elements are NaN.
     nan_count: u64;
-    /// Elements that are Inf, or became so by unscaling.
+    /// Returns how many elements are or became Inf.
     inf_count: u64;
-    /// Elements that [`Options::clamp`](crate::Options::clamp) changed.
+    /// Returns how many elements [`Options::clamp`](crate::Options::clamp) changed.
     clamped: u64;
-    /// The digest that [`Scaler::set_rank`](crate::Scaler::set_rank) left; 0: none.
+    /// Returns the digest that [`Scaler::set_rank`](crate::Scaler::set_rank) stamped; 0: none.
     digest: u64;
 }
 
@@ -280,11 +281,11 @@ impl fmt::Debug for Report {
         for (name, value) in [("norm", self.norm()), ("amax", self.amax())] {
             value.map(|value| debug.field(name, &value));
         }
-        let made = [
+        let underflows = [
             ("underflows_to_zero", self.underflows_to_zero()),
             ("underflows_to_subnormal", self.underflows_to_subnormal()),
         ];
-        for (name, count) in made {
+        for (name, count) in underflows {
             count.map(|count| debug.field(name, &count));
         }
         debug.finish()

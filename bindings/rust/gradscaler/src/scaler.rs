@@ -16,26 +16,27 @@ use crate::{sys, Event, Factor, Host, Memory, Options, Policy, Report, Status, T
 pub struct State(pub(crate) sys::gsc_state);
 
 impl State {
-    /// Bytes of a state.
+    /// The size of a state in bytes.
     pub const SIZE: usize = std::mem::size_of::<sys::gsc_state>();
 
-    /// Returns what the next loss is multiplied by, and its gradients divided by.
+    /// Returns the factor in force: the next loss is multiplied by its scale, and the gradients are
+    /// divided by it.
     pub fn factor(&self) -> Factor {
         Factor(self.0.factor)
     }
 
-    /// Returns what the next loss is scaled by while the update for this one is still under way; another
-    /// than [`factor`](Self::factor) only with `apply_delay`.
+    /// Returns the factor to scale the next loss by, if the update for this loss is still running. It
+    /// differs from [`factor`](Self::factor) only with `apply_delay`.
     pub fn next_factor(&self) -> Factor {
         Factor(self.0.next)
     }
 
-    /// Returns what the last update did.
+    /// Returns the events of the last update.
     pub fn events(&self) -> Event {
         Event::of(self.0.events)
     }
 
-    /// Returns the counts of the rules.
+    /// Returns the counts that the policy's rules use.
     pub fn counts(&self) -> Counts {
         Counts {
             good_steps: self.0.good_steps as u64,
@@ -45,21 +46,21 @@ impl State {
         }
     }
 
-    /// Returns what the gradients of the last update are to be multiplied by: 1, less where the guard
-    /// clips, 0 where the step is skipped.
+    /// Returns the number to multiply the gradients of the last update by: 1; less if the guard clips;
+    /// 0 if the step is skipped.
     #[must_use]
     pub fn multiplier(&self) -> f64 {
         self.0.guard_multiplier
     }
 
-    /// Returns true if the step of the last update must not be taken.
+    /// Returns true if the last update says to skip the step.
     #[must_use]
     pub fn skip(&self) -> bool {
         self.0.skip != 0
     }
 
-    /// Why the last update skipped or clipped its step, or let an outlier through, as a sentence for a
-    /// log; nothing where it did not.
+    /// Returns a sentence that says why the last update skipped or clipped its step, or let an outlier
+    /// through; otherwise `None`.
     ///
     /// ```
     /// use gradscaler::{Policy, Report, Scaler};
@@ -80,12 +81,12 @@ impl State {
         (!message.is_empty()).then_some(message)
     }
 
-    /// [`Status::OK`], or the error of the last update on a device.
+    /// Returns [`Status::OK`], or the error of the last update on a device.
     pub fn status(&self) -> Status {
         Status::of(self.0.status)
     }
 
-    /// The bytes of the C interface's struct, which has more numbers.
+    /// Returns the bytes of C's `gsc_state`, which has more fields.
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         // SAFETY: numbers without padding.
         unsafe { std::mem::transmute(self.0) }
@@ -94,27 +95,27 @@ impl State {
 
 getters! {
     State:
-    /// 1 where the last update skipped, else 0: what a fused optimizer that runs after the update
-    /// takes as found_inf.
+    /// Returns 1 if the last update says to skip the step, else 0. A fused optimizer that runs after the
+    /// update takes it as found_inf.
     skip_f32: f32;
-    /// Overflows since the start; what the guard skipped is in
+    /// Returns the number of overflows since the start, without
     /// [`total_guard_skips`](Self::total_guard_skips).
     total_overflows: u64;
-    /// Policies that guard: mean of the samples.
+    /// Returns the mean of the guard's samples.
     guard_mean: f64;
-    /// Their variance.
+    /// Returns the variance of the guard's samples.
     guard_variance: f64;
-    /// Their number.
+    /// Returns the number of the guard's samples.
     guard_count: u64;
-    /// Outliers in a row.
+    /// Returns the number of outliers in a row.
     guard_in_a_row: u64;
-    /// Steps since the start that were skipped as outliers.
+    /// Returns the number of steps that the guard skipped since the start.
     total_guard_skips: u64;
-    /// The threshold of the last update's norm; 0 if there was none.
+    /// Returns the guard's threshold in the last update; 0 if there was none.
     guard_threshold: f64;
-    /// Growths since the start.
+    /// Returns the number of growths since the start.
     total_growths: u64;
-    /// Backoffs since the start.
+    /// Returns the number of backoffs since the start.
     total_backoffs: u64;
 }
 
@@ -131,14 +132,14 @@ impl fmt::Debug for State {
     }
 }
 
-/// The counts of the rules; see [`Scaler::set_counts`].
+/// The counts that a policy's rules use; see [`Scaler::set_counts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Good steps since the last overflow or growth; torch's growth tracker.
+    /// Good steps since the last overflow or growth: torch's `_growth_tracker`.
     pub good_steps: u64,
     /// All steps since the last change of the scale.
     pub steps_since_change: u64,
-    /// Overflows since they were last reset.
+    /// Overflows since the last reset of this count.
     pub overflows_since_reset: u64,
     /// Overflows in a row that could not lower the scale.
     pub failed_backoffs: u64,
@@ -206,11 +207,11 @@ pub struct Scaler<M: Memory = Host> {
 }
 
 impl Scaler {
-    /// A scaler before its first step.
+    /// Makes a scaler with these rules, before its first step.
     ///
     /// # Errors
     ///
-    /// [`Status::POLICY`]: the policy gives no usable first scale.
+    /// [`Status::POLICY`]: the first scale cannot be used.
     pub fn new(policy: Policy) -> Result<Self> {
         let mut state = sys::gsc_state::default();
         // SAFETY: a policy with its size set, and a state to write.
@@ -226,7 +227,7 @@ impl Scaler {
         }
     }
 
-    /// A scaler with the rules of a preset; see [`Policy::preset`].
+    /// Makes a scaler with the rules of a preset; see [`Policy::preset`].
     ///
     /// # Errors
     ///
@@ -235,32 +236,32 @@ impl Scaler {
         Self::new(Policy::preset(name)?.build()?)
     }
 
-    // ---- what it is ----
+    // ---- properties ----
 
-    /// Returns what the next loss is multiplied by.
+    /// Returns the scale in force.
     pub fn loss_scale(&self) -> f64 {
         self.state.0.factor.scale
     }
 
-    /// A snapshot of the scale in force, to keep with gradients that are unscaled after a later
+    /// Returns a snapshot of the scale in force, to keep with gradients that are unscaled after a later
     /// update.
     pub fn factor(&self) -> Factor {
         self.state.factor()
     }
 
-    /// Returns what the last update did.
+    /// Returns the events of the last update.
     pub fn events(&self) -> Event {
         self.state.events()
     }
 }
 
 impl<M: Memory> Scaler<M> {
-    /// The rules.
+    /// Returns the policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The scale and its counts. On a device a kernel reads `factor.scale_f32` or `factor.inverse_f32`
+    /// Returns the state: the scale and its counts. On a device a kernel reads `factor.scale_f32` or `factor.inverse_f32`
     /// there, at [`DeviceBuffer::as_ptr`](crate::DeviceBuffer::as_ptr).
     pub fn state(&self) -> &M::State {
         &self.state
@@ -270,7 +271,7 @@ impl<M: Memory> Scaler<M> {
 
     operations! { M, M::Report }
 
-    /// A state starts with its factor.
+    /// Returns the calls by the factor in force, which is the first field of a state.
     fn calls(&self) -> Result<FactorIn<'_, M>> {
         let factor = M::state(&self.memory, "state", &self.state)?.cast();
         // SAFETY: the state is in this memory and borrowed.
@@ -286,15 +287,14 @@ impl<M: Memory> Scaler<M> {
     /// [`overflow`](Report::overflow), and says what happened; on a device, where calls only enqueue, the
     /// [`state`](Self::state) says it.
     ///
-    /// Several reports, of ranks or of optimizers that share this scale, are
-    /// [merged](Report::merge) first: they are one step.
+    /// [Merge](Report::merge) the reports of ranks, or of optimizers that share this scale, before: they
+    /// are one step.
     ///
-    /// [`Event::STALE`] says that the report is of another factor than the one in force: gradients
-    /// that came late, or an update that ran twice.
+    /// [`Event::STALE`]: the report was made with another factor than the one in force, because the
+    /// gradients are late or the report was used twice.
     ///
-    /// A policy that guards knows outliers only here: update first, step unless
-    /// [`State::skip`], and multiply by [`State::multiplier`] where
-    /// [`Event::CLIPPED`] is there.
+    /// If the policy guards, update before the step: skip the step if [`State::skip`] is true, and
+    /// multiply the gradients by [`State::multiplier`] if the events have [`Event::CLIPPED`].
     ///
     /// ```
     /// use gradscaler::{Event, Policy, Report, Scaler};
@@ -309,9 +309,9 @@ impl<M: Memory> Scaler<M> {
     ///
     /// # Errors
     ///
-    /// [`Status::REPORT`]: the report is of a call that failed, or lacks what the policy judges by; the
-    /// methods of the scaler, and [`Options::policy`], measure it. [`Status::VALUE`]: the report is on
-    /// another device.
+    /// [`Status::REPORT`]: the call that made the report failed, or the report lacks a norm or amax that
+    /// the policy needs; the methods of the scaler, and [`Options::policy`], measure it.
+    /// [`Status::VALUE`]: the report is on another device.
     pub fn update(&mut self, report: &M::Report) -> Result<M::Events> {
         let report = M::report(&self.memory, report)?;
         M::keep_factor(&self.memory, &self.state)?;
@@ -322,10 +322,10 @@ impl<M: Memory> Scaler<M> {
         Ok(M::events(&self.state))
     }
 
-    /// Skips, clips or stops also where `other` did in its last update: the state of another signal
-    /// of this step, such as the loss, which a policy of its own judged.
+    /// Adopts the decision of `other` to skip, clip or stop: the state of a second scaler, which judged
+    /// another signal of the same step, such as the loss.
     ///
-    /// Scale, counts and samples of this scaler stay.
+    /// Scale, counts and samples of this scaler do not change.
     ///
     /// ```
     /// use gradscaler::{Event, Policy, Report, Scaler};
@@ -351,11 +351,11 @@ impl<M: Memory> Scaler<M> {
 }
 
 impl Scaler {
-    /// Returns the report with its `rank` and a digest of policy and state, before ranks gather
-    /// theirs.
+    /// Stamps a report with the `rank` and a digest of policy and state, before ranks gather their
+    /// reports. Returns the stamped report.
     ///
-    /// [`Report::merge`] refuses digests that differ: so a rank that loaded another checkpoint,
-    /// missed a step or has other rules is found before anybody steps.
+    /// [`Report::merge`] refuses reports with different digests. So if a rank loaded another checkpoint,
+    /// missed a step or has other rules, the merge fails before any rank steps.
     ///
     /// ```
     /// use gradscaler::{MergeKind, Report, Scaler, Status};
@@ -371,7 +371,7 @@ impl Scaler {
     ///
     /// # Errors
     ///
-    /// [`Status::VALUE`]: `rank` is `u32::MAX`; [`Status::REPORT`]: the report is of no call.
+    /// [`Status::VALUE`]: `rank` is `u32::MAX`; [`Status::REPORT`]: no call made the report.
     pub fn set_rank(&self, report: &Report, rank: u32) -> Result<Report> {
         let (policy, state) = (&self.policy.0, &self.state.0);
         // SAFETY: a report, a policy, a state, and the output.
@@ -380,20 +380,19 @@ impl Scaler {
         })
     }
 
-    /// Puts another scale in force at once; counts and totals stay.
+    /// Sets the scale, in force at once; the counts do not change.
     ///
-    /// A scale of 0 or infinity, which some frameworks reach, is taken; its factor is refused by
-    /// every call that multiplies.
+    /// It accepts 0 and infinity, because the scale of some frameworks reaches them; but calls that
+    /// multiply refuse such a factor.
     ///
     /// # Errors
     ///
-    /// [`Status::STATE`]: the scale is negative or not a number.
+    /// [`Status::STATE`]: the scale is negative or NaN.
     pub fn set_scale(&mut self, scale: f64) -> Result<()> {
         self.set_counts(scale, self.state.counts())
     }
 
-    /// Puts another scale in force at once, with these counts, for a framework that keeps the
-    /// two apart.
+    /// Sets the scale, in force at once, and the counts.
     ///
     /// ```
     /// use gradscaler::{Counts, Scaler};
@@ -406,8 +405,7 @@ impl Scaler {
     ///
     /// # Errors
     ///
-    /// [`Status::STATE`]: the scale is negative or not a number, or a count is
-    /// none.
+    /// [`Status::STATE`]: the scale is negative or NaN, or a count is too large.
     pub fn set_counts(&mut self, scale: f64, counts: Counts) -> Result<()> {
         let count = |count: u64| i64::try_from(count).unwrap_or(i64::MAX); // refused by the call
         let mut from = self.state.0;
@@ -430,7 +428,7 @@ impl Scaler {
 
     // ---- to and from a checkpoint ----
 
-    /// Policy and state as bytes that any later version on any machine reads, with a checksum.
+    /// Returns policy and state as bytes with a checksum, which every later version on any machine reads.
     ///
     /// ```
     /// use gradscaler::Scaler;
@@ -453,12 +451,12 @@ impl Scaler {
         Ok(bytes)
     }
 
-    /// The scaler that [`save`](Self::save) wrote.
+    /// Returns the scaler that [`save`](Self::save) saved.
     ///
     /// # Errors
     ///
-    /// [`Status::CORRUPT`]: the bytes are truncated, damaged or something
-    /// else; [`Status::VERSION`]: they need a newer version.
+    /// [`Status::CORRUPT`]: the bytes are truncated, damaged or not a saved scaler;
+    /// [`Status::VERSION`]: they need a newer version.
     pub fn load(bytes: &[u8]) -> Result<Self> {
         let (mut policy, mut state) = (sys::GSC_POLICY_INIT, sys::gsc_state::default());
         let (data, size) = (bytes.as_ptr().cast(), bytes.len() as u64);

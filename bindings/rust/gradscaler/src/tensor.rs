@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-//! Slices as the C interface takes them: views that a list can mix, with no conversion on the way.
+//! Views of slices as C takes them. A list can mix dtypes, and nothing is converted.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -29,8 +29,8 @@ macro_rules! bit_patterns {
 bit_patterns! {
     /// An IEEE binary16 number as its bits; `half::f16` has the same layout.
     ///
-    /// For arithmetic use a crate such as `half`: the `gradscaler-half` crate views its slices at
-    /// no cost. `scale_into` of [`Factor::ONE`](crate::Factor::ONE) casts a list.
+    /// For arithmetic use a crate such as `half`; the crate `gradscaler-half` views its slices without a
+    /// copy. `scale_into` of [`Factor::ONE`](crate::Factor::ONE) casts a list.
     F16(u16);
 
     /// A bfloat16 number, the upper half of an f32, as its bits; `half::bf16` has the same layout.
@@ -56,16 +56,13 @@ pub(crate) mod sealed {
 }
 
 /// An element of a tensor: `f32`, `f64`, [`F16`], [`Bf16`], [`F8E4M3FN`], [`F8E5M2`], [`Cb16`], and
-/// complex numbers as `[f32; 2]` and `[f64; 2]`, real and imaginary part, laid out as in
-/// `num_complex`.
+/// complex numbers as `[f32; 2]` and `[f64; 2]`: real and imaginary part, as in `num_complex`.
 ///
-/// Complex tensors are written to complex ones only; an element counts once, as its larger part
-/// does.
+/// The results of complex tensors must be complex. A complex element counts once, by its larger part.
 ///
-/// Sealed: the library decides by the dtype how memory is read, so that a wrong one would be
-/// unsound.
+/// The trait is sealed: the library reads memory by the dtype, so a wrong dtype would be unsound.
 pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
-    /// The dtype of the C interface.
+    /// The dtype in C.
     const DTYPE: Dtype;
 }
 
@@ -92,7 +89,7 @@ elements! {
     [f64; 2]: COMPLEX128,
 }
 
-/// A slice that a call reads, of any dtype: the entries of a list may differ.
+/// A slice of any dtype that a call reads. A list can have entries of several dtypes.
 ///
 /// ```
 /// use gradscaler::{Factor, Tensor, Want};
@@ -109,7 +106,7 @@ pub struct Tensor<'a, M: Memory = Host> {
     elements: PhantomData<&'a [u8]>,
 }
 
-/// A slice that a call writes, or changes in place, of any dtype.
+/// A slice of any dtype that a call writes, or changes in place.
 ///
 /// ```
 /// use gradscaler::{Factor, TensorMut, Want};
@@ -170,7 +167,7 @@ impl<'a, M: Memory> TensorMut<'a, M> {
         }
     }
 
-    /// A list of writable tensors where one to read is asked for.
+    /// Returns a list of writable tensors as a list to read.
     pub fn as_inputs<'s>(list: &'s [TensorMut<'_, M>]) -> &'s [Tensor<'s, M>] {
         // SAFETY: a TensorMut is a Tensor, and the borrow of the list outlives the result.
         unsafe { &*(list as *const [TensorMut<'_, M>] as *const [Tensor<'s, M>]) }
@@ -178,7 +175,7 @@ impl<'a, M: Memory> TensorMut<'a, M> {
 }
 
 impl<'a> Tensor<'a> {
-    /// A view of a slice.
+    /// Makes a view of a slice.
     pub fn new<T: Element>(slice: &'a [T]) -> Self {
         // SAFETY: the slice is borrowed.
         unsafe { Self::at::<T>((), slice.as_ptr().cast(), slice.len()) }
@@ -186,7 +183,7 @@ impl<'a> Tensor<'a> {
 }
 
 impl<'a> TensorMut<'a> {
-    /// A view of a slice.
+    /// Makes a view of a slice.
     pub fn new<T: Element>(slice: &'a mut [T]) -> Self {
         // SAFETY: the slice is borrowed mutably.
         unsafe { Self::of(Tensor::at::<T>((), slice.as_mut_ptr().cast(), slice.len())) }
@@ -209,12 +206,12 @@ macro_rules! views {
     ($($view:ident: $($raw:ident).+;)*) => {
         $(
             impl<M: Memory> $view<'_, M> {
-                /// Number of elements.
+                /// Returns the number of elements.
                 pub fn len(&self) -> usize {
                     self.$($raw).+.count as usize
                 }
 
-                /// Returns whether there is no element, which is legal.
+                /// Returns true if there is no element; a list can have such entries.
                 pub fn is_empty(&self) -> bool {
                     self.len() == 0
                 }

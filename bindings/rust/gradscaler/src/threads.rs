@@ -58,9 +58,9 @@ impl Drop for Context {
 /// Threads of the library, which sleep between calls; [`Options::on`](crate::Options::on) makes a
 /// call use them.
 ///
-/// The results have the same bits as with one thread. Lists below 4 MiB stay on the calling thread,
-/// as does a call while another one has the threads: any number of threads may share them. Dropping
-/// them ends the threads; a forked process makes its own at its first call.
+/// The result is bit-exact with the result of one thread. Lists below 4 MiB stay on the calling thread.
+/// Several calls can share the threads: while one call has them, another call runs on its own thread.
+/// Dropping `Threads` ends the threads; a forked process makes its own at its first call.
 ///
 /// ```
 /// use gradscaler::{Options, Scaler, TensorMut, Threads, Want};
@@ -77,7 +77,7 @@ impl Drop for Context {
 pub struct Threads(Context);
 
 impl Threads {
-    /// That many, the one that calls included.
+    /// Makes threads: `threads` is their number, including the calling thread.
     ///
     /// # Errors
     ///

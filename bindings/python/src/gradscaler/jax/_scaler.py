@@ -234,7 +234,7 @@ class Report:
         report.names = self.names
         if self.words_per_tensor is not None:
             report._each = np.asarray(self.words_per_tensor, np.uint32).tobytes()
-            report._locate(report.names, report._each)
+            report._keep_bad_reports(report.names, report._each)
         if self.bins is not None:
             report._words = bytearray(np.asarray(self.bins, np.uint32).tobytes())
         return report

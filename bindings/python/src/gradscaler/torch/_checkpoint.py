@@ -49,7 +49,7 @@ def _of_torch(state_dict: Mapping[str, Any], policy: Policy) -> tuple[Policy, St
     """Returns the rules and state in torch's five entries and our sixth; `policy` has the rules that they lack."""
     saved, state = state_dict.get(_OURS), None
     if saved is not None:
-        policy, state = _checkpoints.unhex(saved, f"state_dict[{_OURS!r}]")
+        policy, state = _checkpoints.from_hex(saved, f"state_dict[{_OURS!r}]")
     else:
         policy = policy.replace()
     for field in _RULES:

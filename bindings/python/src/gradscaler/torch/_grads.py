@@ -26,7 +26,7 @@ def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         return [g for group in optimizer.param_groups for p in group["params"] if (g := p.grad) is not None]
     except AttributeError as error:
         if not hasattr(optimizer, "param_groups"):
-            error.args = (f"{error.args[0]}: expected a torch.optim.Optimizer, whose gradients are to be unscaled",)
+            error.args = (f"{error.args[0]}: expected a torch.optim.Optimizer",)
             raise
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -53,7 +53,7 @@ class GradientGroup:
     def run(self, writes: bool, factor: Any, policy: Policy, want: int) -> None:
         count, options = len(self.indices), {"policy": policy, "want": want}
         if _device.ordinal(self.device) is None:
-            self.report, self.per_tensor = Report.__new__(Report), base._borrow(count)
+            self.report, self.per_tensor = Report.__new__(Report), base._take_buffer(count)
         else:
             room = torch.empty((count + 1) * SIZE, dtype=torch.uint8, device=self.device)
             self.report, self.per_tensor = room[:SIZE], room[SIZE:]
@@ -65,7 +65,7 @@ class GradientGroup:
         """Drops the gradients; if their reports were read, returns the buffer for the next call."""
         self.held = self.tensors = None
         if read and isinstance(self.per_tensor, bytearray):
-            base._spare.append(self.per_tensor)
+            base._spare_buffers.append(self.per_tensor)
             self.per_tensor = None
 
     def multiply(self, factor: Any) -> None:
@@ -84,7 +84,7 @@ class GradientGroup:
     def counts(self) -> Iterable[tuple[int, int]]:
         """Yields the position of each gradient and how many of its elements are not finite."""
         each = self.per_tensor if isinstance(self.per_tensor, bytearray) else bytearray(_device.data(self.per_tensor))
-        return zip(self.indices, base._overflows(each, len(self.indices)), strict=True)
+        return zip(self.indices, base._bad_per_array(each, len(self.indices)), strict=True)
 
 
 class Gradients:

@@ -98,14 +98,14 @@ class Judge:
         return {at(called, i): (usual[i], shares[i]) for i in order if shares[i] > usual[i]}
 
     def reason(self, reports: Iterable[Report]) -> str:
-        """Returns why the last step was skipped, clipped or let through as an outlier; empty if it was no outlier."""
+        """Returns why the last step was skipped, clipped or let through as an outlier; empty if it was taken."""
         if self.last is None:
             return ""
         before, state = (memory.read() for memory in self.last)
-        if not state.events & OUTLIER:
-            return ""
         reason = Reason()
         c.gsc_state_reason(state, reason)
+        if not state.events & OUTLIER:
+            return reason.message.decode()
         steps = "1 step" if before.guard_count == 1 else f"{before.guard_count} steps"
         usual = f"; the mean of {steps} is {before.guard_mean:.4g}" if before.guard_count else ""
         return reason.message.decode() + usual + grown_words(reports)

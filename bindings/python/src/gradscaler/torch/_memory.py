@@ -42,7 +42,7 @@ def with_scale(policy: Policy, state: State, scale: float, good: int) -> State:
     """Returns the state with another scale and count."""
     state = State.from_buffer_copy(state)
     state.factor.scale, state.good_steps = scale, good
-    with _arguments._naming(**{"from": ""}):
+    with _arguments._argument_names(**{"from": ""}):
         c.gsc_state_init_from(None, policy, state, state)
     return state
 
@@ -238,7 +238,7 @@ class DeviceState:
         own, now = self._double(Factor.scale), scale.reshape(())
         own.copy_(torch.where(now == self._float(Factor.scale_f32), own, now))  # an equal scale keeps its double
         self.words.view(torch.int64)[State.good_steps.offset // 8].copy_(good.reshape(()))
-        with _arguments._naming(**{"from": ""}):
+        with _arguments._argument_names(**{"from": ""}):
             c.gsc_state_init_from(_device.on(self.home), policy, self.words, self.words)
 
     def set_scale(self, policy: Policy, scale: torch.Tensor | float, good: torch.Tensor) -> None:

@@ -538,7 +538,7 @@ class GradScaler(Base):
 
     @property
     def reason(self) -> str:
-        """Why the last step() skipped, clipped or let an outlier through, or empty. Reading it waits for the device.
+        """Why the last step() skipped, clipped or let an outlier through; empty if it was taken. Waits for the device.
 
         If the policy's guard found the norm too large, the text has the threshold, the usual norm, and the parameters
         in report.grew, which contribute more to the norm than usual; on several ranks, only this rank's parameters.
@@ -546,10 +546,17 @@ class GradScaler(Base):
         reports = self._reports()
         if not any(tensor.item() for tensor in self._checks.found_inf()):
             return self._guard.reason(reports)
-        if not any(report.overflow for report in reports):
+        overflowed = [report for report in reports if report.overflow]
+        if not overflowed:
             return "skipped: found_inf is not 0, though the gradients are finite: others wrote it"
-        bad = [name for report in reports for name in report.bad]
-        return f"skipped: Inf or NaN in the gradients of {some(bad)}" if bad else "skipped: overflow"
+        if bad := [name for report in overflowed for name in report.bad]:
+            return f"skipped: Inf or NaN in the gradients of {some(bad)}"
+        first = overflowed[0]
+        if first.status:
+            return f"skipped: the gradients could not be unscaled: {c.gsc_status_string(first.status)}"
+        if first.nan_count + first.inf_count:
+            return f"skipped: Inf or NaN in the gradients of rank {first.rank}"
+        return f"skipped: the policy takes the norm, {first.norm:g}, for an overflow; no gradient is Inf or NaN"
 
     @eager
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:

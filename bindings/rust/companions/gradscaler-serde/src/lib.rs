@@ -30,11 +30,10 @@
 
 /// The rules, field by field, for people: `#[serde(with = "gradscaler_serde::policy")]`.
 ///
-/// Numbers are numbers, rules their names. What is read may begin with `preset`, of which the other
-/// fields change some; without it, what is not named is off. What is written has all fields. A key
-/// that is no field and a value that does not fit are refused. Formats that do not name their fields
-/// cannot read it. `serde_json` needs its feature `float_roundtrip` to read every number as it was
-/// written.
+/// Rules are written as their names, other fields as numbers. It writes all fields. To read, `preset` can
+/// come with the fields that change it; without `preset`, missing fields are off. Unknown keys and
+/// impossible values are refused. A format without names of fields cannot be used. To read every number
+/// exactly, `serde_json` needs its feature `float_roundtrip`.
 pub mod policy {
     use std::fmt;
 
@@ -46,7 +45,7 @@ pub mod policy {
     ///
     /// # Errors
     ///
-    /// Those of the format.
+    /// The errors of the format.
     pub fn serialize<S: Serializer>(policy: &Policy, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(policy.fields().map(|(name, value)| (name, Scalar(value))))
     }
@@ -55,7 +54,7 @@ pub mod policy {
     ///
     /// # Errors
     ///
-    /// Those of the format, and what gradscaler answers to a preset, field or value.
+    /// The errors of the format, and of gradscaler: a wrong preset, field or value.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Policy, D::Error> {
         deserializer.deserialize_map(Fields)
     }
@@ -152,7 +151,7 @@ pub mod scaler {
     ///
     /// # Errors
     ///
-    /// Those of the format.
+    /// The errors of the format.
     pub fn serialize<S: Serializer>(scaler: &Scaler, serializer: S) -> Result<S::Ok, S::Error> {
         let bytes = scaler.save().map_err(ser::Error::custom)?;
         if serializer.is_human_readable() {
@@ -167,8 +166,7 @@ pub mod scaler {
     ///
     /// # Errors
     ///
-    /// Those of the format, and of [`Scaler::load`]: the bytes are truncated, damaged or something
-    /// else, or need a newer version.
+    /// The errors of the format, and of [`Scaler::load`].
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Scaler, D::Error> {
         if deserializer.is_human_readable() {
             deserializer.deserialize_str(Saved)
