@@ -113,7 +113,7 @@ defmodule GradScaler.Binaries do
     if exec, do: DeviceTensor.copy(exec, sums), else: sums
   end
 
-  # On the host the call makes them.
+  # Makes the outputs. On the host the library does so, by their dtypes.
   defp outputs(_function, nil, _tensors, dtypes, _names), do: Enum.map(dtypes, &number/1)
 
   defp outputs(_function, exec, tensors, dtypes, _names) do

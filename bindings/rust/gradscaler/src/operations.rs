@@ -106,10 +106,10 @@ impl<'a, M: Memory> FactorIn<'a, M> {
 /// has `calls`, and `judged` for the options of calls that report on gradients of one step.
 macro_rules! operations {
     ($memory:ty, $report:ty) => {
-        /// Multiplies by the scale, in place.
+        /// Multiplies tensors by the scale, in place.
         ///
-        /// `options` is a [`Want`](crate::Want), or [`Options`]. There is no report of the whole list:
-        /// what overflows here is found when the gradients are unscaled.
+        /// `options` is a [`Want`](crate::Want), or [`Options`]. It makes no report: unscaling finds the
+        /// overflows of the gradients.
         ///
         /// # Errors
         ///
@@ -124,7 +124,7 @@ macro_rules! operations {
             report.map(drop)
         }
 
-        /// Multiplies by the scale, into other memory, which may have other dtypes.
+        /// Multiplies tensors by the scale into other memory, which can have other dtypes.
         ///
         /// # Errors
         ///
@@ -141,14 +141,13 @@ macro_rules! operations {
             report.map(drop)
         }
 
-        /// Divides gradients by the scale in place, and reports on the results, in one pass.
+        /// Divides gradients by the scale in place, checks them and reports, in one pass.
         ///
-        /// All elements are written, also when the report says not to use them. Half-precision
-        /// gradients are better unscaled [into](Self::unscale_into) f32: in place most of what scaling
-        /// saved is lost again.
+        /// All elements are written, also after an overflow. Unscale half-precision gradients
+        /// [into](Self::unscale_into) f32, so that small values survive.
         ///
-        /// `options` is a [`Want`](crate::Want), or [`Options`]. The policy of a scaler gives the report's
-        /// verdict.
+        /// `options` is a [`Want`](crate::Want), or [`Options`]. The policy of a scaler decides the overflow
+        /// of the report.
         ///
         /// # Errors
         ///
@@ -162,13 +161,15 @@ macro_rules! operations {
             self.calls()?.in_place(UNSCALE, tensors, options)
         }
 
-        /// Divides gradients by the scale into other memory, which may have other dtypes, and reports
-        /// on the results, in one pass. With [`Options::clamp`] it is a cast that saturates.
+        /// Divides gradients by the scale into other memory, which can have other dtypes, checks them and
+        /// reports, in one pass. With [`Factor::ONE`](crate::Factor::ONE) and [`Options::clamp`] it is a cast
+        /// that saturates.
         ///
         /// # Errors
         ///
         /// [`Status::COUNT`](crate::Status::COUNT): the lists or a pair of entries differ in length;
-        /// [`Status::DTYPE`](crate::Status::DTYPE): of a pair one is complex; otherwise as
+        /// [`Status::DTYPE`](crate::Status::DTYPE): one entry of a pair is complex and the
+        /// other is not; otherwise as
         /// [`unscale`](Self::unscale).
         pub fn unscale_into<'a>(
             &self,
@@ -180,13 +181,13 @@ macro_rules! operations {
             self.calls()?.out_of_place(UNSCALE, tensors, out, options)
         }
 
-        /// Adds gradients of a micro-batch, divided by the scale, to `out`, and reports on what was to
-        /// be added; the example of [`Scaler`](crate::Scaler) takes their mean.
+        /// Adds gradients of a micro-batch, divided by the scale, to `out`, and reports on these gradients;
+        /// [`Scaler`](crate::Scaler) has an example.
         ///
-        /// Where one of them is Inf or NaN, nothing is added: the good micro-batches still count. Sums
-        /// are made in the type that multiplies, or in f64 into f64, and rounded; whether they are
-        /// finite is for a [`measure`](Self::measure) by [`Factor::ONE`](crate::Factor::ONE) to find, and
-        /// no policy judges a micro-batch. The gradients are read twice.
+        /// If one of them is Inf or NaN, nothing is added; the other micro-batches still count. Sums are made
+        /// in f32, or in f64 if the gradients or `out` are f64, then rounded. To check that the sums are
+        /// finite, [`measure`](Self::measure) them by [`Factor::ONE`](crate::Factor::ONE). No policy judges a
+        /// micro-batch. The gradients are read twice.
         ///
         /// # Errors
         ///
@@ -202,7 +203,7 @@ macro_rules! operations {
             calls.out_of_place(ACCUMULATE, tensors, out, options.into())
         }
 
-        /// Reports what [`unscale`](Self::unscale) in place would, and writes nothing.
+        /// Returns the report of [`unscale`](Self::unscale) in place, but writes nothing.
         ///
         /// # Errors
         ///
