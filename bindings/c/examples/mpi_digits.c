@@ -7,8 +7,8 @@
  *     mpirun -np 4 mpi_digits FILE shards    and with a shard of the optimizer and its gradients
  *
  * FILE and network are as in digits.c. A batch, and the list of all parameters, have four parts,
- * which 1, 2 or 4 ranks share. MPI_Allreduce chooses the order of a sum; here the order of the parts
- * is fixed, so any number of ranks prints the same digest of the weights.
+ * which 1, 2 or 4 ranks share. MPI_Allreduce chooses the order of a sum; here the order of the
+ * parts is fixed, so any number of ranks prints the same digest of the weights.
  *
  * `agree` has all that a scaler needs from ranks: each stamps its reports, one collective gathers
  * them, and all merge them in order.
